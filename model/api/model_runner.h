@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -96,11 +97,29 @@ struct StepOutput {
 };
 
 // A sequence's state beside the slots, in the memory of its runner's device; see
-// ModelRunner::KeepSlot. Immutable; may go on any thread, and after its runner.
+// ModelRunner::KeepSlot. Immutable; may be released on any thread, and after its runner.
 class KeptState {
  public:
   virtual ~KeptState() = default;
   virtual int64_t bytes() const = 0;  // of that memory
+};
+
+// What a sequence begins from when it gets its slot: nothing; a copy of another slot's sequence,
+// which continues beside it; a state that KeepSlot kept; or the bytes of SnapshotSlot.
+struct NewSequence {};
+struct ForkOf {
+  int32_t slot;
+};
+using StateSource = std::variant<NewSequence, ForkOf, const KeptState*, absl::string_view>;
+
+// How a sequence samples in its slot.
+struct SlotTerms {
+  SamplingParams sampling{};
+  // Of its next output token; where the outputs of a text began before, it is not 0.
+  uint64_t output_index = 0;
+  // Of all tokens that its text has had, each id once, what penalties go by; those that the
+  // sequence consumes and samples are added. Read with penalties only.
+  absl::Span<const TokenUse> had{};
 };
 
 // Runs one model on one device. Thread-compatible: one thread (the engine's) makes every call.
@@ -126,45 +145,27 @@ class ModelRunner {
   // keep for a thread is made now, and not in its first step. Where that fails, the step says why.
   virtual void PrepareThread() {}
 
-  // Gives `slot` to a new sequence. Its random numbers start at output index 0.
-  // REQUIRES: 0 <= slot < slots(); no submitted step that names the slot is uncollected.
-  virtual void BindSlot(int32_t slot, const SamplingParams& params) = 0;
+  // Gives `slot` to a sequence that begins from `from`, and returns how many tokens that sequence
+  // has consumed: the position of its next row. kLastSampled stands for nothing until it has
+  // sampled. A fork of the slot itself puts the sequence that is there under other terms.
+  // INVALID_ARGUMENT: the snapshot is damaged or of another model; the slot is as it was. INTERNAL,
+  // RESOURCE_EXHAUSTED, UNAVAILABLE as Collect: the slot's state is undefined, and only a new
+  // sequence may use it. Only a snapshot is waited for on a GPU, and `had`.
+  // REQUIRES: 0 <= slot < slots(); no submitted step that names the slot, or the one that is
+  // forked, is uncollected; a kept state is this runner's; ids of `had` are within the vocabulary.
+  virtual absl::StatusOr<int64_t> BindSlot(int32_t slot, const StateSource& from,
+                                           const SlotTerms& terms) = 0;
 
-  // Makes `to` a copy of `from`: state, position, sampling parameters and counts. From here on they
-  // are two sequences. REQUIRES: as BindSlot, for both; from != to.
-  virtual void ForkSlot(int32_t from, int32_t to) = 0;
-
-  // Keeps what the sequence in `slot` has read: state and position, without sampling parameters and
-  // counts. It costs what a fork costs, and a GPU is not waited for. Null: there is no memory for
-  // it. REQUIRES: as BindSlot.
+  // Keeps what the sequence in `slot` has read. It costs what a fork costs, and a GPU is not waited
+  // for. Null: there is no memory for it. REQUIRES: as BindSlot.
   virtual std::shared_ptr<const KeptState> KeepSlot(int32_t slot) = 0;
-  // Gives `slot` to a new sequence that has read that; ContinueSlot says on which terms it goes on.
-  // Errors: as Collect; the sequence must end then. REQUIRES: as BindSlot; `kept` is this runner's.
-  virtual absl::Status BindKept(int32_t slot, const KeptState& kept) = 0;
 
-  // A fork as bytes that outlive the process: a header (magic, layout version, fingerprint of the
-  // model and its state's layout, position), what the sequence has written of its state (zeros
-  // stand for the rest, whatever the slot held before), the sampler's counts. Sequences with the
-  // same tokens, the same ones of them sampled, have the same bytes where the runner computes the
-  // same bits. Empty: the device failed. Throws std::bad_alloc when there is no memory for them.
-  // REQUIRES: as BindSlot.
+  // The same as bytes that outlive the process: a header (magic, layout version, fingerprint of the
+  // model and its state's layout, position), and what the sequence has written of its state (zeros
+  // stand for the rest, whatever the slot held before). Sequences with the same tokens, the same
+  // ones of them sampled, have the same bytes where the runner computes the same bits. Empty: the
+  // device failed. Throws std::bad_alloc when there is no memory for them. REQUIRES: as BindSlot.
   virtual std::string SnapshotSlot(int32_t slot) const = 0;
-  // Replaces what the slot held, and returns the position of the sequence: how many tokens it has
-  // consumed. It continues sampling with `params`, which the snapshot does not hold.
-  // Without penalties the counts are left out. INVALID_ARGUMENT: the bytes are damaged or of
-  // another model, or have no counts for the penalties of `params`; nothing is changed then.
-  // REQUIRES: as BindSlot.
-  virtual absl::StatusOr<int64_t> RestoreSlot(int32_t slot, absl::string_view snapshot,
-                                              const SamplingParams& params) = 0;
-
-  // The sequence in `slot` goes on where it is, under other terms: from here on it samples with
-  // `params`, its next output token has `output_index`, and of all tokens it has had those in `had`
-  // (each id once), to which come those that it consumes and samples. kLastSampled stands for
-  // nothing until it has sampled again. So it is a new turn of a sequence that was restored, or one
-  // that was bound and whose outputs begin in the middle. Errors: as Collect; the sequence must end
-  // then. REQUIRES: as BindSlot; ids of `had` are within the vocabulary.
-  virtual absl::Status ContinueSlot(int32_t slot, const SamplingParams& params,
-                                    uint64_t output_index, absl::Span<const TokenUse> had) = 0;
 
   // Steps that may be submitted and not yet collected: 1, or 2 where the device works on one while
   // the host prepares the next.

@@ -59,10 +59,8 @@ struct SamplingParams {
   // Number of alternatives with their log-probabilities to report per token; -1: report not even
   // the sampled token's own. At most kMaxTopLogprobs.
   int32_t top_logprobs = -1;
-  // Null: none. Together with ends_from, which is no more than an index for them, this is what a
-  // snapshot of a slot does not hold.
-  std::shared_ptr<const LogitRules> rules{};
-  uint64_t ends_from = 0;
+  std::shared_ptr<const LogitRules> rules{};  // null: none
+  uint64_t ends_from = 0;                     // see LogitRule::ends
 };
 
 // What a sequence has had of one token: penalties go by it.

@@ -10,8 +10,8 @@
 #include "base/memory.h"
 #include "base/status_macros.h"
 #include "model/gpu/kernel_status.h"
-#include "model/runtime/kept_slot.h"
 #include "model/runtime/model_info.h"
+#include "model/runtime/slot_states.h"
 #include "model/runtime/torch_guard.h"
 
 namespace aft {
@@ -65,7 +65,7 @@ GpuModelRunner::GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<
       ages_(options.slots, network_->lookahead_rows()),
       shapes_(options.slots, options.max_step_tokens),
       graphs_(shapes_.all().size()),
-      news_(static_cast<size_t>(options.slots), News::kNone) {
+      has_terms_(static_cast<size_t>(options.slots), 1) {
   AddStateInfo(network_->state_specs(), network_->fingerprint(), &info_);
 }
 
@@ -141,101 +141,45 @@ kernels::cuda::SamplerSlots GpuModelRunner::sampler_slots() const {
   return slots;
 }
 
-void GpuModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
-  sequences_.Bind(slot, params);
-  ages_.Forget(slot);
-  news_[static_cast<size_t>(slot)] = News::kParamsAndNoCounts;
-}
-
-void GpuModelRunner::ForkSlot(int32_t from, int32_t to) {
-  sequences_.Fork(from, to);
-  ages_.Forget(to);
-  const bool no_counts = news_[static_cast<size_t>(from)] == News::kParamsAndNoCounts;
-  news_[static_cast<size_t>(to)] = no_counts ? News::kParamsAndNoCounts : News::kParams;
-  const absl::Status status = queue_->Run([&] {
-    AFT_RETURN_IF_ERROR(states_.CopySlot(from, to, sequences_.sequence(from).next_position));
-    if (no_counts) return absl::OkStatus();
-    return KernelStatus(kernels::cuda::CopyCounts(sampler_slots(), from, to, queue_->stream()),
-                        "CopyCounts");
+absl::StatusOr<int64_t> GpuModelRunner::BindSlot(int32_t slot, const StateSource& from,
+                                                 const SlotTerms& terms) {
+  int64_t position = 0;
+  absl::Status status = queue_->Run([&] {
+    AFT_ASSIGN_OR_RETURN(position,
+                         TakeState(from, slot, network_->fingerprint(), sequences_, states_));
+    return absl::OkStatus();
   });
-  // Nothing continues a slot that is empty: its next step is refused.
-  if (!status.ok()) BindSlot(to, sequences_.sequence(from).params);
-}
-
-std::shared_ptr<const KeptState> GpuModelRunner::KeepSlot(int32_t slot) {
-  return aft::KeepSlot(states_, sequences_, slot);
-}
-
-absl::Status GpuModelRunner::BindKept(int32_t slot, const KeptState& kept) {
-  BindSlot(slot, SamplingParams());
-  return TakeBack(kept, slot, states_, sequences_);
-}
-
-std::string GpuModelRunner::SnapshotSlot(int32_t slot) const {
-  const SequenceRecord& record = sequences_.sequence(slot);
-  const SlotLayout& layout = states_.layout();
-  const int64_t counts = PenaltiesOf(record.params).any() ? info_.vocab_size : 0;
-  const int64_t state_bytes = layout.UsedBytes(record.next_position);
-  std::string snapshot =
-      BeginSnapshot(network_->fingerprint(), layout.fingerprint(), record, state_bytes, counts);
-  char* const state = snapshot.data() + SnapshotHeaderBytes();
-  // Counts that the device has yet to clear are zeros, as is the snapshot.
-  const bool no_counts = news_[static_cast<size_t>(slot)] == News::kParamsAndNoCounts;
-  absl::Status status;
-  if (!no_counts) {
-    status = queue_->Copy(state + state_bytes, sampler_slots().counts + slot * info_.vocab_size,
-                          counts * int64_t{sizeof(TokenCount)});
+  if (absl::IsInvalidArgument(status)) return status;  // nothing has changed
+  const auto* const fork = std::get_if<ForkOf>(&from);
+  if (fork == nullptr || fork->slot != slot) ages_.Forget(slot);
+  has_terms_[static_cast<size_t>(slot)] = 0;
+  // After an error nothing continues the slot: a row at another position than 0 is refused.
+  sequences_.Bind(slot, status.ok() ? position : 0, terms);
+  if (status.ok() && !terms.had.empty() && PenaltiesOf(terms.sampling).any()) {
+    status = SendCounts(slot, terms.had);
   }
-  if (status.ok()) status = states_.WriteSlot(slot, record.next_position, state);
-  if (!status.ok()) return "";
-  SealSnapshot(&snapshot);
-  return snapshot;
+  if (!status.ok()) return WorkFailed("state of a sequence", status, queue_.get());
+  return position;
 }
 
-absl::StatusOr<int64_t> GpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot,
-                                                    const SamplingParams& params) {
-  const SlotLayout& layout = states_.layout();
-  AFT_ASSIGN_OR_RETURN(OpenedSnapshot opened,
-                       OpenSnapshot(snapshot, network_->fingerprint(), layout.fingerprint()));
-  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened, layout, params));
-  const SequenceRecord& record = opened.record;
-  BindSlot(slot, params);
-  // A sequence that has sampled nothing yet, or no finite logits, has no token: any will do, as
-  // long as the embedding has a row for it.
-  const TokenId last_sampled = std::max(record.last_sampled, 0);
-  AFT_RETURN_IF_ERROR(queue_->Run([&] {
-    const kernels::cuda::SamplerSlots sampler = sampler_slots();
-    absl::Status status = SendNews(slot);
-    if (status.ok()) {
-      status = queue_->Copy(sampler.counts + slot * info_.vocab_size, opened.counts.data(),
-                            static_cast<int64_t>(opened.counts.size()));
-    }
-    if (status.ok()) {
-      status = queue_->Copy(sampler.last_sampled + slot, &last_sampled, sizeof(last_sampled));
-    }
-    // Waits for all of it.
-    if (status.ok()) status = states_.ReadSlot(slot, record.next_position, opened.state.data());
-    return status;
-  }));
-  sequences_.Restore(slot, record);
-  return record.next_position;
-}
-
-absl::Status GpuModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,
-                                          uint64_t output_index, absl::Span<const TokenUse> had) {
-  sequences_.Continue(slot, params, output_index);
-  news_[static_cast<size_t>(slot)] = News::kParamsAndNoCounts;
-  if (had.empty() || !PenaltiesOf(params).any()) return absl::OkStatus();
+absl::Status GpuModelRunner::SendCounts(int32_t slot, absl::Span<const TokenUse> had) {
   std::vector<TokenCount> counts(static_cast<size_t>(info_.vocab_size), 0);
   for (const TokenUse& use : had) counts[static_cast<size_t>(use.id)] = CountOf(use.sampled);
-  const absl::Status status = queue_->Run([&] {
-    AFT_RETURN_IF_ERROR(SendNews(slot));
+  return queue_->Run([&] {
+    AFT_RETURN_IF_ERROR(SendTerms(slot));
     AFT_RETURN_IF_ERROR(queue_->Copy(sampler_slots().counts + slot * info_.vocab_size,
                                      counts.data(),
                                      info_.vocab_size * int64_t{sizeof(TokenCount)}));
     return queue_->Synchronize();
   });
-  return status.ok() ? status : WorkFailed("token counts", status, queue_.get());
+}
+
+std::shared_ptr<const KeptState> GpuModelRunner::KeepSlot(int32_t slot) {
+  return KeepState(slot, sequences_, states_);
+}
+
+std::string GpuModelRunner::SnapshotSlot(int32_t slot) const {
+  return SnapshotState(slot, network_->fingerprint(), sequences_, states_);
 }
 
 absl::StatusOr<ModelRunner::Ticket> GpuModelRunner::Submit(const StepInput& input) {
@@ -262,7 +206,7 @@ absl::StatusOr<ModelRunner::Ticket> GpuModelRunner::Submit(const StepInput& inpu
 absl::Status GpuModelRunner::Enqueue(const StepInput& input, Flight* flight) {
   const GpuStepPlan& plan = flight->plan;
   const GpuStepShape& shape = plan.shape();
-  for (const StepRow& row : input.rows) AFT_RETURN_IF_ERROR(SendNews(row.slot));
+  for (const StepRow& row : input.rows) AFT_RETURN_IF_ERROR(SendTerms(row.slot));
   AFT_RETURN_IF_ERROR(flight->begin->Record());
   if (shape.tokens > 0) {
     AFT_RETURN_IF_ERROR(
@@ -285,9 +229,9 @@ absl::Status GpuModelRunner::Enqueue(const StepInput& input, Flight* flight) {
   return flight->end->Record();
 }
 
-absl::Status GpuModelRunner::SendNews(int32_t slot) {
-  News& news = news_[static_cast<size_t>(slot)];
-  if (news == News::kNone) return absl::OkStatus();
+absl::Status GpuModelRunner::SendTerms(int32_t slot) {
+  char& has_terms = has_terms_[static_cast<size_t>(slot)];
+  if (has_terms != 0) return absl::OkStatus();
   // Nobody else reads or writes this place: steps that name a slot are collected before it changes.
   SlotSampling* const from = static_cast<SlotSampling*>(host_params_.data_ptr()) + slot;
   const SamplingParams& params = sequences_.sequence(slot).params;
@@ -305,11 +249,9 @@ absl::Status GpuModelRunner::SendNews(int32_t slot) {
         queue_->Copy(static_cast<LogitRule*>(rules_.data_ptr()) + slot * int64_t{kMaxLogitRules},
                      rules_from, static_cast<int64_t>(rules.size() * sizeof(LogitRule))));
   }
-  if (news == News::kParamsAndNoCounts) {
-    AFT_RETURN_IF_ERROR(KernelStatus(
-        kernels::cuda::ClearCounts(sampler_slots(), slot, queue_->stream()), "ClearCounts"));
-  }
-  news = News::kNone;
+  AFT_RETURN_IF_ERROR(KernelStatus(
+      kernels::cuda::ClearCounts(sampler_slots(), slot, queue_->stream()), "ClearCounts"));
+  has_terms = 1;
   return absl::OkStatus();
 }
 
@@ -389,7 +331,9 @@ absl::Status GpuModelRunner::WarmUp() {
     step.rows.push_back({slot, 0, {0}, RowOutput::kLast});
   }
   AFT_RETURN_IF_ERROR(RunOnce(step));
-  for (int32_t slot = 0; slot < slots(); ++slot) BindSlot(slot, SamplingParams());
+  for (int32_t slot = 0; slot < slots(); ++slot) {
+    AFT_RETURN_IF_ERROR(BindSlot(slot, NewSequence(), {}).status());
+  }
   stats_ = {};
   ReadMemory();
   return absl::OkStatus();

@@ -32,7 +32,7 @@ namespace aft {
 //
 // Everything but what KeepSlot keeps is allocated by Create, which leaves memory for that. Where
 // the device fails later, the step says so: INTERNAL, or UNAVAILABLE when the device is lost, and
-// with it every later step. SnapshotSlot then gives an empty string, which no RestoreSlot accepts.
+// with it every later step. SnapshotSlot then gives an empty string, which BindSlot refuses.
 class GpuModelRunner final : public ModelRunner {
  public:
   struct Options {
@@ -55,24 +55,16 @@ class GpuModelRunner final : public ModelRunner {
   int32_t slots() const override { return options_.slots; }
   int64_t max_step_tokens() const override { return options_.max_step_tokens; }
   void PrepareThread() override;
-  void BindSlot(int32_t slot, const SamplingParams& params) override;
-  void ForkSlot(int32_t from, int32_t to) override;
+  absl::StatusOr<int64_t> BindSlot(int32_t slot, const StateSource& from,
+                                   const SlotTerms& terms) override;
   std::shared_ptr<const KeptState> KeepSlot(int32_t slot) override;
-  absl::Status BindKept(int32_t slot, const KeptState& kept) override;
   std::string SnapshotSlot(int32_t slot) const override;
-  absl::StatusOr<int64_t> RestoreSlot(int32_t slot, absl::string_view snapshot,
-                                      const SamplingParams& params) override;
-  absl::Status ContinueSlot(int32_t slot, const SamplingParams& params, uint64_t output_index,
-                            absl::Span<const TokenUse> had) override;
   int max_steps_in_flight() const override { return kFlights; }
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
   absl::Status Collect(Ticket ticket, StepOutput& output) override;
 
  private:
   static constexpr int kFlights = 2;
-
-  // What the device does not know yet of a slot.
-  enum class News : uint8_t { kNone, kParams, kParamsAndNoCounts };
 
   // A step between Submit and Collect.
   struct Flight {
@@ -101,9 +93,12 @@ class GpuModelRunner final : public ModelRunner {
 
   // Queue work; inside GpuQueue::Run.
   absl::Status Enqueue(const StepInput& input, Flight* flight);
-  absl::Status SendNews(int32_t slot);
+  // The slot's sampling parameters, and no counts, if the device has yet to learn of them.
+  absl::Status SendTerms(int32_t slot);
   absl::Status Compute(const GpuStepShape& shape, int64_t longest);
 
+  // Waits for the device.
+  absl::Status SendCounts(int32_t slot, absl::Span<const TokenUse> had);
   void ReadMemory();
   kernels::cuda::SamplerSlots sampler_slots() const;
 
@@ -116,7 +111,7 @@ class GpuModelRunner final : public ModelRunner {
   LookaheadAges ages_;
   const GpuStepShapes shapes_;
   std::vector<std::unique_ptr<GpuGraph>> graphs_;  // of each shape; null: Options::graphs is off
-  std::vector<News> news_;                         // of each slot
+  std::vector<char> has_terms_;  // of each slot: the device has those of its sequence
 
   // On the device.
   StatePool states_;

@@ -1,15 +1,14 @@
 #include "model/runtime/cpu_model_runner.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "model/runtime/kept_slot.h"
 #include "model/runtime/model_info.h"
 #include "model/runtime/numerics.h"
+#include "model/runtime/slot_states.h"
 #include "model/runtime/torch_guard.h"
 
 namespace aft {
@@ -20,7 +19,6 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
   AFT_ASSIGN_OR_RETURN(runner->states_,
                        StatePool::Create(runner->network_->state_specs(), options.slots));
   AFT_RETURN_IF_ERROR(runner->network_->Allocate(TokensAtOnce(options), runner->executor_));
-  runner->layout_ = runner->states_.layout().fingerprint();
   AFT_RETURN_IF_ERROR(runner->WarmUp());
   AFT_ASSIGN_OR_RETURN(runner->info_.numerics,
                        DescribeNumerics(kernels::InstructionSet(), *runner));
@@ -60,68 +58,27 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Option
   part_outputs_.reserve(static_cast<size_t>(TokensAtOnce(options)));
 }
 
-void CpuModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
-  sequences_.Bind(slot, params);
-  ResetCounts(slot, params);
-}
-
-void CpuModelRunner::ForkSlot(int32_t from, int32_t to) {
-  sequences_.Fork(from, to);
-  counts_[static_cast<size_t>(to)] = counts_[static_cast<size_t>(from)];
-  AFT_CHECK(states_.CopySlot(from, to, sequences_.sequence(from).next_position).ok());
-}
-
-std::shared_ptr<const KeptState> CpuModelRunner::KeepSlot(int32_t slot) {
-  return aft::KeepSlot(states_, sequences_, slot);
-}
-
-absl::Status CpuModelRunner::BindKept(int32_t slot, const KeptState& kept) {
-  BindSlot(slot, SamplingParams());
-  return TakeBack(kept, slot, states_, sequences_);
-}
-
-std::string CpuModelRunner::SnapshotSlot(int32_t slot) const {
-  const SequenceRecord& record = sequences_.sequence(slot);
-  const int64_t bytes = states_.layout().UsedBytes(record.next_position);
-  const std::vector<TokenCount>& counts = counts_[static_cast<size_t>(slot)];
-  std::string snapshot = BeginSnapshot(network_->fingerprint(), layout_, record, bytes,
-                                       static_cast<int64_t>(counts.size()));
-  char* const state = snapshot.data() + SnapshotHeaderBytes();
-  AFT_CHECK(states_.WriteSlot(slot, record.next_position, state).ok());
-  if (!counts.empty()) {
-    std::memcpy(state + bytes, counts.data(), counts.size() * sizeof(TokenCount));
-  }
-  SealSnapshot(&snapshot);
-  return snapshot;
-}
-
-absl::StatusOr<int64_t> CpuModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot,
-                                                    const SamplingParams& params) {
-  AFT_ASSIGN_OR_RETURN(OpenedSnapshot opened,
-                       OpenSnapshot(snapshot, network_->fingerprint(), layout_));
-  const int64_t position = opened.record.next_position;
-  AFT_RETURN_IF_ERROR(sequences_.CheckRestored(opened, states_.layout(), params));
-  AFT_RETURN_IF_ERROR(states_.ReadSlot(slot, position, opened.state.data()));
-  sequences_.Restore(slot, opened.record);
+absl::StatusOr<int64_t> CpuModelRunner::BindSlot(int32_t slot, const StateSource& from,
+                                                 const SlotTerms& terms) {
+  AFT_ASSIGN_OR_RETURN(const int64_t position,
+                       TakeState(from, slot, network_->fingerprint(), sequences_, states_));
+  sequences_.Bind(slot, position, terms);
+  const bool penalties = PenaltiesOf(terms.sampling).any();
   std::vector<TokenCount>& counts = counts_[static_cast<size_t>(slot)];
-  counts.resize(opened.counts.size() / sizeof(TokenCount));
-  if (!counts.empty()) std::memcpy(counts.data(), opened.counts.data(), opened.counts.size());
+  counts.assign(static_cast<size_t>(penalties ? info_.vocab_size : 0), 0);
+  if (penalties) {
+    for (const TokenUse& use : terms.had)
+      counts[static_cast<size_t>(use.id)] = CountOf(use.sampled);
+  }
   return position;
 }
 
-absl::Status CpuModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,
-                                          uint64_t output_index, absl::Span<const TokenUse> had) {
-  sequences_.Continue(slot, params, output_index);
-  ResetCounts(slot, params);
-  std::vector<TokenCount>& counts = counts_[static_cast<size_t>(slot)];
-  if (counts.empty()) return absl::OkStatus();
-  for (const TokenUse& use : had) counts[static_cast<size_t>(use.id)] = CountOf(use.sampled);
-  return absl::OkStatus();
+std::shared_ptr<const KeptState> CpuModelRunner::KeepSlot(int32_t slot) {
+  return KeepState(slot, sequences_, states_);
 }
 
-void CpuModelRunner::ResetCounts(int32_t slot, const SamplingParams& params) {
-  const bool counts = PenaltiesOf(params).any();
-  counts_[static_cast<size_t>(slot)].assign(static_cast<size_t>(counts ? info_.vocab_size : 0), 0);
+std::string CpuModelRunner::SnapshotSlot(int32_t slot) const {
+  return SnapshotState(slot, network_->fingerprint(), sequences_, states_);
 }
 
 void CpuModelRunner::Flatten(const StepInput& input) {
@@ -289,7 +246,7 @@ absl::Status CpuModelRunner::WarmUp() {
       step.rows.push_back({slot, 0, {0}, RowOutput::kLast});
     }
   }
-  for (int32_t slot = 0; slot < slots(); ++slot) BindSlot(slot, SamplingParams());
+  for (int32_t slot = 0; slot < slots(); ++slot) sequences_.Bind(slot, 0, {});
   return absl::OkStatus();
 }
 

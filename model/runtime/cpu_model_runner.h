@@ -12,7 +12,6 @@
 #include "model/api/model_runner.h"
 #include "model/network/cpu_network.h"
 #include "model/runtime/parallel.h"
-#include "model/runtime/snapshot.h"
 #include "model/runtime/step_rules.h"
 #include "model/sampling/sampler.h"
 #include "model/state/state_pool.h"
@@ -47,15 +46,10 @@ class CpuModelRunner final : public ModelRunner {
   int32_t slots() const override { return states_.slots(); }
   int64_t max_step_tokens() const override { return options_.max_step_tokens; }
   void PrepareThread() override { executor_.PlaceCaller(); }
-  void BindSlot(int32_t slot, const SamplingParams& params) override;
-  void ForkSlot(int32_t from, int32_t to) override;
+  absl::StatusOr<int64_t> BindSlot(int32_t slot, const StateSource& from,
+                                   const SlotTerms& terms) override;
   std::shared_ptr<const KeptState> KeepSlot(int32_t slot) override;
-  absl::Status BindKept(int32_t slot, const KeptState& kept) override;
   std::string SnapshotSlot(int32_t slot) const override;
-  absl::StatusOr<int64_t> RestoreSlot(int32_t slot, absl::string_view snapshot,
-                                      const SamplingParams& params) override;
-  absl::Status ContinueSlot(int32_t slot, const SamplingParams& params, uint64_t output_index,
-                            absl::Span<const TokenUse> had) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
   absl::Status Collect(Ticket ticket, StepOutput& output) override;
 
@@ -70,7 +64,6 @@ class CpuModelRunner final : public ModelRunner {
 
   CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
 
-  void ResetCounts(int32_t slot, const SamplingParams& params);
   // Fills the arrays below from the step's rows, and makes room in output_.
   void Flatten(const StepInput& input);
   // Runs all of it.
@@ -85,7 +78,6 @@ class CpuModelRunner final : public ModelRunner {
   const std::unique_ptr<CpuNetwork> network_;
   ModelInfo info_;
   StatePool states_;
-  uint64_t layout_ = 0;            // SlotLayout::fingerprint
   std::vector<Sampler> samplers_;  // one per thread
   StepRules sequences_;
   // [slots, vocab_size] where the sequence has penalties, else [slots, 0].

@@ -38,7 +38,7 @@ absl::StatusOr<std::string> DescribeNumerics(absl::string_view instruction_set,
   };
   SamplingParams params;
   params.top_logprobs = 0;
-  runner.BindSlot(0, params);
+  AFT_RETURN_IF_ERROR(runner.BindSlot(0, NewSequence(), {params}).status());
   std::string results;
   for (int64_t position = 0; position < tokens - 1;) {
     StepRow row = {0, position, {}, RowOutput::kScore};
@@ -54,7 +54,7 @@ absl::StatusOr<std::string> DescribeNumerics(absl::string_view instruction_set,
   AFT_ASSIGN_OR_RETURN(const StepOutput output,
                        Run({0, tokens - 1, {token(tokens - 1)}, RowOutput::kLast}, runner));
   Append(output.sampled.front(), results);
-  runner.BindSlot(0, SamplingParams());
+  AFT_RETURN_IF_ERROR(runner.BindSlot(0, NewSequence(), {}).status());
   return absl::StrFormat("cpu, %s, %s, %016x", instruction_set, info.weight_format,
                          XxHash64(results, 0));
 }

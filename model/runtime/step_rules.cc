@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "model/sampling/penalties.h"
 
 namespace aft {
 namespace {
@@ -27,57 +26,10 @@ const SequenceRecord& StepRules::sequence(int32_t slot) const {
   return slots_[static_cast<size_t>(slot)].sequence;
 }
 
-void StepRules::Bind(int32_t slot, const SamplingParams& params) {
-  SequenceRecord record;
-  record.params = params;
-  Restore(slot, record);
-}
-
-void StepRules::Fork(int32_t from, int32_t to) {
-  AFT_CHECK(from != to);
-  sequence(to) = sequence(from);
-  slots_[static_cast<size_t>(to)].has_sampled = slots_[static_cast<size_t>(from)].has_sampled;
-}
-
-void StepRules::Continue(int32_t slot, const SamplingParams& params, uint64_t output_index) {
-  SequenceRecord record = sequence(slot);
-  record.params = params;
-  record.sampled = output_index;
-  record.last_sampled = kNoToken;
-  Restore(slot, record);
-}
-
-absl::Status StepRules::CheckRestored(OpenedSnapshot& opened, const SlotLayout& layout,
-                                      const SamplingParams& params) const {
-  const SequenceRecord& record = opened.record;
-  if (limits_.max_seq_len > 0 && record.next_position > limits_.max_seq_len) {
-    return absl::InvalidArgumentError(absl::StrCat("snapshot: position ", record.next_position,
-                                                   " is beyond max_seq_len ", limits_.max_seq_len));
-  }
-  if (record.last_sampled < kNoToken || record.last_sampled >= limits_.vocab_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("snapshot: token ", record.last_sampled, " is out of range"));
-  }
-  if (static_cast<int64_t>(opened.state.size()) != layout.UsedBytes(record.next_position)) {
-    return absl::InvalidArgumentError("snapshot: the state has another size");
-  }
-  return SampleWith(params, opened);
-}
-
-absl::Status StepRules::SampleWith(const SamplingParams& params, OpenedSnapshot& opened) const {
-  const bool penalties = PenaltiesOf(params).any();
-  const auto counts = static_cast<size_t>(limits_.vocab_size) * sizeof(TokenCount);
-  if (opened.counts.size() != counts && (penalties || !opened.counts.empty())) {
-    return absl::InvalidArgumentError("snapshot: the token counts have another size");
-  }
-  if (!penalties) opened.counts = {};
-  opened.record.params = params;
-  return absl::OkStatus();
-}
-
-void StepRules::Restore(int32_t slot, const SequenceRecord& record) {
-  sequence(slot) = record;
-  slots_[static_cast<size_t>(slot)].has_sampled = record.last_sampled != kNoToken;
+void StepRules::Bind(int32_t slot, int64_t position, const SlotTerms& terms) {
+  sequence(slot) = {
+      .params = terms.sampling, .next_position = position, .sampled = terms.output_index};
+  slots_[static_cast<size_t>(slot)].has_sampled = false;
 }
 
 absl::Status StepRules::Check(const StepInput& input) {

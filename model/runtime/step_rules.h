@@ -5,10 +5,19 @@
 
 #include "absl/status/status.h"
 #include "model/api/model_runner.h"
-#include "model/runtime/snapshot.h"
-#include "model/state/slot_layout.h"
 
 namespace aft {
+
+// A sequence beside its state.
+struct SequenceRecord {
+  SamplingParams params;
+  int64_t next_position = 0;  // tokens consumed
+  uint64_t sampled = 0;       // index of the next output token
+  // The prompt is over: what the sequence consumes now is RaggedBatch::generated.
+  bool generates() const { return sampled > 0; }
+  // What kLastSampled stands for; kNoToken: nothing yet.
+  TokenId last_sampled = kNoToken;
+};
 
 // The sequences in a runner's slots, as the host knows them, and the rules that model_runner.h sets
 // for steps over them: the same for every device. Thread-compatible; allocates nothing after its
@@ -24,24 +33,15 @@ class StepRules {
 
   explicit StepRules(const Limits& limits);
 
+  const Limits& limits() const { return limits_; }
   int32_t slots() const { return static_cast<int32_t>(slots_.size()); }
 
   // REQUIRES: 0 <= slot < slots().
   SequenceRecord& sequence(int32_t slot);
   const SequenceRecord& sequence(int32_t slot) const;
 
-  void Bind(int32_t slot, const SamplingParams& params);
-  void Fork(int32_t from, int32_t to);  // REQUIRES: from != to
-  // ModelRunner::ContinueSlot.
-  void Continue(int32_t slot, const SamplingParams& params, uint64_t output_index);
-  // Makes `params` those of the opened sequence; without penalties its counts are left out.
-  // INVALID_ARGUMENT: there are no counts for the penalties.
-  absl::Status SampleWith(const SamplingParams& params, OpenedSnapshot& opened) const;
-  // The same. INVALID_ARGUMENT also: the snapshot does not fit the model, whose slots are laid out
-  // so.
-  absl::Status CheckRestored(OpenedSnapshot& opened, const SlotLayout& layout,
-                             const SamplingParams& params) const;
-  void Restore(int32_t slot, const SequenceRecord& record);
+  // Gives the slot to a sequence that has consumed `position` tokens.
+  void Bind(int32_t slot, int64_t position, const SlotTerms& terms);
 
   // INVALID_ARGUMENT names the first row that breaks a rule, and the rule.
   absl::Status Check(const StepInput& input);

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/catching.h"
+#include "base/catching.h"  // OutOfMemory
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
 #include "server/engine/check_tokens.h"
@@ -96,6 +96,8 @@ GenerateEngine::GenerateEngine(const EngineOptions& options, std::unique_ptr<Mod
       prefixes_({.bytes = options_.model.prefix_cache_bytes,
                  .interval = options_.model.prefix_cache_interval_tokens},
                 info_, scheduler_, *runner_, metrics_),
+      slots_(*runner_, prefixes_, metrics_),
+      resume_points_(slots_),
       pacer_(options_.scheduling.step_target),
       counts_(metrics) {
   StartThread("aft-engine");
@@ -218,7 +220,7 @@ void GenerateEngine::Add(Job& job, TimePoint now) {
 
 void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   auto& stream = static_cast<TokenStream&>(job);
-  if (!stream.held.tokens.empty()) GiveWithHeld(stream, {}).IgnoreError();
+  if (!stream.held.tokens.empty()) Give(*stream.sink, held_.Take(stream, {})).IgnoreError();
   scheduler_.Remove(stream);
   prefixes_.Remove(stream);
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
@@ -229,12 +231,29 @@ void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   outcome.logprob = stream.logprob;
 }
 
+void GenerateEngine::Leave(Job& job, TimePoint now) {
+  auto& stream = static_cast<TokenStream&>(job);
+  if (!stream.survival.resumable) return;
+  Outcome outcome;
+  outcome.status = absl::UnavailableError("the server is draining: resume the stream elsewhere");
+  if (stream.survival.sink != nullptr && stream.prompt_left() == 0 && stream.flights() > 0) {
+    return ContinuousScheduler::Pause(stream);
+  }
+  outcome.hand_over = resume_points_.TakeLast(stream);
+  End(stream, std::move(outcome), now);
+}
+
 TimePoint GenerateEngine::Advance() {
   advance_began_ = Now();
   work_began_ = Work();
   Place();
   const Step* const step = scheduler_.Schedule(pacer_.PromptTokens(), step_costs_.cost());
-  if (!holding_.empty()) ReleaseHeld(step);
+  if (!held_.empty()) {
+    held_.Release(step, [this](TokenStream& stream, TokenDelta delta) {
+      absl::Status status = Give(*stream.sink, std::move(delta));
+      if (!status.ok()) Fail(stream, std::move(status), Now());
+    });
+  }
   if (step != nullptr) Launch(*step);
   if (!flights_.empty() && !flights_.back().ticket.ok()) {
     // Refused: its sequences must be out before the next step is planned.
@@ -258,22 +277,35 @@ void GenerateEngine::Place() {
          absl::CancelledError("the sequence that was to read its prompt has ended"), now);
   }
   for (const auto& [sequence, slot] : placement.parked) {
-    Park(static_cast<TokenStream&>(*sequence), slot);
+    auto& stream = static_cast<TokenStream&>(*sequence);
+    CheckState(stream, "engine.park_failed", slots_.Park(stream, slot));
   }
   std::vector<Job*> started;
   std::vector<TokenStream*> over;  // an output that came has ended, and nothing is to be stored
   for (Sequence* sequence : placement.started) {
     auto& stream = static_cast<TokenStream&>(*sequence);
-    if (!stream.nothing_to_do() && !Bind(stream)) continue;
+    if (!stream.nothing_to_do() &&
+        !CheckState(stream, "engine.restore_failed", slots_.Begin(stream))) {
+      continue;
+    }
     started.push_back(&stream);
     if (stream.nothing_to_do()) over.push_back(&stream);
   }
   for (Sequence* sequence : placement.following) {
     started.push_back(&static_cast<TokenStream&>(*sequence));
   }
-  for (Sequence* sequence : placement.unparked) Unpark(static_cast<TokenStream&>(*sequence));
+  for (Sequence* sequence : placement.unparked) {
+    auto& stream = static_cast<TokenStream&>(*sequence);
+    CheckState(stream, "engine.resume_failed", slots_.Unpark(stream));
+  }
   for (const auto& [leader, sequence] : placement.forked) {
-    Fork(static_cast<const TokenStream&>(*leader), static_cast<TokenStream&>(*sequence));
+    auto& stream = static_cast<TokenStream&>(*sequence);
+    if (leader->slot() < 0) {
+      Fail(stream, absl::CancelledError("the sequence that it follows has ended"), now);
+    } else {
+      CheckState(stream, "engine.fork_failed",
+                 slots_.Fork(static_cast<const TokenStream&>(*leader), stream));
+    }
   }
   if (!started.empty()) {
     BeginStep(started, now);
@@ -282,43 +314,22 @@ void GenerateEngine::Place() {
   for (TokenStream* stream : over) End(*stream, *stream->ended, now);
 }
 
-// False: the stream has ended.
-bool GenerateEngine::Bind(TokenStream& stream) {
-  const absl::Status status = Catching([&] { return TryBind(stream); });
-  if (!status.ok()) StateLost(stream, "engine.restore_failed", status);
-  return status.ok();
-}
-
-absl::Status GenerateEngine::TryBind(TokenStream& stream) {
-  const int32_t slot = stream.slot();
-  if (stream.prefix != nullptr) {
-    AFT_ASSIGN_OR_RETURN(const bool restored, prefixes_.Restore(stream));
-    if (restored) return absl::OkStatus();
-  }
-  if (stream.previous != nullptr) {
-    AFT_ASSIGN_OR_RETURN(const int64_t position,
-                         runner_->RestoreSlot(slot, stream.previous->snapshot, SamplingParams()));
-    // The runner refuses a step with a row at another position, and with it every sequence there.
-    if (position != stream.position()) {
-      return absl::DataLossError(
-          absl::StrCat("a snapshot of ", position, " tokens, for position ", stream.position()));
-    }
-  } else {
-    runner_->BindSlot(slot, stream.sampling);
-    if (stream.first_output == 0) return absl::OkStatus();
-  }
-  return runner_->ContinueSlot(slot, stream.sampling, stream.first_output, stream.uses());
-}
-
-void GenerateEngine::Fork(const TokenStream& leader, TokenStream& stream) {
-  if (leader.slot() < 0) {
-    return Fail(stream, absl::CancelledError("the sequence that it follows has ended"), Now());
-  }
-  if (leader.position() == 0) return runner_->BindSlot(stream.slot(), stream.sampling);
-  runner_->ForkSlot(leader.slot(), stream.slot());
-  const absl::Status status =
-      runner_->ContinueSlot(stream.slot(), stream.sampling, stream.first_output, stream.uses());
-  if (!status.ok()) StateLost(stream, "engine.fork_failed", status);
+bool GenerateEngine::CheckState(TokenStream& stream, const char* event,
+                                const absl::Status& status) {
+  if (status.ok()) return true;
+  metrics_.failures(EngineFailure::kStateLost).Increment();
+  log::Error(event, {{"model", options_.model.name},
+                     {"id", stream.id},
+                     {"error", status.ToString()},
+                     {"trace_id", stream.trace_id}});
+  Outcome outcome;
+  outcome.no_memory = absl::IsResourceExhausted(status);
+  outcome.status =
+      outcome.no_memory
+          ? OutOfMemory()
+          : absl::InternalError(absl::StrCat("request ", stream.id, ": its state was lost"));
+  End(stream, std::move(outcome), Now());
+  return false;
 }
 
 void GenerateEngine::Launch(const Step& step) {
@@ -363,7 +374,7 @@ absl::Status GenerateEngine::Collect(const Flight& flight, const Step& step) {
 
 void GenerateEngine::Publish(const Step& step, const TokenCounts::Prompts& prompt_tokens,
                              TimePoint now) {
-  left_point_ = false;
+  resume_points_.BeginStep();
   size_t sampled = 0;
   size_t scored = 0;
   for (size_t i = 0; i < step.sequences.size(); ++i) {
@@ -394,11 +405,12 @@ void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimeP
   TokenDelta delta;
   Outcome outcome;
   const TokenId id = token.id;
+  if (stream.has_penalties()) stream.sampled.push_back(id);
   const bool ended = stream.output->Append(std::move(token), delta, outcome);
   prefixes_.HasSampled(stream, delta.tokens);
   if (!ended && stream.survival.sink != nullptr) {
     stream.unsaved.push_back(id);
-    LeaveResumePoint(stream);
+    resume_points_.MaybeLeave(stream);
   }
   if (stream.end != nullptr) {
     for (const SampledToken& output : delta.tokens) stream.end->outputs.push_back(output.id);
@@ -428,6 +440,27 @@ void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
   outcome.reason = FinishReason::kDone;
   if (stream.end != nullptr) stream.end->last_is_pending = stream.turn().leaves_last;
   Deliver(stream, std::move(delta), EndOf(row) == stream.prompt_end(), std::move(outcome), now);
+}
+
+void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome,
+                             TimePoint now) {
+  const bool news = !delta.tokens.empty() || !delta.text.empty();
+  // A first token never waits for the rest of its turn.
+  if (news && !ended && stream.is_in_turn() && stream.further_tokens > 0) {
+    held_.Hold(stream, std::move(delta));
+  } else if (news) {
+    absl::Status status = Give(*stream.sink, held_.Take(stream, std::move(delta)));
+    if (!status.ok()) return Fail(stream, std::move(status), now);
+  }
+  if (!ended) return;
+  if (stream.end != nullptr) {
+    absl::StatusOr<std::shared_ptr<TurnEnd>> turn = slots_.TakeTurn(stream);
+    if (!CheckState(stream, "engine.store_failed", turn.status())) return;
+    outcome.turn = *std::move(turn);
+  } else {
+    prefixes_.HasEnded(stream);
+  }
+  End(stream, std::move(outcome), now);
 }
 
 void GenerateEngine::PublishGauges() {

@@ -8,9 +8,12 @@
 #include "absl/status/statusor.h"
 #include "model/api/model_runner.h"
 #include "model/api/tokenizer.h"
+#include "server/engine/held_tokens.h"
 #include "server/engine/prefix_reads.h"
 #include "server/engine/request.h"
 #include "server/engine/request_loop.h"
+#include "server/engine/resume_points.h"
+#include "server/engine/stream_slots.h"
 #include "server/engine/token_counts.h"
 #include "server/engine/token_stream.h"
 #include "server/observability/metrics.h"
@@ -95,12 +98,9 @@ class GenerateEngine final : public RequestLoop {
   };
 
   void Place();
-  bool Bind(TokenStream& stream);
-  absl::Status TryBind(TokenStream& stream);
-  void Fork(const TokenStream& leader, TokenStream& stream);
-  void Park(TokenStream& stream, int32_t slot);
-  void Unpark(TokenStream& stream);
-  void StateLost(TokenStream& stream, const char* event, const absl::Status& error);
+  // False: the stream has ended, because its slot or the host does not have its state. `event`: of
+  // the log.
+  bool CheckState(TokenStream& stream, const char* event, const absl::Status& status);
   void Launch(const Step& step);
   void CollectOldest();
   absl::Status Collect(const Flight& flight, const Step& step);
@@ -111,13 +111,6 @@ class GenerateEngine final : public RequestLoop {
   // Ends the stream when its reader is too slow for the delta, or when `ended`. A stream that takes
   // turns in shared steps gets the tokens of its turn together.
   void Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome, TimePoint now);
-  void Hold(TokenStream& stream, TokenDelta delta);
-  absl::Status GiveWithHeld(TokenStream& stream, TokenDelta delta);
-  void ReleaseHeld(const Step* next);
-  absl::StatusOr<std::shared_ptr<TurnEnd>> TakeTurn(TokenStream& stream);
-  absl::StatusOr<std::string> Snapshot(int32_t slot) const;
-  // After a token.
-  void LeaveResumePoint(TokenStream& stream);
   // How long the engine has worked, counted from some moment. The engine thread's CPU time says
   // it, but not where a GPU does the work: there all time counts.
   Duration Work() const {
@@ -131,16 +124,17 @@ class GenerateEngine final : public RequestLoop {
   // Owned by the engine thread.
   ContinuousScheduler scheduler_;
   PrefixReads prefixes_;
+  StreamSlots slots_;
+  ResumePoints resume_points_;
   StepPacer pacer_;
   StepCostMeter step_costs_;
   std::vector<Flight> flights_;
   TokenCounts counts_;
-  std::vector<TokenStream*> holding_;  // those with `held` tokens
-  StepOutput output_;                  // of the last step
-  TimePoint collected_at_;             // likewise
-  TimePoint advance_began_;            // the call of Advance that runs
-  Duration work_began_{};              // likewise, by Work()
-  bool left_point_ = false;            // a stream, in the step that is published
+  HeldTokens held_;
+  StepOutput output_;        // of the last step
+  TimePoint collected_at_;   // likewise
+  TimePoint advance_began_;  // the call of Advance that runs
+  Duration work_began_{};    // likewise, by Work()
 };
 
 }  // namespace aft::server

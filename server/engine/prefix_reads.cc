@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
-#include "server/engine/sequence_state.h"
 #include "server/engine/token_stream.h"
 
 namespace aft::server {
@@ -32,13 +30,6 @@ PrefixCache::Key KeyOf(const TokenStream& stream) {
 }
 
 size_t ClassOf(const RequestHeader& request) { return static_cast<size_t>(request.service_class); }
-
-// What the stream's text has of each token before `position`, as far as anything goes by it.
-std::vector<TokenUse> UsesBefore(const TokenStream& stream, int64_t position) {
-  if (!HasPenalties(stream.sampling)) return {};
-  return AddUses(stream.uses(), {stream.prompt().begin(), stream.prompt().begin() + position},
-                 /*sampled=*/false);
-}
 
 }  // namespace
 
@@ -193,20 +184,18 @@ void PrefixReads::LendClass(TokenStream& leader) {
   scheduler_.SetClass(leader, best);
 }
 
-absl::StatusOr<bool> PrefixReads::Restore(TokenStream& stream) {
-  const PrefixCache::Snapshot snapshot = std::move(stream.prefix->snapshot);
+std::shared_ptr<const KeptState> PrefixReads::Take(TokenStream& stream) {
+  if (stream.prefix == nullptr) return nullptr;
+  PrefixCache::Snapshot snapshot = std::move(stream.prefix->snapshot);
   if (snapshot == nullptr) {
     const auto miss = static_cast<PrefixMiss>(static_cast<int>(stream.usage.cache_miss) - 1);
     metrics_.prefix_misses(miss).Increment();
-    return false;
+    return nullptr;
   }
-  AFT_RETURN_IF_ERROR(runner_.BindKept(stream.slot(), *snapshot));
-  AFT_RETURN_IF_ERROR(runner_.ContinueSlot(stream.slot(), stream.sampling, stream.first_output,
-                                           UsesBefore(stream, stream.position())));
   stream.usage.cached_tokens = static_cast<uint32_t>(stream.position());
   metrics_.prefix_hits.Increment();
   metrics_.prefix_hit_tokens.Increment(static_cast<double>(stream.position()));
-  return true;
+  return snapshot;
 }
 
 void PrefixReads::HasRead(TokenStream& stream) {

@@ -7,8 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
@@ -56,10 +54,9 @@ class PrefixReads {
   // ContinuousScheduler::MayStart.
   bool MayStart(TokenStream& stream);
 
-  // The stream has got its first slot, which is at its position after this. False: there is no
-  // state to go on from, and the slot is to be bound at its beginning. Errors: as
-  // ModelRunner::Collect.
-  absl::StatusOr<bool> Restore(TokenStream& stream);
+  // The stream has got its first slot: the state that it begins from, at its position; null: its
+  // slot is to be bound at the beginning of its text.
+  std::shared_ptr<const KeptState> Take(TokenStream& stream);
 
   // A step that held a part of the stream's prompt has retired. Leaves a snapshot there if this is
   // where the stream was to leave one.

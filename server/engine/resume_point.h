@@ -11,7 +11,7 @@ namespace aft::server {
 
 // What a stream under way leaves behind, so that another one can go on from there.
 struct ResumePoint {
-  std::string snapshot;          // before the last of its tokens; also of a slot with penalties
+  std::string snapshot;          // before the last of its tokens
   std::vector<TokenId> outputs;  // since the one before, or since the stream began
 };
 

@@ -10,9 +10,21 @@
 #include "server/engine/sequence_state.h"
 
 namespace aft::server {
+namespace {
+
+// Resumption::had.
+std::shared_ptr<const std::vector<TokenUse>> UsesBeforeOutput(const GenerationRequest& request) {
+  if (!HasPenalties(request.sampling)) return nullptr;
+  const auto output = request.prompt.end() - static_cast<std::ptrdiff_t>(request.resumed);
+  return std::make_shared<const std::vector<TokenUse>>(
+      AddUses(AddUses(request.uses_before(), {request.prompt.begin(), output}, /*sampled=*/false),
+              {output, request.prompt.end()}, /*sampled=*/true));
+}
+
+}  // namespace
 
 Resumption::Resumption(const GenerationRequest& request)
-    : unread(static_cast<int64_t>(request.prompt.size())) {
+    : unread(static_cast<int64_t>(request.prompt.size())), had(UsesBeforeOutput(request)) {
   usage.prompt_tokens = static_cast<uint32_t>(request.prompt.size() - request.resumed);
 }
 
@@ -63,12 +75,6 @@ absl::StatusOr<Resumption> Replay(GenerationRequest& request, OutputBuilder& out
       resumption.unread -= read;
     }
     request.start = nullptr;
-  }
-  if (request.resumed > 0) {
-    resumption.had = std::make_shared<const std::vector<TokenUse>>(AddUses(
-        request.uses_before(),
-        {request.prompt.end() - static_cast<std::ptrdiff_t>(request.resumed), request.prompt.end()},
-        /*sampled=*/true));
   }
   return resumption;
 }

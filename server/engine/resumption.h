@@ -16,11 +16,13 @@ namespace aft::server {
 
 // How a stream begins: a new one, or one that goes on with the output that its request brings.
 struct Resumption {
-  explicit Resumption(const GenerationRequest& request);  // without its output
+  // Of a new stream, or of one with all of its output to read again.
+  explicit Resumption(const GenerationRequest& request);
 
   int64_t unread;  // tokens that the model has to read
   Usage usage;     // what is known of it
-  // What the text before and the output have of each token; null for a new stream.
+  // What its text has of each token before the first one that it samples, in the order of ids; null
+  // without penalties, which nothing else goes by.
   std::shared_ptr<const std::vector<TokenUse>> had{};
   std::unique_ptr<Outcome> ended{};  // how the output has ended; null: there is a token to sample
 };

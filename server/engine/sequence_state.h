@@ -18,7 +18,7 @@ namespace aft::server {
 // which of them were sampled: not on options, nor on how the text was cut into turns.
 struct SequenceState {
   uint64_t model = 0;          // ModelInfo::fingerprint
-  std::string snapshot;        // ModelRunner::SnapshotSlot, of a slot without penalties
+  std::string snapshot;        // ModelRunner::SnapshotSlot
   int64_t tokens = 0;          // of the text so far
   uint64_t outputs = 0;        // of these, sampled ones: the index of the next
   uint64_t history = 0;        // HistoryOf the text

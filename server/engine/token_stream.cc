@@ -104,6 +104,15 @@ SamplingParams SamplingOf(const GenerationRequest& request, const OutputBuilder&
   return sampling;
 }
 
+// Room for outputs that is there from the start, so that decoding allocates nothing for a while.
+std::vector<TokenId> RoomForOutputs(bool penalties, const OutputBuilder& output) {
+  constexpr int64_t kOutputsAtOnce = 1024;
+  std::vector<TokenId> outputs;
+  if (penalties)
+    outputs.reserve(static_cast<size_t>(std::min(OutputsLeft(output), kOutputsAtOnce)));
+  return outputs;
+}
+
 // Leaves it in place where EndOf needs it.
 std::vector<TokenId> TakeText(const TurnRequest& request, std::vector<TokenId>& text) {
   return request.store ? text : std::move(text);
@@ -123,6 +132,7 @@ TokenStream::TokenStream(GenerationRequest request, Resumption resumption,
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.prompt), request.resumed)),
       first_output(OutputsBefore(previous.get()) + request.resumed),
+      sampled(RoomForOutputs(resumption.had != nullptr, builder)),
       survival(std::move(request.survival)),
       next_point(position() + survival.interval),
       ended(std::move(resumption.ended)),
@@ -142,6 +152,7 @@ TokenStream::TokenStream(GenerationRequest request, TokenStream& leader,
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.prompt))),
       first_output(OutputsBefore(previous.get())),
+      sampled(RoomForOutputs(uses != nullptr, builder)),
       survival(std::move(request.survival)),
       output(std::move(builder)),
       had_(std::move(uses)) {
@@ -165,9 +176,16 @@ TokenStream::TokenStream(ScoringRequest request, int64_t text_tokens,
   usage.resumed_tokens = scored_tokens;
 }
 
-absl::Span<const TokenUse> TokenStream::uses() const {
-  if (had_ != nullptr) return *had_;
-  return previous != nullptr ? previous->had : absl::Span<const TokenUse>();
+std::vector<TokenUse> TokenStream::Uses() const {
+  if (had_ == nullptr) return {};
+  // The runner counts what it reads and samples from here on, and that is all there is.
+  if (position() == 0 && first_output == 0) return {};
+  return AddUses(*had_, sampled, /*sampled=*/true);
+}
+
+uint64_t TokenStream::next_output() const {
+  if (prompt_left() > 0) return first_output;
+  return first_output + static_cast<uint64_t>(position() - prompt_end() + 1);
 }
 
 }  // namespace aft::server

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "model/api/sampling_params.h"
 #include "server/engine/job.h"
 #include "server/engine/output_builder.h"
@@ -25,7 +24,7 @@ struct TokenStream final : Sequence, Job {
   TokenStream(GenerationRequest request, Resumption resumption,
               std::shared_ptr<TokenSink> token_sink, OutputBuilder builder);
   // Another answer to the prompt of `leader`, which it follows. `request`: as the leader's, but for
-  // its sampling. `uses`: what the text has of each token where it is forked; null: no matter.
+  // its sampling. `uses`: Resumption::had of the leader.
   TokenStream(GenerationRequest request, TokenStream& leader,
               std::shared_ptr<const std::vector<TokenUse>> uses,
               std::shared_ptr<TokenSink> token_sink, OutputBuilder builder);
@@ -34,8 +33,10 @@ struct TokenStream final : Sequence, Job {
 
   // Where its own text begins.
   int64_t text_begin() const { return previous != nullptr ? previous->tokens : 0; }
-  // Of what its text has had of each token where it begins.
-  absl::Span<const TokenUse> uses() const;
+  // SlotTerms, should it get a slot now: what its text has had of each token, where penalties go by
+  // it, and the index of the token that it samples next. REQUIRES: no step in flight names it.
+  std::vector<TokenUse> Uses() const;
+  uint64_t next_output() const;
 
   const SamplingParams sampling;
   const std::shared_ptr<TokenSink> sink;
@@ -44,6 +45,7 @@ struct TokenStream final : Sequence, Job {
   std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
   std::unique_ptr<PrefixRead> prefix;                   // null: it takes no part in the cache
   const uint64_t first_output;                          // index of the first one that it samples
+  std::vector<TokenId> sampled;                         // with penalties: its output tokens so far
 
   // Where it leaves resume points.
   const Survival survival;
@@ -54,6 +56,7 @@ struct TokenStream final : Sequence, Job {
   // Generation.
   // Of its output, or of its scores, if all of that has come before it begins.
   const std::unique_ptr<Outcome> ended;
+  bool has_penalties() const { return had_ != nullptr; }
   bool nothing_to_do() const { return ended != nullptr && end == nullptr; }
   std::optional<OutputBuilder> output;
   TimePoint last_token_at;     // valid once first_output_at is set
@@ -66,7 +69,7 @@ struct TokenStream final : Sequence, Job {
   double logprob = 0;  // sum
 
  private:
-  const std::shared_ptr<const std::vector<TokenUse>> had_;  // null: those of `previous`
+  const std::shared_ptr<const std::vector<TokenUse>> had_;  // Resumption::had
 };
 
 }  // namespace aft::server

@@ -50,17 +50,14 @@ class GpuRunnerEdgeTest : public RunnerPairFixture {
     const std::vector<TokenId> prompt = RandomText(9);
     const std::vector<SampledToken> begun = Generate(from, 1, prompt, 3, params);
     const std::string snapshot = from.SnapshotSlot(1);
-    const absl::StatusOr<int64_t> restored = to.RestoreSlot(4, snapshot, params);
-    ASSERT_TRUE(restored.ok()) << restored.status();
-    EXPECT_EQ(*restored, 11);
+    Uses uses;
+    uses.Add(prompt);
+    uses.Add(begun);
+    const std::vector<TokenUse> had = uses.all();
+    EXPECT_EQ(Bind(to, 4, snapshot, {params, begun.size(), had}), 11);
     EXPECT_EQ(to.SnapshotSlot(4), snapshot);
     const TokenId last = begun.back().id;
     ExpectNear(Continue(to, 4, 11, last, 7), Continue(from, 1, 11, last, 7));
-    // The last token comes along too.
-    from.ForkSlot(1, 2);
-    ASSERT_TRUE(to.RestoreSlot(0, from.SnapshotSlot(1), params).ok());
-    ExpectNear(Step(to, {{{0, 18, {kLastSampled}, RowOutput::kLast}}}),
-               Step(from, {{{2, 18, {kLastSampled}, RowOutput::kLast}}}));
   }
 };
 
@@ -92,8 +89,8 @@ TEST_F(GpuRunnerEdgeTest, AStepAfterAnOverflowThatNobodyKnowsOfYetIsAStep) {
   tensors_.at("embed.weight")[7].fill_(3e38);  // finite, but no norm of it is
   const auto gpu = Gpu();
   const std::vector<SampledToken> expected = Generate(*gpu, 0, {1, 2, 3}, 2, Greedy());
-  gpu->BindSlot(0, Greedy());
-  gpu->BindSlot(1, Greedy());
+  Bind(*gpu, 0, Greedy());
+  Bind(*gpu, 1, Greedy());
   const auto first =
       gpu->Submit({{{1, 0, {1, 7}, RowOutput::kLast}, {0, 0, {1, 2, 3}, RowOutput::kLast}}});
   const auto second = gpu->Submit(
@@ -118,7 +115,7 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerGoesOn) {
   };
   device_->fail_copies = 1;
   fails({{{0, 8, {1}, RowOutput::kLast}}});
-  gpu->BindSlot(0, Warm(1));
+  Bind(*gpu, 0, Warm(1));
   device_->fail_copies = 1;  // of the parameters
   fails({{{0, 0, prompt, RowOutput::kLast}}});
   EXPECT_TRUE(Same(Generate(*gpu, 0, prompt, 4, Warm(1)), expected));
@@ -130,9 +127,9 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerGoesOn) {
   EXPECT_EQ(gpu->SnapshotSlot(0), "");
   const std::string snapshot = gpu->SnapshotSlot(0);
   device_->fail_copies = 1;
-  EXPECT_FALSE(gpu->RestoreSlot(1, snapshot, Warm(1)).ok());
+  EXPECT_FALSE(gpu->BindSlot(1, snapshot, {Warm(1)}).ok());
   device_->fail_copies = 1;
-  gpu->ForkSlot(0, 2);
+  EXPECT_FALSE(gpu->BindSlot(2, ForkOf{0}, {Warm(1)}).ok());
   for (const int32_t slot : {1, 2}) {  // neither has anything to continue
     EXPECT_EQ(gpu->Submit({{{slot, 8, {1}, RowOutput::kLast}}}).status().code(),
               absl::StatusCode::kInvalidArgument);
@@ -144,7 +141,7 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepLeavesTheOneInFlightAlone) {
   const auto gpu = Gpu();
   const std::vector<TokenId> prompt = RandomText(5);
   const std::vector<SampledToken> expected = Generate(*gpu, 0, prompt, 1, Warm(1));
-  gpu->BindSlot(0, Warm(1));
+  Bind(*gpu, 0, Warm(1));
   const auto first = gpu->Submit({{{0, 0, prompt, RowOutput::kLast}}});
   ASSERT_TRUE(first.ok());
   device_->fail_copies = 1;
@@ -156,7 +153,7 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepLeavesTheOneInFlightAlone) {
 
 TEST_F(GpuRunnerEdgeTest, ALostDeviceIsUnavailableWhereverItShowsAndStaysSo) {
   const auto gpu = Gpu();
-  gpu->BindSlot(0, Greedy());
+  Bind(*gpu, 0, Greedy());
   const auto first = gpu->Submit({{{0, 0, {1, 2}, RowOutput::kLast}}});
   const auto second = gpu->Submit({{{0, 2, {kLastSampled}, RowOutput::kLast}}});
   ASSERT_TRUE(first.ok() && second.ok());
@@ -204,7 +201,7 @@ TEST_F(GpuRunnerEdgeTest, ADecodeStepHasEightNodesALayerAndFourMore) {
     config_.n_layers = layers;
     DrawWeights();
     const auto gpu = Gpu();
-    gpu->BindSlot(0, Greedy());
+    Bind(*gpu, 0, Greedy());
     Step(*gpu, {{{0, 0, {1}, RowOutput::kLast}}});
     const ProductLog products;
     const int64_t launches = cuda_on_cpu::LaunchCount();
@@ -228,7 +225,7 @@ TEST_F(GpuRunnerEdgeTest, EveryBucketHasItsGraphFromLoadOn) {
 
 TEST_F(GpuRunnerEdgeTest, SubmitReturnsWhileTheDeviceWorks) {
   const auto gpu = Gpu();
-  gpu->BindSlot(0, Greedy());
+  Bind(*gpu, 0, Greedy());
   Step(*gpu, {{{0, 0, {1}, RowOutput::kLast}}});
   device_->late = 0;
   const auto first = gpu->Submit({{{0, 1, {kLastSampled}, RowOutput::kLast}}});

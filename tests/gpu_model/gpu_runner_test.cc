@@ -123,8 +123,8 @@ TEST_P(EveryKindOnGpuTest, GivesTheCpusTokensWhateverIsInAStep) {
     const int64_t longest = i % 3 == 2 ? 1 : 8;  // single tokens alone now and then
     const StepInput step = traffic.Next(kStepTokens, longest, [&](int32_t slot) {
       const SamplingParams params = AnyParams();
-      cpu->BindSlot(slot, params);
-      gpu->BindSlot(slot, params);
+      Bind(*cpu, slot, params);
+      Bind(*gpu, slot, params);
     });
     const StepOutput expected = Step(*cpu, step);
     ExpectNear(Step(*gpu, step), expected);
@@ -136,8 +136,8 @@ TEST_P(EveryKindOnGpuTest, GivesTheCpusTokensWhateverIsInAStep) {
   // More outputs than any graph has.
   StepRow text = {.slot = 0, .tokens = RandomText(kStepTokens), .output = RowOutput::kScore};
   text.targets = RandomText(kStepTokens);
-  cpu->BindSlot(0, Greedy());
-  gpu->BindSlot(0, Greedy());
+  Bind(*cpu, 0, Greedy());
+  Bind(*gpu, 0, Greedy());
   ExpectNear(Step(*gpu, {{text}}), Step(*cpu, {{text}}));
   EXPECT_FALSE(gpu->device_stats()->step_was_graph);
   ExpectTheSameTokens();
@@ -180,7 +180,7 @@ TEST_P(SixteenBitsTest, DistributionsStayThoseOfFp32) {
       }
     }
     // The state's format does not depend on the weights'.
-    EXPECT_TRUE(cpu->RestoreSlot(1, gpu->SnapshotSlot(0), SamplingParams()).ok());
+    Bind(*cpu, 1, gpu->SnapshotSlot(0), {});
   }
 }
 
@@ -212,7 +212,7 @@ TEST_F(GpuRunnerTest, TwoStepsInFlightEqualOneAtATime) {
     EXPECT_EQ(gpu->max_steps_in_flight(), 2);
     StepInput step;
     for (int32_t i = 0; i < 3; ++i) {
-      gpu->BindSlot(i, Warm(7 + static_cast<uint64_t>(i)));
+      Bind(*gpu, i, Warm(7 + static_cast<uint64_t>(i)));
       step.rows.push_back({i, 0, prompts[static_cast<size_t>(i)], RowOutput::kLast});
     }
     std::vector<SampledToken> sampled;
@@ -241,7 +241,7 @@ TEST_F(GpuRunnerTest, TwoStepsInFlightEqualOneAtATime) {
 
 TEST_F(GpuRunnerTest, OnlyTwoStepsAreInFlightAndTheyAreCollectedInOrder) {
   const auto gpu = Gpu();
-  gpu->BindSlot(0, Greedy());
+  Bind(*gpu, 0, Greedy());
   const auto first = gpu->Submit({{{0, 0, {1, 2}, RowOutput::kLast}}});
   const auto second = gpu->Submit({{{0, 2, {kLastSampled}, RowOutput::kLast}}});
   ASSERT_TRUE(first.ok() && second.ok());
@@ -263,8 +263,8 @@ TEST_F(GpuRunnerTest, GraphsAndStepsByOperatorGiveTheSameBits) {
   for (int i = 0; i < 30; ++i) {
     const StepInput step = traffic.Next(kStepTokens, i % 3 == 2 ? 1 : 8, [&](int32_t slot) {
       const SamplingParams params = AnyParams();
-      graphs->BindSlot(slot, params);
-      eager->BindSlot(slot, params);
+      Bind(*graphs, slot, params);
+      Bind(*eager, slot, params);
     });
     const StepOutput a = Step(*graphs, step);
     const StepOutput b = Step(*eager, step);
@@ -369,7 +369,7 @@ TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
     ExpectNear(Step(*gpu, input), Step(*cpu, input));
   };
   for (ModelRunner* runner : both) {
-    for (int32_t slot = 0; slot < kSlots; ++slot) runner->BindSlot(slot, Greedy());
+    for (int32_t slot = 0; slot < kSlots; ++slot) Bind(*runner, slot, Greedy());
   }
   int64_t a = 0;
   int64_t b = 0;
@@ -382,27 +382,27 @@ TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
   decode(10);
   // Other sequences come to slots whose sums would reach over their positions.
   for (ModelRunner* runner : both) {
-    EXPECT_TRUE(runner->RestoreSlot(0, runner->SnapshotSlot(1), Greedy()).ok());
+    Bind(*runner, 0, runner->SnapshotSlot(1), {Greedy()});
   }
   decode(2);
   for (ModelRunner* runner : both) {
-    runner->ForkSlot(0, 1);
-    EXPECT_TRUE(runner->RestoreSlot(2, runner->SnapshotSlot(0), Greedy()).ok());
+    Bind(*runner, 1, ForkOf{0}, {Greedy()});
+    Bind(*runner, 2, runner->SnapshotSlot(0), {Greedy()});
   }
   decode(2);
   step({{{0, a, RandomText(3), RowOutput::kNone}}});
   a += 3;
   decode(12);
   for (ModelRunner* runner : both) {
-    runner->ForkSlot(0, 2);
-    EXPECT_TRUE(runner->RestoreSlot(3, runner->SnapshotSlot(1), Greedy()).ok());
-    runner->ForkSlot(1, 0);  // over a slot whose sums are in use
+    Bind(*runner, 2, ForkOf{0}, {Greedy()});
+    Bind(*runner, 3, runner->SnapshotSlot(1), {Greedy()});
+    Bind(*runner, 0, ForkOf{1}, {Greedy()});  // over a slot whose sums are in use
   }
   step({{{2, a, RandomText(1), RowOutput::kScore, RandomText(1)},
          {3, b, RandomText(1), RowOutput::kScore, RandomText(1)}}});
   a = b;
   decode(30);
-  for (ModelRunner* runner : both) runner->BindSlot(1, Greedy());
+  for (ModelRunner* runner : both) Bind(*runner, 1, Greedy());
   b = 0;
   decode(3);
   EXPECT_EQ(other_tokens_, 0);
@@ -439,8 +439,8 @@ TEST_F(GpuRunnerTest, ALongTextIsScoredInParts) {
   SamplingParams params;
   params.top_logprobs = 4;
   for (ModelRunner* runner : std::initializer_list<ModelRunner*>{cpu.get(), gpu.get()}) {
-    runner->BindSlot(0, params);
-    runner->BindSlot(1, Greedy());
+    Bind(*runner, 0, params);
+    Bind(*runner, 1, Greedy());
   }
   const StepInput step = {
       {{0, 0, text, RowOutput::kScore, targets}, {1, 0, {1, 2, 3}, RowOutput::kLast}}};
@@ -454,8 +454,8 @@ TEST_F(GpuRunnerTest, AForkOfABoundSlotThatNoStepHasNamedIsBoundToo) {
   SamplingParams params = Warm(3);
   params.presence_penalty = 2.0F;
   Generate(*gpu, 0, RandomText(6), 4, params);  // counts of another sequence
-  gpu->BindSlot(0, params);
-  gpu->ForkSlot(0, 1);
+  Bind(*gpu, 0, params);
+  Bind(*gpu, 1, ForkOf{0}, {params});
   const std::vector<TokenId> prompt = RandomText(5);
   const StepOutput forked = Step(*gpu, {{{1, 0, prompt, RowOutput::kLast}}});
   EXPECT_TRUE(Same(forked.sampled, Generate(*gpu, 2, prompt, 1, params)));

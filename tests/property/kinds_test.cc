@@ -101,7 +101,7 @@ TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
   StepInput together;
   for (int32_t slot = 0; slot < 8; ++slot) {
     for (ModelRunner* runner : {alone.get(), threaded.get()}) {
-      runner->BindSlot(slot, slot == 7 ? Greedy() : Warm(static_cast<uint64_t>(slot)));
+      Bind(*runner, slot, slot == 7 ? Greedy() : Warm(static_cast<uint64_t>(slot)));
     }
     const std::vector<TokenId> text = RandomText(1 + random_.Below(7));
     if (slot % 2 == 0) {
@@ -140,20 +140,20 @@ TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
   const int64_t position = 28;
   const std::string snapshot = runner->SnapshotSlot(0);
   EXPECT_LE(static_cast<int64_t>(snapshot.size()), MaxSnapshotBytes(runner->info()));
-  runner->ForkSlot(0, 6);
+  Bind(*runner, 6, ForkOf{0}, {Warm(9), 8});
 
   // The fork goes another way first: they are two sequences.
   const TokenId last = sampled.back().id;
   Continue(*runner, 6, position, (last + 1) % 256, 10);
   const std::vector<SampledToken> original = Continue(*runner, 0, position, last, 30);
   ASSERT_EQ(original.size(), 30U);
-  runner->ForkSlot(0, 6);
+  Bind(*runner, 6, ForkOf{0}, {Warm(9), 38});
   EXPECT_TRUE(Same(Continue(*runner, 6, position + 30, last, 20),
                    Continue(*runner, 0, position + 30, last, 20)));
 
-  EXPECT_EQ(*other->RestoreSlot(4, snapshot, Warm(9)), position);
+  EXPECT_EQ(Bind(*other, 4, snapshot, {Warm(9), 8}), position);
   EXPECT_TRUE(Same(Continue(*other, 4, position, last, 30), original));
-  ASSERT_TRUE(runner->RestoreSlot(3, snapshot, Warm(9)).ok());
+  Bind(*runner, 3, snapshot, {});
   EXPECT_EQ(runner->SnapshotSlot(3), snapshot);
 }
 
@@ -181,10 +181,10 @@ TEST_F(GeneratedTest, TokensSeeEverythingWithFullDecodeThePromptDoesNot) {
   const Matrix blocks = NetworkReference(config_, tensors_, text);
   // The prompt as such; then again with a token sampled behind it, and the rest one by one.
   const std::vector<TokenId> prompt = Slice(text, 0, 30);
-  runner->BindSlot(0, Greedy());
+  Bind(*runner, 0, Greedy());
   std::vector<SampledToken> scored =
       Step(*runner, {{{0, 0, prompt, RowOutput::kScore, Slice(text, 1, 31)}}}).scored.at(0);
-  runner->BindSlot(0, Greedy());
+  Bind(*runner, 0, Greedy());
   Step(*runner, {{{0, 0, prompt, RowOutput::kLast}}});
   for (size_t t = 30; t + 1 < 60; ++t) {
     const StepRow row = {0, static_cast<int64_t>(t), {text[t]}, RowOutput::kScore, {text[t + 1]}};

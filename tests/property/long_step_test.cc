@@ -24,7 +24,7 @@ TEST_F(LongStepTest, ALongStepIsManyShortOnes) {
   std::vector<StepOutput> alone;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const auto slot = static_cast<int32_t>(i);
-    runner->BindSlot(slot, Warm(slot));
+    Bind(*runner, slot, Warm(slot));
     StepRow row = {slot, 0, RandomText(sizes[i]), RowOutput::kLast};
     if (i % 2 == 0) {
       row.output = RowOutput::kScore;
@@ -51,7 +51,7 @@ TEST_F(LongStepTest, ALongStepIsManyShortOnes) {
       }
     }
     alone.push_back(output);
-    runner->BindSlot(slot, Warm(slot));
+    Bind(*runner, slot, Warm(slot));
   }
   const StepOutput output = Step(*runner, together);
   ASSERT_EQ(output.sampled.size(), 3U);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,25 @@
 #include "tests/support/collect.h"
 
 namespace aft {
+
+// What the tests count, as SlotTerms want it.
+class Uses {
+ public:
+  void Add(const std::vector<TokenId>& tokens) {
+    for (const TokenId token : tokens) times_[token] += 0;
+  }
+  void Add(const std::vector<SampledToken>& tokens) {
+    for (const SampledToken& token : tokens) ++times_[token.id];
+  }
+  std::vector<TokenUse> all() const {
+    std::vector<TokenUse> uses;
+    for (const auto& [id, sampled] : times_) uses.push_back({.id = id, .sampled = sampled});
+    return uses;
+  }
+
+ private:
+  std::map<TokenId, uint32_t> times_;
+};
 
 // A random model, and what every test of a runner does with one.
 class RunnerCalls : public testing::Test {
@@ -40,6 +60,18 @@ class RunnerCalls : public testing::Test {
     return params;
   }
 
+  // A new sequence.
+  static void Bind(ModelRunner& runner, int32_t slot, const SamplingParams& params) {
+    EXPECT_EQ(Bind(runner, slot, NewSequence(), {params}), 0);
+  }
+  // Its position; -1 where the runner refuses.
+  static int64_t Bind(ModelRunner& runner, int32_t slot, const StateSource& from,
+                      const SlotTerms& terms) {
+    const absl::StatusOr<int64_t> position = runner.BindSlot(slot, from, terms);
+    EXPECT_TRUE(position.ok()) << position.status();
+    return position.ok() ? *position : -1;
+  }
+
   static StepOutput Step(ModelRunner& runner, const StepInput& input) {
     const absl::StatusOr<ModelRunner::Ticket> ticket = runner.Submit(input);
     EXPECT_TRUE(ticket.ok()) << ticket.status();
@@ -54,7 +86,7 @@ class RunnerCalls : public testing::Test {
   static std::vector<SampledToken> Generate(ModelRunner& runner, int32_t slot,
                                             const std::vector<TokenId>& prompt, int64_t count,
                                             const SamplingParams& params, size_t chunk = 64) {
-    runner.BindSlot(slot, params);
+    Bind(runner, slot, params);
     std::vector<SampledToken> sampled;
     int64_t position = 0;
     for (size_t at = 0; at < prompt.size(); at += chunk) {
@@ -91,7 +123,7 @@ class RunnerCalls : public testing::Test {
                                          size_t chunk) {
     SamplingParams params;
     params.top_logprobs = top;
-    runner.BindSlot(slot, params);
+    Bind(runner, slot, params);
     std::vector<SampledToken> scored;
     for (size_t at = 0; at < text.size(); at += chunk) {
       const size_t end = std::min(at + chunk, text.size());

@@ -25,14 +25,14 @@ TEST_F(RunnerMemoryTest, AStepForWhichThereIsNoMemoryFailsAndTheNextOneIsAsEver)
   params.repetition_penalty = 1.5F;
   StepInput step;
   for (int32_t slot = 0; slot < kSlots; ++slot) {
-    runner->BindSlot(slot, params);
+    Bind(*runner, slot, params);
     step.rows.push_back({slot, 0, {slot + 1}, RowOutput::kLast});
   }
   {
     const ShortMemory short_memory(static_cast<size_t>(config_.vocab_size) * sizeof(float));
     EXPECT_EQ(runner->Submit(step).status().code(), absl::StatusCode::kResourceExhausted);
   }
-  for (int32_t slot = 0; slot < kSlots; ++slot) runner->BindSlot(slot, params);
+  for (int32_t slot = 0; slot < kSlots; ++slot) Bind(*runner, slot, params);
   const StepOutput output = Step(*runner, step);
   ASSERT_EQ(output.sampled.size(), size_t{kSlots});
   for (int32_t slot = 0; slot < kSlots; ++slot) {

@@ -22,10 +22,10 @@ TEST_F(RunnerTest, AnOverflowStaysInItsOwnSequence) {
   tensors_.at("embed.weight")[7].fill_(3e38);  // finite, but no norm of it is
   Rewrite();
   const std::unique_ptr<ModelRunner> runner = Load();
-  runner->BindSlot(0, Greedy());
+  Bind(*runner, 0, Greedy());
   const StepOutput alone = Step(*runner, {{{0, 0, {1, 2, 3}, RowOutput::kLast}}});
-  runner->BindSlot(0, Greedy());
-  runner->BindSlot(1, Greedy());
+  Bind(*runner, 0, Greedy());
+  Bind(*runner, 1, Greedy());
   const StepOutput both =
       Step(*runner, {{{1, 0, {1, 7}, RowOutput::kLast}, {0, 0, {1, 2, 3}, RowOutput::kLast}}});
   ASSERT_EQ(both.sampled.size(), 2U);
@@ -60,7 +60,7 @@ TEST_F(RunnerTest, RefusesStepsThatBreakTheRulesAndComputesNothing) {
     EXPECT_THAT(runner->Submit(input),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   };
-  runner->BindSlot(0, Greedy());
+  Bind(*runner, 0, Greedy());
   Step(*runner, {{{0, 0, {1, 2, 3}, RowOutput::kNone}}});
   refused({{{8, 0, {1}, RowOutput::kLast}}}, "row 0: slot 8 is out of range");
   refused({{{-1, 0, {1}, RowOutput::kLast}}}, "slot -1 is out of range");
@@ -80,7 +80,7 @@ TEST_F(RunnerTest, RefusesStepsThatBreakTheRulesAndComputesNothing) {
   refused({{{0, 3, {1}, RowOutput::kScore, {256}}}}, "target 256 is out of range");
   // Nothing of this has touched the sequence.
   const StepOutput after = Step(*runner, {{{0, 3, {4}, RowOutput::kLast}}});
-  runner->BindSlot(1, Greedy());
+  Bind(*runner, 1, Greedy());
   const StepOutput fresh = Step(*runner, {{{1, 0, {1, 2, 3, 4}, RowOutput::kLast}}});
   EXPECT_TRUE(Same(after.sampled, fresh.sampled));
 }

@@ -8,7 +8,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "model/api/snapshot_bytes.h"
 #include "tests/property/runner_fixture.h"
 #include "tests/support/status_matchers.h"
 
@@ -113,7 +112,7 @@ TEST_F(SamplingTest, NeighboursKeepTheirOwnCounts) {
     prompts.push_back(RandomText(1 + random_.Below(9)));
     params.push_back(RandomPenalties());
     if (i % 3 == 0) params.back() = Greedy();  // no penalties, no counts
-    runner_->BindSlot(i, params.back());
+    Bind(*runner_, i, params.back());
     step.rows.push_back({i, 0, prompts.back(), RowOutput::kLast});
   }
   for (int n = 0; n < 30; ++n) {
@@ -130,9 +129,8 @@ TEST_F(SamplingTest, NeighboursKeepTheirOwnCounts) {
   }
 }
 
-// The greedy choice among what the rules leave, whatever becomes of the slot. A snapshot holds no
-// sampling parameters: RestoreSlot gives them back.
-TEST_F(SamplingTest, RulesFollowTheSequenceAndComeBackWithItsParameters) {
+// The greedy choice among what the rules leave, wherever the sequence continues.
+TEST_F(SamplingTest, RulesComeWithTheTermsOfTheSlot) {
   auto rules = std::make_shared<LogitRules>();
   // The best one is banned at first: from output 4 on it is chosen.
   const auto greedy =
@@ -151,38 +149,42 @@ TEST_F(SamplingTest, RulesFollowTheSequenceAndComeBackWithItsParameters) {
   EXPECT_EQ(Ids(Generate(*runner_, 0, prompt, 2, params, 64)),
             std::vector<TokenId>(expected.begin(), expected.begin() + 2));
   const std::vector<TokenId> rest(expected.begin() + 2, expected.end());
-  runner_->ForkSlot(0, 1);
-  EXPECT_EQ(ContinueBlindly(*runner_, 1, 6, 4), rest);
   const std::string snapshot = runner_->SnapshotSlot(0);
-  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot, Greedy()).ok());
-  EXPECT_EQ(ContinueBlindly(*runner_, 2, 6, 1), std::vector<TokenId>{greedy}) << "without rules";
-  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot, params).ok());
-  EXPECT_EQ(ContinueBlindly(*runner_, 2, 6, 4), rest);
-  ASSERT_TRUE(runner_->ContinueSlot(2, params, 3, {}).ok());
+  const auto go_on = [&](const StateSource& from, const SamplingParams& terms, int64_t count) {
+    Bind(*runner_, 2, from, {terms, /*output_index=*/2});
+    return Ids(Continue(*runner_, 2, 6, other, count));
+  };
+  EXPECT_EQ(go_on(ForkOf{0}, params, 4), rest);
+  EXPECT_EQ(go_on(snapshot, Greedy(), 1), std::vector<TokenId>{greedy}) << "without rules";
+  EXPECT_EQ(go_on(snapshot, params, 4), rest);
+  Bind(*runner_, 2, ForkOf{2}, {params, /*output_index=*/3});
   const StepOutput output = Step(*runner_, {{{2, 10, {0}, RowOutput::kLast}}});
   EXPECT_EQ(output.sampled[0].id, other) << "output 3";
   // The next sequence in a slot has none of them.
   EXPECT_EQ(Ids(Generate(*runner_, 0, prompt, 1, Greedy(), 64)), std::vector<TokenId>{greedy});
 }
 
-TEST_F(SamplingTest, ForksAndSnapshotsKeepCountsAndTheLastToken) {
+TEST_F(SamplingTest, ASequenceMovesWithWhatItHasHad) {
   const SamplingParams params = RandomPenalties();
   const std::vector<TokenId> prompt = RandomText(7);
   const std::vector<TokenId> expected = Naive(prompt, params, 40);
-  Generate(*runner_, 0, prompt, 10, params, 64);
-  // What the slots held before leaves no trace.
-  Generate(*runner_, 1, RandomText(3), 5, RandomPenalties(), 64);
-  Generate(*runner_, 2, RandomText(3), 5, Greedy(), 64);
-  runner_->ForkSlot(0, 1);
+  const std::vector<SampledToken> begun = Generate(*runner_, 0, prompt, 10, params, 64);
+  Uses uses;
+  uses.Add(prompt);
+  uses.Add(begun);
+  const std::vector<TokenUse> had = uses.all();
   const std::string snapshot = runner_->SnapshotSlot(0);
-  ASSERT_TRUE(runner_->RestoreSlot(2, snapshot, params).ok());
-  EXPECT_EQ(runner_->SnapshotSlot(2), snapshot);
+  const std::shared_ptr<const KeptState> kept = runner_->KeepSlot(0);
   const std::vector<TokenId> rest(expected.begin() + 10, expected.end());
-  for (const int32_t slot : {2, 0, 1}) {
-    EXPECT_EQ(ContinueBlindly(*runner_, slot, 16, 30), rest) << slot;
+  for (const StateSource& from :
+       {StateSource(snapshot), StateSource(kept.get()), StateSource(ForkOf{0})}) {
+    // What the slot held before leaves no trace.
+    Generate(*runner_, 1, RandomText(3), 5, RandomPenalties(), 64);
+    EXPECT_EQ(Bind(*runner_, 1, from, {params, 10, had}), 16);
+    EXPECT_EQ(Ids(Continue(*runner_, 1, 16, begun.back().id, 30)), rest) << from.index();
   }
-  runner_->BindSlot(2, params);
-  EXPECT_EQ(Ids(Generate(*runner_, 2, prompt, 10, params, 64)),
+  Bind(*runner_, 1, params);
+  EXPECT_EQ(Ids(Generate(*runner_, 1, prompt, 10, params, 64)),
             std::vector<TokenId>(expected.begin(), expected.begin() + 10));
 }
 
@@ -197,19 +199,20 @@ TEST_F(SamplingTest, CountsComeFromEarlierTurnsWhateverTheirOptions) {
     }
   }
   const SamplingParams params = RandomPenalties();
-  ASSERT_TRUE(runner_->ContinueSlot(0, params, before.size(), had).ok());
+  Bind(*runner_, 0, ForkOf{0}, {params, before.size(), had});
   const std::vector<TokenId> all = Naive(prompt, params, 40, before);
   EXPECT_EQ(Ids(Continue(*runner_, 0, 16, before.back(), 30)),
             std::vector<TokenId>(all.begin() + 10, all.end()));
   // As having had nothing, it is a slot without a past.
-  ASSERT_TRUE(runner_->ContinueSlot(0, params, 0, {}).ok());
+  Bind(*runner_, 0, ForkOf{0}, {params});
   EXPECT_EQ(Ids(Continue(*runner_, 0, 46, 1, 20)), Naive({1}, params, 20));
 }
 
 TEST_F(SamplingTest, ATokenThatWasSampledAndDroppedCountsWhenItComesBack) {
   const SamplingParams params = RandomPenalties();
   const TokenId dropped = Generate(*runner_, 0, {1, 2}, 1, params, 64).back().id;
-  ASSERT_TRUE(runner_->ContinueSlot(0, params, 0, {{.id = 1}, {.id = 2}}).ok());
+  const std::vector<TokenUse> had = {{.id = 1}, {.id = 2}};
+  Bind(*runner_, 0, ForkOf{0}, {params, 0, had});
   ExpectRefused({0, 2, {kLastSampled}, RowOutput::kLast}, "the slot sampled, and there is none");
   EXPECT_EQ(Ids(Continue(*runner_, 0, 2, dropped, 20)), Naive({1, 2, dropped}, params, 20));
 }
@@ -218,24 +221,13 @@ TEST_F(SamplingTest, OutputsOfASequenceMayBeginInTheMiddle) {
   SamplingParams params = Warm(11);
   params.temperature = 3;
   const std::vector<TokenId> whole = Ids(Generate(*runner_, 0, {1, 2}, 21, params, 64));
-  runner_->BindSlot(1, params);
-  ASSERT_TRUE(runner_->ContinueSlot(1, params, 9, {}).ok());
+  Bind(*runner_, 1, NewSequence(), {params, /*output_index=*/9});
   std::vector<TokenId> begin = {1, 2};
   begin.insert(begin.end(), whole.begin(), whole.begin() + 9);
   std::vector<TokenId> rest = Ids(Step(*runner_, {{{1, 0, begin, RowOutput::kLast}}}).sampled);
   const std::vector<TokenId> more = Ids(Continue(*runner_, 1, 11, rest.at(0), 11));
   rest.insert(rest.end(), more.begin(), more.end());
   EXPECT_EQ(rest, std::vector<TokenId>(whole.begin() + 9, whole.end()));
-}
-
-TEST_F(SamplingTest, ASnapshotHoldsCountsOnlyWhereThereArePenalties) {
-  SamplingParams params = RandomPenalties();
-  Generate(*runner_, 0, RandomText(7), 3, params, 64);
-  const std::string with = runner_->SnapshotSlot(0);
-  Generate(*runner_, 0, RandomText(7), 3, Greedy(), 64);
-  const std::string without = runner_->SnapshotSlot(0);
-  EXPECT_LE(static_cast<int64_t>(with.size()), MaxSnapshotBytes(runner_->info()));
-  EXPECT_EQ(with.size(), without.size() + 2 * static_cast<size_t>(config_.vocab_size));
 }
 
 TEST_F(SamplingTest, TheLastSampledTokenNeedsNoId) {
@@ -250,7 +242,7 @@ TEST_F(SamplingTest, TheLastSampledTokenNeedsNoId) {
 
 TEST_F(SamplingTest, TheLastSampledTokenMustExistAndComeAlone) {
   const StepRow row = {0, 3, {kLastSampled}, RowOutput::kLast};
-  runner_->BindSlot(0, Greedy());
+  Bind(*runner_, 0, Greedy());
   Step(*runner_, {{{0, 0, {1, 2, 3}, RowOutput::kNone}}});
   ExpectRefused(row, "the slot sampled, and there is none");
   Generate(*runner_, 0, {1, 2, 3}, 1, Greedy(), 64);
@@ -260,7 +252,7 @@ TEST_F(SamplingTest, TheLastSampledTokenMustExistAndComeAlone) {
   two.tokens = {4, kLastSampled};
   ExpectRefused(two, "in a row of one");
   Step(*runner_, {{row}});
-  runner_->BindSlot(0, Greedy());
+  Bind(*runner_, 0, Greedy());
   Step(*runner_, {{{0, 0, {1, 2, 3}, RowOutput::kNone}}});
   ExpectRefused(row, "the slot sampled, and there is none");
 }

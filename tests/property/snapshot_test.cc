@@ -27,7 +27,7 @@ class SnapshotTest : public RunnerFixture {
   }
 
   void ExpectRefused(ModelRunner& runner, const std::string& bytes, const std::string& why) {
-    EXPECT_THAT(runner.RestoreSlot(1, bytes, Warm(5)).status(),
+    EXPECT_THAT(runner.BindSlot(1, bytes, {Warm(5)}).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   }
 
@@ -53,12 +53,12 @@ TEST_F(SnapshotTest, DamageIsFoundWhereverItIsAndChangesNothing) {
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << random_.Below(8)));
     ExpectRefused(*runner_, damaged, "snapshot: ");
   }
-  for (const size_t length : {size_t{0}, size_t{7}, size_t{71}, snapshot_.size() - 1}) {
+  for (const size_t length : {size_t{0}, size_t{7}, size_t{47}, snapshot_.size() - 1}) {
     ExpectRefused(*runner_, snapshot_.substr(0, length), "snapshot: ");
   }
   ExpectRefused(*runner_, snapshot_ + '\0', "snapshot: damaged");
   EXPECT_EQ(runner_->SnapshotSlot(1), before);
-  EXPECT_TRUE(runner_->RestoreSlot(1, snapshot_, Warm(5)).ok());
+  Bind(*runner_, 1, snapshot_, {Warm(5)});
 }
 
 TEST_F(SnapshotTest, SaysWhatIsWrong) {
@@ -67,17 +67,29 @@ TEST_F(SnapshotTest, SaysWhatIsWrong) {
   ExpectRefused(*runner_, other, "snapshot: these bytes are not one");
   other = snapshot_;
   other[8] = 1;
-  ExpectRefused(*runner_, other, "snapshot: version 1, this program reads 3");
+  ExpectRefused(*runner_, other, "snapshot: version 1, this program reads 4");
   other = snapshot_;
   other[100] = static_cast<char>(other[100] ^ 1);
   ExpectRefused(*runner_, other, "snapshot: damaged");
-  const std::string empty = BeginSnapshot(0, 0, {}, 0);
-  ExpectRefused(*runner_, Changed(empty, BeginSnapshot(0, ~uint64_t{0}, {}, 0)),
+  const std::string empty = BeginSnapshot(0, 0, 0, 0);
+  ExpectRefused(*runner_, Changed(empty, BeginSnapshot(0, ~uint64_t{0}, 0, 0)),
                 "snapshot: of another state layout");
-  SequenceRecord beyond;
-  beyond.last_sampled = static_cast<TokenId>(config_.vocab_size);
-  ExpectRefused(*runner_, Changed(empty, BeginSnapshot(0, 0, beyond, 0)),
-                absl::StrCat("snapshot: token ", config_.vocab_size, " is out of range"));
+  ExpectRefused(*runner_, Changed(empty, BeginSnapshot(0, 0, -1, 0)), "snapshot: damaged");
+  other = snapshot_.substr(0, snapshot_.size() - sizeof(float));
+  SealSnapshot(&other);
+  ExpectRefused(*runner_, other, "snapshot: the state has another size");
+}
+
+TEST_F(SnapshotTest, APositionBeyondTheModelsTextsIsRefused) {
+  config_.max_seq_len = 16;
+  Rewrite();
+  runner_ = Load();
+  const std::vector<SampledToken> sampled = Generate(*runner_, 0, RandomText(12), 5, Warm(5), 64);
+  snapshot_ = runner_->SnapshotSlot(0);
+  ASSERT_EQ(Bind(*runner_, 1, snapshot_, {}), 16);
+  const std::string empty = BeginSnapshot(0, 0, 0, 0);
+  ExpectRefused(*runner_, Changed(empty, BeginSnapshot(0, 0, 17, 0)),
+                "snapshot: position 17 is beyond max_seq_len 16");
 }
 
 TEST_F(SnapshotTest, OtherWeightsAndConfigsAreOtherModels) {
@@ -92,10 +104,10 @@ TEST_F(SnapshotTest, OtherWeightsAndConfigsAreOtherModels) {
 }
 
 TEST_F(SnapshotTest, AFreshSlotHasASnapshotToo) {
-  runner_->BindSlot(2, Warm(8));
+  Bind(*runner_, 2, Warm(8));
   const std::string fresh = runner_->SnapshotSlot(2);
   EXPECT_LT(fresh.size(), 100U);
-  ASSERT_TRUE(runner_->RestoreSlot(1, fresh, Warm(8)).ok());
+  Bind(*runner_, 1, fresh, {Warm(8)});
   StepRow first = {1, 0, {1, 2}, RowOutput::kLast};
   StepRow second = {2, 0, {1, 2}, RowOutput::kLast};
   const StepOutput output = Step(*runner_, {{first, second}});
@@ -116,8 +128,9 @@ TEST_F(SlotTest, ASequenceThatTakesAnothersPlaceContinuesAsIfItWereAlone) {
     const std::vector<TokenId> another = RandomText(25);
     Generate(*runner, 1, another, count, Warm(2));
     Generate(*runner, 2, another, count, Warm(2));
-    ASSERT_TRUE(runner->RestoreSlot(1, snapshot, Warm(1)).ok());
-    runner->ForkSlot(0, 2);
+    const SlotTerms terms = {Warm(1), static_cast<uint64_t>(count)};
+    Bind(*runner, 1, snapshot, terms);
+    Bind(*runner, 2, ForkOf{0}, terms);
     const std::vector<SampledToken> alone = Continue(*runner, 0, position, last, 12);
     EXPECT_TRUE(Same(Continue(*runner, 1, position, last, 12), alone));
     EXPECT_TRUE(Same(Continue(*runner, 2, position, last, 12), alone));
@@ -128,21 +141,19 @@ TEST_F(SlotTest, WhatIsKeptStaysAsItWas) {
   const std::unique_ptr<ModelRunner> runner = Load();
   const std::vector<TokenId> text = RandomText(40);
   const auto go_on = [&](int32_t slot) { return Continue(*runner, slot, 40, text[0], 6); };
-  runner->BindSlot(0, Warm(3));
+  Bind(*runner, 0, Warm(3));
   Step(*runner, {{{0, 0, text, RowOutput::kNone}}});
   const std::shared_ptr<const KeptState> kept = runner->KeepSlot(0);
-  runner->BindSlot(1, Greedy());
+  Bind(*runner, 1, Greedy());
   const std::shared_ptr<const KeptState> nothing = runner->KeepSlot(1);
-  ASSERT_TRUE(runner->ContinueSlot(0, Greedy(), 0, {}).ok());
+  Bind(*runner, 0, ForkOf{0}, {Greedy()});
   const std::vector<SampledToken> expected = go_on(0);
   for (int32_t slot = 0; slot < 3; ++slot) {
     Generate(*runner, slot, RandomText(30), 5, Warm(4));
-    ASSERT_TRUE(runner->BindKept(slot, *kept).ok());
-    ASSERT_TRUE(runner->ContinueSlot(slot, Greedy(), 0, {}).ok());
+    Bind(*runner, slot, kept.get(), {Greedy()});
     EXPECT_TRUE(Same(go_on(slot), expected)) << slot;
   }
-  ASSERT_TRUE(runner->BindKept(1, *nothing).ok());
-  ASSERT_TRUE(runner->ContinueSlot(1, Greedy(), 0, {}).ok());
+  Bind(*runner, 1, nothing.get(), {Greedy()});
   const StepOutput fresh = Step(*runner, {{{1, 0, text, RowOutput::kLast}}});
   EXPECT_TRUE(Same(fresh.sampled, Generate(*runner, 2, text, 1, Greedy())));
 }
@@ -173,16 +184,16 @@ TEST_P(OccupantTest, ASnapshotHoldsNothingOfTheSlotsFormerOccupants) {
     };
     for (int32_t slot = 1; slot < 5; ++slot) Occupy(*one, slot);
     Occupy(*other, 0);
-    one->BindSlot(1, Greedy());
-    other->BindSlot(0, Greedy());
+    Bind(*one, 1, Greedy());
+    Bind(*other, 0, Greedy());
     read(*one, 1, 0, cut);
     read(*other, 0, 0, cut);
     const std::string begun = other->SnapshotSlot(0);
-    ASSERT_EQ(*one->RestoreSlot(2, begun, Greedy()), static_cast<int64_t>(cut));
+    ASSERT_EQ(Bind(*one, 2, begun, {Greedy()}), static_cast<int64_t>(cut));
     const std::shared_ptr<const KeptState> kept = one->KeepSlot(1);
     ASSERT_NE(kept, nullptr);
-    ASSERT_TRUE(one->BindKept(3, *kept).ok());
-    one->ForkSlot(1, 4);
+    Bind(*one, 3, kept.get(), {Greedy()});
+    Bind(*one, 4, ForkOf{1}, {Greedy()});
     read(*other, 0, cut, tokens);
     const std::string whole = other->SnapshotSlot(0);
     for (int32_t slot = 1; slot < 5; ++slot) {

@@ -1,7 +1,6 @@
 // A text in turns: each restored from the state that the last one left, under terms of its own.
 // Runs on every device.
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,25 +12,6 @@
 
 namespace aft {
 namespace {
-
-// What the tests count, as ContinueSlot wants it.
-class Uses {
- public:
-  void Add(const std::vector<TokenId>& tokens) {
-    for (const TokenId token : tokens) times_[token] += 0;
-  }
-  void Add(const std::vector<SampledToken>& tokens) {
-    for (const SampledToken& token : tokens) ++times_[token.id];
-  }
-  std::vector<TokenUse> all() const {
-    std::vector<TokenUse> uses;
-    for (const auto& [id, sampled] : times_) uses.push_back({.id = id, .sampled = sampled});
-    return uses;
-  }
-
- private:
-  std::map<TokenId, uint32_t> times_;
-};
 
 class TurnsTest : public RunnerFixture, public testing::WithParamInterface<NetworkCase> {
  protected:
@@ -62,7 +42,7 @@ TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
   const std::unique_ptr<ModelRunner> runner = Load();
   for (int round = 0; round < (device_.slow ? 1 : 4); ++round) {
     const SamplingParams params = RandomParams();
-    runner->BindSlot(0, params);            // the one run
+    Bind(*runner, 0, params);               // the one run
     std::string state;                      // of one of the others
     std::shared_ptr<const KeptState> kept;  // of the other
     std::vector<TokenId> unread;
@@ -76,13 +56,11 @@ TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
       // In two slots that held others: a state is not used up.
       for (const int32_t slot : {1, 2}) {
         Generate(*runner, slot, RandomText(5), 2, RandomParams());
-        if (kept == nullptr) {
-          runner->BindSlot(slot, params);
-        } else {
-          ASSERT_TRUE(slot == 1 ? runner->RestoreSlot(slot, state, SamplingParams()).ok()
-                                : runner->BindKept(slot, *kept).ok());
-          ASSERT_TRUE(runner->ContinueSlot(slot, params, outputs, uses.all()).ok());
-        }
+        StateSource from;
+        if (kept != nullptr && slot == 1) from = state;
+        if (kept != nullptr && slot == 2) from = kept.get();
+        const std::vector<TokenUse> had = uses.all();
+        ASSERT_EQ(Bind(*runner, slot, from, {params, outputs, had}), position);
         ASSERT_TRUE(Same(Turn(*runner, slot, position, unread, count), expected))
             << round << " at " << position;
       }
@@ -91,7 +69,6 @@ TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
       outputs += expected.size();
       position += static_cast<int64_t>(unread.size()) + count - 1;
       unread = {expected.back().id};
-      ASSERT_TRUE(runner->ContinueSlot(1, SamplingParams(), outputs, {}).ok());
       state = runner->SnapshotSlot(1);
       EXPECT_LE(static_cast<int64_t>(state.size()), MaxSnapshotBytes(runner->info(), position));
       kept = runner->KeepSlot(2);
@@ -113,11 +90,11 @@ TEST_P(TurnsTest, BehindItsOwnOutputATextGoesOnAsIfItHadBeenMadeHere) {
     const std::vector<SampledToken> whole = Generate(*runner, 0, prompt, kOutputs, params);
     for (const size_t cut : {size_t{1}, static_cast<size_t>(1 + random_.Below(14)), kOutputs - 1}) {
       Generate(*runner, 1, RandomText(5), 2, RandomParams());
-      runner->BindSlot(1, params);
       const std::vector<SampledToken> output(whole.begin(), whole.begin() + static_cast<int>(cut));
       Uses uses;
       uses.Add(output);
-      ASSERT_TRUE(runner->ContinueSlot(1, params, cut, uses.all()).ok());
+      const std::vector<TokenUse> had = uses.all();
+      Bind(*runner, 1, NewSequence(), {params, cut, had});
       std::vector<TokenId> text = prompt;
       for (const SampledToken& token : output) text.push_back(token.id);
       const auto first = static_cast<size_t>(random_.Below(static_cast<int64_t>(text.size())));

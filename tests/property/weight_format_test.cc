@@ -73,7 +73,7 @@ TEST_P(DecoderFormatTest, DistributionsStayThoseOfFp32) {
     EXPECT_LE(Divergence(exact[i], scored[i]), allowed) << i;
   }
   // What a state is does not depend on the weights.
-  EXPECT_TRUE(fp32->RestoreSlot(1, runner->SnapshotSlot(0), SamplingParams()).ok());
+  Bind(*fp32, 1, runner->SnapshotSlot(0), {});
 }
 
 TEST_P(DecoderFormatTest, NumericsNameWhatChangesBitsAndNothingElse) {
@@ -108,7 +108,7 @@ TEST_P(DecoderFormatTest, CutsNeighboursAndThreadsChangeNoBit) {
   std::vector<SampledToken> beside;
   StepInput step;
   for (int32_t slot = 0; slot < 5; ++slot) {
-    threads->BindSlot(slot, Warm(slot == 3 ? 1 : 7));
+    Bind(*threads, slot, Warm(slot == 3 ? 1 : 7));
     step.rows.push_back({slot, 0, slot == 3 ? prompt : RandomText(1 + 2 * slot), RowOutput::kLast});
   }
   while (beside.size() < expected.size()) {

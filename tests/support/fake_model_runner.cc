@@ -76,11 +76,6 @@ void FakeModelControl::FailNextRestore() {
   restore_failure_ = true;
 }
 
-void FakeModelControl::FailNextContinue() {
-  MutexLock lock(mutex_);
-  continue_failure_ = true;
-}
-
 bool FakeModelControl::TakeSnapshotFailure() {
   MutexLock lock(mutex_);
   return std::exchange(snapshot_failure_, false);
@@ -89,11 +84,6 @@ bool FakeModelControl::TakeSnapshotFailure() {
 bool FakeModelControl::TakeRestoreFailure() {
   MutexLock lock(mutex_);
   return std::exchange(restore_failure_, false);
-}
-
-bool FakeModelControl::TakeContinueFailure() {
-  MutexLock lock(mutex_);
-  return std::exchange(continue_failure_, false);
 }
 
 void FakeModelControl::Violation(std::string text) {
@@ -227,44 +217,6 @@ void FakeModelRunner::Text::CountAndRead(TokenId token) {
   Read({token});
 }
 
-void FakeModelRunner::BindSlot(int32_t slot, const SamplingParams& params) {
-  if (slot < 0 || slot >= options_.slots) {
-    control_->Violation(absl::StrCat("BindSlot of slot ", slot));
-    return;
-  }
-  CheckIdle("BindSlot", slot);
-  // The old hash stays: only a row at position 0 may make the slot forget it.
-  sequences_.Bind(slot, params);
-  ResetCounts(slot, params);
-  slots_[static_cast<size_t>(slot)].bound = true;
-}
-
-void FakeModelRunner::ResetCounts(int32_t slot, const SamplingParams& params) {
-  const bool counts = PenaltiesOf(params).any();
-  slots_[static_cast<size_t>(slot)].counts.assign(
-      static_cast<size_t>(counts ? options_.vocab_size : 0), 0);
-}
-
-absl::Status FakeModelRunner::ContinueSlot(int32_t slot, const SamplingParams& params,
-                                           uint64_t output_index, absl::Span<const TokenUse> had) {
-  CheckIdle("ContinueSlot", slot);
-  if (control_->TakeContinueFailure()) return absl::InternalError("secret detail");
-  sequences_.Continue(slot, params, output_index);
-  ResetCounts(slot, params);
-  std::vector<TokenCount>& counts = slots_[static_cast<size_t>(slot)].counts;
-  if (counts.empty()) return absl::OkStatus();
-  for (const TokenUse& use : had) counts[static_cast<size_t>(use.id)] = CountOf(use.sampled);
-  return absl::OkStatus();
-}
-
-void FakeModelRunner::ForkSlot(int32_t from, int32_t to) {
-  CheckIdle("ForkSlot", from);
-  CheckIdle("ForkSlot", to);
-  if (sequences_.sequence(from).next_position == 0) control_->Violation("ForkSlot of nothing");
-  sequences_.Fork(from, to);
-  slots_[static_cast<size_t>(to)] = slots_[static_cast<size_t>(from)];
-}
-
 namespace {
 
 struct FakeKept final : KeptState {
@@ -277,6 +229,53 @@ struct FakeKept final : KeptState {
 
 }  // namespace
 
+absl::StatusOr<int64_t> FakeModelRunner::BindSlot(int32_t slot, const StateSource& from,
+                                                  const SlotTerms& terms) {
+  if (slot < 0 || slot >= options_.slots) {
+    control_->Violation(absl::StrCat("BindSlot of slot ", slot));
+    return absl::InvalidArgumentError("no such slot");
+  }
+  CheckIdle("BindSlot", slot);
+  const bool is_new = std::holds_alternative<NewSequence>(from);
+  if (!is_new && control_->TakeRestoreFailure()) return absl::InternalError("secret detail");
+  AFT_ASSIGN_OR_RETURN(const auto state, StateOf(from));
+  sequences_.Bind(slot, state.first, terms);
+  Slot& bound = slots_[static_cast<size_t>(slot)];
+  bound.bound = is_new;
+  // The old hash stays in a new one: only a row at position 0 may make the slot forget it.
+  if (!is_new) bound.hash = state.second;
+  const bool penalties = PenaltiesOf(terms.sampling).any();
+  bound.counts.assign(static_cast<size_t>(penalties ? options_.vocab_size : 0), 0);
+  if (penalties) {
+    for (const TokenUse& use : terms.had) {
+      bound.counts[static_cast<size_t>(use.id)] = CountOf(use.sampled);
+    }
+  }
+  return state.first;
+}
+
+absl::StatusOr<std::pair<int64_t, uint64_t>> FakeModelRunner::StateOf(
+    const StateSource& from) const {
+  if (const auto* const fork = std::get_if<ForkOf>(&from)) {
+    CheckIdle("a fork", fork->slot);
+    const int64_t position = sequences_.sequence(fork->slot).next_position;
+    if (position == 0) control_->Violation("a fork of nothing");
+    return std::pair(position, slots_[static_cast<size_t>(fork->slot)].hash);
+  }
+  if (const auto* const kept = std::get_if<const KeptState*>(&from)) {
+    const auto& state = dynamic_cast<const FakeKept&>(**kept);
+    if (state.runner != this) control_->Violation("a kept state of another runner");
+    return std::pair(state.position, state.hash);
+  }
+  if (const auto* const snapshot = std::get_if<absl::string_view>(&from)) {
+    AFT_ASSIGN_OR_RETURN(const OpenedSnapshot opened, OpenSnapshot(*snapshot, kModel, kLayout));
+    uint64_t hash = 0;
+    std::memcpy(&hash, opened.state.data(), sizeof(hash));
+    return std::pair(opened.position, hash);
+  }
+  return std::pair(int64_t{0}, uint64_t{0});
+}
+
 std::shared_ptr<const KeptState> FakeModelRunner::KeepSlot(int32_t slot) {
   CheckIdle("KeepSlot", slot);
   if (control_->TakeSnapshotFailure()) return nullptr;
@@ -288,52 +287,15 @@ std::shared_ptr<const KeptState> FakeModelRunner::KeepSlot(int32_t slot) {
   return kept;
 }
 
-absl::Status FakeModelRunner::BindKept(int32_t slot, const KeptState& kept) {
-  CheckIdle("BindKept", slot);
-  if (control_->TakeRestoreFailure()) return absl::InternalError("secret detail");
-  const auto& state = dynamic_cast<const FakeKept&>(kept);
-  if (state.runner != this) control_->Violation("BindKept of another runner's");
-  BindSlot(slot, SamplingParams());
-  slots_[static_cast<size_t>(slot)].bound = false;
-  slots_[static_cast<size_t>(slot)].hash = state.hash;
-  SequenceRecord record;
-  record.next_position = state.position;
-  sequences_.Restore(slot, record);
-  return absl::OkStatus();
-}
-
 std::string FakeModelRunner::SnapshotSlot(int32_t slot) const {
   CheckIdle("SnapshotSlot", slot);
   if (control_->TakeSnapshotFailure()) return "";
   const uint64_t hash = slots_[static_cast<size_t>(slot)].hash;
-  const std::vector<TokenCount>& counts = slots_[static_cast<size_t>(slot)].counts;
-  const int64_t state_bytes = options_.state_bytes;
-  std::string snapshot = BeginSnapshot(kModel, kLayout, sequences_.sequence(slot), state_bytes,
-                                       static_cast<int64_t>(counts.size()));
-  char* const state = snapshot.data() + SnapshotHeaderBytes();
-  std::memcpy(state, &hash, sizeof(hash));
-  if (!counts.empty()) {
-    std::memcpy(state + state_bytes, counts.data(), counts.size() * sizeof(TokenCount));
-  }
+  std::string snapshot =
+      BeginSnapshot(kModel, kLayout, sequences_.sequence(slot).next_position, options_.state_bytes);
+  std::memcpy(snapshot.data() + SnapshotHeaderBytes(), &hash, sizeof(hash));
   SealSnapshot(&snapshot);
   return snapshot;
-}
-
-absl::StatusOr<int64_t> FakeModelRunner::RestoreSlot(int32_t slot, absl::string_view snapshot,
-                                                     const SamplingParams& params) {
-  CheckIdle("RestoreSlot", slot);
-  if (control_->TakeRestoreFailure()) return absl::InvalidArgumentError("secret detail");
-  AFT_ASSIGN_OR_RETURN(OpenedSnapshot opened, OpenSnapshot(snapshot, kModel, kLayout));
-  AFT_RETURN_IF_ERROR(sequences_.SampleWith(params, opened));
-  Slot& restored = slots_[static_cast<size_t>(slot)];
-  restored.bound = false;
-  std::memcpy(&restored.hash, opened.state.data(), sizeof(restored.hash));
-  restored.counts.resize(opened.counts.size() / sizeof(TokenCount));
-  if (!opened.counts.empty()) {
-    std::memcpy(restored.counts.data(), opened.counts.data(), opened.counts.size());
-  }
-  sequences_.Restore(slot, opened.record);
-  return opened.record.next_position;
 }
 
 void FakeModelRunner::CheckIdle(const char* call, int32_t slot) const {

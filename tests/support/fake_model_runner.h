@@ -27,10 +27,9 @@ class FakeModelControl : public StepGate {
   // The next Submit, or the next Collect, fails with `status`.
   void FailNextSubmit(absl::Status status);
   void FailNextCollect(absl::Status status);
-  // The next snapshot is empty; the next one is not taken back; the next sequence cannot go on.
+  // The next snapshot is empty; the next slot does not get the state that it is to begin from.
   void FailNextSnapshot();
   void FailNextRestore();
-  void FailNextContinue();
 
   // Every step that was submitted, refused ones included.
   std::vector<StepInput> steps() const;
@@ -49,7 +48,6 @@ class FakeModelControl : public StepGate {
   absl::Status TakeCollectFailure();
   bool TakeSnapshotFailure();
   bool TakeRestoreFailure();
-  bool TakeContinueFailure();
   void Violation(std::string text);
 
   mutable Mutex mutex_;
@@ -59,7 +57,6 @@ class FakeModelControl : public StepGate {
   absl::Status collect_failure_ ABSL_GUARDED_BY(mutex_);
   bool snapshot_failure_ ABSL_GUARDED_BY(mutex_) = false;
   bool restore_failure_ ABSL_GUARDED_BY(mutex_) = false;
-  bool continue_failure_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<StepInput> steps_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> violations_ ABSL_GUARDED_BY(mutex_);
 };
@@ -133,15 +130,10 @@ class FakeModelRunner final : public ModelRunner {
   int64_t max_step_tokens() const override { return options_.max_step_tokens; }
   int max_steps_in_flight() const override { return options_.max_steps_in_flight; }
   void PrepareThread() override { prepared_ = std::this_thread::get_id(); }
-  void BindSlot(int32_t slot, const SamplingParams& params) override;
-  void ForkSlot(int32_t from, int32_t to) override;
+  absl::StatusOr<int64_t> BindSlot(int32_t slot, const StateSource& from,
+                                   const SlotTerms& terms) override;
   std::shared_ptr<const KeptState> KeepSlot(int32_t slot) override;
-  absl::Status BindKept(int32_t slot, const KeptState& kept) override;
   std::string SnapshotSlot(int32_t slot) const override;
-  absl::StatusOr<int64_t> RestoreSlot(int32_t slot, absl::string_view snapshot,
-                                      const SamplingParams& params) override;
-  absl::Status ContinueSlot(int32_t slot, const SamplingParams& params, uint64_t output_index,
-                            absl::Span<const TokenUse> had) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
   absl::Status Collect(Ticket ticket, StepOutput& output) override;
 
@@ -163,7 +155,8 @@ class FakeModelRunner final : public ModelRunner {
   static TokenId NextToken(const Options& options, uint64_t hash, int64_t count,
                            const SamplingParams& params, uint64_t output_index,
                            const std::vector<TokenCount>& counts);
-  void ResetCounts(int32_t slot, const SamplingParams& params);
+  // BindSlot's, and the hash of what the sequence has consumed.
+  absl::StatusOr<std::pair<int64_t, uint64_t>> StateOf(const StateSource& from) const;
   // Of `target` after the tokens that `hash` stands for.
   static SampledToken ScoreToken(uint64_t hash, TokenId target, int32_t top_logprobs);
   // Notes a violation when a step in flight names the slot.

@@ -118,6 +118,10 @@ std::vector<TokenId> Prompt(int64_t tokens) {
   return prompt;
 }
 
+void Bind(ModelRunner& runner, int32_t slot, const StateSource& from, const SlotTerms& terms) {
+  if (!runner.BindSlot(slot, from, terms).ok()) std::abort();
+}
+
 void Collect(ModelRunner& runner, ModelRunner::Ticket ticket) {
   static StepOutput output;
   if (!runner.Collect(ticket, output).ok()) std::abort();
@@ -155,7 +159,7 @@ void BM_RunnerDecode(benchmark::State& state) {
   for (int32_t slot = 0; slot < rows; ++slot) {
     SamplingParams sampling;
     sampling.seed = static_cast<uint64_t>(slot);  // each its own text
-    runner.BindSlot(slot, sampling);
+    Bind(runner, slot, NewSequence(), {sampling});
     step.rows.push_back(
         {.slot = slot, .first_position = 0, .tokens = {'a'}, .output = RowOutput::kLast});
   }
@@ -168,7 +172,7 @@ const std::string& SequenceOf(int64_t tokens) {
   ModelRunner& runner = Runner(256);
   std::string& snapshot = Kept().sequences[tokens];
   if (!snapshot.empty()) return snapshot;
-  runner.BindSlot(0, {});
+  Bind(runner, 0, NewSequence(), {});
   for (int64_t first = 0; first < tokens;) {
     const int64_t count = std::min(tokens - first, runner.max_step_tokens());
     const StepRow row = {.slot = 0, .first_position = first, .tokens = Prompt(count)};
@@ -185,7 +189,7 @@ void BM_RunnerContext(benchmark::State& state) {
   ModelRunner& runner = Runner(256);
   StepInput step;
   for (int32_t slot = 0; slot < state.range(0); ++slot) {
-    if (!runner.RestoreSlot(slot, sequence, SamplingParams()).ok()) std::abort();
+    Bind(runner, slot, sequence, {});
     step.rows.push_back(
         {.slot = slot, .first_position = context, .tokens = {'a'}, .output = RowOutput::kLast});
   }
@@ -230,7 +234,7 @@ void BM_RunnerPrefill(benchmark::State& state) {
   ModelRunner& runner = Runner(tokens);
   const StepInput step = {{{.slot = 0, .tokens = Prompt(tokens), .output = RowOutput::kLast}}};
   for (auto _ : state) {
-    runner.BindSlot(0, {});
+    Bind(runner, 0, NewSequence(), {});
     Collect(runner, *runner.Submit(step));
   }
   state.SetItemsProcessed(state.iterations() * tokens);
@@ -254,7 +258,7 @@ void BM_RunnerScore(benchmark::State& state) {
   row.targets = row.tokens;
   const StepInput step = {{row}};
   for (auto _ : state) {
-    runner.BindSlot(0, sampling);
+    Bind(runner, 0, NewSequence(), {sampling});
     Collect(runner, *runner.Submit(step));
   }
   state.SetItemsProcessed(state.iterations() * kText);
@@ -266,7 +270,7 @@ void BM_RunnerFork(benchmark::State& state) {
   ModelRunner& runner = Runner(256);
   const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
   Collect(runner, *runner.Submit({{row}}));
-  for (auto _ : state) runner.ForkSlot(0, 1);
+  for (auto _ : state) Bind(runner, 1, ForkOf{0}, {});
   state.SetBytesProcessed(state.iterations() * runner.info().state_bytes);
 }
 BENCHMARK(BM_RunnerFork)->Unit(benchmark::kMicrosecond);
@@ -277,7 +281,8 @@ void BM_RunnerKeepAndBind(benchmark::State& state) {
   Collect(runner, *runner.Submit({{row}}));
   for (auto _ : state) {
     const std::shared_ptr<const KeptState> kept = runner.KeepSlot(0);
-    if (kept == nullptr || !runner.BindKept(1, *kept).ok()) state.SkipWithError("no memory");
+    if (kept == nullptr) std::abort();
+    Bind(runner, 1, kept.get(), {});
   }
   state.SetBytesProcessed(state.iterations() * runner.info().state_bytes);
 }
@@ -288,8 +293,7 @@ void BM_RunnerSnapshotAndRestore(benchmark::State& state) {
   const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
   Collect(runner, *runner.Submit({{row}}));
   for (auto _ : state) {
-    if (!runner.RestoreSlot(1, runner.SnapshotSlot(0), SamplingParams()).ok())
-      state.SkipWithError("refused");
+    Bind(runner, 1, runner.SnapshotSlot(0), {});
   }
   state.SetBytesProcessed(state.iterations() * runner.info().state_bytes);
 }

@@ -117,7 +117,9 @@ double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
     if (!(std::abs(logprob - want) <= distance)) distance = std::abs(logprob - want);
   };
   for (const StepRow& row : Rows(tokens, first_generated)) {
-    if (row.first_position == 0) model.runner->BindSlot(0, params);
+    if (row.first_position == 0) {
+      AFT_CHECK(model.runner->BindSlot(0, NewSequence(), {params}).ok());
+    }
     const auto ticket = model.runner->Submit({{row}});
     AFT_CHECK(ticket.ok());
     const auto output = Collect(*model.runner, *ticket);

@@ -79,7 +79,7 @@ TEST_P(LabmlModelTest, RefusesTheFirstPositionWithoutABias) {
   WriteAndRead(ImportLabml(golden_.tensors, options_), dir);
   const LoadedModel model = Load(dir, 65);
   EXPECT_EQ(model.runner->info().max_seq_len, 64);
-  model.runner->BindSlot(0, {});
+  ASSERT_TRUE(model.runner->BindSlot(0, NewSequence(), {}).ok());
   StepRow row;
   row.slot = 0;
   row.tokens.assign(64, 1);

@@ -39,7 +39,7 @@ class QuantizeTest : public testing::TestWithParam<Number> {
       row.tokens.push_back(c);
     }
     row.targets.assign(row.tokens.begin() + 1, row.tokens.end());
-    model->runner->BindSlot(0, {.top_logprobs = 5});
+    AFT_CHECK(model->runner->BindSlot(0, NewSequence(), {{.top_logprobs = 5}}).ok());
     const StepOutput output = *Collect(*model->runner, *model->runner->Submit({{row}}));
     std::vector<float> logprobs;
     for (const SampledToken& token : output.scored.at(0)) {

@@ -351,7 +351,7 @@ TEST_F(EngineGroupTest, ALostStateEndsTheGroupBeforeItHasBegun) {
 TEST_F(EngineGroupTest, AForkThatFailsEndsItsAnswerAlone) {
   Start();
   const GenerationRequest request = Request({1, 2, 3}, 5);
-  control->FailNextContinue();
+  control->FailNextRestore();
   const Group group = SubmitGroup(request, 3);
   EXPECT_THAT(group.sinks[1]->Wait().status,
               StatusIs(absl::StatusCode::kInternal, Not(HasSubstr("secret"))));

@@ -69,6 +69,26 @@ TEST_F(EngineSurvivalTest, ResumePointsComeByTheTokensThatWouldBeReadAgain) {
   }
 }
 
+TEST_F(EngineSurvivalTest, AStepBringsOneResumePointThoughSeveralAreDue) {
+  StartHeld();
+  std::vector<std::shared_ptr<ResumePointRecorder>> recorders;
+  for (int i = 0; i < 3; ++i) {
+    recorders.push_back(std::make_shared<ResumePointRecorder>());
+    GenerationRequest request = Request({1, 2, 3}, 1000);
+    request.survival = {.resumable = true, .sink = recorders.back(), .interval = 6};
+    Submit(request);
+  }
+  size_t before = 0;
+  for (int step = 0; step < 60; ++step) {
+    control->RunSteps(1);
+    size_t points = 0;
+    for (const auto& recorder : recorders) points += recorder->points().size();
+    EXPECT_LE(points, before + 1) << step;
+    before = points;
+  }
+  for (const auto& recorder : recorders) EXPECT_GE(recorder->points().size(), 5U);
+}
+
 TEST_F(EngineSurvivalTest, AResumePointThatIsNotWantedIsLeftOutAndNotItsTokens) {
   Start();
   GenerationRequest request = Request({1}, 40);

@@ -9,7 +9,6 @@
 #include "model/runtime/snapshot.h"
 #include "model/runtime/step_rules.h"
 #include "model/runtime/text_rules.h"
-#include "model/sampling/penalties.h"
 
 namespace aft {
 namespace {
@@ -84,71 +83,21 @@ TEST(StepRulesTest, TheLastSampledTokenStandsAloneAndAfterOneWasSampled) {
   EXPECT_FALSE(run(Row(0, 1, {kLastSampled})));
   EXPECT_TRUE(run(Row(0, 1, {1})));
   EXPECT_FALSE(run(Row(0, 2, {kLastSampled, 1})));
-  rules.Fork(0, 1);
   EXPECT_TRUE(run(Row(0, 2, {kLastSampled})));
-  EXPECT_TRUE(run(Row(1, 2, {kLastSampled})));
-  EXPECT_EQ(rules.sequence(1).next_position, 3);
-  rules.Bind(1, SamplingParams());
-  EXPECT_FALSE(run(Row(1, 0, {kLastSampled})));
+  rules.Bind(0, /*position=*/3, {});
+  EXPECT_FALSE(run(Row(0, 3, {kLastSampled})));
+  EXPECT_FALSE(run(Row(0, 2, {1})));
+  EXPECT_TRUE(run(Row(0, 3, {1})));
+  EXPECT_EQ(rules.sequence(0).next_position, 4);
 }
 
-TEST(StepRulesTest, RestoresOnlyWhatTheModelCanContinue) {
-  const StepRules rules(kLimits);
-  const auto accepts = [&](int64_t position, TokenId last) {
-    OpenedSnapshot opened;
-    opened.record.next_position = position;
-    opened.record.last_sampled = last;
-    return rules.CheckRestored(opened, SlotLayout(), SamplingParams()).ok();
-  };
-  EXPECT_TRUE(accepts(4, 9));
-  EXPECT_TRUE(accepts(0, kNoToken));
-  EXPECT_FALSE(accepts(5, 9));
-  EXPECT_FALSE(accepts(4, 10));
-  EXPECT_FALSE(accepts(4, kNoToken - 1));
-
-  OpenedSnapshot snapshot;
-  SamplingParams penalties;
-  penalties.presence_penalty = 1;
-  OpenedSnapshot opened;
-  const auto error = [&](const SamplingParams& params) {
-    opened = snapshot;
-    return std::string(rules.CheckRestored(opened, SlotLayout(), params).message());
-  };
-  snapshot.state = "more";
-  EXPECT_EQ(error(SamplingParams()), "snapshot: the state has another size");
-  snapshot.state = "";
-  EXPECT_EQ(error(penalties), "snapshot: the token counts have another size");
-  const std::string counts(10 * sizeof(TokenCount), '\0');
-  snapshot.counts = counts;
-  EXPECT_EQ(error(penalties), "");
-  EXPECT_EQ(opened.counts.size(), counts.size());
-  EXPECT_EQ(opened.record.params.presence_penalty, 1);
-  EXPECT_EQ(error(SamplingParams()), "");  // without penalties nothing counts
-  EXPECT_TRUE(opened.counts.empty());
-  snapshot.counts = snapshot.counts.substr(1);
-  EXPECT_EQ(error(SamplingParams()), "snapshot: the token counts have another size");
-}
-
-TEST(SnapshotFormatTest, EveryFieldTravelsButTheSamplingParameters) {
-  SequenceRecord record;
-  record.next_position = int64_t{9} << 40;
-  record.sampled = uint64_t{10} << 40;
-  record.last_sampled = 11;
-  std::string bytes = BeginSnapshot(1, 2, record, /*state_bytes=*/4, /*counts=*/3);
+TEST(SnapshotFormatTest, EveryFieldTravels) {
+  std::string bytes = BeginSnapshot(1, 2, /*position=*/int64_t{9} << 40, /*state_bytes=*/4);
   SealSnapshot(&bytes);
   const absl::StatusOr<OpenedSnapshot> opened = OpenSnapshot(bytes, 1, 2);
   ASSERT_TRUE(opened.ok()) << opened.status();
-  EXPECT_EQ(opened->record.next_position, int64_t{9} << 40);
-  EXPECT_EQ(opened->record.sampled, uint64_t{10} << 40);
-  EXPECT_EQ(opened->record.last_sampled, 11);
+  EXPECT_EQ(opened->position, int64_t{9} << 40);
   EXPECT_EQ(opened->state.size(), 4);
-  EXPECT_EQ(opened->counts.size(), 3 * sizeof(TokenCount));
-  record.params.seed = 6;
-  record.params.temperature = 0.5F;
-  record.params.repetition_penalty = 3;
-  std::string other = BeginSnapshot(1, 2, record, /*state_bytes=*/4, /*counts=*/3);
-  SealSnapshot(&other);
-  EXPECT_EQ(other, bytes);
 }
 
 TEST(TextRulesTest, AcceptsWhatIsAtTheLimitsAndNamesWhatIsBeyond) {

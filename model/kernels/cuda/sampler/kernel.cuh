@@ -264,13 +264,12 @@ __global__ void MarkSeenKernel(SamplerSlots slots, const int32_t* tokens,
   }
 }
 
-// One thread per token of the vocabulary. `from` < 0: nothing was seen, and token 0 sampled last.
-__global__ void CopyCountsKernel(SamplerSlots slots, int32_t from, int32_t to) {
+// One thread per token of the vocabulary.
+__global__ void ClearCountsKernel(SamplerSlots slots, int32_t slot) {
   const int64_t id = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (id >= slots.vocab_size) return;
-  slots.counts[to * slots.vocab_size + id] =
-      from < 0 ? TokenCount{0} : slots.counts[from * slots.vocab_size + id];
-  if (id == 0) slots.last_sampled[to] = from < 0 ? 0 : slots.last_sampled[from];
+  slots.counts[slot * slots.vocab_size + id] = 0;
+  if (id == 0) slots.last_sampled[slot] = 0;
 }
 
 }  // namespace aft::kernels::cuda::sampler

@@ -36,13 +36,8 @@ int MarkSeen(const SamplerSlots& slots, const int32_t* tokens, const int32_t* to
 }
 
 int ClearCounts(const SamplerSlots& slots, int32_t slot, Stream stream) {
-  return Launch(sampler::CopyCountsKernel, dim3(Blocks(slots.vocab_size, kThreads)), dim3(kThreads),
-                0, stream, slots, -1, slot);
-}
-
-int CopyCounts(const SamplerSlots& slots, int32_t from, int32_t to, Stream stream) {
-  return Launch(sampler::CopyCountsKernel, dim3(Blocks(slots.vocab_size, kThreads)), dim3(kThreads),
-                0, stream, slots, from, to);
+  return Launch(sampler::ClearCountsKernel, dim3(Blocks(slots.vocab_size, kThreads)),
+                dim3(kThreads), 0, stream, slots, slot);
 }
 
 }  // namespace aft::kernels::cuda

@@ -93,8 +93,7 @@ int Sample(const SamplerSlots& slots, const SampleRows& rows, const float* logit
 int MarkSeen(const SamplerSlots& slots, const int32_t* tokens, const int32_t* token_slots,
              int64_t count, Stream stream);
 
-// Forgets what `slot` has seen; makes `to`'s counts and last token those of `from`.
+// Forgets what `slot` has seen; its last token is 0.
 int ClearCounts(const SamplerSlots& slots, int32_t slot, Stream stream);
-int CopyCounts(const SamplerSlots& slots, int32_t from, int32_t to, Stream stream);
 
 }  // namespace aft::kernels::cuda

@@ -1,0 +1,38 @@
+#include "server/engine/resume_points.h"
+
+#include <string>
+#include <utility>
+
+#include "server/scheduling/continuous_scheduler.h"
+
+namespace aft::server {
+
+void ResumePoints::MaybeLeave(TokenStream& stream) {
+  const Survival& survival = stream.survival;
+  if (survival.interval == 0 || stream.position() < stream.next_point) return;
+  if (!stream.sits_out) {
+    if (std::exchange(left_one_, true)) return;
+    if (!survival.sink->Ready()) {
+      stream.next_point = stream.position() + survival.interval;
+      return;
+    }
+  }
+  stream.sits_out = stream.flights() > 0;
+  if (stream.sits_out) return ContinuousScheduler::Pause(stream);
+  stream.next_point = stream.position() + survival.interval;
+  absl::StatusOr<std::string> snapshot = slots_.Snapshot(stream.slot());
+  if (!snapshot.ok()) return;  // the next one may succeed; of a device that fails, its steps say so
+  survival.sink->OnResumePoint({*std::move(snapshot), std::exchange(stream.unsaved, {})});
+}
+
+std::shared_ptr<ResumePoint> ResumePoints::TakeLast(TokenStream& stream) const {
+  if (stream.survival.sink == nullptr || stream.prompt_left() > 0) return nullptr;
+  const bool parked = stream.slot() < 0;
+  absl::StatusOr<std::string> snapshot =
+      parked ? std::move(stream.snapshot) : slots_.Snapshot(stream.slot());
+  if (!snapshot.ok() || snapshot->empty()) return nullptr;
+  return std::make_shared<ResumePoint>(
+      ResumePoint{*std::move(snapshot), std::move(stream.unsaved)});
+}
+
+}  // namespace aft::server

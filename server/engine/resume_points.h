@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+
+#include "server/engine/stream_slots.h"
+#include "server/engine/token_stream.h"
+
+namespace aft::server {
+
+// When streams leave resume points behind (Survival). For the engine's thread alone.
+class ResumePoints {
+ public:
+  // `slots` must outlive this.
+  explicit ResumePoints(const StreamSlots& slots) : slots_(slots) {}
+
+  // The tokens of another step are about to be published.
+  void BeginStep() { left_one_ = false; }
+
+  // The stream has got a token that it goes on from. At most one stream begins in a step, so that
+  // no step is much longer for them. One that a step in flight names sits out a step first.
+  void MaybeLeave(TokenStream& stream);
+
+  // The last resume point of a stream that a drain ends; null: it leaves none, because it still
+  // reads its prompt, which another server can read again, or because its state is lost.
+  // REQUIRES: no step in flight names the stream's slot.
+  std::shared_ptr<ResumePoint> TakeLast(TokenStream& stream) const;
+
+ private:
+  const StreamSlots& slots_;
+  bool left_one_ = false;  // in the step that is published
+};
+
+}  // namespace aft::server
