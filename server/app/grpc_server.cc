@@ -153,7 +153,7 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
   states_ = std::make_unique<StateService>(
       StateEnvironment{transport_, *state_access_, registry, *decoders_});
   health_ = std::make_unique<HealthService>(transport_);
-  kserve_ = std::make_unique<kserve::KserveService>(transport_, calls_, *health_);
+  kserve_ = std::make_unique<kserve::KserveService>(transport_, calls_, registry, *health_);
   if (config.security.reflection) {
     const std::vector<std::string> names(std::begin(kServices) + 1, std::end(kServices));
     for (const int version : {0, 1}) {

@@ -171,7 +171,7 @@ absl::Status Call::FindModel() {
 }
 
 absl::Status Call::CheckModel() const {
-  return found_ ? ModelRegistry::CheckMayUse(*client_, model_name_) : absl::OkStatus();
+  return found_ ? ModelTable::CheckMayUse(*client_, model_name_) : absl::OkStatus();
 }
 
 bool Call::PreferVersion(uint64_t fingerprint) {

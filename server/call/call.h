@@ -21,14 +21,14 @@
 #include "server/call/outbox.h"
 #include "server/call/retry_hint.h"
 #include "server/engine/request.h"
-#include "server/registry/model_registry.h"
+#include "server/registry/model_table.h"
 #include "server/states/state_access.h"
 
 namespace aft::server {
 
 // What the calls of models share. Outlives them all.
 struct InferenceEnvironment : CallEnvironment {
-  ModelRegistry& registry;
+  const ModelTable& registry;
   DecodePool& decoders;
   ClientMetrics& client_metrics;
   StateAccess& states;

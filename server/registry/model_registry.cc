@@ -1,44 +1,21 @@
 #include "server/registry/model_registry.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/check.h"
+#include "base/catching.h"
+#include "base/memory.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
 #include "server/observability/log.h"
-#include "server/registry/without_paths.h"
 
 namespace aft::server {
-namespace {
-
-// The better it is to get a version in that state. By state.
-int Rank(ModelState state) {
-  switch (state) {
-    case ModelState::kReady:
-      return 4;
-    case ModelState::kDraining:
-      return 3;
-    case ModelState::kLoading:
-      return 2;
-    case ModelState::kFailed:
-      return 1;
-    case ModelState::kUnloaded:
-      break;
-  }
-  return 0;
-}
-
-std::string Quoted(absl::string_view text) { return absl::StrCat("\"", text, "\""); }
-
-}  // namespace
 
 ModelRegistry::ModelRegistry(const ServerConfig& config, ModelLoader loader,
                              prometheus::Registry& metrics, std::function<void()> on_change)
-    : memory_(MemoryOfConfig(config)),
+    : ModelTable(config.repository.folder, metrics),
+      memory_(MemoryOfConfig(config)),
       limits_(config.limits),
       scheduling_(config.scheduling),
       health_(config.health),
@@ -52,261 +29,39 @@ ModelRegistry::ModelRegistry(const ServerConfig& config, ModelLoader loader,
     entry.config = model;
     Announce(entry, {model});
   }
-  if (repository_.folder.empty()) return;
-  const auto names = ListModelFolders(repository_.folder);
+  if (config.repository.folder.empty()) return;
+  const auto names = ListModelFolders(config.repository.folder);
   scanned_ = names.status();
   if (!names.ok()) return;
   for (const std::string& name : *names) {
-    const absl::Status found = FindEntry(name).status();
+    const absl::Status found = FindOrAdd(name).status();
     if (!found.ok()) LogSkipped(name, found);
   }
 }
 
 ModelRegistry::~ModelRegistry() {
   Shutdown(TimePoint::min());
-  std::vector<ModelHold> last;  // let go of without the lock
-  MutexLock lock(mutex_);
-  for (const auto& entry : entries_) {
-    for (auto& [version, loaded] : entry->versions) last.push_back(std::move(loaded.model));
-  }
+  LetGo();
 }
 
-ModelRegistry::Entry& ModelRegistry::AddEntry(const std::string& name) {
-  auto entry = std::make_unique<Entry>(name, prometheus_);
-  MutexLock lock(mutex_);
-  return *entries_.emplace_back(std::move(entry));
+void ModelRegistry::StartLoading() {
+  thread_.Start([this] { LoadAll(); });
 }
 
-absl::Status ModelRegistry::CheckMayUse(const Client& client, absl::string_view name) {
-  if (client.MayUse(name)) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat("client ", Quoted(client.name), " may not use model ", Quoted(name)));
-}
-
-ModelRegistry::Entry* ModelRegistry::FindNamed(absl::string_view name) const {
-  const auto found = std::find_if(entries_.begin(), entries_.end(),
-                                  [name](const auto& entry) { return entry->name == name; });
-  return found == entries_.end() ? nullptr : found->get();
-}
-
-absl::StatusOr<ModelRegistry::Entry*> ModelRegistry::Find(const Client& client,
-                                                          absl::string_view name) const {
-  if (!name.empty()) {
-    AFT_RETURN_IF_ERROR(CheckMayUse(client, name));
-    if (Entry* const entry = FindNamed(name)) return entry;
-  }
-  Entry* usable = nullptr;
-  std::vector<std::string> names;  // what the client may hear of
-  for (const auto& entry : entries_) {
-    if (!client.MayUse(entry->name)) continue;
-    usable = entry.get();
-    names.push_back(Quoted(entry->name));
-  }
-  if (name.empty()) {
-    if (names.size() == 1) return usable;
-    if (names.empty() && !entries_.empty()) {
-      return absl::PermissionDeniedError(absl::StrCat(
-          "client ", Quoted(client.name), " may use none of the models that are served"));
+void ModelRegistry::LoadAll() {
+  for (Entry* entry : Entries()) LoadVersions(*entry).IgnoreError();  // the log has it
+  absl::Status result;
+  std::optional<std::vector<std::string>> failures = LoadFailures();
+  if (failures.has_value()) {
+    if (!scanned_.ok()) failures->push_back(absl::StrCat("repository: ", scanned_.message()));
+    if (!failures->empty()) {  // else the repository has none yet
+      result = absl::FailedPreconditionError(
+          absl::StrCat("no model could be loaded: ", absl::StrJoin(*failures, "; ")));
     }
-    return absl::InvalidArgumentError("model: must be set, the server serves several, or none yet");
   }
-  if (names.empty()) names.push_back("none");
-  return absl::NotFoundError(
-      absl::StrCat("no model is called ", Quoted(name), "; there is ", absl::StrJoin(names, ", ")));
-}
-
-const ModelRegistry::NamedVersion* ModelRegistry::Best(const Entry& entry) {
-  const auto best = std::max_element(entry.versions.begin(), entry.versions.end(),
-                                     [](const NamedVersion& a, const NamedVersion& b) {
-                                       return Rank(a.second.state) < Rank(b.second.state);
-                                     });
-  return best == entry.versions.end() ? nullptr : &*best;
-}
-
-absl::StatusOr<const ModelRegistry::NamedVersion*> ModelRegistry::Pick(const Entry& entry,
-                                                                       absl::string_view version) {
-  if (version.empty()) return Best(entry);
-  std::vector<std::string> versions;
-  for (const NamedVersion& named : entry.versions) {
-    if (named.first == version) return &named;
-    versions.push_back(Quoted(named.first));
-  }
-  return absl::NotFoundError(absl::StrCat("model_version: model ", Quoted(entry.name),
-                                          " has version ", absl::StrJoin(versions, ", "), ", not ",
-                                          Quoted(version)));
-}
-
-ModelHold ModelRegistry::Matching(const ModelHold& model, uint64_t fingerprint) const {
-  if (model->info.fingerprint == fingerprint) return model;
-  MutexLock lock(mutex_);
-  const Entry* const entry = FindNamed(model->config.name);
-  if (entry == nullptr) return model;
-  for (const auto& [name, version] : entry->versions) {
-    if (version.state != ModelState::kReady) continue;
-    if (version.model->info.fingerprint == fingerprint) return version.model;
-  }
-  return model;
-}
-
-absl::StatusOr<ModelHold> ModelRegistry::Acquire(const Client& client, absl::string_view name,
-                                                 absl::string_view version) const {
-  MutexLock lock(mutex_);
-  AFT_ASSIGN_OR_RETURN(Entry * entry, Find(client, name));
-  AFT_ASSIGN_OR_RETURN(const NamedVersion* named, Pick(*entry, version));
-  const std::string model = absl::StrCat("model ", Quoted(entry->name));
-  const ModelState state = named != nullptr ? named->second.state : ModelState::kUnloaded;
-  switch (state) {
-    case ModelState::kReady:
-      return named->second.model;
-    case ModelState::kLoading:
-    case ModelState::kUnloaded:
-      entry->metrics.rejected(Rejection::kNotReady).Increment();
-      return absl::UnavailableError(
-          absl::StrCat(model, state == ModelState::kLoading ? " is loading" : " is not loaded"));
-    case ModelState::kDraining:
-      entry->metrics.rejected(Rejection::kDraining).Increment();
-      return Draining();
-    case ModelState::kFailed:
-      break;
-  }
-  entry->metrics.rejected(Rejection::kFailed).Increment();
-  return absl::UnavailableError(
-      model + (named->second.model != nullptr ? " has failed" : " failed to load"));
-}
-
-absl::StatusOr<ModelHold> ModelRegistry::AcquireOnly(const Client& client,
-                                                     absl::string_view name) const {
   {
     MutexLock lock(mutex_);
-    AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(client, name));
-    if (entry->versions.size() > 1) {
-      return absl::NotFoundError(absl::StrCat("model ", Quoted(entry->name), " has several"));
-    }
-  }
-  return Acquire(client, name);
-}
-
-ModelStatus ModelRegistry::Describe(const Entry& entry, const NamedVersion* wanted) {
-  const auto describe = [](const NamedVersion& named, VersionStatus& status) {
-    status.version = named.first;
-    status.state = named.second.state;
-    status.error = ToValidUtf8(named.second.error.message());  // it may quote a damaged file
-    const ModelHold& model = named.second.model;
-    if (model == nullptr) return;
-    status.fingerprint = model->info.fingerprint;
-    status.steps = model->metrics->steps;
-    status.encodes = model->encode != nullptr;
-    status.batches = model->metrics->batches.Get();
-  };
-  ModelStatus status;
-  status.name = entry.name;
-  status.state = ModelState::kUnloaded;
-  for (const NamedVersion& named : entry.versions) describe(named, status.versions.emplace_back());
-  if (entry.config.has_value()) status.slots = entry.config->slots;
-  if (wanted == nullptr) return status;
-  describe(*wanted, status);
-  const ModelHold& model = wanted->second.model;
-  if (model == nullptr) return status;
-  status.load = model->engine().load();
-  status.slots = status.load.slots;
-  status.info = model->info;
-  status.vector_width = model->vector_width;
-  return status;
-}
-
-std::vector<ModelStatus> ModelRegistry::List() const {
-  MutexLock lock(mutex_);
-  std::vector<ModelStatus> models;
-  for (const auto& entry : entries_) models.push_back(Describe(*entry, Best(*entry)));
-  return models;
-}
-
-std::vector<ModelStatus> ModelRegistry::List(const Client& client) const {
-  MutexLock lock(mutex_);
-  std::vector<ModelStatus> models;
-  for (const auto& entry : entries_) {
-    if (client.MayUse(entry->name)) models.push_back(DescribeTo(client, *entry, Best(*entry)));
-  }
-  return models;
-}
-
-ModelStatus ModelRegistry::DescribeTo(const Client& client, const Entry& entry,
-                                      const NamedVersion* wanted) const {
-  ModelStatus status = Describe(entry, wanted);
-  status.error = Told(client, status.error);
-  for (VersionStatus& version : status.versions) version.error = Told(client, version.error);
-  return status;
-}
-
-std::string ModelRegistry::Told(const Client& client, absl::string_view error) const {
-  if (client.admin || error.empty()) return std::string(error);
-  std::vector<std::string> folders = {repository_.folder};
-  for (const auto& entry : entries_) {
-    if (entry->config.has_value()) folders.push_back(entry->config->checkpoint_dir);
-  }
-  return WithoutPaths(error, folders);
-}
-
-std::string ModelRegistry::ToldTo(const Client& client, absl::string_view error) const {
-  MutexLock lock(mutex_);
-  return Told(client, error);
-}
-
-std::map<std::string, ModelAges> ModelRegistry::Ages() const {
-  const std::vector<ModelHold> held = keeper_.Held();  // let go of without the lock
-  MutexLock lock(mutex_);
-  std::map<std::string, ModelAges> all;
-  for (const auto& entry : entries_) {
-    const EngineLoad best = Describe(*entry, Best(*entry)).load;
-    ModelAges& ages = all[entry->name];
-    ages.oldest_waiting = best.oldest_waiting;
-    std::optional<Duration> since_step;  // of those that should step
-    for (const ModelHold& model : held) {
-      if (model->config.name != entry->name || !model->failure.empty()) continue;
-      const EngineLoad load = model->engine().load();
-      ages.oldest_waiting = std::max(ages.oldest_waiting, load.oldest_waiting);
-      if (load.running > 0) {
-        since_step = std::max(since_step.value_or(Duration(0)), load.since_step);
-      }
-    }
-    ages.since_step = since_step.value_or(best.since_step);
-  }
-  return all;
-}
-
-absl::StatusOr<ModelStatus> ModelRegistry::Get(const Client& client, absl::string_view name,
-                                               absl::string_view version) const {
-  MutexLock lock(mutex_);
-  AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(client, name));
-  AFT_ASSIGN_OR_RETURN(const NamedVersion* named, Pick(*entry, version));
-  return DescribeTo(client, *entry, named);
-}
-
-ModelMetrics* ModelRegistry::FindMetrics(absl::string_view name) const {
-  MutexLock lock(mutex_);
-  const bool only = name.empty() && entries_.size() == 1;
-  Entry* const entry = only ? entries_.front().get() : FindNamed(name);
-  return entry != nullptr ? &entry->metrics : nullptr;
-}
-
-void ModelRegistry::Publish(Entry& entry) {
-  const NamedVersion* const best = Best(entry);
-  entry.metrics.SetState(best != nullptr ? best->second.state : ModelState::kUnloaded);
-  entry.metrics.versions_failed.Set(static_cast<double>(
-      std::count_if(entry.versions.begin(), entry.versions.end(),
-                    [](const NamedVersion& version) { return !version.second.error.ok(); })));
-}
-
-void ModelRegistry::OnFailed(Entry& entry, const ServedModel& model, const std::string& reason) {
-  {
-    MutexLock lock(mutex_);
-    model.failure = reason;
-    for (auto& [version, loaded] : entry.versions) {
-      if (loaded.model.get() != &model) continue;  // it was retired, or is not in its place yet
-      loaded.error = absl::UnavailableError(reason);
-      loaded.state = ModelState::kFailed;
-    }
-    Publish(entry);
+    load_result_ = std::move(result);
   }
   on_change_();
 }
@@ -316,35 +71,230 @@ std::optional<absl::Status> ModelRegistry::load_result() const {
   return load_result_;
 }
 
-absl::Status ModelRegistry::SummarizeLoads() const {
-  std::vector<std::string> failures;
-  for (const auto& entry : entries_) {
-    const NamedVersion* const best = Best(*entry);
-    if (best == nullptr || best->second.state != ModelState::kFailed) return absl::OkStatus();
-    failures.push_back(absl::StrCat(Quoted(entry->name), ": ", best->second.error.message()));
+void ModelRegistry::Order(LoaderThread::Task task, Wanted wanted) {
+  if (wanted) {
+    task = [task = std::move(task), wanted = std::move(wanted)](const absl::Status& may) {
+      const bool dropped = may.ok() && !wanted();
+      task(dropped ? absl::CancelledError("the order is not wanted any more") : may);
+    };
   }
-  if (!scanned_.ok()) failures.push_back(absl::StrCat("repository: ", scanned_.message()));
-  if (failures.empty()) return absl::OkStatus();  // the repository has none yet
-  return absl::FailedPreconditionError(
-      absl::StrCat("no model could be loaded: ", absl::StrJoin(failures, "; ")));
+  thread_.Order(std::move(task));
 }
 
-void ModelRegistry::BeginDrain() {
-  std::deque<Task> refused;
-  {
-    MutexLock lock(mutex_);
-    if (draining_) return;
-    draining_ = true;
-    for (const auto& entry : entries_) {
-      for (auto& [version, loaded] : entry->versions) {
-        if (Rank(loaded.state) > Rank(ModelState::kFailed)) loaded.state = ModelState::kDraining;
-      }
-      Publish(*entry);
+void ModelRegistry::Load(const std::string& name, Done done, Wanted wanted) {
+  const auto load = [this, name, done = std::move(done)](const absl::Status& may) {
+    done(may.ok() ? Catching([&] { return LoadModel(name); }) : may);
+  };
+  Order(load, std::move(wanted));
+}
+
+void ModelRegistry::Unload(const std::string& name, Done done, Wanted wanted) {
+  const auto unload = [this, name, done = std::move(done)](const absl::Status& may) {
+    if (!may.ok()) return done(may);
+    const absl::StatusOr<Entry*> entry = FindOrAdd(name);
+    if (!entry.ok()) return done(entry.status());
+    const std::shared_ptr<void> until_gone(nullptr,
+                                           [done](void* /*nothing*/) { done(absl::OkStatus()); });
+    UnloadEntry(**entry, /*stay=*/true, until_gone);
+  };
+  Order(unload, std::move(wanted));
+}
+
+void ModelRegistry::Rescan(const RepositoryConfig& repository) {
+  thread_.Order([this, repository](const absl::Status& may) {
+    if (!may.ok()) return;
+    {
+      MutexLock lock(mutex_);
+      repository_ = repository;
     }
-    refused.swap(tasks_);
-    tasks_changed_.NotifyAll();
+    if (repository.folder.empty()) return;
+    const absl::Status read = Catching([this] {
+      ReadFolder();
+      return absl::OkStatus();
+    });
+    if (!read.ok()) log::Error("repository.unreadable", {{"error", read.ToString()}});
+  });
+}
+
+RepositoryConfig ModelRegistry::repository() const {
+  MutexLock lock(mutex_);
+  return repository_;
+}
+
+absl::StatusOr<ModelTable::Entry*> ModelRegistry::FindOrAdd(const std::string& name) {
+  if (Entry* const entry = FindEntry(name)) return entry;
+  const RepositoryConfig repository = this->repository();
+  if (repository.folder.empty()) {
+    return absl::NotFoundError(absl::StrCat("no model is called \"", name, "\""));
   }
-  for (const Task& task : refused) task(Draining());
+  AFT_ASSIGN_OR_RETURN(const std::vector<ModelConfig> versions, FindVersions(repository, name));
+  Entry& entry = AddEntry(name);
+  Announce(entry, versions);
+  return &entry;
+}
+
+absl::StatusOr<std::vector<ModelConfig>> ModelRegistry::WantedVersions(const Entry& entry) const {
+  if (entry.config.has_value()) return std::vector<ModelConfig>{*entry.config};
+  return FindVersions(repository(), entry.name);
+}
+
+absl::Status ModelRegistry::LoadModel(const std::string& name) {
+  AFT_ASSIGN_OR_RETURN(Entry * entry, FindOrAdd(name));
+  Allow(*entry);
+  return LoadVersions(*entry);
+}
+
+absl::Status ModelRegistry::LoadVersions(Entry& entry) {
+  const absl::StatusOr<std::vector<ModelConfig>> wanted = WantedVersions(entry);
+  if (!wanted.ok()) {  // its folder is gone, or so
+    const absl::Status& error = wanted.status();
+    log::Error("model.load_failed", {{"model", entry.name}, {"error", error.ToString()}});
+    entry.metrics.loads(false).Increment();
+    FailLoading(entry, error);
+    on_change_();
+    return error;
+  }
+  if (Announce(entry, *wanted)) on_change_();
+  absl::Status failed;
+  for (const ModelConfig& config : *wanted) {
+    if (IsDraining()) return Draining();
+    failed.Update(LoadVersion(entry, config));
+  }
+  if (!failed.ok()) return failed;
+  std::vector<ModelHold> others = TakeOthers(entry, *wanted);
+  if (!others.empty()) on_change_();
+  Retire(std::move(others));
+  return failed;
+}
+
+absl::Status ModelRegistry::LoadVersion(Entry& entry, const ModelConfig& config) {
+  // Of the files as they are before they are read: one that changes meanwhile is loaded again.
+  const std::string stamp = FolderStamp(config.checkpoint_dir);
+  if (IsLoaded(entry, config, stamp)) return absl::OkStatus();
+  log::Info("model.loading",
+            {{"model", config.name}, {"version", config.version}, {"path", config.checkpoint_dir}});
+  const auto start = std::chrono::steady_clock::now();
+  absl::StatusOr<ModelHold> model;
+  const absl::Status tried = Catching([&] {  // no memory, or no thread for its engine
+    model = TryLoad(entry, config);
+    return model.status();
+  });
+  if (!tried.ok()) model = tried;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  entry.metrics.loads(model.ok()).Increment();
+  if (!model.ok()) {
+    const absl::Status& error = model.status();
+    log::Error("model.load_failed", {{"model", config.name},
+                                     {"version", config.version},
+                                     {"path", config.checkpoint_dir},
+                                     {"error", error.ToString()}});
+    FailVersion(entry, config.version, error);
+    on_change_();
+    return absl::Status(error.code(), absl::StrCat("model \"", config.name, "\", version \"",
+                                                   config.version, "\": ", error.message()));
+  }
+  entry.metrics.load_seconds.Set(seconds.count());
+  const ModelInfo& info = (*model)->info;
+  log::Info("model.ready", {{"model", config.name},
+                            {"version", config.version},
+                            {"architecture", info.architecture},
+                            {"parameters", info.parameters},
+                            {"weight_bytes", info.weight_bytes},
+                            {"state_bytes", info.state_bytes},
+                            {"memory_bytes", info.memory_bytes},
+                            {"planned_memory", SumOf(Memory())},
+                            {"slots", (*model)->engine().load().slots},
+                            {"device", info.device},
+                            {"weight_format", info.weight_format},
+                            {"seconds", seconds.count()}});
+  absl::StatusOr<ModelHold> before = Place(entry, *std::move(model), stamp);
+  if (before.ok() && *before != nullptr) Retire({*std::move(before)});
+  on_change_();
+  return before.status();
+}
+
+absl::StatusOr<ModelHold> ModelRegistry::TryLoad(Entry& entry, const ModelConfig& config) {
+  if (!entry.config.has_value()) {
+    AFT_RETURN_IF_ERROR(CheckVersionFolder(repository().folder, config));
+  }
+  AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(config));
+  auto model = std::make_unique<ServedModel>();
+  model->config = config;
+  model->metrics = std::make_unique<ModelMetrics>(prometheus_, config.name);
+  model->metrics->versions.Set(1);
+  const EngineOptions options = {
+      .model = config,
+      .limits = limits_,
+      .scheduling = scheduling_,
+      .health = health_,
+      .on_failed = [this, &entry, served = model.get()](const std::string& reason) {
+        Fail(entry, *served, reason);
+        on_change_();
+      }};
+  model->tokenizer = loaded.tokenizer;
+  model->info = loaded.encoder != nullptr ? loaded.encoder->info() : loaded.runner->info();
+  std::vector<MemoryPart> memory = Memory();
+  for (MemoryPart& part : MemoryOfModel(config, model->info)) memory.push_back(std::move(part));
+  AFT_RETURN_IF_ERROR(CheckMemory(memory, MemoryLimit()));
+  if (loaded.encoder != nullptr) {
+    model->input_width = loaded.encoder->input_width();
+    model->vector_width = loaded.encoder->width();
+    AFT_ASSIGN_OR_RETURN(model->encode,
+                         EncodeEngine::Create(options, std::move(loaded.encoder), *model->metrics));
+  } else {
+    AFT_ASSIGN_OR_RETURN(model->generate,
+                         GenerateEngine::Create(options, std::move(loaded.runner),
+                                                std::move(loaded.tokenizer), *model->metrics));
+  }
+  return keeper_.Keep(std::move(model));
+}
+
+std::vector<MemoryPart> ModelRegistry::Memory() const {
+  std::vector<MemoryPart> parts = memory_;
+  for (const ModelHold& model : keeper_.Held()) {
+    for (MemoryPart& part : MemoryOfModel(model->config, model->info)) {
+      parts.push_back(std::move(part));
+    }
+  }
+  return parts;
+}
+
+void ModelRegistry::UnloadEntry(Entry& entry, bool stay, const std::shared_ptr<void>& until_gone) {
+  std::vector<ModelHold> models = TakeAll(entry, stay);
+  on_change_();  // before anybody hears that it is done
+  Retire(std::move(models), until_gone);
+}
+
+void ModelRegistry::Retire(std::vector<ModelHold> models, const std::shared_ptr<void>& until_gone) {
+  const TimePoint drain_at = std::chrono::steady_clock::now() + repository().drain;
+  for (ModelHold& model : models) {
+    keeper_.Retire(std::move(model), drain_at, drain_at + drain_.grace, until_gone);
+  }
+}
+
+void ModelRegistry::LogSkipped(const std::string& name, const absl::Status& why) {
+  log::Warning("repository.skipped", {{"model", name}, {"error", why.ToString()}});
+}
+
+void ModelRegistry::ReadFolder() {
+  const auto names = ListModelFolders(repository().folder);
+  if (!names.ok()) {
+    return log::Error("repository.unreadable", {{"error", names.status().ToString()}});
+  }
+  for (const std::string& name : *names) {
+    const absl::StatusOr<Entry*> entry = FindOrAdd(name);
+    absl::Status status = entry.status();
+    if (entry.ok() && MayReload(**entry)) status = LoadVersions(**entry);
+    if (!status.ok()) LogSkipped(name, status);
+  }
+  for (Entry* entry : Unlisted(*names)) UnloadEntry(*entry, /*stay=*/false, nullptr);
+}
+
+std::map<std::string, ModelAges> ModelRegistry::Ages() const { return AgesOf(keeper_.Held()); }
+
+void ModelRegistry::BeginDrain() {
+  if (!Drain()) return;
+  thread_.Drain();
   for (const ModelHold& model : keeper_.Held()) model->engine().BeginDrain();
   on_change_();
 }
@@ -356,8 +306,7 @@ void ModelRegistry::CheckProgress() {
 bool ModelRegistry::Shutdown(TimePoint deadline) {
   BeginDrain();
   const bool ended = keeper_.Shutdown(deadline);
-  MutexLock lock(join_mutex_);
-  if (loader_thread_.joinable()) loader_thread_.join();
+  thread_.Join();
   return ended;
 }
 

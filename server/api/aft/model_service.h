@@ -1,7 +1,7 @@
 #pragma once
 
 #include "aft/v1/models.grpc.pb.h"
-#include "server/registry/model_registry.h"
+#include "server/registry/model_table.h"
 #include "server/transport/unary_call.h"
 
 namespace aft::server {
@@ -14,7 +14,7 @@ class ModelService final
           v1::ModelService::WithRawCallbackMethod_List<v1::ModelService::Service>> {
  public:
   // What the environment refers to, and the registry, must outlive the service.
-  ModelService(const TransportEnvironment& environment, const ModelRegistry& registry)
+  ModelService(const TransportEnvironment& environment, const ModelTable& registry)
       : environment_(environment), registry_(registry) {}
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
@@ -30,7 +30,7 @@ class ModelService final
   absl::Status AnswerGet(UnaryCall& call, const grpc::ByteBuffer& bytes) const;
 
   const TransportEnvironment environment_;
-  const ModelRegistry& registry_;
+  const ModelTable& registry_;
 };
 
 }  // namespace aft::server

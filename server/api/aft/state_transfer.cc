@@ -250,7 +250,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
                          environment_.registry.Acquire(*caller_.client, request.model()));
     model_name_ = model->config.name;
     AFT_RETURN_IF_ERROR(Require([name = model_name_](const Client& client) {
-      return ModelRegistry::CheckMayUse(client, name);
+      return ModelTable::CheckMayUse(client, name);
     }));
     const auto most = static_cast<uint64_t>(MostSealedBytes(model->info));
     if (request.bytes() < 1 || request.bytes() > most) {

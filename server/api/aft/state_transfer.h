@@ -6,7 +6,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "server/call/carrier.h"
 #include "server/call/decode_pool.h"
-#include "server/registry/model_registry.h"
+#include "server/registry/model_table.h"
 #include "server/states/state_access.h"
 #include "server/transport/call_metadata.h"
 #include "server/transport/transport_environment.h"
@@ -16,7 +16,7 @@ namespace aft::server {
 // What the calls of StateService share. Outlives them all.
 struct StateEnvironment : TransportEnvironment {
   StateAccess& states;
-  const ModelRegistry& registry;
+  const ModelTable& registry;
   DecodePool& decoders;
 };
 

@@ -238,7 +238,7 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
   if (status.ok()) {
     status = call->Require([this, name = request.model_name()](const Client& client) {
       AFT_RETURN_IF_ERROR(CheckControl(client));
-      return ModelRegistry::CheckMayUse(client, name);
+      return ModelTable::CheckMayUse(client, name);
     });
   }
   // A name that no model can have is no line of the log.

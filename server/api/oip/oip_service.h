@@ -14,6 +14,7 @@
 #include "server/api/oip/statistics.h"
 #include "server/api/oip/stream_infer.h"
 #include "server/call/call.h"
+#include "server/registry/model_registry.h"
 #include "server/transport/call_carrier.h"
 #include "server/transport/health_service.h"
 
@@ -40,11 +41,11 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
  public:
   // All must outlive the service.
   KserveService(TransportEnvironment& transport, InferenceEnvironment& inference,
-                const HealthService& health)
-      : statistics_(inference.registry),
+                ModelRegistry& registry, const HealthService& health)
+      : statistics_(registry),
         transport_(transport),
         inference_(inference),
-        registry_(inference.registry),
+        registry_(registry),
         health_(health) {}
 
   using Context = grpc::CallbackServerContext;

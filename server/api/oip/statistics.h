@@ -9,7 +9,7 @@
 #include "base/mutex.h"
 #include "inference/grpc_service.pb.h"
 #include "server/engine/request.h"
-#include "server/registry/model_registry.h"
+#include "server/registry/model_table.h"
 
 namespace aft::server::kserve {
 
@@ -18,7 +18,7 @@ namespace aft::server::kserve {
 // Thread-safe.
 class Statistics {
  public:
-  explicit Statistics(const ModelRegistry& registry) : registry_(registry) {}
+  explicit Statistics(const ModelTable& registry) : registry_(registry) {}
 
   // A request for `model` has ended.
   void Record(const ServedModel& model, const absl::Status& status, const Timings& timings);
@@ -46,7 +46,7 @@ class Statistics {
   void DescribeRequests(const Key& key, inference::ModelStatistics& message) const;
   Version& Find(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const ModelRegistry& registry_;
+  const ModelTable& registry_;
   mutable Mutex mutex_;
   std::map<Key, Version> versions_ ABSL_GUARDED_BY(mutex_);
 };
