@@ -187,6 +187,22 @@ def check_circles(files):
     yield " -> ".join(circle)
 
 
+# ---- Classes -------------------------------------------------------------------------------------
+MEMBER = re.compile(r"^(?! )[\w:<>,*& ]*?\b([A-Z]\w*)::~?\w+\(", re.MULTILINE)
+
+
+def check_classes(files):
+  """files: path -> text. A class of the product is defined in one .cc: one that does not fit is two classes."""
+  where = {}
+  for path, text in files.items():
+    if path.endswith(".cc") and not path.startswith("tests/"):
+      for name in set(MEMBER.findall(strip_comments_and_strings(text))):
+        where.setdefault((path.rpartition("/")[0], name), []).append(path)
+  for (_, name), paths in where.items():
+    if len(paths) > 1:
+      yield f"{name} is defined in {' and '.join(paths)}"
+
+
 # ---- Habits --------------------------------------------------------------------------------------
 def strip_comments_and_strings(text):
   """Blanks comments and literals, keeping lines, so that rules about code see only code."""
@@ -321,7 +337,7 @@ def repository_files():
 def main(arguments):
   if arguments == ["--self-test"]:
     import samples  # Beside this file.
-    return samples.self_test(check, check_circles, check_order, [name for name, _, _ in RULES])
+    return samples.self_test(check, check_circles, check_classes, check_order, [name for name, _, _ in RULES])
   paths = [str(Path(a).resolve().relative_to(ROOT)) for a in arguments] or repository_files()
   files = {path: (ROOT / path).read_text(errors="replace") for path in paths}
   findings = [f"{path}:{line}: [{rule}] {message}" for path, text in files.items()
@@ -330,6 +346,7 @@ def main(arguments):
   if not arguments:
     code = {path: text for path, text in files.items() if re.search(CODE, path)}
     findings += [f"[circles] {circle}" for circle in check_circles(code)]
+    findings += [f"[classes] {torn}" for torn in check_classes(code)]
   print("\n".join([*findings, f"lint: {len(files)} files, {len(findings)} findings"]))
   return 1 if findings else 0
 

@@ -94,7 +94,15 @@ ORDERS = [
 ]
 
 
-def self_test(check, check_circles, check_order, rules):
+CLASSES = [  # (whether it is wrong, files)
+    (True, {"server/a.cc": "int A::One() {\n}\n", "server/b.cc": "std::vector<int> A::Two() {\n}\n"}),
+    (True, {"server/a.cc": "A::A(int a) {\n}\n", "server/b.cc": "A::~A() {\n}\n"}),
+    (False, {"server/a.cc": "int A::One() {\n}\n", "client/a.cc": "int A::One() {\n}\n"}),
+    (False, {"server/a.cc": "int A::One() {\n}\n", "server/b.cc": "int B::One() {\n  return A::Two();\n}\n"}),
+]
+
+
+def self_test(check, check_circles, check_classes, check_order, rules):
   failures = []
   for rule, path, text in BAD:
     found = {name for _, name, _ in check(path, text)}
@@ -107,6 +115,9 @@ def self_test(check, check_circles, check_order, rules):
   for wrong, files in TREES:
     if bool(list(check_circles(files))) != wrong:
       failures.append(f"circle {'not found' if wrong else 'found'} in {files}")
+  for wrong, files in CLASSES:
+    if bool(list(check_classes(files))) != wrong:
+      failures.append(f"torn class {'not found' if wrong else 'found'} in {files}")
   for wrong, floors in ORDERS:
     if bool(list(check_order(floors))) != wrong:
       failures.append(f"order of {floors}: expected {'a finding' if wrong else 'none'}")
