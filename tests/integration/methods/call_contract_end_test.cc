@@ -190,6 +190,7 @@ TEST_P(ContractTest, ADrainLetsWhatRunsEndAndReleasesWhatWaits) {
     EXPECT_EQ(end.status.error_code(), grpc::StatusCode::UNAVAILABLE);
     EXPECT_EQ(waiting.Initial("x-request-id"), "") << "gRPC would not try it again";
     EXPECT_EQ(waiting.Trailing("x-request-id"), waiting.id());
+    EXPECT_EQ(waiting.Trailing("aft-usage-bin"), "");
   }
   EXPECT_EQ(end.responses, 0);
   EXPECT_EQ(LineOf(waiting)["code"], "UNAVAILABLE");

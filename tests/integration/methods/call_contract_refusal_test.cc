@@ -77,6 +77,7 @@ TEST_P(AnyRefusalContractTest, AFullBudgetRefuses) {
   config_.limits.max_message_bytes = 8 << 20;
   refuses_all_ = true;
   Start();
+  EXPECT_EQ(server_->Metric("aft_memory_limit_bytes"), kCall);
   for (const Ask ask : {Ask::kShort, Ask::kBad}) {  // which is not parsed
     ContractCall call = Open(ask);
     ExpectRefused(call, absl::StatusCode::kResourceExhausted,
