@@ -1,13 +1,12 @@
-// Complete and the options for single tokens over real gRPC, with a fake model.
+// Complete, the options for single tokens, Tokenize and Detokenize over real gRPC, with a fake
+// model.
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/states/state_fixture.h"
 #include "tests/support/fake_tokenizer.h"
-#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
@@ -15,12 +14,8 @@ namespace {
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-using ::testing::StartsWith;
-
-constexpr uint32_t kEndless = 1'000'000;
 
 class CompleteTest : public StateTest {
  protected:
@@ -28,24 +23,16 @@ class CompleteTest : public StateTest {
   struct Completed {
     grpc::Status status;
     v1::CompleteResponse response;
-    std::string id;        // x-request-id, wherever it came
-    std::string pushback;  // "" where there was none
-    bool usage = false;    // in the trailers
+    std::string id;  // x-request-id
   };
   Completed Complete(const v1::GenerateRequest& request, const Prepare& prepare = {}) {
     grpc::ClientContext context;
     if (prepare) prepare(context);
     Completed completed;
     completed.status = server_->inference().Complete(&context, request, &completed.response);
-    const auto find = [](const auto& metadata, const char* key) {
-      const auto found = metadata.find(key);
-      return found == metadata.end() ? std::string()
-                                     : std::string(found->second.data(), found->second.size());
-    };
-    completed.id = find(context.GetServerInitialMetadata(), "x-request-id") +
-                   find(context.GetServerTrailingMetadata(), "x-request-id");
-    completed.pushback = find(context.GetServerTrailingMetadata(), "grpc-retry-pushback-ms");
-    completed.usage = context.GetServerTrailingMetadata().count("aft-usage-bin") > 0;
+    const auto& metadata = context.GetServerInitialMetadata();
+    const auto id = metadata.find("x-request-id");
+    if (id != metadata.end()) completed.id.assign(id->second.data(), id->second.size());
     return completed;
   }
   v1::CompleteResponse Answered(const v1::GenerateRequest& request) {
@@ -109,62 +96,6 @@ TEST_F(CompleteTest, EachOfSeveralAnswersIsThatOfItsSeedAndLeavesAStateThatGoesO
   WaitUntilIdle();
 }
 
-TEST_F(CompleteTest, GoesOnBehindAnOutputThatTheClientHas) {
-  Start();
-  v1::GenerateRequest request = Request("a prompt", 9);
-  const std::vector<TokenId> whole = Expected(request);
-  const v1::Started started = Run(request).started;
-  for (size_t i = 0; i < 4; ++i)
-    request.mutable_resume()->add_token_ids(static_cast<uint32_t>(whole[i]));
-  request.mutable_resume()->set_fingerprint(started.fingerprint());
-  request.mutable_resume()->set_numerics(started.numerics());
-  const v1::CompleteResponse response = Answered(request);
-  EXPECT_EQ(IdsOf(response.answers(0)), std::vector<TokenId>(whole.begin() + 4, whole.end()));
-  EXPECT_TRUE(response.started().exact());
-}
-
-TEST_F(CompleteTest, RefusalsAreThoseOfGenerate) {
-  Start();
-  v1::GenerateRequest request = Request("x", 3);
-  request.mutable_sampling()->add_allowed_tokens(5);
-  request.mutable_sampling()->add_banned_tokens(5);
-  EXPECT_THAT(Complete(request).status,
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "sampling.allowed_tokens: must not all be banned"));
-  request = Request("x", 3);
-  request.set_model("no");
-  EXPECT_THAT(Complete(request).status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("no")));
-  request = Request("x", 3);
-  request.mutable_previous()->set_state_id("00000000000000000000000000000000");
-  const Completed unknown = Complete(request);
-  EXPECT_THAT(unknown.status,
-              StatusIs(absl::StatusCode::kNotFound, StartsWith("previous.state_id")));
-  EXPECT_FALSE(unknown.id.empty());
-  EXPECT_FALSE(unknown.usage);
-  WaitUntilIdle();
-}
-
-TEST_F(CompleteTest, WhoLeavesFreesTheSlotAndStoresNothing) {
-  Start();
-  server_->control().Hold();
-  v1::GenerateRequest request = Turn("a prompt", kEndless);
-  request.set_n(2);
-  grpc::Status status;
-  grpc::ClientContext context;
-  std::thread call([&] {
-    v1::CompleteResponse response;
-    status = server_->inference().Complete(&context, request, &response);
-  });
-  server_->control().RunSteps(5);
-  context.TryCancel();
-  server_->control().Resume();
-  call.join();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
-  server_->WaitForMetric(RequestsTotal("CANCELLED", "Complete"), 1);
-  server_->WaitForMetric("aft_states", 0);
-  WaitUntilIdle();
-}
-
 TEST_F(CompleteTest, BannedTokensNeverComeAndAllowedOnesAlone) {
   Start();
   for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -203,6 +134,30 @@ TEST_F(CompleteTest, NothingEndsAnOutputBeforeItsLeastLength) {
   request.mutable_resume()->add_token_ids(0);
   request.mutable_resume()->set_fingerprint(response.started().fingerprint());
   EXPECT_THAT(Answered(request).answers(0).token_ids(), SizeIs(3));
+}
+
+using TokensTest = StateTest;
+
+TEST_F(TokensTest, TextBecomesIdsAndIdsTheSameBytes) {
+  Start();
+  v1::TokenizeRequest request;
+  request.set_raw("h\xFF\xC3");
+  v1::TokenizeResponse ids;
+  grpc::ClientContext tokenize;
+  ASSERT_TRUE(server_->inference().Tokenize(&tokenize, request, &ids).ok());
+  EXPECT_EQ(ids.model(), "fake");
+  EXPECT_THAT(ids.token_ids(), ElementsAre('h', 255, 0xC3));
+  EXPECT_THAT(ids.byte_ends(), ElementsAre(1, 2, 3));
+  v1::DetokenizeRequest back;
+  *back.mutable_token_ids() = ids.token_ids();
+  v1::DetokenizeResponse text;
+  grpc::ClientContext detokenize;
+  ASSERT_TRUE(server_->inference().Detokenize(&detokenize, back, &text).ok());
+  EXPECT_EQ(text.raw(), request.raw());
+  EXPECT_EQ(text.text(), "h\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(server_->Metric(RequestsTotal("OK", "Tokenize")), 1);
+  EXPECT_EQ(server_->Metric(RequestsTotal("OK", "Detokenize")), 1);
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // Encode over real gRPC, with a fake encoder.
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -47,34 +46,6 @@ TEST(EncodeTest, StreamsAVectorForEachToken) {
   EXPECT_EQ(server.Metric("aft_encoded_tokens_total{model=\"encoder\"}"), 5);
   EXPECT_EQ(server.Metric("aft_step_rows_count{model=\"encoder\"}"), 1);
   EXPECT_EQ(server.Metric("aft_queue_seconds_count{model=\"encoder\"}"), 1);
-}
-
-TEST(EncodeTest, OneStepServesManyRequests) {
-  ServerConfig config = TestConfigWithEncoder();
-  config.metrics_address = "127.0.0.1:0";
-  TestServer server(config);
-  server.encoder_control().Hold();
-  EncodeStream first(server.inference(), EncodeOf("first"));
-  server.encoder_control().WaitUntilBlocked();
-  // What comes while the model is busy is the next batch, and the one after that.
-  std::deque<EncodeStream> streams;
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < 8; ++i) {
-    texts.push_back(std::string(1 + i, static_cast<char>('a' + i)));
-    streams.emplace_back(server.inference(), EncodeOf(texts.back()));
-    server.WaitForMetric("aft_requests_waiting{model=\"encoder\"}", static_cast<double>(i + 1));
-  }
-  server.encoder_control().Resume();
-  EXPECT_TRUE(first.Finish().ok());
-  EXPECT_EQ(first.events.back().finished().batch_rows(), 1U);
-  for (size_t i = 0; i < streams.size(); ++i) {
-    EXPECT_TRUE(streams[i].Finish().ok());
-    EXPECT_EQ(Values(streams[i], texts[i].size()), ExpectedVector(texts[i]));
-    EXPECT_EQ(streams[i].events.back().finished().batch_rows(), 4U);
-  }
-  EXPECT_EQ(server.encoder_control().batches().size(), 3U);
-  EXPECT_EQ(server.Metric("aft_step_rows_sum{model=\"encoder\"}"), 9);
-  EXPECT_EQ(server.Metric("aft_step_tokens_sum{model=\"encoder\"}"), 5 + 36);
 }
 
 TEST(EncodeTest, LongAnswersComeInMessagesOfBoundedSize) {

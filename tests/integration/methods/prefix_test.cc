@@ -1,11 +1,7 @@
 // The prefix cache over real gRPC, with a fake model: what requests are told of it.
-#include <algorithm>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/integration/server_fixture.h"
@@ -91,28 +87,6 @@ TEST_F(PrefixTest, ASaltKeepsUsersApart) {
   EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_COLD);
 }
 
-TEST_F(PrefixTest, ATurnOfAConversationReadsWhatIsNewOnly) {
-  std::string text = system_;
-  uint32_t known = 0;
-  for (int turn = 0; turn < 4; ++turn) {
-    v1::GenerateRequest request;
-    for (const char c : text) request.mutable_tokens()->add_ids(static_cast<unsigned char>(c));
-    request.mutable_sampling()->set_seed(3);
-    request.mutable_stop()->set_max_tokens(40);
-    request.mutable_stop()->set_ignore_eos(true);
-    GenerateStream stream(server_.inference(), request);
-    ASSERT_TRUE(stream.Finish().ok());
-    EXPECT_EQ(stream.finished.usage().cached_tokens(), known) << turn;
-    // Of the vocabulary's 257 tokens one is no byte.
-    for (const TokenId token : stream.tokens) text.push_back(static_cast<char>(token % 256));
-    const bool bytes =
-        std::find(stream.tokens.begin(), stream.tokens.end(), 256) == stream.tokens.end();
-    if (!bytes) return;
-    known = static_cast<uint32_t>(text.size()) - 1;
-    text += "And then?";
-  }
-}
-
 TEST_F(PrefixTest, ScoresTakeNoPart) {
   for (int i = 0; i < 3; ++i) {
     v1::ScoreRequest request;
@@ -136,30 +110,6 @@ TEST_F(PrefixTest, AStreamThatFailsSaysItInItsTrailers) {
   v1::Usage usage;
   ASSERT_TRUE(usage.ParseFromString(stream.TrailingMetadata("aft-usage-bin")));
   EXPECT_EQ(usage.cached_tokens(), system_.size() - 1);
-}
-
-// 64 streams at once behind one system prompt: it is read once.
-TEST_F(PrefixTest, ManyThatArriveTogetherReadTheirPrefixOnce) {
-  constexpr int kStreams = 64;
-  server_.control().Hold();
-  std::vector<v1::GenerateRequest> requests;
-  std::vector<std::unique_ptr<GenerateStream>> streams;
-  for (int i = 0; i < kStreams; ++i) {
-    requests.push_back(Request(absl::StrCat(system_, 100 + i), 4));
-    streams.push_back(std::make_unique<GenerateStream>(server_.inference(), requests.back()));
-  }
-  server_.control().WaitUntilBlocked();
-  server_.WaitForMetric("aft_requests_waiting{model=\"fake\"}", kStreams - 1);
-  server_.control().Resume();
-  for (int i = 0; i < kStreams; ++i) {
-    GenerateStream& stream = *streams[static_cast<size_t>(i)];
-    ASSERT_TRUE(stream.Finish().ok());
-    EXPECT_EQ(stream.tokens, Expected(requests[static_cast<size_t>(i)]));
-  }
-  // Where two numbers begin alike the states may be a token apart.
-  const double read = server_.Metric("aft_prompt_tokens_total{model=\"fake\"}");
-  EXPECT_LE(read, static_cast<double>(system_.size()) + kStreams * 4);
-  EXPECT_EQ(Metric("hits_total"), kStreams - 1);
 }
 
 }  // namespace

@@ -77,32 +77,6 @@ TEST(ScoreTest, ChunksComeAsStepsFinish) {
   ExpectScores(stream, Text(100));
 }
 
-TEST(ScoreTest, ManyScoresAndGenerationsAtOnceEqualSingleResults) {
-  ServerConfig config = TestConfig();
-  config.limits.max_queued_requests = 1000;
-  TestServer server(config);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 8; ++t) {
-    threads.emplace_back([&server, t] {
-      for (int i = 0; i < 8; ++i) {
-        const std::string text =
-            Text(static_cast<size_t>(1 + 37 * i + t), static_cast<char>('a' + t));
-        if (t % 2 == 0) {
-          ScoreStream stream(server.inference(), ScoreOf(text));
-          EXPECT_TRUE(stream.Finish().ok());
-          ExpectScores(stream, text);
-        } else {
-          const v1::GenerateRequest request = Request(text, 40);
-          GenerateStream stream(server.inference(), request);
-          EXPECT_TRUE(stream.Finish().ok());
-          EXPECT_EQ(stream.tokens, Expected(request));
-        }
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
 constexpr char kExactScores[] =
     "aft_streams_resumed_total{exact=\"yes\",from=\"text\",model=\"fake\"}";
 constexpr char kOtherScores[] =

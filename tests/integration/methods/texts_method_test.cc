@@ -112,20 +112,6 @@ TEST_F(ScoreTextsTest, ADrainEndsACallWhoseClientAsksElsewhere) {
   drain.join();
 }
 
-TEST_F(ScoreTextsTest, EachIsChargedForWhatItHolds) {
-  config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 5 * kCall;
-  Start();
-  server_->control().Hold();
-  ScoreStream stream = Open(Several(4, 10));
-  server_->WaitForMetric(kMemoryUsed, kCall + 3 * 8192 + 4 * 10 * 4);
-  EXPECT_THAT(Refused(Several(4, 10)),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
-  server_->WaitForMetric(kMemoryUsed, kCall + 3 * 8192 + 4 * 10 * 4);
-  server_->control().Resume();
-  EXPECT_TRUE(stream.Finish().ok());
-  server_->WaitForMetric(kMemoryUsed, 0);
-}
-
 using EncodeTextsTest = TextsTest<EncodeMethod>;
 
 // The vectors of four texts at a time are 700 KB, and of all 2.8 MB.
