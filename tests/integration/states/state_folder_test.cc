@@ -2,9 +2,7 @@
 
 #include <chrono>
 #include <filesystem>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -59,17 +57,6 @@ TEST_F(StateFolderServerTest, TheConversationGoesOnWithTheNextServer) {
   const GenerateStream again = Run(Turn(" you", 5, state.id()));
   EXPECT_EQ(again.tokens, expected.tokens);
   EXPECT_EQ(again.finished.state().history(), expected.finished.state().history());
-}
-
-TEST_F(StateFolderServerTest, DeletedStaysDeleted) {
-  Start();
-  const std::string id = Run(Turn("hello", 10)).finished.state().id();
-  EXPECT_TRUE(Delete(id).ok());
-  EXPECT_FALSE(fs::exists(FileOf(id)));
-  EXPECT_EQ(Delete(id).error_code(), grpc::StatusCode::NOT_FOUND);
-  Restart();
-  EXPECT_EQ(Get(id).error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(server_->Metric("aft_states_bytes"), 0);
 }
 
 TEST_F(StateFolderServerTest, AFileGoesThoughNobodyAsks) {

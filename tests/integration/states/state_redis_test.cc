@@ -4,7 +4,6 @@
 #include <chrono>
 #include <future>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -88,19 +87,6 @@ TEST_F(StateRedisServerTest, EachServerGoesOnWithTheOthersConversation) {
   EXPECT_THAT(Refused(Turn("x", 1, id)),
               StatusIs(absl::StatusCode::kNotFound,
                        "previous.state_id: no state of this id, or it has expired"));
-}
-
-TEST_F(StateRedisServerTest, AStateGoesWhenItsTimeIsOver) {
-  const RedisServer redis;
-  StartWith(redis.address());
-  v1::GenerateRequest request = Turn("hello", 3);
-  request.mutable_store()->set_ttl_ms(1);
-  const std::string id = Run(request).finished.state().id();
-  grpc::Status status;
-  do {
-    status = Get(id);
-  } while (status.ok());
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
 TEST_F(StateRedisServerTest, ExportAndScoreFindThemToo) {
@@ -307,21 +293,6 @@ TEST_F(OwnedRedisStateTest, EachClientHasItsOwn) {
   EXPECT_EQ(list.states(0).id(), id);
   EXPECT_EQ(list.states(0).tokens(), 8U);
   EXPECT_TRUE(Get(id, As("a")).ok());
-}
-
-TEST_F(OwnedRedisStateTest, ListsMoreThanOnePage) {
-  const RedisServer redis;
-  StartWith(redis.address());
-  std::set<std::string> ids;
-  for (int i = 0; i < 120; ++i) ids.insert(Run(Turn("hello", 1), As("a")).finished.state().id());
-  std::vector<std::string> listed;
-  v1::StateServiceListResponse page;
-  do {
-    page.Clear();
-    ASSERT_TRUE(List(page, As("a"), listed.empty() ? "" : listed.back()).ok());
-    for (const v1::State& state : page.states()) listed.push_back(state.id());
-  } while (!page.states().empty());
-  EXPECT_EQ(listed, std::vector<std::string>(ids.begin(), ids.end()));
 }
 
 }  // namespace

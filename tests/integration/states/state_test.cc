@@ -1,12 +1,10 @@
 // Turns over real gRPC, with a fake model: what requests leave behind and go on from, who may have
 // it, and what it may take.
 #include <chrono>
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/observability/log.h"
@@ -19,9 +17,7 @@ namespace aft::server {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 TEST_F(StateTest, AConversationGoesOnFromAnyOfItsStates) {
@@ -60,61 +56,6 @@ TEST_F(StateTest, AConversationGoesOnFromAnyOfItsStates) {
   EXPECT_EQ(server_->Metric("aft_states_stored_total"), 7);
 }
 
-TEST_F(StateTest, NothingIsStoredUnasked) {
-  Start();
-  EXPECT_FALSE(Run(Request("hello", 3)).finished.has_state());
-  v1::GenerateRequest request = Request("x", 3);
-  request.mutable_previous()->set_state_id(Run(Turn("hello", 3)).finished.state().id());
-  EXPECT_FALSE(Run(request).finished.has_state());
-  EXPECT_EQ(server_->Metric("aft_states"), 1);
-}
-
-TEST_F(StateTest, AnAnswerThatAStopTokenEndedNeedsNewText) {
-  options_.next_token = [](uint64_t, int64_t count) { return count < 8 ? 'x' : 'y'; };
-  Start();
-  v1::GenerateRequest request = Turn("hello", 10);
-  request.mutable_stop()->add_token_ids('y');
-  const v1::State state = Run(request).finished.state();
-  EXPECT_EQ(state.tokens(), 8U);
-  EXPECT_FALSE(state.pending());
-  request = Turn("", 10, state.id());
-  request.clear_prompt();
-  EXPECT_THAT(Refused(request),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("prompt: must not be empty")));
-  EXPECT_EQ(Run(Turn("abc", 1, state.id())).finished.state().tokens(), 12U);
-}
-
-TEST_F(StateTest, ATextIsScoredPieceByPiece) {
-  Start();
-  const std::string whole = "It is a truth universally acknowledged";
-  const std::vector<SampledToken> expected =
-      FakeModelRunner::Score(*FakeTokenizer().Encode(whole), 0);
-  std::vector<float> scores;
-  std::string previous;
-  for (size_t at = 0; at < whole.size(); at += 10) {
-    v1::ScoreRequest request;
-    request.set_text(whole.substr(at, 10));
-    request.mutable_store();
-    if (at > 0) request.mutable_previous()->set_state_id(previous);
-    ScoreStream stream(server_->inference(), request);
-    ASSERT_TRUE(stream.Finish().ok());
-    for (const v1::ScoreResponse& event : stream.events) {
-      for (const v1::TokenLogprobs& token : event.chunk().logprobs()) {
-        scores.push_back(token.logprob());
-      }
-    }
-    previous = stream.events.back().finished().state().id();
-  }
-  ASSERT_EQ(scores.size(), expected.size());
-  for (size_t i = 0; i < scores.size(); ++i) EXPECT_EQ(scores[i], expected[i].logprob);
-  // And a generation goes on from there.
-  FakeModelRunner::Text text(options_);
-  text.Read(*FakeTokenizer().Encode(whole));
-  SamplingParams params;
-  params.seed = 7;
-  EXPECT_EQ(Run(Turn("", 6, previous)).tokens, text.Sample(params, 6));
-}
-
 TEST_F(StateTest, SaysWhatItKnowsOfAState) {
   Start();
   v1::GenerateRequest request = Turn("hello", 3);
@@ -147,16 +88,6 @@ TEST_F(StateTest, AStateThatHasExpiredIsNotFoundAndSaysSo) {
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, "id: this state has expired"));
   EXPECT_THAT(Refused(Turn("x", 3, id)),
               StatusIs(absl::StatusCode::kNotFound, "previous.state_id: this state has expired"));
-}
-
-TEST_F(StateTest, AStateThatHasExpiredGoesThoughNobodyAsks) {
-  Start();
-  v1::GenerateRequest request = Turn("hello", 3);
-  request.mutable_store()->set_ttl_ms(1);
-  Run(request);
-  server_->WaitForMetric("aft_states_expired_total", 1);
-  server_->WaitForMetric("aft_states_bytes", 0);
-  EXPECT_EQ(server_->Metric("aft_states"), 0);
 }
 
 TEST_F(StateTest, BadFieldsAreNamed) {

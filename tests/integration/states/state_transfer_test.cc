@@ -9,7 +9,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/states/state_fixture.h"
-#include "tests/property/random_inputs.h"
 
 namespace aft::server {
 namespace {
@@ -216,34 +215,6 @@ TEST_F(StateTransferTest, AnImportedStateIsInTheFolderBeforeItsIdIsKnown) {
   Start();
   EXPECT_EQ(Export(response.state().id()), bytes);
   EXPECT_EQ(server_->Metric("aft_states"), 2);
-}
-
-TEST_F(StateTransferTest, HostileBytesAreRefusedAndDisturbNobody) {
-  Start();
-  const v1::State state = Run(Turn("hello", 10)).finished.state();
-  const std::vector<TokenId> expected = Run(Turn(" you", 5, state.id())).tokens;
-  const double kept = server_->Metric("aft_states_bytes");
-  const std::string good = Export(state.id());
-  TestRandom random;
-  for (int i = 0; i < 300; ++i) {
-    std::string bad = good;
-    const auto at = static_cast<size_t>(random.Below(static_cast<int64_t>(good.size())));
-    if (i % 3 == 0) {
-      bad.resize(at);
-    } else {
-      bad[at] = static_cast<char>(bad[at] ^ (1 << random.Below(8)));
-    }
-    if (bad.empty()) continue;
-    ASSERT_EQ(Import(bad, 1 + at).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << i;
-    v1::GenerateRequest brings = Turn(" you", 5);
-    brings.mutable_previous()->set_state(bad);
-    ASSERT_EQ(Refused(brings).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << i;
-  }
-  EXPECT_EQ(Run(Turn(" you", 5, state.id())).tokens, expected);
-  EXPECT_EQ(server_->Metric("aft_states"), 3);
-  EXPECT_GT(server_->Metric("aft_states_bytes"), kept);  // of the last one, and no other
-  EXPECT_LT(server_->Metric("aft_states_bytes"), 2 * kept);
-  ExpectServes(*server_);
 }
 
 TEST_F(StateTransferTest, AnImportKeepsToWhatItAnnounced) {
