@@ -215,10 +215,17 @@ TEST(KserveEncodeTest, ErrorsNameTheTensorOrTheParameter) {
   pooling.Parameter("pooling").set_string_param("max");
   InferBuilder unknown = Encoder().Text("text_input", "x");
   unknown.Parameter("max_tokens").set_int64_param(1);
+  const auto vectors = [](const std::vector<int64_t>& shape) {
+    const size_t values = static_cast<size_t>(shape[1] * shape[2]);
+    return Encoder().Raw("inputs_embeds", "FP32", shape, RawOf(std::vector<float>(values)));
+  };
   std::string five;
   for (int i = 0; i < 5; ++i) five += RawText("x");
   const Fault faults[] = {
-      {"text_input: exactly one of", Encoder()},
+      {"text_input: exactly one of text_input, input_ids, inputs_embeds must be given, got 0",
+       Encoder()},
+      {"text_input: exactly one of text_input, input_ids, inputs_embeds must be given, got 2",
+       vectors({1, 1, 3}).Ids({1})},
       {"text_input: must have 1 to 4 rows (max_batch_size), got 5",
        Encoder().Raw("text_input", "BYTES", {5}, five)},
       {"text_input: must be of shape [B] or [B, 1], got [1, 2]",
@@ -235,6 +242,11 @@ TEST(KserveEncodeTest, ErrorsNameTheTensorOrTheParameter) {
       {"input_ids: must be of shape [B, T] or [T], got [1, 1, 1]",
        Encoder().Raw("input_ids", "INT64", {1, 1, 1}, RawOf<int64_t>({1}))},
       {"input_ids[0]: must not be empty", Encoder().Raw("input_ids", "INT64", {1, 0}, "")},
+      {"inputs_embeds: must be of shape [B, T, 3], got [1, 1, 2]", vectors({1, 1, 2})},
+      {"attention_mask[0]: must be one or more ones, then zeros",
+       vectors({1, 2, 3}).Raw("attention_mask", "BOOL", {1, 2}, std::string("\0\1", 2))},
+      {"attention_mask: must have a number for each token, [1, 2], got [2]",
+       vectors({1, 2, 3}).Raw("attention_mask", "BOOL", {2}, "\1\1")},
       {"attention_mask: must have a number for each token, [2], got [1]",
        Encoder().Ids({1, 2}).Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({1}))},
       {"attention_mask[0]: must be one or more ones, then zeros",

@@ -185,6 +185,8 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
        [](auto& b) { b.Flag("score").Raw("max_tokens", "INT32", {1}, RawOf<int32_t>({1})); }},
       {"parameters: options of generations",
        [](auto& b) { b.Flag("score").Parameter("max_tokens").set_int64_param(1); }},
+      {"model_name: must have at most 128 bytes, got 129",
+       [](auto& b) { b.request().set_model_name(std::string(129, 'm')); }},
       {"id: must have at most 256 bytes, got 257", [](auto& b) { b.Id(std::string(257, 'i')); }},
   };
   for (const Fault& fault : faults) {
@@ -196,8 +198,9 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
         << builder.request().ShortDebugString();
   }
   const auto count = static_cast<double>(faults.size());
-  EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "ModelInfer")), count - 1);
-  EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "ModelInfer", "")), 1);  // of the id
+  EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "ModelInfer")), count - 2);
+  // Of the model's name and of the id.
+  EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "ModelInfer", "")), 2);
   server.WaitForMetric("aft_memory_used_bytes", 0);
   ExpectServes(server);
 }

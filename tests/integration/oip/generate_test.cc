@@ -7,14 +7,11 @@
 #include "nlohmann/json.hpp"
 #include "tests/integration/oip/fixture.h"
 #include "tests/support/fake_tokenizer.h"
-#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 std::vector<int64_t> IdsOf(const std::string& text) {
   const std::vector<TokenId> ids = *FakeTokenizer().Encode(text);
@@ -287,20 +284,6 @@ TEST(KserveGenerateTest, WhatIsHarmlessIsNoError) {
   builder.Parameter("timeout").set_int64_param(0);
   builder.request().set_model_version("1");
   EXPECT_TRUE(server.Infer(builder.request()).status.ok());
-}
-
-TEST(KserveGenerateTest, UnknownModelsAndVersionsAreNotFound) {
-  KserveServer server(TestConfigWithMetrics());
-  EXPECT_THAT(server.Infer(InferBuilder("other").Text("text_input", "x").request()).status,
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("other")));
-  InferBuilder builder = OnePrompt();
-  builder.request().set_model_version("2");
-  EXPECT_THAT(server.Infer(builder.request()).status,
-              StatusIs(absl::StatusCode::kNotFound, StartsWith("model_version: ")));
-  EXPECT_THAT(server.Infer(InferBuilder(std::string(129, 'm')).request()).status,
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("model_name: ")));
-  EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "ModelInfer", "")), 1);
-  EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "ModelInfer")), 1);
 }
 
 }  // namespace

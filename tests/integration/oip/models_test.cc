@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/oip/fixture.h"
@@ -238,22 +237,12 @@ TEST(KserveModelsTest, TheRepositoryIsTheConfig) {
   request.set_repository_name("some");
   EXPECT_THAT(Call<&Stub::RepositoryIndex>(server, request, response),
               StatusIs(absl::StatusCode::kUnimplemented, StartsWith("repository_name: ")));
-  inference::RepositoryModelLoadRequest load;
-  load.set_model_name("fake");
-  inference::RepositoryModelLoadResponse loaded;
-  EXPECT_THAT(Call<&Stub::RepositoryModelLoad>(server, load, loaded),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("repository.control")));
-  inference::RepositoryModelUnloadRequest unload;
-  inference::RepositoryModelUnloadResponse unloaded;
-  EXPECT_THAT(Call<&Stub::RepositoryModelUnload>(server, unload, unloaded),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("repository.control")));
 }
 
 class KserveIdentityTest : public testing::Test {
  protected:
   KserveIdentityTest() {
     ServerConfig config = TestConfigWithEncoder();
-    config.metrics_address = "127.0.0.1:0";
     config.security.clients_file = folder_.File("clients.textproto");
     // SHA-256 of "token".
     std::ofstream(config.security.clients_file)
@@ -282,13 +271,6 @@ TEST_F(KserveIdentityTest, HealthAsksNobodyAndEverythingElseDoes) {
   EXPECT_THAT(
       Call<&Stub::RepositoryModelLoad>(*server_, inference::RepositoryModelLoadRequest(), loaded),
       unknown);
-  EXPECT_THAT(server_->Infer(InferBuilder().Text("text_input", "x").request()).status, unknown);
-  InferStream stream(server_->kserve());
-  ModelStreamInferResponse response;
-  EXPECT_FALSE(stream.Next(response));
-  EXPECT_THAT(stream.Finish(), unknown);
-  EXPECT_EQ(server_->Metric(RequestsTotal("UNAUTHENTICATED", "ModelInfer", "")), 1);
-  EXPECT_EQ(server_->Metric(RequestsTotal("UNAUTHENTICATED", "ModelStreamInfer", "")), 1);
 }
 
 TEST_F(KserveIdentityTest, AClientSeesAndUsesItsOwnModels) {

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -111,25 +110,6 @@ TEST(KserveTensorsErrorsTest, ErrorsOfImagesNameTheTensor) {
        {"attention_mask: must have the shape of inputs_embeds",
         Vectors({1, 2, 2, 3}, Count(12))
             .Raw("attention_mask", "BOOL", {2, 2}, std::string(4, '\1'))}});
-}
-
-TEST(KserveTensorsErrorsTest, ErrorsOfAnEncoderNameTheTensor) {
-  KserveServer server(WithMetrics());
-  ExpectRefused(
-      server,
-      {{"text_input: exactly one of text_input, input_ids, inputs_embeds must be given, got 0",
-        InferBuilder("encoder")},
-       {"text_input: exactly one of text_input, input_ids, inputs_embeds must be given, got 2",
-        Row(1).Ids({1})},
-       {"inputs_embeds: must be of shape [B, T, 3], got [1, 1, 2]", Vectors({1, 1, 2}, Count(2))},
-       {"attention_mask[0]: must be one or more ones, then zeros",
-        Row(2).Raw("attention_mask", "BOOL", {1, 2}, std::string("\0\1", 2))},
-       {"attention_mask[0]: must be one or more ones, then zeros",
-        Row(2).Raw("attention_mask", "BOOL", {1, 2}, std::string("\0\0", 2))},
-       {"attention_mask: must have a number for each token, [1, 2], got [2]",
-        Row(2).Raw("attention_mask", "BOOL", {2}, "\1\1")},
-       {"attention_mask: must be INT64, INT32 or BOOL, got FP32",
-        Row(1).Raw("attention_mask", "FP32", {1, 1}, RawOf<float>({0}))}});
 }
 
 }  // namespace

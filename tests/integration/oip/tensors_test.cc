@@ -276,9 +276,6 @@ TEST(KserveTensorsTest, MetadataSaysWhatGoesInAndOut) {
   EXPECT_FALSE(response.config().input(0).optional());
   EXPECT_TRUE(response.config().input(1).optional());
   EXPECT_EQ(response.config().max_batch_size(), 4);
-  grpc::ClientContext again;
-  ASSERT_TRUE(encoder.kserve().ModelConfig(&again, request, &response).ok());
-  for (const auto& input : response.config().input()) EXPECT_TRUE(input.optional()) << input.name();
 }
 
 TEST(KserveTensorsTest, OtherMethodsRefuseABareMixer) {
@@ -330,24 +327,6 @@ TEST(KserveTensorsTest, ImagesOfSeveralWidthsShareABatch) {
                 ElementsAre(1, 2, columns, 3));
   }
   EXPECT_EQ(StatisticsOf(server).execution_count(), 2U);
-}
-
-TEST(KserveTensorsTest, ARequestThatIsCancelledLeavesTheQueue) {
-  KserveServer server(WithMetrics(), {}, BareMixer());
-  server.encoder_control().Hold();
-  InferStream holds(server.kserve());
-  ASSERT_TRUE(holds.Send(Row(1).request()));
-  server.encoder_control().WaitUntilBlocked();
-  InferStream leaves(server.kserve());
-  ASSERT_TRUE(leaves.Send(Vectors({2, 2, 3}, Count(12)).request()));
-  server.WaitForMetric(R"(aft_requests_waiting{model="encoder"})", 2);
-  leaves.context().TryCancel();
-  EXPECT_TRUE(leaves.ReadAll().empty());
-  EXPECT_THAT(leaves.Finish(), StatusIs(absl::StatusCode::kCancelled, testing::_));
-  server.encoder_control().Resume();
-  EXPECT_EQ(holds.ReadAll().size(), 1U);
-  server.WaitForMetric("aft_memory_used_bytes", 0);
-  EXPECT_EQ(Hidden(server.Infer(Row(2).request())), Want({{.vectors = Count(6)}}));
 }
 
 }  // namespace
