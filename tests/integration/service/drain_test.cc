@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/lib/aft_client.h"
-#include "gmock/gmock.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
@@ -66,33 +65,6 @@ TEST(DrainTest, ItNeedsNoThreadThatTheSystemMayRefuse) {
   const NoMoreThreads no_more_threads;
   EXPECT_TRUE(server.server().Drain());
   EXPECT_EQ(GenerateStream(*stub, request).Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-}
-
-TEST(DrainTest, WhatWaitsForASlotIsReleasedAtOnce) {
-  TestServer server(PatientConfig());
-  server.control().Hold();
-  GenerateStream running(server.inference(), Request("running", kEndless));
-  server.control().AllowSteps(1);
-  ASSERT_TRUE(running.ReadUntil(v1::GenerateResponse::kDelta));
-  GenerateStream waiting(server.inference(), Request("waiting", kEndless));
-  while (server.Metric("aft_requests_waiting{model=\"fake\"}") != 1) server.control().AllowSteps(1);
-  std::thread drain([&server] { EXPECT_TRUE(server.server().Drain()); });
-  server.WaitForMetric("aft_draining", 1);
-  std::atomic<bool> released = false;
-  std::thread steps([&] {  // token by token, the drain comes at any of them
-    while (!released) server.control().AllowSteps(1);
-  });
-  EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_TRUE(waiting.events.empty());
-  EXPECT_EQ(waiting.InitialMetadata("x-request-id"), "");  // Trailers-Only: gRPC may retry it
-  EXPECT_NE(waiting.TrailingMetadata("x-request-id"), "");
-  EXPECT_EQ(waiting.TrailingMetadata("aft-usage-bin"), "");
-  released = true;
-  steps.join();
-  running.context().TryCancel();
-  server.control().Resume();
-  running.Finish();
-  drain.join();
 }
 
 TEST(DrainTest, AReaderMayBeSlowForAsLongAsTheGraceLasts) {

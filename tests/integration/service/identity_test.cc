@@ -36,10 +36,7 @@ TEST_F(TokenTest, OnlyKnownOnesMayCall) {
   EXPECT_TRUE(Call(Authorization("bearer  token a ")).ok());
 }
 
-TEST_F(TokenTest, AClientUsesAndSeesItsOwnModelsOnly) {
-  EXPECT_THAT(Call(Authorization("Bearer token b")),
-              StatusIs(absl::StatusCode::kPermissionDenied,
-                       "client \"team-b\" may not use model \"fake\""));
+TEST_F(TokenTest, AClientSeesItsOwnModelsOnly) {
   const auto list = [&](const char* token) {
     grpc::ClientContext context;
     if (token != nullptr) context.AddMetadata("authorization", token);
@@ -53,10 +50,6 @@ TEST_F(TokenTest, AClientUsesAndSeesItsOwnModelsOnly) {
   v1::GetRequest get;
   get.set_name("fake");
   v1::GetResponse got;
-  grpc::ClientContext with_token;
-  with_token.AddMetadata("authorization", "Bearer token b");
-  EXPECT_THAT(server_->models().Get(&with_token, get, &got),
-              StatusIs(absl::StatusCode::kPermissionDenied, _));
   grpc::ClientContext without;
   EXPECT_THAT(server_->models().Get(&without, get, &got),
               StatusIs(absl::StatusCode::kUnauthenticated, _));
@@ -140,12 +133,6 @@ TEST_F(TokenTest, AReflectionOfAClientThatIsGoneFromTheFileEnds) {
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_THAT(stream->Finish(),
               StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token"));
-}
-
-TEST_F(TokenTest, HealthIsFreeForAll) {
-  grpc::ClientContext context;
-  grpc::health::v1::HealthCheckResponse response;
-  EXPECT_TRUE(server_->health().Check(&context, {}, &response).ok());
 }
 
 TEST_F(TokenTest, MetricsNameTheFirstClientsAndSumUpTheRest) {

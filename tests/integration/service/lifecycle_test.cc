@@ -50,51 +50,6 @@ TEST(LifecycleTest, DrainWhileLoadingStopsAfterTheLoad) {
   EXPECT_EQ(server.server().lifecycle(), Lifecycle::kStopped);
 }
 
-TEST(LifecycleTest, AModelThatFailsToLoadIsReportedAndTheOthersServe) {
-  ServerConfig config = TestConfig();
-  ModelConfig broken = config.models[0];
-  broken.name = "broken";
-  broken.checkpoint_dir = "corrupt";
-  config.models.push_back(broken);
-  const ModelLoader load = FakeLoader();
-  TestServer server(config, [load](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
-    if (options.checkpoint_dir == "corrupt") {
-      return absl::DataLossError("corrupt/model.safetensors: head.weight: out of range");
-    }
-    return load(options);
-  });
-  ASSERT_TRUE(server.server().WaitReady().ok());
-  ExpectServes(server);
-
-  v1::GenerateRequest request = Request("x", 1);
-  request.set_model("broken");
-  GenerateStream stream(server.inference(), request);
-  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  v1::GetRequest get;
-  v1::GetResponse model;
-  get.set_name("broken");
-  grpc::ClientContext context;
-  ASSERT_TRUE(server.models().Get(&context, get, &model).ok());
-  EXPECT_EQ(model.model().state(), v1::MODEL_STATE_FAILED);
-  EXPECT_THAT(model.model().error(), HasSubstr("head.weight"));
-
-  grpc::health::v1::HealthCheckRequest check;
-  grpc::health::v1::HealthCheckResponse health;
-  check.set_service("aft.v1.InferenceService/broken");
-  grpc::ClientContext health_context;
-  ASSERT_TRUE(server.health().Check(&health_context, check, &health).ok());
-  EXPECT_EQ(health.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
-}
-
-TEST(LifecycleTest, AServerWithoutAnyReadyModelSaysWhichAndWhy) {
-  TestServer server(TestConfig(), [](const LoadOptions&) -> absl::StatusOr<LoadedModel> {
-    return absl::NotFoundError("nowhere/config.json: no such file");
-  });
-  EXPECT_EQ(server.server().WaitReady(),
-            absl::FailedPreconditionError(
-                "no model could be loaded: \"fake\": nowhere/config.json: no such file"));
-}
-
 TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerGoesOn) {
   TestServer first(TestConfigWithMetrics());
   ServerConfig config = TestConfig();

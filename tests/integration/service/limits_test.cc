@@ -23,32 +23,6 @@ constexpr int kCall = 16 << 10;  // what a call is charged beside its tokens
 constexpr uint32_t kEndless = 1'000'000;
 constexpr char kMemoryUsed[] = "aft_memory_used_bytes";
 
-TEST(MemoryTest, AFullBudgetRefusesBeforeAnyWorkAndIsGivenBack) {
-  ServerConfig config = TestConfigWithMetrics();
-  config.limits.max_memory_bytes = 3 * kCall;
-  config.limits.max_client_memory_bytes = 3 * kCall;
-  TestServer server(config);
-  EXPECT_EQ(server.Metric("aft_memory_limit_bytes"), 3 * kCall);
-  server.control().Hold();
-  std::deque<GenerateStream> streams;
-  for (int i = 1; i <= 2; ++i) {
-    streams.emplace_back(server.inference(), Request("held", 5));
-    server.WaitForMetric(kMemoryUsed, i * (kCall + 4 * 4));
-  }
-  // While it is not parsed, a message counts ninefold.
-  GenerateStream refused(server.inference(), Request(std::string(kCall / 9, 'x'), 5));
-  EXPECT_THAT(refused.Finish(),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
-  EXPECT_NE(refused.TrailingMetadata("grpc-retry-pushback-ms"), "");
-  EXPECT_NE(refused.TrailingMetadata("x-request-id"), "");
-  EXPECT_EQ(server.Metric("aft_memory_refused_total"), 1);
-  EXPECT_EQ(server.Metric(kMemoryUsed), 2 * (kCall + 4 * 4));
-  server.control().Resume();
-  for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
-  server.WaitForMetric(kMemoryUsed, 0);
-  ExpectServes(server);
-}
-
 TEST(MemoryTest, TheBudgetMayBeFilledToItsLastByte) {
   const v1::GenerateRequest request = Request(std::string(1000, 'x'), 5);
   const auto needed = kCall + 9 * static_cast<int64_t>(request.ByteSizeLong());
@@ -64,32 +38,6 @@ TEST(MemoryTest, WithoutASettingTheBudgetIsAQuarterOfWhatThereIs) {
   TestServer server(TestConfigWithMetrics());
   const auto quarter = static_cast<double>(aft::MemoryLimit() / 4);
   EXPECT_NEAR(server.Metric("aft_memory_limit_bytes") / quarter, 1, 1e-5);
-}
-
-TEST(MemoryTest, AClientHasHalfAndTheOthersTheRest) {
-  ServerConfig config = TestConfigWithMetrics();
-  config.limits.max_memory_bytes = 6 * kCall;
-  config.security.trusted_proxies = {"127.0.0.0/8"};
-  TestServer server(config);
-  server.control().Hold();
-  const auto from = [](const char* address) {
-    return [address](grpc::ClientContext& context) {
-      context.AddMetadata("x-forwarded-for", address);
-    };
-  };
-  std::deque<GenerateStream> streams;
-  for (int i = 1; i <= 2; ++i) {
-    streams.emplace_back(server.inference(), Request("held", 5), from("203.0.113.1"));
-    server.WaitForMetric(kMemoryUsed, i * (kCall + 4 * 4));
-  }
-  GenerateStream third(server.inference(), Request(std::string(kCall / 9, 'x'), 5),
-                       from("203.0.113.1"));
-  EXPECT_THAT(third.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
-  GenerateStream neighbour(server.inference(), Request(std::string(kCall / 9, 'x'), 5),
-                           from("203.0.113.2"));
-  server.control().Resume();
-  EXPECT_TRUE(neighbour.Finish().ok());
-  for (GenerateStream& stream : streams) EXPECT_TRUE(stream.Finish().ok());
 }
 
 // Beyond its own quota gRPC cancels calls of any client. The budget of the client that sends must

@@ -1,6 +1,5 @@
 // The metrics page after real traffic, with fake models: what is counted where, that labels are
 // bounded, and that the page, its documentation and Prometheus' conventions agree.
-#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <future>
@@ -9,7 +8,6 @@
 #include <set>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -20,7 +18,6 @@
 #include "gtest/gtest.h"
 #include "re2/re2.h"
 #include "tests/integration/oip/fixture.h"
-#include "tests/support/status_matchers.h"
 #include "tests/unit/client/process.h"
 
 namespace aft::server {
@@ -212,46 +209,6 @@ TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {
     EXPECT_EQ(Of("aft_e2e_seconds_count", method, ""), 1) << method;
   }
   EXPECT_EQ(Metric(R"(aft_requests_total{model=""})"), 6);
-}
-
-TEST_F(MetricsTest, RefusalsAreCountedByReasonAndNotTimed) {
-  ServerConfig config = Config();
-  config.models[0].slots = 1;
-  config.limits.max_queued_requests = 1;
-  Start(config);
-  EXPECT_EQ(Generate(0x7fff'ffff).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(Infer(InferBuilder("encoder").Tokens(1)).error_code(),
-            grpc::StatusCode::INVALID_ARGUMENT);
-  server_->control().Hold();
-  GenerateStream running(server_->inference(), Request("abc", 10'000));
-  server_->control().WaitUntilBlocked();
-  GenerateStream waiting(server_->inference(), Request("abc", 2));
-  server_->WaitForMetric(R"(aft_requests_waiting{model="fake"})", 1);
-  EXPECT_EQ(Generate(1).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(Score("text").error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  waiting.context().TryCancel();
-  EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::CANCELLED);
-  // The engine hears of it between two steps.
-  while (Metric(R"(aft_requests_waiting{model="fake"})") > 0) server_->control().RunSteps(1);
-  server_->control().Resume();
-  EXPECT_TRUE(running.Finish().ok());
-  server_->WaitForMetric(RequestsTotal("CANCELLED", "Generate"), 1);
-
-  const auto rejected = [&](const std::string& model, const std::string& reason) {
-    return Metric(
-        absl::StrCat("aft_rejected_total{model=\"", model, "\",reason=\"", reason, "\"}"));
-  };
-  EXPECT_EQ(rejected("fake", "invalid"), 1);
-  EXPECT_EQ(rejected("encoder", "invalid"), 1);
-  EXPECT_EQ(rejected("fake", "queued_requests"), 2);
-  EXPECT_EQ(Metric("aft_rejected_total"), 4);
-  EXPECT_EQ(Of("aft_requests_total", "Generate"), 4);
-  EXPECT_EQ(Of("aft_e2e_seconds_count", "Generate"), 2);  // one ran, and one was cancelled
-  EXPECT_EQ(Of("aft_e2e_seconds_count", "Score"), 0);
-  EXPECT_EQ(Of("aft_e2e_seconds_count", "ModelInfer", "encoder"), 0);
-  EXPECT_EQ(Of("aft_queue_seconds_count", "Generate"), 2);
-  EXPECT_EQ(Of("aft_ttft_seconds_count", "Generate"), 1);
-  EXPECT_EQ(Of("aft_ttft_missed_seconds_count", "Generate"), 1);
 }
 
 TEST_F(MetricsTest, WhatRunsAndWaitsIsToldByPriority) {

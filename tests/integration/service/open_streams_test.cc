@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "gtest/gtest.h"
@@ -125,14 +124,6 @@ TEST(OpenStreamsTest, OneAddressHasAPartOfTheWatchesAndItsOldestGivesWay) {
   }
 }
 
-TEST(OpenStreamsTest, AnAddressOfIPv6IsANetworkOf64Bits) {
-  TestServer server(Bounded(/*watches=*/4, /*infer_streams=*/4));
-  std::deque<Watch> many;
-  for (int i = 0; i < 6; ++i) many.emplace_back(server, absl::StrCat("2001:db8::", i));
-  EXPECT_EQ(server.Metric(kWatches), 2);
-  EXPECT_EQ(server.Metric(kWatchesGaveWay), 4);
-}
-
 TEST(OpenStreamsTest, AmongManyAddressesTheOneWithMostGivesWay) {
   ServerConfig config = Bounded(/*watches=*/4, /*infer_streams=*/4);
   config.limits.max_client_watches = 3;
@@ -162,28 +153,6 @@ TEST(OpenStreamsTest, ReflectionIsBoundedWithTheWatches) {
   EXPECT_EQ(server.Metric(kWatches), 2);
 }
 
-TEST(OpenStreamsTest, AClientKeepsItsInferStreamBesideOneThatOpensMany) {
-  KserveServer server(Bounded(/*watches=*/8, /*infer_streams=*/8));
-  Stream user(server, "10.0.0.2");
-  ASSERT_TRUE(user.Ask());
-  std::deque<Stream> idle;
-  for (int i = 0; i < 20; ++i) idle.emplace_back(server, "10.0.0.1");
-  server.WaitForMetric(kInferStreamsGaveWay, 16);
-  EXPECT_EQ(server.Metric(kInferStreams), 4 + 1);
-  EXPECT_TRUE(user.Ask());
-  Stream late(server, "10.0.0.3");
-  EXPECT_TRUE(late.Ask());
-  int ended = 0;
-  for (Stream& stream : idle) {
-    if (stream.Ask()) continue;
-    ++ended;
-    EXPECT_THAT(stream.Finish(),
-                StatusIs(absl::StatusCode::kResourceExhausted,
-                         HasSubstr("limits.max_infer_streams: this stream was idle and gave way")));
-  }
-  EXPECT_EQ(ended, 16);
-}
-
 TEST(OpenStreamsTest, AnInferStreamWithARequestIsNeverEndedForAnother) {
   KserveServer server(Bounded(/*watches=*/4, /*infer_streams=*/4));
   server.control().Hold();
@@ -195,7 +164,10 @@ TEST(OpenStreamsTest, AnInferStreamWithARequestIsNeverEndedForAnother) {
   Stream second(server, "10.0.0.1");
   Response response;
   EXPECT_FALSE(idle.Next(response));
-  EXPECT_THAT(idle.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("idle")));
+  EXPECT_THAT(idle.Finish(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("limits.max_infer_streams: this stream was idle and gave way")));
+  EXPECT_EQ(server.Metric(kInferStreamsGaveWay), 1);
   ASSERT_TRUE(second.Send(Prompt(10).request()));
   server.WaitForMetric("aft_memory_used_bytes", 4 * (16 << 10) + 2 * (3 * 4 + 1024));
   Stream refused(server, "10.0.0.1");

@@ -1,8 +1,5 @@
 // Things that go wrong while streams run. Each test ends with "and then it serves again".
-#include <random>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "gtest/gtest.h"
@@ -50,38 +47,6 @@ TEST(TroubleTest, AClientThatKeepsUpMayReadMoreThanItsBufferHolds) {
   }
   EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(stream.tokens, Expected(request));
-}
-
-TEST(TroubleTest, ManyClientsThatComeAndGoLeaveNothingBehind) {
-  ServerConfig config = TestConfigWithMetrics();
-  config.limits.max_queued_requests = 1000;
-  TestServer server(config);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 8; ++t) {
-    threads.emplace_back([&server, t] {
-      std::mt19937 engine(static_cast<unsigned>(t + 1));
-      const auto random = [&engine] { return static_cast<uint32_t>(engine()); };
-      for (int i = 0; i < 20; ++i) {
-        const v1::GenerateRequest request =
-            Request(std::string(1 + random() % 100, 'p'), 1 + random() % 60, random());
-        GenerateStream stream(server.inference(), request);
-        const bool leave = random() % 2 == 0;
-        for (unsigned reads = random() % 8; leave && reads > 0 && stream.Next(); --reads) {
-        }
-        if (leave) stream.context().TryCancel();
-        const grpc::Status status = stream.Finish();
-        if (!leave) {
-          EXPECT_TRUE(status.ok()) << status.error_message();
-          EXPECT_EQ(stream.tokens, Expected(request));
-        }
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
-  server.WaitForMetric("aft_requests_running{model=\"fake\"}", 0);
-  EXPECT_EQ(server.Metric("aft_requests_waiting{model=\"fake\"}"), 0);
-  ExpectServes(server);
 }
 
 }  // namespace
