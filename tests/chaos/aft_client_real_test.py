@@ -16,7 +16,7 @@ except ModuleNotFoundError as missing:
   print(f"no Python with gRPC: {missing}")
   sys.exit(77)
 
-import edge
+import aft_server
 
 PROGRAM = MODEL = ""
 TOKENS = 8_000
@@ -29,8 +29,8 @@ class RealServersTest(unittest.TestCase):
       pass
 
   def start(self):
-    folder = edge.new_folder(self)
-    servers = [edge.Server(folder, PROGRAM, MODEL, name) for name in ("a", "b")]
+    folder = aft_server.new_folder(self)
+    servers = [aft_server.Server(folder, PROGRAM, MODEL, name) for name in ("a", "b")]
     for server in servers:
       self.addCleanup(server.stop, hard=True)
     client = Client([server.address for server in servers])

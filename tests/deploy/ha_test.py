@@ -5,36 +5,24 @@ own unit tests. ha_test.py AFT_SERVER"""
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
-import urllib.request
 from pathlib import Path
 
 from rendered import DEPLOY, ROOT, kustomize, yaml
 
+sys.path.insert(0, str(ROOT / "tests/support"))
+from aft_server import PATIENCE, Process, ServerProcess, new_folder, wait_until  # noqa: E402
+
 SERVER = ""
-PATIENCE = 60  # Seconds for what takes a moment.
-
-
-def wait_until(true, process):
-  """Asks until it is so, or the process is gone."""
-  end = time.monotonic() + PATIENCE
-  while not true():
-    if process.poll() is not None or time.monotonic() > end:
-      raise AssertionError(f"{process.args[0]} did not start")
-    time.sleep(0.01)
 
 
 class StatesTest(unittest.TestCase):
 
   def setUp(self):
-    folder = tempfile.TemporaryDirectory()
-    self.addCleanup(folder.cleanup)
-    self.folder = Path(folder.name)
+    self.folder = new_folder(self)
     self.documents = kustomize(DEPLOY / "k8s/ha")
     self.socket = str(self.folder / "redis.socket")
     (self.folder / "state.key").write_bytes(bytes(range(32)))
@@ -44,12 +32,6 @@ class StatesTest(unittest.TestCase):
     """A file of any ConfigMap."""
     return next(document["data"][name] for document in self.documents
                 if document["kind"] == "ConfigMap" and name in document["data"])
-
-  def start(self, command, **options):
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
-    self.addCleanup(process.wait, PATIENCE)
-    self.addCleanup(process.send_signal, signal.SIGINT)  # SIGTERM would be announced for lame_duck_ms first.
-    return process
 
   def start_redis(self):
     """With the arguments that the container has."""
@@ -61,24 +43,23 @@ class StatesTest(unittest.TestCase):
     arguments = [argument.replace("/etc/redis/", f"{self.folder}/").replace("$(REDISCLI_AUTH)", "of-this-test")
                  for argument in container["args"]]
     # As Debian's redis-tools has it: the package redis-server would start a service.
-    redis = self.start([*arguments, "--port", "0", "--unixsocket", self.socket],
-                       executable=shutil.which("redis-check-rdb"))
+    redis = Process(self.folder, "redis", [*arguments, "--port", "0", "--unixsocket", self.socket],
+                    executable=shutil.which("redis-check-rdb"))
+    self.addCleanup(redis.stop, hard=True)
     probe = container["readinessProbe"]["exec"]["command"][-1].replace("redis-cli", f"redis-cli -s {self.socket}")
     wait_until(lambda: subprocess.run(probe, shell=True, capture_output=True, check=False, env={
-        **os.environ, "REDISCLI_AUTH": "of-this-test"}).returncode == 0, redis)
+        **os.environ, "REDISCLI_AUTH": "of-this-test"}).returncode == 0, "Redis is ready")
 
   def redis(self, *command, password="of-this-test"):
     return subprocess.run(["redis-cli", "-s", self.socket, *command], capture_output=True, text=True, check=False,
                           env={**os.environ, "REDISCLI_AUTH": password}, timeout=PATIENCE).stdout.split("\n")
 
   def start_server(self, name, config):
-    """The server and its two addresses, once it is ready."""
-    (self.folder / f"{name}.textproto").write_text(config)
-    ready = self.folder / f"{name}.ready"
-    server = self.start([SERVER, f"--config={self.folder}/{name}.textproto", "--listen_address=127.0.0.1:0",
-                         "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
-    wait_until(ready.exists, server)
-    return server, ready.read_text().split()
+    path = self.folder / f"{name}.textproto"
+    path.write_text(config)
+    server = ServerProcess(self.folder, name, SERVER, path)
+    self.addCleanup(server.stop, hard=True)
+    return server
 
   def aftctl(self, address, *arguments):
     return subprocess.run([Path(SERVER).with_name("aftctl"), "--address", address, *arguments], capture_output=True,
@@ -98,13 +79,8 @@ class StatesTest(unittest.TestCase):
                      ("/models/", f"{ROOT}/model/zoo/")]:
       self.assertIn(old, config)
       config = config.replace(old, new)
-    server, (_, metrics) = self.start_server("server", config)
-
-    def connected():
-      with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=PATIENCE) as page:
-        return re.search(r"^aft_states_redis_up 1$", page.read().decode(), re.MULTILINE)
-    wait_until(connected, server)
-
+    server = self.start_server("server", config)
+    wait_until(lambda: server.metric("aft_states_redis_up") == 1, "the server has found Redis")
 
   def test_a_key_is_replaced_while_servers_take_each_others_states(self):
     """By the steps of docs/upgrading.md: those before and behind a rollout serve side by side."""
@@ -115,7 +91,7 @@ class StatesTest(unittest.TestCase):
     for step, keys in enumerate(steps):
       files = "".join(f'key_files: "{self.folder}/{key}" ' for key in keys)
       address = self.start_server(str(step), f'models {{ path: "{ROOT}/model/zoo/austen-aft-local" intra_op_threads: 1 }}'
-                                             f"states {{ {files}}}")[1][0]
+                                             f"states {{ {files}}}").address
       stored = self.aftctl(address, "generate", "--store", "--max-tokens=1", "--prompt=It is").stderr.decode()
       exported = self.aftctl(address, "state", "export", re.search(r"[0-9a-f]{32}", stored).group())
       (self.folder / f"{step}.state").write_bytes(exported.stdout)

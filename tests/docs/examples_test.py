@@ -29,10 +29,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/edge"))
-import edge  # noqa: E402
+sys.path.insert(0, str(ROOT / "tests/support"))
+import aft_server  # noqa: E402
 
-PATIENCE = edge.PATIENCE = 600  # Seconds until a block counts as one that does not end.
+PATIENCE = aft_server.PATIENCE = 600  # Seconds until a block counts as one that does not end.
 TOOLS = Path(sys.executable).parent  # ./dev's environment, with buf
 SHELL_MARK = "== the next command =="
 NUMBER = re.compile(r"\d+\.\d+")
@@ -89,7 +89,7 @@ def write_encoder(folder):
   folder.joinpath("model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-class Server(edge.ServerProcess):
+class Server(aft_server.ServerProcess):
 
   def terminate(self):
     self._process.send_signal(signal.SIGINT)  # no lame duck: nobody balances over it

@@ -47,6 +47,40 @@ def field(number, value):
   return varint(number << 3 | 2) + varint(len(value)) + value
 
 
+def fields(data):
+  """(number, value) of each field of a protobuf message; values are bytes, or numbers."""
+  at = 0
+
+  def varint():
+    nonlocal at
+    value = shift = 0
+    while True:
+      byte = data[at]
+      at += 1
+      value |= (byte & 127) << shift
+      shift += 7
+      if byte < 128:
+        return value
+
+  while at < len(data):
+    key = varint()
+    size = {1: 8, 5: 4}.get(key & 7)
+    if key & 7 == 0:
+      yield key >> 3, varint()
+      continue
+    if size is None:
+      size = varint()
+    yield key >> 3, data[at:at + size]
+    at += size
+
+
+def inside(data, *path):
+  """The messages at this path of field numbers."""
+  for number, value in fields(data):
+    if number == path[0]:
+      yield from [value] if len(path) == 1 else inside(value, *path[1:])
+
+
 def generate(tokens, prompt=b"It is a truth universally acknowledged"):
   return message(field(2, prompt) + field(6, field(1, tokens) + field(5, 1)))  # ignore_eos
 

@@ -21,7 +21,6 @@ import http2
 from edge import Edge, PATIENCE, Server
 from http2 import Connection
 
-PROGRAM = DESCRIPTORS = MODEL = ""
 TOKENS = 200  # Of each call of the well-behaved client.
 CALLS = 10  # Of its calls at least this many beside each attack.
 LIST_SERVICES = http2.message(attacker.field(7, b""))
@@ -94,33 +93,13 @@ class Neighbour:
     self._connection.close()
 
 
-def varint(data, at):
-  value = shift = 0
-  while True:
-    value |= (data[at] & 127) << shift
-    shift, at = shift + 7, at + 1
-    if data[at - 1] < 128:
-      return value, at
-
-
-def fields(data):
-  """(number, value) of a serialised message: ints and bytes."""
-  at = 0
-  while at < len(data):
-    key, at = varint(data, at)
-    value, at = varint(data, at)
-    if key & 7 == 2:
-      value, at = data[at:at + value], at + value
-    yield key >> 3, value
-
-
 def tokens_of(data):
   """The token ids of a Generate stream."""
   tokens, at = b"", 0
   while at < len(data):
     size = int.from_bytes(data[at + 1:at + 5], "big")
-    for number, event in fields(data[at + 5:at + 5 + size]):
-      tokens += b"".join(ids for part, ids in fields(event) if part == 2) if number == 3 else b""
+    for number, event in attacker.fields(data[at + 5:at + 5 + size]):
+      tokens += b"".join(ids for part, ids in attacker.fields(event) if part == 2) if number == 3 else b""
     at += 5 + size
   return tokens
 
@@ -130,7 +109,7 @@ def start_server(folder):
   (folder / "clients.textproto").write_text("".join(
       f'clients {{ name: "{name}" token_sha256: "{hashlib.sha256(name.encode()).hexdigest()}" }}\n'
       for name in ("attacker", "neighbour")))
-  return Server(folder, PROGRAM, MODEL, config="""
+  return Server(folder, edge.PROGRAM, edge.MODEL, config="""
       security { clients_file: "clients.textproto" trusted_proxies: "127.0.0.1" } drain { lame_duck_ms: 0 }""")
 
 
@@ -181,7 +160,7 @@ class AttackTest(unittest.TestCase):
         folder = edge.new_folder(self)
         server = start_server(folder)
         self.addCleanup(server.stop, hard=True)
-        front = Edge(folder, [server.address], DESCRIPTORS)
+        front = Edge(folder, [server.address], edge.DESCRIPTORS)
         self.addCleanup(front.stop, hard=True)
         first, last, neighbour, before, peaks = attack_beside(
             name, numbers, front.address, front.client_tls(), [server, front])
@@ -205,7 +184,7 @@ class IdleStreamsTest(unittest.TestCase):
     folder = edge.new_folder(self)
     server = start_server(folder)
     self.addCleanup(server.stop, hard=True)
-    front = Edge(folder, [server.address], DESCRIPTORS)
+    front = Edge(folder, [server.address], edge.DESCRIPTORS)
     self.addCleanup(front.stop, hard=True)
     before = self.connect(front)
     watch = self.answered(before, before.request(attacker.WATCH), http2.message(b""))
@@ -273,7 +252,7 @@ def table(chosen):
         server = start_server(folder)
         watched, address, tls = [server], server.address, None
         if where == "edge":
-          front = Edge(folder, [server.address], DESCRIPTORS)
+          front = Edge(folder, [server.address], edge.DESCRIPTORS)
           watched, address, tls = [server, front], front.address, front.client_tls()
         try:
           _, last, neighbour, before, peaks = attack_beside(name or "pings", numbers or {"count": 1}, address, tls, watched)
@@ -293,10 +272,7 @@ def table(chosen):
 
 
 if __name__ == "__main__":
-  if not edge.ENVOY:
-    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
-    sys.exit(77)
-  MODEL, DESCRIPTORS, PROGRAM = (str(Path(sys.argv.pop(i)).resolve()) for i in (3, 2, 1))
+  edge.take_arguments()
   if sys.argv[1:2] == ["--table"]:
     table(sys.argv[2:])
   else:

@@ -1,4 +1,4 @@
-"""Starts aft-server and the shipped edge, deploy/envoy, on ports that the kernel chooses."""
+"""Starts the shipped edge, deploy/envoy, before aft-servers, on ports that the kernel chooses."""
 
 import http.client
 import json
@@ -6,86 +6,19 @@ import os
 import re
 import socket
 import subprocess
-import tempfile
-import time
+import sys
+import unittest
 from pathlib import Path
 
 import attacker
+from http2 import Connection
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from aft_server import PATIENCE, Process, Server, new_folder, wait_until  # noqa: E402
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy/envoy"
 ENVOY = os.environ.get("AFT_ENVOY", "")
-PATIENCE = 60  # Seconds until something that must happen counts as failed.
-
-
-def wait_until(true, what):
-  """Asks until it is so: for what another process will do by itself."""
-  end = time.monotonic() + PATIENCE
-  while not true():
-    if time.monotonic() > end:
-      raise AssertionError(f"never happened: {what}")
-    time.sleep(0.01)
-
-
-class Process:
-  """A program that runs until stop(), with its output in a file."""
-
-  def __init__(self, folder, name, command):
-    self.log = folder / f"{name}.log"
-    with open(self.log, "wb") as log:
-      self._process = subprocess.Popen(command, stdout=log, stderr=log)
-    self.pid = self._process.pid
-
-  def alive(self):
-    return self._process.poll() is None
-
-  def terminate(self):
-    """Asks it to end."""
-    self._process.terminate()
-
-  def stop(self, hard=False):
-    """Ends it, if it still runs, and returns its exit code."""
-    if self.alive():
-      if hard:
-        self._process.kill()
-      else:
-        self.terminate()
-    return self._process.wait(PATIENCE)
-
-  def reset_peak(self):
-    Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-
-  def megabytes(self, field="VmRSS"):
-    """Resident memory; field VmHWM: its peak since reset_peak()."""
-    status = Path(f"/proc/{self.pid}/status").read_text()
-    return int(re.search(rf"{field}:\s+(\d+) kB", status).group(1)) / 1024
-
-
-class ServerProcess(Process):
-  """aft-server by that config file, once it is ready, on ports that the kernel chooses."""
-
-  def __init__(self, folder, name, program, config):
-    ready = folder / f"{name}.ready"
-    super().__init__(folder, name, [program, f"--config={config}", "--listen_address=127.0.0.1:0",
-                                    "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
-    wait_until(lambda: ready.exists() or not self.alive(), "the server is ready")
-    assert ready.exists(), self.log.read_text()[-2000:]
-    self.address, self.metrics_address = ready.read_text().split()
-
-
-class Server(ServerProcess):
-
-  def __init__(self, folder, program, model, name="server", config=""):
-    path = folder / f"{name}.textproto"
-    path.write_text(f'models {{ name: "m" path: "{model}" intra_op_threads: 1 }}\n{config}\n')
-    super().__init__(folder, name, program, path)
-
-  def metric(self, pattern):
-    """The sum of the samples of that name, with these labels where it has some."""
-    connection = http.client.HTTPConnection(self.metrics_address, timeout=PATIENCE)
-    connection.request("GET", "/metrics")
-    page = connection.getresponse().read().decode()
-    connection.close()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if re.match(rf"{pattern}[{{ ]", line))
+PROGRAM = DESCRIPTORS = MODEL = ""  # Of main().
 
 
 class Certificates:
@@ -217,8 +150,53 @@ class Edge(Process):
       return False
 
 
-def new_folder(test):
-  """A folder for one unittest.TestCase."""
-  folder = tempfile.TemporaryDirectory()
-  test.addCleanup(folder.cleanup)
-  return Path(folder.name)
+class EdgeTest(unittest.TestCase):
+  """Servers and edges that end with the test."""
+
+  def setUp(self):
+    self.folder = new_folder(self)
+
+  def start_server(self, name="server", config=""):
+    server = Server(self.folder, PROGRAM, MODEL, name, config)
+    self.addCleanup(server.stop, hard=True)
+    return server
+
+  def start_edge(self, *replicas, **options):
+    front = Edge(self.folder, [replica.address for replica in replicas], DESCRIPTORS, **options)
+    self.addCleanup(front.stop, hard=True)
+    return front
+
+  def connect_to(self, address, tls, **how):
+    connection = Connection(address, tls, **how)
+    self.addCleanup(connection.close)
+    return connection
+
+  def connect(self, front, **how):
+    return self.connect_to(front.address, front.client_tls(), **how)
+
+  def until(self, connection, true, what):
+    """Lets the connection read and write until it is so."""
+    wait_until(lambda: (connection.turn(0), true())[1], what)
+
+  def call(self, front, path, body, headers=(), connection=None):
+    """One call to its end."""
+    connection = connection or self.connect(front)
+    number = connection.request(path, headers)
+    connection.data(number, body)
+    connection.settle(PATIENCE)
+    return connection.streams[number]
+
+
+def take_arguments():
+  """PROGRAM, DESCRIPTORS and MODEL from the command line. Without Envoy a test is skipped."""
+  global PROGRAM, DESCRIPTORS, MODEL
+  if not ENVOY:
+    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
+    sys.exit(77)
+  PROGRAM, DESCRIPTORS, MODEL = (str(Path(sys.argv.pop(1)).resolve()) for _ in range(3))
+
+
+def main():
+  """Runs the tests of the program."""
+  take_arguments()
+  unittest.main()

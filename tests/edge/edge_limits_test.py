@@ -7,9 +7,7 @@ AFT_ENVOY names the program; without it the tests are skipped.
 import os
 import re
 import subprocess
-import sys
 import unittest
-from pathlib import Path
 
 os.environ["no_grpc_proxy"] = "127.0.0.1"
 
@@ -17,7 +15,6 @@ import yaml
 
 import attacker
 import edge
-import edge_test
 import http2
 from aft_client import Tls
 from aft_client._channel import open_channel
@@ -43,7 +40,7 @@ class ConfigTest(unittest.TestCase):
                    for route in host["routes"]}
     self.limits = {cluster["name"]: cluster["circuit_breakers"]["thresholds"]
                    for cluster in self.config["static_resources"]["clusters"] if "circuit_breakers" in cluster}
-    self.server = subprocess.run([edge_test.PROGRAM, f"--model={edge_test.MODEL}", "--print_config"], check=True,
+    self.server = subprocess.run([edge.PROGRAM, f"--model={edge.MODEL}", "--print_config"], check=True,
                                  capture_output=True, text=True, timeout=60).stdout
 
   def default(self, field):
@@ -68,7 +65,7 @@ class ConfigTest(unittest.TestCase):
                      self.default("max_concurrent_streams"))
 
 
-class IdleTest(edge_test.EdgeTest):
+class IdleTest(edge.EdgeTest):
 
   def test_a_client_that_idles_on_every_replica_keeps_nobody_out(self):
     servers = [self.start_server(f"server{i}", 'security { trusted_proxies: "127.0.0.1" }') for i in range(3)]
@@ -117,7 +114,7 @@ class IdleTest(edge_test.EdgeTest):
     front = self.start_edge(self.start_server(), reflection=("10s", "600s"))
     connection = self.connect(front)
     for size in [1_000] * 40 + [3 * MIB] * 40:
-      connection.data(connection.request(edge_test.REFLECTION), message(bytes(size))[:-1], end=False)
+      connection.data(connection.request(attacker.REFLECTION), message(bytes(size))[:-1], end=False)
     connection.flush()
     self.until(connection, lambda: http2.outcomes([connection]).get("INVALID_ARGUMENT") == 40, "large ones are refused")
     self.assertEqual(http2.outcomes([connection])["open"], 40)
@@ -137,7 +134,7 @@ class IdleTest(edge_test.EdgeTest):
     self.assertEqual([front.stat(f"http.edge.downstream_rq_{why}") for why in ("timeout", "idle_timeout")], [1, 1])
 
 
-class ImportTest(edge_test.EdgeTest):
+class ImportTest(edge.EdgeTest):
 
   def start(self, front, total, chunk):
     """The Import of a state of so many MiB."""
@@ -176,8 +173,4 @@ class ImportTest(edge_test.EdgeTest):
 
 
 if __name__ == "__main__":
-  if not edge.ENVOY:
-    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
-    sys.exit(77)
-  edge_test.MODEL, edge_test.DESCRIPTORS, edge_test.PROGRAM = (str(Path(sys.argv.pop(i)).resolve()) for i in (3, 2, 1))
-  unittest.main()
+  edge.main()

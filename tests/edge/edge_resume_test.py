@@ -5,9 +5,6 @@ AFT_ENVOY names the program; without it the tests are skipped.
 """
 
 import os
-import sys
-import unittest
-from pathlib import Path
 
 os.environ["no_grpc_proxy"] = "127.0.0.1"
 
@@ -15,23 +12,17 @@ import edge
 from aft_client import Client, Delta, Sampling, Tls
 
 TOKENS = 8_000
-PROGRAM = DESCRIPTORS = MODEL = ""
 
 
-class EdgeResumeTest(unittest.TestCase):
+class EdgeResumeTest(edge.EdgeTest):
 
   def start(self, draining="lame_duck_ms: 0 grace_ms: 20", **sites):
     """Two servers, the edge before them, and a client."""
-    folder = edge.new_folder(self)
-    servers = [edge.Server(folder, PROGRAM, MODEL, name, f"drain {{ {draining} }}")
-               for name in ("a", "b")]
-    for server in servers:
-      self.addCleanup(server.stop, hard=True)
-    front = edge.Edge(folder, [server.address for server in servers], DESCRIPTORS, **sites)
-    self.addCleanup(front.stop, hard=True)
-    return servers, front, self.connect(front)
+    servers = [self.start_server(name, f"drain {{ {draining} }}") for name in ("a", "b")]
+    front = self.start_edge(*servers, **sites)
+    return servers, front, self.client_of(front)
 
-  def connect(self, front, **options):
+  def client_of(self, front, **options):
     client = Client(front.address, tls=Tls(front.certificates.authority.read_bytes()), **options)
     self.addCleanup(client.close)
     return client
@@ -81,7 +72,7 @@ class EdgeResumeTest(unittest.TestCase):
   def test_a_replica_that_drains_takes_no_client_with_it(self):
     servers, front, _ = self.start(draining="lame_duck_ms: 600000")
     # With a connection each: the Watch of some would come to that replica.
-    clients = [self.connect(front, max_attempts=1, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)]
+    clients = [self.client_of(front, max_attempts=1, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)]
     for client in clients:
       client.tokenize("It is")
     servers[0].terminate()
@@ -91,8 +82,4 @@ class EdgeResumeTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-  if not edge.ENVOY:
-    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
-    sys.exit(77)
-  MODEL, DESCRIPTORS, PROGRAM = (str(Path(sys.argv.pop(i)).resolve()) for i in (3, 2, 1))
-  unittest.main()
+  edge.main()

@@ -11,22 +11,18 @@ import socket
 import ssl
 import struct
 import subprocess
-import sys
 import threading
-import unittest
-from pathlib import Path
 
 import attacker
 import edge
 import http2
-from edge import Edge, PATIENCE, Server, wait_until
+from edge import PATIENCE, wait_until
 from http2 import Connection, message
 
 GENERATE, SCORE = attacker.GENERATE, attacker.SCORE
 OPEN_INFERENCE = "/inference.GRPCInferenceService/"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 ORIGIN = "https://app.example.com"
-PROGRAM = DESCRIPTORS = MODEL = ""
 
 
 class Capture:
@@ -80,37 +76,7 @@ class Capture:
       pass
 
 
-class EdgeTest(unittest.TestCase):
-
-  def setUp(self):
-    self.folder = edge.new_folder(self)
-
-  def start_server(self, name="server", config=""):
-    server = Server(self.folder, PROGRAM, MODEL, name, config)
-    self.addCleanup(server.stop, hard=True)
-    return server
-
-  def start_edge(self, *replicas, **options):
-    front = Edge(self.folder, [replica.address for replica in replicas], DESCRIPTORS, **options)
-    self.addCleanup(front.stop, hard=True)
-    return front
-
-  def connect(self, front, **how):
-    connection = Connection(front.address, front.client_tls(), **how)
-    self.addCleanup(connection.close)
-    return connection
-
-  def until(self, connection, true, what):
-    """Lets the connection read and write until it is so."""
-    wait_until(lambda: (connection.turn(0), true())[1], what)
-
-  def call(self, front, path, body, headers=(), connection=None):
-    """One call to its end."""
-    connection = connection or self.connect(front)
-    number = connection.request(path, headers)
-    connection.data(number, body)
-    connection.settle(PATIENCE)
-    return connection.streams[number]
+class EdgeTest(edge.EdgeTest):
 
   def curl(self, front, path, *arguments, body="{}", headers=()):
     """(status, headers, body)."""
@@ -489,8 +455,4 @@ class BalancerTest(EdgeTest):
 
 
 if __name__ == "__main__":
-  if not edge.ENVOY:
-    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
-    sys.exit(77)
-  MODEL, DESCRIPTORS, PROGRAM = (str(Path(sys.argv.pop(i)).resolve()) for i in (3, 2, 1))
-  unittest.main()
+  edge.main()

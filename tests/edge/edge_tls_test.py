@@ -6,48 +6,35 @@ AFT_ENVOY names the program; without it the tests are skipped.
 
 import hashlib
 import re
-import sys
-import unittest
-from pathlib import Path
 
 import attacker
 import edge
-from edge import Certificates, Edge, PATIENCE, Server, wait_until
-from http2 import Connection, message
+from edge import Certificates, PATIENCE, wait_until
+from http2 import message
 
-PROGRAM = DESCRIPTORS = MODEL = ""
 # Of clients. Of a client at 127.0.0.1 Envoy would tell the address that this machine has in its network.
 HERE, THERE = "127.0.0.2", "127.0.0.3"
 FORGED = [("x-forwarded-for", THERE)]
 
 
-class ReplicaTlsTest(unittest.TestCase):
+class ReplicaTlsTest(edge.EdgeTest):
 
   def setUp(self):
-    self.folder = edge.new_folder(self)
+    super().setUp()
     self.inner = Certificates(self.folder / "inner")
 
   def start_server(self, more="", config="", certificate=None, name="server"):
     """A replica as docs/security.md has it. `more`: of its security."""
     certificate, key = certificate or self.inner.make("replica", "aft-serve")
-    server = Server(self.folder, PROGRAM, MODEL, name, config=f"""
+    return super().start_server(name, f"""
         security {{
           tls {{ cert_file: "{certificate}" key_file: "{key}" client_ca_file: "{self.inner.authority}" }}
           trusted_proxies: "127.0.0.1" {more}
         }}
         {config}""")
-    self.addCleanup(server.stop, hard=True)
-    return server
 
   def start_edge(self, server, **options):
-    front = Edge(self.folder, [server.address], DESCRIPTORS, inner=self.inner, **options)
-    self.addCleanup(front.stop, hard=True)
-    return front
-
-  def connect(self, address, tls, **how):
-    connection = Connection(address, tls, **how)
-    self.addCleanup(connection.close)
-    return connection
+    return super().start_edge(server, inner=self.inner, **options)
 
   def answered(self, connection, path, body, headers=()):
     """A call that has an answer, and may go on."""
@@ -78,13 +65,13 @@ class ReplicaTlsTest(unittest.TestCase):
     tls = front.client_tls(*front.certificates.make("client"))
     for token, outcome in (("a token", "OK"), ("another", "UNAUTHENTICATED"), (None, "UNAUTHENTICATED")):
       with self.subTest(token=token):
-        self.assertEqual(self.generate(self.connect(front.address, tls, token=token), [("x-request-id", "named")]), outcome)
+        self.assertEqual(self.generate(self.connect_to(front.address, tls, token=token), [("x-request-id", "named")]), outcome)
     self.assertEqual(self.client_of(server, "named"), "shop")
 
   def test_clients_are_the_addresses_that_the_edge_saw(self):
     server = self.start_server(config="limits { max_client_watches: 1 }")
     front = self.start_edge(server)
-    here, there = (self.connect(front.address, front.client_tls(), source=source) for source in (HERE, THERE))
+    here, there = (self.connect(front, source=source) for source in (HERE, THERE))
     for number, (connection, headers, client) in enumerate((
         (here, [], HERE), (there, [], THERE), (here, FORGED, HERE), (here, [("x-forwarded-for", f"{THERE}, {THERE}")], HERE))):
       with self.subTest(headers=headers, client=client):
@@ -106,7 +93,7 @@ class ReplicaTlsTest(unittest.TestCase):
                       ("another authority's", attacker.client_tls(*other.make("client"), self.inner.authority))):
       with self.subTest(name):
         try:
-          outcome = self.generate(self.connect(server.address, tls))
+          outcome = self.generate(self.connect_to(server.address, tls))
         except OSError as error:  # TLS 1.3 tells the client with its first read.
           outcome = type(error).__name__
         self.assertNotEqual(outcome, "OK")
@@ -115,7 +102,7 @@ class ReplicaTlsTest(unittest.TestCase):
     tls = attacker.client_tls(*self.inner.make("client"), self.inner.authority)
     for source, client in ((HERE, HERE), ("127.0.0.1", THERE)):
       with self.subTest(source):
-        connection = self.connect(server.address, tls, source=source)
+        connection = self.connect_to(server.address, tls, source=source)
         self.assertEqual(self.generate(connection, [("x-request-id", source), *FORGED]), "OK")
         self.assertEqual(self.client_of(server, source), client)
 
@@ -126,7 +113,7 @@ class ReplicaTlsTest(unittest.TestCase):
       with self.subTest(name):
         server = self.start_server(certificate=certificate, name=name)
         front = self.start_edge(server, healthy=0, name=f"before-{name}")
-        self.assertEqual(self.generate(self.connect(front.address, front.client_tls())), "UNAVAILABLE")
+        self.assertEqual(self.generate(self.connect(front)), "UNAVAILABLE")
         self.assertEqual(server.metric("aft_requests_total"), 0)
         self.assertGreater(front.stat(f"cluster.aft.ssl.{refusal}"), 0)
 
@@ -137,12 +124,8 @@ class ReplicaTlsTest(unittest.TestCase):
     before = front.stat(updates)
     front.install(*self.inner.make("renewed"), secret="replicas.yaml")
     wait_until(lambda: front.stat(updates) > before, "the new certificate is read")
-    self.assertEqual(self.generate(self.connect(front.address, front.client_tls())), "OK")
+    self.assertEqual(self.generate(self.connect(front)), "OK")
 
 
 if __name__ == "__main__":
-  if not edge.ENVOY:
-    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
-    sys.exit(77)
-  MODEL, DESCRIPTORS, PROGRAM = (str(Path(sys.argv.pop(i)).resolve()) for i in (3, 2, 1))
-  unittest.main()
+  edge.main()

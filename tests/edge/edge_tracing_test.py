@@ -5,54 +5,16 @@ AFT_ENVOY names the program; without it the tests are skipped.
 """
 
 import re
-import sys
 import threading
-import unittest
 from concurrent import futures
 
 import attacker
 import edge
 import grpc
-from edge import PATIENCE, wait_until
-from http2 import Connection
+from edge import wait_until
 
-PROGRAM, DESCRIPTORS, MODEL = sys.argv[1:4]
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-
-
-def fields(data):
-  """(number, value) of each field of a protobuf message; values are bytes, or numbers."""
-  at = 0
-
-  def varint():
-    nonlocal at
-    value = shift = 0
-    while True:
-      byte = data[at]
-      at += 1
-      value |= (byte & 127) << shift
-      shift += 7
-      if byte < 128:
-        return value
-
-  while at < len(data):
-    key = varint()
-    size = {1: 8, 5: 4}.get(key & 7)
-    if key & 7 == 0:
-      yield key >> 3, varint()
-      continue
-    if size is None:
-      size = varint()
-    yield key >> 3, data[at:at + size]
-    at += size
-
-
-def inside(data, *path):
-  """The messages at this path of field numbers."""
-  for number, value in fields(data):
-    if number == path[0]:
-      yield from [value] if len(path) == 1 else inside(value, *path[1:])
 
 
 class Collector(grpc.GenericRpcHandler):
@@ -70,8 +32,8 @@ class Collector(grpc.GenericRpcHandler):
 
   def _export(self, request, _):
     with self._lock:
-      for span in inside(request, 1, 2, 2):  # resource_spans, scope_spans, spans
-        ids = {number: value.hex() for number, value in fields(span) if number in (1, 2, 4)}
+      for span in attacker.inside(request, 1, 2, 2):  # resource_spans, scope_spans, spans
+        ids = {number: value.hex() for number, value in attacker.fields(span) if number in (1, 2, 4)}
         self._spans.append((ids[1], ids[2], ids.get(4, "")))
     return b""
 
@@ -80,25 +42,19 @@ class Collector(grpc.GenericRpcHandler):
       return {span: parent for of, span, parent in self._spans if of == trace}
 
 
-class TracingTest(unittest.TestCase):
+class TracingTest(edge.EdgeTest):
 
   def setUp(self):
-    folder = edge.new_folder(self)
+    super().setUp()
     self.collector = Collector(self)
-    self.server = edge.Server(folder, PROGRAM, MODEL)
-    self.addCleanup(self.server.stop, hard=True)
-    self.edge = edge.Edge(folder, [self.server.address], DESCRIPTORS, collector=self.collector.address)
-    self.addCleanup(self.edge.stop, hard=True)
+    self.server = self.start_server()
+    self.edge = self.start_edge(self.server, collector=self.collector.address)
 
   def generate(self, *headers):
     """(trace, span, parent) of the server's line of the call, whose client sees the same trace and span."""
-    connection = Connection(self.edge.address, self.edge.client_tls())
-    self.addCleanup(connection.close)
-    number = connection.request(attacker.GENERATE, headers)
-    connection.data(number, attacker.generate(3))
-    connection.settle(PATIENCE)
-    self.assertEqual(connection.streams[number].outcome, "OK")
-    _, trace, span, _ = connection.streams[number].headers["traceparent"].split("-")
+    stream = self.call(self.edge, attacker.GENERATE, attacker.generate(3), headers)
+    self.assertEqual(stream.outcome, "OK")
+    _, trace, span, _ = stream.headers["traceparent"].split("-")
     line = rf"event=request\.done .* trace_id={trace} span_id={span} parent_id=(\w+)"
     wait_until(lambda: re.search(line, self.server.log.read_text()), "the server's line of the call")
     return trace, span, re.search(line, self.server.log.read_text()).group(1)
@@ -120,7 +76,4 @@ class TracingTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-  if not edge.ENVOY:
-    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
-    sys.exit(77)
-  unittest.main(argv=sys.argv[:1])
+  edge.main()

@@ -15,7 +15,7 @@ import urllib.parse
 
 os.environ["no_grpc_proxy"] = "127.0.0.1"
 
-import edge
+import aft_server
 from shipped import PROMETHEUS, RULES, TOOLS, Dashboard
 
 try:
@@ -30,7 +30,7 @@ PROGRAM = MODEL = ""
 PATIENCE = 240  # Seconds for what takes two scrapes of a machine that is not busy.
 
 
-class Prometheus(edge.Process):
+class Prometheus(aft_server.Process):
   """The shipped config, with that target and every three seconds instead of every 15."""
 
   def __init__(self, folder, target):
@@ -47,13 +47,13 @@ class Prometheus(edge.Process):
         f"{TOOLS}/prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
         "--web.listen-address=127.0.0.1:0"])
     listening = re.compile(r'msg="Listening on" address=(\S+)')
-    edge.wait_until(lambda: listening.search(self.log.read_text()) or not self.alive(), "Prometheus listens")
+    aft_server.wait_until(lambda: listening.search(self.log.read_text()) or not self.alive(), "Prometheus listens")
     assert self.alive(), self.log.read_text()
     self._address = listening.search(self.log.read_text()).group(1)
-    edge.wait_until(lambda: self._page("/-/ready")[0] == 200, "Prometheus is ready")
+    aft_server.wait_until(lambda: self._page("/-/ready")[0] == 200, "Prometheus is ready")
 
   def _page(self, path):
-    with contextlib.closing(http.client.HTTPConnection(self._address, timeout=edge.PATIENCE)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(self._address, timeout=aft_server.PATIENCE)) as connection:
       connection.request("GET", path)
       response = connection.getresponse()
       return response.status, response.read()
@@ -114,8 +114,8 @@ class LiveTest(unittest.TestCase):
     return {expr: [labels for labels, _ in samples] for expr, samples in found.items()}
 
   def test_everything_that_is_shipped_finds_its_data(self):
-    folder = edge.new_folder(self)
-    server = edge.Server(folder, PROGRAM, MODEL, config="states { max_bytes: 268435456 }")
+    folder = aft_server.new_folder(self)
+    server = aft_server.Server(folder, PROGRAM, MODEL, config="states { max_bytes: 268435456 }")
     self.addCleanup(server.stop)
     self.client = Client([server.address])
     self.addCleanup(self.client.close)
@@ -146,7 +146,7 @@ class LiveTest(unittest.TestCase):
     self.assertEqual(prometheus.query('ALERTS{alertname=~"AftModel.*"}'), [])
     server.stop(hard=True)
     for name in ("AftTargetDown", "AftNoServer"):
-      edge.wait_until(lambda: prometheus.query(f'ALERTS{{alertname="{name}", alertstate="pending"}}'), name)
+      aft_server.wait_until(lambda: prometheus.query(f'ALERTS{{alertname="{name}", alertstate="pending"}}'), name)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,16 @@
 
 import re
 import sys
-import tempfile
 import threading
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "edge"))
 import attacker  # noqa: E402
-import edge  # noqa: E402
 import http2  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+import aft_server  # noqa: E402
 
 PROGRAM, MODEL = "", ""
 # gRPC has 256 MiB at least, so 192 of them are for messages that are not complete: 48 of 4 MiB.
@@ -41,15 +42,13 @@ class Holder(threading.Thread):
 class HalfMessagesTest(unittest.TestCase):
 
   def setUp(self):
-    folder = tempfile.TemporaryDirectory()
-    self.addCleanup(folder.cleanup)
-    self.server = edge.Server(Path(folder.name), PROGRAM, MODEL, config=CONFIG)
+    self.server = aft_server.Server(aft_server.new_folder(self), PROGRAM, MODEL, config=CONFIG)
     self.addCleanup(lambda: self.server.stop(hard=True))
 
   def read_until(self, connection, stream, size):
     """Until so many bytes have come on the stream."""
     got = connection.streams[stream]
-    edge.wait_until(lambda: connection.turn(0.1) and len(got.data) >= size or got.ended, "an answer")
+    aft_server.wait_until(lambda: connection.turn(0.1) and len(got.data) >= size or got.ended, "an answer")
     self.assertEqual(got.outcome, "open")
 
   def test_two_clients_with_all_that_they_may_have_leave_neighbours_alone(self):

@@ -4,7 +4,6 @@
 Exit code 77 where Chromium is missing.
 """
 
-import http.client
 import http.server
 import json
 import re
@@ -13,41 +12,26 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+import aft_server  # noqa: E402
 
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 EVIL = "<img src=x onerror=\"document.body.dataset.evil=1\">"
 MEMORY = {"planned": 3 << 30, "limit": 4 << 30, "parts": [{"use": "states", "what": "states.max_bytes", "bytes": 3 << 30}]}
 
 
-class Server:
+class Server(aft_server.ServerProcess):
   """aft-server with the model, and one whose files are nowhere, until stop()."""
 
   def __init__(self, folder):
-    ready = folder / "ready"
     config = folder / "server.textproto"
-    config.write_text(f'listen_address: "127.0.0.1:0" metrics_address: "127.0.0.1:0" health {{ readiness: "any" }}\n'
+    config.write_text('health { readiness: "any" }\n'
                       f"models {{ name: 'austen' path: '{sys.argv[2]}' intra_op_threads: 1 }}\n"
                       f"models {{ name: 'broken' path: '{EVIL}' }}\n")
-    with open(folder / "log", "wb") as log:
-      self._process = subprocess.Popen([sys.argv[1], f"--config={config}", f"--ready_file={ready}"], stderr=log)
-    while not ready.exists() and self._process.poll() is None:
-      time.sleep(0.01)
-    self.pages = ready.read_text().split()[1]
-
-  def get(self, path):
-    connection = http.client.HTTPConnection(self.pages)
-    connection.request("GET", path)
-    answer = connection.getresponse()
-    body = answer.read()
-    connection.close()
-    return answer, body
-
-  def stop(self):
-    self._process.kill()
-    self._process.wait()
+    super().__init__(folder, "server", sys.argv[1], config)
 
 
 class Replay(http.server.BaseHTTPRequestHandler):
@@ -97,11 +81,11 @@ class StatusPageTest(unittest.TestCase):
 
   @classmethod
   def tearDownClass(cls):
-    cls.server.stop()
+    cls.server.stop(hard=True)
     cls.folder.cleanup()
 
   def replay(self, status, metrics):
-    answer, body = self.server.get("/status")
+    answer, body = self.server.page("/status")
     replay = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Replay)
     replay.page = (dict(answer.getheaders()), body)
     replay.status, replay.metrics, replay.asked = status, metrics, {}
@@ -118,7 +102,7 @@ class StatusPageTest(unittest.TestCase):
     return found.group(1)
 
   def test_the_real_thing(self):
-    dom, console = browse(self.server.pages)
+    dom, console = browse(self.server.metrics_address)
     self.assertEqual(console, [])
     self.assertIn('<span class="state good">ready</span>', dom)
     self.assertIn("<h2>austen</h2>", dom)
