@@ -36,7 +36,7 @@ ServerConfig TestConfigWithMetrics() {
 }
 
 ServerConfig TestConfigWithEncoder() {
-  ServerConfig config = TestConfig();
+  ServerConfig config = TestConfigWithMetrics();
   ModelConfig model;
   model.name = "encoder";
   model.checkpoint_dir = "encoder";
@@ -95,10 +95,30 @@ std::shared_ptr<grpc::Channel> TestServer::Connect(const std::string& address,
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
-std::unique_ptr<v1::InferenceService::Stub> TestServer::StubWithASmallWindow() const {
-  grpc::ChannelArguments arguments;
+std::shared_ptr<grpc::Channel> TestServer::ConnectWithASmallWindow(
+    const std::string& address, grpc::ChannelArguments arguments) {
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  return v1::InferenceService::NewStub(Connect(server_->address(), arguments));
+  return Connect(address, std::move(arguments));
+}
+
+std::unique_ptr<v1::InferenceService::Stub> TestServer::StubWithASmallWindow() const {
+  return v1::InferenceService::NewStub(ConnectWithASmallWindow(server_->address()));
+}
+
+grpc::health::v1::HealthCheckResponse::ServingStatus TestServer::Health(const std::string& service,
+                                                                        const Prepare& prepare) {
+  grpc::ClientContext context;
+  if (prepare) prepare(context);
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  grpc::health::v1::HealthCheckResponse response;
+  const grpc::Status status = health_->Check(&context, request, &response);
+  if (status.error_code() == grpc::StatusCode::NOT_FOUND) {
+    EXPECT_EQ(status.error_message(), "no service is called \"" + service + "\"");
+    return grpc::health::v1::HealthCheckResponse::SERVICE_UNKNOWN;
+  }
+  EXPECT_TRUE(status.ok()) << service << ": " << status.error_message();
+  return response.status();
 }
 
 std::string TestServer::Metrics() { return HttpGet(server_->metrics_address(), "/metrics"); }
@@ -140,6 +160,11 @@ void GenerateStream::OnEvent(const v1::GenerateResponse& event) {
   if (event.has_finished()) finished = event.finished();
   tokens.insert(tokens.end(), event.delta().token_ids().begin(), event.delta().token_ids().end());
   text += event.delta().text();
+}
+
+TestServer::Prepare From(const std::string& address) {
+  return
+      [address](grpc::ClientContext& context) { context.AddMetadata("x-forwarded-for", address); };
 }
 
 std::string RequestsTotal(const std::string& code, const std::string& method,

@@ -20,13 +20,19 @@
 
 namespace aft::server {
 
+// What a call is charged beside its messages and its work.
+inline constexpr int kCall = 16 << 10;
+inline constexpr char kMemoryUsed[] = "aft_memory_used_bytes";
+// Tokens of a request that something else is to end.
+inline constexpr uint32_t kEndless = 1'000'000;
+
 // One model "fake" with 4 slots, on a port that the kernel chooses, without a metrics page.
 ServerConfig TestConfig();
 // The same with a metrics page.
 ServerConfig TestConfigWithMetrics();
 
-// TestConfig and an encoder "encoder", whose batches have at most 4 texts and 64 tokens. They run
-// as soon as it is idle: a test that wants a full one holds the batch before it.
+// TestConfigWithMetrics and an encoder "encoder", whose batches have at most 4 texts and 64 tokens.
+// They run as soon as it is idle: a test that wants a full one holds the batch before it.
 ServerConfig TestConfigWithEncoder();
 
 ModelLoader FakeLoader(FakeModels models = {});
@@ -34,9 +40,12 @@ ModelLoader FakeLoader(FakeModels models = {});
 // A running server with a fake model, and stubs to it.
 class TestServer {
  public:
+  using Prepare = std::function<void(grpc::ClientContext&)>;
+
   // Ready on return.
   explicit TestServer(ServerConfig config = TestConfig(), FakeModelRunner::Options options = {},
                       FakeEncoderRunner::Options encoder_options = {});
+  TestServer(ServerConfig config, const FakeModels& fakes);
   // Started; loads with `loader`.
   TestServer(ServerConfig config, ModelLoader loader, const FakeModels& fakes = {});
   // The fake model has seen no broken rule.
@@ -54,9 +63,15 @@ class TestServer {
   static std::shared_ptr<grpc::Channel> Connect(const std::string& address,
                                                 grpc::ChannelArguments arguments = {});
 
-  // On a connection of its own whose window is as small as HTTP/2 has it by default: its server
+  // A connection of its own whose window is as small as HTTP/2 has it by default: its server
   // notices soon that nobody reads.
+  static std::shared_ptr<grpc::Channel> ConnectWithASmallWindow(
+      const std::string& address, grpc::ChannelArguments arguments = {});
   std::unique_ptr<v1::InferenceService::Stub> StubWithASmallWindow() const;
+
+  // What health says of a service, and SERVICE_UNKNOWN where that is NOT_FOUND.
+  grpc::health::v1::HealthCheckResponse::ServingStatus Health(const std::string& service = "",
+                                                              const Prepare& prepare = {});
 
   // Body of the metrics page. REQUIRES: TestConfigWithMetrics, here and below.
   std::string Metrics();
@@ -67,8 +82,6 @@ class TestServer {
   void WaitForMetric(const std::string& name, double value);
 
  private:
-  TestServer(ServerConfig config, const FakeModels& fakes);
-
   void Start();
 
   const FakeModels fakes_;
@@ -78,6 +91,9 @@ class TestServer {
   std::unique_ptr<v1::StateService::Stub> states_;
   std::unique_ptr<grpc::health::v1::Health::Stub> health_;
 };
+
+// Says that a call is of that address, which a trusted proxy may say.
+TestServer::Prepare From(const std::string& address);
 
 // The name of that metric, for Metric and WaitForMetric.
 std::string RequestsTotal(const std::string& code, const std::string& method,

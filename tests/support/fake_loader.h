@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "model/api/load.h"
 #include "tests/support/fake_encoder_runner.h"
@@ -25,6 +27,7 @@ struct FakeModels {
   std::shared_ptr<FakeEncoderControl> encoder_control = std::make_shared<FakeEncoderControl>();
 
   std::shared_ptr<LoadGate> loads = std::make_shared<LoadGate>();
+  FakeTokenizer::Hook before_encoding = {};
 
   // An encoder for the path "encoder", which has a tokenizer unless it is a bare mixer or takes
   // images; else a language model.
@@ -33,7 +36,8 @@ struct FakeModels {
     LoadedModel model;
     if (load.checkpoint_dir != "encoder" ||
         (encoder_options.vocab_size > 0 && encoder_options.max_image_width == 0)) {
-      model.tokenizer = std::make_shared<FakeTokenizer>();
+      model.tokenizer =
+          std::make_shared<FakeTokenizer>(std::vector<std::string>(), before_encoding);
     }
     if (load.checkpoint_dir == "encoder") {
       FakeEncoderRunner::Options sized = encoder_options;

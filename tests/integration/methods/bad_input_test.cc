@@ -1,6 +1,5 @@
 // Requests that never get to a codec. That it refuses each bad field: call_contract_refusal_test.cc
 // here, and tests/unit/api/bad_field_test.cc.
-#include <memory>
 #include <new>
 #include <string>
 #include <vector>
@@ -37,30 +36,10 @@ grpc::Status CallWithBytes(const std::string& address, const std::string& method
   return status;
 }
 
-// For which there is never enough memory.
-class GreedyTokenizer final : public Tokenizer {
- public:
-  int32_t vocab_size() const override { return plain_.vocab_size(); }
-  int32_t eos_id() const override { return plain_.eos_id(); }
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
-    if (text == "too much") throw std::bad_alloc();
-    return plain_.Encode(text);
-  }
-  absl::string_view TokenBytes(int32_t id) const override { return plain_.TokenBytes(id); }
-
- private:
-  const FakeTokenizer plain_;
-};
-
 TEST(BadInputTest, ACallThatNoMemoryIsLeftForIsRefusedForWantOfIt) {
-  const FakeModels fakes;
-  const ModelLoader loader = [&](const LoadOptions& load) -> absl::StatusOr<LoadedModel> {
-    LoadedModel model = fakes.Load(load);
-    model.tokenizer = std::make_shared<GreedyTokenizer>();
-    return model;
-  };
-  KserveServer server(TestConfig(), loader, fakes);
-  ASSERT_TRUE(server.server().WaitReady().ok());
+  KserveServer server(TestConfig(), FakeModels{.before_encoding = [](absl::string_view text) {
+                        if (text == "too much") throw std::bad_alloc();
+                      }});
   const auto refused = StatusIs(absl::StatusCode::kResourceExhausted, StartsWith("memory: "));
   GenerateStream stream(server.inference(), Request("too much", 1));
   EXPECT_THAT(stream.Finish(), refused);

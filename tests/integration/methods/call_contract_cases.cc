@@ -9,7 +9,6 @@
 namespace aft::server {
 namespace {
 
-constexpr int kEndless = 1'000'000;
 constexpr int kLargeTokens = 3'000;
 constexpr size_t kLongText = 20'000;
 

@@ -130,8 +130,7 @@ TEST_P(DeadlineContractTest, TheClientsDeadlineEndsACallThatWaits) {
   config_.scheduling.max_client_queued_requests = 2 * kFillerTexts;
   config_.security.trusted_proxies = {"127.0.0.0/8"};
   Start();
-  ContractCall filler = OpenFiller(
-      [](grpc::ClientContext& context) { context.AddMetadata("x-forwarded-for", "203.0.113.1"); });
+  ContractCall filler = OpenFiller(From("203.0.113.1"));
   double before = server_->Metric(OfModel("aft_requests_waiting"));
   ExpectTheDeadlineToEnd(Ask::kShort, [&] {
     // Those of an encoder's filler become fewer with each step.

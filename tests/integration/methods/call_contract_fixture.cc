@@ -1,23 +1,14 @@
 #include "tests/integration/methods/call_contract_fixture.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "base/check.h"
 #include "inference/grpc_service.pb.h"
-#include "server/observability/log.h"
 #include "tests/integration/methods/token_fixture.h"
-#include "tests/support/fake_tokenizer.h"
 #include "tests/support/status_matchers.h"
 
 namespace aft::server {
@@ -39,88 +30,22 @@ std::string ValueOf(const std::multimap<grpc::string_ref, grpc::string_ref>& met
   return {value.data(), value.size()};
 }
 
-std::string BytesOf(const grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  AFT_CHECK(buffer.Dump(&slices).ok());
-  std::string bytes;
-  for (const grpc::Slice& slice : slices) {
-    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return bytes;
-}
-
-// Of a line in logfmt.
-LogLine Parse(absl::string_view text) {
-  LogLine line;
-  while (!text.empty()) {
-    const size_t equals = text.find('=');
-    if (equals == absl::string_view::npos) break;
-    std::string name(text.substr(0, equals));
-    text.remove_prefix(equals + 1);
-    std::string value;
-    if (absl::StartsWith(text, "\"")) {
-      size_t at = 1;
-      for (; at < text.size() && text[at] != '"'; ++at) {
-        if (text[at] == '\\') ++at;
-        value += text[at];
-      }
-      text.remove_prefix(std::min(at + 1, text.size()));
-    } else {
-      value = std::string(text.substr(0, text.find(' ')));
-      text.remove_prefix(value.size());
-    }
-    if (!text.empty()) text.remove_prefix(1);
-    line.fields.emplace_back(std::move(name), std::move(value));
-  }
-  return line;
-}
-
-class HeldTokenizer : public Tokenizer {
- public:
-  explicit HeldTokenizer(std::shared_ptr<TokenizerGate> gate) : gate_(std::move(gate)) {}
-
-  int32_t vocab_size() const override { return fake_.vocab_size(); }
-  int32_t eos_id() const override { return fake_.eos_id(); }
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
-    if (text == "held") {
-      ++gate_->entered;
-      gate_->Enter();
-    }
-    return fake_.Encode(text);
-  }
-  absl::string_view TokenBytes(int32_t id) const override { return fake_.TokenBytes(id); }
-
- private:
-  const FakeTokenizer fake_;
-  const std::shared_ptr<TokenizerGate> gate_;
-};
-
-std::shared_ptr<grpc::Channel> SmallWindow(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  return TestServer::Connect(address, arguments);
-}
-
 }  // namespace
 
 ContractCall::ContractCall(grpc::Channel& channel, const Case& one, Ask ask,
                            const std::string& model, const std::string& id, const Prepare& prepare)
-    : infer_stream_(one.infer_stream()), id_(id) {
-  if (!id.empty()) context_->AddMetadata("x-request-id", id);
-  if (prepare) prepare(*context_);
-  const grpc::internal::RpcMethod method(one.path, grpc::internal::RpcMethod::BIDI_STREAMING);
-  stream_.reset(
-      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
-          &channel, method, context_.get()));
-  const grpc::Slice slice(one.message(model, ask, id));
-  stream_->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions());
-}
+    : infer_stream_(one.infer_stream()),
+      id_(id),
+      call_(channel, one.path, one.message(model, ask, id), [&](grpc::ClientContext& context) {
+        if (!id.empty()) context.AddMetadata("x-request-id", id);
+        if (prepare) prepare(context);
+      }) {}
 
 bool ContractCall::Next() {
-  grpc::ByteBuffer answer;
-  if (!stream_->Read(&answer)) return false;
+  std::string answer;
+  if (!call_.Next(answer)) return false;
   inference::ModelStreamInferResponse response;
-  EXPECT_TRUE(!infer_stream_ || response.ParseFromString(BytesOf(answer)));
+  EXPECT_TRUE(!infer_stream_ || response.ParseFromString(answer));
   EXPECT_EQ(end_.error, "") << "a response behind the error";
   if (response.error_message().empty()) {
     ++end_.responses;
@@ -136,85 +61,29 @@ bool ContractCall::Next() {
 ContractCall::End ContractCall::Finish() {
   while (Next()) {
   }
-  end_.status = stream_->Finish();
+  end_.status = call_.Finish();
   return end_;
 }
 
 std::string ContractCall::Initial(const std::string& key) const {
-  return ValueOf(context_->GetServerInitialMetadata(), key);
+  return ValueOf(call_.context().GetServerInitialMetadata(), key);
 }
 std::string ContractCall::Trailing(const std::string& key) const {
-  return ValueOf(context_->GetServerTrailingMetadata(), key);
-}
-
-bool LogLine::has(const std::string& name) const {
-  return std::any_of(fields.begin(), fields.end(),
-                     [&](const auto& field) { return field.first == name; });
-}
-
-const std::string& LogLine::operator[](const std::string& name) const {
-  static const std::string kNone = "absent";
-  for (const auto& [field, value] : fields) {
-    if (field == name) return value;
-  }
-  ADD_FAILURE() << "no field " << name;
-  return kNone;
-}
-
-double LogLine::Number(const std::string& name) const {
-  double number = -1;
-  EXPECT_TRUE(absl::SimpleAtod((*this)[name], &number)) << name << "=" << (*this)[name];
-  return number;
-}
-
-CapturedLog::CapturedLog() : stderr_(dup(STDERR_FILENO)), file_(memfd_create("log", MFD_CLOEXEC)) {
-  AFT_CHECK(stderr_ >= 0 && file_ >= 0);
-  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
-  AFT_CHECK(dup2(file_, STDERR_FILENO) >= 0);
-}
-
-CapturedLog::~CapturedLog() {
-  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
-  AFT_CHECK(dup2(stderr_, STDERR_FILENO) >= 0);
-  close(stderr_);
-  close(file_);
-}
-
-std::string CapturedLog::Text() const {
-  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
-  std::string text(static_cast<size_t>(lseek(file_, 0, SEEK_END)), '\0');
-  AFT_CHECK(pread(file_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
-  return text;
-}
-
-std::vector<LogLine> CapturedLog::Lines(const std::string& event) const {
-  std::vector<LogLine> lines;
-  const std::string text = Text();
-  const std::string marker = absl::StrCat(" event=", event, " ");
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (absl::StrContains(line, marker)) lines.push_back(Parse(line));
-  }
-  return lines;
+  return ValueOf(call_.context().GetServerTrailingMetadata(), key);
 }
 
 void ContractTest::Start() {
-  const FakeModels fakes{.encoder_options = encoder_options_};
-  const ModelLoader load = FakeLoader(fakes);
   server_ = std::make_unique<TestServer>(
-      config_,
-      [this, load](const LoadOptions& options) {
-        absl::StatusOr<LoadedModel> model = load(options);
-        model->tokenizer = std::make_shared<HeldTokenizer>(tokenizing_);
-        return model;
-      },
-      fakes);
-  ASSERT_TRUE(server_->server().WaitReady().ok());
-  server_->control().DropInputs();
+      config_, FakeModels{.encoder_options = encoder_options_,
+                          .before_encoding = [gate = tokenizing_](absl::string_view text) {
+                            if (text != "held") return;
+                            ++gate->entered;
+                            gate->Enter();
+                          }});
 }
 
 ContractTest::ContractTest() : config_(TestConfigWithEncoder()) {
   const int sequences = GetParam().sequences;
-  config_.metrics_address = "127.0.0.1:0";
   config_.models[0].slots = sequences;
   config_.models[1].max_batch_rows = sequences;
   config_.limits.max_queued_requests = sequences;
@@ -238,7 +107,7 @@ ContractCall ContractTest::Open(Ask ask, const ContractCall::Prepare& prepare,
 }
 
 ContractCall ContractTest::OpenUnread(Ask ask) {
-  channels_.push_back(SmallWindow(server_->server().address()));
+  channels_.push_back(TestServer::ConnectWithASmallWindow(server_->server().address()));
   return OpenAs(GetParam(), ask, {}, GetParam().model, *channels_.back());
 }
 
@@ -402,8 +271,7 @@ LogLine ContractTest::StepUntilLineOf(const ContractCall& call) {
 void ContractTest::KnowTeamA(const std::string& token, const std::string& fields) {
   config_.security.clients_file = folder_.File("clients.textproto");
   Replace(config_.security.clients_file,
-          absl::StrCat("clients { name: 'team-a' ", fields, " token_sha256: '", Sha256(token),
-                       "' }\nclients { name: 'team-b' token_sha256: '", Sha256("token b"), "' }"));
+          ClientEntry("team-a", token, fields) + ClientEntry("team-b", "token b"));
   ASSERT_TRUE(server_ == nullptr || server_->server().Reload(config_).ok());
 }
 

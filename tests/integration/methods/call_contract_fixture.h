@@ -7,28 +7,25 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/integration/methods/call_contract_cases.h"
+#include "tests/integration/raw_call.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/fake_loader.h"
 #include "tests/support/temp_files.h"
 
 // What a call promises, whatever its method and carrier.
 namespace aft::server {
 
-inline constexpr char kMemoryUsed[] = "aft_memory_used_bytes";
-inline constexpr int kCall = 16 << 10;  // what a call is charged beside its message
-
-// One request and its responses, read as far as the test says. On the wire all methods are streams
-// of messages, so one client will do for them.
+// One request and its responses, read as far as the test says.
 class ContractCall {
  public:
-  using Prepare = std::function<void(grpc::ClientContext&)>;
+  using Prepare = TestServer::Prepare;
 
   // How a call ended. Of kInferStream, `error` is the message of a response; "": there was none.
   struct End {
@@ -46,7 +43,7 @@ class ContractCall {
   bool Next();
   // Reads the rest.
   End Finish();
-  void Cancel() { context_->TryCancel(); }
+  void Cancel() { call_.context().TryCancel(); }
 
   const std::string& id() const { return id_; }
   // "": there is none, or not one.
@@ -57,35 +54,7 @@ class ContractCall {
   const bool infer_stream_;
   const std::string id_;
   End end_;
-  std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
-  std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream_;
-};
-
-// The fields of a line of the log, in their order.
-struct LogLine {
-  std::vector<std::pair<std::string, std::string>> fields;
-
-  bool has(const std::string& name) const;
-  // Fails the test where there is none.
-  const std::string& operator[](const std::string& name) const;
-  double Number(const std::string& name) const;
-};
-
-// What this process writes to stderr, from here on until it goes.
-class CapturedLog {
- public:
-  CapturedLog();
-  ~CapturedLog();
-  CapturedLog(const CapturedLog&) = delete;
-  CapturedLog& operator=(const CapturedLog&) = delete;
-
-  // What there is by now.
-  std::string Text() const;
-  std::vector<LogLine> Lines(const std::string& event) const;
-
- private:
-  const int stderr_;
-  const int file_;
+  RawCall call_;
 };
 
 // Where a test holds the tokenizer, which it comes to with the text "held".

@@ -34,9 +34,7 @@ std::vector<float> ExpectedVector(const std::string& text,
 }
 
 TEST(EncodeTest, StreamsAVectorForEachToken) {
-  ServerConfig config = TestConfigWithEncoder();
-  config.metrics_address = "127.0.0.1:0";
-  TestServer server(config);
+  TestServer server(TestConfigWithEncoder());
   EncodeStream stream(server.inference(), EncodeOf("hello"));
   const grpc::Status status = stream.Finish();
   ASSERT_TRUE(status.ok()) << status.error_message();

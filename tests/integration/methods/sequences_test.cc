@@ -19,8 +19,6 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-constexpr uint32_t kEndless = 1'000'000;
-
 v1::GenerateRequest Several(const std::string& prompt, uint32_t max_tokens, uint32_t n) {
   v1::GenerateRequest request = Request(prompt, max_tokens);
   request.set_n(n);
@@ -162,7 +160,6 @@ TEST_F(SequencesTest, OneThatFailsEndsTheCall) {
 }
 
 TEST_F(SequencesTest, EachIsChargedForWhatItHolds) {
-  constexpr int kCall = 16 << 10;
   config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 3 * kCall;
   Start();
   GenerateStream refused(server_->inference(), Several("hello", 5, 4));

@@ -15,9 +15,6 @@
 // Calls of several texts, of both methods that take them.
 namespace aft::server {
 
-inline constexpr int kCall = 16 << 10;  // what a call is charged beside its texts
-inline constexpr char kMemoryUsed[] = "aft_memory_used_bytes";
-
 inline constexpr int kMany = 400;
 
 // What came of one text, but for its times.
@@ -68,10 +65,7 @@ class TextsTest : public testing::Test {
   using Request = typename Method::Request;
   using Stream = typename Method::Stream;
 
-  TextsTest() {
-    config_.metrics_address = "127.0.0.1:0";
-    config_.drain.grace = std::chrono::hours(1);
-  }
+  TextsTest() { config_.drain.grace = std::chrono::hours(1); }
 
   void Start() { server_ = std::make_unique<TestServer>(config_, options_, encoder_options_); }
 

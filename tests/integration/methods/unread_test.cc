@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "inference/grpc_service.grpc.pb.h"
+#include "tests/integration/raw_call.h"
 #include "tests/integration/states/state_fixture.h"
 
 namespace aft::server {
@@ -19,61 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr double kCall = 16 << 10;  // what a call is charged beside its messages
-constexpr char kMemoryUsed[] = "aft_memory_used_bytes";
 constexpr char kStuckCalls[] = "aft_stuck_calls_total";
-
-// A unary call that reads as much as the test says: its client takes it for a stream of answers,
-// which looks the same on the wire.
-class Call {
- public:
-  Call(const std::shared_ptr<grpc::Channel>& channel, const char* path,
-       const google::protobuf::Message& request, const Prepare& prepare = {})
-      : stub_(channel) {
-    if (prepare) prepare(context_);
-    call_ = stub_.PrepareCall(&context_, path, &queue_);
-    call_->StartCall(nullptr);
-    Wait();
-    const grpc::Slice bytes(request.SerializeAsString());
-    call_->WriteLast(grpc::ByteBuffer(&bytes, 1), grpc::WriteOptions(), nullptr);
-    Wait();
-  }
-  ~Call() {
-    if (finished_) return;
-    context_.TryCancel();
-    Finish();
-  }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-
-  size_t Read() {
-    grpc::ByteBuffer answer;
-    call_->Read(&answer, nullptr);
-    return Wait() ? answer.Length() : 0;
-  }
-  grpc::Status Finish() {
-    while (Read() > 0) {
-    }
-    grpc::Status status;
-    call_->Finish(&status, nullptr);
-    Wait();
-    finished_ = true;
-    return status;
-  }
-
- private:
-  bool Wait() {
-    void* tag = nullptr;
-    bool ok = false;
-    return queue_.Next(&tag, &ok) && ok;
-  }
-
-  grpc::GenericStub stub_;
-  grpc::ClientContext context_;
-  grpc::CompletionQueue queue_;
-  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
-  bool finished_ = false;
-};
 
 struct Question {
   const char* path;
@@ -91,14 +37,14 @@ std::unique_ptr<google::protobuf::Message> Of() {
 class UnreadTest : public StateTest {
  protected:
   // Of the client "a". Its window takes no more of an answer than gRPC's head of a message.
-  std::deque<Call> Ask(const Question& question, int calls, const Prepare& prepare) {
+  std::deque<RawCall> Ask(const Question& question, int calls, const Prepare& prepare) {
     grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 5);
-    channel_ = TestServer::Connect(server_->server().address(), arguments);
-    std::deque<Call> asked;
+    channel_ = TestServer::ConnectWithASmallWindow(server_->server().address(), arguments);
+    std::deque<RawCall> asked;
     for (int i = 0; i < calls; ++i) {
-      asked.emplace_back(channel_, question.path, *question.request(), prepare);
+      asked.emplace_back(*channel_, question.path, question.request()->SerializeAsString(),
+                         prepare);
     }
     return asked;
   }
@@ -145,12 +91,13 @@ TEST_F(UnreadTest, AnswersAreChargedUntilTheyAreRead) {
   server_->WaitForMetric(kMemoryUsed, 0);
   for (const Question& question : Charged(state)) {
     SCOPED_TRACE(question.path);
-    const size_t bytes = Ask(question, 1, As("a")).front().Read();
-    ASSERT_GT(bytes, 0);
+    std::string answer;
+    ASSERT_TRUE(Ask(question, 1, As("a")).front().Next(answer));
+    ASSERT_NE(answer, "");
     server_->WaitForMetric(kMemoryUsed, 0);
-    std::deque<Call> unread = Ask(question, 3, As("a"));
-    server_->WaitForMetric(kMemoryUsed, 3 * (kCall + static_cast<double>(bytes)));
-    for (Call& call : unread) EXPECT_TRUE(call.Finish().ok());
+    std::deque<RawCall> unread = Ask(question, 3, As("a"));
+    server_->WaitForMetric(kMemoryUsed, 3 * (kCall + static_cast<double>(answer.size())));
+    for (RawCall& call : unread) EXPECT_TRUE(call.Finish().ok());
     server_->WaitForMetric(kMemoryUsed, 0);
   }
 }
@@ -170,10 +117,10 @@ TEST_F(UnreadTest, TheirCallsAreCancelled) {
   double stuck = server_->Metric(kStuckCalls);
   for (const Question& question : all) {
     SCOPED_TRACE(question.path);
-    std::deque<Call> unread = Ask(question, 3, As("a"));
+    std::deque<RawCall> unread = Ask(question, 3, As("a"));
     server_->WaitForMetric(kStuckCalls, stuck += 3);
     server_->WaitForMetric(kMemoryUsed, 0);  // while the client still does not read
-    for (Call& call : unread) EXPECT_FALSE(call.Finish().ok());
+    for (RawCall& call : unread) EXPECT_FALSE(call.Finish().ok());
   }
 }
 
@@ -184,7 +131,7 @@ TEST_F(UnreadTest, WhoFillsItsShareIsRefusedAndOthersAndHealthAreNot) {
   Start();
   const std::vector<Question> questions = Charged("");
   const Question& list = questions.front();
-  const std::deque<Call> unread = Ask(list, 2, As("a"));  // and there is no room for a third
+  const std::deque<RawCall> unread = Ask(list, 2, As("a"));  // and there is no room for a third
   while (server_->Metric(kMemoryUsed) <= 2 * kCall) std::this_thread::yield();
   EXPECT_THAT(Ask(list, 1, As("a")).front().Finish(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_memory_bytes")));

@@ -31,8 +31,6 @@ namespace {
 using client::Process;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kEndless = 1'000'000;
-
 // A folder that holds the checkpoint "tiny" and whatever else a test writes.
 class ServerProcessTest : public testing::Test {
  protected:

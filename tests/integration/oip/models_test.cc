@@ -1,5 +1,4 @@
 // What inference.GRPCInferenceService says of server and models, over real gRPC, with fake models.
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -7,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/known_clients.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
@@ -244,10 +244,7 @@ class KserveIdentityTest : public testing::Test {
   KserveIdentityTest() {
     ServerConfig config = TestConfigWithEncoder();
     config.security.clients_file = folder_.File("clients.textproto");
-    // SHA-256 of "token".
-    std::ofstream(config.security.clients_file)
-        << "clients { name: 'one' models: 'fake' token_sha256: "
-           "'3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0' }";
+    WriteBytes(config.security.clients_file, ClientEntry("one", "token", "models: 'fake'"));
     server_ = std::make_unique<KserveServer>(config);
   }
   static void Authorize(grpc::ClientContext& context) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/integration/known_clients.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/support/temp_files.h"
 
@@ -33,12 +34,8 @@ class KserveRepositoryTest : public testing::Test {
   // with the token "token".
   void KnowClients(const std::string& fields_of_a = "") {
     config_.security.clients_file = folder_.File("clients.textproto");
-    WriteBytes(
-        config_.security.clients_file,
-        absl::StrCat("clients { name: 'a' admin: true ", fields_of_a, " token_sha256: ",
-                     "'8c6976e5b5410415bde908bd4dee15dfb167a9c873fc4bb8a81f6f2ab448a918' } ",
-                     "clients { name: 'b' token_sha256: ",
-                     "'3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0' }"));
+    WriteBytes(config_.security.clients_file,
+               ClientEntry("a", "admin", "admin: true " + fields_of_a) + ClientEntry("b", "token"));
   }
 
   void Start() {
@@ -130,15 +127,6 @@ class KserveRepositoryTest : public testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return stream;
   }
-  grpc::health::v1::HealthCheckResponse::ServingStatus Health(const std::string& service) {
-    grpc::health::v1::HealthCheckRequest request;
-    request.set_service(service);
-    grpc::health::v1::HealthCheckResponse response;
-    grpc::ClientContext context;
-    EXPECT_TRUE(server_->health().Check(&context, request, &response).ok());
-    return response.status();
-  }
-
   const TempFolder folder_;
   const FakeModels fakes_;
   ServerConfig config_;

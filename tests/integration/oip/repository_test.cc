@@ -12,8 +12,8 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/observability/log.h"
 #include "tests/integration/oip/repository_fixture.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/process.h"
 
@@ -112,12 +112,11 @@ TEST_F(KserveRepositoryTest, NothingIsUploaded) {
 
 TEST_F(KserveRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
   Start();
-  testing::internal::CaptureStderr();
+  const CapturedLog log;
   const std::string name(1'000'000, 'x');
   EXPECT_THAT(Load(name), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1000000 bytes")));
   EXPECT_THAT(Unload(name), StatusIs(absl::StatusCode::kInvalidArgument, _));
-  EXPECT_TRUE(log::Flush(std::chrono::minutes(1)));
-  const std::string lines = testing::internal::GetCapturedStderr();
+  const std::string lines = log.Text();
   EXPECT_THAT(lines, AllOf(HasSubstr("event=repository.load "), HasSubstr("repository.unload ")));
   EXPECT_LT(lines.size(), 2000U);
 }
@@ -275,7 +274,7 @@ TEST_F(KserveRepositoryTest, AFailedLoadIsToldAndChangesNothing) {
   EXPECT_THAT(Index(), ElementsAre("m 2 UNAVAILABLE weights: are bad", "m 1 READY "));
   EXPECT_THAT(Index(/*ready=*/true), ElementsAre("m 1 READY "));
   EXPECT_EQ(Infer(), "1");
-  EXPECT_EQ(Health(""), grpc::health::v1::HealthCheckResponse::SERVING);
+  EXPECT_EQ(server_->Health(""), grpc::health::v1::HealthCheckResponse::SERVING);
 }
 
 TEST_F(KserveRepositoryTest, AnUnloadedModelIsNotServedAndTheServerIsReady) {
@@ -286,14 +285,14 @@ TEST_F(KserveRepositoryTest, AnUnloadedModelIsNotServedAndTheServerIsReady) {
   EXPECT_THAT(Index(), ElementsAre("m 1 UNAVAILABLE unloaded", "n 1 READY "));
   EXPECT_EQ(Infer(), "model \"m\" is not loaded");
   using Status = grpc::health::v1::HealthCheckResponse;
-  EXPECT_EQ(Health("aft.v1.InferenceService/m"), Status::NOT_SERVING);
-  EXPECT_EQ(Health("aft.v1.InferenceService/n"), Status::SERVING);
-  EXPECT_EQ(Health(""), Status::SERVING);
+  EXPECT_EQ(server_->Health("aft.v1.InferenceService/m"), Status::NOT_SERVING);
+  EXPECT_EQ(server_->Health("aft.v1.InferenceService/n"), Status::SERVING);
+  EXPECT_EQ(server_->Health(""), Status::SERVING);
   ASSERT_TRUE(Load().ok());
-  EXPECT_EQ(Health("aft.v1.InferenceService/m"), Status::SERVING);
+  EXPECT_EQ(server_->Health("aft.v1.InferenceService/m"), Status::SERVING);
   AddVersion("new/1");
   ASSERT_TRUE(Load("new").ok());
-  EXPECT_EQ(Health("aft.v1.InferenceService/new"), Status::SERVING);
+  EXPECT_EQ(server_->Health("aft.v1.InferenceService/new"), Status::SERVING);
 }
 
 TEST_F(KserveRepositoryTest, ALoadGoesOnWithoutWhoAskedForIt) {

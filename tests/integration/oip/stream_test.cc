@@ -23,8 +23,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr int kEndless = 1'000'000;
-
 InferBuilder Ids(const std::string& prompt, int tokens, const std::string& id = "one") {
   const std::vector<TokenId> ids = *FakeTokenizer().Encode(prompt);
   return InferBuilder().Ids({ids.begin(), ids.end()}).Tokens(tokens).Id(id);
@@ -39,10 +37,8 @@ void EnableEmptyFinal(InferBuilder& builder) {
 
 // As TestServer's, of this service.
 std::unique_ptr<inference::GRPCInferenceService::Stub> StubWithASmallWindow(KserveServer& server) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   return inference::GRPCInferenceService::NewStub(
-      TestServer::Connect(server.server().address(), arguments));
+      TestServer::ConnectWithASmallWindow(server.server().address()));
 }
 
 TEST(KserveStreamTest, EveryTokenIsAResponse) {
@@ -269,7 +265,6 @@ TEST(KserveStreamTest, ErrorsThatNobodyReadsAreBounded) {
 // Also while it is written, and no longer in the queue of answers.
 TEST(KserveStreamTest, AnAnswerIsChargedUntilItIsRead) {
   ServerConfig config = TestConfigWithEncoder();
-  config.metrics_address = "127.0.0.1:0";
   config.limits.write_stall = std::chrono::hours(1);
   constexpr int kWide = 100'000;
   FakeEncoderRunner::Options options;

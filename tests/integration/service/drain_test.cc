@@ -19,8 +19,6 @@ namespace {
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
-constexpr uint32_t kEndless = 1'000'000;
-
 // One slot, and all the time that clients want.
 ServerConfig PatientConfig() {
   ServerConfig config = TestConfigWithMetrics();

@@ -13,18 +13,8 @@ using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kEndlessTokens = 1'000'000;
 constexpr char kModel[] = "aft.v1.InferenceService/fake";
 constexpr char kOther[] = "aft.v1.InferenceService/encoder";
-
-HealthCheckResponse::ServingStatus CheckHealth(TestServer& server, const std::string& service) {
-  HealthCheckRequest request;
-  HealthCheckResponse response;
-  request.set_service(service);
-  grpc::ClientContext context;
-  EXPECT_TRUE(server.health().Check(&context, request, &response).ok()) << service;
-  return response.status();
-}
 
 v1::Model Describe(TestServer& server, const std::string& name) {
   v1::GetRequest request;
@@ -47,7 +37,7 @@ class LostDeviceTest : public testing::Test {
  protected:
   void Start(ServerConfig config) {
     server_ = std::make_unique<TestServer>(std::move(config));
-    EXPECT_EQ(CheckHealth(*server_, "liveness"), HealthCheckResponse::SERVING);
+    EXPECT_EQ(server_->Health("liveness"), HealthCheckResponse::SERVING);
     server_->control().FailNextSubmit(absl::UnavailableError("device lost"));
     const grpc::Status status = GenerateStream(server_->inference(), Request("x", 1)).Finish();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -59,10 +49,10 @@ class LostDeviceTest : public testing::Test {
 
 TEST_F(LostDeviceTest, TheModelIsFailedTheOtherServesAndHealthSaysSo) {
   Start(TestConfigWithEncoder());
-  EXPECT_EQ(CheckHealth(*server_, kModel), HealthCheckResponse::NOT_SERVING);
-  EXPECT_EQ(CheckHealth(*server_, kOther), HealthCheckResponse::SERVING);
-  EXPECT_EQ(CheckHealth(*server_, ""), HealthCheckResponse::NOT_SERVING);
-  EXPECT_EQ(CheckHealth(*server_, "liveness"), HealthCheckResponse::SERVING);  // for the grace
+  EXPECT_EQ(server_->Health(kModel), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(server_->Health(kOther), HealthCheckResponse::SERVING);
+  EXPECT_EQ(server_->Health(""), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(server_->Health("liveness"), HealthCheckResponse::SERVING);  // for the grace
   EXPECT_EQ(Describe(*server_, "fake").state(), v1::MODEL_STATE_FAILED);
   EXPECT_THAT(Describe(*server_, "fake").error(), HasSubstr("device lost"));
   EXPECT_EQ(Describe(*server_, "encoder").state(), v1::MODEL_STATE_READY);
@@ -100,11 +90,11 @@ TEST(FailureTest, AServerThatCannotLoadOneModelIsNotReadyUnlessAnyIsEnough) {
       return FakeModels().Load(options);
     });
     ASSERT_TRUE(server.server().WaitReady().ok());
-    EXPECT_EQ(CheckHealth(server, ""), std::string(readiness) == "any"
-                                           ? HealthCheckResponse::SERVING
-                                           : HealthCheckResponse::NOT_SERVING);
-    EXPECT_EQ(CheckHealth(server, kOther), HealthCheckResponse::NOT_SERVING);
-    EXPECT_EQ(CheckHealth(server, "liveness"), HealthCheckResponse::SERVING);
+    EXPECT_EQ(server.Health(""), std::string(readiness) == "any"
+                                     ? HealthCheckResponse::SERVING
+                                     : HealthCheckResponse::NOT_SERVING);
+    EXPECT_EQ(server.Health(kOther), HealthCheckResponse::NOT_SERVING);
+    EXPECT_EQ(server.Health("liveness"), HealthCheckResponse::SERVING);
     EXPECT_EQ(Encode(server).error_code(), grpc::StatusCode::UNAVAILABLE);
     ExpectServes(server);
     grpc::ClientContext context;
@@ -121,12 +111,12 @@ TEST(FailureTest, AModelThatIsStuckEndsItsRequestsAndTheServerStillStops) {
   config.health.liveness_grace = std::chrono::milliseconds(0);
   TestServer server(config);
   server.control().Hold();
-  GenerateStream running(server.inference(), Request("held", kEndlessTokens));
-  GenerateStream waiting(server.inference(), Request("waits", kEndlessTokens));
+  GenerateStream running(server.inference(), Request("held", kEndless));
+  GenerateStream waiting(server.inference(), Request("waits", kEndless));
   EXPECT_EQ(running.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(CheckHealth(server, kModel), HealthCheckResponse::NOT_SERVING);
-  EXPECT_EQ(CheckHealth(server, "liveness"), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(server.Health(kModel), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(server.Health("liveness"), HealthCheckResponse::NOT_SERVING);
   EXPECT_THAT(Describe(server, "fake").error(), HasSubstr("step_timeout_ms=200"));
   EXPECT_EQ(server.Metric("aft_model_state{model=\"fake\",state=\"failed\"}"), 1);
   EXPECT_EQ(server.Metric("aft_slots_used{model=\"fake\"}"), 0);

@@ -9,20 +9,16 @@
 namespace aft::server {
 namespace {
 
-constexpr uint32_t kEndless = 1'000'000'000;
+constexpr uint32_t kForever = 1'000'000'000;
 
 std::string Gauge(const std::string& name) { return "aft_" + name + "{model=\"fake\"}"; }
-
-GenerateStream::Prepare From(const std::string& client) {
-  return [client](grpc::ClientContext& context) { context.AddMetadata("x-forwarded-for", client); };
-}
 
 // One client has all four slots and its two places in the queue, with streams that do not end.
 class FairnessTest : public testing::Test {
  protected:
   FairnessTest() {
     for (int i = 0; i < 6; ++i) {
-      greedy_.emplace_back(server_.inference(), Request("endless", kEndless), From("10.0.0.1"));
+      greedy_.emplace_back(server_.inference(), Request("endless", kForever), From("10.0.0.1"));
     }
     server_.WaitForMetric(Gauge("requests_running"), 4);
     server_.WaitForMetric(Gauge("requests_waiting"), 2);
@@ -44,7 +40,7 @@ class FairnessTest : public testing::Test {
     ServerConfig config = TestConfigWithMetrics();
     config.security.trusted_proxies = {"127.0.0.1"};
     config.limits.max_queued_requests = 4;
-    config.limits.max_max_tokens = kEndless;
+    config.limits.max_max_tokens = kForever;
     config.limits.max_stream_buffer_bytes = 1 << 30;  // nobody reads the endless streams
     config.scheduling.age = std::chrono::milliseconds(1);
     return config;

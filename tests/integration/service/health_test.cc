@@ -1,6 +1,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/integration/known_clients.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/temp_files.h"
 
@@ -9,20 +10,6 @@ namespace {
 
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
-
-// SERVICE_UNKNOWN stands for NOT_FOUND.
-HealthCheckResponse::ServingStatus Check(TestServer& server, const std::string& service) {
-  HealthCheckRequest request;
-  HealthCheckResponse response;
-  request.set_service(service);
-  grpc::ClientContext context;
-  const grpc::Status status = server.health().Check(&context, request, &response);
-  if (status.error_code() == grpc::StatusCode::NOT_FOUND) {
-    return HealthCheckResponse::SERVICE_UNKNOWN;
-  }
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return response.status();
-}
 
 class Watch {
  public:
@@ -58,9 +45,9 @@ TEST(HealthTest, IsNotServingUntilTheModelIsLoaded) {
   fakes.loads->Hold();
   TestServer server(TestConfig(), FakeLoader(fakes));
   for (const char* service : kServices) {
-    EXPECT_EQ(Check(server, service), HealthCheckResponse::NOT_SERVING) << service;
+    EXPECT_EQ(server.Health(service), HealthCheckResponse::NOT_SERVING) << service;
   }
-  EXPECT_EQ(Check(server, "liveness"), HealthCheckResponse::SERVING);
+  EXPECT_EQ(server.Health("liveness"), HealthCheckResponse::SERVING);
   Watch watch(server, "");
   EXPECT_EQ(watch.Next(), HealthCheckResponse::NOT_SERVING);
   GenerateStream stream(server.inference(), Request("too early", 1));
@@ -69,7 +56,7 @@ TEST(HealthTest, IsNotServingUntilTheModelIsLoaded) {
   fakes.loads->Resume();
   EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVING);
   for (const char* service : kServices) {
-    EXPECT_EQ(Check(server, service), HealthCheckResponse::SERVING) << service;
+    EXPECT_EQ(server.Health(service), HealthCheckResponse::SERVING) << service;
   }
   watch.Cancel();
   ExpectServes(server);
@@ -89,9 +76,9 @@ TEST(HealthTest, WatchReportsDrainingBeforeRunningStreamsEnd) {
   std::thread drain([&server] { server.server().Drain(); });
   EXPECT_EQ(watch.Next(), HealthCheckResponse::NOT_SERVING);
   for (const char* service : kServices) {
-    EXPECT_EQ(Check(server, service), HealthCheckResponse::NOT_SERVING) << service;
+    EXPECT_EQ(server.Health(service), HealthCheckResponse::NOT_SERVING) << service;
   }
-  EXPECT_EQ(Check(server, "liveness"), HealthCheckResponse::SERVING);
+  EXPECT_EQ(server.Health("liveness"), HealthCheckResponse::SERVING);
   server.server().RequestDrain(/*lame_duck=*/false);
   server.control().Resume();
   EXPECT_TRUE(stream.Finish().ok());
@@ -115,9 +102,7 @@ TEST(HealthTest, WatchOfAnUnknownServiceSaysSoAndStaysOpen) {
 TEST(HealthTest, AWatchIsNotChargedToAClientThatIsCalledLikeItsAddress) {
   const TempFolder folder;
   const std::string path = folder.File("clients.textproto");
-  WriteBytes(path,  // with the token "a", and room for one call
-             "clients { name: '127.0.0.1' max_memory_bytes: 20000 token_sha256: "
-             "'ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb' }");
+  WriteBytes(path, ClientEntry("127.0.0.1", "a", "max_memory_bytes: 20000"));  // for one call
   ServerConfig config = TestConfigWithMetrics();
   config.security.clients_file = path;
   TestServer server(config);

@@ -346,8 +346,7 @@ TYPED_TEST(ReflectionTest, IsForKnownClientsAndWithinTheirMemory) {
   const TempFolder folder;
   ServerConfig config = TestConfig();
   config.security.clients_file = folder.File("clients");
-  Replace(config.security.clients_file,
-          absl::StrCat("clients { name: 'a' token_sha256: '", Sha256("t"), "' }"));
+  Replace(config.security.clients_file, ClientEntry("a", "t"));
   TestServer closed(config);
   EXPECT_THAT(this->Ask(closed, {{}}), StatusIs(absl::StatusCode::kUnauthenticated, _));
   config = TestConfig();

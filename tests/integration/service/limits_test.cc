@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 
 #include "base/memory.h"
 #include "gmock/gmock.h"
@@ -18,10 +17,6 @@ namespace {
 
 using ::testing::_;
 using ::testing::HasSubstr;
-
-constexpr int kCall = 16 << 10;  // what a call is charged beside its tokens
-constexpr uint32_t kEndless = 1'000'000;
-constexpr char kMemoryUsed[] = "aft_memory_used_bytes";
 
 TEST(MemoryTest, TheBudgetMayBeFilledToItsLastByte) {
   const v1::GenerateRequest request = Request(std::string(1000, 'x'), 5);
@@ -48,23 +43,18 @@ TEST(MemoryTest, WhoFillsItsShareIsRefusedAndItsNeighboursStreamGoesOn) {
   config.limits.max_queued_tokens = 1 << 30;
   config.security.trusted_proxies = {"127.0.0.0/8"};
   TestServer server(config);
-  const auto from = [](const char* address) {
-    return [address](grpc::ClientContext& context) {
-      context.AddMetadata("x-forwarded-for", address);
-    };
-  };
-  GenerateStream neighbour(server.inference(), Request("endless", kEndless), from("203.0.113.2"));
+  GenerateStream neighbour(server.inference(), Request("endless", kEndless), From("203.0.113.2"));
   ASSERT_TRUE(neighbour.Next());
   server.control().Hold();
   std::deque<GenerateStream> large;
   for (int i = 0; i < 100; ++i) {
     large.emplace_back(server.inference(), Request(std::string(1'000'000, 'x'), 1),
-                       from("203.0.113.1"));
+                       From("203.0.113.1"));
   }
   while (server.Metric("aft_memory_refused_total") == 0) std::this_thread::yield();
   // What was accepted waits, so one more is refused, too.
   GenerateStream another(server.inference(), Request(std::string(4'000'000, 'x'), 1),
-                         from("203.0.113.1"));
+                         From("203.0.113.1"));
   EXPECT_THAT(another.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
   for (GenerateStream& stream : large) stream.context().TryCancel();
   for (GenerateStream& stream : large) stream.Finish().ok();
@@ -231,91 +221,44 @@ TEST(LimitsTest, ATimeoutBeyondEveryClockIsNone) {
                                         "it took longer than limits.max_request_ms=30"));
 }
 
-// One request runs, and one waits: the server is full.
-class RefusalTest : public testing::Test {
- protected:
-  RefusalTest() {
-    server_.control().WaitUntilBlocked();
-    waiting_ = std::make_unique<GenerateStream>(server_.inference(), Request("held", 5));
-    server_.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
-  }
-
-  static ServerConfig Config() {
-    ServerConfig config = TestConfigWithMetrics();
-    config.models[0].slots = 1;
-    config.limits.max_queued_requests = 1;
-    return config;
-  }
-  TestServer& Held() {
-    server_.control().Hold();
-    return server_;
-  }
-  void Resume() {
-    server_.control().Resume();
-    EXPECT_TRUE(running_.Finish().ok());
-    EXPECT_TRUE(waiting_->Finish().ok());
-  }
-
-  TestServer server_{Config()};
-  GenerateStream running_{Held().inference(), Request("held", 5)};
-  std::unique_ptr<GenerateStream> waiting_;
-};
-
 // They ask for a refusal that is nothing but trailers, and wait as long as it says.
-TEST_F(RefusalTest, IsRetriedByGrpc) {
+TEST(RefusalTest, IsRetriedByGrpc) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.models[0].slots = 1;
+  config.limits.max_queued_requests = 1;
+  TestServer server(config);
+  server.control().Hold();
+  GenerateStream running(server.inference(), Request("held", 5));
+  server.control().WaitUntilBlocked();
+  GenerateStream waiting(server.inference(), Request("held", 5));
+  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
   grpc::ChannelArguments arguments;
   arguments.SetServiceConfigJSON(R"({"methodConfig": [{"name": [{}], "retryPolicy": {
       "maxAttempts": 4, "initialBackoff": "60s", "maxBackoff": "60s", "backoffMultiplier": 1,
       "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]})");
   const auto stub =
-      v1::InferenceService::NewStub(TestServer::Connect(server_.server().address(), arguments));
+      v1::InferenceService::NewStub(TestServer::Connect(server.server().address(), arguments));
   GenerateStream refused(*stub, Request("retried", 5));
   EXPECT_EQ(refused.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(server_.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate")), 4);
-  EXPECT_EQ(server_.Metric("aft_rejected_total{model=\"fake\",reason=\"queued_requests\"}"), 4);
-  Resume();
+  EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate")), 4);
+  EXPECT_EQ(server.Metric("aft_rejected_total{model=\"fake\",reason=\"queued_requests\"}"), 4);
+  server.control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_TRUE(waiting.Finish().ok());
 }
 
-// A tokenizer that takes as long as the test says.
-class HeldTokenizer : public Tokenizer {
- public:
-  explicit HeldTokenizer(std::shared_ptr<LoadGate> gate) : gate_(std::move(gate)) {}
-
-  int32_t vocab_size() const override { return fake_.vocab_size(); }
-  int32_t eos_id() const override { return fake_.eos_id(); }
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
-    if (text == "held") gate_->Enter();
-    return fake_.Encode(text);
-  }
-  absl::string_view TokenBytes(int32_t id) const override { return fake_.TokenBytes(id); }
-
- private:
-  const FakeTokenizer fake_;
-  const std::shared_ptr<LoadGate> gate_;
-};
-
 TEST(DecodeTest, HealthAndOtherRequestsDoNotWaitForATokenizer) {
-  const FakeModels fakes;
   const auto gate = std::make_shared<LoadGate>();
-  const ModelLoader load = FakeLoader(fakes);
-  TestServer server(
-      TestConfig(),
-      [&](const LoadOptions& options) {
-        absl::StatusOr<LoadedModel> model = load(options);
-        model->tokenizer = std::make_shared<HeldTokenizer>(gate);
-        return model;
-      },
-      fakes);
-  ASSERT_TRUE(server.server().WaitReady().ok());
+  TestServer server(TestConfig(), FakeModels{.before_encoding = [gate](absl::string_view text) {
+                      if (text == "held") gate->Enter();
+                    }});
   gate->Hold();
   std::deque<GenerateStream> held;
   for (int i = 0; i < 32; ++i) {  // more than gRPC has threads
     held.emplace_back(server.inference(), Request("held", 3));
   }
   gate->WaitUntilBlocked();
-  grpc::ClientContext context;
-  grpc::health::v1::HealthCheckResponse response;
-  EXPECT_TRUE(server.health().Check(&context, {}, &response).ok());
+  EXPECT_EQ(server.Health(), grpc::health::v1::HealthCheckResponse::SERVING);
   // A client that leaves meanwhile is done with at once, and its text is never read.
   GenerateStream left(server.inference(), Request("left", 3));
   left.context().TryCancel();

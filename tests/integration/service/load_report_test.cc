@@ -65,9 +65,7 @@ TEST(LoadReportTest, SaysHowBusyALanguageModelIs) {
 }
 
 TEST(LoadReportTest, SaysHowFullAnEncodersBatchIs) {
-  ServerConfig config = TestConfigWithEncoder();  // batches of 4
-  config.metrics_address = "127.0.0.1:0";
-  TestServer server(config);
+  TestServer server(TestConfigWithEncoder());  // batches of 4
   ASSERT_TRUE(server.server().WaitReady().ok());
   server.encoder_control().Hold();
   v1::EncodeRequest request;

@@ -1,84 +1,42 @@
 // The line that the log has of each call, over real gRPC with a fake model.
-#include "server/observability/log.h"
-
-#include <chrono>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/captured_log.h"
 
 namespace aft::server {
 namespace {
 
-using ::testing::HasSubstr;
+using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 class RequestLogTest : public testing::Test {
  protected:
-  RequestLogTest() {
-    EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
-    testing::internal::CaptureStderr();
-  }
-  ~RequestLogTest() override { testing::internal::GetCapturedStderr(); }
-
-  template <typename Stream, typename Request>
-  Stream Open(const Request& request) {
-    return Stream(server_.inference(), request,
-                  [](grpc::ClientContext& context) { context.AddMetadata("x-request-id", "r-1"); });
-  }
-
-  // What the log says of the only call since the last, from its level on.
-  template <typename Stream>
-  std::string LogOf(Stream&& stream) {
-    stream.Finish();
-    EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
-    const std::string text = testing::internal::GetCapturedStderr();
-    testing::internal::CaptureStderr();
-    constexpr char kEvent[] = " event=request.done ";
-    const size_t event = text.find(kEvent);
-    if (event == std::string::npos || text.rfind(kEvent) != event) {
-      ADD_FAILURE() << "not one line: " << text;
-      return "";
-    }
-    const size_t level = text.rfind("level=", event);
-    return text.substr(level, text.find('\n', event) - level);
-  }
-
   TestServer server_;
+  const CapturedLog log_;
 };
 
 TEST_F(RequestLogTest, TheReasonIsWhyItEnded) {
   v1::GenerateRequest request = Request("hello", 100);
   request.mutable_stop()->add_token_ids(static_cast<uint32_t>(Expected(request)[1]));
-  EXPECT_THAT(LogOf(Open<GenerateStream>(request)), HasSubstr(" code=OK reason=stop "));
+  EXPECT_TRUE(GenerateStream(server_.inference(), request).Finish().ok());
+  const std::vector<LogLine> lines = log_.Lines("request.done");
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0]["code"], "OK");
+  EXPECT_EQ(lines[0]["reason"], "stop");
 }
 
 constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
 constexpr char kParent[] = "00f067aa0ba902b7";
 
-class TraceTest : public RequestLogTest {
- protected:
-  static void Prepare(grpc::ClientContext& context) {
-    context.AddMetadata("traceparent", absl::StrCat("00-", kTrace, "-", kParent, "-01"));
-  }
-  // The value of a field of a line, up to a space.
-  static std::string Field(const std::string& line, const std::string& name) {
-    const size_t at = line.find(" " + name + "=");
-    if (at == std::string::npos) return "absent";
-    const size_t begin = at + name.size() + 2;
-    return line.substr(begin, line.find(' ', begin) - begin);
-  }
-};
-
-TEST_F(TraceTest, EveryServiceGoesOnWithTheTrace) {
+TEST_F(RequestLogTest, EveryServiceGoesOnWithTheTrace) {
   const auto expect = [](const grpc::ClientContext& context, bool ok) {
     const auto& metadata =
         ok ? context.GetServerInitialMetadata() : context.GetServerTrailingMetadata();
@@ -89,7 +47,7 @@ TEST_F(TraceTest, EveryServiceGoesOnWithTheTrace) {
   };
   const auto call = [&expect](auto& stub, auto method, const auto& request, auto response) {
     grpc::ClientContext context;
-    Prepare(context);
+    context.AddMetadata("traceparent", absl::StrCat("00-", kTrace, "-", kParent, "-01"));
     expect(context, ((stub.*method)(&context, request, &response)).ok());
   };
   call(server_.models(), &v1::ModelService::Stub::List, v1::ListRequest(), v1::ListResponse());
@@ -105,41 +63,34 @@ TEST_F(TraceTest, EveryServiceGoesOnWithTheTrace) {
        inference::ModelMetadataResponse());
   call(*kserve, &Kserve::RepositoryModelLoad, inference::RepositoryModelLoadRequest(),
        inference::RepositoryModelLoadResponse());
-  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
-  const std::string text = testing::internal::GetCapturedStderr();
-  testing::internal::CaptureStderr();
-  std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
-  EXPECT_EQ(lines.size(), 2);  // of models and of what is asked without an id there is none
-  for (const std::string& line : lines) EXPECT_EQ(Field(line, "trace_id"), kTrace) << line;
+  const std::vector<LogLine> lines = log_.Lines();
+  EXPECT_THAT(lines, SizeIs(2));  // of models and of what is asked without an id there is none
+  for (const LogLine& line : lines) EXPECT_EQ(line["trace_id"], kTrace);
 }
 
 TEST_F(RequestLogTest, TimesAreThoseThatTheClientGets) {
-  auto stream = Open<GenerateStream>(Request("hello", 3));
-  const std::string line = LogOf(stream);
-  const auto microseconds = [&line](const std::string& field) {
-    const size_t begin = line.find(" " + field + "=") + field.size() + 2;
-    double milliseconds = -1;
-    EXPECT_TRUE(absl::SimpleAtod(line.substr(begin, line.find(' ', begin) - begin), &milliseconds));
-    return 1000 * milliseconds;
-  };
+  GenerateStream stream(server_.inference(), Request("hello", 3));
+  EXPECT_TRUE(stream.Finish().ok());
+  const std::vector<LogLine> lines = log_.Lines("request.done");
+  ASSERT_THAT(lines, SizeIs(1));
   const auto expect = [&](const std::string& field, uint64_t told) {
     const auto expected = static_cast<double>(told);
-    EXPECT_NEAR(microseconds(field), expected, 1 + 1e-5 * expected) << line;
+    EXPECT_NEAR(1000 * lines[0].Number(field), expected, 1 + 1e-5 * expected);
   };
   const v1::Timings& timings = stream.finished.timings();
   expect("queue_ms", timings.queue_us());
   expect("ttft_ms", timings.first_token_us());
   EXPECT_GT(timings.total_us(), 0U);
   // Until the line was written.
-  EXPECT_GE(microseconds("total_ms") * (1 + 1e-5) + 1, static_cast<double>(timings.total_us()));
+  EXPECT_GE(1000 * lines[0].Number("total_ms") * (1 + 1e-5) + 1,
+            static_cast<double>(timings.total_us()));
 }
 
 // Who is refused cannot fill the log; metrics have all of them. Whatever the server's speed, each
 // refusal has a line or is counted by one.
 TEST(RefusalLogTest, RefusalsInMassesHaveTwentyLinesASecond) {
   TestServer server(TestConfigWithMetrics());
-  EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
-  testing::internal::CaptureStderr();
+  const CapturedLog log;
   v1::GenerateRequest request = Request("x", 1);
   request.set_model("nothing");
   constexpr int kRefusals = 400;
@@ -148,27 +99,17 @@ TEST(RefusalLogTest, RefusalsInMassesHaveTwentyLinesASecond) {
               grpc::StatusCode::NOT_FOUND);
   }
   // Until the next one that has a line, which tells of all before it.
-  std::string text;
   int refusals = kRefusals;
-  for (; !absl::StrContains(text, " id=last "); ++refusals) {
+  for (; !absl::StrContains(log.Text(), " id=last "); ++refusals) {
     GenerateStream(server.inference(), request, [](grpc::ClientContext& context) {
       context.AddMetadata("x-request-id", "last");
     }).Finish();
-    EXPECT_TRUE(log::Flush(std::chrono::hours(1)));
-    text += testing::internal::GetCapturedStderr();
-    testing::internal::CaptureStderr();
   }
-  testing::internal::GetCapturedStderr();
-  int lines = 0;
-  int left_out = 0;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    lines += absl::StrContains(line, "event=request.done") ? 1 : 0;
-    const std::vector<std::string> parts = absl::StrSplit(line, "event=request.left_out refused=");
-    int count = 0;
-    if (parts.size() == 2 && absl::SimpleAtoi(parts[1], &count)) left_out += count;
-  }
+  const auto lines = static_cast<double>(log.Lines("request.done").size());
+  double left_out = 0;
+  for (const LogLine& line : log.Lines("request.left_out")) left_out += line.Number("refused");
   EXPECT_GT(left_out, 0);
-  EXPECT_EQ(lines + left_out, refusals) << text;
+  EXPECT_EQ(lines + left_out, refusals) << log.Text();
   EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "Generate", "")), refusals);
 }
 

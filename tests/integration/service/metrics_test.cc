@@ -17,7 +17,9 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "re2/re2.h"
+#include "tests/integration/methods/call_contract_cases.h"
 #include "tests/integration/oip/fixture.h"
+#include "tests/integration/raw_call.h"
 #include "tests/unit/client/process.h"
 
 namespace aft::server {
@@ -26,11 +28,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsSubsetOf;
 
-constexpr int kEndless = 1'000'000;
-
 ServerConfig Config() {
   ServerConfig config = TestConfigWithEncoder();
-  config.metrics_address = "127.0.0.1:0";
   config.limits.max_max_tokens = kEndless;
   config.limits.max_stream_buffer_bytes = 1 << 30;
   return config;
@@ -51,52 +50,10 @@ class MetricsTest : public testing::Test {
     return Metric(name + Labels(method, model));
   }
 
-  grpc::Status Generate(uint32_t tokens, uint32_t n = 1,
-                        v1::Priority priority = v1::PRIORITY_UNSPECIFIED) {
-    v1::GenerateRequest request = Request("abc", tokens);
-    if (n > 1) request.set_n(n);
-    request.set_priority(priority);
-    return GenerateStream(server_->inference(), request).Finish();
-  }
-  grpc::Status Complete(uint32_t tokens, uint32_t n = 1) {
-    v1::GenerateRequest request = Request("abcd", tokens);
-    if (n > 1) request.set_n(n);
-    grpc::ClientContext context;
-    v1::CompleteResponse response;
-    return server_->inference().Complete(&context, request, &response);
-  }
-  grpc::Status Score(const std::string& text) {
-    v1::ScoreRequest request;
-    request.set_model("fake");
-    request.set_text(text);
-    return ScoreStream(server_->inference(), request).Finish();
-  }
-  grpc::Status Encode(const std::string& text) {
-    v1::EncodeRequest request;
-    request.set_model("encoder");
-    request.set_text(text);
-    return EncodeStream(server_->inference(), request).Finish();
-  }
-  grpc::Status Tokenize() {
-    grpc::ClientContext context;
-    v1::TokenizeRequest request;
-    request.set_model("fake");
-    request.set_text("abc");
-    v1::TokenizeResponse response;
-    return server_->inference().Tokenize(&context, request, &response);
-  }
-  grpc::Status Detokenize() {
-    grpc::ClientContext context;
-    v1::DetokenizeRequest request;
-    request.set_model("fake");
-    request.add_token_ids('a');
-    v1::DetokenizeResponse response;
-    return server_->inference().Detokenize(&context, request, &response);
+  grpc::Status Generate(uint32_t tokens) {
+    return GenerateStream(server_->inference(), Request("abc", tokens)).Finish();
   }
   grpc::Status Infer(InferBuilder builder) { return server_->Infer(builder.request()).status; }
-  static InferBuilder Tokens(int tokens) {
-    return InferBuilder().Text("text_input", "abcde").Tokens(tokens);
-  }
 
   // A call of a method of no model.
   template <typename Stub, typename Request, typename Response>
@@ -110,24 +67,11 @@ class MetricsTest : public testing::Test {
 
   // Everything that the server does, so that every metric has something to say.
   void CallEveryMethod() {
-    ASSERT_TRUE(Generate(6).ok());
-    ASSERT_TRUE(Generate(4, 3).ok());
-    ASSERT_TRUE(Complete(2, 2).ok());
-    ASSERT_TRUE(Score("0123456789").ok());
-    ASSERT_TRUE(Encode("hello").ok());
-    ASSERT_TRUE(Tokenize().ok());
-    ASSERT_TRUE(Detokenize().ok());
-    ASSERT_TRUE(Infer(Tokens(7)).ok());
-    ASSERT_TRUE(Infer(InferBuilder().Text("text_input", "score me").Flag("score")).ok());
-    ASSERT_TRUE(
-        Infer(InferBuilder("encoder").Raw("text_input", "BYTES", {2}, RawText("ab") + RawText("c")))
-            .ok());
-    InferStream stream(server_->kserve());
-    ASSERT_TRUE(stream.Send(Tokens(5).Id("1").request()));
-    ASSERT_TRUE(stream.Send(Tokens(3).Id("2").request()));
-    EXPECT_EQ(stream.ReadAll().size(), 8U);
-    ASSERT_TRUE(stream.Finish().ok());
-
+    const auto channel = TestServer::Connect(server_->server().address());
+    for (const Case& one : AllCases()) {
+      RawCall call(*channel, one.path, one.message(one.model, Ask::kShort, "id"));
+      ASSERT_TRUE(call.Finish().ok()) << one.name;
+    }
     ASSERT_TRUE(Call(server_->models(), &v1::ModelService::Stub::List).ok());
     v1::GetRequest nobody;
     nobody.set_name("nobody");
@@ -161,13 +105,14 @@ TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {
   };
   const Expected methods[] = {
       // A group's leader reads the prompt, and each of the others its last token.
-      {"Generate", "fake", 2, 4, 3 + 3 + 2, 6 + 3 * 4, 0, 0, 4},
-      {"Complete", "fake", 1, 2, 4 + 1, 2 * 2, 0, 0, 2},
-      {"Score", "fake", 1, 1, 10, 0, 9, 0, 0},
-      {"ModelInfer", "fake", 2, 2, 5 + 8, 7, 7, 0, 1},
-      {"ModelInfer", "encoder", 1, 2, 0, 0, 0, 3, 0},
-      {"ModelStreamInfer", "fake", 2, 2, 5 + 5, 5 + 3, 0, 0, 2},
-      {"Encode", "encoder", 1, 1, 0, 0, 0, 5, 0},
+      {"Generate", "fake", 2, 3, 5 + 5 + 1, 3 + 2 * 3, 0, 0, 3},
+      {"Complete", "fake", 2, 3, 5 + 5 + 1, 3 + 2 * 3, 0, 0, 3},
+      {"Score", "fake", 2, 3, 5 + 5 + 2, 0, 4 + 4 + 1, 0, 0},
+      {"ModelInfer", "fake", 2, 2, 5 + 5, 3, 4, 0, 1},
+      {"ModelInfer", "encoder", 1, 2, 0, 0, 0, 5 + 2, 0},
+      {"ModelStreamInfer", "fake", 2, 2, 5 + 5, 3 + 3, 0, 0, 2},
+      {"ModelStreamInfer", "encoder", 1, 2, 0, 0, 0, 5 + 2, 0},
+      {"Encode", "encoder", 2, 3, 0, 0, 0, 5 + 5 + 2, 0},
   };
   for (const Expected& expected : methods) {
     SCOPED_TRACE(absl::StrCat(expected.method, " of ", expected.model));
@@ -189,12 +134,12 @@ TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {
     EXPECT_EQ(Of("aft_e2e_seconds_count", method), 1);
   }
   // Nothing is counted beside these.
-  EXPECT_EQ(Metric(R"(aft_request_finished_total{model="fake"})"), 4 + 2 + 1 + 2 + 2);
-  EXPECT_EQ(Metric(R"(aft_request_finished_total{model="fake",reason="done"})"), 2);
+  EXPECT_EQ(Metric(R"(aft_request_finished_total{model="fake"})"), 3 + 3 + 3 + 2 + 2);
+  EXPECT_EQ(Metric(R"(aft_request_finished_total{model="fake",reason="done"})"), 3 + 1);
   EXPECT_EQ(Metric(R"(aft_request_finished_total{model="fake",reason="length"})"), 9);
-  EXPECT_EQ(Metric(R"(aft_request_finished_total{model="encoder",reason="done"})"), 3);
-  EXPECT_EQ(Metric(R"(aft_requests_total{model="fake"})"), 2 + 1 + 1 + 2 + 2 + 2);
-  EXPECT_EQ(Metric("aft_step_tokens_sum{model=\"encoder\"}"), 5 + 3);
+  EXPECT_EQ(Metric(R"(aft_request_finished_total{model="encoder",reason="done"})"), 2 + 2 + 3);
+  EXPECT_EQ(Metric(R"(aft_requests_total{model="fake"})"), 2 + 2 + 2 + 2 + 2 + 2);
+  EXPECT_EQ(Metric("aft_step_tokens_sum{model=\"encoder\"}"), 7 + 7 + 12);
   EXPECT_EQ(Metric("aft_rejected_total"), 0);
   EXPECT_EQ(Metric("aft_engine_failures_total"), 0);
 
@@ -340,9 +285,7 @@ TEST_F(MetricsTest, NothingThatClientsMakeUpBecomesALabel) {
     request.set_cache_salt(evil);
     request.set_priority(static_cast<v1::Priority>(i));
     const std::string address = absl::StrCat("10.0.", i / 250, ".", i % 250);
-    GenerateStream stream(server_->inference(), request, [&](grpc::ClientContext& context) {
-      context.AddMetadata("x-forwarded-for", address);
-    });
+    GenerateStream stream(server_->inference(), request, From(address));
     EXPECT_FALSE(stream.Finish().ok());
     EXPECT_FALSE(Infer(InferBuilder(evil).Id(evil).Text("text_input", "x")).ok());
     request.set_model("fake");

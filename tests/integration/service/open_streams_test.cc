@@ -34,10 +34,6 @@ ServerConfig Bounded(int watches, int infer_streams) {
   return config;
 }
 
-void From(const std::string& address, grpc::ClientContext& context) {
-  context.AddMetadata("x-forwarded-for", address);
-}
-
 InferBuilder Prompt(int tokens) {
   const std::vector<TokenId> ids = *FakeTokenizer().Encode("abc");
   return InferBuilder().Ids({ids.begin(), ids.end()}).Tokens(tokens).Id("one");
@@ -47,7 +43,7 @@ InferBuilder Prompt(int tokens) {
 class Watch {
  public:
   Watch(TestServer& server, const std::string& address) {
-    From(address, *context_);
+    From(address)(*context_);
     reader_ = server.health().Watch(context_.get(), {});
     EXPECT_TRUE(Next());
   }
@@ -69,7 +65,7 @@ class Reflection {
 
   Reflection(TestServer& server, const std::string& address)
       : stub_(Service::NewStub(TestServer::Connect(server.server().address()))) {
-    From(address, context_);
+    From(address)(context_);
     stream_ = stub_->ServerReflectionInfo(&context_);
   }
   // Whether a request is answered.
@@ -92,7 +88,7 @@ class Reflection {
 class Stream : public InferStream {
  public:
   Stream(KserveServer& server, const std::string& address)
-      : InferStream(server.kserve(), [&](auto& context) { From(address, context); }) {}
+      : InferStream(server.kserve(), From(address)) {}
 
   // Whether a request is answered.
   bool Ask() {
@@ -189,10 +185,8 @@ TEST(OpenStreamsTest, AReflectionThatIsNotReadIsCancelled) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.write_stall = std::chrono::milliseconds(500);
   TestServer server(config);
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   const auto stub =
-      Reflection::Service::NewStub(TestServer::Connect(server.server().address(), arguments));
+      Reflection::Service::NewStub(TestServer::ConnectWithASmallWindow(server.server().address()));
   grpc::ClientContext context;
   const auto stream = stub->ServerReflectionInfo(&context);
   grpc::reflection::v1::ServerReflectionRequest request;

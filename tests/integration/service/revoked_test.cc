@@ -29,10 +29,8 @@ class RevokedTest : public TokenTest {
 
   // From here on team-a has that token and these fields.
   void Change(const std::string& token, const std::string& fields) {
-    Replace(config_.security.clients_file,
-            absl::StrCat("clients { name: 'team-a' ", fields, " token_sha256: '", Sha256(token),
-                         "' }\nclients { name: 'team-b' models: 'other' token_sha256: '",
-                         Sha256("token b"), "' }"));
+    Replace(config_.security.clients_file, ClientEntry("team-a", token, fields) +
+                                               ClientEntry("team-b", "token b", "models: 'other'"));
     ASSERT_TRUE(server_->server().Reload(config_).ok());
   }
 
@@ -41,19 +39,10 @@ class RevokedTest : public TokenTest {
         TestServer::Connect(server_->server().address()));
   }
 
-  // As if it were unknown: SERVICE_UNKNOWN. `value`: of the metadata "authorization"; "": none.
+  // `value`: of the metadata "authorization"; "": none.
   HealthCheckResponse::ServingStatus Check(const std::string& service,
                                            const std::string& value = "") {
-    grpc::ClientContext context;
-    if (!value.empty()) Authorization(value)(context);
-    HealthCheckRequest request;
-    request.set_service(service);
-    HealthCheckResponse response;
-    const grpc::Status status = server_->health().Check(&context, request, &response);
-    if (status.ok()) return response.status();
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound,
-                                 absl::StrCat("no service is called \"", service, "\"")));
-    return HealthCheckResponse::SERVICE_UNKNOWN;
+    return server_->Health(service, value.empty() ? nullptr : Authorization(value));
   }
 };
 
@@ -109,8 +98,7 @@ TEST_F(RevokedTest, CallsWhoseTokenIsAnotherClientsNowEnd) {
   server_->control().Hold();
   GenerateStream running(server_->inference(), Request("x", 100'000), Authorization(kOwn));
   server_->control().WaitUntilBlocked();
-  Replace(config_.security.clients_file,
-          absl::StrCat("clients { name: 'team-c' token_sha256: '", Sha256("token a"), "' }"));
+  Replace(config_.security.clients_file, ClientEntry("team-c", "token a"));
   ASSERT_TRUE(server_->server().Reload(config_).ok());
   server_->control().Resume();
   EXPECT_THAT(running.Finish(), StatusIs(absl::StatusCode::kUnauthenticated,

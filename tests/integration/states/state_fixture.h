@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/known_clients.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
@@ -44,11 +45,7 @@ class StateTest : public testing::Test {
 
   // There are two from here on, "a" and "b", with these tokens.
   void KnowClients() {
-    WriteBytes(folder_.File("clients.textproto"),
-               "clients { name: 'a' token_sha256: "
-               "'ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb' }"
-               "clients { name: 'b' token_sha256: "
-               "'3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d' }");
+    WriteBytes(folder_.File("clients.textproto"), ClientEntry("a", "a") + ClientEntry("b", "b"));
     config_.security.clients_file = folder_.File("clients.textproto");
   }
   static Prepare As(const std::string& token) {

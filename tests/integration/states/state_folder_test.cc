@@ -6,8 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/observability/log.h"
 #include "tests/integration/states/state_fixture.h"
+#include "tests/support/captured_log.h"
 
 namespace aft::server {
 namespace {
@@ -109,11 +109,9 @@ TEST_F(StateFolderServerTest, WhatTheNextServerHasNoPlaceForIsLeftInTheFolder) {
   const v1::State state = Run(Turn("hello", 10)).finished.state();
   const std::string other = Run(Turn("hello", 10)).finished.state().id();
   config_.states.max_client_bytes = static_cast<int64_t>(state.bytes());
-  EXPECT_TRUE(log::Flush(std::chrono::minutes(1)));
-  testing::internal::CaptureStderr();
+  const CapturedLog log;
   Restart();
-  EXPECT_TRUE(log::Flush(std::chrono::minutes(1)));
-  const std::string lines = testing::internal::GetCapturedStderr();
+  const std::string lines = log.Text();
   EXPECT_THAT(lines, HasSubstr("event=states.skipped "));
   // Who knows an id may use the state.
   for (const std::string& id : {state.id(), other}) EXPECT_THAT(lines, Not(HasSubstr(id)));

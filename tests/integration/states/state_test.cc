@@ -7,8 +7,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/observability/log.h"
 #include "tests/integration/states/state_fixture.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
@@ -16,7 +16,6 @@
 namespace aft::server {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -210,14 +209,15 @@ TEST_F(StateTest, WithoutKnownClientsNobodyListsStates) {
 
 TEST_F(StateTest, CallsAreLoggedWithTheirIds) {
   Start();
-  testing::internal::CaptureStderr();
+  const CapturedLog log;
   EXPECT_FALSE(Get("a", [](grpc::ClientContext& context) {
                  context.AddMetadata("x-request-id", "mine");
                }).ok());
-  log::Flush(std::chrono::hours(1));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("event=request.done"), HasSubstr("id=mine"),
-                    HasSubstr("method=GetState"), HasSubstr("code=NOT_FOUND")));
+  const std::vector<LogLine> lines = log.Lines("request.done");
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0]["id"], "mine");
+  EXPECT_EQ(lines[0]["method"], "GetState");
+  EXPECT_EQ(lines[0]["code"], "NOT_FOUND");
 }
 
 TEST_F(StateTest, CallsAreCountedByMethodAndStatus) {

@@ -122,10 +122,8 @@ TEST_F(StateTransferTest, TransfersOfAClientThatIsGoneFromTheFileEnd) {
   server_->WaitForMetric("aft_memory_used_bytes",
                          (16 << 10) + 3 * static_cast<double>(first.ByteSizeLong()));
 
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a window smaller than a chunk
-  const auto stub =
-      v1::StateService::NewStub(TestServer::Connect(server_->server().address(), arguments));
+  const auto stub = v1::StateService::NewStub(  // a window smaller than a chunk
+      TestServer::ConnectWithASmallWindow(server_->server().address()));
   grpc::ClientContext exporting;
   As("a")(exporting);
   v1::StateServiceExportRequest request;
