@@ -65,7 +65,7 @@ std::vector<std::string> Strings(const ModelInferResponse& response) {
 
 TEST(KserveClassifyTest, AnImagesLogitsAreTheMeansOfItsPixels) {
   const FakeEncoderRunner::Options options = Classifier(4);
-  KserveServer server(WithMetrics(), {}, options);
+  KserveServer server(TestConfigWithEncoder(), {}, options);
   const std::vector<int64_t> pixels = {0, 1, 2, 3, 4, 5, 16, 7, 8, 9, 10, 11};
   const auto answer = server.Infer(Images({2, 2, 3}, pixels).request());
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
@@ -82,7 +82,7 @@ TEST(KserveClassifyTest, AnImagesLogitsAreTheMeansOfItsPixels) {
 
 TEST(KserveClassifyTest, TextsAreClassifiedToo) {
   const FakeEncoderRunner::Options options = Classifier();
-  KserveServer server(WithMetrics(), {}, options);
+  KserveServer server(TestConfigWithEncoder(), {}, options);
   const auto answer =
       server.Infer(InferBuilder("encoder")
                        .Raw("input_ids", "INT64", {2, 2}, RawOf<int64_t>({1, 2, 3, 9}))
@@ -98,7 +98,7 @@ TEST(KserveClassifyTest, TextsAreClassifiedToo) {
 // As Triton: "logit:index:label", the largest first.
 TEST(KserveClassifyTest, ClassificationNamesTheLargestLogits) {
   const FakeEncoderRunner::Options options = Classifier(4);
-  KserveServer server(WithMetrics(), {}, options);
+  KserveServer server(TestConfigWithEncoder(), {}, options);
   const std::vector<float> logits = Logits(options, {.text = {5}, .image_width = 1});
   const auto one = [&](size_t i) {
     return absl::StrFormat("%f:%d:%s", logits[i], i, options.labels[i]);
@@ -117,7 +117,7 @@ TEST(KserveClassifyTest, ClassificationNamesTheLargestLogits) {
 }
 
 TEST(KserveClassifyTest, ClassesOfWhatIsNoNumberComeLast) {
-  KserveServer server(WithMetrics(), {}, Classifier(4));
+  KserveServer server(TestConfigWithEncoder(), {}, Classifier(4));
   InferBuilder builder = Vectors({1, 1, 1, 3}, {kNan, 1, 2});
   const auto answer = server.Infer(Classes(builder, 3).request());
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
@@ -131,7 +131,7 @@ TEST(KserveClassifyTest, ClassesOfWhatIsNoNumberComeLast) {
 TEST(KserveClassifyTest, ErrorsNameTheTensor) {
   FakeEncoderRunner::Options options = Classifier(8);
   options.max_seq_len = 20;
-  KserveServer server(WithMetrics(), {}, options);
+  KserveServer server(TestConfigWithEncoder(), {}, options);
   InferBuilder pooling = Images({1, 1, 1}, {1});
   pooling.Parameter("pooling").set_string_param("mean");
   InferBuilder zero = Images({1, 1, 1}, {1});
@@ -140,43 +140,37 @@ TEST(KserveClassifyTest, ErrorsNameTheTensor) {
   text.Output("logits");
   (*text.request().mutable_outputs(0)->mutable_parameters())["classification"].set_string_param(
       "3");
-  std::vector<std::pair<const char*, InferBuilder>> faults = {
-      {"input_ids: exactly one of input_ids, inputs_embeds must be given, got 0",
-       InferBuilder("encoder")},
-      {"input_ids: must be of shape [B, H, W], got [4]", Images({4}, {1, 2, 3, 4})},
-      {"input_ids: must be of shape [B, H, W], got [1, 4]", Images({1, 4}, {1, 2, 3, 4})},
-      {"input_ids: must be of shape [B, H, W], got [1, 2, 2, 1]",
-       Images({1, 2, 2, 1}, {1, 2, 3, 4})},
-      {"input_ids: must have 1 to 4 rows (max_batch_size), got 5",
-       Images({5, 1, 1}, {1, 2, 3, 4, 5})},
-      {"input_ids: must have at most 8 columns (W), got 9",
-       Images({1, 1, 9}, std::vector<int64_t>(9))},
-      {"input_ids: must have at most 20 tokens (the model's max_seq_len), got 24",
-       Images({1, 3, 8}, std::vector<int64_t>(24))},
-      {"input_ids: must have at most 64 tokens (the model's batch.max_tokens) with padding, got 4 "
-       "times 20",
-       Images({4, 4, 5}, std::vector<int64_t>(80))},
-      {"input_ids: must not be empty", Images({1, 0, 3}, {})},
-      {"input_ids[1][2]: must be in [0, 17), the vocabulary, got 17",
-       Images({2, 1, 3}, {1, 2, 3, 4, 5, 17})},
-      {"input_ids[0][0]: must be in [0, 17), the vocabulary, got -1", Images({1, 1, 1}, {-1})},
-      {"input_ids: must be INT64 or INT32, got FP32",
-       InferBuilder("encoder").Raw("input_ids", "FP32", {1, 1, 1}, RawOf<float>({1}))},
-      {"text_input: is no input of model \"encoder\"",
-       InferBuilder("encoder").Text("text_input", "x")},
-      {"attention_mask: is no input of model \"encoder\"",
-       Images({1, 1, 1}, {1}).Raw("attention_mask", "INT64", {1, 1, 1}, RawOf<int64_t>({1}))},
-      {"embedding: is no output of model \"encoder\"", Images({1, 1, 1}, {1}).Output("embedding")},
-      {"parameters.pooling: there is no such parameter", pooling},
-      {"logits: classification: must be an integer of at least 1", zero},
-      {"logits: classification: must be an integer of at least 1", text}};
-  for (auto& [error, builder] : faults) {
-    EXPECT_THAT(server.Infer(builder.request()).status,
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(error)))
-        << builder.request().ShortDebugString();
-  }
-  EXPECT_TRUE(server.encoder_control().batches().empty());
-  server.WaitForMetric("aft_memory_used_bytes", 0);
+  ExpectRefused(
+      server,
+      {{"input_ids: exactly one of input_ids, inputs_embeds must be given, got 0",
+        InferBuilder("encoder")},
+       {"input_ids: must be of shape [B, H, W], got [4]", Images({4}, {1, 2, 3, 4})},
+       {"input_ids: must be of shape [B, H, W], got [1, 4]", Images({1, 4}, {1, 2, 3, 4})},
+       {"input_ids: must be of shape [B, H, W], got [1, 2, 2, 1]",
+        Images({1, 2, 2, 1}, {1, 2, 3, 4})},
+       {"input_ids: must have 1 to 4 rows (max_batch_size), got 5",
+        Images({5, 1, 1}, {1, 2, 3, 4, 5})},
+       {"input_ids: must have at most 8 columns (W), got 9",
+        Images({1, 1, 9}, std::vector<int64_t>(9))},
+       {"input_ids: must have at most 20 tokens (the model's max_seq_len), got 24",
+        Images({1, 3, 8}, std::vector<int64_t>(24))},
+       {"input_ids: must have at most 64 tokens (the model's batch.max_tokens) with padding, got 4 "
+        "times 20",
+        Images({4, 4, 5}, std::vector<int64_t>(80))},
+       {"input_ids: must not be empty", Images({1, 0, 3}, {})},
+       {"input_ids[1][2]: must be in [0, 17), the vocabulary, got 17",
+        Images({2, 1, 3}, {1, 2, 3, 4, 5, 17})},
+       {"input_ids[0][0]: must be in [0, 17), the vocabulary, got -1", Images({1, 1, 1}, {-1})},
+       {"input_ids: must be INT64 or INT32, got FP32",
+        InferBuilder("encoder").Raw("input_ids", "FP32", {1, 1, 1}, RawOf<float>({1}))},
+       {"text_input: is no input of model \"encoder\"",
+        InferBuilder("encoder").Text("text_input", "x")},
+       {"attention_mask: is no input of model \"encoder\"",
+        Images({1, 1, 1}, {1}).Raw("attention_mask", "INT64", {1, 1, 1}, RawOf<int64_t>({1}))},
+       {"embedding: is no output of model \"encoder\"", Images({1, 1, 1}, {1}).Output("embedding")},
+       {"parameters.pooling: there is no such parameter", pooling},
+       {"logits: classification: must be an integer of at least 1", zero},
+       {"logits: classification: must be an integer of at least 1", text}});
 }
 
 TEST(KserveClassifyTest, ModelsSayTheirLabels) {

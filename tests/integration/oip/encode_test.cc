@@ -21,12 +21,6 @@ using ::testing::StartsWith;
 
 constexpr size_t kWidth = 3;
 
-ServerConfig WithMetrics() {
-  ServerConfig config = TestConfigWithEncoder();
-  config.metrics_address = "127.0.0.1:0";
-  return config;
-}
-
 InferBuilder Encoder() { return InferBuilder("encoder"); }
 
 std::vector<float> Vectors(const std::vector<TokenId>& text) {
@@ -50,7 +44,7 @@ std::vector<float> NativePooled(KserveServer& server, const std::string& text, v
 }
 
 TEST(KserveEncodeTest, AMaskSaysWhatIsPadding) {
-  KserveServer server(WithMetrics());
+  KserveServer server(TestConfigWithEncoder());
   const auto answer = server.Infer(
       Encoder()
           .Raw("input_ids", "INT64", {2, 4}, RawOf<int64_t>({1, 2, 999, -5, 3, 4, 5, 6}))
@@ -144,7 +138,7 @@ TEST(KserveEncodeTest, StreamsAnswerWithOneFinalResponse) {
 
 // Above 32 KiB an answer is made by another thread.
 TEST(KserveEncodeTest, LargeAnswersArriveWhole) {
-  ServerConfig config = WithMetrics();
+  ServerConfig config = TestConfigWithEncoder();
   config.models[1].max_batch_tokens = 2000;
   FakeEncoderRunner::Options options;
   options.width = 300;
@@ -160,7 +154,7 @@ TEST(KserveEncodeTest, LargeAnswersArriveWhole) {
 TEST(KserveEncodeTest, OneTextThatFailsEndsTheRequestAndNoOther) {
   FakeEncoderRunner::Options options;
   options.nan_token = 'n';
-  KserveServer server(WithMetrics(), {}, options);
+  KserveServer server(TestConfigWithEncoder(), {}, options);
   const auto answer = server.Infer(
       Encoder()
           .Raw("text_input", "BYTES", {3}, RawText("ab") + RawText("an") + RawText("cd"))
@@ -173,7 +167,7 @@ TEST(KserveEncodeTest, OneTextThatFailsEndsTheRequestAndNoOther) {
 
 // Beyond a batch of four one text may wait, so of a second request of four not all have room.
 TEST(KserveEncodeTest, AQueueThatHasRoomForSomeTextsTakesNone) {
-  ServerConfig config = WithMetrics();
+  ServerConfig config = TestConfigWithEncoder();
   config.limits.max_queued_requests = 1;
   KserveServer server(config);
   server.encoder_control().Hold();
@@ -207,10 +201,6 @@ TEST(KserveEncodeTest, AQueueThatHasRoomForSomeTextsTakesNone) {
 
 TEST(KserveEncodeTest, ErrorsNameTheTensorOrTheParameter) {
   KserveServer server(TestConfigWithEncoder());
-  struct Fault {
-    const char* error;
-    InferBuilder builder;
-  };
   InferBuilder pooling = Encoder().Text("text_input", "x");
   pooling.Parameter("pooling").set_string_param("max");
   InferBuilder unknown = Encoder().Text("text_input", "x");
@@ -221,58 +211,57 @@ TEST(KserveEncodeTest, ErrorsNameTheTensorOrTheParameter) {
   };
   std::string five;
   for (int i = 0; i < 5; ++i) five += RawText("x");
-  const Fault faults[] = {
-      {"text_input: exactly one of text_input, input_ids, inputs_embeds must be given, got 0",
-       Encoder()},
-      {"text_input: exactly one of text_input, input_ids, inputs_embeds must be given, got 2",
-       vectors({1, 1, 3}).Ids({1})},
-      {"text_input: must have 1 to 4 rows (max_batch_size), got 5",
-       Encoder().Raw("text_input", "BYTES", {5}, five)},
-      {"text_input: must be of shape [B] or [B, 1], got [1, 2]",
-       Encoder().Raw("text_input", "BYTES", {1, 2}, RawText("x") + RawText("y"))},
-      {"text_input[1]: must not be empty",
-       Encoder().Raw("text_input", "BYTES", {2}, RawText("x") + RawText(""))},
-      {"text_input: must have at most 64 tokens (the model's batch.max_tokens) with padding, got 2",
-       Encoder().Raw("text_input", "BYTES", {2}, RawText(std::string(40, 'x')) + RawText("y"))},
-      {"text_input[0]: must have at most 64 tokens",
-       Encoder().Text("text_input", std::string(65, 'x'))},
-      {"input_ids[1][0]: must be in [0, 257)",
-       Encoder().Raw("input_ids", "INT64", {2, 1}, RawOf<int64_t>({1, 300}))},
-      {"input_ids: must have 1 to 4 rows", Encoder().Raw("input_ids", "INT64", {0, 3}, "")},
-      {"input_ids: must be of shape [B, T] or [T], got [1, 1, 1]",
-       Encoder().Raw("input_ids", "INT64", {1, 1, 1}, RawOf<int64_t>({1}))},
-      {"input_ids[0]: must not be empty", Encoder().Raw("input_ids", "INT64", {1, 0}, "")},
-      {"inputs_embeds: must be of shape [B, T, 3], got [1, 1, 2]", vectors({1, 1, 2})},
-      {"attention_mask[0]: must be one or more ones, then zeros",
-       vectors({1, 2, 3}).Raw("attention_mask", "BOOL", {1, 2}, std::string("\0\1", 2))},
-      {"attention_mask: must have a number for each token, [1, 2], got [2]",
-       vectors({1, 2, 3}).Raw("attention_mask", "BOOL", {2}, "\1\1")},
-      {"attention_mask: must have a number for each token, [2], got [1]",
-       Encoder().Ids({1, 2}).Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({1}))},
-      {"attention_mask[0]: must be one or more ones, then zeros",
-       Encoder().Ids({1, 2}).Raw("attention_mask", "INT64", {2}, RawOf<int64_t>({0, 1}))},
-      {"attention_mask[0]: must be one or more ones, then zeros",
-       Encoder().Ids({1, 2, 3}).Raw("attention_mask", "INT64", {3}, RawOf<int64_t>({1, 0, 1}))},
-      {"attention_mask[0]: must be one or more ones, then zeros",
-       Encoder().Ids({1, 2}).Raw("attention_mask", "INT64", {2}, RawOf<int64_t>({1, 2}))},
-      {"attention_mask[0]: must be one or more ones, then zeros",
-       Encoder().Ids({1}).Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({0}))},
-      {"attention_mask: must be INT64, INT32 or BOOL, got FP32",
-       Encoder().Ids({1}).Raw("attention_mask", "FP32", {1}, RawOf<float>({1}))},
-      {"attention_mask: is of input_ids and inputs_embeds",
-       Encoder().Text("text_input", "x").Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({1}))},
-      {"stream: is no input of model \"encoder\"",
-       Encoder().Text("text_input", "x").Flag("stream")},
-      {"text_output: is no output of", Encoder().Text("text_input", "x").Output("text_output")},
-      {"parameters.pooling: must be one of \"mean\", \"first\", \"last\"", pooling},
-      {"parameters.max_tokens: there is no such parameter", unknown},
-  };
-  for (Fault fault : faults) {
-    EXPECT_THAT(server.Infer(fault.builder.request()).status,
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(fault.error)))
-        << fault.builder.request().ShortDebugString();
-  }
-  EXPECT_TRUE(server.encoder_control().batches().empty());
+  ExpectRefused(
+      server,
+      {
+          {"text_input: exactly one of text_input, input_ids, inputs_embeds must be given, got 0",
+           Encoder()},
+          {"text_input: exactly one of text_input, input_ids, inputs_embeds must be given, got 2",
+           vectors({1, 1, 3}).Ids({1})},
+          {"text_input: must have 1 to 4 rows (max_batch_size), got 5",
+           Encoder().Raw("text_input", "BYTES", {5}, five)},
+          {"text_input: must be of shape [B] or [B, 1], got [1, 2]",
+           Encoder().Raw("text_input", "BYTES", {1, 2}, RawText("x") + RawText("y"))},
+          {"text_input[1]: must not be empty",
+           Encoder().Raw("text_input", "BYTES", {2}, RawText("x") + RawText(""))},
+          {"text_input: must have at most 64 tokens (the model's batch.max_tokens) with padding, "
+           "got 2",
+           Encoder().Raw("text_input", "BYTES", {2}, RawText(std::string(40, 'x')) + RawText("y"))},
+          {"text_input[0]: must have at most 64 tokens",
+           Encoder().Text("text_input", std::string(65, 'x'))},
+          {"input_ids[1][0]: must be in [0, 257)",
+           Encoder().Raw("input_ids", "INT64", {2, 1}, RawOf<int64_t>({1, 300}))},
+          {"input_ids: must have 1 to 4 rows", Encoder().Raw("input_ids", "INT64", {0, 3}, "")},
+          {"input_ids: must be of shape [B, T] or [T], got [1, 1, 1]",
+           Encoder().Raw("input_ids", "INT64", {1, 1, 1}, RawOf<int64_t>({1}))},
+          {"input_ids[0]: must not be empty", Encoder().Raw("input_ids", "INT64", {1, 0}, "")},
+          {"inputs_embeds: must be of shape [B, T, 3], got [1, 1, 2]", vectors({1, 1, 2})},
+          {"attention_mask[0]: must be one or more ones, then zeros",
+           vectors({1, 2, 3}).Raw("attention_mask", "BOOL", {1, 2}, std::string("\0\1", 2))},
+          {"attention_mask: must have a number for each token, [1, 2], got [2]",
+           vectors({1, 2, 3}).Raw("attention_mask", "BOOL", {2}, "\1\1")},
+          {"attention_mask: must have a number for each token, [2], got [1]",
+           Encoder().Ids({1, 2}).Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({1}))},
+          {"attention_mask[0]: must be one or more ones, then zeros",
+           Encoder().Ids({1, 2}).Raw("attention_mask", "INT64", {2}, RawOf<int64_t>({0, 1}))},
+          {"attention_mask[0]: must be one or more ones, then zeros",
+           Encoder().Ids({1, 2, 3}).Raw("attention_mask", "INT64", {3}, RawOf<int64_t>({1, 0, 1}))},
+          {"attention_mask[0]: must be one or more ones, then zeros",
+           Encoder().Ids({1, 2}).Raw("attention_mask", "INT64", {2}, RawOf<int64_t>({1, 2}))},
+          {"attention_mask[0]: must be one or more ones, then zeros",
+           Encoder().Ids({1}).Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({0}))},
+          {"attention_mask: must be INT64, INT32 or BOOL, got FP32",
+           Encoder().Ids({1}).Raw("attention_mask", "FP32", {1}, RawOf<float>({1}))},
+          {"attention_mask: is of input_ids and inputs_embeds",
+           Encoder()
+               .Text("text_input", "x")
+               .Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({1}))},
+          {"stream: is no input of model \"encoder\"",
+           Encoder().Text("text_input", "x").Flag("stream")},
+          {"text_output: is no output of", Encoder().Text("text_input", "x").Output("text_output")},
+          {"parameters.pooling: must be one of \"mean\", \"first\", \"last\"", pooling},
+          {"parameters.max_tokens: there is no such parameter", unknown},
+      });
 }
 
 }  // namespace

@@ -1,141 +1,115 @@
 // What requests of inference.GRPCInferenceService are refused for, over real gRPC, with a fake
 // language model.
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/oip/fixture.h"
-#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
 
-using ::testing::StartsWith;
-
-// What is wrong, and how its error begins.
-struct Fault {
-  const char* error;
-  std::function<void(InferBuilder&)> make;
-};
-
 InferBuilder Prompt() { return InferBuilder().Text("text_input", "x"); }
+template <typename Spoil>
+InferBuilder Spoiled(const Spoil& spoil) {
+  InferBuilder builder = Prompt();
+  spoil(builder);
+  return builder;
+}
 
 TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
   KserveServer server(TestConfigWithMetrics());
-  const auto json = [](const char* text) {
-    return [text](InferBuilder& b) { b = Prompt().Text("sampling_parameters", text); };
-  };
+  const auto json = [](const char* text) { return Prompt().Text("sampling_parameters", text); };
   const std::vector<Fault> faults = {
-      {"text_input: exactly one of", [](auto& b) { b = InferBuilder(); }},
-      {"text_input: exactly one of", [](auto& b) { b.Ids({1}); }},
+      {"text_input: exactly one of", InferBuilder()},
+      {"text_input: exactly one of", Prompt().Ids({1})},
       {"text_input: must be BYTES, got INT64",
-       [](auto& b) { b = InferBuilder().Raw("text_input", "INT64", {1}, RawOf<int64_t>({1})); }},
+       InferBuilder().Raw("text_input", "INT64", {1}, RawOf<int64_t>({1}))},
       {"text_input: must have one element, got shape [2]",
-       [](auto& b) {
-         b = InferBuilder().Raw("text_input", "BYTES", {2}, RawText("a") + RawText("b"));
-       }},
-      {"text_input: must not be empty", [](auto& b) { b = InferBuilder().Text("text_input", ""); }},
+       InferBuilder().Raw("text_input", "BYTES", {2}, RawText("a") + RawText("b"))},
+      {"text_input: must not be empty", InferBuilder().Text("text_input", "")},
       {"text_input: element 0 says that it has 9 bytes, of 1 left",
-       [](auto& b) {
-         b = InferBuilder().Raw("text_input", "BYTES", {1}, RawOf<uint32_t>({9}) + "x");
-       }},
+       InferBuilder().Raw("text_input", "BYTES", {1}, RawOf<uint32_t>({9}) + "x")},
       {"text_input: shape [1] asks for 1 elements, its bytes hold 1 and 2 bytes",
-       [](auto& b) { b = InferBuilder().Raw("text_input", "BYTES", {1}, RawText("x") + "yz"); }},
+       InferBuilder().Raw("text_input", "BYTES", {1}, RawText("x") + "yz")},
       {"text_input: shape [1] of BYTES asks for at least 4 bytes, got 3",
-       [](auto& b) { b = InferBuilder().Raw("text_input", "BYTES", {1}, "xyz"); }},
-      {"text_input: is given twice", [](auto& b) { b.Text("text_input", "y"); }},
+       InferBuilder().Raw("text_input", "BYTES", {1}, "xyz")},
+      {"text_input: is given twice", Prompt().Text("text_input", "y")},
       {"text_input: contents must not be set beside raw_input_contents",
-       [](auto& b) { b.request().mutable_inputs(0)->mutable_contents(); }},
+       Spoiled([](auto& b) { b.request().mutable_inputs(0)->mutable_contents(); })},
       {"text_input: has neither contents nor raw_input_contents",
-       [](auto& b) { b.request().clear_raw_input_contents(); }},
-      {"text_input: contents.int_contents is not for BYTES",
-       [](auto& b) {
+       Spoiled([](auto& b) { b.request().clear_raw_input_contents(); })},
+      {"text_input: contents.int_contents is not for BYTES", Spoiled([](auto& b) {
          b.request().clear_raw_input_contents();
          b.request().mutable_inputs(0)->mutable_contents()->add_int_contents(1);
-       }},
-      {"text_input: shape [1] asks for 1 elements, got 2",
-       [](auto& b) {
+       })},
+      {"text_input: shape [1] asks for 1 elements, got 2", Spoiled([](auto& b) {
          b.request().clear_raw_input_contents();
          auto& contents = *b.request().mutable_inputs(0)->mutable_contents();
          contents.add_bytes_contents("x");
          contents.add_bytes_contents("y");
-       }},
-      {"text_input: shared_memory_region: there is no shared memory",
-       [](auto& b) {
+       })},
+      {"text_input: shared_memory_region: there is no shared memory", Spoiled([](auto& b) {
          (*b.request().mutable_inputs(0)->mutable_parameters())["shared_memory_region"]
              .set_string_param("region");
-       }},
+       })},
       {"raw_input_contents: must have an entry for each of 1 inputs, got 2",
-       [](auto& b) { b.request().add_raw_input_contents("x"); }},
-      {"input_ids[1]: must be in [0, 257), the vocabulary, got 257",
-       [](auto& b) {
-         b = InferBuilder().Ids({1, 257});
-       }},
-      {"input_ids[0]: must be in [0, 257), the vocabulary, got -1",
-       [](auto& b) { b = InferBuilder().Ids({-1}); }},
+       Spoiled([](auto& b) { b.request().add_raw_input_contents("x"); })},
+      {"input_ids[1]: must be in [0, 257), the vocabulary, got 257", InferBuilder().Ids({1, 257})},
+      {"input_ids[0]: must be in [0, 257), the vocabulary, got -1", InferBuilder().Ids({-1})},
       {"input_ids[0]: must be in [0, 257), the vocabulary, got 4294967297",
-       [](auto& b) { b = InferBuilder().Ids({4294967297}); }},
-      {"input_ids: must not be empty", [](auto& b) { b = InferBuilder().Ids({}); }},
+       InferBuilder().Ids({4294967297})},
+      {"input_ids: must not be empty", InferBuilder().Ids({})},
       {"input_ids: must be INT64 or INT32, got FP32",
-       [](auto& b) { b = InferBuilder().Raw("input_ids", "FP32", {1}, RawOf<float>({1})); }},
+       InferBuilder().Raw("input_ids", "FP32", {1}, RawOf<float>({1}))},
       {"input_ids: must be of shape [T] or [1, T], got [2, 1]",
-       [](auto& b) {
-         b = InferBuilder().Raw("input_ids", "INT64", {2, 1}, RawOf<int64_t>({1, 2}));
-       }},
+       InferBuilder().Raw("input_ids", "INT64", {2, 1}, RawOf<int64_t>({1, 2}))},
       {"input_ids: shape [2] of INT64 asks for 16 bytes, got 8",
-       [](auto& b) { b = InferBuilder().Raw("input_ids", "INT64", {2}, RawOf<int64_t>({1})); }},
+       InferBuilder().Raw("input_ids", "INT64", {2}, RawOf<int64_t>({1}))},
       {"input_ids: shape [1] of INT64 asks for 8 bytes, got 9",
-       [](auto& b) { b = InferBuilder().Raw("input_ids", "INT64", {1}, std::string(9, 'x')); }},
+       InferBuilder().Raw("input_ids", "INT64", {1}, std::string(9, 'x'))},
       {"input_ids: shape [4611686018427387904, 2] has too many elements",
-       [](auto& b) {
-         b = InferBuilder().Raw("input_ids", "INT64", {1LL << 62, 2}, "x");
-       }},
+       InferBuilder().Raw("input_ids", "INT64", {1LL << 62, 2}, "x")},
       {"input_ids: shape [2305843009213693952] of INT64 asks for more bytes than there are, got 1",
-       [](auto& b) { b = InferBuilder().Raw("input_ids", "INT64", {1LL << 61}, "x"); }},
+       InferBuilder().Raw("input_ids", "INT64", {1LL << 61}, "x")},
       {"input_ids: no dimension may be below 0, got [-1]",
-       [](auto& b) { b = InferBuilder().Raw("input_ids", "INT64", {-1}, ""); }},
+       InferBuilder().Raw("input_ids", "INT64", {-1}, "")},
       {"input_ids: must have at most 8 dimensions, got 9",
-       [](auto& b) {
-         b = InferBuilder().Raw("input_ids", "INT64", std::vector<int64_t>(9, 1),
-                                RawOf<int64_t>({1}));
-       }},
+       InferBuilder().Raw("input_ids", "INT64", std::vector<int64_t>(9, 1), RawOf<int64_t>({1}))},
       {"input_ids: \"INT65\" is no datatype",
-       [](auto& b) { b = InferBuilder().Raw("input_ids", "INT65", {1}, RawOf<int64_t>({1})); }},
+       InferBuilder().Raw("input_ids", "INT65", {1}, RawOf<int64_t>({1}))},
       {"input_ids: datatype: must have at most 8 bytes, got 9",
-       [](auto& b) { b = InferBuilder().Raw("input_ids", "INT64INT6", {1}, RawOf<int64_t>({1})); }},
+       InferBuilder().Raw("input_ids", "INT64INT6", {1}, RawOf<int64_t>({1}))},
       {"attention_mask: is no input of model \"fake\"",
-       [](auto& b) { b.Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({1})); }},
+       Prompt().Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({1}))},
       {"inputs[1].name: must have at most 128 bytes, got 129",
-       [](auto& b) { b.Text(std::string(129, 'n'), "x"); }},
-      {"inputs[1].name: must not be empty", [](auto& b) { b.Text("", "x"); }},
-      {"embedding: is no output of model \"fake\"", [](auto& b) { b.Output("embedding"); }},
+       Prompt().Text(std::string(129, 'n'), "x")},
+      {"inputs[1].name: must not be empty", Prompt().Text("", "x")},
+      {"embedding: is no output of model \"fake\"", Prompt().Output("embedding")},
       {"outputs[0].name: must have at most 64 bytes, got 65",
-       [](auto& b) { b.Output(std::string(65, 'o')); }},
-      {"text_output: classification: the model is no classifier",
-       [](auto& b) {
+       Prompt().Output(std::string(65, 'o'))},
+      {"text_output: classification: the model is no classifier", Spoiled([](auto& b) {
          b.Output("text_output");
          (*b.request().mutable_outputs(0)->mutable_parameters())["classification"].set_int64_param(
              3);
-       }},
-      {"stream: ModelInfer has one response", [](auto& b) { b.Flag("stream"); }},
+       })},
+      {"stream: ModelInfer has one response", Prompt().Flag("stream")},
       {"stream: must be BOOL, got INT32",
-       [](auto& b) { b.Raw("stream", "INT32", {1}, RawOf<int32_t>({1})); }},
+       Prompt().Raw("stream", "INT32", {1}, RawOf<int32_t>({1}))},
       {"exclude_input_in_output: must be true with",
-       [](auto& b) { b = InferBuilder().Ids({1}).Flag("exclude_input_in_output", false); }},
+       InferBuilder().Ids({1}).Flag("exclude_input_in_output", false)},
       {"max_tokens: must be in [1, 1048576], got 0",
-       [](auto& b) { b.Raw("max_tokens", "INT32", {1}, RawOf<int32_t>({0})); }},
+       Prompt().Raw("max_tokens", "INT32", {1}, RawOf<int32_t>({0}))},
       {"max_tokens: must not be a number of this value",
-       [](auto& b) { b.Raw("max_tokens", "INT32", {1}, RawOf<int32_t>({-1})); }},
+       Prompt().Raw("max_tokens", "INT32", {1}, RawOf<int32_t>({-1}))},
       {"max_tokens: must be INT64 or INT32, got FP32",
-       [](auto& b) { b.Raw("max_tokens", "FP32", {1}, RawOf<float>({1})); }},
+       Prompt().Raw("max_tokens", "FP32", {1}, RawOf<float>({1}))},
       {"temperature: must be FP32, got INT32",
-       [](auto& b) { b.Raw("temperature", "INT32", {1}, RawOf<int32_t>({1})); }},
+       Prompt().Raw("temperature", "INT32", {1}, RawOf<int32_t>({1}))},
       {"temperature: must be in [0, 100], got -1",
-       [](auto& b) { b.Raw("temperature", "FP32", {1}, RawOf<float>({-1})); }},
+       Prompt().Raw("temperature", "FP32", {1}, RawOf<float>({-1}))},
       {"seed: must not be below 0, got -1",
-       [](auto& b) { b.Raw("seed", "INT64", {1}, RawOf<int64_t>({-1})); }},
+       Prompt().Raw("seed", "INT64", {1}, RawOf<int64_t>({-1}))},
       {"sampling_parameters.top_p: must be in (0, 1], got 2", json(R"({"top_p": 2})")},
       {"sampling_parameters.top_p: must not be a string of", json(R"({"top_p": "much"})")},
       {"sampling_parameters.stop[1]: must have 1 to 256 bytes", json(R"({"stop": ["a", ""]})")},
@@ -161,47 +135,39 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
       {"sampling_parameters: must be the text of a JSON object", json("[1]")},
       {"sampling_parameters: must be the text of a JSON object", json("{\"seed\": 1")},
       {"sampling_parameters: must have at most 16384 bytes",
-       [](auto& b) { b.Text("sampling_parameters", std::string(16'385, ' ')); }},
+       Prompt().Text("sampling_parameters", std::string(16'385, ' '))},
       {"parameters.max_tokens: is given as sampling_parameters.max_tokens too",
-       [](auto& b) {
+       Spoiled([](auto& b) {
          b.Text("sampling_parameters", R"({"max_tokens": 1})");
          b.Parameter("max_tokens").set_int64_param(1);
-       }},
+       })},
       {"parameters.unheard_of: there is no such option",
-       [](auto& b) { b.Parameter("unheard_of").set_bool_param(true); }},
+       Spoiled([](auto& b) { b.Parameter("unheard_of").set_bool_param(true); })},
       {"parameters: a name: must have at most 64 bytes, got 65",
-       [](auto& b) { b.Parameter(std::string(65, 'p')).set_bool_param(true); }},
+       Spoiled([](auto& b) { b.Parameter(std::string(65, 'p')).set_bool_param(true); })},
       {"parameters.priority: must be an integer of at least 0",
-       [](auto& b) { b.Parameter("priority").set_int64_param(-1); }},
+       Spoiled([](auto& b) { b.Parameter("priority").set_int64_param(-1); })},
       {"parameters.timeout: must be an integer",
-       [](auto& b) { b.Parameter("timeout").set_string_param("1"); }},
+       Spoiled([](auto& b) { b.Parameter("timeout").set_string_param("1"); })},
       {"parameters.sequence_id: there are no sequences",
-       [](auto& b) { b.Parameter("sequence_id").set_int64_param(3); }},
+       Spoiled([](auto& b) { b.Parameter("sequence_id").set_int64_param(3); })},
       {"parameters.sequence_start: there are no sequences",
-       [](auto& b) { b.Parameter("sequence_start").set_bool_param(true); }},
+       Spoiled([](auto& b) { b.Parameter("sequence_start").set_bool_param(true); })},
       {"parameters.binary_data_output: must be a boolean",
-       [](auto& b) { b.Parameter("binary_data_output").set_int64_param(0); }},
+       Spoiled([](auto& b) { b.Parameter("binary_data_output").set_int64_param(0); })},
       {"max_tokens: is of generations, and score is true",
-       [](auto& b) { b.Flag("score").Raw("max_tokens", "INT32", {1}, RawOf<int32_t>({1})); }},
+       Prompt().Flag("score").Raw("max_tokens", "INT32", {1}, RawOf<int32_t>({1}))},
       {"parameters: options of generations",
-       [](auto& b) { b.Flag("score").Parameter("max_tokens").set_int64_param(1); }},
+       Spoiled([](auto& b) { b.Flag("score").Parameter("max_tokens").set_int64_param(1); })},
       {"model_name: must have at most 128 bytes, got 129",
-       [](auto& b) { b.request().set_model_name(std::string(129, 'm')); }},
-      {"id: must have at most 256 bytes, got 257", [](auto& b) { b.Id(std::string(257, 'i')); }},
+       Spoiled([](auto& b) { b.request().set_model_name(std::string(129, 'm')); })},
+      {"id: must have at most 256 bytes, got 257", Prompt().Id(std::string(257, 'i'))},
   };
-  for (const Fault& fault : faults) {
-    InferBuilder builder = Prompt();
-    fault.make(builder);
-    const auto answer = server.Infer(builder.request());
-    EXPECT_THAT(answer.status,
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(fault.error)))
-        << builder.request().ShortDebugString();
-  }
+  ExpectRefused(server, faults);
   const auto count = static_cast<double>(faults.size());
   EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "ModelInfer")), count - 2);
   // Of the model's name and of the id.
   EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "ModelInfer", "")), 2);
-  server.WaitForMetric("aft_memory_used_bytes", 0);
   ExpectServes(server);
 }
 

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/client/process.h"
 
 // Requests and answers of inference.GRPCInferenceService, as a client writes and reads them.
@@ -150,6 +152,22 @@ class KserveServer : public TestServer {
   const std::unique_ptr<inference::GRPCInferenceService::Stub> stub_ =
       inference::GRPCInferenceService::NewStub(Connect(server().address()));
 };
+
+// What is wrong with a request, and how its error begins.
+struct Fault {
+  const char* error;
+  InferBuilder builder;
+};
+// They are refused before an encoder has work, and nothing is left of them.
+inline void ExpectRefused(KserveServer& server, std::vector<Fault> faults) {
+  for (Fault& fault : faults) {
+    EXPECT_THAT(server.Infer(fault.builder.request()).status,
+                StatusIs(absl::StatusCode::kInvalidArgument, ::testing::StartsWith(fault.error)))
+        << fault.builder.request().ShortDebugString();
+  }
+  EXPECT_TRUE(server.encoder_control().batches().empty());
+  server.WaitForMetric(kMemoryUsed, 0);
+}
 
 // One ModelStreamInfer.
 class InferStream {

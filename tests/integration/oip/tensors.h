@@ -12,12 +12,6 @@ namespace aft::server {
 inline constexpr float kHidden = -std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-inline ServerConfig WithMetrics() {
-  ServerConfig config = TestConfigWithEncoder();
-  config.metrics_address = "127.0.0.1:0";
-  return config;
-}
-
 // Of "encoder", with vectors only.
 inline FakeEncoderRunner::Options BareMixer(bool causal = true, int64_t max_image_width = 0) {
   FakeEncoderRunner::Options options;

@@ -4,34 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/oip/tensors.h"
-#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
 
-using ::testing::StartsWith;
-
-struct Fault {
-  const char* error;
-  InferBuilder builder;
-};
-void ExpectRefused(KserveServer& server, std::vector<Fault> faults) {
-  for (Fault& fault : faults) {
-    EXPECT_THAT(server.Infer(fault.builder.request()).status,
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(fault.error)))
-        << fault.builder.request().ShortDebugString();
-  }
-  EXPECT_TRUE(server.encoder_control().batches().empty());
-  server.WaitForMetric("aft_memory_used_bytes", 0);
-}
-
 TEST(KserveTensorsErrorsTest, ErrorsOfABareMixerNameTheTensor) {
   FakeEncoderRunner::Options options = BareMixer();
   options.max_seq_len = 40;
-  KserveServer server(WithMetrics(), {}, options);
+  KserveServer server(TestConfigWithEncoder(), {}, options);
   constexpr int64_t kHuge = int64_t{1} << 62;
   InferBuilder pooling = Row(1);
   pooling.Parameter("pooling").set_string_param("mean");
@@ -93,7 +75,7 @@ TEST(KserveTensorsErrorsTest, ErrorsOfABareMixerNameTheTensor) {
 }
 
 TEST(KserveTensorsErrorsTest, ErrorsOfImagesNameTheTensor) {
-  KserveServer server(WithMetrics(), {}, BareMixer(/*causal=*/false, 5));
+  KserveServer server(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
   ExpectRefused(
       server,
       {{"inputs_embeds: must be of shape [B, H, W, 3], got [1, 6, 3]", Row(6)},

@@ -46,7 +46,7 @@ inference::ModelStatistics StatisticsOf(KserveServer& server) {
 }
 
 TEST(KserveTensorsTest, ABareMixerAnswersEveryTokenWithAVector) {
-  KserveServer server(WithMetrics(), {}, BareMixer());
+  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
   const auto answer = server.Infer(Vectors({2, 2, 3}, Count(12)).Id("7").request());
   EXPECT_EQ(Hidden(answer), Want({{.vectors = Count(6)}, {.vectors = Count(6, 7)}}));
   EXPECT_THAT(OutputNames(answer.response), ElementsAre("last_hidden_state"));
@@ -162,7 +162,7 @@ TEST(KserveTensorsTest, AnEncoderTakesVectorsForIds) {
 }
 
 TEST(KserveTensorsTest, WhatIsNotFinitePassesAndHarmsNoOther) {
-  KserveServer server(WithMetrics(), {}, BareMixer());
+  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
   server.encoder_control().Hold();
   InferStream stream(server.kserve());
   ASSERT_TRUE(stream.Send(Row(1).Id("holds").request()));
@@ -185,7 +185,7 @@ TEST(KserveTensorsTest, WhatIsNotFinitePassesAndHarmsNoOther) {
 }
 
 TEST(KserveTensorsTest, RowsOfManyRequestsRunTogetherAndAreCounted) {
-  KserveServer server(WithMetrics(), {}, BareMixer());
+  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
   server.encoder_control().Hold();
   InferStream stream(server.kserve());
   ASSERT_TRUE(stream.Send(Row(1).request()));
@@ -213,7 +213,7 @@ TEST(KserveTensorsTest, RowsOfManyRequestsRunTogetherAndAreCounted) {
 }
 
 TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
-  ServerConfig config = WithMetrics();
+  ServerConfig config = TestConfigWithEncoder();
   config.models[1].max_batch_tokens = 2000;
   FakeEncoderRunner::Options options = BareMixer();
   options.width = 300;
@@ -309,7 +309,7 @@ TEST(KserveTensorsTest, WhatIsAtTheLimitsIsTaken) {
 
 // Widths do not mix: one runs after the other, in one step.
 TEST(KserveTensorsTest, ImagesOfSeveralWidthsShareABatch) {
-  KserveServer server(WithMetrics(), {}, BareMixer(/*causal=*/false, 5));
+  KserveServer server(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
   server.encoder_control().Hold();
   InferStream stream(server.kserve());
   for (int64_t columns = 1; columns <= 4; ++columns) {
