@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -37,6 +38,10 @@ bool Ready(KserveServer& server) {
   EXPECT_TRUE(Call<&Stub::ServerReady>(server, inference::ServerReadyRequest(), response).ok());
   return response.ready();
 }
+// Health hears of loaded models a moment after the test does.
+void WaitUntilReady(KserveServer& server) {
+  while (!Ready(server)) std::this_thread::yield();
+}
 bool ModelReady(KserveServer& server, const std::string& name, const std::string& version = "") {
   inference::ModelReadyRequest request;
   request.set_name(name);
@@ -50,7 +55,7 @@ bool ModelReady(KserveServer& server, const std::string& name, const std::string
 TEST(KserveModelsTest, ReadinessIsThatOfHealth) {
   KserveServer server;
   EXPECT_TRUE(Live(server));
-  EXPECT_TRUE(Ready(server));
+  WaitUntilReady(server);
   EXPECT_TRUE(ModelReady(server, "fake"));
   EXPECT_TRUE(ModelReady(server, "fake", "1"));
   EXPECT_FALSE(ModelReady(server, "fake", "2"));
@@ -257,7 +262,7 @@ class KserveIdentityTest : public testing::Test {
 
 TEST_F(KserveIdentityTest, HealthAsksNobodyAndEverythingElseDoes) {
   EXPECT_TRUE(Live(*server_));
-  EXPECT_TRUE(Ready(*server_));
+  WaitUntilReady(*server_);
   const auto unknown = StatusIs(absl::StatusCode::kUnauthenticated, StartsWith("authorization: "));
   inference::ModelReadyResponse ready;
   EXPECT_THAT(Call<&Stub::ModelReady>(*server_, inference::ModelReadyRequest(), ready), unknown);
