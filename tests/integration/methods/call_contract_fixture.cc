@@ -284,6 +284,7 @@ void ContractTest::ExpectNothingIsHeld() {
     server_->WaitForMetric(OfModel(gauge), 0);
   }
   EXPECT_EQ(server_->Metric("aft_undelivered_bytes"), 0);
+  EXPECT_EQ(server_->Metric("aft_states"), 0);  // nobody asks for one
 }
 
 void ContractTest::ExpectCounts(const std::vector<LogLine>& lines) {

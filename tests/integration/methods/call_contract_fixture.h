@@ -64,7 +64,7 @@ struct TokenizerGate : LoadGate {
 
 // A server on which one call of a case runs at a time, and one may wait. At the end of a test that
 // has called Start, this holds for whatever the test did, once all of its calls have ended:
-//   nothing is held: no slot, no place in the queue, no memory, no unread byte
+//   nothing is held: no slot, no place in the queue, no memory, no unread byte, no stored state
 //   a further call is answered, unless the server has been drained
 //   each call has its one line `request.done`, with all fields
 //   aft_requests_total has, by method and code, what the lines say
