@@ -1,23 +1,17 @@
 // ModelInfer of an encoder, over real gRPC, with a fake one of width 3.
-#include <map>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/support/fake_tokenizer.h"
-#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 constexpr size_t kWidth = 3;
 
@@ -148,54 +142,6 @@ TEST(KserveEncodeTest, LargeAnswersArriveWhole) {
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
   EXPECT_EQ(Numbers<float>(answer.response, "last_hidden_state"),
             FakeEncoderRunner::Vectors(options, *FakeTokenizer().Encode(text)));
-  server.WaitForMetric("aft_memory_used_bytes", 0);
-}
-
-TEST(KserveEncodeTest, OneTextThatFailsEndsTheRequestAndNoOther) {
-  FakeEncoderRunner::Options options;
-  options.nan_token = 'n';
-  KserveServer server(TestConfigWithEncoder(), {}, options);
-  const auto answer = server.Infer(
-      Encoder()
-          .Raw("text_input", "BYTES", {3}, RawText("ab") + RawText("an") + RawText("cd"))
-          .request());
-  EXPECT_THAT(answer.status,
-              StatusIs(absl::StatusCode::kInternal, StartsWith("internal error; request id ")));
-  server.WaitForMetric("aft_memory_used_bytes", 0);
-  EXPECT_TRUE(server.Infer(Encoder().Text("text_input", "ab").request()).status.ok());
-}
-
-// Beyond a batch of four one text may wait, so of a second request of four not all have room.
-TEST(KserveEncodeTest, AQueueThatHasRoomForSomeTextsTakesNone) {
-  ServerConfig config = TestConfigWithEncoder();
-  config.limits.max_queued_requests = 1;
-  KserveServer server(config);
-  server.encoder_control().Hold();
-  InferStream stream(server.kserve());
-  std::string texts;
-  for (int i = 0; i < 4; ++i) texts += RawText("x");
-  for (const char* id : {"first", "second"}) {
-    ASSERT_TRUE(stream.Send(Encoder().Raw("text_input", "BYTES", {4}, texts).Id(id).request()));
-    if (id == std::string("second")) break;
-    server.encoder_control().WaitUntilBlocked();
-    EXPECT_EQ(server.encoder_control().batches()[0].size(), 4U);
-  }
-  const auto rejected = [&](const char* reason) {
-    return server.Metric(
-        absl::StrCat(R"(aft_rejected_total{model="encoder",reason=")", reason, R"("})"));
-  };
-  while (rejected("queued_requests") + rejected("client_queue") == 0) std::this_thread::yield();
-  EXPECT_EQ(server.Metric(R"(aft_requests_waiting{model="encoder"})"), 0);
-  server.encoder_control().Resume();
-  std::map<std::string, std::string> errors;
-  for (const auto& response : stream.ReadAll()) {
-    EXPECT_TRUE(IsFinal(response));
-    errors[response.infer_response().id()] = response.error_message();
-  }
-  EXPECT_TRUE(stream.Finish().ok());
-  EXPECT_EQ(errors["first"], "");
-  EXPECT_THAT(errors["second"], HasSubstr("max_queued_requests"));
-  EXPECT_EQ(errors.size(), 2U);
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
