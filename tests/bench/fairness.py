@@ -22,14 +22,16 @@ import itertools
 import json
 import os
 import pathlib
-import re
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
-import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+import aft_server  # noqa: E402
+
 SECONDS = 12
 # What the other client does, by its number of streams.
 ROWS = {streams: ("--max-tokens", 1_000_000) for streams in (1, 10, 100)}
@@ -50,29 +52,20 @@ def main():
         (measure_beside if options.beside else measure)(options, pathlib.Path(name))
 
 
-class Server:
+class Server(aft_server.ServerProcess):
     """`with Server(...) as server`; its files are in `folder`."""
 
     def __init__(self, options, folder, config, listen="127.0.0.1"):
         self.folder, self.bin = folder, options.bin
-        (folder / "config").write_text(f'listen_address: "{listen}:0" metrics_address: "127.0.0.1:0" '
-                                       f'log {{ level: "info" }}\n{config}')
+        path = folder / "config"
+        path.write_text(f'log {{ level: "info" }}\n{config}')
+        super().__init__(folder, "server", options.bin / "aft-server", path, listen)
 
     def __enter__(self):
-        ready = self.folder / "ready"
-        with (self.folder / "log").open("w") as stderr:
-            self.process = subprocess.Popen(
-                [self.bin / "aft-server", f"--config={self.folder / 'config'}", f"--ready_file={ready}"],
-                stderr=stderr)
-        while not ready.exists():
-            assert self.process.poll() is None, (self.folder / "log").read_text()
-            time.sleep(0.01)
-        self.address, self.metrics_address = ready.read_text().split()
         return self
 
     def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
+        self.stop()
 
     def load(self, *arguments, address=None, client=None):
         token = [] if client is None else ["--token-file", self.folder / client]
@@ -80,14 +73,10 @@ class Server:
             [self.bin / "aftload", "--address", address or self.address, "--json", *token, *map(str, arguments)],
             stdout=subprocess.PIPE, text=True)
 
-    def metric(self, name):
-        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics") as page:
-            return sum(float(value) for value in re.findall(rf"^{name}{{.*}} (.*)$", page.read().decode(), re.M))
-
     def cpu_seconds(self, thread=""):
         """Of its threads whose names begin so."""
         ticks = 0
-        for stat in pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/stat"):
+        for stat in pathlib.Path(f"/proc/{self.pid}/task").glob("*/stat"):
             with contextlib.suppress(OSError):  # a thread that has ended
                 name, fields = stat.read_text().split("(", 1)[1].rsplit(")", 1)
                 if name.startswith(thread):

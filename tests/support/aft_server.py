@@ -54,11 +54,11 @@ class Process:
 
 
 class ServerProcess(Process):
-  """aft-server by that config file, once it is ready, on ports that the kernel chooses."""
+  """aft-server by that config file, once it is ready, on ports that the kernel chooses, and on this address."""
 
-  def __init__(self, folder, name, program, config):
+  def __init__(self, folder, name, program, config, listen="127.0.0.1"):
     ready = folder / f"{name}.ready"
-    super().__init__(folder, name, [program, f"--config={config}", "--listen_address=127.0.0.1:0",
+    super().__init__(folder, name, [program, f"--config={config}", f"--listen_address={listen}:0",
                                     "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
     wait_until(lambda: ready.exists() or not self.alive(), "the server is ready")
     assert ready.exists(), self.log.read_text()[-2000:]
