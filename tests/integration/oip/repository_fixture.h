@@ -17,7 +17,7 @@ namespace aft::server {
 // file "bad" or "cut" does not load.
 class KserveRepositoryTest : public testing::Test {
  protected:
-  KserveRepositoryTest() : config_(TestConfig()) {
+  KserveRepositoryTest() : config_(TestConfigWithMetrics()) {
     config_.models.clear();
     config_.repository.folder = folder_.path();
     config_.repository.control = "anyone";

@@ -122,7 +122,6 @@ TEST_F(KserveRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
 }
 
 TEST_F(KserveRepositoryTest, AskingWhetherAModelIsReadyIsNoRefusedRequest) {
-  config_.metrics_address = "127.0.0.1:0";
   Start();
   ASSERT_TRUE(Unload().ok());
   EXPECT_FALSE(Ready(""));
@@ -132,7 +131,6 @@ TEST_F(KserveRepositoryTest, AskingWhetherAModelIsReadyIsNoRefusedRequest) {
 }
 
 TEST_F(KserveRepositoryTest, AnImportUnderWayHoldsNoModel) {
-  config_.metrics_address = "127.0.0.1:0";
   config_.limits.write_stall = std::chrono::minutes(5);
   Start();
   grpc::ClientContext context;
@@ -170,6 +168,7 @@ TEST_F(KserveRepositoryTest, RequestsGetTheVersionThatTheyName) {
   EXPECT_EQ(Infer("1"), "1");
   EXPECT_EQ(Infer("2"), "2");
   EXPECT_THAT(Infer("3"), StartsWith("model_version: model \"m\" has version \"2\", \"1\", not"));
+  EXPECT_EQ(server_->Metric(RequestsTotal("NOT_FOUND", "ModelInfer", "m")), 1);
   EXPECT_EQ(Run(Native()).started.model_version(), "2");
   EXPECT_EQ(Run(Native("1")).started.model_version(), "1");
   GenerateStream none(server_->inference(), Native("3"));
@@ -317,7 +316,6 @@ TEST_F(KserveRepositoryTest, ALoadGoesOnWithoutWhoAskedForIt) {
 
 TEST_F(KserveRepositoryTest, AnOrderOfAnAdminWhoIsNoneAnyMoreIsDroppedBeforeItBegins) {
   config_.repository.control = "admin";
-  config_.metrics_address = "127.0.0.1:0";
   KnowClients();
   const std::string admins = ReadBytes(config_.security.clients_file);
   WriteBytes(config_.security.clients_file,

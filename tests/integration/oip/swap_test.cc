@@ -34,7 +34,6 @@ TEST_F(KserveRepositoryTest, AHundredSwapsUnder64Streams) {
   constexpr int kClients = 64;
   constexpr int kTokens = 8;
   constexpr int kSwaps = 100;
-  config_.metrics_address = "127.0.0.1:0";
   fakes_.control->DropInputs();
   Start();
   std::atomic<bool> stop{false};
