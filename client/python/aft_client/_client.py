@@ -8,7 +8,7 @@ import grpc
 from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc, tokens_pb2
 
 from ._channel import open_channel, target_of
-from ._errors import from_call, protocol_error
+from ._errors import from_call, misplaced, protocol_error
 from ._generation import Generation
 from ._resumable import Resumed
 from ._scoring import Scoring
@@ -240,21 +240,33 @@ class Client:
     finished: Set[int] = set()
     for response in self._stream(self._inference.Encode, request, timeout, request_id, traceparent):
       kind, index = response.WhichOneof("event"), response.index
-      if index >= len(lengths) or index in finished:
-        raise protocol_error(f"there is no text {index}, or it has finished", 0)
+      if index >= len(values):
+        raise protocol_error(f"there is no sequence {index}", 0)
       if kind == "started":
+        if width > 0:
+          raise protocol_error("Started came twice", 0)
         width = response.started.width
+        if width == 0:
+          raise protocol_error("the vectors have no width", 0)
         lengths = list(response.started.text_tokens) or [response.started.tokens]
         if len(lengths) != len(values):
           raise protocol_error("Started is of other texts", 0)
       elif kind == "vectors":
-        if width == 0 or response.vectors.first_index * width != len(values[index]):
-          raise protocol_error("vectors are lost", 0)
+        if width == 0:
+          raise protocol_error("Vectors came before Started", 0)
+        if len(response.vectors.values) % width != 0:
+          raise protocol_error("a vector is cut", 0)
+        if index in finished:
+          raise protocol_error("a vector came outside Started and Finished", 0)
+        if wrong := misplaced("vector", response.vectors.first_index, len(values[index]) // width):
+          raise protocol_error(wrong, 0)
         values[index].extend(response.vectors.values)
       elif kind == "finished":
+        if width == 0 or index in finished:
+          raise protocol_error("Finished came before Started or twice", 0)
         finished.add(index)
     if len(finished) < len(values):
-      raise protocol_error("it ended without Finished", 0)
+      raise protocol_error("the stream ended without Finished", 0)
     return [Vectors(tuple(tuple(text[at:at + width]) for at in range(0, len(text), width)), tokens)
             for text, tokens in zip(values, lengths)]
 

@@ -27,6 +27,13 @@ def protocol_error(message: str, received_tokens: int) -> AftError:
   return AftError(grpc.StatusCode.DATA_LOSS, f"the answer is broken: {message}", received_tokens=received_tokens)
 
 
+def misplaced(unit: str, first: int, received: int) -> str:
+  """What is wrong with a part that begins at `first` when so many have come; empty: nothing."""
+  if first > received:
+    return f"{unit}s {received} to {first - 1} are lost"
+  return f"{unit} {first} came twice" if first < received else ""
+
+
 def find_metadata(metadata: Any, key: str) -> Optional[str]:
   for name, value in metadata or ():
     if name == key:

@@ -101,8 +101,7 @@ class Generation(Resumable, Iterator[Event]):
     if sequence >= len(self.outputs):
       raise self._broken(f"there is no sequence {sequence}")
     kind = response.WhichOneof("event")
-    if self.outputs[sequence].finished is not None:
-      raise self._broken(f"{kind} came outside Started and Finished")
+    self._check_open(response, "token", self.outputs[sequence].finished is not None)
     if kind == "delta":
       return self._take_delta(response.delta, sequence)
     if kind == "finished":
@@ -138,6 +137,8 @@ class Generation(Resumable, Iterator[Event]):
 
   def _prepare_next(self, error: AftError) -> float:
     pause = super()._prepare_next(error)
+    if self._sequences > 1:
+      return pause  # what was handed over is of all sequences, and each goes on alone
     if self._hand_over:
       self._request.resume.state = self._hand_over
     # Without the state the server reads the tokens, which are far smaller.

@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence, Tuple
 
 import grpc
 
-from ._errors import AftError, from_call, protocol_error, request_id_of
+from ._errors import AftError, from_call, misplaced, protocol_error, request_id_of
 
 # gRPC's limit of a message.
 MAX_REQUEST_BYTES = 4 << 20
@@ -77,6 +77,7 @@ class Resumable:
     self._broke = 0.0  # when that was
     self._sent = 0.0  # the call under way
     self._begun = False  # the call under way
+    self._is_broken = False  # an answer breaks the protocol
     self._sequences = 1  # of the next call
 
   def close(self) -> None:
@@ -119,8 +120,8 @@ class Resumable:
         yield from self._run_call()
         return
       except AftError as error:
-        if self._is_finished() or self._closed.is_set():
-          return  # nothing is missing, whatever became of the trailers; or nobody wants more
+        if self._closed.is_set() or (self._is_finished() and not self._is_broken):
+          return  # nobody wants more; or nothing is missing, whatever became of the trailers
         pause = self._prepare_next(error)
       self._closed.wait(pause)
       if self._sequences > 1:
@@ -148,7 +149,7 @@ class Resumable:
     finally:
       call.cancel()  # nothing happens where it has ended
     if not self._is_finished():
-      raise self._broken("it ended without Finished")
+      raise self._broken("the stream ended without Finished")
 
   def _open(self) -> Any:
     metadata = list(self._metadata)
@@ -163,11 +164,12 @@ class Resumable:
       return self._call
 
   def _broken(self, message: str) -> AftError:
+    self._is_broken = True
     return protocol_error(message, self._received())
 
   def _continue(self, response: Any) -> Any:
-    if not self._begun or self._is_finished():
-      raise self._broken(f"{response.WhichOneof('event')} came outside Started and Finished")
+    if not self._begun and self._has_started:
+      raise self._broken("the stream went on without Started")
     return self._take(response)
 
   def _begin(self, response: Any) -> Any:
@@ -188,12 +190,19 @@ class Resumable:
                                until_sent=self._sent - self._broke, until_started=time.monotonic() - self._sent))
     return None
 
+  def _check_open(self, response: Any, unit: str, is_finished: bool) -> None:
+    """What belongs to a sequence or text comes behind Started, and before its Finished."""
+    if self._begun and not is_finished:
+      return
+    if response.HasField("finished"):
+      raise self._broken("Finished came before Started or twice")
+    if response.WhichOneof("event") in ("delta", "chunk"):
+      raise self._broken(f"a {unit} came outside Started and Finished")
+
   def _check_first(self, unit: str, first: int, received: int) -> None:
     """A part begins where the last one ended."""
-    if first > received:
-      raise self._broken(f"{unit}s {received} to {first - 1} are lost")
-    if first < received:
-      raise self._broken(f"{unit} {first} came twice")
+    if wrong := misplaced(unit, first, received):
+      raise self._broken(wrong)
 
   def _has_brought(self) -> None:
     self._tries = self._in_vain = 0

@@ -63,10 +63,9 @@ class Scoring(Resumable):
 
   def _take(self, response: Any) -> None:
     if response.index >= len(self._asked):
-      raise self._broken(f"there is no text {response.index}")
+      raise self._broken(f"there is no sequence {response.index}")
     text = self._texts[self._asked[response.index]]
-    if text.finished is not None:
-      raise self._broken(f"{response.WhichOneof('event')} came outside Started and Finished")
+    self._check_open(response, "score", text.finished is not None)
     if response.chunk.token_ids:
       self._take_chunk(text, response.chunk)
     if response.HasField("finished"):

@@ -170,13 +170,17 @@ void FakeServer::SetScript(Script script) {
 }
 
 void FakeServer::SetAnswer(std::function<Script(const v1::GenerateRequest&)> answer) {
-  MutexLock lock(mutex_);
-  answer_ = std::move(answer);
+  SetAnyAnswer(
+      [answer = std::move(answer)](const google::protobuf::Message& any) -> std::optional<Script> {
+        const auto* const request = dynamic_cast<const v1::GenerateRequest*>(&any);
+        if (request == nullptr) return std::nullopt;
+        return answer(*request);
+      });
 }
 
-void FakeServer::SetScores(std::function<Script(const v1::ScoreRequest&)> answer) {
+void FakeServer::SetAnyAnswer(AnyAnswer answer) {
   MutexLock lock(mutex_);
-  scores_ = std::move(answer);
+  answer_ = std::move(answer);
 }
 
 void FakeServer::SetModels(std::vector<v1::Model> models) {
@@ -200,19 +204,16 @@ FakeServer::Answer FakeServer::AnswerTo(const grpc::GenericCallbackServerContext
       --refusals_;
       return {.script = refusal_, .end = Script::End::kStatus, .messages = {}, .refused = true};
     }
-    if (answer_ && method.name() == "Generate") {
-      v1::GenerateRequest generate;
-      AFT_CHECK(generate.ParseFromString(request));
-      answer.script = answer_(generate);
-      answer.end = answer.script.end;
-      answer.refused = answer.script.events.empty() && answer.end == Script::End::kStatus;
-    }
-    if (scores_ && method.name() == "Score") {
-      v1::ScoreRequest score;
-      AFT_CHECK(score.ParseFromString(request));
-      answer.script = scores_(score);
-      answer.end = answer.script.end;
-      answer.refused = answer.script.other_events.empty() && answer.end == Script::End::kStatus;
+    const std::unique_ptr<google::protobuf::Message> message(
+        google::protobuf::MessageFactory::generated_factory()
+            ->GetPrototype(method.input_type())
+            ->New());
+    AFT_CHECK(message->ParseFromString(request));
+    if (std::optional<Script> script; answer_ && (script = answer_(*message))) {
+      answer.refused = script->events.empty() && script->other_events.empty() &&
+                       script->end == Script::End::kStatus;
+      answer.end = script->end;
+      answer.script = *std::move(script);
     }
     const auto add = [&](const google::protobuf::Message& event) {
       if (event.GetDescriptor() == method.output_type()) answer.messages.push_back(ToBytes(event));

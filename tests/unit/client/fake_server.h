@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -54,7 +55,9 @@ class FakeServer {
   void SetScript(Script script);
   // Of generations, instead: called by one at a time.
   void SetAnswer(std::function<Script(const v1::GenerateRequest&)> answer);
-  void SetScores(std::function<Script(const v1::ScoreRequest&)> answer);  // of scorings
+  // The same of all calls of InferenceService; nothing: the script.
+  using AnyAnswer = std::function<std::optional<Script>(const google::protobuf::Message& request)>;
+  void SetAnyAnswer(AnyAnswer answer);
   // The next streams are refused before their scripts, as servers do: without initial metadata.
   void RefuseNext(int streams, grpc::Status status,
                   std::multimap<std::string, std::string> trailers = {});
@@ -112,8 +115,7 @@ class FakeServer {
   mutable Mutex mutex_;
   CondVar changed_;
   Script script_ ABSL_GUARDED_BY(mutex_);
-  std::function<Script(const v1::GenerateRequest&)> answer_ ABSL_GUARDED_BY(mutex_);
-  std::function<Script(const v1::ScoreRequest&)> scores_ ABSL_GUARDED_BY(mutex_);
+  AnyAnswer answer_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::Model> models_ ABSL_GUARDED_BY(mutex_);
   // By the name of the type; serialised.
   std::map<std::string, std::string> last_ ABSL_GUARDED_BY(mutex_);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <utility>
 
 #include "base/check.h"
 
@@ -91,6 +92,15 @@ bool Process::WaitFor(const std::string& text, const std::string& in) {
     if (!ReadSome()) return in.find(text) != std::string::npos;
   }
   return true;
+}
+
+std::string Process::ReadLine() {
+  size_t end;
+  while ((end = out_.find('\n', read_)) == std::string::npos) {
+    if (!ReadSome()) return "";
+  }
+  const size_t begin = std::exchange(read_, end + 1);
+  return out_.substr(begin, end - begin);
 }
 
 void Process::CloseOutput() { CloseFd(out_fd_); }

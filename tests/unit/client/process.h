@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ class Process {
   bool WaitForOutput(const std::string& text) { return WaitFor(text, out_); }
   // The same for standard error.
   bool WaitForError(const std::string& text) { return WaitFor(text, err_); }
+  // The next line of standard output, without its end; empty when it ended without.
+  std::string ReadLine();
   // The reader of its standard output goes away.
   void CloseOutput();
   void Signal(int signal);
@@ -48,6 +51,7 @@ class Process {
   int out_fd_ = -1;
   int err_fd_ = -1;
   std::string out_;
+  size_t read_ = 0;  // of that, as lines
   std::string err_;
 };
 

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "contract/scenario.pb.h"
+
+namespace aft::client::contract {
+
+// Does what the scenario asks for with the C++ library: BLOCKING or LISTENER. `cut` breaks the
+// connection (Then).
+Observed RunCpp(const Scenario& scenario, Way way, const std::string& address,
+                const std::function<void()>& cut);
+
+}  // namespace aft::client::contract
