@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The Python client against servers in this process, which break streams in every way."""
+"""The calls of the Python client, against a server in this process. What it does about streams that break is in the
+contract (contract/scenario.proto)."""
 
 import dataclasses
 import os
 import sys
-import threading
 import unittest
 
 os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers tell no health, and gRPC says so each time
@@ -16,8 +16,7 @@ try:
   from aft_client import AftError, Delta, Finished, Sampling, Started, State
   from aft_client import _channel, _resumable
   from google.protobuf.descriptor import FieldDescriptor
-  from aft_fake_server import (FINGERPRINT, NOT_NOW, OWN_WORD, TEXT, Break, Code, Server, delta, finished, response,
-                               started)
+  from aft_fake_server import Code, Server, response, started
 except ModuleNotFoundError as missing:
   if missing.name not in ("grpc", "google", "google.protobuf"):
     raise
@@ -30,8 +29,8 @@ TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 class ClientTest(unittest.TestCase):
 
-  def server(self, *breaks):
-    return Server(self, breaks)
+  def server(self):
+    return Server(self)
 
   def client(self, *servers, **options):
     options.setdefault("max_attempts", 1)  # gRPC's own are beside the point
@@ -39,266 +38,13 @@ class ClientTest(unittest.TestCase):
     self.addCleanup(client.close)
     return client
 
-  def generate(self, *breaks, client=(), **options):
-    """(server, generation, events, what went on, error) of one that breaks so."""
-    server, resumed, events = self.server(*breaks), [], []
-    generation = self.client(server, **dict(client)).generate("hello", on_resumed=resumed.append, **options)
-    try:
-      events.extend(generation)
-    except AftError as error:
-      return server, generation, events, resumed, error
-    return server, generation, events, resumed, None
 
-  def assert_whole(self, events, error=None):
-    self.assertIsNone(error)
-    self.assertEqual([type(event) for event in events], [Started] + [Delta] * len(TEXT) + [Finished])
-    for i, event in enumerate(events[1:-1]):
-      self.assertEqual(event, Delta(i, (ord(TEXT[i]),), TEXT[i]))
-
-  def text(self, events):
-    return "".join(event.text for event in events if isinstance(event, Delta))
-
-
-class ResumeTest(ClientTest):
-
-  def test_the_application_sees_one_stream_wherever_it_breaks(self):
-    for code in (Code.UNAVAILABLE, Code.CANCELLED, Code.INTERNAL, Code.UNKNOWN):
-      for at in range(len(TEXT) + 1):
-        with self.subTest(code=code, at=at):
-          _, generation, events, resumed, error = self.generate(Break(at, code))
-          self.assert_whole(events, error)
-          self.assertEqual((generation.resumes, generation.exact), (1, True))
-          self.assertEqual([(one.cause.code, one.tokens, one.exact) for one in resumed], [(code, at, True)])
-          self.assertEqual(generation.token_ids, [ord(one) for one in TEXT])
-
-  def test_each_server_gets_the_request_and_what_has_come(self):
-    sampling = Sampling(temperature=0.5)
-    server, generation, events, _, error = self.generate(
-        Break(3), Break(2), model="m", max_tokens=8, sampling=sampling, store=True, previous="p", stop=["x"])
-    self.assert_whole(events, error)
-    for i, had in enumerate(("", "abc", "abcde")):
-      request = server.requests[i]
-      self.assertTrue(request.resumable)
-      self.assertEqual(request.HasField("resume"), i > 0)
-      if i > 0:
-        self.assertEqual(request.sampling.seed, 7)
-        self.assertEqual(request.resume, inference_pb2.Resume(
-            token_ids=map(ord, had), fingerprint=FINGERPRINT, numerics=f"numerics {i - 1}",
-            resume_id=f"resume {i - 1}"))
-      request.ClearField("resume")
-      request.sampling.ClearField("seed")
-      self.assertEqual(request, inference_pb2.GenerateRequest(
-          model="m", text="hello", sampling={"temperature": 0.5}, stop={"max_tokens": 8, "strings": ["x"]},
-          store={}, previous={"state_id": "p"}, resumable=True))
-    self.assertEqual([one.get("x-request-id") for one in server.metadata], [None, "fake-1", "fake-1"])
-    self.assertEqual(generation.request_id, "fake-1")
-
-  def test_other_errors_end_it(self):
-    breaks = [Break(2, code) for code in (
-        Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.NOT_FOUND, Code.PERMISSION_DENIED,
-        Code.UNAUTHENTICATED, Code.DEADLINE_EXCEEDED, Code.DATA_LOSS, Code.UNIMPLEMENTED, Code.ABORTED,
-        Code.OUT_OF_RANGE, Code.ALREADY_EXISTS, Code.RESOURCE_EXHAUSTED)]
-    breaks += [Break(2, Code.INTERNAL, trailers=OWN_WORD), Break(2, Code.UNKNOWN, trailers=OWN_WORD),
-               Break(2, trailers=(("grpc-retry-pushback-ms", "-1"),))]
-    for planned in breaks:
-      with self.subTest(code=planned.code):
-        server, _, events, _, error = self.generate(planned)
-        self.assertEqual((error.code, error.received_tokens, error.request_id), (planned.code, 2, "fake-1"))
-        self.assertEqual(self.text(events), "ab")
-        self.assertEqual(len(server.requests), 1)
-
-  def test_a_refusal_is_tried_again_as_the_server_says(self):
-    for code in (Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE, Code.CANCELLED):
-      refusal = Break(code=code, trailers=NOT_NOW, refused=True)
-      server, _, events, resumed, error = self.generate(Break(2), refusal, refusal)
-      self.assert_whole(events, error)
-      self.assertEqual(len(server.requests), 4)
-      self.assertEqual([(one.cause.message, one.tries) for one in resumed], [("the server went away", 3)])
-      self.assertGreaterEqual(resumed[0].until_sent, 0.05 + 0.1)  # the least that back_off(1) and back_off(2) are
-      self.assertGreaterEqual(resumed[0].until_started, 0)
-    for code in (Code.INTERNAL, Code.UNKNOWN):
-      _, _, events, _, error = self.generate(Break(2), Break(code=code, refused=True, anonymous=True))
-      self.assert_whole(events, error)
-
-  def test_a_refusal_that_is_final_ends_it_and_tells_both_reasons(self):
-    for refusal in (Break(code=Code.FAILED_PRECONDITION, details="of another model", refused=True),
-                    Break(code=Code.NOT_FOUND, details="no such state", refused=True),
-                    Break(code=Code.INTERNAL, details="a defect", refused=True),
-                    Break(code=Code.RESOURCE_EXHAUSTED, details="never", refused=True,
-                          trailers=(("grpc-retry-pushback-ms", "-1"),))):
-      server, _, events, _, error = self.generate(Break(2), refusal)
-      self.assertEqual(error.code, refusal.code)
-      self.assertEqual(error.message, f"{refusal.details}; the stream had to go on because the server went away")
-      self.assertEqual(self.text(events), "ab")
-      self.assertEqual(len(server.requests), 2)
-
-  def test_what_is_handed_over_goes_along_unseen(self):
-    server, _, events, _, error = self.generate(
-        Break(3, hand_over=(b"stat", b"e of ", b"three")), Break(1), Break(1, hand_over=(b"newer",)))
-    self.assert_whole(events, error)
-    self.assertEqual([one.resume.state for one in server.requests], [b"", b"state of three", b"state of three", b"newer"])
-
-  def test_a_state_that_no_server_would_take_stays_behind(self):
-    chunk = b"s" * (256 << 10)
-    for chunks, kept in ((15, 15), (16, 0), (40, 0)):
-      server, _, events, _, error = self.generate(Break(3, hand_over=[chunk] * chunks))
-      self.assert_whole(events, error)
-      self.assertEqual(len(server.requests[1].resume.state), kept * len(chunk))
-    server, _, events, _, error = self.generate(
-        Break(3, hand_over=(b"state",)), Break(code=Code.RESOURCE_EXHAUSTED, trailers=NOT_NOW, refused=True))
-    self.assert_whole(events, error)
-    self.assertEqual([one.resume.state for one in server.requests], [b"", b"state", b""])
-
-  def test_the_limit_counts_tries_without_a_token(self):
-    _, generation, events, _, error = self.generate(*[Break(1)] * 6, client={"max_resumes": 2})
-    self.assert_whole(events, error)
-    self.assertEqual(generation.resumes, 6)
-    server, _, events, _, error = self.generate(Break(1), Break(0), Break(0), Break(1), client={"max_resumes": 2})
-    self.assertEqual((error.code, self.text(events), len(server.requests)), (Code.UNAVAILABLE, "a", 3))
-
-  def test_a_request_that_brings_servers_down_is_not_carried_to_all_of_them(self):
-    server, _, events, _, error = self.generate(Break(2), Break(1), *[Break(0)] * 4)
-    self.assertEqual((error.code, self.text(events), len(server.requests)), (Code.UNAVAILABLE, "abc", 5))
-    _, _, events, _, error = self.generate(Break(2), Break(0), Break(0), Break(1), Break(0), Break(0))
-    self.assert_whole(events, error)
-
-  def test_who_wants_none_gets_none(self):
-    server, _, events, resumed, error = self.generate(Break(3), client={"max_resumes": 0})
-    self.assertEqual((error.code, self.text(events), resumed), (Code.UNAVAILABLE, "abc", []))
-    self.assertFalse(server.requests[0].resumable)
-
-  def test_a_server_that_cannot_resume_is_not_asked_to(self):
-    server, _, _, _, error = self.generate(Break(3, fingerprint=0))
-    self.assertEqual((error.code, len(server.requests)), (Code.UNAVAILABLE, 1))
-
-  def test_no_other_model_goes_on(self):
-    _, _, events, _, error = self.generate(Break(3), Break(3, fingerprint=0xF2))
-    self.assertEqual((error.code, self.text(events)), (Code.DATA_LOSS, "abc"))
-    self.assertIn("another model", error.message)
-
-  def test_who_computes_otherwise_is_told(self):
-    _, generation, events, resumed, error = self.generate(Break(2), Break(2), Break(2, exact=False), Break(1))
-    self.assert_whole(events, error)
-    self.assertEqual([one.exact for one in resumed], [True, False, False, False])
-    self.assertFalse(generation.exact)
-
-  def test_text_behind_the_last_token_comes_once(self):
-    for delivered in (False, True):
-      server = self.server()
-
-      def answer(request, context, server=server, delivered=delivered):
-        yield started()
-        if not request.resume.token_ids:
-          yield delta(0, "ab")
-        if delivered or len(server.requests) > 1:
-          yield delta(2, "rest", ids=())
-        if len(server.requests) < 3:
-          context.abort(Code.UNAVAILABLE, "gone")
-        yield finished(2)
-
-      server.answer = answer
-      events = list(self.client(server).generate("hello"))
-      self.assertEqual(self.text(events), "abrest")
-      self.assertEqual(len(events), 4)
-
-  def test_what_breaks_the_protocol_is_an_error(self):
-    cases = {
-        "token 1 came twice": [started(), delta(0, "ab"), delta(1, "b")],
-        "tokens 2 to 4 are lost": [started(), delta(0, "ab"), delta(5, "f")],
-        "Started came twice": [started(), started()],
-        "delta came outside Started and Finished": [delta(0, "a")],
-        "finished came outside Started and Finished": [started(), finished(), finished()],
-        "it ended without Finished": [started(), delta(0, "ab")],
-    }
-    for message, responses in cases.items():
-      with self.subTest(message):
-        server = self.server()
-        server.answer = lambda request, context, responses=responses: iter(responses)
-        generation = self.client(server).generate("hello")
-        try:
-          list(generation)
-          self.assertIn("Finished", message)  # what follows it is never read
-          self.assertIsNotNone(generation.finished)
-        except AftError as error:
-          self.assertEqual((error.code, error.message), (Code.DATA_LOSS, f"the answer is broken: {message}"))
-        self.assertEqual(len(server.requests), 1)
-
-  def test_a_finished_stream_is_whole_whatever_becomes_of_its_trailers(self):
-    server = self.server()
-
-    def answer(request, context):
-      yield from (started(), delta(0, "ab"), finished(2))
-      context.abort(Code.UNAVAILABLE, "gone")
-
-    server.answer = answer
-    self.assertEqual(self.client(server).generate("hello").text(), "ab")
-    self.assertEqual(len(server.requests), 1)
-
-  def test_it_goes_on_at_another_server(self):
-    silent, other = self.server(), self.server()
-    silent.answer = silent.stall
-    client = self.client(silent, other)
-    while not silent.requests:  # calls take turns
-      resumed, text = [], ""
-      for event in client.generate("hello", on_resumed=resumed.append):
-        text += event.text if isinstance(event, Delta) else ""
-        if silent.requests and text == "abc" and not resumed:
-          threading.Thread(target=silent.stop).start()
-      self.assertEqual(text, TEXT)
-    self.assertEqual(len(resumed), 1)
-
-  def test_the_deadline_is_that_of_the_whole_stream(self):
-    server = self.server()
-
-    def answer(request, context):  # breaks for ever, after a token each time
-      yield started()
-      yield delta(len(request.resume.token_ids), "x")
-      context.set_trailing_metadata((("grpc-retry-pushback-ms", "5"),))
-      context.abort(Code.UNAVAILABLE, "gone")
-
-    server.answer = answer
-    with self.assertRaises(AftError) as caught:
-      list(self.client(server).generate("hello", timeout=0.2))
-    self.assertIn(caught.exception.code, (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED))
-
-  def test_a_pause_that_the_deadline_cuts_short_is_not_begun(self):
-    server, _, _, _, error = self.generate(Break(3, trailers=(("grpc-retry-pushback-ms", "3600000"),)))
-    self.assertEqual((error.code, error.retry_after_ms, len(server.requests)), (Code.UNAVAILABLE, 3_600_000, 1))
-
-  def test_closing_ends_the_pause(self):
-    for _ in range(5):  # in some of them it comes before the pause
-      server = self.server(Break(3, trailers=(("grpc-retry-pushback-ms", "3600000"),)))
-      generation = self.client(server, timeout=None).generate("hello")
-      text = ""
-      for event in generation:
-        text += event.text if isinstance(event, Delta) else ""
-        if text == "abc":
-          threading.Thread(target=generation.close).start()
-      self.assertIsNone(generation.finished)
-      self.assertEqual(len(server.requests), 1)
-
-  def test_closing_tells_the_server(self):
-    server = self.server()
-    server.answer = server.stall
-    client = self.client(server)
-    with client.generate("hello") as generation:
-      self.assertIsInstance(next(generation), Started)
-    server.left.acquire()
-    self.assertEqual(list(generation), [])
-    waiting = client.generate("hello")
-    for event in waiting:
-      if isinstance(event, Delta) and event.text == "c":
-        threading.Thread(target=waiting.close).start()  # the next event never comes
-    server.left.acquire()
-    self.assertEqual(len(server.requests), 2)
+class CallsTest(ClientTest):
 
   def test_the_back_off_doubles_up_to_a_limit_less_a_part_by_chance(self):
     self.assertEqual([_resumable.back_off(tries, 0) for tries in range(9)], [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5])
     self.assertEqual(_resumable.back_off(10**6, 0), 5)
     self.assertAlmostEqual(_resumable.back_off(2, 0.5), 0.15)
-
-
-class CallsTest(ClientTest):
 
   def test_every_described_option_is_a_typed_argument(self):
     options = generation_options_pb2.DESCRIPTOR.GetOptions().Extensions[generation_options_pb2.generation_option]
@@ -431,6 +177,8 @@ class CallsTest(ClientTest):
     with self.assertRaisesRegex(AftError, "Started is of other texts"):
       client.encode_all(["a", "b", "c"])
     self.assertEqual((client.score_all([]), client.encode_all([])), ([], []))
+    with self.assertRaises(ValueError):
+      client.generate("hello", n=0)
 
   def test_a_models_version_is_named(self):
     server = self.server()
@@ -442,14 +190,6 @@ class CallsTest(ClientTest):
     client.score("abc", model_version="2")
     client.encode("ab", model_version="2")
     self.assertEqual([request.model_version for request in server.requests], ["2"] * 6)
-
-  def test_scores_and_vectors_that_are_lost_are_errors(self):
-    server = self.server(Break(fingerprint=0))
-    with self.assertRaisesRegex(AftError, "went away"):
-      self.client(server).score("abc")
-    self.assertEqual(len(server.requests), 1)  # by a server that cannot resume
-    with self.assertRaisesRegex(AftError, "vectors are lost"):
-      self.client(server).encode("ab")
 
   def test_states(self):
     server = self.server()
