@@ -1,5 +1,6 @@
 // The contract of the clients (scenario.proto): every scenario with every client.
 #include <gmock/gmock.h>
+#include <grpc/grpc.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -304,7 +305,12 @@ void RunScenario(const Scenario& scenario, Way way) {
   EXPECT_EQ(PythonClient()->ReadLine(), "closed");
 }
 
-class ContractTest : public testing::TestWithParam<Case> {};
+class ContractTest : public testing::TestWithParam<Case> {
+ protected:
+  // Else gRPC ends with each scenario's last object, which can take it ten seconds.
+  static void SetUpTestSuite() { grpc_init(); }
+  static void TearDownTestSuite() { grpc_shutdown(); }
+};
 
 TEST_P(ContractTest, Holds) {
   if (GetParam().way == PYTHON && PythonClient() == nullptr) {
