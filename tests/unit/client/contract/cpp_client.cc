@@ -78,10 +78,10 @@ class Application : public GenerateListener {
   }
 
   void Score() {
-    int started = 0;
+    std::vector<v1::ScoreStarted> started;
     std::vector<v1::ScoreChunk> heard(scenario_.score().texts_size() + 1);
     const auto on_event = [&](const v1::ScoreResponse& event) {
-      started += event.has_started();
+      if (event.has_started()) started.push_back(event.started());
       // What the application hears of each text goes on where it ended.
       v1::ScoreChunk& chunk = heard[event.index()];
       if (event.has_chunk() && chunk.token_ids().empty()) {
@@ -97,7 +97,9 @@ class Application : public GenerateListener {
     End(result.status());
     if (!result.ok()) return;
     EndWell(*result);
-    EXPECT_EQ(started, 1);
+    ASSERT_EQ(started.size(), 1u);
+    EXPECT_EQ(result->started.ShortDebugString(), started[0].ShortDebugString());
+    EXPECT_EQ(result->time_to_first_token.count() > 0, tokens_ > 0);
     for (size_t i = 0; i <= result->others.size(); ++i) {
       const ScoreOutput& output = i == 0 ? *result : result->others[i - 1];
       Answer& answer = *seen_.add_answers();
@@ -109,13 +111,18 @@ class Application : public GenerateListener {
   }
 
   void Encode() {
-    const auto result = client_->Encode(scenario_.encode(), {}, call_);
+    std::vector<v1::EncodeFinished> finished(scenario_.encode().texts_size() + 1);
+    const auto on_event = [&](const v1::EncodeResponse& event) {
+      if (event.has_finished()) finished[event.index()] = event.finished();
+    };
+    const auto result = client_->Encode(scenario_.encode(), on_event, call_);
     End(result.status());
     if (!result.ok()) return;
     seen_.set_request_id(result->request_id);
     for (size_t i = 0; i <= result->others.size(); ++i) {
       const EncodeOutput& output = i == 0 ? *result : result->others[i - 1];
       seen_.add_answers()->mutable_values()->Assign(output.values.begin(), output.values.end());
+      EXPECT_EQ(output.finished.batch_rows(), finished[i].batch_rows());
     }
   }
 

@@ -43,7 +43,9 @@ void FillIn(Scenario& scenario) {
     AFT_CHECK(scenario.has_encode());
     *scenario.mutable_encode() = WithoutText(WithDefaults(kEncode, scenario.encode()));
   }
-  if (!scenario.options().has_max_attempts()) scenario.mutable_options()->set_max_attempts(1);
+  Options& options = *scenario.mutable_options();
+  if (!options.has_max_attempts()) options.set_max_attempts(1);
+  if (!options.has_deadline_ms()) options.set_deadline_ms(60'000);
   if (scenario.length() == 0) scenario.set_length(8);
   for (Call& call : *scenario.mutable_calls()) {
     if (call.times() == 0) call.set_times(1);
