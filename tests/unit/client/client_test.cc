@@ -19,7 +19,6 @@ namespace aft::client {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -135,13 +134,6 @@ TEST_F(ClientTest, TheFirstTokenMayComeAloneOrNever) {
   }
 }
 
-TEST_F(ClientTest, SendsTheRequestIdAndReturnsIt) {
-  server_.SetScript(TextScript({"a"}));
-  const auto result = client_->Generate(Prompt("x"), {}, {.request_id = "job-17"});
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->request_id, "job-17");
-}
-
 TEST_F(ClientTest, RefusesARequestIdThatHttpCannotCarry) {
   for (const std::string& id : {std::string("two words"), std::string("line\n"),
                                 std::string(129, 'x'), std::string("\xC3\xA4")}) {
@@ -178,14 +170,6 @@ TEST_F(ClientTest, ReportsLostTokensAndCancelsOnTheServer) {
                HasSubstr("tokens 2 to 4 are lost"));
   EXPECT_EQ(GetErrorDetails(status).received_tokens, 2u);
   server_.WaitForCancellations(1);
-}
-
-TEST_F(ClientTest, ReportsAStreamThatEndsWithoutFinished) {
-  Script script = TextScript({"ab"});
-  script.events.pop_back();
-  EXPECT_THAT(GenerateError(script),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       AllOf(HasSubstr("without Finished"), HasSubstr("after 2 tokens"))));
 }
 
 TEST_F(ClientTest, KeepsEveryStatusCodeAndMessageOfTheServer) {
@@ -259,12 +243,6 @@ TEST_F(ClientTest, IgnoresTrailersThatMakeNoSense) {
   const absl::Status status = GenerateError(script);
   EXPECT_EQ(status.message(), "the queue is full; try again later");
   EXPECT_FALSE(GetErrorDetails(status).usage.has_value());
-}
-
-TEST_F(ClientTest, ReportsItsDeadlineWhenTheServerStalls) {
-  server_.SetScript(StalledScript());
-  EXPECT_THAT(client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(50)}),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("0.05 s")));
 }
 
 TEST_F(ClientTest, SaysHowFarItCameWhenTheServerSeesTheDeadlineFirst) {
@@ -446,23 +424,6 @@ TEST(ClientOptionsTest, KeepaliveHasADefault) {
     return absl::string_view(arg.key) == GRPC_ARG_KEEPALIVE_TIME_MS && arg.value.integer == 20'000;
   });
   EXPECT_TRUE(found);
-}
-
-TEST_F(ClientTest, ScoreReturnsEveryTokensLogprob) {
-  server_.SetScript(ScoreScript());
-  v1::ScoreRequest request;
-  request.set_text("abc");
-  int events = 0;
-  const auto result = client_->Score(request, [&](const v1::ScoreResponse&) { ++events; });
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(events, 4);
-  EXPECT_EQ(server_.last<v1::ScoreRequest>().text(), "abc");
-  EXPECT_EQ(result->started.tokens(), 3u);
-  EXPECT_THAT(result->token_ids, ElementsAre(98u, 99u));
-  ASSERT_EQ(result->logprobs.size(), 2u);
-  EXPECT_EQ(result->logprobs[1].logprob(), -2.0F);
-  EXPECT_EQ(result->finished.logprob(), -3.0);
-  EXPECT_EQ(result->request_id, "fake-1");
 }
 
 TEST_F(ClientTest, EncodeReturnsEveryVector) {

@@ -1,4 +1,5 @@
-// Generations that no thread waits for, against a scripted server on loopback.
+// Generations that no thread waits for: pauses and cancellations. What else they do is in the
+// contract (contract/scenario.proto).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -79,13 +80,6 @@ class GenerateStreamTest : public testing::Test {
   std::unique_ptr<Client> client_ = *Client::Create({.address = server_.address()});
 };
 
-TEST_F(GenerateStreamTest, BringsEveryEventInOrderAndThenTheEnd) {
-  Recorder recorder;
-  EXPECT_TRUE(Run(TextScript({"ab", "c"}), recorder).ok());
-  EXPECT_THAT(recorder.events(), ElementsAre("started", "ab", "c", "finished"));
-  EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), "hello");
-}
-
 TEST_F(GenerateStreamTest, AShortPauseLosesNothing) {
   Recorder recorder({.pause = std::chrono::milliseconds(1)});
   EXPECT_TRUE(Run(TextScript({"a", "b", "c"}), recorder).ok());
@@ -130,34 +124,9 @@ TEST_F(GenerateStreamTest, ATokenCancelsStreamsThatRunAndThoseYetToCome) {
   EXPECT_THAT(late.events(), ElementsAre());
 }
 
-TEST_F(GenerateStreamTest, ErrorsAreThoseOfABlockingCall) {
-  Recorder refused;
-  const Script refusal = {.status = {grpc::RESOURCE_EXHAUSTED, "full"},
-                          .trailers = {{"grpc-retry-pushback-ms", "-1"}}};
-  EXPECT_THAT(Run(refusal, refused),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("full")));
-
-  Recorder lost;
-  Script gap = TextScript({"ab"});
-  gap.events.insert(gap.events.begin() + 2, DeltaEvent(3, "d"));
-  const absl::Status status = Run(gap, lost);
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("lost")));
-  EXPECT_EQ(GetErrorDetails(status).received_tokens, 2u);
-  EXPECT_THAT(lost.events(), ElementsAre("started", "ab"));
-
-  Recorder unfinished;
-  Script cut = TextScript({"ab"});
-  cut.events.pop_back();
-  EXPECT_THAT(Run(cut, unfinished),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("without Finished")));
-
-  Recorder slow;
-  EXPECT_THAT(
-      Run(StalledScript({StartedEvent()}), slow, {.deadline = std::chrono::milliseconds(1)}),
-      StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("0.001 s")));
-
+TEST_F(GenerateStreamTest, WhatCannotBeSentIsAnErrorAtOnce) {
   Recorder never;
-  EXPECT_THAT(Run(TextScript({}), never, {.request_id = "a b"}),
+  EXPECT_THAT(Start(never, {.request_id = "a b"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request id")));
   EXPECT_THAT(never.events(), ElementsAre());
 }
