@@ -221,6 +221,18 @@ absl::StatusOr<Response> Unary(const ClientOptions& client, const CallOptions& o
   return RpcError(status, call.context, call.facts);
 }
 
+// One of its methods, with one response.
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> Unary(const ClientOptions& client, const CallOptions& options,
+                               const std::unique_ptr<Stub>& stub,
+                               grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                            Response*),
+                               const Request& request) {
+  return Unary<Response>(client, options, [&](grpc::ClientContext* context, Response* response) {
+    return ((*stub).*method)(context, request, response);
+  });
+}
+
 std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
                                            const grpc::ChannelArguments& args) {
   if (!options.tls) {
@@ -324,24 +336,20 @@ absl::Status Client::StartGenerate(const v1::GenerateRequest& request, GenerateL
 
 absl::StatusOr<v1::CompleteResponse> Client::Complete(const v1::GenerateRequest& request,
                                                       const CallOptions& call) {
-  return Unary<v1::CompleteResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
-    return v1::InferenceService::NewStub(channel_)->Complete(context, request, out);
-  });
+  return Unary(options_, call, v1::InferenceService::NewStub(channel_),
+               &v1::InferenceService::Stub::Complete, request);
 }
 
 absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request,
                                                       const CallOptions& call) {
-  return Unary<v1::TokenizeResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
-    return v1::InferenceService::NewStub(channel_)->Tokenize(context, request, out);
-  });
+  return Unary(options_, call, v1::InferenceService::NewStub(channel_),
+               &v1::InferenceService::Stub::Tokenize, request);
 }
 
 absl::StatusOr<v1::DetokenizeResponse> Client::Detokenize(const v1::DetokenizeRequest& request,
                                                           const CallOptions& call) {
-  return Unary<v1::DetokenizeResponse>(
-      options_, call, [&](grpc::ClientContext* context, auto* out) {
-        return v1::InferenceService::NewStub(channel_)->Detokenize(context, request, out);
-      });
+  return Unary(options_, call, v1::InferenceService::NewStub(channel_),
+               &v1::InferenceService::Stub::Detokenize, request);
 }
 
 absl::StatusOr<ScoreResult> Client::Score(const v1::ScoreRequest& request,
@@ -364,51 +372,37 @@ absl::StatusOr<EncodeResult> Client::Encode(const v1::EncodeRequest& request,
 
 absl::StatusOr<inference::ModelInferResponse> Client::Infer(
     const inference::ModelInferRequest& request, const CallOptions& call) {
-  return Unary<inference::ModelInferResponse>(
-      options_, call, [&](grpc::ClientContext* context, auto* out) {
-        return inference::GRPCInferenceService::NewStub(channel_)->ModelInfer(context, request,
-                                                                              out);
-      });
+  return Unary(options_, call, inference::GRPCInferenceService::NewStub(channel_),
+               &inference::GRPCInferenceService::Stub::ModelInfer, request);
 }
 
 absl::StatusOr<v1::ListResponse> Client::ListModels(const CallOptions& call) {
-  return Unary<v1::ListResponse>(options_, call, [&](grpc::ClientContext* context, auto* response) {
-    return v1::ModelService::NewStub(any_channel_)->List(context, {}, response);
-  });
+  return Unary(options_, call, v1::ModelService::NewStub(any_channel_),
+               &v1::ModelService::Stub::List, v1::ListRequest());
 }
 
 absl::StatusOr<v1::Model> Client::GetModel(absl::string_view name, const CallOptions& call) {
   v1::GetRequest request;
   request.set_name(std::string(name));
-  AFT_ASSIGN_OR_RETURN(
-      v1::GetResponse response,
-      Unary<v1::GetResponse>(options_, call, [&](grpc::ClientContext* context, auto* out) {
-        return v1::ModelService::NewStub(any_channel_)->Get(context, request, out);
-      }));
+  AFT_ASSIGN_OR_RETURN(v1::GetResponse response,
+                       Unary(options_, call, v1::ModelService::NewStub(any_channel_),
+                             &v1::ModelService::Stub::Get, request));
   return std::move(*response.mutable_model());
 }
 
 absl::Status Client::LoadModel(absl::string_view name, const CallOptions& call) {
   inference::RepositoryModelLoadRequest request;
   request.set_model_name(std::string(name));
-  return Unary<inference::RepositoryModelLoadResponse>(
-             options_, call,
-             [&](grpc::ClientContext* context, auto* out) {
-               return inference::GRPCInferenceService::NewStub(any_channel_)
-                   ->RepositoryModelLoad(context, request, out);
-             })
+  return Unary(options_, call, inference::GRPCInferenceService::NewStub(any_channel_),
+               &inference::GRPCInferenceService::Stub::RepositoryModelLoad, request)
       .status();
 }
 
 absl::Status Client::UnloadModel(absl::string_view name, const CallOptions& call) {
   inference::RepositoryModelUnloadRequest request;
   request.set_model_name(std::string(name));
-  return Unary<inference::RepositoryModelUnloadResponse>(
-             options_, call,
-             [&](grpc::ClientContext* context, auto* out) {
-               return inference::GRPCInferenceService::NewStub(any_channel_)
-                   ->RepositoryModelUnload(context, request, out);
-             })
+  return Unary(options_, call, inference::GRPCInferenceService::NewStub(any_channel_),
+               &inference::GRPCInferenceService::Stub::RepositoryModelUnload, request)
       .status();
 }
 
@@ -416,10 +410,8 @@ absl::StatusOr<v1::State> Client::GetState(absl::string_view id, const CallOptio
   v1::StateServiceGetRequest request;
   request.set_id(std::string(id));
   AFT_ASSIGN_OR_RETURN(v1::StateServiceGetResponse response,
-                       Unary<v1::StateServiceGetResponse>(
-                           options_, call, [&](grpc::ClientContext* context, auto* out) {
-                             return v1::StateService::NewStub(channel_)->Get(context, request, out);
-                           }));
+                       Unary(options_, call, v1::StateService::NewStub(channel_),
+                             &v1::StateService::Stub::Get, request));
   return std::move(*response.mutable_state());
 }
 
@@ -428,11 +420,8 @@ absl::StatusOr<std::vector<v1::State>> Client::ListStates(const CallOptions& cal
   v1::StateServiceListRequest request;
   while (true) {
     AFT_ASSIGN_OR_RETURN(const v1::StateServiceListResponse response,
-                         Unary<v1::StateServiceListResponse>(
-                             options_, call, [&](grpc::ClientContext* context, auto* out) {
-                               return v1::StateService::NewStub(channel_)->List(context, request,
-                                                                                out);
-                             }));
+                         Unary(options_, call, v1::StateService::NewStub(channel_),
+                               &v1::StateService::Stub::List, request));
     if (response.states().empty()) return states;
     states.insert(states.end(), response.states().begin(), response.states().end());
     request.set_after_id(states.back().id());
@@ -487,11 +476,8 @@ absl::StatusOr<HealthStatus> Client::Health(absl::string_view service, const Cal
   using grpc::health::v1::Health;
   grpc::health::v1::HealthCheckRequest request;
   request.set_service(std::string(service));
-  AFT_ASSIGN_OR_RETURN(const auto response,
-                       Unary<grpc::health::v1::HealthCheckResponse>(
-                           options_, call, [&](grpc::ClientContext* context, auto* out) {
-                             return Health::NewStub(any_channel_)->Check(context, request, out);
-                           }));
+  AFT_ASSIGN_OR_RETURN(const auto response, Unary(options_, call, Health::NewStub(any_channel_),
+                                                  &Health::Stub::Check, request));
   return response.status();
 }
 
