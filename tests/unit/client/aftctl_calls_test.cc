@@ -1,0 +1,194 @@
+// aftctl as a process: complete, tokenize and detokenize; several texts and several answers; and a
+// server that is gone in the middle of a stream.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "tests/support/proto_text.h"
+#include "tests/unit/client/aftctl_fixture.h"
+#include "tests/unit/client/process.h"
+#include "tests/unit/client/tcp_gate.h"
+
+namespace aft::client {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class AftctlCallsTest : public AftctlFixture {
+ protected:
+  // A generation whose server is lost behind its first token, and never comes back.
+  Ended LoseTheServer(const std::string& max_resumes) {
+    server_.SetScript(StalledScript({StartedEvent(7, 1), DeltaEvent(0, "abc")}));
+    TcpGate gate(server_.port());
+    Process aftctl({AFTCTL, "--address", gate.address(), "generate", "--prompt", "hello",
+                    "--max-resumes", max_resumes});
+    EXPECT_TRUE(aftctl.WaitForOutput("abc"));
+    gate.Cut();
+    const int code = aftctl.Wait();
+    EXPECT_EQ(aftctl.out(), "abc");
+    return {code, aftctl.out(), aftctl.err()};
+  }
+};
+
+TEST_F(AftctlCallsTest, CompletePrintsTheWholeAnswer) {
+  server_.SetScript(StreamScript<v1::CompleteResponse>(
+      {"started { seed: 7 prompt { text: 'It is' } }"
+       "answers { text: ' a truth' finished { limit: 'stop.max_tokens=2'"
+       "          usage { generated_tokens: 2 } } }"}));
+  const Ended ended = Run("complete --prompt hello --max-tokens 2 --n 1 --model austen");
+  EXPECT_EQ(ended.out, "It is a truth");
+  EXPECT_THAT(ended.err, StartsWith("[limit stop.max_tokens=2 | 2 tokens"));
+  ExpectText(server_.last<v1::GenerateRequest>(),
+             "text: 'hello' model: 'austen' n: 1 stop { max_tokens: 2 }");
+  EXPECT_EQ(nlohmann::json::parse(Run("complete --prompt x --json").out)["answers"][0]["text"],
+            " a truth");
+}
+
+TEST_F(AftctlCallsTest, CompletePrintsSeveralAnswersOneAfterTheOther) {
+  server_.SetScript(
+      StreamScript<v1::CompleteResponse>({"started { seed: 7 } answers { text: 'one' finished {} } "
+                                          "answers { text: 'two' finished {} }"}));
+  const Ended ended = Run("complete --prompt hello --n 2");
+  EXPECT_EQ(ended.out, "== 1 of 2, seed 7 ==\none\n\n== 2 of 2, seed 8 ==\ntwo");
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("seed 7"), HasSubstr("seed 8")));
+}
+
+TEST_F(AftctlCallsTest, TokenizePrintsALineForEachId) {
+  server_.SetScript(
+      StreamScript<v1::TokenizeResponse>({"model: 'm' token_ids: [5, 6] byte_ends: [2, 5]"}));
+  EXPECT_EQ(Run("tokenize --prompt hello --model m").out, "5\t\"he\"\n6\t\"llo\"\n");
+  ExpectText(server_.last<v1::TokenizeRequest>(), "model: 'm' text: 'hello'");
+  EXPECT_EQ(Run("tokenize", "h\xFFllo").out, "5\t\"h\\xff\"\n6\t\"llo\"\n");
+  EXPECT_EQ(server_.last<v1::TokenizeRequest>().raw(), "h\xFFllo");
+  EXPECT_EQ(nlohmann::json::parse(Run("tokenize --prompt hello --json").out)["byte_ends"][1], 5);
+}
+
+TEST_F(AftctlCallsTest, DetokenizePrintsTheBytes) {
+  server_.SetScript(StreamScript<v1::DetokenizeResponse>(
+      {"text: 'h\\357\\277\\275' raw: 'h\\377' byte_ends: [2]"}));
+  EXPECT_EQ(Run("detokenize 5 6 --model m").out, "h\xFF");
+  ExpectText(server_.last<v1::DetokenizeRequest>(), "model: 'm' token_ids: [5, 6]");
+  EXPECT_EQ(nlohmann::json::parse(Run("detokenize 5 --json").out)["text"], "h\xEF\xBF\xBD");
+}
+
+TEST_F(AftctlCallsTest, UnaryCallsThatFailSaySo) {
+  server_.SetScript(FailedScript({grpc::INVALID_ARGUMENT, "token_ids[0]: must be below 3"}));
+  EXPECT_THAT(Run("detokenize 5", "", 4).err, HasSubstr("token_ids[0]: must be below 3"));
+  EXPECT_THAT(Run("complete --prompt x", "", 4).err, HasSubstr("token_ids[0]"));
+}
+
+TEST_F(AftctlCallsTest, ScoreTakesSeveralTextsAndPrintsALineForEach) {
+  const Script script = StreamScript<v1::ScoreResponse>({
+      "started { tokens: 5 text_tokens: [3, 2] fingerprint: 1 }",
+      "index: 1 chunk { first_index: 1 token_ids: 99 logprobs { logprob: -2 } }",
+      "index: 1 finished { scored_tokens: 1 logprob: -2 perplexity: 7.25 scored_bytes: 1 }",
+      "chunk { first_index: 1 token_ids: 98 logprobs { logprob: -1 } }",
+      "finished { scored_tokens: 2 logprob: -3 perplexity: 4.5 scored_bytes: 2 }",
+  });
+  const std::string table =
+      "  TEXT  TOKENS  SCORED  LOGPROBABILITY  BITS/BYTE  PERPLEXITY\n"
+      "     0       3       2         -3.0000     2.1640      4.5000\n"
+      "     1       2       1         -2.0000     2.8854      7.2500\n";
+  server_.SetScript(script);
+  EXPECT_EQ(Run("score --text abc --text -x --model m --model-version 3").out, table);
+  ExpectText(server_.last<v1::ScoreRequest>(),
+             "texts { text: 'abc' } texts { text: '-x' } model: 'm' model_version: '3' "
+             "resumable: true");
+  EXPECT_EQ(Run("score --lines --tokens", "abc\n\xff\n").out,
+            "  TEXT   INDEX   TOKEN    LOGPROB\n"
+            "     1       1      99    -2.0000\n"
+            "     0       1      98    -1.0000\n" +
+                table);
+  ExpectText(server_.last<v1::ScoreRequest>(),
+             R"(texts { text: 'abc' } texts { raw: '\377' } resumable: true)");
+  Run("score --lines --text abc", "", 2);
+  Run("score --prompt abc --text abc", "", 2);
+}
+
+TEST_F(AftctlCallsTest, EncodePrintsTextsInTheirOrder) {
+  server_.SetScript(StreamScript<v1::EncodeResponse>({
+      "started { width: 2 tokens: 4 text_tokens: [1, 2, 1] }",
+      "index: 1 vectors { values: [1, 2] }",
+      "vectors { values: [3, 4] }",
+      "index: 1 vectors { first_index: 1 values: [5, 6] }",
+      "index: 1 finished { batch_rows: 2 }",
+      "index: 2 vectors { values: [7, 8] }",
+      "index: 0 finished { batch_rows: 2 }",
+      "index: 2 finished { batch_rows: 1 }",
+  }));
+  const Ended ended = Run("encode --lines", "a\nbc\nd");
+  ExpectText(server_.last<v1::EncodeRequest>(),
+             "texts { text: 'a' } texts { text: 'bc' } texts { text: 'd' }");
+  EXPECT_EQ(ended.out, "3 4\n\n1 2\n5 6\n\n7 8\n");
+  EXPECT_THAT(ended.err, StartsWith("[3 texts | 4 tokens | 4 vectors of 2 | "));
+  EXPECT_EQ(Run("encode --pooling last --text a --text bc --text d").out, "3 4\n1 2\n5 6\n7 8\n");
+}
+
+TEST_F(AftctlCallsTest, AModelsVersionIsNamed) {
+  server_.SetScript(TextScript({"x"}));
+  Run("generate --prompt hello --model m --model-version 7");
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().model_version(), "7");
+}
+
+TEST_F(AftctlCallsTest, GeneratePrintsSequencesOneAfterTheOther) {
+  const auto of = [](uint32_t sequence, v1::GenerateResponse event) {
+    event.set_sequence(sequence);
+    return event;
+  };
+  Script script;
+  script.events = {StartedEvent(7),
+                   of(1, DeltaEvent(0, "second\n")),
+                   of(0, DeltaEvent(0, "fir")),
+                   of(2, DeltaEvent(0, "thi")),
+                   of(1, FinishedEvent(7)),
+                   of(0, DeltaEvent(3, "st")),
+                   of(0, FinishedEvent(5)),
+                   of(2, DeltaEvent(3, "rd")),
+                   of(2, FinishedEvent(5))};
+  server_.SetScript(script);
+  const Ended ended = Run("generate --prompt hello --n 3");
+  EXPECT_EQ(ended.out,
+            "== 1 of 3, seed 7 ==\nfirst\n\n"
+            "== 2 of 3, seed 8 ==\nsecond\n\n"
+            "== 3 of 3, seed 9 ==\nthird");
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("5 tokens | first token"), HasSubstr("seed 7]"),
+                    HasSubstr("7 tokens | 6000.0 tokens/s | seed 8]"), HasSubstr("seed 9]")));
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().n(), 3U);
+  // As they come.
+  const std::vector<std::string> lines =
+      absl::StrSplit(Run("generate --prompt hello --n 3 --json").out, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 9U);
+  EXPECT_EQ(nlohmann::json::parse(lines[1])["sequence"], 1);
+  EXPECT_EQ(nlohmann::json::parse(lines[4])["sequence"], 1);
+  EXPECT_TRUE(nlohmann::json::parse(lines[4]).contains("finished"));
+  // One that never ends is an error.
+  script.events.pop_back();
+  server_.SetScript(script);
+  EXPECT_THAT(Run("generate --prompt hello --n 3", "", 7).err, HasSubstr("without Finished"));
+  EXPECT_THAT(Run("generate --prompt hello --n 17", "", 2).err, HasSubstr("--n"));
+}
+
+TEST_F(AftctlCallsTest, WithoutResumesItEndsWithTheErrorOfTheLostServer) {
+  const Ended ended = LoseTheServer("0");
+  EXPECT_EQ(ended.code, 7);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("aftctl: "), Not(HasSubstr("resuming"))));
+}
+
+TEST_F(AftctlCallsTest, ItSaysThatItResumesAndHowOftenItWill) {
+  const Ended ended = LoseTheServer("2");
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("[the stream broke, resuming (1 of 2): "),
+                               HasSubstr("[the stream broke, resuming (2 of 2) in 0.1 s: "),
+                               HasSubstr("aftctl: ")));
+}
+
+}  // namespace
+}  // namespace aft::client
