@@ -29,20 +29,22 @@ struct LogitRules {
   bool only_these = false;       // no other token is drawn
 };
 
-// How the next token of a sequence is drawn from its logits. Plain values, no validation: the edge
+// The numbers of SamplingParams, as they are on every device. Plain values, no validation: the edge
 // (server/api) refuses what is out of range and names the field.
 //
 // Order of application: rules, penalties, temperature, min-p, top-k, top-p. Log-probabilities
 // are taken from the raw logits, before any of it.
-struct SamplingParams {
+struct SamplingNumbers {
   // 0 is greedy: the highest logit, ties to the lower token id. Range [0, 100].
   float temperature = 1.0F;
-  // Keeps the k highest logits; 0 keeps all.
+  // Keeps the k highest logits, among equal ones the lower ids; 0 keeps all.
   int32_t top_k = 0;
-  // Keeps the smallest set of tokens whose probability reaches top_p; 1 keeps all. Range (0, 1].
+  // Keeps the smallest set of tokens, at least one, whose probability reaches top_p, measured after
+  // temperature and the other cuts; among equal logits the lower ids. 1 keeps all. Range (0, 1].
   float top_p = 1.0F;
-  // Keeps the tokens that are at least min_p times as probable as the best one; 0 keeps all.
-  // Range [0, 1].
+  // Keeps the tokens that are at least min_p times as probable as the best one, which are those
+  // from the highest logit + temperature * log(min_p) on, computed in double; 0 keeps all. Range
+  // [0, 1].
   float min_p = 0.0F;
   // Of every token that occurs in the sequence so far, prompt included: a positive logit is divided
   // by it, a negative one multiplied. Range (0, 10]; 1: none.
@@ -51,14 +53,18 @@ struct SamplingParams {
   // time. Range [-2, 2].
   float presence_penalty = 0.0F;
   float frequency_penalty = 0.0F;
-  // Key of the counter-based generator. The same seed, prompt and model draw the same numbers,
-  // whatever else is in the batch.
-  uint64_t seed = 0;
-  // Which of several sequences of one request this is; part of the generator's counter.
-  uint32_t sequence = 0;
   // Number of alternatives with their log-probabilities to report per token; -1: report not even
   // the sampled token's own. At most kMaxTopLogprobs.
   int32_t top_logprobs = -1;
+  // Key of the counter-based generator. The same seed, prompt and model draw the same numbers,
+  // whatever else is in the batch.
+  uint64_t seed = 0;
+};
+
+// How the next token of a sequence is drawn from its logits.
+struct SamplingParams : SamplingNumbers {
+  // Which of several sequences of one request this is; part of the generator's counter.
+  uint32_t sequence = 0;
   std::shared_ptr<const LogitRules> rules{};  // null: none
   uint64_t ends_from = 0;                     // see LogitRule::ends
 };

@@ -13,16 +13,12 @@ namespace aft {
 // Draws tokens from logits, on the CPU.
 //
 // The logits are those that Ruled, and then Penalised, give. The draw is Gumbel-max: the token with
-// the highest logit / temperature + g wins, ties to the lower id, among the tokens that min-p,
-// top-k and top-p keep. g = -log(-log(u)) is a pure function of seed, sequence, output index and
-// token id: word (id mod 4) of Philox4x32-10 with key = seed and counter = (low half of the output
-// index, sequence, id / 4, high half of the output index), as u = (word + 0.5) / 2^32, in double.
-// So a draw depends on nothing else: not on the batch, the order of calls, or what top-k and top-p
-// remove.
-//
-// min-p keeps the logits from highest + temperature * log(min_p) on, computed in double. Among
-// equal logits top-k and top-p keep the lower ids. top-p measures probabilities after temperature,
-// min-p and top-k, and keeps at least one token.
+// the highest logit / temperature + g wins, ties to the lower id, among the tokens that the
+// cuts of SamplingNumbers keep. g = -log(-log(u)) is a pure function of seed, sequence, output
+// index and token id: word (id mod 4) of Philox4x32-10 with key = seed and counter = (low half of
+// the output index, sequence, id / 4, high half of the output index), as u = (word + 0.5) / 2^32,
+// in double. So a draw depends on nothing else: not on the batch, the order of calls, or what top-k
+// and top-p remove.
 //
 // A NaN logit counts as -inf (never drawn), +inf as the largest float (RankedLogits).
 //

@@ -88,7 +88,6 @@ class RunnerPairFixture : public RunnerCalls {
     params.top_logprobs = static_cast<int32_t>(random_.Below(6)) - 1;
     if (random_.Below(2) == 0) params.top_k = static_cast<int32_t>(1 + random_.Below(10));
     if (random_.Below(2) == 0) params.top_p = 0.8F;
-    if (random_.Below(2) == 0) params.min_p = 0.05F;
     if (random_.Below(2) == 0) params.repetition_penalty = 1.3F;
     if (random_.Below(2) == 0) params.presence_penalty = 0.4F;
     if (random_.Below(2) == 0) params.frequency_penalty = 0.3F;

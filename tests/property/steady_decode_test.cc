@@ -120,6 +120,8 @@ TEST_P(SteadyDecodeTest, AllocatesNothing) {
   options.model.max_step_tokens = options_.max_step_tokens;
   const auto engine =
       *GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics);
+  SamplingParams greedy;
+  greedy.temperature = 0;
   SamplingParams penalties = Warm(3);
   penalties.repetition_penalty = 1.2F;
   penalties.frequency_penalty = 0.1F;
@@ -135,8 +137,7 @@ TEST_P(SteadyDecodeTest, AllocatesNothing) {
   const std::shared_future<void> future = all_there.get_future().share();
   std::vector<std::shared_ptr<CountingSink>> sinks;
   allocations = 0;
-  for (const SamplingParams& sampling :
-       {SamplingParams{.temperature = 0}, penalties, nucleus, rules}) {
+  for (const SamplingParams& sampling : {greedy, penalties, nucleus, rules}) {
     sinks.push_back(std::make_shared<CountingSink>(sinks.empty(), future));
     ASSERT_TRUE(engine->Generate(Request(5 + sinks.size(), sampling), sinks.back()).ok());
   }

@@ -15,34 +15,18 @@
 namespace aft::kernels::cuda {
 
 // SamplingParams (model/api/sampling_params.h) of one slot, as the device reads it.
-struct SlotSampling {
-  float temperature = 1.0F;
-  float top_p = 1.0F;
-  float min_p = 0.0F;
-  float repetition_penalty = 1.0F;
-  float presence_penalty = 0.0F;
-  float frequency_penalty = 0.0F;
-  int32_t top_k = 0;
-  int32_t top_logprobs = -1;
-  uint64_t seed = 0;
+struct SlotSampling : SamplingNumbers {
   uint64_t ends_from = 0;
   uint32_t sequence = 0;
   int32_t rules = -1;  // how many the slot has; -1: nothing is changed, not even by only_these
   uint32_t only_these = 0;
   uint32_t unused = 0;
 };
+static_assert(sizeof(SlotSampling) == 64);  // for the host's compiler and for the device's
 
 inline SlotSampling ForDevice(const SamplingParams& params) {
   SlotSampling sampling;
-  sampling.temperature = params.temperature;
-  sampling.top_p = params.top_p;
-  sampling.min_p = params.min_p;
-  sampling.repetition_penalty = params.repetition_penalty;
-  sampling.presence_penalty = params.presence_penalty;
-  sampling.frequency_penalty = params.frequency_penalty;
-  sampling.top_k = params.top_k;
-  sampling.top_logprobs = params.top_logprobs;
-  sampling.seed = params.seed;
+  static_cast<SamplingNumbers&>(sampling) = params;
   sampling.sequence = params.sequence;
   if (params.rules != nullptr) {
     sampling.ends_from = params.ends_from;

@@ -4,11 +4,11 @@
 
 #include "model/kernels/cuda/sampler/row.cuh"
 
-// Which tokens min-p, top-k and top-p keep: those up to a last key. It is found by radix selection:
-// the keys are counted, or their probabilities summed, in bins; the bin where the target is reached
-// is divided again. Sums are of integers, so that no order of threads changes them. As soon as few
-// enough tokens are left they are copied to a list in shared memory; the row itself is read twice
-// as a rule.
+// Which tokens the cuts of SamplingNumbers keep: those up to a last key. It is found by radix
+// selection: the keys are counted, or their probabilities summed, in bins; the bin where the target
+// is reached is divided again. Sums are of integers, so that no order of threads changes them. As
+// soon as few enough tokens are left they are copied to a list in shared memory; the row itself is
+// read twice as a rule.
 namespace aft::kernels::cuda::sampler {
 
 inline constexpr int kBinBits = 11;
