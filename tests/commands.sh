@@ -43,6 +43,8 @@ test_command() {
     build races cuda_on_cpu_tests
     if [[ $option == --full ]]; then
       build asan
+      apt_install fuzz clang-14 libclang-rt-14-dev
+      build fuzz fuzz_targets
       # All architectures, and the programs that need a GPU to run.
       build cuda aft-server cuda_kernels_bench cuda_kernels_gpu_test gpu_model_gpu_test
     fi
@@ -51,7 +53,8 @@ test_command() {
     run_tests tsan
     run_tests races
     if [[ $option == --full ]]; then
-      AFT_FUZZ_SECONDS=60 run_tests asan
+      run_tests asan
+      run_tests fuzz
       export AFT_CUDA_FULL=1 AFT_CHAOS_SECONDS=60
       fetch_envoy
     fi

@@ -59,7 +59,7 @@ std::vector<std::string> NaiveMerge(std::vector<std::string> tokens,
 }  // namespace
 }  // namespace aft::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   using namespace aft;
   using namespace aft::fuzz;
   static MemoryFile vocab_file;
@@ -85,8 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     AFT_CHECK(absl::ConsumePrefix(&message, vocab_file.path()) ||
               absl::ConsumePrefix(&message, merges_file.path()));
     AFT_CHECK(IsMessage(message));
-    Saw(message);
-    return 0;
+    return;
   }
   const absl::string_view text = sections[1];
   const auto ids = (*tokenizer)->Encode(text);
@@ -104,11 +103,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool one_piece =
       text.size() <= kMostNaive && merges.size() <= kMostNaive &&
       absl::c_all_of(text, [](unsigned char c) { return absl::ascii_isalpha(c); });
-  Saw(one_piece ? absl::StrCat("one piece of ", tokens.size() < text.size() ? "merges" : "bytes")
-                : "pieces");
-  if (!one_piece) return 0;
+  if (!one_piece) return;
   std::vector<std::string> letters;
   for (const char c : text) letters.emplace_back(1, c);
   AFT_CHECK(tokens == NaiveMerge(std::move(letters), merges));
-  return 0;
 }

@@ -20,7 +20,7 @@ const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 512};
 
 }  // namespace aft::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   using namespace aft;
   using namespace aft::server;
   const absl::string_view text = fuzz::AsText(data, size);
@@ -31,8 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string message(config.status().message());
     AFT_CHECK(std::sscanf(message.c_str(), "file:%d:%d: ", &line, &column) == 2);
     AFT_CHECK(line > 0 && column > 0 && absl::IsInvalidArgument(config.status()));
-    fuzz::Saw(message);
-    return 0;
+    return;
   }
   const std::string formatted = FormatEffectiveConfig(*config);
   const absl::StatusOr<ServerConfig> again = ParseServerConfig(formatted, "file", "");
@@ -41,10 +40,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   const absl::Status valid = ValidateServerConfig(*config);
   AFT_CHECK(ValidateServerConfig(*again) == valid);
-  fuzz::Saw(valid.message());
   if (!valid.ok()) {
     AFT_CHECK(fuzz::BeginsWithField(valid.message(), config::v1::ServerConfig::descriptor()));
-    return 0;
+    return;
   }
   // What the rest of the server relies on.
   const LimitsConfig& limits = config->limits;
@@ -60,5 +58,4 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   AFT_CHECK(limits.write_stall.count() > 0 && limits.max_request.count() > 0);
   AFT_CHECK(limits.max_queued_requests >= 1 && limits.max_concurrent_streams >= 1);
   AFT_CHECK(config->drain.grace.count() >= 0 && config->drain.lame_duck.count() >= 0);
-  return 0;
 }

@@ -16,19 +16,17 @@ const MemoryBound kMemory = {.fixed = 8 << 20, .per_byte = 256};
 
 }  // namespace aft::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   using namespace aft;
   const absl::StatusOr<NetworkConfig> config = ParseNetworkConfig(fuzz::AsText(data, size));
   if (!config.ok()) {
     const absl::string_view message = config.status().message();
-    fuzz::Saw(message);
     AFT_CHECK(absl::IsInvalidArgument(config.status()) && fuzz::IsMessage(message));
-    return 0;
+    return;
   }
   const std::string formatted = FormatNetworkConfig(*config);
   const absl::StatusOr<NetworkConfig> again = ParseNetworkConfig(formatted);
   AFT_CHECK(again.ok() && FormatNetworkConfig(*again) == formatted);
-  fuzz::Saw(std::string(MixerKindName(config->mixer.kind)) + config->tokenizer);
 
   AFT_CHECK(MixerWidth(*config) % config->mixer.heads == 0 || config->mixer.heads == 1);
   // Bytes of all weights, with room for a few of their products.
@@ -42,5 +40,4 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     AFT_CHECK(!__builtin_add_overflow(count, product, &count) && count <= kMost);
   }
   AFT_CHECK(CountParameters(*config) == count);
-  return 0;
 }

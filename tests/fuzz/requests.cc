@@ -172,7 +172,6 @@ void Run(absl::string_view bytes, size_t cut, bool tight) {
   AFT_CHECK(whole.Length() == bytes.size() && slices.Length() == bytes.size());
   if (!parsed.ok()) {
     AFT_CHECK(absl::IsInvalidArgument(parsed) && absl::StartsWith(parsed.message(), "request: "));
-    Saw(peeked.has_value() ? "no message" : "no message, no name");
     return;
   }
   AFT_CHECK(message.SerializeAsString() == other.SerializeAsString());
@@ -197,7 +196,6 @@ void Run(absl::string_view bytes, size_t cut, bool tight) {
   if (!requests.ok()) {
     constexpr size_t kMostMessageBytes = 256;  // of the status, in a header
     const absl::string_view error = requests.status().message();
-    Saw(error);
     AFT_CHECK(absl::IsInvalidArgument(requests.status()) ||
               (absl::IsFailedPrecondition(requests.status()) &&
                absl::StartsWith(error, "resume.fingerprint: ")));
@@ -205,19 +203,18 @@ void Run(absl::string_view bytes, size_t cut, bool tight) {
     AFT_CHECK(error.size() <= kMostMessageBytes && IsMessage(error));
     return;
   }
-  Saw("ok");
   CheckAccepted(message, *requests, limits, most);
 }
 
 }  // namespace
 }  // namespace aft::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   using namespace aft;
   // protobuf's line for each string that is not UTF-8.
   [[maybe_unused]] static google::protobuf::LogHandler* const before =
       google::protobuf::SetLogHandler(nullptr);
-  if (size < 2) return 0;
+  if (size < 2) return;
   const absl::string_view bytes = fuzz::AsText(data + 2, size - 2);
   const size_t cut = data[1];
   const bool tight = data[0] / 3 % 2 == 1;
@@ -231,5 +228,4 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     default:
       fuzz::Run<server::EncodeCodec>(bytes, cut, tight);
   }
-  return 0;
 }

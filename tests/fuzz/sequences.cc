@@ -146,16 +146,13 @@ class World {
     return answer;
   }
   void Keep(const Answer& answer, bool forged) {
-    Saw(answer.outcome.status.ok() ? "ran" : "a forged state was found out");
     if (answer.state == nullptr) return;
-    Saw("stored");
     states_.push_back(answer.state);
     if (forged) forged_.push_back(answer.state);
   }
 
   static bool Refused(const absl::Status& status) {
     if (status.ok()) return false;
-    Saw(status.message());
     AFT_CHECK(IsMessage(status.message()));
     AFT_CHECK(absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status));
     return true;
@@ -169,7 +166,6 @@ class World {
     bool forged = IsForged(request.previous);
     if (const State* start = Find(message.resume().resume_id());
         start != nullptr && server::IsWithin(**start, request, model_.info)) {
-      Saw("continues from a state");
       request.start = *start;
       forged = forged || IsForged(*start);
     }
@@ -210,7 +206,6 @@ class World {
       leader_lost = !answer.outcome.status.ok();
       Keep(answer, forged);
     }
-    Saw("a group");
   }
 
   void Score(const v1::ScoreRequest& message) {
@@ -236,7 +231,6 @@ class World {
     if (numbers.ttl_ms() != 0) state.pending = static_cast<TokenId>(numbers.ttl_ms()) - 2;
     states_.push_back(std::make_shared<const SequenceState>(std::move(state)));
     forged_.push_back(states_.back());
-    Saw("forged");
   }
 
   prometheus::Registry registry_;
@@ -252,17 +246,16 @@ class World {
 }  // namespace
 }  // namespace aft::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   using namespace aft::fuzz;
   [[maybe_unused]] static google::protobuf::LogHandler* const before =
       google::protobuf::SetLogHandler(nullptr);
   static World* const worlds[] = {new World(0, 1), new World(0, 2), new World(20, 1),
                                   new World(20, 2)};
-  if (size < 1) return 0;
+  if (size < 1) return;
   World& world = *worlds[data[0] % 4];
   world.Begin();
   for (const absl::string_view section : Sections(AsText(data + 1, size - 1), kMostSections)) {
     world.Run(section);
   }
-  return 0;
 }

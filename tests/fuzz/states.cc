@@ -27,16 +27,12 @@ SequenceState State() {
   return state;
 }
 
-void CheckError(const absl::Status& status) {
-  AFT_CHECK(absl::IsInvalidArgument(status));
-  fuzz::Saw(status.message());
-}
+void CheckError(const absl::Status& status) { AFT_CHECK(absl::IsInvalidArgument(status)); }
 
 void CheckSealed(const StateSealer& sealer, const std::string& good, const std::string& sealed) {
   const auto opened = sealer.Open(sealed);
   if (!opened.ok()) return CheckError(opened.status());
   AFT_CHECK(sealed == good);
-  fuzz::Saw("ok");
 }
 
 void CheckRecord(const StateSealer& sealer, const std::string& good, const std::string& record) {
@@ -44,7 +40,6 @@ void CheckRecord(const StateSealer& sealer, const std::string& good, const std::
   const auto state = OpenRecord(sealer, kId, "ada", record);
   if (head.ok()) {
     AFT_CHECK(head->file.ttl == std::chrono::hours(1) && head->bytes == StateBytes(State()));
-    fuzz::Saw("a head");
   } else {
     CheckError(head.status());
   }
@@ -53,13 +48,12 @@ void CheckRecord(const StateSealer& sealer, const std::string& good, const std::
   const size_t state_bytes = static_cast<size_t>(StateSealer::SealedBytes(State()));
   AFT_CHECK(record.size() == good.size() &&
             absl::EndsWith(record, good.substr(good.size() - state_bytes)));
-  fuzz::Saw("a record");
 }
 
 }  // namespace
 }  // namespace aft::server
 
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   using namespace aft;
   using namespace aft::server;
   static const auto& sealer = *new StateSealer(*StateSealer::Create({}));
@@ -80,5 +74,4 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckRecord(sealer, record, bytes);
   CheckRecord(sealer, record, record.substr(0, record.size() - record.size() % (size + 1)) + bytes);
   CheckRecord(sealer, record, bytes + record.substr(record.find("AFTSEAL2")));
-  return 0;
 }

@@ -4,10 +4,20 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iostream>
 #include <new>
 
 #include "absl/strings/ascii.h"
 #include "model/tokenizer/utf8_character.h"
+
+#if defined(__has_feature)
+#define AFT_ADDRESS_SANITIZER __has_feature(address_sanitizer)  // clang
+#elif defined(__SANITIZE_ADDRESS__)
+#define AFT_ADDRESS_SANITIZER 1
+#endif
+#if AFT_ADDRESS_SANITIZER
+#include <sanitizer/allocator_interface.h>
+#endif
 
 namespace aft::fuzz {
 namespace {
@@ -16,13 +26,14 @@ namespace {
 constinit thread_local int64_t allocated = 0;
 constinit thread_local int64_t peak = 0;
 
+void Count(int64_t bytes) {
+  allocated += bytes;
+  peak = std::max(peak, allocated);
+}
+
 constexpr absl::string_view kBorder = "----\n";
 
 }  // namespace
-
-PeakMemory::PeakMemory() : before_(allocated), outer_peak_(peak) { peak = allocated; }
-PeakMemory::~PeakMemory() { peak = std::max(peak, outer_peak_); }
-int64_t PeakMemory::bytes() const { return peak - before_; }
 
 std::vector<absl::string_view> Sections(absl::string_view text, size_t count) {
   std::vector<absl::string_view> sections(count);
@@ -56,26 +67,44 @@ bool IsMessage(absl::string_view text) {
 
 }  // namespace aft::fuzz
 
-#if defined(AFT_LIBFUZZER)
+using namespace aft::fuzz;
 
-void aft::fuzz::Saw(absl::string_view /*place*/) {}  // libFuzzer counts branches
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const int64_t before = peak = allocated;
+  RunInput(data, size);
+  const int64_t bytes = peak - before;
+  const int64_t most = kMemory.fixed + kMemory.per_byte * static_cast<int64_t>(size);
+  if (bytes > most) {
+    std::cerr << "out of proportion: " << bytes << " bytes of memory for an input of " << size
+              << ", at most " << most << std::endl;
+    std::abort();
+  }
+  return 0;
+}
 
-#elif !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if AFT_ADDRESS_SANITIZER
 
-using aft::fuzz::allocated;
-using aft::fuzz::peak;
+// Its allocator stays, and tells of what it does.
+[[maybe_unused]] const int hooked = __sanitizer_install_malloc_and_free_hooks(
+    [](const volatile void* memory, size_t /*bytes*/) {
+      Count(static_cast<int64_t>(__sanitizer_get_allocated_size(memory)));
+    },
+    [](const volatile void* memory) {
+      if (memory != nullptr) Count(-static_cast<int64_t>(__sanitizer_get_allocated_size(memory)));
+    });
+
+#elif !defined(__SANITIZE_THREAD__)
 
 namespace {
 
 void* Counted(void* memory) {
   if (memory == nullptr) throw std::bad_alloc();
-  allocated += static_cast<int64_t>(malloc_usable_size(memory));
-  peak = std::max(peak, allocated);
+  Count(static_cast<int64_t>(malloc_usable_size(memory)));
   return memory;
 }
 
 void Free(void* memory) {
-  if (memory != nullptr) allocated -= static_cast<int64_t>(malloc_usable_size(memory));
+  if (memory != nullptr) Count(-static_cast<int64_t>(malloc_usable_size(memory)));
   std::free(memory);
 }
 

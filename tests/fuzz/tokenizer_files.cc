@@ -67,7 +67,7 @@ std::string Known(const Tokenizer& tokenizer, absl::string_view text) {
 }  // namespace
 }  // namespace aft::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   using namespace aft;
   using namespace aft::fuzz;
   static Folder files;
@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool json = kind == "json";
   if (json) kind = "bpe";
   const std::string path = json ? files.one_file.path() : files.folder.path();
-  if (kind != "bytes" && kind != "bpe" && !chars) return 0;
+  if (kind != "bytes" && kind != "bpe" && !chars) return;
   files.vocabulary.Write(std::string(sections[1]));
   files.merges.Write(std::string(sections[2]));
   const auto tokenizer = LoadTokenizer(kind, path, kMostTokens);
@@ -86,11 +86,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     AFT_CHECK(absl::IsInvalidArgument(tokenizer.status()));
     AFT_CHECK(absl::ConsumePrefix(&message, path));
     AFT_CHECK(IsMessage(message));
-    Saw(message);
-    return 0;
+    return;
   }
   const Tokenizer& loaded = **tokenizer;
-  Saw(std::string(json ? "json" : kind) + (loaded.eos_id() < 0 ? " without end" : " with end"));
   AFT_CHECK(loaded.vocab_size() >= 1 && loaded.vocab_size() <= kMostTokens);
   AFT_CHECK(loaded.eos_id() >= -1 && loaded.eos_id() < loaded.vocab_size());
   const absl::string_view text = sections[3];
@@ -108,5 +106,4 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto own = loaded.Encode(character);
     AFT_CHECK(own.ok() && *own == std::vector<int32_t>{id});
   }
-  return 0;
 }

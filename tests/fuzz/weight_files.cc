@@ -42,7 +42,7 @@ struct Folder {
 }  // namespace
 }  // namespace aft::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   using namespace aft;
   using namespace aft::fuzz;
   static Folder folder;
@@ -58,10 +58,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
               absl::IsNotFound(files.status()) || absl::IsFailedPrecondition(files.status()));
     AFT_CHECK(absl::StrContains(message, folder.folder.path()) && IsMessage(message));
     absl::ConsumePrefix(&message, folder.folder.path());
-    Saw(message);
-    return 0;
+    return;
   }
-  Saw(files->paths().size() == 3 ? "two shards" : "one shard");
   size_t bytes = 0;
   size_t tensors = 0;
   for (const char* shard : kShards) {
@@ -75,5 +73,4 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   AFT_CHECK(tensors == files->entries().size() && bytes <= size);
-  return 0;
 }
