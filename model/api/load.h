@@ -18,8 +18,8 @@ struct LoadOptions {
   std::string checkpoint_dir;
   // Where the model runs: "cpu" or "cuda:N", the N-th GPU.
   std::string device = "cpu";
-  // Storage format of the weights: "fp32" or "bf16"; on the CPU also "int8", on a GPU "fp16".
-  // "stored": as in the checkpoint's file (int8, which GPUs lack, is fp32 there). Never chosen by
+  // Storage format of the weights: one that the device has (model/config/formats.h).
+  // "stored": as in the checkpoint's file, or fp32 where the device lacks that. Never chosen by
   // machine or load: the same request must give the same tokens on every start and replica.
   std::string weight_format = "stored";
   // Sequences that can be live at once; each owns ModelInfo::state_bytes from load on.

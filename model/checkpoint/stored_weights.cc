@@ -72,11 +72,10 @@ Number StoredFormat(const NetworkConfig& config, const SafetensorsHeader& header
   for (const TensorSpec& spec : ExpectedTensors(config)) {
     const auto entry = header.tensors.find(spec.name);
     if (spec.role != TensorRole::kMatrix || entry == header.tensors.end()) continue;
-    const std::string& dtype = entry->second.dtype;
-    const Number stored = dtype == "BF16"  ? Number::kBf16
-                          : dtype == "F16" ? Number::kFp16
-                          : dtype == "I8"  ? Number::kInt8
-                                           : Number::kFp32;
+    Number stored = Number::kFp32;
+    for (const FormatSpec& one : kFormats) {
+      if (entry->second.dtype == one.dtype) stored = one.format;
+    }
     if (format.value_or(stored) != stored) return Number::kFp32;
     format = stored;
   }

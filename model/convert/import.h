@@ -41,8 +41,9 @@ std::string ImportText(const Import& import);
 // tensor or token); else the file system's.
 absl::Status WriteImport(const std::string& dir, const Import& import);
 
-// The checkpoint of `dir`, tokenizer included, with its matrices in bf16 or int8
-// (model/checkpoint/stored_weights.h): half or a quarter of the bytes. Errors: ReadCheckpoint's;
+// The checkpoint of `dir`, tokenizer included, with its matrices in `format`
+// (model/checkpoint/stored_weights.h), to which there is a conversion: half or a quarter of the
+// bytes. Errors: ReadCheckpoint's;
 // INVALID_ARGUMENT or DATA_LOSS (CheckTensors).
 absl::StatusOr<Import> Quantized(const std::string& dir, Number format);
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/in_file.h"
 #include "base/status_macros.h"
@@ -15,6 +16,14 @@
 
 namespace aft {
 namespace {
+
+std::vector<std::string> ConvertedFormats() {
+  std::vector<std::string> names;
+  for (const FormatSpec& spec : kFormats) {
+    if (spec.is_converted_to) names.emplace_back(spec.name);
+  }
+  return names;
+}
 
 constexpr int kExitOk = 0;
 constexpr int kExitFailed = 1;
@@ -166,7 +175,7 @@ int Run(int argc, char** argv) {
       "A checkpoint with its matrices in fewer bits: the model that weight_format makes");
   AddFiles(quantize, flags, "IN_DIR", "The checkpoint's folder");
   quantize.add_option("--format", flags.format, "How the file holds matrices")
-      ->check(CLI::IsMember({"bf16", "int8"}))
+      ->check(CLI::IsMember(ConvertedFormats()))
       ->required();
 
   try {

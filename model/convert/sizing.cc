@@ -108,10 +108,11 @@ absl::StatusOr<OrderedJson> Size(const CheckpointFile& checkpoint, const SizingO
   }
 
   OrderedJson formats;
-  for (const Number format : {Number::kFp32, Number::kBf16, Number::kInt8}) {
-    const WeightBytes weights = CountWeightBytes(config, format);
+  for (const FormatSpec& spec : kFormats) {
+    if (!spec.on_cpu) continue;
+    const WeightBytes weights = CountWeightBytes(config, spec.format);
     const int64_t weight_bytes = weights.total() + mixers.table_bytes;
-    const int64_t workspace = CpuNetwork::WorkspaceBytes(config, format, mixers.scratch_floats,
+    const int64_t workspace = CpuNetwork::WorkspaceBytes(config, spec.format, mixers.scratch_floats,
                                                          tokens_at_once, options.threads);
     OrderedJson size = {{"weight_bytes", weight_bytes},
                         {"step_bytes", weights.products},
@@ -120,7 +121,7 @@ absl::StatusOr<OrderedJson> Size(const CheckpointFile& checkpoint, const SizingO
     if (language_model && (options.bandwidth > 0 || options.flops > 0)) {
       size["tokens_per_second"] = TokensPerSecond(options, weights.products, moved * kFloat, flops);
     }
-    formats[NumberName(format)] = std::move(size);
+    formats[spec.name] = std::move(size);
   }
   return OrderedJson{{"state_bytes_per_sequence", slot},
                      {"state_bytes_per_token", floats_per_token * kFloat},

@@ -28,7 +28,7 @@ struct SizingOptions {
 //   sizing.flops_per_token       two for each weight of its products and each float of state
 //   sizing.state_traffic_per_token   bytes that a decoded token reads and writes of its sequence's
 //                                state and scratch, on average, at `context`
-//   sizing.formats.F             with weights in F, one of fp32, bf16, int8:
+//   sizing.formats.F             with weights in F, a format that the CPU has:
 //     weight_bytes               tables of the mixers included
 //     step_bytes                 of them, what every step reads: matrices, norms
 //     workspace_bytes            activations and logits of the largest step

@@ -27,7 +27,7 @@ at::ScalarType ScalarTypeOf(Number number) {
       return at::kBFloat16;
     case Number::kFp16:
       return at::kHalf;
-    case Number::kInt8:
+    default:
       break;
   }
   AFT_CHECK(false);

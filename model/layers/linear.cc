@@ -13,9 +13,8 @@ constexpr int64_t kPartTime = 500;
 // computes.
 int64_t PanelTime(const kernels::PackedWeight& weight, int64_t rows) {
   constexpr int64_t kBytes = 64;  // a nanosecond
-  const int64_t products = weight.format == Number::kInt8 ? 512 : 128;
   return std::max(kernels::PanelBytes(weight.in, weight.format) / kBytes,
-                  weight.in * kernels::kPanel * rows / products);
+                  weight.in * kernels::kPanel * rows / SpecOf(weight.format).products);
 }
 // Numbers to quantize that take about as long as waking a thread.
 constexpr int64_t kQuantizedPerThread = 16'384;

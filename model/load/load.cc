@@ -12,6 +12,7 @@
 #include "ATen/Parallel.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/cpus.h"
 #include "base/memory.h"
@@ -43,22 +44,22 @@ absl::StatusOr<int> DeviceIndex(const LoadOptions& options) {
       absl::StrCat("device \"", options.device, "\": must be \"cpu\" or \"cuda:N\""));
 }
 
-Number NotOn(int device) { return device == kCpu ? Number::kFp16 : Number::kInt8; }
+bool Takes(int device, Number format) {
+  return device == kCpu ? SpecOf(format).on_cpu : SpecOf(format).on_gpu;
+}
 
 absl::Status CheckWeightFormat(const LoadOptions& options, int device) {
+  const std::vector<std::string> names = WeightFormatNames(/*on_gpu=*/device != kCpu);
   const std::string& name = options.weight_format;
-  const std::optional<Number> format = NumberNamed(name);
-  if (name == "stored" || (format.has_value() && *format != NotOn(device))) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "weight_format \"", name, "\": device \"", options.device, "\" takes \"stored\", \"fp32\", ",
-      "\"bf16\" and \"", device == kCpu ? "int8" : "fp16", "\""));
+  if (std::find(names.begin(), names.end(), name) != names.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("weight_format \"", name, "\": device \"",
+                                                 options.device, "\" takes \"",
+                                                 absl::StrJoin(names, "\", \""), "\""));
 }
 
 Number WeightFormat(const LoadOptions& options, int device, const CheckpointFile& checkpoint) {
   if (options.weight_format != "stored") return *NumberNamed(options.weight_format);
-  return checkpoint.weight_format == NotOn(device) ? Number::kFp32 : checkpoint.weight_format;
+  return Takes(device, checkpoint.weight_format) ? checkpoint.weight_format : Number::kFp32;
 }
 
 absl::Status CheckOptions(const LoadOptions& options) {

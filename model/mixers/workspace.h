@@ -26,8 +26,8 @@ struct Workspace {
   const Executor* executor = nullptr;
   float* scratch = nullptr;    // 64-byte aligned; thread i owns the part at i * scratch_stride
   int64_t scratch_stride = 0;  // floats
-  // The rows of one product, quantized, of the widest layer (kernels/linear.h); null where no
-  // weight is int8.
+  // The rows of one product, quantized, of the widest layer (kernels/linear.h); null where
+  // products read numbers as they are.
   void* quantized = nullptr;
 };
 

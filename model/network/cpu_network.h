@@ -52,9 +52,10 @@ class CpuNetwork {
     const float* const* vectors = nullptr;  // of each sequence [its tokens, d], instead of ids
   };
 
-  // Packs the matrices in `format`: kFp32, kBf16 or kInt8; reads a layer of `tensors` at a time,
+  // Packs the matrices in `format`, one that the CPU has; reads a layer of `tensors` at a time,
   // twice, and does not keep them.
-  // Errors: DATA_LOSS (CheckTensors), INVALID_ARGUMENT (wider than int8 can), RESOURCE_EXHAUSTED.
+  // Errors: DATA_LOSS (CheckTensors), INVALID_ARGUMENT (wider than the format can),
+  // RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<CpuNetwork>> Create(const NetworkConfig& config,
                                                             const TensorSource& tensors,
                                                             Number format = Number::kFp32);

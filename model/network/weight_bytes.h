@@ -15,7 +15,7 @@ struct WeightBytes {
   int64_t total() const { return products + lookups; }
 };
 
-// Matrices in `format`: kFp32, kBf16 or kInt8.
+// Matrices in `format`, one that the CPU has.
 WeightBytes CountWeightBytes(const NetworkConfig& config, Number format);
 
 }  // namespace aft

@@ -45,9 +45,8 @@ ABSL_FLAG(std::string, config, "", "Config file (text-proto of aft.config.v1.Ser
 ABSL_FLAG(std::string, model, "",
           "Checkpoint folder to serve with every default, instead of the config's models.");
 ABSL_FLAG(std::string, model_name, "", "Name of --model, instead of its folder's.");
-ABSL_FLAG(
-    std::string, weight_format, "stored",
-    "Storage format of the weights of --model: fp32, bf16, int8, or as the checkpoint has them.");
+ABSL_FLAG(std::string, weight_format, "stored",
+          "Storage format of the weights of --model, as models.weight_format of the config.");
 ABSL_FLAG(std::string, listen_address, "", "host:port of gRPC, instead of the config's.");
 ABSL_FLAG(std::string, metrics_address, "",
           "host:port of /metrics and /status, instead of the config's; 'none' turns it off.");

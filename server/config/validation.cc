@@ -15,6 +15,7 @@
 #include "base/cpus.h"
 #include "base/status_macros.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "model/config/formats.h"
 #include "server/config/checks.h"
 #include "server/config/fields.h"
 #include "server/config/ip_address.h"
@@ -48,9 +49,8 @@ absl::Status CheckDevice(absl::string_view path, absl::string_view device) {
 }
 
 absl::Status CheckWeightFormat(const std::string& path, const ModelConfig& model) {
-  const std::string& format = model.weight_format;
-  if (model.device == "cpu") return CheckOneOf(path, format, {"stored", "fp32", "bf16", "int8"});
-  return CheckOneOf(path, format, {"stored", "fp32", "bf16", "fp16"});
+  const std::vector<std::string> names = WeightFormatNames(/*on_gpu=*/model.device != "cpu");
+  return CheckOneOf(path, model.weight_format, {names.begin(), names.end()});
 }
 
 absl::Status CheckCpus(const std::string& path, const ModelConfig& model) {

@@ -70,7 +70,7 @@ FLOORS = {
     "server/observability/": ["base/", "server/scheduling/"],
     "aft/config/": [],
     "aft/v1/": [],
-    "server/config/": ["base/", "model/api/", "aft/config/"],
+    "server/config/": ["base/", "model/api/", "model/config/", "aft/config/"],
     "server/admission/": ["base/", "model/api/", "server/observability/", "server/config/"],
     "server/engine/": ["base/", "model/api/", "server/scheduling/", "server/observability/",
                        "server/config/"],

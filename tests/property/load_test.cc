@@ -136,11 +136,11 @@ TEST_F(LoadTest, RefusesDevicesByName) {
   options_.device = "cpu";
   options_.weight_format = "fp16";
   ExpectRefused(absl::StatusCode::kInvalidArgument,
-                "device \"cpu\" takes \"stored\", \"fp32\", \"bf16\" and \"int8\"");
+                "device \"cpu\" takes \"stored\", \"fp32\", \"bf16\", \"int8\"");
   options_.device = "cuda:0";
   options_.weight_format = "int8";
   ExpectRefused(absl::StatusCode::kInvalidArgument,
-                "device \"cuda:0\" takes \"stored\", \"fp32\", \"bf16\" and \"fp16\"");
+                "device \"cuda:0\" takes \"stored\", \"fp32\", \"bf16\", \"fp16\"");
 }
 
 TEST_F(LoadTest, AGpuThatIsNotThereIsRefused) {

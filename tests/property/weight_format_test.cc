@@ -134,12 +134,12 @@ TEST_F(Int8LimitTest, AFeedForwardThatIsTooWideIsRefused) {
   config_.d_model = 2;
   config_.n_layers = 1;
   config_.mixer = {.kind = MixerKind::kAftSimple};
-  config_.d_ff = kernels::kMostInt8Inputs + 1;
+  config_.d_ff = SpecOf(Number::kInt8).most_inputs + 1;
   tensors_ = RandomTensors(config_, random_);
   const absl::Status status = CpuNetwork::Create(config_, tensors_, Number::kInt8).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_TRUE(CpuNetwork::Create(config_, tensors_, Number::kBf16).ok());
-  config_.d_ff = kernels::kMostInt8Inputs;
+  config_.d_ff = SpecOf(Number::kInt8).most_inputs;
   tensors_ = RandomTensors(config_, random_);
   EXPECT_TRUE(CpuNetwork::Create(config_, tensors_, Number::kInt8).ok());
 }

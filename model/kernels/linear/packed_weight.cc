@@ -20,7 +20,7 @@ uint16_t ToBf16(float x) {
 // fn(k, place) for every input k of output n, where place is in numbers from the start.
 template <typename Fn>
 void ForEachInput(int64_t in, Number format, int64_t n, const Fn& fn) {
-  const int64_t neighbours = Neighbours(format);
+  const int64_t neighbours = SpecOf(format).neighbours;
   int64_t place =
       n / kPanel * (PanelBytes(in, format) / NumberBytes(format)) + n % kPanel * neighbours;
   for (int64_t k = 0; k < in; k += neighbours, place += kPanel * neighbours) {

@@ -23,16 +23,10 @@ struct PackedWeight {
   int64_t out = 0;
 };
 inline constexpr int64_t kPanel = 32;
-// kInt8: beyond it a sum of products might not fit into 32 bits.
-inline constexpr int64_t kMostInt8Inputs = int64_t{1} << 17;
 
 inline int64_t LinearPanels(int64_t out) { return (out + kPanel - 1) / kPanel; }
-// Inputs of an output that lie side by side.
-constexpr int64_t Neighbours(Number format) {
-  return format == Number::kInt8 ? 4 : format == Number::kBf16 ? 2 : 1;
-}
 constexpr int64_t PanelBytes(int64_t in, Number format) {
-  const int64_t neighbours = Neighbours(format);
+  const int64_t neighbours = SpecOf(format).neighbours;
   return (in + neighbours - 1) / neighbours * neighbours * kPanel * NumberBytes(format);
 }
 // What a packed weight takes. REQUIRES: a format of the above.
@@ -40,7 +34,7 @@ int64_t PackedWeightBytes(int64_t in, int64_t out, Number format);
 
 // Packs weight [out, in] and bias [out] (null: zeros) into PackedWeightBytes() at `packed`, which
 // is 64-byte aligned. A weight that is not finite stays so in fp32 and bf16; in int8 it makes its
-// output NaN. REQUIRES: in <= kMostInt8Inputs for kInt8.
+// output NaN. REQUIRES: no more inputs than FormatSpec::most_inputs.
 PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
                         Number format, void* packed);
 

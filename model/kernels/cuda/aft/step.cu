@@ -135,11 +135,9 @@ int AftStep(const AftModel& model, const StepRows& rows, In qkv, State state,
       return aft_step::LaunchAny<float>(task, lookahead, model, stream);
     case Number::kBf16:
       return aft_step::LaunchAny<Bf16>(task, lookahead, model, stream);
-    case Number::kFp16:
-    case Number::kInt8:
-      break;
+    default:
+      return cudaErrorInvalidValue;
   }
-  return cudaErrorInvalidValue;
 }
 
 }  // namespace aft::kernels::cuda

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""CONTRIBUTING.md, "Adding ...": the example of each page is named by the files that its list has, and by no others."""
+
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = (":!*.md",)
+PRODUCT = (*CODE, ":!tests")
+COMMENT = re.compile(r"\s*(//|#(?!define))")
+PAGES = [  # heading, how its example is written, where, most files; comments name it without being a part of it
+    ("a config field", r"\bliveness_grace(_ms)?\b", PRODUCT, 4),
+    ("an option", r"(^|[^a-z])k?min[-_]?p([^a-z]|$)", (":!CONTRIBUTING.md",), 12),
+    ("a weight format", r"\bkInt8\b|\bLinearInt8\b|linear_int8", CODE, 14),
+]
+
+
+def files_that_name(pattern, where, comments):
+  found = subprocess.run(["git", "grep", "--untracked", "-iP", pattern, "--", *where, ":!tests/docs/adding_test.py"],
+                         cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+  lines = (line.split(":", 1) for line in found)
+  return sorted({path for path, text in lines if comments or not COMMENT.match(text)})
+
+
+class AddingTest(unittest.TestCase):
+
+  def test_the_list_of_files_is_that_of_the_example(self):
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    for what, pattern, where, most in PAGES:
+      with self.subTest(what):
+        section = page.split(f"## Adding {what}\n")[1].split("\n## ")[0]
+        listed = re.findall(r"^\d+\. `([\w./]+)`", section, re.MULTILINE)
+        self.assertEqual(sorted(listed), files_that_name(pattern, where, comments=where == (":!CONTRIBUTING.md",)))
+        self.assertLessEqual(len(listed), most)
+
+
+if __name__ == "__main__":
+  unittest.main()
