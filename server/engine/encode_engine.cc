@@ -56,14 +56,6 @@ EncodeEngine::EncodeEngine(const EngineOptions& options, std::unique_ptr<Encoder
   StartThread("aft-encode");
 }
 
-absl::StatusOr<RequestHandle> EncodeEngine::Encode(EncodingRequest request,
-                                                   std::shared_ptr<VectorSink> sink) {
-  const absl::Status status = Check(request);
-  if (!status.ok()) return RefuseInvalid(status);
-  return Accept(
-      std::make_unique<Text>(std::move(request), runner_->input_width(), std::move(sink)));
-}
-
 absl::StatusOr<RequestHandle> EncodeEngine::EncodeTexts(
     std::vector<EncodingRequest> requests, const std::vector<std::shared_ptr<VectorSink>>& sinks) {
   std::vector<std::unique_ptr<Job>> jobs;

@@ -139,12 +139,6 @@ absl::Status GenerateEngine::CheckGroup(const Client& client, ServiceClass servi
       "n: must be at most ", most, ", the slots that one such request can have, got ", answers));
 }
 
-absl::StatusOr<RequestHandle> GenerateEngine::Score(ScoringRequest request,
-                                                    std::shared_ptr<TokenSink> sink) {
-  if (absl::Status status = CheckScoring(request); !status.ok()) return RefuseInvalid(status);
-  return Accept(MakeScoring(std::move(request), std::move(sink)));
-}
-
 absl::StatusOr<RequestHandle> GenerateEngine::ScoreTexts(
     std::vector<ScoringRequest> requests, const std::vector<std::shared_ptr<TokenSink>>& sinks) {
   std::vector<std::unique_ptr<Job>> jobs;

@@ -60,13 +60,11 @@ class GenerateEngine final : public RequestLoop {
   // INVALID_ARGUMENT: so many answers to one request can never run at the same time.
   absl::Status CheckGroup(const Client& client, ServiceClass service_class, int64_t answers) const;
 
-  // The text's tokens from the second on come with their log-probabilities, a part per chunk; from
-  // the first on behind a text with a pending token; none that the client has (`scored`). Errors as
-  // Generate; INVALID_ARGUMENT also: it has more than there are.
-  absl::StatusOr<RequestHandle> Score(ScoringRequest request, std::shared_ptr<TokenSink> sink);
-
-  // The same of the texts of one call, each by itself with a sink of its own: all are accepted, or
-  // none. The handle is the first one's, the others' follow it.
+  // Each text's tokens from the second on come with their log-probabilities, a part per chunk; from
+  // the first on behind a text with a pending token; none that the client has (`scored`). Each text
+  // is scored by itself, with a sink of its own: all are accepted, or none. The handle is the first
+  // one's, the others' follow it. Errors as Generate; INVALID_ARGUMENT also: the client has more
+  // scores than there are.
   absl::StatusOr<RequestHandle> ScoreTexts(std::vector<ScoringRequest> requests,
                                            const std::vector<std::shared_ptr<TokenSink>>& sinks);
 

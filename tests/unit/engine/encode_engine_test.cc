@@ -371,7 +371,7 @@ TEST_F(EncodeEngineTest, EveryTextOfManyThreadsEndsOnceWithItsOwnVectors) {
         request.arrival = clock.Now();
         const bool cancel = random() % 4 == 0;
         const auto sink = std::make_shared<RecordingVectorSink>();
-        const auto handle = engine->Encode(request, sink);
+        const auto handle = engine->EncodeTexts({request}, {sink});
         AFT_CHECK(handle.ok());
         if (cancel) engine->Cancel(*handle);
         const Outcome outcome = sink->Wait();  // the sink checks that it comes once

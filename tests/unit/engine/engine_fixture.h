@@ -84,10 +84,10 @@ class AnyEngineTest : public ::testing::Test {
     return engine->Generate(std::move(request), sink);
   }
   absl::StatusOr<RequestHandle> Offer(ScoringRequest request, const Sink& sink) {
-    return engine->Score(std::move(request), sink);
+    return engine->ScoreTexts({std::move(request)}, {sink});
   }
   absl::StatusOr<RequestHandle> Offer(EncodingRequest request, const Sink& sink) {
-    return engine->Encode(std::move(request), sink);
+    return engine->EncodeTexts({std::move(request)}, {sink});
   }
 };
 
