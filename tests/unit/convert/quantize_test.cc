@@ -39,7 +39,9 @@ class QuantizeTest : public testing::TestWithParam<Number> {
       row.tokens.push_back(c);
     }
     row.targets.assign(row.tokens.begin() + 1, row.tokens.end());
-    AFT_CHECK(model->runner->BindSlot(0, NewSequence(), {{.top_logprobs = 5}}).ok());
+    SlotTerms terms;
+    terms.sampling.top_logprobs = 5;
+    AFT_CHECK(model->runner->BindSlot(0, NewSequence(), terms).ok());
     const StepOutput output = *Collect(*model->runner, *model->runner->Submit({{row}}));
     std::vector<float> logprobs;
     for (const SampledToken& token : output.scored.at(0)) {
