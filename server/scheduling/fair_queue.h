@@ -28,7 +28,7 @@ struct FairAccount {
   double virtual_time = 0;
   uint64_t epoch = 0;        // in which virtual_time counts
   TimePoint last_turn;       // when one of its items was served last
-  mutable size_t share = 0;  // for ContinuousScheduler, which uses it while it plans a step
+  mutable size_t share = 0;  // where StepTurns has this client, while a step is planned
 };
 
 // Base of what waits in a FairQueue. Must outlive its stay there.

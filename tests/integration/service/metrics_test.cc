@@ -17,6 +17,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "re2/re2.h"
+#include "server/observability/methods.h"
 #include "tests/integration/methods/call_contract_cases.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/integration/raw_call.h"
@@ -129,7 +130,8 @@ TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {
     EXPECT_EQ(of("aft_inter_token_seconds_count"), expected.generated - expected.first_tokens);
     EXPECT_EQ(of("aft_time_per_output_token_seconds_count"), expected.first_tokens);
   }
-  for (const char* method : {"Tokenize", "Detokenize"}) {
+  for (size_t i = kEngineMethods; i < kModelMethods; ++i) {
+    const char* const method = kMethodNames[i];
     EXPECT_EQ(Of("aft_requests_total", method), 1);
     EXPECT_EQ(Of("aft_e2e_seconds_count", method), 1);
   }

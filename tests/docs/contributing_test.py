@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""CONTRIBUTING.md, "Adding ...": the example of each page is named by the files that its list has, and by no others."""
+"""CONTRIBUTING.md: the example of each page "Adding ..." is named by the files of its list, and by no others; what the
+table of places names is there."""
 
 import re
 import subprocess
@@ -12,13 +13,14 @@ PRODUCT = (*CODE, ":!tests")
 COMMENT = re.compile(r"\s*(//|#(?!define))")
 PAGES = [  # heading, how its example is written, where, most files; comments name it without being a part of it
     ("a config field", r"\bliveness_grace(_ms)?\b", PRODUCT, 4),
+    ("a method", r"detokenize", CODE, 19),
     ("an option", r"(^|[^a-z])k?min[-_]?p([^a-z]|$)", (":!CONTRIBUTING.md",), 12),
     ("a weight format", r"\bkInt8\b|\bLinearInt8\b|linear_int8", CODE, 14),
 ]
 
 
 def files_that_name(pattern, where, comments):
-  found = subprocess.run(["git", "grep", "--untracked", "-iP", pattern, "--", *where, ":!tests/docs/adding_test.py"],
+  found = subprocess.run(["git", "grep", "--untracked", "-iP", pattern, "--", *where, ":!tests/docs/contributing_test.py"],
                          cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
   lines = (line.split(":", 1) for line in found)
   return sorted({path for path, text in lines if comments or not COMMENT.match(text)})
@@ -34,6 +36,15 @@ class AddingTest(unittest.TestCase):
         listed = re.findall(r"^\d+\. `([\w./]+)`", section, re.MULTILINE)
         self.assertEqual(sorted(listed), files_that_name(pattern, where, comments=where == (":!CONTRIBUTING.md",)))
         self.assertLessEqual(len(listed), most)
+
+
+  def test_the_table_of_places_names_what_is_there(self):
+    """Each file of the table has the name that follows it."""
+    page = (ROOT / "CONTRIBUTING.md").read_text().split("## Where things happen\n")[1].split("\n## ")[0]
+    named = re.findall(r"`([\w/]+\.\w+)`:? (?:the comment of )?`(\w+)`", page)
+    self.assertGreater(len(named), 20)
+    for path, name in named:
+      self.assertTrue(re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{path} has no {name}")
 
 
 if __name__ == "__main__":
