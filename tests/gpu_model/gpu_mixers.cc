@@ -17,23 +17,46 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A batch on the device.
-struct Batch : MixerRows {
-  explicit Batch(const MixerRows& rows)
-      : MixerRows(rows), slot(slots), position(positions), offset(offsets), values(packed) {}
-
-  const DeviceArray<int32_t> slot;
-  const DeviceArray<int64_t> position;
-  const DeviceArray<int64_t> offset;
-  const DeviceArray<float> values;
-};
+// Rows with a gap behind them that keeps them aligned to 16 bytes.
+int64_t Stride(int64_t width, bool padded) { return padded ? (width + 15) / 8 * 8 : width; }
 
 }  // namespace
 
-GpuTestMixer::GpuTestMixer(const MixerCase& mixer_case, const MixerTables& tables, int32_t slots)
-    : case_(mixer_case), width_(PackedWidth(case_.config, case_.hid)) {
+std::string Storage::Name() const {
+  const auto name = [](Number type) {
+    return std::string(type == Number::kFp32 ? "fp32" : type == Number::kBf16 ? "bf16" : "fp16");
+  };
+  return name(in) + " to " + name(out) + (padded ? ", gaps between rows" : "");
+}
+
+// A batch on the device, with its y and its workspace.
+struct GpuTestMixer::Batch : MixerRows {
+  Batch(const GpuTestMixer& on, const MixerRows& rows)
+      : MixerRows(rows),
+        slot(slots),
+        position(positions),
+        generated_row(generated),
+        offset(offsets),
+        in(packed, on.width_, on.storage_.in, Stride(on.width_, on.storage_.padded)),
+        out(tokens(), on.case_.hid, on.storage_.out, Stride(on.case_.hid, on.storage_.padded)),
+        workspace(static_cast<size_t>(on.mixer_->workspace_floats({count(), tokens(), count()}))) {}
+
+  std::vector<std::vector<float>> Outputs(int64_t hid) const { return Parts(out.Get(), hid); }
+
+  const DeviceArray<int32_t> slot;
+  const DeviceArray<int64_t> position;
+  const DeviceArray<uint8_t> generated_row;
+  const DeviceArray<int64_t> offset;
+  const DeviceMatrix in;
+  const DeviceMatrix out;
+  const DeviceArray<float> workspace;
+};
+
+GpuTestMixer::GpuTestMixer(const MixerCase& mixer_case, const MixerTables& tables, int32_t slots,
+                           Storage storage)
+    : case_(mixer_case), width_(PackedWidth(case_.config, case_.hid)), storage_(storage) {
   MixerOptions options;
-  options.max_seq_len = 2 * kMixerTokens;
+  options.max_seq_len = case_.tokens;
   absl::StatusOr<std::unique_ptr<GpuMixer>> mixer =
       MakeGpuMixer(case_.config, case_.hid, tables, options, TestDevice());
   AFT_CHECK(mixer.ok());
@@ -48,34 +71,25 @@ GpuTestMixer::GpuTestMixer(const MixerCase& mixer_case, const MixerTables& table
 
 std::vector<std::vector<float>> GpuTestMixer::Step(const std::vector<MixerChunk>& rows,
                                                    const std::vector<int32_t>& ages) {
-  const Batch batch({rows, width_});
+  const Batch batch(*this, {rows, width_});
   AFT_CHECK(batch.longest <= 1);
   const DeviceArray<int32_t> age(ages);
-  const int64_t count = batch.count();
-  const DeviceArray<float> y(static_cast<size_t>(count * case_.hid));
-  const DeviceArray<float> workspace(
-      static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens(), count})));
-  EXPECT_EQ(mixer_->Step({count, batch.slot.get(), batch.position.get(), nullptr,
-                          ages.empty() ? nullptr : age.get()},
-                         {batch.values.get(), Number::kFp32, width_}, state(),
-                         ages.empty() ? nullptr : slot_scratch_->get(),
-                         {y.get(), Number::kFp32, case_.hid}, workspace.get(), nullptr),
+  EXPECT_EQ(mixer_->Step({batch.count(), batch.slot.get(), batch.position.get(),
+                          batch.generated_row.get(), ages.empty() ? nullptr : age.get()},
+                         batch.in.in(), state(), ages.empty() ? nullptr : slot_scratch_->get(),
+                         batch.out.out(), batch.workspace.get(), nullptr),
             absl::OkStatus());
-  return batch.Parts(y.Get(), case_.hid);
+  return batch.Outputs(case_.hid);
 }
 
 std::vector<std::vector<float>> GpuTestMixer::Prefill(const std::vector<MixerChunk>& chunks) {
-  const Batch batch({chunks, width_});
-  const int64_t count = batch.count();
-  const DeviceArray<float> y(static_cast<size_t>(batch.tokens() * case_.hid));
-  const DeviceArray<float> workspace(
-      static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens(), count})));
-  EXPECT_EQ(mixer_->Prefill({count, batch.slot.get(), batch.position.get(), batch.offset.get(),
-                             nullptr, batch.tokens(), batch.longest},
-                            {batch.values.get(), Number::kFp32, width_}, state(),
-                            {y.get(), Number::kFp32, case_.hid}, workspace.get(), nullptr),
-            absl::OkStatus());
-  return batch.Parts(y.Get(), case_.hid);
+  const Batch batch(*this, {chunks, width_});
+  EXPECT_EQ(
+      mixer_->Prefill({batch.count(), batch.slot.get(), batch.position.get(), batch.offset.get(),
+                       batch.generated_row.get(), batch.tokens(), batch.longest},
+                      batch.in.in(), state(), batch.out.out(), batch.workspace.get(), nullptr),
+      absl::OkStatus());
+  return batch.Outputs(case_.hid);
 }
 
 std::vector<std::vector<float>> GpuTestMixer::Run(const std::vector<MixerChunk>& chunks) {
@@ -97,19 +111,14 @@ std::vector<std::vector<float>> GpuTestMixer::Run(const std::vector<MixerChunk>&
 std::vector<std::vector<float>> GpuTestMixer::Encode(
     const std::vector<std::vector<float>>& sequences,
     const std::vector<std::vector<float>>& masks) const {
-  const Batch batch({sequences, width_});
+  const Batch batch(*this, {sequences, width_});
   const DeviceArray<float> mask(MixerRows(masks, 1).packed);
-  const int64_t count = batch.count();
-  const DeviceArray<float> y(static_cast<size_t>(batch.tokens() * case_.hid));
-  const DeviceArray<float> workspace(
-      static_cast<size_t>(mixer_->workspace_floats({count, batch.tokens(), count})));
   EXPECT_EQ(
-      mixer_->Encode({count, batch.offset.get(), masks.empty() ? nullptr : mask.get(),
+      mixer_->Encode({batch.count(), batch.offset.get(), masks.empty() ? nullptr : mask.get(),
                       case_.config.grid ? case_.grid_width : 0, batch.tokens(), batch.longest},
-                     {batch.values.get(), Number::kFp32, width_},
-                     {y.get(), Number::kFp32, case_.hid}, workspace.get(), nullptr),
+                     batch.in.in(), batch.out.out(), batch.workspace.get(), nullptr),
       absl::OkStatus());
-  return batch.Parts(y.Get(), case_.hid);
+  return batch.Outputs(case_.hid);
 }
 
 std::vector<float> GpuTestMixer::SlotBytes(int32_t slot) const {
@@ -119,6 +128,9 @@ void GpuTestMixer::SetSlotBytes(int32_t slot, const std::vector<float>& bytes) {
   std::vector<float> states = states_->Get();
   std::copy(bytes.begin(), bytes.end(), states.begin() + slot * slot_floats_);
   states_->Set(states);
+}
+std::vector<float> GpuTestMixer::SlotScratch(int32_t slot) const {
+  return Tokens(slot_scratch_->Get(), mixer_->slot_scratch_floats(), slot, slot + 1);
 }
 
 const MixerDevice& TestedMixers() {

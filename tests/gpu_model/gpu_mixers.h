@@ -2,19 +2,31 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "model/gpu/gpu_mixer.h"
 #include "tests/cuda/device_array.h"
+#include "tests/cuda/device_matrix.h"
 #include "tests/property/mixer_harness.h"
 
 namespace aft {
+
+// Of inputs and outputs, and whether there are gaps between the rows of matrices.
+struct Storage {
+  Number in = Number::kFp32;
+  Number out = Number::kFp32;
+  bool padded = false;
+
+  std::string Name() const;
+};
 
 // A mixer on the GPU of this test program (test_queue.h). Every call gets its arrays and a
 // workspace of exactly the sizes that it may use. TestedMixers() makes these here.
 class GpuTestMixer final : public DeviceMixer {
  public:
-  GpuTestMixer(const MixerCase& mixer_case, const MixerTables& tables, int32_t slots = 1);
+  GpuTestMixer(const MixerCase& mixer_case, const MixerTables& tables, int32_t slots = 1,
+               Storage storage = {});
 
   const GpuMixer& mixer() const { return *mixer_; }
 
@@ -31,12 +43,16 @@ class GpuTestMixer final : public DeviceMixer {
       const std::vector<std::vector<float>>& masks) const override;
   std::vector<float> SlotBytes(int32_t slot) const override;
   void SetSlotBytes(int32_t slot, const std::vector<float>& bytes) override;
+  // Look-ahead sums of a slot.
+  std::vector<float> SlotScratch(int32_t slot) const;
 
  private:
+  struct Batch;
   kernels::cuda::State state() const { return {states_->get(), slot_floats_}; }
 
   const MixerCase case_;
   const int64_t width_;
+  const Storage storage_;
   std::unique_ptr<GpuMixer> mixer_;
   int64_t slot_floats_ = 0;
   std::unique_ptr<DeviceArray<float>> states_;
