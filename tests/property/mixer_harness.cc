@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "ATen/ops/empty.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
+#include "tests/support/close.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
 
@@ -150,29 +152,50 @@ TestMixer::TestMixer(const MixerCase& mixer_case, MixerTables tables)
       mixer_(TestedMixers().make(case_, tables_, 1)) {}
 
 TestMixer::TestMixer(const MixerCase& mixer_case,
-                     const std::map<std::string, std::vector<float>>& tables)
+                     const std::map<std::string, std::vector<float>>& tables, int32_t slots,
+                     const MixerDevice& device)
     : case_(mixer_case) {
   for (const TensorSpec& spec : ExpectedMixerTables(case_.config, case_.hid)) {
     tables_[spec.name] = ToTensor(tables.at(spec.name), spec.shape);
   }
-  mixer_ = TestedMixers().make(case_, tables_, 1);
+  mixer_ = device.make(case_, tables_, slots);
+}
+
+testing::AssertionResult TestedMixersTest::Same(const std::vector<float>& y,
+                                                const std::vector<float>& other) const {
+  if (device_.one_order) return testing::AssertionResult(SameBits(y, other));
+  return Close(y, other, device_.prompt);
 }
 
 int64_t TestMixer::width() const { return PackedWidth(case_.config, case_.hid); }
 
+int64_t TestMixer::key_column() const {
+  return SpecOf(case_.config.kind).packed(case_.config, hid())[0].columns;
+}
+
+int64_t TestMixer::value_column() const {
+  const std::vector<PackedPart> parts = SpecOf(case_.config.kind).packed(case_.config, hid());
+  const bool has_keys = absl::string_view(parts[1].name) != "v";
+  return parts[0].columns + (has_keys ? parts[1].columns : 0);
+}
+
+std::vector<float> TestMixer::Unrounded(TestRandom& random, int64_t tokens,
+                                        const std::string& keys) const {
+  std::vector<float> packed = random.Normals(tokens * width());
+  if (!IsAft(case_.config)) return packed;
+  const int64_t columns = value_column() - key_column();
+  const std::vector<float> qkv = RandomQkv(random, keys, tokens, columns);
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::copy_n(qkv.begin() + (3 * t + 1) * columns, columns,
+                packed.begin() + t * width() + key_column());
+  }
+  return packed;
+}
+
 std::vector<float> TestMixer::Packed(TestRandom& random, int64_t tokens,
                                      const std::string& keys) const {
-  const MixerConfig& config = case_.config;
-  std::vector<float> packed = random.Normals(tokens * width());
-  if (IsAft(config)) {
-    const int64_t columns = SpecOf(config.kind).packed(config, hid())[1].columns;  // of the keys
-    const std::vector<float> qkv = RandomQkv(random, keys, tokens, columns);
-    for (int64_t t = 0; t < tokens; ++t) {
-      std::copy_n(qkv.begin() + (3 * t + 1) * columns, columns,
-                  packed.begin() + t * width() + hid());
-    }
-  }
-  if (config.ring == Number::kBf16) {
+  std::vector<float> packed = Unrounded(random, tokens, keys);
+  if (case_.config.ring == Number::kBf16) {
     // + 0: no -0, whose sign a sum may lose.
     for (float& x : packed) x = RoundToBf16(x) + 0.0F;
   }
@@ -205,8 +228,18 @@ std::vector<double> TestMixer::Reference(const std::vector<float>& packed,
     const std::vector<float> values = ToVector(tensor);
     tables[name] = {values.begin(), values.end()};
   }
-  return ReferenceMixer(case_.config, case_.hid, {packed.begin(), packed.end()}, tables,
-                        {mask.begin(), mask.end()}, case_.config.grid ? case_.grid_width : 0);
+  const MixerConfig& config = case_.config;
+  std::vector<double> stored(packed.begin(), packed.end());
+  const bool rounds = config.ring == Number::kBf16 && config.causal &&
+                      (config.kind == MixerKind::kAftConv || config.window > 1);
+  const int64_t columns = width();
+  const int64_t keys = key_column();
+  for (int64_t i = 0; rounds && i < static_cast<int64_t>(stored.size()); ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (i % columns >= keys) stored[at] = double{RoundToBf16(packed[at])};
+  }
+  return ReferenceMixer(config, case_.hid, stored, tables, {mask.begin(), mask.end()},
+                        config.grid ? case_.grid_width : 0);
 }
 
 }  // namespace aft

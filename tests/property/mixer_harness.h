@@ -1,13 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "gtest/gtest.h"
 #include "model/mixers/mixer.h"
+#include "tests/property/instruction_sets.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/tolerances.h"
@@ -97,6 +100,29 @@ const MixerDevice& CpuMixers();
 // The device of this test program: defined by cpu_mixers_tested.cc or by tests/gpu_model.
 const MixerDevice& TestedMixers();
 
+inline std::string SetName(int64_t set) { return set == 0 ? "gpu" : InstructionSetName(set); }
+
+// Every test of a derived class runs once per instruction set of TestedMixers().
+class TestedMixersTest : public testing::TestWithParam<int64_t> {
+ protected:
+  // The same outputs, computed from another cut of the text or another form of it.
+  testing::AssertionResult Same(const std::vector<float>& y, const std::vector<float>& other) const;
+  // `few` of `all` where an emulated GPU takes its time, unless AFT_CUDA_FULL asks for all.
+  template <class T>
+  std::vector<T> Few(const std::vector<T>& all, const std::vector<T>& few) const {
+    return device_.one_order || std::getenv("AFT_CUDA_FULL") != nullptr ? all : few;
+  }
+
+  const MixerDevice& device_ = TestedMixers();
+  TestRandom random_;
+
+ private:
+  const UseInstructionSet use_{GetParam()};
+};
+#define AFT_ON_TESTED_MIXERS(test)                                                           \
+  INSTANTIATE_TEST_SUITE_P(Mixers, test, testing::ValuesIn(TestedMixers().instruction_sets), \
+                           [](const auto& set) { return SetName(set.param); })
+
 // A mixer with random tables.
 class TestMixer {
  public:
@@ -104,16 +130,24 @@ class TestMixer {
             const MixerDevice& device = TestedMixers());
   // With given tables; as numbers: by name, row-major.
   TestMixer(const MixerCase& mixer_case, MixerTables tables);
-  TestMixer(const MixerCase& mixer_case, const std::map<std::string, std::vector<float>>& tables);
+  TestMixer(const MixerCase& mixer_case, const std::map<std::string, std::vector<float>>& tables,
+            int32_t slots = 1, const MixerDevice& device = TestedMixers());
 
   int64_t width() const;
   int64_t hid() const { return case_.hid; }
+  // Columns of a row of `packed`: keys from key_column() on, then values, then what cosine has of
+  // its own. Where positions are the keys, both are the same.
+  int64_t key_column() const;
+  int64_t value_column() const;
   StateSpec state_spec() const { return mixer_->state_spec(); }
   const MixerTables& tables() const { return tables_; }
 
   // Random packed input [tokens, width]: N(0, 1), of AFT the keys from the named set
-  // (random_inputs.h). In bf16's numbers where the case has a bf16 ring, so that rounding as they
-  // enter changes nothing.
+  // (random_inputs.h).
+  std::vector<float> Unrounded(TestRandom& random, int64_t tokens,
+                               const std::string& keys = "n1") const;
+  // The same in bf16's numbers where the case has a bf16 ring, so that rounding as they enter
+  // changes nothing.
   std::vector<float> Packed(TestRandom& random, int64_t tokens,
                             const std::string& keys = "n1") const;
 
@@ -135,7 +169,7 @@ class TestMixer {
   std::vector<float> RunCut(const std::vector<float>& packed, const std::vector<int64_t>& lengths,
                             int32_t slot = 0, int64_t position = 0, int64_t generated = INT64_MAX);
 
-  // The same from the formula in float64.
+  // The same from the formula in float64, of keys and values as a bf16 ring holds them.
   std::vector<double> Reference(const std::vector<float>& packed,
                                 const std::vector<float>& mask = {}) const;
 

@@ -8,9 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
-#include "model/config/kinds.h"
 #include "tests/property/instruction_sets.h"
 #include "tests/property/mixer_harness.h"
 #include "tests/support/close.h"
@@ -25,16 +23,6 @@ class MixerTest : public testing::TestWithParam<std::tuple<MixerCase, int64_t>> 
  protected:
   const MixerCase& mixer_case() const { return std::get<0>(GetParam()); }
   bool is_aft() const { return IsAft(mixer_case().config); }
-  // Column of the values.
-  int64_t values(const TestMixer& mixer) const {
-    int64_t column = 0;
-    const MixerConfig& config = mixer_case().config;
-    for (const PackedPart& part : SpecOf(config.kind).packed(config, mixer.hid())) {
-      if (absl::string_view(part.name) == "v") break;
-      column += part.columns;
-    }
-    return column;
-  }
   std::vector<int64_t> RandomLengths() {
     std::vector<int64_t> lengths(kMixerTokens);
     for (int64_t& length : lengths) length = 1 + random_.Below(11);
@@ -53,10 +41,10 @@ class MixerTest : public testing::TestWithParam<std::tuple<MixerCase, int64_t>> 
     // Wherever the token falls in the CPU's groups of tokens.
     for (int64_t token = 10; token < 24; token += device_.one_order ? 1 : 5) {
       const int64_t channel = random_.Below(hid);
-      std::vector<int64_t> columns = {values(mixer) + channel};
+      std::vector<int64_t> columns = {mixer.value_column() + channel};
       if (is_aft()) columns.push_back(hid + channel / head_width);
       for (const int64_t column : columns) {
-        const int64_t width = column < values(mixer) ? head_width : 1;
+        const int64_t width = column < mixer.value_column() ? head_width : 1;
         std::vector<float> dirty = clean;
         dirty[static_cast<size_t>(token * mixer.width() + column)] = std::nanf("");
         std::vector<float> y2 = run(dirty);
@@ -232,7 +220,7 @@ TEST_P(CausalTest, ExtremeInputsStayWithinTheValues) {
     float bound = 0;
     for (size_t i = 0; i < packed.size(); ++i) {
       const auto column = static_cast<int64_t>(i) % mixer.width();
-      if (column < values(mixer) || column >= values(mixer) + mixer.hid()) {
+      if (column < mixer.value_column() || column >= mixer.value_column() + mixer.hid()) {
         packed[i] *= scale;
       } else {
         bound = std::max(bound, std::abs(packed[i]));
@@ -250,7 +238,7 @@ TEST_P(CausalTest, ConstantValuesComeOutAsTheyAreAndGated) {
   TestMixer mixer(mixer_case(), random_);
   std::vector<float> packed = mixer.Packed(random_, kMixerTokens, "u1e4");
   for (int64_t t = 0; t < kMixerTokens; ++t) {
-    std::fill_n(packed.begin() + t * mixer.width() + values(mixer), mixer.hid(), -2.5F);
+    std::fill_n(packed.begin() + t * mixer.width() + mixer.value_column(), mixer.hid(), -2.5F);
   }
   const std::vector<float> y = mixer.RunCut(packed, {33, 1});
   for (int64_t t = 0; t < kMixerTokens; ++t) {
@@ -329,7 +317,7 @@ TEST_P(BidirectionalTest, ExtremeKeysAndBiasesStayExact) {
     const TestMixer mixer(mixer_case(), random_);
     std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
     for (size_t i = 0; i < packed.size(); ++i) {
-      if (static_cast<int64_t>(i) % mixer.width() < values(mixer)) packed[i] *= scale;
+      if (static_cast<int64_t>(i) % mixer.width() < mixer.value_column()) packed[i] *= scale;
     }
     EXPECT_TRUE(Close(mixer.Encode({packed})[0], mixer.Reference(packed), device_.prompt));
   }
