@@ -1,6 +1,5 @@
 // AftStep with block look-ahead: the same results, whatever the ages.
 
-#include <algorithm>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -30,16 +29,13 @@ class Ages {
   int64_t made_at_ = -1;
 };
 
-LayerShape Ahead(LayerShape shape, int64_t rows) {
-  shape.ahead = rows;
-  return shape;
-}
-
 // Decodes three sequences at different positions.
-void ExpectSameResults(TestRandom& random, const LayerShape& shape, int64_t ahead, int64_t tokens,
+void ExpectSameResults(TestRandom& random, const MixerCase& shape, int64_t tokens,
                        const std::string& keys = "n1", bool mixed = false, Storage storage = {}) {
   constexpr int kSequences = 3;
-  DeviceLayer layer(random, Ahead(shape, ahead), kSequences + 1, storage);
+  DeviceLayer layer(random, shape, kSequences + 1, storage);
+  const int64_t ahead = layer.gpu().mixer().lookahead_rows();
+  ASSERT_GT(ahead, 0);
   SCOPED_TRACE(layer.Name() + ", keys " + keys + ", look-ahead " + std::to_string(ahead) +
                (mixed ? ", mixed ages" : ""));
   const int32_t slots[] = {2, 0, 3};
@@ -48,23 +44,23 @@ void ExpectSameResults(TestRandom& random, const LayerShape& shape, int64_t ahea
   std::vector<Ages> ages(kSequences, Ages(ahead, mixed ? &random : nullptr));
   for (Matrix& text : texts) text = layer.Input(random, tokens, keys);
   for (int64_t step = 0; step < tokens + 4; ++step) {
-    std::vector<LayerChunk> chunks = {
-        {-1, 0, Matrix(static_cast<size_t>(layer.packed_width())), 0}};
+    std::vector<MixerChunk> chunks = {{-1, 0, Matrix(static_cast<size_t>(layer.packed_width()))}};
+    std::vector<int32_t> chunk_ages = {0};
     std::vector<int> sequences;
     for (int i = 0; i < kSequences; ++i) {
       const int64_t t = step - 2 * i;
       if (t < 0 || t >= tokens) continue;
       chunks.push_back(layer.Chunk(texts[i], t, t + 1, slots[i]));
-      chunks.back().age = ages[static_cast<size_t>(i)].Next(t);
+      chunk_ages.push_back(ages[static_cast<size_t>(i)].Next(t));
       sequences.push_back(i);
     }
-    const std::vector<Matrix> out = layer.Step(chunks);
+    const std::vector<Matrix> out = layer.Step(chunks, chunk_ages);
     EXPECT_EQ(out[0], Matrix(out[0].size(), 0.0F));
     for (size_t r = 0; r < sequences.size(); ++r) {
       y[sequences[r]].insert(y[sequences[r]].end(), out[r + 1].begin(), out[r + 1].end());
     }
     chunks.erase(chunks.begin());
-    layer.OnCpu(chunks);
+    layer.cpu().Run(chunks);
     if (step % 9 == 8) {
       for (const int32_t slot : slots) layer.ExpectStateOfCpu(slot);
     }
@@ -75,21 +71,20 @@ void ExpectSameResults(TestRandom& random, const LayerShape& shape, int64_t ahea
 
 TEST(AftLookaheadTest, GivesTheSameResultsForEveryWindow) {
   TestRandom random;
-  for (const int64_t window : {2, 3, 9, 16, 32, 33, 65, 128, 140}) {
-    const LayerShape shape = Aft(36, {.window = window});
-    for (const LayerShape& ring : {shape, WithBf16Ring(shape)}) {
-      ExpectSameResults(random, ring, std::min<int64_t>(window, 8), window + 20);
+  for (const int64_t window : {16, 17, 32, 33, 65, 128, 140}) {
+    const MixerCase shape = Aft(36, {.window = window});
+    for (const MixerCase& ring : {shape, WithBf16Ring(shape)}) {
+      ExpectSameResults(random, ring, window + 20);
     }
   }
 }
 
-TEST(AftLookaheadTest, AnyNumberOfRowsAndAges) {
+TEST(AftLookaheadTest, AnyAges) {
   TestRandom random;
-  for (const int64_t ahead : {1, 2, 3, 8, 13, 16}) {
-    for (const bool mixed : {false, true}) {
-      ExpectSameResults(random, Aft(36, {.window = 16}), ahead, 50, "n1", mixed);
-      ExpectSameResults(random, WithBf16Ring(Aft(36, {.window = 40}, 20)), ahead, 60, "n1", mixed);
-    }
+  for (const bool mixed : {false, true}) {
+    ExpectSameResults(random, Aft(36, {.window = 16}), 50, "n1", mixed);
+    ExpectSameResults(random, WithBf16Ring(Aft(36, {.window = 40}, 20)), 60, "n1", mixed);
+    ExpectSameResults(random, Aft(36, {.window = 128}), 150, "n1", mixed);
   }
 }
 
@@ -97,22 +92,22 @@ TEST(AftLookaheadTest, WideBiasesAndExtremeKeys) {
   TestRandom random;
   for (const std::string& keys : kKeySets) {
     for (const double spread : {1.0, 5.0, 20.0}) {
-      ExpectSameResults(random, Aft(36, {.window = 20}, spread), 8, 50, keys, true);
+      ExpectSameResults(random, Aft(36, {.window = 20}, spread), 50, keys, true);
     }
-    ExpectSameResults(random, Aft(36, {.window = 130}, 20), 16, 150, keys);
+    ExpectSameResults(random, Aft(36, {.window = 130}, 20), 150, keys);
   }
 }
 
 TEST(AftLookaheadTest, EveryWidthAndStorage) {
   TestRandom random;
   for (const int64_t hid : {4, 8, 64, 100, 192, 512}) {
-    ExpectSameResults(random, Aft(hid, {.window = 32}), 8, 40);
+    ExpectSameResults(random, Aft(hid, {.window = 32}), 40);
   }
   for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
     for (const double spread : {1.0, 20.0}) {
-      const LayerShape shape = Aft(40, {.window = 18}, spread);
-      for (const LayerShape& ring : {shape, WithBf16Ring(shape)}) {
-        ExpectSameResults(random, ring, 8, 40, "n1", true, {Number::kBf16, out, true});
+      const MixerCase shape = Aft(40, {.window = 18}, spread);
+      for (const MixerCase& ring : {shape, WithBf16Ring(shape)}) {
+        ExpectSameResults(random, ring, 40, "n1", true, {Number::kBf16, out, true});
       }
     }
   }
@@ -120,32 +115,36 @@ TEST(AftLookaheadTest, EveryWidthAndStorage) {
 
 TEST(AftLookaheadTest, BiasesByPositionAreThoseOfTheLaterRow) {
   TestRandom random;
-  ExpectSameResults(random, Aft(36, {.window = 18, .band_rows = 30}), 8, 60);
-  ExpectSameResults(random, Aft(36, {.window = 64, .band_rows = 64}), 16, 64);  // AFT-full
-  ExpectSameResults(random, Aft(36, {.window = 64, .band_rows = 64}, 20), 16, 64);
+  ExpectSameResults(random, Aft(36, {.window = 18, .band_rows = 30}), 60);
+  ExpectSameResults(random, Aft(36, {.window = 64, .band_rows = 64}), 64);  // AFT-full
+  ExpectSameResults(random, Aft(36, {.window = 64, .band_rows = 64}, 20), 64);
 }
 
 // Bits too: the rows of a batch with different ages, together and one by one.
 TEST(AftLookaheadTest, NeighboursChangeNoBit) {
   TestRandom random;
   for (const double spread : {1.0, 20.0}) {
-    DeviceLayer layer(random, Ahead(Aft(100, {.window = 20}, spread), 8), 4);
+    DeviceLayer layer(random, Aft(100, {.window = 20}, spread), 4);
     const Matrix texts[] = {layer.Input(random, 40), layer.Input(random, 40)};
     // Slots 0 and 1 in one batch with each other, 2 and 3 alone with the same tokens and ages.
     Ages ages[] = {{8, nullptr}, {8, &random}};
     for (int64_t t = 0; t < 40; ++t) {
-      std::vector<LayerChunk> chunks;
+      std::vector<MixerChunk> chunks;
+      std::vector<int32_t> both;
       for (const int32_t slot : {0, 1}) {
         chunks.push_back(layer.Chunk(texts[slot], t, t + 1, slot));
-        chunks.back().age = ages[slot].Next(t);
+        both.push_back(ages[slot].Next(t));
       }
-      const std::vector<Matrix> y = layer.Step(chunks);
+      const std::vector<Matrix> y = layer.Step(chunks, both);
       for (const int32_t slot : {0, 1}) {
-        LayerChunk alone = chunks[static_cast<size_t>(slot)];
+        MixerChunk alone = chunks[static_cast<size_t>(slot)];
         alone.slot += 2;
-        ASSERT_TRUE(SameBits(layer.Step({alone})[0], y[static_cast<size_t>(slot)])) << t;
+        ASSERT_TRUE(SameBits(layer.Step({alone}, {both[static_cast<size_t>(slot)]})[0],
+                             y[static_cast<size_t>(slot)]))
+            << t;
         ASSERT_TRUE(SameBits(layer.State(slot), layer.State(slot + 2))) << t;
-        ASSERT_TRUE(SameBits(layer.Sums(slot), layer.Sums(slot + 2))) << t;
+        ASSERT_TRUE(SameBits(layer.gpu().SlotScratch(slot), layer.gpu().SlotScratch(slot + 2)))
+            << t;
       }
     }
   }
@@ -153,26 +152,34 @@ TEST(AftLookaheadTest, NeighboursChangeNoBit) {
 
 TEST(AftLookaheadTest, AStepWithoutLeavesTheSumsAlone) {
   TestRandom random;
-  DeviceLayer layer(random, Ahead(Aft(36, {.window = 16}), 8));
+  DeviceLayer layer(random, Aft(36, {.window = 16}));
   const Matrix text = layer.Input(random, 20);
   const auto step = [&](int64_t t, int64_t age) {
-    LayerChunk chunk = layer.Chunk(text, t, t + 1);
-    chunk.age = static_cast<int32_t>(age);
-    layer.Step({chunk});
+    layer.Step({layer.Chunk(text, t, t + 1)}, {static_cast<int32_t>(age)});
   };
-  const Matrix untouched = layer.Sums(0);
+  const Matrix untouched = layer.gpu().SlotScratch(0);
   for (int64_t t = 0; t < 10; ++t) step(t, -1);
-  EXPECT_TRUE(SameBits(layer.Sums(0), untouched));
+  EXPECT_TRUE(SameBits(layer.gpu().SlotScratch(0), untouched));
   step(10, 0);
-  const Matrix sums = layer.Sums(0);
+  const Matrix sums = layer.gpu().SlotScratch(0);
   EXPECT_FALSE(SameBits(sums, untouched));
   for (int64_t t = 11; t < 18; ++t) step(t, t - 10);
-  EXPECT_TRUE(SameBits(layer.Sums(0), sums));
+  EXPECT_TRUE(SameBits(layer.gpu().SlotScratch(0), sums));
 }
 
 using kernels::cuda::AftLookaheadFloats;
 using kernels::cuda::AftLookaheadRows;
 using kernels::cuda::AftModel;
+
+TEST(AftLookaheadTest, AMixerWithoutKeepsNothingBesideItsState) {
+  TestRandom random;
+  for (const MixerCase& shape : {Aft(36, {.window = 15}), Aft(33, {.window = 64}),
+                                 Aft(36, {.window = 32, .prefix_block = 32})}) {
+    DeviceLayer layer(random, shape);
+    EXPECT_EQ(layer.gpu().mixer().lookahead_rows(), 0) << layer.Name();
+    EXPECT_EQ(layer.gpu().mixer().slot_scratch_floats(), 0) << layer.Name();
+  }
+}
 
 TEST(AftLookaheadTest, RowsAreFewBesideTheRing) {
   EXPECT_EQ(AftLookaheadRows({.hid = 512}), 0);

@@ -1,13 +1,12 @@
-// The AFT-conv kernels against float64 and the CPU's kernel: every shape that decides which kernel
-// runs and how it cuts its work. What all mixers promise is in relations_test.cc.
+// What is the AFT-conv kernels' own on a GPU: wide blocks, many tiles, refusals. Shapes, lengths,
+// filters and images are in tests/property/aft_test.cc, what all mixers promise is in
+// relations_test.cc.
 
 #include "model/kernels/cuda/conv/conv.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -21,53 +20,8 @@ constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 class CudaConvTest : public testing::Test {
  protected:
-  // A prompt, the steps alone, and the text both ways.
-  void ExpectAll(const LayerShape& shape, int64_t tokens, const std::string& keys = "n1") {
-    const int64_t taps = shape.config.window;
-    DeviceLayer layer(random_, shape);
-    layer.ExpectRuns(random_, tokens, {tokens}, keys);
-    layer.ExpectRuns(random_, std::min<int64_t>(tokens, taps + 4), {0}, keys);
-    if (taps % 2 == 1) DeviceLayer(random_, BothWays(shape)).ExpectEncodes(random_, tokens, keys);
-  }
-
   TestRandom random_;
 };
-
-TEST_F(CudaConvTest, EveryShape) {
-  for (const int64_t hid : {8, 24, 33, 64, 96, 192}) {
-    // Values of four wide heads lie where they can be read as vectors.
-    for (const int64_t heads : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{4}, hid / 8, hid}) {
-      if (hid % heads != 0) continue;
-      for (const int64_t taps : {1, 7}) {
-        const LayerShape shape = Conv(hid, heads, taps);
-        ExpectAll(heads == 2 ? WithBf16Ring(shape) : shape, 75);
-      }
-    }
-  }
-}
-
-TEST_F(CudaConvTest, EveryNumberOfTapsAndLength) {
-  for (const int64_t heads : {1, 8}) {
-    for (const int64_t taps : {1, 2, 3, 7, 31, 33, 131, 150}) {
-      for (const int64_t tokens :
-           {int64_t{1}, int64_t{2}, taps - 1, taps, taps + 1, int64_t{16}, int64_t{63}, int64_t{64},
-            int64_t{65}, int64_t{131}, int64_t{200}, int64_t{330}}) {
-        if (tokens > 0) ExpectAll(Conv(16, heads, taps), tokens);
-      }
-    }
-  }
-}
-
-TEST_F(CudaConvTest, ExtremeFiltersAndKeys) {
-  for (const std::string& keys : kKeySets) {
-    for (const double spread : {0.1, 5.0, 20.0, 200.0}) {
-      for (const int64_t heads : {1, 16}) {
-        ExpectAll(Conv(16, heads, 9, spread), 140, keys);
-      }
-      DeviceLayer(random_, Image(12, 4, 5, 8, spread)).ExpectEncodes(random_, 9 * 8, keys);
-    }
-  }
-}
 
 // Heads wider than all lanes of a block together, and more heads than a block has threads.
 TEST_F(CudaConvTest, WideBlocks) {
@@ -82,7 +36,7 @@ TEST_F(CudaConvTest, WideBlocks) {
 // below, which the filter lifts: 90 below the largest in all.
 TEST_F(CudaConvTest, FaintKeysCountWhereTheKeysRiseLater) {
   for (const int64_t heads : {1, 8}) {
-    std::vector<double> filter;
+    Matrix filter;
     for (int64_t head = 0; head < heads; ++head) filter.insert(filter.end(), {19, -19});
     DeviceLayer layer(Conv(16, heads, 2), {{"conv.w", filter}});
     Matrix packed = layer.Input(random_, 20);
@@ -109,34 +63,12 @@ TEST_F(CudaConvTest, ManyTiles) {
   }
 }
 
-TEST_F(CudaConvTest, ImagesOfEveryShape) {
-  const std::vector<std::pair<int64_t, int64_t>> shapes = {
-      {1, 1}, {1, 9}, {9, 1}, {2, 3}, {8, 8}, {14, 14}, {3, 70}, {70, 3}, {20, 13}};
-  for (const int64_t taps : {1, 3, 5, 11}) {
-    for (const int64_t heads : {1, 3, 24}) {
-      for (const auto& [height, width] : shapes) {
-        if (heads == 24 && height * width > 100) continue;
-        Matrix mask(static_cast<size_t>(height * width), 0.0F);
-        for (float& x : mask) {
-          const int64_t kind = random_.Below(8);
-          if (kind < 3) x = static_cast<float>(random_.Normal());
-          if (kind == 7) x = kMasked;
-        }
-        mask[0] = 0;
-        DeviceLayer(random_, Image(24, heads, taps, width))
-            .ExpectEncodes(random_, height * width, "n1", mask);
-      }
-    }
-  }
-}
-
 TEST_F(CudaConvTest, TokensThatSeeNoKeyAreZeroBesideAFirstTokenThatWeighsNothing) {
   for (const int64_t heads : {1, 24}) {
     for (const bool causal : {true, false}) {
-      const Matrix drawn = random_.Normals(heads * 7, 50);
-      std::vector<double> filter(drawn.begin(), drawn.end());
+      Matrix filter = random_.Normals(heads * 7, 50);
       filter[0] = -100;
-      const LayerShape shape = Conv(24, heads, 7, 50);
+      const MixerCase shape = Conv(24, heads, 7, 50);
       DeviceLayer layer(causal ? shape : BothWays(shape), {{"conv.w", filter}});
       const Matrix packed = layer.Input(random_, 140, "n10");
       Matrix mask(140, 0.0F);
@@ -190,7 +122,7 @@ TEST_F(CudaConvTest, TheWholeMatrix) {
     for (const int64_t heads : {int64_t{1}, int64_t{2}, int64_t{4}, hid / 8, hid}) {
       if (hid % heads != 0) continue;
       for (const int64_t taps : {1, 2, 3, 7, 31, 33}) {
-        const LayerShape shape = Conv(hid, heads, taps);
+        const MixerCase shape = Conv(hid, heads, taps);
         DeviceLayer layer(random_, random_.Below(2) == 1 ? WithBf16Ring(shape) : shape, 1,
                           kStorages[next++ % std::size(kStorages)]);
         for (const int64_t tokens : {1, 2, 31, 63, 64, 65, 131, 200}) {

@@ -12,6 +12,7 @@
 
 #include "gtest/gtest.h"
 #include "model/config/kinds.h"
+#include "model/state/slot_layout.h"
 #include "tests/cuda/layer.h"
 #include "tests/support/same_bits.h"
 
@@ -24,12 +25,12 @@ constexpr int64_t kTokens = 130;  // of a sequence, in most tests: two tiles and
 
 struct LayerCase {
   std::string name;
-  LayerShape shape;
+  MixerCase shape;
 };
 std::string NameOf(const testing::TestParamInfo<LayerCase>& info) { return info.param.name; }
 void PrintTo(const LayerCase& layer_case, std::ostream* out) { *out << layer_case.name; }
 
-LayerShape WithFullDecode(LayerShape shape) {
+MixerCase WithFullDecode(MixerCase shape) {
   shape.config.full_decode = true;
   return shape;
 }
@@ -101,7 +102,7 @@ const std::vector<LayerCase> kKeyCases = {
 };
 
 // The outputs that a number of packed in `column` reaches: first and end.
-std::pair<int64_t, int64_t> Reached(const LayerShape& shape, const DeviceLayer& layer,
+std::pair<int64_t, int64_t> Reached(const MixerCase& shape, const DeviceLayer& layer,
                                     int64_t column) {
   const KernelFamily family = SpecOf(shape.config.kind).family;
   const bool query = column < layer.key_column();
@@ -121,7 +122,7 @@ std::pair<int64_t, int64_t> Reached(const LayerShape& shape, const DeviceLayer& 
 
 class LayerFixture : public testing::TestWithParam<LayerCase> {
  protected:
-  DeviceLayer Make(int64_t slots = 1, Storage storage = {}) {
+  DeviceLayer Make(int32_t slots = 1, Storage storage = {}) {
     return DeviceLayer(random_, GetParam().shape, slots, storage);
   }
 
@@ -131,7 +132,7 @@ class LayerFixture : public testing::TestWithParam<LayerCase> {
   // attention bit by bit. `run` gives y.
   void ExpectStays(const DeviceLayer& layer, int64_t border,
                    const std::function<Matrix(const Matrix&)>& run) {
-    const LayerShape& shape = GetParam().shape;
+    const MixerCase& shape = GetParam().shape;
     const KernelFamily family = SpecOf(shape.config.kind).family;
     const int64_t part = family == KernelFamily::kAft ? 1 : layer.hid() / shape.config.heads;
     const Tolerance& rounding =
@@ -185,7 +186,10 @@ TEST_P(CudaLayerTest, AnyCutGivesTheFormulasResultsAndTheCpusState) {
   DeviceLayer layer = Make();
   const Matrix packed = layer.Input(random_, kTokens);
   const std::vector<double> expected = layer.Reference(packed);
-  layer.OnCpu({layer.Chunk(packed, 0, kTokens)});
+  layer.cpu().Run({layer.Chunk(packed, 0, kTokens)});
+  const StateSpec spec = layer.gpu().state_spec();
+  EXPECT_EQ(spec.floats_per_token, layer.cpu().state_spec().floats_per_token);
+  ASSERT_EQ(SlotLayout({spec}).fingerprint(), SlotLayout({layer.cpu().state_spec()}).fingerprint());
   for (const std::vector<int64_t>& cut : {std::vector<int64_t>{kTokens},
                                           {0},
                                           {64},
@@ -220,7 +224,7 @@ TEST_P(CudaLayerTest, NeighboursChangeNoBitAndPaddingTouchesNothing) {
        {std::vector<int64_t>{66, 1, 64, 7}, {1, 1, 1, 1}, {3, 70, 1, 80}, {1, 1, 1, 1}}) {
     const bool steps = lengths[0] == 1;
     const size_t padding = static_cast<size_t>((steps ? 1 : 40) * layer.packed_width());
-    std::vector<LayerChunk> chunks = {{-1, 17, Matrix(padding, kNan)}};
+    std::vector<MixerChunk> chunks = {{-1, 17, Matrix(padding, kNan)}};
     for (size_t i = 0; i < slots.size(); ++i) {
       chunks.push_back(layer.Chunk(texts[i], positions[i], positions[i] + lengths[i], slots[i]));
       positions[i] += lengths[i];
@@ -228,7 +232,7 @@ TEST_P(CudaLayerTest, NeighboursChangeNoBitAndPaddingTouchesNothing) {
     const std::vector<Matrix> y = steps ? layer.Step(chunks) : layer.Prefill(chunks);
     EXPECT_TRUE(SameBits(y[0], Matrix(y[0].size(), 0.0F)));
     for (size_t i = 0; i < slots.size(); ++i) {
-      LayerChunk alone = chunks[i + 1];
+      MixerChunk alone = chunks[i + 1];
       alone.slot = static_cast<int32_t>(4 + i);
       const Matrix own = (steps ? layer.Step({alone}) : layer.Prefill({alone}))[0];
       EXPECT_TRUE(SameBits(y[i + 1], own)) << layer.Name() << ", row " << i;
@@ -251,10 +255,10 @@ TEST_P(CudaLayerTest, TheSameCallGivesTheSameBits) {
                           layer.Input(random_, kTokens)};
   layer.Run(Rows(texts[0], layer.packed_width(), 0, 20), {20}, 0);
   layer.Run(Rows(texts[1], layer.packed_width(), 0, 1), {0}, 1);
-  const Matrix before = layer.states();
+  const Matrix before[] = {layer.State(0), layer.State(1), layer.State(2)};
   std::vector<Matrix> first;
   for (int i = 0; i < kRepeats; ++i) {
-    layer.set_states(before);
+    for (const int32_t slot : {0, 1, 2}) layer.gpu().SetSlotBytes(slot, before[slot]);
     std::vector<Matrix> y =
         layer.Prefill({layer.Chunk(texts[2], 0, kTokens - 1, 2), layer.Chunk(texts[1], 1, 2, 1),
                        layer.Chunk(texts[0], 20, 90, 0)});
@@ -263,7 +267,7 @@ TEST_P(CudaLayerTest, TheSameCallGivesTheSameBits) {
                      layer.Chunk(texts[0], 90, 91, 0)})) {
       y.push_back(std::move(step));
     }
-    y.push_back(layer.states());
+    for (const int32_t slot : {0, 1, 2}) y.push_back(layer.State(slot));
     if (i == 0) first = y;
     for (size_t part = 0; part < y.size(); ++part) {
       ASSERT_TRUE(SameBits(y[part], first[part])) << layer.Name() << ", run " << i;
@@ -317,7 +321,7 @@ class CudaTextTest : public LayerFixture {
 TEST_P(CudaTextTest, NeighboursChangeNoBit) {
   DeviceLayer layer = Make();
   std::vector<int64_t> lengths = {70, 1, kTokens, 64, 3};
-  if (GetParam().shape.grid_width > 0) lengths = {70, 10, 130};
+  if (GetParam().shape.config.grid) lengths = {70, 10, 130};
   std::vector<Matrix> texts;
   std::vector<Matrix> masks;
   for (const int64_t tokens : lengths) {
