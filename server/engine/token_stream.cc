@@ -104,6 +104,12 @@ SamplingParams SamplingOf(const GenerationRequest& request, const OutputBuilder&
   return sampling;
 }
 
+SamplingParams ScoringTerms(const ScoringRequest& request) {
+  SamplingParams sampling;
+  sampling.top_logprobs = request.top_logprobs;
+  return sampling;
+}
+
 // Room for outputs that is there from the start, so that decoding allocates nothing for a while.
 std::vector<TokenId> RoomForOutputs(bool penalties, const OutputBuilder& output) {
   constexpr int64_t kOutputsAtOnce = 1024;
@@ -164,7 +170,7 @@ TokenStream::TokenStream(ScoringRequest request, int64_t text_tokens,
     : Sequence(Unread(request, TakeText(request, request.text)), PurposeOf(request, text_tokens),
                std::numeric_limits<int64_t>::max(), OwnerOf(request), TurnOf(request, text_tokens)),
       Job(static_cast<RequestHeader&&>(request), text_tokens, token_sink),
-      sampling({.top_logprobs = request.top_logprobs}),
+      sampling(ScoringTerms(request)),
       sink(std::move(token_sink)),
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.text))),
