@@ -115,10 +115,10 @@ using StateSource = std::variant<NewSequence, ForkOf, const KeptState*, absl::st
 // How a sequence samples in its slot.
 struct SlotTerms {
   SamplingParams sampling{};
-  // Of its next output token; where the outputs of a text began before, it is not 0.
+  // The index of its next output token. It is not 0 where outputs of the text came before.
   uint64_t output_index = 0;
-  // Of all tokens that its text has had, each id once, what penalties go by; those that the
-  // sequence consumes and samples are added. Read with penalties only.
+  // What penalties go by: the tokens that the text has had, each id once. The runner adds those
+  // that the sequence consumes and samples. It is read with penalties only.
   absl::Span<const TokenUse> had{};
 };
 
@@ -160,11 +160,12 @@ class ModelRunner {
   // for. Null: there is no memory for it. REQUIRES: as BindSlot.
   virtual std::shared_ptr<const KeptState> KeepSlot(int32_t slot) = 0;
 
-  // The same as bytes that outlive the process: a header (magic, layout version, fingerprint of the
-  // model and its state's layout, position), and what the sequence has written of its state (zeros
-  // stand for the rest, whatever the slot held before). Sequences with the same tokens, the same
-  // ones of them sampled, have the same bytes where the runner computes the same bits. Empty: the
-  // device failed. Throws std::bad_alloc when there is no memory for them. REQUIRES: as BindSlot.
+  // Copies that state into bytes that outlive the process: a header (magic, layout version,
+  // fingerprint of the model and its state's layout, position), and what the sequence has written
+  // of its state (zeros stand for the rest, whatever the slot held before). Sequences with the same
+  // tokens, the same ones of them sampled, have the same bytes where the runner computes the same
+  // bits. Empty: the device failed. Throws std::bad_alloc when there is no memory for them.
+  // REQUIRES: as BindSlot.
   virtual std::string SnapshotSlot(int32_t slot) const = 0;
 
   // Steps that may be submitted and not yet collected: 1, or 2 where the device works on one while

@@ -10,6 +10,10 @@
 
 namespace aft::server {
 
+// The room for a stream's outputs that is there from the start, so that decoding allocates nothing
+// for a while.
+inline constexpr int64_t kOutputsAtOnce = 1024;
+
 struct TokenStream;
 
 // What a stream whose text begins with its prompt has to do with the prefix cache.

@@ -14,8 +14,6 @@ static_assert(static_cast<int>(CacheMiss::kCold) == static_cast<int>(PrefixMiss:
 
 constexpr int64_t kMinTokens = PrefixCache::kMinTokens;
 
-// Room for outputs that is there from the start, so that decoding allocates nothing for a while.
-constexpr int64_t kOutputsAtOnce = 1024;
 // Of longer answers no state is kept behind them: nobody would pay for the memory.
 constexpr size_t kMaxOutputs = 65'536;
 

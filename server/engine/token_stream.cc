@@ -110,9 +110,7 @@ SamplingParams ScoringTerms(const ScoringRequest& request) {
   return sampling;
 }
 
-// Room for outputs that is there from the start, so that decoding allocates nothing for a while.
 std::vector<TokenId> RoomForOutputs(bool penalties, const OutputBuilder& output) {
-  constexpr int64_t kOutputsAtOnce = 1024;
   std::vector<TokenId> outputs;
   if (penalties)
     outputs.reserve(static_cast<size_t>(std::min(OutputsLeft(output), kOutputsAtOnce)));

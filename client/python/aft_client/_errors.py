@@ -28,7 +28,7 @@ def protocol_error(message: str, received_tokens: int) -> AftError:
 
 
 def misplaced(unit: str, first: int, received: int) -> str:
-  """What is wrong with a part that begins at `first` when so many have come; empty: nothing."""
+  """What is wrong with a part that begins at `first` behind `received` ones; empty: nothing."""
   if first > received:
     return f"{unit}s {received} to {first - 1} are lost"
   return f"{unit} {first} came twice" if first < received else ""

@@ -121,7 +121,7 @@ class Resumable:
         return
       except AftError as error:
         if self._closed.is_set() or (self._is_finished() and not self._is_broken):
-          return  # nobody wants more; or nothing is missing, whatever became of the trailers
+          return  # the application wants no more, or nothing is missing, whatever became of the trailers
         pause = self._prepare_next(error)
       self._closed.wait(pause)
       if self._sequences > 1:
