@@ -73,7 +73,7 @@ const std::vector<Rule>& Rules() {
   return *rules;
 }
 
-absl::Status Checrules(const Fields& fields) {
+absl::Status CheckRules(const Fields& fields) {
   for (const Rule& rule : Rules()) {
     const Json& value = At(fields, rule.field);
     if (rule.allowed.empty() || absl::c_linear_search(rule.allowed, value)) continue;
@@ -221,7 +221,7 @@ absl::StatusOr<std::optional<std::string>> ReadEos(const std::string& path) {
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(TokenizerJson json,
                                                        const std::optional<std::string>& eos,
                                                        const std::string& eos_path) {
-  AFT_RETURN_IF_ERROR(Checrules(json.fields));
+  AFT_RETURN_IF_ERROR(CheckRules(json.fields));
   AFT_ASSIGN_OR_RETURN(std::vector<AddedToken> added, AddedTokensOf(json.fields));
   std::map<std::string, uint64_t> ids(json.vocabulary.begin(), json.vocabulary.end());
   for (const AddedToken& token : added) {
