@@ -18,7 +18,7 @@ constexpr int64_t kWindow = 1024;
 constexpr int64_t kShortSegment = 256;
 constexpr int64_t kMaxBatch = 16;
 
-// Where a run of bytes begins.
+// Where a run of tokens begins.
 struct Place {
   const Corpus::Text* text;
   int64_t offset;
@@ -26,13 +26,26 @@ struct Place {
 
 int64_t Size(const std::vector<Place>& places) { return static_cast<int64_t>(places.size()); }
 
-// Sum of -log2 p over `score` bytes of each place, after `skip` bytes that only build up the state.
-// The byte at offset + i is predicted from those before it, from position i - 1's output.
-double SumBits(const TrainNetwork& network, const std::vector<Place>& places, int64_t skip,
-               int64_t score, int64_t segment, bool bf16) {
+// -log2 p of some tokens, and the bytes of text that these stand for.
+struct Bits {
+  double bits = 0;
+  int64_t bytes = 0;
+  double per_byte() const { return bits / static_cast<double>(bytes); }
+};
+
+// Of `score` tokens of each place, after `skip` tokens that only build up the state.
+// The token at offset + i is predicted from those before it, from position i - 1's output.
+Bits SumBits(const Corpus& corpus, const TrainNetwork& network, const std::vector<Place>& places,
+             int64_t skip, int64_t score, int64_t segment, bool bf16) {
   const at::NoGradGuard no_grad;
   const TrainNetwork::Options options{.bf16 = bf16};
   double nats = 0;
+  Bits sum;
+  for (const Place& place : places) {
+    sum.bytes += corpus.Bytes(
+        absl::MakeConstSpan(place.text->tokens)
+            .subspan(static_cast<size_t>(place.offset + skip + 1), static_cast<size_t>(score)));
+  }
   for (size_t first = 0; first < places.size(); first += kMaxBatch) {
     const auto batch = static_cast<int64_t>(std::min<size_t>(kMaxBatch, places.size() - first));
     NetworkCarry carry = EmptyNetworkCarry(network.config(), batch);
@@ -41,9 +54,9 @@ double SumBits(const TrainNetwork& network, const std::vector<Place>& places, in
       at::Tensor target = at::empty({batch, segment}, at::kLong);
       for (int64_t row = 0; row < batch; ++row) {
         const Place& place = places[first + static_cast<size_t>(row)];
-        const uint8_t* bytes = place.text->bytes.data() + place.offset + begin;
-        std::copy_n(bytes, segment, input.select(0, row).mutable_data_ptr<int64_t>());
-        std::copy_n(bytes + 1, segment, target.select(0, row).mutable_data_ptr<int64_t>());
+        const int32_t* tokens = place.text->tokens.data() + place.offset + begin;
+        std::copy_n(tokens, segment, input.select(0, row).mutable_data_ptr<int64_t>());
+        std::copy_n(tokens + 1, segment, target.select(0, row).mutable_data_ptr<int64_t>());
       }
       const int64_t from = std::max<int64_t>(0, skip - begin);
       const at::Tensor logits = network.Forward(input, &carry, options);
@@ -55,25 +68,26 @@ double SumBits(const TrainNetwork& network, const std::vector<Place>& places, in
                   .item<double>();
     }
   }
-  return nats / std::numbers::ln2;
+  sum.bits = nats / std::numbers::ln2;
+  return sum;
 }
 
-int64_t HeldOutBytes(const Corpus::Text& text) {
-  return static_cast<int64_t>(text.bytes.size()) - text.train_bytes;
+int64_t HeldOutTokens(const Corpus::Text& text) {
+  return static_cast<int64_t>(text.tokens.size()) - text.train_tokens;
 }
 
-// `count` places spread evenly over the held-out parts, each with `length` bytes and one more
-// behind it.
+// `count` places spread evenly over the held-out parts, each with `length` tokens and one more
+// after them.
 std::vector<Place> Spread(const Corpus& corpus, int64_t count, int64_t length) {
   std::vector<Place> places;
-  int64_t seen = 0;  // bytes of the parts so far, which have their share of the places
+  int64_t seen = 0;  // tokens of the parts so far, which have their share of the places
   for (const Corpus::Text& text : corpus.texts) {
-    const int64_t room = HeldOutBytes(text) - length - 1;
-    seen += HeldOutBytes(text);
+    const int64_t room = HeldOutTokens(text) - length - 1;
+    seen += HeldOutTokens(text);
     if (room < 0) continue;
-    const int64_t here = count * seen / corpus.held_out_bytes() - Size(places);
+    const int64_t here = count * seen / corpus.held_out_tokens() - Size(places);
     for (int64_t i = 0; i < here; ++i) {
-      places.push_back({&text, text.train_bytes + room * i / std::max<int64_t>(1, here - 1)});
+      places.push_back({&text, text.train_tokens + room * i / std::max<int64_t>(1, here - 1)});
     }
   }
   return places;
@@ -82,26 +96,26 @@ std::vector<Place> Spread(const Corpus& corpus, int64_t count, int64_t length) {
 }  // namespace
 
 HeldOut EvaluateHeldOut(const TrainNetwork& network, const Corpus& corpus, int64_t segment,
-                        int64_t bytes, bool bf16) {
-  bytes = std::min(bytes, corpus.held_out_bytes());
+                        int64_t tokens, bool bf16) {
+  tokens = std::min(tokens, corpus.held_out_tokens());
   HeldOut result;
-  const std::vector<Place> places = Spread(corpus, std::max<int64_t>(1, bytes / segment), segment);
+  const std::vector<Place> places = Spread(corpus, std::max<int64_t>(1, tokens / segment), segment);
   AFT_CHECK(!places.empty());
-  result.fresh = SumBits(network, places, 0, segment, segment, bf16) /
-                 static_cast<double>(Size(places) * segment);
+  result.fresh = SumBits(corpus, network, places, 0, segment, segment, bf16).per_byte();
 
-  double bits = 0;
-  int64_t scored = 0;
+  Bits all;
   for (const Corpus::Text& text : corpus.texts) {
     const double share =
-        static_cast<double>(HeldOutBytes(text)) / static_cast<double>(corpus.held_out_bytes());
-    const auto wanted = static_cast<int64_t>(static_cast<double>(bytes) * share);
-    const int64_t segments = std::min(wanted, HeldOutBytes(text) - 1) / segment;
+        static_cast<double>(HeldOutTokens(text)) / static_cast<double>(corpus.held_out_tokens());
+    const auto wanted = static_cast<int64_t>(static_cast<double>(tokens) * share);
+    const int64_t segments = std::min(wanted, HeldOutTokens(text) - 1) / segment;
     const int64_t length = std::max<int64_t>(segments, 1) * segment;
-    bits += SumBits(network, {{&text, text.train_bytes}}, 0, length, segment, bf16);
-    scored += length;
+    const Bits bits =
+        SumBits(corpus, network, {{&text, text.train_tokens}}, 0, length, segment, bf16);
+    all.bits += bits.bits;
+    all.bytes += bits.bytes;
   }
-  result.carried = bits / static_cast<double>(scored);
+  result.carried = all.per_byte();
   return result;
 }
 
@@ -119,7 +133,7 @@ absl::StatusOr<double> EvaluateAtPosition(const TrainNetwork& network, const Cor
     if (window.offset < position) {
       return absl::InvalidArgumentError(
           absl::StrCat(window.text->path, ": too short for figures at position ", position,
-                       ": its held-out part begins at byte ", window.text->train_bytes));
+                       ": its held-out part begins at token ", window.text->train_tokens));
     }
     for (int64_t begin = 0; begin < kWindow; begin += piece) {
       places.push_back({window.text, window.offset + begin - position});
@@ -127,12 +141,11 @@ absl::StatusOr<double> EvaluateAtPosition(const TrainNetwork& network, const Cor
   }
   if (places.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "figures by position need a text that holds out ", kWindow + 1, " bytes or more"));
+        "figures by position need a text that holds out ", kWindow + 1, " tokens or more"));
   }
   // The short segment divides position and piece; larger segments are quicker.
   const int64_t segment = position % kWindow == 0 ? kWindow : kShortSegment;
-  return SumBits(network, places, position, piece, segment, bf16) /
-         static_cast<double>(Size(places) * piece);
+  return SumBits(corpus, network, places, position, piece, segment, bf16).per_byte();
 }
 
 }  // namespace aft

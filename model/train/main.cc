@@ -25,6 +25,7 @@
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/network/check_tensors.h"
+#include "model/tokenizer/tokenizers.h"
 #include "model/train/classifier.h"
 #include "model/train/evaluate.h"
 #include "model/train/trainer.h"
@@ -34,7 +35,7 @@ ABSL_FLAG(std::string, config, "",
 ABSL_FLAG(std::string, out, "", "folder for the checkpoint, the resume file and the curve");
 ABSL_FLAG(std::string, evaluate, "", "checkpoint folder to measure instead of training");
 ABSL_FLAG(int64_t, windows, 64,
-          "--evaluate: windows of 1,024 held-out bytes for the figures by position");
+          "--evaluate: windows of 1,024 held-out tokens for the figures by position");
 
 namespace {
 
@@ -96,12 +97,21 @@ int TrainImages(const aft::TrainConfig& config, const std::string& out) {
   return 130;
 }
 
+// The config's texts as tokens of the checkpoint in `dir`.
+absl::StatusOr<aft::Corpus> ReadCorpus(const aft::TrainConfig& config,
+                                       const aft::NetworkConfig& network, const std::string& dir) {
+  AFT_ASSIGN_OR_RETURN(const auto tokenizer,
+                       aft::LoadTokenizer(network.tokenizer, dir, network.vocab_size));
+  AFT_ASSIGN_OR_RETURN(const auto files, aft::ReadTextFiles(config.texts, config.held_out));
+  return aft::MakeCorpus(files, *tokenizer, config.segment + 1);
+}
+
 int EvaluateTexts(const aft::TrainConfig& config, const aft::TrainNetwork& network,
-                  int64_t windows) {
-  const auto corpus = aft::ReadCorpus(config.texts, config.held_out, config.segment + 1);
+                  const std::string& dir, int64_t windows) {
+  const auto corpus = ReadCorpus(config, network.config(), dir);
   if (!corpus.ok()) return Fail(corpus.status());
   const aft::HeldOut all = aft::EvaluateHeldOut(network, *corpus, config.segment,
-                                                corpus->held_out_bytes(), /*bf16=*/false);
+                                                corpus->held_out_tokens(), /*bf16=*/false);
   std::printf("held-out bits per byte: %.4f from an empty state (segments of %ld), %.4f carried\n",
               all.fresh, static_cast<long>(config.segment), all.carried);
   if (aft::EmptyNetworkCarry(network.config(), 1).empty()) return 0;  // segments only
@@ -111,7 +121,7 @@ int EvaluateTexts(const aft::TrainConfig& config, const aft::TrainNetwork& netwo
     if (!figure.ok()) return Fail(figure.status());
     const double bits = *figure;
     if (base == 0) base = bits;
-    std::printf("the same bytes at position %6ld: %.5f (%+.3f %%)\n", static_cast<long>(position),
+    std::printf("the same text at position %6ld: %.5f (%+.3f %%)\n", static_cast<long>(position),
                 bits, 100 * (bits / base - 1));
     std::fflush(stdout);
   }
@@ -129,19 +139,19 @@ int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t win
   if (OfImages(config)) return EvaluateImages(config, *network);
   const absl::Status fits = aft::CheckSegment(config.segment, network->config());
   if (!fits.ok()) return Fail(aft::InFile(dir, fits));
-  return EvaluateTexts(config, *network, windows);
+  return EvaluateTexts(config, *network, dir, windows);
 }
 
 int TrainTexts(const aft::TrainConfig& config, const std::string& out) {
   auto trainer = aft::Trainer::Create(config, out);
   if (!trainer.ok()) return Fail(trainer.status());
-  std::fprintf(stderr,
-               "aft-train: %ld weights, %ld training bytes, %ld held out; %ld steps, %s step %ld\n",
-               static_cast<long>(aft::CountParameters(config.network)),
-               static_cast<long>(trainer->corpus().train_bytes()),
-               static_cast<long>(trainer->corpus().held_out_bytes()),
-               static_cast<long>(trainer->total_steps()),
-               trainer->step() == 0 ? "from" : "resuming at", static_cast<long>(trainer->step()));
+  std::fprintf(
+      stderr, "aft-train: %ld weights, %ld training tokens, %ld held out; %ld steps, %s step %ld\n",
+      static_cast<long>(aft::CountParameters(config.network)),
+      static_cast<long>(trainer->corpus().train_tokens()),
+      static_cast<long>(trainer->corpus().held_out_tokens()),
+      static_cast<long>(trainer->total_steps()), trainer->step() == 0 ? "from" : "resuming at",
+      static_cast<long>(trainer->step()));
   const bool terminal = isatty(STDERR_FILENO) != 0;
   const absl::Status status = trainer->Run(
       stop_requested,

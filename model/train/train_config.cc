@@ -92,7 +92,14 @@ absl::Status TakeTexts(Json& object, TrainConfig& config) {
   AFT_RETURN_IF_ERROR(Take(object, "total_tokens", config.total_tokens));
   AFT_RETURN_IF_ERROR(Take(object, "restart_probability", config.restart_probability));
   AFT_RETURN_IF_ERROR(Take(object, "eval_every_steps", config.eval_every_steps));
-  AFT_RETURN_IF_ERROR(Take(object, "eval_bytes", config.eval_bytes));
+  AFT_RETURN_IF_ERROR(Take(object, "eval_tokens", config.eval_tokens));
+  AFT_RETURN_IF_ERROR(Take(object, "tokenizer", config.tokenizer));
+  const std::string& kind = config.network.tokenizer;
+  AFT_RETURN_IF_ERROR(
+      Require(config.tokenizer.empty() || kind != "bytes",
+              "tokenizer: must be absent with the network's tokenizer.kind \"bytes\""));
+  AFT_RETURN_IF_ERROR(Require(kind != "bpe" || config.network.vocab_size >= 256,
+                              "network.vocab_size: a \"bpe\" tokenizer needs at least 256"));
   AFT_RETURN_IF_ERROR(Require(!config.texts.empty(), "texts: name at least one file"));
   AFT_RETURN_IF_ERROR(CheckSegment(config.segment, config.network));
   AFT_RETURN_IF_ERROR(Require(config.total_tokens >= 1, "total_tokens: must be at least 1"));
@@ -100,7 +107,7 @@ absl::Status TakeTexts(Json& object, TrainConfig& config) {
                               "restart_probability: must be in (0, 1]"));
   AFT_RETURN_IF_ERROR(
       Require(config.eval_every_steps >= 1, "eval_every_steps: must be at least 1"));
-  return Require(config.eval_bytes >= config.segment, "eval_bytes: must be at least one segment");
+  return Require(config.eval_tokens >= config.segment, "eval_tokens: must be at least one segment");
 }
 
 absl::StatusOr<TrainConfig> Parse(Json object) {
@@ -156,6 +163,7 @@ absl::StatusOr<TrainConfig> ReadTrainConfig(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   for (std::string& text_path : config.texts) text_path = (folder / text_path).string();
   if (!config.images.empty()) config.images = (folder / config.images).string();
+  if (!config.tokenizer.empty()) config.tokenizer = (folder / config.tokenizer).string();
   return config;
 }
 

@@ -28,7 +28,11 @@ struct TrainConfig {
 
   // Of a language model.
   std::vector<std::string> texts;  // required: text files, relative to the config file's folder
-  int64_t segment = 512;           // tokens per stream and step; a multiple of mixer.prefix_block
+  // With the network's tokenizer.kind "bpe" or "chars": a folder, relative to the config file's,
+  // with its files (tokenizers.h). Empty: a vocabulary of at most network.vocab_size tokens is
+  // learned from the training parts of `texts`.
+  std::string tokenizer;
+  int64_t segment = 512;  // tokens per stream and step; a multiple of mixer.prefix_block
   int64_t total_tokens = 40'000'000;  // length of the run and of the learning-rate schedule
   // A stream reads on through its text, its state carried from segment to segment (truncated
   // back-propagation), and with this probability jumps to a new place with an empty state instead.
@@ -37,7 +41,7 @@ struct TrainConfig {
   double restart_probability = 0.1;
 
   int64_t eval_every_steps = 500;
-  int64_t eval_bytes = 32'768;  // of the held-out text, per evaluation during the run
+  int64_t eval_tokens = 32'768;  // of the held-out text, per evaluation during the run
 
   // Of both.
   int64_t batch = 8;            // streams of text side by side, or images

@@ -19,6 +19,7 @@
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/train/evaluate.h"
+#include "model/train/run_tokenizer.h"
 
 namespace aft {
 namespace {
@@ -28,6 +29,8 @@ using Clock = std::chrono::steady_clock;
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
+
+std::string ResumePath(const std::string& out_dir) { return out_dir + "/resume.safetensors"; }
 
 }  // namespace
 
@@ -47,39 +50,44 @@ int64_t Trainer::total_steps() const {
 }
 
 absl::StatusOr<Trainer> Trainer::Create(TrainConfig config, std::string out_dir) {
-  if (config.network.vocab_size < 256) {
-    return absl::InvalidArgumentError("network.vocab_size: bytes need at least 256");
-  }
-  auto corpus = ReadCorpus(config.texts, config.held_out, config.segment + 1);
-  if (!corpus.ok()) return corpus.status();
+  AFT_ASSIGN_OR_RETURN(const std::vector<TextFile> files,
+                       ReadTextFiles(config.texts, config.held_out));
   std::error_code error;
   std::filesystem::create_directories(out_dir, error);
   if (error) return absl::InternalError(absl::StrCat(out_dir, ": ", error.message()));
+  const bool resumed = std::filesystem::exists(ResumePath(out_dir));
+  AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,
+                       RunTokenizer(config, files, out_dir, resumed));
+  AFT_ASSIGN_OR_RETURN(Corpus corpus, MakeCorpus(files, *tokenizer, config.segment + 1));
   Trainer trainer(std::move(config), std::move(out_dir),
-                  std::make_unique<Corpus>(*std::move(corpus)));
-  if (std::filesystem::exists(trainer.ResumePath())) AFT_RETURN_IF_ERROR(trainer.Resume());
+                  std::make_unique<Corpus>(std::move(corpus)));
+  if (resumed) AFT_RETURN_IF_ERROR(trainer.Resume());
   return trainer;
 }
 
 double Trainer::TrainStep() {
   at::Tensor input = at::empty({config_.batch, config_.segment}, at::kLong);
   at::Tensor target = at::empty({config_.batch, config_.segment}, at::kLong);
+  int64_t bytes = 0;
   for (int64_t row = 0; row < config_.batch; ++row) {
     // Without a state to carry, reading on would only show neighbouring text in turn.
     const bool restart = carry_.empty() || std::uniform_real_distribution<double>()(random_) <
                                                config_.restart_probability;
     bool restarted = false;
-    const absl::Span<const uint8_t> bytes =
+    const absl::Span<const int32_t> tokens =
         streams_[static_cast<size_t>(row)].Next(config_.segment, restart, random_, &restarted);
     if (restarted) RestartStream(config_.network, row, carry_);
-    std::copy(bytes.begin(), bytes.end() - 1, input.select(0, row).mutable_data_ptr<int64_t>());
-    std::copy(bytes.begin() + 1, bytes.end(), target.select(0, row).mutable_data_ptr<int64_t>());
+    bytes += corpus_->Bytes(tokens.subspan(1));
+    std::copy(tokens.begin(), tokens.end() - 1, input.select(0, row).mutable_data_ptr<int64_t>());
+    std::copy(tokens.begin() + 1, tokens.end(), target.select(0, row).mutable_data_ptr<int64_t>());
   }
   const at::Tensor logits =
       network_.Forward(input, &carry_, {.bf16 = config_.bf16, .dropout = config_.dropout});
   const at::Tensor loss =
       at::cross_entropy_loss(logits.reshape({-1, logits.size(2)}), target.reshape({-1}));
-  const double bits = loss.item<double>() / std::numbers::ln2;
+  const double bits = loss.item<double>() / std::numbers::ln2 *
+                      static_cast<double>(config_.batch * config_.segment) /
+                      static_cast<double>(bytes);
   if (!std::isfinite(bits)) return bits;  // leaves the weights as they are
   loss.backward();
   optimizer_.Step(config_, optimizer_.steps, total_steps(), network_.parameters());
@@ -124,7 +132,7 @@ absl::Status Trainer::Run(const std::atomic<bool>& stop, const ProgressFn& on_pr
 
 absl::Status Trainer::Evaluate(double train_bpb, double seconds, const EvalFn& on_eval) {
   const HeldOut held_out =
-      EvaluateHeldOut(network_, *corpus_, config_.segment, config_.eval_bytes, config_.bf16);
+      EvaluateHeldOut(network_, *corpus_, config_.segment, config_.eval_tokens, config_.bf16);
   const CurvePoint point{.step = step(),
                          .tokens = step() * config_.batch * config_.segment,
                          .seconds = seconds,
@@ -162,7 +170,7 @@ absl::Status Trainer::Save() const {
   std::ostringstream random, places;
   random << random_;
   for (const TextStream& stream : streams_) places << stream.text << ' ' << stream.offset << ' ';
-  return WriteSafetensors(ResumePath(), tensors,
+  return WriteSafetensors(ResumePath(out_dir_), tensors,
                           {{"network", FormatNetworkConfig(config_.network)},
                            {"batch", absl::StrCat(config_.batch)},
                            {"steps", absl::StrCat(optimizer_.steps)},
@@ -173,11 +181,12 @@ absl::Status Trainer::Save() const {
 }
 
 absl::Status Trainer::Resume() {
-  AFT_ASSIGN_OR_RETURN(SafetensorsFile file, ReadSafetensors(ResumePath()));
+  AFT_ASSIGN_OR_RETURN(SafetensorsFile file, ReadSafetensors(ResumePath(out_dir_)));
   if (file.metadata["network"] != FormatNetworkConfig(config_.network) ||
       file.metadata["batch"] != absl::StrCat(config_.batch)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        ResumePath(), ": belongs to a run with another network or batch; choose another --out"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(ResumePath(out_dir_),
+                     ": belongs to a run with another network or batch; choose another --out"));
   }
   const at::NoGradGuard no_grad;
   bool complete = true;
@@ -203,11 +212,13 @@ absl::Status Trainer::Resume() {
              absl::SimpleAtoi(file.metadata["steps"], &optimizer_.steps) && optimizer_.steps >= 0 &&
              absl::SimpleAtod(file.metadata["seconds"], &seconds_) && std::isfinite(seconds_) &&
              absl::SimpleAtod(file.metadata["best"], &best_) && std::isfinite(best_);
-  if (!complete) return absl::DataLossError(absl::StrCat(ResumePath(), ": incomplete or damaged"));
+  if (!complete)
+    return absl::DataLossError(absl::StrCat(ResumePath(out_dir_), ": incomplete or damaged"));
   if (!std::all_of(streams_.begin(), streams_.end(), std::mem_fn(&TextStream::IsInCorpus))) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        ResumePath(), ": stands at a place that the texts do not have: it belongs to a run with ",
-        "other texts, or is damaged; choose another --out"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(ResumePath(out_dir_),
+                     ": stands at a place that the texts do not have: it belongs to a run with ",
+                     "other texts, or is damaged; choose another --out"));
   }
   AFT_ASSIGN_OR_RETURN(curve_, ReadCurve(out_dir_ + "/curve.csv"));
   std::erase_if(curve_, [this](const CurvePoint& point) { return point.step > step(); });

@@ -19,6 +19,7 @@ namespace aft {
 
 // One training run in one output folder:
 //   config.json, model.safetensors   the checkpoint with the best held-out figure so far
+//   tokenizer.json, ...              its tokenizer's files (run_tokenizer.h)
 //   resume.safetensors               everything needed to go on exactly where the run stopped
 //   curve.csv, curve.svg             the learning curve
 // Every file is replaced atomically, so a run may be killed at any time.
@@ -34,7 +35,7 @@ class Trainer {
   using EvalFn = std::function<void(const CurvePoint&, bool best)>;
 
   // Goes on from `out_dir`/resume.safetensors when it exists. FAILED_PRECONDITION when that file
-  // belongs to another network, batch or other texts; DATA_LOSS when it is damaged.
+  // belongs to another network, batch, tokenizer or other texts; DATA_LOSS when it is damaged.
   static absl::StatusOr<Trainer> Create(TrainConfig config, std::string out_dir);
 
   // Trains until total_tokens, or until *stop becomes true; saves before it returns.
@@ -53,7 +54,6 @@ class Trainer {
   absl::Status Evaluate(double train_bpb, double seconds, const EvalFn& on_eval);
   absl::Status Save() const;
   absl::Status Resume();
-  std::string ResumePath() const { return out_dir_ + "/resume.safetensors"; }
 
   TrainConfig config_;
   std::string out_dir_;

@@ -6,6 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/tokenizer/tokenizers.h"
+#include "model/tokenizer/train_bpe.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -20,38 +22,78 @@ std::string WriteText(const std::string& name, int64_t bytes) {
   return path;
 }
 
+absl::StatusOr<Corpus> ReadBytes(const std::vector<std::string>& paths, int64_t min_part_tokens) {
+  const auto files = ReadTextFiles(paths, 0.1);
+  if (!files.ok()) return files.status();
+  return MakeCorpus(*files, *MakeByteTokenizer(), min_part_tokens);
+}
+
 TEST(CorpusTest, HoldsOutTheTailOfEveryText) {
-  const auto corpus = ReadCorpus({WriteText("a.txt", 1000), WriteText("b.txt", 200)}, 0.1, 10);
+  const auto corpus = ReadBytes({WriteText("a.txt", 1000), WriteText("b.txt", 200)}, 10);
   ASSERT_TRUE(corpus.ok()) << corpus.status();
-  EXPECT_EQ(corpus->texts[0].train_bytes, 900);
-  EXPECT_EQ(corpus->texts[1].train_bytes, 180);
-  EXPECT_EQ(corpus->train_bytes(), 1080);
-  EXPECT_EQ(corpus->held_out_bytes(), 120);
+  EXPECT_EQ(corpus->texts[0].train_tokens, 900);
+  EXPECT_EQ(corpus->texts[1].train_tokens, 180);
+  EXPECT_EQ(corpus->train_tokens(), 1080);
+  EXPECT_EQ(corpus->held_out_tokens(), 120);
 }
 
 TEST(CorpusTest, NamesAMissingFileAndATooShortOne) {
-  EXPECT_THAT(ReadCorpus({"no/such/file.txt"}, 0.1, 10),
+  EXPECT_THAT(ReadTextFiles({"no/such/file.txt"}, 0.1),
               StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr("no/such/file.txt")));
-  EXPECT_THAT(ReadCorpus({WriteText("tiny.txt", 50)}, 0.1, 10),
+  EXPECT_THAT(ReadBytes({WriteText("tiny.txt", 50)}, 10),
               StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("tiny.txt")));
 }
 
-TEST(TextStreamTest, ReadsOnWithoutGapsAndNeverTouchesHeldOutBytes) {
-  const auto corpus = ReadCorpus({WriteText("a.txt", 1000)}, 0.1, 33);
+TEST(CorpusTest, CutsNoCharacterInTwo) {
+  const TempFolder folder;
+  for (int ascii = 0; ascii < 8; ++ascii) {
+    std::string text(static_cast<size_t>(ascii), 'x');
+    for (int i = 0; i < 40; ++i) text += "\xF0\x9F\x98\x80\xE2\x82\xAC\xC3\xA9";
+    std::ofstream(folder.File("text"), std::ios::binary) << text;
+    const auto files = ReadTextFiles({folder.File("text")}, 0.1);
+    ASSERT_TRUE(files.ok()) << files.status();
+    const TextFile& file = files->front();
+    EXPECT_NE(static_cast<unsigned char>(file.bytes[file.train_bytes]) & 0xC0, 0x80) << ascii;
+    EXPECT_NEAR(static_cast<double>(file.train_bytes), 0.9 * static_cast<double>(text.size()), 4);
+  }
+}
+
+TEST(CorpusTest, CountsTheBytesOfTokensAndEncodesBothPartsByThemselves) {
+  const std::string vocabulary = TrainBpe({"abababab cdcd cdcd"}, 260);
+  const TempFolder folder;
+  std::ofstream(folder.File("tokenizer.json")) << vocabulary;
+  const auto tokenizer = LoadTokenizer("bpe", folder.path(), 260);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const TextFile file{.path = "text", .bytes = "abababab cdcdab", .train_bytes = 7};
+  const auto corpus = MakeCorpus({file}, **tokenizer, 1);
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  const Corpus::Text& text = corpus->texts[0];
+  const auto train = (*tokenizer)->Encode("abababa"), held_out = (*tokenizer)->Encode("b cdcdab");
+  ASSERT_TRUE(train.ok() && held_out.ok());
+  std::vector<int32_t> expected = *train;
+  EXPECT_EQ(text.train_tokens, static_cast<int64_t>(expected.size()));
+  expected.insert(expected.end(), held_out->begin(), held_out->end());
+  EXPECT_EQ(text.tokens, expected);
+  EXPECT_LT(text.tokens.size(), file.bytes.size()) << "no token of several bytes";
+  EXPECT_EQ(corpus->Bytes(text.tokens), static_cast<int64_t>(file.bytes.size()));
+}
+
+TEST(TextStreamTest, ReadsOnWithoutGapsAndNeverTouchesHeldOutTokens) {
+  const auto corpus = ReadBytes({WriteText("a.txt", 1000)}, 33);
   ASSERT_TRUE(corpus.ok());
   TextStream stream(&*corpus);
   std::mt19937_64 random(5);
   bool restarted = false;
-  const uint8_t* previous = nullptr;
+  const int32_t* previous = nullptr;
   int continued = 0;
   for (int i = 0; i < 500; ++i) {
-    const auto bytes = stream.Next(32, false, random, &restarted);
-    ASSERT_EQ(bytes.size(), 33U);
-    ASSERT_GE(bytes.data(), corpus->texts[0].bytes.data());
-    ASSERT_LE(bytes.data() + 33, corpus->texts[0].bytes.data() + 900);
-    EXPECT_EQ(restarted, i == 0 || previous + 32 != bytes.data());
+    const auto tokens = stream.Next(32, false, random, &restarted);
+    ASSERT_EQ(tokens.size(), 33U);
+    ASSERT_GE(tokens.data(), corpus->texts[0].tokens.data());
+    ASSERT_LE(tokens.data() + 33, corpus->texts[0].tokens.data() + 900);
+    EXPECT_EQ(restarted, i == 0 || previous + 32 != tokens.data());
     continued += restarted ? 0 : 1;
-    previous = bytes.data();
+    previous = tokens.data();
   }
   EXPECT_GT(continued, 400);
 }

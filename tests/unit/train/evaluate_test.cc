@@ -1,4 +1,5 @@
 // aft-train --evaluate as a process: what it says of checkpoints and texts that do not go together.
+#include <cstdio>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -35,7 +36,12 @@ class EvaluateTest : public testing::Test {
   // A quarter of the text's bytes is held out.
   client::Ended Evaluate(const NetworkConfig& checkpoint, int64_t segment, int64_t text_bytes,
                          const std::string& windows = "1") const {
-    std::ofstream(folder_.File("text.txt")) << std::string(static_cast<size_t>(text_bytes), 'a');
+    return EvaluateText(checkpoint, segment, std::string(static_cast<size_t>(text_bytes), 'a'),
+                        windows);
+  }
+  client::Ended EvaluateText(const NetworkConfig& checkpoint, int64_t segment,
+                             const std::string& text, const std::string& windows = "1") const {
+    std::ofstream(folder_.File("text.txt")) << text;
     std::ofstream(folder_.File("train.json"))
         << R"({"texts": ["text.txt"], "held_out": 0.25, "threads": 1, "segment": )" << segment
         << R"(, "network": )" << FormatNetworkConfig(NetworkWith("aft_local window=4")) << "}";
@@ -58,6 +64,24 @@ TEST_F(EvaluateTest, ASegmentMustFitTheCheckpoint) {
   EXPECT_THAT(rows.err, HasSubstr(dir + "must not exceed the network's max_seq_len, 16, got 32"));
 }
 
+// A fresh network gives each of its 256 tokens the same probability: 8 bits for two bytes.
+TEST_F(EvaluateTest, CountsTheBytesOfTheCheckpointsTokens) {
+  NetworkConfig checkpoint = NetworkWith("aft_full band_rows=32 bias=full", 32);
+  checkpoint.tokenizer = "chars";
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += "\xC3\xA9";
+  const client::Ended missing = EvaluateText(checkpoint, 32, text);
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("chars.json"));
+  std::ofstream(folder_.File("chars.json")) << "[\"\xC3\xA9\"]";
+  const client::Ended ended = EvaluateText(checkpoint, 32, text);
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  double fresh = 0;
+  ASSERT_EQ(std::sscanf(ended.out.c_str(), "held-out bits per byte: %lf from", &fresh), 1)
+      << ended.out;
+  EXPECT_NEAR(fresh, 4, 0.05);
+}
+
 TEST_F(EvaluateTest, ATextThatEndsBeforeAPositionIsNamedAfterTheFiguresThatThereAre) {
   const client::Ended ended = Evaluate(NetworkWith("aft_local window=4"), 32, 8000);
   EXPECT_EQ(ended.code, 1) << ended.err;
@@ -71,7 +95,7 @@ TEST_F(EvaluateTest, FiguresByPositionNeedAWindowThatIsHeldOut) {
   const client::Ended ended = Evaluate(NetworkWith("aft_local window=4"), 32, 4000);
   EXPECT_EQ(ended.code, 1) << ended.err;
   EXPECT_THAT(ended.out, Not(HasSubstr("nan")));
-  EXPECT_THAT(ended.err, HasSubstr("need a text that holds out 1025 bytes"));
+  EXPECT_THAT(ended.err, HasSubstr("need a text that holds out 1025 tokens"));
 }
 
 TEST_F(EvaluateTest, FiguresByPositionNeedBlocksThatDivideTheirSegments) {

@@ -66,7 +66,7 @@ TEST(TrainConfigTest, EveryFaultIsNamed) {
         {kTexts, R"("dropout": 1, "texts")", "dropout: must be"},
         {kTexts, R"("bf16": 1, "texts")", "bf16: wrong type"},
         {kTexts, R"("eval_every_steps": 0, "texts")", "eval_every_steps: must"},
-        {kTexts, R"("eval_bytes": 1, "texts")", "eval_bytes: must"},
+        {kTexts, R"("eval_tokens": 1, "texts")", "eval_tokens: must"},
         {kTexts, R"("threads": -1, "texts")", "threads: must"},
         {R"("segment": 32)", R"("segment": 30)", "segment: must be a multiple"},
         {R"("segment": 32)", R"("segment": 9223372036854775800)", "segment: must be in [2, "},

@@ -21,6 +21,8 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
+#include "model/tokenizer/tokenizers.h"
+#include "model/train/corpus.h"
 #include "model/train/evaluate.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
@@ -69,7 +71,7 @@ class TrainerTest : public testing::Test {
     config_.warmup_steps = 5;
     config_.learning_rate = 1e-2;
     config_.eval_every_steps = 20;
-    config_.eval_bytes = 256;
+    config_.eval_tokens = 256;
     config_.dropout = 0;
   }
 
@@ -111,6 +113,57 @@ TEST_F(TrainerTest, LearnsAndWritesALoadableCheckpoint) {
   ASSERT_EQ(curve->size(), 3U);
   EXPECT_LT(curve->back().carried, curve->front().carried);
   EXPECT_TRUE(std::filesystem::exists(dir_ + "/run/curve.svg"));
+}
+
+// A fresh network gives each of its tokens the same probability: log2(vocab_size) bits a token.
+TEST_F(TrainerTest, LearnsTheTokensOfTheNetworksTokenizer) {
+  for (const std::string kind : {"bpe", "chars"}) {
+    SCOPED_TRACE(kind);
+    config_.network.tokenizer = kind;
+    config_.network.vocab_size = kind == "bpe" ? 290 : 40;
+    const std::string out = "/" + kind;
+    const std::vector<double> losses = Train(out);
+    const auto tokenizer = LoadTokenizer(kind, dir_ + out, config_.network.vocab_size);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    const auto files = ReadTextFiles(config_.texts, config_.held_out);
+    ASSERT_TRUE(files.ok()) << files.status();
+    const auto tokens = (*tokenizer)->Encode(files->front().train());
+    ASSERT_TRUE(tokens.ok()) << tokens.status();
+    const double tokens_per_byte =
+        static_cast<double>(tokens->size()) / static_cast<double>(files->front().train_bytes);
+    EXPECT_LT(tokens_per_byte, kind == "bpe" ? 0.5 : 1.01);
+    const double log2_vocabulary = std::log2(static_cast<double>(config_.network.vocab_size));
+    EXPECT_NEAR(losses.front(), log2_vocabulary * tokens_per_byte, 0.3 * tokens_per_byte);
+    EXPECT_LT(losses.back(), 0.7 * losses.front());
+
+    std::vector<double> pieces = Train(out + "-pieces", 13);
+    for (const double loss : Train(out + "-pieces")) pieces.push_back(loss);
+    EXPECT_EQ(pieces, losses);
+  }
+}
+
+TEST_F(TrainerTest, TakesATokenizerThatIsGivenAndNoOtherLater) {
+  config_.network.tokenizer = "chars";
+  config_.network.vocab_size = 64;
+  const TempFolder given;
+  const auto give = [&](const std::string& characters) {
+    std::ofstream(given.File(kCharsFileName)) << characters;
+  };
+  config_.tokenizer = given.path();
+  give(R"(["a", "b"])");
+  EXPECT_THAT(Trainer::Create(config_, dir_ + "/run").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::AllOf(testing::HasSubstr("text.txt"),
+                                      testing::HasSubstr("'l' (U+006C) at byte 0"))));
+  give(R"(["a", "<unk>", "e", " "])");
+  Train("/run", 1);
+  const auto tokenizer = LoadTokenizer("chars", dir_ + "/run", 64);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->vocab_size(), 4);
+  EXPECT_TRUE(Trainer::Create(config_, dir_ + "/run").ok());
+  give(R"(["a", "<unk>", "e", "x"])");
+  EXPECT_THAT(Trainer::Create(config_, dir_ + "/run"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, testing::HasSubstr("chars.json")));
 }
 
 TEST_F(TrainerTest, AnInterruptedRunGoesOnBitForBit) {

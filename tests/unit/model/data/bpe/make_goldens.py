@@ -5,7 +5,8 @@
   make_goldens.py --train TXT  first trains those two on a text (the stored ones: Jane Austen, and SAMPLES)
 
 added/tokenizer.json is the same vocabulary with ADDED tokens; hostile.json what it makes of texts, special tokens not
-looked for in them; classes.json how the pre-tokeniser takes every code point, as runs [first, class]: one with
+looked for in them; trained.json the tokens and merges that its trainer makes of the texts of samples.json and
+hostile.json; classes.json how the pre-tokeniser takes every code point, as runs [first, class]: one with
 letters (L), digits (N), other signs (O), or none of them (S, white space; surrogates are -).
 
 Needs `pip install tokenizers`; the tests need only the files.
@@ -17,7 +18,7 @@ import random
 import unicodedata
 from pathlib import Path
 
-from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 HERE = Path(__file__).parent
 
@@ -130,6 +131,17 @@ def hostile():
   store("classes.json", classes())
 
 
+def trained():
+  texts = [sample["text"] for name in ("samples.json", "hostile.json")
+           for sample in json.loads((HERE / name).read_text(encoding="utf-8"))]
+  tokenizer = Tokenizer(models.BPE())
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
+      vocab_size=2000, min_frequency=2, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+  vocab = json.loads(tokenizer.to_str())["model"]
+  store("trained.json", [sorted(vocab["vocab"], key=vocab["vocab"].get), [" ".join(merge) for merge in vocab["merges"]]])
+
+
 def main():
   parser = argparse.ArgumentParser()
   parser.add_argument("--train", metavar="TXT")
@@ -150,6 +162,7 @@ def main():
     assert tokenizer.decode(sample["ids"]) == sample["text"], sample
   store("samples.json", samples)
   hostile()
+  trained()
 
 
 if __name__ == "__main__":
