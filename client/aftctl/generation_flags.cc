@@ -52,27 +52,35 @@ std::string HelpOf(const v1::GenerationOption& about) {
   return absl::StrCat(about.help(), "; default", colon, about.unset());
 }
 
+// `part`: of the request, the one that has the field; null: the request itself.
 void AddFlag(CLI::App& app, const v1::GenerationOption& about, v1::GenerateRequest& request,
-             const FieldDescriptor& part, const FieldDescriptor& field) {
-  const auto put = [&](const std::string& text) {
-    return Put(text, field, *request.GetReflection()->MutableMessage(&request, &part));
+             const FieldDescriptor* part, const FieldDescriptor& field) {
+  const auto put = [&request, part, &field](const std::string& text) {
+    Message& message =
+        part == nullptr ? request : *request.GetReflection()->MutableMessage(&request, part);
+    return Put(text, field, message);
   };
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
     app.add_flag_callback(
         about.flag(), [put] { put("true"); }, HelpOf(about));
     return;
   }
-  CLI::Option* const option = app.add_option_function<std::vector<std::string>>(
-      about.flag(), [put](const auto& all) { std::for_each(all.begin(), all.end(), put); },
-      HelpOf(about));
+  // A vector would take the one value "[END]" for a list of END. A flag that may be repeated takes
+  // one value each time, so that nothing after it is swallowed.
+  CLI::Option* const option =
+      field.is_repeated()
+          ? app.add_option_function<std::vector<std::string>>(
+                   about.flag(),
+                   [put](const auto& all) { std::for_each(all.begin(), all.end(), put); },
+                   HelpOf(about))
+                ->allow_extra_args(false)
+          : app.add_option_function<std::string>(about.flag(), put, HelpOf(about));
   option->type_name(TypeOf(field))->check([&field](const std::string& text) {
     const std::unique_ptr<Message> scratch(google::protobuf::MessageFactory::generated_factory()
                                                ->GetPrototype(field.containing_type())
                                                ->New());
     return Put(text, field, *scratch) ? "" : absl::StrCat(text, " is not ", TypeOf(field));
   });
-  // One value for each flag, so that nothing after it is swallowed.
-  field.is_repeated() ? option->allow_extra_args(false) : option->expected(1);
 }
 
 }  // namespace
@@ -83,8 +91,12 @@ void AddGenerationFlags(CLI::App& app, v1::GenerateRequest& request,
   for (const auto& about : options.GetRepeatedExtension(v1::generation_option)) {
     const std::pair<std::string, std::string> path = absl::StrSplit(about.field(), '.');
     if (std::find(parts.begin(), parts.end(), path.first) == parts.end()) continue;
-    const FieldDescriptor* const part = request.GetDescriptor()->FindFieldByName(path.first);
-    AddFlag(app, about, request, *part, *part->message_type()->FindFieldByName(path.second));
+    const FieldDescriptor* const first = request.GetDescriptor()->FindFieldByName(path.first);
+    if (path.second.empty()) {
+      AddFlag(app, about, request, nullptr, *first);
+    } else {
+      AddFlag(app, about, request, first, *first->message_type()->FindFieldByName(path.second));
+    }
   }
 }
 

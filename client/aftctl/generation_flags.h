@@ -9,8 +9,10 @@
 namespace aft::client {
 
 // Adds a flag for each option that aft/v1/generation_options.proto describes in these parts of a
-// request. `request` must outlive the parsing; what is not asked for stays unset.
+// request, or that are called so themselves. `request` must outlive the parsing; what is not asked
+// for stays unset.
 void AddGenerationFlags(CLI::App& app, v1::GenerateRequest& request,
-                        std::initializer_list<absl::string_view> parts = {"sampling", "stop"});
+                        std::initializer_list<absl::string_view> parts = {"sampling", "stop",
+                                                                          "cache_salt"});
 
 }  // namespace aft::client

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -15,16 +16,25 @@ bool IsProxy(const IpAddress& address, const std::vector<IpNetwork>& proxies) {
                      [&](const IpNetwork& proxy) { return proxy.Contains(address); });
 }
 
+// Of the peer "ipv4:..." or "ipv6:..."; NOT_FOUND of all others.
+absl::StatusOr<IpAddress> AddressOf(absl::string_view peer) {
+  if (!absl::ConsumePrefix(&peer, "ipv4:") && !absl::ConsumePrefix(&peer, "ipv6:")) {
+    return absl::NotFoundError(peer);  // a Unix socket, or inside this process
+  }
+  return IpAddress::Parse(absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}}));
+}
+
 }  // namespace
+
+bool ComesFromProxy(absl::string_view peer, const std::vector<IpNetwork>& proxies) {
+  const absl::StatusOr<IpAddress> address = AddressOf(peer);
+  return address.ok() && IsProxy(*address, proxies);
+}
 
 std::string ClientNameOf(absl::string_view peer, absl::string_view forwarded_for,
                          const std::vector<IpNetwork>& proxies) {
-  if (!absl::ConsumePrefix(&peer, "ipv4:") && !absl::ConsumePrefix(&peer, "ipv6:")) {
-    return "local";  // a Unix socket, or inside this process
-  }
-  absl::StatusOr<IpAddress> client =
-      IpAddress::Parse(absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}}));
-  if (!client.ok()) return "unknown";
+  absl::StatusOr<IpAddress> client = AddressOf(peer);
+  if (!client.ok()) return absl::IsNotFound(client.status()) ? "local" : "unknown";
   std::vector<absl::string_view> hops = absl::StrSplit(forwarded_for, ',');
   for (; IsProxy(*client, proxies) && !hops.empty(); hops.pop_back()) {
     const absl::StatusOr<IpAddress> hop = IpAddress::Parse(hops.back());

@@ -15,4 +15,7 @@ namespace aft::server {
 std::string ClientNameOf(absl::string_view peer, absl::string_view forwarded_for,
                          const std::vector<IpNetwork>& proxies);
 
+// Whether `peer`, written likewise, is one of them.
+bool ComesFromProxy(absl::string_view peer, const std::vector<IpNetwork>& proxies);
+
 }  // namespace aft::server

@@ -302,6 +302,9 @@ absl::StatusOr<RequestHandle> Call::Ask() {
   Work work = std::exchange(decoded_.work, {});
   if (auto* const generation = std::get_if<GenerationRequest>(&work)) {
     Fill(*generation);
+    // Between them what a proxy cannot have said, so that no other two make the same.
+    generation->cache_salt =
+        absl::StrCat(caller_.cache_salt, absl::string_view("\0", 1), generation->cache_salt);
     const auto sinks = SequenceSink<TokenDelta>::Of(shared_from_this());
     return sinks.size() > 1 ? model_->generate->GenerateGroup(*generation, sinks)
                             : model_->generate->Generate(std::move(*generation), sinks[0]);

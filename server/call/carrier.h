@@ -24,6 +24,7 @@ struct Caller {
   std::string peer;                       // the address, for the log
   std::shared_ptr<const Client> client;   // null: the request is refused for that
   TimePoint deadline = TimePoint::max();  // the client's
+  std::string cache_salt{};               // of the user for whom a trusted proxy calls
 };
 
 // The bytes of a request, where the transport keeps them. One thread at a time.

@@ -47,6 +47,11 @@ void CallCarrier::Start(const std::shared_ptr<CallCarrier>& self, TransportEnvir
     status = client.status();
     if (client.ok()) caller.client = *std::move(client);
   }
+  if (status.ok()) {
+    auto salt = transport.identity.CacheSaltOf(context());
+    status = salt.status();
+    if (salt.ok()) caller.cache_salt = *std::move(salt);
+  }
   call->Start(std::move(caller), std::move(status),
               std::make_unique<GrpcRequestBytes>(TakeRequest(request)));
 }

@@ -1,10 +1,12 @@
 #include "server/transport/client_identity.h"
 
+#include <algorithm>
 #include <iterator>
 #include <string>
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -79,6 +81,18 @@ absl::StatusOr<std::shared_ptr<const Client>> ClientIdentity::Find(
       auth == nullptr ? nullptr : FindCertificate(*directory_, *auth);
   if (client != nullptr) return client;
   return absl::UnauthenticatedError("authorization: a bearer token is needed");
+}
+
+absl::StatusOr<std::string> ClientIdentity::CacheSaltOf(
+    const grpc::ServerContextBase& context) const {
+  if (!ComesFromProxy(context.peer(), proxies_)) return "";
+  const absl::string_view salt = Header(context, "aft-cache-salt");
+  const bool printable = std::all_of(salt.begin(), salt.end(), [](char c) {
+    return absl::ascii_isprint(static_cast<unsigned char>(c));
+  });
+  if (salt.size() <= 64 && printable) return std::string(salt);
+  return absl::InvalidArgumentError(
+      "aft-cache-salt: must be at most 64 printable ASCII characters");
 }
 
 std::shared_ptr<const Client> ClientIdentity::AddressOf(

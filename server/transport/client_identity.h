@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,10 @@ class ClientIdentity {
   // The client that the address stands for, known to the file or not. Where there is a file, none
   // of its clients can have that name, so that they share nothing.
   std::shared_ptr<const Client> AddressOf(const grpc::ServerContextBase& context) const;
+
+  // What a proxy says in `aft-cache-salt` of whom it speaks for (GenerateRequest.cache_salt); "":
+  // nothing, or the caller is none of `trusted_proxies`. INVALID_ARGUMENT: it is no such text.
+  absl::StatusOr<std::string> CacheSaltOf(const grpc::ServerContextBase& context) const;
 
   // Reads the file of known clients again, if there is one and it has changed.
   void Refresh() {

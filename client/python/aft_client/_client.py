@@ -47,10 +47,11 @@ def _generate_request(prompt: Text, model: str, model_version: str, max_tokens: 
                       sampling: Sampling, stop: Sequence[str], stop_token_ids: Sequence[int],
                       include_stop_string: bool, ignore_eos: bool, min_tokens: int, top_logprobs: Optional[int],
                       echo: bool, priority: Priority, previous: Union[str, bytes, None], store: Union[bool, int],
-                      n: int) -> Any:
+                      n: int, cache_salt: str) -> Any:
   if n < 1:
     raise ValueError(f"n must be at least 1, got {n}")
-  request = inference_pb2.GenerateRequest(model=model, model_version=model_version, priority=int(priority))
+  request = inference_pb2.GenerateRequest(model=model, model_version=model_version, priority=int(priority),
+                                          cache_salt=cache_salt)
   if n > 1:
     request.n = n
   _set_text(request, prompt)
@@ -115,17 +116,18 @@ class Client:
                include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
                top_logprobs: Optional[int] = None, echo: bool = False, priority: Priority = Priority.DEFAULT,
                previous: Union[str, bytes, None] = None, store: Union[bool, int] = False, n: int = 1,
-               timeout: Optional[float] = None, request_id: str = "", traceparent: str = "",
+               cache_salt: str = "", timeout: Optional[float] = None, request_id: str = "", traceparent: str = "",
                on_resumed: Optional[Callable[[Resumed], None]] = None) -> Generation:
     """The events of a continuation, or with .text() its text. `previous`: a state's id, or exported bytes, that the
     prompt goes on from. `store`: keep the state after the answer; a number: for so many milliseconds. `n`: answers
     to the prompt, which is read once; events say their `sequence`, and .outputs has what came of each. `echo`:
     Started repeats the prompt. `on_resumed` is called, where the events are, each time that the stream goes on after
-    a break. `model_version`, of every call that names a model: one that serves; by default the newest.
+    a break. `cache_salt`: what was read of the prompt is shared with those of the same salt alone, as of one user of
+    many. `model_version`, of every call that names a model: one that serves; by default the newest.
     `traceparent`: the W3C trace that the call is part of."""
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
-                                store, n)
+                                store, n, cache_salt)
     return Generation(self._inference.Generate, request, **self._resumable(timeout, request_id, traceparent, on_resumed))
 
   def complete(self, prompt: Text, *, model: str = "", model_version: str = "", max_tokens: Optional[int] = None,
@@ -133,12 +135,12 @@ class Client:
                include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
                top_logprobs: Optional[int] = None, echo: bool = False, priority: Priority = Priority.DEFAULT,
                previous: Union[str, bytes, None] = None, store: Union[bool, int] = False, n: int = 1,
-               timeout: Optional[float] = None, request_id: str = "", traceparent: str = "") -> Completion:
+               cache_salt: str = "", timeout: Optional[float] = None, request_id: str = "", traceparent: str = "") -> Completion:
     """The same as one value, at the end; `n`: so many answers. What breaks before is asked for again, from the
     beginning."""
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
-                                store, n)
+                                store, n, cache_salt)
     response = self._unary(self._inference.Complete, request, timeout, request_id, traceparent)
     return Completion(Started.of(response.started), tuple(map(Answer.of, response.answers)))
 

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "aft/v1/inference.pb.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
@@ -22,9 +21,12 @@ using Halves = std::pair<absl::string_view, absl::string_view>;
 OptionRule RuleFor(const v1::GenerationOption& about) {
   const Halves names = absl::StrSplit(about.field(), '.');
   OptionRule rule = {.about = &about, .part = nullptr, .field = nullptr, .low = 0, .high = 0};
-  rule.part = v1::GenerateRequest::descriptor()->FindFieldByName(std::string(names.first));
-  AFT_CHECK(rule.part != nullptr);
-  rule.field = rule.part->message_type()->FindFieldByName(std::string(names.second));
+  rule.field = v1::GenerateRequest::descriptor()->FindFieldByName(std::string(names.first));
+  AFT_CHECK(rule.field != nullptr);
+  if (!names.second.empty()) {
+    rule.part = rule.field;
+    rule.field = rule.part->message_type()->FindFieldByName(std::string(names.second));
+  }
   AFT_CHECK(rule.field != nullptr);
   if (about.range().empty()) return rule;
   const Halves ends = absl::StrSplit(about.range(), ", ");
@@ -86,9 +88,14 @@ const OptionRule* FindOption(OptionName name, absl::string_view value) {
   return nullptr;
 }
 
+google::protobuf::Message& PartOf(const OptionRule& rule, v1::GenerateRequest& request) {
+  if (rule.part == nullptr) return request;
+  return *request.GetReflection()->MutableMessage(&request, rule.part);
+}
+
 absl::Status CheckOptions(const google::protobuf::Message& part) {
   for (const OptionRule& rule : OptionRules()) {
-    if (rule.part->message_type() == part.GetDescriptor()) {
+    if (rule.field->containing_type() == part.GetDescriptor()) {
       AFT_RETURN_IF_ERROR(CheckField(rule, part));
     }
   }

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "aft/v1/generation_options.pb.h"
+#include "aft/v1/inference.pb.h"
 #include "google/protobuf/message.h"
 
 // The options of a generation, as aft/v1/generation_options.proto describes them. Pure functions.
@@ -13,7 +14,7 @@ namespace aft::server {
 
 struct OptionRule {
   const v1::GenerationOption* about;
-  const google::protobuf::FieldDescriptor* part;   // of GenerateRequest
+  const google::protobuf::FieldDescriptor* part;   // of GenerateRequest; null: that itself
   const google::protobuf::FieldDescriptor* field;  // of the part
   double low, high;                                // where there is a range
 };
@@ -25,6 +26,9 @@ const std::vector<OptionRule>& OptionRules();
 // null.
 using OptionName = const std::string& (v1::GenerationOption::*)() const;
 const OptionRule* FindOption(OptionName name, absl::string_view value);
+
+// The part of a request that has the option's field.
+google::protobuf::Message& PartOf(const OptionRule& rule, v1::GenerateRequest& request);
 
 // That each number, list and map of `part` (SamplingOptions, StopOptions, OutputOptions) keeps to
 // its rule; not what a map holds. Errors start with the path.

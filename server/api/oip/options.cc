@@ -110,7 +110,7 @@ std::optional<bool> Apply(absl::string_view name, const Json& value, v1::Generat
   if (name.empty()) return std::nullopt;
   const OptionRule* const rule = FindOption(&v1::GenerationOption::oip_name, name);
   if (rule == nullptr) return std::nullopt;
-  Message& part = *message.GetReflection()->MutableMessage(&message, rule->part);
+  Message& part = PartOf(*rule, message);
   if (rule->field->is_map()) return PutMap(value, *rule->field, part);
   if (!rule->field->is_repeated() || !value.is_array()) return Put(value, *rule->field, part);
   return std::all_of(value.begin(), value.end(),

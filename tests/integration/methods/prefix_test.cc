@@ -1,10 +1,14 @@
 // The prefix cache over real gRPC, with a fake model: what requests are told of it.
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
@@ -85,6 +89,69 @@ TEST_F(PrefixTest, ASaltKeepsUsersApart) {
   EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_COLD);
   request.clear_cache_salt();
   EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_COLD);
+}
+
+// What an edge says of its users.
+class EdgeSaltTest : public PrefixTest {
+ protected:
+  static ServerConfig Config(const std::string& proxies) {
+    ServerConfig config = TestConfigWithMetrics();
+    config.security.trusted_proxies = {proxies};
+    return config;
+  }
+  static TestServer::Prepare Salts(const std::vector<std::string>& salts) {
+    return [salts](grpc::ClientContext& context) {
+      for (const std::string& salt : salts) context.AddMetadata("aft-cache-salt", salt);
+    };
+  }
+  uint32_t Cached(TestServer& server, const std::vector<std::string>& salts,
+                  const std::string& own = "") {
+    v1::GenerateRequest request = Request(system_, 4);
+    request.set_cache_salt(own);
+    GenerateStream stream(server.inference(), request, Salts(salts));
+    const grpc::Status status = stream.Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return stream.finished.usage().cached_tokens();
+  }
+};
+
+TEST_F(EdgeSaltTest, ATrustedProxyKeepsItsUsersApart) {
+  TestServer server(Config("127.0.0.0/8"));
+  const auto all = static_cast<uint32_t>(system_.size() - 1);
+  for (const uint32_t cached : {0U, 0U, all}) EXPECT_EQ(Cached(server, {"ann"}), cached);
+  EXPECT_EQ(Cached(server, {}), 0U);
+  EXPECT_EQ(Cached(server, {"bob"}), 0U);
+  EXPECT_EQ(Cached(server, {"bob"}, "ann"), 0U);  // what he asks for does not help him
+  EXPECT_EQ(Cached(server, {}, "ann"), 0U);
+  EXPECT_EQ(Cached(server, {"an"}, "n"), 0U);
+  EXPECT_EQ(Cached(server, {"bob", "ann"}), all);  // the last one is the edge's own
+  GenerateStream stream(server.inference(), Request("x", 1), Salts({std::string(65, 's')}));
+  EXPECT_THAT(stream.Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        "aft-cache-salt: must be at most 64 printable ASCII "
+                                        "characters"));
+}
+
+TEST_F(EdgeSaltTest, FromAllOthersItIsIgnored) {
+  TestServer server(Config("10.0.0.0/8"));
+  const auto all = static_cast<uint32_t>(system_.size() - 1);
+  for (const uint32_t cached : {0U, 0U, all}) EXPECT_EQ(Cached(server, {"ann"}), cached);
+  EXPECT_EQ(Cached(server, {}), all);
+  EXPECT_EQ(Cached(server, {std::string(65, 's')}), all);
+}
+
+TEST_F(PrefixTest, ModelInferTakesASalt) {
+  const auto stub =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server_.server().address()));
+  for (const char* const salt : {"ann", "bob", "ann"}) {
+    InferBuilder builder;
+    builder.Text("text_input", system_).Tokens(4);
+    builder.Parameter("cache_salt").set_string_param(salt);
+    grpc::ClientContext context;
+    ModelInferResponse response;
+    EXPECT_TRUE(stub->ModelInfer(&context, builder.request(), &response).ok());
+  }
+  EXPECT_EQ(Misses("cold"), 2);
+  EXPECT_EQ(Misses("diverged"), 1);
 }
 
 TEST_F(PrefixTest, ScoresTakeNoPart) {

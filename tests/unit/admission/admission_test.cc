@@ -139,7 +139,17 @@ TEST(ClientNameTest, IsTheAddressWithoutPort) {
   EXPECT_EQ(ClientNameOf("ipv6:[::ffff:10.0.0.7]:4711", "", {}), "10.0.0.7");
   EXPECT_EQ(ClientNameOf("ipv6:%5Bfe80::1%25eth0%5D:1", "", {}), "fe80::/64");
   EXPECT_EQ(ClientNameOf("unix:/run/x", "", {}), "local");
+  EXPECT_EQ(ClientNameOf("unix:10.0.0.7", "", {}), "local");
   EXPECT_EQ(ClientNameOf("ipv4:nonsense", "", {}), "unknown");
+}
+
+TEST(ClientNameTest, AProxyIsKnownByTheAddressOfTheConnection) {
+  const std::vector<IpNetwork> proxies = Networks({"10.0.0.0/8", "::1"});
+  EXPECT_TRUE(ComesFromProxy("ipv4:10.0.0.7:4711", proxies));
+  EXPECT_TRUE(ComesFromProxy("ipv6:%5B::1%5D:4711", proxies));
+  EXPECT_FALSE(ComesFromProxy("ipv4:11.0.0.7:4711", proxies));
+  EXPECT_FALSE(ComesFromProxy("unix:10.0.0.7", proxies));
+  EXPECT_FALSE(ComesFromProxy("ipv4:10.0.0.7:4711", {}));
 }
 
 TEST(ClientNameTest, ASubscriberOfVersion6IsOneClient) {

@@ -50,10 +50,11 @@ class CallsTest(ClientTest):
     options = generation_options_pb2.DESCRIPTOR.GetOptions().Extensions[generation_options_pb2.generation_option]
     kinds = {FieldDescriptor.CPPTYPE_FLOAT: "float", FieldDescriptor.CPPTYPE_BOOL: "bool",
              FieldDescriptor.CPPTYPE_STRING: "str"}
-    arguments = {"sampling": {}, "stop": {}, "output": {}}
+    arguments = {"sampling": {}, "stop": {}, "output": {}, "": {}}
     for option in options:
-      part, name = option.field.split(".")
-      field = inference_pb2.GenerateRequest.DESCRIPTOR.fields_by_name[part].message_type.fields_by_name[name]
+      part, _, name = option.field.rpartition(".")
+      message = inference_pb2.GenerateRequest.DESCRIPTOR
+      field = (message.fields_by_name[part].message_type if part else message).fields_by_name[name]
       kind = kinds.get(field.cpp_type, "int")
       if field.message_type:
         kind = "Mapping[int, float]"
@@ -65,7 +66,7 @@ class CallsTest(ClientTest):
     self.assertEqual({field.name: field.type for field in dataclasses.fields(Sampling)}, arguments["sampling"])
     for call in (aft_client.Client.generate, aft_client.Client.complete):
       annotations = call.__annotations__
-      for name, kind in {**arguments["stop"], **arguments["output"]}.items():
+      for name, kind in {**arguments["stop"], **arguments["output"], **arguments[""]}.items():
         self.assertEqual(annotations.get(name), kind, name)
 
   def test_sends_every_option(self):
@@ -78,12 +79,12 @@ class CallsTest(ClientTest):
     client = self.client(server, token="secret")
     client.generate(b"\xff", sampling=sampling, stop_token_ids=[10], include_stop_string=True, ignore_eos=True,
                     min_tokens=3, echo=True, top_logprobs=2, priority=aft_client.Priority.BATCH, previous=b"sealed", store=60_000,
-                    request_id="mine", traceparent=TRACEPARENT).text()
+                    cache_salt="user 1", request_id="mine", traceparent=TRACEPARENT).text()
     self.assertEqual(server.requests[0], inference_pb2.GenerateRequest(
         raw=b"\xff", sampling=vars(sampling), stop={"token_ids": [10], "include_stop_string": True,
                                                     "ignore_eos": True, "min_tokens": 3},
         output={"top_logprobs": 2, "echo": True}, priority=3, previous={"state": b"sealed"}, store={"ttl_ms": 60_000},
-        resumable=True))
+        cache_salt="user 1", resumable=True))
     self.assertEqual(server.metadata[0]["authorization"], "Bearer secret")
     self.assertEqual(server.metadata[0]["x-request-id"], "mine")
     self.assertEqual(server.metadata[0]["traceparent"], TRACEPARENT)

@@ -88,11 +88,13 @@ TEST_F(AftctlTest, GenerateSendsEveryOption) {
     arguments.push_back(more);
   }
   std::map<std::string, std::string> parts;
+  std::string alone;  // options that are in no part
   const auto& options = v1::GenerationOption::descriptor()->file()->options();
   for (const auto& about : options.GetRepeatedExtension(v1::generation_option)) {
     const std::pair<std::string, std::string> path = absl::StrSplit(about.field(), '.');
-    const auto* const part = v1::GenerateRequest::descriptor()->FindFieldByName(path.first);
-    const auto* const field = part->message_type()->FindFieldByName(path.second);
+    const auto* field = v1::GenerateRequest::descriptor()->FindFieldByName(path.first);
+    const bool of_part = !path.second.empty();
+    if (of_part) field = field->message_type()->FindFieldByName(path.second);
     // Arguments, and the same in protobuf's text.
     std::vector<std::pair<std::string, std::string>> values = {{"3", ": 3"}};
     if (field->cpp_type() == field->CPPTYPE_FLOAT) values = {{"-0.5", ": -0.5"}};
@@ -102,7 +104,8 @@ TEST_F(AftctlTest, GenerateSendsEveryOption) {
     }
     if (field->is_repeated()) values.emplace_back("4", ": 4");
     if (field->cpp_type() == field->CPPTYPE_STRING) {
-      values = {{"\n\n", ": '\\n\\n'"}, {"[END]", ": '[END]'"}};
+      values = {{"[END]", ": '[END]'"}};
+      if (field->is_repeated()) values.emplace_back("\n\n", ": '\\n\\n'");
     }
     if (field->is_map()) {
       values = {{"5:-1.5", " { key: 5 value: -1.5 }"}, {"6:100", " { key: 6 value: 100 }"}};
@@ -110,12 +113,13 @@ TEST_F(AftctlTest, GenerateSendsEveryOption) {
     for (const auto& [argument, text] : values) {
       arguments.push_back(about.flag());
       if (!argument.empty()) arguments.push_back(argument);
-      absl::StrAppend(&parts[path.first], " ", path.second, text);
+      of_part ? absl::StrAppend(&parts[path.first], " ", path.second, text)
+              : absl::StrAppend(&alone, " ", path.first, text);
     }
   }
   Run(arguments);
   EXPECT_EQ(server_.traceparent(), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
-  std::string expected = "text: 'hello' model: 'austen' resumable: true";
+  std::string expected = "text: 'hello' model: 'austen' resumable: true" + alone;
   for (const auto& [part, text] : parts) absl::StrAppend(&expected, " ", part, " {", text, " }");
   ExpectText(server_.last<v1::GenerateRequest>(), expected);
 }
