@@ -16,7 +16,12 @@
 #define AFT_ADDRESS_SANITIZER 1
 #endif
 #if AFT_ADDRESS_SANITIZER
-#include <sanitizer/allocator_interface.h>
+// Of <sanitizer/allocator_interface.h>, which GCC does not install.
+extern "C" {
+size_t __sanitizer_get_allocated_size(const volatile void* memory);
+int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, size_t),
+                                              void (*on_free)(const volatile void*));
+}
 #endif
 
 namespace aft::fuzz {
