@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 
 #include "model/kernels/simd.h"
 
@@ -25,6 +27,18 @@ namespace {
 std::atomic<bool> use_dots = true;
 
 int64_t Target() { return HWY_DYNAMIC_DISPATCH(CompiledTarget)(); }
+
+#ifdef AFT_KERNEL_NATIVE
+// Ends the program before its first kernel where the processor is another one than it was built
+// for.
+const bool is_native = [] {
+  if ((hwy::SupportedTargets() & AFT_KERNEL_NATIVE) != 0) return true;
+  std::fputs(
+      "This program was built for another processor (AFT_KERNEL_TARGETS=NATIVE): build it again.\n",
+      stderr);
+  std::exit(1);
+}();
+#endif
 
 #if AFT_HAS_DOTS
 bool MayUseDots() { return Target() == HWY_AVX3 && use_dots.load(std::memory_order_relaxed); }
