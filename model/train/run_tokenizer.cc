@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -16,58 +17,40 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool Exists(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
+// Names and contents of the files that LoadTokenizer may read in `dir`.
+using Files = std::vector<std::pair<std::string, std::string>>;
+
+absl::StatusOr<Files> ReadFiles(const std::string& dir) {
+  Files files;
+  for (const char* name : kTokenizerFileNames) {
+    const std::string path = absl::StrCat(dir, "/", name);
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) continue;
+    AFT_ASSIGN_OR_RETURN(std::string text, ReadVocabularyText(path));
+    files.emplace_back(name, std::move(text));
+  }
+  return files;
 }
 
-// Removes the files that LoadTokenizer would read, so that those of two runs do not mix.
-absl::Status RemoveFiles(const std::string& dir) {
+// Those alone: what another run has left in `dir` would be read too.
+absl::Status WriteFiles(const std::string& dir, const Files& files) {
   for (const char* name : kTokenizerFileNames) {
     std::error_code error;
     fs::remove(absl::StrCat(dir, "/", name), error);
     if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat(dir, "/", name));
   }
-  return absl::OkStatus();
-}
-
-absl::Status Copy(const std::string& from, const std::string& to) {
-  for (const char* name : kTokenizerFileNames) {
-    const std::string path = absl::StrCat(from, "/", name);
-    if (!Exists(path)) continue;
-    AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(path));
-    AFT_RETURN_IF_ERROR(WriteFileAtomically(absl::StrCat(to, "/", name), {text}));
+  for (const auto& [name, text] : files) {
+    AFT_RETURN_IF_ERROR(WriteFileAtomically(absl::StrCat(dir, "/", name), {text}));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckSame(const std::string& given, const std::string& dir) {
-  for (const char* name : kTokenizerFileNames) {
-    const std::string one = absl::StrCat(given, "/", name), other = absl::StrCat(dir, "/", name);
-    bool same = Exists(one) == Exists(other);
-    if (same && Exists(one)) {
-      AFT_ASSIGN_OR_RETURN(const std::string wanted, ReadVocabularyText(one));
-      AFT_ASSIGN_OR_RETURN(const std::string found, ReadVocabularyText(other));
-      same = wanted == found;
-    }
-    if (!same) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(other, ": differs from ", one,
-                       ": the run began with another tokenizer; choose another ", "--out"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Learn(const TrainConfig& config, const std::vector<TextFile>& files,
-                   const std::string& out_dir) {
+Files Learn(const TrainConfig& config, const std::vector<TextFile>& files) {
   std::vector<absl::string_view> texts;
   for (const TextFile& file : files) texts.push_back(file.train());
-  const bool bpe = config.network.tokenizer == "bpe";
-  const std::string content = bpe ? TrainBpe(texts, config.network.vocab_size)
-                                  : CollectCharacters(texts, config.network.vocab_size);
-  const char* const name = bpe ? kTokenizerFileName : kCharsFileName;
-  return WriteFileAtomically(absl::StrCat(out_dir, "/", name), {content});
+  const int64_t vocab_size = config.network.vocab_size;
+  if (config.network.tokenizer == "bpe") return {{kTokenizerFileName, TrainBpe(texts, vocab_size)}};
+  return {{kCharsFileName, CollectCharacters(texts, vocab_size)}};
 }
 
 }  // namespace
@@ -76,19 +59,24 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> RunTokenizer(const TrainConfig&
                                                               const std::vector<TextFile>& files,
                                                               const std::string& out_dir,
                                                               bool resumed) {
-  if (config.network.tokenizer != "bytes" && resumed) {
-    if (!config.tokenizer.empty()) AFT_RETURN_IF_ERROR(CheckSame(config.tokenizer, out_dir));
-  } else if (config.network.tokenizer != "bytes") {
-    if (!config.tokenizer.empty()) {
-      AFT_RETURN_IF_ERROR(
-          LoadTokenizer(config.network.tokenizer, config.tokenizer, config.network.vocab_size)
-              .status());
-    }
-    AFT_RETURN_IF_ERROR(RemoveFiles(out_dir));
-    AFT_RETURN_IF_ERROR(config.tokenizer.empty() ? Learn(config, files, out_dir)
-                                                 : Copy(config.tokenizer, out_dir));
+  const NetworkConfig& network = config.network;
+  Files given;
+  if (!config.tokenizer.empty()) {
+    AFT_RETURN_IF_ERROR(
+        LoadTokenizer(network.tokenizer, config.tokenizer, network.vocab_size).status());
+    AFT_ASSIGN_OR_RETURN(given, ReadFiles(config.tokenizer));
   }
-  return LoadTokenizer(config.network.tokenizer, out_dir, config.network.vocab_size);
+  if (resumed && !given.empty()) {
+    AFT_ASSIGN_OR_RETURN(const Files begun_with, ReadFiles(out_dir));
+    if (begun_with != given) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(config.tokenizer, ": not the tokenizer with which the run in ", out_dir,
+                       " began; choose another --out"));
+    }
+  } else if (!resumed && network.tokenizer != "bytes") {
+    AFT_RETURN_IF_ERROR(WriteFiles(out_dir, given.empty() ? Learn(config, files) : given));
+  }
+  return LoadTokenizer(network.tokenizer, out_dir, network.vocab_size);
 }
 
 }  // namespace aft

@@ -163,7 +163,20 @@ TEST_F(TrainerTest, TakesATokenizerThatIsGivenAndNoOtherLater) {
   EXPECT_TRUE(Trainer::Create(config_, dir_ + "/run").ok());
   give(R"(["a", "<unk>", "e", "x"])");
   EXPECT_THAT(Trainer::Create(config_, dir_ + "/run"),
-              StatusIs(absl::StatusCode::kFailedPrecondition, testing::HasSubstr("chars.json")));
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       testing::HasSubstr(given.path() + ": not the tokenizer")));
+}
+
+TEST_F(TrainerTest, AGivenTokenizerMayLieInTheFolderOfTheRun) {
+  config_.network.tokenizer = "chars";
+  config_.network.vocab_size = 64;
+  config_.tokenizer = dir_ + "/run";
+  std::filesystem::create_directory(config_.tokenizer);
+  const std::string characters = R"(["<unk>", "e"])";
+  std::ofstream(config_.tokenizer + "/chars.json") << characters;
+  Train("/run", 1);
+  std::ifstream file(config_.tokenizer + "/chars.json");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), characters);
 }
 
 TEST_F(TrainerTest, AnInterruptedRunGoesOnBitForBit) {
