@@ -198,6 +198,7 @@ std::string CollectCharacters(const std::vector<absl::string_view>& texts, int64
     }
   }
   std::vector<std::pair<int64_t, char32_t>> order;  // the most frequent first
+  order.reserve(counts.size());
   for (const auto& [point, count] : counts) order.emplace_back(-count, point);
   std::sort(order.begin(), order.end());
   order.resize(std::min(order.size(), static_cast<size_t>(vocab_size - 1)));

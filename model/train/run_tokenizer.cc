@@ -47,6 +47,7 @@ absl::Status WriteFiles(const std::string& dir, const Files& files) {
 
 Files Learn(const TrainConfig& config, const std::vector<TextFile>& files) {
   std::vector<absl::string_view> texts;
+  texts.reserve(files.size());
   for (const TextFile& file : files) texts.push_back(file.train());
   const int64_t vocab_size = config.network.vocab_size;
   if (config.network.tokenizer == "bpe") return {{kTokenizerFileName, TrainBpe(texts, vocab_size)}};
