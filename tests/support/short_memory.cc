@@ -26,5 +26,11 @@ void* operator new(size_t size) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
+// std::stable_sort asks for its buffer so; a sanitizer's own would not go with the delete below.
+void* operator new(size_t size, const std::nothrow_t& /*tag*/) noexcept try {
+  return operator new(size);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t /*size*/) noexcept { std::free(memory); }
