@@ -9,7 +9,7 @@ if(AFT_SANITIZE)
   add_compile_options(-fsanitize=${AFT_SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${AFT_SANITIZE})
   # The checks add paths on which GCC takes the members of a variant to be unset.
-  target_compile_options(aft_warnings INTERFACE -Wno-maybe-uninitialized)
+  target_compile_options(aft_warnings INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endif()
 
 find_program(AFT_CCACHE ccache)
