@@ -7,7 +7,8 @@
 #include "absl/strings/string_view.h"
 #include "re2/re2.h"
 
-// What GPT-2's byte-level BPE does before it merges, for the tokenizer and for its training.
+// The steps of GPT-2's byte-level BPE that come before the merges. The tokenizer and its training
+// share them.
 namespace aft {
 
 // Cuts text into the pieces within which GPT-2's byte-pair encoding merges; their concatenation is

@@ -33,7 +33,7 @@ struct Bits {
   double per_byte() const { return bits / static_cast<double>(bytes); }
 };
 
-// Of `score` tokens of each place, after `skip` tokens that only build up the state.
+// Scores `score` tokens of each place, after `skip` tokens that only build up the state.
 // The token at offset + i is predicted from those before it, from position i - 1's output.
 Bits SumBits(const Corpus& corpus, const TrainNetwork& network, const std::vector<Place>& places,
              int64_t skip, int64_t score, int64_t segment, bool bf16) {

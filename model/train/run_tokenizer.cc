@@ -32,7 +32,8 @@ absl::StatusOr<Files> ReadFiles(const std::string& dir) {
   return files;
 }
 
-// Those alone: what another run has left in `dir` would be read too.
+// Writes `files` and removes the others, which LoadTokenizer would read too if another run had left
+// them in `dir`.
 absl::Status WriteFiles(const std::string& dir, const Files& files) {
   for (const char* name : kTokenizerFileNames) {
     std::error_code error;

@@ -16,7 +16,7 @@ bool IsProxy(const IpAddress& address, const std::vector<IpNetwork>& proxies) {
                      [&](const IpNetwork& proxy) { return proxy.Contains(address); });
 }
 
-// Of the peer "ipv4:..." or "ipv6:..."; NOT_FOUND of all others.
+// The address of the peer "ipv4:..." or "ipv6:..."; NOT_FOUND for all other peers.
 absl::StatusOr<IpAddress> AddressOf(absl::string_view peer) {
   if (!absl::ConsumePrefix(&peer, "ipv4:") && !absl::ConsumePrefix(&peer, "ipv6:")) {
     return absl::NotFoundError(peer);  // a Unix socket, or inside this process

@@ -302,7 +302,7 @@ absl::StatusOr<RequestHandle> Call::Ask() {
   Work work = std::exchange(decoded_.work, {});
   if (auto* const generation = std::get_if<GenerationRequest>(&work)) {
     Fill(*generation);
-    // Between them what a proxy cannot have said, so that no other two make the same.
+    // A proxy's salt cannot hold a NUL, so no other pair of salts makes the same text.
     generation->cache_salt =
         absl::StrCat(caller_.cache_salt, absl::string_view("\0", 1), generation->cache_salt);
     const auto sinks = SequenceSink<TokenDelta>::Of(shared_from_this());

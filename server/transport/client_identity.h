@@ -30,8 +30,9 @@ class ClientIdentity {
   // of its clients can have that name, so that they share nothing.
   std::shared_ptr<const Client> AddressOf(const grpc::ServerContextBase& context) const;
 
-  // What a proxy says in `aft-cache-salt` of whom it speaks for (GenerateRequest.cache_salt); "":
-  // nothing, or the caller is none of `trusted_proxies`. INVALID_ARGUMENT: it is no such text.
+  // The value of `aft-cache-salt`, by which a proxy names the user that it calls for. Empty: there
+  // is none, or the caller is not in `trusted_proxies`. INVALID_ARGUMENT: it is too long, or not
+  // printable ASCII.
   absl::StatusOr<std::string> CacheSaltOf(const grpc::ServerContextBase& context) const;
 
   // Reads the file of known clients again, if there is one and it has changed.

@@ -16,7 +16,7 @@
 #define AFT_ADDRESS_SANITIZER 1
 #endif
 #if AFT_ADDRESS_SANITIZER
-// Of <sanitizer/allocator_interface.h>, which GCC does not install.
+// GCC does not install <sanitizer/allocator_interface.h>, which declares these.
 extern "C" {
 size_t __sanitizer_get_allocated_size(const volatile void* memory);
 int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, size_t),

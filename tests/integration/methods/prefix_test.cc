@@ -91,7 +91,7 @@ TEST_F(PrefixTest, ASaltKeepsUsersApart) {
   EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_COLD);
 }
 
-// What an edge says of its users.
+// An edge names its users by metadata.
 class EdgeSaltTest : public PrefixTest {
  protected:
   static ServerConfig Config(const std::string& proxies) {
