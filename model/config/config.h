@@ -93,8 +93,11 @@ struct NetworkConfig {
   int64_t position_rows = 0;     // > 0 when position is kLearned, else 0
   float embedding_scale = 1.0F;  // x = embed[token] * embedding_scale + position
   bool qkv_bias = true;          // layers.N.mixer.qkv.bias is there
-  bool head_bias = true;         // head.bias is there
-  bool tie_embeddings = false;   // head.weight is embed.weight
+  // kEncoder: a token's vector is a logit for each entry of the vocabulary, as models that fill in
+  // masked tokens have it. Not together with labels.
+  bool vocabulary_head = false;
+  bool head_bias = true;        // of a head over the vocabulary: head.bias is there
+  bool tie_embeddings = false;  // of a head over the vocabulary: head.weight is embed.weight
   // Tokens of one sequence; 0: unlimited. Required by mixers whose state grows; at most
   // position_rows; equals mixer.band_rows when that is set and length_policy is kError.
   int64_t max_seq_len = 0;
@@ -121,12 +124,14 @@ inline int64_t MixerWidth(const NetworkConfig& config) {
   return config.mixer.hidden > 0 ? config.mixer.hidden : config.d_model;
 }
 
-// Rows of head.weight: the vocabulary of a language model, the labels of a classifier; 0: there is
-// no head.
+// The head, if there is one, is over the vocabulary.
+inline bool HasVocabularyHead(const NetworkConfig& config) {
+  return config.architecture == Architecture::kDecoderLm || config.vocabulary_head;
+}
+
+// Rows of head.weight: the vocabulary, or the labels of a classifier; 0: there is no head.
 inline int64_t HeadRows(const NetworkConfig& config) {
-  return config.architecture == Architecture::kDecoderLm
-             ? config.vocab_size
-             : static_cast<int64_t>(config.labels.size());
+  return HasVocabularyHead(config) ? config.vocab_size : static_cast<int64_t>(config.labels.size());
 }
 
 // A sequence's state grows with its length, up to max_seq_len.

@@ -47,13 +47,14 @@ constexpr absl::string_view kKeys[] = {
     "format_version", "architecture",    "vocab_size", "d_model",   "n_layers",
     "d_ff",           "feed_forward",    "activation", "norm",      "norm_eps",
     "position",       "embedding_scale", "qkv_bias",   "head_bias", "tie_embeddings",
-    "max_seq_len",    "mixer",           "tokenizer",  "labels"};
+    "max_seq_len",    "mixer",           "tokenizer",  "labels",    "vocabulary_head"};
 // Keys of what an architecture does not have.
 constexpr const char* kNotOfMixer[] = {
-    "vocab_size", "feed_forward",    "d_ff",      "activation",     "norm",      "norm_eps",
-    "position",   "embedding_scale", "head_bias", "tie_embeddings", "tokenizer", "labels"};
-constexpr const char* kNotOfDecoder[] = {"labels"};
-constexpr const char* kNotOfEncoder[] = {"head_bias", "tie_embeddings"};
+    "vocab_size",     "feed_forward",    "d_ff",      "activation",     "norm",      "norm_eps",
+    "position",       "embedding_scale", "head_bias", "tie_embeddings", "tokenizer", "labels",
+    "vocabulary_head"};
+constexpr const char* kNotOfDecoder[] = {"labels", "vocabulary_head"};
+constexpr const char* kOfVocabularyHead[] = {"head_bias", "tie_embeddings"};
 
 absl::Status CheckAbsent(const JsonFields& fields, Architecture architecture) {
   const auto check = [&](const auto& keys) -> absl::Status {
@@ -65,8 +66,8 @@ absl::Status CheckAbsent(const JsonFields& fields, Architecture architecture) {
     return absl::OkStatus();
   };
   if (architecture == Architecture::kMixer) return check(kNotOfMixer);
-  if (architecture == Architecture::kEncoder) return check(kNotOfEncoder);
-  return check(kNotOfDecoder);
+  if (architecture == Architecture::kDecoderLm) return check(kNotOfDecoder);
+  return absl::OkStatus();
 }
 
 absl::Status ReadPosition(const nlohmann::json& json, NetworkConfig* config) {
@@ -101,9 +102,16 @@ absl::Status ReadNetwork(JsonFields& fields, NetworkConfig* config) {
   if (fields.Has("embedding_scale")) {
     fields.Number("embedding_scale", kMinScale, kMaxScale, &config->embedding_scale);
   }
-  if (config->architecture == Architecture::kDecoderLm) {
+  if (fields.Has("vocabulary_head")) fields.Bool("vocabulary_head", &config->vocabulary_head);
+  if (HasVocabularyHead(*config)) {
     fields.Bool("tie_embeddings", &config->tie_embeddings);
     if (fields.Has("head_bias")) fields.Bool("head_bias", &config->head_bias);
+  } else {
+    for (const char* key : kOfVocabularyHead) {
+      if (fields.Has(key)) {
+        return KeyError(key, "must be absent for an encoder without vocabulary_head");
+      }
+    }
   }
   if (fields.Has("position")) {
     AFT_RETURN_IF_ERROR(ReadPosition(*fields.Find("position"), config));
@@ -136,7 +144,8 @@ void WriteNetwork(const NetworkConfig& config, nlohmann::ordered_json* json) {
   if (config.embedding_scale != defaults.embedding_scale) {
     (*json)["embedding_scale"] = ShortestDouble(config.embedding_scale);
   }
-  if (config.architecture == Architecture::kDecoderLm) {
+  if (config.vocabulary_head) (*json)["vocabulary_head"] = true;
+  if (HasVocabularyHead(config)) {
     if (config.head_bias != defaults.head_bias) (*json)["head_bias"] = config.head_bias;
     (*json)["tie_embeddings"] = config.tie_embeddings;
   }
@@ -186,6 +195,9 @@ absl::Status CheckConfigRules(const NetworkConfig& config) {
   AFT_RETURN_IF_ERROR(CheckLength(config));
   if (config.architecture == Architecture::kDecoderLm && !config.mixer.causal) {
     return KeyError("mixer.causal", "must be true for the architecture decoder_lm, got false");
+  }
+  if (config.vocabulary_head && !config.labels.empty()) {
+    return KeyError("vocabulary_head", "must be absent or false with labels: there is one head");
   }
   if (config.mixer.grid && !config.tokenizer.empty()) {
     return KeyError("tokenizer", "must be absent with mixer.grid: images are no text");

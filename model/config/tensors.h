@@ -63,7 +63,8 @@ std::vector<TensorSpec> ExpectedMixerTables(const MixerConfig& mixer, int64_t hi
 //   head.weight [HeadRows(), d]         absent when tie_embeddings: embed.weight serves
 //   head.bias [HeadRows()]              only when head_bias
 //
-// An encoder has a head only with labels. A kMixer checkpoint has only layers.0.mixer.*.
+// An encoder has a head only with labels or vocabulary_head. A kMixer checkpoint has only
+// layers.0.mixer.*.
 std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config);
 
 }  // namespace aft

@@ -55,8 +55,7 @@ absl::StatusOr<Mixers> MeasureMixers(const CheckpointFile& checkpoint, int64_t t
 int64_t ProductWeights(const NetworkConfig& config) {
   int64_t weights = 0;
   for (const TensorSpec& spec : ExpectedTensors(config)) {
-    const bool looked_up =
-        spec.name == "embed.weight" && !(IsLanguageModel(config) && config.tie_embeddings);
+    const bool looked_up = spec.name == "embed.weight" && !config.tie_embeddings;
     if (spec.role == TensorRole::kMatrix && !looked_up) weights += spec.count();
   }
   return weights;

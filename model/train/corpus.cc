@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -82,6 +83,16 @@ absl::StatusOr<Corpus> MakeCorpus(const std::vector<TextFile>& files, const Toke
     corpus.texts.push_back(std::move(text));
   }
   return corpus;
+}
+
+absl::StatusOr<Corpus> ReadCorpus(const TrainConfig& config, TokenizerSource tokenizer) {
+  AFT_ASSIGN_OR_RETURN(const std::vector<TextFile> files,
+                       ReadTextFiles(config.texts, config.held_out));
+  std::vector<absl::string_view> training_texts;
+  training_texts.reserve(files.size());
+  for (const TextFile& file : files) training_texts.push_back(file.train());
+  AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> made, tokenizer(training_texts));
+  return MakeCorpus(files, *made, config.segment + 1);
 }
 
 bool TextStream::IsInCorpus() const {

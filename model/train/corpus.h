@@ -8,6 +8,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "model/api/tokenizer.h"
+#include "model/train/run_tokenizer.h"
+#include "model/train/train_config.h"
 
 namespace aft {
 
@@ -43,6 +45,9 @@ absl::StatusOr<std::vector<TextFile>> ReadTextFiles(const std::vector<std::strin
 // names the file: a part has fewer tokens than `min_part_tokens`, or the tokenizer refuses it.
 absl::StatusOr<Corpus> MakeCorpus(const std::vector<TextFile>& files, const Tokenizer& tokenizer,
                                   int64_t min_part_tokens);
+
+// The config's texts with their tokenizer, each part of at least a segment and one more token.
+absl::StatusOr<Corpus> ReadCorpus(const TrainConfig& config, TokenizerSource tokenizer);
 
 // One reader that walks through the training text, segment by segment.
 class TextStream {

@@ -3,35 +3,70 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "base/atomic_file.h"
 
 namespace aft {
 namespace {
 
-constexpr char kHeader[] =
-    "step,tokens,seconds,train_bpb,held_out_fresh_bpb,held_out_carried_bpb,learning_rate";
+std::string Header(const FigureNames& names) {
+  std::string header = absl::StrCat("step,", names.amount, ",seconds,", names.train_column);
+  for (const FigureNames::HeldOut& figure : names.held_out) {
+    absl::StrAppend(&header, ",", figure.column);
+  }
+  return header + ",learning_rate";
+}
+
+// One curve of the picture.
+struct Line {
+  std::string name;
+  const char* color;
+  std::vector<double> values;  // one for each point
+};
+
+std::vector<Line> Lines(const FigureNames& names, const std::vector<CurvePoint>& curve) {
+  constexpr const char* kColors[] = {"#1f77b4", "#d62728", "#2ca02c"};
+  std::vector<Line> lines = {{"training", "#888888", {}}};
+  for (const CurvePoint& point : curve) lines[0].values.push_back(point.train);
+  for (size_t i = 0; i < names.held_out.size(); ++i) {
+    if (!names.held_out[i].is_loss) continue;
+    lines.push_back({absl::StrCat("held out, ", names.held_out[i].name),
+                     kColors[(lines.size() - 1) % std::size(kColors)],
+                     {}});
+    for (const CurvePoint& point : curve) lines.back().values.push_back(point.held_out[i]);
+  }
+  return lines;
+}
+
+// 1,234,567 as "1.2M", 1,234 as "1234".
+std::string Amount(double amount, double most) {
+  return most >= 1e6 ? absl::StrFormat("%.1fM", amount / 1e6) : absl::StrFormat("%.0f", amount);
+}
 
 }  // namespace
 
-absl::StatusOr<std::vector<CurvePoint>> ReadCurve(const std::string& path) {
+absl::StatusOr<std::vector<CurvePoint>> ReadCurve(const std::string& path,
+                                                  const FigureNames& names) {
   std::vector<CurvePoint> curve;
   std::ifstream file(path);
   if (!file) return curve;
   std::string line;
   std::getline(file, line);
-  if (line != kHeader)
+  if (line != Header(names)) {
     return absl::DataLossError(absl::StrCat(path, ": not a curve of this version"));
+  }
   while (std::getline(file, line)) {
     std::replace(line.begin(), line.end(), ',', ' ');
     std::istringstream fields(line);
     CurvePoint point;
-    if (!(fields >> point.step >> point.tokens >> point.seconds >> point.train >> point.fresh >>
-          point.carried >> point.learning_rate)) {
+    point.held_out.resize(names.held_out.size());
+    fields >> point.step >> point.amount >> point.seconds >> point.train;
+    for (double& figure : point.held_out) fields >> figure;
+    if (!(fields >> point.learning_rate)) {
       return absl::DataLossError(absl::StrCat(path, ": bad line: ", line));
     }
     curve.push_back(point);
@@ -39,60 +74,60 @@ absl::StatusOr<std::vector<CurvePoint>> ReadCurve(const std::string& path) {
   return curve;
 }
 
-absl::Status WriteCurveCsv(const std::string& path, const std::vector<CurvePoint>& curve) {
-  std::string text = absl::StrCat(kHeader, "\n");
+absl::Status WriteCurveCsv(const std::string& path, const FigureNames& names,
+                           const std::vector<CurvePoint>& curve) {
+  std::string text = absl::StrCat(Header(names), "\n");
   for (const CurvePoint& p : curve) {
-    absl::StrAppendFormat(&text, "%d,%d,%.1f,%.4f,%.4f,%.4f,%.3g\n", p.step, p.tokens, p.seconds,
-                          p.train, p.fresh, p.carried, p.learning_rate);
+    absl::StrAppendFormat(&text, "%d,%d,%.1f,%.4f", p.step, p.amount, p.seconds, p.train);
+    for (const double figure : p.held_out) absl::StrAppendFormat(&text, ",%.4f", figure);
+    absl::StrAppendFormat(&text, ",%.3g\n", p.learning_rate);
   }
   return WriteFileAtomically(path, {text});
 }
 
-absl::Status WriteCurveSvg(const std::string& path, const std::vector<CurvePoint>& curve) {
+absl::Status WriteCurveSvg(const std::string& path, const FigureNames& names,
+                           const std::vector<CurvePoint>& curve) {
   constexpr double kWidth = 720, kHeight = 400, kLeft = 56, kRight = 16, kTop = 16, kBottom = 44;
-  double low = 8, high = 0, tokens = 1;
-  for (const CurvePoint& p : curve) {
-    low = std::min({low, p.train, p.fresh, p.carried});
-    high = std::max({high, p.train, p.fresh, p.carried});
-    tokens = std::max(tokens, static_cast<double>(p.tokens));
+  const std::vector<Line> lines = Lines(names, curve);
+  double low = 8, high = 0, amount = 1;
+  for (const Line& line : lines) {
+    for (const double value : line.values) {
+      low = std::min(low, value);
+      high = std::max(high, value);
+    }
   }
+  for (const CurvePoint& p : curve) amount = std::max(amount, static_cast<double>(p.amount));
   low = std::floor(low * 5) / 5;
   high = std::max(low + 0.2, std::ceil(std::min(high, low + 2) * 5) / 5);
-  const auto x = [&](double t) { return kLeft + (kWidth - kLeft - kRight) * t / tokens; };
-  const auto y = [&](double bits) {
-    return kTop + (kHeight - kTop - kBottom) * (high - std::min(bits, high)) / (high - low);
+  const auto x = [&](double t) { return kLeft + (kWidth - kLeft - kRight) * t / amount; };
+  const auto y = [&](double loss) {
+    return kTop + (kHeight - kTop - kBottom) * (high - std::min(loss, high)) / (high - low);
   };
   std::string svg = absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" "
       "font-family=\"sans-serif\" "
       "font-size=\"12\">\n<rect width=\"%g\" height=\"%g\" fill=\"white\"/>\n",
       kWidth, kHeight, kWidth, kHeight);
-  for (double bits = low; bits < high + 0.01; bits += 0.2) {
+  for (double loss = low; loss < high + 0.01; loss += 0.2) {
     absl::StrAppendFormat(&svg,
                           "<line x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
                           "<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%.1f</text>\n",
-                          kLeft, kWidth - kRight, y(bits), y(bits), kLeft - 6, y(bits) + 4, bits);
+                          kLeft, kWidth - kRight, y(loss), y(loss), kLeft - 6, y(loss) + 4, loss);
   }
   for (int i = 0; i <= 4; ++i) {
-    absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%.1fM</text>\n",
-                          x(tokens * i / 4), kHeight - 24, tokens * i / 4e6);
+    absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%s</text>\n",
+                          x(amount * i / 4), kHeight - 24, Amount(amount * i / 4, amount));
   }
-  absl::StrAppendFormat(
-      &svg,
-      "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">training tokens; bits per byte</text>\n",
-      kWidth / 2, kHeight - 8);
-  struct Line {
-    double CurvePoint::*value;
-    absl::string_view color, name;
-  };
+  absl::StrAppendFormat(&svg,
+                        "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">training %s; %s</text>\n",
+                        kWidth / 2, kHeight - 8, names.amount, names.unit);
   double legend = kTop + 14;
-  for (const Line& line : {Line{&CurvePoint::train, "#888888", "training"},
-                           Line{&CurvePoint::fresh, "#1f77b4", "held out, from an empty state"},
-                           Line{&CurvePoint::carried, "#d62728", "held out, one long state"}}) {
+  for (const Line& line : lines) {
     absl::StrAppend(&svg, "<polyline fill=\"none\" stroke-width=\"1.5\" stroke=\"", line.color,
                     "\" points=\"");
-    for (const CurvePoint& p : curve) {
-      absl::StrAppendFormat(&svg, "%.1f,%.1f ", x(static_cast<double>(p.tokens)), y(p.*line.value));
+    for (size_t i = 0; i < curve.size(); ++i) {
+      absl::StrAppendFormat(&svg, "%.1f,%.1f ", x(static_cast<double>(curve[i].amount)),
+                            y(line.values[i]));
     }
     absl::StrAppendFormat(
         &svg, "\"/>\n<text x=\"%g\" y=\"%g\" text-anchor=\"end\" fill=\"%s\">%s</text>\n",

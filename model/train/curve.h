@@ -9,20 +9,37 @@
 
 namespace aft {
 
+// What the figures of a run are.
+struct FigureNames {
+  // A held-out figure: its column in curve.csv and its name in a sentence.
+  struct HeldOut {
+    std::string column;
+    std::string name;
+    bool is_loss = true;  // in `unit`, drawn beside the training loss; otherwise a share
+  };
+  std::string amount;        // what steps consume: "tokens", "images"
+  std::string unit;          // of the losses: "bits per byte"
+  std::string train_column;  // the training loss in curve.csv
+  std::vector<HeldOut> held_out;
+};
+
 // One row of curve.csv.
 struct CurvePoint {
   int64_t step = 0;
-  int64_t tokens = 0;
-  double seconds = 0;  // of training, over all resumed runs
-  double train = 0;    // bits per byte since the last point
-  double fresh = 0;    // held-out bits per byte, see HeldOut
-  double carried = 0;
+  int64_t amount = 0;            // FigureNames::amount so far
+  double seconds = 0;            // of training, over all resumed runs
+  double train = 0;              // the mean loss since the last point
+  std::vector<double> held_out;  // as FigureNames::held_out
   double learning_rate = 0;
 };
 
-absl::StatusOr<std::vector<CurvePoint>> ReadCurve(const std::string& path);  // empty if no file
-absl::Status WriteCurveCsv(const std::string& path, const std::vector<CurvePoint>& curve);
-// The three bits-per-byte columns over tokens, as a standalone picture.
-absl::Status WriteCurveSvg(const std::string& path, const std::vector<CurvePoint>& curve);
+// Empty if there is no file. DATA_LOSS: not a curve with these names.
+absl::StatusOr<std::vector<CurvePoint>> ReadCurve(const std::string& path,
+                                                  const FigureNames& names);
+absl::Status WriteCurveCsv(const std::string& path, const FigureNames& names,
+                           const std::vector<CurvePoint>& curve);
+// The losses over the amount, as a standalone picture.
+absl::Status WriteCurveSvg(const std::string& path, const FigureNames& names,
+                           const std::vector<CurvePoint>& curve);
 
 }  // namespace aft

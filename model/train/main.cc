@@ -1,9 +1,7 @@
-// aft-train: trains a causal language model from text files, or a classifier from images; or
-// measures one.
+// aft-train: trains a language model or an encoder (ObjectiveKind says what on), or measures one.
 //
-//   aft-train --config train.json --out runs/first      train; texts: goes on if there is a run
-//   aft-train --config train.json --evaluate DIR        held-out bits per byte, or accuracy, of a
-//                                                       checkpoint
+//   aft-train --config train.json --out runs/first      train; goes on if there is a run
+//   aft-train --config train.json --evaluate DIR        the held-out figures of a checkpoint
 //
 // Exit codes: 0 done, 1 error, 2 bad command line, 130 stopped by Ctrl-C or SIGTERM (state saved).
 
@@ -12,6 +10,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,13 +20,16 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/network/check_tensors.h"
 #include "model/tokenizer/tokenizers.h"
-#include "model/train/classifier.h"
+#include "model/train/corpus.h"
 #include "model/train/evaluate.h"
+#include "model/train/objective.h"
 #include "model/train/trainer.h"
 
 ABSL_FLAG(std::string, config, "",
@@ -51,64 +53,53 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
-bool OfImages(const aft::TrainConfig& config) { return !config.images.empty(); }
-
 absl::StatusOr<aft::TrainNetwork> ReadNetwork(const std::string& dir) {
   AFT_ASSIGN_OR_RETURN(const aft::Checkpoint checkpoint, aft::ReadCheckpoint(dir));
   AFT_RETURN_IF_ERROR(
       aft::InFile(dir, aft::CheckTensors(checkpoint.config, checkpoint.tensors).status()));
-  if (aft::HeadRows(checkpoint.config) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(dir, ": the network has no head"));
+  if (checkpoint.config.architecture == aft::Architecture::kMixer) {
+    return absl::InvalidArgumentError(absl::StrCat(dir, ": is a mixer by itself"));
   }
-  aft::TrainNetwork network(checkpoint.config, /*seed=*/0);
   const at::NoGradGuard no_grad;
-  for (auto& [name, tensor] : network.parameters()) tensor.copy_(checkpoint.tensors.at(name));
-  return network;
+  return aft::TrainNetwork(checkpoint.config, checkpoint.tensors);
 }
 
-int EvaluateImages(aft::TrainConfig config, const aft::TrainNetwork& network) {
+// "held out: loss 0.1234, accuracy 0.9876"
+std::string Sentence(const aft::FigureNames& names, const std::vector<double>& figures) {
+  std::string sentence = "held out:";
+  for (size_t i = 0; i < figures.size(); ++i) {
+    absl::StrAppendFormat(&sentence, "%s %s %.4f", i == 0 ? "" : ",", names.held_out[i].name,
+                          figures[i]);
+  }
+  return sentence;
+}
+
+// The tokenizer of the checkpoint in `dir`.
+absl::StatusOr<std::shared_ptr<const aft::Tokenizer>> TokenizerOf(const aft::NetworkConfig& network,
+                                                                  const std::string& dir) {
+  return aft::LoadTokenizer(network.tokenizer, dir, network.vocab_size);
+}
+
+int EvaluateObjective(aft::TrainConfig config, const aft::TrainNetwork& network,
+                      const std::string& dir) {
   config.network = network.config();
-  const auto images = aft::ReadSplit(config);
-  if (!images.ok()) return Fail(images.status());
-  const aft::ClassifierScore score = aft::MeasureClassifier(network, images->held_out);
-  std::printf("%ld images held out: accuracy %.4f, loss %.4f\n",
-              static_cast<long>(images->held_out.count()), score.accuracy, score.loss);
-  return 0;
-}
-
-int TrainImages(const aft::TrainConfig& config, const std::string& out) {
-  const auto images = aft::ReadSplit(config);
-  if (!images.ok()) return Fail(images.status());
-  std::fprintf(stderr, "aft-train: %ld weights, %ld training images, %ld held out; %ld epochs\n",
-               static_cast<long>(aft::CountParameters(config.network)),
-               static_cast<long>(images->train.count()),
-               static_cast<long>(images->held_out.count()), static_cast<long>(config.epochs));
-  int64_t done = 0;
-  const absl::Status status =
-      aft::TrainClassifier(config, *images, out, stop_requested, [&](const aft::Epoch& epoch) {
-        done = epoch.number;
-        std::fprintf(stderr, "epoch %ld, %.0f s: train %.4f; held out %.4f, accuracy %.4f\n",
-                     static_cast<long>(epoch.number), epoch.seconds, epoch.train_loss,
-                     epoch.held_out.loss, epoch.held_out.accuracy);
+  const auto objective =
+      aft::MakeObjective(config, [&](const std::vector<absl::string_view>& /*training_texts*/) {
+        return TokenizerOf(network.config(), dir);
       });
-  if (!status.ok()) return Fail(status);
-  if (done == config.epochs) return 0;
-  std::fprintf(stderr, "aft-train: stopped after epoch %ld, saved\n", static_cast<long>(done));
-  return 130;
-}
-
-// The config's texts as tokens of the checkpoint in `dir`.
-absl::StatusOr<aft::Corpus> ReadCorpus(const aft::TrainConfig& config,
-                                       const aft::NetworkConfig& network, const std::string& dir) {
-  AFT_ASSIGN_OR_RETURN(const auto tokenizer,
-                       aft::LoadTokenizer(network.tokenizer, dir, network.vocab_size));
-  AFT_ASSIGN_OR_RETURN(const auto files, aft::ReadTextFiles(config.texts, config.held_out));
-  return aft::MakeCorpus(files, *tokenizer, config.segment + 1);
+  if (!objective.ok()) return Fail(objective.status());
+  const std::vector<double> figures = (*objective)->Measure(network, /*all=*/true);
+  std::printf("%s (%s)\n", Sentence((*objective)->names(), figures).c_str(),
+              (*objective)->Describe().c_str());
+  return 0;
 }
 
 int EvaluateTexts(const aft::TrainConfig& config, const aft::TrainNetwork& network,
                   const std::string& dir, int64_t windows) {
-  const auto corpus = ReadCorpus(config, network.config(), dir);
+  const auto corpus =
+      aft::ReadCorpus(config, [&](const std::vector<absl::string_view>& /*training_texts*/) {
+        return TokenizerOf(network.config(), dir);
+      });
   if (!corpus.ok()) return Fail(corpus.status());
   const aft::HeldOut all = aft::EvaluateHeldOut(network, *corpus, config.segment,
                                                 corpus->held_out_tokens(), /*bf16=*/false);
@@ -131,45 +122,59 @@ int EvaluateTexts(const aft::TrainConfig& config, const aft::TrainNetwork& netwo
 int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t windows) {
   const auto network = ReadNetwork(dir);
   if (!network.ok()) return Fail(network.status());
-  const aft::Architecture architecture = network->config().architecture;
-  if (architecture != config.network.architecture) {
+  const aft::NetworkConfig& have = network->config();
+  const aft::NetworkConfig& want = config.network;
+  if (have.architecture != want.architecture || have.labels != want.labels ||
+      have.vocabulary_head != want.vocabulary_head || have.mixer.grid != want.mixer.grid) {
     return Fail(absl::InvalidArgumentError(
-        absl::StrCat(dir, ": is of another architecture than the config's network")));
+        absl::StrCat(dir,
+                     ": is of another architecture, or has another head, than the config's "
+                     "network")));
   }
-  if (OfImages(config)) return EvaluateImages(config, *network);
-  const absl::Status fits = aft::CheckSegment(config.segment, network->config());
-  if (!fits.ok()) return Fail(aft::InFile(dir, fits));
+  if (!config.learns_images()) {
+    const absl::Status fits = aft::CheckSegment(config.segment, have);
+    if (!fits.ok()) return Fail(aft::InFile(dir, fits));
+  }
+  if (config.objective != aft::ObjectiveKind::kNextTokens) {
+    return EvaluateObjective(config, *network, dir);
+  }
   return EvaluateTexts(config, *network, dir, windows);
 }
 
-int TrainTexts(const aft::TrainConfig& config, const std::string& out) {
+void Announce(const aft::TrainConfig& config, const aft::Trainer& trainer) {
+  std::fprintf(stderr, "aft-train: %ld weights, %s; %ld steps, %s step %ld\n",
+               static_cast<long>(aft::CountParameters(config.network)),
+               trainer.objective().Describe().c_str(),
+               static_cast<long>(trainer.objective().total_steps()),
+               trainer.step() == 0 ? "from" : "resuming at", static_cast<long>(trainer.step()));
+  if (trainer.new_tensors().empty()) return;
+  std::fprintf(stderr, "aft-train: new, because %s has none of that shape: %s\n",
+               config.initial.c_str(), absl::StrJoin(trainer.new_tensors(), ", ").c_str());
+}
+
+int Train(const aft::TrainConfig& config, const std::string& out) {
   auto trainer = aft::Trainer::Create(config, out);
   if (!trainer.ok()) return Fail(trainer.status());
-  std::fprintf(
-      stderr, "aft-train: %ld weights, %ld training tokens, %ld held out; %ld steps, %s step %ld\n",
-      static_cast<long>(aft::CountParameters(config.network)),
-      static_cast<long>(trainer->corpus().train_tokens()),
-      static_cast<long>(trainer->corpus().held_out_tokens()),
-      static_cast<long>(trainer->total_steps()), trainer->step() == 0 ? "from" : "resuming at",
-      static_cast<long>(trainer->step()));
+  Announce(config, *trainer);
   const bool terminal = isatty(STDERR_FILENO) != 0;
+  const aft::FigureNames& names = trainer->objective().names();
   const absl::Status status = trainer->Run(
       stop_requested,
-      [terminal](const aft::Trainer::Progress& p) {
+      [&](const aft::Trainer::Progress& p) {
         if (!terminal && p.step % 50 != 0) return;
-        std::fprintf(stderr,
-                     "%sstep %ld/%ld  %.2f M tokens  %.3f bits/byte  %.0f tokens/s  ETA %.0f min%s",
+        std::fprintf(stderr, "%sstep %ld/%ld  %ld %s  %.3f %s  %.0f %s/s  ETA %.0f min%s",
                      terminal ? "\r" : "", static_cast<long>(p.step),
-                     static_cast<long>(p.total_steps), static_cast<double>(p.tokens) / 1e6,
-                     p.train_bpb, p.tokens_per_second, p.eta_seconds / 60, terminal ? "   " : "\n");
+                     static_cast<long>(p.total_steps), static_cast<long>(p.amount),
+                     names.amount.c_str(), p.train_loss, names.unit.c_str(), p.amount_per_second,
+                     names.amount.c_str(), p.eta_seconds / 60, terminal ? "   " : "\n");
       },
-      [terminal](const aft::CurvePoint& p, bool best) {
-        std::fprintf(stderr, "%seval step %ld: train %.3f, held out %.4f fresh, %.4f carried%s\n",
-                     terminal ? "\n" : "", static_cast<long>(p.step), p.train, p.fresh, p.carried,
-                     best ? " (best, saved)" : "");
+      [&](const aft::CurvePoint& p, bool kept) {
+        std::fprintf(stderr, "%seval step %ld: train %.3f, %s%s\n", terminal ? "\n" : "",
+                     static_cast<long>(p.step), p.train, Sentence(names, p.held_out).c_str(),
+                     kept ? " (saved)" : "");
       });
   if (!status.ok()) return Fail(status);
-  if (trainer->step() < trainer->total_steps()) {
+  if (trainer->step() < trainer->objective().total_steps()) {
     std::fprintf(stderr, "\naft-train: stopped at step %ld, saved; the same command goes on\n",
                  static_cast<long>(trainer->step()));
     return 130;
@@ -200,9 +205,7 @@ int main(int argc, char** argv) {
   std::signal(SIGINT, RequestStop);
   std::signal(SIGTERM, RequestStop);
   try {
-    return out.empty()         ? Evaluate(*config, evaluate, windows)
-           : OfImages(*config) ? TrainImages(*config, out)
-                               : TrainTexts(*config, out);
+    return out.empty() ? Evaluate(*config, evaluate, windows) : Train(*config, out);
   } catch (const std::exception& error) {  // LibTorch reports by exception
     return Fail(absl::InternalError(error.what()));
   }

@@ -46,37 +46,35 @@ absl::Status WriteFiles(const std::string& dir, const Files& files) {
   return absl::OkStatus();
 }
 
-Files Learn(const TrainConfig& config, const std::vector<TextFile>& files) {
-  std::vector<absl::string_view> texts;
-  texts.reserve(files.size());
-  for (const TextFile& file : files) texts.push_back(file.train());
-  const int64_t vocab_size = config.network.vocab_size;
-  if (config.network.tokenizer == "bpe") return {{kTokenizerFileName, TrainBpe(texts, vocab_size)}};
-  return {{kCharsFileName, CollectCharacters(texts, vocab_size)}};
+Files Learn(const NetworkConfig& network, const std::vector<absl::string_view>& texts) {
+  if (network.tokenizer == "bpe")
+    return {{kTokenizerFileName, TrainBpe(texts, network.vocab_size)}};
+  return {{kCharsFileName, CollectCharacters(texts, network.vocab_size)}};
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const Tokenizer>> RunTokenizer(const TrainConfig& config,
-                                                              const std::vector<TextFile>& files,
-                                                              const std::string& out_dir,
-                                                              bool resumed) {
+absl::StatusOr<std::shared_ptr<const Tokenizer>> RunTokenizer(
+    const TrainConfig& config, const std::vector<absl::string_view>& training_texts,
+    const std::string& out_dir, bool resumed) {
   const NetworkConfig& network = config.network;
+  const bool bytes = network.tokenizer == "bytes";  // which has no files
+  const std::string& folder = config.tokenizer.empty() ? config.initial : config.tokenizer;
   Files given;
-  if (!config.tokenizer.empty()) {
-    AFT_RETURN_IF_ERROR(
-        LoadTokenizer(network.tokenizer, config.tokenizer, network.vocab_size).status());
-    AFT_ASSIGN_OR_RETURN(given, ReadFiles(config.tokenizer));
+  if (!folder.empty() && !bytes) {
+    AFT_RETURN_IF_ERROR(LoadTokenizer(network.tokenizer, folder, network.vocab_size).status());
+    AFT_ASSIGN_OR_RETURN(given, ReadFiles(folder));
   }
   if (resumed && !given.empty()) {
     AFT_ASSIGN_OR_RETURN(const Files begun_with, ReadFiles(out_dir));
     if (begun_with != given) {
       return absl::FailedPreconditionError(
-          absl::StrCat(config.tokenizer, ": not the tokenizer with which the run in ", out_dir,
+          absl::StrCat(folder, ": not the tokenizer with which the run in ", out_dir,
                        " began; choose another --out"));
     }
-  } else if (!resumed && network.tokenizer != "bytes") {
-    AFT_RETURN_IF_ERROR(WriteFiles(out_dir, given.empty() ? Learn(config, files) : given));
+  } else if (!resumed && !bytes) {
+    AFT_RETURN_IF_ERROR(
+        WriteFiles(out_dir, given.empty() ? Learn(network, training_texts) : given));
   }
   return LoadTokenizer(network.tokenizer, out_dir, network.vocab_size);
 }

@@ -1,12 +1,9 @@
 #include "model/train/train_network.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
-#include "ATen/CPUGeneratorImpl.h"
 #include "ATen/TensorOperators.h"
-#include "ATen/core/grad_mode.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/dropout.h"
 #include "ATen/ops/embedding.h"
@@ -14,15 +11,12 @@
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/layer_norm.h"
 #include "ATen/ops/linear.h"
-#include "ATen/ops/normal.h"
-#include "ATen/ops/ones.h"
 #include "ATen/ops/relu.h"
 #include "ATen/ops/stack.h"
-#include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "model/config/kinds.h"
 #include "model/config/tensors.h"
+#include "model/train/start_values.h"
 
 namespace aft {
 
@@ -45,30 +39,6 @@ void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& ca
 }
 
 namespace {
-
-// Bias by offset t - t'. With w = 0 the nearest token weighs as little as one two hundred places
-// back, and learning starts with a long plateau. So layer l starts with a slope from 5 to 0 over
-// the nearest 2^(l+1) tokens.
-double Slope(int64_t offset, int64_t layer, int64_t window) {
-  const int64_t span = layer >= 16 ? window : std::min<int64_t>(window, int64_t{2} << layer);
-  if (offset < 0 || offset >= span) return 0;
-  return 5.0 * (1.0 - static_cast<double>(offset) / static_cast<double>(span));
-}
-
-void FillTable(const TensorSpec& spec, int64_t window, int64_t layer, at::Generator& generator,
-               at::Tensor& table) {
-  if (spec.start == TensorStart::kNormal) table.normal_(0.0, spec.spread, generator);
-  if (spec.start == TensorStart::kOffsets) {
-    for (int64_t j = 0; j < table.size(1); ++j) {
-      table.select(1, j).fill_(Slope(j, layer, table.size(1)));
-    }
-  }
-  if (spec.start == TensorStart::kDiagonals) {
-    for (int64_t j = 0; j < table.size(0); ++j) {
-      table.diagonal(-j).fill_(Slope(j, layer, window));
-    }
-  }
-}
 
 at::Tensor SinusoidalPositions(int64_t tokens, int64_t width) {
   const at::Tensor rate =
@@ -97,29 +67,11 @@ at::Tensor Activate(const at::Tensor& x, Activation activation) {
 }  // namespace
 
 TrainNetwork::TrainNetwork(NetworkConfig config, uint64_t seed, double spread)
-    : config_(std::move(config)) {
-  AFT_CHECK(HeadRows(config_) > 0);
-  const at::NoGradGuard no_grad;
-  at::Generator generator = at::detail::createCPUGenerator(seed);
-  for (const TensorSpec& spec : ExpectedTensors(config_)) {
-    at::Tensor tensor = at::zeros(spec.shape);
-    if (spec.start == TensorStart::kOnes) tensor.fill_(1.0);
-    if (spec.start == TensorStart::kWeight) tensor.normal_(0.0, spread, generator);
-    if (spec.start == TensorStart::kResidual) {
-      const double layers = static_cast<double>(config_.n_layers);
-      tensor.normal_(0.0, spread / std::sqrt(2.0 * layers), generator);
-    }
-    parameters_.emplace(spec.name, tensor);
-  }
-  // After the weights, so that these are the same whatever the mixer.
-  const KindSpec& kind = SpecOf(config_.mixer.kind);
-  const int64_t window = kind.bias_window == nullptr ? 0 : kind.bias_window(config_.mixer);
-  for (int64_t layer = 0; layer < config_.n_layers; ++layer) {
-    for (const TensorSpec& spec : ExpectedMixerTables(config_.mixer, MixerWidth(config_))) {
-      FillTable(spec, window, layer, generator,
-                parameters_.at(absl::StrCat("layers.", layer, ".mixer.", spec.name)));
-    }
-  }
+    : TrainNetwork(config, StartValues(config, {.seed = seed, .spread = spread})) {}
+
+TrainNetwork::TrainNetwork(NetworkConfig config, TensorMap parameters)
+    : config_(std::move(config)), parameters_(std::move(parameters)) {
+  AFT_CHECK(config_.architecture != Architecture::kMixer);
   for (auto& [name, tensor] : parameters_) tensor.set_requires_grad(true);
 }
 
@@ -161,14 +113,15 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
     return at::layer_norm(x, {config_.d_model}, P(name + ".weight"), P(name + ".bias"),
                           config_.norm_eps);
   };
-  const auto drop = [&](const at::Tensor& x) {
-    return options.dropout > 0 ? at::dropout(x, options.dropout, /*train=*/true) : x;
+  const auto drop = [](const at::Tensor& x, double share) {
+    return share > 0 ? at::dropout(x, share, /*train=*/true) : x;
   };
+  const Dropouts& dropouts = options.dropouts;
   // A carried state is that of a text that has begun; positions are counted from 0 here.
   const bool carries = carry != nullptr && !carry->empty();
   AFT_CHECK(!carries || config_.position == PositionKind::kNone);
 
-  at::Tensor x = Embed(tokens);
+  at::Tensor x = drop(Embed(tokens), dropouts.embedding);
   for (int64_t layer = 0; layer < config_.n_layers; ++layer) {
     const std::string prefix = absl::StrCat("layers.", layer, ".");
     const at::Tensor packed =
@@ -177,12 +130,16 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
     if (carries) mix.carry = &(*carry)[static_cast<size_t>(layer)];
     mix.gemm = gemm;
     mix.grid_width = options.grid_width;
+    mix.mask = options.mask;
+    mix.dropout = dropouts.attention;
     const at::Tensor mixed = TrainForm(config_.mixer, packed, Tables(prefix + "mixer."), mix);
-    x = x + drop(linear(mixed, prefix + "mixer.out").to(at::kFloat));
+    x = x + drop(linear(mixed, prefix + "mixer.out").to(at::kFloat), dropouts.output);
     const at::Tensor up =
         Activate(linear(norm(x, prefix + "norm2"), prefix + "ffn.up"), config_.activation);
-    x = x + drop(linear(up, prefix + "ffn.down").to(at::kFloat));
+    x = x + drop(linear(drop(up, dropouts.feed_forward), prefix + "ffn.down").to(at::kFloat),
+                 dropouts.output);
   }
+  if (HeadRows(config_) == 0) return norm(x, "norm");
   return project(norm(x, "norm"), config_.tie_embeddings ? "embed.weight" : "head.weight",
                  "head.bias")
       .to(at::kFloat);

@@ -7,6 +7,7 @@
 #include "model/checkpoint/safetensors.h"
 #include "model/config/config.h"
 #include "model/train/forms/train_form.h"
+#include "model/train/train_config.h"
 
 namespace aft {
 
@@ -17,22 +18,37 @@ NetworkCarry EmptyNetworkCarry(const NetworkConfig& config, int64_t batch);
 // Empties the state of one stream.
 void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& carry);
 
-// A language model or a classifier in differentiable form: the same tensors, by the same names, as
-// a checkpoint. Thread-compatible. REQUIRES: the network has a head.
+// Shares of numbers that are zeroed at random, the others scaled up; 0 outside training. Fields as
+// in TrainConfig.
+struct Dropouts {
+  double output = 0;  // TrainConfig::dropout
+  double embedding = 0;
+  double feed_forward = 0;
+  double attention = 0;
+};
+
+inline Dropouts DropoutsOf(const TrainConfig& config) {
+  return {config.dropout, config.embedding_dropout, config.feed_forward_dropout,
+          config.attention_dropout};
+}
+
+// A language model or an encoder in differentiable form: the same tensors, by the same names, as a
+// checkpoint. Thread-compatible. REQUIRES: the architecture is not kMixer.
 class TrainNetwork {
  public:
-  // Fresh weights: N(0, spread^2), projections into the residual stream divided by sqrt(2 L),
-  // biases 0, norms 1; mixer tables see train_network.cc.
+  // New weights, StartValues'.
   TrainNetwork(NetworkConfig config, uint64_t seed, double spread = 0.02);
+  TrainNetwork(NetworkConfig config, TensorMap parameters);
 
   struct Options {
     bool bf16 = true;        // operands of matrix products
-    double dropout = 0.0;    // after each mixer and feed-forward; 0 outside training
+    Dropouts dropouts = {};  // draws from LibTorch's global generator
     int64_t grid_width = 0;  // SequenceBatch::grid_width
+    at::Tensor mask = {};    // [B, T] or undefined: SequenceBatch::mask
   };
 
-  // tokens [B, T] int64 -> logits [B, T, HeadRows()] fp32. `carry` may be null or empty: every
-  // stream starts empty.
+  // tokens [B, T] int64 -> logits [B, T, HeadRows()] fp32, or without a head the vectors [B, T, d].
+  // `carry` may be null or empty: every stream starts empty.
   at::Tensor Forward(const at::Tensor& tokens, NetworkCarry* carry, const Options& options) const;
 
   const NetworkConfig& config() const { return config_; }

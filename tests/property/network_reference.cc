@@ -240,6 +240,9 @@ std::vector<NetworkCase> EncoderCases() {
   cases[2].config.position_rows = kCaseTokens;
   cases.push_back({"classifier", cases[0].config});
   cases.back().config.labels = {"ham", "spam", "unsure"};
+  cases.push_back({"vocabulary_head", cases[0].config});
+  cases.back().config.vocabulary_head = true;
+  cases.back().config.tie_embeddings = true;
   return cases;
 }
 

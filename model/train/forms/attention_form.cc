@@ -7,6 +7,7 @@
 #include "ATen/ops/cat.h"
 #include "ATen/ops/clamp_min.h"
 #include "ATen/ops/constant_pad_nd.h"
+#include "ATen/ops/dropout.h"
 #include "ATen/ops/linalg_vector_norm.h"
 #include "ATen/ops/scaled_dot_product_attention.h"
 #include "ATen/ops/softmax.h"
@@ -50,6 +51,10 @@ at::Tensor SoftmaxOfSeen(const at::Tensor& scores) {
   return at::softmax(scores.masked_fill(idle, 0), -1).masked_fill(idle, 0);
 }
 
+at::Tensor Drop(const at::Tensor& weights, const TrainFormOptions& options) {
+  return options.dropout > 0 ? at::dropout(weights, options.dropout, /*train=*/true) : weights;
+}
+
 // Scores [B, h, T, T] to outputs [B, T, hid].
 at::Tensor Mix(const MixerConfig& config, at::Tensor scores, const at::Tensor& v,
                const TrainFormOptions& options) {
@@ -57,7 +62,7 @@ at::Tensor Mix(const MixerConfig& config, at::Tensor scores, const at::Tensor& v
   const at::Tensor keys = KeyScores(options, scores.scalar_type());
   const at::Tensor weights =
       keys.defined() ? SoftmaxOfSeen(scores + keys) : at::softmax(scores, -1);
-  return Join(weights.to(v.scalar_type()).matmul(v)).to(scores.scalar_type());
+  return Join(Drop(weights, options).to(v.scalar_type()).matmul(v)).to(scores.scalar_type());
 }
 
 // softmax(scale q.k) v of heads [B, h, T, n] by LibTorch's fused kernel -> [B, T, hid].
@@ -66,15 +71,15 @@ at::Tensor Fused(const MixerConfig& config, const at::Tensor& q, const at::Tenso
                  const TrainFormOptions& options) {
   at::Tensor keys = KeyScores(options, q.scalar_type());
   if (!keys.defined()) {
-    return Join(at::scaled_dot_product_attention(q, k, v, std::nullopt, /*dropout_p=*/0,
+    return Join(at::scaled_dot_product_attention(q, k, v, std::nullopt, options.dropout,
                                                  config.causal, scale));
   }
   if (config.causal && q.size(2) > 1) {
     keys = keys.expand({-1, -1, q.size(2), -1}).masked_fill(Future(q.size(2)), kMaskedScore);
   }
   const at::Tensor idle = keys.isneginf().all(3, /*keepdim=*/true);
-  return Join(at::scaled_dot_product_attention(q, k, v, keys.masked_fill(idle, 0),
-                                               /*dropout_p=*/0, /*is_causal=*/false, scale)
+  return Join(at::scaled_dot_product_attention(q, k, v, keys.masked_fill(idle, 0), options.dropout,
+                                               /*is_causal=*/false, scale)
                   .masked_fill(idle, 0));
 }
 
@@ -163,7 +168,7 @@ at::Tensor BlockLocalForm(const MixerConfig& config, const at::Tensor& packed,
     if (mask.defined()) first = first + mask.slice(3, 0, 1).unsqueeze(4);
     scores = at::cat({scores, first}, 4);
   }
-  const at::Tensor weights = SoftmaxOfSeen(scores).to(v.scalar_type());
+  const at::Tensor weights = Drop(SoftmaxOfSeen(scores), options).to(v.scalar_type());
   at::Tensor y = weights.slice(4, 0, span).matmul(around(v).transpose(3, 4));
   if (config.global_token) {
     y = y + weights.slice(4, span, span + 1) * v.slice(2, 0, 1).unsqueeze(2);

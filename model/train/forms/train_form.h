@@ -38,6 +38,9 @@ struct TrainFormOptions {
   // [B, T] or undefined: SequenceBatch::mask.
   at::Tensor mask;
   int64_t grid_width = 0;  // SequenceBatch::grid_width
+  // The share of attention's weights that are zeroed at random, the others scaled up. The family
+  // kAttention alone has such weights; the others ignore it.
+  double dropout = 0;
 };
 
 // The mixer as a function of whole sequences that start at position 0 (or continue `carry`), made

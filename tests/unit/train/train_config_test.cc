@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -72,7 +73,21 @@ TEST(TrainConfigTest, EveryFaultIsNamed) {
         {R"("segment": 32)", R"("segment": 9223372036854775800)", "segment: must be in [2, "},
         {R"("n_layers")", R"("max_seq_len": 16, "n_layers")", "segment: must not exceed"},
         {R"("decoder_lm", "tie_embeddings": false)", R"("encoder")",
-         "network.architecture: must be \"decoder_lm\""},
+         "network: an encoder needs labels or vocabulary_head, or the objective \"pairs\""},
+        {kTexts, R"("objective": "pairs", "texts")", "objective: must be \"next_tokens\" for this"},
+        {kTexts, R"("objective": "sums", "texts")", "objective: must be \"next_tokens\" or \"mas"},
+        {kTexts, R"("mask_probability": 0.1, "texts")", "mask_probability: unknown key"},
+        {kTexts, R"("epochs": 1, "texts")", "epochs: unknown key for the objective next_tokens"},
+        {kTexts, R"("start": "ones", "texts")",
+         "start: must be \"narrow\" or \"linear\" or \"xavier\""},
+        {kTexts, R"("start": "xavier", "weight_spread": 0.1, "texts")",
+         "weight_spread: must be absent"},
+        {kTexts, R"("bias_start": 0, "texts")", "bias_start: wrong type"},
+        {kTexts, R"("embedding_dropout": 1, "texts")", "embedding_dropout: must be in"},
+        {kTexts, R"("feed_forward_dropout": -1, "texts")", "feed_forward_dropout: must be in"},
+        {kTexts, R"("attention_dropout": 0.1, "texts")",
+         "attention_dropout: must be absent or 0 for the network's mixer.kind \"aft_local\""},
+        {kTexts, R"("device": "cuda:0", "texts")", "device: must be \"cpu\""},
         {R"("window": 4)", R"("window": -4)", "network.mixer.window"}}) {
     EXPECT_THAT(Read(absl::StrReplaceAll(kConfig, {{fault.text, fault.instead}})),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(fault.message)))
@@ -122,11 +137,63 @@ TEST(TrainConfigTest, EveryFaultOfAClassifierIsNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("image_width: must be at")));
   EXPECT_THAT(Read(absl::StrReplaceAll(kClassifier, {{R"("images": "a.csv",)", ""}})),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("images: name a file")));
-  EXPECT_THAT(Read(absl::StrReplaceAll(kClassifier, {{R"(,
+  EXPECT_THAT(
+      Read(absl::StrReplaceAll(kClassifier, {{R"(,
     "labels": ["no", "yes"])",
-                                                      ""}})),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("network.architecture: must be \"decoder_lm\", or")));
+                                              ""}})),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("network: an encoder needs labels")));
+}
+
+// An encoder of texts, with `more` in its network and `keys` beside it.
+std::string EncoderRun(const std::string& more, const std::string& keys) {
+  return absl::StrCat(R"({"network": {"format_version": 1, "architecture": "encoder",
+    "vocab_size": 256, "d_model": 16, "n_layers": 1, "d_ff": 32, "activation": "gelu_tanh",
+    "norm": "layer_norm", "norm_eps": 1e-5, "tokenizer": {"kind": "bytes"},
+    "mixer": {"kind": "dot_product", "causal": false})",
+                      more, "}, ", keys, "}");
+}
+
+TEST(TrainConfigTest, TheHeadOfAnEncoderSaysWhatItLearns) {
+  constexpr char kVocabulary[] = R"(, "vocabulary_head": true, "tie_embeddings": true)";
+  constexpr char kLabelled[] = R"(, "labels": ["no", "yes"])";
+  const auto objective = [](const std::string& more, const std::string& keys) {
+    const auto config = Read(EncoderRun(more, keys));
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? ObjectiveName(config->objective) : "";
+  };
+  EXPECT_STREQ(objective(kVocabulary, R"("texts": ["a"], "mask_token": 1)"), "masked_tokens");
+  EXPECT_STREQ(objective(kLabelled, R"("examples": ["a"], "attention_dropout": 0.1)"), "labels");
+  EXPECT_STREQ(objective("", R"("objective": "pairs", "examples": ["a"])"), "pairs");
+  const auto config =
+      Read(EncoderRun("", R"("objective": "pairs", "examples": ["a"], "initial": "b")"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->examples[0], Folder().File("a"));
+  EXPECT_EQ(config->initial, Folder().File("b"));
+
+  struct Fault {
+    const char* more;
+    const char* keys;
+    const char* message;
+  };
+  for (const Fault& fault :
+       {Fault{kVocabulary, R"("texts": ["a"], "mask_probability": 1)", "mask_probability: must"},
+        {kVocabulary, R"("texts": ["a"], "mask_token": 256)", "mask_token: must be in [0, "},
+        {kVocabulary, R"("texts": ["a"], "restart_probability": 1)", "restart_probability: unk"},
+        {kVocabulary, R"("examples": ["a"])", "texts: name at least one file"},
+        {kVocabulary, R"("objective": "labels", "examples": ["a"])",
+         "objective: must be \"masked_tokens\" for this network, got \"labels\""},
+        {kLabelled, R"("texts": ["a"])", "examples: name at least one file"},
+        {kLabelled, R"("examples": ["a"], "epochs": 0)", "epochs: must be at least 1"},
+        {kLabelled, R"("examples": ["a"], "eval_examples": 0)", "eval_examples: must be at"},
+        {kLabelled, R"("examples": ["a"], "least_tokens": 513)", "least_tokens: must be in [0, "},
+        {kLabelled, R"("examples": ["a"], "temperature": 1)", "temperature: unknown key for the "},
+        {kLabelled, R"("examples": ["a"], "tokenizer": "b")", "tokenizer: must be absent with"},
+        {"", R"("objective": "pairs", "examples": ["a"], "temperature": 0)", "temperature: must"},
+        {"", R"("objective": "pairs", "examples": ["a"], "batch": 1)", "batch: must be at least 2"},
+        {"", R"("objective": "pairs", "examples": "a")", "examples: wrong type"}}) {
+    EXPECT_THAT(Read(EncoderRun(fault.more, fault.keys)),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(fault.message)));
+  }
 }
 
 }  // namespace

@@ -6,14 +6,19 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ATen/Context.h"
 #include "ATen/Parallel.h"
+#include "ATen/ops/allclose.h"
 #include "ATen/ops/arange.h"
+#include "ATen/ops/cat.h"
 #include "ATen/ops/equal.h"
+#include "ATen/ops/full.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
 #include "gmock/gmock.h"
@@ -84,7 +89,7 @@ class TrainerTest : public testing::Test {
     const absl::Status status = trainer->Run(
         stop,
         [&](const Trainer::Progress& p) {
-          losses.push_back(p.train_bpb);
+          losses.push_back(p.train_loss);
           stop = static_cast<int64_t>(losses.size()) >= steps;
         },
         [](const CurvePoint&, bool) {});
@@ -108,10 +113,17 @@ TEST_F(TrainerTest, LearnsAndWritesALoadableCheckpoint) {
   int64_t weights = 0;
   for (const auto& [name, tensor] : checkpoint->tensors) weights += tensor.numel();
   EXPECT_EQ(weights, CountParameters(config_.network));
-  const auto curve = ReadCurve(dir_ + "/run/curve.csv");
+  const auto trainer = Trainer::Create(config_, dir_ + "/run");
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  const auto curve = ReadCurve(dir_ + "/run/curve.csv", trainer->objective().names());
   ASSERT_TRUE(curve.ok());
   ASSERT_EQ(curve->size(), 3U);
-  EXPECT_LT(curve->back().carried, curve->front().carried);
+  EXPECT_LT(curve->back().held_out[1], curve->front().held_out[1]);
+  std::ifstream file(dir_ + "/run/curve.csv");
+  std::string header;
+  std::getline(file, header);
+  EXPECT_EQ(header,
+            "step,tokens,seconds,train_bpb,held_out_fresh_bpb,held_out_carried_bpb,learning_rate");
   EXPECT_TRUE(std::filesystem::exists(dir_ + "/run/curve.svg"));
 }
 
@@ -180,6 +192,9 @@ TEST_F(TrainerTest, AGivenTokenizerMayLieInTheFolderOfTheRun) {
 }
 
 TEST_F(TrainerTest, AnInterruptedRunGoesOnBitForBit) {
+  config_.dropout = 0.1;
+  config_.embedding_dropout = 0.1;
+  config_.feed_forward_dropout = 0.1;
   const std::vector<double> whole = Train("/whole");
   std::vector<double> pieces = Train("/pieces", 13);
   EXPECT_EQ(pieces.size(), 13U);
@@ -259,6 +274,41 @@ TEST_F(TrainerTest, RefusesAResumeFileThatWasAltered) {
   EXPECT_TRUE(create_with("streams", "-1 0 0 0 -1 0 0 5").ok());
 }
 
+TEST_F(TrainerTest, StartsFromGivenWeights) {
+  const std::vector<double> before = Train("/first");
+  config_.initial = dir_ + "/first";
+  config_.seed = 2;
+  config_.warmup_steps = 50;
+  const std::vector<double> after = Train("/second", 3);
+  EXPECT_LT(after.front(), 0.9 * before.front());
+  EXPECT_NEAR(after.front(), before.back(), 0.5);
+  // An encoder takes all but its head, which is another one.
+  config_.network.architecture = Architecture::kEncoder;
+  config_.network.mixer.prefix_block = 0;
+  config_.network.labels = {"a", "b"};
+  config_.objective = ObjectiveKind::kLabels;
+  config_.examples = {dir_ + "/examples.jsonl"};
+  std::ofstream examples(config_.examples[0]);
+  for (int i = 0; i < 40; ++i) examples << R"({"label": "a", "text": "fox"})" << '\n';
+  examples.close();
+  const auto encoder = Trainer::Create(config_, dir_ + "/encoder");
+  ASSERT_TRUE(encoder.ok()) << encoder.status();
+  EXPECT_EQ(encoder->new_tensors(), (std::vector<std::string>{"head.bias", "head.weight"}));
+  const auto given = ReadCheckpoint(dir_ + "/first");
+  ASSERT_TRUE(given.ok());
+  for (const auto& [name, tensor] : encoder->network().parameters()) {
+    if (name.starts_with("head.")) continue;
+    EXPECT_TRUE(at::equal(tensor, given->tensors.at(name))) << name;
+  }
+  config_.network.d_ff = 48;
+  EXPECT_THAT(Trainer::Create(config_, dir_ + "/other"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("initial: " + dir_ + "/first has no layers.0.ffn")));
+  config_.initial = dir_ + "/none";
+  EXPECT_THAT(Trainer::Create(config_, dir_ + "/other"),
+              StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr("initial: ")));
+}
+
 TEST_F(TrainerTest, StopsOnALossThatIsNotFinite) {
   config_.learning_rate = 1e30;
   config_.warmup_steps = 0;
@@ -278,6 +328,51 @@ TEST_F(TrainerTest, SegmentsWithoutACarriedStateAreAtNewPlaces) {
   const std::vector<double> rarely = Train("/rarely");
   config_.restart_probability = 1;
   EXPECT_EQ(Train("/always"), rarely);
+}
+
+// Each dropout changes the outputs, zeroes on average nothing away, and follows the global
+// generator.
+TEST(TrainNetworkTest, EachDropoutActs) {
+  NetworkConfig config = TinyNetwork();
+  config.mixer = MixerOf("dot_product heads=2");
+  config.max_seq_len = 64;
+  const TrainNetwork network(config, 1, 0.3);
+  const at::Tensor tokens = at::arange(64, at::kLong).view({2, 32});
+  const at::Tensor plain = network.Forward(tokens, nullptr, {.bf16 = false});
+  const Dropouts each[] = {
+      {.output = 0.3}, {.embedding = 0.3}, {.feed_forward = 0.3}, {.attention = 0.3}};
+  for (const Dropouts& dropouts : each) {
+    const auto forward = [&](uint64_t seed) {
+      at::manual_seed(seed);
+      return network.Forward(tokens, nullptr, {.bf16 = false, .dropouts = dropouts});
+    };
+    EXPECT_FALSE(at::allclose(forward(1), plain));
+    EXPECT_FALSE(at::equal(forward(1), forward(2)));
+    EXPECT_TRUE(at::equal(forward(1), forward(1)));
+  }
+}
+
+// A text's vectors do not depend on what fills its row up.
+TEST(TrainNetworkTest, MaskedTokensChangeNothing) {
+  for (const KindSpec& kind : AllKinds()) {
+    SCOPED_TRACE(kind.name);
+    NetworkConfig config = TinyNetwork();
+    config.architecture = Architecture::kEncoder;
+    config.mixer = ExampleMixer(kind.kind, kTokens);
+    config.mixer.causal = false;
+    config.mixer.prefix_block = 0;
+    if (kind.kind == MixerKind::kAftConv) config.mixer.window = 5;
+    config.max_seq_len = kTokens;
+    const TrainNetwork network(config, 1, 0.3);
+    const at::Tensor text = at::arange(20, at::kLong).unsqueeze(0);
+    const at::Tensor padded = at::cat({text, at::full({1, 12}, 77, at::kLong)}, 1);
+    at::Tensor mask = at::zeros({1, kTokens});
+    mask.slice(1, 20, kTokens).fill_(-std::numeric_limits<float>::infinity());
+    const at::Tensor want = network.Forward(text, nullptr, {.bf16 = false});
+    const at::Tensor got = network.Forward(padded, nullptr, {.bf16 = false, .mask = mask});
+    EXPECT_EQ(want.size(2), config.d_model) << "there is no head";
+    EXPECT_TRUE(at::allclose(got.slice(1, 0, 20), want, 1e-4, 1e-5));
+  }
 }
 
 TEST(TrainNetworkTest, RestartingOneStreamLeavesTheOthersAlone) {

@@ -1,7 +1,5 @@
 // Whole runs of a tiny classifier on images that only their places tell apart.
 
-#include "model/train/classifier.h"
-
 #include <atomic>
 #include <fstream>
 #include <string>
@@ -13,6 +11,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/train/images.h"
+#include "model/train/objective.h"
+#include "model/train/start_values.h"
+#include "model/train/trainer.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/status_matchers.h"
@@ -23,9 +25,9 @@ namespace {
 
 using testing::HasSubstr;
 
-class ClassifierTest : public testing::Test {
+class ImageLabelsTest : public testing::Test {
  protected:
-  ClassifierTest() {
+  ImageLabelsTest() {
     at::set_num_threads(1);  // tiny tensors: a second thread only waits
     NetworkConfig& network = config_.network;
     network.architecture = Architecture::kEncoder;
@@ -36,6 +38,7 @@ class ClassifierTest : public testing::Test {
     network.mixer = MixerOf("aft_conv window=3 heads=4 grid=true causal=false");
     network.tokenizer.clear();
     network.labels = {"row", "column"};
+    config_.objective = ObjectiveKind::kLabels;
     config_.images = folder_.File("images.csv");
     config_.image_width = 4;
     config_.held_out = 0.25;
@@ -64,17 +67,18 @@ class ClassifierTest : public testing::Test {
     }
   }
 
-  std::vector<Epoch> Train(const std::string& out, std::atomic<bool>* stop = nullptr) {
-    std::atomic<bool> never = false;
-    std::vector<Epoch> epochs;
-    const auto images = ReadSplit(config_);
-    EXPECT_TRUE(images.ok()) << images.status();
-    const absl::Status status =
-        TrainClassifier(config_, *images, folder_.File(out), stop != nullptr ? *stop : never,
-                        [&](const Epoch& epoch) {
-                          epochs.push_back(epoch);
-                          if (stop != nullptr) *stop = true;
-                        });
+  // Trains in `out` until the run is complete or `steps` steps are done; returns the evaluations.
+  std::vector<CurvePoint> Train(const std::string& out, int64_t steps = 1'000'000) {
+    std::vector<CurvePoint> epochs;
+    auto trainer = Trainer::Create(config_, folder_.File(out));
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    std::atomic<bool> stop = false;
+    const absl::Status status = trainer->Run(
+        stop, [&](const Trainer::Progress& p) { stop = p.step >= steps; },
+        [&](const CurvePoint& point, bool kept) {
+          epochs.push_back(point);
+          EXPECT_TRUE(kept) << "the held-out figures choose nothing";
+        });
     EXPECT_TRUE(status.ok()) << status;
     return epochs;
   }
@@ -88,40 +92,44 @@ class ClassifierTest : public testing::Test {
   TrainConfig config_;
 };
 
-TEST_F(ClassifierTest, LearnsWhatOnlyPlacesTellApart) {
+TEST_F(ImageLabelsTest, LearnsWhatOnlyPlacesTellApart) {
   WritePairs(240);
-  const std::vector<Epoch> epochs = Train("run");
+  const std::vector<CurvePoint> epochs = Train("run");
   ASSERT_EQ(epochs.size(), 8U);
-  EXPECT_LT(epochs.back().train_loss, 0.2);
-  EXPECT_GE(epochs.back().held_out.accuracy, 0.95);
+  EXPECT_LT(epochs.back().train, 0.2);
+  EXPECT_GE(epochs.back().held_out[1], 0.95);
   // The checkpoint is the network that was measured last.
   const auto checkpoint = ReadCheckpoint(folder_.File("run"));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   EXPECT_EQ(FormatNetworkConfig(checkpoint->config), FormatNetworkConfig(config_.network));
-  TrainNetwork network(checkpoint->config, 0);
-  for (auto& [name, tensor] : network.parameters()) tensor = checkpoint->tensors.at(name);
-  const ClassifierScore again = MeasureClassifier(network, ReadSplit(config_)->held_out);
-  EXPECT_EQ(again.accuracy, epochs.back().held_out.accuracy);
-  EXPECT_NEAR(again.loss, epochs.back().held_out.loss, 1e-6);
-  const TrainNetwork fresh(config_.network, config_.seed, config_.weight_spread);
+  const auto objective = MakeImageLabels(config_);
+  ASSERT_TRUE(objective.ok()) << objective.status();
+  EXPECT_EQ((*objective)->Describe(), "180 training images, 60 held out");
+  EXPECT_EQ((*objective)->Measure(TrainNetwork(checkpoint->config, checkpoint->tensors), true),
+            epochs.back().held_out);
+  const TensorMap fresh = StartValues(config_.network, StartOptionsOf(config_));
   for (const auto& [name, trained] : checkpoint->tensors) {
     if (name == "embed.weight") continue;  // the image has no pixel 1
-    EXPECT_FALSE(at::equal(trained, fresh.parameters().at(name))) << name << " stayed";
+    EXPECT_FALSE(at::equal(trained, fresh.at(name))) << name << " stayed";
   }
   std::ifstream curve(folder_.File("run/curve.csv"));
   std::string line;
+  std::getline(curve, line);
+  EXPECT_EQ(line, "step,images,seconds,train_loss,held_out_loss,held_out_accuracy,learning_rate");
   int lines = 0;
   while (std::getline(curve, line)) ++lines;
-  EXPECT_EQ(lines, 9);
+  EXPECT_EQ(lines, 8);
 }
 
-TEST_F(ClassifierTest, TheSameConfigGivesTheSameWeights) {
+TEST_F(ImageLabelsTest, TheSameConfigGivesTheSameWeightsInOneRunOrInTwo) {
   WritePairs(60);
   config_.epochs = 2;
   config_.shift = 1;
   config_.noise = 1;
+  config_.dropout = 0.1;
   Train("one");
-  Train("two");
+  Train("two", /*steps=*/3);
+  EXPECT_EQ(Train("two").size(), 2U);
   config_.seed = 2;
   Train("other");
   const TensorMap one = ReadCheckpoint(folder_.File("one"))->tensors;
@@ -133,29 +141,22 @@ TEST_F(ClassifierTest, TheSameConfigGivesTheSameWeights) {
   }
 }
 
-TEST_F(ClassifierTest, StopsAfterAnEpochAndSavesIt) {
-  WritePairs(40);
-  std::atomic<bool> stop = false;
-  EXPECT_EQ(Train("run", &stop).size(), 1U);
-  EXPECT_TRUE(ReadCheckpoint(folder_.File("run")).ok());
+// Of images that are all of one class but the held-out ones, nothing of those is learned.
+TEST_F(ImageLabelsTest, TheLastImagesAreHeldOut) {
+  std::ofstream file(config_.images);
+  for (int i = 0; i < 12; ++i) file << "0,0,0,0," << (i < 9 ? "row" : "column") << '\n';
+  file.close();
+  config_.image_width = 2;
+  const std::vector<CurvePoint> epochs = Train("run");
+  EXPECT_LT(epochs.back().train, 0.1);
+  EXPECT_EQ(epochs.back().held_out[1], 0);
+  std::ofstream(config_.images) << "0,0,0,0,row\n0,0,0,0,row\n0,0,0,0,row\n";
+  EXPECT_THAT(Trainer::Create(config_, folder_.File("none")),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("3 images are too few to hold any out")));
 }
 
-TEST_F(ClassifierTest, TheLastImagesAreHeldOut) {
-  WritePairs(10);
-  const auto all = ReadImages(config_.images, config_.network, 4);
-  ASSERT_TRUE(all.ok()) << all.status();
-  EXPECT_EQ(all->pixels.sizes(), (std::vector<int64_t>{10, 4, 4}));
-  const auto split = ReadSplit(config_);
-  ASSERT_TRUE(split.ok());
-  EXPECT_TRUE(at::equal(split->train.pixels, all->pixels.slice(0, 0, 8)));
-  EXPECT_TRUE(at::equal(split->held_out.pixels, all->pixels.slice(0, 8, 10)));
-  EXPECT_TRUE(at::equal(split->held_out.classes, all->classes.slice(0, 8, 10)));
-  WritePairs(3);
-  EXPECT_THAT(ReadSplit(config_), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           HasSubstr("3 images are too few to hold any out")));
-}
-
-TEST_F(ClassifierTest, FaultsNameTheLine) {
+TEST_F(ImageLabelsTest, FaultsNameTheLine) {
   EXPECT_TRUE(Reads("0,1,2,0,row\n2,2,2,2,column\n").ok());
   EXPECT_TRUE(Reads("0,1,2,0,row").ok());
   const std::pair<const char*, const char*> faults[] = {
@@ -176,7 +177,8 @@ TEST_F(ClassifierTest, FaultsNameTheLine) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("line 1: 8 pixels; network.max_seq_len is 4")));
   config_.images = folder_.File("none.csv");
-  EXPECT_THAT(ReadSplit(config_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("none.csv")));
+  EXPECT_THAT(Trainer::Create(config_, folder_.File("run")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("none.csv")));
 }
 
 }  // namespace

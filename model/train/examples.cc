@@ -1,0 +1,166 @@
+#include "model/train/examples.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "ATen/TensorOperators.h"
+#include "ATen/ops/full.h"
+#include "ATen/ops/zeros.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/in_file.h"
+#include "base/status_macros.h"
+#include "model/train/objective.h"
+#include "nlohmann/json.hpp"
+
+namespace aft {
+namespace {
+
+// The strings of one line, by the keys that it must have.
+absl::StatusOr<std::vector<std::string>> ReadLine(const std::string& line,
+                                                  const std::vector<const char*>& keys) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::InvalidArgumentError("not a JSON object");
+  std::vector<std::string> values;
+  for (const char* key : keys) {
+    const auto found = json.find(key);
+    if (found == json.end() || !found->is_string()) {
+      return absl::InvalidArgumentError(absl::StrCat(key, ": must be a string"));
+    }
+    values.push_back(found->get<std::string>());
+  }
+  for (const auto& [key, value] : json.items()) {
+    if (std::none_of(keys.begin(), keys.end(), [&](const char* known) { return key == known; })) {
+      return absl::InvalidArgumentError(absl::StrCat(key, ": unknown key"));
+    }
+  }
+  return values;
+}
+
+struct Example {
+  std::vector<std::string> values = {};
+  std::string place = {};  // for messages
+};
+
+absl::StatusOr<std::vector<Example>> ReadFiles(const std::vector<std::string>& paths,
+                                               const std::vector<const char*>& keys) {
+  std::vector<Example> examples;
+  for (const std::string& path : paths) {
+    std::ifstream file(path);
+    if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+    int64_t number = 0;
+    for (std::string line; std::getline(file, line);) {
+      Example example{.place = absl::StrCat(path, ": line ", ++number)};
+      AFT_ASSIGN_OR_RETURN(example.values, InFile(example.place, ReadLine(line, keys)));
+      examples.push_back(std::move(example));
+    }
+  }
+  return examples;
+}
+
+absl::Status Add(const TrainConfig& config, const Example& example, const Tokenizer& tokenizer,
+                 TextExamples* to) {
+  const bool labels = config.objective == ObjectiveKind::kLabels;
+  for (size_t i = labels ? 1 : 0; i < example.values.size(); ++i) {
+    AFT_ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
+                         InFile(example.place, tokenizer.Encode(example.values[i])));
+    if (tokens.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(example.place, ": a text has no tokens"));
+    }
+    to->texts.push_back(std::move(tokens));
+  }
+  if (!labels) return absl::OkStatus();
+  const std::vector<std::string>& names = config.network.labels;
+  const auto found = std::find(names.begin(), names.end(), example.values[0]);
+  if (found == names.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(example.place, ": network.labels has no \"", example.values[0], "\""));
+  }
+  to->classes.push_back(found - names.begin());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ExampleSplit> ReadExamples(const TrainConfig& config, TokenizerSource tokenizer) {
+  const bool labels = config.objective == ObjectiveKind::kLabels;
+  const std::vector<const char*> keys =
+      labels ? std::vector<const char*>{"label", "text"} : std::vector<const char*>{"a", "b"};
+  AFT_ASSIGN_OR_RETURN(const std::vector<Example> examples, ReadFiles(config.examples, keys));
+  const auto is_held_out = [&config](size_t i) {
+    const auto held_out = [&config](size_t count) {
+      return static_cast<int64_t>(config.held_out * static_cast<double>(count));
+    };
+    return held_out(i + 1) > held_out(i);
+  };
+  std::vector<absl::string_view> training_texts;
+  for (size_t i = 0; i < examples.size(); ++i) {
+    if (is_held_out(i)) continue;
+    const std::vector<std::string>& values = examples[i].values;
+    training_texts.insert(training_texts.end(), values.begin() + (labels ? 1 : 0), values.end());
+  }
+  AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> made, tokenizer(training_texts));
+  ExampleSplit split;
+  for (size_t i = 0; i < examples.size(); ++i) {
+    AFT_RETURN_IF_ERROR(
+        Add(config, examples[i], *made, is_held_out(i) ? &split.held_out : &split.train));
+  }
+  if (split.held_out.texts.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(config.examples.front(), ": ", examples.size(),
+                                                   " examples are too few to hold any out"));
+  }
+  return split;
+}
+
+TextBatch MakeTextBatch(const std::vector<absl::Span<const int32_t>>& texts) {
+  size_t longest = 0, shortest = std::numeric_limits<size_t>::max();
+  for (const absl::Span<const int32_t> text : texts) {
+    longest = std::max(longest, text.size());
+    shortest = std::min(shortest, text.size());
+  }
+  const auto rows = static_cast<int64_t>(texts.size());
+  const auto columns = static_cast<int64_t>(longest);
+  TextBatch batch{.ids = at::zeros({rows, columns}, at::kLong)};
+  if (shortest < longest) {
+    batch.mask = at::full({rows, columns}, -std::numeric_limits<float>::infinity());
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    const absl::Span<const int32_t> text = texts[static_cast<size_t>(row)];
+    std::copy(text.begin(), text.end(), batch.ids.select(0, row).mutable_data_ptr<int64_t>());
+    if (!batch.mask.defined()) continue;
+    batch.mask.select(0, row).slice(0, 0, static_cast<int64_t>(text.size())).zero_();
+  }
+  return batch;
+}
+
+at::Tensor MeanOfTokens(const at::Tensor& values, const at::Tensor& mask) {
+  if (!mask.defined()) return values.mean(1);
+  const at::Tensor live = mask.eq(0).to(values.scalar_type()).unsqueeze(2);
+  return (values * live).sum(1) / live.sum(1);
+}
+
+EpochOrder::EpochOrder(int64_t count, int64_t batch, uint64_t seed)
+    : count_(count),
+      batch_(std::min(count, batch)),
+      seed_(seed),
+      order_(static_cast<size_t>(count)) {}
+
+std::vector<int64_t> EpochOrder::Get(int64_t step) {
+  const int64_t epoch = step / steps_per_epoch();
+  if (epoch != epoch_) {
+    // Not a stream of its own of SeededBy's: those are steps'.
+    std::mt19937_64 random = SeededBy(~seed_, static_cast<uint64_t>(epoch));
+    std::iota(order_.begin(), order_.end(), int64_t{0});
+    std::shuffle(order_.begin(), order_.end(), random);
+    epoch_ = epoch;
+  }
+  const auto begin = order_.begin() + step % steps_per_epoch() * batch_;
+  return {begin, begin + batch_};
+}
+
+}  // namespace aft

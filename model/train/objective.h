@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/checkpoint/safetensors.h"
+#include "model/train/curve.h"
+#include "model/train/run_tokenizer.h"
+#include "model/train/train_config.h"
+#include "model/train/train_network.h"
+
+namespace aft {
+
+// What a run learns: its data, the loss of a step and the held-out figures. Thread-compatible.
+class Objective {
+ public:
+  virtual ~Objective() = default;
+
+  virtual const FigureNames& names() const = 0;
+  // One sentence about the data: "1000 training tokens, 100 held out".
+  virtual std::string Describe() const = 0;
+
+  virtual int64_t total_steps() const = 0;
+  virtual int64_t eval_every_steps() const = 0;
+  virtual int64_t amount_per_step() const = 0;  // of FigureNames::amount
+
+  // The mean loss of the batch of step `step`, from 0, in nats; times `scale` it is in
+  // FigureNames::unit. Its random draws depend on config.seed and `step`, and on what Restore has
+  // set, alone.
+  struct Loss {
+    at::Tensor nats;
+    double scale = 1;
+  };
+  virtual Loss Next(const TrainNetwork& network, int64_t step) = 0;
+
+  // The figures of held-out data: of as much of it as the config says for evaluations during a run,
+  // or of all.
+  virtual std::vector<double> Measure(const TrainNetwork& network, bool all) const = 0;
+  // What decides whether these weights replace those that are kept: less is better. None: the last
+  // weights are kept, so that the held-out figures choose nothing.
+  virtual std::optional<double> Rank(const std::vector<double>& figures) const = 0;
+
+  // What Next has left behind beside the weights, in a file to resume from. Restore gives a Save's
+  // file back. FAILED_PRECONDITION: it belongs to other data; DATA_LOSS: it is damaged.
+  virtual void Save(SafetensorsFile& /*file*/) const {}
+  virtual absl::Status Restore(const SafetensorsFile& /*file*/) { return absl::OkStatus(); }
+};
+
+// The config's objective with its data, which is read here; `tokenizer` is called once unless the
+// data is images. Errors name the file.
+absl::StatusOr<std::unique_ptr<Objective>> MakeObjective(const TrainConfig& config,
+                                                         TokenizerSource tokenizer);
+
+// Random numbers that depend on what is given alone.
+std::mt19937_64 SeededBy(uint64_t seed, uint64_t stream);
+
+// ---- The objectives, of configs of their kind.
+absl::StatusOr<std::unique_ptr<Objective>> MakeNextTokens(const TrainConfig& config,
+                                                          TokenizerSource tokenizer);
+absl::StatusOr<std::unique_ptr<Objective>> MakeMaskedTokens(const TrainConfig& config,
+                                                            TokenizerSource tokenizer);
+absl::StatusOr<std::unique_ptr<Objective>> MakeImageLabels(const TrainConfig& config);
+absl::StatusOr<std::unique_ptr<Objective>> MakeTextLabels(const TrainConfig& config,
+                                                          TokenizerSource tokenizer);
+absl::StatusOr<std::unique_ptr<Objective>> MakePairs(const TrainConfig& config,
+                                                     TokenizerSource tokenizer);
+
+}  // namespace aft

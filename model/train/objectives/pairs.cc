@@ -1,0 +1,122 @@
+#include <algorithm>
+#include <utility>
+
+#include "ATen/TensorOperators.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/arange.h"
+#include "ATen/ops/clamp_min.h"
+#include "ATen/ops/cross_entropy_loss.h"
+#include "ATen/ops/linalg_vector_norm.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "model/train/examples.h"
+#include "model/train/objective.h"
+
+namespace aft {
+namespace {
+
+// Each text is to find the other one of its pair among those of its batch, by the cosine of their
+// vectors, which are the means over their tokens: what the server's Encode makes with pooling MEAN
+// and normalize.
+class Pairs : public Objective {
+ public:
+  Pairs(const TrainConfig& config, ExampleSplit examples)
+      : config_(config),
+        examples_(std::move(examples)),
+        order_(Count(examples_.train), config.batch, config.seed) {}
+
+  const FigureNames& names() const override {
+    static const FigureNames& names =
+        *new FigureNames{.amount = "pairs",
+                         .unit = "nats",
+                         .train_column = "train_loss",
+                         .held_out = {{"held_out_loss", "loss"},
+                                      {"held_out_accuracy", "share found", /*is_loss=*/false}}};
+    return names;
+  }
+  std::string Describe() const override {
+    return absl::StrCat(Count(examples_.train), " training pairs, ", Count(examples_.held_out),
+                        " held out");
+  }
+
+  int64_t total_steps() const override { return config_.epochs * order_.steps_per_epoch(); }
+  int64_t eval_every_steps() const override { return config_.eval_every_steps; }
+  int64_t amount_per_step() const override { return order_.batch(); }
+
+  Loss Next(const TrainNetwork& network, int64_t step) override {
+    const at::Tensor cosines = Cosines(network, examples_.train, order_.Get(step),
+                                       {.bf16 = config_.bf16, .dropouts = DropoutsOf(config_)});
+    return {BothWays(cosines)};
+  }
+
+  // In batches of the size that is trained with, since with more texts each is harder to find.
+  std::vector<double> Measure(const TrainNetwork& network, bool all) const override {
+    const at::NoGradGuard no_grad;
+    const int64_t batch = std::min(order_.batch(), Count(examples_.held_out));
+    const int64_t have = Count(examples_.held_out) / batch;
+    const int64_t count = all ? have : std::clamp<int64_t>(config_.eval_examples / batch, 1, have);
+    double loss = 0, found = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      std::vector<int64_t> pairs;
+      for (int64_t j = 0; j < batch; ++j) pairs.push_back(i * have / count * batch + j);
+      const at::Tensor cosines = Cosines(network, examples_.held_out, pairs, {.bf16 = false});
+      loss += BothWays(cosines).item<double>();
+      const at::Tensor own = at::arange(batch);
+      found += (cosines.argmax(0).eq(own).sum() + cosines.argmax(1).eq(own).sum()).item<double>();
+    }
+    return {loss / static_cast<double>(count), found / static_cast<double>(2 * batch * count)};
+  }
+
+  std::optional<double> Rank(const std::vector<double>& figures) const override {
+    return figures[0];
+  }
+
+ private:
+  static int64_t Count(const TextExamples& examples) {
+    return static_cast<int64_t>(examples.texts.size() / 2);
+  }
+
+  // Of the first texts of pairs [rows] with the second ones [columns].
+  at::Tensor Cosines(const TrainNetwork& network, const TextExamples& from,
+                     const std::vector<int64_t>& pairs, TrainNetwork::Options options) const {
+    std::vector<absl::Span<const int32_t>> texts;
+    for (const size_t side : {0, 1}) {
+      for (const int64_t pair : pairs) {
+        const absl::Span<const int32_t> text = from.texts[2 * static_cast<size_t>(pair) + side];
+        texts.push_back(text.first(std::min(text.size(), static_cast<size_t>(config_.segment))));
+      }
+    }
+    const TextBatch batch = MakeTextBatch(texts);
+    options.mask = batch.mask;
+    const at::Tensor vectors =
+        MeanOfTokens(network.Forward(batch.ids, nullptr, options), batch.mask);
+    const at::Tensor units =
+        vectors / at::clamp_min(at::linalg_vector_norm(vectors, 2, {1}, /*keepdim=*/true), 1e-12);
+    const auto sides = units.chunk(2, 0);
+    return sides[0].matmul(sides[1].t());
+  }
+
+  at::Tensor BothWays(const at::Tensor& cosines) const {
+    const at::Tensor scores = cosines / config_.temperature;
+    const at::Tensor own = at::arange(scores.size(0));
+    return (at::cross_entropy_loss(scores, own) + at::cross_entropy_loss(scores.t(), own)) / 2;
+  }
+
+  const TrainConfig config_;
+  const ExampleSplit examples_;
+  EpochOrder order_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Objective>> MakePairs(const TrainConfig& config,
+                                                     TokenizerSource tokenizer) {
+  AFT_ASSIGN_OR_RETURN(ExampleSplit examples, ReadExamples(config, tokenizer));
+  if (examples.train.texts.size() < 4) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.examples.front(), ": pairs need at least two to train on"));
+  }
+  return std::make_unique<Pairs>(config, std::move(examples));
+}
+
+}  // namespace aft

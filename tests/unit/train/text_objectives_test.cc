@@ -1,0 +1,292 @@
+// Whole runs of tiny encoders: masked tokens, labels and pairs of texts, each against what can be
+// had without reading the text in order.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ATen/Parallel.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/config/kinds.h"
+#include "model/tokenizer/tokenizers.h"
+#include "model/train/examples.h"
+#include "model/train/trainer.h"
+#include "tests/property/random_inputs.h"
+#include "tests/support/mixer_reference.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
+#include "tests/unit/client/process.h"
+
+namespace aft {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kLongest = 32;
+
+std::string File(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class TextObjectivesTest : public testing::Test {
+ protected:
+  TextObjectivesTest() { at::set_num_threads(1); }  // tiny tensors: a second thread only waits
+
+  // The config of a run: `network` in its network, `keys` beside it.
+  std::string Json(const std::string& mixer, const std::string& network,
+                   const std::string& keys) const {
+    return absl::StrCat(R"({"network": {"format_version": 1, "architecture": "encoder",
+      "vocab_size": 256, "d_model": 24, "n_layers": 2, "d_ff": 48, "activation": "gelu_tanh",
+      "norm": "layer_norm", "norm_eps": 1e-5, "tokenizer": {"kind": "bytes"}, "max_seq_len": 32,
+      "mixer": )",
+                        mixer, network, R"(}, "segment": 32, "learning_rate": 0.01,
+      "warmup_steps": 5, "weight_spread": 0.2, "bf16": false, "threads": 1, "held_out": 0.2,
+      "eval_every_steps": 20, )",
+                        keys, "}");
+  }
+  std::string MaskedJson(
+      const std::string& mixer = R"({"kind": "aft_local", "window": 4, "causal": false})") {
+    std::ofstream text(folder_.File("text.txt"));
+    for (int i = 0; i < 400; ++i) text << "line " << i % 7 << ": the quick brown fox\n";
+    return Json(mixer, R"(, "vocabulary_head": true, "tie_embeddings": false)",
+                R"("texts": ["text.txt"], "total_tokens": 30720, "batch": 4, "eval_tokens": 512,
+                   "dropout": 0.05)");
+  }
+  // Two letters of which the first one tells the class: the same letters, in another order.
+  std::string LabelsJson() {
+    TestRandom random;
+    std::ofstream file(folder_.File("labels.jsonl"));
+    for (int i = 0; i < 300; ++i) {
+      const bool up = random.Below(2) == 0;
+      const std::string filler(static_cast<size_t>(random.Below(12)), '.');
+      file << R"({"label": ")" << (up ? "up" : "down") << R"(", "text": ")" << filler
+           << (up ? "ab" : "ba") << filler << "\"}\n";
+    }
+    return Json(R"({"kind": "aft_conv", "window": 3, "heads": 4, "causal": false})",
+                R"(, "labels": ["up", "down"])",
+                R"("examples": ["labels.jsonl"], "epochs": 8, "batch": 8, "dropout": 0.05)");
+  }
+  // Pairs of lines with one number.
+  std::string PairsJson() {
+    TestRandom random;
+    std::ofstream file(folder_.File("pairs.jsonl"));
+    for (int i = 0; i < 400; ++i) {
+      const int64_t number = 1000 + random.Below(9000);
+      file << R"({"a": "no. )" << number << R"(", "b": "the number )" << number << " again\"}\n";
+    }
+    return Json(R"({"kind": "block_local", "block_size": 8, "heads": 2, "causal": false})", "",
+                R"("objective": "pairs", "examples": ["pairs.jsonl"], "epochs": 6, "batch": 16,
+                   "attention_dropout": 0.05)");
+  }
+
+  TrainConfig Config(const std::string& json) {
+    std::ofstream(folder_.File("train.json")) << json;
+    const auto config = ReadTrainConfig(folder_.File("train.json"));
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? *config : TrainConfig();
+  }
+
+  // The evaluations of a whole run in `out`.
+  std::vector<CurvePoint> Train(const TrainConfig& config, const std::string& out) {
+    std::vector<CurvePoint> points;
+    auto trainer = Trainer::Create(config, folder_.File(out));
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    if (!trainer.ok()) return points;
+    const std::atomic<bool> stop = false;
+    const absl::Status status = trainer->Run(
+        stop, [](const Trainer::Progress&) {},
+        [&](const CurvePoint& point, bool) { points.push_back(point); });
+    EXPECT_TRUE(status.ok()) << status;
+    return points;
+  }
+
+  // A run that is killed after its first evaluation and started again ends as one that was not.
+  void ExpectSurvivesAKill(const std::string& json) {
+    std::ofstream(folder_.File("train.json")) << json;
+    const auto argv = [this](const std::string& out) {
+      return std::vector<std::string>{AFT_TRAIN, "--config", folder_.File("train.json"), "--out",
+                                      folder_.File(out)};
+    };
+    const client::Ended whole = client::RunToEnd(argv("whole"));
+    ASSERT_EQ(whole.code, 0) << whole.err;
+    {
+      client::Process killed(argv("killed"));
+      ASSERT_TRUE(killed.WaitForError("eval step 20:")) << killed.err();
+      // What it saves after the evaluation may or may not be there yet.
+      killed.Signal(SIGKILL);
+      killed.Wait();
+    }
+    const client::Ended resumed = client::RunToEnd(argv("killed"));
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    for (const char* name : {"/model.safetensors", "/config.json"}) {
+      EXPECT_EQ(File(folder_.File("killed") + name), File(folder_.File("whole") + name)) << name;
+    }
+    EXPECT_THAT(File(folder_.File("killed/curve.svg")), HasSubstr("held out, "));
+    const client::Ended measured = client::RunToEnd(
+        {AFT_TRAIN, "--config", folder_.File("train.json"), "--evaluate", folder_.File("whole")});
+    EXPECT_EQ(measured.code, 0) << measured.err;
+    EXPECT_THAT(measured.out, testing::MatchesRegex("held out: [a-z ]+ [0-9.]+, [a-z ]+ [0-9.]+ "
+                                                    "\\([0-9]+ training .*held out\\)\n"));
+  }
+
+  const TempFolder folder_;
+};
+
+// The baseline is to name the most frequent byte, or to know how frequent each is.
+TEST_F(TextObjectivesTest, MaskedTokensAreFoundFromBothSides) {
+  const TrainConfig config = Config(MaskedJson());
+  const std::vector<CurvePoint> points = Train(config, "run");
+  ASSERT_EQ(points.size(), 12U);
+  std::map<char, double> counts;
+  const std::string text = File(config.texts[0]);
+  for (const char byte : text) ++counts[byte];
+  double entropy = 0, most = 0;
+  for (const auto& [byte, count] : counts) {
+    const double share = count / static_cast<double>(text.size());
+    entropy -= share * std::log2(share);
+    most = std::max(most, share);
+  }
+  EXPECT_LT(points.back().held_out[0], 0.7 * entropy);
+  EXPECT_GT(points.back().held_out[1], 2 * most);
+  EXPECT_LT(points.back().held_out[0], points.front().held_out[0]);
+}
+
+TEST_F(TextObjectivesTest, LabelsOfTextsThatOnlyTheirOrderTellsApart) {
+  const std::vector<CurvePoint> points = Train(Config(LabelsJson()), "run");
+  ASSERT_FALSE(points.empty());
+  EXPECT_GE(points.back().held_out[1], 0.95) << "half of them are found by guessing";
+  EXPECT_EQ(File(folder_.File("run/curve.csv")).substr(0, 54),
+            "step,texts,seconds,train_loss,held_out_loss,held_out_a");
+}
+
+TEST_F(TextObjectivesTest, LabelsOfStretches) {
+  std::string json = LabelsJson();
+  json = absl::StrReplaceAll(json, {{R"("epochs": 8)", R"("epochs": 4, "least_tokens": 2)"}});
+  std::ofstream file(folder_.File("labels.jsonl"));
+  for (int i = 0; i < 200; ++i) {
+    file << R"({"label": ")" << (i % 2 == 0 ? "up" : "down") << R"(", "text": ")"
+         << std::string(100, i % 2 == 0 ? 'u' : 'd') << "\"}\n";
+  }
+  file.close();
+  const TrainConfig config = Config(json);
+  EXPECT_EQ(Train(config, "run").back().held_out[1], 1);
+}
+
+TEST_F(TextObjectivesTest, PairsFindEachOther) {
+  const std::vector<CurvePoint> points = Train(Config(PairsJson()), "run");
+  ASSERT_FALSE(points.empty());
+  EXPECT_GE(points.back().held_out[1], 0.6) << "one of 16 is found by guessing";
+  EXPECT_LT(points.back().held_out[0], 0.5 * std::log(16.0));
+}
+
+TEST_F(TextObjectivesTest, EveryObjectiveSurvivesAKill) {
+  for (const std::string& json : {MaskedJson(), LabelsJson(), PairsJson()}) {
+    ExpectSurvivesAKill(
+        absl::StrReplaceAll(json, {{R"("total_tokens": 30720)", R"("total_tokens": 7680)"},
+                                   {R"("epochs": 8)", R"("epochs": 2)"},
+                                   {R"("epochs": 6)", R"("epochs": 3)"}}));
+    std::filesystem::remove_all(folder_.File("whole"));
+    std::filesystem::remove_all(folder_.File("killed"));
+  }
+}
+
+TEST_F(TextObjectivesTest, EveryKindLearnsBidirectionally) {
+  for (const KindSpec& kind : AllKinds()) {
+    SCOPED_TRACE(kind.name);
+    TrainConfig config = Config(MaskedJson());
+    config.network.mixer = ExampleMixer(kind.kind, kLongest);
+    config.network.mixer.causal = false;
+    config.network.mixer.prefix_block = 0;
+    if (kind.kind == MixerKind::kAftConv) config.network.mixer.window = 5;
+    config.network.max_seq_len = kLongest;
+    config.total_tokens = 4 * 32 * 30;
+    const std::vector<CurvePoint> points = Train(config, kind.name);
+    ASSERT_EQ(points.size(), 2U);
+    EXPECT_LT(points.back().held_out[0], 5.0) << "8 bits are known without learning";
+    const auto checkpoint = ReadCheckpoint(folder_.File(kind.name));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  }
+}
+
+TEST_F(TextObjectivesTest, LearnsTheTokenizerOfTheTrainingTexts) {
+  std::string json = LabelsJson();
+  json = absl::StrReplaceAll(json, {{R"({"kind": "bytes"})", R"({"kind": "chars"})"},
+                                    {R"("vocab_size": 256)", R"("vocab_size": 9)"}});
+  EXPECT_GE(Train(Config(json), "run").back().held_out[1], 0.95);
+  EXPECT_THAT(File(folder_.File("run/chars.json")), HasSubstr("\"a\""));
+}
+
+TEST_F(TextObjectivesTest, ExamplesAreHeldOutEvenly) {
+  std::ofstream file(folder_.File("labels.jsonl"));
+  for (int i = 0; i < 10; ++i) file << R"({"label": "up", "text": ")" << i << "\"}\n";
+  file.close();
+  const TrainConfig config =
+      Config(Json(R"({"kind": "aft_simple", "causal": false})", R"(, "labels": ["up", "down"])",
+                  R"("examples": ["labels.jsonl"])"));
+  const auto split = ReadExamples(config, [](const std::vector<absl::string_view>& training_texts) {
+    EXPECT_THAT(training_texts, testing::ElementsAre("0", "1", "2", "3", "5", "6", "7", "8"));
+    return LoadTokenizer("bytes", "", 256);
+  });
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->held_out.texts, (std::vector<std::vector<int32_t>>{{'4'}, {'9'}}));
+  EXPECT_EQ(split->train.texts.size(), 8U);
+  EXPECT_EQ(split->train.classes, std::vector<int64_t>(8, 0));
+}
+
+TEST_F(TextObjectivesTest, FaultsOfExamplesNameTheLine) {
+  const TrainConfig labels = Config(LabelsJson());
+  const std::pair<const char*, const char*> faults[] = {
+      {"", "0 examples are too few to hold any out"},
+      {"{}", "line 1: label: must be a string"},
+      {"[]", "line 1: not a JSON object"},
+      {R"({"label": "up"})", "line 1: text: must be a string"},
+      {R"({"label": 1, "text": "a"})", "line 1: label: must be a string"},
+      {R"({"label": "up", "text": ""})", "line 1: a text has no tokens"},
+      {R"({"label": "up", "text": "a", "b": 1})", "line 1: b: unknown key"},
+      {"{\"label\": \"up\", \"text\": \"a\"}\n{\"label\": \"Up\", \"text\": \"a\"}",
+       "line 2: network.labels has no \"Up\""},
+      {R"({"label": "up", "text": "a"})", "1 examples are too few to hold any out"}};
+  for (const auto& [lines, why] : faults) {
+    std::ofstream(folder_.File("labels.jsonl")) << lines;
+    EXPECT_THAT(Trainer::Create(labels, folder_.File("faulty")),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)))
+        << lines;
+  }
+  std::filesystem::remove(folder_.File("labels.jsonl"));
+  EXPECT_THAT(Trainer::Create(labels, folder_.File("faulty")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("labels.jsonl")));
+}
+
+TEST(EpochOrderTest, EveryExampleOnceAnEpochInANewOrder) {
+  EpochOrder order(10, 3, 1);
+  EXPECT_EQ(order.steps_per_epoch(), 3);
+  std::vector<std::vector<int64_t>> epochs;
+  for (int64_t epoch = 0; epoch < 2; ++epoch) {
+    std::vector<int64_t>& seen = epochs.emplace_back();
+    for (int64_t step = 0; step < 3; ++step) {
+      for (const int64_t i : order.Get(3 * epoch + step)) seen.push_back(i);
+    }
+    std::vector<int64_t> sorted = seen;
+    std::sort(sorted.begin(), sorted.end());
+    EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end());
+    EXPECT_TRUE(sorted.front() >= 0 && sorted.back() < 10);
+  }
+  EXPECT_NE(epochs[0], epochs[1]);
+  EXPECT_EQ(EpochOrder(10, 3, 1).Get(4), order.Get(4)) << "whatever was asked before";
+  EXPECT_NE(EpochOrder(10, 3, 2).Get(0), order.Get(0));
+  EXPECT_EQ(EpochOrder(2, 8, 1).batch(), 2);
+}
+
+}  // namespace
+}  // namespace aft
