@@ -47,6 +47,28 @@ at::Tensor PairMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& 
   return at::softmax((seen_k - max) + bias, 3).matmul(v.transpose(1, 2)).transpose(1, 2);
 }
 
+// The same as a product of [h, T, T] with the keys and values of all texts side by side, which
+// takes a text's share of memory once and not T times. bias has no -inf.
+at::Tensor DenseMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
+                     const TrainFormOptions& options) {
+  const at::Tensor keys = k.unsqueeze(3);
+  const at::Tensor operand = WeightedValues(keys, v, keys.detach().amax(1, /*keepdim=*/true));
+  const at::Tensor columns = operand.permute({2, 1, 0, 3}).flatten(2);  // [h, T, B (n + 1)]
+  const at::ScalarType gemm = options.GemmType(k);
+  const at::Tensor sums = ExpBias(bias, -std::numeric_limits<double>::infinity())
+                              .weights.to(gemm)
+                              .matmul(columns.to(gemm))
+                              .to(k.scalar_type())
+                              .unflatten(2, {operand.size(0), operand.size(3)})
+                              .permute({2, 1, 0, 3});
+  at::Tensor seen;
+  if (options.mask.defined()) {
+    seen = options.mask.gt(kMaskedBelow).any(1).view({-1, 1, 1, 1});
+  }
+  const Quotient quotient = Divide(sums, 1, seen);
+  return quotient.bad.any().item<bool>() ? PairMean(k, v, bias) : quotient.mean;
+}
+
 at::Tensor CausalMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& filter,
                       const TrainFormOptions& options) {
   const int64_t tokens = k.size(1);
@@ -84,8 +106,9 @@ at::Tensor AftConvForm(const MixerConfig& config, const at::Tensor& packed,
   const at::Tensor v = values.unflatten(2, {heads, hid / heads});
   const at::Tensor filter = AppliedConvFilter(config, tables);
   const at::Tensor mean =
-      config.causal ? CausalMean(k, v, filter, options)
-                    : PairMean(k, v, PairBias(config, filter, packed.size(1), options.grid_width));
+      config.causal
+          ? CausalMean(k, v, filter, options)
+          : DenseMean(k, v, PairBias(config, filter, packed.size(1), options.grid_width), options);
   return at::sigmoid(qkv[0]) * mean.flatten(2);
 }
 
