@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/aftctl/image.h"
@@ -19,19 +20,25 @@ struct InferFlags : StreamFlags {
   size_t top = 3;
 };
 
-inference::ModelInferRequest ImageRequest(const std::string& model, const std::string& version,
-                                          const GreyImage& image, const std::vector<int64_t>& ids) {
-  inference::ModelInferRequest request;
-  request.set_model_name(model);
-  request.set_model_version(version);
+// What makes the request's tensor, when the model is known.
+using AddInput =
+    absl::FunctionRef<void(const v1::Model& model, inference::ModelInferRequest& request)>;
+
+void AddImage(const GreyImage& image, const std::vector<int64_t>& ids,
+              inference::ModelInferRequest& request) {
   auto& input = *request.add_inputs();
   input.set_name("input_ids");
   input.set_datatype("INT64");
   for (const int64_t size : {int64_t{1}, image.height, image.width}) input.add_shape(size);
   input.mutable_contents()->mutable_int64_contents()->Add(ids.begin(), ids.end());
-  request.add_outputs()->set_name("logits");
-  (*request.mutable_parameters())["binary_data_output"].set_bool_param(false);
-  return request;
+}
+
+void AddText(const std::string& text, inference::ModelInferRequest& request) {
+  auto& input = *request.add_inputs();
+  input.set_name("text_input");
+  input.set_datatype("BYTES");
+  input.add_shape(1);
+  input.mutable_contents()->add_bytes_contents(text);
 }
 
 // A line for each of the likeliest labels, with its probability.
@@ -60,7 +67,7 @@ absl::StatusOr<std::string> Lines(const inference::ModelInferResponse& response,
   return lines;
 }
 
-absl::Status Infer(const InferFlags& flags, const GreyImage& image, Client& client,
+absl::Status Infer(const InferFlags& flags, AddInput add_input, Client& client,
                    const CallOptions& options, Output& output) {
   const auto model = client.GetModel(flags.model, options);
   if (!model.ok()) return model.status();
@@ -68,9 +75,13 @@ absl::Status Infer(const InferFlags& flags, const GreyImage& image, Client& clie
     return absl::FailedPreconditionError(
         absl::StrCat("model \"", model->name(), "\" is no classifier"));
   }
-  const std::vector<int64_t> ids = PixelIds(image, model->vocab_size(), flags.invert);
-  const auto response =
-      client.Infer(ImageRequest(model->name(), flags.model_version, image, ids), options);
+  inference::ModelInferRequest request;
+  request.set_model_name(model->name());
+  request.set_model_version(flags.model_version);
+  add_input(*model, request);
+  request.add_outputs()->set_name("logits");
+  (*request.mutable_parameters())["binary_data_output"].set_bool_param(false);
+  const auto response = client.Infer(request, options);
   if (!response.ok()) return response.status();
   if (flags.json) {
     output.Write(JsonLine(*response));
@@ -83,15 +94,25 @@ absl::Status Infer(const InferFlags& flags, const GreyImage& image, Client& clie
 }
 
 int RunInfer(const CommonFlags& common, const InferFlags& flags) {
-  const absl::StatusOr<std::string> file = ReadText(flags);
-  if (!file.ok()) return UsageError(file.status());
-  const absl::StatusOr<GreyImage> image = ReadGreyImage(*file);
+  const absl::StatusOr<std::string> input = ReadText(flags);
+  if (!input.ok()) return UsageError(input.status());
+  const auto run = [&](AddInput add_input) {
+    return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
+      return Infer(flags, add_input, client, options, output);
+    });
+  };
+  if (flags.file.empty()) {
+    return run([&](const v1::Model& /*model*/, inference::ModelInferRequest& request) {
+      AddText(*input, request);
+    });
+  }
+  const absl::StatusOr<GreyImage> image = ReadGreyImage(*input);
   if (!image.ok()) {
     return UsageError(
         absl::InvalidArgumentError(absl::StrCat(flags.file, ": ", image.status().message())));
   }
-  return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
-    return Infer(flags, *image, client, options, output);
+  return run([&](const v1::Model& model, inference::ModelInferRequest& request) {
+    AddImage(*image, PixelIds(*image, model.vocab_size(), flags.invert), request);
   });
 }
 
@@ -99,9 +120,12 @@ int RunInfer(const CommonFlags& common, const InferFlags& flags) {
 
 Command AddInfer(CLI::App& app, const CommonFlags& common) {
   auto flags = std::make_shared<InferFlags>();
-  app.add_option("--image", flags->file,
-                 "A grey image of the model's size: PGM, or rows of numbers, which are pixel ids")
-      ->required();
+  CLI::Option_group* const input = app.add_option_group("input");
+  input->require_option(1);
+  input->add_option("--text", flags->prompt, "A text; \"-\": standard input");
+  input->add_option(
+      "--image", flags->file,
+      "A grey image of the model's size: PGM, or rows of numbers, which are pixel ids");
   app.add_flag("--invert", flags->invert, "Of images with dark ink on light paper");
   app.add_option("--top", flags->top, "So many of the likeliest labels")
       ->check(CLI::PositiveNumber)

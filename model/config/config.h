@@ -92,7 +92,11 @@ struct NetworkConfig {
   PositionKind position = PositionKind::kNone;
   int64_t position_rows = 0;     // > 0 when position is kLearned, else 0
   float embedding_scale = 1.0F;  // x = embed[token] * embedding_scale + position
-  bool qkv_bias = true;          // layers.N.mixer.qkv.bias is there
+  bool embedding_norm = false;   // x is normed before the first layer
+  // false: x += f(norm(x)) of the mixer and of the feed-forward, and a last norm behind the layers.
+  // true, as in BERT: x = norm(x + f(x)), and no last norm.
+  bool post_norm = false;
+  bool qkv_bias = true;  // layers.N.mixer.qkv.bias is there
   // kEncoder: a token's vector is a logit for each entry of the vocabulary, as models that fill in
   // masked tokens have it. Not together with labels.
   bool vocabulary_head = false;
@@ -102,8 +106,11 @@ struct NetworkConfig {
   // position_rows; equals mixer.band_rows when that is set and length_policy is kError.
   int64_t max_seq_len = 0;
   MixerConfig mixer;
-  // "bytes", "chars" or "bpe"; empty for kMixer, and for images (mixer.grid), whose ids are pixels.
+  // "bytes", "chars" or "bpe"; empty for kMixer, for images (mixer.grid), whose ids are pixels, and
+  // for encoders that take ids alone ("none").
   std::string tokenizer = "bytes";
+  // kEncoder: ids that come before and after those of every text.
+  std::vector<int32_t> text_prefix, text_suffix;
   // kEncoder: a classifier of so many classes, which has a head: a token's vector is a logit for
   // each label, and their means are the text's. Empty: a token's vector is what the layers made.
   std::vector<std::string> labels;

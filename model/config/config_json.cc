@@ -27,6 +27,7 @@ constexpr double kMaxNormEps = 0.1;
 constexpr double kMinScale = 1e-6;
 constexpr double kMaxScale = 1e6;
 
+constexpr size_t kMostFrameIds = 64;
 constexpr size_t kMinLabels = 2;
 constexpr size_t kMaxLabels = size_t{1} << 16;
 constexpr size_t kMaxLabelBytes = 256;
@@ -39,6 +40,7 @@ constexpr Named<Architecture> kArchitectureNames[] = {{Architecture::kDecoderLm,
 constexpr Named<Activation> kActivationNames[] = {
     {Activation::kRelu, "relu"}, {Activation::kGelu, "gelu"}, {Activation::kGeluTanh, "gelu_tanh"}};
 constexpr Named<FeedForwardKind> kFeedForwardNames[] = {{FeedForwardKind::kMlp, "mlp"}};
+constexpr Named<bool> kNormPositionNames[] = {{false, "pre"}, {true, "post"}};
 constexpr Named<PositionKind> kPositionNames[] = {{PositionKind::kNone, "none"},
                                                   {PositionKind::kLearned, "learned"},
                                                   {PositionKind::kSinusoidal, "sinusoidal"}};
@@ -47,12 +49,13 @@ constexpr absl::string_view kKeys[] = {
     "format_version", "architecture",    "vocab_size", "d_model",   "n_layers",
     "d_ff",           "feed_forward",    "activation", "norm",      "norm_eps",
     "position",       "embedding_scale", "qkv_bias",   "head_bias", "tie_embeddings",
-    "max_seq_len",    "mixer",           "tokenizer",  "labels",    "vocabulary_head"};
+    "max_seq_len",    "mixer",           "tokenizer",  "labels",    "vocabulary_head",
+    "embedding_norm", "norm_position"};
 // Keys of what an architecture does not have.
 constexpr const char* kNotOfMixer[] = {
-    "vocab_size",     "feed_forward",    "d_ff",      "activation",     "norm",      "norm_eps",
-    "position",       "embedding_scale", "head_bias", "tie_embeddings", "tokenizer", "labels",
-    "vocabulary_head"};
+    "vocab_size",      "feed_forward",    "d_ff",         "activation",     "norm",      "norm_eps",
+    "position",        "embedding_scale", "head_bias",    "tie_embeddings", "tokenizer", "labels",
+    "vocabulary_head", "embedding_norm",  "norm_position"};
 constexpr const char* kNotOfDecoder[] = {"labels", "vocabulary_head"};
 constexpr const char* kOfVocabularyHead[] = {"head_bias", "tie_embeddings"};
 
@@ -82,10 +85,40 @@ absl::Status ReadPosition(const nlohmann::json& json, NetworkConfig* config) {
   return fields.status();
 }
 
+// Ids of the vocabulary.
+absl::Status ReadIds(const nlohmann::json& json, const char* key, const NetworkConfig& config,
+                     std::vector<int32_t>* ids) {
+  const auto list = json.find(key);
+  if (list == json.end()) return absl::OkStatus();
+  bool fits = list->is_array() && list->size() <= kMostFrameIds;
+  for (size_t i = 0; fits && i < list->size(); ++i) {
+    const nlohmann::json& id = (*list)[i];
+    fits = id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(config.vocab_size);
+    if (fits) ids->push_back(id.get<int32_t>());
+  }
+  if (fits) return absl::OkStatus();
+  return KeyError(
+      absl::StrCat("tokenizer.", key),
+      absl::StrCat("must be a list of at most ", kMostFrameIds, " ids below ", config.vocab_size));
+}
+
 absl::Status ReadTokenizer(const nlohmann::json& json, NetworkConfig* config) {
-  JsonFields fields(json, "tokenizer", {"kind"});
-  fields.Name("kind", {"bytes", "chars", "bpe"}, &config->tokenizer);
-  return fields.status();
+  JsonFields fields(json, "tokenizer", {"kind", "prefix", "suffix"});
+  fields.Name("kind", {"bytes", "chars", "bpe", "none"}, &config->tokenizer);
+  AFT_RETURN_IF_ERROR(fields.status());
+  const bool encoder = config->architecture == Architecture::kEncoder;
+  if (config->tokenizer == "none") {
+    if (!encoder) return KeyError("tokenizer.kind", "\"none\" is for the architecture encoder");
+    config->tokenizer.clear();
+  }
+  for (const char* key : {"prefix", "suffix"}) {
+    if (fields.Has(key) && (!encoder || config->tokenizer.empty())) {
+      return KeyError(absl::StrCat("tokenizer.", key),
+                      "must be absent but for an encoder with a tokenizer");
+    }
+  }
+  AFT_RETURN_IF_ERROR(ReadIds(json, "prefix", *config, &config->text_prefix));
+  return ReadIds(json, "suffix", *config, &config->text_suffix);
 }
 
 // What a network has and a single mixer has not.
@@ -112,6 +145,10 @@ absl::Status ReadNetwork(JsonFields& fields, NetworkConfig* config) {
         return KeyError(key, "must be absent for an encoder without vocabulary_head");
       }
     }
+  }
+  if (fields.Has("embedding_norm")) fields.Bool("embedding_norm", &config->embedding_norm);
+  if (fields.Has("norm_position")) {
+    ReadEnum(fields, "norm_position", kNormPositionNames, &config->post_norm);
   }
   if (fields.Has("position")) {
     AFT_RETURN_IF_ERROR(ReadPosition(*fields.Find("position"), config));
@@ -144,6 +181,8 @@ void WriteNetwork(const NetworkConfig& config, nlohmann::ordered_json* json) {
   if (config.embedding_scale != defaults.embedding_scale) {
     (*json)["embedding_scale"] = ShortestDouble(config.embedding_scale);
   }
+  if (config.embedding_norm) (*json)["embedding_norm"] = true;
+  if (config.post_norm) (*json)["norm_position"] = "post";
   if (config.vocabulary_head) (*json)["vocabulary_head"] = true;
   if (HasVocabularyHead(config)) {
     if (config.head_bias != defaults.head_bias) (*json)["head_bias"] = config.head_bias;
@@ -253,7 +292,13 @@ std::string FormatNetworkConfig(const NetworkConfig& config) {
   if (!config.qkv_bias) json["qkv_bias"] = false;
   if (config.max_seq_len != 0) json["max_seq_len"] = config.max_seq_len;
   json["mixer"] = WriteMixerConfig(config.mixer);
-  if (!config.tokenizer.empty()) json["tokenizer"]["kind"] = config.tokenizer;
+  if (!config.tokenizer.empty()) {
+    json["tokenizer"]["kind"] = config.tokenizer;
+    if (!config.text_prefix.empty()) json["tokenizer"]["prefix"] = config.text_prefix;
+    if (!config.text_suffix.empty()) json["tokenizer"]["suffix"] = config.text_suffix;
+  } else if (network && !config.mixer.grid) {
+    json["tokenizer"]["kind"] = "none";
+  }
   if (!config.labels.empty()) json["labels"] = config.labels;
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -42,6 +42,7 @@ std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config) {
   if (config.position == PositionKind::kLearned) {
     specs.push_back({"position.weight", {config.position_rows, d}, TensorStart::kWeight});
   }
+  if (config.embedding_norm) norm("embed_norm");
   for (int64_t i = 0; i < config.n_layers; ++i) {
     const std::string layer = absl::StrCat("layers.", i, ".");
     if (network) norm(layer + "norm1");
@@ -56,7 +57,7 @@ std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config) {
     linear(layer + "ffn.up", config.d_ff, d);
     linear(layer + "ffn.down", d, config.d_ff, true, TensorStart::kResidual);
   }
-  if (network) norm("norm");
+  if (network && !config.post_norm) norm("norm");
   if (const int64_t rows = HeadRows(config); rows > 0) {
     if (!config.tie_embeddings) matrix("head.weight", rows, d);
     if (config.head_bias) specs.push_back({"head.bias", {rows}});

@@ -52,6 +52,7 @@ std::vector<TensorSpec> ExpectedMixerTables(const MixerConfig& mixer, int64_t hi
 //
 //   embed.weight [V, d]
 //   position.weight [position_rows, d]  only when position is learned
+//   embed_norm.{weight,bias} [d]        only when embedding_norm
 //   layers.N.norm1.{weight,bias} [d]
 //   layers.N.mixer.qkv.weight [PackedWidth(), d]   layers.N.mixer.qkv.bias  only when qkv_bias
 //   layers.N.mixer.<table>              ExpectedMixerTables
@@ -59,7 +60,7 @@ std::vector<TensorSpec> ExpectedMixerTables(const MixerConfig& mixer, int64_t hi
 //   layers.N.norm2.{weight,bias} [d]
 //   layers.N.ffn.up.weight [F, d]       layers.N.ffn.up.bias [F]
 //   layers.N.ffn.down.weight [d, F]     layers.N.ffn.down.bias [d]
-//   norm.{weight,bias} [d]
+//   norm.{weight,bias} [d]              absent when post_norm
 //   head.weight [HeadRows(), d]         absent when tie_embeddings: embed.weight serves
 //   head.bias [HeadRows()]              only when head_bias
 //

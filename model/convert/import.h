@@ -82,14 +82,14 @@ struct LabmlOptions {
 // Both are causal.
 absl::StatusOr<Import> ImportLabml(WeightFiles files, const LabmlOptions& options);
 
-// The attention that serves the model's weights: GPT-2's own, or LSG's block-local (ccdv-ai
+// The attention that serves a hub model's weights: its own, or LSG's block-local (ccdv-ai
 // lsg_converter c56734b, BlockLocalSelfAttention), which has no weights of its own either.
-struct Gpt2Options {
+struct AttentionOptions {
   bool block_local = false;
   // For block-local; see MixerConfig.
   int64_t block_size = 128;
   bool global_token = true;
-  bool full_decode = false;
+  bool full_decode = false;  // of decoders
 };
 
 // A Hugging Face GPT-2 folder: config.json, weights (WeightFiles::OpenFolder; names with or without
@@ -98,6 +98,13 @@ struct Gpt2Options {
 // tokenizer.json has it, else with tokenizer_config.json's eos_token (LoadTokenizerJson). Errors
 // start with the file and name the key or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS,
 // RESOURCE_EXHAUSTED.
-absl::StatusOr<Import> ImportGpt2(const std::string& dir, const Gpt2Options& options);
+absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options);
+
+// A Hugging Face folder of RoBERTa or BERT (config.json's model_type), as ImportGpt2 takes it: an
+// encoder without a head, post-norm. Its vectors are last_hidden_state of token ids all of type 0,
+// without padding on the left. The pooler and the head of masked tokens are left. Of RoBERTa the
+// byte-level BPE, whose texts begin and end with its own tokens; a BERT has no tokenizer here,
+// since WordPiece is not supported: it takes ids.
+absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options);
 
 }  // namespace aft

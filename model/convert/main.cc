@@ -39,7 +39,7 @@ struct Flags {
   LabmlOptions labml;
   std::string activation = "relu";
   std::optional<int64_t> window;
-  Gpt2Options gpt2;
+  AttentionOptions hub;
   std::string attention = "dot_product";
   std::string format;
 };
@@ -73,7 +73,11 @@ absl::Status RunAftPytorch(const Flags& flags) {
 
 absl::Status RunGpt2(const Flags& flags) {
   // Its errors name the file of the folder themselves.
-  return Finish(ImportGpt2(flags.in, flags.gpt2), flags, /*name_source=*/false);
+  return Finish(ImportGpt2(flags.in, flags.hub), flags, /*name_source=*/false);
+}
+
+absl::Status RunBert(const Flags& flags) {
+  return Finish(ImportBert(flags.in, flags.hub), flags, /*name_source=*/false);
 }
 
 absl::Status RunQuantize(const Flags& flags) {
@@ -84,6 +88,20 @@ void AddFiles(CLI::App& command, Flags& flags, const char* in, const char* about
   command.add_option(in, flags.in, about)->required();
   command.add_option("OUT_DIR", flags.out, "The checkpoint's folder; must not exist, or be empty")
       ->required();
+}
+
+void AddHub(CLI::App& command, Flags& flags) {
+  AddFiles(command, flags, "IN_DIR",
+           "config.json, model.safetensors or its shards and index, tokenizer.json or vocab.json "
+           "and merges.txt");
+  command.add_option("--attention", flags.attention, "Its own, or LSG's block-local in its place")
+      ->check(CLI::IsMember({"dot_product", "block_local"}))
+      ->capture_default_str();
+  command.add_option("--block-size", flags.hub.block_size, "block_local: tokens of a block")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_flag("!--no-global-token", flags.hub.global_token,
+                   "block_local: the first token is not seen by all");
 }
 
 void AddSizingFlags(CLI::App& inspect, Flags& flags) {
@@ -156,19 +174,12 @@ int Run(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
 
   CLI::App& gpt2 = *app.add_subcommand("gpt2", "From a Hugging Face GPT-2 folder");
-  AddFiles(gpt2, flags, "IN_DIR",
-           "config.json, model.safetensors or its shards and index, tokenizer.json or vocab.json "
-           "and merges.txt");
-  gpt2.add_option("--attention", flags.attention, "Its own, or LSG's block-local in its place")
-      ->check(CLI::IsMember({"dot_product", "block_local"}))
-      ->capture_default_str();
-  gpt2.add_option("--block-size", flags.gpt2.block_size, "block_local: tokens of a block")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  gpt2.add_flag("!--no-global-token", flags.gpt2.global_token,
-                "block_local: the first token is not seen by all");
-  gpt2.add_flag("--full-decode", flags.gpt2.full_decode,
+  AddHub(gpt2, flags);
+  gpt2.add_flag("--full-decode", flags.hub.full_decode,
                 "block_local: generate with full attention, as the reference does");
+  CLI::App& bert = *app.add_subcommand(
+      "bert", "From a Hugging Face RoBERTa folder; or BERT, which then takes token ids, no text");
+  AddHub(bert, flags);
 
   CLI::App& quantize = *app.add_subcommand(
       "quantize",
@@ -186,9 +197,10 @@ int Run(int argc, char** argv) {
   flags.labml.activation = flags.activation == "relu"   ? Activation::kRelu
                            : flags.activation == "gelu" ? Activation::kGelu
                                                         : Activation::kGeluTanh;
-  flags.gpt2.block_local = flags.attention == "block_local";
+  flags.hub.block_local = flags.attention == "block_local";
+  const CLI::App& hub = bert.parsed() ? bert : gpt2;
   for (const char* name : {"--block-size", "--no-global-token", "--full-decode"}) {
-    if (gpt2.count(name) > 0 && !flags.gpt2.block_local) {
+    if (hub.get_option_no_throw(name) != nullptr && hub.count(name) > 0 && !flags.hub.block_local) {
       app.exit(CLI::ValidationError(name, "needs --attention block_local"));
       return kExitUsage;
     }
@@ -206,6 +218,7 @@ int Run(int argc, char** argv) {
                               : labml.parsed() ? RunLabml(flags)
                               : aft_pytorch.parsed() ? RunAftPytorch(flags)
                               : quantize.parsed()    ? RunQuantize(flags)
+                              : bert.parsed()        ? RunBert(flags)
                                                      : RunGpt2(flags);
   if (status.ok()) return kExitOk;
   std::fprintf(stderr, "aft-convert: %s\n", std::string(status.message()).c_str());

@@ -93,7 +93,7 @@ std::vector<GpuNeed> GpuNetwork::Needs() const {
   const int64_t wide = std::max(config_.d_model, hid_);
   const int64_t half = NumberBytes(number_);
   const int64_t ffn = NumberBytes(up_number_) + (up_number_ == number_ ? 0 : half);
-  const int64_t per_token = 4 * (2 * config_.d_model + packed_width_) +
+  const int64_t per_token = 4 * ((replaces_stream() ? 3 : 2) * config_.d_model + packed_width_) +
                             half * (2 * wide + normed_width_) + ffn * config_.d_ff;
   std::vector<GpuNeed> needs = {
       {"weights", weights},
@@ -116,8 +116,14 @@ absl::Status GpuNetwork::Load(const TensorSource& source) {
     AFT_RETURN_IF_ERROR(LoadLayer(tensors, i));
   }
   if (is_bare_mixer()) return MakeActivations();
-  AFT_ASSIGN_OR_RETURN(const TensorMap norm, source.ReadAll("norm."));
-  norm_ = LoadNorm(norm, "norm");
+  if (!config_.post_norm) {
+    AFT_ASSIGN_OR_RETURN(const TensorMap norm, source.ReadAll("norm."));
+    norm_ = LoadNorm(norm, "norm");
+  }
+  if (config_.embedding_norm) {
+    AFT_ASSIGN_OR_RETURN(const TensorMap norm, source.ReadAll("embed_norm."));
+    embed_norm_ = LoadNorm(norm, "embed_norm");
+  }
   if (has_head()) AFT_RETURN_IF_ERROR(LoadHead(source));
   return MakeActivations();
 }
@@ -219,6 +225,7 @@ absl::Status GpuNetwork::MakeActivations() {
   const at::Device device = queue_->device();
   const int64_t tokens = limits_.tokens;
   for (DeviceBuffer& stream : streams_) {
+    if (&stream == &streams_[2] && !replaces_stream()) continue;
     stream = DeviceBuffer(tokens * config_.d_model, Number::kFp32, device);
   }
   for (DeviceBuffer& input : inputs_) {
@@ -282,13 +289,16 @@ absl::Status GpuNetwork::EmbedTokens(const cuda::EmbedModel& model, const int32_
   // The same buffers in every step, so that graphs and steps of other shapes agree.
   x_ = &streams_[0];
   branch_ = &streams_[1];
+  next_ = &streams_[2];
   mixed_ = &inputs_[0];
   spare_ = &inputs_[1];
   pending_ = false;
   output_count_ = 0;
   float* const x = static_cast<float*>(x_->Out(config_.d_model).data);
-  return KernelStatus(
-      cuda::Embed(model, ids, slots, positions, last_sampled, count, x, queue_->stream()), "Embed");
+  AFT_RETURN_IF_ERROR(KernelStatus(
+      cuda::Embed(model, ids, slots, positions, last_sampled, count, x, queue_->stream()),
+      "Embed"));
+  return config_.embedding_norm ? AddPendingAndNorm(embed_norm_, count) : absl::OkStatus();
 }
 
 absl::Status GpuNetwork::AddPending(const GpuNorm& norm, int64_t count, cuda::Out y) {
@@ -302,8 +312,14 @@ absl::Status GpuNetwork::AddPending(const GpuNorm& norm, int64_t count, cuda::Ou
   return KernelStatus(cuda::AddNorm(model, x, branch, bias, count, y, queue_->stream()), "AddNorm");
 }
 
+absl::Status GpuNetwork::AddPendingAndNorm(const GpuNorm& norm, int64_t count) {
+  AFT_RETURN_IF_ERROR(AddPending(norm, count, next_->Out(config_.d_model)));
+  std::swap(x_, next_);
+  return absl::OkStatus();
+}
+
 absl::Status GpuNetwork::Pack(const GpuLayer& layer, int64_t count) {
-  if (is_bare_mixer()) {
+  if (is_bare_mixer() || config_.post_norm) {
     normed_.Rows(0, count, normed_width_)
         .narrow(1, 0, config_.d_model)
         .copy_(x_->Rows(0, count, config_.d_model));
@@ -366,7 +382,12 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
   }
   pending_ = true;
   pending_bias_ = layer.out_bias.const_data_ptr<float>();
-  AFT_RETURN_IF_ERROR(AddPending(layer.norm2, count, spare_->Out(d)));
+  if (config_.post_norm) {
+    AFT_RETURN_IF_ERROR(AddPendingAndNorm(layer.norm1, count));
+    spare_->Rows(0, count, d).copy_(x_->Rows(0, count, d));
+  } else {
+    AFT_RETURN_IF_ERROR(AddPending(layer.norm2, count, spare_->Out(d)));
+  }
   const DeviceBuffer& activated = up_number_ == number_ ? up_ : activated_;
   if (activates_in_product_) {
     layer.up.ForwardActivated(spare_->Rows(0, count, d), layer.up_bias, config_.activation,
@@ -381,13 +402,20 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
   layer.down.Forward(activated.Rows(0, count, ff), branch_->Rows(0, count, d));
   pending_ = true;
   pending_bias_ = layer.down_bias.const_data_ptr<float>();
-  return absl::OkStatus();
+  return config_.post_norm ? AddPendingAndNorm(layer.norm2, count) : absl::OkStatus();
 }
 
 absl::Status GpuNetwork::FinalNorm(int64_t count) {
   output_count_ = count;
   if (is_bare_mixer()) return absl::OkStatus();
-  return AddPending(norm_, count, has_head() ? normed() : vectors_.Out(config_.d_model));
+  const int64_t d = config_.d_model;
+  if (config_.post_norm) {
+    const at::Tensor to = has_head() ? normed_.Rows(0, count, normed_width_).narrow(1, 0, d)
+                                     : vectors_.Rows(0, count, d);
+    to.copy_(x_->Rows(0, count, d));
+    return absl::OkStatus();
+  }
+  return AddPending(norm_, count, has_head() ? normed() : vectors_.Out(d));
 }
 
 absl::StatusOr<const float*> GpuNetwork::Logits(int64_t first, int64_t count) {

@@ -124,6 +124,8 @@ class GpuNetwork {
 
   bool generates() const { return config_.architecture == Architecture::kDecoderLm; }
   bool has_head() const { return HeadRows(config_) > 0; }
+  // Whether a norm's result becomes the residual stream.
+  bool replaces_stream() const { return config_.post_norm || config_.embedding_norm; }
   bool is_bare_mixer() const { return config_.architecture == Architecture::kMixer; }
   std::vector<GpuNeed> Needs() const;  // what Load will take, as far as the config says
   absl::Status Load(const TensorSource& source);
@@ -137,7 +139,10 @@ class GpuNetwork {
   absl::Status EmbedTokens(const kernels::cuda::EmbedModel& model, const int32_t* ids,
                            const int32_t* slots, const int64_t* positions,
                            const int32_t* last_sampled, int64_t count);
-  // The layer's norm and packed projections of the first `count` rows, for its mixer.
+  // AddPending, whose result takes the place of the residual stream.
+  absl::Status AddPendingAndNorm(const GpuNorm& norm, int64_t count);
+  // The layer's norm, unless it comes later, and packed projections of the first `count` rows, for
+  // its mixer.
   absl::Status Pack(const GpuLayer& layer, int64_t count);
   // What the layer before has left to be added to the residual stream, then the norm.
   absl::Status AddPending(const GpuNorm& norm, int64_t count, kernels::cuda::Out y);
@@ -164,6 +169,7 @@ class GpuNetwork {
   at::Tensor positions_;
   at::Tensor frequencies_;
   kernels::cuda::EmbedModel embed_model_;
+  GpuNorm embed_norm_;  // only with NetworkConfig::embedding_norm
   std::vector<GpuLayer> layers_;
   GpuNorm norm_;
   GpuLinear head_;
@@ -171,7 +177,7 @@ class GpuNetwork {
   at::Tensor workspace_;     // of one mixer at a time
   at::Tensor slot_scratch_;  // [layers, slots, GpuMixer::slot_scratch_floats()]
   at::Tensor no_slots_;      // texts have none; Embed takes a slot below 0 for padding
-  DeviceBuffer streams_[2];  // [tokens, d]
+  DeviceBuffer streams_[3];  // [tokens, d]; the last one only where a norm's result is the stream
   DeviceBuffer inputs_[2];   // [tokens, max(d, hid)]
   DeviceBuffer normed_;
   DeviceBuffer packed_;
@@ -183,6 +189,7 @@ class GpuNetwork {
   // the mixers' output, and room for as much.
   DeviceBuffer* x_ = &streams_[0];
   DeviceBuffer* branch_ = &streams_[1];
+  DeviceBuffer* next_ = &streams_[2];
   DeviceBuffer* mixed_ = &inputs_[0];
   DeviceBuffer* spare_ = &inputs_[1];
   const float* pending_bias_ = nullptr;

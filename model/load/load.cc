@@ -178,8 +178,11 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
   const Number format = WeightFormat(options, device, checkpoint);
   LoadedModel model;
   if (!config.tokenizer.empty()) {
-    AFT_ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer(config.tokenizer, options.checkpoint_dir,
-                                                        config.vocab_size));
+    AFT_ASSIGN_OR_RETURN(
+        std::shared_ptr<const Tokenizer> tokenizer,
+        LoadTokenizer(config.tokenizer, options.checkpoint_dir, config.vocab_size));
+    model.tokenizer =
+        MakeFramedTokenizer(std::move(tokenizer), config.text_prefix, config.text_suffix);
   }
   if (config.architecture != Architecture::kDecoderLm) {
     AFT_ASSIGN_OR_RETURN(

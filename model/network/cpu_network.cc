@@ -82,8 +82,14 @@ absl::Status CpuNetwork::LoadLayers(const TensorSource& source) {
     layers_.push_back({std::move(mixer), rest});
   }
   if (IsBareMixer(config_)) return absl::OkStatus();
-  AFT_ASSIGN_OR_RETURN(const TensorMap norm, source.ReadAll("norm."));
-  norm_.emplace(norm, "norm", config_.d_model, config_.norm_eps, arena_);
+  const auto load_norm = [&](const std::string& name,
+                             std::optional<LayerNormLayer>& norm) -> absl::Status {
+    AFT_ASSIGN_OR_RETURN(const TensorMap tensors, source.ReadAll(name + "."));
+    norm.emplace(tensors, name, config_.d_model, config_.norm_eps, arena_);
+    return absl::OkStatus();
+  };
+  if (!config_.post_norm) AFT_RETURN_IF_ERROR(load_norm("norm", norm_));
+  if (config_.embedding_norm) AFT_RETURN_IF_ERROR(load_norm("embed_norm", embedding_norm_));
   if (HasHead(config_)) {
     const std::string name = config_.tie_embeddings ? "embed." : "head.";
     AFT_ASSIGN_OR_RETURN(TensorMap tensors, source.ReadAll(name));
@@ -167,6 +173,7 @@ absl::Status CpuNetwork::Embed(const Batch& batch) {
     embedding_->Forward(batch.ids + first, rows.offset[r + 1] - first, rows.position[r],
                         activations_->x + first * config_.d_model);
   }
+  NormEmbeddings(batch.tokens);
   return absl::OkStatus();
 }
 
@@ -182,15 +189,26 @@ absl::Status CpuNetwork::Embed(const Texts& texts) {
     std::copy_n(texts.vectors[i], tokens * config_.d_model, x);
     if (embedding_.has_value()) embedding_->AddPositions(tokens, 0, x);
   }
+  NormEmbeddings(texts.tokens);
   return absl::OkStatus();
+}
+
+void CpuNetwork::NormEmbeddings(int64_t tokens) {
+  if (!embedding_norm_.has_value()) return;
+  embedding_norm_->Forward(activations_->x, tokens, activations_->x,
+                           *activations_->shared.executor);
 }
 
 absl::Status CpuNetwork::Mix(int64_t layer, const Batch& batch,
                              const std::vector<StateView>& states) {
   const auto i = static_cast<size_t>(layer);
   const Activations& a = *activations_;
-  layers_[i].rest->norm1.Forward(a.x, batch.tokens, a.mixed, *a.shared.executor);
-  layers_[i].mixer.Forward(a.mixed, batch.rows, states[first_state_[i]], a.wide, a.mixed, a.shared);
+  const float* in = a.x;
+  if (!config_.post_norm) {
+    layers_[i].rest->norm1.Forward(a.x, batch.tokens, a.mixed, *a.shared.executor);
+    in = a.mixed;
+  }
+  layers_[i].mixer.Forward(in, batch.rows, states[first_state_[i]], a.wide, a.mixed, a.shared);
   return absl::OkStatus();
 }
 
@@ -198,7 +216,7 @@ absl::Status CpuNetwork::Encode(int64_t layer, const Texts& texts) {
   const CpuLayer& parts = layers_[static_cast<size_t>(layer)];
   const Activations& a = *activations_;
   const float* in = a.x;
-  if (parts.rest.has_value()) {
+  if (parts.rest.has_value() && !config_.post_norm) {
     parts.rest->norm1.Forward(a.x, texts.tokens, a.mixed, *a.shared.executor);
     in = a.mixed;
   }
@@ -224,6 +242,12 @@ absl::Status CpuNetwork::Finish(int64_t layer, int64_t count) {
     return absl::OkStatus();
   }
   parts.mixer.Output(a.mixed, count, a.x, kernels::Epilogue::Add(), a.shared);
+  if (config_.post_norm) {
+    parts.rest->norm1.Forward(a.x, count, a.x, *a.shared.executor);
+    parts.rest->feed_forward.Forward(a.x, count, a.wide, a.x, a.shared);
+    parts.rest->norm2.Forward(a.x, count, a.x, *a.shared.executor);
+    return absl::OkStatus();
+  }
   parts.rest->norm2.Forward(a.x, count, a.mixed, *a.shared.executor);
   parts.rest->feed_forward.Forward(a.mixed, count, a.wide, a.x, a.shared);
   return absl::OkStatus();

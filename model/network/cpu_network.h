@@ -17,7 +17,8 @@
 
 namespace aft {
 
-// One pre-norm layer: x += out(mixer(qkv(norm1(x)))), then x += feed_forward(norm2(x)).
+// One layer: x += out(mixer(qkv(norm1(x)))), then x += feed_forward(norm2(x)); with post_norm
+// x = norm1(x + out(mixer(qkv(x)))), then x = norm2(x + feed_forward(x)).
 struct CpuLayer {
   // What lies around the mixer. Null, of a bare one: x = out(mixer(qkv(x))).
   struct Rest {
@@ -97,15 +98,17 @@ class CpuNetwork {
   CpuNetwork(const NetworkConfig& config, uint64_t fingerprint, WeightArena arena);
   absl::Status LoadLayers(const TensorSource& source);
 
+  void NormEmbeddings(int64_t tokens);              // of x, if the network does
   int64_t ScratchFloats(int64_t max_tokens) const;  // the most that a mixer asks for, per thread
 
   const NetworkConfig config_;
   const uint64_t fingerprint_;
   WeightArena arena_;
   std::optional<Embedding> embedding_;  // null in a bare mixer
+  std::optional<LayerNormLayer> embedding_norm_;
   std::vector<CpuLayer> layers_;
   std::vector<size_t> first_state_;     // of each layer, in state_specs()
-  std::optional<LayerNormLayer> norm_;  // null in a bare mixer
+  std::optional<LayerNormLayer> norm_;  // null in a bare mixer and with post_norm
   std::optional<LinearLayer> head_;     // language models and classifiers
 
   std::optional<Activations> activations_;

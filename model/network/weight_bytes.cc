@@ -21,7 +21,9 @@ WeightBytes CountWeightBytes(const NetworkConfig& config, Number format) {
   int64_t layer = linear(d, PackedWidth(config.mixer, hid)) + linear(hid, d);
   if (config.architecture == Architecture::kMixer) return {.products = layer};
   layer += 2 * norm + linear(d, config.d_ff) + linear(config.d_ff, d);
-  bytes.products = config.n_layers * layer + norm;
+  bytes.products = config.n_layers * layer;
+  if (!config.post_norm) bytes.products += norm;
+  if (config.embedding_norm) bytes.products += norm;
   if (HeadRows(config) > 0) bytes.products += linear(d, HeadRows(config));
   if (!config.tie_embeddings) bytes.lookups = linear(d, config.vocab_size);
   bytes.lookups += vector(Embedding::PositionFloats(config));

@@ -35,7 +35,37 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(absl::string_view kind,
       dir, ": tokenizer.kind: must be \"bytes\", \"chars\" or \"bpe\", got \"", kind, "\""));
 }
 
+class FramedTokenizer : public Tokenizer {
+ public:
+  FramedTokenizer(std::shared_ptr<const Tokenizer> tokenizer, std::vector<int32_t> prefix,
+                  std::vector<int32_t> suffix)
+      : tokenizer_(std::move(tokenizer)), prefix_(std::move(prefix)), suffix_(std::move(suffix)) {}
+
+  int32_t vocab_size() const override { return tokenizer_->vocab_size(); }
+  int32_t eos_id() const override { return tokenizer_->eos_id(); }
+  absl::string_view TokenBytes(int32_t id) const override { return tokenizer_->TokenBytes(id); }
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
+    AFT_ASSIGN_OR_RETURN(const std::vector<int32_t> inner, tokenizer_->Encode(text));
+    std::vector<int32_t> ids = prefix_;
+    ids.insert(ids.end(), inner.begin(), inner.end());
+    ids.insert(ids.end(), suffix_.begin(), suffix_.end());
+    return ids;
+  }
+
+ private:
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const std::vector<int32_t> prefix_, suffix_;
+};
+
 }  // namespace
+
+std::shared_ptr<const Tokenizer> MakeFramedTokenizer(std::shared_ptr<const Tokenizer> tokenizer,
+                                                     std::vector<int32_t> prefix,
+                                                     std::vector<int32_t> suffix) {
+  if (prefix.empty() && suffix.empty()) return tokenizer;
+  return std::make_shared<FramedTokenizer>(std::move(tokenizer), std::move(prefix),
+                                           std::move(suffix));
+}
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(absl::string_view kind,
                                                                const std::string& checkpoint_dir,

@@ -74,4 +74,10 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(absl::string_view
                                                                const std::string& checkpoint_dir,
                                                                int64_t vocab_size);
 
+// `tokenizer` with these ids around those of every text that it encodes, a text without tokens
+// included.
+std::shared_ptr<const Tokenizer> MakeFramedTokenizer(std::shared_ptr<const Tokenizer> tokenizer,
+                                                     std::vector<int32_t> prefix,
+                                                     std::vector<int32_t> suffix);
+
 }  // namespace aft

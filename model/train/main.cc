@@ -26,10 +26,10 @@
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/network/check_tensors.h"
-#include "model/tokenizer/tokenizers.h"
 #include "model/train/corpus.h"
 #include "model/train/evaluate.h"
 #include "model/train/objective.h"
+#include "model/train/run_tokenizer.h"
 #include "model/train/trainer.h"
 
 ABSL_FLAG(std::string, config, "",
@@ -74,18 +74,12 @@ std::string Sentence(const aft::FigureNames& names, const std::vector<double>& f
   return sentence;
 }
 
-// The tokenizer of the checkpoint in `dir`.
-absl::StatusOr<std::shared_ptr<const aft::Tokenizer>> TokenizerOf(const aft::NetworkConfig& network,
-                                                                  const std::string& dir) {
-  return aft::LoadTokenizer(network.tokenizer, dir, network.vocab_size);
-}
-
 int EvaluateObjective(aft::TrainConfig config, const aft::TrainNetwork& network,
                       const std::string& dir) {
   config.network = network.config();
   const auto objective =
       aft::MakeObjective(config, [&](const std::vector<absl::string_view>& /*training_texts*/) {
-        return TokenizerOf(network.config(), dir);
+        return aft::LoadRunTokenizer(network.config(), dir);
       });
   if (!objective.ok()) return Fail(objective.status());
   const std::vector<double> figures = (*objective)->Measure(network, /*all=*/true);
@@ -98,7 +92,7 @@ int EvaluateTexts(const aft::TrainConfig& config, const aft::TrainNetwork& netwo
                   const std::string& dir, int64_t windows) {
   const auto corpus =
       aft::ReadCorpus(config, [&](const std::vector<absl::string_view>& /*training_texts*/) {
-        return TokenizerOf(network.config(), dir);
+        return aft::LoadRunTokenizer(network.config(), dir);
       });
   if (!corpus.ok()) return Fail(corpus.status());
   const aft::HeldOut all = aft::EvaluateHeldOut(network, *corpus, config.segment,

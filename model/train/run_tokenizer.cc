@@ -76,7 +76,14 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> RunTokenizer(
     AFT_RETURN_IF_ERROR(
         WriteFiles(out_dir, given.empty() ? Learn(network, training_texts) : given));
   }
-  return LoadTokenizer(network.tokenizer, out_dir, network.vocab_size);
+  return LoadRunTokenizer(network, out_dir);
+}
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadRunTokenizer(const NetworkConfig& network,
+                                                                  const std::string& dir) {
+  AFT_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer,
+                       LoadTokenizer(network.tokenizer, dir, network.vocab_size));
+  return MakeFramedTokenizer(std::move(tokenizer), network.text_prefix, network.text_suffix);
 }
 
 }  // namespace aft

@@ -26,4 +26,8 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> RunTokenizer(
     const TrainConfig& config, const std::vector<absl::string_view>& training_texts,
     const std::string& out_dir, bool resumed);
 
+// The tokenizer of the checkpoint in `dir`.
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadRunTokenizer(const NetworkConfig& network,
+                                                                  const std::string& dir);
+
 }  // namespace aft

@@ -121,11 +121,14 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
   const bool carries = carry != nullptr && !carry->empty();
   AFT_CHECK(!carries || config_.position == PositionKind::kNone);
 
-  at::Tensor x = drop(Embed(tokens), dropouts.embedding);
+  at::Tensor x = Embed(tokens);
+  if (config_.embedding_norm) x = norm(x, "embed_norm");
+  x = drop(x, dropouts.embedding);
   for (int64_t layer = 0; layer < config_.n_layers; ++layer) {
     const std::string prefix = absl::StrCat("layers.", layer, ".");
+    const bool post = config_.post_norm;
     const at::Tensor packed =
-        linear(norm(x, prefix + "norm1"), prefix + "mixer.qkv").to(at::kFloat);
+        linear(post ? x : norm(x, prefix + "norm1"), prefix + "mixer.qkv").to(at::kFloat);
     TrainFormOptions mix;
     if (carries) mix.carry = &(*carry)[static_cast<size_t>(layer)];
     mix.gemm = gemm;
@@ -134,14 +137,16 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
     mix.dropout = dropouts.attention;
     const at::Tensor mixed = TrainForm(config_.mixer, packed, Tables(prefix + "mixer."), mix);
     x = x + drop(linear(mixed, prefix + "mixer.out").to(at::kFloat), dropouts.output);
-    const at::Tensor up =
-        Activate(linear(norm(x, prefix + "norm2"), prefix + "ffn.up"), config_.activation);
+    if (post) x = norm(x, prefix + "norm1");
+    const at::Tensor up = Activate(linear(post ? x : norm(x, prefix + "norm2"), prefix + "ffn.up"),
+                                   config_.activation);
     x = x + drop(linear(drop(up, dropouts.feed_forward), prefix + "ffn.down").to(at::kFloat),
                  dropouts.output);
+    if (post) x = norm(x, prefix + "norm2");
   }
-  if (HeadRows(config_) == 0) return norm(x, "norm");
-  return project(norm(x, "norm"), config_.tie_embeddings ? "embed.weight" : "head.weight",
-                 "head.bias")
+  if (!config_.post_norm) x = norm(x, "norm");
+  if (HeadRows(config_) == 0) return x;
+  return project(x, config_.tie_embeddings ? "embed.weight" : "head.weight", "head.bias")
       .to(at::kFloat);
 }
 

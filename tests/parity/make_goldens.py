@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-GROUPS = ("aft_modules", "block_local", "operators", "language_models")
+GROUPS = ("aft_modules", "block_local", "operators", "language_models", "encoders")
 
 
 def main():

@@ -34,18 +34,22 @@ class Reference {
       return Linear(Mix(Linear(x, mixer + "qkv"), mixer, input), mixer + "out");
     }
     for (size_t t = 0; t < x.size(); ++t) AddPosition(t, x[t]);
+    if (config_.embedding_norm) x = Norm(x, "embed_norm");
     for (int64_t i = 0; i < config_.n_layers; ++i) {
       const std::string layer = "layers." + std::to_string(i) + ".";
       const std::string mixer = layer + "mixer.";
-      const Matrix packed = Linear(Norm(x, layer + "norm1"), mixer + "qkv");
+      const bool post = config_.post_norm;
+      const Matrix packed = Linear(post ? x : Norm(x, layer + "norm1"), mixer + "qkv");
       Add(x, Linear(Mix(packed, mixer, input), mixer + "out"));
-      Matrix wide = Linear(Norm(x, layer + "norm2"), layer + "ffn.up");
+      if (post) x = Norm(x, layer + "norm1");
+      Matrix wide = Linear(post ? x : Norm(x, layer + "norm2"), layer + "ffn.up");
       for (std::vector<double>& row : wide) {
         for (double& v : row) v = Activated(config_.activation, v);
       }
       Add(x, Linear(wide, layer + "ffn.down"));
+      if (post) x = Norm(x, layer + "norm2");
     }
-    x = Norm(x, "norm");
+    if (!config_.post_norm) x = Norm(x, "norm");
     if (HeadRows(config_) == 0) return x;
     return Linear(x, "head", config_.tie_embeddings ? "embed" : "head");
   }
@@ -221,6 +225,10 @@ std::vector<NetworkCase> DecoderCases() {
   wide.activation = Activation::kGelu;
   wide.head_bias = false;
   wide.tie_embeddings = true;
+
+  NetworkConfig& post = add("post_norm", "aft_local window=5");
+  post.post_norm = true;
+  post.embedding_norm = true;
   return cases;
 }
 
@@ -243,6 +251,9 @@ std::vector<NetworkCase> EncoderCases() {
   cases.push_back({"vocabulary_head", cases[0].config});
   cases.back().config.vocabulary_head = true;
   cases.back().config.tie_embeddings = true;
+  cases.push_back({"post_norm", cases[2].config});
+  cases.back().config.post_norm = true;
+  cases.back().config.embedding_norm = true;
   return cases;
 }
 

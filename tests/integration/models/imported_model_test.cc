@@ -80,7 +80,7 @@ TEST(ImportedModelTest, LabmlLanguageModelScoresAsInPyTorch) {
 
 TEST(ImportedModelTest, Gpt2ScoresAsInPyTorchWithItsOwnAndWithBlockLocalAttention) {
   const SafetensorsFile cases = ReadGoldens("gpt2.cases");
-  Gpt2Options options;
+  AttentionOptions options;
   options.block_size = std::stoll(cases.metadata.at("block_size"));
   for (const bool block_local : {false, true}) {
     options.block_local = block_local;

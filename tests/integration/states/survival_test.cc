@@ -146,13 +146,15 @@ TEST_F(SurvivalTest, ABrokenStreamIsReadAgainFromItsLastResumePointOnly) {
   const std::vector<TokenId> output = Whole(request, Leave(part));
   request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(output.size() + 30));
   const double read = server_->Metric(kRead);
+  // Streams that BreakWithResumePoints gave up have left theirs too.
+  const double states = server_->Metric("aft_states");
   const GenerateStream rest = Run(Resumed(request, part.started, output));
   ExpectWhole(output, rest, Whole(request));
   EXPECT_EQ(server_->Metric(kFromState), 1);
   EXPECT_LE(server_->Metric(kRead) - read, 20 + Since(73, output));
   EXPECT_NE(rest.started.resume_id(), part.started.resume_id());
   // It has ended well, and nothing of it is left: what would go on with it reads all of it.
-  server_->WaitForMetric("aft_states", 0);
+  server_->WaitForMetric("aft_states", states - 1);
   ExpectWhole(output, Run(Resumed(request, part.started, output)), Whole(request));
   EXPECT_EQ(server_->Metric(kFromText), 1);
 }
@@ -273,10 +275,10 @@ TEST_F(SurvivalTest, WithoutAnythingToLeaveADrainStillEndsIt) {
   v1::GenerateRequest request = Resumable("hello", 500);
   GenerateStream part = Break(request, 5);
   std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
-  server_->WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
-  server_->control().Resume();
+  // The drain may be over before anybody could have seen it in the metrics.
   EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_FALSE(part.event().has_hand_over());
+  server_->control().Resume();
   drain.join();
   server_ = nullptr;
   Start();

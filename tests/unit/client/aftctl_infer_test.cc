@@ -97,6 +97,25 @@ TEST_F(AftctlInferTest, FilesThatAreNoImagesAreRefused) {
   EXPECT_EQ(server_.last<inference::ModelInferRequest>().inputs_size(), 0);
 }
 
+TEST_F(AftctlInferTest, TakesATextOrAnImage) {
+  const auto run = [this](const Arguments& input, const std::string& standard_input, int code = 0) {
+    Arguments arguments = {"infer", "--model", "digits"};
+    arguments.insert(arguments.end(), input.begin(), input.end());
+    return AftctlFixture::Run(arguments, standard_input, code);
+  };
+  EXPECT_EQ(run({"--text", "Guten Tag"}, "").out, "one\t0.5000\nthree\t0.2500\nzero\t0.1250\n");
+  ExpectText(server_.last<inference::ModelInferRequest>(),
+             "model_name: 'digits' outputs { name: 'logits' } "
+             "inputs { name: 'text_input' datatype: 'BYTES' shape: [1] "
+             "         contents { bytes_contents: ['Guten Tag'] } } "
+             "parameters { key: 'binary_data_output' value { bool_param: false } }");
+  run({"--text", "-"}, "God dag\n");
+  EXPECT_EQ(server_.last<inference::ModelInferRequest>().inputs(0).contents().bytes_contents(0),
+            "God dag\n");
+  run({}, "", 2);
+  run({"--text", "a", "--image", "b"}, "", 2);
+}
+
 TEST_F(AftctlInferTest, WhatIsNoClassifierSaysSo) {
   v1::Model model;
   model.set_name("digits");

@@ -197,7 +197,7 @@ class Gpt2Test : public testing::Test {
   const TempFolder folder_;
   const std::string in_ = folder_.File("in");
   const std::string out_ = folder_.File("out");
-  Gpt2Options block_local_;
+  AttentionOptions block_local_;
 };
 
 TEST_F(Gpt2Test, GivesThePackagesLogProbabilities) {

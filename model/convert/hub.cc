@@ -1,0 +1,234 @@
+#include "model/convert/hub.h"
+
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/in_file.h"
+#include "base/status_macros.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/config/json_fields.h"
+#include "model/convert/source.h"
+#include "model/tokenizer/json_walk.h"
+#include "model/tokenizer/tokenizers.h"
+#include "model/tokenizer/vocabulary_file.h"
+
+namespace aft {
+namespace {
+
+using Json = nlohmann::json;
+
+struct ActivationName {
+  const char* name;
+  Activation activation;
+};
+constexpr ActivationName kActivations[] = {{"gelu_new", Activation::kGeluTanh},
+                                           {"gelu_pytorch_tanh", Activation::kGeluTanh},
+                                           {"gelu", Activation::kGelu},
+                                           {"relu", Activation::kRelu}};
+
+// The id of a token that stands around each text, of an array [text, id].
+absl::Status AddFrameId(const Json& pair, const char* key, std::vector<int32_t>* ids) {
+  if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number_unsigned()) {
+    return KeyError(absl::StrCat("post_processor.", key), "must be a token and its id");
+  }
+  ids->push_back(pair[1].get<int32_t>());
+  return absl::OkStatus();
+}
+
+// Moves what an encoder's tokenizer.json puts around each text into the config: RobertaProcessing,
+// or a template of one token before and after. Others are left to the tokenizer, which refuses
+// them.
+absl::Status MoveFrame(std::string* text, NetworkConfig* config) {
+  AFT_ASSIGN_OR_RETURN(Json json, ParseStrictJson(*text));
+  if (!json.is_object() || !json.contains("post_processor")) return absl::OkStatus();
+  const Json processor = json["post_processor"];
+  if (!processor.is_object()) return absl::OkStatus();
+  const Json type = processor.value("type", Json());
+  if (type == "RobertaProcessing") {
+    AFT_RETURN_IF_ERROR(AddFrameId(processor.value("cls", Json()), "cls", &config->text_prefix));
+    AFT_RETURN_IF_ERROR(AddFrameId(processor.value("sep", Json()), "sep", &config->text_suffix));
+  } else if (type == "TemplateProcessing") {
+    const Json single = processor.value("single", Json());
+    const Json known = processor.value("special_tokens", Json::object());
+    if (!single.is_array() || !known.is_object()) return absl::OkStatus();
+    std::vector<int32_t>* ids = &config->text_prefix;
+    for (const Json& piece : single) {
+      if (!piece.is_object()) return absl::OkStatus();
+      if (piece.contains("Sequence")) {
+        ids = &config->text_suffix;
+        continue;
+      }
+      const Json name = piece.value("SpecialToken", Json::object()).value("id", Json());
+      const Json token =
+          known.value(name.is_string() ? name.get<std::string>() : "", Json::object());
+      const Json list = token.value("ids", Json());
+      if (!list.is_array() || list.size() != 1 || !list[0].is_number_unsigned()) {
+        return KeyError("post_processor.special_tokens", "each must have one id");
+      }
+      ids->push_back(list[0].get<int32_t>());
+    }
+  } else {
+    return absl::OkStatus();
+  }
+  json["post_processor"] = nullptr;
+  *text = json.dump();
+  return absl::OkStatus();
+}
+
+// Of a folder without tokenizer.json: what the class of tokenizers does that the config names.
+absl::Status UseFrameOfConfig(const Json& json, NetworkConfig* config) {
+  for (const auto& [key, ids] : {std::pair("bos_token_id", &config->text_prefix),
+                                 std::pair("eos_token_id", &config->text_suffix)}) {
+    const auto id = json.find(key);
+    if (id == json.end() || !id->is_number_unsigned()) {
+      return KeyError(key, "must be the id of the token beside each text");
+    }
+    ids->push_back(id->get<int32_t>());
+  }
+  return absl::OkStatus();
+}
+
+// The content of the token with this id in the text of a tokenizer.json, if it has one.
+std::optional<std::string> TokenWithId(const std::string& text, uint64_t id) {
+  std::optional<std::string> found;
+  Json added_id, content;  // of the added token that is being read
+  const auto take = [&](const JsonPath& path, const Json& value) {
+    if (path.size() == 3 && path[0] == "added_tokens") {
+      if (path[2] == "id") added_id = value;
+      if (path[2] == "content") content = value;
+      if (added_id == Json(id) && content.is_string()) found = content.get<std::string>();
+    } else if (path.size() == 2 && path[0] == "added_tokens") {
+      added_id = content = nullptr;
+    } else if (path.size() == 3 && path[0] == "model" && path[1] == "vocab" && value == Json(id)) {
+      found = path[2];
+    }
+    return absl::OkStatus();
+  };
+  return WalkJson(text, take).ok() ? found : std::nullopt;
+}
+
+// tokenizer_config.json that names the end of text, which the config knows by its id. Left as the
+// folder has it where the config has no such token: its default is GPT-2's own, in any vocabulary.
+absl::Status NameEndOfText(const Json& config, Import* import) {
+  Json id = config.value("eos_token_id", Json());
+  if (id.is_array() && id.size() == 1) id = Json(id[0]);
+  if (id.is_null()) return absl::OkStatus();
+  if (!id.is_number_unsigned()) {
+    return KeyError("eos_token_id", absl::StrCat("must be one token's id, got ", ShownJson(id)));
+  }
+  const std::optional<std::string> token =
+      TokenWithId(import->files.at(kTokenizerFileName), id.get<uint64_t>());
+  if (token.has_value()) {
+    import->files[kTokenizerConfigFileName] = Json{{ "eos_token", *token }}.dump() + "\n";
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadSize(const Json& json, const char* key, int64_t* out) {
+  const auto value = json.find(key);
+  if (value == json.end()) return KeyError(key, "missing");
+  if (!value->is_number_unsigned() || value->get<uint64_t>() == 0 ||
+      value->get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()}) {
+    return KeyError(key, absl::StrCat("must be a positive size, got ", value->type_name()));
+  }
+  *out = value->get<int64_t>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadFlag(const Json& json, const char* key, bool* out) {
+  const auto value = json.find(key);
+  if (value == json.end()) return absl::OkStatus();
+  if (!value->is_boolean()) return KeyError(key, "must be true or false");
+  *out = value->get<bool>();
+  return absl::OkStatus();
+}
+
+// A flag that changes what the network computes in a way that is not supported.
+absl::Status CheckFlag(const Json& json, const char* key, bool supported) {
+  bool value = supported;
+  AFT_RETURN_IF_ERROR(ReadFlag(json, key, &value));
+  if (value == supported) return absl::OkStatus();
+  return KeyError(key, absl::StrCat("only ", supported ? "true" : "false", " is supported"));
+}
+
+absl::Status ReadString(const Json& json, const char* key, std::string* out) {
+  const auto value = json.find(key);
+  if (value == json.end()) return KeyError(key, "missing");
+  if (!value->is_string()) return KeyError(key, "must be a string");
+  *out = value->get<std::string>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadNorm(const Json& json, const char* key, float* out) {
+  const auto epsilon = json.find(key);
+  if (epsilon == json.end() || !epsilon->is_number()) return KeyError(key, "must be a number");
+  *out = epsilon->get<float>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadActivation(const Json& json, const char* key, Activation* out) {
+  std::string name;
+  AFT_RETURN_IF_ERROR(ReadString(json, key, &name));
+  for (const ActivationName& known : kActivations) {
+    if (name != known.name) continue;
+    *out = known.activation;
+    return absl::OkStatus();
+  }
+  return KeyError(key, absl::StrCat("must be gelu_new, gelu_pytorch_tanh, gelu or relu, got ",
+                                    ShownToken(name)));
+}
+
+MixerConfig HubAttention(const AttentionOptions& options, int64_t heads) {
+  MixerConfig mixer;
+  mixer.heads = heads;
+  mixer.kind = options.block_local ? MixerKind::kBlockLocal : MixerKind::kDotProduct;
+  if (options.block_local) {
+    mixer.block_size = options.block_size;
+    mixer.global_token = options.global_token;
+    mixer.full_decode = options.full_decode;
+  }
+  return mixer;
+}
+
+absl::Status UseHubTokenizer(const std::string& dir, const Json& config, Import* import) {
+  const auto has = [&dir](const char* name) {
+    std::error_code error;
+    return std::filesystem::exists(absl::StrCat(dir, "/", name), error);
+  };
+  if (!has(kTokenizerFileName) && !has(kVocabFileName) && !has(kMergesFileName)) {
+    return UseBytes(absl::StrCat("needs ", dir, "/", kTokenizerFileName, ", or ", kVocabFileName,
+                                 " and ", kMergesFileName),
+                    import);
+  }
+  const bool encoder = import->config.architecture == Architecture::kEncoder;
+  import->config.tokenizer = "bpe";
+  if (!encoder) {
+    AFT_RETURN_IF_ERROR(LoadTokenizer("bpe", dir, import->config.vocab_size).status());
+  }
+  std::vector<const char*> names = {kVocabFileName, kMergesFileName};
+  if (has(kTokenizerFileName)) names = {kTokenizerFileName, kTokenizerConfigFileName};
+  for (const char* name : names) {
+    if (!has(name)) continue;  // tokenizer_config.json, which need not be there
+    import->read.push_back(absl::StrCat(dir, "/", name));
+    AFT_ASSIGN_OR_RETURN(import->files[name], ReadVocabularyText(import->read.back()));
+  }
+  const std::string config_path = absl::StrCat(dir, "/", kConfigFileName);
+  if (!has(kTokenizerFileName)) {
+    return encoder ? InFile(config_path, UseFrameOfConfig(config, &import->config))
+                   : absl::OkStatus();
+  }
+  if (encoder) {
+    AFT_RETURN_IF_ERROR(InFile(absl::StrCat(dir, "/", kTokenizerFileName),
+                               MoveFrame(&import->files[kTokenizerFileName], &import->config)));
+  }
+  return InFile(config_path, NameEndOfText(config, import));
+}
+
+}  // namespace aft

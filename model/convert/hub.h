@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "model/config/config.h"
+#include "model/convert/import.h"
+#include "nlohmann/json.hpp"
+
+// Folders as Hugging Face's hub has them. Their config.json has many keys that do not matter here,
+// and more with every version: what is read is checked, the rest is left alone. Errors:
+// INVALID_ARGUMENT names the key.
+namespace aft {
+
+absl::Status ReadSize(const nlohmann::json& json, const char* key, int64_t* out);
+absl::Status ReadString(const nlohmann::json& json, const char* key, std::string* out);
+absl::Status ReadNorm(const nlohmann::json& json, const char* key, float* out);
+// Stays as it is where the key is absent.
+absl::Status ReadFlag(const nlohmann::json& json, const char* key, bool* out);
+// A flag that changes what the network computes in a way that is not supported.
+absl::Status CheckFlag(const nlohmann::json& json, const char* key, bool supported);
+absl::Status ReadActivation(const nlohmann::json& json, const char* key, Activation* out);
+
+// The mixer of a model whose attention has so many heads; causal.
+MixerConfig HubAttention(const AttentionOptions& options, int64_t heads);
+
+// Takes the byte-level BPE's files that `dir` has, and says in the config what they make. `config`
+// is the folder's config.json. An encoder's texts get the tokens around them that the
+// tokenizer.json says, or without one those of its bos_token_id and eos_token_id.
+absl::Status UseHubTokenizer(const std::string& dir, const nlohmann::json& config, Import* import);
+
+}  // namespace aft

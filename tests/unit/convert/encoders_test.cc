@@ -1,0 +1,193 @@
+// RoBERTa and BERT against transformers, with their own attention and with LSG's block-local, at
+// the goldens' lengths and with keys hidden (tests/parity/references/encoders.py).
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/from_blob.h"
+#include "ATen/ops/zeros.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "model/convert/import.h"
+#include "nlohmann/json.hpp"
+#include "tests/parity/goldens.h"
+#include "tests/support/tolerances.h"
+#include "tests/unit/convert/harness.h"
+
+namespace aft {
+namespace {
+
+using Json = nlohmann::json;
+using testing::HasSubstr;
+
+class EncoderImportTest : public testing::TestWithParam<const char*> {
+ protected:
+  EncoderImportTest() {
+    std::filesystem::copy(absl::StrCat("tests/parity/goldens/", GetParam()), in_);
+  }
+
+  LoadedModel LoadAsServed(const std::string& dir) const {
+    LoadOptions options;
+    options.checkpoint_dir = dir;
+    options.weight_format = "fp32";
+    auto model = LoadModel(options);
+    EXPECT_TRUE(model.ok()) << model.status();
+    AFT_CHECK(model.ok());
+    return *std::move(model);
+  }
+
+  absl::Status WithConfig(const std::string& key, const Json& value) const {
+    Json config = Json::parse(ReadBytes(in_ + "/config.json"));
+    config[key] = value;
+    if (value.is_discarded()) config.erase(key);
+    const std::string dir = absl::StrCat(in_, ".", key);
+    std::filesystem::remove_all(dir);
+    std::filesystem::copy(in_, dir);
+    WriteBytes(dir + "/config.json", config.dump());
+    return ImportBert(dir, {}).status();
+  }
+
+  const SafetensorsFile cases_ = ReadGoldens(absl::StrCat(GetParam(), ".cases"));
+  const TempFolder folder_;
+  const std::string in_ = folder_.File("in");
+  const std::string out_ = folder_.File("out");
+};
+
+TEST_P(EncoderImportTest, GivesThePackagesVectors) {
+  const std::vector<int32_t> tokens = Ids(cases_.tensors.at("tokens"));
+  for (const bool block_local : {false, true}) {
+    const std::string form = block_local ? "block_local." : "dot_product.";
+    const std::string dir = out_ + form;
+    const Checkpoint checkpoint =
+        WriteAndRead(ImportBert(in_, {.block_local = block_local, .block_size = 8}), dir);
+    EXPECT_TRUE(checkpoint.config.post_norm && checkpoint.config.embedding_norm);
+    EXPECT_EQ(checkpoint.config.max_seq_len, 64);
+    const LoadedModel model = LoadAsServed(dir);
+    // All at once: no text depends on the others.
+    std::vector<EncoderInput> inputs;
+    std::vector<at::Tensor> wanted;
+    for (const auto& [name, want] : cases_.tensors) {
+      if (!absl::StartsWith(name, form)) continue;
+      const std::string mask = "mask." + name.substr(form.size());
+      EncoderInput& input = inputs.emplace_back();
+      input.text.assign(tokens.begin(), tokens.begin() + want.size(0));
+      wanted.push_back(want);
+      if (cases_.tensors.count(mask) == 0) continue;
+      for (const int32_t visible : Ids(cases_.tensors.at(mask))) {
+        input.mask.push_back(visible == 1 ? 0 : -std::numeric_limits<float>::infinity());
+      }
+    }
+    ASSERT_EQ(inputs.size(), 5U);
+    auto vectors = model.encoder->Encode(inputs);
+    ASSERT_TRUE(vectors.ok()) << vectors.status();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      EXPECT_TRUE(Close(at::from_blob((*vectors)[i].data(), wanted[i].sizes(), at::kFloat),
+                        wanted[i], tolerance::kTwoFp32))
+          << form << i;
+    }
+  }
+}
+
+TEST_P(EncoderImportTest, SaysWhatItLeaves) {
+  const auto import = ImportBert(in_, {});
+  ASSERT_TRUE(import.ok()) << import.status();
+  const std::string text = ImportText(*import);
+  EXPECT_THAT(text, HasSubstr("(the head of masked tokens)"));
+  EXPECT_THAT(text, HasSubstr("position.weight (type 0, which all tokens have)"));
+  // What is neither taken nor known is an error.
+  const auto files = WeightFiles::OpenFolder(in_);
+  ASSERT_TRUE(files.ok());
+  TensorMap weights;
+  for (const auto& [name, entry] : files->entries()) weights[name] = *files->Read(name);
+  weights[absl::StrCat(GetParam(), ".pooler.dense.weight")] = at::zeros({32, 32});
+  ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+  EXPECT_TRUE(ImportBert(in_, {}).ok());
+  weights["classifier.dense.weight"] = at::zeros({32, 32});
+  ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+  EXPECT_THAT(ImportBert(in_, {}), Refused("tensor 'classifier.dense.weight': has no place"));
+}
+
+TEST_P(EncoderImportTest, FaultsOfTheConfigNameTheKey) {
+  const std::pair<const char*, Json> faults[] = {
+      {"model_type", "gpt2"},        {"is_decoder", true},
+      {"add_cross_attention", true}, {"position_embedding_type", "relative_key"},
+      {"hidden_act", "silu"},        {"hidden_size", 0},
+      {"layer_norm_eps", "x"},       {"type_vocab_size", Json(Json::value_t::discarded)},
+      {"sparse_block_size", 128},    {"sparsity_type", "norm"},
+      {"num_attention_heads", 5}};
+  for (const auto& [key, value] : faults) {
+    const std::string named = std::string(key) == "num_attention_heads" ? "mixer.heads" : key;
+    EXPECT_THAT(WithConfig(key, value), Refused(absl::StrCat("/config.json: ", named, ": ")));
+  }
+  if (std::string(GetParam()) == "roberta") {
+    EXPECT_THAT(WithConfig("pad_token_id", 65), Refused("pad_token_id: must be an id below"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Packages, EncoderImportTest, testing::Values("roberta", "bert"),
+                         [](const auto& package) { return std::string(package.param); });
+
+class RobertaTest : public EncoderImportTest {};
+INSTANTIATE_TEST_SUITE_P(Package, RobertaTest, testing::Values("roberta"));
+
+TEST_P(RobertaTest, TextsHaveTheTokensAroundThem) {
+  WriteAndRead(ImportBert(in_, {}), out_);
+  const LoadedModel model = LoadAsServed(out_);
+  ASSERT_NE(model.tokenizer, nullptr);
+  const std::string& text = cases_.metadata.at("text");
+  EXPECT_EQ(*model.tokenizer->Encode(text), Ids(cases_.tensors.at("text.tokens")));
+  EXPECT_EQ(*model.tokenizer->Encode(""), (std::vector<int32_t>{0, 2}));
+}
+
+// The folder as tokenizers leaves it: the tokens around a text are those of its post-processor.
+TEST_P(RobertaTest, ReadsThePostProcessor) {
+  Json words = Json::parse(ReadBytes("tests/parity/goldens/gpt2_hub/tokenizer.json"));
+  Json config = Json::parse(ReadBytes(in_ + "/config.json"));
+  config["eos_token_id"] = nullptr;  // is a byte in that vocabulary
+  WriteBytes(in_ + "/config.json", config.dump());
+  const auto frame = [&](const Json& processor, const std::string& dir) -> absl::Status {
+    words["post_processor"] = processor;
+    WriteBytes(in_ + "/tokenizer.json", words.dump());
+    const auto import = ImportBert(in_, {});
+    if (!import.ok()) return import.status();
+    WriteAndRead(import, dir);
+    const std::vector<int32_t> ids = *LoadAsServed(dir).tokenizer->Encode("a");
+    EXPECT_EQ(ids.size(), 3U);
+    EXPECT_EQ(ids.front(), 7);
+    EXPECT_EQ(ids.back(), 9);
+    return absl::OkStatus();
+  };
+  Json roberta = Json::parse(R"({"type": "RobertaProcessing", "sep": ["</s>", 9],
+    "cls": ["<s>", 7], "trim_offsets": true, "add_prefix_space": false})");
+  EXPECT_TRUE(frame(roberta, out_ + "1").ok());
+  Json pieces = Json::parse(R"({"type": "TemplateProcessing", "single": [
+    {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+    {"SpecialToken": {"id": "</s>", "type_id": 0}}], "pair": [],
+    "special_tokens": {"<s>": {"id": "<s>", "ids": [7], "tokens": ["<s>"]},
+                       "</s>": {"id": "</s>", "ids": [9], "tokens": ["</s>"]}}})");
+  EXPECT_TRUE(frame(pieces, out_ + "2").ok());
+  pieces["special_tokens"]["</s>"]["ids"] = {9, 10};
+  EXPECT_THAT(frame(pieces, out_ + "3"), Refused("post_processor.special_tokens: each must have"));
+  roberta["sep"] = "</s>";
+  EXPECT_THAT(frame(roberta, out_ + "4"),
+              Refused("post_processor.sep: must be a token and its id"));
+  roberta["sep"] = {"</s>", 100000};
+  EXPECT_THAT(frame(roberta, out_ + "5"), Refused("tokenizer.suffix: must be a list of at most"));
+}
+
+class BertTest : public EncoderImportTest {};
+INSTANTIATE_TEST_SUITE_P(Package, BertTest, testing::Values("bert"));
+
+TEST_P(BertTest, TakesIdsAlone) {
+  WriteAndRead(ImportBert(in_, {}), out_);
+  EXPECT_EQ(LoadAsServed(out_).tokenizer, nullptr);
+}
+
+}  // namespace
+}  // namespace aft
