@@ -104,7 +104,9 @@ void SetChannelArguments(grpc::ServerBuilder& builder, const ServerConfig& confi
   if (const auto grace = config.connections.max_age_grace.count(); grace > 0) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(grace));
   }
-  builder.SetMaxReceiveMessageSize(static_cast<int>(limits.max_message_bytes));
+  // The larger of the two limits: gRPC has one for all methods, and calls look at their own.
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(std::max(limits.max_message_bytes, TensorMessageBytes(limits))));
   // A compressed message would be inflated before its size is looked at.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);

@@ -83,11 +83,12 @@ void Call::Start(Caller caller, absl::Status admitted, std::unique_ptr<RequestBy
 }
 
 absl::Status Call::Admit() {
+  AFT_RETURN_IF_ERROR(environment_.CheckMessage(message_->size(), exchange_->takes_tensors()));
   const std::optional<std::string> model =
       message_->PeekString(Exchange::kModelField, kMaxModelNameBytes);
   if (model.has_value() && exchange_->needs_engine()) AFT_RETURN_IF_ERROR(Reserve(*model));
   outbox_.Open(MemoryLedger::Charge(environment_.ledger, *caller_.client));
-  const size_t bytes = kCallBytes + exchange_->bytes_per_request_byte() * message_->size();
+  const size_t bytes = kCallBytes + exchange_->RequestCost(*message_);
   return outbox_.Hold(bytes) ? absl::OkStatus() : environment_.RefuseForMemory();
 }
 

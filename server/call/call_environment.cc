@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
+#include "server/config/memory_plan.h"
 #include "server/observability/log.h"
 
 namespace aft::server {
@@ -15,6 +17,14 @@ bool CallEnvironment::LogsRefusal() const {
   const auto left_out = refusal_lines.Pass(std::chrono::steady_clock::now());
   if (left_out.value_or(0) > 0) log::Info("request.left_out", {{"refused", *left_out}});
   return left_out.has_value();
+}
+
+absl::Status CallEnvironment::CheckMessage(size_t bytes, bool with_tensors) const {
+  const int64_t most = with_tensors ? TensorMessageBytes(limits) : limits.max_message_bytes;
+  if (static_cast<int64_t>(bytes) <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("Received message larger than max (", bytes, " vs. ", most, "): limits.",
+                   with_tensors ? "max_tensor_message_bytes" : "max_message_bytes"));
 }
 
 bool HoldUnsent(size_t fixed, size_t unsent, MemoryLedger::Charge& charge, GaugePart& undelivered) {

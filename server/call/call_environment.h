@@ -31,6 +31,10 @@ struct CallEnvironment {
   // A call of a method of no model has ended: its metrics.
   void Report(Method method, TimePoint arrival, absl::StatusCode code) const;
 
+  // RESOURCE_EXHAUSTED, in gRPC's words: a message of `bytes` is larger than its method may take,
+  // which is more `with_tensors`.
+  absl::Status CheckMessage(size_t bytes, bool with_tensors = false) const;
+
   // The ledger had no room for a call: what it ends with. Counts it.
   absl::Status RefuseForMemory() const {
     metrics.memory_refusals.Increment();

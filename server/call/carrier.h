@@ -39,6 +39,8 @@ class RequestBytes {
   // The strings in the fields 1 to `last`, as far as the message begins with them in this order and
   // they are no longer than `most`; the others are "".
   virtual std::vector<std::string> PeekStrings(int last, size_t most) const = 0;
+  // Bytes of all values of that field, as far as the message is well-formed.
+  virtual size_t FieldBytes(int field) const = 0;
   // Parses and frees them. INVALID_ARGUMENT; CANCELLED: they have never arrived.
   virtual absl::Status ParseInto(google::protobuf::Message& message) = 0;
 };

@@ -60,8 +60,10 @@ class Exchange {
   static constexpr int kModelField = 1;
   // Whether an engine has a part in it; else a thread of the decode pool answers.
   virtual bool needs_engine() const { return true; }
-  // What a byte of the request can become while it is decoded.
-  virtual size_t bytes_per_request_byte() const = 0;
+  // Whether its messages carry tensors, so that they may be larger than others.
+  virtual bool takes_tensors() const { return false; }
+  // What the bytes of the request can become while they are decoded.
+  virtual size_t RequestCost(const RequestBytes& bytes) const = 0;
   // Looks for what a refusal is to name, before anything is parsed.
   virtual void Peek(const RequestBytes& /*bytes*/) {}
   // The message to parse into.

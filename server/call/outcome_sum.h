@@ -26,6 +26,8 @@ inline void AddOutcome(const Outcome& one, Outcome& total) {
   if (times.first_token == Duration(0) || (first > Duration(0) && first < times.first_token)) {
     times.first_token = first;
   }
+  // Texts that fill several steps still wait when the first ones end; the call does not any more.
+  if (times.first_token > Duration(0)) times.queue = std::min(times.queue, times.first_token);
 }
 
 }  // namespace aft::server

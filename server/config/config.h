@@ -26,10 +26,11 @@ struct ModelConfig : LoadOptions {
 struct LimitsConfig {
   LimitsConfig();
   int64_t max_message_bytes{};
-  int64_t max_memory_bytes{};         // of the process; 0: a quarter of what it may have
-  int64_t max_client_memory_bytes{};  // 0: half of max_memory_bytes
-  int32_t max_queued_requests{};      // per model
-  int64_t max_queued_tokens{};        // per model
+  int64_t max_tensor_message_bytes{};  // 0: TensorMessageBytes (memory_plan.h)
+  int64_t max_memory_bytes{};          // of the process; 0: a quarter of what it may have
+  int64_t max_client_memory_bytes{};   // 0: half of max_memory_bytes
+  int32_t max_queued_requests{};       // per model
+  int64_t max_queued_tokens{};         // per model
   int64_t max_prompt_bytes{};
   int64_t max_prompt_tokens{};
   int32_t max_texts{};  // per call

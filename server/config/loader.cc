@@ -66,6 +66,7 @@ void Exchange(ModelConfig& model, pb::ModelConfig& message) {
 template <bool kRead>
 void Exchange(LimitsConfig& limits, pb::LimitsConfig& message) {
   AFT_FIELD(limits.max_message_bytes, message, max_message_bytes);
+  AFT_FIELD(limits.max_tensor_message_bytes, message, max_tensor_message_bytes);
   AFT_FIELD(limits.max_memory_bytes, message, max_memory_bytes);
   AFT_FIELD(limits.max_client_memory_bytes, message, max_client_memory_bytes);
   AFT_FIELD(limits.write_stall, message, write_stall_ms);

@@ -24,11 +24,17 @@ int64_t ClientMemory(const LimitsConfig& limits) {
   return limits.max_memory_bytes != 0 ? limits.max_memory_bytes : MemoryLimit() / 4;
 }
 
+int64_t TensorMessageBytes(const LimitsConfig& limits) {
+  if (limits.max_tensor_message_bytes != 0) return limits.max_tensor_message_bytes;
+  return std::max(64 * kMebibyte, limits.max_message_bytes);
+}
+
 int64_t GrpcMemory(const LimitsConfig& limits) {
   constexpr int64_t kLeast = 256 * kMebibyte;
   const int64_t clients = ClientMemory(limits);
   const int64_t incomplete =
-      std::max(limits.max_infer_streams, kLeastInferStreams) * limits.max_message_bytes;
+      std::max(std::max(limits.max_infer_streams, kLeastInferStreams) * limits.max_message_bytes,
+               TensorMessageBytes(limits));
   return std::max({clients + clients / 2, clients + incomplete, kLeast});
 }
 

@@ -27,9 +27,12 @@ struct MemoryPart {
 // LimitsConfig::max_memory_bytes, or what stands for 0.
 int64_t ClientMemory(const LimitsConfig& limits);
 
+// LimitsConfig::max_tensor_message_bytes, or what stands for 0.
+int64_t TensorMessageBytes(const LimitsConfig& limits);
+
 // What gRPC may have in buffers: messages that are charged to clients too, and beside them those
-// that are not complete, of which each ModelStreamInfer stream may have one of max_message_bytes.
-// Beyond it gRPC cancels calls, whoever's.
+// that are not complete, of which each ModelStreamInfer stream may have one of max_message_bytes,
+// or one stream the largest message with tensors. Beyond it gRPC cancels calls, whoever's.
 int64_t GrpcMemory(const LimitsConfig& limits);
 
 // LimitsConfig::max_infer_streams, or what stands for 0: so many that the messages which are not

@@ -19,6 +19,8 @@ std::vector<std::string> GrpcRequestBytes::PeekStrings(int last, size_t most) co
   return server::PeekStrings(bytes_, last, most);
 }
 
+size_t GrpcRequestBytes::FieldBytes(int field) const { return server::FieldBytes(bytes_, field); }
+
 absl::Status GrpcRequestBytes::ParseInto(google::protobuf::Message& message) {
   absl::Status status = ParseMessage(bytes_, message);
   bytes_.Clear();

@@ -101,6 +101,26 @@ std::vector<std::string> PeekStrings(const grpc::ByteBuffer& bytes, int last, si
   return values;
 }
 
+size_t FieldBytes(const grpc::ByteBuffer& bytes, int field) {
+  grpc::ByteBuffer copy(bytes);  // shares the slices
+  grpc::ProtoBufferReader reader(&copy);
+  google::protobuf::io::CodedInputStream input(&reader);
+  size_t sum = 0;
+  for (int fields = 0; fields < kMostFields; ++fields) {
+    const uint32_t tag = input.ReadTag();
+    if (tag == 0) break;
+    int size = 0;
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      if (!WireFormatLite::SkipField(&input, tag)) break;
+    } else if (!input.ReadVarintSizeAsInt(&size) || !input.Skip(size)) {
+      break;
+    } else if (WireFormatLite::GetTagFieldNumber(tag) == field) {
+      sum += static_cast<size_t>(size);
+    }
+  }
+  return sum;
+}
+
 absl::Status SerializeMessage(const google::protobuf::MessageLite& message,
                               grpc::ByteBuffer& bytes) {
   bytes.Clear();

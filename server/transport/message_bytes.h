@@ -31,6 +31,10 @@ std::optional<std::string> PeekString(const grpc::ByteBuffer& bytes, int field, 
 // this order and are no longer than `most`; the others are empty.
 std::vector<std::string> PeekStrings(const grpc::ByteBuffer& bytes, int last, size_t most);
 
+// The bytes of all values of a field of strings or bytes, as far as the message is well-formed and
+// among the fields that ParseMessage takes. Reads what lies between, not the values.
+size_t FieldBytes(const grpc::ByteBuffer& bytes, int field);
+
 // The largest message that protobuf and gRPC can carry: its size is an int.
 inline constexpr size_t kMaxMessageBytes = std::numeric_limits<int>::max();
 

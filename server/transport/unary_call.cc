@@ -31,6 +31,7 @@ UnaryCall::UnaryCall(const TransportEnvironment& environment, const char* method
       response_(response) {}
 
 absl::Status UnaryCall::Admit() {
+  AFT_RETURN_IF_ERROR(environment_.CheckMessage(request_.Length()));
   AFT_ASSIGN_OR_RETURN(client_, Identify(environment_.identity));
   charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
   if (charge_.Resize(static_cast<int64_t>(kCallBytes + request_.Length()))) {

@@ -230,6 +230,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     if (std::chrono::steady_clock::now() - arrival_ > environment_.limits.max_request) {
       return absl::DeadlineExceededError("the import takes longer than limits.max_request_ms");
     }
+    AFT_RETURN_IF_ERROR(environment_.CheckMessage(incoming_.Length()));
     AFT_RETURN_IF_ERROR(Hold(sealed_.size() + 3 * incoming_.Length()));
     v1::StateServiceImportRequest request;
     AFT_RETURN_IF_ERROR(ParseMessage(incoming_, request));

@@ -36,7 +36,9 @@ template <typename Codec>
 class AftExchange : public Exchange {
  public:
   Method method() const final { return Codec::kMethod; }
-  size_t bytes_per_request_byte() const final { return kBytesPerRequestByte; }
+  size_t RequestCost(const RequestBytes& bytes) const final {
+    return kBytesPerRequestByte * bytes.size();
+  }
   google::protobuf::Message& request() final { return *request_; }
   ModelName model_name() const final {
     return {"model", request_->model(), "model_version", request_->model_version()};

@@ -34,14 +34,13 @@ absl::Status CheckBatch(const InputTensor& tensor, int64_t rows, const ServedMod
                   absl::StrCat("must have 1 to ", most, " rows (max_batch_size), got ", rows));
 }
 
-absl::Status CheckPadded(const InputTensor& tensor, int64_t padded, int64_t rows,
-                         const ServedModel& model) {
+// A row must fit a step; the rows of a request run in as many steps as they need.
+absl::Status CheckStep(const InputTensor& tensor, int64_t tokens, const ServedModel& model) {
   const int64_t most = model.config.max_batch_tokens;
-  int64_t all = 0;
-  if (!__builtin_mul_overflow(padded, rows, &all) && all <= most) return absl::OkStatus();
-  return BadField(tensor.name, absl::StrCat("must have at most ", most,
-                                            " tokens (the model's batch.max_tokens) with padding, ",
-                                            "got ", rows, " times ", padded));
+  if (tokens <= most) return absl::OkStatus();
+  return BadField(tensor.name,
+                  absl::StrCat("must have at most ", most,
+                               " tokens a row (the model's batch.max_tokens), got ", tokens));
 }
 
 // How many tokens of each row count: a mask is ones, then zeros.
@@ -159,7 +158,7 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadVectors(const Source& source,
                                                          EncodingForm& form) {
   const int64_t width = source.model.input_width;
   AFT_RETURN_IF_ERROR(CheckRows(tensor, width, source.model, form));
-  AFT_RETURN_IF_ERROR(CheckPadded(tensor, form.padded, tensor.shape[0], source.model));
+  AFT_RETURN_IF_ERROR(CheckStep(tensor, form.padded, source.model));
   const int64_t rows = tensor.shape[0];
   const absl::Span<const int64_t> shape =
       absl::MakeConstSpan(tensor.shape).first(tensor.shape.size() - 1);
@@ -189,7 +188,7 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadImages(const Source& source,
                                                         const InputTensor& tensor,
                                                         EncodingForm& form) {
   AFT_RETURN_IF_ERROR(CheckRows(tensor, /*width=*/0, source.model, form));
-  AFT_RETURN_IF_ERROR(CheckPadded(tensor, form.padded, tensor.shape[0], source.model));
+  AFT_RETURN_IF_ERROR(CheckStep(tensor, form.padded, source.model));
   AFT_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, ReadIntegers(tensor));
   std::vector<EncodingRequest> requests(static_cast<size_t>(tensor.shape[0]));
   for (size_t row = 0; row < requests.size(); ++row) {
@@ -264,8 +263,6 @@ absl::Status DecodeEncoding(const Source& source, const std::vector<std::string>
     inference.tensor_bytes += (request.vectors.size() + request.mask.size()) * sizeof(float);
   }
   if (form.padded == 0) form.padded = longest;
-  AFT_RETURN_IF_ERROR(
-      CheckPadded(*tensor, form.padded, static_cast<int64_t>(requests.size()), source.model));
   inference.work = std::move(requests);
   inference.answer = std::make_unique<EncodingAnswer>(std::move(form));
   return absl::OkStatus();

@@ -14,12 +14,19 @@
 namespace aft::server::kserve {
 namespace {
 
-constexpr int kIdField = 3;  // of ModelInferRequest
+// Of ModelInferRequest.
+constexpr int kIdField = 3;
+constexpr int kRawField = 7;  // raw_input_contents
 constexpr size_t kMaxIdBytes = 256;
 
 // What a byte of a message can become: itself, once more while it is parsed, a typed number of
 // eight, the same as a number of a tensor, a token.
 constexpr size_t kInferBytesPerRequestByte = 22;
+
+// The same of a raw byte: itself, a copy and the parsed one; or the parsed one, a flag, and a float
+// of a mask for it; or the parsed one, a copy of its text, and a token for it with as much again
+// while their list grows.
+constexpr size_t kBytesPerRawByte = 10;
 
 // What an engine's request costs beside its tokens.
 constexpr size_t kEngineRequestBytes = 1024;
@@ -53,7 +60,10 @@ size_t BytesOfDelta(const TokenDelta& delta) {
 
 }  // namespace
 
-size_t InferExchange::bytes_per_request_byte() const { return kInferBytesPerRequestByte; }
+size_t InferExchange::RequestCost(const RequestBytes& bytes) const {
+  const size_t raw = std::min(bytes.FieldBytes(kRawField), bytes.size());
+  return kInferBytesPerRequestByte * (bytes.size() - raw) + kBytesPerRawByte * raw;
+}
 
 // A refusal names the request too, as far as its id can be had without parsing.
 void InferExchange::Peek(const RequestBytes& bytes) {

@@ -34,7 +34,8 @@ class InferExchange final : public Exchange {
   Method method() const override {
     return is_stream() ? Method::kModelStreamInfer : Method::kModelInfer;
   }
-  size_t bytes_per_request_byte() const override;
+  bool takes_tensors() const override { return true; }
+  size_t RequestCost(const RequestBytes& bytes) const override;
   void Peek(const RequestBytes& bytes) override;
   google::protobuf::Message& request() override { return *request_; }
   ModelName model_name() const override {

@@ -218,13 +218,23 @@ TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
   FakeEncoderRunner::Options options = BareMixer();
   options.width = 300;
   const std::vector<float> values = Count(100 * 300);  // 120 kB
-  // The message may become 22 bytes of each.
-  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 22 * 120'000;
+  // The message may become ten bytes of each.
+  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 10 * 120'000;
   KserveServer server(config, {}, options);
   EXPECT_THAT(server.Infer(Vectors({1, 100, 300}, values).request()).status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
   server.WaitForMetric("aft_memory_used_bytes", 0);
   EXPECT_TRUE(server.Infer(Vectors({1, 50, 300}, Count(50 * 300)).request()).status.ok());
+  // Of a typed number 22.
+  InferBuilder typed("encoder");
+  auto& input = *typed.request().add_inputs();
+  input.set_name("inputs_embeds");
+  input.set_datatype("FP32");
+  for (const int64_t size : {1, 50, 300}) input.add_shape(size);
+  const std::vector<float> half = Count(50 * 300);
+  input.mutable_contents()->mutable_fp32_contents()->Add(half.begin(), half.end());
+  EXPECT_THAT(server.Infer(typed.request()).status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
   // While it waits: the vectors, and three times the answer, as many again.
   const auto used = [&](int64_t tokens) {
     server.WaitForMetric("aft_memory_used_bytes", 0);
@@ -305,6 +315,26 @@ TEST(KserveTensorsTest, WhatIsAtTheLimitsIsTaken) {
   KserveServer images(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
   EXPECT_EQ(Hidden(images.Infer(Vectors({1, 12, 5, 3}, Count(180)).request())),
             Want({{.vectors = Count(180), .image_width = 5}}));
+}
+
+// More tokens than a step holds are no reason to refuse rows of which each fits one.
+TEST(KserveTensorsTest, RowsThatFillSeveralStepsRunInSeveral) {
+  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
+  const auto answer = server.Infer(Vectors({4, 40, 3}, Count(480)).request());
+  std::vector<EncoderInput> rows;
+  for (const float first : {1.0F, 121.0F, 241.0F, 361.0F}) {
+    rows.push_back({.vectors = Count(120, first)});
+  }
+  EXPECT_EQ(Hidden(answer), Want(rows));
+  EXPECT_EQ(StatisticsOf(server).execution_count(), 4U);
+  EXPECT_EQ(StatisticsOf(server).inference_count(), 4U);
+  KserveServer texts(TestConfigWithEncoder());
+  EXPECT_EQ(Hidden(texts.Infer(InferBuilder("encoder")
+                                   .Raw("text_input", "BYTES", {2},
+                                        RawText(std::string(40, 'x')) + RawText("y"))
+                                   .request()))
+                .size(),
+            2U * 40 * 3);
 }
 
 // Widths do not mix: one runs after the other, in one step.

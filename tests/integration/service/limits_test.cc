@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "grpc/support/time.h"
 #include "gtest/gtest.h"
+#include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/status_matchers.h"
 
@@ -121,6 +122,55 @@ TEST(MessageTest, OneSettingSaysHowLargeItMayBe) {
   EXPECT_THAT(status(2000), StatusIs(absl::StatusCode::kInvalidArgument,
                                      HasSubstr("text: must have at most 1000 bytes")));
   EXPECT_THAT(status(2001), StatusIs(absl::StatusCode::kResourceExhausted, _));
+  ExpectServes(server);
+}
+
+TEST(MessageTest, ThoseWithTensorsHaveALimitOfTheirOwn) {
+  ServerConfig config = TestConfigWithEncoder();
+  config.limits.max_prompt_bytes = 1000;
+  config.limits.max_message_bytes = 2000;
+  config.limits.max_tensor_message_bytes = 9000;
+  TestServer server(config);
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server.server().address()));
+  // A message of so many bytes, whose tensor has no name.
+  const auto infer = [&](size_t bytes) {
+    inference::ModelInferRequest request;
+    request.set_model_name("encoder");
+    request.add_raw_input_contents(std::string(bytes - request.ByteSizeLong() - 3, 'x'));
+    EXPECT_EQ(request.ByteSizeLong(), bytes);
+    return request;
+  };
+  for (const size_t bytes : {size_t{9000}, size_t{9001}}) {
+    const bool fits = bytes == 9000;
+    grpc::ClientContext context;
+    inference::ModelInferResponse response;
+    EXPECT_THAT(
+        kserve->ModelInfer(&context, infer(bytes), &response),
+        StatusIs(fits ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kResourceExhausted,
+                 HasSubstr(fits ? "raw_input_contents" : "larger than max")));
+    grpc::ClientContext stream_context;
+    const auto stream = kserve->ModelStreamInfer(&stream_context);
+    stream->Write(infer(bytes));
+    stream->WritesDone();
+    inference::ModelStreamInferResponse part;
+    EXPECT_EQ(stream->Read(&part), fits);
+    while (stream->Read(&part)) {
+    }
+    EXPECT_EQ(stream->Finish().ok(), fits);
+  }
+  // Others keep theirs, whatever gRPC lets through.
+  v1::GetRequest get;
+  get.set_name(std::string(2001, 'm'));
+  grpc::ClientContext get_context;
+  v1::GetResponse got;
+  EXPECT_THAT(
+      server.models().Get(&get_context, get, &got),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("limits.max_message_bytes")));
+  v1::GenerateRequest generate = Request(std::string(2001, 'x'), 1);
+  EXPECT_THAT(
+      GenerateStream(server.inference(), generate).Finish(),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("limits.max_message_bytes")));
   ExpectServes(server);
 }
 

@@ -145,6 +145,10 @@ TEST(OutcomeSumTest, TheFirstErrorAndTheWholeTimeAreTheCalls) {
   EXPECT_EQ(total.timings.first_token, milliseconds(3));
   EXPECT_EQ(total.timings.total, milliseconds(9));
   EXPECT_EQ(total.reason, one.reason);
+  three.timings = {
+      .queue = milliseconds(7), .first_token = milliseconds(8), .total = milliseconds(9)};
+  AddOutcome(three, total);
+  EXPECT_EQ(total.timings.queue, milliseconds(3));  // when the first text ended
 }
 
 }  // namespace

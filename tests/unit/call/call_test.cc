@@ -40,6 +40,7 @@ class StringBytes final : public RequestBytes {
   std::vector<std::string> PeekStrings(int last, size_t /*most*/) const override {
     return std::vector<std::string>(static_cast<size_t>(last));
   }
+  size_t FieldBytes(int /*field*/) const override { return 0; }
   absl::Status ParseInto(google::protobuf::Message& message) override {
     return message.ParseFromString(bytes_) ? absl::OkStatus()
                                            : absl::InvalidArgumentError("not a message");

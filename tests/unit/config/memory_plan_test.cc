@@ -103,6 +103,18 @@ TEST(MemoryPlanTest, WhatStreamsOfRequestsMayHaveOnTheirWayFitsIntoGrpcsBuffers)
   }
 }
 
+TEST(MemoryPlanTest, OneMessageWithTensorsFitsIntoGrpcsBuffers) {
+  LimitsConfig limits;
+  EXPECT_EQ(TensorMessageBytes(limits), 64 * kMebibyte);
+  limits.max_message_bytes = 65 * kMebibyte;
+  EXPECT_EQ(TensorMessageBytes(limits), 65 * kMebibyte);
+  limits.max_message_bytes = 4 * kMebibyte;
+  limits.max_memory_bytes = 100 * kMebibyte;
+  limits.max_tensor_message_bytes = 1024 * kMebibyte;
+  EXPECT_EQ(TensorMessageBytes(limits), 1024 * kMebibyte);
+  EXPECT_EQ(GrpcMemory(limits), 1124 * kMebibyte);
+}
+
 TEST(MemoryPlanTest, SoManyStreamsOfRequestsByDefault) {
   const auto streams = [](int64_t memory) { return InferStreams(ConfigFor(memory).limits); };
   EXPECT_EQ(streams(128 * kMebibyte), 56);  // gRPC has 256 MiB at least
