@@ -16,6 +16,14 @@
 // their bytes. No LibTorch, CUDA or gRPC type appears here.
 namespace aft {
 
+// What an encoder or a bare mixer takes beside one sequence of vectors and a mask of its keys.
+struct EncoderForms {
+  bool pairs = false;         // EncoderInput::pairs
+  bool sources = false;       // EncoderInput::keys and values
+  bool keyless = false;       // of these only values
+  bool free_lengths = false;  // which may be more or fewer than the queries
+};
+
 // What the server may know of a loaded model. Constant for the runner's life.
 struct ModelInfo {
   std::string architecture;  // the mixer, e.g. "aft_local"
@@ -24,6 +32,7 @@ struct ModelInfo {
   // Of an encoder or bare mixer with 2-D filters, which takes images: their most columns; 0: it
   // takes none.
   int64_t max_image_width = 0;
+  EncoderForms forms{};     // of an encoder or bare mixer
   int64_t parameters = 0;   // number of weights
   int64_t max_seq_len = 0;  // tokens; 0: unlimited
   int64_t state_bytes = 0;  // bytes of one slot

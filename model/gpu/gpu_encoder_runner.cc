@@ -118,7 +118,7 @@ absl::StatusOr<std::vector<TokenVectors>> GpuEncoderRunner::Encode(
   AFT_RETURN_IF_ERROR(CheckTexts(limits_, sequences));
   std::vector<TokenVectors> vectors(sequences.size());
   stats_.step_seconds = 0;
-  for (const EncoderPass& pass : PassesOf(sequences)) {
+  for (const EncoderPass& pass : PassesOf(sequences, input_width())) {
     absl::Status status = queue_->Run([&] { return Compute(pass, sequences); });
     if (status.ok()) status = end_->Wait();
     if (!status.ok()) return WorkFailed("batch on the GPU", status, queue_.get());

@@ -29,6 +29,16 @@ struct SequenceBatch {
   // > 0: a sequence is an image, row by row, of this width; its length is a multiple of it. Only
   // AFT-conv with a 2-D filter looks at it.
   int64_t grid_width = 0;
+
+  // What follows, only Mixer::EncodePairs takes.
+  //
+  // [sequences] or null; pairs[i] [queries, keys] of sequence i, or null: added to the score of
+  // each pair beside the mask, by the same rules.
+  const float* const* pairs = nullptr;
+  // [sequences + 1] or null: sequence i has the keys [key_offset[i], key_offset[i + 1]) of a matrix
+  // of their own, to which `mask` belongs too. Null: they are the queries' tokens.
+  const int64_t* key_offset = nullptr;
+  bool by_pairs() const { return pairs != nullptr || key_offset != nullptr; }
 };
 inline constexpr float kMaskedBelow = -1e30F;
 

@@ -29,6 +29,17 @@ LinearLayer::LinearLayer(const WeightMap& tensors, const std::string& weight,
 
 void LinearLayer::Forward(const float* x, int64_t rows, float* y, kernels::Epilogue epilogue,
                           const Workspace& workspace) const {
+  ForwardPanels(x, rows, 0, kernels::LinearPanels(packed_.out), y, epilogue, workspace);
+}
+
+void LinearLayer::ForwardColumns(const float* x, int64_t rows, int64_t first, int64_t count,
+                                 float* y, const Workspace& workspace) const {
+  ForwardPanels(x, rows, first / kernels::kPanel, kernels::LinearPanels(first + count), y,
+                Activation::kNone, workspace);
+}
+
+void LinearLayer::ForwardPanels(const float* x, int64_t rows, int64_t first, int64_t past, float* y,
+                                kernels::Epilogue epilogue, const Workspace& workspace) const {
   const Executor& executor = *workspace.executor;
   kernels::LinearRows input = {x, packed_.in, rows};
   if (kernels::QuantizedBytes(packed_.format, packed_.in) > 0) {
@@ -43,8 +54,8 @@ void LinearLayer::Forward(const float* x, int64_t rows, float* y, kernels::Epilo
   // Two panels and more: with few rows the kernel reads several at once.
   const int64_t grain =
       std::max<int64_t>(kPartTime / std::max<int64_t>(PanelTime(packed_, rows), 1), 2);
-  executor.For(kernels::LinearPanels(packed_.out), grain, [&](int64_t begin, int64_t end, int) {
-    kernels::Linear(packed_, input, y, packed_.out, epilogue, begin, end);
+  executor.For(past - first, grain, [&](int64_t begin, int64_t end, int) {
+    kernels::Linear(packed_, input, y, packed_.out, epilogue, first + begin, first + end);
   });
 }
 

@@ -22,9 +22,16 @@ class LinearLayer {
   void Forward(const float* x, int64_t rows, float* y, kernels::Epilogue epilogue,
                const Workspace& workspace) const;
 
+  // Of y, columns [first, first + count) and those that are computed with them.
+  void ForwardColumns(const float* x, int64_t rows, int64_t first, int64_t count, float* y,
+                      const Workspace& workspace) const;
+
   const kernels::PackedWeight& packed() const { return packed_; }
 
  private:
+  void ForwardPanels(const float* x, int64_t rows, int64_t first, int64_t past, float* y,
+                     kernels::Epilogue epilogue, const Workspace& workspace) const;
+
   kernels::PackedWeight packed_;
 };
 

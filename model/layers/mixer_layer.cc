@@ -1,15 +1,24 @@
 #include "model/layers/mixer_layer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "model/config/tensors.h"
 
 namespace aft {
 
 using kernels::Epilogue;
+
+namespace {
+
+// Rows of vectors that are projected at once where queries, keys and values have their own.
+constexpr int64_t kSourceRows = 32;
+
+}  // namespace
 
 absl::StatusOr<MixerLayer> MixerLayer::Create(const NetworkConfig& config, int64_t index,
                                               const WeightMap& tensors, const MixerOptions& options,
@@ -26,7 +35,8 @@ absl::StatusOr<MixerLayer> MixerLayer::Create(const NetworkConfig& config, int64
 
 MixerLayer::MixerLayer(const NetworkConfig& config, const std::string& prefix,
                        const WeightMap& tensors, std::unique_ptr<Mixer> mixer, WeightArena& arena)
-    : packed_width_(PackedWidth(config.mixer, MixerWidth(config))),
+    : parts_(SpecOf(config.mixer.kind).packed(config.mixer, MixerWidth(config))),
+      packed_width_(PackedWidth(config.mixer, MixerWidth(config))),
       hid_(MixerWidth(config)),
       qkv_(tensors, prefix + "qkv.weight", config.qkv_bias ? prefix + "qkv.bias" : "",
            config.d_model, packed_width_, arena),
@@ -42,7 +52,63 @@ void MixerLayer::Forward(const float* x, const RaggedBatch& batch, StateView sta
 void MixerLayer::Encode(const float* x, const SequenceBatch& batch, float* wide, float* mixed,
                         const Workspace& workspace) const {
   qkv_.Forward(x, batch.offset[batch.sequences], wide, Activation::kNone, workspace);
-  mixer_->Encode({wide, packed_width_}, batch, {mixed, hid_}, workspace);
+  Mix(batch, wide, mixed, workspace);
+}
+
+void MixerLayer::Mix(const SequenceBatch& batch, const float* wide, float* mixed,
+                     const Workspace& workspace) const {
+  const PackedIn queries = {wide, packed_width_};
+  if (!batch.by_pairs()) return mixer_->Encode(queries, batch, {mixed, hid_}, workspace);
+  PackedIn keys = queries;
+  if (batch.key_offset != nullptr) keys.data += batch.offset[batch.sequences] * packed_width_;
+  mixer_->EncodePairs(queries, keys, batch, {mixed, hid_}, workspace);
+}
+
+int64_t MixerLayer::SourceScratchFloats(const NetworkConfig& config) {
+  return kSourceRows * PackedWidth(config.mixer, MixerWidth(config));
+}
+
+// Columns [first, first + columns) of wide. Panels of the product may reach into other parts, so
+// that they are made aside.
+void MixerLayer::Project(const float* const* vectors, int64_t sequences, const int64_t* offset,
+                         int64_t first, int64_t columns, float* wide,
+                         const Workspace& workspace) const {
+  for (int64_t i = 0; i < sequences; ++i) {
+    const int64_t tokens = offset[i + 1] - offset[i];
+    for (int64_t t = 0; t < tokens; t += kSourceRows) {
+      const int64_t rows = std::min(kSourceRows, tokens - t);
+      qkv_.ForwardColumns(vectors[i] + t * qkv_.packed().in, rows, first, columns,
+                          workspace.scratch, workspace);
+      for (int64_t row = 0; row < rows; ++row) {
+        std::copy_n(workspace.scratch + row * packed_width_ + first, columns,
+                    wide + (offset[i] + t + row) * packed_width_ + first);
+      }
+    }
+  }
+}
+
+void MixerLayer::EncodeSources(const Sources& sources, const SequenceBatch& batch, float* wide,
+                               float* mixed, const Workspace& workspace) const {
+  float* keys = wide;
+  const int64_t* key_offset = batch.offset;
+  if (batch.key_offset != nullptr) {
+    keys += batch.offset[batch.sequences] * packed_width_;
+    key_offset = batch.key_offset;
+  }
+  int64_t column = 0;
+  for (const PackedPart& part : parts_) {
+    const absl::string_view name = part.name;
+    if (name == "k") {
+      Project(sources.keys, batch.sequences, key_offset, column, part.columns, keys, workspace);
+    } else if (name == "v") {
+      Project(sources.values, batch.sequences, key_offset, column, part.columns, keys, workspace);
+    } else {  // the query, and what weighs its scores
+      Project(sources.queries, batch.sequences, batch.offset, column, part.columns, wide,
+              workspace);
+    }
+    column += part.columns;
+  }
+  Mix(batch, wide, mixed, workspace);
 }
 
 void MixerLayer::Output(const float* mixed, int64_t tokens, float* y, Epilogue epilogue,

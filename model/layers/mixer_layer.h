@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "model/config/config.h"
+#include "model/config/kinds.h"
 #include "model/layers/linear.h"
 #include "model/mixers/mixer.h"
 
@@ -29,6 +31,21 @@ class MixerLayer {
   void Encode(const float* x, const SequenceBatch& batch, float* wide, float* mixed,
               const Workspace& workspace) const;
 
+  // The same of vectors that queries, keys and values have of their own: each part of the packed
+  // input (KindSpec::packed) is made of those that it belongs to. wide [N, PackedWidth()], of as
+  // many rows as there are queries, and behind them, with batch.key_offset, keys.
+  struct Sources {
+    // Of each sequence, [tokens, d] dense: queries, keys, values; keys may be null where the mixer
+    // has none.
+    const float* const* queries;
+    const float* const* keys;
+    const float* const* values;
+  };
+  void EncodeSources(const Sources& sources, const SequenceBatch& batch, float* wide, float* mixed,
+                     const Workspace& workspace) const;
+  // Floats of the first thread's scratch that it needs.
+  static int64_t SourceScratchFloats(const NetworkConfig& config);
+
   // The rest, on each token by itself: y = out(mixed), or y += out(mixed) with Epilogue::Add().
   //   mixed [tokens, hid] in; y [tokens, d] out, may not be mixed
   void Output(const float* mixed, int64_t tokens, float* y, kernels::Epilogue epilogue,
@@ -38,6 +55,12 @@ class MixerLayer {
   MixerLayer(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
              std::unique_ptr<Mixer> mixer, WeightArena& arena);
 
+  void Mix(const SequenceBatch& batch, const float* wide, float* mixed,
+           const Workspace& workspace) const;
+  void Project(const float* const* vectors, int64_t sequences, const int64_t* offset, int64_t first,
+               int64_t columns, float* wide, const Workspace& workspace) const;
+
+  std::vector<PackedPart> parts_;
   int64_t packed_width_;
   int64_t hid_;
   LinearLayer qkv_;

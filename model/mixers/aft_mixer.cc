@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "model/kernels/aft/aft.h"
 #include "model/mixers/families.h"
+#include "model/mixers/pairs.h"
 #include "model/mixers/tables.h"
 
 namespace aft {
@@ -33,7 +35,7 @@ class AftMixer : public Mixer {
   }
   int64_t scratch_floats() const override { return kernels::AftScratchFloats(params_); }
   int64_t encode_scratch_floats(int64_t tokens) const override {
-    return kernels::AftEncodeScratchFloats(params_, tokens);
+    return std::max(kernels::AftEncodeScratchFloats(params_, tokens), PairScratchFloats(tokens));
   }
 
   void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
@@ -58,6 +60,27 @@ class AftMixer : public Mixer {
           kernels::AftEncode(params_, batch, in.data, in.stride, out.data, out.stride,
                              workspace.scratch + thread * workspace.scratch_stride, begin, end);
         });
+  }
+
+  void EncodePairs(PackedIn queries, PackedIn keys, const SequenceBatch& batch, MixerOut out,
+                   const Workspace& workspace) const override {
+    const int64_t hid = params_.hid;
+    const int64_t block = params_.prefix_block;
+    const auto sees = [&](int64_t t, int64_t key) {
+      return (!bias_.causal || key <= t) && (block == 0 || key >= (t / block - 1) * block);
+    };
+    ForEachPairQuery(queries, keys, batch, hid, out, workspace, sees, [&](const PairQuery& query) {
+      const float* const row = bias_.Row(query.t);
+      for (int64_t i = 0; i < query.seen.count; ++i) {
+        const int64_t later = query.seen.rows[i] - query.t;
+        if (std::abs(later) >= bias_.window) continue;
+        const float w = row[later + bias_.window - 1];
+        query.biases[i] += bias_.wide ? w : std::log(w);
+      }
+      kernels::PairAft(query.keys + hid, query.keys + 2 * hid, query.stride, hid, query.seen,
+                       query.y);
+      kernels::PairGate(query.packed, hid, query.y);
+    });
   }
 
  private:

@@ -5,6 +5,7 @@
 #include "base/status_macros.h"
 #include "model/kernels/attention/attention.h"
 #include "model/mixers/families.h"
+#include "model/mixers/pairs.h"
 
 namespace aft {
 namespace {
@@ -34,7 +35,8 @@ class AttentionMixer : public Mixer {
   }
   int64_t scratch_floats() const override { return kernels::AttentionScratchFloats(params_); }
   int64_t encode_scratch_floats(int64_t tokens) const override {
-    return kernels::AttentionEncodeScratchFloats(params_, tokens);
+    return std::max(kernels::AttentionEncodeScratchFloats(params_, tokens),
+                    PairScratchFloats(tokens));
   }
 
   void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
@@ -77,6 +79,26 @@ class AttentionMixer : public Mixer {
           kernels::AttentionEncode(params_, batch, in.data, in.stride, out.data, out.stride,
                                    workspace.scratch + thread * workspace.scratch_stride, begin,
                                    end);
+        });
+  }
+
+  void EncodePairs(PackedIn queries, PackedIn keys, const SequenceBatch& batch, MixerOut out,
+                   const Workspace& workspace) const override {
+    const int64_t b = params_.block_size;
+    const auto sees = [&](int64_t t, int64_t key) {
+      if (params_.causal && key > t) return false;
+      if (b == 0 || std::abs(t / b - key / b) <= 1) return true;
+      return params_.global_token && (key == 0 || (t == 0 && !params_.causal));
+    };
+    ForEachPairQuery(
+        queries, keys, batch, params_.hid(), out, workspace, sees, [&](const PairQuery& query) {
+          for (int64_t head = 0; head < params_.heads; ++head) {
+            const int64_t column = head * params_.value_width;
+            kernels::PairScores(params_, head, query.packed, query.keys, query.stride, query.seen,
+                                query.scores);
+            kernels::PairMean(query.keys + params_.ValueColumn() + column, query.stride,
+                              params_.value_width, query.seen, query.scores, query.y + column);
+          }
         });
   }
 

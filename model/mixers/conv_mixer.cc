@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "model/kernels/conv/conv.h"
 #include "model/mixers/families.h"
+#include "model/mixers/pairs.h"
 #include "model/mixers/tables.h"
 
 namespace aft {
@@ -55,8 +56,10 @@ class ConvMixer : public Mixer {
   int64_t scratch_floats() const override { return kernels::ConvScratchFloats(causal_); }
 
   int64_t encode_scratch_floats(int64_t tokens) const override {
-    if (!is_causal_) return kernels::ConvEncodeScratchFloats(both_ways_, tokens);
-    return scratch_floats() + kernels::ConvStateLayout(causal_).Floats();
+    const int64_t floats = is_causal_
+                               ? scratch_floats() + kernels::ConvStateLayout(causal_).Floats()
+                               : kernels::ConvEncodeScratchFloats(both_ways_, tokens);
+    return std::max(floats, PairScratchFloats(tokens));
   }
 
   void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
@@ -102,7 +105,48 @@ class ConvMixer : public Mixer {
         });
   }
 
+  void EncodePairs(PackedIn queries, PackedIn keys, const SequenceBatch& batch, MixerOut out,
+                   const Workspace& workspace) const override {
+    AFT_CHECK(!both_ways_.grid || batch.grid_width > 0);
+    const int64_t hid = causal_.hid;
+    const int64_t heads = causal_.heads;
+    const int64_t width = causal_.head_width();
+    const auto sees = [&](int64_t t, int64_t key) { return !is_causal_ || key <= t; };
+    ForEachPairQuery(queries, keys, batch, hid, out, workspace, sees, [&](const PairQuery& query) {
+      for (int64_t head = 0; head < heads; ++head) {
+        const float* const k = query.keys + hid + head;
+        float max = -std::numeric_limits<float>::infinity();
+        for (int64_t i = 0; i < query.seen.count; ++i) {
+          max = std::max(max, k[query.seen.rows[i] * query.stride]);
+        }
+        for (int64_t i = 0; i < query.seen.count; ++i) {
+          const int64_t key = query.seen.rows[i];
+          const int64_t tap = Tap(query.t, key, batch.grid_width);
+          const float bias = tap < 0 ? 0.0F : filter_[static_cast<size_t>(tap * heads + head)];
+          query.scores[i] = (k[key * query.stride] - max) + (bias + query.biases[i]);
+        }
+        kernels::PairMean(query.keys + hid + heads + head * width, query.stride, width, query.seen,
+                          query.scores, query.y + head * width);
+      }
+      kernels::PairGate(query.packed, hid, query.y);
+    });
+  }
+
  private:
+  // The tap of the filter that query t has for a key; -1: it is out of reach.
+  int64_t Tap(int64_t t, int64_t key, int64_t columns) const {
+    const int64_t taps = causal_.taps;
+    const auto inside = [taps](int64_t tap) { return tap >= 0 && tap < taps; };
+    const int64_t half = (taps - 1) / 2;
+    if (!both_ways_.grid) {
+      const int64_t tap = is_causal_ ? t - key : key - t + half;
+      return inside(tap) ? tap : -1;
+    }
+    const int64_t row = key / columns - t / columns + half;
+    const int64_t column = key % columns - t % columns + half;
+    return inside(row) && inside(column) ? row * taps + column : -1;
+  }
+
   // Units that are worth a thread: 2048 taps of a tile are some 10 us.
   int64_t Grain(int64_t tokens, int64_t rows) const {
     constexpr int64_t kWorkPerThread = 2048;

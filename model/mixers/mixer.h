@@ -53,6 +53,14 @@ class Mixer {
   // filters batch.grid_width is above 0; sequences are no longer than the config allows.
   virtual void Encode(PackedIn in, const SequenceBatch& batch, MixerOut out,
                       const Workspace& workspace) const = 0;
+
+  // The same as it is written, for batches with a mask of pairs or keys of their own
+  // (SequenceBatch::by_pairs): every pair has its score. `keys` are the packed rows of the keys and
+  // values, which are `queries` where batch.key_offset is null. The scratch is Encode's, for
+  // `tokens` of the longest sequence of queries or keys. REQUIRES: as Encode; with batch.key_offset
+  // that the config ties no key to a position (FreeLengths).
+  virtual void EncodePairs(PackedIn queries, PackedIn keys, const SequenceBatch& batch,
+                           MixerOut out, const Workspace& workspace) const = 0;
 };
 
 // What a mixer must know beside its own config.

@@ -129,8 +129,9 @@ int64_t CpuNetwork::weight_bytes() const {
 int64_t CpuNetwork::ScratchFloats(const NetworkConfig& config, const Mixer& mixer,
                                   int64_t max_tokens) {
   if (Generates(config)) return mixer.scratch_floats();
-  return mixer.encode_scratch_floats(
+  const int64_t floats = mixer.encode_scratch_floats(
       config.max_seq_len > 0 ? std::min(max_tokens, config.max_seq_len) : max_tokens);
+  return IsBareMixer(config) ? std::max(floats, MixerLayer::SourceScratchFloats(config)) : floats;
 }
 
 int64_t CpuNetwork::ScratchFloats(int64_t max_tokens) const {
@@ -178,6 +179,7 @@ absl::Status CpuNetwork::Embed(const Batch& batch) {
 }
 
 absl::Status CpuNetwork::Embed(const Texts& texts) {
+  if (texts.values != nullptr) return absl::OkStatus();  // the mixer reads all three
   for (int64_t i = 0; i < texts.sequences.sequences; ++i) {
     const int64_t first = texts.sequences.offset[i];
     const int64_t tokens = texts.sequences.offset[i + 1] - first;
@@ -215,6 +217,11 @@ absl::Status CpuNetwork::Mix(int64_t layer, const Batch& batch,
 absl::Status CpuNetwork::Encode(int64_t layer, const Texts& texts) {
   const CpuLayer& parts = layers_[static_cast<size_t>(layer)];
   const Activations& a = *activations_;
+  if (texts.values != nullptr) {
+    parts.mixer.EncodeSources({texts.vectors, texts.keys, texts.values}, texts.sequences, a.wide,
+                              a.mixed, a.shared);
+    return absl::OkStatus();
+  }
   const float* in = a.x;
   if (parts.rest.has_value() && !config_.post_norm) {
     parts.rest->norm1.Forward(a.x, texts.tokens, a.mixed, *a.shared.executor);

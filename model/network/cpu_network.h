@@ -51,6 +51,9 @@ class CpuNetwork {
     int64_t tokens = 0;
     const int32_t* ids = nullptr;
     const float* const* vectors = nullptr;  // of each sequence [its tokens, d], instead of ids
+    // Of a bare mixer, or null: what keys (may be null) and values are made of, as `vectors`.
+    const float* const* keys = nullptr;
+    const float* const* values = nullptr;
   };
 
   // Packs the matrices in `format`, one that the CPU has; reads a layer of `tensors` at a time,

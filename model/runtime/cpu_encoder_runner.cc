@@ -31,18 +31,23 @@ CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Op
                .vocab_size = network->config().vocab_size,
                .max_seq_len = network->config().max_seq_len,
                .width = network->config().d_model,
-               .max_image_width = network->config().mixer.grid ? options.max_batch_tokens : 0}),
+               .max_image_width = network->config().mixer.grid ? options.max_batch_tokens : 0,
+               .forms = FormsOf(network->config())}),
       width_(OutputWidth(network->config())),
       executor_(options.threads, options.cpus),
       network_(std::move(network)),
       info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
                           CpuDeviceName(options.threads))) {
   info_.max_image_width = limits_.max_image_width;
+  info_.forms = limits_.forms;
   info_.memory_bytes =
       info_.weight_bytes + network_->WorkspaceBytes(options.max_batch_tokens, options.threads);
   offsets_.reserve(static_cast<size_t>(options.max_batch_rows) + 1);
   tokens_.reserve(static_cast<size_t>(options.max_batch_tokens));
-  inputs_.reserve(static_cast<size_t>(options.max_batch_rows));
+  key_offsets_.reserve(static_cast<size_t>(options.max_batch_rows) + 1);
+  for (std::vector<const float*>* rows : {&inputs_, &keys_, &values_, &pairs_}) {
+    rows->reserve(static_cast<size_t>(options.max_batch_rows));
+  }
   mask_.reserve(static_cast<size_t>(options.max_batch_tokens));
 }
 
@@ -51,7 +56,7 @@ absl::StatusOr<std::vector<TokenVectors>> CpuEncoderRunner::Encode(
   AFT_RETURN_IF_ERROR(CheckTexts(limits_, sequences));
   return GuardTorch([&]() -> absl::StatusOr<std::vector<TokenVectors>> {
     std::vector<TokenVectors> vectors(sequences.size());
-    for (const EncoderPass& pass : PassesOf(sequences)) {
+    for (const EncoderPass& pass : PassesOf(sequences, input_width())) {
       AFT_RETURN_IF_ERROR(Run(pass, sequences, vectors));
     }
     return vectors;
@@ -64,6 +69,10 @@ absl::Status CpuEncoderRunner::Run(const EncoderPass& pass,
   offsets_.assign(1, 0);
   tokens_.clear();
   inputs_.clear();
+  key_offsets_.assign(1, 0);
+  keys_.clear();
+  values_.clear();
+  pairs_.clear();
   mask_.clear();
   bool masked = false;
   for (const size_t i : pass.sequences) {
@@ -74,18 +83,28 @@ absl::Status CpuEncoderRunner::Run(const EncoderPass& pass,
     } else {
       tokens_.insert(tokens_.end(), input.text.begin(), input.text.end());
     }
+    key_offsets_.push_back(key_offsets_.back() + input.key_tokens(input_width()));
+    keys_.push_back(input.keys.data());
+    values_.push_back(input.values.data());
+    pairs_.push_back(input.pairs == nullptr ? nullptr : input.pairs->data());
     masked = masked || !input.mask.empty();
     mask_.insert(mask_.end(), input.mask.begin(), input.mask.end());
-    mask_.resize(static_cast<size_t>(offsets_.back()));
+    mask_.resize(static_cast<size_t>(key_offsets_.back()));
   }
   CpuNetwork::Texts texts;
   texts.sequences.sequences = static_cast<int64_t>(pass.sequences.size());
   texts.sequences.offset = offsets_.data();
   texts.sequences.mask = masked ? mask_.data() : nullptr;
   texts.sequences.grid_width = pass.image_width;
+  if (pass.pairs) texts.sequences.pairs = pairs_.data();
+  if (pass.own_keys) texts.sequences.key_offset = key_offsets_.data();
   texts.tokens = offsets_.back();
   texts.ids = pass.vectors ? nullptr : tokens_.data();
   texts.vectors = pass.vectors ? inputs_.data() : nullptr;
+  if (pass.sources) {
+    texts.keys = keys_.data();
+    texts.values = values_.data();
+  }
   AFT_RETURN_IF_ERROR(ForwardTexts(*network_, texts));
   for (size_t i = 0; i < pass.sequences.size(); ++i) {
     AFT_RETURN_IF_ERROR(Append(offsets_[i], offsets_[i + 1], vectors[pass.sequences[i]]));

@@ -53,6 +53,10 @@ class CpuEncoderRunner final : public EncoderRunner {
   std::vector<int64_t> offsets_;
   std::vector<int32_t> tokens_;
   std::vector<const float*> inputs_;
+  std::vector<int64_t> key_offsets_;
+  std::vector<const float*> keys_;
+  std::vector<const float*> values_;
+  std::vector<const float*> pairs_;
   std::vector<float> mask_;
 };
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/api/model_runner.h"
 #include "model/config/config.h"
+#include "model/config/kinds.h"
 #include "model/kernels/instruction_set.h"
 #include "model/runtime/snapshot.h"
 #include "model/state/slot_layout.h"
@@ -30,6 +31,20 @@ inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes
   info.weight_format = NumberName(weight_format);
   info.device = std::move(device);
   return info;
+}
+
+// What the plain forms of an encoder's mixers take (Mixer::EncodePairs). Lengths are free where no
+// key is tied to a position of the queries.
+inline EncoderForms FormsOf(const NetworkConfig& config) {
+  const MixerConfig& mixer = config.mixer;
+  const KindSpec& kind = SpecOf(mixer.kind);
+  const bool by_position = kind.family == KernelFamily::kConv ||
+                           kind.attention.key_table != nullptr || mixer.block_size > 0 ||
+                           (kind.bias_window != nullptr && kind.bias_window(mixer) > 0);
+  return {.pairs = true,
+          .sources = config.architecture == Architecture::kMixer,
+          .keyless = kind.attention.key_table != nullptr,
+          .free_lengths = !mixer.causal && !by_position};
 }
 
 // EncoderRunner::width.

@@ -1,6 +1,7 @@
 #include "model/runtime/text_rules.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 
@@ -25,10 +26,6 @@ absl::Status CheckForm(const TextLimits& limits, const EncoderInput& input, int6
     return absl::InvalidArgumentError(
         absl::StrCat(input.vectors.size(), " numbers in vectors of ", limits.width));
   }
-  if (!input.mask.empty() && input.mask.size() != static_cast<size_t>(tokens)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a mask of ", input.mask.size(), " for ", tokens, " tokens"));
-  }
   const int64_t columns = input.image_width;
   if (limits.max_image_width == 0) {
     return columns == 0 ? absl::OkStatus() : absl::InvalidArgumentError("is an image");
@@ -45,9 +42,13 @@ absl::Status CheckForm(const TextLimits& limits, const EncoderInput& input, int6
 absl::Status CheckSequence(const TextLimits& limits, const EncoderInput& input, int64_t tokens) {
   if (absl::Status status = CheckForm(limits, input, tokens); !status.ok()) return status;
   if (tokens == 0) return absl::InvalidArgumentError("no tokens");
-  if (limits.max_seq_len > 0 && tokens > limits.max_seq_len) {
+  if (absl::Status status = CheckForms(limits.forms, input, limits.width); !status.ok()) {
+    return status;
+  }
+  const int64_t longest = std::max(tokens, input.key_tokens(limits.width));
+  if (limits.max_seq_len > 0 && longest > limits.max_seq_len) {
     return absl::InvalidArgumentError(
-        absl::StrCat(tokens, " tokens; max_seq_len is ", limits.max_seq_len));
+        absl::StrCat(longest, " tokens; max_seq_len is ", limits.max_seq_len));
   }
   return CheckText(limits, input.text);
 }
@@ -66,7 +67,7 @@ absl::Status CheckTexts(const TextLimits& limits, const std::vector<EncoderInput
     if (!status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("sequence ", i, ": ", status.message()));
     }
-    all += tokens;
+    all += sequences[i].step_tokens(limits.width);
   }
   if (all > limits.max_batch_tokens) {
     return absl::InvalidArgumentError(
@@ -90,15 +91,21 @@ std::vector<EncoderInput> ZeroInputs(const TextLimits& limits, int64_t tokens) {
   return inputs;
 }
 
-std::vector<EncoderPass> PassesOf(const std::vector<EncoderInput>& sequences) {
+std::vector<EncoderPass> PassesOf(const std::vector<EncoderInput>& sequences, int64_t width) {
+  const auto form = [](const EncoderPass& pass) {
+    return std::tuple(pass.vectors, pass.image_width, pass.pairs, pass.sources, pass.own_keys);
+  };
   std::vector<EncoderPass> passes;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    const bool vectors = !sequences[i].vectors.empty();
-    const int64_t columns = sequences[i].image_width;
-    auto pass = std::find_if(passes.begin(), passes.end(), [&](const EncoderPass& known) {
-      return known.vectors == vectors && known.image_width == columns;
-    });
-    if (pass == passes.end()) pass = passes.insert(passes.end(), {vectors, columns, {}});
+    const EncoderInput& input = sequences[i];
+    const EncoderPass like = {.vectors = !input.vectors.empty(),
+                              .image_width = input.image_width,
+                              .pairs = input.pairs != nullptr,
+                              .sources = !input.values.empty(),
+                              .own_keys = input.key_tokens(width) != input.tokens(width)};
+    auto pass = std::find_if(passes.begin(), passes.end(),
+                             [&](const EncoderPass& known) { return form(known) == form(like); });
+    if (pass == passes.end()) pass = passes.insert(passes.end(), like);
     pass->sequences.push_back(i);
   }
   return passes;

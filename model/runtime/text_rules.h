@@ -17,6 +17,7 @@ struct TextLimits {
   int64_t max_seq_len = 0;      // 0: unlimited
   int64_t width = 0;            // of vectors that come in
   int64_t max_image_width = 0;  // 0: images are not taken, else nothing but them
+  EncoderForms forms{};
 
   // The longest sequence that a call can hold.
   int64_t longest() const {
@@ -30,12 +31,16 @@ absl::Status CheckTexts(const TextLimits& limits, const std::vector<EncoderInput
 // A call of so many tokens that the model takes, all zeros, in sequences as long as they may be.
 std::vector<EncoderInput> ZeroInputs(const TextLimits& limits, int64_t tokens);
 
-// Sequences that go through a network together: ids or vectors, and images of one width.
+// Sequences that go through a network together: ids or vectors, images of one width, and all with
+// a mask of pairs, with keys and values, with keys of another number than queries, or none.
 struct EncoderPass {
   bool vectors = false;
   int64_t image_width = 0;
-  std::vector<size_t> sequences;  // of the call, ascending
+  bool pairs = false;
+  bool sources = false;
+  bool own_keys = false;
+  std::vector<size_t> sequences{};  // of the call, ascending
 };
-std::vector<EncoderPass> PassesOf(const std::vector<EncoderInput>& sequences);
+std::vector<EncoderPass> PassesOf(const std::vector<EncoderInput>& sequences, int64_t width);
 
 }  // namespace aft

@@ -15,19 +15,21 @@ namespace aft::server {
 // One accepted request.
 struct EncodeEngine::Text final : BatchItem, Job {
   Text(EncodingRequest request, int64_t width, std::shared_ptr<VectorSink> vector_sink)
-      : BatchItem(request.tokens(width), request.client->name, request.client->weight,
+      : BatchItem(request.step_tokens(width), request.client->name, request.client->weight,
                   request.service_class),
-        Job(static_cast<RequestHeader&&>(request), batch_tokens, vector_sink),
+        Job(static_cast<RequestHeader&&>(request), request.tokens(width), vector_sink),
         input(static_cast<EncoderInput&&>(request)),
         of_vectors(!input.vectors.empty()),
         pooling(request.pooling),
         normalize(request.normalize),
+        kept(std::move(request.kept)),
         sink(std::move(vector_sink)) {}
 
   EncoderInput input;
   const bool of_vectors;
   const Pooling pooling;
   const bool normalize;
+  const std::vector<uint8_t> kept;
   const std::shared_ptr<VectorSink> sink;
 };
 
@@ -84,9 +86,10 @@ absl::Status EncodeEngine::Check(const EncodingRequest& request) const {
     return absl::InvalidArgumentError(
         absl::StrCat("vectors: must be of at most ", longest, " tokens, got ", tokens));
   }
-  if (!request.mask.empty() && static_cast<int64_t>(request.mask.size()) != tokens) {
+  AFT_RETURN_IF_ERROR(CheckForms(info_.forms, request, width));
+  if (request.step_tokens(width) > batch || std::max(tokens, request.key_tokens(width)) > longest) {
     return absl::InvalidArgumentError(
-        absl::StrCat("mask: must be of ", tokens, " tokens, got ", request.mask.size()));
+        absl::StrCat("keys: must be at most ", longest, ", and with the queries ", batch));
   }
   const bool whole = info_.max_image_width == 0
                          ? columns == 0
@@ -158,7 +161,7 @@ absl::StatusOr<std::vector<TokenVectors>> EncodeEngine::RunModel(const std::vect
 
 void EncodeEngine::Publish(Text& text, TokenVectors vectors, size_t batch_rows, TimePoint now) {
   std::vector<float> result =
-      Pool(std::move(vectors), runner_->width(), text.pooling, text.normalize);
+      Pool(std::move(vectors), runner_->width(), text.pooling, text.normalize, text.kept);
   if (!text.of_vectors && !AllFinite(result)) return FailNotFinite(text, now);
   text.first_output_at = now;
   absl::Status status = Give(*text.sink, std::move(result));

@@ -26,11 +26,27 @@ void Normalize(float* vector, size_t width) {
   for (size_t i = 0; i < width; ++i) vector[i] = static_cast<float>(double{vector[i]} * scale);
 }
 
+// Zeros for the vectors of tokens that have none; or, to pool, without them.
+void LeaveOut(const std::vector<uint8_t>& kept, bool pool, size_t width,
+              std::vector<float>& vectors) {
+  size_t end = 0;
+  for (size_t token = 0; token < kept.size(); ++token) {
+    const auto from = vectors.begin() + static_cast<std::ptrdiff_t>(token * width);
+    const auto to = vectors.begin() + static_cast<std::ptrdiff_t>(end * width);
+    if (!pool && kept[token] == 0) std::fill_n(from, width, 0.0F);
+    if (!pool || kept[token] == 0) continue;
+    if (to != from) std::copy_n(from, width, to);
+    ++end;
+  }
+  if (pool) vectors.resize(end * width);
+}
+
 }  // namespace
 
-std::vector<float> Pool(std::vector<float> vectors, int64_t width, Pooling pooling,
-                        bool normalize) {
+std::vector<float> Pool(std::vector<float> vectors, int64_t width, Pooling pooling, bool normalize,
+                        const std::vector<uint8_t>& kept) {
   const auto size = static_cast<size_t>(width);
+  if (!kept.empty()) LeaveOut(kept, pooling != Pooling::kNone, size, vectors);
   switch (pooling) {
     case Pooling::kNone:
       break;

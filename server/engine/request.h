@@ -102,6 +102,9 @@ enum class Pooling { kNone, kMean, kFirst, kLast };
 struct EncodingRequest : RequestHeader, EncoderInput {
   Pooling pooling = Pooling::kNone;
   bool normalize = false;  // to Euclidean length 1
+  // Of each token, or empty: whether it has a vector (1); without one it is zeros (0), and pooling
+  // leaves it out. One token at least has one.
+  std::vector<uint8_t> kept{};
 };
 
 // Tokens that a step added to one sequence: generated ones, or scored ones of the text.

@@ -26,12 +26,15 @@ class Reference {
       const float* row = Data("embed.weight") + static_cast<size_t>(input.text[t]) * d;
       for (double& v : x.emplace_back(row, row + d)) v *= double{config_.embedding_scale};
     }
-    for (auto at = input.vectors.begin(); at != input.vectors.end(); at += config_.d_model) {
-      x.emplace_back(at, at + config_.d_model);
-    }
+    for (std::vector<double>& row : Rows(input.vectors)) x.push_back(std::move(row));
     if (config_.architecture == Architecture::kMixer) {
       const std::string mixer = "layers.0.mixer.";
-      return Linear(Mix(Linear(x, mixer + "qkv"), mixer, input), mixer + "out");
+      Matrix keys;
+      if (!input.values.empty()) {
+        keys = Linear(Rows(input.values), mixer + "qkv");
+        if (!input.keys.empty()) TakeKeys(Linear(Rows(input.keys), mixer + "qkv"), keys);
+      }
+      return Linear(Mix(Linear(x, mixer + "qkv"), mixer, input, keys), mixer + "out");
     }
     for (size_t t = 0; t < x.size(); ++t) AddPosition(t, x[t]);
     if (config_.embedding_norm) x = Norm(x, "embed_norm");
@@ -55,6 +58,25 @@ class Reference {
   }
 
  private:
+  Matrix Rows(const TokenVectors& vectors) const {
+    Matrix rows;
+    for (auto at = vectors.begin(); at != vectors.end(); at += config_.d_model) {
+      rows.emplace_back(at, at + config_.d_model);
+    }
+    return rows;
+  }
+  // The columns of keys, which labml's modules make of `key`; all others are of `value`.
+  void TakeKeys(const Matrix& keys, Matrix& packed) const {
+    int64_t column = 0;
+    for (const PackedPart& part :
+         SpecOf(config_.mixer.kind).packed(config_.mixer, MixerWidth(config_))) {
+      for (size_t t = 0; part.name == std::string("k") && t < packed.size(); ++t) {
+        std::copy_n(keys[t].begin() + column, part.columns, packed[t].begin() + column);
+      }
+      column += part.columns;
+    }
+  }
+
   const float* Data(const std::string& name) const {
     return tensors_.at(name).const_data_ptr<float>();
   }
@@ -114,7 +136,14 @@ class Reference {
     return y;
   }
 
-  Matrix Mix(const Matrix& packed, const std::string& name, const EncoderInput& input) const {
+  static std::vector<double> Flat(const Matrix& rows) {
+    std::vector<double> flat;
+    for (const std::vector<double>& row : rows) flat.insert(flat.end(), row.begin(), row.end());
+    return flat;
+  }
+
+  Matrix Mix(const Matrix& packed, const std::string& name, const EncoderInput& input,
+             const Matrix& keys = {}) const {
     const int64_t hid = MixerWidth(config_);
     ReferenceTables tables;
     for (const TensorSpec& spec : ExpectedMixerTables(config_.mixer, hid)) {
@@ -122,11 +151,11 @@ class Reference {
       tables[spec.name] = {table.const_data_ptr<float>(),
                            table.const_data_ptr<float>() + table.numel()};
     }
-    std::vector<double> flat;
-    for (const std::vector<double>& row : packed) flat.insert(flat.end(), row.begin(), row.end());
     const std::vector<double> mask(input.mask.begin(), input.mask.end());
-    const std::vector<double> y =
-        ReferenceMixer(config_.mixer, hid, flat, tables, mask, input.image_width);
+    std::vector<double> pairs;
+    if (input.pairs != nullptr) pairs.assign(input.pairs->begin(), input.pairs->end());
+    const std::vector<double> y = ReferenceMixer(config_.mixer, hid, Flat(packed), tables, mask,
+                                                 input.image_width, pairs, Flat(keys));
     Matrix rows;
     for (auto at = y.begin(); at != y.end(); at += hid) rows.emplace_back(at, at + hid);
     return rows;

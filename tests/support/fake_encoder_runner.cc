@@ -37,6 +37,7 @@ FakeEncoderRunner::FakeEncoderRunner(Options options, std::shared_ptr<FakeEncode
   info_.causal = options_.causal;
   info_.max_image_width = options_.max_image_width;
   info_.labels = options_.labels;
+  info_.forms = options_.forms;
   info_.weight_format = "fp32";
   info_.device = "cpu";
 }
@@ -65,7 +66,17 @@ TokenVectors FakeEncoderRunner::Vectors(const Options& options, const EncoderInp
   for (size_t n = 0; n < vectors.size(); ++n) {
     const size_t i = n / width;
     vectors[n] += 0.5F * static_cast<float>(i) + 1000.0F * static_cast<float>(input.image_width);
-    if (!input.mask.empty()) vectors[n] += std::max(input.mask[i], -100.0F);
+    if (!input.mask.empty() && input.values.empty()) vectors[n] += std::max(input.mask[i], -100.0F);
+    const auto keys = static_cast<size_t>(input.key_tokens(options.width));
+    for (size_t key = 0; key < keys; ++key) {
+      const float of_pair = (input.pairs == nullptr ? 0.0F : (*input.pairs)[i * keys + key]);
+      const float of_key = input.mask.empty() || input.values.empty() ? 0.0F : input.mask[key];
+      const auto place = static_cast<float>(key + 1);
+      vectors[n] += place * (std::max(of_pair, -100.0F) + std::max(of_key, -100.0F));
+      const size_t at = key * width + n % width;
+      if (!input.keys.empty()) vectors[n] += 3.0F * place * input.keys[at];
+      if (!input.values.empty()) vectors[n] += 5.0F * place * input.values[at];
+    }
   }
   return vectors;
 }
@@ -80,7 +91,8 @@ absl::StatusOr<std::vector<TokenVectors>> FakeEncoderRunner::Encode(
                                   .vocab_size = options_.vocab_size,
                                   .max_seq_len = options_.max_seq_len,
                                   .width = options_.width,
-                                  .max_image_width = options_.max_image_width},
+                                  .max_image_width = options_.max_image_width,
+                                  .forms = options_.forms},
                                  sequences));
   std::vector<TokenVectors> vectors;
   for (const EncoderInput& input : sequences) vectors.push_back(Vectors(options_, input));

@@ -50,13 +50,15 @@ class FakeEncoderRunner final : public EncoderRunner {
     bool causal = true;
     int64_t max_image_width = 0;
     std::vector<std::string> labels{};  // as many as `width`
+    EncoderForms forms{};
   };
 
   FakeEncoderRunner(Options options, std::shared_ptr<FakeEncoderControl> control);
 
   // The vectors of one text, computed without any batching.
   static TokenVectors Vectors(const Options& options, const std::vector<TokenId>& text);
-  // The same and the image's width; of vectors: x, i, the mask of the key i and the image's width.
+  // The same and the image's width; of vectors: x, i, the masks, keys and values by
+  // their places, and the image's width.
   static TokenVectors Vectors(const Options& options, const EncoderInput& input);
 
   const ModelInfo& info() const override { return info_; }

@@ -24,10 +24,14 @@ struct Inputs {
   const ReferenceTables& tables;
   const std::vector<double>& mask;
   int64_t grid_width;
+  const std::vector<double>& pairs;
+  const std::vector<double>& keys;  // packed, whose keys and values count
   const int64_t width = PackedWidth(config, hid);
 
   int64_t tokens() const { return static_cast<int64_t>(packed.size()) / width; }
+  int64_t key_tokens() const { return static_cast<int64_t>(keys.size()) / width; }
   double in(int64_t t, int64_t column) const { return packed[At(t * width + column)]; }
+  double key(int64_t t, int64_t column) const { return keys[At(t * width + column)]; }
   const std::vector<double>& table(const char* name) const { return tables.at(name); }
 };
 
@@ -38,27 +42,30 @@ using Score = std::function<double(int64_t t, int64_t key, int64_t group)>;
 // groups of the same size.
 std::vector<double> Average(const Inputs& x, int64_t value, int64_t groups, const Score& score) {
   const int64_t tokens = x.tokens();
+  const int64_t keys = x.key_tokens();
   const int64_t size = x.hid / groups;
   std::vector<double> y(At(tokens * x.hid), 0.0);
-  std::vector<double> scores(At(tokens));
+  std::vector<double> scores(At(keys));
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t g = 0; g < groups; ++g) {
       double max = kUnseen;
-      for (int64_t j = 0; j < tokens; ++j) {
+      for (int64_t j = 0; j < keys; ++j) {
         const double mask = x.mask.empty() ? 0 : x.mask[At(j)];
-        const bool hidden = mask <= kMaskedBelow || (x.config.causal && j > t);
-        const double s = hidden ? kUnseen : score(t, j, g) + mask;
+        const double pair = x.pairs.empty() ? 0 : x.pairs[At(t * keys + j)];
+        const bool hidden =
+            mask <= kMaskedBelow || pair <= kMaskedBelow || (x.config.causal && j > t);
+        const double s = hidden ? kUnseen : score(t, j, g) + mask + pair;
         scores[At(j)] = s;
         max = std::max(max, s);
       }
       if (max == kUnseen) continue;
       double sum = 0;
-      for (int64_t j = 0; j < tokens; ++j) {
+      for (int64_t j = 0; j < keys; ++j) {
         const double weight = std::exp(scores[At(j)] - max);
         if (weight == 0) continue;
         sum += weight;
         for (int64_t c = g * size; c < (g + 1) * size; ++c) {
-          y[At(t * x.hid + c)] += weight * x.in(j, value + c);
+          y[At(t * x.hid + c)] += weight * x.key(j, value + c);
         }
       }
       for (int64_t c = g * size; c < (g + 1) * size; ++c) y[At(t * x.hid + c)] /= sum;
@@ -69,7 +76,7 @@ std::vector<double> Average(const Inputs& x, int64_t value, int64_t groups, cons
 
 double Dot(const Inputs& x, int64_t t, int64_t q, int64_t key, int64_t k, int64_t n) {
   double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += x.in(t, q + i) * x.in(key, k + i);
+  for (int64_t i = 0; i < n; ++i) sum += x.in(t, q + i) * x.key(key, k + i);
   return sum;
 }
 
@@ -113,7 +120,7 @@ std::vector<double> Aft(const Inputs& x) {
   const int64_t block = x.config.prefix_block;
   return Gate(x, Average(x, 2 * x.hid, x.hid, [&](int64_t t, int64_t key, int64_t c) {
                 if (block > 0 && key < (t / block - 1) * block) return kUnseen;
-                return x.in(key, x.hid + c) + PositionBias(x, t, key);
+                return x.key(key, x.hid + c) + PositionBias(x, t, key);
               }));
 }
 
@@ -133,7 +140,7 @@ std::vector<double> AftConv(const Inputs& x) {
     return tap >= 0 && tap < s ? filter[At(head * s + tap)] : 0.0;
   };
   return Gate(x, Average(x, x.hid + heads, heads, [&](int64_t t, int64_t key, int64_t head) {
-                return x.in(key, x.hid + head) + bias(t, key, head);
+                return x.key(key, x.hid + head) + bias(t, key, head);
               }));
 }
 
@@ -159,9 +166,14 @@ std::vector<double> Cosine(const Inputs& x) {
     const int64_t k = x.hid + head * n;
     const double b = x.in(t, 3 * x.hid + head);
     const double strength = std::max(b, 0.0) + std::log1p(std::exp(-std::abs(b)));  // softplus
+    double of_query = 0;
+    double of_key = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      of_query += x.in(t, q + i) * x.in(t, q + i);
+      of_key += x.key(key, k + i) * x.key(key, k + i);
+    }
     return strength * Dot(x, t, q, key, k, n) /
-           (std::max(std::sqrt(Dot(x, t, q, t, q, n)), kCosineEps) *
-            std::max(std::sqrt(Dot(x, key, k, key, k, n)), kCosineEps));
+           (std::max(std::sqrt(of_query), kCosineEps) * std::max(std::sqrt(of_key), kCosineEps));
   });
 }
 
@@ -172,7 +184,7 @@ std::vector<double> Additive(const Inputs& x) {
   return Average(x, 2 * keys, x.config.heads, [&](int64_t t, int64_t key, int64_t head) {
     double sum = 0;
     for (int64_t i = head * a; i < (head + 1) * a; ++i) {
-      sum += v[At(i)] * std::tanh(x.in(t, i) + x.in(key, keys + i));
+      sum += v[At(i)] * std::tanh(x.in(t, i) + x.key(key, keys + i));
     }
     return sum;
   });
@@ -248,10 +260,14 @@ std::vector<double> ReferenceConvFilter(const MixerConfig& config, const Referen
 
 std::vector<double> ReferenceMixer(const MixerConfig& config, int64_t hid,
                                    const std::vector<double>& packed, const ReferenceTables& tables,
-                                   const std::vector<double>& mask, int64_t grid_width) {
-  const Inputs x = {config, hid, packed, tables, mask, grid_width};
+                                   const std::vector<double>& mask, int64_t grid_width,
+                                   const std::vector<double>& pairs,
+                                   const std::vector<double>& keys) {
+  const Inputs x = {config, hid,        packed, tables,
+                    mask,   grid_width, pairs,  keys.empty() ? packed : keys};
   AFT_CHECK(static_cast<int64_t>(packed.size()) == x.tokens() * x.width);
-  AFT_CHECK(mask.empty() || static_cast<int64_t>(mask.size()) == x.tokens());
+  AFT_CHECK(mask.empty() || static_cast<int64_t>(mask.size()) == x.key_tokens());
+  AFT_CHECK(pairs.empty() || static_cast<int64_t>(pairs.size()) == x.tokens() * x.key_tokens());
   return Reference(config.kind).formula(x);
 }
 

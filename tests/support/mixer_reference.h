@@ -34,10 +34,16 @@ using ReferenceTables = std::map<std::string, std::vector<double>>;
 // w = 0. With prefix_block H, t sees t' >= (t div H - 1) * H. block-local's full_decode changes
 // nothing: the tokens are a prompt.
 //
-//   packed [T, PackedWidth()], mask [T] or empty -> [T, hid]
+// `pairs` is added to S of its query and key by the same rules. Where `keys` is not empty, keys and
+// values are those of its rows, as many as there are.
+//
+//   packed [T, PackedWidth()], keys [T', PackedWidth()] or empty, mask [T'] or empty,
+//   pairs [T, T'] or empty -> [T, hid]
 std::vector<double> ReferenceMixer(const MixerConfig& config, int64_t hid,
                                    const std::vector<double>& packed, const ReferenceTables& tables,
-                                   const std::vector<double>& mask = {}, int64_t grid_width = 0);
+                                   const std::vector<double>& mask = {}, int64_t grid_width = 0,
+                                   const std::vector<double>& pairs = {},
+                                   const std::vector<double>& keys = {});
 
 // A small mixer of this kind for texts of up to `tokens`: what every suite that goes through all
 // kinds takes. Its heads divide even widths.

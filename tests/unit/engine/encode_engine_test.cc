@@ -218,7 +218,7 @@ TEST_F(EncodeEngineTest, RefusesVectorsThatWouldBreakTheBatch) {
   refused(both, "vectors: must be 3 numbers a token, and no text");
   refused(vectors(4), "vectors: must be 3 numbers a token");
   refused(vectors(123), "vectors: must be of at most 40 tokens, got 41");
-  refused(vectors(6, 3), "mask: must be of 2 tokens, got 3");
+  refused(vectors(6, 3), "a mask of 3 for 2 tokens");
   refused(vectors(6, 0, 2), "image_width: 2 tokens in rows of 2");
   model.max_image_width = 4;
   Start();

@@ -138,7 +138,7 @@ TEST(TextRulesTest, OneRunOfANetworkTakesWhatIsAlike) {
   const std::vector<EncoderInput> inputs = {
       {.vectors = {1, 2}, .image_width = 2}, {{7}},    {.vectors = {1, 2}, .image_width = 1},
       {.vectors = {3}, .image_width = 1},    {{8, 9}}, {.vectors = {1, 2}, .image_width = 2}};
-  const std::vector<EncoderPass> passes = PassesOf(inputs);
+  const std::vector<EncoderPass> passes = PassesOf(inputs, 1);
   ASSERT_EQ(passes.size(), 3U);
   EXPECT_TRUE(passes[0].vectors);
   EXPECT_EQ(passes[0].image_width, 2);
