@@ -4,7 +4,7 @@
   examples_test.py PROGRAMS PAGE...     PROGRAMS: the folder with aft-server and aftctl
   examples_test.py --cpp PAGE FILE      writes the page's C++ example, which CMake builds as `api_example`
 
-The page is read from top to bottom, in one folder that has the repository's model/ and proto/, and an encoder:
+The page is read from top to bottom, in one folder that has the repository's model/ and proto/, an encoder and a bare layer:
 
   ```textproto   a file, whose name is in its first line; server.textproto: the server runs with it from here on;
                  without a name a piece of a config, which the server would take
@@ -64,19 +64,35 @@ def matches(shown, printed):
 
 
 def write_encoder(folder):
-  """A checkpoint of an encoder of bytes with random weights; safetensors by hand, as there is no NumPy."""
-  folder.mkdir()
+  """An encoder of bytes."""
   d, ff = 16, 32
-  folder.joinpath("config.json").write_text(json.dumps({
+  write_checkpoint(folder, {
       "format_version": 1, "architecture": "encoder", "vocab_size": 256, "d_model": d, "n_layers": 1, "d_ff": ff,
       "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5,
-      "mixer": {"kind": "aft_simple", "causal": False}, "tokenizer": {"kind": "bytes"}}))
-  shapes = {"embed.weight": (256, d), "norm.weight": (d,), "norm.bias": (d,),
-            **{f"layers.0.{name}": shape for name, shape in {
-                "norm1.weight": (d,), "norm1.bias": (d,), "mixer.qkv.weight": (3 * d, d), "mixer.qkv.bias": (3 * d,),
-                "mixer.out.weight": (d, d), "mixer.out.bias": (d,), "norm2.weight": (d,), "norm2.bias": (d,),
-                "ffn.up.weight": (ff, d), "ffn.up.bias": (ff,), "ffn.down.weight": (d, ff), "ffn.down.bias": (d,),
-            }.items()}}
+      "mixer": {"kind": "aft_simple", "causal": False}, "tokenizer": {"kind": "bytes"}}, {
+          "embed.weight": (256, d), "norm.weight": (d,), "norm.bias": (d,),
+          **{f"layers.0.{name}": shape for name, shape in {
+              "norm1.weight": (d,), "norm1.bias": (d,), "mixer.qkv.weight": (3 * d, d), "mixer.qkv.bias": (3 * d,),
+              "mixer.out.weight": (d, d), "mixer.out.bias": (d,), "norm2.weight": (d,), "norm2.bias": (d,),
+              "ffn.up.weight": (ff, d), "ffn.up.bias": (ff,), "ffn.down.weight": (d, ff), "ffn.down.bias": (d,),
+          }.items()}})
+
+
+def write_layer(folder):
+  """A bare mixer, as aft-convert makes of a module."""
+  d, t = 16, 32
+  write_checkpoint(folder, {
+      "format_version": 1, "architecture": "mixer", "d_model": d, "n_layers": 1, "max_seq_len": t,
+      "mixer": {"kind": "aft_full", "causal": False, "band_rows": t, "bias": "full"}}, {
+          f"layers.0.mixer.{name}": shape for name, shape in {
+              "qkv.weight": (3 * d, d), "qkv.bias": (3 * d,), "out.weight": (d, d), "out.bias": (d,),
+              "w.full": (t, t)}.items()})
+
+
+def write_checkpoint(folder, config, shapes):
+  """With random weights; safetensors by hand, as there is no NumPy."""
+  folder.mkdir()
+  folder.joinpath("config.json").write_text(json.dumps(config))
   draw = random.Random(0)
   header, data = {}, b""
   for name, shape in shapes.items():
@@ -174,6 +190,7 @@ def run(page, programs):
     for there in ("model", "proto"):
       (folder / there).symlink_to(ROOT / there)
     write_encoder(folder / "my-encoder")
+    write_layer(folder / "my-layer")
     runner = Page(folder, programs)
     try:
       found = list(blocks(page))

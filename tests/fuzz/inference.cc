@@ -67,6 +67,8 @@ ServedModel BareMixer(int64_t max_image_width) {
   fake.vocab_size = 0;
   fake.max_seq_len = 32;
   fake.max_image_width = max_image_width;
+  fake.causal = max_image_width == 0;
+  fake.forms = {.pairs = true, .sources = true, .free_lengths = !fake.causal};
   return Encoder(fake);
 }
 
@@ -133,7 +135,9 @@ Texts TextsOf(const Inference& inference) {
 
 bool Same(const EncoderInput& a, const EncoderInput& b) {
   return a.text == b.text && SameBits(a.vectors, b.vectors) && SameBits(a.mask, b.mask) &&
-         a.image_width == b.image_width;
+         a.image_width == b.image_width && SameBits(a.keys, b.keys) &&
+         SameBits(a.values, b.values) && (a.pairs == nullptr) == (b.pairs == nullptr) &&
+         (a.pairs == nullptr || SameBits(*a.pairs, *b.pairs));
 }
 
 void CheckVectors(const EncoderInput& row, const ServedModel& model) {
@@ -146,7 +150,8 @@ void CheckVectors(const EncoderInput& row, const ServedModel& model) {
 void CheckForm(const EncoderInput& row, const ServedModel& model) {
   const int64_t tokens = row.tokens(model.input_width);
   AFT_CHECK(model.info.max_seq_len == 0 || tokens <= model.info.max_seq_len);
-  AFT_CHECK(row.mask.empty() || row.mask.size() == size_t(tokens));
+  AFT_CHECK(CheckForms(model.info.forms, row, model.input_width).ok());
+  AFT_CHECK(row.step_tokens(model.input_width) <= kMostBatchTokens);
   for (const float key : row.mask) AFT_CHECK(key <= std::numeric_limits<float>::max());
   AFT_CHECK(row.image_width <= model.info.max_image_width);
   AFT_CHECK((row.image_width > 0) == (model.info.max_image_width > 0));
@@ -161,13 +166,16 @@ void CheckAccepted(const Inference& inference, const LimitsConfig& limits,
             encoder);
   AFT_CHECK(inference.answer != nullptr && inference.timeout.count() >= 0);
   AFT_CHECK(!texts.rows.empty() && texts.max_tokens <= size_t(limits.max_max_tokens));
-  size_t tokens = 0;
   size_t ids = 0;
   size_t bytes = 0;
+  const std::vector<float>* pairs = nullptr;  // shared by rows that follow each other
   for (const EncoderInput& row : texts.rows) {
-    tokens += size_t(encoder ? row.tokens(model.input_width) : int64_t(row.text.size()));
     ids += row.text.size();
-    bytes += (row.vectors.size() + row.mask.size()) * sizeof(float);
+    bytes += (row.vectors.size() + row.keys.size() + row.values.size() + row.mask.size()) *
+             sizeof(float);
+    if (row.pairs != nullptr && row.pairs.get() != pairs)
+      bytes += row.pairs->size() * sizeof(float);
+    pairs = row.pairs.get();
     if (encoder) CheckForm(row, model);
     if (!row.vectors.empty()) {
       CheckVectors(row, model);
@@ -178,7 +186,6 @@ void CheckAccepted(const Inference& inference, const LimitsConfig& limits,
     for (const TokenId id : row.text) AFT_CHECK(id >= 0 && id < model.info.vocab_size);
   }
   AFT_CHECK(ids == inference.tokens && bytes == inference.tensor_bytes);
-  AFT_CHECK(!encoder || tokens <= size_t(kMostBatchTokens));
 }
 
 void CheckError(const absl::Status& status) {
@@ -198,8 +205,8 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   using namespace aft::fuzz;
   [[maybe_unused]] static google::protobuf::LogHandler* const before =
       google::protobuf::SetLogHandler(nullptr);
-  static const ServedModel models[] = {LanguageModel(), Encoder({}), ImageClassifier(),
-                                       BareMixer(0), BareMixer(7)};
+  static const ServedModel models[] = {LanguageModel(), Encoder({.forms = {.pairs = true}}),
+                                       ImageClassifier(), BareMixer(0), BareMixer(7)};
   if (size < 1) return;
   const bool encoder = data[0] % 2 == 1;
   const bool bare = data[0] / 8 % 2 == 1;

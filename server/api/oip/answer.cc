@@ -163,7 +163,8 @@ void EncodingAnswer::CollectRow(size_t row, std::vector<float> vectors) {
     const auto padded = static_cast<size_t>(form_.padded);
     std::copy(vectors.begin(), vectors.end(), hidden_.data() + row * padded * width);
     if (form_.pooled) {
-      vectors = Pool(std::move(vectors), form_.width, form_.pooling, form_.normalize);
+      vectors =
+          Pool(std::move(vectors), form_.width, form_.pooling, form_.normalize, form_.kept[row]);
     }
   }
   if (form_.pooled) std::copy(vectors.begin(), vectors.end(), pooled_.data() + row * width);

@@ -104,8 +104,10 @@ class ScoringAnswer final : public Answer {
 // What of an encoder's texts was asked for.
 struct EncodingForm : AnswerForm {
   std::vector<int64_t> lengths;  // of the texts, in tokens
-  int64_t padded = 0;            // tokens of a row of last_hidden_state
-  std::vector<int64_t> image;    // [H, W], whose product is `padded`, where rows are images
+  // EncodingRequest::kept of each text.
+  std::vector<std::vector<uint8_t>> kept;
+  int64_t padded = 0;          // tokens of a row of last_hidden_state
+  std::vector<int64_t> image;  // [H, W], whose product is `padded`, where rows are images
   int64_t width = 0;
   bool batch = true;  // the first dimension is one of texts
   bool hidden = true;

@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "server/api/aft/encode_codec.h"
-#include "server/api/oip/key_mask.h"
+#include "server/api/oip/masks.h"
 #include "server/api/oip/model_tensors.h"
 #include "server/api/oip/tensors.h"
 #include "server/config/checks.h"
@@ -43,34 +43,52 @@ absl::Status CheckStep(const InputTensor& tensor, int64_t tokens, const ServedMo
                                " tokens a row (the model's batch.max_tokens), got ", tokens));
 }
 
-// How many tokens of each row count: a mask is ones, then zeros.
-absl::StatusOr<std::vector<int64_t>> ReadLengths(const Source& source, int64_t rows,
-                                                 int64_t columns, absl::Span<const int64_t> shape) {
+// What an encoder's attention_mask says of its rows. Tokens that are hidden have no vector; those
+// at the end, the padding, are left out.
+struct TokenMasks {
+  std::vector<int64_t> lengths{};
+  Masks masks{};
+
+  // Of a row, whose tokens, as many as its length, it has.
+  void Set(size_t row, int64_t padded, EncodingRequest& request) const {
+    if (!masks.pairs.empty()) request.pairs = masks.pairs[row];
+    if (masks.keys.empty()) return;
+    const auto first = masks.keys.begin() + static_cast<int64_t>(row) * padded;
+    const auto end = first + lengths[row];
+    if (std::all_of(first, end, [](float key) { return key == 0; })) return;
+    request.mask.assign(first, end);
+    for (const float key : request.mask) request.kept.push_back(key == 0);
+  }
+};
+
+absl::StatusOr<TokenMasks> ReadTokenMasks(const Source& source, int64_t rows, int64_t columns,
+                                          absl::Span<const int64_t> shape) {
+  TokenMasks tokens;
+  tokens.lengths.assign(static_cast<size_t>(rows), columns);
   const InputTensor* const mask = source.Find("attention_mask");
-  if (mask == nullptr) return std::vector<int64_t>(static_cast<size_t>(rows), columns);
-  if (absl::MakeConstSpan(mask->shape) != shape) {
-    return BadField(mask->name, absl::StrCat("must have a number for each token, ",
-                                             ShowShape(shape), ", got ", ShowShape(mask->shape)));
-  }
-  AFT_ASSIGN_OR_RETURN(const std::vector<int64_t> values, ReadMask(*mask));
-  std::vector<int64_t> lengths;
+  if (mask == nullptr) return tokens;
+  AFT_ASSIGN_OR_RETURN(tokens.masks, ReadMasks(*mask, {.shape = {shape.begin(), shape.end()},
+                                                       .rows = rows,
+                                                       .queries = columns,
+                                                       .keys = columns,
+                                                       .causal = source.model.info.causal,
+                                                       .pairs = source.model.info.forms.pairs}));
+  if (tokens.masks.keys.empty()) return tokens;
   for (int64_t row = 0; row < rows; ++row) {
-    const auto begin = values.begin() + row * columns;
-    const auto end = begin + columns;
-    const auto zero = std::find_if(begin, end, [](int64_t value) { return value != 1; });
-    if (zero == begin || std::any_of(zero, end, [](int64_t value) { return value != 0; })) {
-      return BadField(absl::StrCat(mask->name, "[", row, "]"),
-                      "must be one or more ones, then zeros");
+    const auto begin = tokens.masks.keys.begin() + row * columns;
+    int64_t& length = tokens.lengths[static_cast<size_t>(row)];
+    while (length > 0 && begin[length - 1] != 0) --length;
+    if (length == 0) {
+      return BadField(absl::StrCat(mask->name, "[", row, "]"), "must have a visible token");
     }
-    lengths.push_back(zero - begin);
   }
-  return lengths;
+  return tokens;
 }
 
 // Texts as messages of Encode, and the second dimension of their vectors; 0: of the longest.
 absl::StatusOr<std::vector<v1::EncodeRequest>> ReadMessages(const Source& source,
                                                             const InputTensor& tensor,
-                                                            EncodingForm& form) {
+                                                            EncodingForm& form, TokenMasks& masks) {
   std::vector<v1::EncodeRequest> messages;
   if (tensor.name == "text_input") {
     if (source.Find("attention_mask") != nullptr) {
@@ -94,10 +112,10 @@ absl::StatusOr<std::vector<v1::EncodeRequest>> ReadMessages(const Source& source
   form.padded = shape.back();
   AFT_RETURN_IF_ERROR(CheckBatch(tensor, rows, source.model));
   AFT_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, ReadIntegers(tensor));
-  AFT_ASSIGN_OR_RETURN(const auto lengths, ReadLengths(source, rows, form.padded, shape));
+  AFT_ASSIGN_OR_RETURN(masks, ReadTokenMasks(source, rows, form.padded, shape));
   for (int64_t row = 0; row < rows; ++row) {
     const auto first = static_cast<size_t>(row * form.padded);
-    const auto length = static_cast<size_t>(lengths[static_cast<size_t>(row)]);
+    const auto length = static_cast<size_t>(masks.lengths[static_cast<size_t>(row)]);
     AFT_RETURN_IF_ERROR(AddIds(
         absl::MakeConstSpan(ids).subspan(first, length), absl::StrCat(tensor.name, "[", row, "]"),
         source.model.info.vocab_size, *messages.emplace_back().mutable_tokens()));
@@ -108,7 +126,8 @@ absl::StatusOr<std::vector<v1::EncodeRequest>> ReadMessages(const Source& source
 absl::StatusOr<std::vector<EncodingRequest>> ReadTexts(const Source& source,
                                                        const InputTensor& tensor,
                                                        EncodingForm& form) {
-  AFT_ASSIGN_OR_RETURN(const auto messages, ReadMessages(source, tensor, form));
+  TokenMasks masks;
+  AFT_ASSIGN_OR_RETURN(const auto messages, ReadMessages(source, tensor, form, masks));
   std::vector<EncodingRequest> requests;
   for (size_t row = 0; row < messages.size(); ++row) {
     v1::EncodeStarted started;
@@ -119,6 +138,7 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadTexts(const Source& source,
                         absl::StrCat("input_ids[", row, "]"));
     }
     requests.push_back(std::move(codec.Split(*std::move(request)).front()));
+    masks.Set(row, form.padded, requests.back());
   }
   return requests;
 }
@@ -152,31 +172,107 @@ absl::Status CheckRows(const InputTensor& tensor, int64_t width, const ServedMod
                                " tokens (the model's max_seq_len), got ", form.padded));
 }
 
-// An encoder leaves the padding out; a bare mixer gives every token its vector, and hides keys.
+// Where a bare mixer's keys and values come from, when not from the queries.
+struct Sources {
+  const InputTensor* key = nullptr;
+  const InputTensor* value = nullptr;
+  int64_t tokens = 0;  // keys of a row
+};
+
+// Beside `tensor`, which has a row's `form.padded` queries.
+absl::StatusOr<Sources> ReadSources(const Source& source, const InputTensor& tensor,
+                                    const EncodingForm& form) {
+  const ServedModel& model = source.model;
+  const EncoderForms& forms = model.info.forms;
+  Sources sources = {source.Find("key"), source.Find("value"), form.padded};
+  const auto check = [&](const char* name, const InputTensor* given, bool wanted) {
+    if (wanted && given == nullptr) return BadField(name, "must be given with query");
+    if (wanted || given == nullptr) return absl::OkStatus();
+    return BadField(name, "goes with query, which is not given");
+  };
+  const bool apart = tensor.name == "query";
+  AFT_RETURN_IF_ERROR(check("key", sources.key, apart && !forms.keyless));
+  AFT_RETURN_IF_ERROR(check("value", sources.value, apart));
+  if (sources.value == nullptr) return sources;
+  EncodingForm of_keys;
+  for (const InputTensor* const given : {sources.key, sources.value}) {
+    if (given == nullptr) continue;
+    AFT_RETURN_IF_ERROR(CheckRows(*given, model.input_width, model, of_keys));
+    if (given->shape == tensor.shape) continue;
+    const std::string got = absl::StrCat("got ", ShowShape(given->shape));
+    if (!forms.free_lengths) {
+      return BadField(given->name,
+                      absl::StrCat("must have the shape of query, ", ShowShape(tensor.shape),
+                                   model.info.causal ? ", as the mixer is causal, "
+                                                     : ", as the mixer goes by positions, ",
+                                   got));
+    }
+    if (given->shape[0] != tensor.shape[0]) {
+      return BadField(given->name, absl::StrCat("must have as many rows as query, ", got));
+    }
+  }
+  sources.tokens = of_keys.padded;
+  if (sources.key != nullptr && sources.key->shape != sources.value->shape) {
+    return BadField("value",
+                    absl::StrCat("must have the shape of key, ", ShowShape(sources.key->shape),
+                                 ", got ", ShowShape(sources.value->shape)));
+  }
+  if (sources.tokens == form.padded) return sources;
+  AFT_RETURN_IF_ERROR(CheckStep(*sources.value, form.padded + sources.tokens, model));
+  if (sources.tokens <= kMaxPairs / form.padded) return sources;
+  return BadField("value", absl::StrCat("must have at most ", kMaxPairs, " pairs with query, got ",
+                                        form.padded, " times ", sources.tokens));
+}
+
+// An encoder leaves the padding out; a bare mixer gives every query its vector, and hides keys.
 absl::StatusOr<std::vector<EncodingRequest>> ReadVectors(const Source& source,
                                                          const InputTensor& tensor,
                                                          EncodingForm& form) {
   const int64_t width = source.model.input_width;
   AFT_RETURN_IF_ERROR(CheckRows(tensor, width, source.model, form));
   AFT_RETURN_IF_ERROR(CheckStep(tensor, form.padded, source.model));
+  AFT_ASSIGN_OR_RETURN(const Sources sources, ReadSources(source, tensor, form));
   const int64_t rows = tensor.shape[0];
+  const int64_t keys = sources.tokens;
   const absl::Span<const int64_t> shape =
-      absl::MakeConstSpan(tensor.shape).first(tensor.shape.size() - 1);
-  std::vector<int64_t> lengths(static_cast<size_t>(rows), form.padded);
-  std::vector<float> keys;
+      absl::MakeConstSpan((sources.value != nullptr ? *sources.value : tensor).shape)
+          .first(tensor.shape.size() - 1);
+  TokenMasks masks;
   if (!IsBareMixer(source.model)) {
-    AFT_ASSIGN_OR_RETURN(lengths, ReadLengths(source, rows, form.padded, shape));
-  } else if (const InputTensor* const mask = source.Find("attention_mask"); mask != nullptr) {
-    AFT_ASSIGN_OR_RETURN(keys, ReadKeyMask(*mask, shape, source.model.info.causal));
+    AFT_ASSIGN_OR_RETURN(masks, ReadTokenMasks(source, rows, form.padded, shape));
+  } else {
+    masks.lengths.assign(static_cast<size_t>(rows), form.padded);
+    if (const InputTensor* const mask = source.Find("attention_mask"); mask != nullptr) {
+      AFT_ASSIGN_OR_RETURN(masks.masks, ReadMasks(*mask, {.shape = {shape.begin(), shape.end()},
+                                                          .rows = rows,
+                                                          .queries = form.padded,
+                                                          .keys = keys,
+                                                          .causal = source.model.info.causal,
+                                                          .pairs = source.model.info.forms.pairs,
+                                                          .numbers = true}));
+    }
   }
   std::vector<EncodingRequest> requests(static_cast<size_t>(rows));
   for (int64_t row = 0; row < rows; ++row) {
     EncodingRequest& request = requests[static_cast<size_t>(row)];
-    const int64_t first = row * form.padded;
-    AFT_ASSIGN_OR_RETURN(request.vectors, ReadFloats(tensor, first * width,
-                                                     lengths[static_cast<size_t>(row)] * width));
-    if (!keys.empty()) {
-      request.mask.assign(keys.begin() + first, keys.begin() + first + form.padded);
+    AFT_ASSIGN_OR_RETURN(request.vectors,
+                         ReadFloats(tensor, row * form.padded * width,
+                                    masks.lengths[static_cast<size_t>(row)] * width));
+    if (sources.key != nullptr) {
+      AFT_ASSIGN_OR_RETURN(request.keys,
+                           ReadFloats(*sources.key, row * keys * width, keys * width));
+    }
+    if (sources.value != nullptr) {
+      AFT_ASSIGN_OR_RETURN(request.values,
+                           ReadFloats(*sources.value, row * keys * width, keys * width));
+    }
+    if (!IsBareMixer(source.model)) {
+      masks.Set(static_cast<size_t>(row), form.padded, request);
+    } else if (!masks.masks.keys.empty()) {
+      const auto first = masks.masks.keys.begin() + row * keys;
+      request.mask.assign(first, first + keys);
+    } else if (!masks.masks.pairs.empty()) {
+      request.pairs = masks.masks.pairs[static_cast<size_t>(row)];
     }
     if (!form.image.empty()) request.image_width = form.image[1];
   }
@@ -201,6 +297,14 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadImages(const Source& source,
     requests[row].image_width = form.image[1];
   }
   return requests;
+}
+
+// Of what the engine has of a row; a mask of pairs that it shares with the one before is counted.
+size_t BytesOf(const EncodingRequest& request, const std::vector<float>* counted) {
+  const size_t numbers =
+      request.vectors.size() + request.keys.size() + request.values.size() + request.mask.size();
+  const bool shared = request.pairs == nullptr || request.pairs.get() == counted;
+  return (numbers + (shared ? 0 : request.pairs->size())) * sizeof(float);
 }
 
 absl::Status ReadPooling(const Source& source, const std::vector<std::string>& parameters,
@@ -240,16 +344,18 @@ absl::Status DecodeEncoding(const Source& source, const std::vector<std::string>
   form.width = model.vector_width;
   AFT_RETURN_IF_ERROR(ReadPooling(source, parameters, form));
   const bool images = model.info.max_image_width > 0;
-  static constexpr const char* kNames[] = {"text_input", "input_ids", "inputs_embeds"};
+  static constexpr const char* kNames[] = {"text_input", "input_ids", "inputs_embeds", "query"};
+  const size_t first = IsBareMixer(model) ? 2 : images ? 1 : 0;
+  const size_t end = model.info.forms.sources ? 4 : 3;
   AFT_ASSIGN_OR_RETURN(const InputTensor* const tensor,
-                       source.FindOneOf(absl::MakeConstSpan(kNames).subspan(IsBareMixer(model) ? 2
-                                                                            : images           ? 1
-                                                                                     : 0)));
+                       source.FindOneOf(absl::MakeConstSpan(kNames).subspan(first, end - first)));
+  const bool vectors = tensor->name == "inputs_embeds" || tensor->name == "query";
   AFT_ASSIGN_OR_RETURN(std::vector<EncodingRequest> requests,
-                       tensor->name == "inputs_embeds" ? ReadVectors(source, *tensor, form)
-                       : images                        ? ReadImages(source, *tensor, form)
-                                                       : ReadTexts(source, *tensor, form));
+                       vectors  ? ReadVectors(source, *tensor, form)
+                       : images ? ReadImages(source, *tensor, form)
+                                : ReadTexts(source, *tensor, form));
   int64_t longest = 0;
+  const std::vector<float>* pairs = nullptr;  // of the row before
   for (EncodingRequest& request : requests) {
     AFT_ASSIGN_OR_RETURN(request.service_class,
                          DecodePriority(source.priority, ServiceClass::kNormal));
@@ -258,9 +364,11 @@ absl::Status DecodeEncoding(const Source& source, const std::vector<std::string>
       request.normalize = form.normalize;
     }
     form.lengths.push_back(request.tokens(model.input_width));
+    form.kept.push_back(request.kept);
     longest = std::max(longest, form.lengths.back());
     inference.tokens += request.text.size();
-    inference.tensor_bytes += (request.vectors.size() + request.mask.size()) * sizeof(float);
+    inference.tensor_bytes += BytesOf(request, pairs);
+    pairs = request.pairs.get();
   }
   if (form.padded == 0) form.padded = longest;
   inference.work = std::move(requests);

@@ -69,6 +69,12 @@ ModelTensors Encoding(const ServedModel& model) {
   if (model.tokenizer != nullptr) inputs.push_back(Bytes("text_input"));
   if (!IsBareMixer(model)) inputs.push_back(Int64("input_ids", tokens));
   inputs.push_back(Fp32("inputs_embeds", vectors(model.input_width)));
+  if (model.info.forms.sources) {
+    for (const char* const name : {"query", "key", "value"}) {
+      if (model.info.forms.keyless && name == absl::string_view("key")) continue;
+      inputs.push_back(Fp32(name, vectors(model.input_width)));
+    }
+  }
   if (IsBareMixer(model)) {
     inputs.push_back({"attention_mask", "BOOL", inference::TYPE_BOOL, tokens});
   } else if (!images) {
@@ -122,8 +128,9 @@ inference::ModelConfig ConfigOf(const ServedModel& model) {
     input.set_name(spec.name);
     input.set_data_type(spec.data_type);
     input.mutable_dims()->Add(spec.dims.begin(), spec.dims.end());
-    // One of text_input, input_ids and inputs_embeds is needed.
-    input.set_optional(!IsBareMixer(model) || spec.name != absl::string_view("inputs_embeds"));
+    // Where there are several, one of text_input, input_ids, inputs_embeds and query is needed.
+    const bool needed = IsBareMixer(model) && !model.info.forms.sources;
+    input.set_optional(!needed || spec.name != absl::string_view("inputs_embeds"));
     input.set_allow_ragged_batch(tensors.max_batch_size > 0);
   }
   for (const TensorSpec& spec : tensors.outputs) {

@@ -211,18 +211,32 @@ absl::StatusOr<std::vector<int64_t>> ReadIntegers(const InputTensor& tensor) {
   return WrongDatatype(tensor, "INT64 or INT32");
 }
 
-absl::StatusOr<std::vector<int64_t>> ReadMask(const InputTensor& tensor) {
-  if (tensor.datatype != "BOOL") {
-    absl::StatusOr<std::vector<int64_t>> values = ReadIntegers(tensor);
-    return values.ok() ? values : WrongDatatype(tensor, "INT64, INT32 or BOOL");
+absl::StatusOr<std::vector<uint8_t>> ReadFlags(const InputTensor& tensor, bool or_numbers) {
+  std::vector<uint8_t> flags;
+  flags.reserve(static_cast<size_t>(tensor.elements));
+  const auto add = [&](int64_t value) {
+    flags.push_back(static_cast<uint8_t>(value));
+    if (value == 0 || value == 1) return absl::OkStatus();
+    return BadField(absl::StrCat(tensor.name, "[", flags.size() - 1, "]"),
+                    absl::StrCat("must be 0 or 1, got ", value));
+  };
+  if (tensor.datatype == "BOOL" && tensor.typed == nullptr) {
+    for (const char byte : *tensor.raw) {
+      AFT_RETURN_IF_ERROR(add(static_cast<unsigned char>(byte)));
+    }
+    return flags;
   }
-  if (tensor.typed != nullptr) {
-    const auto& values = tensor.typed->bool_contents();
-    return std::vector<int64_t>(values.begin(), values.end());
+  if (tensor.datatype == "BOOL") {
+    for (const bool value : tensor.typed->bool_contents()) AFT_RETURN_IF_ERROR(add(value ? 1 : 0));
+    return flags;
   }
-  std::vector<int64_t> values;
-  for (const char byte : *tensor.raw) values.push_back(static_cast<unsigned char>(byte));
-  return values;
+  const absl::StatusOr<std::vector<int64_t>> values = ReadIntegers(tensor);
+  if (!values.ok()) {
+    return WrongDatatype(tensor,
+                         or_numbers ? "BOOL, INT64, INT32 or FP32" : "INT64, INT32 or BOOL");
+  }
+  for (const int64_t value : *values) AFT_RETURN_IF_ERROR(add(value));
+  return flags;
 }
 
 absl::StatusOr<std::vector<float>> ReadFloats(const InputTensor& tensor, int64_t first,

@@ -32,7 +32,8 @@ absl::StatusOr<std::vector<InputTensor>> ReadInputs(const inference::ModelInferR
 // The elements of a tensor, whatever its shape. INVALID_ARGUMENT, naming the tensor, for another
 // datatype than the function takes.
 absl::StatusOr<std::vector<int64_t>> ReadIntegers(const InputTensor& tensor);  // INT32, INT64
-absl::StatusOr<std::vector<int64_t>> ReadMask(const InputTensor& tensor);      // or BOOL
+// BOOL, INT32 or INT64, each 0 or 1. `or_numbers`: only changes what an error says is allowed.
+absl::StatusOr<std::vector<uint8_t>> ReadFlags(const InputTensor& tensor, bool or_numbers);
 // Elements [first, first + count) as fp32: FP32, BF16. REQUIRES: that many are there.
 absl::StatusOr<std::vector<float>> ReadFloats(const InputTensor& tensor, int64_t first,
                                               int64_t count);

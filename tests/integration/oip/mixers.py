@@ -107,6 +107,49 @@ class MixerTest(unittest.TestCase):
 
       self.check(name, 32, one, (1, 5, 17, 63))
 
+  def infer_apart(self, model, query, key, value, mask):
+    made = [triton.InferInput(name, list(x.shape), "FP32")
+            for name, x in (("query", query), ("key", key), ("value", value))]
+    for tensor, x in zip(made, (query, key, value)):
+      tensor.set_data_from_numpy(x)
+    made.append(triton.InferInput("attention_mask", list(mask.shape), "BOOL" if mask.dtype == bool else "FP32"))
+    made[-1].set_data_from_numpy(mask)
+    return self.client.infer(model, made).as_numpy("last_hidden_state")
+
+  def check_apart(self, model, tensors, names, got, inputs, w, sees):
+    """got [B, T, d] of inputs (query, key, value) [B, T, d]; w [B, T, T] and sees [B, T, T] of pairs."""
+    for i, row in enumerate(got):
+      q, k, v = (linear(x[i].astype(np.float64), tensors, name) for x, name in zip(inputs, names))
+      want = linear(equations.aft(q, k, v, w[i], sees[i]), tensors, names[3])
+      np.testing.assert_allclose(row, want, **TOLERANCE, err_msg=model)
+
+  def test_labmls_forward(self):
+    """AFTLocal.forward(query=, key=, value=, mask=), rows first; and a mask [T, T, B] of each row's own."""
+    for name in ("labml_aft_local", "labml_aft_local_nobias"):
+      tensors, _ = read(name)
+      for t in (1, 5, 17, 63):
+        inputs = self.random.standard_normal((3, 3, t, 32)).astype(np.float32)
+        mask = (self.random.random((t, t, 3)) < 0.6) & equations.causal(t)[:, :, None]
+        mask[np.arange(t), np.arange(t)] = True  # without a key labml has NaN
+        w = tensors["pos_bias"][:t, :t] * tensors["local_mask"][:t, :t]
+        self.check_apart(name, tensors, ("query", "key", "value", "output"), self.infer_apart(name, *inputs, mask),
+                         inputs, [w] * 3, np.moveaxis(mask, 2, 0))
+
+  def test_additive_masks_of_pairs(self):
+    """[B, 1, T, T] as Hugging Face's models take them, with numbers."""
+    for kind in ("full", "simple", "local"):
+      name = f"aft_pytorch_{kind}_16"
+      tensors, _ = read(name)
+      for t in (1, 17, 63):
+        inputs = self.random.standard_normal((3, 2, t, 32)).astype(np.float32)
+        mask = self.random.standard_normal((2, 1, t, t)).astype(np.float32)
+        mask[self.random.random(mask.shape) < 0.3] = HIDDEN
+        w = np.zeros((t, t)) if kind == "simple" else tensors["wbias"][:t, :t]
+        w = equations.band(w, 8) if kind == "local" else w
+        sees = ~np.isneginf(mask[:, 0])
+        self.check_apart(name, tensors, ("to_q", "to_k", "to_v", "project"), self.infer_apart(name, *inputs, mask),
+                         inputs, w + np.where(sees, mask[:, 0], 0), sees)
+
   def test_images(self):
     """2-D AFT-conv between projections that change nothing; images of several shapes."""
     tensors, metadata = read("operators")

@@ -2,6 +2,7 @@
 // is what the packages computed (tests/parity/goldens), with masks, odd lengths and images, whoever
 // else is in the batch.
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/TensorOperators.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/eye.h"
 #include "ATen/ops/zeros.h"
@@ -20,6 +22,7 @@
 #include "model/convert/import.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/parity/goldens.h"
+#include "tests/property/random_inputs.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temp_files.h"
@@ -213,6 +216,66 @@ TEST_F(ModulesTest, TheSameRowsHaveTheSameBitsHoweverTheyCome) {
       EXPECT_TRUE(SameBits(apart[static_cast<size_t>(row)], alone)) << name << " " << row;
     }
   }
+}
+
+// aft_pytorch's AFTFull(max_seqlen=512, dim=768, hidden_dim=64) on [10, 512, 768], with the limits
+// that a server has where its config does not say: 15.7 MB, and more tokens than a step has.
+TEST(NotebookTest, TheCallOfAftPytorchsReadmeIsAnswered) {
+  constexpr int64_t kRows = 10;
+  constexpr int64_t kTokens = 512;
+  constexpr int64_t kDim = 768;
+  constexpr int64_t kHidden = 64;
+  TestRandom random;
+  const auto normals = [&random](at::IntArrayRef shape, double spread) {
+    at::Tensor tensor = at::zeros(shape, at::kFloat);
+    const std::vector<float> values = random.Normals(tensor.numel(), spread);
+    std::copy(values.begin(), values.end(), tensor.data_ptr<float>());
+    return tensor;
+  };
+  TensorMap tensors = {{"wbias", normals({kTokens, kTokens}, 0.1)},
+                       {"project.weight", normals({kDim, kHidden}, 0.1)},
+                       {"project.bias", normals({kDim}, 1)}};
+  for (const std::string part : {"to_q", "to_k", "to_v"}) {
+    tensors[part + ".weight"] = normals({kHidden, kDim}, 0.03);
+    tensors[part + ".bias"] = normals({kHidden}, 1);
+  }
+  Models models;
+  models.Add("notebook", ImportAftPytorch(tensors, std::nullopt));
+  ServerConfig config = models.Config();
+  config.models[0].max_batch_rows = ModelConfig().max_batch_rows;
+  config.models[0].max_batch_tokens = ModelConfig().max_batch_tokens;
+  config.limits = LimitsConfig();
+  KserveServer server(config, LoadModel);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  const at::Tensor x = normals({kRows, kTokens, kDim}, 1);
+  // tritonclient takes answers of any size, gRPC's own default are 4 MiB.
+  grpc::ChannelArguments any_size;
+  any_size.SetMaxReceiveMessageSize(-1);
+  const auto stub = inference::GRPCInferenceService::NewStub(
+      TestServer::Connect(server.server().address(), any_size));
+  const ModelInferRequest request = Request("notebook", x, {});
+  ModelInferResponse response;
+  grpc::ClientContext context;
+  const auto begin = std::chrono::steady_clock::now();
+  const grpc::Status status = stub->ModelInfer(&context, request, &response);
+  RecordProperty("milliseconds", static_cast<int>((std::chrono::steady_clock::now() - begin) /
+                                                  std::chrono::milliseconds(1)));
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  const std::vector<float> values = Numbers<float>(response, "last_hidden_state");
+  ASSERT_EQ(static_cast<int64_t>(values.size()), x.numel());
+  const at::Tensor y = at::zeros(x.sizes(), at::kFloat);
+  std::copy(values.begin(), values.end(), y.data_ptr<float>());
+  EXPECT_TRUE(SameBits(Floats(Answer(server, "notebook", x.narrow(0, 9, 1))), Floats(y[9])));
+  const auto linear = [&](const at::Tensor& in, const std::string& name) {
+    return in.matmul(tensors.at(name + ".weight").to(at::kDouble).t()) +
+           tensors.at(name + ".bias").to(at::kDouble);
+  };
+  const at::Tensor row = x[4].to(at::kDouble);
+  const at::Tensor k = linear(row, "to_k").exp();
+  const at::Tensor w = tensors.at("wbias").to(at::kDouble).exp();
+  const at::Tensor mean = w.matmul(k * linear(row, "to_v")) / w.matmul(k);
+  EXPECT_TRUE(
+      Close(y[4], linear(linear(row, "to_q").sigmoid() * mean, "project"), tolerance::kLayer));
 }
 
 // Every published operator, 2-D filters with their images included.

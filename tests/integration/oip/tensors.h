@@ -33,4 +33,19 @@ inline InferBuilder Vectors(const std::vector<int64_t>& shape, const std::vector
 // [1, tokens, 3]
 inline InferBuilder Row(int64_t tokens) { return Vectors({1, tokens, 3}, Count(tokens * 3)); }
 
+inline std::vector<float> Hidden(const KserveServer::Answer& answer) {
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  return Numbers<float>(answer.response, "last_hidden_state");
+}
+
+// The fake's vectors of rows, one after the other.
+inline std::vector<float> Want(const std::vector<EncoderInput>& rows) {
+  std::vector<float> all;
+  for (const EncoderInput& row : rows) {
+    const std::vector<float> vectors = FakeEncoderRunner::Vectors({}, row);
+    all.insert(all.end(), vectors.begin(), vectors.end());
+  }
+  return all;
+}
+
 }  // namespace aft::server

@@ -47,11 +47,12 @@ TEST(KserveTensorsErrorsTest, ErrorsOfABareMixerNameTheTensor) {
         InferBuilder("encoder").Raw("inputs_embeds", "FP64", {1, 1, 3}, std::string(24, '\0'))},
        {"inputs_embeds: must be FP32 or BF16, got INT32",
         InferBuilder("encoder").Raw("inputs_embeds", "INT32", {1, 1, 3}, std::string(12, '\0'))},
-       {"attention_mask: must have the shape of inputs_embeds without its last dimension, [1, 2], "
-        "got [1, 3]",
+       {"attention_mask: must have a number for each key, [1, 2], or for each pair of a query and "
+        "a "
+        "key, [2, 2, 1] or [1, 1, 2, 2], got [1, 3]",
         masked("BOOL", {1, 3}, "\1\1\1")},
-       {"attention_mask: must have the shape of inputs_embeds", masked("BOOL", {2}, "\1\1")},
-       {"attention_mask: must have the shape of inputs_embeds",
+       {"attention_mask: must have a number for each key", masked("BOOL", {2}, "\1\1")},
+       {"attention_mask: must have a number for each key",
         masked("BOOL", {2, 2, 2}, std::string(8, '\1'))},
        {"attention_mask[1]: must be 0 or 1, got 2", masked("BOOL", {1, 2}, "\1\2")},
        {"attention_mask[0]: must be 0 or 1, got -1",
@@ -81,11 +82,10 @@ TEST(KserveTensorsErrorsTest, ErrorsOfImagesNameTheTensor) {
        {"inputs_embeds: must not be empty", Vectors({1, 5, 0, 3}, {})},
        {"inputs_embeds: must have at most 64 tokens a row (the model's batch.max_tokens), got 65",
         Vectors({1, 13, 5, 3}, Count(195))},
-       {"attention_mask: must have the shape of inputs_embeds without its last dimension, "
-        "[1, 2, 2], got [4, 4]",
+       {"attention_mask[0][0]: must be visible",
         Vectors({1, 2, 2, 3}, Count(12))
-            .Raw("attention_mask", "BOOL", {4, 4}, std::string(16, '\1'))},
-       {"attention_mask: must have the shape of inputs_embeds",
+            .Raw("attention_mask", "BOOL", {4, 4}, std::string(16, '\0'))},
+       {"attention_mask: must have a number for each key",
         Vectors({1, 2, 2, 3}, Count(12))
             .Raw("attention_mask", "BOOL", {2, 2}, std::string(4, '\1'))}});
 }

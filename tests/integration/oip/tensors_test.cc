@@ -21,21 +21,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::vector<float> Hidden(const KserveServer::Answer& answer) {
-  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
-  return Numbers<float>(answer.response, "last_hidden_state");
-}
-
-// The fake's vectors of rows, one after the other.
-std::vector<float> Want(const std::vector<EncoderInput>& rows) {
-  std::vector<float> all;
-  for (const EncoderInput& row : rows) {
-    const std::vector<float> vectors = FakeEncoderRunner::Vectors({}, row);
-    all.insert(all.end(), vectors.begin(), vectors.end());
-  }
-  return all;
-}
-
 inference::ModelStatistics StatisticsOf(KserveServer& server) {
   inference::ModelStatisticsRequest request;
   request.set_name("encoder");
@@ -119,12 +104,12 @@ TEST(KserveTensorsTest, OfMasksOfPairsTheCausalOneIsTaken) {
   EXPECT_THAT(numbers(kHidden, -1), StatusIs(absl::StatusCode::kInvalidArgument,
                                              StartsWith("attention_mask[0][0]: must be visible")));
   refused(causal, {3, 3}, std::string("\1\0\0\1\1\0\1\0\1", 9),
-          "attention_mask[2][1]: must be visible: of masks of pairs only the causal one is taken");
-  refused(causal, {3, 3}, std::string(9, '\1'), "attention_mask[0][1]: must be hidden: of masks");
-  refused(causal, {3, 1, 3}, triangle, "attention_mask: must have the shape of inputs_embeds");
+          "attention_mask[2][1]: must be visible: on this device the model takes no other mask");
+  refused(causal, {3, 3}, std::string(9, '\1'), "attention_mask[0][1]: must be hidden: the model");
+  refused(causal, {3, 1, 3}, triangle, "attention_mask: must have a number for each key, [1, 3]");
   KserveServer both_ways(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false));
   refused(both_ways, {3, 3}, triangle,
-          "attention_mask: [3, 3] is a mask of pairs, which only causal models take");
+          "attention_mask[0][1]: must be visible: on this device the model takes no other mask");
   // [B, T] where B is T is one of keys.
   const auto square =
       causal.Infer(Vectors({2, 2, 3}, Count(12))
