@@ -35,7 +35,7 @@ TEST_P(PairKernelTest, MeansAreExactForKeysAndBiasesOfAnySize) {
       std::vector<double> want;
       for (int64_t c = 0; c < kHid; ++c) {
         const auto at = [&](size_t i, int64_t part) {
-          return double{qkv[static_cast<size_t>((rows[i] * 3 + part) * kHid + c)]};
+          return double{qkv[static_cast<size_t>((int64_t{rows[i]} * 3 + part) * kHid + c)]};
         };
         double max = -HUGE_VAL;
         for (size_t i = 0; i < rows.size(); ++i) max = std::max(max, at(i, 1) + double{biases[i]});

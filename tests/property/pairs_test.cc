@@ -219,6 +219,18 @@ class PairRulesTest : public PairsFixture {
   }
 };
 
+TEST_F(PairRulesTest, WeightsOfEveryFormatAreAppliedInParts) {
+  for (const char* const format : {"fp32", "bf16", "int8"}) {
+    options_.weight_format = format;
+    const std::unique_ptr<EncoderRunner> mixer = LoadForms();
+    if (!forms_.sources) return;
+    EncoderInput input = Vectors(35);
+    const std::vector<float> alone = Run(*mixer, {input});
+    input.keys = input.values = input.vectors;
+    EXPECT_TRUE(SameBits(Run(*mixer, {input}), alone)) << format;
+  }
+}
+
 TEST_F(PairRulesTest, WhatDoesNotFitIsRefused) {
   const std::unique_ptr<EncoderRunner> mixer = LoadForms();
   EXPECT_EQ(forms_.pairs, device_.same_bits);  // on the CPU, of which alone that is true

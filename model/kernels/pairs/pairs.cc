@@ -119,10 +119,16 @@ HWY_INLINE float AdditiveScore(const float* w, const float* q, const float* k, i
   return sum;
 }
 
-// 1 / |x|, in float64, where nothing overflows.
+// 1 / |x|, in float64, where nothing overflows; eight sums make vectors.
 HWY_INLINE float PairInverseLength(const float* x, int64_t width) {
+  double sums[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= width; i += 8) {
+    for (int64_t j = 0; j < 8; ++j) sums[j] += double{x[i + j]} * double{x[i + j]};
+  }
   double sum = 0;
-  for (int64_t i = 0; i < width; ++i) sum += double{x[i]} * double{x[i]};
+  for (; i < width; ++i) sum += double{x[i]} * double{x[i]};
+  for (const double part : sums) sum += part;
   return static_cast<float>(1.0 / std::max(std::sqrt(sum), kShortestLength));
 }
 
@@ -137,14 +143,23 @@ void PairScoresImpl(const AttentionParams& params, int64_t head, const float* qu
     strength = std::max(b, 0.0F) + std::log1p(std::exp(-std::abs(b)));  // softplus
     strength *= PairInverseLength(q, width);
   }
+  float positions[kKeyBlock];  // products of the query with the keys of a block
+  int64_t block = -1;
   for (int64_t i = 0; i < seen.count; ++i) {
     const int64_t row = seen.rows[i];
     float score = 0;
     if (!params.stores_keys()) {
-      const float* const key =
-          params.position_keys + row / kKeyBlock * kKeyBlock * width + row % kKeyBlock;
-      for (int64_t c = 0; c < width; ++c) score += q[c] * key[c * kKeyBlock];
-      score *= params.scale;
+      if (row / kKeyBlock != block) {
+        block = row / kKeyBlock;
+        const float* const block_keys = params.position_keys + block * kKeyBlock * width;
+        std::fill_n(positions, kKeyBlock, 0.0F);
+        for (int64_t c = 0; c < width; ++c) {
+          for (int64_t j = 0; j < kKeyBlock; ++j) {
+            positions[j] += q[c] * block_keys[c * kKeyBlock + j];
+          }
+        }
+      }
+      score = params.scale * positions[row % kKeyBlock];
     } else if (params.score == Score::kDot) {
       score = params.scale * ScaledDot(q, 1.0F, k + row * stride, 1.0F, width);
     } else if (params.score == Score::kCosine) {

@@ -5,6 +5,7 @@
 //                          a pool of that size, beyond every cache
 //   NAME/prefill/T:n       Forward of one prompt of n tokens
 //   NAME/encode/T:n        the same by Encode; the only one when the mixer is not causal
+//   NAME/pairs/T:n         the same with a mask of pairs, by EncodePairs
 //   NAME/plain/T:n         the same by TrainForm, without gradients: plain LibTorch operators
 //
 // elements/s counts outputs (tokens * hid); bytes/s what a decode step must read and write at
@@ -171,18 +172,37 @@ void Prefill(benchmark::State& state, const MixerConfig& config, int64_t length)
   Count(state, length, config, 0);
 }
 
-void Encode(benchmark::State& state, const MixerConfig& config, int64_t length) {
+void EncodeBatch(benchmark::State& state, const MixerConfig& config, int64_t length,
+                 bool by_pairs) {
   Setup setup(config);
   const int64_t offsets[] = {0, length};
+  const std::vector<float> mask(static_cast<size_t>(by_pairs ? length * length : 0));
+  const float* const pairs[] = {mask.data()};
+  SequenceBatch batch = {1, offsets};
+  if (by_pairs) batch.pairs = pairs;
   const at::Tensor packed = setup.Packed(length);
   at::Tensor y = at::empty({length, kHid});
   const Workspace workspace = setup.MakeWorkspace(setup.mixer->encode_scratch_floats(length));
+  const PackedIn in = {packed.const_data_ptr<float>(), packed.size(1)};
+  const MixerOut out = {y.data_ptr<float>(), kHid};
   for (auto _ : state) {
-    setup.mixer->Encode({packed.const_data_ptr<float>(), packed.size(1)}, {1, offsets},
-                        {y.data_ptr<float>(), kHid}, workspace);
+    if (by_pairs) {
+      setup.mixer->EncodePairs(in, in, batch, out, workspace);
+    } else {
+      setup.mixer->Encode(in, batch, out, workspace);
+    }
     benchmark::ClobberMemory();
   }
   Count(state, length, config, 0);
+}
+
+void Encode(benchmark::State& state, const MixerConfig& config, int64_t length) {
+  EncodeBatch(state, config, length, /*by_pairs=*/false);
+}
+
+// With a mask of pairs, of which it hides none.
+void Pairs(benchmark::State& state, const MixerConfig& config, int64_t length) {
+  EncodeBatch(state, config, length, /*by_pairs=*/true);
 }
 
 void Plain(benchmark::State& state, const MixerConfig& config, int64_t length) {
@@ -214,6 +234,7 @@ void Register(const std::string& name, const MixerConfig& config) {
     const std::string size = absl::StrCat("T:", length);
     if (config.causal) add("prefill", size, length, Prefill);
     add("encode", size, length, Encode);
+    add("pairs", size, length, Pairs);
     if (PlainFits(config, length)) add("plain", size, length, Plain);
   }
 }
