@@ -1,7 +1,8 @@
 """Trains a labml_nn AFT language model in PyTorch for a few steps, imports it, serves it, and compares
 the log-probabilities that come back over gRPC with PyTorch's; the same for a random GPT-2 with LSG's
-block-local attention. At the sizes of the papers' code, so its files are too large for goldens/:
-imported_model_test does the same on every run with small ones.
+block-local attention, and for the vectors of random RoBERTas with and without it. At the sizes of the
+papers' code, so its files are too large for goldens/: imported_model_test and convert_test do the same
+on every run with small ones.
 
   PYTHON tests/parity/end_to_end.py [--bin build/default/bin] [--steps 20]     (PYTHON: see README.md)
 """
@@ -18,8 +19,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from labml_nn.transformers import models
+from references import encoders
 from references import language_models as lm
-from transformers import GPT2Config
+from transformers import GPT2Config, RobertaConfig, RobertaModel
+from transformers.models.roberta import modeling_roberta
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "model/zoo/austen-aft-local/held_out_sample.txt"
@@ -33,8 +36,8 @@ def run(*command):
   return done.stdout
 
 
-def score(binaries, checkpoint, text):
-  """Log-probabilities of the text's tokens from the second on, over gRPC."""
+def ask(binaries, checkpoint, command, text):
+  """The events that `aftctl COMMAND` prints of a text, over gRPC."""
   ready = checkpoint / "ready"
   server = subprocess.Popen([str(binaries / "aft-server"), "--model", str(checkpoint),
                              "--listen_address", "127.0.0.1:0", "--metrics_address", "none",
@@ -45,11 +48,16 @@ def score(binaries, checkpoint, text):
         sys.exit(f"aft-server ended with {server.returncode}")
       time.sleep(0.05)
     address = ready.read_text().split()[0]
-    lines = run(binaries / "aftctl", "--address", address, "score", "--json", "--prompt", text)
+    lines = run(binaries / "aftctl", "--address", address, command, "--json", "--prompt", text)
   finally:
     server.terminate()
     server.wait()
-  events = [json.loads(line) for line in lines.splitlines()]
+  return [json.loads(line) for line in lines.splitlines()]
+
+
+def score(binaries, checkpoint, text):
+  """Log-probabilities of the text's tokens from the second on."""
+  events = ask(binaries, checkpoint, "score", text)
   return torch.tensor([token["logprob"] for event in events
                        for token in event.get("chunk", {}).get("logprobs", [])], dtype=torch.float64)
 
@@ -115,6 +123,34 @@ def gpt2(binaries, work):
   return compare("gpt2, block-local", score(binaries, work / "gpt2", text), logits, tokens)
 
 
+def roberta(binaries, work, block_local):
+  """The size of roberta-base but for the vocabulary."""
+  name = "roberta, block-local" if block_local else "roberta"
+  directory = work / name
+  directory.mkdir()
+  words = encoders.tokenizer(directory)
+  torch.manual_seed(3)
+  config = RobertaConfig(vocab_size=len(words), max_position_embeddings=514, type_vocab_size=1,
+                         initializer_range=0.05)
+  if block_local:
+    module = encoders.with_block_local(modeling_roberta, "RobertaSelfAttention", lambda: RobertaModel(config).eval())
+  else:
+    module = RobertaModel(config).eval()
+  module.save_pretrained(directory, safe_serialization=True)
+  options = ["--attention", "block_local", "--block-size", encoders.BLOCK] if block_local else []
+  run(binaries / "aft-convert", "bert", directory, work / f"{name} imported", *options)
+  text = SAMPLE.read_text(encoding="utf-8")[:301]
+  tokens = torch.tensor(words(text).input_ids)
+  with torch.no_grad():
+    want = module(tokens[None]).last_hidden_state[0]
+  events = ask(binaries, work / f"{name} imported", "encode", text)
+  values = [value for event in events for value in event.get("vectors", {}).get("values", [])]
+  got = torch.tensor(values).reshape(want.shape)
+  error = (got - want).abs().max().item()
+  print(f"{name}: {len(want)} vectors of {want.shape[1]} over gRPC, largest difference to PyTorch {error:.1e}")
+  return error <= TOLERANCE
+
+
 def main():
   parser = argparse.ArgumentParser()
   parser.add_argument("--bin", type=Path, default=ROOT / "build/default/bin")
@@ -123,7 +159,8 @@ def main():
   torch.set_num_threads(1)
   with tempfile.TemporaryDirectory() as temporary:
     work = Path(temporary)
-    results = [labml(arguments.bin, work, arguments.steps), gpt2(arguments.bin, work)]
+    results = [labml(arguments.bin, work, arguments.steps), gpt2(arguments.bin, work),
+               roberta(arguments.bin, work, block_local=False), roberta(arguments.bin, work, block_local=True)]
   sys.exit(0 if all(results) else f"a difference is above {TOLERANCE}")
 
 

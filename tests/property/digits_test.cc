@@ -14,7 +14,8 @@
 #include "gtest/gtest.h"
 #include "model/api/load.h"
 #include "model/checkpoint/checkpoint.h"
-#include "model/train/classifier.h"
+#include "model/train/images.h"
+#include "model/train/train_network.h"
 #include "tests/support/tolerances.h"
 
 namespace aft {

@@ -398,32 +398,6 @@ TEST(ConfigTest, ArchitecturesRefuseWhatTheyDoNotHave) {
     EXPECT_EQ(Refusal(more), absl::StrCat(key, ": must be absent for the architecture mixer"));
   }
   EXPECT_EQ(Refusal(With("/n_layers", 2, module)), "n_layers: must be 1, got 2");
-  for (const char* key : {"head_bias", "tie_embeddings"}) {
-    Json more = Encoder("aft_simple");
-    more[key] = true;
-    EXPECT_EQ(Refusal(more),
-              absl::StrCat(key, ": must be absent for an encoder without vocabulary_head"));
-  }
-  Json decoder = Causal("aft_simple");
-  decoder["vocabulary_head"] = true;
-  EXPECT_EQ(Refusal(decoder), "vocabulary_head: must be absent for the architecture decoder_lm");
-}
-
-TEST(ConfigTest, AnEncoderMayHaveAHeadOverItsVocabulary) {
-  Json json = Encoder("aft_simple");
-  json["vocabulary_head"] = true;
-  EXPECT_EQ(Refusal(json), "tie_embeddings: missing");
-  json["tie_embeddings"] = true;
-  json["head_bias"] = false;
-  const auto config = ParseNetworkConfig(json.dump());
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(HeadRows(*config), config->vocab_size);
-  const auto again = ParseNetworkConfig(FormatNetworkConfig(*config));
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_TRUE(again->vocabulary_head && again->tie_embeddings && !again->head_bias);
-  json["labels"] = {"a", "b"};
-  EXPECT_EQ(Refusal(json),
-            "vocabulary_head: must be absent or false with labels: there is one head");
 }
 
 // ---- The text
