@@ -125,7 +125,7 @@ def gpt2(binaries, work):
 
 def roberta(binaries, work, block_local):
   """The size of roberta-base but for the vocabulary."""
-  name = "roberta, block-local" if block_local else "roberta"
+  name = "roberta-block-local" if block_local else "roberta"
   directory = work / name
   directory.mkdir()
   words = encoders.tokenizer(directory)
@@ -138,12 +138,12 @@ def roberta(binaries, work, block_local):
     module = RobertaModel(config).eval()
   module.save_pretrained(directory, safe_serialization=True)
   options = ["--attention", "block_local", "--block-size", encoders.BLOCK] if block_local else []
-  run(binaries / "aft-convert", "bert", directory, work / f"{name} imported", *options)
+  run(binaries / "aft-convert", "bert", directory, work / f"{name}-imported", *options)
   text = SAMPLE.read_text(encoding="utf-8")[:301]
   tokens = torch.tensor(words(text).input_ids)
   with torch.no_grad():
     want = module(tokens[None]).last_hidden_state[0]
-  events = ask(binaries, work / f"{name} imported", "encode", text)
+  events = ask(binaries, work / f"{name}-imported", "encode", text)
   values = [value for event in events for value in event.get("vectors", {}).get("values", [])]
   got = torch.tensor(values).reshape(want.shape)
   error = (got - want).abs().max().item()
