@@ -145,7 +145,7 @@ absl::Status GpuNetwork::LoadHead(const TensorSource& source) {
 }
 
 at::Tensor GpuNetwork::LoadVector(const TensorMap& tensors, const std::string& name) {
-  const at::Tensor vector = ToDevice(tensors.at(name), queue_->device());
+  at::Tensor vector = ToDevice(tensors.at(name), queue_->device());
   weight_bytes_ += DeviceBytes(vector);
   return vector;
 }

@@ -108,7 +108,9 @@ absl::Status WriteCurveSvg(const std::string& path, const FigureNames& names,
       "font-family=\"sans-serif\" "
       "font-size=\"12\">\n<rect width=\"%g\" height=\"%g\" fill=\"white\"/>\n",
       kWidth, kHeight, kWidth, kHeight);
-  for (double loss = low; loss < high + 0.01; loss += 0.2) {
+  const auto lines_across = static_cast<int>(std::lround((high - low) * 5));
+  for (int i = 0; i <= lines_across; ++i) {
+    const double loss = low + 0.2 * i;
     absl::StrAppendFormat(&svg,
                           "<line x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
                           "<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%.1f</text>\n",

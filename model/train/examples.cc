@@ -34,8 +34,10 @@ absl::StatusOr<std::vector<std::string>> ReadLine(const std::string& line,
     }
     values.push_back(found->get<std::string>());
   }
-  for (const auto& [key, value] : json.items()) {
-    if (std::none_of(keys.begin(), keys.end(), [&](const char* known) { return key == known; })) {
+  for (auto member = json.begin(); member != json.end(); ++member) {
+    const std::string& key = member.key();
+    if (std::none_of(keys.begin(), keys.end(),
+                     [&key](const char* known) { return key == known; })) {
       return absl::InvalidArgumentError(absl::StrCat(key, ": unknown key"));
     }
   }

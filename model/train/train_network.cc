@@ -66,7 +66,7 @@ at::Tensor Activate(const at::Tensor& x, Activation activation) {
 
 }  // namespace
 
-TrainNetwork::TrainNetwork(NetworkConfig config, uint64_t seed, double spread)
+TrainNetwork::TrainNetwork(const NetworkConfig& config, uint64_t seed, double spread)
     : TrainNetwork(config, StartValues(config, {.seed = seed, .spread = spread})) {}
 
 TrainNetwork::TrainNetwork(NetworkConfig config, TensorMap parameters)

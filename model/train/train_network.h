@@ -37,7 +37,7 @@ inline Dropouts DropoutsOf(const TrainConfig& config) {
 class TrainNetwork {
  public:
   // New weights, StartValues'.
-  TrainNetwork(NetworkConfig config, uint64_t seed, double spread = 0.02);
+  TrainNetwork(const NetworkConfig& config, uint64_t seed, double spread = 0.02);
   TrainNetwork(NetworkConfig config, TensorMap parameters);
 
   struct Options {

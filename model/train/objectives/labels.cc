@@ -179,6 +179,7 @@ class ImageLabels : public Labels {
                            std::mt19937_64& random) const override {
     at::Generator noise = at::detail::createCPUGenerator(random());
     std::vector<at::Tensor> pixels;
+    pixels.reserve(examples.size());
     for (const int64_t i : examples) {
       pixels.push_back(Noisy(Shifted(train_.pixels[i], random), noise));
     }

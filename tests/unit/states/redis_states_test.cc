@@ -18,7 +18,6 @@ namespace aft::server {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -215,7 +214,8 @@ TEST_F(RedisStatesTest, AReaderGetsOneOrTheOtherWhileTheyAreWritten) {
     }
   });
   int64_t last = 0;
-  for (int i = 0; i < 300; ++i) {
+  // At least until the writer has written once.
+  for (int i = 0; (i < 300 || last == 0) && !HasFailure(); ++i) {
     const auto found = Find(*replica_, "ada", id);
     EXPECT_TRUE(found.ok()) << found.status();
     if (!found.ok()) break;
@@ -234,12 +234,13 @@ TEST_F(RedisStatesTest, TheBudgetOfAClientHoldsWhoeverWrites) {
   const int64_t bytes = StateBytes(*File("ada", Id('a')).state);
   config_.redis.max_client_bytes = 5 * bytes;
   const std::vector<std::unique_ptr<Replica>> replicas = [this] {
-    std::vector<std::unique_ptr<Replica>> opened;
-    for (int i = 0; i < 3; ++i) opened.push_back(Open());
+    std::vector<std::unique_ptr<Replica>> opened(3);
+    for (std::unique_ptr<Replica>& replica : opened) replica = Open();
     return opened;
   }();
   std::atomic<int> stored = 0;
   std::vector<std::thread> threads;
+  threads.reserve(replicas.size());
   for (const auto& replica : replicas) {
     threads.emplace_back([&stored, &replica = *replica] {
       for (int i = 0; i < 10; ++i) {

@@ -210,7 +210,7 @@ TEST_F(TextObjectivesTest, EveryKindLearnsBidirectionally) {
     config.network.mixer.prefix_block = 0;
     if (kind.kind == MixerKind::kAftConv) config.network.mixer.window = 5;
     config.network.max_seq_len = kLongest;
-    config.total_tokens = 4 * 32 * 30;
+    config.total_tokens = int64_t{4} * 32 * 30;
     const std::vector<CurvePoint> points = Train(config, kind.name);
     ASSERT_EQ(points.size(), 2U);
     EXPECT_LT(points.back().held_out[0], 5.0) << "8 bits are known without learning";
