@@ -20,7 +20,7 @@ struct InferFlags : StreamFlags {
   size_t top = 3;
 };
 
-// What makes the request's tensor, when the model is known.
+// Adds the tensor to a request, once the model is known.
 using AddInput =
     absl::FunctionRef<void(const v1::Model& model, inference::ModelInferRequest& request)>;
 

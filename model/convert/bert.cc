@@ -27,7 +27,7 @@ struct BertConfig {
   int64_t first_position = 0;  // the row of the position table that the first token has
 };
 
-// What lsg_converter writes into the configs of checkpoints that it has converted.
+// lsg_converter writes these keys into the configs of checkpoints that it has converted.
 absl::Status RefuseLsg(const Json& json) {
   for (const char* key : {"sparse_block_size", "sparsity_type", "num_global_tokens"}) {
     if (json.contains(key)) {

@@ -80,7 +80,7 @@ absl::Status MoveFrame(std::string* text, NetworkConfig* config) {
   return absl::OkStatus();
 }
 
-// Of a folder without tokenizer.json: what the class of tokenizers does that the config names.
+// A folder without tokenizer.json says the frame by its config alone.
 absl::Status UseFrameOfConfig(const Json& json, NetworkConfig* config) {
   for (const auto& [key, ids] : {std::pair("bos_token_id", &config->text_prefix),
                                  std::pair("eos_token_id", &config->text_suffix)}) {

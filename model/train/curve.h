@@ -9,7 +9,7 @@
 
 namespace aft {
 
-// What the figures of a run are.
+// Names the figures of a run.
 struct FigureNames {
   // A held-out figure: its column in curve.csv and its name in a sentence.
   struct HeldOut {

@@ -18,7 +18,8 @@
 
 namespace aft {
 
-// What a run learns: its data, the loss of a step and the held-out figures. Thread-compatible.
+// An objective is what a run learns: it has the data, the loss of a step and the held-out figures.
+// Thread-compatible.
 class Objective {
  public:
   virtual ~Objective() = default;
@@ -43,12 +44,12 @@ class Objective {
   // The figures of held-out data: of as much of it as the config says for evaluations during a run,
   // or of all.
   virtual std::vector<double> Measure(const TrainNetwork& network, bool all) const = 0;
-  // What decides whether these weights replace those that are kept: less is better. None: the last
-  // weights are kept, so that the held-out figures choose nothing.
+  // Weights with a lower rank replace those that are kept. Without a rank the last weights are
+  // kept, so that the held-out figures choose nothing.
   virtual std::optional<double> Rank(const std::vector<double>& figures) const = 0;
 
-  // What Next has left behind beside the weights, in a file to resume from. Restore gives a Save's
-  // file back. FAILED_PRECONDITION: it belongs to other data; DATA_LOSS: it is damaged.
+  // Save adds to a resume file what Next has left behind beside the weights; Restore takes it back.
+  // FAILED_PRECONDITION: it belongs to other data; DATA_LOSS: it is damaged.
   virtual void Save(SafetensorsFile& /*file*/) const {}
   virtual absl::Status Restore(const SafetensorsFile& /*file*/) { return absl::OkStatus(); }
 };

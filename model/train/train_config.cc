@@ -55,7 +55,7 @@ constexpr Named<StartRule> kStartNames[] = {
 constexpr Named<BiasStart> kBiasStartNames[] = {
     {BiasStart::kSlope, "slope"}, {BiasStart::kZeros, "zeros"}, {BiasStart::kXavier, "xavier"}};
 
-// As Take, of one of a few names.
+// Like Take, for one of a few names.
 template <typename E, size_t kCount>
 absl::Status TakeName(Json& object, const char* key, const Named<E> (&names)[kCount], E& field) {
   std::string given;

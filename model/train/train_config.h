@@ -11,7 +11,7 @@
 
 namespace aft {
 
-// What a run learns. The network has to suit it:
+// A run learns one of these. The network has to suit it:
 enum class ObjectiveKind {
   kNextTokens,    // "next_tokens": a decoder_lm
   kMaskedTokens,  // "masked_tokens": an encoder with vocabulary_head
@@ -19,7 +19,7 @@ enum class ObjectiveKind {
   kPairs,   // "pairs": an encoder without a head: texts of one pair get similar vectors
 };
 
-// What the tensors of a new network hold (start_values.h).
+// These rules fill the tensors of a new network (start_values.h).
 enum class StartRule {
   kNarrow,  // "narrow": ours
   kLinear,  // "linear": PyTorch's defaults of nn.Linear and nn.Embedding
@@ -110,7 +110,7 @@ struct TrainConfig {
   uint64_t seed = 1;
   int32_t threads = 0;  // 0: all cores
 
-  // Of images, whose labels are learned.
+  // The run learns labels of images.
   bool learns_images() const { return objective == ObjectiveKind::kLabels && network.mixer.grid; }
 };
 

@@ -47,8 +47,8 @@ at::Tensor PairMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& 
   return at::softmax((seen_k - max) + bias, 3).matmul(v.transpose(1, 2)).transpose(1, 2);
 }
 
-// The same as a product of [h, T, T] with the keys and values of all texts side by side, which
-// takes a text's share of memory once and not T times. bias has no -inf.
+// This is the same as a product of [h, T, T] with the keys and values of all texts side by side,
+// which takes a text's share of memory once and not T times. bias has no -inf.
 at::Tensor DenseMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
                      const TrainFormOptions& options) {
   const at::Tensor keys = k.unsqueeze(3);

@@ -123,7 +123,7 @@ class TextLabels : public Labels {
   }
   int64_t eval_count() const override { return config().eval_examples; }
   LabelledBatch HeldOutBatch(const std::vector<int64_t>& examples) const override {
-    // The same stretches in every evaluation.
+    // Every evaluation draws the same stretches.
     std::mt19937_64 random = SeededBy(~config().seed, static_cast<uint64_t>(examples.front()));
     return Batch(examples_.held_out, examples, random);
   }

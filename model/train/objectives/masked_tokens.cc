@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kIgnored = -100;  // a target that cross_entropy_loss leaves out
 
-// What the network reads, and the tokens that it is to find; both [B, T].
+// The network reads `input` and is to find `target`; both are [B, T].
 struct MaskedBatch {
   at::Tensor input = {}, target = {};
 };

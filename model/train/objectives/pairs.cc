@@ -49,7 +49,7 @@ class Pairs : public Objective {
     return {BothWays(cosines)};
   }
 
-  // In batches of the size that is trained with, since with more texts each is harder to find.
+  // The batches have the size that is trained with, since among more texts each is harder to find.
   std::vector<double> Measure(const TrainNetwork& network, bool all) const override {
     const at::NoGradGuard no_grad;
     const int64_t batch = std::min(order_.batch(), Count(examples_.held_out));
@@ -76,7 +76,7 @@ class Pairs : public Objective {
     return static_cast<int64_t>(examples.texts.size() / 2);
   }
 
-  // Of the first texts of pairs [rows] with the second ones [columns].
+  // The first texts of the pairs are the rows, the second ones the columns.
   at::Tensor Cosines(const TrainNetwork& network, const TextExamples& from,
                      const std::vector<int64_t>& pairs, TrainNetwork::Options options) const {
     std::vector<absl::Span<const int32_t>> texts;

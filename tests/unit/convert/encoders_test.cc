@@ -100,7 +100,7 @@ TEST_P(EncoderImportTest, SaysWhatItLeaves) {
   const std::string text = ImportText(*import);
   EXPECT_THAT(text, HasSubstr("(the head of masked tokens)"));
   EXPECT_THAT(text, HasSubstr("position.weight (type 0, which all tokens have)"));
-  // What is neither taken nor known is an error.
+  // A tensor that is neither taken nor known is an error.
   const auto files = WeightFiles::OpenFolder(in_);
   ASSERT_TRUE(files.ok());
   TensorMap weights;

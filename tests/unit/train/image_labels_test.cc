@@ -141,7 +141,7 @@ TEST_F(ImageLabelsTest, TheSameConfigGivesTheSameWeightsInOneRunOrInTwo) {
   }
 }
 
-// Of images that are all of one class but the held-out ones, nothing of those is learned.
+// All images but the held-out ones are of one class, so that nothing of those can be learned.
 TEST_F(ImageLabelsTest, TheLastImagesAreHeldOut) {
   std::ofstream file(config_.images);
   for (int i = 0; i < 12; ++i) file << "0,0,0,0," << (i < 9 ? "row" : "column") << '\n';
