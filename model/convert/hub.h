@@ -22,7 +22,7 @@ absl::Status ReadFlag(const nlohmann::json& json, const char* key, bool* out);
 absl::Status CheckFlag(const nlohmann::json& json, const char* key, bool supported);
 absl::Status ReadActivation(const nlohmann::json& json, const char* key, Activation* out);
 
-// The mixer of a model whose attention has so many heads; causal.
+// The causal mixer of a model whose attention has `heads` heads.
 MixerConfig HubAttention(const AttentionOptions& options, int64_t heads);
 
 // Takes the byte-level BPE's files that `dir` has, and says in the config what they make. `config`

@@ -77,17 +77,19 @@ absl::Status Add(const TrainConfig& config, const Example& example, const Tokeni
     to->texts.push_back(std::move(tokens));
   }
   if (!labels) return absl::OkStatus();
-  const std::vector<std::string>& names = config.network.labels;
-  const auto found = std::find(names.begin(), names.end(), example.values[0]);
-  if (found == names.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(example.place, ": network.labels has no \"", example.values[0], "\""));
-  }
-  to->classes.push_back(found - names.begin());
+  AFT_ASSIGN_OR_RETURN(to->classes.emplace_back(),
+                       InFile(example.place, FindLabel(config.network, example.values[0])));
   return absl::OkStatus();
 }
 
 }  // namespace
+
+absl::StatusOr<int64_t> FindLabel(const NetworkConfig& network, absl::string_view label) {
+  const std::vector<std::string>& labels = network.labels;
+  const auto found = std::find(labels.begin(), labels.end(), label);
+  if (found != labels.end()) return found - labels.begin();
+  return absl::InvalidArgumentError(absl::StrCat("network.labels has no \"", label, "\""));
+}
 
 absl::StatusOr<ExampleSplit> ReadExamples(const TrainConfig& config, TokenizerSource tokenizer) {
   const bool labels = config.objective == ObjectiveKind::kLabels;

@@ -29,6 +29,9 @@ struct ExampleSplit {
 // an object, a text without tokens, an unknown label; or when a part would be empty.
 absl::StatusOr<ExampleSplit> ReadExamples(const TrainConfig& config, TokenizerSource tokenizer);
 
+// The place of a label among those of the network. INVALID_ARGUMENT: it has no such label.
+absl::StatusOr<int64_t> FindLabel(const NetworkConfig& network, absl::string_view label);
+
 // Texts as rows of one length.
 struct TextBatch {
   at::Tensor ids = {};  // [B, T] int64; short texts are filled up with 0

@@ -1,6 +1,5 @@
 #include "model/train/images.h"
 
-#include <algorithm>
 #include <fstream>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "model/train/examples.h"
 
 namespace aft {
 namespace {
@@ -26,12 +26,6 @@ absl::Status ReadPixels(const std::vector<absl::string_view>& fields, int64_t vo
     pixels->push_back(pixel);
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<int64_t> FindLabel(absl::string_view label, const std::vector<std::string>& labels) {
-  const auto found = std::find(labels.begin(), labels.end(), label);
-  if (found != labels.end()) return found - labels.begin();
-  return absl::InvalidArgumentError(absl::StrCat("network.labels has no \"", label, "\""));
 }
 
 absl::Status CheckSize(int64_t pixels, int64_t width, const NetworkConfig& network) {
@@ -63,7 +57,7 @@ absl::StatusOr<LabelledImages> ReadImages(const std::string& path, const Network
       }
       AFT_RETURN_IF_ERROR(CheckSize(size, width, network));
       AFT_RETURN_IF_ERROR(ReadPixels(fields, network.vocab_size, &pixels));
-      AFT_ASSIGN_OR_RETURN(classes.emplace_back(), FindLabel(fields.back(), network.labels));
+      AFT_ASSIGN_OR_RETURN(classes.emplace_back(), FindLabel(network, fields.back()));
       return absl::OkStatus();
     };
     const auto number = classes.size() + 1;

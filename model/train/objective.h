@@ -62,6 +62,9 @@ absl::StatusOr<std::unique_ptr<Objective>> MakeObjective(const TrainConfig& conf
 // Random numbers that depend on what is given alone.
 std::mt19937_64 SeededBy(uint64_t seed, uint64_t stream);
 
+// Copies the file's tensor of that name; false when it has none of that shape.
+bool RestoreTensor(const SafetensorsFile& file, const std::string& name, at::Tensor& tensor);
+
 // ---- The objectives, of configs of their kind.
 absl::StatusOr<std::unique_ptr<Objective>> MakeNextTokens(const TrainConfig& config,
                                                           TokenizerSource tokenizer);

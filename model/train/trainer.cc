@@ -181,17 +181,11 @@ absl::Status Trainer::Resume() {
     return absl::FailedPreconditionError(absl::StrCat(
         path, ": belongs to a run with another network, objective or batch; choose another --out"));
   }
-  const at::NoGradGuard no_grad;
   bool complete = true;
-  const auto restore = [&](const std::string& name, at::Tensor& tensor) {
-    const auto it = file.tensors.find(name);
-    complete = complete && it != file.tensors.end() && it->second.sizes() == tensor.sizes();
-    if (complete) tensor.copy_(it->second);
-  };
   for (auto& [name, tensor] : network_.parameters()) {
-    restore("weights/" + name, tensor);
-    restore("first/" + name, optimizer_.first.at(name));
-    restore("second/" + name, optimizer_.second.at(name));
+    complete = complete && RestoreTensor(file, "weights/" + name, tensor) &&
+               RestoreTensor(file, "first/" + name, optimizer_.first.at(name)) &&
+               RestoreTensor(file, "second/" + name, optimizer_.second.at(name));
   }
   complete = complete && absl::SimpleAtoi(file.metadata["steps"], &optimizer_.steps) &&
              optimizer_.steps >= 0 && absl::SimpleAtod(file.metadata["seconds"], &seconds_) &&

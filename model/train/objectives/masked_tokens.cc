@@ -5,11 +5,9 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/cross_entropy_loss.h"
 #include "ATen/ops/full_like.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "model/train/corpus.h"
 #include "model/train/examples.h"
-#include "model/train/objective.h"
+#include "model/train/objectives/running_text.h"
 
 namespace aft {
 namespace {
@@ -22,16 +20,15 @@ struct MaskedBatch {
 };
 
 // A share of the tokens is replaced, at random places of which each segment has at least one.
-class MaskedTokens : public Objective {
+class MaskedTokens : public RunningText {
  public:
-  MaskedTokens(TrainConfig config, Corpus corpus)
-      : config_(std::move(config)), corpus_(std::move(corpus)) {
-    for (const Corpus::Text& text : corpus_.texts) {
+  MaskedTokens(TrainConfig run, Corpus texts) : RunningText(std::move(run), std::move(texts)) {
+    for (const Corpus::Text& text : corpus().texts) {
       const auto end = static_cast<int64_t>(text.tokens.size());
-      for (int64_t at = text.train_tokens; at + config_.segment <= end; at += config_.segment) {
+      for (int64_t at = text.train_tokens; at + config().segment <= end; at += config().segment) {
         held_out_.push_back(
             absl::MakeConstSpan(text.tokens)
-                .subspan(static_cast<size_t>(at), static_cast<size_t>(config_.segment)));
+                .subspan(static_cast<size_t>(at), static_cast<size_t>(config().segment)));
       }
     }
   }
@@ -47,29 +44,18 @@ class MaskedTokens : public Objective {
     return names;
   }
 
-  std::string Describe() const override {
-    return absl::StrCat(corpus_.train_tokens(), " training tokens, ", corpus_.held_out_tokens(),
-                        " held out");
-  }
-
-  int64_t total_steps() const override {
-    return (config_.total_tokens + amount_per_step() - 1) / amount_per_step();
-  }
-  int64_t eval_every_steps() const override { return config_.eval_every_steps; }
-  int64_t amount_per_step() const override { return config_.batch * config_.segment; }
-
   Loss Next(const TrainNetwork& network, int64_t step) override {
-    std::mt19937_64 random = SeededBy(config_.seed, static_cast<uint64_t>(step));
+    std::mt19937_64 random = SeededBy(config().seed, static_cast<uint64_t>(step));
     std::vector<absl::Span<const int32_t>> segments;
-    for (int64_t row = 0; row < config_.batch; ++row) {
-      TextStream stream(&corpus_);
+    for (int64_t row = 0; row < config().batch; ++row) {
+      TextStream stream(&corpus());
       bool restarted = false;
-      segments.push_back(stream.Next(config_.segment, /*restart=*/true, random, &restarted)
-                             .first(static_cast<size_t>(config_.segment)));
+      segments.push_back(stream.Next(config().segment, /*restart=*/true, random, &restarted)
+                             .first(static_cast<size_t>(config().segment)));
     }
     const MaskedBatch batch = Mask(segments, random);
     const at::Tensor logits = network.Forward(
-        batch.input, nullptr, {.bf16 = config_.bf16, .dropouts = DropoutsOf(config_)});
+        batch.input, nullptr, {.bf16 = config().bf16, .dropouts = DropoutsOf(config())});
     return {at::cross_entropy_loss(logits.flatten(0, 1), batch.target.flatten()),
             1 / std::numbers::ln2};
   }
@@ -77,15 +63,15 @@ class MaskedTokens : public Objective {
   std::vector<double> Measure(const TrainNetwork& network, bool all) const override {
     const at::NoGradGuard no_grad;
     const auto have = static_cast<int64_t>(held_out_.size());
-    const int64_t count = all ? have : std::min(have, config_.eval_tokens / config_.segment);
+    const int64_t count = all ? have : std::min(have, config().eval_tokens / config().segment);
     double nats = 0, found = 0, tokens = 0;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t segment = i * have / count;
       // A segment has the same masked tokens in every evaluation.
-      std::mt19937_64 random = SeededBy(~config_.seed, static_cast<uint64_t>(segment));
+      std::mt19937_64 random = SeededBy(~config().seed, static_cast<uint64_t>(segment));
       const MaskedBatch batch = Mask({held_out_[static_cast<size_t>(segment)]}, random);
       const at::Tensor logits =
-          network.Forward(batch.input, nullptr, {.bf16 = config_.bf16}).squeeze(0);
+          network.Forward(batch.input, nullptr, {.bf16 = config().bf16}).squeeze(0);
       const at::Tensor target = batch.target.squeeze(0);
       nats += at::cross_entropy_loss(logits, target, {}, at::Reduction::Sum).item<double>();
       found += logits.argmax(1).eq(target).sum().item<double>();
@@ -104,18 +90,18 @@ class MaskedTokens : public Objective {
     MaskedBatch batch{.input = MakeTextBatch(segments).ids};
     batch.target = at::full_like(batch.input, kIgnored);
     std::uniform_real_distribution<double> share;
-    std::uniform_int_distribution<int64_t> any_token(0, config_.network.vocab_size - 1);
-    std::uniform_int_distribution<int64_t> any_place(0, config_.segment - 1);
+    std::uniform_int_distribution<int64_t> any_token(0, config().network.vocab_size - 1);
+    std::uniform_int_distribution<int64_t> any_place(0, config().segment - 1);
     for (int64_t row = 0; row < batch.input.size(0); ++row) {
       auto* const input = batch.input.select(0, row).mutable_data_ptr<int64_t>();
       auto* const target = batch.target.select(0, row).mutable_data_ptr<int64_t>();
       const int64_t always = any_place(random);
-      for (int64_t t = 0; t < config_.segment; ++t) {
-        if (share(random) >= config_.mask_probability && t != always) continue;
+      for (int64_t t = 0; t < config().segment; ++t) {
+        if (share(random) >= config().mask_probability && t != always) continue;
         target[t] = input[t];
         const double kind = share(random);
         if (kind < 0.8) {
-          input[t] = config_.mask_token;
+          input[t] = config().mask_token;
         } else if (kind < 0.9) {
           input[t] = any_token(random);
         }
@@ -124,9 +110,7 @@ class MaskedTokens : public Objective {
     return batch;
   }
 
-  const TrainConfig config_;
-  const Corpus corpus_;
-  std::vector<absl::Span<const int32_t>> held_out_;  // segments, of corpus_
+  std::vector<absl::Span<const int32_t>> held_out_;  // segments, of corpus()
 };
 
 }  // namespace

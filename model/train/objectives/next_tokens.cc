@@ -4,27 +4,24 @@
 #include <sstream>
 #include <utility>
 
-#include "ATen/core/grad_mode.h"
 #include "ATen/ops/cross_entropy_loss.h"
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "model/train/corpus.h"
 #include "model/train/evaluate.h"
-#include "model/train/objective.h"
+#include "model/train/objectives/running_text.h"
 
 namespace aft {
 namespace {
 
 // Every token from those before it, in streams of text whose state is carried from step to step.
-class NextTokens : public Objective {
+class NextTokens : public RunningText {
  public:
-  NextTokens(TrainConfig config, Corpus corpus)
-      : config_(std::move(config)),
-        corpus_(std::move(corpus)),
-        carry_(EmptyNetworkCarry(config_.network, config_.batch)),
-        streams_(static_cast<size_t>(config_.batch), TextStream(&corpus_)),
-        random_(config_.seed) {}
+  NextTokens(TrainConfig run, Corpus texts)
+      : RunningText(std::move(run), std::move(texts)),
+        carry_(EmptyNetworkCarry(config().network, config().batch)),
+        streams_(static_cast<size_t>(config().batch), TextStream(&corpus())),
+        random_(config().seed) {}
 
   const FigureNames& names() const override {
     static const FigureNames& names = *new FigureNames{
@@ -37,45 +34,34 @@ class NextTokens : public Objective {
     return names;
   }
 
-  std::string Describe() const override {
-    return absl::StrCat(corpus_.train_tokens(), " training tokens, ", corpus_.held_out_tokens(),
-                        " held out");
-  }
-
-  int64_t total_steps() const override {
-    return (config_.total_tokens + amount_per_step() - 1) / amount_per_step();
-  }
-  int64_t eval_every_steps() const override { return config_.eval_every_steps; }
-  int64_t amount_per_step() const override { return config_.batch * config_.segment; }
-
   Loss Next(const TrainNetwork& network, int64_t /*step*/) override {
-    at::Tensor input = at::empty({config_.batch, config_.segment}, at::kLong);
-    at::Tensor target = at::empty({config_.batch, config_.segment}, at::kLong);
+    at::Tensor input = at::empty({config().batch, config().segment}, at::kLong);
+    at::Tensor target = at::empty({config().batch, config().segment}, at::kLong);
     int64_t bytes = 0;
-    for (int64_t row = 0; row < config_.batch; ++row) {
+    for (int64_t row = 0; row < config().batch; ++row) {
       // Without a state to carry, reading on would only show neighbouring text in turn.
       const bool restart = carry_.empty() || std::uniform_real_distribution<double>()(random_) <
-                                                 config_.restart_probability;
+                                                 config().restart_probability;
       bool restarted = false;
       const absl::Span<const int32_t> tokens =
-          streams_[static_cast<size_t>(row)].Next(config_.segment, restart, random_, &restarted);
-      if (restarted) RestartStream(config_.network, row, carry_);
-      bytes += corpus_.Bytes(tokens.subspan(1));
+          streams_[static_cast<size_t>(row)].Next(config().segment, restart, random_, &restarted);
+      if (restarted) RestartStream(config().network, row, carry_);
+      bytes += corpus().Bytes(tokens.subspan(1));
       std::copy(tokens.begin(), tokens.end() - 1, input.select(0, row).mutable_data_ptr<int64_t>());
       std::copy(tokens.begin() + 1, tokens.end(),
                 target.select(0, row).mutable_data_ptr<int64_t>());
     }
     const at::Tensor logits =
-        network.Forward(input, &carry_, {.bf16 = config_.bf16, .dropouts = DropoutsOf(config_)});
+        network.Forward(input, &carry_, {.bf16 = config().bf16, .dropouts = DropoutsOf(config())});
     return {
         at::cross_entropy_loss(logits.flatten(0, 1), target.flatten()),
         static_cast<double>(amount_per_step()) / static_cast<double>(bytes) / std::numbers::ln2};
   }
 
   std::vector<double> Measure(const TrainNetwork& network, bool all) const override {
-    const int64_t tokens = all ? corpus_.held_out_tokens() : config_.eval_tokens;
+    const int64_t tokens = all ? corpus().held_out_tokens() : config().eval_tokens;
     const HeldOut held_out =
-        EvaluateHeldOut(network, corpus_, config_.segment, tokens, config_.bf16);
+        EvaluateHeldOut(network, corpus(), config().segment, tokens, config().bf16);
     return {held_out.fresh, held_out.carried};
   }
 
@@ -97,16 +83,11 @@ class NextTokens : public Objective {
   }
 
   absl::Status Restore(const SafetensorsFile& file) override {
-    const at::NoGradGuard no_grad;
     bool complete = true;
-    const auto restore = [&](const std::string& name, at::Tensor& tensor) {
-      const auto it = file.tensors.find(name);
-      complete = complete && it != file.tensors.end() && it->second.sizes() == tensor.sizes();
-      if (complete) tensor.copy_(it->second);
-    };
     for (size_t layer = 0; layer < carry_.size(); ++layer) {
-      restore(absl::StrCat("carry/", layer, "/k"), carry_[layer].k);
-      restore(absl::StrCat("carry/", layer, "/v"), carry_[layer].v);
+      complete = complete &&
+                 RestoreTensor(file, absl::StrCat("carry/", layer, "/k"), carry_[layer].k) &&
+                 RestoreTensor(file, absl::StrCat("carry/", layer, "/v"), carry_[layer].v);
     }
     const auto text = [&file](const char* key) {
       const auto found = file.metadata.find(key);
@@ -125,8 +106,6 @@ class NextTokens : public Objective {
   }
 
  private:
-  const TrainConfig config_;
-  const Corpus corpus_;  // streams point to it
   NetworkCarry carry_;
   std::vector<TextStream> streams_;
   std::mt19937_64 random_;

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/train/corpus.h"
+#include "model/train/objective.h"
+
+namespace aft {
+
+// The part that objectives over running text share: steps of `batch` segments of a corpus.
+class RunningText : public Objective {
+ public:
+  std::string Describe() const override {
+    return absl::StrCat(corpus().train_tokens(), " training tokens, ", corpus().held_out_tokens(),
+                        " held out");
+  }
+  int64_t total_steps() const override {
+    return (config().total_tokens + amount_per_step() - 1) / amount_per_step();
+  }
+  int64_t eval_every_steps() const override { return config().eval_every_steps; }
+  int64_t amount_per_step() const override { return config().batch * config().segment; }
+
+ protected:
+  RunningText(TrainConfig run, Corpus texts) : config_(std::move(run)), corpus_(std::move(texts)) {}
+
+  const TrainConfig& config() const { return config_; }
+  const Corpus& corpus() const { return corpus_; }  // stays where it is
+
+ private:
+  const TrainConfig config_;
+  const Corpus corpus_;
+};
+
+}  // namespace aft
