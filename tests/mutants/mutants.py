@@ -44,6 +44,12 @@ TESTS = {
     "model/checkpoint": ["model_unit_test", "checkpoint_unit_test"],
     "model/runtime": ["model_unit_test", "runner_property_test"],
     "model/tokenizer": ["tokenizer_unit_test"],
+    "model/config": ["model_unit_test", "checkpoint_unit_test", "train_test", "oip_mixers_test"],
+    "model/load": ["model_unit_test", "checkpoint_unit_test", "convert_test", "imported_model_test"],
+    "model/convert": ["convert_test", "imported_model_test"],
+    "model/train": ["train_test", "zoo_test"],
+    "model/train/objectives": ["train_test"],
+    "model/train/forms": ["train_form_test", "train_test"],
 }
 # Programs once more in another environment.
 VARIANTS = {"engine_test": [{}, {"AFT_STEPS_IN_FLIGHT": "2"}]}
@@ -194,12 +200,12 @@ def main():
   parser = argparse.ArgumentParser(prog="./dev mutants", description=__doc__)
   parser.add_argument("count", nargs="?", type=int, default=20, help="mutants that compile (20)")
   parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-  parser.add_argument("--only", default="", help="files whose path starts with this")
+  parser.add_argument("--only", nargs="+", default=[""], help="files whose paths start with one of these")
   arguments = parser.parse_args()
 
   files = [path for path in subprocess.check_output(
       ["git", "-C", ROOT, "ls-files", "*.cc", "*.h"], text=True).split()
-           if os.path.dirname(path) in TESTS and path.startswith(arguments.only)]
+           if os.path.dirname(path) in TESTS and path.startswith(tuple(arguments.only))]
   head = checkout()
   print(f"mutants: seed {arguments.seed}, {len(files)} files of {head}", flush=True)
   # Reads the compiler cache, but leaves no mutants there.
