@@ -64,11 +64,13 @@ absl::StatusOr<Import> ImportAftPytorch(WeightFiles files, std::optional<int64_t
 struct LabmlOptions {
   // chars.json of the model's vocabulary (model/tokenizer/tokenizers.h); "" for a vocabulary of
   // 256 bytes, and for bare modules, which have none.
-  std::string chars_path;
+  std::string chars_path = {};
   // The state_dict does not say which; the experiment's is relu.
   Activation activation = Activation::kRelu;
   // Only for state_dicts without local_mask, from which it is read otherwise.
-  std::optional<int64_t> window;
+  std::optional<int64_t> window = {};
+  // A bare module is called with a mask that hides nothing. Refused for the language model.
+  bool bidirectional = false;
 };
 
 // From labml_nn (e6b3c8a6), either of:
@@ -79,8 +81,16 @@ struct LabmlOptions {
 //     encoder.norm.*, generator.projection.*. Positions are recognised as sinusoidal, or kept as
 //     learned. At most T tokens
 //
-// Both are causal.
+// Both are causal, unless the options say that a module is called without a causal mask.
 absl::StatusOr<Import> ImportLabml(WeightFiles files, const LabmlOptions& options);
+
+// A bare mixer from its config alone: `config_path` is a config.json of the architecture "mixer".
+// `files` may hold any of its tensors, by their names below "layers.0.mixer." ("w.full"). A
+// projection that is not among them is the identity, and a bias of one is 0, so that the three
+// tensors query, key and value are q, k and v themselves. Where a part of the packed input is not
+// as wide as the vectors there is no identity: INVALID_ARGUMENT names "qkv.weight". Other tensors
+// must be there.
+absl::StatusOr<Import> ImportMixer(const std::string& config_path, WeightFiles files);
 
 // The attention that serves a hub model's weights: its own, or LSG's block-local (ccdv-ai
 // lsg_converter c56734b, BlockLocalSelfAttention), which has no weights of its own either.

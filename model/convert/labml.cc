@@ -132,6 +132,7 @@ absl::StatusOr<Import> ImportModule(Source& source, const LabmlOptions& options)
   constexpr Renamed kMixerNames[] = {{"mixer.qkv", "query key value"}, {"mixer.out", "output"}};
   Import import;
   AFT_ASSIGN_OR_RETURN(import.config, MixerModuleConfig(source, "query"));
+  import.config.mixer.causal = !options.bidirectional;
   AFT_RETURN_IF_ERROR(TakeAftLocal(source, "", "layers.0.", options.window, true, &import));
   AFT_RETURN_IF_ERROR(TakeNetwork(source, import.config, "", kMixerNames, &import.tensors));
   return import;
@@ -175,6 +176,9 @@ absl::StatusOr<Import> ImportLabml(WeightFiles files, const LabmlOptions& option
   const bool model = source.HasPrefix("src_embed.") || source.HasPrefix("encoder.");
   if (!model && !options.chars_path.empty()) {
     return absl::InvalidArgumentError("a module by itself has no characters (--chars)");
+  }
+  if (model && options.bidirectional) {
+    return absl::InvalidArgumentError("a language model is causal: --bidirectional is for modules");
   }
   AFT_ASSIGN_OR_RETURN(Import import,
                        model ? ImportModel(source, options) : ImportModule(source, options));

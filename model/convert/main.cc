@@ -39,6 +39,7 @@ struct Flags {
   LabmlOptions labml;
   std::string activation = "relu";
   std::optional<int64_t> window;
+  std::string tensors;
   AttentionOptions hub;
   std::string attention = "dot_product";
   std::string format;
@@ -69,6 +70,14 @@ absl::Status RunLabml(const Flags& flags) {
 absl::Status RunAftPytorch(const Flags& flags) {
   AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in));
   return Finish(ImportAftPytorch(std::move(files), flags.window), flags, /*name_source=*/true);
+}
+
+absl::Status RunMixer(const Flags& flags) {
+  WeightFiles files{TensorMap()};
+  if (!flags.tensors.empty()) {
+    AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(flags.tensors));
+  }
+  return Finish(ImportMixer(flags.in, std::move(files)), flags, /*name_source=*/false);
 }
 
 absl::Status RunGpt2(const Flags& flags) {
@@ -164,6 +173,8 @@ int Run(int argc, char** argv) {
       ->capture_default_str();
   labml.add_option("--window", flags.labml.window, "For a state_dict without local_mask")
       ->check(CLI::NonNegativeNumber);
+  labml.add_flag("--bidirectional", flags.labml.bidirectional,
+                 "A module that is called without a causal mask");
 
   CLI::App& aft_pytorch =
       *app.add_subcommand("aft-pytorch", "From aft-pytorch: AFTFull, AFTSimple or AFTLocal");
@@ -172,6 +183,13 @@ int Run(int argc, char** argv) {
       .add_option("--window", flags.window,
                   "It is an AFTLocal with this s, which its state_dict does not tell")
       ->check(CLI::NonNegativeNumber);
+
+  CLI::App& mixer = *app.add_subcommand(
+      "mixer", "A bare mixer from its config; a projection that is not given is the identity");
+  AddFiles(mixer, flags, "CONFIG.json", "Of the architecture mixer");
+  mixer.add_option("--tensors", flags.tensors,
+                   "A .safetensors file with tables or projections of the mixer (w.full, conv.w, "
+                   "qkv.weight, out.bias, ...)");
 
   CLI::App& gpt2 = *app.add_subcommand("gpt2", "From a Hugging Face GPT-2 folder");
   AddHub(gpt2, flags);
@@ -217,6 +235,7 @@ int Run(int argc, char** argv) {
   const absl::Status status = inspect.parsed() ? RunInspect(flags.in, flags.json, flags.sizing)
                               : labml.parsed() ? RunLabml(flags)
                               : aft_pytorch.parsed() ? RunAftPytorch(flags)
+                              : mixer.parsed()       ? RunMixer(flags)
                               : quantize.parsed()    ? RunQuantize(flags)
                               : bert.parsed()        ? RunBert(flags)
                                                      : RunGpt2(flags);

@@ -64,6 +64,24 @@ class AftConvertTest(unittest.TestCase):
     self.assertRegex(text, r"  8 streams +[0-9,]+ +[0-9,]+ +[0-9,]+  tokens/s at most\n")
     self.assertNotIn("tokens/s", self.call("inspect", model))
 
+  def test_makes_a_bare_mixer_of_a_config(self):
+    config = self.folder / "mixer.json"
+    mixer = {"kind": "block_local", "block_size": 16, "heads": 4, "causal": False}
+    config.write_text(json.dumps({"format_version": 1, "architecture": "mixer", "d_model": 64, "n_layers": 1,
+                                  "mixer": mixer}))
+    self.call("mixer", config, self.out)
+    about = self.inspect()
+    self.assertEqual((about["architecture"], about["mixer"]["kind"]), ("mixer", "block_local"))
+    given = GOLDENS / "labml_aft_local.safetensors"
+    error = self.call("mixer", config, self.folder / "other", "--tensors", given, code=1)
+    self.assertRegex(error, r"'key.bias'.*: have no place")
+
+  def test_imports_a_module_both_ways(self):
+    module = GOLDENS / "labml_aft_local.safetensors"
+    self.call("labml", module, self.out, "--bidirectional")
+    self.assertFalse(self.inspect()["mixer"]["causal"])
+    self.assertFalse(json.loads((self.out / "config.json").read_text())["mixer"]["causal"])
+
   def test_quantizes(self):
     model = ROOT / "model" / "zoo" / "austen-aft-local"
     self.call("quantize", model, self.out, "--format", "int8")

@@ -7,10 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "ATen/TensorOperators.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/isfinite.h"
+#include "ATen/ops/linear.h"
+#include "ATen/ops/mm.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "model/convert/import.h"
 #include "tests/parity/goldens.h"
@@ -80,6 +84,34 @@ TEST(LabmlImportTest, GivesThePackagesOutputs) {
     EXPECT_TRUE(
         Close(RunModule(checkpoint, cases.at("x"), 1), cases.at("expected.64"), tolerance::kBf16));
   }
+}
+
+// labml's formula in float64, with a mask that hides nothing.
+TEST(LabmlImportTest, AModuleMayBeBidirectional) {
+  const TempFolder folder;
+  TensorMap state = ReadGoldens("labml_aft_local").tensors;
+  const Checkpoint module =
+      WriteAndRead(ImportLabml(state, {.bidirectional = true}), folder.File("out"));
+  EXPECT_FALSE(module.config.mixer.causal);
+  const at::Tensor x = ReadGoldens("labml_aft_local.cases").tensors.at("x");
+  const auto project = [&state](const char* name, const at::Tensor& in) {
+    return at::linear(in, state.at(absl::StrCat(name, ".weight")).to(at::kDouble),
+                      state.at(absl::StrCat(name, ".bias")).to(at::kDouble));
+  };
+  for (const int64_t t : kLengths) {
+    const at::Tensor rows = x.narrow(0, 0, t).to(at::kDouble);
+    const at::Tensor w = (state.at("pos_bias") * state.at("local_mask"))
+                             .to(at::kDouble)
+                             .narrow(0, 0, t)
+                             .narrow(1, 0, t)
+                             .exp();
+    const at::Tensor key = project("key", rows).exp();
+    const at::Tensor mean = at::mm(w, key * project("value", rows)) / at::mm(w, key);
+    const at::Tensor want = project("output", project("query", rows).sigmoid() * mean);
+    EXPECT_TRUE(Close(EncodeModule(module, x.narrow(0, 0, t)), want, tolerance::kLayer)) << t;
+  }
+  EXPECT_THAT(ImportLabml(ReadGoldens("labml_lm").tensors, {.bidirectional = true}),
+              Refused("--bidirectional is for modules"));
 }
 
 TEST(DifferenceTest, KeysAbove88AreFiniteHereOnly) {
