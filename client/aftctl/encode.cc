@@ -95,15 +95,18 @@ Command AddEncode(CLI::App& app, const CommonFlags& common) {
   static const std::map<std::string, v1::Pooling> kPooling = {{"none", v1::POOLING_UNSPECIFIED},
                                                               {"mean", v1::POOLING_MEAN},
                                                               {"first", v1::POOLING_FIRST},
-                                                              {"last", v1::POOLING_LAST}};
+                                                              {"last", v1::POOLING_LAST},
+                                                              {"model", v1::POOLING_MODEL}};
   auto owned = std::make_shared<EncodeFlags>();
   EncodeFlags& flags = *owned;
   AddStream(app, "Text to encode", flags);
   AddTexts(app, flags);
-  app.add_option("--pooling", flags.pooling,
-                 "One vector instead of one per token: the mean, or the first or last token's")
+  app.add_option(
+         "--pooling", flags.pooling,
+         "One vector instead of one per token: the mean, the first or last token's, or what "
+         "the model's config says")
       ->transform(CLI::CheckedTransformer(kPooling))
-      ->type_name("none|mean|first|last");
+      ->type_name("none|mean|first|last|model");
   app.add_flag("--normalize", flags.normalize, "Make every vector's Euclidean length 1");
   return [&common, owned] { return RunEncode(common, *owned); };
 }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "model/api/pooling.h"
 #include "model/api/sampling_params.h"  // TokenId, SampledToken, TokenUse
 
 // The seam between server and model: the server schedules rows over numbered slots, the runner owns
@@ -52,6 +53,9 @@ struct ModelInfo {
   std::string numerics{};
   // Tokens that it has generated itself are read otherwise than those of a prompt.
   bool generated_differ = false;
+  // Of an encoder without a head: the vector of a text that it was made for.
+  Pooling pooling = Pooling::kMean;
+  bool normalize = false;
   std::vector<std::string> labels{};  // classes of a classifier, in the order of its logits
   std::string weight_format;          // "fp32"
   std::string device;                 // "cpu (AVX2, 3 threads)", "cuda:0 (NVIDIA H100)"

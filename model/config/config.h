@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "model/api/pooling.h"
 #include "model/config/formats.h"
 #include "model/config/kinds.h"
 
@@ -94,8 +95,13 @@ struct NetworkConfig {
   float embedding_scale = 1.0F;  // x = embed[token] * embedding_scale + position
   bool embedding_norm = false;   // x is normed before the first layer
   // false: x += f(norm(x)) of the mixer and of the feed-forward, and a last norm behind the layers.
-  // true, as in BERT: x = norm(x + f(x)), and no last norm.
+  // true, as in BERT: x = norm(x + f(x)), and no norm behind the layers.
   bool post_norm = false;
+  // false: the last norm, which the head or the vectors would read, is not there.
+  bool final_norm = true;
+  // Only every so many layers end with a feed-forward, the last one among them. The others are a
+  // mixer alone: 2 makes blocks of two mixers and a feed-forward.
+  int64_t feed_forward_every = 1;
   bool qkv_bias = true;  // layers.N.mixer.qkv.bias is there
   // kEncoder: a token's vector is a logit for each entry of the vocabulary, as models that fill in
   // masked tokens have it. Not together with labels.
@@ -114,6 +120,10 @@ struct NetworkConfig {
   // kEncoder: a classifier of so many classes, which has a head: a token's vector is a logit for
   // each label, and their means are the text's. Empty: a token's vector is what the layers made.
   std::vector<std::string> labels;
+  // kEncoder without a head: the vector of a text that the model was made for, where a request does
+  // not ask for another one. Not kNone.
+  Pooling pooling = Pooling::kMean;
+  bool normalize = false;  // it is divided by its Euclidean length
 };
 
 // Parses and validates. INVALID_ARGUMENT names the key ("mixer.window") and what is allowed;
@@ -134,6 +144,20 @@ inline int64_t MixerWidth(const NetworkConfig& config) {
 // The head, if there is one, is over the vocabulary.
 inline bool HasVocabularyHead(const NetworkConfig& config) {
   return config.architecture == Architecture::kDecoderLm || config.vocabulary_head;
+}
+
+inline bool HasFeedForward(const NetworkConfig& config, int64_t layer) {
+  return (layer + 1) % config.feed_forward_every == 0;
+}
+
+// Whether a layer that has a feed-forward has a norm of its own for it.
+inline bool HasSecondNorm(const NetworkConfig& config, int64_t layer) {
+  return !config.post_norm || config.final_norm || layer + 1 < config.n_layers;
+}
+
+// Whether there is a norm behind all layers.
+inline bool HasNormBehind(const NetworkConfig& config) {
+  return !config.post_norm && config.final_norm;
 }
 
 // Rows of head.weight: the vocabulary, or the labels of a classifier; 0: there is no head.

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "model/config/config.h"
 #include "model/config/json_fields.h"
@@ -45,30 +46,30 @@ constexpr Named<PositionKind> kPositionNames[] = {{PositionKind::kNone, "none"},
                                                   {PositionKind::kLearned, "learned"},
                                                   {PositionKind::kSinusoidal, "sinusoidal"}};
 
-constexpr absl::string_view kKeys[] = {
-    "format_version", "architecture",    "vocab_size", "d_model",   "n_layers",
-    "d_ff",           "feed_forward",    "activation", "norm",      "norm_eps",
-    "position",       "embedding_scale", "qkv_bias",   "head_bias", "tie_embeddings",
-    "max_seq_len",    "mixer",           "tokenizer",  "labels",    "vocabulary_head",
-    "embedding_norm", "norm_position"};
-// Keys of what an architecture does not have.
-constexpr const char* kNotOfMixer[] = {
-    "vocab_size",      "feed_forward",    "d_ff",         "activation",     "norm",      "norm_eps",
-    "position",        "embedding_scale", "head_bias",    "tie_embeddings", "tokenizer", "labels",
-    "vocabulary_head", "embedding_norm",  "norm_position"};
-constexpr const char* kNotOfDecoder[] = {"labels", "vocabulary_head"};
+constexpr Named<Pooling> kPoolingNames[] = {
+    {Pooling::kMean, "mean"}, {Pooling::kFirst, "first"}, {Pooling::kLast, "last"}};
+
+constexpr char kCommonKeys[] =
+    "format_version architecture d_model n_layers qkv_bias max_seq_len mixer";
+// Keys of what a single mixer does not have.
+constexpr char kNetworkKeys[] =
+    "vocab_size feed_forward feed_forward_every d_ff activation norm norm_eps norm_position "
+    "final_norm embedding_norm embedding_scale position vocabulary_head head_bias tie_embeddings "
+    "tokenizer labels pooling normalize";
+constexpr char kNotOfDecoder[] = "labels vocabulary_head pooling normalize";
+constexpr const char* kNotOfHeads[] = {"pooling", "normalize"};
 constexpr const char* kOfVocabularyHead[] = {"head_bias", "tie_embeddings"};
 
 absl::Status CheckAbsent(const JsonFields& fields, Architecture architecture) {
-  const auto check = [&](const auto& keys) -> absl::Status {
-    for (const char* key : keys) {
-      if (!fields.Has(key)) continue;
+  const auto check = [&](absl::string_view keys) -> absl::Status {
+    for (const std::string& key : std::vector<std::string>(absl::StrSplit(keys, ' '))) {
+      if (!fields.Has(key.c_str())) continue;
       return KeyError(key, absl::StrCat("must be absent for the architecture ",
                                         NameOf(kArchitectureNames, architecture)));
     }
     return absl::OkStatus();
   };
-  if (architecture == Architecture::kMixer) return check(kNotOfMixer);
+  if (architecture == Architecture::kMixer) return check(kNetworkKeys);
   if (architecture == Architecture::kDecoderLm) return check(kNotOfDecoder);
   return absl::OkStatus();
 }
@@ -150,12 +151,23 @@ absl::Status ReadNetwork(JsonFields& fields, NetworkConfig* config) {
   if (fields.Has("norm_position")) {
     ReadEnum(fields, "norm_position", kNormPositionNames, &config->post_norm);
   }
+  if (fields.Has("final_norm")) fields.Bool("final_norm", &config->final_norm);
+  if (fields.Has("feed_forward_every")) {
+    fields.Integer("feed_forward_every", 1, config->n_layers, &config->feed_forward_every);
+  }
   if (fields.Has("position")) {
     AFT_RETURN_IF_ERROR(ReadPosition(*fields.Find("position"), config));
   }
   if (fields.Has("labels")) {
     fields.Strings("labels", kMinLabels, kMaxLabels, kMaxLabelBytes, &config->labels);
   }
+  if (HeadRows(*config) > 0) {
+    for (const char* key : kNotOfHeads) {
+      if (fields.Has(key)) return KeyError(key, "must be absent for a network with a head");
+    }
+  }
+  if (fields.Has("pooling")) ReadEnum(fields, "pooling", kPoolingNames, &config->pooling);
+  if (fields.Has("normalize")) fields.Bool("normalize", &config->normalize);
   if (config->mixer.grid && !fields.Has("tokenizer")) {
     config->tokenizer.clear();
     return fields.status();
@@ -183,6 +195,8 @@ void WriteNetwork(const NetworkConfig& config, nlohmann::ordered_json* json) {
   }
   if (config.embedding_norm) (*json)["embedding_norm"] = true;
   if (config.post_norm) (*json)["norm_position"] = "post";
+  if (!config.final_norm) (*json)["final_norm"] = false;
+  if (config.feed_forward_every != 1) (*json)["feed_forward_every"] = config.feed_forward_every;
   if (config.vocabulary_head) (*json)["vocabulary_head"] = true;
   if (HasVocabularyHead(config)) {
     if (config.head_bias != defaults.head_bias) (*json)["head_bias"] = config.head_bias;
@@ -235,6 +249,10 @@ absl::Status CheckConfigRules(const NetworkConfig& config) {
   if (config.architecture == Architecture::kDecoderLm && !config.mixer.causal) {
     return KeyError("mixer.causal", "must be true for the architecture decoder_lm, got false");
   }
+  if (config.n_layers % config.feed_forward_every != 0) {
+    return KeyError("feed_forward_every", absl::StrCat("must divide n_layers (", config.n_layers,
+                                                       "), got ", config.feed_forward_every));
+  }
   if (config.vocabulary_head && !config.labels.empty()) {
     return KeyError("vocabulary_head", "must be absent or false with labels: there is one head");
   }
@@ -253,7 +271,8 @@ absl::Status CheckConfigRules(const NetworkConfig& config) {
 
 absl::StatusOr<NetworkConfig> ParseNetworkConfig(absl::string_view json) {
   AFT_ASSIGN_OR_RETURN(const nlohmann::json root, ParseStrictJson(json));
-  JsonFields fields(root, "", {std::begin(kKeys), std::end(kKeys)});
+  const std::string keys = absl::StrCat(kCommonKeys, " ", kNetworkKeys);
+  JsonFields fields(root, "", absl::StrSplit(keys, ' '));
   NetworkConfig config;
   int64_t format_version = 0;
   fields.Integer("format_version", kFormatVersion, kFormatVersion, &format_version);
@@ -300,6 +319,10 @@ std::string FormatNetworkConfig(const NetworkConfig& config) {
     json["tokenizer"]["kind"] = "none";
   }
   if (!config.labels.empty()) json["labels"] = config.labels;
+  if (config.pooling != NetworkConfig().pooling) {
+    json["pooling"] = NameOf(kPoolingNames, config.pooling);
+  }
+  if (config.normalize) json["normalize"] = true;
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -53,11 +53,12 @@ std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config) {
     }
     linear(layer + "mixer.out", d, hid, true, TensorStart::kResidual);
     if (!network) continue;
-    norm(layer + "norm2");
+    if (!HasFeedForward(config, i)) continue;
+    if (HasSecondNorm(config, i)) norm(layer + "norm2");
     linear(layer + "ffn.up", config.d_ff, d);
     linear(layer + "ffn.down", d, config.d_ff, true, TensorStart::kResidual);
   }
-  if (network && !config.post_norm) norm("norm");
+  if (network && HasNormBehind(config)) norm("norm");
   if (const int64_t rows = HeadRows(config); rows > 0) {
     if (!config.tie_embeddings) matrix("head.weight", rows, d);
     if (config.head_bias) specs.push_back({"head.bias", {rows}});

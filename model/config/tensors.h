@@ -57,15 +57,15 @@ std::vector<TensorSpec> ExpectedMixerTables(const MixerConfig& mixer, int64_t hi
 //   layers.N.mixer.qkv.weight [PackedWidth(), d]   layers.N.mixer.qkv.bias  only when qkv_bias
 //   layers.N.mixer.<table>              ExpectedMixerTables
 //   layers.N.mixer.out.weight [d, hid]  layers.N.mixer.out.bias [d]
-//   layers.N.norm2.{weight,bias} [d]
+//   layers.N.norm2.{weight,bias} [d]    this and ffn only in layers that HasFeedForward
 //   layers.N.ffn.up.weight [F, d]       layers.N.ffn.up.bias [F]
 //   layers.N.ffn.down.weight [d, F]     layers.N.ffn.down.bias [d]
-//   norm.{weight,bias} [d]              absent when post_norm
+//   norm.{weight,bias} [d]              only when HasNormBehind
 //   head.weight [HeadRows(), d]         absent when tie_embeddings: embed.weight serves
 //   head.bias [HeadRows()]              only when head_bias
 //
-// An encoder has a head only with labels or vocabulary_head. A kMixer checkpoint has only
-// layers.0.mixer.*.
+// With post_norm and without final_norm the last layer has no norm2. An encoder has a head only
+// with labels or vocabulary_head. A kMixer checkpoint has only layers.0.mixer.*.
 std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config);
 
 }  // namespace aft

@@ -148,6 +148,7 @@ absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions
   import.config.mixer = HubAttention(options, config.heads);
   import.config.mixer.causal = false;
   import.config.tokenizer.clear();
+  AFT_RETURN_IF_ERROR(UseSentencePooling(dir, &import.config));
   // Before anything is as large as the config says.
   AFT_RETURN_IF_ERROR(
       InFile(config_path, ParseNetworkConfig(FormatNetworkConfig(import.config)).status()));

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
@@ -93,6 +95,26 @@ absl::Status UseFrameOfConfig(const Json& json, NetworkConfig* config) {
   return absl::OkStatus();
 }
 
+// 1_Pooling/config.json, of whose forms one is true.
+absl::Status ReadPooling(const Json& json, NetworkConfig* config) {
+  int forms = 0;
+  for (const auto& [key, value] : json.items()) {
+    if (!absl::StartsWith(key, "pooling_mode_") || value != Json(true)) continue;
+    if (key == "pooling_mode_mean_tokens") {
+      config->pooling = Pooling::kMean;
+    } else if (key == "pooling_mode_cls_token") {
+      config->pooling = Pooling::kFirst;
+    } else if (key == "pooling_mode_lasttoken") {
+      config->pooling = Pooling::kLast;
+    } else {
+      return KeyError(key, "must be false: a vector is the mean, the first or the last token's");
+    }
+    ++forms;
+  }
+  if (forms == 1) return absl::OkStatus();
+  return KeyError("pooling_mode_*", "one of mean_tokens, cls_token and lasttoken must be true");
+}
+
 // The content of the token with this id in the text of a tokenizer.json, if it has one.
 std::optional<std::string> TokenWithId(const std::string& text, uint64_t id) {
   std::optional<std::string> found;
@@ -130,6 +152,35 @@ absl::Status NameEndOfText(const Json& config, Import* import) {
 }
 
 }  // namespace
+
+absl::Status UseSentencePooling(const std::string& dir, NetworkConfig* config) {
+  const std::string modules_path = absl::StrCat(dir, "/modules.json");
+  std::error_code error;
+  if (!std::filesystem::exists(modules_path, error)) return absl::OkStatus();
+  const auto read = [](const std::string& path) -> absl::StatusOr<Json> {
+    AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(path));
+    return InFile(path, ParseStrictJson(text));
+  };
+  AFT_ASSIGN_OR_RETURN(const Json modules, read(modules_path));
+  for (const Json& module : modules) {
+    std::string type, folder;
+    AFT_RETURN_IF_ERROR(InFile(modules_path, ReadString(module, "type", &type)));
+    AFT_RETURN_IF_ERROR(InFile(modules_path, ReadString(module, "path", &folder)));
+    const absl::string_view name = absl::StripPrefix(type, "sentence_transformers.models.");
+    if (name == "Normalize") {
+      config->normalize = true;
+    } else if (name == "Pooling") {
+      const std::string path = absl::StrCat(dir, "/", folder, "/", kConfigFileName);
+      AFT_ASSIGN_OR_RETURN(const Json json, read(path));
+      AFT_RETURN_IF_ERROR(InFile(path, ReadPooling(json, config)));
+    } else if (name != "Transformer") {
+      return InFile(modules_path,
+                    KeyError("type", absl::StrCat("must be Transformer, Pooling or Normalize, got ",
+                                                  ShownToken(type))));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ReadSize(const Json& json, const char* key, int64_t* out) {
   const auto value = json.find(key);

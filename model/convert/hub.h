@@ -30,4 +30,8 @@ MixerConfig HubAttention(const AttentionOptions& options, int64_t heads);
 // tokenizer.json says, or without one those of its bos_token_id and eos_token_id.
 absl::Status UseHubTokenizer(const std::string& dir, const nlohmann::json& config, Import* import);
 
+// How a folder of sentence-transformers (modules.json, 1_Pooling/config.json) makes one vector of a
+// text; other folders leave `config` as it is. Errors name the file.
+absl::Status UseSentencePooling(const std::string& dir, NetworkConfig* config);
+
 }  // namespace aft

@@ -116,7 +116,7 @@ absl::Status GpuNetwork::Load(const TensorSource& source) {
     AFT_RETURN_IF_ERROR(LoadLayer(tensors, i));
   }
   if (is_bare_mixer()) return MakeActivations();
-  if (!config_.post_norm) {
+  if (HasNormBehind(config_)) {
     AFT_ASSIGN_OR_RETURN(const TensorMap norm, source.ReadAll("norm."));
     norm_ = LoadNorm(norm, "norm");
   }
@@ -205,7 +205,11 @@ absl::Status GpuNetwork::LoadLayer(const TensorMap& tensors, int64_t index) {
     return absl::OkStatus();
   }
   layer.norm1 = LoadNorm(tensors, prefix + "norm1");
-  layer.norm2 = LoadNorm(tensors, prefix + "norm2");
+  if (!HasFeedForward(config_, index)) {
+    layers_.push_back(std::move(layer));
+    return absl::OkStatus();
+  }
+  if (HasSecondNorm(config_, index)) layer.norm2 = LoadNorm(tensors, prefix + "norm2");
   AFT_ASSIGN_OR_RETURN(layer.up, linear("ffn.up", false));
   layer.up_bias = LoadVector(tensors, prefix + "ffn.up.bias");
   if (activates_in_product_) layer.up_bias = layer.up_bias.to(ScalarTypeOf(number_));
@@ -382,8 +386,9 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
   }
   pending_ = true;
   pending_bias_ = layer.out_bias.const_data_ptr<float>();
+  if (config_.post_norm) AFT_RETURN_IF_ERROR(AddPendingAndNorm(layer.norm1, count));
+  if (!HasFeedForward(config_, index)) return absl::OkStatus();
   if (config_.post_norm) {
-    AFT_RETURN_IF_ERROR(AddPendingAndNorm(layer.norm1, count));
     spare_->Rows(0, count, d).copy_(x_->Rows(0, count, d));
   } else {
     AFT_RETURN_IF_ERROR(AddPending(layer.norm2, count, spare_->Out(d)));
@@ -402,14 +407,20 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
   layer.down.Forward(activated.Rows(0, count, ff), branch_->Rows(0, count, d));
   pending_ = true;
   pending_bias_ = layer.down_bias.const_data_ptr<float>();
-  return config_.post_norm ? AddPendingAndNorm(layer.norm2, count) : absl::OkStatus();
+  const bool norms = config_.post_norm && HasSecondNorm(config_, index);
+  return norms ? AddPendingAndNorm(layer.norm2, count) : absl::OkStatus();
 }
 
 absl::Status GpuNetwork::FinalNorm(int64_t count) {
   output_count_ = count;
   if (is_bare_mixer()) return absl::OkStatus();
   const int64_t d = config_.d_model;
-  if (config_.post_norm) {
+  if (!HasNormBehind(config_)) {
+    if (!config_.final_norm) {
+      pending_ = false;
+      pending_bias_ = nullptr;
+      x_->Rows(0, count, d).add_(branch_->Rows(0, count, d)).add_(layers_.back().down_bias);
+    }
     const at::Tensor to = has_head() ? normed_.Rows(0, count, normed_width_).narrow(1, 0, d)
                                      : vectors_.Rows(0, count, d);
     to.copy_(x_->Rows(0, count, d));

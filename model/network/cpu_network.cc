@@ -76,7 +76,11 @@ absl::Status CpuNetwork::LoadLayers(const TensorSource& source) {
                          MixerLayer::Create(config_, i, tensors, {config_.max_seq_len}, arena_));
     std::optional<CpuLayer::Rest> rest;
     if (norm1.has_value()) {
-      rest = {*norm1, norm("norm2"), FeedForward(config_, prefix, tensors, arena_)};
+      rest = {.norm1 = *norm1};
+      if (HasFeedForward(config_, i)) {
+        if (HasSecondNorm(config_, i)) rest->norm2 = norm("norm2");
+        rest->feed_forward.emplace(config_, prefix, tensors, arena_);
+      }
     }
     first_state_.push_back(i == 0 ? 0 : first_state_.back() + layers_.back().state_specs().size());
     layers_.push_back({std::move(mixer), rest});
@@ -88,7 +92,7 @@ absl::Status CpuNetwork::LoadLayers(const TensorSource& source) {
     norm.emplace(tensors, name, config_.d_model, config_.norm_eps, arena_);
     return absl::OkStatus();
   };
-  if (!config_.post_norm) AFT_RETURN_IF_ERROR(load_norm("norm", norm_));
+  if (HasNormBehind(config_)) AFT_RETURN_IF_ERROR(load_norm("norm", norm_));
   if (config_.embedding_norm) AFT_RETURN_IF_ERROR(load_norm("embed_norm", embedding_norm_));
   if (HasHead(config_)) {
     const std::string name = config_.tie_embeddings ? "embed." : "head.";
@@ -249,14 +253,16 @@ absl::Status CpuNetwork::Finish(int64_t layer, int64_t count) {
     return absl::OkStatus();
   }
   parts.mixer.Output(a.mixed, count, a.x, kernels::Epilogue::Add(), a.shared);
-  if (config_.post_norm) {
-    parts.rest->norm1.Forward(a.x, count, a.x, *a.shared.executor);
-    parts.rest->feed_forward.Forward(a.x, count, a.wide, a.x, a.shared);
-    parts.rest->norm2.Forward(a.x, count, a.x, *a.shared.executor);
+  const auto& [norm1, norm2, feed_forward] = *parts.rest;
+  if (config_.post_norm) norm1.Forward(a.x, count, a.x, *a.shared.executor);
+  if (!feed_forward.has_value()) return absl::OkStatus();
+  if (!config_.post_norm) {
+    norm2->Forward(a.x, count, a.mixed, *a.shared.executor);
+    feed_forward->Forward(a.mixed, count, a.wide, a.x, a.shared);
     return absl::OkStatus();
   }
-  parts.rest->norm2.Forward(a.x, count, a.mixed, *a.shared.executor);
-  parts.rest->feed_forward.Forward(a.mixed, count, a.wide, a.x, a.shared);
+  feed_forward->Forward(a.x, count, a.wide, a.x, a.shared);
+  if (norm2.has_value()) norm2->Forward(a.x, count, a.x, *a.shared.executor);
   return absl::OkStatus();
 }
 

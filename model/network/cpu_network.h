@@ -18,13 +18,14 @@
 namespace aft {
 
 // One layer: x += out(mixer(qkv(norm1(x)))), then x += feed_forward(norm2(x)); with post_norm
-// x = norm1(x + out(mixer(qkv(x)))), then x = norm2(x + feed_forward(x)).
+// x = norm1(x + out(mixer(qkv(x)))), then x = norm2(x + feed_forward(x)). Not every layer has a
+// feed-forward (HasFeedForward).
 struct CpuLayer {
   // What lies around the mixer. Null, of a bare one: x = out(mixer(qkv(x))).
   struct Rest {
     LayerNormLayer norm1;
-    LayerNormLayer norm2;
-    FeedForward feed_forward;
+    std::optional<LayerNormLayer> norm2 = {};  // HasSecondNorm
+    std::optional<FeedForward> feed_forward = {};
   };
 
   MixerLayer mixer;
@@ -111,7 +112,7 @@ class CpuNetwork {
   std::optional<LayerNormLayer> embedding_norm_;
   std::vector<CpuLayer> layers_;
   std::vector<size_t> first_state_;     // of each layer, in state_specs()
-  std::optional<LayerNormLayer> norm_;  // null in a bare mixer and with post_norm
+  std::optional<LayerNormLayer> norm_;  // HasNormBehind; null in a bare mixer
   std::optional<LinearLayer> head_;     // language models and classifiers
 
   std::optional<Activations> activations_;

@@ -35,7 +35,8 @@ concept Network = requires(N& network, const typename N::Batch& batch,
   { network.Encode(i, texts) } -> std::same_as<absl::Status>;
   // Row j of x and mixed becomes row outputs[j]; from here on the others are gone.
   { network.Keep(outputs, i) } -> std::same_as<absl::Status>;
-  // x += out(mixed), then x += feed_forward(norm2(x)), of layer i and the first rows; x =
+  // x += out(mixed), then, of a layer with a feed-forward, x += feed_forward(norm2(x)), of layer i
+  // and the first rows; x =
   // out(mixed) of a mixer by itself, which has no norms.
   { network.Finish(i, i) } -> std::same_as<absl::Status>;
   // What Logits and vectors read, of the first rows.

@@ -18,11 +18,13 @@ WeightBytes CountWeightBytes(const NetworkConfig& config, Number format) {
   };
   const int64_t norm = 2 * vector(d);
   WeightBytes bytes;
-  int64_t layer = linear(d, PackedWidth(config.mixer, hid)) + linear(hid, d);
+  const int64_t layer = linear(d, PackedWidth(config.mixer, hid)) + linear(hid, d);
   if (config.architecture == Architecture::kMixer) return {.products = layer};
-  layer += 2 * norm + linear(d, config.d_ff) + linear(config.d_ff, d);
-  bytes.products = config.n_layers * layer;
-  if (!config.post_norm) bytes.products += norm;
+  const int64_t feed_forward = norm + linear(d, config.d_ff) + linear(config.d_ff, d);
+  bytes.products =
+      config.n_layers * (layer + norm) + config.n_layers / config.feed_forward_every * feed_forward;
+  if (!HasSecondNorm(config, config.n_layers - 1)) bytes.products -= norm;
+  if (HasNormBehind(config)) bytes.products += norm;
   if (config.embedding_norm) bytes.products += norm;
   if (HeadRows(config) > 0) bytes.products += linear(d, HeadRows(config));
   if (!config.tie_embeddings) bytes.lookups = linear(d, config.vocab_size);

@@ -28,6 +28,8 @@ inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes
   info.weight_bytes = weight_bytes;
   info.generated_differ = config.mixer.full_decode;
   info.labels = config.labels;
+  info.pooling = config.pooling;
+  info.normalize = config.normalize;
   info.weight_format = NumberName(weight_format);
   info.device = std::move(device);
   return info;

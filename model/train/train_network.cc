@@ -138,13 +138,14 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
     const at::Tensor mixed = TrainForm(config_.mixer, packed, Tables(prefix + "mixer."), mix);
     x = x + drop(linear(mixed, prefix + "mixer.out").to(at::kFloat), dropouts.output);
     if (post) x = norm(x, prefix + "norm1");
+    if (!HasFeedForward(config_, layer)) continue;
     const at::Tensor up = Activate(linear(post ? x : norm(x, prefix + "norm2"), prefix + "ffn.up"),
                                    config_.activation);
     x = x + drop(linear(drop(up, dropouts.feed_forward), prefix + "ffn.down").to(at::kFloat),
                  dropouts.output);
-    if (post) x = norm(x, prefix + "norm2");
+    if (post && HasSecondNorm(config_, layer)) x = norm(x, prefix + "norm2");
   }
-  if (!config_.post_norm) x = norm(x, "norm");
+  if (HasNormBehind(config_)) x = norm(x, "norm");
   if (HeadRows(config_) == 0) return x;
   return project(x, config_.tie_embeddings ? "embed.weight" : "head.weight", "head.bias")
       .to(at::kFloat);

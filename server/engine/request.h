@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "model/api/encoder_runner.h"
+#include "model/api/pooling.h"
 #include "model/api/sampling_params.h"
 #include "server/config/client.h"
 #include "server/engine/resume_point.h"
@@ -94,8 +95,6 @@ struct ScoringRequest : TurnRequest {
     return tokens - (pending ? 0 : 1);
   }
 };
-
-enum class Pooling { kNone, kMean, kFirst, kLast };
 
 // A validated request for the vectors of a sequence: of a text as ScoringRequest::text, or of
 // vectors, whose answer need not be finite.

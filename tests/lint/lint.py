@@ -41,7 +41,7 @@ THIRD_PARTIES = {
 FLOORS = {
     "base/": [],
     "model/api/": ["base/"],
-    "model/config/": ["base/"],
+    "model/config/": ["base/", "model/api/"],
     "model/kernels/": ["model/config/"],
     "model/sampling/": ["base/", "model/api/", "model/kernels/"],
     "model/kernels/cuda/": ["model/config/", "model/kernels/", "model/api/", "model/sampling/"],

@@ -45,14 +45,16 @@ class Reference {
       const Matrix packed = Linear(post ? x : Norm(x, layer + "norm1"), mixer + "qkv");
       Add(x, Linear(Mix(packed, mixer, input), mixer + "out"));
       if (post) x = Norm(x, layer + "norm1");
+      if (!HasFeedForward(config_, i)) continue;
       Matrix wide = Linear(post ? x : Norm(x, layer + "norm2"), layer + "ffn.up");
       for (std::vector<double>& row : wide) {
         for (double& v : row) v = Activated(config_.activation, v);
       }
       Add(x, Linear(wide, layer + "ffn.down"));
-      if (post) x = Norm(x, layer + "norm2");
+      const bool last = i + 1 == config_.n_layers;
+      if (post && (config_.final_norm || !last)) x = Norm(x, layer + "norm2");
     }
-    if (!config_.post_norm) x = Norm(x, "norm");
+    if (!config_.post_norm && config_.final_norm) x = Norm(x, "norm");
     if (HeadRows(config_) == 0) return x;
     return Linear(x, "head", config_.tie_embeddings ? "embed" : "head");
   }
@@ -258,6 +260,11 @@ std::vector<NetworkCase> DecoderCases() {
   NetworkConfig& post = add("post_norm", "aft_local window=5");
   post.post_norm = true;
   post.embedding_norm = true;
+
+  NetworkConfig& two = add("two_mixers_a_block_without_last_norm", "aft_local window=5");
+  two.n_layers = 4;
+  two.feed_forward_every = 2;
+  two.final_norm = false;
   return cases;
 }
 
@@ -283,6 +290,11 @@ std::vector<NetworkCase> EncoderCases() {
   cases.push_back({"post_norm", cases[2].config});
   cases.back().config.post_norm = true;
   cases.back().config.embedding_norm = true;
+  // The block that the notebook has in a comment.
+  cases.push_back({"notebook", cases.back().config});
+  cases.back().config.n_layers = 4;
+  cases.back().config.feed_forward_every = 2;
+  cases.back().config.final_norm = false;
   return cases;
 }
 

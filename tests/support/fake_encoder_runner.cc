@@ -38,6 +38,8 @@ FakeEncoderRunner::FakeEncoderRunner(Options options, std::shared_ptr<FakeEncode
   info_.max_image_width = options_.max_image_width;
   info_.labels = options_.labels;
   info_.forms = options_.forms;
+  info_.pooling = options_.pooling;
+  info_.normalize = options_.normalize;
   info_.weight_format = "fp32";
   info_.device = "cpu";
 }

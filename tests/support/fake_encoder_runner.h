@@ -51,6 +51,8 @@ class FakeEncoderRunner final : public EncoderRunner {
     int64_t max_image_width = 0;
     std::vector<std::string> labels{};  // as many as `width`
     EncoderForms forms{};
+    Pooling pooling = Pooling::kMean;
+    bool normalize = false;
   };
 
   FakeEncoderRunner(Options options, std::shared_ptr<FakeEncoderControl> control);

@@ -35,6 +35,7 @@ class Pooling(enum.IntEnum):
   MEAN = 1
   FIRST = 2
   LAST = 3
+  MODEL = 4
 
 
 @dataclass(frozen=True)

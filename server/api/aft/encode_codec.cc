@@ -14,7 +14,7 @@ namespace {
 // client has the first vectors while the next are on their way.
 constexpr size_t kMessageBytes = size_t{32} << 10;
 
-absl::StatusOr<Pooling> DecodePooling(v1::Pooling pooling) {
+absl::StatusOr<Pooling> DecodePooling(v1::Pooling pooling, const ModelInfo& model) {
   switch (pooling) {
     case v1::POOLING_UNSPECIFIED:
       return Pooling::kNone;
@@ -24,6 +24,8 @@ absl::StatusOr<Pooling> DecodePooling(v1::Pooling pooling) {
       return Pooling::kFirst;
     case v1::POOLING_LAST:
       return Pooling::kLast;
+    case v1::POOLING_MODEL:
+      return model.pooling;
     default:  // of a newer client, or nonsense
       return BadField("pooling", absl::StrCat("must be a value of aft.v1.Pooling, got ",
                                               static_cast<int>(pooling)));
@@ -39,8 +41,9 @@ absl::StatusOr<EncodingRequest> EncodeCodec::Decode(const Request& message,
   EncodingRequest request;
   AFT_ASSIGN_OR_RETURN(request.service_class,
                        DecodePriority(message.priority(), ServiceClass::kNormal));
-  AFT_ASSIGN_OR_RETURN(request.pooling, DecodePooling(message.pooling()));
-  request.normalize = message.normalize();
+  AFT_ASSIGN_OR_RETURN(request.pooling, DecodePooling(message.pooling(), model.info));
+  request.normalize =
+      message.normalize() || (message.pooling() == v1::POOLING_MODEL && model.info.normalize);
   TextRules rules = {.limits = limits,
                      .tokenizer = *model.tokenizer,
                      .vocab_size = model.info.vocab_size,

@@ -342,6 +342,8 @@ absl::Status DecodeEncoding(const Source& source, const std::vector<std::string>
   form.hidden = !IsClassifier(model) && form.Wants("last_hidden_state");
   form.pooled = !IsBareMixer(model) && form.Wants(form.pooled_name);
   form.width = model.vector_width;
+  form.pooling = model.info.pooling;
+  form.normalize = model.info.normalize;
   AFT_RETURN_IF_ERROR(ReadPooling(source, parameters, form));
   const bool images = model.info.max_image_width > 0;
   static constexpr const char* kNames[] = {"text_input", "input_ids", "inputs_embeds", "query"};

@@ -118,6 +118,29 @@ TEST(KserveEncodeTest, PoolsAsEncodeDoes) {
   }
 }
 
+TEST(KserveEncodeTest, PoolsAsTheModelSaysUnlessAsked) {
+  FakeEncoderRunner::Options options;
+  options.pooling = Pooling::kLast;
+  options.normalize = true;
+  KserveServer server(TestConfigWithEncoder(), {}, options);
+  const auto embedding = [&](InferBuilder& builder) {
+    const auto answer = server.Infer(builder.request());
+    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+    return Numbers<float>(answer.response, "embedding");
+  };
+  InferBuilder builder = Encoder().Text("text_input", "hello");
+  const std::vector<float> own = NativePooled(server, "hello", v1::POOLING_LAST, true);
+  EXPECT_EQ(embedding(builder), own);
+  EXPECT_EQ(NativePooled(server, "hello", v1::POOLING_MODEL), own);
+  builder.Parameter("normalize").set_bool_param(false);
+  EXPECT_EQ(embedding(builder), NativePooled(server, "hello", v1::POOLING_LAST));
+  builder.Parameter("pooling").set_string_param("mean");
+  EXPECT_EQ(embedding(builder), NativePooled(server, "hello", v1::POOLING_MEAN));
+  // A vector of each token stays as it is.
+  EXPECT_EQ(NativePooled(server, "hello", v1::POOLING_UNSPECIFIED),
+            FakeEncoderRunner::Vectors(options, *FakeTokenizer().Encode("hello")));
+}
+
 TEST(KserveEncodeTest, StreamsAnswerWithOneFinalResponse) {
   KserveServer server(TestConfigWithEncoder());
   InferStream stream(server.kserve());

@@ -181,6 +181,55 @@ TEST_P(RobertaTest, ReadsThePostProcessor) {
   EXPECT_THAT(frame(roberta, out_ + "5"), Refused("tokenizer.suffix: must be a list of at most"));
 }
 
+// modules.json and the pooling's config, as sentence-transformers writes them.
+TEST_P(RobertaTest, ReadsThePoolingOfSentenceTransformers) {
+  const auto modules = [this](const std::vector<std::string>& types) {
+    Json list = Json::array();
+    for (const std::string& type : types) {
+      list.push_back({{"idx", list.size()},
+                      {"name", std::to_string(list.size())},
+                      {"path", type == "Pooling" ? "1_Pooling" : ""},
+                      {"type", "sentence_transformers.models." + type}});
+    }
+    WriteBytes(in_ + "/modules.json", list.dump());
+  };
+  const auto pooling = [this](const Json& json) {
+    std::filesystem::create_directory(in_ + "/1_Pooling");
+    WriteBytes(in_ + "/1_Pooling/config.json", json.dump());
+  };
+  modules({"Transformer", "Pooling", "Normalize"});
+  Json form = {{"word_embedding_dimension", 32},
+               {"pooling_mode_cls_token", false},
+               {"pooling_mode_mean_tokens", false},
+               {"pooling_mode_max_tokens", false},
+               {"pooling_mode_lasttoken", false}};
+  for (const auto& [key, want] : {std::pair("pooling_mode_cls_token", Pooling::kFirst),
+                                  {"pooling_mode_lasttoken", Pooling::kLast},
+                                  {"pooling_mode_mean_tokens", Pooling::kMean}}) {
+    Json one = form;
+    one[key] = true;
+    pooling(one);
+    const Checkpoint checkpoint = WriteAndRead(ImportBert(in_, {}), out_ + key);
+    EXPECT_TRUE(checkpoint.config.pooling == want && checkpoint.config.normalize);
+  }
+  const std::string file = "/1_Pooling/config.json: pooling_mode_";
+  pooling(form);
+  EXPECT_THAT(ImportBert(in_, {}), Refused(file + "*: one of"));
+  form["pooling_mode_max_tokens"] = true;
+  pooling(form);
+  EXPECT_THAT(ImportBert(in_, {}), Refused(file + "max_tokens: must be false"));
+  form["pooling_mode_max_tokens"] = false;
+  form["pooling_mode_cls_token"] = form["pooling_mode_mean_tokens"] = true;
+  pooling(form);
+  EXPECT_THAT(ImportBert(in_, {}), Refused(file + "*: one of"));
+  modules({"Transformer", "Dense"});
+  EXPECT_THAT(ImportBert(in_, {}), Refused("/modules.json: type: must be Transformer, Pooling or"));
+  modules({"Transformer"});
+  const auto plain = ImportBert(in_, {});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_TRUE(plain->config.pooling == Pooling::kMean && !plain->config.normalize);
+}
+
 class BertTest : public EncoderImportTest {};
 INSTANTIATE_TEST_SUITE_P(Package, BertTest, testing::Values("bert"));
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/config/config.h"
@@ -87,6 +88,34 @@ TEST(EncoderConfigTest, ClassifiersHaveAHead) {
   EXPECT_EQ(tensors.back().shape, std::vector<int64_t>{3});
 }
 
+TEST(EncoderConfigTest, SaysWhichVectorATextHas) {
+  Json json = EncoderJson();
+  const auto plain = ParseNetworkConfig(json.dump());
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_TRUE(plain->pooling == Pooling::kMean && !plain->normalize);
+  for (const auto& [name, pooling] :
+       {std::pair("mean", Pooling::kMean), {"first", Pooling::kFirst}, {"last", Pooling::kLast}}) {
+    json["pooling"] = name;
+    json["normalize"] = true;
+    const auto config = ParseNetworkConfig(json.dump());
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_TRUE(config->pooling == pooling && config->normalize);
+    const auto again = ParseNetworkConfig(FormatNetworkConfig(*config));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_TRUE(again->pooling == pooling && again->normalize);
+  }
+  json["labels"] = {"a", "b"};
+  ExpectEncoderRefused(json, "pooling: must be absent for a network with a head");
+  json.erase("pooling");
+  ExpectEncoderRefused(json, "normalize: must be absent for a network with a head");
+  json.erase("labels");
+  json["normalize"] = 1;
+  ExpectEncoderRefused(json, "normalize: ");
+  json["normalize"] = true;
+  json["pooling"] = "none";
+  ExpectEncoderRefused(json, "pooling: must be \"mean\" or \"first\" or \"last\"");
+}
+
 TEST(EncoderConfigTest, AHeadMayBeOverTheVocabulary) {
   Json json = EncoderJson();
   for (const char* key : {"head_bias", "tie_embeddings"}) {
@@ -133,6 +162,37 @@ TEST(EncoderConfigTest, NormsMayComeAfterTheSum) {
   EXPECT_TRUE(again->post_norm && again->embedding_norm);
   json["norm_position"] = "middle";
   ExpectEncoderRefused(json, "norm_position: must be \"pre\" or \"post\"");
+}
+
+TEST(EncoderConfigTest, LayersMayHaveNoFeedForwardAndNoLastNorm) {
+  Json json = EncoderJson();
+  json["n_layers"] = 4;
+  json["feed_forward_every"] = 2;
+  json["final_norm"] = false;
+  for (const bool post : {false, true}) {
+    json["norm_position"] = post ? "post" : "pre";
+    const auto config = ParseNetworkConfig(json.dump());
+    ASSERT_TRUE(config.ok()) << config.status();
+    std::vector<std::string> norms;
+    int64_t ups = 0;
+    for (const TensorSpec& spec : ExpectedTensors(*config)) {
+      if (absl::StrContains(spec.name, "norm") && absl::EndsWith(spec.name, ".weight")) {
+        norms.push_back(spec.name.substr(0, spec.name.size() - 7));
+      }
+      ups += absl::EndsWith(spec.name, "ffn.up.weight");
+    }
+    std::vector<std::string> want = {"layers.0.norm1", "layers.1.norm1", "layers.1.norm2",
+                                     "layers.2.norm1", "layers.3.norm1"};
+    if (!post) want.emplace_back("layers.3.norm2");
+    EXPECT_EQ(norms, want);
+    EXPECT_EQ(ups, 2);
+    EXPECT_EQ(FormatNetworkConfig(*ParseNetworkConfig(FormatNetworkConfig(*config))),
+              FormatNetworkConfig(*config));
+  }
+  json["feed_forward_every"] = 3;
+  ExpectEncoderRefused(json, "feed_forward_every: must divide n_layers (4), got 3");
+  json["feed_forward_every"] = 8;
+  ExpectEncoderRefused(json, "feed_forward_every: ");
 }
 
 TEST(EncoderConfigTest, TextsMayHaveIdsAroundThemOrNoTokenizer) {
