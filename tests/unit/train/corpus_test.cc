@@ -22,14 +22,15 @@ std::string WriteText(const std::string& name, int64_t bytes) {
   return path;
 }
 
-absl::StatusOr<Corpus> ReadBytes(const std::vector<std::string>& paths, int64_t min_part_tokens) {
+absl::StatusOr<Corpus> ReadByteCorpus(const std::vector<std::string>& paths,
+                                      int64_t min_part_tokens) {
   const auto files = ReadTextFiles(paths, 0.1);
   if (!files.ok()) return files.status();
   return MakeCorpus(*files, *MakeByteTokenizer(), min_part_tokens);
 }
 
 TEST(CorpusTest, HoldsOutTheTailOfEveryText) {
-  const auto corpus = ReadBytes({WriteText("a.txt", 1000), WriteText("b.txt", 200)}, 10);
+  const auto corpus = ReadByteCorpus({WriteText("a.txt", 1000), WriteText("b.txt", 200)}, 10);
   ASSERT_TRUE(corpus.ok()) << corpus.status();
   EXPECT_EQ(corpus->texts[0].train_tokens, 900);
   EXPECT_EQ(corpus->texts[1].train_tokens, 180);
@@ -40,7 +41,7 @@ TEST(CorpusTest, HoldsOutTheTailOfEveryText) {
 TEST(CorpusTest, NamesAMissingFileAndATooShortOne) {
   EXPECT_THAT(ReadTextFiles({"no/such/file.txt"}, 0.1),
               StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr("no/such/file.txt")));
-  EXPECT_THAT(ReadBytes({WriteText("tiny.txt", 50)}, 10),
+  EXPECT_THAT(ReadByteCorpus({WriteText("tiny.txt", 50)}, 10),
               StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("tiny.txt")));
 }
 
@@ -79,7 +80,7 @@ TEST(CorpusTest, CountsTheBytesOfTokensAndEncodesBothPartsByThemselves) {
 }
 
 TEST(TextStreamTest, ReadsOnWithoutGapsAndNeverTouchesHeldOutTokens) {
-  const auto corpus = ReadBytes({WriteText("a.txt", 1000)}, 33);
+  const auto corpus = ReadByteCorpus({WriteText("a.txt", 1000)}, 33);
   ASSERT_TRUE(corpus.ok());
   TextStream stream(&*corpus);
   std::mt19937_64 random(5);
