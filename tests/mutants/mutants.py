@@ -53,6 +53,8 @@ TESTS = {
 }
 # Programs once more in another environment.
 VARIANTS = {"engine_test": [{}, {"AFT_STEPS_IN_FLIGHT": "2"}]}
+# Tests that make a sparse file, larger than a mutant may.
+SKIPPED = {"convert_test": "ShardsTest.MoreThanTheMemoryHoldsIsRefusedBeforeItIsRead"}
 
 TEXT = re.compile(
     r"""R"(\w*)\((?:.|\n)*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<!\w)'(?:\\.|[^'\\\n])+'|//[^\n]*|/\*(?:.|\n)*?\*/"""
@@ -122,7 +124,7 @@ def mutations(path):
 def confine():
   """A mutant may allocate or write without end."""
   resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
-  resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 38, 1 << 38))  # a test makes a sparse file
+  resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
 
 
 def run(command, limit, env=None):
@@ -152,7 +154,8 @@ def build(target, env):
 def test(target, limit):
   """The same for a test program, its variants one after the other."""
   for variant in VARIANTS.get(target, [{}]):
-    code, output = run([BUILD / "bin" / target, "--gtest_brief=1", "--gtest_fail_fast"], limit, variant)
+    code, output = run([BUILD / "bin" / target, "--gtest_brief=1", "--gtest_fail_fast",
+                        f"--gtest_filter=-{SKIPPED.get(target, '')}"], limit, variant)
     if code != 0:
       break
   return code, output
