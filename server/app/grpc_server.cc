@@ -162,10 +162,7 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
       reflection_.push_back(MakeReflectionService(version, transport_, names));
     }
   }
-  identity_->OnChange([this] {
-    active_.CheckClients(*identity_);
-    health_->LookAgain();
-  });
+  OnClients(nullptr);
   std::map<std::string, bool> none;
   for (const ModelStatus& model : registry.List()) none[model.name] = false;
   SetServing(false, none, /*alive=*/true);
@@ -241,6 +238,14 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
 }
 
 void GrpcServer::RefreshClients() { identity_->Refresh(); }
+
+void GrpcServer::OnClients(std::function<void()> on_clients) {
+  identity_->OnChange([this, on_clients = std::move(on_clients)] {
+    active_.CheckClients(*identity_);
+    health_->LookAgain();
+    if (on_clients != nullptr) on_clients();
+  });
+}
 
 void GrpcServer::BeginDrain(TimePoint deadline) {
   if (std::exchange(draining_, true)) return;

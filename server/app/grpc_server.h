@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -66,6 +67,11 @@ class GrpcServer {
 
   // ClientIdentity::Refresh.
   void RefreshClients();
+
+  // What other transports serve models with. `on_clients` is called when who may call has changed.
+  InferenceEnvironment& calls() { return calls_; }
+  const ClientIdentity& identity() const { return *identity_; }
+  void OnClients(std::function<void()> on_clients);
 
   // Closes the port, ends idle streams and tells every client to go elsewhere (GOAWAY). Calls
   // that have begun go on until `deadline`, when they are cancelled. Returns at once.

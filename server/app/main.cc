@@ -48,12 +48,14 @@ ABSL_FLAG(std::string, model_name, "", "Name of --model, instead of its folder's
 ABSL_FLAG(std::string, weight_format, "stored",
           "Storage format of the weights of --model, as models.weight_format of the config.");
 ABSL_FLAG(std::string, listen_address, "", "host:port of gRPC, instead of the config's.");
+ABSL_FLAG(std::string, http_address, "",
+          "host:port of OpenAI's HTTP API, instead of the config's; 'none' turns it off.");
 ABSL_FLAG(std::string, metrics_address, "",
           "host:port of /metrics and /status, instead of the config's; 'none' turns it off.");
-ABSL_FLAG(
-    std::string, ready_file, "",
-    "Written when the server is ready: its gRPC address, then its metrics address, a line each. "
-    "Removed when it stops.");
+ABSL_FLAG(std::string, ready_file, "",
+          "Written when the server is ready: its address of gRPC, of the metrics and of HTTP, a "
+          "line each. "
+          "Removed when it stops.");
 ABSL_FLAG(bool, print_config, false, "Print the effective config and exit.");
 
 namespace aft::server {
@@ -115,6 +117,8 @@ absl::StatusOr<ServerConfig> EffectiveConfig() {
   }
   const std::string listen = absl::GetFlag(FLAGS_listen_address);
   if (!listen.empty()) config.listen_address = listen;
+  const std::string http = absl::GetFlag(FLAGS_http_address);
+  if (!http.empty()) config.http_address = http == "none" ? "" : http;
   const std::string metrics = absl::GetFlag(FLAGS_metrics_address);
   if (!metrics.empty()) config.metrics_address = metrics == "none" ? "" : metrics;
   const absl::Status valid = ValidateServerConfig(config);
@@ -134,7 +138,9 @@ absl::Status WriteReadyFile(const std::string& path, const Server& server) {
   const std::string temporary = absl::StrCat(path, ".tmp");
   {
     std::ofstream file(temporary, std::ios::trunc);
-    file << server.address() << "\n" << server.metrics_address() << "\n";
+    file << server.address() << "\n"
+         << server.metrics_address() << "\n"
+         << server.http_address() << "\n";
     file.flush();
     if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", temporary));
   }

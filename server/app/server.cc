@@ -73,7 +73,10 @@ Server::~Server() {
 absl::Status Server::Start() {
   AFT_ASSIGN_OR_RETURN(grpc_, GrpcServer::Create(config_, registry_, metrics_, *prometheus_));
   AFT_RETURN_IF_ERROR(StartPages());
-  log::Info("server.listening", {{"address", address()}, {"metrics_address", metrics_address_}});
+  AFT_RETURN_IF_ERROR(StartHttp());
+  log::Info("server.listening", {{"address", address()},
+                                 {"metrics_address", metrics_address_},
+                                 {"http_address", http_address_}});
   const std::vector<MemoryPart> memory = registry_.Memory();
   log::Info(
       "server.memory",
@@ -89,7 +92,7 @@ absl::Status Server::Start() {
 absl::Status Server::StartPages() {
   const absl::string_view configured = config_.metrics_address;
   if (configured.empty()) return absl::OkStatus();
-  HttpPages pages = {
+  pages_ = std::make_unique<HttpPages>(HttpPages::Pages{
       {"/",
        [] {
          return HttpPage{.status = 302, .headers = {{"Location", "status"}}};
@@ -98,18 +101,45 @@ absl::Status Server::StartPages() {
       {"/metrics",
        [this] {
          SetMemoryMetrics();
-         return MetricsPage(prometheus_, ReportOf(registry_));
+         return HttpPage{.content_type = kMetricsContentType,
+                         .body = MetricsText(prometheus_, ReportOf(registry_))};
        }},
       {"/readyz", [this] { return ReadyPage(Report()); }},
       {"/status", [] { return StatusPage(); }},
       {"/status.json", [this] { return StatusJson(Report()); }},
-  };
-  auto created = HttpServer::Create(config_.metrics_address, std::move(pages));
+  });
+  auto created = HttpServer::Create(config_.metrics_address, *pages_);
   if (!created.ok()) {
     return absl::UnavailableError(absl::StrCat("metrics_address: ", created.status().message()));
   }
-  pages_ = *std::move(created);
-  metrics_address_ = absl::StrCat(configured.substr(0, configured.rfind(':')), ":", pages_->port());
+  pages_server_ = *std::move(created);
+  metrics_address_ =
+      absl::StrCat(configured.substr(0, configured.rfind(':')), ":", pages_server_->port());
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartHttp() {
+  if (config_.http_address.empty()) return absl::OkStatus();
+  door_ = std::make_unique<openai::Door>(config_.http, grpc_->calls(), grpc_->identity(),
+                                         metrics_.version);
+  const auto connections = static_cast<size_t>(config_.http.max_connections);
+  auto created =
+      HttpServer::Create(config_.http_address, *door_,
+                         {.connections = connections,
+                          .address_connections = connections / 2,
+                          .gives_way = false,
+                          .keep_alive = true,
+                          .header_bytes = size_t{16} << 10,
+                          .body_bytes = static_cast<size_t>(config_.limits.max_message_bytes),
+                          .patience = config_.limits.write_stall});
+  if (!created.ok()) {
+    return absl::UnavailableError(absl::StrCat("http_address: ", created.status().message()));
+  }
+  door_server_ = *std::move(created);
+  const absl::string_view configured = config_.http_address;
+  http_address_ =
+      absl::StrCat(configured.substr(0, configured.rfind(':')), ":", door_server_->port());
+  grpc_->OnClients([this] { door_->calls().CheckClients(grpc_->identity()); });
   return absl::OkStatus();
 }
 
@@ -166,6 +196,7 @@ void Server::UpdateHealth() {
   ready_ = state == Lifecycle::kReady && readiness_.ready();
   alive_ = readiness_.alive();
   grpc_->SetServing(ready_, serving, alive_);
+  if (door_ != nullptr) door_->SetReady(ready_);
 }
 
 absl::Status Server::WaitReady() {
@@ -228,10 +259,19 @@ bool Server::Stop(milliseconds grace) {
   const auto deadline = steady_clock::now() + grace;
   registry_.BeginDrain();
   if (grpc_ != nullptr) grpc_->BeginDrain(deadline + kFlushTime);
+  if (door_server_ != nullptr) {
+    door_->BeginDrain();
+    door_server_->BeginDrain();
+  }
   clean_ = registry_.Shutdown(deadline);
+  if (door_server_ != nullptr) {
+    door_->calls().WaitForNone(deadline + kFlushTime);
+    grpc_->OnClients(nullptr);
+    door_server_.reset();
+  }
   if (grpc_ != nullptr) grpc_->Shutdown(deadline + kFlushTime);
   watch_.reset();
-  pages_.reset();
+  pages_server_.reset();
   {
     MutexLock lock(mutex_);
     lifecycle_ = Lifecycle::kStopped;

@@ -9,10 +9,12 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/periodic.h"
+#include "server/api/openai/door.h"
 #include "server/app/grpc_server.h"
 #include "server/app/status_page.h"
 #include "server/config/config.h"
-#include "server/observability/http_server.h"
+#include "server/http/http_pages.h"
+#include "server/http/http_server.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
 #include "server/registry/readiness.h"
@@ -70,11 +72,13 @@ class Server {
   // host:port as bound; the metrics address is empty when there is no metrics page.
   std::string address() const { return grpc_->address(); }
   std::string metrics_address() const { return metrics_address_; }
+  std::string http_address() const { return http_address_; }
 
  private:
   Server(ServerConfig config, ModelLoader loader, const BuildInfo& build);
 
   absl::Status StartPages();
+  absl::Status StartHttp();
   StatusReport Report() const;
   void SetMemoryMetrics();
   void OnRegistryChange();
@@ -87,8 +91,12 @@ class Server {
   ServerMetrics metrics_;
   ModelRegistry registry_;
   std::unique_ptr<GrpcServer> grpc_;
-  std::unique_ptr<HttpServer> pages_;  // ends before all that they show
+  std::unique_ptr<HttpPages> pages_;
+  std::unique_ptr<HttpServer> pages_server_;  // ends before all that they show
+  std::unique_ptr<openai::Door> door_;
+  std::unique_ptr<HttpServer> door_server_;
   std::string metrics_address_;
+  std::string http_address_;
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "server/config/memory_plan.h"
-#include "server/observability/http_server.h"
+#include "server/http/http_message.h"
 #include "server/registry/model_registry.h"
 
 namespace aft::server {

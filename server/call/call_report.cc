@@ -69,6 +69,12 @@ void LogRequestWithoutModel(const Caller& caller, Method method, const absl::Sta
                              {"parent_id", caller.ids.trace.parent_id}});
 }
 
+void ReportRefusal(const CallEnvironment& environment, const Caller& caller, Method method,
+                   const absl::Status& status, Duration total) {
+  environment.metrics.calls.Count(method, status.code());
+  if (environment.LogsRefusal()) LogRequestWithoutModel(caller, method, status, total);
+}
+
 void LogStuck(const Caller& caller, Method method, Duration waited) {
   log::Warning("request.stuck", {{"id", caller.ids.request},
                                  {"peer", caller.peer},

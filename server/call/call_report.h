@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "server/call/call_environment.h"
 #include "server/call/carrier.h"
 #include "server/engine/request.h"
 #include "server/observability/methods.h"
@@ -29,6 +30,11 @@ void LogRequest(const CallReport& report);
 // The same of a call that no model has a part in, in fewer fields.
 void LogRequestWithoutModel(const Caller& caller, Method method, const absl::Status& status,
                             Duration total);
+
+// Counts a request that was refused before it became a call, and writes its line, unless there are
+// too many of them (CallEnvironment::LogsRefusal).
+void ReportRefusal(const CallEnvironment& environment, const Caller& caller, Method method,
+                   const absl::Status& status, Duration total);
 
 // The client does not read; the line `request.stuck`.
 void LogStuck(const Caller& caller, Method method, Duration waited);

@@ -21,6 +21,7 @@ struct ModelConfig : LoadOptions {
   std::chrono::microseconds max_batch_delay{};  // encoders only
   int64_t parking_bytes{};                      // language models only
   int64_t prefix_cache_interval_tokens{};       // likewise; 0: none
+  std::string chat_template;                    // likewise
 };
 
 struct LimitsConfig {
@@ -130,6 +131,13 @@ struct RepositoryConfig {
   ModelConfig settings;  // of its models
 };
 
+struct HttpConfig {
+  HttpConfig();
+  std::vector<std::string> allow_origins;
+  std::vector<std::string> allowed_hosts;
+  int32_t max_connections{};
+};
+
 struct LogConfig {
   LogConfig();
   std::string level;
@@ -140,6 +148,8 @@ struct ServerConfig {
   ServerConfig();
   std::string listen_address;
   std::string metrics_address;  // empty: no metrics page
+  std::string http_address;     // empty: no HTTP API
+  HttpConfig http;
   std::vector<ModelConfig> models;
   LimitsConfig limits;
   SchedulingConfig scheduling;

@@ -61,6 +61,7 @@ void Exchange(ModelConfig& model, pb::ModelConfig& message) {
   AFT_FIELD(model.cpus, message, cpus);
   AFT_FIELD(model.prefix_cache_bytes, message, prefix_cache_bytes);
   AFT_FIELD(model.prefix_cache_interval_tokens, message, prefix_cache_interval_tokens);
+  AFT_FIELD(model.chat_template, message, chat_template);
 }
 
 template <bool kRead>
@@ -181,11 +182,20 @@ void Exchange(ConnectionConfig& connections, pb::ConnectionConfig& message) {
   AFT_FIELD(connections.max_age_grace, message, max_age_grace_ms);
 }
 
+template <bool kRead>
+void Exchange(HttpConfig& http, pb::HttpConfig& message) {
+  AFT_LIST(http.allow_origins, message, allow_origins);
+  AFT_LIST(http.allowed_hosts, message, allowed_hosts);
+  AFT_FIELD(http.max_connections, message, max_connections);
+}
+
 // All but the models.
 template <bool kRead>
 void Exchange(ServerConfig& config, pb::ServerConfig& message) {
   AFT_FIELD(config.listen_address, message, listen_address);
   AFT_FIELD(config.metrics_address, message, metrics_address);
+  AFT_FIELD(config.http_address, message, http_address);
+  Exchange<kRead>(config.http, *message.mutable_http());
   Exchange<kRead>(config.limits, *message.mutable_limits());
   Exchange<kRead>(config.scheduling, *message.mutable_scheduling());
   Exchange<kRead>(config.drain, *message.mutable_drain());
@@ -233,6 +243,7 @@ AFT_DEFAULTS(ConnectionConfig)
 AFT_DEFAULTS(RedisConfig)
 AFT_DEFAULTS(StatesConfig)
 AFT_DEFAULTS(RepositoryConfig)
+AFT_DEFAULTS(HttpConfig)
 AFT_DEFAULTS(LogConfig)
 AFT_DEFAULTS(ServerConfig)
 #undef AFT_DEFAULTS

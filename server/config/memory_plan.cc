@@ -14,6 +14,9 @@ constexpr int64_t kMebibyte = int64_t{1} << 20;
 // The program without a model, most of it LibTorch, as measured (deploy/sizing.md).
 constexpr int64_t kProgramBytes = 140 * kMebibyte;
 
+// A connection with the head of a request and a part of its answer.
+constexpr int64_t kHttpConnectionBytes = 24 << 10;
+
 // Where the config does not say.
 constexpr int32_t kLeastInferStreams = 2;
 constexpr int32_t kMostInferStreams = 128;
@@ -47,7 +50,7 @@ int32_t InferStreams(const LimitsConfig& limits) {
 
 std::vector<MemoryPart> MemoryOfConfig(const ServerConfig& config) {
   const int64_t clients = ClientMemory(config.limits);
-  return {
+  std::vector<MemoryPart> parts = {
       {MemoryUse::kProgram, "the program", kProgramBytes},
       {MemoryUse::kClients, "limits.max_memory_bytes", clients},
       {MemoryUse::kGrpc,
@@ -57,6 +60,11 @@ std::vector<MemoryPart> MemoryOfConfig(const ServerConfig& config) {
        GrpcMemory(config.limits) - clients},
       {MemoryUse::kStates, "states.max_bytes", config.states.max_bytes},
   };
+  if (!config.http_address.empty()) {
+    parts.push_back({MemoryUse::kProgram, "http.max_connections",
+                     config.http.max_connections * kHttpConnectionBytes});
+  }
+  return parts;
 }
 
 std::vector<MemoryPart> MemoryOfModel(const ModelConfig& config, const ModelInfo& info) {

@@ -64,6 +64,8 @@ absl::Status CheckCpus(const std::string& path, const ModelConfig& model) {
 absl::Status CheckSettings(const std::string& path, const ModelConfig& model) {
   AFT_RETURN_IF_ERROR(CheckDevice(path + ".device", model.device));
   AFT_RETURN_IF_ERROR(CheckWeightFormat(path + ".weight_format", model));
+  AFT_RETURN_IF_ERROR(
+      CheckOneOf(path + ".chat_template", model.chat_template, {"plain", "chatml", "rwkv-world"}));
   return CheckCpus(path + ".cpus", model);
 }
 
@@ -150,6 +152,13 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   AFT_RETURN_IF_ERROR(CheckAddress("listen_address", config.listen_address));
   if (!config.metrics_address.empty()) {
     AFT_RETURN_IF_ERROR(CheckAddress("metrics_address", config.metrics_address));
+  }
+  if (!config.http_address.empty()) {
+    AFT_RETURN_IF_ERROR(CheckAddress("http_address", config.http_address));
+    if (!config.security.tls.cert_file.empty()) {
+      return BadField("http_address",
+                      "must be empty with security.tls: HTTP has no TLS of its own");
+    }
   }
   if (config.models.empty() && config.repository.folder.empty()) {
     return BadField("models", "must name at least one model, unless there is a repository.folder");

@@ -14,8 +14,11 @@ enum class Method {
   kComplete,
   kModelInfer,
   kModelStreamInfer,
+  kCompletions,  // of HTTP
+  kChatCompletions,
   kScore,
   kEncode,
+  kEmbeddings,  // of HTTP
   kTokenize,
   kDetokenize,
   // aft.v1.StateService.
@@ -40,12 +43,15 @@ enum class Method {
   kRepositoryModelUnload,
 };
 
-inline constexpr std::array<const char*, 25> kMethodNames = {"Generate",
+inline constexpr std::array<const char*, 28> kMethodNames = {"Generate",
                                                              "Complete",
                                                              "ModelInfer",
                                                              "ModelStreamInfer",
+                                                             "Completions",
+                                                             "ChatCompletions",
                                                              "Score",
                                                              "Encode",
+                                                             "Embeddings",
                                                              "Tokenize",
                                                              "Detokenize",
                                                              "GetState",
@@ -70,12 +76,12 @@ inline constexpr const char* MethodName(Method method) {
 }
 
 // How many of them, from the first on: generate tokens; need an engine; are of a model; are all.
-inline constexpr size_t kGeneratingMethods = 4;
-inline constexpr size_t kEngineMethods = 6;
-inline constexpr size_t kModelMethods = 8;
+inline constexpr size_t kGeneratingMethods = 6;
+inline constexpr size_t kEngineMethods = 9;
+inline constexpr size_t kModelMethods = 11;
 inline constexpr size_t kMethods = kMethodNames.size();
-static_assert(static_cast<size_t>(Method::kModelStreamInfer) + 1 == kGeneratingMethods);
-static_assert(static_cast<size_t>(Method::kEncode) + 1 == kEngineMethods);
+static_assert(static_cast<size_t>(Method::kChatCompletions) + 1 == kGeneratingMethods);
+static_assert(static_cast<size_t>(Method::kEmbeddings) + 1 == kEngineMethods);
 static_assert(static_cast<size_t>(Method::kDetokenize) + 1 == kModelMethods);
 static_assert(static_cast<size_t>(Method::kRepositoryModelUnload) + 1 == kMethods);
 

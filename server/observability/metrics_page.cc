@@ -24,15 +24,14 @@ prometheus::MetricFamily LogMetrics() {
 
 }  // namespace
 
-HttpPage MetricsPage(const std::shared_ptr<prometheus::Registry>& registry,
+std::string MetricsText(const std::shared_ptr<prometheus::Registry>& registry,
                      const std::vector<ModelReport>& models) {
   std::vector<prometheus::MetricFamily> families = WithSlotRatio(registry).Collect();
   for (std::vector<prometheus::MetricFamily> more : {ReportMetrics(models), ProcessMetrics()}) {
     std::move(more.begin(), more.end(), std::back_inserter(families));
   }
   families.push_back(LogMetrics());
-  return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
-          .body = prometheus::TextSerializer().Serialize(families)};
+  return prometheus::TextSerializer().Serialize(families);
 }
 
 }  // namespace aft::server

@@ -38,7 +38,7 @@ absl::StatusOr<std::shared_ptr<const Client>> ActiveCall::Identify(const ClientI
 }
 
 absl::Status ActiveCall::FindClient(const ClientIdentity& identity) {
-  AFT_ASSIGN_OR_RETURN(auto client, identity.Find(context_));
+  AFT_ASSIGN_OR_RETURN(auto client, identity.Find(FactsOf(context_)));
   if (client_ != nullptr && client->name != client_->name) {
     return absl::UnauthenticatedError("authorization: it is another client's now");
   }

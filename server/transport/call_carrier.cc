@@ -50,7 +50,7 @@ void CallCarrier::Start(const std::shared_ptr<CallCarrier>& self, TransportEnvir
     if (client.ok()) caller.client = *std::move(client);
   }
   if (status.ok()) {
-    auto salt = transport.identity.CacheSaltOf(context());
+    auto salt = transport.identity.CacheSaltOf(FactsOf(context()));
     status = salt.status();
     if (salt.ok()) caller.cache_salt = *std::move(salt);
   }

@@ -6,44 +6,35 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "grpc/support/time.h"
 #include "server/call/call_ids.h"
 
 namespace aft::server {
 
-TraceContext TakeTrace(const grpc::ServerContextBase& context) {
-  TraceContext trace;
+namespace {
+
+absl::string_view Traceparent(const grpc::ServerContextBase& context) {
   const auto [first, end] = context.client_metadata().equal_range(kTraceparentKey);
-  std::optional<TraceContext> given;
-  if (first != end && std::next(first) == end) {  // several name none
-    given = ParseTraceparent({first->second.data(), first->second.size()});
-  }
-  if (given.has_value()) {
-    trace = *std::move(given);
-  } else {
-    trace.trace_id = NewId();
-  }
-  trace.span_id = absl::StrFormat("%016x", RandomUint64());
-  return trace;
+  if (first == end || std::next(first) != end) return {};  // several name none
+  return {first->second.data(), first->second.size()};
+}
+
+}  // namespace
+
+TraceContext TakeTrace(const grpc::ServerContextBase& context) {
+  CallIds ids;
+  static_cast<void>(TakeIds(std::nullopt, Traceparent(context), ids));
+  return ids.trace;
 }
 
 absl::Status TakeIds(const grpc::ServerContextBase& context, CallIds& ids) {
-  ids = {.request = NewId(), .trace = TakeTrace(context)};
+  std::optional<absl::string_view> id;
   const auto found = context.client_metadata().find(kRequestIdKey);
-  if (found == context.client_metadata().end()) return absl::OkStatus();
-  const absl::string_view id(found->second.data(), found->second.size());
-  const bool printable = std::all_of(id.begin(), id.end(), [](char c) {
-    return absl::ascii_isprint(static_cast<unsigned char>(c));
-  });
-  if (id.empty() || id.size() > 128 || !printable) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kRequestIdKey, ": must be 1 to 128 printable ASCII characters"));
+  if (found != context.client_metadata().end()) {
+    id.emplace(found->second.data(), found->second.size());
   }
-  ids.request = std::string(id);
-  return absl::OkStatus();
+  return TakeIds(id, Traceparent(context), ids);
 }
 
 void SendTrace(grpc::ServerContextBase& context, const TraceContext& trace, Metadata where) {

@@ -44,18 +44,22 @@ absl::StatusOr<std::shared_ptr<const Client>> FindToken(const ClientDirectory& d
   return client;
 }
 
-std::shared_ptr<const Client> FindCertificate(const ClientDirectory& directory,
-                                              const grpc::AuthContext& auth) {
+}  // namespace
+
+CallerFacts FactsOf(const grpc::ServerContextBase& context) {
+  CallerFacts facts = {.peer = context.peer(),
+                       .authorization = std::string(Header(context, "authorization")),
+                       .forwarded_for = std::string(Header(context, "x-forwarded-for")),
+                       .cache_salt = std::string(Header(context, "aft-cache-salt"))};
+  const auto auth = context.auth_context();
+  if (auth == nullptr) return facts;
   for (const char* property : kCertificateNames) {
-    for (const grpc::string_ref& name : auth.FindPropertyValues(property)) {
-      auto client = directory.FindCertificate({name.data(), name.size()});
-      if (client != nullptr) return client;
+    for (const grpc::string_ref& name : auth->FindPropertyValues(property)) {
+      facts.certificate_names.emplace_back(name.data(), name.size());
     }
   }
-  return nullptr;
+  return facts;
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<ClientIdentity>> ClientIdentity::Create(
     const SecurityConfig& config) {
@@ -71,34 +75,29 @@ absl::StatusOr<std::unique_ptr<ClientIdentity>> ClientIdentity::Create(
   return identity;
 }
 
-absl::StatusOr<std::shared_ptr<const Client>> ClientIdentity::Find(
-    const grpc::ServerContextBase& context) const {
-  if (directory_ == nullptr) return AddressOf(context);
-  const absl::string_view authorization = Header(context, "authorization");
-  if (!authorization.empty()) return FindToken(*directory_, authorization);
-  const auto auth = context.auth_context();
-  std::shared_ptr<const Client> client =
-      auth == nullptr ? nullptr : FindCertificate(*directory_, *auth);
-  if (client != nullptr) return client;
+absl::StatusOr<std::shared_ptr<const Client>> ClientIdentity::Find(const CallerFacts& facts) const {
+  if (directory_ == nullptr) return AddressOf(facts);
+  if (!facts.authorization.empty()) return FindToken(*directory_, facts.authorization);
+  for (const std::string& name : facts.certificate_names) {
+    if (auto client = directory_->FindCertificate(name)) return client;
+  }
   return absl::UnauthenticatedError("authorization: a bearer token is needed");
 }
 
-absl::StatusOr<std::string> ClientIdentity::CacheSaltOf(
-    const grpc::ServerContextBase& context) const {
-  if (!ComesFromProxy(context.peer(), proxies_)) return "";
-  const absl::string_view salt = Header(context, "aft-cache-salt");
+absl::StatusOr<std::string> ClientIdentity::CacheSaltOf(const CallerFacts& facts) const {
+  if (!ComesFromProxy(facts.peer, proxies_)) return "";
+  const std::string& salt = facts.cache_salt;
   const bool printable = std::all_of(salt.begin(), salt.end(), [](char c) {
     return absl::ascii_isprint(static_cast<unsigned char>(c));
   });
-  if (salt.size() <= 64 && printable) return std::string(salt);
+  if (salt.size() <= 64 && printable) return salt;
   return absl::InvalidArgumentError(
       "aft-cache-salt: must be at most 64 printable ASCII characters");
 }
 
-std::shared_ptr<const Client> ClientIdentity::AddressOf(
-    const grpc::ServerContextBase& context) const {
+std::shared_ptr<const Client> ClientIdentity::AddressOf(const CallerFacts& facts) const {
   auto client = std::make_shared<Client>();
-  client->name = ClientNameOf(context.peer(), Header(context, "x-forwarded-for"), proxies_);
+  client->name = ClientNameOf(facts.peer, facts.forwarded_for, proxies_);
   if (directory_ != nullptr) client->name = absl::StrCat("address:", client->name);
   return client;
 }

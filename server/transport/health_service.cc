@@ -146,7 +146,7 @@ HealthService::Status HealthService::FindFor(const grpc::CallbackServerContext& 
                                              const std::string& service) const {
   absl::string_view model = service;
   if (environment_.identity.directory() != nullptr && absl::ConsumePrefix(&model, kHealthOfModel)) {
-    const auto client = environment_.identity.Find(context);
+    const auto client = environment_.identity.Find(FactsOf(context));
     if (!client.ok() || !(*client)->MayUse(model)) return HealthCheckResponse::SERVICE_UNKNOWN;
   }
   return Find(service);
@@ -191,7 +191,7 @@ absl::Status HealthService::Answer(UnaryCall& call, const grpc::ByteBuffer& requ
 grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   absl::StatusOr<std::string> name = ServiceName(*request);
-  const auto client = environment_.identity.AddressOf(*context);
+  const auto client = environment_.identity.AddressOf(FactsOf(*context));
   MemoryLedger::Charge charge(environment_.ledger, *client);
   absl::Status status = name.status();
   if (status.ok() && !charge.Resize(kCallBytes)) {

@@ -29,10 +29,10 @@ THIRD_PARTIES = {
                  ["server/states/", "server/call/", "server/transport/", "server/api/", "server/app/", "server/config/", "client/"]),
     "prometheus-cpp": (r"prometheus/", ["server/observability/"]),
     "OpenSSL": (r"openssl/", ["server/admission/", "server/registry/", "server/states/", "server/transport/", "server/app/"]),
-    "Boost": (r"boost/", ["server/observability/"]),
+    "Boost": (r"boost/", ["server/http/"]),
     "hiredis": (r"hiredis/", ["server/states/"]),
     "nlohmann-json": (r"nlohmann/", ["model/config/", "model/checkpoint/", "model/convert/", "model/tokenizer/",
-                      "model/train/", "server/api/oip/", "server/app/", "client/"]),
+                      "model/train/", "server/api/", "server/app/", "client/"]),
 }
 
 # Own folders, lowest first: each may include itself and the folders named, all of which stand above
@@ -68,6 +68,7 @@ FLOORS = {
                        "model/checkpoint/", "model/mixers/", "model/network/", "model/runtime/"],
     "server/scheduling/": ["base/", "model/api/"],
     "server/observability/": ["base/", "server/scheduling/"],
+    "server/http/": ["base/", "server/observability/"],
     "aft/config/": [],
     "aft/v1/": [],
     "server/config/": ["base/", "model/api/", "model/config/", "aft/config/"],
@@ -92,10 +93,14 @@ FLOORS = {
                         "server/scheduling/", "server/config/", "server/admission/",
                         "server/engine/", "server/states/", "server/registry/", "server/call/",
                         "server/transport/", "server/api/aft/"],
+    "server/api/openai/": ["base/", "model/api/", "aft/v1/", "server/observability/", "server/http/",
+                           "server/scheduling/", "server/config/", "server/admission/",
+                           "server/engine/", "server/states/", "server/registry/", "server/call/",
+                           "server/transport/", "server/api/aft/"],
     "server/app/": ["base/", "model/api/", "aft/config/", "aft/v1/", "server/observability/",
                     "server/scheduling/", "server/config/", "server/admission/", "server/engine/", "server/states/",
                     "server/registry/", "server/call/", "server/transport/", "server/api/aft/",
-                    "server/api/oip/"],
+                    "server/api/oip/", "server/api/openai/", "server/http/"],
     "client/": ["base/", "aft/v1/"],
 }
 OWN = re.compile(r"(base|model|server|client|aft)/")

@@ -60,7 +60,7 @@ GOOD = [  # (path, text)
     ("server/engine/loop.cc", '#include "model/api/model_runner.h"\n'
                               "void F() { AFT_CHECK(true); }  // Not a CHECK(x) of others\n"
                               'const char* text = "LOG(INFO) absl::Mutex";\n'),
-    ("server/observability/http_server.cc", '#include "boost/beast/core.hpp"\n#include "prometheus/registry.h"\n'),
+    ("server/http/http_server.cc", '#include "boost/beast/core.hpp"\n#include "server/observability/log.h"\n'),
     ("model/kernels/aft_local_cpu.cc", '#include "hwy/highway.h"\n#include "model/kernels/aft_local.h"\n'),
     ("model/mixers/aft_local.cc", '#include "ATen/ops/exp.h"\n#include "model/state/state_pool.h"\n'),
     ("tests/integration/one_process_test.cc", '#include "ATen/ops/mm.h"\n#include "grpcpp/grpcpp.h"\n'),

@@ -36,6 +36,17 @@ void TcpConnection::Send(const std::string& text) const {
   AFT_CHECK(send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
 }
 
+std::string TcpConnection::ReadTo(const std::string& end) const {
+  std::string text;
+  for (char c = 0; recv(fd_, &c, 1, 0) == 1;) {
+    text.push_back(c);
+    const bool found =
+        text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+    if (found) break;
+  }
+  return text;
+}
+
 std::string TcpConnection::ReadAll() const {
   std::string text;
   std::array<char, 65536> buffer;

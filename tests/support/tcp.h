@@ -16,6 +16,8 @@ class TcpConnection {
 
   // The peer must take it.
   void Send(const std::string& text) const;
+  // What comes until it ends with `end`, or the connection is closed.
+  std::string ReadTo(const std::string& end) const;
   // Up to the end of the connection.
   std::string ReadAll() const;
 

@@ -12,7 +12,7 @@
 #include "server/api/aft/score_codec.h"
 #include "server/api/oip/encoder_request.h"
 #include "server/api/oip/model_tensors.h"
-#include "server/api/oip/options.h"
+#include "server/api/aft/named_options.h"
 #include "server/api/oip/source.h"
 #include "server/api/oip/tensors.h"
 #include "server/config/checks.h"

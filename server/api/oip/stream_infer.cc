@@ -43,7 +43,7 @@ absl::Status StreamInfer::Admit() {
   caller_.deadline = DeadlineOf(context());
   AFT_RETURN_IF_ERROR(TakeIds(context(), caller_.ids));
   AFT_ASSIGN_OR_RETURN(caller_.client, Identify(transport_.identity));
-  AFT_ASSIGN_OR_RETURN(caller_.cache_salt, transport_.identity.CacheSaltOf(context()));
+  AFT_ASSIGN_OR_RETURN(caller_.cache_salt, transport_.identity.CacheSaltOf(FactsOf(context())));
   const auto asked = context().client_metadata().find(kGrpcErrorKey);
   end_on_error_ = asked != context().client_metadata().end() && asked->second == "true";
   {

@@ -1,6 +1,6 @@
 // Every option that aft/v1/generation_options.proto describes, through both protocols.
 
-#include "server/api/oip/options.h"
+#include "server/api/aft/named_options.h"
 
 #include <cmath>
 #include <fstream>
@@ -36,7 +36,7 @@ absl::Status Decoded(v1::GenerateRequest message) {
 
 // What the Open Inference Protocol's service says of an option.
 absl::Status DecodedFromJson(const OptionRule& rule, const Json& value) {
-  kserve::GenerationOptions options;
+  GenerationOptions options;
   const absl::Status set = options.SetAll(kPlace, Json({{rule.about->oip_name(), value}}).dump());
   return set.ok() ? options.Rename(Decoded(options.message())) : set;
 }
@@ -170,7 +170,7 @@ TEST(OptionsTest, ANameOfTheOtherProtocolSetsTheFieldThatItIsOf) {
     if (rule.about->oip_name().empty()) continue;
     for (const auto& [type, value] : values) {
       if (type != rule.field->cpp_type()) continue;
-      kserve::GenerationOptions options;
+      GenerationOptions options;
       EXPECT_EQ(options.Set("", rule.about->oip_name(), value.first), absl::OkStatus());
       const char* const colon = type == FieldDescriptor::CPPTYPE_MESSAGE ? " " : ": ";
       std::string expected = absl::StrCat(rule.field->name(), colon, value.second);
@@ -180,7 +180,7 @@ TEST(OptionsTest, ANameOfTheOtherProtocolSetsTheFieldThatItIsOf) {
                 absl::StatusCode::kInvalidArgument);
     }
   }
-  kserve::GenerationOptions options;
+  GenerationOptions options;
   EXPECT_EQ(options.Set("", "", 1), absl::InvalidArgumentError(": there is no such option"));
   EXPECT_EQ(options.Set("", "echo", true),
             absl::InvalidArgumentError("echo: there is no such option"));

@@ -1,4 +1,4 @@
-#include "server/api/oip/options.h"
+#include "server/api/aft/named_options.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "server/api/aft/option_rules.h"
 #include "server/config/checks.h"
 
-namespace aft::server::kserve {
+namespace aft::server {
 namespace {
 
 using google::protobuf::FieldDescriptor;
@@ -170,4 +170,4 @@ absl::Status GenerationOptions::Rename(const absl::Status& error) const {
   return absl::Status(error.code(), absl::StrCat(path, message.substr(end)));
 }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server

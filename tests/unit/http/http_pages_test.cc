@@ -1,5 +1,5 @@
 // The pages of the metrics port, over sockets.
-#include "server/observability/http_server.h"
+#include "server/http/http_pages.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -15,10 +15,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "prometheus/gauge.h"
-#include "prometheus/registry.h"
-#include "server/observability/gzip.h"
-#include "server/observability/metrics_page.h"
+#include "server/http/http_server.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/tcp.h"
 
@@ -47,10 +44,11 @@ std::string Inflate(std::string packed) {
   return text;
 }
 
-class HttpServerTest : public testing::Test {
+class HttpPagesTest : public testing::Test {
  protected:
   void Start(std::chrono::milliseconds patience) {
-    HttpPages pages = {
+    server_.reset();
+    pages_ = std::make_unique<HttpPages>(HttpPages::Pages{
         {"/small", [] { return HttpPage{.body = "small page\n"}; }},
         {"/large", [] { return HttpPage{.body = std::string(kLarge, 'x')}; }},
         {"/page",
@@ -60,8 +58,8 @@ class HttpServerTest : public testing::Test {
            return HttpPage{.headers = {{"X-Frame-Options", "SAMEORIGIN"}}};
          }},
         {"/broken", []() -> HttpPage { throw std::runtime_error("no memory"); }},
-    };
-    auto created = HttpServer::Create("127.0.0.1:0", std::move(pages), patience);
+    });
+    auto created = HttpServer::Create("127.0.0.1:0", *pages_, {.patience = patience});
     ASSERT_TRUE(created.ok()) << created.status();
     server_ = *std::move(created);
     address_ = "127.0.0.1:" + std::to_string(server_->port());
@@ -78,20 +76,21 @@ class HttpServerTest : public testing::Test {
     return Ask(line + " HTTP/1.1\r\nHost: server\r\n" + more + "\r\n");
   }
 
+  std::unique_ptr<HttpPages> pages_;
   std::unique_ptr<HttpServer> server_;
   std::string address_;
 };
 
-TEST_F(HttpServerTest, ReportsThePortThatTheKernelChoseAndOneThatIsTaken) {
+TEST_F(HttpPagesTest, ReportsThePortThatTheKernelChoseAndOneThatIsTaken) {
   EXPECT_GT(server_->port(), 0);
   EXPECT_THAT(
-      HttpServer::Create(address_, {}),
+      HttpServer::Create(address_, *pages_),
       StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr(address_), HasSubstr("in use"))));
-  EXPECT_THAT(HttpServer::Create("no such host:1", {}),
+  EXPECT_THAT(HttpServer::Create("no such host:1", *pages_),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no such host:1")));
 }
 
-TEST_F(HttpServerTest, AnswersEachPath) {
+TEST_F(HttpPagesTest, AnswersEachPath) {
   const std::string answer = AskFor("GET /small");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(answer, HasSubstr("Content-Length: 11\r\n"));
@@ -105,7 +104,7 @@ TEST_F(HttpServerTest, AnswersEachPath) {
   EXPECT_THAT(HttpGet(address_, "/small"), HasSubstr("small page"));  // HTTP/1.0, without a Host
 }
 
-TEST_F(HttpServerTest, UnknownPathsAreNotFoundAndToldWhatThereIs) {
+TEST_F(HttpPagesTest, UnknownPathsAreNotFoundAndToldWhatThereIs) {
   for (const char* target :
        {"/", "/nothing", "/small/", "//small", "/../small", "/SMALL", "*", "http://server"}) {
     const std::string answer = AskFor(std::string("GET ") + target);
@@ -114,14 +113,14 @@ TEST_F(HttpServerTest, UnknownPathsAreNotFoundAndToldWhatThereIs) {
   }
 }
 
-TEST_F(HttpServerTest, HeadHasTheHeadersAlone) {
+TEST_F(HttpPagesTest, HeadHasTheHeadersAlone) {
   const std::string get = AskFor("GET /page");
   const std::string head = AskFor("HEAD /page");
   EXPECT_EQ(head, get.substr(0, get.size() - 5000));
   EXPECT_THAT(head, AllOf(HasSubstr("Content-Length: 5000\r\n"), EndsWith("\r\n\r\n")));
 }
 
-TEST_F(HttpServerTest, OtherMethodsAreRefusedWhateverTheyBring) {
+TEST_F(HttpPagesTest, OtherMethodsAreRefusedWhateverTheyBring) {
   for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "FROB"}) {
     EXPECT_THAT(AskFor(method + std::string(" /small")),
                 AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: GET, HEAD\r\n")))
@@ -133,7 +132,7 @@ TEST_F(HttpServerTest, OtherMethodsAreRefusedWhateverTheyBring) {
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 405 "));
 }
 
-TEST_F(HttpServerTest, EveryAnswerTellsBrowsersToBeCareful) {
+TEST_F(HttpPagesTest, EveryAnswerTellsBrowsersToBeCareful) {
   for (const char* line :
        {"GET /small", "GET /nothing", "POST /small", "HEAD /page", "GET /broken"}) {
     const std::string answer = AskFor(line);
@@ -148,7 +147,7 @@ TEST_F(HttpServerTest, EveryAnswerTellsBrowsersToBeCareful) {
                                         Not(HasSubstr("X-Frame-Options: DENY"))));
 }
 
-TEST_F(HttpServerTest, CompressesForThoseWhoAskForIt) {
+TEST_F(HttpPagesTest, CompressesForThoseWhoAskForIt) {
   const std::string answer = AskFor("GET /page", "Accept-Encoding: br;q=0.2, gzip\r\n");
   EXPECT_THAT(answer, HasSubstr("Content-Encoding: gzip\r\n"));
   EXPECT_EQ(Inflate(answer.substr(answer.find("\r\n\r\n") + 4)), std::string(5000, 'p'));
@@ -157,36 +156,26 @@ TEST_F(HttpServerTest, CompressesForThoseWhoAskForIt) {
               Not(HasSubstr("Content-Encoding")));
 }
 
-TEST(GzipTest, IsAcceptedOnlyByName) {
-  for (const char* yes : {"gzip", "deflate, gzip;q=1.0, *;q=0.5", " GZip ; q=0.1 ", "br,gzip"}) {
-    EXPECT_TRUE(AcceptsGzip(yes)) << yes;
-  }
-  for (const char* no :
-       {"", "identity", "gzip;q=0", "br, gzip; q=0.000", "x-gzip2", "gzip;q=x", ",;,"}) {
-    EXPECT_FALSE(AcceptsGzip(no)) << no;
-  }
-}
-
-TEST_F(HttpServerTest, WhatIsNoRequestIsRefused) {
+TEST_F(HttpPagesTest, WhatIsNoRequestIsRefused) {
   for (const char* bytes :
        {"\r\n\r\n\r\n", "GET\r\n\r\n", "GET /small\r\n\r\n", "GET /small HTTP/9.9\r\n\r\n",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x16\x03\x01\x02\x01\x01\x01\xfc\x03\x03\r\n\r\n",
         "GET /small HTTP/1.1\r\nno colon\r\n\r\n"}) {
     EXPECT_THAT(Ask(bytes), StartsWith("HTTP/1.1 400 ")) << bytes;
   }
-  const std::string long_name(HttpServer::kMaxHeaderBytes, 'n');
+  const std::string long_name(HttpOptions().header_bytes, 'n');
   EXPECT_THAT(AskFor("GET /small", "X: " + long_name + "\r\n"), StartsWith("HTTP/1.1 431 "));
   EXPECT_THAT(AskFor("GET /" + long_name), StartsWith("HTTP/1.1 431 "));
   EXPECT_THAT(AskFor("GET /small"), EndsWith("small page\n"));
 }
 
-TEST_F(HttpServerTest, APageThatFailsHarmsNoOther) {
+TEST_F(HttpPagesTest, APageThatFailsHarmsNoOther) {
   EXPECT_THAT(AskFor("GET /broken"), StartsWith("HTTP/1.1 500 "));
   EXPECT_THAT(AskFor("GET /small"), EndsWith("small page\n"));
 }
 
 // Those who connect and say nothing, begin a request, ask for much and read nothing.
-TEST_F(HttpServerTest, ThousandsThatStallKeepNobodyOut) {
+TEST_F(HttpPagesTest, ThousandsThatStallKeepNobodyOut) {
   std::list<TcpConnection> stalled;
   for (int i = 0; i < 1000; ++i) {
     if (i >= 200) stalled.pop_front();  // the server has closed it long ago
@@ -199,21 +188,21 @@ TEST_F(HttpServerTest, ThousandsThatStallKeepNobodyOut) {
   EXPECT_THAT(AskFor("GET /large"), EndsWith("xxx"));
 }
 
-TEST_F(HttpServerTest, OfTooManyConnectionsTheOldestIsClosed) {
+TEST_F(HttpPagesTest, OfTooManyConnectionsTheOldestIsClosed) {
   std::vector<TcpConnection> idle;
-  for (size_t i = 0; i < HttpServer::kConnections + 1; ++i) idle.emplace_back(address_);
+  for (size_t i = 0; i < HttpOptions().connections + 1; ++i) idle.emplace_back(address_);
   EXPECT_EQ(idle[0].ReadAll(), "");
   idle[1].Send("GET /small HTTP/1.1\r\n\r\n");
   EXPECT_THAT(idle[1].ReadAll(), EndsWith("small page\n"));
 }
 
-TEST_F(HttpServerTest, WhoTakesTooLongIsClosed) {
+TEST_F(HttpPagesTest, WhoTakesTooLongIsClosed) {
   Start(std::chrono::milliseconds(50));
   const TcpConnection silent(address_);
   const TcpConnection half(address_);
   half.Send("GET /small HTTP/1.1\r\n");
   EXPECT_EQ(silent.ReadAll(), "");
-  EXPECT_EQ(half.ReadAll(), "");
+  EXPECT_THAT(half.ReadAll(), StartsWith("HTTP/1.1 408 "));
   const TcpConnection reader(address_, /*receive_buffer=*/4096);
   reader.Send("GET /large HTTP/1.1\r\n\r\n");
   const TcpConnection after(address_);  // whose time is over when the reader's is
@@ -221,7 +210,7 @@ TEST_F(HttpServerTest, WhoTakesTooLongIsClosed) {
   EXPECT_LT(reader.ReadAll().size(), kLarge);
 }
 
-TEST_F(HttpServerTest, OutlivesALackOfFileDescriptors) {
+TEST_F(HttpPagesTest, OutlivesALackOfFileDescriptors) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const int next = dup(0);
@@ -235,24 +224,13 @@ TEST_F(HttpServerTest, OutlivesALackOfFileDescriptors) {
   EXPECT_THAT(connection.ReadAll(), EndsWith("small page\n"));
 }
 
-TEST_F(HttpServerTest, EndsAtOnceWhoeverIsConnected) {
+TEST_F(HttpPagesTest, EndsAtOnceWhoeverIsConnected) {
   const TcpConnection silent(address_);
   const TcpConnection reader(address_, /*receive_buffer=*/4096);
   reader.Send("GET /large HTTP/1.1\r\n\r\n");
   server_.reset();
   EXPECT_EQ(silent.ReadAll(), "");
   EXPECT_LT(reader.ReadAll().size(), kLarge);
-}
-
-TEST(MetricsPageTest, IsPrometheusTextFormatWithTheMetricsOfAllSources) {
-  const auto registry = std::make_shared<prometheus::Registry>();
-  prometheus::BuildGauge().Name("wide").Register(*registry).Add({{"a", "b\"\n"}}).Set(2);
-  const HttpPage page = MetricsPage(registry, {{.model = "m", .oldest_waiting_seconds = 0.5}});
-  EXPECT_EQ(page.content_type, "text/plain; version=0.0.4; charset=utf-8");
-  EXPECT_THAT(page.body, HasSubstr("# TYPE wide gauge\nwide{a=\"b\\\"\\n\"} 2\n"));
-  EXPECT_THAT(page.body, HasSubstr("aft_log_lines_dropped_total 0\n"));
-  EXPECT_THAT(page.body, HasSubstr("aft_oldest_waiting_seconds{model=\"m\"} 0.5\n"));
-  EXPECT_THAT(page.body, HasSubstr("process_start_time_seconds "));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "aft/v1/inference.pb.h"
 #include "nlohmann/json.hpp"
 
-namespace aft::server::kserve {
+namespace aft::server {
 
 // Collects how a text is to be generated, by the names of vLLM's sampling parameters, from wherever
 // a request says it: the JSON text of the tensor `sampling_parameters`, parameters of the request,
@@ -35,4 +35,4 @@ class GenerationOptions {
   std::map<std::string, std::string, std::less<>> places_;  // of options that are set
 };
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server

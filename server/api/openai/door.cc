@@ -1,0 +1,200 @@
+#include "server/api/openai/door.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "server/api/openai/embeddings_exchange.h"
+#include "server/api/openai/error_page.h"
+#include "server/api/openai/generation_exchange.h"
+#include "server/api/openai/http_call.h"
+#include "server/api/openai/token_exchange.h"
+#include "server/call/call_report.h"
+
+namespace aft::server::openai {
+namespace {
+
+constexpr char kModelsPath[] = "/v1/models";
+
+struct Route {
+  const char* path;
+  Method method;
+};
+constexpr Route kPosts[] = {{"/v1/completions", Method::kCompletions},
+                            {"/v1/chat/completions", Method::kChatCompletions},
+                            {"/v1/embeddings", Method::kEmbeddings},
+                            {"/tokenize", Method::kTokenize},
+                            {"/detokenize", Method::kDetokenize}};
+constexpr const char* kGets[] = {kModelsPath, "/health", "/version"};
+
+std::unique_ptr<JsonExchange> MakeExchange(Method method, const std::string& id) {
+  switch (method) {
+    case Method::kCompletions:
+    case Method::kChatCompletions:
+      return std::make_unique<GenerationExchange>(method == Method::kChatCompletions, id);
+    case Method::kEmbeddings:
+      return std::make_unique<EmbeddingsExchange>(id);
+    default:
+      return std::make_unique<TokenExchange>(method == Method::kDetokenize, id);
+  }
+}
+
+bool IsOneOf(const std::vector<std::string>& list, absl::string_view value) {
+  return std::any_of(list.begin(), list.end(), [value](const std::string& one) {
+    return one == "*" || absl::EqualsIgnoreCase(one, value);
+  });
+}
+
+HttpPage JsonPage(const OrderedJson& json) {
+  return {.content_type = "application/json", .body = absl::StrCat(Dump(json), "\n")};
+}
+
+HttpPage PlainError(int status, const absl::Status& error, const std::string& id) {
+  HttpPage page = ErrorPage(error, id);
+  page.status = status;
+  return page;
+}
+
+}  // namespace
+
+absl::Status Door::CheckHost(const HttpRequest& request) const {
+  absl::string_view host = request.Header("Host");
+  const size_t bracket = host.find(']');
+  const size_t colon = host.find(':', bracket == absl::string_view::npos ? 0 : bracket);
+  host = host.substr(0, colon);
+  for (const absl::string_view own : {"localhost", "127.0.0.1", "[::1]"}) {
+    if (absl::EqualsIgnoreCase(host, own)) return absl::OkStatus();
+  }
+  if (IsOneOf(config_.allowed_hosts, host)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      "Host: is not this machine's own, nor one of http.allowed_hosts");
+}
+
+absl::Status Door::CheckOrigin(const HttpRequest& request, Headers& headers) const {
+  const absl::string_view origin = request.Header("Origin");
+  if (request.Count("Origin") == 0) return absl::OkStatus();
+  const size_t scheme = origin.find("://");
+  const bool own = scheme != absl::string_view::npos &&
+                   absl::EqualsIgnoreCase(origin.substr(scheme + 3), request.Header("Host"));
+  if (own) return absl::OkStatus();
+  if (origin.empty() || !IsOneOf(config_.allow_origins, origin)) {
+    return absl::PermissionDeniedError("Origin: is not one of http.allow_origins");
+  }
+  headers["Access-Control-Allow-Origin"] = std::string(origin);
+  headers["Access-Control-Expose-Headers"] = "x-request-id, retry-after, retry-after-ms";
+  headers["Cross-Origin-Resource-Policy"] = "cross-origin";
+  headers["Vary"] = "Origin";
+  return absl::OkStatus();
+}
+
+HttpPage Door::Models(const Client& client, const std::string& name) const {
+  OrderedJson list = OrderedJson::array();
+  for (const ModelStatus& model : environment_.registry.List(client)) {
+    if (model.state != ModelState::kReady || (!name.empty() && model.name != name)) continue;
+    OrderedJson entry = {
+        {"id", model.name}, {"object", "model"}, {"created", 0}, {"owned_by", "aft-serve"}};
+    if (model.info.has_value() && model.info->max_seq_len > 0) {
+      entry["max_model_len"] = model.info->max_seq_len;
+    }
+    if (!name.empty()) return JsonPage(entry);
+    list.push_back(std::move(entry));
+  }
+  if (name.empty()) return JsonPage({{"object", "list"}, {"data", std::move(list)}});
+  return ErrorPage(absl::NotFoundError(absl::StrCat("model: \"", name, "\" is not served")), "");
+}
+
+std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest& request) {
+  Caller caller;
+  caller.peer = request.peer;
+  const bool has_id = request.Count("x-request-id") > 0;
+  absl::Status status =
+      TakeIds(has_id ? std::make_optional(request.Header("x-request-id")) : std::nullopt,
+              request.Header("traceparent"), caller.ids);
+  Headers headers = {{"x-request-id", caller.ids.request},
+                     {"traceparent", caller.ids.trace.Traceparent()}};
+  const auto answer = [&headers](HttpPage page) {
+    page.headers.insert(headers.begin(), headers.end());
+    return page;
+  };
+  const auto refuse = [&](const absl::Status& why) {
+    return answer(ErrorPage(why, caller.ids.request));
+  };
+  if (!status.ok()) return refuse(status);
+  if (status = CheckHost(request); !status.ok()) return refuse(status);
+  if (status = CheckOrigin(request, headers); !status.ok()) return refuse(status);
+  if (request.method == "OPTIONS" && request.Count("Access-Control-Request-Method") > 0) {
+    return answer({.status = 204,
+                   .content_type = "",
+                   .headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+                               {"Access-Control-Allow-Headers",
+                                "authorization, content-type, x-request-id, traceparent"},
+                               {"Access-Control-Max-Age", "600"}}});
+  }
+
+  const bool get = request.method == "GET" || request.method == "HEAD";
+  const auto* const post = std::find_if(std::begin(kPosts), std::end(kPosts),
+                                        [&](const Route& r) { return request.path == r.path; });
+  const bool one_model = absl::StartsWith(request.path, absl::StrCat(kModelsPath, "/"));
+  const bool has_page =
+      one_model || std::find(std::begin(kGets), std::end(kGets), request.path) != std::end(kGets);
+  if (post == std::end(kPosts) && !has_page) {
+    const auto path = [](std::string* out, const Route& route) { out->append(route.path); };
+    return answer(PlainError(
+        404,
+        absl::NotFoundError(absl::StrCat("there is no ", Dump(Json(request.path.substr(0, 100))),
+                                         "; there are ", absl::StrJoin(kPosts, " ", path), " ",
+                                         absl::StrJoin(kGets, " "))),
+        caller.ids.request));
+  }
+  if (has_page != get || (!has_page && request.method != "POST")) {
+    HttpPage page = PlainError(405, absl::InvalidArgumentError(has_page ? "GET only" : "POST only"),
+                               caller.ids.request);
+    page.headers["Allow"] = has_page ? "GET, HEAD" : "POST";
+    return answer(std::move(page));
+  }
+  if (request.path == "/health") {
+    if (ready_ && !draining_) return answer({.body = ""});
+    return refuse(absl::UnavailableError("not ready"));
+  }
+  if (request.path == "/version") return answer(JsonPage({{"version", version_}}));
+
+  CallerFacts facts = {.peer = request.peer,
+                       .authorization = std::string(request.Header("Authorization")),
+                       .forwarded_for = std::string(request.Header("X-Forwarded-For")),
+                       .cache_salt = std::string(request.Header("aft-cache-salt")),
+                       .certificate_names = {}};
+  const Method method = has_page ? Method::kListModels : post->method;
+  const auto refuse_call = [&](const absl::Status& why) {
+    ReportRefusal(environment_, caller, method, why, Duration(0));
+    return refuse(why);
+  };
+  if (draining_) return refuse_call(absl::UnavailableError("the server is draining"));
+  auto client = identity_.Find(facts);
+  if (!client.ok()) return refuse_call(client.status());
+  caller.client = *std::move(client);
+  auto salt = identity_.CacheSaltOf(facts);
+  if (!salt.ok()) return refuse_call(salt.status());
+  caller.cache_salt = *std::move(salt);
+  if (has_page) {
+    environment_.Report(method, std::chrono::steady_clock::now(), absl::StatusCode::kOk);
+    return answer(Models(*caller.client,
+                         one_model ? request.path.substr(sizeof(kModelsPath)) : std::string()));
+  }
+  const absl::string_view type = request.Header("Content-Type");
+  if (!absl::EqualsIgnoreCase(type.substr(0, type.find(';')), "application/json")) {
+    const auto why = absl::InvalidArgumentError("Content-Type: must be application/json");
+    ReportRefusal(environment_, caller, method, why, Duration(0));
+    return answer(PlainError(415, why, caller.ids.request));
+  }
+  auto exchange = MakeExchange(method, caller.ids.request);
+  return std::make_shared<HttpCall>(environment_, calls_, std::move(exchange), std::move(caller),
+                                    std::move(facts), std::move(headers));
+}
+
+}  // namespace aft::server::openai

@@ -1,0 +1,91 @@
+#include "server/api/openai/embeddings_exchange.h"
+
+#include <cstring>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/api/openai/generation_request.h"
+#include "server/config/checks.h"
+
+namespace aft::server::openai {
+namespace {
+
+// A float becomes 20 characters of JSON at most, or 6 of base64.
+constexpr size_t kTextPerByte = 5;
+
+}  // namespace
+
+absl::Status EmbeddingsExchange::CheckRequest() {
+  AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(body_.value()));
+  body_.Clear();
+  AFT_ASSIGN_OR_RETURN(const std::string model, StringField(object, "model"));
+  request_.set_model(model);
+  request_.set_pooling(v1::POOLING_MODEL);
+  for (const auto& [name, value] : object.items()) {
+    if (name == "model" || name == "input" || name == "user" || value.is_null()) continue;
+    if (name != "encoding_format") return BadField(name, "is not supported");
+    base64_ = value == "base64";
+    if (!base64_ && value != "float") return BadField(name, "must be float or base64");
+  }
+  const auto input = object.find("input");
+  if (input == object.end()) return BadField("input", "is missing");
+  list_ = input->is_array() && !input->empty() && !(*input)[0].is_number();
+  if (!list_) return SetText("input", *input, *request_.add_texts());
+  for (size_t i = 0; i < input->size(); ++i) {
+    AFT_RETURN_IF_ERROR(
+        SetText(absl::StrCat("input[", i, "]"), (*input)[i], *request_.add_texts()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DecodedRequest> EmbeddingsExchange::Decode(const ServedModel& model,
+                                                          const LimitsConfig& limits) {
+  if (model.encode == nullptr || model.tokenizer == nullptr) return WrongTask(model, method_);
+  v1::EncodeStarted started;
+  auto request = codec_.Decode(request_, limits, model, started);
+  if (!request.ok()) {
+    const absl::string_view text = request.status().message();
+    if (!absl::StartsWith(text, "texts")) return request.status();
+    const size_t rest = list_ ? 5 : text.find(']') + 1;  // "texts[0].text: must ..."
+    return absl::Status(request.status().code(), absl::StrCat("input", text.substr(rest)));
+  }
+  model_ = model.config.name;
+  DecodedRequest decoded;
+  decoded.sequences = codec_.sequences();
+  decoded.bytes = codec_.tokens() * sizeof(TokenId);
+  codec_.ExpectSequences(decoded.sequences);
+  vectors_.resize(decoded.sequences);
+  decoded.work = codec_.Split(*std::move(request));
+  return decoded;
+}
+
+std::string EmbeddingsExchange::TextPath(uint32_t text) const {
+  return list_ ? absl::StrCat("input[", text, "]") : "input";
+}
+
+size_t EmbeddingsExchange::held_bytes() const { return kTextPerByte * codec_.held_bytes(); }
+
+bool EmbeddingsExchange::Finish(const Outcome& outcome, const v1::State* /*stored*/) {
+  OrderedJson data = OrderedJson::array();
+  for (size_t i = 0; i < vectors_.size(); ++i) {
+    const std::vector<float>& vector = vectors_[i];
+    OrderedJson item = {{"object", "embedding"}, {"index", i}};
+    if (base64_) {
+      const std::string bytes(reinterpret_cast<const char*>(vector.data()),
+                              vector.size() * sizeof(float));
+      item["embedding"] = absl::Base64Escape(bytes);
+    } else {
+      item["embedding"] = vector;
+    }
+    data.push_back(std::move(item));
+  }
+  OrderedJson json = {{"object", "list"}, {"data", std::move(data)}, {"model", model_}};
+  json["usage"] = {{"prompt_tokens", outcome.usage.prompt_tokens},
+                   {"total_tokens", outcome.usage.prompt_tokens}};
+  outgoing_.set_value(Dump(json));
+  return true;
+}
+
+}  // namespace aft::server::openai

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/api/aft/encode_codec.h"
+#include "server/api/openai/json_exchange.h"
+
+namespace aft::server::openai {
+
+// /v1/embeddings: a vector for each input, pooled as the model's config says.
+class EmbeddingsExchange final : public JsonExchange {
+ public:
+  explicit EmbeddingsExchange(std::string id) : JsonExchange(Method::kEmbeddings, std::move(id)) {}
+
+  // ---- Exchange.
+  ModelName model_name() const override { return {"model", request_.model(), "model_version", ""}; }
+  absl::Status CheckRequest() override;
+  absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
+                                        const LimitsConfig& limits) override;
+  std::string TextPath(uint32_t text) const override;
+  void Prepare() override { request_.Clear(); }
+  using Exchange::Append;
+  void Append(std::vector<float> vector, uint32_t sequence) override {
+    vectors_[sequence] = std::move(vector);
+  }
+  void Drop() override { vectors_.clear(); }
+  size_t held_bytes() const override;
+  bool Finish(const Outcome& outcome, const v1::State* stored) override;
+
+ private:
+  v1::EncodeRequest request_;
+  std::string model_;
+  bool base64_ = false;
+  bool list_ = false;  // of inputs
+  EncodeCodec codec_;
+  std::vector<std::vector<float>> vectors_;
+};
+
+}  // namespace aft::server::openai

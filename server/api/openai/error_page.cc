@@ -1,0 +1,82 @@
+#include "server/api/openai/error_page.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "server/api/openai/json_text.h"
+
+namespace aft::server::openai {
+namespace {
+
+using absl::StatusCode;
+
+struct Form {
+  StatusCode code;
+  int http;
+  const char* type;
+  const char* name;  // the error's `code`
+};
+constexpr Form kForms[] = {
+    {StatusCode::kInvalidArgument, 400, "invalid_request_error", "invalid_value"},
+    {StatusCode::kOutOfRange, 400, "invalid_request_error", "invalid_value"},
+    {StatusCode::kFailedPrecondition, 400, "invalid_request_error", "unsupported"},
+    {StatusCode::kUnauthenticated, 401, "authentication_error", "invalid_api_key"},
+    {StatusCode::kPermissionDenied, 403, "permission_error", "permission_denied"},
+    {StatusCode::kNotFound, 404, "invalid_request_error", "model_not_found"},
+    {StatusCode::kResourceExhausted, 429, "rate_limit_error", "rate_limit_exceeded"},
+    {StatusCode::kCancelled, 499, "server_error", "cancelled"},
+    {StatusCode::kUnavailable, 503, "server_error", "unavailable"},
+    {StatusCode::kDeadlineExceeded, 504, "server_error", "deadline_exceeded"},
+    {StatusCode::kInternal, 500, "server_error", "internal_error"}};
+
+const Form& FormOf(StatusCode code) {
+  const auto* const found = std::find_if(std::begin(kForms), std::end(kForms),
+                                         [code](const Form& form) { return form.code == code; });
+  return found != std::end(kForms) ? *found : *std::prev(std::end(kForms));
+}
+
+// The field in front of the colon, if the message begins with one.
+std::string FieldOf(absl::string_view message) {
+  const size_t colon = message.find(": ");
+  if (colon == absl::string_view::npos || colon == 0) return "";
+  const absl::string_view field = message.substr(0, colon);
+  const bool is_path = std::all_of(field.begin(), field.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '[' ||
+           c == ']' || c == '-';
+  });
+  return is_path ? std::string(field) : "";
+}
+
+}  // namespace
+
+std::string ErrorText(const absl::Status& status, absl::string_view request_id) {
+  const Form& form = FormOf(status.code());
+  const bool internal = form.code == StatusCode::kInternal;
+  const std::string message = internal ? absl::StrCat("internal error; request id ", request_id)
+                                       : std::string(status.message());
+  const std::string field = form.http == 400 ? FieldOf(message) : "";
+  OrderedJson error = {{"message", message}, {"type", form.type}};
+  error["param"] = field.empty() ? OrderedJson() : OrderedJson(field);
+  error["code"] = form.name;
+  return Dump(OrderedJson{{"error", std::move(error)}});
+}
+
+HttpPage ErrorPage(const absl::Status& status, absl::string_view request_id,
+                   std::optional<std::chrono::milliseconds> retry_after) {
+  HttpPage page = {.status = FormOf(status.code()).http,
+                   .content_type = "application/json",
+                   .body = ErrorText(status, request_id)};
+  if (page.status == 401) page.headers["WWW-Authenticate"] = "Bearer";
+  if (page.status == 503 && !retry_after.has_value()) retry_after = std::chrono::seconds(1);
+  if (retry_after.has_value()) {
+    page.headers["Retry-After"] = absl::StrCat((retry_after->count() + 999) / 1000);
+    page.headers["retry-after-ms"] = absl::StrCat(retry_after->count());
+  } else if (page.status == 429) {
+    page.headers["x-should-retry"] = "false";  // asked for again it would end the same way
+  }
+  return page;
+}
+
+}  // namespace aft::server::openai

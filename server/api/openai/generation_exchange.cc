@@ -1,0 +1,239 @@
+#include "server/api/openai/generation_exchange.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
+#include "server/api/aft/text_codec.h"
+#include "server/config/checks.h"
+#include "server/engine/token_bytes.h"
+
+namespace aft::server::openai {
+namespace {
+
+// Of a choice that has ended.
+const char* FinishReasonName(v1::FinishReason reason) {
+  return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
+}
+
+OrderedJson UsageOf(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.generated_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.generated_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+std::string AsEvent(const OrderedJson& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
+
+}  // namespace
+
+GenerationExchange::GenerationExchange(bool chat, std::string id)
+    : JsonExchange(chat ? Method::kChatCompletions : Method::kCompletions,
+                   absl::StrCat(chat ? "chatcmpl-" : "cmpl-", id)),
+      chat_(chat),
+      created_(std::chrono::duration_cast<std::chrono::seconds>(
+                   std::chrono::system_clock::now().time_since_epoch())
+                   .count()) {}
+
+absl::Status GenerationExchange::CheckRequest() {
+  AFT_ASSIGN_OR_RETURN(body_read_, ParseGeneration(body_.value(), chat_));
+  body_.Clear();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& model,
+                                                          const LimitsConfig& limits) {
+  if (model.generate == nullptr || model.tokenizer == nullptr) return WrongTask(model, method_);
+  v1::GenerateRequest& message = body_read_.options.message();
+  if (chat_) {
+    const ChatTemplate* const form = FindChatTemplate(model.config.chat_template);
+    message.set_text(form->Render(body_read_.messages));
+    auto& stops = *message.mutable_stop()->mutable_strings();
+    if (message.stop().strings_size() == 0) stops.Add(form->stop.begin(), form->stop.end());
+  }
+  auto request = codec_.Decode(message, limits, model, started_);
+  if (!request.ok()) {
+    const absl::Status error = body_read_.options.Rename(request.status());
+    const absl::string_view text = error.message();
+    for (const absl::string_view field : {"text", "tokens.ids", "tokens"}) {
+      if (text.substr(0, field.size()) != field || text.size() == field.size()) continue;
+      if (text[field.size()] != ':' && text[field.size()] != '[') continue;
+      return absl::Status(error.code(),
+                          absl::StrCat(chat_ ? "messages" : "prompt", text.substr(field.size())));
+    }
+    return error;
+  }
+  tokenizer_ = model.tokenizer;
+  started_.set_model(model.config.name);
+  DecodedRequest decoded;
+  decoded.sequences = sequences_ = codec_.sequences();
+  decoded.bytes =
+      codec_.kept_tokens(*request) * sizeof(TokenId) + (decoded.sequences - 1) * (size_t{8} << 10);
+  codec_.ExpectSequences(decoded.sequences);
+  decoded.work = *std::move(request);
+  if (has_first_message()) {
+    OrderedJson choices = OrderedJson::array();
+    for (uint32_t i = 0; i < sequences_; ++i) {
+      choices.push_back({{"index", i},
+                         {"delta", {{"role", "assistant"}, {"content", ""}}},
+                         {"logprobs", nullptr},
+                         {"finish_reason", nullptr}});
+    }
+    OrderedJson first = Envelope(/*chunk=*/true);
+    first["choices"] = std::move(choices);
+    outgoing_.set_value(AsEvent(first));
+  }
+  return decoded;
+}
+
+OrderedJson GenerationExchange::Envelope(bool chunk) const {
+  const char* const object = !chat_  ? "text_completion"
+                             : chunk ? "chat.completion.chunk"
+                                     : "chat.completion";
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", started_.model()}};
+}
+
+std::string GenerationExchange::Token(uint32_t id) const {
+  return ToValidUtf8(std::string(TokenBytes(*tokenizer_, static_cast<TokenId>(id))));
+}
+
+OrderedJson GenerationExchange::Logprobs(
+    const google::protobuf::RepeatedField<uint32_t>& ids,
+    const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const {
+  if (!body_read_.logprobs) return nullptr;
+  const auto bytes_of = [this](uint32_t id) {
+    const std::string bytes(TokenBytes(*tokenizer_, static_cast<TokenId>(id)));
+    OrderedJson list = OrderedJson::array();
+    for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
+    return list;
+  };
+  OrderedJson content = OrderedJson::array();
+  OrderedJson tokens = OrderedJson::array();
+  OrderedJson own = OrderedJson::array();
+  OrderedJson tops = OrderedJson::array();
+  for (int i = 0; i < ids.size() && i < logprobs.size(); ++i) {
+    const v1::TokenLogprobs& logprob = logprobs[i];
+    const std::string token = Token(ids[i]);
+    if (chat_) {
+      OrderedJson top = OrderedJson::array();
+      for (const v1::Alternative& other : logprob.top()) {
+        top.push_back({{"token", Token(other.token_id())},
+                       {"logprob", other.logprob()},
+                       {"bytes", bytes_of(other.token_id())}});
+      }
+      content.push_back({{"token", token},
+                         {"logprob", logprob.logprob()},
+                         {"bytes", bytes_of(ids[i])},
+                         {"top_logprobs", std::move(top)}});
+      continue;
+    }
+    tokens.push_back(token);
+    own.push_back(logprob.logprob());
+    OrderedJson top = OrderedJson::object();
+    for (const v1::Alternative& other : logprob.top()) {
+      top[Token(other.token_id())] = other.logprob();
+    }
+    if (!top.contains(token)) top[token] = logprob.logprob();
+    tops.push_back(std::move(top));
+  }
+  if (chat_) return {{"content", std::move(content)}};
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(own)},
+          {"top_logprobs", std::move(tops)}};
+}
+
+OrderedJson GenerationExchange::Choice(
+    uint32_t index, const std::string& text, bool chunk,
+    const google::protobuf::RepeatedField<uint32_t>& ids,
+    const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const {
+  OrderedJson choice = {{"index", index}};
+  if (!chat_) {
+    choice["text"] = text;
+  } else if (chunk) {
+    choice["delta"] = {{"content", text}};
+  } else {
+    choice["message"] = {{"role", "assistant"}, {"content", text}};
+  }
+  choice["logprobs"] = Logprobs(ids, logprobs);
+  choice["finish_reason"] = nullptr;
+  return choice;
+}
+
+std::string GenerationExchange::EventOf(const OrderedJson& choice) const {
+  OrderedJson chunk = Envelope(/*chunk=*/true);
+  chunk["choices"] = OrderedJson::array({choice});
+  return AsEvent(chunk);
+}
+
+bool GenerationExchange::Take(std::string& /*state*/) {
+  v1::GenerateResponse part;
+  if (!body_read_.stream || !codec_.GenerateCodec::Take(part)) return false;
+  const uint32_t index = part.sequence();
+  OrderedJson choice;
+  if (part.has_delta()) {
+    const v1::Delta& delta = part.delta();
+    std::string text = delta.text();
+    if (started_.has_prompt() && (echoed_ >> index & 1) == 0) {
+      echoed_ |= uint64_t{1} << index;
+      text = started_.prompt().text() + text;
+    }
+    choice = Choice(index, text, /*chunk=*/true, delta.token_ids(), delta.logprobs());
+  } else {
+    choice = Choice(index, "", /*chunk=*/true, {}, {});
+    if (chat_) choice["delta"] = OrderedJson::object();
+    choice["logprobs"] = nullptr;
+    choice["finish_reason"] = FinishReasonName(part.finished().reason());
+  }
+  outgoing_.set_value(EventOf(choice));
+  return true;
+}
+
+absl::string_view GenerationExchange::too_much() const {
+  return body_read_.stream ? Exchange::too_much()
+                           : "the answer is larger than max_stream_buffer_bytes: ask for less (n, "
+                             "max_tokens, logprobs), or for a stream";
+}
+
+bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored) {
+  if (body_read_.stream) {
+    std::string text;
+    if (sequences_ == 1) {
+      v1::Finished finished;
+      codec_.GenerateCodec::Finish(outcome, finished);
+      OrderedJson choice = Choice(0, "", /*chunk=*/true, {}, {});
+      if (chat_) choice["delta"] = OrderedJson::object();
+      choice["logprobs"] = nullptr;
+      choice["finish_reason"] = FinishReasonName(finished.reason());
+      text = EventOf(choice);
+    }
+    if (body_read_.usage) {
+      OrderedJson usage = Envelope(/*chunk=*/true);
+      usage["choices"] = OrderedJson::array();
+      usage["usage"] = UsageOf(outcome.usage);
+      text += AsEvent(usage);
+    }
+    outgoing_.set_value(absl::StrCat(text, "data: [DONE]\n\n"));
+    return true;
+  }
+  if (sequences_ == 1) codec_.AppendFinished(outcome, 0, stored);
+  v1::CompleteResponse response;
+  codec_.TakeAnswers(response);
+  OrderedJson choices = OrderedJson::array();
+  for (int i = 0; i < response.answers_size(); ++i) {
+    const v1::Answer& answer = response.answers(i);
+    OrderedJson choice =
+        Choice(static_cast<uint32_t>(i), absl::StrCat(started_.prompt().text(), answer.text()),
+               /*chunk=*/false, answer.token_ids(), answer.logprobs());
+    choice["finish_reason"] = FinishReasonName(answer.finished().reason());
+    choices.push_back(std::move(choice));
+  }
+  OrderedJson json = Envelope(/*chunk=*/false);
+  json["choices"] = std::move(choices);
+  json["usage"] = UsageOf(outcome.usage);
+  outgoing_.set_value(Dump(json));
+  return true;
+}
+
+}  // namespace aft::server::openai

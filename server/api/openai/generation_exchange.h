@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/api/tokenizer.h"
+#include "server/api/aft/complete_codec.h"
+#include "server/api/openai/generation_request.h"
+#include "server/api/openai/json_exchange.h"
+
+namespace aft::server::openai {
+
+// /v1/completions and /v1/chat/completions: a generation, whose answer is an object, or events if
+// the request asks for a stream.
+class GenerationExchange final : public JsonExchange {
+ public:
+  GenerationExchange(bool chat, std::string id);
+
+  bool streams() const override { return body_read_.stream; }
+
+  // ---- Exchange.
+  ModelName model_name() const override { return {"model", body_read_.model, "model_version", ""}; }
+  absl::Status CheckRequest() override;
+  absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
+                                        const LimitsConfig& limits) override;
+  void Prepare() override { body_.Clear(); }
+  bool has_first_message() const override { return body_read_.stream && chat_; }
+  using Exchange::Append;
+  void Append(TokenDelta delta, uint32_t sequence) override {
+    codec_.Append(std::move(delta), sequence);
+  }
+  void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state) override {
+    codec_.AppendFinished(outcome, sequence, state);
+  }
+  bool Take(std::string& state) override;
+  void Drop() override { codec_.Drop(); }
+  size_t pending_bytes() const override { return codec_.pending_bytes(); }
+  size_t held_bytes() const override { return codec_.held_bytes(); }
+  absl::string_view too_much() const override;
+  bool Finish(const Outcome& outcome, const v1::State* stored) override;
+  size_t last_message_bytes() const override {
+    return body_read_.stream ? 0 : codec_.pending_bytes();
+  }
+
+ private:
+  OrderedJson Envelope(bool chunk) const;
+  OrderedJson Choice(uint32_t index, const std::string& text, bool chunk,
+                     const google::protobuf::RepeatedField<uint32_t>& ids,
+                     const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const;
+  OrderedJson Logprobs(const google::protobuf::RepeatedField<uint32_t>& ids,
+                       const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const;
+  std::string EventOf(const OrderedJson& choice) const;
+  std::string Token(uint32_t id) const;
+
+  const bool chat_;
+  const int64_t created_;  // seconds since 1970
+  GenerationBody body_read_;
+  CompleteCodec codec_;
+  v1::Started started_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  uint32_t sequences_ = 1;
+  uint64_t echoed_ = 0;  // sequences whose prompt has been sent, a bit each
+};
+
+}  // namespace aft::server::openai

@@ -1,0 +1,242 @@
+#include "server/api/openai/generation_request.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/config/checks.h"
+
+namespace aft::server::openai {
+namespace {
+
+// Fields of OpenAI's that may be there as long as they ask for nothing.
+constexpr const char* kUnsupported[] = {"audio",
+                                        "best_of",
+                                        "function_call",
+                                        "functions",
+                                        "metadata",
+                                        "modalities",
+                                        "prediction",
+                                        "reasoning",
+                                        "parallel_tool_calls",
+                                        "response_format",
+                                        "store",
+                                        "suffix",
+                                        "tool_choice",
+                                        "tools",
+                                        "reasoning_effort",
+                                        "verbosity",
+                                        "web_search_options"};
+// Fields that change nothing here.
+constexpr const char* kIgnored[] = {"user", "safety_identifier", "prompt_cache_key"};
+
+template <typename Names>
+bool IsOneOf(const Names& names, const std::string& name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+bool AsksForNothing(const std::string& name, const Json& value) {
+  if (value.is_null() || value == Json(false) || value == Json("")) return true;
+  if (value.is_structured() && value.empty()) return true;
+  if (name == "tool_choice" || name == "function_call") return value == "none" || value == "auto";
+  if (name == "response_format") return value == Json{{"type", "text"}};
+  if (name == "modalities") return value == Json::array({"text"});
+  if (name == "parallel_tool_calls") return value.is_boolean();
+  if (name == "best_of") return value == 1;
+  return name == "metadata" && value.is_object();
+}
+
+absl::Status ReadFlag(const std::string& name, const Json& value, bool& flag) {
+  if (value.is_null()) return absl::OkStatus();
+  if (!value.is_boolean()) return BadField(name, "must be true or false");
+  flag = value.get<bool>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadStreamOptions(const Json& value, GenerationBody& body) {
+  if (value.is_null()) return absl::OkStatus();
+  if (!value.is_object()) return BadField("stream_options", "must be an object");
+  for (const auto& [name, option] : value.items()) {
+    const std::string path = absl::StrCat("stream_options.", name);
+    bool unused = false;
+    if (name != "include_usage" && name != "include_obfuscation") {
+      return BadField(path, "there is no such option");
+    }
+    AFT_RETURN_IF_ERROR(ReadFlag(path, option, name == "include_usage" ? body.usage : unused));
+  }
+  return absl::OkStatus();
+}
+
+// OpenAI's tiers, and vLLM's numbers, of which less is sooner.
+absl::Status ReadPriority(const std::string& name, const Json& value, GenerationBody& body) {
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
+  if (name == "priority" && value.is_number_integer()) {
+    const auto number = value.get<int64_t>();
+    if (number != 0) priority = number < 0 ? v1::PRIORITY_INTERACTIVE : v1::PRIORITY_BATCH;
+  } else if (name == "service_tier" && (value == "flex" || value == "priority")) {
+    priority = value == "flex" ? v1::PRIORITY_BATCH : v1::PRIORITY_INTERACTIVE;
+  } else if (!value.is_null() && (name == "priority" || (value != "auto" && value != "default"))) {
+    return BadField(name, name == "priority" ? "must be an integer"
+                                             : "must be auto, default, flex or priority");
+  }
+  if (priority != v1::PRIORITY_UNSPECIFIED) body.options.message().set_priority(priority);
+  return absl::OkStatus();
+}
+
+// A message's content: a string, or a list of parts that are texts.
+absl::StatusOr<std::string> ReadContent(const std::string& path, const Json& message) {
+  const auto content = message.find("content");
+  if (content == message.end() || content->is_null()) return BadField(path, "must be a string");
+  if (content->is_string()) return content->get<std::string>();
+  if (!content->is_array()) return BadField(path, "must be a string, or a list of texts");
+  std::string text;
+  for (size_t i = 0; i < content->size(); ++i) {
+    const Json& part = (*content)[i];
+    const bool is_text = part.is_object() && part.value("type", Json()) == "text" &&
+                         part.value("text", Json()).is_string();
+    if (!is_text) {
+      return BadField(absl::StrCat(path, "[", i, "]"),
+                      "must be {\"type\": \"text\", \"text\": ...}");
+    }
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+absl::Status ReadMessages(const Json& value, GenerationBody& body) {
+  if (!value.is_array() || value.empty()) {
+    return BadField("messages", "must be a list of one message or more");
+  }
+  constexpr std::array<const char*, 4> kRoles = {"system", "developer", "user", "assistant"};
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string path = absl::StrCat("messages[", i, "]");
+    const Json& message = value[i];
+    if (!message.is_object()) return BadField(path, "must be an object");
+    const Json role = message.value("role", Json());
+    if (!role.is_string() || !IsOneOf(kRoles, role.get<std::string>())) {
+      return BadField(absl::StrCat(path, ".role"), "must be system, developer, user or assistant");
+    }
+    for (const auto& [name, member] : message.items()) {
+      const bool known = name == "role" || name == "content" || name == "name";
+      if (!known && !AsksForNothing(name, member)) {
+        return BadField(absl::StrCat(path, ".", name), "is not supported");
+      }
+    }
+    AFT_ASSIGN_OR_RETURN(std::string text, ReadContent(absl::StrCat(path, ".content"), message));
+    body.messages.push_back({role.get<std::string>(), std::move(text)});
+  }
+  return absl::OkStatus();
+}
+
+// The prompt of a completion, of which a list may have one.
+absl::Status ReadPrompt(const Json& value, GenerationBody& body) {
+  const bool list = value.is_array() && !value.empty() && !value[0].is_number();
+  if (list && value.size() > 1) {
+    return BadField("prompt", absl::StrCat("must be one prompt, got a list of ", value.size()));
+  }
+  return SetText("prompt", list ? value[0] : value, body.options.message());
+}
+
+// Chat has a flag and a number, completions a number alone.
+absl::Status ReadLogprobs(const std::string& name, const Json& value, bool chat,
+                          GenerationBody& body) {
+  if (value.is_null()) return absl::OkStatus();
+  if (chat && name == "logprobs") {
+    AFT_RETURN_IF_ERROR(ReadFlag(name, value, body.logprobs));
+    if (body.logprobs && !body.options.message().output().has_top_logprobs()) {
+      body.options.message().mutable_output()->set_top_logprobs(0);
+    }
+    return absl::OkStatus();
+  }
+  body.logprobs = body.logprobs || !chat;
+  return body.options.Set("", "logprobs", value);
+}
+
+absl::Status ReadField(const std::string& name, const Json& value, bool chat,
+                       GenerationBody& body) {
+  if (name == "model") return absl::OkStatus();  // has been read
+  if (name == "messages" && chat) return ReadMessages(value, body);
+  if (name == "prompt" && !chat) return ReadPrompt(value, body);
+  if (name == "stream") return ReadFlag(name, value, body.stream);
+  if (name == "stream_options") return ReadStreamOptions(value, body);
+  if (name == "logprobs" || (name == "top_logprobs" && chat)) {
+    return ReadLogprobs(name, value, chat, body);
+  }
+  if (name == "echo" && !chat) {
+    bool echo = false;
+    AFT_RETURN_IF_ERROR(ReadFlag(name, value, echo));
+    if (echo) body.options.message().mutable_output()->set_echo(true);
+    return absl::OkStatus();
+  }
+  if (name == "n") {
+    if (value.is_null()) return absl::OkStatus();
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > 1000) {
+      return BadField(name, "must be an integer of at least 1");
+    }
+    body.options.message().set_n(value.get<uint32_t>());
+    return absl::OkStatus();
+  }
+  if (name == "priority" || name == "service_tier") return ReadPriority(name, value, body);
+  if (name == "max_completion_tokens" && chat) return body.options.Set("", "max_tokens", value);
+  if (IsOneOf(kIgnored, name)) return absl::OkStatus();
+  if (IsOneOf(kUnsupported, name)) {
+    return AsksForNothing(name, value) ? absl::OkStatus() : BadField(name, "is not supported");
+  }
+  return body.options.Set("", name, value);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> StringField(const Json& object, const char* name) {
+  const auto value = object.find(name);
+  if (value == object.end() || value->is_null()) return "";
+  if (!value->is_string()) return BadField(name, "must be a string");
+  return value->get<std::string>();
+}
+
+template <typename Message>
+absl::Status SetText(const std::string& name, const Json& value, Message& message) {
+  if (value.is_string()) {
+    message.set_text(value.get<std::string>());
+    return absl::OkStatus();
+  }
+  if (!value.is_array()) return BadField(name, "must be a string, or a list of token ids");
+  auto& ids = *message.mutable_tokens()->mutable_ids();
+  ids.Reserve(static_cast<int>(value.size()));
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (!value[i].is_number_unsigned() || value[i].get<uint64_t>() > UINT32_MAX) {
+      return BadField(absl::StrCat(name, "[", i, "]"), "must be a token id");
+    }
+    ids.Add(value[i].get<uint32_t>());
+  }
+  return absl::OkStatus();
+}
+
+template absl::Status SetText(const std::string&, const Json&, v1::GenerateRequest&);
+template absl::Status SetText(const std::string&, const Json&, v1::Text&);
+
+absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, bool chat) {
+  AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(text));
+  GenerationBody body;
+  AFT_ASSIGN_OR_RETURN(body.model, StringField(object, "model"));
+  for (const auto& [name, value] : object.items()) {
+    AFT_RETURN_IF_ERROR(ReadField(name, value, chat, body));
+  }
+  if (!object.contains(chat ? "messages" : "prompt")) {
+    return BadField(chat ? "messages" : "prompt", "is missing");
+  }
+  if (body.usage && !body.stream) return BadField("stream_options", "needs stream");
+  v1::OutputOptions& output = *body.options.message().mutable_output();
+  if (chat && output.has_top_logprobs() && !body.logprobs) {
+    return BadField("top_logprobs", "needs logprobs");
+  }
+  if (output.echo() && body.logprobs) {
+    return BadField("echo", "must not be set with logprobs: Score has those of a prompt");
+  }
+  return body;
+}
+
+}  // namespace aft::server::openai

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aft/v1/inference.pb.h"
+#include "server/api/aft/named_options.h"
+#include "server/api/openai/chat_template.h"
+#include "server/api/openai/json_text.h"
+
+namespace aft::server::openai {
+
+// A body of /v1/completions or /v1/chat/completions. Its fields are those of OpenAI and, of
+// sampling, those of vLLM (the names of the Open Inference Protocol). A field that is not supported
+// is refused, unless it asks for nothing.
+struct GenerationBody {
+  std::string model;
+  bool stream = false;
+  bool usage = false;                 // stream_options.include_usage
+  bool logprobs = false;              // are wanted
+  GenerationOptions options;          // options.message() has all but the text
+  std::vector<ChatMessage> messages;  // of a conversation
+};
+
+// INVALID_ARGUMENT begins with the field.
+absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, bool chat);
+
+// What other endpoints share.
+
+// The member of that name as a string; "" where there is none, or null.
+absl::StatusOr<std::string> StringField(const Json& object, const char* name);
+// Fills a text of a request: a string, or a list of token ids.
+template <typename Message>
+absl::Status SetText(const std::string& name, const Json& value, Message& message);
+
+}  // namespace aft::server::openai

@@ -1,0 +1,161 @@
+#include "server/api/openai/http_call.h"
+
+#include <chrono>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/wrappers.pb.h"
+#include "server/api/openai/error_page.h"
+#include "server/api/openai/open_calls.h"
+#include "server/call/call_report.h"
+#include "server/observability/log.h"
+#include "server/transport/active_calls.h"
+
+namespace aft::server::openai {
+namespace {
+
+// The body of a request: text in which nothing can be found before it is parsed.
+class Body final : public RequestBytes {
+ public:
+  explicit Body(std::string text) : text_(std::move(text)) {}
+
+  size_t size() const override { return text_.size(); }
+  std::optional<std::string> PeekString(int /*field*/, int /*most*/) const override {
+    return std::nullopt;
+  }
+  std::vector<std::string> PeekStrings(int last, size_t /*most*/) const override {
+    return std::vector<std::string>(static_cast<size_t>(last));
+  }
+  size_t FieldBytes(int /*field*/) const override { return 0; }
+  absl::Status ParseInto(google::protobuf::Message& message) override {
+    static_cast<google::protobuf::StringValue&>(message).set_value(std::move(text_));
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+HttpCall::HttpCall(InferenceEnvironment& environment, OpenCalls& calls,
+                   std::unique_ptr<JsonExchange> exchange, Caller caller, CallerFacts facts,
+                   std::map<std::string, std::string> headers)
+    : environment_(environment),
+      calls_(calls),
+      arrival_(std::chrono::steady_clock::now()),
+      exchange_(std::move(exchange)),
+      caller_(std::move(caller)),
+      facts_(std::move(facts)),
+      headers_(std::move(headers)),
+      charge_(environment.ledger, *caller_.client) {}
+
+std::optional<HttpPage> HttpCall::Expect(size_t bytes) {
+  // The body grows by doubling while it comes.
+  if (charge_.Resize(static_cast<int64_t>(kCallBytes + 2 * bytes))) return std::nullopt;
+  const absl::Status status = environment_.RefuseForMemory();
+  ReportRefusal(environment_, caller_, exchange_->method(), status,
+                std::chrono::steady_clock::now() - arrival_);
+  return WithHeaders(
+      ErrorPage(status, caller_.ids.request, environment_.retry_hint.After(EngineLoad())));
+}
+
+void HttpCall::Start(std::string body, std::shared_ptr<HttpAnswer> answer) {
+  answer_ = std::move(answer);
+  call_ = std::make_shared<Call>(environment_, std::move(exchange_), shared_from_this());
+  calls_.Add(this, call_, facts_);
+  charge_.Close();
+  call_->Start(caller_, absl::OkStatus(), std::make_unique<Body>(std::move(body)));
+}
+
+void HttpCall::Wake(Call& /*call*/) {
+  if (!woken_.exchange(true)) answer_->Post([self = shared_from_this()] { self->Pump(); });
+}
+
+void HttpCall::Pump() {
+  woken_ = false;
+  if (writing_ || ended_) return;
+  try {
+    while (true) {
+      switch (call_->Take()) {
+        case Call::Next::kNothing:
+          return;
+        case Call::Next::kMessage:
+          if (!gone_) return SendPart(exchange().text(), /*last=*/false);
+          call_->Written();
+          break;
+        case Call::Next::kEnd:
+          ended_ = true;
+          return SendEnd();
+      }
+    }
+  } catch (const std::exception& error) {  // out of memory: the client sees a broken answer
+    log::Error("http.failed", {{"id", caller_.ids.request}, {"error", error.what()}});
+    call_->Cancel(absl::InternalError(error.what()));
+    woken_ = true;
+    answer_->Post([self = shared_from_this()] { self->Pump(); });
+  }
+}
+
+void HttpCall::SendPart(const std::string& text, bool last) {
+  if (!std::exchange(begun_, true)) {
+    answer_->Begin(WithHeaders({.content_type = "text/event-stream"}));
+  }
+  writing_ = true;
+  answer_->Write(text, [self = shared_from_this(), last] {
+    self->writing_ = false;
+    if (self->call_ == nullptr) return;
+    if (last) return self->answer_->End();
+    self->call_->Written();
+    self->Pump();
+  });
+}
+
+void HttpCall::SendEnd() {
+  const CallEnd& ending = call_->ending();
+  if (gone_) return Close();
+  if (!ending.status.ok()) {
+    absl::Status status = ending.status;
+    if (!ending.path.empty()) {
+      status = absl::Status(status.code(), absl::StrCat(ending.path, ": ", status.message()));
+    }
+    if (!begun_) {
+      return answer_->Send(WithHeaders(ErrorPage(status, caller_.ids.request, ending.retry_after)));
+    }
+    return SendPart(absl::StrCat("data: ", ErrorText(status, caller_.ids.request), "\n\n"),
+                    /*last=*/true);
+  }
+  if (exchange().streams()) return SendPart(exchange().text(), /*last=*/true);
+  answer_->Send(WithHeaders({.content_type = "application/json", .body = exchange().text()}));
+}
+
+HttpPage HttpCall::WithHeaders(HttpPage page) const {
+  page.headers.insert(headers_.begin(), headers_.end());
+  return page;
+}
+
+void HttpCall::Done() { Close(); }
+
+void HttpCall::Gone(bool stuck) {
+  if (call_ == nullptr) return;
+  gone_ = true;
+  if (ended_) return Close();
+  if (stuck) {
+    environment_.metrics.stuck_calls.Increment();
+    LogStuck(caller_, exchange().method(), environment_.limits.write_stall);
+  }
+  call_->Cancel(stuck ? SlowClient() : absl::CancelledError("the client cancelled the request"));
+}
+
+// Neither of the three holds another one from here on.
+void HttpCall::Close() {
+  const std::shared_ptr<HttpCall> self = shared_from_this();
+  const std::shared_ptr<Call> call = std::move(call_);
+  if (call == nullptr) return;
+  call->Close();
+  calls_.Remove(this);
+}
+
+}  // namespace aft::server::openai

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "server/admission/memory_ledger.h"
+#include "server/api/openai/json_exchange.h"
+#include "server/call/call.h"
+#include "server/call/carrier.h"
+#include "server/http/http_handler.h"
+#include "server/scheduling/time.h"
+#include "server/transport/client_identity.h"
+
+namespace aft::server::openai {
+
+class OpenCalls;
+
+// One request over HTTP that is a Call. Of the server's thread, but for Wake.
+class HttpCall final : public HttpTask,
+                       public Carrier,
+                       public std::enable_shared_from_this<HttpCall> {
+ public:
+  // `headers`: of every answer. The first two must outlive it.
+  HttpCall(InferenceEnvironment& environment, OpenCalls& calls,
+           std::unique_ptr<JsonExchange> exchange, Caller caller, CallerFacts facts,
+           std::map<std::string, std::string> headers);
+
+  // ---- HttpTask. The body is charged for before it is read.
+  std::optional<HttpPage> Expect(size_t bytes) override;
+  void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override;
+  void Done() override;
+  void Gone(bool stuck) override;
+
+  // ---- Carrier.
+  void Wake(Call& call) override;
+
+ private:
+  JsonExchange& exchange() { return static_cast<JsonExchange&>(call_->exchange()); }
+  void Pump();
+  void SendPart(const std::string& text, bool last);
+  void SendEnd();
+  HttpPage WithHeaders(HttpPage page) const;
+  void Close();
+
+  InferenceEnvironment& environment_;
+  OpenCalls& calls_;
+  const TimePoint arrival_;
+  std::unique_ptr<JsonExchange> exchange_;  // until Start
+  Caller caller_;
+  const CallerFacts facts_;
+  const std::map<std::string, std::string> headers_;
+  MemoryLedger::Charge charge_;  // for the body, until the call has its own
+  std::shared_ptr<HttpAnswer> answer_;
+  std::shared_ptr<Call> call_;  // from Start to Close
+  std::atomic<bool> woken_{false};
+  bool begun_ = false;    // the head of a stream is sent
+  bool writing_ = false;  // a part is under way
+  bool ended_ = false;    // the call is over
+  bool gone_ = false;     // the client
+};
+
+}  // namespace aft::server::openai

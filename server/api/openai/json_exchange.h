@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "google/protobuf/wrappers.pb.h"
+#include "server/api/openai/json_text.h"
+#include "server/call/exchange.h"
+
+namespace aft::server::openai {
+
+// An exchange whose messages are texts: the request a body, the answer one JSON object or
+// server-sent events.
+class JsonExchange : public Exchange {
+ public:
+  // `id`: of the request.
+  JsonExchange(Method method, std::string id) : method_(method), id_(std::move(id)) {}
+
+  // Whether the answer is a stream of events; known once the call has begun.
+  virtual bool streams() const { return false; }
+  // What outgoing() holds.
+  const std::string& text() const { return outgoing_.value(); }
+
+  Method method() const final { return method_; }
+  size_t RequestCost(const RequestBytes& bytes) const final {
+    return kBytesPerJsonByte * bytes.size();
+  }
+  google::protobuf::Message& request() final { return body_; }
+  const google::protobuf::MessageLite& outgoing() final { return outgoing_; }
+  void Drop() override {}
+  bool Finish(const Outcome& /*outcome*/, const v1::State* /*stored*/) override { return true; }
+
+ protected:
+  const Method method_;
+  const std::string id_;
+  google::protobuf::StringValue body_;
+  google::protobuf::StringValue outgoing_;
+};
+
+}  // namespace aft::server::openai

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "server/call/call.h"
+#include "server/scheduling/time.h"
+#include "server/transport/client_identity.h"
+
+namespace aft::server::openai {
+
+// The calls over HTTP that have not ended. Thread-safe.
+class OpenCalls {
+ public:
+  void Add(const void* owner, std::shared_ptr<Call> call, CallerFacts facts) {
+    MutexLock lock(mutex_);
+    calls_.emplace(owner, std::pair(std::move(call), std::move(facts)));
+  }
+  void Remove(const void* owner) {
+    MutexLock lock(mutex_);
+    calls_.erase(owner);
+    changed_.NotifyAll();
+  }
+
+  // The clients may be others now: a call whose client may not make it any more ends.
+  void CheckClients(const ClientIdentity& identity) const {
+    for (const auto& [call, facts] : List()) {
+      auto client = identity.Find(facts);
+      if (!client.ok()) {
+        call->Cancel(client.status());
+      } else if ((*client)->name != call->caller().client->name) {
+        call->Cancel(absl::UnauthenticatedError("authorization: it is another client's now"));
+      } else {
+        call->OnClient(*std::move(client));
+      }
+    }
+  }
+
+  // Waits until there is none; those that are there at the deadline are cancelled.
+  void WaitForNone(TimePoint deadline) const {
+    {
+      MutexLock lock(mutex_);
+      while (!calls_.empty() && changed_.WaitUntil(mutex_, deadline)) continue;
+    }
+    for (const auto& [call, facts] : List()) {
+      call->Cancel(absl::UnavailableError("the server is shutting down"));
+    }
+    MutexLock lock(mutex_);
+    while (!calls_.empty()) changed_.Wait(mutex_);
+  }
+
+ private:
+  using Entry = std::pair<std::shared_ptr<Call>, CallerFacts>;
+
+  std::vector<Entry> List() const {
+    std::vector<Entry> entries;
+    MutexLock lock(mutex_);
+    for (const auto& [owner, entry] : calls_) entries.push_back(entry);
+    return entries;
+  }
+
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  std::map<const void*, Entry> calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace aft::server::openai

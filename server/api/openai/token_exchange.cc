@@ -1,0 +1,49 @@
+#include "server/api/openai/token_exchange.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/api/aft/token_codec.h"
+#include "server/api/openai/generation_request.h"
+#include "server/config/checks.h"
+
+namespace aft::server::openai {
+
+absl::Status TokenExchange::CheckRequest() {
+  AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(body_.value()));
+  body_.Clear();
+  AFT_ASSIGN_OR_RETURN(model_, StringField(object, "model"));
+  const char* const field = detokenize_ ? "tokens" : "prompt";
+  for (const auto& [name, value] : object.items()) {
+    if (name != "model" && name != field) return BadField(name, "is not supported");
+  }
+  if (!object.contains(field)) return BadField(field, "is missing");
+  if (!detokenize_) {
+    AFT_ASSIGN_OR_RETURN(*text_.mutable_text(), StringField(object, field));
+    return absl::OkStatus();
+  }
+  v1::Text text;
+  if (!object[field].is_array()) return BadField(field, "must be a list of token ids");
+  AFT_RETURN_IF_ERROR(SetText(field, object[field], text));
+  tokens_.mutable_token_ids()->Swap(text.mutable_tokens()->mutable_ids());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DecodedRequest> TokenExchange::Decode(const ServedModel& model,
+                                                     const LimitsConfig& limits) {
+  OrderedJson json;
+  if (detokenize_) {
+    AFT_ASSIGN_OR_RETURN(const v1::DetokenizeResponse response,
+                         DetokenizeCodec::Answer(tokens_, limits, model));
+    json["prompt"] = response.text();
+  } else {
+    AFT_ASSIGN_OR_RETURN(const v1::TokenizeResponse response,
+                         TokenizeCodec::Answer(text_, limits, model));
+    json["count"] = response.token_ids_size();
+    if (model.info.max_seq_len > 0) json["max_model_len"] = model.info.max_seq_len;
+    json["tokens"] = response.token_ids();
+  }
+  outgoing_.set_value(Dump(json));
+  return DecodedRequest();
+}
+
+}  // namespace aft::server::openai

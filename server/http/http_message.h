@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+
+namespace aft::server {
+
+// The head of a request.
+struct HttpRequest {
+  std::string method;
+  std::string path;   // without the query; of a whole URL its path
+  std::string query;  // behind the '?'
+  std::string peer;   // the address, as gRPC writes it: "ipv4:127.0.0.1:4711"
+  std::vector<std::pair<std::string, std::string>> headers;
+
+  // The value of the only header of that name; "" where there is none, or there are several.
+  absl::string_view Header(absl::string_view name) const {
+    const std::string* found = nullptr;
+    for (const auto& [key, value] : headers) {
+      if (!absl::EqualsIgnoreCase(key, name)) continue;
+      if (found != nullptr) return {};
+      found = &value;
+    }
+    return found != nullptr ? absl::string_view(*found) : absl::string_view();
+  }
+  size_t Count(absl::string_view name) const {
+    size_t count = 0;
+    for (const auto& header : headers) count += absl::EqualsIgnoreCase(header.first, name);
+    return count;
+  }
+};
+
+// A whole answer.
+struct HttpPage {
+  int status = 200;
+  std::string content_type = "text/plain; charset=utf-8";
+  std::string body{};
+  // Beside those that every answer has; of the same name, instead of that one.
+  std::map<std::string, std::string> headers{};
+};
+
+}  // namespace aft::server

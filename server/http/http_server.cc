@@ -1,0 +1,150 @@
+#include "server/http/http_server.h"
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "boost/asio/io_context.hpp"
+#include "boost/asio/ip/tcp.hpp"
+#include "boost/asio/post.hpp"
+#include "boost/asio/steady_timer.hpp"
+#include "server/http/http_session.h"
+#include "server/observability/log.h"
+
+namespace aft::server {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// How soon after an error the next connection is accepted.
+constexpr std::chrono::milliseconds kAcceptAgain{100};
+
+}  // namespace
+
+// The thread's own, all but construction, port, Stop and what it is given to run.
+class HttpServer::Loop {
+ public:
+  Loop(HttpHandler& handler, const HttpOptions& options) : connections_{handler, options} {}
+
+  // Throws what the network library throws.
+  void Listen(const std::string& host, const std::string& port) {
+    tcp::resolver resolver(connections_.context);
+    const tcp::endpoint endpoint = resolver.resolve(host, port, tcp::resolver::passive)->endpoint();
+    acceptor_.open(endpoint.protocol());
+    acceptor_.set_option(tcp::acceptor::reuse_address(true));
+    acceptor_.bind(endpoint);
+    acceptor_.listen();
+    port_ = acceptor_.local_endpoint().port();
+    Accept();
+  }
+
+  void Run() {
+    while (true) {
+      try {
+        connections_.context.run();
+        return;
+      } catch (const std::exception& error) {  // out of memory: that connection has ended
+        log::Error("http.failed", {{"error", error.what()}});
+      }
+    }
+  }
+
+  void Stop() { connections_.context.stop(); }
+  void Post(std::function<void()> work) { asio::post(connections_.context, std::move(work)); }
+  void Drain();
+  int port() const { return port_; }
+
+ private:
+  void Accept();
+  bool MakeRoom(const std::string& address);
+
+  HttpConnections connections_;
+  int port_ = 0;
+  tcp::acceptor acceptor_{connections_.context};
+  asio::steady_timer again_{connections_.context};
+};
+
+bool HttpServer::Loop::MakeRoom(const std::string& address) {
+  const auto of_address = connections_.addresses.find(address);
+  const bool crowded = of_address != connections_.addresses.end() &&
+                       of_address->second >= connections_.options.address_connections;
+  if (!crowded && connections_.sessions.size() < connections_.options.connections) return true;
+  const auto may_go = [&](const HttpSession* session, bool running) {
+    return (!crowded || session->address() == address) && (running || !session->running());
+  };
+  for (const bool running : {false, true}) {
+    if (running && !connections_.options.gives_way) break;
+    for (HttpSession* const session : connections_.sessions) {
+      if (!may_go(session, running)) continue;
+      session->Close();
+      return true;
+    }
+  }
+  return false;
+}
+
+void HttpServer::Loop::Accept() {
+  acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+    if (error == asio::error::operation_aborted) return;  // drained
+    if (error) {  // no file descriptor, perhaps: somebody else's trouble, which passes
+      again_.expires_after(kAcceptAgain);
+      again_.async_wait([this](error_code) { Accept(); });
+      return;
+    }
+    Accept();
+    const tcp::endpoint peer = socket.remote_endpoint(error);
+    if (error || !MakeRoom(peer.address().to_string())) return;
+    socket.set_option(tcp::no_delay(true), error);
+    socket.non_blocking(true, error);
+    StartHttpSession(connections_, std::move(socket), peer);
+  });
+}
+
+void HttpServer::Loop::Drain() {
+  connections_.draining = true;
+  error_code ignored;
+  acceptor_.close(ignored);
+  again_.cancel();
+  const std::vector<HttpSession*> sessions(connections_.sessions.begin(),
+                                           connections_.sessions.end());
+  for (HttpSession* const session : sessions) {
+    if (!session->running()) session->Close();
+  }
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(const std::string& address,
+                                                               HttpHandler& handler,
+                                                               const HttpOptions& options) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  auto loop = std::make_unique<Loop>(handler, options);
+  try {
+    loop->Listen(host, address.substr(colon + 1));
+  } catch (const boost::system::system_error& error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address, ": ", error.code().message()));
+  }
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(loop)));
+}
+
+HttpServer::HttpServer(std::unique_ptr<Loop> loop)
+    : loop_(std::move(loop)), thread_([this] { loop_->Run(); }) {}
+
+HttpServer::~HttpServer() {
+  loop_->Stop();
+  thread_.join();
+}
+
+int HttpServer::port() const { return loop_->port(); }
+
+void HttpServer::BeginDrain() {
+  loop_->Post([loop = loop_.get()] { loop->Drain(); });
+}
+
+}  // namespace aft::server

@@ -1,0 +1,393 @@
+#include "server/http/http_session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "boost/asio/post.hpp"
+#include "boost/asio/steady_timer.hpp"
+#include "boost/asio/write.hpp"
+#include "boost/beast/core/flat_buffer.hpp"
+#include "boost/beast/http/parser.hpp"
+#include "boost/beast/http/status.hpp"
+#include "boost/beast/http/string_body.hpp"
+
+namespace aft::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+// How long a client may take to close after the last answer.
+constexpr milliseconds kLinger{1000};
+
+constexpr size_t kReadBytes = 4096;
+constexpr size_t kBodyReadBytes = size_t{64} << 10;
+
+// Splits a request's target, which may be a whole URL (RFC 9112, 3.2.2).
+void SetTarget(absl::string_view target, HttpRequest& request) {
+  if (const size_t scheme = target.find("://"); scheme < target.find('/')) {
+    const size_t path = target.find('/', scheme + 3);
+    target = path == absl::string_view::npos ? "/" : target.substr(path);
+  }
+  const size_t query = std::min(target.find('?'), target.size());
+  request.path = std::string(target.substr(0, query));
+  request.query = std::string(absl::ClippedSubstr(target, query + 1));
+}
+
+std::string NameOf(const tcp::endpoint& peer) {
+  const std::string address = peer.address().to_string();
+  return peer.address().is_v6() ? absl::StrCat("ipv6:%5B", address, "%5D:", peer.port())
+                                : absl::StrCat("ipv4:", address, ":", peer.port());
+}
+
+int StatusOf(error_code error) {
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) return 431;
+  if (error == http::error::body_limit) return 413;
+  return 400;
+}
+
+// One connection. Owned by what it waits for, and by who answers its request.
+class Session final : public HttpSession,
+                      public HttpAnswer,
+                      public std::enable_shared_from_this<Session> {
+ public:
+  Session(HttpConnections& loop, tcp::socket socket, const tcp::endpoint& peer)
+      : loop_(loop),
+        socket_(std::move(socket)),
+        peer_(NameOf(peer)),
+        address_(peer.address().to_string()) {
+    ++loop_.addresses[address_];
+    entry_ = loop_.sessions.insert(loop_.sessions.end(), this);
+  }
+  ~Session() override { Forget(); }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const std::string& address() const override { return address_; }
+  bool running() const override { return state_ == State::kRunning; }
+
+  void Start() { NextRequest(); }
+
+  void Close() override { Close(/*stuck=*/false); }
+  void Close(bool stuck) {
+    if (state_ == State::kClosed) return;
+    const bool running = state_ == State::kRunning;
+    state_ = State::kClosed;
+    Forget();
+    error_code ignored;
+    socket_.close(ignored);
+    reading_until_.cancel();
+    writing_until_.cancel();
+    const std::shared_ptr<HttpTask> task = std::move(task_);
+    if (running && task != nullptr) task->Gone(stuck);
+    if (auto written = std::exchange(written_, nullptr)) Post(std::move(written));
+  }
+
+  // ---- HttpAnswer.
+
+  void Post(std::function<void()> work) override { asio::post(loop_.context, std::move(work)); }
+
+  void Send(HttpPage page) override {
+    if (state_ != State::kRunning) return;
+    const std::string length = absl::StrCat("Content-Length: ", page.body.size(), "\r\n");
+    std::string text = Head(page, length);
+    if (!head_only_) absl::StrAppend(&text, page.body);
+    Transmit(std::move(text), nullptr);
+  }
+
+  void Begin(HttpPage page) override {
+    chunked_ = !old_version_;
+    if (old_version_) keep_alive_ = false;  // the end of the connection is that of the answer
+    begun_ = Head(page, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
+  }
+
+  void Write(std::string part, std::function<void()> written) override {
+    if (state_ != State::kRunning) return Post(std::move(written));
+    Transmit(absl::StrCat(std::exchange(begun_, ""), Framed(part)), std::move(written));
+  }
+
+  void End() override {
+    if (state_ != State::kRunning) return;
+    Transmit(absl::StrCat(std::exchange(begun_, ""), chunked_ ? "0\r\n\r\n" : ""), nullptr);
+  }
+
+ private:
+  enum class State { kHead, kBody, kRunning, kLingering, kClosed };
+  using Parser = http::request_parser<http::string_body>;
+
+  void Forget() {
+    if (!entry_.has_value()) return;
+    loop_.sessions.erase(*entry_);
+    entry_.reset();
+    const auto count = loop_.addresses.find(address_);
+    if (--count->second == 0) loop_.addresses.erase(count);
+  }
+
+  // ---- Requests.
+
+  // Whether a part of the head is there.
+  bool HasBegun() const { return buffer_.size() > 0 || parser_->got_some(); }
+
+  void NextRequest() {
+    state_ = State::kHead;
+    parser_.emplace();
+    parser_->header_limit(static_cast<uint32_t>(loop_.options.header_bytes));
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());  // it would be asked first
+    parser_->eager(false);
+    keep_alive_ = head_only_ = old_version_ = chunked_ = false;
+    if (buffer_.size() == 0) {
+      buffer_ = Buffer();  // an idle connection keeps none
+      ReadUntil(first_ ? loop_.options.patience : loop_.options.idle);
+      return Read();
+    }
+    ReadUntil(loop_.options.patience);
+    Parse();
+  }
+
+  // What is slower than that loses the connection, with a word if it has begun to speak.
+  void ReadUntil(milliseconds patience) {
+    reading_until_.expires_after(patience);
+    reading_until_.async_wait([self = shared_from_this()](error_code error) {
+      if (error || (self->state_ != State::kHead && self->state_ != State::kBody)) return;
+      const bool idle = self->state_ == State::kHead && !self->HasBegun();
+      return idle ? self->Close() : self->Refuse({.status = 408, .body = "request too slow\n"});
+    });
+  }
+
+  // Waits for the client's next bytes, without a buffer for them.
+  void Read() {
+    if (std::exchange(reading_, true)) return;
+    socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
+      self->reading_ = false;
+      if (self->state_ == State::kClosed) return;
+      if (!error) return self->OnReadable();
+      self->Close();
+    });
+  }
+
+  void OnReadable() {
+    const bool first_bytes = state_ == State::kHead && !HasBegun();
+    const size_t most = state_ == State::kBody ? kBodyReadBytes : kReadBytes;
+    error_code error;
+    const size_t bytes = socket_.read_some(buffer_.prepare(most), error);
+    if (error == asio::error::would_block) return Read();
+    if (error) return Close();
+    if (state_ == State::kLingering) return Read();  // what comes now is dropped
+    buffer_.commit(bytes);
+    if (state_ == State::kRunning) return;  // the next request, which waits
+    if (first_bytes) ReadUntil(loop_.options.patience);
+    Parse();
+  }
+
+  void Parse() {
+    while (true) {
+      if (buffer_.size() == 0) return Read();
+      error_code error;
+      if (state_ == State::kBody) {
+        const size_t bytes = parser_->get().body().size() + buffer_.size();
+        if (bytes > loop_.options.body_bytes + kBodyReadBytes) return Refuse(Plain(413));
+        if (const auto page = task_->Expect(bytes)) return Refuse(*page);
+      }
+      buffer_.consume(parser_->put(buffer_.data(), error));
+      if (error == http::error::need_more) {
+        if (buffer_.size() > loop_.options.header_bytes + kBodyReadBytes) return Refuse(Plain(431));
+        return Read();
+      }
+      if (error) return Refuse(Plain(StatusOf(error)));
+      if (state_ == State::kHead) {
+        if (!parser_->is_header_done()) continue;
+        if (!TakeHead()) return;
+      }
+      if (!parser_->is_done()) continue;
+      if (parser_->get().body().size() > loop_.options.body_bytes) return Refuse(Plain(413));
+      return Run();
+    }
+  }
+
+  static HttpPage Plain(int status) {
+    const auto reason = http::obsolete_reason(static_cast<http::status>(status));
+    return {.status = status,
+            .body = absl::StrCat(absl::string_view(reason.data(), reason.size()), "\n")};
+  }
+
+  // False: the request is refused or answered already.
+  bool TakeHead() {
+    const auto& head = parser_->get();
+    HttpRequest request;
+    request.method = std::string(head.method_string());
+    request.peer = peer_;
+    SetTarget({head.target().data(), head.target().size()}, request);
+    for (const auto& field : head) {
+      request.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
+    }
+    first_ = false;
+    head_only_ = request.method == "HEAD";
+    old_version_ = head.version() < 11;
+    keep_alive_ = loop_.options.keep_alive && head.keep_alive() && !loop_.draining;
+    // Two readers of such a request might not agree on where it ends.
+    const bool chunked = absl::EqualsIgnoreCase(request.Header("Transfer-Encoding"), "chunked");
+    if ((request.Count("Transfer-Encoding") > 0 && (!chunked || old_version_)) ||
+        request.Count("Host") > 1) {
+      Refuse(Plain(400));
+      return false;
+    }
+    auto answer = loop_.handler.Handle(request);
+    if (auto* const page = std::get_if<HttpPage>(&answer)) {
+      Refuse(std::move(*page));
+      return false;
+    }
+    task_ = std::move(std::get<std::shared_ptr<HttpTask>>(answer));
+    state_ = State::kBody;
+    ReadUntil(loop_.options.body_patience);
+    const size_t length = parser_->content_length().value_or(0);
+    if (length > loop_.options.body_bytes) {
+      Refuse(Plain(413));
+      return false;
+    }
+    if (const auto page = task_->Expect(length)) {
+      Refuse(*page);
+      return false;
+    }
+    if (absl::EqualsIgnoreCase(request.Header("Expect"), "100-continue") && buffer_.size() == 0 &&
+        !parser_->is_done()) {
+      error_code ignored;  // a few bytes, which the socket's buffer takes
+      static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+      socket_.write_some(asio::buffer(kContinue, sizeof(kContinue) - 1), ignored);
+    }
+    return true;
+  }
+
+  void Run() {
+    state_ = State::kRunning;
+    reading_until_.cancel();
+    std::string body = std::move(parser_->get().body());
+    parser_.reset();
+    if (buffer_.size() < kReadBytes) Read();  // hears of a client that leaves
+    const std::shared_ptr<HttpTask> task = task_;
+    task->Start(std::move(body), shared_from_this());
+  }
+
+  // Answers a request whose body nobody has read, or which is none.
+  void Refuse(HttpPage page) {
+    const bool bodyless = parser_->is_header_done() && parser_->is_done();
+    keep_alive_ = keep_alive_ && bodyless;
+    task_.reset();
+    state_ = State::kRunning;
+    reading_until_.cancel();
+    Send(std::move(page));
+  }
+
+  // ---- Answers.
+
+  std::string Head(const HttpPage& page, absl::string_view length) const {
+    static const std::map<std::string, std::string> kAlways = {
+        {"Cache-Control", "no-store"},
+        {"Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"},
+        {"Cross-Origin-Resource-Policy", "same-origin"},
+        {"Referrer-Policy", "no-referrer"},
+        {"X-Content-Type-Options", "nosniff"},
+        {"X-Frame-Options", "DENY"}};
+    const auto reason = http::obsolete_reason(static_cast<http::status>(page.status));
+    std::string text = absl::StrCat("HTTP/1.1 ", page.status, " ",
+                                    absl::string_view(reason.data(), reason.size()), "\r\n");
+    const auto add = [&text](absl::string_view name, absl::string_view value) {
+      absl::StrAppend(&text, name, ": ", value, "\r\n");
+    };
+    add("Connection", keep_alive_ ? "keep-alive" : "close");
+    if (!page.content_type.empty()) add("Content-Type", page.content_type);
+    for (const auto& [name, value] : kAlways) {
+      if (page.headers.count(name) == 0) add(name, value);
+    }
+    for (const auto& [name, value] : page.headers) add(name, value);
+    return absl::StrCat(text, length, "\r\n");
+  }
+
+  std::string Framed(const std::string& part) const {
+    if (!chunked_ || part.empty()) return part;
+    return absl::StrCat(absl::Hex(part.size()), "\r\n", part, "\r\n");
+  }
+
+  // `written`: null of the last part.
+  void Transmit(std::string text, std::function<void()> written) {
+    writing_ = true;
+    out_ = std::move(text);
+    written_ = std::move(written);
+    writing_until_.expires_after(loop_.options.patience);
+    writing_until_.async_wait([self = shared_from_this()](error_code error) {
+      const bool over = self->writing_until_.expiry() <= std::chrono::steady_clock::now();
+      if (!error && over && self->writing_) self->Close(/*stuck=*/true);
+    });
+    asio::async_write(socket_, asio::buffer(out_),
+                      [self = shared_from_this()](error_code error, size_t) {
+                        if (self->state_ == State::kClosed) return;
+                        if (error) return self->Close();
+                        self->writing_until_.cancel();
+                        self->out_.clear();
+                        self->writing_ = false;
+                        if (self->written_ == nullptr) return self->Complete();
+                        std::exchange(self->written_, nullptr)();
+                      });
+  }
+
+  // The answer is sent.
+  void Complete() {
+    if (const std::shared_ptr<HttpTask> task = std::move(task_)) task->Done();
+    begun_.clear();
+    if (keep_alive_ && !loop_.draining) return NextRequest();
+    // Closed while the client still sends, as the body of a POST, it might never see the answer.
+    state_ = State::kLingering;
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    buffer_ = Buffer();
+    writing_until_.expires_after(kLinger);
+    writing_until_.async_wait([self = shared_from_this()](error_code error) {
+      if (!error) self->Close();
+    });
+    Read();
+  }
+
+  using Buffer = boost::beast::flat_buffer;
+
+  HttpConnections& loop_;
+  tcp::socket socket_;
+  const std::string peer_;
+  const std::string address_;
+  std::optional<std::list<HttpSession*>::iterator> entry_;
+  State state_ = State::kHead;
+  bool first_ = true;     // no request has come yet
+  bool reading_ = false;  // Read waits
+  Buffer buffer_;
+  std::optional<Parser> parser_;
+  std::shared_ptr<HttpTask> task_;
+  bool keep_alive_ = false;   // of the request that is answered
+  bool head_only_ = false;    // likewise
+  bool old_version_ = false;  // likewise: HTTP/1.0
+  bool chunked_ = false;      // its answer
+  std::string begun_;         // the head of an answer in parts, until the first of them
+  bool writing_ = false;      // out_ is being sent
+  std::string out_;
+  std::function<void()> written_;
+  asio::steady_timer reading_until_{socket_.get_executor()};
+  asio::steady_timer writing_until_{socket_.get_executor()};
+};
+
+}  // namespace
+
+void StartHttpSession(HttpConnections& connections, tcp::socket socket, const tcp::endpoint& peer) {
+  std::make_shared<Session>(connections, std::move(socket), peer)->Start();
+}
+
+}  // namespace aft::server

@@ -1,0 +1,265 @@
+// /v1/completions and /v1/chat/completions beside Complete over gRPC, with a fake model.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/http/fixture.h"
+#include "tests/support/captured_log.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+v1::CompleteResponse OverGrpc(TestServer& server, const v1::GenerateRequest& request) {
+  grpc::ClientContext context;
+  v1::CompleteResponse response;
+  const grpc::Status status = server.inference().Complete(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response;
+}
+
+v1::GenerateRequest Request(const std::string& text, uint32_t max_tokens, uint32_t n = 1) {
+  v1::GenerateRequest request;
+  request.set_text(text);
+  request.mutable_stop()->set_max_tokens(max_tokens);
+  request.mutable_sampling()->set_seed(7);
+  request.set_n(n);
+  return request;
+}
+
+Json Body(const std::string& prompt, int max_tokens) {
+  return {{"model", "fake"}, {"prompt", prompt}, {"max_tokens", max_tokens}, {"seed", 7}};
+}
+
+Json Chat(const std::vector<Json>& messages, int max_tokens) {
+  return {{"messages", messages}, {"max_completion_tokens", max_tokens}, {"seed", 7}};
+}
+
+// The text of a stream's choice.
+std::string Streamed(const HttpReply& reply, uint32_t index, const char* place) {
+  std::string text;
+  for (const std::string& event : reply.events()) {
+    if (event == "[DONE]") continue;
+    const Json chunk = Json::parse(event);
+    for (const Json& choice : chunk["choices"]) {
+      if (choice["index"] != index) continue;
+      text += std::string(place) == "text" ? choice["text"].get<std::string>()
+                                           : choice["delta"].value("content", "");
+    }
+  }
+  return text;
+}
+
+TEST(HttpGenerationTest, CompletionsAreThoseOfGrpc) {
+  HttpApi server;
+  for (const uint32_t n : {1U, 3U}) {
+    const v1::CompleteResponse want = OverGrpc(server, Request("hello", 9, n));
+    Json body = Body("hello", 9);
+    body["n"] = n;
+    const HttpReply reply = server.Post("/v1/completions", body);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_THAT(reply.head, HasSubstr("Content-Type: application/json\r\n"));
+    const Json json = reply.json();
+    EXPECT_EQ(json["object"], "text_completion");
+    EXPECT_EQ(json["model"], "fake");
+    ASSERT_EQ(json["choices"].size(), n);
+    body["stream"] = true;
+    body["stream_options"] = {{"include_usage", true}};
+    const HttpReply stream = server.Post("/v1/completions", body);
+    ASSERT_EQ(stream.status, 200) << stream.body;
+    EXPECT_THAT(stream.head, HasSubstr("Content-Type: text/event-stream\r\n"));
+    const std::vector<std::string> events = stream.events();
+    EXPECT_EQ(events.back(), "[DONE]");
+    EXPECT_EQ(Json::parse(events[events.size() - 2])["usage"], json["usage"]);
+    for (uint32_t i = 0; i < n; ++i) {
+      EXPECT_EQ(json["choices"][i]["text"], want.answers(static_cast<int>(i)).text());
+      EXPECT_EQ(json["choices"][i]["finish_reason"], "length");
+      EXPECT_EQ(Streamed(stream, i, "text"), want.answers(static_cast<int>(i)).text());
+    }
+    EXPECT_EQ(json["usage"]["prompt_tokens"], 5);
+    EXPECT_EQ(json["usage"]["completion_tokens"], 9 * n);
+    EXPECT_EQ(json["usage"]["total_tokens"], 5 + 9 * n);
+  }
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "Completions")), 4);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(HttpGenerationTest, PromptsMayBeTokensAndBeEchoed) {
+  HttpApi server;
+  const std::string want = OverGrpc(server, Request("hey", 4)).answers(0).text();
+  Json body = Body("", 4);
+  for (const Json& prompt : {Json("hey"), Json::array({"hey"}), Json::array({'h', 'e', 'y'}),
+                             Json::array({Json::array({'h', 'e', 'y'})})}) {
+    body["prompt"] = prompt;
+    EXPECT_EQ(server.Post("/v1/completions", body).json()["choices"][0]["text"], want) << prompt;
+  }
+  body["echo"] = true;
+  EXPECT_EQ(server.Post("/v1/completions", body).json()["choices"][0]["text"], "hey" + want);
+  body["stream"] = true;
+  body["n"] = 2;
+  const HttpReply stream = server.Post("/v1/completions", body);
+  EXPECT_EQ(Streamed(stream, 0, "text"), "hey" + want);
+  EXPECT_EQ(Streamed(stream, 1, "text").substr(0, 3), "hey");
+}
+
+TEST(HttpGenerationTest, ConversationsGoByTheModelsTemplate) {
+  const std::vector<Json> messages = {
+      {{"role", "system"}, {"content", "S"}},
+      {{"role", "user"}, {"content", "a"}},
+      {{"role", "assistant"}, {"content", "b"}},
+      {{"role", "user"},
+       {"content", {{{"type", "text"}, {"text", "c"}}, {{"type", "text"}, {"text", "d"}}}}}};
+  const std::pair<const char*, const char*> prompts[] = {
+      {"plain", "S\n\na\n\nb\n\ncd\n\n"},
+      {"chatml",
+       "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n"
+       "<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\ncd<|im_end|>\n"
+       "<|im_start|>assistant\n"},
+      {"rwkv-world", "S\n\nUser: a\n\nAssistant: b\n\nUser: cd\n\nAssistant:"}};
+  for (const auto& [name, prompt] : prompts) {
+    ServerConfig config = WithHttp();
+    config.models[0].chat_template = name;
+    HttpApi server(config);
+    const std::string want = OverGrpc(server, Request(prompt, 6)).answers(0).text();
+    Json body = Chat(messages, 6);
+    const Json json = server.Post("/v1/chat/completions", body).json();
+    EXPECT_EQ(json["object"], "chat.completion");
+    EXPECT_EQ(json["choices"][0]["message"], (Json{{"role", "assistant"}, {"content", want}}));
+    EXPECT_EQ(json["usage"]["prompt_tokens"], std::string(prompt).size());
+    body["stream"] = true;
+    const HttpReply stream = server.Post("/v1/chat/completions", body);
+    const Json first = Json::parse(stream.events().front());
+    EXPECT_EQ(first["object"], "chat.completion.chunk");
+    EXPECT_EQ(first["choices"][0]["delta"]["role"], "assistant");
+    EXPECT_EQ(Streamed(stream, 0, "delta"), want);
+  }
+}
+
+TEST(HttpGenerationTest, StopsAndLogprobsAreInTheirForm) {
+  HttpApi server;
+  v1::GenerateRequest request = Request("x", 80);
+  const std::string whole = OverGrpc(server, request).answers(0).text();
+  const size_t place = whole.find_first_of("abcdefghijklmnopqrstuvwxyz", 1);
+  ASSERT_NE(place, std::string::npos) << whole;
+  const std::string stop = whole.substr(place, 1);
+  request.mutable_stop()->add_strings(stop);
+  request.mutable_output()->set_top_logprobs(2);
+  const v1::Answer want = OverGrpc(server, request).answers(0);
+  Json body = Body("x", 80);
+  body["stop"] = stop;
+  body["logprobs"] = 2;
+  const Json choice = server.Post("/v1/completions", body).json()["choices"][0];
+  EXPECT_EQ(choice["text"], want.text());
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  ASSERT_EQ(choice["logprobs"]["tokens"].size(), static_cast<size_t>(want.token_ids_size()));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"][0].get<float>(), want.logprobs(0).logprob());
+  EXPECT_GE(choice["logprobs"]["top_logprobs"][0].size(), 2U);
+  Json chat = Chat({{{"role", "user"}, {"content", "x"}}}, 3);
+  chat["logprobs"] = true;
+  chat["top_logprobs"] = 1;
+  const Json content =
+      server.Post("/v1/chat/completions", chat).json()["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 3U);
+  EXPECT_EQ(content[0]["top_logprobs"].size(), 1U);
+  EXPECT_EQ(content[0]["bytes"].size(), 1U);
+}
+
+TEST(HttpGenerationTest, FieldsThatAskForNothingAreTaken) {
+  HttpApi server;
+  Json body = Chat({{{"role", "user"}, {"content", "x"}, {"name", "me"}}}, 2);
+  body.update({{"tools", Json::array()},
+               {"tool_choice", "none"},
+               {"response_format", {{"type", "text"}}},
+               {"user", "somebody"},
+               {"metadata", {{"a", "b"}}},
+               {"store", false},
+               {"parallel_tool_calls", true},
+               {"service_tier", "auto"},
+               {"temperature", nullptr},
+               {"stop", nullptr},
+               {"logit_bias", Json::object()},
+               {"frequency_penalty", 0},
+               {"top_k", -1}});
+  EXPECT_EQ(server.Post("/v1/chat/completions", body).status, 200);
+}
+
+TEST(HttpGenerationTest, ErrorsNameTheField) {
+  HttpApi server;
+  const auto expect = [&](const char* path, const std::string& body, const Json& param,
+                          const char* part, int status = 400) {
+    const HttpReply reply = server.Ask(HttpPost(path, body));
+    EXPECT_EQ(reply.status, status) << body << reply.body;
+    const Json error = reply.json()["error"];
+    EXPECT_EQ(error.value("param", Json()), param) << body << reply.body;
+    EXPECT_THAT(error.value("message", ""), HasSubstr(part)) << body;
+  };
+  const char* const kCompletions = "/v1/completions";
+  const char* const kChat = "/v1/chat/completions";
+  expect(kCompletions, R"({"prompt": "a", "temperature": -1})", "temperature", "[0, 100]");
+  expect(kCompletions, R"({"prompt": "a", "max_tokens": 0})", "max_tokens", "must be in [1,");
+  expect(kCompletions, R"({"prompt": "a", "n": 17})", "n", "must be in [1, 16]");
+  expect(kCompletions, R"({"prompt": "a", "n": "2"})", "n", "integer");
+  expect(kCompletions, R"({"prompt": [1, 9999]})", "prompt[1]", "must be below");
+  expect(kCompletions, R"({"prompt": ["a", "b"]})", "prompt", "one prompt");
+  expect(kCompletions, R"({"prompt": 1})", "prompt", "must be a string");
+  expect(kCompletions, R"({"prompt": ""})", "prompt", "must not be empty");
+  expect(kCompletions, R"({})", "prompt", "is missing");
+  expect(kCompletions, R"({"prompt": "a", "suffix": "b"})", "suffix", "is not supported");
+  expect(kCompletions, R"({"prompt": "a", "best_of": 2})", "best_of", "is not supported");
+  expect(kCompletions, R"({"prompt": "a", "frobnicate": 2})", "frobnicate", "no such option");
+  expect(kCompletions, R"({"prompt": "a", "stream": 1})", "stream", "true or false");
+  expect(kCompletions, R"({"prompt": "a", "stream_options": {"include_usage": true}})",
+         "stream_options", "needs stream");
+  expect(kCompletions, R"({"prompt": "a", "echo": true, "logprobs": 1})", "echo", "logprobs");
+  expect(kCompletions, R"({"prompt": "a", "model": 3})", "model", "must be a string");
+  expect(kCompletions, R"({"prompt": "a", "prompt": "b"})", nullptr, "twice");
+  expect(kCompletions, R"({"prompt": "a", "model": "other"})", nullptr, "no model", 404);
+  expect(kChat, R"({"messages": []})", "messages", "one message or more");
+  expect(kChat, R"({"messages": [{"role": "tool", "content": "a"}]})", "messages[0].role", "must");
+  expect(kChat, R"({"messages": [{"role": "user"}]})", "messages[0].content", "must be a string");
+  expect(kChat,
+         R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})",
+         "messages[0].content[0]", "text");
+  expect(kChat, R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "f"}]})",
+         "tools", "is not supported");
+  expect(kChat, R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1})",
+         "top_logprobs", "needs logprobs");
+  expect(kChat, R"({"messages": [{"role": "user", "content": "a"}],
+                    "response_format": {"type": "json_object"}})",
+         "response_format", "is not supported");
+  for (const std::string& body :
+       {std::string("[]"), std::string("{"), std::string("\"\xff\""), std::string("{\"a\": 1e999}"),
+        std::string("{\"prompt\": \"\xff\"}"), std::string("{}\0", 3), std::string(3000, '['),
+        "{\"a\":" + std::string(40, '[') + std::string(40, ']') + "}"}) {
+    expect(kCompletions, body, nullptr, "the body ");
+  }
+  EXPECT_EQ(server.Post("/v1/completions", Body("still here", 2)).status, 200);
+}
+
+TEST(HttpGenerationTest, ClientsThatLeaveFreeTheirSlots) {
+  const CapturedLog log;
+  HttpApi server;
+  for (const bool stream : {true, false}) {
+    server.control().Hold();
+    Json body = Body("x", 100'000);
+    body["stream"] = stream;
+    {
+      const TcpConnection connection(server.address());
+      connection.Send(HttpPost("/v1/completions", body.dump()));
+      server.control().WaitUntilBlocked();
+    }
+    server.control().Resume();
+    server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+  }
+  server.WaitForMetric(RequestsTotal("CANCELLED", "Completions"), 2);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+  for (const LogLine& line : log.Lines("request.done")) {
+    EXPECT_EQ(line["method"], "Completions");
+  }
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,272 @@
+// What is around a request over HTTP: who calls, from where, how much, and what becomes of it when
+// the server goes; embeddings, models, tokens.
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/http/fixture.h"
+#include "tests/integration/known_clients.h"
+#include "tests/support/captured_log.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const Json kAsk = {{"prompt", "x"}, {"max_tokens", 2}};
+constexpr char kPath[] = "/v1/completions";
+
+std::string Bearer(const std::string& token) { return "Authorization: Bearer " + token + "\r\n"; }
+
+TEST(HttpServiceTest, SaysWhatThereIs) {
+  HttpApi server(WithHttp(TestConfigWithEncoder()));
+  const Json models = server.Get("/v1/models").json();
+  EXPECT_EQ(models["object"], "list");
+  ASSERT_EQ(models["data"].size(), 2U);
+  EXPECT_NE(models["data"][0]["id"], models["data"][1]["id"]);
+  EXPECT_EQ(server.Get("/v1/models/fake").json()["id"], "fake");
+  EXPECT_EQ(server.Get("/v1/models/other").status, 404);
+  EXPECT_EQ(server.Get("/health").status, 200);
+  EXPECT_TRUE(server.Get("/version").json().contains("version"));
+  const HttpReply missing = server.Get("/v1/nothing");
+  EXPECT_EQ(missing.status, 404);
+  EXPECT_THAT(missing.body, HasSubstr("/v1/chat/completions"));
+  const HttpReply get = server.Get(kPath);
+  EXPECT_EQ(get.status, 405);
+  EXPECT_THAT(get.head, HasSubstr("Allow: POST\r\n"));
+  EXPECT_EQ(server.Post("/v1/models", kAsk).status, 405);
+}
+
+TEST(HttpServiceTest, EmbeddingsAreThoseOfEncode) {
+  FakeEncoderRunner::Options options;
+  options.pooling = Pooling::kLast;
+  HttpApi server(WithHttp(TestConfigWithEncoder()), {}, options);
+  const std::vector<float> all =
+      FakeEncoderRunner::Vectors(options, *FakeTokenizer().Encode("hello"));
+  const std::vector<float> last(all.end() - 3, all.end());
+  Json body = {{"model", "encoder"}, {"input", "hello"}};
+  const Json one = server.Post("/v1/embeddings", body).json();
+  EXPECT_EQ(one["object"], "list");
+  EXPECT_EQ(one["data"][0]["embedding"].get<std::vector<float>>(), last);
+  EXPECT_EQ(one["usage"]["prompt_tokens"], 5);
+  body["encoding_format"] = "base64";
+  body["input"] = {"a", "hello", "b"};
+  const Json several = server.Post("/v1/embeddings", body).json();
+  ASSERT_EQ(several["data"].size(), 3U);
+  std::string bytes;
+  ASSERT_TRUE(absl::Base64Unescape(several["data"][1]["embedding"].get<std::string>(), &bytes));
+  ASSERT_EQ(bytes.size(), last.size() * sizeof(float));
+  EXPECT_EQ(std::memcmp(bytes.data(), last.data(), bytes.size()), 0);
+  EXPECT_EQ(several["usage"]["total_tokens"], 7);
+  body["input"] = {Json::array({104, 105}), Json::array({1})};
+  EXPECT_EQ(server.Post("/v1/embeddings", body).status, 200);
+  const auto refused = [&](const Json& bad, const char* param) {
+    const HttpReply reply = server.Post("/v1/embeddings", bad);
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    EXPECT_EQ(reply.json()["error"]["param"], param) << reply.body;
+  };
+  refused({{"model", "encoder"}}, "input");
+  refused({{"model", "encoder"}, {"input", ""}}, "input.text");
+  refused({{"model", "encoder"}, {"input", {"a", ""}}}, "input[1].text");
+  refused({{"model", "encoder"}, {"input", "a"}, {"dimensions", 2}}, "dimensions");
+  refused({{"model", "encoder"}, {"input", "a"}, {"encoding_format", "hex"}}, "encoding_format");
+  EXPECT_EQ(server.Post("/v1/embeddings", {{"model", "fake"}, {"input", "a"}}).status, 400);
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "Embeddings", "encoder")), 3);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(HttpServiceTest, TokensAreThoseOfTheModel) {
+  HttpApi server;
+  const Json tokens = server.Post("/tokenize", {{"model", "fake"}, {"prompt", "ab"}}).json();
+  EXPECT_EQ(tokens["count"], 2);
+  EXPECT_EQ(tokens["tokens"], Json::array({97, 98}));
+  EXPECT_EQ(server.Post("/detokenize", {{"tokens", {97, 98}}}).json()["prompt"], "ab");
+  EXPECT_EQ(server.Post("/detokenize", {{"tokens", "x"}}).json()["error"]["param"], "tokens");
+  EXPECT_EQ(server.Post("/tokenize", {{"prompt", "x"}, {"y", 1}}).json()["error"]["param"], "y");
+}
+
+class KnownClientsTest : public testing::Test {
+ protected:
+  KnownClientsTest() {
+    config_.security.clients_file = folder_.File("clients.textproto");
+    Replace(config_.security.clients_file,
+            ClientEntry("a", "token a") + ClientEntry("b", "token b", "models: 'other'"));
+    server_ = std::make_unique<HttpApi>(config_);
+  }
+
+  const TempFolder folder_;
+  ServerConfig config_ = WithHttp();
+  std::unique_ptr<HttpApi> server_;
+};
+
+TEST_F(KnownClientsTest, BearerTokensAreApiKeys) {
+  EXPECT_EQ(server_->Post(kPath, kAsk, Bearer("token a")).status, 200);
+  const HttpReply none = server_->Post(kPath, kAsk);
+  EXPECT_EQ(none.status, 401);
+  EXPECT_EQ(none.json()["error"]["type"], "authentication_error");
+  EXPECT_THAT(none.head, HasSubstr("WWW-Authenticate: Bearer\r\n"));
+  EXPECT_EQ(server_->Post(kPath, kAsk, Bearer("token c")).status, 401);
+  EXPECT_EQ(server_->Post(kPath, kAsk, Bearer("token a") + Bearer("token a")).status, 401);
+  EXPECT_EQ(server_->Post(kPath, kAsk, Bearer("token b")).status, 403);
+  EXPECT_EQ(server_->Get("/v1/models").status, 401);
+  EXPECT_EQ(server_->Get("/v1/models", Bearer("token b")).json()["data"].size(), 0U);
+  EXPECT_EQ(server_->Get("/health").status, 200);
+  EXPECT_EQ(server_->Metric(RequestsTotal("UNAUTHENTICATED", "Completions", "")), 3);
+}
+
+TEST_F(KnownClientsTest, ARevokedTokenEndsItsStream) {
+  server_->control().Hold();
+  Json body = kAsk;
+  body["max_tokens"] = 100'000;
+  body["stream"] = true;
+  const TcpConnection connection(server_->address());
+  connection.Send(HttpPost(kPath, body.dump(), Bearer("token a")));
+  server_->control().WaitUntilBlocked();
+  Replace(config_.security.clients_file, ClientEntry("b", "token b"));
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  server_->control().Resume();
+  EXPECT_THAT(connection.ReadAll(), HasSubstr("invalid_api_key"));
+  server_->WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+}
+
+TEST(HttpServiceTest, IdsAndTracesGoThereAndBack) {
+  const CapturedLog log;
+  HttpApi server;
+  const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  const HttpReply reply =
+      server.Post(kPath, kAsk, "X-Request-Id: mine\r\ntraceparent: " + trace + "\r\n");
+  EXPECT_THAT(reply.head, AllOf(HasSubstr("x-request-id: mine\r\n"),
+                                HasSubstr("traceparent: 00-0af7651916cd43dd8448eb211c80319c-")));
+  EXPECT_EQ(reply.json()["id"], "cmpl-mine");
+  EXPECT_EQ(server.Post(kPath, kAsk, "X-Request-Id: \x01\r\n").status, 400);
+  EXPECT_EQ(server.Post(kPath, kAsk, "X-Request-Id: " + std::string(129, 'x') + "\r\n").status,
+            400);
+  const auto lines = log.Lines("request.done");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["id"], "mine");
+  EXPECT_EQ(lines[0]["parent_id"], "b7ad6b7169203331");
+  EXPECT_EQ(lines[0]["method"], "Completions");
+}
+
+TEST(HttpServiceTest, OnlyItsOwnPagesAndNamesReachIt) {
+  ServerConfig config = WithHttp();
+  config.http.allow_origins = {"https://chat.example"};
+  config.http.allowed_hosts = {"aft.example"};
+  HttpApi server(config);
+  const auto with_host = [&](const std::string& host) {
+    return server.Ask("GET /v1/models HTTP/1.1\r\nConnection: close\r\nHost: " + host + "\r\n\r\n")
+        .status;
+  };
+  for (const char* host : {"localhost", "LOCALHOST:80", "127.0.0.1:1", "[::1]:5", "aft.example"}) {
+    EXPECT_EQ(with_host(host), 200) << host;
+  }
+  for (const char* host : {"evil.example", "localhost.evil.example", "", "aft.example.evil"}) {
+    EXPECT_EQ(with_host(host), 403) << host;
+  }
+  const HttpReply allowed = server.Post(kPath, kAsk, "Origin: https://chat.example\r\n");
+  EXPECT_EQ(allowed.status, 200);
+  EXPECT_THAT(allowed.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example\r\n"));
+  EXPECT_EQ(server.Post(kPath, kAsk, "Origin: http://localhost\r\n").status, 200);
+  for (const char* origin : {"http://evil.example", "null", "https://chat.example.evil", ""}) {
+    const HttpReply reply = server.Post(kPath, kAsk, std::string("Origin: ") + origin + "\r\n");
+    EXPECT_EQ(reply.status, 403) << origin;
+    EXPECT_THAT(reply.head, Not(HasSubstr("Access-Control"))) << origin;
+  }
+  const HttpReply preflight = server.Ask(
+      "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://chat.example\r\n"
+      "Connection: close\r\nAccess-Control-Request-Method: POST\r\n\r\n");
+  EXPECT_EQ(preflight.status, 204);
+  EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Headers: authorization"));
+  // What a form of any page may send without asking.
+  const HttpReply form = server.Ask(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
+      "Connection: close\r\nContent-Length: 15\r\n\r\n{\"prompt\": \"a\"}");
+  EXPECT_EQ(form.status, 415);
+}
+
+TEST(HttpServiceTest, AFullQueueSaysWhenToRetry) {
+  ServerConfig config = WithHttp();
+  config.limits.max_queued_requests = 1;
+  HttpApi server(config);
+  server.control().Hold();
+  Json body = kAsk;
+  body["max_tokens"] = 1000;
+  std::vector<TcpConnection> running;
+  for (int i = 0; i < 4; ++i) {  // the slots
+    running.emplace_back(server.address()).Send(HttpPost(kPath, body.dump()));
+    server.control().WaitUntilBlocked();
+  }
+  HttpReply refused;
+  while (refused.status != 429) {  // until one waits
+    running.emplace_back(server.address()).Send(HttpPost(kPath, body.dump()));
+    refused = server.Post(kPath, kAsk);
+  }
+  EXPECT_THAT(refused.head, AllOf(HasSubstr("Retry-After: "), HasSubstr("retry-after-ms: ")));
+  EXPECT_EQ(refused.json()["error"]["type"], "rate_limit_error");
+  running.clear();
+  server.control().Resume();
+  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+}
+
+// What would not fit is refused before its body is read.
+TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
+  ServerConfig config = WithHttp();
+  config.limits.max_memory_bytes = 1 << 20;
+  HttpApi server(config);
+  const HttpReply refused = server.Ask(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Content-Length: 4000000\r\n\r\n");
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.body, HasSubstr("memory: "));
+  EXPECT_EQ(server.Post(kPath, kAsk).status, 200);
+  const HttpReply large = server.Ask(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Content-Length: 4194305\r\n\r\n");
+  EXPECT_EQ(large.status, 413);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(HttpServiceTest, ADrainLetsStreamsEndAndRefusesWhatIsNew) {
+  ServerConfig config = WithHttp();
+  config.drain.grace = std::chrono::minutes(1);
+  HttpApi server(config);
+  server.control().Hold();
+  Json body = kAsk;
+  body["stream"] = true;
+  const TcpConnection running(server.address());
+  running.Send(HttpPost(kPath, body.dump()));
+  server.control().WaitUntilBlocked();
+  const TcpConnection idle(server.address());
+  std::thread drain([&server] { server.server().Drain(); });
+  EXPECT_EQ(idle.ReadAll(), "");
+  server.control().Resume();
+  const std::string all = running.ReadAll();
+  EXPECT_THAT(all, HasSubstr("data: [DONE]"));
+  drain.join();
+}
+
+TEST(HttpServiceTest, TheConfigIsChecked) {
+  ServerConfig config = WithHttp();
+  config.security.tls.cert_file = "cert.pem";
+  config.security.tls.key_file = "key.pem";
+  EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
+              HasSubstr("http_address: must be empty with security.tls"));
+  config = WithHttp();
+  config.models[0].chat_template = "alpaca";
+  EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
+              HasSubstr("models[0].chat_template: must be one of"));
+}
+
+}  // namespace
+}  // namespace aft::server

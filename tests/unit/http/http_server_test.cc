@@ -1,0 +1,293 @@
+// Connections, requests with bodies and answers in parts, over sockets.
+#include "server/http/http_server.h"
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/mutex.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/tcp.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr size_t kMostBody = 1000;
+
+// What happened to the requests, one letter each: started, done, gone, stuck.
+class Events {
+ public:
+  void Add(char event) {
+    MutexLock lock(mutex_);
+    events_ += event;
+    changed_.NotifyAll();
+  }
+  // Waits until there are so many.
+  std::string WaitFor(size_t count) {
+    MutexLock lock(mutex_);
+    while (events_.size() < count) changed_.Wait(mutex_);
+    return events_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::string events_ ABSL_GUARDED_BY(mutex_);
+};
+
+// By its path: /echo answers with the body, /parts in two parts and /hold when it is told to,
+// /large with more than sockets hold; /deny refuses a body of more than ten bytes.
+class TestTask final : public HttpTask, public std::enable_shared_from_this<TestTask> {
+ public:
+  TestTask(std::string path, Events& events, std::shared_future<void> go)
+      : path_(std::move(path)), events_(events), go_(std::move(go)) {}
+
+  std::optional<HttpPage> Expect(size_t bytes) override {
+    if (path_ == "/deny" && bytes > 10) return HttpPage{.status = 429, .body = "too much\n"};
+    return std::nullopt;
+  }
+  void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override {
+    events_.Add('s');
+    if (path_ == "/hold") {
+      held_ = std::async(std::launch::async, [this, answer, self = shared_from_this()] {
+        go_.wait();
+        answer->Post([answer] { answer->Send({.body = "held\n"}); });
+      });
+      return;
+    }
+    if (path_ != "/parts" && path_ != "/large") return answer->Send({.body = body});
+    answer->Begin({.content_type = "text/event-stream"});
+    const std::string part = path_ == "/parts" ? body : std::string(size_t{8} << 20, 'x');
+    answer->Write(part, [this, answer, self = shared_from_this()] {
+      events_.Add('w');
+      answer->Write("end", [answer] { answer->End(); });
+    });
+  }
+  void Done() override { events_.Add('d'); }
+  void Gone(bool stuck) override { events_.Add(stuck ? 'k' : 'g'); }
+
+ private:
+  const std::string path_;
+  Events& events_;
+  const std::shared_future<void> go_;
+  std::future<void> held_;
+};
+
+class TestHandler final : public HttpHandler {
+ public:
+  std::variant<HttpPage, std::shared_ptr<HttpTask>> Handle(const HttpRequest& request) override {
+    if (request.path == "/page") return HttpPage{.body = "page\n"};
+    return std::make_shared<TestTask>(request.path, events, may_go_);
+  }
+
+  Events events;
+  std::promise<void> go;  // of requests to /hold
+
+ private:
+  const std::shared_future<void> may_go_ = go.get_future().share();
+};
+
+class HttpServerTest : public testing::Test {
+ protected:
+  void Start(HttpOptions options = {}) {
+    options.keep_alive = true;
+    options.gives_way = false;
+    options.body_bytes = kMostBody;
+    auto created = HttpServer::Create("127.0.0.1:0", handler_, options);
+    ASSERT_TRUE(created.ok()) << created.status();
+    server_ = *std::move(created);
+    address_ = "127.0.0.1:" + std::to_string(server_->port());
+  }
+
+  static std::string Post(const std::string& path, const std::string& body,
+                          const std::string& more = "") {
+    return "POST " + path + " HTTP/1.1\r\nHost: a\r\n" + more +
+           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  }
+
+  TestHandler handler_;
+  std::unique_ptr<HttpServer> server_;
+  std::string address_;
+};
+
+TEST_F(HttpServerTest, AConnectionServesRequestAfterRequest) {
+  Start();
+  const TcpConnection connection(address_);
+  for (const char* body : {"one", "two", ""}) {
+    connection.Send(Post("/echo", body));
+    EXPECT_THAT(connection.ReadTo(std::string("\r\n\r\n") + body),
+                AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("Connection: keep-alive\r\n")));
+  }
+  connection.Send("GET /page HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_THAT(connection.ReadTo("page\n"), HasSubstr("Content-Length: 5\r\n"));
+  connection.Send(Post("/echo", "last", "Connection: close\r\n"));
+  EXPECT_THAT(connection.ReadAll(), AllOf(HasSubstr("Connection: close\r\n"), EndsWith("last")));
+  EXPECT_EQ(handler_.events.WaitFor(8), "sdsdsdsd");
+}
+
+TEST_F(HttpServerTest, RequestsThatComeTogetherAreAnsweredInTurn) {
+  Start();
+  const TcpConnection connection(address_);
+  connection.Send(Post("/echo", "first") + Post("/parts", "second") +
+                  Post("/echo", "third", "Connection: close\r\n"));
+  const std::string all = connection.ReadAll();
+  const size_t first = all.find("first"), second = all.find("second"), third = all.find("third");
+  EXPECT_LT(first, second);
+  EXPECT_LT(second, third);
+  EXPECT_NE(third, std::string::npos);
+}
+
+TEST_F(HttpServerTest, AnswersInPartsAreChunkedButForOldClients) {
+  Start();
+  const TcpConnection connection(address_);
+  connection.Send(Post("/parts", "0123456789abcdef0"));
+  EXPECT_THAT(connection.ReadTo("0\r\n\r\n"),
+              AllOf(HasSubstr("Transfer-Encoding: chunked\r\n"),
+                    EndsWith("\r\n\r\n11\r\n0123456789abcdef0\r\n3\r\nend\r\n0\r\n\r\n")));
+  connection.Send(Post("/echo", "again"));
+  EXPECT_THAT(connection.ReadTo("again"), StartsWith("HTTP/1.1 200 "));
+  const TcpConnection old(address_);
+  old.Send("POST /parts HTTP/1.0\r\nContent-Length: 2\r\n\r\nab");
+  EXPECT_THAT(old.ReadAll(), AllOf(HasSubstr("Connection: close\r\n"), EndsWith("\r\n\r\nabend")));
+}
+
+TEST_F(HttpServerTest, BodiesMayBeChunkedAndWaitForContinue) {
+  Start();
+  const TcpConnection connection(address_);
+  connection.Send(
+      "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n");
+  EXPECT_THAT(connection.ReadTo("abcde"), HasSubstr("Content-Length: 5\r\n"));
+  connection.Send(
+      "POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  EXPECT_EQ(connection.ReadTo("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  connection.Send("more");
+  EXPECT_THAT(connection.ReadTo("more"), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(HttpServerTest, BodiesThatAreTooLargeAreNotRead) {
+  Start();
+  const auto ask = [this](const std::string& text) {
+    const TcpConnection connection(address_);
+    connection.Send(text);
+    return connection.ReadAll();
+  };
+  EXPECT_THAT(ask(Post("/echo", std::string(kMostBody + 1, 'b'))), StartsWith("HTTP/1.1 413 "));
+  EXPECT_THAT(ask("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n"),
+              StartsWith("HTTP/1.1 413 "));
+  EXPECT_THAT(ask("POST /deny HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 429 "), EndsWith("too much\n")));
+  std::string chunks =
+      "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (int i = 0; i < 200; ++i) chunks += "a\r\n0123456789\r\n";
+  EXPECT_THAT(ask(chunks + "0\r\n\r\n"), StartsWith("HTTP/1.1 413 "));
+  EXPECT_THAT(ask("POST /deny HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                  "6\r\nabcdef\r\n6\r\nabcdef\r\n"),
+              StartsWith("HTTP/1.1 429 "));
+}
+
+// Two readers of such a request could disagree on where it ends.
+TEST_F(HttpServerTest, RequestsOfTwoLengthsAreRefusedAndEndTheConnection) {
+  Start();
+  for (const char* headers :
+       {"Content-Length: 3\r\nContent-Length: 5\r\n",
+        "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n",
+        "Transfer-Encoding: chunked, identity\r\n", "Transfer-Encoding: xchunked\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "Content-Length: +3\r\n",
+        "Content-Length: 3x\r\n", "Content-Length : 3\r\n", "Host: b\r\n"}) {
+    const TcpConnection connection(address_);
+    connection.Send(std::string("POST /echo HTTP/1.1\r\nHost: a\r\n") + headers +
+                    "\r\n3\r\nabc\r\n0\r\n\r\n" + Post("/echo", "smuggled"));
+    const std::string answer = connection.ReadAll();
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << headers;
+    EXPECT_THAT(answer, testing::Not(HasSubstr("smuggled"))) << headers;
+  }
+}
+
+TEST_F(HttpServerTest, WhoIsTooSlowIsTold) {
+  Start({.patience = std::chrono::milliseconds(50),
+         .body_patience = std::chrono::milliseconds(50),
+         .idle = std::chrono::milliseconds(50)});
+  const TcpConnection silent(address_);
+  const TcpConnection head(address_);
+  head.Send("POST /echo HT");
+  const TcpConnection body(address_);
+  body.Send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nabc");
+  EXPECT_EQ(silent.ReadAll(), "");
+  EXPECT_THAT(head.ReadAll(), StartsWith("HTTP/1.1 408 "));
+  EXPECT_THAT(body.ReadAll(), StartsWith("HTTP/1.1 408 "));
+}
+
+TEST_F(HttpServerTest, HearsThatAClientHasGone) {
+  Start();
+  {
+    const TcpConnection connection(address_);
+    connection.Send(Post("/hold", ""));
+    EXPECT_EQ(handler_.events.WaitFor(1), "s");
+  }
+  EXPECT_EQ(handler_.events.WaitFor(2), "sg");
+  handler_.go.set_value();  // too late: nothing is sent
+}
+
+TEST_F(HttpServerTest, HearsThatAClientDoesNotRead) {
+  Start({.patience = std::chrono::milliseconds(100)});
+  const TcpConnection connection(address_, /*receive_buffer=*/4096);
+  connection.Send(Post("/large", ""));
+  EXPECT_EQ(handler_.events.WaitFor(3), "skw");  // the part is given back as well
+}
+
+TEST_F(HttpServerTest, OfTooManyConnectionsOneWithoutARequestIsClosed) {
+  Start({.connections = 2});
+  const TcpConnection holds(address_);
+  holds.Send(Post("/hold", ""));
+  handler_.events.WaitFor(1);
+  const TcpConnection idle(address_);
+  idle.Send(Post("/echo", "x"));
+  EXPECT_THAT(idle.ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
+  const TcpConnection third(address_);
+  third.Send(Post("/echo", "y"));
+  EXPECT_THAT(third.ReadTo("\r\n\r\ny"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_EQ(idle.ReadAll(), "");
+  handler_.go.set_value();
+  EXPECT_THAT(holds.ReadTo("held\n"), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(HttpServerTest, AnAddressHasNoMoreThanItsShare) {
+  Start({.connections = 10, .address_connections = 1});
+  const TcpConnection holds(address_);
+  holds.Send(Post("/hold", ""));
+  handler_.events.WaitFor(1);
+  const TcpConnection second(address_);
+  EXPECT_EQ(second.ReadAll(), "");
+  handler_.go.set_value();
+  EXPECT_THAT(holds.ReadTo("held\n"), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(HttpServerTest, ADrainLetsRunningRequestsEnd) {
+  Start();
+  const TcpConnection holds(address_);
+  holds.Send(Post("/hold", ""));
+  handler_.events.WaitFor(1);
+  const TcpConnection idle(address_);
+  idle.Send(Post("/echo", "x"));
+  EXPECT_THAT(idle.ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
+  server_->BeginDrain();
+  EXPECT_EQ(idle.ReadAll(), "");
+  handler_.go.set_value();
+  EXPECT_THAT(holds.ReadAll(), EndsWith("held\n"));
+}
+
+}  // namespace
+}  // namespace aft::server

@@ -1,0 +1,40 @@
+// The page for Prometheus, and which clients it is compressed for.
+
+#include "server/observability/metrics_page.h"
+
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/gauge.h"
+#include "prometheus/registry.h"
+#include "server/observability/gzip.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(GzipTest, IsAcceptedOnlyByName) {
+  for (const char* yes : {"gzip", "deflate, gzip;q=1.0, *;q=0.5", " GZip ; q=0.1 ", "br,gzip"}) {
+    EXPECT_TRUE(AcceptsGzip(yes)) << yes;
+  }
+  for (const char* no :
+       {"", "identity", "gzip;q=0", "br, gzip; q=0.000", "x-gzip2", "gzip;q=x", ",;,"}) {
+    EXPECT_FALSE(AcceptsGzip(no)) << no;
+  }
+}
+
+TEST(MetricsPageTest, IsPrometheusTextFormatWithTheMetricsOfAllSources) {
+  const auto registry = std::make_shared<prometheus::Registry>();
+  prometheus::BuildGauge().Name("wide").Register(*registry).Add({{"a", "b\"\n"}}).Set(2);
+  const std::string page = MetricsText(registry, {{.model = "m", .oldest_waiting_seconds = 0.5}});
+  EXPECT_THAT(page, HasSubstr("# TYPE wide gauge\nwide{a=\"b\\\"\\n\"} 2\n"));
+  EXPECT_THAT(page, HasSubstr("aft_log_lines_dropped_total 0\n"));
+  EXPECT_THAT(page, HasSubstr("aft_oldest_waiting_seconds{model=\"m\"} 0.5\n"));
+  EXPECT_THAT(page, HasSubstr("process_start_time_seconds "));
+}
+
+}  // namespace
+}  // namespace aft::server
