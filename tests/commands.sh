@@ -68,6 +68,7 @@ fetch_tools() {
     say "No Chromium: status_page_test and load_report_page_test are skipped; --full installs it (153 MB) and runs them"
   fi
   fetch_tritonclient
+  fetch_openai
   fetch_simpy
   fetch_kubernetes
   fetch_prometheus
@@ -105,6 +106,16 @@ fetch_tritonclient() {
   fetch tritonclient-2.73.0-2 "tritonclient (45 MB)" tritonclient==2.73.0 grpcio==1.85.0 protobuf==6.33.5 \
     numpy==2.3.5 ml-dtypes==0.5.4 python-rapidjson==1.21 packaging==25.0 typing-extensions==4.16.0
   export AFT_TRITONCLIENT="$FETCHED"
+}
+
+# AFT_OPENAI: OpenAI's client, and the command `llm` that uses it.
+fetch_openai() {
+  fetch openai-3.57.0 "openai and llm (20 MB)" openai==3.57.0 llm==0.36 annotated-types==0.8.0 anyio==4.16.0 \
+    click==8.5.1 click-default-group==1.2.4 condense-json==1.1 h11==0.16.0 httpcore2==2.16.2 httpx2==2.16.2 \
+    idna==3.20 jiter==0.19.0 pluggy==1.7.0 puremagic==1.30 pydantic==2.14.4 pydantic-core==2.50.5 \
+    python-dateutil==4.0.0 python-ulid==4.1.0 PyYAML==6.0.4 sniffio==1.3.1 sqlite-fts4==1.0.3 sqlite-utils==4.2.1 \
+    tabulate==0.10.0 truststore==0.10.5 typing-extensions==4.16.0 typing-inspection==0.4.5 tzdata==2026.6
+  export AFT_OPENAI="$FETCHED"
 }
 
 # AFT_PROMETHEUS: a folder with Debian's promtool and prometheus. Only these two are unpacked: installed, the

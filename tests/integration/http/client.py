@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""The clients that people have, unmodified, against a server with the models "fake" and "encoder": `openai`, sync and
+async, the `llm` command and curl. What they get is held against the answers of gRPC, which the test gives as a file.
+
+  client.py HTTP_ADDRESS ANSWERS.json
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import openai
+
+ADDRESS = sys.argv.pop(1)
+ANSWERS = json.loads(Path(sys.argv.pop(1)).read_text())
+URL = f"http://{ADDRESS}/v1"
+ASK = {"model": "fake", "prompt": "hello", "max_tokens": 6, "seed": 7}
+CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "max_completion_tokens": 6, "seed": 7}
+
+
+class OpenAiTest(unittest.TestCase):
+
+  def setUp(self):
+    self.client = openai.OpenAI(base_url=URL, api_key="none", max_retries=0)
+    self.addCleanup(self.client.close)
+
+  def test_completions(self):
+    answer = self.client.completions.create(**ASK, n=2, logprobs=1)
+    self.assertEqual([choice.text for choice in answer.choices], ANSWERS["hello"])
+    self.assertEqual(answer.usage.total_tokens, 5 + 2 * 6)
+    self.assertEqual(len(answer.choices[0].logprobs.tokens), 6)
+    events = list(self.client.completions.create(**ASK, stream=True, stream_options={"include_usage": True}))
+    self.assertEqual("".join(event.choices[0].text for event in events if event.choices), ANSWERS["hello"][0])
+    self.assertEqual(events[-1].usage.completion_tokens, 6)
+
+  def test_conversations(self):
+    answer = self.client.chat.completions.create(**CHAT, logprobs=True, top_logprobs=1)
+    self.assertEqual(answer.choices[0].message.content, ANSWERS["hello\n\n"][0])
+    self.assertEqual(len(answer.choices[0].logprobs.content), 6)
+    events = self.client.chat.completions.create(**CHAT, stream=True)
+    self.assertEqual("".join(event.choices[0].delta.content or "" for event in events), ANSWERS["hello\n\n"][0])
+
+  def test_models_and_embeddings(self):
+    self.assertEqual({model.id for model in self.client.models.list()}, {"fake", "encoder"})
+    self.assertEqual(self.client.models.retrieve("fake").id, "fake")
+    # It asks for base64 by itself.
+    data = self.client.embeddings.create(model="encoder", input=["a", "hello"]).data
+    plain = self.client.embeddings.create(model="encoder", input="hello", encoding_format="float").data
+    self.assertEqual(data[1].embedding, plain[0].embedding)
+
+  def test_errors(self):
+    with self.assertRaises(openai.BadRequestError) as raised:
+      self.client.completions.create(model="fake", prompt="x", temperature=-1)
+    self.assertEqual((raised.exception.param, raised.exception.code), ("temperature", "invalid_value"))
+    with self.assertRaises(openai.NotFoundError):
+      self.client.chat.completions.create(**(CHAT | {"model": "nothing"}))
+    with self.assertRaises(openai.BadRequestError) as raised:
+      self.client.chat.completions.create(**CHAT, tools=[{"type": "function", "function": {"name": "f"}}])
+    self.assertEqual(raised.exception.param, "tools")
+
+  def test_a_stream_that_is_left(self):
+    with self.client.completions.create(**(ASK | {"max_tokens": 1_000_000}), stream=True) as stream:
+      next(iter(stream))
+    self.assertEqual(self.client.completions.create(**ASK).choices[0].text, ANSWERS["hello"][0])
+
+  def test_async(self):
+    async def ask():
+      async with openai.AsyncOpenAI(base_url=URL, api_key="none") as client:
+        answers = await asyncio.gather(*[client.completions.create(**ASK) for _ in range(8)])
+        text = ""
+        async for event in await client.completions.create(**ASK, stream=True):
+          text += event.choices[0].text
+        return {answer.choices[0].text for answer in answers} | {text}
+    self.assertEqual(asyncio.run(ask()), {ANSWERS["hello"][0]})
+
+
+class CommandsTest(unittest.TestCase):
+
+  def test_llm(self):
+    with tempfile.TemporaryDirectory() as folder:
+      Path(folder, "extra-openai-models.yaml").write_text(
+          f"- model_id: aft\n  model_name: fake\n  api_base: {URL}\n  completion: true\n"
+          f"- model_id: aft-chat\n  model_name: fake\n  api_base: {URL}\n")
+      environment = os.environ | {"LLM_USER_PATH": folder, "OPENAI_API_KEY": "none"}
+      for model, prompt in (("aft", "hello"), ("aft-chat", "hello\n\n")):
+        done = subprocess.run([sys.executable, "-m", "llm", "-m", model, "hello", "-o", "max_tokens", "6", "-o", "seed",
+                               "7"], env=environment, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(ANSWERS[prompt][0], done.stdout)
+
+  @unittest.skipUnless(shutil.which("curl"), "no curl")
+  def test_curl(self):
+    done = subprocess.run(["curl", "-sS", "-N", f"{URL}/completions", "-H", "Content-Type: application/json", "-d",
+                           json.dumps(ASK | {"stream": True})], capture_output=True, text=True, check=True)
+    events = [line[6:] for line in done.stdout.splitlines() if line]
+    self.assertEqual(events.pop(), "[DONE]")
+    self.assertEqual("".join(json.loads(event)["choices"][0]["text"] for event in events), ANSWERS["hello"][0])
+
+
+if __name__ == "__main__":
+  unittest.main()

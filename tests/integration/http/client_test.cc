@@ -1,0 +1,47 @@
+// Clients of OpenAI's API that know nothing of this server: client.py.
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/integration/http/fixture.h"
+#include "tests/support/temp_files.h"
+#include "tests/unit/client/process.h"
+
+namespace aft::server {
+namespace {
+
+TEST(HttpClientTest, ClientsThatPeopleHaveWorkUnmodified) {
+  const char* const site = std::getenv("AFT_OPENAI");
+  if (site == nullptr) GTEST_SKIP() << "no openai: AFT_OPENAI is not set";
+  FakeModelRunner::Options options;
+  // Letters, so that a program's output can be held against them.
+  options.next_token = [](uint64_t hash, int64_t /*count*/) {
+    return static_cast<TokenId>('a' + hash % 26);
+  };
+  HttpApi server(WithHttp(TestConfigWithEncoder()), options);
+  Json answers;
+  for (const char* prompt : {"hello", "hello\n\n"}) {
+    v1::GenerateRequest request;
+    request.set_model("fake");
+    request.set_text(prompt);
+    request.set_n(2);
+    request.mutable_sampling()->set_seed(7);
+    request.mutable_stop()->set_max_tokens(6);
+    grpc::ClientContext context;
+    v1::CompleteResponse response;
+    const grpc::Status status = server.inference().Complete(&context, request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    for (const v1::Answer& answer : response.answers()) answers[prompt].push_back(answer.text());
+  }
+  const TempFolder folder;
+  const std::string file = folder.File("answers.json");
+  std::ofstream(file) << answers.dump();
+  const client::Ended python = client::RunToEnd(
+      {"python3", "tests/integration/http/client.py", server.address(), file}, "",
+      {std::string("PYTHONPATH=") + site, "PYTHONDONTWRITEBYTECODE=1", "no_proxy=127.0.0.1"});
+  EXPECT_EQ(python.code, 0) << python.err;
+}
+
+}  // namespace
+}  // namespace aft::server
