@@ -92,6 +92,11 @@ Command AddScore(CLI::App& app, const CommonFlags& common) {
   CLI::Option* const json = AddStream(app, "Text to score", flags);
   AddTexts(app, flags);
   AddTurn(app, flags.request);
+  app.add_option_function<uint32_t>(
+         "--context-tokens",
+         [&flags](uint32_t tokens) { flags.request.set_context_tokens(tokens); },
+         "First tokens of the text that are context: read, over the prefix cache, and not scored")
+      ->type_name("N");
   app.add_flag("--tokens", flags.tokens, "Print a line for each token before the totals")
       ->excludes(json);
   app.add_option("--logprobs", flags.logprobs,

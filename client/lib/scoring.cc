@@ -14,6 +14,7 @@ Scoring::Scoring(const ClientOptions& client, const CallOptions& options, v1::Sc
   if (resumable()) request_.set_resumable(true);
   std::iota(texts_.begin(), texts_.end(), 0U);
   if (!texts_.empty()) checker_.ExpectSequences(static_cast<uint32_t>(texts_.size()));
+  checker_.ExpectContext(request_.context_tokens());
 }
 
 Scoring::Verdict Scoring::Take(v1::ScoreResponse& event) {

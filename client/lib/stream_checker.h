@@ -24,6 +24,10 @@ class StreamChecker {
   // Of so many sequences, each with its own parts and Finished: answers (GenerateRequest.n), or
   // texts. REQUIRES: nothing was taken yet.
   void ExpectSequences(uint32_t sequences) { expected_ = std::max(sequences, 1U); }
+  // Of a text that begins with so many tokens that have no score. REQUIRES: nothing was taken yet.
+  void ExpectContext(uint32_t tokens) {
+    if (tokens > 0) unscored_ = tokens;
+  }
 
   // Returns what is wrong with `event`; empty: nothing. An event of a newer server is fine.
   template <typename Response>
@@ -53,7 +57,7 @@ class StreamChecker {
   uint32_t received(uint32_t sequence) const {
     return sequence < sequences_.size() ? sequences_[sequence].received : 0;
   }
-  // Tokens of a text before its first score; 0 while none has come.
+  // Tokens of a text before its first score; 0 while none has come, and no context is expected.
   uint32_t unscored() const { return unscored_.value_or(0); }
   uint32_t received() const {
     uint32_t sum = 0;
@@ -120,7 +124,7 @@ class StreamChecker {
   std::vector<Sequence> sequences_ = std::vector<Sequence>(1);  // that have been heard of
   Sequence* sequence_ = nullptr;                                // that of the event
   int64_t width_ = 0;                                           // of a vector
-  // Tokens of a text before its first score, once one has come.
+  // Tokens of a text before its first score, once one has come or a context is expected.
   std::optional<uint32_t> unscored_;
 };
 

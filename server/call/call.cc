@@ -301,17 +301,22 @@ void Call::Fill(RequestHeader& header) {
 
 absl::StatusOr<RequestHandle> Call::Ask() {
   Work work = std::exchange(decoded_.work, {});
+  // A proxy's salt cannot hold a NUL, so no other pair of salts makes the same text.
+  const auto salted = [&](const std::string& own) {
+    return absl::StrCat(caller_.cache_salt, absl::string_view("\0", 1), own);
+  };
   if (auto* const generation = std::get_if<GenerationRequest>(&work)) {
     Fill(*generation);
-    // A proxy's salt cannot hold a NUL, so no other pair of salts makes the same text.
-    generation->cache_salt =
-        absl::StrCat(caller_.cache_salt, absl::string_view("\0", 1), generation->cache_salt);
+    generation->cache_salt = salted(generation->cache_salt);
     const auto sinks = SequenceSink<TokenDelta>::Of(shared_from_this());
     return sinks.size() > 1 ? model_->generate->GenerateGroup(*generation, sinks)
                             : model_->generate->Generate(std::move(*generation), sinks[0]);
   }
   if (auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
-    for (ScoringRequest& text : *texts) Fill(text);
+    for (ScoringRequest& text : *texts) {
+      Fill(text);
+      text.cache_salt = salted(text.cache_salt);
+    }
     return model_->generate->ScoreTexts(std::move(*texts),
                                         SequenceSink<TokenDelta>::Of(shared_from_this()));
   }

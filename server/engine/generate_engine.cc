@@ -149,7 +149,10 @@ absl::StatusOr<RequestHandle> GenerateEngine::ScoreTexts(
       status = absl::Status(status.code(), absl::StrCat("texts[", i, "]: ", reason));
     }
     if (!status.ok()) return RefuseInvalid(status);
-    jobs.push_back(MakeScoring(std::move(requests[i]), sinks[i]));
+    std::unique_ptr<PrefixRead> prefix = prefixes_.Make(requests[i]);
+    std::unique_ptr<TokenStream> stream = MakeScoring(std::move(requests[i]), sinks[i]);
+    prefixes_.Attach(std::move(prefix), *stream);
+    jobs.push_back(std::move(stream));
   }
   return AcceptTexts(std::move(jobs));
 }
@@ -198,6 +201,11 @@ absl::Status GenerateEngine::CheckScoring(const ScoringRequest& request) const {
   AFT_RETURN_IF_ERROR(CheckTokens(request.text, info_.vocab_size, info_.max_seq_len));
   const int64_t before = request.tokens_before();
   const auto tokens = static_cast<int64_t>(request.text.size());
+  if (request.context > 0 && request.context >= tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context_tokens: must be less than the text's tokens (", tokens, "), got ",
+                     request.context));
+  }
   if (request.scored > request.scores(tokens)) {
     return absl::InvalidArgumentError(absl::StrCat("resume.scores: ", request.scored,
                                                    ", but the text has ", request.scores(tokens)));
@@ -424,6 +432,7 @@ void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
   stream.scored_tokens += static_cast<uint32_t>(scores.size());
   metrics_.scored_tokens[stream.method].Increment(static_cast<double>(scores.size()));
   if (!stream.first_output_at && !scores.empty()) stream.first_output_at = now;
+  prefixes_.HasSampled(stream, {});
 
   TokenDelta delta;
   // Behind a state that stands before its last token, the text's first one is scored too.

@@ -16,9 +16,13 @@ inline constexpr int64_t kOutputsAtOnce = 1024;
 
 struct TokenStream;
 
-// What a stream whose text begins with its prompt has to do with the prefix cache.
+// What a stream whose text begins with its prompt, or with a context to score, has to do with the
+// prefix cache.
 struct PrefixRead {
   std::string salt;
+  // Of a text to score: its first tokens, which alone take part as if they were a prompt. 0: it is
+  // a generation.
+  int64_t context = 0;
 
   // Once it has begun to read, and the cache has room for its prompt.
   PrefixCache::Node* text = nullptr;

@@ -17,10 +17,22 @@ constexpr int64_t kMinTokens = PrefixCache::kMinTokens;
 // Of longer answers no state is kept behind them: nobody would pay for the memory.
 constexpr size_t kMaxOutputs = 65'536;
 
-// The most of its prompt that a stream can go on behind: it has to read a token. A group reads one
+// Where the prompt of a stream ends, or the context of one that scores.
+int64_t PromptEnd(const TokenStream& stream) {
+  return stream.prefix->context > 0 ? stream.prefix->context : stream.prompt_end();
+}
+
+// The most of that which a stream can go on behind: it has to read a token. A group reads one
 // before it is forked, too.
 int64_t MostKept(const TokenStream& stream) {
-  return stream.prompt_end() - (stream.group_size() > 1 ? 2 : 1);
+  return PromptEnd(stream) - (stream.group_size() > 1 ? 2 : 1);
+}
+
+// What the cache knows of it. REQUIRES: none of it was read.
+absl::Span<const TokenId> PromptOf(const TokenStream& stream) {
+  const absl::Span<const TokenId> text = stream.prompt();
+  const int64_t context = stream.prefix->context;
+  return context > 0 ? text.first(static_cast<size_t>(context)) : text;
 }
 
 PrefixCache::Key KeyOf(const TokenStream& stream) {
@@ -53,11 +65,20 @@ std::unique_ptr<PrefixRead> PrefixReads::Make(const GenerationRequest& request) 
   return read;
 }
 
+std::unique_ptr<PrefixRead> PrefixReads::Make(const ScoringRequest& request) const {
+  if (options_.bytes == 0 || request.context == 0) return nullptr;
+  auto read = std::make_unique<PrefixRead>();
+  read->salt = request.cache_salt;
+  read->context = request.context;
+  return read;
+}
+
 void PrefixReads::Attach(std::unique_ptr<PrefixRead> read, TokenStream& stream) const {
   if (read == nullptr || stream.nothing_to_do()) return;
-  const int64_t deepest = deepest_.load(std::memory_order_relaxed);
-  stream.least_unread = std::max<int64_t>(stream.tokens - deepest, 1);
   stream.prefix = std::move(read);
+  int64_t kept = deepest_.load(std::memory_order_relaxed);
+  if (stream.prefix->context > 0) kept = std::min(kept, MostKept(stream));
+  stream.least_unread = std::max<int64_t>(stream.tokens - kept, 1);
 }
 
 // Whether the cache has room for a snapshot there at all.
@@ -67,7 +88,7 @@ bool PrefixReads::Fits(int64_t position) const {
 
 bool PrefixReads::MayStart(TokenStream& stream) {
   if (stream.prefix == nullptr) return true;
-  const PrefixCache::Found found = cache_.Find(KeyOf(stream), stream.prompt(), MostKept(stream));
+  const PrefixCache::Found found = cache_.Find(KeyOf(stream), PromptOf(stream), MostKept(stream));
   int64_t position = 0;
   if (TokenStream* const leader = FindLeader(stream, found, position); leader != nullptr) {
     Join(stream, *leader, position);
@@ -85,7 +106,7 @@ TokenStream* PrefixReads::FindLeader(const TokenStream& stream, const PrefixCach
   TokenStream* best = nullptr;
   for (TokenStream* reader : readers_) {
     const int64_t shared =
-        std::min({cache_.Shared(reader->prefix->text), MostKept(stream), reader->prompt_end() - 1});
+        std::min({cache_.Shared(reader->prefix->text), MostKept(stream), PromptEnd(*reader) - 1});
     if (shared <= reader->position() || shared - found.position < kMinTokens) continue;
     if (!Fits(shared) || (best != nullptr && shared <= position)) continue;
     best = reader;
@@ -111,7 +132,7 @@ void PrefixReads::Begin(TokenStream& stream, const PrefixCache::Found& found) {
   read.snapshot = found.snapshot;
   if (found.snapshot != nullptr) {
     cache_.Use();
-  } else if (stream.prompt_end() <= kMinTokens) {
+  } else if (PromptEnd(stream) <= kMinTokens) {
     usage.cache_miss = CacheMiss::kTooShort;
   } else if (found.evicted) {
     usage.cache_miss = CacheMiss::kEvicted;
@@ -121,16 +142,17 @@ void PrefixReads::Begin(TokenStream& stream, const PrefixCache::Found& found) {
   } else {
     usage.cache_miss = CacheMiss::kCold;
   }
-  read.text = cache_.Hold(KeyOf(stream), stream.prompt());
+  read.text = cache_.Hold(KeyOf(stream), PromptOf(stream));
   if (read.text == nullptr) return;
   read.reads = true;
   readers_.push_back(&stream);
-  const int64_t last = stream.prompt_end() - 1;
+  const int64_t last = PromptEnd(stream) - 1;
   const int64_t interval = std::max(options_.interval, kMinTokens);
   const auto add = [&](int64_t position) {
     if (position - found.position >= kMinTokens && Fits(position)) AddCut(stream, position);
   };
   add(std::min(found.known, MostKept(stream)));
+  if (read.context > 0) add(MostKept(stream));
   if (options_.interval > 0) {
     const int64_t first = (found.position / interval + 1) * interval;
     for (int64_t position = first; position <= last; position += interval) add(position);
@@ -231,6 +253,7 @@ void PrefixReads::StopReading(TokenStream& stream) {
 void PrefixReads::HasEnded(TokenStream& stream) {
   if (stream.prefix == nullptr || stream.prefix->text == nullptr) return;
   const PrefixRead& read = *stream.prefix;
+  if (read.context > 0) return;  // what follows it is nobody's beginning
   const int64_t position = stream.position();
   const int64_t consumed = position - stream.prompt_end();
   // A row under way consumes a token that is none of the text; of a long answer, not all is known.
@@ -259,7 +282,7 @@ void PrefixReads::Remove(TokenStream& stream) {
 void PrefixReads::PublishGauges() {
   if (options_.bytes == 0) return;
   int64_t deepest = cache_.deepest();
-  for (const TokenStream* reader : readers_) deepest = std::max(deepest, reader->prompt_end());
+  for (const TokenStream* reader : readers_) deepest = std::max(deepest, PromptEnd(*reader));
   deepest_.store(deepest, std::memory_order_relaxed);
   metrics_.prefix_states.Set(static_cast<double>(cache_.snapshots()));
   metrics_.prefix_bytes.Set(static_cast<double>(cache_.bytes()));

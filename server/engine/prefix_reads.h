@@ -29,7 +29,9 @@ struct TokenStream;
 //   every `interval` tokens,
 //   where one that joins it parts with it,
 // and its stream one behind its answer; each at least kMinTokens beyond the one before. At the
-// first three its row is cut there; it sits out where a step in flight names its slot.
+// first three its row is cut there; it sits out where a step in flight names its slot. The context
+// of a text to score is as a prompt, but leaves a snapshot at its end the first time already: its
+// request says that others begin with it. Behind the text none is left.
 //
 // One that would read what another one is reading joins it: it holds no slot and waits, until the
 // snapshot is there or the other one has ended; then it is in line again as if it had waited there,
@@ -48,6 +50,7 @@ class PrefixReads {
 
   // For the stream that the request becomes; null: it takes no part. Any thread.
   std::unique_ptr<PrefixRead> Make(const GenerationRequest& request) const;
+  std::unique_ptr<PrefixRead> Make(const ScoringRequest& request) const;
   // Makes it the stream's, and says what that has to read at least. Any thread.
   void Attach(std::unique_ptr<PrefixRead> read, TokenStream& stream) const;
 
@@ -62,7 +65,8 @@ class PrefixReads {
   // where the stream was to leave one.
   void HasRead(TokenStream& stream);
 
-  // The stream has sampled these, and the client gets them; none: the output ends without.
+  // The stream has sampled these, and the client gets them; none: the output ends without, or the
+  // stream scores what is behind its context.
   void HasSampled(TokenStream& stream, absl::Span<const SampledToken> tokens);
 
   // It has ended as it should, and still has its slot; what that holds is lost.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -88,11 +89,15 @@ struct ScoringRequest : TurnRequest {
   int64_t scored = 0;
   double logprob = 0;
   Survival survival{};
+  // First tokens of the text that are read only, over the prefix cache; 0: it takes no part.
+  int64_t context = 0;
+  std::string cache_salt{};  // as in GenerationRequest
 
-  // That a text of so many tokens has: one of each token that follows another one.
+  // That a text of so many tokens has: one of each token that follows another one, and is none of
+  // the context.
   int64_t scores(int64_t tokens) const {
     const bool pending = previous != nullptr && previous->pending != kNoToken;
-    return tokens - (pending ? 0 : 1);
+    return tokens - std::max<int64_t>(context, pending ? 0 : 1);
   }
 };
 

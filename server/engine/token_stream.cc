@@ -57,7 +57,9 @@ TokenId LastUnread(const GenerationRequest& request) {
 SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
   SequenceTurn turn = TurnOf(request);
   turn.leaves_last = request.store && request.tokens_before() - turn.first_position + tokens > 1;
-  turn.score_from = turn.first_position + request.scored;
+  // The last token of a context says how likely the first one behind it is.
+  turn.score_from =
+      turn.first_position + std::max<int64_t>(request.context - 1, 0) + request.scored;
   return turn;
 }
 

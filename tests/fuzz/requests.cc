@@ -145,8 +145,11 @@ void CheckAccepted(const v1::ScoreRequest& message,
   for (const server::ScoringRequest& request : requests) {
     AFT_CHECK(request.top_logprobs >= 0 && request.top_logprobs <= kMaxTopLogprobs);
     AFT_CHECK(request.scored == message.resume().scores() && std::isfinite(request.logprob));
+    AFT_CHECK(request.context == message.context_tokens());
+    AFT_CHECK(request.cache_salt == message.cache_salt() && request.cache_salt.size() <= 64);
   }
   AFT_CHECK(message.texts().empty() || !message.has_resume());
+  AFT_CHECK(message.context_tokens() == 0 || (message.texts().empty() && !message.has_previous()));
 }
 
 void CheckAccepted(const v1::EncodeRequest& message,

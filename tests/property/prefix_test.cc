@@ -157,6 +157,32 @@ TEST_P(PrefixTest, AResumedStreamTakesPartWhereItReadsAsAPromptDoes) {
   }
 }
 
+// The scores behind a context are those of the text alone, whether the context was read or kept.
+TEST_P(PrefixTest, ScoresBehindAContextAreThoseOfTheTextAlone) {
+  const std::unique_ptr<ModelRunner> alone = Load();
+  const std::unique_ptr<GenerateEngine> engine = MakeEngine();
+  const std::vector<TokenId> context = RandomText(50);
+  for (uint32_t round = 0; round < 3; ++round) {
+    ScoringRequest request;
+    request.arrival = std::chrono::steady_clock::now();
+    request.text = context;
+    request.context = 50;
+    for (const TokenId token : RandomText(12)) request.text.push_back(token);
+    const auto sink = std::make_shared<RecordingSink>();
+    ASSERT_TRUE(engine->ScoreTexts({request}, {sink}).ok());
+    const Outcome outcome = sink->Wait();
+    ASSERT_EQ(outcome.status, absl::OkStatus());
+    EXPECT_EQ(outcome.usage.cached_tokens, round == 0 ? 0U : 49U);
+    std::vector<SampledToken> scores;
+    for (const TokenDelta& part : sink->parts()) {
+      scores.insert(scores.end(), part.tokens.begin(), part.tokens.end());
+    }
+    std::vector<SampledToken> expected = Score(*alone, 0, request.text, 0, 40);
+    expected.erase(expected.begin(), expected.begin() + 49);
+    ASSERT_TRUE(Same(scores, expected)) << round;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Property, PrefixTest, testing::ValuesIn(EngineCases()), CaseName);
 
 }  // namespace

@@ -160,12 +160,14 @@ class Client:
 
   def score(self, text: Text, *, model: str = "", model_version: str = "", top_logprobs: int = 0,
             priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
-            store: Union[bool, int] = False, timeout: Optional[float] = None, request_id: str = "",
-            traceparent: str = "",
+            store: Union[bool, int] = False, context_tokens: int = 0, cache_salt: str = "",
+            timeout: Optional[float] = None, request_id: str = "", traceparent: str = "",
             on_resumed: Optional[Callable[[Resumed], None]] = None) -> Scores:
-    """The log-probability of every token of a text, and of the `top_logprobs` likeliest ones in its place.
+    """The log-probability of every token of a text, and of the `top_logprobs` likeliest ones in its place. The
+    first `context_tokens` have none, and are not read where the prefix cache has them; `cache_salt` and
     `on_resumed` as of generate()."""
     request = _score_request(model, model_version, top_logprobs, priority, previous, store)
+    request.context_tokens, request.cache_salt = context_tokens, cache_salt
     _set_text(request, text)
     return self._scored(request, timeout, request_id, traceparent, on_resumed)[0]
 

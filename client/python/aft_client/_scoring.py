@@ -6,7 +6,7 @@ from typing import Any, List, Optional
 
 from ._errors import AftError
 from ._resumable import Resumable
-from ._types import Scores, State, TokenLogprobs
+from ._types import Scores, State, TokenLogprobs, Usage
 
 
 class _Text:
@@ -27,7 +27,8 @@ class Scoring(Resumable):
     self._several = len(self._request.texts) > 0
     self._texts = [_Text() for _ in range(max(len(self._request.texts), 1))]
     self._asked = list(range(len(self._texts)))  # by the call under way
-    self._unscored: Optional[int] = None  # tokens of a text before its first score, once one has come
+    # Tokens of a text before its first score, once one has come or the request says it.
+    self._unscored: Optional[int] = self._request.context_tokens or None
     self._numerics = ""  # of the first server
 
   def results(self) -> List[Scores]:
@@ -39,7 +40,7 @@ class Scoring(Resumable):
   def _scores(self, text: _Text) -> Scores:
     end = text.finished
     return Scores(tuple(text.token_ids), tuple(text.logprobs), end.logprob, end.perplexity, end.scored_bytes,
-                  State.of(end.state) if end.HasField("state") else None, self.resumes, self.exact)
+                  State.of(end.state) if end.HasField("state") else None, self.resumes, self.exact, Usage.of(end.usage))
 
   def _received(self) -> int:
     return sum(len(text.token_ids) for text in self._texts)

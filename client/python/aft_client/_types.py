@@ -221,6 +221,7 @@ class Scores:
   state: Optional[State] = None
   resumes: int = 0  # how often the stream broke and went on
   exact: bool = True  # Resumed.exact, of the last time
+  usage: Usage = Usage()  # empty: of an older server
 
 
 @dataclass(frozen=True)

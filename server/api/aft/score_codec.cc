@@ -31,6 +31,16 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
                     "must not be set together with texts: those without ScoreFinished are asked "
                     "for again");
   }
+  if (message.context_tokens() > 0 && !message.texts().empty()) {
+    return BadField("context_tokens", "must not be set together with texts: of one text alone");
+  }
+  if (message.context_tokens() > 0 && message.has_previous()) {
+    return BadField("context_tokens",
+                    "must not be set together with previous: all before the text is context there");
+  }
+  AFT_RETURN_IF_ERROR(CheckLength("cache_salt", message.cache_salt().size(), kMaxCacheSaltBytes));
+  request.cache_salt = message.cache_salt();
+  request.context = message.context_tokens();
   AFT_RETURN_IF_ERROR(DecodeTexts(message, "text_to_score", rules, started));
   started.set_fingerprint(model.info.fingerprint);
   started.set_numerics(model.info.numerics);
@@ -69,6 +79,7 @@ void ScoreCodec::Finish(const Outcome& outcome, v1::ScoreFinished& finished) con
   finished.set_logprob(outcome.logprob);
   finished.set_perplexity(tokens == 0 ? 0.0 : std::exp(-outcome.logprob / tokens));
   finished.set_scored_bytes(outcome.scored_bytes);
+  *finished.mutable_usage() = EncodeUsage(outcome.usage);
   *finished.mutable_timings() = EncodeTimings(outcome.timings);
 }
 

@@ -20,6 +20,9 @@
 // What the codecs of InferenceService's methods share. Pure functions.
 namespace aft::server {
 
+// Of `cache_salt`.
+inline constexpr size_t kMaxCacheSaltBytes = 64;
+
 // The text of a request, in whichever field it came; all null: in none. Borrows.
 struct TextSource {
   absl::string_view oneof;  // the field's name while none is set

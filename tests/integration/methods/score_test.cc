@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/fake_tokenizer.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
@@ -199,6 +200,92 @@ TEST(ScoreTest, EveryFieldOfAResumeIsCheckedByName) {
     EXPECT_NE(status.error_message().find("resume.fingerprint"), std::string::npos);
   }
   EXPECT_EQ(server.Metric(kExactScores), 0);
+  ExpectServes(server);
+}
+
+TEST(ScoreTest, AContextIsReadOnceAndNotScored) {
+  TestServer server(TestConfigWithMetrics());
+  const std::string context = Text(150);
+  const auto read = [&] { return server.Metric("aft_prompt_tokens_total{model=\"fake\"}"); };
+  for (const std::string ending : {"", "first", "a second", "third"}) {
+    SCOPED_TRACE(ending);
+    const std::string text = context + "z" + ending;
+    v1::ScoreRequest request = ScoreOf(text);
+    ScoreStream whole(server.inference(), request);
+    ASSERT_TRUE(whole.Finish().ok());
+    ExpectScores(whole, text);
+    EXPECT_EQ(whole.events.back().finished().usage().cached_tokens(), 0U);
+    EXPECT_EQ(whole.events.back().finished().usage().cache_miss(), v1::CACHE_MISS_UNSPECIFIED);
+
+    request.set_context_tokens(150);
+    const double before = read();
+    ScoreStream behind(server.inference(), request);
+    const grpc::Status status = behind.Finish();
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(behind.events.front().started().tokens(), text.size());
+    const std::vector<SampledToken> expected =
+        FakeModelRunner::Score(*FakeTokenizer().Encode(text), 0);
+    uint32_t next = 150;
+    double sum = 0;
+    for (const v1::ScoreResponse& event : behind.events) {
+      EXPECT_EQ(event.chunk().first_index(), event.has_chunk() ? next : 0);
+      for (const v1::TokenLogprobs& score : event.chunk().logprobs()) {
+        EXPECT_EQ(score.logprob(), expected[next++ - 1].logprob);
+        sum += score.logprob();
+      }
+    }
+    const v1::ScoreFinished& finished = behind.events.back().finished();
+    const bool cold = ending.empty();
+    EXPECT_EQ(next, text.size());
+    EXPECT_EQ(finished.scored_tokens(), text.size() - 150);
+    EXPECT_EQ(finished.scored_bytes(), text.size() - 150);
+    EXPECT_EQ(finished.logprob(), sum);
+    EXPECT_EQ(finished.usage().prompt_tokens(), text.size());
+    EXPECT_EQ(finished.usage().scored_tokens(), text.size() - 150);
+    EXPECT_EQ(finished.usage().cached_tokens(), cold ? 0U : 149U);
+    EXPECT_EQ(finished.usage().cache_miss(),
+              cold ? v1::CACHE_MISS_COLD : v1::CACHE_MISS_UNSPECIFIED);
+    EXPECT_EQ(read() - before, static_cast<double>(cold ? text.size() : text.size() - 149));
+  }
+  EXPECT_EQ(server.Metric("aft_prefix_cache_hits_total{model=\"fake\"}"), 3);
+}
+
+TEST(ScoreTest, AScoringBehindAContextGoesOnAtAnotherServer) {
+  FakeModelRunner::Options options;
+  options.fingerprint = 0xABCD;
+  TestServer server(TestConfig(), options);
+  TestServer other(TestConfig(), options);
+  v1::ScoreRequest request = ScoreOf(Text(150));
+  request.set_context_tokens(100);
+  ScoreStream whole(server.inference(), request);
+  ASSERT_TRUE(whole.Finish().ok());
+  for (const uint32_t cut : {0U, 1U, 20U, 49U, 50U}) {
+    SCOPED_TRACE(cut);
+    ScoreStream rest(other.inference(), Resumed(request, whole, cut));
+    ASSERT_TRUE(rest.Finish().ok());
+    uint32_t next = 100 + cut;
+    for (const v1::ScoreResponse& event : rest.events) {
+      EXPECT_EQ(event.chunk().first_index(), event.has_chunk() ? next : 0);
+      next += static_cast<uint32_t>(event.chunk().token_ids_size());
+    }
+    EXPECT_EQ(next, 150U);
+    EXPECT_EQ(rest.events.back().finished().logprob(), whole.events.back().finished().logprob());
+    EXPECT_EQ(rest.events.back().finished().scored_tokens(), 50U);
+  }
+}
+
+TEST(ScoreTest, AContextThatCannotBeIsRefusedByName) {
+  TestServer server;
+  for (const uint32_t context : {5U, ~0U}) {
+    v1::ScoreRequest request = ScoreOf(Text(5));
+    request.set_context_tokens(context);
+    ScoreStream stream(server.inference(), request);
+    EXPECT_THAT(stream.Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          "context_tokens: must be less than the text's tokens (5)"
+                                          ", got " +
+                                              std::to_string(context)));
+    EXPECT_TRUE(stream.events.empty());
+  }
   ExpectServes(server);
 }
 

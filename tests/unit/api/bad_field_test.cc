@@ -132,7 +132,15 @@ TEST(BadFieldTest, RulesForSingleTokens) {
        "stop.min_tokens: must be at most stop.max_tokens = 256, got 4294967295"},
   });
   ExpectRefused<ScoreCodec>({{"text: 'x' output { echo: true }",
-                              "output.echo: must not be set: of Generate and Complete alone"}});
+                              "output.echo: must not be set: of Generate and Complete alone"},
+                             {"texts { text: 'x' } context_tokens: 1",
+                              "context_tokens: must not be set together with texts: of one text "
+                              "alone"},
+                             {"text: 'xy' context_tokens: 1 previous {}",
+                              "context_tokens: must not be set together with previous: all before "
+                              "the text is context there"},
+                             {"text: 'x' cache_salt: '" + std::string(65, 's') + "'",
+                              "cache_salt: must have at most 64 bytes, got 65"}});
   ExpectRefused<CompleteCodec>(
       {{"text: 'x' resumable: true",
         "resumable: must not be set: of Generate alone, whose client has the output that another "

@@ -257,6 +257,13 @@ TEST(ScoreCodecTest, AlternativesAreThoseAskedFor) {
   EXPECT_EQ(DecodeProto<ScoreCodec>("text: 'hi' output { top_logprobs: 2 }")->top_logprobs, 2);
 }
 
+TEST(ScoreCodecTest, AContextAndItsSaltArrive) {
+  EXPECT_EQ(DecodeProto<ScoreCodec>("text: 'hi'")->context, 0);
+  const auto request = DecodeProto<ScoreCodec>("text: 'hi' context_tokens: 1 cache_salt: 's'");
+  EXPECT_EQ(request->context, 1);
+  EXPECT_EQ(request->cache_salt, "s");
+}
+
 template <typename Codec>
 ServiceClass ClassOf(const std::string& priority) {
   const auto request = DecodeProto<Codec>("text: 'x'" + priority);
@@ -441,14 +448,17 @@ TEST(CodecTest, FinishedSumsUp) {
 TEST(ScoreCodecTest, FinishedSumsUp) {
   Outcome outcome;
   outcome.usage.scored_tokens = 4;
+  outcome.usage.cached_tokens = 3;
   outcome.scored_bytes = 10;
   outcome.logprob = -8;
   v1::ScoreFinished message;
   ScoreCodec().Finish(outcome, message);
   EXPECT_DOUBLE_EQ(message.perplexity(), std::exp(2.0));
   message.clear_perplexity();
-  ExpectText(message, "scored_tokens: 4 logprob: -8 scored_bytes: 10 timings {}");
-  ExpectFinished<ScoreCodec>(Outcome(), "timings {}");  // no perplexity of nothing
+  ExpectText(message,
+             "scored_tokens: 4 logprob: -8 scored_bytes: 10 timings {} "
+             "usage { scored_tokens: 4 cached_tokens: 3 }");
+  ExpectFinished<ScoreCodec>(Outcome(), "timings {} usage {}");  // no perplexity of nothing
 }
 
 }  // namespace

@@ -147,6 +147,13 @@ class CallsTest(ClientTest):
     self.assertEqual((scores.logprobs[0].top, scores.perplexity, scores.state.id), (((5, -0.5),), 4.5, "s"))
     self.assertEqual(server.requests[0], inference_pb2.ScoreRequest(
         text="abc", output={"top_logprobs": 1}, previous={"state_id": "p"}, store={}, resumable=True))
+    server.answer_score = lambda request, context: iter(map(lambda one: inference_pb2.ScoreResponse(**one), [
+        {"started": {"tokens": 4}}, {"chunk": {"first_index": 3, "token_ids": [100], "logprobs": [{"logprob": -1}]}},
+        {"finished": {"scored_tokens": 1, "logprob": -1, "usage": {"prompt_tokens": 4, "cached_tokens": 2}}}]))
+    scores = client.score("abcd", context_tokens=3, cache_salt="user 1")
+    self.assertEqual((scores.token_ids, scores.usage.cached_tokens), ((100,), 2))
+    self.assertEqual(server.requests.pop(), inference_pb2.ScoreRequest(
+        text="abcd", output={"top_logprobs": 0}, context_tokens=3, cache_salt="user 1", resumable=True))
     encoded = client.encode("ab", pooling=aft_client.Pooling.MEAN, normalize=True)
     self.assertEqual((encoded.vectors, encoded.tokens), (((1, 0.5), (-2.5, 3)), 2))
     self.assertEqual(server.requests[1], inference_pb2.EncodeRequest(text="ab", pooling=1, normalize=True))

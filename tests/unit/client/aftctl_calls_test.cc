@@ -84,6 +84,20 @@ TEST_F(AftctlCallsTest, UnaryCallsThatFailSaySo) {
   EXPECT_THAT(Run("complete --prompt x", "", 4).err, HasSubstr("token_ids[0]"));
 }
 
+TEST_F(AftctlCallsTest, ScoreTakesAContext) {
+  server_.SetScript(StreamScript<v1::ScoreResponse>({
+      "started { model: 'fake' tokens: 3 }",
+      "chunk { first_index: 2 token_ids: 99 logprobs { logprob: -2 } }",
+      "finished { scored_tokens: 1 scored_bytes: 1 logprob: -2 perplexity: 7.25 }",
+  }));
+  const Ended ended = Run("score --prompt abc --context-tokens 2 --tokens");
+  ExpectText(server_.last<v1::ScoreRequest>(), "text: 'abc' context_tokens: 2 resumable: true");
+  EXPECT_EQ(ended.out.substr(0, ended.out.find("log-probability")),
+            "  INDEX   TOKEN    LOGPROB\n"
+            "      2      99    -2.0000\n"
+            "tokens           3, of them scored 1\n");
+}
+
 TEST_F(AftctlCallsTest, ScoreTakesSeveralTextsAndPrintsALineForEach) {
   const Script script = StreamScript<v1::ScoreResponse>({
       "started { tokens: 5 text_tokens: [3, 2] fingerprint: 1 }",
