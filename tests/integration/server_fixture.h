@@ -119,6 +119,9 @@ class EventStream<kMethod> {
     } else if constexpr (requires { request.resume(); }) {
       checker_ = client::StreamChecker(request.resume().scores());
     }
+    if constexpr (requires { request.context_tokens(); }) {
+      checker_.ExpectContext(request.context_tokens());
+    }
     if constexpr (requires { request.n(); }) {
       checker_.ExpectSequences(request.n());
     } else {

@@ -131,6 +131,25 @@ TEST_F(EdgeSaltTest, ATrustedProxyKeepsItsUsersApart) {
                                         "characters"));
 }
 
+TEST_F(EdgeSaltTest, ContextsOfScoresAreKeptApartAsPromptsAre) {
+  TestServer server(Config("127.0.0.0/8"));
+  const auto cached = [&](const std::vector<std::string>& salts, const std::string& own) {
+    v1::ScoreRequest request;
+    request.set_text(system_ + "!");
+    request.set_context_tokens(static_cast<uint32_t>(system_.size()));
+    request.set_cache_salt(own);
+    ScoreStream stream(server.inference(), request, Salts(salts));
+    EXPECT_TRUE(stream.Finish().ok());
+    return stream.event().finished().usage().cached_tokens();
+  };
+  const auto all = static_cast<uint32_t>(system_.size() - 1);
+  EXPECT_EQ(cached({"ann"}, ""), 0U);
+  EXPECT_EQ(cached({"ann"}, ""), all);
+  EXPECT_EQ(cached({"bob"}, ""), 0U);
+  EXPECT_EQ(cached({}, "ann"), 0U);
+  EXPECT_EQ(Cached(server, {"ann"}), all);  // a prompt of hers
+}
+
 TEST_F(EdgeSaltTest, FromAllOthersItIsIgnored) {
   TestServer server(Config("10.0.0.0/8"));
   const auto all = static_cast<uint32_t>(system_.size() - 1);
@@ -154,7 +173,7 @@ TEST_F(PrefixTest, ModelInferTakesASalt) {
   EXPECT_EQ(Misses("diverged"), 1);
 }
 
-TEST_F(PrefixTest, ScoresTakeNoPart) {
+TEST_F(PrefixTest, ScoresWithoutAContextTakeNoPart) {
   for (int i = 0; i < 3; ++i) {
     v1::ScoreRequest request;
     request.set_text(system_);

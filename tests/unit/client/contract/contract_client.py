@@ -76,7 +76,7 @@ class Application:
     if request.texts:
       scores = self.client.score_all([one.text for one in request.texts], **options)
     else:
-      scores = [self.client.score(request.text, **options)]
+      scores = [self.client.score(request.text, context_tokens=request.context_tokens, **options)]
     for one in scores:
       self.seen.answers.add(token_ids=one.token_ids, values=[score.logprob for score in one.logprobs],
                             logprob=one.logprob)

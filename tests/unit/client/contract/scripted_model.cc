@@ -105,6 +105,7 @@ std::vector<std::string> TextsOf(const v1::ScoreRequest& request) {
 }
 
 uint32_t UnscoredOf(const v1::ScoreRequest& request) {
+  if (request.context_tokens() > 0) return request.context_tokens();
   return request.previous().state_id() == "pending" ? 0 : 1;
 }
 
