@@ -56,6 +56,12 @@ TEST(ModelServiceTest, DescribesTheModels) {
   EXPECT_EQ(list.models(0).state(), v1::MODEL_STATE_READY);
   EXPECT_EQ(list.models(0).slots(), 4);
   EXPECT_EQ(list.models(0).vocab_size(), 257);
+  EXPECT_EQ(list.models(0).architecture(), "fake");
+  EXPECT_EQ(list.models(0).device(), "cpu");
+  EXPECT_EQ(list.models(0).weight_format(), "fp32");
+  EXPECT_EQ(list.models(0).state_bytes(), 8);
+  EXPECT_EQ(list.models(0).fingerprint(), 1);
+  EXPECT_EQ(list.models(0).task(), v1::TASK_GENERATE);
 
   v1::GetRequest request;
   v1::GetResponse response;

@@ -350,6 +350,9 @@ TEST(ReportTest, JsonHasTheNamesOfVllmsBenchmark) {
     ASSERT_TRUE(json.contains(name)) << name;
     EXPECT_NEAR(json[name].get<double>(), value, value * 0.01) << name;
   }
+  ASSERT_EQ(json["quantiles"]["q"].size(), 104U);
+  EXPECT_EQ(json["quantiles"]["q"][50], 0.5);
+  EXPECT_EQ(json["quantiles"]["q"].back(), 1);
   for (const char* metric : {"ttft", "tpot", "itl", "e2el"}) {
     for (const char* what : {"mean_", "median_", "std_", "p90_", "p99_", "max_"}) {
       EXPECT_TRUE(json.contains(std::string(what) + metric + "_ms")) << what << metric;
