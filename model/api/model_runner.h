@@ -92,7 +92,12 @@ struct StepRow {
   // kScore: targets[i] is the token that follows tokens[i]. As many as tokens, or one less when the
   // text ends with the row.
   std::vector<TokenId> targets{};
+  // kLast: tokens that are not drawn here, beside those that the slot's rules leave out; in the
+  // order of ids, each once, at most kMaxRowBans. Where a row has some, or the one before it in its
+  // slot had, no other step that names the slot may be uncollected.
+  std::vector<TokenId> banned{};
 };
+inline constexpr size_t kMaxRowBans = 256;
 
 // One flat batch. At most one row per slot.
 struct StepInput {

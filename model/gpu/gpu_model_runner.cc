@@ -13,6 +13,7 @@
 #include "model/runtime/model_info.h"
 #include "model/runtime/slot_states.h"
 #include "model/runtime/torch_guard.h"
+#include "model/sampling/row_rules.h"
 
 namespace aft {
 namespace {
@@ -65,7 +66,8 @@ GpuModelRunner::GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<
       ages_(options.slots, network_->lookahead_rows()),
       shapes_(options.slots, options.max_step_tokens),
       graphs_(shapes_.all().size()),
-      has_terms_(static_cast<size_t>(options.slots), 1) {
+      has_terms_(static_cast<size_t>(options.slots), 1),
+      has_bans_(static_cast<size_t>(options.slots), 0) {
   AddStateInfo(network_->state_specs(), network_->fingerprint(), &info_);
 }
 
@@ -153,6 +155,7 @@ absl::StatusOr<int64_t> GpuModelRunner::BindSlot(int32_t slot, const StateSource
   const auto* const fork = std::get_if<ForkOf>(&from);
   if (fork == nullptr || fork->slot != slot) ages_.Forget(slot);
   has_terms_[static_cast<size_t>(slot)] = 0;
+  has_bans_[static_cast<size_t>(slot)] = 0;
   // After an error nothing continues the slot: a row at another position than 0 is refused.
   sequences_.Bind(slot, status.ok() ? position : 0, terms);
   if (status.ok() && !terms.had.empty() && PenaltiesOf(terms.sampling).any()) {
@@ -206,7 +209,7 @@ absl::StatusOr<ModelRunner::Ticket> GpuModelRunner::Submit(const StepInput& inpu
 absl::Status GpuModelRunner::Enqueue(const StepInput& input, Flight* flight) {
   const GpuStepPlan& plan = flight->plan;
   const GpuStepShape& shape = plan.shape();
-  for (const StepRow& row : input.rows) AFT_RETURN_IF_ERROR(SendTerms(row.slot));
+  for (const StepRow& row : input.rows) AFT_RETURN_IF_ERROR(SendTerms(row.slot, row.banned));
   AFT_RETURN_IF_ERROR(flight->begin->Record());
   if (shape.tokens > 0) {
     AFT_RETURN_IF_ERROR(
@@ -229,26 +232,32 @@ absl::Status GpuModelRunner::Enqueue(const StepInput& input, Flight* flight) {
   return flight->end->Record();
 }
 
-absl::Status GpuModelRunner::SendTerms(int32_t slot) {
+absl::Status GpuModelRunner::SendTerms(int32_t slot, absl::Span<const TokenId> banned) {
   char& has_terms = has_terms_[static_cast<size_t>(slot)];
-  if (has_terms != 0) return absl::OkStatus();
+  char& has_bans = has_bans_[static_cast<size_t>(slot)];
+  if (has_terms != 0 && has_bans == 0 && banned.empty()) return absl::OkStatus();
   // Nobody else reads or writes this place: steps that name a slot are collected before it changes.
   SlotSampling* const from = static_cast<SlotSampling*>(host_params_.data_ptr()) + slot;
   const SamplingParams& params = sequences_.sequence(slot).params;
   *from = kernels::cuda::ForDevice(params);
   from->top_logprobs = DeviceTopLogprobs(params);
+  LogitRule* const rules =
+      static_cast<LogitRule*>(host_rules_.data_ptr()) + slot * int64_t{kMaxLogitRules};
+  if (!banned.empty()) {
+    from->rules = RulesWithBans(params.rules.get(), banned, rules);
+  } else if (params.rules != nullptr) {
+    AFT_CHECK(params.rules->rules.size() <= size_t{kMaxLogitRules});
+    std::copy(params.rules->rules.begin(), params.rules->rules.end(), rules);
+  }
   AFT_RETURN_IF_ERROR(queue_->Copy(static_cast<SlotSampling*>(params_.data_ptr()) + slot, from,
                                    sizeof(SlotSampling)));
-  if (params.rules != nullptr) {
-    const std::vector<LogitRule>& rules = params.rules->rules;
-    AFT_CHECK(rules.size() <= size_t{kMaxLogitRules});
-    LogitRule* const rules_from =
-        static_cast<LogitRule*>(host_rules_.data_ptr()) + slot * int64_t{kMaxLogitRules};
-    std::copy(rules.begin(), rules.end(), rules_from);
+  if (from->rules > 0) {
     AFT_RETURN_IF_ERROR(
         queue_->Copy(static_cast<LogitRule*>(rules_.data_ptr()) + slot * int64_t{kMaxLogitRules},
-                     rules_from, static_cast<int64_t>(rules.size() * sizeof(LogitRule))));
+                     rules, from->rules * int64_t{sizeof(LogitRule)}));
   }
+  has_bans = banned.empty() ? 0 : 1;
+  if (has_terms != 0) return absl::OkStatus();
   AFT_RETURN_IF_ERROR(KernelStatus(
       kernels::cuda::ClearCounts(sampler_slots(), slot, queue_->stream()), "ClearCounts"));
   has_terms = 1;

@@ -93,8 +93,9 @@ class GpuModelRunner final : public ModelRunner {
 
   // Queue work; inside GpuQueue::Run.
   absl::Status Enqueue(const StepInput& input, Flight* flight);
-  // The slot's sampling parameters, and no counts, if the device has yet to learn of them.
-  absl::Status SendTerms(int32_t slot);
+  // The slot's sampling parameters, and no counts, if the device has yet to learn of them; and what
+  // the row bans (StepRow::banned) as rules beside its own, until there are none.
+  absl::Status SendTerms(int32_t slot, absl::Span<const TokenId> banned = {});
   absl::Status Compute(const GpuStepShape& shape, int64_t longest);
 
   // Waits for the device.
@@ -112,6 +113,7 @@ class GpuModelRunner final : public ModelRunner {
   const GpuStepShapes shapes_;
   std::vector<std::unique_ptr<GpuGraph>> graphs_;  // of each shape; null: Options::graphs is off
   std::vector<char> has_terms_;  // of each slot: the device has those of its sequence
+  std::vector<char> has_bans_;   // of each slot: its rules there are those of a row with bans
 
   // On the device.
   StatePool states_;

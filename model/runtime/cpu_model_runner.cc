@@ -118,7 +118,7 @@ void CpuModelRunner::Flatten(const StepInput& input) {
     }
     if (row.output == RowOutput::kLast) {
       outputs_.push_back(row_offsets_.back() - 1);
-      wanted_.push_back({sequence, counts, kNoToken, &output_.sampled[sampled++]});
+      wanted_.push_back({sequence, counts, kNoToken, &output_.sampled[sampled++], row.banned});
     } else if (row.output == RowOutput::kScore) {
       std::vector<SampledToken>& tokens = output_.scored[scored++];
       tokens.resize(row.targets.size());
@@ -196,7 +196,7 @@ void CpuModelRunner::ReportOne(const float* logits, const Wanted& wanted, Sample
   }
   if (!sampler
            ->Sample(logits, info_.vocab_size, sequence.params, wanted.counts, sequence.sampled++,
-                    wanted.token)
+                    wanted.token, wanted.banned)
            .ok()) {
     id = kNoToken;
   }

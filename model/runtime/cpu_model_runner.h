@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "model/api/model_runner.h"
 #include "model/network/cpu_network.h"
 #include "model/runtime/parallel.h"
@@ -60,6 +61,7 @@ class CpuModelRunner final : public ModelRunner {
     TokenCount* counts;  // [vocab_size]; null: the sequence has no penalties
     TokenId target;      // kNoToken: sample
     SampledToken* token;
+    absl::Span<const TokenId> banned{};  // of the step's row
   };
 
   CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Options& options);

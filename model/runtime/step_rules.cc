@@ -75,6 +75,7 @@ absl::Status StepRules::CheckTokens(const StepRow& row, int64_t index) const {
     return RowError(index, "token ", token, " is out of range: it stands for the last one that ",
                     decode ? "the slot sampled, and there is none" : "was sampled in a row of one");
   }
+  AFT_RETURN_IF_ERROR(CheckBanned(row, index));
   if (row.output != RowOutput::kScore) {
     return row.targets.empty() ? absl::OkStatus()
                                : RowError(index, "targets, but nothing to score");
@@ -86,6 +87,20 @@ absl::Status StepRules::CheckTokens(const StepRow& row, int64_t index) const {
     if (target < 0 || target >= limits_.vocab_size) {
       return RowError(index, "target ", target, " is out of range");
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepRules::CheckBanned(const StepRow& row, int64_t index) const {
+  const std::vector<TokenId>& banned = row.banned;
+  if (banned.empty()) return absl::OkStatus();
+  if (row.output != RowOutput::kLast) return RowError(index, "bans, but nothing to sample");
+  if (banned.size() > kMaxRowBans) return RowError(index, banned.size(), " bans");
+  for (size_t i = 0; i < banned.size(); ++i) {
+    if (banned[i] < 0 || banned[i] >= limits_.vocab_size) {
+      return RowError(index, "banned token ", banned[i], " is out of range");
+    }
+    if (i > 0 && banned[i] <= banned[i - 1]) return RowError(index, "bans are out of order");
   }
   return absl::OkStatus();
 }

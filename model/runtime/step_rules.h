@@ -59,6 +59,7 @@ class StepRules {
 
   absl::Status CheckRow(const StepRow& row, int64_t index);
   absl::Status CheckTokens(const StepRow& row, int64_t index) const;
+  absl::Status CheckBanned(const StepRow& row, int64_t index) const;
 
   const Limits limits_;
   std::vector<Slot> slots_;

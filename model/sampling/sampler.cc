@@ -23,14 +23,16 @@ double Gumbel(uint32_t word) {
 }  // namespace
 
 absl::Status Sampler::Sample(const float* logits, int64_t vocab_size, const SamplingParams& params,
-                             const TokenCount* counts, uint64_t output_index, SampledToken* token) {
+                             const TokenCount* counts, uint64_t output_index, SampledToken* token,
+                             absl::Span<const TokenId> banned) {
   token->id = 0;
   token->logprob = 0.0F;
   token->top.clear();
-  const bool adjust = params.rules != nullptr || (counts != nullptr && PenaltiesOf(params).any());
+  const bool adjust = params.rules != nullptr || !banned.empty() ||
+                      (counts != nullptr && PenaltiesOf(params).any());
   if (adjust) {
     adjusted_.resize(static_cast<size_t>(vocab_size));
-    Adjust(logits, params, counts, output_index);
+    Adjust(logits, params, counts, output_index, banned);
   }
   AFT_RETURN_IF_ERROR(logits_.Assign(adjust ? adjusted_.data() : logits, vocab_size));
   if (params.temperature > 0.0F) {
@@ -45,7 +47,7 @@ absl::Status Sampler::Sample(const float* logits, int64_t vocab_size, const Samp
 }
 
 void Sampler::Adjust(const float* logits, const SamplingParams& params, const TokenCount* counts,
-                     uint64_t output_index) {
+                     uint64_t output_index, absl::Span<const TokenId> banned) {
   if (params.rules == nullptr) {
     for (size_t i = 0; i < adjusted_.size(); ++i) adjusted_[i] = RankedLogits::Finite(logits[i]);
   } else {
@@ -64,6 +66,7 @@ void Sampler::Adjust(const float* logits, const SamplingParams& params, const To
     }
     leave_until(adjusted_.size());
   }
+  for (const TokenId id : banned) adjusted_[static_cast<size_t>(id)] = kBannedBias;
   const Penalties penalties = PenaltiesOf(params);
   if (counts == nullptr || !penalties.any()) return;
   for (size_t i = 0; i < adjusted_.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "model/api/sampling_params.h"
 #include "model/sampling/penalties.h"
 #include "model/sampling/ranked_logits.h"
@@ -29,10 +30,11 @@ class Sampler {
   // logits[0 .. vocab_size - 1] into `*token`, every field of it. `counts` [vocab_size] says what
   // the sequence has had; null: nothing, which is all the same to a sequence without penalties.
   // Errors: INTERNAL when no logit is above -inf: the model produced no distribution, or none over
-  // the tokens that the rules leave.
-  // REQUIRES: 1 <= vocab_size < 2^31.
+  // the tokens that the rules and `banned`, whose tokens are not drawn either, leave.
+  // REQUIRES: 1 <= vocab_size < 2^31; ids of `banned` are within the vocabulary.
   absl::Status Sample(const float* logits, int64_t vocab_size, const SamplingParams& params,
-                      const TokenCount* counts, uint64_t output_index, SampledToken* token);
+                      const TokenCount* counts, uint64_t output_index, SampledToken* token,
+                      absl::Span<const TokenId> banned = {});
 
   // The log-probability of the token `id`, which somebody else chose, and the best `top` tokens
   // beside it: the same bits that Sample would report. Errors and requirements: as Sample;
@@ -47,9 +49,9 @@ class Sampler {
     double weight;  // exp((logit - highest) / temperature)
   };
 
-  // Fills adjusted_ with what rules and penalties make of the logits.
+  // Fills adjusted_ with what rules, bans and penalties make of the logits.
   void Adjust(const float* logits, const SamplingParams& params, const TokenCount* counts,
-              uint64_t output_index);
+              uint64_t output_index, absl::Span<const TokenId> banned);
   Rank LowestKept(const SamplingParams& params);
   Rank LowestOfTopP(float top_p);
   TokenId Draw(const SamplingParams& params, uint64_t output_index, Rank lowest_kept);

@@ -108,7 +108,7 @@ absl::StatusOr<RequestHandle> GenerateEngine::Generate(GenerationRequest request
   if (absl::Status status = CheckGeneration(request); !status.ok()) return RefuseInvalid(status);
   const auto prompt = static_cast<int64_t>(request.prompt.size() - request.resumed);
   OutputBuilder output(*tokenizer_, std::move(request.stop), request.tokens_before() + prompt,
-                       info_.max_seq_len);
+                       info_.max_seq_len, request.bad_words);
   absl::StatusOr<Resumption> resumption = Replay(request, output);
   if (!resumption.ok()) return RefuseInvalid(resumption.status());
   std::unique_ptr<PrefixRead> prefix = prefixes_.Make(request);
@@ -125,8 +125,9 @@ absl::StatusOr<RequestHandle> GenerateEngine::GenerateGroup(
   if (status.ok()) status = CheckGroup(*request.client, request.service_class, answers);
   if (!status.ok()) return RefuseInvalid(status);
   const int64_t before = request.tokens_before() + static_cast<int64_t>(request.prompt.size());
-  auto group = MakeGroup(request, sinks,
-                         OutputBuilder(*tokenizer_, request.stop, before, info_.max_seq_len));
+  auto group = MakeGroup(
+      request, sinks,
+      OutputBuilder(*tokenizer_, request.stop, before, info_.max_seq_len, request.bad_words));
   prefixes_.Attach(prefixes_.Make(request), static_cast<TokenStream&>(*group.front()));
   return Accept(std::move(group));
 }
@@ -400,7 +401,7 @@ void GenerateEngine::Publish(const Step& step, const TokenCounts::Prompts& promp
 }
 
 void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimePoint now) {
-  if (token.id == kNoToken) return FailNotFinite(stream, now);
+  if (token.id == kNoToken) return FailNoToken(stream, now);
   counts_.Sampled(stream, now);
   scheduler_.Sampled(stream, token.id);
 
@@ -409,6 +410,7 @@ void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimeP
   const TokenId id = token.id;
   if (stream.has_penalties()) stream.sampled.push_back(id);
   const bool ended = stream.output->Append(std::move(token), delta, outcome);
+  if (stream.output->bans().any()) stream.Ban(stream.output->bans().Next());
   prefixes_.HasSampled(stream, delta.tokens);
   if (!ended && stream.survival.sink != nullptr) {
     stream.unsaved.push_back(id);
@@ -420,6 +422,21 @@ void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimeP
     stream.end->last_is_pending = !delta.tokens.empty();
   }
   Deliver(stream, std::move(delta), ended, std::move(outcome), now);
+}
+
+// What the request itself rules out is no failure of the model.
+void GenerateEngine::FailNoToken(TokenStream& stream, TimePoint now) {
+  const OutputBuilder& output = *stream.output;
+  const bool early = output.tokens() < output.min_tokens();
+  if (stream.banned().empty() ||
+      !LeaveNoToken(stream.sampling.rules.get(), early, stream.banned(), info_.vocab_size)) {
+    return FailNotFinite(stream, now);
+  }
+  Fail(stream,
+       absl::InvalidArgumentError(
+           absl::StrCat("sampling.bad_words: leave no token to sample as number ", output.tokens(),
+                        " of the output")),
+       now);
 }
 
 void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,

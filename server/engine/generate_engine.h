@@ -104,6 +104,7 @@ class GenerateEngine final : public RequestLoop {
   absl::Status Collect(const Flight& flight, const Step& step);
   void Publish(const Step& step, const TokenCounts::Prompts& prompt_tokens, TimePoint now);
   void PublishToken(TokenStream& stream, SampledToken token, TimePoint now);
+  void FailNoToken(TokenStream& stream, TimePoint now);
   void PublishScores(TokenStream& stream, const StepRow& row, std::vector<SampledToken> scores,
                      TimePoint now);
   // Ends the stream when its reader is too slow for the delta, or when `ended`. A stream that takes

@@ -10,12 +10,13 @@
 namespace aft::server {
 
 OutputBuilder::OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t tokens_before,
-                             int64_t max_seq_len)
+                             int64_t max_seq_len, std::shared_ptr<const TokenSequences> bad_words)
     : tokenizer_(tokenizer),
       stop_(std::move(stop)),
       may_end_early_(!stop_.strings.empty() || !stop_.token_ids.empty() ||
                      (!stop_.ignore_eos && tokenizer.eos_id() >= 0)),
       matcher_(std::move(stop_.strings), stop_.include_stop_string),
+      bans_(std::move(bad_words)),
       max_seq_len_(max_seq_len),
       limit_(max_seq_len == 0 ? stop_.max_tokens
                               : std::min<int64_t>(stop_.max_tokens, max_seq_len - tokens_before)) {}
@@ -33,6 +34,7 @@ bool OutputBuilder::Append(SampledToken token, TokenDelta& delta, Outcome& outco
   } else {
     delta.tokens.push_back(std::move(token));
     ++tokens_;
+    bans_.Append(id);
     if (matcher_.Append(TokenBytes(tokenizer_, id), bytes,
                         tokens_ > static_cast<uint32_t>(stop_.min_tokens))) {
       outcome.reason = FinishReason::kStop;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -9,6 +10,7 @@
 #include "model/api/model_runner.h"
 #include "model/api/tokenizer.h"
 #include "server/engine/request.h"
+#include "server/engine/sequence_bans.h"
 #include "server/engine/stop_matcher.h"
 
 namespace aft::server {
@@ -22,10 +24,10 @@ namespace aft::server {
 class OutputBuilder {
  public:
   // `tokenizer` must outlive this object. `tokens_before`: of the text that the output goes on.
-  // `max_seq_len`: 0 is unlimited.
+  // `max_seq_len`: 0 is unlimited. `bad_words`: null, or sequences that the output never has.
   // REQUIRES: stop.max_tokens >= 1; tokens_before < max_seq_len unless that is 0.
   OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t tokens_before,
-                int64_t max_seq_len);
+                int64_t max_seq_len, std::shared_ptr<const TokenSequences> bad_words = nullptr);
 
   // Takes the next token and fills `delta` with what it adds; token ids are there at once, text may
   // be held back. True when the output has ended: then reason, stop_string, stop_token_id and limit
@@ -43,6 +45,9 @@ class OutputBuilder {
   // Nothing but a limit ends it before so many.
   int64_t min_tokens() const { return stop_.min_tokens; }
 
+  // What it may not go on with, as far as its bad words decide that.
+  const SequenceBans& bans() const { return bans_; }
+
   // Whether a token that is sampled may end it before that.
   bool may_end_early() const { return may_end_early_; }
 
@@ -54,6 +59,7 @@ class OutputBuilder {
   StopConditions stop_;
   const bool may_end_early_;
   StopMatcher matcher_;
+  SequenceBans bans_;
   Utf8Stream utf8_;
   int64_t max_seq_len_;
   int64_t limit_;

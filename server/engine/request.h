@@ -16,6 +16,7 @@
 #include "model/api/sampling_params.h"
 #include "server/config/client.h"
 #include "server/engine/resume_point.h"
+#include "server/engine/sequence_bans.h"
 #include "server/engine/sequence_state.h"
 #include "server/observability/methods.h"
 #include "server/scheduling/service_class.h"
@@ -77,6 +78,7 @@ struct GenerationRequest : TurnRequest {
   Survival survival;
   SamplingParams sampling;
   StopConditions stop;
+  std::shared_ptr<const TokenSequences> bad_words;  // that the output never has; null: none
   std::string cache_salt;  // prefixes are shared by the client's requests with the same one
 };
 

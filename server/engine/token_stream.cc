@@ -35,7 +35,7 @@ SequenceTurn TurnOf(const TurnRequest& request) {
 SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& output,
                     bool ended = false) {
   SequenceTurn turn = TurnOf(request);
-  turn.never_ahead = request.store && output.may_end_early();
+  turn.never_ahead = output.bans().any() || (request.store && output.may_end_early());
   turn.leaves_last = ended;
   return turn;
 }
@@ -145,6 +145,7 @@ TokenStream::TokenStream(GenerationRequest request, Resumption resumption,
       output(std::move(builder)),
       had_(std::move(resumption.had)) {
   usage = resumption.usage;
+  Ban(output->bans().Next());
 }
 
 TokenStream::TokenStream(GenerationRequest request, TokenStream& leader,

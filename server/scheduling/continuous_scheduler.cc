@@ -418,6 +418,7 @@ void ContinuousScheduler::AddDecodeRow(Sequence& sequence) {
 
 void ContinuousScheduler::AskForToken(Sequence& sequence, StepRow& row) {
   row.output = RowOutput::kLast;
+  row.banned = sequence.banned_;
   ++sequence.pending_;
   --sequence.outputs_left_;
 }

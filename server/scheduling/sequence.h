@@ -28,8 +28,8 @@ struct SequenceTurn {
   int64_t first_position = 0;
   // The last token is not consumed: the state stays before it. In a text to score it is a target.
   bool leaves_last = false;
-  // No step runs ahead of the sequence's results, so that its state never holds a token that turns
-  // out to be none of its text.
+  // No step runs ahead of the sequence's results: its state never holds a token that turns out to
+  // be none of its text, and what Sequence::Ban says is of all of its output.
   bool never_ahead = false;
   // Of a text to score: tokens before this position are read only.
   int64_t score_from = 0;
@@ -82,6 +82,13 @@ class Sequence : public FairItem {
     follower.leader_ = this;
     followers_.push_back(&follower);
   }
+  // Tokens that it does not sample next; see StepRow::banned. REQUIRES: none, or it is never_ahead.
+  void Ban(std::vector<TokenId> tokens) {
+    AFT_CHECK(tokens.empty() || turn_.never_ahead);
+    banned_ = std::move(tokens);
+  }
+  const std::vector<TokenId>& banned() const { return banned_; }
+
   // Until it is forked, or its leader has gone.
   bool follows() const { return leader_ != nullptr; }
   // With those that follow it.
@@ -141,6 +148,7 @@ class Sequence : public FairItem {
   int64_t outputs_left_;     // tokens that no step has been asked for yet
   int pending_ = 0;          // tokens that steps were asked for and that are not known yet
   TokenId next_token_ = -1;  // known, not yet consumed; when pending_ == 0
+  std::vector<TokenId> banned_;
 
   // While it owns a slot.
   int64_t rows_left_ = 0;  // that it must have before it may be parked

@@ -257,5 +257,58 @@ TEST_F(SamplingTest, TheLastSampledTokenMustExistAndComeAlone) {
   ExpectRefused(row, "the slot sampled, and there is none");
 }
 
+// The greedy choice among what a row leaves, in slots with rules and without.
+TEST_F(SamplingTest, WhatARowBansHoldsForThatRowAlone) {
+  std::vector<TokenId> ranked(bias_.size());
+  for (size_t i = 0; i < ranked.size(); ++i) ranked[i] = static_cast<TokenId>(i);
+  std::stable_sort(ranked.begin(), ranked.end(), [&](TokenId a, TokenId b) {
+    return bias_[static_cast<size_t>(a)] > bias_[static_cast<size_t>(b)];
+  });
+  auto rules = std::make_shared<LogitRules>();
+  for (size_t i = 10; i < 20; ++i) rules->rules.push_back({.id = ranked[i]});
+  std::sort(rules->rules.begin(), rules->rules.end(),
+            [](const LogitRule& a, const LogitRule& b) { return a.id < b.id; });
+  for (const bool only_these : {false, true}) {
+    rules->only_these = only_these;
+    SamplingParams params = Greedy();
+    if (only_these) params.rules = rules;
+    Bind(*runner_, 0, params);
+    Bind(*runner_, 1, Greedy());
+    const size_t first = only_these ? 10 : 0;
+    for (int64_t position = 0; position < 30; ++position) {
+      StepRow row = {0, position, {1}, RowOutput::kLast};
+      size_t left = first;
+      if (position % 3 != 2) {
+        // Most of all tokens, and the best one.
+        row.banned = RandomText(random_.Below(200));
+        row.banned.push_back(ranked[first]);
+        std::sort(row.banned.begin(), row.banned.end());
+        row.banned.erase(std::unique(row.banned.begin(), row.banned.end()), row.banned.end());
+        while (std::binary_search(row.banned.begin(), row.banned.end(), ranked[left])) ++left;
+      }
+      const StepOutput output = Step(*runner_, {{row, {1, position, {1}, RowOutput::kLast}}});
+      ASSERT_EQ(output.sampled.size(), 2U);
+      if (only_these && left >= 20) {
+        EXPECT_EQ(output.sampled[0].id, kNoToken);
+        break;
+      }
+      EXPECT_EQ(output.sampled[0].id, ranked[left]) << position;
+      EXPECT_EQ(output.sampled[1].id, ranked[0]) << position;
+    }
+  }
+}
+
+TEST_F(SamplingTest, ARowThatBansEveryTokenHasNoneAndItsNeighbourDoes) {
+  Bind(*runner_, 0, Warm(5));
+  Bind(*runner_, 1, Greedy());
+  StepRow row = {0, 0, {1}, RowOutput::kLast};
+  for (TokenId id = 0; id < static_cast<TokenId>(config_.vocab_size); ++id) {
+    row.banned.push_back(id);
+  }
+  const StepOutput output = Step(*runner_, {{row, {1, 0, {1}, RowOutput::kLast}}});
+  EXPECT_EQ(output.sampled.at(0).id, kNoToken);
+  EXPECT_EQ(output.sampled.at(1).id, Naive({}, Greedy(), 1).front());
+}
+
 }  // namespace
 }  // namespace aft

@@ -121,17 +121,20 @@ namespace {
 
 // The first token from `id` on, in a circle, that the rules leave; kNoToken: none.
 TokenId Permitted(TokenId id, int64_t vocab_size, const SamplingParams& params,
-                  uint64_t output_index) {
-  if (params.rules == nullptr || id == kNoToken) return id;
-  const std::vector<LogitRule>& rules = params.rules->rules;
+                  uint64_t output_index, const std::vector<TokenId>& row_bans) {
+  if ((params.rules == nullptr && row_bans.empty()) || id == kNoToken) return id;
+  const LogitRules none;
+  const LogitRules& all = params.rules != nullptr ? *params.rules : none;
+  const std::vector<LogitRule>& rules = all.rules;
   for (int64_t tried = 0; tried < vocab_size; ++tried) {
     const auto candidate = static_cast<TokenId>((id + tried) % vocab_size);
     const auto rule = std::find_if(rules.begin(), rules.end(),
                                    [&](const LogitRule& one) { return one.id == candidate; });
     const bool listed = rule != rules.end();
     const bool banned = listed ? Ruled(0.0F, *rule, output_index < params.ends_from) == kBannedBias
-                               : params.rules->only_these;
-    if (!banned) return candidate;
+                               : all.only_these;
+    const bool in_row = std::find(row_bans.begin(), row_bans.end(), candidate) != row_bans.end();
+    if (!banned && !in_row) return candidate;
   }
   return kNoToken;
 }
@@ -140,10 +143,12 @@ TokenId Permitted(TokenId id, int64_t vocab_size, const SamplingParams& params,
 
 TokenId FakeModelRunner::NextToken(const Options& options, uint64_t hash, int64_t count,
                                    const SamplingParams& params, uint64_t output_index,
-                                   const std::vector<TokenCount>& counts) {
+                                   const std::vector<TokenCount>& counts,
+                                   const std::vector<TokenId>& banned) {
   if (options.not_finite && options.not_finite(params.seed, output_index)) return kNoToken;
   if (options.next_token) {
-    return Permitted(options.next_token(hash, count), options.vocab_size, params, output_index);
+    return Permitted(options.next_token(hash, count), options.vocab_size, params, output_index,
+                     banned);
   }
   uint64_t drawn = Consume(hash ^ params.seed, static_cast<TokenId>(output_index), count);
   if (PenaltiesOf(params).any()) {
@@ -156,7 +161,7 @@ TokenId FakeModelRunner::NextToken(const Options& options, uint64_t hash, int64_
     }
   }
   const auto id = static_cast<TokenId>(drawn % static_cast<uint64_t>(options.vocab_size));
-  return Permitted(id, options.vocab_size, params, output_index);
+  return Permitted(id, options.vocab_size, params, output_index, banned);
 }
 
 SampledToken FakeModelRunner::ScoreToken(uint64_t hash, TokenId target, int32_t top_logprobs) {
@@ -196,10 +201,21 @@ void FakeModelRunner::Text::Read(const std::vector<TokenId>& tokens) {
   }
 }
 
-std::vector<TokenId> FakeModelRunner::Text::Sample(const SamplingParams& params, int64_t count) {
+std::vector<TokenId> FakeModelRunner::Text::Sample(
+    const SamplingParams& params, int64_t count,
+    const std::vector<std::vector<TokenId>>& bad_words) {
   std::vector<TokenId> output;
   while (static_cast<int64_t>(output.size()) < count) {
-    const TokenId token = NextToken(*options_, hash_, position_, params, outputs_++, counts_);
+    std::vector<TokenId> banned;
+    for (const std::vector<TokenId>& word : bad_words) {
+      const auto before = static_cast<std::ptrdiff_t>(word.size()) - 1;
+      if (static_cast<std::ptrdiff_t>(output_.size()) >= before &&
+          std::equal(word.begin(), word.end() - 1, output_.end() - before)) {
+        banned.push_back(word.back());
+      }
+    }
+    const TokenId token =
+        NextToken(*options_, hash_, position_, params, outputs_++, counts_, banned);
     output.push_back(token);
     CountAndRead(token);
   }
@@ -215,6 +231,7 @@ void FakeModelRunner::Text::CountAndRead(TokenId token) {
   TokenCount& times = counts_[static_cast<size_t>(token)];
   times = WithSample(times);
   Read({token});
+  output_.push_back(token);
 }
 
 namespace {
@@ -321,6 +338,11 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
     control_->Violation(std::string(status.message()));
     return status;
   }
+  for (const StepRow& row : input.rows) {
+    Slot& slot = slots_[static_cast<size_t>(row.slot)];
+    const bool banned = !row.banned.empty();
+    if (std::exchange(slot.banned, banned) || banned) CheckIdle("bans", row.slot);
+  }
   Flight flight;
   flight.ticket = last_ticket_;
   for (const StepRow& row : input.rows) {
@@ -347,8 +369,8 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
     if (row.output == RowOutput::kScore) flight.output.scored.push_back(std::move(scores));
     if (row.output != RowOutput::kLast) continue;
     SampledToken sampled;
-    sampled.id =
-        NextToken(options_, slot.hash, position, sequence.params, sequence.sampled++, slot.counts);
+    sampled.id = NextToken(options_, slot.hash, position, sequence.params, sequence.sampled++,
+                           slot.counts, row.banned);
     if (!slot.counts.empty() && sampled.id != kNoToken) {
       TokenCount& count = slot.counts[static_cast<size_t>(sampled.id)];
       count = WithSample(count);

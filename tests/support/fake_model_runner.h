@@ -100,8 +100,11 @@ class FakeModelRunner final : public ModelRunner {
         : options_(&options), counts_(static_cast<size_t>(options.vocab_size), 0) {}
 
     void Read(const std::vector<TokenId>& tokens);
-    // `count` tokens, each of them read.
-    std::vector<TokenId> Sample(const SamplingParams& params, int64_t count);
+    // `count` tokens, each of them read. `bad_words`: that the output since BeginOutput never has.
+    std::vector<TokenId> Sample(const SamplingParams& params, int64_t count,
+                                const std::vector<std::vector<TokenId>>& bad_words = {});
+    // What was sampled before is of an earlier turn.
+    void BeginOutput() { output_.clear(); }
     // These are read, as if they had been sampled.
     void Replay(const std::vector<TokenId>& output);
     // The score of `token` behind what was read.
@@ -115,6 +118,7 @@ class FakeModelRunner final : public ModelRunner {
     int64_t position_ = 0;
     uint64_t outputs_ = 0;
     std::vector<TokenCount> counts_;
+    std::vector<TokenId> output_;
   };
 
   // What a correct engine gets for this prompt, computed without any batching.
@@ -139,7 +143,8 @@ class FakeModelRunner final : public ModelRunner {
 
  private:
   struct Slot {
-    bool bound = false;  // and not named by a step since
+    bool bound = false;   // and not named by a step since
+    bool banned = false;  // the last row has bans
     uint64_t hash = kEmptyHash;
     std::vector<TokenCount> counts;  // empty without penalties
   };
@@ -154,7 +159,8 @@ class FakeModelRunner final : public ModelRunner {
   // `counts`: read with penalties only.
   static TokenId NextToken(const Options& options, uint64_t hash, int64_t count,
                            const SamplingParams& params, uint64_t output_index,
-                           const std::vector<TokenCount>& counts);
+                           const std::vector<TokenCount>& counts,
+                           const std::vector<TokenId>& banned);
   // BindSlot's, and the hash of what the sequence has consumed.
   absl::StatusOr<std::pair<int64_t, uint64_t>> StateOf(const StateSource& from) const;
   // Of `target` after the tokens that `hash` stands for.

@@ -63,6 +63,7 @@ class Sampling:
   logit_bias: Optional[Mapping[int, float]] = None
   allowed_tokens: Optional[Sequence[int]] = None
   banned_tokens: Optional[Sequence[int]] = None
+  bad_words: Optional[Sequence[str]] = None  # texts that the output never has
 
   def fill(self, message: Any) -> None:
     """Sets what is not None."""

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "server/api/aft/bad_words_codec.h"
 #include "server/api/aft/logit_rules_codec.h"
 #include "server/api/aft/option_rules.h"
 #include "server/api/aft/resume_codec.h"
@@ -101,8 +102,10 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
   request.cache_salt = message.cache_salt();
   AFT_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(message.sampling()));
   AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), limits, vocab_size));
+  AFT_ASSIGN_OR_RETURN(BadWords words, DecodeBadWords(message.sampling(), model));
   AFT_ASSIGN_OR_RETURN(request.sampling.rules,
-                       DecodeLogitRules(message.sampling(), request.stop, model));
+                       DecodeLogitRules(message.sampling(), words.tokens, request.stop, model));
+  request.bad_words = std::move(words.sequences);
   AFT_ASSIGN_OR_RETURN(request.sampling.top_logprobs,
                        DecodeTopLogprobs(message.output(), /*unset=*/-1));
   AFT_ASSIGN_OR_RETURN(request.prompt, DecodeText(TextOf(message, "prompt"),
@@ -145,7 +148,11 @@ absl::Status GenerateCodec::Echo(const GenerationRequest& request, const LimitsC
 size_t GenerateCodec::kept_tokens(const GenerationRequest& request) const {
   const auto& rules = request.sampling.rules;
   const size_t rules_bytes = rules != nullptr ? rules->rules.size() * sizeof(LogitRule) : 0;
-  return request.prompt.size() + (echo_bytes_ + rules_bytes) / sizeof(TokenId);
+  size_t bad_words = 0;  // tokens
+  if (request.bad_words != nullptr) {
+    for (const std::vector<TokenId>& sequence : *request.bad_words) bad_words += sequence.size();
+  }
+  return request.prompt.size() + bad_words + (echo_bytes_ + rules_bytes) / sizeof(TokenId);
 }
 
 void GenerateCodec::Append(Part part, uint32_t sequence) {

@@ -38,21 +38,26 @@ absl::StatusOr<std::map<TokenId, float>> DecodeBiases(const v1::SamplingOptions&
   return biases;
 }
 
-absl::Status NothingLeft(bool only_these) {
-  return only_these ? BadField("sampling.allowed_tokens", "must not all be banned")
-                    : BadField("sampling.banned_tokens", "must leave a token of the vocabulary");
+absl::Status NothingLeft(const v1::SamplingOptions& message) {
+  if (message.allowed_tokens_size() > 0) {
+    return BadField("sampling.allowed_tokens", "must not all be banned");
+  }
+  return BadField(message.bad_words_size() > 0 ? "sampling.bad_words" : "sampling.banned_tokens",
+                  "must leave a token of the vocabulary");
 }
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const LogitRules>> DecodeLogitRules(
-    const v1::SamplingOptions& message, const StopConditions& stop, const ServedModel& model) {
+    const v1::SamplingOptions& message, const std::vector<TokenId>& bad_words,
+    const StopConditions& stop, const ServedModel& model) {
   const int64_t vocab_size = model.info.vocab_size;
   AFT_ASSIGN_OR_RETURN(const auto biases, DecodeBiases(message, vocab_size));
   AFT_ASSIGN_OR_RETURN(const auto allowed,
                        DecodeList("sampling.allowed_tokens", message.allowed_tokens(), vocab_size));
-  AFT_ASSIGN_OR_RETURN(const auto banned,
+  AFT_ASSIGN_OR_RETURN(auto banned,
                        DecodeList("sampling.banned_tokens", message.banned_tokens(), vocab_size));
+  banned.insert(banned.end(), bad_words.begin(), bad_words.end());
   const bool only_these = !allowed.empty();
   std::map<TokenId, LogitRule> rules;
   for (const TokenId id : allowed) rules[id] = {.id = id};
@@ -84,7 +89,7 @@ absl::StatusOr<std::shared_ptr<const LogitRules>> DecodeLogitRules(
     ++left;
     if (rule.ends == 0) ++left_early;
   }
-  if (left == 0) return NothingLeft(only_these);
+  if (left == 0) return NothingLeft(message);
   if (left_early == 0) {
     return BadField("stop.min_tokens",
                     "must be 0 where every token that may be sampled ends the output");

@@ -130,7 +130,7 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
        json(R"({"logit_bias": {"5": 1, "05": 2}})")},
       {"sampling_parameters.allowed_token_ids[1]: must be below 257",
        json(R"({"allowed_token_ids": [1, 257]})")},
-      {"sampling_parameters.bad_words: there is no such option", json(R"({"bad_words": ["x"]})")},
+      {"sampling_parameters.best_of: there is no such option", json(R"({"best_of": 1})")},
       {"sampling_parameters: a key occurs twice", json(R"({"seed": 1, "seed": 2})")},
       {"sampling_parameters: must be the text of a JSON object", json("[1]")},
       {"sampling_parameters: must be the text of a JSON object", json("{\"seed\": 1")},

@@ -71,6 +71,21 @@ TEST(StepRulesTest, NamesWhatIsBeyond) {
   EXPECT_EQ(Error({Row(0, 0, {1}, RowOutput::kScore, {-1})}), "row 0: target -1 is out of range");
 }
 
+TEST(StepRulesTest, BansAreOfRowsThatSampleAndInTheOrderOfIds) {
+  const auto error = [](std::vector<TokenId> banned, RowOutput output = RowOutput::kLast) {
+    StepRow row = Row(0, 0, {1}, output);
+    row.banned = std::move(banned);
+    return Error({row});
+  };
+  EXPECT_EQ(error({0, 4, 9}), "");
+  EXPECT_EQ(error({4}, RowOutput::kNone), "row 0: bans, but nothing to sample");
+  EXPECT_EQ(error({4, 10}), "row 0: banned token 10 is out of range");
+  EXPECT_EQ(error({-1, 4}), "row 0: banned token -1 is out of range");
+  EXPECT_EQ(error({4, 4}), "row 0: bans are out of order");
+  EXPECT_EQ(error({4, 3}), "row 0: bans are out of order");
+  EXPECT_EQ(error(std::vector<TokenId>(kMaxRowBans + 1)), "row 0: 257 bans");
+}
+
 TEST(StepRulesTest, TheLastSampledTokenStandsAloneAndAfterOneWasSampled) {
   StepRules rules(kLimits);
   const auto run = [&](StepRow row) {

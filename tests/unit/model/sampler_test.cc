@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "model/sampling/penalties.h"
 #include "model/sampling/philox.h"
+#include "model/sampling/row_rules.h"
 
 namespace aft {
 namespace {
@@ -445,6 +446,43 @@ TEST(SamplerTest, SeededStreamStaysTheSameForever) {
     ids.push_back(SampleToken(logits, Params(0.9F, 100, 0.95F, 20261121), i).id);
   }
   EXPECT_THAT(ids, ElementsAre(95, 90, 207, 5, 158, 73, 180, 196, 30, 207, 27, 120));
+}
+
+// Bans of a row are rules beside those of the sequence, on devices that know rules alone.
+TEST(SamplerTest, BansAreRulesThatDrawTheTokenNever) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 500; ++round) {
+    const size_t vocab_size = 1 + random() % 40;
+    const std::vector<float> logits = RandomLogits(random, vocab_size, 2.0);
+    const std::vector<TokenCount> counts = RandomCounts(random, vocab_size);
+    SamplingParams params = Params(random() % 3 == 0 ? 0.0F : 1.5F, 0, 1.0F, random());
+    params.repetition_penalty = random() % 2 == 0 ? 1.0F : 1.7F;
+    params.rules = RandomRules(random, vocab_size);
+    params.ends_from = random() % 2;
+    std::vector<TokenId> banned;
+    for (TokenId id = 0; id < static_cast<TokenId>(vocab_size); ++id) {
+      if (random() % 3 == 0) banned.push_back(id);
+    }
+    std::vector<LogitRule> merged(kMaxLogitRules);
+    merged.resize(static_cast<size_t>(RulesWithBans(params.rules.get(), banned, merged.data())));
+    SamplingParams as_rules = params;
+    as_rules.rules = std::make_shared<const LogitRules>(
+        LogitRules{merged, params.rules != nullptr && params.rules->only_these});
+    Sampler sampler;
+    SampledToken token;
+    SampledToken expected;
+    const auto size = static_cast<int64_t>(vocab_size);
+    const absl::Status status =
+        sampler.Sample(logits.data(), size, params, counts.data(), 0, &token, banned);
+    const absl::Status as_one =
+        sampler.Sample(logits.data(), size, as_rules, counts.data(), 0, &expected);
+    ASSERT_EQ(status.code(), as_one.code());
+    if (!status.ok()) continue;
+    ASSERT_EQ(token.id, expected.id);
+    ASSERT_EQ(std::count(banned.begin(), banned.end(), token.id), 0);
+    // Each once, in the order of ids: that is how they are looked up.
+    for (size_t i = 1; i < merged.size(); ++i) ASSERT_LT(merged[i - 1].id, merged[i].id);
+  }
 }
 
 }  // namespace

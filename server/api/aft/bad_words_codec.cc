@@ -1,0 +1,64 @@
+#include "server/api/aft/bad_words_codec.h"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "model/api/model_runner.h"
+#include "model/api/tokenizer.h"
+#include "server/config/checks.h"
+
+namespace aft::server {
+namespace {
+
+constexpr size_t kMaxBadWordBytes = 256;
+constexpr size_t kMaxBadWordTokens = 64;
+
+void Add(std::vector<TokenId> tokens, BadWords& words, TokenSequences& sequences) {
+  if (tokens.size() == 1) {
+    words.tokens.push_back(tokens.front());
+  } else {
+    sequences.push_back(std::move(tokens));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<BadWords> DecodeBadWords(const v1::SamplingOptions& message,
+                                        const ServedModel& model) {
+  BadWords words;
+  if (message.bad_words().empty()) return words;
+  const Tokenizer& tokenizer = *model.tokenizer;
+  TokenSequences sequences;
+  for (int i = 0; i < message.bad_words_size(); ++i) {
+    const std::string& text = message.bad_words(i);
+    const std::string path = absl::StrCat("sampling.bad_words[", i, "]");
+    if (text.empty() || text.size() > kMaxBadWordBytes) {
+      return BadField(
+          path, absl::StrCat("must have 1 to ", kMaxBadWordBytes, " bytes, got ", text.size()));
+    }
+    absl::StatusOr<std::vector<TokenId>> tokens = tokenizer.Encode(text);
+    if (!tokens.ok()) return BadField(path, tokens.status().message());
+    if (tokens->empty() || tokens->size() > kMaxBadWordTokens) {
+      return BadField(path, absl::StrCat("must have 1 to ", kMaxBadWordTokens, " tokens, got ",
+                                         tokens->size()));
+    }
+    // The vocabulary may have no space, and then the output has none either.
+    absl::StatusOr<std::vector<TokenId>> spaced = std::vector<TokenId>();
+    if (text.front() != ' ') spaced = tokenizer.Encode(absl::StrCat(" ", text));
+    if (spaced.ok() && spaced->size() == tokens->size() && *spaced != *tokens) {
+      Add(*std::move(spaced), words, sequences);
+    }
+    Add(*std::move(tokens), words, sequences);
+  }
+  // Each entry of the option is two sequences at most.
+  static_assert(kMaxRowBans >= 2 * 128);
+  if (!sequences.empty()) {
+    words.sequences = std::make_shared<const TokenSequences>(std::move(sequences));
+  }
+  return words;
+}
+
+}  // namespace aft::server
