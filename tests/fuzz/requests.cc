@@ -117,6 +117,13 @@ void CheckAccepted(const v1::GenerateRequest& message,
   AFT_CHECK(stop.min_tokens >= 0 && stop.min_tokens <= stop.max_tokens);
   AFT_CHECK(sampling.rules != nullptr || stop.min_tokens == 0 || stop.ignore_eos);
   if (sampling.rules != nullptr) CheckRules(*sampling.rules);
+  if (request.bad_words != nullptr) {
+    AFT_CHECK(!request.bad_words->empty() && request.bad_words->size() <= 256);
+    for (const std::vector<TokenId>& word : *request.bad_words) {
+      AFT_CHECK(word.size() >= 2 && word.size() <= 64);
+      for (const TokenId id : word) AFT_CHECK(id >= 0 && id < kVocabSize);
+    }
+  }
 }
 
 // The one text of the message, or its texts in their order, which are together within the limits.

@@ -111,6 +111,38 @@ TEST_F(CompleteTest, BannedTokensNeverComeAndAllowedOnesAlone) {
   EXPECT_NE(IdsOf(Answered(request).answers(0)), Expected(Request("a prompt", 8)));
 }
 
+TEST_F(CompleteTest, BadWordsNeverComeAndWhatLeavesNoTokenEndsTheCall) {
+  options_.next_token = [](uint64_t, int64_t count) {
+    return static_cast<TokenId>('a' + count % 3);
+  };
+  Start();
+  v1::GenerateRequest request = Request("xyz", 7);
+  EXPECT_EQ(Answered(request).answers(0).text(), "abcabca");
+  for (const char* word : {"bc", "da"}) request.mutable_sampling()->add_bad_words(word);
+  EXPECT_EQ(Answered(request).answers(0).text(), "abdbbdb");
+  EXPECT_EQ(Run(request).text, "abdbbdb");
+  request.set_n(2);
+  const v1::CompleteResponse several = Answered(request);
+  ASSERT_THAT(several.answers(), SizeIs(2));
+  EXPECT_EQ(several.answers(1).text(), "abdbbdb");
+  request.clear_n();
+  // Of an output that goes on, what has come counts.
+  for (const TokenId id : {'a', 'b'}) {
+    request.mutable_resume()->add_token_ids(static_cast<uint32_t>(id));
+  }
+  request.mutable_resume()->set_fingerprint(several.started().fingerprint());
+  EXPECT_EQ(Run(request).text, "dbbdb");
+  request.clear_resume();
+
+  for (const uint32_t id : {'a', 'b'}) request.mutable_sampling()->add_allowed_tokens(id);
+  for (const char* word : {"ba", "bb"}) request.mutable_sampling()->add_bad_words(word);
+  const Completed none = Complete(request);
+  EXPECT_EQ(none.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(none.status.error_message(),
+            "sampling.bad_words: leave no token to sample as number 2 of the output");
+  WaitUntilIdle();
+}
+
 // A model that would end every text at once.
 TEST_F(CompleteTest, NothingEndsAnOutputBeforeItsLeastLength) {
   options_.next_token = [](uint64_t, int64_t) { return FakeTokenizer::kEos; };

@@ -73,9 +73,10 @@ class CallsTest(ClientTest):
     server = self.server()
     examples = {FieldDescriptor.CPPTYPE_FLOAT: 0.5, FieldDescriptor.CPPTYPE_UINT64: 2**64 - 1,
                 FieldDescriptor.CPPTYPE_MESSAGE: {5: -1.5, 6: 100}}
+    lists = {FieldDescriptor.CPPTYPE_UINT32: [5, 6], FieldDescriptor.CPPTYPE_STRING: ["five", "six"]}
     sampling = Sampling(**{
-        field.name: [5, 6] if field.label == field.LABEL_REPEATED and not field.message_type else examples.get(
-            field.cpp_type, 3) for field in inference_pb2.SamplingOptions.DESCRIPTOR.fields})
+        field.name: lists[field.cpp_type] if field.label == field.LABEL_REPEATED and field.cpp_type in lists
+        else examples.get(field.cpp_type, 3) for field in inference_pb2.SamplingOptions.DESCRIPTOR.fields})
     client = self.client(server, token="secret")
     client.generate(b"\xff", sampling=sampling, stop_token_ids=[10], include_stop_string=True, ignore_eos=True,
                     min_tokens=3, echo=True, top_logprobs=2, priority=aft_client.Priority.BATCH, previous=b"sealed", store=60_000,

@@ -170,7 +170,8 @@ TEST_F(EngineBadWordsTest, WhatLeavesNoTokenEndsTheOutputAndNobodyElses) {
   engine.reset();
   model.not_finite = [](uint64_t, uint64_t output_index) { return output_index == 2; };
   Start();
-  EXPECT_THAT(Run(request).outcome.status, StatusIs(absl::StatusCode::kInternal));
+  EXPECT_THAT(Run(request).outcome.status,
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("not finite")));
   EXPECT_EQ(metrics.failures(EngineFailure::kNotFinite).Value(), 1);
 }
 
@@ -190,6 +191,7 @@ TEST_F(EngineBadWordsTest, AStreamIsParkedAndComesBackWithThem) {
   EXPECT_EQ(first.sink->Wait().status, absl::OkStatus());
   EXPECT_EQ(parked.sink->Wait().status, absl::OkStatus());
   EXPECT_EQ(parked.sink->tokens(), Naive(request));
+  EXPECT_EQ(metrics.parks.Value(), 1);
 }
 
 }  // namespace
