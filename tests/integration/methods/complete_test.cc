@@ -140,7 +140,8 @@ TEST_F(CompleteTest, BadWordsNeverComeAndWhatLeavesNoTokenEndsTheCall) {
   EXPECT_EQ(none.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(none.status.error_message(),
             "sampling.bad_words: leave no token to sample as number 2 of the output");
-  WaitUntilIdle();
+  server_->WaitForMetric(R"(aft_slots_used{model="fake"})", 0);
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
 }
 
 // A model that would end every text at once.
