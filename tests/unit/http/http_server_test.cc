@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -50,8 +51,10 @@ class Events {
 // /large with more than sockets hold; /deny refuses a body of more than ten bytes.
 class TestTask final : public HttpTask, public std::enable_shared_from_this<TestTask> {
  public:
-  TestTask(std::string path, Events& events, std::shared_future<void> go)
-      : path_(std::move(path)), events_(events), go_(std::move(go)) {}
+  // `held`: who answers requests to /hold, once `go` is there.
+  TestTask(std::string path, Events& events, std::shared_future<void> go,
+           std::vector<std::thread>& held)
+      : path_(std::move(path)), events_(events), go_(std::move(go)), held_(held) {}
 
   std::optional<HttpPage> Expect(size_t bytes) override {
     if (path_ == "/deny" && bytes > 10) return HttpPage{.status = 429, .body = "too much\n"};
@@ -60,8 +63,8 @@ class TestTask final : public HttpTask, public std::enable_shared_from_this<Test
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override {
     events_.Add('s');
     if (path_ == "/hold") {
-      held_ = std::async(std::launch::async, [this, answer, self = shared_from_this()] {
-        go_.wait();
+      held_.emplace_back([answer, go = go_] {
+        go.wait();
         answer->Post([answer] { answer->Send({.body = "held\n"}); });
       });
       return;
@@ -81,18 +84,19 @@ class TestTask final : public HttpTask, public std::enable_shared_from_this<Test
   const std::string path_;
   Events& events_;
   const std::shared_future<void> go_;
-  std::future<void> held_;
+  std::vector<std::thread>& held_;
 };
 
 class TestHandler final : public HttpHandler {
  public:
   std::variant<HttpPage, std::shared_ptr<HttpTask>> Handle(const HttpRequest& request) override {
     if (request.path == "/page") return HttpPage{.body = "page\n"};
-    return std::make_shared<TestTask>(request.path, events, may_go_);
+    return std::make_shared<TestTask>(request.path, events, may_go_, held);
   }
 
   Events events;
   std::promise<void> go;  // of requests to /hold
+  std::vector<std::thread> held;
 
  private:
   const std::shared_future<void> may_go_ = go.get_future().share();
@@ -100,6 +104,9 @@ class TestHandler final : public HttpHandler {
 
 class HttpServerTest : public testing::Test {
  protected:
+  ~HttpServerTest() override {
+    for (std::thread& thread : handler_.held) thread.join();
+  }
   void Start(HttpOptions options = {}) {
     options.keep_alive = true;
     options.gives_way = false;
