@@ -267,7 +267,7 @@ bool Server::Stop(milliseconds grace) {
   if (door_server_ != nullptr) {
     door_->calls().WaitForNone(deadline + kFlushTime);
     grpc_->OnClients(nullptr);
-    door_server_.reset();
+    door_server_->Stop();
   }
   if (grpc_ != nullptr) grpc_->Shutdown(deadline + kFlushTime);
   watch_.reset();

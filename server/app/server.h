@@ -90,11 +90,11 @@ class Server {
   const std::shared_ptr<prometheus::Registry> prometheus_;
   ServerMetrics metrics_;
   ModelRegistry registry_;
+  std::unique_ptr<openai::Door> door_;
+  std::unique_ptr<HttpServer> door_server_;  // stopped before gRPC's end, gone after its threads
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HttpPages> pages_;
   std::unique_ptr<HttpServer> pages_server_;  // ends before all that they show
-  std::unique_ptr<openai::Door> door_;
-  std::unique_ptr<HttpServer> door_server_;
   std::string metrics_address_;
   std::string http_address_;
 

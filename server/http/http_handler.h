@@ -18,7 +18,7 @@ class HttpAnswer {
   virtual ~HttpAnswer() = default;
 
   // Runs `work` on the server's thread, unless the server is stopped before. Any thread may call
-  // it.
+  // it, as long as the server is there.
   virtual void Post(std::function<void()> work) = 0;
 
   // Answers with all of it.
@@ -30,6 +30,8 @@ class HttpAnswer {
   virtual void Begin(HttpPage page) = 0;
   virtual void Write(std::string part, std::function<void()> written) = 0;
   virtual void End() = 0;
+  // Closes the connection amid the answer.
+  virtual void Abort() = 0;
 };
 
 // A request whose body is still to come, and what answers it. The server's thread makes all calls,

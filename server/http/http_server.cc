@@ -59,6 +59,11 @@ class HttpServer::Loop {
   void Drain();
   int port() const { return port_; }
 
+  // Once the thread has ended.
+  void CloseAll() {
+    while (!connections_.sessions.empty()) connections_.sessions.front()->Close();
+  }
+
  private:
   void Accept();
   bool MakeRoom(const std::string& address);
@@ -136,9 +141,13 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(const std::string
 HttpServer::HttpServer(std::unique_ptr<Loop> loop)
     : loop_(std::move(loop)), thread_([this] { loop_->Run(); }) {}
 
-HttpServer::~HttpServer() {
+HttpServer::~HttpServer() { Stop(); }
+
+void HttpServer::Stop() {
+  if (!thread_.joinable()) return;
   loop_->Stop();
   thread_.join();
+  loop_->CloseAll();
 }
 
 int HttpServer::port() const { return loop_->port(); }

@@ -23,8 +23,10 @@ class HttpServer {
   static absl::StatusOr<std::unique_ptr<HttpServer>> Create(const std::string& address,
                                                             HttpHandler& handler,
                                                             const HttpOptions& options = {});
-  // Closes every connection.
+  // As Stop.
   ~HttpServer();
+  // Ends its thread and closes every connection. Answers may still be given work, which is dropped.
+  void Stop();
 
   // The bound port.
   int port() const;

@@ -98,6 +98,8 @@ class Session final : public HttpSession,
 
   // ---- HttpAnswer.
 
+  void Abort() override { Close(); }
+
   void Post(std::function<void()> work) override { asio::post(loop_.context, std::move(work)); }
 
   void Send(HttpPage page) override {
@@ -147,6 +149,7 @@ class Session final : public HttpSession,
     parser_->header_limit(static_cast<uint32_t>(loop_.options.header_bytes));
     parser_->body_limit(std::numeric_limits<uint64_t>::max());  // it would be asked first
     parser_->eager(false);
+    head_bytes_ = 0;
     keep_alive_ = head_only_ = old_version_ = chunked_ = false;
     if (buffer_.size() == 0) {
       buffer_ = Buffer();  // an idle connection keeps none
@@ -161,7 +164,8 @@ class Session final : public HttpSession,
   void ReadUntil(milliseconds patience) {
     reading_until_.expires_after(patience);
     reading_until_.async_wait([self = shared_from_this()](error_code error) {
-      if (error || (self->state_ != State::kHead && self->state_ != State::kBody)) return;
+      const bool over = self->reading_until_.expiry() <= std::chrono::steady_clock::now();
+      if (error || !over || (self->state_ != State::kHead && self->state_ != State::kBody)) return;
       const bool idle = self->state_ == State::kHead && !self->HasBegun();
       return idle ? self->Close() : self->Refuse({.status = 408, .body = "request too slow\n"});
     });
@@ -187,7 +191,10 @@ class Session final : public HttpSession,
     if (error) return Close();
     if (state_ == State::kLingering) return Read();  // what comes now is dropped
     buffer_.commit(bytes);
-    if (state_ == State::kRunning) return;  // the next request, which waits
+    if (state_ == State::kRunning) {  // the next request, which waits
+      if (buffer_.size() < kReadBytes) Read();
+      return;
+    }
     if (first_bytes) ReadUntil(loop_.options.patience);
     Parse();
   }
@@ -201,7 +208,10 @@ class Session final : public HttpSession,
         if (bytes > loop_.options.body_bytes + kBodyReadBytes) return Refuse(Plain(413));
         if (const auto page = task_->Expect(bytes)) return Refuse(*page);
       }
-      buffer_.consume(parser_->put(buffer_.data(), error));
+      const size_t consumed = parser_->put(buffer_.data(), error);
+      buffer_.consume(consumed);
+      if (state_ == State::kHead) head_bytes_ += consumed;
+      if (head_bytes_ > loop_.options.header_bytes) return Refuse(Plain(431));
       if (error == http::error::need_more) {
         if (buffer_.size() > loop_.options.header_bytes + kBodyReadBytes) return Refuse(Plain(431));
         return Read();
@@ -241,6 +251,7 @@ class Session final : public HttpSession,
     const bool chunked = absl::EqualsIgnoreCase(request.Header("Transfer-Encoding"), "chunked");
     if ((request.Count("Transfer-Encoding") > 0 && (!chunked || old_version_)) ||
         request.Count("Host") > 1) {
+      keep_alive_ = false;
       Refuse(Plain(400));
       return false;
     }
@@ -262,7 +273,7 @@ class Session final : public HttpSession,
       return false;
     }
     if (absl::EqualsIgnoreCase(request.Header("Expect"), "100-continue") && buffer_.size() == 0 &&
-        !parser_->is_done()) {
+        !parser_->is_done() && !old_version_) {
       error_code ignored;  // a few bytes, which the socket's buffer takes
       static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
       socket_.write_some(asio::buffer(kContinue, sizeof(kContinue) - 1), ignored);
@@ -372,6 +383,7 @@ class Session final : public HttpSession,
   Buffer buffer_;
   std::optional<Parser> parser_;
   std::shared_ptr<HttpTask> task_;
+  size_t head_bytes_ = 0;
   bool keep_alive_ = false;   // of the request that is answered
   bool head_only_ = false;    // likewise
   bool old_version_ = false;  // likewise: HTTP/1.0

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -174,6 +175,9 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
     ReportRefusal(environment_, caller, method, why, Duration(0));
     return refuse(why);
   };
+  if (request.Count("aft-cache-salt") > 1 || request.Count("X-Forwarded-For") > 1) {
+    return refuse_call(absl::InvalidArgumentError("a header of a proxy occurs twice"));
+  }
   if (draining_) return refuse_call(absl::UnavailableError("the server is draining"));
   auto client = identity_.Find(facts);
   if (!client.ok()) return refuse_call(client.status());
@@ -187,7 +191,8 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
                          one_model ? request.path.substr(sizeof(kModelsPath)) : std::string()));
   }
   const absl::string_view type = request.Header("Content-Type");
-  if (!absl::EqualsIgnoreCase(type.substr(0, type.find(';')), "application/json")) {
+  if (!absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(type.substr(0, type.find(';'))),
+                              "application/json")) {
     const auto why = absl::InvalidArgumentError("Content-Type: must be application/json");
     ReportRefusal(environment_, caller, method, why, Duration(0));
     return answer(PlainError(415, why, caller.ids.request));

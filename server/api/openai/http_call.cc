@@ -1,5 +1,6 @@
 #include "server/api/openai/http_call.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -53,8 +54,9 @@ HttpCall::HttpCall(InferenceEnvironment& environment, OpenCalls& calls,
       charge_(environment.ledger, *caller_.client) {}
 
 std::optional<HttpPage> HttpCall::Expect(size_t bytes) {
-  // The body grows by doubling while it comes.
-  if (charge_.Resize(static_cast<int64_t>(kCallBytes + 2 * bytes))) return std::nullopt;
+  // The body grows by doubling while it comes; what its length has promised stays charged.
+  expected_ = std::max(expected_, bytes);
+  if (charge_.Resize(static_cast<int64_t>(kCallBytes + 2 * expected_))) return std::nullopt;
   const absl::Status status = environment_.RefuseForMemory();
   ReportRefusal(environment_, caller_, exchange_->method(), status,
                 std::chrono::steady_clock::now() - arrival_);
@@ -65,8 +67,12 @@ std::optional<HttpPage> HttpCall::Expect(size_t bytes) {
 void HttpCall::Start(std::string body, std::shared_ptr<HttpAnswer> answer) {
   answer_ = std::move(answer);
   call_ = std::make_shared<Call>(environment_, std::move(exchange_), shared_from_this());
-  calls_.Add(this, call_, facts_);
   charge_.Close();
+  if (!calls_.Add(this, call_, facts_)) {
+    call_.reset();
+    const absl::Status status = absl::UnavailableError("the server is shutting down");
+    return answer_->Send(WithHeaders(ErrorPage(status, caller_.ids.request)));
+  }
   call_->Start(caller_, absl::OkStatus(), std::make_unique<Body>(std::move(body)));
 }
 
@@ -93,6 +99,7 @@ void HttpCall::Pump() {
     }
   } catch (const std::exception& error) {  // out of memory: the client sees a broken answer
     log::Error("http.failed", {{"id", caller_.ids.request}, {"error", error.what()}});
+    if (ended_) return answer_->Abort();
     call_->Cancel(absl::InternalError(error.what()));
     woken_ = true;
     answer_->Post([self = shared_from_this()] { self->Pump(); });

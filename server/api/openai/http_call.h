@@ -53,6 +53,7 @@ class HttpCall final : public HttpTask,
   Caller caller_;
   const CallerFacts facts_;
   const std::map<std::string, std::string> headers_;
+  size_t expected_ = 0;          // bytes of the body
   MemoryLedger::Charge charge_;  // for the body, until the call has its own
   std::shared_ptr<HttpAnswer> answer_;
   std::shared_ptr<Call> call_;  // from Start to Close

@@ -1,6 +1,8 @@
 #include "server/api/openai/json_text.h"
 
+#include <cstdint>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,6 +33,38 @@ bool IsTooDeep(absl::string_view text) {
   return false;
 }
 
+// Finds a key that occurs twice in one object, of which a parsed object would keep the last.
+struct KeyCheck final : nlohmann::json_sax<Json> {
+  std::vector<std::set<std::string>> levels;
+  std::string twice;
+
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(int64_t /*value*/) override { return true; }
+  bool number_unsigned(uint64_t /*value*/) override { return true; }
+  bool number_float(double /*value*/, const std::string& /*text*/) override { return true; }
+  bool string(std::string& /*value*/) override { return true; }
+  bool binary(Json::binary_t& /*value*/) override { return true; }
+  bool start_object(size_t /*elements*/) override {
+    levels.emplace_back();
+    return true;
+  }
+  bool key(std::string& key) override {
+    if (!levels.back().insert(key).second && twice.empty()) twice = key;
+    return true;
+  }
+  bool end_object() override {
+    levels.pop_back();
+    return true;
+  }
+  bool start_array(size_t /*elements*/) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(size_t /*position*/, const std::string& /*token*/,
+                   const Json::exception& /*error*/) override {
+    return false;
+  }
+};
+
 }  // namespace
 
 absl::StatusOr<Json> ParseObject(absl::string_view text) {
@@ -40,22 +74,17 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
   if (IsTooDeep(text)) return bad(absl::StrCat("is nested deeper than ", kDeepest));
   // The parser takes a NUL for the end of its input.
   if (text.find('\0') != absl::string_view::npos) return bad("has a NUL");
-  std::vector<std::set<std::string>> keys;
-  std::string twice;
-  const auto look = [&](int /*depth*/, Json::parse_event_t event, const Json& parsed) {
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second && twice.empty()) twice = key;
-    }
-    return true;
-  };
-  Json object = Json::parse(text.begin(), text.end(), look, /*allow_exceptions=*/false);
-  if (!object.is_object()) return bad("must be a JSON object in UTF-8");
-  if (!twice.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(Dump(Json(twice)), ": the key occurs twice"));
+  KeyCheck keys;
+  if (!Json::sax_parse(text.begin(), text.end(), &keys)) {
+    return bad("must be a JSON object in UTF-8");
   }
+  if (!keys.twice.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Dump(Json(keys.twice)), ": the key occurs twice"));
+  }
+  // Without a callback, which takes quadratic time for a list of objects.
+  Json object = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return bad("must be a JSON object in UTF-8");
   return object;
 }
 

@@ -16,9 +16,11 @@ namespace aft::server::openai {
 // The calls over HTTP that have not ended. Thread-safe.
 class OpenCalls {
  public:
-  void Add(const void* owner, std::shared_ptr<Call> call, CallerFacts facts) {
+  // False: there are to be no more.
+  bool Add(const void* owner, std::shared_ptr<Call> call, CallerFacts facts) {
     MutexLock lock(mutex_);
-    calls_.emplace(owner, std::pair(std::move(call), std::move(facts)));
+    if (!closed_) calls_.emplace(owner, std::pair(std::move(call), std::move(facts)));
+    return !closed_;
   }
   void Remove(const void* owner) {
     MutexLock lock(mutex_);
@@ -40,10 +42,12 @@ class OpenCalls {
     }
   }
 
-  // Waits until there is none; those that are there at the deadline are cancelled.
-  void WaitForNone(TimePoint deadline) const {
+  // Takes no more, and waits until there is none; those that are there at the deadline are
+  // cancelled.
+  void WaitForNone(TimePoint deadline) {
     {
       MutexLock lock(mutex_);
+      closed_ = true;
       while (!calls_.empty() && changed_.WaitUntil(mutex_, deadline)) continue;
     }
     for (const auto& [call, facts] : List()) {
@@ -65,6 +69,7 @@ class OpenCalls {
 
   mutable Mutex mutex_;
   mutable CondVar changed_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<const void*, Entry> calls_ ABSL_GUARDED_BY(mutex_);
 };
 

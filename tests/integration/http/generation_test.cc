@@ -236,6 +236,10 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
         "{\"a\":" + std::string(40, '[') + std::string(40, ']') + "}"}) {
     expect(kCompletions, body, nullptr, "the body ");
   }
+  // Whose parser must not look at all of them again for each.
+  std::string objects = R"({"prompt": "a", "max_tokens": 1, "user": [{})";
+  for (int i = 0; i < 300'000; ++i) objects += ",{}";
+  EXPECT_EQ(server.Ask(HttpPost(kCompletions, objects + "]}")).status, 200);
   EXPECT_EQ(server.Post("/v1/completions", Body("still here", 2)).status, 200);
 }
 
