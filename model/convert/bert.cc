@@ -139,8 +139,7 @@ absl::Status CopyTensors(const WeightFiles& files, const BertConfig& config, Imp
 
 absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options) {
   const std::string config_path = absl::StrCat(dir, "/", kConfigFileName);
-  AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(config_path));
-  AFT_ASSIGN_OR_RETURN(const Json json, InFile(config_path, ParseStrictJson(text)));
+  AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(config_path));
   AFT_ASSIGN_OR_RETURN(const BertConfig config, InFile(config_path, ReadConfig(json)));
   Import import;
   import.read.push_back(config_path);

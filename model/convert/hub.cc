@@ -153,15 +153,16 @@ absl::Status NameEndOfText(const Json& config, Import* import) {
 
 }  // namespace
 
+absl::StatusOr<Json> ReadHubJson(const std::string& path) {
+  AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(path));
+  return InFile(path, ParseStrictJson(text));
+}
+
 absl::Status UseSentencePooling(const std::string& dir, NetworkConfig* config) {
   const std::string modules_path = absl::StrCat(dir, "/modules.json");
   std::error_code error;
   if (!std::filesystem::exists(modules_path, error)) return absl::OkStatus();
-  const auto read = [](const std::string& path) -> absl::StatusOr<Json> {
-    AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(path));
-    return InFile(path, ParseStrictJson(text));
-  };
-  AFT_ASSIGN_OR_RETURN(const Json modules, read(modules_path));
+  AFT_ASSIGN_OR_RETURN(const Json modules, ReadHubJson(modules_path));
   for (const Json& module : modules) {
     std::string type, folder;
     AFT_RETURN_IF_ERROR(InFile(modules_path, ReadString(module, "type", &type)));
@@ -171,7 +172,7 @@ absl::Status UseSentencePooling(const std::string& dir, NetworkConfig* config) {
       config->normalize = true;
     } else if (name == "Pooling") {
       const std::string path = absl::StrCat(dir, "/", folder, "/", kConfigFileName);
-      AFT_ASSIGN_OR_RETURN(const Json json, read(path));
+      AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(path));
       AFT_RETURN_IF_ERROR(InFile(path, ReadPooling(json, config)));
     } else if (name != "Transformer") {
       return InFile(modules_path,

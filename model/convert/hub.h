@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "model/config/config.h"
 #include "model/convert/import.h"
 #include "nlohmann/json.hpp"
@@ -12,6 +13,9 @@
 // and more with every version: what is read is checked, the rest is left alone. Errors:
 // INVALID_ARGUMENT names the key.
 namespace aft {
+
+// The JSON in a file. Errors name it: ReadVocabularyText's, and INVALID_ARGUMENT.
+absl::StatusOr<nlohmann::json> ReadHubJson(const std::string& path);
 
 absl::Status ReadSize(const nlohmann::json& json, const char* key, int64_t* out);
 absl::Status ReadString(const nlohmann::json& json, const char* key, std::string* out);

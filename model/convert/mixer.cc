@@ -1,5 +1,3 @@
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,16 +13,14 @@
 #include "model/config/tensors.h"
 #include "model/convert/import.h"
 #include "model/convert/source.h"
+#include "model/tokenizer/vocabulary_file.h"
 
 namespace aft {
 namespace {
 
 constexpr char kPrefix[] = "layers.0.mixer.";
 
-absl::StatusOr<NetworkConfig> ReadMixerModule(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string json{std::istreambuf_iterator<char>(file), {}};
-  if (!file) return absl::NotFoundError("cannot be read");
+absl::StatusOr<NetworkConfig> ParseMixerModule(const std::string& json) {
   AFT_ASSIGN_OR_RETURN(NetworkConfig config, ParseNetworkConfig(json));
   if (config.architecture != Architecture::kMixer) {
     return absl::InvalidArgumentError("architecture: must be mixer");
@@ -35,7 +31,8 @@ absl::StatusOr<NetworkConfig> ReadMixerModule(const std::string& path) {
 // The matrix by which the vectors of queries, keys and values are q, k and v themselves.
 absl::StatusOr<at::Tensor> IdentityOfParts(const NetworkConfig& config) {
   std::vector<at::Tensor> parts;
-  for (const PackedPart& part : SpecOf(config.mixer.kind).packed(config.mixer, MixerWidth(config))) {
+  for (const PackedPart& part :
+       SpecOf(config.mixer.kind).packed(config.mixer, MixerWidth(config))) {
     if (part.columns != config.d_model) {
       return absl::InvalidArgumentError(absl::StrCat(
           "tensor 'qkv.weight': is missing, and no identity stands in for it: ", part.name, " of ",
@@ -60,7 +57,8 @@ absl::StatusOr<at::Tensor> Default(const NetworkConfig& config, const std::strin
 
 absl::StatusOr<Import> ImportMixer(const std::string& config_path, WeightFiles files) {
   Import import;
-  AFT_ASSIGN_OR_RETURN(import.config, InFile(config_path, ReadMixerModule(config_path)));
+  AFT_ASSIGN_OR_RETURN(const std::string json, ReadVocabularyText(config_path));
+  AFT_ASSIGN_OR_RETURN(import.config, InFile(config_path, ParseMixerModule(json)));
   Source source(std::move(files));
   for (const TensorSpec& spec : ExpectedTensors(import.config)) {
     const std::string name(absl::StripPrefix(spec.name, kPrefix));

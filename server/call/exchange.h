@@ -26,6 +26,10 @@ namespace aft::server {
 using Work = std::variant<std::monostate, GenerationRequest, std::vector<ScoringRequest>,
                           std::vector<EncodingRequest>>;
 
+// What a sequence beside the first costs: its stream in the engine with its stop strings, its part
+// of what is pending, about.
+inline constexpr size_t kSequenceBytes = size_t{8} << 10;
+
 // A request that is decoded and checked. Its headers hold the service class only.
 struct DecodedRequest {
   Work work;

@@ -27,10 +27,6 @@ namespace aft::server {
 // prompt of four.
 inline constexpr size_t kBytesPerRequestByte = 9;
 
-// What a sequence beside the first costs: its stream in the engine with its stop strings, its part
-// of what is pending, about.
-inline constexpr size_t kSequenceBytes = size_t{8} << 10;
-
 // What the requests of all methods of aft.v1 have in common.
 template <typename Codec>
 class AftExchange : public Exchange {

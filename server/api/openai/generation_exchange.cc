@@ -70,7 +70,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
   DecodedRequest decoded;
   decoded.sequences = sequences_ = codec_.sequences();
   decoded.bytes =
-      codec_.kept_tokens(*request) * sizeof(TokenId) + (decoded.sequences - 1) * (size_t{8} << 10);
+      codec_.kept_tokens(*request) * sizeof(TokenId) + (decoded.sequences - 1) * kSequenceBytes;
   codec_.ExpectSequences(decoded.sequences);
   decoded.work = *std::move(request);
   if (has_first_message()) {
@@ -167,26 +167,30 @@ std::string GenerationExchange::EventOf(const OrderedJson& choice) const {
   return AsEvent(chunk);
 }
 
+std::string GenerationExchange::EndEvent(uint32_t index, v1::FinishReason reason) const {
+  OrderedJson choice = Choice(index, "", /*chunk=*/true, {}, {});
+  if (chat_) choice["delta"] = OrderedJson::object();
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = FinishReasonName(reason);
+  return EventOf(choice);
+}
+
 bool GenerationExchange::Take(std::string& /*state*/) {
   v1::GenerateResponse part;
   if (!body_read_.stream || !codec_.GenerateCodec::Take(part)) return false;
   const uint32_t index = part.sequence();
-  OrderedJson choice;
-  if (part.has_delta()) {
-    const v1::Delta& delta = part.delta();
-    std::string text = delta.text();
-    if (started_.has_prompt() && (echoed_ >> index & 1) == 0) {
-      echoed_ |= uint64_t{1} << index;
-      text = started_.prompt().text() + text;
-    }
-    choice = Choice(index, text, /*chunk=*/true, delta.token_ids(), delta.logprobs());
-  } else {
-    choice = Choice(index, "", /*chunk=*/true, {}, {});
-    if (chat_) choice["delta"] = OrderedJson::object();
-    choice["logprobs"] = nullptr;
-    choice["finish_reason"] = FinishReasonName(part.finished().reason());
+  if (!part.has_delta()) {
+    outgoing_.set_value(EndEvent(index, part.finished().reason()));
+    return true;
   }
-  outgoing_.set_value(EventOf(choice));
+  const v1::Delta& delta = part.delta();
+  std::string text = delta.text();
+  if (started_.has_prompt() && (echoed_ >> index & 1) == 0) {
+    echoed_ |= uint64_t{1} << index;
+    text = started_.prompt().text() + text;
+  }
+  outgoing_.set_value(
+      EventOf(Choice(index, text, /*chunk=*/true, delta.token_ids(), delta.logprobs())));
   return true;
 }
 
@@ -202,11 +206,7 @@ bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored)
     if (sequences_ == 1) {
       v1::Finished finished;
       codec_.GenerateCodec::Finish(outcome, finished);
-      OrderedJson choice = Choice(0, "", /*chunk=*/true, {}, {});
-      if (chat_) choice["delta"] = OrderedJson::object();
-      choice["logprobs"] = nullptr;
-      choice["finish_reason"] = FinishReasonName(finished.reason());
-      text = EventOf(choice);
+      text = EndEvent(0, finished.reason());
     }
     if (body_read_.usage) {
       OrderedJson usage = Envelope(/*chunk=*/true);

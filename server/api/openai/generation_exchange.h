@@ -53,6 +53,7 @@ class GenerationExchange final : public JsonExchange {
   OrderedJson Logprobs(const google::protobuf::RepeatedField<uint32_t>& ids,
                        const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const;
   std::string EventOf(const OrderedJson& choice) const;
+  std::string EndEvent(uint32_t index, v1::FinishReason reason) const;
   std::string Token(uint32_t id) const;
 
   const bool chat_;
