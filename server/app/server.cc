@@ -123,15 +123,18 @@ absl::Status Server::StartHttp() {
   door_ = std::make_unique<openai::Door>(config_.http, grpc_->calls(), grpc_->identity(),
                                          metrics_.version);
   const auto connections = static_cast<size_t>(config_.http.max_connections);
-  auto created =
-      HttpServer::Create(config_.http_address, *door_,
-                         {.connections = connections,
-                          .address_connections = connections / 2,
-                          .gives_way = false,
-                          .keep_alive = true,
-                          .header_bytes = size_t{16} << 10,
-                          .body_bytes = static_cast<size_t>(config_.limits.max_message_bytes),
-                          .patience = config_.limits.write_stall});
+  HttpOptions options = {.connections = connections,
+                         .address_connections = connections / 2,
+                         .gives_way = false,
+                         .keep_alive = true,
+                         .header_bytes = size_t{16} << 10,
+                         .body_bytes = static_cast<size_t>(config_.limits.max_message_bytes),
+                         .patience = config_.limits.write_stall};
+  if (!config_.security.tls.cert_file.empty()) {
+    AFT_ASSIGN_OR_RETURN(tls_files_, TlsFiles::Load(config_.security));
+    options.tls = [this] { return tls_files_->Newest(); };
+  }
+  auto created = HttpServer::Create(config_.http_address, *door_, options);
   if (!created.ok()) {
     return absl::UnavailableError(absl::StrCat("http_address: ", created.status().message()));
   }

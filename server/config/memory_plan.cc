@@ -16,6 +16,8 @@ constexpr int64_t kProgramBytes = 140 * kMebibyte;
 
 // A connection with the head of a request and a part of its answer.
 constexpr int64_t kHttpConnectionBytes = 24 << 10;
+// What OpenSSL holds of one, with a record under way in each direction.
+constexpr int64_t kTlsConnectionBytes = 48 << 10;
 
 // Where the config does not say.
 constexpr int32_t kLeastInferStreams = 2;
@@ -61,8 +63,10 @@ std::vector<MemoryPart> MemoryOfConfig(const ServerConfig& config) {
       {MemoryUse::kStates, "states.max_bytes", config.states.max_bytes},
   };
   if (!config.http_address.empty()) {
-    parts.push_back({MemoryUse::kProgram, "http.max_connections",
-                     config.http.max_connections * kHttpConnectionBytes});
+    const bool tls = !config.security.tls.cert_file.empty();
+    parts.push_back(
+        {MemoryUse::kProgram, "http.max_connections",
+         config.http.max_connections * (kHttpConnectionBytes + (tls ? kTlsConnectionBytes : 0))});
   }
   return parts;
 }

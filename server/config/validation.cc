@@ -155,10 +155,6 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   }
   if (!config.http_address.empty()) {
     AFT_RETURN_IF_ERROR(CheckAddress("http_address", config.http_address));
-    if (!config.security.tls.cert_file.empty()) {
-      return BadField("http_address",
-                      "must be empty with security.tls: HTTP has no TLS of its own");
-    }
   }
   if (config.models.empty() && config.repository.folder.empty()) {
     return BadField("models", "must name at least one model, unless there is a repository.folder");

@@ -8,6 +8,7 @@
 #include <string>
 #include <variant>
 
+#include "openssl/types.h"
 #include "server/http/http_message.h"
 
 namespace aft::server {
@@ -75,6 +76,9 @@ struct HttpOptions {
   std::chrono::milliseconds patience = std::chrono::seconds(10);
   std::chrono::milliseconds body_patience = std::chrono::seconds(60);
   std::chrono::milliseconds idle = std::chrono::seconds(75);  // between two requests
+  // What a new connection speaks TLS with; null: connections are bare. Called on the server's
+  // thread. The process must ignore SIGPIPE.
+  std::function<std::shared_ptr<SSL_CTX>()> tls = nullptr;
 };
 
 }  // namespace aft::server

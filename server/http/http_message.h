@@ -18,6 +18,7 @@ struct HttpRequest {
   std::string query;  // behind the '?'
   std::string peer;   // the address, as gRPC writes it: "ipv4:127.0.0.1:4711"
   std::vector<std::pair<std::string, std::string>> headers;
+  std::vector<std::string> certificate_names = {};  // that the client has proved under TLS
 
   // The value of the only header of that name; "" where there is none, or there are several.
   absl::string_view Header(absl::string_view name) const {

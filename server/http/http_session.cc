@@ -15,11 +15,11 @@
 #include "absl/strings/string_view.h"
 #include "boost/asio/post.hpp"
 #include "boost/asio/steady_timer.hpp"
-#include "boost/asio/write.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
 #include "boost/beast/http/parser.hpp"
 #include "boost/beast/http/status.hpp"
 #include "boost/beast/http/string_body.hpp"
+#include "server/http/http_stream.h"
 
 namespace aft::server {
 namespace {
@@ -66,7 +66,7 @@ class Session final : public HttpSession,
  public:
   Session(HttpConnections& loop, tcp::socket socket, const tcp::endpoint& peer)
       : loop_(loop),
-        socket_(std::move(socket)),
+        stream_(std::move(socket), loop.options.tls ? loop.options.tls().get() : nullptr),
         peer_(NameOf(peer)),
         address_(peer.address().to_string()) {
     ++loop_.addresses[address_];
@@ -87,8 +87,7 @@ class Session final : public HttpSession,
     const bool running = state_ == State::kRunning;
     state_ = State::kClosed;
     Forget();
-    error_code ignored;
-    socket_.close(ignored);
+    stream_.Close();
     reading_until_.cancel();
     writing_until_.cancel();
     const std::shared_ptr<HttpTask> task = std::move(task_);
@@ -174,7 +173,7 @@ class Session final : public HttpSession,
   // Waits for the client's next bytes, without a buffer for them.
   void Read() {
     if (std::exchange(reading_, true)) return;
-    socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
+    stream_.WaitToRead([self = shared_from_this()](error_code error) {
       self->reading_ = false;
       if (self->state_ == State::kClosed) return;
       if (!error) return self->OnReadable();
@@ -186,7 +185,7 @@ class Session final : public HttpSession,
     const bool first_bytes = state_ == State::kHead && !HasBegun();
     const size_t most = state_ == State::kBody ? kBodyReadBytes : kReadBytes;
     error_code error;
-    const size_t bytes = socket_.read_some(buffer_.prepare(most), error);
+    const size_t bytes = stream_.Read(buffer_.prepare(most).data(), most, error);
     if (error == asio::error::would_block) return Read();
     if (error) return Close();
     if (state_ == State::kLingering) return Read();  // what comes now is dropped
@@ -239,6 +238,7 @@ class Session final : public HttpSession,
     HttpRequest request;
     request.method = std::string(head.method_string());
     request.peer = peer_;
+    request.certificate_names = stream_.CertificateNames();
     SetTarget({head.target().data(), head.target().size()}, request);
     for (const auto& field : head) {
       request.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
@@ -274,9 +274,12 @@ class Session final : public HttpSession,
     }
     if (absl::EqualsIgnoreCase(request.Header("Expect"), "100-continue") && buffer_.size() == 0 &&
         !parser_->is_done() && !old_version_) {
-      error_code ignored;  // a few bytes, which the socket's buffer takes
-      static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
-      socket_.write_some(asio::buffer(kContinue, sizeof(kContinue) - 1), ignored);
+      error_code error;
+      static constexpr absl::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+      if (stream_.Write(kContinue, error) < kContinue.size()) {  // few bytes: something is wrong
+        Close();
+        return false;
+      }
     }
     return true;
   }
@@ -333,24 +336,47 @@ class Session final : public HttpSession,
 
   // `written`: null of the last part.
   void Transmit(std::string text, std::function<void()> written) {
-    writing_ = true;
     out_ = std::move(text);
+    sent_ = 0;
     written_ = std::move(written);
-    writing_until_.expires_after(loop_.options.patience);
-    writing_until_.async_wait([self = shared_from_this()](error_code error) {
-      const bool over = self->writing_until_.expiry() <= std::chrono::steady_clock::now();
-      if (!error && over && self->writing_) self->Close(/*stuck=*/true);
+    writing_ = true;
+    SendMore(/*first=*/true);
+  }
+
+  void SendMore(bool first) {
+    error_code error;
+    while (sent_ < out_.size()) {
+      sent_ += stream_.Write(absl::string_view(out_).substr(sent_), error);
+      if (error == asio::error::would_block) return WaitToSend(first);
+      if (error) break;
+    }
+    // From the loop, so that many parts need no deep stack.
+    asio::post(loop_.context, [self = shared_from_this(), error] {
+      if (self->state_ == State::kClosed) return;
+      return error ? self->Close() : self->Sent();
     });
-    asio::async_write(socket_, asio::buffer(out_),
-                      [self = shared_from_this()](error_code error, size_t) {
-                        if (self->state_ == State::kClosed) return;
-                        if (error) return self->Close();
-                        self->writing_until_.cancel();
-                        self->out_.clear();
-                        self->writing_ = false;
-                        if (self->written_ == nullptr) return self->Complete();
-                        std::exchange(self->written_, nullptr)();
-                      });
+  }
+
+  void WaitToSend(bool first) {
+    if (first) {
+      writing_until_.expires_after(loop_.options.patience);
+      writing_until_.async_wait([self = shared_from_this()](error_code error) {
+        const bool over = self->writing_until_.expiry() <= std::chrono::steady_clock::now();
+        if (!error && over && self->writing_) self->Close(/*stuck=*/true);
+      });
+    }
+    stream_.WaitToWrite([self = shared_from_this()](error_code error) {
+      if (self->state_ == State::kClosed) return;
+      return error ? self->Close() : self->SendMore(/*first=*/false);
+    });
+  }
+
+  void Sent() {
+    writing_until_.cancel();
+    out_.clear();
+    writing_ = false;
+    if (written_ == nullptr) return Complete();
+    std::exchange(written_, nullptr)();
   }
 
   // The answer is sent.
@@ -360,8 +386,7 @@ class Session final : public HttpSession,
     if (keep_alive_ && !loop_.draining) return NextRequest();
     // Closed while the client still sends, as the body of a POST, it might never see the answer.
     state_ = State::kLingering;
-    error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    stream_.Shutdown();
     buffer_ = Buffer();
     writing_until_.expires_after(kLinger);
     writing_until_.async_wait([self = shared_from_this()](error_code error) {
@@ -373,7 +398,7 @@ class Session final : public HttpSession,
   using Buffer = boost::beast::flat_buffer;
 
   HttpConnections& loop_;
-  tcp::socket socket_;
+  HttpStream stream_;
   const std::string peer_;
   const std::string address_;
   std::optional<std::list<HttpSession*>::iterator> entry_;
@@ -391,9 +416,10 @@ class Session final : public HttpSession,
   std::string begun_;         // the head of an answer in parts, until the first of them
   bool writing_ = false;      // out_ is being sent
   std::string out_;
+  size_t sent_ = 0;  // of its bytes
   std::function<void()> written_;
-  asio::steady_timer reading_until_{socket_.get_executor()};
-  asio::steady_timer writing_until_{socket_.get_executor()};
+  asio::steady_timer reading_until_{stream_.executor()};
+  asio::steady_timer writing_until_{stream_.executor()};
 };
 
 }  // namespace

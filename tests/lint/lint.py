@@ -28,7 +28,7 @@ THIRD_PARTIES = {
     "protobuf": (r"google/protobuf/|.*\.pb\.h$",
                  ["server/states/", "server/call/", "server/transport/", "server/api/", "server/app/", "server/config/", "client/"]),
     "prometheus-cpp": (r"prometheus/", ["server/observability/"]),
-    "OpenSSL": (r"openssl/", ["server/admission/", "server/registry/", "server/states/", "server/transport/", "server/app/"]),
+    "OpenSSL": (r"openssl/", ["server/admission/", "server/registry/", "server/states/", "server/http/", "server/app/"]),
     "Boost": (r"boost/", ["server/http/"]),
     "hiredis": (r"hiredis/", ["server/states/"]),
     "nlohmann-json": (r"nlohmann/", ["model/config/", "model/checkpoint/", "model/convert/", "model/tokenizer/",

@@ -1,6 +1,8 @@
 #include "tests/support/tcp.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,6 +24,8 @@ TcpConnection::TcpConnection(const std::string& address, int receive_buffer) {
   if (receive_buffer > 0) {
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
   }
+  const int on = 1;
+  setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   AFT_CHECK(connect(fd_, found->ai_addr, found->ai_addrlen) == 0);
   freeaddrinfo(found);
 }
@@ -36,9 +40,11 @@ void TcpConnection::Send(const std::string& text) const {
   AFT_CHECK(send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
 }
 
+long TcpConnection::Receive(void* data, size_t size) const { return recv(fd_, data, size, 0); }
+
 std::string TcpConnection::ReadTo(const std::string& end) const {
   std::string text;
-  for (char c = 0; recv(fd_, &c, 1, 0) == 1;) {
+  for (char c = 0; Receive(&c, 1) == 1;) {
     text.push_back(c);
     const bool found =
         text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -50,7 +56,7 @@ std::string TcpConnection::ReadTo(const std::string& end) const {
 std::string TcpConnection::ReadAll() const {
   std::string text;
   std::array<char, 65536> buffer;
-  for (ssize_t size = 0; (size = recv(fd_, buffer.data(), buffer.size(), 0)) > 0;) {
+  for (long size = 0; (size = Receive(buffer.data(), buffer.size())) > 0;) {
     text.append(buffer.data(), static_cast<size_t>(size));
   }
   return text;

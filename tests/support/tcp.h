@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 namespace aft {
@@ -9,19 +10,25 @@ class TcpConnection {
  public:
   // `receive_buffer`: bytes that arrive before they are read; 0: the kernel's choice.
   explicit TcpConnection(const std::string& address, int receive_buffer = 0);
-  ~TcpConnection();
+  virtual ~TcpConnection();
   TcpConnection(TcpConnection&& other) noexcept;
   TcpConnection(const TcpConnection&) = delete;
   TcpConnection& operator=(const TcpConnection&) = delete;
 
   // The peer must take it.
-  void Send(const std::string& text) const;
+  virtual void Send(const std::string& text) const;
   // What comes until it ends with `end`, or the connection is closed.
   std::string ReadTo(const std::string& end) const;
   // Up to the end of the connection.
   std::string ReadAll() const;
 
+ protected:
+  int fd() const { return fd_; }
+
  private:
+  // As recv(2).
+  virtual long Receive(void* data, size_t size) const;
+
   int fd_ = -1;
 };
 

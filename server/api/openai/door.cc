@@ -169,7 +169,7 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
                        .authorization = std::string(request.Header("Authorization")),
                        .forwarded_for = std::string(request.Header("X-Forwarded-For")),
                        .cache_salt = std::string(request.Header("aft-cache-salt")),
-                       .certificate_names = {}};
+                       .certificate_names = request.certificate_names};
   const Method method = has_page ? Method::kListModels : post->method;
   const auto refuse_call = [&](const absl::Status& why) {
     ReportRefusal(environment_, caller, method, why, Duration(0));

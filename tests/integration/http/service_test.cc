@@ -258,11 +258,6 @@ TEST(HttpServiceTest, ADrainLetsStreamsEndAndRefusesWhatIsNew) {
 
 TEST(HttpServiceTest, TheConfigIsChecked) {
   ServerConfig config = WithHttp();
-  config.security.tls.cert_file = "cert.pem";
-  config.security.tls.key_file = "key.pem";
-  EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
-              HasSubstr("http_address: must be empty with security.tls"));
-  config = WithHttp();
   config.models[0].chat_template = "alpaca";
   EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
               HasSubstr("models[0].chat_template: must be one of"));

@@ -11,9 +11,12 @@
 #include "tests/integration/methods/token_fixture.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/certificates.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/tcp.h"
 #include "tests/support/temp_files.h"
+#include "tests/support/tls.h"
 
 namespace aft::server {
 namespace {
@@ -233,6 +236,63 @@ TEST_F(TlsTest, WithAnAuthorityOfClientsTheirCertificatesSayWhoTheyAre) {
               StatusIs(absl::StatusCode::kUnavailable, _));
   EXPECT_THAT(Call(server, authority_),  // has none
               StatusIs(absl::StatusCode::kUnavailable, _));
+}
+
+// Asks over HTTP for the models; "": the server does not speak with that client.
+std::string Models(TestServer& server, const Certificate& authority, const Certificate& own = {},
+                   const std::string& protocol = "http/1.1") {
+  const TlsConnection connection(server.server().http_address(), authority, own, protocol);
+  connection.Send("GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  return connection.ReadAll();
+}
+
+TEST_F(TlsTest, HttpHasTheSameCertificates) {
+  ServerConfig config = Config();
+  config.http_address = "localhost:0";
+  config.security.reload = std::chrono::seconds(1);
+  TestServer server(config);
+  EXPECT_THAT(Models(server, authority_), StartsWith("HTTP/1.1 200 OK"));
+  EXPECT_THAT(Models(server, authority_, {}, /*protocol=*/""), StartsWith("HTTP/1.1 200 OK"));
+  EXPECT_EQ(Models(server, authority_, {}, "h2"), "");
+  EXPECT_EQ(Models(server, MakeAuthority("two")), "");
+  EXPECT_THAT(HttpGet(server.server().http_address(), "/v1/models"),
+              HasSubstr("this port speaks TLS"));
+
+  // A file that cannot be used changes nothing.
+  const CapturedLog log;
+  Replace(Path("server.pem"), "half of a cert");
+  while (log.Lines("tls.files_rejected").empty()) {
+    EXPECT_THAT(Models(server, authority_), StartsWith("HTTP/1.1 200 OK"));
+  }
+  const Certificate next = MakeAuthority("next");
+  Write("server", MakeCertificate(next, "localhost"));
+  while (Models(server, next).empty()) {
+  }
+  EXPECT_EQ(Models(server, authority_), "");
+}
+
+TEST_F(TlsTest, CertificatesSayWhoClientsAreOverHttp) {
+  const Certificate clients = MakeAuthority("clients");
+  Replace(Path("ca.pem"), clients.certificate);
+  Replace(Path("clients.textproto"),
+          "clients { name: 'by-common-name' certificate: 'a.example' models: 'fake' }"
+          "clients { name: 'by-uri' certificate: 'spiffe://u' }"
+          "clients { name: 'unproved' certificate: 'a@b.example' certificate: '127.0.0.9' }");
+  ServerConfig config = Config();
+  config.http_address = "localhost:0";
+  config.security.tls.client_ca_file = Path("ca.pem");
+  config.security.clients_file = Path("clients.textproto");
+  TestServer server(config);
+  const auto models = [&](const Certificate& own) { return Models(server, authority_, own); };
+  EXPECT_THAT(models(MakeCertificate(clients, "a.example", "DNS:x.example")),
+              HasSubstr("\"fake\""));
+  EXPECT_THAT(models(MakeCertificate(clients, "x", "DNS:x.example,DNS:a.example")),
+              HasSubstr("\"fake\""));
+  EXPECT_THAT(models(MakeCertificate(clients, "x", "URI:spiffe://u")), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(models(MakeCertificate(clients, "x", "email:a@b.example,IP:127.0.0.9")),
+              StartsWith("HTTP/1.1 401"));
+  EXPECT_EQ(models(MakeCertificate(authority_, "a.example")), "");  // of another authority
+  EXPECT_EQ(models({}), "");
 }
 
 TEST_F(TlsTest, FilesThatCannotBeUsedAreNamedAtStart) {

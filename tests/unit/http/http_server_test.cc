@@ -14,7 +14,11 @@
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/admission/tls_context.h"
+#include "tests/support/certificates.h"
 #include "tests/support/tcp.h"
+#include "tests/support/temp_files.h"
+#include "tests/support/tls.h"
 
 namespace aft::server {
 namespace {
@@ -102,7 +106,8 @@ class TestHandler final : public HttpHandler {
   const std::shared_future<void> may_go_ = go.get_future().share();
 };
 
-class HttpServerTest : public testing::Test {
+// Bare, and under TLS.
+class HttpServerTest : public testing::TestWithParam<bool> {
  protected:
   ~HttpServerTest() override {
     for (std::thread& thread : handler_.held) thread.join();
@@ -111,10 +116,19 @@ class HttpServerTest : public testing::Test {
     options.keep_alive = true;
     options.gives_way = false;
     options.body_bytes = kMostBody;
+    if (GetParam()) {
+      options.tls = [context = MakeTls()] { return context; };
+    }
     auto created = HttpServer::Create("127.0.0.1:0", handler_, options);
     ASSERT_TRUE(created.ok()) << created.status();
     server_ = *std::move(created);
     address_ = "127.0.0.1:" + std::to_string(server_->port());
+  }
+
+  std::unique_ptr<TcpConnection> Connect(int receive_buffer = 0) const {
+    if (!GetParam()) return std::make_unique<TcpConnection>(address_, receive_buffer);
+    return std::make_unique<TlsConnection>(address_, authority_, Certificate(), "http/1.1",
+                                           receive_buffer);
   }
 
   static std::string Post(const std::string& path, const std::string& body,
@@ -123,72 +137,87 @@ class HttpServerTest : public testing::Test {
            "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
   }
 
+  std::shared_ptr<SSL_CTX> MakeTls() const {
+    const TempFolder folder;
+    const Certificate own = MakeCertificate(authority_, "localhost");
+    TlsConfig files;
+    files.cert_file = folder.File("cert.pem");
+    files.key_file = folder.File("key.pem");
+    WriteBytes(files.cert_file, own.certificate);
+    WriteBytes(files.key_file, own.key);
+    return *MakeTlsContext(files);
+  }
+
   TestHandler handler_;
   std::unique_ptr<HttpServer> server_;
   std::string address_;
+  const Certificate authority_ = MakeAuthority("test");
 };
 
-TEST_F(HttpServerTest, AConnectionServesRequestAfterRequest) {
+INSTANTIATE_TEST_SUITE_P(Transports, HttpServerTest, testing::Bool(),
+                         [](const auto& transport) { return transport.param ? "Tls" : "Bare"; });
+
+TEST_P(HttpServerTest, AConnectionServesRequestAfterRequest) {
   Start();
-  const TcpConnection connection(address_);
+  const auto connection = Connect();
   for (const char* body : {"one", "two", ""}) {
-    connection.Send(Post("/echo", body));
-    EXPECT_THAT(connection.ReadTo(std::string("\r\n\r\n") + body),
+    connection->Send(Post("/echo", body));
+    EXPECT_THAT(connection->ReadTo(std::string("\r\n\r\n") + body),
                 AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("Connection: keep-alive\r\n")));
   }
-  connection.Send("GET /page HTTP/1.1\r\nHost: a\r\n\r\n");
-  EXPECT_THAT(connection.ReadTo("page\n"), HasSubstr("Content-Length: 5\r\n"));
-  connection.Send(Post("/echo", "last", "Connection: close\r\n"));
-  EXPECT_THAT(connection.ReadAll(), AllOf(HasSubstr("Connection: close\r\n"), EndsWith("last")));
+  connection->Send("GET /page HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_THAT(connection->ReadTo("page\n"), HasSubstr("Content-Length: 5\r\n"));
+  connection->Send(Post("/echo", "last", "Connection: close\r\n"));
+  EXPECT_THAT(connection->ReadAll(), AllOf(HasSubstr("Connection: close\r\n"), EndsWith("last")));
   EXPECT_EQ(handler_.events.WaitFor(8), "sdsdsdsd");
 }
 
-TEST_F(HttpServerTest, RequestsThatComeTogetherAreAnsweredInTurn) {
+TEST_P(HttpServerTest, RequestsThatComeTogetherAreAnsweredInTurn) {
   Start();
-  const TcpConnection connection(address_);
-  connection.Send(Post("/echo", "first") + Post("/parts", "second") +
-                  Post("/echo", "third", "Connection: close\r\n"));
-  const std::string all = connection.ReadAll();
+  const auto connection = Connect();
+  connection->Send(Post("/echo", "first") + Post("/parts", "second") +
+                   Post("/echo", "third", "Connection: close\r\n"));
+  const std::string all = connection->ReadAll();
   const size_t first = all.find("first"), second = all.find("second"), third = all.find("third");
   EXPECT_LT(first, second);
   EXPECT_LT(second, third);
   EXPECT_NE(third, std::string::npos);
 }
 
-TEST_F(HttpServerTest, AnswersInPartsAreChunkedButForOldClients) {
+TEST_P(HttpServerTest, AnswersInPartsAreChunkedButForOldClients) {
   Start();
-  const TcpConnection connection(address_);
-  connection.Send(Post("/parts", "0123456789abcdef0"));
-  EXPECT_THAT(connection.ReadTo("0\r\n\r\n"),
+  const auto connection = Connect();
+  connection->Send(Post("/parts", "0123456789abcdef0"));
+  EXPECT_THAT(connection->ReadTo("0\r\n\r\n"),
               AllOf(HasSubstr("Transfer-Encoding: chunked\r\n"),
                     EndsWith("\r\n\r\n11\r\n0123456789abcdef0\r\n3\r\nend\r\n0\r\n\r\n")));
-  connection.Send(Post("/echo", "again"));
-  EXPECT_THAT(connection.ReadTo("again"), StartsWith("HTTP/1.1 200 "));
-  const TcpConnection old(address_);
-  old.Send("POST /parts HTTP/1.0\r\nContent-Length: 2\r\n\r\nab");
-  EXPECT_THAT(old.ReadAll(), AllOf(HasSubstr("Connection: close\r\n"), EndsWith("\r\n\r\nabend")));
+  connection->Send(Post("/echo", "again"));
+  EXPECT_THAT(connection->ReadTo("again"), StartsWith("HTTP/1.1 200 "));
+  const auto old = Connect();
+  old->Send("POST /parts HTTP/1.0\r\nContent-Length: 2\r\n\r\nab");
+  EXPECT_THAT(old->ReadAll(), AllOf(HasSubstr("Connection: close\r\n"), EndsWith("\r\n\r\nabend")));
 }
 
-TEST_F(HttpServerTest, BodiesMayBeChunkedAndWaitForContinue) {
+TEST_P(HttpServerTest, BodiesMayBeChunkedAndWaitForContinue) {
   Start();
-  const TcpConnection connection(address_);
-  connection.Send(
+  const auto connection = Connect();
+  connection->Send(
       "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
       "3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n");
-  EXPECT_THAT(connection.ReadTo("abcde"), HasSubstr("Content-Length: 5\r\n"));
-  connection.Send(
+  EXPECT_THAT(connection->ReadTo("abcde"), HasSubstr("Content-Length: 5\r\n"));
+  connection->Send(
       "POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
-  EXPECT_EQ(connection.ReadTo("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
-  connection.Send("more");
-  EXPECT_THAT(connection.ReadTo("more"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_EQ(connection->ReadTo("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  connection->Send("more");
+  EXPECT_THAT(connection->ReadTo("more"), StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_F(HttpServerTest, BodiesThatAreTooLargeAreNotRead) {
+TEST_P(HttpServerTest, BodiesThatAreTooLargeAreNotRead) {
   Start();
   const auto ask = [this](const std::string& text) {
-    const TcpConnection connection(address_);
-    connection.Send(text);
-    return connection.ReadAll();
+    const auto connection = Connect();
+    connection->Send(text);
+    return connection->ReadAll();
   };
   EXPECT_THAT(ask(Post("/echo", std::string(kMostBody + 1, 'b'))), StartsWith("HTTP/1.1 413 "));
   EXPECT_THAT(ask("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n"),
@@ -205,7 +234,7 @@ TEST_F(HttpServerTest, BodiesThatAreTooLargeAreNotRead) {
 }
 
 // Two readers of such a request could disagree on where it ends.
-TEST_F(HttpServerTest, RequestsOfTwoLengthsAreRefusedAndEndTheConnection) {
+TEST_P(HttpServerTest, RequestsOfTwoLengthsAreRefusedAndEndTheConnection) {
   Start();
   for (const char* headers :
        {"Content-Length: 3\r\nContent-Length: 5\r\n",
@@ -214,95 +243,95 @@ TEST_F(HttpServerTest, RequestsOfTwoLengthsAreRefusedAndEndTheConnection) {
         "Transfer-Encoding: chunked, identity\r\n", "Transfer-Encoding: xchunked\r\n",
         "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "Content-Length: +3\r\n",
         "Content-Length: 3x\r\n", "Content-Length : 3\r\n", "Host: b\r\n"}) {
-    const TcpConnection connection(address_);
-    connection.Send(std::string("POST /echo HTTP/1.1\r\nHost: a\r\n") + headers + "\r\n" +
-                    Post("/echo", "smuggled"));
-    const std::string answer = connection.ReadAll();
+    const auto connection = Connect();
+    connection->Send(std::string("POST /echo HTTP/1.1\r\nHost: a\r\n") + headers + "\r\n" +
+                     Post("/echo", "smuggled"));
+    const std::string answer = connection->ReadAll();
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << headers;
     EXPECT_THAT(answer, testing::Not(HasSubstr("smuggled"))) << headers;
   }
 }
 
-TEST_F(HttpServerTest, AHeadIsNoLargerThanItMayBe) {
+TEST_P(HttpServerTest, AHeadIsNoLargerThanItMayBe) {
   Start();
   std::string fields;
   for (int i = 0; i < 2000; ++i) fields += "A: b\r\n";  // that come at once
-  const TcpConnection connection(address_);
-  connection.Send("GET /page HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n");
-  EXPECT_THAT(connection.ReadAll(), StartsWith("HTTP/1.1 431 "));
+  const auto connection = Connect();
+  connection->Send("GET /page HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n");
+  EXPECT_THAT(connection->ReadAll(), StartsWith("HTTP/1.1 431 "));
 }
 
-TEST_F(HttpServerTest, WhoIsTooSlowIsTold) {
-  Start({.patience = std::chrono::milliseconds(50),
-         .body_patience = std::chrono::milliseconds(50),
-         .idle = std::chrono::milliseconds(50)});
-  const TcpConnection silent(address_);
-  const TcpConnection head(address_);
-  head.Send("POST /echo HT");
-  const TcpConnection body(address_);
-  body.Send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nabc");
-  EXPECT_EQ(silent.ReadAll(), "");
-  EXPECT_THAT(head.ReadAll(), StartsWith("HTTP/1.1 408 "));
-  EXPECT_THAT(body.ReadAll(), StartsWith("HTTP/1.1 408 "));
+TEST_P(HttpServerTest, WhoIsTooSlowIsTold) {
+  Start({.patience = std::chrono::milliseconds(500),
+         .body_patience = std::chrono::milliseconds(500),
+         .idle = std::chrono::milliseconds(500)});
+  const auto silent = Connect();
+  const auto head = Connect();
+  head->Send("POST /echo HT");
+  const auto body = Connect();
+  body->Send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nabc");
+  EXPECT_EQ(silent->ReadAll(), "");
+  EXPECT_THAT(head->ReadAll(), StartsWith("HTTP/1.1 408 "));
+  EXPECT_THAT(body->ReadAll(), StartsWith("HTTP/1.1 408 "));
 }
 
-TEST_F(HttpServerTest, HearsThatAClientHasGone) {
+TEST_P(HttpServerTest, HearsThatAClientHasGone) {
   Start();
   {
-    const TcpConnection connection(address_);
-    connection.Send(Post("/hold", ""));
+    const auto connection = Connect();
+    connection->Send(Post("/hold", ""));
     EXPECT_EQ(handler_.events.WaitFor(1), "s");
   }
   EXPECT_EQ(handler_.events.WaitFor(2), "sg");
   handler_.go.set_value();  // too late: nothing is sent
 }
 
-TEST_F(HttpServerTest, HearsThatAClientDoesNotRead) {
+TEST_P(HttpServerTest, HearsThatAClientDoesNotRead) {
   Start({.patience = std::chrono::milliseconds(100)});
-  const TcpConnection connection(address_, /*receive_buffer=*/4096);
-  connection.Send(Post("/large", ""));
+  const auto connection = Connect(/*receive_buffer=*/4096);
+  connection->Send(Post("/large", ""));
   EXPECT_EQ(handler_.events.WaitFor(3), "skw");  // the part is given back as well
 }
 
-TEST_F(HttpServerTest, OfTooManyConnectionsOneWithoutARequestIsClosed) {
+TEST_P(HttpServerTest, OfTooManyConnectionsOneWithoutARequestIsClosed) {
   Start({.connections = 2});
-  const TcpConnection holds(address_);
-  holds.Send(Post("/hold", ""));
+  const auto holds = Connect();
+  holds->Send(Post("/hold", ""));
   handler_.events.WaitFor(1);
-  const TcpConnection idle(address_);
-  idle.Send(Post("/echo", "x"));
-  EXPECT_THAT(idle.ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
-  const TcpConnection third(address_);
-  third.Send(Post("/echo", "y"));
-  EXPECT_THAT(third.ReadTo("\r\n\r\ny"), StartsWith("HTTP/1.1 200 "));
-  EXPECT_EQ(idle.ReadAll(), "");
+  const auto idle = Connect();
+  idle->Send(Post("/echo", "x"));
+  EXPECT_THAT(idle->ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
+  const auto third = Connect();
+  third->Send(Post("/echo", "y"));
+  EXPECT_THAT(third->ReadTo("\r\n\r\ny"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_EQ(idle->ReadAll(), "");
   handler_.go.set_value();
-  EXPECT_THAT(holds.ReadTo("held\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(holds->ReadTo("held\n"), StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_F(HttpServerTest, AnAddressHasNoMoreThanItsShare) {
+TEST_P(HttpServerTest, AnAddressHasNoMoreThanItsShare) {
   Start({.connections = 10, .address_connections = 1});
-  const TcpConnection holds(address_);
-  holds.Send(Post("/hold", ""));
+  const auto holds = Connect();
+  holds->Send(Post("/hold", ""));
   handler_.events.WaitFor(1);
-  const TcpConnection second(address_);
-  EXPECT_EQ(second.ReadAll(), "");
+  const auto second = Connect();
+  EXPECT_EQ(second->ReadAll(), "");
   handler_.go.set_value();
-  EXPECT_THAT(holds.ReadTo("held\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(holds->ReadTo("held\n"), StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_F(HttpServerTest, ADrainLetsRunningRequestsEnd) {
+TEST_P(HttpServerTest, ADrainLetsRunningRequestsEnd) {
   Start();
-  const TcpConnection holds(address_);
-  holds.Send(Post("/hold", ""));
+  const auto holds = Connect();
+  holds->Send(Post("/hold", ""));
   handler_.events.WaitFor(1);
-  const TcpConnection idle(address_);
-  idle.Send(Post("/echo", "x"));
-  EXPECT_THAT(idle.ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
+  const auto idle = Connect();
+  idle->Send(Post("/echo", "x"));
+  EXPECT_THAT(idle->ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
   server_->BeginDrain();
-  EXPECT_EQ(idle.ReadAll(), "");
+  EXPECT_EQ(idle->ReadAll(), "");
   handler_.go.set_value();
-  EXPECT_THAT(holds.ReadAll(), EndsWith("held\n"));
+  EXPECT_THAT(holds->ReadAll(), EndsWith("held\n"));
 }
 
 }  // namespace

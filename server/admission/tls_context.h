@@ -1,0 +1,40 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "openssl/types.h"
+#include "server/config/config.h"
+
+namespace aft::server {
+
+// What a server of HTTP/1.1 needs to speak TLS 1.2 or later: its certificate and key, and the
+// authorities of its clients' certificates if there is a client_ca_file. INVALID_ARGUMENT names the
+// file that cannot be used. REQUIRES: tls.cert_file is not empty.
+absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsConfig& tls);
+
+// The same of files that may change while the server runs. Used by one thread.
+class TlsFiles {
+ public:
+  // Errors as MakeTlsContext.
+  static absl::StatusOr<std::unique_ptr<TlsFiles>> Load(const SecurityConfig& config);
+
+  // Reads the files again if the last time was `config.reload` ago. Files that cannot be used are
+  // logged, and the former ones stay.
+  std::shared_ptr<SSL_CTX> Newest();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  TlsFiles(const SecurityConfig& config, std::shared_ptr<SSL_CTX> context)
+      : tls_(config.tls), reload_(config.reload), context_(std::move(context)) {}
+
+  const TlsConfig tls_;
+  const std::chrono::seconds reload_;
+  std::shared_ptr<SSL_CTX> context_;
+  Clock::time_point read_at_ = Clock::now();
+};
+
+}  // namespace aft::server
