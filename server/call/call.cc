@@ -18,15 +18,6 @@ namespace {
 // What a last message of this size costs is not for a thread of the engine.
 constexpr size_t kLargeMessageBytes = size_t{32} << 10;
 
-// Calls `set` with each request of the work that may follow another text.
-template <typename Set>
-void ForEachTurn(Work& work, const Set& set) {
-  if (auto* const generation = std::get_if<GenerationRequest>(&work)) set(*generation);
-  if (auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
-    for (ScoringRequest& text : *texts) set(text);
-  }
-}
-
 }  // namespace
 
 // The sink of one sequence of the call.
@@ -125,7 +116,7 @@ void Call::Refuse(absl::Status status) {
   states_.DropPlaces();
   refused_ = true;
   Outcome refusal;
-  refusal.status = std::move(status);
+  refusal.status = exchange_->InOwnNames(status);
   refusal.timings.total = std::chrono::steady_clock::now() - arrival_;
   outbox_.EndCall(std::move(refusal));
   carrier_->Wake(*this);
@@ -214,7 +205,8 @@ absl::Status Call::StateError(absl::Status status) const {
 }
 
 absl::Status Call::SetPrevious(const std::shared_ptr<const SequenceState>& previous) {
-  if (PreferVersion(previous->model)) AFT_RETURN_IF_ERROR(Decode());
+  AFT_ASSIGN_OR_RETURN(const bool again, exchange_->SetPrevious(*previous));
+  if (PreferVersion(previous->model) || again) AFT_RETURN_IF_ERROR(Decode());
   absl::Status status;
   ForEachTurn(decoded_.work, [&](TurnRequest& request) {
     request.previous = previous;
@@ -238,10 +230,19 @@ absl::Status Call::PrepareTurn() {
     } else if (const auto* texts = std::get_if<std::vector<ScoringRequest>>(&decoded_.work)) {
       for (const ScoringRequest& text : *texts) lengths.push_back(text.text.size());
     }
-    const absl::Status kept = states_.KeepPlaces(
-        *caller_.client, *continuation.store, model_->info, lengths,
-        /*most_outputs=*/generation != nullptr ? generation->stop.max_tokens : 0, before);
-    if (!kept.ok()) return StateError(kept);
+    const absl::Status kept =
+        states_.KeepPlaces(*caller_.client, *continuation.store, model_->info, lengths,
+                           /*most_outputs=*/generation != nullptr ? generation->stop.max_tokens : 0,
+                           before, continuation.note_bytes);
+    stores_if_room_ = continuation.store_if_room;
+    if (kept.ok()) {
+      if (sequences_ == 1) exchange_->SetStateId(states_.state_id(0));
+    } else if (stores_if_room_) {
+      ForEachTurn(decoded_.work, [](TurnRequest& request) { request.store = false; });
+      states_.DropPlaces();
+    } else {
+      return StateError(kept);
+    }
   }
   if (continuation.resume == nullptr) return PrepareStream();
   states_.FindStart(
@@ -289,41 +290,18 @@ absl::Status Call::Charge() {
                    " bytes, more than max_client_memory_bytes or max_memory_bytes")));
 }
 
-void Call::Fill(RequestHeader& header) {
-  header.method = exchange_->method();
-  header.id = caller_.ids.request;
-  header.trace_id = caller_.ids.trace.trace_id;
-  header.arrival = arrival_;
-  header.deadline = deadline_;
-  header.client = caller_.client;
-  header.reservation = std::move(reservation_);  // one place in the queue was kept
-}
-
 absl::StatusOr<RequestHandle> Call::Ask() {
-  Work work = std::exchange(decoded_.work, {});
-  // A proxy's salt cannot hold a NUL, so no other pair of salts makes the same text.
-  const auto salted = [&](const std::string& own) {
-    return absl::StrCat(caller_.cache_salt, absl::string_view("\0", 1), own);
-  };
-  if (auto* const generation = std::get_if<GenerationRequest>(&work)) {
-    Fill(*generation);
-    generation->cache_salt = salted(generation->cache_salt);
-    const auto sinks = SequenceSink<TokenDelta>::Of(shared_from_this());
-    return sinks.size() > 1 ? model_->generate->GenerateGroup(*generation, sinks)
-                            : model_->generate->Generate(std::move(*generation), sinks[0]);
-  }
-  if (auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
-    for (ScoringRequest& text : *texts) {
-      Fill(text);
-      text.cache_salt = salted(text.cache_salt);
-    }
-    return model_->generate->ScoreTexts(std::move(*texts),
-                                        SequenceSink<TokenDelta>::Of(shared_from_this()));
-  }
-  auto& texts = std::get<std::vector<EncodingRequest>>(work);
-  for (EncodingRequest& text : texts) Fill(text);
-  return model_->encode->EncodeTexts(std::move(texts),
-                                     SequenceSink<std::vector<float>>::Of(shared_from_this()));
+  RequestHeader header = {.method = exchange_->method(),
+                          .id = caller_.ids.request,
+                          .trace_id = caller_.ids.trace.trace_id,
+                          .arrival = arrival_,
+                          .deadline = deadline_,
+                          .client = caller_.client,
+                          .reservation = std::move(reservation_)};
+  return AskEngine(
+      std::exchange(decoded_.work, {}), *model_, std::move(header), caller_.cache_salt,
+      [this] { return SequenceSink<TokenDelta>::Of(shared_from_this()); },
+      [this] { return SequenceSink<std::vector<float>>::Of(shared_from_this()); });
 }
 
 absl::Status Call::Answer() {
@@ -337,8 +315,7 @@ absl::Status Call::Answer() {
   return absl::OkStatus();
 }
 
-// ---- The engine's side
-// ----------------------------------------------------------------------------
+// ---- The engine's side --------------------------------------------------------------------------
 
 void Call::Begin() {
   CountResumed();
@@ -370,18 +347,20 @@ void Call::End(const Outcome& outcome, uint32_t sequence) {
 // Takes the turn out of the outcome, whose status becomes the error where it cannot be stored.
 void Call::Store(Outcome outcome, uint32_t sequence) {
   std::shared_ptr<TurnEnd> turn = std::move(outcome.turn);
-  if (outbox_.ended_early()) {  // nobody would learn of it
+  std::string note = exchange_->Note(outcome);
+  const bool too_long = note.size() > states_.note_bytes();
+  if (too_long || outbox_.ended_early()) {  // in the latter case nobody would learn of it
     states_.DropPlace(sequence);
     return EndNow(outcome, sequence, std::nullopt);
   }
   states_.Put(
-      *caller_.client, model_->config.name, sequence, std::move(turn),
+      *caller_.client, model_->config.name, sequence, std::move(turn), std::move(note),
       [call = shared_from_this(), outcome, sequence](absl::StatusOr<v1::State> stored) mutable {
         if (stored.ok()) return call->EndNow(outcome, sequence, *std::move(stored));
         log::Error("request.store_failed", {{"id", call->caller_.ids.request},
                                             {"error", stored.status().ToString()},
                                             {"trace_id", call->caller_.ids.trace.trace_id}});
-        outcome.status = stored.status();
+        if (!call->stores_if_room_) outcome.status = stored.status();
         call->EndNow(outcome, sequence, std::nullopt);
       });
 }
@@ -425,8 +404,7 @@ void Call::OnClient(std::shared_ptr<const Client> client) {
   if (!status.ok()) Cancel(status);
 }
 
-// ---- The way out
-// ----------------------------------------------------------------------------------
+// ---- The way out --------------------------------------------------------------------------------
 
 Call::Next Call::Take() {
   const Next next = outbox_.Take();

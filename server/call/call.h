@@ -111,7 +111,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   absl::Status CheckSequences() const;
   // Counts a request with a bad field; returns `status`.
   absl::Status Invalid(absl::Status status) const;
-  // Invalid, unless that what states rest in has no room, or is not there.
+  // Counts the error as Invalid does, unless the place of the states is full or cannot be reached.
   absl::Status StateError(absl::Status status) const;
   // Sets what a text before has left behind, for every sequence.
   absl::Status SetPrevious(const std::shared_ptr<const SequenceState>& previous);
@@ -122,7 +122,6 @@ class Call final : public std::enable_shared_from_this<Call> {
   absl::Status Enter();
   // The message is gone: charges for what stays of it, and for what is known of the answer.
   absl::Status Charge();
-  void Fill(RequestHeader& header);
   absl::StatusOr<RequestHandle> Ask();
   // Ends a call that no engine has a part in.
   absl::Status Answer();
@@ -158,6 +157,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   std::shared_ptr<Reservation> reservation_;  // from Admit to Enter
   DecodedRequest decoded_;                    // until Enter
   uint32_t sequences_ = 1;
+  bool stores_if_room_ = false;  // what cannot be stored is no error
   size_t answered_bytes_ = 0;               // of an answer that Submit made itself
   prometheus::Counter* resumed_ = nullptr;  // null once it has counted the stream, which goes on
   bool refused_ = false;

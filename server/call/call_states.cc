@@ -38,12 +38,15 @@ void CallStates::FindPrevious(const Client& client, const v1::Previous& previous
 
 absl::Status CallStates::KeepPlaces(const Client& client, const v1::Store& store,
                                     const ModelInfo& info, const std::vector<size_t>& lengths,
-                                    int64_t most_outputs, int64_t tokens_before) {
+                                    int64_t most_outputs, int64_t tokens_before,
+                                    size_t note_bytes) {
+  note_bytes_ = note_bytes;
   const int64_t longest = info.max_seq_len;
   for (const size_t length : lengths) {
     int64_t added = static_cast<int64_t>(length) + most_outputs;
     if (longest > 0) added = std::min(added, std::max<int64_t>(longest - tokens_before, 0));
-    const int64_t bytes = MaxStateBytes(info, tokens_before + added, added);
+    const int64_t bytes =
+        MaxStateBytes(info, tokens_before + added, added) + static_cast<int64_t>(note_bytes);
     auto place = states_.Reserve(client, store, bytes);
     if (!place.ok()) return place.status();
     places_.push_back(*std::move(place));
@@ -52,11 +55,12 @@ absl::Status CallStates::KeepPlaces(const Client& client, const v1::Store& store
 }
 
 void CallStates::Put(const Client& client, const std::string& model, uint32_t sequence,
-                     std::shared_ptr<TurnEnd> turn, StateAccess::Stored done) {
+                     std::shared_ptr<TurnEnd> turn, std::string note, StateAccess::Stored done) {
   StateAccess::Place place = std::exchange(places_[sequence], {});
   std::optional<SequenceState> state;
   const absl::Status made = Catching([&] {
     state = MakeState(std::move(*turn));
+    state->note = std::move(note);
     return absl::OkStatus();
   });
   if (made.ok()) {

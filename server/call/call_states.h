@@ -36,18 +36,22 @@ class CallStates {
   size_t brought_bytes() const { return brought_bytes_; }
 
   // Keeps room for what sequences of so many tokens, with at most `most_outputs` after them, leave
-  // behind. Errors as StateAccess::Reserve.
+  // behind, with a note of at most `note_bytes` each. Errors as StateAccess::Reserve.
   absl::Status KeepPlaces(const Client& client, const v1::Store& store, const ModelInfo& info,
                           const std::vector<size_t>& lengths, int64_t most_outputs,
-                          int64_t tokens_before);
+                          int64_t tokens_before, size_t note_bytes);
+  // As it was given to KeepPlaces.
+  size_t note_bytes() const { return note_bytes_; }
+  // The id that the state of that sequence will have. REQUIRES: room is kept for it.
+  const std::string& state_id(uint32_t sequence) const { return places_[sequence].id; }
   void DropPlaces() { places_.clear(); }
   void DropPlace(uint32_t sequence) {
     if (!places_.empty()) places_[sequence] = {};
   }
 
-  // Stores what the turn left behind, in the room that was kept for that sequence.
+  // Stores what the turn left behind, with that note, in the room that was kept for that sequence.
   void Put(const Client& client, const std::string& model, uint32_t sequence,
-           std::shared_ptr<TurnEnd> turn, StateAccess::Stored done);
+           std::shared_ptr<TurnEnd> turn, std::string note, StateAccess::Stored done);
 
   // Looks for a state of the broken stream that `request` continues, which becomes its `start`.
   // Calls `done`, here or on another thread. It is no error that there is none.
@@ -79,6 +83,7 @@ class CallStates {
   StateMetrics& metrics_;
   std::vector<StateAccess::Place> places_;  // of the states that are to be stored, or none
   size_t brought_bytes_ = 0;
+  size_t note_bytes_ = 0;
   std::string found_id_;  // under which a state was found
   std::string resume_id_;
   std::shared_ptr<StreamKeeper> keeper_;  // null: the stream leaves nothing behind

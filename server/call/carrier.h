@@ -63,8 +63,8 @@ class Carrier {
  public:
   virtual ~Carrier() = default;
 
-  // There is something to take, or there soon will be nothing any more. Comes from threads of
-  // engines, of the decode pool and of the transport, without a lock of the call.
+  // A message, or the end of the call, may be ready: Call::Take says. Called by threads of engines,
+  // of the decode pool and of the transport, without a lock of the call.
   virtual void Wake(Call& call) = 0;
 };
 

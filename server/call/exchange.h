@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,17 +13,13 @@
 #include "aft/v1/inference.pb.h"
 #include "google/protobuf/message.h"
 #include "server/call/carrier.h"
+#include "server/call/work.h"
 #include "server/config/config.h"
 #include "server/engine/request.h"
 #include "server/observability/methods.h"
 #include "server/registry/served_model.h"
 
 namespace aft::server {
-
-// What a request asks an engine for: a generation (of several answers to one prompt), or texts to
-// score or to encode. Without one: the exchange has the answer already.
-using Work = std::variant<std::monostate, GenerationRequest, std::vector<ScoringRequest>,
-                          std::vector<EncodingRequest>>;
 
 // What a sequence beside the first costs: its stream in the engine with its stop strings, its part
 // of what is pending, about.
@@ -42,6 +37,8 @@ struct DecodedRequest {
 struct Continuation {
   const v1::Previous* previous = nullptr;  // a text before
   const v1::Store* store = nullptr;        // what it leaves behind is stored
+  bool store_if_room = false;              // unless that is impossible, which is then no error
+  size_t note_bytes = 0;                   // the most that Note takes
   // It continues a broken stream of a model of that fingerprint; `resume` names a state of it.
   std::optional<uint64_t> resumes;
   const v1::Resume* resume = nullptr;
@@ -86,7 +83,15 @@ class Exchange {
   // over to another version. INVALID_ARGUMENT as CheckRequest; FAILED_PRECONDITION: WrongTask.
   virtual absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
                                                 const LimitsConfig& limits) = 0;
+  // Called until Prepare.
   virtual Continuation continuation() const { return {}; }
+  // The text before is found. Whether Decode has to run again for that. INVALID_ARGUMENT as
+  // CheckRequest.
+  virtual absl::StatusOr<bool> SetPrevious(const SequenceState& /*previous*/) { return false; }
+  // There is room for the state that a single sequence leaves: the id that it will have.
+  virtual void SetStateId(const std::string& /*id*/) {}
+  // An error of the way in, in terms of the fields that the client knows.
+  virtual absl::Status InOwnNames(const absl::Status& status) const { return status; }
   // How one of several texts is called in an error: "texts[3]"; "": they have no names.
   virtual std::string TextPath(uint32_t /*text*/) const { return ""; }
 
@@ -110,6 +115,9 @@ class Exchange {
   // One of several sequences has ended well. `state`: that it has left behind, or null.
   virtual void AppendFinished(const Outcome& /*outcome*/, uint32_t /*sequence*/,
                               const v1::State* /*state*/) {}
+  // What is kept with the state of a single sequence that has ended so. Called without the lock,
+  // after the last Append.
+  virtual std::string Note(const Outcome& /*outcome*/) const { return ""; }
   // Moves what is pending, or a part of it, to outgoing(). False: nothing is. `state`: gets the id
   // of the state that the message tells of, if it tells of one.
   virtual bool Take(std::string& /*state*/) { return false; }

@@ -11,6 +11,17 @@
 // proto/aft/config/v1/server_config.proto; the constructors, in loader.cc, give each its default.
 namespace aft::server {
 
+struct ChatFormat {
+  ChatFormat();
+  bool operator==(const ChatFormat& other) const = default;
+
+  std::string system_prefix, system_suffix;
+  std::string user_prefix, user_suffix;
+  std::string assistant_prefix, assistant_suffix;
+  std::string answer;
+  std::vector<std::string> stop;
+};
+
 // How a model is loaded, and how it is served.
 struct ModelConfig : LoadOptions {
   ModelConfig();
@@ -22,6 +33,7 @@ struct ModelConfig : LoadOptions {
   int64_t parking_bytes{};                      // language models only
   int64_t prefix_cache_interval_tokens{};       // likewise; 0: none
   std::string chat_template;                    // likewise
+  ChatFormat chat_format;                       // likewise
 };
 
 struct LimitsConfig {

@@ -43,6 +43,26 @@ Field ToField(std::chrono::duration<int64_t, Period> value) {
     (message).set_##field(ToField<std::decay_t<decltype((message).field())>>(value)); \
   }
 
+// A list; an empty one is the default.
+#define AFT_LIST(value, message, field)                                 \
+  if constexpr (kRead) {                                                \
+    (value).assign((message).field().begin(), (message).field().end()); \
+  } else {                                                              \
+    *(message).mutable_##field() = {(value).begin(), (value).end()};    \
+  }
+
+template <bool kRead>
+void Exchange(ChatFormat& format, pb::ChatFormat& message) {
+  AFT_FIELD(format.system_prefix, message, system_prefix);
+  AFT_FIELD(format.system_suffix, message, system_suffix);
+  AFT_FIELD(format.user_prefix, message, user_prefix);
+  AFT_FIELD(format.user_suffix, message, user_suffix);
+  AFT_FIELD(format.assistant_prefix, message, assistant_prefix);
+  AFT_FIELD(format.assistant_suffix, message, assistant_suffix);
+  AFT_FIELD(format.answer, message, answer);
+  AFT_LIST(format.stop, message, stop);
+}
+
 template <bool kRead>
 void Exchange(ModelConfig& model, pb::ModelConfig& message) {
   AFT_FIELD(model.name, message, name);
@@ -62,6 +82,7 @@ void Exchange(ModelConfig& model, pb::ModelConfig& message) {
   AFT_FIELD(model.prefix_cache_bytes, message, prefix_cache_bytes);
   AFT_FIELD(model.prefix_cache_interval_tokens, message, prefix_cache_interval_tokens);
   AFT_FIELD(model.chat_template, message, chat_template);
+  Exchange<kRead>(model.chat_format, *message.mutable_chat_format());
 }
 
 template <bool kRead>
@@ -86,14 +107,6 @@ void Exchange(LimitsConfig& limits, pb::LimitsConfig& message) {
   AFT_FIELD(limits.max_infer_streams, message, max_infer_streams);
   AFT_FIELD(limits.max_client_infer_streams, message, max_client_infer_streams);
 }
-
-// A list; an empty one is the default.
-#define AFT_LIST(value, message, field)                                 \
-  if constexpr (kRead) {                                                \
-    (value).assign((message).field().begin(), (message).field().end()); \
-  } else {                                                              \
-    *(message).mutable_##field() = {(value).begin(), (value).end()};    \
-  }
 
 template <bool kRead>
 void Exchange(TlsConfig& tls, pb::TlsConfig& message) {
@@ -232,6 +245,7 @@ std::filesystem::path Normal(const std::filesystem::path& path) {
 
 #define AFT_DEFAULTS(Config) \
   Config::Config() { SetDefaults<Config, pb::Config>(*this); }
+AFT_DEFAULTS(ChatFormat)
 AFT_DEFAULTS(ModelConfig)
 AFT_DEFAULTS(LimitsConfig)
 AFT_DEFAULTS(TlsConfig)

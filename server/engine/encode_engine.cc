@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "server/engine/check_tokens.h"
+#include "server/engine/check_requests.h"
 #include "server/engine/pooling.h"
 
 namespace aft::server {

@@ -14,7 +14,7 @@
 #include "base/catching.h"  // OutOfMemory
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
-#include "server/engine/check_tokens.h"
+#include "server/engine/check_requests.h"
 #include "server/engine/generation_group.h"
 #include "server/engine/token_bytes.h"
 #include "server/observability/log.h"
@@ -105,22 +105,39 @@ GenerateEngine::GenerateEngine(const EngineOptions& options, std::unique_ptr<Mod
 
 absl::StatusOr<RequestHandle> GenerateEngine::Generate(GenerationRequest request,
                                                        std::shared_ptr<TokenSink> sink) {
-  if (absl::Status status = CheckGeneration(request); !status.ok()) return RefuseInvalid(status);
+  auto stream = MakeGeneration(std::move(request), std::move(sink));
+  if (!stream.ok()) return RefuseInvalid(stream.status());
+  return Accept(*std::move(stream));
+}
+
+absl::StatusOr<RequestHandle> GenerateEngine::GenerateTexts(
+    std::vector<GenerationRequest> requests, const std::vector<std::shared_ptr<TokenSink>>& sinks) {
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    auto stream = MakeGeneration(std::move(requests[i]), sinks[i]);
+    if (!stream.ok()) return RefuseInvalid(stream.status());
+    jobs.push_back(*std::move(stream));
+  }
+  return AcceptTexts(std::move(jobs));
+}
+
+absl::StatusOr<std::unique_ptr<TokenStream>> GenerateEngine::MakeGeneration(
+    GenerationRequest request, std::shared_ptr<TokenSink> sink) {
+  AFT_RETURN_IF_ERROR(CheckGeneration(request, info_, options_.model.name));
   const auto prompt = static_cast<int64_t>(request.prompt.size() - request.resumed);
   OutputBuilder output(*tokenizer_, std::move(request.stop), request.tokens_before() + prompt,
                        info_.max_seq_len, request.bad_words);
-  absl::StatusOr<Resumption> resumption = Replay(request, output);
-  if (!resumption.ok()) return RefuseInvalid(resumption.status());
+  AFT_ASSIGN_OR_RETURN(Resumption resumption, Replay(request, output));
   std::unique_ptr<PrefixRead> prefix = prefixes_.Make(request);
-  auto stream = std::make_unique<TokenStream>(std::move(request), *std::move(resumption),
+  auto stream = std::make_unique<TokenStream>(std::move(request), std::move(resumption),
                                               std::move(sink), std::move(output));
   prefixes_.Attach(std::move(prefix), *stream);
-  return Accept(std::move(stream));
+  return stream;
 }
 
 absl::StatusOr<RequestHandle> GenerateEngine::GenerateGroup(
     const GenerationRequest& request, const std::vector<std::shared_ptr<TokenSink>>& sinks) {
-  absl::Status status = CheckGeneration(request);
+  absl::Status status = CheckGeneration(request, info_, options_.model.name);
   const auto answers = static_cast<int64_t>(sinks.size());
   if (status.ok()) status = CheckGroup(*request.client, request.service_class, answers);
   if (!status.ok()) return RefuseInvalid(status);
@@ -144,7 +161,7 @@ absl::StatusOr<RequestHandle> GenerateEngine::ScoreTexts(
     std::vector<ScoringRequest> requests, const std::vector<std::shared_ptr<TokenSink>>& sinks) {
   std::vector<std::unique_ptr<Job>> jobs;
   for (size_t i = 0; i < requests.size(); ++i) {
-    absl::Status status = CheckScoring(requests[i]);
+    absl::Status status = CheckScoring(requests[i], info_, options_.model.name);
     absl::string_view reason = status.message();
     if (requests.size() > 1 && absl::ConsumePrefix(&reason, "text: ")) {
       status = absl::Status(status.code(), absl::StrCat("texts[", i, "]: ", reason));
@@ -169,52 +186,6 @@ std::unique_ptr<TokenStream> GenerateEngine::MakeScoring(ScoringRequest request,
   auto stream = std::make_unique<TokenStream>(std::move(request), tokens, std::move(sink));
   stream->scored_bytes = bytes;
   return stream;
-}
-
-absl::Status GenerateEngine::CheckGeneration(const GenerationRequest& request) const {
-  AFT_RETURN_IF_ERROR(CheckPrevious(request, info_, options_.model.name));
-  const bool empty = request.prompt.size() == request.resumed;
-  if (empty && request.previous == nullptr) return absl::InvalidArgumentError("prompt: is empty");
-  if (!request.prompt.empty()) {
-    AFT_RETURN_IF_ERROR(CheckTokens(request.prompt, info_.vocab_size, /*max_tokens=*/0));
-  }
-  if (empty && request.previous->pending == kNoToken) {
-    return absl::InvalidArgumentError(
-        "prompt: must not be empty: the model has consumed all of the text before, so there is "
-        "nothing to go on from (an end-of-text or stop token ended it)");
-  }
-  const int64_t before = request.tokens_before();
-  const auto tokens = static_cast<int64_t>(request.prompt.size() - request.resumed);
-  if (info_.max_seq_len != 0 && before + tokens >= info_.max_seq_len) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "prompt: ", before > 0 ? absl::StrCat(before, " tokens before, ") : "", tokens,
-        " tokens and at least one more exceed the model's max_seq_len=", info_.max_seq_len));
-  }
-  if (request.stop.max_tokens < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("stop.max_tokens: ", request.stop.max_tokens, " is below 1"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GenerateEngine::CheckScoring(const ScoringRequest& request) const {
-  AFT_RETURN_IF_ERROR(CheckPrevious(request, info_, options_.model.name));
-  AFT_RETURN_IF_ERROR(CheckTokens(request.text, info_.vocab_size, info_.max_seq_len));
-  const int64_t before = request.tokens_before();
-  const auto tokens = static_cast<int64_t>(request.text.size());
-  if (request.context > 0 && request.context >= tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("context_tokens: must be less than the text's tokens (", tokens, "), got ",
-                     request.context));
-  }
-  if (request.scored > request.scores(tokens)) {
-    return absl::InvalidArgumentError(absl::StrCat("resume.scores: ", request.scored,
-                                                   ", but the text has ", request.scores(tokens)));
-  }
-  if (info_.max_seq_len == 0 || before + tokens <= info_.max_seq_len) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("text: ", before, " tokens before and ", tokens,
-                   " exceed the model's max_seq_len=", info_.max_seq_len));
 }
 
 void GenerateEngine::Add(Job& job, TimePoint now) {

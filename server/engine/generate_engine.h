@@ -49,11 +49,16 @@ class GenerateEngine final : public RequestLoop {
   absl::StatusOr<RequestHandle> Generate(GenerationRequest request,
                                          std::shared_ptr<TokenSink> sink);
 
-  // The same with an answer for each sink, at most CheckGroup's: the prompt is read once, and the
-  // i-th answer is what Generate gives with the seed + i. All get slots at the same time, and end
-  // each by itself; as long as the prompt is not read, the end of the first one ends the others
-  // (CANCELLED). Usage::prompt_tokens is the first one's alone. The handle is the first one's, the
-  // others' follow it.
+  // The same of several requests, each with a sink of its own: all are accepted, or none. The
+  // handle is the first one's, the others' follow it.
+  absl::StatusOr<RequestHandle> GenerateTexts(std::vector<GenerationRequest> requests,
+                                              const std::vector<std::shared_ptr<TokenSink>>& sinks);
+
+  // The same as Generate with an answer for each sink, at most CheckGroup's: the prompt is read
+  // once, and the i-th answer is what Generate gives with the seed + i. All get slots at the same
+  // time, and end each by itself; as long as the prompt is not read, the end of the first one ends
+  // the others (CANCELLED). Usage::prompt_tokens is the first one's alone. The handle is the first
+  // one's, the others' follow it.
   absl::StatusOr<RequestHandle> GenerateGroup(const GenerationRequest& request,
                                               const std::vector<std::shared_ptr<TokenSink>>& sinks);
 
@@ -72,8 +77,9 @@ class GenerateEngine final : public RequestLoop {
   GenerateEngine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
                  std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics);
 
-  absl::Status CheckGeneration(const GenerationRequest& request) const;
-  absl::Status CheckScoring(const ScoringRequest& request) const;
+  // Errors as Generate.
+  absl::StatusOr<std::unique_ptr<TokenStream>> MakeGeneration(GenerationRequest request,
+                                                              std::shared_ptr<TokenSink> sink);
   std::unique_ptr<TokenStream> MakeScoring(ScoringRequest request,
                                            std::shared_ptr<TokenSink> sink) const;
 

@@ -79,7 +79,7 @@ absl::Status CheckStateOf(const SequenceState& state, const ModelInfo& info,
 
 int64_t StateBytes(const SequenceState& state) {
   return kStateObjectBytes + static_cast<int64_t>(state.snapshot.size()) +
-         static_cast<int64_t>(state.had.size() * sizeof(TokenUse));
+         static_cast<int64_t>(state.had.size() * sizeof(TokenUse) + state.note.size());
 }
 
 int64_t MaxStateBytes(const ModelInfo& info, int64_t tokens, int64_t added) {

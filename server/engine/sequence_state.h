@@ -24,6 +24,7 @@ struct SequenceState {
   uint64_t history = 0;        // HistoryOf the text
   TokenId pending = kNoToken;  // its last token, where the model has yet to consume it
   std::vector<TokenUse> had;   // what the text has of each token, in the order of ids
+  std::string note = {};       // what the request that left it keeps with it; models ignore it
 
   // Tokens that the snapshot has consumed.
   int64_t consumed() const { return tokens - (pending == kNoToken ? 0 : 1); }

@@ -16,6 +16,7 @@ enum class Method {
   kModelStreamInfer,
   kCompletions,  // of HTTP
   kChatCompletions,
+  kResponses,
   kScore,
   kEncode,
   kEmbeddings,  // of HTTP
@@ -43,12 +44,13 @@ enum class Method {
   kRepositoryModelUnload,
 };
 
-inline constexpr std::array<const char*, 28> kMethodNames = {"Generate",
+inline constexpr std::array<const char*, 29> kMethodNames = {"Generate",
                                                              "Complete",
                                                              "ModelInfer",
                                                              "ModelStreamInfer",
                                                              "Completions",
                                                              "ChatCompletions",
+                                                             "Responses",
                                                              "Score",
                                                              "Encode",
                                                              "Embeddings",
@@ -76,11 +78,11 @@ inline constexpr const char* MethodName(Method method) {
 }
 
 // How many of them, from the first on: generate tokens; need an engine; are of a model; are all.
-inline constexpr size_t kGeneratingMethods = 6;
-inline constexpr size_t kEngineMethods = 9;
-inline constexpr size_t kModelMethods = 11;
+inline constexpr size_t kGeneratingMethods = 7;
+inline constexpr size_t kEngineMethods = 10;
+inline constexpr size_t kModelMethods = 12;
 inline constexpr size_t kMethods = kMethodNames.size();
-static_assert(static_cast<size_t>(Method::kChatCompletions) + 1 == kGeneratingMethods);
+static_assert(static_cast<size_t>(Method::kResponses) + 1 == kGeneratingMethods);
 static_assert(static_cast<size_t>(Method::kEmbeddings) + 1 == kEngineMethods);
 static_assert(static_cast<size_t>(Method::kDetokenize) + 1 == kModelMethods);
 static_assert(static_cast<size_t>(Method::kRepositoryModelUnload) + 1 == kMethods);

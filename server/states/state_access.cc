@@ -133,6 +133,7 @@ absl::Status StateAccess::CheckRequestBytes(size_t bytes) {
 absl::StatusOr<StateAccess::Place> StateAccess::Reserve(const Client& client,
                                                         const v1::Store& store, int64_t bytes) {
   Place place;
+  place.id = StateStore::NewId();
   place.ttl = config_.default_ttl;
   const auto most = static_cast<uint64_t>(config_.max_ttl.count());
   if (store.has_ttl_ms()) {
@@ -149,7 +150,8 @@ absl::StatusOr<StateAccess::Place> StateAccess::Reserve(const Client& client,
 
 void StateAccess::Put(Place place, const Client& client, const std::string& model,
                       SequenceState state, Stored done) {
-  Keep(std::move(place), client, model, StateStore::NewId(), std::move(state),
+  const std::string id = place.id;
+  Keep(std::move(place), client, model, id, std::move(state),
        [done = std::move(done)](const absl::StatusOr<StoredState>& stored) {
          if (!stored.ok()) return done(stored.status());
          done(Encode(*stored));

@@ -50,6 +50,7 @@ class StateAccess {
 
   // A place for a state that is to come.
   struct Place {
+    std::string id;  // that the state will have
     StateBudget::Room room;
     std::chrono::milliseconds ttl{};
   };

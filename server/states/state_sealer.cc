@@ -20,7 +20,9 @@
 namespace aft::server {
 namespace {
 
+// A state without and with a note. Both have the same length.
 constexpr absl::string_view kSealMagic = "AFTSEAL2";
+constexpr absl::string_view kNoteMagic = "AFTSEAL3";
 constexpr size_t kKeyIdBytes = 8;
 constexpr size_t kHeadBytes =
     kSealMagic.size() + kKeyIdBytes;  // associated data: under the tag too
@@ -84,14 +86,18 @@ bool Read(absl::string_view& bytes, Number& value) {
 }
 
 // The snapshot is moved out of `opened`.
-bool ReadState(std::string& opened, SequenceState& state) {
+bool ReadState(bool has_note, std::string& opened, SequenceState& state) {
   absl::string_view bytes = opened;
   uint64_t uses = 0;
+  uint64_t note = 0;
   if (!Read(bytes, state.model) || !Read(bytes, state.tokens) || !Read(bytes, state.outputs) ||
       !Read(bytes, state.history) || !Read(bytes, state.pending) || !Read(bytes, uses) ||
-      uses > bytes.size() / kUseBytes) {
+      (has_note && !Read(bytes, note)) || note > bytes.size() ||
+      uses > (bytes.size() - note) / kUseBytes) {
     return false;
   }
+  state.note = std::string(bytes.substr(0, note));
+  bytes.remove_prefix(note);
   state.had.resize(static_cast<size_t>(uses));
   if (uses > 0) std::memcpy(state.had.data(), bytes.data(), state.had.size() * kUseBytes);
   opened.erase(0, opened.size() - bytes.size() + state.had.size() * kUseBytes);
@@ -134,7 +140,8 @@ void StateSealer::Add(std::string secret) {
 
 int64_t StateSealer::SealedBytes(const SequenceState& state) {
   constexpr size_t kNumbers = 5 * sizeof(uint64_t) + sizeof(TokenId);
-  return static_cast<int64_t>(kBodyAt + kNumbers + state.had.size() * kUseBytes +
+  const size_t note = state.note.empty() ? 0 : sizeof(uint64_t) + state.note.size();
+  return static_cast<int64_t>(kBodyAt + kNumbers + note + state.had.size() * kUseBytes +
                               state.snapshot.size());
 }
 
@@ -153,7 +160,8 @@ absl::Status StateSealer::Append(const SequenceState& state, absl::string_view c
   }
   const size_t begin = bytes.size();
   bytes.reserve(begin + static_cast<size_t>(SealedBytes(state)));
-  bytes.append(kSealMagic.data(), kSealMagic.size());
+  const absl::string_view magic = state.note.empty() ? kSealMagic : kNoteMagic;
+  bytes.append(magic.data(), magic.size());
   bytes += keys_.front().id;
   bytes.append(kTagBytes, '\0');
   Write(state.model, bytes);
@@ -162,6 +170,10 @@ absl::Status StateSealer::Append(const SequenceState& state, absl::string_view c
   Write(state.history, bytes);
   Write(state.pending, bytes);
   Write(uint64_t{state.had.size()}, bytes);
+  if (!state.note.empty()) {
+    Write(uint64_t{state.note.size()}, bytes);
+    bytes += state.note;
+  }
   bytes.append(reinterpret_cast<const char*>(state.had.data()), state.had.size() * kUseBytes);
   bytes += state.snapshot;
   const absl::string_view sealed = absl::string_view(bytes).substr(begin);
@@ -175,7 +187,8 @@ absl::Status StateSealer::Append(const SequenceState& state, absl::string_view c
 
 absl::StatusOr<SequenceState> StateSealer::Open(absl::string_view sealed,
                                                 absl::string_view context) const {
-  if (sealed.size() <= kBodyAt || sealed.substr(0, kSealMagic.size()) != kSealMagic) {
+  const absl::string_view magic = sealed.substr(0, kSealMagic.size());
+  if (sealed.size() <= kBodyAt || (magic != kSealMagic && magic != kNoteMagic)) {
     return Refused("these bytes are none");
   }
   const absl::string_view id = sealed.substr(kSealMagic.size(), kKeyIdBytes);
@@ -196,7 +209,7 @@ absl::StatusOr<SequenceState> StateSealer::Open(absl::string_view sealed,
     return Refused("it is damaged or forged");
   }
   SequenceState state;
-  if (!ReadState(opened, state)) return Refused("it is damaged");
+  if (!ReadState(magic == kNoteMagic, opened, state)) return Refused("it is damaged");
   return state;
 }
 

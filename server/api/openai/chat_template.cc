@@ -1,35 +1,48 @@
 #include "server/api/openai/chat_template.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace aft::server::openai {
 
-std::string ChatTemplate::Render(const std::vector<ChatMessage>& messages) const {
-  std::string text;
-  for (const ChatMessage& message : messages) {
-    const Frame& frame = message.role == "user"        ? user
-                         : message.role == "assistant" ? assistant
-                                                       : system;
-    absl::StrAppend(&text, frame.prefix, message.text, frame.suffix);
+ChatFormat FormatOf(const ModelConfig& model) {
+  ChatFormat format = model.chat_format;
+  if (model.chat_template == "chatml") {
+    format.system_prefix = "<|im_start|>system\n";
+    format.user_prefix = "<|im_start|>user\n";
+    format.assistant_prefix = format.answer = "<|im_start|>assistant\n";
+    format.system_suffix = format.user_suffix = format.assistant_suffix = "<|im_end|>\n";
+    format.stop = {"<|im_end|>"};
+  } else if (model.chat_template != "custom") {
+    format.system_suffix = format.user_suffix = format.assistant_suffix = "\n\n";
   }
-  return absl::StrCat(text, answer);
+  if (model.chat_template == "rwkv-world") {
+    format.user_prefix = "User: ";
+    format.assistant_prefix = "Assistant: ";
+    format.answer = "Assistant:";
+    format.stop = {"\n\nUser:"};
+  }
+  return format;
 }
 
-const ChatTemplate* FindChatTemplate(absl::string_view name) {
-  // For models that have seen no conversations: texts, each a paragraph.
-  static const ChatTemplate& plain =
-      *new ChatTemplate{{"", "\n\n"}, {"", "\n\n"}, {"", "\n\n"}, "", {}};
-  static const ChatTemplate& chatml = *new ChatTemplate{{"<|im_start|>system\n", "<|im_end|>\n"},
-                                                        {"<|im_start|>user\n", "<|im_end|>\n"},
-                                                        {"<|im_start|>assistant\n", "<|im_end|>\n"},
-                                                        "<|im_start|>assistant\n",
-                                                        {"<|im_end|>"}};
-  static const ChatTemplate& rwkv = *new ChatTemplate{
-      {"", "\n\n"}, {"User: ", "\n\n"}, {"Assistant: ", "\n\n"}, "Assistant:", {"\n\nUser:"}};
-  if (name == "plain") return &plain;
-  if (name == "chatml") return &chatml;
-  if (name == "rwkv-world") return &rwkv;
-  return nullptr;
+std::string Render(const ChatFormat& format, const std::vector<ChatMessage>& messages) {
+  std::string text;
+  for (const auto& [role, content] : messages) {
+    if (role == "user") {
+      absl::StrAppend(&text, format.user_prefix, content, format.user_suffix);
+    } else if (role == "assistant") {
+      absl::StrAppend(&text, format.assistant_prefix, content, format.assistant_suffix);
+    } else {
+      absl::StrAppend(&text, format.system_prefix, content, format.system_suffix);
+    }
+  }
+  return absl::StrCat(text, format.answer);
+}
+
+std::string Continue(const ChatFormat& format, absl::string_view ended_by,
+                     const std::vector<ChatMessage>& messages) {
+  const std::string text = absl::StrCat(format.assistant_suffix, Render(format, messages));
+  return std::string(absl::StripPrefix(text, ended_by));
 }
 
 }  // namespace aft::server::openai

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "server/config/config.h"
 
 namespace aft::server::openai {
 
@@ -12,20 +13,14 @@ struct ChatMessage {
   std::string text;
 };
 
-// How a conversation becomes the prompt of a language model, which continues it.
-struct ChatTemplate {
-  // In front of the messages of a role, and behind them.
-  struct Frame {
-    std::string prefix, suffix;
-  };
-  Frame system, user, assistant;
-  std::string answer;  // behind all messages: the answer begins here
-  std::vector<std::string> stop;
+// The format of a model's conversations. REQUIRES: the config is valid.
+ChatFormat FormatOf(const ModelConfig& model);
 
-  std::string Render(const std::vector<ChatMessage>& messages) const;
-};
-
-// "plain", "chatml", "rwkv-world"; null: there is none of that name.
-const ChatTemplate* FindChatTemplate(absl::string_view name);
+// The prompt of a language model, which continues the conversation.
+std::string Render(const ChatFormat& format, const std::vector<ChatMessage>& messages);
+// The same behind a text that ends with the model's answer, and with `ended_by`, the stop string
+// that ended it if one did.
+std::string Continue(const ChatFormat& format, absl::string_view ended_by,
+                     const std::vector<ChatMessage>& messages);
 
 }  // namespace aft::server::openai

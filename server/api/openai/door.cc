@@ -15,6 +15,8 @@
 #include "server/api/openai/error_page.h"
 #include "server/api/openai/generation_exchange.h"
 #include "server/api/openai/http_call.h"
+#include "server/api/openai/responses_exchange.h"
+#include "server/api/openai/stored_response.h"
 #include "server/api/openai/token_exchange.h"
 #include "server/call/call_report.h"
 
@@ -22,29 +24,26 @@ namespace aft::server::openai {
 namespace {
 
 constexpr char kModelsPath[] = "/v1/models";
+constexpr char kResponsePath[] = "/v1/responses/";  // in front of an id
+
+template <typename Exchange, auto... kArguments>
+std::unique_ptr<JsonExchange> Make(const std::string& id) {
+  return std::make_unique<Exchange>(kArguments..., id);
+}
 
 struct Route {
   const char* path;
   Method method;
+  std::unique_ptr<JsonExchange> (*make)(const std::string& id);
 };
-constexpr Route kPosts[] = {{"/v1/completions", Method::kCompletions},
-                            {"/v1/chat/completions", Method::kChatCompletions},
-                            {"/v1/embeddings", Method::kEmbeddings},
-                            {"/tokenize", Method::kTokenize},
-                            {"/detokenize", Method::kDetokenize}};
+constexpr Route kPosts[] = {
+    {"/v1/completions", Method::kCompletions, Make<GenerationExchange, /*chat=*/false>},
+    {"/v1/chat/completions", Method::kChatCompletions, Make<GenerationExchange, /*chat=*/true>},
+    {"/v1/responses", Method::kResponses, Make<ResponsesExchange>},
+    {"/v1/embeddings", Method::kEmbeddings, Make<EmbeddingsExchange>},
+    {"/tokenize", Method::kTokenize, Make<TokenExchange, /*detokenize=*/false>},
+    {"/detokenize", Method::kDetokenize, Make<TokenExchange, /*detokenize=*/true>}};
 constexpr const char* kGets[] = {kModelsPath, "/health", "/version"};
-
-std::unique_ptr<JsonExchange> MakeExchange(Method method, const std::string& id) {
-  switch (method) {
-    case Method::kCompletions:
-    case Method::kChatCompletions:
-      return std::make_unique<GenerationExchange>(method == Method::kChatCompletions, id);
-    case Method::kEmbeddings:
-      return std::make_unique<EmbeddingsExchange>(id);
-    default:
-      return std::make_unique<TokenExchange>(method == Method::kDetokenize, id);
-  }
-}
 
 bool IsOneOf(const std::vector<std::string>& list, absl::string_view value) {
   return std::any_of(list.begin(), list.end(), [value](const std::string& one) {
@@ -132,7 +131,7 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
   if (request.method == "OPTIONS" && request.Count("Access-Control-Request-Method") > 0) {
     return answer({.status = 204,
                    .content_type = "",
-                   .headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+                   .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
                                {"Access-Control-Allow-Headers",
                                 "authorization, content-type, x-request-id, traceparent"},
                                {"Access-Control-Max-Age", "600"}}});
@@ -142,8 +141,11 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
   const auto* const post = std::find_if(std::begin(kPosts), std::end(kPosts),
                                         [&](const Route& r) { return request.path == r.path; });
   const bool one_model = absl::StartsWith(request.path, absl::StrCat(kModelsPath, "/"));
+  const bool one_response = absl::StartsWith(request.path, kResponsePath);
+  const bool deletes = one_response && request.method == "DELETE";
   const bool has_page =
-      one_model || std::find(std::begin(kGets), std::end(kGets), request.path) != std::end(kGets);
+      one_model || one_response ||
+      std::find(std::begin(kGets), std::end(kGets), request.path) != std::end(kGets);
   if (post == std::end(kPosts) && !has_page) {
     const auto path = [](std::string* out, const Route& route) { out->append(route.path); };
     return answer(PlainError(
@@ -153,10 +155,13 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
                                          absl::StrJoin(kGets, " "))),
         caller.ids.request));
   }
-  if (has_page != get || (!has_page && request.method != "POST")) {
-    HttpPage page = PlainError(405, absl::InvalidArgumentError(has_page ? "GET only" : "POST only"),
+  if (!deletes && (has_page != get || (!has_page && request.method != "POST"))) {
+    const char* const allowed = one_response ? "GET, HEAD, DELETE"
+                                : has_page   ? "GET, HEAD"
+                                             : "POST";
+    HttpPage page = PlainError(405, absl::InvalidArgumentError(absl::StrCat(allowed, " only")),
                                caller.ids.request);
-    page.headers["Allow"] = has_page ? "GET, HEAD" : "POST";
+    page.headers["Allow"] = allowed;
     return answer(std::move(page));
   }
   if (request.path == "/health") {
@@ -170,7 +175,10 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
                        .forwarded_for = std::string(request.Header("X-Forwarded-For")),
                        .cache_salt = std::string(request.Header("aft-cache-salt")),
                        .certificate_names = request.certificate_names};
-  const Method method = has_page ? Method::kListModels : post->method;
+  const Method method = deletes        ? Method::kDeleteState
+                        : one_response ? Method::kGetState
+                        : has_page     ? Method::kListModels
+                                       : post->method;
   const auto refuse_call = [&](const absl::Status& why) {
     ReportRefusal(environment_, caller, method, why, Duration(0));
     return refuse(why);
@@ -185,6 +193,11 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
   auto salt = identity_.CacheSaltOf(facts);
   if (!salt.ok()) return refuse_call(salt.status());
   caller.cache_salt = *std::move(salt);
+  if (one_response) {
+    return std::make_shared<StoredResponse>(environment_, method,
+                                            request.path.substr(sizeof(kResponsePath) - 1),
+                                            std::move(caller), std::move(headers));
+  }
   if (has_page) {
     environment_.Report(method, std::chrono::steady_clock::now(), absl::StatusCode::kOk);
     return answer(Models(*caller.client,
@@ -197,7 +210,7 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
     ReportRefusal(environment_, caller, method, why, Duration(0));
     return answer(PlainError(415, why, caller.ids.request));
   }
-  auto exchange = MakeExchange(method, caller.ids.request);
+  auto exchange = post->make(caller.ids.request);
   return std::make_shared<HttpCall>(environment_, calls_, std::move(exchange), std::move(caller),
                                     std::move(facts), std::move(headers));
 }

@@ -16,8 +16,9 @@ namespace aft::server::openai {
 
 // OpenAI's HTTP API, with vLLM's extensions, over the same calls as gRPC's:
 //
-//   POST /v1/completions /v1/chat/completions /v1/embeddings /tokenize /detokenize
-//   GET  /v1/models /v1/models/NAME /health /version
+//   POST /v1/completions /v1/chat/completions /v1/responses /v1/embeddings /tokenize /detokenize
+//   GET  /v1/models /v1/models/NAME /v1/responses/ID /health /version
+//   DELETE /v1/responses/ID
 //
 // A browser's page may call only from `http.allow_origins`, and a request must name a host of its
 // own machine or one of `http.allowed_hosts`, so that no page reaches it by a name of its own. Of

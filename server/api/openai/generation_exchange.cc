@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "server/api/aft/text_codec.h"
@@ -38,9 +39,36 @@ GenerationExchange::GenerationExchange(bool chat, std::string id)
                    .count()) {}
 
 absl::Status GenerationExchange::CheckRequest() {
-  AFT_ASSIGN_OR_RETURN(body_read_, ParseGeneration(body_.value(), chat_));
+  AFT_ASSIGN_OR_RETURN(
+      body_read_, ParseGeneration(body_.value(), chat_ ? Endpoint::kChat : Endpoint::kCompletions));
   body_.Clear();
   return absl::OkStatus();
+}
+
+absl::StatusOr<GenerationRequest> GenerationExchange::DecodePrompt(size_t prompt,
+                                                                   const ServedModel& model,
+                                                                   const LimitsConfig& limits) {
+  v1::GenerateRequest& message = body_read_.options.message();
+  if (!chat_) {
+    const v1::Text& text = body_read_.prompts[prompt];
+    if (text.has_tokens()) {
+      *message.mutable_tokens() = text.tokens();
+    } else {
+      message.set_text(text.text());
+    }
+  }
+  auto request = codec_.Decode(message, limits, model, started_.emplace_back());
+  if (request.ok()) return request;
+  const absl::string_view error = request.status().message();
+  for (const absl::string_view field : {"text", "tokens.ids", "tokens"}) {
+    if (error.substr(0, field.size()) != field || error.size() == field.size()) continue;
+    if (error[field.size()] != ':' && error[field.size()] != '[') continue;
+    const std::string path = chat_             ? "messages"
+                             : body_read_.list ? absl::StrCat("prompt[", prompt, "]")
+                                               : "prompt";
+    return absl::Status(request.status().code(), absl::StrCat(path, error.substr(field.size())));
+  }
+  return request;
 }
 
 absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& model,
@@ -48,31 +76,42 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
   if (model.generate == nullptr || model.tokenizer == nullptr) return WrongTask(model, method_);
   v1::GenerateRequest& message = body_read_.options.message();
   if (chat_) {
-    const ChatTemplate* const form = FindChatTemplate(model.config.chat_template);
-    message.set_text(form->Render(body_read_.messages));
+    const ChatFormat format = FormatOf(model.config);
+    message.set_text(Render(format, body_read_.messages));
     auto& stops = *message.mutable_stop()->mutable_strings();
-    if (message.stop().strings_size() == 0) stops.Add(form->stop.begin(), form->stop.end());
+    if (stops.empty()) stops.Add(format.stop.begin(), format.stop.end());
   }
-  auto request = codec_.Decode(message, limits, model, started_);
-  if (!request.ok()) {
-    const absl::Status error = body_read_.options.Rename(request.status());
-    const absl::string_view text = error.message();
-    for (const absl::string_view field : {"text", "tokens.ids", "tokens"}) {
-      if (text.substr(0, field.size()) != field || text.size() == field.size()) continue;
-      if (text[field.size()] != ':' && text[field.size()] != '[') continue;
-      return absl::Status(error.code(),
-                          absl::StrCat(chat_ ? "messages" : "prompt", text.substr(field.size())));
-    }
-    return error;
+  const size_t prompts = chat_ ? 1 : body_read_.prompts.size();
+  if (prompts > static_cast<size_t>(limits.max_texts)) {
+    return BadField("prompt", absl::StrCat("must have at most ", limits.max_texts,
+                                           " entries (limits.max_texts), got ", prompts));
   }
-  tokenizer_ = model.tokenizer;
-  started_.set_model(model.config.name);
   DecodedRequest decoded;
-  decoded.sequences = sequences_ = codec_.sequences();
-  decoded.bytes =
-      codec_.kept_tokens(*request) * sizeof(TokenId) + (decoded.sequences - 1) * kSequenceBytes;
-  codec_.ExpectSequences(decoded.sequences);
-  decoded.work = *std::move(request);
+  std::vector<GenerationRequest> requests;
+  started_.clear();
+  for (size_t i = 0; i < prompts; ++i) {
+    AFT_ASSIGN_OR_RETURN(GenerationRequest request, DecodePrompt(i, model, limits));
+    const size_t bytes = codec_.kept_tokens(request) * sizeof(TokenId);
+    if (prompts == 1) {
+      decoded.work = std::move(request);
+      decoded.bytes = bytes;
+      break;
+    }
+    // Not a group each: they would have to find slots for all of their answers at one time.
+    for (uint32_t answer = 0; answer < codec_.sequences(); ++answer) {
+      requests.push_back(request);
+      requests.back().sampling.seed += answer;
+      decoded.bytes += bytes;
+    }
+  }
+  sequences_ = static_cast<uint32_t>(prompts) * codec_.sequences();
+  if (prompts > 1) decoded.work = std::move(requests);
+  decoded.sequences = sequences_;
+  decoded.bytes += (sequences_ - 1) * kSequenceBytes;
+  codec_.ExpectSequences(sequences_);
+  echoed_.resize(sequences_);
+  tokenizer_ = model.tokenizer;
+  model_ = model.config.name;
   if (has_first_message()) {
     OrderedJson choices = OrderedJson::array();
     for (uint32_t i = 0; i < sequences_; ++i) {
@@ -88,11 +127,32 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
   return decoded;
 }
 
+absl::Status GenerationExchange::InOwnNames(const absl::Status& status) const {
+  absl::string_view rest = status.message();
+  if (!absl::ConsumePrefix(&rest, "texts: ")) return body_read_.options.Rename(status);
+  return absl::Status(status.code(), absl::StrCat("prompt: ", rest));
+}
+
+void GenerationExchange::Prepare() {
+  body_read_.prompts = {};
+  body_read_.messages = {};
+  body_read_.options.message().clear_prompt();
+}
+
+std::string GenerationExchange::TextPath(uint32_t text) const {
+  if (chat_ || !body_read_.list) return "";
+  return absl::StrCat("prompt[", text / codec_.sequences(), "]");
+}
+
+const std::string& GenerationExchange::Prompt(uint32_t sequence) const {
+  return started_[sequence / codec_.sequences()].prompt().text();
+}
+
 OrderedJson GenerationExchange::Envelope(bool chunk) const {
   const char* const object = !chat_  ? "text_completion"
                              : chunk ? "chat.completion.chunk"
                                      : "chat.completion";
-  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", started_.model()}};
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}};
 }
 
 std::string GenerationExchange::Token(uint32_t id) const {
@@ -185,9 +245,9 @@ bool GenerationExchange::Take(std::string& /*state*/) {
   }
   const v1::Delta& delta = part.delta();
   std::string text = delta.text();
-  if (started_.has_prompt() && (echoed_ >> index & 1) == 0) {
-    echoed_ |= uint64_t{1} << index;
-    text = started_.prompt().text() + text;
+  if (!echoed_[index]) {
+    echoed_[index] = true;
+    text = Prompt(index) + text;
   }
   outgoing_.set_value(
       EventOf(Choice(index, text, /*chunk=*/true, delta.token_ids(), delta.logprobs())));
@@ -223,9 +283,9 @@ bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored)
   OrderedJson choices = OrderedJson::array();
   for (int i = 0; i < response.answers_size(); ++i) {
     const v1::Answer& answer = response.answers(i);
-    OrderedJson choice =
-        Choice(static_cast<uint32_t>(i), absl::StrCat(started_.prompt().text(), answer.text()),
-               /*chunk=*/false, answer.token_ids(), answer.logprobs());
+    OrderedJson choice = Choice(static_cast<uint32_t>(i),
+                                absl::StrCat(Prompt(static_cast<uint32_t>(i)), answer.text()),
+                                /*chunk=*/false, answer.token_ids(), answer.logprobs());
     choice["finish_reason"] = FinishReasonName(answer.finished().reason());
     choices.push_back(std::move(choice));
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,8 +14,8 @@
 
 namespace aft::server::openai {
 
-// /v1/completions and /v1/chat/completions: a generation, whose answer is an object, or events if
-// the request asks for a stream.
+// /v1/completions and /v1/chat/completions: a generation, or one for each of several prompts, whose
+// answer is an object, or events if the request asks for a stream.
 class GenerationExchange final : public JsonExchange {
  public:
   GenerationExchange(bool chat, std::string id);
@@ -26,7 +27,9 @@ class GenerationExchange final : public JsonExchange {
   absl::Status CheckRequest() override;
   absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
                                         const LimitsConfig& limits) override;
-  void Prepare() override { body_.Clear(); }
+  std::string TextPath(uint32_t text) const override;
+  absl::Status InOwnNames(const absl::Status& status) const override;
+  void Prepare() override;
   bool has_first_message() const override { return body_read_.stream && chat_; }
   using Exchange::Append;
   void Append(TokenDelta delta, uint32_t sequence) override {
@@ -46,6 +49,11 @@ class GenerationExchange final : public JsonExchange {
   }
 
  private:
+  // Of the prompt with that index.
+  absl::StatusOr<GenerationRequest> DecodePrompt(size_t prompt, const ServedModel& model,
+                                                 const LimitsConfig& limits);
+  // Of the sequence; "": it is not to be repeated.
+  const std::string& Prompt(uint32_t sequence) const;
   OrderedJson Envelope(bool chunk) const;
   OrderedJson Choice(uint32_t index, const std::string& text, bool chunk,
                      const google::protobuf::RepeatedField<uint32_t>& ids,
@@ -60,10 +68,11 @@ class GenerationExchange final : public JsonExchange {
   const int64_t created_;  // seconds since 1970
   GenerationBody body_read_;
   CompleteCodec codec_;
-  v1::Started started_;
+  std::vector<v1::Started> started_;  // of each prompt
+  std::string model_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   uint32_t sequences_ = 1;
-  uint64_t echoed_ = 0;  // sequences whose prompt has been sent, a bit each
+  std::vector<bool> echoed_;  // of each sequence: its prompt has been sent
 };
 
 }  // namespace aft::server::openai

@@ -14,9 +14,13 @@ namespace {
 
 // Fields of OpenAI's that may be there as long as they ask for nothing.
 constexpr const char* kUnsupported[] = {"audio",
+                                        "background",
                                         "best_of",
+                                        "conversation",
                                         "function_call",
                                         "functions",
+                                        "include",
+                                        "max_tool_calls",
                                         "metadata",
                                         "modalities",
                                         "prediction",
@@ -27,6 +31,7 @@ constexpr const char* kUnsupported[] = {"audio",
                                         "suffix",
                                         "tool_choice",
                                         "tools",
+                                        "truncation",
                                         "reasoning_effort",
                                         "verbosity",
                                         "web_search_options"};
@@ -43,6 +48,11 @@ bool AsksForNothing(const std::string& name, const Json& value) {
   if (value.is_structured() && value.empty()) return true;
   if (name == "tool_choice" || name == "function_call") return value == "none" || value == "auto";
   if (name == "response_format") return value == Json{{"type", "text"}};
+  if (name == "truncation") return value == "disabled";
+  if (name == "reasoning") {
+    return value.is_object() && std::all_of(value.begin(), value.end(),
+                                            [](const Json& member) { return member.is_null(); });
+  }
   if (name == "modalities") return value == Json::array({"text"});
   if (name == "parallel_tool_calls") return value.is_boolean();
   if (name == "best_of") return value == 1;
@@ -88,6 +98,7 @@ absl::Status ReadPriority(const std::string& name, const Json& value, Generation
 
 // A message's content: a string, or a list of parts that are texts.
 absl::StatusOr<std::string> ReadContent(const std::string& path, const Json& message) {
+  constexpr std::array<const char*, 3> kTexts = {"text", "input_text", "output_text"};
   const auto content = message.find("content");
   if (content == message.end() || content->is_null()) return BadField(path, "must be a string");
   if (content->is_string()) return content->get<std::string>();
@@ -95,7 +106,8 @@ absl::StatusOr<std::string> ReadContent(const std::string& path, const Json& mes
   std::string text;
   for (size_t i = 0; i < content->size(); ++i) {
     const Json& part = (*content)[i];
-    const bool is_text = part.is_object() && part.value("type", Json()) == "text" &&
+    const Json type = part.is_object() ? part.value("type", Json()) : Json();
+    const bool is_text = type.is_string() && IsOneOf(kTexts, type.get<std::string>()) &&
                          part.value("text", Json()).is_string();
     if (!is_text) {
       return BadField(absl::StrCat(path, "[", i, "]"),
@@ -106,13 +118,13 @@ absl::StatusOr<std::string> ReadContent(const std::string& path, const Json& mes
   return text;
 }
 
-absl::Status ReadMessages(const Json& value, GenerationBody& body) {
+absl::Status ReadMessages(const std::string& field, const Json& value, GenerationBody& body) {
   if (!value.is_array() || value.empty()) {
-    return BadField("messages", "must be a list of one message or more");
+    return BadField(field, "must be a list of one message or more");
   }
   constexpr std::array<const char*, 4> kRoles = {"system", "developer", "user", "assistant"};
   for (size_t i = 0; i < value.size(); ++i) {
-    const std::string path = absl::StrCat("messages[", i, "]");
+    const std::string path = absl::StrCat(field, "[", i, "]");
     const Json& message = value[i];
     if (!message.is_object()) return BadField(path, "must be an object");
     const Json role = message.value("role", Json());
@@ -120,7 +132,8 @@ absl::Status ReadMessages(const Json& value, GenerationBody& body) {
       return BadField(absl::StrCat(path, ".role"), "must be system, developer, user or assistant");
     }
     for (const auto& [name, member] : message.items()) {
-      const bool known = name == "role" || name == "content" || name == "name";
+      const bool known = name == "role" || name == "content" || name == "name" || name == "id" ||
+                         name == "status" || (name == "type" && member == "message");
       if (!known && !AsksForNothing(name, member)) {
         return BadField(absl::StrCat(path, ".", name), "is not supported");
       }
@@ -131,13 +144,67 @@ absl::Status ReadMessages(const Json& value, GenerationBody& body) {
   return absl::OkStatus();
 }
 
-// The prompt of a completion, of which a list may have one.
+// The prompts of a completion: a text, token ids, or a list of these.
 absl::Status ReadPrompt(const Json& value, GenerationBody& body) {
-  const bool list = value.is_array() && !value.empty() && !value[0].is_number();
-  if (list && value.size() > 1) {
-    return BadField("prompt", absl::StrCat("must be one prompt, got a list of ", value.size()));
+  body.list = value.is_array() && !value.empty() && !value[0].is_number();
+  if (!body.list) return SetText("prompt", value, body.prompts.emplace_back());
+  for (size_t i = 0; i < value.size(); ++i) {
+    AFT_RETURN_IF_ERROR(
+        SetText(absl::StrCat("prompt[", i, "]"), value[i], body.prompts.emplace_back()));
   }
-  return SetText("prompt", list ? value[0] : value, body.options.message());
+  return absl::OkStatus();
+}
+
+// What a response goes on with: a text of the user, or messages.
+absl::Status ReadInput(const Json& value, GenerationBody& body) {
+  if (!value.is_string()) return ReadMessages("input", value, body);
+  body.messages.push_back({"user", value.get<std::string>()});
+  return absl::OkStatus();
+}
+
+// Is repeated in the response, and stored with it, so it is as small as OpenAI's may be.
+absl::Status ReadMetadata(const Json& value, GenerationBody& body) {
+  if (value.is_null()) return absl::OkStatus();
+  const bool good =
+      value.is_object() && value.size() <= 16 &&
+      std::all_of(value.begin(), value.end(), [](const Json& member) {
+        return member.is_string() && member.get_ref<const std::string&>().size() <= 512;
+      });
+  if (!good) {
+    return BadField("metadata",
+                    "must be an object of at most 16 strings, each of at most 512 bytes");
+  }
+  body.metadata = value;
+  return absl::OkStatus();
+}
+
+// Fields that /v1/responses alone has. False: it is none of them.
+absl::StatusOr<bool> ReadOfResponses(const std::string& name, const Json& value,
+                                     GenerationBody& body) {
+  if (name == "input") {
+    AFT_RETURN_IF_ERROR(ReadInput(value, body));
+  } else if (name == "instructions" || name == "previous_response_id") {
+    if (!value.is_null() && !value.is_string()) return BadField(name, "must be a string");
+    std::string& text = name == "instructions" ? body.instructions : body.previous;
+    if (value.is_string()) text = value.get<std::string>();
+  } else if (name == "store") {
+    if (!value.is_null()) AFT_RETURN_IF_ERROR(ReadFlag(name, value, body.store.emplace()));
+  } else if (name == "metadata") {
+    AFT_RETURN_IF_ERROR(ReadMetadata(value, body));
+  } else if (name == "max_output_tokens") {
+    AFT_RETURN_IF_ERROR(body.options.Set("", "max_tokens", value));
+  } else if (name == "text") {
+    const bool plain = AsksForNothing(name, value) || value == Json{{"format", {{"type", "text"}}}};
+    if (!plain)
+      return BadField(name, "is not supported but for {\"format\": {\"type\": \"text\"}}");
+  } else if (name == "n" || name == "top_logprobs" || name == "logprobs") {
+    if (!value.is_null() && value != 0 && value != Json(false) && !(name == "n" && value == 1)) {
+      return BadField(name, "is not supported");
+    }
+  } else {
+    return false;
+  }
+  return true;
 }
 
 // Chat has a flag and a number, completions a number alone.
@@ -155,17 +222,23 @@ absl::Status ReadLogprobs(const std::string& name, const Json& value, bool chat,
   return body.options.Set("", "logprobs", value);
 }
 
-absl::Status ReadField(const std::string& name, const Json& value, bool chat,
+absl::Status ReadField(const std::string& name, const Json& value, Endpoint endpoint,
                        GenerationBody& body) {
+  const bool chat = endpoint == Endpoint::kChat;
+  const bool completions = endpoint == Endpoint::kCompletions;
   if (name == "model") return absl::OkStatus();  // has been read
-  if (name == "messages" && chat) return ReadMessages(value, body);
-  if (name == "prompt" && !chat) return ReadPrompt(value, body);
+  if (endpoint == Endpoint::kResponses) {
+    AFT_ASSIGN_OR_RETURN(const bool read, ReadOfResponses(name, value, body));
+    if (read) return absl::OkStatus();
+  }
+  if (name == "messages" && chat) return ReadMessages(name, value, body);
+  if (name == "prompt" && completions) return ReadPrompt(value, body);
   if (name == "stream") return ReadFlag(name, value, body.stream);
   if (name == "stream_options") return ReadStreamOptions(value, body);
   if (name == "logprobs" || (name == "top_logprobs" && chat)) {
     return ReadLogprobs(name, value, chat, body);
   }
-  if (name == "echo" && !chat) {
+  if (name == "echo" && completions) {
     bool echo = false;
     AFT_RETURN_IF_ERROR(ReadFlag(name, value, echo));
     if (echo) body.options.message().mutable_output()->set_echo(true);
@@ -197,8 +270,7 @@ absl::StatusOr<std::string> StringField(const Json& object, const char* name) {
   return value->get<std::string>();
 }
 
-template <typename Message>
-absl::Status SetText(const std::string& name, const Json& value, Message& message) {
+absl::Status SetText(const std::string& name, const Json& value, v1::Text& message) {
   if (value.is_string()) {
     message.set_text(value.get<std::string>());
     return absl::OkStatus();
@@ -215,19 +287,17 @@ absl::Status SetText(const std::string& name, const Json& value, Message& messag
   return absl::OkStatus();
 }
 
-template absl::Status SetText(const std::string&, const Json&, v1::GenerateRequest&);
-template absl::Status SetText(const std::string&, const Json&, v1::Text&);
-
-absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, bool chat) {
+absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint endpoint) {
   AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(text));
   GenerationBody body;
   AFT_ASSIGN_OR_RETURN(body.model, StringField(object, "model"));
   for (const auto& [name, value] : object.items()) {
-    AFT_RETURN_IF_ERROR(ReadField(name, value, chat, body));
+    AFT_RETURN_IF_ERROR(ReadField(name, value, endpoint, body));
   }
-  if (!object.contains(chat ? "messages" : "prompt")) {
-    return BadField(chat ? "messages" : "prompt", "is missing");
-  }
+  constexpr std::array<const char*, 3> kText = {"prompt", "messages", "input"};
+  const char* const needed = kText[static_cast<size_t>(endpoint)];
+  if (!object.contains(needed)) return BadField(needed, "is missing");
+  const bool chat = endpoint == Endpoint::kChat;
   if (body.usage && !body.stream) return BadField("stream_options", "needs stream");
   v1::OutputOptions& output = *body.options.message().mutable_output();
   if (chat && output.has_top_logprobs() && !body.logprobs) {

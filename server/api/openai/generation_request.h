@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,27 +14,36 @@
 
 namespace aft::server::openai {
 
-// A body of /v1/completions or /v1/chat/completions. Its fields are those of OpenAI and, of
-// sampling, those of vLLM (the names of the Open Inference Protocol). A field that is not supported
-// is refused, unless it asks for nothing.
+// What generates: /v1/completions, /v1/chat/completions, /v1/responses.
+enum class Endpoint { kCompletions, kChat, kResponses };
+
+// A body of one of them. Its fields are those of OpenAI and, of sampling, those of vLLM (the names
+// of the Open Inference Protocol). A field that is not supported is refused, unless it asks for
+// nothing.
 struct GenerationBody {
   std::string model;
   bool stream = false;
   bool usage = false;                 // stream_options.include_usage
   bool logprobs = false;              // are wanted
   GenerationOptions options;          // options.message() has all but the text
+  std::vector<v1::Text> prompts;      // of completions
+  bool list = false;                  // they came as a list
   std::vector<ChatMessage> messages;  // of a conversation
+  // Of responses.
+  std::string instructions;
+  std::string previous;       // previous_response_id
+  std::optional<bool> store;  // unset: if there is room
+  Json metadata = Json::object();
 };
 
 // INVALID_ARGUMENT begins with the field.
-absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, bool chat);
+absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint endpoint);
 
 // What other endpoints share.
 
 // The member of that name as a string; "" where there is none, or null.
 absl::StatusOr<std::string> StringField(const Json& object, const char* name);
 // Fills a text of a request: a string, or a list of token ids.
-template <typename Message>
-absl::Status SetText(const std::string& name, const Json& value, Message& message);
+absl::Status SetText(const std::string& name, const Json& value, v1::Text& message);
 
 }  // namespace aft::server::openai

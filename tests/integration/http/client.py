@@ -46,6 +46,25 @@ class OpenAiTest(unittest.TestCase):
     events = self.client.chat.completions.create(**CHAT, stream=True)
     self.assertEqual("".join(event.choices[0].delta.content or "" for event in events), ANSWERS["hello\n\n"][0])
 
+  def test_responses(self):
+    ask = {"model": "fake", "max_output_tokens": 6}
+    first = self.client.responses.create(input="hello", **ask)
+    self.assertEqual(first.output_text, ANSWERS["hello\n\n"][0])
+    second = self.client.responses.create(input="hello", previous_response_id=first.id, **ask)
+    self.assertEqual(second.usage.input_tokens, len("\n\nhello\n\n"))
+    events = list(self.client.responses.create(input="hello", previous_response_id=first.id, stream=True, **ask))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    last = events[-1].response
+    self.assertEqual((text, last.output_text), (second.output_text, second.output_text))
+    self.assertEqual(self.client.responses.retrieve(last.id).output_text, text)
+    self.client.responses.delete(last.id)
+    with self.assertRaises(openai.NotFoundError):
+      self.client.responses.retrieve(last.id)
+
+  def test_several_prompts(self):
+    answer = self.client.completions.create(**(ASK | {"prompt": ["hello", "hello\n\n"]}))
+    self.assertEqual([choice.text for choice in answer.choices], [ANSWERS["hello"][0], ANSWERS["hello\n\n"][0]])
+
   def test_models_and_embeddings(self):
     self.assertEqual({model.id for model in self.client.models.list()}, {"fake", "encoder"})
     self.assertEqual(self.client.models.retrieve("fake").id, "fake")

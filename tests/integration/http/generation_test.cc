@@ -105,6 +105,51 @@ TEST(HttpGenerationTest, PromptsMayBeTokensAndBeEchoed) {
   EXPECT_EQ(Streamed(stream, 1, "text").substr(0, 3), "hey");
 }
 
+TEST(HttpGenerationTest, SeveralPromptsHaveAnswersOfTheirOwn) {
+  HttpApi server;
+  const std::vector<std::string> prompts = {"hello", "a", "hey"};
+  for (const uint32_t n : {1U, 2U}) {
+    Json body = Body("", 5);
+    body["prompt"] = {"hello", {'a'}, "hey"};
+    body["n"] = n;
+    body["echo"] = true;
+    const Json json = server.Post("/v1/completions", body).json();
+    ASSERT_EQ(json["choices"].size(), 3 * n) << json;
+    EXPECT_EQ(json["usage"]["completion_tokens"], 3 * 5 * n);
+    body["stream"] = true;
+    const HttpReply stream = server.Post("/v1/completions", body);
+    for (uint32_t i = 0; i < 3 * n; ++i) {
+      const std::string& prompt = prompts[i / n];
+      const v1::CompleteResponse want = OverGrpc(server, Request(prompt, 5, n));
+      const std::string text = prompt + want.answers(static_cast<int>(i % n)).text();
+      EXPECT_EQ(json["choices"][i]["index"], i);
+      EXPECT_EQ(json["choices"][i]["text"], text);
+      EXPECT_EQ(Streamed(stream, i, "text"), text);
+    }
+  }
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(HttpGenerationTest, PromptsAreAcceptedAllOrNone) {
+  ServerConfig config = WithHttp();
+  config.models[0].slots = 1;
+  config.limits.max_queued_requests = 2;
+  config.scheduling.max_client_queued_requests = 2;
+  config.limits.max_texts = 5;
+  HttpApi server(config);
+  const auto post = [&](size_t prompts) {
+    Json body = Body("", 1);
+    body["prompt"] = std::vector<std::string>(prompts, "a");
+    return server.Post("/v1/completions", body);
+  };
+  EXPECT_EQ(post(3).status, 200);
+  const HttpReply never = post(4);
+  EXPECT_EQ(never.status, 400);
+  EXPECT_THAT(never.body, HasSubstr("prompt: must have at most 3 entries"));
+  EXPECT_THAT(post(6).body, HasSubstr("prompt: must have at most 5 entries (limits.max_texts)"));
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
 TEST(HttpGenerationTest, ConversationsGoByTheModelsTemplate) {
   const std::vector<Json> messages = {
       {{"role", "system"}, {"content", "S"}},
@@ -203,7 +248,9 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   expect(kCompletions, R"({"prompt": "a", "n": 17})", "n", "must be in [1, 16]");
   expect(kCompletions, R"({"prompt": "a", "n": "2"})", "n", "integer");
   expect(kCompletions, R"({"prompt": [1, 9999]})", "prompt[1]", "must be below");
-  expect(kCompletions, R"({"prompt": ["a", "b"]})", "prompt", "one prompt");
+  expect(kCompletions, R"({"prompt": ["a", ""]})", "prompt[1]", "must not be empty");
+  expect(kCompletions, R"({"prompt": ["a", [1, 9999]]})", "prompt[1][1]", "must be below");
+  expect(kCompletions, R"({"prompt": ["a", 3]})", "prompt[1]", "must be a string");
   expect(kCompletions, R"({"prompt": 1})", "prompt", "must be a string");
   expect(kCompletions, R"({"prompt": ""})", "prompt", "must not be empty");
   expect(kCompletions, R"({})", "prompt", "is missing");

@@ -261,6 +261,16 @@ TEST(HttpServiceTest, TheConfigIsChecked) {
   config.models[0].chat_template = "alpaca";
   EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
               HasSubstr("models[0].chat_template: must be one of"));
+  for (const bool custom : {true, false}) {  // one of the two alone
+    config.models[0].chat_template = custom ? "custom" : "plain";
+    config.models[0].chat_format.answer = custom ? "" : "A:";
+    EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
+                HasSubstr("models[0].chat_format: must be set if"));
+  }
+  config.models[0].chat_template = "custom";
+  config.models[0].chat_format.stop = {""};
+  EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
+              HasSubstr("models[0].chat_format.stop: must have"));
 }
 
 }  // namespace

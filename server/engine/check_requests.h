@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "model/api/model_runner.h"
+#include "server/engine/request.h"
 
 namespace aft::server {
 
@@ -13,5 +15,12 @@ namespace aft::server {
 // `max_tokens`: 0 is unlimited.
 absl::Status CheckTokens(const std::vector<TokenId>& tokens, int64_t vocab_size,
                          int64_t max_tokens);
+
+// That a model can do what the request asks for. INVALID_ARGUMENT begins with the field,
+// FAILED_PRECONDITION as CheckPrevious. `model`: its name.
+absl::Status CheckGeneration(const GenerationRequest& request, const ModelInfo& info,
+                             const std::string& model);
+absl::Status CheckScoring(const ScoringRequest& request, const ModelInfo& info,
+                          const std::string& model);
 
 }  // namespace aft::server

@@ -1,0 +1,254 @@
+#include "server/api/openai/responses_exchange.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "server/config/checks.h"
+#include "server/states/state_store.h"
+
+namespace aft::server::openai {
+namespace {
+
+constexpr char kIdPrefix[] = "resp_";
+// What is kept for the text of a response that is stored. One of more bytes is not.
+constexpr size_t kBytesPerToken = 16;
+constexpr size_t kFurtherBytes = 512;
+
+// 0.7 instead of the 0.699999988 that the float is.
+double AsWritten(float value) {
+  double shown = 0;
+  return absl::SimpleAtod(absl::StrCat(value), &shown) ? shown : value;
+}
+
+OrderedJson OrNull(const std::string& text) {
+  return text.empty() ? OrderedJson() : OrderedJson(text);
+}
+
+}  // namespace
+
+std::string StateIdOf(const std::string& response_id) {
+  absl::string_view id = response_id;
+  return absl::ConsumePrefix(&id, kIdPrefix) && id.size() == StateStore::kIdBytes ? std::string(id)
+                                                                                  : "";
+}
+
+OrderedJson ResponseOf(const SequenceState& state) {
+  OrderedJson note = OrderedJson::parse(state.note, nullptr, /*allow_exceptions=*/false);
+  return note.is_object() && note.contains("response") ? note["response"] : OrderedJson();
+}
+
+ResponsesExchange::ResponsesExchange(std::string id)
+    : JsonExchange(Method::kResponses, std::move(id)),
+      created_(std::chrono::duration_cast<std::chrono::seconds>(
+                   std::chrono::system_clock::now().time_since_epoch())
+                   .count()),
+      response_id_(absl::StrCat(kIdPrefix, id_)) {}
+
+absl::Status ResponsesExchange::CheckRequest() {
+  AFT_ASSIGN_OR_RETURN(request_, ParseGeneration(body_.value(), Endpoint::kResponses));
+  body_.Clear();
+  if (request_.previous.empty()) return absl::OkStatus();
+  previous_.set_state_id(StateIdOf(request_.previous));
+  if (!previous_.state_id().empty()) return absl::OkStatus();
+  return absl::NotFoundError("previous_response_id: there is no such response");
+}
+
+absl::StatusOr<DecodedRequest> ResponsesExchange::Decode(const ServedModel& model,
+                                                         const LimitsConfig& limits) {
+  if (model.generate == nullptr || model.tokenizer == nullptr) return WrongTask(model, method_);
+  const ChatFormat format = FormatOf(model.config);
+  v1::GenerateRequest& message = request_.options.message();
+  if (continues_) {
+    message.set_text(Continue(format, stop_, request_.messages));
+  } else {
+    std::vector<ChatMessage> messages = request_.messages;
+    if (!request_.instructions.empty()) {
+      messages.insert(messages.begin(), {"system", request_.instructions});
+    }
+    message.set_text(Render(format, messages));
+  }
+  auto& stops = *message.mutable_stop()->mutable_strings();
+  if (stops.empty()) stops.Add(format.stop.begin(), format.stop.end());
+  if (!request_.previous.empty()) message.mutable_previous();  // the text may be empty
+  v1::Started started;
+  AFT_ASSIGN_OR_RETURN(GenerationRequest request, codec_.Decode(message, limits, model, started));
+  model_ = model.config.name;
+  max_tokens_ = request.stop.max_tokens;
+  temperature_ = request.sampling.temperature;
+  top_p_ = request.sampling.top_p;
+  note_bytes_ = Dump(Response(nullptr, true)).size() + kFurtherBytes +
+                kBytesPerToken * static_cast<size_t>(max_tokens_);
+  DecodedRequest decoded;
+  decoded.bytes = codec_.kept_tokens(request) * sizeof(TokenId) + note_bytes_;
+  decoded.work = std::move(request);
+  return decoded;
+}
+
+Continuation ResponsesExchange::continuation() const {
+  Continuation continuation;
+  if (!request_.previous.empty()) continuation.previous = &previous_;
+  if (request_.store.value_or(true)) continuation.store = &store_;
+  continuation.store_if_room = !request_.store.has_value();
+  continuation.note_bytes = note_bytes_;
+  return continuation;
+}
+
+absl::StatusOr<bool> ResponsesExchange::SetPrevious(const SequenceState& previous) {
+  const OrderedJson before = ResponseOf(previous);
+  if (!before.is_object()) {
+    return absl::NotFoundError("previous_response_id: there is no such response");
+  }
+  const OrderedJson& instructions = before["instructions"];
+  if (!request_.instructions.empty() && instructions != request_.instructions) {
+    return BadField("instructions",
+                    "must be absent, or those of the previous response: the model has read them");
+  }
+  request_.instructions = instructions.is_string() ? instructions.get<std::string>() : "";
+  stop_ = Json::parse(previous.note).value("stop", "");
+  continues_ = true;
+  return true;
+}
+
+void ResponsesExchange::SetStateId(const std::string& id) {
+  response_id_ = absl::StrCat(kIdPrefix, id);
+}
+
+absl::Status ResponsesExchange::InOwnNames(const absl::Status& status) const {
+  const std::pair<absl::string_view, absl::string_view> names[] = {
+      {"text: ", "input: "}, {"previous.state_id: ", "previous_response_id: "}};
+  for (const auto& [name, own] : names) {
+    absl::string_view rest = status.message();
+    if (absl::ConsumePrefix(&rest, name)) {
+      return absl::Status(status.code(), absl::StrCat(own, rest));
+    }
+  }
+  return request_.options.Rename(status);
+}
+
+OrderedJson ResponsesExchange::Item(const char* status, bool with_text) const {
+  OrderedJson content = OrderedJson::array();
+  if (with_text) {
+    content.push_back({{"type", "output_text"},
+                       {"annotations", OrderedJson::array()},
+                       {"logprobs", OrderedJson::array()},
+                       {"text", text_}});
+  }
+  return {{"type", "message"},
+          {"id", absl::StrCat("msg_", id_)},
+          {"status", status},
+          {"role", "assistant"},
+          {"content", std::move(content)}};
+}
+
+OrderedJson ResponsesExchange::Response(const Outcome* outcome, bool stored) const {
+  const bool cut = outcome != nullptr && outcome->reason == FinishReason::kLength;
+  const char* const status = outcome == nullptr ? "in_progress" : cut ? "incomplete" : "completed";
+  OrderedJson output = OrderedJson::array();
+  if (outcome != nullptr) output.push_back(Item(status, /*with_text=*/true));
+  OrderedJson json = {{"id", response_id_},
+                      {"object", "response"},
+                      {"created_at", created_},
+                      {"status", status},
+                      {"error", nullptr}};
+  json["incomplete_details"] = cut ? OrderedJson{{"reason", "max_output_tokens"}} : OrderedJson();
+  json["instructions"] = OrNull(request_.instructions);
+  json["max_output_tokens"] = max_tokens_;
+  json["model"] = model_;
+  json["output"] = std::move(output);
+  json["parallel_tool_calls"] = false;
+  json["previous_response_id"] = OrNull(request_.previous);
+  json["reasoning"] = {{"effort", nullptr}, {"summary", nullptr}};
+  json["store"] = stored;
+  json["temperature"] = AsWritten(temperature_);
+  json["text"] = {{"format", {{"type", "text"}}}};
+  json["tool_choice"] = "none";
+  json["tools"] = OrderedJson::array();
+  json["top_p"] = AsWritten(top_p_);
+  json["truncation"] = "disabled";
+  json["usage"] = nullptr;
+  if (outcome != nullptr) {
+    const Usage& usage = outcome->usage;
+    json["usage"] = {{"input_tokens", usage.prompt_tokens},
+                     {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+                     {"output_tokens", usage.generated_tokens},
+                     {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                     {"total_tokens", usage.prompt_tokens + usage.generated_tokens}};
+  }
+  json["metadata"] = request_.metadata;
+  return json;
+}
+
+void ResponsesExchange::AddEvent(const char* type, const OrderedJson& fields) {
+  OrderedJson event = {{"type", type}, {"sequence_number", events_++}};
+  event.update(fields);
+  absl::StrAppend(outgoing_.mutable_value(), "event: ", type, "\ndata: ", Dump(event), "\n\n");
+}
+
+void ResponsesExchange::Prepare() {
+  request_.messages = {};
+  request_.options.message().clear_prompt();
+  if (!request_.stream) return;
+  const OrderedJson response = Response(nullptr, continuation().store != nullptr);
+  AddEvent("response.created", {{"response", response}});
+  AddEvent("response.in_progress", {{"response", response}});
+  AddEvent("response.output_item.added",
+           {{"output_index", 0}, {"item", Item("in_progress", /*with_text=*/false)}});
+  AddEvent("response.content_part.added",
+           InPart("part", Item("", /*with_text=*/true)["content"][0]));
+}
+
+OrderedJson ResponsesExchange::InPart(const char* name, OrderedJson value) const {
+  return {{"item_id", absl::StrCat("msg_", id_)},
+          {"output_index", 0},
+          {"content_index", 0},
+          {name, std::move(value)}};
+}
+
+void ResponsesExchange::Append(TokenDelta delta, uint32_t /*sequence*/) {
+  text_ += delta.text;
+  if (request_.stream) waiting_ += delta.text;
+}
+
+bool ResponsesExchange::Take(std::string& /*state*/) {
+  if (waiting_.empty()) return false;
+  OrderedJson fields = InPart("delta", std::exchange(waiting_, ""));
+  fields["logprobs"] = OrderedJson::array();
+  outgoing_.clear_value();
+  AddEvent("response.output_text.delta", fields);
+  return true;
+}
+
+absl::string_view ResponsesExchange::too_much() const {
+  return request_.stream ? Exchange::too_much()
+                         : "the answer is larger than max_stream_buffer_bytes: ask for less "
+                           "(max_output_tokens), or for a stream";
+}
+
+std::string ResponsesExchange::Note(const Outcome& outcome) const {
+  return Dump(OrderedJson{{"stop", outcome.stop_string}, {"response", Response(&outcome, true)}});
+}
+
+bool ResponsesExchange::Finish(const Outcome& outcome, const v1::State* stored) {
+  const OrderedJson response = Response(&outcome, stored != nullptr);
+  if (!request_.stream) {
+    outgoing_.set_value(Dump(response));
+    return true;
+  }
+  const OrderedJson& item = response["output"][0];
+  OrderedJson text = InPart("text", text_);
+  text["logprobs"] = OrderedJson::array();
+  outgoing_.clear_value();
+  AddEvent("response.output_text.done", text);
+  AddEvent("response.content_part.done", InPart("part", item["content"][0]));
+  AddEvent("response.output_item.done", {{"output_index", 0}, {"item", item}});
+  const bool completed = response["status"] == "completed";
+  AddEvent(completed ? "response.completed" : "response.incomplete", {{"response", response}});
+  return true;
+}
+
+}  // namespace aft::server::openai

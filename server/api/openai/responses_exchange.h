@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/api/aft/generate_codec.h"
+#include "server/api/openai/generation_request.h"
+#include "server/api/openai/json_exchange.h"
+
+namespace aft::server::openai {
+
+// The id of the state that a response is stored as; "": it can be none.
+std::string StateIdOf(const std::string& response_id);
+// The response that was stored with a state; null: the state is no response.
+OrderedJson ResponseOf(const SequenceState& state);
+
+// /v1/responses: one answer to a conversation. It is stored as a state, with the response as its
+// note, and a response that continues it reads none of the conversation again.
+class ResponsesExchange final : public JsonExchange {
+ public:
+  explicit ResponsesExchange(std::string id);
+
+  bool streams() const override { return request_.stream; }
+
+  // ---- Exchange.
+  ModelName model_name() const override { return {"model", request_.model, "model_version", ""}; }
+  absl::Status CheckRequest() override;
+  absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
+                                        const LimitsConfig& limits) override;
+  Continuation continuation() const override;
+  absl::StatusOr<bool> SetPrevious(const SequenceState& previous) override;
+  void SetStateId(const std::string& id) override;
+  absl::Status InOwnNames(const absl::Status& status) const override;
+  void Prepare() override;
+  bool has_first_message() const override { return request_.stream; }
+  using Exchange::Append;
+  void Append(TokenDelta delta, uint32_t sequence) override;
+  bool Take(std::string& state) override;
+  // Keeps the text, which Note may be reading.
+  void Drop() override { waiting_.clear(); }
+  size_t pending_bytes() const override { return request_.stream ? waiting_.size() : text_.size(); }
+  size_t held_bytes() const override { return waiting_.capacity() + 2 * text_.capacity(); }
+  absl::string_view too_much() const override;
+  std::string Note(const Outcome& outcome) const override;
+  bool Finish(const Outcome& outcome, const v1::State* stored) override;
+  size_t last_message_bytes() const override { return text_.size(); }
+
+ private:
+  // `outcome`: null while the response is under way.
+  OrderedJson Response(const Outcome* outcome, bool stored) const;
+  OrderedJson Item(const char* status, bool with_text) const;
+  // What an event of the text's part has, with one more field.
+  OrderedJson InPart(const char* name, OrderedJson value) const;
+  // Adds to outgoing().
+  void AddEvent(const char* type, const OrderedJson& fields);
+
+  const int64_t created_;  // seconds since 1970
+  GenerationBody request_;
+  v1::Previous previous_;
+  v1::Store store_;
+  bool continues_ = false;  // SetPrevious was called
+  std::string stop_;        // that ended the text before, and is part of it
+  GenerateCodec codec_;
+  float temperature_ = 0;
+  float top_p_ = 0;
+  int32_t max_tokens_ = 0;
+  std::string model_;
+  size_t note_bytes_ = 0;
+  std::string response_id_;
+  std::string text_;     // of the answer so far
+  std::string waiting_;  // of it, what no event has brought yet
+  int64_t events_ = 0;
+};
+
+}  // namespace aft::server::openai

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "server/admission/memory_ledger.h"
+#include "server/call/call.h"
+#include "server/http/http_handler.h"
+
+namespace aft::server::openai {
+
+// GET and DELETE of /v1/responses/ID: a response that was stored, which is the note of a state. Its
+// answer may wait for the place where states rest.
+class StoredResponse final : public HttpTask, public std::enable_shared_from_this<StoredResponse> {
+ public:
+  // `headers`: of the answer. `environment` must outlive it.
+  StoredResponse(InferenceEnvironment& environment, Method method, std::string id, Caller caller,
+                 std::map<std::string, std::string> headers);
+
+  // ---- HttpTask.
+  std::optional<HttpPage> Expect(size_t bytes) override;
+  void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override;
+  void Done() override { charge_.Close(); }
+  void Gone(bool /*stuck*/) override { charge_.Close(); }
+
+ private:
+  void Answer(const absl::StatusOr<std::string>& json);
+
+  InferenceEnvironment& environment_;
+  const Method method_;
+  const std::string id_;
+  const TimePoint arrival_;
+  const Caller caller_;
+  const std::map<std::string, std::string> headers_;
+  MemoryLedger::Charge charge_;  // for the answer
+  std::shared_ptr<HttpAnswer> answer_;
+};
+
+}  // namespace aft::server::openai

@@ -1,0 +1,73 @@
+#include "server/call/work.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace aft::server {
+namespace {
+
+class Filler {
+ public:
+  Filler(RequestHeader header, const std::string& proxy_salt)
+      : header_(std::move(header)), proxy_salt_(proxy_salt) {}
+
+  template <typename Request>
+  void Fill(Request& request) {
+    const ServiceClass service_class = request.service_class;
+    static_cast<RequestHeader&>(request) = header_;
+    request.service_class = service_class;
+    header_.reservation = nullptr;  // one place in the queue was kept
+    if constexpr (requires { request.cache_salt; }) {
+      // A proxy's salt cannot hold a NUL, so no other pair of salts makes the same text.
+      request.cache_salt =
+          absl::StrCat(proxy_salt_, absl::string_view("\0", 1), request.cache_salt);
+    }
+  }
+  template <typename Request>
+  void Fill(std::vector<Request>& requests) {
+    for (Request& request : requests) Fill(request);
+  }
+
+ private:
+  RequestHeader header_;
+  const std::string& proxy_salt_;
+};
+
+}  // namespace
+
+void ForEachTurn(Work& work, absl::FunctionRef<void(TurnRequest&)> set) {
+  if (auto* const generation = std::get_if<GenerationRequest>(&work)) set(*generation);
+  if (auto* const prompts = std::get_if<std::vector<GenerationRequest>>(&work)) {
+    for (GenerationRequest& prompt : *prompts) set(prompt);
+  }
+  if (auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
+    for (ScoringRequest& text : *texts) set(text);
+  }
+}
+
+absl::StatusOr<RequestHandle> AskEngine(
+    Work work, const ServedModel& model, RequestHeader header, const std::string& proxy_salt,
+    absl::FunctionRef<std::vector<std::shared_ptr<TokenSink>>()> tokens,
+    absl::FunctionRef<std::vector<std::shared_ptr<VectorSink>>()> vectors) {
+  Filler filler(std::move(header), proxy_salt);
+  if (auto* const generation = std::get_if<GenerationRequest>(&work)) {
+    filler.Fill(*generation);
+    const auto sinks = tokens();
+    return sinks.size() > 1 ? model.generate->GenerateGroup(*generation, sinks)
+                            : model.generate->Generate(std::move(*generation), sinks[0]);
+  }
+  if (auto* const prompts = std::get_if<std::vector<GenerationRequest>>(&work)) {
+    filler.Fill(*prompts);
+    return model.generate->GenerateTexts(std::move(*prompts), tokens());
+  }
+  if (auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
+    filler.Fill(*texts);
+    return model.generate->ScoreTexts(std::move(*texts), tokens());
+  }
+  auto& texts = std::get<std::vector<EncodingRequest>>(work);
+  filler.Fill(texts);
+  return model.encode->EncodeTexts(std::move(texts), vectors());
+}
+
+}  // namespace aft::server

@@ -1,0 +1,274 @@
+// /v1/responses: turns that continue from states, beside Complete over gRPC, with a fake model.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/http/fixture.h"
+#include "tests/integration/known_clients.h"
+#include "tests/support/temp_files.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr char kResponses[] = "/v1/responses";
+
+FakeModelRunner::Options Letters() {
+  FakeModelRunner::Options options;
+  options.next_token = [](uint64_t hash, int64_t /*count*/) {
+    return static_cast<TokenId>('a' + hash % 26);
+  };
+  return options;
+}
+
+std::string OverGrpc(TestServer& server, const std::string& text, uint32_t tokens,
+                     const std::string& stop = "") {
+  v1::GenerateRequest request;
+  request.set_text(text);
+  request.mutable_stop()->set_max_tokens(tokens);
+  if (!stop.empty()) request.mutable_stop()->add_strings(stop);
+  grpc::ClientContext context;
+  v1::CompleteResponse response;
+  const grpc::Status status = server.inference().Complete(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response.answers(0).text();
+}
+
+std::string TextOf(const Json& response) {
+  const Json& item = response.at("output").at(0);
+  EXPECT_EQ(item["role"], "assistant");
+  EXPECT_EQ(item["status"], response["status"]);
+  return item["content"].at(0)["text"];
+}
+
+Json Turn(const Json& input, const Json& previous = nullptr) {
+  return {{"model", "fake"},
+          {"input", input},
+          {"max_output_tokens", 7},
+          {"previous_response_id", previous}};
+}
+
+TEST(HttpResponsesTest, ATurnReadsOnlyWhatIsNew) {
+  HttpApi server(WithHttp(), Letters());
+  Json body = Turn("a");
+  body["instructions"] = "be brief";
+  const Json first = server.Post(kResponses, body).json();
+  const std::string text = "be brief\n\na\n\n";
+  const std::string answer = OverGrpc(server, text, 7);
+  EXPECT_EQ(TextOf(first), answer);
+  EXPECT_EQ(first["object"], "response");
+  EXPECT_EQ(first["status"], "incomplete");
+  EXPECT_EQ(first["incomplete_details"]["reason"], "max_output_tokens");
+  EXPECT_EQ(first["instructions"], "be brief");
+  EXPECT_EQ(first["store"], true);
+  EXPECT_EQ(first["usage"]["input_tokens"], text.size());
+
+  // Two turns go on from the first one, and do not disturb each other.
+  for (const char* input : {"b", "c"}) {
+    const Json second = server.Post(kResponses, Turn(input, first["id"])).json();
+    EXPECT_EQ(TextOf(second), OverGrpc(server, text + answer + "\n\n" + input + "\n\n", 7));
+    EXPECT_EQ(second["usage"]["input_tokens"], std::string("\n\nb\n\n").size());
+    EXPECT_EQ(second["previous_response_id"], first["id"]);
+    EXPECT_EQ(second["instructions"], "be brief");
+  }
+  // Messages of several roles say the same as the turns.
+  const Json whole = Json::array({{{"role", "system"}, {"content", "be brief"}},
+                                  {{"role", "user"}, {"content", "a"}},
+                                  {{"type", "message"},
+                                   {"role", "assistant"},
+                                   {"id", "msg_1"},
+                                   {"status", "completed"},
+                                   {"content", {{{"type", "output_text"}, {"text", answer}}}}},
+                                  {{"role", "user"}, {"content", "b"}}});
+  EXPECT_EQ(TextOf(server.Post(kResponses, Turn(whole)).json()),
+            TextOf(server.Post(kResponses, Turn("b", first["id"])).json()));
+}
+
+// A stop string is a part of the text that it ends, so the next turn must not repeat it.
+TEST(HttpResponsesTest, ATurnGoesOnBehindTheStopStringThatEndedTheLastOne) {
+  ServerConfig config = WithHttp();
+  config.models[0].chat_template = "custom";
+  ChatFormat& format = config.models[0].chat_format;
+  format.user_prefix = "<";
+  format.user_suffix = ">";
+  format.assistant_suffix = "ee|";
+  format.answer = "A:";
+  format.stop = {"e"};
+  FakeModelRunner::Options options;
+  options.next_token = [](uint64_t hash, int64_t count) {
+    return static_cast<TokenId>(count % 8 == 7 ? 'e' : 'f' + hash % 20);
+  };
+  HttpApi server(config, options);
+  Json body = Turn("x");
+  body["max_output_tokens"] = 40;
+  const Json first = server.Post(kResponses, body).json();
+  EXPECT_EQ(first["status"], "completed");
+  EXPECT_EQ(first["incomplete_details"], nullptr);
+  const std::string answer = OverGrpc(server, "<x>A:", 40, "e");
+  EXPECT_EQ(TextOf(first), answer);
+  body = Turn("y", first["id"]);
+  EXPECT_EQ(TextOf(server.Post(kResponses, body).json()),
+            OverGrpc(server, "<x>A:" + answer + "ee|<y>A:", 7, "e"));
+}
+
+TEST(HttpResponsesTest, AStreamsEventsAreInOrder) {
+  HttpApi server(WithHttp(), Letters());
+  Json body = Turn("a");
+  body["metadata"] = {{"key", "value"}};
+  body["stream"] = true;
+  const HttpReply reply = server.Post(kResponses, body);
+  EXPECT_THAT(reply.head, HasSubstr("Content-Type: text/event-stream\r\n"));
+  std::vector<std::string> types;
+  int events = 0;
+  std::string text;
+  Json last;
+  for (const auto part : absl::StrSplit(reply.body, "\n\n", absl::SkipEmpty())) {
+    const std::pair<std::string, std::string> lines =
+        absl::StrSplit(part, absl::MaxSplits('\n', 1));
+    last = Json::parse(lines.second.substr(6));
+    EXPECT_EQ(lines.first, "event: " + last["type"].get<std::string>());
+    EXPECT_EQ(last["sequence_number"], events++);
+    if (last["type"] == "response.output_text.delta") {
+      text += last["delta"];
+    } else {
+      types.push_back(last["type"]);
+    }
+  }
+  EXPECT_THAT(types, ElementsAre("response.created", "response.in_progress",
+                                 "response.output_item.added", "response.content_part.added",
+                                 "response.output_text.done", "response.content_part.done",
+                                 "response.output_item.done", "response.incomplete"));
+  EXPECT_EQ(text, OverGrpc(server, "a\n\n", 7));
+  EXPECT_EQ(TextOf(last["response"]), text);
+  EXPECT_EQ(last["response"]["metadata"]["key"], "value");
+  // The id is known from the beginning on, and is that of what is stored.
+  EXPECT_THAT(reply.body, HasSubstr("event: response.created\ndata: {\"type\":\"response.created\","
+                                    "\"sequence_number\":0,\"response\":{\"id\":\"" +
+                                    last["response"]["id"].get<std::string>()));
+  EXPECT_EQ(
+      server.Get(std::string(kResponses) + "/" + last["response"]["id"].get<std::string>()).json(),
+      last["response"]);
+}
+
+TEST(HttpResponsesTest, WhatIsStoredCanBeReadAndDeletedByItsClientAlone) {
+  const TempFolder folder;
+  WriteBytes(folder.File("clients"),
+             ClientEntry("a", "aa", "models: 'fake'") + ClientEntry("b", "bb", "models: 'fake'"));
+  ServerConfig config = WithHttp();
+  config.security.clients_file = folder.File("clients");
+  HttpApi server(config, Letters());
+  const std::string as_a = "Authorization: Bearer aa\r\n";
+  const std::string as_b = "Authorization: Bearer bb\r\n";
+  const Json response = server.Post(kResponses, Turn("x"), as_a).json();
+  const std::string path = std::string(kResponses) + "/" + response["id"].get<std::string>();
+  const std::string remove =
+      "DELETE " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+  EXPECT_EQ(server.Get(path, as_a).json(), response);
+  const HttpReply stranger = server.Get(path, as_b);
+  EXPECT_EQ(stranger.status, 404);
+  EXPECT_THAT(stranger.json()["error"]["message"].get<std::string>(), StartsWith("Response with"));
+  EXPECT_EQ(server.Get(path).status, 401);
+  EXPECT_EQ(server.Post(kResponses, Turn("y", response["id"]), as_b).status, 404);
+  EXPECT_EQ(server.Ask(remove + as_b + "\r\n").status, 404);
+  const HttpReply removed = server.Ask(remove + as_a + "\r\n");
+  EXPECT_EQ(removed.json(),
+            (Json{{"id", response["id"]}, {"object", "response"}, {"deleted", true}}));
+  EXPECT_EQ(server.Get(path, as_a).status, 404);
+  EXPECT_EQ(server.Post(kResponses, Turn("y", response["id"]), as_a).status, 404);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(HttpResponsesTest, NothingIsStoredWhereThatIsNotWantedOrImpossible) {
+  const auto stored = [](HttpApi& server, const Json& store) {
+    Json body = Turn("a");
+    body["store"] = store;
+    const Json response = server.Post(kResponses, body).json();
+    EXPECT_EQ(TextOf(response), OverGrpc(server, "a\n\n", 7));
+    const std::string path = std::string(kResponses) + "/" + response["id"].get<std::string>();
+    EXPECT_EQ(server.Get(path).status, response["store"] ? 200 : 404);
+    return response["store"].get<bool>();
+  };
+  HttpApi keeps(WithHttp(), Letters());
+  EXPECT_TRUE(stored(keeps, true));
+  EXPECT_TRUE(stored(keeps, nullptr));
+  EXPECT_FALSE(stored(keeps, false));
+  ServerConfig config = WithHttp();
+  config.states.max_bytes = 0;
+  HttpApi none(config, Letters());
+  EXPECT_FALSE(stored(none, nullptr));
+  Json body = Turn("a");
+  body["store"] = true;
+  EXPECT_EQ(none.Post(kResponses, body).status, 400);
+  config = WithHttp();
+  config.states.max_bytes = 1024;  // too little for any
+  HttpApi full(config, Letters());
+  EXPECT_FALSE(stored(full, nullptr));
+  EXPECT_EQ(full.Post(kResponses, body).status, 429);
+}
+
+TEST(HttpResponsesTest, AStateOfGrpcIsNoResponseAndAResponseIsAState) {
+  HttpApi server(WithHttp(), Letters());
+  v1::GenerateRequest request;
+  request.set_text("a");
+  request.mutable_stop()->set_max_tokens(2);
+  request.mutable_store();
+  v1::CompleteResponse response;
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(server.inference().Complete(&context, request, &response).ok());
+  }
+  const std::string id = "resp_" + response.answers(0).finished().state().id();
+  EXPECT_EQ(server.Post(kResponses, Turn("b", id)).status, 404);
+  EXPECT_EQ(server.Get(std::string(kResponses) + "/" + id).status, 404);
+
+  const Json first = server.Post(kResponses, Turn("a")).json();
+  request.set_text("!");
+  request.clear_store();
+  request.mutable_previous()->set_state_id(first["id"].get<std::string>().substr(5));
+  grpc::ClientContext context;
+  ASSERT_TRUE(server.inference().Complete(&context, request, &response).ok());
+  EXPECT_EQ(response.answers(0).text(), OverGrpc(server, "a\n\n" + TextOf(first) + "!", 2));
+}
+
+TEST(HttpResponsesTest, ErrorsNameTheField) {
+  HttpApi server(WithHttp(), Letters());
+  const auto expect = [&](Json body, const char* param, const char* part, int status = 400) {
+    const HttpReply reply = server.Post(kResponses, body);
+    EXPECT_EQ(reply.status, status) << body << reply.body;
+    EXPECT_EQ(reply.json()["error"]["param"], param == nullptr ? Json() : Json(param)) << body;
+    EXPECT_THAT(reply.body, HasSubstr(part)) << body;
+  };
+  expect({{"model", "fake"}}, "input", "is missing");
+  expect({{"input", 3}}, "input", "messages");
+  expect({{"input", {{{"role", "tool"}, {"content", "a"}}}}}, "input[0].role", "must be system");
+  expect({{"input", "a"}, {"max_output_tokens", 0}}, "max_output_tokens", "must be in [1,");
+  expect({{"input", "a"}, {"tools", {{{"type", "web_search"}}}}}, "tools", "not supported");
+  expect({{"input", "a"}, {"text", {{"format", {{"type", "json_object"}}}}}}, "text", "supported");
+  expect({{"input", "a"}, {"background", true}}, "background", "is not supported");
+  expect({{"input", "a"}, {"truncation", "auto"}}, "truncation", "is not supported");
+  expect({{"input", "a"}, {"n", 2}}, "n", "is not supported");
+  expect({{"input", "a"}, {"metadata", {{"a", 1}}}}, "metadata", "16 strings");
+  expect({{"input", "a"}, {"store", 1}}, "store", "true or false");
+  expect({{"input", std::string(2'000'000, 'x')}}, "input", "must have at most");
+  for (const std::string& id : {std::string("x"), std::string("resp_0"), std::string(5000, 'r'),
+                                "resp_" + std::string(32, 'a')}) {
+    expect(Turn("a", id), "previous_response_id", "", 404);
+  }
+  const Json first = server.Post(kResponses, Turn("a")).json();
+  Json body = Turn("b", first["id"]);
+  body["instructions"] = "others";
+  expect(body, "instructions", "the model has read them");
+  EXPECT_EQ(server
+                .Ask("PUT " + std::string(kResponses) +
+                     "/x HTTP/1.1\r\nHost: localhost\r\n"
+                     "Connection: close\r\n\r\n")
+                .status,
+            405);
+}
+
+}  // namespace
+}  // namespace aft::server
