@@ -9,6 +9,7 @@
 #include "server/api/openai/embeddings_exchange.h"
 #include "server/api/openai/error_page.h"
 #include "server/api/openai/generation_exchange.h"
+#include "server/api/openai/responses_exchange.h"
 #include "server/api/openai/token_exchange.h"
 #include "tests/fuzz/target.h"
 
@@ -23,16 +24,19 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   using namespace aft::server::openai;
   if (size == 0) return;
   std::unique_ptr<JsonExchange> exchange;
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0:
     case 1:
-      exchange = std::make_unique<GenerationExchange>(/*chat=*/data[0] % 5 == 1, "id");
+      exchange = std::make_unique<GenerationExchange>(/*chat=*/data[0] % 6 == 1, "id");
+      break;
+    case 5:
+      exchange = std::make_unique<ResponsesExchange>("id");
       break;
     case 2:
       exchange = std::make_unique<EmbeddingsExchange>("id");
       break;
     default:
-      exchange = std::make_unique<TokenExchange>(/*detokenize=*/data[0] % 5 == 3, "id");
+      exchange = std::make_unique<TokenExchange>(/*detokenize=*/data[0] % 6 == 3, "id");
   }
   static_cast<google::protobuf::StringValue&>(exchange->request())
       .set_value(std::string(fuzz::AsText(data + 1, size - 1)));
@@ -41,7 +45,9 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
     AFT_CHECK(exchange->model_name().field == "model");
     return;
   }
-  AFT_CHECK(absl::IsInvalidArgument(status) && !status.message().empty());
+  // NOT_FOUND: of a previous response whose id cannot be one.
+  AFT_CHECK(absl::IsInvalidArgument(status) || absl::IsNotFound(status));
+  AFT_CHECK(!status.message().empty());
   const Json error = Json::parse(ErrorText(status, "id"), nullptr, /*allow_exceptions=*/false);
   AFT_CHECK(error.is_object() && error["error"]["message"].is_string());
 }

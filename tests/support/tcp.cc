@@ -40,6 +40,12 @@ void TcpConnection::Send(const std::string& text) const {
   AFT_CHECK(send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
 }
 
+void TcpConnection::TrySend(const std::string& text) const {
+  if (send(fd_, text.data(), text.size(), MSG_NOSIGNAL) < 0) return;
+}
+
+void TcpConnection::EndSending() const { shutdown(fd_, SHUT_WR); }
+
 long TcpConnection::Receive(void* data, size_t size) const { return recv(fd_, data, size, 0); }
 
 std::string TcpConnection::ReadTo(const std::string& end) const {

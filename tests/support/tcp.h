@@ -17,6 +17,10 @@ class TcpConnection {
 
   // The peer must take it.
   virtual void Send(const std::string& text) const;
+  // What the peer does not take any more is lost.
+  void TrySend(const std::string& text) const;
+  // The peer reads the end of what is sent.
+  void EndSending() const;
   // What comes until it ends with `end`, or the connection is closed.
   std::string ReadTo(const std::string& end) const;
   // Up to the end of the connection.
