@@ -53,7 +53,11 @@ struct ModelInfo {
   std::string numerics{};
   // Tokens that it has generated itself are read otherwise than those of a prompt.
   bool generated_differ = false;
-  // Of an encoder without a head: the vector of a text that it was made for.
+  // Numbers of a token's hidden vector (RowOutput::kHidden); 0: it is no language model.
+  int64_t hidden_width = 0;
+  // The vector of a text where a request leaves the choice to the model: of an encoder without a
+  // head the one that it was made for; of a language model its last token's, which alone has seen
+  // all of the text.
   Pooling pooling = Pooling::kMean;
   bool normalize = false;
   std::vector<std::string> labels{};  // classes of a classifier, in the order of its logits
@@ -76,9 +80,10 @@ struct DeviceStats {
 inline constexpr TokenId kLastSampled = -1;
 
 enum class RowOutput {
-  kNone,   // advance the state only (every prompt chunk but the last)
-  kLast,   // sample one token from the row's last position; the prompt ends there
-  kScore,  // the log-probability of every target (teacher forcing)
+  kNone,    // advance the state only (every prompt chunk but the last)
+  kLast,    // sample one token from the row's last position; the prompt ends there
+  kScore,   // the log-probability of every target (teacher forcing)
+  kHidden,  // the vectors behind the last layer and its norm, which the head reads
 };
 
 // One row of a step: `tokens` are consumed by the sequence in `slot` at positions first_position,
@@ -96,6 +101,11 @@ struct StepRow {
   // order of ids, each once, at most kMaxRowBans. Where a row has some, or the one before it in its
   // slot had, no other step that names the slot may be uncollected.
   std::vector<TokenId> banned{};
+  // kHidden: of so many tokens, the last ones of the row; at least 1.
+  int64_t hidden = 0;
+
+  // The position behind its last token.
+  int64_t end() const { return first_position + static_cast<int64_t>(tokens.size()); }
 };
 inline constexpr size_t kMaxRowBans = 256;
 
@@ -112,6 +122,9 @@ struct StepOutput {
   // target's id, its log-probability and the alternatives that the slot's SamplingParams ask for.
   // An id of kNoToken: the model produced no distribution there; the sequence must end.
   std::vector<std::vector<SampledToken>> scored{};
+  // hidden[i] belongs to the i-th row whose output is kHidden: [StepRow::hidden, hidden_width].
+  // Where the model overflows they are not finite.
+  std::vector<std::vector<float>> hidden{};
 };
 
 // A sequence's state beside the slots, in the memory of its runner's device; see

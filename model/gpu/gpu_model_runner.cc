@@ -126,6 +126,7 @@ absl::Status GpuModelRunner::Allocate() {
   for (Flight& flight : flights_) {
     AFT_ASSIGN_OR_RETURN(flight.input, queue_->HostBuffer(GpuStepInput::Bytes(largest)));
     AFT_ASSIGN_OR_RETURN(flight.output, queue_->HostBuffer(GpuStepOutput::Bytes(largest.outputs)));
+    AFT_ASSIGN_OR_RETURN(flight.hidden, queue_->HostBuffer(HiddenBytes(largest.outputs)));
     AFT_ASSIGN_OR_RETURN(flight.begin, queue_->MakeEvent());
     AFT_ASSIGN_OR_RETURN(flight.end, queue_->MakeEvent());
   }
@@ -228,6 +229,10 @@ absl::Status GpuModelRunner::Enqueue(const StepInput& input, Flight* flight) {
       AFT_RETURN_IF_ERROR(queue_->Copy(flight->output.data_ptr(), output_.data_ptr(),
                                        plan.wants_top() ? out.bytes : out.bytes_without_top));
     }
+    if (const int64_t hidden = plan.hidden_outputs(); hidden > 0) {
+      AFT_RETURN_IF_ERROR(
+          queue_->Copy(flight->hidden.data_ptr(), network_->Hidden(hidden), HiddenBytes(hidden)));
+    }
   }
   return flight->end->Record();
 }
@@ -296,7 +301,9 @@ absl::Status GpuModelRunner::Collect(Ticket ticket, StepOutput& output) {
   stats_.step_was_graph = flight.recorded != nullptr;
   if (collected_ % kStepsPerMemoryReading == 0) ReadMemory();
   return GuardTorch([&] {
-    flight.plan.Read(flight.output.data_ptr(), &sequences_, output);
+    flight.plan.Read(flight.output.data_ptr(),
+                     static_cast<const float*>(flight.hidden.const_data_ptr()), info_.hidden_width,
+                     &sequences_, output);
     return absl::OkStatus();
   });
 }
@@ -339,6 +346,8 @@ absl::Status GpuModelRunner::WarmUp() {
   for (int32_t slot = 0; slot < slots(); ++slot) {
     step.rows.push_back({slot, 0, {0}, RowOutput::kLast});
   }
+  AFT_RETURN_IF_ERROR(RunOnce(step));
+  step.rows = {{.slot = 0, .tokens = {0}, .output = RowOutput::kHidden, .hidden = 1}};
   AFT_RETURN_IF_ERROR(RunOnce(step));
   for (int32_t slot = 0; slot < slots(); ++slot) {
     AFT_RETURN_IF_ERROR(BindSlot(slot, NewSequence(), {}).status());

@@ -23,8 +23,9 @@
 namespace aft {
 
 // Runs a language model on a GPU. Submit queues a step and returns: one copy of its arrays to the
-// device, one launch of a recorded graph, one copy of what it sampled back. Two steps may be in
-// flight: the device begins the second while the host reads the first. Logits stay on the device.
+// device, one launch of a recorded graph, one copy of what it sampled back, and one of the hidden
+// vectors that its rows ask for. Two steps may be in flight: the device begins the second while the
+// host reads the first. Logits stay on the device.
 //
 // Steps are padded to the next of GpuStepShapes, so that few graphs serve nearly all; the others
 // (long texts to score) are queued operator by operator. A sequence's tokens do not depend on its
@@ -71,6 +72,7 @@ class GpuModelRunner final : public ModelRunner {
     GpuStepPlan plan;
     at::Tensor input;   // pinned, GpuStepInput
     at::Tensor output;  // pinned, GpuStepOutput
+    at::Tensor hidden;  // pinned [outputs, d] fp32
     std::unique_ptr<GpuEvent> begin;
     std::unique_ptr<GpuEvent> end;
     GpuGraph* recorded = nullptr;  // null: queued operator by operator
@@ -81,6 +83,9 @@ class GpuModelRunner final : public ModelRunner {
 
   // Sizes of what Allocate makes.
   GpuStepShape LargestShape() const;
+  int64_t HiddenBytes(int64_t outputs) const {
+    return outputs * info_.hidden_width * int64_t{sizeof(float)};
+  }
 
   absl::Status CheckMemory() const;
   absl::Status Allocate();

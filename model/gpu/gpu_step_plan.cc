@@ -24,7 +24,8 @@ void GpuStepPlan::Measure(const StepInput& input) {
     shape_.tokens += tokens;
     ++(tokens == 1 ? shape_.decode : shape_.chunks);
     longest_ = std::max(longest_, tokens);
-    shape_.outputs += row.output == RowOutput::kLast ? 1 : static_cast<int64_t>(row.targets.size());
+    shape_.outputs +=
+        row.output == RowOutput::kLast ? 1 : static_cast<int64_t>(row.targets.size()) + row.hidden;
   }
 }
 
@@ -65,6 +66,7 @@ void GpuStepPlan::FillPadding(int64_t decode, int64_t chunks, int64_t chunk_toke
 void GpuStepPlan::MakeRoom(const StepInput& input) {
   result_.sampled.clear();  // nothing of the step before shows
   result_.scored.clear();
+  result_.hidden.clear();
   size_t sampled = 0;
   for (const StepRow& row : input.rows) {
     if (row.output == RowOutput::kLast) ++sampled;
@@ -80,6 +82,8 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
   std::fill_n(in.output_index, shape_.outputs, 0);
   std::fill_n(in.target, shape_.outputs, kNoToken);
   wanted_.clear();
+  hidden_.clear();
+  hidden_outputs_ = 0;
   marks_seen_ = false;
   wants_top_ = false;
   MakeRoom(input);
@@ -145,12 +149,19 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
       for (size_t i = 0; i < results.size(); ++i) {
         want(row.slot, first + static_cast<int64_t>(i), row.targets[i], &results[i]);
       }
+    } else if (row.output == RowOutput::kHidden) {
+      // Nobody samples there: the outputs have no slot. Without chunks the row is one token.
+      const int64_t from = first + tokens - row.hidden;
+      hidden_.push_back({chunks ? output : from, row.hidden});
+      for (int64_t i = 0; chunks && i < row.hidden; ++i) in.outputs[output++] = from + i;
+      hidden_outputs_ = std::max(hidden_outputs_, hidden_.back().first + row.hidden);
     }
   }
   FillPadding(decode, chunk, chunk_tokens, &in);
 }
 
-void GpuStepPlan::Read(void* block, StepRules* sequences, StepOutput& output) {
+void GpuStepPlan::Read(void* block, const float* hidden, int64_t width, StepRules* sequences,
+                       StepOutput& output) {
   const GpuStepOutput out(shape_.outputs, block);
   for (const Wanted& wanted : wanted_) {
     SampledToken& token = *wanted.token;
@@ -164,6 +175,10 @@ void GpuStepPlan::Read(void* block, StepRules* sequences, StepOutput& output) {
     for (int64_t i = first; i < first + wanted.top && out.top_id[i] != kNoToken; ++i) {
       token.top.push_back({out.top_id[i], out.top_logprob[i]});
     }
+  }
+  for (const Hidden& row : hidden_) {
+    const float* const from = hidden + row.first * width;
+    result_.hidden.emplace_back(from, from + row.count * width);
   }
   std::swap(output, result_);
 }

@@ -42,13 +42,17 @@ class GpuStepPlan {
   // After Fill. Some tokens are not what their slot has sampled last, which Sample has counted.
   bool marks_seen() const { return marks_seen_; }
   bool wants_top() const { return wants_top_; }  // some alternatives are to be reported
+  // Of the step's outputs, the first ones among which are all whose hidden vectors are wanted.
+  int64_t hidden_outputs() const { return hidden_outputs_; }
 
   // Writes the arrays to `block`, and counts what the sequences will have sampled.
   void Fill(const StepInput& input, StepRules* sequences, LookaheadAges* ages, void* block);
 
-  // Into `output`, whose memory it uses: what the device wrote to `block`, in the order of the rows
-  // of the input that was given to Fill. `sequences` learn what they sampled.
-  void Read(void* block, StepRules* sequences, StepOutput& output);
+  // Into `output`, whose memory it uses: what the device wrote to `block` and, of hidden_outputs()
+  // vectors of `width` numbers, to `hidden`; in the order of the rows of the input that was given
+  // to Fill. `sequences` learn what they sampled.
+  void Read(void* block, const float* hidden, int64_t width, StepRules* sequences,
+            StepOutput& output);
 
  private:
   // One output that somebody waits for.
@@ -60,6 +64,12 @@ class GpuStepPlan {
     SampledToken* token;  // in result_
   };
 
+  // Outputs of one row whose hidden vectors are wanted.
+  struct Hidden {
+    int64_t first;
+    int64_t count;
+  };
+
   void FillPadding(int64_t decode, int64_t chunks, int64_t chunk_tokens, GpuStepInput* in) const;
   void MakeRoom(const StepInput& input);
 
@@ -67,7 +77,9 @@ class GpuStepPlan {
   int64_t longest_ = 0;
   bool marks_seen_ = false;
   bool wants_top_ = false;
+  int64_t hidden_outputs_ = 0;
   std::vector<Wanted> wanted_;
+  std::vector<Hidden> hidden_;  // of each row of result_.hidden
   StepOutput result_;
 };
 

@@ -95,7 +95,8 @@ class CpuNetwork {
   absl::StatusOr<const float*> Logits(int64_t first, int64_t count);
   int64_t max_logit_rows() const { return max_logit_rows_; }
 
-  // Vectors [tokens, d], dense, of all tokens of the last texts; valid until the next call.
+  // Vectors [tokens, d], dense, of all tokens of the last texts, or of the outputs of the last
+  // step: what Logits reads. Valid until the next call.
   const float* vectors() const { return activations_->x; }
 
  private:

@@ -91,15 +91,19 @@ void CpuModelRunner::Flatten(const StepInput& input) {
   wanted_.clear();
   size_t sampled = 0;
   size_t scored = 0;
+  size_t hidden = 0;
   for (const StepRow& row : input.rows) {
     if (row.output == RowOutput::kLast) ++sampled;
     if (row.output == RowOutput::kScore) ++scored;
+    if (row.output == RowOutput::kHidden) ++hidden;
   }
   output_.sampled.clear();  // nothing of the step before shows
   output_.sampled.resize(sampled);
   output_.scored.clear();
   output_.scored.resize(scored);
-  sampled = scored = 0;
+  output_.hidden.clear();
+  output_.hidden.resize(hidden);
+  sampled = scored = hidden = 0;
   for (const StepRow& row : input.rows) {
     const int64_t first = row_offsets_.back();
     row_slots_.push_back(row.slot);
@@ -125,6 +129,13 @@ void CpuModelRunner::Flatten(const StepInput& input) {
       for (size_t i = 0; i < tokens.size(); ++i) {
         outputs_.push_back(first + static_cast<int64_t>(i));
         wanted_.push_back({sequence, counts, row.targets[i], &tokens[i]});
+      }
+    } else if (row.output == RowOutput::kHidden) {
+      std::vector<float>& vectors = output_.hidden[hidden++];
+      vectors.resize(static_cast<size_t>(row.hidden * info_.hidden_width));
+      for (int64_t i = 0; i < row.hidden; ++i) {
+        outputs_.push_back(row_offsets_.back() - row.hidden + i);
+        wanted_.push_back({.hidden = vectors.data() + i * info_.hidden_width});
       }
     }
   }
@@ -170,16 +181,23 @@ absl::Status CpuModelRunner::Report(size_t first_wanted, int64_t wanted) {
   // Logits below which a second thread costs more than it brings: about 10 us.
   constexpr int64_t kWorkPerThread = 8192;
   const int64_t grain = std::max<int64_t>(kWorkPerThread / info_.vocab_size, 1);
-  for (int64_t first = 0; first < wanted; first += network_->max_logit_rows()) {
-    const int64_t count = std::min(network_->max_logit_rows(), wanted - first);
+  for (int64_t first = 0; first < wanted;) {
+    const Wanted* const begin = &wanted_[first_wanted + static_cast<size_t>(first)];
+    if (begin->hidden != nullptr) {
+      std::copy_n(network_->vectors() + first++ * info_.hidden_width, info_.hidden_width,
+                  begin->hidden);
+      continue;
+    }
+    const Wanted* const most = begin + std::min(network_->max_logit_rows(), wanted - first);
+    const auto is_hidden = [](const Wanted& one) { return one.hidden != nullptr; };
+    const int64_t count = std::find_if(begin, most, is_hidden) - begin;
     AFT_ASSIGN_OR_RETURN(const float* const logits, network_->Logits(first, count));
-    executor_.For(count, grain, [&](int64_t begin, int64_t end, int thread) {
-      for (int64_t i = begin; i < end; ++i) {
-        ReportOne(logits + i * info_.vocab_size,
-                  wanted_[first_wanted + static_cast<size_t>(first + i)],
-                  &samplers_[static_cast<size_t>(thread)]);
+    executor_.For(count, grain, [&](int64_t from, int64_t to, int thread) {
+      for (int64_t i = from; i < to; ++i) {
+        ReportOne(logits + i * info_.vocab_size, begin[i], &samplers_[static_cast<size_t>(thread)]);
       }
     });
+    first += count;
   }
   return absl::OkStatus();
 }

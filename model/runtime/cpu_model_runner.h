@@ -55,13 +55,14 @@ class CpuModelRunner final : public ModelRunner {
   absl::Status Collect(Ticket ticket, StepOutput& output) override;
 
  private:
-  // One position whose logits are wanted.
+  // One position whose logits are wanted, or its hidden vector.
   struct Wanted {
-    SequenceRecord* sequence;
-    TokenCount* counts;  // [vocab_size]; null: the sequence has no penalties
-    TokenId target;      // kNoToken: sample
-    SampledToken* token;
+    SequenceRecord* sequence = nullptr;
+    TokenCount* counts = nullptr;  // [vocab_size]; null: the sequence has no penalties
+    TokenId target = kNoToken;     // kNoToken: sample
+    SampledToken* token = nullptr;
     absl::Span<const TokenId> banned{};  // of the step's row
+    float* hidden = nullptr;             // [d_model], or null; then there is nothing else
   };
 
   CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
@@ -70,7 +71,7 @@ class CpuModelRunner final : public ModelRunner {
   void Flatten(const StepInput& input);
   // Runs all of it.
   absl::Status Forward();
-  // Samples and scores `wanted` positions from there on, all outputs of the last ForwardStep.
+  // What is wanted of `wanted` positions from there on, all outputs of the last ForwardStep.
   absl::Status Report(size_t first_wanted, int64_t wanted);
   void ReportOne(const float* logits, const Wanted& wanted, Sampler* sampler) const;
   absl::Status WarmUp();

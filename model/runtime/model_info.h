@@ -28,7 +28,9 @@ inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes
   info.weight_bytes = weight_bytes;
   info.generated_differ = config.mixer.full_decode;
   info.labels = config.labels;
-  info.pooling = config.pooling;
+  const bool generates = config.architecture == Architecture::kDecoderLm;
+  info.hidden_width = generates ? config.d_model : 0;
+  info.pooling = generates ? Pooling::kLast : config.pooling;
   info.normalize = config.normalize;
   info.weight_format = NumberName(weight_format);
   info.device = std::move(device);

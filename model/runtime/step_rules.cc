@@ -76,6 +76,11 @@ absl::Status StepRules::CheckTokens(const StepRow& row, int64_t index) const {
                     decode ? "the slot sampled, and there is none" : "was sampled in a row of one");
   }
   AFT_RETURN_IF_ERROR(CheckBanned(row, index));
+  const bool is_hidden = row.output == RowOutput::kHidden;
+  if (is_hidden ? row.hidden < 1 || row.hidden > static_cast<int64_t>(row.tokens.size())
+                : row.hidden != 0) {
+    return RowError(index, row.hidden, " hidden vectors of ", row.tokens.size(), " tokens");
+  }
   if (row.output != RowOutput::kScore) {
     return row.targets.empty() ? absl::OkStatus()
                                : RowError(index, "targets, but nothing to score");
@@ -108,7 +113,7 @@ absl::Status StepRules::CheckBanned(const StepRow& row, int64_t index) const {
 void StepRules::Advance(const StepInput& input) {
   for (const StepRow& row : input.rows) {
     Slot& slot = slots_[static_cast<size_t>(row.slot)];
-    slot.sequence.next_position = row.first_position + static_cast<int64_t>(row.tokens.size());
+    slot.sequence.next_position = row.end();
     if (row.output == RowOutput::kLast) slot.has_sampled = true;
   }
 }

@@ -21,8 +21,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Random sequences in all slots, step by step: prompts and texts to score in chunks of any length,
-// decodes, slots that change hands, in any order.
+// Random sequences in all slots, step by step: prompts, texts to score and to encode in chunks of
+// any length, decodes, slots that change hands, in any order.
 class Traffic {
  public:
   Traffic(TestRandom* random, int64_t vocab_size, int32_t slots)
@@ -40,7 +40,10 @@ class Traffic {
         for (TokenId& token : sequence.text) token = Token();
         sequence.ends = static_cast<int64_t>(sequence.text.size()) + random_->Below(12);
         sequence.scores = random_->Below(4) == 0;
-        if (sequence.scores) sequence.ends = static_cast<int64_t>(sequence.text.size());
+        sequence.encodes = !sequence.scores && random_->Below(4) == 0;
+        if (sequence.scores || sequence.encodes) {
+          sequence.ends = static_cast<int64_t>(sequence.text.size());
+        }
         bind(slot);
       }
       if (budget == 0 || random_->Below(4) == 0) continue;
@@ -64,6 +67,7 @@ class Traffic {
     int64_t position = 0;
     int64_t ends = 0;
     bool scores = false;
+    bool encodes = false;
   };
 
   TokenId Token() { return static_cast<TokenId>(random_->Below(vocab_size_)); }
@@ -89,6 +93,9 @@ class Traffic {
     if (sequence->scores) {
       row.output = RowOutput::kScore;
       row.targets.assign(begin + 1, begin + std::min(tokens + 1, left));
+    } else if (sequence->encodes) {
+      row.output = RowOutput::kHidden;
+      row.hidden = 1 + random_->Below(tokens);
     } else if (tokens == left) {
       row.output = RowOutput::kLast;
     }

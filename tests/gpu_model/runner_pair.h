@@ -12,6 +12,7 @@
 #include "model/runtime/cpu_model_runner.h"
 #include "tests/gpu_model/test_queue.h"
 #include "tests/property/runner_calls.h"
+#include "tests/support/close.h"
 #include "tests/support/tolerances.h"
 
 namespace aft {
@@ -116,6 +117,10 @@ class RunnerPairFixture : public RunnerCalls {
     ExpectNear(gpu.sampled, cpu.sampled);
     ASSERT_EQ(gpu.scored.size(), cpu.scored.size());
     for (size_t i = 0; i < gpu.scored.size(); ++i) ExpectNear(gpu.scored[i], cpu.scored[i]);
+    ASSERT_EQ(gpu.hidden.size(), cpu.hidden.size());
+    for (size_t i = 0; i < gpu.hidden.size(); ++i) {
+      EXPECT_TRUE(Close(gpu.hidden[i], cpu.hidden[i], tolerance::kLogits));
+    }
   }
   // Two candidates tie to within rounding about once in 10^5 draws; two such draws in one test do
   // not happen.

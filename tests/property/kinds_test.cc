@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "model/api/snapshot_bytes.h"
 #include "tests/property/runner_fixture.h"
+#include "tests/support/close.h"
 
 namespace aft {
 namespace {
@@ -62,6 +63,26 @@ TEST_P(EveryKindTest, ScoresEqualFloat64HoweverTheTextIsCut) {
   }
 }
 
+// They are the vectors of the same network without its head.
+TEST_P(EveryKindTest, HiddenVectorsEqualFloat64HoweverTheTextIsCut) {
+  const std::unique_ptr<ModelRunner> runner = Load();
+  const std::vector<TokenId> text = RandomText(kCaseTokens);
+  NetworkConfig headless = config_;
+  headless.architecture = Architecture::kEncoder;
+  std::vector<double> expected;
+  for (const std::vector<double>& row : NetworkReference(headless, tensors_, text)) {
+    expected.insert(expected.end(), row.begin(), row.end());
+  }
+  EXPECT_EQ(runner->info().hidden_width, config_.d_model);
+  EXPECT_EQ(runner->info().pooling, Pooling::kLast);
+  const std::vector<float> whole = Hidden(*runner, 2, text, 64);
+  EXPECT_TRUE(Close(whole, expected, device_.vectors));
+  const Tolerance allowed = device_.same_bits ? Tolerance{0, 0} : device_.vectors;
+  for (const size_t chunk : {1U, 7U}) {
+    EXPECT_TRUE(Close(Hidden(*runner, 2, text, chunk), whole, allowed)) << chunk;
+  }
+}
+
 TEST_P(EveryKindTest, CuttingThePromptChangesNoBit) {
   const std::unique_ptr<ModelRunner> runner = Load();
   const std::vector<TokenId> prompt = RandomText(50);
@@ -93,7 +114,7 @@ TEST_P(EveryKindTest, ScoringReportsTheBitsThatGenerationReported) {
   }
 }
 
-// Prompts, some of them scored, then single tokens.
+// Prompts, some of them scored, or encoded in part, then single tokens.
 TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
   const std::unique_ptr<ModelRunner> alone = Load();
   options_.intra_op_threads = 3;
@@ -109,6 +130,10 @@ TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
     } else {
       together.rows.push_back({slot, 0, text, RowOutput::kLast});
     }
+    if (slot % 3 == 0) {
+      together.rows.back() = {slot, 0, text, RowOutput::kHidden};
+      together.rows.back().hidden = 1 + random_.Below(static_cast<int64_t>(text.size()));
+    }
   }
   for (int round = 0; round < (device_.slow ? 2 : 4); ++round) {
     StepOutput apart;
@@ -116,12 +141,18 @@ TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
       StepOutput one = Step(*alone, {{row}});
       for (SampledToken& token : one.sampled) apart.sampled.push_back(std::move(token));
       for (auto& tokens : one.scored) apart.scored.push_back(std::move(tokens));
+      for (auto& vectors : one.hidden) apart.hidden.push_back(std::move(vectors));
     }
     const StepOutput all = Step(*threaded, together);
     EXPECT_TRUE(Same(all.sampled, apart.sampled)) << round;
     ASSERT_EQ(all.scored.size(), apart.scored.size());
     for (size_t i = 0; i < all.scored.size(); ++i) {
       EXPECT_TRUE(Same(all.scored[i], apart.scored[i])) << round << ", row " << i;
+    }
+    ASSERT_EQ(all.hidden.size(), apart.hidden.size());
+    for (size_t i = 0; i < all.hidden.size(); ++i) {
+      EXPECT_TRUE(Close(all.hidden[i], apart.hidden[i],
+                        device_.same_bits ? Tolerance{0, 0} : device_.vectors));
     }
     for (StepRow& row : together.rows) {
       const int64_t position = row.first_position + static_cast<int64_t>(row.tokens.size());

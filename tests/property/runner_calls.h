@@ -138,6 +138,24 @@ class RunnerCalls : public testing::Test {
     return scored;
   }
 
+  // The hidden vectors of all tokens, in chunks of `chunk` tokens.
+  static std::vector<float> Hidden(ModelRunner& runner, int32_t slot,
+                                   const std::vector<TokenId>& text, size_t chunk) {
+    Bind(runner, slot, {});
+    std::vector<float> vectors;
+    for (size_t at = 0; at < text.size(); at += chunk) {
+      StepRow row = {slot, static_cast<int64_t>(at),
+                     Slice(text, at, std::min(at + chunk, text.size())), RowOutput::kHidden};
+      row.hidden = static_cast<int64_t>(row.tokens.size());
+      const StepOutput step = Step(runner, {{std::move(row)}});
+      EXPECT_EQ(step.hidden.size(), 1U);
+      for (const std::vector<float>& part : step.hidden) {
+        vectors.insert(vectors.end(), part.begin(), part.end());
+      }
+    }
+    return vectors;
+  }
+
   // The vectors of all tokens, text after text.
   static std::vector<float> Encode(EncoderRunner& encoder,
                                    const std::vector<std::vector<TokenId>>& texts) {

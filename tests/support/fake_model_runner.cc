@@ -1,6 +1,7 @@
 #include "tests/support/fake_model_runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -15,6 +16,12 @@ namespace {
 // Of snapshots.
 constexpr uint64_t kModel = 1;
 constexpr uint64_t kLayout = 2;
+
+void AddHidden(uint64_t hash, std::vector<float>& vectors) {
+  for (int64_t i = 0; i < FakeModelRunner::kHiddenWidth; ++i) {
+    vectors.push_back(static_cast<float>(hash >> (8 * i) & 0xFF) - 128.0F);
+  }
+}
 
 }  // namespace
 
@@ -102,6 +109,8 @@ FakeModelRunner::FakeModelRunner(Options options, std::shared_ptr<FakeModelContr
   info_.architecture = "fake";
   info_.vocab_size = options_.vocab_size;
   info_.max_seq_len = options_.max_seq_len;
+  info_.hidden_width = kHiddenWidth;
+  info_.pooling = Pooling::kLast;
   info_.state_bytes = options_.state_bytes;
   info_.fingerprint = options_.fingerprint;
   info_.numerics = options_.numerics;
@@ -183,6 +192,16 @@ std::vector<SampledToken> FakeModelRunner::Score(const std::vector<TokenId>& tex
     scores.push_back(ScoreToken(hash, text[i + 1], top_logprobs));
   }
   return scores;
+}
+
+std::vector<float> FakeModelRunner::Hidden(const std::vector<TokenId>& text) {
+  std::vector<float> vectors;
+  uint64_t hash = kEmptyHash;
+  for (size_t i = 0; i < text.size(); ++i) {
+    hash = Consume(hash, text[i], static_cast<int64_t>(i));
+    AddHidden(hash, vectors);
+  }
+  return vectors;
 }
 
 std::vector<TokenId> FakeModelRunner::Generate(const Options& options,
@@ -352,6 +371,7 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
     if (row.first_position == 0) slot.hash = kEmptyHash;
     int64_t position = row.first_position;
     std::vector<SampledToken> scores;
+    std::vector<float> hidden;
     for (size_t i = 0; i < row.tokens.size(); ++i) {
       const TokenId token = row.tokens[i] == kLastSampled ? sequence.last_sampled : row.tokens[i];
       slot.hash = Consume(slot.hash, token, position++);
@@ -359,13 +379,19 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
         TokenCount& count = slot.counts[static_cast<size_t>(token)];
         count = WithSeen(count);
       }
+      const auto finite = [&] {
+        return !options_.next_token || options_.next_token(slot.hash, position) != kNoToken;
+      };
+      if (position > row.end() - row.hidden) {
+        AddHidden(slot.hash, hidden);
+        if (!finite()) hidden.back() = NAN;
+      }
       if (i >= row.targets.size()) continue;
       scores.push_back(ScoreToken(slot.hash, row.targets[i], sequence.params.top_logprobs));
-      if (options_.next_token && options_.next_token(slot.hash, position) == kNoToken) {
-        scores.back().id = kNoToken;
-      }
+      if (!finite()) scores.back().id = kNoToken;
     }
     slot.bound = false;
+    if (row.output == RowOutput::kHidden) flight.output.hidden.push_back(std::move(hidden));
     if (row.output == RowOutput::kScore) flight.output.scored.push_back(std::move(scores));
     if (row.output != RowOutput::kLast) continue;
     SampledToken sampled;

@@ -80,7 +80,7 @@ class FakeModelRunner final : public ModelRunner {
     bool generated_differ = false;  // only said so
     // The next token that the rules leave, from this one on, after these `count` consumed tokens'
     // `hash`; null: NextToken. For scripted output. Where it is kNoToken, nothing can be scored
-    // either.
+    // either, and the hidden vector is not finite.
     std::function<TokenId(uint64_t hash, int64_t count)> next_token;
     // Where the sequence with that seed has no such output; null: nowhere.
     std::function<bool(uint64_t seed, uint64_t output_index)> not_finite;
@@ -124,6 +124,10 @@ class FakeModelRunner final : public ModelRunner {
   // What a correct engine gets for this prompt, computed without any batching.
   static std::vector<TokenId> Generate(const Options& options, const std::vector<TokenId>& prompt,
                                        const SamplingParams& params, int64_t count);
+
+  // The hidden vectors of a text's tokens, likewise: of each, kHiddenWidth numbers of the hash.
+  static constexpr int64_t kHiddenWidth = 3;
+  static std::vector<float> Hidden(const std::vector<TokenId>& text);
 
   // The scores of a text's tokens from the second on, likewise.
   static std::vector<SampledToken> Score(const std::vector<TokenId>& text, int32_t top_logprobs);

@@ -71,6 +71,19 @@ TEST(StepRulesTest, NamesWhatIsBeyond) {
   EXPECT_EQ(Error({Row(0, 0, {1}, RowOutput::kScore, {-1})}), "row 0: target -1 is out of range");
 }
 
+TEST(StepRulesTest, HiddenVectorsAreOfTokensOfTheRow) {
+  const auto error = [](int64_t hidden, RowOutput output = RowOutput::kHidden) {
+    StepRow row = Row(0, 0, {1, 2}, output);
+    row.hidden = hidden;
+    return Error({row});
+  };
+  EXPECT_EQ(error(1), "");
+  EXPECT_EQ(error(2), "");
+  EXPECT_EQ(error(0), "row 0: 0 hidden vectors of 2 tokens");
+  EXPECT_EQ(error(3), "row 0: 3 hidden vectors of 2 tokens");
+  EXPECT_EQ(error(1, RowOutput::kLast), "row 0: 1 hidden vectors of 2 tokens");
+}
+
 TEST(StepRulesTest, BansAreOfRowsThatSampleAndInTheOrderOfIds) {
   const auto error = [](std::vector<TokenId> banned, RowOutput output = RowOutput::kLast) {
     StepRow row = Row(0, 0, {1}, output);
