@@ -36,7 +36,7 @@ std::string MaxLength(const v1::Model& model) {
 std::string Serves(const v1::Model& model) {
   switch (model.task()) {
     case v1::TASK_GENERATE:
-      return "generate, score";
+      return absl::StrCat("generate, score, encode: vectors of ", model.vector_width());
     case v1::TASK_ENCODE:
       return absl::StrCat("encode: vectors of ", model.vector_width());
     case v1::TASK_CLASSIFY:

@@ -5,11 +5,11 @@
 namespace aft::server {
 
 absl::Status WrongTask(const ServedModel& model, Method method) {
-  const char* const task =
-      model.generate != nullptr    ? "a language model: it serves Generate and Score"
-      : model.tokenizer != nullptr ? "an encoder: it serves Encode"
-      : model.info.vocab_size == 0 ? "a bare mixer: it serves ModelInfer"
-                                   : "an encoder of images: it serves ModelInfer";
+  // A language model serves every method.
+  const char* const task = model.tokenizer != nullptr ? "an encoder: it serves Encode"
+                           : model.info.vocab_size == 0
+                               ? "a bare mixer: it serves ModelInfer"
+                               : "an encoder of images: it serves ModelInfer";
   return absl::FailedPreconditionError(
       absl::StrCat("model \"", model.config.name, "\" is ", task, ", not ", MethodName(method)));
 }

@@ -67,7 +67,7 @@ absl::StatusOr<RequestHandle> AskEngine(
   }
   auto& texts = std::get<std::vector<EncodingRequest>>(work);
   filler.Fill(texts);
-  return model.encode->EncodeTexts(std::move(texts), vectors());
+  return model.engine().EncodeTexts(std::move(texts), vectors());
 }
 
 }  // namespace aft::server

@@ -163,13 +163,7 @@ void EncodeEngine::Publish(Text& text, TokenVectors vectors, size_t batch_rows, 
   std::vector<float> result =
       Pool(std::move(vectors), runner_->width(), text.pooling, text.normalize, text.kept);
   if (!text.of_vectors && !AllFinite(result)) return FailNotFinite(text, now);
-  text.first_output_at = now;
-  absl::Status status = Give(*text.sink, std::move(result));
-  if (!status.ok()) return Fail(text, std::move(status), now);
-  Outcome outcome;
-  outcome.reason = FinishReason::kDone;
-  outcome.batch_rows = static_cast<uint32_t>(batch_rows);
-  End(text, std::move(outcome), now);
+  EndEncoded(text, *text.sink, std::move(result), batch_rows, now);
 }
 
 // Between steps, when nothing runs.

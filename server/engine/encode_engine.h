@@ -24,11 +24,9 @@ class EncodeEngine final : public RequestLoop {
                                                               ModelMetrics& metrics);
   ~EncodeEngine() override { Shutdown(TimePoint::min()); }
 
-  // The vectors of each text, with a sink of its own: all texts are accepted, or none. The handle
-  // is the first one's, the others' follow it. INVALID_ARGUMENT also: a text is longer than a batch
-  // may be.
-  absl::StatusOr<RequestHandle> EncodeTexts(std::vector<EncodingRequest> requests,
-                                            const std::vector<std::shared_ptr<VectorSink>>& sinks);
+  absl::StatusOr<RequestHandle> EncodeTexts(
+      std::vector<EncodingRequest> requests,
+      const std::vector<std::shared_ptr<VectorSink>>& sinks) override;
 
  private:
   struct Text;

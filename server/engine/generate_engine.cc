@@ -14,6 +14,7 @@
 #include "base/catching.h"  // OutOfMemory
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
+#include "server/engine/check_output.h"
 #include "server/engine/check_requests.h"
 #include "server/engine/generation_group.h"
 #include "server/engine/token_bytes.h"
@@ -22,30 +23,6 @@
 
 namespace aft::server {
 namespace {
-
-// That the model answered every row as asked.
-absl::Status CheckOutput(const Step& step, const StepOutput& output) {
-  size_t sampled = 0;
-  size_t scored = 0;
-  for (const StepRow& row : step.input.rows) {
-    if (row.output == RowOutput::kLast) ++sampled;
-    if (row.output != RowOutput::kScore) continue;
-    if (scored < output.scored.size() && output.scored[scored].size() != row.targets.size()) {
-      return absl::InternalError(absl::StrCat("the model scored ", output.scored[scored].size(),
-                                              " of ", row.targets.size(), " tokens"));
-    }
-    ++scored;
-  }
-  if (sampled == output.sampled.size() && scored == output.scored.size()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the model sampled ", output.sampled.size(),
-                                          " and scored ", output.scored.size(), " rows instead of ",
-                                          sampled, " and ", scored));
-}
-
-// The position behind it.
-int64_t EndOf(const StepRow& row) {
-  return row.first_position + static_cast<int64_t>(row.tokens.size());
-}
 
 ContinuousScheduler::Options SchedulerOptions(const EngineOptions& options,
                                               const ModelRunner& runner) {
@@ -171,6 +148,18 @@ absl::StatusOr<RequestHandle> GenerateEngine::ScoreTexts(
     std::unique_ptr<TokenStream> stream = MakeScoring(std::move(requests[i]), sinks[i]);
     prefixes_.Attach(std::move(prefix), *stream);
     jobs.push_back(std::move(stream));
+  }
+  return AcceptTexts(std::move(jobs));
+}
+
+absl::StatusOr<RequestHandle> GenerateEngine::EncodeTexts(
+    std::vector<EncodingRequest> requests, const std::vector<std::shared_ptr<VectorSink>>& sinks) {
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const absl::Status status = CheckTokens(requests[i].text, info_.vocab_size, info_.max_seq_len);
+    if (!status.ok()) return RefuseInvalid(status);
+    jobs.push_back(
+        std::make_unique<TokenStream>(std::move(requests[i]), info_.hidden_width, sinks[i]));
   }
   return AcceptTexts(std::move(jobs));
 }
@@ -343,7 +332,7 @@ void GenerateEngine::CollectOldest() {
 absl::Status GenerateEngine::Collect(const Flight& flight, const Step& step) {
   AFT_RETURN_IF_ERROR(flight.ticket.status());
   AFT_RETURN_IF_ERROR(runner_->Collect(*flight.ticket, output_));
-  return CheckOutput(step, output_);
+  return CheckOutput(step, output_, info_.hidden_width);
 }
 
 void GenerateEngine::Publish(const Step& step, const TokenCounts::Prompts& prompt_tokens,
@@ -351,6 +340,7 @@ void GenerateEngine::Publish(const Step& step, const TokenCounts::Prompts& promp
   resume_points_.BeginStep();
   size_t sampled = 0;
   size_t scored = 0;
+  size_t hidden = 0;
   for (size_t i = 0; i < step.sequences.size(); ++i) {
     const StepRow& row = step.input.rows[i];
     auto* const stream = static_cast<TokenStream*>(step.sequences[i]);
@@ -361,8 +351,11 @@ void GenerateEngine::Publish(const Step& step, const TokenCounts::Prompts& promp
     } else if (row.output == RowOutput::kScore) {
       std::vector<SampledToken>& scores = output_.scored[scored++];
       if (stream != nullptr) PublishScores(*stream, row, std::move(scores), now);
+    } else if (row.output == RowOutput::kHidden) {
+      std::vector<float>& vectors = output_.hidden[hidden++];
+      if (stream != nullptr) PublishVectors(*stream, step, i, std::move(vectors), now);
     } else if (stream != nullptr && stream->purpose() == Sequence::Purpose::kRead &&
-               EndOf(row) == stream->prompt_end()) {
+               row.end() == stream->prompt_end()) {
       Deliver(*stream, {}, /*ended=*/true, *stream->ended, now);
     } else if (stream != nullptr) {
       prefixes_.HasRead(*stream);
@@ -430,7 +423,17 @@ void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
   Outcome outcome;
   outcome.reason = FinishReason::kDone;
   if (stream.end != nullptr) stream.end->last_is_pending = stream.turn().leaves_last;
-  Deliver(stream, std::move(delta), EndOf(row) == stream.prompt_end(), std::move(outcome), now);
+  Deliver(stream, std::move(delta), row.end() == stream.prompt_end(), std::move(outcome), now);
+}
+
+void GenerateEngine::PublishVectors(TokenStream& stream, const Step& step, size_t row,
+                                    std::vector<float> vectors, TimePoint now) {
+  stream.encoding->vectors.Add(std::move(vectors));
+  if (step.input.rows[row].end() != stream.prompt_end()) return;
+  std::vector<float> result = stream.encoding->vectors.Take();
+  if (!AllFinite(result)) return FailNotFinite(stream, now);
+  metrics_.encoded_tokens[stream.method].Increment(static_cast<double>(stream.tokens));
+  EndEncoded(stream, *stream.encoding->sink, std::move(result), step.sequences.size(), now);
 }
 
 void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome,

@@ -25,8 +25,9 @@ namespace aft::server {
 
 // Continuous batching of one language model: one thread owns sequences, scheduler, slots and
 // runner, without locks. A step runs the live decodes and fills the rest of the token budget with
-// chunks of prompts and of texts to score; clients share it where it would be too long. A step is
-//   schedule -> submit to the model -> collect -> tokens and log-probabilities to the sinks
+// chunks of prompts and of texts to score and to encode; clients share it where it would be too
+// long. A step is
+//   schedule -> submit to the model -> collect -> tokens, log-probabilities, vectors to the sinks
 // and there is one whenever a request is in flight: a queued request means that slots are busy, so
 // the thread sleeps only when there is none, and queued deadlines are checked before every step.
 // Before a step slots change hands: the state of a sequence that is parked comes into host memory,
@@ -73,6 +74,11 @@ class GenerateEngine final : public RequestLoop {
   absl::StatusOr<RequestHandle> ScoreTexts(std::vector<ScoringRequest> requests,
                                            const std::vector<std::shared_ptr<TokenSink>>& sinks);
 
+  // Each text is read like one to score, and its vectors, pooled or not, come at its end.
+  absl::StatusOr<RequestHandle> EncodeTexts(
+      std::vector<EncodingRequest> requests,
+      const std::vector<std::shared_ptr<VectorSink>>& sinks) override;
+
  private:
   GenerateEngine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
                  std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics);
@@ -113,6 +119,9 @@ class GenerateEngine final : public RequestLoop {
   void FailNoToken(TokenStream& stream, TimePoint now);
   void PublishScores(TokenStream& stream, const StepRow& row, std::vector<SampledToken> scores,
                      TimePoint now);
+  // `row`: the stream's in that step.
+  void PublishVectors(TokenStream& stream, const Step& step, size_t row, std::vector<float> vectors,
+                      TimePoint now);
   // Ends the stream when its reader is too slow for the delta, or when `ended`. A stream that takes
   // turns in shared steps gets the tokens of its turn together.
   void Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome, TimePoint now);

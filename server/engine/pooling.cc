@@ -3,20 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 
 namespace aft::server {
 namespace {
-
-std::vector<float> Mean(const std::vector<float>& vectors, size_t width) {
-  std::vector<double> sum(width, 0.0);
-  for (size_t i = 0; i < vectors.size(); ++i) sum[i % width] += double{vectors[i]};
-  const size_t rows = vectors.size() / width;
-  const auto count = static_cast<double>(rows);
-  std::vector<float> mean(width);
-  std::transform(sum.begin(), sum.end(), mean.begin(),
-                 [count](double value) { return static_cast<float>(value / count); });
-  return mean;
-}
 
 void Normalize(float* vector, size_t width) {
   double squares = 0;
@@ -43,25 +33,44 @@ void LeaveOut(const std::vector<uint8_t>& kept, bool pool, size_t width,
 
 }  // namespace
 
+void TextVectors::Add(std::vector<float> vectors) {
+  const auto width = static_cast<std::ptrdiff_t>(width_);
+  switch (pooling_) {
+    case Pooling::kNone:
+      if (vectors.size() == tokens_ * width_) {
+        kept_ = std::move(vectors);
+      } else {
+        kept_.reserve(tokens_ * width_);
+        kept_.insert(kept_.end(), vectors.begin(), vectors.end());
+      }
+      break;
+    case Pooling::kMean:
+      sum_.resize(width_, 0.0);
+      for (size_t i = 0; i < vectors.size(); ++i) sum_[i % width_] += double{vectors[i]};
+      break;
+    case Pooling::kFirst:
+      if (kept_.empty()) kept_.assign(vectors.begin(), vectors.begin() + width);
+      break;
+    case Pooling::kLast:
+      kept_.assign(vectors.end() - width, vectors.end());
+      break;
+  }
+}
+
+std::vector<float> TextVectors::Take() {
+  const auto count = static_cast<double>(tokens_);
+  for (const double sum : sum_) kept_.push_back(static_cast<float>(sum / count));
+  for (size_t i = 0; normalize_ && i < kept_.size(); i += width_) Normalize(&kept_[i], width_);
+  return std::move(kept_);
+}
+
 std::vector<float> Pool(std::vector<float> vectors, int64_t width, Pooling pooling, bool normalize,
                         const std::vector<uint8_t>& kept) {
   const auto size = static_cast<size_t>(width);
   if (!kept.empty()) LeaveOut(kept, pooling != Pooling::kNone, size, vectors);
-  switch (pooling) {
-    case Pooling::kNone:
-      break;
-    case Pooling::kMean:
-      vectors = Mean(vectors, size);
-      break;
-    case Pooling::kFirst:
-      vectors.resize(size);
-      break;
-    case Pooling::kLast:
-      vectors.erase(vectors.begin(), vectors.end() - static_cast<std::ptrdiff_t>(width));
-      break;
-  }
-  for (size_t i = 0; normalize && i < vectors.size(); i += size) Normalize(&vectors[i], size);
-  return vectors;
+  TextVectors text(pooling, normalize, vectors.size() / size, width);
+  text.Add(std::move(vectors));
+  return text.Take();
 }
 
 bool AllFinite(const std::vector<float>& values) {

@@ -92,6 +92,13 @@ class RequestLoop {
 
   EngineLoad load() const;
 
+  // The vectors of each text, with a sink of its own: all texts are accepted, or none. The handle
+  // is the first one's, the others' follow it. INVALID_ARGUMENT also: a text is longer than a batch
+  // may be, or the model takes it in no such form.
+  virtual absl::StatusOr<RequestHandle> EncodeTexts(
+      std::vector<EncodingRequest> requests,
+      const std::vector<std::shared_ptr<VectorSink>>& sinks) = 0;
+
   // INVALID_ARGUMENT: so many texts of that client, of one call, can never be accepted, even if it
   // has no others. REQUIRES: texts > 1.
   absl::Status CheckTexts(const Client& client, int64_t texts) const;
@@ -159,6 +166,17 @@ class RequestLoop {
   void FailStep(const std::vector<Job*>& jobs, size_t rows, const absl::Status& status,
                 TimePoint now);
   void FailNotFinite(Job& job, TimePoint now);
+  // Gives a text its vectors, and ends it. `rows`: of the step that has made the last of them.
+  void EndEncoded(Job& job, VectorSink& sink, std::vector<float> vectors, size_t rows,
+                  TimePoint now) {
+    job.first_output_at = now;
+    absl::Status status = Give(sink, std::move(vectors));
+    if (!status.ok()) return Fail(job, std::move(status), now);
+    Outcome outcome;
+    outcome.reason = FinishReason::kDone;
+    outcome.batch_rows = static_cast<uint32_t>(rows);
+    End(job, std::move(outcome), now);
+  }
 
   const EngineOptions options_;
   ModelMetrics& metrics_;

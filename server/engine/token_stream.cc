@@ -58,9 +58,14 @@ SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
   SequenceTurn turn = TurnOf(request);
   turn.leaves_last = request.store && request.tokens_before() - turn.first_position + tokens > 1;
   // The last token of a context says how likely the first one behind it is.
-  turn.score_from =
-      turn.first_position + std::max<int64_t>(request.context - 1, 0) + request.scored;
+  turn.asks_from = turn.first_position + std::max<int64_t>(request.context - 1, 0) + request.scored;
   return turn;
+}
+
+// Where the last vector is all that is wanted, the tokens before it are read only.
+SequenceTurn TurnOf(const EncodingRequest& request) {
+  const auto last = static_cast<int64_t>(request.text.size()) - 1;
+  return {.asks_from = request.pooling == Pooling::kLast ? last : 0};
 }
 
 // A client that has all scores may still want the state behind them. `tokens`: of the text.
@@ -182,6 +187,17 @@ TokenStream::TokenStream(ScoringRequest request, int64_t text_tokens,
       logprob(request.logprob) {
   usage.resumed_tokens = scored_tokens;
 }
+
+TokenStream::TokenStream(EncodingRequest request, int64_t width,
+                         std::shared_ptr<VectorSink> vector_sink)
+    : Sequence(request.text, Purpose::kEncode, std::numeric_limits<int64_t>::max(),
+               OwnerOf(request), TurnOf(request)),
+      Job(static_cast<RequestHeader&&>(request), static_cast<int64_t>(request.text.size()),
+          vector_sink),
+      first_output(0),
+      encoding(std::make_unique<Encoding>(
+          TextVectors(request.pooling, request.normalize, request.text.size(), width),
+          std::move(vector_sink))) {}
 
 std::vector<TokenUse> TokenStream::Uses() const {
   if (had_ == nullptr) return {};

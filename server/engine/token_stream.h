@@ -9,6 +9,7 @@
 #include "model/api/sampling_params.h"
 #include "server/engine/job.h"
 #include "server/engine/output_builder.h"
+#include "server/engine/pooling.h"
 #include "server/engine/prefix_read.h"
 #include "server/engine/request.h"
 #include "server/engine/resumption.h"
@@ -17,9 +18,9 @@
 
 namespace aft::server {
 
-// One accepted generation or scoring, between the request that it comes of and the turn that it
-// leaves behind; the scheduler sees only the Sequence in it. Made by the engine's caller, then
-// owned by the engine thread alone.
+// One accepted generation, scoring or encoding, between the request that it comes of and the turn
+// that it leaves behind; the scheduler sees only the Sequence in it. Made by the engine's caller,
+// then owned by the engine thread alone.
 struct TokenStream final : Sequence, Job {
   TokenStream(GenerationRequest request, Resumption resumption,
               std::shared_ptr<TokenSink> token_sink, OutputBuilder builder);
@@ -28,6 +29,8 @@ struct TokenStream final : Sequence, Job {
   TokenStream(GenerationRequest request, TokenStream& leader,
               std::shared_ptr<const std::vector<TokenUse>> uses,
               std::shared_ptr<TokenSink> token_sink, OutputBuilder builder);
+  // `width`: of a vector.
+  TokenStream(EncodingRequest request, int64_t width, std::shared_ptr<VectorSink> vector_sink);
   // `text_tokens`: of the text.
   TokenStream(ScoringRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink);
 
@@ -39,7 +42,7 @@ struct TokenStream final : Sequence, Job {
   uint64_t next_output() const;
 
   const SamplingParams sampling;
-  const std::shared_ptr<TokenSink> sink;
+  const std::shared_ptr<TokenSink> sink;                // null: it encodes
   std::string snapshot;                                 // while it is parked
   const std::shared_ptr<const SequenceState> previous;  // null: its text begins here
   std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
@@ -67,6 +70,13 @@ struct TokenStream final : Sequence, Job {
   uint32_t scored_tokens = 0;
   uint64_t scored_bytes = 0;
   double logprob = 0;  // sum
+
+  // Encoding.
+  struct Encoding {
+    TextVectors vectors;
+    std::shared_ptr<VectorSink> sink;
+  };
+  const std::unique_ptr<Encoding> encoding;  // null: it is none
 
  private:
   const std::shared_ptr<const std::vector<TokenUse>> had_;  // Resumption::had

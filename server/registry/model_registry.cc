@@ -242,6 +242,7 @@ absl::StatusOr<ModelHold> ModelRegistry::TryLoad(Entry& entry, const ModelConfig
     AFT_ASSIGN_OR_RETURN(model->encode,
                          EncodeEngine::Create(options, std::move(loaded.encoder), *model->metrics));
   } else {
+    model->vector_width = model->info.hidden_width;
     AFT_ASSIGN_OR_RETURN(model->generate,
                          GenerateEngine::Create(options, std::move(loaded.runner),
                                                 std::move(loaded.tokenizer), *model->metrics));

@@ -40,7 +40,7 @@ struct ModelStatus : VersionStatus {
   // Known once loaded.
   std::optional<ModelInfo> info;
   EngineLoad load{};
-  int64_t vector_width = 0;             // 0: a language model
+  int64_t vector_width = 0;             // of what Encode gives
   std::vector<VersionStatus> versions;  // all there are, the newest first
 };
 

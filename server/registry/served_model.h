@@ -19,8 +19,8 @@ struct ServedModel {
   std::unique_ptr<ModelMetrics> metrics;  // its part of the model's
   mutable std::string failure;            // guarded by ModelRegistry: why it has failed
   ModelInfo info;
-  // EncoderRunner::input_width and width, of an encoder.
-  int64_t input_width = 0;
+  int64_t input_width = 0;  // EncoderRunner's
+  // EncoderRunner::width, or ModelInfo::hidden_width of a language model.
   int64_t vector_width = 0;
   std::shared_ptr<const Tokenizer> tokenizer;
   // Exactly one is there.

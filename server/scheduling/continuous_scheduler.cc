@@ -451,9 +451,14 @@ void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
   step_->prompt_tokens += tokens;
   const bool complete = sequence.prompt_left() == 0;
   if (sequence.purpose_ == Sequence::Purpose::kScore &&
-      row.first_position >= sequence.turn_.score_from) {
+      row.first_position >= sequence.turn_.asks_from) {
     row.output = RowOutput::kScore;
     row.targets.assign(first + 1, last == sequence.prompt_.end() ? last : last + 1);
+  }
+  if (sequence.purpose_ == Sequence::Purpose::kEncode &&
+      sequence.position_ > sequence.turn_.asks_from) {
+    row.output = RowOutput::kHidden;
+    row.hidden = std::min(tokens, sequence.position_ - sequence.turn_.asks_from);
   }
   if (!complete) return;
   if (sequence.purpose_ == Sequence::Purpose::kGenerate) AskForToken(sequence, row);

@@ -31,8 +31,8 @@ struct SequenceTurn {
   // No step runs ahead of the sequence's results: its state never holds a token that turns out to
   // be none of its text, and what Sequence::Ban says is of all of its output.
   bool never_ahead = false;
-  // Of a text to score: tokens before this position are read only.
-  int64_t score_from = 0;
+  // Of a text to score or to encode: tokens before this position are read only.
+  int64_t asks_from = 0;
 };
 
 // One sequence as the scheduler sees it: whose it is, and which tokens the model still has to
@@ -53,6 +53,7 @@ class Sequence : public FairItem {
   enum class Purpose {
     kGenerate,  // continue the prompt
     kScore,     // the log-probability of each of the prompt's tokens but the first
+    kEncode,    // the hidden vectors of the prompt's tokens
     kRead,      // the state behind the prompt
   };
   using Owner = SequenceOwner;
@@ -116,7 +117,7 @@ class Sequence : public FairItem {
   int64_t next_prompt_tokens() const {
     const int64_t tokens = std::min(readable(), cut_ - position_);
     // A row asks for the scores of all of its tokens or of none.
-    const int64_t unscored = turn_.score_from - position_;
+    const int64_t unscored = purpose_ == Purpose::kScore ? turn_.asks_from - position_ : 0;
     return unscored > 0 ? std::min(tokens, unscored) : tokens;
   }
   // It waits for a token that no step has been asked for yet.

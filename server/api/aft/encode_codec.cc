@@ -44,12 +44,14 @@ absl::StatusOr<EncodingRequest> EncodeCodec::Decode(const Request& message,
   AFT_ASSIGN_OR_RETURN(request.pooling, DecodePooling(message.pooling(), model.info));
   request.normalize =
       message.normalize() || (message.pooling() == v1::POOLING_MODEL && model.info.normalize);
-  TextRules rules = {.limits = limits,
-                     .tokenizer = *model.tokenizer,
-                     .vocab_size = model.info.vocab_size,
-                     .max_tokens = model.config.max_batch_tokens,
-                     .max_tokens_name = "the model's batch.max_tokens"};
-  if (model.info.max_seq_len != 0 && model.info.max_seq_len < rules.max_tokens) {
+  TextRules rules = {
+      .limits = limits, .tokenizer = *model.tokenizer, .vocab_size = model.info.vocab_size};
+  const bool at_once = model.info.hidden_width == 0;  // an encoder reads a text so
+  if (at_once) {
+    rules.max_tokens = model.config.max_batch_tokens;
+    rules.max_tokens_name = "the model's batch.max_tokens";
+  }
+  if (model.info.max_seq_len != 0 && (!at_once || model.info.max_seq_len < rules.max_tokens)) {
     rules.max_tokens = model.info.max_seq_len;
     rules.max_tokens_name = "the model's max_seq_len";
   }

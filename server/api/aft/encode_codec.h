@@ -21,9 +21,9 @@ class EncodeCodec : public CallTexts {
   using Response = v1::EncodeResponse;
   using Part = std::vector<float>;
   static constexpr Method kMethod = Method::kEncode;
-  static constexpr auto kEngine = &ServedModel::encode;
+  static bool IsServedBy(const ServedModel& /*model*/) { return true; }
 
-  // Each text must fit one batch, and the model's max_seq_len.
+  // Each text must fit the model's max_seq_len, and of an encoder one batch.
   absl::StatusOr<EncodingRequest> Decode(const Request& message, const LimitsConfig& limits,
                                          const ServedModel& model, v1::EncodeStarted& started);
   size_t kept_tokens(const EncodingRequest& /*request*/) const { return tokens(); }

@@ -18,7 +18,7 @@ class GenerateCodec : public PendingSequences<v1::GenerateResponse> {
   using Response = v1::GenerateResponse;
   using Part = TokenDelta;
   static constexpr Method kMethod = Method::kGenerate;
-  static constexpr auto kEngine = &ServedModel::generate;
+  static bool IsServedBy(const ServedModel& model) { return model.generate != nullptr; }
 
   absl::StatusOr<GenerationRequest> Decode(const Request& message, const LimitsConfig& limits,
                                            const ServedModel& model, v1::Started& started);

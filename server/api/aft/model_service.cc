@@ -57,7 +57,7 @@ v1::Model EncodeModel(const ModelStatus& status) {
     model.set_weight_format(status.info->weight_format);
     model.set_device(status.info->device);
     model.set_state_bytes_per_token(static_cast<uint64_t>(status.info->state_bytes_per_token));
-    model.set_task(status.vector_width == 0      ? v1::TASK_GENERATE
+    model.set_task(!status.encodes               ? v1::TASK_GENERATE
                    : status.info->labels.empty() ? v1::TASK_ENCODE
                                                  : v1::TASK_CLASSIFY);
     model.mutable_labels()->Add(status.info->labels.begin(), status.info->labels.end());

@@ -17,7 +17,7 @@ class ScoreCodec : public CallTexts, public PendingSequences<v1::ScoreResponse> 
   using Response = v1::ScoreResponse;
   using Part = TokenDelta;
   static constexpr Method kMethod = Method::kScore;
-  static constexpr auto kEngine = &ServedModel::generate;
+  static bool IsServedBy(const ServedModel& model) { return model.generate != nullptr; }
 
   // Each text may have as many tokens as the model's max_seq_len.
   absl::StatusOr<ScoringRequest> Decode(const Request& message, const LimitsConfig& limits,

@@ -50,7 +50,7 @@ class AftExchange : public Exchange {
 // A method that an engine serves. What differs between them, their Codec knows:
 //   Request, Response           its messages; a Response is started, some part, or finished
 //   Part                        what the engine hands over
-//   kMethod, kEngine            its name; the engine of a ServedModel that serves it
+//   kMethod, IsServedBy(model)  its name; whether a model with a tokenizer serves it
 //   Decode(message, limits, model, started)
 //                               the engine's request, checked; fills what Started says beside the
 //                               model. INVALID_ARGUMENT begins with the path of the bad field
@@ -73,7 +73,7 @@ class TypedExchange final : public AftExchange<Codec> {
  public:
   absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
                                         const LimitsConfig& limits) override {
-    if (model.*Codec::kEngine == nullptr || model.tokenizer == nullptr) {
+    if (model.tokenizer == nullptr || !Codec::IsServedBy(model)) {
       return WrongTask(model, Codec::kMethod);
     }
     started().set_model(model.config.name);

@@ -42,7 +42,7 @@ absl::Status EmbeddingsExchange::CheckRequest() {
 
 absl::StatusOr<DecodedRequest> EmbeddingsExchange::Decode(const ServedModel& model,
                                                           const LimitsConfig& limits) {
-  if (model.encode == nullptr || model.tokenizer == nullptr) return WrongTask(model, method_);
+  if (model.tokenizer == nullptr) return WrongTask(model, method_);
   v1::EncodeStarted started;
   auto request = codec_.Decode(request_, limits, model, started);
   if (!request.ok()) {

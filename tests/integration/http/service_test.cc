@@ -81,8 +81,22 @@ TEST(HttpServiceTest, EmbeddingsAreThoseOfEncode) {
   refused({{"model", "encoder"}, {"input", {"a", ""}}}, "input[1].text");
   refused({{"model", "encoder"}, {"input", "a"}, {"dimensions", 2}}, "dimensions");
   refused({{"model", "encoder"}, {"input", "a"}, {"encoding_format", "hex"}}, "encoding_format");
-  EXPECT_EQ(server.Post("/v1/embeddings", {{"model", "fake"}, {"input", "a"}}).status, 400);
   EXPECT_EQ(server.Metric(RequestsTotal("OK", "Embeddings", "encoder")), 3);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(HttpServiceTest, EmbeddingsOfALanguageModelAreItsLastHiddenVectors) {
+  HttpApi server;
+  const std::vector<std::string> texts = {"a", std::string(150, 'x'), "hello"};
+  const Json json = server.Post("/v1/embeddings", {{"model", "fake"}, {"input", texts}}).json();
+  ASSERT_EQ(json["data"].size(), texts.size()) << json;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::vector<float> hidden = FakeModelRunner::Hidden(*FakeTokenizer().Encode(texts[i]));
+    EXPECT_EQ(json["data"][i]["embedding"].get<std::vector<float>>(),
+              std::vector<float>(hidden.end() - FakeModelRunner::kHiddenWidth, hidden.end()));
+  }
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 156);
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "Embeddings", "fake")), 1);
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 

@@ -153,6 +153,9 @@ TEST_P(AnyRefusalContractTest, ABadFieldIsNamedAndCounted) {
 }
 
 TEST_P(RefusalContractTest, AModelForOtherMethodsSaysWhichItServes) {
+  if (GetParam().encoder() && !GetParam().infer()) {
+    GTEST_SKIP() << "every model that takes text encodes it";
+  }
   Start();
   const std::string other = GetParam().encoder() ? "fake" : "encoder";
   ContractCall call = Open(Ask::kShort, {}, other);
@@ -160,10 +163,9 @@ TEST_P(RefusalContractTest, AModelForOtherMethodsSaysWhichItServes) {
     const char* const why = GetParam().encoder() ? "text_input: must " : "is no input of model";
     ExpectRefused(call, absl::StatusCode::kInvalidArgument, HasSubstr(why));
   } else {
-    const char* const task = GetParam().encoder() ? "a language model: it serves Generate and Score"
-                                                  : "an encoder: it serves Encode";
-    ExpectRefused(call, absl::StatusCode::kFailedPrecondition,
-                  absl::StrCat("model \"", other, "\" is ", task, ", not ", GetParam().method));
+    ExpectRefused(
+        call, absl::StatusCode::kFailedPrecondition,
+        absl::StrCat("model \"encoder\" is an encoder: it serves Encode, not ", GetParam().method));
   }
   EXPECT_EQ(
       server_->Metric(absl::StrCat("aft_rejected_total{model=\"", other, "\",reason=\"invalid\"}")),

@@ -1,13 +1,19 @@
-// Encode over real gRPC, with a fake encoder.
+// Encode over real gRPC, with a fake encoder and a fake language model.
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/engine/pooling.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/fake_tokenizer.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
+
+using ::testing::HasSubstr;
 
 v1::EncodeRequest EncodeOf(const std::string& text) {
   v1::EncodeRequest request;
@@ -60,6 +66,77 @@ TEST(EncodeTest, LongAnswersComeInMessagesOfBoundedSize) {
     EXPECT_LT(event.ByteSizeLong(), size_t{34} << 10);
   }
   EXPECT_EQ(Values(stream, text.size(), 700), ExpectedVector(text, options));
+}
+
+// ---- Of a language model
+
+std::vector<float> HiddenOf(const std::string& text) {
+  return FakeModelRunner::Hidden(*FakeTokenizer().Encode(text));
+}
+
+std::vector<float> AllValues(TestServer& server, const std::string& text, v1::Pooling pooling,
+                             bool normalize = false) {
+  v1::EncodeRequest request = EncodeOf(text);
+  request.set_model("fake");
+  request.set_pooling(pooling);
+  request.set_normalize(normalize);
+  EncodeStream stream(server.inference(), request);
+  const grpc::Status status = stream.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  std::vector<float> values;
+  for (const v1::EncodeResponse& event : stream.events) {
+    values.insert(values.end(), event.vectors().values().begin(), event.vectors().values().end());
+  }
+  EXPECT_EQ(stream.events.front().started().width(), 3U);
+  EXPECT_EQ(stream.events.back().finished().batch_rows(), 1U);
+  return values;
+}
+
+TEST(EncodeTest, ALanguageModelGivesItsHiddenVectors) {
+  TestServer server(TestConfigWithMetrics());
+  const std::string text(200, 'x');  // four steps
+  const std::vector<float> hidden = HiddenOf(text);
+  EXPECT_EQ(AllValues(server, text, v1::POOLING_UNSPECIFIED), hidden);
+  for (const auto& [pooling, expected] :
+       {std::pair(v1::POOLING_MEAN, Pooling::kMean), std::pair(v1::POOLING_FIRST, Pooling::kFirst),
+        std::pair(v1::POOLING_LAST, Pooling::kLast),
+        std::pair(v1::POOLING_MODEL, Pooling::kLast)}) {
+    EXPECT_EQ(AllValues(server, text, pooling), Pool(hidden, 3, expected, false)) << pooling;
+  }
+  EXPECT_EQ(AllValues(server, text, v1::POOLING_MEAN, /*normalize=*/true),
+            Pool(hidden, 3, Pooling::kMean, true));
+  EXPECT_EQ(server.Metric("aft_encoded_tokens_total{model=\"fake\"}"), 1200);
+}
+
+TEST(EncodeTest, ALanguageModelTakesTextsAsLongAsItsLength) {
+  FakeModelRunner::Options options;
+  options.max_seq_len = 70;
+  ServerConfig config = TestConfig();
+  config.models[0].max_batch_tokens = 10;  // of encoders
+  TestServer server(config, options);
+  EXPECT_EQ(AllValues(server, std::string(70, 'x'), v1::POOLING_UNSPECIFIED).size(), 210U);
+  v1::EncodeRequest request;
+  request.add_texts()->set_text("short");
+  request.add_texts()->set_text(std::string(71, 'x'));
+  EncodeStream stream(server.inference(), request);
+  EXPECT_THAT(stream.Finish(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "texts[1].text: must have at most 70 tokens (the model's max_seq_len), got "
+                       "71"));
+}
+
+// Only what is asked for takes memory: one vector of a pooled text, and of another one all.
+TEST(EncodeTest, ALanguageModelsAnswerIsChargedBeforeAnyWork) {
+  ServerConfig config = TestConfig();
+  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 60'000;
+  TestServer server(config);
+  const std::string text(4000, 'x');
+  EXPECT_EQ(AllValues(server, text, v1::POOLING_MEAN).size(), 3U);
+  v1::EncodeRequest request = EncodeOf(text);
+  request.set_model("fake");
+  EncodeStream stream(server.inference(), request);
+  EXPECT_THAT(stream.Finish(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory_bytes")));
 }
 
 }  // namespace

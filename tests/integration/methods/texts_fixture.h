@@ -53,6 +53,12 @@ struct EncodeMethod {
   }
 };
 
+// Encode of a language model.
+struct HiddenMethod : EncodeMethod {
+  static constexpr char kModel[] = "fake";
+  static StepGate& Gate(TestServer& server) { return server.control(); }
+};
+
 inline std::string Text(size_t size, size_t which = 0) {
   std::string text(size, 'a');
   for (size_t i = 0; i < size; ++i) text[i] = static_cast<char>('a' + (i * 7 + which) % 26);

@@ -25,7 +25,7 @@ using ::testing::Lt;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-using Methods = testing::Types<ScoreMethod, EncodeMethod>;
+using Methods = testing::Types<ScoreMethod, EncodeMethod, HiddenMethod>;
 TYPED_TEST_SUITE(TextsTest, Methods);
 
 TYPED_TEST(TextsTest, EachIsWhatACallOfItsOwnGives) {
@@ -216,10 +216,10 @@ TYPED_TEST(TextsTest, AModelThatFailsEndsAll) {
   auto stream = this->Open(this->Several(8, 16));
   ASSERT_TRUE(stream.Next());
   this->gate().WaitUntilBlocked();
-  if constexpr (std::is_same_v<TypeParam, ScoreMethod>) {
-    this->server_->control().FailNextCollect(absl::InternalError("a step"));
-  } else {
+  if constexpr (std::is_same_v<TypeParam, EncodeMethod>) {
     this->server_->encoder_control().FailNext(absl::InternalError("a step"));
+  } else {
+    this->server_->control().FailNextCollect(absl::InternalError("a step"));
   }
   this->gate().Resume();
   EXPECT_FALSE(stream.Finish().ok());

@@ -52,6 +52,20 @@ std::vector<float> Score(TestServer& server, const std::vector<TokenId>& text) {
   return scores;
 }
 
+std::vector<float> Encode(TestServer& server, const std::string& text, v1::Pooling pooling) {
+  v1::EncodeRequest request;
+  request.set_text(text);
+  request.set_pooling(pooling);
+  EncodeStream stream(server.inference(), request);
+  const grpc::Status status = stream.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  std::vector<float> values;
+  for (const v1::EncodeResponse& event : stream.events) {
+    values.insert(values.end(), event.vectors().values().begin(), event.vectors().values().end());
+  }
+  return values;
+}
+
 struct Generated {
   std::vector<TokenId> text;  // prompt and output
   std::vector<float> logprobs;
@@ -132,6 +146,27 @@ TEST(ServedModelTest, ScoresAreTheSameBitsUnderAnyLoad) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(ServedModelTest, ALanguageModelsVectorsAreTheSameBitsHoweverTheTextIsCut) {
+  const std::string text(200, 'e');
+  std::vector<std::vector<float>> answers[2];
+  for (const int64_t step_tokens : {int64_t{48}, int64_t{64}}) {
+    ServerConfig config = ConfigOf(kShippedModel);
+    config.models[0].max_step_tokens = step_tokens;
+    ServedModel server(config);
+    auto& answer = answers[step_tokens == 48 ? 0 : 1];
+    for (const v1::Pooling pooling :
+         {v1::POOLING_UNSPECIFIED, v1::POOLING_MEAN, v1::POOLING_LAST}) {
+      answer.push_back(Encode(server, text, pooling));
+    }
+    const size_t width = answer[2].size();
+    ASSERT_EQ(answer[0].size(), text.size() * width);
+    EXPECT_EQ(answer[1].size(), width);
+    EXPECT_EQ(answer[2], std::vector<float>(answer[0].end() - static_cast<std::ptrdiff_t>(width),
+                                            answer[0].end()));
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+}
+
 TEST(ServedModelTest, AnEncodersVectorsDoNotDependOnTheirBatch) {
   NetworkConfig network;
   network.architecture = Architecture::kEncoder;
@@ -153,17 +188,7 @@ TEST(ServedModelTest, AnEncodersVectorsDoNotDependOnTheirBatch) {
   ServedModel server(config);
 
   const auto encode = [&](const std::string& text, v1::Pooling pooling) {
-    v1::EncodeRequest request;
-    request.set_text(text);
-    request.set_pooling(pooling);
-    EncodeStream stream(server.inference(), request);
-    const grpc::Status status = stream.Finish();
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    std::vector<float> values;
-    for (const v1::EncodeResponse& event : stream.events) {
-      values.insert(values.end(), event.vectors().values().begin(), event.vectors().values().end());
-    }
-    return values;
+    return Encode(server, text, pooling);
   };
   const std::string text = "It is a truth";
   const std::vector<float> alone = encode(text, v1::POOLING_UNSPECIFIED);

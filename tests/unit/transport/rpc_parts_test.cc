@@ -337,7 +337,11 @@ TEST(ModelCodecTest, EveryStateAndFieldTravels) {
     ExpectText(EncodeModel(status),
                absl::StrCat(text, info, "load {} task: TASK_GENERATE state: MODEL_STATE_", name));
   }
-  status.vector_width = 3;
+  status.vector_width = 3;  // a language model encodes, too
+  ExpectText(EncodeModel(status), text + info +
+                                      "load {} task: TASK_GENERATE vector_width: 3 "
+                                      "state: MODEL_STATE_DRAINING");
+  status.encodes = true;
   const std::string end = "task: TASK_ENCODE vector_width: 3 state: MODEL_STATE_DRAINING ";
   ExpectText(EncodeModel(status), text + info + end + "load {}");
 
