@@ -53,7 +53,7 @@ inline constexpr Subcommand kSubcommands[] = {
     {"complete", "The same as one response, at the end", AddComplete},
     {"chat", "Write a text with a model, in turns", AddChat},
     {"score", "How likely a language model finds a text, token by token", AddScore},
-    {"encode", "The vectors of a text under an encoder", AddEncode},
+    {"encode", "The vectors of a text", AddEncode},
     {"infer", "The likeliest labels of an image under a classifier", AddInfer},
     {"tokenize", "A text as the ids of a model", AddTokenize},
     {"detokenize", "Ids as text", AddDetokenize},

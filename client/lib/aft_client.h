@@ -150,7 +150,7 @@ class Client {
                                     const EventCallback<v1::ScoreResponse>& on_event = {},
                                     const CallOptions& call = {});
 
-  // The vectors of a text, or of several, under an encoder, likewise.
+  // The vectors of a text, or of several, likewise.
   absl::StatusOr<EncodeResult> Encode(const v1::EncodeRequest& request,
                                       const EventCallback<v1::EncodeResponse>& on_event = {},
                                       const CallOptions& call = {});

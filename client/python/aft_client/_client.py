@@ -185,7 +185,7 @@ class Client:
   def encode(self, text: Text, *, model: str = "", model_version: str = "", pooling: Pooling = Pooling.NONE,
              normalize: bool = False, priority: Priority = Priority.DEFAULT, timeout: Optional[float] = None,
              request_id: str = "", traceparent: str = "") -> Vectors:
-    """The vectors of a text under an encoder."""
+    """The vectors of a text."""
     request = inference_pb2.EncodeRequest(model=model, model_version=model_version, pooling=int(pooling),
                                           normalize=normalize, priority=int(priority))
     _set_text(request, text)
