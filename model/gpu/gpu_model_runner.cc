@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "ATen/ops/empty.h"
+#include "ATen/ops/from_blob.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/memory.h"
 #include "base/status_macros.h"
+#include "model/gpu/device_tensor.h"
 #include "model/gpu/kernel_status.h"
 #include "model/runtime/model_info.h"
 #include "model/runtime/slot_states.h"
@@ -77,6 +79,11 @@ GpuStepShape GpuModelRunner::LargestShape() const {
   // More than any step has: its rows are decode rows or chunks.
   const GpuLimits& limits = shapes_.limits();
   return {options_.slots, limits.rows, limits.tokens, limits.tokens};
+}
+
+int64_t GpuModelRunner::HiddenBytes(int64_t outputs) const {
+  const kernels::cuda::In hidden = network_->hidden();
+  return outputs * hidden.stride * NumberBytes(hidden.type);
 }
 
 // The network has taken what it needs; this is all the rest.
@@ -231,7 +238,7 @@ absl::Status GpuModelRunner::Enqueue(const StepInput& input, Flight* flight) {
     }
     if (const int64_t hidden = plan.hidden_outputs(); hidden > 0) {
       AFT_RETURN_IF_ERROR(
-          queue_->Copy(flight->hidden.data_ptr(), network_->Hidden(hidden), HiddenBytes(hidden)));
+          queue_->Copy(flight->hidden.data_ptr(), network_->hidden().data, HiddenBytes(hidden)));
     }
   }
   return flight->end->Record();
@@ -301,11 +308,18 @@ absl::Status GpuModelRunner::Collect(Ticket ticket, StepOutput& output) {
   stats_.step_was_graph = flight.recorded != nullptr;
   if (collected_ % kStepsPerMemoryReading == 0) ReadMemory();
   return GuardTorch([&] {
-    flight.plan.Read(flight.output.data_ptr(),
-                     static_cast<const float*>(flight.hidden.const_data_ptr()), info_.hidden_width,
-                     &sequences_, output);
+    flight.plan.Read(flight.output.data_ptr(), HiddenOf(flight), &sequences_, output);
     return absl::OkStatus();
   });
+}
+
+at::Tensor GpuModelRunner::HiddenOf(const Flight& flight) const {
+  if (flight.plan.hidden_outputs() == 0) return {};
+  const kernels::cuda::In on_device = network_->hidden();
+  const at::Tensor rows =
+      at::from_blob(flight.hidden.data_ptr(), {flight.plan.hidden_outputs(), on_device.stride},
+                    at::TensorOptions(ScalarTypeOf(on_device.type)));
+  return rows.narrow(1, 0, info_.hidden_width).to(at::kFloat).contiguous();
 }
 
 void GpuModelRunner::ReadMemory() {
@@ -346,8 +360,6 @@ absl::Status GpuModelRunner::WarmUp() {
   for (int32_t slot = 0; slot < slots(); ++slot) {
     step.rows.push_back({slot, 0, {0}, RowOutput::kLast});
   }
-  AFT_RETURN_IF_ERROR(RunOnce(step));
-  step.rows = {{.slot = 0, .tokens = {0}, .output = RowOutput::kHidden, .hidden = 1}};
   AFT_RETURN_IF_ERROR(RunOnce(step));
   for (int32_t slot = 0; slot < slots(); ++slot) {
     AFT_RETURN_IF_ERROR(BindSlot(slot, NewSequence(), {}).status());

@@ -72,7 +72,7 @@ class GpuModelRunner final : public ModelRunner {
     GpuStepPlan plan;
     at::Tensor input;   // pinned, GpuStepInput
     at::Tensor output;  // pinned, GpuStepOutput
-    at::Tensor hidden;  // pinned [outputs, d] fp32
+    at::Tensor hidden;  // pinned, GpuNetwork::hidden of the outputs
     std::unique_ptr<GpuEvent> begin;
     std::unique_ptr<GpuEvent> end;
     GpuGraph* recorded = nullptr;  // null: queued operator by operator
@@ -83,9 +83,7 @@ class GpuModelRunner final : public ModelRunner {
 
   // Sizes of what Allocate makes.
   GpuStepShape LargestShape() const;
-  int64_t HiddenBytes(int64_t outputs) const {
-    return outputs * info_.hidden_width * int64_t{sizeof(float)};
-  }
+  int64_t HiddenBytes(int64_t outputs) const;
 
   absl::Status CheckMemory() const;
   absl::Status Allocate();
@@ -106,6 +104,7 @@ class GpuModelRunner final : public ModelRunner {
   // Waits for the device.
   absl::Status SendCounts(int32_t slot, absl::Span<const TokenUse> had);
   void ReadMemory();
+  at::Tensor HiddenOf(const Flight& flight) const;  // [outputs, d] fp32, dense; or none
   kernels::cuda::SamplerSlots sampler_slots() const;
 
   const Options options_;

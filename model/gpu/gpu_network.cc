@@ -435,13 +435,6 @@ absl::StatusOr<const float*> GpuNetwork::Logits(int64_t first, int64_t count) {
   return static_cast<const float*>(logits_.In(HeadRows(config_)).data);
 }
 
-// The last branch is in the residual stream by then, so its place is free.
-const float* GpuNetwork::Hidden(int64_t count) {
-  const int64_t d = config_.d_model;
-  branch_->Rows(0, count, d).copy_(normed_.Rows(0, count, normed_width_).narrow(1, 0, d));
-  return static_cast<const float*>(branch_->In(d).data);
-}
-
 at::Tensor GpuNetwork::NormedFor(const GpuLinear& linear, int64_t first, int64_t count) const {
   return normed_.Rows(first, count, normed_width_).narrow(1, 0, linear.columns());
 }

@@ -112,9 +112,8 @@ class GpuNetwork {
   absl::StatusOr<const float*> Logits(int64_t first, int64_t count);
   int64_t max_logit_rows() const { return max_logit_rows_; }
 
-  // Gives what Logits reads of the first `count` outputs of the last step, [count, d] fp32, dense.
-  // Valid until the next call. REQUIRES: there is a head.
-  const float* Hidden(int64_t count);
+  // With a head: where Logits reads the vectors of the last step's outputs.
+  kernels::cuda::In hidden() const { return normed_.In(normed_width_); }
 
   // Without a head: vectors [tokens, d] fp32, dense, of all tokens of the last texts; valid until
   // the next call.

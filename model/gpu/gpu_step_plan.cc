@@ -160,7 +160,7 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
   FillPadding(decode, chunk, chunk_tokens, &in);
 }
 
-void GpuStepPlan::Read(void* block, const float* hidden, int64_t width, StepRules* sequences,
+void GpuStepPlan::Read(void* block, const at::Tensor& hidden, StepRules* sequences,
                        StepOutput& output) {
   const GpuStepOutput out(shape_.outputs, block);
   for (const Wanted& wanted : wanted_) {
@@ -177,8 +177,8 @@ void GpuStepPlan::Read(void* block, const float* hidden, int64_t width, StepRule
     }
   }
   for (const Hidden& row : hidden_) {
-    const float* const from = hidden + row.first * width;
-    result_.hidden.emplace_back(from, from + row.count * width);
+    const float* const from = hidden.const_data_ptr<float>() + row.first * hidden.size(1);
+    result_.hidden.emplace_back(from, from + row.count * hidden.size(1));
   }
   std::swap(output, result_);
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ATen/core/Tensor.h"
 #include "model/api/model_runner.h"
 #include "model/gpu/gpu_step.h"
 #include "model/runtime/step_rules.h"
@@ -48,11 +49,10 @@ class GpuStepPlan {
   // Writes the arrays to `block`, and counts what the sequences will have sampled.
   void Fill(const StepInput& input, StepRules* sequences, LookaheadAges* ages, void* block);
 
-  // Into `output`, whose memory it uses: what the device wrote to `block` and, of hidden_outputs()
-  // vectors of `width` numbers, to `hidden`; in the order of the rows of the input that was given
-  // to Fill. `sequences` learn what they sampled.
-  void Read(void* block, const float* hidden, int64_t width, StepRules* sequences,
-            StepOutput& output);
+  // Into `output`, whose memory it uses: what the device wrote to `block`, and of `hidden`, the
+  // vectors of hidden_outputs(), dense; in the order of the rows of the input that was given to
+  // Fill. `sequences` learn what they sampled.
+  void Read(void* block, const at::Tensor& hidden, StepRules* sequences, StepOutput& output);
 
  private:
   // One output that somebody waits for.

@@ -46,7 +46,7 @@ absl::StatusOr<EncodingRequest> EncodeCodec::Decode(const Request& message,
       message.normalize() || (message.pooling() == v1::POOLING_MODEL && model.info.normalize);
   TextRules rules = {
       .limits = limits, .tokenizer = *model.tokenizer, .vocab_size = model.info.vocab_size};
-  const bool at_once = model.info.hidden_width == 0;  // an encoder reads a text so
+  const bool at_once = model.info.hidden_width == 0;  // an encoder never splits a text
   if (at_once) {
     rules.max_tokens = model.config.max_batch_tokens;
     rules.max_tokens_name = "the model's batch.max_tokens";

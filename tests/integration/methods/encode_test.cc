@@ -112,7 +112,7 @@ TEST(EncodeTest, ALanguageModelTakesTextsAsLongAsItsLength) {
   FakeModelRunner::Options options;
   options.max_seq_len = 70;
   ServerConfig config = TestConfig();
-  config.models[0].max_batch_tokens = 10;  // of encoders
+  config.models[0].max_batch_tokens = 40;  // of encoders
   TestServer server(config, options);
   EXPECT_EQ(AllValues(server, std::string(70, 'x'), v1::POOLING_UNSPECIFIED).size(), 210U);
   v1::EncodeRequest request;
