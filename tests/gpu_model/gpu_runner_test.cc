@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -172,8 +173,9 @@ TEST_P(SixteenBitsTest, DistributionsStayThoseOfFp32) {
   config_ = GetParam().config;
   config_.vocab_size = kMaxTopLogprobs;
   const auto cpu = Cpu();
-  for (const auto& [format, allowed] : {std::pair(Number::kBf16, tolerance::kDivergenceBf16),
-                                        std::pair(Number::kFp16, tolerance::kDivergenceFp16)}) {
+  for (const auto& [format, allowed, vectors] :
+       {std::tuple(Number::kBf16, tolerance::kDivergenceBf16, tolerance::kVectorsBf16),
+        std::tuple(Number::kFp16, tolerance::kDivergenceFp16, tolerance::kVectorsFp16)}) {
     format_ = format;
     const auto gpu = Gpu();
     const std::vector<TokenId> text = RandomText(40);
@@ -185,6 +187,8 @@ TEST_P(SixteenBitsTest, DistributionsStayThoseOfFp32) {
         ASSERT_EQ(exact[i].top.size(), static_cast<size_t>(config_.vocab_size));
         EXPECT_LE(Divergence(exact[i], scored[i]), allowed) << NumberName(format) << ", " << i;
       }
+      EXPECT_TRUE(Close(Hidden(*gpu, 0, text, chunk), Hidden(*cpu, 0, text, chunk), vectors))
+          << NumberName(format);
     }
     // The state's format does not depend on the weights'.
     Bind(*cpu, 1, gpu->SnapshotSlot(0), {});
