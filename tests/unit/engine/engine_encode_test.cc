@@ -125,6 +125,23 @@ TEST_F(EngineEncodeTest, VectorsThatAreNotFiniteEndTheirTextAlone) {
   EXPECT_TRUE(failed->parts().empty());
 }
 
+TEST_F(EngineEncodeTest, AParkedTextIsEncodedWhole) {
+  model.max_step_tokens = 4;
+  model.slots = 1;
+  EncodingRequest request = Encoding(200, Pooling::kMean);
+  request.service_class = ServiceClass::kBatch;
+  StartHeld();
+  const VectorsSink sink = Encode(request);
+  control->RunSteps(4);
+  GenerationRequest urgent = Request({5, 6}, 5);
+  urgent.service_class = ServiceClass::kInteractive;
+  const Sink served = Submit(urgent).sink;
+  control->Resume();
+  ExpectServed(served, urgent);
+  ExpectVectors(*sink, request);
+  EXPECT_EQ(metrics.parks.Value(), 1);
+}
+
 TEST_F(EngineEncodeTest, ACancelBetweenTwoChunksFreesTheSlot) {
   model.max_steps_in_flight = 1;  // it counts steps
   model.slots = 1;
