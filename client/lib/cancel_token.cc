@@ -3,6 +3,7 @@
 #include <grpcpp/client_context.h>
 
 #include <chrono>
+#include <utility>
 #include <vector>
 
 namespace aft::client {
@@ -10,7 +11,7 @@ namespace aft::client {
 void CancelToken::Cancel() {
   MutexLock lock(mutex_);
   cancelled_ = true;
-  for (grpc::ClientContext* call : calls_) call->TryCancel();
+  for (const CancelScope* call : calls_) call->cancel_();
   changed_.NotifyAll();
 }
 
@@ -26,18 +27,21 @@ bool CancelToken::cancelled() const {
 }
 
 CancelScope::CancelScope(CancelToken* token, grpc::ClientContext& context)
-    : token_(token), context_(context) {
+    : CancelScope(token, [&context] { context.TryCancel(); }) {}
+
+CancelScope::CancelScope(CancelToken* token, std::function<void()> cancel)
+    : token_(token), cancel_(std::move(cancel)) {
   if (token_ == nullptr) return;
   MutexLock lock(token_->mutex_);
   // A context that is cancelled before its call starts ends that call at once.
-  if (token_->cancelled_) context_.TryCancel();
-  token_->calls_.push_back(&context_);
+  if (token_->cancelled_) cancel_();
+  token_->calls_.push_back(this);
 }
 
 CancelScope::~CancelScope() {
   if (token_ == nullptr) return;
   MutexLock lock(token_->mutex_);
-  std::erase(token_->calls_, &context_);
+  std::erase(token_->calls_, this);
 }
 
 }  // namespace aft::client

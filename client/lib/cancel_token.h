@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -11,6 +12,8 @@ class ClientContext;
 }  // namespace grpc
 
 namespace aft::client {
+
+class CancelScope;
 
 // Ends calls from outside: every call that was given the token, running or yet to come, ends with
 // CANCELLED, and the server is told. Must outlive those calls.
@@ -32,20 +35,23 @@ class CancelToken {
   mutable Mutex mutex_;
   mutable CondVar changed_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
+  std::vector<const CancelScope*> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// While alive, `token` (null: none) cancels the call of `context`. Internal to the library.
+// While alive, `token` (null: none) cancels the call of `context`, or calls `cancel`, which must
+// not wait, on the thread that cancels. Internal to the library and to aftload.
 class CancelScope {
  public:
   CancelScope(CancelToken* token, grpc::ClientContext& context);
+  CancelScope(CancelToken* token, std::function<void()> cancel);
   ~CancelScope();
   CancelScope(const CancelScope&) = delete;
   CancelScope& operator=(const CancelScope&) = delete;
 
  private:
+  friend class CancelToken;
   CancelToken* const token_;
-  grpc::ClientContext& context_;
+  const std::function<void()> cancel_;
 };
 
 }  // namespace aft::client

@@ -23,12 +23,12 @@ enum class ErrorOrigin {
 // absl::Status.
 struct ErrorDetails {
   ErrorOrigin origin = ErrorOrigin::kServer;
-  std::string request_id;        // the server's name for the call; empty when it never answered
+  std::string request_id = {};   // the server's name for the call; empty when it never answered
   uint32_t received_tokens = 0;  // tokens that reached the callback before the failure
   // What the server counted, when it said so.
-  std::optional<v1::Usage> usage;
-  std::optional<v1::Timings> timings;
-  std::optional<std::chrono::milliseconds> retry_after;
+  std::optional<v1::Usage> usage = std::nullopt;
+  std::optional<v1::Timings> timings = std::nullopt;
+  std::optional<std::chrono::milliseconds> retry_after = std::nullopt;
 };
 
 // `status` must not be OK: an OK absl::Status carries no payloads.
