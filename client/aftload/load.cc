@@ -4,9 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "client/aftload/load_run.h"
 #include "client/aftload/reference.h"
+#include "client/aftload/transport.h"
 #include "client/lib/aft_client.h"
 
 namespace aft::client {
@@ -34,14 +36,36 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options, bool resu
   return client;
 }
 
+class GrpcTransport final : public Transport {
+ public:
+  explicit GrpcTransport(Client& client) : client_(client) {}
+
+  void StartGenerate(const v1::GenerateRequest& request, GenerateListener& listener,
+                     const CallOptions& call) override {
+    AFT_CHECK(client_.StartGenerate(request, listener, call).ok());
+  }
+  void KeepConnected() override { client_.WaitForServer(milliseconds(10)); }
+
+ private:
+  Client& client_;
+};
+
 }  // namespace
 
 absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& cancel,
                                    const std::function<void(const Progress&)>& on_progress) {
-  std::vector<std::unique_ptr<Client>> clients;  // the targets in turn
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<std::unique_ptr<Transport>> transports;  // the targets in turn
   for (uint32_t i = 0; i < options.connections; ++i) {
     for (const ClientOptions& target : options.targets) {
+      if (options.http) {
+        AFT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
+                             ConnectHttp(target.address, target.token, cancel));
+        transports.push_back(std::move(transport));
+        continue;
+      }
       AFT_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Connect(target, options.resume, cancel));
+      transports.push_back(std::make_unique<GrpcTransport>(*client));
       clients.push_back(std::move(client));
     }
   }
@@ -52,9 +76,9 @@ absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& canc
     LoadOptions warmup = options;
     warmup.arrivals.rate = 0;
     warmup.arrivals.requests = options.warmup;
-    LoadRun(warmup, workload, kFirstWarmup, {}, clients, cancel).Run({});
+    LoadRun(warmup, workload, kFirstWarmup, {}, transports, cancel).Run({});
   }
-  return LoadRun(options, workload, 0, references, clients, cancel).Run(on_progress);
+  return LoadRun(options, workload, 0, references, transports, cancel).Run(on_progress);
 }
 
 }  // namespace aft::client

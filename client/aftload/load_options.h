@@ -15,6 +15,7 @@ struct LoadOptions {
   // Requests go to all of them in turn. How often a call is sent, and gRPC's back-off, are
   // RunLoad's decision.
   std::vector<ClientOptions> targets;
+  bool http = false;         // OpenAI's API instead of gRPC: no `connections`, `resume`, `verify`
   uint32_t streams = 1;      // most requests at once
   uint32_t connections = 1;  // to each target, shared by the streams
   Arrivals arrivals;

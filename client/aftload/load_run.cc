@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "client/lib/error_details.h"
 
 namespace aft::client {
@@ -59,7 +58,7 @@ class LoadRun::Stream final : public GenerateListener {
             run.first_index_ +
             (reference_ == nullptr ? slot.index : slot.index % run.references_.size()))),
         target_(slot.index % run.options_.targets.size()),
-        client_(*run.clients_[slot.index % run.clients_.size()]),
+        transport_(*run.transports_[slot.index % run.transports_.size()]),
         shard_(*run.shards_[slot.index % kShards]),
         // Of this process, so that the servers' logs say which stream of which run it was.
         request_id_(run.options_.resume ? absl::StrCat("aftload-", getpid(), "-", slot.index) : ""),
@@ -95,7 +94,7 @@ class LoadRun::Stream final : public GenerateListener {
       const auto due = scheduled_ + run_.options_.workload.deadline;
       call.deadline = std::max(std::chrono::ceil<milliseconds>(due - sent_), milliseconds(1));
     }
-    AFT_CHECK(client_.StartGenerate(planned_.request, *this, call).ok());
+    transport_.StartGenerate(planned_.request, *this, call);
   }
 
   Next OnEvent(const v1::GenerateResponse& event) override {
@@ -104,8 +103,15 @@ class LoadRun::Stream final : public GenerateListener {
     MutexLock lock(shard_.mutex);
     if (event.has_started()) shard_.stats.prompt_tokens += event.started().prompt_tokens();
     if (event.has_delta()) {
-      recorder_.OnTokens(shard_.stats, static_cast<uint64_t>(event.delta().token_ids_size()), now);
+      // Over HTTP a message does not say how many tokens it brings; the usage at the end does.
+      const bool one = run_.options_.http && !event.delta().text().empty();
+      const auto tokens = static_cast<uint64_t>(event.delta().token_ids_size());
+      recorder_.OnTokens(shard_.stats, one ? 1 : tokens, now);
       verifier_.OnDelta(event.delta(), shard_.stats.differences);
+    }
+    if (run_.options_.http && event.has_finished()) {
+      shard_.stats.prompt_tokens += event.finished().usage().prompt_tokens();
+      recorder_.OnUsage(shard_.stats, event.finished().usage().generated_tokens(), now);
     }
     if (planned_.behaviour == Behaviour::kSlow) next.pause = run_.options_.workload.slow_pause;
     next.cancel =
@@ -165,7 +171,7 @@ class LoadRun::Stream final : public GenerateListener {
   const Reference* const reference_;  // null: none
   const PlannedRequest planned_;
   const size_t target_;
-  Client& client_;
+  Transport& transport_;
   Shard& shard_;
   const std::string request_id_;
   StreamRecorder recorder_;
@@ -176,12 +182,12 @@ class LoadRun::Stream final : public GenerateListener {
 
 LoadRun::LoadRun(const LoadOptions& options, const Workload& workload, uint64_t first_index,
                  const std::vector<Reference>& references,
-                 const std::vector<std::unique_ptr<Client>>& clients, CancelToken& cancel)
+                 const std::vector<std::unique_ptr<Transport>>& transports, CancelToken& cancel)
     : options_(options),
       workload_(workload),
       first_index_(first_index),
       references_(references),
-      clients_(clients),
+      transports_(transports),
       cancel_(cancel),
       start_(Clock::now()),
       schedule_(options.arrivals, start_) {
@@ -271,7 +277,7 @@ Progress LoadRun::GetProgress() {
 }
 
 void LoadRun::KeepConnected() {
-  for (const auto& client : clients_) client->WaitForServer(milliseconds(10));
+  for (const auto& transport : transports_) transport->KeepConnected();
 }
 
 LoadReport LoadRun::Run(const std::function<void(const Progress&)>& on_progress) {

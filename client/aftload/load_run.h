@@ -13,21 +13,21 @@
 #include "client/aftload/load_options.h"
 #include "client/aftload/reference.h"
 #include "client/aftload/schedule.h"
+#include "client/aftload/transport.h"
 #include "client/aftload/workload.h"
-#include "client/lib/aft_client.h"
 #include "client/lib/cancel_token.h"
 
 namespace aft::client {
 
 // One phase of a load: warm-up or measurement. Run's thread keeps the time (arrivals, second
-// attempts, the end); streams run on gRPC's.
+// attempts, the end); streams run on their transports'.
 class LoadRun {
  public:
   // `first_index`: of the first request, in the workload. `references`: of the requests there are,
   // in turn; empty: any number.
   LoadRun(const LoadOptions& options, const Workload& workload, uint64_t first_index,
           const std::vector<Reference>& references,
-          const std::vector<std::unique_ptr<Client>>& clients, CancelToken& cancel);
+          const std::vector<std::unique_ptr<Transport>>& transports, CancelToken& cancel);
   ~LoadRun();
 
   LoadReport Run(const std::function<void(const Progress&)>& on_progress);
@@ -51,14 +51,14 @@ class LoadRun {
   // No request begins after this; those that run are cancelled.
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
   Progress GetProgress() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Connections come about while somebody waits for them: calls that fail at once do not.
+  // Waits for connections, which calls that fail at once do not.
   void KeepConnected();
 
   const LoadOptions& options_;
   const Workload& workload_;
   const uint64_t first_index_;
   const std::vector<Reference>& references_;
-  const std::vector<std::unique_ptr<Client>>& clients_;
+  const std::vector<std::unique_ptr<Transport>>& transports_;
   CancelToken& cancel_;
   const Clock::time_point start_;
   CancelToken cut_;

@@ -32,6 +32,7 @@ namespace {
 constexpr uint32_t kMaxStreams = 10'000;
 constexpr uint32_t kMaxTokens = 1'000'000'000;
 constexpr uint32_t kMaxPromptBytes = 16 << 20;
+constexpr char kHttpAddress[] = "127.0.0.1:8080";
 
 struct Flags {
   LoadOptions load;
@@ -160,6 +161,17 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--allow-remote", flags.allow_remote, "Load a server on another machine");
   AddLoadFlags(app, flags);
   AddWorkloadFlags(app, flags);
+  CLI::Option* const http = app.add_flag(
+      "--http", flags.load.http,
+      absl::StrCat(
+          "POST /v1/completions of OpenAI's HTTP API, streamed, instead of gRPC; --address "
+          "HOST:PORT, default ",
+          kHttpAddress, "; a stream has a connection to itself"));
+  // HTTP/1.1 has no streams within a connection; events have no token ids and no count of tokens;
+  // the server speaks plaintext there.
+  for (const char* name : {"--connections", "--resume", "--verify", "--cancel-share", "--tls"}) {
+    http->excludes(app.get_option(name));
+  }
   app.add_flag("--progress", flags.progress,
                "A line on standard error every second; the default on a terminal");
   app.add_flag("--json", flags.json, "One JSON object a run, on a line, instead of a table");
@@ -283,6 +295,7 @@ int Run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
+  if (flags.load.http && app.count("--address") == 0) flags.connection.address = kHttpAddress;
   if (const absl::Status status = SetUp(flags); !status.ok()) {
     PrintError("aftload", status.message());
     return kExitUsage;

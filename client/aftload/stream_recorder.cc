@@ -98,6 +98,21 @@ void StreamRecorder::OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_poi
   }
 }
 
+void StreamRecorder::OnUsage(LoadStats& stats, uint64_t tokens, Clock::time_point now) {
+  if (tokens_ == 0) return OnTokens(stats, tokens, now);
+  if (tokens == tokens_) return;
+  const auto more = static_cast<int64_t>(tokens) - static_cast<int64_t>(tokens_);
+  Second* const last = &stats.At(last_);
+  Second* const first = &stats.At(first_);
+  const auto seconds = last - first + 1;
+  for (int64_t i = 0; i < seconds; ++i) {
+    first[i].output_tokens += static_cast<uint64_t>(more * (i + 1) / seconds - more * i / seconds);
+  }
+  stats.tokens += static_cast<uint64_t>(more);
+  tokens_ = tokens;
+  corrected_ = true;
+}
+
 void StreamRecorder::OnResumed(LoadStats& stats, const Resumed& resumed, Clock::time_point now) {
   ++stats.resumes;
   if (++resumes_ == 1) ++stats.resumed_streams;
@@ -122,7 +137,7 @@ void StreamRecorder::OnCompleted(LoadStats& stats, Clock::time_point now) {
   if (tokens_ > 1) stats.tpot.Add((last_ - first_) / static_cast<int64_t>(tokens_ - 1));
   if (tokens_ > first_message_tokens_) stats.gap.Add(longest_gap_);
   if (IsGood(Milliseconds(now - scheduled_))) ++stats.good;
-  if (tokens_ < expected_) return;
+  if (tokens_ < expected_ || corrected_) return;
   stats.early.Add(early_);
   stats.late.Add({.tokens = tokens_ - late_from_, .time = last_ - late_start_});
 }

@@ -128,6 +128,9 @@ class StreamRecorder {
 
   void OnSent(LoadStats& stats, Clock::time_point now);  // the first attempt
   void OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_point now);
+  // Corrects the tokens, where messages did not say how many they brought: the others came evenly
+  // from the first message to the last, as far as is known.
+  void OnUsage(LoadStats& stats, uint64_t tokens, Clock::time_point now);
   void OnResumed(LoadStats& stats, const Resumed& resumed, Clock::time_point now);
 
   // One of these ends it.
@@ -151,6 +154,7 @@ class StreamRecorder {
   const std::string request_id_;
 
   uint64_t tokens_ = 0;
+  bool corrected_ = false;  // which of them came when is not known
   uint64_t first_message_tokens_ = 0;
   Clock::time_point first_;
   Clock::time_point last_;

@@ -29,7 +29,7 @@ THIRD_PARTIES = {
                  ["server/states/", "server/call/", "server/transport/", "server/api/", "server/app/", "server/config/", "client/"]),
     "prometheus-cpp": (r"prometheus/", ["server/observability/"]),
     "OpenSSL": (r"openssl/", ["server/admission/", "server/registry/", "server/states/", "server/http/", "server/app/"]),
-    "Boost": (r"boost/", ["server/http/"]),
+    "Boost": (r"boost/", ["server/http/", "client/aftload/"]),
     "hiredis": (r"hiredis/", ["server/states/"]),
     "nlohmann-json": (r"nlohmann/", ["model/config/", "model/checkpoint/", "model/convert/", "model/tokenizer/",
                       "model/train/", "server/api/", "server/app/", "client/"]),

@@ -1,0 +1,153 @@
+#include "client/aftload/http_events.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "client/lib/error_details.h"
+
+namespace aft::client {
+namespace {
+
+using Json = nlohmann::json;
+
+struct HttpError {
+  int http;
+  const char* name;  // of an error within a stream, its `code`
+  absl::StatusCode code;
+};
+constexpr std::array<HttpError, 13> kHttpErrors = {
+    {{400, "invalid_value", absl::StatusCode::kInvalidArgument},
+     {400, "unsupported", absl::StatusCode::kFailedPrecondition},
+     {401, "invalid_api_key", absl::StatusCode::kUnauthenticated},
+     {403, "permission_denied", absl::StatusCode::kPermissionDenied},
+     {404, "model_not_found", absl::StatusCode::kNotFound},
+     {408, "", absl::StatusCode::kDeadlineExceeded},
+     {413, "", absl::StatusCode::kInvalidArgument},
+     {415, "", absl::StatusCode::kInvalidArgument},
+     {429, "rate_limit_exceeded", absl::StatusCode::kResourceExhausted},
+     {499, "cancelled", absl::StatusCode::kCancelled},
+     {500, "internal_error", absl::StatusCode::kInternal},
+     {503, "unavailable", absl::StatusCode::kUnavailable},
+     {504, "deadline_exceeded", absl::StatusCode::kDeadlineExceeded}}};
+
+// The member, or null; of anything.
+const Json& Member(const Json& json, const char* name) {
+  static const auto* const kNone = new Json;
+  const auto found = json.is_object() ? json.find(name) : json.end();
+  return found == json.end() ? *kNone : *found;
+}
+
+std::string Text(const Json& json) { return json.is_string() ? json.get<std::string>() : ""; }
+
+uint32_t Count(const Json& json) { return json.is_number_unsigned() ? json.get<uint32_t>() : 0; }
+
+// The error's own code says more than `http`, which is 0 within a stream.
+absl::Status StatusOf(int http, const Json& error) {
+  const std::string name = Text(Member(error, "code"));
+  const auto find = [](auto is) {
+    return std::find_if(kHttpErrors.begin(), kHttpErrors.end(), is);
+  };
+  const auto* found =
+      find([&](const HttpError& known) { return !name.empty() && name == known.name; });
+  if (found == kHttpErrors.end()) {
+    found = find([&](const HttpError& known) { return http == known.http; });
+  }
+  std::string message = Text(Member(error, "message"));
+  if (message.empty()) message = absl::StrCat("HTTP status ", http);
+  return {found == kHttpErrors.end() ? absl::StatusCode::kUnknown : found->code, message};
+}
+
+}  // namespace
+
+std::string CompletionBody(const v1::GenerateRequest& request) {
+  Json body = {{"prompt", request.text()},
+               {"max_tokens", request.stop().max_tokens()},
+               {"ignore_eos", request.stop().ignore_eos()},
+               {"seed", request.sampling().seed()},
+               {"stream", true},
+               {"stream_options", {{"include_usage", true}}}};
+  if (!request.model().empty()) body["model"] = request.model();
+  return body.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::Status HttpStatus(int code, absl::string_view body,
+                        std::optional<std::chrono::milliseconds> retry_after) {
+  const Json json = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
+  absl::Status status = StatusOf(code, Member(json, "error"));
+  SetErrorDetails({.retry_after = retry_after}, status);
+  return status;
+}
+
+void EventReader::Feed(absl::string_view bytes, const Take& take) {
+  for (size_t end = 0; (end = bytes.find('\n')) != absl::string_view::npos;) {
+    absl::string_view line = bytes.substr(0, end);
+    if (!line_.empty()) {
+      absl::StrAppend(&line_, line);
+      line = line_;
+    }
+    OnLine(absl::StripSuffix(line, "\r"), take);
+    line_.clear();
+    bytes.remove_prefix(end + 1);
+  }
+  absl::StrAppend(&line_, bytes);
+}
+
+void EventReader::OnLine(absl::string_view line, const Take& take) {
+  if (line.empty()) {
+    if (!data_.empty()) OnData(std::exchange(data_, ""), take);
+  } else if (absl::ConsumePrefix(&line, "data:")) {
+    absl::ConsumePrefix(&line, " ");
+    absl::StrAppend(&data_, data_.empty() ? "" : "\n", line);
+  }
+}
+
+void EventReader::OnData(absl::string_view data, const Take& take) {
+  if (!status_.ok()) return;
+  if (done_) return Break("an event after [DONE]");
+  if (data == "[DONE]") {
+    done_ = true;
+    return;
+  }
+  const Json event = Json::parse(data.begin(), data.end(), nullptr, /*allow_exceptions=*/false);
+  if (!event.is_object()) return Break("an event that is no JSON object");
+  if (event.contains("error")) {
+    status_ = StatusOf(0, event["error"]);
+    SetErrorDetails({.received_tokens = texts_}, status_);
+    return;
+  }
+  v1::GenerateResponse response;
+  const Json& choices = Member(event, "choices");
+  if (choices.is_array() && !choices.empty()) {
+    if (std::string text = Text(Member(choices[0], "text")); !text.empty()) {
+      ++texts_;
+      response.mutable_delta()->set_text(std::move(text));
+      take(response);
+    }
+  }
+  if (const Json& usage = Member(event, "usage"); usage.is_object()) {
+    counted_ = true;
+    v1::Usage& counts = *response.mutable_finished()->mutable_usage();
+    counts.set_prompt_tokens(Count(Member(usage, "prompt_tokens")));
+    counts.set_generated_tokens(Count(Member(usage, "completion_tokens")));
+    take(response);
+  }
+}
+
+void EventReader::Break(absl::string_view why) {
+  status_ = absl::DataLossError(absl::StrCat("the stream has ", why));
+  SetErrorDetails({.origin = ErrorOrigin::kProtocol, .received_tokens = texts_}, status_);
+}
+
+absl::Status EventReader::End() const {
+  if (!status_.ok() || (done_ && counted_)) return status_;
+  absl::Status status =
+      absl::DataLossError(done_ ? "the stream has no usage" : "the stream has no [DONE]");
+  SetErrorDetails({.origin = ErrorOrigin::kProtocol, .received_tokens = texts_}, status);
+  return status;
+}
+
+}  // namespace aft::client

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "aft/v1/inference.pb.h"
+
+namespace aft::client {
+
+// Writes the body of a request for this generation, as a stream.
+std::string CompletionBody(const v1::GenerateRequest& request);
+
+// Makes a status of an answer that is an error, whose body should be one in OpenAI's form.
+absl::Status HttpStatus(int code, absl::string_view body,
+                        std::optional<std::chrono::milliseconds> retry_after);
+
+// Reads the server-sent events of a completion. Thread-compatible.
+class EventReader {
+ public:
+  using Take = std::function<void(const v1::GenerateResponse&)>;
+
+  // Takes the next bytes, wherever the stream was cut. `take` gets a Delta for each text that they
+  // complete, and Finished for the usage.
+  void Feed(absl::string_view bytes, const Take& take);
+  // Says how a stream has ended that ends here: by an error of the server's, or with DATA_LOSS.
+  absl::Status End() const;
+  uint32_t texts() const { return texts_; }  // events with some text
+
+ private:
+  void OnLine(absl::string_view line, const Take& take);
+  void OnData(absl::string_view data, const Take& take);
+  void Break(absl::string_view why);
+
+  std::string line_;  // the beginning of one
+  std::string data_;  // of an event whose end has not come
+  absl::Status status_;
+  bool done_ = false;
+  bool counted_ = false;  // there was a usage
+  uint32_t texts_ = 0;
+};
+
+}  // namespace aft::client

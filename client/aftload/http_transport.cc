@@ -1,0 +1,292 @@
+#include <algorithm>
+#include <boost/asio.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <chrono>
+#include <future>
+#include <limits>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "client/aftload/http_events.h"
+#include "client/aftload/transport.h"
+#include "client/lib/error_details.h"
+
+namespace aft::client {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+constexpr size_t kReadBytes = size_t{16} << 10;
+
+// The requests to one target share it. Only the loop's thread uses it once that has begun.
+struct HttpLoop {
+  HttpLoop(const std::string& address, const std::string& token)
+      : head(
+            absl::StrCat(" HTTP/1.1\r\nHost: ", address, "\r\n",
+                         token.empty() ? "" : absl::StrCat("Authorization: Bearer ", token, "\r\n"),
+                         "Content-Type: application/json\r\nContent-Length: ")) {}
+
+  const std::string head;  // of each request, between its path and its length
+  asio::io_context context{1};
+  std::vector<tcp::endpoint> endpoints;
+  std::vector<tcp::socket> idle;  // kept alive
+};
+
+// Carries one request and its answer, on a connection that nobody else has meanwhile. Only the
+// loop's thread uses it.
+class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
+ public:
+  HttpExchange(HttpLoop& loop, absl::string_view method_and_path, const std::string& body,
+               GenerateListener& listener, const CallOptions& call)
+      : loop_(loop),
+        text_(absl::StrCat(method_and_path, loop.head, body.size(), "\r\n\r\n", body)),
+        streams_(!body.empty()),
+        listener_(listener),
+        deadline_(call.deadline.value_or(milliseconds(0))),
+        cancel_(call.cancel) {}
+
+  void Start() {
+    if (deadline_.count() > 0) {
+      expiry_.expires_after(deadline_);
+      expiry_.async_wait([self = shared_from_this()](error_code error) {
+        if (!error) self->Fail(absl::DeadlineExceededError("deadline exceeded"));
+      });
+    }
+    // The token's holder may be gone once this request has ended, so the scope ends with it.
+    scope_.emplace(cancel_, [&context = loop_.context, weak = weak_from_this()] {
+      asio::post(context, [weak] {
+        if (const auto self = weak.lock()) self->Cancel();
+      });
+    });
+    if (loop_.idle.empty()) return Connect();
+    socket_ = std::move(loop_.idle.back());
+    loop_.idle.pop_back();
+    reused_ = true;
+    Write();
+  }
+
+ private:
+  void Connect() {
+    reused_ = false;
+    buffer_.clear();
+    socket_ = tcp::socket(loop_.context);
+    asio::async_connect(
+        socket_, loop_.endpoints,
+        [self = shared_from_this()](error_code error, const tcp::endpoint& /*endpoint*/) {
+          if (self->ended_) return;
+          if (error) return self->Lose(error, ErrorOrigin::kUnreachable);
+          error_code ignored;
+          self->socket_.set_option(tcp::no_delay(true), ignored);
+          self->Write();
+        });
+  }
+
+  void Write() {
+    parser_.emplace();
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());
+    parser_->eager(true);
+    asio::async_write(socket_, asio::buffer(text_),
+                      [self = shared_from_this()](error_code error, size_t /*bytes*/) {
+                        if (!self->ended_) return error ? self->Break(error) : self->Read();
+                      });
+  }
+
+  void Read() {
+    socket_.async_read_some(buffer_.prepare(kReadBytes),
+                            [self = shared_from_this()](error_code error, size_t bytes) {
+                              if (self->ended_) return;
+                              self->buffer_.commit(bytes);
+                              self->heard_ |= bytes > 0;
+                              self->OnRead(error);
+                            });
+  }
+
+  // Beast's own reading would wait for the chunk behind each chunk.
+  void OnRead(error_code error) {
+    if (error == asio::error::eof && parser_->got_some()) {
+      error = {};
+      parser_->put_eof(error);
+    }
+    while (!error && buffer_.size() > 0 && !parser_->is_done()) {
+      buffer_.consume(parser_->put(buffer_.data(), error));
+    }
+    if (error && error != http::error::need_more) return Break(error);
+    Deliver();
+  }
+
+  void Deliver() {
+    GenerateListener::Next next;
+    if (parser_->is_header_done() && IsStream()) {
+      std::string& body = parser_->get().body();
+      events_.Feed({body.data(), body.size()}, [&](const v1::GenerateResponse& event) {
+        if (next.cancel) return;
+        const auto asked = listener_.OnEvent(event);
+        next = {.pause = std::max(next.pause, asked.pause), .cancel = asked.cancel};
+      });
+      body.clear();
+    }
+    if (next.cancel) return Cancel();
+    if (parser_->is_done()) return End(Result());
+    if (next.pause.count() == 0) return Read();
+    pause_.expires_after(next.pause);
+    pause_.async_wait([self = shared_from_this()](error_code error) {
+      if (!error && !self->ended_) self->Read();
+    });
+  }
+
+  bool IsStream() const {
+    const auto type = parser_->get()[http::field::content_type];
+    return parser_->get().result_int() == 200 && streams_ &&
+           absl::StartsWith({type.data(), type.size()}, "text/event-stream");
+  }
+
+  // REQUIRES: the answer is whole.
+  absl::Status Result() const {
+    const auto& answer = parser_->get();
+    if (IsStream()) return events_.End();
+    if (answer.result_int() == 200 && !streams_) return absl::OkStatus();
+    std::optional<milliseconds> retry_after;
+    for (const auto& [name, unit] :
+         {std::pair("Retry-After", 1000), std::pair("retry-after-ms", 1)}) {
+      const auto text = answer[name];
+      int64_t count = 0;
+      if (absl::SimpleAtoi(absl::string_view(text.data(), text.size()), &count) && count >= 0) {
+        retry_after = milliseconds(count * unit);  // the exact one, where there are both
+      }
+    }
+    return HttpStatus(static_cast<int>(answer.result_int()), answer.body(), retry_after);
+  }
+
+  void Break(error_code error) {
+    // The server may close a connection that was idle just when a request is on its way.
+    if (reused_ && !heard_) return Connect();
+    Lose(error, ErrorOrigin::kConnectionLost);
+  }
+
+  void Lose(error_code error, ErrorOrigin origin) {
+    absl::Status status = absl::UnavailableError(absl::StrCat(
+        origin == ErrorOrigin::kUnreachable ? "cannot connect: " : "the answer broke off: ",
+        error.message()));
+    SetErrorDetails({.origin = origin, .received_tokens = events_.texts()}, status);
+    Fail(status);
+  }
+
+  void Cancel() {
+    absl::Status status = absl::CancelledError("cancelled by the caller");
+    SetErrorDetails({.origin = ErrorOrigin::kCaller, .received_tokens = events_.texts()}, status);
+    Fail(status);
+  }
+
+  // The server hears of it by the end of the connection.
+  void Fail(const absl::Status& status) {
+    if (ended_) return;
+    error_code ignored;
+    socket_.close(ignored);
+    End(status);
+  }
+
+  void End(const absl::Status& status) {
+    ended_ = true;
+    expiry_.cancel();
+    pause_.cancel();
+    scope_.reset();
+    if (socket_.is_open() && parser_->keep_alive() && buffer_.size() == 0) {
+      loop_.idle.push_back(std::move(socket_));
+    }
+    listener_.OnEnd(status);
+  }
+
+  HttpLoop& loop_;
+  const std::string text_;
+  const bool streams_;
+  GenerateListener& listener_;
+  const milliseconds deadline_;
+  CancelToken* const cancel_;
+  tcp::socket socket_{loop_.context};
+  asio::steady_timer expiry_{loop_.context};
+  asio::steady_timer pause_{loop_.context};
+  boost::beast::flat_buffer buffer_;
+  std::optional<http::response_parser<http::string_body>> parser_;
+  EventReader events_;
+  std::optional<CancelScope> scope_;
+  bool reused_ = false;  // the connection, which an earlier request had
+  bool heard_ = false;   // a byte of the answer
+  bool ended_ = false;
+};
+
+class HttpTransport final : public Transport {
+ public:
+  HttpTransport(const std::string& address, const std::string& token) : loop_(address, token) {}
+  ~HttpTransport() override {
+    loop_.context.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  absl::Status Connect(const std::string& address) {
+    const size_t colon = std::min(address.rfind(':'), address.size());
+    std::string host = address.substr(0, colon);
+    const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+    if (bracketed) host = host.substr(1, host.size() - 2);
+    if (address.find('/') != std::string::npos || colon == address.size() ||
+        (!bracketed && host.find(':') != std::string::npos)) {
+      return absl::InvalidArgumentError(absl::StrCat(address, " is not HOST:PORT, as HTTP has it"));
+    }
+    error_code error;
+    const auto found = tcp::resolver(loop_.context).resolve(host, address.substr(colon + 1), error);
+    if (error) return absl::UnavailableError(absl::StrCat(address, ": ", error.message()));
+    for (const auto& entry : found) loop_.endpoints.push_back(entry.endpoint());
+    thread_ = std::thread([this] { loop_.context.run(); });
+    return absl::OkStatus();
+  }
+
+  absl::Status ListModels(CancelToken& cancel) {
+    struct Waiter final : GenerateListener {
+      Next OnEvent(const v1::GenerateResponse& /*event*/) override { return {}; }
+      void OnEnd(const absl::Status& status) override { ended.set_value(status); }
+      std::promise<absl::Status> ended;
+    } waiter;
+    Begin("GET /v1/models", "", waiter, {.deadline = milliseconds(10'000), .cancel = &cancel});
+    return waiter.ended.get_future().get();
+  }
+
+  void StartGenerate(const v1::GenerateRequest& request, GenerateListener& listener,
+                     const CallOptions& call) override {
+    Begin("POST /v1/completions", CompletionBody(request), listener, call);
+  }
+
+ private:
+  void Begin(absl::string_view method_and_path, const std::string& body, GenerateListener& listener,
+             const CallOptions& call) {
+    auto exchange = std::make_shared<HttpExchange>(loop_, method_and_path, body, listener, call);
+    asio::post(loop_.context, [exchange = std::move(exchange)] { exchange->Start(); });
+  }
+
+  HttpLoop loop_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_{loop_.context.get_executor()};
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> ConnectHttp(const std::string& address,
+                                                       const std::string& token,
+                                                       CancelToken& cancel) {
+  auto transport = std::make_unique<HttpTransport>(address, token);
+  AFT_RETURN_IF_ERROR(transport->Connect(address));
+  AFT_RETURN_IF_ERROR(transport->ListModels(cancel));
+  return transport;
+}
+
+}  // namespace aft::client

@@ -1,0 +1,335 @@
+// aftload --http: how it reads answers, wherever they are cut and however they end, and the whole
+// against the real server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "client/aftload/http_events.h"
+#include "client/aftload/stream_recorder.h"
+#include "client/lib/error_details.h"
+#include "tests/integration/http/fixture.h"
+#include "tests/support/temp_files.h"
+#include "tests/unit/client/process.h"
+#include "tests/unit/client/tcp_gate.h"
+
+namespace aft::client {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string TextEvent(const std::string& text) {
+  return absl::StrCat(R"(data: {"choices": [{"index": 0, "text": ")", text, "\"}]}\n\n");
+}
+constexpr char kUsage[] =
+    "data: {\"choices\": [], \"usage\": {\"prompt_tokens\": 5, \"completion_tokens\": 7}}\n\n";
+constexpr char kDone[] = "data: [DONE]\n\n";
+constexpr char kError[] =
+    "data: {\"error\": {\"message\": \"too slow\", \"code\": \"rate_limit_exceeded\"}}\n\n";
+std::string WholeStream() {
+  return absl::StrCat(TextEvent("ab"), TextEvent(""), TextEvent("c"), kUsage, kDone);
+}
+
+struct HttpRead {
+  std::vector<std::string> texts;
+  std::vector<v1::Usage> usages;
+  absl::Status end;
+};
+HttpRead ReadEvents(const std::vector<std::string>& parts) {
+  HttpRead read;
+  EventReader reader;
+  for (const std::string& part : parts) {
+    reader.Feed(part, [&](const v1::GenerateResponse& event) {
+      if (event.has_delta()) read.texts.push_back(event.delta().text());
+      if (event.has_finished()) read.usages.push_back(event.finished().usage());
+    });
+  }
+  read.end = reader.End();
+  return read;
+}
+
+TEST(EventReaderTest, ReadsAStreamWhereverItIsCut) {
+  const std::string unix_lines = ": a comment\nid: 1\n" + WholeStream();
+  std::string lines = unix_lines;
+  for (size_t i = 0; (i = lines.find('\n', i)) != std::string::npos; i += 2) lines.insert(i, "\r");
+  for (const std::string& stream : {unix_lines, lines}) {
+    for (size_t cut = 0; cut <= stream.size(); ++cut) {
+      const HttpRead read = ReadEvents({stream.substr(0, cut), stream.substr(cut)});
+      ASSERT_TRUE(read.end.ok()) << cut << " " << read.end;
+      ASSERT_THAT(read.texts, ElementsAre("ab", "c")) << cut;
+      ASSERT_EQ(read.usages.size(), 1u);
+      ASSERT_EQ(read.usages[0].prompt_tokens(), 5u);
+      ASSERT_EQ(read.usages[0].generated_tokens(), 7u);
+    }
+  }
+}
+
+TEST(EventReaderTest, SaysHowAStreamEnded) {
+  const std::string text = TextEvent("a");
+  for (const std::string& stream :
+       {std::string(), text + kUsage, text + kDone, "data: x\n\n" + text + kUsage + kDone,
+        absl::StrCat(text, kUsage, kDone, text), absl::StrCat(kUsage, "data: [DONE]\n")}) {
+    const absl::Status end = ReadEvents({stream}).end;
+    EXPECT_TRUE(absl::IsDataLoss(end)) << stream << end;
+    EXPECT_EQ(GetErrorDetails(end).origin, ErrorOrigin::kProtocol);
+  }
+  const absl::Status error = ReadEvents({text + kError}).end;
+  EXPECT_TRUE(absl::IsResourceExhausted(error));
+  EXPECT_EQ(error.message(), "too slow");
+  EXPECT_EQ(GetErrorDetails(error).received_tokens, 1u);
+}
+
+TEST(EventReaderTest, AnswersThatAreErrorsHaveACode) {
+  const auto code = [](int http, const char* body) { return HttpStatus(http, body, {}).code(); };
+  EXPECT_EQ(code(429, R"({"error": {"code": "rate_limit_exceeded"}})"),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(code(400, R"({"error": {"code": "unsupported"}})"),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code(400, R"({"error": {"code": null}})"), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(503, "no JSON"), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(code(302, "[]"), absl::StatusCode::kUnknown);
+}
+
+TEST(StreamRecorderTest, TokensThatTheEndCountsCameEvenly) {
+  LoadStats stats(Clock::time_point(std::chrono::hours(1)));
+  const auto at = [&](int ms) { return stats.start + std::chrono::milliseconds(ms); };
+  StreamRecorder recorder(12, stats.start, Behaviour::kNormal, {}, "a:1");
+  recorder.OnTokens(stats, 1, at(500));
+  recorder.OnTokens(stats, 1, at(2700));
+  recorder.OnUsage(stats, 12, at(2800));
+  recorder.OnCompleted(stats, at(2800));
+  EXPECT_EQ(stats.tokens, 12u);
+  EXPECT_EQ(stats.messages, 2u);
+  EXPECT_EQ(stats.seconds[0].output_tokens, 4u);
+  EXPECT_EQ(stats.seconds[1].output_tokens, 3u);
+  EXPECT_EQ(stats.seconds[2].output_tokens, 5u);
+  EXPECT_NEAR(stats.tpot.Mean(), 0.2, 1e-6);
+  EXPECT_EQ(stats.early.tokens + stats.late.tokens, 0u);
+  StreamRecorder textless(2, stats.start, Behaviour::kNormal, {}, "a:1");
+  textless.OnUsage(stats, 2, at(2900));
+  EXPECT_EQ(stats.tokens, 14u);
+  EXPECT_EQ(stats.ttft.count(), 2u);
+}
+
+// Answers POSTs, one connection after the other, a byte at a time.
+class ScriptedHttp : public BoundPort {
+ public:
+  struct Answer {
+    std::string text;
+    bool close = false;  // the connection, behind it
+  };
+  using Script = std::function<Answer(int number, const std::string& request)>;
+
+  explicit ScriptedHttp(Script script) : script_(std::move(script)) {
+    AFT_CHECK(listen(socket_, 8) == 0);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~ScriptedHttp() {
+    shutdown(socket_, SHUT_RDWR);
+    thread_.join();
+  }
+
+ private:
+  static std::string Request(int fd) {
+    std::string text;
+    size_t size = std::string::npos;
+    for (char c = 0; text.size() < size && recv(fd, &c, 1, 0) == 1;) {
+      text += c;
+      if (size != std::string::npos || !absl::EndsWith(text, "\r\n\r\n")) continue;
+      const size_t length = text.find("Content-Length: ") + 16;
+      int bytes = 0;
+      AFT_CHECK(absl::SimpleAtoi(text.substr(length, text.find('\r', length) - length), &bytes));
+      size = text.size() + static_cast<size_t>(bytes);
+    }
+    return text;
+  }
+  void Run() {
+    int number = 0;
+    for (int fd = -1; (fd = accept(socket_, nullptr, nullptr)) >= 0; close(fd)) {
+      const int on = 1;
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      for (std::string text = Request(fd); !text.empty(); text = Request(fd)) {
+        const Answer answer = absl::StartsWith(text, "GET /v1/models ")
+                                  ? Answer{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"}
+                                  : script_(++number, text);
+        for (const char c : answer.text) send(fd, &c, 1, MSG_NOSIGNAL);
+        if (answer.close) break;
+      }
+    }
+  }
+
+  const Script script_;
+  std::thread thread_;
+};
+
+// An answer in chunks of seven bytes; without the last one, none that has ended.
+std::string Chunked(const std::string& body, bool last = true) {
+  std::string text =
+      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (size_t i = 0; i < body.size(); i += 7) {
+    const std::string part = body.substr(i, 7);
+    absl::StrAppend(&text, part.size(), "\r\n", part, "\r\n");
+  }
+  return last ? text + "0\r\n\r\n" : text;
+}
+
+std::string Refused(const std::string& header) {
+  const std::string body = R"({"error": {"message": "full", "code": "rate_limit_exceeded"}})";
+  return absl::StrCat("HTTP/1.1 429 Too Many Requests\r\n", header,
+                      "\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
+}
+
+nlohmann::json RunHttpLoad(const std::string& address, std::vector<std::string> arguments,
+                           int exit_code = 0) {
+  arguments.insert(arguments.begin(), {AFTLOAD, "--json", "--http", "--address", address});
+  const Ended ended = RunToEnd(arguments);
+  EXPECT_EQ(ended.code, exit_code) << ended.err;
+  return nlohmann::json::parse(ended.out);
+}
+
+TEST(HttpLoadTest, SendsWhatWasAskedAndCountsAsTheServerDoes) {
+  std::vector<std::string> requests;
+  ScriptedHttp server([&](int /*number*/, const std::string& request) {
+    requests.push_back(request);
+    return ScriptedHttp::Answer{Chunked(WholeStream())};
+  });
+  const TempFolder folder;
+  std::ofstream(folder.File("token")) << "secret\n";
+  const auto report =
+      RunHttpLoad(server.address(), {"--requests", "3", "--max-tokens", "7", "--model", "austen",
+                                     "--prompt", "It is", "--token-file", folder.File("token")});
+  EXPECT_EQ(report["completed"], 3);
+  EXPECT_EQ(report["total_output_tokens"], 21);
+  EXPECT_EQ(report["total_input_tokens"], 15);
+  EXPECT_EQ(report["count_ttft"], 3);
+  EXPECT_EQ(report["count_itl"], 3);  // an event without text is no message
+  ASSERT_EQ(requests.size(), 3u);
+  EXPECT_THAT(requests[0], testing::StartsWith(absl::StrCat(
+                               "POST /v1/completions HTTP/1.1\r\nHost: ", server.address())));
+  EXPECT_THAT(requests[0], HasSubstr("\r\nAuthorization: Bearer secret\r\n"));
+  const auto body = nlohmann::json::parse(requests[2].substr(requests[2].find("\r\n\r\n")));
+  EXPECT_EQ(body, nlohmann::json({{"model", "austen"},
+                                  {"prompt", "It is"},
+                                  {"max_tokens", 7},
+                                  {"ignore_eos", true},
+                                  {"seed", 3},
+                                  {"stream", true},
+                                  {"stream_options", {{"include_usage", true}}}}));
+}
+
+TEST(HttpLoadTest, SendsRefusedRequestsAgainWhenTheAnswerSays) {
+  ScriptedHttp server([](int number, const std::string& /*request*/) {
+    return ScriptedHttp::Answer{number == 1 ? Refused("Retry-After: 0") : Chunked(WholeStream())};
+  });
+  const auto report = RunHttpLoad(server.address(), {"--requests", "2"});
+  EXPECT_EQ(report["completed"], 2);
+  EXPECT_EQ(report["refused"], 1);
+  EXPECT_EQ(report["retried"], 1);
+  // The exact time counts where there is one.
+  ScriptedHttp later([](int /*number*/, const std::string& /*request*/) {
+    return ScriptedHttp::Answer{Refused("retry-after-ms: 3600000\r\nRetry-After: 0")};
+  });
+  const auto waits = RunHttpLoad(later.address(), {"--rate", "1000", "--requests", "1",
+                                                   "--duration", "0.5", "--drain", "0.5"});
+  EXPECT_EQ(waits["cut"], 1);
+  EXPECT_EQ(waits["refused"], 1);
+}
+
+TEST(HttpLoadTest, AnswersThatBreakOrEndWrongAreCountedByCode) {
+  const std::string text = TextEvent("a");
+  for (const auto& [answer, close, code] : std::vector<std::tuple<std::string, bool, const char*>>{
+           {Chunked(text, /*last=*/false), true, "UNAVAILABLE"},
+           {Chunked(text + kUsage), false, "DATA_LOSS"},
+           {Chunked(text + kError), false, "RESOURCE_EXHAUSTED"},
+           {"what is this?\r\n\r\n", true, "UNAVAILABLE"},
+           {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", false, "UNKNOWN"}}) {
+    ScriptedHttp server([answer = answer, close = close](int number, const std::string&) {
+      return number == 1 ? ScriptedHttp::Answer{answer, close}
+                         : ScriptedHttp::Answer{Chunked(WholeStream())};
+    });
+    const auto report = RunHttpLoad(server.address(), {"--requests", "2"}, 1);
+    EXPECT_EQ(report["errors"], nlohmann::json({{code, 1}})) << answer;
+    EXPECT_EQ(report["completed"], 1);
+    EXPECT_EQ(report["refused"], 0);  // what has begun is not sent again
+  }
+}
+
+TEST(HttpLoadTest, AKeptConnectionThatIsGoneIsNoError) {
+  ScriptedHttp server([](int /*number*/, const std::string& /*request*/) {
+    return ScriptedHttp::Answer{Chunked(WholeStream()), /*close=*/true};
+  });
+  const auto report = RunHttpLoad(server.address(), {"--requests", "4"});
+  EXPECT_EQ(report["completed"], 4);
+  EXPECT_EQ(report["refused"], 0);
+}
+
+TEST(HttpLoadTest, MeasuresTheRealServerAsOverGrpc) {
+  server::HttpApi server;
+  const std::vector<std::string> load = {"--requests",     "12", "--streams",    "3",
+                                         "--warmup",       "2",  "--max-tokens", "9",
+                                         "--prompt-bytes", "11"};
+  const auto report = RunHttpLoad(server.address(), load);
+  std::vector<std::string> command = {AFTLOAD, "--json", "--address", server.server().address()};
+  command.insert(command.end(), load.begin(), load.end());
+  const auto grpc = nlohmann::json::parse(RunToEnd(command).out);
+  for (const char* name : {"completed", "failed", "refused", "cut", "total_input_tokens",
+                           "total_output_tokens", "max_concurrent_requests", "count_e2el"}) {
+    EXPECT_EQ(report[name], grpc[name]) << name;
+  }
+  EXPECT_EQ(report["total_output_tokens"], 108);
+  const auto none = RunHttpLoad(server.address(), {"--model", "none", "--requests", "1"}, 1);
+  EXPECT_EQ(none["errors"], nlohmann::json({{"NOT_FOUND", 1}}));
+}
+
+TEST(HttpLoadTest, AnInterruptCancelsWhatRuns) {
+  server::HttpApi server;
+  Process aftload({AFTLOAD, "--http", "--address", server.address(), "--streams", "3",
+                   "--max-tokens", "1000000"});
+  server.WaitForMetric("aft_requests_running", 3);
+  aftload.Signal(SIGINT);
+  EXPECT_EQ(aftload.Wait(), 130);
+  EXPECT_THAT(aftload.out(), HasSubstr("0 completed, 3 cut"));
+  server.WaitForMetric("aft_requests_running", 0);
+}
+
+TEST(HttpLoadTest, RefusesWhatHttpHasNot) {
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{{"--connections", "2"},
+                                             {"--resume"},
+                                             {"--verify", "3"},
+                                             {"--cancel-share", "1"},
+                                             {"--tls"}}) {
+    std::vector<std::string> command = {AFTLOAD, "--http"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const Ended ended = RunToEnd(command);
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_THAT(ended.err, HasSubstr(flags[0]));
+  }
+  for (const std::string address : {"unix:/run/aft.sock", "ipv4:127.0.0.1:1,127.0.0.1:2"}) {
+    EXPECT_THAT(RunToEnd({AFTLOAD, "--http", "--address", address}).err,
+                HasSubstr("is not HOST:PORT"));
+  }
+  const ClosedPort port;
+  const Ended unreachable = RunToEnd({AFTLOAD, "--http", "--address", port.address()});
+  EXPECT_EQ(unreachable.code, 3);
+  EXPECT_THAT(unreachable.err, HasSubstr("Connection refused"));
+}
+
+}  // namespace
+}  // namespace aft::client
