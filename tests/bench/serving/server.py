@@ -43,7 +43,7 @@ class Server(Program):
                weight_format="stored"):
     self._program = Path(folder_of_programs) / "aft-server"
     self._folder = tempfile.TemporaryDirectory()
-    self.address, self._metrics = "127.0.0.1:0", "127.0.0.1:0"
+    self.address = self._metrics = self.http = "127.0.0.1:0"
     # One client, this one, may have everything.
     self._config = f"""
       models {{ path: {json.dumps(str(Path(model).resolve()))} slots: {slots}
@@ -56,8 +56,9 @@ class Server(Program):
 
   def start(self):
     config = Path(self._folder.name) / "config"
-    config.write_text(f'listen_address: "{self.address}" metrics_address: "{self._metrics}"\n{self._config}')
-    self.address, self._metrics = self._launch(f"--config={config}")
+    config.write_text(f'listen_address: "{self.address}" metrics_address: "{self._metrics}" '
+                      f'http_address: "{self.http}"\n{self._config}')
+    self.address, self._metrics, self.http = self._launch(f"--config={config}")
 
   def _launch(self, *flags):
     """Starts the program; returns what it writes when it is ready."""

@@ -8,6 +8,7 @@ Names:
   rpc           what gRPC costs: a model that computes next to nothing, 1 to 512 streams, beside a bare
                 server that writes the same messages
   protocols     the same streams of that model through ModelStreamInfer and through Generate, in turn
+  http          HTTP beside gRPC, in turn, by aftload: 1 to 512 streams of that model, and of --model in int8
   batching      the same log-normal lengths one by one, in static batches, in continuous ones
   capacity      Poisson arrivals at rising rates: goodput and its knee
   interference  half of the capacity beside a long prompt every 5 s, with three chunk sizes
@@ -177,6 +178,36 @@ def protocols(bench):
                               for name in runs), *ratio.values()])
   table(("streams", "messages/s Generate", "infer", "tokens/s Generate", "infer", "server us/token Generate", "infer",
          "messages/s, ratio", "tokens/s"), rows)
+
+
+def http(bench):
+  rows = []
+  with tempfile.TemporaryDirectory() as folder:
+    write_null_model(Path(folder))
+    for name, settings in (("null", {"model": folder}), (bench.options.model.name, {"weight_format": "int8"})):
+      with bench.server(slots=512, **settings) as server:
+        bench.warm(server)
+        for count in (1, 8, 64, 512):
+          load = ("--streams", count, "--max-tokens", 256, "--prompt-bytes", 8)
+          sides = {"gRPC": (server.address, "--connections", -(-count // 64)), "HTTP": (server.http, "--http")}
+          [run] = bench.load(*sides["gRPC"], *load, "--requests", 4 * count)
+          # Whole requests: of one that is cut, HTTP does not say how many tokens came.
+          requests = max(2 * count, round(bench.options.seconds / 5 * run["request_throughput"]))
+          runs = {side: [] for side in sides}
+          for turn in range(5):
+            for side in sorted(sides, reverse=turn % 2 == 1):
+              before = server.cpu_seconds(), server.sum("aft_generated_tokens_total")
+              [run] = bench.load(*sides[side], *load, "--requests", requests, "--warmup", count)
+              run["server_us"] = (1e6 * (server.cpu_seconds() - before[0]) /
+                                  (server.sum("aft_generated_tokens_total") - before[1]))
+              runs[side].append(run)
+          rows.append([name, count])
+          for figure in ("output_throughput", "server_us", "median_ttft_ms"):
+            values = {side: [run[figure] for run in runs[side]] for side in sides}
+            rows[-1] += [*(statistics.median(values[side]) for side in ("gRPC", "HTTP")),
+                         statistics.median(over / under for over, under in zip(values["HTTP"], values["gRPC"]))]
+  table(("model", "streams", "tokens/s gRPC", "HTTP", "ratio", "server us/token gRPC", "HTTP", "ratio",
+         "TTFT p50 gRPC", "HTTP, ms", "ratio"), rows)
 
 
 def batching(bench):
@@ -351,7 +382,7 @@ def soak(bench):
 
 
 BENCHES = {function.__name__: function for function in (
-    streams, rpc, protocols, batching, capacity, interference, overload, context, clients, rollout, survival,
+    streams, rpc, protocols, http, batching, capacity, interference, overload, context, clients, rollout, survival,
     checkpoints, soak)}
 
 
