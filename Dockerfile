@@ -79,8 +79,8 @@ LABEL org.opencontainers.image.vendor="aft-serve"
 COPY model/zoo/austen-aft-local /models/austen-aft-local
 ENV PATH=/opt/aft/bin:/bin
 USER 10001:10001
-# gRPC, metrics.
-EXPOSE 8500 8501
+# gRPC, metrics, HTTP.
+EXPOSE 8500 8501 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
   CMD ["/opt/aft/bin/aftctl", "health", "--address=127.0.0.1:8500"]

@@ -36,7 +36,7 @@ class ConfigTest(unittest.TestCase):
 class EdgeTest(unittest.TestCase):
 
   def test_ports_agree_everywhere(self):
-    exposed = re.search(r"^EXPOSE (\d+) (\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE).groups()
+    exposed = re.search(r"^EXPOSE (\d+) (\d+) (\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE).groups()
     container = (DEPLOY / "config/container.textproto").read_text()
     self.assertEqual(re.findall(r'address: "0\.0\.0\.0:(\d+)"', container), list(exposed))
     self.assertIn(f"port: {exposed[1]}", (DEPLOY / "prometheus/prometheus.yml").read_text())
