@@ -26,8 +26,6 @@ OrderedJson UsageOf(const Usage& usage) {
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
 }
 
-std::string AsEvent(const OrderedJson& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
-
 }  // namespace
 
 GenerationExchange::GenerationExchange(bool chat, std::string id)
@@ -112,6 +110,10 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
   echoed_.resize(sequences_);
   tokenizer_ = model.tokenizer;
   model_ = model.config.name;
+  if (body_read_.stream) {
+    event_head_ = absl::StrCat("data: ", Dump(Envelope(/*chunk=*/true)));
+    event_head_.back() = ',';  // for the brace
+  }
   if (has_first_message()) {
     OrderedJson choices = OrderedJson::array();
     for (uint32_t i = 0; i < sequences_; ++i) {
@@ -120,9 +122,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
                          {"logprobs", nullptr},
                          {"finish_reason", nullptr}});
     }
-    OrderedJson first = Envelope(/*chunk=*/true);
-    first["choices"] = std::move(choices);
-    outgoing_.set_value(AsEvent(first));
+    outgoing_.set_value(absl::StrCat(event_head_, "\"choices\":", Dump(choices), "}\n\n"));
   }
   return decoded;
 }
@@ -205,14 +205,11 @@ OrderedJson GenerationExchange::Logprobs(
 }
 
 OrderedJson GenerationExchange::Choice(
-    uint32_t index, const std::string& text, bool chunk,
-    const google::protobuf::RepeatedField<uint32_t>& ids,
+    uint32_t index, const std::string& text, const google::protobuf::RepeatedField<uint32_t>& ids,
     const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const {
   OrderedJson choice = {{"index", index}};
   if (!chat_) {
     choice["text"] = text;
-  } else if (chunk) {
-    choice["delta"] = {{"content", text}};
   } else {
     choice["message"] = {{"role", "assistant"}, {"content", text}};
   }
@@ -221,18 +218,22 @@ OrderedJson GenerationExchange::Choice(
   return choice;
 }
 
-std::string GenerationExchange::EventOf(const OrderedJson& choice) const {
-  OrderedJson chunk = Envelope(/*chunk=*/true);
-  chunk["choices"] = OrderedJson::array({choice});
-  return AsEvent(chunk);
+std::string GenerationExchange::EventOf(uint32_t index, absl::string_view content,
+                                        absl::string_view logprobs,
+                                        absl::string_view reason) const {
+  return absl::StrCat(event_head_, "\"choices\":[{\"index\":", index, ",", content,
+                      ",\"logprobs\":", logprobs, ",\"finish_reason\":", reason, "}]}\n\n");
+}
+
+std::string GenerationExchange::Text(const std::string& text) const {
+  const std::string json = Dump(OrderedJson(text));
+  return chat_ ? absl::StrCat("\"delta\":{\"content\":", json, "}")
+               : absl::StrCat("\"text\":", json);
 }
 
 std::string GenerationExchange::EndEvent(uint32_t index, v1::FinishReason reason) const {
-  OrderedJson choice = Choice(index, "", /*chunk=*/true, {}, {});
-  if (chat_) choice["delta"] = OrderedJson::object();
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = FinishReasonName(reason);
-  return EventOf(choice);
+  return EventOf(index, chat_ ? "\"delta\":{}" : Text(""), "null",
+                 absl::StrCat("\"", FinishReasonName(reason), "\""));
 }
 
 bool GenerationExchange::Take(std::string& /*state*/) {
@@ -249,8 +250,8 @@ bool GenerationExchange::Take(std::string& /*state*/) {
     echoed_[index] = true;
     text = Prompt(index) + text;
   }
-  outgoing_.set_value(
-      EventOf(Choice(index, text, /*chunk=*/true, delta.token_ids(), delta.logprobs())));
+  const OrderedJson logprobs = Logprobs(delta.token_ids(), delta.logprobs());
+  outgoing_.set_value(EventOf(index, Text(text), Dump(logprobs), "null"));
   return true;
 }
 
@@ -269,10 +270,8 @@ bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored)
       text = EndEvent(0, finished.reason());
     }
     if (body_read_.usage) {
-      OrderedJson usage = Envelope(/*chunk=*/true);
-      usage["choices"] = OrderedJson::array();
-      usage["usage"] = UsageOf(outcome.usage);
-      text += AsEvent(usage);
+      absl::StrAppend(&text, event_head_, "\"choices\":[],\"usage\":", Dump(UsageOf(outcome.usage)),
+                      "}\n\n");
     }
     outgoing_.set_value(absl::StrCat(text, "data: [DONE]\n\n"));
     return true;
@@ -285,7 +284,7 @@ bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored)
     const v1::Answer& answer = response.answers(i);
     OrderedJson choice = Choice(static_cast<uint32_t>(i),
                                 absl::StrCat(Prompt(static_cast<uint32_t>(i)), answer.text()),
-                                /*chunk=*/false, answer.token_ids(), answer.logprobs());
+                                answer.token_ids(), answer.logprobs());
     choice["finish_reason"] = FinishReasonName(answer.finished().reason());
     choices.push_back(std::move(choice));
   }

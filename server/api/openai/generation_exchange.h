@@ -55,12 +55,16 @@ class GenerationExchange final : public JsonExchange {
   // Of the sequence; "": it is not to be repeated.
   const std::string& Prompt(uint32_t sequence) const;
   OrderedJson Envelope(bool chunk) const;
-  OrderedJson Choice(uint32_t index, const std::string& text, bool chunk,
+  OrderedJson Choice(uint32_t index, const std::string& text,
                      const google::protobuf::RepeatedField<uint32_t>& ids,
                      const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const;
   OrderedJson Logprobs(const google::protobuf::RepeatedField<uint32_t>& ids,
                        const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const;
-  std::string EventOf(const OrderedJson& choice) const;
+  // An event with one choice, of JSON that is written already. It is made for each token, where
+  // objects would take most of the thread that all connections share.
+  std::string EventOf(uint32_t index, absl::string_view content, absl::string_view logprobs,
+                      absl::string_view reason) const;
+  std::string Text(const std::string& text) const;  // content of an event
   std::string EndEvent(uint32_t index, v1::FinishReason reason) const;
   std::string Token(uint32_t id) const;
 
@@ -70,6 +74,7 @@ class GenerationExchange final : public JsonExchange {
   CompleteCodec codec_;
   std::vector<v1::Started> started_;  // of each prompt
   std::string model_;
+  std::string event_head_;  // each event's beginning
   std::shared_ptr<const Tokenizer> tokenizer_;
   uint32_t sequences_ = 1;
   std::vector<bool> echoed_;  // of each sequence: its prompt has been sent

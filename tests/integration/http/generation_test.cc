@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/api/openai/json_text.h"
 #include "tests/integration/http/fixture.h"
 #include "tests/support/captured_log.h"
 
@@ -44,6 +45,7 @@ std::string Streamed(const HttpReply& reply, uint32_t index, const char* place) 
   for (const std::string& event : reply.events()) {
     if (event == "[DONE]") continue;
     const Json chunk = Json::parse(event);
+    EXPECT_EQ(openai::Dump(nlohmann::ordered_json::parse(event)), event);
     for (const Json& choice : chunk["choices"]) {
       if (choice["index"] != index) continue;
       text += std::string(place) == "text" ? choice["text"].get<std::string>()
