@@ -19,15 +19,12 @@ struct HttpError {
   const char* name;  // of an error within a stream, its `code`
   absl::StatusCode code;
 };
-constexpr std::array<HttpError, 13> kHttpErrors = {
+constexpr std::array<HttpError, 10> kHttpErrors = {
     {{400, "invalid_value", absl::StatusCode::kInvalidArgument},
      {400, "unsupported", absl::StatusCode::kFailedPrecondition},
      {401, "invalid_api_key", absl::StatusCode::kUnauthenticated},
      {403, "permission_denied", absl::StatusCode::kPermissionDenied},
      {404, "model_not_found", absl::StatusCode::kNotFound},
-     {408, "", absl::StatusCode::kDeadlineExceeded},
-     {413, "", absl::StatusCode::kInvalidArgument},
-     {415, "", absl::StatusCode::kInvalidArgument},
      {429, "rate_limit_exceeded", absl::StatusCode::kResourceExhausted},
      {499, "cancelled", absl::StatusCode::kCancelled},
      {500, "internal_error", absl::StatusCode::kInternal},
@@ -107,17 +104,13 @@ void EventReader::OnLine(absl::string_view line, const Take& take) {
 
 void EventReader::OnData(absl::string_view data, const Take& take) {
   if (!status_.ok()) return;
-  if (done_) return Break("an event after [DONE]");
-  if (data == "[DONE]") {
-    done_ = true;
-    return;
-  }
+  done_ |= data == "[DONE]";
+  if (done_) return;
   const Json event = Json::parse(data.begin(), data.end(), nullptr, /*allow_exceptions=*/false);
-  if (!event.is_object()) return Break("an event that is no JSON object");
+  if (!event.is_object()) status_ = absl::DataLossError("an event is no JSON object");
   if (event.contains("error")) {
     status_ = StatusOf(0, event["error"]);
     SetErrorDetails({.received_tokens = texts_}, status_);
-    return;
   }
   v1::GenerateResponse response;
   const Json& choices = Member(event, "choices");
@@ -137,17 +130,9 @@ void EventReader::OnData(absl::string_view data, const Take& take) {
   }
 }
 
-void EventReader::Break(absl::string_view why) {
-  status_ = absl::DataLossError(absl::StrCat("the stream has ", why));
-  SetErrorDetails({.origin = ErrorOrigin::kProtocol, .received_tokens = texts_}, status_);
-}
-
 absl::Status EventReader::End() const {
   if (!status_.ok() || (done_ && counted_)) return status_;
-  absl::Status status =
-      absl::DataLossError(done_ ? "the stream has no usage" : "the stream has no [DONE]");
-  SetErrorDetails({.origin = ErrorOrigin::kProtocol, .received_tokens = texts_}, status);
-  return status;
+  return absl::DataLossError(done_ ? "the stream has no usage" : "the stream has no [DONE]");
 }
 
 }  // namespace aft::client

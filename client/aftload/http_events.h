@@ -27,14 +27,13 @@ class EventReader {
   // Takes the next bytes, wherever the stream was cut. `take` gets a Delta for each text that they
   // complete, and Finished for the usage.
   void Feed(absl::string_view bytes, const Take& take);
-  // Says how a stream has ended that ends here: by an error of the server's, or with DATA_LOSS.
+  // Says how a stream has ended that ends here: with OK, the server's error or DATA_LOSS.
   absl::Status End() const;
   uint32_t texts() const { return texts_; }  // events with some text
 
  private:
   void OnLine(absl::string_view line, const Take& take);
   void OnData(absl::string_view data, const Take& take);
-  void Break(absl::string_view why);
 
   std::string line_;  // the beginning of one
   std::string data_;  // of an event whose end has not come

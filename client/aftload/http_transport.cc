@@ -3,17 +3,16 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
-#include <future>
 #include <limits>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "client/aftload/http_events.h"
 #include "client/aftload/transport.h"
@@ -32,13 +31,7 @@ constexpr size_t kReadBytes = size_t{16} << 10;
 
 // The requests to one target share it. Only the loop's thread uses it once that has begun.
 struct HttpLoop {
-  HttpLoop(const std::string& address, const std::string& token)
-      : head(
-            absl::StrCat(" HTTP/1.1\r\nHost: ", address, "\r\n",
-                         token.empty() ? "" : absl::StrCat("Authorization: Bearer ", token, "\r\n"),
-                         "Content-Type: application/json\r\nContent-Length: ")) {}
-
-  const std::string head;  // of each request, between its path and its length
+  std::string head;  // of each request, up to its length
   asio::io_context context{1};
   std::vector<tcp::endpoint> endpoints;
   std::vector<tcp::socket> idle;  // kept alive
@@ -48,11 +41,10 @@ struct HttpLoop {
 // loop's thread uses it.
 class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
  public:
-  HttpExchange(HttpLoop& loop, absl::string_view method_and_path, const std::string& body,
-               GenerateListener& listener, const CallOptions& call)
+  HttpExchange(HttpLoop& loop, const std::string& body, GenerateListener& listener,
+               const CallOptions& call)
       : loop_(loop),
-        text_(absl::StrCat(method_and_path, loop.head, body.size(), "\r\n\r\n", body)),
-        streams_(!body.empty()),
+        text_(absl::StrCat(loop.head, body.size(), "\r\n\r\n", body)),
         listener_(listener),
         deadline_(call.deadline.value_or(milliseconds(0))),
         cancel_(call.cancel) {}
@@ -80,20 +72,21 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
  private:
   void Connect() {
     reused_ = false;
-    buffer_.clear();
     socket_ = tcp::socket(loop_.context);
     asio::async_connect(
         socket_, loop_.endpoints,
         [self = shared_from_this()](error_code error, const tcp::endpoint& /*endpoint*/) {
           if (self->ended_) return;
-          if (error) return self->Lose(error, ErrorOrigin::kUnreachable);
-          error_code ignored;
-          self->socket_.set_option(tcp::no_delay(true), ignored);
+          if (error) {
+            return self->Fail(absl::UnavailableError(error.message()), ErrorOrigin::kUnreachable);
+          }
           self->Write();
         });
   }
 
   void Write() {
+    error_code ignored;
+    socket_.set_option(tcp::no_delay(true), ignored);
     parser_.emplace();
     parser_->body_limit(std::numeric_limits<uint64_t>::max());
     parser_->eager(true);
@@ -128,8 +121,8 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
 
   void Deliver() {
     GenerateListener::Next next;
-    if (parser_->is_header_done() && IsStream()) {
-      std::string& body = parser_->get().body();
+    std::string& body = parser_->get().body();
+    if (parser_->is_header_done() && parser_->get().result_int() == 200) {
       events_.Feed({body.data(), body.size()}, [&](const v1::GenerateResponse& event) {
         if (next.cancel) return;
         const auto asked = listener_.OnEvent(event);
@@ -146,24 +139,17 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
     });
   }
 
-  bool IsStream() const {
-    const auto type = parser_->get()[http::field::content_type];
-    return parser_->get().result_int() == 200 && streams_ &&
-           absl::StartsWith({type.data(), type.size()}, "text/event-stream");
-  }
-
   // REQUIRES: the answer is whole.
   absl::Status Result() const {
     const auto& answer = parser_->get();
-    if (IsStream()) return events_.End();
-    if (answer.result_int() == 200 && !streams_) return absl::OkStatus();
-    std::optional<milliseconds> retry_after;
+    if (answer.result_int() == 200) return events_.End();
+    std::optional<milliseconds> retry_after;  // the exact one, where there are both
     for (const auto& [name, unit] :
          {std::pair("Retry-After", 1000), std::pair("retry-after-ms", 1)}) {
       const auto text = answer[name];
       int64_t count = 0;
       if (absl::SimpleAtoi(absl::string_view(text.data(), text.size()), &count) && count >= 0) {
-        retry_after = milliseconds(count * unit);  // the exact one, where there are both
+        retry_after = milliseconds(count * unit);
       }
     }
     return HttpStatus(static_cast<int>(answer.result_int()), answer.body(), retry_after);
@@ -172,26 +158,15 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
   void Break(error_code error) {
     // The server may close a connection that was idle just when a request is on its way.
     if (reused_ && !heard_) return Connect();
-    Lose(error, ErrorOrigin::kConnectionLost);
+    Fail(absl::UnavailableError(error.message()), ErrorOrigin::kConnectionLost);
   }
 
-  void Lose(error_code error, ErrorOrigin origin) {
-    absl::Status status = absl::UnavailableError(absl::StrCat(
-        origin == ErrorOrigin::kUnreachable ? "cannot connect: " : "the answer broke off: ",
-        error.message()));
-    SetErrorDetails({.origin = origin, .received_tokens = events_.texts()}, status);
-    Fail(status);
-  }
-
-  void Cancel() {
-    absl::Status status = absl::CancelledError("cancelled by the caller");
-    SetErrorDetails({.origin = ErrorOrigin::kCaller, .received_tokens = events_.texts()}, status);
-    Fail(status);
-  }
+  void Cancel() { Fail(absl::CancelledError("cancelled by the caller"), ErrorOrigin::kCaller); }
 
   // The server hears of it by the end of the connection.
-  void Fail(const absl::Status& status) {
+  void Fail(absl::Status status, ErrorOrigin origin = ErrorOrigin::kServer) {
     if (ended_) return;
+    SetErrorDetails({.origin = origin, .received_tokens = events_.texts()}, status);
     error_code ignored;
     socket_.close(ignored);
     End(status);
@@ -210,7 +185,6 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
 
   HttpLoop& loop_;
   const std::string text_;
-  const bool streams_;
   GenerateListener& listener_;
   const milliseconds deadline_;
   CancelToken* const cancel_;
@@ -228,51 +202,45 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
 
 class HttpTransport final : public Transport {
  public:
-  HttpTransport(const std::string& address, const std::string& token) : loop_(address, token) {}
   ~HttpTransport() override {
     loop_.context.stop();
     if (thread_.joinable()) thread_.join();
   }
 
-  absl::Status Connect(const std::string& address) {
-    const size_t colon = std::min(address.rfind(':'), address.size());
-    std::string host = address.substr(0, colon);
-    const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-    if (bracketed) host = host.substr(1, host.size() - 2);
-    if (address.find('/') != std::string::npos || colon == address.size() ||
-        (!bracketed && host.find(':') != std::string::npos)) {
+  absl::Status Connect(const std::string& address, const std::string& token) {
+    const size_t colon = address.rfind(':');
+    if (colon == std::string::npos || address.find_first_of("/,") != std::string::npos) {
       return absl::InvalidArgumentError(absl::StrCat(address, " is not HOST:PORT, as HTTP has it"));
     }
+    loop_.head =
+        absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: ", address, "\r\n",
+                     token.empty() ? "" : absl::StrCat("Authorization: Bearer ", token, "\r\n"),
+                     "Content-Type: application/json\r\nContent-Length: ");
+    const absl::string_view host = absl::string_view(address).substr(0, colon);
     error_code error;
-    const auto found = tcp::resolver(loop_.context).resolve(host, address.substr(colon + 1), error);
-    if (error) return absl::UnavailableError(absl::StrCat(address, ": ", error.message()));
-    for (const auto& entry : found) loop_.endpoints.push_back(entry.endpoint());
+    for (const auto& found :
+         tcp::resolver(loop_.context)
+             .resolve(std::string(absl::StripSuffix(absl::StripPrefix(host, "["), "]")),
+                      address.substr(colon + 1), error)) {
+      loop_.endpoints.push_back(found.endpoint());
+    }
+    if (!error) asio::connect(loop_.idle.emplace_back(loop_.context), loop_.endpoints, error);
+    if (error) {
+      absl::Status status = absl::UnavailableError(absl::StrCat(address, ": ", error.message()));
+      SetErrorDetails({.origin = ErrorOrigin::kUnreachable}, status);
+      return status;
+    }
     thread_ = std::thread([this] { loop_.context.run(); });
     return absl::OkStatus();
   }
 
-  absl::Status ListModels(CancelToken& cancel) {
-    struct Waiter final : GenerateListener {
-      Next OnEvent(const v1::GenerateResponse& /*event*/) override { return {}; }
-      void OnEnd(const absl::Status& status) override { ended.set_value(status); }
-      std::promise<absl::Status> ended;
-    } waiter;
-    Begin("GET /v1/models", "", waiter, {.deadline = milliseconds(10'000), .cancel = &cancel});
-    return waiter.ended.get_future().get();
-  }
-
   void StartGenerate(const v1::GenerateRequest& request, GenerateListener& listener,
                      const CallOptions& call) override {
-    Begin("POST /v1/completions", CompletionBody(request), listener, call);
-  }
-
- private:
-  void Begin(absl::string_view method_and_path, const std::string& body, GenerateListener& listener,
-             const CallOptions& call) {
-    auto exchange = std::make_shared<HttpExchange>(loop_, method_and_path, body, listener, call);
+    auto exchange = std::make_shared<HttpExchange>(loop_, CompletionBody(request), listener, call);
     asio::post(loop_.context, [exchange = std::move(exchange)] { exchange->Start(); });
   }
 
+ private:
   HttpLoop loop_;
   asio::executor_work_guard<asio::io_context::executor_type> work_{loop_.context.get_executor()};
   std::thread thread_;
@@ -281,11 +249,9 @@ class HttpTransport final : public Transport {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> ConnectHttp(const std::string& address,
-                                                       const std::string& token,
-                                                       CancelToken& cancel) {
-  auto transport = std::make_unique<HttpTransport>(address, token);
-  AFT_RETURN_IF_ERROR(transport->Connect(address));
-  AFT_RETURN_IF_ERROR(transport->ListModels(cancel));
+                                                       const std::string& token) {
+  auto transport = std::make_unique<HttpTransport>();
+  AFT_RETURN_IF_ERROR(transport->Connect(address, token));
   return transport;
 }
 

@@ -60,7 +60,7 @@ absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& canc
     for (const ClientOptions& target : options.targets) {
       if (options.http) {
         AFT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
-                             ConnectHttp(target.address, target.token, cancel));
+                             ConnectHttp(target.address, target.token));
         transports.push_back(std::move(transport));
         continue;
       }

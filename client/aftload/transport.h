@@ -6,7 +6,6 @@
 #include "absl/status/statusor.h"
 #include "aft/v1/inference.pb.h"
 #include "client/lib/call_options.h"
-#include "client/lib/cancel_token.h"
 #include "client/lib/generate_listener.h"
 
 namespace aft::client {
@@ -27,10 +26,9 @@ class Transport {
 // a connection to itself, which is kept for the next one. All of them run on one thread, so that a
 // client of many streams leaves the processor to the server. A delta has its text alone, because no
 // event counts tokens; Finished has the usage, prompt tokens included. `token` may be empty. It
-// returns once the server has listed its models. Errors and their details are those of Client;
+// returns once there is a first connection. Errors and their details are those of Client;
 // INVALID_ARGUMENT says that `address` is not HOST:PORT.
 absl::StatusOr<std::unique_ptr<Transport>> ConnectHttp(const std::string& address,
-                                                       const std::string& token,
-                                                       CancelToken& cancel);
+                                                       const std::string& token);
 
 }  // namespace aft::client
