@@ -33,9 +33,9 @@ constexpr std::array<HttpError, 10> kHttpErrors = {
 
 // The member, or null; of anything.
 const Json& Member(const Json& json, const char* name) {
-  static const auto* const kNone = new Json;
+  static const auto* const none = new Json;
   const auto found = json.is_object() ? json.find(name) : json.end();
-  return found == json.end() ? *kNone : *found;
+  return found == json.end() ? *none : *found;
 }
 
 std::string Text(const Json& json) { return json.is_string() ? json.get<std::string>() : ""; }
