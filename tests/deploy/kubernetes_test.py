@@ -223,7 +223,7 @@ class RenderedTest(unittest.TestCase):
         self.assertEqual({*policies}, {workload["metadata"]["name"] for workload in workloads(documents)})
         ingress = {("pods of the namespace", "grpc"), ("namespace monitoring", "metrics")}
         if "edge" in overlay:
-          ingress = {("anybody", "edge"), ("namespace monitoring", "metrics"), ("namespace monitoring", "edge-status")}
+          ingress = {("anybody", "edge"), ("anybody", "edge-http"), ("namespace monitoring", "metrics"), ("namespace monitoring", "edge-status")}
         if of_kind(documents, "GRPCRoute"):
           ingress.add(("namespace gateway-system", "grpc"))
         egress = {("pods aft-redis", 6379), ("namespace kube-system", 53)} if "aft-redis" in policies else set()

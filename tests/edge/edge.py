@@ -65,20 +65,20 @@ def fill_in(text, sites, uncommented=()):
 
 
 class Edge(Process):
-  """The shipped edge in front of `replicas` (addresses), once `healthy` of them (all) are healthy. `collector`: the
-  address that gets its traces. `inner`: the Certificates by which it and the replicas know each other; none: they speak
+  """The shipped edge in front of `replicas` (addresses), once `healthy` of them (all) are healthy. `http_replicas`:
+  addresses of their HTTP. `collector`: the address that gets its traces. `inner`: the Certificates by which it and the replicas know each other; none: they speak
   plaintext."""
 
   def __init__(self, folder, replicas, descriptors, mtls=False, collector=None, inner=None, healthy=None, name="edge",
-               **sites):
+               http_replicas=(), **sites):
     self.certificates = Certificates(folder / f"{name}-authority")
     self._folder, self._name = folder, name
     self._admin = str(folder / f"{name}-admin.sock")
     tls = self._secret("tls.yaml", "/etc/envoy-tls", self.certificates.make("localhost"))
     if inner:
       proxy = self._secret("replicas.yaml", "/etc/envoy-replicas", inner.make("edge"))
-    endpoint = "- endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}"
-    all_replicas = f"\n{' ' * 14}".join(endpoint % address.rsplit(":", 1)[1] for address in replicas)
+    endpoint = "endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}"
+    ports, http_ports = ([address.rsplit(":", 1)[1] for address in addresses] for addresses in (replicas, http_replicas))
     admin = "{socket_address: {address: 127.0.0.1, port_value: 9901}}"
     sites = {
         "admin": (admin, f"{{pipe: {{path: {self._admin}}}}}"),
@@ -86,7 +86,10 @@ class Edge(Process):
         "status": ('"::", ipv4_compat: true, port_value: 9902', "127.0.0.1, port_value: 0"),
         "tls": ("/etc/envoy/tls.yaml", str(tls)),
         "descriptors": ("/opt/aft/share/aft-serve/aft.pb", str(descriptors)),
-        "replicas": (endpoint % 8500, all_replicas),
+        "replicas": ("- " + endpoint % 8500, f"\n{' ' * 14}".join("- " + endpoint % port for port in ports)),
+        "http_listen": ('"::", ipv4_compat: true, port_value: 8444', "127.0.0.1, port_value: 0"),
+        **({"http_replicas": (f"{{{endpoint % 8080}}}", ", ".join(f"{{{endpoint % port}}}" for port in http_ports))}
+           if http_ports else {}),
         **({"clients": ("/etc/envoy-tls/ca.crt", str(self.certificates.authority))} if mtls else {}),
         **({"proxy": ("/etc/envoy/replicas.yaml", str(proxy)),
             "authority": ("/etc/envoy-replicas/ca.crt", str(inner.authority))} if inner else {}),
@@ -104,9 +107,10 @@ class Edge(Process):
     listeners = {one["name"]: one["local_address"]["socket_address"]["port_value"]
                  for one in json.loads(self.admin("/listeners?format=json"))["listener_statuses"]}
     self.address = f"127.0.0.1:{listeners['edge']}"
+    self.http_address = f"127.0.0.1:{listeners['http']}"
     self.status_address = f"127.0.0.1:{listeners['status']}"
     healthy = len(replicas) if healthy is None else healthy
-    for cluster in ("aft", "aft_watches"):
+    for cluster in ("aft", "aft_watches", *(["aft_http"] if http_replicas else [])):
       wait_until(lambda name=f"cluster.{cluster}.membership_healthy": self.stat(name) == healthy,
                  f"{healthy} replicas are healthy")
 
@@ -162,7 +166,9 @@ class EdgeTest(unittest.TestCase):
     return server
 
   def start_edge(self, *replicas, **options):
-    front = Edge(self.folder, [replica.address for replica in replicas], DESCRIPTORS, **options)
+    front = Edge(self.folder, [replica.address for replica in replicas], DESCRIPTORS,
+                 http_replicas=[replica.http_address for replica in replicas if getattr(replica, "http_address", None)],
+                 **options)
     self.addCleanup(front.stop, hard=True)
     return front
 

@@ -62,7 +62,8 @@ class ServerProcess(Process):
                                     "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
     wait_until(lambda: ready.exists() or not self.alive(), "the server is ready")
     assert ready.exists(), self.log.read_text()[-2000:]
-    self.address, self.metrics_address = ready.read_text().split()
+    self.address, self.metrics_address, *http_address = ready.read_text().split()
+    self.http_address = http_address[0] if http_address else None
 
   def page(self, path):
     """(answer, body) of its pages."""
