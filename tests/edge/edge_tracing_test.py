@@ -11,6 +11,7 @@ from concurrent import futures
 import attacker
 import edge
 import grpc
+import http1
 from edge import wait_until
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -47,7 +48,7 @@ class TracingTest(edge.EdgeTest):
   def setUp(self):
     super().setUp()
     self.collector = Collector(self)
-    self.server = self.start_server()
+    self.server = self.start_server(config='http_address: "127.0.0.1:0"')
     self.edge = self.start_edge(self.server, collector=self.collector.address)
 
   def generate(self, *headers):
@@ -67,6 +68,14 @@ class TracingTest(edge.EdgeTest):
     self.assertNotIn(span, spans)
     # client <- the edge's request <- its try of a replica <- the server's call
     self.assertEqual(spans[spans[parent]], PARENT)
+
+  def test_over_http_it_goes_the_same_way(self):
+    talk = http1.Talk(self.edge.http_address, self.edge.client_tls())
+    self.addCleanup(talk.close)
+    answer = talk.ask(http1.post("/v1/completions", {"prompt": "It is", "max_tokens": 3}, f"traceparent: 00-{TRACE}-{PARENT}-01"))
+    self.assertEqual((answer.status, answer.headers["traceparent"].split("-")[1]), (200, TRACE))
+    wait_until(lambda: len(self.collector.spans(TRACE)) == 2, "both spans of the edge")
+    self.assertIn(PARENT, self.collector.spans(TRACE).values())
 
   def test_without_one_the_edge_begins_it(self):
     trace, _, parent = self.generate()
