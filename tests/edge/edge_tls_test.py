@@ -4,11 +4,13 @@
 AFT_ENVOY names the program; without it the tests are skipped.
 """
 
+import contextlib
 import hashlib
 import re
 
 import attacker
 import edge
+import http1
 from edge import Certificates, PATIENCE, wait_until
 from http2 import message
 
@@ -60,13 +62,18 @@ class ReplicaTlsTest(edge.EdgeTest):
   def test_a_token_goes_through_and_the_edges_certificate_makes_nobody_a_client(self):
     (self.folder / "clients.textproto").write_text(
         f'clients {{ name: "shop" token_sha256: "{hashlib.sha256(b"a token").hexdigest()}" }}')
-    server = self.start_server('clients_file: "clients.textproto"')
+    server = self.start_server('clients_file: "clients.textproto"', 'http_address: "127.0.0.1:0"')
     front = self.start_edge(server, mtls=True)
     tls = front.client_tls(*front.certificates.make("client"))
     for token, outcome in (("a token", "OK"), ("another", "UNAUTHENTICATED"), (None, "UNAUTHENTICATED")):
       with self.subTest(token=token):
         self.assertEqual(self.generate(self.connect_to(front.address, tls, token=token), [("x-request-id", "named")]), outcome)
     self.assertEqual(self.client_of(server, "named"), "shop")
+    with contextlib.closing(http1.Talk(front.http_address, tls)) as talk:
+      for token, status in (("a token", 200), ("another", 401)):
+        headers = [f"Authorization: Bearer {token}", "x-request-id: over-http"]
+        self.assertEqual(talk.ask(http1.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, *headers)).status, status)
+    self.assertEqual(self.client_of(server, "over-http"), "shop")
 
   def test_clients_are_the_addresses_that_the_edge_saw(self):
     server = self.start_server(config="limits { max_client_watches: 1 }")
