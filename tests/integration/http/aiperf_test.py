@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""NVIDIA's aiperf, unmodified, against a real server: each request is answered, with as many tokens as it asks for.
+
+  aiperf_test.py AFT_SERVER MODEL [EMBEDDING_MODEL]
+
+Without EMBEDDING_MODEL an encoder with random weights gives the vectors. Exit code 77 without AFT_AIPERF, which ./dev
+test --full sets."""
+
+import csv
+import json
+import os
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench/serving"))
+
+from run_aiperf import PROMPT, profile
+from server import Server, model_config, write_model
+
+STREAMS, REQUESTS, OUTPUT = 4, 12, 64
+WIDTH = 32
+
+
+def write_encoder(folder):
+  config = model_config("aft_simple", WIDTH, 1, causal=False) | {"architecture": "encoder"}
+  folder.mkdir()
+  write_model(folder, {name: value for name, value in config.items() if name not in ("tie_embeddings", "head_bias")})
+  return folder
+
+
+class AiperfTest(unittest.TestCase):
+
+  def setUp(self):
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = Path(folder.name)
+
+  def profile(self, model, endpoint, *arguments):
+    """Its figures, and the calls as the server's log has them, after what holds for every endpoint."""
+    with Server(PROGRAM.parent, model, slots=STREAMS, http=True) as server:
+      run = profile(self.folder / "out", server.http, model.name, endpoint, "--concurrency", STREAMS,
+                    "--request-count", REQUESTS, *arguments)
+      calls = list(server.calls())
+    self.assertEqual([call["code"] for call in calls], REQUESTS * ["OK"])
+    self.assertEqual({call["prompt_tokens"] for call in calls}, {str(PROMPT + (2 if endpoint == "chat" else 0))})
+    self.assertEqual(run["error_summary"], [])
+    self.assertFalse(run["was_cancelled"])
+    self.assertEqual(run["request_count"]["avg"], REQUESTS)
+    with (self.folder / "out/profile_export_aiperf.csv").open(encoding="utf-8") as file:
+      rows = {row[0]: row[1] for row in csv.reader(file) if len(row) == 2}
+    self.assertEqual(float(rows["Request Count"]), REQUESTS, rows)
+    return run, calls
+
+  def generate(self, endpoint, prompt):
+    run, calls = self.profile(MODEL, endpoint, "--streaming", "--osl", OUTPUT, "--extra-inputs", "ignore_eos:true")
+    self.assertEqual([call["generated_tokens"] for call in calls], REQUESTS * [str(OUTPUT)])
+    for name, tokens in (("usage_prompt_tokens", prompt), ("usage_completion_tokens", OUTPUT),
+                         ("input_sequence_length", prompt), ("output_sequence_length", OUTPUT)):
+      self.assertEqual((run[name]["min"], run[name]["max"]), (tokens, tokens), name)
+    self.assertEqual(run["total_osl"]["avg"], REQUESTS * OUTPUT)
+
+  def test_completions(self):
+    self.generate("completions", PROMPT)
+
+  def test_chat(self):
+    self.generate("chat", PROMPT + len("\n\n"))  # chat_template plain
+
+  def test_embeddings(self):
+    model = EMBEDDINGS or write_encoder(self.folder / "encoder")
+    self.profile(model, "embeddings", "--export-level", "raw")
+    # Its figures have no tokens of embeddings.
+    lines = (self.folder / "out/profile_export_raw.jsonl").read_text().splitlines()
+    self.assertEqual(len(lines), REQUESTS)
+    for line in lines:
+      record = json.loads(line)
+      [text] = record["payload"]["input"]
+      answer = json.loads(record["responses"][0]["text"])
+      self.assertEqual(answer["usage"], {"prompt_tokens": len(text.encode()), "total_tokens": PROMPT})
+      [item] = answer["data"]
+      if not EMBEDDINGS:
+        self.assertEqual(len(item["embedding"]), WIDTH)
+
+
+if __name__ == "__main__":
+  if not os.environ.get("AFT_AIPERF"):
+    print("skipped: no aiperf; ./dev test --full fetches it")
+    sys.exit(77)
+  PROGRAM, MODEL, *more = (Path(argument).resolve() for argument in sys.argv[1:])
+  EMBEDDINGS = more[0] if more else None
+  unittest.main(argv=sys.argv[:1], warnings="ignore")  # servers leave their folders to the end
