@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tables import table
@@ -29,17 +30,17 @@ def write_tokenizer(folder):
 
 def profile(folder, address, model, endpoint, *arguments):
   """`aiperf profile` of that endpoint type, whose files are then in `folder`: its figures."""
-  tokenizer = folder / "tokenizer"
-  write_tokenizer(tokenizer)
-  command = ["/usr/bin/python3", "-m", "aiperf", "profile", "--model", model, "--url", f"http://{address}",
-             "--endpoint-type", endpoint, "--tokenizer", tokenizer, "--use-server-token-count", "--isl", PROMPT,
-             "--artifact-dir", folder, "--ui", "none", "--no-gpu-telemetry", "--no-server-metrics", *arguments]
-  # It asks nobody outside. Not HF_HUB_OFFLINE, with which it takes names of a cache alone and no folder; so where it
-  # would ask, nobody listens.
-  environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ["AFT_AIPERF"], "PYTHONNOUSERSITE": "1",
-                 "HOME": str(folder), "HF_ENDPOINT": "http://127.0.0.1:9", "no_proxy": "127.0.0.1"}
-  run = subprocess.run([str(part) for part in command], env=environment, stdin=subprocess.DEVNULL,
-                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+  with tempfile.TemporaryDirectory() as scratch:
+    write_tokenizer(Path(scratch) / "tokenizer")
+    command = ["/usr/bin/python3", "-m", "aiperf", "profile", "--model", model, "--url", f"http://{address}",
+               "--endpoint-type", endpoint, "--tokenizer", f"{scratch}/tokenizer", "--use-server-token-count", "--isl",
+               PROMPT, "--artifact-dir", folder, "--ui", "none", "--no-gpu-telemetry", "--no-server-metrics", *arguments]
+    # It asks nobody outside. Not by HF_HUB_OFFLINE, with which it takes names of a cache alone and no folder; but where
+    # it would ask, nobody listens. It leaves its prompts in TMPDIR.
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ["AFT_AIPERF"], "PYTHONNOUSERSITE": "1",
+                   "HOME": scratch, "TMPDIR": scratch, "HF_ENDPOINT": "http://127.0.0.1:9", "no_proxy": "127.0.0.1"}
+    run = subprocess.run([str(part) for part in command], env=environment, stdin=subprocess.DEVNULL, check=False,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
   if run.returncode != 0:
     sys.exit(f"aiperf ended with exit code {run.returncode}:\n{run.stdout[-4000:]}")
   return json.loads((folder / "profile_export_aiperf.json").read_text())
@@ -49,13 +50,13 @@ def aiperf(bench):
   """Of serving.py."""
   rows = []
   model = Path(bench.options.model).resolve()
-  with bench.server(weight_format="int8", http=True) as server:
+  with bench.server(weight_format="int8") as server:
 
-    def measure(name, count, load):
+    def measure(client, load, count, *more):
       before, cpu = server.sum("aft_generated_tokens_total"), server.cpu_seconds()
-      run = load()
+      run = load(count, *more)
       cpu = (server.cpu_seconds() - cpu) / (server.sum("aft_generated_tokens_total") - before)
-      rows.append([count, name, *run, 1e6 * cpu])
+      rows.append([count, client, *run, 1e6 * cpu])
 
     def grpc(count):
       [run] = bench.load(server.address, "--streams", count, "--prompt-bytes", PROMPT, "--max-tokens", OUTPUT,
@@ -63,7 +64,7 @@ def aiperf(bench):
       # What aiperf calls the inter-token latency of a request is aftload's time per output token.
       return [run[name] for name in ("output_throughput", "median_ttft_ms", "median_tpot_ms")]
 
-    def http(endpoint, count):
+    def http(count, endpoint):
       folder = bench.options.out.resolve() / f"aiperf-{endpoint}-{count}"
       run = profile(folder, server.http, model.name, endpoint, "--streaming", "--osl", OUTPUT, "--extra-inputs",
                     "ignore_eos:true", "--concurrency", count, "--num-dataset-entries", 1000, "--benchmark-duration",
@@ -75,7 +76,7 @@ def aiperf(bench):
 
     bench.warm(server)
     for count in (1, 8, 64):
-      measure("gRPC, aftload", count, lambda: grpc(count))
+      measure("gRPC, aftload", grpc, count)
       for endpoint in ("completions", "chat"):
-        measure(f"HTTP {endpoint}, aiperf", count, lambda: http(endpoint, count))
+        measure(f"HTTP {endpoint}, aiperf", http, count, endpoint)
   table(("streams", "client", "tokens/s", "TTFT p50, ms", "ITL p50, ms", "server's CPU, us/token"), rows)

@@ -23,6 +23,8 @@ Names:
                 by client/python instead of aftload
   checkpoints   1 and 64 resumable streams, with states.checkpoint_tokens 0, 256 and 64 in turn: what a step
                 takes, and what it takes more
+  aiperf        1, 8 and 64 streams of 512 tokens by aftload over gRPC, and by NVIDIA's aiperf over HTTP, in the folder
+                that AFT_AIPERF names (./dev bench aiperf fetches it)
   soak          a mixed load for an hour (--seconds 3600): slopes of memory, files, threads
 
 Every run of aftload is kept as a line of OUT/NAME.jsonl, and where Chart.js is installed (libjs-chart.js) they
@@ -40,6 +42,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from run_aiperf import aiperf
 from server import BareServer, Server, write_null_model
 from survival import survival
 from tables import figures, table
@@ -383,7 +386,7 @@ def soak(bench):
 
 BENCHES = {function.__name__: function for function in (
     streams, rpc, protocols, http, batching, capacity, interference, overload, context, clients, rollout, survival,
-    checkpoints, soak)}
+    checkpoints, soak, aiperf)}
 
 
 def main():

@@ -39,7 +39,7 @@ class AiperfTest(unittest.TestCase):
 
   def profile(self, model, endpoint, *arguments):
     """Its figures, and the calls as the server's log has them, after what holds for every endpoint."""
-    with Server(PROGRAM.parent, model, slots=STREAMS, http=True) as server:
+    with Server(PROGRAM.parent, model, slots=STREAMS) as server:
       run = profile(self.folder / "out", server.http, model.name, endpoint, "--concurrency", STREAMS,
                     "--request-count", REQUESTS, *arguments)
       calls = list(server.calls())
