@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# NVIDIA's perf_analyzer and genai-perf, unmodified, against a server: ./dev bench triton. Needs root.
+# NVIDIA's perf_analyzer and genai-perf, unmodified, against a server, over gRPC and (genai-perf) over HTTP:
+# ./dev bench triton. Needs root.
 #
 # Their wheels need a newer C library than Debian 12 has, so they run in a Debian 13 below the cache
 # (1.6 GB), made once with debootstrap and pip. Loopback is shared.
@@ -44,11 +45,11 @@ fast.save_pretrained("/opt/tokenizer")'
 
 folder=$(mktemp -d)
 "$BIN/aft-server" --model="$MODEL" --weight_format=int8 --listen_address=127.0.0.1:0 --metrics_address=127.0.0.1:0 \
-  --ready_file="$folder/ready" 2>"$folder/log" &
+  --http_address=127.0.0.1:0 --ready_file="$folder/ready" 2>"$folder/log" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; rm -rf "$folder"' EXIT
 until [[ -e $folder/ready ]]; do kill -0 "$server" || { cat "$folder/log"; exit 1; }; sleep 0.1; done
-address=$(head -n 1 "$folder/ready")
+{ read -r address; read -r _; read -r http; } <"$folder/ready"
 
 cat >"$ROOT/opt/prompt.json" <<'END'
 {"data": [{"text_input": ["It is a truth universally acknowledged, that"], "stream": [true],
@@ -59,12 +60,20 @@ for streams in 1 8 64; do
   inside perf_analyzer -m "$NAME" -u "$address" -i grpc --async --streaming --input-data /opt/prompt.json \
     --concurrency-range "$streams" --measurement-interval 5000 --stability-percentage 20
 done
-for streams in 1 8 64; do
-  inside genai-perf profile -m "$NAME" -u "$address" --endpoint-type kserve --backend vllm --streaming \
-    --tokenizer /opt/tokenizer --synthetic-input-tokens-mean 100 --synthetic-input-tokens-stddev 0 \
-    --output-tokens-mean 64 --output-tokens-mean-deterministic --num-dataset-entries 64 \
-    --concurrency "$streams" --request-count $((200 + 20 * streams)) --artifact-dir /tmp/genai-perf
-done
+# genai ADDRESS ARGUMENT...: 100 tokens in, 64 out, at 1, 8 and 64 streams.
+genai() {
+  local streams
+  for streams in 1 8 64; do
+    inside genai-perf profile -m "$NAME" -u "$1" "${@:2}" --streaming --tokenizer /opt/tokenizer \
+      --synthetic-input-tokens-mean 100 --synthetic-input-tokens-stddev 0 --output-tokens-mean 64 \
+      --num-dataset-entries 64 --concurrency "$streams" --request-count $((200 + 20 * streams)) \
+      --artifact-dir /tmp/genai-perf
+  done
+}
+genai "$address" --endpoint-type kserve --backend vllm --output-tokens-mean-deterministic
+# Over HTTP it has no minimum of tokens to ask for.
+genai "$http" --endpoint-type completions --extra-inputs ignore_eos:true
+genai "$http" --endpoint-type chat --extra-inputs ignore_eos:true
 
 kill "$server"
 wait "$server"
