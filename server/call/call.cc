@@ -190,8 +190,9 @@ absl::Status Call::CheckSequences() const {
     return Invalid(
         model_->generate->CheckGroup(*caller_.client, generation->service_class, sequences_));
   }
-  if (exchange_->TextPath(0).empty()) return absl::OkStatus();
-  return Invalid(model_->engine().CheckTexts(*caller_.client, sequences_));
+  const std::string texts = exchange_->texts_field();
+  if (texts.empty()) return absl::OkStatus();
+  return Invalid(model_->engine().CheckTexts(*caller_.client, sequences_, texts));
 }
 
 absl::Status Call::Invalid(absl::Status status) const {
@@ -282,11 +283,10 @@ absl::Status Call::Charge() {
     return absl::OkStatus();
   }
   const auto [bytes, may_ever] = outbox_.Need();
-  if (may_ever || sequences_ == 1 || exchange_->TextPath(0).empty()) {
-    return environment_.RefuseForMemory();
-  }
+  const std::string texts = exchange_->texts_field();
+  if (may_ever || sequences_ == 1 || texts.empty()) return environment_.RefuseForMemory();
   return Invalid(absl::InvalidArgumentError(
-      absl::StrCat("texts: they and their answers would take ", bytes,
+      absl::StrCat(texts, ": they and their answers would take ", bytes,
                    " bytes, more than max_client_memory_bytes or max_memory_bytes")));
 }
 

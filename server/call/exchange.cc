@@ -4,6 +4,11 @@
 
 namespace aft::server {
 
+std::string Exchange::texts_field() const {
+  const std::string path = TextPath(0);
+  return path.substr(0, path.find('['));
+}
+
 absl::Status WrongTask(const ServedModel& model, Method method) {
   // A language model serves every method.
   const char* const task = model.tokenizer != nullptr ? "an encoder: it serves Encode"

@@ -121,14 +121,15 @@ absl::StatusOr<RequestHandle> RequestLoop::AcceptTexts(std::vector<std::unique_p
   return Accept(std::move(jobs));
 }
 
-absl::Status RequestLoop::CheckTexts(const Client& client, int64_t texts) const {
+absl::Status RequestLoop::CheckTexts(const Client& client, int64_t texts,
+                                     absl::string_view field) const {
   const int32_t own = client.max_queued_requests;
   const int32_t queued =
       std::min(options_.limits.max_queued_requests, own != 0 ? own : max_client_queued_requests());
   const int64_t most = int64_t{inbox_.load().slots} + queued;
   if (texts <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("texts: must have at most ", most,
+      absl::StrCat(field, ": must have at most ", most,
                    " entries, the model's slots and the client's part of its queue, got ", texts));
 }
 

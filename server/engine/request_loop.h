@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/cpus.h"
 #include "base/mutex.h"
 #include "model/api/model_runner.h"
@@ -100,8 +101,8 @@ class RequestLoop {
       const std::vector<std::shared_ptr<VectorSink>>& sinks) = 0;
 
   // INVALID_ARGUMENT: so many texts of that client, of one call, can never be accepted, even if it
-  // has no others. REQUIRES: texts > 1.
-  absl::Status CheckTexts(const Client& client, int64_t texts) const;
+  // has no others. `field`: of the request, that holds them. REQUIRES: texts > 1.
+  absl::Status CheckTexts(const Client& client, int64_t texts, absl::string_view field) const;
 
   // A place for a request of that client, for RequestHeader::reservation. RESOURCE_EXHAUSTED or
   // UNAVAILABLE, as above, when any request would be refused now. Costs a lookup under a lock.

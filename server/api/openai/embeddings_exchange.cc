@@ -48,8 +48,12 @@ absl::StatusOr<DecodedRequest> EmbeddingsExchange::Decode(const ServedModel& mod
   if (!request.ok()) {
     const absl::string_view text = request.status().message();
     if (!absl::StartsWith(text, "texts")) return request.status();
-    const size_t rest = list_ ? 5 : text.find(']') + 1;  // "texts[0].text: must ..."
-    return absl::Status(request.status().code(), absl::StrCat("input", text.substr(rest)));
+    const size_t dot = text.find("].");  // "texts[0].text: must ..."
+    if (dot == absl::string_view::npos) {
+      return absl::Status(request.status().code(), absl::StrCat("input", text.substr(5)));
+    }
+    return RenameText(absl::Status(request.status().code(), text.substr(dot + 2)),
+                      absl::StrCat("input", list_ ? text.substr(5, dot - 4) : ""));
   }
   model_ = model.config.name;
   DecodedRequest decoded;

@@ -51,11 +51,13 @@ std::string FieldOf(absl::string_view message) {
 
 }  // namespace
 
-std::string ErrorText(const absl::Status& status, absl::string_view request_id) {
+std::string ErrorText(const absl::Status& status, absl::string_view request_id,
+                      absl::string_view path) {
   const Form& form = FormOf(status.code());
   const bool internal = form.code == StatusCode::kInternal;
-  const std::string message = internal ? absl::StrCat("internal error; request id ", request_id)
-                                       : std::string(status.message());
+  std::string message = internal ? absl::StrCat("internal error; request id ", request_id)
+                                 : std::string(status.message());
+  if (!path.empty()) message = absl::StrCat(path, ": ", message);
   const std::string field = form.http == 400 ? FieldOf(message) : "";
   OrderedJson error = {{"message", message}, {"type", form.type}};
   error["param"] = field.empty() ? OrderedJson() : OrderedJson(field);
@@ -64,10 +66,10 @@ std::string ErrorText(const absl::Status& status, absl::string_view request_id) 
 }
 
 HttpPage ErrorPage(const absl::Status& status, absl::string_view request_id,
-                   std::optional<std::chrono::milliseconds> retry_after) {
+                   std::optional<std::chrono::milliseconds> retry_after, absl::string_view path) {
   HttpPage page = {.status = FormOf(status.code()).http,
                    .content_type = "application/json",
-                   .body = ErrorText(status, request_id)};
+                   .body = ErrorText(status, request_id, path)};
   if (page.status == 401) page.headers["WWW-Authenticate"] = "Bearer";
   if (page.status == 503 && !retry_after.has_value()) retry_after = std::chrono::seconds(1);
   if (retry_after.has_value()) {

@@ -57,16 +57,9 @@ absl::StatusOr<GenerationRequest> GenerationExchange::DecodePrompt(size_t prompt
   }
   auto request = codec_.Decode(message, limits, model, started_.emplace_back());
   if (request.ok()) return request;
-  const absl::string_view error = request.status().message();
-  for (const absl::string_view field : {"text", "tokens.ids", "tokens"}) {
-    if (error.substr(0, field.size()) != field || error.size() == field.size()) continue;
-    if (error[field.size()] != ':' && error[field.size()] != '[') continue;
-    const std::string path = chat_             ? "messages"
-                             : body_read_.list ? absl::StrCat("prompt[", prompt, "]")
-                                               : "prompt";
-    return absl::Status(request.status().code(), absl::StrCat(path, error.substr(field.size())));
-  }
-  return request;
+  return RenameText(request.status(), chat_             ? "messages"
+                                      : body_read_.list ? absl::StrCat("prompt[", prompt, "]")
+                                                        : "prompt");
 }
 
 absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& model,

@@ -287,6 +287,16 @@ absl::Status SetText(const std::string& name, const Json& value, v1::Text& messa
   return absl::OkStatus();
 }
 
+absl::Status RenameText(const absl::Status& error, absl::string_view name) {
+  const absl::string_view text = error.message();
+  for (const absl::string_view field : {"text", "tokens.ids", "tokens", "token_ids"}) {
+    if (text.substr(0, field.size()) != field || text.size() == field.size()) continue;
+    if (text[field.size()] != ':' && text[field.size()] != '[') continue;
+    return absl::Status(error.code(), absl::StrCat(name, text.substr(field.size())));
+  }
+  return error;
+}
+
 absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint endpoint) {
   AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(text));
   GenerationBody body;

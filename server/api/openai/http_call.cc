@@ -124,14 +124,12 @@ void HttpCall::SendEnd() {
   const CallEnd& ending = call_->ending();
   if (gone_) return Close();
   if (!ending.status.ok()) {
-    absl::Status status = ending.status;
-    if (!ending.path.empty()) {
-      status = absl::Status(status.code(), absl::StrCat(ending.path, ": ", status.message()));
-    }
+    const std::string& id = caller_.ids.request;
     if (!begun_) {
-      return answer_->Send(WithHeaders(ErrorPage(status, caller_.ids.request, ending.retry_after)));
+      return answer_->Send(
+          WithHeaders(ErrorPage(ending.status, id, ending.retry_after, ending.path)));
     }
-    return SendPart(absl::StrCat("data: ", ErrorText(status, caller_.ids.request), "\n\n"),
+    return SendPart(absl::StrCat("data: ", ErrorText(ending.status, id, ending.path), "\n\n"),
                     /*last=*/true);
   }
   if (exchange().streams()) return SendPart(exchange().text(), /*last=*/true);

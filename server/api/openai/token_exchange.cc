@@ -32,15 +32,15 @@ absl::StatusOr<DecodedRequest> TokenExchange::Decode(const ServedModel& model,
                                                      const LimitsConfig& limits) {
   OrderedJson json;
   if (detokenize_) {
-    AFT_ASSIGN_OR_RETURN(const v1::DetokenizeResponse response,
-                         DetokenizeCodec::Answer(tokens_, limits, model));
-    json["prompt"] = response.text();
+    const auto response = DetokenizeCodec::Answer(tokens_, limits, model);
+    if (!response.ok()) return RenameText(response.status(), "tokens");
+    json["prompt"] = response->text();
   } else {
-    AFT_ASSIGN_OR_RETURN(const v1::TokenizeResponse response,
-                         TokenizeCodec::Answer(text_, limits, model));
-    json["count"] = response.token_ids_size();
+    const auto response = TokenizeCodec::Answer(text_, limits, model);
+    if (!response.ok()) return RenameText(response.status(), "prompt");
+    json["count"] = response->token_ids_size();
     if (model.info.max_seq_len > 0) json["max_model_len"] = model.info.max_seq_len;
-    json["tokens"] = response.token_ids();
+    json["tokens"] = response->token_ids();
   }
   outgoing_.set_value(Dump(json));
   return DecodedRequest();

@@ -77,8 +77,8 @@ TEST(HttpServiceTest, EmbeddingsAreThoseOfEncode) {
     EXPECT_EQ(reply.json()["error"]["param"], param) << reply.body;
   };
   refused({{"model", "encoder"}}, "input");
-  refused({{"model", "encoder"}, {"input", ""}}, "input.text");
-  refused({{"model", "encoder"}, {"input", {"a", ""}}}, "input[1].text");
+  refused({{"model", "encoder"}, {"input", ""}}, "input");
+  refused({{"model", "encoder"}, {"input", {"a", ""}}}, "input[1]");
   refused({{"model", "encoder"}, {"input", "a"}, {"dimensions", 2}}, "dimensions");
   refused({{"model", "encoder"}, {"input", "a"}, {"encoding_format", "hex"}}, "encoding_format");
   EXPECT_EQ(server.Metric(RequestsTotal("OK", "Embeddings", "encoder")), 3);
@@ -107,6 +107,7 @@ TEST(HttpServiceTest, TokensAreThoseOfTheModel) {
   EXPECT_EQ(tokens["tokens"], Json::array({97, 98}));
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", {97, 98}}}).json()["prompt"], "ab");
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", "x"}}).json()["error"]["param"], "tokens");
+  EXPECT_EQ(server.Post("/detokenize", {{"tokens", {257}}}).json()["error"]["param"], "tokens[0]");
   EXPECT_EQ(server.Post("/tokenize", {{"prompt", "x"}, {"y", 1}}).json()["error"]["param"], "y");
 }
 
