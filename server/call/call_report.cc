@@ -69,10 +69,25 @@ void LogRequestWithoutModel(const Caller& caller, Method method, const absl::Sta
                              {"parent_id", caller.ids.trace.parent_id}});
 }
 
-void ReportRefusal(const CallEnvironment& environment, const Caller& caller, Method method,
-                   const absl::Status& status, Duration total) {
+void ReportRefusal(const CallEnvironment& environment, ClientMetrics& clients, const Caller& caller,
+                   Method method, const absl::Status& status, Duration total) {
   environment.metrics.calls.Count(method, status.code());
-  if (environment.LogsRefusal()) LogRequestWithoutModel(caller, method, status, total);
+  const bool of_model = static_cast<size_t>(method) < kModelMethods;
+  if (of_model && caller.client != nullptr) {
+    clients.Count(caller.client->name, status.code(), /*tokens=*/0);
+  }
+  if (!environment.LogsRefusal()) return;
+  if (!of_model) return LogRequestWithoutModel(caller, method, status, total);
+  CallEnd ending;
+  ending.status = status;
+  LogRequest({.caller = caller,
+              .method = method,
+              .model = "",
+              .sequences = 1,
+              .ending = ending,
+              .reason = FinishReason::kDone,
+              .total = total,
+              .writing = Duration(0)});
 }
 
 void LogStuck(const Caller& caller, Method method, Duration waited) {

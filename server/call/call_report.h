@@ -33,8 +33,8 @@ void LogRequestWithoutModel(const Caller& caller, Method method, const absl::Sta
 
 // Counts a request that was refused before it became a call, and writes its line, unless there are
 // too many of them (CallEnvironment::LogsRefusal).
-void ReportRefusal(const CallEnvironment& environment, const Caller& caller, Method method,
-                   const absl::Status& status, Duration total);
+void ReportRefusal(const CallEnvironment& environment, ClientMetrics& clients, const Caller& caller,
+                   Method method, const absl::Status& status, Duration total);
 
 // The client does not read; the line `request.stuck`.
 void LogStuck(const Caller& caller, Method method, Duration waited);

@@ -110,6 +110,23 @@ HttpPage Door::Models(const Client& client, const std::string& name) const {
 }
 
 std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest& request) {
+  const TimePoint arrival = std::chrono::steady_clock::now();
+  const bool get = request.method == "GET" || request.method == "HEAD";
+  const auto* const post = std::find_if(std::begin(kPosts), std::end(kPosts),
+                                        [&](const Route& r) { return request.path == r.path; });
+  const bool one_model = absl::StartsWith(request.path, absl::StrCat(kModelsPath, "/"));
+  const bool one_response = absl::StartsWith(request.path, kResponsePath);
+  const bool deletes = one_response && request.method == "DELETE";
+  const bool has_page =
+      one_model || one_response ||
+      std::find(std::begin(kGets), std::end(kGets), request.path) != std::end(kGets);
+  // None of a request that is not counted.
+  std::optional<Method> method;
+  if (post != std::end(kPosts) && request.method == "POST") method = post->method;
+  if (get && (one_model || request.path == kModelsPath)) method = Method::kListModels;
+  if (get && one_response) method = Method::kGetState;
+  if (deletes) method = Method::kDeleteState;
+
   Caller caller;
   caller.peer = request.peer;
   const bool has_id = request.Count("x-request-id") > 0;
@@ -123,6 +140,10 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
     return page;
   };
   const auto refuse = [&](const absl::Status& why) {
+    if (method.has_value()) {
+      ReportRefusal(environment_, environment_.client_metrics, caller, *method, why,
+                    std::chrono::steady_clock::now() - arrival);
+    }
     return answer(ErrorPage(why, caller.ids.request));
   };
   if (!status.ok()) return refuse(status);
@@ -137,15 +158,6 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
                                {"Access-Control-Max-Age", "600"}}});
   }
 
-  const bool get = request.method == "GET" || request.method == "HEAD";
-  const auto* const post = std::find_if(std::begin(kPosts), std::end(kPosts),
-                                        [&](const Route& r) { return request.path == r.path; });
-  const bool one_model = absl::StartsWith(request.path, absl::StrCat(kModelsPath, "/"));
-  const bool one_response = absl::StartsWith(request.path, kResponsePath);
-  const bool deletes = one_response && request.method == "DELETE";
-  const bool has_page =
-      one_model || one_response ||
-      std::find(std::begin(kGets), std::end(kGets), request.path) != std::end(kGets);
   if (post == std::end(kPosts) && !has_page) {
     const auto path = [](std::string* out, const Route& route) { out->append(route.path); };
     return answer(PlainError(
@@ -175,40 +187,32 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
                        .forwarded_for = std::string(request.Header("X-Forwarded-For")),
                        .cache_salt = std::string(request.Header("aft-cache-salt")),
                        .certificate_names = request.certificate_names};
-  const Method method = deletes        ? Method::kDeleteState
-                        : one_response ? Method::kGetState
-                        : has_page     ? Method::kListModels
-                                       : post->method;
-  const auto refuse_call = [&](const absl::Status& why) {
-    ReportRefusal(environment_, caller, method, why, Duration(0));
-    return refuse(why);
-  };
   if (request.Count("aft-cache-salt") > 1 || request.Count("X-Forwarded-For") > 1) {
-    return refuse_call(absl::InvalidArgumentError("a header of a proxy occurs twice"));
+    return refuse(absl::InvalidArgumentError("a header of a proxy occurs twice"));
   }
-  if (draining_) return refuse_call(absl::UnavailableError("the server is draining"));
+  if (draining_) return refuse(absl::UnavailableError("the server is draining"));
   auto client = identity_.Find(facts);
-  if (!client.ok()) return refuse_call(client.status());
+  if (!client.ok()) return refuse(client.status());
   caller.client = *std::move(client);
   auto salt = identity_.CacheSaltOf(facts);
-  if (!salt.ok()) return refuse_call(salt.status());
+  if (!salt.ok()) return refuse(salt.status());
   caller.cache_salt = *std::move(salt);
   if (one_response) {
-    return std::make_shared<StoredResponse>(environment_, method,
+    return std::make_shared<StoredResponse>(environment_, *method,
                                             request.path.substr(sizeof(kResponsePath) - 1),
                                             std::move(caller), std::move(headers));
   }
   if (has_page) {
-    environment_.Report(method, std::chrono::steady_clock::now(), absl::StatusCode::kOk);
+    environment_.Report(*method, arrival, absl::StatusCode::kOk);
     return answer(Models(*caller.client,
                          one_model ? request.path.substr(sizeof(kModelsPath)) : std::string()));
   }
   const absl::string_view type = request.Header("Content-Type");
   if (!absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(type.substr(0, type.find(';'))),
                               "application/json")) {
-    const auto why = absl::InvalidArgumentError("Content-Type: must be application/json");
-    ReportRefusal(environment_, caller, method, why, Duration(0));
-    return answer(PlainError(415, why, caller.ids.request));
+    HttpPage page = refuse(absl::InvalidArgumentError("Content-Type: must be application/json"));
+    page.status = 415;
+    return page;
   }
   auto exchange = post->make(caller.ids.request);
   return std::make_shared<HttpCall>(environment_, calls_, std::move(exchange), std::move(caller),

@@ -58,7 +58,7 @@ std::optional<HttpPage> HttpCall::Expect(size_t bytes) {
   expected_ = std::max(expected_, bytes);
   if (charge_.Resize(static_cast<int64_t>(kCallBytes + 2 * expected_))) return std::nullopt;
   const absl::Status status = environment_.RefuseForMemory();
-  ReportRefusal(environment_, caller_, exchange_->method(), status,
+  ReportRefusal(environment_, environment_.client_metrics, caller_, exchange_->method(), status,
                 std::chrono::steady_clock::now() - arrival_);
   return WithHeaders(
       ErrorPage(status, caller_.ids.request, environment_.retry_hint.After(EngineLoad())));
