@@ -146,11 +146,11 @@ void HttpCall::Done() { Close(); }
 void HttpCall::Gone(bool stuck) {
   if (call_ == nullptr) return;
   gone_ = true;
-  if (ended_) return Close();
   if (stuck) {
     environment_.metrics.stuck_calls.Increment();
     LogStuck(caller_, exchange().method(), environment_.limits.write_stall);
   }
+  if (ended_) return Close();
   call_->Cancel(stuck ? SlowClient() : absl::CancelledError("the client cancelled the request"));
 }
 
