@@ -215,8 +215,8 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
     return page;
   }
   auto exchange = post->make(caller.ids.request);
-  return std::make_shared<HttpCall>(environment_, calls_, std::move(exchange), std::move(caller),
-                                    std::move(facts), std::move(headers));
+  return std::make_shared<HttpCall>(environment_, calls_, identity_, std::move(exchange),
+                                    std::move(caller), std::move(facts), std::move(headers));
 }
 
 }  // namespace aft::server::openai

@@ -42,10 +42,11 @@ class Body final : public RequestBytes {
 }  // namespace
 
 HttpCall::HttpCall(InferenceEnvironment& environment, OpenCalls& calls,
-                   std::unique_ptr<JsonExchange> exchange, Caller caller, CallerFacts facts,
-                   std::map<std::string, std::string> headers)
+                   const ClientIdentity& identity, std::unique_ptr<JsonExchange> exchange,
+                   Caller caller, CallerFacts facts, std::map<std::string, std::string> headers)
     : environment_(environment),
       calls_(calls),
+      identity_(identity),
       arrival_(std::chrono::steady_clock::now()),
       exchange_(std::move(exchange)),
       caller_(std::move(caller)),
@@ -68,7 +69,7 @@ void HttpCall::Start(std::string body, std::shared_ptr<HttpAnswer> answer) {
   answer_ = std::move(answer);
   call_ = std::make_shared<Call>(environment_, std::move(exchange_), shared_from_this());
   charge_.Close();
-  if (!calls_.Add(this, call_, facts_)) {
+  if (!calls_.Add(this, {call_, facts_, caller_.client->name}, identity_)) {
     call_.reset();
     const absl::Status status = absl::UnavailableError("the server is shutting down");
     return answer_->Send(WithHeaders(ErrorPage(status, caller_.ids.request)));

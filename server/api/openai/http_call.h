@@ -24,8 +24,8 @@ class HttpCall final : public HttpTask,
                        public Carrier,
                        public std::enable_shared_from_this<HttpCall> {
  public:
-  // `headers`: of every answer. The first two must outlive it.
-  HttpCall(InferenceEnvironment& environment, OpenCalls& calls,
+  // `headers`: of every answer. The first three must outlive it.
+  HttpCall(InferenceEnvironment& environment, OpenCalls& calls, const ClientIdentity& identity,
            std::unique_ptr<JsonExchange> exchange, Caller caller, CallerFacts facts,
            std::map<std::string, std::string> headers);
 
@@ -48,6 +48,7 @@ class HttpCall final : public HttpTask,
 
   InferenceEnvironment& environment_;
   OpenCalls& calls_;
+  const ClientIdentity& identity_;
   const TimePoint arrival_;
   std::unique_ptr<JsonExchange> exchange_;  // until Start
   Caller caller_;

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,11 +17,22 @@ namespace aft::server::openai {
 // The calls over HTTP that have not ended. Thread-safe.
 class OpenCalls {
  public:
-  // False: there are to be no more.
-  bool Add(const void* owner, std::shared_ptr<Call> call, CallerFacts facts) {
-    MutexLock lock(mutex_);
-    if (!closed_) calls_.emplace(owner, std::pair(std::move(call), std::move(facts)));
-    return !closed_;
+  struct Entry {
+    std::shared_ptr<Call> call;
+    CallerFacts facts;
+    std::string client;  // its name
+  };
+
+  // False: there are to be no more. The clients may have changed since this one was found, which
+  // was before its body came.
+  bool Add(const void* owner, const Entry& entry, const ClientIdentity& identity) {
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return false;
+      calls_.emplace(owner, entry);
+    }
+    CheckClient(entry, identity);
+    return true;
   }
   void Remove(const void* owner) {
     MutexLock lock(mutex_);
@@ -30,16 +42,7 @@ class OpenCalls {
 
   // The clients may be others now: a call whose client may not make it any more ends.
   void CheckClients(const ClientIdentity& identity) const {
-    for (const auto& [call, facts] : List()) {
-      auto client = identity.Find(facts);
-      if (!client.ok()) {
-        call->Cancel(client.status());
-      } else if ((*client)->name != call->caller().client->name) {
-        call->Cancel(absl::UnauthenticatedError("authorization: it is another client's now"));
-      } else {
-        call->OnClient(*std::move(client));
-      }
-    }
+    for (const Entry& entry : List()) CheckClient(entry, identity);
   }
 
   // Takes no more, and waits until there is none; those that are there at the deadline are
@@ -50,15 +53,25 @@ class OpenCalls {
       closed_ = true;
       while (!calls_.empty() && changed_.WaitUntil(mutex_, deadline)) continue;
     }
-    for (const auto& [call, facts] : List()) {
-      call->Cancel(absl::UnavailableError("the server is shutting down"));
+    for (const Entry& entry : List()) {
+      entry.call->Cancel(absl::UnavailableError("the server is shutting down"));
     }
     MutexLock lock(mutex_);
     while (!calls_.empty()) changed_.Wait(mutex_);
   }
 
  private:
-  using Entry = std::pair<std::shared_ptr<Call>, CallerFacts>;
+  // The call may not have started.
+  static void CheckClient(const Entry& entry, const ClientIdentity& identity) {
+    auto client = identity.Find(entry.facts);
+    if (!client.ok()) {
+      entry.call->Cancel(client.status());
+    } else if ((*client)->name != entry.client) {
+      entry.call->Cancel(absl::UnauthenticatedError("authorization: it is another client's now"));
+    } else {
+      entry.call->OnClient(*std::move(client));
+    }
+  }
 
   std::vector<Entry> List() const {
     std::vector<Entry> entries;

@@ -155,6 +155,22 @@ TEST_F(KnownClientsTest, ARevokedTokenEndsItsStream) {
   server_->WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
 }
 
+// Its client was found by the head of the request.
+TEST_F(KnownClientsTest, ATokenThatIsRevokedWhileTheBodyComesIsRefused) {
+  const std::string request = HttpPost(kPath, kAsk.dump(), Bearer("token a"));
+  const size_t body = request.find("{");
+  const TcpConnection connection(server_->address());
+  connection.Send(request.substr(0, body));
+  server_->WaitForMetric("aft_memory_used_bytes",
+                         static_cast<double>(kCall + 2 * kAsk.dump().size()));
+  Replace(config_.security.clients_file, ClientEntry("b", "token b"));
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  connection.Send(request.substr(body));
+  EXPECT_EQ(ParseReply(connection.ReadAll()).status, 401);
+  EXPECT_EQ(server_->control().step_count(), 0);
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
+}
+
 TEST(HttpServiceTest, IdsAndTracesGoThereAndBack) {
   const CapturedLog log;
   HttpApi server;
