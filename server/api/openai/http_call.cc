@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "google/protobuf/wrappers.pb.h"
 #include "server/api/openai/error_page.h"
 #include "server/api/openai/open_calls.h"
@@ -67,14 +68,22 @@ std::optional<HttpPage> HttpCall::Expect(size_t bytes) {
 
 void HttpCall::Start(std::string body, std::shared_ptr<HttpAnswer> answer) {
   answer_ = std::move(answer);
-  call_ = std::make_shared<Call>(environment_, std::move(exchange_), shared_from_this());
-  charge_.Close();
-  if (!calls_.Add(this, {call_, facts_, caller_.client->name}, identity_)) {
-    call_.reset();
-    const absl::Status status = absl::UnavailableError("the server is shutting down");
-    return answer_->Send(WithHeaders(ErrorPage(status, caller_.ids.request)));
-  }
-  call_->Start(caller_, absl::OkStatus(), std::make_unique<Body>(std::move(body)));
+  const Method method = exchange_->method();
+  const absl::Status started = Catching([&] {
+    call_ = std::make_shared<Call>(environment_, std::move(exchange_), shared_from_this());
+    charge_.Close();
+    if (!calls_.Add(this, {call_, facts_, caller_.client->name}, identity_)) {
+      return absl::UnavailableError("the server is shutting down");
+    }
+    call_->Start(caller_, absl::OkStatus(), std::make_unique<Body>(std::move(body)));
+    return absl::OkStatus();
+  });
+  if (started.ok()) return;
+  ended_ = true;  // nothing will wake it
+  Close();
+  ReportRefusal(environment_, environment_.client_metrics, caller_, method, started,
+                std::chrono::steady_clock::now() - arrival_);
+  answer_->Send(WithHeaders(ErrorPage(started, caller_.ids.request)));
 }
 
 void HttpCall::Wake(Call& /*call*/) {

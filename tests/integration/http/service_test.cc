@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "tests/integration/known_clients.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/fake_tokenizer.h"
+#include "tests/support/short_memory.h"
 #include "tests/support/temp_files.h"
 
 namespace aft::server {
@@ -265,6 +267,29 @@ TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: 4194305\r\n\r\n");
   EXPECT_EQ(large.status, 413);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+// Each time there is memory for one copy more of a header that the call keeps.
+TEST(HttpServiceTest, ARequestThatFindsNoMemoryLeavesNothingBehind) {
+  const CapturedLog log;
+  ServerConfig config = WithHttp();
+  config.limits.write_stall = std::chrono::milliseconds(100);  // a head that failed ends by it
+  HttpApi server(config);
+  constexpr size_t kLong = 14'000;
+  const std::string request =
+      HttpPost(kPath, kAsk.dump(), "X-Forwarded-For: " + std::string(kLong, 'x') + "\r\n");
+  std::set<int> answers;
+  for (int left = 0; answers.count(200) == 0; ++left) {
+    ASSERT_LT(left, 100);
+    const TcpConnection connection(server.address());
+    const ShortMemory none(kLong, left);
+    connection.Send(request);
+    answers.insert(ParseReply(connection.ReadAll()).status);
+  }
+  EXPECT_THAT(answers, testing::Contains(429));
+  EXPECT_EQ(server.Metric(R"(aft_requests_total{code="RESOURCE_EXHAUSTED",method="Completions"})"),
+            static_cast<double>(log.Lines("request.done").size() - 1));
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
