@@ -429,7 +429,7 @@ void Call::Conclude() {
   states_.Forget(ending_.status.code(), ending_.begun);
   if (ending_.status.ok()) {
     ending_.message = exchange_->Finish(outcome, outbox_.stored());
-  } else if (!ending_.begun && absl::IsResourceExhausted(ending_.status)) {
+  } else if (!outbox_.engine_began() && absl::IsResourceExhausted(ending_.status)) {
     const EngineLoad load = model_ != nullptr ? model_->engine().load() : EngineLoad();
     ending_.retry_after = environment_.retry_hint.After(load);
   }
