@@ -23,10 +23,12 @@ TcpConnection::TcpConnection(const std::string& address, int receive_buffer) {
   fd_ = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, found->ai_protocol);
   if (receive_buffer > 0) {
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
+    const int segment = 536;  // for a peer whose own buffer is small, too
+    setsockopt(fd_, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof(segment));
   }
   const int on = 1;
   setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  AFT_CHECK(connect(fd_, found->ai_addr, found->ai_addrlen) == 0);
+  if (connect(fd_, found->ai_addr, found->ai_addrlen) != 0) close(std::exchange(fd_, -1));
   freeaddrinfo(found);
 }
 
@@ -36,12 +38,10 @@ TcpConnection::~TcpConnection() {
   if (fd_ >= 0) close(fd_);
 }
 
-void TcpConnection::Send(const std::string& text) const {
-  AFT_CHECK(send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
-}
+void TcpConnection::Send(const std::string& text) const { AFT_CHECK(TrySend(text)); }
 
-void TcpConnection::TrySend(const std::string& text) const {
-  if (send(fd_, text.data(), text.size(), MSG_NOSIGNAL) < 0) return;
+bool TcpConnection::TrySend(const std::string& text) const {
+  return send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
 }
 
 void TcpConnection::EndSending() const { shutdown(fd_, SHUT_WR); }

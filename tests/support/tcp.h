@@ -8,7 +8,8 @@ namespace aft {
 // A TCP connection to host:port. Closed when the object dies.
 class TcpConnection {
  public:
-  // `receive_buffer`: bytes that arrive before they are read; 0: the kernel's choice.
+  // `receive_buffer`: bytes that arrive before they are read; 0: the kernel's choice. Where nobody
+  // listens, nothing can be sent, and nothing comes.
   explicit TcpConnection(const std::string& address, int receive_buffer = 0);
   virtual ~TcpConnection();
   TcpConnection(TcpConnection&& other) noexcept;
@@ -17,8 +18,8 @@ class TcpConnection {
 
   // The peer must take it.
   virtual void Send(const std::string& text) const;
-  // What the peer does not take any more is lost.
-  void TrySend(const std::string& text) const;
+  // False: the peer has closed the connection, or was never there.
+  bool TrySend(const std::string& text) const;
   // The peer reads the end of what is sent.
   void EndSending() const;
   // What comes until it ends with `end`, or the connection is closed.

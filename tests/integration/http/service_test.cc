@@ -267,6 +267,11 @@ TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: 4194305\r\n\r\n");
   EXPECT_EQ(large.status, 413);
+  {
+    const TcpConnection leaves(server.address());
+    leaves.Send(HttpPost(kPath, std::string(100, 'x')).substr(0, 150));
+    server.WaitForMetric("aft_memory_used_bytes", kCall + 2 * 100);
+  }
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "tests/integration/oip/fixture.h"
 
 namespace aft::server {
@@ -108,13 +109,56 @@ std::string InferEncoding(const std::string& model, Ask ask, const std::string& 
   return builder.request().SerializeAsString();
 }
 
+using Json = nlohmann::json;
+
+// Of a prompt, or of a conversation whose only message it is. An empty message is a paragraph, so
+// that other field is bad in a conversation.
+template <int kSequences, bool kStreams, bool kChat = false>
+std::string HttpGeneration(const std::string& model, Ask ask, const std::string& /*id*/) {
+  const bool shorter = ask == Ask::kShort || ask == Ask::kBad;
+  const auto most = static_cast<uint32_t>(ask == Ask::kBad && kChat ? 0
+                                          : shorter                 ? 3
+                                          : ask == Ask::kLarge      ? kLargeTokens
+                                                                    : kEndless);
+  Json body = {{"model", model}, {"max_tokens", most}, {"seed", 7}, {"ignore_eos", true}};
+  if (kChat) {
+    body["messages"] = {{{"role", "user"}, {"content", "hello"}}};
+    if (!shorter) body["top_logprobs"] = 20;
+  } else {
+    body["prompt"] = ask == Ask::kBad ? "" : "hello";
+  }
+  if (!shorter) body["logprobs"] = kChat ? Json(true) : Json(20);
+  if (kSequences > 1) body["n"] = kSequences;
+  if (kStreams) body["stream"] = true;
+  return body.dump();
+}
+
+template <int kSequences>
+std::string HttpEmbeddings(const std::string& model, Ask ask, const std::string& /*id*/) {
+  Json body = {{"model", model}, {"input", ask == Ask::kBad ? "" : "hello"}};
+  if (kSequences > 1) body["input"] = {"hello", ask == Ask::kBad ? "" : "hi"};
+  return body.dump();
+}
+
+std::string HttpTokens(const std::string& model, Ask ask, const std::string& /*id*/) {
+  const std::string text = ask == Ask::kBad ? std::string(1'048'577, 'x') : "hello";
+  return Json{{"model", model}, {"prompt", text}}.dump();
+}
+
+std::string HttpIds(const std::string& model, Ask ask, const std::string& /*id*/) {
+  return Json{{"model", model}, {"tokens", {ask == Ask::kBad ? 257 : 'h'}}}.dump();
+}
+
 #define AFT_SERVICE "/aft.v1.InferenceService/"
 #define INFER_SERVICE "/inference.GRPCInferenceService/"
 constexpr CarrierKind kStream = CarrierKind::kServerStream;
 constexpr CarrierKind kOne = CarrierKind::kUnary;
+constexpr CarrierKind kHttp = CarrierKind::kHttp;
+constexpr CarrierKind kEvents = CarrierKind::kHttpStream;
 constexpr char kEmpty[] = "text: must not be empty";
 constexpr char kEmptySecond[] = "texts[1].text: must not be empty";
 constexpr char kEmptyInput[] = "text_input: must not be empty";
+constexpr char kEmptyPrompt[] = "prompt: must not be empty";
 constexpr char kEmptyRow[] = "text_input[1]: must not be empty";
 
 const Case kCases[] = {
@@ -152,6 +196,24 @@ const Case kCases[] = {
      "text: must have at most 1048576 bytes, got 1048577", 0, 0, "done", Tokens},
     {"Detokenize", "Detokenize", AFT_SERVICE "Detokenize", kOne, "fake", 1, false,
      "token_ids[0]: must be below 257, the size of the vocabulary, got 257", 0, 0, "done", Ids},
+    {"HttpCompletion", "Completions", "/v1/completions", kHttp, "fake", 1, true, kEmptyPrompt, 5, 3,
+     "length", HttpGeneration<1, false>},
+    {"HttpCompletionTwo", "Completions", "/v1/completions", kHttp, "fake", 2, true, kEmptyPrompt, 5,
+     6, "length", HttpGeneration<2, false>},
+    {"HttpStream", "Completions", "/v1/completions", kEvents, "fake", 1, true, kEmptyPrompt, 5, 3,
+     "length", HttpGeneration<1, true>},
+    {"HttpStreamTwo", "Completions", "/v1/completions", kEvents, "fake", 2, true, kEmptyPrompt, 5,
+     6, "length", HttpGeneration<2, true>},
+    {"HttpChat", "ChatCompletions", "/v1/chat/completions", kEvents, "fake", 1, true,
+     "max_tokens: must be in [1, 1048576], got 0", 7, 3, "length", HttpGeneration<1, true, true>},
+    {"HttpEmbedding", "Embeddings", "/v1/embeddings", kHttp, "encoder", 1, true,
+     "input: must not be empty", 5, 0, "done", HttpEmbeddings<1>},
+    {"HttpEmbeddings", "Embeddings", "/v1/embeddings", kHttp, "encoder", 2, true,
+     "input[1]: must not be empty", 7, 0, "done", HttpEmbeddings<2>},
+    {"HttpTokenize", "Tokenize", "/tokenize", kHttp, "fake", 1, false,
+     "prompt: must have at most 1048576 bytes, got 1048577", 0, 0, "done", HttpTokens},
+    {"HttpDetokenize", "Detokenize", "/detokenize", kHttp, "fake", 1, false,
+     "tokens[0]: must be below 257, the size of the vocabulary, got 257", 0, 0, "done", HttpIds},
 };
 
 const Case kEncodingFiller = {
@@ -165,7 +227,13 @@ const Case kHeldTokenizing = {
 }  // namespace
 
 bool Case::streams() const {
-  return carrier == CarrierKind::kServerStream || std::string(name) == "StreamInferTokens";
+  return carrier == CarrierKind::kServerStream || carrier == CarrierKind::kHttpStream ||
+         std::string(name) == "StreamInferTokens";
+}
+
+std::string Case::texts() const {
+  if (sequences == 1 || infer() || generates()) return "";
+  return http() ? "input" : "texts";
 }
 
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -181,6 +249,11 @@ std::vector<Case> EngineCases() {
 std::vector<Case> LongCases() {
   std::vector<Case> cases = EngineCases();
   std::erase_if(cases, [](const Case& one) { return one.encoder(); });
+  return cases;
+}
+
+std::vector<Case> OverGrpc(std::vector<Case> cases) {
+  std::erase_if(cases, [](const Case& one) { return one.http(); });
   return cases;
 }
 

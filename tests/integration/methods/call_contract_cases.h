@@ -13,6 +13,8 @@ enum class CarrierKind {
   kUnary,         // one response of aft.v1
   kInfer,         // ModelInfer
   kInferStream,   // ModelStreamInfer, here with one request; an error is a response
+  kHttp,          // OpenAI's API, one JSON object
+  kHttpStream,    // the same, server-sent events
 };
 
 // kLong takes many steps, without an end where something is generated. kLarge ends, and its answer
@@ -33,15 +35,18 @@ struct Case {
   int prompt_tokens;
   int generated_tokens;
   const char* reason;
-  // The message's bytes. `id`: of the request, where it has one.
+  // The message's bytes, of HTTP the body. `id`: of the request, where it has one.
   std::string (*message)(const std::string& model, Ask ask, const std::string& id);
 
   bool encoder() const { return model[0] == 'e'; }
   bool generates() const { return generated_tokens > 0; }
   bool infer() const { return carrier == CarrierKind::kInfer || infer_stream(); }
   bool infer_stream() const { return carrier == CarrierKind::kInferStream; }
+  bool http() const { return carrier == CarrierKind::kHttp || carrier == CarrierKind::kHttpStream; }
   // Its answer leaves as it comes to be.
   bool streams() const;
+  // What its texts are called where errors name the one that has failed: "texts"; "": nothing.
+  std::string texts() const;
 };
 
 void PrintTo(const Case& one, std::ostream* out);
@@ -50,6 +55,8 @@ void PrintTo(const Case& one, std::ostream* out);
 std::vector<Case> EngineCases();
 std::vector<Case> LongCases();
 std::vector<Case> AllCases();
+// Those of `cases` that gRPC carries.
+std::vector<Case> OverGrpc(std::vector<Case> cases);
 
 // A call that keeps the engine of `one` busy for long, with as many sequences: a generation, or an
 // encoding of kFillerTexts texts.

@@ -1,5 +1,5 @@
-// What every call promises of its end, whatever its method and carrier, over real gRPC with fake
-// models.
+// What every call promises of its end, whatever its method and carrier, over real gRPC and HTTP
+// with fake models.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -34,7 +34,7 @@ TEST_P(LongContractTest, ACancelledCallThatRunsFreesItsSlotsAndEndsNothingElse) 
   });
   call.Cancel();
   EXPECT_EQ(call.Finish().status.error_code(), grpc::StatusCode::CANCELLED);
-  WaitUntilRead();
+  call.WaitUntilRead();
   const LogLine line = StepUntilLineOf(call);
   EXPECT_EQ(line["code"], "CANCELLED");
   EXPECT_EQ(Calls("CANCELLED"), 1);
@@ -58,7 +58,7 @@ TEST_P(ContractTest, ACancelledCallThatWaitsLeavesTheQueueAndEndsNothingElse) {
   WaitUntilWaiting(before + GetParam().sequences);
   call.Cancel();
   EXPECT_EQ(call.Finish().status.error_code(), grpc::StatusCode::CANCELLED);
-  WaitUntilRead();
+  call.WaitUntilRead();
   const LogLine line = StepUntilLineOf(call);
   EXPECT_EQ(line["code"], "CANCELLED");
   EXPECT_GT(line.Number("queue_ms"), 0);
@@ -99,13 +99,12 @@ class DeadlineContractTest : public ContractTest {
       ASSERT_LE(patience, std::chrono::seconds(30));
       gate().Hold();
       const auto deadline = std::chrono::system_clock::now() + patience;
-      ContractCall call =
-          Open(ask, [deadline](grpc::ClientContext& context) { context.set_deadline(deadline); });
+      ContractCall call = Open(ask, {.headers = {}, .deadline = deadline});
       bool has = false;
       while (!has && std::chrono::system_clock::now() < deadline) has = arrived();
       EXPECT_EQ(call.Finish().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
       // Or its engine, which looks at the clock itself, would mostly be the first to tell.
-      WaitUntilRead();
+      call.WaitUntilRead();
       if (has) {
         const LogLine line = StepUntilLineOf(call);
         EXPECT_THAT(line["code"], AnyOf("DEADLINE_EXCEEDED", "CANCELLED"));
@@ -120,8 +119,10 @@ class DeadlineContractTest : public ContractTest {
 };
 class LongDeadlineContractTest : public DeadlineContractTest {};
 
-INSTANTIATE_TEST_SUITE_P(All, DeadlineContractTest, testing::ValuesIn(EngineCases()), CaseName);
-INSTANTIATE_TEST_SUITE_P(All, LongDeadlineContractTest, testing::ValuesIn(LongCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(All, DeadlineContractTest, testing::ValuesIn(OverGrpc(EngineCases())),
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(All, LongDeadlineContractTest, testing::ValuesIn(OverGrpc(LongCases())),
+                         CaseName);
 
 // The filler is another client's: behind 400 texts of its own, and steps that were held, a call
 // would be refused, because its deadline cannot be met.
@@ -130,7 +131,7 @@ TEST_P(DeadlineContractTest, TheClientsDeadlineEndsACallThatWaits) {
   config_.scheduling.max_client_queued_requests = 2 * kFillerTexts;
   config_.security.trusted_proxies = {"127.0.0.0/8"};
   Start();
-  ContractCall filler = OpenFiller(From("203.0.113.1"));
+  ContractCall filler = OpenFiller({.headers = {{"x-forwarded-for", "203.0.113.1"}}});
   double before = server_->Metric(OfModel("aft_requests_waiting"));
   ExpectTheDeadlineToEnd(Ask::kShort, [&] {
     // Those of an encoder's filler become fewer with each step.
@@ -157,13 +158,13 @@ TEST_P(ContractTest, AFailedStepIsADefectThatShowsTheRequestsIdAndNothingElse) {
   FailNextStep(absl::InternalError("secret pointer 0xdead"));
   gate().Resume();
   // Of several texts the one is named.
-  const bool texts = std::string(GetParam().name).find("Texts") != std::string::npos;
-  ExpectEnd(call, absl::StatusCode::kInternal,
-            (texts ? "texts[0]: " : "") + ("internal error; request id " + call.id()));
+  const std::string texts = GetParam().texts();
+  const std::string text = texts.empty() ? "" : texts + "[0]: ";
+  ExpectEnd(call, absl::StatusCode::kInternal, text + "internal error; request id " + call.id());
   EXPECT_EQ(Calls("INTERNAL"), 1);
   const LogLine line = LineOf(call);
   EXPECT_EQ(line["level"], "error");
-  EXPECT_THAT(line["reason"], StartsWith((texts ? "texts[0]: request " : "request ") + call.id()));
+  EXPECT_THAT(line["reason"], StartsWith(text + "request " + call.id()));
   EXPECT_THAT(line["reason"], Not(HasSubstr("secret")));
   EXPECT_THAT(log_.Text(), HasSubstr("secret pointer 0xdead"));
 }
@@ -265,17 +266,20 @@ TEST_P(LongContractTest, ACallWhoseAnswerIsNotReadEndsAndOthersAreServed) {
   WaitUntil([&] { return server_->Metric(ended) > 0; });
   server_->WaitForMetric(OfModel("aft_slots_used"), 0);
   ExpectNeighbourIsServed();
-  const bool whole = GetParam().carrier == CarrierKind::kUnary;
+  const bool whole =
+      GetParam().carrier == CarrierKind::kUnary || GetParam().carrier == CarrierKind::kHttp;
   const char* const why = GetParam().streams() ? "slow client: it reads slower than the model"
                           : whole              ? "the answer is larger than max_stream_buffer_bytes"
                                   : "the answer is longer than limits.max_stream_buffer_bytes";
   ExpectEnd(call, absl::StatusCode::kResourceExhausted, StartsWith(why));
   EXPECT_EQ(Calls("RESOURCE_EXHAUSTED"), 1);
   EXPECT_EQ(call.Initial("x-request-id") + call.Trailing("x-request-id"), call.id());
-  // What has begun is no matter for gRPC's retries; of one answer it is said.
+  // What has begun is no matter for gRPC's retries; of one answer it is said, and of a stream over
+  // HTTP that has sent nothing.
+  const bool page = GetParam().http() && call.Initial("x-request-id").empty();
   EXPECT_EQ(call.Trailing("grpc-retry-pushback-ms"),
-            whole || GetParam().carrier == CarrierKind::kInfer ? "-1" : "");
-  const bool usage = !GetParam().infer_stream();
+            whole || page || GetParam().carrier == CarrierKind::kInfer ? "-1" : "");
+  const bool usage = !GetParam().infer_stream() && !GetParam().http();
   EXPECT_EQ(call.Trailing("aft-usage-bin") != "", usage);
   EXPECT_EQ(call.Trailing("aft-timings-bin") != "", usage);
 }

@@ -7,8 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "inference/grpc_service.pb.h"
-#include "tests/integration/methods/token_fixture.h"
+#include "tests/integration/known_clients.h"
 #include "tests/support/status_matchers.h"
 
 namespace aft::server {
@@ -23,54 +22,7 @@ constexpr const char* kFields[] = {
     "ttft_ms",   "total_ms", "cached_tokens", "cache_miss",       "diverged_at",    "prefill_ms",
     "decode_ms", "write_ms", "trace_id",      "span_id",          "parent_id"};
 
-std::string ValueOf(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata,
-                    const std::string& key) {
-  if (metadata.count(key) != 1) return "";
-  const grpc::string_ref value = metadata.find(key)->second;
-  return {value.data(), value.size()};
-}
-
 }  // namespace
-
-ContractCall::ContractCall(grpc::Channel& channel, const Case& one, Ask ask,
-                           const std::string& model, const std::string& id, const Prepare& prepare)
-    : infer_stream_(one.infer_stream()),
-      id_(id),
-      call_(channel, one.path, one.message(model, ask, id), [&](grpc::ClientContext& context) {
-        if (!id.empty()) context.AddMetadata("x-request-id", id);
-        if (prepare) prepare(context);
-      }) {}
-
-bool ContractCall::Next() {
-  std::string answer;
-  if (!call_.Next(answer)) return false;
-  inference::ModelStreamInferResponse response;
-  EXPECT_TRUE(!infer_stream_ || response.ParseFromString(answer));
-  EXPECT_EQ(end_.error, "") << "a response behind the error";
-  if (response.error_message().empty()) {
-    ++end_.responses;
-  } else {
-    end_.error = response.error_message();
-    end_.error_id = response.infer_response().id();
-    EXPECT_TRUE(response.infer_response().parameters().at("triton_final_response").bool_param());
-    EXPECT_EQ(response.infer_response().outputs_size(), 0);
-  }
-  return true;
-}
-
-ContractCall::End ContractCall::Finish() {
-  while (Next()) {
-  }
-  end_.status = call_.Finish();
-  return end_;
-}
-
-std::string ContractCall::Initial(const std::string& key) const {
-  return ValueOf(call_.context().GetServerInitialMetadata(), key);
-}
-std::string ContractCall::Trailing(const std::string& key) const {
-  return ValueOf(call_.context().GetServerTrailingMetadata(), key);
-}
 
 void ContractTest::Start() {
   server_ = std::make_unique<TestServer>(
@@ -91,24 +43,30 @@ ContractTest::ContractTest() : config_(TestConfigWithEncoder()) {
   config_.scheduling.max_client_queued_requests = sequences;
   config_.scheduling.max_client_slots = sequences;
   config_.drain.grace = std::chrono::hours(1);
+  if (GetParam().http()) config_.http_address = "127.0.0.1:0";
 }
 
-ContractCall ContractTest::OpenAs(const Case& one, Ask ask, const ContractCall::Prepare& prepare,
-                                  const std::string& model, grpc::Channel& channel) {
+ContractCall ContractTest::OpenAs(const Case& one, Ask ask, const CallTerms& terms,
+                                  const std::string& model, bool unread) {
   const std::string id = absl::StrCat("call-", ids_.size() + 1);
   ids_.insert(id);
-  return ContractCall(channel, one, ask, model, id, prepare);
+  return Send(id, one, ask, terms, model, unread);
 }
 
-ContractCall ContractTest::Open(Ask ask, const ContractCall::Prepare& prepare,
-                                const std::string& model) {
-  channels_.push_back(TestServer::Connect(server_->server().address()));
-  return OpenAs(GetParam(), ask, prepare, model, *channels_.back());
+ContractCall ContractTest::Send(const std::string& id, const Case& one, Ask ask, CallTerms terms,
+                                const std::string& model, bool unread) {
+  if (!id.empty()) terms.headers.emplace_back("x-request-id", id);
+  const Server& server = server_->server();
+  return {id, SendCall(one.http() ? server.http_address() : server.address(), one,
+                       one.message(model, ask, id), terms, unread)};
+}
+
+ContractCall ContractTest::Open(Ask ask, const CallTerms& terms, const std::string& model) {
+  return OpenAs(GetParam(), ask, terms, model);
 }
 
 ContractCall ContractTest::OpenUnread(Ask ask) {
-  channels_.push_back(TestServer::ConnectWithASmallWindow(server_->server().address()));
-  return OpenAs(GetParam(), ask, {}, GetParam().model, *channels_.back());
+  return OpenAs(GetParam(), ask, {}, GetParam().model, /*unread=*/true);
 }
 
 ContractCall ContractTest::OpenHeld(Ask ask) {
@@ -118,11 +76,10 @@ ContractCall ContractTest::OpenHeld(Ask ask) {
   return call;
 }
 
-ContractCall ContractTest::OpenFiller(const ContractCall::Prepare& prepare) {
+ContractCall ContractTest::OpenFiller(const CallTerms& terms) {
   const Case filler = FillerOf(GetParam());
-  channels_.push_back(TestServer::Connect(server_->server().address()));
   gate().Hold();
-  ContractCall call = OpenAs(filler, Ask::kLong, prepare, filler.model, *channels_.back());
+  ContractCall call = OpenAs(filler, Ask::kLong, terms, filler.model);
   gate().WaitUntilBlocked();
   return call;
 }
@@ -133,8 +90,7 @@ std::vector<ContractCall> ContractTest::HoldDecoding() {
   tokenizing_->entered = 0;
   tokenizing_->Hold();
   for (int i = 0; i < kDecodeThreads; ++i) {
-    channels_.push_back(TestServer::Connect(server_->server().address()));
-    held.push_back(OpenAs(tokenizing, Ask::kShort, AsTeamB(), tokenizing.model, *channels_.back()));
+    held.push_back(OpenAs(tokenizing, Ask::kShort, AsTeamB(), tokenizing.model));
   }
   WaitUntil([this] { return tokenizing_->entered == kDecodeThreads; });
   return held;
@@ -150,24 +106,14 @@ void ContractTest::WaitUntilDecoded() {
   ResumeDecoding(held);
 }
 
-ContractCall ContractTest::OpenNamed(const std::string& id, Ask ask,
-                                     const ContractCall::Prepare& prepare) {
+ContractCall ContractTest::OpenNamed(const std::string& id, Ask ask, const CallTerms& terms) {
   if (!id.empty()) ids_.insert(id);
-  channels_.push_back(TestServer::Connect(server_->server().address()));
-  return ContractCall(*channels_.back(), GetParam(), ask, GetParam().model, id, prepare);
-}
-
-void ContractTest::WaitUntilRead() {
-  grpc::ClientContext context;
-  grpc::health::v1::HealthCheckResponse response;
-  const auto health = grpc::health::v1::Health::NewStub(channels_.back());
-  EXPECT_TRUE(health->Check(&context, {}, &response).ok());
+  return Send(id, GetParam(), ask, terms, GetParam().model, /*unread=*/false);
 }
 
 void ContractTest::ExpectNeighbourIsServed() {
   const Case neighbour = AllCases().front();
-  channels_.push_back(TestServer::Connect(server_->server().address()));
-  ContractCall call = OpenAs(neighbour, Ask::kShort, {}, neighbour.model, *channels_.back());
+  ContractCall call = OpenAs(neighbour, Ask::kShort, {}, neighbour.model);
   EXPECT_THAT(call.Finish().status, StatusIs(absl::StatusCode::kOk, ""));
 }
 
@@ -275,8 +221,8 @@ void ContractTest::KnowTeamA(const std::string& token, const std::string& fields
   ASSERT_TRUE(server_ == nullptr || server_->server().Reload(config_).ok());
 }
 
-ContractCall::Prepare ContractTest::AsTeamA() { return Authorization("Bearer token a"); }
-ContractCall::Prepare ContractTest::AsTeamB() { return Authorization("Bearer token b"); }
+CallTerms ContractTest::AsTeamA() { return {.headers = {{"authorization", "Bearer token a"}}}; }
+CallTerms ContractTest::AsTeamB() { return {.headers = {{"authorization", "Bearer token b"}}}; }
 
 void ContractTest::ExpectNothingIsHeld() {
   server_->WaitForMetric(kMemoryUsed, 0);
@@ -329,7 +275,7 @@ void ContractTest::TearDown() {
     const bool known = !config_.security.clients_file.empty();
     if (known) KnowTeamA("token a", "");
     if (!refuses_all_) {
-      ContractCall last = Open(Ask::kShort, known ? AsTeamA() : nullptr);
+      ContractCall last = Open(Ask::kShort, known ? AsTeamA() : CallTerms());
       ExpectAnswered(last);
       server_->WaitForMetric(kMemoryUsed, 0);
     }

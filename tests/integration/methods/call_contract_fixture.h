@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "tests/integration/methods/call_contract_call.h"
 #include "tests/integration/methods/call_contract_cases.h"
-#include "tests/integration/raw_call.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/fake_loader.h"
@@ -21,41 +20,6 @@
 
 // What a call promises, whatever its method and carrier.
 namespace aft::server {
-
-// One request and its responses, read as far as the test says.
-class ContractCall {
- public:
-  using Prepare = TestServer::Prepare;
-
-  // How a call ended. Of kInferStream, `error` is the message of a response; "": there was none.
-  struct End {
-    grpc::Status status;
-    std::string error;
-    std::string error_id;
-    int responses = 0;  // without the error
-  };
-
-  // `id`: sent as x-request-id, and of kInferStream in the request as well; "": neither.
-  ContractCall(grpc::Channel& channel, const Case& one, Ask ask, const std::string& model,
-               const std::string& id, const Prepare& prepare);
-
-  // Reads a response; false: there is no further one.
-  bool Next();
-  // Reads the rest.
-  End Finish();
-  void Cancel() { call_.context().TryCancel(); }
-
-  const std::string& id() const { return id_; }
-  // "": there is none, or not one.
-  std::string Initial(const std::string& key) const;
-  std::string Trailing(const std::string& key) const;
-
- private:
-  const bool infer_stream_;
-  const std::string id_;
-  End end_;
-  RawCall call_;
-};
 
 // Where a test holds the tokenizer, which it comes to with the text "held".
 struct TokenizerGate : LoadGate {
@@ -79,13 +43,13 @@ class ContractTest : public testing::TestWithParam<Case> {
   void TearDown() override;
 
   // The call of the case. Its id is one that no other has.
-  ContractCall Open(Ask ask = Ask::kShort, const ContractCall::Prepare& prepare = {},
+  ContractCall Open(Ask ask = Ask::kShort, const CallTerms& terms = {},
                     const std::string& model = GetParam().model);
   // On a connection whose window is small, so that it is full soon.
   ContractCall OpenUnread(Ask ask);
   // Whose step is held.
   ContractCall OpenHeld(Ask ask = Ask::kShort);
-  ContractCall OpenFiller(const ContractCall::Prepare& prepare = {});
+  ContractCall OpenFiller(const CallTerms& terms = {});
   // All threads of the decode pool are busy from here on, with calls of team-b. REQUIRES: the
   // clients are known.
   std::vector<ContractCall> HoldDecoding();
@@ -93,11 +57,8 @@ class ContractTest : public testing::TestWithParam<Case> {
   // The decode pool is done with what it has, so whatever the engine has can be cancelled.
   void WaitUntilDecoded();
   // The call of the case with that id; "": with none, and so far one that nobody knows.
-  ContractCall OpenNamed(const std::string& id, Ask ask = Ask::kShort,
-                         const ContractCall::Prepare& prepare = {});
+  ContractCall OpenNamed(const std::string& id, Ask ask = Ask::kShort, const CallTerms& terms = {});
   void Knows(const std::string& id) { ids_.insert(id); }
-  // The server has read all that the last call's connection has sent, and has probably acted on it.
-  void WaitUntilRead();
   // A generation with two tokens on a connection of its own is answered.
   void ExpectNeighbourIsServed();
 
@@ -128,8 +89,8 @@ class ContractTest : public testing::TestWithParam<Case> {
   // There are team-a, whose token is `token` and who has these fields: "models: 'other'", and
   // team-b, who may use all.
   void KnowTeamA(const std::string& token, const std::string& fields);
-  static ContractCall::Prepare AsTeamA();
-  static ContractCall::Prepare AsTeamB();
+  static CallTerms AsTeamA();
+  static CallTerms AsTeamB();
 
   const TempFolder folder_;
   ServerConfig config_;
@@ -149,15 +110,16 @@ class ContractTest : public testing::TestWithParam<Case> {
   bool times_unsure_ = false;
 
  private:
-  ContractCall OpenAs(const Case& one, Ask ask, const ContractCall::Prepare& prepare,
-                      const std::string& model, grpc::Channel& channel);
+  ContractCall OpenAs(const Case& one, Ask ask, const CallTerms& terms, const std::string& model,
+                      bool unread = false);
+  ContractCall Send(const std::string& id, const Case& one, Ask ask, CallTerms terms,
+                    const std::string& model, bool unread);
   std::optional<LogLine> FindLine(const std::string& id) const;
   void ExpectNothingIsHeld();
   void ExpectCounts(const std::vector<LogLine>& lines);
 
   std::set<std::string> ids_;
   std::set<std::string> refused_;
-  std::vector<std::shared_ptr<grpc::Channel>> channels_;
 };
 
 // Those that take many steps.

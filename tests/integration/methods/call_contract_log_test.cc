@@ -1,5 +1,5 @@
 // What every call leaves in the log, in metrics and in metadata, whatever its method and carrier,
-// over real gRPC with fake models.
+// over real gRPC and HTTP with fake models.
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -17,8 +17,12 @@ using ::testing::StartsWith;
 constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
 constexpr char kParent[] = "00f067aa0ba902b7";
 
-void WithTrace(grpc::ClientContext& context) {
-  context.AddMetadata("traceparent", absl::StrCat("00-", kTrace, "-", kParent, "-01"));
+CallTerms WithTrace(int times = 1) {
+  CallTerms terms;
+  for (int i = 0; i < times; ++i) {
+    terms.headers.emplace_back("traceparent", absl::StrCat("00-", kTrace, "-", kParent, "-01"));
+  }
+  return terms;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AnyContractTest, testing::ValuesIn(AllCases()), CaseName);
@@ -39,9 +43,7 @@ TEST_P(AnyContractTest, EchoesTheRequestIdOrMakesOne) {
 TEST_P(AnyContractTest, AnIdThatIsNoneIsRefusedUnderAnother) {
   Start();
   for (const std::string& given : {std::string(), std::string(129, '~')}) {
-    ContractCall call = OpenNamed("", Ask::kShort, [&given](grpc::ClientContext& context) {
-      context.AddMetadata("x-request-id", given);
-    });
+    ContractCall call = OpenNamed("", Ask::kShort, {.headers = {{"x-request-id", given}}});
     EXPECT_THAT(call.Finish().status,
                 StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("x-request-id: ")));
     const std::string id = call.Trailing("x-request-id");
@@ -55,7 +57,7 @@ TEST_P(AnyContractTest, AnIdThatIsNoneIsRefusedUnderAnother) {
 
 TEST_P(AnyContractTest, TheCallIsASpanOfItsClientsTrace) {
   Start();
-  ContractCall call = Open(Ask::kShort, WithTrace);
+  ContractCall call = Open(Ask::kShort, WithTrace());
   ExpectAnswered(call);
   const LogLine line = LineOf(call);
   EXPECT_EQ(line["trace_id"], kTrace);
@@ -67,8 +69,7 @@ TEST_P(AnyContractTest, TheCallIsASpanOfItsClientsTrace) {
 
 TEST_P(AnyContractTest, ARefusalIsASpanToo) {
   Start();
-  const auto prepare = [](grpc::ClientContext& context) { WithTrace(context); };
-  ContractCall call = Open(Ask::kShort, prepare, "nobody");
+  ContractCall call = Open(Ask::kShort, WithTrace(), "nobody");
   ExpectRefused(call, absl::StatusCode::kNotFound, testing::_);
   const LogLine line = LineOf(call);
   EXPECT_EQ(line["trace_id"], kTrace);
@@ -84,9 +85,9 @@ TEST_P(AnyContractTest, WithoutAValidTraceOneBegins) {
   const std::string zeros = absl::StrCat("00-", std::string(32, '0'), "-", kParent, "-01");
   std::string last;
   for (const std::string& given : {std::string(), zeros, std::string("nonsense")}) {
-    ContractCall call = Open(Ask::kShort, [&given](grpc::ClientContext& context) {
-      if (!given.empty()) context.AddMetadata("traceparent", given);
-    });
+    CallTerms terms;
+    if (!given.empty()) terms.headers.emplace_back("traceparent", given);
+    ContractCall call = Open(Ask::kShort, terms);
     ExpectAnswered(call);
     const LogLine line = LineOf(call);
     EXPECT_THAT(line["trace_id"], MatchesRegex("[0-9a-f]{32}"));
@@ -95,10 +96,7 @@ TEST_P(AnyContractTest, WithoutAValidTraceOneBegins) {
     EXPECT_EQ(line["parent_id"], "");
     EXPECT_EQ(call.Initial("traceparent"), absl::StrCat("00-", last, "-", line["span_id"], "-00"));
   }
-  ContractCall twice = Open(Ask::kShort, [](grpc::ClientContext& context) {
-    WithTrace(context);
-    WithTrace(context);
-  });
+  ContractCall twice = Open(Ask::kShort, WithTrace(/*times=*/2));
   ExpectAnswered(twice);
   EXPECT_NE(LineOf(twice)["trace_id"], kTrace);
 }

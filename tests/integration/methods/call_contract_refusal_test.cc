@@ -1,5 +1,5 @@
-// What every call promises when it is refused, whatever its method and carrier, over real gRPC with
-// fake models.
+// What every call promises when it is refused, whatever its method and carrier, over real gRPC and
+// HTTP with fake models.
 //
 // Where methods differ today:
 //   a model for other methods   aft.v1: FAILED_PRECONDITION, and which it serves. The Open
@@ -13,6 +13,20 @@
 //                               the Open Inference Protocol: RESOURCE_EXHAUSTED, as of one text
 //   retry hint                  with every RESOURCE_EXHAUSTED of a call that has not begun, but for
 //                               the requests of a ModelStreamInfer, which have no metadata
+//
+// Where HTTP differs, by its nature or by OpenAI's API:
+//   errors                      have a name for each code of gRPC that occurs, but share statuses:
+//                               400 is INVALID_ARGUMENT and FAILED_PRECONDITION. Messages begin
+//                               with the API's fields. An error within a stream is its last event
+//   headers                     are those of an answer or of a refusal, as metadata is initial or
+//                               trailing. retry-after-ms is the retry hint, and x-should-retry says
+//                               that none makes sense. Usage and timings of what failed are absent
+//   a stream                    is refused by a page, too, where it fails before its head is sent
+//   a full queue                shows once the body is parsed, since a model may stand anywhere in
+//                               it: of a bad body, what is wrong with it is told instead
+//   the client's deadline       does not exist, so DeadlineContractTest is of gRPC alone
+//   a cancel                    is that the client closes the connection
+//   a body that never is there  makes no call, and no line: too large (413), too slow (408), left
 #include <string>
 #include <vector>
 
@@ -55,7 +69,8 @@ TEST_P(RefusalContractTest, AFullQueueRefusesBeforeTheMessageIsParsed) {
   ContractCall waiting = Open();
   WaitUntilWaiting(GetParam().sequences);
   const double held = server_->Metric(kMemoryUsed);
-  for (const Ask ask : {Ask::kShort, Ask::kBad}) {
+  const Ask unparsed = GetParam().http() ? Ask::kShort : Ask::kBad;
+  for (const Ask ask : {Ask::kShort, unparsed}) {
     ContractCall refused = Open(ask);
     ExpectRefused(refused, absl::StatusCode::kResourceExhausted,
                   HasSubstr(absl::StrCat("max_queued_requests=", GetParam().sequences)));
@@ -119,9 +134,9 @@ TEST_P(RefusalContractTest, AnAnswerThatHasNoRoomIsRefusedBeforeAnyWork) {
   refuses_all_ = true;
   Start();
   ContractCall call = Open();
-  if (std::string(GetParam().name) == "EncodeTexts") {
+  if (const std::string texts = GetParam().texts(); !texts.empty()) {
     ExpectRefused(call, absl::StatusCode::kInvalidArgument,
-                  StartsWith("texts: they and their answers would take "));
+                  StartsWith(texts + ": they and their answers would take "));
     EXPECT_EQ(Rejected("invalid"), 1);
   } else {
     ExpectRefused(call, absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes"));

@@ -69,7 +69,7 @@ class MetricsTest : public testing::Test {
   // Everything that the server does, so that every metric has something to say.
   void CallEveryMethod() {
     const auto channel = TestServer::Connect(server_->server().address());
-    for (const Case& one : AllCases()) {
+    for (const Case& one : OverGrpc(AllCases())) {
       RawCall call(*channel, one.path, one.message(one.model, Ask::kShort, "id"));
       ASSERT_TRUE(call.Finish().ok()) << one.name;
     }

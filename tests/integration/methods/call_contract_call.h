@@ -1,0 +1,84 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grpcpp/grpcpp.h"
+#include "tests/integration/methods/call_contract_cases.h"
+
+// The client of one call, whatever carries it.
+namespace aft::server {
+
+// What a request is sent with: metadata of gRPC, headers of HTTP.
+struct CallTerms {
+  std::vector<std::pair<std::string, std::string>> headers = {};
+  std::optional<std::chrono::system_clock::time_point> deadline = {};  // of gRPC alone
+};
+
+// How a call ended. Of kInferStream, `error` is the message of a response; "": there was none.
+struct CallEnding {
+  grpc::Status status;
+  std::string error;
+  std::string error_id;
+  int responses = 0;  // without the error
+};
+
+// One request on its way, as its transport sends it.
+class CallWire {
+ public:
+  virtual ~CallWire() = default;
+
+  // Reads a response; false: there is no further one.
+  virtual bool Next(CallEnding& ending) = 0;
+  // REQUIRES: Next has returned false.
+  virtual grpc::Status Status() = 0;
+  virtual void Cancel() = 0;
+  // The server has read all that the connection has sent, and has probably acted on it.
+  virtual void WaitUntilRead() const = 0;
+  // Of HTTP, the headers of an answer and those of a refusal.
+  virtual std::string Initial(const std::string& key) const = 0;
+  virtual std::string Trailing(const std::string& key) const = 0;
+};
+
+// One request and its responses, read as far as the test says.
+class ContractCall {
+ public:
+  using End = CallEnding;
+
+  // `id`: sent as x-request-id, and of kInferStream in the request as well; "": neither.
+  ContractCall(std::string id, std::unique_ptr<CallWire> wire)
+      : id_(std::move(id)), wire_(std::move(wire)) {}
+
+  // Reads a response; false: there is no further one.
+  bool Next() { return wire_->Next(end_); }
+  // Reads the rest.
+  End Finish() {
+    while (Next()) {
+    }
+    end_.status = wire_->Status();
+    return end_;
+  }
+  void Cancel() { wire_->Cancel(); }
+  void WaitUntilRead() const { wire_->WaitUntilRead(); }
+
+  const std::string& id() const { return id_; }
+  // "": there is none, or not one.
+  std::string Initial(const std::string& key) const { return wire_->Initial(key); }
+  std::string Trailing(const std::string& key) const { return wire_->Trailing(key); }
+
+ private:
+  std::string id_;
+  End end_;
+  std::unique_ptr<CallWire> wire_;
+};
+
+// Sends `message` of the case with `terms` over a connection of its own to `address`. `unread`: its
+// window is small, so that it is full soon.
+std::unique_ptr<CallWire> SendCall(const std::string& address, const Case& one,
+                                   const std::string& message, const CallTerms& terms, bool unread);
+
+}  // namespace aft::server
