@@ -31,8 +31,8 @@ void LogRequest(const CallReport& report);
 void LogRequestWithoutModel(const Caller& caller, Method method, const absl::Status& status,
                             Duration total);
 
-// Counts a request that was refused before it became a call, and writes its line, unless there are
-// too many of them (CallEnvironment::LogsRefusal).
+// Counts a request that was refused before it became a call, in `clients` too where its client is
+// known, and writes its line, unless there are too many of them (CallEnvironment::LogsRefusal).
 void ReportRefusal(const CallEnvironment& environment, ClientMetrics& clients, const Caller& caller,
                    Method method, const absl::Status& status, Duration total);
 

@@ -94,7 +94,7 @@ class Exchange {
   virtual absl::Status InOwnNames(const absl::Status& status) const { return status; }
   // How one of several texts is called in an error: "texts[3]"; "": they have no names.
   virtual std::string TextPath(uint32_t /*text*/) const { return ""; }
-  // The field that holds them: "texts".
+  // The field that holds them has this name: "texts".
   std::string texts_field() const;
 
   // Whether a broken stream continues with the same tokens; tells the client so. `work` is

@@ -91,7 +91,7 @@ class Outbox {
   uint64_t computed_tokens() const { return computed_tokens_; }
   const std::string& failed_path() const { return failed_path_; }
   bool begun() const { return first_ == First::kSent; }
-  // Its first message need not have left.
+  // The first message need not have left.
   bool engine_began() const { return first_ != First::kKept; }
   // What the call ends with: the outcome's, unless that only says that it was cancelled.
   absl::Status FinalStatus(TimePoint arrival, TimePoint deadline) const;

@@ -120,7 +120,7 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
   const bool has_page =
       one_model || one_response ||
       std::find(std::begin(kGets), std::end(kGets), request.path) != std::end(kGets);
-  // None of a request that is not counted.
+  // It has none where the request is not counted.
   std::optional<Method> method;
   if (post != std::end(kPosts) && request.method == "POST") method = post->method;
   if (get && (one_model || request.path == kModelsPath)) method = Method::kListModels;

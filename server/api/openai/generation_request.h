@@ -45,7 +45,7 @@ absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint 
 absl::StatusOr<std::string> StringField(const Json& object, const char* name);
 // Fills a text of a request: a string, or a list of token ids.
 absl::Status SetText(const std::string& name, const Json& value, v1::Text& message);
-// The error of a codec, which names the text by its field in a message, in terms of `name`.
+// Names the text `name` in the error of a codec, which calls it by its field in a message.
 absl::Status RenameText(const absl::Status& error, absl::string_view name);
 
 }  // namespace aft::server::openai

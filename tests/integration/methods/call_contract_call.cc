@@ -70,7 +70,7 @@ class GrpcWire final : public CallWire {
   RawCall call_;
 };
 
-// The codes of errors over HTTP, in the table's order of docs/http.md.
+// An error over HTTP names its code; docs/http.md has the statuses.
 struct HttpError {
   const char* name;
   int status;
@@ -87,7 +87,7 @@ constexpr HttpError kHttpErrors[] = {
     {"unavailable", 503, grpc::StatusCode::UNAVAILABLE},
     {"deadline_exceeded", 504, grpc::StatusCode::DEADLINE_EXCEEDED}};
 
-// Reads all of the answer at the first Next.
+// The answer is read as a whole at the first Next.
 class HttpWire final : public CallWire {
  public:
   HttpWire(const std::string& address, const Case& one, const std::string& message,
@@ -110,7 +110,7 @@ class HttpWire final : public CallWire {
       return false;
     }
     reply_ = ParseReply(connection_->ReadAll());
-    status_ = {grpc::StatusCode::UNAVAILABLE, "the answer is cut off"};
+    status_ = {grpc::StatusCode::UNKNOWN, "the answer is cut off"};
     if (reply_.status != 200) {
       if (reply_.status != 0) TakeError(reply_.json(), reply_.status);
     } else if (streams_) {
@@ -158,7 +158,7 @@ class HttpWire final : public CallWire {
                                            [&](const HttpError& one) { return name == one.name; });
     ASSERT_NE(known, std::end(kHttpErrors)) << answer;
     EXPECT_TRUE(status == 0 || status == known->status) << reply_.head << answer;
-    // Of an error that is the request's own, `param` is the field that the message begins with.
+    // `param` is the field that the message begins with, where it names one.
     const std::string message = error.value("message", "");
     const Json param = error.value("param", Json());
     EXPECT_TRUE(param.is_null() ||

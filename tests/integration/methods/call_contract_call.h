@@ -10,10 +10,10 @@
 #include "grpcpp/grpcpp.h"
 #include "tests/integration/methods/call_contract_cases.h"
 
-// The client of one call, whatever carries it.
+// Clients of one call, whatever carries it.
 namespace aft::server {
 
-// What a request is sent with: metadata of gRPC, headers of HTTP.
+// A request is sent with these: metadata of gRPC, headers of HTTP.
 struct CallTerms {
   std::vector<std::pair<std::string, std::string>> headers = {};
   std::optional<std::chrono::system_clock::time_point> deadline = {};  // of gRPC alone
@@ -39,7 +39,7 @@ class CallWire {
   virtual void Cancel() = 0;
   // The server has read all that the connection has sent, and has probably acted on it.
   virtual void WaitUntilRead() const = 0;
-  // Of HTTP, the headers of an answer and those of a refusal.
+  // Over HTTP these are the headers of an answer and those of a refusal.
   virtual std::string Initial(const std::string& key) const = 0;
   virtual std::string Trailing(const std::string& key) const = 0;
 };

@@ -111,8 +111,8 @@ std::string InferEncoding(const std::string& model, Ask ask, const std::string& 
 
 using Json = nlohmann::json;
 
-// Of a prompt, or of a conversation whose only message it is. An empty message is a paragraph, so
-// that other field is bad in a conversation.
+// The prompt may be the only message of a conversation, where it is never empty: an empty message
+// is a paragraph. So another field is the bad one there.
 template <int kSequences, bool kStreams, bool kChat = false>
 std::string HttpGeneration(const std::string& model, Ask ask, const std::string& /*id*/) {
   const bool shorter = ask == Ask::kShort || ask == Ask::kBad;

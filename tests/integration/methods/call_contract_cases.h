@@ -45,7 +45,7 @@ struct Case {
   bool http() const { return carrier == CarrierKind::kHttp || carrier == CarrierKind::kHttpStream; }
   // Its answer leaves as it comes to be.
   bool streams() const;
-  // What its texts are called where errors name the one that has failed: "texts"; "": nothing.
+  // Its texts are called so where errors name the one that has failed: "texts"; "": they do not.
   std::string texts() const;
 };
 
@@ -55,7 +55,7 @@ void PrintTo(const Case& one, std::ostream* out);
 std::vector<Case> EngineCases();
 std::vector<Case> LongCases();
 std::vector<Case> AllCases();
-// Those of `cases` that gRPC carries.
+// Leaves those that gRPC carries.
 std::vector<Case> OverGrpc(std::vector<Case> cases);
 
 // A call that keeps the engine of `one` busy for long, with as many sequences: a generation, or an
