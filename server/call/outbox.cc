@@ -163,9 +163,10 @@ bool Outbox::TakeHandOver() {
 absl::Status Outbox::FinalStatus(TimePoint arrival, TimePoint deadline) const {
   MutexLock lock(mutex_);
   const absl::Status& status = outcome_->status;
-  if (!absl::IsCancelled(status) || !cancelled_) return status;
+  // A call that ends well all the same lacks what was dropped.
+  if (!cancelled_ || !(status.ok() || absl::IsCancelled(status))) return status;
   return absl::IsCancelled(cancelled_with_) && EndedByDeadline(cancelled_at_, arrival, deadline)
-             ? absl::DeadlineExceededError(status.message())
+             ? absl::DeadlineExceededError(cancelled_with_.message())
              : cancelled_with_;
 }
 
