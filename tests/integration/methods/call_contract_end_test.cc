@@ -24,6 +24,7 @@ INSTANTIATE_TEST_SUITE_P(All, LongContractTest, testing::ValuesIn(LongCases()), 
 TEST_P(LongContractTest, ACancelledCallThatRunsFreesItsSlotsAndEndsNothingElse) {
   config_.models[0].slots += GetParam().sequences;
   config_.scheduling.max_client_slots = config_.models[0].slots;
+  config_.limits.max_stream_buffer_bytes = 1 << 30;  // nobody reads the neighbour's
   Start();
   ContractCall neighbour = OpenFiller();
   ContractCall call = Open(Ask::kLong);
@@ -51,6 +52,7 @@ TEST_P(LongContractTest, ACancelledCallThatRunsFreesItsSlotsAndEndsNothingElse) 
 TEST_P(ContractTest, ACancelledCallThatWaitsLeavesTheQueueAndEndsNothingElse) {
   config_.limits.max_queued_requests = 2 * kFillerTexts;
   config_.scheduling.max_client_queued_requests = 2 * kFillerTexts;
+  config_.limits.max_stream_buffer_bytes = 1 << 30;  // nobody reads the filler's
   Start();
   ContractCall filler = OpenFiller();
   const double before = server_->Metric(OfModel("aft_requests_waiting"));
