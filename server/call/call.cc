@@ -375,9 +375,8 @@ void Call::HandOver(const Outcome& outcome, uint32_t sequence) {
 }
 
 void Call::EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored) {
-  const auto [last, others] = outbox_.EndSequence(outcome, sequence, std::move(stored));
+  const auto [bytes, others] = outbox_.EndSequence(outcome, sequence, std::move(stored));
   if (others.has_value()) CancelAll(*others);
-  const size_t bytes = last ? exchange_->last_message_bytes() : 0;
   if (bytes < kLargeMessageBytes) return carrier_->Wake(*this);
   environment_.decoders.Add(*caller_.client, bytes,
                             [call = shared_from_this()] { call->carrier_->Wake(*call); });

@@ -97,9 +97,8 @@ void Outbox::SetHandOver(std::string sealed) {
   if (!cancelled_) hand_over_ = std::move(sealed);
 }
 
-std::pair<bool, std::optional<RequestHandle>> Outbox::EndSequence(const Outcome& outcome,
-                                                                  uint32_t sequence,
-                                                                  std::optional<v1::State> stored) {
+Outbox::SequenceEnd Outbox::EndSequence(const Outcome& outcome, uint32_t sequence,
+                                        std::optional<v1::State> stored) {
   MutexLock lock(mutex_);
   if (stored.has_value()) unknown_states_.push_back(stored->id());
   computed_tokens_ += outcome.computed_tokens;
@@ -107,7 +106,7 @@ std::pair<bool, std::optional<RequestHandle>> Outbox::EndSequence(const Outcome&
   if (sequences_ == 1) {
     stored_ = std::move(stored);
     outcome_ = outcome;
-    return {last, std::nullopt};
+    return {.message_bytes = exchange_.last_message_bytes()};
   }
   if (total_.status.ok() && absl::IsInternal(outcome.status)) {
     failed_path_ = exchange_.TextPath(sequence);
@@ -120,7 +119,8 @@ std::pair<bool, std::optional<RequestHandle>> Outbox::EndSequence(const Outcome&
   failed_ = failed_ || !outcome.status.ok();
   if (last) outcome_ = total_;
   const bool cancels = !last && !outcome.status.ok();
-  return {last, cancels ? handle_ : std::nullopt};
+  return {.message_bytes = last ? exchange_.last_message_bytes() : 0,
+          .others = cancels ? handle_ : std::nullopt};
 }
 
 void Outbox::EndCall(Outcome outcome) {

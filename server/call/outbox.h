@@ -70,11 +70,13 @@ class Outbox {
   }
   // The sealed state that a stream leaves its client. REQUIRES: it has not ended.
   void SetHandOver(std::string sealed);
-  // A sequence has ended; `stored`: what it has left behind. Returns whether it was the last one,
-  // and what the engine is to cancel for it.
-  std::pair<bool, std::optional<RequestHandle>> EndSequence(const Outcome& outcome,
-                                                            uint32_t sequence,
-                                                            std::optional<v1::State> stored);
+  struct SequenceEnd {
+    size_t message_bytes = 0;                  // of the last message, where no sequence is left
+    std::optional<RequestHandle> others = {};  // that the engine is to cancel for it
+  };
+  // A sequence has ended; `stored`: what it has left behind.
+  SequenceEnd EndSequence(const Outcome& outcome, uint32_t sequence,
+                          std::optional<v1::State> stored);
   // The call ends without an engine.
   void EndCall(Outcome outcome);
 
