@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/api/openai/json_text.h"
 
@@ -49,6 +50,13 @@ std::string FieldOf(absl::string_view message) {
   return is_path ? std::string(field) : "";
 }
 
+// What was not found: a model, a response before, something else.
+const char* CodeOf(const Form& form, const std::string& field, absl::string_view message) {
+  if (form.code != StatusCode::kNotFound) return form.name;
+  if (field == "previous_response_id") return "previous_response_not_found";
+  return field == "model" || absl::StartsWith(message, "no model") ? form.name : "not_found";
+}
+
 }  // namespace
 
 std::string ErrorText(const absl::Status& status, absl::string_view request_id,
@@ -58,10 +66,10 @@ std::string ErrorText(const absl::Status& status, absl::string_view request_id,
   std::string message = internal ? absl::StrCat("internal error; request id ", request_id)
                                  : std::string(status.message());
   if (!path.empty()) message = absl::StrCat(path, ": ", message);
-  const std::string field = form.http == 400 ? FieldOf(message) : "";
+  const std::string field = form.http == 400 || form.http == 404 ? FieldOf(message) : "";
   OrderedJson error = {{"message", message}, {"type", form.type}};
   error["param"] = field.empty() ? OrderedJson() : OrderedJson(field);
-  error["code"] = form.name;
+  error["code"] = CodeOf(form, field, message);
   return Dump(OrderedJson{{"error", std::move(error)}});
 }
 

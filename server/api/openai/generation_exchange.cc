@@ -122,7 +122,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
 
 absl::Status GenerationExchange::InOwnNames(const absl::Status& status) const {
   absl::string_view rest = status.message();
-  if (!absl::ConsumePrefix(&rest, "texts: ")) return body_read_.options.Rename(status);
+  if (!absl::ConsumePrefix(&rest, "texts: ")) return openai::InOwnNames(body_read_, status);
   return absl::Status(status.code(), absl::StrCat("prompt: ", rest));
 }
 

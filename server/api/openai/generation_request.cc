@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
 
@@ -155,6 +156,12 @@ absl::Status ReadPrompt(const Json& value, GenerationBody& body) {
   return absl::OkStatus();
 }
 
+// An option that chat and responses have under names of their own.
+absl::Status ReadMaxTokens(const std::string& name, const Json& value, GenerationBody& body) {
+  body.max_tokens = name;
+  return InOwnNames(body, body.options.Set("", "max_tokens", value));
+}
+
 // What a response goes on with: a text of the user, or messages.
 absl::Status ReadInput(const Json& value, GenerationBody& body) {
   if (!value.is_string()) return ReadMessages("input", value, body);
@@ -192,7 +199,7 @@ absl::StatusOr<bool> ReadOfResponses(const std::string& name, const Json& value,
   } else if (name == "metadata") {
     AFT_RETURN_IF_ERROR(ReadMetadata(value, body));
   } else if (name == "max_output_tokens") {
-    AFT_RETURN_IF_ERROR(body.options.Set("", "max_tokens", value));
+    AFT_RETURN_IF_ERROR(ReadMaxTokens(name, value, body));
   } else if (name == "text") {
     const bool plain = AsksForNothing(name, value) || value == Json{{"format", {{"type", "text"}}}};
     if (!plain)
@@ -253,7 +260,7 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
     return absl::OkStatus();
   }
   if (name == "priority" || name == "service_tier") return ReadPriority(name, value, body);
-  if (name == "max_completion_tokens" && chat) return body.options.Set("", "max_tokens", value);
+  if (name == "max_completion_tokens" && chat) return ReadMaxTokens(name, value, body);
   if (IsOneOf(kIgnored, name)) return absl::OkStatus();
   if (IsOneOf(kUnsupported, name)) {
     return AsksForNothing(name, value) ? absl::OkStatus() : BadField(name, "is not supported");
@@ -285,6 +292,13 @@ absl::Status SetText(const std::string& name, const Json& value, v1::Text& messa
     ids.Add(value[i].get<uint32_t>());
   }
   return absl::OkStatus();
+}
+
+absl::Status InOwnNames(const GenerationBody& body, const absl::Status& error) {
+  const absl::Status renamed = body.options.Rename(error);
+  absl::string_view rest = renamed.message();
+  if (body.max_tokens.empty() || !absl::ConsumePrefix(&rest, "max_tokens")) return renamed;
+  return absl::Status(renamed.code(), absl::StrCat(body.max_tokens, rest));
 }
 
 absl::Status RenameText(const absl::Status& error, absl::string_view name) {

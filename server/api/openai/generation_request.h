@@ -26,6 +26,7 @@ struct GenerationBody {
   bool usage = false;                 // stream_options.include_usage
   bool logprobs = false;              // are wanted
   GenerationOptions options;          // options.message() has all but the text
+  std::string max_tokens;             // what the request calls stop.max_tokens
   std::vector<v1::Text> prompts;      // of completions
   bool list = false;                  // they came as a list
   std::vector<ChatMessage> messages;  // of a conversation
@@ -45,6 +46,8 @@ absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint 
 absl::StatusOr<std::string> StringField(const Json& object, const char* name);
 // Fills a text of a request: a string, or a list of token ids.
 absl::Status SetText(const std::string& name, const Json& value, v1::Text& message);
+// The same error in terms of the body's fields, of one in terms of a GenerateRequest.
+absl::Status InOwnNames(const GenerationBody& body, const absl::Status& error);
 // Names the text `name` in the error of a codec, which calls it by its field in a message.
 absl::Status RenameText(const absl::Status& error, absl::string_view name);
 

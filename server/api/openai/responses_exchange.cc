@@ -76,7 +76,9 @@ absl::StatusOr<DecodedRequest> ResponsesExchange::Decode(const ServedModel& mode
   if (stops.empty()) stops.Add(format.stop.begin(), format.stop.end());
   if (!request_.previous.empty()) message.mutable_previous();  // the text may be empty
   v1::Started started;
-  AFT_ASSIGN_OR_RETURN(GenerationRequest request, codec_.Decode(message, limits, model, started));
+  auto decoding = codec_.Decode(message, limits, model, started);
+  if (!decoding.ok()) return RenameText(decoding.status(), "input");
+  GenerationRequest request = *std::move(decoding);
   model_ = model.config.name;
   max_tokens_ = request.stop.max_tokens;
   temperature_ = request.sampling.temperature;
@@ -84,7 +86,7 @@ absl::StatusOr<DecodedRequest> ResponsesExchange::Decode(const ServedModel& mode
   note_bytes_ = Dump(Response(nullptr, true)).size() + kFurtherBytes +
                 kBytesPerToken * static_cast<size_t>(max_tokens_);
   DecodedRequest decoded;
-  decoded.bytes = codec_.kept_tokens(request) * sizeof(TokenId) + note_bytes_;
+  decoded.bytes = codec_.kept_tokens(request) * sizeof(TokenId);
   decoded.work = std::move(request);
   return decoded;
 }
@@ -119,15 +121,11 @@ void ResponsesExchange::SetStateId(const std::string& id) {
 }
 
 absl::Status ResponsesExchange::InOwnNames(const absl::Status& status) const {
-  const std::pair<absl::string_view, absl::string_view> names[] = {
-      {"text: ", "input: "}, {"previous.state_id: ", "previous_response_id: "}};
-  for (const auto& [name, own] : names) {
-    absl::string_view rest = status.message();
-    if (absl::ConsumePrefix(&rest, name)) {
-      return absl::Status(status.code(), absl::StrCat(own, rest));
-    }
+  absl::string_view rest = status.message();
+  if (!absl::ConsumePrefix(&rest, "previous.state_id: ")) {
+    return openai::InOwnNames(request_, status);
   }
-  return request_.options.Rename(status);
+  return absl::Status(status.code(), absl::StrCat("previous_response_id: ", rest));
 }
 
 OrderedJson ResponsesExchange::Item(const char* status, bool with_text) const {

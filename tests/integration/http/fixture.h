@@ -28,7 +28,8 @@ struct HttpReply {
   // Of server-sent events, what each says; "[DONE]" among them.
   std::vector<std::string> events() const {
     std::vector<std::string> events;
-    for (const auto event : absl::StrSplit(body, "\n\n", absl::SkipEmpty())) {
+    for (absl::string_view event : absl::StrSplit(body, "\n\n", absl::SkipEmpty())) {
+      if (event.substr(0, 7) == "event: ") event.remove_prefix(event.find('\n') + 1);
       EXPECT_EQ(event.substr(0, 6), "data: ");
       events.emplace_back(event.substr(6));
     }

@@ -243,7 +243,7 @@ TEST(HttpResponsesTest, ErrorsNameTheField) {
     EXPECT_THAT(reply.body, HasSubstr(part)) << body;
   };
   expect({{"model", "fake"}}, "input", "is missing");
-  expect({{"input", 3}}, "input", "messages");
+  expect({{"input", 3}}, "input", "a list of one message or more");
   expect({{"input", {{{"role", "tool"}, {"content", "a"}}}}}, "input[0].role", "must be system");
   expect({{"input", "a"}, {"max_output_tokens", 0}}, "max_output_tokens", "must be in [1,");
   expect({{"input", "a"}, {"tools", {{{"type", "web_search"}}}}}, "tools", "not supported");

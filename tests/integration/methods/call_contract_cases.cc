@@ -133,6 +133,17 @@ std::string HttpGeneration(const std::string& model, Ask ask, const std::string&
   return body.dump();
 }
 
+// It is not stored, since the contract asks whether nothing is left behind.
+std::string HttpResponse(const std::string& model, Ask ask, const std::string& /*id*/) {
+  const int most = ask == Ask::kBad     ? 0
+                   : ask == Ask::kShort ? 3
+                   : ask == Ask::kLarge ? kLargeTokens
+                                        : static_cast<int>(kEndless);
+  return Json{{"model", model},     {"input", "hello"}, {"max_output_tokens", most},
+              {"ignore_eos", true}, {"store", false},   {"stream", true}}
+      .dump();
+}
+
 template <int kSequences>
 std::string HttpEmbeddings(const std::string& model, Ask ask, const std::string& /*id*/) {
   Json body = {{"model", model}, {"input", ask == Ask::kBad ? "" : "hello"}};
@@ -206,6 +217,8 @@ const Case kCases[] = {
      6, "length", HttpGeneration<2, true>},
     {"HttpChat", "ChatCompletions", "/v1/chat/completions", kEvents, "fake", 1, true,
      "max_tokens: must be in [1, 1048576], got 0", 7, 3, "length", HttpGeneration<1, true, true>},
+    {"HttpResponse", "Responses", "/v1/responses", kEvents, "fake", 1, true,
+     "max_output_tokens: must be in [1, 1048576], got 0", 7, 3, "length", HttpResponse},
     {"HttpEmbedding", "Embeddings", "/v1/embeddings", kHttp, "encoder", 1, true,
      "input: must not be empty", 5, 0, "done", HttpEmbeddings<1>},
     {"HttpEmbeddings", "Embeddings", "/v1/embeddings", kHttp, "encoder", 2, true,
