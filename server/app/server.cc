@@ -203,13 +203,17 @@ void Server::UpdateHealth() {
 }
 
 absl::Status Server::WaitReady() {
-  MutexLock lock(mutex_);
-  while (true) {
+  std::optional<absl::Status> result;
+  {
+    MutexLock lock(mutex_);
+    while (!(result = registry_.load_result()).has_value()) {
+      if (drain_requested_) return absl::CancelledError("shutting down");
+      changed_.Wait(mutex_);
+    }
     if (drain_requested_) return absl::CancelledError("shutting down");
-    const std::optional<absl::Status> result = registry_.load_result();
-    if (result.has_value()) return *result;
-    changed_.Wait(mutex_);
   }
+  OnRegistryChange();  // health says so too when this returns, whichever thread was first
+  return *result;
 }
 
 absl::Status Server::Reload(const ServerConfig& config) {

@@ -196,8 +196,8 @@ TokenStream::TokenStream(EncodingRequest request, int64_t width,
           vector_sink),
       first_output(0),
       encoding(std::make_unique<Encoding>(
-          TextVectors(request.pooling, request.normalize, request.text.size(), width),
-          std::move(vector_sink))) {}
+          Encoding{TextVectors(request.pooling, request.normalize, request.text.size(), width),
+                   std::move(vector_sink)})) {}
 
 std::vector<TokenUse> TokenStream::Uses() const {
   if (had_ == nullptr) return {};

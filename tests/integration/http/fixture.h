@@ -25,10 +25,13 @@ struct HttpReply {
   std::string body;  // of chunks, what they hold
 
   Json json() const { return Json::parse(body, nullptr, /*allow_exceptions=*/false); }
-  // Of server-sent events, what each says; "[DONE]" among them.
+  // What each whole server-sent event says; "[DONE]" among them.
   std::vector<std::string> events() const {
     std::vector<std::string> events;
-    for (absl::string_view event : absl::StrSplit(body, "\n\n", absl::SkipEmpty())) {
+    absl::string_view rest = body;
+    for (size_t end = 0; (end = rest.find("\n\n")) != absl::string_view::npos;) {
+      absl::string_view event = rest.substr(0, end);
+      rest.remove_prefix(end + 2);
       if (event.substr(0, 7) == "event: ") event.remove_prefix(event.find('\n') + 1);
       EXPECT_EQ(event.substr(0, 6), "data: ");
       events.emplace_back(event.substr(6));

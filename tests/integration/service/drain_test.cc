@@ -103,6 +103,9 @@ TEST(DrainTest, WhatNobodyWaitsForDoesNotHoldTheServerUp) {
   const TcpConnection idle(server.server().address());
   const std::string no_settings("\0\0\0\4\0\0\0\0\0", 9);
   idle.Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + no_settings);
+  // What the server had not read would make the kernel reset the connection at its end.
+  const std::string settings_read("\0\0\0\4\1\0\0\0\0", 9);
+  EXPECT_THAT(idle.ReadTo(settings_read), testing::EndsWith(settings_read));
   grpc::ClientContext context;
   const auto stub = ServerReflection::NewStub(TestServer::Connect(server.server().address()));
   const auto stream = stub->ServerReflectionInfo(&context);
