@@ -31,12 +31,7 @@ absl::Status EmbeddingsExchange::CheckRequest() {
   }
   const auto input = object.find("input");
   if (input == object.end()) return BadField("input", "is missing");
-  list_ = input->is_array() && !input->empty() && !(*input)[0].is_number();
-  if (!list_) return SetText("input", *input, *request_.add_texts());
-  for (size_t i = 0; i < input->size(); ++i) {
-    AFT_RETURN_IF_ERROR(
-        SetText(absl::StrCat("input[", i, "]"), (*input)[i], *request_.add_texts()));
-  }
+  AFT_ASSIGN_OR_RETURN(list_, SetTexts("input", *input, *request_.mutable_texts()));
   return absl::OkStatus();
 }
 

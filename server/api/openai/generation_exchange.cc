@@ -48,7 +48,7 @@ absl::StatusOr<GenerationRequest> GenerationExchange::DecodePrompt(size_t prompt
                                                                    const LimitsConfig& limits) {
   v1::GenerateRequest& message = body_read_.options.message();
   if (!chat_) {
-    const v1::Text& text = body_read_.prompts[prompt];
+    const v1::Text& text = body_read_.prompts[static_cast<int>(prompt)];
     if (text.has_tokens()) {
       *message.mutable_tokens() = text.tokens();
     } else {
@@ -72,7 +72,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
     auto& stops = *message.mutable_stop()->mutable_strings();
     if (stops.empty()) stops.Add(format.stop.begin(), format.stop.end());
   }
-  const size_t prompts = chat_ ? 1 : body_read_.prompts.size();
+  const auto prompts = static_cast<size_t>(chat_ ? 1 : body_read_.prompts.size());
   if (prompts > static_cast<size_t>(limits.max_texts)) {
     return BadField("prompt", absl::StrCat("must have at most ", limits.max_texts,
                                            " entries (limits.max_texts), got ", prompts));
@@ -127,7 +127,7 @@ absl::Status GenerationExchange::InOwnNames(const absl::Status& status) const {
 }
 
 void GenerationExchange::Prepare() {
-  body_read_.prompts = {};
+  Texts().Swap(&body_read_.prompts);
   body_read_.messages = {};
   body_read_.options.message().clear_prompt();
 }

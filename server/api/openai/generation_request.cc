@@ -145,17 +145,6 @@ absl::Status ReadMessages(const std::string& field, const Json& value, Generatio
   return absl::OkStatus();
 }
 
-// The prompts of a completion: a text, token ids, or a list of these.
-absl::Status ReadPrompt(const Json& value, GenerationBody& body) {
-  body.list = value.is_array() && !value.empty() && !value[0].is_number();
-  if (!body.list) return SetText("prompt", value, body.prompts.emplace_back());
-  for (size_t i = 0; i < value.size(); ++i) {
-    AFT_RETURN_IF_ERROR(
-        SetText(absl::StrCat("prompt[", i, "]"), value[i], body.prompts.emplace_back()));
-  }
-  return absl::OkStatus();
-}
-
 // An option that chat and responses have under names of their own.
 absl::Status ReadMaxTokens(const std::string& name, const Json& value, GenerationBody& body) {
   body.max_tokens = name;
@@ -239,7 +228,10 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
     if (read) return absl::OkStatus();
   }
   if (name == "messages" && chat) return ReadMessages(name, value, body);
-  if (name == "prompt" && completions) return ReadPrompt(value, body);
+  if (name == "prompt" && completions) {
+    AFT_ASSIGN_OR_RETURN(body.list, SetTexts(name, value, body.prompts));
+    return absl::OkStatus();
+  }
   if (name == "stream") return ReadFlag(name, value, body.stream);
   if (name == "stream_options") return ReadStreamOptions(value, body);
   if (name == "logprobs" || (name == "top_logprobs" && chat)) {
@@ -292,6 +284,23 @@ absl::Status SetText(const std::string& name, const Json& value, v1::Text& messa
     ids.Add(value[i].get<uint32_t>());
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> SetTexts(const std::string& name, const Json& value, Texts& texts) {
+  // No limits.max_texts is larger. An entry takes many times the three bytes that it may have here.
+  constexpr size_t kMost = 400;
+  if (!value.is_array() || value.empty() || value[0].is_number()) {
+    AFT_RETURN_IF_ERROR(SetText(name, value, *texts.Add()));
+    return false;
+  }
+  if (value.size() > kMost) {
+    return BadField(name,
+                    absl::StrCat("must have at most ", kMost, " entries, got ", value.size()));
+  }
+  for (size_t i = 0; i < value.size(); ++i) {
+    AFT_RETURN_IF_ERROR(SetText(absl::StrCat(name, "[", i, "]"), value[i], *texts.Add()));
+  }
+  return true;
 }
 
 absl::Status InOwnNames(const GenerationBody& body, const absl::Status& error) {

@@ -14,6 +14,8 @@
 
 namespace aft::server::openai {
 
+using Texts = google::protobuf::RepeatedPtrField<v1::Text>;
+
 // What generates: /v1/completions, /v1/chat/completions, /v1/responses.
 enum class Endpoint { kCompletions, kChat, kResponses };
 
@@ -27,7 +29,7 @@ struct GenerationBody {
   bool logprobs = false;              // are wanted
   GenerationOptions options;          // options.message() has all but the text
   std::string max_tokens;             // what the request calls stop.max_tokens
-  std::vector<v1::Text> prompts;      // of completions
+  Texts prompts;                      // of completions
   bool list = false;                  // they came as a list
   std::vector<ChatMessage> messages;  // of a conversation
   // Of responses.
@@ -46,6 +48,8 @@ absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint 
 absl::StatusOr<std::string> StringField(const Json& object, const char* name);
 // Fills a text of a request: a string, or a list of token ids.
 absl::Status SetText(const std::string& name, const Json& value, v1::Text& message);
+// Fills the texts of a request: one, or a list of them. Returns whether it is a list.
+absl::StatusOr<bool> SetTexts(const std::string& name, const Json& value, Texts& texts);
 // The same error in terms of the body's fields, of one in terms of a GenerateRequest.
 absl::Status InOwnNames(const GenerationBody& body, const absl::Status& error);
 // Names the text `name` in the error of a codec, which calls it by its field in a message.

@@ -149,6 +149,7 @@ TEST(HttpGenerationTest, PromptsAreAcceptedAllOrNone) {
   EXPECT_EQ(never.status, 400);
   EXPECT_THAT(never.body, HasSubstr("prompt: must have at most 3 entries"));
   EXPECT_THAT(post(6).body, HasSubstr("prompt: must have at most 5 entries (limits.max_texts)"));
+  EXPECT_THAT(post(401).body, HasSubstr("prompt: must have at most 400 entries, got 401"));
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
