@@ -94,7 +94,7 @@ absl::Status GpuModelRunner::CheckMemory() const {
                                  : "";
   const int64_t sampling =
       info_.vocab_size * int64_t{sizeof(TokenCount)} + int64_t{sizeof(SlotSampling)} + kRulesBytes;
-  const absl::Status status = CheckFits(
+  absl::Status status = CheckFits(
       {{absl::StrCat("states of ", slots, " slots of ", Mebibytes(info_.state_bytes), length),
         slots * std::min(info_.state_bytes, kMostStates / slots)},
        {"token counts and rules", slots * sampling},

@@ -66,7 +66,7 @@ void Call::Start(Caller caller, absl::Status admitted, std::unique_ptr<RequestBy
     if (client_ == nullptr) client_ = caller_.client;
   }
   if (admitted.ok()) admitted = Admit();
-  if (!admitted.ok()) return Refuse(std::move(admitted));
+  if (!admitted.ok()) return Refuse(admitted);
   environment_.decoders.AddAnswer(*caller_.client, message_->size(), [call = shared_from_this()] {
     call->Attempt([&] { return call->Submit(); });
     return call->answered_bytes_;
@@ -107,10 +107,10 @@ void Call::Attempt(absl::FunctionRef<absl::Status()> part) {
   absl::Status status = outbox_.CheckClient();
   if (status.ok()) status = Catching(part);
   // The engine has it; or the next part will see.
-  if (!status.ok()) Refuse(std::move(status));
+  if (!status.ok()) Refuse(status);
 }
 
-void Call::Refuse(absl::Status status) {
+void Call::Refuse(const absl::Status& status) {
   reservation_.reset();
   message_.reset();
   states_.DropPlaces();

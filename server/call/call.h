@@ -99,7 +99,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   // Runs a part of the way in; an error, its own, an exception or that the call is cancelled, ends
   // the call.
   void Attempt(absl::FunctionRef<absl::Status()> part);
-  void Refuse(absl::Status status);
+  void Refuse(const absl::Status& status);
   absl::Status Submit();
   absl::Status FindModel();
   absl::Status CheckModel() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

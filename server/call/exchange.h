@@ -112,8 +112,10 @@ class Exchange {
   // Whether a first message tells that the call has begun. It is in outgoing() after Decode.
   virtual bool has_first_message() const { return false; }
   // Adds to what is pending of a sequence.
+  // NOLINTBEGIN(performance-unnecessary-value-param): those that keep it take it over.
   virtual void Append(TokenDelta /*delta*/, uint32_t /*sequence*/) {}
   virtual void Append(std::vector<float> /*vectors*/, uint32_t /*sequence*/) {}
+  // NOLINTEND(performance-unnecessary-value-param)
   // One of several sequences has ended well. `state`: that it has left behind, or null.
   virtual void AppendFinished(const Outcome& /*outcome*/, uint32_t /*sequence*/,
                               const v1::State* /*state*/) {}
@@ -136,6 +138,7 @@ class Exchange {
 
   virtual const google::protobuf::MessageLite& outgoing() = 0;
   // Makes outgoing() a part of the sealed state that a stream leaves its client.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): who keeps it takes it over.
   virtual void SetHandOver(std::string /*chunk*/) {}
   // Makes outgoing() the last message. False: there is none to send. `stored`: the state of a
   // single sequence, or null. REQUIRES: outcome.status is OK.

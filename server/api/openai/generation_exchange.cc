@@ -28,7 +28,7 @@ OrderedJson UsageOf(const Usage& usage) {
 
 }  // namespace
 
-GenerationExchange::GenerationExchange(bool chat, std::string id)
+GenerationExchange::GenerationExchange(bool chat, const std::string& id)
     : JsonExchange(chat ? Method::kChatCompletions : Method::kCompletions,
                    absl::StrCat(chat ? "chatcmpl-" : "cmpl-", id)),
       chat_(chat),

@@ -18,7 +18,7 @@ namespace aft::server::openai {
 // answer is an object, or events if the request asks for a stream.
 class GenerationExchange final : public JsonExchange {
  public:
-  GenerationExchange(bool chat, std::string id);
+  GenerationExchange(bool chat, const std::string& id);
 
   bool streams() const override { return body_read_.stream; }
 

@@ -304,7 +304,7 @@ absl::StatusOr<bool> SetTexts(const std::string& name, const Json& value, Texts&
 }
 
 absl::Status InOwnNames(const GenerationBody& body, const absl::Status& error) {
-  const absl::Status renamed = body.options.Rename(error);
+  absl::Status renamed = body.options.Rename(error);
   absl::string_view rest = renamed.message();
   if (body.max_tokens.empty() || !absl::ConsumePrefix(&rest, "max_tokens")) return renamed;
   return absl::Status(renamed.code(), absl::StrCat(body.max_tokens, rest));

@@ -26,7 +26,7 @@ static_assert(sizeof(SlotSampling) == 64);  // for the host's compiler and for t
 
 inline SlotSampling ForDevice(const SamplingParams& params) {
   SlotSampling sampling;
-  static_cast<SamplingNumbers&>(sampling) = params;
+  static_cast<SamplingNumbers&>(sampling) = static_cast<const SamplingNumbers&>(params);
   sampling.sequence = params.sequence;
   if (params.rules != nullptr) {
     sampling.ends_from = params.ends_from;
