@@ -14,6 +14,7 @@
 //   128 + n  a second signal n during the drain
 // SIGHUP has the config file read again; the log says what came of it.
 // For every code but 0, one line on stderr says why.
+#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -210,6 +211,11 @@ int Serve(const ServerConfig& config) {
 
 int Main(int argc, char** argv) {
   BlockShutdownSignals();
+  // The allocator raises the size from which it maps blocks by themselves, once a large one is
+  // freed. Snapshots would then come from its heaps, where small blocks split the holes that they
+  // leave, so that memory grows with every answer that is kept.
+  mallopt(M_MMAP_THRESHOLD, 128 << 10);
+  mallopt(M_TRIM_THRESHOLD, 128 << 10);
   signal(SIGPIPE, SIG_IGN);  // a closed stderr or socket is no reason to die
   // A GPU's matrix products give the same bits from run to run. Here, because a process with
   // threads must not; somebody who has set it knows why.

@@ -38,8 +38,8 @@ class Filler {
 
 void ForEachTurn(Work& work, absl::FunctionRef<void(TurnRequest&)> set) {
   if (auto* const generation = std::get_if<GenerationRequest>(&work)) set(*generation);
-  if (auto* const prompts = std::get_if<std::vector<GenerationRequest>>(&work)) {
-    for (GenerationRequest& prompt : *prompts) set(prompt);
+  if (auto* const generations = std::get_if<Generations>(&work)) {
+    for (GenerationRequest& prompt : generations->prompts) set(prompt);
   }
   if (auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
     for (ScoringRequest& text : *texts) set(text);
@@ -57,9 +57,17 @@ absl::StatusOr<RequestHandle> AskEngine(
     return sinks.size() > 1 ? model.generate->GenerateGroup(*generation, sinks)
                             : model.generate->Generate(std::move(*generation), sinks[0]);
   }
-  if (auto* const prompts = std::get_if<std::vector<GenerationRequest>>(&work)) {
-    filler.Fill(*prompts);
-    return model.generate->GenerateTexts(std::move(*prompts), tokens());
+  if (auto* const generations = std::get_if<Generations>(&work)) {
+    // Not a group for each prompt, which would have to find slots for all of its answers at once.
+    std::vector<GenerationRequest> requests;
+    for (const GenerationRequest& prompt : generations->prompts) {
+      for (uint32_t answer = 0; answer < generations->answers; ++answer) {
+        requests.push_back(prompt);
+        requests.back().sampling.seed += answer;
+      }
+    }
+    filler.Fill(requests);
+    return model.generate->GenerateTexts(std::move(requests), tokens());
   }
   if (auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
     filler.Fill(*texts);

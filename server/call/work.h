@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <variant>
@@ -12,10 +13,15 @@
 
 namespace aft::server {
 
-// What a request asks an engine for: a generation (of several answers to one prompt), generations
-// (of one answer each), or texts to score or to encode. Without one: the exchange has the answer
-// already.
-using Work = std::variant<std::monostate, GenerationRequest, std::vector<GenerationRequest>,
+// Several prompts, and how many answers each is to have: the i-th of them with the seed + i.
+struct Generations {
+  std::vector<GenerationRequest> prompts;
+  uint32_t answers = 1;
+};
+
+// What a request asks an engine for: a generation (of several answers to one prompt), generations,
+// or texts to score or to encode. Without one: the exchange has the answer already.
+using Work = std::variant<std::monostate, GenerationRequest, Generations,
                           std::vector<ScoringRequest>, std::vector<EncodingRequest>>;
 
 // Calls `set` with each request of the work that may follow another text.

@@ -36,6 +36,8 @@ HttpStream::HttpStream(tcp::socket socket, SSL_CTX* tls)
   // An idle connection keeps no buffers.
   SSL_set_mode(tls_.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
                                SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  // Else one read would last for as long as records without data come, as updates of keys.
+  SSL_clear_mode(tls_.get(), SSL_MODE_AUTO_RETRY);
   SSL_set_accept_state(tls_.get());
 }
 

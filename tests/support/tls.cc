@@ -53,6 +53,11 @@ void TlsConnection::Send(const std::string& text) const {
   SSL_write(tls_.get(), text.data(), static_cast<int>(text.size()));
 }
 
+void TlsConnection::UpdateKey() const {
+  SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);
+  SSL_do_handshake(tls_.get());
+}
+
 long TlsConnection::Receive(void* data, size_t size) const {
   return SSL_read(tls_.get(), data, static_cast<int>(size));
 }

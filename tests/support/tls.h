@@ -20,6 +20,8 @@ class TlsConnection final : public TcpConnection {
   ~TlsConnection() override;
 
   void Send(const std::string& text) const override;
+  // Sends a record without data: TLS 1.3's change of this side's key.
+  void UpdateKey() const;
 
  private:
   long Receive(void* data, size_t size) const override;

@@ -78,7 +78,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
                                            " entries (limits.max_texts), got ", prompts));
   }
   DecodedRequest decoded;
-  std::vector<GenerationRequest> requests;
+  Generations generations;
   started_.clear();
   for (size_t i = 0; i < prompts; ++i) {
     AFT_ASSIGN_OR_RETURN(GenerationRequest request, DecodePrompt(i, model, limits));
@@ -88,15 +88,12 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
       decoded.bytes = bytes;
       break;
     }
-    // Not a group each: they would have to find slots for all of their answers at one time.
-    for (uint32_t answer = 0; answer < codec_.sequences(); ++answer) {
-      requests.push_back(request);
-      requests.back().sampling.seed += answer;
-      decoded.bytes += bytes;
-    }
+    generations.prompts.push_back(std::move(request));
+    decoded.bytes += (codec_.sequences() + 1) * bytes;  // they are copied once they are charged
   }
+  generations.answers = codec_.sequences();
   sequences_ = static_cast<uint32_t>(prompts) * codec_.sequences();
-  if (prompts > 1) decoded.work = std::move(requests);
+  if (prompts > 1) decoded.work = std::move(generations);
   decoded.sequences = sequences_;
   decoded.bytes += (sequences_ - 1) * kSequenceBytes;
   codec_.ExpectSequences(sequences_);

@@ -161,14 +161,15 @@ absl::Status ReadInput(const Json& value, GenerationBody& body) {
 // Is repeated in the response, and stored with it, so it is as small as OpenAI's may be.
 absl::Status ReadMetadata(const Json& value, GenerationBody& body) {
   if (value.is_null()) return absl::OkStatus();
-  const bool good =
-      value.is_object() && value.size() <= 16 &&
-      std::all_of(value.begin(), value.end(), [](const Json& member) {
-        return member.is_string() && member.get_ref<const std::string&>().size() <= 512;
-      });
+  bool good = value.is_object() && value.size() <= 16;
+  for (auto member = value.begin(); good && member != value.end(); ++member) {
+    good = member.key().size() <= 64 && member->is_string() &&
+           member->get_ref<const std::string&>().size() <= 512;
+  }
   if (!good) {
     return BadField("metadata",
-                    "must be an object of at most 16 strings, each of at most 512 bytes");
+                    "must be an object of at most 16 strings, each of at most 512 bytes, with keys "
+                    "of at most 64");
   }
   body.metadata = value;
   return absl::OkStatus();

@@ -37,9 +37,11 @@ std::string StateIdOf(const std::string& response_id) {
                                                                                   : "";
 }
 
-OrderedJson ResponseOf(const SequenceState& state) {
-  OrderedJson note = OrderedJson::parse(state.note, nullptr, /*allow_exceptions=*/false);
-  return note.is_object() && note.contains("response") ? note["response"] : OrderedJson();
+// A note is a line with the stop string that ended the text, as JSON, and the response.
+absl::string_view ResponseOf(const SequenceState& state) {
+  const absl::string_view note = state.note;
+  const size_t line = note.find('\n');
+  return line == absl::string_view::npos ? absl::string_view() : note.substr(line + 1);
 }
 
 ResponsesExchange::ResponsesExchange(std::string id)
@@ -83,10 +85,11 @@ absl::StatusOr<DecodedRequest> ResponsesExchange::Decode(const ServedModel& mode
   max_tokens_ = request.stop.max_tokens;
   temperature_ = request.sampling.temperature;
   top_p_ = request.sampling.top_p;
-  note_bytes_ = Dump(Response(nullptr, true)).size() + kFurtherBytes +
-                kBytesPerToken * static_cast<size_t>(max_tokens_);
+  const size_t repeated = Dump(Response(nullptr, true)).size();
+  note_bytes_ = repeated + kFurtherBytes + kBytesPerToken * static_cast<size_t>(max_tokens_);
   DecodedRequest decoded;
-  decoded.bytes = codec_.kept_tokens(request) * sizeof(TokenId);
+  // A stream has what it repeats in its first two events and in its last one, each text a copy.
+  decoded.bytes = codec_.kept_tokens(request) * sizeof(TokenId) + 8 * repeated;
   decoded.work = std::move(request);
   return decoded;
 }
@@ -101,23 +104,25 @@ Continuation ResponsesExchange::continuation() const {
 }
 
 absl::StatusOr<bool> ResponsesExchange::SetPrevious(const SequenceState& previous) {
-  const OrderedJson before = ResponseOf(previous);
+  const absl::string_view text = ResponseOf(previous);
+  const Json before = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!before.is_object()) {
     return absl::NotFoundError("previous_response_id: there is no such response");
   }
-  const OrderedJson& instructions = before["instructions"];
+  const Json& instructions = before.at("instructions");
   if (!request_.instructions.empty() && instructions != request_.instructions) {
     return BadField("instructions",
                     "must be absent, or those of the previous response: the model has read them");
   }
   request_.instructions = instructions.is_string() ? instructions.get<std::string>() : "";
-  stop_ = Json::parse(previous.note).value("stop", "");
+  stop_ = Json::parse(previous.note.substr(0, previous.note.find('\n'))).get<std::string>();
   continues_ = true;
   return true;
 }
 
 void ResponsesExchange::SetStateId(const std::string& id) {
   response_id_ = absl::StrCat(kIdPrefix, id);
+  stores_ = true;
 }
 
 absl::Status ResponsesExchange::InOwnNames(const absl::Status& status) const {
@@ -191,7 +196,7 @@ void ResponsesExchange::Prepare() {
   request_.messages = {};
   request_.options.message().clear_prompt();
   if (!request_.stream) return;
-  const OrderedJson response = Response(nullptr, continuation().store != nullptr);
+  const OrderedJson response = Response(nullptr, stores_);
   AddEvent("response.created", {{"response", response}});
   AddEvent("response.in_progress", {{"response", response}});
   AddEvent("response.output_item.added",
@@ -209,6 +214,9 @@ OrderedJson ResponsesExchange::InPart(const char* name, OrderedJson value) const
 
 void ResponsesExchange::Append(TokenDelta delta, uint32_t /*sequence*/) {
   text_ += delta.text;
+  for (const char c : delta.text) {
+    escaped_ += static_cast<unsigned char>(c) < 0x20 ? 6 : c == '"' || c == '\\' ? 2 : 1;
+  }
   if (request_.stream) waiting_ += delta.text;
 }
 
@@ -228,7 +236,7 @@ absl::string_view ResponsesExchange::too_much() const {
 }
 
 std::string ResponsesExchange::Note(const Outcome& outcome) const {
-  return Dump(OrderedJson{{"stop", outcome.stop_string}, {"response", Response(&outcome, true)}});
+  return absl::StrCat(Dump(Json(outcome.stop_string)), "\n", Dump(Response(&outcome, true)));
 }
 
 bool ResponsesExchange::Finish(const Outcome& outcome, const v1::State* stored) {

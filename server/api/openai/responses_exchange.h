@@ -13,8 +13,8 @@ namespace aft::server::openai {
 
 // The id of the state that a response is stored as; "": it can be none.
 std::string StateIdOf(const std::string& response_id);
-// The response that was stored with a state; null: the state is no response.
-OrderedJson ResponseOf(const SequenceState& state);
+// The response that was stored with a state, as JSON; "": the state is no response.
+absl::string_view ResponseOf(const SequenceState& state);
 
 // /v1/responses: one answer to a conversation. It is stored as a state, with the response as its
 // note, and a response that continues it reads none of the conversation again.
@@ -41,7 +41,10 @@ class ResponsesExchange final : public JsonExchange {
   // Keeps the text, which Note may be reading.
   void Drop() override { waiting_.clear(); }
   size_t pending_bytes() const override { return request_.stream ? waiting_.size() : text_.size(); }
-  size_t held_bytes() const override { return waiting_.capacity() + 2 * text_.capacity(); }
+  // The last message of a stream has the text four times.
+  size_t held_bytes() const override {
+    return waiting_.capacity() + 2 * text_.capacity() + (request_.stream ? 4 : 1) * escaped_;
+  }
   absl::string_view too_much() const override;
   std::string Note(const Outcome& outcome) const override;
   bool Finish(const Outcome& outcome, const v1::State* stored) override;
@@ -68,8 +71,10 @@ class ResponsesExchange final : public JsonExchange {
   int32_t max_tokens_ = 0;
   std::string model_;
   size_t note_bytes_ = 0;
+  bool stores_ = false;  // room is kept for its state
   std::string response_id_;
   std::string text_;     // of the answer so far
+  size_t escaped_ = 0;   // bytes of text_ in JSON, at most
   std::string waiting_;  // of it, what no event has brought yet
   int64_t events_ = 0;
 };

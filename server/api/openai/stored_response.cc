@@ -28,46 +28,51 @@ std::optional<HttpPage> StoredResponse::Expect(size_t bytes) {
 
 void StoredResponse::Start(std::string /*body*/, std::shared_ptr<HttpAnswer> answer) {
   answer_ = std::move(answer);
-  const std::string state_id = StateIdOf(id_);
-  // An answer comes on a thread of the place where states rest.
-  const auto post = [self = shared_from_this()](absl::StatusOr<std::string> json) {
-    self->answer_->Post([self, json = std::move(json)] { self->Answer(json); });
-  };
-  if (state_id.empty()) return post(absl::NotFoundError("there is no such response"));
-  if (method_ == Method::kDeleteState) {
-    v1::StateServiceDeleteRequest request;
-    request.set_id(state_id);
-    return environment_.states.Delete(
-        *caller_.client, request,
-        [post, id = id_](const absl::StatusOr<v1::StateServiceDeleteResponse>& deleted) {
-          if (!deleted.ok()) return post(deleted.status());
-          post(Dump(OrderedJson{{"id", id}, {"object", "response"}, {"deleted", true}}));
-        });
-  }
   v1::Previous state;
-  state.set_state_id(state_id);
-  environment_.states.Find(
-      *caller_.client, state,
-      [post](const absl::StatusOr<std::shared_ptr<const SequenceState>>& found) {
-        if (!found.ok()) return post(found.status());
-        const OrderedJson response = ResponseOf(**found);
-        if (response.is_object()) return post(Dump(response));
-        post(absl::NotFoundError("there is no such response"));
+  state.set_state_id(StateIdOf(id_));
+  if (state.state_id().empty()) return Answer(absl::NotFoundError("there is no such response"));
+  // It comes on this thread or on one of the place where states rest.
+  environment_.states.Find(*caller_.client, state,
+                           [self = shared_from_this()](
+                               const absl::StatusOr<std::shared_ptr<const SequenceState>>& found) {
+                             self->answer_->Post([self, found] { self->OnFound(found); });
+                           });
+}
+
+void StoredResponse::OnFound(const absl::StatusOr<std::shared_ptr<const SequenceState>>& found) {
+  if (!found.ok()) return Answer(found.status());
+  const absl::string_view response = ResponseOf(**found);
+  if (response.empty()) return Answer(absl::NotFoundError("there is no such response"));
+  if (method_ == Method::kGetState) {
+    // For the page, and for what is being sent of it.
+    if (charge_.Resize(static_cast<int64_t>(2 * response.size()))) {
+      return Answer(std::string(response));
+    }
+    return Answer(environment_.RefuseForMemory());
+  }
+  v1::StateServiceDeleteRequest request;
+  request.set_id(StateIdOf(id_));
+  environment_.states.Delete(
+      *caller_.client, request,
+      [self = shared_from_this()](const absl::StatusOr<v1::StateServiceDeleteResponse>& deleted) {
+        self->answer_->Post([self, status = deleted.status()] {
+          if (!status.ok()) return self->Answer(status);
+          self->Answer(
+              Dump(OrderedJson{{"id", self->id_}, {"object", "response"}, {"deleted", true}}));
+        });
       });
 }
 
-void StoredResponse::Answer(const absl::StatusOr<std::string>& json) {
+void StoredResponse::Answer(absl::StatusOr<std::string> json) {
   absl::Status status = json.status();
   if (absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) {  // or none are kept
     status = absl::NotFoundError(absl::StrCat("Response with id ", Dump(Json(id_)), " not found."));
   }
-  if (status.ok() && !charge_.Resize(static_cast<int64_t>(2 * json->size()))) {
-    status = environment_.RefuseForMemory();
-  }
   environment_.Report(method_, arrival_, status.code());
   LogRequestWithoutModel(caller_, method_, status, std::chrono::steady_clock::now() - arrival_);
-  HttpPage page = status.ok() ? HttpPage{.content_type = "application/json", .body = *json}
-                              : ErrorPage(status, caller_.ids.request);
+  HttpPage page = status.ok()
+                      ? HttpPage{.content_type = "application/json", .body = *std::move(json)}
+                      : ErrorPage(status, caller_.ids.request);
   page.headers.insert(headers_.begin(), headers_.end());
   answer_->Send(std::move(page));
 }

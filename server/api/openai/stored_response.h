@@ -26,7 +26,8 @@ class StoredResponse final : public HttpTask, public std::enable_shared_from_thi
   void Gone(bool /*stuck*/) override { charge_.Close(); }
 
  private:
-  void Answer(const absl::StatusOr<std::string>& json);
+  void OnFound(const absl::StatusOr<std::shared_ptr<const SequenceState>>& found);
+  void Answer(absl::StatusOr<std::string> json);
 
   InferenceEnvironment& environment_;
   const Method method_;

@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr char kResponses[] = "/v1/responses";
@@ -207,6 +208,9 @@ TEST(HttpResponsesTest, NothingIsStoredWhereThatIsNotWantedOrImpossible) {
   config.states.max_bytes = 1024;  // too little for any
   HttpApi full(config, Letters());
   EXPECT_FALSE(stored(full, nullptr));
+  Json streamed = Turn("a");
+  streamed["stream"] = true;
+  EXPECT_THAT(full.Post(kResponses, streamed).body, Not(HasSubstr("\"store\":true")));
   EXPECT_EQ(full.Post(kResponses, body).status, 429);
 }
 
@@ -224,6 +228,12 @@ TEST(HttpResponsesTest, AStateOfGrpcIsNoResponseAndAResponseIsAState) {
   const std::string id = "resp_" + response.answers(0).finished().state().id();
   EXPECT_EQ(server.Post(kResponses, Turn("b", id)).status, 404);
   EXPECT_EQ(server.Get(std::string(kResponses) + "/" + id).status, 404);
+  EXPECT_EQ(server
+                .Ask("DELETE " + std::string(kResponses) + "/" + id +
+                     " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                .status,
+            404);
+  EXPECT_EQ(server.Metric("aft_states"), 1);
 
   const Json first = server.Post(kResponses, Turn("a")).json();
   request.set_text("!");
@@ -252,6 +262,7 @@ TEST(HttpResponsesTest, ErrorsNameTheField) {
   expect({{"input", "a"}, {"truncation", "auto"}}, "truncation", "is not supported");
   expect({{"input", "a"}, {"n", 2}}, "n", "is not supported");
   expect({{"input", "a"}, {"metadata", {{"a", 1}}}}, "metadata", "16 strings");
+  expect({{"input", "a"}, {"metadata", {{std::string(65, 'k'), "v"}}}}, "metadata", "keys");
   expect({{"input", "a"}, {"store", 1}}, "store", "true or false");
   expect({{"input", std::string(2'000'000, 'x')}}, "input", "must have at most");
   for (const std::string& id : {std::string("x"), std::string("resp_0"), std::string(5000, 'r'),

@@ -65,7 +65,7 @@ class TestTask final : public HttpTask, public std::enable_shared_from_this<Test
     return std::nullopt;
   }
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override {
-    events_.Add('s');
+    events_.Add(path_ == "/order" ? body[0] : 's');
     if (path_ == "/hold") {
       held_.emplace_back([answer, go = go_] {
         go.wait();
@@ -95,11 +95,17 @@ class TestHandler final : public HttpHandler {
  public:
   std::variant<HttpPage, std::shared_ptr<HttpTask>> Handle(const HttpRequest& request) override {
     if (request.path == "/page") return HttpPage{.body = "page\n"};
+    if (request.path == "/wait") {  // holds the server's thread
+      waiting.set_value();
+      may_go_.wait();
+      return HttpPage();
+    }
     return std::make_shared<TestTask>(request.path, events, may_go_, held);
   }
 
   Events events;
-  std::promise<void> go;  // of requests to /hold
+  std::promise<void> go;  // of requests to /hold and /wait
+  std::promise<void> waiting;
   std::vector<std::thread> held;
 
  private:
@@ -273,6 +279,24 @@ TEST_P(HttpServerTest, WhoIsTooSlowIsTold) {
   EXPECT_EQ(silent->ReadAll(), "");
   EXPECT_THAT(head->ReadAll(), StartsWith("HTTP/1.1 408 "));
   EXPECT_THAT(body->ReadAll(), StartsWith("HTTP/1.1 408 "));
+}
+
+// OpenSSL would read records without data in one call for as long as there are some.
+TEST_P(HttpServerTest, ChangesOfKeysAreReadBesideOtherConnections) {
+  if (!GetParam()) GTEST_SKIP() << "TLS has keys";
+  Start();
+  const TlsConnection floods(address_, authority_);
+  const auto other = Connect();
+  floods.Send(Post("/order", "1"));
+  EXPECT_THAT(floods.ReadTo("\r\n\r\n1"), StartsWith("HTTP/1.1 200 "));
+  const auto waits = Connect();
+  waits->Send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
+  handler_.waiting.get_future().wait();
+  for (int i = 0; i < 1000; ++i) floods.UpdateKey();
+  floods.Send(Post("/order", "3"));
+  other->Send(Post("/order", "2"));
+  handler_.go.set_value();
+  EXPECT_EQ(handler_.events.WaitFor(6), "1d2d3d");
 }
 
 TEST_P(HttpServerTest, HearsThatAClientHasGone) {
