@@ -1,6 +1,5 @@
 #include "server/api/openai/generation_exchange.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,9 +31,7 @@ GenerationExchange::GenerationExchange(bool chat, const std::string& id)
     : JsonExchange(chat ? Method::kChatCompletions : Method::kCompletions,
                    absl::StrCat(chat ? "chatcmpl-" : "cmpl-", id)),
       chat_(chat),
-      created_(std::chrono::duration_cast<std::chrono::seconds>(
-                   std::chrono::system_clock::now().time_since_epoch())
-                   .count()) {}
+      created_(SecondsNow()) {}
 
 absl::Status GenerationExchange::CheckRequest() {
   AFT_ASSIGN_OR_RETURN(

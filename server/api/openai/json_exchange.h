@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "google/protobuf/wrappers.pb.h"
@@ -31,6 +33,12 @@ class JsonExchange : public Exchange {
   bool Finish(const Outcome& /*outcome*/, const v1::State* /*stored*/) override { return true; }
 
  protected:
+  // Seconds since 1970, which answers say when they were created.
+  static int64_t SecondsNow() {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  }
+
   const Method method_;
   const std::string id_;
   google::protobuf::StringValue body_;

@@ -1,7 +1,6 @@
 #include "server/api/openai/responses_exchange.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -46,9 +45,7 @@ absl::string_view ResponseOf(const SequenceState& state) {
 
 ResponsesExchange::ResponsesExchange(std::string id)
     : JsonExchange(Method::kResponses, std::move(id)),
-      created_(std::chrono::duration_cast<std::chrono::seconds>(
-                   std::chrono::system_clock::now().time_since_epoch())
-                   .count()),
+      created_(SecondsNow()),
       response_id_(absl::StrCat(kIdPrefix, id_)) {}
 
 absl::Status ResponsesExchange::CheckRequest() {
