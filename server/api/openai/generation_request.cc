@@ -180,10 +180,6 @@ absl::StatusOr<bool> ReadOfResponses(const std::string& name, const Json& value,
                                      GenerationBody& body) {
   if (name == "input") {
     AFT_RETURN_IF_ERROR(ReadInput(value, body));
-  } else if (name == "instructions" || name == "previous_response_id") {
-    if (!value.is_null() && !value.is_string()) return BadField(name, "must be a string");
-    std::string& text = name == "instructions" ? body.instructions : body.previous;
-    if (value.is_string()) text = value.get<std::string>();
   } else if (name == "store") {
     if (!value.is_null()) AFT_RETURN_IF_ERROR(ReadFlag(name, value, body.store.emplace()));
   } else if (name == "metadata") {
@@ -225,6 +221,7 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
   const bool completions = endpoint == Endpoint::kCompletions;
   if (name == "model") return absl::OkStatus();  // has been read
   if (endpoint == Endpoint::kResponses) {
+    if (name == "instructions" || name == "previous_response_id") return absl::OkStatus();  // too
     AFT_ASSIGN_OR_RETURN(const bool read, ReadOfResponses(name, value, body));
     if (read) return absl::OkStatus();
   }
@@ -325,6 +322,10 @@ absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint 
   AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(text));
   GenerationBody body;
   AFT_ASSIGN_OR_RETURN(body.model, StringField(object, "model"));
+  if (endpoint == Endpoint::kResponses) {
+    AFT_ASSIGN_OR_RETURN(body.instructions, StringField(object, "instructions"));
+    AFT_ASSIGN_OR_RETURN(body.previous, StringField(object, "previous_response_id"));
+  }
   for (const auto& [name, value] : object.items()) {
     AFT_RETURN_IF_ERROR(ReadField(name, value, endpoint, body));
   }

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/engine/pooling.h"
+#include "tests/integration/encode_values.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/status_matchers.h"
@@ -27,11 +28,7 @@ std::vector<float> Values(const EncodeStream& stream, size_t tokens, uint32_t wi
   EXPECT_EQ(stream.events.front().started().model(), "encoder");
   EXPECT_EQ(stream.events.front().started().tokens(), tokens);
   EXPECT_EQ(stream.events.front().started().width(), width);
-  std::vector<float> values;
-  for (const v1::EncodeResponse& event : stream.events) {
-    values.insert(values.end(), event.vectors().values().begin(), event.vectors().values().end());
-  }
-  return values;
+  return ValuesOf(stream);
 }
 
 std::vector<float> ExpectedVector(const std::string& text,
@@ -83,13 +80,9 @@ std::vector<float> AllValues(TestServer& server, const std::string& text, v1::Po
   EncodeStream stream(server.inference(), request);
   const grpc::Status status = stream.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
-  std::vector<float> values;
-  for (const v1::EncodeResponse& event : stream.events) {
-    values.insert(values.end(), event.vectors().values().begin(), event.vectors().values().end());
-  }
   EXPECT_EQ(stream.events.front().started().width(), 3U);
   EXPECT_EQ(stream.events.back().finished().batch_rows(), 1U);
-  return values;
+  return ValuesOf(stream);
 }
 
 TEST(EncodeTest, ALanguageModelGivesItsHiddenVectors) {

@@ -10,6 +10,7 @@
 #include "model/api/load.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/tensors.h"
+#include "tests/integration/encode_values.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/temp_files.h"
 
@@ -59,11 +60,7 @@ std::vector<float> Encode(TestServer& server, const std::string& text, v1::Pooli
   EncodeStream stream(server.inference(), request);
   const grpc::Status status = stream.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
-  std::vector<float> values;
-  for (const v1::EncodeResponse& event : stream.events) {
-    values.insert(values.end(), event.vectors().values().begin(), event.vectors().values().end());
-  }
-  return values;
+  return ValuesOf(stream);
 }
 
 struct Generated {
