@@ -1,12 +1,30 @@
 # `cmake --install build/default --prefix DIR --component server`: a folder that runs wherever Debian's gRPC is
 # installed, as the container image does. bin/ the programs, lib/ what they need of LibTorch, with the
-# wheels' own metadata and licences, share/aft-serve/ the services' descriptors. Component `tools`: the other
-# programs, into the same folder.
+# wheels' own metadata and licences, share/aft-serve/ the services' descriptors, share/man and the
+# shells' folders the manual pages and completions. Component `tools`: the other programs, into the same folder.
 function(aft_install component)
   foreach(program ${ARGN})
     if(TARGET ${program})
       set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
       install(TARGETS ${program} RUNTIME DESTINATION bin COMPONENT ${component})
+      # Each program prints its own manual page and completions.
+      install(CODE "
+        set(share \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share\")
+        file(MAKE_DIRECTORY \"\${share}/man/man1\" \"\${share}/bash-completion/completions\"
+          \"\${share}/zsh/site-functions\")
+        foreach(page --man-page:man/man1/${program}.1
+            --completion=bash:bash-completion/completions/${program}
+            --completion=zsh:zsh/site-functions/_${program})
+          string(REPLACE \":\" \";\" page \"\${page}\")
+          list(GET page 0 flag)
+          list(GET page 1 file)
+          execute_process(COMMAND \"$<TARGET_FILE:${program}>\" \${flag}
+            OUTPUT_FILE \"\${share}/\${file}\" RESULT_VARIABLE failed ERROR_QUIET)
+          if(failed)  # A program for GPUs may not start here.
+            message(STATUS \"no \${file}: ${program} does not start on this machine\")
+            file(REMOVE \"\${share}/\${file}\")
+          endif()
+        endforeach()" COMPONENT ${component})
     endif()
   endforeach()
 endfunction()

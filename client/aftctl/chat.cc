@@ -74,7 +74,10 @@ class Chat {
 };
 
 int Chat::Run(LineEditor& editor) {
-  if (editor.is_terminal()) PrintSummary("/help lists what there is beside text");
+  if (editor.is_terminal()) {
+    PrintSummary(
+        "type a line, and the model continues the text; /help lists the commands, Ctrl-D ends");
+  }
   while (true) {
     std::optional<std::string> line = editor.Read(std::exchange(draft_, ""));
     if (!line) break;

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "base/command_line.h"
 #include "client/aftctl/commands.h"
 #include "client/tool/exit_code.h"
 #include "client/tool/output.h"
@@ -16,11 +17,7 @@ namespace {
 int Run(int argc, char** argv) {
   CLI::App app("Talks to an AFT server: generates, scores and encodes text, lists models.",
                "aftctl");
-  app.set_version_flag("--version", std::string("aftctl ") + AFT_VERSION);
   app.footer(kExitCodeHelp);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return std::string("aftctl: ") + error.what() + "\naftctl --help lists what there is\n";
-  });
   app.require_subcommand(1);
   app.fallthrough();  // --address and the like are good before and after the subcommand
 
@@ -33,12 +30,7 @@ int Run(int argc, char** argv) {
     commands[&subcommand] = add(subcommand, flags);
   }
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    // Prints help, version or the mistake. Help and version are no mistakes.
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
-  }
+  if (const auto code = ParseCommandLine(app, argc, argv, {.usage_code = kExitUsage})) return *code;
   return commands.at(app.get_subcommands().front())();
 }
 

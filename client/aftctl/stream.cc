@@ -59,8 +59,10 @@ void ReportStreamError(Output& output, bool json, const absl::Status& status, bo
 
 void AddText(CLI::App& app, const std::string& purpose, StreamFlags& flags) {
   CLI::Option* const prompt =
-      app.add_option("--prompt", flags.prompt, purpose + "; absent or -: standard input, as it is");
-  app.add_option("--file", flags.file, "Take the text from this file, as it is")->excludes(prompt);
+      app.add_option("--prompt,PROMPT", flags.prompt,
+                     purpose + ". Without it, or if it is -, the text is read from standard input");
+  app.add_option("--file", flags.file, "Read the text from this file, byte for byte")
+      ->excludes(prompt);
 }
 
 void AddCall(CLI::App& app, StreamFlags& flags) {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/command_line.h"
 #include "base/status_macros.h"
 #include "client/aftload/load.h"
 #include "client/aftload/report.h"
@@ -283,18 +284,10 @@ int Measure(Flags& flags, CancelToken& cancel, const Interrupt& interrupt) {
 
 int Run(int argc, char** argv) {
   CLI::App app("Measures an AFT server under load.", "aftload");
-  app.set_version_flag("--version", std::string("aftload ") + AFT_VERSION);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return std::string("aftload: ") + error.what() + "\naftload --help lists what there is\n";
-  });
   app.footer(kExitCodeHelp);
   Flags flags;
   AddFlags(app, flags);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
-  }
+  if (const auto code = ParseCommandLine(app, argc, argv, {.usage_code = kExitUsage})) return *code;
   if (flags.load.http && app.count("--address") == 0) flags.connection.address = kHttpAddress;
   if (const absl::Status status = SetUp(flags); !status.ok()) {
     PrintError("aftload", status.message());

@@ -43,6 +43,7 @@ absl::Status Call::Prepare(const ClientOptions& client, const CallOptions& optio
   if (!options.request_id.empty()) context.AddMetadata("x-request-id", options.request_id);
   if (!client.token.empty()) context.AddMetadata("authorization", "Bearer " + client.token);
   facts.address = client.address;
+  facts.tls = client.tls.has_value();
   facts.deadline = options.deadline.value_or(client.deadline);
   if (facts.deadline.count() > 0) {
     context.set_deadline(std::chrono::system_clock::now() + facts.deadline);

@@ -80,12 +80,18 @@ ErrorOrigin FindOrigin(const grpc::Status& status, const ErrorDetails& details,
 }
 
 // The reason inside gRPC's "failed to connect to all addresses; last error: UNKNOWN: ipv4:..: ..".
-std::string WhyUnreachable(const std::string& message) {
+std::string WhyUnreachable(const std::string& message, bool tls) {
   if (absl::StrContains(message, "Connection refused")) {
     return "connection refused; is the server running?";
   }
   if (ContainsAnyOf(message, {"DNS resolution", "C-ares", "resolver"})) {
     return "the host name does not resolve; check the address";
+  }
+  if (!tls && absl::StrContains(message, "Socket closed")) {
+    return "the server closed the connection; does it expect TLS (--tls of aftctl)?";
+  }
+  if (absl::StrContains(message, "wrong version number")) {  // OpenSSL's words
+    return "the server does not speak TLS; leave out --tls";
   }
   if (absl::StrContains(message, "No such file or directory")) {
     return "there is no such socket; is the server running?";
@@ -94,7 +100,7 @@ std::string WhyUnreachable(const std::string& message) {
   // own words come then depends on its timers.
   if (ContainsAnyOf(message, {"SETTINGS", "http2", "HTTP2", "handshaker", "timed out", "Timeout",
                               "timeout", "Deadline"})) {
-    return "no answer in gRPC's protocol; check host and port";
+    return "no answer in gRPC's protocol; check host, port and whether the server expects TLS";
   }
   return message;
 }
@@ -162,7 +168,7 @@ std::string Sentence(const grpc::Status& status, const ErrorDetails& details,
   switch (details.origin) {
     case ErrorOrigin::kUnreachable:
       return absl::StrCat("cannot reach ", facts.address, ": ",
-                          WhyUnreachable(status.error_message()));
+                          WhyUnreachable(status.error_message(), facts.tls));
     case ErrorOrigin::kConnectionLost:
       return absl::StrCat("the connection to ", facts.address, " broke", After(facts), ": ",
                           status.error_message());

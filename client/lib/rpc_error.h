@@ -16,6 +16,7 @@ namespace aft::client {
 // What the client knows about a call when it ends.
 struct CallFacts {
   absl::string_view address;
+  bool tls = true;                        // the connection speaks TLS
   std::chrono::milliseconds deadline{0};  // 0: none
   bool cancelled = false;                 // by the caller's token
   bool started = false;                   // its Started has arrived

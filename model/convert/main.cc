@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/command_line.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
@@ -145,14 +146,9 @@ void AddSizingFlags(CLI::App& inspect, Flags& flags) {
 int Run(int argc, char** argv) {
   CLI::App app("Describes checkpoints, and makes them from other packages' weights.",
                "aft-convert");
-  app.set_version_flag("--version", std::string("aft-convert ") + AFT_VERSION);
   app.footer(
       "IN.safetensors of a .pt or .pth file: tools/pt_to_safetensors.py\n"
       "Exit codes: 0 done, 1 error, 2 wrong usage");
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return std::string("aft-convert: ") + error.what() +
-           "\naft-convert --help lists what there is\n";
-  });
   app.require_subcommand(1);
   Flags flags;
 
@@ -207,11 +203,7 @@ int Run(int argc, char** argv) {
       ->check(CLI::IsMember(ConvertedFormats()))
       ->required();
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
-  }
+  if (const auto code = ParseCommandLine(app, argc, argv, {.usage_code = kExitUsage})) return *code;
   flags.labml.activation = flags.activation == "relu"   ? Activation::kRelu
                            : flags.activation == "gelu" ? Activation::kGelu
                                                         : Activation::kGeluTanh;

@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -16,12 +17,10 @@
 
 #include "ATen/Parallel.h"
 #include "ATen/core/grad_mode.h"
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/command_line.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
@@ -31,13 +30,6 @@
 #include "model/train/objective.h"
 #include "model/train/run_tokenizer.h"
 #include "model/train/trainer.h"
-
-ABSL_FLAG(std::string, config, "",
-          "training config file (JSON); model/train/train_config.h documents it");
-ABSL_FLAG(std::string, out, "", "folder for the checkpoint, the resume file and the curve");
-ABSL_FLAG(std::string, evaluate, "", "checkpoint folder to measure instead of training");
-ABSL_FLAG(int64_t, windows, 64,
-          "--evaluate: windows of 1,024 held-out tokens for the figures by position");
 
 namespace {
 
@@ -179,21 +171,35 @@ int Train(const aft::TrainConfig& config, const std::string& out) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("aft-train --config FILE (--out DIR | --evaluate DIR)");
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  const std::string out = absl::GetFlag(FLAGS_out);
-  const std::string evaluate = absl::GetFlag(FLAGS_evaluate);
-  if (rest.size() != 1 || absl::GetFlag(FLAGS_config).empty() || out.empty() == evaluate.empty()) {
-    std::fprintf(stderr, "aft-train: give --config FILE and one of --out DIR, --evaluate DIR\n");
+  std::string config_file;
+  std::string out;
+  std::string evaluate;
+  int64_t windows = 64;
+  CLI::App app("Trains a language model or an encoder, or measures a checkpoint.", "aft-train");
+  app.option_defaults()->take_last();
+  app.add_option("--config", config_file,
+                 "Training config (JSON); model/train/train_config.h describes its fields")
+      ->type_name("FILE")
+      ->required();
+  CLI::Option* const train =
+      app.add_option("--out", out,
+                     "Train. The folder gets the checkpoint, the resume file and the curve. A run "
+                     "that it holds already is continued")
+          ->type_name("DIR");
+  app.add_option("--evaluate", evaluate, "Measure the checkpoint in this folder instead")
+      ->type_name("DIR")
+      ->excludes(train);
+  app.add_option("--windows", windows,
+                 "With --evaluate: windows of 1,024 held-out tokens for the figures by position")
+      ->check(CLI::Range(int64_t{1}, kMostWindows))
+      ->capture_default_str();
+  app.footer("Exit codes: 0 done, 1 error, 2 wrong usage, 130 stopped by a signal (state saved)");
+  if (const auto code = aft::ParseCommandLine(app, argc, argv, {.usage_code = 2})) return *code;
+  if (out.empty() && evaluate.empty()) {
+    app.exit(CLI::RequiredError("--out DIR or --evaluate DIR"));
     return 2;
   }
-  const int64_t windows = absl::GetFlag(FLAGS_windows);
-  if (windows < 1 || windows > kMostWindows) {
-    std::fprintf(stderr, "aft-train: --windows must be in [1, %ld]\n",
-                 static_cast<long>(kMostWindows));
-    return 2;
-  }
-  const auto config = aft::ReadTrainConfig(absl::GetFlag(FLAGS_config));
+  const auto config = aft::ReadTrainConfig(config_file);
   if (!config.ok()) return Fail(config.status());
   if (config->threads > 0) at::set_num_threads(config->threads);
   std::signal(SIGINT, RequestStop);

@@ -1,11 +1,11 @@
 // aft-server: serves attention-free transformers over gRPC.
 //
-//   aft-server --model DIR                 one checkpoint, every default
+//   aft-server DIR                         serves one checkpoint with every default
 //   aft-server --config server.textproto   see proto/aft/config/v1/server_config.proto
 //
 // Exit codes:
-//   0        drained after SIGTERM or SIGINT; --version; --print_config
-//   1        bad command line; --help (Abseil's flag library ends so)
+//   0        drained after SIGTERM or SIGINT; --help; --version; --print_config
+//   1        bad command line
 //   2        the config cannot be read or is invalid
 //   3        an address cannot be listened on, or --ready_file cannot be written
 //   4        no model could be loaded
@@ -18,50 +18,34 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/command_line.h"
+#include "base/status_macros.h"
+#include "base/version.h"
 #include "model/api/load.h"
 #include "server/app/grpc_server.h"
 #include "server/app/server.h"
 #include "server/app/signals.h"
-#include "server/app/version.h"
 #include "server/config/loader.h"
 #include "server/config/validation.h"
 #include "server/observability/log.h"
 
-ABSL_FLAG(std::string, config, "", "Config file (text-proto of aft.config.v1.ServerConfig).");
-ABSL_FLAG(std::string, model, "",
-          "Checkpoint folder to serve with every default, instead of the config's models.");
-ABSL_FLAG(std::string, model_name, "", "Name of --model, instead of its folder's.");
-ABSL_FLAG(std::string, weight_format, "stored",
-          "Storage format of the weights of --model, as models.weight_format of the config.");
-ABSL_FLAG(std::string, listen_address, "", "host:port of gRPC, instead of the config's.");
-ABSL_FLAG(std::string, http_address, "",
-          "host:port of OpenAI's HTTP API, instead of the config's; 'none' turns it off.");
-ABSL_FLAG(std::string, metrics_address, "",
-          "host:port of /metrics and /status, instead of the config's; 'none' turns it off.");
-ABSL_FLAG(std::string, ready_file, "",
-          "Written when the server is ready: its address of gRPC, of the metrics and of HTTP, a "
-          "line each. "
-          "Removed when it stops.");
-ABSL_FLAG(bool, print_config, false, "Print the effective config and exit.");
-
 namespace aft::server {
 namespace {
 
+constexpr int kExitUsage = 1;
 constexpr int kExitConfig = 2;
 constexpr int kExitListen = 3;
 constexpr int kExitNoModel = 4;
@@ -73,59 +57,144 @@ constexpr std::chrono::milliseconds kHardLimitMargin{15'000};
 // How long the end of the process may wait for whoever reads stderr.
 constexpr std::chrono::milliseconds kLastLines{2'000};
 
-constexpr char kUsage[] =
-    "Serves attention-free transformers over gRPC.\n\n"
-    "  aft-server --model DIR       serve one checkpoint with every default\n"
-    "  aft-server --config FILE     see proto/aft/config/v1/server_config.proto\n\n"
-    "SIGTERM and SIGINT drain the server; a second one ends it at once. SIGHUP has the config "
-    "read\n"
-    "again, and the repository.\n"
-    "Exit codes: 0 drained, 1 bad command line, 2 bad config, 3 address or ready file unusable,\n"
-    "4 no model could be loaded, 5 drain forced (took too long, or a model was stuck), 128+n "
-    "second signal n.\n";
+// What the command line says; the rest is the config's.
+struct Flags {
+  std::string config;
+  std::string model;
+  std::string model_name;
+  std::string weight_format = "stored";
+  std::optional<int32_t> slots;
+  std::optional<int32_t> threads;
+  std::string listen_address;
+  std::string http_address;
+  std::string metrics_address;
+  std::string tls_cert_file;
+  std::string tls_key_file;
+  std::string tls_client_ca_file;
+  std::string log_level;
+  std::string ready_file;
+  bool print_config = false;
+};
+
+ProgramInfo Info() {
+  return {.usage_code = kExitUsage,
+          .hints = {{"--port", "--listen_address=127.0.0.1:PORT"},
+                    {"--host", "--listen_address=HOST:8500"},
+                    {"--address", "--listen_address=HOST:PORT"},
+                    {"--http_port", "--http_address=127.0.0.1:PORT"},
+                    {"--metrics_port", "--metrics_address=127.0.0.1:PORT"},
+                    {"--model_path", "--model"},
+                    {"--name", "--model_name"},
+                    {"--workers", "--threads"},
+                    {"--quantize", "--weight_format=int8"}},
+          .libraries = absl::StrCat("LibTorch ", kTorchVersion)};
+}
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.option_defaults()->take_last();  // a flag that is given again replaces the first
+  app.add_option("--model,DIR", flags.model,
+                 "Checkpoint folder to serve, instead of the models of the config");
+  app.add_option("--config", flags.config,
+                 "Config file: text-proto of aft.config.v1.ServerConfig (docs/configuration.md)")
+      ->type_name("FILE");
+  app.add_option("--model_name", flags.model_name,
+                 "Name of the model in requests; default: the name of its folder")
+      ->type_name("NAME");
+  app.add_option("--weight_format", flags.weight_format,
+                 "How the weights are held in memory: stored, fp32, bf16 or int8")
+      ->type_name("FORMAT")
+      ->capture_default_str();
+  app.add_option("--slots", flags.slots, "Number of sequences that each model runs at once");
+  app.add_option("--threads", flags.threads, "Number of compute threads of each model");
+  app.add_option("--listen_address", flags.listen_address,
+                 "Address of gRPC; default 127.0.0.1:8500")
+      ->type_name("HOST:PORT");
+  app.add_option("--http_address", flags.http_address,
+                 "Address of OpenAI's HTTP API; off by default, 'none' turns it off")
+      ->type_name("HOST:PORT");
+  app.add_option("--metrics_address", flags.metrics_address,
+                 "Address of /metrics and /status; 'none' turns it off")
+      ->type_name("HOST:PORT");
+  app.add_option("--tls_cert_file", flags.tls_cert_file,
+                 "Certificate chain (PEM) of gRPC and HTTP; needs --tls_key_file")
+      ->type_name("FILE");
+  app.add_option("--tls_key_file", flags.tls_key_file, "Private key (PEM) of --tls_cert_file")
+      ->type_name("FILE");
+  app.add_option("--tls_client_ca_file", flags.tls_client_ca_file,
+                 "Authorities (PEM) of clients, which then need a certificate")
+      ->type_name("FILE");
+  app.add_option("--log_level", flags.log_level, "debug, info, warning or error")
+      ->type_name("LEVEL");
+  app.add_option("--ready_file", flags.ready_file,
+                 "Written when the server is ready: the addresses of gRPC, of the metrics and of "
+                 "HTTP, one on each line. Removed when the server stops")
+      ->type_name("FILE");
+  app.add_flag("--print_config", flags.print_config, "Print the effective config and exit");
+  app.footer(
+      "A flag overrides the field of the config that it names.\n\n"
+      "SIGTERM and SIGINT drain the server, and a second one ends it at once. On SIGHUP the "
+      "server\n"
+      "reads the config and the model repository again.\n\n"
+      "Exit codes:\n"
+      "  0      drained\n"
+      "  1      bad command line\n"
+      "  2      the config cannot be read or is invalid\n"
+      "  3      an address cannot be listened on, or the ready file cannot be written\n"
+      "  4      no model could be loaded\n"
+      "  5      the drain took too long, or a model was stuck\n"
+      "  128+n  a second signal n came during the drain");
+}
 
 int Fail(int code, absl::string_view message) {
   log::Text(absl::StrCat("aft-server: ", message, "\n"));
   return code;
 }
 
-std::string VersionText() {
-  return absl::StrCat("aft-server ", kVersion, "\ngit revision ", kGitRevision, "\nbuild type ",
-                      kBuildType, "\nLibTorch ", kTorchVersion, "\n");
+// Replaces a text of the config if the flag was given. "none" stands for the empty text.
+void Override(const std::string& flag, std::string& value) {
+  if (!flag.empty()) value = flag == "none" ? "" : flag;
+}
+
+void OverrideModel(const Flags& flags, ModelConfig& model) {
+  if (flags.slots) {
+    model.slots = *flags.slots;
+    // A step has room for one token of every sequence, and for one of a prompt.
+    model.max_step_tokens = std::max<int64_t>(model.max_step_tokens, model.slots + 1);
+  }
+  if (flags.threads) model.intra_op_threads = *flags.threads;
 }
 
 // Flag beats file beats default.
-absl::StatusOr<ServerConfig> EffectiveConfig() {
+absl::StatusOr<ServerConfig> EffectiveConfig(const Flags& flags) {
   ServerConfig config;
-  const std::string file = absl::GetFlag(FLAGS_config);
-  const std::string model = absl::GetFlag(FLAGS_model);
-  if (file.empty() && model.empty()) {
-    return absl::InvalidArgumentError("--config FILE or --model DIR is needed; see --help");
+  if (flags.config.empty() && flags.model.empty()) {
+    return absl::InvalidArgumentError(
+        "nothing to serve: give the folder of a checkpoint or --config FILE; see --help");
   }
-  if (!file.empty()) {
-    absl::StatusOr<ServerConfig> loaded = LoadServerConfig(file);
-    if (!loaded.ok()) return loaded.status();
-    config = *std::move(loaded);
+  if (!flags.config.empty()) {
+    AFT_ASSIGN_OR_RETURN(config, LoadServerConfig(flags.config));
   }
-  const std::string name = absl::GetFlag(FLAGS_model_name);
-  if (model.empty() && !name.empty()) {
+  if (flags.model.empty() && !flags.model_name.empty()) {
     return absl::InvalidArgumentError("--model_name is the name of --model, which is not given");
   }
-  if (!model.empty()) {
-    config.models = {DefaultModelConfig(model)};
-    if (!name.empty()) config.models[0].name = name;
-    config.models[0].weight_format = absl::GetFlag(FLAGS_weight_format);
+  if (!flags.model.empty()) {
+    config.models = {DefaultModelConfig(flags.model)};
+    if (!flags.model_name.empty()) config.models[0].name = flags.model_name;
+    config.models[0].weight_format = flags.weight_format;
   }
-  const std::string listen = absl::GetFlag(FLAGS_listen_address);
-  if (!listen.empty()) config.listen_address = listen;
-  const std::string http = absl::GetFlag(FLAGS_http_address);
-  if (!http.empty()) config.http_address = http == "none" ? "" : http;
-  const std::string metrics = absl::GetFlag(FLAGS_metrics_address);
-  if (!metrics.empty()) config.metrics_address = metrics == "none" ? "" : metrics;
+  for (ModelConfig& model : config.models) OverrideModel(flags, model);
+  if (!config.repository.folder.empty()) OverrideModel(flags, config.repository.settings);
+  Override(flags.listen_address, config.listen_address);
+  Override(flags.http_address, config.http_address);
+  Override(flags.metrics_address, config.metrics_address);
+  Override(flags.tls_cert_file, config.security.tls.cert_file);
+  Override(flags.tls_key_file, config.security.tls.key_file);
+  Override(flags.tls_client_ca_file, config.security.tls.client_ca_file);
+  Override(flags.log_level, config.log.level);
   const absl::Status valid = ValidateServerConfig(config);
   if (valid.ok()) return config;
-  const absl::string_view prefix = file.empty() ? "" : ": ";
-  return absl::InvalidArgumentError(absl::StrCat(file, prefix, valid.message()));
+  const absl::string_view prefix = flags.config.empty() ? "" : ": ";
+  return absl::InvalidArgumentError(absl::StrCat(flags.config, prefix, valid.message()));
 }
 
 void InitLog(const LogConfig& config) {
@@ -156,8 +225,8 @@ void RemoveReadyFile(const std::string& path) {
   if (!path.empty()) std::filesystem::remove(path, ignored);
 }
 
-void Reload(Server& server) {
-  const absl::StatusOr<ServerConfig> config = EffectiveConfig();
+void Reload(const Flags& flags, Server& server) {
+  const absl::StatusOr<ServerConfig> config = EffectiveConfig(flags);
   const absl::Status status = config.ok() ? server.Reload(*config) : config.status();
   if (status.ok()) {
     log::Info("config.reloaded");
@@ -166,8 +235,8 @@ void Reload(Server& server) {
   }
 }
 
-int Serve(const ServerConfig& config) {
-  const std::string ready_file = absl::GetFlag(FLAGS_ready_file);
+int Serve(const Flags& flags, const ServerConfig& config) {
+  const std::string& ready_file = flags.ready_file;
   RemoveReadyFile(ready_file);
   absl::StatusOr<std::unique_ptr<Server>> created = Server::Create(
       config, LoadModel,
@@ -184,8 +253,8 @@ int Serve(const ServerConfig& config) {
         const bool lame_duck = signal != SIGINT;
         if (const std::shared_ptr<Server> alive = weak.lock()) alive->RequestDrain(lame_duck);
       },
-      [weak = std::weak_ptr<Server>(server)] {
-        if (const std::shared_ptr<Server> alive = weak.lock()) Reload(*alive);
+      [weak = std::weak_ptr<Server>(server), flags] {
+        if (const std::shared_ptr<Server> alive = weak.lock()) Reload(flags, *alive);
       },
       config.drain.lame_duck + config.drain.grace + kHardLimitMargin, kExitForced);
 
@@ -218,34 +287,23 @@ int Main(int argc, char** argv) {
   mallopt(M_TRIM_THRESHOLD, 128 << 10);
   signal(SIGPIPE, SIG_IGN);  // a closed stderr or socket is no reason to die
   // A GPU's matrix products give the same bits from run to run. Here, because a process with
-  // threads must not; somebody who has set it knows why.
+  // threads must not set it later. A value of the environment is kept.
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread yet
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  absl::SetProgramUsageMessage(kUsage);
-  absl::FlagsUsageConfig usage;
-  usage.version_string = VersionText;
-  usage.contains_helpshort_flags = usage.contains_help_flags = [](absl::string_view file) {
-    return absl::EndsWith(file, "app/main.cc");
-  };
-  usage.normalize_filename = [](absl::string_view file) {  // not the builder's whole path
-    const size_t start = file.rfind("server/app/");
-    return std::string(start == absl::string_view::npos ? file : file.substr(start));
-  };
-  absl::SetFlagsUsageConfig(usage);
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
-  if (arguments.size() > 1) {
-    return Fail(1, absl::StrCat("unexpected argument '", arguments[1], "'; see --help"));
-  }
-  const absl::StatusOr<ServerConfig> config = EffectiveConfig();
+  CLI::App app("Serves attention-free transformers over gRPC and OpenAI's HTTP API.", "aft-server");
+  Flags flags;
+  AddFlags(app, flags);
+  if (const auto code = ParseCommandLine(app, argc, argv, Info())) return *code;
+  const absl::StatusOr<ServerConfig> config = EffectiveConfig(flags);
   if (!config.ok()) return Fail(kExitConfig, config.status().message());
-  const std::string text = FormatEffectiveConfig(*config);
-  if (absl::GetFlag(FLAGS_print_config)) {
-    std::fputs(text.c_str(), stdout);
+  if (flags.print_config) {
+    std::fputs(FormatEffectiveConfig(*config).c_str(), stdout);
     return 0;
   }
-  log::Text(absl::StrCat("# Effective config\n", text));
+  log::Text(absl::StrCat("# Config without defaults (--print_config shows every field)\n",
+                         FormatChangedConfig(*config)));
   InitLog(config->log);
-  return Serve(*config);
+  return Serve(flags, *config);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -145,6 +146,30 @@ void FillDefaults(Message& message) {
       } else {
         AFT_CHECK(TextFormat::Parser().ParseFieldValueFromString(text, field, &message));
       }
+    }
+  }
+}
+
+void ClearDefaults(Message& message) {
+  const std::unique_ptr<Message> defaults(message.New());
+  FillDefaults(*defaults);
+  const auto& fields = *message.GetReflection();
+  std::vector<const FieldDescriptor*> there;
+  fields.ListFields(message, &there);
+  for (const FieldDescriptor* field : there) {
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      for (int i = 0; i < Values(message, field); ++i) {
+        ClearDefaults(MutableInner(message, field, i));
+      }
+      const bool empty =
+          !field->is_repeated() && fields.GetMessage(message, field).ByteSizeLong() == 0;
+      if (empty) fields.ClearField(&message, field);
+    } else if (!field->is_repeated()) {
+      std::string value;
+      std::string usual;
+      TextFormat::PrintFieldValueToString(message, field, -1, &value);
+      TextFormat::PrintFieldValueToString(*defaults, field, -1, &usual);
+      if (value == usual) fields.ClearField(&message, field);
     }
   }
 }

@@ -12,6 +12,10 @@ namespace aft::server {
 // Gives absent fields their defaults.
 void FillDefaults(google::protobuf::Message& message);
 
+// Clears every field, in nested messages too, that has the value which FillDefaults gives it. A list
+// keeps its elements.
+void ClearDefaults(google::protobuf::Message& message);
+
 // Takes relative files from `folder`, which may be empty for the working directory.
 void ResolveFiles(const std::string& folder, google::protobuf::Message& message);
 

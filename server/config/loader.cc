@@ -309,4 +309,12 @@ std::string FormatEffectiveConfig(const ServerConfig& config) {
   return text;
 }
 
+std::string FormatChangedConfig(const ServerConfig& config) {
+  pb::ServerConfig message = MessageOf(config);
+  ClearDefaults(message);
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(message, &text);
+  return text;
+}
+
 }  // namespace aft::server

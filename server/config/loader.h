@@ -31,7 +31,10 @@ ModelConfig DefaultModelConfig(const std::string& dir);
 // values.
 std::string FormatEffectiveConfig(const ServerConfig& config);
 
-// The same as a message.
+// The fields of the config that differ from their defaults, likewise.
+std::string FormatChangedConfig(const ServerConfig& config);
+
+// The whole config as a message.
 aft::config::v1::ServerConfig MessageOf(ServerConfig config);
 
 }  // namespace aft::server

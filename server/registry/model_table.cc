@@ -76,7 +76,11 @@ absl::StatusOr<ModelTable::Entry*> ModelTable::Find(const Client& client,
       return absl::PermissionDeniedError(absl::StrCat(
           "client ", Quoted(client.name), " may use none of the models that are served"));
     }
-    return absl::InvalidArgumentError("model: must be set, the server serves several, or none yet");
+    if (names.empty()) {
+      return absl::InvalidArgumentError("model: must be set, and no model is served yet");
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("model: must be set to one of ", absl::StrJoin(names, ", ")));
   }
   if (names.empty()) names.push_back("none");
   return absl::NotFoundError(

@@ -424,7 +424,10 @@ TEST(AftctlTlsTest, SpeaksTlsAndShowsItsToken) {
   };
   EXPECT_EQ(run({"--tls", "--ca", ca, "--token-file", token}), 0);
   EXPECT_EQ(server.authorization(), "Bearer abc123");
-  EXPECT_NE(run({}), 0);  // without TLS
+  const Ended plain =
+      RunToEnd({AFTCTL, "health", "--address", absl::StrCat("127.0.0.1:", server.port())});
+  EXPECT_EQ(plain.code, 3);
+  EXPECT_THAT(plain.err, HasSubstr("does it expect TLS"));
   EXPECT_EQ(run({"--tls", "--ca", ca + ".absent"}), 2);
   EXPECT_EQ(run({"--tls", "--cert", ca}), 2);  // without its key
   EXPECT_EQ(run({"--ca", ca}), 2);             // without --tls
@@ -446,42 +449,14 @@ TEST(AftctlUnreachableTest, ExitsWithThree) {
   }
 }
 
-TEST(AftctlUsageTest, ExitsWithTwoAndSaysWhatIsWrong) {
-  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{}, "subcommand"},
-      {{"sing"}, "subcommand"},
-      {{"health", "--no-such-flag"}, "--no-such-flag"},
-      {{"generate", "--max-tokens", "many"}, "--max-tokens"},
-      {{"generate", "--max-tokens", "-1"}, "--max-tokens"},
-      {{"generate", "--max-tokens", "4294967296"}, "--max-tokens"},
-      {{"generate", "--seed", "18446744073709551616"}, "--seed"},
-      {{"generate", "--top-k", "1.5"}, "--top-k"},
-      {{"generate", "--logit-bias", "5"}, "5 is not ID:BIAS"},
-      {{"generate", "--logit-bias", "x:1"}, "x:1 is not ID:BIAS"},
-      {{"generate", "--logit-bias", "1:"}, "1: is not ID:BIAS"},
-      {{"generate", "--deadline", "-1"}, "--deadline"},
-      {{"generate", "--logprobs", "1"}, "--json"},
-      {{"generate", "--prompt", "x", "--file", "y"}, "--file"},
-      {{"encode", "--prompt", "x", "--pooling", "max"}, "--pooling"},
-      {{"score", "--prompt", "x", "--priority", "high"}, "--priority"},
-      {{"generate", "--prompt", "x", "--address", "nowhere"}, "the port is missing"},
-      {{"models", "a", "b"}, "b"},
-      {{"models", "--max-resumes", "-1"}, "--max-resumes"},
-  };
-  for (const auto& [arguments, message] : cases) {
-    std::vector<std::string> command = {AFTCTL};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    const Ended ended = RunToEnd(command);
-    EXPECT_EQ(ended.code, 2) << message;
-    EXPECT_THAT(ended.err, AllOf(StartsWith("aftctl: "), HasSubstr(message)));
-    EXPECT_THAT(ended.out, IsEmpty());
-  }
+TEST_F(AftctlTest, SaysThatAServerDoesNotSpeakTls) {
+  EXPECT_THAT(Fail("health --tls", 3).err, HasSubstr("the server does not speak TLS"));
 }
 
-TEST(AftctlUsageTest, HelpDocumentsTheExitCodes) {
-  const Ended ended = RunToEnd({AFTCTL, "--help"});
-  EXPECT_EQ(ended.code, 0);
-  EXPECT_THAT(ended.out, AllOf(HasSubstr("Exit codes:"), HasSubstr("130")));
+TEST_F(AftctlTest, ReadsThePromptFromAPlainArgument) {
+  server_.SetScript(TextScript({"ab"}));
+  EXPECT_EQ(Run("generate hello --max-tokens 2").out, "ab");
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), "hello");
 }
 
 }  // namespace

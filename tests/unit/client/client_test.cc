@@ -362,7 +362,7 @@ TEST(ClientUnreachableTest, SaysThatNobodyAnswersWithinTheConnectTimeout) {
   options.address = port.address();
   options.connect_timeout = milliseconds(100);
   ExpectUnreachable((*Client::Create(options))->Health().status(),
-                    HasSubstr("no answer in gRPC's protocol; check host and port"));
+                    HasSubstr("no answer in gRPC's protocol; check host, port and whether"));
 }
 
 TEST(ClientUnreachableTest, SaysThatNobodyAnswersWithinTheDeadline) {

@@ -82,6 +82,17 @@ TEST(ConfigLoaderTest, AnEmptyFileIsAllDefaults) {
   EXPECT_EQ(config.log.format, "logfmt");
 }
 
+TEST(ConfigLoaderTest, PrintsTheFieldsThatDifferFromTheirDefaults) {
+  EXPECT_EQ(FormatChangedConfig(Parse("")), "");
+  EXPECT_EQ(FormatChangedConfig(Parse("listen_address: '127.0.0.1:8500' metrics_address: '' "
+                                      "models { path: '/m' slots: 3 } models { path: '/n' } "
+                                      "log { level: 'info' } drain { grace_ms: 0 }")),
+            "metrics_address: \"\"\n"
+            "models {\n  name: \"m\"\n  path: \"/m\"\n  slots: 3\n}\n"
+            "models {\n  name: \"n\"\n  path: \"/n\"\n}\n"
+            "drain {\n  grace_ms: 0\n}\n");
+}
+
 TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
   pb::ServerConfig message;
   int last = 0;  // No two fields have the same value.
@@ -102,6 +113,7 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
   TextFormat::PrintToString(message, &text);
   const ServerConfig config = Parse(text);
   EXPECT_EQ(FormatEffectiveConfig(config), text);
+  EXPECT_EQ(FormatChangedConfig(config), text);
   EXPECT_EQ(config.models.at(0).checkpoint_dir, message.models(0).path());
   EXPECT_EQ(config.models.at(0).slots, message.models(0).slots());
   EXPECT_EQ(config.limits.max_queued_requests, message.limits().max_queued_requests());

@@ -1,0 +1,127 @@
+#include "base/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstddef>
+#include <iostream>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/command_line_pages.h"
+#include "base/version.h"
+
+namespace aft {
+namespace {
+
+// The Levenshtein distance: the number of characters to insert, delete or replace.
+size_t Distance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
+    }
+  }
+  return row.back();
+}
+
+// The most similar of `words`, or an empty string if none is similar enough to be a typing error.
+std::string Nearest(absl::string_view word, const std::vector<std::string>& words) {
+  size_t least = std::max<size_t>(2, word.size() / 3) + 1;
+  std::string nearest;
+  for (const std::string& one : words) {
+    const size_t distance = Distance(word, one);
+    if (distance >= least) continue;
+    least = distance;
+    nearest = one;
+  }
+  return nearest;
+}
+
+void AddFlagNames(const CLI::App& app, std::vector<std::string>& names) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const CLI::App* chosen : app.get_subcommands()) AddFlagNames(*chosen, names);
+}
+
+// The deepest subcommand that the command line has named.
+const CLI::App& Chosen(const CLI::App& app) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  return chosen.empty() ? app : Chosen(*chosen.back());
+}
+
+std::string Meant(const CLI::App& app, const std::string& word,
+                  const std::vector<FlagHint>& hints) {
+  for (const FlagHint& hint : hints) {
+    if (word == hint.given) return hint.use;
+  }
+  std::vector<std::string> names;
+  if (absl::StartsWith(word, "-")) {
+    AddFlagNames(app, names);
+  } else {
+    for (const CLI::App* one : Chosen(app).get_subcommands({})) names.push_back(one->get_name());
+  }
+  return Nearest(word, names);
+}
+
+// What is wrong. An argument that has no meaning explains more than a required one that is missing,
+// which it may have been meant for.
+std::string Mistake(const CLI::App& app, const CLI::Error& error,
+                    const std::vector<FlagHint>& hints) {
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  if (unknown.empty()) return error.what();
+  const std::string word = unknown.front().substr(0, unknown.front().find('='));
+  const bool is_flag = absl::StartsWith(word, "-");
+  const bool names_subcommand = !is_flag && !Chosen(app).get_subcommands({}).empty();
+  const std::string meant = Meant(app, word, hints);
+  return absl::StrCat(is_flag            ? "unknown flag "
+                      : names_subcommand ? "unknown subcommand "
+                                         : "unexpected argument ",
+                      word, meant.empty() ? "" : absl::StrCat("; did you mean ", meant, "?"));
+}
+
+}  // namespace
+
+std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv, const ProgramInfo& info) {
+  app.set_version_flag(
+      "--version",
+      absl::StrCat(app.get_name(), " ", kVersion, "\ngit revision ", kGitRevision, "\nbuild type ",
+                   kBuildType, info.libraries.empty() ? "" : "\n", info.libraries));
+  app.add_option_function<std::string>(
+         "--completion",
+         [&app](const std::string& shell) {
+           std::cout << (shell == "bash" ? BashCompletion(app) : ZshCompletion(app));
+           throw CLI::Success();
+         },
+         "Print a script by which the shell completes this command line, and exit")
+      ->check(CLI::IsMember({"bash", "zsh"}));
+  app.add_flag_callback(
+      "--man-page",
+      [&app] {
+        std::cout << ManualPage(app, kVersion);
+        throw CLI::Success();
+      },
+      "Print the manual page in roff, and exit");
+  app.failure_message([&](const CLI::App*, const CLI::Error& error) {
+    const CLI::App& chosen = Chosen(app);
+    const std::string command =
+        &chosen == &app ? app.get_name() : absl::StrCat(app.get_name(), " ", chosen.get_name());
+    return absl::StrCat(app.get_name(), ": ", Mistake(app, error, info.hints), " (see ", command,
+                        " --help)\n");
+  });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : info.usage_code;  // prints the help, version or mistake
+  }
+  return std::nullopt;
+}
+
+}  // namespace aft

@@ -1,0 +1,78 @@
+// What aftctl says of its own command line.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/client/process.h"
+
+namespace aft::client {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+TEST(AftctlUsageTest, ExitsWithTwoAndSaysWhatIsWrong) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{}, "subcommand"},
+      {{"genrate"}, "unknown subcommand genrate; did you mean generate?"},
+      {{"zzzzzzz"}, "unknown subcommand zzzzzzz (see aftctl --help)"},
+      {{"generate", "--max-tokns=1"}, "unknown flag --max-tokns; did you mean --max-tokens?"},
+      {{"health", "--no-such-flag"}, "--no-such-flag"},
+      {{"generate", "--max-tokens", "many"}, "--max-tokens"},
+      {{"generate", "--max-tokens", "-1"}, "--max-tokens"},
+      {{"generate", "--max-tokens", "4294967296"}, "--max-tokens"},
+      {{"generate", "--seed", "18446744073709551616"}, "--seed"},
+      {{"generate", "--top-k", "1.5"}, "--top-k"},
+      {{"generate", "--logit-bias", "5"}, "5 is not ID:BIAS"},
+      {{"generate", "--logit-bias", "x:1"}, "x:1 is not ID:BIAS"},
+      {{"generate", "--logit-bias", "1:"}, "1: is not ID:BIAS"},
+      {{"generate", "--deadline", "-1"}, "--deadline"},
+      {{"generate", "--logprobs", "1"}, "--json"},
+      {{"generate", "--prompt", "x", "--file", "y"}, "--file"},
+      {{"encode", "--prompt", "x", "--pooling", "max"}, "--pooling"},
+      {{"score", "--prompt", "x", "--priority", "high"}, "--priority"},
+      {{"generate", "--prompt", "x", "--address", "nowhere"}, "the port is missing"},
+      {{"models", "a", "b"}, "b"},
+      {{"models", "--max-resumes", "-1"}, "--max-resumes"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    std::vector<std::string> command = {AFTCTL};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const Ended ended = RunToEnd(command);
+    EXPECT_EQ(ended.code, 2) << message;
+    EXPECT_THAT(ended.err, AllOf(StartsWith("aftctl: "), HasSubstr(message)));
+    EXPECT_THAT(ended.out, IsEmpty());
+  }
+}
+
+// What bash offers for a command line whose last word is being typed.
+std::string Completed(const std::string& line) {
+  return RunToEnd({"bash", "-c",
+                   absl::StrCat("source <(", AFTCTL, " --completion bash); COMP_WORDS=(", line,
+                                "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _aftctl; "
+                                "echo \"${COMPREPLY[*]}\"")})
+      .out;
+}
+
+TEST(AftctlUsageTest, BashCompletesSubcommandsFlagsAndValues) {
+  EXPECT_EQ(Completed("aftctl gen"), "generate\n");
+  EXPECT_EQ(Completed("aftctl generate --temp"), "--temperature\n");
+  EXPECT_EQ(Completed("aftctl --tls generate --addr"), "--address\n");
+  EXPECT_EQ(Completed("aftctl generate --priority i"), "interactive\n");
+  EXPECT_EQ(Completed("aftctl models --temp"), "\n");
+}
+
+TEST(AftctlUsageTest, HelpDocumentsTheExitCodes) {
+  const Ended ended = RunToEnd({AFTCTL, "--help"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("Exit codes:"), HasSubstr("130")));
+}
+
+}  // namespace
+}  // namespace aft::client
