@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/memory.h"
 #include "base/status_macros.h"
@@ -40,7 +41,7 @@ std::vector<ModelReport> ReportOf(const ModelRegistry& registry) {
     if (!model.info.has_value()) continue;
     report.version = model.version;
     report.last_step_age_seconds = Seconds(ages[model.name].since_step);
-    report.fingerprint = std::to_string(model.info->fingerprint);
+    report.fingerprint = absl::StrFormat("%016x", model.info->fingerprint);
     report.architecture = model.info->architecture;
     report.device = model.info->device;
     report.weight_format = model.info->weight_format;

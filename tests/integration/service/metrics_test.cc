@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -357,9 +358,9 @@ TEST_F(MetricsTest, TheModelSaysWhichItIs) {
   const std::string page = server_->Metrics();
   std::string fingerprint;
   ASSERT_TRUE(RE2::PartialMatch(
-      page, R"re(\naft_model_info\{model="fake",version="1",fingerprint="(\d+)",)re",
+      page, R"re(\naft_model_info\{model="fake",version="1",fingerprint="([0-9a-f]{16})",)re",
       &fingerprint));
-  EXPECT_EQ(fingerprint, std::to_string(stream.started.fingerprint()));
+  EXPECT_EQ(fingerprint, absl::StrFormat("%016x", stream.started.fingerprint()));
   EXPECT_EQ(Metric(R"(aft_model_info{model="encoder"})"), 1);
   EXPECT_EQ(Metric(R"(aft_build_info{version="test"})"), 1);
 }

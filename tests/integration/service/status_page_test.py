@@ -111,7 +111,9 @@ class StatusPageTest(unittest.TestCase):
     self.assertIn("&lt;img src=x onerror", dom)  # in the error and in the config
     self.assertNotIn("<img", dom)
     self.assertNotIn("data-evil", dom)
-    self.assertEqual(len(re.findall("<svg", dom)), 2 * 4)
+    self.assertEqual(len(re.findall("<svg", dom)), 2 * 4 + 2)
+    self.assertEqual(dom.count("5 min ago"), 2 * 4 + 2)
+    self.assertRegex(self.figure(dom, "resident memory"), r"^[\d.,]+ [MG]iB$")
     self.assertIn('readiness: "any"', dom)
 
   def test_figures(self):
@@ -133,6 +135,10 @@ aft_requests_total{{code="OK",method="Generate",model="m"}} {100 + 8 * i}
 aft_requests_total{{code="OK",method="Generate",model="other \\"m\\""}} {1000 * i}
 aft_requests_total{{code="RESOURCE_EXHAUSTED",method="Generate",model="m"}} {2 * i}
 aft_generated_tokens_total{{model="m"}} {40 * i}
+aft_prefix_cache_hit_tokens_total{{model="m"}} {10 * i}
+aft_prefix_cache_bytes{{model="m"}} {3 << 20}
+process_cpu_seconds_total {3 * i}
+process_resident_memory_bytes {2 << 30}
 aft_encoded_tokens_total{{model="e"}} {20000 * i}
 aft_ttft_seconds_bucket{{model="m",le="0.001"}} {50}
 aft_ttft_seconds_bucket{{model="m",le="0.002"}} {50 + 10 * i}
@@ -152,10 +158,15 @@ aft_e2e_seconds_bucket{{model="e",le="+Inf"}} {i}
     self.assertEqual(self.figure(dom, "first token p50 / p99"), "1.50 ms / 1.99 ms")
     self.assertEqual(self.figure(dom, "between tokens p50 / p99"), "– / –")
     self.assertEqual(self.figure(dom, "request p50 / p99"), "2.00 s / 2.00 s")  # beyond the last bound
-    self.assertIn("fingerprint 18446744073709551615", dom)
+    self.assertIn("fingerprint ffffffffffffffff", dom)
+    self.assertIn("failed or refused since the start: RESOURCE_EXHAUSTED", dom)
+    self.assertEqual(self.figure(dom, "prefix cache"), "3 MiB")
+    self.assertAlmostEqual(float(self.figure(dom, "prompt tokens/s from the prefix cache")), 5, delta=1.25)
+    self.assertEqual(self.figure(dom, "resident memory"), "2 GiB")
+    self.assertAlmostEqual(float(self.figure(dom, "processor cores in use")), 1.5, delta=0.4)
     self.assertNotIn("<img", dom)
     points = [path.count("L") for path in re.findall(r'<path class="one" d="([^"]*)"', dom)]
-    self.assertEqual(len(points), 4 + 3 + 3)
+    self.assertEqual(len(points), 4 + 3 + 3 + 2)
     self.assertEqual(dom.count(">rows of a batch<"), 2)
     self.assertGreaterEqual(points[0], 1)
 
