@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Makes one self-contained HTML page, with plots, of what `aftload --json` printed.
 
-  aftload --json --rate=10,20,40,80 --goodput ttft:200 tpot:15 ... | load_report.py > report.html
-  load_report.py before.json after.json > report.html      several files, a line for each run
+  aftload --json --rate=10,20,40,80 --goodput ttft:200 tpot:15 ... | load_report.py --out report.html
+  load_report.py --out report.html before.json after.json      several files, a line for each run
 
 The plots are Chart.js's, which travels in the page: Debian's package libjs-chart.js, or a file named by
 CHART_JS. Of a sweep the page shows the knee: the highest rate up to which at least 99 % of the requests met
-the limits of --goodput. Exit code 1 when the input is no such JSON or Chart.js is missing.
+the limits of --goodput. Exit code 1, without a page, when the input is not such JSON or Chart.js is missing.
 """
 
 import argparse
@@ -60,8 +60,11 @@ def knee(runs):
   return best
 
 
-# Heading of a column and what stands there.
-COLUMNS = [
+# Heading of a row and what it says of a run.
+ROWS = [
+    ("server", lambda run: run.get("address", "")),
+    ("date", lambda run: run.get("date", "")),
+    ("model", lambda run: run.get("model_id", "")),
     ("completed", lambda run: run["completed"]),
     ("failed", lambda run: ", ".join(f"{count} {code}" for code, count in run["errors"].items()) or 0),
     ("cut", lambda run: run["cut"]),
@@ -76,10 +79,10 @@ COLUMNS = [
 
 
 def table(labels, runs):
-  rows = ["".join(f"<th>{html.escape(title)}</th>" for title in ("", *(title for title, _ in COLUMNS)))]
-  for name, run in zip(labels, runs):
-    cells = "".join(f"<td>{html.escape(str(value(run)))}</td>" for _, value in COLUMNS)
-    rows.append(f"<th>{html.escape(name)}</th>{cells}")
+  rows = ["".join(f"<th>{html.escape(title)}</th>" for title in ("", *labels))]
+  for title, value in ROWS:
+    cells = "".join(f"<td>{html.escape(str(value(run)))}</td>" for run in runs)
+    rows.append(f"<th>{html.escape(title)}</th>{cells}")
   return "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
 
 
@@ -126,9 +129,14 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("files", nargs="*", type=argparse.FileType(encoding="utf-8"), default=[sys.stdin],
                       metavar="FILE")
+  parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="where the page goes; default: standard output")
   options = parser.parse_args()
   try:
-    print(page(read_runs(options.files), read_chart_js()))
+    text = page(read_runs(options.files), read_chart_js())
+    if options.out is None:
+      print(text)
+    else:
+      options.out.write_text(text, encoding="utf-8")
   except Refused as refused:
     sys.exit(f"load_report.py: {refused}")
 

@@ -7,7 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace aft::client {
 namespace {
@@ -227,6 +230,12 @@ std::string JsonReport(const LoadOptions& options, const LoadReport& report) {
   };
   const WorkloadOptions& workload = options.workload;
   OrderedJson json = {
+      {"date", absl::FormatTime(absl::RFC3339_sec, absl::Now() - absl::Seconds(report.seconds),
+                                absl::UTCTimeZone())},
+      {"address", absl::StrJoin(options.targets, " ",
+                                [](std::string* out, const ClientOptions& target) {
+                                  absl::StrAppend(out, target.address);
+                                })},
       {"model_id", workload.model},
       {"loop", IsOpen(options) ? "open" : "closed"},
       {"request_rate", IsOpen(options) ? OrderedJson(arrivals.rate) : OrderedJson("inf")},

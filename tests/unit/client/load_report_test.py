@@ -64,11 +64,14 @@ class ReportTest(unittest.TestCase):
     self.assertIn("No limits were given", report([run(4), run(8)]))
     self.assertNotIn("knee:", report([run(4, 1.0)]).split("<table>")[0])
 
-  def test_the_table_has_a_row_a_run(self):
-    page = report([run(4, 1.0), run(8, 0.5, errors={"UNAVAILABLE": 2}, failed=2)])
+  def test_the_table_has_a_column_a_run(self):
+    page = report([run(4, 1.0), run(8, 0.5, errors={"UNAVAILABLE": 2}, failed=2, address="127.0.0.1:8500",
+                                   date="2026-11-26T05:00:00+00:00")])
     rows = [re.findall("<t[hd]>([^<]*)<", row) for row in re.findall("<tr>(.*?)</tr>", page)]
-    self.assertEqual([row[0] for row in rows], ["", "4 requests/s", "8 requests/s"])
-    row = dict(zip(rows[0], rows[2]))
+    self.assertEqual(rows[0], ["", "4 requests/s", "8 requests/s"])
+    row = {title: of_second for title, _, of_second in rows}
+    self.assertEqual(row["server"], "127.0.0.1:8500")
+    self.assertEqual(row["date"], "2026-11-26T05:00:00+00:00")
     self.assertEqual(row["failed"], "2 UNAVAILABLE")
     self.assertEqual(row["good"], "50.0 %")
     self.assertEqual(row["tokens/s"], "512")
