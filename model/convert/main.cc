@@ -59,6 +59,7 @@ absl::Status Finish(absl::StatusOr<Import> import, const Flags& flags, bool name
   if (name_source) import = InFile(flags.in, std::move(import));
   AFT_RETURN_IF_ERROR(import.status());
   Print(ImportText(*import));
+  std::fprintf(stderr, "aft-convert: writing %s\n", flags.out.c_str());
   AFT_RETURN_IF_ERROR(WriteImport(flags.out, *import));
   return RunInspect(flags.out, /*json=*/false);
 }
@@ -222,6 +223,8 @@ int Run(int argc, char** argv) {
     app.exit(CLI::ValidationError("--max-step-tokens", "must be more than --slots"));
     return kExitUsage;
   }
+  // Reading and converting gigabytes takes minutes.
+  if (!inspect.parsed()) std::fprintf(stderr, "aft-convert: reading %s\n", flags.in.c_str());
   flags.sizing.bandwidth = 1e9 * flags.bandwidth_gb;
   flags.sizing.flops = 1e9 * flags.gflops;
   const absl::Status status = inspect.parsed() ? RunInspect(flags.in, flags.json, flags.sizing)
