@@ -9,8 +9,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// x, but at least low (at most high). NaN stays NaN: x86's max and min return their second operand
-// when either is one, the portable ones the other operand.
+// x, but at least low (at most high). A NaN stays NaN: if either operand is NaN, x86's max and min
+// return the second operand, and the portable ones return the other operand.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V AtLeast(D d, float low, V x) {
 #if HWY_TARGET == HWY_SCALAR
@@ -28,13 +28,13 @@ HWY_INLINE V AtMost(D d, float high, V x) {
 #endif
 }
 
-// x[i] = exp(x[i]) for x[i] <= 88, to 1.5 ulp; below -87.3 the result stays at 2^-126, where it
-// weighs nothing beside terms near 1. NaN stays NaN. Exactly 1 at 0.
+// x[i] = exp(x[i]) for x[i] <= 88, to 1.5 ulp. Below -87.3 the result stays at 2^-126, which is
+// negligible next to terms near 1. NaN stays NaN.
 //
-// Every lane gets the same operations in the same order whatever the vector's width and kCount. The
-// vectors go through the steps side by side: one exponential is a chain of 15 dependent operations,
-// and chain after chain fills the CPU's schedulers with operations that wait.
-// Minimax polynomial of degree 5 on +-ln(2)/2, relative error 9e-8.
+// Every lane gets the same operations in the same order, whatever the vector's width and kCount
+// are. All vectors go through each step together: one exponential is a chain of 15 dependent
+// operations, and one chain after the other would fill the CPU's schedulers with operations that
+// wait. The polynomial is minimax, of degree 5 on +-ln(2)/2, with a relative error of 9e-8.
 template <int kCount, class D, class V = hn::Vec<D>>
 HWY_INLINE void ExpEach(D d, V* x) {
   const hn::RebindToSigned<D> di;
@@ -48,11 +48,11 @@ HWY_INLINE void ExpEach(D d, V* x) {
   for (int i = 0; i < kCount; ++i) {
     const V n = hn::Sub(shifted[i], magic);
 #if HWY_NATIVE_FMA
-    // The constant's error times n stays below 3e-7 for the smallest results and 1e-8 for those
-    // that count.
+    // The constant's error times n stays below 3e-7 for the smallest results, and below 1e-8 for
+    // results large enough to matter.
     r[i] = hn::NegMulAdd(n, hn::Set(d, 0.693147182F), x[i]);
 #else
-    // Without FMA n * ln(2) would be rounded: split ln(2) so that the first product is exact.
+    // Without FMA n * ln(2) would be rounded: ln(2) is split so that the first product is exact.
     r[i] = hn::Sub(hn::Sub(x[i], hn::Mul(n, hn::Set(d, 0.693359375F))),
                    hn::Mul(n, hn::Set(d, -2.12194440e-4F)));
 #endif
@@ -76,8 +76,8 @@ HWY_INLINE V Exp(D d, V x) {
   return x;
 }
 
-// q[i] = 1 + exp(-q[i]): the divisor of a sigmoid gate. Finite for every finite q; about 1e38 from
-// q = -88 on.
+// q[i] = 1 + exp(-q[i]): the divisor of a sigmoid gate. It is finite for every finite q, and about
+// 1e38 from q = -88 downwards.
 template <int kCount, class D, class V = hn::Vec<D>>
 HWY_INLINE void OnePlusExpNegEach(D d, V* q) {
   for (int i = 0; i < kCount; ++i) q[i] = AtMost(d, 88.0F, hn::Neg(q[i]));

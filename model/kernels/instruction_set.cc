@@ -29,8 +29,8 @@ std::atomic<bool> use_dots = true;
 int64_t Target() { return HWY_DYNAMIC_DISPATCH(CompiledTarget)(); }
 
 #ifdef AFT_KERNEL_NATIVE
-// Ends the program before its first kernel where the processor is another one than it was built
-// for.
+// Ends the program before its first kernel runs if this processor lacks the instruction set that
+// the program was built for.
 const bool is_native = [] {
   if ((hwy::SupportedTargets() & AFT_KERNEL_NATIVE) != 0) return true;
   std::fputs(

@@ -4,13 +4,14 @@
 
 namespace aft::kernels {
 
-// What the CPU kernels run with here: "AVX-512 with VNNI and BF16", "AVX-512", "AVX2", "SSE4" or
-// "portable".
+// The instruction set that the CPU kernels use on this machine: "AVX-512 with VNNI and BF16",
+// "AVX-512 with VNNI", "AVX-512", "AVX2", "SSE4" or "portable".
 std::string InstructionSet();
 
-// Whether products use what some CPUs have beside AVX-512, when that is the set in use; Highway has
-// no sets of their own for it. AVX512-VNNI adds four products of int8 at once, AVX512-BF16 two of
-// bf16. What is quantized (linear.h) with them is read with them.
+// Whether products use instructions that only some CPUs with AVX-512 have, and for which Highway
+// has no instruction set of its own. They are used only when AVX-512 is the set in use. AVX512-VNNI
+// adds four products of int8 at once, AVX512-BF16 two of bf16. Rows that were quantized
+// (linear.h) with these instructions must also be multiplied with them.
 bool HasInt8Dots();
 bool HasBf16Dots();
 void UseDots(bool use);  // for tests; has no effect where the CPU lacks them

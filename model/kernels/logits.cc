@@ -17,7 +17,7 @@ using LogitVec = hn::Vec<LogitTag>;
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
-// of_vector(v, i) for all logits; behind the last stands -inf.
+// out[i] = of_vector(v, i) for all logits. The last vector is filled up with -inf.
 template <class OfVector>
 HWY_INLINE void StoreEach(const float* logits, int64_t count, float* out, OfVector of_vector) {
   const LogitTag d;
@@ -62,7 +62,7 @@ int64_t Next(const float* values, int64_t first, int64_t count, float least) {
 using WordTag = hn::CappedTag<uint64_t, 8>;
 using WordVec = hn::Vec<WordTag>;
 
-// Lower half of each lane, times b.
+// The lower half of each lane, times b.
 HWY_INLINE WordVec Product(WordVec a, uint32_t b) {
 #if HWY_TARGET == HWY_SCALAR
   return hn::Set(WordTag(), (hn::GetLane(a) & 0xFFFFFFFFU) * b);
@@ -72,14 +72,14 @@ HWY_INLINE WordVec Product(WordVec a, uint32_t b) {
 #endif
 }
 
-// Blocks that Philox makes at a time: several vectors, because every round waits for the one
-// before.
+// The number of vectors of blocks that Philox computes at once. Several are in flight because every
+// round depends on the one before.
 constexpr int kAtOnce = 4;
 constexpr int64_t kMostBlocks = kAtOnce * 8;
 
 // words[4 i .. 4 i + 3] = Philox4x32-10 (sampling/philox.h) of block first + i, for 0 <= i < blocks
-// and up to the next multiple of kMostBlocks. A lane is a block; what stands in the upper halves of
-// its words does not matter before the end.
+// and up to the next multiple of kMostBlocks. A lane is a block. The upper halves of its words are
+// ignored until the end.
 HWY_INLINE void Philox(const GumbelDraw& draw, int64_t first, int64_t blocks, uint32_t* words) {
   const WordTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -119,9 +119,10 @@ HWY_INLINE void Philox(const GumbelDraw& draw, int64_t first, int64_t blocks, ui
   }
 }
 
-// Not below g = -log(-log(u)), u = (word + 0.5) / 2^32: g <= -log(1 - u), because -log(u) >= 1 - u;
-// 1 - u > n / 2^31 with n = ~word / 2; and log2(n) is not below n's bits as a float, read as a
-// number of which 23 are behind the point.
+// An upper bound of g = -log(-log(u)), u = (word + 0.5) / 2^32. It follows in three steps: g <=
+// -log(1 - u), because -log(u) >= 1 - u; 1 - u > n / 2^31 with n = ~word / 2; and log2(n) is at
+// least the bits of n as a float, read as a fixed-point number with 23 fractional bits, less the
+// exponent bias 127.
 HWY_INLINE LogitVec GumbelBound(LogitTag d, hn::Vec<hn::RebindToUnsigned<LogitTag>> word) {
   const hn::RebindToUnsigned<LogitTag> du;
   const hn::RebindToSigned<LogitTag> di;

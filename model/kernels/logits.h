@@ -2,18 +2,19 @@
 
 #include <cstdint>
 
-// What a sampler does with a row of logits, in vectors. The same numbers on every instruction set
-// where it does not say otherwise.
+// Vectorised operations of a sampler on a row of logits. Their results are the same on every
+// instruction set unless a function says otherwise.
 namespace aft::kernels {
 
-// values[i] = logits[i], but NaN becomes -inf, +inf the largest float and -0 becomes 0. Returns the
-// highest. REQUIRES: count >= 1.
+// Sets values[i] to logits[i], but NaN becomes -inf, +inf the largest float and -0 becomes 0.
+// Returns the highest value. REQUIRES: count >= 1.
 float FiniteLogits(const float* logits, int64_t count, float* values);
 
-// Place of the first of values[first .. count - 1] that is at least `least`; `count`: none is.
+// Returns the index of the first of values[first .. count - 1] that is at least `least`, or `count`
+// if there is no such value.
 int64_t NextAtLeast(const float* values, int64_t first, int64_t count, float least);
 
-// A draw by the Gumbel maximum; sampling/sampler.h has the rule, and names the random words.
+// A Gumbel-max draw. sampling/sampler.h has the rule, and says which random words it uses.
 struct GumbelDraw {
   uint64_t seed = 0;
   uint64_t output_index = 0;
@@ -23,11 +24,11 @@ struct GumbelDraw {
   float lowest = 0.0F;       // logit of a token that may be drawn
 };
 
-// Which tokens can win, without their logarithms: bounds[i] is no less than
-// (logits[i] - highest) / temperature + g_i, but for at most 1e-4 of rounding where that is above
-// -100, and within 0.13 of it where g_i is above 2; -inf where logits[i] < lowest. Returns the
-// largest; the bits may differ between instruction sets. REQUIRES: count >= 1; no logit is NaN or
-// above `highest`.
+// Finds the tokens that can win, without computing their logarithms. bounds[i] is an upper bound of
+// (logits[i] - highest) / temperature + g_i. Where that value is above -100, rounding may put the
+// bound below it by at most 1e-4. Where g_i is above 2, the bound is at most 0.13 above it.
+// bounds[i] is -inf where logits[i] < lowest. Returns the largest bound. The bits may differ
+// between instruction sets. REQUIRES: count >= 1; no logit is NaN or above `highest`.
 float GumbelBounds(const GumbelDraw& draw, const float* logits, int64_t count, float* bounds);
 
 }  // namespace aft::kernels

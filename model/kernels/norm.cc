@@ -22,7 +22,7 @@ void LayerNormRow(const float* x, int64_t width, const float* weight, const floa
   for (int64_t i = whole; i < width; ++i) sum += x[i];
   const float mean = sum / static_cast<float>(width);
 
-  // In two passes: E[x^2] - mean^2 would cancel.
+  // The variance takes a second pass, because E[x^2] - mean^2 would cancel.
   const auto means = hn::Set(d, mean);
   auto squares = hn::Zero(d);
   for (int64_t i = 0; i < whole; i += lanes) {

@@ -1,17 +1,18 @@
 #pragma once
 
-// Highway, one instruction set per object file; what a kernel includes instead of hwy/highway.h.
-// CMake compiles every kernel once for each set of AFT_KERNEL_TARGETS (AFT_KERNEL_TARGET names the
-// one at hand) and once for the portable baseline, whose object also chooses at run time:
+// A kernel includes this file in place of hwy/highway.h. Highway compiles here for one instruction
+// set per object file. CMake compiles every kernel once for each set of AFT_KERNEL_TARGETS, whose
+// name is then AFT_KERNEL_TARGET, and once for the portable baseline. The baseline's object also
+// chooses the set at run time:
 //
 //   #if AFT_DISPATCH
 //   AFT_EXPORT(Kernel);  // then HWY_DYNAMIC_DISPATCH(Kernel)(arguments)
 //   #endif
 //
 // So one binary runs on any x86-64, and no flag such as -march=native is needed. With
-// AFT_KERNEL_TARGETS=NATIVE there is one object a kernel, for AFT_KERNEL_NATIVE alone: it compiles
-// faster, and runs on processors with that set only. Kernels need external linkage; what several
-// files define in aft::kernels::HWY_NAMESPACE needs different names.
+// AFT_KERNEL_TARGETS=NATIVE there is one object per kernel, for the set AFT_KERNEL_NATIVE alone: it
+// compiles faster, and runs only on processors with that set. Kernels need external linkage. Names
+// that several files define in aft::kernels::HWY_NAMESPACE must differ.
 
 #ifdef AFT_KERNEL_TARGET
 #define AFT_DISPATCH 0
@@ -28,7 +29,7 @@
 
 #include "hwy/highway.h"
 
-// Declares a kernel that another object holds, for the table.
+// Declares the variant of a kernel that another object file defines, for the dispatch table.
 #define AFT_DECLARE(set, kernel)          \
   namespace set {                         \
   decltype(HWY_NAMESPACE::kernel) kernel; \

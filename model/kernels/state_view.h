@@ -4,12 +4,14 @@
 
 namespace aft {
 
-// What one part of a network (a layer's mixer) keeps of every sequence, on the model's device: that
-// of slot i starts at base + i * slot_stride, 64-byte aligned. The same bytes on every device.
+// The memory in which one part of a network (a layer's mixer) keeps its state of every sequence, on
+// the model's device. The state of slot i starts at base + i * slot_stride, 64-byte aligned. Its
+// bytes are the same on every device.
 struct StateView {
   float* base = nullptr;
   int64_t slot_stride = 0;  // floats
-  // StateSpec::scratch_floats of each slot, in the same way; null: do without.
+  // Scratch of each slot, StateSpec::scratch_floats long, at scratch + i * scratch_stride. It may
+  // be null; the mixer then works without scratch.
   float* scratch = nullptr;
   int64_t scratch_stride = 0;
 };

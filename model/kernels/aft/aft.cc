@@ -1,13 +1,13 @@
 // One step at position t (README.md):
 //
 //   before   the prefix sums hold the tokens <= t - s, the ring holds t - s + 1 .. t - 1
-//   output   M = max of all keys that take part, a = M rounded to a multiple of 32
+//   output   M = largest of all keys that take part, a = M rounded to a multiple of 32
 //            y = [sum_j exp(w_j) (exp(K_j - a) v_j) + exp(m - a) n]
 //                / [sum_j exp(w_j) exp(K_j - a) + exp(m - a) D] * sigmoid(q)
 //   after    token t - s + 1 enters the prefix and token t takes its place in the ring
 //
-// Only positive terms are added, so nothing cancels. Wide biases take the exact two-step form
-// instead: x_j = (K_j - M) + w_j, relative to their largest.
+// Only positive terms are added, so nothing cancels. Wide biases use the exact two-step form
+// instead: exponents x_j = (K_j - M) + w_j, then relative to the largest x_j.
 
 #include "model/kernels/aft/aft.h"
 
@@ -21,7 +21,8 @@
 
 namespace aft::kernels {
 
-// A state of one tile, for one sequence at a time. Only StepTile keeps rings.
+// The layout of a state that is one tile wide and used for one sequence at a time. Only StepTile
+// reads and writes the rings.
 inline AftStateLayout EncodeLayout(const AftParams& params) {
   return {kAftTile, params.window(), params.prefix_block, params.ring};
 }
@@ -35,15 +36,15 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// A function of its own: within RunTile it would cost the other forms registers.
+// This is a function of its own because within RunTile it would cost the other forms registers.
 template <int kVectors, class Ring, class D>
 HWY_NOINLINE void RunAhead(D d, const AftParams& params, const Row& row, const TileState& state,
                            float* scratch) {
   AheadTile<kVectors, D, Ring>(d, params, row, state, scratch).Run();
 }
 
-// One tile of one row by the form that suits it; all give the same bits. `kept`: the state matters
-// afterwards.
+// Runs one tile of one row in the form that suits it; all forms give the same bits. `kept` says
+// that the state is needed afterwards.
 template <int kVectors, class Ring, class D>
 HWY_NOINLINE void RunTile(D d, const AftParams& params, const Row& row, const TileState& state,
                           float* scratch, bool kept) {
@@ -93,7 +94,7 @@ void RunUnits(const AftParams& params, const RaggedBatch& batch, const float* qk
     }
     return tile;
   };
-  // Whether row r is one token, of those that this call takes.
+  // Whether row r is a decode step of one token and has units in this call.
   const auto decodes = [&](int64_t r) {
     return r * tiles < end && batch.slot[r] >= 0 && batch.offset[r + 1] - batch.offset[r] == 1;
   };
@@ -116,7 +117,7 @@ void RunUnits(const AftParams& params, const RaggedBatch& batch, const float* qk
           Ahead::Fetch(d, params, row_of(r + 1, channel), tile_of(r + 1, channel));
         }
       } else if (row.length == 1 && decodes(r + 1)) {
-        // All of the next row's state, a share by each tile.
+        // Every tile fetches its share of the next row's whole state.
         const auto width = static_cast<int64_t>(hn::Lanes(d)) * vectors;
         tile.next = reinterpret_cast<const char*>(tile_of(r + 1, 0).prefix) +
                     state_bytes * channel / params.hid;
@@ -135,7 +136,7 @@ void Forward(const AftParams& params, const RaggedBatch& batch, const float* qkv
                                                    y_stride, scratch, begin, end);
 }
 
-// The state of the sequence at hand is at the front of the scratch, one tile wide.
+// The state of the current sequence is at the front of the scratch, one tile wide.
 void EncodeCausal(const AftParams& params, const SequenceBatch& batch, const float* qkv,
                   int64_t qkv_stride, float* y, int64_t y_stride, float* scratch, int64_t begin,
                   int64_t end) {

@@ -12,18 +12,19 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// Runs a row of one token with look-ahead (README.md). A block of kAftLookahead tokens begins with
-// one pass over the ring, which adds up its part of each of their windows; each token then adds
-// those of its block before it, and itself. Terms come in the order of StepTile and ChunkTile,
-// relative to the same anchor, so the bits are theirs wherever a block begins. Sums are made anew
-// where there are none, and when the anchor changes. REQUIRES: AftSlotScratchFloats() > 0.
+// Runs a row of one token with look-ahead (README.md). A block is kAftLookahead consecutive tokens.
+// It begins with one pass over the ring, which computes the ring's part of the window sums of every
+// token in the block. Each token then adds the tokens of its block before it, and itself. Terms are
+// added in the order of StepTile and ChunkTile and relative to the same anchor, so the bits are the
+// same wherever a block begins. The sums are recomputed where there are none, and when the anchor
+// changes. REQUIRES: AftSlotScratchFloats() > 0.
 //
 // A tile's part of the slot's scratch is contiguous, in rows of the tile's width:
 //
-//   kMark        which token the rest is for, in two rows
-//   kBeforeMax   a maximum of Past, with prefix blocks
-//   kBlockMax    the other one
-//   kPairs + 2a  of the block's token a: its sums [num | den], after its step its product row
+//   kMark        the token that the other rows are for; two rows
+//   kBeforeMax   a maximum of Past, with prefix blocks only
+//   kBlockMax    the other maximum of Past
+//   kPairs + 2a  token a of the block: its sums [num | den], and after its step its product row
 template <int kVectors, class D, class Ring>
 class AheadTile {
   static_assert(kAftLookahead <= AftBias::kPadding);
@@ -48,8 +49,8 @@ class AheadTile {
     std::fill_n(state.ahead, 2 * kVectors * hn::Lanes(d), 0.0F);
   }
 
-  // Fetches what Run will read first of this tile, but the rings: states come from memory when many
-  // sequences are live.
+  // Fetches what Run will read first for this tile, except most of the rings. States come from
+  // memory when many sequences are live.
   static HWY_INLINE void Fetch(D d, const AftParams& params, const Row& row,
                                const TileState& state) {
     constexpr int64_t kFloat = sizeof(float);
@@ -72,7 +73,7 @@ class AheadTile {
     V k[kVectors];
     V v[kVectors];
     LoadToken<kVectors, Ring::kRounds>(d_, row_, params_.hid, 0, k, v);
-    // Whether the scratch is of the token before, and in which one of its block sums were made.
+    // Whether the scratch belongs to the previous token, and which one of its block made the sums.
     const int64_t mark = Mark();
     const bool follows = t > 0 && mark / kAftLookahead == t;
     int64_t made_at = mark % kAftLookahead;
@@ -122,7 +123,7 @@ class AheadTile {
   static constexpr int64_t kPairs = 4;
   static_assert(kPairs + 2 * kAftLookahead == kAftScratchRows);
 
-  // Of the token in its block.
+  // The index of the token in its block.
   static int64_t Age(const TileState& state, int64_t position) {
     return (position + state.phase) % kAftLookahead;
   }
@@ -142,7 +143,7 @@ class AheadTile {
     for (int i = 0; i < 2 * kVectors; ++i) hn::StoreU(x[i], d_, to + i * lanes_);
   }
 
-  // exp(w) between token t and the one `age` before it.
+  // exp(w) for token t and the token `age` positions before it.
   HWY_INLINE V Weight(int64_t t, int64_t age) const {
     return hn::Set(d_, params_.bias->Row(t)[params_.window() - 1 - age]);
   }
@@ -150,10 +151,10 @@ class AheadTile {
     for (int i = 0; i < 2 * kVectors; ++i) sums[i] = hn::MulAdd(weight, x[i], sums[i]);
   }
 
-  // What the ring's tokens bring to t, and to the later ones of its block, which are kept.
+  // Computes the ring's contribution to t, and to the later tokens of its block, which is kept.
   HWY_INLINE void SumRing(int64_t t, const V* anchor, V* sums) {
-    constexpr int64_t kTokens = 32;  // at a time, in L1
-    constexpr int64_t kFetched = 8;  // tokens ahead
+    constexpr int64_t kTokens = 32;  // processed at a time, in the L1 cache
+    constexpr int64_t kFetched = 8;  // tokens to prefetch ahead
     HWY_ALIGN float all[kAftLookahead * 2 * kVectors * HWY_MAX_BYTES / sizeof(float)];
     StoreZeros(d_, kAftLookahead * 2 * kVectors, all);
     const int64_t oldest = std::max<int64_t>(t - rings_.rows(), 0);

@@ -12,16 +12,17 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// Runs a row as products: with X_j = [e_j v_j | e_j], e_j = exp(k_j - anchor), the sums of a token
-// are its prefix sums plus sum_j exp(w(t, j)) X_j over the window. X_j is computed once for as long
-// as the anchor stays; several tokens with one anchor are one small matrix product. Each sum is the
-// same chain of multiply-adds as in StepTile, so both give the same bits. Not for wide biases.
+// Runs a row as matrix products: with X_j = [e_j v_j | e_j], e_j = exp(k_j - anchor), the sums of a
+// token are its prefix sums plus sum_j exp(w(t, j)) X_j over the window. X_j is computed once for
+// as long as the anchor stays the same, and several tokens with one anchor are one small matrix
+// product. Each sum is the same chain of multiply-adds as in StepTile, so both give the same bits.
+// Wide biases are not supported.
 template <int kVectors, class D, class Ring>
 class ChunkTile {
  public:
   using V = hn::Vec<D>;
 
-  // scratch: AftScratchFloats(). A chunk that is not `kept` leaves the rings as they are.
+  // scratch: AftScratchFloats(). A chunk that is not `kept` does not write the rings.
   ChunkTile(D d, const AftParams& params, const Row& row, const TileState& state, float* scratch,
             bool kept)
       : d_(d),
@@ -93,7 +94,7 @@ class ChunkTile {
   }
 
  private:
-  // Buffers hold tokens from base_ on: [k | v] and X = [e v | e].
+  // The buffers hold the tokens from base_ on, as [k | v] and as X = [e v | e].
   HWY_INLINE float* Key(int64_t j) const { return tokens_ + (j - base_) * 2 * width_; }
   HWY_INLINE float* X(int64_t j) const { return x_ + (j - base_) * 2 * width_; }
 
@@ -113,7 +114,7 @@ class ChunkTile {
     Store(v, Key(j) + width_);
   }
 
-  // Takes in token t, which will be row i of a product.
+  // Reads token t, which will be row i of a product.
   HWY_INLINE void Read(int64_t t, int i) {
     V k[kVectors];
     V v[kVectors];
@@ -143,7 +144,8 @@ class ChunkTile {
     finite_ = MakeProductRow<kVectors>(d_, Key(j), anchor_, X(j)) && finite_;
   }
 
-  // The sums of token t over what has left its window; afterwards the window's oldest leaves.
+  // Computes the sums of token t over the tokens that have left its window. Afterwards the oldest
+  // token of the window leaves it.
   HWY_INLINE void PastSums(int64_t t, float* sums) {
     V num[kVectors];
     V den[kVectors];
@@ -158,7 +160,7 @@ class ChunkTile {
     past_.Insert(t - ring_rows_, k, v);
   }
 
-  // The window of t, which has been read, moves to the front of the buffers.
+  // Moves the window of t, which has been read already, to the front of the buffers.
   HWY_INLINE void MoveToFront(int64_t t) {
     const int64_t first = std::max(t - ring_rows_, base_);
     const auto bytes = static_cast<size_t>((t + 1 - first) * 2 * width_) * sizeof(float);
@@ -182,7 +184,7 @@ class ChunkTile {
   float* tokens_;
   float* x_;
   int64_t base_ = 0;
-  bool finite_ = true;  // every X so far
+  bool finite_ = true;  // whether every X so far is
   V anchor_[kVectors];
   bool sees_[kProductRows + 1] = {};
   HWY_ALIGN float sums_[kProductRows * 2 * kVectors * HWY_MAX_BYTES / sizeof(float)];

@@ -3,9 +3,10 @@
 //
 //   sums_t = sum of X_j outside the window + sum over the window of exp(w(t, j)) X_j
 //
-// What lies before and after the window are running sums, from the left and from the right: only
-// positive terms are added. Wide biases may lift a key that e_j has lost, or push down the largest:
-// they take exponents row by row, with running sums that have a maximum of their own.
+// The sums of what lies before and after the window are running sums from the left and from the
+// right, so only positive terms are added. Wide biases may raise a key whose e_j has underflowed,
+// or lower the largest key. They compute exponents row by row, and their running sums have a
+// maximum of their own.
 
 #include <algorithm>
 #include <cstdint>
@@ -64,7 +65,7 @@ class WholeTile {
 
   // [k | v], later [e v | e].
   HWY_INLINE float* X(int64_t j) const { return x_ + j * 2 * width_; }
-  // Sums of the tokens from j on: [n | D], and m when wide.
+  // The sums of the tokens from j on: [n | D], and m when wide.
   HWY_INLINE float* After(int64_t j) const { return after_ + j * 3 * width_; }
 
   HWY_INLINE void Load(const float* from, V* x) const {
@@ -119,7 +120,7 @@ class WholeTile {
   }
 
   HWY_INLINE void MakeX(int64_t j) {
-    // A product multiplies what lies outside a row's window by 0, which takes finite numbers.
+    // A product multiplies what lies outside a row's window by 0, so it needs finite numbers.
     finite_ = MakeProductRow<kVectors>(d_, X(j), max_, X(j)) && finite_;
   }
 
@@ -203,7 +204,7 @@ class WholeTile {
     }
   }
 
-  // Exponents x_j = (K_j - M) + w_j, the difference first, then relative to their largest.
+  // Exponents are x_j = (K_j - M) + w_j, the difference first, then relative to the largest x_j.
   HWY_INLINE void WideRow(int64_t t, const Sums& before, const Sums& after) const {
     const int64_t first = std::max<int64_t>(t - window_ + 1, 0);
     const int64_t end = std::min(t + window_, tokens_);
@@ -257,7 +258,7 @@ class WholeTile {
   const Row& row_;
   float* x_;
   float* after_;
-  bool finite_ = true;  // every X
+  bool finite_ = true;  // whether every X is
   V max_[kVectors];     // of all visible keys
 };
 

@@ -1,4 +1,4 @@
-// The causal AFT kernels' state, compiled once per instruction set.
+// The state of the causal AFT kernels, compiled once per instruction set.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// (n, D, m) of one channel tile in memory.
+// The sums (n, D, m) of one channel tile in memory.
 template <int kVectors, class D>
 class Prefix {
  public:
@@ -52,7 +52,7 @@ class Prefix {
   float* m_;
 };
 
-// The tokens that left the window, and the largest keys: one channel tile of one sequence.
+// One channel tile's sums of the tokens that have left the window, and its largest visible keys.
 template <int kVectors, class D>
 class Past {
  public:
@@ -64,8 +64,8 @@ class Past {
         prefix_block_(params.prefix_block),
         prefix_{{state.prefix, state.stride}, {state.prefix + 3 * state.stride, state.stride}} {}
 
-  // Before the token at position t. for_keys(begin, end, fn) calls fn(j, k) with the keys of tokens
-  // [begin, end), of the last s - 1.
+  // Prepares for the token at position t. for_keys(begin, end, fn) calls fn(j, k) with the keys of
+  // tokens [begin, end), which are among the last s - 1.
   template <class ForKeys>
   HWY_INLINE void Start(int64_t t, const ForKeys& for_keys) {
     for (int i = 0; i < kVectors; ++i) block_max_[i] = before_max_[i] = hn::Set(d_, kEmptyMax);
@@ -87,7 +87,8 @@ class Past {
     });
   }
 
-  // The same maxima, as Save left them after the token before t; `before` is for prefix blocks.
+  // Restores the maxima that Save stored for the previous token. `before` is used only with prefix
+  // blocks.
   HWY_INLINE void Resume(const float* block, const float* before) {
     for (int i = 0; i < kVectors; ++i) {
       block_max_[i] = hn::LoadU(d_, block + i * hn::Lanes(d_));
@@ -102,8 +103,8 @@ class Past {
     }
   }
 
-  // Takes in the key of the next token, t. The maximum is the exact one of copies of inputs, so
-  // this running form gives the same bits as Start after a chunk's border.
+  // Adds the key of the next token, t, to the maxima. A maximum of inputs is never rounded, so this
+  // running form gives the same bits as Start does after the border of a chunk.
   HWY_INLINE void Observe(int64_t t, const V* k) {
     const bool new_block = prefix_block_ > 0 && t % prefix_block_ == 0;
     for (int i = 0; i < kVectors; ++i) {
@@ -119,9 +120,9 @@ class Past {
   // The largest key that the last observed token sees.
   HWY_INLINE V Max(int i) const { return hn::Max(before_max_[i], block_max_[i]); }
 
-  // Calls fn for the sums that token t sees. The prefix of the block before t's holds that block
-  // since its first token left the window. That of t's own block still holds the block two before
-  // until then.
+  // Calls fn for the prefix sums that token t sees. The prefix of the block before t's block holds
+  // that block, because its first token has left the window. The prefix of t's own block still
+  // holds the block two before, until the first token of t's block leaves the window.
   template <class Fn>
   HWY_INLINE void ForPrefixes(int64_t t, const Fn& fn) const {
     const int64_t block = BlockOf(t);
@@ -129,8 +130,8 @@ class Past {
     if (t - window_ >= block * prefix_block_) fn(prefix_[block & 1]);
   }
 
-  // num and den: what the prefix sums bring to token t, relative to exp(anchor). It is added to
-  // what the window brings, which may be known tokens ahead.
+  // Sets num and den to the contribution of the prefix sums to token t, relative to exp(anchor).
+  // The caller adds the contribution of the window, which may have been computed earlier.
   HWY_INLINE void PrefixSums(int64_t t, const V* anchor, V* num, V* den) const {
     for (int i = 0; i < kVectors; ++i) num[i] = den[i] = hn::Zero(d_);
     ForPrefixes(t, [&](const Prefix<kVectors, D>& prefix) HWY_ATTR {
@@ -159,11 +160,11 @@ class Past {
   const int64_t window_;
   const int64_t prefix_block_;
   const Prefix<kVectors, D> prefix_[2];
-  V before_max_[kVectors];  // of the block before that of the last observed token
-  V block_max_[kVectors];   // of its own block; of everything when H = 0
+  V before_max_[kVectors];  // the block before that of the last observed token
+  V block_max_[kVectors];   // the block of the last observed token; all tokens when H = 0
 };
 
-// The tokens of the window before the current one: one channel tile of one sequence.
+// The tokens of the window before the current one, for one channel tile of one sequence.
 template <int kVectors, class Ring, class D>
 class Rings {
  public:
@@ -173,14 +174,14 @@ class Rings {
       : d_(d), rows_(std::max<int64_t>(params.window() - 1, 0)), state_(state) {}
 
   int64_t rows() const { return rows_; }
-  // The place of token j's first channel in both rings.
+  // The index of token j's first channel in both rings.
   HWY_INLINE int64_t Element(int64_t j) const { return j % rows_ * state_.stride + state_.channel; }
-  // That of the next token.
+  // The index of the token after the one at `element`.
   HWY_INLINE int64_t After(int64_t element) const {
     element += state_.stride;
     return element < rows_ * state_.stride ? element : state_.channel;
   }
-  // fn(j, element) for the tokens [begin, end), of the last rows().
+  // Calls fn(j, element) for the tokens [begin, end), which are among the last rows().
   template <class Fn>
   HWY_INLINE void ForEach(int64_t begin, int64_t end, const Fn& fn) const {
     if (begin >= end) return;
@@ -203,7 +204,7 @@ class Rings {
     }
   }
 
-  // The maxima before token t.
+  // Computes the maxima of `past` before token t.
   HWY_INLINE void Start(int64_t t, Past<kVectors, D>& past) const {
     past.Start(t, [&](int64_t begin, int64_t end, const auto& fn) HWY_ATTR {
       ForEach(begin, end, [&](int64_t j, int64_t element) HWY_ATTR {
@@ -214,8 +215,8 @@ class Rings {
     });
   }
 
-  // After the output of t: the oldest token of the window, t - s + 1, enters the prefix, and t
-  // takes its place in the ring.
+  // Updates the state after the output of t: the oldest token of the window, t - s + 1, enters the
+  // prefix, and t takes its place in the ring.
   HWY_INLINE void Retire(int64_t t, const V* k, const V* v, const Past<kVectors, D>& past) const {
     if (rows_ == 0) {
       past.Insert(t, k, v);
@@ -243,12 +244,12 @@ class Rings {
   const TileState& state_;
 };
 
-// Follows which tokens see an unmasked key.
+// Tracks which tokens see an unmasked key.
 class Visible {
  public:
   Visible(const AftParams& params, const Row& row) : params_(params), row_(row) {}
 
-  // Whether the row's token i sees a key. Called for i = 0, 1, ...
+  // Whether token i of the row sees a key. It must be called for i = 0, 1, ... in this order.
   bool operator()(int64_t i) {
     if (row_.mask == nullptr) return true;
     if (!Masked(row_, i)) last_ = row_.position + i;
@@ -260,13 +261,13 @@ class Visible {
  private:
   const AftParams& params_;
   const Row& row_;
-  int64_t last_ = -1;  // unmasked token
+  int64_t last_ = -1;  // the last unmasked token
 };
 
-// What exponents are taken relative to: the largest visible key M, rounded to a multiple of 32.
-// exp(k - anchor) <= exp(16) of a key then stays the same from token to token, so that a prompt
-// computes it once; M itself, at least exp(-16), keeps sums away from zero. Depends on visible keys
-// alone, whatever the chunks.
+// The anchor: exponents are relative to the largest visible key M, rounded to a multiple of 32. So
+// exp(k - anchor) <= exp(16) of a key stays the same from token to token, and a prompt computes it
+// once. The weight of M itself is at least exp(-16), which keeps the sums away from zero. The
+// anchor depends on visible keys alone, however a sequence is cut into chunks.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Anchor(D d, V max) {
   return hn::Mul(hn::Round(hn::Mul(max, hn::Set(d, 1.0F / 32))), hn::Set(d, 32.0F));

@@ -12,8 +12,8 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// AFT-simple without blocks: the sums stay in registers. y = n / (D * gate), as n and D are
-// relative to the largest key already.
+// AFT-simple without blocks. The sums stay in registers. y = n / (D * gate), because n and D are
+// already relative to the largest key.
 template <int kVectors, class D>
 HWY_INLINE void SimpleTile(D d, const AftParams& params, const Row& row, const TileState& state) {
   using V = hn::Vec<D>;
@@ -41,8 +41,8 @@ HWY_INLINE void SimpleTile(D d, const AftParams& params, const Row& row, const T
   for (int i = 0; i < kVectors; ++i) prefix.Set(d, i, n[i], den[i], m[i]);
 }
 
-// Runs a row token by token on the state in place: decode steps, and whatever ChunkTile does not
-// do.
+// Runs a row token by token on the state in place. It serves decode steps and all rows that
+// ChunkTile does not support.
 template <int kVectors, class D, class Ring>
 class StepTile {
  public:
@@ -84,7 +84,7 @@ class StepTile {
     past_.Observe(t, k);
     if (window_ == 0) past_.Insert(t, k, v);
 
-    // Column age of the window: weight (wide: bias) of token t - age.
+    // w[-age] is the weight (when wide: the bias) of token t - age.
     const float* w = window_ > 0 ? params_.bias->Row(t) + window_ - 1 : nullptr;
     V anchor[kVectors];
     if constexpr (kWide) {
@@ -153,7 +153,7 @@ class StepTile {
     if (window_ > 0) rings_.Retire(t, k, v, past_);
   }
 
-  // The largest exponent relative to M, bias included.
+  // Sets `largest` to the largest exponent relative to M, with the bias.
   HWY_INLINE void WideAnchor(int64_t t, const V* k, const float* w, V* largest) const {
     for (int i = 0; i < kVectors; ++i) {
       largest[i] = hn::Add(hn::Sub(k[i], past_.Max(i)), hn::Set(d_, w[0]));
@@ -173,23 +173,23 @@ class StepTile {
     });
   }
 
-  // fn(age, element) for the ring's tokens before t, oldest first.
+  // Calls fn(age, element) for the ring's tokens before t, oldest first.
   template <class Fn>
   HWY_INLINE void ForRing(int64_t t, const Fn& fn) const {
     rings_.ForEach(std::max<int64_t>(t - rings_.rows(), 0), t,
                    [&](int64_t j, int64_t element) HWY_ATTR { fn(t - j, element); });
   }
 
-  // Decode steps read each state once, from memory when many sequences are live. The tiles of one
-  // row together fetch the state of the next row, in the order of its addresses, `lines` with each
-  // token of the ring.
+  // Decode steps read each state once, and from memory when many sequences are live. The tiles of
+  // one row together fetch the state of the next row in the order of its addresses: `lines` cache
+  // lines with each token of the ring.
   HWY_INLINE void PrefetchState(int64_t lines) {
     for (; lines > 0 && prefetched_ < state_.next_bytes; --lines, prefetched_ += kLine) {
       hwy::Prefetch(state_.next + prefetched_);
     }
   }
 
-  // The next row's token.
+  // Fetches the next row's token.
   HWY_INLINE void PrefetchToken() const {
     if (state_.next == nullptr) return;
     for (int i = 0; i < kVectors; ++i) {

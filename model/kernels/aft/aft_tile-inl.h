@@ -1,4 +1,4 @@
-// What the AFT kernels share, compiled once per instruction set.
+// Common code of the AFT kernels, compiled once per instruction set.
 #pragma once
 
 #include <algorithm>
@@ -15,16 +15,16 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// Key of a masked token; its value is 0. Beside any other key it weighs nothing.
+// The key of a masked token; its value is 0. Next to any other key its weight is 0.
 constexpr float kMaskedKey = -1e32F;
 
 // One row of the batch, at the first channel of a tile.
 struct Row {
-  const float* q;  // keys and values lie hid and 2 * hid further
+  const float* q;  // keys and values are hid and 2 * hid floats further
   int64_t qkv_stride;
   float* y;
   int64_t y_stride;
-  const float* mask;  // of the first token, or null
+  const float* mask;  // of the row's first token, or null
   int64_t position;
   int64_t length;
 };
@@ -44,21 +44,21 @@ inline Row SequenceRow(const SequenceBatch& batch, int64_t sequence, int64_t cha
 
 // One channel tile's part of a state.
 struct TileState {
-  // n at the tile's first channel; D and m lie `stride` and 2 * stride further.
+  // n at the tile's first channel; D and m are `stride` and 2 * stride floats further.
   float* prefix = nullptr;
   int64_t stride = 0;       // channels of a ring's row
   float* k_ring = nullptr;  // first row, first channel
   float* v_ring = nullptr;
-  int64_t channel = 0;     // the tile's first one, in the rings' rows
-  float* ahead = nullptr;  // its part of the slot's scratch (AheadTile); null: none
-  // Added to positions, blocks begin at multiples of kAftLookahead. Every slot has its own, so that
-  // sequences that started together do not all go through their rings in the same step.
+  int64_t channel = 0;     // the tile's first channel, in the rings' rows
+  float* ahead = nullptr;  // this tile's part of the slot's scratch (AheadTile), or null
+  // Blocks of look-ahead begin where position + phase is a multiple of kAftLookahead. Every slot
+  // has its own phase, so that sequences that started together do not all read rings in one step.
   int64_t phase = 0;
   const char* next = nullptr;  // bytes of the next row's state that StepTile fetches ahead
   int64_t next_bytes = 0;
 };
 
-// Asks for memory that will be read soon. Inlined, as GCC drops calls of what only does that.
+// Prefetches memory. It is inlined because GCC drops calls of functions that only prefetch.
 HWY_INLINE void FetchBytes(const void* from, int64_t bytes) {
   constexpr int64_t kLine = 64;
   const char* const first = static_cast<const char*>(from);
@@ -92,14 +92,14 @@ struct Bf16Ring {
   static HWY_INLINE hn::Vec<D> Load(D d, const float* ring, int64_t i) {
     return LoadBf16(d, reinterpret_cast<const uint16_t*>(ring) + i);
   }
-  // v has been through RoundToBf16.
+  // v must have been rounded by RoundToBf16.
   template <class D>
   static HWY_INLINE void Store(D d, hn::Vec<D> v, float* ring, int64_t i) {
     StoreBf16(d, v, reinterpret_cast<uint16_t*>(ring) + i);
   }
 };
 
-// Key and value of the row's token i as they enter: rounded, then masked.
+// Loads key and value of the row's token i: rounded first, then masked.
 template <int kVectors, bool kRounds, class D, class V = hn::Vec<D>>
 HWY_INLINE void LoadToken(D d, const Row& row, int64_t hid, int64_t i, V* k, V* v) {
   const float* from = row.q + i * row.qkv_stride + hid;
@@ -123,13 +123,14 @@ HWY_INLINE void LoadToken(D d, const Row& row, int64_t hid, int64_t i, V* k, V* 
   }
 }
 
-// Whole vectors, as they will be read: the CPU cannot forward narrower stores to their loads.
+// Stores whole vectors, because the CPU cannot forward narrower stores to wider loads.
 template <class D>
 HWY_INLINE void StoreZeros(D d, int64_t vectors, float* to) {
   for (int64_t i = 0; i < vectors; ++i) hn::StoreU(hn::Zero(d), d, to + i * hn::Lanes(d));
 }
 
-// Whether all of x is finite: a product multiplies what a token does not see by 0.
+// Stores x and returns whether all of it is finite. This matters because a product multiplies what
+// a token does not see by 0.
 template <int kVectors, class D, class V = hn::Vec<D>>
 HWY_INLINE bool StoreProductRow(D d, const V* x, float* row) {
   bool finite = true;
@@ -140,7 +141,7 @@ HWY_INLINE bool StoreProductRow(D d, const V* x, float* row) {
   return finite;
 }
 
-// k and v of a token -> x = [e v | e] with e = exp(k - anchor).
+// Computes x = [e v | e] with e = exp(k - anchor) from a token's k and v.
 template <int kVectors, class D, class V = hn::Vec<D>>
 HWY_INLINE void ToProductRow(D d, const V* k, const V* v, const V* anchor, V* x) {
   V* const e = x + kVectors;
@@ -149,8 +150,8 @@ HWY_INLINE void ToProductRow(D d, const V* k, const V* v, const V* anchor, V* x)
   for (int i = 0; i < kVectors; ++i) x[i] = hn::Mul(e[i], v[i]);
 }
 
-// The same in memory: [k | v], the halves kVectors vectors wide -> [e v | e]; may be in place.
-// Whether all of it is finite.
+// ToProductRow in memory: [k | v], each half kVectors vectors wide, becomes [e v | e]; row may be
+// token. Returns whether all of it is finite.
 template <int kVectors, class D, class V = hn::Vec<D>>
 HWY_INLINE bool MakeProductRow(D d, const float* token, const V* anchor, float* row) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -161,8 +162,8 @@ HWY_INLINE bool MakeProductRow(D d, const float* token, const V* anchor, float* 
   return StoreProductRow<kVectors>(d, x, row);
 }
 
-// (n, D, m) <- the same with one more token; e = exp(-|k - m|). One of the two factors exp(m - m')
-// and exp(k - m') is e, the other exactly 1.
+// Adds one token to (n, D, m); e = exp(-|k - m|). With the new maximum m', one of the two factors
+// exp(m - m') and exp(k - m') is e, and the other is exactly 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void AddToken(D d, V e, V k, V v, V& n, V& den, V& m) {
   const auto rises = hn::Gt(k, m);
@@ -174,7 +175,7 @@ HWY_INLINE void AddToken(D d, V e, V k, V v, V& n, V& den, V& m) {
   m = hn::Max(m, k);
 }
 
-// sigmoid(q) * num / den for one token; zeros when it sees no key.
+// Stores sigmoid(q) * num / den for one token, or zeros if it sees no key.
 template <int kVectors, class D, class V = hn::Vec<D>>
 HWY_INLINE void StoreGated(D d, const Row& row, int64_t i, bool sees, const V* num, const V* den) {
   const float* q = row.q + i * row.qkv_stride;
@@ -189,8 +190,8 @@ HWY_INLINE void StoreGated(D d, const Row& row, int64_t i, bool sees, const V* n
   }
 }
 
-// How a product is added to sums: kGoOn with its terms one by one, kWhole the product itself, whose
-// chain begins at 0.
+// How a product is added to sums. kGoOn continues the chain of each sum with the product's terms,
+// one by one. kWhole computes the product in a chain that begins at 0, and then adds it.
 enum class AddBy { kGoOn, kWhole };
 
 // num and den of kRows rows of sums, each [num | den], += weights times x:
@@ -229,11 +230,11 @@ HWY_INLINE void AddProduct(D d, const float* const* weights, const float* x, int
   }
 }
 
-// Sums that stay in registers while AddProduct goes through x.
+// The number of sums that stay in registers while AddProduct goes through x.
 constexpr int kProductSums = HWY_TARGET <= HWY_AVX3 ? 24 : 12;
 constexpr int kProductRows = 6;
 
-// Of kColumns, a power of two, those that AddProduct takes at once with kRows.
+// The columns that AddProduct processes at once with kRows rows; kColumns is a power of two.
 template <int kRows, int kColumns>
 constexpr int kColumnsAtOnce = kColumns == 1 || kRows == 1 || kRows* kColumns <= kProductSums
                                    ? kColumns
@@ -251,8 +252,9 @@ HWY_INLINE void AddProducts(D d, const float* const* weights, const float* x, in
   }
 }
 
-// Adds to the sums of tokens t .. t + rows - 1, rows <= kRows, each [num | den], what the tokens
-// [first, end) bring to their windows; x holds those one after the other, `finite` all of them.
+// Adds the contribution of the tokens [first, end) to the sums of tokens t .. t + rows - 1, as far
+// as they are in those tokens' windows; rows <= kRows. Each of the sums is [num | den]. x holds the
+// tokens' product rows one after the other, and `finite` says whether all of x is finite.
 template <AddBy kBy, int kRows, int kVectors, class D>
 HWY_INLINE void AddWindows(D d, const AftBias& bias, int64_t t, int rows, int64_t first,
                            int64_t end, const float* x, bool finite, float* sums) {
@@ -277,9 +279,9 @@ HWY_INLINE void AddWindows(D d, const AftBias& bias, int64_t t, int rows, int64_
   }
 }
 
-// Calls run(tag, vectors, channel) for tiles that cover channels [channel, end). Four vectors at
-// once keep four independent chains in flight; the rest goes in narrower steps. A channel's result
-// does not depend on which of these it falls into.
+// Calls run(tag, vectors, channel) for tiles that cover channels [channel, end). A tile of four
+// vectors keeps four independent chains in flight; narrower tiles cover the rest. A channel's
+// result does not depend on the width of its tile.
 template <int kVectors, class D, class Run>
 HWY_INLINE void ForTilesOf(D d, int64_t* channel, int64_t end, const Run& run) {
   const int64_t width = kVectors * static_cast<int64_t>(hn::Lanes(d));

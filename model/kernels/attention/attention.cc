@@ -28,8 +28,8 @@ HeadKeys StateKeys(const AttentionParams& params, int64_t head, float* slot) {
   return keys;
 }
 
-// Rows [row, row + rows) of one token each, location-based: their sequences share the keys, so they
-// form one tile, and the keys come from memory once for all of them.
+// Computes rows [row, row + rows) of one token each with location-based attention. Their sequences
+// share the keys, so they form one tile, and the keys are read from memory once for all of them.
 void AttendTogether(const AttentionParams& params, const RaggedBatch& batch, int64_t row,
                     int64_t rows, const float* packed, int64_t packed_stride, float* state,
                     int64_t slot_stride, float* y, int64_t y_stride, float* scratch) {
@@ -51,7 +51,7 @@ void AttendTogether(const AttentionParams& params, const RaggedBatch& batch, int
   tile.Finish(y, y_stride);
 }
 
-// How many of the rows [row, end) AttendTogether can take: 0 if not more than one.
+// The number of rows of [row, end) that AttendTogether can process; 0 if it is not more than one.
 int64_t RowsTogether(const AttentionParams& params, const RaggedBatch& batch, int64_t row,
                      int64_t end) {
   if (params.stores_keys()) return 0;

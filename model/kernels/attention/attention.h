@@ -6,7 +6,7 @@
 
 namespace aft::kernels {
 
-// Softmax attention of h heads, for prompt chunks and single tokens alike:
+// Softmax attention of h heads, for prompt chunks and single tokens:
 //
 //   y_t = sum_t' p(t,t') v_t',   p(t,.) = softmax over the visible t' of score(q_t, k_t')
 //
@@ -15,7 +15,7 @@ namespace aft::kernels {
 // (github.com/ccdv-ai/convert_checkpoint_to_lsg).
 enum class Score {
   kDot,       // scale * (q . k)
-  kCosine,    // softplus(b_t) * cos(q, k); lengths count as at least kShortestLength
+  kCosine,    // softplus(b_t) * cos(q, k); a length below kShortestLength counts as kShortestLength
   kAdditive,  // sum_i w_i tanh(q_i + k_i)
 };
 
@@ -30,8 +30,8 @@ struct AttentionParams {
   bool causal = true;
   // kAdditive: w [h, score_width].
   const float* score_weight = nullptr;
-  // Location-based attention: keys that belong to positions instead of tokens, made by PackKeys
-  // from [position_rows, score_width]. One head; sequences stay below position_rows.
+  // Location-based attention: keys belong to positions, not tokens. PackKeys makes them from
+  // [position_rows, score_width]. There is one head, and sequences are shorter than position_rows.
   const float* position_keys = nullptr;
   int64_t position_rows = 0;
 
@@ -43,31 +43,34 @@ struct AttentionParams {
   bool global_token = false;
   bool full_decode = false;
 
-  // Tokens that a slot holds; not used by block-local without full_decode, which holds two blocks.
+  // The number of tokens that a slot holds. Block-local attention without full_decode does not use
+  // it, because it holds two blocks.
   int64_t capacity = 0;
 
   bool stores_keys() const { return position_keys == nullptr; }
   bool ring() const { return block_size > 0 && !full_decode; }
   int64_t hid() const { return heads * value_width; }
-  // Columns of a packed row: q [h * score_width], k the same (unless position_keys), v [hid],
-  // strength b [h] (kCosine).
+  // The columns of a packed row: q [h * score_width], k [h * score_width] (absent with
+  // position_keys), v [hid], strength b [h] (kCosine).
   int64_t KeyColumn() const { return heads * score_width; }
   int64_t ValueColumn() const { return (stores_keys() ? 2 : 1) * heads * score_width; }
   int64_t StrengthColumn() const { return ValueColumn() + hid(); }
 };
 
-// Keys are stored in blocks of 32, transposed: [score_width, 32], so that vectors run over keys and
+// Keys are stored in transposed blocks of 32, [score_width, 32], so that vectors run over keys, and
 // a GPU's warp reads 32 keys of a column at once.
 inline constexpr int64_t kKeyBlock = 32;
 inline constexpr int64_t RoundUpToKeyBlock(int64_t keys) {
   return (keys + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
 }
 
-// One layer's state of one sequence, fp32, at 64-byte alignment. Tokens are kept in spans: block i
-// of a block-local mixer is span i (without full_decode only the last two, block i in span i mod
-// 2); all others have one span of `capacity` tokens. Offsets in floats; per head:
+// The state of one sequence in one layer, fp32, 64-byte aligned. Tokens are kept in spans. Block i
+// of a block-local mixer is span i; without full_decode there are only the last two blocks, block i
+// in span i mod 2. All other mixers have one span of `capacity` tokens. Offsets are in floats; per
+// head:
 //
-//   FirstKey()    [h, score_width], FirstValue() [h, value_width]: token 0; ring with global_token
+//   FirstKey()    [h, score_width], FirstValue() [h, value_width]: token 0, kept only when ring()
+//                 with global_token
 //   Keys()        [h, spans, RoundUpToKeyBlock(span) / 32, score_width, 32]; kCosine: divided by
 //                 their length. Absent with position_keys
 //   Values()      [h, spans, span, value_width]
@@ -94,7 +97,7 @@ struct AttentionStateLayout {
   const AttentionParams& p;
 };
 
-// Floats of scratch that each thread needs.
+// The floats of scratch that each thread needs.
 int64_t AttentionScratchFloats(const AttentionParams& params);
 int64_t AttentionEncodeScratchFloats(const AttentionParams& params, int64_t tokens);
 
@@ -105,15 +108,15 @@ int64_t AttentionEncodeScratchFloats(const AttentionParams& params, int64_t toke
 //   y [N, hid]       rows y_stride floats apart; must not overlap packed
 //   scratch          AttentionScratchFloats() of this thread, 64-byte aligned
 //
-// The result of a token is the same bits however its sequence is cut into chunks and whatever else
-// is in the batch. Different units may run at once on different threads. REQUIRES: causal;
-// positions below capacity.
+// The result of a token has the same bits however its sequence is cut into chunks, and whatever
+// other rows are in the batch. Different units may run at the same time on different threads.
+// REQUIRES: causal; positions below capacity.
 void AttentionForward(const AttentionParams& params, const RaggedBatch& batch, const float* packed,
                       int64_t packed_stride, float* state, int64_t slot_stride, float* y,
                       int64_t y_stride, float* scratch, int64_t begin, int64_t end);
 
-// The same for whole sequences without state, causal or bidirectional; unit i is head i % heads of
-// sequence i / heads. scratch: AttentionEncodeScratchFloats() for the longest sequence.
+// Attention over whole sequences without state, causal or bidirectional; unit i is head i % heads
+// of sequence i / heads. scratch: AttentionEncodeScratchFloats() for the longest sequence.
 void AttentionEncode(const AttentionParams& params, const SequenceBatch& batch, const float* packed,
                      int64_t packed_stride, float* y, int64_t y_stride, float* scratch,
                      int64_t begin, int64_t end);

@@ -14,19 +14,18 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// The keys and values of one head of one sequence: spans of `span` tokens, of which span i lies in
-// place i mod spans.
+// Keys and values of one head of one sequence. Span i, of `span` tokens, is in place i mod spans.
 struct HeadKeys {
   float* k;
   float* v;
   const float* bias;  // by position, or null
   int64_t span;
   int64_t spans;
-  float* first_k;  // token 0 where the spans lose it, else null
+  float* first_k;  // token 0 where the spans do not keep it, else null
   float* first_v;
 };
 
-// 1 / |x|. In float64 nothing overflows; eight sums make vectors.
+// 1 / |x|. In float64 nothing overflows. Eight sums let the compiler use vectors.
 inline float InverseLength(const float* x, int64_t width) {
   double sums[8] = {};
   int64_t i = 0;
@@ -64,7 +63,8 @@ class AttentionHead {
                                              : params.score_weight + head * params.score_width,
               kTileRows, scratch + kKeyBlock * params.score_width) {}
 
-  // Stores token t's key and value; zeros when the bias hides it, so that nothing of it passes.
+  // Stores token t's key and value, or zeros when the bias hides the token, so that not even NaN
+  // reaches an output.
   void Put(int64_t t) {
     const bool hidden = keys_.bias != nullptr && keys_.bias[t] <= kMaskedBelow;
     const int64_t at = t % keys_.span;
@@ -84,9 +84,9 @@ class AttentionHead {
     if (t == 0 && keys_.first_k != nullptr) std::copy_n(k, p_.score_width, keys_.first_k);
   }
 
-  // Outputs of tokens [begin, end), all in one span, of a sequence of `tokens` tokens so far; they
-  // see what is stored: own span and those beside it when `local`, else everything; causal: up to
-  // themselves.
+  // Computes the outputs of tokens [begin, end), all in one span, of a sequence of `tokens` tokens
+  // so far. They see stored tokens: when `local` those of their own span and its neighbours, else
+  // all; when causal none after themselves.
   void Attend(int64_t begin, int64_t end, bool local, int64_t tokens) {
     StartTile(begin, end);
     const int64_t own = begin / keys_.span;
@@ -104,7 +104,7 @@ class AttentionHead {
     tile_.Finish(y_ + (begin - first_position_) * y_stride_, y_stride_);
   }
 
-  // End of the tile that begins with token t: at a border of a span, or after kTileRows.
+  // The end of the tile that begins with token t: at the end of a span, or after kTileRows tokens.
   int64_t TileEnd(int64_t t, int64_t end) const {
     return std::min({end, t + kTileRows, (t / keys_.span + 1) * keys_.span});
   }

@@ -14,19 +14,18 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// Several queries of one head take in ranges of keys, 64 keys at a time, by an online
-// softmax:
+// Several queries of one head process ranges of keys, 64 keys at a time, with an online softmax:
 //
 //   m' = max(m, max_j s_j);  e = exp(m - m');  p_j = exp(s_j - m')
 //   den = e * den + sum_j p_j;  acc = e * acc + sum_j p_j v_j
 //
 // Only positive terms are added, and maxima run over visible keys alone. For each query every
-// number above is one fixed chain of operations over the keys in their order, 64 from the start of
-// a range: score s_j over the columns of q and k, acc over j. So a query's bits do not depend on
-// the other queries of the tile, which only share loads.
+// number above is one fixed chain of operations over the keys in their order, 64 at a time from the
+// start of a range. The score s_j is a chain over the columns of q and k, and acc a chain over j.
+// So a query's bits do not depend on the other queries of the tile, which only share its loads.
 class AttentionTile {
  public:
-  // score_weight: that of the head, kAdditive. scratch: AttentionTileFloats(max_rows).
+  // score_weight: the head's weights, for kAdditive. scratch: AttentionTileFloats(max_rows).
   AttentionTile(const AttentionParams& params, const float* score_weight, int64_t max_rows,
                 float* scratch)
       : score_(params.score),
@@ -44,8 +43,8 @@ class AttentionTile {
     }
   }
 
-  // Begins `rows` <= max_rows queries; q has their first one's `stride` floats apart, factor[r]
-  // multiplies query r.
+  // Begins `rows` <= max_rows queries. q points to the first query; queries are `stride` floats
+  // apart. factor[r] multiplies query r.
   void Start(int64_t rows, const float* q, int64_t stride, const float* factor) {
     rows_ = rows;
     int64_t row = 0;
@@ -85,8 +84,8 @@ class AttentionTile {
   using Tag = hn::CappedTag<float, 16>;
   using V = hn::Vec<Tag>;
   static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag()));
-  // Queries that share the loads of keys and values: as many as the sums leave registers for. Tiles
-  // are cut into groups of kTall, then kShort, then 1.
+  // The numbers of queries that share the loads of keys and values, limited by the registers that
+  // their sums need. Tiles are cut into groups of kTall, then kShort, then 1.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
   static constexpr int kTall = 12;
   static constexpr int kShort = 4;
@@ -97,14 +96,14 @@ class AttentionTile {
   static constexpr bool kPrefetches = true;
 #endif
 
-  // 64 keys of the range at hand.
+  // 64 keys of the current range.
   struct Step {
     const KeyRange& range;
-    int64_t first;  // key
+    int64_t first;  // the first key
     const float* k;
     const float* bias;
 
-    // How many of them a query sees.
+    // The number of these keys that a query sees.
     int64_t Seen(int64_t row) const {
       return std::clamp<int64_t>(range.Seen(row) - first, 0, kKeyGroup);
     }
@@ -143,7 +142,7 @@ class AttentionTile {
     for (int64_t r = row; r < row + kRows; ++r) {
       if (step.Seen(r) > 0) Weigh(r, step.Seen(r), step.bias);
     }
-    // Together up to what all of them see, then each by itself.
+    // The keys that all queries see are added together, the others for each query by itself.
     if (step.range.row_v != nullptr) least = 0;
     if (least > 0) AddValues<kRows>(row, 0, least, step.Values(row, value_width_), true);
     if (least == most) return;
@@ -153,9 +152,9 @@ class AttentionTile {
     }
   }
 
-  // A single query reads its keys and values once, from memory when many sequences are live:
-  // what the next 64 keys need is fetched while these are computed. With 512-bit vectors the CPU's
-  // own prefetcher suffices.
+  // A single query reads its keys and values once, and from memory when many sequences are live. So
+  // the next 64 keys are fetched while these are computed. With 512-bit vectors the CPU's own
+  // prefetcher suffices.
   template <int64_t kFloats>
   static HWY_INLINE void PrefetchNext(const float* p, int64_t width) {
     constexpr int64_t kLine = 16;
@@ -164,7 +163,7 @@ class AttentionTile {
 
   template <int kRows>
   HWY_INLINE void ScoreDot(int64_t row, const float* k, int64_t blocks) {
-    // A single query takes whole rows of a block if registers allow: memory is read in its order.
+    // If registers allow, a single query reads whole rows of a block, so in address order.
     constexpr int64_t kMost = kRows == 1 ? 8 : kRows == kShort ? 4 : 2;
     constexpr int kVectors = static_cast<int>(std::min(kMost, kKeyBlock / kLanes));
     for (int64_t block = 0; block < blocks; ++block) {
@@ -200,8 +199,7 @@ class AttentionTile {
     }
   }
 
-  // tanh(x) = 1 - 2 / (exp(2x) + 1), so the score is the sum of the weights minus that of
-  // 2 w / (exp(2x) + 1).
+  // tanh(x) = 1 - 2 / (exp(2x) + 1), so a score is the sum of w less that of 2 w / (exp(2x) + 1).
   template <int kRows>
   HWY_INLINE void ScoreAdditive(int64_t row, const float* k, int64_t blocks) {
     constexpr int kVectors = static_cast<int>(std::min<int64_t>(2, kKeyBlock / kLanes));
@@ -232,7 +230,7 @@ class AttentionTile {
     }
   }
 
-  // Scores become weights; keys from `seen` on and those that the bias hides weigh exactly 0.
+  // Turns scores into weights, exactly 0 for keys from `seen` on and keys that the bias hides.
   HWY_INLINE void Weigh(int64_t row, int64_t seen, const float* bias) {
     constexpr int kVectors = static_cast<int>(kKeyGroup / kLanes);
     constexpr int kAtOnce = std::min(kVectors, 4);
@@ -281,7 +279,8 @@ class AttentionTile {
     AddColumns<kRows, 1>(hn::CappedTag<float, 1>(), row, from, to, v, rescale, &column);
   }
 
-  // Keys [from, to) of the step into as many columns from *column on as fit kVectors at a time.
+  // Adds keys [from, to) of the step to the columns from *column on, kVectors vectors at a time
+  // while they fit, and advances *column.
   template <int kRows, int kVectors, class D>
   HWY_INLINE void AddColumns(D d, int64_t row, int64_t from, int64_t to, const float* v,
                              bool rescale, int64_t* column) {
@@ -327,7 +326,7 @@ class AttentionTile {
   float* const q_;       // per group of r queries [score_width, r]
   float* const acc_;     // [rows, value_width]
   float* const max_;     // [rows]
-  float* const scale_;   // [rows]: e of the step at hand
+  float* const scale_;   // [rows]: e of the current step
 };
 
 }  // namespace HWY_NAMESPACE

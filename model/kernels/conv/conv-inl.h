@@ -1,4 +1,4 @@
-// What the kernels of AFT-conv share, compiled once per instruction set.
+// Common code of the AFT-conv kernels, compiled once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// Brings a row of one number per head to the channels of kVectors vectors, which begin at
-// `channel`; a head has `head_width` channels. Reads whole vectors of the row.
+// Spreads a row of one number per head over the channels of kVectors vectors, which begin at
+// `channel`. A head has `head_width` channels. Whole vectors of the row are read.
 template <int kVectors, class D>
 class ConvSpread {
  public:
@@ -46,7 +46,7 @@ class ConvSpread {
   Indices index_[kVectors];
 };
 
-// The same where all these channels belong to one head.
+// ConvSpread for the case that all these channels belong to one head.
 template <int kVectors, class D>
 class ConvSpreadOne {
  public:
@@ -61,7 +61,7 @@ class ConvSpreadOne {
   const int64_t head_;
 };
 
-// Rings are fp32 or bf16; what goes into a bf16 ring has been rounded.
+// Rings are fp32 or bf16. Numbers that are stored in a bf16 ring must have been rounded already.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadRing(D d, const float* p) {
   return hn::LoadU(d, p);
@@ -79,7 +79,7 @@ HWY_INLINE void StoreRing(D d, hn::Vec<D> x, uint16_t* p) {
   StoreBf16(d, x, p);
 }
 
-// fn(tag, i) for vectors that cover [0, n) exactly.
+// Calls fn(tag, i) for vectors that cover [0, n) exactly.
 template <class Fn>
 HWY_INLINE void ConvCover(int64_t n, const Fn& fn) {
   const hn::ScalableTag<float> d;

@@ -1,13 +1,13 @@
 // The recurrence of aft.cc, in two parts (README.md). Keys are per head, so a token's weights are
-// worked out once per head, all taps together, into a table:
+// computed once per head, for all taps together, and written into a table:
 //
-//   rows 0, 1         of the prefix sums and of the token itself: exp(x), x = (K - M) + w
-//   rows 2 .. s       of the ring's tokens, in their order in memory
+//   rows 0, 1         weights exp(x), x = (K - M) + w, of the prefix sums and of the token itself
+//   rows 2 .. s       weights of the ring's tokens, in their order in memory
 //   Den, Keep, Add    denominator; factors with which the token that retires enters the prefix
 //
-// Then the channels pass over it, kConvTile of them at a time. A prompt takes kConvBlock tokens
-// between the two where a head is wider than a tile, so that a tile of the ring stays in the first
-// cache.
+// Then the channels pass over the table, kConvTile of them at a time. If a head is wider than a
+// tile, a prompt goes through the two parts in blocks of kConvBlock tokens, so that a tile of the
+// ring stays in the first-level cache.
 
 #include "model/kernels/conv/conv.h"
 
@@ -39,8 +39,8 @@ class ConvUnit {
         heads_(params, layout, filter, row, rings, scratch) {}
 
   HWY_INLINE void Run() {
-    // A prompt reads the ring again and again: from a packed copy in fp32, because rows a power of
-    // two apart would fall into few cache sets.
+    // A prompt reads the ring repeatedly. It reads a packed copy in fp32, because rows that are a
+    // power of two apart would fall into few cache sets.
     const bool pack = row_.length >= kConvPackFrom && layout_.rows > 0;
     const int64_t end = row_.position + row_.length;
     if (pack) {
@@ -58,7 +58,7 @@ class ConvUnit {
   }
 
  private:
-  // fn(row of the ring, packed row, channels) for every tile of the tokens [begin, end).
+  // Calls fn(row of the ring, packed row, channels) for every tile of the tokens [begin, end).
   template <class Fn>
   HWY_INLINE void EachPacked(int64_t begin, int64_t end, const Fn& fn) const {
     for (int64_t c = 0; c < channels_; c += kConvTile) {
@@ -89,8 +89,8 @@ class ConvUnit {
   template <class T>
   HWY_INLINE void RunTile(int64_t begin, int64_t end, int64_t c, T* ring, int64_t stride,
                           int64_t next) const {
-    // Four vectors at once keep four independent chains in flight; the rest in narrower steps. A
-    // channel's result does not depend on which of these it falls into.
+    // A tile of four vectors keeps four independent chains in flight; narrower tiles cover the
+    // rest. A channel's result does not depend on the width of its tile.
     int64_t from = 0;
     const hn::ScalableTag<float> d;
     RunVectors<4>(d, begin, end, c, ring, stride, next, &from);

@@ -14,8 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// The part of a unit that is per channel: kVectors vectors from `channel` on, whose heads' numbers
-// Spreader brings to the channels. The ring may be the state's or a packed copy.
+// The part of a unit that is computed per channel: kVectors vectors from `channel` on. Spreader
+// spreads the numbers of their heads over the channels. The ring is the state's or a copy.
 template <int kVectors, class Spreader, class D, class Ring>
 class ConvChannels {
  public:
@@ -33,7 +33,7 @@ class ConvChannels {
         ring_stride_(ring_stride),
         next_(next) {}
 
-  // Tokens [begin, end) of the row, whose tables follow one another.
+  // Runs tokens [begin, end) of the row, whose tables follow one another.
   HWY_INLINE void Run(int64_t begin, int64_t end, const float* table) const {
     float* state = row_.n + channel_;
     V n[kVectors];

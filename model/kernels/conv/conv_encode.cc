@@ -1,15 +1,16 @@
-// Every token sees every other one, so the largest key M of a head is the same for all of them and
-// exponentials are taken once per token, E = exp(K - M), and once per tap, at load:
+// Every token sees every other one, so the largest key M of a head is the same for all of them.
+// Exponentials are computed once per token, E = exp(K - M), and once per tap when the model is
+// loaded:
 //
 //   den_t = outside * sum of E beyond the filter's reach + sum over its taps of weight * E
 //
-// and the numerator likewise from U = E * v. The sums beyond its reach are running sums from both
-// ends of a row, in 2-D over the columns of the rows within reach, plus whole rows: only positive
-// terms are added, nothing is subtracted.
+// The numerator is computed likewise from U = E * v. The sums beyond the filter's reach are running
+// sums from both ends of a row. In 2-D they are running sums over the columns of the rows within
+// reach, plus sums of whole rows. Only positive terms are added, and nothing is subtracted.
 //
-// Terms below exp(-87) of the largest are lost. That matters only where the key that weighs most
-// is far below M, which the filter must make up for (|w| of 60 and more); then den is small, and
-// such rows are computed again, in double, from their definition.
+// Terms below exp(-87) of the largest are lost. That matters only where the key with the largest
+// weight is far below M, which takes a filter with |w| of 60 and more. The denominator is then
+// small, and such rows are computed again in double, from their definition.
 
 #include <algorithm>
 #include <cmath>
@@ -26,13 +27,13 @@
 
 namespace aft::kernels {
 
-// Outputs side by side in the innermost loop, which then reads every weight once for all.
+// The number of neighbouring outputs in the innermost loop, which share the loads of weights.
 constexpr int64_t kAcross = 8;
 // Denominators below this may have lost terms.
 constexpr float kTrusted = 1e-26F;
 
-// A sequence as rows and columns; 1-D is one row. A plane holds kConvTile numbers per token, with
-// zeros between the rows so that taps beyond a row's ends need no test.
+// A sequence as rows and columns; in 1-D there is one row. A plane holds kConvTile numbers per
+// token, with zeros between the rows, so that taps beyond a row's ends need no test.
 struct ConvGrid {
   ConvGrid(const ConvEncodeParams& params, int64_t tokens, int64_t columns)
       : width(params.grid ? columns : tokens),
@@ -47,8 +48,8 @@ struct ConvGrid {
 
   int64_t width;
   int64_t height;
-  int64_t reach;      // taps to either side
-  int64_t row_reach;  // and rows up and down
+  int64_t reach;      // taps on each side of the centre
+  int64_t row_reach;  // rows above and below the centre
 };
 
 struct ConvEncodeScratch {
@@ -71,13 +72,14 @@ struct ConvEncodeScratch {
 
   int64_t key, value;             // planes: E, U
   int64_t den, num;               // [tokens, kConvTile]
-  int64_t column_sums, row_sums;  // of one row's band [width, kConvTile]; [height, kConvTile]
-  int64_t weight, outside;        // of a tile's channels [taps, kConvTile], [kConvTile]
+  int64_t column_sums, row_sums;  // sums of the columns within reach of a row [width, kConvTile];
+                                  // of whole rows [height, kConvTile]
+  int64_t weight, outside;        // a tile's channels: [taps, kConvTile], [kConvTile]
   int64_t max;                    // M
   int64_t floats;
 };
 
-// One sequence and unit; pointers are to its first channel or head.
+// One sequence and unit. Pointers are to the unit's first channel or head.
 struct ConvSequence {
   const float* q;
   const float* k;
@@ -93,7 +95,7 @@ struct ConvSequence {
   bool Masked(int64_t t) const { return mask != nullptr && mask[t] <= kMaskedBelow; }
 };
 
-// Token t of head i (in the unit) from the definition; `weights` holds a float per token.
+// Computes token t of head i (in the unit) from the definition; `weights` holds a float per token.
 inline void ConvEncodeExactly(const ConvEncodeParams& params, const ConvGrid& grid,
                               const ConvSequence& sequence, int64_t t, int64_t i, float* weights) {
   const auto exponent = [&](int64_t key) {
@@ -181,7 +183,7 @@ class ConvEncodeUnit {
   static HWY_INLINE V Load(const float* p) { return hn::LoadU(D(), p); }
   static HWY_INLINE void Store(V x, float* p) { hn::StoreU(x, D(), p); }
 
-  // fn(t, place in a plane) for the tokens that are not masked.
+  // Calls fn(t, offset in a plane) for the tokens that are not masked.
   template <class Fn>
   HWY_INLINE void EachKey(const Fn& fn) const {
     int64_t t = 0;
@@ -192,7 +194,7 @@ class ConvEncodeUnit {
     }
   }
 
-  // The plane of E; false when there is no key at all.
+  // Fills the plane of E. Returns false when every token is masked.
   bool LoadKeys() const {
     std::fill_n(key_, grid_.PlaneFloats(), 0.0F);
     std::fill_n(max_, kConvTile, kEmptyMax);
@@ -212,7 +214,7 @@ class ConvEncodeUnit {
     EachKey([&](int64_t /*t*/, int64_t at) HWY_ATTR {
       for (int64_t i = 0; i < sequence_.heads; i += Lanes()) {
         const V x = hn::Sub(Load(key_ + at + i), Load(max_ + i));
-        // What exp() would round up to 2^-126. NaN stays.
+        // exp() would round these results up to 2^-126. NaN stays NaN.
         const auto lost = hn::Lt(x, hn::Set(D(), -87.0F));
         Store(hn::IfThenElse(lost, hn::Zero(D()), Exp(D(), x)), key_ + at + i);
       }
@@ -220,7 +222,7 @@ class ConvEncodeUnit {
     return any;
   }
 
-  // `n` channels of the unit from `channel` on.
+  // Computes `n` channels of the unit from `channel` on.
   void RunTile(int64_t channel, int64_t n) const {
     ConvCover(n, [&](auto d, int64_t c) HWY_ATTR {
       const ConvSpread<1, decltype(d)> spread(d, channel + c, head_width_);
@@ -247,8 +249,8 @@ class ConvEncodeUnit {
     });
   }
 
-  // out[t] = outside * sum of the plane x beyond the filter's reach from t + sum over its taps of
-  // weight * x, for `columns` numbers per token.
+  // out[t] = outside * sum of the plane x beyond the filter's reach from t + sum over the filter's
+  // taps of weight * x, for `columns` numbers per token.
   HWY_NOINLINE void Convolve(const float* x, const float* weight, int64_t weight_stride,
                              const float* outside, int64_t columns, float* out) const {
     for (int64_t i = 0; i < columns; i += Lanes()) {
@@ -276,7 +278,7 @@ class ConvEncodeUnit {
     return std::min(r + grid_.row_reach, grid_.height - 1);
   }
 
-  // The first part of Convolve, for row r.
+  // The first summand of Convolve, for row r.
   HWY_INLINE void SumOutside(const float* x, int64_t r, V outside, float* out) const {
     const float* band = x + grid_.At(FirstRow(r), 0);
     if (FirstRow(r) < LastRow(r)) {
@@ -310,8 +312,8 @@ class ConvEncodeUnit {
     }
   }
 
-  // The second part, for the kAcross columns from c on; those beyond the row get garbage, which
-  // the next row or nobody writes again.
+  // The second summand, for the kAcross columns from c on. Sums of columns beyond the end of the
+  // row are computed too, but not stored.
   HWY_INLINE void AddTaps(const float* x, const float* weight, int64_t weight_stride, int64_t r,
                           int64_t c, float* out) const {
     const int64_t n = std::min(kAcross, grid_.width - c);
@@ -334,7 +336,7 @@ class ConvEncodeUnit {
   const ConvGrid& grid_;
   const ConvSequence& sequence_;
   const int64_t head_width_;
-  const int64_t filter_;  // taps in all
+  const int64_t filter_;  // the number of all taps
   float* key_;
   float* value_;
   float* den_;

@@ -15,8 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// The part of a unit that is per head. Rows of numbers per head are layout.stride floats apart,
-// whole vectors: what is behind the last head is never used.
+// The part of a unit that is computed per head. Rows of numbers per head are layout.stride floats
+// apart and consist of whole vectors; the numbers after the last head are never used.
 template <class Ring>
 class ConvHeads {
  public:
@@ -56,7 +56,7 @@ class ConvHeads {
     });
   }
 
-  // Writes the table of the row's token i and moves on past it.
+  // Writes the table of the row's token i and advances to the next token.
   HWY_INLINE void Step(int64_t i, float* table) {
     const int64_t t = row_.position + i;
     LoadKey(i);
@@ -107,12 +107,12 @@ class ConvHeads {
     });
   }
 
-  // What the weights of token t are made of, for the heads of kVectors vectors.
+  // The inputs of the weights of token t, for the heads of kVectors vectors.
   template <int kVectors>
   struct Columns {
     int64_t first;
-    V max[kVectors];    // M: of all keys so far
-    V shift[kVectors];  // of the exponents, when biases are wide: exp(x) could leave float's range
+    V max[kVectors];    // M, the largest of all keys so far
+    V shift[kVectors];  // subtracted from exponents when biases are wide, or exp(x) could overflow
     V den[kVectors];
 
     // x = (K - M) + w. The difference comes first: the other order loses 4e-4 at |K| ~ 1e4.
@@ -125,7 +125,8 @@ class ConvHeads {
     }
   };
 
-  // fn(row, its bias) for `n` rows of the ring from r on; `age`: that of row r's token, moves on.
+  // Calls fn(row, its bias) for `n` rows of the ring from r on. `age` is the age of row r's token
+  // and advances with the rows.
   template <class Fn>
   HWY_INLINE void EachRow(int64_t r, int64_t n, int64_t* age, const Fn& fn) const {
     for (int64_t j = 0; j < n; ++j) {
@@ -168,7 +169,7 @@ class ConvHeads {
       Store(e[v], table + i);
       Store(e[kVectors + v], table + layout_.stride + i);
     }
-    // Four exponentials side by side: see ExpEach.
+    // Four exponentials are computed together; ExpEach says why.
     constexpr int kRows = 4 / kVectors;
     int64_t age = oldest;
     int64_t r = 0;
@@ -200,7 +201,7 @@ class ConvHeads {
     }
   }
 
-  // Token t - s + 1 enters the prefix, t takes its place in the ring.
+  // Moves token t - s + 1 into the prefix and puts t in its place in the ring.
   HWY_INLINE void Retire(int64_t t, float* table) const {
     float* place = layout_.rows > 0 ? ring_ + t % layout_.rows * layout_.stride : key_;
     EachColumn([&](int64_t i) HWY_ATTR {

@@ -4,14 +4,14 @@
 
 #include "model/kernels/conv/conv.h"
 
-// What the parts of the causal AFT-conv kernel (conv.cc) hand to each other.
+// Data that the parts of the causal AFT-conv kernel (conv.cc) pass to each other.
 
 namespace aft::kernels {
 
-inline constexpr int64_t kConvBlock = 8;     // tokens of a prompt between heads and channels
-inline constexpr int64_t kConvPackFrom = 8;  // tokens from which the rings are worth a packed copy
+inline constexpr int64_t kConvBlock = 8;     // tokens whose tables are made before channels run
+inline constexpr int64_t kConvPackFrom = 8;  // row length that is worth a packed copy of the rings
 
-// A thread's scratch, in floats.
+// The layout of a thread's scratch, in floats.
 struct ConvScratch {
   explicit ConvScratch(const ConvParams& params)
       : heads(ConvHeadsPerUnit(params.hid, params.heads)),
@@ -24,7 +24,7 @@ struct ConvScratch {
   int64_t VRing() const { return rows * stride; }
   int64_t Tables() const { return VRing() + tiles * rows * kConvTile; }
   int64_t PerHead(int i) const { return Tables() + block * TableFloats() + i * stride; }
-  // ConvSpread reads a whole vector from a row's last head on.
+  // ConvSpread reads a whole vector from the last head of a row on.
   int64_t Floats() const { return PerHead(4) + kConvPad; }
 
   int64_t Den() const { return (rows + 2) * stride; }
@@ -33,13 +33,13 @@ struct ConvScratch {
   int64_t TableFloats() const { return Add() + stride; }
 
   int64_t heads;   // per unit
-  int64_t stride;  // of rows of numbers per head
-  int64_t tiles;   // of a unit's channels
-  int64_t block;   // tokens whose tables are held at once
+  int64_t stride;  // between rows of numbers per head
+  int64_t tiles;   // into which a unit's channels are cut
+  int64_t block;   // the number of tokens whose tables are held at once
   int64_t rows;    // of the rings
 };
 
-// One row of the batch and the channels of one unit; pointers are to the unit's first.
+// One row of the batch and one unit. Pointers are to the unit's first channel or head.
 struct ConvRow {
   const float* q;
   const float* k;
@@ -58,13 +58,13 @@ struct ConvRow {
   bool Masked(int64_t i) const { return mask != nullptr && mask[i] <= kMaskedBelow; }
 };
 
-// Its keys and values in the state's rings. Decode steps read them once, from memory when many
-// sequences are live, so the next unit's are fetched while this one's are used.
+// The keys and values of a ConvRow in the state's rings. Decode steps read them once, and from
+// memory when many sequences are live, so the next unit's are fetched while this unit's are used.
 template <class Ring>
 struct ConvRings {
   Ring* k;
   Ring* v;
-  int64_t next_k;  // numbers from here to the rings of the unit that comes after; 0: no fetching
+  int64_t next_k;  // numbers from here to the rings of the next unit; 0: no fetching
   int64_t next_v;
 };
 

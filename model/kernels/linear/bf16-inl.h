@@ -11,7 +11,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The nearest bf16, ties to even. A NaN stays one: a carry could make it infinite.
+// The nearest bf16, ties to even. NaN is handled apart, because a carry could make it infinite.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V RoundToBf16(D d, V x) {
   const hn::RebindToUnsigned<D> du;
@@ -29,7 +29,7 @@ HWY_INLINE hn::Vec<D> LoadBf16(D d, const uint16_t* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, p))));
 }
 
-// x has been through RoundToBf16.
+// x must have been rounded by RoundToBf16.
 template <class D>
 HWY_INLINE void StoreBf16([[maybe_unused]] D d, hn::Vec<D> x, uint16_t* p) {
   const hn::Rebind<uint16_t, D> d16;

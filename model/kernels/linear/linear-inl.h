@@ -1,4 +1,4 @@
-// What the kernels of linear layers share, compiled once per instruction set.
+// Common code of the linear kernels, compiled once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// At most half a panel, so that panels always split into pairs of vectors.
+// A vector is at most half a panel, so that panels always split into pairs of vectors.
 using LinearTag = hn::CappedTag<float, 16>;
 using LinearVec = hn::Vec<LinearTag>;
 
@@ -25,16 +25,16 @@ struct LinearCall {
   Epilogue epilogue;
 };
 
-// gelu(x) = x * sigmoid(2 * sqrt(2/pi) * (x + 0.044715 x^3)), the tanh form rewritten.
+// gelu(x) = x * sigmoid(2 * sqrt(2/pi) * (x + 0.044715 x^3)), which is the tanh form rewritten.
 HWY_INLINE LinearVec GeluTanh(LinearTag d, LinearVec x) {
   const LinearVec cubic =
       hn::MulAdd(hn::Mul(x, x), hn::Set(d, 0.0713548163F), hn::Set(d, 1.59576912F));
   return hn::Div(x, OnePlusExpNeg(d, hn::Mul(x, cubic)));
 }
 
-// gelu(x) = x * Phi(x), Phi the normal distribution. From its tail, so that no digit cancels:
-// Phi(-a) = exp(-a^2 / 2) * t * p(t), t = 1 / (1 + 0.3 a), a >= 0; p is a minimax polynomial of
-// degree 7 for a <= 14, relative error 1.5e-7 (4e-7 as computed).
+// gelu(x) = x * Phi(x), Phi the normal distribution. It is computed from the tail of Phi, so that
+// no digit cancels: Phi(-a) = exp(-a^2 / 2) * t * p(t), t = 1 / (1 + 0.3 a), a >= 0. p is a minimax
+// polynomial of degree 7 for a <= 14 with a relative error of 1.5e-7 (4e-7 as computed).
 HWY_INLINE LinearVec Gelu(LinearTag d, LinearVec x) {
   const LinearVec a = hn::Abs(x);
   const LinearVec one = hn::Set(d, 1.0F);
@@ -49,7 +49,7 @@ HWY_INLINE LinearVec Gelu(LinearTag d, LinearVec x) {
   return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), hn::Sub(x, tail), tail);
 }
 
-// A vector of a row's inputs, of which `left` are left: zeros behind the last.
+// Loads a vector of a row's inputs, of which `left` remain, with zeros after the last one.
 HWY_INLINE LinearVec LoadInputs(LinearTag d, const float* x, int64_t left) {
   if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::LoadU(d, x);
   HWY_ALIGN float part[16] = {};
@@ -98,7 +98,7 @@ constexpr int kLinearSums = 12;
 #endif
 
 // BlockFn::Run<kRows, kPanels>(call, row, panel, column) computes rows [row, row + kRows) of panels
-// [panel, panel + kPanels), and of each panel the two vectors at `column`.
+// [panel, panel + kPanels), and in each panel the two vectors at `column`.
 template <class BlockFn, int kRows, int kPanels>
 void WholePanels(const LinearCall& call, int64_t row, int64_t panel) {
   const int64_t pair = 2 * static_cast<int64_t>(hn::Lanes(LinearTag()));
@@ -107,7 +107,7 @@ void WholePanels(const LinearCall& call, int64_t row, int64_t panel) {
   }
 }
 
-// kRows rows through all panels: with few rows several panels run at once, because it takes eight
+// Runs kRows rows through all panels. With few rows several panels run at once: it takes eight
 // chains to hide the latency of the additions, and several streams to read weights at the memory's
 // speed.
 template <class BlockFn, int kRows>
@@ -139,7 +139,7 @@ void AllRows(const LinearCall& call, int64_t begin, int64_t end) {
   const int64_t rows = call.rows.rows;
   if (rows <= 0) return;
   if (rows <= kLinearRows) return DispatchRows<BlockFn>(call, 0, rows, begin, end);
-  // Blocks of nearly equal size. A panel stays in the cache while all rows pass.
+  // Blocks of rows have nearly equal sizes. A panel stays in the cache while all rows use it.
   const int64_t blocks = (rows + kLinearRows - 1) / kLinearRows;
   for (int64_t panel = begin; panel < end; ++panel) {
     for (int64_t b = 0; b < blocks; ++b) {

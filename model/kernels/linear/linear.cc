@@ -10,10 +10,10 @@
 namespace aft::kernels {
 namespace {
 
-// How products with weights of a format are made here.
+// The functions that compute products with weights of one format on this CPU.
 struct Products {
   decltype(&Linear) linear;
-  int64_t (*row_bytes)(int64_t in);  // null: of x itself
+  int64_t (*row_bytes)(int64_t in);  // null: products read x itself
   void (*quantize)(const LinearRows& rows, int64_t in, int64_t begin, int64_t end, void* quantized);
 };
 

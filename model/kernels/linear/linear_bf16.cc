@@ -1,4 +1,4 @@
-// Compiled once, for AVX3 with AVX512-BF16, for which Highway has no set of its own.
+// Compiled once, for AVX3 with AVX512-BF16, for which Highway has no instruction set of its own.
 #include "model/kernels/linear/linear_bf16.h"
 
 #include <cstring>
@@ -11,7 +11,7 @@ namespace aft::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Pairs of bf16, an odd last one beside zero.
+// A row holds pairs of bf16; if the number of inputs is odd, the last one is paired with zero.
 int64_t RowBytes(int64_t in) { return (in * 2 + 63) / 64 * 64; }
 
 struct Bf16DotBlocks {
@@ -53,7 +53,7 @@ struct Bf16DotBlocks {
       weights += 2 * kPanel;
     }
 
-    // Through memory: as in linear_floats.cc.
+    // The sums go through memory; linear_floats.cc says why.
     alignas(64) float products[kRows * kPanels * 2 * kLanes];
     for (int i = 0; i < kRows * kPanels * 2; ++i) {
       _mm512_store_ps(products + i * kLanes, sum[i / (2 * kPanels)][i / 2 % kPanels][i % 2]);

@@ -7,7 +7,8 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// How many inputs of an output lie side by side, and how they are read: vector `i` of these inputs.
+// The number of an output's inputs that are stored next to each other, and how vector `i` of these
+// inputs is read.
 struct Fp32Weights {
   using Number = float;
   static constexpr int kInputs = 1;
@@ -72,9 +73,9 @@ struct FloatBlocks {
     }
     for (int i = 0; k + i < in; ++i) add(k + i, i);
 
-    // Through memory: while the rest needs registers too, the compiler would write the sums in
-    // every turn of the loop above. (As one function with Int8Blocks, GCC 12 would do that with
-    // SSE4.)
+    // The sums go through memory. Otherwise, because the code below needs registers too, the
+    // compiler would write the sums in every turn of the loop above. (In one function with
+    // Int8Blocks, GCC 12 would do that with SSE4.)
     HWY_ALIGN float products[kRows * kPanels * 2 * 16];
     for (int r = 0; r < kRows; ++r) {
       for (int p = 0; p < kPanels; ++p) {

@@ -5,7 +5,7 @@
 #include "model/kernels/linear/linear_rows.h"
 #include "model/kernels/linear/packed_weight.h"
 
-// Linear (linear.h) of fp32 and bf16 weights, both with fp32 rows.
+// Linear (linear.h) for fp32 and bf16 weights, both with fp32 rows.
 namespace aft::kernels {
 
 void LinearFloats(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,

@@ -1,5 +1,5 @@
-// Products of integers. Compiled once per instruction set (simd.h), and once more for AVX3 with
-// AVX512-VNNI (AFT_INT8_DOTS), for which Highway has no set of its own.
+// Products of integers. This file is compiled once per instruction set (simd.h), and once more for
+// AVX3 with AVX512-VNNI (AFT_INT8_DOTS), for which Highway has no instruction set of its own.
 #include "model/kernels/linear/linear_int8.h"
 
 #include <algorithm>
@@ -20,16 +20,17 @@ namespace HWY_NAMESPACE {
 using SumTag = hn::RebindToSigned<LinearTag>;
 using Sum = hn::Vec<SumTag>;
 
-// How four products are added to each 32-bit lane: what a row's four integers are in memory, as
-// lanes hold them, and the sum of their products with those of `w`.
+// QuadDots and PairDots add four products to each 32-bit lane. They define how a row's four
+// integers are stored, how lanes hold them, and how their products with `w` are summed.
 #if AFT_INT8_DOTS
-// Unsigned bytes times signed ones, so x has 128 added, which Correct takes away again.
+// The instruction multiplies unsigned bytes by signed ones. So x has 128 added to it, and Correct
+// subtracts what that added to the sum.
 struct QuadDots {
   using Number = uint8_t;
   struct Four {
     Sum x;
   };
-  // To their places in row `x`, from input k on.
+  // Stores integers into row `x`, from input k on.
   static HWY_INLINE void Put(Sum integers, Number* x, int64_t k) {
     const hn::Rebind<int8_t, SumTag> bytes;
     hn::StoreU(hn::Xor(hn::DemoteTo(bytes, integers), hn::Set(bytes, -128)), bytes,
@@ -52,7 +53,7 @@ struct QuadDots {
   }
 };
 #else
-// Products of 16-bit halves: bytes 0 and 2 of a lane, then 1 and 3, where x has them side by side.
+// Products of 16-bit halves: bytes 0 and 2 of a lane, then 1 and 3. x has this order.
 struct PairDots {
   using Number = int16_t;
   struct Four {
@@ -152,7 +153,7 @@ struct Int8Blocks {
       weights += 4 * kPanel;
     }
 
-    // Through memory: as in linear_floats.cc.
+    // The sums go through memory; linear_floats.cc says why.
     HWY_ALIGN int32_t products[kRows * kPanels * 2 * 16];
     for (int r = 0; r < kRows; ++r) {
       for (int p = 0; p < kPanels; ++p) {
@@ -183,7 +184,7 @@ void QuantizeRow(const float* x, int64_t in, unsigned char* to) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t whole = in / lanes * lanes;
   LinearVec most = hn::Zero(d);
-  LinearVec zeros = hn::Zero(d);  // NaN from where something is not finite
+  LinearVec zeros = hn::Zero(d);  // NaN if an input is not finite
   for (int64_t k = 0; k < whole; k += lanes) {
     const LinearVec v = hn::LoadU(d, x + k);
     most = hn::Max(most, hn::Abs(v));
@@ -197,7 +198,7 @@ void QuantizeRow(const float* x, int64_t in, unsigned char* to) {
   }
   const float scale = largest / kInt8Most + zero;
   std::memcpy(to, &scale, sizeof(scale));
-  // So small that its inverse is infinite: nothing of the row is left.
+  // If the inverse would be infinite, or the scale is not finite, all integers are 0.
   const float inverse = largest > 1e-36F && std::isfinite(scale) ? kInt8Most / largest : 0.0F;
 
   auto* const integers = reinterpret_cast<typename D::Number*>(to + kQuantizedHead);
@@ -257,7 +258,7 @@ void LinearInt8(const PackedWeight& linear, const LinearRows& rows, float* y, in
   HWY_DYNAMIC_DISPATCH(Int8Panels)(linear, rows, y, y_stride, epilogue, begin, end);
 }
 
-int64_t Int8RowBytes(int64_t in) {  // two bytes for each of whole vectors
+int64_t Int8RowBytes(int64_t in) {  // two bytes for each input, padded to whole vectors
   return (kQuantizedHead + (in + 15) / 16 * 32 + 63) / 64 * 64;
 }
 

@@ -10,14 +10,14 @@
 namespace aft::kernels {
 namespace {
 
-// The nearest bf16, ties to even; a NaN stays one.
+// The nearest bf16, ties to even. NaN is handled apart, because a carry could make it infinite.
 uint16_t ToBf16(float x) {
   if (std::isnan(x)) return 0x7FC0;
   const auto bits = std::bit_cast<uint32_t>(x);
   return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-// fn(k, place) for every input k of output n, where place is in numbers from the start.
+// Calls fn(k, place) for every input k of output n; `place` is in numbers from the weight's start.
 template <typename Fn>
 void ForEachInput(int64_t in, Number format, int64_t n, const Fn& fn) {
   const int64_t neighbours = SpecOf(format).neighbours;

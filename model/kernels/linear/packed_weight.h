@@ -6,16 +6,17 @@
 
 namespace aft::kernels {
 
-// A linear layer's weight [out, in] and bias [out], rearranged once at load; the only place that
-// knows how a weight is stored. Borrowed memory. The layout does not depend on the instruction set:
-// panels of kPanel outputs, the last one padded with zeros, each of them
+// A linear layer's weight [out, in] and bias [out], rearranged once when the model is loaded. Only
+// this file and packed_weight.cc know how a weight is stored, apart from the products that read it.
+// The memory is borrowed. The layout does not depend on the instruction set. It consists of panels
+// of kPanel outputs, the last panel padded with zeros. A panel is
 //
 //   kFp32  [in, kPanel]
-//   kBf16  [in / 2, kPanel, 2], rounded to nearest even; an odd last input has a zero beside it
-//   kInt8  [in / 4, kPanel, 4], padded with zeros; the output's weights by QuantizeOutput
+//   kBf16  [in / 2, kPanel, 2], rounded to nearest even; an odd last input is paired with a zero
+//   kInt8  [in / 4, kPanel, 4], padded with zeros; QuantizeOutput makes the output's weights
 //
-// then, padded likewise, the bias in fp32, and for kInt8 the scales (fp32) and each output's sum of
-// integers (int32).
+// The panels are followed by vectors that are padded in the same way: the bias in fp32, and for
+// kInt8 the scales (fp32) and each output's sum of integers (int32).
 struct PackedWeight {
   Number format = Number::kFp32;
   const void* bytes = nullptr;  // 64-byte aligned
@@ -29,26 +30,26 @@ constexpr int64_t PanelBytes(int64_t in, Number format) {
   const int64_t neighbours = SpecOf(format).neighbours;
   return (in + neighbours - 1) / neighbours * neighbours * kPanel * NumberBytes(format);
 }
-// What a packed weight takes. REQUIRES: a format of the above.
+// The bytes that a packed weight occupies. REQUIRES: one of the above formats.
 int64_t PackedWeightBytes(int64_t in, int64_t out, Number format);
 
 // Packs weight [out, in] and bias [out] (null: zeros) into PackedWeightBytes() at `packed`, which
 // is 64-byte aligned. A weight that is not finite stays so in fp32 and bf16; in int8 it makes its
-// output NaN. REQUIRES: no more inputs than FormatSpec::most_inputs.
+// output NaN. REQUIRES: `in` is at most FormatSpec::most_inputs.
 PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int64_t out,
                         Number format, void* packed);
 
-// w [in] as scale * integers of -127 .. 127; returns the scale, NaN where w is not finite. The
-// scale is largest |w| / 127, rounded up to 16 bits: so products with integers are exact, and what
-// was quantized once is quantized to the same again.
+// Represents w [in] as scale * integers of -127 .. 127. Returns the scale, which is NaN where w is
+// not finite. The scale is largest |w| / 127, rounded up to 16 significant bits. Therefore its
+// products with the integers are exact, and quantizing them again changes nothing.
 float QuantizeOutput(const float* w, int64_t in, int8_t* integers);
 
-// w [in] = output n's weights as they are stored.
+// Sets w [in] to the weights of output n as they are stored.
 void UnpackOutput(const PackedWeight& linear, int64_t n, float* w);
 
 inline constexpr float kInt8Most = 127.0F;
 
-// What stands behind the panels.
+// The vectors after the panels.
 inline const float* PackedBias(const PackedWeight& linear) {
   return reinterpret_cast<const float*>(static_cast<const unsigned char*>(linear.bytes) +
                                         LinearPanels(linear.out) *

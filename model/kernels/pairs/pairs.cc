@@ -15,7 +15,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// kCount vectors of channels.
+// Computes kCount vectors of channels.
 template <int kCount, class D>
 HWY_INLINE void PairAftVectors(D d, const float* k, const float* v, int64_t stride,
                                const SeenKeys& seen, float* y) {
@@ -119,7 +119,7 @@ HWY_INLINE float AdditiveScore(const float* w, const float* q, const float* k, i
   return sum;
 }
 
-// 1 / |x|, in float64, where nothing overflows; eight sums make vectors.
+// 1 / |x|. In float64 nothing overflows. Eight sums let the compiler use vectors.
 HWY_INLINE float PairInverseLength(const float* x, int64_t width) {
   double sums[8] = {};
   int64_t i = 0;
