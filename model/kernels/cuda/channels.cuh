@@ -6,7 +6,7 @@
 #include "model/kernels/cuda/ptx.cuh"
 #include "model/kernels/cuda/types.h"
 
-// Neighbouring channels of a row, a thread's share of it, and how they are read and written.
+// A thread's share of a row: neighbouring channels, and how they are read and written.
 namespace aft::kernels::cuda {
 
 // N = 1, 2, 4 or 8.
@@ -26,7 +26,7 @@ __device__ inline Channels<N> Fill(float x) {
   return c;
 }
 
-// What a number is after it has been stored as a T.
+// The value that x has after it was stored as a T.
 template <typename T>
 __device__ inline float RoundTo(float x) {
   return ToFloat(FromFloat<T>(x));
@@ -68,7 +68,7 @@ __device__ inline void Store(const Channels<N>& c, float* to) {
   }
 }
 
-// T: Bf16 or Fp16, two in a word, the first in the lower half.
+// T is Bf16 or Fp16. A word holds two of them, the first in the lower half.
 template <typename T>
 __device__ inline unsigned Pack(float low, float high) {
   return FromFloat<T>(low).bits | static_cast<unsigned>(FromFloat<T>(high).bits) << 16;
@@ -119,8 +119,8 @@ __device__ inline void Store(const Channels<N>& c, T* to) {
   }
 }
 
-// To global memory. nvcc splits some vector stores into scalar ones (a token that is copied into a
-// ring, sums behind a barrier); these it does not.
+// Stores to global memory. nvcc splits some vector stores into scalar ones, for example of a token
+// that is copied into a ring or of sums after a barrier. It does not split these.
 template <int N>
 __device__ inline void StoreGlobal(const Channels<N>& c, float* to) {
   if constexpr (N % 4 == 0) {
@@ -141,9 +141,9 @@ __device__ inline void StoreGlobal(const Channels<N>& c, T* to) {
   }
 }
 
-// ---- Of which the first `count` exist; the others read as 0
+// ---- Channels of which only the first `count` exist; the others read as 0
 
-// kVector: either all exist or none, and they are aligned for vector accesses.
+// With kVector, either all channels exist or none, and they are aligned for vector accesses.
 template <int N, bool kVector, typename T>
 __device__ inline Channels<N> LoadExisting(const T* from, int64_t count) {
   Channels<N> c = Fill<N>(0.0F);
@@ -170,8 +170,8 @@ __device__ inline void StoreExisting(const Channels<N>& c, T* to, int64_t count)
   }
 }
 
-// store(to), with number `i` of the matrix y as a pointer to its type, which is the same for all
-// threads.
+// Calls store(to) with a pointer to number `i` of the matrix y. The pointer has y's type, which is
+// the same for all threads.
 template <typename Store>
 __device__ inline void ToOut(const Out& y, int64_t i, const Store& store) {
   if (y.type == Number::kFp32) {
@@ -188,7 +188,7 @@ __device__ inline void StoreOut(const Out& y, int64_t row, int64_t channel, cons
   ToOut(y, row * y.stride + channel, [&](auto* to) { StoreExisting<N, kVector>(c, to, count); });
 }
 
-// Host: fn(T{}, Y{}) with the types of In and Out, for the pairs that mixers have kernels for.
+// Host: calls fn(T{}, Y{}) with the types of In and Out that mixers have kernels for.
 template <class Fn>
 int ForTypes(Number in, Number out, const Fn& fn) {
   if (in == Number::kFp32 && out == Number::kFp32) return fn(float{}, float{});

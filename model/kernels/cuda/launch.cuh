@@ -1,7 +1,7 @@
 #pragma once
 
-// CUDA's header, or, where the tests compile a kernel for the CPU (AFT_CUDA_ON_CPU), theirs:
-// tests/support/cuda_on_cpu.
+// This is CUDA's header. When tests compile a kernel for the CPU (AFT_CUDA_ON_CPU), it is the one
+// in tests/support/cuda_on_cpu.
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class SharedLayout {
   // `count` elements at 16-byte alignment.
   template <typename T>
   __host__ __device__ T* Take(int64_t count) {
-#ifdef __CUDA_ARCH__  // no choice of pointers: ptxas must see that this is shared memory (LDS, STS)
+#ifdef __CUDA_ARCH__  // no branch: ptxas must see that this is shared memory (LDS, STS)
     T* const taken = reinterpret_cast<T*>(memory_ + bytes_);
 #else
     T* const taken = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + bytes_);
@@ -59,12 +59,12 @@ __device__ inline unsigned char* DynamicShared() {
 #endif
 }
 
-// Host: blocks for `count` of which each takes `each`.
+// Host: the number of blocks for `count` elements when each block processes `each`.
 inline unsigned Blocks(int64_t count, int64_t each) {
   return static_cast<unsigned>((count + each - 1) / each);
 }
 
-// Host: whether an access of `bytes`, or of 16 where that is less, may start at `data`.
+// Host: whether an access of `bytes` (or of 16, if that is less) may start at `data`.
 inline bool Aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes < 16 ? bytes : 16) == 0;
 }
@@ -74,11 +74,12 @@ struct AsGiven {
   using Type = T;
 };
 
-// Starts `kernel` on `stream`: every launch goes through here. Does nothing for an empty grid.
-// Shared memory above 48 KiB is asked for first; that call is allowed while a graph is captured.
-// Returns cudaSuccess or the error; CUDA keeps none of it, or the next who asks for the last error
-// would take it for its own. cudaErrorInvalidConfiguration: the device's blocks have less shared
-// memory (99 KiB at compute capability 8.6, 8.9 and 12.0, 163 at 8.0, 227 at 9.0 and 10.0).
+// Starts `kernel` on `stream`; every launch goes through this function. It does nothing for an
+// empty grid. Shared memory above 48 KiB is requested first; that call is allowed while a graph is
+// captured. Returns cudaSuccess or the error. CUDA's last error is cleared, so that a later caller
+// does not take it for its own. cudaErrorInvalidConfiguration means that the device's blocks have
+// less shared memory (99 KiB at compute capability 8.6, 8.9 and 12.0, 163 at 8.0, 227 at 9.0 and
+// 10.0).
 template <typename... Params>
 cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                    [[maybe_unused]] cudaStream_t stream, typename AsGiven<Params>::Type... args) {

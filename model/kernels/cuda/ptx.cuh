@@ -4,8 +4,8 @@
 
 #include "model/kernels/cuda/launch.cuh"
 
-// All inline PTX, each with its twin for the CPU (AFT_CUDA_ON_CPU), which rounds as the hardware
-// does. Source: PTX ISA 8.8.
+// All inline PTX is in this file. Each function has a version for the CPU (AFT_CUDA_ON_CPU) that
+// rounds as the hardware does. Source: PTX ISA 8.8.
 namespace aft::kernels::cuda {
 
 // ---- 16-bit storage
@@ -75,10 +75,10 @@ __device__ inline float Exp2(float x) {
 #endif
 }
 
-// e^x for x <= 88. Take differences of exponents before calling.
+// e^x for x <= 88. Subtract exponents before calling.
 __device__ inline float Exp(float x) { return Exp2(x * 1.44269504F); }
 
-// 1 / x, to 1 ulp; subnormals count as 0, in and out.
+// 1 / x, to 1 ulp. Subnormal inputs and results count as 0.
 __device__ inline float Reciprocal(float x) {
 #ifdef AFT_CUDA_ON_CPU
   const float y = 1.0F / (std::abs(x) < 0x1p-126F ? std::copysign(0.0F, x) : x);
@@ -92,7 +92,7 @@ __device__ inline float Reciprocal(float x) {
 
 // ---- Asynchronous copies to shared memory (sm_80)
 
-// Copies 16 bytes, both sides aligned to 16; with valid = false writes zeros and reads nothing.
+// Copies 16 bytes; both addresses are aligned to 16. valid = false writes zeros and reads nothing.
 __device__ inline void CopyAsync16(void* to_shared, const void* from, bool valid = true) {
 #ifdef AFT_CUDA_ON_CPU
   cuda_on_cpu::CopyAsync(to_shared, from, valid ? 16 : 0, valid ? 0 : 16);
@@ -110,8 +110,8 @@ __device__ inline void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Waits for this thread's own copies but the last kPending groups; a barrier must follow before
-// other threads read them.
+// Waits for all of this thread's own copies except the last kPending groups. A barrier must follow
+// before other threads read them.
 template <int kPending>
 __device__ inline void WaitForCopies() {
 #ifdef AFT_CUDA_ON_CPU
@@ -123,7 +123,7 @@ __device__ inline void WaitForCopies() {
 
 // ---- Matrix products of a warp (sm_80)
 //
-// Of lane l, with g = l / 4 and t = l % 4, the fragments hold
+// With g = l / 4 and t = l % 4, lane l holds these elements of the fragments:
 //
 //   TF32  A [16, 8]: a[0] (g, t), a[1] (g + 8, t), a[2] (g, t + 4), a[3] (g + 8, t + 4)
 //         B [8, 8]:  b[0] (t, g), b[1] (t + 4, g)                          row k, column n
@@ -161,7 +161,7 @@ struct MmaOperands {
   uint32_t b[2];
 };
 
-// `product` of a register of A and one of B: of the one or two elements in them.
+// `product` multiplies a register of A by one of B: the one or two elements in them.
 template <typename Product>
 void MmaOnCpu(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Product product) {
   const cuda_on_cpu::FromWarp<MmaOperands> all(
@@ -181,7 +181,7 @@ void MmaOnCpu(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Pro
 }
 #endif
 
-// c += A B with operands made by ToTf32; all 32 lanes.
+// c += A B with operands made by ToTf32. All 32 lanes must call it.
 __device__ inline void MmaTf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef AFT_CUDA_ON_CPU
   const auto number = [](uint32_t bits) { return std::bit_cast<float>(bits & ~0x1FFFU); };
@@ -195,7 +195,7 @@ __device__ inline void MmaTf32(float (&c)[4], const uint32_t (&a)[4], const uint
 #endif
 }
 
-// c += A B with operands made by PackBf16; all 32 lanes.
+// c += A B with operands made by PackBf16. All 32 lanes must call it.
 __device__ inline void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef AFT_CUDA_ON_CPU
   const auto low = [](uint32_t pair) { return std::bit_cast<float>(pair << 16); };
@@ -210,8 +210,9 @@ __device__ inline void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint
 #endif
 }
 
-// Four 8 x 8 matrices of 16-bit numbers from shared memory, as operands of MmaBf16; lane l gives
-// the 16-byte row l % 8 of matrix l / 8. r[i] is of matrix i, with g and t as above:
+// Load four 8 x 8 matrices of 16-bit numbers from shared memory as operands of MmaBf16. Lane l
+// passes the 16-byte row l % 8 of matrix l / 8. r[i] receives elements of matrix i, with g and t as
+// above:
 //   LoadMatrices             (g, 2t) and (g, 2t + 1), the lower column in the lower half
 //   LoadMatricesTransposed   (2t, g) and (2t + 1, g), the lower row in the lower half
 #ifdef AFT_CUDA_ON_CPU
@@ -255,8 +256,8 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&r)[4], const void* row)
 }
 
 // ---- Registers
-// x, of which the compiler then knows nothing: what a rare path derives from it is computed there
-// instead of waiting in registers.
+// Returns x in such a way that the compiler knows nothing about the result. What a rare path
+// derives from it is then computed on that path, instead of waiting in registers.
 __device__ inline int Opaque(int x) {
 #ifndef AFT_CUDA_ON_CPU
   asm volatile("" : "+r"(x));

@@ -5,19 +5,19 @@
 #include "model/config/formats.h"
 #include "model/kernels/state_view.h"
 
-struct CUstream_st;  // CUDA's
+struct CUstream_st;  // declared by CUDA
 
-// What the CUDA kernels' interfaces share. Torch-free and free of CUDA's headers.
+// Types that the interfaces of the CUDA kernels share. They need neither torch nor CUDA's headers.
 //
-// Every function below model/kernels/cuda: pointers are to device memory unless said otherwise;
-// work is queued on the caller's stream; nothing is allocated, nothing waits, so a call may be
-// captured into a graph; the result is a cudaError_t value, 0 when the launches were accepted. What
-// decides the shape of a launch (counts, widths) is in host arguments.
+// For every function below model/kernels/cuda: pointers are to device memory unless said otherwise.
+// Work is queued on the caller's stream. Nothing is allocated and nothing waits, so a call may be
+// captured into a graph. The result is a cudaError_t value, 0 when the launches were accepted.
+// Numbers that decide the shape of a launch (counts, widths) are host arguments.
 namespace aft::kernels::cuda {
 
 using Stream = CUstream_st*;  // cudaStream_t
 
-// Matrices [N, width]; rows are `stride` numbers apart, a multiple of 16 bytes when width is one.
+// Matrices [N, width]. Rows are `stride` numbers apart: a multiple of 16 bytes if width is one.
 struct In {
   const void* data = nullptr;
   Number type = Number::kFp32;
@@ -31,21 +31,22 @@ struct Out {
 
 using State = StateView;  // on the device
 
-// Rows, chunks or texts of one call: more do not fit into a launch's second dimension.
+// The most rows, chunks or texts of one call: a launch's second dimension holds no more.
 inline constexpr int64_t kMaxRows = 65535;
 
-// Decode rows: row i of the matrices is one token of the sequence in slot[i]. A slot occurs once.
+// Decode rows: row i of the matrices is a token of the sequence in slot[i]. A slot occurs once.
 struct StepRows {
   int64_t rows = 0;
-  const int32_t* slot = nullptr;      // [rows]; negative: padding, zeros out and no state touched
-  const int64_t* position = nullptr;  // [rows]; 0: what the slot held is ignored
+  const int32_t* slot = nullptr;      // [rows]; negative: padding, with zeros as output and no
+                                      // state
+  const int64_t* position = nullptr;  // [rows]; 0: the previous content of the slot is ignored
   // [rows] or null: RaggedBatch::generated.
   const uint8_t* generated = nullptr;
   // [rows] or null: see AftLookahead (aft.h).
   const int32_t* age = nullptr;
 };
 
-// Prompt chunks: RaggedBatch, with what a launch must know of it.
+// Prompt chunks: RaggedBatch, with the numbers that a launch needs.
 struct ChunkRows {
   int64_t rows = 0;
   const int32_t* slot = nullptr;       // [rows]; negative: padding
@@ -56,7 +57,7 @@ struct ChunkRows {
   int64_t longest = 0;                 // tokens of the longest row, or more
 };
 
-// Whole sequences without state: SequenceBatch, likewise.
+// Whole sequences without state: SequenceBatch, with the numbers that a launch needs.
 struct Texts {
   int64_t sequences = 0;
   const int64_t* offset = nullptr;  // [sequences + 1]
@@ -65,7 +66,7 @@ struct Texts {
   int64_t tokens = 0;
   int64_t longest = 0;
 
-  // As chunks of no slots, from position 0 on.
+  // The texts as chunks without slots that begin at position 0.
   ChunkRows rows() const { return {sequences, nullptr, nullptr, offset, nullptr, tokens, longest}; }
 };
 

@@ -11,7 +11,7 @@ dim3 FoldGrid(const AftArgs& args) {
   return {static_cast<unsigned>(args.rows.rows), Blocks(args.model.hid, kFoldThreads)};
 }
 
-// AFT-simple: one sum for all tokens of a text.
+// AFT-simple: one sum over all tokens of a text.
 int WholeSimple(const AftArgs& args, int64_t tiles, Stream stream) {
   int error = AftScanOf(args, AftScan::kSums, tiles, stream);
   if (error == cudaSuccess) {
@@ -61,7 +61,7 @@ int AftEncode(const AftModel& model, const Texts& texts, In qkv, Out y, float* w
   const int64_t tiles = AftTiles(texts.sequences, texts.tokens);
   if (model.window == 0) return WholeSimple(args, tiles, stream);
   args.triples = 3;
-  args.model.ring = Number::kFp32;  // there is none: nothing is rounded
+  args.model.ring = Number::kFp32;  // there is no ring, so nothing is rounded
   const bool vector = AftAligned(args, 4);
   if (qkv.type == Number::kBf16) {
     return vector ? WholeWindows<Bf16, true>(args, tiles, stream)

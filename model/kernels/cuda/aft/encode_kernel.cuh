@@ -5,11 +5,11 @@
 #include "model/kernels/cuda/aft/sums_kernel.cuh"
 #include "model/kernels/cuda/aft/window.cuh"
 
-// Folds of the tiles' sums of a whole text, for tokens that see all of it. A thread for each text
-// (blockIdx.x) and channel (blockIdx.y).
+// Combine the sums of the tiles of a whole text, for tokens that see all of it. There is a thread
+// for each text (blockIdx.x) and channel (blockIdx.y).
 namespace aft::kernels::cuda {
 
-// AFT-simple: the sums of all tiles, in the place of the first.
+// AFT-simple: replaces the sums of the first tile by those of all tiles.
 __global__ void __launch_bounds__(128) AftTotalKernel(AftArgs args) {
   const AftRow row(args, blockIdx.x);
   const int64_t hid = args.model.hid;
@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(128) AftTotalKernel(AftArgs args) {
   StorePrefix(sums, AftSums(args, row.Tile(0), 0, channel), hid);
 }
 
-// Triples 0 and 1 of each tile: the sums of the tokens before and after its columns, from the
-// tiles' own in triple 2.
+// Computes triples 0 and 1 of each tile, which are the sums of the tokens before and after its
+// columns, from the tiles' own sums in triple 2.
 __global__ void __launch_bounds__(128) AftOutsideKernel(AftArgs args) {
   const AftRow row(args, blockIdx.x);
   const int64_t hid = args.model.hid;

@@ -4,23 +4,24 @@
 #include "model/kernels/cuda/aft/step_kernel.cuh"
 
 // The AFT step with block look-ahead (model/kernels/README.md). At age 0 the summers go through the
-// ring once and, a group of tokens in registers, add it to the sums of each of the next R tokens.
-// At age r the sums of row r stand in for the prefix and all of the ring but the r tokens since t0.
-// A token that leaves the window between t0 and t0 + r is in the sums with bias 0, as it will be in
-// the prefix.
+// ring once. They hold a group of tokens in registers and add it to the sums of each of the next R
+// tokens. At age r the sums of row r replace the prefix and all of the ring except the r tokens
+// since t0. A token that leaves the window between t0 and t0 + r is in the sums with bias 0, as it
+// will be in the prefix.
 //
-// Narrow biases: all rows share exp(k - max k), and a row's weight is exp(w). Wide ones take an
+// Narrow biases: all rows share exp(k - max k), and a row's weight is exp(w). Wide biases take an
 // exponential for each row and token, relative to the row's largest.
 //
-// One launch for all ages: the rows that go through their rings are few at any step, and the others
-// keep the memory busy.
+// There is one launch for all ages: at any step only few rows go through their rings, and the
+// others keep the memory busy.
 namespace aft::kernels::cuda::aft_step {
 
 inline constexpr int kTileChannels = kLanes * kWidth;
 inline constexpr int kMaxLookaheadSummers = 4;
 
-// A slot's sums, [hid] each: the largest key; then of each row 1, 2, ... numerator and denominator,
-// relative to that key, and for wide biases the bias part of the reference (Sums).
+// A slot's sums, each of [hid] numbers: first the largest key; then for each row 1, 2, ... the
+// numerator and denominator relative to that key, and for wide biases the bias part of the
+// reference (Sums).
 template <bool kWide>
 struct LookaheadSlot {
   static constexpr int kKinds = kWide ? 3 : 2;
@@ -29,7 +30,8 @@ struct LookaheadSlot {
   }
 };
 
-// The summers' sums. Of each: row 0 as StorePart does, whose key serves all rows, then the others.
+// The sums of the summers in shared memory. A summer's part begins with row 0 in the layout of
+// StorePart, whose key is the reference of all rows. The other rows follow.
 template <bool kWide>
 class LookaheadShared {
  public:
@@ -39,7 +41,7 @@ class LookaheadShared {
         weights_(shared.Take<float>(summers * rows * kGroup)) {}
 
   __device__ float* Part(int summer) const { return sums_ + summer * Kinds(rows_) * kTileChannels; }
-  // Row r's numerators at this thread's channels; denominators kTileChannels further.
+  // Row r's numerators at this thread's channels; the denominators are kTileChannels further.
   __device__ float* Row(int summer, int r) const {
     return Part(summer) + (r == 0 ? 0 : Kinds(r)) * kTileChannels + threadIdx.x * kWidth;
   }
@@ -47,7 +49,7 @@ class LookaheadShared {
     return Row(summer, r) + (r == 0 ? 3 : 2) * kTileChannels;
   }
   __device__ float* Keys(int summer) const { return Row(summer, 0) + 2 * kTileChannels; }
-  // [rows][kGroup]: of the group at hand; narrow exp(w), wide w.
+  // [rows][kGroup]: the weights of the current group, exp(w) when narrow and w when wide.
   __device__ float* Weights(int summer) const { return weights_ + summer * rows_ * kGroup; }
 
  private:
@@ -71,7 +73,7 @@ class LookaheadSummer {
                              int summers)
       : thread_(thread), shared_(shared), rows_(rows), summer_(summer), summers_(summers) {}
 
-  // Goes through its groups of the ring. The whole warp comes here.
+  // Adds up this summer's groups of the ring. The whole warp must call it.
   __device__ void SumRing(bool inside) const {
     Channels<kWidth> key = Fill<kWidth>(kEmptyMax);
     bool first = true;
@@ -79,7 +81,7 @@ class LookaheadSummer {
     for (int age = tokens - summer_ * kGroup; age > 0; age -= summers_ * kGroup) {
       Group<kWidth> group = thread_.LoadGroup(age);
       __syncwarp();  // all have read the last group's weights
-#pragma unroll 1     // the group in flight has the registers
+#pragma unroll 1     // registers are needed for the group in flight
       for (int i = static_cast<int>(threadIdx.x); i < rows_ * kGroup; i += kLanes) {
         const int j = i % kGroup;
         const float w = j < age ? thread_.LaterBias(i / kGroup, age - j) : kNoBias;
@@ -95,7 +97,8 @@ class LookaheadSummer {
     }
   }
 
-  // After a barrier: adds up this summer's share of the rows but row 0.
+  // Combines all parts of this summer's share of the rows, except row 0, and stores the result in
+  // the slot. A barrier must precede it.
   __device__ void StoreRows(const Sums<kWidth>& prefix, int parts, float* slot, int64_t hid) const {
     if constexpr (kWide) {
       for (int r = 1 + summer_; r < rows_; r += summers_) {
@@ -141,7 +144,7 @@ class LookaheadSummer {
   }
 
  private:
-  // From one reference to a larger one.
+  // Rescales sums from one reference to a larger one.
   __device__ static void Scale(const Channels<kWidth>& from, const Channels<kWidth>& to,
                                Channels<kWidth>& num, Channels<kWidth>& den) {
 #pragma unroll
@@ -152,7 +155,7 @@ class LookaheadSummer {
     }
   }
 
-  // `first`: there are no sums yet.
+  // `first` says that there are no sums yet.
   __device__ void AddGroup(Group<kWidth>& group, Channels<kWidth>& key, bool first) const {
     const Channels<kWidth> old_key = TakeKeys(group, key);
     if constexpr (!kWide) {
@@ -210,8 +213,7 @@ class LookaheadSummer {
   const int summers_;
 };
 
-// Grid: channel tiles, rows. Block: kLanes, 1 + summers. REQUIRES: no prefix blocks, and
-// lookahead.rows <= s.
+// Grid: channel tiles, rows. Block: kLanes, 1 + summers. REQUIRES: no prefix blocks; R <= s.
 template <typename InT, typename RingT, bool kWide>
 __global__ void __launch_bounds__(kLanes*(1 + kMaxLookaheadSummers), kWide ? 2 : 3)
     AftLookaheadKernel(const StepTask task, const AftLookahead lookahead) {
@@ -222,7 +224,7 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxLookaheadSummers), kWide ? 2 :
   const int32_t slot = task.rows.slot[row];
   const int64_t t = task.rows.position[row];  // fetched together with the slot
   const int age = task.rows.age[row];
-  if (slot < 0) {  // the whole block
+  if (slot < 0) {  // applies to the whole block
     if (inside && threadIdx.y == 0) {
       Thread::StoreOutput(task, row, channel, Fill<kWidth>(0.0F));
     }
@@ -239,7 +241,7 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxLookaheadSummers), kWide ? 2 :
 
   const int tokens = age > 0 ? age : thread.InRing();
   const int parts = min(summers, (tokens + kGroup - 1) / kGroup);
-  Sums<kWidth> sums;  // summers at age 0: the prefix; warp 0: what the parts do not hold
+  Sums<kWidth> sums;  // summers at age 0: the prefix; warp 0: what the parts do not contain
   if (summer >= 0) {
     if (age == 0) {
       rows.SumRing(inside);

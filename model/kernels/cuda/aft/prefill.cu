@@ -8,12 +8,13 @@
 namespace aft::kernels::cuda {
 namespace {
 
-// Rows are walked through by one thread a channel, or one block a channel group, when these are
-// enough to fill the device (132 multiprocessors and more): keys and values are then read once.
-// Else all tiles are worked on at once, after a pass that sums them up. Both give the same bits.
+// One thread per channel, or one block per channel group, goes through a whole row when these are
+// enough to fill the device (132 multiprocessors and more), because keys and values are then read
+// once. Otherwise all tiles are processed in parallel, after a pass that computes their sums. Both
+// give the same bits.
 constexpr int64_t kScanChannels = 65536;
 constexpr int64_t kTileBlocks = 192;
-// Rows up to this long are walked through in any case: two launches less.
+// Rows up to this length are always processed in that way, which saves two launches.
 constexpr int64_t kShort = 64;
 
 constexpr unsigned kScanThreads = 128;
@@ -43,7 +44,7 @@ cudaError_t ScanChannels(const AftArgs& args, AftScan scan, int64_t blocks, bool
                 : ScanAs<In, OutT, 1>(args, scan, blocks, stream);
 }
 
-// The sums that every tile finds, in the workspace; and the state's prefix, advanced.
+// Computes the sums before every tile, in the workspace, and advances the prefix of the state.
 cudaError_t Carry(const AftArgs& args, Stream stream) {
   constexpr unsigned kThreads = 128;
   const dim3 grid(static_cast<unsigned>(args.rows.rows), Blocks(args.model.hid, kThreads));

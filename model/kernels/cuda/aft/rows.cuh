@@ -8,7 +8,7 @@
 #include "model/kernels/cuda/row_tiles.cuh"
 #include "model/kernels/ragged_batch.h"  // kMaskedBelow
 
-// What the AFT kernels for many tokens share: tiles of kAftTokens positions (row_tiles.cuh).
+// Common code of the AFT kernels for many tokens: tiles of kAftTokens positions (row_tiles.cuh).
 namespace aft::kernels::cuda {
 
 inline constexpr int kAftTokens = 64;
@@ -18,9 +18,9 @@ inline constexpr int kAftTokens = 64;
 struct AftArgs {
   AftModel model;
   ChunkRows rows;               // or whole texts, without slots
-  const float* mask = nullptr;  // of these, or null
+  const float* mask = nullptr;  // of the tokens, or null
   In qkv;
-  State state;         // base null: none
+  State state;         // base is null if there is no state
   int64_t k_ring = 0;  // floats from the start of a slot
   int64_t v_ring = 0;
   Out y;
@@ -28,12 +28,12 @@ struct AftArgs {
   int triples = 1;
 };
 
-// What AftScanKernel does.
+// The task of AftScanKernel.
 enum class AftScan {
-  kSums,  // blockIdx.x: tile. The tile's sums to the workspace
-  kTile,  // blockIdx.x: tile. Outputs, from the sums before the tile in the workspace
-  kRow,   // blockIdx.x: row. All of it, from state to state
-  kGate,  // blockIdx.x: tile. Outputs, with the sums of the whole text in the workspace
+  kSums,  // blockIdx.x: tile. Stores the tile's sums in the workspace
+  kTile,  // blockIdx.x: tile. Computes outputs, given the sums before the tile in the workspace
+  kRow,   // blockIdx.x: row. Computes all of it, from state to state
+  kGate,  // blockIdx.x: tile. Computes outputs, given the sums of the whole text in the workspace
 };
 
 __host__ __device__ inline int64_t AftTiles(int64_t rows, int64_t tokens) {
@@ -49,21 +49,21 @@ struct AftRow {
         end(begin + static_cast<int>(args.rows.offset[r + 1] - token)),
         first_tile(AftTiles(r, token)) {}
 
-  // Of the tile of positions [i * kAftTokens, (i + 1) * kAftTokens) in the list.
+  // The place in the list of the tile of positions [i * kAftTokens, (i + 1) * kAftTokens).
   __device__ int64_t Tile(int i) const { return first_tile + i - begin / kAftTokens; }
   __device__ int FirstIndex() const { return begin / kAftTokens; }
   __device__ int EndIndex() const { return (end + kAftTokens - 1) / kAftTokens; }
   __device__ bool empty() const { return begin == end; }
 
   int64_t row;
-  int64_t token;  // row of the matrices of the first token
+  int64_t token;  // row of the matrices with the first token
   int slot;       // negative: padding
   int begin;      // positions
   int end;
   int64_t first_tile;
 };
 
-// ---- Numbers of neighbouring channels as they lie in memory, aligned for one access
+// ---- Neighbouring channels as they are stored in memory, aligned for one access
 template <typename T, int N>
 struct alignas(sizeof(T) * N) AftPacked {
   __device__ float operator[](int i) const { return ToFloat(x[i]); }
@@ -84,8 +84,8 @@ struct alignas(8) AftPacked<Bf16, 4> {
   unsigned pairs[2];
 };
 
-// N channels from `channel` on. Those beyond `hid` read as others: no branch, so that many loads
-// can be under way. kVector: either all exist or none, and they are aligned.
+// N channels from `channel` on. Channels beyond `hid` read as other channels; without a branch many
+// loads can be in flight. With kVector either all exist or none, and they are aligned.
 template <typename T, int N, bool kVector>
 using AftRaw = std::conditional_t<kVector, AftPacked<T, N>, Channels<N>>;
 
@@ -101,14 +101,14 @@ __device__ inline AftRaw<T, N, kVector> AftRead(const T* row, int channel, int h
   }
 }
 
-// ---- Keys and values of one row's tokens, as they enter: masked, rounded
+// ---- Keys and values of one row's tokens in the form in which they are used: masked, rounded
 template <typename In>
 class AftTokens {
  public:
   __device__ AftTokens(const AftArgs& args, const AftRow& row) : args_(args), row_(row) {}
 
-  // A token of the chunk. One that is not `valid` has the key -inf and the value 0: it weighs
-  // nothing. `count` channels exist from `channel` on.
+  // Loads a token of the chunk. A token that is not `valid` gets the key -inf and the value 0, so
+  // its weight is 0. `count` channels exist from `channel` on.
   template <int N, bool kVector>
   __device__ void Get(int j, bool valid, int64_t channel, int64_t count, Channels<N>& k,
                       Channels<N>& v) const {
@@ -131,8 +131,8 @@ class AftTokens {
     }
   }
 
-  // The same for many tokens at once: first all Read, of tokens that are in the chunk; then Enter.
-  // What a channel beyond `hid` gets is any number.
+  // These load many tokens at once: first call Read for all, with tokens that are in the chunk,
+  // then Enter. Channels beyond `hid` get arbitrary numbers.
   template <int N, bool kVector>
   struct Raw {
     AftRaw<In, N, kVector> k;
@@ -146,7 +146,7 @@ class AftTokens {
   __device__ const In* Key(int j) const { return Token(j) + args_.model.hid; }
   __device__ int64_t stride() const { return args_.qkv.stride; }
   __device__ bool masked() const { return args_.mask != nullptr; }
-  // One that is valid, where nothing is masked.
+  // For a valid token in a batch without a mask.
   template <int N, bool kVector>
   __device__ void Enter(const Raw<N, kVector>& raw, Channels<N>& k, Channels<N>& v) const {
 #pragma unroll
@@ -175,7 +175,7 @@ class AftTokens {
     }
   }
 
-  // The same as Get, for a token that may be in the ring.
+  // Get for a token that may be in the ring.
   template <int N, bool kVector>
   __device__ void GetAny(int j, bool valid, int64_t channel, int64_t count, Channels<N>& k,
                          Channels<N>& v) const {
@@ -215,7 +215,7 @@ class AftTokens {
       }
     }
   }
-  // Its query.
+  // The query of token j.
   __device__ const In* Token(int j) const {
     return static_cast<const In*>(args_.qkv.data) +
            (row_.token + j - row_.begin) * args_.qkv.stride;
@@ -244,7 +244,7 @@ __device__ inline float* AftState(const AftArgs& args, const AftRow& row, int tr
          channel;
 }
 
-// A row's prefix before its first token.
+// The prefix of a row before its first token.
 __device__ inline Prefix AftStart(const AftArgs& args, const AftRow& row, int triple,
                                   int64_t channel) {
   if (args.state.base == nullptr || row.begin == 0) return {};

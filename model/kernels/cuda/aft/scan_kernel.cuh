@@ -4,18 +4,18 @@
 
 #include "model/kernels/cuda/aft/rows.cuh"
 
-// AFT-simple over many tokens. A tile's sums start empty; tokens enter in batches, relative to the
-// largest key up to the batch's end (one exponential a token). Token t sees the sums before its
-// tile and those of its tile up to t, each times its weight. So a row that one thread walks through
-// and a row whose tiles are worked on at once give the same bits. Where keys rise so much within a
-// batch that a token's sums vanish, its channel is done token by token.
+// AFT-simple over many tokens. A tile's sums start empty. Tokens are added in batches, relative to
+// the largest key up to the batch's end, which takes one exponential per token. Token t sees the
+// sums before its tile and those of its tile up to t, each times its weight. So the bits are the
+// same whether one thread goes through a row or the row's tiles are processed in parallel. Where
+// keys rise within a batch so that a token's sums vanish, the channel is redone token by token.
 namespace aft::kernels::cuda {
 
-// Channels of a thread that loads 8 bytes at a time.
+// The number of channels of a thread that loads 8 bytes at a time.
 template <typename In>
 inline constexpr int kAftScanChannels = 8 / static_cast<int>(sizeof(In));
 
-inline constexpr int kAftScanTokens = 4;  // of a batch; divides kAftTokens
+inline constexpr int kAftScanTokens = 4;  // in a batch; divides kAftTokens
 
 template <typename In, int N>
 struct AftBatch {
@@ -24,8 +24,8 @@ struct AftBatch {
   AftPacked<In, N> v[kAftScanTokens];
 };
 
-// Tokens [from, to) of a row, N channels a thread. Loads of the next batch are in flight while one
-// is worked on.
+// Processes tokens [from, to) of a row, N channels per thread. The next batch is loaded while the
+// current one is processed.
 template <typename In, typename OutT, int N, AftScan kScan>
 struct AftScanner {
   using Batch = AftBatch<In, N>;
@@ -59,7 +59,7 @@ struct AftScanner {
 
   int from;
   int to;
-  int begin;     // of the row
+  int begin;     // position of the row's first token
   const In* in;  // query of the row's first token, at the thread's first channel
   int64_t in_stride;
   int64_t hid;
@@ -70,7 +70,7 @@ struct AftScanner {
   Prefix tile[N];
 
  private:
-  // A token's sums are good from here on: what underflowed is below 1e-12 of them.
+  // Sums from this size on are accurate: what underflowed is below 1e-12 of them.
   static constexpr float kLeastSum = 1e-26F;
 
   __device__ bool Has(int j) const { return j >= from && j < to; }
@@ -88,7 +88,7 @@ struct AftScanner {
     }
   }
 
-  // kWhole: all tokens of the batch are there, and none is masked.
+  // With kWhole all tokens of the batch exist, and no token is masked.
   template <bool kWhole>
   __device__ void Work(int first, const Batch& batch) {
     Channels<N> y[kTokens];
@@ -103,7 +103,7 @@ struct AftScanner {
     }
   }
 
-  // Channel i of the batch.
+  // Processes channel i of the batch.
   template <bool kWhole>
   __device__ void Channel(int first, const Batch& batch, int i, Channels<N> (&y)[kTokens]) {
     if constexpr (kScan == AftScan::kGate) {
@@ -129,7 +129,7 @@ struct AftScanner {
       }
       largest = fmaxf(largest, k[u]);
     }
-    // The tile's sums have these very roundings, whatever else is done with them.
+    // The tile's sums have exactly these roundings, whatever else is computed from them.
     const float fade = Exp(start.max - largest);
     Prefix& sums = tile[i];
     sums = {__fmul_rn(start.num, fade), __fmul_rn(start.den, fade), largest};
@@ -160,13 +160,13 @@ struct AftScanner {
     }
   }
 
-  // 0 when no key is visible: all are masked.
+  // The output, or 0 when no key is visible because all are masked.
   __device__ static float Divided(const Prefix& sums, float q) {
     return sums.den == 0.0F ? 0.0F : Gated(sums.num, sums.den, q);
   }
 };
 
-// blockIdx.y: kThreads * N channels.
+// blockIdx.y: blockDim.x * N channels.
 template <typename In, typename OutT, int N, AftScan kScan>
 __global__ void __launch_bounds__(128) AftScanKernel(AftArgs args) {
   const int64_t hid = args.model.hid;

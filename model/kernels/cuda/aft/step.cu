@@ -10,15 +10,16 @@ namespace aft_step {
 namespace {
 
 constexpr int kThreadsNoRing = 128;
-constexpr int64_t kMostRows = 16;   // of look-ahead: shared memory
-constexpr int64_t kLongRing = 127;  // from here on a pass through the ring is most of the work
+constexpr int64_t kMostRows = 16;   // look-ahead rows, limited by shared memory
+constexpr int64_t kLongRing = 127;  // from here on most of the work is a pass through the ring
 
-// Warps that sum a ring, by the window alone: the order of a sum must not depend on the batch.
+// The number of warps that sum a ring. It depends on the window alone, as the order of a sum must
+// not depend on the batch.
 int Summers(int64_t ring_rows) {
   return static_cast<int>(std::min<int64_t>(Blocks(ring_rows, kGroup), kMaxSummers));
 }
 
-// Whether kWidth channels can be read and written at once everywhere.
+// Whether kWidth channels can be read and written at once in all arrays.
 bool FourWide(const StepTask& task) {
   return task.hid % kWidth == 0 && task.qkv.stride % kWidth == 0 && task.y.stride % kWidth == 0 &&
          task.state.slot_stride % kWidth == 0 && Aligned(task.state.base, 16) &&
@@ -93,11 +94,11 @@ int64_t AftLookaheadFloats(const AftModel& model, int64_t rows) {
                     : LookaheadSlot<false>::Row(rows, model.hid);
 }
 
-// Bytes of a step and channel are, with a fp32 ring, 8 n / R for the pass over n tokens, 16 for the
-// sums and 4 (R - 1) for the tokens since then, with a bf16 ring half of the first and the last:
-// flat around the best R. At R = 16 the 2 R multiply-adds of a token take as long as reading it, so
-// more rows would not make a long ring cheaper. On an H100 it takes half the time of plain steps at
-// a window of 256, and 1.6 times theirs at 2,048.
+// With a fp32 ring a step takes 8 n / R bytes per channel for the pass over n tokens, 16 for the
+// sums and 4 (R - 1) for the tokens since then. With a bf16 ring the first and the last are half of
+// that. The sum is flat around the best R. At R = 16 the 2 R multiply-adds of a token take as long
+// as reading it, so more rows would not make a long ring cheaper. On an H100 look-ahead takes half
+// the time of plain steps at a window of 256, and 1.6 times their time at 2,048.
 int64_t AftLookaheadRows(const AftModel& model) {
   constexpr int64_t kShortest = 16;
   constexpr int64_t kLongest = 512;

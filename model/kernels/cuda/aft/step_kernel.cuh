@@ -5,26 +5,26 @@
 #include "model/kernels/cuda/aft/math.cuh"
 #include "model/kernels/cuda/types.h"
 
-// One AFT token of one sequence (model/kernels/README.md): y from the prefix, the ring
-// and the token itself, then token t - s + 1 moves from the ring into the prefix and t takes its
-// place. Bound by memory: a ring's number is used for some ten instructions, of which one is an
-// exponential, and a GPU has time for seventy.
+// One AFT token of one sequence (model/kernels/README.md). y is computed from the prefix, the ring
+// and the token itself. Then token t - s + 1 moves from the ring into the prefix, and t takes its
+// place. The kernel is bound by memory: a number of the ring takes about ten instructions, one of
+// them an exponential, and a GPU has time for seventy.
 //
-// A block is one row and blockDim.x * N channels. With a ring, warp 0 fetches what belongs to the
-// token while the other warps each sum their groups of the ring's tokens, kGroup in flight; warp 0
-// then adds up the parts in order. How a sum is cut depends on the position alone, never on the
-// batch.
+// A block is one row and blockDim.x * N channels. With a ring, warp 0 fetches the token and the
+// prefix, while each of the other warps sums its groups of the ring's tokens with kGroup tokens in
+// flight. Warp 0 then adds up the parts in order. How a sum is cut depends on the position alone,
+// never on the batch.
 namespace aft::kernels::cuda::aft_step {
 
-// Instead of the ring's numbers when s <= 1.
+// Replaces the ring's number type when s <= 1.
 struct NoRing {};
 
-inline constexpr int kWidth = 4;       // channels of a thread; 1 where they cannot be read together
+inline constexpr int kWidth = 4;       // channels of a thread; 1 where they cannot be read at once
 inline constexpr int kLanes = 32;      // blockDim.x of kernels with a ring
 inline constexpr int kGroup = 8;       // tokens of the ring that a thread has in flight
 inline constexpr int kMaxSummers = 7;  // warps that sum the ring
 
-inline constexpr float kNoBias = -3e38F;  // of a token that is not there: a weight of zero
+inline constexpr float kNoBias = -3e38F;  // bias of a missing token: a weight of zero
 
 struct StepTask {
   StepRows rows;
@@ -41,8 +41,8 @@ struct StepTask {
 };
 
 // Sums over tokens of exp(k + w) v and exp(k + w), relative to exp(key + bias). The two parts of
-// the reference stay apart: differences of keys are exact where they matter, and at |k| ~ 1e4 a sum
-// k + w would lose four digits.
+// the reference are kept apart: differences of keys are exact where they matter, and at |k| ~ 1e4 a
+// sum k + w would lose four digits.
 template <int N>
 struct Sums {
   Channels<N> num;
@@ -96,15 +96,15 @@ struct Ring {
   RingT* v;
 };
 
-// Tokens of the ring, oldest first. A group of fewer repeats its last one, with a weight of zero.
+// Tokens of the ring, oldest first. A smaller group repeats its last one, with a weight of zero.
 template <int N>
 struct Group {
   Channels<N> k[kGroup];
   Channels<N> v[kGroup];
 };
 
-// Adds one channel of a group whose keys are relative to the reference's, which fell by `old_key`
-// (<= 0); w[j] is the bias of the j-th token.
+// Adds one channel of a group. The group's keys are relative to the new reference key, and the old
+// one is `old_key` (<= 0) relative to it. w[j] is the bias of token j.
 template <int N>
 __device__ inline void AddChannel(const Group<N>& group, int i, const float (&w)[kGroup],
                                   float old_key, float& num, float& den, float& bias) {
@@ -123,8 +123,8 @@ __device__ inline void AddChannel(const Group<N>& group, int i, const float (&w)
   bias = new_bias;
 }
 
-// Makes `key` the largest of itself and the group's keys, and these relative to it. Returns by how
-// much it fell relative to itself.
+// Raises `key` to the largest of itself and the group's keys, and makes the group's keys relative
+// to it. Returns the old key relative to the new one.
 template <int N>
 __device__ inline Channels<N> TakeKeys(Group<N>& group, Channels<N>& key) {
   Channels<N> old_key;
@@ -141,7 +141,7 @@ __device__ inline Channels<N> TakeKeys(Group<N>& group, Channels<N>& key) {
   return old_key;
 }
 
-// One row, as one thread sees it. Threads beyond the last channel see that one.
+// One row, as one thread sees it. Threads beyond the last channels work on the last ones.
 template <typename InT, typename RingT, int N>
 class StepThread {
  public:
@@ -156,28 +156,27 @@ class StepThread {
     if constexpr (kHasRing) head_ = static_cast<int>(t_ % task.ring_rows);
   }
 
-  // Tokens that the ring holds.
+  // The number of tokens that the ring holds.
   __device__ int InRing() const {
     return t_ < task_.ring_rows ? static_cast<int>(t_) : task_.ring_rows;
   }
 
-  // w of the token `age` before this one.
+  // A pointer to w of the token `age` positions before this one; w of later tokens follows.
   __device__ const float* Bias(int age) const {
     return task_.bias + BiasRow(t_) * (task_.ring_rows + 1) + task_.ring_rows - age;
   }
-  // The same for token t + r.
+  // w for token t + r and the token `age` positions before t.
   __device__ float LaterBias(int r, int age) const {
     const int column = task_.ring_rows - age - r;
     return column < 0 ? 0.0F : task_.bias[BiasRow(t_ + r) * (task_.ring_rows + 1) + column];
   }
 
-  // What has left the window. REQUIRES: no prefix blocks.
+  // The sums of the tokens that have left the window. REQUIRES: no prefix blocks.
   __device__ Sums<N> LoadPrefixSums() const {
     return LoadPrefix(slot_ + channel_, t_ > task_.ring_rows);
   }
 
-  // The tokens from the `age`-th before this one on, kGroup or as many as there are. The whole warp
-  // comes here.
+  // Loads up to kGroup tokens from the one `age` before this one on. The whole warp must call it.
   __device__ Group<N> LoadGroup(int age) const {
     const Ring<RingT> ring = ring_view();
     const int first = head_ - age + (head_ < age ? task_.ring_rows : 0);
@@ -189,13 +188,15 @@ class StepThread {
       group.k[j] = Load<N>(ring.k + place * task_.hid);
       group.v[j] = Load<N>(ring.v + place * task_.hid);
     }
-    // ptxas would fetch the values after it has waited for the keys; it moves no load over this.
+    // Without this, ptxas would load the values only after it has waited for the keys. It moves no
+    // load over a __syncwarp.
     __syncwarp();
     return group;
   }
 
-  // The whole warp sums the groups `first`, `first` + stride, ... of the last `tokens` tokens, of
-  // which the first is there, in `part`: registers are for the tokens in flight.
+  // The whole warp sums groups `first`, `first` + stride, ... of the last `tokens` tokens into
+  // `part`. Group `first` must exist. `part` is shared memory: the tokens in flight need the
+  // registers.
   __device__ void SumRing(int tokens, int first, int stride, float* part) const {
     const int oldest = tokens - first * kGroup;
     for (int age = oldest; age > 0; age -= stride * kGroup) {
@@ -217,8 +218,9 @@ class StepThread {
     }
   }
 
-  // Fetches the token, the prefix sums and the token that leaves the window, and does what does not
-  // need the ring's sums. `prefix`: the prefix is part of them else (look-ahead).
+  // Fetches the token, the prefix sums and the token that leaves the window, and computes
+  // everything that does not need the ring's sums. `prefix` says whether seen() includes the prefix
+  // sums; the sums of look-ahead already contain them.
   __device__ void Fetch(bool prefix = true) {
     const InT* const token =
         static_cast<const InT*>(task_.qkv.data) + row_ * task_.qkv.stride + channel_;
@@ -230,8 +232,8 @@ class StepThread {
     const int64_t block_start = block * task_.prefix_block;
     float* const own_at = slot_ + channel_ + (block & 1) * 3 * task_.hid;
     float* const other_at = slot_ + channel_ + ((block & 1) ^ 1) * 3 * task_.hid;
-    // The place of the own block's sums still holds the block two before until its first token
-    // comes in; at position 0, what the slot's last owner left.
+    // The place of the own block's sums still holds the block two before, until the own block's
+    // first token enters. At position 0 it holds the state of the slot's previous sequence.
     Sums<N> own = LoadPrefix(own_at, leaving > block_start);
     const Sums<N> other = LoadPrefix(other_at, block > 0);
     Channels<N> old_k;
@@ -259,8 +261,8 @@ class StepThread {
       if (task_.prefix_block > 0) Merge(seen_, other);
     }
 
-    // Both blocks can have tokens in the ring: the one that leaves is of t's block or of the one
-    // before.
+    // Both blocks can have tokens in the ring, so the one that leaves belongs to t's block or to
+    // the one before.
     const bool of_own = leaving >= block_start || leaving < 0;
     next_at_ = of_own ? own_at : other_at;
 #pragma unroll
@@ -285,7 +287,7 @@ class StepThread {
     StoreOutput(task_, row_, channel_, y);
   }
 
-  // Moves the window on by one token, when nothing of the state is needed any more.
+  // Moves the window forward by one token. Call it when the state has been read.
   __device__ void Advance() const {
     if (t_ >= task_.ring_rows || t_ == 0) StorePrefix(next_num_, next_den_, next_max_, next_at_);
     if (t_ == 0 && task_.prefix_block > 0) {
@@ -329,10 +331,10 @@ class StepThread {
   const int64_t t_;
   const int channel_;
   float* const slot_;
-  int head_ = 0;  // place of token t - s + 1 in the ring, and then of t
-  // Made by Fetch; not initialised before, so that summers need no registers for it.
+  int head_ = 0;  // place of token t - s + 1 in the ring, and afterwards of t
+  // Set by Fetch. They are not initialised before, so that summers need no registers for them.
   Sums<N> seen_;
-  float* next_at_;  // prefix that a token enters, and what it then is
+  float* next_at_;  // the prefix that a token enters, and its next value
   Channels<N> next_num_;
   Channels<N> next_den_;
   Channels<N> next_max_;
@@ -341,16 +343,16 @@ class StepThread {
   Channels<N> v_;
 };
 
-// Grid: channel tiles, rows. Block: any number of warps wide; with a ring kLanes wide, and warp 0
-// and the summers high. Shared memory: StepParts.
+// Grid: channel tiles, rows. Block: without a ring one or more warps wide and 1 high; with a ring
+// kLanes wide, and as high as warp 0 and the summers together. Shared memory: StepParts.
 struct StepParts {
   __host__ __device__ StepParts(SharedLayout& shared, int summers, int n)
       : sums(shared.Take<float>(summers * 4 * kLanes * n)) {}
   float* sums;  // [summers][4][kLanes * N]
 };
 
-// Bounds on registers: without a ring 72, so that an SM holds seven blocks of four warps; with a
-// bf16 ring 96, four blocks of five warps; with a fp32 ring 128, three.
+// Limits of registers per thread: 72 without a ring, so that an SM holds seven blocks of four
+// warps; 96 with a bf16 ring, for four blocks of five warps; 128 with a fp32 ring, for three.
 template <typename RingT>
 inline constexpr int kStepThreads = kLanes*(1 + kMaxSummers);
 template <>
@@ -369,7 +371,7 @@ __global__ void __launch_bounds__(kStepThreads<RingT>, kStepBlocks<RingT>)
   const bool inside = channel < task.hid;
   const int32_t slot = task.rows.slot[row];
   const int64_t t = task.rows.position[row];  // fetched together with the slot
-  if (slot < 0) {                             // the whole block
+  if (slot < 0) {                             // applies to the whole block
     if (inside && threadIdx.y == 0) Thread::StoreOutput(task, row, channel, Fill<N>(0.0F));
     return;
   }

@@ -4,18 +4,19 @@
 
 #include "model/kernels/cuda/aft/rows.cuh"
 
-// The sums without bias that a tile's tokens see: those of its "leaving" tokens, which leave the
-// window while the tile's tokens are the newest, and their fold over the tiles before.
+// The sums without bias that a tile's tokens see. A tile's "leaving" tokens are those that leave
+// the window while the tile's tokens are the newest. Their sums are computed first, and then
+// combined over the tiles before.
 namespace aft::kernels::cuda {
 
 inline constexpr int kAftWarpChannels = 16;
 
-// The warp's first channel; blockIdx.y: kAftWarpChannels channels a warp.
+// The warp's first channel. A block of blockIdx.y has kAftWarpChannels channels per warp.
 __device__ inline int AftWarpChannel() {
   return static_cast<int>(blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32) * kAftWarpChannels;
 }
 
-// A warp's share of the channels: two neighbours a lane, the same for lanes with equal lane / 4.
+// A warp's share of the channels: two neighbours per lane, the same for lanes with equal lane / 4.
 struct AftLane {
   __device__ AftLane(int64_t hid, int first_channel)
       : g(static_cast<int>(threadIdx.x) % 32 / 4),
@@ -29,15 +30,16 @@ struct AftLane {
   int count;  // channels that exist from `channel` on
 };
 
-// Tokens [from, to) of one prefix, and whether they are all that it holds afterwards: a block's
-// first token empties the prefix of its parity.
+// Tokens [from, to) that enter one prefix. `resets` says that they are all that it holds
+// afterwards, because the first token of a block empties the prefix of its parity.
 struct AftPart {
   int from = 0;
   int to = 0;
   bool resets = false;
 };
 
-// Tokens [from, to) that enter prefix `parity`, given blocks of `block` positions (0: one prefix).
+// The tokens of [from, to) that enter prefix `parity`, given blocks of `block` positions (0: one
+// prefix).
 __device__ inline AftPart AftPartOf(int from, int to, int block, int parity) {
   if (block == 0) return {from, to, false};
   if (from >= to) return {from, from, false};
@@ -57,8 +59,9 @@ __device__ inline AftPart AftLeaving(const AftArgs& args, const AftRow& row, int
   return AftPartOf(from, to, static_cast<int>(args.model.prefix_block), parity);
 }
 
-// Sums of tokens [from, to) for the two channels of each lane. All lanes of a warp; lanes with
-// equal g get the same. The order of additions depends on the distance from `from` alone.
+// Sums of tokens [from, to) for the two channels of each lane. All lanes of a warp must call it;
+// lanes with equal g get the same sums. The order of additions depends on the distance from `from`
+// alone.
 template <typename In, bool kVector>
 __device__ inline void AftRangeSums(const AftTokens<In>& tokens, int from, int to,
                                     const AftLane& lane, Prefix (&sums)[2]) {
@@ -111,8 +114,8 @@ __device__ inline void AftRangeSums(const AftTokens<In>& tokens, int from, int t
   }
 }
 
-// blockIdx.x: tile; blockIdx.y: kAftWarpChannels channels a warp. The tile's own sums: causal, of
-// its leaving tokens; else, of its tokens, to triple 2.
+// blockIdx.x: tile; blockIdx.y: kAftWarpChannels channels per warp. Stores the tile's own sums.
+// When causal these are the sums of its leaving tokens; otherwise of its tokens, in triple 2.
 template <typename In, bool kVector>
 __global__ void __launch_bounds__(256, 2) AftSumsKernel(AftArgs args) {
   const AftRow row(args, RowOfTile(args.rows, blockIdx.x, kAftTokens));
@@ -137,8 +140,8 @@ __global__ void __launch_bounds__(256, 2) AftSumsKernel(AftArgs args) {
   }
 }
 
-// A thread for each row and channel: replaces the sums of every tile by what the tile's first token
-// finds in the prefix, and advances the state.
+// There is a thread for each row and channel. It replaces the sums of every tile by the prefix
+// before the tile's first token, and advances the state.
 template <int kPrefixes>
 __global__ void __launch_bounds__(128) AftCarryKernel(AftArgs args) {
   constexpr int kAhead = 8 / kPrefixes;  // tiles whose sums are in flight
@@ -178,7 +181,7 @@ __global__ void __launch_bounds__(128) AftCarryKernel(AftArgs args) {
 }
 
 // blockIdx.x: row; blockIdx.y: kAftRingTokens of the last tokens; threads: channels. Writes the
-// row's last window - 1 tokens into the ring, when nothing reads the old ones any more.
+// row's last window - 1 tokens into the ring, after all reads of the old ones.
 inline constexpr int kAftRingTokens = 8;
 
 template <typename In, typename Ring, int N>

@@ -6,16 +6,16 @@
 #include "model/kernels/cuda/aft/window.cuh"
 
 // AFT-local and AFT-full over many tokens, as products on tensor cores (model/kernels/README.md).
-// For the tokens t of a tile and the tokens j that some of them have in their window,
+// For the tokens t of a tile and the tokens j that are in the window of any of them,
 //
 //   [num | den] = E [e v | e] + exp(m - a) [prefix],   e_j = exp(k_j - a)
 //
-// E[t, j] = exp(w(t, j)) is the same for all channels: a block makes it once, kAftColumns columns
-// at a time. A warp owns 16 channels; its lanes hold the keys and values of just those elements of
-// [e v | e] that the products want from them, so each exponential is taken once and keys and values
-// do not pass through shared memory. The anchor a rises with the keys, and the sums with it. Where
-// it was too high for some token, or something was not finite, the channel is done again, row by
-// row and exactly (Exact).
+// E[t, j] = exp(w(t, j)) is the same for all channels: a block computes it once, kAftColumns
+// columns at a time. A warp owns 16 channels. Its lanes hold the keys and values of exactly those
+// elements of [e v | e] that they pass to the products, so each exponential is computed once, and
+// keys and values do not go through shared memory. The anchor a rises with the keys, and the sums
+// are rescaled. If it was too high for some token, or something was not finite, Exact computes the
+// channel again, row by row.
 namespace aft::kernels::cuda {
 
 // [e v | e] of 8 tokens as operands of products: [channel of the pair][register].
@@ -28,20 +28,20 @@ struct AftOperands {
 template <typename In, bool kVector, int kPrefixes, bool kCausal>
 class AftTile {
  public:
-  // fp32 inputs: each product as three of TF32, so that the result has fp32's accuracy.
+  // With fp32 inputs each product is three products of TF32, which together have fp32's accuracy.
   static constexpr bool kSplit = sizeof(In) == 4;
-  // Keys and values are fetched while the columns before theirs are worked on: registers allow it.
+  // If registers allow, keys and values are fetched while the previous columns are processed.
   static constexpr bool kAhead = !kSplit && kPrefixes == 1 && kVector;
   static constexpr int kRowTiles = kAftTokens / 16;
   static constexpr int kQueries = kAhead && kVector ? 4 : 2;  // of a lane, loaded at once
   static constexpr int kEach = kAftColumns / 4;               // columns of a lane
 
-  // `before`: the prefixes of the warp's channels, kAftWarpChannels each; shared memory.
+  // `before`: the prefixes of the warp's channels, kAftWarpChannels each, in shared memory.
   __device__ AftTile(const AftArgs& args, const AftRow& row, const AftWindow<kPrefixes, kCausal>& w,
                      const AftLane& lane, const Prefix* before)
       : args_(args), row_(row), w_(w), lane_(lane), before_(before), tokens_(args, row) {}
 
-  // The sums begin as the prefix. Wide: `lifts` as AftWindow::Lifts.
+  // Starts the sums with the prefix. When wide, `lifts` are those of AftWindow::Lifts.
   __device__ void Start(const float* lifts) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -82,7 +82,7 @@ class AftTile {
     }
   }
 
-  // Loads the lane's keys and values of columns [column, column + kAftColumns); none from a ring.
+  // Loads the lane's keys and values of kAftColumns columns from `column` on, but none from a ring.
   __device__ void Fetch(int column) {
     if (column < tokens_.begin() || column >= w_.column_to) return;
     if (column + kAftColumns <= w_.column_to) {
@@ -99,7 +99,7 @@ class AftTile {
       }
     }
   }
-  // As they enter.
+  // Sets k_ and v_ to the keys and values of these columns, masked and rounded.
   __device__ void Enter(int column) {
     if (!kAhead) Fetch(column);
     if (column < tokens_.begin()) {
@@ -125,7 +125,7 @@ class AftTile {
     if (kAhead) Fetch(column + kAftColumns);
   }
 
-  // Adds the columns that have entered. `weights`: AftWindow::Weights of them.
+  // Adds the columns of the last Enter. `weights` are the AftWindow::Weights of these columns.
   __device__ void Add(int column, const float* weights) {
     RaiseAnchor();
 #pragma unroll
@@ -165,7 +165,7 @@ class AftTile {
     }
   }
 
-  // Divides, gates and stores; the channels for which that is not good enough, again by Exact.
+  // Divides, gates and stores the sums. Exact computes inaccurate channels again.
   __device__ void Finish() const {
     const int first = lane_.channel - 2 * lane_.g;
     const int channel = first + 4 * lane_.t;
@@ -214,11 +214,11 @@ class AftTile {
   }
 
  private:
-  // Sums relative to exp(anchor) are good from here on: what underflowed, below 2^-126, is less
-  // than 1e-9 of them even times exp(kNarrowBias). Wide weights are at most 1.
+  // Sums relative to exp(anchor) are accurate from this size on: what underflowed, below 2^-126, is
+  // less than 1e-9 of them even times exp(kNarrowBias). Wide weights are at most 1.
   static constexpr float kLeastSum = 1e-20F;
   static constexpr float kLargest = 3e38F;
-  // e is at most exp(kSlack); keys that rise by less leave the sums alone.
+  // The anchor rises only when a key exceeds it by more than this, so e is at most exp(kSlack).
   static constexpr float kSlack = 16.0F;
 
   // bf16 inputs have bf16 outputs.
@@ -286,8 +286,8 @@ class AftTile {
           low.den[c][i] = ToTf32(e - __uint_as_float(high.den[c][i]));
           low.num[c][i] = ToTf32(fmaf(e, v, -__uint_as_float(high.num[c][i])));
         } else {
-          // As ToTf32 rounds what is finite (the product does not look at the low bits), in a third
-          // of its instructions; the rest is noted.
+          // This rounds finite numbers as ToTf32 does, in a third of its instructions, because the
+          // product ignores the low bits. bad_ records numbers that are not finite.
           high.den[c][i] = __float_as_uint(e) + 0x1000U;
           const float weighted = __fmul_rn(e, v);
           high.num[c][i] = __float_as_uint(weighted) + 0x1000U;
@@ -297,7 +297,8 @@ class AftTile {
     }
   }
 
-  // The bits of `channels`, from channel `first` on; a lane for each token.
+  // Computes the channels whose bits are set in `channels`; bit 0 is channel `first`. Each lane
+  // takes one token at a time.
   __device__ void Exact(int first, unsigned channels) const {
     __syncwarp();
     while (channels != 0) {
@@ -309,7 +310,7 @@ class AftTile {
     }
   }
 
-  // Exponents (K - M) + w, the difference first, relative to their largest.
+  // Exponents are (K - M) + w, the difference first, then relative to the largest of them.
   __device__ void ExactRow(const Prefix* before, int t, int channel) const {
     const int from = max(w_.column_from, w_.Oldest(t));
     const int to = kCausal ? t + 1 : w_.column_to;
@@ -371,13 +372,13 @@ class AftTile {
   Channels<2> k_[kEach];
   Channels<2> v_[kEach];
   float anchor_[2];
-  float bad_[2] = {0.0F, 0.0F};  // NaN: a product of the channel was not finite
-  // [16 tokens][channel of the pair], as MmaTf32 has them: column n of channel c is channel 2n + c.
+  float bad_[2] = {0.0F, 0.0F};  // NaN if a product of the channel was not finite
+  // [16 tokens][channel of the pair] as MmaTf32 has them: column n of channel c is channel 2n + c.
   float num_[kRowTiles][2][4];
   float den_[kRowTiles][2][4];
 };
 
-// Zeros for the rows of a tile.
+// Stores zeros for the rows of a tile.
 template <bool kVector>
 __device__ inline void AftZeros(const AftArgs& args, const AftRow& row, int from, int to,
                                 const AftLane& lane) {
@@ -388,13 +389,13 @@ __device__ inline void AftZeros(const AftArgs& args, const AftRow& row, int from
   }
 }
 
-// Most warps of a block, so that two blocks with the registers they need run on a multiprocessor.
+// The most warps of a block that let two blocks run on a multiprocessor with enough registers.
 template <typename In, bool kVector, int kPrefixes>
 inline constexpr int kAftTileWarps = sizeof(In) == 2 && kVector&& kPrefixes == 1 ? 8 : 6;
 
-// blockIdx.x: tile, or row when it `walks` from the row's first tile to the last and makes the
-// prefixes on the way; blockIdx.y: kAftWarpChannels channels a warp. Dynamic shared memory:
-// AftTileShared.
+// blockIdx.x: tile, or with kWalks a row. A block then goes from the row's first tile to the last
+// and computes the prefixes on the way. blockIdx.y: kAftWarpChannels channels per warp. Dynamic
+// shared memory: AftTileShared.
 template <typename In, bool kVector, int kPrefixes, bool kCausal, bool kWalks>
 __global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
     AftTileKernel(AftArgs args) {
@@ -402,7 +403,7 @@ __global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
   SharedLayout layout(DynamicShared());
   const AftTileShared shared(layout,
                              kPrefixes * kAftWarpChannels * static_cast<int>(blockDim.x) / 32);
-  // The last tiles first: the pass that summed up tiles has left their keys and values in L2.
+  // The last tiles come first: the pass that summed the tiles has left their keys and values in L2.
   const int64_t tile = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
   const AftRow row(args, kWalks ? blockIdx.x : RowOfTile(args.rows, tile, kAftTokens));
   const AftLane lane(args.model.hid, AftWarpChannel());
@@ -416,7 +417,7 @@ __global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
     return;
   }
 
-  // The warp's prefixes: lanes with t = 0 write them, all read them.
+  // The warp's prefixes. Lanes with t = 0 write them, and all lanes read them.
   Prefix* const before =
       shared.before + threadIdx.x / 32 * static_cast<unsigned>(kPrefixes * kAftWarpChannels);
 #pragma unroll
@@ -446,7 +447,7 @@ __global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
       sums.Enter(column);
       __syncthreads();
       if (active) sums.Add(column, weights);
-      // The other buffer: no warp reads it any more once all have come to the next barrier.
+      // Switches buffers. All warps finished reading the other buffer before the last barrier.
       weights = weights == shared.weights ? shared.weights + kAftWeights : shared.weights;
     }
     if (active) sums.Finish();

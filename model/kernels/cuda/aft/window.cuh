@@ -6,7 +6,7 @@
 
 namespace aft::kernels::cuda {
 
-inline constexpr int kAftColumns = 16;  // of E at a time
+inline constexpr int kAftColumns = 16;  // columns of E that are computed at a time
 inline constexpr int kAftWeights = kAftTokens * kAftColumns;
 
 struct AftTileShared {
@@ -20,14 +20,15 @@ struct AftTileShared {
   Prefix* before;
 };
 
-// Whole tiles that a window reaches beyond a tile on each side, in tokens, when not causal.
+// The tokens, in whole tiles, that a window reaches beyond a tile on each side when not causal.
 __device__ inline int AftReach(int window) {
   return (max(window - 1, 0) + kAftTokens - 1) / kAftTokens * kAftTokens;
 }
 
 // Which tokens the tokens of one tile see, and with what bias. A tile's columns are the tokens that
-// are not in the prefixes that its first token finds: kCausal, prefixes of what has left the window
-// (two: by the parity of their block); else those of the tokens before and after the columns.
+// are not in the prefixes before its first token. When kCausal, these hold the tokens that have
+// left the window (two prefixes: by the parity of the block). Otherwise they hold the tokens before
+// and after the columns.
 template <int kPrefixes, bool kCausal>
 struct AftWindow {
   __device__ AftWindow(const AftArgs& args, const AftRow& row, int index)
@@ -56,7 +57,7 @@ struct AftWindow {
   __device__ bool HasRow(int t) const { return t >= row_from && t < row_to; }
   __device__ bool HasColumn(int j) const { return j >= column_from && j < column_to; }
   __device__ bool HasColumns(int j, int n) const { return j + n > column_from && j < column_to; }
-  // Bit m: whether tokens first + 16 m .. + 15 see some of columns j .. j + 7.
+  // Bit m says whether tokens first + 16 m .. + 15 see some of columns j .. j + 7.
   __device__ unsigned RowTiles(int j) const {
     if (!HasColumns(j, 8)) return 0;
     return kCausal && j > first ? row_tiles & ~0U << ((j - first) / 16) : row_tiles;
@@ -66,7 +67,7 @@ struct AftWindow {
   __device__ int Oldest(int t) const {
     return kCausal && kPrefixes == 2 ? max((t / Block() - 1) * Block(), 0) : 0;
   }
-  // Whether the prefix is that of a block that some token of the tile sees.
+  // Whether prefix p belongs to a block that some token of the tile sees.
   __device__ bool HoldsPrefix(int p) const {
     return !(kCausal && kPrefixes == 2) || (p == 0 ? since_even : since_odd) >= 0;
   }
@@ -81,9 +82,9 @@ struct AftWindow {
     return inside ? *BiasAt(t, ago) : 0.0F;
   }
 
-  // E of columns [column, column + kAftColumns) in the order of MmaTf32's operands: row tile m,
-  // step of 8 columns, lane, register. Wide: times exp(-lift) of its row. kRounds: as ToTf32 does.
-  // All threads of the block.
+  // Computes E of columns [column, column + kAftColumns) in the order of MmaTf32's operands: row
+  // tile m, step of 8 columns, lane, register. When wide, rows are multiplied by exp(-lift). With
+  // kRounds results are rounded as by ToTf32. All threads of the block must call it.
   template <bool kRounds>
   __device__ void Weights(int column, const float* lifts, float* to) const {
     for (unsigned i = threadIdx.x; i < kAftWeights / 4; i += blockDim.x) {
@@ -92,7 +93,7 @@ struct AftWindow {
       if ((RowTiles(column + 8 * static_cast<int>(step)) >> m & 1U) == 0) continue;
       const int r = static_cast<int>(16 * m + i % 32 / 4);
       const int j = column + static_cast<int>(8 * step + i % 4);
-      float w[4];  // all loads first
+      float w[4];  // all loads come first
 #pragma unroll
       for (int o = 0; o < 4; ++o) w[o] = Bias(first + r + 8 * (o % 2), j + 4 * (o / 2));
 #pragma unroll
@@ -105,8 +106,9 @@ struct AftWindow {
     }
   }
 
-  // For wide biases: the largest bias of each of the tile's tokens, at least 0 (that of tokens
-  // outside the window), by which its weights are divided. All threads; shared memory.
+  // For wide biases: computes the lift of each of the tile's tokens, by whose exponential its
+  // weights are divided. It is the token's largest bias, but at least 0, the bias of tokens outside
+  // the window. All threads must call it; `lifts` is in shared memory.
   __device__ void Lifts(float* lifts) const {
     __syncthreads();
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -125,26 +127,26 @@ struct AftWindow {
     __syncthreads();
   }
 
-  int first;  // position of the tile
+  int first;  // position of the tile's first token
   int row_from;
   int row_to;
-  unsigned row_tiles;  // bit m: some of tokens first + 16 m .. + 15 are the row's
+  unsigned row_tiles;  // bit m: tokens first + 16 m .. + 15 include tokens of the row
   int column_from;
   int column_to;
-  // First position in the prefix of even and odd blocks; -1: nothing in it is seen.
+  // The first position in the prefix of even and of odd blocks; -1 if no token sees that prefix.
   int since_even = 0;
   int since_odd = 0;
   const AftModel& model;
 
  private:
-  // The first position of a block of which the prefix has tokens.
+  // The first position of block b, or -1 if the prefix has no tokens of it.
   __device__ int Since(int b) const {
     return b >= 0 && column_from > b * Block() ? b * Block() : -1;
   }
   __device__ int window() const { return static_cast<int>(model.window); }
   __device__ int Block() const { return static_cast<int>(model.prefix_block); }
 
-  // Whether t has j among its columns.
+  // Whether t sees j, and j is a column.
   __device__ bool Sees(int t, int j) const {
     return HasColumn(j) && (!kCausal || (j <= t && j >= Oldest(t)));
   }

@@ -10,19 +10,19 @@
 // model/kernels/attention/attention.h; the pointers in AttentionParams are to device memory here.
 namespace aft::kernels::cuda {
 
-// One token of each row. y [rows, hid]. The workspace is for splitting long contexts over blocks.
-// REQUIRES: causal; positions below capacity.
+// Computes one token of each row. y [rows, hid]. The workspace serves to split long contexts over
+// blocks. REQUIRES: causal; positions below capacity.
 int64_t AttentionStepWorkspaceFloats(const AttentionParams& params, int64_t rows);
 int AttentionStep(const AttentionParams& params, const StepRows& rows, In packed, State state,
                   Out y, float* workspace, Stream stream);
 
-// Prompt chunks of any length. A token's result does not depend on the other rows.
+// Computes prompt chunks of any length. A token's result does not depend on the other rows.
 int64_t AttentionPrefillWorkspaceFloats(const AttentionParams& params, int64_t rows,
                                         int64_t tokens);
 int AttentionPrefill(const AttentionParams& params, const ChunkRows& chunks, In packed, State state,
                      Out y, float* workspace, Stream stream);
 
-// Whole texts, causal or bidirectional.
+// Computes whole texts, causal or bidirectional.
 int64_t AttentionEncodeWorkspaceFloats(const AttentionParams& params, int64_t sequences,
                                        int64_t tokens);
 int AttentionEncode(const AttentionParams& params, const Texts& texts, In packed, Out y,

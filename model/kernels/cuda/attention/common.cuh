@@ -8,13 +8,14 @@
 #include "model/kernels/cuda/ptx.cuh"
 #include "model/kernels/cuda/types.h"
 
-// What the attention kernels share. Positions and widths are 32-bit here, offsets into memory
+// Common code of the attention kernels. Positions and widths are 32-bit here, offsets into memory
 // 64-bit.
 namespace aft::kernels::cuda {
 
 inline constexpr unsigned kWarp = 0xFFFFFFFFU;
-// Where running maxima start: the score from which on a key counts as hidden. A hidden key's score
-// is -inf, so its weight exp(-inf - maximum) is 0 without a test, also before any visible key.
+// Running maxima start at this score, and keys with this or a lower score count as hidden. A hidden
+// key gets the score -inf, so its weight exp(-inf - maximum) is 0 without a test, also before any
+// visible key.
 inline constexpr float kNoMaximum = -1e30F;
 #define AFT_HIDDEN (-INFINITY)
 
@@ -35,7 +36,8 @@ struct AttentionShape {
   int key_column;
   int value_column;
   int strength_column;
-  // The state; first_key < 0: none kept apart. head_keys: floats of a head's keys.
+  // The layout of the state. first_key < 0: token 0 is not kept apart. head_keys: floats of a
+  // head's keys.
   int span;
   int span_keys;
   int spans;
@@ -49,8 +51,8 @@ struct AttentionShape {
   __device__ bool stores_keys() const { return position_keys == nullptr; }
 };
 
-// Inputs fp32 or bf16. Cosine and block-local do not go together: the state keeps token 0's key as
-// it came.
+// Inputs are fp32 or bf16. Cosine attention cannot be block-local, because the state keeps token
+// 0's key as it is, without division by its length.
 inline bool Supported(const AttentionParams& params, const In& packed) {
   return packed.type != Number::kFp16 && !(params.score == Score::kCosine && params.block_size > 0);
 }
@@ -85,7 +87,7 @@ inline AttentionShape MakeShape(const AttentionParams& p) {
   return shape;
 }
 
-// Numbers of a matrix whose type only the launch knows (In: fp32 or bf16); not for inner loops.
+// Numbers of a matrix whose type is known only at launch (In: fp32 or bf16). Not for inner loops.
 __device__ inline float LoadNumber(const In& from, int64_t i) {
   if (from.type == Number::kFp32) return static_cast<const float*>(from.data)[i];
   return ToFloat(static_cast<const Bf16*>(from.data)[i]);
@@ -101,7 +103,7 @@ __device__ inline T WarpSum(T x) {
   return x;
 }
 
-// 1 / |x| of `width` numbers from `first` on; all lanes. In float64 nothing overflows.
+// 1 / |x| of `width` numbers from `first` on. All lanes must call it. In float64 nothing overflows.
 __device__ inline float InverseLength(const In& x, int64_t first, int width) {
   double sum = 0;
   for (int c = static_cast<int>(threadIdx.x % 32); c < width; c += 32) {
@@ -114,7 +116,7 @@ __device__ inline float InverseLength(const In& x, int64_t first, int width) {
 
 __device__ inline float Softplus(float x) { return fmaxf(x, 0.0F) + log1pf(expf(-fabsf(x))); }
 
-// A vector that is 0 or infinite in length is stored as 0, whatever is in it.
+// A vector whose length is infinite has the factor 0, and is stored as 0 whatever its numbers are.
 __device__ inline float Scaled(float x, float factor) { return factor == 0.0F ? 0.0F : x * factor; }
 
 // tanh, to 2e-7. An overflow of the exponential is the limit 1.
@@ -123,8 +125,9 @@ __device__ inline float Tanh(float x) {
   return 1.0F - 2.0F * Reciprocal(e + 1.0F);
 }
 
-// Of the state, or of position keys: column 0 of key `at` from the start of a span (columns are
-// kKeyBlock floats apart), and where a span's keys and values start in those of a head.
+// Offsets in the keys and values of one head, in the state or in position keys. KeyOffset: column 0
+// of key `at` of a span (columns are kKeyBlock floats apart). SpanKeys, SpanValues: the start of a
+// span.
 __device__ inline int64_t KeyOffset(int at, int width) {
   return at / kKeyBlock * width * kKeyBlock + at % kKeyBlock;
 }

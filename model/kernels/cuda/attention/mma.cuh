@@ -5,21 +5,21 @@
 #include "model/kernels/cuda/attention/common.cuh"
 #include "model/kernels/cuda/ptx.cuh"
 
-// The products of one warp: 16 queries against tiles of keys and values in shared memory, with an
-// online softmax between them. Lane l holds columns of rows l / 4 and l / 4 + 8 ("halves" 0 and 1),
-// laid out as ptx.cuh says.
+// The products of one warp: 16 queries with tiles of keys and values in shared memory, and an
+// online softmax between them. Lane l holds columns of rows l / 4 and l / 4 + 8 ("halves" 0 and 1)
+// in the layout that ptx.cuh describes.
 namespace aft::kernels::cuda {
 
-// How a warp multiplies.
+// How a warp multiplies numbers of one type.
 template <typename T, int kWidth>
 struct MmaOperandsOf;
 
-// In bf16: weights are rounded, also in the sum that they are divided by, so that results stay
+// In bf16, weights are rounded, also in the sum that the result is divided by, so that results stay
 // convex combinations.
 template <int kWidth>
 struct MmaOperandsOf<Bf16, kWidth> {
   static constexpr int kKeys = 64;
-  // Rows of 16 bytes times an odd number: ldmatrix meets no bank twice.
+  // Rows are an odd multiple of 16 bytes apart, so ldmatrix accesses no bank twice.
   static constexpr int kKeyStride = kWidth + 8;
   static constexpr int kValueStride = kWidth + 8;
 
@@ -74,7 +74,7 @@ struct MmaOperandsOf<Bf16, kWidth> {
     }
   }
 
-  // acc += weights * values; the weights become what was multiplied.
+  // acc += weights * values. The weights are replaced by the rounded ones that were multiplied.
   __device__ static void AddValues(const Bf16* v, float (&weight)[kKeys / 8][4],
                                    float (&acc)[kWidth / 8][4]) {
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -101,8 +101,8 @@ struct MmaOperandsOf<Bf16, kWidth> {
   }
 };
 
-// A number as the sum of two in TF32, to 2^-22: a product is three products, low times low left
-// out.
+// A number as the sum of two TF32 numbers, to 2^-22. A product is then three products; the product
+// of the low parts is left out.
 struct Split {
   uint32_t high;
   uint32_t low;
@@ -117,8 +117,8 @@ __device__ inline void MmaSplit(float (&c)[4], const Split (&a)[4], const Split 
   MmaTf32(c, {a[0].high, a[1].high, a[2].high, a[3].high}, {b[0].high, b[1].high});
 }
 
-// The sum of a product does not care about its order: index t of a fragment is column (or key) 2t
-// here and index t + 4 is 2t + 1, so that neighbours come from memory together and the scores are
+// The terms of a product may be in any order. Here index t of a fragment is column (or key) 2t, and
+// index t + 4 is 2t + 1. So neighbours are read from memory together, and the scores can be used as
 // operands as they are.
 template <int kWidth>
 struct MmaOperandsOf<float, kWidth> {
@@ -126,8 +126,8 @@ struct MmaOperandsOf<float, kWidth> {
   static constexpr int kKeyStride = kWidth + 8;    // pairs of 16 lanes: banks 8 g + 2 t
   static constexpr int kValueStride = kWidth + 4;  // 32 lanes: banks 8 t + g
 
-  // Fragments of the queries, [kWidth / 8, 32 lanes, 4] in shared memory; a lane reads its own
-  // only. In registers they would leave none for their split halves.
+  // The fragments of the queries, [kWidth / 8, 32 lanes, 4] in shared memory. A lane reads only its
+  // own. In registers they would leave no room for their split halves.
   static constexpr int kQueryFloats = kWidth * 16;
   float* q;
 
@@ -209,7 +209,7 @@ class WarpProducts {
 
   static constexpr int kQueryFloats = Operands::kQueryFloats;
 
-  // query(row, column), its factor included. queries: this warp's kQueryFloats, 16-byte aligned.
+  // query(row, column) includes its factor. queries: this warp's kQueryFloats, 16-byte aligned.
   template <typename Query>
   __device__ void Start(const Query& query, float* queries) {
     operands_.Start(query, queries);
@@ -220,10 +220,10 @@ class WarpProducts {
     }
   }
 
-  // Row of a half.
+  // The row of a half.
   __device__ int row(int half) const { return static_cast<int>(threadIdx.x % 32) / 4 + half * 8; }
 
-  // A first key that all queries see, in shared memory: k [kWidth], v [kWidth].
+  // Adds a first key that all queries see; k [kWidth] and v [kWidth] are in shared memory.
   __device__ void AddOne(const float* k, const float* v, float scale, float bias) {
     float score[2] = {};
     operands_.Dot(k, score);
@@ -251,8 +251,8 @@ class WarpProducts {
     }
   }
 
-  // This lane's scores are those of keys column() + offset, offset 0, 1, 8, 9, 16, ...:
-  // score = change(half, offset, score).
+  // This lane's scores are those of keys column() + offset, offset 0, 1, 8, 9, 16, ... Sets each
+  // score to change(half, offset, score).
   __device__ int column() const { return static_cast<int>(threadIdx.x % 4) * 2; }
   template <typename Change>
   __device__ void ForEachScore(const Change& change) {
@@ -263,7 +263,7 @@ class WarpProducts {
     }
   }
 
-  // Scores become weights.
+  // Turns scores into weights.
   __device__ void Weigh() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -299,8 +299,8 @@ class WarpProducts {
     }
   }
 
-  // write(row, column, y, y of the next column) tells whether all is well; its conjunction on this
-  // lane.
+  // write(row, column, y, y of the next column) returns whether the results are valid. Finish
+  // returns whether all calls on this lane returned true.
   template <typename Write>
   __device__ bool Finish(const Write& write) {
     bool well = true;

@@ -8,10 +8,9 @@
 #include "model/kernels/cuda/attention/scalar_kernel.cuh"
 
 // Dot products of widths up to kWidth on tensor cores, in the manner of FlashAttention-2 (arXiv
-// 2307.08691): a block of four warps holds 64 queries in registers, 16 a warp, and goes over the
-// keys in tiles, the next of which arrives while one is in use. A tile whose result is not finite
-// is done again by ScalarTile: a weight of 0 times NaN would let the NaN of a key pass that a query
-// does not see.
+// 2307.08691). A block of four warps holds 64 queries in registers, 16 per warp, and goes over the
+// keys in tiles; the next tile is loaded while one is in use. A tile whose result is not finite is
+// computed again by ScalarTile: a weight of 0 times NaN would let the NaN of an unseen key pass.
 namespace aft::kernels::cuda {
 
 inline constexpr int kMmaWarps = 4;
@@ -61,7 +60,7 @@ class MmaTile {
         lane_(static_cast<int>(threadIdx.x) % 32),
         first_(tile.begin / kMmaQueries * kMmaQueries + warp_ * 16) {}
 
-  // False on all threads alike when a result is not finite.
+  // Returns false on all threads if a result is not finite.
   __device__ bool Run() {
     Products products;
     const HeadKeys keys(args_, tile_, head_);
@@ -124,13 +123,13 @@ class MmaTile {
   }
   __device__ T* Values(int buffer) const { return Keys(buffer) + kKeys * Products::kKeyStride; }
 
-  // bf16 queries stay exact; their scale is for the scores.
+  // bf16 queries stay exact, so their scale is applied to the scores.
   static constexpr bool kScalesScores = sizeof(T) == 2;
   __device__ float ScoreScale() const {
     return kScalesScores && shape_.score == Score::kDot ? shape_.scale : 1.0F;
   }
 
-  // What only rare tiles need: not kept in registers between them.
+  // Only rare tiles need these keys, so they are not kept in registers between them.
   __device__ HeadKeys RareKeys() const { return HeadKeys(args_, tile_, Opaque(head_)); }
   __device__ bool Masked(int j) const {
     return args_.mask != nullptr && args_.mask[tile_.TokenOf(j)] <= kMaskedBelow;
@@ -158,7 +157,7 @@ class MmaTile {
                            : ToFloat(packed_[keys.PackedValue(j) + column]);
   }
 
-  // Brings keys and values [j0, j0 + kKeys) to shared memory; zeros for those that are not there.
+  // Loads keys and values [j0, j0 + kKeys) into shared memory, and zeros for missing ones.
   __device__ void Load(int j0, int to, int buffer) const {
     if (args_.mask != nullptr) {
       for (int i = static_cast<int>(threadIdx.x); i < kKeys; i += kMmaThreads) {
@@ -177,7 +176,7 @@ class MmaTile {
       return;
     }
     const HeadKeys keys = RareKeys();
-    // Lanes are keys, as stored keys want it; 16 bytes of a row at a time.
+    // Each lane takes a key, as suits the layout of stored keys, and 16 bytes of it at a time.
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * (kWidth / kPer16); i += kMmaThreads) {
       const int row = i % kKeys;
@@ -195,7 +194,7 @@ class MmaTile {
     }
   }
 
-  // From the element `from` of packed on.
+  // Copies rows that begin at element `from` of packed.
   template <int kStride>
   __device__ void Copy(int j0, int to, int64_t from, int width, T* shared) const {
     constexpr int kPieces = kWidth / kPer16;  // of a row
@@ -245,10 +244,10 @@ class MmaTile {
     }
   }
 
-  // Scores of keys that a query does not see; the mask.
+  // Hides the scores of keys that a query does not see, and adds the mask.
   __device__ void Hide(const TokenSight (&sight)[2], int j0, int buffer, Products& products) const {
     const int j = j0 + products.column();
-    // In offsets from j, so that each test is against a constant.
+    // Positions are offsets from j, so that each test is against a constant.
     const int from[2] = {sight[0].from - j, sight[1].from - j};
     const int to[2] = {sight[0].to - j, sight[1].to - j};
     const int always = vision_.global ? -j : -1;
@@ -262,7 +261,7 @@ class MmaTile {
         [&](int /*half*/, int offset, float score) { return score + bias[offset]; });
   }
 
-  // Two neighbouring columns; false when they are not finite.
+  // Stores two neighbouring columns. Returns false when they are not finite.
   __device__ bool Write(int t, int column, float a, float b) const {
     if (t < tile_.begin || t >= tile_.end || column >= shape_.value_width) return true;
     const int64_t to =
@@ -289,8 +288,8 @@ class MmaTile {
   const int first_;  // position of the warp's first query
 };
 
-// Grid: tiles of 64 queries, those first that see most: the last ones, or, where token 0 sees
-// everything, the first; heads.
+// Grid: tiles of 64 queries; heads. The tiles that see most come first: when causal the last ones,
+// and where token 0 may see everything the first.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMmaThreads, kWidth > 64 ? 2 : 3)
     AttentionMmaKernel(const AttendArgs args) {
@@ -307,7 +306,7 @@ __global__ void __launch_bounds__(kMmaThreads, kWidth > 64 ? 2 : 3)
   if (MmaTile<T, kWidth>(args, tile, head, shared).Run()) {
     return;
   }
-  // From the start again, so that nothing waited for this in registers.
+  // The tile is found again, so that nothing has to stay in registers for this case.
   const QueryTile again = FindTile(args, Opaque(index), kMmaQueries);
   const ScalarShared scalar(shared.buffers);
   ScalarTile<T>(args, again, Opaque(head), scalar).template Run<false>(0);

@@ -80,7 +80,7 @@ int64_t WorkspaceFloats(const AttentionParams& params, int64_t tokens) {
   return params.score == Score::kCosine ? tokens * params.heads * 2 : 0;
 }
 
-// Attention of args' rows; kCosine: their lengths first, into the workspace.
+// Computes the attention of args' rows. With kCosine their factors come first, in the workspace.
 cudaError_t Attend(AttendArgs args, float* workspace, Stream stream) {
   const int64_t tokens = args.rows.tokens;
   SetAlignment(args);

@@ -6,8 +6,8 @@
 #include "model/kernels/cuda/row_tiles.cuh"
 #include "model/kernels/ragged_batch.h"
 
-// Prompt chunks and whole texts as tiles of queries, the keys that a query sees, and where they
-// lie: those of the chunk in `packed`, older ones in the state.
+// Prompt chunks and whole texts as tiles of queries, the keys that a query sees, and where these
+// are: keys of the chunk in `packed`, older ones in the state.
 namespace aft::kernels::cuda {
 
 struct AttendArgs {
@@ -18,7 +18,8 @@ struct AttendArgs {
   ChunkRows rows;        // or texts
   const float* mask;     // texts: [tokens] or null
   const float* factors;  // kCosine: [tokens, heads, 2]: of the query and of the key
-  // What the addresses and widths allow: 16 bytes of a head's columns at a time, two of y.
+  // Whether addresses and widths allow access to 16 bytes of a head's columns, or two of y, at
+  // once.
   bool packed_in_16_bytes;
   bool state_in_16_bytes;
   bool y_in_pairs;
@@ -28,7 +29,7 @@ struct AttendArgs {
 struct QueryTile {
   int row;
   int slot;
-  int first;       // position of the row's first token here
+  int first;       // position of the row's first token in this batch
   int tokens_end;  // position after its last one
   int begin;
   int end;
@@ -38,7 +39,8 @@ struct QueryTile {
   __device__ int64_t TokenOf(int t) const { return token + (t - first); }
 };
 
-// Tile `index` of the rows' list (row_tiles.cuh); empty: end <= begin. All lanes of each warp.
+// Tile `index` of the rows' list (row_tiles.cuh), or an empty one: end <= begin. All lanes of each
+// warp must call it.
 __device__ inline QueryTile FindTile(const AttendArgs& args, int64_t index, int tile) {
   const ChunkRows& rows = args.rows;
   const int64_t row = RowOfTile(rows, index, tile);
@@ -56,7 +58,7 @@ __device__ inline QueryTile FindTile(const AttendArgs& args, int64_t index, int 
   return found;
 }
 
-// The keys that tokens see: those from From(t) to To(t), and, with `global`, token 0.
+// The keys that tokens see: token t sees [From(t), To(t)), and with `global` also token 0.
 struct Vision {
   __device__ Vision(const AttentionShape& shape, const QueryTile& tile)
       : block(shape.full_decode && tile.generated ? 0 : shape.block),
@@ -66,7 +68,7 @@ struct Vision {
 
   __device__ int From(int t) const { return block == 0 ? 0 : max(t / block - 1, 0) * block; }
   __device__ int To(int t) const { return global && !causal && t == 0 ? tokens : OrdinaryTo(t); }
-  // As if token 0 were a token like others.
+  // To(t) without the exception for t = 0.
   __device__ int OrdinaryTo(int t) const {
     if (causal) return t + 1;
     return block == 0 ? tokens : min(tokens, (t / block + 2) * block);
@@ -80,7 +82,7 @@ struct Vision {
 
 enum class Sight { kNone, kSome, kAll };
 
-// What tokens [t0, t1) see together.
+// The keys that tokens [t0, t1) see together.
 struct RangeSight {
   __device__ RangeSight(const Vision& vision, int t0, int t1)
       : from_first(vision.From(t0)),
@@ -93,7 +95,7 @@ struct RangeSight {
     if (j0 >= to_most || (j1 <= from_first && !(global && j0 == 0))) return Sight::kNone;
     return j0 >= from_last && j1 <= to_least ? Sight::kAll : Sight::kSome;
   }
-  // Token 0 is visible and comes before the keys from from_first on.
+  // Whether token 0 is visible and comes before the keys from from_first on.
   __device__ bool first_apart() const { return global && from_first > 0; }
 
   int from_first;
@@ -103,7 +105,7 @@ struct RangeSight {
   bool global;
 };
 
-// What one token sees: keys [from, to) and, with Vision::global, token 0.
+// The keys that one token sees: [from, to), and with Vision::global also token 0.
 struct TokenSight {
   __device__ TokenSight(const Vision& vision, int t) : from(vision.From(t)), to(vision.To(t)) {}
 
@@ -138,7 +140,7 @@ struct HeadKeys {
   }
 
   __device__ bool Masked(int j) const { return mask != nullptr && mask[j] <= kMaskedBelow; }
-  // Of the chunk's tokens: what multiplies a query and a key.
+  // The factors of a query and of a key of the chunk's tokens.
   __device__ float QueryFactor(int t) const {
     if (factors != nullptr) return factors[int64_t{t} * shape.heads * 2];
     return shape.score == Score::kDot ? shape.scale : 1.0F;
@@ -170,8 +172,8 @@ struct HeadKeys {
   int64_t stride;
   int64_t packed_k;
   int64_t packed_v;
-  int stored;    // values of positions below are stored
-  int stored_k;  // keys likewise
+  int stored;    // the values at positions below this are stored
+  int stored_k;  // the keys at positions below this are stored
   const float* k = nullptr;
   const float* v = nullptr;
   const float* first_k = nullptr;

@@ -4,9 +4,9 @@
 
 #include "model/kernels/cuda/attention/rows.cuh"
 
-// Attention of a tile of queries in plain fp32: every score, every width. A block of four warps
-// takes 16 queries at a time, four a warp, and 32 keys at a time; lanes are keys, then columns. No
-// key that a query does not see reaches it, be it NaN.
+// Attention of a tile of queries in plain fp32, for every score and every width. A block of four
+// warps takes 16 queries at a time, four per warp, and 32 keys at a time. Lanes stand for keys,
+// then for columns. A key that a query does not see never affects it, not even if it is NaN.
 namespace aft::kernels::cuda {
 
 inline constexpr int kScalarWarps = 4;
@@ -21,7 +21,7 @@ struct ScalarShared {
         k(shared.Take<float>(32 * 33)),
         v(shared.Take<float>(32 * kScalarColumns)),
         weights(shared.Take<float>(kScalarQueries * 32)) {}
-  // In this memory.
+  // Places the arrays in existing memory.
   __device__ explicit ScalarShared(float* memory)
       : q(memory), k(q + kScalarQueries * 32), v(k + 32 * 33), weights(v + 32 * kScalarColumns) {}
   static constexpr int kFloats = kScalarQueries * 64 + 32 * 33 + 32 * kScalarColumns;
@@ -48,7 +48,7 @@ class ScalarTile {
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32) {}
 
-  // Columns of values from first_column on; all threads of the block.
+  // Computes the columns of values from first_column on. All threads of the block must call it.
   template <bool kAdditive>
   __device__ void Run(int first_column) {
     for (int t = tile_.begin; t < tile_.end; t += kScalarQueries) {
@@ -57,7 +57,7 @@ class ScalarTile {
   }
 
  private:
-  // What each of the warp's queries sees, as TokenSight.
+  // The keys that each of the warp's queries sees, as in TokenSight.
   struct Sights {
     int from[kScalarRows];
     int to[kScalarRows];
@@ -105,7 +105,7 @@ class ScalarTile {
     }
   }
 
-  // Keys [j0, j1), at most 32.
+  // Adds keys [j0, j1), at most 32.
   template <bool kAdditive>
   __device__ void AddKeys(int t0, int t1, int j0, int j1, int first_column, const Sights& sights,
                           Sums& sums) {
@@ -150,7 +150,7 @@ class ScalarTile {
     __syncthreads();
   }
 
-  // Scores of key j become weights.
+  // Turns the scores of key j into weights.
   __device__ void Weigh(const Sights& sights, int j, int j1, const float (&score)[kScalarRows],
                         Sums& sums) {
     const bool exists = j < j1 && !keys_.Masked(j);
@@ -236,7 +236,7 @@ class ScalarTile {
   const int lane_;
 };
 
-// Zeros for the columns of a padding row's tile.
+// Stores zeros for the columns of a padding row's tile.
 __device__ inline void WriteZeros(const AttendArgs& args, const QueryTile& tile, int head,
                                   int first_column, int columns) {
   const int end = min(args.shape.value_width, first_column + columns);

@@ -7,13 +7,13 @@
 namespace aft::kernels::cuda {
 namespace {
 
-// Key blocks that a row may see.
+// The largest number of key blocks that a row may see.
 int64_t MostBlocks(const AttentionParams& params) {
   const AttentionStateLayout layout(params);
   return layout.spans() * (RoundUpToKeyBlock(layout.span()) / kKeyBlock);
 }
 
-// Some waves of three blocks on each of an H100's 132 SMs.
+// Four waves of three blocks on each of an H100's 132 SMs.
 constexpr int64_t kEnoughBlocks = 1584;
 
 int64_t Splits(const AttentionParams& params) {
@@ -30,8 +30,8 @@ template <int kVector, int kGroups, bool kAdditive>
 cudaError_t LaunchStep(AttentionStepArgs args, int warps, Stream stream) {
   constexpr int kColumns = 32 * kVector * kGroups;
   args.column_chunks = static_cast<int>(Blocks(args.shape.value_width, kColumns));
-  // Splits are for filling the GPU: with many rows a block takes several in turn, so that a large
-  // capacity costs short contexts nothing. Who computes a split does not change it.
+  // Splits serve to fill the GPU. With many rows a block takes several of them in turn, so that a
+  // large capacity costs short contexts nothing. A split's result does not depend on its block.
   const int64_t units = args.rows.rows * args.shape.heads * args.column_chunks;
   args.split_blocks =
       static_cast<int>(std::clamp<int64_t>((kEnoughBlocks + units - 1) / units, 1, args.splits));
@@ -71,7 +71,7 @@ int AttentionStep(const AttentionParams& params, const StepRows& rows, In packed
   args.y = y;
   args.partial = workspace;
   args.splits = static_cast<int>(Splits(params));
-  // No more warps than key blocks, so that short contexts leave room for other blocks.
+  // There are no more warps than key blocks, so that short contexts leave room for other blocks.
   const int warps = static_cast<int>(std::clamp<int64_t>(MostBlocks(params), 1, kStepWarps));
   const bool additive = params.score == Score::kAdditive;
   cudaError_t error = cudaSuccess;

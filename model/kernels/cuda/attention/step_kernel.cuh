@@ -4,9 +4,10 @@
 
 #include "model/kernels/cuda/attention/common.cuh"
 
-// One token against the stored keys. A block takes one head of one row, or, of long contexts, the
-// part of kSplitBlocks key blocks; a warp takes one key block of 32 at a time: first its lanes are
-// keys, then columns of the values. What is split depends on the row's position alone.
+// Attention of one token over the stored keys. A block takes one head of one row, or a part of it,
+// kSplitBlocks key blocks, if the context is long. A warp takes one key block of 32 at a time; its
+// lanes stand first for keys, then for columns of the values. How a row is split depends on its
+// position alone.
 namespace aft::kernels::cuda {
 
 inline constexpr int kStepWarps = 8;
@@ -24,8 +25,8 @@ struct AttentionStepArgs {
   int column_chunks;
 };
 
-// The stored keys that the token at `position` sees, in blocks of 32; token 0 and the token itself
-// may come apart from them.
+// The stored keys that the token at `position` sees, in blocks of 32. Token 0 and the token itself
+// may be stored apart from them.
 struct SeenBlocks {
   __device__ SeenBlocks(const AttentionShape& shape, int position, bool generated) {
     local = shape.block > 0 && !(shape.full_decode && generated);
@@ -44,15 +45,15 @@ struct SeenBlocks {
   bool local;
   int per_span;
   int own;       // span of the token
-  int own_seen;  // keys of it
-  int first;     // span
+  int own_seen;  // keys of that span before the token
+  int first;     // first span that the token sees
   int blocks;
   int splits;
 };
 
-// What one warp has summed up so far. Of a row of values, lane l holds `kVector` columns from
-// kVector * (l % row_lanes) on, and those 32 * kVector further; lanes l and l + row_lanes hold
-// parts of the same columns.
+// The sums of one warp so far. In a row of values, lane l holds `kVector` columns from kVector * (l
+// % row_lanes) on, and those 32 * kVector further. Lanes l and l + row_lanes hold parts of the same
+// columns.
 template <int kVector, int kGroups>
 struct StepSums {
   static constexpr int kKeyLanes = 32 / kVector;  // lanes over the 32 keys of a block
@@ -83,11 +84,11 @@ __device__ inline void LoadVector(const float* from, float (&to)[kVector]) {
   }
 }
 
-// The columns of values that a block sums up.
+// The columns of values that a block computes.
 struct StepColumns {
   int first;
   int end;
-  int row_lanes;  // lanes over a row: a power of two
+  int row_lanes;  // lanes that share a row: a power of two
 };
 
 struct StepShared {
@@ -97,7 +98,7 @@ struct StepShared {
         max(shared.Take<float>(warps)),
         sum(shared.Take<float>(warps)),
         acc(shared.Take<float>(int64_t{warps} * columns)) {}
-  float* q;        // times its factor
+  float* q;        // the query times its factor
   float* weights;  // [warps, 32]
   float* max;
   float* sum;
@@ -109,7 +110,7 @@ __device__ inline float ScoreTerm(float q, float k, const float* weight, int c) 
   return kAdditive ? weight[c] * Tanh(q + k) : q * k;
 }
 
-// `seen` > 0 keys of one block k [score_width, 32], v [seen, value_width].
+// Adds `seen` > 0 keys of one block; k [score_width, 32], v [seen, value_width].
 template <int kVector, int kGroups, bool kAdditive>
 __device__ inline void AddKeyBlock(StepSums<kVector, kGroups>& sums, const float* k, const float* v,
                                    int seen, const float* q, const float* weight, int score_width,
@@ -122,8 +123,7 @@ __device__ inline void AddKeyBlock(StepSums<kVector, kGroups>& sums, const float
 #pragma unroll
     for (int i = 0; i < kVector; ++i) score[i] += ScoreTerm<kAdditive>(q[c], keys[i], weight, c);
   };
-  // Behind the last key lies the token's own, which the block of other value columns may be
-  // writing.
+  // The token's own key is after the last one; the block of other value columns may be writing it.
   constexpr bool kMayBeShared = kGroups > 1;
   if (!kMayBeShared || seen >= static_cast<int>(kKeyBlock)) {
 #pragma unroll(kAdditive ? 2 : 8)
@@ -180,7 +180,7 @@ __device__ inline void AddKeyBlock(StepSums<kVector, kGroups>& sums, const float
   __syncwarp();
 }
 
-// One key whose columns are key(c) and its values value(c).
+// Adds one key, whose columns are key(c) and whose values are value(c).
 template <bool kAdditive, int kVector, int kGroups, typename Key, typename Value>
 __device__ inline void AddOneKey(StepSums<kVector, kGroups>& sums, const float* q,
                                  const float* weight, int score_width, const StepColumns& columns,
@@ -207,7 +207,7 @@ __device__ inline void AddOneKey(StepSums<kVector, kGroups>& sums, const float* 
   }
 }
 
-// The token's key and values to their places in the state; a warp, for its block's columns.
+// One warp stores the token's key, and its values for the columns of its block, in the state.
 __device__ inline void StoreToken(const AttentionStepArgs& args, const AttentionShape& shape,
                                   const SeenBlocks& seen, const StepColumns& columns, int64_t row,
                                   int32_t slot, int head, int position, bool with_key) {
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector == 1 || kGroups > 1 ?
   __syncthreads();
 
   for (int split = first_split; split < seen.splits; split += args.split_blocks) {
-    // Computed anew for each split: waiting in registers they would crowd out loads in flight.
+    // They are computed again for each split, as loads in flight need the registers.
     const int own_head = Opaque(head);
     float* const state = args.state.base + slot * args.state.slot_stride;
     float* const keys =
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector == 1 || kGroups > 1 ?
           columns, shared.weights + warp * 32);
     }
 
-    // The warps' sums, in their order.
+    // Combines the warps' sums in order.
     float sum = sums.sum;
 #pragma unroll
     for (int bit = StepSums<kVector, kGroups>::kKeyLanes / 2; bit > 0; bit /= 2) {
@@ -384,13 +384,13 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector == 1 || kGroups > 1 ?
     }
     __syncthreads();
   }
-  // Last, when no warp reads the block of keys that the token's place is in.
+  // This comes last, when no warp reads the block of keys that contains the token's place any more.
   if (warp == 0 && (seen.splits - 1 - first_split) % args.split_blocks == 0) {
     StoreToken(args, shape, seen, columns, row, slot, head, position, chunk == 0);
   }
 }
 
-// Adds up what the splits of each row and head left, in their order; a block for each.
+// Combines the results of the splits of each row and head in order. There is a block for each.
 __global__ void AttentionCombineKernel(const AttentionStepArgs args) {
   const AttentionShape& shape = args.shape;
   const int head = static_cast<int>(blockIdx.x % static_cast<unsigned>(shape.heads));

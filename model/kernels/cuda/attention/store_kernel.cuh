@@ -4,13 +4,14 @@
 
 #include "model/kernels/cuda/attention/rows.cuh"
 
-// What comes before and after a prompt chunk's attention.
+// Kernels that run before and after the attention of a prompt chunk.
 namespace aft::kernels::cuda {
 
 inline constexpr int kStoreWarps = 4;
 inline constexpr int kStoreTokens = 32;
 
-// kCosine: factors [tokens, heads, 2], a warp for each pair: softplus(strength) / |q| and 1 / |k|.
+// kCosine: computes factors [tokens, heads, 2], with a warp for each pair: softplus(strength) / |q|
+// and 1 / |k|.
 __global__ void __launch_bounds__(kStoreWarps * 32)
     AttentionFactorsKernel(AttentionShape shape, In packed, int64_t tokens, float* factors) {
   const int64_t index = int64_t{blockIdx.x} * kStoreWarps + threadIdx.x / 32;
@@ -27,8 +28,8 @@ __global__ void __launch_bounds__(kStoreWarps * 32)
   }
 }
 
-// Writes the chunks' keys and values into the states, of a ring those that will still be there.
-// Runs after all reads of the old states. Grid: tiles of kStoreTokens tokens; heads.
+// Writes the chunks' keys and values into the states; into a ring only those that will remain in
+// it. It runs after all reads of the old states. Grid: tiles of kStoreTokens tokens; heads.
 template <typename T>
 __global__ void __launch_bounds__(kStoreWarps * 32) AttentionStoreKernel(const AttendArgs args) {
   const AttentionShape& shape = args.shape;
@@ -51,8 +52,8 @@ __global__ void __launch_bounds__(kStoreWarps * 32) AttentionStoreKernel(const A
       first_v[c] = ToFloat(packed[keys.PackedValue(0) + c]);
     }
   }
-  // Of a ring, what no later token of the chunk takes the place of: the state's bytes are those
-  // that storing one by one leaves.
+  // In a ring, only tokens whose place no later token of the chunk takes are stored. So the state
+  // has the bytes that storing the tokens one by one would leave.
   const int begin =
       shape.ring ? max(tile.begin, tile.tokens_end - shape.spans * shape.span) : tile.begin;
   if (begin >= tile.end) return;
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kStoreWarps * 32) AttentionStoreKernel(const A
   }
   if (!shape.stores_keys()) return;
 
-  // Transposed through shared memory: read with lanes over columns, written with lanes over tokens.
+  // Keys are transposed through shared memory: lanes read columns and write tokens.
   SharedLayout layout(DynamicShared());
   float* const k = layout.Take<float>(32 * 33);
   const int j = begin + lane;

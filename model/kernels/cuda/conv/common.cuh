@@ -7,10 +7,10 @@
 #include "model/kernels/cuda/launch.cuh"
 #include "model/kernels/cuda/ptx.cuh"
 
-// What the AFT-conv kernels share.
+// Common code of the AFT-conv kernels.
 namespace aft::kernels::cuda {
 
-// A layer's widths and constants, as kernels take them.
+// A layer's widths and constants in the form that kernels read.
 struct ConvDims {
   explicit ConvDims(const ConvModel& model)
       : hid(static_cast<int>(model.hid)),
@@ -21,11 +21,11 @@ struct ConvDims {
         wide(model.wide),
         bf16_ring(model.ring == Number::kBf16) {}
 
-  __host__ __device__ int rows() const { return taps - 1; }  // of the rings
-  // Of a row of packed: queries, keys, values.
+  __host__ __device__ int rows() const { return taps - 1; }  // of each ring
+  // Offsets in a row of packed, which holds queries, keys and values.
   __host__ __device__ int keys() const { return hid; }
   __host__ __device__ int values() const { return hid + heads; }
-  // Of a state or of sums: numerators [hid], denominators, maxima [heads].
+  // Offsets in a state or in sums: numerators [hid], denominators [heads], maxima [heads].
   __host__ __device__ int den() const { return hid; }
   __host__ __device__ int max() const { return hid + heads; }
   __host__ __device__ int sums() const { return hid + 2 * heads; }
@@ -39,7 +39,7 @@ struct ConvDims {
   bool bf16_ring;
 };
 
-// Neighbouring numbers at any alignment; `aligned`: as Load and Store of channels.cuh need it.
+// Neighbouring numbers at any alignment. `aligned`: Load and Store of channels.cuh may be used.
 template <int N, typename T>
 __device__ inline Channels<N> Load(const T* from, bool aligned) {
   if (aligned) return Load<N>(from);
@@ -58,7 +58,7 @@ __device__ inline void Store(const Channels<N>& c, T* to, bool aligned) {
   }
 }
 
-// 16 bytes of a ring, or one number, as they are in memory: what is under way takes few registers.
+// 16 bytes of a ring, or one number, as in memory, so that loads in flight take few registers.
 template <typename Ring, int N>
 struct RingVector {
   static_assert(N * sizeof(Ring) == 16);
@@ -89,7 +89,7 @@ struct RingVector<Ring, 1> {
   Ring raw;
 };
 
-// x as a token that enters a state with these rings.
+// x rounded as a token that enters a state with these rings.
 __device__ inline float Entering(float x, bool bf16_ring) {
   return bf16_ring ? RoundTo<Bf16>(x) : x;
 }
@@ -101,7 +101,7 @@ bool Aligned16(const void* first, int64_t stride, int64_t offset) {
   return Aligned(first, 16) && stride % kNumbers == 0 && offset % kNumbers == 0;
 }
 
-// Host: whether the model makes sense.
+// Host: whether the model's numbers are valid.
 inline bool IsValid(const ConvModel& model) {
   constexpr int64_t kMost = int64_t{1} << 24;
   return model.hid > 0 && model.hid <= kMost && model.heads > 0 && model.hid % model.heads == 0 &&

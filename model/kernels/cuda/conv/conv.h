@@ -10,15 +10,15 @@
 // [N, 2 * hid + h] holds queries [hid], keys [h], values [hid].
 namespace aft::kernels::cuda {
 
-// One layer's constants.
+// The constants of one layer.
 struct ConvModel {
   int64_t hid = 0;
   int64_t heads = 1;  // h; divides hid
   int64_t taps = 1;   // s; odd when not causal
   bool causal = true;
   bool grid = false;              // the filter is s x s on images; not causal
-  const float* filter = nullptr;  // w [s, h], grid: [s * s, h]; causal: row = t - t'; else row 0 =
-                                  // the earliest key
+  const float* filter = nullptr;  // w [s, h]; with grid [s * s, h]. causal: row = t - t', otherwise
+                                  // row 0 is the earliest key
   bool wide = false;              // some |w| is above kNarrowBias
   Number ring = Number::kFp32;
 
@@ -32,17 +32,18 @@ struct ConvModel {
   }
 };
 
-// One token of each row: the state is advanced in place. y [rows, hid].
+// Computes one token of each row and advances the state in place. y [rows, hid].
 int ConvStep(const ConvModel& model, const StepRows& rows, In packed, State state, Out y,
              Stream stream);
 
-// Prompt chunks of any length. A token's result does not depend on the other rows.
+// Computes prompt chunks of any length. A token's result does not depend on the other rows.
 int64_t ConvPrefillWorkspaceFloats(const ConvModel& model, int64_t rows, int64_t tokens);
 int ConvPrefill(const ConvModel& model, const ChunkRows& chunks, In packed, State state, Out y,
                 float* workspace, Stream stream);
 
-// Whole texts, causal or not. Images wider than ConvMaxGridWidth columns are cudaErrorInvalidValue:
-// a block keeps the keys of all image rows that its tokens reach. 0: the filter alone is too large.
+// Computes whole texts, causal or not. Images wider than ConvMaxGridWidth columns are
+// cudaErrorInvalidValue, because a block keeps the keys of all image rows that its tokens reach. A
+// maximum of 0 means that the filter alone is too large.
 int64_t ConvMaxGridWidth(const ConvModel& model);
 int64_t ConvEncodeWorkspaceFloats(const ConvModel& model, int64_t sequences, int64_t tokens);
 int ConvEncode(const ConvModel& model, const Texts& texts, In packed, Out y, float* workspace,

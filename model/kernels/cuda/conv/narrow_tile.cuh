@@ -6,15 +6,16 @@
 
 #include "model/kernels/cuda/conv/tiles.cuh"
 
-// Outputs of a 1-D tile whose heads are too narrow for tensor cores: a filter over time. A warp
-// takes 32 channels and kConvRun tokens, so that a value read from shared memory serves kConvRun
-// outputs, whose filter entries move through registers. With a = a head's largest key in reach,
+// Outputs of a 1-D tile whose heads are too narrow for tensor cores, computed as a filter over
+// time. A warp takes 32 channels and kConvRun tokens, so that a value read from shared memory
+// serves kConvRun outputs, and filter entries move through registers. With a = a head's largest key
+// in reach,
 //
 //   num_t = sum over t' of tap(t - t') * [exp(k_t' - a + lift) * v_t']
 //
-// and the denominator likewise without v, once per head. As in output_kernel.cuh, that is
-// exact unless the running maximum rises by more than kConvRise within the tile or w is wide; a
-// block that has such a head, or a number that is not finite, works its outputs out one by one.
+// and the denominator likewise without v, once per head. As in output_kernel.cuh, that is exact
+// unless the running maximum rises by more than kConvRise within the tile or w is wide. A block
+// that has such a head, or a number that is not finite, computes its outputs one by one.
 namespace aft::kernels::cuda {
 
 inline constexpr int kConvNarrowChannels = 32;  // of a block
@@ -37,13 +38,14 @@ struct ConvNarrowShared {
         outside(shared.Take<float>(2 * heads)),
         exact(shared.Take<int>(1)) {}
 
-  // Columns of a tile: tokens that some output weighs one by one, if they exist.
+  // The columns of a tile: the positions that some output weighs one by one, if they exist.
   __host__ __device__ static int Columns(const ConvDims& dims) { return kConvTokens + dims.rows(); }
-  // Columns that a thread's run passes over, in whole runs.
+  // The number of columns that a thread passes over for its run, in whole runs.
   __host__ __device__ static int Steps(const ConvDims& dims) {
     return (dims.taps + kConvRun - 1 + kConvRun - 1) / kConvRun * kConvRun;
   }
-  // Numbers per head are a power of two apart: the most heads that kConvNarrowChannels touch.
+  // The distance of rows of numbers per head: a power of two, and at least the number of heads that
+  // kConvNarrowChannels channels can belong to.
   __host__ __device__ static int HeadsApart(const ConvDims& dims) {
     int most = (kConvNarrowChannels + dims.width - 2) / dims.width + 1;
     most = most < kConvNarrowChannels ? most : kConvNarrowChannels;
@@ -53,12 +55,12 @@ struct ConvNarrowShared {
   }
 
   int heads;
-  float* key;    // [columns, heads]: exp(k - a + lift), exact: k; a run of zeros behind
-  float* value;  // [columns, channels]: the same times v, exact: v; likewise
-  // [steps + run, heads]: weights of a run's columns from its last output's point of view; exact: w
+  float* key;    // [columns, heads]: exp(k - a + lift), when exact k; then a run of zeros
+  float* value;  // [columns, channels]: the same times v, when exact v; then a run of zeros
+  // [steps + run, heads]: the weights of a run's columns for its last output; when exact w
   float* tap;
   float* den;      // [tokens, heads]
-  float* run;      // sums of [runs, channels]: columns before all taps of later runs; behind
+  float* run;      // [2][runs, channels]: OwnBefore, then OwnBehind, of each run
   float* part;     // [2][warps, heads]
   float* anchor;   // [heads]
   float* lift;     // [heads]
@@ -91,16 +93,17 @@ class ConvNarrowTile {
   __device__ int64_t first() const { return first_; }
   __device__ int rows() const { return rows_; }
   __device__ int channels() const { return channels_; }
-  // Of channel c of the block: its head, in the block.
+  // The head of channel c, both counted from the block's first one.
   __device__ int HeadOf(int c) const { return (channel_ + c) / dims_.width - head_; }
 
-  // Fills shared memory; true when outputs must be worked out one by one. Ends with a barrier.
+  // Fills shared memory. Returns true when outputs must be computed one by one. Ends with a
+  // barrier.
   __device__ bool Prepare() const {
     if (threadIdx.x == 0) *shared_.exact = 0;
     Flight flight;
     Fetch(0, flight);
     ReadKeys();
-    __syncthreads();  // also of *exact, before others set it
+    __syncthreads();  // it also orders the reset of *exact before other threads set it
     StoreValues(flight);
     FindAnchors();
     __syncthreads();
@@ -111,8 +114,9 @@ class ConvNarrowTile {
     return exact;
   }
 
-  // sums[i] of output (run * kConvRun + i): of the columns' numbers x[column * stride], weighed.
-  // before: of all columns before the run's; behind: of those behind, if it sees them.
+  // Computes sums[i] of output (run * kConvRun + i), the weighted sum of the columns' numbers
+  // x[column * stride]. `before` is the sum of all columns before those of the run, `behind` the
+  // sum of those after them if the output sees them.
   __device__ void Filter(int run, const float* x, int stride, const float* tap, float before,
                          float behind, float (&sums)[kConvRun]) const {
     float taps[kConvRun];
@@ -137,7 +141,8 @@ class ConvNarrowTile {
     }
   }
 
-  // The sum of the run's first columns; and of those that it has and the run before has not.
+  // The sum of the run's first kConvRun columns, and of the columns that this run has and the run
+  // before does not.
   __device__ float OwnBefore(int run, const float* x, int stride) const {
     return Sum(x + run * kConvRun * stride, stride);
   }
@@ -146,7 +151,7 @@ class ConvNarrowTile {
     return args_.causal ? 0.0F : Sum(x + from * stride, stride);
   }
 
-  // Denominators of all heads and tokens into shared.den.
+  // Computes the denominators of all heads and tokens into shared.den.
   __device__ void SumDenominators() const {
     const int i = static_cast<int>(threadIdx.x) % shared_.heads;
     const int run = static_cast<int>(threadIdx.x) / shared_.heads;
@@ -167,7 +172,7 @@ class ConvNarrowTile {
       shared_.den[(run * kConvRun + r) * shared_.heads + i] = den[r];
   }
 
-  // What lies beyond reach, in channel c of the block.
+  // The sum of the tokens beyond reach, for channel c of the block.
   __device__ float Outside(int c) const {
     float sum = 0.0F;
     for (int side = 0; side < args_.sides(); ++side) {
@@ -176,7 +181,7 @@ class ConvNarrowTile {
     return sum;
   }
 
-  // Output `row` of channel c from its definition: numerator and denominator.
+  // Computes numerator and denominator of output `row` of channel c from the definition.
   __device__ void Exactly(int row, int c, float* num, float* den) const {
     const int i = HeadOf(c);
     const int last = args_.causal ? min(end_, row + lead_ + 1) : end_;
@@ -209,7 +214,7 @@ class ConvNarrowTile {
       *num = fmaf(weight, shared_.value[u * kConvNarrowChannels + c], *num);
       *den += weight;
     }
-    if (*den == 0.0F) *den = 1.0F;  // it sees no key: zeros
+    if (*den == 0.0F) *den = 1.0F;  // the token sees no key: the output is 0
   }
 
  private:
@@ -240,7 +245,7 @@ class ConvNarrowTile {
     float early = outside;
     const int64_t left = first_ - lead_;
     const bool plain = tokens_.Plain(left + begin_);
-    constexpr int kKeys = 4;  // under way together
+    constexpr int kKeys = 4;  // in flight together
     for (int u0 = part; u0 < columns; u0 += kKeys * parts) {
       float k[kKeys];
 #pragma unroll
@@ -257,7 +262,7 @@ class ConvNarrowTile {
         if (u >= columns) continue;
         if (i < heads_ && u >= begin_ && u < end_) {
           if (!plain) k[j] = tokens_.Key(left + u, head_ + i);
-          all = k[j] != k[j] ? INFINITY : fmaxf(all, k[j]);  // a NaN rises too much, for all parts
+          all = k[j] != k[j] ? INFINITY : fmaxf(all, k[j]);  // NaN selects the exact form
           if (!args_.causal || u <= lead_) early = fmaxf(early, k[j]);
         }
         shared_.key[u * shared_.heads + i] = k[j];
@@ -296,8 +301,8 @@ class ConvNarrowTile {
   __device__ bool Direct() const {
     return channels_ % kVec == 0 && tokens_.template Direct<kVec>(first_ - lead_ + begin_);
   }
-  // fn(j, column, channel) for this thread's vectors j of columns and channels that exist; from the
-  // batch that starts at vector `from` of the block.
+  // Calls fn(j, column, channel) for this thread's vectors j, if their column and channel exist, in
+  // the batch that starts at vector `from` of the block.
   template <class Fn>
   __device__ void EachVector(int from, const Fn& fn) const {
 #pragma unroll
@@ -314,7 +319,7 @@ class ConvNarrowTile {
       tokens_.template Read<kVec>(first_ - lead_ + u, channel_ + c, flight[j]);
     });
   }
-  // `flight`: as of Fetch(0).
+  // `flight` holds the vectors that Fetch(0) loaded.
   __device__ void StoreValues(Flight& flight) const {
     const int columns = ConvNarrowShared::Columns(dims_) + kConvRun;
     const auto store = [&](int u, int c, const auto& v) {
@@ -348,8 +353,8 @@ class ConvNarrowTile {
     const int entries = ConvNarrowShared::Steps(dims_) + kConvRun;
     for (int at = static_cast<int>(threadIdx.x) / shared_.heads; at < entries && i < heads_;
          at += kConvNarrowThreads / shared_.heads) {
-      // Columns before the first tap count in full, and so do those behind the last one, unless
-      // they are unseen.
+      // Columns before the first tap have weight 1. So do those after the last tap, unless the
+      // token does not see them.
       const int tap = at - (kConvRun - 1);
       float weight = tap < 0 || !args_.causal ? 1.0F : 0.0F;
       if (tap >= 0 && tap < dims_.taps) {
@@ -390,7 +395,7 @@ class ConvNarrowTile {
   const int heads_;
   const int64_t first_;
   const int rows_;   // tokens of the tile
-  const int lead_;   // columns before its first token, existing or not
+  const int lead_;   // columns before the tile's first token, whether they exist or not
   const int begin_;  // columns that exist
   const int end_;
 };

@@ -8,22 +8,22 @@
 
 namespace aft::kernels::cuda {
 
-// num += A V over all columns, den[half] += this thread's part of A's row sums. kPrecise: three
-// products of TF32 halves; else a single one.
+// num += A V over all columns, den[half] += this thread's part of A's row sums. With kPrecise a
+// product is three products of TF32 halves, otherwise one.
 template <bool kExact, bool kPrecise, typename T, int kChannels, bool kGrid>
 __device__ inline void ConvMultiply(const ConvOutputTile<T, kChannels, kGrid>& tile,
                                     const ConvOutputShared<kChannels, kGrid>& shared, int channels,
                                     typename ConvOutputTile<T, kChannels, kGrid>::Flight& flight,
                                     float (&num)[kChannels / 8][4], float (&den)[2]) {
   constexpr int kStride = ConvOutputShared<kChannels, kGrid>::kStride;
-  // Fragments: ptx.cuh.
+  // ptx.cuh describes the fragments.
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
   const int k = lane % 4;
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
   const auto row0 = tile.GetRow(warp_row + g);
   const auto row1 = tile.GetRow(warp_row + g + 8);
-  // Columns that the warp's tokens see at all.
+  // The number of columns that at least one of the warp's tokens sees.
   const int seen = warp_row < tile.rows() ? tile.Seen(warp_row + 15) : 0;
 
   for (int u0 = 0; u0 < tile.columns(); u0 += kConvColumns) {
@@ -51,7 +51,7 @@ __device__ inline void ConvMultiply(const ConvOutputTile<T, kChannels, kGrid>& t
         if (b * 8 >= channels) break;
         const float* const value = shared.value + (u + k) * kStride + b * 8 + g;
         const float v[2] = {value[0], value[4 * kStride]};
-        // What was bf16 is TF32.
+        // bf16 numbers are TF32 numbers already.
         constexpr bool kRounded = sizeof(T) == sizeof(Bf16);
         const uint32_t high[2] = {kRounded ? __float_as_uint(v[0]) : ToTf32(v[0]),
                                   kRounded ? __float_as_uint(v[1]) : ToTf32(v[1])};
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kConvOutputThreads, kGrid ? 3 : 4)
       weight[side] = tile.OutsideWeight(row, outside_max[side]);
       total = fmaf(weight[side], args.Carry(place, side)[dims.den() + head], total);
     }
-    if (total == 0.0F) total = 1.0F;  // it sees no key: zeros
+    if (total == 0.0F) total = 1.0F;  // the token sees no key: the output is 0
     const auto finish = [&](int c, float sum, float gate) {
 #pragma unroll
       for (int side = 0; side < 2; ++side) {

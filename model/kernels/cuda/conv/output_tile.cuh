@@ -7,12 +7,12 @@
 #include "model/kernels/cuda/conv/tiles.cuh"
 
 // Outputs of a tile on tensor cores: A [tile's tokens, tokens in reach] V. A is never stored: a
-// thread makes the fragments that it needs, once for all channels. With a = the largest key,
+// thread computes the fragments that it needs, once for all channels. With a = the largest key,
 //
 //   A[t][t'] = exp(k_t' - a + lift) * exp(w(t, t'))      one product of two table entries
 //
-// or exactly, where that does not do (ConvLift), with M_t the largest key that t sees and X_t the
-// largest exponent,
+// If that form is not accurate (ConvLift), A is computed exactly. With M_t the largest key that t
+// sees and X_t the largest exponent,
 //
 //   A[t][t'] = exp((k_t' - M_t) + w(t, t') - X_t)
 namespace aft::kernels::cuda {
@@ -22,7 +22,7 @@ inline constexpr int kConvColumns = 32;         // tokens in reach whose values 
 
 template <int kChannels, bool kGrid>
 struct ConvOutputShared {
-  // Rows of values are so far apart that the lanes of a fragment fall into 32 banks.
+  // Rows of values are at a distance that puts the lanes of a fragment into 32 different banks.
   static constexpr int kStride = kChannels + 8;
 
   __host__ __device__ ConvOutputShared(SharedLayout& shared, const ConvTileArgs& args)
@@ -36,7 +36,7 @@ struct ConvOutputShared {
         warp(shared.Take<float>(3 * kConvOutputThreads / 32)),
         spoilt(shared.Take<int>(kChannels)) {}
 
-  // Tokens in reach, at most, in whole chunks.
+  // The largest number of tokens in reach, in whole chunks.
   __host__ __device__ static int64_t Columns(const ConvTileArgs& args) {
     int64_t columns = kConvTokens + args.dims.rows();
     if (kGrid) {
@@ -45,22 +45,23 @@ struct ConvOutputShared {
     }
     return (columns + kConvColumns - 1) / kConvColumns * kConvColumns;
   }
-  // 1-D: by distance, from that of the last token's earliest to that of the first one's latest
-  // column; 2-D: by tap, and one for the rest.
+  // The number of biases. In 1-D there is one per distance, from that of the last token and the
+  // earliest column to that of the first token and the latest column. In 2-D there is one per tap,
+  // and one for everything outside the filter.
   __host__ __device__ static int64_t Entries(const ConvTileArgs& args) {
     if (kGrid) return static_cast<int64_t>(args.dims.taps) * args.dims.taps + 1;
     return Columns(args) + kConvTokens;
   }
 
-  float* bias;   // exp(w), exact: w; what a token does not see: 0, -inf
-  float* key;    // [columns]: exp(k - a + lift), exact: k; then 0, -inf
+  float* bias;   // exp(w), when exact w; 0 (when exact -inf) for what a token does not see
+  float* key;    // [columns]: exp(k - a + lift), when exact k; then 0 (when exact -inf)
   float* value;  // [kConvColumns, kStride]
-  int* row;      // [kConvColumns]: of the columns' tokens in the image
+  int* row;      // [kConvColumns]: row in the image of each column's token
   int* column;
-  float* max;  // exact: M, X of the tile's tokens
+  float* max;  // when exact: M and X of the tile's tokens
   float* shift;
   float* warp;
-  int* spoilt;  // per channel: distance from the end of the earliest value that is not finite
+  int* spoilt;  // per channel: columns from the first value that is not finite to the end, or 0
 };
 
 // One block's tile and channels, of one head.
@@ -93,13 +94,13 @@ class ConvOutputTile {
   __device__ const ConvTokens<T>& tokens() const { return tokens_; }
   __device__ int64_t first() const { return first_; }
   __device__ bool exact() const { return exact_; }
-  // Columns that token `row` of the tile sees.
+  // The number of columns that token `row` of the tile sees.
   __device__ int Seen(int row) const {
     return args_.causal ? min(columns_, row + before_ + 1) : columns_;
   }
 
-  // Chooses the form and fills shared memory but for the values. `outside`: the largest key beyond
-  // reach. Ends with a barrier.
+  // Chooses the form and fills all shared memory except the values. `outside` is the largest key
+  // beyond reach. Ends with a barrier.
   __device__ void Prepare(float outside) {
     ReadKeys(outside);
     FillBias();
@@ -110,12 +111,13 @@ class ConvOutputTile {
     __syncthreads();
   }
 
-  // The weight of what lies beyond reach with this maximum.
+  // The weight of the sums beyond reach whose maximum is `max`.
   __device__ float OutsideWeight(int row, float max) const {
     return exact_ ? Exp(max - shared_.max[row] - shared_.shift[row]) : Exp(max - anchor_ + lift_);
   }
 
-  // Starts loads of the values of columns [u0, u0 + kConvColumns); and stores them, zeros beyond.
+  // Fetch starts to load the values of columns [u0, u0 + kConvColumns). StoreValues stores them,
+  // and zeros after the last column.
   __device__ void Fetch(int u0, Flight& flight) const {
     if (!Direct(u0)) return;
     EachVector(u0, [&](int j, int u, int c) {
@@ -156,7 +158,7 @@ class ConvOutputTile {
     }
   }
 
-  // What column u0 + u weighs to one token of the tile.
+  // One token of the tile with the data that Weight needs.
   struct Row {
     int index;  // in the tile
     int y;      // in the image
@@ -199,13 +201,13 @@ class ConvOutputTile {
   __device__ bool Direct(int u0) const {
     return channels_ % kVec == 0 && tokens_.template Direct<kVec>(left_ + u0);
   }
-  // Zero times NaN is NaN: what a token does not see must be finite.
+  // Zero times NaN is NaN, so even values that a token does not see must be finite.
   __device__ float Finite(float v, int u, int c) const {
     if (fabsf(v) <= FLT_MAX) return v;
     atomicMax(&shared_.spoilt[c], columns_ - u);
     return 0.0F;
   }
-  // fn(j, column, channel) for this thread's vectors j of a chunk.
+  // Calls fn(j, column, channel) for this thread's vectors j of a chunk.
   template <class Fn>
   __device__ void EachVector(int u0, const Fn& fn) const {
 #pragma unroll
@@ -222,7 +224,7 @@ class ConvOutputTile {
     const bool within = y >= 0 && y < taps && x >= 0 && x < taps;
     return within ? y * taps + x : taps * taps;
   }
-  // The slow way, from positions.
+  // The index of a bias, computed from positions, which is slow.
   __device__ int BiasAt(int row, int u) const {
     if constexpr (!kGrid) return u - row + kConvTokens - 1;
     const int64_t width = args_.grid_width;
@@ -230,7 +232,7 @@ class ConvOutputTile {
                static_cast<int>((left_ + u) % width - (first_ + row) % width));
   }
 
-  // Also finds the largest key of all, and how much later ones are above what the first token sees.
+  // Also finds the largest key, and by how much it exceeds the largest that the first token sees.
   __device__ void ReadKeys(float outside) {
     const int chunks = (columns_ + kConvColumns - 1) / kConvColumns;
     float all = outside;
@@ -297,7 +299,7 @@ class ConvOutputTile {
     }
   }
 
-  // M and X; a warp for 16 tokens.
+  // Finds M and X. Each warp takes 16 tokens.
   __device__ void FindMaxima(float outside) const {
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int lane = static_cast<int>(threadIdx.x) % 32;

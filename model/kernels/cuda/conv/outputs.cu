@@ -25,7 +25,7 @@ bool GridFits(const ConvTileArgs& args) {
   return layout.bytes() <= kMostShared;
 }
 
-// Heads narrower than this are filtered, if the filter fits.
+// Heads narrower than this use ConvNarrowKernel, if it has enough shared memory.
 constexpr int kMatrixWidth = 16;
 
 template <typename T, typename Y>

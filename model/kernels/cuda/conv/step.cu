@@ -4,18 +4,18 @@
 namespace aft::kernels::cuda {
 namespace {
 
-constexpr int kLanes = 32;  // for heads that are not wider than that
-constexpr int kGroups = 4;  // of lanes, at least: they share the ring's rows
+constexpr int kLanes = 32;  // lanes of a block, unless its heads are wider
+constexpr int kGroups = 4;  // fewest groups of lanes; they share the ring's rows
 constexpr int kMostLanes = kConvStepThreads / kGroups;
-constexpr int kThreads = 128;                 // at least
-constexpr size_t kShared = size_t{48} << 10;  // what a block should not exceed, so that four fit
+constexpr int kThreads = 128;                 // fewest threads of a block
+constexpr size_t kShared = size_t{48} << 10;  // most bytes of a block, so that four blocks fit
 
 template <typename T, typename Ring, typename Y, int kVec>
 int Start(ConvStepArgs& args, Stream stream) {
   const ConvDims& dims = args.dims;
-  // Heads of a block: what the lanes cover, a whole number of vectors; fewer where the weights
-  // would take too much.
-  int unit = 1;  // heads that make whole vectors
+  // The heads of a block are as many as its lanes cover, and make a whole number of vectors. There
+  // are fewer of them if their weights would take too much memory.
+  int unit = 1;  // number of heads that make whole vectors
   while (unit * dims.width % kVec != 0) unit *= 2;
   int threads = 0;
   const auto shape = [&](int heads) {
@@ -48,11 +48,11 @@ int Start(ConvStepArgs& args, Stream stream) {
                         Aligned16<T>(args.packed.data, dims.hid, dims.values());
   args.state_aligned = Aligned16<float>(args.state.base, args.state.slot_stride, dims.hid);
   args.y_aligned = Aligned16<Y>(args.y.data, args.y.stride, dims.hid);
-  // A row of the ring starts at a vector's boundary, and so do all channels that begin a vector.
+  // Rows of the ring start at the boundary of a vector, and so do all channels that begin a vector.
   const bool vectors = Aligned16<float>(args.state.base, args.state.slot_stride, args.v_ring) &&
                        dims.hid % kVec == 0;
   if (vectors) return Start<T, Ring, Y, kVec>(args, stream);
-  args.packed_aligned = args.state_aligned = args.y_aligned = true;  // single numbers always are
+  args.packed_aligned = args.state_aligned = args.y_aligned = true;  // always so for single numbers
   return Start<T, Ring, Y, 1>(args, stream);
 }
 

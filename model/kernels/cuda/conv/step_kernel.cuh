@@ -4,9 +4,9 @@
 
 #include "model/kernels/cuda/conv/common.cuh"
 
-// One token of each row. A block takes whole heads of one row, so that nobody else reads what it
-// writes. Its threads first work out the weights exp((k - M) + w) of all tokens in the ring, once
-// per head, into shared memory, while the values of the first ring rows are on their way; then
+// One token of each row. A block takes whole heads of one row, so that no other block reads what it
+// writes. Its threads first compute the weights exp((k - M) + w) of all tokens in the ring, once
+// per head, into shared memory, while the values of the first ring rows are being loaded. Then
 // thread (group, lane) sums rows group, group + groups, .. for the kVec channels of its lane.
 namespace aft::kernels::cuda {
 
@@ -19,17 +19,17 @@ struct ConvStepArgs {
   int64_t v_ring;
   Out y;
   bool packed_aligned = false;
-  bool state_aligned = false;  // the numerators; the ring's values are whenever kVec > 1
+  bool state_aligned = false;  // the numerators; the ring's values are aligned whenever kVec > 1
   bool y_aligned = false;
   int heads = 1;  // per block
   int lanes = 1;  // a power of two
 };
 
-inline constexpr int kConvStepParts = 16;     // threads that share a head's tokens, at most
-inline constexpr int kConvStepFlight = 8;     // ring rows that a thread has under way
-inline constexpr int kConvStepThreads = 512;  // of a block, at most
+inline constexpr int kConvStepParts = 16;     // most threads that share a head's tokens
+inline constexpr int kConvStepFlight = 8;     // ring rows that a thread has in flight
+inline constexpr int kConvStepThreads = 512;  // most threads of a block
 
-// Shared memory. Numbers per head are `heads` apart.
+// Shared memory. Rows of numbers per head are `heads` floats apart.
 struct ConvStepShared {
   __host__ __device__ ConvStepShared(SharedLayout& shared, const ConvStepArgs& args, int threads,
                                      int vec)
@@ -41,7 +41,7 @@ struct ConvStepShared {
 
   enum : int { kKey, kOldDen, kOldMax, kPrefix, kSelf, kKeep, kAdd, kDen, kPerHead };
 
-  float* weight;    // [s - 1, heads]; at first the keys
+  float* weight;    // [s - 1, heads]; first the keys
   float* per_head;  // [kPerHead, heads]
   float* part;      // [3][parts, heads]: maxima, shifts, denominators
   float* sum;       // [groups, lanes * vec]
@@ -73,7 +73,7 @@ class ConvStepHeads {
   __device__ int in_ring() const { return in_ring_; }
   __device__ int place() const { return place_; }
 
-  // Fills shared.weight and shared.per_head, but kDen, and advances the heads' part of the state.
+  // Fills shared.weight and shared.per_head except kDen, and advances the heads' part of the state.
   // Ends with a barrier.
   __device__ void Weigh() {
     ReadKeys();
@@ -97,7 +97,7 @@ class ConvStepHeads {
   }
 
  private:
-  // Heads of this thread: from Mine() on, columns_ apart.
+  // This thread's heads begin at Mine() and are columns_ apart.
   __device__ int Mine() const { return part_ < parts_ ? first_ : heads_; }
   __device__ float* At(int which, int i) const {
     return shared_.per_head + which * args_.heads + i;
@@ -108,7 +108,7 @@ class ConvStepHeads {
     return shared_.part + which * most + p * (heads_ < columns_ ? columns_ : heads_) + i;
   }
   __device__ float* Weight(int r, int i) const { return shared_.weight + r * args_.heads + i; }
-  // w of the token in row r.
+  // w of the token in row r of the ring.
   __device__ float Bias(int r, int i) const {
     const int newest = place_ == 0 ? args_.dims.rows() - 1 : place_ - 1;
     const int age = newest - r + 1 + (r > newest ? args_.dims.rows() : 0);
@@ -176,7 +176,7 @@ class ConvStepHeads {
     }
   }
 
-  // Token t - s + 1 enters the prefix, t takes its place in the ring.
+  // Moves token t - s + 1 into the prefix and puts t in its place in the ring.
   __device__ void Retire(int i, float key, float retiring) {
     const float old_max = *At(ConvStepShared::kOldMax, i);
     const float old_den = *At(ConvStepShared::kOldDen, i);
@@ -210,20 +210,20 @@ class ConvStepHeads {
   Ring* ring_;
   const float* filter_;
   int in_ring_;
-  int place_;    // row of the token that retires and of the one that comes
-  int columns_;  // threads side by side; a power of two
+  int place_;    // ring row of the token that retires, and then of the new one
+  int columns_;  // neighbouring threads that take different heads; a power of two
   int parts_;
   int first_;
   int part_;
 };
 
-// Numbers per head as the kVec channels from `channel` (in the block) on need them; rows of them
-// are whole vectors apart where heads are single channels.
+// Spreads a row of numbers per head over the kVec channels from `channel` (in the block) on. Where
+// heads are single channels, rows are whole vectors apart.
 template <int kVec>
 class ConvSpread {
  public:
   __device__ ConvSpread(int channel, int width) : head_(channel / width), width_(width) {
-    // One head for all, or one for each: the common cases have no division per channel.
+    // The common cases, one head for all channels or one for each, need no division per channel.
     const int offset = channel - head_ * width;
     one_ = offset + kVec <= width;
     offset_ = offset;

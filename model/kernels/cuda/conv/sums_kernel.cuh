@@ -4,13 +4,13 @@
 
 #include "model/kernels/cuda/conv/tiles.cuh"
 
-// Sums of the tokens beyond the filter's reach, and the state: see tiles.cuh. Every sum has
-// one order, whatever else is in the batch.
+// Sums of the tokens beyond the filter's reach, and the state; tiles.cuh explains them. Every sum
+// has one order, whatever other rows are in the batch.
 namespace aft::kernels::cuda {
 
 inline constexpr int kConvSumsThreads = 128;
 inline constexpr int kConvSumsChannels = 64;  // per block
-inline constexpr int kConvSumsParts = 16;     // threads that share a head's keys, at most
+inline constexpr int kConvSumsParts = 16;     // most threads that share a head's keys
 
 struct ConvSumsShared {
   __host__ __device__ ConvSumsShared(SharedLayout& shared, int vec)
@@ -27,7 +27,7 @@ struct ConvSumsShared {
   float* sum;   // [groups, channels]
 };
 
-// How threads share the heads of a block: `parts` threads a head, which take turns in its tokens.
+// The threads of a block's heads: `parts` threads per head, which take turns with its tokens.
 struct ConvHeadThreads {
   __device__ explicit ConvHeadThreads(int heads) {
     int columns = 1;
@@ -45,8 +45,8 @@ struct ConvHeadThreads {
   int part;
 };
 
-// The largest key of each head among the tokens [begin, end), into shared.max; the first ones' keys
-// into shared.weight. Ends with a barrier.
+// Finds the largest key of each head among the tokens [begin, end) into shared.max, and stores the
+// first kConvTokens keys in shared.weight. Ends with a barrier.
 template <typename T>
 __device__ inline void ConvReadKeys(const ConvTokens<T>& tokens, int64_t begin, int64_t end,
                                     int first_head, int heads, const ConvHeadThreads& threads,
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kConvSumsThreads, kVec == 8   ? 5
   const int64_t i = place - sequence.place;
   const int side = static_cast<int>(blockIdx.z);
   if (i >= sequence.tiles || sequence.slot < 0) return;
-  // What nobody asks for: sums of all tokens, unless they go into a state.
+  // These would complete the sum of all tokens, which is needed only in a state.
   if (side == 0 ? args.rows.slot == nullptr && i + 1 == sequence.tiles : i == 0) return;
   const int64_t begin = side == 0 ? sequence.Left(i) : sequence.Right(i - 1);
   const int64_t end = side == 0 ? sequence.Left(i + 1) : sequence.Right(i);
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kConvSumsThreads, kVec == 8   ? 5
   const int head = first / dims.width;
   const int heads = (first + channels - 1) / dims.width - head + 1;
 
-  // Values are on their way while keys become weights.
+  // Values are being loaded while keys become weights.
   constexpr int kLanes = kConvSumsChannels / kVec;
   constexpr int kGroups = kConvSumsThreads / kLanes;
   constexpr int kFlight = kConvTokens / kGroups;
@@ -174,14 +174,14 @@ __global__ void __launch_bounds__(kConvSumsThreads, kVec == 8   ? 5
     for (int g = 0; g < kGroups; ++g) sum += shared.sum[g * kConvSumsChannels + c];
     out[first + c] = sum;
   }
-  // A head's are written by the block that has its first channel.
+  // A head's sums are written by the block that has the head's first channel.
   if (thread < heads && (head + thread) * dims.width >= first) {
     out[dims.den() + head + thread] = shared.den[thread];
     out[dims.max() + head + thread] = shared.max[thread];
   }
 }
 
-// Grid: (hid + heads) / block, rows, sides. A thread follows one channel's numerator or one head's
+// Grid: (hid + heads) / block, rows, sides. A thread carries one channel's numerator or one head's
 // denominator from tile to tile.
 __global__ void __launch_bounds__(kConvSumsThreads) ConvCarryKernel(ConvTileArgs args) {
   const ConvDims& dims = args.dims;
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvCarryKernel(ConvTileArgs
     carry[x] = sum;
     if (is_head) carry[max_at] = max;
   };
-  // Sums that count: all where they end in a state, else those between the tiles.
+  // The number of sums to add: all if they end in a state, otherwise those between the tiles.
   const int64_t counted = sequence.tiles - (has_state ? 0 : 1);
   constexpr int kFlight = 8;
   for (int64_t i = 0; i < counted; i += kFlight) {
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvCarryKernel(ConvTileArgs
   write(counted);
 }
 
-// Grid: s, rows. Block 0 writes the prefix, block i the token i before the row's end.
+// Grid: s, rows. Block 0 writes the prefix, and block i the token i before the row's end.
 template <typename T>
 __global__ void __launch_bounds__(kConvSumsThreads) ConvStoreKernel(ConvTileArgs args) {
   const ConvDims& dims = args.dims;

@@ -5,12 +5,13 @@
 #include "model/kernels/cuda/conv/common.cuh"
 #include "model/kernels/cuda/row_tiles.cuh"
 
-// Prompts and whole texts, causal or not, as tiles of kConvTokens tokens, cut at multiples of it in
-// the sequence. A tile's tokens weigh those of [Left, Right) one by one, with the filter; all
-// tokens before and behind are beyond its reach and come as sums:
+// Prompts and whole texts, causal or not, as tiles of kConvTokens tokens, which are cut at
+// multiples of kConvTokens in the sequence. A tile's tokens weigh those of [Left, Right) one by
+// one, with the filter. All tokens before and after these are beyond the filter's reach and are
+// added as sums:
 //
-//   ConvSums     of the tokens between the Left of a tile and that of the next; likewise Right
-//   ConvCarry    of all before a tile's Left and, from the other end, of all from its Right on
+//   ConvSums     sums of the tokens between the Left of a tile and that of the next; likewise Right
+//   ConvCarry    sums of all tokens before a tile's Left, and of all from its Right on
 //   ConvOutputs  y
 //   ConvStore    advances the state
 //
@@ -19,10 +20,10 @@ namespace aft::kernels::cuda {
 
 inline constexpr int kConvTokens = 64;
 
-// Weights in a tile, of narrow filters, are exp((k - a) + lift) * exp(w), a being the largest key
-// in reach, as long as the running maximum rises by at most kConvRise within the tile. Terms
-// exp(-87) are lost: with a lift where it rises a lot they are below exp(30 - 87 + 2 * kNarrowBias)
-// = exp(-17) of any token's sum. Nothing is above exp(30 + kNarrowBias).
+// In a tile the weights of narrow filters are exp((k - a) + lift) * exp(w), where a is the largest
+// key in reach, as long as the running maximum rises by at most kConvRise within the tile. Terms
+// below exp(-87) are lost. If it rises a lot, the lift makes them less than exp(30 - 87 + 2 *
+// kNarrowBias) = exp(-17) of any token's sum. No weight is above exp(30 + kNarrowBias).
 inline constexpr float kConvRise = 60.0F;
 __device__ inline float ConvLift(float rise) { return rise > 30.0F ? 30.0F : 0.0F; }
 
@@ -32,16 +33,16 @@ struct ConvTileArgs {
   bool grid = false;
   int64_t grid_width = 0;
   ChunkRows rows = {};          // or whole texts, without slots
-  const float* mask = nullptr;  // of these, or null
+  const float* mask = nullptr;  // of the tokens, or null
   In packed = {};
-  State state = {};    // base null: none
+  State state = {};    // base is null if there is no state
   int64_t k_ring = 0;  // floats into a state
   int64_t v_ring = 0;
   Out y = {};
   float* sums = nullptr;   // [places, sides(), dims.sums()]
-  float* carry = nullptr;  // the same
+  float* carry = nullptr;  // [places, sides(), dims.sums()]
 
-  // Vectors of 16 bytes of packed (and as many numbers elsewhere) start at multiples of their size.
+  // Whether vectors of 16 bytes of packed, and of as many numbers elsewhere, are aligned.
   bool packed_aligned = false;
   bool ring_aligned = false;
   bool y_aligned = false;
@@ -56,8 +57,8 @@ struct ConvTileArgs {
   }
 };
 
-// A row may begin and end within a tile; its last place holds what goes into the state.
-inline constexpr int kConvPlaces = 3;  // of a row, beside those of its whole tiles
+// A row may begin and end within a tile. Its last place holds the sums that go into the state.
+inline constexpr int kConvPlaces = 3;  // places of a row in addition to those of its whole tiles
 __host__ __device__ inline int64_t ConvPlaces(int64_t rows, int64_t tokens) {
   return TilesBefore(kConvTokens, rows, tokens, kConvPlaces);
 }
@@ -73,7 +74,7 @@ struct ConvSequence {
         place(ConvPlaces(row, token)),
         tiles(end == begin ? 0 : (end - 1) / kConvTokens - begin / kConvTokens + 1) {}
 
-  // Of the row's tile i: its first token, and that behind its last; the tokens weighed one by one.
+  // [First, Last) are the tokens of the row's tile i, which weigh [Left, Right) one by one.
   __device__ int64_t First(int64_t i) const {
     return min(end, max(begin, (begin / kConvTokens + i) * kConvTokens));
   }
@@ -95,19 +96,20 @@ struct ConvSequence {
 
  public:
   const int32_t slot;
-  const int64_t token;  // of the matrices, at position `begin`
+  const int64_t token;  // row of the matrices at position `begin`
   const int64_t begin;
   const int64_t end;
-  const int64_t place;  // of tile 0 in sums and carry
+  const int64_t place;  // place of tile 0 in sums and carry
   const int64_t tiles;
 };
 
-// The row that a place belongs to. All lanes of a warp.
+// The row that a place belongs to. All lanes of a warp must call it.
 __device__ inline int64_t ConvRowOf(const ConvTileArgs& args, int64_t place) {
   return RowOfTile(args.rows, place, kConvTokens, kConvPlaces);
 }
 
-// A row's keys and values by position, from where they are: packed, or, before it, the rings.
+// A row's keys and values by position. They are read from packed, or before the row's first
+// position from the rings.
 template <typename T>
 class ConvTokens {
  public:
@@ -137,14 +139,14 @@ class ConvTokens {
     return Entering(ToFloat(Packed(t)[dims.keys() + head]), dims.bf16_ring) + mask;
   }
 
-  // Whether all tokens from t on have keys in packed and no mask, and those keys: loads without
-  // branches, which can be under way together.
+  // Whether all tokens from t on have keys in packed and no mask. Their loads have no branches and
+  // can be in flight together.
   __device__ bool Plain(int64_t t) const { return t >= begin_ && mask_ == nullptr; }
   __device__ float PlainKey(int64_t t, int head) const {
     return Entering(ToFloat(Packed(t)[args_.dims.keys() + head]), args_.dims.bf16_ring);
   }
 
-  // N channels; zeros where the token is masked.
+  // N channels, or zeros where the token is masked.
   template <int N>
   __device__ Channels<N> Value(int64_t t, int channel) const {
     const ConvDims& dims = args_.dims;
@@ -161,7 +163,7 @@ class ConvTokens {
     return v;
   }
 
-  // Values as they are in memory, for loads that are under way together: kVec channels of tokens
+  // Values as they are in memory, for loads that are in flight together: kVec channels of tokens
   // that are in packed, or in a ring of the same type.
   template <int kVec>
   __device__ bool Direct(int64_t t) const {
@@ -191,7 +193,7 @@ class ConvTokens {
   __device__ bool Masked(int64_t t) const {
     return mask_ != nullptr && mask_[t - begin_] <= kMaskedBelow;
   }
-  // t is one of the s - 1 positions before begin_.
+  // t must be one of the s - 1 positions before begin_.
   __device__ int64_t RingRow(int64_t t) const {
     const int row = place_ - static_cast<int>(begin_ - t);
     return row < 0 ? row + args_.dims.rows() : row;
@@ -205,7 +207,7 @@ class ConvTokens {
   const int place_;  // row of the rings that token begin_ will have
 };
 
-// Host: the outputs of all tiles, given the sums around them (outputs.cu).
+// Host: computes the outputs of all tiles, given the sums around them (outputs.cu).
 int ConvOutputs(const ConvTileArgs& args, unsigned places, Stream stream);
 
 }  // namespace aft::kernels::cuda

@@ -5,8 +5,8 @@
 
 namespace aft::kernels::cuda::rows {
 
-// Columns [column, column + N) of a row, zeros beyond its width. kWhole: width, alignment and
-// stride allow for whole groups.
+// Columns [column, column + N) of a row, with zeros beyond its width. kWhole: width, alignment and
+// stride allow access to whole groups.
 template <bool kWhole, int N, typename T>
 __device__ inline Channels<N> LoadColumns(const T* row, int column, int width) {
   return LoadExisting<N, kWhole>(row + column, width - column);
@@ -23,8 +23,8 @@ __device__ inline float WarpSum(float x) {
   return x;
 }
 
-// Of all threads that share a row: a warp, or a block with kWarps floats of shared memory that no
-// other sum uses.
+// The sum of x over all threads that share a row. These are a warp, or a block with kMaxWarps
+// floats of shared memory that no other sum uses.
 template <bool kBlock>
 __device__ inline float RowSum(float x, float* shared) {
   x = WarpSum(x);
@@ -39,11 +39,11 @@ __device__ inline float RowSum(float x, float* shared) {
 
 constexpr int kAddNormColumns = 4;  // neighbours that a thread takes at a time
 constexpr int kMaxWarps = 16;
-constexpr int kAddNormWarpBlock = 128;  // threads at most, where a warp has a row
+constexpr int kAddNormWarpBlock = 128;  // most threads of a block where a warp has a row
 constexpr int kAddNormMaxBlock = 512;
 
-// A row is read once and kept in registers: kGroups groups of columns a thread. The variance is
-// that of the centred row, E[x^2] - mean^2 would cancel.
+// A row is read once and kept in registers, kGroups groups of columns per thread. The variance is
+// that of the centred row, because E[x^2] - mean^2 would cancel.
 template <typename InT, typename OutT, int kGroups, bool kWhole, bool kBlock>
 __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
     AddNormKernel(NormModel norm, float* x_rows, In branch, const float* branch_bias, int64_t count,
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
   const int thread = static_cast<int>(threadIdx.x) % threads;
   const int64_t row =
       kBlock ? blockIdx.x : int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
-  if (!kBlock && row >= count) return;  // a whole warp, and no barrier follows
+  if (!kBlock && row >= count) return;  // applies to a whole warp, and no barrier follows
   const int width = static_cast<int>(norm.width);
   float* const x_row = x_rows + row * width;
   const auto column = [&](int group) { return (group * threads + thread) * kAddNormColumns; };
@@ -130,7 +130,7 @@ __device__ inline void Activate(Activation activation, Channels<kCount>& group) 
   switch (activation) {
     case Activation::kNone:
       break;
-    case Activation::kRelu:  // as max(x, 0) of the CPU, but NaN stays
+    case Activation::kRelu:  // max(x, 0) as on the CPU, but NaN stays NaN
       for (float& value : x) value = value < 0.0F ? 0.0F : value;
       break;
     case Activation::kGelu: {
@@ -150,9 +150,9 @@ __device__ inline void Activate(Activation activation, Channels<kCount>& group) 
 }
 
 constexpr int kMapBlock = 128;
-constexpr int kMapRows = 4;  // of a thread, which so loads four times before it waits
+constexpr int kMapRows = 4;  // rows of a thread, which issues four loads before it waits
 
-// A thread has one group of columns in kMapRows rows.
+// A thread processes one group of columns in kMapRows rows.
 template <typename InT, typename OutT, int kCount, bool kWhole>
 __global__ void __launch_bounds__(kMapBlock)
     MapKernel(In x, const int64_t* index, const float* bias, Activation activation, int64_t count,
@@ -189,8 +189,8 @@ __global__ void __launch_bounds__(kMapBlock)
 constexpr int kEmbedBlock = 128;
 constexpr int kEmbedColumns = 4;
 
-// A thread has one group of columns of a row. Waves are computed in double, from the angle in half
-// turns, which needs no slow reduction.
+// A thread processes one group of columns of a row. Waves are computed in double from the angle in
+// half turns, which needs no slow reduction.
 template <typename T, bool kWhole>
 __global__ void __launch_bounds__(kEmbedBlock)
     EmbedKernel(EmbedModel model, const int32_t* tokens, const int32_t* slots,

@@ -24,14 +24,14 @@ bool InGroups(const float* vector, int64_t width, int columns) {
   return InGroups(vector, sizeof(float), width, width, columns);
 }
 
-// fn(InT{}, OutT{}) of the numbers of a launch.
+// Calls fn(InT{}, OutT{}) for the number types of a launch.
 template <class Fn>
 int WithTypes(Number in, Number out, const Fn& fn) {
   if (in == Number::kFp16 && out == Number::kFp16) return fn(Fp16{}, Fp16{});
   return ForTypes(in, out, fn);
 }
 
-// ---- AddNorm. The shape depends on the width alone, and so does the order of a row's sums.
+// ---- AddNorm. A row's threads and the order of its sums depend on the width alone.
 
 template <typename InT, typename OutT, bool kWhole, typename... Args>
 cudaError_t LaunchAddNorm(Stream stream, int64_t count, const NormModel& norm, Args... args) {
@@ -45,7 +45,7 @@ cudaError_t LaunchAddNorm(Stream stream, int64_t count, const NormModel& norm, A
                   dim3(static_cast<unsigned>(count)), dim3(32 * warps), shared.bytes(), stream,
                   norm, args...);
   }
-  // Few rows spread over as many multiprocessors.
+  // Few rows get a block each, so that they spread over many multiprocessors.
   constexpr int64_t kFew = 512;
   const int64_t rows_of_block = count <= kFew ? 1 : kAddNormWarpBlock / 32;
   const auto kernel = groups_of_lane > 4   ? &AddNormKernel<InT, OutT, 8, kWhole, false>

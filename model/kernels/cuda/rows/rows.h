@@ -4,12 +4,12 @@
 
 #include "model/kernels/cuda/types.h"
 
-// The small operators between the matrix products, each on every row by itself. Numbers In -> Out:
-// fp32 to any, or both bf16 or fp16; others are cudaErrorInvalidValue.
+// The small operators between the matrix products. Each processes every row by itself. Types of In
+// -> Out: fp32 to any, or both bf16 or fp16; others are cudaErrorInvalidValue.
 namespace aft::kernels::cuda {
 
-// Instead of a token id: the token that the slot sampled last (Sample, sampler.h). The value of
-// kLastSampled in model/api/model_runner.h.
+// Replaces a token id and means the token that the slot sampled last (Sample, sampler.h). Its value
+// is that of kLastSampled in model/api/model_runner.h.
 inline constexpr int32_t kLastSampledToken = -1;
 
 struct EmbedModel {
@@ -18,7 +18,7 @@ struct EmbedModel {
   Number type = Number::kFp32;
   float scale = 1.0F;
   const float* positions = nullptr;  // learned [position_rows, d], or null
-  // [(d + 1) / 2] radians per token: sinusoidal positions, sines in even columns; or null.
+  // [(d + 1) / 2] radians per token for sinusoidal positions, with sines in even columns; or null.
   const double* frequencies = nullptr;
 };
 
@@ -33,8 +33,8 @@ int Embed(const EmbedModel& model, const int32_t* tokens, const int32_t* slots,
 // The residual and the norm after it in one pass:
 //   x += branch + branch_bias            nothing is added when branch.data is null
 //   y = (x - mean) / sqrt(var + eps) * weight + bias
-// x [count, width] fp32, dense; width <= 8192; branch_bias [width] or null; y may be null: only
-// the residual.
+// x [count, width] fp32, dense; width <= 8192; branch_bias [width] or null. y may be null, and then
+// only x is computed.
 struct NormModel {
   int64_t width = 0;
   const float* weight = nullptr;  // [width]

@@ -7,7 +7,7 @@
 #include "model/kernels/cuda/sampler/select.cuh"
 #include "model/sampling/philox.h"
 
-// A block samples or scores one row. See model/sampling/sampler.cc, the CPU's counterpart.
+// A block samples or scores one row. model/sampling/sampler.cc does the same on the CPU.
 namespace aft::kernels::cuda::sampler {
 
 __device__ inline double Gumbel(uint32_t word) {
@@ -15,18 +15,19 @@ __device__ inline double Gumbel(uint32_t word) {
   return -log(-log(uniform));
 }
 
-// Not below Gumbel(word): -log(u) >= 1 - u, so g <= -log(1 - u), and 1 - u = (~word + 0.5) / 2^32.
+// An upper bound of Gumbel(word): -log(u) >= 1 - u, so g <= -log(1 - u), and 1 - u = (~word + 0.5)
+// / 2^32.
 __device__ inline float GumbelBound(uint32_t word) {
   constexpr float kLn2RoundedUp = 0.693148F;
   return static_cast<float>(__clz(static_cast<int>(~word)) + 1) * kLn2RoundedUp;
 }
 inline constexpr float kLargestGumbel = 22.9F;
 
-// The random words of one output token: four neighbouring ids share a block of them.
+// The random words of one output token. Four neighbouring ids share a block of them.
 struct Words {
   uint32_t word[4];
 
-  __device__ uint32_t of(int32_t id) const {  // no index at run time: registers have none
+  __device__ uint32_t of(int32_t id) const {  // registers cannot be indexed at run time
     const uint32_t low = id % 2 == 0 ? word[0] : word[1];
     const uint32_t high = id % 2 == 0 ? word[2] : word[3];
     return id % 4 < 2 ? low : high;
@@ -40,26 +41,26 @@ __device__ inline Words WordsOf(const SlotSampling& params, uint64_t output_inde
   return {{words[0], words[1], words[2], words[3]}};
 }
 
-// One thread's part of the draw: the winner so far, and a quick test in float that spares most
-// tokens the logarithms, and whole groups their random numbers.
+// One thread's part of the draw: the winner so far, and a quick test in float. The test saves the
+// logarithms for most tokens, and the random numbers for whole groups of them.
 class Draw {
  public:
-  // Every thread begins with the best token: its score rules most others out.
+  // Every thread begins with the best token, because its score rules out most others.
   __device__ Draw(const Best& best, float temperature, uint32_t word)
       : best_(best.logit()), temperature_(static_cast<double>(temperature)) {
     const double scaled = static_cast<double>(best_) / temperature_;
     winner_ = {scaled + Gumbel(word), best.id};
-    // Rounding of the scores themselves, when they are large.
+    // The scores themselves are rounded, which matters when they are large.
     const double rounding = 1e-4 + fabs(scaled) * 1e-15;
     slack_ = rounding < 1e30 ? static_cast<float>(rounding) : -MinusInfinity();
-    // Not above 1 / temperature, so that (logit - best) times it is not too low.
+    // It must not exceed 1 / temperature, so that (logit - best) times it is not too low.
     const double inverse = (1.0 - 1e-6) / temperature_;
     inverse_ = inverse < 1e30 ? static_cast<float>(inverse) : 1e30F;
     SetCut(scaled);
   }
 
-  // False: no token with this logit can win with a Gumbel number up to `bound`. Written so that NaN
-  // gives true.
+  // Returns false if no token with this logit can win with a Gumbel number up to `bound`. The test
+  // is written so that it is true for NaN.
   __device__ bool MayWin(float logit, float bound) const {
     return !((logit - best_) * inverse_ + bound < cut_);
   }
@@ -85,7 +86,7 @@ class Draw {
   Drawn winner_;
   float inverse_;
   float slack_;
-  float cut_;  // of (logit - best) / temperature + Gumbel
+  float cut_;  // least (logit - best) / temperature + Gumbel that may win
 };
 
 // The lowest logit that min-p keeps.
@@ -148,7 +149,7 @@ __device__ double LogTotal(const Space& space, const Row<kAligned>& raw, const B
   return static_cast<double>(highest) + log(total);
 }
 
-// Writes the best `count` tokens of the raw logits in order, and fills up with -1.
+// Writes the best `count` tokens of the raw logits in order; the remaining places get -1.
 template <bool kAligned>
 __device__ void ReportTop(const Space& space, const Row<kAligned>& raw, const Best& best,
                           double log_total, int32_t count, int32_t* top_id, float* top_logprob) {
@@ -178,7 +179,7 @@ __device__ void ReportTop(const Space& space, const Row<kAligned>& raw, const Be
   }
 }
 
-// The log-probability of `id`, and the alternatives.
+// Writes the log-probability of `id` and the alternatives.
 template <bool kAligned>
 __device__ void Report(const Space& space, const Row<kAligned>& raw, const Best& best, int32_t id,
                        int32_t top, const SampleOut& out, int64_t index) {
@@ -236,7 +237,7 @@ __device__ void SampleRow(const Space& space, const SamplerSlots& slots, const S
 
 inline constexpr unsigned kMaxThreads = 512;
 
-// One block per row. (The 1 lets the compiler take the registers that it needs.)
+// There is one block per row. (The 1 lets the compiler use as many registers as it needs.)
 template <bool kAligned>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     SampleKernel(SamplerSlots slots, SampleRows rows, const float* logits, int64_t stride,
@@ -250,7 +251,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
 }
 
-// One thread per token. Several may mark the same count.
+// There is one thread per token. Several threads may mark the same count.
 __global__ void MarkSeenKernel(SamplerSlots slots, const int32_t* tokens,
                                const int32_t* token_slots, int64_t count) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -264,7 +265,7 @@ __global__ void MarkSeenKernel(SamplerSlots slots, const int32_t* tokens,
   }
 }
 
-// One thread per token of the vocabulary.
+// There is one thread per token of the vocabulary.
 __global__ void ClearCountsKernel(SamplerSlots slots, int32_t slot) {
   const int64_t id = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (id >= slots.vocab_size) return;

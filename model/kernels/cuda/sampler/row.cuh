@@ -7,17 +7,18 @@
 #include "model/sampling/logit_rules.h"
 #include "model/sampling/penalties.h"
 
-// One row of logits as a block reads it, and what its threads find together. RankedLogits
-// (model/sampling/ranked_logits.h) is the CPU's counterpart.
+// One row of logits as a block reads it, and results that its threads find together. RankedLogits
+// (model/sampling/ranked_logits.h) does the same on the CPU.
 namespace aft::kernels::cuda::sampler {
 
 inline constexpr float kLargest = 3.402823466e38F;
 inline constexpr int kMaxWarps = 16;
-inline constexpr int kReadsAhead = 2;  // of four logits, by each thread
+inline constexpr int kReadsAhead = 2;  // reads of four logits that each thread has in flight
 
 __device__ inline float MinusInfinity() { return __uint_as_float(0xFF800000U); }
 
-// The bits of floats compare as integers do once negative ones are inverted, others offset.
+// Maps floats to integers that compare in the same way: the bits of negative floats are inverted,
+// and the others get the highest bit.
 __device__ inline uint32_t Ordered(float x) {
   const uint32_t bits = __float_as_uint(x);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000U;
@@ -35,8 +36,8 @@ struct Best {
   __device__ bool exists() const { return logit() > MinusInfinity(); }
 };
 
-// A token's place in the order of preference, less is better: how far its logit is below the best
-// one's, in steps of Ordered, then the id. (The type is one that shuffles and atomics take.)
+// A token's place in the order of preference; less is better. It is the distance of its logit below
+// the best one's, in steps of Ordered, then the id. (Shuffles and atomics support this type.)
 using Key = unsigned long long;
 __device__ inline Key KeyOf(const Best& best, float logit, int32_t id) {
   return Key{best.ordered - Ordered(logit)} << 32 | static_cast<uint32_t>(id);
@@ -50,23 +51,23 @@ struct Four {
   float logit[4];
 };
 
-// kAligned: the logits lie at 16 bytes.
+// With kAligned the logits are 16-byte aligned.
 template <bool kAligned>
 struct Row {
   const float* logits;
   int32_t vocab_size;
-  const TokenCount* counts = nullptr;  // null: without penalties
+  const TokenCount* counts = nullptr;  // null if there are no penalties
   Penalties penalties = {};
-  const LogitRule* rules = nullptr;  // null: none
+  const LogitRule* rules = nullptr;  // null if there are no rules
   int32_t rule_count = 0;
   bool only_these = false;
   bool early = false;
 
-  // False: these are the raw logits.
+  // Whether the logits differ from the raw ones.
   __device__ bool adjusts() const { return counts != nullptr || rules != nullptr; }
 
-  // Calls use(id, four) for every fourth token id and the logits from there on, -inf behind the
-  // vocabulary's end; id itself may be there.
+  // Calls use(id, four) for every fourth token id, with the four logits from id on, which are -inf
+  // after the end of the vocabulary. id itself may be beyond that end.
   template <typename Use>
   __device__ void ForEachFour(Use use) const {
     const int32_t step = static_cast<int32_t>(4 * blockDim.x);
@@ -99,7 +100,7 @@ struct Row {
     return four;
   }
 
-  // Without NaN, +inf and -0, and with rules and penalties.
+  // Removes NaN, +inf and -0, and applies rules and penalties.
   __device__ Four Clean(int32_t id, Four four) const {
     for (int i = 0; i < 4; ++i) four.logit[i] = Finite(four.logit[i]);
     if (rules != nullptr) Rule(id, four);
@@ -136,7 +137,7 @@ __device__ inline int LaneOf() { return static_cast<int>(threadIdx.x % 32); }
 __device__ inline int WarpOf() { return static_cast<int>(threadIdx.x / 32); }
 __device__ inline int Warps() { return static_cast<int>(blockDim.x / 32); }
 
-// A token that was drawn, by its score: the higher one wins, ties go to the lower id.
+// A token with its score in the draw. The higher score wins; ties go to the lower id.
 struct Drawn {
   double score;
   int32_t id;
@@ -155,8 +156,8 @@ __device__ inline Drawn FromLane<Drawn>(Drawn value, int bits) {
           __shfl_xor_sync(0xFFFFFFFFU, value.id, bits)};
 }
 
-// `join` over the block's values, always in the same order; every thread gets the result. `shared`
-// holds kMaxWarps values.
+// Applies `join` to the block's values, always in the same order. Every thread gets the result.
+// `shared` holds kMaxWarps values.
 template <typename T, typename Join>
 __device__ T Reduce(T value, T* shared, Join join) {
   for (int bits = 16; bits > 0; bits /= 2) value = join(value, FromLane(value, bits));
@@ -168,7 +169,7 @@ __device__ T Reduce(T value, T* shared, Join join) {
   return value;
 }
 
-// The sum of the values of the threads before this one; *total gets that of all.
+// The sum of the values of the threads before this one. *total is set to the sum of all.
 template <typename T>
 __device__ T SumBefore(T value, T* shared, T* total) {
   T sum = value;

@@ -6,10 +6,10 @@
 namespace aft::kernels::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256;  // of the kernels with one thread per token
+constexpr unsigned kThreads = 256;  // for the kernels with one thread per token
 
-// Few threads suffice for a small vocabulary: fewer wait for one another, and more rows run at
-// once. A power of two, which divides kBins.
+// A small vocabulary needs only few threads: fewer threads wait for one another, and more rows run
+// at once. The number is a power of two, which divides kBins.
 unsigned ThreadsFor(int64_t vocab_size) {
   unsigned threads = 64;
   while (threads < sampler::kMaxThreads && threads * 4 < vocab_size) threads *= 2;

@@ -6,23 +6,23 @@
 #include "model/kernels/cuda/types.h"
 #include "model/sampling/penalties.h"  // TokenCount
 
-// Sampling and scoring on the GPU: the same order of operations, random numbers and ties as
-// model/sampling/sampler.h, so that equal logits give the same tokens. (Except where two tokens'
-// scores, or the mass up to a token and top_p, agree to within rounding.) Logits stay on the
-// device.
+// Sampling and scoring on the GPU, with the order of operations, random numbers and ties of
+// model/sampling/sampler.h, so that equal logits give the same tokens. (Tokens may differ where two
+// tokens' scores, or the mass up to a token and top_p, agree to within rounding.) Logits stay on
+// the device.
 //
 // A row's result depends on its own logits, slot and arguments alone, never on the other rows.
 namespace aft::kernels::cuda {
 
-// SamplingParams (model/api/sampling_params.h) of one slot, as the device reads it.
+// SamplingParams (model/api/sampling_params.h) of one slot in the form that the device reads.
 struct SlotSampling : SamplingNumbers {
   uint64_t ends_from = 0;
   uint32_t sequence = 0;
-  int32_t rules = -1;  // how many the slot has; -1: nothing is changed, not even by only_these
+  int32_t rules = -1;  // number of rules; -1: no logit is changed, not even by only_these
   uint32_t only_these = 0;
   uint32_t unused = 0;
 };
-static_assert(sizeof(SlotSampling) == 64);  // for the host's compiler and for the device's
+static_assert(sizeof(SlotSampling) == 64);  // on the host's compiler and on the device's
 
 inline SlotSampling ForDevice(const SamplingParams& params) {
   SlotSampling sampling;
@@ -41,7 +41,7 @@ using aft::kMaxTopLogprobs;
 // Weights are summed as integers, which bounds the number of tokens.
 inline constexpr int64_t kMaxVocabSize = int64_t{1} << 23;
 
-// What belongs to the slots.
+// The arrays that belong to the slots.
 struct SamplerSlots {
   int64_t vocab_size = 0;
   const SlotSampling* params = nullptr;  // [slots]
@@ -54,30 +54,31 @@ struct SampleRows {
   int64_t rows = 0;
   const int32_t* slot = nullptr;           // [rows]; negative: padding, nothing is written
   const uint64_t* output_index = nullptr;  // [rows], of the token to draw
-  // [rows] or null; >= 0: score this token instead of drawing one; counts are left alone.
+  // [rows] or null; >= 0: this token is scored instead of drawing one, and counts stay as they are.
   const int32_t* target = nullptr;
 };
 
 struct SampleOut {
-  int32_t* id = nullptr;         // [rows]; the target's; kNoToken: every logit is NaN or -inf
+  int32_t* id = nullptr;         // [rows]; drawn, or the target; kNoToken: all logits are NaN or
+                                 // -inf
   float* logprob = nullptr;      // [rows]; 0 when top_logprobs is -1 and there is no target
-  int32_t* top_id = nullptr;     // [rows, kMaxTopLogprobs], best first; -1 behind the last
+  int32_t* top_id = nullptr;     // [rows, kMaxTopLogprobs], best first; -1 after the last
   float* top_logprob = nullptr;  // [rows, kMaxTopLogprobs]
 };
 
-// logits [rows, vocab_size] fp32, rows `stride` apart: best a multiple of 4, from 16 bytes on.
-// Draws, counts the drawn token (WithSample) and sets last_sampled of its slot; where there is none
-// to draw, both stay as they are. A slot occurs once among the rows that draw.
-// cudaErrorInvalidValue: vocab_size above kMaxVocabSize.
+// logits [rows, vocab_size] fp32, rows `stride` apart; fastest if 16-byte aligned and `stride` is a
+// multiple of 4. Draws tokens, counts each of them (WithSample) and sets last_sampled of its slot.
+// If no token can be drawn, both stay as they are. A slot occurs at most once among the rows that
+// draw. cudaErrorInvalidValue: vocab_size above kMaxVocabSize.
 int Sample(const SamplerSlots& slots, const SampleRows& rows, const float* logits, int64_t stride,
            SampleOut out, Stream stream);
 
-// Marks tokens as seen in the sequences of their slots; negative slots and ids below 0 are skipped:
-// a token that Sample drew is seen already.
+// Marks tokens as seen in the sequences of their slots. Negative slots are skipped, and so are ids
+// below 0: they stand for a token that Sample drew, which is marked already.
 int MarkSeen(const SamplerSlots& slots, const int32_t* tokens, const int32_t* token_slots,
              int64_t count, Stream stream);
 
-// Forgets what `slot` has seen; its last token is 0.
+// Removes all marks and counts of `slot`, and sets its last token to 0.
 int ClearCounts(const SamplerSlots& slots, int32_t slot, Stream stream);
 
 }  // namespace aft::kernels::cuda

@@ -4,11 +4,11 @@
 
 #include "model/kernels/cuda/sampler/row.cuh"
 
-// Which tokens the cuts of SamplingNumbers keep: those up to a last key. It is found by radix
-// selection: the keys are counted, or their probabilities summed, in bins; the bin where the target
-// is reached is divided again. Sums are of integers, so that no order of threads changes them. As
-// soon as few enough tokens are left they are copied to a list in shared memory; the row itself is
-// read twice as a rule.
+// Finds the tokens that the limits of SamplingNumbers keep: those up to a last key. Radix selection
+// finds that key: the keys are counted, or their probabilities summed, in bins, and the bin in
+// which the target is reached is divided again. Sums are of integers, so that they do not depend on
+// the order of threads. As soon as few enough tokens are left they are copied to a list in shared
+// memory. The row itself is usually read twice.
 namespace aft::kernels::cuda::sampler {
 
 inline constexpr int kBinBits = 11;
@@ -32,11 +32,11 @@ struct Space {
         capacity(vocab_size < kMaxListed ? vocab_size : kMaxListed),
         list(shared.Take<Key>(capacity)) {}
 
-  // Of each bin, the sum of masses, in two halves, and the number of tokens.
+  // For each bin, the sum of masses in two halves, and the number of tokens.
   unsigned* mass_low;
   unsigned* mass_high;
   int* tokens;
-  Key* keys;  // of Reduce and SumBefore
+  Key* keys;  // used by Reduce and SumBefore
   double* numbers;
   int* counts;
   Drawn* drawn;
@@ -45,15 +45,15 @@ struct Space {
   Key* top;
   int* taken;
   int capacity;
-  Key* list;  // the last, so that all others' places are constants
+  Key* list;  // the last one, so that the places of all others are constants
 
   __device__ void ClearBin(int bin) const {
     tokens[bin] = 0;
     mass_low[bin] = 0;
     mass_high[bin] = 0;
   }
-  // 32 bits at a time: shared memory adds no more at once. The order of the adding threads changes
-  // neither half.
+  // Adds 32 bits at a time, because shared memory adds no more at once. The order of the adding
+  // threads changes neither half.
   __device__ void AddMass(int bin, Key mass) const {
     const unsigned low = static_cast<unsigned>(mass & 0xFFFFFFFFU);
     const unsigned before = atomicAdd(&mass_low[bin], low);
@@ -68,11 +68,11 @@ template <bool kAligned>
 struct Candidates {
   Row<kAligned> row;
   Best best;
-  Key last;              // kept: finite logits with keys up to this one
-  int32_t listed = -1;   // >= 0: Space::list holds that many, all that are kept among them
-  double inverse_t = 0;  // log2(e) / temperature; used by mass alone
+  Key last;              // finite logits with keys up to this one are kept
+  int32_t listed = -1;   // >= 0: the number of keys in Space::list, which has all that are kept
+  double inverse_t = 0;  // log2(e) / temperature; used for mass alone
 
-  // Calls use(key) for each.
+  // Calls use(key) for each kept token.
   template <typename Use>
   __device__ void ForEach(const Space& space, Use use) const {
     if (listed >= 0) {
@@ -103,19 +103,19 @@ struct Candidates {
     return shift >= 0 ? bits << shift : (bits + (Key{1} << (-shift - 1))) >> -shift;
   }
 
-  // Keeps keys up to `key`.
+  // Drops all keys above `key`.
   __device__ void KeepUpTo(Key key) { last = min(last, key); }
 };
 
-// The first division's bins: 64 for each power of two of the distance from the best logit, because
-// the tokens that matter are near it.
+// The bins of the first division: 64 for each power of two of the distance from the best logit,
+// because the tokens that matter are near it.
 __device__ inline int FirstBin(Key key) {
   const uint32_t v = static_cast<uint32_t>(key >> 32) + 1U;
   const int octave = 31 - __clz(static_cast<int>(v));
   const uint32_t leading = octave >= 6 ? v >> (octave - 6) : v << (6 - octave);
   return octave * 64 + static_cast<int>(leading & 63U);
 }
-// Keys of a bin: from *base on, 2^(returned number of bits) of them.
+// The keys of a bin are the 2^(returned number of bits) keys from *base on.
 __device__ inline int FirstBinKeys(int bin, Key* base) {
   const int octave = bin / 64;
   const uint32_t leading = static_cast<uint32_t>(64 + bin % 64);
@@ -124,22 +124,22 @@ __device__ inline int FirstBinKeys(int bin, Key* base) {
   return 32 + (octave >= 6 ? octave - 6 : 0);
 }
 
-// Of a target: the number of tokens (mass unused), or the part of all mass.
+// The target is a number of tokens (mass unused), or a part of all mass.
 struct Target {
   int32_t tokens;
-  float part;  // of the mass; 0: count
+  float part;  // part of the mass; 0: `tokens` is the target
 };
 
 struct Division {
-  int bin = -1;         // where the target is reached; -1: nowhere
-  int tokens = 0;       // of the bin
-  int above = 0;        // tokens before it, those before all bins included
-  Key mass_above = 0;   // likewise
-  Key mass_wanted = 0;  // of the target
+  int bin = -1;         // bin in which the target is reached; -1: in none
+  int tokens = 0;       // in the bin
+  int above = 0;        // before the bin, including those before all bins
+  Key mass_above = 0;   // likewise, their mass
+  Key mass_wanted = 0;  // mass at which the target is reached
 };
 
-// Finds the bin of the filled Space in which the target is reached, after what
-// `before` holds. The first time mass_wanted is 0, and becomes the target's part of the sum.
+// Finds the bin of the filled Space in which the target is reached, counted on from the sums in
+// `before`. In the first division mass_wanted is 0, and is set to the target's part of the sum.
 __device__ inline Division FindBin(const Space& space, const Target& target,
                                    const Division& before) {
   const bool by_mass = target.part > 0.0F;
@@ -176,7 +176,7 @@ __device__ inline Division FindBin(const Space& space, const Target& target,
     mass += space.MassOfBin(bin);
     done = reached();
     if (!done) continue;
-    // One thread alone: before it the target is not reached, after it it is.
+    // Only one thread comes here: the target is reached within its bins.
     space.found[0] = bin;
     space.found[1] = above;
     *space.found_mass = mass_above;
@@ -191,7 +191,7 @@ __device__ inline Division FindBin(const Space& space, const Target& target,
   return division;
 }
 
-// Copies the kept keys to the list. REQUIRES: there are at most Space::capacity.
+// Copies the kept keys to the list. REQUIRES: there are at most Space::capacity of them.
 template <bool kAligned>
 __device__ void List(const Space& space, Candidates<kAligned>& kept) {
   if (threadIdx.x == 0) *space.taken = 0;
@@ -201,13 +201,13 @@ __device__ void List(const Space& space, Candidates<kAligned>& kept) {
   kept.listed = *space.taken;
 }
 
-// Keeps the best tokens, as few as reach the target.
+// Keeps the fewest best tokens that reach the target.
 template <bool kAligned>
 __device__ void Keep(const Space& space, const Target& target, Candidates<kAligned>& kept) {
   const bool by_mass = target.part > 0.0F;
   Division division;
   Key base = 0;
-  int bits = 64;  // of the keys in question: base .. base + 2^bits - 1
+  int bits = 64;  // the last key to keep is among base .. base + 2^bits - 1
   do {
     const bool first = bits == 64;
     const int shift = bits > kBinBits ? bits - kBinBits : 0;
@@ -224,7 +224,7 @@ __device__ void Keep(const Space& space, const Target& target, Candidates<kAlign
     });
     __syncthreads();
     division = FindBin(space, target, division);
-    if (division.bin < 0) return;  // all tokens together do not reach it
+    if (division.bin < 0) return;  // all tokens together do not reach the target
     if (first) {
       bits = FirstBinKeys(division.bin, &base);
     } else {
