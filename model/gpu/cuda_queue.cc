@@ -23,21 +23,21 @@
 namespace aft {
 namespace {
 
-// The oldest that cmake/Cuda.cmake compiles for.
+// The oldest compute capability that cmake/Cuda.cmake compiles for.
 constexpr int kOldestMajor = 8;
 
 constexpr char kWorkspaceVariable[] = "CUBLAS_WORKSPACE_CONFIG";
 
 absl::Status CudaStatus(cudaError_t error, absl::string_view call) {
   if (error == cudaSuccess) return absl::OkStatus();
-  static_cast<void>(cudaGetLastError());  // or LibTorch would find it at its next check
+  static_cast<void>(cudaGetLastError());  // otherwise LibTorch would report the error later
   const std::string text = absl::StrCat(call, ": ", cudaGetErrorString(error));
   return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
                                             : absl::InternalError(text);
 }
 
-// What LibTorch's allocator holds of the device and nobody uses, in whole segments: the unused ends
-// of others are too small to count on.
+// The device's memory that LibTorch's allocator holds unused, in whole segments. The unused ends of
+// other segments are too small to count on.
 int64_t CachedBytes(c10::DeviceIndex device) {
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
@@ -76,12 +76,12 @@ class CudaGraph final : public GpuGraph {
   CudaGraph(std::unique_ptr<at::cuda::CUDAGraph> graph, c10::cuda::CUDAStream stream)
       : graph_(std::move(graph)), executable_(graph_->raw_cuda_graph_exec()), stream_(stream) {}
 
-  // What the first launch would do: the device's memory for the graph is taken now.
+  // Does the work of the first launch now: it takes the device's memory for the graph.
   absl::Status Upload() {
     return CudaStatus(cudaGraphUpload(executable_, stream_.stream()), "cudaGraphUpload");
   }
 
-  // Not at::cuda::CUDAGraph::replay, which also advances LibTorch's random numbers: we use none.
+  // at::cuda::CUDAGraph::replay is not used: it also advances LibTorch's random numbers.
   absl::Status Launch() override {
     const c10::cuda::CUDAGuard on_device(stream_.device_index());
     return CudaStatus(cudaGraphLaunch(executable_, stream_.stream()), "cudaGraphLaunch");
@@ -93,8 +93,8 @@ class CudaGraph final : public GpuGraph {
   const c10::cuda::CUDAStream stream_;
 };
 
-// Every call makes the queue's device current for its duration: whichever thread calls, and
-// whatever device was current there, no context of another device is opened by accident.
+// Every call makes the queue's device current for its duration. So no context of another device is
+// opened by accident, whichever thread calls and whatever device was current there.
 class CudaQueue final : public GpuQueue {
  public:
   CudaQueue(c10::cuda::CUDAStream stream, std::string name)
@@ -136,15 +136,15 @@ class CudaQueue final : public GpuQueue {
     return std::make_unique<CudaEvent>(event, stream_);
   }
 
-  // With LibTorch's capture, so that what its allocator hands out meanwhile stays the graph's.
-  // thread_local: other threads may go on using CUDA.
+  // Uses LibTorch's capture, so that memory which its allocator hands out meanwhile remains the
+  // graph's. thread_local: other threads may continue to use CUDA.
   absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(std::function<absl::Status()> work) override {
     std::unique_ptr<CudaGraph> captured;
     const absl::Status outcome = OnStream([&]() -> absl::Status {
       auto graph = std::make_unique<at::cuda::CUDAGraph>();
       graph->capture_begin(graph_pool_, cudaStreamCaptureModeThreadLocal);
       const absl::Status status = GuardTorch(work);
-      // Whatever happened: the stream must leave the capture.
+      // The stream must leave the capture whatever happened.
       const absl::Status ended = GuardTorch([&] {
         graph->capture_end();
         return absl::OkStatus();
@@ -168,7 +168,7 @@ class CudaQueue final : public GpuQueue {
     int64_t free = 0;
     int64_t total = 0;
   };
-  Bytes Memory() const {  // nothing is free on a device that does not answer
+  Bytes Memory() const {  // a device that does not answer has nothing free
     size_t free = 0;
     size_t total = 0;
     int64_t cached = 0;
@@ -197,7 +197,7 @@ class CudaQueue final : public GpuQueue {
   const at::cuda::MempoolId_t graph_pool_;
 };
 
-// LibTorch's switches are the process's: every queue sets them to the same.
+// LibTorch's switches apply to the whole process. Every queue sets them to the same values.
 void SetUpLibTorch() {
   at::Context& context = at::globalContext();
   context.lazyInitDevice(at::kCUDA);
@@ -228,8 +228,8 @@ absl::StatusOr<std::string> CheckDevice(int device) {
   if (std::getenv(kWorkspaceVariable) == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat(kWorkspaceVariable,
-                     " is not set: without it (to :4096:8, before the first "
-                     "thread starts) products differ from run to run"));
+                     " is not set: unless it is set (to :4096:8, before the first "
+                     "thread starts), products differ from run to run"));
   }
   return name;
 }

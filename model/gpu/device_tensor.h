@@ -8,7 +8,7 @@
 
 namespace aft {
 
-// Copies on the device; LibTorch's exceptions when that has no memory.
+// Copies on the device. They throw LibTorch's exceptions when the device has no memory.
 at::Tensor ToDevice(const std::vector<float>& values, at::Device device);
 at::Tensor ToDevice(const at::Tensor& tensor, at::Device device);
 
@@ -17,7 +17,7 @@ int64_t DeviceBytes(const at::Tensor& tensor);
 
 at::ScalarType ScalarTypeOf(Number number);
 
-// Numbers on the device that are used as dense matrices of whatever width a step needs.
+// Numbers on the device that are used as dense matrices of the width that a step needs.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -25,7 +25,7 @@ class DeviceBuffer {
 
   int64_t bytes() const { return DeviceBytes(numbers_); }
 
-  // Rows [first, first + count) of the matrix [.., width], as LibTorch and as kernels see it.
+  // Rows [first, first + count) of the matrix [.., width], for LibTorch and for kernels.
   at::Tensor Rows(int64_t first, int64_t count, int64_t width) const;
   kernels::cuda::In In(int64_t width, int64_t first = 0) const {
     return {At(first * width), type_, width};

@@ -29,7 +29,8 @@ class GpuAftMixer : public GpuMixer {
       model_.bias_rows = band_.size(0);
       model_.wide = band.w.abs().gt(kernels::kNarrowBias).any().item<bool>();
     }
-    // Sums for later tokens are sums over one prefix: that of a block would end before them.
+    // Look-ahead sums cover one prefix. With prefix blocks, a block's prefix would end before the
+    // tokens that they are for.
     if (model_.causal && model_.prefix_block == 0) {
       lookahead_rows_ = cuda::AftLookaheadRows(model_);
     }

@@ -64,7 +64,7 @@ class GpuAttentionMixer : public GpuMixer {
   }
 
  private:
-  at::Tensor score_weight_;   // on the device; undefined where there is none
+  at::Tensor score_weight_;   // on the device; undefined if the mixer has none
   at::Tensor position_keys_;  // likewise
   kernels::AttentionParams params_;
 };

@@ -22,7 +22,7 @@ struct GpuEncoderRunner::Input {
         mask(reinterpret_cast<float*>(tokens + token_count)),
         vectors(reinterpret_cast<float*>(static_cast<char*>(block) + Bytes(rows, token_count))) {}
 
-  // Without vectors, which only passes of vectors have.
+  // The bytes without vectors, which only passes of vectors have.
   static int64_t Bytes(int64_t rows, int64_t token_count) {
     constexpr int64_t kAlignment = 256;
     const int64_t bytes = (rows + 1 + token_count) * int64_t{sizeof(int64_t)} +
@@ -91,8 +91,8 @@ absl::Status GpuEncoderRunner::Allocate() {
   return absl::OkStatus();
 }
 
-// Products choose, and load, their kernels by the number of rows: batches of every size, doubling.
-// The largest comes first: LibTorch takes the memory of all of them now.
+// Products choose and load their kernels by the number of rows. So batches of every size are run,
+// doubling. The largest comes first, so that LibTorch takes the memory for all of them at once.
 absl::Status GpuEncoderRunner::WarmUp() {
   const int64_t longest = limits_.longest();
   const int64_t most = std::min(limits_.max_batch_tokens, limits_.max_batch_rows * longest);
@@ -159,7 +159,7 @@ absl::Status GpuEncoderRunner::Compute(const EncoderPass& pass,
     at += length;
   }
   host.offset[rows] = at;
-  // Vectors are a table, of which every token is one row.
+  // Vectors are a table, and every token is one row of it.
   if (pass.vectors) std::iota(host.tokens, host.tokens + tokens, int32_t{0});
 
   const Input device(rows, tokens, input_.data_ptr());

@@ -14,10 +14,10 @@
 
 namespace aft {
 
-// Runs an encoder or a bare mixer on a GPU: all sequences of a call that can (PassesOf) together,
-// laid one after the other without padding.
-// Everything but the vectors that it returns is allocated by Create. Where the device fails later,
-// the call says so: INTERNAL, or UNAVAILABLE when the device is lost, and with it every later call.
+// Runs an encoder or a bare mixer on a GPU. The sequences of a call that can run together
+// (PassesOf) do so, one after the other without padding. Create allocates everything except the
+// vectors that are returned. If the device fails later, the call returns INTERNAL, or UNAVAILABLE
+// when the device is lost, and every later call does too.
 class GpuEncoderRunner final : public EncoderRunner {
  public:
   struct Options {
@@ -26,7 +26,7 @@ class GpuEncoderRunner final : public EncoderRunner {
   };
 
   // Allocates and warms up. `network` was made for `queue` and for batches of this size.
-  // RESOURCE_EXHAUSTED says what needs how much; INVALID_ARGUMENT: more rows than
+  // RESOURCE_EXHAUSTED lists the memory that each part needs. INVALID_ARGUMENT: more rows than
   // kernels::cuda::kMaxRows.
   static absl::StatusOr<std::unique_ptr<GpuEncoderRunner>> Create(
       std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuNetwork> network, const Options& options);
@@ -40,13 +40,13 @@ class GpuEncoderRunner final : public EncoderRunner {
   int64_t max_batch_rows() const override { return limits_.max_batch_rows; }
   int64_t max_batch_tokens() const override { return limits_.max_batch_tokens; }
 
-  // A sequence's vectors do not depend on the others beyond what LibTorch's matrix products leave
-  // to the number of tokens: rounding.
+  // A sequence's vectors depend on the other sequences only by rounding, as far as LibTorch's
+  // matrix products depend on the number of tokens.
   absl::StatusOr<std::vector<TokenVectors>> Encode(
       const std::vector<EncoderInput>& sequences) override;
 
  private:
-  // The arrays of a batch, one behind the other in one block.
+  // The arrays of a batch, one after the other in one block.
   struct Input;
 
   GpuEncoderRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuNetwork> network,
@@ -55,9 +55,9 @@ class GpuEncoderRunner final : public EncoderRunner {
   absl::Status Allocate();
   absl::Status WarmUp();
   absl::Status EncodeZeros(int64_t tokens);
-  // Queues the copy of what Encode makes of so many tokens to host_vectors_.
+  // Queues the copy of Encode's results for `tokens` tokens to host_vectors_.
   absl::Status CopyVectors(int64_t tokens);
-  // A pass of a call, whose vectors lie in host_vectors_ once `end_` is there.
+  // Queues a pass of a call. Its vectors are in host_vectors_ when `end_` has been reached.
   absl::Status Compute(const EncoderPass& pass, const std::vector<EncoderInput>& sequences);
 
   const TextLimits limits_;
@@ -68,7 +68,7 @@ class GpuEncoderRunner final : public EncoderRunner {
   DeviceStats stats_;
   at::Tensor input_;         // on the device
   at::Tensor host_input_;    // pinned
-  at::Tensor host_vectors_;  // pinned, [max_batch_tokens, width()]: what Encode makes
+  at::Tensor host_vectors_;  // pinned, [max_batch_tokens, width()]: results of Encode
   std::unique_ptr<GpuEvent> begin_;
   std::unique_ptr<GpuEvent> end_;
 };

@@ -15,7 +15,7 @@ absl::StatusOr<at::Tensor> ToFormat(const std::string& name, const at::Tensor& t
                                     Number format, at::Device device) {
   const at::Tensor converted = tensor.to(ScalarTypeOf(format));
   if (format == Number::kFp16 && !at::isfinite(converted).all().item<bool>()) {
-    return absl::DataLossError(absl::StrCat(name, " holds a number that fp16 cannot"));
+    return absl::DataLossError(absl::StrCat(name, " holds a number that is not finite in fp16"));
   }
   return converted.to(device);
 }
@@ -41,7 +41,7 @@ absl::StatusOr<GpuLinear> GpuLinear::Create(const std::string& name, const at::T
   return GpuLinear(converted);
 }
 
-// On the CPU, where tests run the network, LibTorch's operator has the exact GELU instead.
+// On the CPU, where tests run the network, LibTorch's operator uses the exact GELU instead.
 bool GpuLinear::Activates(Activation activation, Number format, at::Device device) {
   return device.is_cuda() && format == Number::kBf16 &&
          (activation == Activation::kRelu || activation == Activation::kGeluTanh);
@@ -60,7 +60,7 @@ void GpuLinear::Forward(const at::Tensor& x, at::Tensor y) const {
   } else if (x.is_cuda()) {
     at::mm_out(y, x, transposed, y.scalar_type());
   } else {
-    // LibTorch writes wider sums on CUDA alone. Where a test runs the network on the CPU:
+    // LibTorch writes wider sums only on CUDA. Tests that run the network on the CPU come here.
     y.copy_(at::mm(x.to(y.scalar_type()), transposed.to(y.scalar_type())));
   }
 }

@@ -9,13 +9,13 @@
 
 namespace aft {
 
-// A product with a bias takes it as further columns of the weight, in three parts whose sum has
-// fp32's digits whatever the weights' format, against ones in x: no pass of its own over y, and the
-// rows' alignment stays.
+// A product with a bias has the bias in further columns of the weight, and x has ones in these
+// columns. The bias is split into three parts whose sum has fp32's digits whatever the weights'
+// format is. So it needs no pass of its own over y, and the rows keep their alignment.
 inline constexpr int64_t kBiasColumns = 8;
 
-// y = x W^T + b through LibTorch (cuBLAS), summed in fp32 (OpenCudaQueue sees to that). Immutable
-// and thread-safe; throws LibTorch's exceptions.
+// y = x W^T + b through LibTorch (cuBLAS), summed in fp32 (OpenCudaQueue makes sure of that).
+// Immutable and thread-safe. Throws LibTorch's exceptions.
 class GpuLinear {
  public:
   GpuLinear() = default;
@@ -23,25 +23,26 @@ class GpuLinear {
   // weight [out, in] on the device, in the format of the products.
   explicit GpuLinear(const at::Tensor& weight) : weight_(weight) {}
 
-  // weight [out, in] and bias [out] on the CPU, fp32. DATA_LOSS names `name` when the format cannot
-  // hold the weights.
+  // weight [out, in] and bias [out] on the CPU, fp32. DATA_LOSS mentions `name` when the format
+  // cannot hold the weights.
   static absl::StatusOr<GpuLinear> Create(const std::string& name, const at::Tensor& weight,
                                           const at::Tensor& bias, Number format, at::Device device);
 
-  // Columns of x: in, and kBiasColumns of ones when there is a bias.
+  // The columns of x: in, and kBiasColumns of ones when there is a bias.
   int64_t columns() const { return weight_.size(1); }
 
   int64_t weight_bytes() const { return static_cast<int64_t>(weight_.nbytes()); }
 
-  // x [rows, columns()] in the weights' format, rows may be apart -> y [rows, out], dense, in that
-  // format or fp32.
+  // x [rows, columns()] in the weights' format, whose rows may have gaps between them -> y [rows,
+  // out], dense, in that format or fp32.
   void Forward(const at::Tensor& x, at::Tensor y) const;
 
-  // Whether ForwardActivated does this. Not in fp32: the library's GELU is only good to 5e-6.
+  // Whether ForwardActivated supports this. fp32 is not supported: the library's GELU is only
+  // accurate to 5e-6.
   static bool Activates(Activation activation, Number format, at::Device device);
 
-  // y = activation(x W^T + bias) as the product is stored, without another pass over y; x, bias
-  // [out] and y in the weights' format. REQUIRES: Activates.
+  // y = activation(x W^T + bias) while the product is stored, without another pass over y. x, bias
+  // [out] and y are in the weights' format. REQUIRES: Activates.
   void ForwardActivated(const at::Tensor& x, const at::Tensor& bias, Activation activation,
                         at::Tensor y) const;
 
@@ -49,8 +50,8 @@ class GpuLinear {
   at::Tensor weight_;
 };
 
-// `tensor` [..] on the CPU in `format`, on the device. DATA_LOSS names it when a number is too
-// large for the format.
+// Converts `tensor` [..], which is on the CPU, to `format` and copies it to the device. DATA_LOSS
+// names it when a number is too large for the format.
 absl::StatusOr<at::Tensor> ToFormat(const std::string& name, const at::Tensor& tensor,
                                     Number format, at::Device device);
 

@@ -14,12 +14,12 @@ namespace aft {
 // The largest batch that a network is made for.
 struct GpuLimits {
   int64_t rows = 0;    // chunks of a step, with padding, or texts of an Encode
-  int64_t tokens = 0;  // in all, with padding
-  int64_t slots = 0;   // of a language model; at most as many rows of a step have one token
+  int64_t tokens = 0;  // of all rows, with padding
+  int64_t slots = 0;   // of a language model; a step has at most this number of rows of one token
 };
 
-// The core of one layer on a GPU: Mixer's counterpart (model/mixers/mixer.h), with the same state,
-// byte for byte. Calls queue work and return. Immutable and thread-safe; calls at the same time
+// The core of one layer on a GPU. It corresponds to Mixer (model/mixers/mixer.h) and has the same
+// state, byte for byte. Calls queue work and return. Immutable and thread-safe; concurrent calls
 // need different slots and workspaces. Errors: INTERNAL names the operator and CUDA's error.
 class GpuMixer {
  public:
@@ -29,18 +29,19 @@ class GpuMixer {
 
   virtual int64_t weight_bytes() const = 0;  // of the tables on the device
 
-  // Floats that any one call within the limits may use.
+  // The most floats that one call within the limits uses.
   virtual int64_t workspace_floats(const GpuLimits& limits) const = 0;
 
-  // What a mixer may keep of a slot beside its state, and can make again from it: floats per slot,
-  // and for how many tokens it serves once it is made (StepRows::age). 0 where it does without.
+  // Scratch that a mixer may keep for a slot in addition to its state, and can make again from the
+  // state: floats per slot, and the number of tokens that it serves once it is made
+  // (StepRows::age). Both are 0 for a mixer without scratch.
   virtual int64_t slot_scratch_floats() const { return 0; }
   virtual int64_t lookahead_rows() const { return 0; }
 
-  // Where texts are images (kernels::cuda::Texts::grid_width): the most columns that one may have.
+  // The most columns of an image, for mixers of images (kernels::cuda::Texts::grid_width).
   virtual int64_t max_grid_width() const { return 0; }
 
-  // One token of each row. `slot_scratch` [slots, slot_scratch_floats()] or null: do without.
+  // One token of each row. `slot_scratch` is [slots, slot_scratch_floats()], or null to do without.
   virtual absl::Status Step(const kernels::cuda::StepRows& rows, kernels::cuda::In packed,
                             kernels::cuda::State state, float* slot_scratch, kernels::cuda::Out out,
                             float* workspace, kernels::cuda::Stream stream) const = 0;
@@ -56,8 +57,8 @@ class GpuMixer {
                               kernels::cuda::Stream stream) const = 0;
 };
 
-// As MakeMixer; the tables are copied to `device`. `tables` are on the CPU. Throws LibTorch's
-// exceptions (GpuQueue::Run catches them) when the device has no memory.
+// Does what MakeMixer does, on a GPU: the tables are copied to `device`. `tables` are on the CPU.
+// Throws LibTorch's exceptions (GpuQueue::Run catches them) when the device has no memory.
 absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuMixer(const MixerConfig& config, int64_t hid,
                                                        const MixerTables& tables,
                                                        const MixerOptions& options,
@@ -69,12 +70,12 @@ absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuAftMixer(const MixerConfig& con
                                                           const MixerTables& tables,
                                                           at::Device device);
 
-// DATA_LOSS: FoldConvFilter.
+// DATA_LOSS: as FoldConvFilter.
 absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuConvMixer(const MixerConfig& config, int64_t hid,
                                                            const MixerTables& tables,
                                                            at::Device device);
 
-// INVALID_ARGUMENT: FoldAttentionTables.
+// INVALID_ARGUMENT: as FoldAttentionTables.
 absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuAttentionMixer(const MixerConfig& config,
                                                                 int64_t hid,
                                                                 const MixerTables& tables,

@@ -22,15 +22,15 @@ namespace {
 
 using kernels::cuda::SlotSampling;
 
-// The device's memory is read every so many steps: nothing of ours changes it.
+// The device's memory is read once in this number of steps: our steps do not change it.
 constexpr uint64_t kStepsPerMemoryReading = 1024;
 
-// Left free for what libraries take by themselves: matrix products' workspaces, graphs, modules.
+// Memory that is left free for libraries: workspaces of matrix products, graphs, modules.
 int64_t Reserve(int64_t total_bytes) {
   return std::min(std::max(total_bytes / 50, int64_t{256} << 20), total_bytes / 4);
 }
 
-// More than any device has. A config may make the states larger than a number of 64 bits.
+// More than the memory of any device. A config may make the states larger than a number of 64 bits.
 constexpr int64_t kMostStates = int64_t{1} << 62;
 
 constexpr int64_t kRulesBytes = kMaxLogitRules * int64_t{sizeof(LogitRule)};  // of a slot
@@ -76,7 +76,7 @@ GpuModelRunner::GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<
 GpuModelRunner::~GpuModelRunner() { queue_->Synchronize().IgnoreError(); }
 
 GpuStepShape GpuModelRunner::LargestShape() const {
-  // More than any step has: its rows are decode rows or chunks.
+  // More than any step has, because its rows are either decode rows or chunks.
   const GpuLimits& limits = shapes_.limits();
   return {options_.slots, limits.rows, limits.tokens, limits.tokens};
 }
@@ -86,7 +86,7 @@ int64_t GpuModelRunner::HiddenBytes(int64_t outputs) const {
   return outputs * hidden.stride * NumberBytes(hidden.type);
 }
 
-// The network has taken what it needs; this is all the rest.
+// The network has been allocated already; the list has everything else.
 absl::Status GpuModelRunner::CheckMemory() const {
   const int64_t slots = options_.slots;
   const std::string length = info_.state_bytes_per_token > 0
@@ -104,10 +104,10 @@ absl::Status GpuModelRunner::CheckMemory() const {
        {"kept for libraries", Reserve(queue_->total_bytes())}},
       *queue_);
   if (status.ok()) return status;
-  return absl::Status(
-      status.code(),
-      absl::StrCat(status.message(), "; beside ", Mebibytes(info_.weight_bytes), " of weights and ",
-                   Mebibytes(network_->workspace_bytes()), " of workspace, which are there"));
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; in addition to ",
+                                                  Mebibytes(info_.weight_bytes), " of weights and ",
+                                                  Mebibytes(network_->workspace_bytes()),
+                                                  " of workspace, which are allocated already"));
 }
 
 absl::Status GpuModelRunner::Allocate() {
@@ -164,7 +164,7 @@ absl::StatusOr<int64_t> GpuModelRunner::BindSlot(int32_t slot, const StateSource
   if (fork == nullptr || fork->slot != slot) ages_.Forget(slot);
   has_terms_[static_cast<size_t>(slot)] = 0;
   has_bans_[static_cast<size_t>(slot)] = 0;
-  // After an error nothing continues the slot: a row at another position than 0 is refused.
+  // After an error no step can continue the slot: a row at a position other than 0 is refused.
   sequences_.Bind(slot, status.ok() ? position : 0, terms);
   if (status.ok() && !terms.had.empty() && PenaltiesOf(terms.sampling).any()) {
     status = SendCounts(slot, terms.had);
@@ -195,7 +195,7 @@ std::string GpuModelRunner::SnapshotSlot(int32_t slot) const {
 
 absl::StatusOr<ModelRunner::Ticket> GpuModelRunner::Submit(const StepInput& input) {
   if (submitted_ - collected_ == kFlights) {
-    return absl::FailedPreconditionError("two steps before are not collected");
+    return absl::FailedPreconditionError("two earlier steps are not collected yet");
   }
   AFT_RETURN_IF_ERROR(sequences_.Check(input));
   Flight& flight = flights_[(submitted_ + 1) % kFlights];
@@ -248,7 +248,7 @@ absl::Status GpuModelRunner::SendTerms(int32_t slot, absl::Span<const TokenId> b
   char& has_terms = has_terms_[static_cast<size_t>(slot)];
   char& has_bans = has_bans_[static_cast<size_t>(slot)];
   if (has_terms != 0 && has_bans == 0 && banned.empty()) return absl::OkStatus();
-  // Nobody else reads or writes this place: steps that name a slot are collected before it changes.
+  // No step in flight uses this place: steps that name a slot are collected before it changes.
   SlotSampling* const from = static_cast<SlotSampling*>(host_params_.data_ptr()) + slot;
   const SamplingParams& params = sequences_.sequence(slot).params;
   *from = kernels::cuda::ForDevice(params);
@@ -333,7 +333,7 @@ absl::Status GpuModelRunner::RunOnce(const StepInput& input) {
   return Collect(ticket, output);
 }
 
-// Chunks of `length` tokens that are scored, `tokens` in all or as many as there are slots for.
+// Runs chunks of `length` scored tokens: `tokens` in all, or fewer if there are not enough slots.
 absl::Status GpuModelRunner::RunChunks(int64_t tokens, int64_t length) {
   StepInput step;
   for (int32_t slot = 0; slot < slots() && tokens > 0; ++slot) {
@@ -344,13 +344,13 @@ absl::Status GpuModelRunner::RunChunks(int64_t tokens, int64_t length) {
   return RunOnce(step);
 }
 
-// Everything that a step can ask of LibTorch is asked once, so that no request pays for it, and the
-// memory that it takes is taken now. Products choose, and load, their kernels by the number of
-// rows: prompts of every size come first, doubling, then every shape that steps are padded to.
+// Asks LibTorch once for everything that a step can ask for, so that no request has to wait for it
+// and its memory is taken now. Products choose and load their kernels by the number of rows. So
+// prompts of every size come first, doubling, and then every shape that steps are padded to.
 absl::Status GpuModelRunner::WarmUp() {
   const int64_t most = options_.max_step_tokens;
   const int64_t longest = info_.max_seq_len > 0 ? std::min(most, info_.max_seq_len) : most;
-  AFT_RETURN_IF_ERROR(RunChunks(most, longest));  // the largest first: it takes the memory of all
+  AFT_RETURN_IF_ERROR(RunChunks(most, longest));  // the largest first: it takes all memory
   AFT_RETURN_IF_ERROR(RunChunks(most, std::max<int64_t>(most / options_.slots, 1)));
   for (int64_t tokens = 2; tokens < most; tokens *= 2) {
     AFT_RETURN_IF_ERROR(RunChunks(tokens, longest));

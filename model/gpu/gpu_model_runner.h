@@ -22,30 +22,30 @@
 
 namespace aft {
 
-// Runs a language model on a GPU. Submit queues a step and returns: one copy of its arrays to the
-// device, one launch of a recorded graph, one copy of what it sampled back, and one of the hidden
-// vectors that its rows ask for. Two steps may be in flight: the device begins the second while the
-// host reads the first. Logits stay on the device.
+// Runs a language model on a GPU. Submit queues a step and returns. A step is one copy of its
+// arrays to the device, one launch of a recorded graph, one copy of the sampled tokens back, and
+// one of the hidden vectors that its rows ask for. Two steps may be in flight: the device begins
+// the second while the host reads the first. Logits stay on the device.
 //
-// Steps are padded to the next of GpuStepShapes, so that few graphs serve nearly all; the others
-// (long texts to score) are queued operator by operator. A sequence's tokens do not depend on its
-// neighbours beyond what LibTorch's matrix products leave to the number of rows: rounding.
+// Steps are padded to the next of GpuStepShapes, so that few graphs serve nearly all of them. The
+// others (long texts to score) are queued operator by operator. A sequence's tokens depend on its
+// neighbours only by rounding, as far as LibTorch's matrix products depend on the number of rows.
 //
-// Everything but what KeepSlot keeps is allocated by Create, which leaves memory for that. Where
-// the device fails later, the step says so: INTERNAL, or UNAVAILABLE when the device is lost, and
-// with it every later step. SnapshotSlot then gives an empty string, which BindSlot refuses.
+// Create allocates everything except the states that KeepSlot keeps, and leaves memory for those.
+// If the device fails later, the step returns INTERNAL, or UNAVAILABLE when the device is lost, and
+// every later step does too. SnapshotSlot then returns an empty string, which BindSlot refuses.
 class GpuModelRunner final : public ModelRunner {
  public:
   struct Options {
     int32_t slots = 64;             // >= 1
     int64_t max_step_tokens = 256;  // >= slots
-    int64_t kept_bytes = 0;  // of the device's memory, what states may take that KeepSlot keeps
-    bool graphs = true;      // false: tests compare with steps that are queued operator by operator
+    int64_t kept_bytes = 0;         // of the device's memory, for states that KeepSlot keeps
+    bool graphs = true;  // false: tests compare with steps that are queued operator by operator
   };
 
   // Allocates, warms up and records the graphs. `network` was made for `queue` and for the limits()
-  // of GpuStepShapes for these slots and tokens. RESOURCE_EXHAUSTED says what needs how much;
-  // INVALID_ARGUMENT: more slots than kernels::cuda::kMaxRows.
+  // of GpuStepShapes for these slots and tokens. RESOURCE_EXHAUSTED lists the memory that each part
+  // needs. INVALID_ARGUMENT: more slots than kernels::cuda::kMaxRows.
   static absl::StatusOr<std::unique_ptr<GpuModelRunner>> Create(std::unique_ptr<GpuQueue> queue,
                                                                 std::unique_ptr<GpuNetwork> network,
                                                                 const Options& options);
@@ -81,7 +81,7 @@ class GpuModelRunner final : public ModelRunner {
   GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<GpuNetwork> network,
                  const Options& options);
 
-  // Sizes of what Allocate makes.
+  // The sizes of what Allocate makes.
   GpuStepShape LargestShape() const;
   int64_t HiddenBytes(int64_t outputs) const;
 
@@ -90,21 +90,22 @@ class GpuModelRunner final : public ModelRunner {
   absl::Status WarmUp();
   absl::Status RunOnce(const StepInput& input);
   absl::Status RunChunks(int64_t tokens, int64_t length);
-  // A step of nothing but padding, operator by operator. REQUIRES: no step is under way.
+  // Runs a step of padding only, operator by operator. REQUIRES: no step is in flight.
   absl::Status RunPadding(const GpuStepShape& shape);
   absl::Status Record(size_t index);
 
-  // Queue work; inside GpuQueue::Run.
+  // These queue work; they are called inside GpuQueue::Run.
   absl::Status Enqueue(const StepInput& input, Flight* flight);
-  // The slot's sampling parameters, and no counts, if the device has yet to learn of them; and what
-  // the row bans (StepRow::banned) as rules beside its own, until there are none.
+  // If the device does not have them yet, sends the slot's sampling parameters and clears its
+  // counts. Tokens that the row bans (StepRow::banned) are sent as rules in addition to the slot's
+  // own, which are sent again once the row bans none.
   absl::Status SendTerms(int32_t slot, absl::Span<const TokenId> banned = {});
   absl::Status Compute(const GpuStepShape& shape, int64_t longest);
 
-  // Waits for the device.
+  // These wait for the device.
   absl::Status SendCounts(int32_t slot, absl::Span<const TokenUse> had);
   void ReadMemory();
-  at::Tensor HiddenOf(const Flight& flight) const;  // [outputs, d] fp32, dense; or none
+  at::Tensor HiddenOf(const Flight& flight) const;  // [outputs, d] fp32, dense; or undefined
   kernels::cuda::SamplerSlots sampler_slots() const;
 
   const Options options_;
@@ -115,9 +116,9 @@ class GpuModelRunner final : public ModelRunner {
   StepRules sequences_;
   LookaheadAges ages_;
   const GpuStepShapes shapes_;
-  std::vector<std::unique_ptr<GpuGraph>> graphs_;  // of each shape; null: Options::graphs is off
-  std::vector<char> has_terms_;  // of each slot: the device has those of its sequence
-  std::vector<char> has_bans_;   // of each slot: its rules there are those of a row with bans
+  std::vector<std::unique_ptr<GpuGraph>> graphs_;  // one per shape; null: Options::graphs is off
+  std::vector<char> has_terms_;  // per slot: whether the device has the terms of its sequence
+  std::vector<char> has_bans_;   // per slot: whether its rules on the device include a row's bans
 
   // On the device.
   StatePool states_;

@@ -21,12 +21,12 @@ namespace cuda = kernels::cuda;
 
 namespace {
 
-// bf16 halves the feed-forward's widest pass; fp16 would overflow before the activation.
+// bf16 halves the feed-forward's widest pass. fp16 would overflow before the activation.
 Number UpNumberOf(Number format) { return format == Number::kBf16 ? Number::kBf16 : Number::kFp32; }
 
-// Logits are computed for this many tokens at a time, or for all rows of a decode step: enough for
-// the head's weights to be read few times, few enough that a long text to score needs little
-// memory.
+// Logits are computed for this number of tokens at a time, or for all rows of a decode step. It is
+// large enough that the head's weights are read few times, and small enough that a long text to
+// score needs little memory.
 constexpr int64_t kLogitRows = 256;
 int64_t LogitRows(const NetworkConfig& config, const GpuLimits& limits) {
   if (HeadRows(config) == 0) return 0;
@@ -236,7 +236,7 @@ absl::Status GpuNetwork::MakeActivations() {
     input = DeviceBuffer(tokens * std::max(config_.d_model, hid_), number_, device);
   }
   normed_ = DeviceBuffer(tokens * normed_width_, number_, device);
-  normed_.Rows(0, tokens, normed_width_).fill_(1);  // the columns that no norm writes stay
+  normed_.Rows(0, tokens, normed_width_).fill_(1);  // norms leave the last columns as they are
   packed_ = DeviceBuffer(tokens * packed_width_, Number::kFp32, device);
   up_ = DeviceBuffer(tokens * config_.d_ff, up_number_, device);
   if (up_number_ != number_) activated_ = DeviceBuffer(tokens * config_.d_ff, number_, device);
@@ -290,7 +290,7 @@ absl::Status GpuNetwork::EmbedTokens(const cuda::EmbedModel& model, const int32_
                                      const int32_t* slots, const int64_t* positions,
                                      const int32_t* last_sampled, int64_t count) {
   AFT_CHECK(count <= limits_.tokens);
-  // The same buffers in every step, so that graphs and steps of other shapes agree.
+  // Every step starts with the same buffers, so that graphs and steps of other shapes agree.
   x_ = &streams_[0];
   branch_ = &streams_[1];
   next_ = &streams_[2];

@@ -18,15 +18,15 @@
 
 namespace aft {
 
-// Something that takes memory of the device.
+// A part of a model that needs memory of the device.
 struct GpuNeed {
   std::string name;  // "logits of 64 tokens"
   int64_t bytes = 0;
 };
-// RESOURCE_EXHAUSTED, with all of it in words, when the device has less memory free.
+// Checks that all of them fit into the device's free memory. RESOURCE_EXHAUSTED lists all needs.
 absl::Status CheckFits(const std::vector<GpuNeed>& needs, const GpuQueue& queue);
 
-// The layer norm's constants on the device.
+// The constants of a layer norm on the device.
 struct GpuNorm {
   at::Tensor weight;
   at::Tensor bias;
@@ -45,24 +45,23 @@ struct GpuLayer {
   at::Tensor down_bias;
 };
 
-// The network on a GPU (see Network): owns weights, activations and what the mixers look ahead.
-// Weights, and with them what the matrix products take, are in `format`. The residual stream, keys,
-// values, states and logits are fp32 always: products of 16-bit numbers are written as fp32, but
-// for the first one of a bf16 feed-forward.
+// The network on a GPU (see Network). It owns weights, activations and the mixers' look-ahead sums.
+// Weights, and so the operands of matrix products, are in `format`. The residual stream, keys,
+// values, states and logits are always fp32: products of 16-bit numbers are written as fp32, except
+// the first one of a bf16 feed-forward.
 //
-// Calls queue work on the queue's stream and return, within GpuQueue::Run; steps allocate nothing
-// and may be captured. Thread-compatible. Errors: INTERNAL, with LibTorch's or
-// CUDA's text.
+// Calls queue work on the queue's stream and return, within GpuQueue::Run. Steps allocate nothing
+// and may be captured. Thread-compatible. Errors: INTERNAL, with LibTorch's or CUDA's text.
 class GpuNetwork {
  public:
   // One step as arrays on the device: first `decode` rows of one token each, then prompt chunks.
   // Token i of the decode rows is row i of all matrices; the chunks' tokens follow.
   struct Batch {
-    kernels::cuda::StepRows decode;        // without ages: nothing looks ahead
-    kernels::cuda::ChunkRows chunks;       // its offsets count from the first chunk's first token
-    int64_t tokens = 0;                    // of all rows
-    const int32_t* ids = nullptr;          // [tokens], or kLastSampledToken
-    const int32_t* token_slots = nullptr;  // [tokens]
+    kernels::cuda::StepRows decode;            // without ages there is no look-ahead
+    kernels::cuda::ChunkRows chunks;           // offsets count from the first chunk's first token
+    int64_t tokens = 0;                        // of all rows
+    const int32_t* ids = nullptr;              // [tokens], or kLastSampledToken
+    const int32_t* token_slots = nullptr;      // [tokens]
     const int64_t* token_positions = nullptr;  // [tokens]
     const int32_t* last_sampled = nullptr;     // [slots]
     const int64_t* outputs = nullptr;          // -1: padding
@@ -71,13 +70,13 @@ class GpuNetwork {
   struct Texts {
     kernels::cuda::Texts texts;
     int64_t tokens = 0;
-    const int32_t* ids = nullptr;              // [tokens]; below `tokens` when they choose vectors
-    const int64_t* token_positions = nullptr;  // [tokens], each in its text
+    const int32_t* ids = nullptr;              // [tokens]; with `vectors`: rows of them
+    const int64_t* token_positions = nullptr;  // [tokens], within each text
     const float* vectors = nullptr;            // [tokens, d] fp32, in place of the embedding's rows
   };
 
   // Errors: DATA_LOSS (CheckTensors, or a weight that the format cannot hold), RESOURCE_EXHAUSTED
-  // (says what needs how much). `queue` is borrowed; `tensors` are not kept.
+  // (lists the memory that each part needs). `queue` is borrowed; `tensors` are not kept.
   static absl::StatusOr<std::unique_ptr<GpuNetwork>> Create(const NetworkConfig& config,
                                                             const TensorSource& tensors,
                                                             Number format, const GpuLimits& limits,
@@ -88,16 +87,17 @@ class GpuNetwork {
   Number format() const { return number_; }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t workspace_bytes() const;
-  std::vector<StateSpec> state_specs() const;  // one of each layer
+  std::vector<StateSpec> state_specs() const;  // one per layer
 
-  // Tokens for which one look-ahead of the mixers serves, the same in all layers; 0: there is none.
+  // The tokens that one look-ahead of the mixers serves, the same in all layers; 0: no look-ahead.
   int64_t lookahead_rows() const { return layers_.front().mixer->lookahead_rows(); }
 
-  // Of 2-D filters: the most columns that images may have.
+  // With 2-D filters: the most columns of an image.
   int64_t max_grid_width() const { return layers_.front().mixer->max_grid_width(); }
 
-  // Begin a step, and texts: the vectors of their tokens. REQUIRES: no more decode rows than
-  // GpuLimits::slots, chunks or texts than its rows, tokens than its tokens; ids in the vocabulary.
+  // Begin a step or texts by computing the vectors of their tokens. REQUIRES: at most
+  // GpuLimits::slots decode rows, GpuLimits::rows chunks or texts, and GpuLimits::tokens tokens;
+  // ids in the vocabulary.
   absl::Status Embed(const Batch& batch);
   absl::Status Embed(const Texts& texts);
   absl::Status Mix(int64_t layer, const Batch& batch, const std::vector<StateView>& states);
@@ -107,16 +107,16 @@ class GpuNetwork {
   absl::Status FinalNorm(int64_t count);
 
   // Logits [count, HeadRows()] fp32, dense, of the outputs [first, first + count) of the last step,
-  // or of these tokens of the last texts. Valid until the next call. REQUIRES: count <=
+  // or of these tokens of the last texts. They are valid until the next call. REQUIRES: count <=
   // max_logit_rows().
   absl::StatusOr<const float*> Logits(int64_t first, int64_t count);
   int64_t max_logit_rows() const { return max_logit_rows_; }
 
-  // With a head: where Logits reads the vectors of the last step's outputs.
+  // With a head: the vectors of the last step's outputs, which Logits reads.
   kernels::cuda::In hidden() const { return normed_.In(normed_width_); }
 
-  // Without a head: vectors [tokens, d] fp32, dense, of all tokens of the last texts; valid until
-  // the next call.
+  // Without a head: vectors [tokens, d] fp32, dense, of all tokens of the last texts. They are
+  // valid until the next call.
   const float* vectors() const {
     return static_cast<const float*>(vectors_.In(config_.d_model).data);
   }
@@ -130,7 +130,7 @@ class GpuNetwork {
   // Whether a norm's result becomes the residual stream.
   bool replaces_stream() const { return config_.post_norm || config_.embedding_norm; }
   bool is_bare_mixer() const { return config_.architecture == Architecture::kMixer; }
-  std::vector<GpuNeed> Needs() const;  // what Load will take, as far as the config says
+  std::vector<GpuNeed> Needs() const;  // memory that Load will need, as far as the config says
   absl::Status Load(const TensorSource& source);
   absl::Status LoadEmbedding(const TensorSource& source);
   absl::Status LoadLayer(const TensorMap& tensors, int64_t index);
@@ -142,14 +142,14 @@ class GpuNetwork {
   absl::Status EmbedTokens(const kernels::cuda::EmbedModel& model, const int32_t* ids,
                            const int32_t* slots, const int64_t* positions,
                            const int32_t* last_sampled, int64_t count);
-  // AddPending, whose result takes the place of the residual stream.
+  // AddPending with a result that replaces the residual stream.
   absl::Status AddPendingAndNorm(const GpuNorm& norm, int64_t count);
-  // The layer's norm, unless it comes later, and packed projections of the first `count` rows, for
-  // its mixer.
+  // Computes the layer's norm, unless it comes later, and the packed projections of the first
+  // `count` rows, for its mixer.
   absl::Status Pack(const GpuLayer& layer, int64_t count);
-  // What the layer before has left to be added to the residual stream, then the norm.
+  // Adds the pending branch to the residual stream, then computes the norm into y.
   absl::Status AddPending(const GpuNorm& norm, int64_t count, kernels::cuda::Out y);
-  // Rows of normed_ with as many columns of ones as `linear` needs.
+  // Rows of normed_ with the number of columns of ones that `linear` needs.
   at::Tensor NormedFor(const GpuLinear& linear, int64_t first, int64_t count) const;
   kernels::cuda::In packed(int64_t first) const { return packed_.In(packed_width_, first); }
   kernels::cuda::Out mixed(int64_t first) const { return mixed_->Out(hid_, first); }
@@ -177,19 +177,19 @@ class GpuNetwork {
   GpuNorm norm_;
   GpuLinear head_;
 
-  at::Tensor workspace_;     // of one mixer at a time
+  at::Tensor workspace_;     // used by one mixer at a time
   at::Tensor slot_scratch_;  // [layers, slots, GpuMixer::slot_scratch_floats()]
-  at::Tensor no_slots_;      // texts have none; Embed takes a slot below 0 for padding
-  DeviceBuffer streams_[3];  // [tokens, d]; the last one only where a norm's result is the stream
+  at::Tensor no_slots_;      // all 0: texts have no slots; Embed pads where a slot is below 0
+  DeviceBuffer streams_[3];  // [tokens, d]; the last one only if replaces_stream()
   DeviceBuffer inputs_[2];   // [tokens, max(d, hid)]
   DeviceBuffer normed_;
   DeviceBuffer packed_;
   DeviceBuffer up_;
-  DeviceBuffer activated_;  // up_ itself serves when the formats are the same
+  DeviceBuffer activated_;  // unused when the formats are the same, as up_ then serves
   DeviceBuffer logits_;
   DeviceBuffer vectors_;
-  // Of the above, during a step: the residual stream, what is to be added to it (with the bias),
-  // the mixers' output, and room for as much.
+  // These point to the buffers above during a step: the residual stream, the branch that will be
+  // added to it (with the bias), the mixers' output, and spare buffers for both.
   DeviceBuffer* x_ = &streams_[0];
   DeviceBuffer* branch_ = &streams_[1];
   DeviceBuffer* next_ = &streams_[2];

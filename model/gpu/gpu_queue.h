@@ -31,8 +31,8 @@ class GpuGraph {
   virtual absl::Status Launch() = 0;
 };
 
-// One stream of one GPU: everything that a runner asks of a device beside kernels and LibTorch's
-// operators. Implementations: cuda_queue.h, and for tests without a GPU
+// One stream of one GPU: everything that a runner needs of a device in addition to kernels and
+// LibTorch's operators. Implementations: cuda_queue.h, and for tests without a GPU
 // tests/support/cuda_on_cpu/host_queue.h. Thread-compatible.
 class GpuQueue : public Device {
  public:
@@ -40,8 +40,8 @@ class GpuQueue : public Device {
   virtual kernels::cuda::Stream stream() const = 0;
   virtual std::string name() const = 0;  // "cuda:0 (NVIDIA H100 80GB HBM3)"
 
-  // Bytes of the device's memory that an allocation can have, from the device or from what LibTorch
-  // holds unused; and that the device has.
+  // free_bytes: memory that an allocation can get, from the device or from what LibTorch holds
+  // unused. total_bytes: all memory of the device.
   virtual int64_t free_bytes() const = 0;
   virtual int64_t total_bytes() const = 0;
 
@@ -49,22 +49,23 @@ class GpuQueue : public Device {
   // exceptions into a status (out of memory: RESOURCE_EXHAUSTED).
   virtual absl::Status Run(absl::FunctionRef<absl::Status()> work) = 0;
 
-  // Uninitialised bytes on the host that the device can copy to and from without waiting.
+  // Allocates uninitialised bytes on the host. The device can copy to and from them without
+  // waiting.
   virtual absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) = 0;
 
-  // Device's. Host memory that is no HostBuffer may make a Copy wait; memory is never lazy.
+  // Device::Allocate. Memory is never lazy. (Copy may wait if host memory is not a HostBuffer.)
   absl::StatusOr<DeviceFloats> Allocate(int64_t floats, absl::string_view what, bool lazy) final;
 
   virtual absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() = 0;
 
-  // Records what `work` queues, without running it. `work` must have been run before (so that
+  // Records the work that `work` queues, without running it. `work` must have run before (so that
   // LibTorch has its workspaces), must allocate nothing that it does not keep, and must not wait.
-  // It is owned, because an implementation without graphs calls it again at each Launch: it must
+  // It is owned, because an implementation without graphs calls it again at each Launch. So it must
   // queue the same every time, and refer only to what outlives the graph.
   virtual absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(std::function<absl::Status()> work) = 0;
 
-  // Device's; waits for all work. An error: the device does not recover, every later call fails
-  // too.
+  // Device::Synchronize: waits for all work. After an error the device does not recover, and every
+  // later call fails too.
   absl::Status Synchronize() override = 0;
 };
 

@@ -3,12 +3,12 @@
 namespace aft {
 namespace {
 
-// Hands out a block from its start. A block that is not there yet can be measured.
+// Carves arrays from the start of a block. With a null block it only counts bytes.
 class Carver {
  public:
   explicit Carver(void* block) : block_(static_cast<char*>(block)) {}
 
-  // REQUIRES: types come in order of falling size, so that everything is aligned.
+  // REQUIRES: types come in order of decreasing size, so that everything is aligned.
   template <typename T>
   void Take(T** array, int64_t count) {
     *array = block_ == nullptr ? nullptr : reinterpret_cast<T*>(block_ + bytes_);

@@ -7,7 +7,7 @@
 
 namespace aft {
 
-// What decides where a step's arrays lie, and the shapes of its launches.
+// The numbers that decide where a step's arrays are, and the shapes of its launches.
 struct GpuStepShape {
   int64_t decode = 0;   // rows of one token
   int64_t chunks = 0;   // rows of several
@@ -20,14 +20,14 @@ struct GpuStepShape {
   static GpuStepShape Decode(int64_t rows) { return {rows, 0, rows, rows}; }
 };
 
-// A step's arrays, one behind the other in one block, so that one copy carries all of them. The
-// same for a block of pinned memory, which the host fills, and for its copy on the device.
+// A step's arrays, one after the other in one block, so that one copy transfers all of them. The
+// block is pinned memory, which the host fills, or its copy on the device.
 struct GpuStepInput {
   GpuStepInput(const GpuStepShape& shape, void* block);
 
   static int64_t Bytes(const GpuStepShape& shape) { return GpuStepInput(shape, nullptr).bytes; }
 
-  // As kernels see it. `longest`: tokens of the longest chunk.
+  // The step in the form that kernels read. `longest`: tokens of the longest chunk.
   GpuNetwork::Batch Batch(const GpuStepShape& shape, int64_t longest,
                           const int32_t* last_sampled) const;
 
@@ -35,7 +35,7 @@ struct GpuStepInput {
   int64_t* chunk_position;    // [chunks]
   int64_t* chunk_offset;      // [chunks + 1]
   int64_t* token_positions;   // [tokens]
-  int64_t* outputs;           // [outputs] tokens; only with chunks: output i is token i without
+  int64_t* outputs;           // [outputs] tokens; only with chunks: without, output i is token i
   uint64_t* output_index;     // [outputs]
   int32_t* decode_slot;       // [decode]
   int32_t* decode_age;        // [decode]
@@ -50,13 +50,13 @@ struct GpuStepInput {
   int64_t bytes;
 };
 
-// What a step says, likewise.
+// The results of a step, also in one block.
 struct GpuStepOutput {
   GpuStepOutput(int64_t outputs, void* block);
 
   static int64_t Bytes(int64_t outputs) { return GpuStepOutput(outputs, nullptr).bytes; }
 
-  // From output `first` on.
+  // The outputs from `first` on.
   kernels::cuda::SampleOut Out(int64_t first) const;
 
   int32_t* id;         // [outputs]
@@ -64,7 +64,7 @@ struct GpuStepOutput {
   int32_t* top_id;     // [outputs, kMaxTopLogprobs]
   float* top_logprob;  // [outputs, kMaxTopLogprobs]
 
-  int64_t bytes_without_top;  // of the block's start
+  int64_t bytes_without_top;  // from the block's start
   int64_t bytes;
 };
 

@@ -34,7 +34,7 @@ void GpuStepPlan::Pad(const GpuStepShape& shape) {
   longest_ = shape.chunks > 0 ? shape.chunk_tokens() : 1;
 }
 
-// What there is of the step itself comes first, of its rows and of its tokens.
+// The step's own rows and tokens come first.
 void GpuStepPlan::FillPadding(int64_t decode, int64_t chunks, int64_t chunk_tokens,
                               GpuStepInput* in) const {
   const auto pad_tokens = [in](int64_t first, int64_t last) {
@@ -52,7 +52,7 @@ void GpuStepPlan::FillPadding(int64_t decode, int64_t chunks, int64_t chunk_toke
     in->decode_generated[i] = 0;
   }
   if (shape_.chunks == 0) return;
-  // All of the tokens are the last chunk's; those between are empty.
+  // All padding tokens belong to the last chunk; the chunks before it are empty.
   pad_tokens(shape_.decode + chunk_tokens, shape_.tokens);
   for (int64_t i = chunks; i < shape_.chunks; ++i) {
     in->chunk_slot[i] = -1;
@@ -64,7 +64,7 @@ void GpuStepPlan::FillPadding(int64_t decode, int64_t chunks, int64_t chunk_toke
 }
 
 void GpuStepPlan::MakeRoom(const StepInput& input) {
-  result_.sampled.clear();  // nothing of the step before shows
+  result_.sampled.clear();  // removes everything of the previous step
   result_.scored.clear();
   result_.hidden.clear();
   size_t sampled = 0;
@@ -92,7 +92,7 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
   if (chunks) std::fill_n(in.outputs, shape_.outputs, -1);
   int64_t output = 0;
   const auto want = [&](int32_t slot, int64_t token, TokenId target, SampledToken* result) {
-    // Without chunks every token has its output, wanted or not.
+    // Without chunks every token has an output, wanted or not.
     const int64_t at = chunks ? output++ : token;
     if (chunks) in.outputs[at] = token;
     SequenceRecord& sequence = sequences->sequence(slot);
@@ -150,7 +150,7 @@ void GpuStepPlan::Fill(const StepInput& input, StepRules* sequences, LookaheadAg
         want(row.slot, first + static_cast<int64_t>(i), row.targets[i], &results[i]);
       }
     } else if (row.output == RowOutput::kHidden) {
-      // Nobody samples there: the outputs have no slot. Without chunks the row is one token.
+      // Nothing is sampled there, so outputs have no slot. Without chunks the row is one token.
       const int64_t from = first + tokens - row.hidden;
       hidden_.push_back({chunks ? output : from, row.hidden});
       for (int64_t i = 0; chunks && i < row.hidden; ++i) in.outputs[output++] = from + i;

@@ -9,7 +9,7 @@ namespace {
 
 int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// `first`, doubling, and `last` at the end.
+// The sizes from `first` on, doubling, and `last` at the end.
 std::vector<int64_t> Doubling(int64_t first, int64_t last) {
   std::vector<int64_t> sizes;
   for (int64_t size = first; size < last; size *= 2) sizes.push_back(size);
@@ -17,8 +17,8 @@ std::vector<int64_t> Doubling(int64_t first, int64_t last) {
   return sizes;
 }
 
-// Chunks of a step with that many tokens in chunks: room for many prompts, without making every
-// kernel look at many rows that are hardly ever there.
+// The number of chunks of a step with this number of tokens in chunks. There is room for many
+// prompts, but kernels should not have to look at many rows that are hardly ever used.
 int64_t ChunksFor(int64_t tokens, int64_t slots) {
   constexpr int64_t kShort = 16;  // tokens
   constexpr int64_t kLong = 64;
@@ -46,7 +46,8 @@ GpuStepShapes::GpuStepShapes(int32_t slots, int64_t max_step_tokens)
   }
 }
 
-// Doubling to 64, then about 32 more at most: padding costs little beside a graph's memory.
+// Rows double up to 64, and then there are at most about 32 more shapes. Padding costs little
+// compared with a graph's memory.
 void GpuStepShapes::AddDecode(int64_t slots) {
   const int64_t stride = RoundUp(std::max<int64_t>(slots / 32, 1), 64);
   for (int64_t rows = 1; rows < slots; rows = rows < 64 ? 2 * rows : RoundUp(rows + 1, stride)) {
@@ -55,7 +56,7 @@ void GpuStepShapes::AddDecode(int64_t slots) {
   shapes_.push_back(GpuStepShape::Decode(slots));
 }
 
-// Coarser: rows of a product below some hundred cost less than reading the weights.
+// These are coarser, because up to some hundred rows of a product cost less than reading weights.
 void GpuStepShapes::AddWithChunks(int64_t slots, int64_t max_step_tokens) {
   if (max_step_tokens < 2) return;  // a chunk has two tokens or more
   constexpr int64_t kFirst = 32;
@@ -65,7 +66,7 @@ void GpuStepShapes::AddWithChunks(int64_t slots, int64_t max_step_tokens) {
   std::vector<GpuStepShape> shapes;
   for (size_t d = 0; d < decode.size(); ++d) {
     for (size_t t = 0; t < tokens.size(); ++t) {
-      // The smallest step that no smaller shape takes.
+      // The smallest step that fits into no smaller shape.
       const int64_t least = (d == 0 ? 0 : decode[d - 1] + 1) + (t == 0 ? 2 : tokens[t - 1] + 1);
       if (least > max_step_tokens) continue;
       const int64_t chunks = ChunksFor(tokens[t], slots);

@@ -7,8 +7,8 @@
 
 namespace aft {
 
-// What a function below model/kernels/cuda returned, as a status: INTERNAL names the operator and
-// the error's number (cudaError_t; no CUDA header is needed for that).
+// Converts the result of a function below model/kernels/cuda to a status. INTERNAL names the
+// operator and the error's number (cudaError_t; no CUDA header is needed for that).
 inline absl::Status KernelStatus(int error, absl::string_view name) {
   constexpr int kInvalidConfiguration = 9;
   if (error == 0) return absl::OkStatus();
@@ -19,9 +19,9 @@ inline absl::Status KernelStatus(int error, absl::string_view name) {
   return absl::InternalError(absl::StrCat(name, ": CUDA error ", error));
 }
 
-// `error` of some work on `queue`, as a runner reports it; waits until what was queued is done with
-// the runner's arrays. INTERNAL: the device can go on. UNAVAILABLE: it cannot (an illegal address,
-// a card that fell off the bus), and everything from here on fails likewise.
+// Converts an `error` of work on `queue` to the status that a runner reports. It waits until queued
+// work no longer uses the runner's arrays. INTERNAL: the device can continue. UNAVAILABLE: it
+// cannot (an illegal address, a card that fell off the bus), and every later call fails too.
 inline absl::Status WorkFailed(absl::string_view work, const absl::Status& error, GpuQueue* queue) {
   const absl::Status device = queue->Synchronize();
   if (device.ok()) return absl::InternalError(absl::StrCat(work, ": ", error.message()));
