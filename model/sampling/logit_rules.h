@@ -4,7 +4,7 @@
 
 #include "model/api/sampling_params.h"
 
-// What rules make of logits. One definition for CPU and GPU, as penalties.h.
+// How rules change logits. CPU and GPU share this definition, as they do penalties.h.
 namespace aft {
 
 // `early`: the output's index is below SamplingParams::ends_from. REQUIRES: logit is not NaN.
@@ -12,7 +12,7 @@ constexpr float Ruled(float logit, const LogitRule& rule, bool early) {
   return early && rule.ends != 0 ? kBannedBias : logit + rule.bias;
 }
 
-// Index of the first of `count` rules for a token from `id` on; `count`: there is none.
+// The index of the first of `count` rules for a token from `id` on, or `count` if there is none.
 constexpr int32_t FirstRule(const LogitRule* rules, int32_t count, TokenId id) {
   int32_t begin = 0;
   int32_t end = count;

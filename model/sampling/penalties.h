@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
-// What a sequence has had of one token, and how the token's logit pays for it. One definition for
-// CPU and GPU: C++17, constexpr, so that nvcc compiles it for the device as well.
+// How often a sequence has had one token, and how penalties change the token's logit. CPU and GPU
+// share this definition: it is C++17 and constexpr for nvcc.
 namespace aft {
 
-// kSeen: the token occurs in the sequence, prompt included. The bits below it: how often the
-// sequence sampled it, up to kMaxSampled.
+// kSeen: the token occurs in the sequence, prompt included. The bits below it count how often the
+// sequence sampled the token, up to kMaxSampled.
 using TokenCount = uint16_t;
 inline constexpr TokenCount kSeen = 0x8000;
 inline constexpr TokenCount kMaxSampled = 0x7FFF;
@@ -23,7 +23,7 @@ constexpr TokenCount WithSample(TokenCount count) {
   return WithSeen(static_cast<TokenCount>(full ? count : count + 1));
 }
 
-// See SamplingParams (params.h), whose fields these are.
+// The fields of SamplingParams (model/api/sampling_params.h), which explains them.
 struct Penalties {
   float repetition = 1.0F;
   float presence = 0.0F;
@@ -37,11 +37,11 @@ constexpr Penalties PenaltiesOf(const Params& params) {
   return {params.repetition_penalty, params.presence_penalty, params.frequency_penalty};
 }
 
-// Repetition first, then presence and frequency. The products are exact in double, so that it is
-// the same number whether or not a compiler fuses them. What was above -inf stays above it.
-// REQUIRES: logit is not NaN.
+// Applies the repetition penalty first, then presence and frequency. The products are exact in
+// double, so the result does not depend on whether a compiler fuses them. A logit above -inf stays
+// above -inf. REQUIRES: logit is not NaN.
 constexpr float Penalised(float logit, TokenCount count, const Penalties& penalties) {
-  constexpr double kLargest = 3.4028234663852886e38;  // a float's
+  constexpr double kLargest = 3.4028234663852886e38;  // largest float
   if (count == 0 || static_cast<double>(logit) < -kLargest) return logit;
   const double repetition = static_cast<double>(penalties.repetition);
   double value = static_cast<double>(logit);

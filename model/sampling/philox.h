@@ -5,9 +5,9 @@
 
 namespace aft {
 
-// Philox4x32-10: a counter-based generator. A pure function of counter and key, with nothing to
-// advance, so that CPU, GPU and a resumed stream draw the same numbers in any order.
-// C++17 and constexpr: nvcc compiles it for the device as well.
+// Philox4x32-10 is a counter-based generator: a pure function of counter and key without a state to
+// advance. So CPU, GPU and a resumed stream draw the same numbers in any order. It is C++17 and
+// constexpr, so that nvcc compiles it for the device as well.
 // Source: Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3" (Random123's
 // constants).
 constexpr std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,

@@ -19,7 +19,7 @@ int32_t RulesWithBans(const LogitRules* rules, absl::Span<const TokenId> banned,
   size_t next = 0;
   for (const LogitRule& rule : own) {
     for (; next < banned.size() && banned[next] < rule.id; ++next) {
-      // Where a list says which tokens may be drawn, the others need no ban.
+      // If the rules list the only tokens that may be drawn, the others need no ban.
       if (!only_these) add({.id = banned[next], .bias = kBannedBias});
     }
     const bool ban = next < banned.size() && banned[next] == rule.id;

@@ -7,10 +7,10 @@
 
 namespace aft {
 
-// The rules of a sequence, and beside them those that ban further tokens, in the order of ids, each
-// once: what a device applies where it knows rules alone. Returns how many there are in `merged`.
-// `rules`: null: none. `banned`: in the order of ids, each once.
-// REQUIRES: merged has room for kMaxLogitRules, which both together do not exceed.
+// Merges the rules of a sequence with rules that ban further tokens, for devices that apply only
+// rules. The result is in the order of ids, each once. Returns the number of rules in `merged`.
+// `rules`: null if the sequence has none. `banned`: in the order of ids, each once. REQUIRES:
+// merged has room for kMaxLogitRules, and both together are not more.
 int32_t RulesWithBans(const LogitRules* rules, absl::Span<const TokenId> banned, LogitRule* merged);
 
 }  // namespace aft

@@ -82,7 +82,7 @@ absl::Status Sampler::Score(const float* logits, int64_t vocab_size, TokenId id,
   return absl::OkStatus();
 }
 
-// The tokens that min-p, top-k and top-p keep are those of at least the returned rank.
+// Returns the lowest rank that min-p, top-k and top-p keep; tokens of at least this rank are kept.
 Sampler::Rank Sampler::LowestKept(const SamplingParams& params) {
   const std::vector<float>& logits = logits_.values();
   const bool limit_k = params.top_k > 0 && static_cast<size_t>(params.top_k) < logits.size();
@@ -93,7 +93,7 @@ Sampler::Rank Sampler::LowestKept(const SamplingParams& params) {
   const double highest = RankedLogits::LogitOf(logits_.best());
   const double lowest = limit_min_p ? highest + params.temperature * std::log(double{params.min_p})
                                     : -std::numeric_limits<double>::infinity();
-  // Of many tokens only those that are above the best k so far are looked at.
+  // With many tokens, only those above the best k so far are looked at.
   const size_t k = limit_k ? static_cast<size_t>(params.top_k) : logits.size();
   Rank least = 0;
   const auto keep_best = [&] {
@@ -122,9 +122,9 @@ Sampler::Rank Sampler::LowestKept(const SamplingParams& params) {
   return LowestOfTopP(params.top_p);
 }
 
-// Rank of the last candidate, from the best down, that is needed to reach `top_p` of all weight.
-// Bisection by weight: each round places the better half in front and looks on one side only, so
-// that the cost is linear, not that of sorting.
+// The rank of the last candidate, from the best down, that is needed to reach `top_p` of all
+// weight. It is found by bisection by weight. Each round moves the better half to the front and
+// continues with one side only, so the cost is linear instead of that of sorting.
 Sampler::Rank Sampler::LowestOfTopP(float top_p) {
   double total = 0.0;
   for (const Candidate& candidate : candidates_) total += candidate.weight;
@@ -176,7 +176,7 @@ TokenId Sampler::Draw(const SamplingParams& params, uint64_t output_index, Rank 
                              .lowest = lowest_kept == 0 ? std::numeric_limits<float>::lowest()
                                                         : RankedLogits::LogitOf(lowest_kept)},
                             logits.data(), static_cast<int64_t>(logits.size()), bounds_.data());
-  // These two first: the score that they set rules most others out. One is always kept.
+  // These two come first, because their score rules out most others. One of them is always kept.
   consider(static_cast<size_t>(RankedLogits::IdOf(logits_.best())));
   const auto count = static_cast<int64_t>(bounds_.size());
   consider(static_cast<size_t>(kernels::NextAtLeast(bounds_.data(), 0, count, largest)));
