@@ -38,7 +38,8 @@ absl::StatusOr<AlignedBuffer> AlignedBuffer::Reserve(int64_t floats, absl::strin
     return absl::ResourceExhaustedError(
         absl::StrCat(what, ": no memory for ", bytes >> 20, " MiB"));
   }
-  // Before the first touch. Without huge pages streaming weights stalls at every 4 kB border.
+  // This must precede the first touch. Without huge pages, reading weights in order stalls at every
+  // 4 kB border.
   if (alignment == kHugePage) madvise(buffer.data_.get(), bytes, MADV_HUGEPAGE);
   buffer.floats_ = floats;
   return buffer;

@@ -8,17 +8,18 @@
 
 namespace aft {
 
-// A block of floats, 64-byte aligned; large blocks sit on huge pages where the kernel gives them.
+// A block of floats, 64-byte aligned. Large blocks use huge pages if the kernel provides them.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
 
-  // Zeroed, and backed by memory from here on: nothing faults in later, in the middle of a request.
-  // RESOURCE_EXHAUSTED names `what` and its size.
+  // The block is zeroed, and backed by memory from here on, so that no page fault occurs later,
+  // during a request. RESOURCE_EXHAUSTED names `what` and its size.
   static absl::StatusOr<AlignedBuffer> Create(int64_t floats, absl::string_view what);
 
-  // Holds anything, and is backed page by page at the first touch: for blocks of which most may
-  // never be used. The caller checks that all of it could be there (base/memory.h).
+  // The content is undefined, and memory is assigned page by page at the first touch. This is for
+  // blocks that may never be used in full. The caller checks that memory for all of it is available
+  // (base/memory.h).
   static absl::StatusOr<AlignedBuffer> Reserve(int64_t floats, absl::string_view what);
 
   float* data() { return data_.get(); }

@@ -9,7 +9,7 @@
 
 namespace aft {
 
-// Floats in a device's memory, 64-byte aligned, freed with the last copy of this.
+// Floats in a device's memory, 64-byte aligned. They are freed with the last copy of this struct.
 struct DeviceFloats {
   float* data = nullptr;
   int64_t floats = 0;
@@ -18,20 +18,20 @@ struct DeviceFloats {
   int64_t bytes() const { return floats * static_cast<int64_t>(sizeof(float)); }
 };
 
-// Where states live: the host (Host()), or a GPU (model/gpu/gpu_queue.h). Thread-compatible.
+// The place of states: the host (Host()), or a GPU (model/gpu/gpu_queue.h). Thread-compatible.
 class Device {
  public:
   virtual ~Device() = default;
 
-  // RESOURCE_EXHAUSTED names `what` when the memory is not there. Zeroed; but with `lazy` the host
-  // reserves memory that holds anything and comes page by page, at the first touch.
+  // The memory is zeroed. With `lazy` the host only reserves memory: its content is undefined, and
+  // pages are assigned at the first touch. RESOURCE_EXHAUSTED names `what`.
   virtual absl::StatusOr<DeviceFloats> Allocate(int64_t floats, absl::string_view what,
                                                 bool lazy) = 0;
 
-  // Copies between the host and the device, either way, or within the device. A GPU queues it.
+  // Copies between host and device in either direction, or within the device. A GPU queues it.
   virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
 
-  virtual absl::Status Synchronize() = 0;  // waits for what was queued
+  virtual absl::Status Synchronize() = 0;  // waits for all queued work
 };
 
 // The host's memory. Thread-safe.

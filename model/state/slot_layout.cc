@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kFloatBytes = sizeof(float);
 
-// Floats of one part that a sequence of `position` tokens uses. REQUIRES: position > 0.
+// The floats of one part that a sequence of `position` tokens uses. REQUIRES: position > 0.
 int64_t UsedFloats(const StateSection& section, int64_t position) {
   const int64_t part = section.floats / section.parts;
   if (!section.grows) return part;
@@ -22,7 +22,7 @@ int64_t UsedFloats(const StateSection& section, int64_t position) {
   return std::min(granules * section.granule_floats, part);
 }
 
-// The lanes of a granule from that of token `written` on.
+// Clears the lanes of a granule from that of token `written` on.
 void ClearLanes(const StateSection& section, int64_t written, char* granule) {
   const int64_t width = section.token_bytes / kFloatBytes;
   const int64_t blocks = section.granule_floats / (width * section.lanes);
@@ -36,7 +36,7 @@ void ClearLanes(const StateSection& section, int64_t written, char* granule) {
   }
 }
 
-// Clears one part, of which `bytes` are in use.
+// Clears the unwritten places of one part, of which `bytes` are in use.
 void ClearPart(const StateSection& section, int64_t position, char* part, int64_t bytes) {
   const int64_t granule_bytes = section.granule_floats * kFloatBytes;
   if (section.lanes == 1) {

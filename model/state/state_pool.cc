@@ -10,7 +10,7 @@
 namespace aft {
 namespace {
 
-// fn(offset, bytes) for each range in use, until one fails.
+// Calls fn(offset, bytes) for each range in use, until one call fails.
 absl::Status ForEachUsed(const SlotLayout& layout, int64_t position,
                          absl::FunctionRef<absl::Status(int64_t, int64_t)> fn) {
   absl::Status status;
@@ -58,7 +58,7 @@ void StatePool::ForgetScratch(int32_t slot) {
 
 absl::Status StatePool::CopySlot(int32_t from, int32_t to, int64_t position) {
   ForgetScratch(to);
-  // One copy costs a GPU less than the few that leave out the padding between parts.
+  // On a GPU one copy costs less than the several that would leave out the padding between parts.
   if (position > 0 && !layout_.grows()) {
     return device_->Copy(Slot(to), Slot(from), layout_.bytes());
   }
@@ -94,8 +94,8 @@ absl::StatusOr<StatePool::Kept> StatePool::Keep(int32_t slot, int64_t position) 
   Kept kept;
   kept.position = position;
   AFT_ASSIGN_OR_RETURN(kept.memory, device_->Allocate(bytes / static_cast<int64_t>(sizeof(float)),
-                                                      "a state that is kept", /*lazy=*/true));
-  // As CopySlot: where the state does not grow, one copy costs a GPU less than several.
+                                                      "a kept state", /*lazy=*/true));
+  // As in CopySlot: if the state does not grow, one copy costs a GPU less than several.
   if (!layout_.grows()) {
     AFT_RETURN_IF_ERROR(device_->Copy(kept.memory.data, Slot(slot), bytes));
     return kept;

@@ -17,28 +17,28 @@ namespace aft {
 //
 //   slot 0: part 0, part 1, ...   slot 1: ...      every part is padded to 64 bytes
 //
-// A part is what one mixer (or another part of a layer) keeps; its bytes are the same on every
-// device. A slot is not cleared when it changes hands: position 0 tells a mixer to ignore what is
-// in it. Where a state grows with the context, the host's memory is reserved but comes page by
-// page, at a sequence's first touch: few sequences ever reach the limit that their slots are made
-// for; on a GPU all of it is there from the start. A slot's scratch (StateSpec::scratch_floats)
-// lies elsewhere, and is zeroed when a call of this class changes its state. Thread-compatible;
-// different slots may be used on different threads. Calls fail where the device does (never on the
-// host).
+// A part is the state of one mixer (or another part of a layer); its bytes are the same on every
+// device. A slot is not cleared when another sequence gets it: position 0 tells a mixer to ignore
+// its content. If a state grows with the context, the host's memory is reserved, but pages are
+// assigned only when a sequence first touches them, because few sequences ever reach the limit that
+// their slots are made for. On a GPU all memory is allocated from the start. A slot's scratch
+// (StateSpec::scratch_floats) is stored elsewhere, and is zeroed when a call of this class changes
+// its state. Thread-compatible; different slots may be used on different threads. Calls fail where
+// the device does (never on the host).
 class StatePool {
  public:
   StatePool() = default;
 
-  // RESOURCE_EXHAUSTED when the memory is not there. `device` is borrowed. REQUIRES: each part's
+  // RESOURCE_EXHAUSTED when there is not enough memory. `device` is borrowed. REQUIRES: each part's
   // sections cover it.
   static absl::StatusOr<StatePool> Create(const std::vector<StateSpec>& parts, int32_t slots,
                                           Device& device = Host());
 
-  // Bytes of one slot with these parts.
+  // The bytes of one slot with these parts.
   static int64_t SlotBytes(const std::vector<StateSpec>& parts) {
     return SlotLayout(parts).bytes();
   }
-  static int64_t ScratchBytes(const std::vector<StateSpec>& parts);  // beside it
+  static int64_t ScratchBytes(const std::vector<StateSpec>& parts);  // in addition to it
 
   const StateView& part(int64_t i) const { return parts_[static_cast<size_t>(i)]; }
   const std::vector<StateView>& parts() const { return parts_; }
@@ -47,21 +47,21 @@ class StatePool {
   int64_t slot_bytes() const { return layout_.bytes(); }
   int64_t bytes() const { return memory_.bytes(); }
 
-  // The state of a sequence of `position` tokens: what of its slot is in use, as bytes, in the
-  // slot's order (SlotLayout::UsedBytes). Of that, WriteSlot gives what the sequence itself has
-  // written, and zeros for the rest: nothing of the slot's sequences before. Write and Read wait
-  // for the device. REQUIRES: position >= 0.
+  // These copy the state of a sequence of `position` tokens: the ranges of its slot that are in
+  // use, as bytes in the slot's order (SlotLayout::UsedBytes). WriteSlot gives the bytes that the
+  // sequence itself has written and zeros for all others, and so nothing of the slot's earlier
+  // sequences. WriteSlot and ReadSlot wait for the device. REQUIRES: position >= 0.
   absl::Status CopySlot(int32_t from, int32_t to, int64_t position);
-  // -> bytes[0 .. UsedBytes)
+  // Writes bytes[0 .. UsedBytes).
   absl::Status WriteSlot(int32_t slot, int64_t position, char* bytes) const;
   absl::Status ReadSlot(int32_t slot, int64_t position, const char* bytes);
 
-  // The state of a sequence beside the slots, on the same device; it may outlive the pool.
+  // The state of a sequence outside the slots, on the same device. It may outlive the pool.
   struct Kept {
     DeviceFloats memory;
     int64_t position = 0;
   };
-  // RESOURCE_EXHAUSTED: there is no memory. Neither call waits for the device.
+  // RESOURCE_EXHAUSTED: there is not enough memory. Neither call waits for the device.
   absl::StatusOr<Kept> Keep(int32_t slot, int64_t position) const;
   // REQUIRES: this pool kept it.
   absl::Status TakeBack(int32_t slot, const Kept& kept);

@@ -6,8 +6,8 @@
 
 namespace aft {
 
-// XXH64 of Yann Collet's xxHash: the same number on every machine, several GB/s. Finds damage and
-// tells models apart; not a defence against someone who forges bytes.
+// XXH64 of Yann Collet's xxHash: the same number on every machine, at several GB/s. It detects
+// damage and distinguishes models. It is no defence against forged bytes.
 uint64_t XxHash64(absl::string_view bytes, uint64_t seed);
 
 }  // namespace aft
