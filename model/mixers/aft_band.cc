@@ -15,17 +15,17 @@ int64_t Window(const MixerConfig& config) {
   const int64_t window = spec.bias_window == nullptr ? 0 : spec.bias_window(config);
   const bool by_offset = config.bias == BiasForm::kBand &&
                          (config.band_rows == 0 || config.length_policy != LengthPolicy::kError);
-  // Without positions beyond the table, no offset reaches its rows.
+  // If there are no positions beyond the table, no offset reaches beyond its rows.
   return by_offset ? window : std::min(window, config.band_rows);
 }
 
-// Columns of a band: from the earliest key to the latest.
+// The columns of a band, from the earliest key to the latest.
 int64_t Columns(const MixerConfig& config, int64_t window) {
   return config.causal ? window : 2 * window - 1;
 }
 
-// The band of a table [query, key], 0 for keys that it does not have. By slabs of rows, because a
-// product of factors may be far larger than its band.
+// The band of a table [query, key], with 0 for keys that the table does not have. It is computed in
+// slabs of rows, because a product of factors may be far larger than its band.
 at::Tensor BandOfPairs(const MixerConfig& config, const MixerTables& tables, int64_t window) {
   constexpr int64_t kSlab = 256;
   const int64_t columns = Columns(config, window);
@@ -41,7 +41,7 @@ at::Tensor BandOfPairs(const MixerConfig& config, const MixerTables& tables, int
         config.bias == BiasForm::kFull
             ? tables.at("w.full").slice(0, begin, end).slice(1, from, to)
             : tables.at("w.u").slice(0, begin, end).matmul(tables.at("w.v").slice(0, from, to).t());
-    // Rows that are read as one column longer than they are start one column later each.
+    // If rows are read as one column longer, each starts one column later than the one before.
     const int64_t length = end - begin;
     const at::Tensor flat = at::constant_pad_nd(pairs, {from - first, last - to}).flatten();
     slabs.push_back(at::constant_pad_nd(flat, {0, length})
@@ -58,7 +58,7 @@ AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables) {
   band.window = Window(config);
   if (band.window == 0) return band;
   if (config.bias == BiasForm::kBand) {
-    // By offset t - t', earliest key last.
+    // The stored band is by offset t - t', so the earliest key is last.
     const at::Tensor& stored = tables.at("w.band");
     const int64_t centre = config.causal ? 0 : config.window - 1;
     const int64_t first = config.causal ? centre : centre - band.window + 1;

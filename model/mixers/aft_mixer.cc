@@ -15,7 +15,7 @@ kernels::AftBias ToBias(const MixerConfig& config, const AftBand& band) {
     return {band.w.const_data_ptr<float>(), band.w.size(0), band.window, config.causal};
   }
   if (config.causal) return {};
-  // The bidirectional kernel needs the current token's place between those before and after it.
+  // The bidirectional kernel needs a place for the current token between those before and after it.
   constexpr float kNone = 0;
   return {&kNone, 1, 1, /*only_past=*/false};
 }
@@ -84,7 +84,7 @@ class AftMixer : public Mixer {
   }
 
  private:
-  // Units per thread below which a second one costs more than it brings.
+  // The least number of units per thread. With fewer, a second thread costs more than it saves.
   int64_t Grain(int64_t rows, int64_t tokens) const {
     // Exponentials per channel that take about 8 us. A prompt's window costs multiply-adds instead.
     constexpr int64_t kWorkPerThread = 1024;

@@ -10,7 +10,7 @@
 namespace aft {
 namespace {
 
-// Units that are worth a second thread: about 8 us of multiply-adds.
+// The number of units that is worth a second thread: about 8 us of multiply-adds.
 int64_t Grain(const kernels::AttentionParams& params, int64_t tokens, int64_t keys_per_token,
               int64_t units) {
   constexpr int64_t kWorkPerThread = 100000;
@@ -42,7 +42,7 @@ class AttentionMixer : public Mixer {
   void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
                const Workspace& workspace) const override {
     if (batch.rows == 0) return;
-    int64_t keys = 0;  // seen by the batch's tokens together
+    int64_t keys = 0;  // seen by all tokens of the batch together
     for (int64_t i = 0; i < batch.rows; ++i) {
       const int64_t length = batch.offset[i + 1] - batch.offset[i];
       AFT_CHECK(params_.ring() || batch.slot[i] < 0 ||

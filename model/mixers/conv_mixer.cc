@@ -18,8 +18,8 @@ float ExpOrZero(double x) {
   return e < double{std::numeric_limits<float>::min()} ? 0.0F : static_cast<float>(e);
 }
 
-// AFT-conv: causal 1-D (our extension), bidirectional 1-D and 2-D. Its filter is folded into one
-// table at load; no length limit.
+// AFT-conv: causal 1-D (our extension), bidirectional 1-D and 2-D. The filter is folded into one
+// table when the model is loaded. There is no length limit.
 class ConvMixer : public Mixer {
  public:
   ConvMixer(const MixerConfig& config, int64_t hid, const ConvFilter& filter)
@@ -90,7 +90,7 @@ class ConvMixer : public Mixer {
                                 scratch, begin, end);
             return;
           }
-          // Forward from position 0, with a state of this thread that nobody sees again.
+          // Forward from position 0, with a state of this thread that is not used again.
           for (int64_t unit = begin; unit < end; ++unit) {
             const int64_t first = batch.offset[unit / per_sequence];
             const int64_t offset[] = {0, batch.offset[unit / per_sequence + 1] - first};
@@ -133,7 +133,7 @@ class ConvMixer : public Mixer {
   }
 
  private:
-  // The tap of the filter that query t has for a key; -1: it is out of reach.
+  // The filter's tap for query t and a key, or -1 if the key is out of reach.
   int64_t Tap(int64_t t, int64_t key, int64_t columns) const {
     const int64_t taps = causal_.taps;
     const auto inside = [taps](int64_t tap) { return tap >= 0 && tap < taps; };
@@ -147,7 +147,7 @@ class ConvMixer : public Mixer {
     return inside(row) && inside(column) ? row * taps + column : -1;
   }
 
-  // Units that are worth a thread: 2048 taps of a tile are some 10 us.
+  // The number of units that is worth a thread: 2048 taps of a tile take some 10 us.
   int64_t Grain(int64_t tokens, int64_t rows) const {
     constexpr int64_t kWorkPerThread = 2048;
     const int64_t tiles = std::max<int64_t>(causal_.head_width() / kernels::kConvTile, 1);
@@ -157,11 +157,11 @@ class ConvMixer : public Mixer {
   }
 
   const bool is_causal_;
-  // [taps, h], each with kConvPad zeros behind it; the last two for Encode.
+  // [taps, h], each followed by kConvPad zeros. The last two are for Encode.
   std::vector<float> filter_;
   std::vector<float> weight_;
   std::vector<float> outside_;  // [h]
-  kernels::ConvParams causal_;  // point into these
+  kernels::ConvParams causal_;  // these two point to the vectors above
   kernels::ConvEncodeParams both_ways_;
 };
 

@@ -13,36 +13,36 @@
 
 namespace aft {
 
-// Of each kernel family, what its mixers keep of a sequence: the same on every device.
+// The state that mixers of each kernel family keep for a sequence, the same on every device.
 // `scratch_floats`: kernels::AftSlotScratchFloats on the CPU.
 StateSpec AftStateSpec(const kernels::AftStateLayout& layout, int64_t scratch_floats = 0);
 StateSpec ConvStateSpec(const kernels::ConvStateLayout& layout);
 StateSpec AttentionStateSpec(const kernels::AttentionParams& params);
 
-// What the kernels of the softmax attentions take, on the CPU: contiguous fp32.
+// The parameters and tables of the softmax attention kernels, on the CPU: contiguous fp32.
 struct AttentionTables {
   kernels::AttentionParams params;  // points into the two below
   at::Tensor score_weight;          // additive, else undefined
   at::Tensor position_keys;         // location, else undefined; made by kernels::PackKeys
 };
 
-// `tables` hold what ExpectedMixerTables lists. INVALID_ARGUMENT when the state grows and
-// options.max_seq_len is 0.
+// `tables` hold the tensors that ExpectedMixerTables lists. INVALID_ARGUMENT when the state grows
+// and options.max_seq_len is 0.
 absl::StatusOr<AttentionTables> FoldAttentionTables(const MixerConfig& config, int64_t hid,
                                                     const MixerTables& tables,
                                                     const MixerOptions& options);
 
 // The mixer of each family, for MakeMixer, which has checked the tables.
 
-// AFT-full is AFT-local with a window of band_rows: same kernel, same state.
+// AFT-full is AFT-local with a window of band_rows: it has the same kernel and the same state.
 absl::StatusOr<std::unique_ptr<Mixer>> MakeAftMixer(const MixerConfig& config, int64_t hid,
                                                     const MixerTables& tables);
 
-// DATA_LOSS: FoldConvFilter.
+// DATA_LOSS: as FoldConvFilter.
 absl::StatusOr<std::unique_ptr<Mixer>> MakeConvMixer(const MixerConfig& config, int64_t hid,
                                                      const MixerTables& tables);
 
-// INVALID_ARGUMENT: FoldAttentionTables.
+// INVALID_ARGUMENT: as FoldAttentionTables.
 absl::StatusOr<std::unique_ptr<Mixer>> MakeAttentionMixer(const MixerConfig& config, int64_t hid,
                                                           const MixerTables& tables,
                                                           const MixerOptions& options);

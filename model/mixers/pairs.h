@@ -6,26 +6,26 @@
 #include "model/kernels/pairs/pairs.h"
 #include "model/mixers/mixer.h"
 
-// What the mixers' EncodePairs have in common.
+// Common code of the mixers' EncodePairs.
 namespace aft {
 
-// A query and what it sees.
+// A query and the keys that it sees.
 struct PairQuery {
-  int64_t t = 0;  // of its sequence
+  int64_t t = 0;  // position in its sequence
   const float* packed = nullptr;
-  const float* keys = nullptr;  // packed, of the sequence's first key; rows are `stride` apart
-  int64_t stride = 0;
+  const float* keys = nullptr;  // packed row of the sequence's first key
+  int64_t stride = 0;           // floats between rows of keys
   kernels::SeenKeys seen;
-  float* biases = nullptr;  // those of `seen`, to add to
-  float* scores = nullptr;  // [seen.count], to work with
+  float* biases = nullptr;  // those of `seen`; mix may add to them
+  float* scores = nullptr;  // [seen.count]; workspace of mix
   float* y = nullptr;       // [hid]
 };
 
-// Floats of scratch that ForEachPairQuery needs for up to `keys` keys.
+// The floats of scratch that ForEachPairQuery needs for up to `keys` keys.
 inline int64_t PairScratchFloats(int64_t keys) { return 3 * keys; }
 
-// Calls mix(query) for every query that sees a key, and gives zeros to the others. sees(t, key)
-// says what a mixer lets a query see whatever the masks are.
+// Calls mix(query) for every query that sees a key, and writes zeros for the others. sees(t, key)
+// says whether the mixer lets query t see the key, apart from the masks.
 template <typename Sees, typename Mix>
 void ForEachPairQuery(PackedIn queries, PackedIn keys, const SequenceBatch& batch, int64_t hid,
                       MixerOut out, const Workspace& workspace, const Sees& sees, const Mix& mix) {

@@ -4,12 +4,12 @@ namespace aft {
 
 namespace {
 
-// AheadTile (model/kernels/aft/aft_ahead-inl.h): rows of hid floats that a token reads and writes
-// of the scratch, on average over a block of kAftLookahead. Its sums, written once and read once,
-// the products of those of its block before it, its own product, the maximum.
+// AheadTile (model/kernels/aft/aft_ahead-inl.h): the rows of hid floats of the scratch that a token
+// reads and writes, on average over a block of kAftLookahead. These are its sums, written once and
+// read once, the products of the tokens of its block before it, its own product, and the maximum.
 constexpr int64_t kAheadRows = 2 + 2 + (kernels::kAftLookahead - 1) + 2 + 2;
 
-// Rows of tokens one after the other, `row_bytes` each; the ring is used again from its front.
+// A ring: rows of tokens one after the other, `row_bytes` each, which are reused from the front.
 StateSection RingSection(const char* name, int64_t offset, int64_t floats, int64_t rows,
                          int64_t row_bytes) {
   StateSection section = {name, offset, floats};
@@ -28,7 +28,7 @@ StateSpec AftStateSpec(const kernels::AftStateLayout& layout, int64_t scratch_fl
   const int64_t rings = 2 * layout.ring_floats();
   const int64_t row = layout.ring_rows() > 0 ? rings / layout.ring_rows() : 0;
   spec.floats_per_step = 2 * layout.KRing();  // the sums are read and written
-  if (scratch_floats > 0) {  // the rings once a block; a row comes, another one goes
+  if (scratch_floats > 0) {  // a block reads the rings once; one row enters, another leaves
     spec.floats_per_step += rings / kernels::kAftLookahead + kAheadRows * layout.hid + 2 * row;
   } else {
     spec.floats_per_step += rings + row;
@@ -70,12 +70,12 @@ StateSpec AttentionStateSpec(const kernels::AttentionParams& params) {
   add("values", layout.Values(), layout.Floats());
   if (params.ring()) {
     spec.floats_per_step =
-        spec.floats * 3 / 4;  // of two blocks, the one before and half of its own
+        spec.floats * 3 / 4;  // the state has two blocks; a step reads one and half of the other
   } else {
     spec.floats_per_token =
         params.heads * ((params.stores_keys() ? params.score_width : 0) + params.value_width);
   }
-  // Each head fills from its front: keys by spans of interleaved blocks, values token by token.
+  // Each head fills from its front: keys in spans of interleaved blocks, values token by token.
   const int64_t span = params.block_size > 0 ? params.block_size : kernels::kKeyBlock;
   for (StateSection& section : spec.sections) {
     const bool keys = section.name == "keys";
