@@ -8,8 +8,9 @@
 
 namespace aft {
 
-// The second half of a layer, on each token by itself: NetworkConfig::feed_forward names which.
-// kMlp (the only one so far): y += down(activation(up(x))). Immutable and thread-safe.
+// The second half of a layer, which processes each token by itself. NetworkConfig::feed_forward
+// names its kind. kMlp (the only one so far): y += down(activation(up(x))). Immutable and
+// thread-safe.
 class FeedForward {
  public:
   // Packs the tensors "<prefix>ffn.*" into `arena`. REQUIRES: they passed CheckTensors.

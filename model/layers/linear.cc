@@ -7,16 +7,16 @@
 namespace aft {
 namespace {
 
-// A part of a product that is worth a thread's attention, in nanoseconds.
+// The time in nanoseconds that makes a part of a product worth a thread.
 constexpr int64_t kPartTime = 500;
-// What a panel takes at least, on a current core: with few rows its weights are read, with many it
-// computes.
+// The least time of a panel in nanoseconds, on a current core. With few rows it reads its weights,
+// with many it computes.
 int64_t PanelTime(const kernels::PackedWeight& weight, int64_t rows) {
-  constexpr int64_t kBytes = 64;  // a nanosecond
+  constexpr int64_t kBytes = 64;  // per nanosecond
   return std::max(kernels::PanelBytes(weight.in, weight.format) / kBytes,
                   weight.in * kernels::kPanel * rows / SpecOf(weight.format).products);
 }
-// Numbers to quantize that take about as long as waking a thread.
+// The count of numbers whose quantization takes about as long as waking a thread.
 constexpr int64_t kQuantizedPerThread = 16'384;
 
 }  // namespace
@@ -51,7 +51,7 @@ void LinearLayer::ForwardPanels(const float* x, int64_t rows, int64_t first, int
                  });
     input.quantized = workspace.quantized;
   }
-  // Two panels and more: with few rows the kernel reads several at once.
+  // A part has at least two panels, because with few rows the kernel reads several at once.
   const int64_t grain =
       std::max<int64_t>(kPartTime / std::max<int64_t>(PanelTime(packed_, rows), 1), 2);
   executor.For(past - first, grain, [&](int64_t begin, int64_t end, int) {

@@ -9,12 +9,12 @@
 
 namespace aft {
 
-// y = x W^T + b with packed weights. Immutable and thread-safe. A row's result is the same bits
-// whatever the other rows are.
+// y = x W^T + b with packed weights. Immutable and thread-safe. The result of a row has the same
+// bits whatever the other rows are.
 class LinearLayer {
  public:
-  // Packs the weight [out, in] and bias [out] into `arena`, in its format; no bias when its name is
-  // empty.
+  // Packs the weight [out, in] and bias [out] into `arena`, in its format. There is no bias when
+  // its name is empty.
   LinearLayer(const WeightMap& tensors, const std::string& weight, const std::string& bias,
               int64_t in, int64_t out, WeightArena& arena);
 
@@ -22,7 +22,7 @@ class LinearLayer {
   void Forward(const float* x, int64_t rows, float* y, kernels::Epilogue epilogue,
                const Workspace& workspace) const;
 
-  // Of y, columns [first, first + count) and those that are computed with them.
+  // Computes the columns [first, first + count) of y, and further columns of their panels.
   void ForwardColumns(const float* x, int64_t rows, int64_t first, int64_t count, float* y,
                       const Workspace& workspace) const;
 

@@ -15,7 +15,7 @@ using kernels::Epilogue;
 
 namespace {
 
-// Rows of vectors that are projected at once where queries, keys and values have their own.
+// Rows that are projected at once where queries, keys and values have vectors of their own.
 constexpr int64_t kSourceRows = 32;
 
 }  // namespace
@@ -68,8 +68,8 @@ int64_t MixerLayer::SourceScratchFloats(const NetworkConfig& config) {
   return kSourceRows * PackedWidth(config.mixer, MixerWidth(config));
 }
 
-// Columns [first, first + columns) of wide. Panels of the product may reach into other parts, so
-// that they are made aside.
+// Computes columns [first, first + columns) of wide. Panels of the product may reach into other
+// parts, so the product is written to scratch and then copied.
 void MixerLayer::Project(const float* const* vectors, int64_t sequences, const int64_t* offset,
                          int64_t first, int64_t columns, float* wide,
                          const Workspace& workspace) const {
@@ -102,7 +102,7 @@ void MixerLayer::EncodeSources(const Sources& sources, const SequenceBatch& batc
       Project(sources.keys, batch.sequences, key_offset, column, part.columns, keys, workspace);
     } else if (name == "v") {
       Project(sources.values, batch.sequences, key_offset, column, part.columns, keys, workspace);
-    } else {  // the query, and what weighs its scores
+    } else {  // the query, and what its scores are weighted with
       Project(sources.queries, batch.sequences, batch.offset, column, part.columns, wide,
               workspace);
     }

@@ -24,29 +24,29 @@ class MixerLayer {
 
   const Mixer& mixer() const { return *mixer_; }
 
-  // Up to the mixer's output.
+  // These compute everything up to the mixer's output.
   //   x [N, d] in; wide [N, PackedWidth()] workspace; mixed [N, hid] out, may be x
   void Forward(const float* x, const RaggedBatch& batch, StateView state, float* wide, float* mixed,
                const Workspace& workspace) const;
   void Encode(const float* x, const SequenceBatch& batch, float* wide, float* mixed,
               const Workspace& workspace) const;
 
-  // The same of vectors that queries, keys and values have of their own: each part of the packed
-  // input (KindSpec::packed) is made of those that it belongs to. wide [N, PackedWidth()], of as
-  // many rows as there are queries, and behind them, with batch.key_offset, keys.
+  // Encode for the case that queries, keys and values have vectors of their own: each part of the
+  // packed input (KindSpec::packed) is projected from the vectors that it belongs to. wide [N,
+  // PackedWidth()] has a row per query, followed by a row per key with batch.key_offset.
   struct Sources {
-    // Of each sequence, [tokens, d] dense: queries, keys, values; keys may be null where the mixer
-    // has none.
+    // For each sequence, [tokens, d] dense: queries, keys, values. keys may be null if the mixer
+    // has no keys.
     const float* const* queries;
     const float* const* keys;
     const float* const* values;
   };
   void EncodeSources(const Sources& sources, const SequenceBatch& batch, float* wide, float* mixed,
                      const Workspace& workspace) const;
-  // Floats of the first thread's scratch that it needs.
+  // The floats of the first thread's scratch that EncodeSources needs.
   static int64_t SourceScratchFloats(const NetworkConfig& config);
 
-  // The rest, on each token by itself: y = out(mixed), or y += out(mixed) with Epilogue::Add().
+  // The rest, for each token by itself: y = out(mixed), or y += out(mixed) with Epilogue::Add().
   //   mixed [tokens, hid] in; y [tokens, d] out, may not be mixed
   void Output(const float* mixed, int64_t tokens, float* y, kernels::Epilogue epilogue,
               const Workspace& workspace) const;

@@ -19,11 +19,11 @@ using WeightMap = std::map<std::string, at::Tensor>;
 // the order in which a step reads them. Thread-compatible while it is filled.
 class WeightArena {
  public:
-  // Room for `bytes` (model/network/weight_bytes.h): addresses only, memory comes as it is taken.
-  // Matrices are to be stored in `format`. RESOURCE_EXHAUSTED.
+  // Reserves room for `bytes` (model/network/weight_bytes.h). These are addresses only; memory is
+  // used as it is taken. Matrices are to be stored in `format`. RESOURCE_EXHAUSTED.
   static absl::StatusOr<WeightArena> Create(int64_t bytes, Number format);
 
-  // `floats`, or bytes, at 64-byte alignment, zeroed. REQUIRES: Create was given the sum of all.
+  // Takes `floats`, or bytes, 64-byte aligned and zeroed. REQUIRES: Create got the sum of all.
   float* Take(int64_t floats);
   void* TakeBytes(int64_t bytes) { return Take((bytes + 3) / 4); }
 
@@ -38,7 +38,7 @@ class WeightArena {
   int64_t used_ = 0;
 };
 
-// Data of tensor `name`. REQUIRES: it is there, contiguous fp32 on the CPU (CheckTensors).
+// The data of tensor `name`. REQUIRES: it exists, contiguous fp32 on the CPU (CheckTensors).
 const float* TensorData(const WeightMap& tensors, const std::string& name);
 
 }  // namespace aft
