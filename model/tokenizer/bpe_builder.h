@@ -14,21 +14,21 @@
 
 namespace aft {
 
-// A token that is there beside those that merges make.
+// A token that exists in addition to those that merges make.
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  // Only its id stands for it: no text is encoded as it, and it decodes to nothing.
+  // Only its id stands for a special token: no text is encoded as it, and it decodes to nothing.
   bool special = false;
-  // Of those that are not special: looked for in a text before the others ("normalized": false).
+  // If not special: it is looked for in a text before the others ("normalized": false).
   bool before_others = false;
 };
 
-// The pairs of tokens that become one.
+// The pairs of tokens that merges join to one token.
 struct BpeMerges {
   struct Merge {
     int32_t rank;  // lower is merged first; unique
-    int32_t id;    // of the merged token
+    int32_t id;    // the merged token
   };
   static uint64_t Key(int32_t left, int32_t right) {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
@@ -42,23 +42,24 @@ struct BpeMerges {
   absl::flat_hash_map<uint64_t, Merge> pairs;  // by Key
 };
 
-// Puts a byte-level BPE tokenizer together (LoadBpeTokenizer) from what its files say, which is not
+// Builds a byte-level BPE tokenizer (LoadBpeTokenizer) from the content of its files, which is not
 // trusted. Errors are INVALID_ARGUMENT and name the token. Thread-compatible.
 class BpeBuilder {
  public:
-  // `tokens` by id: those that merges make spell bytes as GPT-2 does, and each byte is one of them.
+  // `tokens` are in the order of their ids. Tokens that merges make spell bytes as GPT-2 does, and
+  // each single byte is one of the tokens.
   static absl::StatusOr<BpeBuilder> Create(std::vector<std::string> tokens);
 
-  // The id of a token as it is spelled, or -1.
+  // The id of a token in its spelling, or -1.
   int32_t Find(absl::string_view token) const;
 
-  // `token` is among `tokens`. Before the merges.
+  // Adds a token that is among `tokens`. Must be called before the merges are added.
   absl::Status Add(AddedToken token);
 
-  // The next merge, less wanted than those before it.
+  // Adds the next merge, which is less preferred than those before it.
   absl::Status AddMerge(absl::string_view left, absl::string_view right);
 
-  // REQUIRES: `eos_id` is that of a special token, or -1.
+  // REQUIRES: `eos_id` is the id of a special token, or -1.
   absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(int32_t eos_id) &&;
 
  private:
@@ -70,7 +71,7 @@ class BpeBuilder {
   BpeMerges merges_;
 };
 
-// The next merge as merges.txt writes it: "left right".
+// Adds the next merge from a line in the form of merges.txt: "left right".
 absl::Status AddMergeLine(absl::string_view line, BpeBuilder* builder);
 
 }  // namespace aft

@@ -23,7 +23,7 @@
 namespace aft {
 namespace {
 
-// The bytes that a token spells, or the status that says which character spells none.
+// The bytes that a token spells, or a status that names the character that spells no byte.
 absl::StatusOr<std::string> Unspell(absl::string_view token,
                                     const absl::flat_hash_map<char32_t, char>& bytes) {
   std::string out;
@@ -42,7 +42,7 @@ absl::StatusOr<std::string> Unspell(absl::string_view token,
   return out;
 }
 
-// Merges one piece after another; holds the memory for it. Thread-compatible.
+// Merges one piece after another, and holds the memory for it. Thread-compatible.
 class BpeMerger {
  public:
   // `merges` must outlive this object.
@@ -53,23 +53,23 @@ class BpeMerger {
   void Append(absl::string_view piece, std::vector<int32_t>& ids);
 
  private:
-  // A token of the piece; they form a list in the order of the text.
+  // A token of the piece. The nodes form a list in the order of the text.
   struct Node {
     int32_t id;
     int32_t previous;  // -1: none
     int32_t next;      // -1: none
-    int32_t rank;      // of the merge with `next`; -1: there is none
+    int32_t rank;      // rank of the merge with `next`; -1: there is no such merge
   };
 
   void Rank(int32_t left);
 
   const BpeMerges& merges_;
   std::vector<Node> nodes_;
-  // Min-heap of rank << 32 | left node. An entry is out of date when the node's rank is another.
+  // Min-heap of rank << 32 | left node. An entry is out of date when the node has another rank.
   std::vector<uint64_t> heap_;
 };
 
-// Looks up the pair of `left` and its next, and queues it.
+// Looks up the pair of `left` and its next node, and queues it.
 void BpeMerger::Rank(int32_t left) {
   Node& node = nodes_[static_cast<size_t>(left)];
   node.rank = -1;
@@ -131,12 +131,13 @@ class AddedTokens {
     }
   }
 
-  // Too many of them for a pattern.
+  // False when there are too many tokens for a pattern.
   bool ok() const {
     return absl::c_all_of(patterns_, [](const auto& pattern) { return pattern->ok(); });
   }
 
-  // Calls `part(begin, end, id)` for the parts of `text` in their order; id -1: no added token.
+  // Calls `part(begin, end, id)` for the parts of `text` in order. The id is -1 for a part that is
+  // not an added token.
   template <typename Part>
   void ForEach(absl::string_view text, const Part& part) const {
     Cut(text, 0, text.size(), 0, part);
@@ -145,7 +146,7 @@ class AddedTokens {
  private:
   static constexpr int64_t kPatternBytes = 64 << 20;
 
-  // Those of patterns_[level] and after it, in text[begin, end).
+  // Cuts text[begin, end) at tokens of patterns_[level] and of the patterns after it.
   template <typename Part>
   void Cut(absl::string_view text, size_t begin, size_t end, size_t level, const Part& part) const {
     if (begin == end) return;
@@ -185,7 +186,7 @@ class BpeTokenizer : public Tokenizer {
     std::vector<int32_t> ids;
     added_.ForEach(text, [&](size_t begin, size_t end, int32_t id) {
       if (id >= 0) return ids.push_back(id);
-      // A part ends a text as far as its white space is concerned.
+      // For white space at its end, a part counts as the end of a text.
       const absl::string_view part = absl::string_view(valid).substr(0, end);
       for (size_t at = begin; at < end;) {
         const size_t size = splitter_.FirstPiece(part.substr(at)).size();
@@ -242,7 +243,7 @@ absl::Status BpeBuilder::Add(AddedToken token) {
   if (token.content.empty()) return absl::InvalidArgumentError("a token is empty");
   if (absl::c_linear_search(merges_.byte_ids, token.id)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("token ", ShownToken(token.content), ": is that of a byte"));
+        absl::StrCat("token ", ShownToken(token.content), ": is the token of a single byte"));
   }
   added_[token.id] = std::move(token);
   return absl::OkStatus();

@@ -20,7 +20,7 @@ class ByteTokenizer : public Tokenizer {
 
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
     std::vector<int32_t> ids(text.size());
-    // Through unsigned char: char is signed, and 0xE9 must become 233.
+    // The conversion goes through unsigned char, because char is signed and 0xE9 must become 233.
     for (size_t i = 0; i < text.size(); ++i) ids[i] = static_cast<unsigned char>(text[i]);
     return ids;
   }
@@ -31,7 +31,7 @@ class ByteTokenizer : public Tokenizer {
   }
 
  private:
-  std::array<char, kVocabSize> bytes_;  // bytes_[i] is byte i: what TokenBytes(i) points to
+  std::array<char, kVocabSize> bytes_;  // bytes_[i] is byte i, which TokenBytes(i) points to
 };
 
 }  // namespace

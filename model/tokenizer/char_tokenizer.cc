@@ -43,10 +43,10 @@ class CharTokenizer : public Tokenizer {
  private:
   static absl::Status Refusal(absl::string_view text, size_t at, Utf8Character character) {
     if (character.size == 0) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "byte 0x%02X at byte %d is not valid UTF-8, and the model's vocabulary is "
-          "one of characters",
-          static_cast<unsigned char>(text[at]), at));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("byte 0x%02X at byte %d is not valid UTF-8, and the model's vocabulary "
+                          "has only characters",
+                          static_cast<unsigned char>(text[at]), at));
     }
     return absl::InvalidArgumentError(absl::StrFormat(
         "character %s (U+%04X) at byte %d is not in the model's vocabulary",
@@ -55,7 +55,7 @@ class CharTokenizer : public Tokenizer {
 
   const std::vector<std::string> characters_;  // by id
   const absl::flat_hash_map<char32_t, int32_t> ids_;
-  const int32_t unknown_;  // -1: none
+  const int32_t unknown_;  // -1: the vocabulary has none
 };
 
 }  // namespace

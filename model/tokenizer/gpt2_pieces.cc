@@ -8,12 +8,12 @@
 namespace aft {
 namespace {
 
-// Unicode's White_Space, which is what \s means there; RE2's own \s is ASCII's.
+// Unicode's White_Space, which \s means in GPT-2's pattern. RE2's own \s covers ASCII only.
 #define AFT_WHITE_SPACE                                                    \
   R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F})" \
   R"(\x{205F}\x{3000})"
-// Letters and digits, with those that Unicode 15.1 and 16 added: Hugging Face's tokenizers knows
-// them, but RE2's tables may be older.
+// Letters and digits, including those that Unicode 15.1 and 16 added. Hugging Face's tokenizers
+// knows these, but RE2's tables may be older.
 #define AFT_LETTERS                                                                 \
   R"(\p{L}\x{1C89}-\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3})"  \
   R"(\x{10D4A}-\x{10D65}\x{10D6F}-\x{10D85}\x{10EC2}-\x{10EC4}\x{11380}-\x{11389})" \
@@ -30,7 +30,7 @@ constexpr char kWords[] = "'s|'t|'re|'ve|'m|'ll|'d| ?[" AFT_LETTERS "]+| ?[" AFT
 #undef AFT_LETTERS
 #undef AFT_WHITE_SPACE
 
-// Length of the match at the start of `text`, 0 if there is none.
+// The length of the match at the start of `text`, or 0 if there is no match.
 size_t MatchLength(const re2::RE2& pattern, absl::string_view text) {
   const re2::StringPiece input(text.data(), text.size());
   re2::StringPiece match;

@@ -11,19 +11,19 @@
 // share them.
 namespace aft {
 
-// Cuts text into the pieces within which GPT-2's byte-pair encoding merges; their concatenation is
-// the text. Source: openai/gpt-2, src/encoder.py,
+// Cuts text into pieces; GPT-2's byte-pair encoding merges only within a piece. The concatenation
+// of the pieces is the text. Source: openai/gpt-2, src/encoder.py,
 //
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //
-// RE2 has no look-ahead, so runs of white space are cut by hand: all but the last character of a
-// run that something follows, or the whole run at the end of the text. Thread-safe.
+// RE2 has no look-ahead, so runs of white space are cut by code. If text follows a run, the piece
+// is all of the run except its last character; otherwise it is the whole run. Thread-safe.
 class Gpt2Splitter {
  public:
   Gpt2Splitter();
 
-  // The first piece of `text`, at a cost that depends on the piece alone.
-  // REQUIRES: text is not empty and valid UTF-8.
+  // The first piece of `text`. The cost depends on the piece alone. REQUIRES: text is not empty and
+  // valid UTF-8.
   absl::string_view FirstPiece(absl::string_view text) const;
 
  private:
@@ -31,11 +31,11 @@ class Gpt2Splitter {
   const re2::RE2 words_;
 };
 
-// GPT-2 spells each byte as one printable character: those of Latin-1 as themselves, the other 68
-// as U+0100 and up, in their order.
+// GPT-2 spells each byte as one printable character. Printable bytes of Latin-1 are spelled as
+// themselves, the other 68 as U+0100 and up, in their order.
 std::array<char32_t, 256> ByteSpelling();
 
-// `text`, with every byte that is not UTF-8 replaced by one that is: a symbol of the same length.
+// `text` with every invalid byte replaced by a symbol of one byte, so that it is valid UTF-8.
 std::string WithValidUtf8(absl::string_view text);
 
 }  // namespace aft

@@ -24,7 +24,7 @@ class Walker : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override { return Value(value); }
   bool number_float(number_float_t value, const string_t&) override { return Value(value); }
   bool string(string_t& value) override { return Value(std::move(value)); }
-  bool binary(binary_t&) override { return Fail("binary data"); }  // JSON text has none
+  bool binary(binary_t&) override { return Fail("binary data"); }  // cannot occur in JSON text
 
   bool key(string_t& value) override {
     path_.back() = std::move(value);
@@ -48,7 +48,7 @@ class Walker : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  // Before every value: in an array it has the next place.
+  // Called before every value: a value in an array gets the next index.
   void Arrive() {
     if (!indices_.empty() && indices_.back() != kNoIndex) {
       path_.back() = absl::StrCat(indices_.back()++);
@@ -75,8 +75,8 @@ class Walker : public nlohmann::json_sax<Json> {
   }
 
   const Take& take_;
-  JsonPath path_;                 // a level for each object or array that is open
-  std::vector<int64_t> indices_;  // of the next value there; kNoIndex in objects
+  JsonPath path_;                 // one level for each open object or array
+  std::vector<int64_t> indices_;  // index of the next value at each level; kNoIndex in objects
   absl::Status status_;
 };
 

@@ -28,7 +28,7 @@ absl::Status FieldError(absl::string_view field, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(Shown(field), ": ", problem));
 }
 
-// Everything that is neither the vocabulary nor a merge: values by their path, "model.type"; those
+// All values except the vocabulary and the merges, by their path, such as "model.type". The values
 // of objects and arrays are {} and [].
 using Fields = std::map<std::string, Json>;
 constexpr size_t kMaxFields = size_t{1} << 17;  // an added token has seven
@@ -39,8 +39,9 @@ const Json& At(const Fields& fields, const std::string& field) {
   return found == fields.end() ? absent : found->second;
 }
 
-// What a field must be, null included where it may be left out; empty: anything, it makes no
-// difference here. Every byte is a token, so that no text is unknown.
+// The values that a field may have, with null if it may be left out. An empty list allows any
+// value, because the field makes no difference here. (Every byte is a token, so no text is
+// unknown.)
 struct Rule {
   const char* field;
   std::vector<Json> allowed;
@@ -82,14 +83,14 @@ absl::Status CheckRules(const Fields& fields) {
         [](std::string* out, const Json& one) { absl::StrAppend(out, ShownJson(one)); });
     return FieldError(rule.field, absl::StrCat("must be ", allowed, ", got ", ShownJson(value)));
   }
-  // A template may be the text alone.
+  // A template may consist of the text alone.
   for (const auto& [field, value] : fields) {
     if (absl::StartsWith(field, "post_processor.single.") &&
         absl::EndsWith(field, ".SpecialToken")) {
       return FieldError(field, "a token that is added to every text is not supported");
     }
   }
-  // What a later version of the format adds may change what a text becomes.
+  // Refuses fields of later versions of the format, because they may change the tokens of a text.
   for (const auto& [field, value] : fields) {
     if (!absl::StartsWith(field, "model.") && !absl::StartsWith(field, "pre_tokenizer.")) continue;
     if (absl::c_none_of(Rules(), [&f = field](const Rule& rule) { return f == rule.field; })) {
@@ -102,7 +103,7 @@ absl::Status CheckRules(const Fields& fields) {
 struct TokenizerJson {
   Fields fields;
   std::vector<std::pair<std::string, uint64_t>> vocabulary;
-  std::vector<std::vector<std::string>> merges;  // one string "left right", or two
+  std::vector<std::vector<std::string>> merges;  // one string "left right", or two strings
 
   absl::Status Take(const JsonPath& path, const Json& value);
   absl::Status TakeMerge(const JsonPath& path, const Json& value);
@@ -111,8 +112,9 @@ struct TokenizerJson {
 absl::Status TokenizerJson::TakeMerge(const JsonPath& path, const Json& value) {
   if (path.size() == 3) {
     if (!value.is_string() && !value.is_array()) {
-      return FieldError(absl::StrJoin(path, "."),
-                        absl::StrCat("must be a string or two, got ", ShownJson(value)));
+      return FieldError(
+          absl::StrJoin(path, "."),
+          absl::StrCat("must be a string or an array of two strings, got ", ShownJson(value)));
     }
     if (merges.size() == kMaxVocabularyTokens) {
       return FieldError("model.merges", absl::StrCat("more than ", kMaxVocabularyTokens));
@@ -121,7 +123,8 @@ absl::Status TokenizerJson::TakeMerge(const JsonPath& path, const Json& value) {
   }
   if (value.is_array() && path.size() == 3) return absl::OkStatus();
   if (!value.is_string() || merges.back().size() == 2) {
-    return FieldError(absl::StrJoin(path, "."), "a merge must be a string or two");
+    return FieldError(absl::StrJoin(path, "."),
+                      "a merge must be a string or an array of two strings");
   }
   merges.back().push_back(value.get<std::string>());
   return absl::OkStatus();
@@ -150,7 +153,7 @@ absl::Status TokenizerJson::Take(const JsonPath& path, const Json& value) {
   if (!fields.emplace(field, value).second) return FieldError(field, "given more than once");
   if (fields.size() > kMaxFields) {
     return absl::InvalidArgumentError(
-        absl::StrCat("more than ", kMaxFields, " fields beside vocabulary and merges"));
+        absl::StrCat("more than ", kMaxFields, " fields in addition to vocabulary and merges"));
   }
   return absl::OkStatus();
 }
@@ -185,7 +188,7 @@ absl::StatusOr<std::vector<AddedToken>> AddedTokensOf(const Fields& fields) {
     for (const char* search : {"lstrip", "rstrip", "single_word"}) {
       AFT_ASSIGN_OR_RETURN(const bool value, Flag(fields, prefix + search));
       if (value && !token.special) {
-        return FieldError(prefix + search, "must be false, or the token special");
+        return FieldError(prefix + search, "must be false, unless the token is special");
       }
     }
     added.push_back(std::move(token));
@@ -193,8 +196,8 @@ absl::StatusOr<std::vector<AddedToken>> AddedTokensOf(const Fields& fields) {
   return added;
 }
 
-// tokenizer_config.json's eos_token: a string, or as older versions write it, an object with
-// "content". Nothing: null, or no such file.
+// The eos_token of tokenizer_config.json: a string, or an object with "content", as older versions
+// write it. Returns nothing if it is null or if there is no such file.
 absl::StatusOr<std::optional<std::string>> ReadEos(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::optional<std::string>();

@@ -25,7 +25,7 @@ constexpr int64_t kLeastCount = 2;
 
 using Pair = std::pair<int32_t, int32_t>;
 
-// A piece that occurs in the texts, as the tokens that it consists of so far.
+// A piece that occurs in the texts, with its current tokens.
 struct Piece {
   std::vector<int32_t> tokens;
   int64_t count = 0;
@@ -34,7 +34,7 @@ struct Piece {
 std::vector<Piece> CountPieces(const std::vector<absl::string_view>& texts,
                                const std::array<int32_t, 256>& byte_ids) {
   const Gpt2Splitter splitter;
-  std::map<std::string, int64_t> counts;  // ordered: the same texts give the same run
+  std::map<std::string, int64_t> counts;  // ordered, so that the same texts give the same result
   for (const absl::string_view text : texts) {
     const std::string valid = WithValidUtf8(text);
     for (absl::string_view rest = valid; !rest.empty();) {
@@ -53,7 +53,7 @@ std::vector<Piece> CountPieces(const std::vector<absl::string_view>& texts,
   return pieces;
 }
 
-// How often each pair occurs, and in which pieces.
+// The number of times that each pair occurs, and the pieces that it occurs in.
 class PairCounts {
  public:
   explicit PairCounts(const std::vector<Piece>& pieces) {
@@ -73,7 +73,7 @@ class PairCounts {
     return {0, {}};
   }
 
-  // Makes `merged` of every `pair` in `pieces`.
+  // Replaces every `pair` in `pieces` by `merged`.
   void Merge(Pair pair, int32_t merged, std::vector<Piece>& pieces) {
     const absl::flat_hash_set<size_t> where = std::move(pairs_[pair].pieces);
     absl::flat_hash_set<Pair> grown;
@@ -101,7 +101,7 @@ class PairCounts {
  private:
   struct Of {
     int64_t count = 0;
-    absl::flat_hash_set<size_t> pieces;  // those that have it, and some that had it
+    absl::flat_hash_set<size_t> pieces;  // pieces with the pair, and some that had it before
   };
   struct Entry {
     int64_t count;
@@ -156,7 +156,7 @@ OrderedJson FormatTokenizer(const std::vector<std::string>& tokens,
 
 std::string TrainBpe(const std::vector<absl::string_view>& texts, int64_t vocab_size) {
   AFT_CHECK(vocab_size >= 256);
-  // Bytes have their ids in the order of the characters that spell them.
+  // Bytes have ids in the order of the characters that spell them.
   const std::array<char32_t, 256> spelling = ByteSpelling();
   std::array<char32_t, 256> sorted = spelling;
   std::sort(sorted.begin(), sorted.end());

@@ -21,8 +21,8 @@ using Json = nlohmann::json;
 
 constexpr std::streamoff kMaxFileBytes = 64 << 20;
 
-// Takes the file event by event: only the one form that it may have is ever stored, so a hostile
-// file costs no more memory than a few times its own length.
+// Reads the file event by event. Only values of the one form that it may have are stored, so a
+// hostile file costs no more memory than a few times its own length.
 class VocabularyReader : public nlohmann::json_sax<Json> {
  public:
   explicit VocabularyReader(bool with_ids) : with_ids_(with_ids) {}
@@ -100,7 +100,7 @@ absl::Status FileError(const std::string& path, absl::string_view reason) {
 
 absl::Status ReadJson(const std::string& path, VocabularyReader* reader) {
   AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(path));
-  // The JSON parser would take a NUL for the end.
+  // The JSON parser would treat a NUL as the end.
   if (text.find('\0') != std::string::npos) {
     return FileError(path, absl::StrCat("not valid JSON: NUL at byte ", text.find('\0')));
   }

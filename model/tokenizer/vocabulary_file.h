@@ -13,24 +13,24 @@
 // reason.
 namespace aft {
 
-// Most tokens that a vocabulary may have; the same as config.json's limit.
+// The most tokens of a vocabulary, which is also config.json's limit.
 inline constexpr size_t kMaxVocabularyTokens = size_t{1} << 24;
 
-// The file's bytes; INVALID_ARGUMENT above 64 MiB.
+// Returns the file's bytes. INVALID_ARGUMENT above 64 MiB.
 absl::StatusOr<std::string> ReadVocabularyText(const std::string& path);
 
-// Tokens and their ids, in any order, as a list by id: every id from 0 to the number of tokens - 1
-// once. INVALID_ARGUMENT names the token.
+// Returns tokens, given with their ids in any order, as a list by id. Every id from 0 to the number
+// of tokens - 1 must occur once. INVALID_ARGUMENT names the token.
 absl::StatusOr<std::vector<std::string>> TokensById(
     std::vector<std::pair<std::string, uint64_t>> tokens);
 
-// ["a", "b", ...]: the tokens in the order of their ids. No duplicates, at least one.
+// Reads ["a", "b", ...]: the tokens in the order of their ids, without duplicates, at least one.
 absl::StatusOr<std::vector<std::string>> ReadTokenList(const std::string& path);
 
-// {"token": id, ...}: every id from 0 to the number of tokens - 1 once; returned in that order.
+// Reads {"token": id, ...} and returns the tokens by id: every id from 0 to their number - 1 once.
 absl::StatusOr<std::vector<std::string>> ReadTokenIds(const std::string& path);
 
-// `token` as messages show it: quoted, escaped where it is not printable, shortened when long.
+// `token` in the form for messages: quoted, escaped where it is not printable, shortened when long.
 std::string ShownToken(absl::string_view token);
 
 }  // namespace aft

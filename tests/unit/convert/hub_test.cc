@@ -202,7 +202,7 @@ TEST_F(HubTest, TheConfigsEndOfTextCounts) {
 TEST_F(HubTest, WritesNothingThatCannotBeServed) {
   const auto import = WithConfig("eos_token_id", 0);  // "!", a byte
   ASSERT_TRUE(import.ok()) << import.status();
-  EXPECT_THAT(WriteImport(out_, *import), Refused("token '!': is that of a byte"));
+  EXPECT_THAT(WriteImport(out_, *import), Refused("token '!': is the token of a single byte"));
   EXPECT_THAT(WriteImport(out_, *WithConfig("eos_token_id", 258)),  // " the", by merges
               Refused("\u0120the' must not be a part or a result of a merge"));
   EXPECT_FALSE(std::filesystem::exists(out_));

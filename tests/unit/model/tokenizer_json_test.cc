@@ -279,7 +279,8 @@ TEST_F(TokenizerJsonTest, RefusesTokensByName) {
   Json byte = json_["added_tokens"][0];
   byte["content"] = "a";
   byte["id"] = json_["model"]["vocab"]["a"];
-  ExpectRefusedWith("/added_tokens/0", byte, "added_tokens: token 'a': is that of a byte");
+  ExpectRefusedWith("/added_tokens/0", byte,
+                    "added_tokens: token 'a': is the token of a single byte");
   json_["model"]["vocab"].erase("A");
   json_["model"]["vocab"]["xyz"] = 32;
   ExpectRefused(Load(), "model.vocab: no token for byte 0x41, 'A'");
@@ -292,7 +293,8 @@ TEST_F(TokenizerJsonTest, RefusesMergesByPlace) {
   ExpectRefusedWith("/model/merges/2", {"a", "b", "c"}, "model.merges.2.2: a merge must be");
   ExpectRefusedWith("/model/merges/2", {"a", 1}, "model.merges.2.1: a merge must be");
   ExpectRefusedWith("/model/merges/2", {"a", {"b"}}, "model.merges.2.1: a merge must be");
-  ExpectRefusedWith("/model/merges/2", 1, "model.merges.2: must be a string or two, got 1");
+  ExpectRefusedWith("/model/merges/2", 1,
+                    "model.merges.2: must be a string or an array of two strings, got 1");
   ExpectRefusedWith("/model/merges/2", {"a", "\u4e2d"}, "model.merges.2: token '\u4e2d' is not");
   ExpectRefusedWith("/model/merges/2", json_["model"]["merges"][1], "model.merges.2: merge ");
   // Nobody may write a special token by parts.
