@@ -8,7 +8,7 @@
 namespace aft::server {
 namespace {
 
-// Whether the i-th answer, if there is one, has so many entries.
+// Whether the i-th answer has `entries` entries, if there is such an answer.
 template <typename Part>
 bool IsWhole(const std::vector<std::vector<Part>>& answers, size_t i, size_t entries) {
   return i >= answers.size() || answers[i].size() == entries;

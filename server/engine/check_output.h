@@ -8,8 +8,8 @@
 
 namespace aft::server {
 
-// INTERNAL: the model has not answered every row of the step as it was asked to. `width`: of a
-// hidden vector.
+// INTERNAL: the model has not answered every row of the step as the row asked. `width` is the width
+// of a hidden vector.
 absl::Status CheckOutput(const Step& step, const StepOutput& output, int64_t width);
 
 }  // namespace aft::server

@@ -34,7 +34,7 @@ absl::Status CheckGeneration(const GenerationRequest& request, const ModelInfo& 
   if (empty && request.previous->pending == kNoToken) {
     return absl::InvalidArgumentError(
         "prompt: must not be empty: the model has consumed all of the text before, so there is "
-        "nothing to go on from (an end-of-text or stop token ended it)");
+        "nothing to continue from (an end-of-text or stop token ended it)");
   }
   const int64_t before = request.tokens_before();
   const auto tokens = static_cast<int64_t>(request.prompt.size() - request.resumed);

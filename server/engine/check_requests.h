@@ -10,14 +10,14 @@
 
 namespace aft::server {
 
-// For a prompt or text of `tokens`, so that it cannot harm its neighbours in the batch: a step that
-// the runner refuses ends all of its requests. The edge checks too, with the field's name.
+// Checks a prompt or text, so that it cannot harm its neighbours in the batch: a step that the
+// runner refuses ends all of its requests. The RPC layer checks too, and names the field.
 // `max_tokens`: 0 is unlimited.
 absl::Status CheckTokens(const std::vector<TokenId>& tokens, int64_t vocab_size,
                          int64_t max_tokens);
 
-// That a model can do what the request asks for. INVALID_ARGUMENT begins with the field,
-// FAILED_PRECONDITION as CheckPrevious. `model`: its name.
+// Checks that a model can do what the request asks for. INVALID_ARGUMENT begins with the field;
+// FAILED_PRECONDITION is as in CheckPrevious. `model` is the name of the model.
 absl::Status CheckGeneration(const GenerationRequest& request, const ModelInfo& info,
                              const std::string& model);
 absl::Status CheckScoring(const ScoringRequest& request, const ModelInfo& info,

@@ -69,7 +69,7 @@ absl::StatusOr<RequestHandle> EncodeEngine::EncodeTexts(
   return AcceptTexts(std::move(jobs));
 }
 
-// What the runner would refuse a batch for.
+// Refuses what the runner would refuse a batch for.
 absl::Status EncodeEngine::Check(const EncodingRequest& request) const {
   const int64_t batch = options_.model.max_batch_tokens;
   const int64_t longest = info_.max_seq_len == 0 ? batch : std::min(batch, info_.max_seq_len);
@@ -166,7 +166,7 @@ void EncodeEngine::Publish(Text& text, TokenVectors vectors, size_t batch_rows, 
   EndEncoded(text, *text.sink, std::move(result), batch_rows, now);
 }
 
-// Between steps, when nothing runs.
+// Called between steps, when nothing runs.
 void EncodeEngine::PublishGauges() {
   metrics_.requests_running.Set({});
   metrics_.slots_used.Set(0);

@@ -13,12 +13,13 @@
 
 namespace aft::server {
 
-// Dynamic batching of one encoder: one thread owns batcher and runner, without locks. Every step
-// encodes one batch of texts; each ends with its step. Requests may wait beyond a batch.
+// Dynamic batching for one encoder. One thread owns batcher and runner, without locks. Every step
+// encodes one batch of texts, and each text ends with its step. More requests may wait than a batch
+// holds.
 class EncodeEngine final : public RequestLoop {
  public:
   // The engine thread runs until Shutdown. `metrics` must outlive the engine. INVALID_ARGUMENT when
-  // the config's batch is larger than the runner takes.
+  // the config's batch is larger than the runner allows.
   static absl::StatusOr<std::unique_ptr<EncodeEngine>> Create(const EngineOptions& options,
                                                               std::unique_ptr<EncoderRunner> runner,
                                                               ModelMetrics& metrics);
@@ -34,7 +35,7 @@ class EncodeEngine final : public RequestLoop {
   EncodeEngine(const EngineOptions& options, std::unique_ptr<EncoderRunner> runner,
                ModelMetrics& metrics);
 
-  // RequestLoop; all below: engine thread only.
+  // Overrides of RequestLoop. All that follows is for the engine thread only.
   void PrepareThread() override { runner_->PrepareThread(); }
   void Add(Job& job, TimePoint now) override;
   void Remove(Job& job, Outcome& outcome) override;

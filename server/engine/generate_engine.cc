@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<GenerateEngine>> GenerateEngine::Create(
   if (step_tokens <= runner->slots()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "max_step_tokens: ", step_tokens, " must be at least slots + 1 = ", runner->slots() + 1,
-        ", so that prompts advance beside all decodes"));
+        ", so that prompts advance alongside all decodes"));
   }
   if (step_tokens > runner->max_step_tokens()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -219,7 +219,7 @@ TimePoint GenerateEngine::Advance() {
   }
   if (step != nullptr) Launch(*step);
   if (!flights_.empty() && !flights_.back().ticket.ok()) {
-    // Refused: its sequences must be out before the next step is planned.
+    // The runner refused it: its sequences must end before the next step is planned.
     while (!flights_.empty()) CollectOldest();
   } else if (!flights_.empty() &&
              (step == nullptr || scheduler_.in_flight() == runner_->max_steps_in_flight())) {
@@ -244,7 +244,8 @@ void GenerateEngine::Place() {
     CheckState(stream, "engine.park_failed", slots_.Park(stream, slot));
   }
   std::vector<Job*> started;
-  std::vector<TokenStream*> over;  // an output that came has ended, and nothing is to be stored
+  // Resumed after the end of their output, with nothing to be stored.
+  std::vector<TokenStream*> over;
   for (Sequence* sequence : placement.started) {
     auto& stream = static_cast<TokenStream&>(*sequence);
     if (!stream.nothing_to_do() &&
@@ -272,7 +273,7 @@ void GenerateEngine::Place() {
   }
   if (!started.empty()) {
     BeginStep(started, now);
-    PublishGauges();  // a step that does not end must not hide them
+    PublishGauges();  // so that they are right even if the step never ends
   }
   for (TokenStream* stream : over) End(*stream, *stream->ended, now);
 }
@@ -299,14 +300,14 @@ void GenerateEngine::Launch(const Step& step) {
   flights_.push_back({Now(), TokenCounts::OfPrompts(step), runner_->Submit(step.input)});
 }
 
-// Waits for it.
+// Waits for the oldest step in flight.
 void GenerateEngine::CollectOldest() {
   const Flight flight = std::move(flights_.front());
   flights_.erase(flights_.begin());
   const Step& step = scheduler_.Retire();
   const absl::Status status = Collect(flight, step);
   const TimePoint now = Now();
-  // The time of a step that waited behind another one begins when that was done.
+  // If the step had to wait for the one before, its time begins when that one was done.
   const Duration time = now - std::max(flight.submitted, collected_at_);
   ObserveStep(step.sequences.size(), step.tokens, time, now, status, runner_->device_stats());
   if (status.ok()) {
@@ -316,7 +317,7 @@ void GenerateEngine::CollectOldest() {
   collected_at_ = now;
   if (status.ok()) {
     Publish(step, flight.prompt_tokens, now);
-    // With what it takes to plan a step and to hand out its tokens: streams wait for that too.
+    // The cost includes planning the step and handing out its tokens: streams wait for that too.
     if (step.decodes() > 0) {
       step_costs_.Observe(step.small, step.tokens, Work() - work_began_, Now() - advance_began_);
     }
@@ -382,13 +383,13 @@ void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimeP
   }
   if (stream.end != nullptr) {
     for (const SampledToken& output : delta.tokens) stream.end->outputs.push_back(output.id);
-    // A token that is no part of the output was sampled behind all of it.
+    // A stop token comes after all of the output, so the model has consumed all of the output.
     stream.end->last_is_pending = !delta.tokens.empty();
   }
   Deliver(stream, std::move(delta), ended, std::move(outcome), now);
 }
 
-// What the request itself rules out is no failure of the model.
+// If the request itself rules out every token, the model has not failed.
 void GenerateEngine::FailNoToken(TokenStream& stream, TimePoint now) {
   const OutputBuilder& output = *stream.output;
   const bool early = output.tokens() < output.min_tokens();
@@ -416,7 +417,7 @@ void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
   prefixes_.HasSampled(stream, {});
 
   TokenDelta delta;
-  // Behind a state that stands before its last token, the text's first one is scored too.
+  // Where the previous state has a pending token, the text's first token is scored too.
   delta.first_index = static_cast<uint32_t>(row.first_position + 1 - stream.text_begin());
   delta.tokens.assign(std::make_move_iterator(scores.begin()),
                       std::make_move_iterator(scores.end()));
@@ -439,7 +440,7 @@ void GenerateEngine::PublishVectors(TokenStream& stream, const Step& step, size_
 void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome,
                              TimePoint now) {
   const bool news = !delta.tokens.empty() || !delta.text.empty();
-  // A first token never waits for the rest of its turn.
+  // The first token of a stream is never held for the rest of its turn.
   if (news && !ended && stream.is_in_turn() && stream.further_tokens > 0) {
     held_.Hold(stream, std::move(delta));
   } else if (news) {

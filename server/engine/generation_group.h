@@ -9,10 +9,10 @@
 
 namespace aft::server {
 
-// The streams of one request for as many answers as it has sinks. The first reads the prompt and
-// leads the others (Sequence::Lead); the i-th has the request's seed + i. What is counted once, the
-// prompt's tokens and the reservation, is the first one's. `output`: of a stream that has yet to
-// begin. REQUIRES: there are sinks.
+// Makes the streams of one request, one for each sink. The first one reads the prompt and leads the
+// others (Sequence::Lead). The i-th stream has the request's seed + i. The prompt's tokens and the
+// reservation count once, for the first stream. `output` is that of a stream that has yet to begin.
+// REQUIRES: there are sinks.
 std::vector<std::unique_ptr<Job>> MakeGroup(const GenerationRequest& request,
                                             const std::vector<std::shared_ptr<TokenSink>>& sinks,
                                             const OutputBuilder& output);

@@ -8,26 +8,27 @@
 
 namespace aft::server {
 
-// Tokens of streams that take turns in shared steps: their sinks get the tokens of a turn together.
-// For the engine's thread alone.
+// Holds tokens of streams that take turns in shared steps, so that a sink gets all tokens of a turn
+// together. For the engine's thread alone.
 class HeldTokens {
  public:
   bool empty() const { return streams_.empty(); }
 
-  // Adds to what is held of the stream.
+  // Adds `delta` to what is held of the stream.
   void Hold(TokenStream& stream, TokenDelta delta);
 
-  // All that is held of the stream, and `delta` after it.
+  // Returns all that is held of the stream, with `delta` after it.
   TokenDelta Take(TokenStream& stream, TokenDelta delta);
 
-  // Gives what must not be held any longer. `next`: the step that was planned; null: none. A stream
-  // whose next token does not come with a step in flight may have to wait for it, and so may all
-  // streams where steps are not shared. Small steps are few and short, and measure what a step
-  // costs, so that nothing leaves before them. `give` may end streams.
+  // Gives away what must not be held any longer. `next` is the step that was planned; null: there
+  // is none. A stream whose next token does not come with a step in flight may have to wait for it,
+  // so its tokens are given. Where steps are not shared, the tokens of all streams are given.
+  // Nothing is given before a small step: these are few and short, and measure what a step costs.
+  // `give` may end streams.
   void Release(const Step* next, absl::FunctionRef<void(TokenStream&, TokenDelta)> give);
 
  private:
-  std::vector<TokenStream*> streams_;  // those of which something is held
+  std::vector<TokenStream*> streams_;  // those with held tokens
 };
 
 }  // namespace aft::server

@@ -40,7 +40,7 @@ std::optional<Rejection> Inbox::Reserve(const Client& client,
 
 Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>> jobs,
                             absl::FunctionRef<bool(int32_t ahead)> in_time) {
-  // Gives its place back, if that is of another inbox, after the lock.
+  // Declared before the lock: a place in another inbox is given back after the unlock.
   const std::shared_ptr<Reservation> reservation = std::move(jobs.front()->reservation);
   MutexLock lock(mutex_);
   std::optional<Rejection> refused;
@@ -53,7 +53,7 @@ Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>> jobs,
   if (!refused && !idle && !in_time(jobs.front()->charge.ahead())) {
     refused = Rejection::kDeadline;
   }
-  if (pending_.closed) refused = Rejection::kDraining;  // since the place was reserved
+  if (pending_.closed) refused = Rejection::kDraining;  // it may have closed after Reserve
   if (refused) {
     for (size_t i = 0; i < entered; ++i) budget_.Leave(jobs[i]->charge);
     return {.handle = 0, .refused = refused};
@@ -136,7 +136,7 @@ std::optional<Rejection> Inbox::Enter(const Client& client, AdmissionBudget::Cha
   return Refusal(budget_.Enter(client.name, own != 0 ? own : max_client_queued_requests_, charge));
 }
 
-// A job and its text, in the place of the reservation where that is of this inbox.
+// Admits a job and its text. The job takes the place of the reservation, if that is of this inbox.
 std::optional<Rejection> Inbox::Enter(Job& job, Reservation* reservation) {
   if (reservation != nullptr && reservation->inbox_ == this) {
     job.charge = reservation->charge_;

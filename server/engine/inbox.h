@@ -17,9 +17,9 @@ namespace aft::server {
 
 class Inbox;
 
-// A place of a request that is not there yet, so that it can be parsed in the knowledge that it
-// will not be refused for want of one. Travels in RequestHeader::reservation; given back on
-// destruction when no request took it. Must not outlive the engine. Thread-compatible.
+// A place for a request that is not there yet. Its owner can parse the request, knowing that it
+// will not be refused for want of a place. It travels in RequestHeader::reservation. If no request
+// uses it, its destructor gives it back. Must not outlive the engine. Thread-compatible.
 class Reservation {
  public:
   Reservation(Inbox& inbox, const AdmissionBudget::Charge& charge)
@@ -31,42 +31,42 @@ class Reservation {
  private:
   friend class Inbox;
 
-  Inbox* inbox_;  // null once a request has taken it
+  Inbox* inbox_;  // null once a request has used it
   AdmissionBudget::Charge charge_;
 };
 
-// Everything that crosses from other threads to the engine thread, and the admission budget, behind
-// one mutex that is only ever held for a moment. Thread-safe.
+// Carries everything from other threads to the engine thread, and holds the admission budget. One
+// mutex protects both, and is only ever held for a moment. Thread-safe.
 class Inbox {
  public:
   // What has come in since the last Take.
   struct Batch {
     std::vector<std::unique_ptr<Job>> added;  // in arrival order
     std::vector<RequestHandle> cancelled;
-    bool closed = false;               // Close was called; `added` stays empty from then on
+    bool closed = false;               // Close was called; then `added` stays empty
     std::optional<TimePoint> stop_at;  // set once Stop was called
   };
 
-  // `max_client_queued_requests`: of clients that have no quota of their own. `metrics`, whose
-  // gauges of jobs that have not begun are the inbox's, must outlive it.
+  // `max_client_queued_requests` applies to clients without a quota of their own. `metrics` must
+  // outlive the inbox, which maintains the gauges of jobs that have not begun.
   Inbox(const AdmissionBudget::Limits& limits, int32_t max_client_queued_requests,
         ModelMetrics& metrics)
       : max_client_queued_requests_(max_client_queued_requests),
         budget_(limits),
         metrics_(metrics) {}
 
-  // Why a request of that client would be refused now, whatever it is: kDraining, kQueuedRequests
-  // or kClientQueue; nullopt: `reservation` is set.
+  // Returns why any request of that client would be refused now: kDraining, kQueuedRequests or
+  // kClientQueue. nullopt: `reservation` is set.
   std::optional<Rejection> Reserve(const Client& client, std::shared_ptr<Reservation>& reservation);
 
   struct AddResult {
-    RequestHandle handle = 0;          // of the first, unless refused; the others' follow it
+    RequestHandle handle = 0;          // of the first; the others' follow it; 0 if refused
     std::optional<Rejection> refused;  // as Reserve, or kQueuedTokens, or kDeadline
   };
-  // All of these, which are one client's, or none. The first takes the place of its reservation, if
-  // it has one of this inbox. `in_time`: whether that is soon enough, with so many of the client's
-  // own requests before it; a short function without locks. An engine that has nothing else to do
-  // takes them without asking: they are in nobody's way, and what was measured is measured again.
+  // Adds all of these jobs, which are one client's, or none. The first job uses its reservation, if
+  // it has one of this inbox. `in_time` returns whether the jobs are read soon enough when `ahead`
+  // of the client's own requests go before them; it must be short and take no locks. An idle engine
+  // accepts jobs without calling it: they delay no others, and running them corrects the estimate.
   AddResult Add(std::vector<std::unique_ptr<Job>> jobs,
                 absl::FunctionRef<bool(int32_t ahead)> in_time);
 
@@ -75,14 +75,14 @@ class Inbox {
   // Add refuses from now on.
   void Close();
 
-  // Close, and the engine thread is to end by `deadline`; of several calls the earliest counts.
+  // Closes, and tells the engine thread to end by `deadline`. The earliest deadline counts.
   void Stop(TimePoint deadline);
 
-  // For the engine thread: replaces `batch` by what has come in. Blocks until there is something
-  // that `batch` does not say yet, at most for `wait`; Duration::max() is for ever.
+  // For the engine thread: replaces `batch` with what has come in. Blocks until there is something
+  // that `batch` does not hold yet, at most for `wait`; Duration::max() is for ever.
   void Take(Duration wait, Batch& batch);
 
-  // These jobs, which waited, run now.
+  // These jobs, which were waiting, run now.
   void LeaveQueue(const std::vector<Job*>& started);
 
   // These jobs have ended.
@@ -90,7 +90,7 @@ class Inbox {
 
   EngineLoad load() const;
 
-  // When the first of those arrived that the engine thread has not taken; max(): there is none.
+  // The earliest arrival of a job that the engine thread has not taken; max(): there is none.
   TimePoint oldest() const;
 
  private:

@@ -24,25 +24,25 @@ struct Job : RequestHeader {
   Job& operator=(const Job&) = delete;
   virtual ~Job() = default;
 
-  const int64_t tokens;  // that the model has to read: what it weighs in the queue
+  const int64_t tokens;  // that the model has to read; they count against the queue's budget
   Usage usage;           // as far as it is known beforehand
   const std::shared_ptr<FinishSink> finish_sink;
 
-  // Of `tokens`, what has to be computed at least before an answer can begin.
+  // The number of `tokens` that have to be computed at least before an answer can begin.
   int64_t least_unread = tokens;
 
   RequestHandle handle = 0;
   AdmissionBudget::Charge charge;
 
   std::optional<TimePoint> started_at;  // the first step that held it
-  // Of a call of several texts: one of them has begun. Null: there is no other one.
+  // In a call with several texts: whether one of them has begun. Null: there is only one text.
   std::shared_ptr<bool> call_began;
   bool began() const { return started_at.has_value() || (call_began != nullptr && *call_began); }
-  std::optional<TimePoint> first_output_at;  // its first tokens
+  std::optional<TimePoint> first_output_at;  // when its first tokens came
 };
 
-// Why a job ends whose time is over: its deadline, which is the client's or `max_request` behind
-// its arrival, or its time in the queue.
+// Why a job ends when its time is over. It has passed its deadline, which is the client's or
+// `arrival + max_request`, or it has waited for too long in the queue.
 inline absl::Status WhyExpired(const Job& job, TimePoint now, std::chrono::milliseconds max_queue,
                                std::chrono::milliseconds max_request) {
   if (now < job.deadline) {

@@ -13,14 +13,14 @@
 
 namespace aft::server {
 
-// How soon the text of a request that arrives now can have been read, from what was measured. Its
-// engine's thread says how fast the queue moves and texts are read; any thread may ask. What was
-// measured loses half of its weight every kHalfLife, so that a measurement that refuses the
-// requests that would correct it does not do so for long.
+// Estimates how soon the text of a request that arrives now can have been read. The engine's thread
+// reports how fast the queue moves and how fast texts are read; any thread may ask. A measurement
+// loses half of its weight every kHalfLife: if it refuses the requests that would correct it, it
+// does not do so for long.
 class LoadEstimate {
  public:
-  // Engine thread: a request of that class has left the queue at `now`; `waiting`: others of the
-  // class wait.
+  // Engine thread: a request of that class has left the queue at `now`. `waiting`: other requests
+  // of the class still wait.
   void ObserveTurn(ServiceClass service_class, bool waiting, TimePoint now) {
     Turns& turns = turns_[static_cast<size_t>(service_class)];
     if (turns.began) {
@@ -32,11 +32,12 @@ class LoadEstimate {
     turns.began = waiting ? std::optional(now) : std::nullopt;
   }
 
-  // Engine thread: what a token of a text takes, as a step that ended `now` shows.
+  // Engine thread: the time for one token of a text, as measured by a step that ended at `now`.
   void SetTokenSeconds(double seconds, TimePoint now) { token_.Set(seconds, now); }
 
-  // Of a text of `tokens` with `ahead` others of its client in the queue that go before it. Zero
-  // while nothing was measured. Counts on half of what was measured: a refusal must be right.
+  // The time until a text of `tokens` has been read, with `ahead` others of its client in the queue
+  // that go before it. Zero while nothing was measured. Only half of the measured time is counted,
+  // because a refusal must be right.
   Duration UntilRead(ServiceClass service_class, int32_t ahead, int64_t tokens,
                      TimePoint now) const {
     const double turn = turns_[static_cast<size_t>(service_class)].measured.Get(now);
@@ -47,11 +48,11 @@ class LoadEstimate {
 
  private:
   static constexpr double kWeight = 0.1;  // of the newest turn
-  static constexpr double kOutlier = 8;   // times what was measured, at most, is the newest turn
+  static constexpr double kOutlier = 8;   // measured turns that one turn may count as
   static constexpr double kTrusted = 0.5;
   static constexpr Duration kHalfLife = std::chrono::seconds(10);
 
-  // Written by the engine's thread. A reader may see the time of another value, which does no harm.
+  // The engine's thread writes it. A reader may see the time of another value; this is harmless.
   struct Measured {
     void Set(double value, TimePoint now) {
       seconds.store(value, std::memory_order_relaxed);
@@ -68,8 +69,8 @@ class LoadEstimate {
   };
 
   struct Turns {
-    std::optional<TimePoint> began;  // of the one under way, while requests wait
-    Measured measured;               // between two requests that leave the queue
+    std::optional<TimePoint> began;  // when the current turn began; set while requests wait
+    Measured measured;               // time between two requests that leave the queue
   };
 
   std::array<Turns, kServiceClasses> turns_;

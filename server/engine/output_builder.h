@@ -15,40 +15,41 @@
 
 namespace aft::server {
 
-// Sampled tokens of one sequence -> output text, and whether the output ends with them:
-// token bytes -> stop strings -> valid UTF-8. Thread-compatible.
+// Turns the sampled tokens of one sequence into output text, and decides whether the output ends
+// with them: token bytes -> stop strings -> valid UTF-8. Thread-compatible.
 //
 // Several reasons may hold for one token; the first of these counts: a stop token, the end-of-text
 // token, a stop string, a limit. A stop token or end-of-text token is not part of the output; a
 // token that completes a stop string is, though its text is cut.
 class OutputBuilder {
  public:
-  // `tokenizer` must outlive this object. `tokens_before`: of the text that the output goes on.
-  // `max_seq_len`: 0 is unlimited. `bad_words`: null, or sequences that the output never has.
-  // REQUIRES: stop.max_tokens >= 1; tokens_before < max_seq_len unless that is 0.
+  // `tokenizer` must outlive this object. `tokens_before` is the length of the text that the output
+  // continues. `max_seq_len`: 0 is unlimited. `bad_words`: null, or sequences that the output never
+  // contains. REQUIRES: stop.max_tokens >= 1; tokens_before < max_seq_len unless that is 0.
   OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t tokens_before,
                 int64_t max_seq_len, std::shared_ptr<const TokenSequences> bad_words = nullptr);
 
-  // Takes the next token and fills `delta` with what it adds; token ids are there at once, text may
-  // be held back. True when the output has ended: then reason, stop_string, stop_token_id and limit
-  // of `outcome` are set, all text is in `delta`, and Append may not be called again.
+  // Appends the next token and fills `delta` with what it adds. Token ids are in `delta` at once,
+  // text may be held back. True when the output has ended: then reason, stop_string, stop_token_id
+  // and limit of `outcome` are set, all text is in `delta`, and Append may not be called again.
   bool Append(SampledToken token, TokenDelta& delta, Outcome& outcome);
 
-  // Takes what its reader has of the output already: the text of these tokens, too. True: the
-  // output has ended with them, as Append says. INVALID_ARGUMENT, with the path of the field: no
-  // output begins so, because it would have ended before. REQUIRES: Append was not called.
+  // Appends the output tokens that the client has already, with their text. True: the output has
+  // ended with them, and `outcome` is set as by Append. INVALID_ARGUMENT, with the path of the
+  // field: no output begins with these tokens, because it would have ended before. REQUIRES: Append
+  // was not called.
   absl::StatusOr<bool> Replay(absl::Span<const TokenId> tokens, Outcome& outcome);
 
-  // Tokens of the output so far, and after which it ends at the latest.
+  // The number of output tokens so far, and the number after which the output ends at the latest.
   uint32_t tokens() const { return tokens_; }
   int64_t limit() const { return limit_; }
-  // Nothing but a limit ends it before so many.
+  // Before this number of tokens only a limit may end the output.
   int64_t min_tokens() const { return stop_.min_tokens; }
 
-  // What it may not go on with, as far as its bad words decide that.
+  // Tokens that may not come next because of the bad words.
   const SequenceBans& bans() const { return bans_; }
 
-  // Whether a token that is sampled may end it before that.
+  // Whether a sampled token may end the output before its limit.
   bool may_end_early() const { return may_end_early_; }
 
  private:

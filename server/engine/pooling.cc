@@ -16,7 +16,7 @@ void Normalize(float* vector, size_t width) {
   for (size_t i = 0; i < width; ++i) vector[i] = static_cast<float>(double{vector[i]} * scale);
 }
 
-// Zeros for the vectors of tokens that have none; or, to pool, without them.
+// Zeroes the vectors of tokens that are not kept; for pooling, removes them instead.
 void LeaveOut(const std::vector<uint8_t>& kept, bool pool, size_t width,
               std::vector<float>& vectors) {
   size_t end = 0;

@@ -8,21 +8,22 @@
 
 namespace aft::server {
 
-// Takes the vectors of a text, in parts and in order, and keeps as much as the client asked for:
-// all of them, or one. A mean is a sum in float64, token by token, so the cut decides no bit of it.
+// Collects the vectors of a text, which come in parts and in order, and keeps what the client asked
+// for: all of them, or one. A mean is summed in float64, token by token, so the parts do not change
+// a bit of it.
 class TextVectors {
  public:
-  // `tokens`: those that have vectors, at least one. `width`: of a vector.
+  // `tokens` is the number of tokens that have vectors, at least one. `width` is that of a vector.
   TextVectors(Pooling pooling, bool normalize, size_t tokens, int64_t width)
       : pooling_(pooling),
         normalize_(normalize),
         tokens_(tokens),
         width_(static_cast<size_t>(width)) {}
 
-  // The next ones, [tokens, width], one or more. With kLast those before the last part may be left
-  // out.
+  // Adds the next vectors, [tokens, width], one or more. With kLast, vectors before those of the
+  // last part may be left out.
   void Add(std::vector<float> vectors);
-  // Ends it. A vector of length 0 stays as it is when it is normalized.
+  // Returns the result; to be called once, last. Normalizing leaves a vector of length 0 as it is.
   std::vector<float> Take();
 
  private:
@@ -31,14 +32,14 @@ class TextVectors {
   const size_t tokens_;
   const size_t width_;
   std::vector<float> kept_;
-  std::vector<double> sum_;  // with kMean, instead
+  std::vector<double> sum_;  // used instead with kMean
 };
 
-// Does it with all vectors of a text, [tokens, width], at once. `kept`: EncodingRequest::kept.
+// Pools all vectors of a text, [tokens, width], at once. `kept`: EncodingRequest::kept.
 std::vector<float> Pool(std::vector<float> vectors, int64_t width, Pooling pooling, bool normalize,
                         const std::vector<uint8_t>& kept = {});
 
-// No NaN, no infinity.
+// True if no value is NaN or infinite.
 bool AllFinite(const std::vector<float>& values);
 
 }  // namespace aft::server

@@ -14,21 +14,21 @@ static_assert(static_cast<int>(CacheMiss::kCold) == static_cast<int>(PrefixMiss:
 
 constexpr int64_t kMinTokens = PrefixCache::kMinTokens;
 
-// Of longer answers no state is kept behind them: nobody would pay for the memory.
+// Longer answers leave no state, because the memory for their token ids is part of no budget.
 constexpr size_t kMaxOutputs = 65'536;
 
-// Where the prompt of a stream ends, or the context of one that scores.
+// Where the prompt of a stream ends, or the context of a text to score.
 int64_t PromptEnd(const TokenStream& stream) {
   return stream.prefix->context > 0 ? stream.prefix->context : stream.prompt_end();
 }
 
-// The most of that which a stream can go on behind: it has to read a token. A group reads one
-// before it is forked, too.
+// The longest prefix that a stream can continue from: it has to read at least one token. A group
+// reads one more, before it is forked.
 int64_t MostKept(const TokenStream& stream) {
   return PromptEnd(stream) - (stream.group_size() > 1 ? 2 : 1);
 }
 
-// What the cache knows of it. REQUIRES: none of it was read.
+// The part of the text that the cache may know. REQUIRES: none of it was read.
 absl::Span<const TokenId> PromptOf(const TokenStream& stream) {
   const absl::Span<const TokenId> text = stream.prompt();
   const int64_t context = stream.prefix->context;
@@ -56,7 +56,7 @@ PrefixReads::PrefixReads(const Options& options, const ModelInfo& info,
 
 std::unique_ptr<PrefixRead> PrefixReads::Make(const GenerationRequest& request) const {
   if (options_.bytes == 0 || request.previous != nullptr) return nullptr;
-  // It reads all of its text as if it had generated it.
+  // A resumed stream of such a model reads all of its text as if it had generated it.
   if (info_.generated_differ && request.resumed > 0) return nullptr;
   auto read = std::make_unique<PrefixRead>();
   read->salt = request.cache_salt;
@@ -98,10 +98,10 @@ bool PrefixReads::MayStart(TokenStream& stream) {
   return true;
 }
 
-// One that will read most of what this one would read too, up to `position`. Null: there is none.
+// The reader that will read most of what this stream would read too, up to `position`; null: none.
 TokenStream* PrefixReads::FindLeader(const TokenStream& stream, const PrefixCache::Found& found,
                                      int64_t& position) const {
-  // It has waited before, in vain: what was left had to go.
+  // It has waited before, in vain: the snapshot that was left has been evicted.
   if (stream.prefix->has_waited && found.snapshot == nullptr) return nullptr;
   TokenStream* best = nullptr;
   for (TokenStream* reader : readers_) {
@@ -160,7 +160,7 @@ void PrefixReads::Begin(TokenStream& stream, const PrefixCache::Found& found) {
   CutNext(stream);
 }
 
-// Two that are too near to each other become one at the first of the two. Returns where.
+// Two cuts that are too near to each other become one, at the first of the two. Returns where.
 int64_t PrefixReads::AddCut(TokenStream& stream, int64_t position) {
   PrefixRead& read = *stream.prefix;
   const auto near = read.cuts.upper_bound(position - kMinTokens);
@@ -181,7 +181,7 @@ void PrefixReads::CutNext(TokenStream& stream) {
   scheduler_.CutAt(stream, cuts.empty() ? Sequence::kNoCut : *cuts.begin());
 }
 
-// Those that wait for its states up to `position` are in line again, where they were.
+// Those that wait for its states up to `position` are back in their places in the queue.
 void PrefixReads::Release(TokenStream& leader, int64_t position) {
   std::vector<TokenStream*> still;
   for (TokenStream* waiting : std::exchange(leader.prefix->joined, {})) {
@@ -253,10 +253,10 @@ void PrefixReads::StopReading(TokenStream& stream) {
 void PrefixReads::HasEnded(TokenStream& stream) {
   if (stream.prefix == nullptr || stream.prefix->text == nullptr) return;
   const PrefixRead& read = *stream.prefix;
-  if (read.context > 0) return;  // what follows it is nobody's beginning
+  if (read.context > 0) return;  // no other text begins with what follows it
   const int64_t position = stream.position();
   const int64_t consumed = position - stream.prompt_end();
-  // A row under way consumes a token that is none of the text; of a long answer, not all is known.
+  // A row in flight consumes a token beyond the text; of a long answer, not all ids are known.
   if (ContinuousScheduler::IsInFlight(stream) || info_.generated_differ || position < kMinTokens ||
       consumed > static_cast<int64_t>(read.outputs.size()) || !Fits(position)) {
     return;

@@ -34,8 +34,8 @@ struct StopConditions {
   std::vector<TokenId> token_ids;
   bool include_stop_string = false;
   bool ignore_eos = false;
-  // Before so many no stop string counts; tokens that would end the output are not drawn
-  // (LogitRule::ends). At most max_tokens.
+  // Within the first min_tokens tokens no stop string counts, and tokens that would end the output
+  // are not drawn (LogitRule::ends). At most max_tokens.
   int32_t min_tokens = 0;
 };
 
@@ -53,14 +53,14 @@ struct RequestHeader {
   std::shared_ptr<Reservation> reservation;  // its place in the engine, if it has one already
 };
 
-// A request whose text may go on from another one's, and whose own may be gone on from.
+// A request whose text may continue another one's, and whose own text may be continued.
 struct TurnRequest : RequestHeader {
   std::shared_ptr<const SequenceState> previous;  // null: the text begins here
   bool store = false;                             // Outcome::turn is wanted
 
-  // Tokens of all turns before.
+  // The number of tokens of all turns before.
   int64_t tokens_before() const { return previous != nullptr ? previous->tokens : 0; }
-  // What they have of each token.
+  // The uses of each token in all turns before.
   absl::Span<const TokenUse> uses_before() const {
     return previous != nullptr ? previous->had : absl::Span<const TokenUse>();
   }
@@ -68,57 +68,57 @@ struct TurnRequest : RequestHeader {
 
 // A validated generation request.
 struct GenerationRequest : TurnRequest {
-  // All within the vocabulary. At least one token, or previous has a pending one. Behind it, of a
-  // stream that goes on, its output so far: the last `resumed` tokens.
+  // All within the vocabulary. At least one token, unless `previous` has a pending one. In a stream
+  // that is resumed, the last `resumed` tokens are its output so far.
   std::vector<TokenId> prompt;
   size_t resumed = 0;
-  // A state of the text before, the prompt and the output, or of as much of it as that had: what is
-  // in it is not read again; null: there is none. REQUIRES: IsWithin (resumption.h).
+  // A state of the text before, the prompt and the output, or of a beginning of them: what is in it
+  // is not read again. Null: there is none. REQUIRES: IsWithin (resumption.h).
   std::shared_ptr<const SequenceState> start;
   Survival survival;
   SamplingParams sampling;
   StopConditions stop;
-  std::shared_ptr<const TokenSequences> bad_words;  // that the output never has; null: none
-  std::string cache_salt;  // prefixes are shared by the client's requests with the same one
+  std::shared_ptr<const TokenSequences> bad_words;  // never in the output; null: none
+  std::string cache_salt;  // only requests of the client with the same salt share prefixes
 };
 
 // A validated request for the log-probabilities of a text.
 struct ScoringRequest : TurnRequest {
   std::vector<TokenId> text;  // at least one token, all within the vocabulary
   int32_t top_logprobs = 0;   // alternatives reported for each token
-  // Of a stream that goes on: scores that its client has, and their sum. These tokens are read and
-  // not scored again.
+  // In a stream that is resumed: the number of scores that its client has, and their sum. Their
+  // tokens are read and not scored again.
   int64_t scored = 0;
   double logprob = 0;
   Survival survival{};
-  // First tokens of the text that are read only, over the prefix cache; 0: it takes no part.
+  // The number of first tokens that are only read, with the prefix cache; 0: the cache is not used.
   int64_t context = 0;
   std::string cache_salt{};  // as in GenerationRequest
 
-  // That a text of so many tokens has: one of each token that follows another one, and is none of
-  // the context.
+  // The number of scores of a text of `tokens`: one for each token that follows another one and is
+  // not part of the context.
   int64_t scores(int64_t tokens) const {
     const bool pending = previous != nullptr && previous->pending != kNoToken;
     return tokens - std::max<int64_t>(context, pending ? 0 : 1);
   }
 };
 
-// A validated request for the vectors of a sequence: of a text as ScoringRequest::text, or of
-// vectors, whose answer need not be finite.
+// A validated request for the vectors of a sequence. Its input is a text as ScoringRequest::text,
+// or vectors, for which the answer need not be finite.
 struct EncodingRequest : RequestHeader, EncoderInput {
   Pooling pooling = Pooling::kNone;
   bool normalize = false;  // to Euclidean length 1
-  // Of each token, or empty: whether it has a vector (1); without one it is zeros (0), and pooling
-  // leaves it out. One token at least has one.
+  // One entry for each token, or empty: 1 if the token has a vector. Without one (0) its vector is
+  // zeros, and pooling leaves it out. At least one token has a vector.
   std::vector<uint8_t> kept{};
 };
 
 // Tokens that a step added to one sequence: generated ones, or scored ones of the text.
 struct TokenDelta {
   uint32_t first_index = 0;  // position of tokens[0] in the output, or in the scored text
-  // Empty in a last delta that only brings text which was held back until the end was known.
+  // Empty in a last delta with only text, which was held back until the end was known.
   absl::InlinedVector<SampledToken, 1> tokens;
-  // Of generated tokens. Valid UTF-8; may be empty while a character is incomplete.
+  // The text of generated tokens. Valid UTF-8; may be empty while a character is incomplete.
   std::string text;
 };
 
@@ -126,35 +126,35 @@ struct TokenDelta {
 enum class FinishReason { kEos, kStop, kLength, kDone };
 inline constexpr std::array<const char*, 4> kFinishReasonNames = {"eos", "stop", "length", "done"};
 
-// Why no state was kept that a prompt could go on from. kNone: there was one, or it takes no part.
+// Why a prompt found no kept state to continue from. kNone: it found one, or did not look for one.
 enum class CacheMiss { kNone, kCold, kTooShort, kDiverged, kEvicted };
 inline constexpr std::array<const char*, 5> kCacheMissNames = {"", "cold", "too_short", "diverged",
                                                                "evicted"};
 
 struct Usage {
   uint32_t prompt_tokens = 0;  // or tokens of the text that was scored or encoded
-  // Of the output: without the end-of-text or stop token that ended it.
+  // The tokens of the output, without the end-of-text or stop token that ended it.
   uint32_t generated_tokens = 0;
   uint32_t scored_tokens = 0;
-  uint32_t resumed_tokens = 0;  // of the output or the scores, those that the request brought
-  // Of the prompt, those that were not read, because the state behind them was kept; why there are
-  // none; and with kDiverged the first one where the prompt leaves what is known.
+  uint32_t resumed_tokens = 0;  // of these and the scores, those that the request brought
+  // The number of prompt tokens that were not read, because a state after them was kept. If 0, why;
+  // and with kDiverged, the index of the first token that differs from all known texts.
   uint32_t cached_tokens = 0;
   CacheMiss cache_miss = CacheMiss::kNone;
   uint32_t diverged_at = 0;
 };
 
-// From RequestHeader::arrival. Zero: it never came to that.
+// Measured from RequestHeader::arrival. Zero: it did not happen.
 struct Timings {
   Duration queue{};        // until the first step that held the request, or its end without one
   Duration first_token{};  // or first scored tokens
   Duration total{};
 };
 
-// The same as what follows on what: the wait is Timings::queue.
+// These times as consecutive phases. The wait before them is Timings::queue.
 struct Phases {
   explicit Phases(const Timings& timings) {
-    if (timings.first_token == Duration(0)) return;  // it came to no token
+    if (timings.first_token == Duration(0)) return;  // there was no token
     prefill = timings.first_token - timings.queue;
     decode = timings.total - timings.first_token;
   }
@@ -168,47 +168,48 @@ struct Outcome {
   // OK: `reason` says why the request ended. Else CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
   // (shutdown), RESOURCE_EXHAUSTED (slow client, or no memory) or INTERNAL.
   absl::Status status;
-  bool no_memory = false;  // the server has none for its state: RESOURCE_EXHAUSTED
+  bool no_memory = false;  // RESOURCE_EXHAUSTED because the server has no memory for its state
   FinishReason reason = FinishReason::kLength;
   std::string stop_string;     // set when reason is kStop by a string
   TokenId stop_token_id = -1;  // set when reason is kStop by a token
   std::string limit;           // set when reason is kLength: which limit, e.g. "stop.max_tokens=64"
   double logprob = 0;          // sum over the scored tokens, natural logarithm
-  uint64_t scored_bytes = 0;   // that these tokens stand for
+  uint64_t scored_bytes = 0;   // the bytes of the scored tokens
   uint32_t batch_rows = 0;     // texts in the step that encoded this one
-  // That were read, generated or encoded for it, here: without those that a state had, or that the
-  // request brought and nobody read.
+  // The number of tokens that were read, generated or encoded here for the request. Tokens in a
+  // restored state do not count, nor those that the request brought and that were not read.
   uint64_t computed_tokens = 0;
-  // A resumable stream, which a drain has ended and that leaves something behind.
+  // Set if a drain has ended a resumable stream that leaves a resume point.
   std::shared_ptr<ResumePoint> hand_over;
-  std::shared_ptr<TurnEnd> turn;  // set when the request was to store it, and `status` is OK
+  std::shared_ptr<TurnEnd> turn;  // set when the request has `store`, and `status` is OK
   Usage usage;
   Timings timings;
 };
 
-// Requests that an engine has.
+// The requests of an engine.
 struct EngineLoad {
   int32_t running = 0;
   int32_t waiting = 0;
-  int32_t slots = 0;          // that can run at once
-  Duration oldest_waiting{};  // how long the one that waits for longest has; 0: none does
-  Duration since_step{};      // since the last step was done, or since there is an engine
+  int32_t slots = 0;          // the number that can run at once
+  Duration oldest_waiting{};  // the wait of the request that has waited longest; 0: none waits
+  Duration since_step{};      // since the last step was done, or the engine was made
 };
 
-// Learns how one request went. Calls of sinks come from the engine thread and must not block,
-// throw or call back into the engine's Shutdown.
+// Receives the events of one request. Calls come from the engine thread; only if the model fails,
+// OnFinished may come from the thread that noticed. They must not block, throw or call the engine's
+// Shutdown.
 class FinishSink {
  public:
   virtual ~FinishSink() = default;
 
-  // Before any part: the request has left the queue, the first step that holds it begins.
+  // Comes before any part: the request has left the queue, and the first step that holds it begins.
   virtual void OnStarted() {}
 
   // Exactly once, last, for every request that an engine accepted.
   virtual void OnFinished(const Outcome& outcome) = 0;
 };
 
-// Where the answer to one request goes, part by part.
+// Receives the answer to one request, part by part.
 template <typename Part>
 class Sink : public FinishSink {
  public:
@@ -216,9 +217,9 @@ class Sink : public FinishSink {
   virtual absl::Status OnPart(Part part) = 0;
 };
 
-// Of a generation or a scoring: the tokens of one step.
+// For a generation or a scoring: a part is the tokens of one step.
 using TokenSink = Sink<TokenDelta>;
-// Of a text to encode: one part with all that was asked for, vector after vector.
+// For a text to encode: one part with all vectors that were asked for, one after the other.
 using VectorSink = Sink<std::vector<float>>;
 
 }  // namespace aft::server

@@ -15,12 +15,12 @@
 namespace aft::server {
 namespace {
 
-// How often all requests are looked at for the one that waits for longest.
+// How often all requests are searched for the one that has waited longest.
 constexpr std::chrono::milliseconds kLookInterval{100};
 
 static_assert(static_cast<int>(Ending::kDone) == static_cast<int>(FinishReason::kDone));
 
-// `started`: it had a slot.
+// `started`: the request has had a slot.
 Ending EndingOf(const Outcome& outcome, bool started) {
   switch (outcome.status.code()) {
     case absl::StatusCode::kOk:
@@ -90,7 +90,7 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::vector<std::unique_ptr<Jo
   Duration estimate{};
   const auto in_time = [&](int32_t ahead) {
     estimate = estimate_.UntilRead(service_class, ahead, least_unread, now);
-    return deadline <= now || estimate <= deadline - now;  // what has expired will say so
+    return deadline <= now || estimate <= deadline - now;  // it may have expired already
   };
   std::vector<Accepted> accepted;
   accepted.reserve(jobs.size());
@@ -202,15 +202,15 @@ void RequestLoop::Run(const char* name) {
   busy_since_ = TimePoint::max();
   if (failed()) {
     ForgetJobs();
-    ClearGauges();  // in case the thread has set them since
+    ClearGauges();  // in case the thread has set them since then
   }
   MutexLock lock(delivery_mutex_);
   ended_ = true;
   state_changed_.NotifyAll();
 }
 
-// Of a model that has failed: their clients have been told. A call holds on to its model, so an
-// engine that held on to calls would keep both.
+// Frees the jobs of a failed model, whose clients have been told. Otherwise the engine would keep
+// the calls, and the calls would keep their model.
 void RequestLoop::ForgetJobs() {
   Inbox::Batch rest;
   inbox_.Take(Duration(0), rest);
@@ -248,13 +248,13 @@ void RequestLoop::Serve() {
     const bool stop = batch.stop_at && (jobs_.empty() || now >= *batch.stop_at);
     if (stop) {
       DropAll(absl::UnavailableError("the server is shutting down"));
-      while (Advance() != TimePoint::max()) continue;  // what is under way
+      while (Advance() != TimePoint::max()) continue;  // until no step is in flight
     }
     DeliverFinished();
     if (stop) return;
     wake = Advance();
     DeliverFinished();
-    // With the last job gone while it stops, nothing else would wake this thread.
+    // If the last job ended while the thread stops, nothing else would wake it.
     if (batch.stop_at && jobs_.empty()) wake = TimePoint::min();
   }
 }
@@ -262,7 +262,7 @@ void RequestLoop::Serve() {
 void RequestLoop::DropCancelled(const std::vector<RequestHandle>& handles) {
   for (const RequestHandle handle : handles) {
     const auto it = jobs_.find(handle);
-    if (it == jobs_.end()) continue;  // finished meanwhile
+    if (it == jobs_.end()) continue;  // it has finished meanwhile
     Fail(*it->second, absl::CancelledError("the client cancelled the request"), Now());
   }
 }
@@ -284,7 +284,7 @@ void RequestLoop::DropExpired(TimePoint now) {
   }
 }
 
-// They find a place elsewhere, and sooner.
+// Such jobs find a place on another server, and sooner.
 void RequestLoop::DropQueued() {
   std::vector<Job*> queued;
   for (const auto& [handle, job] : jobs_) {
@@ -307,7 +307,7 @@ TimePoint RequestLoop::Expiry(const Job& job) const {
   return std::min(job.deadline, job.arrival + max_queue);
 }
 
-// Looks at all of them, so now and then only.
+// This looks at all jobs, so it is done only every kLookInterval.
 void RequestLoop::FindOldest() {
   if (std::all_of(waiting_.begin(), waiting_.end(), [](size_t count) { return count == 0; })) {
     oldest_waiting_ = TimePoint::max();
@@ -419,8 +419,8 @@ void RequestLoop::FailNotFinite(Job& job, TimePoint now) {
        now);
 }
 
-// After the budget and the metrics are up to date, so that a client that has seen the end finds
-// room for its next request, and the metrics page shows the one that ended.
+// Runs after the budget and the metrics are up to date. So a client that has seen the end finds
+// room for its next request, and the metrics page shows the request that ended.
 void RequestLoop::DeliverFinished() {
   PublishGauges();
   FindOldest();
@@ -446,7 +446,7 @@ void RequestLoop::Finish(FinishSink& sink, Ending ending, const Outcome& outcome
   sink.OnFinished(outcome);
 }
 
-// On the engine thread, or on another one while that is stuck.
+// Runs on the engine thread, or on another one while the engine thread is stuck.
 void RequestLoop::FailModel(const std::string& reason) {
   {
     MutexLock lock(delivery_mutex_);

@@ -26,7 +26,7 @@
 
 namespace aft::server {
 
-// Why nothing new is taken: UNAVAILABLE.
+// UNAVAILABLE: the server is draining and accepts nothing new.
 absl::Status Draining();
 
 struct EngineOptions {
@@ -34,22 +34,22 @@ struct EngineOptions {
   LimitsConfig limits;
   SchedulingConfig scheduling;
   HealthConfig health;
-  // Called once if the model fails, with the reason, before its requests end; on whichever thread
-  // noticed.
+  // Called once if the model fails, with the reason, before its requests end, on the thread that
+  // noticed the failure.
   std::function<void(const std::string&)> on_failed = [](const std::string&) {};
   // Read on any thread; tests inject their own.
   std::function<TimePoint()> clock = std::chrono::steady_clock::now;
-  // For how long the thread that asks has had a core. The engine's thread reads it.
+  // The time that the calling thread has had a core. The engine's thread reads it.
   std::function<Duration()> cpu_clock = ThreadCpuTime;
 };
 
-// What all engines are: one thread, and the way of every request through it,
+// What all engines have in common: one thread, and the way of every request through it,
 //   inbox -> drop what is cancelled or expired -> a step of the model -> the one OnFinished
-// until Shutdown. What a step is, the engine that derives from it knows, and by which method
-// requests come in. Each of those accepts a request, which gets exactly one OnFinished then, or
-// refuses it without side effects:
-//   RESOURCE_EXHAUSTED  the queue is full, or the client's part of it (says which limit); or, as
-//                       measured, the text would not be read before the deadline
+// until Shutdown. The derived engine defines what a step is, and the methods that accept requests.
+// Each of these methods accepts a request, which then gets exactly one OnFinished, or refuses it
+// without side effects:
+//   RESOURCE_EXHAUSTED  the queue is full, or the client's part of it (says which limit); or the
+//                       text would not be read before the deadline, according to measurements
 //   UNAVAILABLE         draining, or the model has failed
 //   INVALID_ARGUMENT    the text is empty, longer than the model allows or holds a token outside
 //                       the vocabulary
@@ -58,10 +58,11 @@ struct EngineOptions {
 //
 // The model fails for good when health.max_failed_steps in a row fail, when its device is lost,
 // when engine or runner throw, or when a step does not end (CheckProgress). Its requests then end
-// with UNAVAILABLE, even while the engine thread is stuck in the runner: who fails it takes their
-// sinks, and what the thread still produces reaches nobody.
+// with UNAVAILABLE, even while the engine thread is stuck in the runner. The thread that noticed
+// the failure takes their sinks, so what the engine thread still produces is discarded.
 //
-// Thread-safety: any thread may call any public method; but for Shutdown they do not wait for the
+// Thread-safety: any thread may call any public method. Except for Shutdown, they wait for the
+// engine thread no longer than one short critical section.
 // engine thread beyond one short critical section.
 class RequestLoop {
  public:
@@ -71,103 +72,107 @@ class RequestLoop {
   // finished handles are ignored.
   void Cancel(RequestHandle handle) { inbox_.Cancel(handle); }
 
-  // New requests are refused with UNAVAILABLE, and those that no step has held yet end so, as do
-  // resumable streams, with what they leave behind; the others go on.
+  // New requests are refused with UNAVAILABLE, and those that no step has held yet end with it. So
+  // do resumable streams, which leave their resume points. The others continue.
   void BeginDrain() { inbox_.Close(); }
 
-  // BeginDrain, then waits until all requests have ended or `deadline` has passed; the rest ends
-  // with UNAVAILABLE. The thread is joined on return. Idempotent.
+  // Calls BeginDrain, then waits until all requests have ended or `deadline` has passed; the rest
+  // ends with UNAVAILABLE. The thread is joined on return. Idempotent.
   void Shutdown(TimePoint deadline);
 
-  // The same, but false when the thread is still in a step `margin` after `deadline`, or after the
-  // model has failed: it has failed then, and the thread lives on. Only _exit ends a thread that is
-  // stuck for ever; the destructor waits for it.
+  // Like Shutdown, but returns false when the thread is still in a step `margin` after `deadline`,
+  // or after the model has failed. Then the model has failed, and the thread lives on. Only _exit
+  // ends a thread that is stuck for ever; the destructor waits for it.
   bool TryShutdown(TimePoint deadline, Duration margin = std::chrono::seconds(2));
 
-  // To be called now and then: fails the model when its step has taken longer than
+  // To be called regularly: fails the model when its step has taken longer than
   // health.step_timeout.
   void CheckProgress();
 
-  // Since when the engine thread has been at one step; TimePoint::max() while it has nothing to do.
+  // When the engine thread began its current step; TimePoint::max() while it has nothing to do.
   TimePoint busy_since() const { return busy_since_; }
 
   EngineLoad load() const;
 
-  // The vectors of each text, with a sink of its own: all texts are accepted, or none. The handle
-  // is the first one's, the others' follow it. INVALID_ARGUMENT also: a text is longer than a batch
-  // may be, or the model takes it in no such form.
+  // Returns the vectors of each text to a sink of its own. All texts are accepted, or none. The
+  // handle is the first one's, the others' follow it. INVALID_ARGUMENT also: a text is longer than
+  // a batch may be, or the model does not accept this form of input.
   virtual absl::StatusOr<RequestHandle> EncodeTexts(
       std::vector<EncodingRequest> requests,
       const std::vector<std::shared_ptr<VectorSink>>& sinks) = 0;
 
-  // INVALID_ARGUMENT: so many texts of that client, of one call, can never be accepted, even if it
-  // has no others. `field`: of the request, that holds them. REQUIRES: texts > 1.
+  // INVALID_ARGUMENT: a call of that client with this number of texts can never be accepted, even
+  // if the client has no other requests. `field` is the request's field with the texts. REQUIRES:
+  // texts > 1.
   absl::Status CheckTexts(const Client& client, int64_t texts, absl::string_view field) const;
 
-  // A place for a request of that client, for RequestHeader::reservation. RESOURCE_EXHAUSTED or
-  // UNAVAILABLE, as above, when any request would be refused now. Costs a lookup under a lock.
+  // Returns a place for a request of that client, for RequestHeader::reservation.
+  // RESOURCE_EXHAUSTED or UNAVAILABLE, as above, when any request would be refused now. Costs a
+  // lookup under a lock.
   absl::StatusOr<std::shared_ptr<Reservation>> Reserve(const Client& client);
 
  protected:
-  // `slots`: requests that can run at once. `metrics` must outlive the loop.
+  // `slots` is the number of requests that can run at once. `metrics` must outlive the loop.
   RequestLoop(const EngineOptions& options, int32_t slots, ModelMetrics& metrics);
 
-  // The thread starts at the end of the engine's construction, and its destruction begins with
-  // Shutdown: the thread uses all of it. `name`: at most 15 characters.
+  // To be called at the end of the engine's construction, because the thread uses the whole engine.
+  // For the same reason the engine's destructor must begin with Shutdown. `name`: at most 15
+  // characters.
   void StartThread(const char* name);
 
-  // Ends of the methods that take requests.
+  // The methods that accept requests end with one of these.
   absl::StatusOr<RequestHandle> Accept(std::unique_ptr<Job> job);
-  // All of these, which arrive as one request, or none. The handle is the first one's; the others'
-  // follow it. From Add on they are in this order.
+  // Accepts all of these, which arrive as one request, or none. The handle is the first one's; the
+  // others' follow it. Add is called in this order.
   absl::StatusOr<RequestHandle> Accept(std::vector<std::unique_ptr<Job>> jobs);
-  // The same of the texts of one call, which begins with the first of them: from then on the others
-  // wait as long as they have to, also at a drain.
+  // Accepts the texts of one call, which begins with the first of them: from then on the others
+  // wait as long as they have to, also during a drain.
   absl::StatusOr<RequestHandle> AcceptTexts(std::vector<std::unique_ptr<Job>> jobs);
   absl::Status RefuseInvalid(absl::Status status);
 
-  // The rest is for the engine thread alone.
+  // All that follows is for the engine thread alone.
 
-  virtual void PrepareThread() = 0;  // first of all
+  virtual void PrepareThread() = 0;  // called first
   // From here until Remove the job may be in steps.
   virtual void Add(Job& job, TimePoint now) = 0;
-  // The server drains, and the job has begun: it may be ended. To be called again and again.
+  // The server drains, and the job has begun: the engine may end it. Called repeatedly.
   virtual void Leave(Job& /*job*/, TimePoint /*now*/) {}
-  // The job has ended. Adds what it has got so far to `outcome`.
+  // The job has ended. Adds its results so far to `outcome`.
   virtual void Remove(Job& job, Outcome& outcome) = 0;
-  // Runs a step if there is one to run. Returns when it wants to be called again although nothing
+  // Runs a step if there is one to run. Returns when it wants to be called again even if no request
   // comes in: TimePoint::max() when there is nothing to do.
   virtual TimePoint Advance() = 0;
   virtual void PublishGauges() = 0;
-  // Jobs of that class that have not begun and wait for something else than their turn.
+  // The number of jobs of that class that have not begun and wait for more than their turn.
   virtual size_t HeldBack(ServiceClass /*service_class*/) const { return 0; }
 
   TimePoint Now() const { return options_.clock(); }
 
-  // These jobs, which waited, are in a step that begins.
+  // These jobs were waiting, and are in the step that begins.
   void BeginStep(const std::vector<Job*>& jobs, TimePoint now);
-  // What a token of a text takes, as a step has shown `now`; see LoadEstimate.
+  // The time for one token of a text, measured by a step that ended at `now`; see LoadEstimate.
   void SetTokenSeconds(double seconds, TimePoint now) { estimate_.SetTokenSeconds(seconds, now); }
-  // A step is done: its metrics, and that it was `now`. `device`: null on the CPU; read only when
-  // the step has not failed.
+  // Records that a step was done at `now`, and its metrics. `device`: null on the CPU; read only
+  // when the step has not failed.
   void ObserveStep(size_t rows, int64_t tokens, Duration time, TimePoint now,
                    const absl::Status& status, const DeviceStats* device);
 
-  // Gives a part of its answer to the request's sink, with OnPart's result.
+  // Gives a part of its answer to the request's sink. Returns the result of OnPart.
   template <typename Part>
   absl::Status Give(Sink<Part>& sink, Part part) {
     MutexLock lock(delivery_mutex_);
     return failed_ ? absl::OkStatus() : sink.OnPart(std::move(part));
   }
 
-  // End a job, which gets its OnFinished before the next step. It is not to be touched any more.
+  // Ends a job, which gets its OnFinished before the next step. It must not be used any more.
   void End(Job& job, Outcome outcome, TimePoint now);
   void Fail(Job& job, absl::Status status, TimePoint now);
-  // All of these, because their step has failed, or the model with it. `rows`: of the step.
+  // Fails all of these jobs, or the whole model, because their step has failed. `rows`: of the
+  // step.
   void FailStep(const std::vector<Job*>& jobs, size_t rows, const absl::Status& status,
                 TimePoint now);
   void FailNotFinite(Job& job, TimePoint now);
-  // Gives a text its vectors, and ends it. `rows`: of the step that has made the last of them.
+  // Gives a text its vectors, and ends it. `rows` is that of the step that made the last vectors.
   void EndEncoded(Job& job, VectorSink& sink, std::vector<float> vectors, size_t rows,
                   TimePoint now) {
     job.first_output_at = now;
@@ -184,9 +189,9 @@ class RequestLoop {
 
  private:
   absl::Status Refuse(Rejection reason);
-  int32_t max_client_queued_requests() const;  // of clients that have no quota of their own
+  int32_t max_client_queued_requests() const;  // for clients without a quota of their own
   TimePoint Expiry(const Job& job) const;
-  // The job begins, or ends before it has.
+  // The job begins, or ends without having begun.
   void LeaveQueue(const Job& job);
   void FindOldest();
   void Run(const char* name);
@@ -202,10 +207,11 @@ class RequestLoop {
   void ClearGauges();
   bool failed() const;
   absl::Status HasFailed() const;
-  // The one OnFinished, behind the metrics: they show what the client knows.
+  // Calls the one OnFinished after the metrics are updated, so that they show what the client
+  // knows.
   void Finish(FinishSink& sink, Ending ending, const Outcome& outcome);
 
-  // What ends a request without its job, which is the engine thread's.
+  // What it takes to end a request without its job, which belongs to the engine thread.
   struct Accepted {
     std::shared_ptr<FinishSink> sink;
     TimePoint arrival;
@@ -215,27 +221,29 @@ class RequestLoop {
   Inbox inbox_;
   LoadEstimate estimate_;
 
-  // Every accepted request whose OnFinished is still to come; who takes it from here calls that.
+  // Every accepted request whose OnFinished is still to come. The thread that removes it calls
+  // that.
   Mutex accepted_mutex_;
   bool refuse_ ABSL_GUARDED_BY(accepted_mutex_) = false;  // the model has failed
   std::unordered_map<RequestHandle, Accepted> accepted_ ABSL_GUARDED_BY(accepted_mutex_);
 
-  // Held while a sink hears anything but its end: none does once the model has failed.
+  // Held during each call of a sink except OnFinished. There is no such call once the model has
+  // failed.
   mutable Mutex delivery_mutex_;
   CondVar state_changed_;
   bool failed_ ABSL_GUARDED_BY(delivery_mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(delivery_mutex_) = false;  // the thread is about to
+  bool ended_ ABSL_GUARDED_BY(delivery_mutex_) = false;  // the thread is about to end
 
   std::atomic<TimePoint> busy_since_{TimePoint::max()};
-  std::atomic<TimePoint> last_step_;                         // when it was done
-  std::atomic<TimePoint> oldest_waiting_{TimePoint::max()};  // arrival of the first in jobs_
+  std::atomic<TimePoint> last_step_;                         // when the last step was done
+  std::atomic<TimePoint> oldest_waiting_{TimePoint::max()};  // first arrival of a waiting job
 
   // Owned by the engine thread.
   std::unordered_map<RequestHandle, std::unique_ptr<Job>> jobs_;
-  TimePoint next_deadline_ = TimePoint::max();     // no job expires before
+  TimePoint next_deadline_ = TimePoint::max();     // no job expires before it
   std::array<size_t, kServiceClasses> waiting_{};  // jobs that have not begun, by class
-  TimePoint next_look_;                            // for oldest_waiting_, while one waits
-  int32_t failed_steps_ = 0;                       // in a row
+  TimePoint next_look_;       // when to update oldest_waiting_, while a job waits
+  int32_t failed_steps_ = 0;  // in a row
   std::vector<std::unique_ptr<Job>> finished_;
   std::vector<Outcome> outcomes_;  // of finished_
 

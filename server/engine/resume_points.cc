@@ -21,7 +21,7 @@ void ResumePoints::MaybeLeave(TokenStream& stream) {
   if (stream.sits_out) return ContinuousScheduler::Pause(stream);
   stream.next_point = stream.position() + survival.interval;
   absl::StatusOr<std::string> snapshot = slots_.Snapshot(stream.slot());
-  if (!snapshot.ok()) return;  // the next one may succeed; of a device that fails, its steps say so
+  if (!snapshot.ok()) return;  // the next one may succeed; if the device has failed, its steps fail
   survival.sink->OnResumePoint({*std::move(snapshot), std::exchange(stream.unsaved, {})});
 }
 

@@ -7,7 +7,7 @@
 
 namespace aft::server {
 
-// When streams leave resume points behind (Survival). For the engine's thread alone.
+// Decides when streams leave resume points (Survival). For the engine's thread alone.
 class ResumePoints {
  public:
   // `slots` must outlive this.
@@ -16,8 +16,8 @@ class ResumePoints {
   // The tokens of another step are about to be published.
   void BeginStep() { left_one_ = false; }
 
-  // The stream has got a token that it goes on from. At most one stream begins in a step, so that
-  // no step is much longer for them. One that a step in flight names sits out a step first.
+  // The stream has got a token and continues. At most one stream begins a resume point in a step,
+  // so that no step takes much longer. A stream that a step in flight names sits out a step first.
   void MaybeLeave(TokenStream& stream);
 
   // The last resume point of a stream that a drain ends; null: it leaves none, because it still

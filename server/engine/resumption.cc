@@ -12,7 +12,7 @@
 namespace aft::server {
 namespace {
 
-// Resumption::had.
+// Computes Resumption::had.
 std::shared_ptr<const std::vector<TokenUse>> UsesBeforeOutput(const GenerationRequest& request) {
   if (!HasPenalties(request.sampling)) return nullptr;
   const auto output = request.prompt.end() - static_cast<std::ptrdiff_t>(request.resumed);
@@ -62,8 +62,8 @@ absl::StatusOr<Resumption> Replay(GenerationRequest& request, OutputBuilder& out
   }
   if (request.start != nullptr) {
     const int64_t read = request.start->tokens - request.tokens_before();
-    // A sequence is a token at least that the model has to consume. The last token of an output
-    // that has ended is not consumed: what such an output leaves behind is the state before it.
+    // A sequence has at least one token that the model has to consume. The last token of an output
+    // that has ended is not consumed: such an output leaves the state before that token.
     const int64_t pending = request.start->pending != kNoToken ? 1 : 0;
     const int64_t kept_back = resumption.ended != nullptr ? 1 : 0;
     if (resumption.unread - read + pending - kept_back > 0) {

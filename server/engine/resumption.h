@@ -14,32 +14,32 @@
 
 namespace aft::server {
 
-// How a stream begins: a new one, or one that goes on with the output that its request brings.
+// How a stream begins: as a new one, or by continuing the output that its request brings.
 struct Resumption {
-  // Of a new stream, or of one with all of its output to read again.
+  // For a new stream, or for one that reads all of its output again.
   explicit Resumption(const GenerationRequest& request);
 
   int64_t unread;  // tokens that the model has to read
   Usage usage;     // what is known of it
-  // What its text has of each token before the first one that it samples, in the order of ids; null
-  // without penalties, which nothing else goes by.
+  // The uses of each token in its text before the first one that it samples, in the order of ids.
+  // Null without penalties: nothing else depends on them.
   std::shared_ptr<const std::vector<TokenUse>> had{};
-  std::unique_ptr<Outcome> ended{};  // how the output has ended; null: there is a token to sample
+  std::unique_ptr<Outcome> ended{};  // how the output has ended; null: it continues
 };
 
-// That the request's `previous`, if it has one, is a state that `model` can continue from. Errors
-// as CheckStateOf, with the field in front. To be called before anything is computed from its
-// numbers.
+// Checks that the request's `previous`, if it has one, is a state that `model` can continue from.
+// Errors as CheckStateOf, with the field in front. Must be called before anything is computed from
+// the state's numbers.
 absl::Status CheckPrevious(const TurnRequest& request, const ModelInfo& info,
                            absl::string_view model);
 
-// Whether the state is one of the request's text and output, from which there is a token to read.
+// Whether `state` holds a beginning of the request's text and output, and a token is left to read.
 bool IsWithin(const SequenceState& state, const GenerationRequest& request, const ModelInfo& info);
 
-// Replays the request's output, and moves the request on to its start: the start becomes its
-// `previous`, and its prompt what is left to read. A start behind which the model would have
-// nothing to consume is not used. INVALID_ARGUMENT: OutputBuilder::Replay. REQUIRES: the request
-// has been checked, `output` is as it asks, and IsWithin holds for its start.
+// Replays the request's output, and moves the request to its start: `start` becomes its `previous`,
+// and its prompt becomes what is left to read. A start after which the model would have nothing to
+// consume is not used. INVALID_ARGUMENT as OutputBuilder::Replay. REQUIRES: the request has been
+// checked, `output` is made for it, and IsWithin holds for its start.
 absl::StatusOr<Resumption> Replay(GenerationRequest& request, OutputBuilder& output);
 
 }  // namespace aft::server

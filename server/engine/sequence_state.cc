@@ -34,7 +34,7 @@ bool HasPenalties(const SamplingParams& params) {
 
 uint64_t HistoryOf(uint64_t history, const std::vector<TokenId>& tokens) {
   for (const TokenId token : tokens) {
-    // The finaliser of MurmurHash3: every bit of the token and of the past reaches every other one.
+    // The finaliser of MurmurHash3: every bit of the token and of the past affects every other one.
     history += static_cast<uint64_t>(token) + 0x9E3779B97F4A7C15U;
     history = (history ^ (history >> 33)) * 0xFF51AFD7ED558CCDU;
     history = (history ^ (history >> 33)) * 0xC4CEB9FE1A85EC53U;

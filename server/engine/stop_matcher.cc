@@ -27,7 +27,7 @@ void StopMatcher::Trie::Add(uint32_t text) {
   nodes[node].match = static_cast<int32_t>(text);
 }
 
-// Shorter nodes before longer ones.
+// The loop visits shorter nodes before longer ones.
 void StopMatcher::Trie::Link() {
   std::vector<uint32_t> queue = {kRoot};
   for (size_t i = 0; i < queue.size(); ++i) {
@@ -74,7 +74,7 @@ bool StopMatcher::Append(absl::string_view bytes, std::string& out, bool counts)
   }
   const Trie& trie = *trie_;
   for (size_t i = 0; i < bytes.size(); ++i) {
-    if (held_ == kRoot) {  // as almost always: up to a byte that a string begins with
+    if (held_ == kRoot) {  // the usual case: copy up to a byte that a string begins with
       const size_t begin = i;
       while (i < bytes.size() && trie.Next(kRoot, bytes[i]) == kRoot) ++i;
       out.append(bytes.data() + begin, i - begin);

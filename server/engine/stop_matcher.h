@@ -17,38 +17,38 @@ namespace aft::server {
 // The match that is complete first wins, and of several that end at the same byte the longest: both
 // depend only on the bytes, never on where the stream was split.
 //
-// Cost: O(1) per byte, amortised, however many strings there are (Aho-Corasick). A copy shares what
-// was made of the strings. Thread-compatible.
+// Cost: O(1) per byte, amortised, however many strings there are (Aho-Corasick). A copy shares the
+// tables that were made of the strings. Thread-compatible.
 class StopMatcher {
  public:
   // Empty strings are ignored. `include_match`: the output ends after the match instead of before.
   StopMatcher(std::vector<std::string> strings, bool include_match);
 
-  // Appends to `out` the bytes that are decided. True when a stop string is complete, unless none
-  // `counts` that ends in these bytes: the output has ended, the rest of `bytes` is dropped, and
-  // nothing may be appended any more.
+  // Appends to `out` the bytes that are decided. True when a stop string is complete: the output
+  // has ended, the rest of `bytes` is dropped, and nothing may be appended any more. If not
+  // `counts`, stop strings that end in these bytes are ignored.
   bool Append(absl::string_view bytes, std::string& out, bool counts = true);
 
   // The stream has ended without a match: the held bytes are output after all.
   void Flush(std::string& out);
 
-  // The stop string that was found; empty before.
+  // The stop string that was found; empty before that.
   const std::string& match() const { return match_; }
 
  private:
   static constexpr int32_t kNone = -1;
   static constexpr uint32_t kRoot = 0;
 
-  // Bytes that a string begins with. The root has none.
+  // The first bytes of a string. The root stands for no bytes.
   struct Node {
-    uint32_t text = 0;   // a string that begins with them
-    uint32_t depth = 0;  // how many
-    uint32_t fail = 0;   // of the longest proper end of them that is a node, too
-    // Those that are one byte longer, in a list; the root is none.
+    uint32_t text = 0;   // a string that begins with these bytes
+    uint32_t depth = 0;  // the number of bytes
+    uint32_t fail = 0;   // the longest proper suffix of these bytes that is a node
+    // A list of the nodes that are one byte longer; kRoot ends it.
     uint32_t child = 0;
     uint32_t sibling = 0;
-    char byte = 0;          // the last one
-    int32_t match = kNone;  // the longest string that they end with
+    char byte = 0;          // the last byte
+    int32_t match = kNone;  // the longest string that the bytes end with
   };
   struct Trie {
     explicit Trie(std::vector<std::string> strings);
@@ -56,7 +56,7 @@ class StopMatcher {
     uint32_t Child(uint32_t node, char byte) const;
     void Add(uint32_t text);
     void Link();
-    // The longest node that the bytes of `node` and `byte` end with.
+    // The longest node that is a suffix of the bytes of `node` and `byte`.
     uint32_t Next(uint32_t node, char byte) const;
     absl::string_view Bytes(uint32_t node) const;
 
@@ -65,7 +65,7 @@ class StopMatcher {
     std::array<uint32_t, 256> first{};  // children of the root, by byte
   };
 
-  // Of the bytes of `node` and `byte`, the first `count`.
+  // Appends the first `count` of the bytes of `node` and `byte`.
   void Emit(uint32_t node, char byte, size_t count, std::string& out) const;
 
   std::shared_ptr<const Trie> trie_;  // null: there are no strings

@@ -39,7 +39,7 @@ absl::Status StreamSlots::Bind(TokenStream& stream, const StateSource& from) {
     AFT_ASSIGN_OR_RETURN(
         const int64_t position,
         runner_.BindSlot(stream.slot(), from, {stream.sampling, stream.next_output(), uses}));
-    // The runner refuses a step with a row at another position, and with it every sequence there.
+    // If they differ, the runner would refuse the next step, and all of its sequences would end.
     if (position == stream.position()) return absl::OkStatus();
     return absl::DataLossError(
         absl::StrCat("a state of ", position, " tokens, for position ", stream.position()));

@@ -13,10 +13,10 @@
 
 namespace aft::server {
 
-// How the states of streams come into the slots of a runner, and how they leave them. For the
-// engine's thread alone. REQUIRES, of every call that names a slot: no step in flight names it.
+// Moves the states of streams into the slots of a runner, and out of them. For the engine's thread
+// alone. REQUIRES, for every call that names a slot: no step in flight names it.
 //
-// Where a call that brings a state fails, the stream must end: DATA_LOSS when the state is not the
+// When a call that moves a state fails, the stream must end: DATA_LOSS when the state is not the
 // one that the stream needs, RESOURCE_EXHAUSTED when there is no memory, else as
 // ModelRunner::BindSlot.
 class StreamSlots {
@@ -25,24 +25,24 @@ class StreamSlots {
   StreamSlots(ModelRunner& runner, PrefixReads& prefixes, ModelMetrics& metrics)
       : runner_(runner), prefixes_(prefixes), metrics_(metrics) {}
 
-  // The stream has got its first slot. It begins behind a kept prefix, behind the turn before, or
-  // at the beginning of its text.
+  // The stream has got its first slot. It begins after a kept prefix, after the turn before, or at
+  // the beginning of its text.
   absl::Status Begin(TokenStream& stream);
 
   // The stream has got its first slot, and continues as a copy of `leader`. REQUIRES: `leader` owns
   // a slot.
   absl::Status Fork(const TokenStream& leader, TokenStream& stream);
 
-  // The stream has given up `slot`: its state comes into host memory.
+  // The stream has given up `slot`: its state is copied into host memory.
   absl::Status Park(TokenStream& stream, int32_t slot);
-  // It has got a slot again, and continues where it was.
+  // The stream has got a slot again, and continues where it was.
   absl::Status Unpark(TokenStream& stream);
 
   // RESOURCE_EXHAUSTED: there is no memory for it; DATA_LOSS: the device failed.
   absl::StatusOr<std::string> Snapshot(int32_t slot) const;
 
-  // What the stream, which has ended and still owns its slot, leaves for the next turn. Errors as
-  // Snapshot. REQUIRES: stream.end.
+  // Returns what the stream, which has ended and still owns its slot, leaves for the next turn.
+  // Errors as Snapshot. REQUIRES: stream.end.
   absl::StatusOr<std::shared_ptr<TurnEnd>> TakeTurn(TokenStream& stream) const;
 
  private:

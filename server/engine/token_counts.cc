@@ -12,7 +12,8 @@ void Count(const CounterByMethod& counters, const std::array<int64_t, kCount>& t
   }
 }
 
-// A deadline, a client that gave up, or max_queue_ms; not the server's own end or failure.
+// True for a deadline, a client that gave up, or max_queue_ms, but not for a shutdown or a failure
+// of the server.
 bool IsOutOfTime(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
          absl::IsResourceExhausted(status);
@@ -29,11 +30,11 @@ TokenCounts::TokenCounts(ModelMetrics& metrics) : metrics_(metrics) {
 
 TokenCounts::Prompts TokenCounts::OfPrompts(const Step& step) {
   Prompts tokens{};
-  if (step.prompt_tokens == 0) return tokens;  // most steps
+  if (step.prompt_tokens == 0) return tokens;  // as in most steps
   for (size_t i = 0; i < step.sequences.size(); ++i) {
     const auto& stream = static_cast<const TokenStream&>(*step.sequences[i]);
     const StepRow& row = step.input.rows[i];
-    if (row.first_position >= stream.prompt_end()) continue;  // decodes
+    if (row.first_position >= stream.prompt_end()) continue;  // a decode
     tokens[static_cast<size_t>(stream.method)] += static_cast<int64_t>(row.tokens.size());
   }
   return tokens;

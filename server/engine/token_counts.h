@@ -12,9 +12,9 @@
 
 namespace aft::server {
 
-// The tokens of a language model's steps, and the times between them, by the method that asked for
-// them: gathered while a step is published, and given to the metrics at its end. Owned by the
-// engine's thread.
+// Counts the tokens of a language model's steps, and the times between them, by the method that
+// asked for them. The counts are gathered while a step is published, and given to the metrics at
+// its end. Owned by the engine's thread.
 class TokenCounts {
  public:
   using Prompts = std::array<int64_t, kEngineMethods>;
@@ -22,18 +22,18 @@ class TokenCounts {
   // `metrics` must outlive this object.
   explicit TokenCounts(ModelMetrics& metrics);
 
-  // Prompt tokens of a step that begins: of its sequences some may have ended when it is done.
+  // The prompt tokens of a step that begins: some of its sequences may have ended when it is done.
   static Prompts OfPrompts(const Step& step);
 
-  // Tokens that steps read for the stream, from where it began, and those of its output that they
-  // sampled.
+  // The number of tokens that steps read for the stream, from where it began, and of those that
+  // they sampled for its output.
   static uint64_t Computed(const TokenStream& stream);
 
   // A token of the stream was sampled; sets its times.
   void Sampled(TokenStream& stream, TimePoint now);
-  // The stream has ended, however. REQUIRES: outcome.timings are set.
+  // The stream has ended, for whatever reason. REQUIRES: outcome.timings are set.
   void Ended(const TokenStream& stream, const Outcome& outcome);
-  // The step has.
+  // The step has been published.
   void Flush(const Prompts& prompts);
 
  private:

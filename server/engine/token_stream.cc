@@ -9,7 +9,7 @@
 namespace aft::server {
 namespace {
 
-// Of a request, for the scheduler.
+// The scheduler's view of a request's client.
 template <typename Request>
 Sequence::Owner OwnerOf(const Request& request) {
   const Client& client = *request.client;
@@ -19,7 +19,7 @@ Sequence::Owner OwnerOf(const Request& request) {
           .service_class = request.service_class};
 }
 
-// What the model has to consume of `text`, and of the turn before.
+// What the model has to consume: a token that the turn before left pending, then `text`.
 std::vector<TokenId> Unread(const TurnRequest& request, std::vector<TokenId> text) {
   const SequenceState* const previous = request.previous.get();
   if (previous != nullptr && previous->pending != kNoToken) {
@@ -47,28 +47,29 @@ SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& outpu
   return turn;
 }
 
-// Of what the model has to consume. REQUIRES: there is one.
+// The last token that the model has to consume. REQUIRES: there is one.
 TokenId LastUnread(const GenerationRequest& request) {
   return request.prompt.empty() ? request.previous->pending : request.prompt.back();
 }
 
-// `tokens`: of the text. The state stays before the last one, so that the next turn scores its
-// first one; a single token without a pending one before it is all that the model has to consume.
+// `tokens` is the length of the text. A state to store stays before the last token, so that the
+// next turn scores its first one. A single token without a pending one before it is all that the
+// model has to consume, so there the state does not stay before it.
 SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
   SequenceTurn turn = TurnOf(request);
   turn.leaves_last = request.store && request.tokens_before() - turn.first_position + tokens > 1;
-  // The last token of a context says how likely the first one behind it is.
+  // The model's output at the last token of a context is the score of the first one after it.
   turn.asks_from = turn.first_position + std::max<int64_t>(request.context - 1, 0) + request.scored;
   return turn;
 }
 
-// Where the last vector is all that is wanted, the tokens before it are read only.
+// Where only the last vector is wanted, the tokens before it are only read.
 SequenceTurn TurnOf(const EncodingRequest& request) {
   const auto last = static_cast<int64_t>(request.text.size()) - 1;
   return {.asks_from = request.pooling == Pooling::kLast ? last : 0};
 }
 
-// A client that has all scores may still want the state behind them. `tokens`: of the text.
+// A client that has all scores may still want the state after them. `tokens`: of the text.
 Sequence::Purpose PurposeOf(const ScoringRequest& request, int64_t tokens) {
   const bool all = request.scored > 0 && request.scored == request.scores(tokens);
   return all ? Sequence::Purpose::kRead : Sequence::Purpose::kScore;
@@ -85,12 +86,12 @@ uint64_t OutputsBefore(const SequenceState* previous) {
   return previous != nullptr ? previous->outputs : 0;
 }
 
-// Of an output that has ended it is never asked for.
+// At least 1. For an output that has ended the value is never used.
 int64_t OutputsLeft(const OutputBuilder& output) {
   return std::max<int64_t>(output.limit() - output.tokens(), 1);
 }
 
-// Null: nothing is stored. `outputs`: of the text, the last ones.
+// Null: nothing is to be stored. `outputs`: how many of the last tokens of `text` are outputs.
 std::unique_ptr<TurnEnd> EndOf(const TurnRequest& request, std::vector<TokenId> text,
                                size_t outputs = 0) {
   if (!request.store) return nullptr;
@@ -103,7 +104,7 @@ std::unique_ptr<TurnEnd> EndOf(const TurnRequest& request, std::vector<TokenId> 
   return end;
 }
 
-// `output`: as far as the request brings it.
+// `output` holds the output that the request brings.
 SamplingParams SamplingOf(const GenerationRequest& request, const OutputBuilder& output) {
   SamplingParams sampling = request.sampling;
   const uint64_t first = OutputsBefore(request.previous.get()) + request.resumed - output.tokens();
@@ -124,7 +125,7 @@ std::vector<TokenId> RoomForOutputs(bool penalties, const OutputBuilder& output)
   return outputs;
 }
 
-// Leaves it in place where EndOf needs it.
+// Leaves the text in place where EndOf needs it.
 std::vector<TokenId> TakeText(const TurnRequest& request, std::vector<TokenId>& text) {
   return request.store ? text : std::move(text);
 }
@@ -201,7 +202,7 @@ TokenStream::TokenStream(EncodingRequest request, int64_t width,
 
 std::vector<TokenUse> TokenStream::Uses() const {
   if (had_ == nullptr) return {};
-  // The runner counts what it reads and samples from here on, and that is all there is.
+  // The text begins in this slot, so the runner itself counts all that it reads and samples.
   if (position() == 0 && first_output == 0) return {};
   return AddUses(*had_, sampled, /*sampled=*/true);
 }

@@ -18,26 +18,27 @@
 
 namespace aft::server {
 
-// One accepted generation, scoring or encoding, between the request that it comes of and the turn
-// that it leaves behind; the scheduler sees only the Sequence in it. Made by the engine's caller,
-// then owned by the engine thread alone.
+// One accepted generation, scoring or encoding, from its request to the turn that it leaves. The
+// scheduler sees only the Sequence in it. Made by the engine's caller, then owned by the engine
+// thread alone.
 struct TokenStream final : Sequence, Job {
   TokenStream(GenerationRequest request, Resumption resumption,
               std::shared_ptr<TokenSink> token_sink, OutputBuilder builder);
-  // Another answer to the prompt of `leader`, which it follows. `request`: as the leader's, but for
-  // its sampling. `uses`: Resumption::had of the leader.
+  // Another answer to the prompt of `leader`, which it follows. `request` differs from the leader's
+  // only in its sampling. `uses` is Resumption::had of the leader.
   TokenStream(GenerationRequest request, TokenStream& leader,
               std::shared_ptr<const std::vector<TokenUse>> uses,
               std::shared_ptr<TokenSink> token_sink, OutputBuilder builder);
-  // `width`: of a vector.
+  // `width` is that of a vector.
   TokenStream(EncodingRequest request, int64_t width, std::shared_ptr<VectorSink> vector_sink);
-  // `text_tokens`: of the text.
+  // `text_tokens` is the length of the text.
   TokenStream(ScoringRequest request, int64_t text_tokens, std::shared_ptr<TokenSink> token_sink);
 
-  // Where its own text begins.
+  // The position where its own text begins.
   int64_t text_begin() const { return previous != nullptr ? previous->tokens : 0; }
-  // SlotTerms, should it get a slot now: what its text has had of each token, where penalties go by
-  // it, and the index of the token that it samples next. REQUIRES: no step in flight names it.
+  // The SlotTerms for a slot that it gets now: the uses of each token in its text, if it has
+  // penalties, and the index of the token that it samples next. REQUIRES: no step in flight names
+  // it.
   std::vector<TokenUse> Uses() const;
   uint64_t next_output() const;
 
@@ -46,25 +47,25 @@ struct TokenStream final : Sequence, Job {
   std::string snapshot;                                 // while it is parked
   const std::shared_ptr<const SequenceState> previous;  // null: its text begins here
   std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
-  std::unique_ptr<PrefixRead> prefix;                   // null: it takes no part in the cache
-  const uint64_t first_output;                          // index of the first one that it samples
+  std::unique_ptr<PrefixRead> prefix;                   // null: it does not use the cache
+  const uint64_t first_output;                          // index of the first token that it samples
   std::vector<TokenId> sampled;                         // with penalties: its output tokens so far
 
-  // Where it leaves resume points.
+  // Resume points.
   const Survival survival;
   std::vector<TokenId> unsaved;  // outputs since the last one
-  int64_t next_point = 0;        // the position from which on there may be one
-  bool sits_out = false;         // so that no step names it
+  int64_t next_point = 0;        // the first position at which there may be one
+  bool sits_out = false;         // it has no row, so that no step names it
 
   // Generation.
-  // Of its output, or of its scores, if all of that has come before it begins.
+  // The outcome, if the request brings all of its output or of its scores; else null.
   const std::unique_ptr<Outcome> ended;
   bool has_penalties() const { return had_ != nullptr; }
   bool nothing_to_do() const { return ended != nullptr && end == nullptr; }
   std::optional<OutputBuilder> output;
   TimePoint last_token_at;     // valid once first_output_at is set
-  int64_t further_tokens = 0;  // sampled behind the first
-  TokenDelta held;             // what its sink gets with the rest of its turn
+  int64_t further_tokens = 0;  // sampled after the first
+  TokenDelta held;             // what its sink gets together with the rest of its turn
 
   // Scoring.
   uint32_t scored_tokens = 0;
@@ -76,7 +77,7 @@ struct TokenStream final : Sequence, Job {
     TextVectors vectors;
     std::shared_ptr<VectorSink> sink;
   };
-  const std::unique_ptr<Encoding> encoding;  // null: it is none
+  const std::unique_ptr<Encoding> encoding;  // null: it does not encode
 
  private:
   const std::shared_ptr<const std::vector<TokenUse>> had_;  // Resumption::had
