@@ -12,16 +12,16 @@
 
 namespace aft::server {
 
-// Decides whether one more request may enter, so that the waiting queue is bounded, and each
-// client's part of it. A request that finds a free slot does not wait and is always admitted; the
-// others need room in the queue. Whether there is any depends only on which requests are in, not on
-// how far the engine thread has got with them. Thread-compatible.
+// Decides whether one more request may enter, so that the queue of waiting requests is bounded, and
+// each client's part of it. A request that finds a free slot does not wait and is always admitted;
+// the others need room in the queue. Whether there is room depends only on which requests have
+// entered, not on how far the engine thread has got with them. Thread-compatible.
 class AdmissionBudget {
  public:
   struct Limits {
     int32_t slots = 0;
     int32_t max_queued_requests = 0;
-    int64_t max_queued_tokens = 0;  // a client has half of it, or one request
+    int64_t max_queued_tokens = 0;  // a client may have half of it, or one request
   };
 
   enum class Decision { kAdmitted, kTooManyRequests, kTooManyOfClient, kTooManyTokens };
@@ -44,14 +44,15 @@ class AdmissionBudget {
     std::map<std::string, Client>::iterator client_{};
     int32_t ahead_ = 0;
     bool queued_ = false;
-    std::optional<ServiceClass> class_;  // once its text has been added
+    std::optional<ServiceClass> class_;  // set when its text is added
     int64_t queued_tokens_ = 0;
   };
 
   explicit AdmissionBudget(const Limits& limits) : limits_(limits) {}
 
-  // A place for a request that is not known yet. `client_quota`: requests of its client
-  // that may wait. Sets `charge` when the decision is kAdmitted; nothing changes otherwise.
+  // Reserves a place for a request that is not known yet. `client_quota` is the number of requests
+  // of its client that may wait. Sets `charge` when the decision is kAdmitted; nothing changes
+  // otherwise.
   Decision Enter(const std::string& client, int32_t client_quota, Charge& charge) {
     const bool queued = in_flight_ >= limits_.slots;
     if (queued && waiting() >= limits_.max_queued_requests) return Decision::kTooManyRequests;
@@ -67,8 +68,8 @@ class AdmissionBudget {
     return Decision::kAdmitted;
   }
 
-  // The text of a request that has entered; without tokens where another one reads it. Unless the
-  // decision is kAdmitted, it must leave.
+  // Adds the text of a request that has entered. It has no tokens if another request reads it.
+  // Unless the decision is kAdmitted, the request must leave.
   Decision AddText(int64_t tokens, ServiceClass service_class, Charge& charge) {
     if (!charge.queued_) return Decision::kAdmitted;
     Charge::Client& client = charge.client_->second;
@@ -116,7 +117,7 @@ class AdmissionBudget {
 
  private:
   const Limits limits_;
-  std::map<std::string, Charge::Client> clients_;  // those with requests
+  std::map<std::string, Charge::Client> clients_;  // clients that have requests
   int32_t in_flight_ = 0;
   int64_t queued_tokens_ = 0;
 };

@@ -114,7 +114,7 @@ const Placement& ContinuousScheduler::Place(TimePoint now, MayStart may_start) {
   return placement_;
 }
 
-// Whether it may not start yet; it does not wait then.
+// Whether the sequence may not start yet; if so, it does not wait in the queue any more.
 bool ContinuousScheduler::IsHeldBack(Sequence& sequence, MayStart may_start) {
   if (sequence.phase_ == Sequence::Phase::kParked || may_start(sequence)) return false;
   queue_.Leave(sequence);
@@ -122,7 +122,7 @@ bool ContinuousScheduler::IsHeldBack(Sequence& sequence, MayStart may_start) {
   return true;
 }
 
-// Whose turn it is, if there are slots enough. Else null, and kept_for_ may be set.
+// The sequence whose turn it is, if there are enough slots. Else null, and kept_for_ may be set.
 Sequence* ContinuousScheduler::NextForFreeSlots(TimePoint now) {
   at_quota_.clear();
   bool others_wait = false;
@@ -138,7 +138,8 @@ Sequence* ContinuousScheduler::NextForFreeSlots(TimePoint now) {
           return quotas_.HasItsQuota(AsSequence(item)) ? ServiceClass::kBatch : own;
         }));
     if (next == nullptr) return nullptr;
-    // Whoever waits for others of its kind to end is not overtaken by them.
+    // It waits until its client, or all that are not interactive, own fewer slots. None of these
+    // may overtake it.
     if (quotas_.BeyondQuota(*next) > 0) {
       at_quota_.push_back(queue_.account(*next));
     } else if (quotas_.BeyondOpenSlots(*next) > 0) {
@@ -152,13 +153,13 @@ Sequence* ContinuousScheduler::NextForFreeSlots(TimePoint now) {
   }
 }
 
-// Those that come back have not left memory when others come into it.
+// Snapshots of sequences that come back are still in memory when others are parked.
 int32_t ContinuousScheduler::ParkingRoom() const {
   return options_.max_parked - parked_ - static_cast<int32_t>(placement_.unparked.size());
 }
 
-// Chooses victims_, batch work to be parked for the sequence that is returned. Null: nothing that
-// waits may take slots from others, or they cannot be taken yet.
+// Chooses victims_, batch work to be parked for the sequence that is returned. Null: no waiting
+// sequence may take slots from others, or they cannot be taken yet.
 Sequence* ContinuousScheduler::MakeRoom(TimePoint now) {
   if (ParkingRoom() <= 0) return nullptr;
   const Sequence* const most = MostServed();
@@ -168,7 +169,7 @@ Sequence* ContinuousScheduler::MakeRoom(TimePoint now) {
         queue_.Next(now, [&](const FairItem& item) -> std::optional<ServiceClass> {
           const bool firm = quotas_.GroupMayBeFirm(AsSequence(item));
           if (!by_age) return firm ? std::optional(item.service_class()) : std::nullopt;
-          // One that may take nobody's slot must not stand before others.
+          // A sequence that may take no slot must not block others.
           if (firm || !queue_.LessServed(item, *most)) return std::nullopt;
           const bool aged = queue_.Aged(item, ServiceClass::kBatch, now) < ServiceClass::kBatch;
           return aged ? std::optional(ServiceClass::kBatch) : std::nullopt;
@@ -182,7 +183,7 @@ Sequence* ContinuousScheduler::MakeRoom(TimePoint now) {
   return nullptr;
 }
 
-// It may give up its slot in the middle: it is not about to end, and nothing hangs on it.
+// Whether it may give up its slot in the middle: it is not about to end, and has no followers.
 bool ContinuousScheduler::GoesOn(const Sequence& sequence) {
   return (sequence.phase_ == Sequence::Phase::kPrompt && sequence.followers_.empty()) ||
          (sequence.phase_ == Sequence::Phase::kDecode && sequence.outputs_left_ > 0);
@@ -192,7 +193,7 @@ bool ContinuousScheduler::MayBeParked(const Sequence& sequence) {
   return GoesOn(sequence) && !sequence.firm_ && sequence.rows_left_ == 0;
 }
 
-// Of those that may be parked, one whose client has had the most.
+// One of the sequences that may be parked, whose client has had the most.
 const Sequence* ContinuousScheduler::MostServed() const {
   const Sequence* most = nullptr;
   for (const Sequence* sequence : live_) {
@@ -202,9 +203,10 @@ const Sequence* ContinuousScheduler::MostServed() const {
   return most;
 }
 
-// Fills victims_ with as many as `next` lacks slots. False: there are not enough, or it lacks none.
+// Fills victims_ with one for each slot that `next` lacks. False: there are too few, or it lacks
+// none.
 bool ContinuousScheduler::ChooseVictims(const Sequence& next, bool by_age) {
-  int32_t own = quotas_.BeyondQuota(next);  // of the client itself
+  int32_t own = quotas_.BeyondQuota(next);  // from the client itself
   const int32_t lacking =
       std::max({next.group_size() - slots_.free(), own, quotas_.BeyondOpenSlots(next)});
   victims_.clear();
@@ -218,7 +220,7 @@ bool ContinuousScheduler::ChooseVictims(const Sequence& next, bool by_age) {
 }
 
 // Batch work that may have a slot which is kept for a group. Null: none waits; or it could not be
-// parked for that group; or what has been lent is all that the group still lacks.
+// parked for that group; or the lent slots are all that the group still lacks.
 Sequence* ContinuousScheduler::Borrower(TimePoint now) {
   if (options_.strict_quotas || !quotas_.GroupMayBeFirm(*kept_for_)) return nullptr;
   const auto lent =
@@ -234,7 +236,7 @@ Sequence* ContinuousScheduler::Borrower(TimePoint now) {
       }));
 }
 
-// `own`: one of its own client. None of those that have been chosen.
+// `own`: one of the same client. Leaves out those that are in victims_ already.
 Sequence* ContinuousScheduler::ChooseVictim(const Sequence& next, bool by_age, bool own) const {
   Sequence* victim = nullptr;
   for (Sequence* sequence : live_) {
@@ -243,7 +245,7 @@ Sequence* ContinuousScheduler::ChooseVictim(const Sequence& next, bool by_age, b
     if (own && queue_.account(next) != queue_.account(*sequence)) continue;
     if (std::find(victims_.begin(), victims_.end(), sequence) != victims_.end()) continue;
     if (victim != nullptr) {
-      // One that sits out already is soonest parked.
+      // One that sits out already can be parked soonest.
       const bool later = sequence->flights_ > 0 && victim->flights_ == 0;
       const bool sooner = sequence->flights_ == 0 && victim->flights_ > 0;
       if (later || (!sooner && queue_.LessServed(*sequence, *victim))) continue;
@@ -270,7 +272,7 @@ void ContinuousScheduler::LeaveLive(Sequence& sequence) {
 }
 
 void ContinuousScheduler::Give(Sequence& sequence, TimePoint now) {
-  // Those that follow have not stood in line. While their leader waits, the queue is not empty.
+  // Followers were not in the queue, which is not empty while their leader waits.
   for (Sequence* follower : sequence.followers_) {
     queue_.Push(*follower, now);
     queue_.Serve(*follower, now);
@@ -302,7 +304,7 @@ void ContinuousScheduler::Occupy(Sequence& sequence) {
   sequence.firm_ = quotas_.Add(sequence);
 }
 
-// One that follows is removed: the others go on without it.
+// A follower is removed: the others continue without it.
 void ContinuousScheduler::Leave(Sequence& follower) {
   Sequence& leader = *std::exchange(follower.leader_, nullptr);
   std::vector<Sequence*>& others = leader.followers_;
@@ -310,7 +312,7 @@ void ContinuousScheduler::Leave(Sequence& follower) {
   if (others.empty() && leader.slot_ >= 0) --unforked_;
 }
 
-// One that others follow is removed.
+// A leader is removed.
 void ContinuousScheduler::Abandon(Sequence& leader) {
   if (leader.slot_ >= 0) --unforked_;
   for (Sequence* follower : std::exchange(leader.followers_, {})) {
@@ -328,7 +330,7 @@ void ContinuousScheduler::ForkGroups() {
 
 void ContinuousScheduler::Fork(Sequence& leader) {
   --unforked_;
-  leader.rows_left_ = std::max<int64_t>(leader.rows_left_, 1);  // the fork itself comes first
+  leader.rows_left_ = std::max<int64_t>(leader.rows_left_, 1);  // the fork itself must come first
   for (Sequence* follower : std::exchange(leader.followers_, {})) {
     follower->leader_ = nullptr;
     follower->phase_ = Sequence::Phase::kPrompt;
@@ -403,7 +405,7 @@ void ContinuousScheduler::Sampled(Sequence& sequence, TokenId token) {
   sequence.next_token_ = token;
 }
 
-// Tokens that its next row could have.
+// The number of tokens that its next row could have.
 int64_t ContinuousScheduler::Runnable(const Sequence& sequence) {
   if (sequence.phase_ == Sequence::Phase::kPrompt) return sequence.next_prompt_tokens();
   if (!sequence.decodes()) return 0;
@@ -430,7 +432,7 @@ void ContinuousScheduler::SharePrompts(int64_t budget) {
   for (int64_t i = 0; i < count; ++i) {
     const auto index = static_cast<size_t>(i);
     const int64_t behind = count - 1 - i;
-    const int64_t spare = budget - behind;  // at least 1: one token is kept for each one behind
+    const int64_t spare = budget - behind;  // at least 1: each one after it keeps one token
     const int64_t share = behind == 0 ? spare : (spare + 1) / 2;
     chunks_[index] = std::min(share, prompts_[index]->allowed_);
     budget -= chunks_[index];
@@ -464,10 +466,10 @@ void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
   if (sequence.purpose_ == Sequence::Purpose::kGenerate) AskForToken(sequence, row);
   sequence.phase_ = sequence.purpose_ == Sequence::Purpose::kGenerate ? Sequence::Phase::kDecode
                                                                       : Sequence::Phase::kRead;
-  sequence.prompt_ = {};  // a decode of any length must not hold on to a long prompt
+  sequence.prompt_ = {};  // a decode must not keep a long prompt in memory
 }
 
-// Keeps the memory of decode rows: decoding allocates nothing.
+// Keeps the memory of decode rows, so that decoding allocates nothing.
 void ContinuousScheduler::ClearRows() {
   for (StepRow& row : step_->input.rows) {
     if (row.tokens.size() > 1) continue;

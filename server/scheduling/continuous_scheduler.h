@@ -20,88 +20,88 @@
 
 namespace aft::server {
 
-// Who got a slot and who gave one up, for the engine to tell the runner, in this order.
+// Which sequences got a slot or gave one up. The engine tells the runner, in this order.
 struct Placement {
   struct Parked {
     Sequence* sequence;
-    int32_t slot;  // that it had; one of those below has it now
+    int32_t slot;  // its former slot, which one of those below has now
   };
   std::vector<Parked> parked;        // SnapshotSlot
   std::vector<Sequence*> started;    // BindSlot
-  std::vector<Sequence*> following;  // have slots from now on, and will be forked
-  std::vector<Sequence*> unparked;   // BindSlot behind its snapshot
+  std::vector<Sequence*> following;  // have slots now, and will be forked
+  std::vector<Sequence*> unparked;   // BindSlot with its snapshot
   struct Forked {
     Sequence* leader;  // no step in flight names its slot
     Sequence* sequence;
   };
-  // BindSlot as a fork; as a new sequence where the leader has read nothing.
+  // BindSlot as a fork, or as a new sequence where the leader has read nothing.
   std::vector<Forked> forked;
-  // Removed, because their leader was before it had read their prompt.
+  // Removed, because their leader was removed before it had read their prompt.
   std::vector<Sequence*> abandoned;
 };
 
 // Continuous batching as pure logic: no thread, lock or clock.
 //
-// Who has a slot: Place hands out free slots in the order of FairQueue; a client is charged for
-// every token that is computed for it. A sequence is *firm* when it is not batch work: its class is
-// better than batch, its client has no more than its quota of firm ones, and unless it is
-// interactive it leaves the reserved slots alone; earlier ones first. What a client runs beyond
-// that, in slots that nobody needs, is batch work whatever its class. When no slot is free and one
-// waits that would be firm, batch work is parked for it: of the client that has had the most, the
-// latest first. So is batch work of one client for that of another which has had less and has
-// waited `age`. A parked sequence keeps its progress, goes before its client's others, and once it
-// is back it has kQuantum rows before it may be parked again.
+// Slots: Place hands out free slots in the order of FairQueue. A client is charged for every token
+// that is computed for it. A sequence is *firm* when it is not batch work. This needs three things,
+// with earlier sequences counted first: its class is better than batch; its client has no more than
+// its quota of firm ones; and unless it is interactive, it leaves the reserved slots alone. What a
+// client runs beyond that, in slots that are not needed otherwise, is batch work whatever its
+// class. When no slot is free and a waiting sequence would be firm, batch work is parked for it: of
+// the client that has had the most, the latest first. Batch work of one client is also parked for
+// that of another client which has had less and has waited `age`. A parked sequence keeps its
+// progress, and goes before its client's others. Once it is back it has kQuantum rows before it may
+// be parked again.
 //
 // A group (Sequence::Lead) waits as one item and gets its slots at the same time. It takes free
-// slots, and parks batch work as others do when its first sequence would be firm, only when that
-// makes enough. Where it is its turn and there are not enough, slots are kept for it; meanwhile
-// waiting batch work may have them that can be parked when the rest has come. The leader reads the
-// prompt but for the last token, sits out until no step in flight names its slot, and is forked:
-// from then on all are sequences like any other. Before that none of them is parked, and they go
-// with their leader. With strict quotas a group has to find room for all of it within them.
+// slots. When its first sequence would be firm, it also parks batch work, but only if that makes
+// enough slots. When it is its turn and there are too few, slots are kept for it. Meanwhile waiting
+// batch work may use them, if it can be parked when the rest has come. The leader reads the prompt
+// except for the last token, sits out until no step in flight names its slot, and is forked. From
+// then on all are sequences like any other. Before that none of them is parked, and they end with
+// their leader. With strict quotas all of a group has to fit within them.
 //
 // Steps are planned by Schedule and end with Retire, in the same order; up to `max_in_flight` may
 // be between the two. With more than one, a step is planned before the results of the one before
 // are known: its decode rows consume kLastSampled. A sequence that turns out to have ended is
-// Removed; the row that it has in the next step is then wasted, and its slot is free when that step
-// retires. Likewise one that is to be parked sits out a step first.
+// Removed; its row in the next step is then wasted, and its slot is free when that step retires. A
+// sequence that is to be parked also sits out a step first.
 //
-// A step that no client shares has one row for each live decode and splits the rest of the token
-// budget among the live prompts. Because the budget exceeds the number of slots, there is room for
-// a row of every live sequence.
+// A step that clients do not share has one row for each live decode, and splits the rest of the
+// token budget among the live prompts. Because the budget exceeds the number of slots, there is
+// room for a row of every live sequence.
 //
-// While a sequence decodes, and when that step would be too long beside what the client that could
-// use the fewest tokens has without the others, clients share it (ShareStep): a decode could use
-// one token, prompts what the step has room for. Half of what a client gets is for its prompts,
-// more where its decodes do not need it. Its sequences take turns of StepTurns::kTurnSteps rows;
-// one that has had its turn, or is new, comes last. So one that can have a row waits for less than
-// kTurnSteps steps for each live sequence of its client. It has a row in every step when all live
-// sequences are of one client, or when its client could use the fewest tokens, or, but for small
-// steps, when its client needs no more than its share. Classes make no difference to it. One of
-// StepTurns::kSmallStep steps that could be shared is a small one, without prompts of clients that
-// have more than their share, in which the cost of a token shows. A sequence that sits out keeps
-// its slot and its state, so its tokens are the same; so are those of a prompt that is read in
-// smaller pieces. Where nothing decodes no step is shared.
+// Clients share a step (ShareStep) while a sequence decodes, if the step would be too long compared
+// with one for the smallest client alone, which could use the fewest tokens for its weight. A
+// decode could use one token, prompts what the step has room for. Half of what a client gets is for
+// its prompts, or more where its decodes do not need it. Its sequences take turns of
+// StepTurns::kTurnSteps rows; one that has had its turn, or is new, comes last. So a sequence that
+// can have a row waits for less than kTurnSteps steps for each live sequence of its client. It has
+// a row in every step when all live sequences are of one client, or when its client is the
+// smallest, or, except in small steps, when its client needs no more than its share. Classes make
+// no difference to this. One of StepTurns::kSmallStep steps that could be shared is a small one,
+// without prompts of clients that have more than their share. It shows the cost of a token. A
+// sequence that sits out keeps its slot and its state, so its tokens are the same; so are those of
+// a prompt that is read in smaller pieces. Where nothing decodes no step is shared.
 //
 // How prompts share what a step has for all of them: the first takes up to half of what is left,
-// the next up to half of the rest, and so on, each at least one token; what short prompts leave
-// over goes to the first that can use it. Better classes come first, then those that have had their
-// slot for longer. So prompts finish in about that order, and one very long prompt still leaves
-// half of the budget to those behind it. Of what a client has in a shared step its prompts get
-// their parts by the same rule, in the order of their turns; what is too little to divide goes to
-// one.
+// the next up to half of the rest, and so on, each at least one token. What short prompts leave
+// goes to the first that can use it. Better classes come first, then those that have had their slot
+// for longer. So prompts finish in about that order, and one very long prompt still leaves half of
+// the budget to those after it. In a shared step the prompts of a client share its part by the same
+// rule, in the order of their turns; a part that is too small to divide goes to one.
 // A text to score is a prompt whose rows report the log-probabilities of the tokens that follow;
 // nothing is decoded after it.
 //
 // A prompt can be cut (CutAt): a row ends there, and the sequence sits out until its owner has seen
-// the state that it has then. One whose prompt another sequence is reading may be kept from its
-// first slot (MayStart), begin behind what was read (BeginAt), and lend its class (SetClass).
+// the state at this point. A sequence whose prompt another one is reading may be kept from its
+// first slot (MayStart), begin after what was read (BeginAt), and lend its class (SetClass).
 //
 // Thread-compatible.
 class ContinuousScheduler {
  public:
-  // Asked of a sequence that is about to get its first slot. False: it is held back, and no longer
-  // waits, until its owner readmits it.
+  // Called for a sequence that is about to get its first slot. False: it is held back, and does not
+  // wait any more, until its owner calls Readmit.
   using MayStart = absl::FunctionRef<bool(Sequence&)>;
 
   struct Options {
@@ -109,11 +109,11 @@ class ContinuousScheduler {
     int64_t max_step_tokens = 2;   // at least slots + 1
     int max_in_flight = 1;         // at least 1
     Duration age{};                // see FairQueue
-    int32_t max_client_slots = 0;  // quota of a client that has none of its own; 0: all slots
+    int32_t max_client_slots = 0;  // quota of a client without its own; 0: all slots
     int32_t reserved_slots = 0;    // for interactive sequences; below slots
-    bool strict_quotas = false;    // slots that are kept for others stay free
+    bool strict_quotas = false;    // slots kept for others stay free
     int32_t max_parked = 0;
-    Duration itl_target{};  // no step is shared that is no longer
+    Duration itl_target{};  // a step that is no longer is not shared
   };
   static constexpr int64_t kQuantum = 32;
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
@@ -121,9 +121,9 @@ class ContinuousScheduler {
   explicit ContinuousScheduler(const Options& options);
 
   // The sequence waits for a slot from `now` on. It must outlive its stay here. REQUIRES: phase
-  // kIdle, and it never had a slot; one that follows comes after its leader, before Place.
+  // kIdle, and it never had a slot; a follower comes after its leader, before Place.
   void Add(Sequence& sequence, TimePoint now);
-  // It waits as if it had never been held back. REQUIRES: phase kHeldBack.
+  // The sequence waits as if it had never been held back. REQUIRES: phase kHeldBack.
   void Readmit(Sequence& sequence);
 
   // Takes a sequence out, whatever its phase. Its slot is free once no step in flight names it.
@@ -137,39 +137,37 @@ class ContinuousScheduler {
     return Place(now, [](Sequence&) { return true; });
   }
 
-  // What its prompt has before `position` has been read, or has to be read after all. REQUIRES: no
+  // The tokens before `position` have been read for it, or have to be read after all. REQUIRES: no
   // step has named it; the position is within its prompt.
   void BeginAt(Sequence& sequence, int64_t position);
 
-  // No row goes beyond `position`, and none follows it, until this is called again; kNoCut: all may
-  // go on. REQUIRES: position() <= position < prompt_end(), or kNoCut.
+  // No row of it goes beyond `position`, and none follows, until this is called again; kNoCut:
+  // there is no limit. REQUIRES: position() <= position < prompt_end(), or kNoCut.
   void CutAt(Sequence& sequence, int64_t position);
-  // It has come to its cut, and no step in flight names it.
+  // Whether it has come to its cut, and no step in flight names it.
   static bool IsAtCut(const Sequence& sequence) {
     return sequence.position_ == sequence.cut_ && sequence.flights_ == 0;
   }
   // Whether a step in flight names it.
   static bool IsInFlight(const Sequence& sequence) { return sequence.flights_ > 0; }
 
-  // Its class from now on. While Place runs, what it counts goes by the class before.
+  // Changes its class. While Place runs, the counts there still go by the class before.
   void SetClass(Sequence& sequence, ServiceClass service_class) {
     queue_.SetClass(sequence, service_class);
   }
 
-  // Plans the next step. Null, and no step is in flight for it, when there is nothing to run: no
-  // sequence is live, or what is left of each hangs on results that are under way. The step is
-  // valid until it retires and Schedule is called again. `prompt_budget`: tokens of prompts in a
-  // step while sequences decode; each prompt in the step gets one at least. `cost`: of steps, in
-  // seconds; where tokens cost nothing, no step is shared. REQUIRES: as Place;
-  // in_flight() < max_in_flight.
+  // Plans the next step, which is then in flight. It is valid until it retires and Schedule is
+  // called again. Null when there is nothing to run: no sequence is live, or each waits for results
+  // of steps in flight. `prompt_budget` is the limit for prompt tokens in a step while sequences
+  // decode; each prompt in the step gets at least one. `cost` is that of steps, in seconds; where
+  // tokens cost nothing, no step is shared. REQUIRES: as Place; in_flight() < max_in_flight.
   const Step* Schedule(int64_t prompt_budget = kNoLimit, const StepCost& cost = {});
 
-  // The sequence sits out the next step: none in flight names it then, once those that are have
-  // retired.
+  // The sequence sits out the next step. So no step names it once those in flight have retired.
   static void Pause(Sequence& sequence) { sequence.paused_ = true; }
 
-  // The oldest step in flight is done with: the runner has finished it. The result is valid until
-  // the next call of Schedule. REQUIRES: in_flight() > 0.
+  // The runner has finished the oldest step in flight. The result is valid until the next call of
+  // Schedule. REQUIRES: in_flight() > 0.
   const Step& Retire();
 
   // The model drew `token` for a kLast row of the step that retired last.
@@ -177,7 +175,7 @@ class ContinuousScheduler {
 
   int in_flight() const { return static_cast<int>(in_flight_.size()); }
 
-  // For their first slot; and for another one.
+  // The sequences that wait for their first slot; and those that wait for another one.
   int32_t waiting() const {
     return static_cast<int32_t>(queue_.waiting()) - parked_ + waiting_followers_;
   }
@@ -186,7 +184,7 @@ class ContinuousScheduler {
   const std::vector<Sequence*>& live_sequences() const { return live_; }
   const SlotPool& slots() const { return slots_; }
 
-  // The largest group that can ever have its slots. `max_slots`: as of SequenceOwner.
+  // The largest group that can ever have its slots. `max_slots`: as in SequenceOwner.
   int32_t MaxGroup(int32_t max_slots, ServiceClass service_class) const {
     return quotas_.MaxGroup(max_slots, service_class);
   }
@@ -233,10 +231,10 @@ class ContinuousScheduler {
   SlotPool slots_;
   FairQueue queue_;
   SlotQuotas quotas_;            // valid within Place
-  StepTurns turns_;              // of those that own a slot
-  std::vector<Sequence*> live_;  // own a slot; those that have had it for longer first
+  StepTurns turns_;              // of sequences that own a slot
+  std::vector<Sequence*> live_;  // those that own a slot, longest first
   int32_t parked_ = 0;
-  int32_t waiting_followers_ = 0;     // of leaders that wait
+  int32_t waiting_followers_ = 0;     // of waiting leaders
   int32_t unforked_ = 0;              // leaders with slots
   std::vector<Sequence*> abandoned_;  // until the next Place
   Placement placement_;
@@ -253,7 +251,7 @@ class ContinuousScheduler {
   // Scratch of Schedule, kept for its memory.
   std::vector<Sequence*> prompts_;
   std::vector<int64_t> chunks_;
-  std::vector<std::vector<TokenId>> row_tokens_;  // of rows that are done with, empty
+  std::vector<std::vector<TokenId>> row_tokens_;  // of finished rows, empty
 };
 
 }  // namespace aft::server

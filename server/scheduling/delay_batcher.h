@@ -23,10 +23,10 @@ class BatchItem : public FairItem {
 // Dynamic batching as pure logic: no thread, lock or clock.
 //
 // Texts run in the order of FairQueue, by class and by what their clients have had; none is split.
-// What waits makes a full batch when it has max_rows texts or max_tokens tokens; a batch is ready
-// to run then, or when its oldest text came max_delay ago. So a text waits for others only while
-// the model is idle, and never longer than max_delay; while the model is busy, the next batch
-// gathers by itself. A batch ends before the first text that does not fit.
+// The waiting texts make a full batch when they are max_rows texts or max_tokens tokens. A batch is
+// ready to run when it is full, or when its oldest text came max_delay ago. So a text waits for
+// others only while the model is idle, and never longer than max_delay; while the model is busy,
+// the next batch gathers by itself. A batch ends before the first text that does not fit.
 //
 // Thread-compatible.
 class DelayBatcher {
@@ -41,18 +41,18 @@ class DelayBatcher {
   // REQUIRES: max_rows and max_tokens are at least 1.
   explicit DelayBatcher(const Limits& limits);
 
-  // A text that came at `arrival`. It must outlive its stay here. REQUIRES: 1 <= item.batch_tokens
-  // <= max_tokens.
+  // Adds a text that came at `arrival`. It must outlive its stay here. REQUIRES: 1 <=
+  // item.batch_tokens <= max_tokens.
   void Add(BatchItem& item, TimePoint arrival);
 
-  // Takes a text out that waits; nothing happens when it does not.
+  // Removes a text that waits; does nothing if it does not wait.
   void Remove(BatchItem& item);
 
-  // From when on a batch may run: TimePoint::min() when it is full, TimePoint::max() when nothing
-  // waits.
+  // The time from which a batch may run: TimePoint::min() when it is full, TimePoint::max() when no
+  // text waits.
   TimePoint ReadyAt() const;
 
-  // Takes the next batch, ready or not; empty when nothing waits.
+  // Takes the next batch, ready or not; empty when no text waits.
   std::vector<BatchItem*> Take(TimePoint now);
 
   int32_t waiting() const { return static_cast<int32_t>(queue_.waiting()); }
@@ -60,7 +60,7 @@ class DelayBatcher {
  private:
   const Limits limits_;
   FairQueue queue_;
-  int64_t tokens_ = 0;  // that wait
+  int64_t tokens_ = 0;  // of the waiting texts
 };
 
 }  // namespace aft::server

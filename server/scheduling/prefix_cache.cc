@@ -12,7 +12,7 @@ namespace {
 
 int64_t LabelBytes(int64_t tokens) { return tokens * static_cast<int64_t>(sizeof(TokenId)); }
 
-// Of a partition; it is kept twice.
+// The bytes of a partition's name, which is stored twice.
 int64_t NameBytes(const std::string& name) { return 2 * static_cast<int64_t>(name.size()); }
 
 int64_t SnapshotBytes(const KeptState& snapshot) {
@@ -24,7 +24,7 @@ int64_t SnapshotBytes(const KeptState& snapshot) {
 class PrefixCache::Node {
  public:
   int64_t tokens() const { return static_cast<int64_t>(label.size()); }
-  // What is charged for it.
+  // The bytes that are charged for the node.
   int64_t text_bytes() const { return kNodeBytes + LabelBytes(tokens()); }
   int64_t bytes() const {
     return text_bytes() + (snapshot == nullptr ? 0 : SnapshotBytes(*snapshot));
@@ -33,18 +33,18 @@ class PrefixCache::Node {
   std::list<Node>::iterator self;
   Node* parent = nullptr;         // null: a root
   std::vector<TokenId> label;     // from the parent to here
-  int64_t position = 0;           // tokens from the root
+  int64_t position = 0;           // number of tokens from the root
   std::map<TokenId, Node*> next;  // by the first token of their labels
-  uint64_t owner = 0;             // whose it is, for ShareLru
-  std::string name;               // of a root's partition
+  uint64_t owner = 0;             // the client, for ShareLru
+  std::string name;               // of the partition, in its root
 
   Snapshot snapshot;
-  bool evicted = false;  // it had one
-  int pins = 0;          // texts through here that are held
+  bool evicted = false;  // it had a snapshot
+  int pins = 0;          // the number of held texts through here
   List list = List::kNone;
   ShareLru<Node>::Place place;
 
-  // Of the last Find that came here.
+  // Set by the last Find that came here.
   uint64_t found_by = 0;
   int64_t shared = 0;
 };
@@ -66,7 +66,7 @@ ShareLru<PrefixCache::Node>* PrefixCache::lru(List list) {
   return nullptr;
 }
 
-// Different for different keys, whatever bytes these have.
+// Different keys have different names, whatever bytes they have.
 std::string PrefixCache::Name(const Key& key) {
   return absl::StrCat(key.client.size(), ":", key.client, key.salt);
 }
@@ -140,7 +140,7 @@ void PrefixCache::LetGo(Node* text) {
   Unpin(*text);
 }
 
-// So that it does not go.
+// Keeps the node, and those on the way to it, from being evicted.
 void PrefixCache::Pin(Node& end) {
   for (Node* node = &end; node != nullptr; node = node->parent) {
     if (node->pins++ == 0) held_bytes_ += node->text_bytes();
@@ -162,7 +162,7 @@ int64_t PrefixCache::Shared(const Node* text) const {
 
 void PrefixCache::Keep(Node* text, int64_t position, bool used, Take take) {
   AFT_CHECK(position > 0 && position <= text->position);
-  // A split costs a node; nothing on the way to a text that is held goes.
+  // A split may make a node. Making room evicts nothing on the way to a text that is held.
   if (!MakeRoom(kNodeBytes)) return;
   while (text->parent->position >= position) text = text->parent;
   Attach(Split(*text, position), used, take);
@@ -176,7 +176,7 @@ void PrefixCache::KeepBehind(Node* text, absl::Span<const TokenId> more, Take ta
 
 bool PrefixCache::Fits(int64_t snapshot_bytes) const { return snapshot_bytes <= capacity_ / 2; }
 
-// False: what is left cannot go.
+// False: nothing that is left may be evicted.
 bool PrefixCache::MakeRoom(int64_t bytes) {
   while (bytes_ + bytes > capacity_) {
     if (!EvictOne()) return false;
@@ -197,7 +197,7 @@ bool PrefixCache::EvictOne() {
   return true;
 }
 
-// Its snapshot.
+// Evicts the node's snapshot.
 void PrefixCache::Evict(Node& node) {
   bytes_ -= SnapshotBytes(*node.snapshot);
   positions_.erase(positions_.find(node.position));
@@ -236,11 +236,11 @@ PrefixCache::Node& PrefixCache::Make(Node* parent, absl::Span<const TokenId> lab
   return node;
 }
 
-// The node at `position` on the way to `node`, below its parent's. It is on no list.
+// Returns the node at `position` on the way to `node`, after its parent; a new one is on no list.
 PrefixCache::Node& PrefixCache::Split(Node& node, int64_t position) {
   if (position == node.position) return node;
   const List list = node.list;
-  Enlist(node, List::kNone);  // it shrinks
+  Enlist(node, List::kNone);  // its size changes
   const absl::Span<const TokenId> label(node.label);
   const auto above = static_cast<size_t>(position - (node.position - node.tokens()));
   Node& upper = Make(node.parent, label.first(above));
@@ -255,14 +255,14 @@ PrefixCache::Node& PrefixCache::Split(Node& node, int64_t position) {
   return upper;
 }
 
-// The node behind `from` and `text`; it may be on no list yet.
+// Returns the node after `from` and `text`; a new one is on no list.
 PrefixCache::Node& PrefixCache::Insert(Node& from, absl::Span<const TokenId> text) {
   Node* node = &from;
   while (!text.empty()) {
     const auto next = node->next.find(text.front());
     if (next == node->next.end()) {
       Node& added = Make(node, text);
-      Settle(*node);  // it is no end any more
+      Settle(*node);  // it is not a leaf any more
       return added;
     }
     Node& child = *next->second;
@@ -301,7 +301,7 @@ void PrefixCache::Enlist(Node& node, List list) {
   if (ShareLru<Node>* const to = lru(list)) node.place = to->Add(node, node.owner, node.bytes());
 }
 
-// Of a node without a snapshot: an end that nobody holds may go.
+// Lets a node without a snapshot be evicted, if it is a leaf and no text through it is held.
 void PrefixCache::Settle(Node& node) {
   if (node.snapshot != nullptr) return;
   const bool may_go = node.next.empty() && node.pins == 0;

@@ -18,27 +18,27 @@
 
 namespace aft::server {
 
-// What is known of texts, and states that were kept at places in them, as pure logic: no thread,
-// lock or clock. Texts are shared between requests of one client with one salt: a partition. Each
-// partition is a compressed trie over token ids whose nodes may carry a snapshot.
+// Keeps texts, and states at places in them, as pure logic: no thread, lock or clock. Requests of
+// one client with one salt share texts: they are a partition. Each partition is a compressed trie
+// over token ids whose nodes may carry a snapshot.
 //
-// All of it, snapshots, nodes and their tokens, takes at most `capacity` bytes. What has to go when
-// room is short, in the manner of a segmented LRU (Karedla, Love, Wherry: "Caching Strategies to
-// Improve Disk System Performance", 1994), is on one of three lists:
-//   texts       ends of texts without a snapshot; they go first beyond an eighth of the capacity
-//   probation   snapshots that nobody has used yet; they go next
-//   protected   those that were used; beyond five eighths of the capacity they return to probation
-// Texts that are held, at most an eighth of the capacity, do not go. So what is seen once, however
-// much of it comes, takes nothing from what is used again. Within a list the client that takes the
-// most of it gives first (ShareLru), so that none can take the place of others. A snapshot that had
-// to go is remembered as long as its text.
+// Snapshots, nodes and their tokens together take at most `capacity` bytes. When room is short,
+// evicts in the manner of a segmented LRU (Karedla, Love, Wherry: "Caching Strategies to Improve
+// Disk System Performance", 1994), from three lists:
+//   texts       ends of texts without a snapshot; evicted first if they have over an eighth of it
+//   probation   snapshots that were not used yet; evicted next
+//   protected   snapshots that were used; what exceeds five eighths of it returns to probation
+// Texts that are held, at most an eighth of the capacity, are not evicted. So what comes only once,
+// however much it is, evicts nothing that is used again. In each list the client that takes the
+// most of it loses first (ShareLru), so that no client can take the place of others. An evicted
+// snapshot is remembered as long as its text.
 //
 // Costs: a walk along the text, and a logarithm of the number of clients. Thread-compatible.
 class PrefixCache {
  public:
   // The shortest prefix that is worth a snapshot, and the least distance between two of one text.
   static constexpr int64_t kMinTokens = 32;
-  // What a node is charged for beside its tokens.
+  // The bytes that a node is charged for in addition to its tokens.
   static constexpr int64_t kNodeBytes = 384;
 
   using Snapshot = std::shared_ptr<const KeptState>;
@@ -57,39 +57,39 @@ class PrefixCache {
   PrefixCache& operator=(const PrefixCache&) = delete;
   ~PrefixCache();
 
-  // What is known of a text.
+  // The result of looking up a text.
   struct Found {
-    int64_t known = 0;     // of its first tokens: some text that came before begins with them
-    int64_t position = 0;  // of the snapshot: tokens that it has consumed
-    Snapshot snapshot;     // the last one on the way, at most at `limit`; null: there is none
-    bool evicted = false;  // there was one, up to `limit`
+    int64_t known = 0;     // its first tokens that are also those of an earlier text
+    int64_t position = 0;  // the number of tokens that the snapshot has consumed
+    Snapshot snapshot;     // the last one along the text up to `limit`; null: none
+    bool evicted = false;  // a snapshot up to `limit` was evicted
   };
   Found Find(const Key& key, absl::Span<const TokenId> text, int64_t limit);
 
-  // The snapshot that Find found last is used. REQUIRES: it found one; nothing was called since.
+  // The snapshot that the last Find found is used. REQUIRES: it found one; nothing was called
+  // since.
   void Use();
 
-  // The text is known from now on, and stays until it is let go. Null: all texts that are held
-  // would take more than an eighth of the capacity.
+  // Adds the text, and holds it until LetGo. Null: all texts that are held would take more than an
+  // eighth of the capacity.
   Node* Hold(const Key& key, absl::Span<const TokenId> text);
-  // REQUIRES: Hold gave it, and it was not let go as often as it was held.
+  // REQUIRES: Hold has returned `text` more often than LetGo was called with it.
   void LetGo(Node* text);
 
-  // Tokens that a text that is held shares with the one that Find was asked for last. REQUIRES:
-  // nothing else but Use was called since.
+  // The number of tokens that a held text shares with the one of the last Find. REQUIRES: since
+  // then only Use was called.
   int64_t Shared(const Node* text) const;
 
-  // The snapshot that is to be kept; null: there is none after all.
+  // Makes the snapshot that is to be kept; null: there is none after all.
   using Take = absl::FunctionRef<Snapshot()>;
 
-  // Keeps the state at `position` of a text that is held, unless there is one less than kMinTokens
-  // before it, or no room. `used`: as if it had been used already. REQUIRES: 0 < position <= the
-  // text's tokens.
+  // Keeps the state at `position` of a held text, unless there is one less than kMinTokens before
+  // it, or no room. `used`: treats it as used already. REQUIRES: 0 < position <= the text's tokens.
   void Keep(Node* text, int64_t position, bool used, Take take);
-  // The same behind the text and `more`, which are known from now on.
+  // Keeps the state after the text and `more`, and adds these tokens to the known texts.
   void KeepBehind(Node* text, absl::Span<const TokenId> more, Take take);
 
-  // Whether a snapshot of that size would be kept at all.
+  // Whether a snapshot of this size could be kept at all.
   bool Fits(int64_t snapshot_bytes) const;
 
   int64_t capacity() const { return capacity_; }
@@ -116,7 +116,7 @@ class PrefixCache {
   Node& Insert(Node& from, absl::Span<const TokenId> text);
   void Attach(Node& node, bool used, Take take);
   void Protect(Node& node);
-  // Puts the node on the list that it belongs to, as used last.
+  // Moves the node to that list, as the one used last.
   void Enlist(Node& node, List list);
   void Settle(Node& node);
   void Pin(Node& end);
@@ -124,16 +124,16 @@ class PrefixCache {
 
   const int64_t capacity_;
   int64_t bytes_ = 0;
-  int64_t held_bytes_ = 0;  // of nodes on the way to texts that are held
+  int64_t held_bytes_ = 0;  // of nodes on the way to held texts
   int64_t evictions_ = 0;
-  std::list<Node> nodes_;  // all of them: a trie may be too deep to be destroyed by recursion
+  std::list<Node> nodes_;  // all nodes: a trie may be too deep to be destroyed by recursion
   std::unordered_map<std::string, Node*> roots_;
   std::multiset<int64_t> positions_;  // of snapshots
   ShareLru<Node> texts_;
   ShareLru<Node> probation_;
   ShareLru<Node> protected_;
 
-  // Of the last Find.
+  // Set by the last Find.
   uint64_t finds_ = 0;
   Node* found_ = nullptr;
 };

@@ -2,8 +2,8 @@
 
 namespace aft::server {
 
-// How urgent a request is. In this order of preference; waiting raises a request by and by, so none
-// starves.
+// How urgent a request is, in order of preference. Waiting raises a request's class over time, so
+// that none starves.
 enum class ServiceClass { kInteractive, kNormal, kBatch };
 inline constexpr int kServiceClasses = 3;
 

@@ -8,30 +8,29 @@
 
 namespace aft::server {
 
-// Items of several owners, and which of them goes when room is short: of the owner whose items take
-// the most, the one that was used longest ago. So what an owner has within its share of the room,
-// others cannot take from it. Constant time but for a factor logarithmic in the number of owners.
-// Thread-compatible.
+// Items of several owners. When room is short, the owner whose items take the most loses the item
+// that was used longest ago. So other owners cannot take what an owner has within its share of the
+// room. Constant time, apart from a factor logarithmic in the number of owners. Thread-compatible.
 template <typename Item>
 class ShareLru {
  public:
   using Owner = uint64_t;
 
-  // Where an item is; of one list at a time.
+  // The place of an item, in one list at a time.
   struct Place {
     Owner owner = 0;
     int64_t bytes = 0;
     typename std::list<Item*>::iterator at;
   };
 
-  // As the one that was used last.
+  // Adds the item as the one that was used last.
   Place Add(Item& item, Owner owner, int64_t bytes) {
     Share& share = shares_[owner];
     share.items.push_back(&item);
     Resize(owner, share, bytes);
     return {owner, bytes, std::prev(share.items.end())};
   }
-  // REQUIRES: Add returned it here, and it was not removed since.
+  // REQUIRES: Add returned `place` here, and it was not removed since.
   void Remove(const Place& place) {
     Share& share = shares_.find(place.owner)->second;
     share.items.erase(place.at);
@@ -39,7 +38,7 @@ class ShareLru {
     if (share.items.empty()) shares_.erase(place.owner);
   }
 
-  // Null: there is none.
+  // The next item to lose; null: there is none.
   Item* Last() const {
     if (by_bytes_.empty()) return nullptr;
     return shares_.find(by_bytes_.rbegin()->second)->second.items.front();
@@ -49,7 +48,7 @@ class ShareLru {
 
  private:
   struct Share {
-    std::list<Item*> items;  // used last at the end
+    std::list<Item*> items;  // the one used last is at the end
     int64_t bytes = 0;
   };
 
@@ -60,7 +59,7 @@ class ShareLru {
     if (!share.items.empty()) by_bytes_.emplace(share.bytes, owner);
   }
 
-  std::unordered_map<Owner, Share> shares_;  // that have items
+  std::unordered_map<Owner, Share> shares_;  // of owners that have items
   std::set<std::pair<int64_t, Owner>> by_bytes_;
   int64_t bytes_ = 0;
 };

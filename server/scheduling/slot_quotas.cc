@@ -45,19 +45,19 @@ int32_t SlotQuotas::BeyondOpenSlots(const Sequence& sequence) const {
   return others_ + sequence.group_size() - OpenSlots(service_class);
 }
 
-// `own`: the client's own one.
+// `own` is the client's own quota, or 0.
 int32_t SlotQuotas::Quota(int32_t own) const {
   if (own != 0) return own;
   return options_.max_client_slots != 0 ? options_.max_client_slots : options_.slots;
 }
 
-// Slots that are not reserved for others.
+// The slots that are not reserved for other classes.
 int32_t SlotQuotas::OpenSlots(ServiceClass service_class) const {
   return options_.slots -
          (service_class == ServiceClass::kInteractive ? 0 : options_.reserved_slots);
 }
 
-// Whether `count` more of its kind would be firm.
+// Whether `count` more sequences of its client and class would be firm.
 bool SlotQuotas::MayBeFirm(const Sequence& sequence, int32_t count) const {
   const ServiceClass service_class = sequence.service_class();
   if (service_class == ServiceClass::kBatch) return false;

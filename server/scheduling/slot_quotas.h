@@ -8,8 +8,8 @@
 
 namespace aft::server {
 
-// Which sequences are firm: within the quota of their client, and not in slots that are reserved
-// for others. The rule is part of ContinuousScheduler's comment. Thread-compatible.
+// Decides which sequences are firm: those within the quota of their client, and not in slots that
+// are reserved for others. The rule is in ContinuousScheduler's comment. Thread-compatible.
 class SlotQuotas {
  public:
   struct Options {
@@ -22,28 +22,28 @@ class SlotQuotas {
   // `queue` must outlive this; every sequence has an account there.
   SlotQuotas(const Options& options, const FairQueue& queue) : options_(options), queue_(queue) {}
 
-  // The largest group that can ever have its slots. `max_slots`: as of SequenceOwner.
+  // The largest group that can ever have its slots. `max_slots`: as in SequenceOwner.
   int32_t MaxGroup(int32_t max_slots, ServiceClass service_class) const;
 
-  // Nobody owns a slot.
+  // Starts again with no sequence that owns a slot.
   void Clear();
-  // The sequence owns a slot, after those that were added before. Whether it is firm there.
+  // The sequence owns a slot, after those that were added before. Returns whether it is firm.
   bool Add(const Sequence& sequence);
-  // It is parked. REQUIRES: it is not firm.
+  // The sequence is parked. REQUIRES: it is not firm.
   void RemoveParked(const Sequence& sequence);
 
-  // Whether the sequence, and those that follow it, may have slots of others. The first of a group
-  // speaks for it: what goes beyond the quota then is batch work. Where quotas are strict there is
-  // no such work, and all must have room in them.
+  // Whether the sequence and its followers may take slots from others. The first of a group decides
+  // for all of it: what exceeds the quota then is batch work. With strict quotas there is no such
+  // work, and the whole group must have room in them.
   bool GroupMayBeFirm(const Sequence& sequence) const {
     return MayBeFirm(sequence, options_.strict ? sequence.group_size() : 1);
   }
 
-  // Its client's next one would not be firm.
+  // Whether the next sequence of its client would not be firm.
   bool HasItsQuota(const Sequence& sequence) const;
 
-  // With strict quotas: slots that the client has too many when the sequence gets its own, and that
-  // others have too many which are not interactive. Not above 0: none.
+  // With strict quotas: the slots by which the client would exceed its quota if the sequence and
+  // its followers got theirs, and likewise all that are not interactive. 0 or less: no excess.
   int32_t BeyondQuota(const Sequence& sequence) const;
   int32_t BeyondOpenSlots(const Sequence& sequence) const;
 
@@ -54,9 +54,9 @@ class SlotQuotas {
 
   const Options options_;
   const FairQueue& queue_;
-  std::unordered_map<const FairAccount*, int32_t> firm_;  // of each client
-  int32_t firm_others_ = 0;                               // firm ones that are not interactive
-  int32_t others_ = 0;                                    // all that are not interactive
+  std::unordered_map<const FairAccount*, int32_t> firm_;  // firm sequences of each client
+  int32_t firm_others_ = 0;                               // those that are not interactive
+  int32_t others_ = 0;  // sequences with slots that are not interactive
 };
 
 }  // namespace aft::server

@@ -12,7 +12,7 @@ class Sequence;
 // One planned step.
 struct Step {
   StepInput input;
-  // sequences[i] owns input.rows[i]; null once it is removed: nobody wants the row's result.
+  // sequences[i] owns input.rows[i]; null once it is removed: the row's result is dropped.
   std::vector<Sequence*> sequences;
   int64_t prompt_tokens = 0;  // of all rows
   int64_t tokens = 0;

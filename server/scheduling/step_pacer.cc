@@ -14,14 +14,14 @@ void StepPacer::Observe(int64_t decodes, int64_t prompt_tokens, Duration time) {
   }
   const auto tokens = static_cast<double>(prompt_tokens);
   const double expected = tokens * prompt_token_seconds();
-  // No machine is faster than it is: the steps before had stalled.
+  // No machine is faster than it is, so the steps before this one had stalled.
   const bool stalled_before = kOutlier * seconds < expected;
   if (stalled_before) steps_ = whole_ = seconds_ = tokens_ = 0;
   if (whole_ > 0) seconds = std::min(seconds, kOutlier * std::max(expected, whole_ / steps_));
   steps_ = kKeep * steps_ + 1;
   whole_ = kKeep * whole_ + seconds;
   if (decodes > 0) {
-    // No step with prompts is shorter than one without: fewer streams decode than at that time.
+    // No step with prompts is shorter than one without, so fewer streams decode than at that time.
     decode_seconds_ = std::min(decode_seconds_, seconds);
     if (!stalled_before) seconds -= decode_seconds_;
   }

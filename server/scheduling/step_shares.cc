@@ -7,18 +7,18 @@
 namespace aft::server {
 namespace {
 
-constexpr double kRounding = 1e-6;  // more than sums of weights are off
-// Of the longest step, what is planned for: steps of one size differ.
+constexpr double kRounding = 1e-6;  // larger than the error of sums of weights
+// The part of the longest step that is planned for, because steps of one size differ.
 constexpr double kPlanned = 0.8;
 
-// The smallest client first. Of two equal ones the one that has waited for longer comes later: what
-// rounding leaves over falls to the last.
+// Sorts the smallest client first. Of two equal ones the one that has waited longer comes later,
+// because the last one gets what rounding leaves.
 bool Before(const ClientShare& a, const ClientShare& b) {
   if (a.load() != b.load()) return a.load() < b.load();
   return a.oldest > b.oldest;
 }
 
-// As many tokens as the smallest client has for its weight, and at least one.
+// As many tokens for its weight as the smallest client has, and at least one.
 double Parity(const ClientShare& client, const ClientShare& smallest) {
   return std::clamp(std::ceil(smallest.load() * client.weight), 1.0,
                     static_cast<double>(client.tokens));
@@ -45,7 +45,7 @@ bool ShareStep(const StepCost& cost, double target, bool small, std::vector<Clie
   bool cut = false;
   auto behind = static_cast<double>(clients.size());
   for (ClientShare& client : clients) {
-    --behind;  // each of them has a token at least
+    --behind;  // each of them gets at least one token
     const double share = std::max(
         std::min(std::floor(left * client.weight / weights + kRounding), left - behind), 1.0);
     client.in_step =

@@ -5,7 +5,7 @@
 namespace aft::server {
 namespace {
 
-// A row of a prompt costs something beyond its tokens, so shares up to this are for one.
+// A prompt's row has a cost beyond that of its tokens, so a share up to this is not divided.
 constexpr int64_t kSmallPiece = 16;
 
 }  // namespace
@@ -19,7 +19,7 @@ void StepTurns::Remove(Sequence& sequence) {
   turns_.erase(std::find(turns_.begin(), turns_.end(), &sequence));
 }
 
-// Of the client of turns_[turn].
+// The share of the client of turns_[turn].
 ClientShare& StepTurns::ShareOf(size_t turn) {
   const FairAccount* const account = queue_.account(*turns_[turn]);
   const bool known = account->share < shares_.size() &&
@@ -31,8 +31,8 @@ ClientShare& StepTurns::ShareOf(size_t turn) {
   return shares_[account->share];
 }
 
-// Fills shares_ with what clients could use of this step, or of a later one where a sequence of
-// theirs sits out, and says whether one could use more for its weight than another one.
+// Fills shares_ with what clients could use of this step, or of a later one if their sequence sits
+// out now. Returns whether one could use more for its weight than another.
 bool StepTurns::HasUnequalClients(int64_t prompt_budget) {
   shares_.clear();
   for (size_t i = 0; i < turns_.size(); ++i) {
@@ -54,7 +54,7 @@ bool StepTurns::HasUnequalClients(int64_t prompt_budget) {
 
 void StepTurns::Share(int64_t prompt_budget, const StepCost& cost, Step& step) {
   if (cost.token == 0) return;
-  // For prompts, beside a token of all others.
+  // The room for prompts, next to one token for each of the others.
   const int64_t room = options_.max_step_tokens - static_cast<int64_t>(turns_.size()) + 1;
   if (!HasUnequalClients(std::clamp<int64_t>(prompt_budget, 1, room))) return;
   double tokens = 0;
@@ -74,12 +74,12 @@ void StepTurns::TakeTurns(bool small) {
     ClientShare& share = shares_[i];
     const Sequence& first = *turns_[share.oldest];
     queue_.account(first)->share = i;  // ShareStep has changed their order
-    // Half of it is for prompts. When it is odd, the rest goes to the first in the order of turns,
-    // so that neither prompts nor decodes wait for ever beside the others.
+    // Half of it is for prompts. The odd token goes to the kind that is first in the order of
+    // turns, so that neither prompts nor decodes wait for ever.
     const int64_t half = (share.in_step + (first.phase_ == Sequence::Phase::kPrompt ? 1 : 0)) / 2;
     const int64_t decodes = share.tokens - share.prompt_tokens;
     share.prompt_tokens = std::min(share.prompt_tokens, std::max(half, share.in_step - decodes));
-    // In a small step the cost of rows of prompts would hide what a step costs without them.
+    // In a small step the cost of prompt rows would hide the cost of a step without them.
     if (small && share.cut) share.prompt_tokens = 0;
     share.in_step -= share.prompt_tokens;
   }
