@@ -9,13 +9,14 @@
 
 namespace aft::server {
 
-// States in this process's memory, and in a folder if there is one: then nobody sees a state before
-// it is on the disk, and every state that the folder holds is in memory too. Callbacks come from
-// this thread; with a folder, those of Put and Remove from that one's.
+// Keeps states in this process's memory, and in a folder if there is one. With a folder, a state
+// can be found only once it is on the disk, and every state in the folder is in memory too.
+// Callbacks come from the calling thread; with a folder, those of Put and Remove from its thread.
 class LocalStates final : public StatePlace {
  public:
-  // What the folder holds is kept again. The sealer must outlive the object, metrics every state.
-  // Errors as StateFolder::Open and CheckSpace. REQUIRES: config.max_bytes > 0.
+  // Loads the states that the folder holds. The sealer must outlive the object, and metrics must
+  // outlive every state. Errors as Open and CheckSpace of StateFolder.
+  // REQUIRES: config.max_bytes > 0.
   static absl::StatusOr<std::unique_ptr<LocalStates>> Create(const StatesConfig& config,
                                                              const StateSealer& sealer,
                                                              StateMetrics& metrics);
@@ -48,7 +49,7 @@ class LocalStates final : public StatePlace {
 
   RateLimit errors_{1};
   StateStore store_;
-  std::unique_ptr<StateFolder> folder_;  // null: there is none; its thread uses the store
+  std::unique_ptr<StateFolder> folder_;  // null: no folder; its thread uses the store
 };
 
 }  // namespace aft::server

@@ -17,8 +17,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Calls that wait, of all clients. Each is of a request, which waits for it; those with states hold
-// their part of states.max_bytes.
+// The number of calls that may wait, of all clients. Each belongs to a request that waits for it.
+// Calls with states hold their part of states.max_bytes.
 constexpr size_t kPlaces = 2048;
 
 constexpr milliseconds kFirstPause{50};
@@ -28,7 +28,7 @@ absl::Status NotReached() {
   return absl::UnavailableError("states: Redis cannot be reached (states.redis)");
 }
 
-// What another server behind the same address may do.
+// Errors that another server behind the same address might not give.
 bool MeansAnotherServer(const std::vector<RedisReply>& replies) {
   return std::any_of(replies.begin(), replies.end(), [](const RedisReply& reply) {
     return reply.type == RedisReply::Type::kError &&
@@ -39,15 +39,15 @@ bool MeansAnotherServer(const std::vector<RedisReply>& replies) {
 
 }  // namespace
 
-// Weights are of models: here all clients are alike.
+// The weights of clients are for models: here all clients are equal.
 struct RedisClient::Task : FairItem {
   explicit Task(const std::string& of) : FairItem(of, 1, ServiceClass::kInteractive) {}
 
   std::vector<RedisCommand> commands;
   size_t max_bytes = 0;
   Done done;
-  RedisConnection::Deadline deadline;  // to begin
-  bool again = false;                  // the connection broke under it
+  RedisConnection::Deadline deadline;  // for its turn
+  bool again = false;                  // the connection broke during the call
 };
 
 RedisClient::RedisClient(const RedisConfig& config, std::string password, StateMetrics& metrics,
@@ -57,7 +57,7 @@ RedisClient::RedisClient(const RedisConfig& config, std::string password, StateM
       metrics_(metrics),
       open_(std::move(open)),
       next_attempt_(steady_clock::now()),
-      // Whoever has waited for half of its time goes first, however many clients there are.
+      // A call that has waited for half of its time goes first, however many clients there are.
       queue_(Duration(config.timeout) / (2 * FairQueue::kOverdueAges)),
       thread_([this] { Run(); }) {}
 
@@ -126,7 +126,7 @@ void RedisClient::Run() {
       DoNext();
       return absl::OkStatus();
     });
-    // There is no memory, not even to tell a call of it.
+    // There is not even enough memory to tell the call.
     if (!status.ok()) log::Error("states.task_failed", {{"error", status.ToString()}});
   }
 }
@@ -196,8 +196,8 @@ void RedisClient::DoNext() {
   next_attempt_ = steady_clock::now();
   metrics_.redis_failed(RedisFailure::kBroken).Increment();
   if (again) return;
-  if (absl::IsResourceExhausted(status)) return task->done(status);  // of this call alone
-  // Others need not find out one by one that it does not answer.
+  if (absl::IsResourceExhausted(status)) return task->done(status);  // it concerns this call alone
+  // All waiting calls fail now. They need not find out one by one that Redis does not answer.
   SetDown(absl::Status(status.code(),
                        absl::StrCat("states.redis: ", config_.address, ": ", status.message())));
   task->done(NotReached());

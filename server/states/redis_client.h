@@ -20,16 +20,17 @@
 
 namespace aft::server {
 
-// A thread that asks Redis, over one connection, one call after another. Clients of the server take
-// turns (FairQueue) by the time for which their calls had the connection; the calls of one client
-// go in the order in which they came. A client may have as many calls waiting as there are places
-// left, so that it never keeps others out, and 1,024 while nobody else has any.
+// A thread that makes calls to Redis, over one connection, one after another. Clients of the server
+// take turns (FairQueue) by the time for which their calls had the connection. The calls of one
+// client go in the order in which they came. A client may have as many calls waiting as there are
+// places left, so that it never keeps others out; 1,024 if it is the only client.
 //
-// A call waits no longer than RedisConfig::timeout for its turn, and no longer for its answer
-// (but see RedisConnection on names of hosts; Expire ends calls that wait meanwhile). While Redis
-// is down, which is from the first attempt to reach it that fails until one succeeds, calls fail at
-// once, and the thread tries again after 50 ms, then twice as long each time, up to 2 s; the log
-// has a line when it goes and one when it is back, of each at most one a second. Thread-safe.
+// A call waits no longer than RedisConfig::timeout for its turn, and no longer than that for its
+// answer (but see RedisConnection on names of hosts; Expire ends calls that wait meanwhile). Redis
+// is down from a failed attempt to reach it until an attempt succeeds. Meanwhile calls fail at
+// once. The thread tries again after 50 ms, then after twice as long each time, up to 2 s. The log
+// has a line when Redis goes down and one when it is back, of each at most one a second.
+// Thread-safe.
 class RedisClient {
  public:
   using Replies = absl::StatusOr<std::vector<RedisReply>>;
@@ -46,15 +47,16 @@ class RedisClient {
   RedisClient(const RedisClient&) = delete;
   RedisClient& operator=(const RedisClient&) = delete;
 
-  // `client`: whose turn it takes. `done`: once, on the thread of this object, that of Expire, or
-  // this one. Commands that were sent may be sent again if the connection breaks, so they must not
-  // mind. UNAVAILABLE: no answer, or too many calls wait; RESOURCE_EXHAUSTED: no memory for it.
-  // Both are words for clients, and the commands may have been done all the same. Replies may be
-  // errors of Redis. `begin_by`: it waits for its turn no longer than until then.
+  // `client` is the client whose turn the call takes. `done` is called once: on the thread of this
+  // object, on that of Expire, or on the calling one. Commands may be sent again if the connection
+  // breaks, so it must be harmless to repeat them. UNAVAILABLE: no answer, or too many calls wait;
+  // RESOURCE_EXHAUSTED: no memory for the answer. Both messages are fit for clients, and Redis may
+  // have executed the commands all the same. Replies may be errors of Redis. `begin_by`: the call
+  // waits for its turn no longer than until then.
   void Call(const std::string& client, std::vector<RedisCommand> commands, size_t max_bytes,
             Done done, RedisConnection::Deadline begin_by = RedisConnection::Deadline::max());
 
-  // Ends calls whose time is over. To be called every second or so.
+  // Ends calls whose time is over. To be called about every second.
   void Expire();
 
  private:
@@ -62,7 +64,7 @@ class RedisClient {
   using Tasks = std::deque<std::unique_ptr<Task>>;
 
   void Run();
-  // False: closed, and nothing is left to do.
+  // False: the object is being destroyed, and no call is left.
   bool Wait();
   void Connect();
   // REQUIRES: there is a connection.
@@ -77,16 +79,16 @@ class RedisClient {
   StateMetrics& metrics_;
   const Open open_;
 
-  // Of the thread alone.
+  // For the thread alone.
   std::unique_ptr<RedisConnection> connection_;
   std::chrono::steady_clock::time_point next_attempt_;
-  std::chrono::milliseconds pause_{};  // before the next attempt; 0: it is not down
+  std::chrono::milliseconds pause_{};  // before the next attempt; 0: Redis is not down
   RateLimit downs_{1};
   RateLimit ups_{1};
 
   Mutex mutex_;
   CondVar changed_;
-  Tasks tasks_ ABSL_GUARDED_BY(mutex_);  // that wait, each client's in order
+  Tasks tasks_ ABSL_GUARDED_BY(mutex_);  // waiting ones, each client's in order
   FairQueue queue_ ABSL_GUARDED_BY(mutex_);
   bool down_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -30,10 +30,10 @@ using std::chrono::microseconds;
 using std::chrono::steady_clock;
 
 constexpr size_t kReadBytes = size_t{64} << 10;
-// Of one array: more than any command here asks for.
+// The most elements of an array. No command here asks for more.
 constexpr int kMaxElements = 1024;
 
-// How hiredis makes replies: of the array that it is in, or on the heap. Null: refused. No
+// Makes a reply for hiredis: in the array that it belongs to, or on the heap. Null: refused. No
 // exception may pass through hiredis.
 template <typename Fill>
 void* MakeReply(const redisReadTask* task, RedisReply::Type type, Fill fill) {
@@ -57,8 +57,8 @@ void* MakeText(const redisReadTask* task, char* text, size_t size) {
   return MakeReply(task, type, [&](RedisReply& reply) { reply.text.assign(text, size); });
 }
 
-// Refuses arrays in arrays, which no command here gets: an empty one is 4 bytes of the wire, and
-// many times that in memory.
+// Refuses arrays in arrays, which no command here asks for. An empty one takes 4 bytes on the wire,
+// but many times that in memory.
 void* MakeArray(const redisReadTask* task, int elements) {
   if (elements > kMaxElements || task->parent != nullptr) {
     *static_cast<bool*>(task->privdata) = true;
@@ -162,7 +162,7 @@ absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(
       replies.push_back(std::move(*absl::WrapUnique(static_cast<RedisReply*>(reply))));
       if (replies.size() < commands.size()) continue;
       if (reader_->pos == reader_->len) return replies;
-      return absl::DataLossError("not an answer of Redis: it goes on behind its end");
+      return absl::DataLossError("not an answer of Redis: there are bytes after its end");
     }
     AFT_RETURN_IF_ERROR(Await(POLLIN, deadline));
     const ssize_t got = recv(context_->fd, bytes.data(), bytes.size(), 0);
@@ -177,7 +177,7 @@ absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(
 }
 
 absl::Status RedisConnection::Send(const std::vector<RedisCommand>& commands, Deadline deadline) {
-  std::string bytes;  // small parts go together, and a large one as it is: a state has no more room
+  std::string bytes;  // collects small parts; a large one is not copied: there is no room for that
   for (const RedisCommand& command : commands) {
     absl::StrAppend(&bytes, "*", command.size(), "\r\n");
     for (const std::string& part : command) {

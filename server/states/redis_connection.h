@@ -22,21 +22,21 @@ struct RedisReply {
 
   Type type = Type::kNil;
   int64_t integer = 0;
-  std::string text;  // of kText, and what kError says
+  std::string text;  // the text, or the message of kError
   std::vector<RedisReply> elements;
 };
 
 using RedisCommand = std::vector<std::string>;
 
-// One connection to a Redis server, whom it does not trust: neither to answer in time, nor to say
-// no more than was asked for, nor to speak Redis at all. Thread-compatible.
+// One connection to a Redis server, which is not trusted: it may not answer in time, may send more
+// than was asked for, or may not speak Redis' protocol. Thread-compatible.
 class RedisConnection {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
   // Connects, logs in with the password unless that is "", chooses the database, and waits until
   // Redis says that it serves. UNAVAILABLE names address and reason. `deadline` does not hold for
-  // the look-up of a host's name. REQUIRES: the address is one that a config may have.
+  // the look-up of a host's name. REQUIRES: the config's loader accepts such an address.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisConfig& config,
                                                                const std::string& password,
                                                                Deadline deadline);
@@ -44,10 +44,10 @@ class RedisConnection {
   RedisConnection(const RedisConnection&) = delete;
   RedisConnection& operator=(const RedisConnection&) = delete;
 
-  // A reply to each command, in order; together of at most `max_bytes` on the wire. No array has
-  // more than 1,024 elements, or is in another one. After an error the connection is of no use.
-  // UNAVAILABLE: it is closed; DEADLINE_EXCEEDED; DATA_LOSS: what came is too long, or is not
-  // Redis' language; RESOURCE_EXHAUSTED: no memory for it.
+  // Returns a reply to each command, in order; together they have at most `max_bytes` on the wire.
+  // No array has more than 1,024 elements, or is in another one. After an error the connection must
+  // not be used. UNAVAILABLE: it is closed; DEADLINE_EXCEEDED; DATA_LOSS: the answer is too long,
+  // or not in Redis' protocol; RESOURCE_EXHAUSTED: no memory for it.
   absl::StatusOr<std::vector<RedisReply>> Call(const std::vector<RedisCommand>& commands,
                                                size_t max_bytes, Deadline deadline);
 
@@ -61,7 +61,7 @@ class RedisConnection {
 
   redisContext* const context_;  // null: no memory
   redisReader* const reader_;    // null: no memory
-  bool refused_ = false;         // an array; to hiredis as if it had no place
+  bool refused_ = false;         // an array was refused; hiredis reports this as out of memory
 };
 
 }  // namespace aft::server

@@ -17,7 +17,7 @@ constexpr absl::string_view kRecordMagic = "AFTREDIS1";
 constexpr int kLines = 6;
 
 struct Parts {
-  RedisRecord record;  // without its time
+  RedisRecord record;  // without its ttl
   int64_t expires = 0;
   std::string lines;
   absl::string_view sealed;  // summary and state
@@ -45,7 +45,7 @@ SequenceState SummaryOf(const SequenceState& state) {
 
 size_t SummaryBytes() { return static_cast<size_t>(StateSealer::SealedBytes(SequenceState())); }
 
-// The numbers are not authenticated yet, so that they may be any.
+// The numbers are not authenticated yet, so they may have any value.
 absl::StatusOr<Parts> Parse(absl::string_view id, absl::string_view owner,
                             absl::string_view bytes) {
   const std::vector<absl::string_view> parts = absl::StrSplit(bytes, absl::MaxSplits('\n', kLines));
@@ -77,7 +77,7 @@ absl::StatusOr<std::string> SealRecord(const StateSealer& sealer, const StateFol
   if (lines.size() + SummaryBytes() > kMaxRecordHead) {
     return absl::InternalError("names that are too long");
   }
-  std::string bytes;  // all at once: the budget has room for one copy of the state
+  std::string bytes;  // reserved at once: the budget has room for one copy of the state
   bytes.reserve(lines.size() + SummaryBytes() +
                 static_cast<size_t>(StateSealer::SealedBytes(*file.state)));
   bytes += lines;

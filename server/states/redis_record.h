@@ -15,30 +15,30 @@
 //   sealed summary | sealed state
 //
 // with a line feed after each but the last two. The summary is the state without its snapshot and
-// its counts, so always as long. The id and the lines are under both seals, each as its own kind:
-// no part of a record fits into another one. Whoever has no key can at most put an old record back,
-// under its own id, until it expires.
+// its counts, so it always has the same length. Both seals cover the id and the lines, each for its
+// own kind, so no part of a record fits into another one. An attacker without the key can at most
+// put an old record back, under its own id, until it expires.
 namespace aft::server {
 
-// Of every record, at its beginning: the lines and the summary.
+// The most bytes of the lines and the summary, with which each record begins.
 inline constexpr size_t kMaxRecordHead = 4096;
 
 struct RedisRecord {
-  StateFolder::File file;  // `ttl`: at most 0 when its time is over
+  StateFolder::File file;  // its `ttl` is at most 0 after its expiry
   int64_t bytes = 0;       // StateBytes of the whole state
 };
 
-// INTERNAL: not a name and names that can be records.
+// INTERNAL: the id or a name cannot be part of a record.
 absl::StatusOr<std::string> SealRecord(const StateSealer& sealer, const StateFolder::File& file,
                                        int64_t now_ms);
 
-// From its first kMaxRecordHead bytes, or all: the state is the summary. INVALID_ARGUMENT: it is
-// none, or of another key, or not of that id and owner, or damaged.
+// Opens a record from its first kMaxRecordHead bytes, or from all of them. The state is the
+// summary. INVALID_ARGUMENT: it is not a record, or of another key, id or owner, or it is damaged.
 absl::StatusOr<RedisRecord> OpenRecordHead(const StateSealer& sealer, absl::string_view id,
                                            absl::string_view owner, absl::string_view head,
                                            int64_t now_ms);
 
-// The whole. Errors as above. Takes time with its size.
+// Opens a whole record. Errors as above. Takes time in proportion to its size.
 absl::StatusOr<SequenceState> OpenRecord(const StateSealer& sealer, absl::string_view id,
                                          absl::string_view owner, absl::string_view record);
 

@@ -24,15 +24,16 @@ using Type = RedisReply::Type;
 
 constexpr size_t kLoggedBytes = 200;
 
-// Redis' clock ends a state. What the record says of it is looked at so that none that was put back
-// lives on, and is by the clock of the server that wrote it: so much may that one differ from ours.
+// A state expires by Redis' clock. The expiry in the record is checked too, so that a record that
+// was put back does not live on. It is by the clock of the server that wrote it, which may differ
+// from ours by this much.
 constexpr milliseconds kClockSkew = std::chrono::minutes(5);
 
-// Of a reply, beside what it brings.
+// The bytes of a reply in addition to its payload.
 constexpr size_t kReplyBytes = 4096;
 
-// KEYS: the value, x, n, b (RedisStates). ARGV[1]: an id. Bounds of a lexical range are "[" and
-// what it begins with, or "(" and what it begins behind; ";" comes after ":".
+// KEYS: the value, x, n, b (RedisStates). ARGV[1]: an id. In a lexical range, "[" precedes an
+// inclusive bound, and "(" an exclusive one; ";" is the character after ":".
 constexpr char kPrelude[] = R"(
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -56,7 +57,7 @@ constexpr char kPrelude[] = R"(
   end
 )";
 
-// ARGV: id, value, ms, bytes, most bytes. -1, or the bytes that leave no room.
+// ARGV: id, value, ms, bytes, most bytes. Returns -1, or the bytes in use that leave no room.
 constexpr char kPut[] = R"(
   local used = math.max(0, tonumber(redis.call('GET', KEYS[4]) or '0') - size(ARGV[1]))
   if used + ARGV[4] > tonumber(ARGV[5]) then return used end
@@ -70,13 +71,13 @@ constexpr char kPut[] = R"(
   return -1
 )";
 
-// ARGV: id. How many there were.
+// ARGV: id. Returns how many there were.
 constexpr char kRemove[] = R"(
   forget(ARGV[1])
   return redis.call('DEL', KEYS[1])
 )";
 
-// ARGV: id that comes before the first, or "", and how many. Those of states, no resume points.
+// ARGV: id before the first, or "", and how many. Lists states, but no resume points.
 constexpr char kList[] = R"(
   local first = ARGV[1] == '' and '-' or '(' .. ARGV[1] .. ';'
   return redis.call('ZRANGEBYLEX', KEYS[3], first, '(g', 'LIMIT', 0, ARGV[2])
@@ -85,10 +86,10 @@ constexpr char kList[] = R"(
 absl::Status None() { return absl::NotFoundError("no state of this id, or it has expired"); }
 
 absl::Status Nonsense() {
-  return absl::UnavailableError("states: Redis answers nonsense (states.redis)");
+  return absl::UnavailableError("states: Redis gave an unexpected reply (states.redis)");
 }
 
-// What a record is read from; WRONGTYPE is none.
+// Whether the key has no value. A value of the wrong type (WRONGTYPE) is one, but not a record.
 bool IsNothing(const RedisReply& reply) { return reply.type == Type::kText && reply.text.empty(); }
 
 bool IsError(const RedisReply& reply, absl::string_view code) {
@@ -237,7 +238,7 @@ void RedisStates::FindUntil(TimePoint deadline, const Client& client, const std:
                  const absl::Status status = Check(replies);
                  if (!status.ok()) return found(status);
                  const RedisReply& head = replies->front();
-                 // It may also end between the two commands.
+                 // The value may also expire between the two commands.
                  const int64_t size = replies->back().integer;
                  if (IsNothing(head) || size == 0) return found(Unknown());
                  absl::StatusOr<StoredState> stored = Read(owner, id, head.text);
@@ -249,13 +250,13 @@ void RedisStates::FindUntil(TimePoint deadline, const Client& client, const std:
 
 void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
                             const StoredState& stored, int64_t size, const Found& found) {
-  // Redis' word for the size is not authenticated: a sum that overflows would be a reservation of
-  // less than nothing.
+  // The size that Redis reports is not authenticated. If the sum overflowed, the reservation would
+  // be negative.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
   if (size < 0 || size > kMost || stored.bytes < 0 || stored.bytes > kMost) {
     return found(Nonsense());
   }
-  // The record, and the state that comes of it.
+  // Room for the record, and for the state that is made from it.
   auto room = budget_.Reserve(client, size + stored.bytes);
   if (!room.ok()) return found(room.status());
   const auto held = std::make_shared<StateBudget::Room>(*std::move(room));
@@ -283,11 +284,11 @@ void RedisStates::FindWhole(TimePoint deadline, const Client& client, const std:
       return executor_(client, static_cast<size_t>(size),
                        [open, record] { open(std::move(*record)); });
     }
-    // Another one took its place meanwhile, or nothing did.
+    // Meanwhile another record took its place, or it was removed.
     if (steady_clock::now() >= deadline) return found(Nonsense());
     FindUntil(deadline, client, owner, id, found);
   };
-  // With a byte more, to see whether it ends there.
+  // Asks for one byte more, to see whether the record ends there.
   client_.Call(client.name, {{"GETRANGE", KeyOf(stored.id), "0", absl::StrCat(size)}},
                static_cast<size_t>(size) + kReplyBytes, read);
 }
@@ -324,7 +325,7 @@ void RedisStates::ListUntil(TimePoint deadline, const std::string& client, const
       heads.push_back(HeadOf(ids.back()));
     }
     if (ids.empty()) return listed(std::vector<StoredState>());
-    // More than it was asked for; or the next page would be the same.
+    // More ids than were asked for, or an order in which the next page would be the same.
     if (ids.size() > most || ids.back() <= after) return listed(Nonsense());
     const auto read = [this, deadline, client, owner, ids, most,
                        listed](const RedisClient::Replies& found) {
@@ -355,7 +356,7 @@ void RedisStates::Remove(const Client& client, const std::string& owner, const s
     const absl::Status status = Check(replies);
     if (!status.ok()) return done(status);
     if (IsNothing(replies->front())) return done(Unknown());
-    // Where clients are not known, another one may have stored it.
+    // Where clients are not known, another client may have stored the state.
     const absl::StatusOr<RedisRecord> record =
         OpenRecordHead(sealer_, id, owner, replies->front().text, Now());
     if (!record.ok()) {

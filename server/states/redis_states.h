@@ -15,29 +15,29 @@
 
 namespace aft::server {
 
-// States in Redis, for every server that shares it; of this process's memory (StateBudget) they
-// take something only while a request uses them, or is about to leave one behind.
+// Keeps states in Redis, for every server that shares it. They take memory of this process
+// (StateBudget) only while a request uses them, or is about to leave one.
 //
-// A state is the value of PREFIX s:ID (RedisRecord) until Redis' own clock ends it. What a client
-// has is found in three keys, which scripts change together with the value, so that they agree
-// whoever writes and whoever crashes:
+// A state is the value of PREFIX s:ID (RedisRecord) until it expires by Redis' own clock. What a
+// client has is found in three keys. Scripts change them together with the value, so that all agree
+// even if several servers write, or one crashes:
 //
 //   PREFIX x:CLIENT   sorted set of ids, by when they expire in ms since 1970
 //   PREFIX n:CLIENT   sorted set of ID:BYTES, in the order of ids
 //   PREFIX b:CLIENT   the sum of these bytes
 //
-// Every script first takes out what has expired, by Redis' clock. A value that Redis evicted is in
-// them until it would have expired: its maxmemory-policy should be noeviction.
+// Every script first takes out what has expired, by Redis' clock. A value that Redis evicted stays
+// in these keys until it would have expired, so Redis' maxmemory-policy should be noeviction.
 class RedisStates final : public StatePlace {
  public:
-  // Runs what takes time with a state's size, for that client, on a thread made for it.
+  // Runs a task of that client, whose time grows with a state's size, on a thread made for this.
   using Executor =
       std::function<void(const Client& client, size_t bytes, std::function<void()> task)>;
   using Clock = std::function<std::chrono::system_clock::time_point()>;
 
   // Redis need not be there yet. NOT_FOUND names a password file that cannot be read. The sealer
-  // must outlive the object, metrics every state. `executor`: must run what it was given before the
-  // object goes. REQUIRES: config.max_bytes > 0.
+  // must outlive the object, and metrics must outlive every state. `executor` must have run its
+  // tasks before the object is destroyed. REQUIRES: config.max_bytes > 0.
   static absl::StatusOr<std::unique_ptr<RedisStates>> Create(
       const StatesConfig& config, const StateSealer& sealer, StateMetrics& metrics,
       Executor executor, Clock clock = std::chrono::system_clock::now);
@@ -45,9 +45,9 @@ class RedisStates final : public StatePlace {
   absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) override {
     return budget_.Reserve(client, 2 * bytes + static_cast<int64_t>(kMaxRecordHead));
   }
-  // Seals on this thread. `put` comes from the client's.
+  // Seals on the calling thread. `put` comes from the thread of RedisClient.
   void Put(StateFolder::File file, StateBudget::Room rest, Found put) override;
-  // `found` comes from the executor, or from where nothing was found.
+  // `found` comes from the executor, or from the thread that found no state.
   void Find(const Client& client, const std::string& owner, const std::string& id,
             Found found) override;
   void Describe(const Client& client, const std::string& owner, const std::string& id,
@@ -63,25 +63,26 @@ class RedisStates final : public StatePlace {
               StateMetrics& metrics, Executor executor, Clock clock);
 
   std::string KeyOf(const std::string& id) const { return config_.prefix + "s:" + id; }
-  // Asks for what its record begins with.
+  // The command that reads the beginning of the state's record.
   RedisCommand HeadOf(const std::string& id) const;
-  // EVAL of the script behind what all of them begin with, and the keys that they share.
+  // EVAL of the prelude and the script, with the keys that all scripts share.
   RedisCommand Script(const char* script, const std::string& client, const std::string& id,
                       std::vector<std::string> arguments) const;
-  // The replies, or what a client may know of why there are none.
+  // OK, or what a client may know about why there are no replies.
   absl::Status Check(const RedisClient::Replies& replies);
   absl::Status Unknown();
-  // What `head` begins, of an id that was asked for.
+  // Reads `head`, the beginning of the record of an id that was asked for.
   absl::StatusOr<StoredState> Read(const std::string& owner, const std::string& id,
                                    const std::string& head);
-  // The record was not sealed with our keys, or not as what it is taken for.
+  // The record was not sealed with our keys, or was sealed as something else.
   void Refused(const std::string& id, const absl::Status& why);
-  // Begins anew, until then, where another record takes the place of the one that it reads.
+  // Starts again, until `deadline`, if another record replaces the one that is being read.
   void FindUntil(TimePoint deadline, const Client& client, const std::string& owner,
                  const std::string& id, Found found);
   void FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
                  const StoredState& stored, int64_t size, const Found& found);
-  // Begins anew, until then, behind a page of which nothing is left. Sends nothing after that.
+  // Starts again, until `deadline`, after a page of which nothing is left. Sends nothing after
+  // that.
   void ListUntil(TimePoint deadline, const std::string& client, const std::string& owner,
                  const std::string& after, size_t most, Listed listed);
   int64_t Now() const;  // ms since 1970

@@ -13,7 +13,7 @@
 namespace aft::server {
 namespace {
 
-constexpr size_t kPage = 100;  // states of one answer
+constexpr size_t kPage = 100;  // states in one answer
 
 absl::Status CheckId(const char* field, const std::string& id) {
   return CheckLength(field, id.size(), StateStore::kIdBytes);
@@ -27,7 +27,7 @@ double SecondsSince(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// For those who want no more of what was found.
+// For callers that need only the state itself.
 StatePlace::Found StateOf(StateAccess::Found found) {
   return [found = std::move(found)](const absl::StatusOr<StoredState>& stored) {
     if (!stored.ok()) return found(stored.status());
@@ -126,7 +126,7 @@ absl::StatusOr<SequenceState> StateAccess::Open(const char* field, absl::string_
 }
 
 absl::Status StateAccess::CheckRequestBytes(size_t bytes) {
-  constexpr size_t kOtherFields = 256;  // of newer clients
+  constexpr size_t kOtherFields = 256;  // that newer clients may send
   return CheckLength("id", bytes, StateStore::kIdBytes + kOtherFields);
 }
 

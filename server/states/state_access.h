@@ -18,82 +18,84 @@
 
 namespace aft::server {
 
-// Of a sealed state in one message: far below gRPC's default limit.
+// The part of a sealed state in one message: far below gRPC's default limit.
 inline constexpr size_t kStateChunkBytes = size_t{256} << 10;
 
-// The states that are kept, as calls see them: who may have which, what the fields of a request
-// mean. Errors begin with the field's path. Thread-safe.
+// The stored states as calls see them: which client may have which state, and what the fields of a
+// request mean. Errors begin with the field's path. Thread-safe.
 //
-// What may wait for the place where states rest answers by a callback: once, on this thread or on
-// another, which must not wait for anything. A state that Redis had comes on the executor's thread.
+// Methods that may have to wait for the store answer by a callback: once, on the calling thread or
+// on another, where it must not wait for anything. A state from Redis comes on the executor's
+// thread.
 class StateAccess {
  public:
   using Found = std::function<void(absl::StatusOr<std::shared_ptr<const SequenceState>>)>;
   template <typename Response>
   using Answer = std::function<void(const absl::StatusOr<Response>&)>;
 
-  // `known_clients`: every call is of a client that proved who it is, and each has its own states.
-  // `metrics` must outlive every state. `executor`: see RedisStates. Errors as those of
+  // `known_clients`: every call is of a client that proved its identity, and each client has its
+  // own states. `metrics` must outlive every state. `executor`: see RedisStates. Errors as those of
   // StateSealer::Create, LocalStates::Create and RedisStates::Create.
   static absl::StatusOr<std::unique_ptr<StateAccess>> Create(const StatesConfig& config,
                                                              bool known_clients,
                                                              StateMetrics& metrics,
                                                              RedisStates::Executor executor);
 
-  // INVALID_ARGUMENT: larger than any request that names a state.
+  // INVALID_ARGUMENT: larger than any request that only names a state.
   static absl::Status CheckRequestBytes(size_t bytes);
 
-  // What a request goes on from: a state that is kept, or one that it brings. INVALID_ARGUMENT;
-  // NOT_FOUND: there is no such state, or it has expired, or it is another client's;
-  // FAILED_PRECONDITION: none are kept; UNAVAILABLE: they cannot be reached.
+  // Finds the state that a request continues from: a stored one, or one in the request.
+  // INVALID_ARGUMENT; NOT_FOUND: there is no such state, or it has expired, or it is another
+  // client's; FAILED_PRECONDITION: this server stores no states; UNAVAILABLE: the store cannot be
+  // reached.
   void Find(const Client& client, const v1::Previous& previous, Found found);
 
-  // A place for a state that is to come.
+  // A place for a state that will be stored.
   struct Place {
-    std::string id;  // that the state will have
+    std::string id;  // the state's id
     StateBudget::Room room;
     std::chrono::milliseconds ttl{};
   };
-  // INVALID_ARGUMENT; RESOURCE_EXHAUSTED; FAILED_PRECONDITION: none are kept.
+  // INVALID_ARGUMENT; RESOURCE_EXHAUSTED; FAILED_PRECONDITION: this server stores no states.
   absl::StatusOr<Place> Reserve(const Client& client, const v1::Store& store, int64_t bytes);
-  // UNAVAILABLE: it cannot be written.
+  // UNAVAILABLE: the state cannot be written.
   using Stored = std::function<void(absl::StatusOr<v1::State>)>;
   void Put(Place place, const Client& client, const std::string& model, SequenceState state,
            Stored done);
 
-  // The state of that id; `field` is where the request has it. Errors as Find.
+  // Finds the state of that id. `field` is the field of the request that has it. Errors as Find.
   void Look(const Client& client, const char* field, const std::string& id,
             StatePlace::Found found);
 
   const StatesConfig& config() const { return config_; }
   bool keeps() const { return place_ != nullptr; }
-  // Whether what is kept is there for the next process; and for others now.
+  // Whether the next process has the stored states, and whether other servers have them now.
   bool outlive_server() const { return shared() || !config_.folder.empty(); }
   bool shared() const { return !config_.redis.address.empty(); }
 
   const StateSealer& sealer() const { return sealer_; }
-  // INVALID_ARGUMENT: StateSealer::Open. `field`: where the request has it.
+  // INVALID_ARGUMENT as StateSealer::Open. `field` is the field of the request that has the state.
   absl::StatusOr<SequenceState> Open(const char* field, absl::string_view sealed);
 
-  // The client will never learn of this state.
+  // Removes a state whose id the client does not know, and never will.
   void Discard(const Client& client, const std::string& id);
 
-  // A resume point: what a stream under way leaves behind again and again under one id, so that
-  // another call can go on from there. Its client's only, and of the client's budget, as states
-  // are; but only FindResumePoint finds it, and no request of StateService. Each one takes the
-  // place of the last: who looks meanwhile finds the one or the other, whole. It is kept for
+  // A resume point is a state that a running stream writes again and again under one id, so that
+  // another call can continue from there. Like a stored state it belongs to its client, and to the
+  // client's budget. But only FindResumePoint finds it, and no request of StateService. Each one
+  // replaces the last: a concurrent read finds the old or the new one, whole. It is kept for
   // states.default_ttl_ms from its Put on, or until it is removed.
   static std::string NewResumeId() { return StateStore::NewId(); }
-  // RESOURCE_EXHAUSTED, FAILED_PRECONDITION: as Reserve; UNAVAILABLE: as Put. What was there before
-  // may stay. The caller waits for `done` before the next one.
+  // RESOURCE_EXHAUSTED, FAILED_PRECONDITION: as Reserve; UNAVAILABLE: as Put. After an error the
+  // old one may stay. The caller waits for `done` before the next one.
   void PutResumePoint(const Client& client, const std::string& model, const std::string& id,
                       SequenceState state, StatePlace::Done done);
-  // Errors as Find: an id that is no resume point's, or not this client's, is NOT_FOUND.
+  // Errors as Find: an id that is not a resume point, or not this client's, is NOT_FOUND.
   void FindResumePoint(const Client& client, const std::string& id, Found found);
-  // Also the one that is being put. REQUIRES: the id was the client's.
+  // Removes the one that is being put, too. REQUIRES: the id was the client's.
   void RemoveResumePoint(const Client& client, const std::string& id);
 
-  // Of StateService.
+  // The methods of StateService.
   void Get(const Client& client, const v1::StateServiceGetRequest& request,
            const Answer<v1::StateServiceGetResponse>& answer);
   void List(const Client& client, const v1::StateServiceListRequest& request,
@@ -107,7 +109,7 @@ class StateAccess {
               StateMetrics& metrics);
 
   absl::Status CheckKept() const;
-  // That `field` has the id of a state that may be kept.
+  // Checks that `field` has the id of a state that may be stored.
   absl::Status CheckWanted(const char* field, const std::string& id) const;
   void Keep(Place place, const Client& client, const std::string& model, const std::string& name,
             SequenceState state, StatePlace::Found kept);
@@ -120,7 +122,7 @@ class StateAccess {
   const bool known_clients_;
   const StateSealer sealer_;
   StateMetrics& metrics_;
-  std::unique_ptr<StatePlace> place_;  // null: none are kept
+  std::unique_ptr<StatePlace> place_;  // null: no states are stored
   std::unique_ptr<Periodic> expiry_;   // last: its thread uses the place
 };
 

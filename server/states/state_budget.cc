@@ -23,7 +23,7 @@ struct StateBudget::Ledger {
   StateMetrics& metrics;
   Mutex mutex;
   int64_t used ABSL_GUARDED_BY(mutex) = 0;
-  std::map<std::string, int64_t> clients ABSL_GUARDED_BY(mutex);  // that use some of it
+  std::map<std::string, int64_t> clients ABSL_GUARDED_BY(mutex);  // those that use some of it
 };
 
 absl::Status StateBudget::Ledger::Take(const std::string& client, int64_t bytes) {
@@ -36,7 +36,7 @@ absl::Status StateBudget::Ledger::Take(const std::string& client, int64_t bytes)
     return absl::ResourceExhaustedError(
         client_full ? absl::StrCat("states: ", bytes, " bytes more than ", used_by_client,
                                    " of this client's exceed states.max_client_bytes=", per_client)
-                    // What others have stored is not this client's to know.
+                    // A client must not learn what others have stored.
                     : absl::StrCat("states: ", bytes, " bytes more than those of all clients ",
                                    "exceed states.max_bytes=", total));
   }
@@ -83,7 +83,7 @@ StateBudget::StateBudget(const StatesConfig& config, StateMetrics& metrics)
 }
 
 absl::StatusOr<StateBudget::Room> StateBudget::Reserve(const Client& client, int64_t bytes) {
-  // A negative number would give the client more than its part, for as long as the process lives.
+  // A negative number would give the client more than its part for as long as the process lives.
   if (bytes < 0) return absl::InternalError("a state of negative size");
   AFT_RETURN_IF_ERROR(ledger_->Take(client.name, bytes));
   return Room(ledger_, client.name, bytes);

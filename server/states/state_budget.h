@@ -13,7 +13,7 @@
 
 namespace aft::server {
 
-// What states may take of this process's memory in all, and of each client. Thread-safe.
+// Limits the memory of this process for states, in all and for each client. Thread-safe.
 class StateBudget {
   struct Ledger;
 
@@ -28,7 +28,7 @@ class StateBudget {
 
     int64_t bytes() const { return bytes_; }
 
-    // A room of so many of its bytes, which it has no more. REQUIRES: it has them.
+    // Moves `bytes` of this place into one of their own. REQUIRES: it has that many.
     Room Split(int64_t bytes);
 
    private:
@@ -46,12 +46,12 @@ class StateBudget {
   // `metrics` must outlive every state. REQUIRES: config.max_bytes > 0.
   StateBudget(const StatesConfig& config, StateMetrics& metrics);
 
-  // A place for a state of at most `bytes` that this client is about to have.
-  // RESOURCE_EXHAUSTED: the budget, or the client's, is full; says which.
+  // A place for a state of at most `bytes` that this client is about to have. RESOURCE_EXHAUSTED:
+  // the budget, or the client's part of it, is full; the message says which.
   absl::StatusOr<Room> Reserve(const Client& client, int64_t bytes);
 
-  // The state, whose bytes are taken of the budget for as long as somebody has it. INTERNAL: it is
-  // larger than `room`.
+  // Returns the state, whose bytes count against the budget until its last copy is released.
+  // INTERNAL: it is larger than `room`.
   static absl::StatusOr<std::shared_ptr<const SequenceState>> Hold(Room room, SequenceState state);
 
  private:

@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 constexpr absl::string_view kFileMagic = "AFTKEPT1";
 constexpr absl::string_view kSuffix = ".state";
 
-// The id of the state that the file has, or, with `temporary`, was to have. "": it is not ours.
+// The id in the name of a state's file, or, with `temporary`, of a half-written one. "": not ours.
 std::string IdOfFile(absl::string_view name, bool temporary) {
   const absl::string_view id = name.substr(0, name.find('.'));
   const absl::string_view rest = name.substr(id.size());
@@ -41,7 +41,7 @@ std::string IdOfFile(absl::string_view name, bool temporary) {
   return ours && StateStore::IsName(id) ? std::string(id) : "";
 }
 
-// What a file begins with.
+// The lines that a file begins with.
 std::string HeaderOf(const StateFolder::File& file, int64_t expires) {
   return absl::StrCat(kFileMagic, "\n", expires, "\n", file.client, "\n", file.owner, "\n",
                       file.model, "\n");
@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(const std::string
     if (!error) fs::remove(file, error);
   }
   if (error) return Unusable(path, "cannot be tidied", error.value());
-  // Empty: a disk that is full still has the states of before.
+  // The probe is empty, because a full disk must not prevent a start with the states that it has.
   const std::string probe = absl::StrCat(path, "/probe");
   const absl::Status written = WriteFileAtomically(probe, {}, 0600);
   if (!written.ok()) {
@@ -159,7 +159,7 @@ void StateFolder::Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
     absl::Status status = file.status();
     if (status.ok()) {
       file->ttl = std::clamp(file->ttl, std::chrono::milliseconds(0), max_ttl);
-      // Known from here on, so that it goes in time even where memory has no place for it.
+      // Set even where memory has no place for the state, so that the file is removed in time.
       {
         MutexLock lock(mutex_);
         expiries_[id] = clocks_.steady() + file->ttl;
@@ -227,7 +227,8 @@ absl::Status StateFolder::WriteNow(const File& file, int64_t expires, TimePoint 
   const absl::Status status = WriteFileAtomically(PathOf(file.id), {header, sealed}, 0600);
   MutexLock lock(mutex_);
   if (!status.ok()) {
-    // It may be there, but not for certain. A resume point may be the one before: as good as this.
+    // The new file may be there or not, so it is removed; but where an earlier one had this id (a
+    // resume point), either of the two will do.
     if (expiries_.count(file.id) == 0) unlink(PathOf(file.id).c_str());
     return absl::Status(
         status.code(),
@@ -284,13 +285,13 @@ void StateFolder::Expire() {
   }
 }
 
-// On the folder's thread, as every write is: no write comes between the look and the removal.
+// Runs on the folder's thread, like every write, so no write comes between check and removal.
 void StateFolder::RemoveExpired(const std::string& id) {
   {
     MutexLock lock(mutex_);
     if (expiries_.count(id) > 0) return;  // it was written again, and has a time of its own
   }
-  const absl::Status removed = RemoveNow(id);  // if not now, then at the next start
+  const absl::Status removed = RemoveNow(id);  // an error leaves it until the next start
   if (!removed.ok()) log::Warning("states.remove_failed", {{"error", removed.ToString()}});
 }
 
@@ -315,7 +316,7 @@ void StateFolder::Run() {
       task();
       return absl::OkStatus();
     });
-    // There is no memory, not even to tell a call of it.
+    // There is not even enough memory to tell the call.
     if (!status.ok()) log::Error("states.task_failed", {{"error", status.ToString()}});
   }
 }

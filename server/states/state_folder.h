@@ -22,83 +22,84 @@
 
 namespace aft::server {
 
-// What a file says of when it expires is by the first clock, for the next process. As long as this
-// one runs, files expire by the second one, which cannot be set, as states in memory do.
+// The expiry in a file is by the first clock, for the next process. While this process runs, files
+// expire by the second one, which cannot be set, as states in memory do.
 struct StateFolderClocks {
   std::function<std::chrono::system_clock::time_point()> wall = std::chrono::system_clock::now;
   std::function<TimePoint()> steady = std::chrono::steady_clock::now;
 };
 
-// States in a folder, so that they outlive the process. Each is a file ID.state of mode 0600
+// Keeps states in a folder, so that they outlive the process. Each is a file ID.state of mode 0600
 // (StateStore::IsName):
 //
 //   "AFTKEPT1" | when it expires, in ms since 1970 | client | owner | model | sealed state
 //
-// with a line feed after each but the last. The id and the lines are under the seal. Files appear
-// whole or not at all; what is damaged or of another key is left alone, for whoever has the key.
-// Thread-safe. A thread of its own writes and removes, in the order of the calls: no other waits
-// for the disk.
+// with a line feed after each but the last. The seal covers the id and the lines. Files appear
+// whole or not at all. A file that is damaged or of another key is left alone, so that a server
+// with the key can use it. Thread-safe. A thread of its own writes and removes files, in the order
+// of the calls: no other thread waits for the disk.
 class StateFolder {
  public:
   using Done = std::function<void(const absl::Status&)>;
 
-  // When a file may expire, in ms since 1970: until the year 2248. Times until then can be told in
+  // The latest expiry of a file, in ms since 1970: in the year 2248. Until then times fit into
   // nanoseconds.
   static constexpr int64_t kLatest = int64_t{1} << 43;
-  // Removals that may wait.
+  // The number of removals that may wait.
   static constexpr size_t kMostRemovals = 2048;
 
   struct File {
     std::string id;
-    std::string client;  // whose budget it takes
+    std::string client;  // the client whose budget it uses
     std::string owner;
     std::string model;
     std::chrono::milliseconds ttl{};  // from now
     std::shared_ptr<const SequenceState> state{};
 
-    // That it can be written in lines, under its name. INTERNAL: it cannot.
+    // Whether it can be written in lines, under its name. INTERNAL: it cannot.
     absl::Status Check() const;
   };
 
-  // Takes the folder for this object alone, and removes what a crash left half written. Errors name
-  // it; FAILED_PRECONDITION: another server uses it. The sealer and metrics must outlive the
-  // object.
+  // Locks the folder for this object alone, and removes what a crash left half-written. Errors name
+  // the folder; FAILED_PRECONDITION: another server uses it. The sealer and metrics must outlive
+  // the object.
   static absl::StatusOr<std::unique_ptr<StateFolder>> Open(const std::string& path,
                                                            const StateSealer& sealer,
                                                            StateMetrics& metrics,
                                                            StateFolderClocks clocks = {});
-  // Does all that was asked for, then returns.
+  // Completes all tasks, then returns.
   ~StateFolder();
   StateFolder(const StateFolder&) = delete;
   StateFolder& operator=(const StateFolder&) = delete;
 
-  // FAILED_PRECONDITION: the file system could not hold so many bytes if it held nothing else. One
-  // that has not as many left is logged.
+  // FAILED_PRECONDITION: the file system is smaller than that. If it only has fewer bytes left,
+  // this is logged.
   absl::Status CheckSpace(int64_t bytes) const;
 
-  // Hands out what the folder holds, in the order of ids, for `max_ttl` at most, and removes what
-  // has expired. Files of more than `max_bytes`, those that cannot be opened and those that `take`
-  // refuses are logged, counted and left there. Of these, the last go when their time is over.
+  // Hands out the states in the folder, in the order of ids, with a `ttl` of at most `max_ttl`, and
+  // removes what has expired. Files of more than `max_bytes`, files that cannot be opened and
+  // states that `take` refuses are logged, counted and left there. The files of refused states are
+  // removed when they expire.
   void Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
             const std::function<absl::Status(File)>& take);
 
-  // `done`, on the folder's thread: the state is on the disk, or the error, and no file is left but
-  // that of an earlier state of this id, which the new one takes the place of.
+  // Calls `done` on the folder's thread. OK: the state is on the disk. After an error there is no
+  // file, except perhaps one of an earlier state of this id, which the new one was to replace.
   void Write(File file, Done done);
 
-  // `done`, on the folder's thread: there is no such file. The error: there is, or may be, until
-  // its time is over; on this thread, when kMostRemovals wait, as behind a disk that does not
-  // answer: UNAVAILABLE. A loss of power soon afterwards may bring the file back.
+  // Calls `done` on the folder's thread. OK: there is no such file. After an error there is, or may
+  // be, until it expires. When kMostRemovals wait, as when a disk does not answer, `done` gets
+  // UNAVAILABLE on the calling thread. A loss of power soon afterwards may bring the file back.
   void Remove(const std::string& id, Done done);
 
-  // Has the folder's thread remove what has expired, unless it is written again before that.
+  // Has the folder's thread remove expired files, unless they are written again before that.
   void Expire();
 
  private:
   StateFolder(std::string path, int lock, const StateSealer& sealer, StateMetrics& metrics,
               StateFolderClocks clocks);
 
-  // Of the files of states that are there.
+  // The ids of the state files in the folder.
   std::vector<std::string> Ids() const;
   void Add(std::function<void()> task);
   void Run();
@@ -118,7 +119,7 @@ class StateFolder {
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  size_t removals_ ABSL_GUARDED_BY(mutex_) = 0;                        // of tasks_
+  size_t removals_ ABSL_GUARDED_BY(mutex_) = 0;                        // removals in tasks_
   std::map<std::string, TimePoint> expiries_ ABSL_GUARDED_BY(mutex_);  // by id, of the files
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above

@@ -12,9 +12,9 @@
 
 namespace aft::server {
 
-// Where states rest. Thread-safe. Every callback is called once: on this thread, or on one of the
-// place's own, which must not wait for anything then. What one client asks for one name is done in
-// the order of its calls. UNAVAILABLE: the place cannot be reached, or does not take it.
+// A store of states. Thread-safe. Every callback is called once: on the calling thread, or on one
+// of the store's own, where it must not wait for anything. Calls of one client for one name are
+// executed in their order. UNAVAILABLE: the store cannot be reached, or does not accept the state.
 class StatePlace {
  public:
   using Found = std::function<void(absl::StatusOr<StoredState>)>;
@@ -23,31 +23,31 @@ class StatePlace {
 
   virtual ~StatePlace() = default;
 
-  // As StateBudget::Reserve; where a state is sealed to be kept, with room for the sealed copy.
+  // As StateBudget::Reserve; includes room for the sealed copy if states are sealed here.
   virtual absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) = 0;
 
-  // Keeps it, in place of what the owner has under that name. An error: that may still be there.
-  // `rest`: what Reserve gave, without what the state itself takes. It is given back when the
-  // sealed copy is gone.
+  // Stores the file, in place of what the owner has under that name. After an error the old one may
+  // still be there. `rest` is what Reserve gave, without what the state itself takes. It is given
+  // back when the sealed copy is freed.
   virtual void Put(StateFolder::File file, StateBudget::Room rest, Found put) = 0;
 
-  // NOT_FOUND: unknown, or it has expired. RESOURCE_EXHAUSTED: there is no memory for it.
+  // NOT_FOUND: the state is unknown, or has expired. RESOURCE_EXHAUSTED: no memory for it.
   virtual void Find(const Client& client, const std::string& owner, const std::string& id,
                     Found found) = 0;
 
-  // The same; the state may be without what only a model needs of it.
+  // Like Find, but the state may lack what only a model needs.
   virtual void Describe(const Client& client, const std::string& owner, const std::string& id,
                         Found found) = 0;
 
-  // As StateStore::List; the states as those of Describe.
+  // As StateStore::List; the states are as those of Describe.
   virtual void List(const Client& client, const std::string& owner, const std::string& after,
                     size_t most, Listed listed) = 0;
 
-  // NOT_FOUND, as Find. REQUIRES: nobody else has a state under that name.
+  // NOT_FOUND as Find. REQUIRES: no other owner has a state under that name.
   virtual void Remove(const Client& client, const std::string& owner, const std::string& id,
                       Done done) = 0;
 
-  // Lets go of what has expired. To be called every second or so.
+  // Releases what has expired. To be called about every second.
   virtual void Expire() = 0;
 };
 

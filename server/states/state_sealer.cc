@@ -20,7 +20,7 @@
 namespace aft::server {
 namespace {
 
-// A state without and with a note. Both have the same length.
+// For a state without and with a note. Both have the same length.
 constexpr absl::string_view kSealMagic = "AFTSEAL2";
 constexpr absl::string_view kNoteMagic = "AFTSEAL3";
 constexpr size_t kKeyIdBytes = 8;
@@ -35,15 +35,15 @@ static_assert(sizeof(TokenUse) == kUseBytes && std::is_trivially_copyable_v<Toke
 
 std::string Hmac(const EVP_MD* hash, absl::string_view key, absl::string_view bytes) {
   std::string hmac(static_cast<size_t>(EVP_MD_get_size(hash)), '\0');
-  // Fails only without the few hundred bytes that it takes, and then there are none for a status.
+  // Fails only if a few hundred bytes cannot be allocated; then a status could not be made either.
   AFT_CHECK(HMAC(hash, key.data(), static_cast<int>(key.size()),
                  reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
                  reinterpret_cast<unsigned char*>(hmac.data()), nullptr) != nullptr);
   return hmac;
 }
 
-// AES-256-SIV (RFC 5297) of `in` to as many bytes at `out`, which may be the same place. `head` is
-// authenticated with it. Sealing writes `tag`, opening compares it: false then means another tag.
+// AES-256-SIV (RFC 5297) of `in` to `out`, which has the same size and may be the same place. It
+// also authenticates `head`. Sealing writes `tag`; opening returns false if the tag differs.
 bool RunSiv(bool seal, const std::string& key, absl::string_view head, absl::string_view in,
             char* out, char* tag) {
   using Cipher = std::unique_ptr<EVP_CIPHER, decltype(&EVP_CIPHER_free)>;
@@ -65,8 +65,8 @@ bool RunSiv(bool seal, const std::string& key, absl::string_view head, absl::str
          (!seal || EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_AEAD_GET_TAG, kTagBytes, tag) == 1);
 }
 
-// 64 bytes, as AES-256-SIV wants; its own for each context, so that none opens what another one
-// sealed.
+// 64 bytes, as AES-256-SIV needs. Each context has its own key, so that it opens nothing that was
+// sealed in another one.
 std::string SivKey(const std::string& secret, absl::string_view context) {
   return Hmac(EVP_sha512(), secret, absl::StrCat("seal of a state\n", context));
 }
@@ -76,7 +76,7 @@ void Write(Number value, std::string& bytes) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// False: there are not so many bytes left.
+// False: too few bytes are left.
 template <typename Number>
 bool Read(absl::string_view& bytes, Number& value) {
   if (bytes.size() < sizeof(value)) return false;
@@ -85,7 +85,7 @@ bool Read(absl::string_view& bytes, Number& value) {
   return true;
 }
 
-// The snapshot is moved out of `opened`.
+// Moves the snapshot out of `opened`.
 bool ReadState(bool has_note, std::string& opened, SequenceState& state) {
   absl::string_view bytes = opened;
   uint64_t uses = 0;
@@ -189,14 +189,14 @@ absl::StatusOr<SequenceState> StateSealer::Open(absl::string_view sealed,
                                                 absl::string_view context) const {
   const absl::string_view magic = sealed.substr(0, kSealMagic.size());
   if (sealed.size() <= kBodyAt || (magic != kSealMagic && magic != kNoteMagic)) {
-    return Refused("these bytes are none");
+    return Refused("these bytes are not a sealed state");
   }
   const absl::string_view id = sealed.substr(kSealMagic.size(), kKeyIdBytes);
   const auto key = std::find_if(keys_.begin(), keys_.end(),
                                 [id](const Key& candidate) { return candidate.id == id; });
   if (key == keys_.end()) {
     return Refused(
-        "it was sealed with a key that this server has not (servers share states by "
+        "it was sealed with a key that this server does not have (servers share states by "
         "states.key_files; without them each process has a key of its own)");
   }
   if (sealed.size() > static_cast<size_t>(std::numeric_limits<int>::max())) {

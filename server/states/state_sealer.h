@@ -13,36 +13,37 @@
 
 namespace aft::server {
 
-// States as bytes that leave the process and come back from anywhere. A holder of the bytes without
-// the key can neither read nor make nor change them: they are encrypted and authenticated with
-// AES-256-SIV (RFC 5297). SIV needs no random number, so equal states give equal bytes, and no
-// number of states wears a key out. Little-endian. Immutable and thread-safe.
+// Makes states into bytes that leave the process and come back from anywhere. Without the key, a
+// holder of the bytes can neither read nor make nor change them: they are encrypted and
+// authenticated with AES-256-SIV (RFC 5297). SIV needs no random number, so equal states give equal
+// bytes, and a key may seal any number of states. Little-endian. Immutable and thread-safe.
 //
-//   "AFTSEAL2" | id of the key, 8 | tag, 16 | the state, encrypted
+//   "AFTSEAL2", or "AFTSEAL3" with a note | id of the key, 8 | tag, 16 | the state, encrypted
 class StateSealer {
  public:
   static constexpr size_t kMinKeyBytes = 32;
   static constexpr size_t kMaxKeyBytes = 4096;
 
-  // The bytes of each file are a key: the first one seals, and all of them open, so that a key can
-  // be replaced while states of the old one are about. Without files the key is random: then no
+  // The bytes of each file are a key. The first key seals and all of them open, so that a key can
+  // be replaced while there are states of the old one. Without files the key is random: then no
   // other process opens what this one seals. NOT_FOUND or INVALID_ARGUMENT names the file.
   static absl::StatusOr<StateSealer> Create(const std::vector<std::string>& key_files);
 
-  // Sealing and opening take time with the state's size. A state opens only in the context that it
-  // was sealed in; the context is no part of these bytes. RESOURCE_EXHAUSTED: more than 2 GiB.
+  // Sealing and opening take time in proportion to the state's size. A state opens only in the
+  // context that it was sealed in; the context is not in the bytes. RESOURCE_EXHAUSTED: more than 2
+  // GiB.
   absl::StatusOr<std::string> Seal(const SequenceState& state,
                                    absl::string_view context = "") const;
-  // The same behind what `bytes` has.
+  // Appends the sealed state to `bytes`.
   absl::Status Append(const SequenceState& state, absl::string_view context,
                       std::string& bytes) const;
 
-  // INVALID_ARGUMENT says what is wrong: not sealed by any server, sealed with a key that this one
-  // has not, or damaged. Nothing but the key's id is looked at before the tag is verified.
+  // INVALID_ARGUMENT says what is wrong: not sealed by any server, sealed with a key that this
+  // server does not have, or damaged. Only the key's id is read before the tag is verified.
   absl::StatusOr<SequenceState> Open(absl::string_view sealed,
                                      absl::string_view context = "") const;
 
-  // How many bytes Seal makes of it.
+  // The number of bytes that Seal makes of the state.
   static int64_t SealedBytes(const SequenceState& state);
 
  private:

@@ -16,7 +16,7 @@ namespace aft::server {
 std::string StateStore::NewId() {
   std::array<unsigned char, kIdBytes / 2> bytes{};
   // Fails only where the system has no random numbers, or no memory for a generator of a few
-  // kilobytes. Whoever guesses an id may use the state, so no other id would do.
+  // kilobytes. A guessed id gives access to the state, so no weaker id would do.
   AFT_CHECK(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1);
   return absl::BytesToHexString(
       absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
@@ -91,7 +91,7 @@ std::vector<StoredState> StateStore::List(const std::string& owner, const std::s
   ExpireAt(clock_(), gone);
   for (auto it = states_.upper_bound({owner, after});
        it != states_.end() && it->first.first == owner && found.size() < most; ++it) {
-    if (it->first.second.size() > kIdBytes) break;  // a resume point, behind all states
+    if (it->first.second.size() > kIdBytes) break;  // a resume point: they come after all states
     found.push_back(it->second);
   }
   return found;

@@ -26,70 +26,69 @@
 
 namespace aft::server {
 
-// A state that is kept, and what is known of it.
+// A stored state, and what is known of it.
 struct StoredState {
   std::string id;
-  std::string model;  // its name here
+  std::string model;  // the model's name on this server
   int64_t bytes = 0;  // of the budget
   TimePoint expires;
   std::shared_ptr<const SequenceState> state;
 };
 
-// States in this process's memory, each until its time is over or its owner deletes it: nothing
-// else makes one go. They are named by 128 random bits. Whoever asks names an owner, and another
-// owner's state is as unknown to it as one that never was; where clients are not known all are of
-// the owner
-// "", and the id alone gives access. Thread-safe; every call is a short critical section.
+// Keeps states in this process's memory, each until it expires or its owner deletes it: nothing
+// else removes one. Their names are 128 random bits. A caller names an owner; another owner's state
+// is as unknown to it as one that never existed. Where clients are not known, all states have the
+// owner "", and the id alone gives access. Thread-safe; every call is a short critical section.
 class StateStore {
  public:
   using Room = StateBudget::Room;
 
-  // Longest id that clients know.
+  // The length of the longest id that clients know.
   static constexpr size_t kIdBytes = 32;
 
-  // kIdBytes of 0-9 and a-f.
+  // A random id: kIdBytes of 0-9 and a-f.
   static std::string NewId();
 
-  // The name under which the resume point of that id is kept: longer than every id that a request
-  // can ask for, and behind all of them in their order. Lists leave it out.
+  // The name under which the resume point of that id is kept. It is longer than every id that a
+  // request can ask for, and comes after all of them in their order. List leaves it out.
   static std::string ResumePointName(const std::string& id) { return "r" + id; }
-  // What the log may say of a name: who knows all of an id may use the state, and its beginning is
-  // enough to find the file.
+  // The part of a name that the log may show. The whole id gives access to the state; its beginning
+  // is enough to find the file.
   static std::string ShownName(absl::string_view name) {
     return absl::StrCat(name.substr(0, 8), "*");
   }
-  // Whether it is such a name, or a state's id.
+  // Whether `name` is a state's id, or the name of a resume point.
   static bool IsName(absl::string_view name);
 
   // `metrics` must outlive every state. REQUIRES: config.max_bytes > 0.
   StateStore(const StatesConfig& config, StateMetrics& metrics,
              std::function<TimePoint()> clock = std::chrono::steady_clock::now);
 
-  // As StateBudget::Reserve, once what has expired is gone.
+  // As StateBudget::Reserve, after releasing what has expired.
   absl::StatusOr<Room> Reserve(const Client& client, int64_t bytes);
 
-  // Takes the place of what the owner has under that id.
+  // Replaces what the owner has under that id.
   StoredState Put(const std::string& owner, const std::string& id, const std::string& model,
                   std::shared_ptr<const SequenceState> state, std::chrono::milliseconds ttl);
 
-  // NOT_FOUND: unknown, or, while that is remembered, expired. What was found lives on, and takes
-  // its place in the budget, for as long as somebody has it.
+  // NOT_FOUND: the state is unknown, or has expired, which is remembered for a while. A state that
+  // was found lives on, with its place in the budget, for as long as a caller has it.
   absl::StatusOr<StoredState> Find(const std::string& owner, const std::string& id);
 
   // NOT_FOUND as Find.
   absl::Status Delete(const std::string& owner, const std::string& id);
 
-  // The owner's, in the order of ids: at most `most`, behind the id `after`.
+  // At most `most` of the owner's states, in the order of ids, from the first after `after` on.
   std::vector<StoredState> List(const std::string& owner, const std::string& after, size_t most);
 
-  // Lets go of what has expired; every other call does so too.
+  // Releases what has expired; every other call does so too.
   void Expire();
 
  private:
   using Key = std::pair<std::string, std::string>;  // owner, id
   using States = std::map<Key, StoredState>;
 
-  static constexpr size_t kRemembered = 4096;  // of the expired
+  static constexpr size_t kRemembered = 4096;  // expired ids that are remembered
 
   void ExpireAt(TimePoint now, std::vector<StoredState>& gone)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -133,9 +133,9 @@ TEST_F(StateSealerTest, EveryByteIsUnderTheSeal) {
 TEST_F(StateSealerTest, SaysWhatIsWrong) {
   const StateSealer sealer = Make();
   const std::string good = *sealer.Seal(State());
-  ExpectRefused(sealer, "", "these bytes are none");
-  ExpectRefused(sealer, good.substr(0, 32), "these bytes are none");
-  ExpectRefused(sealer, "X" + good.substr(1), "these bytes are none");
+  ExpectRefused(sealer, "", "these bytes are not a sealed state");
+  ExpectRefused(sealer, good.substr(0, 32), "these bytes are not a sealed state");
+  ExpectRefused(sealer, "X" + good.substr(1), "these bytes are not a sealed state");
   ExpectRefused(sealer, good.substr(0, 33), "damaged or forged");
   ExpectRefused(sealer, good.substr(0, good.size() - 1), "damaged or forged");
   ExpectRefused(Make(), good, "states.key_files");  // another process
@@ -147,7 +147,7 @@ TEST_F(StateSealerTest, ServersWithOneKeyTakeEachOthersStates) {
   ASSERT_TRUE(opened.ok()) << opened.status();
   ExpectSame(*opened, State());
   const std::string other = KeyFile("other", std::string(31, 'k') + "l");
-  ExpectRefused(Make({other}), *Make({key}).Seal(State()), "a key that this server has not");
+  ExpectRefused(Make({other}), *Make({key}).Seal(State()), "a key that this server does not have");
 }
 
 TEST_F(StateSealerTest, AKeyIsReplacedWithoutLosingWhatIsAbout) {
@@ -156,7 +156,7 @@ TEST_F(StateSealerTest, AKeyIsReplacedWithoutLosingWhatIsAbout) {
   const StateSealer both = Make({now, before});
   EXPECT_TRUE(both.Open(*Make({before}).Seal(State())).ok());
   EXPECT_TRUE(Make({now}).Open(*both.Seal(State())).ok());
-  ExpectRefused(Make({before}), *both.Seal(State()), "a key that this server has not");
+  ExpectRefused(Make({before}), *both.Seal(State()), "a key that this server does not have");
 }
 
 TEST_F(StateSealerTest, KeysThatCannotBeUsedAreNamed) {
