@@ -75,7 +75,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadChecksums(const std::stri
     std::string hash;
     std::string name;
     if (line.size() > kMaxLineBytes || !ParseLine(line, hash, name)) {
-      return Lost(path, absl::StrCat("line ", number, " is none that sha256sum writes"));
+      return Lost(path, absl::StrCat("line ", number, " is not as sha256sum writes it"));
     }
     if (!sums.emplace(name, hash).second) {
       return Lost(path, absl::StrCat("line ", number, " names a file for the second time"));

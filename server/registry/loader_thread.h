@@ -9,28 +9,29 @@
 
 namespace aft::server {
 
-// One thread that carries out orders to load and unload, one after the other, and the orders that
-// wait for it. Thread-safety: all methods may be called from any thread.
+// A thread that executes orders to load and unload, one after the other, and the orders that wait
+// for it. Thread-safety: all methods may be called from any thread.
 class LoaderThread {
  public:
-  // Does its work, or hears why it may not; once. Must not throw.
+  // Called once: with OK to do its work, or with the reason for which it may not. Must not throw.
   using Task = std::function<void(const absl::Status& may)>;
 
-  // At most this many wait.
+  // The most orders that may wait.
   static constexpr size_t kMaxTasks = 64;
 
   ~LoaderThread() { Join(); }
 
-  // `first` comes before all orders. REQUIRES: called at most once.
+  // Starts the thread, which calls `first` before all orders. REQUIRES: called at most once.
   void Start(std::function<void()> first);
 
-  // `task` hears, here: UNAVAILABLE after Drain; RESOURCE_EXHAUSTED: too many wait already.
+  // A refused `task` is called at once, on the calling thread, with UNAVAILABLE after Drain, or
+  // with RESOURCE_EXHAUSTED when too many wait already.
   void Order(Task task);
 
-  // Refuses the orders that wait, and all that come. What is under way is carried out. Idempotent.
+  // Refuses the waiting orders and all later ones. The one in progress is completed. Idempotent.
   void Drain();
 
-  // Drain, and waits for the thread. Idempotent.
+  // Calls Drain, and waits for the thread. Idempotent.
   void Join();
 
  private:
@@ -41,7 +42,7 @@ class LoaderThread {
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 
-  Mutex join_mutex_;  // one thread joins
+  Mutex join_mutex_;  // only one thread joins
   std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
 };
 

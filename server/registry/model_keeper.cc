@@ -11,7 +11,7 @@
 namespace aft::server {
 namespace {
 
-// How often a thread that is stuck is looked at.
+// How often the keeper tries again to end an engine whose thread is stuck.
 constexpr std::chrono::seconds kStuckInterval{10};
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
@@ -130,8 +130,8 @@ ModelKeeper::Work ModelKeeper::TakeWork(TimePoint now) {
     const bool drain = due(kept->drain_at);
     const bool end = due(kept->end_at);
     if (!drain && !end) continue;
-    // None: it is about to be released. One that is had here may become the last one, so that it
-    // must not go under the lock.
+    // Null: it is about to be released. A hold that is taken here may become the last one, so it
+    // must not be released under the lock.
     if (ModelHold hold = kept->hold.lock())
       (end ? work.end : work.drain).push_back(std::move(hold));
   }

@@ -49,12 +49,12 @@ void ModelRegistry::StartLoading() {
 }
 
 void ModelRegistry::LoadAll() {
-  for (Entry* entry : Entries()) LoadVersions(*entry).IgnoreError();  // the log has it
+  for (Entry* entry : Entries()) LoadVersions(*entry).IgnoreError();  // the log has the error
   absl::Status result;
   std::optional<std::vector<std::string>> failures = LoadFailures();
   if (failures.has_value()) {
     if (!scanned_.ok()) failures->push_back(absl::StrCat("repository: ", scanned_.message()));
-    if (!failures->empty()) {  // else the repository has none yet
+    if (!failures->empty()) {  // otherwise the repository has no model yet
       result = absl::FailedPreconditionError(
           absl::StrCat("no model could be loaded: ", absl::StrJoin(*failures, "; ")));
     }
@@ -146,7 +146,7 @@ absl::Status ModelRegistry::LoadModel(const std::string& name) {
 
 absl::Status ModelRegistry::LoadVersions(Entry& entry) {
   const absl::StatusOr<std::vector<ModelConfig>> wanted = WantedVersions(entry);
-  if (!wanted.ok()) {  // its folder is gone, or so
+  if (!wanted.ok()) {  // for example, its folder is gone
     const absl::Status& error = wanted.status();
     log::Error("model.load_failed", {{"model", entry.name}, {"error", error.ToString()}});
     entry.metrics.loads(false).Increment();
@@ -168,7 +168,7 @@ absl::Status ModelRegistry::LoadVersions(Entry& entry) {
 }
 
 absl::Status ModelRegistry::LoadVersion(Entry& entry, const ModelConfig& config) {
-  // Of the files as they are before they are read: one that changes meanwhile is loaded again.
+  // The stamp is of the files before they are read: one that changes meanwhile is loaded again.
   const std::string stamp = FolderStamp(config.checkpoint_dir);
   if (IsLoaded(entry, config, stamp)) return absl::OkStatus();
   log::Info("model.loading",
@@ -262,7 +262,7 @@ std::vector<MemoryPart> ModelRegistry::Memory() const {
 
 void ModelRegistry::UnloadEntry(Entry& entry, bool stay, const std::shared_ptr<void>& until_gone) {
   std::vector<ModelHold> models = TakeAll(entry, stay);
-  on_change_();  // before anybody hears that it is done
+  on_change_();  // before the caller is told that it is done
   Retire(std::move(models), until_gone);
 }
 

@@ -26,12 +26,12 @@ namespace aft::server {
 using ModelLoader = std::function<absl::StatusOr<LoadedModel>(const LoadOptions&)>;
 
 // The models of the config and of its repository, each in one or several versions, and an engine
-// for each version. They are loaded one after the other on one loader thread, at the start and when
-// somebody asks for it. What fails, loading or serving, is reported and not served; all else is.
+// for each version. They are loaded one after the other on one loader thread, at the start and on
+// request. A model that fails, in loading or serving, is reported and not served; all others are.
 //
-// A version that is loaded at run time takes its place when it is ready: requests that come from
-// then on get it, and those that hold the version before go on with that, which ends by the rules
-// of ModelKeeper. Of a model whose new versions do not all load, none that serves is taken away.
+// A version that is loaded at run time takes its place when it is ready. Requests that come from
+// then on get it. Those that hold the version before continue with it, and it ends by the rules of
+// ModelKeeper. If not all new versions of a model load, no serving version is removed.
 //
 // Thread-safety: all methods may be called from any thread; none but Shutdown waits for a load.
 class ModelRegistry final : public ModelTable {
@@ -48,55 +48,56 @@ class ModelRegistry final : public ModelTable {
   // REQUIRES: called at most once.
   void StartLoading();
 
-  // Nothing while models of the start are still to be loaded. Then OK when one is ready, or the
-  // repository is empty, else FAILED_PRECONDITION with the name and the reason of each.
+  // Not set while models of the start are still to be loaded. Then OK when a model is ready, or the
+  // repository is empty; else FAILED_PRECONDITION with the name and the reason of each model.
   std::optional<absl::Status> load_result() const;
 
-  // What the server may take of the machine's memory (server/config/memory_plan.h), with the models
-  // that are loaded.
+  // The memory of the machine that the server may take (server/config/memory_plan.h), with the
+  // loaded models.
   std::vector<MemoryPart> Memory() const;
 
-  // By name, of every model in the list.
+  // The ages of every model in the list, by name.
   std::map<std::string, ModelAges> Ages() const;
 
-  // Hears how it went, once; on the loader thread, the keeper's or the caller's.
+  // Called once with the result; on the loader thread, the keeper's or the caller's.
   using Done = std::function<void(const absl::Status&)>;
-  // Whether an order is still wanted; asked on the loader thread, before it begins.
+  // Whether an order is still wanted; called on the loader thread, before the order begins.
   using Wanted = std::function<bool()>;
 
   // Loads the versions of a model that are to be served and are not, or whose files have changed,
   // and retires the others. Once begun it continues to its end. CANCELLED: it was not wanted any
-  // more when its turn came; NOT_FOUND: no such model; else
-  // the error of the first version that did not load; RESOURCE_EXHAUSTED: too many wait for the
-  // loader; UNAVAILABLE: the server is draining.
+  // more when its turn came; NOT_FOUND: no such model; else the error of the first version that did
+  // not load; RESOURCE_EXHAUSTED: too many orders wait for the loader; UNAVAILABLE: the server is
+  // draining.
   void Load(const std::string& name, Done done, Wanted wanted = {});
 
   // Retires all versions of a model; done when they are gone. Errors as Load.
   void Unload(const std::string& name, Done done, Wanted wanted = {});
 
-  // Reads the repository again, by new rules: loads what is new, as Load does, and unloads what is
-  // not there any more. What was unloaded stays so. Of `repository` the folder must be the same.
+  // Reads the repository again, by new rules: loads new versions, as Load does, and unloads models
+  // that are gone. What was unloaded by an order stays so. REQUIRES: `repository` has the same
+  // folder.
   void Rescan(const RepositoryConfig& repository);
 
-  // RepositoryConfig::control, as of now.
+  // The present RepositoryConfig::control.
   std::string control() const { return repository().control; }
 
-  // Ready models turn draining: Acquire refuses them, their engines finish what they have. Loading
-  // stops after the model in progress. Idempotent.
+  // Ready models turn draining: Acquire refuses them, and their engines finish the requests that
+  // they have. Loading stops after the model in progress. Idempotent.
   void BeginDrain();
 
-  // BeginDrain, then waits for the engines; requests that still run at `deadline` are ended. A load
-  // in progress is waited for. False when an engine's thread is stuck: only _exit ends that; the
-  // destructor waits for it. Idempotent.
+  // Calls BeginDrain, then waits for the engines; requests that still run at `deadline` are ended.
+  // Waits for a load in progress. False when an engine's thread is stuck: only _exit ends such a
+  // thread; the destructor waits for it. Idempotent.
   bool Shutdown(TimePoint deadline);
 
-  // To be called now and then: models whose step has taken too long fail.
+  // To be called regularly: fails models whose step has taken too long.
   void CheckProgress();
 
  private:
-  // On the loader thread, or before there is one.
+  // For the loader thread, or before it starts.
   void LoadAll();
-  // Of the config or, found now, of the repository.
+  // Finds a model of the config or of the repository, whose folder may be new.
   absl::StatusOr<Entry*> FindOrAdd(const std::string& name);
   absl::StatusOr<std::vector<ModelConfig>> WantedVersions(const Entry& entry) const;
   absl::Status LoadModel(const std::string& name);
@@ -111,7 +112,7 @@ class ModelRegistry final : public ModelTable {
   void Order(LoaderThread::Task task, Wanted wanted);
   RepositoryConfig repository() const;
 
-  const std::vector<MemoryPart> memory_;  // without models
+  const std::vector<MemoryPart> memory_;  // without those of models
   const LimitsConfig limits_;
   const SchedulingConfig scheduling_;
   const HealthConfig health_;

@@ -11,7 +11,7 @@
 namespace aft::server {
 namespace {
 
-// The better it is to get a version in that state. By state.
+// A request gets a version of the highest rank.
 int Rank(ModelState state) {
   switch (state) {
     case ModelState::kReady:
@@ -38,7 +38,7 @@ bool HasVersion(const std::vector<ModelConfig>& models, const std::string& versi
 }  // namespace
 
 void ModelTable::LetGo() {
-  std::vector<ModelHold> last;  // let go of without the lock
+  std::vector<ModelHold> last;  // released without the lock
   MutexLock lock(mutex_);
   for (const auto& entry : entries_) {
     for (auto& [version, loaded] : entry->versions) last.push_back(std::move(loaded.model));
@@ -64,7 +64,7 @@ absl::StatusOr<ModelTable::Entry*> ModelTable::Find(const Client& client,
     if (Entry* const entry = FindNamed(name)) return entry;
   }
   Entry* usable = nullptr;
-  std::vector<std::string> names;  // what the client may hear of
+  std::vector<std::string> names;  // those that the client may know
   for (const auto& entry : entries_) {
     if (!client.MayUse(entry->name)) continue;
     usable = entry.get();
@@ -254,7 +254,7 @@ std::map<std::string, ModelAges> ModelTable::AgesOf(const std::vector<ModelHold>
     const EngineLoad best = Describe(*entry, Best(*entry)).load;
     ModelAges& ages = all[entry->name];
     ages.oldest_waiting = best.oldest_waiting;
-    std::optional<Duration> since_step;  // of those that should step
+    std::optional<Duration> since_step;  // of versions that run requests
     for (const ModelHold& model : held) {
       if (model->config.name != entry->name || !model->failure.empty()) continue;
       const EngineLoad load = model->engine().load();

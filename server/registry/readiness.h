@@ -11,12 +11,12 @@
 
 namespace aft::server {
 
-// What the states of its models make of the server's health. Thread-compatible.
+// Derives the server's health from the states of its models. Thread-compatible.
 class Readiness {
  public:
   explicit Readiness(HealthConfig config) : config_(std::move(config)) {}
 
-  // To be called when a model has changed, and now and then.
+  // To be called when a model has changed, and regularly.
   void Update(const std::vector<ModelStatus>& models, TimePoint now) {
     const auto serves = [](const ModelStatus& model) {
       return model.state == ModelState::kReady || model.state == ModelState::kDraining;
@@ -37,11 +37,11 @@ class Readiness {
     alive_ = !broken_since_.has_value() || now - *broken_since_ < config_.liveness_grace;
   }
 
-  // As many models serve as health.readiness asks for.
+  // Whether as many models serve as health.readiness asks for.
   bool ready() const { return ready_; }
 
-  // False: it has not been ready for health.liveness_grace, because a model failed that had been
-  // loaded; a new process may do better. What cannot be loaded would not load again either.
+  // False: the server has not been ready for health.liveness_grace, because a model failed that had
+  // been loaded; a new process may do better. It could not load a model that fails to load here.
   bool alive() const { return alive_; }
 
  private:

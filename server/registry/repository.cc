@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The version of a folder's name; 0: it is none.
+// The version that a folder's name stands for; 0: none.
 int64_t VersionOf(const std::string& name) {
   const bool digits = name.find_first_not_of("0123456789") == std::string::npos;
   int64_t version = 0;
@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<fs::directory_entry>> Entries(const fs::path& folder)
   return entries;
 }
 
-// `path`, with all its links followed, is in `folder`, likewise.
+// Checks that `path` is in `folder` when all links of both are followed.
 absl::Status CheckInside(const fs::path& folder, const fs::path& path) {
   std::error_code error;
   const fs::path root = fs::canonical(folder, error);
@@ -59,7 +59,7 @@ absl::Status CheckInside(const fs::path& folder, const fs::path& path) {
       absl::StrCat(path.string(), ": leads out of the repository ", root.string()));
 }
 
-// That a folder of that name can be a model's.
+// Checks that a folder of that name can be a model's.
 absl::Status CheckModelName(const std::string& name) {
   AFT_RETURN_IF_ERROR(CheckName("model_name", name));
   if (!absl::StartsWith(name, ".")) return absl::OkStatus();
@@ -132,7 +132,7 @@ absl::Status CheckVersionFolder(const std::string& repository, const ModelConfig
     if (name != kChecksumsName) files.push_back(name);
     bytes += entry.file_size(error);
   }
-  // Other formats may take less; and beside the weights, the loader asks for more when it knows.
+  // Other formats may take less. The loader checks for memory beyond the weights once it knows.
   const int64_t available = AvailableMemory();
   if (model.weight_format == "stored" && bytes > static_cast<uintmax_t>(available)) {
     return absl::ResourceExhaustedError(absl::StrCat("not enough memory: the files of ",

@@ -13,27 +13,27 @@
 
 namespace aft::server {
 
-// A version of a model that was loaded: what a request needs of it.
+// A loaded version of a model: what a request needs of it.
 struct ServedModel {
   ModelConfig config;
-  std::unique_ptr<ModelMetrics> metrics;  // its part of the model's
-  mutable std::string failure;            // guarded by ModelRegistry: why it has failed
+  std::unique_ptr<ModelMetrics> metrics;  // this version's part of the model's metrics
+  mutable std::string failure;            // why it has failed; guarded by ModelRegistry
   ModelInfo info;
-  int64_t input_width = 0;  // EncoderRunner's
+  int64_t input_width = 0;  // of EncoderRunner
   // EncoderRunner::width, or ModelInfo::hidden_width of a language model.
   int64_t vector_width = 0;
   std::shared_ptr<const Tokenizer> tokenizer;
-  // Exactly one is there.
-  std::unique_ptr<GenerateEngine> generate;  // of a language model
-  std::unique_ptr<EncodeEngine> encode;      // of an encoder
+  // Exactly one of them is set.
+  std::unique_ptr<GenerateEngine> generate;  // for a language model
+  std::unique_ptr<EncodeEngine> encode;      // for an encoder
 
   RequestLoop& engine() const {
     return generate != nullptr ? static_cast<RequestLoop&>(*generate) : *encode;
   }
 };
 
-// A hold on a model that somebody else owns: ModelKeeper. It may be let go of on any thread, the
-// model's own engine's among them.
+// A hold on a model that ModelKeeper owns. It may be released on any thread, also on that of the
+// model's own engine.
 using ModelHold = std::shared_ptr<const ServedModel>;
 
 }  // namespace aft::server

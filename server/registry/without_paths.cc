@@ -8,10 +8,10 @@
 namespace aft::server {
 namespace {
 
-// What no path of an error message has in it.
+// Characters that no path in an error message contains.
 constexpr absl::string_view kBreaks = " \t\n\"'`:;,()[]<>=";
 
-// Of the part of a path that the text begins with; 0: it begins with none.
+// The length of a known beginning of a path with which the text begins; 0: there is none.
 size_t KnownPath(absl::string_view text, const std::vector<std::string>& folders) {
   const bool absolute = text.size() > 1 && text[0] == '/' && !absl::StrContains(kBreaks, text[1]);
   size_t known = absolute ? 1 : 0;

@@ -7,8 +7,8 @@
 
 namespace aft::server {
 
-// The text, with the last name alone of each absolute path, and of each path that begins with one
-// of `folders`: what a client may read that is not to learn how this machine is laid out.
+// Returns the text with each absolute path, and each path that begins with one of `folders`, cut to
+// its last name. It is fit for clients that must not learn how this machine is laid out.
 std::string WithoutPaths(absl::string_view text, const std::vector<std::string>& folders);
 
 }  // namespace aft::server
