@@ -23,9 +23,9 @@ bool AcceptsGzip(absl::string_view accept_encoding) {
 }
 
 std::optional<std::string> Gzip(const std::string& text) {
-  constexpr int kGzipFormat = 15 + 16;  // window, and a header that is gzip's
+  constexpr int kGzipFormat = 15 + 16;  // window bits, and 16 for the header of gzip
   z_stream stream{};
-  // Samples of metrics are alike: the fastest level makes a tenth of them.
+  // Samples of metrics are similar: even the fastest level makes them ten times smaller.
   if (deflateInit2(&stream, Z_BEST_SPEED, Z_DEFLATED, kGzipFormat, /*memLevel=*/8,
                    Z_DEFAULT_STRATEGY) != Z_OK) {
     return std::nullopt;

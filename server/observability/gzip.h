@@ -7,10 +7,10 @@
 
 namespace aft::server {
 
-// Whether a client whose header Accept-Encoding is that takes gzip (RFC 9110, 12.5.3).
+// Whether a client with this header Accept-Encoding accepts gzip (RFC 9110, 12.5.3).
 bool AcceptsGzip(absl::string_view accept_encoding);
 
-// The text as a gzip file; nothing when there is no memory.
+// The text as a gzip file; nullopt when there is no memory.
 std::optional<std::string> Gzip(const std::string& text);
 
 }  // namespace aft::server

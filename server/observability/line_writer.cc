@@ -16,8 +16,8 @@ uint64_t CountLines(absl::string_view text) {
   return static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-// The start of `text` that goes into one write: whole lines that a pipe takes at once, so that what
-// other programs write to it comes between lines.
+// The size of the part of `text` that goes into one write: whole lines that a pipe accepts at once,
+// so that lines of other programs do not come into the middle of ours.
 size_t ChunkSize(absl::string_view text) {
   if (text.size() <= PIPE_BUF) return text.size();
   const size_t end = text.rfind('\n', PIPE_BUF - 1);
@@ -85,7 +85,7 @@ void LineWriter::Run() {
     const uint64_t lines = CountLines(lost) - (reported > 0 ? 1 : 0);
     MutexLock lock(mutex_);
     dropped_ += lines;
-    unreported_ += reported + lines;  // told of behind the next line that comes
+    unreported_ += reported + lines;  // reported after the next line
   }
 }
 

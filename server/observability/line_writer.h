@@ -13,30 +13,30 @@
 
 namespace aft::server {
 
-// Writes text to a file descriptor on a thread of its own, so that nobody who logs waits for
-// whoever reads it: a pipe may be full for ever, a disk for a while. What has not been written yet
-// is bounded; text beyond that, and text that the descriptor refuses, is dropped and counted.
+// Writes text to a file descriptor on a thread of its own, so that threads that log never wait for
+// its reader: a pipe may be full for ever, a disk for a while. Text that has not been written yet
+// is bounded. Text beyond that, and text that the descriptor refuses, is dropped and counted.
 //
 // Thread-safety: all methods may be called from any thread.
 class LineWriter {
  public:
-  // `max_bytes`: that may wait; as many again may be under way. `report` makes the line that tells
-  // of so many dropped lines; it is written behind them as soon as there is room.
+  // At most `max_bytes` may wait, and as many may be in a write. `report` makes the line that
+  // reports a number of dropped lines; it is written as soon as there is room.
   LineWriter(int fd, size_t max_bytes, std::function<std::string(uint64_t)> report);
   ~LineWriter();  // waits until the descriptor has taken everything
 
-  // `text`: one line or several, each with its line break. All of it is dropped, or none.
+  // `text`: one line or several, each with its line break. It is dropped as a whole, or not at all.
   void Add(absl::string_view text);
 
-  // Returns when nothing waits or is under way, at the latest after `at_most`; false then.
+  // Returns true when no text waits or is being written; false if `at_most` passes before.
   bool Flush(std::chrono::milliseconds at_most);
 
-  // Lines since the start.
+  // The number of lines since the start.
   uint64_t dropped() const;
 
  private:
   void Run();
-  // The rest that could not be written.
+  // Returns the rest that could not be written.
   absl::string_view Write(absl::string_view text) const;
 
   const int fd_;

@@ -13,9 +13,9 @@
 //
 //   log::Info("request.done", {{"id", id}, {"tokens", n}});
 //
-// Nothing is logged per token. All functions are thread-safe, and none waits for stderr: a thread
-// of its own writes what they leave in a queue, and when whoever reads stderr does not keep up,
-// lines are dropped, counted (aft_log_lines_dropped_total) and told of in the line `log.dropped`.
+// Nothing is logged per token. All functions are thread-safe, and none waits for stderr: they leave
+// lines in a queue, which a thread of its own writes. When the reader of stderr does not keep up,
+// lines are dropped, counted (aft_log_lines_dropped_total) and reported in the line `log.dropped`.
 namespace aft::server::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
@@ -60,14 +60,14 @@ struct Field {
 
 using Fields = std::initializer_list<Field>;
 
-// Text as it is, in its turn: lines with their line breaks.
+// Logs text unchanged, in its turn: lines with their line breaks.
 void Text(absl::string_view text);
 
-// To be called where the process ends. Returns when everything so far has been written, at the
-// latest after `at_most`; false then.
+// To be called before the process ends. Returns true when everything so far has been written; false
+// if `at_most` passes before.
 bool Flush(std::chrono::milliseconds at_most);
 
-// Lines that were dropped since the process started.
+// The number of lines that were dropped since the process started.
 uint64_t dropped_lines();
 
 void Debug(absl::string_view event, Fields fields = {});

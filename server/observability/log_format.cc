@@ -35,7 +35,7 @@ void AppendQuoted(absl::string_view text, std::string& line) {
   line.push_back('"');
 }
 
-// What logfmt readers take as one word.
+// Whether logfmt readers accept the text as one word.
 bool IsBareWord(absl::string_view text) {
   if (text.empty()) return false;
   for (const char c : text) {

@@ -12,7 +12,7 @@
 namespace aft::server::log {
 namespace {
 
-// Some thousand lines.
+// Room for some thousand lines.
 constexpr size_t kMaxWaitingBytes = 1 << 20;
 
 std::atomic<Level> min_level{Level::kInfo};

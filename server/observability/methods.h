@@ -5,9 +5,9 @@
 
 namespace aft::server {
 
-// Every method that is counted, by its name in metrics and log: those of a model, of which the
-// first generate tokens and the next ones need an engine too; then those of no model. Health and
-// reflection are not counted.
+// Every method that is counted, by its name in metrics and log. First come the methods of a model:
+// those that generate tokens, then the others that need an engine, then those that need none. The
+// methods without a model follow. Health and reflection are not counted.
 enum class Method {
   // aft.v1.InferenceService and inference.GRPCInferenceService.
   kGenerate,
@@ -77,7 +77,7 @@ inline constexpr const char* MethodName(Method method) {
   return kMethodNames[static_cast<size_t>(method)];
 }
 
-// How many of them, from the first on: generate tokens; need an engine; are of a model; are all.
+// How many methods, from the first on, generate tokens; need an engine; have a model; exist at all.
 inline constexpr size_t kGeneratingMethods = 7;
 inline constexpr size_t kEngineMethods = 10;
 inline constexpr size_t kModelMethods = 12;

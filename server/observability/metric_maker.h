@@ -16,7 +16,7 @@
 #include "prometheus/registry.h"
 #include "server/observability/methods.h"
 
-// What the structs of metrics.h are made of. Thread-safe, but for HistogramBatch.
+// The parts of which the structs of metrics.h are made. Thread-safe, except for HistogramBatch.
 namespace aft::server {
 
 // Upper bounds of all latency histograms, in seconds, 25 us to 5 minutes: small models decode a
@@ -26,8 +26,8 @@ const std::vector<double>& LatencyBuckets();
 // Upper bounds of aft_step_rows and aft_step_tokens: powers of two, 1 to 65536.
 const std::vector<double>& SizeBuckets();
 
-// A gauge to which several add, such as the versions of a model: its value is the sum of what each
-// has set last, and what one has set goes with it.
+// A part of a gauge that several objects share, such as the versions of a model. The gauge is the
+// sum of the last values of all parts. A part that is destroyed takes its value out of the sum.
 class GaugePart {
  public:
   explicit GaugePart(prometheus::Gauge& sum) : sum_(sum) {}
@@ -35,7 +35,7 @@ class GaugePart {
   GaugePart(const GaugePart&) = delete;
   GaugePart& operator=(const GaugePart&) = delete;
 
-  // Costs a load where the value stays what it is, as from one step to the next.
+  // Costs only a load if the value does not change, as from one step to the next.
   void Set(double value) {
     if (value_.load(std::memory_order_relaxed) == value) return;
     sum_.Increment(value - value_.exchange(value));
@@ -44,26 +44,26 @@ class GaugePart {
     value_ += change;
     sum_.Increment(change);
   }
-  double Value() const { return value_; }  // the own one
+  double Value() const { return value_; }  // of this part alone
 
  private:
   prometheus::Gauge& sum_;
   std::atomic<double> value_{0};
 };
 
-// A metric of each of the first methods there are.
+// A metric for each of the first methods.
 template <typename Metric>
 class ByMethod {
  public:
   explicit ByMethod(std::vector<Metric*> metrics) : metrics_(std::move(metrics)) {}
 
-  // REQUIRES: there is one of that method.
+  // REQUIRES: there is a metric for that method.
   Metric& operator[](Method method) const {
     const auto index = static_cast<size_t>(method);
     AFT_CHECK(index < metrics_.size());
     return *metrics_[index];
   }
-  // Of counters: their sum.
+  // The sum of all, for counters.
   double Value() const {
     double sum = 0;
     for (const Metric* metric : metrics_) sum += metric->Value();
@@ -77,15 +77,15 @@ class ByMethod {
 using CounterByMethod = ByMethod<prometheus::Counter>;
 using HistogramByMethod = ByMethod<prometheus::Histogram>;
 
-// Registers metrics. Registering a name again gives the family that exists: models share families
-// and differ by their labels.
+// Registers metrics. Registering a name again gives the existing family: models share families and
+// differ by their labels.
 class MetricMaker {
  public:
   // Every metric carries `labels`. The registry must outlive the metrics.
   MetricMaker(prometheus::Registry& registry, prometheus::Labels labels)
       : registry_(registry), labels_(std::move(labels)) {}
 
-  // `more`: labels of this one.
+  // `more`: further labels of this metric.
   prometheus::Counter& AddCounter(const char* name, const char* help,
                                   const prometheus::Labels& more = {}) const;
   prometheus::Gauge& AddGauge(const char* name, const char* help,
@@ -97,7 +97,7 @@ class MetricMaker {
                                     const prometheus::Labels& more = {}) const;  // LatencyBuckets
   prometheus::Histogram& AddSizes(const char* name, const char* help) const;     // SizeBuckets
 
-  // Of the first `methods`, with label method.
+  // One for each of the first `methods`, with label method.
   CounterByMethod AddCounters(const char* name, const char* help, size_t methods) const;
   HistogramByMethod AddSecondsByMethod(const char* name, const char* help, size_t methods,
                                        const prometheus::Labels& more = {}) const;

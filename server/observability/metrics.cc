@@ -18,7 +18,7 @@ constexpr std::array<const char*, 5> kStates = {"loading", "ready", "draining", 
 GaugePart PriorityPart(const MetricMaker& make, const std::string& name,
                        ServiceClass service_class) {
   return make.AddPart(absl::StrCat(name, "_by_priority").c_str(),
-                      "The same by the priority that they asked for.",
+                      "Requests by the priority that they asked for.",
                       {{"priority", kPriorities[static_cast<size_t>(service_class)]}});
 }
 
@@ -81,7 +81,7 @@ ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
     for (const bool from_state : {false, true}) {
       resumed_[exact ? 1 : 0][from_state ? 1 : 0] = &AddCounter(
           "aft_streams_resumed_total",
-          "Streams that went on here, by whether with the very same tokens, and from what.",
+          "Streams resumed here, by whether with exactly the same tokens, and from what.",
           {{"exact", exact ? "yes" : "no"}, {"from", from_state ? "state" : "text"}});
     }
   }
@@ -90,7 +90,7 @@ ModelMetrics::ModelMetrics(Registry& registry, const std::string& model)
                           {{"state", kStates[i]}});
   }
   for (const bool ok : {false, true}) {
-    loads_[ok ? 1 : 0] = &AddCounter("aft_model_loads_total", "Versions that were loaded, or not.",
+    loads_[ok ? 1 : 0] = &AddCounter("aft_model_loads_total", "Loads of versions, by result.",
                                      {{"result", ok ? "ok" : "failed"}});
   }
 }
@@ -108,7 +108,7 @@ ServerMetrics::ServerMetrics(Registry& registry, const BuildInfo& build)
       watches(registry, "watches"),
       infer_streams(registry, "infer_streams"),
       states(registry) {
-  AddGauge("aft_build_info", "Constant 1; what runs is in the labels.",
+  AddGauge("aft_build_info", "Constant 1; the labels say what runs.",
            {{"version", build.version},
             {"revision", build.revision},
             {"build_type", build.type},

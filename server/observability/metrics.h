@@ -15,10 +15,11 @@
 #include "server/observability/metric_maker.h"
 #include "server/scheduling/service_class.h"
 
-// Every metric of the server but for those that are made when somebody scrapes (metrics_page.h).
+// Every metric of the server, except those that are made at each scrape (metrics_page.h).
 // docs/metrics.md says what each means. Created once at start over one prometheus::Registry, which
-// must outlive these structs, and passed by reference: no globals. Labels are bounded (model,
-// method, code, reason, state); never a request id or what a client made up. Durations are seconds.
+// must outlive these structs, and passed by reference: there are no globals. Labels are bounded
+// (model, method, code, reason, state); none is a request id or another text of a client. Durations
+// are in seconds.
 //
 // Thread-safety: every metric may be changed from any thread.
 namespace aft::server {
@@ -32,7 +33,7 @@ class CallMetrics {
   // A call has ended. Codes outside the canonical range cannot come from our own code; they are
   // counted as UNKNOWN.
   void Count(Method method, absl::StatusCode code);
-  // One that was not refused took so long. REQUIRES: the method is timed.
+  // A call that was not refused took this time. REQUIRES: the method is timed.
   void Observe(Method method, std::chrono::duration<double> time);
 
  private:
@@ -42,8 +43,8 @@ class CallMetrics {
   std::vector<prometheus::Histogram*> seconds_;
 };
 
-// Requests: all, and in the family of that name with _by_priority those of each priority that was
-// asked for. As GaugePart, of one version.
+// The number of requests of one version, as a GaugePart: of all in the gauge of that name, and of
+// each requested priority in the family with the suffix _by_priority.
 class RequestGauge {
  public:
   using Counts = std::array<int, kServiceClasses>;  // by ServiceClass
@@ -64,17 +65,18 @@ enum class Rejection {
   kQueuedRequests,
   kQueuedTokens,
   kClientQueue,
-  kDeadline,  // it cannot be met
+  kDeadline,  // the deadline cannot be met
   kDraining,
   kInvalid,
-  kFailed,   // the model has
-  kNotReady  // it is loading, or unloaded
+  kFailed,   // the model has failed
+  kNotReady  // the model is loading, or unloaded
 };
 inline constexpr std::array<const char*, 8> kRejections = {
     "queued_requests", "queued_tokens", "client_queue", "deadline",
     "draining",        "invalid",       "failed",       "not_ready"};
 
-// How an accepted request ended, label of aft_request_finished_total. Begins as FinishReason does.
+// How an accepted request ended, label of aft_request_finished_total. Begins with the values of
+// FinishReason.
 enum class Ending {
   kEos,
   kStop,
@@ -86,7 +88,7 @@ enum class Ending {
   kSlowClient,
   kQueueTimeout,
   kError,
-  kFailed  // the model did
+  kFailed  // the model has failed
 };
 inline constexpr std::array<const char*, 11> kEndings = {
     "eos",      "stop",        "length",        "done",  "cancelled", "deadline",
@@ -95,8 +97,8 @@ inline constexpr std::array<const char*, 11> kEndings = {
 // What went wrong in an engine, label of aft_engine_failures_total.
 enum class EngineFailure {
   kStep,       // a step of the model ended in an error
-  kNotFinite,  // the output of a sequence is not
-  kStateLost,  // of a sequence, when it was taken, restored or forked
+  kNotFinite,  // the output of a sequence is not finite
+  kStateLost,  // the state of a sequence, when it was taken, restored or forked
   kModel       // the model has failed for good
 };
 inline constexpr std::array<const char*, 4> kEngineFailures = {"step", "not_finite", "state_lost",
@@ -107,20 +109,21 @@ enum class PrefixMiss { kCold, kTooShort, kDiverged, kEvicted };
 inline constexpr std::array<const char*, 4> kPrefixMisses = {"cold", "too_short", "diverged",
                                                              "evicted"};
 
-// One served model; or one version of it, which shares the metrics of all of its versions, so that
-// there are no more of them for any number of versions.
+// The metrics of one served model, or of one version of it. The versions of a model share its
+// metrics, so that the number of metrics does not grow with the versions.
 struct ModelMetrics : private MetricMaker {
   enum class State { kLoading, kReady, kDraining, kFailed, kUnloaded };
 
   ModelMetrics(prometheus::Registry& registry, const std::string& model);
 
-  // By calls. The time is of calls that the engine has accepted, or that need none.
+  // Changed by calls. The times are of calls that an engine has accepted, or that need no engine.
   CallMetrics calls{*this, kModelMethods, 0};
   prometheus::Counter& streams_resumed(bool exact, bool from_state) {
     return *resumed_[exact ? 1 : 0][from_state ? 1 : 0];
   }
 
-  // By server/engine; a request is a sequence here: each answer of `n`, each text of a call.
+  // Changed by server/engine. A request is a sequence here: each answer of `n`, each text of a
+  // call.
   const CounterByReason<Rejection, kRejections.size()> rejected{
       *this, "aft_rejected_total", "Requests refused for want of room or of a model that serves.",
       kRejections};
@@ -158,7 +161,7 @@ struct ModelMetrics : private MetricMaker {
       "Mean time between the tokens of a sequence that has two at least.", kGeneratingMethods);
   prometheus::Histogram& step_seconds = AddSeconds("aft_step_seconds", "Model time of one step.");
   std::atomic<uint64_t> steps{0};  // of this version alone
-  BatchCounts batches;             // likewise; of an encoder; no metric, for ModelStatistics
+  BatchCounts batches;  // likewise, for an encoder; not a metric, but for ModelStatistics
   prometheus::Histogram& step_rows = AddSizes("aft_step_rows", "Sequences in one step.");
   prometheus::Histogram& step_tokens = AddSizes("aft_step_tokens", "Tokens computed in one step.");
   const CounterByMethod prompt_tokens =
@@ -171,7 +174,7 @@ struct ModelMetrics : private MetricMaker {
   const CounterByMethod encoded_tokens =
       AddCounters("aft_encoded_tokens_total", "Tokens turned into vectors.", kEngineMethods);
 
-  // By server/engine, of the prefix cache; 0 without one.
+  // Changed by server/engine, for the prefix cache; 0 without one.
   prometheus::Counter& prefix_hits = AddCounter(
       "aft_prefix_cache_hits_total", "Prompts that went on from a state in the prefix cache.");
   prometheus::Counter& prefix_hit_tokens = AddCounter(
@@ -191,7 +194,7 @@ struct ModelMetrics : private MetricMaker {
   GaugePart prefix_limit =
       AddPart("aft_prefix_cache_limit_bytes", "The most that the prefix cache may take.");
 
-  // By server/engine, of models on a GPU; 0 and empty on the CPU.
+  // Changed by server/engine, for models on a GPU; 0 and empty on the CPU.
   prometheus::Gauge& device_memory_used = AddGauge(
       "aft_device_memory_used_bytes", "Memory of the model's GPU in use, by all programs.");
   prometheus::Gauge& device_memory_total =
@@ -201,7 +204,7 @@ struct ModelMetrics : private MetricMaker {
   prometheus::Counter& device_graph_steps = DeviceSteps("graph");  // one launch of a recorded graph
   prometheus::Counter& device_eager_steps = DeviceSteps("eager");  // queued operator by operator
 
-  // By server/registry. Exactly one state's gauge is 1.
+  // Changed by server/registry. Exactly one state's gauge is 1.
   void SetState(State state);
   GaugePart versions =
       AddPart("aft_model_versions",
@@ -228,11 +231,11 @@ struct ModelMetrics : private MetricMaker {
 
 // Why a state was not found or kept, label of aft_states_refused_total.
 enum class StateRefusal {
-  kFull,  // the budget, or the client's
+  kFull,  // the budget, or the client's part of it
   kUnknown,
   kExpired,
   kInvalid,   // bytes that no server with our keys has sealed
-  kUnwritten  // states.folder or states.redis takes it not
+  kUnwritten  // states.folder or states.redis did not accept it
 };
 inline constexpr std::array<const char*, 5> kStateRefusals = {"full", "unknown", "expired",
                                                               "invalid", "unwritten"};
@@ -240,12 +243,12 @@ inline constexpr std::array<const char*, 5> kStateRefusals = {"full", "unknown",
 // How a call to Redis failed, label of aft_states_redis_failed_total.
 enum class RedisFailure {
   kUnsent,  // it waited too long, or Redis was known to be down
-  kBroken,  // no answer in time, or none that is Redis' language, or the connection broke
+  kBroken,  // no answer in time, one not in Redis' protocol, or a broken connection
   kRefused  // Redis answered with an error
 };
 inline constexpr std::array<const char*, 3> kRedisFailures = {"unsent", "broken", "refused"};
 
-// The states that requests leave behind.
+// The metrics of stored states.
 struct StateMetrics : private MetricMaker {
   explicit StateMetrics(prometheus::Registry& registry) : MetricMaker(registry, {}) {}
 
@@ -259,7 +262,7 @@ struct StateMetrics : private MetricMaker {
   prometheus::Counter& skipped = AddCounter(
       "aft_states_skipped_total", "Files of states.folder that were not taken at the start.");
   prometheus::Counter& checkpoints_written = Checkpoints("written");
-  prometheus::Counter& checkpoints_skipped = Checkpoints("skipped");  // the one before took long
+  prometheus::Counter& checkpoints_skipped = Checkpoints("skipped");  // the last was slow
   prometheus::Counter& checkpoints_failed = Checkpoints("failed");
   prometheus::Counter& handed_to_store = HandOvers("store");
   prometheus::Counter& handed_to_client = HandOvers("client");
@@ -304,7 +307,7 @@ struct OpenStreamMetrics : private MetricMaker {
       "aft_streams_gave_way_total", "Idle streams that were ended so that new ones had room.");
 };
 
-// Of the program, labels of aft_build_info.
+// The labels of aft_build_info, which describe the program.
 struct BuildInfo {
   std::string version;
   std::string revision{};  // git's
@@ -312,26 +315,26 @@ struct BuildInfo {
   std::string torch{};
 };
 
-// The process.
+// The metrics of the process.
 struct ServerMetrics : private MetricMaker {
   ServerMetrics(prometheus::Registry& registry, const BuildInfo& build);
 
   const std::string version;
 
-  // By calls, with label model="": methods of no model, and calls that named no served one.
+  // Changed by calls, with label model="": of methods without a model, or that named no served one.
   CallMetrics calls;
-  // By server/admission.
+  // Changed by server/admission.
   prometheus::Gauge& memory_limit =
       AddGauge("aft_memory_limit_bytes", "Budget for requests and answers that are not sent yet.");
   prometheus::Gauge& memory_used =
       AddGauge("aft_memory_used_bytes", "What requests and unsent answers hold of the budget.");
 
-  // By server/app: what the budgets of the config and the models may take, of what there is.
+  // Set by server/app: what the budgets of the config and the models may take, and what there is.
   void SetPlannedMemory(const char* use, int64_t bytes) const;
   prometheus::Gauge& memory_there = AddGauge(
       "aft_memory_machine_bytes", "Memory of the machine or of its container, the lesser.");
 
-  // By calls.
+  // Changed by calls.
   prometheus::Counter& memory_refusals =
       AddCounter("aft_memory_refused_total", "Calls refused because the memory budget was full.");
   prometheus::Counter& stuck_calls =
@@ -340,25 +343,25 @@ struct ServerMetrics : private MetricMaker {
   prometheus::Gauge& undelivered_bytes =
       AddGauge("aft_undelivered_bytes", "What was computed and waits for clients to read.");
 
-  // By server/admission.
+  // Changed by server/admission.
   OpenStreamMetrics watches;
   OpenStreamMetrics infer_streams;
 
-  // By server/states.
+  // Changed by server/states.
   StateMetrics states;
 
   // From the first sign of shutdown on.
   prometheus::Gauge& draining = AddGauge("aft_draining", "1 while the server shuts down.");
 };
 
-// What each client does. Of a bounded number of clients (security.max_client_labels), those with a
-// name in the config; the rest is "other".
+// Counts the calls and tokens of each client. A bounded number of the clients in the config
+// (security.max_client_labels) have labels with their names; all others are "other".
 class ClientMetrics {
  public:
   // `names`: the clients that have labels of their own.
   ClientMetrics(prometheus::Registry& registry, const std::vector<std::string>& names);
 
-  // A call of that client has ended so.
+  // A call of that client has ended with this code.
   void Count(const std::string& client, absl::StatusCode code, uint64_t tokens);
 
  private:

@@ -12,12 +12,12 @@
 namespace aft::server {
 namespace {
 
-// What the log says of itself, which belongs to the process and not to a registry.
+// The log's own metric, which belongs to the process and not to a registry.
 prometheus::MetricFamily LogMetrics() {
   prometheus::ClientMetric dropped;
   dropped.counter.value = static_cast<double>(log::dropped_lines());
   return {.name = "aft_log_lines_dropped_total",
-          .help = "Log lines dropped, because whoever reads stderr did not keep up.",
+          .help = "Log lines dropped, because the reader of stderr did not keep up.",
           .type = prometheus::MetricType::Counter,
           .metric = {dropped}};
 }

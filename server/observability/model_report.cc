@@ -19,11 +19,11 @@ void Add(MetricFamily& family, double value, std::vector<ClientMetric::Label> la
 }  // namespace
 
 std::vector<MetricFamily> ReportMetrics(const std::vector<ModelReport>& reports) {
-  MetricFamily waiting =
-      Gauges("aft_oldest_waiting_seconds", "How long the oldest request waits; 0 while none does.");
+  MetricFamily waiting = Gauges("aft_oldest_waiting_seconds",
+                                "Wait of the request that has waited longest; 0: none waits.");
   MetricFamily step =
-      Gauges("aft_last_step_age_seconds", "Since the last step was done, idle or not.");
-  MetricFamily info = Gauges("aft_model_info", "Constant 1; what is served is in the labels.");
+      Gauges("aft_last_step_age_seconds", "Time since the last step was done, idle or not.");
+  MetricFamily info = Gauges("aft_model_info", "Constant 1; the labels say what is served.");
   for (const ModelReport& report : reports) {
     Add(waiting, report.oldest_waiting_seconds, {{"model", report.model}});
     if (report.version.empty()) continue;

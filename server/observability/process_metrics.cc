@@ -22,7 +22,7 @@ MetricFamily Family(const char* name, const char* help, MetricType type, double 
   return {.name = name, .help = help, .type = type, .metric = {metric}};
 }
 
-// Of proc_pid_stat(5).
+// Fields of proc_pid_stat(5).
 struct Stat {
   double cpu_ticks = 0;
   double threads = 0;
@@ -64,7 +64,7 @@ std::optional<double> BootTime() {
 std::optional<double> OpenFiles() {
   std::error_code error;
   std::filesystem::directory_iterator files("/proc/self/fd", error);
-  double open = -1;  // the folder itself
+  double open = -1;  // the handle of this folder does not count
   while (!error && files != std::filesystem::directory_iterator()) {
     ++open;
     files.increment(error);

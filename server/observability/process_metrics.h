@@ -6,8 +6,9 @@
 
 namespace aft::server {
 
-// What the process takes of the machine, read from /proc, by the names of Prometheus' own client
-// libraries: process_cpu_seconds_total and so on. What /proc does not say is left out. Thread-safe.
+// The resources that the process uses, read from /proc, under the names of Prometheus' own client
+// libraries: process_cpu_seconds_total and so on. What /proc does not have is left out.
+// Thread-safe.
 std::vector<prometheus::MetricFamily> ProcessMetrics();
 
 }  // namespace aft::server

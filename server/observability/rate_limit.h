@@ -10,13 +10,13 @@
 
 namespace aft::server {
 
-// Lets so many events a second pass, and counts the others. Thread-safe.
+// Lets `per_second` events a second pass, and counts the others. Thread-safe.
 class RateLimit {
  public:
   explicit RateLimit(int per_second) : per_second_(per_second) {}
 
-  // Nothing: this event is left out. Else it passes, and so many were left out since the last that
-  // did. `now` never goes back.
+  // nullopt: this event is left out. Otherwise it passes, and the number of events that were left
+  // out since the last one that passed is returned. `now` never goes back.
   std::optional<uint64_t> Pass(std::chrono::steady_clock::time_point now) {
     MutexLock lock(mutex_);
     if (now - second_ >= std::chrono::seconds(1)) {
@@ -34,7 +34,7 @@ class RateLimit {
  private:
   const int per_second_;
   Mutex mutex_;
-  std::chrono::steady_clock::time_point second_ ABSL_GUARDED_BY(mutex_);  // began then
+  std::chrono::steady_clock::time_point second_ ABSL_GUARDED_BY(mutex_);  // when it began
   int passed_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -16,7 +16,7 @@ const MetricFamily* Find(const std::vector<MetricFamily>& families, const std::s
   return found == families.end() ? nullptr : &*found;
 }
 
-// The gauge with these labels; 0 without one.
+// The value of the gauge with these labels; 0 if there is none.
 double Value(const MetricFamily& family, const std::vector<ClientMetric::Label>& labels) {
   for (const ClientMetric& metric : family.metric) {
     if (metric.label == labels) return metric.gauge.value;

@@ -9,10 +9,10 @@
 
 namespace aft::server {
 
-// Another source's metrics, and of each model in them aft_slots_used_ratio: aft_slots_used over
-// aft_slots, 0 to 1. It is there for whoever takes one metric as it is, as inference routers do;
-// whoever can divide needs it not. 0 while a model has no slots. Made when somebody asks, so that
-// it costs a step nothing. Thread-safe if the source is.
+// Adds to another source's metrics, for each model, aft_slots_used_ratio: aft_slots_used over
+// aft_slots, 0 to 1. It is for readers that use one metric as it is, as inference routers do;
+// others can divide. 0 while a model has no slots. It is computed at each scrape, so it costs a
+// step nothing. Thread-safe if the source is.
 class WithSlotRatio final : public prometheus::Collectable {
  public:
   explicit WithSlotRatio(std::shared_ptr<prometheus::Collectable> source)
