@@ -95,8 +95,8 @@ absl::Status EncodeEngine::Check(const EncodingRequest& request) const {
                          ? columns == 0
                          : columns > 0 && columns <= info_.max_image_width && tokens % columns == 0;
   if (whole) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("image_width: ", tokens, " tokens in rows of ", columns));
+  return absl::InvalidArgumentError(absl::StrCat("image_width: the model does not accept ", tokens,
+                                                 " tokens in rows of ", columns));
 }
 
 void EncodeEngine::Add(Job& job, TimePoint /*now*/) {

@@ -152,7 +152,8 @@ absl::StatusOr<ModelHold> ModelTable::AcquireOnly(const Client& client,
     MutexLock lock(mutex_);
     AFT_ASSIGN_OR_RETURN(const Entry* entry, Find(client, name));
     if (entry->versions.size() > 1) {
-      return absl::NotFoundError(absl::StrCat("model ", Quoted(entry->name), " has several"));
+      return absl::NotFoundError(
+          absl::StrCat("model ", Quoted(entry->name), " has several versions"));
     }
   }
   return Acquire(client, name);

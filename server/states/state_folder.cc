@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(const std::string
   for (const fs::path& file : leftover) {
     if (!error) fs::remove(file, error);
   }
-  if (error) return Unusable(path, "cannot be tidied", error.value());
+  if (error) return Unusable(path, "cannot remove leftover files", error.value());
   // The probe is empty, because a full disk must not prevent a start with the states that it has.
   const std::string probe = absl::StrCat(path, "/probe");
   const absl::Status written = WriteFileAtomically(probe, {}, 0600);
