@@ -1,19 +1,19 @@
-# Three images: `server` (the last one, so the default), aft-server with the shipped model and nothing else;
-# `server-cuda`, the same for GPUs too; and `tools`, with the load generator, importers and trainer, and a shell.
-# `./dev image` builds and runs them. The base is named by its digest; Debian's fixes since then come by apt.
+# Three images: `server` (the last one, so the default) has only aft-server, aftctl and the shipped model;
+# `server-cuda` is the same for GPUs too; `tools` adds the load generator, importers, trainer and a shell.
+# `./dev image` builds and runs them. The base is named by its digest; apt installs later fixes of Debian.
 ARG BASE=debian:bookworm-slim@sha256:40b107342c492725bc7aacbe93a49945445191ae364184a6d24fedb28172f6f7
 
 FROM ${BASE} AS packages
 WORKDIR /src
-# The package lists live in ./dev alone. Wheels come from build/wheels where ./dev image has laid
-# them into the context, else from the index.
+# Only ./dev has the package lists. Wheels come from build/wheels if ./dev image has put them into the
+# context, otherwise from the index.
 COPY dev ./
 RUN --mount=type=bind,target=/context \
     mkdir -p ~/.cache/aft-serve && \
     if [ -d /context/build/wheels ]; then ln -s /context/build/wheels ~/.cache/aft-serve/wheels; fi && \
     ./dev setup && \
     rm -rf ~/.cache/aft-serve/wheels
-# ccache's keys follow it.
+# The keys of ccache depend on it.
 ENV LANG=C.UTF-8
 
 FROM packages AS build
@@ -42,7 +42,7 @@ RUN --mount=type=cache,target=/root/.cache/aft-serve/ccache \
     rm -rf build
 
 FROM ${BASE} AS runtime
-# Debian's release says which versions; the image's own list of packages says which they were.
+# The release of Debian decides the versions; the image's own list of packages records them.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get upgrade -y && \
     apt-get install -y --no-install-recommends \
@@ -72,8 +72,8 @@ ENV PATH=/opt/aft/bin:$PATH
 USER 10001:10001
 CMD ["bash"]
 
-# No shell and no package manager: whoever gets in finds nothing to go on with. `cp` is for the edge's sidecar,
-# which takes the services' descriptors from here.
+# There is no shell and no package manager, so an intruder finds no tools. `cp` is for the edge's sidecar,
+# which copies the services' descriptors from this image.
 FROM scratch AS service
 LABEL org.opencontainers.image.vendor="aft-serve"
 COPY model/zoo/austen-aft-local /models/austen-aft-local
@@ -87,7 +87,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
 ENTRYPOINT ["/opt/aft/bin/aft-server"]
 CMD ["--config=/etc/aft/server.textproto"]
 
-# What NVIDIA's container toolkit shall bring of the driver.
+# NVIDIA_DRIVER_CAPABILITIES says which parts of the driver NVIDIA's container toolkit should add.
 FROM service AS server-cuda
 LABEL org.opencontainers.image.title="aft-serve" \
       org.opencontainers.image.description="gRPC server for attention-free transformers (CPU and CUDA)" \

@@ -8,7 +8,7 @@ target_compile_options(aft_warnings INTERFACE
 if(AFT_SANITIZE)
   add_compile_options(-fsanitize=${AFT_SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${AFT_SANITIZE})
-  # The checks add paths on which GCC takes the members of a variant to be unset.
+  # The checks add paths on which GCC believes that members of a variant are not set.
   target_compile_options(aft_warnings INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endif()
 
@@ -22,10 +22,10 @@ if(AFT_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
-# aft_precompiled(NAME HEADERS ... DEPS ...): headers of other projects that a family of files shares,
-# read once. Libraries and tests of a folder that sets AFT_PRECOMPILED to NAME begin with them. Never a
-# header of ours, so that nothing is rebuilt for it. Files still include what they use: the preset asan
-# compiles them without.
+# aft_precompiled(NAME HEADERS ... DEPS ...): precompiles headers of other projects that many files share.
+# Libraries and tests of a folder that sets AFT_PRECOMPILED to NAME begin with them. Headers of ours must
+# not be among them, because a change of one would rebuild all. Files still include what they use: the
+# preset asan compiles them without precompiled headers.
 function(aft_precompiled name)
   cmake_parse_arguments(ARG "" "" "HEADERS;DEPS;OPTIONS" ${ARGN})
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/precompiled/${name}.cc" CONTENT "")
@@ -41,18 +41,19 @@ function(aft_use_precompiled target)
   endif()
 endfunction()
 
-# aft_unity(NAME): with AFT_UNITY the sources of a target are compiled in batches, each a file that includes
-# them, so that headers are read once a batch. So names in unnamed namespaces differ within a target.
+# aft_unity(NAME): with AFT_UNITY the sources of a target are compiled in batches. A batch is one file that
+# includes its sources, so headers are read once per batch. Therefore names in unnamed namespaces must
+# differ within a target.
 function(aft_unity target)
   if(AFT_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${AFT_UNITY_BATCH})
-    # GCC takes a batch's own sources for headers, where types of unnamed namespaces would be wrong.
+    # GCC takes the sources of a batch for headers, and warns of their types in unnamed namespaces.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 
-# aft_library(NAME SOURCES ... DEPS ...): static library `aft_NAME`, alias `aft::NAME`. A library
-# without sources is header-only. Includes are written from the repository's root.
+# aft_library(NAME SOURCES ... DEPS ...): adds the static library `aft_NAME` with the alias `aft::NAME`. A
+# library without sources is header-only. Include paths begin at the repository's root.
 function(aft_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   if(ARG_SOURCES)
@@ -69,7 +70,7 @@ function(aft_library name)
   add_library(aft::${name} ALIAS aft_${name})
 endfunction()
 
-# aft_program(NAME SOURCES ... DEPS ...): executable NAME in build/<preset>/bin.
+# aft_program(NAME SOURCES ... DEPS ...): adds the executable NAME in build/<preset>/bin.
 function(aft_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -79,16 +80,16 @@ function(aft_program name)
   aft_unity(${name})
 endfunction()
 
-# What tests are compiled with. -pthread, because gRPC and re2 ask for it, and a precompiled header fits
-# only if all have it. GCC 12 at -O1 sees wrong bounds in std::string.
+# Options of tests. -pthread is here because gRPC and re2 ask for it, and a precompiled header fits only
+# if all files have it. GCC 12 at -O1 sees wrong bounds in std::string, so some warnings are off.
 set(AFT_TEST_OPTIONS -O1 -pthread -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict)
 
-# aft_test(NAME SOURCES ... DEPS ... [LABELS ...] [SHARDS N]): one GoogleTest program; at -O1, which
-# compiles a third faster: what must be fast is in the libraries. It is one CTest entry, or N that have
-# a part of its tests each, so that a long program keeps more than one core busy. Labels:
-#   tsan         torch-free and gRPC-free: built by the target tsan_tests, run under ThreadSanitizer
-#   cuda_on_cpu  runs CUDA kernels on the CPU; the target cuda_on_cpu_tests
-#   random       draws its inputs from AFT_TEST_SEED (whoever links aft::random_inputs has it)
+# aft_test(NAME SOURCES ... DEPS ... [LABELS ...] [SHARDS N]): adds a GoogleTest program. -O1 compiles a
+# third faster, and the code that must be fast is in the libraries. The program is one CTest entry, or N
+# entries with a part of its tests each, so that a long program keeps more than one core busy. Labels:
+#   tsan         needs neither torch nor gRPC: the target tsan_tests builds it, and it runs under ThreadSanitizer
+#   cuda_on_cpu  runs CUDA kernels on the CPU; the target cuda_on_cpu_tests builds it
+#   random       draws its inputs from AFT_TEST_SEED; every test that links aft::random_inputs has this label
 add_custom_target(tsan_tests)
 add_custom_target(cuda_on_cpu_tests)
 function(aft_test name)
@@ -116,8 +117,8 @@ function(aft_test name)
   endforeach()
 endfunction()
 
-# aft_test_objects(NAME SOURCES ... DEPS ...): tests that several programs hold, compiled once;
-# `aft_NAME` among the DEPS of those.
+# aft_test_objects(NAME SOURCES ... DEPS ...): compiles tests once that several programs contain. These
+# programs have `aft_NAME` among their DEPS.
 function(aft_test_objects name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(aft_${name} OBJECT ${ARG_SOURCES})

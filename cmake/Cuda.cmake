@@ -1,13 +1,13 @@
-# Decides whether CUDA kernels are compiled, and says so in one line that CI prints.
+# Decides whether CUDA kernels are compiled, and prints the decision in one line, which CI shows.
 #
-#   OFF   nothing of CUDA
+#   OFF   CUDA is not used
 #   AUTO  with nvcc: the kernels and the queue are compiled, as a check, for one architecture; the
 #         programs stay CPU programs
 #   ON    the programs run on GPUs too, and need LibTorch's CUDA libraries to start
 set(AFT_CUDA_ENABLED OFF)
 if(NOT AFT_CUDA STREQUAL "OFF")
   include(CheckLanguage)
-  if(NOT CMAKE_CUDA_COMPILER)  # nvcc may have come since.
+  if(NOT CMAKE_CUDA_COMPILER)  # nvcc may have been installed since.
     unset(CMAKE_CUDA_COMPILER CACHE)
   endif()
   check_language(CUDA)
@@ -25,10 +25,10 @@ if(AFT_CUDA_ENABLED)
       set(CMAKE_CUDA_ARCHITECTURES 90)
     endif()
   endif()
-  set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no CUDA20.
+  set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 does not know CUDA20.
   set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3")
   enable_language(CUDA)
-  if(NOT TARGET CUDA::nvToolsExt)  # CMake 3.25.1 takes for granted what CUDA 13 does not have.
+  if(NOT TARGET CUDA::nvToolsExt)  # CMake 3.25.1 expects this target, which CUDA 13 does not have.
     add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
   endif()
   find_package(CUDAToolkit REQUIRED)

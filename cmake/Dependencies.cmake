@@ -1,21 +1,21 @@
-# Every third-party library, found and never downloaded. All of it is Debian 12's, LibTorch apart.
+# Finds every third-party library, and downloads none. All except LibTorch are packages of Debian 12.
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(Boost 1.74 CONFIG REQUIRED)  # headers: Asio and Beast
-find_package(Protobuf 3.21 MODULE REQUIRED)  # Debian ships no CMake config for protobuf.
+find_package(Protobuf 3.21 MODULE REQUIRED)  # Debian has no CMake config for protobuf.
 find_package(gRPC 1.51 CONFIG REQUIRED)
 find_package(absl CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(nlohmann_json 3.11 CONFIG REQUIRED)
 find_package(CLI11 2.1 CONFIG REQUIRED)
 find_package(hwy CONFIG REQUIRED)
-if(NOT TARGET re2::re2)  # gRPC has found it, through the module that Debian ships with it.
+if(NOT TARGET re2::re2)  # gRPC has already found it, through the module that Debian has with gRPC.
   find_package(re2 REQUIRED)
 endif()
 
-# gRPC, protobuf and Abseil are linked through this one target, shared or static as a whole: two
-# Abseils in one process are two sets of its globals.
+# gRPC, protobuf and Abseil are linked through this one target, all shared or all static: two copies of
+# Abseil in one process would have two sets of its globals.
 add_library(aft_grpc INTERFACE)
 target_link_libraries(aft_grpc INTERFACE gRPC::grpc++ protobuf::libprotobuf)
 add_library(aft::grpc ALIAS aft_grpc)

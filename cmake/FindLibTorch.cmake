@@ -1,5 +1,5 @@
-# Finds LibTorch inside an installed `torch` wheel, without the wheel's own CMake files: those demand
-# nvcc, break with CMake 3.25 and C++20, and overwrite CUDA flags.
+# Finds LibTorch inside an installed `torch` wheel, without the wheel's own CMake files: those require
+# nvcc, fail with CMake 3.25 and C++20, and overwrite CUDA flags.
 #
 # Input   LIBTORCH_ROOT   folder `.../site-packages/torch` (cache variable or environment)
 # Output  LibTorch::cpu   headers, libtorch_cpu, libc10. A CPU program must not link libtorch.so: it
@@ -26,12 +26,12 @@ find_package_handle_standard_args(LibTorch
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::cpu INTERFACE IMPORTED)
-  # -idirafter, not -isystem: the wheel carries old copies of protobuf's and fmt's headers, and in a file
-  # that includes both LibTorch and gRPC the system's must win.
+  # We use -idirafter and not -isystem, because the wheel has old copies of the headers of protobuf and fmt.
+  # In a file that includes both LibTorch and gRPC the headers of the system must be found first.
   target_compile_options(LibTorch::cpu INTERFACE
     "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}"
     "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
-  # Operators are included one by one (ATen/ops/*.h): seconds less per file.
+  # Operators are included one by one (ATen/ops/*.h), which saves seconds per file.
   target_compile_definitions(LibTorch::cpu INTERFACE AT_PER_OPERATOR_HEADERS)
   # --no-as-needed: operators register themselves in static initialisers that nothing references.
   # --allow-shlib-undefined: libraries that only the wheel itself needs may be absent at link time.

@@ -1,7 +1,8 @@
-# `cmake --install build/default --prefix DIR --component server`: a folder that runs wherever Debian's gRPC is
-# installed, as the container image does. bin/ the programs, lib/ what they need of LibTorch, with the
-# wheels' own metadata and licences, share/aft-serve/ the services' descriptors, share/man and the
-# shells' folders the manual pages and completions. Component `tools`: the other programs, into the same folder.
+# `cmake --install build/default --prefix DIR --component server` makes a folder that runs on any machine with
+# Debian's gRPC, for example in the container image. bin/ has the programs. lib/ has the libraries of LibTorch that
+# they need, with the metadata and licences of the wheels. share/aft-serve/ has the descriptors of the services.
+# share/man and the folders of the shells have the manual pages and completions. The component `tools` adds the
+# other programs to the same folder.
 function(aft_install component)
   foreach(program ${ARGN})
     if(TARGET ${program})
@@ -33,7 +34,7 @@ aft_install(tools aftload aft-convert aft-train)
 
 install(FILES "${CMAKE_BINARY_DIR}/share/aft-serve/aft.pb" DESTINATION share/aft-serve COMPONENT server)
 
-# The libraries find each other beside themselves: their RPATH ends in $ORIGIN.
+# The libraries find each other in their own folder, because their RPATH ends in $ORIGIN.
 if(AFT_TORCH)
   cmake_path(GET LibTorch_torch_cpu_LIBRARY PARENT_PATH _torch_lib)
   set(_libraries
@@ -42,9 +43,9 @@ if(AFT_TORCH)
   set(_wheels torch nvidia_cuda_runtime nvidia_cuda_cupti)
   if(AFT_CUDA STREQUAL "ON")
     list(APPEND _libraries "${LibTorch_torch_cuda_LIBRARY}" "${LibTorch_c10_cuda_LIBRARY}"
-      "${_torch_lib}/libtorch_nvshmem.so")  # libtorch_cuda.so asks for it.
-    # The rest of what it asks for, if ./dev setup --cuda has brought it; else the host has its own, where the loader
-    # finds it. Of cuDNN only the library that loads the others: nothing here calls it.
+      "${_torch_lib}/libtorch_nvshmem.so")  # libtorch_cuda.so needs it.
+    # The other libraries that it needs, if ./dev setup --cuda has installed them; otherwise the loader must find those
+    # of the host. Of cuDNN only the library that loads the others is installed, because no program here uses cuDNN.
     foreach(library cu13/lib/libcublas.so.13 cu13/lib/libcublasLt.so.13 cu13/lib/libcufft.so.12
         cu13/lib/libcufile.so.0 cu13/lib/libcurand.so.10 cu13/lib/libcusparse.so.12 cu13/lib/libnvJitLink.so.13
         cudnn/lib/libcudnn.so.9 cusparselt/lib/libcusparseLt.so.0 nccl/lib/libnccl.so.2
@@ -57,7 +58,7 @@ if(AFT_TORCH)
       nvidia_cudnn_cu13 nvidia_cusparselt_cu13 nvidia_nccl_cu13 nvidia_nvshmem_cu13)
   endif()
   install(FILES ${_libraries} DESTINATION lib COMPONENT server)
-  # --strip is for our own targets alone; a fifth of libtorch_cpu.so are symbols for debuggers.
+  # --strip applies only to our own targets, but a fifth of libtorch_cpu.so are symbols for debuggers.
   list(TRANSFORM _libraries REPLACE ".*/" "")
   install(CODE "
     if(CMAKE_INSTALL_DO_STRIP)

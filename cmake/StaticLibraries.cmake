@@ -1,7 +1,7 @@
-# Links gRPC, protobuf, Abseil and what they need from Debian's static archives, hidden inside the
-# programs, so that these run where no such library is installed (`./dev bundle`). All of them or
-# none: a shared library of the family beside a static one would bring its globals twice.
-# What Debian ships as shared libraries only (prometheus-cpp, Highway) stays shared.
+# Links gRPC, protobuf, Abseil and their dependencies from Debian's static archives, with hidden symbols,
+# so that the programs run without these libraries (`./dev bundle`). All of them must be static: a shared
+# library of the family next to a static one would have a second copy of its globals. Libraries that
+# Debian has only as shared ones (prometheus-cpp, Highway) stay shared.
 get_property(_targets DIRECTORY PROPERTY IMPORTED_TARGETS)
 foreach(_target IN LISTS _targets)
   if(NOT _target MATCHES "^(absl|gRPC|protobuf|re2|c-ares|OpenSSL|ZLIB|GTest)::")
@@ -26,8 +26,8 @@ find_library(AFT_STATIC_RE2 libre2.a REQUIRED)  # found by name, through pkg-con
 mark_as_advanced(AFT_STATIC_RE2)
 set_target_properties(re2::re2 PROPERTIES INTERFACE_LINK_LIBRARIES "${AFT_STATIC_RE2}")
 add_link_options(LINKER:--exclude-libs,ALL)
-# What stays shared lies beside the programs; LibTorch is found through LD_LIBRARY_PATH. RPATH, not
-# RUNPATH: those libraries find each other through it too.
+# The shared libraries are in ../lib next to the programs; LibTorch is found through LD_LIBRARY_PATH. We use
+# RPATH and not RUNPATH, because these libraries find each other through it too.
 add_link_options(LINKER:--disable-new-dtags)
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")

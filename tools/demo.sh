@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# ./dev demo: sourced by ./dev, whose settings and helpers it uses.
+# Implements ./dev demo. ./dev sources this file, which uses its settings and helpers.
 
-# Starts a server on ports that the kernel chooses: SERVER_PID, ADDRESS, METRICS.
+# Starts a server on ports that the kernel chooses. Sets SERVER_PID, ADDRESS and METRICS.
 start_server() {
   local waited
   READY_FOLDER=$(mktemp -d)
@@ -30,7 +30,7 @@ stop_server() {
   (( rc == 0 )) || die "the server ended with exit code $rc; its log is $LOGS/demo-server.log"
 }
 
-# scrape FILE: the samples of the metrics page.
+# scrape FILE: writes the samples of the metrics page to FILE.
 scrape() {
   local connection
   exec {connection}<>"/dev/tcp/${METRICS%:*}/${METRICS##*:}"
@@ -39,7 +39,7 @@ scrape() {
   exec {connection}>&-
 }
 
-# The counters and gauges that differ between two scrapes; histograms as count and mean.
+# Prints the counters and gauges that differ between two scrapes; histograms with count and mean.
 metrics_moved() {
   awk '
     { split($0, part, / [^ ]*$/); name = part[1]; value = $NF }
@@ -65,7 +65,7 @@ title() { if [[ -t 1 ]]; then printf '\n\e[1m%s\e[0m\n' "$*"; else printf '\n%s\
 demo() {
   local before after prompt='It is a truth universally acknowledged, that'
   setup
-  # The programs alone, with the kernels of this processor; what a build before has configured stays.
+  # Builds only the programs, with the kernels of this processor. An earlier configuration stays as it is.
   [[ -e build/default/build.ninja ]] ||
     configure default -DAFT_CUDA=OFF -DAFT_TESTS=OFF -DAFT_BENCH=OFF -DAFT_KERNEL_TARGETS=NATIVE
   compile default aft-server aftctl aftload
