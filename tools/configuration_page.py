@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the tables of docs/configuration.md of the fields in proto/aft/config/v1 (./dev docs).
+"""Makes the tables of docs/configuration.md from the fields in proto/aft/config/v1 (./dev docs).
 
-  configuration_page.py [--check]     --check: writes nothing; exit code 1 where the page would change
+  configuration_page.py [--check]     --check: writes nothing; exit code 1 if the page would change
 """
 
 import difflib
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/configuration.md"
 PROTO = ROOT / "proto/aft/config/v1"
 
-FIRST = "## The file"  # What stands before is written by hand.
+FIRST = "## The file"  # The part before this heading is written by hand.
 
 FIELD = re.compile(r"  (optional |repeated |)(\w+) (\w+) = \d+(?: \[(.*)\])?;")
 TEXT = r'"(?:[^"\\]|\\.)*"'
@@ -23,7 +23,7 @@ TYPES = {"int32": "integer", "int64": "integer", "double": "number", "string": "
 
 
 def options_of(text):
-  """name -> its values, of what stands in the brackets of a field; see field_options.proto."""
+  """Parses the text in the brackets of a field into name -> its values; see field_options.proto."""
   options = {}
   for name, value in OPTION.findall(text or ""):
     parts = [json.loads(part) for part in re.findall(TEXT, value)]
@@ -32,7 +32,7 @@ def options_of(text):
 
 
 def read(path):
-  """(comment of the file, message -> (comment, its fields as (repeated, type, name, comment, options)))."""
+  """Returns (comment of the file, message -> (comment, its fields as (repeated, type, name, comment, options)))."""
   head, messages, comment, name, part = "", {}, [], None, ""
   for number, line in enumerate(path.read_text().splitlines(), 1):
     if found := re.fullmatch(r" *// (.*)", line):
@@ -40,7 +40,7 @@ def read(path):
       continue
     part += " " + line.strip() if part else line
     if part.startswith("  ") and not part.endswith(";"):
-      continue  # It goes on in the next line.
+      continue  # The field continues in the next line.
     line, part = re.sub(r"\[ | \]", lambda m: m[0].strip(), part), ""
     if field := FIELD.fullmatch(line):
       if field[2] in TYPES and not comment:
@@ -53,13 +53,13 @@ def read(path):
     elif line.startswith("syntax "):
       head = " ".join(comment)
     elif line not in ("", "}", "package aft.config.v1;", 'import "aft/config/v1/field_options.proto";'):
-      sys.exit(f"{path.relative_to(ROOT)}:{number}: this program does not know what this is: {line}")
+      sys.exit(f"{path.relative_to(ROOT)}:{number}: this program cannot parse this line: {line}")
     comment = []
   return head, messages
 
 
 def shown(number):
-  """With large powers of two as such."""
+  """The number as text; large powers of two as 2^N."""
   for less in (0, 1):
     value = int(number) + less if number.lstrip("-").isdigit() else 0
     if value > 2**20 and value & (value - 1) == 0:
@@ -77,7 +77,7 @@ def range_of(options):
 
 
 def text_of(repeated, kind, comment, options):
-  """The comment, and what the options add to it."""
+  """The comment, with the sentences that the options add to it."""
   said = [comment] if comment else []
   if "value" in options:
     *others, last = (f'"{value}"' for value in options["value"])
@@ -99,7 +99,7 @@ def default_of(repeated, kind, options):
 
 
 def section(messages, message, title, path, at, level=2):
-  """Lines for a message and those in it. `path`: where it stands in the file; `at`: message -> its first path."""
+  """Lines for a message and the messages in it. `path`: its place in the file; `at`: message -> its first path."""
   comment, fields = messages[message]
   at[message] = path
   yield from ("", f"{'#' * level} {title}", "")

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""Fleets of AFT servers, simulated from what a step of one was measured to take.
+"""Simulates fleets of AFT servers, from the measured times of the steps of one server.
 
   fleet_sim.py [NAME...] [--costs FILE] [--replicas N,N,...] [--seed N] [--out DIR] [--plots]
 
-Names, by default all of them:
-  grains        the replica that large fleets are made of beside one that plays every step: ratios
-  policies      who gets the next request: random, round robin, the emptier of two, the emptiest; 10 to 10,000 replicas
-  slots         how many slots are taken at which load: what an autoscaler can see
-  autoscaling   the load doubles: how long it is felt, by the autoscaler's target and the time until a replica is ready
-  rollout       all replicas are replaced, with and without states that travel: the longest gap of a stream
-  affinity      requests go where their prefix is cached, or where there is room
+Each NAME is an experiment; by default all of them run:
+  grains        compares the simple replica, of which large fleets consist, with one that simulates every step: ratios
+  policies      which replica gets the next request: random, round robin, the emptier of two, the emptiest; 10 to 10,000
+                replicas
+  slots         how many slots are used at which load; an autoscaler sees this number
+  autoscaling   the load doubles: how long requests are late, by the autoscaler's target and the start time of a replica
+  rollout       all replicas are replaced, and states move with their streams or not: the longest gap of a stream
+  affinity      requests go to the replica that has their prefix in its cache, or to one that has room
 
-Seconds unless it is said. Needs SimPy; --plots also matplotlib (./dev bench fleet fetches both). The costs are
-measured by `./dev bench fleet measure` and held against the real server by `./dev bench fleet check`; what came of all
-this is in deploy/sizing.md.
+Times are in seconds unless a unit is named. Needs SimPy, and matplotlib for --plots (./dev bench fleet fetches both).
+`./dev bench fleet measure` measures the costs, and `./dev bench fleet check` compares the simulation with the real
+server. deploy/sizing.md has the results.
 """
 
 import argparse
@@ -49,7 +50,7 @@ def show(value):
 
 
 class Table:
-  """Printed row by row, as they come."""
+  """Prints a table row by row, as the rows are added."""
 
   def __init__(self):
     self._widths = None
@@ -66,14 +67,14 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("names", nargs="*", metavar="NAME")
   parser.add_argument("--costs", type=Path, default=HERE / "fleet" / "m-int8.json")
-  parser.add_argument("--replicas", type=sizes, default=None, help="of policies")
+  parser.add_argument("--replicas", type=sizes, default=None, help="numbers of replicas for policies")
   parser.add_argument("--seed", type=int, default=1)
-  parser.add_argument("--out", type=Path, default=Path("build/fleet"), help="the rows as NAME.json, and plots")
-  parser.add_argument("--plots", action="store_true", help="NAME.svg of those that have one")
+  parser.add_argument("--out", type=Path, default=Path("build/fleet"), help="folder for the rows (NAME.json) and plots")
+  parser.add_argument("--plots", action="store_true", help="draw NAME.svg for the experiments that have a plot")
   options = parser.parse_args()
   for name in options.names:
     if name not in NAMES:
-      parser.error(f"no {name}: {', '.join(NAMES)}")
+      parser.error(f"there is no experiment {name}; choose from {', '.join(NAMES)}")
   try:
     costs = Costs.load(options.costs)
   except (OSError, ValueError, TypeError) as error:

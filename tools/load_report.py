@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Makes one self-contained HTML page, with plots, of what `aftload --json` printed.
+"""Makes a self-contained HTML page, with plots, from the output of `aftload --json`.
 
   aftload --json --rate=10,20,40,80 --goodput ttft:200 tpot:15 ... | load_report.py --out report.html
   load_report.py --out report.html before.json after.json      several files, a line for each run
 
-The plots are Chart.js's, which travels in the page: Debian's package libjs-chart.js, or a file named by
-CHART_JS. Of a sweep the page shows the knee: the highest rate up to which at least 99 % of the requests met
-the limits of --goodput. Exit code 1, without a page, when the input is not such JSON or Chart.js is missing.
+Chart.js draws the plots, and the page contains it. It comes from Debian's package libjs-chart.js, or from the
+file that the environment variable CHART_JS names. For a sweep of rates the page shows the knee: the highest rate
+up to which at least 99 % of the requests met the limits of --goodput. Exit code 1, without a page, if the
+input is not such JSON, or if Chart.js is missing.
 """
 
 import argparse
@@ -22,11 +23,11 @@ GOOD = 0.99
 
 
 class Refused(Exception):
-  """What is wrong, for the user."""
+  """Its text tells the user what is wrong."""
 
 
 def read_runs(files):
-  """[(name of the file, run)] of every line; the name is empty when there is only one file."""
+  """Returns [(name of the file, run)] for every line; the name is empty if there is only one file."""
   runs = []
   for file in files:
     for number, line in enumerate(file, 1):
@@ -51,7 +52,7 @@ def label(name, run):
 
 
 def knee(runs):
-  """The highest rate up to which all went well; None where the limits were missed or never set."""
+  """The highest rate up to which the requests met the limits; None if the lowest rate missed them or there are none."""
   best = None
   for run in sorted((run for run in runs if run["loop"] == "open"), key=lambda run: run["request_rate"]):
     if run.get("goodput_ratio", 0) < GOOD:
@@ -60,7 +61,7 @@ def knee(runs):
   return best
 
 
-# Heading of a row and what it says of a run.
+# The heading of each row, and a function for the cell of a run.
 ROWS = [
     ("server", lambda run: run.get("address", "")),
     ("date", lambda run: run.get("date", "")),
@@ -105,11 +106,11 @@ def in_script(value):
 
 def page(named_runs, chart_js):
   if "</script" in chart_js:
-    raise Refused("Chart.js cannot be inlined: it holds the end of a script")
+    raise Refused("Chart.js cannot be inlined: it contains the end of a script")
   runs = [run for _, run in named_runs]
   labels = [label(name, run) for name, run in named_runs]
   data = {"labels": labels, "runs": runs, "knee": knee(runs)}
-  # In one pass: what is filled in may hold the name of a place.
+  # All places are filled in one pass, because a value may contain the name of another place.
   parts = {"CHART_JS": chart_js, "DATA": in_script(data), "TABLE": table(labels, runs),
            "VERDICT": html.escape(verdict(runs))}
   pieces = PAGE.read_text(encoding="utf-8").split("@@")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Turns a PyTorch state_dict (.pt, .pth) into a .safetensors file. Needs Python alone, no torch.
+"""Turns a PyTorch state_dict (.pt, .pth) into a .safetensors file. Needs only Python, no torch.
 
   pt_to_safetensors.py IN.pt OUT.safetensors             a state_dict
   pt_to_safetensors.py IN.pt OUT.safetensors --key model      {"model": state_dict, ...}; may be repeated
 
-A pickle can run any code when it is read. This one reads tensors, numbers, strings and containers of
-them; a file that names anything else is refused before anything of it runs. Exit code 1 on errors.
+A pickle can run any code when it is read. This program reads only tensors, numbers, strings and containers
+of them. It refuses a file that names anything else before any code of the file runs. Exit code 1 on errors.
 """
 
 import argparse
@@ -29,10 +29,10 @@ MAX_RANK = 16
 
 
 class Refused(Exception):
-  """What is wrong with the file, for the user."""
+  """Its text tells the user what is wrong with the file."""
 
 
-# What the pickle's names become: plain data, checked when a tensor is written.
+# The unpickler makes these from the names in the pickle: plain data, which is checked when a tensor is written.
 StorageType = collections.namedtuple("StorageType", "dtype itemsize code")
 Storage = collections.namedtuple("Storage", "type key numel")
 Tensor = collections.namedtuple("Tensor", "storage offset shape strides")
@@ -66,7 +66,7 @@ class StateDictUnpickler(pickle.Unpickler):
   def persistent_load(self, pid):
     if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and
             isinstance(pid[1], StorageType) and isinstance(pid[2], str) and is_size(pid[4])):
-      raise Refused("it refers to a storage in a form that is not known")
+      raise Refused("it refers to a storage in an unknown form")
     return Storage(pid[1], pid[2], pid[4])
 
 
@@ -114,12 +114,12 @@ class Archive:
         return StateDictUnpickler(file).load()
       except Refused:
         raise
-      except Exception as error:  # a broken pickle raises about anything
+      except Exception as error:  # a broken pickle may raise any exception
         raise Refused(f"its data.pkl cannot be read: {error}") from None
 
 
 def state_dict(content, keys):
-  """The tensors by name, from within the dicts that `keys` lead through."""
+  """The tensors by name, from the dict that is reached through `keys`, outermost first."""
   for key in keys:
     if not isinstance(content, dict) or key not in content:
       raise Refused(f"there is no key '{key}' in it")
@@ -139,7 +139,7 @@ def state_dict(content, keys):
 
 
 def check(name, tensor):
-  """Refuses a tensor that does not lie within its storage; returns its number of elements."""
+  """Refuses a tensor that is not within its storage; returns its number of elements."""
   storage, offset, shape, strides = tensor
   sizes = [shape, strides]
   if not (isinstance(storage, Storage) and is_size(offset) and
@@ -152,7 +152,7 @@ def check(name, tensor):
   last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
   if numel > 0 and last >= storage.numel:
     raise Refused(f"tensor '{name}' reaches element {last} of a storage of {storage.numel}")
-  if numel > storage.numel:  # or a small file could ask for any amount of memory
+  if numel > storage.numel:  # otherwise a small file could ask for any amount of memory
     raise Refused(f"tensor '{name}' repeats its {storage.numel} elements (expand): save it contiguous")
   return numel
 
@@ -210,7 +210,7 @@ def convert(source, target, keys):
         begin, end = header[name]["data_offsets"]
         file.write(tensor_bytes(archive, name, tensor,
                                 (end - begin) // tensor.storage.type.itemsize))
-    os.link(partial, target)  # unlike a rename, fails when there is something
+    os.link(partial, target)  # unlike a rename, fails if the target exists
   finally:
     if os.path.exists(partial):
       os.unlink(partial)
@@ -220,9 +220,9 @@ def convert(source, target, keys):
 def main(argv):
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("source", metavar="IN.pt")
-  parser.add_argument("target", metavar="OUT.safetensors", help="must not exist")
+  parser.add_argument("target", metavar="OUT.safetensors", help="the new file, which must not exist")
   parser.add_argument("--key", action="append", default=[],
-                      help="the state_dict is under this key of a dict; repeat it for a dict within")
+                      help="the state_dict is under this key of a dict; repeat it for nested dicts")
   args = parser.parse_args(argv)
   try:
     count = convert(args.source, args.target, args.key)

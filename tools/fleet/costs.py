@@ -1,11 +1,11 @@
-"""What a step of a server takes, as it was measured."""
+"""The measured times of a server's steps."""
 
 import bisect
 import json
 
 
 class Table:
-  """A function through measured points: flat before the first, straight between them and beyond the last one."""
+  """A function through measured points: constant before the first one, linear between them and after the last one."""
 
   def __init__(self, points):
     self._x, self._y = zip(*sorted((float(x), float(y)) for x, y in points))
@@ -19,11 +19,11 @@ class Table:
 
 
 class Costs:
-  """Of one model on one machine. Seconds, and tokens.
+  """The costs of one model on one machine, in seconds and tokens.
 
-  decode_seconds    [[rows, seconds], ...] of a step of so many streams that decode
-  prompt_seconds    [[tokens, seconds], ...] of a step of a prompt alone
-  overhead_seconds  of a request, outside of the engine: gRPC, the client
+  decode_seconds    [[rows, seconds], ...]: the time of a step in which this number of streams decode
+  prompt_seconds    [[tokens, seconds], ...]: the time of a step with only this number of tokens of a prompt
+  overhead_seconds  the time that a request takes outside of the engine: gRPC, the client
   slots, max_step_tokens, step_target_seconds: the server's configuration
   """
 
@@ -34,13 +34,13 @@ class Costs:
     self.overhead, self.slots, self.max_step_tokens = overhead_seconds, slots, max_step_tokens
     self.step_target, self.about = step_target_seconds, about
     decode, prompt = Table(decode_seconds), Table(prompt_seconds)
-    # Called in every step: tables of every number of rows and tokens.
+    # Every step looks these up, so there are tables for every number of rows and tokens.
     self._decode = [0.0] + [decode(rows) for rows in range(1, slots + 1)]
     self._prompt = [0.0] + [prompt(tokens) for tokens in range(1, max_step_tokens + 1)]
-    # Beside decodes the weights are read anyway: a prompt adds what its tokens compute.
+    # A step with decodes reads the weights in any case: a prompt adds only the computation of its tokens.
     self._beside = [max(0.0, seconds - self._prompt[1]) for seconds in self._prompt]
     if min(self._decode[1:] + self._prompt[1:]) <= 0:
-      raise ValueError("decode_seconds, prompt_seconds: every step takes its time")
+      raise ValueError("decode_seconds, prompt_seconds: the time of every step must be positive")
 
   @classmethod
   def load(cls, path):
@@ -48,13 +48,13 @@ class Costs:
       return cls(**json.load(file))
 
   def step(self, decodes, prompt_tokens):
-    """Seconds of a step with so many rows that decode and so many tokens of prompts."""
+    """The seconds of a step with this number of rows that decode and of prompt tokens."""
     if decodes == 0:
       return self._prompt[prompt_tokens]
     return self._decode[decodes] + self._beside[prompt_tokens]
 
   def prompt_budget(self, decodes, prompts):
-    """Tokens of prompts that a step may have: server/scheduling/step_pacer.h."""
+    """The largest number of prompt tokens in a step, as in server/scheduling/step_pacer.h."""
     budget = self.max_step_tokens - decodes
     if decodes == 0 or self.step_target == 0:
       return budget
@@ -63,6 +63,6 @@ class Costs:
     return min(budget, max(within, prompts))
 
   def request_seconds(self, prompt, output):
-    """Of the replica's time, what a request takes when all slots are taken: its share of the steps. The reciprocal is
-    what a replica completes a second at most."""
+    """The part of the replica's time that a request takes when all slots are in use: its share of the steps. The
+    reciprocal is the largest number of requests that a replica completes in a second."""
     return prompt * self._beside[-1] / self.max_step_tokens + output * self._decode[-1] / self.slots

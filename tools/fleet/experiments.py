@@ -1,4 +1,4 @@
-"""The questions that fleet_sim.py answers. Each function returns the rows of its table, as dicts of plain numbers."""
+"""The experiments of fleet_sim.py. Each function returns the rows of its table, as dicts of plain numbers."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ SIZES = (10, 100, 1000, 10_000)
 
 
 def capacity(costs, prompt=PROMPT, output=OUTPUT):
-  """Requests a second that a replica completes at most."""
+  """The largest number of requests that a replica completes in a second."""
   return 1 / costs.request_seconds(mean_length(prompt), mean_length(output))
 
 
@@ -26,7 +26,7 @@ def latencies(fleet):
 
 
 def grains(costs, seed):
-  """The fluid replica beside the one that plays every step."""
+  """Compares the fluid replica with the one that simulates every step."""
   for load in (0.3, 0.6, 0.8, 0.9):
     fine, coarse = (Fleet(costs, 4, exact=exact, seed=seed, warmup=20).run(offered(costs, 4, load), 100)
                     for exact in (True, False))
@@ -35,8 +35,8 @@ def grains(costs, seed):
 
 
 def policies(costs, seed, sizes=SIZES, loads=(0.5, 0.7, 0.8, 0.9), seconds=None, proxies=10):
-  """Who gets the next request: sizes at 0.8 of their capacity, then loads of 100 replicas. Each of the proxies knows its
-  own requests."""
+  """Compares the policies that choose a replica: fleets of several sizes at 0.8 of their capacity, then several loads
+  of 100 replicas. Each proxy knows only its own requests."""
   cases = [(size, 0.8) for size in sizes] + [(100, load) for load in loads if load != 0.8]
   for size, load in cases:
     until = seconds or (60 if size <= 100 else 30 if size <= 1000 else 12)
@@ -49,7 +49,7 @@ def policies(costs, seed, sizes=SIZES, loads=(0.5, 0.7, 0.8, 0.9), seconds=None,
 
 
 def slots_by_load(costs, seed):
-  """How many slots are taken at which load: what an autoscaler sees."""
+  """How many slots are used at which load; an autoscaler sees this number."""
   for load in (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.05):
     fleet = Fleet(costs, 20, "two choices", seed=seed, warmup=30)
     seen = []
@@ -65,8 +65,8 @@ def slots_by_load(costs, seed):
 
 
 def autoscaling(costs, seed, replicas=20, series=None):
-  """The load doubles at 60 s, from 0.6 of the fleet's capacity. `series`: filled with the fleet's size and the streams
-  that wait longer than 1 s, of the plot."""
+  """The load doubles at 60 s, from 0.6 of the fleet's capacity. `series` receives the data of the plot: the fleet's
+  size and the streams that wait longer than 1 s."""
   until, jump, base = 600, 60, 0.6 * replicas * capacity(costs)
   full = capacity(costs) * mean_length(OUTPUT)
   for measure, target in (("slots", 0.5), ("slots", 0.2), ("requests", 0.2), ("tokens", 0.7), ("shipped", 0.7), ("shipped", 0.2)):
@@ -88,7 +88,7 @@ def autoscaling(costs, seed, replicas=20, series=None):
 
 
 def rollout(costs, seed, replicas=100, load=0.6, start_seconds=10):
-  """Every replica is replaced while streams run; each takes so long from its end to ready."""
+  """Every replica is replaced while streams run. A new one is ready `start_seconds` after the end of the old one."""
   for share in (0.02, 0.1, 0.25):
     for states in (True, False):
       fleet = Fleet(costs, replicas, "two choices", 10, seed=seed, warmup=30)
@@ -102,7 +102,7 @@ def rollout(costs, seed, replicas=100, load=0.6, start_seconds=10):
 
 
 def affinity(costs, seed, replicas=100, prefixes=2000, tokens=1024, kept=64):
-  """Prompts that begin with one of so many prefixes, of which a replica keeps some."""
+  """Each prompt begins with one of `prefixes` prefixes, each of `tokens` tokens; a replica keeps the last `kept`."""
   for load in (0.2, 0.5):
     for policy in ("two choices", "affinity", "bounded affinity", "affinity of two"):
       fleet = Fleet(costs, replicas, policy, 10, seed=seed, warmup=60, prefixes=kept)

@@ -1,4 +1,4 @@
-"""Replicas behind proxies, and what their clients feel."""
+"""Simulates replicas behind proxies, and measures the latencies of their clients."""
 
 import array
 import collections
@@ -13,11 +13,11 @@ from fleet.stats import Spread
 
 
 class Workload:
-  """Poisson arrivals; log-normal lengths like those of aftload (median, sigma, most).
+  """Poisson arrivals with log-normal lengths, as in aftload (median, sigma, most).
 
-  rate       requests a second, or a function of the time; `most` then says its maximum
-  prefixes   0: prompts share nothing. Else so many prefixes of `prefix_tokens` tokens, the i-th one 1 / i as popular
-             (Zipf), which stand before the prompt
+  rate       requests a second, or a function of the time; `most` is then its maximum
+  prefixes   0: prompts share nothing. Else each prompt follows one of this number of prefixes, each of `prefix_tokens`
+             tokens; the i-th one has a popularity of 1 / i (Zipf)
   """
 
   def __init__(self, rate, prompt=(64, 0.0, 64), output=(64, 0.8, 512), prefixes=0, prefix_tokens=0, most=None):
@@ -50,13 +50,13 @@ def mean_length(lengths, draws=20_000):
 
 
 class Fleet:
-  """`count` replicas that are up from the start; more with add(). Requests that arrive before `warmup` are no part of
-  the figures, but run. Everything follows from `seed`.
+  """A fleet with `count` replicas at the start; add() adds more. Requests that arrive before `warmup` run, but are not
+  part of the figures. `seed` determines everything.
 
-  Figures, in seconds: ttft, e2e, gap (the longest of a stream that moved), itl (of each token: the step that it came with).
+  Figures, in seconds: ttft, e2e, gap (the longest gap of a stream that moved), itl (for each token, its step's time).
   """
 
-  # From a stream's break to its next beginning, at another replica (tests/bench/RESULTS.md, streams over replicas).
+  # Seconds from the break of a stream to its start at another replica (tests/bench/RESULTS.md, streams over replicas).
   RECONNECT = (0.010, 0.080)
 
   def __init__(self, costs, count, policy="two choices", proxies=1, exact=False, seed=1, warmup=0.0, prefixes=0):
@@ -65,13 +65,13 @@ class Fleet:
     self._make = StepReplica if exact else FluidReplica
     self._rng, self._prefixes = random.Random(seed), prefixes
     self._names = 0
-    self.replicas = []  # that proxies know
+    self.replicas = []  # those that the proxies know
     self.proxies = [routing.POLICIES[policy](random.Random(self._rng.random())) for _ in range(proxies)]
     self._homeless = collections.deque()
     self.arrived = self.completed = self.moved = self.hits = self.misses = 0
-    self.tokens = 0.0  # generated, but for the first of each stream
+    self.tokens = 0.0  # generated tokens without the first one of each stream
     self.ttft, self.e2e, self.gap, self.itl = Spread(), Spread(), Spread(), Spread()
-    self.arrivals_ended, self.ttfts_ended = array.array("d"), array.array("d")  # of every stream that ended
+    self.arrivals_ended, self.ttfts_ended = array.array("d"), array.array("d")  # for every ended stream
     for _ in range(count):
       self._create()
     self._tell()
@@ -92,13 +92,13 @@ class Fleet:
       self.submit(self._homeless.popleft())
 
   def add(self, count=1):
-    """They are ready."""
+    """Adds replicas that are ready at once."""
     for _ in range(count):
       self._create()
     self._tell()
 
   def withdraw(self, replicas):
-    """Proxies send them nothing from now on."""
+    """From now on proxies send nothing to these replicas."""
     for replica in replicas:
       replica.index = -1
     self.replicas = [replica for replica in self.replicas if replica.index >= 0]
@@ -107,8 +107,8 @@ class Fleet:
     self._tell()
 
   def hand_over(self, replica, with_states):
-    """Its streams go on elsewhere; without their states, what they have is read again. What has not begun is sent
-    again as well."""
+    """Moves the replica's streams to other ones. Without their states their text is read again there. Requests that
+    have not begun are sent again too."""
     for request in replica.drain():
       request.proxy.ended(replica)
       request.moves += 1
@@ -151,7 +151,7 @@ class Fleet:
         self.gap.add(request.gap)
 
   def arrivals(self, workload, until):
-    """A process. Arrivals at less than the highest rate are those of it, thinned."""
+    """A process. It draws arrivals at the highest rate, and drops some of them where the rate is lower (thinning)."""
     rng, env = random.Random(self._rng.random()), self.env
     while True:
       yield env.timeout(rng.expovariate(workload.most))
@@ -162,16 +162,16 @@ class Fleet:
         self.submit(workload.draw(rng, self.arrived, env.now))
 
   def run(self, workload, until, *processes):
-    """Requests arrive until then, and all of them end."""
+    """Runs the simulation: requests arrive until the time `until`, and all of them end."""
     self.env.process(self.arrivals(workload, until))
     for process in processes:
       self.env.process(process)
     self.env.run()
     return self
 
-  # ---- What happens to fleets ----
+  # ---- Changes of the fleet ----
   def rolling_update(self, begin, at_once, start_seconds, with_states, lame_duck=1.0):
-    """A process: all replicas are replaced, `at_once` at a time."""
+    """A process that replaces all replicas, `at_once` at a time."""
     yield self.env.timeout(begin)
     old = list(self.replicas)
     for i in range(0, len(old), at_once):
@@ -185,13 +185,14 @@ class Fleet:
     self.updated = self.env.now - begin
 
   def autoscale(self, measure, target, lag, until, full=1.0, period=15.0, cool=300.0, most=10**6):
-    """A process: Kubernetes' HorizontalPodAutoscaler. New replicas are ready after `lag`. What each replica has on
-    average is compared with the target:
+    """A process that acts as Kubernetes' HorizontalPodAutoscaler. New replicas are ready after `lag`. It compares the
+    average of this measure over all replicas with the target:
 
-    slots     share of its slots that are used
-    requests  those that run or wait, over its slots
-    tokens    generated in the last period, over the `full` tokens/s that it can do
-    shipped   slots, or four that wait, whichever asks for more: deploy/k8s/components/autoscaling
+    slots     share of the replica's slots that are used
+    requests  requests that run or wait, divided by the slots
+    tokens    tokens generated per second in the last period, divided by the highest rate `full`
+    shipped   slots, or a target of four waiting requests, whichever needs more replicas
+              (deploy/k8s/components/autoscaling)
     """
     self.sizes = [(0.0, len(self.replicas))]
     coming, history, tokens = 0, collections.deque([(0.0, len(self.replicas))]), 0.0

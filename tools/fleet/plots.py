@@ -1,4 +1,4 @@
-"""What fleet_sim.py found, drawn: NAME.svg."""
+"""Draws the results of fleet_sim.py as NAME.svg."""
 
 import matplotlib
 
@@ -6,7 +6,7 @@ matplotlib.use("svg")
 matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "aft", "axes.grid": True, "grid.alpha": 0.3,
                         "axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
 
-import matplotlib.pyplot as plt  # pylint: disable=wrong-import-position; it looks at what is above
+import matplotlib.pyplot as plt  # pylint: disable=wrong-import-position; it needs the settings above
 
 
 def _lines(axes, rows, x, y, by):

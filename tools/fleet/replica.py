@@ -1,11 +1,12 @@
-"""One replica, in two grains.
+"""Simulates one replica, in two degrees of detail.
 
-StepReplica plays every step of server/scheduling/continuous_scheduler.h for one client, whose steps are not shared: a
-slot a sequence, one row for each decode in every step, the rest of the step's tokens for prompts, first come, first half. FluidReplica shares the replica's time
-between the events that change its speed, so that a request costs three events and not hundreds; fleet_test.py and
-`fleet_sim.py check` hold it against the other one.
+StepReplica simulates every step of server/scheduling/continuous_scheduler.h for a single client, whose steps are not
+shared. Each sequence has a slot, and each decode one row in every step. The rest of the step's tokens is for prompts:
+the first prompt gets half of them, the next one half of the rest, and so on. FluidReplica assumes a constant speed
+between the events that change it, so that a request needs three events and not hundreds. fleet_test.py and
+`fleet_sim.py grains` compare the two.
 
-Of the server they leave out clients' fairness and priorities (one client, in order), and what is refused.
+Both leave out fairness between clients and priorities (there is one client, in order), and refusals.
 """
 
 import heapq
@@ -14,7 +15,7 @@ from collections import deque
 
 
 class Request:
-  """One stream. `prompt` and `output` are what is left to read and to generate, from 1 on."""
+  """One stream. `prompt` and `output` are the tokens that are left to read and to generate, at first at least 1."""
 
   __slots__ = ("number", "arrival", "prompt", "output", "whole_prompt", "whole_output", "prefix", "prefix_tokens",
                "first", "last", "gap", "cached", "moves", "proxy", "late")
@@ -23,13 +24,13 @@ class Request:
     self.number, self.arrival = number, arrival
     self.prompt = self.whole_prompt = prompt
     self.output = self.whole_output = output
-    self.prefix, self.prefix_tokens = prefix, prefix_tokens  # what its prompt begins with, and shares with others
-    self.first = self.last = None  # when its first and its last token came
-    self.gap = 0.0  # the longest between two of its tokens
+    self.prefix, self.prefix_tokens = prefix, prefix_tokens  # the beginning of its prompt, shared with others
+    self.first = self.last = None  # times of its first and its last token
+    self.gap = 0.0  # the longest time between two of its tokens
     self.cached = False
-    self.moves = 0  # to another replica
-    self.proxy = None  # who routes it
-    self.late = 0.0  # FluidReplica
+    self.moves = 0  # how often it moved to another replica
+    self.proxy = None  # the proxy that routes it
+    self.late = 0.0  # used by FluidReplica
 
   def token(self, now):
     if self.first is None:
@@ -40,21 +41,21 @@ class Request:
 
 
 class Replica:
-  """What both have. A request that ends is handed to on_end(replica, request)."""
+  """The common part of both. It calls on_end(replica, request) when a request ends."""
 
   def __init__(self, env, costs, on_end, on_step=lambda seconds, rows: None, prefixes=0):
     self.env, self.costs, self.on_end, self.on_step = env, costs, on_end, on_step
     self.waiting = deque()
-    self.live = 0  # slots taken
-    self.prefixes, self._known = prefixes, {}  # states of prefixes that are kept; those there are, oldest first
-    self.index = -1  # its place in the fleet's list
+    self.live = 0  # slots in use
+    self.prefixes, self._known = prefixes, {}  # the number of prefixes that are kept; the kept ones, oldest first
+    self.index = -1  # index in the fleet's list
     self.epoch = 0
 
   def load(self):
     return self.live + len(self.waiting)
 
   def _admit(self, request):
-    """What is to be read of its prompt, as it gets its slot: at least one token."""
+    """Sets how much of the prompt is to be read when the request gets its slot: at least one token."""
     if request.prefix >= 0 and self.prefixes:
       request.cached = self._known.pop(request.prefix, False)
       self._known[request.prefix] = True
@@ -68,7 +69,7 @@ class StepReplica(Replica):
 
   def __init__(self, *args, **more):
     super().__init__(*args, **more)
-    self._prompts, self._decodes = [], {}  # in the order in which they got their slots
+    self._prompts, self._decodes = [], {}  # both in the order in which the requests got their slots
     self._step = None
 
   def submit(self, request):
@@ -77,7 +78,7 @@ class StepReplica(Replica):
       self._begin()
 
   def drain(self):
-    """Takes out all that is here, waiting or live; what the step under way computes is lost."""
+    """Removes and returns all requests, waiting or live. The results of the current step are lost."""
     left = [*self._decodes.values(), *self._prompts, *self.waiting]
     self._prompts, self._decodes, self.live = [], {}, 0
     self.waiting.clear()
@@ -100,7 +101,7 @@ class StepReplica(Replica):
     self.env.timeout(seconds, self.epoch).callbacks.append(self._end)
 
   def _share(self, budget):
-    """ContinuousScheduler::SharePrompts."""
+    """The same as ContinuousScheduler::SharePrompts."""
     chunks = []
     for i, request in enumerate(self._prompts):
       behind = len(self._prompts) - 1 - i
@@ -145,21 +146,22 @@ class StepReplica(Replica):
 
 
 class FluidReplica(Replica):
-  """Steps run at the speed of the current mix. `_steps` counts them since the beginning, in fractions; a stream that
-  decodes ends when they have reached its number. Prompts are read one after the other, at the budget of a step; those
-  of one token, such as of streams that come with their state, in the next one."""
+  """Steps run at the speed of the current mix of requests. `_steps` is the number of steps since the beginning, with
+  fractions; a stream that decodes ends when it reaches the stream's number. Prompts are read one after the other, each
+  step at its budget. A prompt of one token, for example of a stream that moves with its state, is read in the next
+  step."""
 
   def __init__(self, *args, **more):
     super().__init__(*args, **more)
     self._steps, self._since = 0.0, 0.0
     self._ends = []  # heap of (steps at its end, number, request)
     self._prompts = deque()
-    self._tokens = 0  # of a step, of prompts
-    self._seconds = 0.0  # of a step
+    self._tokens = 0  # prompt tokens of a step
+    self._seconds = 0.0  # time of a step
 
   def submit(self, request):
     self._advance()
-    # A step is under way, and half of it is left on average.
+    # On average half of the current step is left.
     request.late = self._seconds / 2 if self.live else 0.0
     if self.live < self.costs.slots:
       self._take(request)
@@ -186,13 +188,13 @@ class FluidReplica(Replica):
     self.live += 1
     if request.prompt > 1:
       self._prompts.append(request)
-    else:  # every prompt gets a token of the next step
+    else:  # every prompt gets at least one token of the next step
       heapq.heappush(self._ends, (self._steps + request.output, request.number, request))
       request.prompt = 0
       request.token(self.env.now + request.late + self.costs.step(len(self._ends), 0))
 
   def _advance(self):
-    """Up to now, at the speed that holds since the last event."""
+    """Advances the state to the current time, at the speed since the last event."""
     elapsed = self.env.now - self._since
     self._since = self.env.now
     if not self.live or elapsed <= 0:
@@ -210,7 +212,7 @@ class FluidReplica(Replica):
         break
 
   def _plan(self):
-    """The speed from now on, and when it changes next."""
+    """Computes the speed from now on, and the time when it changes next."""
     self.epoch += 1
     if not self.live:
       return
@@ -226,7 +228,7 @@ class FluidReplica(Replica):
     self._seconds = self.costs.step(decodes, self._tokens)
     to_prompt = self._prompts[0].prompt / self._tokens if self._prompts else math.inf
     to_end = self._ends[0][0] - self._steps if self._ends else math.inf
-    # What is due is done when its time comes, however the sums were rounded.
+    # These flags decide which event happens then, whatever the rounding errors of the sums.
     self._prompt_due, self._end_due = to_prompt <= to_end, to_end <= to_prompt
     self.env.timeout(max(min(to_prompt, to_end), 0.0) * self._seconds, self.epoch).callbacks.append(self._event)
 

@@ -1,4 +1,4 @@
-"""Which replica a proxy sends a request to. A proxy knows its own requests alone, as Envoy and gRPC's clients do."""
+"""Decides where a proxy sends a request. A proxy knows only its own requests, as Envoy and gRPC's clients do."""
 
 import bisect
 import collections
@@ -6,13 +6,13 @@ import hashlib
 
 
 class Proxy:
-  """A policy and what it knows: `open`, its requests at each replica. Subclasses choose among `replicas`."""
+  """A policy. `open` has the number of its open requests at each replica. Subclasses choose among `replicas`."""
 
   def __init__(self, rng):
     self.rng, self.replicas, self.open = rng, [], collections.Counter()
 
   def set_replicas(self, replicas):
-    """From now on; requests under way at others still end."""
+    """Sets the replicas for new requests. Open requests at other replicas still end."""
     self.replicas = list(replicas)
     self.changed()
 
@@ -56,7 +56,7 @@ class RoundRobin(Proxy):
 
 
 class PowerOfTwo(Proxy):
-  """The emptier one of two at random: Envoy's LEAST_REQUEST, as it comes."""
+  """Chooses the emptier one of two random replicas, as Envoy's LEAST_REQUEST does by default."""
 
   def choose(self, request):
     count = len(self.replicas)
@@ -65,7 +65,7 @@ class PowerOfTwo(Proxy):
 
 
 class LeastRequest(Proxy):
-  """The emptiest of all, one at random of equals: replicas by their requests, each in a list and with its place."""
+  """Chooses the emptiest replica, at random among equals. Each number of requests has a list of its replicas."""
 
   def changed(self):
     self._level, self._place, self._lists = {}, {}, []
@@ -80,7 +80,7 @@ class LeastRequest(Proxy):
 
   def _move(self, replica, by):
     level = self._level.get(replica)
-    if level is None:  # it has left
+    if level is None:  # the replica has been removed
       return
     last = self._lists[level].pop()
     if last is not replica:
@@ -104,9 +104,9 @@ def _hash(*key):
 
 
 class Affinity(Proxy):
-  """A consistent hash of the prompt's prefix, whatever the load."""
+  """Chooses by a consistent hash of the prompt's prefix, whatever the load."""
 
-  POINTS = 40  # of a replica on the ring
+  POINTS = 40  # points of each replica on the ring
 
   def changed(self):
     points = sorted((_hash(replica.name, i), replica.name, replica) for replica in self.replicas
@@ -121,7 +121,7 @@ class Affinity(Proxy):
 
 
 class BoundedAffinity(Affinity):
-  """The first one on the ring from there that has at most 1.25 times the mean (Mirrokni et al., 2016)."""
+  """Chooses the next replica on the ring with at most 1.25 times the mean load (Mirrokni et al., 2016)."""
 
   BOUND = 1.25
 
@@ -146,7 +146,7 @@ class BoundedAffinity(Affinity):
 
 
 class AffinityOfTwo(Affinity):
-  """The emptier one of the prefix's two."""
+  """Chooses the emptier one of two replicas that the prefix hashes to."""
 
   def choose(self, request):
     a, b = (self._owners[self._from(request.prefix, turn)] for turn in range(2))

@@ -4,7 +4,7 @@ import math
 
 
 class Spread:
-  """A histogram of positive values whose bins are 1 % wide; quantiles are that exact. Values may weigh more than 1."""
+  """A histogram of positive values with bins of 1 %, so quantiles have an error of at most 1 %. Values have weights."""
 
   _FLOOR, _WIDTH = 1e-7, math.log(1.01)
 
@@ -19,7 +19,7 @@ class Spread:
     self.max = max(self.max, value)
 
   def quantile(self, share):
-    """NaN of nothing."""
+    """The value below which this share of the weight is; NaN if there are no values."""
     if not self.count:
       return math.nan
     wanted, index = share * self.count, 0
