@@ -74,7 +74,7 @@ def main():
   options = parser.parse_args()
   for name in options.names:
     if name not in NAMES:
-      parser.error(f"there is no experiment {name}; choose from {', '.join(NAMES)}")
+      parser.error(f"no {name}: {', '.join(NAMES)}")
   try:
     costs = Costs.load(options.costs)
   except (OSError, ValueError, TypeError) as error:
