@@ -81,7 +81,7 @@ def text_of(repeated, kind, comment, options):
   said = [comment] if comment else []
   if "value" in options:
     *others, last = (f'"{value}"' for value in options["value"])
-    said.append(f"{', '.join(others)} or {last}.")
+    said.append(f"Values: {', '.join(others)} or {last}.")
   if "max" in options and kind == "string":
     said.append(f"At most {options['max'][0]} bytes.")
   if "required" in options:
@@ -89,7 +89,7 @@ def text_of(repeated, kind, comment, options):
   if "file" in options:
     said.append("Relative to the config file's folder.")
   if "zero" in options:
-    said.append(f"{'Without one' if repeated or kind == 'string' else '0'}: {options['zero'][0]}.")
+    said.append(f"{'Empty' if repeated or kind == 'string' else '0'}: {options['zero'][0]}.")
   return " ".join(said).replace("|", "\\|")
 
 
