@@ -10,10 +10,10 @@
 
 namespace aft {
 
-// Writes a file, of pieces one after the other, so that `path` holds either its old content or all
-// of the new, also after a crash: a temporary file beside it, synced, then renamed; removed after
-// an error. A crash may leave the temporary file, PATH.tmp.*, behind. `mode`: of a new file, less
-// the umask.
+// Writes a file from `pieces`, one after the other. Even after a crash, `path` holds either its old
+// content or all of the new one: this function writes a temporary file next to `path`, syncs it and
+// renames it. It removes the temporary file, PATH.tmp.*, after an error; a crash may leave it. The
+// file gets the permissions `mode`, less the umask.
 absl::Status WriteFileAtomically(const std::string& path,
                                  absl::Span<const absl::string_view> pieces, mode_t mode = 0644);
 

@@ -5,11 +5,12 @@
 
 namespace aft {
 
-// RESOURCE_EXHAUSTED, in words for clients: the process has no memory left for their call.
+// RESOURCE_EXHAUSTED with a message for clients: the process has no memory left for this call.
 absl::Status OutOfMemory();
 
-// Does it. What it throws is a status: OutOfMemory(); RESOURCE_EXHAUSTED where the system has no
-// more threads; else INTERNAL. No thread of the server may end for one call's sake.
+// Runs `work` and turns what it throws into a status: OutOfMemory(), RESOURCE_EXHAUSTED when the
+// system has no more threads, otherwise INTERNAL. So a call that fails ends no thread of the
+// server.
 absl::Status Catching(absl::FunctionRef<absl::Status()> work);
 
 }  // namespace aft

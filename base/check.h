@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-// AFT_CHECK(condition): for broken invariants of our own code only, never for input. Prints the
-// place and aborts. On in every build type. (Not CHECK: LibTorch's headers define that name.)
+// AFT_CHECK(condition): for broken invariants of our own code only, never for input. It prints the
+// place and aborts, in every build type. (It is not called CHECK: LibTorch's headers define that.)
 #define AFT_CHECK(condition)                                                                 \
   do {                                                                                       \
     if (!(condition)) [[unlikely]] {                                                         \

@@ -21,11 +21,11 @@ int AllowedCpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::thread::hardware_concurrency());  // more than a cpu_set_t holds
+  return static_cast<int>(std::thread::hardware_concurrency());  // more CPUs than a cpu_set_t holds
 }
 
-// As seen inside a container. No limit is "max", which fails to parse, in version 2 and -1 in
-// version 1.
+// Reads the files as a process inside a container sees them. Without a limit they hold "max", which
+// fails to parse, in version 2 and -1 in version 1.
 double Quota(const std::string& root) {
   const std::string folder = root + "/sys/fs/cgroup/";
   double quota = 0;
@@ -46,7 +46,7 @@ int AvailableCpus(const std::string& root) {
 }
 
 absl::StatusOr<std::vector<int>> ParseCpus(absl::string_view list) {
-  cpu_set_t left;  // of those that are allowed
+  cpu_set_t left;  // allowed and not yet named
   CPU_ZERO(&left);
   sched_getaffinity(0, sizeof(left), &left);
   std::vector<int> cpus;

@@ -10,7 +10,7 @@
 
 namespace aft {
 
-// An error with the name of the file that it is in: "path: message". OK stays OK.
+// Prepends the name of a file to an error: "path: message". OK stays OK.
 inline absl::Status InFile(absl::string_view path, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));

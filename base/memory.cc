@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
-// A line of /proc/meminfo.
+// The value of the line `name` of /proc/meminfo, in bytes.
 int64_t OfMachine(const std::string& root, const std::string& name) {
   std::ifstream meminfo(root + "/proc/meminfo");
   std::string key;
@@ -31,8 +31,8 @@ struct Cgroup {
   int64_t used = 0;
 };
 
-// As seen inside a container. No limit is "max", which fails to parse, in version 2 and a number
-// beyond all memory in version 1.
+// Reads the files as a process inside a container sees them. Without a limit they hold "max", which
+// fails to parse, in version 2 and a number larger than any memory in version 1.
 Cgroup ReadCgroup(const std::string& root) {
   for (const auto& [limit_name, used_name] :
        {std::pair("memory.max", "memory.current"),

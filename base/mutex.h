@@ -8,9 +8,9 @@
 
 namespace aft {
 
-// std::mutex with the annotations that clang's -Wthread-safety checks. Not absl::Mutex: Debian's
-// libabsl is built without ThreadSanitizer's instrumentation, and correct programs then report
-// races.
+// std::mutex with the annotations that clang's -Wthread-safety checks. It replaces absl::Mutex:
+// Debian's libabsl is built without ThreadSanitizer's instrumentation, and ThreadSanitizer then
+// reports races in correct programs.
 class ABSL_LOCKABLE Mutex {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
@@ -36,7 +36,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 
 class CondVar {
  public:
-  // REQUIRES: the caller holds `mutex`. Wakes spuriously: wait in a loop on the condition.
+  // REQUIRES: the caller holds `mutex`. It may wake spuriously: wait in a loop on the condition.
   void Wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     condition_.wait(lock);

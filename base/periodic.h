@@ -13,12 +13,12 @@
 
 namespace aft {
 
-// Calls a function every `period`, on a thread of its own: first when one has passed. Destruction
-// waits for a call under way, and none follows. A call that throws, as there is no memory for it,
-// is over, and the next one comes as ever.
+// Calls a function every `period`, on a thread of its own, the first time after one period. The
+// destructor waits for a call that is running, and no call follows. When a call throws, for example
+// because there is no memory for it, the next one still comes at its time.
 class Periodic {
  public:
-  // `name`: of the thread, a constant of at most 15 characters.
+  // `name` is the name of the thread, a constant of at most 15 characters.
   Periodic(const char* name, std::chrono::steady_clock::duration period, std::function<void()> call)
       : period_(period), call_(std::move(call)), thread_([this, name] { Run(name); }) {}
   ~Periodic() {
@@ -42,7 +42,7 @@ class Periodic {
     while (Wait()) Catching(call).IgnoreError();
   }
 
-  // False: the end has come.
+  // Waits for `period`. False as soon as the destructor runs.
   bool Wait() {
     MutexLock lock(mutex_);
     const auto until = std::chrono::steady_clock::now() + period_;

@@ -15,10 +15,10 @@ namespace aft {
 // concatenated input, never on where it was split. Thread-compatible.
 class Utf8Stream {
  public:
-  // Appends to `out` what `bytes` decides.
+  // Appends to `out` all text that is complete with these `bytes`.
   void Append(absl::string_view bytes, std::string& out);
 
-  // The stream has ended: an incomplete character becomes U+FFFD. Ready for a new stream.
+  // Ends the stream: an incomplete character becomes U+FFFD. The object can then take a new stream.
   void Flush(std::string& out);
 
  private:
@@ -31,11 +31,11 @@ class Utf8Stream {
   uint8_t upper_ = 0;
 };
 
-// `bytes` with U+FFFD for what is not valid UTF-8.
+// Replaces everything in `bytes` that is not valid UTF-8 by U+FFFD.
 std::string ToValidUtf8(absl::string_view bytes);
 
-// `bytes` that nobody vouches for as a message may quote them: valid UTF-8, escaped where it is not
-// printable or a quote, and "..." instead of what follows the first `most` bytes.
+// Untrusted `bytes` in a form that a message may quote: valid UTF-8, in which quotes and characters
+// that are not printable are escaped. "..." replaces everything after the first `most` bytes.
 std::string Shown(absl::string_view bytes, size_t most = 200);
 
 }  // namespace aft
