@@ -16,25 +16,27 @@ namespace aft {
 // Vectors of one sequence, [tokens, input_width() or width()], dense.
 using TokenVectors = std::vector<float>;
 
-// A number for each pair of a query and a key, [queries, keys]. Sequences may share one.
+// A number for each pair of a query and a key, [queries, keys]. Sequences may share one mask.
 using PairMask = std::shared_ptr<const std::vector<float>>;
 
-// One sequence: ids, or in their place the vectors that an embedding would have made of them, whose
-// positions the encoder adds. A bare mixer, which has neither, takes vectors as they are.
+// One sequence: either ids, or the vectors that an embedding would have made of them. The encoder
+// adds positions to these vectors. A bare mixer has neither embedding nor positions and takes
+// vectors as they are.
 struct EncoderInput {
   std::vector<TokenId> text{};
   TokenVectors vectors{};
-  // Of a bare mixer, or empty: what its keys and values are made of, while `vectors` are the
-  // queries and decide how many vectors come out. As many keys as values (none where
-  // EncoderForms::keyless), and as many as queries unless EncoderForms::free_lengths.
+  // Empty, or for a bare mixer the vectors that its keys and values are made of. `vectors` are then
+  // the queries and decide how many vectors come out. There are as many keys as values (no keys
+  // with EncoderForms::keyless), and as many as queries unless EncoderForms::free_lengths is set.
   TokenVectors keys{};
   TokenVectors values{};
-  // [keys] or empty: added to every score of that token as a key, in every layer. 0: visible; at
-  // most -1e30: hidden, and what its vector holds changes no other token. Neither NaN nor +inf.
+  // [keys] or empty: a number that is added to every score of that token as a key, in every layer.
+  // 0 leaves the key visible. At most -1e30 hides it: its vector then changes no other token. The
+  // numbers must be neither NaN nor +inf.
   std::vector<float> mask{};
-  // Null, or the same of each pair of a query and a key, instead of `mask`.
+  // Null, or such a number for each pair of a query and a key, instead of `mask`.
   PairMask pairs{};
-  // Columns of an image, whose pixels are the tokens row by row; 0: it is none.
+  // The number of columns of an image, whose pixels are the tokens row by row. 0: not an image.
   int64_t image_width = 0;
 
   // `width`: EncoderRunner::input_width().
@@ -45,32 +47,33 @@ struct EncoderInput {
   int64_t key_tokens(int64_t width) const {
     return values.empty() ? tokens(width) : static_cast<int64_t>(values.size()) / width;
   }
-  // Rows of a step that it takes: keys of another number than queries are rows of their own.
+  // The number of tokens that the sequence takes of a batch. Keys count in addition to the queries
+  // when their number differs from that of the queries.
   int64_t step_tokens(int64_t width) const {
     const int64_t keys_of_own = key_tokens(width);
     return tokens(width) + (keys_of_own == tokens(width) ? 0 : keys_of_own);
   }
 };
 
-// Pairs of a sequence that has a mask of pairs, or keys of another number than queries: each costs
-// a score, where the kernels of other sequences cost one a token.
+// The most pairs of a sequence that has a mask of pairs, or fewer or more keys than queries. Such a
+// sequence costs a score for each pair, where the kernels of other sequences cost one per token.
 inline constexpr int64_t kMaxPairs = int64_t{1} << 22;
 
-// INVALID_ARGUMENT: keys, values or masks of `input` are of sizes that do not fit each other, or
-// nothing that a model with `forms` takes.
+// INVALID_ARGUMENT when the sizes of keys, values or masks of `input` do not fit each other, or
+// when a model with `forms` does not take them.
 inline absl::Status CheckForms(const EncoderForms& forms, const EncoderInput& input,
                                int64_t width) {
   const auto bad = [](absl::string_view why) { return absl::InvalidArgumentError(why); };
   const int64_t tokens = input.tokens(width);
   const int64_t keys = input.key_tokens(width);
   if (input.values.empty() ? !input.keys.empty() : !forms.sources || input.vectors.empty()) {
-    return bad("keys and values: only of a bare mixer's vectors, on the CPU");
+    return bad("keys and values: only with vectors, for a bare mixer on the CPU");
   }
   const auto numbers = static_cast<size_t>(keys * width);
   if (!input.values.empty() &&
       (input.values.size() != numbers || input.keys.size() != (forms.keyless ? 0 : numbers) ||
        (keys != tokens && !forms.free_lengths))) {
-    return bad("keys and values: not as many as they must be");
+    return bad("keys and values: their sizes do not fit each other or the queries");
   }
   if (!input.mask.empty() && static_cast<int64_t>(input.mask.size()) != keys) {
     return absl::InvalidArgumentError(
@@ -78,7 +81,7 @@ inline absl::Status CheckForms(const EncoderForms& forms, const EncoderInput& in
   }
   if (input.pairs != nullptr && (!forms.pairs || !input.mask.empty() ||
                                  static_cast<int64_t>(input.pairs->size()) != tokens * keys)) {
-    return bad("pairs: only on the CPU, without a mask of keys, a number for each pair");
+    return bad("pairs: only on the CPU, without a mask of keys, and with a number for each pair");
   }
   if ((keys == tokens && input.pairs == nullptr) || keys <= kMaxPairs / tokens) {
     return absl::OkStatus();
@@ -102,28 +105,30 @@ class EncoderRunner {
 
   virtual const ModelInfo& info() const = 0;
 
-  // As ModelRunner::device_stats; every call of Encode is a step.
+  // See ModelRunner::device_stats; every call of Encode is a step.
   virtual const DeviceStats* device_stats() const { return nullptr; }
 
-  // Of a token's vector: of what EncoderInput::vectors holds, and of what Encode makes. A
-  // classifier (ModelInfo::labels) makes a logit for each label; the mean over its tokens is the
-  // sequence's.
+  // The size of a token's vector: input_width() in EncoderInput::vectors, width() in the result of
+  // Encode. A classifier (ModelInfo::labels) makes a logit for each label and token; the mean over
+  // the tokens is the logit of the sequence.
   virtual int64_t input_width() const = 0;
   virtual int64_t width() const = 0;
 
-  // As ModelRunner::PrepareThread.
+  // See ModelRunner::PrepareThread.
   virtual void PrepareThread() {}
 
   // Largest number of sequences, and of tokens, that one call may hold.
   virtual int64_t max_batch_rows() const = 0;
   virtual int64_t max_batch_tokens() const = 0;
 
-  // Encodes sequences of one or more tokens each; result i belongs to sequences[i] and does not
-  // depend on the others, bit for bit, numbers that are not finite included: NaN in a vector makes
-  // NaN of what the formula says, of that sequence. A token that sees no key has the mixer's output
-  // 0. Errors: INVALID_ARGUMENT when a sequence is empty, too long, not what the model takes (ids
-  // in the vocabulary, images where the filter is 2-D) or of sizes that do not fit each other, or
-  // the batch is too large; nothing is computed then. INTERNAL and UNAVAILABLE as
+  // Encodes sequences of one or more tokens each. Result i belongs to sequences[i] and does not
+  // depend on the other sequences, bit for bit. This holds for numbers that are not finite too: NaN
+  // in a vector spreads only as the formula says, within its sequence. The mixer's output is 0 for
+  // a token that sees no key.
+  //
+  // Errors: INVALID_ARGUMENT when a sequence is empty, too long, not what the model takes (ids in
+  // the vocabulary, images where the filter is 2-D) or has sizes that do not fit each other, or
+  // when the batch is too large; nothing is computed then. INTERNAL and UNAVAILABLE as in
   // ModelRunner::Collect.
   virtual absl::StatusOr<std::vector<TokenVectors>> Encode(
       const std::vector<EncoderInput>& sequences) = 0;

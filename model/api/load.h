@@ -19,33 +19,35 @@ struct LoadOptions {
   // Where the model runs: "cpu" or "cuda:N", the N-th GPU.
   std::string device = "cpu";
   // Storage format of the weights: one that the device has (model/config/formats.h).
-  // "stored": as in the checkpoint's file, or fp32 where the device lacks that. Never chosen by
-  // machine or load: the same request must give the same tokens on every start and replica.
+  // "stored": as in the checkpoint's file, or fp32 where the device lacks that. The choice never
+  // depends on the machine or its load: a request must give the same tokens on every replica and
+  // after every start.
   std::string weight_format = "stored";
   // Sequences that can be live at once; each owns ModelInfo::state_bytes from load on.
   int32_t slots = 64;
-  // Largest step, in tokens: sizes the workspace. At least `slots`.
+  // Largest step, in tokens; it decides the size of the workspace. At least `slots`.
   int64_t max_step_tokens = 256;
-  // Of the device's memory, what ModelRunner::KeepSlot may take: a GPU must have it beside the
-  // rest.
+  // Bytes of the device's memory that ModelRunner::KeepSlot may use. A GPU must have this memory in
+  // addition to everything else.
   int64_t prefix_cache_bytes = 67'108'864;
-  // Encoders instead: largest call of EncoderRunner::Encode, in texts and in their tokens.
+  // For encoders: the largest call of EncoderRunner::Encode, in texts and in their tokens.
   int64_t max_batch_rows = 32;
   int64_t max_batch_tokens = 4096;
-  // Compute threads of a model on the CPU; 0: one less than AvailableCpus (base/cpus.h), at
-  // least 1, or as many as `cpus` names.
+  // Compute threads of a model on the CPU. 0: as many as `cpus` names or, when that is empty, one
+  // less than AvailableCpus (base/cpus.h), at least 1.
   int32_t intra_op_threads = 0;
-  // CPUs that these threads run on, one each and in turn where there are fewer, the caller's
-  // (PrepareThread) on the first: a list such as "0-3,8". Empty: wherever the process may run.
+  // A list of CPUs such as "0-3,8". Each of these threads runs on one CPU of the list, in turn when
+  // there are fewer CPUs than threads; the caller's thread (PrepareThread) runs on the first one.
+  // Empty: the threads run wherever the process may run.
   std::string cpus;
 };
 
-// Exactly one of the runners is there.
+// Exactly one of the two runners is set.
 struct LoadedModel {
   std::unique_ptr<ModelRunner> runner;     // language models
   std::unique_ptr<EncoderRunner> encoder;  // encoders and bare mixers
-  // Thread-safe: gRPC threads encode, the engine thread decodes. Null: the model takes vectors, or
-  // images, and no text.
+  // Thread-safe: gRPC threads encode, the engine thread decodes. Null when the model takes vectors
+  // or images instead of text.
   std::shared_ptr<const Tokenizer> tokenizer;
 };
 
@@ -53,7 +55,7 @@ struct LoadedModel {
 // Errors name the file, the key or tensor, and the reason: NOT_FOUND (no such file),
 // INVALID_ARGUMENT (options or config refused, or a device that this program was not built for),
 // NOT_FOUND or UNAVAILABLE (no such device), DATA_LOSS (corrupt or mismatched weights),
-// RESOURCE_EXHAUSTED (not enough memory: says what needs how much).
+// RESOURCE_EXHAUSTED (not enough memory; the message says what needs how much).
 absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options);
 
 }  // namespace aft

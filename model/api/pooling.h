@@ -2,7 +2,7 @@
 
 namespace aft {
 
-// What becomes of the vectors of a text's tokens: nothing, or one vector of them.
+// How the vectors of a text's tokens become one vector. kNone keeps a vector for each token.
 enum class Pooling { kNone, kMean, kFirst, kLast };
 
 }  // namespace aft

@@ -12,7 +12,7 @@ using TokenId = int32_t;
 // Most alternatives that can be reported per token.
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
-// What a request changes of one token's logit.
+// What a request changes about the logit of one token.
 struct LogitRule {
   TokenId id = 0;
   float bias = 0.0F;  // added; in [-100, 100], or kBannedBias: the token is never drawn
@@ -20,37 +20,38 @@ struct LogitRule {
 };
 inline constexpr float kBannedBias = -std::numeric_limits<float>::infinity();
 
-// Room for what one request can have: some 300 biases, 1024 bans, 64 stop tokens, end-of-text.
+// Room for what one request can have: about 300 biases, 1024 bans, 64 stop tokens, end-of-text.
 inline constexpr int32_t kMaxLogitRules = 2 * 1024 + 65;
 
-// Of single tokens. Immutable once it is shared.
+// The rules of a request for single tokens. Immutable once it is shared.
 struct LogitRules {
   std::vector<LogitRule> rules;  // in the order of ids, each once; at most kMaxLogitRules
   bool only_these = false;       // no other token is drawn
 };
 
-// The numbers of SamplingParams, as they are on every device. Plain values, no validation: the edge
-// (server/api) refuses what is out of range and names the field.
+// The numbers of SamplingParams, with the same layout on every device. They are plain values and
+// not validated here: the server (server/api) refuses what is out of range and names the field.
 //
 // Order of application: rules, penalties, temperature, min-p, top-k, top-p. Log-probabilities
-// are taken from the raw logits, before any of it.
+// are taken from the raw logits, before any of these.
 struct SamplingNumbers {
   // 0 is greedy: the highest logit, ties to the lower token id. Range [0, 100].
   float temperature = 1.0F;
-  // Keeps the k highest logits, among equal ones the lower ids; 0 keeps all.
+  // Keeps the k highest logits; among equal ones, those of the lower ids. 0 keeps all.
   int32_t top_k = 0;
-  // Keeps the smallest set of tokens, at least one, whose probability reaches top_p, measured after
-  // temperature and the other cuts; among equal logits the lower ids. 1 keeps all. Range (0, 1].
+  // Keeps the smallest set of tokens, at least one, whose probability reaches top_p. It is measured
+  // after temperature and the other cuts; among equal logits the lower ids come first. 1 keeps all.
+  // Range (0, 1].
   float top_p = 1.0F;
-  // Keeps the tokens that are at least min_p times as probable as the best one, which are those
-  // from the highest logit + temperature * log(min_p) on, computed in double; 0 keeps all. Range
-  // [0, 1].
+  // Keeps the tokens that are at least min_p times as probable as the best one. These are the
+  // tokens whose logit is at least the highest logit + temperature * log(min_p), computed in
+  // double. 0 keeps all. Range [0, 1].
   float min_p = 0.0F;
-  // Of every token that occurs in the sequence so far, prompt included: a positive logit is divided
-  // by it, a negative one multiplied. Range (0, 10]; 1: none.
+  // Applies to every token that occurs in the sequence so far, prompt included: a positive logit is
+  // divided by this number, a negative one is multiplied by it. Range (0, 10]; 1 changes nothing.
   float repetition_penalty = 1.0F;
-  // Subtracted from the logit of every token that the sequence has sampled: once, and once for each
-  // time. Range [-2, 2].
+  // Both are subtracted from the logit of every token that the sequence has sampled: the first
+  // once, the second once for each time that it was sampled. Range [-2, 2].
   float presence_penalty = 0.0F;
   float frequency_penalty = 0.0F;
   // Number of alternatives with their log-probabilities to report per token; -1: report not even
@@ -69,7 +70,7 @@ struct SamplingParams : SamplingNumbers {
   uint64_t ends_from = 0;                     // see LogitRule::ends
 };
 
-// What a sequence has had of one token: penalties go by it.
+// How often a sequence has had one token; penalties depend on it.
 struct TokenUse {
   TokenId id = 0;
   uint32_t sampled = 0;  // how often the sequence sampled it; 0: it came with a prompt
