@@ -12,17 +12,17 @@
 
 namespace aft {
 
-// How a checkpoint stores the position bias w of AFT-local and AFT-full. All are folded into one
-// table at load.
+// How a checkpoint stores the position bias w of AFT-local and AFT-full. Each form is folded into
+// one table at load.
 enum class BiasForm {
   kBand,     // w.band: column = offset; AFT-local
   kFull,     // w.full [T, T], [query, key]; AFT-full, and AFT-local (only the band is used)
   kFactors,  // w.u, w.v [T, bias_rank], w = u v^T (eq. 7); AFT-full and AFT-local
 };
 
-// What holds for positions beyond the rows of a bias table by absolute position.
+// What happens at positions beyond the last row of a bias table by absolute position.
 enum class LengthPolicy {
-  kError,  // none: a prompt beyond is refused, generation ends there
+  kError,  // a longer prompt is refused, and generation ends there
   kClamp,  // the last row's biases, by offset
   kZero,   // no bias
 };
@@ -34,8 +34,9 @@ struct MixerConfig {
   // AFT-local: bias w acts on |t - t'| < window; 0 equals AFT-simple. AFT-conv: taps s of the
   // filter; odd when bidirectional.
   int64_t window = 0;
-  // T, rows of a bias table by absolute position. AFT-local in the form kBand: 0 is one
-  // shift-invariant row, without length limit. AFT-full and location, and the other forms: > 0.
+  // T, the rows of a bias table by absolute position. AFT-local with kBand: 0 means one
+  // shift-invariant row, without a length limit. AFT-full, location and the other forms of
+  // AFT-local need T > 0.
   int64_t band_rows = 0;
   // H > 0: staggered prefix restart (causal AFT-simple and AFT-local). Time is cut into blocks of H
   // tokens; token t sees only tokens of its own block and of the one before, that is between H + 1
@@ -45,7 +46,7 @@ struct MixerConfig {
 
   bool causal = true;  // false: every token sees the whole text; encoders only
   int64_t hidden = 0;  // width of values and output; 0: d_model
-  // AFT-conv, block-local, dot product, cosine, additive. Divides the width.
+  // AFT-conv, block-local, dot product, cosine, additive. It must divide the width.
   int64_t heads = 1;
   BiasForm bias = BiasForm::kBand;  // AFT-local, AFT-full
   int64_t bias_rank = 0;            // columns of w.u and w.v
@@ -60,10 +61,11 @@ struct MixerConfig {
   bool grid = false;  // 2-D filter [h, s, s] on images; bidirectional only
 
   int64_t block_size = 0;  // block-local
-  // Block-local: every token also sees the first one and, bidirectional, that one sees every token.
+  // Block-local: every token also sees the first one. In a bidirectional mixer the first token also
+  // sees every token.
   bool global_token = true;
-  bool full_decode = false;  // block-local: generated tokens see everything before them, as the
-                             // reference's generation does (but not its prefill); state grows
+  bool full_decode = false;  // block-local: generated tokens see everything before them, as in the
+                             // reference's generation (but not its prefill); the state grows
   int64_t score_width = 0;   // additive: width of q and k per head
 };
 
@@ -82,8 +84,8 @@ enum class PositionKind {
 // config.json of a checkpoint ("format_version": 1), validated.
 struct NetworkConfig {
   Architecture architecture = Architecture::kDecoderLm;
-  int64_t vocab_size =
-      0;  // 0 for kMixer, like n_layers' rest: one layer, no feed-forward, no norms
+  // kMixer: 0, and d_ff too; it has one layer, and neither a feed-forward nor norms.
+  int64_t vocab_size = 0;
   int64_t d_model = 0;
   int64_t n_layers = 0;
   FeedForwardKind feed_forward = FeedForwardKind::kMlp;
@@ -93,21 +95,21 @@ struct NetworkConfig {
   PositionKind position = PositionKind::kNone;
   int64_t position_rows = 0;     // > 0 when position is kLearned, else 0
   float embedding_scale = 1.0F;  // x = embed[token] * embedding_scale + position
-  bool embedding_norm = false;   // x is normed before the first layer
-  // false: x += f(norm(x)) of the mixer and of the feed-forward, and a last norm behind the layers.
-  // true, as in BERT: x = norm(x + f(x)), and no norm behind the layers.
+  bool embedding_norm = false;   // x is normalised before the first layer
+  // false: x += f(norm(x)), where f is the mixer and then the feed-forward, and a last norm follows
+  // the layers. true, as in BERT: x = norm(x + f(x)), and no norm follows the layers.
   bool post_norm = false;
-  // false: the last norm, which the head or the vectors would read, is not there.
+  // false: the network has no last norm before the head or the vectors.
   bool final_norm = true;
-  // Only every so many layers end with a feed-forward, the last one among them. The others are a
-  // mixer alone: 2 makes blocks of two mixers and a feed-forward.
+  // N: only every Nth layer ends with a feed-forward, the last layer among them. The other layers
+  // are a mixer alone: 2 makes blocks of two mixers and a feed-forward.
   int64_t feed_forward_every = 1;
-  bool qkv_bias = true;  // layers.N.mixer.qkv.bias is there
-  // kEncoder: a token's vector is a logit for each entry of the vocabulary, as models that fill in
-  // masked tokens have it. Not together with labels.
+  bool qkv_bias = true;  // layers.N.mixer.qkv.bias exists
+  // kEncoder: a token's vector is a logit for each entry of the vocabulary, as in models that fill
+  // in masked tokens. Not allowed together with labels.
   bool vocabulary_head = false;
-  bool head_bias = true;        // of a head over the vocabulary: head.bias is there
-  bool tie_embeddings = false;  // of a head over the vocabulary: head.weight is embed.weight
+  bool head_bias = true;        // head over the vocabulary: head.bias exists
+  bool tie_embeddings = false;  // head over the vocabulary: head.weight is embed.weight
   // Tokens of one sequence; 0: unlimited. Required by mixers whose state grows; at most
   // position_rows; equals mixer.band_rows when that is set and length_policy is kError.
   int64_t max_seq_len = 0;
@@ -115,23 +117,24 @@ struct NetworkConfig {
   // "bytes", "chars" or "bpe"; empty for kMixer, for images (mixer.grid), whose ids are pixels, and
   // for encoders that take ids alone ("none").
   std::string tokenizer = "bytes";
-  // kEncoder: ids that come before and after those of every text.
+  // kEncoder: ids that are added before and after those of every text.
   std::vector<int32_t> text_prefix, text_suffix;
-  // kEncoder: a classifier of so many classes, which has a head: a token's vector is a logit for
-  // each label, and their means are the text's. Empty: a token's vector is what the layers made.
+  // kEncoder: the classes of a classifier, which has a head. A token's vector is then a logit for
+  // each label, and the mean of these vectors is the text's. Empty: a token's vector is the output
+  // of the layers.
   std::vector<std::string> labels;
-  // kEncoder without a head: the vector of a text that the model was made for, where a request does
-  // not ask for another one. Not kNone.
+  // kEncoder without a head: how the model was made to form the vector of a text. A request may ask
+  // for another way. Not kNone.
   Pooling pooling = Pooling::kMean;
-  bool normalize = false;  // it is divided by its Euclidean length
+  bool normalize = false;  // the vector of a text is divided by its Euclidean length
 };
 
 // Parses and validates. INVALID_ARGUMENT names the key ("mixer.window") and what is allowed;
 // unknown keys are refused.
 absl::StatusOr<NetworkConfig> ParseNetworkConfig(absl::string_view json);
 
-// The same as canonical JSON, two spaces, with a final newline; keys at their defaults are left
-// out. Parses back to an equal config.
+// Formats a config as canonical JSON, with indents of two spaces and a final newline; keys at their
+// defaults are left out. The result parses back to an equal config.
 std::string FormatNetworkConfig(const NetworkConfig& config);
 
 const char* MixerKindName(MixerKind kind);  // "aft_simple", "aft_local", ...
@@ -141,7 +144,7 @@ inline int64_t MixerWidth(const NetworkConfig& config) {
   return config.mixer.hidden > 0 ? config.mixer.hidden : config.d_model;
 }
 
-// The head, if there is one, is over the vocabulary.
+// Whether the network has a head over the vocabulary.
 inline bool HasVocabularyHead(const NetworkConfig& config) {
   return config.architecture == Architecture::kDecoderLm || config.vocabulary_head;
 }
@@ -155,7 +158,7 @@ inline bool HasSecondNorm(const NetworkConfig& config, int64_t layer) {
   return !config.post_norm || config.final_norm || layer + 1 < config.n_layers;
 }
 
-// Whether there is a norm behind all layers.
+// Whether there is a norm after all layers.
 inline bool HasNormBehind(const NetworkConfig& config) {
   return !config.post_norm && config.final_norm;
 }
@@ -165,7 +168,7 @@ inline int64_t HeadRows(const NetworkConfig& config) {
   return HasVocabularyHead(config) ? config.vocab_size : static_cast<int64_t>(config.labels.size());
 }
 
-// A sequence's state grows with its length, up to max_seq_len.
+// Whether a sequence's state grows with its length, up to max_seq_len.
 bool StateGrows(const MixerConfig& mixer);
 
 // Number of weights of a network with this config.

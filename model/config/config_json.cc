@@ -18,7 +18,7 @@
 namespace aft {
 namespace {
 
-// Further caps, as those of mixer_fields.h.
+// More caps like those of mixer_fields.h.
 constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
 constexpr int64_t kMaxFfnWidth = int64_t{1} << 18;
 constexpr int64_t kMaxLayers = 1024;
@@ -51,7 +51,7 @@ constexpr Named<Pooling> kPoolingNames[] = {
 
 constexpr char kCommonKeys[] =
     "format_version architecture d_model n_layers qkv_bias max_seq_len mixer";
-// Keys of what a single mixer does not have.
+// Keys that a single mixer does not have.
 constexpr char kNetworkKeys[] =
     "vocab_size feed_forward feed_forward_every d_ff activation norm norm_eps norm_position "
     "final_norm embedding_norm embedding_scale position vocabulary_head head_bias tie_embeddings "
@@ -86,7 +86,7 @@ absl::Status ReadPosition(const nlohmann::json& json, NetworkConfig* config) {
   return fields.status();
 }
 
-// Ids of the vocabulary.
+// Reads a list of ids of the vocabulary. An absent key is no error.
 absl::Status ReadIds(const nlohmann::json& json, const char* key, const NetworkConfig& config,
                      std::vector<int32_t>* ids) {
   const auto list = json.find(key);
@@ -115,14 +115,14 @@ absl::Status ReadTokenizer(const nlohmann::json& json, NetworkConfig* config) {
   for (const char* key : {"prefix", "suffix"}) {
     if (fields.Has(key) && (!encoder || config->tokenizer.empty())) {
       return KeyError(absl::StrCat("tokenizer.", key),
-                      "must be absent but for an encoder with a tokenizer");
+                      "must be absent except for an encoder with a tokenizer");
     }
   }
   AFT_RETURN_IF_ERROR(ReadIds(json, "prefix", *config, &config->text_prefix));
   return ReadIds(json, "suffix", *config, &config->text_suffix);
 }
 
-// What a network has and a single mixer has not.
+// Reads the keys that a network has and a single mixer does not have.
 absl::Status ReadNetwork(JsonFields& fields, NetworkConfig* config) {
   std::string norm;
   fields.Integer("vocab_size", 1, kMaxVocabSize, &config->vocab_size);
@@ -204,7 +204,7 @@ void WriteNetwork(const NetworkConfig& config, nlohmann::ordered_json* json) {
   }
 }
 
-// ---- Rules between keys, of which each alone is in its range already
+// ---- Rules between keys; each key alone is known to be in its range
 
 constexpr int64_t kByteVocabSize = 256;
 
@@ -218,13 +218,14 @@ absl::Status CheckMixer(const NetworkConfig& config) {
 // of the state are more than 64 bits hold.
 absl::Status CheckStateSize(const NetworkConfig& config) {
   constexpr int64_t kMostNumbers = int64_t{1} << 50;
-  const int64_t width = PackedWidth(config.mixer, MixerWidth(config));  // of a token, and its query
+  const int64_t width =
+      PackedWidth(config.mixer, MixerWidth(config));  // of a token, query included
   const int64_t most = kMostNumbers / (config.n_layers * width);
   if (config.max_seq_len <= most) return absl::OkStatus();
   return KeyError("max_seq_len",
                   absl::StrCat("must be <= ", most, " for ", config.n_layers, " layers of ",
                                MixerKindName(config.mixer.kind), " that keep up to ", width,
-                               " numbers of a token, got ", config.max_seq_len));
+                               " numbers per token, got ", config.max_seq_len));
 }
 
 absl::Status CheckLength(const NetworkConfig& config) {
@@ -257,7 +258,7 @@ absl::Status CheckConfigRules(const NetworkConfig& config) {
     return KeyError("vocabulary_head", "must be absent or false with labels: there is one head");
   }
   if (config.mixer.grid && !config.tokenizer.empty()) {
-    return KeyError("tokenizer", "must be absent with mixer.grid: images are no text");
+    return KeyError("tokenizer", "must be absent with mixer.grid: images are not text");
   }
   if (config.tokenizer == "bytes" && config.vocab_size != kByteVocabSize) {
     return KeyError("vocab_size",

@@ -8,30 +8,31 @@
 // Enums of the config that kernels read too. Plain C++17: nvcc compiles it.
 namespace aft {
 
-// How a number is stored: weights, the operands of matrix products, the keys and values that a
-// sequence keeps one by one (its ring). Sums, norms, softmaxes and states are fp32 always. kInt8:
-// weights alone, each output's by a scale of its own.
+// How a number is stored. This applies to weights, to the operands of matrix products, and to the
+// keys and values that a sequence keeps one by one (its ring). Sums, norms, softmaxes and states
+// are always fp32. kInt8 is for weights only, with a scale for the weights of each output.
 enum class Number { kFp32, kBf16, kFp16, kInt8 };
 
-// A format is described here, and everything that only asks what it is goes by it: names in the
-// config and on command lines, dtypes of checkpoints, devices, conversions, sizes.
+// The description of a format. Everything that only needs to know a format's properties reads them
+// here: names in the config and on command lines, dtypes of checkpoints, devices, conversions,
+// sizes.
 struct FormatSpec {
   Number format;
   const char* name;
   const char* dtype;  // of a checkpoint's tensors, as safetensors call it
   int64_t bytes;      // of a number
-  // Where a model's weights can have it (weight_format).
+  // Whether a model's weights can have this format (weight_format) on a CPU and on a GPU.
   bool on_cpu;
   bool on_gpu;
   bool is_converted_to;  // `aft-convert quantize --format`
-  // Of weights that are packed for the CPU (kernels/linear/packed_weight.h), where they can be: the
-  // inputs of an output that lie side by side, the multiplications of a core in a nanosecond,
-  // about, and the most inputs that an output may have; 0: any number.
+  // For weights that are packed for the CPU (kernels/linear/packed_weight.h), where they can be:
+  // how many inputs of an output lie side by side, about how many multiplications a core does in a
+  // nanosecond, and the most inputs that an output may have (0: any number).
   int64_t neighbours;
   int64_t products;
   int64_t most_inputs;
 };
-// In the order of Number. int8: beyond so many inputs a sum of products might not fit into 32 bits.
+// In the order of Number. int8: with more inputs a sum of products might not fit into 32 bits.
 inline constexpr FormatSpec kFormats[] = {
     {Number::kFp32, "fp32", "F32", 4, true, true, false, 1, 128, 0},
     {Number::kBf16, "bf16", "BF16", 2, true, true, true, 2, 128, 0},
@@ -51,7 +52,7 @@ inline std::optional<Number> NumberNamed(const std::string& name) {
   return std::nullopt;
 }
 
-// What `weight_format` can be on a device.
+// The values that `weight_format` can have on a device.
 inline std::vector<std::string> WeightFormatNames(bool on_gpu) {
   std::vector<std::string> names = {"stored"};
   for (const FormatSpec& spec : kFormats) {
@@ -60,7 +61,7 @@ inline std::vector<std::string> WeightFormatNames(bool on_gpu) {
   return names;
 }
 
-// Of the feed-forward part. kGelu: x Phi(x), exact; kGeluTanh: the same in its tanh form.
+// The activation of the feed-forward. kGelu: x Phi(x), exact; kGeluTanh: its approximation by tanh.
 enum class Activation { kNone, kRelu, kGelu, kGeluTanh };
 
 }  // namespace aft

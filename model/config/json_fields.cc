@@ -49,7 +49,7 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
         absl::StrCat("config is ", text.size(), " bytes; at most ", kMaxConfigBytes));
   }
   if (text.find('\0') != absl::string_view::npos) {
-    // The parser takes a NUL for the end of its input, and would not look at what follows.
+    // The parser takes a NUL for the end of its input and would not look at the bytes after it.
     return absl::InvalidArgumentError("config is not valid JSON: it has a NUL byte");
   }
   struct Level {
@@ -173,7 +173,7 @@ void JsonFields::Strings(const char* key, size_t min, size_t max, size_t max_byt
     }
     if (!seen.insert(element.get<std::string>()).second) {
       return Fail(absl::StrCat(prefix_, key, "[", i, "]"),
-                  absl::StrCat("is there twice: ", Show(element)));
+                  absl::StrCat("occurs twice: ", Show(element)));
     }
   }
   *out = value->get<std::vector<std::string>>();

@@ -17,14 +17,14 @@ absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text);
 // INVALID_ARGUMENT "key: problem".
 absl::Status KeyError(absl::string_view key, absl::string_view problem);
 
-// "absent" for 0, the default of sizes that may be left out.
+// The number as text, or "absent" for 0, which is the default of sizes that may be left out.
 std::string OrAbsent(int64_t value);
 
 // The double whose shortest decimal form is that of `value`: 1e-05, not 9.99999974737875e-06.
 double ShortestDouble(float value);
 
-// Reads the members of one JSON object into plain values. The first error sticks, later reads do
-// nothing.
+// Reads the members of one JSON object into plain values. The first error stays in status(); later
+// reads do nothing.
 class JsonFields {
  public:
   // `path` is "" for the outermost object, else its key; `known` lists every key it may have.
@@ -37,16 +37,16 @@ class JsonFields {
   // False after an error.
   bool Has(const char* key) const { return status_.ok() && object_.contains(key); }
 
-  // The member must be there.
+  // These read a member that must be there.
   void Integer(const char* key, int64_t min, int64_t max, int64_t* out);
   void Number(const char* key, double min, double max, float* out);
   void Bool(const char* key, bool* out);
   void Name(const char* key, const std::vector<absl::string_view>& allowed, std::string* out);
-  // `min` to `max` different strings of UTF-8, none of them empty or longer than `max_bytes`.
+  // Reads a list of `min` to `max` different strings of UTF-8, each of 1 to `max_bytes` bytes.
   void Strings(const char* key, size_t min, size_t max, size_t max_bytes,
                std::vector<std::string>* out);
 
-  // The member itself, for an object within; null after an error.
+  // The member itself, for nested objects. It must be there. Null after an error.
   const nlohmann::json* Find(const char* key);
 
  private:

@@ -42,7 +42,8 @@ absl::Status PrefixBlockHoldsTheWindow(const NetworkConfig& config) {
                   absl::StrCat("must be 0 or >= ", least, ", got ", mixer.prefix_block));
 }
 
-// T = band_rows of a table by absolute position, which `whose` needs or may do without.
+// Checks T = band_rows of a table by absolute position. `whose` names what has the table; `needed`
+// says whether it must have one.
 absl::Status CheckRows(const NetworkConfig& config, bool needed, absl::string_view whose) {
   const MixerConfig& mixer = config.mixer;
   if (mixer.band_rows == 0) {
@@ -70,8 +71,9 @@ absl::Status OnlyCausalMixersHaveARing(const NetworkConfig& config) {
                                NumberName(mixer.ring), "\""));
 }
 
-// `window`: columns of the table that the factors are folded into. Few bytes of factors make a
-// large table, so that the size of the files says nothing of the memory that a model takes.
+// `window`: columns of the table that the factors are folded into. A few bytes of factors make a
+// large table. So the size of the files does not limit the memory that a model takes, but this
+// does.
 absl::Status CheckRank(const MixerConfig& mixer, int64_t window) {
   constexpr int64_t kMostFolded = int64_t{1} << 28;  // floats: 1 GiB a layer
   const bool factors = mixer.bias == BiasForm::kFactors;
@@ -224,13 +226,14 @@ std::vector<TensorSpec> ConvTables(const MixerConfig& mixer, int64_t /*hid*/) {
   TensorSpec filter = {"conv.w", {heads, mixer.window}, TensorStart::kOffsets};
   if (mixer.grid) {  // [head, key row, key column]
     filter.shape.push_back(mixer.window);
-    // Heads that look in different directions, so strongly that the near keys outweigh all others:
-    // with less an image begins, and long stays, a set of pixels without places.
+    // The heads start with different directions, so strong that the near keys outweigh all others.
+    // With a smaller spread the model sees an image as a set of pixels without places at first, and
+    // training takes long to change that.
     filter.start = TensorStart::kNormal;
     filter.spread = 4.0;
   }
   if (!mixer.reparameterized) return {filter};
-  filter.start = TensorStart::kNormal;  // only its direction matters, and gamma = beta = 0 begin
+  filter.start = TensorStart::kNormal;  // only its direction matters; gamma and beta start at 0
   filter.spread = 1.0;
   return {filter, {"conv.gamma", {heads}}, {"conv.beta", {heads}}};
 }
@@ -318,7 +321,7 @@ KindSpec Cosine() {
   };
 }
 
-// arXiv 1409.0473. The bias b of tanh(q + k + b) is q's.
+// arXiv 1409.0473. The bias b of tanh(q + k + b) is the bias of q's projection.
 KindSpec Additive() {
   return {
       .kind = MixerKind::kAdditive,

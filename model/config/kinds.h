@@ -26,14 +26,14 @@ enum class MixerKind {
   kLocation,
 };
 
-// Whose kernels compute a kind: all that a device tells kinds apart by.
+// The family of kernels that computes a kind. A device distinguishes kinds by their family only.
 enum class KernelFamily {
   kAft,        // kernels/aft.h: means weighted by exp(key + position bias), per channel
-  kConv,       // kernels/conv.h: the same, one key and one filter of biases per head
+  kConv,       // kernels/conv.h: like kAft, with one key and one filter of biases per head
   kAttention,  // kernels/attention.h: softmax over scores of a query and keys
 };
 
-// What an attention weighs a key by.
+// The score by which an attention weighs a key.
 enum class AttentionScore {
   kDot,        // q . k
   kScaledDot,  // q . k / sqrt(head width)
@@ -41,50 +41,51 @@ enum class AttentionScore {
   kAdditive,   // table . tanh(q + k)
 };
 
-// Columns of the packed input of a mixer, which are rows of mixer.qkv.weight.
+// A group of columns of the packed input of a mixer. They are rows of mixer.qkv.weight.
 struct PackedPart {
   const char* name;
   int64_t columns;
 };
 
-// All that is true of one kind. Whatever reads configs, makes tensors or computes goes by this.
+// The description of one kind. All code that reads configs, makes tensors or computes uses it.
 struct KindSpec {
   MixerKind kind;
   const char* name;  // "mixer.kind" of config.json
 
-  // For readers, in the notation of model/README.md, whose table of operators has these.
+  // Texts for readers, in the notation of model/README.md. Its table of operators has them.
   const char* output;      // of token t
   const char* bias = "";   // or score, and the tensors that hold it
   const char* state = "";  // of a sequence
 
   KernelFamily family;
 
-  // Keys of the fields of MixerConfig that it uses beside kind, causal and hidden. All others must
-  // keep their defaults.
+  // Keys of the fields of MixerConfig that the kind uses, other than kind, causal and hidden, which
+  // every kind uses. All other fields must keep their defaults.
   std::vector<absl::string_view> required = {};
   std::vector<absl::string_view> optional = {};
 
-  // Rules between fields, each of which is in its range already: INVALID_ARGUMENT names the key
-  // that has to change.
+  // Rules between fields; each field alone is known to be in its range. INVALID_ARGUMENT names the
+  // key that has to change.
   std::vector<absl::Status (*)(const NetworkConfig& config)> rules = {};
 
-  // The packed input of a mixer of width `hid`, in this order.
+  // The parts of the packed input of a mixer of width `hid`, in their order.
   std::vector<PackedPart> (*packed)(const MixerConfig& mixer, int64_t hid);
 
-  // Tables by their names below "layers.N.mixer."; null: none.
+  // The tables of the kind, with their names after "layers.N.mixer."; null: it has none.
   std::vector<TensorSpec> (*tables)(const MixerConfig& mixer, int64_t hid) = nullptr;
 
   // Whether a sequence's state grows with its length, up to max_seq_len; null: it does not.
   bool (*state_grows)(const MixerConfig& mixer) = nullptr;
 
-  // Family kAft: tokens closer than this, |t - t'| < window, have a position bias; null: none.
+  // Family kAft: tokens closer than this, |t - t'| < window, have a position bias; null: no bias.
   int64_t (*bias_window)(const MixerConfig& mixer) = nullptr;
 
   // Family kAttention.
   struct Attention {
     AttentionScore score = AttentionScore::kDot;
     const char* score_table = nullptr;  // kAdditive: [heads, score_width]
-    // Keys of positions [band_rows, hid] instead of keys that tokens bring; one head.
+    // A table of keys by position, [band_rows, hid], instead of keys made from the tokens; one
+    // head.
     const char* key_table = nullptr;
   } attention = {};
 };

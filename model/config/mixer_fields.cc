@@ -26,7 +26,7 @@ constexpr Named<LengthPolicy> kPolicyNames[] = {{LengthPolicy::kError, "error"},
 constexpr Named<Number> kRingNames[] = {{Number::kFp32, NumberName(Number::kFp32)},
                                         {Number::kBf16, NumberName(Number::kBf16)}};
 
-// The fields of "mixer" beside kind; KindSpec says which kind uses which.
+// The fields of "mixer" other than kind. KindSpec says which kind uses which field.
 struct Field {
   const char* key;
   std::variant<int64_t MixerConfig::*, bool MixerConfig::*, float MixerConfig::*,
@@ -55,7 +55,7 @@ constexpr Field kFields[] = {
     {"full_decode", &MixerConfig::full_decode},
     {"score_width", &MixerConfig::score_width, 1, kMaxScoreWidth},
 };
-// Of every kind.
+// The fields that every kind uses.
 constexpr absl::string_view kCommon[] = {"causal", "hidden"};
 
 bool Requires(const MixerConfig& mixer, const Field& field) {

@@ -13,12 +13,14 @@ namespace aft {
 inline constexpr int64_t kMaxWidth = int64_t{1} << 16;
 inline constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();
 
-// The "mixer" object of config.json, from one table of its fields and what KindSpec says of them.
+// These functions read, write and check the "mixer" object of config.json. They use one table of
+// its fields, and KindSpec.
 
-// Every field is of its type and in its range; rules between fields are CheckConfigRules's.
+// Reads the object. INVALID_ARGUMENT names a field that is not of its type or not in its range.
+// CheckConfigRules checks the rules between fields later.
 absl::Status ReadMixerConfig(const nlohmann::json& json, MixerConfig* mixer);
 
-// Fields at their defaults are left out, unless the kind requires them.
+// Leaves out fields at their defaults, unless the kind requires them.
 nlohmann::ordered_json WriteMixerConfig(const MixerConfig& mixer);
 
 // INVALID_ARGUMENT names a field that the kind does not use and that is not at its default.

@@ -10,19 +10,19 @@ namespace aft {
 
 // How a loaded model keeps a tensor, on every device.
 enum class TensorRole {
-  kMatrix,  // in the model's weight format: what products multiply by, and the embedding
-  kTable,   // fp32 always: biases, norms, rows by position, all tables of the mixers
+  kMatrix,  // in the model's weight format: the weights of matrix products, and the embedding
+  kTable,   // always fp32: biases, norms, rows by position, all tables of the mixers
 };
 
-// What training starts a tensor with.
+// The values that a tensor has when training starts.
 enum class TensorStart {
   kZeros,
   kOnes,
   kWeight,     // N(0, TrainConfig::weight_spread^2)
-  kResidual,   // the same, narrower the more layers add to the residual stream
+  kResidual,   // like kWeight, narrower the more layers add to the residual stream
   kNormal,     // N(0, spread^2)
   kOffsets,    // a bias by offset: column j is offset j
-  kDiagonals,  // the same as [query, key]
+  kDiagonals,  // a bias by offset, stored as [query, key]
 };
 
 // One tensor of a checkpoint: contiguous fp32, row-major.
@@ -44,7 +44,7 @@ struct TensorSpec {
 // KindSpec::packed.
 int64_t PackedWidth(const MixerConfig& mixer, int64_t hid);
 
-// KindSpec::tables, names below "layers.N.mixer.".
+// The tables of KindSpec::tables, with their names after "layers.N.mixer.".
 std::vector<TensorSpec> ExpectedMixerTables(const MixerConfig& mixer, int64_t hid);
 
 // Every tensor of model.safetensors of a network with this config, in the order of the data flow;
@@ -57,11 +57,11 @@ std::vector<TensorSpec> ExpectedMixerTables(const MixerConfig& mixer, int64_t hi
 //   layers.N.mixer.qkv.weight [PackedWidth(), d]   layers.N.mixer.qkv.bias  only when qkv_bias
 //   layers.N.mixer.<table>              ExpectedMixerTables
 //   layers.N.mixer.out.weight [d, hid]  layers.N.mixer.out.bias [d]
-//   layers.N.norm2.{weight,bias} [d]    this and ffn only in layers that HasFeedForward
+//   layers.N.norm2.{weight,bias} [d]    this and ffn only in layers with HasFeedForward
 //   layers.N.ffn.up.weight [F, d]       layers.N.ffn.up.bias [F]
 //   layers.N.ffn.down.weight [d, F]     layers.N.ffn.down.bias [d]
 //   norm.{weight,bias} [d]              only when HasNormBehind
-//   head.weight [HeadRows(), d]         absent when tie_embeddings: embed.weight serves
+//   head.weight [HeadRows(), d]         absent when tie_embeddings: embed.weight is used
 //   head.bias [HeadRows()]              only when head_bias
 //
 // With post_norm and without final_norm the last layer has no norm2. An encoder has a head only

@@ -325,7 +325,7 @@ TEST(ConfigTest, WhatContradictsItselfIsRefused) {
        "mixer.window: must be odd for a bidirectional aft_conv, got 6"},
       {Module(conv + "grid=true"), "mixer.grid: must be false unless mixer.causal is false"},
       {Encoder(conv + "grid=true"),
-       "tokenizer: must be absent with mixer.grid: images are no text"},
+       "tokenizer: must be absent with mixer.grid: images are not text"},
       {Causal(conv + "grid=true causal=false"),
        "mixer.causal: must be true for the architecture decoder_lm, got false"},
       {Module("aft_conv window=1025 causal=false grid=true"),

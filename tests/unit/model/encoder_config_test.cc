@@ -52,7 +52,7 @@ TEST(EncoderConfigTest, LabelsAreDifferentStrings) {
   ExpectEncoderRefused(labelled({"", "dog"}), "labels[0]: must be a string of 1 to 256 bytes");
   ExpectEncoderRefused(labelled({"a", std::string(257, 'x')}),
                        "labels[1]: must be a string of 1 to 256");
-  ExpectEncoderRefused(labelled({"a", "b", "a"}), "labels[2]: is there twice: \"a\"");
+  ExpectEncoderRefused(labelled({"a", "b", "a"}), "labels[2]: occurs twice: \"a\"");
 }
 
 TEST(EncoderConfigTest, OnlyEncodersHaveLabels) {
@@ -216,12 +216,12 @@ TEST(EncoderConfigTest, TextsMayHaveIdsAroundThemOrNoTokenizer) {
   EXPECT_TRUE(ParseNetworkConfig(FormatNetworkConfig(*none)).ok());
   json["tokenizer"]["prefix"] = {1};
   ExpectEncoderRefused(json,
-                       "tokenizer.prefix: must be absent but for an encoder with a tokenizer");
+                       "tokenizer.prefix: must be absent except for an encoder with a tokenizer");
   Json decoder = EncoderJson("aft_simple");
   decoder["architecture"] = "decoder_lm";
   decoder["tie_embeddings"] = false;
   decoder["tokenizer"]["prefix"] = {1};
-  ExpectEncoderRefused(decoder, "tokenizer.prefix: must be absent but for an encoder");
+  ExpectEncoderRefused(decoder, "tokenizer.prefix: must be absent except for an encoder");
   decoder["tokenizer"] = {{"kind", "none"}};
   ExpectEncoderRefused(decoder, "tokenizer.kind: \"none\" is for the architecture encoder");
 }
