@@ -21,7 +21,7 @@ std::string PathIn(const std::string& dir, const char* name) {
 }
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
-  // One byte above what the parser accepts: it refuses longer text itself.
+  // One byte more than the parser accepts, so that the parser itself refuses longer text.
   constexpr size_t kMaxBytes = (size_t{1} << 20) + 1;
   std::error_code error;
   if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {

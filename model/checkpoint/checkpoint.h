@@ -19,19 +19,19 @@ inline constexpr char kWeightsFileName[] = "model.safetensors";
 struct CheckpointFile {
   NetworkConfig config;
   TensorSource tensors;
-  std::map<std::string, std::string> metadata;  // of the weights file; ours to fill, e.g. "step"
-  Number weight_format = Number::kFp32;         // StoredFormat
+  std::map<std::string, std::string> metadata;  // of the weights file, e.g. "step"
+  Number weight_format = Number::kFp32;         // see StoredFormat
   int64_t weight_bytes = 0;                     // as stored
 };
 
-// Reads and validates the config and the weights' header; the tensors are read as they are asked
-// for, matrices in fewer bits (stored_weights.h) as fp32. Whether they are those that the config
-// asks for is checked by who builds a network from them. Errors start with the file: NOT_FOUND
-// (file or folder missing), INVALID_ARGUMENT (config refused, names the key), DATA_LOSS (weights
-// corrupt, names the tensor), RESOURCE_EXHAUSTED.
+// Reads and validates the config and the weights' header. A tensor is read when it is asked for;
+// one that is stored in fewer bits (stored_weights.h) becomes fp32. Code that builds a network from
+// the tensors checks whether they are those that the config asks for. Errors start with the name of
+// the file: NOT_FOUND (file or folder missing), INVALID_ARGUMENT (config refused, names the key),
+// DATA_LOSS (weights corrupt, names the tensor), RESOURCE_EXHAUSTED.
 absl::StatusOr<CheckpointFile> OpenCheckpoint(const std::string& dir);
 
-// The same with all tensors in memory.
+// A checkpoint with all tensors in memory. ReadCheckpoint has the errors of OpenCheckpoint.
 struct Checkpoint {
   NetworkConfig config;
   TensorMap tensors;
@@ -41,7 +41,7 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& dir);
 
 // Creates the folder if needed and writes the weights, then the config, each of them atomically.
 // Errors: INVALID_ARGUMENT when the config would not be accepted by ReadCheckpoint or a tensor
-// cannot be stored (nothing is written then); otherwise that of the file system.
+// cannot be stored (nothing is written then), otherwise those of the file system.
 absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config,
                              const TensorMap& tensors,
                              const std::map<std::string, std::string>& metadata = {});

@@ -15,13 +15,13 @@ namespace aft {
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
-// The name of a type in a header ("F32"), or "" for one that the format does not have.
+// The name of a type in a header ("F32"), or "" for a type that the format does not have.
 const char* SafetensorsDtypeName(at::ScalarType type);
 
 // A .safetensors file (8-byte header length, JSON header, little-endian data) whose tensors are
-// read when they are asked for. The file is not trusted: header capped at 100 MB, every offset
-// checked (in range, shape x dtype = bytes, no overlap, no gap), duplicate names refused. Dtypes:
-// F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL. Thread-safe. Throws nothing.
+// read when they are asked for. The file is not trusted: the header may have at most 100 MB, every
+// offset is checked (in range, shape x dtype = bytes, no overlap, no gap), and duplicate names are
+// refused. Dtypes: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL. Thread-safe. Throws nothing.
 class SafetensorsReader {
  public:
   // Reads and checks the header. Errors: NOT_FOUND (no file), DATA_LOSS naming file, tensor and
@@ -34,9 +34,9 @@ class SafetensorsReader {
 
   const SafetensorsHeader& header() const { return header_; }
 
-  // Contiguous, on the CPU, owns its memory. REQUIRES: the header has `name`. Errors name file and
-  // tensor: DATA_LOSS (the file became shorter; a BOOL that is neither 0 nor 1), RESOURCE_EXHAUSTED
-  // (no memory for it), else the file system's.
+  // Reads a tensor. It is contiguous, on the CPU, and owns its memory. REQUIRES: the header has
+  // `name`. Errors name file and tensor: DATA_LOSS (the file became shorter; a BOOL that is neither
+  // 0 nor 1), RESOURCE_EXHAUSTED (no memory for the tensor), otherwise those of the file system.
   absl::StatusOr<at::Tensor> Read(const std::string& name) const;
 
  private:
@@ -54,13 +54,13 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;  // "__metadata__"
 };
 
-// All of a file; errors are those of SafetensorsReader.
+// Reads a whole file. The errors are those of SafetensorsReader.
 absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path);
 
-// Writes atomically: a temporary file beside `path`, synced, then renamed. Tensors in name order,
-// from any device, copied to be contiguous when they are not. Errors: INVALID_ARGUMENT naming the
-// tensor (dtype not above, sparse, undefined, name not UTF-8), else the file system's. Throws
-// nothing.
+// Writes a file atomically (WriteFileAtomically), with the tensors in the order of their names.
+// They may be on any device; one that is not contiguous is copied. Errors: INVALID_ARGUMENT naming
+// the tensor (a dtype that is not listed above, sparse, undefined, name not UTF-8), otherwise those
+// of the file system. Throws nothing.
 absl::Status WriteSafetensors(const std::string& path, const TensorMap& tensors,
                               const std::map<std::string, std::string>& metadata = {});
 

@@ -24,8 +24,8 @@ absl::Status TensorError(absl::string_view name, absl::string_view reason) {
   return absl::DataLossError(absl::StrCat("tensor '", ShownTensorName(name), "': ", reason));
 }
 
-// Takes the header's JSON event by event: nothing but the one shape that a header may have is ever
-// stored, so a hostile header costs no more memory than its own length.
+// Takes the header's JSON event by event, and stores nothing but what a header may have. So a
+// hostile header costs no more memory than its own length.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
   SafetensorsHeader TakeHeader() { return std::move(header_); }
@@ -183,7 +183,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   Place place_ = Place::kOutside;
   std::string name_;                    // of the entry being read
-  std::string key_;                     // within it
+  std::string key_;                     // within that entry
   TensorEntry entry_;                   // so far
   std::vector<int64_t> offsets_;        // so far
   std::vector<std::string> keys_seen_;  // of the entry

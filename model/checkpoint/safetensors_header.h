@@ -12,7 +12,7 @@
 // Format: https://github.com/huggingface/safetensors (README, "Format").
 namespace aft {
 
-// Longest header accepted; the reference implementation's limit.
+// The longest header that is accepted. The reference implementation has the same limit.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 // Where one tensor lies in the data section. After ParseSafetensorsHeader: dtype is a known name,
@@ -32,7 +32,7 @@ struct SafetensorsHeader {
 // Bytes of one element of `dtype` ("F32"), or 0 when the name is not known.
 int64_t SafetensorsDtypeBytes(absl::string_view dtype);
 
-// `name` as error messages show it: escaped, and shortened when long.
+// `name` as error messages show it: escaped, and shortened when it is long.
 std::string ShownTensorName(absl::string_view name);
 
 // Parses the header of a file whose data section has `data_bytes` bytes. Stricter than the

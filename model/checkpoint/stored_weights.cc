@@ -18,7 +18,7 @@ namespace {
 
 std::string ScaleName(const std::string& name) { return name + ".scale"; }
 
-// Integers and scales of a matrix.
+// Stores the integers and the scales of a matrix.
 void Quantize(const std::string& name, const at::Tensor& matrix, TensorMap* stored) {
   const int64_t out = matrix.size(0);
   const int64_t in = matrix.size(1);
@@ -54,7 +54,7 @@ absl::StatusOr<TensorSource> ExpandedTensors(std::shared_ptr<const SafetensorsRe
         scale->second.shape != std::vector<int64_t>{entry.shape[0]}) {
       return absl::DataLossError(absl::StrCat(
           "tensor '", ShownTensorName(name), "': is I8 without '", ShownTensorName(ScaleName(name)),
-          "', F32, of as many numbers as it has rows"));
+          "', F32, with one number for each of its rows"));
     }
     scales.insert(scale->first);
   }

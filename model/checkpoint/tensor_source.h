@@ -11,16 +11,16 @@
 
 namespace aft {
 
-// A network's tensors by name, contiguous fp32 on the CPU, that need not all be in memory at once:
-// whoever packs weights reads a layer, packs it and drops it. Thread-safe.
+// A network's tensors by name, contiguous fp32 on the CPU. They need not all be in memory at once:
+// code that packs weights reads a layer, packs it and drops it. Thread-safe.
 class TensorSource {
  public:
   using ReadOne = std::function<absl::StatusOr<at::Tensor>(const std::string& name)>;
 
-  // Names ascending.
+  // REQUIRES: `names` is sorted.
   TensorSource(std::vector<std::string> names, ReadOne read)
       : names_(std::move(names)), read_(std::move(read)) {}
-  // Those of `tensors`, borrowed.
+  // The tensors of a map, which is borrowed.
   TensorSource(const TensorMap& tensors);  // NOLINT(google-explicit-constructor): is one already
 
   const std::vector<std::string>& names() const { return names_; }
@@ -28,7 +28,7 @@ class TensorSource {
   // REQUIRES: `name` is one of names(). Errors are the file's (SafetensorsReader::Read).
   absl::StatusOr<at::Tensor> Read(const std::string& name) const { return read_(name); }
 
-  // All whose names start with `prefix`.
+  // Reads all tensors whose names start with `prefix`.
   absl::StatusOr<TensorMap> ReadAll(absl::string_view prefix = "") const;
 
  private:

@@ -9,13 +9,13 @@
 
 namespace aft {
 
-// The matrices of one step of up to `max_tokens` tokens, and each thread's scratch. Reused by every
-// step. The caller's names for it: a workspace.
+// The matrices of one step of up to `max_tokens` tokens, and the scratch memory of each thread.
+// Every step reuses them. Callers call this a workspace.
 struct Activations {
-  // RESOURCE_EXHAUSTED when the memory is not there. `executor` is borrowed.
+  // RESOURCE_EXHAUSTED when there is not enough memory. `executor` is borrowed.
   static absl::StatusOr<Activations> Create(const NetworkConfig& config, int64_t max_tokens,
                                             int64_t scratch_floats, const Executor& executor);
-  // Floats that Create allocates.
+  // The number of floats that Create allocates.
   static int64_t Floats(const NetworkConfig& config, int64_t max_tokens, int64_t scratch_floats,
                         int threads);
 

@@ -13,11 +13,11 @@
 namespace aft {
 namespace {
 
-// Logits are computed for this many positions at a time: enough for the head's weights to be read
-// few times, few enough that a long text to score needs little memory.
+// Logits are computed for this many positions at a time: enough that the head's weights are read
+// only a few times, and few enough that a long text to score needs little memory.
 constexpr int64_t kLogitRows = 64;
 
-// Row `from` of a matrix over row `to`.
+// Copies row `from` of a matrix over row `to`.
 void MoveRow(float* matrix, int64_t from, int64_t to, int64_t width) {
   std::memcpy(matrix + to * width, matrix + from * width,
               static_cast<size_t>(width) * sizeof(float));
@@ -35,7 +35,7 @@ int64_t LogitRows(const NetworkConfig& config, int64_t max_tokens) {
   return HasHead(config) ? std::min(max_tokens, kLogitRows) : 0;
 }
 
-// 0 where nothing is quantized.
+// Bytes for the quantized inputs of a product; 0 when the format does not quantize them.
 int64_t QuantizedBytes(const NetworkConfig& config, Number format, int64_t max_tokens) {
   const int64_t widest = std::max({config.d_model, config.d_ff, MixerWidth(config)});
   return max_tokens * kernels::QuantizedBytes(format, widest);

@@ -21,7 +21,7 @@ namespace aft {
 // x = norm1(x + out(mixer(qkv(x)))), then x = norm2(x + feed_forward(x)). Not every layer has a
 // feed-forward (HasFeedForward).
 struct CpuLayer {
-  // What lies around the mixer. Null, of a bare one: x = out(mixer(qkv(x))).
+  // The parts around the mixer. Null for a bare mixer: x = out(mixer(qkv(x))).
   struct Rest {
     LayerNormLayer norm1;
     std::optional<LayerNormLayer> norm2 = {};  // HasSecondNorm
@@ -31,13 +31,13 @@ struct CpuLayer {
   MixerLayer mixer;
   std::optional<Rest> rest;
 
-  // What the layer's parts keep of a sequence, the mixer first; the parts of a state pool.
+  // What the layer's parts keep of a sequence, the mixer first. These are parts of a state pool.
   std::vector<StateSpec> state_specs() const { return {mixer.mixer().state_spec()}; }
 };
 
-// The network on the CPU (see Network). Row i of a step's or an Encode's results is the same bits
-// whatever the other rows are, however a text is cut, and however many threads work. Calls cannot
-// fail once Allocate has succeeded. Thread-compatible.
+// The network on the CPU (see Network). Row i of the results of a step or of Encode has the same
+// bits whatever the other rows are, however a text is cut into chunks, and however many threads
+// work. Calls cannot fail once Allocate has succeeded. Thread-compatible.
 class CpuNetwork {
  public:
   struct Batch {
@@ -52,13 +52,14 @@ class CpuNetwork {
     int64_t tokens = 0;
     const int32_t* ids = nullptr;
     const float* const* vectors = nullptr;  // of each sequence [its tokens, d], instead of ids
-    // Of a bare mixer, or null: what keys (may be null) and values are made of, as `vectors`.
+    // Null, or for a bare mixer the vectors that its keys (may be null) and values are made of, in
+    // the form of `vectors`.
     const float* const* keys = nullptr;
     const float* const* values = nullptr;
   };
 
-  // Packs the matrices in `format`, one that the CPU has; reads a layer of `tensors` at a time,
-  // twice, and does not keep them.
+  // Packs the matrices in `format`, one that the CPU has. It reads `tensors` twice, layer by layer,
+  // and does not keep them.
   // Errors: DATA_LOSS (CheckTensors), INVALID_ARGUMENT (wider than the format can),
   // RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<CpuNetwork>> Create(const NetworkConfig& config,
@@ -68,16 +69,17 @@ class CpuNetwork {
   // Allocates the activations of steps (or texts) of up to `max_tokens`. `executor` is borrowed.
   // RESOURCE_EXHAUSTED when memory is short.
   absl::Status Allocate(int64_t max_tokens, const Executor& executor);
-  // Bytes that Allocate will take; of any network, whose mixers want `scratch_floats` at most.
+  // Bytes that Allocate takes. The static function is for any network whose mixers need at most
+  // `scratch_floats` floats of scratch memory per thread.
   int64_t WorkspaceBytes(int64_t max_tokens, int threads) const;
   static int64_t WorkspaceBytes(const NetworkConfig& config, Number format, int64_t scratch_floats,
                                 int64_t max_tokens, int threads);
-  // What a mixer of such a network wants.
+  // The scratch memory that a mixer of such a network needs per thread, in floats.
   static int64_t ScratchFloats(const NetworkConfig& config, const Mixer& mixer, int64_t max_tokens);
 
   const NetworkConfig& config() const { return config_; }
   Number format() const { return arena_.format(); }
-  int64_t weight_bytes() const;                          // and the mixers' tables
+  int64_t weight_bytes() const;                          // the mixers' tables included
   uint64_t fingerprint() const { return fingerprint_; }  // CheckTensors
   std::vector<StateSpec> state_specs() const;
 
@@ -90,8 +92,9 @@ class CpuNetwork {
   absl::Status FinalNorm(int64_t count);
 
   // Logits [count, HeadRows()], dense, of the outputs [first, first + count) of the last step, or
-  // of these tokens of the last texts: in parts, so that a long text to score needs no matrix of
-  // tokens times vocabulary. Valid until the next call. REQUIRES: count <= max_logit_rows().
+  // of these tokens of the last texts. They come in parts, so that a long text to score needs no
+  // matrix of tokens times vocabulary. Valid until the next call. REQUIRES: count <=
+  // max_logit_rows().
   absl::StatusOr<const float*> Logits(int64_t first, int64_t count);
   int64_t max_logit_rows() const { return max_logit_rows_; }
 
@@ -103,7 +106,7 @@ class CpuNetwork {
   CpuNetwork(const NetworkConfig& config, uint64_t fingerprint, WeightArena arena);
   absl::Status LoadLayers(const TensorSource& source);
 
-  void NormEmbeddings(int64_t tokens);              // of x, if the network does
+  void NormEmbeddings(int64_t tokens);              // normalises x if embedding_norm is set
   int64_t ScratchFloats(int64_t max_tokens) const;  // the most that a mixer asks for, per thread
 
   const NetworkConfig config_;

@@ -11,9 +11,9 @@
 
 namespace aft {
 
-// A checkpoint of the architecture "mixer": one mixer between its projections, vectors to vectors,
-// as a module of another package was imported. Immutable and thread-safe; calls at the same time
-// need different slots and workspaces.
+// A checkpoint of the architecture "mixer": one mixer between its projections, from vectors to
+// vectors, as it is imported from a module of another package. Immutable and thread-safe; calls at
+// the same time need different slots and workspaces.
 class MixerModule {
  public:
   // Errors: DATA_LOSS (CheckTensors), RESOURCE_EXHAUSTED. `tensors` may be dropped afterwards.

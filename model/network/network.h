@@ -12,39 +12,38 @@
 namespace aft {
 
 // A network on one device: embedding, layers, final norm and, for language models, the head, with
-// their weights and the activations of one step; or a mixer by itself, one layer that is nothing
-// else, whose texts are vectors. CpuNetwork and GpuNetwork (model/gpu) are the two;
-// what a step consists of, and in which order, is below, once for both.
+// their weights and the activations of one step. It may also be a bare mixer: a single layer with
+// nothing around it, whose texts are vectors. CpuNetwork and GpuNetwork (model/gpu) are the two
+// implementations. The functions below define, once for both, the parts of a step and their order.
 //
-// Activations are dense matrices of one row a token: x [tokens, d], the residual stream, and mixed
-// [tokens, hid], a mixer's output. Batch holds the rows of a step as arrays on the device, Texts
-// whole texts; of a Batch, outputs[0 .. output_count) are the tokens whose logits are wanted,
-// ascending (null: the first output_count tokens).
+// Activations are dense matrices of one row per token: x [tokens, d], the residual stream, and
+// mixed [tokens, hid], a mixer's output. Batch holds the rows of a step as arrays on the device,
+// Texts holds whole texts. In a Batch, outputs[0 .. output_count) are the tokens whose logits are
+// wanted, ascending (null: the first output_count tokens).
 template <typename N>
 concept Network = requires(N& network, const typename N::Batch& batch,
                            const typename N::Texts& texts, const std::vector<StateView>& states,
                            const int64_t* outputs, int64_t i) {
   { network.config() } -> std::same_as<const NetworkConfig&>;
-  // x = embedding of the tokens; of vectors, they and their positions.
+  // x = embedding of the tokens. For texts of vectors, x = the vectors plus their positions.
   { network.Embed(batch) } -> std::same_as<absl::Status>;
   { network.Embed(texts) } -> std::same_as<absl::Status>;
-  // What the parts of all layers keep of a sequence.
+  // What all layers keep of a sequence.
   { network.state_specs() } -> std::same_as<std::vector<StateSpec>>;
-  // mixed = mixer(qkv(norm1(x))) of layer i; Mix advances its states, Encode has none.
+  // mixed = mixer(qkv(norm1(x))) of layer i. Mix advances the layer's states; Encode has no states.
   { network.Mix(i, batch, states) } -> std::same_as<absl::Status>;
   { network.Encode(i, texts) } -> std::same_as<absl::Status>;
-  // Row j of x and mixed becomes row outputs[j]; from here on the others are gone.
+  // Row j of x and mixed takes the values of row outputs[j]. After this only these rows are left.
   { network.Keep(outputs, i) } -> std::same_as<absl::Status>;
-  // x += out(mixed), then, of a layer with a feed-forward, x += feed_forward(norm2(x)), of layer i
-  // and the first rows; x =
-  // out(mixed) of a mixer by itself, which has no norms.
+  // Ends layer i for the first rows: x += out(mixed), then, in a layer with a feed-forward, x +=
+  // feed_forward(norm2(x)). For a bare mixer, which has no norms, x = out(mixed).
   { network.Finish(i, i) } -> std::same_as<absl::Status>;
-  // What Logits and vectors read, of the first rows.
+  // Computes what Logits and vectors read, for the first rows.
   { network.FinalNorm(i) } -> std::same_as<absl::Status>;
 };
 
-// Advances the sequences of `batch`, whose states are those of state_specs(). Logits can be asked
-// for afterwards.
+// Advances the sequences of `batch`. `states` are the parts that state_specs() describes. The
+// caller can ask for logits afterwards.
 template <Network N>
 absl::Status ForwardStep(N& network, const typename N::Batch& batch,
                          const std::vector<StateView>& states) {
@@ -65,7 +64,7 @@ absl::Status ForwardStep(N& network, const typename N::Batch& batch,
   return network.FinalNorm(count);
 }
 
-// Encodes whole texts. The vectors of all tokens can be asked for afterwards.
+// Encodes whole texts. The caller can ask for the vectors of all tokens afterwards.
 template <Network N>
 absl::Status ForwardTexts(N& network, const typename N::Texts& texts) {
   if (texts.tokens == 0) return absl::OkStatus();
