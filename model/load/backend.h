@@ -10,9 +10,9 @@
 
 namespace aft {
 
-// The GPU half of LoadModel: the runners of LoadOptions::device "cuda:N" (`index` is N), weights in
-// `format`. Made by gpu_backend.cc in builds with CUDA; no_gpu_backend.cc is in its place in the
-// others and refuses. REQUIRES: options that LoadModel has checked.
+// The GPU half of LoadModel: makes the runners of LoadOptions::device "cuda:N" (`index` is N), with
+// weights in `format`. Builds with CUDA compile gpu_backend.cc; all others compile
+// no_gpu_backend.cc instead, which refuses the device. REQUIRES: LoadModel has checked `options`.
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& options,
                                                            Number format, int index,
                                                            const CheckpointFile& checkpoint);

@@ -82,7 +82,7 @@ absl::Status CheckOptions(const LoadOptions& options) {
   return absl::OkStatus();
 }
 
-// Of the CPU runners.
+// Sets the threads and CPUs of a CPU runner's options.
 template <typename Options>
 absl::Status PlaceThreads(const LoadOptions& options, Options& runner) {
   if (!options.cpus.empty()) {
@@ -98,7 +98,7 @@ absl::Status PlaceThreads(const LoadOptions& options, Options& runner) {
   return absl::OkStatus();
 }
 
-// Errors of the weights name their file.
+// Adds the name of the weights' file to DATA_LOSS errors.
 template <typename Runner>
 absl::StatusOr<Runner> NamingTheFile(const LoadOptions& options, absl::StatusOr<Runner> runner) {
   if (runner.ok() || !absl::IsDataLoss(runner.status())) return runner;
@@ -106,8 +106,9 @@ absl::StatusOr<Runner> NamingTheFile(const LoadOptions& options, absl::StatusOr<
       absl::StrCat(options.checkpoint_dir, "/", kWeightsFileName, ": ", runner.status().message()));
 }
 
-// Both checks come before the large allocations: past the limit the kernel would kill the process
-// instead. States that grow count whole, so that no admitted sequence ever lacks memory.
+// Both checks come before the large allocations: beyond the limit the kernel would kill the process
+// instead. States that grow count with their full size, so that no admitted sequence ever lacks
+// memory.
 absl::Status CheckMemory(const CpuNetwork& network, const CpuModelRunner::Options& options) {
   const std::vector<StateSpec> states = network.state_specs();
   const int64_t slot = StatePool::SlotBytes(states) + StatePool::ScratchBytes(states);
@@ -124,7 +125,7 @@ absl::Status CheckMemory(const CpuNetwork& network, const CpuModelRunner::Option
   return absl::ResourceExhaustedError(
       absl::StrCat("not enough memory: ", options.slots, " slots of ", Mebibytes(slot), tokens,
                    " and ", Mebibytes(workspace), " of workspace for ", tokens_at_once,
-                   " tokens at once; ", Mebibytes(available), " are available beside ",
+                   " tokens at once; ", Mebibytes(available), " are available in addition to ",
                    Mebibytes(network.weight_bytes()), " of weights"));
 }
 
@@ -132,10 +133,10 @@ absl::Status CheckMemory(const CpuNetwork& network, const CpuEncoderRunner::Opti
   const int64_t workspace = network.WorkspaceBytes(options.max_batch_tokens, options.threads);
   const int64_t available = AvailableMemory();
   if (workspace <= available) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("not enough memory: ", Mebibytes(workspace), " of workspace for ",
-                   options.max_batch_tokens, " tokens a batch; ", Mebibytes(available),
-                   " are available beside ", Mebibytes(network.weight_bytes()), " of weights"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "not enough memory: ", Mebibytes(workspace), " of workspace for ", options.max_batch_tokens,
+      " tokens a batch; ", Mebibytes(available), " are available in addition to ",
+      Mebibytes(network.weight_bytes()), " of weights"));
 }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCpuRunner(const LoadOptions& options,
@@ -168,8 +169,8 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
   AFT_ASSIGN_OR_RETURN(const int device, DeviceIndex(options));
   AFT_RETURN_IF_ERROR(CheckWeightFormat(options, device));
   AFT_RETURN_IF_ERROR(CheckOptions(options));
-  // LibTorch only loads here; steps run on our own threads. Without this it would start a team of
-  // OpenMP threads, one per core.
+  // LibTorch is used only for loading; steps run on our own threads. Without this call it would
+  // start a team of OpenMP threads, one per core.
   at::set_num_threads(1);
   const c10::InferenceMode inference;
 
@@ -204,7 +205,7 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
 
 absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options) {
   absl::StatusOr<LoadedModel> model = GuardTorch([&] { return Load(options); });
-  malloc_trim(0);  // otherwise 10 to 20 MiB that tensors took on their way stay with the process
+  malloc_trim(0);  // otherwise the process keeps 10 to 20 MiB that tensors took while loading
   return model;
 }
 

@@ -12,8 +12,8 @@
 
 namespace aft {
 
-// Runs an encoder or a bare mixer on the CPU. All sequences of a call that can (PassesOf) go
-// through every layer together, laid one after the other without padding.
+// Runs an encoder or a bare mixer on the CPU. Sequences of a call that have the same form
+// (PassesOf) go through every layer together, one after the other without padding.
 class CpuEncoderRunner final : public EncoderRunner {
  public:
   struct Options {
@@ -39,7 +39,7 @@ class CpuEncoderRunner final : public EncoderRunner {
  private:
   CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
 
-  // Behind Network's ForwardTexts: what Encode makes of its tokens.
+  // Appends the results of the tokens [first, end) of the last ForwardTexts: vectors or logits.
   absl::Status Append(int64_t first, int64_t end, TokenVectors& vectors);
   absl::Status Run(const EncoderPass& pass, const std::vector<EncoderInput>& sequences,
                    std::vector<TokenVectors>& vectors);
@@ -49,7 +49,7 @@ class CpuEncoderRunner final : public EncoderRunner {
   const ParallelExecutor executor_;
   const std::unique_ptr<CpuNetwork> network_;
   ModelInfo info_;
-  // Of a pass.
+  // The arrays of the current pass; see CpuNetwork::Texts.
   std::vector<int64_t> offsets_;
   std::vector<int32_t> tokens_;
   std::vector<const float*> inputs_;

@@ -97,7 +97,7 @@ void CpuModelRunner::Flatten(const StepInput& input) {
     if (row.output == RowOutput::kScore) ++scored;
     if (row.output == RowOutput::kHidden) ++hidden;
   }
-  output_.sampled.clear();  // nothing of the step before shows
+  output_.sampled.clear();  // results of the previous step must not remain
   output_.sampled.resize(sampled);
   output_.scored.clear();
   output_.scored.resize(scored);
@@ -111,7 +111,7 @@ void CpuModelRunner::Flatten(const StepInput& input) {
     tokens_.insert(tokens_.end(), row.tokens.begin(), row.tokens.end());
     SequenceRecord* const sequence = &sequences_.sequence(row.slot);
     row_generated_.push_back(sequence->generates() ? 1 : 0);
-    // Behind kNoToken there is no sequence any more: any token will do.
+    // After kNoToken the sequence has ended, so any token will do.
     if (tokens_.back() == kLastSampled) tokens_.back() = std::max(sequence->last_sampled, 0);
     row_offsets_.push_back(static_cast<int64_t>(tokens_.size()));
     std::vector<TokenCount>& slot_counts = counts_[static_cast<size_t>(row.slot)];
@@ -157,7 +157,7 @@ absl::Status CpuModelRunner::Forward() {
       part_positions_.push_back(row_positions_[row] + done);
       part_generated_.push_back(row_generated_[row]);
       part_offsets_.push_back(std::min(row_offsets_[row + 1], end) - begin);
-      if (row_offsets_[row + 1] > end) break;  // it goes on in the next part
+      if (row_offsets_[row + 1] > end) break;  // the row continues in the next part
     }
     const size_t first_output = output;
     part_outputs_.clear();
@@ -178,7 +178,7 @@ absl::Status CpuModelRunner::Forward() {
 }
 
 absl::Status CpuModelRunner::Report(size_t first_wanted, int64_t wanted) {
-  // Logits below which a second thread costs more than it brings: about 10 us.
+  // With fewer logits than this a second thread costs more than it saves: about 10 us of work.
   constexpr int64_t kWorkPerThread = 8192;
   const int64_t grain = std::max<int64_t>(kWorkPerThread / info_.vocab_size, 1);
   for (int64_t first = 0; first < wanted;) {
@@ -225,7 +225,7 @@ void CpuModelRunner::ReportOne(const float* logits, const Wanted& wanted, Sample
 }
 
 absl::StatusOr<ModelRunner::Ticket> CpuModelRunner::Submit(const StepInput& input) {
-  if (!collected_) return absl::FailedPreconditionError("the step before is not collected");
+  if (!collected_) return absl::FailedPreconditionError("the previous step is not collected");
   AFT_RETURN_IF_ERROR(sequences_.Check(input));
   ++step_;
   AFT_RETURN_IF_ERROR(GuardTorch([&] {
@@ -247,8 +247,8 @@ absl::Status CpuModelRunner::Collect(Ticket ticket, StepOutput& output) {
 }
 
 absl::Status CpuModelRunner::WarmUp() {
-  // The largest step, then decode steps of every slot: the caches, the frequency and OpenMP's
-  // threads settle before the first request.
+  // Runs a prompt, then decode steps of every slot, so that the caches, the processor's frequency
+  // and the threads have settled before the first request.
   const int64_t limit = info_.max_seq_len > 0 ? info_.max_seq_len : options_.max_step_tokens;
   const int64_t prompt = std::min({limit, options_.max_step_tokens, int64_t{256}});
   StepInput step;

@@ -20,9 +20,9 @@
 namespace aft {
 
 // Runs a language model on the CPU, inside Submit. A sequence's logits, and so its tokens and
-// scores, are the same bits however its prompt is cut into chunks, whatever else is in the batch
-// and however many threads work. Steady decoding allocates nothing; a slot's
-// token counts come with the first sequence that has penalties.
+// scores, have the same bits however its prompt is cut into chunks, whatever else is in the batch
+// and however many threads work. Steady decoding allocates nothing; a slot's token counts are
+// allocated for its first sequence with penalties.
 class CpuModelRunner final : public ModelRunner {
  public:
   struct Options {
@@ -32,8 +32,8 @@ class CpuModelRunner final : public ModelRunner {
     std::vector<int> cpus{};        // see ParallelExecutor
   };
 
-  // A longer step runs so many tokens at a time, through all layers: beyond that the matrices
-  // between the products leave the caches.
+  // A longer step runs in parts of this number of tokens, each through all layers. With more tokens
+  // at once the matrices between the products no longer fit into the caches.
   static constexpr int64_t kTokensAtOnce = 1024;
   static int64_t TokensAtOnce(const Options& options) {
     return std::min(options.max_step_tokens, kTokensAtOnce);
@@ -55,23 +55,24 @@ class CpuModelRunner final : public ModelRunner {
   absl::Status Collect(Ticket ticket, StepOutput& output) override;
 
  private:
-  // One position whose logits are wanted, or its hidden vector.
+  // One position whose logits or hidden vector are wanted.
   struct Wanted {
     SequenceRecord* sequence = nullptr;
     TokenCount* counts = nullptr;  // [vocab_size]; null: the sequence has no penalties
     TokenId target = kNoToken;     // kNoToken: sample
     SampledToken* token = nullptr;
     absl::Span<const TokenId> banned{};  // of the step's row
-    float* hidden = nullptr;             // [d_model], or null; then there is nothing else
+    float* hidden = nullptr;             // [d_model], or null; if set, all other members are unset
   };
 
   CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
 
   // Fills the arrays below from the step's rows, and makes room in output_.
   void Flatten(const StepInput& input);
-  // Runs all of it.
+  // Runs the step that Flatten has prepared.
   absl::Status Forward();
-  // What is wanted of `wanted` positions from there on, all outputs of the last ForwardStep.
+  // Fills in what is wanted of `wanted` positions, beginning at wanted_[first_wanted]. They are all
+  // outputs of the last ForwardStep.
   absl::Status Report(size_t first_wanted, int64_t wanted);
   void ReportOne(const float* logits, const Wanted& wanted, Sampler* sampler) const;
   absl::Status WarmUp();
@@ -95,16 +96,16 @@ class CpuModelRunner final : public ModelRunner {
   std::vector<int64_t> outputs_;
   std::vector<Wanted> wanted_;  // of each output
 
-  // The rows of a part of it.
+  // The rows of one part of the step (kTokensAtOnce).
   std::vector<int32_t> part_slots_;
   std::vector<int64_t> part_positions_;
   std::vector<int64_t> part_offsets_;
   std::vector<uint8_t> part_generated_;
   std::vector<int64_t> part_outputs_;
 
-  Ticket step_ = 0;  // last one submitted
+  Ticket step_ = 0;  // the last step that was submitted
   bool collected_ = true;
-  StepOutput output_;  // of the last one
+  StepOutput output_;  // of that step
 };
 
 }  // namespace aft

@@ -16,7 +16,7 @@
 
 namespace aft {
 
-// What every runner says of its network; sizes of states are left at 0.
+// What every runner says about its network. The sizes of states are left at 0.
 inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes,
                                Number weight_format, std::string device) {
   ModelInfo info;
@@ -37,8 +37,8 @@ inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes
   return info;
 }
 
-// What the plain forms of an encoder's mixers take (Mixer::EncodePairs). Lengths are free where no
-// key is tied to a position of the queries.
+// What Mixer::EncodePairs of an encoder's mixers takes. The number of keys is free when no key is
+// tied to a position of the queries.
 inline EncoderForms FormsOf(const NetworkConfig& config) {
   const MixerConfig& mixer = config.mixer;
   const KindSpec& kind = SpecOf(mixer.kind);
@@ -62,8 +62,8 @@ inline std::string CpuDeviceName(int threads) {
                       threads == 1 ? " thread)" : " threads)");
 }
 
-// Adds what a runner of a language model says of a slot with these layers. `network`: its
-// fingerprint.
+// Adds what a runner of a language model says about a slot with these layers. `network` is the
+// fingerprint of the network.
 inline void AddStateInfo(const std::vector<StateSpec>& layers, uint64_t network, ModelInfo* info) {
   const SlotLayout layout(layers);
   info->state_bytes = layout.bytes();

@@ -8,9 +8,10 @@
 
 namespace aft {
 
-// ModelInfo::numerics of a runner whose results depend on no batch: how it computes, and a digest
-// of what it makes of a fixed text, in which everything shows that changes bits: the build, the
-// libraries, instructions that were chosen at run time. Leaves slot 0 bound. Errors as Collect.
+// ModelInfo::numerics of a runner whose results do not depend on the batch. It has the instruction
+// set, the weight format, and a digest of the runner's results for a fixed text. The digest changes
+// with everything that changes bits: the build, the libraries, instructions that are chosen at run
+// time. Leaves slot 0 bound. The errors are those of Submit and Collect.
 absl::StatusOr<std::string> DescribeNumerics(absl::string_view instruction_set,
                                              ModelRunner& runner);
 

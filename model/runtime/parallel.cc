@@ -15,8 +15,9 @@
 namespace aft {
 namespace {
 
-// Into how many chunks n items are cut: one for each thread, where that leaves them `grain` items.
-// Several, so that who is late or held up costs less, where that leaves them a few times that.
+// The number of chunks into which n items are cut: one for each thread, if each chunk then has at
+// least `grain` items. With a few times more items there are several chunks per thread, so that a
+// thread that is late costs less.
 int32_t Chunks(int64_t n, int64_t grain, int64_t threads) {
   constexpr int64_t kMost = 4;  // of a thread
   const int64_t grains = n / grain;
@@ -30,8 +31,8 @@ void Pause() {
 #endif
 }
 
-// False: it has waited for so long, some 25 us, that it should sleep. It does not offer its core in
-// between (sched_yield): the kernel lets who does that pay with its time slice.
+// Waits for `condition`. False after about 25 us: the thread should sleep now. It does not call
+// sched_yield in between, because the kernel then takes the rest of its time slice away.
 template <typename Condition>
 bool SpinUntil(Condition condition) {
   constexpr int kSpins = 1000;
@@ -91,9 +92,9 @@ void ParallelExecutor::For(int64_t n, int64_t grain, Fn fn) const {
     share.left.store(share.end - first, std::memory_order_release);
     first = share.end;
   }
-  parts_.fetch_add(1);  // and only then looks who sleeps
+  parts_.fetch_add(1);  // before notify_all looks for threads that sleep
   parts_.notify_all();
-  // All chunks have been begun when this returns.
+  // All chunks have begun when RunChunks returns.
   done_before_ += static_cast<uint32_t>(chunks - RunChunks(0));
   while (!SpinUntil([this] { return done_.load(std::memory_order_acquire) == done_before_; })) {
     const uint32_t done = done_.load(std::memory_order_acquire);
@@ -112,7 +113,7 @@ int32_t ParallelExecutor::RunChunks(int thread) const {
       const int64_t chunk = share.end - left;
       try {
         (*share.fn)(share.n * chunk / share.chunks, share.n * (chunk + 1) / share.chunks, thread);
-      } catch (...) {  // other threads may still be in fn, which goes when For is left
+      } catch (...) {  // other threads may still be in fn, so For must not be left here
         if (!failed_.exchange(true)) failure_ = std::current_exception();
       }
       ++run;
@@ -130,7 +131,8 @@ void ParallelExecutor::WaitForShare(int thread, uint32_t parts) const {
 void ParallelExecutor::Work(int thread) const {
   if (!cpus_.empty()) PlaceThread(cpus_[static_cast<size_t>(thread) % cpus_.size()]);
   for (;;) {
-    // First of all: what begins, or ends, from here on must not be slept through.
+    // This comes first, so that the thread does not sleep through a part that begins, or a stop,
+    // after this line.
     const uint32_t parts = parts_.load();
     if (stop_.load()) return;
     const int32_t run = RunChunks(thread);

@@ -53,7 +53,7 @@ absl::StatusOr<int64_t> TakeState(const StateSource& from, int32_t slot, uint64_
   if (const auto* const snapshot = std::get_if<absl::string_view>(&from)) {
     return ReadSnapshot(*snapshot, slot, model, sequences, states);
   }
-  return 0;  // a new sequence: its first row makes the slot forget what it held
+  return 0;  // a new sequence: with its first row the old content of the slot is ignored
 }
 
 std::shared_ptr<const KeptState> KeepState(int32_t slot, const StepRules& sequences,

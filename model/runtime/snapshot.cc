@@ -12,7 +12,8 @@ namespace aft {
 namespace {
 
 constexpr char kMagic[8] = {'A', 'F', 'T', 'S', 'T', 'A', 'T', 'E'};
-// Moves when the header, or what a mixer keeps under an unchanged layout, changes its meaning.
+// Must change when the header changes, or when a mixer's state changes its meaning but not its
+// layout.
 constexpr uint32_t kVersion = 4;
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
@@ -61,7 +62,7 @@ absl::StatusOr<OpenedSnapshot> OpenSnapshot(absl::string_view snapshot, uint64_t
   Header header = {};
   if (snapshot.size() < sizeof(header) + kChecksumBytes ||
       snapshot.substr(0, sizeof(kMagic)) != absl::string_view(kMagic, sizeof(kMagic))) {
-    return error("these bytes are not one");
+    return error("these bytes are not a snapshot");
   }
   std::memcpy(&header, snapshot.data(), sizeof(header));
   if (header.version != kVersion) {

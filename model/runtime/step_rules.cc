@@ -73,7 +73,8 @@ absl::Status StepRules::CheckTokens(const StepRow& row, int64_t index) const {
     if (token != kLastSampled) return RowError(index, "token ", token, " is out of range");
     if (decode && slots_[static_cast<size_t>(row.slot)].has_sampled) continue;
     return RowError(index, "token ", token, " is out of range: it stands for the last one that ",
-                    decode ? "the slot sampled, and there is none" : "was sampled in a row of one");
+                    decode ? "the slot sampled, and there is none"
+                           : "was sampled, which is allowed only in a row of one token");
   }
   AFT_RETURN_IF_ERROR(CheckBanned(row, index));
   const bool is_hidden = row.output == RowOutput::kHidden;

@@ -8,20 +8,20 @@
 
 namespace aft {
 
-// A sequence beside its state.
+// What the host knows about a sequence, without its state.
 struct SequenceRecord {
   SamplingParams params;
   int64_t next_position = 0;  // tokens consumed
   uint64_t sampled = 0;       // index of the next output token
-  // The prompt is over: what the sequence consumes now is RaggedBatch::generated.
+  // The prompt is over: what the sequence consumes from now on is RaggedBatch::generated.
   bool generates() const { return sampled > 0; }
-  // What kLastSampled stands for; kNoToken: nothing yet.
+  // The token that kLastSampled stands for; kNoToken when there is none yet.
   TokenId last_sampled = kNoToken;
 };
 
 // The sequences in a runner's slots, as the host knows them, and the rules that model_runner.h sets
-// for steps over them: the same for every device. Thread-compatible; allocates nothing after its
-// construction but the text of errors.
+// for steps over them. They are the same for every device. Thread-compatible. After construction it
+// allocates only the text of errors.
 class StepRules {
  public:
   struct Limits {
@@ -46,15 +46,15 @@ class StepRules {
   // INVALID_ARGUMENT names the first row that breaks a rule, and the rule.
   absl::Status Check(const StepInput& input);
 
-  // The step was submitted: positions move on. Indexes of output tokens (SequenceRecord::sampled)
-  // are the caller's to count. REQUIRES: Check.
+  // Moves the positions of the sequences to the end of a submitted step. The caller itself counts
+  // output tokens (SequenceRecord::sampled). REQUIRES: Check has accepted `input`.
   void Advance(const StepInput& input);
 
  private:
   struct Slot {
     SequenceRecord sequence;
-    uint64_t named_by = 0;     // Check that named the slot last
-    bool has_sampled = false;  // kLastSampled means something
+    uint64_t named_by = 0;     // the last Check (checks_) whose step named the slot
+    bool has_sampled = false;  // kLastSampled is allowed
   };
 
   absl::Status CheckRow(const StepRow& row, int64_t index);

@@ -17,10 +17,10 @@ absl::Status CheckText(const TextLimits& limits, const std::vector<TokenId>& tex
   return absl::OkStatus();
 }
 
-// An image's width, and what goes with tokens, must fit their number.
+// Checks that there are ids or vectors but not both, and that vectors and images are complete.
 absl::Status CheckForm(const TextLimits& limits, const EncoderInput& input, int64_t tokens) {
   if (!input.vectors.empty() && !input.text.empty()) {
-    return absl::InvalidArgumentError("both ids and vectors");
+    return absl::InvalidArgumentError("has both ids and vectors");
   }
   if (input.vectors.size() % static_cast<size_t>(limits.width) != 0) {
     return absl::InvalidArgumentError(
@@ -28,7 +28,8 @@ absl::Status CheckForm(const TextLimits& limits, const EncoderInput& input, int6
   }
   const int64_t columns = input.image_width;
   if (limits.max_image_width == 0) {
-    return columns == 0 ? absl::OkStatus() : absl::InvalidArgumentError("is an image");
+    return columns == 0 ? absl::OkStatus()
+                        : absl::InvalidArgumentError("is an image, which this model does not take");
   }
   if (columns < 1 || columns > limits.max_image_width) {
     return absl::InvalidArgumentError(
@@ -36,7 +37,7 @@ absl::Status CheckForm(const TextLimits& limits, const EncoderInput& input, int6
   }
   if (tokens % columns == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(tokens, " tokens are no image of ", columns, " columns"));
+      absl::StrCat(tokens, " tokens are not an image of ", columns, " columns"));
 }
 
 absl::Status CheckSequence(const TextLimits& limits, const EncoderInput& input, int64_t tokens) {

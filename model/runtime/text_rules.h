@@ -13,10 +13,10 @@ namespace aft {
 struct TextLimits {
   int64_t max_batch_rows = 0;
   int64_t max_batch_tokens = 0;
-  int64_t vocab_size = 0;       // 0: ids are not taken
+  int64_t vocab_size = 0;       // 0: the model takes no ids
   int64_t max_seq_len = 0;      // 0: unlimited
-  int64_t width = 0;            // of vectors that come in
-  int64_t max_image_width = 0;  // 0: images are not taken, else nothing but them
+  int64_t width = 0;            // of input vectors
+  int64_t max_image_width = 0;  // 0: the model takes no images; otherwise it takes only images
   EncoderForms forms{};
 
   // The longest sequence that a call can hold.
@@ -28,19 +28,22 @@ struct TextLimits {
 // INVALID_ARGUMENT names the first sequence that breaks a rule, and the rule.
 absl::Status CheckTexts(const TextLimits& limits, const std::vector<EncoderInput>& sequences);
 
-// A call of so many tokens that the model takes, all zeros, in sequences as long as they may be.
+// A call of `tokens` tokens that the model takes, all zeros, in sequences that are as long as
+// possible.
 std::vector<EncoderInput> ZeroInputs(const TextLimits& limits, int64_t tokens);
 
-// Sequences that go through a network together: ids or vectors, images of one width, and all with
-// a mask of pairs, with keys and values, with keys of another number than queries, or none.
+// Sequences that go through a network together because they have the same form. The first five
+// members are the form: vectors instead of ids, the width of images, a mask of pairs, keys and
+// values of their own, and a number of keys that differs from that of the queries.
 struct EncoderPass {
   bool vectors = false;
   int64_t image_width = 0;
   bool pairs = false;
   bool sources = false;
   bool own_keys = false;
-  std::vector<size_t> sequences{};  // of the call, ascending
+  std::vector<size_t> sequences{};  // indexes in the call, ascending
 };
+// Groups the sequences of a call by their form.
 std::vector<EncoderPass> PassesOf(const std::vector<EncoderInput>& sequences, int64_t width);
 
 }  // namespace aft

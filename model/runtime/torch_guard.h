@@ -11,7 +11,7 @@
 namespace aft {
 
 // Runs fn, which returns absl::Status or absl::StatusOr, and turns what LibTorch or the standard
-// library throws into a status: the one place where exceptions end.
+// library throws into a status.
 template <typename Fn>
 std::invoke_result_t<Fn> GuardTorch(const Fn& fn) {
   try {

@@ -64,7 +64,7 @@ TEST_F(SnapshotTest, DamageIsFoundWhereverItIsAndChangesNothing) {
 TEST_F(SnapshotTest, SaysWhatIsWrong) {
   std::string other = snapshot_;
   other[0] = 'X';
-  ExpectRefused(*runner_, other, "snapshot: these bytes are not one");
+  ExpectRefused(*runner_, other, "snapshot: these bytes are not a snapshot");
   other = snapshot_;
   other[8] = 1;
   ExpectRefused(*runner_, other, "snapshot: version 1, this program reads 4");

@@ -225,7 +225,7 @@ TEST_F(MixerRulesTest, SaysWhatItTakesAndRefusesTheRest) {
   EXPECT_EQ(mixer->width(), 40);
   Refused(*mixer, {{0}}, "token 0 is out of range");
   Refused(*mixer, {}, "no tokens");
-  Refused(*mixer, {.text = {0}, .vectors = random_.Normals(40)}, "both ids and vectors");
+  Refused(*mixer, {.text = {0}, .vectors = random_.Normals(40)}, "has both ids and vectors");
   Refused(*mixer, {.vectors = random_.Normals(41)}, "41 numbers in vectors of 40");
   Refused(*mixer, {.vectors = random_.Normals(80), .mask = {0}}, "a mask of 1 for 2 tokens");
   Refused(*mixer, {.vectors = random_.Normals(80), .image_width = 1}, "is an image");
@@ -243,7 +243,7 @@ TEST_F(MixerRulesTest, ImagesHaveWholeRows) {
   Refused(*mixer, Vectors(8, 0), "an image of 0" + allowed);
   Refused(*mixer, Vectors(8, -1), "an image of -1" + allowed);
   Refused(*mixer, Vectors(8, widest + 1), "an image of " + std::to_string(widest + 1) + allowed);
-  Refused(*mixer, Vectors(8, 3), "8 tokens are no image of 3 columns");
+  Refused(*mixer, Vectors(8, 3), "8 tokens are not an image of 3 columns");
 }
 
 // A GPU's blocks hold all rows of an image that a filter reaches: wide ones are refused in time.
