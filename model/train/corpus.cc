@@ -13,7 +13,7 @@
 namespace aft {
 namespace {
 
-// `at`, or the place before it where the UTF-8 character begins that it would cut in two.
+// Returns `at` or, when `at` would cut a UTF-8 character in two, the place where it begins.
 size_t StartOfCharacter(absl::string_view text, size_t at) {
   for (size_t back = 1; back < 4 && back <= at; ++back) {
     if (FirstCharacter(text.substr(at - back)).size > back) return at - back;

@@ -28,7 +28,7 @@ struct Corpus {
   int64_t Bytes(absl::Span<const int32_t> tokens) const;
 };
 
-// The bytes of a text file, of which those from `train_bytes` on are held out.
+// The bytes of a text file. The bytes from `train_bytes` on are held out.
 struct TextFile {
   std::string path;
   std::string bytes = {};
@@ -36,17 +36,17 @@ struct TextFile {
   absl::string_view train() const { return absl::string_view(bytes).substr(0, train_bytes); }
 };
 
-// `held_out`: the fraction of each file's bytes that is held out, from the start of a character on
-// where the text is UTF-8. NOT_FOUND names the file.
+// `held_out` is the fraction of each file's bytes that is held out. In UTF-8 text the held-out part
+// begins at the start of a character. NOT_FOUND names the file.
 absl::StatusOr<std::vector<TextFile>> ReadTextFiles(const std::vector<std::string>& paths,
                                                     double held_out);
 
-// Both parts of every file are encoded by themselves, so no token spans the cut. INVALID_ARGUMENT
-// names the file: a part has fewer tokens than `min_part_tokens`, or the tokenizer refuses it.
+// Encodes the two parts of every file separately, so no token spans the cut. INVALID_ARGUMENT names
+// a file with a part that has fewer tokens than `min_part_tokens` or that the tokenizer refuses.
 absl::StatusOr<Corpus> MakeCorpus(const std::vector<TextFile>& files, const Tokenizer& tokenizer,
                                   int64_t min_part_tokens);
 
-// The config's texts with their tokenizer, each part of at least a segment and one more token.
+// Reads the config's texts and encodes them. Each part must have more tokens than a segment.
 absl::StatusOr<Corpus> ReadCorpus(const TrainConfig& config, TokenizerSource tokenizer);
 
 // One reader that walks through the training text, segment by segment.
@@ -54,15 +54,16 @@ class TextStream {
  public:
   explicit TextStream(const Corpus* corpus) : corpus_(corpus) {}
 
-  // The next segment + 1 tokens (inputs and their successors). Jumps to a random place first when
-  // `restart`, when it has not begun, or when the text is at its end; *restarted says so.
+  // The next segment + 1 tokens (inputs and their successors). The stream jumps to a random place
+  // first when `restart` is set, when it has not begun, or when its text ends. *restarted tells
+  // whether it has jumped. REQUIRES: IsInCorpus.
   absl::Span<const int32_t> Next(int64_t segment, bool restart, std::mt19937_64& random,
                                  bool* restarted);
 
-  // Where it stands, for resuming a run; text -1: not begun. REQUIRES, of Next: IsInCorpus.
+  // The position of the stream, with which a run can be resumed; text -1: the stream has not begun.
   int64_t text = -1;
   int64_t offset = 0;
-  // Whether that is a place in the training text, as it may not be when it comes from a file.
+  // Whether this is a position in the training text. It may not be one when it comes from a file.
   bool IsInCorpus() const;
 
  private:

@@ -42,7 +42,7 @@ std::vector<Line> Lines(const FigureNames& names, const std::vector<CurvePoint>&
   return lines;
 }
 
-// 1,234,567 as "1.2M", 1,234 as "1234".
+// Formats 1,234,567 as "1.2M" when `most` is at least a million, and 1,234 as "1234" otherwise.
 std::string Amount(double amount, double most) {
   return most >= 1e6 ? absl::StrFormat("%.1fM", amount / 1e6) : absl::StrFormat("%.0f", amount);
 }

@@ -26,7 +26,7 @@ struct Place {
 
 int64_t Size(const std::vector<Place>& places) { return static_cast<int64_t>(places.size()); }
 
-// -log2 p of some tokens, and the bytes of text that these stand for.
+// The sum of -log2 p of some tokens, and the number of bytes of text that the tokens stand for.
 struct Bits {
   double bits = 0;
   int64_t bytes = 0;
@@ -34,7 +34,7 @@ struct Bits {
 };
 
 // Scores `score` tokens of each place, after `skip` tokens that only build up the state.
-// The token at offset + i is predicted from those before it, from position i - 1's output.
+// The output at position i - 1 predicts the token at offset + i.
 Bits SumBits(const Corpus& corpus, const TrainNetwork& network, const std::vector<Place>& places,
              int64_t skip, int64_t score, int64_t segment, bool bf16) {
   const at::NoGradGuard no_grad;
@@ -80,7 +80,7 @@ int64_t HeldOutTokens(const Corpus::Text& text) {
 // after them.
 std::vector<Place> Spread(const Corpus& corpus, int64_t count, int64_t length) {
   std::vector<Place> places;
-  int64_t seen = 0;  // tokens of the parts so far, which have their share of the places
+  int64_t seen = 0;  // tokens of the parts so far, which have got their share of the places
   for (const Corpus::Text& text : corpus.texts) {
     const int64_t room = HeldOutTokens(text) - length - 1;
     seen += HeldOutTokens(text);

@@ -21,7 +21,7 @@
 namespace aft {
 namespace {
 
-// The strings of one line, by the keys that it must have.
+// The strings of one line, in the order of `keys`. The line must have these keys and no others.
 absl::StatusOr<std::vector<std::string>> ReadLine(const std::string& line,
                                                   const std::vector<const char*>& keys) {
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -157,7 +157,7 @@ EpochOrder::EpochOrder(int64_t count, int64_t batch, uint64_t seed)
 std::vector<int64_t> EpochOrder::Get(int64_t step) {
   const int64_t epoch = step / steps_per_epoch();
   if (epoch != epoch_) {
-    // Not a stream of its own of SeededBy's: those are steps'.
+    // The seed is inverted, because the streams of the seed itself belong to the steps.
     std::mt19937_64 random = SeededBy(~seed_, static_cast<uint64_t>(epoch));
     std::iota(order_.begin(), order_.end(), int64_t{0});
     std::shuffle(order_.begin(), order_.end(), random);

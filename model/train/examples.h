@@ -13,29 +13,30 @@
 
 namespace aft {
 
-// Examples of texts, each of one or two texts as tokens.
+// Examples of one or two texts each, as tokens.
 struct TextExamples {
-  std::vector<std::vector<int32_t>> texts;  // of pairs: 2 i and 2 i + 1 are the texts of pair i
-  std::vector<int64_t> classes;  // of labels: an index of the network's labels for each text
+  std::vector<std::vector<int32_t>> texts;  // for pairs: 2 i and 2 i + 1 are the texts of pair i
+  std::vector<int64_t> classes;  // for labels: an index of the network's labels for each text
 };
 
 struct ExampleSplit {
   TextExamples train, held_out;
 };
 
-// Reads the config's files of JSON Lines: of labels {"label": "de", "text": "..."}, of pairs
-// {"a": "...", "b": "..."}; further keys are refused. Every n-th example is held out, so that their
-// share is config.held_out. Errors: NOT_FOUND, or INVALID_ARGUMENT naming file and line: not such
-// an object, a text without tokens, an unknown label; or when a part would be empty.
+// Reads the config's files of JSON Lines: {"label": "de", "text": "..."} for labels, {"a": "...",
+// "b": "..."} for pairs; other keys are refused. Every n-th example is held out, so that their
+// share is config.held_out. Errors: NOT_FOUND; INVALID_ARGUMENT naming file and line (not such an
+// object, a text without tokens, an unknown label); INVALID_ARGUMENT when no example would be held
+// out.
 absl::StatusOr<ExampleSplit> ReadExamples(const TrainConfig& config, TokenizerSource tokenizer);
 
-// The place of a label among those of the network. INVALID_ARGUMENT: it has no such label.
+// The index of a label among those of the network. INVALID_ARGUMENT: there is no such label.
 absl::StatusOr<int64_t> FindLabel(const NetworkConfig& network, absl::string_view label);
 
 // Texts as rows of one length.
 struct TextBatch {
   at::Tensor ids = {};  // [B, T] int64; short texts are filled up with 0
-  // [B, T], 0 or -inf where a text has ended; undefined when all are of one length.
+  // [B, T]: 0, or -inf after the end of a text; undefined when all texts have the same length.
   at::Tensor mask = {};
 };
 TextBatch MakeTextBatch(const std::vector<absl::Span<const int32_t>>& texts);
@@ -43,8 +44,8 @@ TextBatch MakeTextBatch(const std::vector<absl::Span<const int32_t>>& texts);
 // The means over the tokens of each text: values [B, T, n] -> [B, n].
 at::Tensor MeanOfTokens(const at::Tensor& values, const at::Tensor& mask);
 
-// The examples of each step: all of them in an order that is drawn anew for every epoch, in batches
-// of one size; what is left of an epoch has no part in it.
+// The examples of each step. Every epoch draws a new order of all examples and cuts it into batches
+// of one size. Examples that do not fill a batch are left out of the epoch.
 class EpochOrder {
  public:
   // REQUIRES: count >= 1.

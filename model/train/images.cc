@@ -31,7 +31,7 @@ absl::Status ReadPixels(const std::vector<absl::string_view>& fields, int64_t vo
 absl::Status CheckSize(int64_t pixels, int64_t width, const NetworkConfig& network) {
   if (pixels == 0 || pixels % width != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(pixels, " pixels are no image of ", width, " columns"));
+        absl::StrCat(pixels, " pixels are not an image of ", width, " columns"));
   }
   if (network.max_seq_len == 0 || pixels <= network.max_seq_len) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -53,7 +53,7 @@ absl::StatusOr<LabelledImages> ReadImages(const std::string& path, const Network
       if (classes.empty()) size = static_cast<int64_t>(fields.size()) - 1;
       if (static_cast<int64_t>(fields.size()) != size + 1) {
         return absl::InvalidArgumentError(
-            absl::StrCat("has ", fields.size() - 1, " pixels, the first line ", size));
+            absl::StrCat("has ", fields.size() - 1, " pixels, the first line has ", size));
       }
       AFT_RETURN_IF_ERROR(CheckSize(size, width, network));
       AFT_RETURN_IF_ERROR(ReadPixels(fields, network.vocab_size, &pixels));

@@ -9,7 +9,7 @@
 
 namespace aft {
 
-// Images of one size, each of one class.
+// Images of the same size, each with its class.
 struct LabelledImages {
   at::Tensor pixels;   // [N, H, W] int64, ids of the network's vocabulary
   at::Tensor classes;  // [N] int64, indices of the network's labels
@@ -20,10 +20,10 @@ struct LabelledImages {
   }
 };
 
-// Reads a file of lines "pixel,pixel,...,label", the pixels row by row in rows of `width`, as
-// scikit-learn has its digits. `network` is a classifier. Errors: NOT_FOUND, or INVALID_ARGUMENT
-// naming file and line: no whole image, images of two sizes, a pixel outside the vocabulary, an
-// unknown label; too long for the network.
+// Reads a file of lines "pixel,pixel,...,label", with the pixels row by row in rows of `width`.
+// This is the format of scikit-learn's digits. `network` is a classifier. Errors: NOT_FOUND, or
+// INVALID_ARGUMENT naming file and line: an incomplete image, images of different sizes, a pixel
+// outside the vocabulary, an unknown label, an image that is too long for the network.
 absl::StatusOr<LabelledImages> ReadImages(const std::string& path, const NetworkConfig& network,
                                           int64_t width);
 

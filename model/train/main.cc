@@ -1,7 +1,8 @@
-// aft-train: trains a language model or an encoder (ObjectiveKind says what on), or measures one.
+// aft-train: trains a language model or an encoder, or measures one. ObjectiveKind lists what a
+// network can learn.
 //
-//   aft-train --config train.json --out runs/first      train; goes on if there is a run
-//   aft-train --config train.json --evaluate DIR        the held-out figures of a checkpoint
+//   aft-train --config train.json --out runs/first      trains, or resumes the run in that folder
+//   aft-train --config train.json --evaluate DIR        prints the held-out figures of a checkpoint
 //
 // Exit codes: 0 done, 1 error, 2 bad command line, 130 stopped by Ctrl-C or SIGTERM (state saved).
 
@@ -50,7 +51,7 @@ absl::StatusOr<aft::TrainNetwork> ReadNetwork(const std::string& dir) {
   AFT_RETURN_IF_ERROR(
       aft::InFile(dir, aft::CheckTensors(checkpoint.config, checkpoint.tensors).status()));
   if (checkpoint.config.architecture == aft::Architecture::kMixer) {
-    return absl::InvalidArgumentError(absl::StrCat(dir, ": is a mixer by itself"));
+    return absl::InvalidArgumentError(absl::StrCat(dir, ": is a bare mixer, not a network"));
   }
   const at::NoGradGuard no_grad;
   return aft::TrainNetwork(checkpoint.config, checkpoint.tensors);
@@ -113,9 +114,7 @@ int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t win
   if (have.architecture != want.architecture || have.labels != want.labels ||
       have.vocabulary_head != want.vocabulary_head || have.mixer.grid != want.mixer.grid) {
     return Fail(absl::InvalidArgumentError(
-        absl::StrCat(dir,
-                     ": is of another architecture, or has another head, than the config's "
-                     "network")));
+        absl::StrCat(dir, ": has another architecture or another head than the config's network")));
   }
   if (!config.learns_images()) {
     const absl::Status fits = aft::CheckSegment(config.segment, have);
@@ -134,7 +133,7 @@ void Announce(const aft::TrainConfig& config, const aft::Trainer& trainer) {
                static_cast<long>(trainer.objective().total_steps()),
                trainer.step() == 0 ? "from" : "resuming at", static_cast<long>(trainer.step()));
   if (trainer.new_tensors().empty()) return;
-  std::fprintf(stderr, "aft-train: new, because %s has none of that shape: %s\n",
+  std::fprintf(stderr, "aft-train: these tensors are new, because %s has none of that shape: %s\n",
                config.initial.c_str(), absl::StrJoin(trainer.new_tensors(), ", ").c_str());
 }
 
@@ -161,7 +160,7 @@ int Train(const aft::TrainConfig& config, const std::string& out) {
       });
   if (!status.ok()) return Fail(status);
   if (trainer->step() < trainer->objective().total_steps()) {
-    std::fprintf(stderr, "\naft-train: stopped at step %ld, saved; the same command goes on\n",
+    std::fprintf(stderr, "\naft-train: stopped at step %ld, saved; the same command resumes it\n",
                  static_cast<long>(trainer->step()));
     return 130;
   }

@@ -18,7 +18,7 @@
 
 namespace aft {
 
-// An objective is what a run learns: it has the data, the loss of a step and the held-out figures.
+// What a run learns. An objective has the data, the loss of a step and the held-out figures.
 // Thread-compatible.
 class Objective {
  public:
@@ -32,40 +32,40 @@ class Objective {
   virtual int64_t eval_every_steps() const = 0;
   virtual int64_t amount_per_step() const = 0;  // of FigureNames::amount
 
-  // The mean loss of the batch of step `step`, from 0, in nats; times `scale` it is in
-  // FigureNames::unit. Its random draws depend on config.seed and `step`, and on what Restore has
-  // set, alone.
+  // The mean loss, in nats, of the batch of step `step`, counted from 0. Times `scale` it is in
+  // FigureNames::unit. Its random draws depend only on config.seed, on `step` and on what Restore
+  // has set.
   struct Loss {
     at::Tensor nats;
     double scale = 1;
   };
   virtual Loss Next(const TrainNetwork& network, int64_t step) = 0;
 
-  // The figures of held-out data: of as much of it as the config says for evaluations during a run,
-  // or of all.
+  // The figures of the held-out data: of all of it, or of as much as the config says for
+  // evaluations during a run.
   virtual std::vector<double> Measure(const TrainNetwork& network, bool all) const = 0;
-  // Weights with a lower rank replace those that are kept. Without a rank the last weights are
-  // kept, so that the held-out figures choose nothing.
+  // The trainer keeps the weights with the lowest rank. Without a rank it keeps the last weights,
+  // so that the held-out figures do not influence the choice.
   virtual std::optional<double> Rank(const std::vector<double>& figures) const = 0;
 
-  // Save adds to a resume file what Next has left behind beside the weights; Restore takes it back.
-  // FAILED_PRECONDITION: it belongs to other data; DATA_LOSS: it is damaged.
+  // Save adds to a resume file the state of Next, which is not in the weights; Restore reads it
+  // again. FAILED_PRECONDITION: the file belongs to other data; DATA_LOSS: it is damaged.
   virtual void Save(SafetensorsFile& /*file*/) const {}
   virtual absl::Status Restore(const SafetensorsFile& /*file*/) { return absl::OkStatus(); }
 };
 
-// The config's objective with its data, which is read here; `tokenizer` is called once unless the
-// data is images. Errors name the file.
+// Makes the config's objective and reads its data. It calls `tokenizer` once unless the data is
+// images. Errors name the file.
 absl::StatusOr<std::unique_ptr<Objective>> MakeObjective(const TrainConfig& config,
                                                          TokenizerSource tokenizer);
 
-// Random numbers that depend on what is given alone.
+// A generator of random numbers that depend only on the arguments.
 std::mt19937_64 SeededBy(uint64_t seed, uint64_t stream);
 
-// Copies the file's tensor of that name; false when it has none of that shape.
+// Copies the file's tensor of that name into `tensor`. False when the file has none of that shape.
 bool RestoreTensor(const SafetensorsFile& file, const std::string& name, at::Tensor& tensor);
 
-// ---- The objectives, of configs of their kind.
+// ---- The objectives. REQUIRES: the config is of their kind.
 absl::StatusOr<std::unique_ptr<Objective>> MakeNextTokens(const TrainConfig& config,
                                                           TokenizerSource tokenizer);
 absl::StatusOr<std::unique_ptr<Objective>> MakeMaskedTokens(const TrainConfig& config,

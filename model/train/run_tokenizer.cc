@@ -32,8 +32,8 @@ absl::StatusOr<Files> ReadFiles(const std::string& dir) {
   return files;
 }
 
-// Writes `files` and removes the others, which LoadTokenizer would read too if another run had left
-// them in `dir`.
+// Writes `files` and removes other tokenizer files that another run has left in `dir`, because
+// LoadTokenizer would read them too.
 absl::Status WriteFiles(const std::string& dir, const Files& files) {
   for (const char* name : kTokenizerFileNames) {
     std::error_code error;

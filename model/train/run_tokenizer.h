@@ -12,16 +12,16 @@
 
 namespace aft {
 
-// Makes or loads the tokenizer of data, of which the part that is trained on is given.
+// Makes or loads the tokenizer of some data. `training_texts` are the part that is trained on.
 using TokenizerSource = absl::FunctionRef<absl::StatusOr<std::shared_ptr<const Tokenizer>>(
     const std::vector<absl::string_view>& training_texts)>;
 
-// The tokenizer of a run, by config.network's `tokenizer.kind`. Its files lie in `out_dir`, beside
-// the checkpoint, from then on. A `resumed` run continues with those that it finds there. A new one
-// copies the files of config.tokenizer, or else of config.initial, or where neither is given learns
-// a vocabulary from `training_texts` (train_bpe.h).
+// The tokenizer of a run, of the `tokenizer.kind` of config.network. It puts the tokenizer's files
+// into `out_dir`, next to the checkpoint. A `resumed` run continues with the files that are there.
+// A new run copies the files of config.tokenizer or, without it, of config.initial. When neither is
+// given it learns a vocabulary from `training_texts` (train_bpe.h).
 // Errors: those of LoadTokenizer; FAILED_PRECONDITION when a resumed run began with other files
-// than those of the folder.
+// than those of the folder that the config names.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> RunTokenizer(
     const TrainConfig& config, const std::vector<absl::string_view>& training_texts,
     const std::string& out_dir, bool resumed);

@@ -18,22 +18,22 @@
 namespace aft {
 namespace {
 
-// Bias by distance |t - t'|. With w = 0 the nearest token weighs as little as one two hundred
-// places back, and learning starts with a long plateau. So layer l starts with a slope from 5 to 0
-// over the nearest 2^(l+1) tokens.
+// The bias at the distance |t - t'|. With w = 0 the nearest token weighs as little as one that is
+// two hundred places back, and learning starts with a long plateau. So layer l starts with a slope
+// from 5 to 0 over the nearest 2^(l+1) tokens.
 double Slope(int64_t distance, int64_t layer, int64_t window) {
   const int64_t span = layer >= 16 ? window : std::min<int64_t>(window, int64_t{2} << layer);
   if (distance >= span) return 0;
   return 5.0 * (1.0 - static_cast<double>(distance) / static_cast<double>(span));
 }
 
-// Uniform with the spread of Glorot's rule, of a matrix [outputs, inputs].
+// Fills a matrix [outputs, inputs] with uniform values that have the spread of Glorot's rule.
 void FillXavier(at::Generator& generator, at::Tensor& matrix) {
   const double bound = std::sqrt(6.0 / static_cast<double>(matrix.size(0) + matrix.size(1)));
   matrix.uniform_(-bound, bound, generator);
 }
 
-// Biases of position for keys that lie before their query and, bidirectional, after it too.
+// Fills position biases for keys before their query and, in a bidirectional mixer, after it.
 void FillSlope(TensorStart start, const MixerConfig& mixer, int64_t window, int64_t layer,
                at::Tensor& table) {
   if (start == TensorStart::kOffsets) {
@@ -81,7 +81,7 @@ class Start {
       }
       tensors_.emplace(spec.name, tensor);
     }
-    // After the weights, so that these are the same whatever the mixer.
+    // The tables are drawn after the weights, so that the weights are the same with every mixer.
     for (int64_t layer = 0; layer < config_.n_layers; ++layer) {
       for (const TensorSpec& spec : ExpectedMixerTables(config_.mixer, MixerWidth(config_))) {
         FillTable(spec, config_.mixer, options_.bias, layer, generator_,
@@ -110,7 +110,7 @@ class Start {
     }
   }
 
-  // Neither a matrix nor, but for location's, a mixer's table.
+  // Fills a tensor that is not a matrix. FillTable fills the mixers' tables, except location's.
   void FillVector(const TensorSpec& spec, at::Tensor& tensor) {
     absl::string_view name = spec.name;
     if (spec.start == TensorStart::kWeight && options_.rule == StartRule::kLinear) {

@@ -19,16 +19,16 @@ inline StartOptions StartOptionsOf(const TrainConfig& config) {
   return {config.seed, config.start, config.weight_spread, config.bias_start};
 }
 
-// The tensors of a new network, by the names of a checkpoint, fp32. Norms are 1 and 0 by every
-// rule.
+// The tensors of a new network, fp32, with the names that they have in a checkpoint. Under every
+// rule norms start with weights 1 and biases 0.
 //   kNarrow  weights N(0, spread^2), projections into the residual stream divided by sqrt(2 L),
 //            biases 0
 //   kLinear  weights and biases of a linear layer uniform in +-1 / sqrt(inputs); rows of embeddings
 //            and learned positions N(0, 1)
 //   kXavier  matrices uniform in +-sqrt(6 / (inputs + outputs)), the embedding among them; biases
 //            as kLinear, learned positions 0
-// Position biases of AFT as BiasStart says, factors of them and the other tables of mixers as
-// KindSpec::tables says.
+// Position biases of AFT start as BiasStart says. Their factors and the other tables of mixers
+// start as KindSpec::tables says.
 TensorMap StartValues(const NetworkConfig& config, const StartOptions& options);
 
 }  // namespace aft

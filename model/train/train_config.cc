@@ -19,7 +19,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Moves key's value into `field` when present; erases the key, so that leftovers are unknown keys.
+// Moves the key's value into `field` when it is present, and erases the key. The keys that are left
+// in the end are unknown ones.
 template <typename T>
 absl::Status Take(Json& object, const char* key, T& field) {
   const auto it = object.find(key);
@@ -209,7 +210,7 @@ absl::Status TakeExamples(Json& object, TrainConfig& config) {
   return Require(config.temperature > 0, "temperature: must be positive");
 }
 
-// The objective that the network's head is for, unless it has none.
+// Returns the objective that the network's head is for. Without a head the config must name pairs.
 absl::StatusOr<ObjectiveKind> TakeObjective(Json& object, const NetworkConfig& network) {
   if (network.architecture == Architecture::kMixer) {
     return absl::InvalidArgumentError(

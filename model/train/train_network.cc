@@ -117,7 +117,7 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
     return share > 0 ? at::dropout(x, share, /*train=*/true) : x;
   };
   const Dropouts& dropouts = options.dropouts;
-  // A carried state is that of a text that has begun; positions are counted from 0 here.
+  // A carried state belongs to a text that has begun, but positions are counted from 0 here.
   const bool carries = carry != nullptr && !carry->empty();
   AFT_CHECK(!carries || config_.position == PositionKind::kNone);
 

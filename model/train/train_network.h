@@ -11,15 +11,15 @@
 
 namespace aft {
 
-// State of B streams, one AftCarry per layer. Empty when the mixer cannot carry its state
-// (CanCarry) or the network counts positions: every segment starts afresh.
+// The state of B streams, one AftCarry per layer. It is empty when the mixer cannot carry its state
+// (CanCarry) or the network has positions; every segment then starts without a state.
 using NetworkCarry = std::vector<AftCarry>;
 NetworkCarry EmptyNetworkCarry(const NetworkConfig& config, int64_t batch);
 // Empties the state of one stream.
 void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& carry);
 
-// Shares of numbers that are zeroed at random, the others scaled up; 0 outside training. Fields as
-// in TrainConfig.
+// Shares of numbers that are zeroed at random; the others are scaled up. 0 outside training. The
+// fields are those of TrainConfig.
 struct Dropouts {
   double output = 0;  // TrainConfig::dropout
   double embedding = 0;
@@ -32,11 +32,11 @@ inline Dropouts DropoutsOf(const TrainConfig& config) {
           config.attention_dropout};
 }
 
-// A language model or an encoder in differentiable form: the same tensors, by the same names, as a
-// checkpoint. Thread-compatible. REQUIRES: the architecture is not kMixer.
+// A language model or an encoder in differentiable form. It has the same tensors, by the same
+// names, as a checkpoint. Thread-compatible. REQUIRES: the architecture is not kMixer.
 class TrainNetwork {
  public:
-  // New weights, StartValues'.
+  // Makes new weights with StartValues.
   TrainNetwork(const NetworkConfig& config, uint64_t seed, double spread = 0.02);
   TrainNetwork(NetworkConfig config, TensorMap parameters);
 
@@ -48,7 +48,7 @@ class TrainNetwork {
   };
 
   // tokens [B, T] int64 -> logits [B, T, HeadRows()] fp32, or without a head the vectors [B, T, d].
-  // `carry` may be null or empty: every stream starts empty.
+  // When `carry` is null or empty, every stream starts with an empty state.
   at::Tensor Forward(const at::Tensor& tokens, NetworkCarry* carry, const Options& options) const;
 
   const NetworkConfig& config() const { return config_; }

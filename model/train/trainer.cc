@@ -31,8 +31,8 @@ double SecondsSince(Clock::time_point start) {
 
 std::string ResumePath(const std::string& out_dir) { return out_dir + "/resume.safetensors"; }
 
-// Dropout draws from LibTorch's global generator, which each step seeds anew, so that a run that is
-// resumed draws what it would have drawn.
+// Dropout draws from LibTorch's global generator. Each step seeds it anew, so that a resumed run
+// draws the same numbers as one that was not stopped.
 void SeedDropout(uint64_t seed, int64_t step) {
   at::manual_seed(SeededBy(seed, static_cast<uint64_t>(step))());
 }
@@ -84,7 +84,7 @@ absl::Status Trainer::TakeInitialWeights() {
   return absl::InvalidArgumentError(
       absl::StrCat("initial: ", config_.initial, " has no ", *misfit,
                    " of the shape that the network asks for; only heads, embeddings and positions ",
-                   "may be others"));
+                   "may differ"));
 }
 
 double Trainer::TrainStep() {

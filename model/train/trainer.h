@@ -21,11 +21,11 @@ namespace aft {
 //   config.json, model.safetensors   the checkpoint with the best held-out figure so far, or the
 //                                    last one (Objective::Rank)
 //   tokenizer.json, ...              its tokenizer's files (run_tokenizer.h)
-//   resume.safetensors               everything needed to go on exactly where the run stopped
+//   resume.safetensors               everything that is needed to resume where the run stopped
 //   curve.csv, curve.svg             the learning curve
-// Every file is replaced atomically, so a run may be killed at any time: it continues from the last
-// evaluation, bit for bit as if it had not been killed. The same config gives the same weights on
-// one machine with as many threads.
+// Every file is replaced atomically, so a run may be killed at any time. It then resumes from the
+// last evaluation, bit for bit as if it had not been killed. The same config gives the same weights
+// on the same machine with the same number of threads.
 class Trainer {
  public:
   struct Progress {
@@ -37,9 +37,9 @@ class Trainer {
   using ProgressFn = std::function<void(const Progress&)>;
   using EvalFn = std::function<void(const CurvePoint&, bool kept)>;
 
-  // Goes on from `out_dir`/resume.safetensors when it exists. FAILED_PRECONDITION when that file
+  // Resumes from `out_dir`/resume.safetensors when it exists. FAILED_PRECONDITION when that file
   // belongs to another network, objective, batch, tokenizer or other texts; DATA_LOSS when it is
-  // damaged; INVALID_ARGUMENT, naming `initial`, when that checkpoint does not fit.
+  // damaged; INVALID_ARGUMENT, naming `initial`, when the checkpoint in that folder does not fit.
   static absl::StatusOr<Trainer> Create(TrainConfig config, std::string out_dir);
 
   // Trains until the last step, or until *stop becomes true; saves before it returns. INTERNAL when
@@ -50,7 +50,7 @@ class Trainer {
   int64_t step() const { return optimizer_.steps; }
   const Objective& objective() const { return *objective_; }
   const TrainNetwork& network() const { return network_; }
-  // Tensors that TrainConfig::initial does not have in this shape, and that are new therefore.
+  // The tensors that are new, because TrainConfig::initial does not have them in this shape.
   const std::vector<std::string>& new_tensors() const { return new_tensors_; }
 
  private:

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMinConvTile = 64;
 
-// w(t, t') [h, T, T] of a bidirectional filter: 0 outside it.
+// w(t, t') [h, T, T] of a bidirectional filter: 0 outside the filter.
 at::Tensor PairBias(const MixerConfig& config, const at::Tensor& filter, int64_t tokens,
                     int64_t grid_width) {
   const int64_t s = config.window;
@@ -39,7 +39,8 @@ at::Tensor PairBias(const MixerConfig& config, const at::Tensor& filter, int64_t
       .masked_fill(near.logical_not(), 0);
 }
 
-// k [B, T, h], v [B, T, h, n], bias [h, T, T], -inf where unseen -> [B, T, h, n].
+// k [B, T, h], v [B, T, h, n], bias [h, T, T], -inf where a query does not see a key ->
+// [B, T, h, n].
 at::Tensor PairMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias) {
   const at::Tensor seen_k = k.transpose(1, 2).unsqueeze(2).masked_fill(
       bias.isneginf(), -std::numeric_limits<double>::infinity());
@@ -47,8 +48,9 @@ at::Tensor PairMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& 
   return at::softmax((seen_k - max) + bias, 3).matmul(v.transpose(1, 2)).transpose(1, 2);
 }
 
-// This is the same as a product of [h, T, T] with the keys and values of all texts side by side,
-// which takes a text's share of memory once and not T times. bias has no -inf.
+// Computes PairMean as one product of [h, T, T] with the keys and values of all texts side by side.
+// The keys and values of a text are then in memory once and not T times. REQUIRES: bias has no
+// -inf.
 at::Tensor DenseMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
                      const TrainFormOptions& options) {
   const at::Tensor keys = k.unsqueeze(3);
@@ -72,7 +74,7 @@ at::Tensor DenseMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor&
 at::Tensor CausalMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor& filter,
                       const TrainFormOptions& options) {
   const int64_t tokens = k.size(1);
-  const int64_t context = filter.size(1);  // one place for all older tokens, then window - 1
+  const int64_t context = filter.size(1);  // one place for all older tokens, and window - 1 places
   const auto bias = [&](int64_t before, int64_t length) {
     return CausalBandBias(filter.flip(1).unsqueeze(1).expand({-1, length, -1}), before, length,
                           k.options());

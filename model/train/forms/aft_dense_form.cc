@@ -15,7 +15,7 @@ at::Tensor AftDenseForm(const MixerConfig& config, const at::Tensor& packed,
   const auto qkv = packed.chunk(3, 2);
   const auto [k, v] = Masked(qkv[1], qkv[2], options.mask);
   const at::Tensor bias = DenseBias(config, tables, packed.size(1));
-  if (!bias.defined()) {  // every token sees the same
+  if (!bias.defined()) {  // every token sees all tokens in the same way
     return at::sigmoid(qkv[0]) * (at::softmax(k, 1) * v).sum(1, /*keepdim=*/true);
   }
   at::Tensor live;

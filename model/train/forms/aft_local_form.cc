@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kMinTile = 64;
 
-// The keys and values that the rows of a segment see, in time order: first what came before it.
+// The keys and values that the rows of a segment see, in time order; those before it come first.
 struct Context {
   at::Tensor k, v;  // [B, C + T, hid]
   at::Tensor live;  // [B, C + T, 1] bool: neither empty nor masked; undefined without a mask
@@ -52,14 +52,14 @@ Context Prepend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask
   return result;
 }
 
-// Rows [R or 1, L, s] of a band, if there is one, for R tiles of L tokens.
+// The rows [R or 1, L, s] of a band for R tiles of L tokens; undefined without a band.
 at::Tensor TileBand(const at::Tensor& band, int64_t tokens, int64_t length, int64_t tiles) {
   if (!band.defined()) return {};
   if (band.size(0) == 1) return band.unsqueeze(1).expand({1, length, -1});
   return PadBack(band, tiles * length - tokens, 0).view({tiles, length, -1});
 }
 
-// Blocks of H tokens, each beside the one before it.
+// The means for prefix_block: in blocks of H tokens, of which each sees itself and the one before.
 at::Tensor BlockMean(const Context& x, const at::Tensor& band, int64_t length,
                      at::ScalarType gemm) {
   const int64_t tokens = x.k.size(1) - length;
@@ -77,7 +77,8 @@ at::Tensor BlockMean(const Context& x, const at::Tensor& band, int64_t length,
       .slice(1, 0, tokens);
 }
 
-// All that came before: rows in tiles, each beside its window, plus the sum of everything older.
+// The means over all earlier tokens: rows in tiles with their window, plus the sum of all older
+// tokens.
 at::Tensor PrefixMean(const Context& x, const at::Tensor& band, int64_t context,
                       at::ScalarType gemm) {
   const int64_t tokens = x.k.size(1) - context;

@@ -63,7 +63,7 @@ at::Tensor PrefixSums(const at::Tensor& operand, const at::Tensor& bias, int64_t
   const int64_t tokens = operand.size(1) - context;
   const int64_t length = bias.size(2);
   const int64_t tiles = (tokens + length - 1) / length;
-  const BiasWeights e = ExpBias(bias, /*floor=*/0);  // 0 is what all older tokens have
+  const BiasWeights e = ExpBias(bias, /*floor=*/0);  // 0 is the bias of all older tokens
 
   // [B, R, G, C - 1 + L, n]; unfold overlaps without a copy. Padded rows are cut off below.
   const at::Tensor padded =
@@ -73,7 +73,7 @@ at::Tensor PrefixSums(const at::Tensor& operand, const at::Tensor& bias, int64_t
   const at::Tensor near =
       e.weights.to(gemm).unsqueeze(0).matmul(windows.to(gemm)).to(operand.scalar_type());
 
-  // Tile r has everything before place 1 + r L as its older tokens.
+  // The older tokens of tile r are all tokens before place 1 + r L.
   at::Tensor older = padded.slice(1, 0, 1);
   if (tiles > 1) {
     const at::Tensor steps =

@@ -30,7 +30,7 @@ at::Tensor Heads(const at::Tensor& x, int64_t heads) {
 // [B, h, T, n] -> [B, T, h * n].
 at::Tensor Join(const at::Tensor& x) { return x.transpose(1, 2).flatten(2); }
 
-// The mask as scores of keys, [B, 1, 1, T]; undefined when there is none.
+// The mask as scores of keys, [B, 1, 1, T]; undefined without a mask.
 at::Tensor KeyScores(const TrainFormOptions& options, at::ScalarType type) {
   if (!options.mask.defined()) return {};
   return options.mask.to(type)
@@ -45,7 +45,7 @@ at::Tensor Future(int64_t tokens) {
   return place.unsqueeze(0).gt(place.unsqueeze(1));
 }
 
-// softmax over the last dimension of scores that may be -inf; rows of nothing else give zeros.
+// softmax over the last dimension of scores that may be -inf. Rows of -inf only give zeros.
 at::Tensor SoftmaxOfSeen(const at::Tensor& scores) {
   const at::Tensor idle = scores.isneginf().all(-1, /*keepdim=*/true);
   return at::softmax(scores.masked_fill(idle, 0), -1).masked_fill(idle, 0);
@@ -55,7 +55,7 @@ at::Tensor Drop(const at::Tensor& weights, const TrainFormOptions& options) {
   return options.dropout > 0 ? at::dropout(weights, options.dropout, /*train=*/true) : weights;
 }
 
-// Scores [B, h, T, T] to outputs [B, T, hid].
+// Turns scores [B, h, T, T] into outputs [B, T, hid].
 at::Tensor Mix(const MixerConfig& config, at::Tensor scores, const at::Tensor& v,
                const TrainFormOptions& options) {
   if (config.causal) scores = scores.masked_fill(Future(scores.size(3)), kMaskedScore);
@@ -136,7 +136,7 @@ at::Tensor BlockLocalForm(const MixerConfig& config, const at::Tensor& packed,
   const int64_t b = config.block_size;
   const int64_t blocks = (tokens + b - 1) / b;
   const int64_t padding = blocks * b - tokens;
-  const int64_t after = config.causal ? 0 : b;  // keys behind the own block
+  const int64_t after = config.causal ? 0 : b;  // keys after the own block
   const int64_t span = 2 * b + after;
   const auto qkv = packed.to(options.GemmType(packed)).chunk(3, 2);
   const at::Tensor q = Heads(qkv[0], config.heads);
@@ -144,7 +144,7 @@ at::Tensor BlockLocalForm(const MixerConfig& config, const at::Tensor& packed,
   const at::Tensor v = Heads(qkv[2], config.heads);
   const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(3)));
 
-  // [B, h, R, n, span]: what each block sees of the blocks around it.
+  // [B, h, R, n, span]: the keys or values that each block sees of itself and its neighbours.
   const auto around = [&](const at::Tensor& x) {
     return at::constant_pad_nd(x, {0, 0, b, padding + after}).unfold(2, span, b);
   };

@@ -5,12 +5,13 @@
 
 namespace aft {
 
-// The forms that TrainForm chooses from; arguments and result are its own. Formulas:
-// model/README.md.
+// The forms that TrainForm chooses from. They have its arguments and its result. model/README.md
+// has the formulas.
 
-// Causal AFT-simple and AFT-local as a few matrix products. With prefix_block, each block beside
-// the one before it. Without, rows in tiles, each beside its window, and all older tokens as one
-// running sum: O(T window hid). Exact for all keys and biases; numerics: aft_sums.h.
+// Causal AFT-simple and AFT-local as a few matrix products. With prefix_block, each block is
+// multiplied with itself and the block before it. Without it, each tile of rows is multiplied with
+// its window, and all older tokens are one running sum: O(T window hid). Exact for all keys and
+// biases; see aft_sums.h for the numerics.
 at::Tensor AftLocalForm(const MixerConfig& config, const at::Tensor& packed,
                         const MixerTables& tables, const TrainFormOptions& options);
 
@@ -20,22 +21,22 @@ at::Tensor AftDenseForm(const MixerConfig& config, const at::Tensor& packed,
                         const MixerTables& tables, const TrainFormOptions& options);
 
 // Causal: in tiles like AftLocalForm. Bidirectional and on a grid: with weights for every pair of
-// tokens. Sums of positive terms only: eq. 6 as it stands, with exp(w) - 1, cancels.
+// tokens. It sums positive terms only; eq. 6 with its exp(w) - 1 would suffer from cancellation.
 at::Tensor AftConvForm(const MixerConfig& config, const at::Tensor& packed,
                        const MixerTables& tables, const TrainFormOptions& options);
 
-// As a prompt is read: full_decode changes nothing.
+// Treats the text like a prompt: full_decode changes nothing.
 at::Tensor BlockLocalForm(const MixerConfig& config, const at::Tensor& packed,
                           const TrainFormOptions& options);
 
 at::Tensor DotProductForm(const MixerConfig& config, const at::Tensor& packed,
                           const TrainFormOptions& options);
 
-// Vectors shorter than 1e-6 count as that long.
+// Vectors shorter than 1e-6 count as 1e-6 long.
 at::Tensor CosineForm(const MixerConfig& config, const at::Tensor& packed,
                       const TrainFormOptions& options);
 
-// Takes T^2 heads score_width numbers at once.
+// Needs memory for T^2 * heads * score_width numbers at once.
 at::Tensor AdditiveForm(const MixerConfig& config, const at::Tensor& packed,
                         const MixerTables& tables, const TrainFormOptions& options);
 

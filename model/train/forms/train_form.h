@@ -8,12 +8,12 @@
 
 namespace aft {
 
-// What one segment of a text leaves to the next one: truncated back-propagation carries it,
-// detached; fp32. Empty places hold a key of kEmptyKey and a value of 0, so that they weigh
+// The state that one segment of a text passes to the next one in truncated back-propagation. It is
+// detached and fp32. Empty places hold a key of kEmptyKey and a value of 0, so that they weigh
 // nothing.
 //   prefix_block H > 0: the last H tokens.
-//   otherwise: entry 0 stands for all older tokens (the log-sum-exp of their keys, the mean of
-//   their values by weight: exactly as good as they are), then the last window - 1 tokens.
+//   otherwise: entry 0 stands for all older tokens (the log-sum-exp of their keys, and the weighted
+//   mean of their values; this is exact), then the last window - 1 tokens.
 struct AftCarry {
   at::Tensor k, v;  // [B, C, hid]
 };
@@ -27,8 +27,8 @@ bool CanCarry(const MixerConfig& config);
 AftCarry EmptyAftCarry(const MixerConfig& config, int64_t batch, int64_t hid);
 
 struct TrainFormOptions {
-  // Null, or the state before this segment, replaced by the state after it. REQUIRES: CanCarry; and
-  // that T is a multiple of prefix_block.
+  // Null, or the state before this segment, which is replaced by the state after it. REQUIRES:
+  // CanCarry, and T is a multiple of prefix_block.
   AftCarry* carry = nullptr;
   // Type of the operands of large matrix products; Undefined: packed's own. bfloat16 trains faster.
   at::ScalarType gemm = at::ScalarType::Undefined;
@@ -38,8 +38,8 @@ struct TrainFormOptions {
   // [B, T] or undefined: SequenceBatch::mask.
   at::Tensor mask;
   int64_t grid_width = 0;  // SequenceBatch::grid_width
-  // The share of attention's weights that are zeroed at random, the others scaled up. The family
-  // kAttention alone has such weights; the others ignore it.
+  // The share of the attention weights that are zeroed at random; the others are scaled up. Only
+  // the family kAttention has such weights; the other families ignore this.
   double dropout = 0;
 };
 

@@ -28,7 +28,7 @@ struct LabelledBatch {
   int64_t grid_width = 0;  // of images
 };
 
-// Logits [B, labels]: the means of the tokens'.
+// Logits [B, labels]: the means of the logits of the tokens.
 at::Tensor Classify(const TrainNetwork& network, const LabelledBatch& batch,
                     TrainNetwork::Options options) {
   options.mask = batch.tokens.mask;
@@ -36,7 +36,7 @@ at::Tensor Classify(const TrainNetwork& network, const LabelledBatch& batch,
   return MeanOfTokens(network.Forward(batch.tokens.ids, nullptr, options), batch.tokens.mask);
 }
 
-// The label of each example by the mean of its tokens' logits.
+// Learns the label of each example from the mean of its tokens' logits.
 class Labels : public Objective {
  public:
   Labels(const TrainConfig& config, int64_t count)
@@ -144,7 +144,7 @@ class TextLabels : public Labels {
     return {MakeTextBatch(texts), at::tensor(classes, at::kLong)};
   }
 
-  // The most tokens of a batch's texts.
+  // The most tokens that a text of the batch has.
   int64_t Length(std::mt19937_64& random) const {
     if (config().least_tokens == 0) return config().segment;
     const double ratio =
@@ -198,7 +198,7 @@ class ImageLabels : public Labels {
             .grid_width = images.pixels.size(2)};
   }
 
-  // Moved within its frame; what comes in is 0.
+  // Moves the image within its frame. Pixels that come in from outside are 0.
   at::Tensor Shifted(const at::Tensor& image, std::mt19937_64& random) const {
     if (config().shift == 0) return image;
     const int64_t s = config().shift;

@@ -14,12 +14,13 @@ namespace {
 
 constexpr int64_t kIgnored = -100;  // a target that cross_entropy_loss leaves out
 
-// The network reads `input` and is to find `target`; both are [B, T].
+// The network reads `input` and has to find `target`; both are [B, T].
 struct MaskedBatch {
   at::Tensor input = {}, target = {};
 };
 
-// A share of the tokens is replaced, at random places of which each segment has at least one.
+// Learns to find a share of the tokens, most of which are replaced in the input. They are at random
+// places; each segment has at least one of them.
 class MaskedTokens : public RunningText {
  public:
   MaskedTokens(TrainConfig run, Corpus texts) : RunningText(std::move(run), std::move(texts)) {

@@ -14,7 +14,8 @@
 namespace aft {
 namespace {
 
-// Every token from those before it, in streams of text whose state is carried from step to step.
+// Learns to predict every token from the tokens before it, in streams of text whose state is
+// carried from step to step.
 class NextTokens : public RunningText {
  public:
   NextTokens(TrainConfig run, Corpus texts)
@@ -39,7 +40,8 @@ class NextTokens : public RunningText {
     at::Tensor target = at::empty({config().batch, config().segment}, at::kLong);
     int64_t bytes = 0;
     for (int64_t row = 0; row < config().batch; ++row) {
-      // Without a state to carry, reading on would only show neighbouring text in turn.
+      // Without a state to carry, a stream that continues would only show neighbouring text in
+      // turn.
       const bool restart = carry_.empty() || std::uniform_real_distribution<double>()(random_) <
                                                  config().restart_probability;
       bool restarted = false;
@@ -65,7 +67,7 @@ class NextTokens : public RunningText {
     return {held_out.fresh, held_out.carried};
   }
 
-  // A served model meets both: short prompts and long streams.
+  // Both figures count, because a served model gets short prompts and long streams.
   std::optional<double> Rank(const std::vector<double>& figures) const override {
     return (figures[0] + figures[1]) / 2;
   }

@@ -15,9 +15,9 @@
 namespace aft {
 namespace {
 
-// Each text is to find the other one of its pair among those of its batch, by the cosine of their
-// vectors, which are the means over their tokens: what the server's Encode makes with pooling MEAN
-// and normalize.
+// Learns to find, for each text, the other text of its pair among the texts of the batch. It goes
+// by the cosine of the texts' vectors. A text's vector is the mean over its tokens, as the server's
+// Encode makes it with pooling MEAN and normalize.
 class Pairs : public Objective {
  public:
   Pairs(const TrainConfig& config, ExampleSplit examples)
@@ -49,7 +49,7 @@ class Pairs : public Objective {
     return {BothWays(cosines)};
   }
 
-  // The batches have the size that is trained with, since among more texts each is harder to find.
+  // The batches have the same size as in training, because a text is harder to find among more.
   std::vector<double> Measure(const TrainNetwork& network, bool all) const override {
     const at::NoGradGuard no_grad;
     const int64_t batch = std::min(order_.batch(), Count(examples_.held_out));
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Objective>> MakePairs(const TrainConfig& config,
   AFT_ASSIGN_OR_RETURN(ExampleSplit examples, ReadExamples(config, tokenizer));
   if (examples.train.texts.size() < 4) {
     return absl::InvalidArgumentError(
-        absl::StrCat(config.examples.front(), ": pairs need at least two to train on"));
+        absl::StrCat(config.examples.front(), ": needs at least two pairs to train on"));
   }
   return std::make_unique<Pairs>(config, std::move(examples));
 }

@@ -10,7 +10,7 @@
 
 namespace aft {
 
-// The part that objectives over running text share: steps of `batch` segments of a corpus.
+// The common part of the objectives over running text: a step has `batch` segments of a corpus.
 class RunningText : public Objective {
  public:
   std::string Describe() const override {
@@ -27,7 +27,7 @@ class RunningText : public Objective {
   RunningText(TrainConfig run, Corpus texts) : config_(std::move(run)), corpus_(std::move(texts)) {}
 
   const TrainConfig& config() const { return config_; }
-  const Corpus& corpus() const { return corpus_; }  // stays where it is
+  const Corpus& corpus() const { return corpus_; }  // its address does not change
 
  private:
   const TrainConfig config_;

@@ -161,10 +161,10 @@ TEST_F(ImageLabelsTest, FaultsNameTheLine) {
   EXPECT_TRUE(Reads("0,1,2,0,row").ok());
   const std::pair<const char*, const char*> faults[] = {
       {"", "has no images"},
-      {"0,1,2,0,row\n\n", "line 2: has 0 pixels, the first line 4"},
-      {"0,1,2,0,row\n0,1,2,row\n", "line 2: has 3 pixels, the first line 4"},
-      {"row\n", "line 1: 0 pixels are no image of 4 columns"},
-      {"0,1,2,row\n", "line 1: 3 pixels are no image of 4 columns"},
+      {"0,1,2,0,row\n\n", "line 2: has 0 pixels, the first line has 4"},
+      {"0,1,2,0,row\n0,1,2,row\n", "line 2: has 3 pixels, the first line has 4"},
+      {"row\n", "line 1: 0 pixels are not an image of 4 columns"},
+      {"0,1,2,row\n", "line 1: 3 pixels are not an image of 4 columns"},
       {"0,1,2,3,row\n", "line 1: pixel 3: must be an integer in [0, 3), got 3"},
       {"0,-1,2,0,row\n", "line 1: pixel 1: must be an integer in [0, 3), got -1"},
       {"0,1.5,2,0,row\n", "pixel 1: must be an integer in [0, 3), got 1.5"},
