@@ -34,14 +34,14 @@ absl::Status RefuseLsg(const Json& json) {
       return KeyError(
           key,
           "a checkpoint that lsg_converter has converted: its attention has sparse and "
-          "global tokens beside the blocks, which are not supported; import the original "
+          "global tokens in addition to the blocks, which are not supported; import the original "
           "with --attention block_local");
     }
   }
   return absl::OkStatus();
 }
 
-// Everything but the mixer and the tokenizer.
+// Reads everything except the mixer and the tokenizer.
 absl::StatusOr<BertConfig> ReadConfig(const Json& json) {
   if (!json.is_object()) return absl::InvalidArgumentError("must be an object");
   AFT_RETURN_IF_ERROR(RefuseLsg(json));
@@ -72,7 +72,7 @@ absl::StatusOr<BertConfig> ReadConfig(const Json& json) {
   AFT_RETURN_IF_ERROR(ReadActivation(json, "hidden_act", &network.activation));
   AFT_RETURN_IF_ERROR(ReadNorm(json, "layer_norm_eps", &network.norm_eps));
   if (config.roberta) {
-    // It counts positions from behind the padding's id.
+    // RoBERTa counts positions from the padding's id + 1.
     const auto padding = json.find("pad_token_id");
     if (padding == json.end() || !padding->is_number_unsigned() ||
         padding->get<uint64_t>() + 1 >= static_cast<uint64_t>(rows)) {
@@ -99,7 +99,7 @@ constexpr Renamed kBertLayers[] = {
     {"ffn.down", "encoder.layer.$0.output.dense"},
     {"norm2", "encoder.layer.$0.output.LayerNorm"}};
 
-// Every token is of type 0, whose row is added to each position's.
+// Every token has type 0, so the row of type 0 is added to the row of each position.
 absl::Status UsePositions(Source& source, const std::string& prefix, const BertConfig& config,
                           TensorMap* tensors) {
   const std::string positions = prefix + "embeddings.position_embeddings.weight";
@@ -148,13 +148,13 @@ absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions
   import.config.mixer.causal = false;
   import.config.tokenizer.clear();
   AFT_RETURN_IF_ERROR(UseSentencePooling(dir, &import.config));
-  // Before anything is as large as the config says.
+  // The config is checked before anything of the size that it asks for is read.
   AFT_RETURN_IF_ERROR(
       InFile(config_path, ParseNetworkConfig(FormatNetworkConfig(import.config)).status()));
   import.metadata["imported_from"] = config.roberta ? "roberta" : "bert";
   AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir));
   AFT_RETURN_IF_ERROR(InFile(weights.path(), CopyTensors(weights, config, &import)));
-  // A BERT's WordPiece is not supported: such a model takes ids alone.
+  // BERT's WordPiece is not supported: such a model takes only ids.
   if (config.roberta) {
     AFT_RETURN_IF_ERROR(UseHubTokenizer(dir, json, &import));
     AFT_RETURN_IF_ERROR(ParseNetworkConfig(FormatNetworkConfig(import.config)).status());

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Everything but the mixer and the tokenizer.
+// Reads everything except the mixer and the tokenizer.
 absl::StatusOr<NetworkConfig> ReadConfig(const Json& json, int64_t* heads) {
   if (!json.is_object()) return absl::InvalidArgumentError("must be an object");
   std::string model_type;
@@ -43,14 +43,14 @@ absl::StatusOr<NetworkConfig> ReadConfig(const Json& json, int64_t* heads) {
   AFT_RETURN_IF_ERROR(ReadNorm(json, "layer_norm_epsilon", &config.norm_eps));
   config.position = PositionKind::kLearned;
   config.max_seq_len = config.position_rows;
-  config.tokenizer = "bpe";  // unless it has none
+  config.tokenizer = "bpe";  // UseHubTokenizer changes this if there is none
   config.head_bias = false;
   config.tie_embeddings = true;
   AFT_RETURN_IF_ERROR(ReadFlag(json, "tie_word_embeddings", &config.tie_embeddings));
   return config;
 }
 
-// Its linear layers are Conv1Ds, whose weights are [in, out].
+// GPT-2's linear layers are Conv1D modules, whose weights are [in, out].
 constexpr Renamed kLayers[] = {{"embed", "wte"},
                                {"position", "wpe"},
                                {"norm1", "h.$0.ln_1"},
@@ -66,7 +66,8 @@ absl::Status CopyTensors(const WeightFiles& files, Import* import) {
   TensorMap* tensors = &import->tensors;
   Source source(files);
   const std::string prefix = source.HasPrefix("transformer.") ? "transformer." : "";
-  // It has no prefix in any version. Files may hold it beside the embedding that it is tied to.
+  // The head has no prefix in any version. Files may have it in addition to the embedding that it
+  // is tied to.
   const std::string head = "lm_head.weight";
   const bool tied = config.tie_embeddings;
   at::Tensor weight;
@@ -98,7 +99,7 @@ absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions
   int64_t heads = 0;
   AFT_ASSIGN_OR_RETURN(import.config, InFile(config_path, ReadConfig(json, &heads)));
   import.config.mixer = HubAttention(options, heads);
-  // Before anything is as large as the config says.
+  // The config is checked before anything of the size that it asks for is read.
   AFT_RETURN_IF_ERROR(
       InFile(config_path, ParseNetworkConfig(FormatNetworkConfig(import.config)).status()));
   import.metadata["imported_from"] = "gpt2";

@@ -33,7 +33,7 @@ constexpr ActivationName kActivations[] = {{"gelu_new", Activation::kGeluTanh},
                                            {"gelu", Activation::kGelu},
                                            {"relu", Activation::kRelu}};
 
-// The id of a token that stands around each text, of an array [text, id].
+// Adds the id of a token that stands around each text; `pair` is an array [text, id].
 absl::Status AddFrameId(const Json& pair, const char* key, std::vector<int32_t>* ids) {
   if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number_unsigned()) {
     return KeyError(absl::StrCat("post_processor.", key), "must be a token and its id");
@@ -42,9 +42,9 @@ absl::Status AddFrameId(const Json& pair, const char* key, std::vector<int32_t>*
   return absl::OkStatus();
 }
 
-// Moves what an encoder's tokenizer.json puts around each text into the config: RobertaProcessing,
-// or a template of one token before and after. Others are left to the tokenizer, which refuses
-// them.
+// Moves the tokens that an encoder's tokenizer.json puts around each text into the config. It knows
+// RobertaProcessing and a template of tokens before and after the text. It leaves other processors
+// to the tokenizer, which refuses them.
 absl::Status MoveFrame(std::string* text, NetworkConfig* config) {
   AFT_ASSIGN_OR_RETURN(Json json, ParseStrictJson(*text));
   if (!json.is_object() || !json.contains("post_processor")) return absl::OkStatus();
@@ -82,20 +82,20 @@ absl::Status MoveFrame(std::string* text, NetworkConfig* config) {
   return absl::OkStatus();
 }
 
-// A folder without tokenizer.json says the frame by its config alone.
+// In a folder without tokenizer.json only the config names the tokens around each text.
 absl::Status UseFrameOfConfig(const Json& json, NetworkConfig* config) {
   for (const auto& [key, ids] : {std::pair("bos_token_id", &config->text_prefix),
                                  std::pair("eos_token_id", &config->text_suffix)}) {
     const auto id = json.find(key);
     if (id == json.end() || !id->is_number_unsigned()) {
-      return KeyError(key, "must be the id of the token beside each text");
+      return KeyError(key, "must be the id of the token before or after each text");
     }
     ids->push_back(id->get<int32_t>());
   }
   return absl::OkStatus();
 }
 
-// 1_Pooling/config.json, of whose forms one is true.
+// Reads 1_Pooling/config.json. Exactly one of its pooling modes must be true.
 absl::Status ReadPooling(const Json& json, NetworkConfig* config) {
   int forms = 0;
   for (const auto& [key, value] : json.items()) {
@@ -107,7 +107,8 @@ absl::Status ReadPooling(const Json& json, NetworkConfig* config) {
     } else if (key == "pooling_mode_lasttoken") {
       config->pooling = Pooling::kLast;
     } else {
-      return KeyError(key, "must be false: a vector is the mean, the first or the last token's");
+      return KeyError(
+          key, "must be false: a vector must be the mean, or that of the first or the last token");
     }
     ++forms;
   }
@@ -115,7 +116,7 @@ absl::Status ReadPooling(const Json& json, NetworkConfig* config) {
   return KeyError("pooling_mode_*", "one of mean_tokens, cls_token and lasttoken must be true");
 }
 
-// The content of the token with this id in the text of a tokenizer.json, if it has one.
+// The content of the token with this id in the text of a tokenizer.json, if there is such a token.
 std::optional<std::string> TokenWithId(const std::string& text, uint64_t id) {
   std::optional<std::string> found;
   Json added_id, content;  // of the added token that is being read
@@ -134,8 +135,9 @@ std::optional<std::string> TokenWithId(const std::string& text, uint64_t id) {
   return WalkJson(text, take).ok() ? found : std::nullopt;
 }
 
-// tokenizer_config.json that names the end of text, which the config knows by its id. Left as the
-// folder has it where the config has no such token: its default is GPT-2's own, in any vocabulary.
+// Makes a tokenizer_config.json that names the end of text, of which config.json has the id. It
+// keeps the folder's own file when the vocabulary has no such token: the id in config.json is then
+// GPT-2's default, which does not depend on the vocabulary.
 absl::Status NameEndOfText(const Json& config, Import* import) {
   Json id = config.value("eos_token_id", Json());
   if (id.is_array() && id.size() == 1) id = Json(id[0]);
@@ -202,7 +204,6 @@ absl::Status ReadFlag(const Json& json, const char* key, bool* out) {
   return absl::OkStatus();
 }
 
-// A flag that changes what the network computes in a way that is not supported.
 absl::Status CheckFlag(const Json& json, const char* key, bool supported) {
   bool value = supported;
   AFT_RETURN_IF_ERROR(ReadFlag(json, key, &value));

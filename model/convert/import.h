@@ -14,37 +14,38 @@
 
 namespace aft {
 
-// What became of a tensor of the source.
+// A tensor of the source, and what it became.
 struct MappedTensor {
   std::string name;
   std::string dtype;  // "F32"
   std::vector<int64_t> shape;
-  std::string target;  // of the checkpoint, or in parentheses what it was good for
+  std::string target;  // a tensor of the checkpoint, or in parentheses what the tensor was used for
 };
 
 // A checkpoint in the native format, not written yet.
 struct Import {
   NetworkConfig config;
-  TensorMap tensors;                            // as the file is to hold them (stored_weights.h)
-  std::map<std::string, std::string> files;     // a tokenizer's: name -> content
-  std::map<std::string, std::string> metadata;  // of the weights file: where they come from
+  TensorMap tensors;                            // in the form of the file (stored_weights.h)
+  std::map<std::string, std::string> files;     // of a tokenizer: name -> content
+  std::map<std::string, std::string> metadata;  // of the weights file: the origin of the weights
   std::vector<std::string> read;                // paths of the source's files
   std::vector<MappedTensor> mapped;             // all tensors of the source, names ascending
 };
 
-// What was read, mapped and left, as lines: the files, a table of tensors, their numbers.
+// A text that shows what was read, mapped and left: the files, a table of tensors, and totals.
+// Empty when nothing was mapped.
 std::string ImportText(const Import& import);
 
-// Writes a checkpoint folder: all of it or nothing, under a temporary name beside `dir` that is
-// renamed at the end. ALREADY_EXISTS when `dir` is there and not an empty folder;
-// INVALID_ARGUMENT or DATA_LOSS when config, tensors and tokenizer make no checkpoint (names key,
-// tensor or token); else the file system's.
+// Writes a checkpoint folder, either completely or not at all: it writes a folder with a temporary
+// name next to `dir` and renames it at the end. ALREADY_EXISTS when `dir` exists and is not an
+// empty folder; INVALID_ARGUMENT or DATA_LOSS when config, tensors and tokenizer do not make a
+// checkpoint (the message names the key, tensor or token); otherwise errors of the file system.
 absl::Status WriteImport(const std::string& dir, const Import& import);
 
 // The checkpoint of `dir`, tokenizer included, with its matrices in `format`
-// (model/checkpoint/stored_weights.h), to which there is a conversion: half or a quarter of the
-// bytes. Errors: ReadCheckpoint's;
-// INVALID_ARGUMENT or DATA_LOSS (CheckTensors).
+// (model/checkpoint/stored_weights.h): half or a quarter of the bytes. Errors: those of
+// ReadCheckpoint; INVALID_ARGUMENT or DATA_LOSS (CheckTensors). REQUIRES: `format` has
+// FormatSpec::is_converted_to.
 absl::StatusOr<Import> Quantized(const std::string& dir, Number format);
 
 // ---- From other packages. Tensors keep their format: fp32, bf16 or fp16. INVALID_ARGUMENT names
@@ -55,28 +56,28 @@ absl::StatusOr<Import> Quantized(const std::string& dir, Number format);
 //
 //   no wbias          AFTSimple
 //   wbias             AFTFull; at most T tokens
-//   wbias and window  AFTLocal(s = window): the state_dict does not hold s, and outside of the band
-//                     wbias is garbage that the module itself overwrites with 0
+//   wbias and window  AFTLocal(s = window). The state_dict does not have s. Outside the band, wbias
+//                     has arbitrary values, which the module itself overwrites with 0
 //
 // The checkpoint's architecture is "mixer".
 absl::StatusOr<Import> ImportAftPytorch(WeightFiles files, std::optional<int64_t> window);
 
 struct LabmlOptions {
-  // chars.json of the model's vocabulary (model/tokenizer/tokenizers.h); "" for a vocabulary of
-  // 256 bytes, and for bare modules, which have none.
+  // The path of chars.json of the model's vocabulary (model/tokenizer/tokenizers.h); "" for a
+  // vocabulary of 256 bytes, and for bare modules, which have no vocabulary.
   std::string chars_path = {};
-  // The state_dict does not say which; the experiment's is relu.
+  // The activation, which the state_dict does not have. The experiment uses relu.
   Activation activation = Activation::kRelu;
-  // Only for state_dicts without local_mask, from which it is read otherwise.
+  // Needed for state_dicts without local_mask; otherwise the window is read from local_mask.
   std::optional<int64_t> window = {};
-  // A bare module is called with a mask that hides nothing. Refused for the language model.
+  // The bare module is called with a mask that hides nothing. Refused for the language model.
   bool bidirectional = false;
 };
 
-// From labml_nn (e6b3c8a6), either of:
+// From labml_nn (e6b3c8a6), one of these:
 //
 //   transformers/aft `AFTLocal`: query, key, value, output, pos_bias [T, T], local_mask [T, T];
-//     becomes an architecture "mixer"
+//     it becomes a checkpoint of the architecture "mixer"
 //   the language model of transformers/aft/experiment.py: src_embed.*, encoder.layers.N.*,
 //     encoder.norm.*, generator.projection.*. Positions are recognised as sinusoidal, or kept as
 //     learned. At most T tokens
@@ -84,37 +85,36 @@ struct LabmlOptions {
 // Both are causal, unless the options say that a module is called without a causal mask.
 absl::StatusOr<Import> ImportLabml(WeightFiles files, const LabmlOptions& options);
 
-// A bare mixer from its config alone: `config_path` is a config.json of the architecture "mixer".
-// `files` may hold any of its tensors, by their names below "layers.0.mixer." ("w.full"). A
-// projection that is not among them is the identity, and a bias of one is 0, so that the three
-// tensors query, key and value are q, k and v themselves. Where a part of the packed input is not
-// as wide as the vectors there is no identity: INVALID_ARGUMENT names "qkv.weight". Other tensors
-// must be there.
+// A bare mixer from its config: `config_path` is a config.json of the architecture "mixer". `files`
+// may have any of its tensors, named without "layers.0.mixer." ("w.full"). A projection that is not
+// in `files` is the identity, and its bias is 0, so that the vectors query, key and value are q, k
+// and v themselves. The identity is not possible when a part of the packed input is not as wide as
+// the vectors: INVALID_ARGUMENT then names "qkv.weight". All other tensors must be in `files`.
 absl::StatusOr<Import> ImportMixer(const std::string& config_path, WeightFiles files);
 
-// The attention that serves a hub model's weights: its own, or LSG's block-local (ccdv-ai
-// lsg_converter c56734b, BlockLocalSelfAttention), which has no weights of its own either.
+// The attention that a hub model gets: its own one, or LSG's block-local (ccdv-ai lsg_converter
+// c56734b, BlockLocalSelfAttention), which needs no additional weights.
 struct AttentionOptions {
   bool block_local = false;
   // For block-local; see MixerConfig.
   int64_t block_size = 128;
   bool global_token = true;
-  bool full_decode = false;  // of decoders
+  bool full_decode = false;  // decoders only
 };
 
 // A Hugging Face GPT-2 folder: config.json, weights (WeightFiles::OpenFolder; names with or without
-// "transformer."; linear weights are [in, out] there), and its tokenizer: tokenizer.json, else
-// vocab.json and merges.txt, else none (bytes). A text ends with config.json's eos_token_id if the
-// tokenizer.json has it, else with tokenizer_config.json's eos_token (LoadTokenizerJson). Errors
-// start with the file and name the key or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS,
-// RESOURCE_EXHAUSTED.
+// "transformer."; linear weights are [in, out] there), and its tokenizer: tokenizer.json, otherwise
+// vocab.json and merges.txt, otherwise no files (bytes). A text ends with config.json's
+// eos_token_id if tokenizer.json has that token, otherwise with tokenizer_config.json's eos_token
+// (LoadTokenizerJson). Errors start with the file and name the key or tensor: NOT_FOUND,
+// INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
 absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options);
 
-// A Hugging Face folder of RoBERTa or BERT (config.json's model_type), as ImportGpt2 takes it: an
-// encoder without a head, post-norm. Its vectors are last_hidden_state of token ids all of type 0,
-// without padding on the left. The pooler and the head of masked tokens are left. Of RoBERTa the
-// byte-level BPE, whose texts begin and end with its own tokens; a BERT has no tokenizer here,
-// since WordPiece is not supported: it takes ids.
+// A Hugging Face folder of RoBERTa or BERT (config.json's model_type), with the files and errors of
+// ImportGpt2. It becomes an encoder without a head, post-norm. Its vectors are last_hidden_state
+// for token ids that all have type 0, without padding on the left. The pooler and the head of
+// masked tokens are left out. RoBERTa gets its byte-level BPE, with RoBERTa's own tokens before and
+// after each text. BERT gets no tokenizer, because WordPiece is not supported: it takes ids.
 absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options);
 
 }  // namespace aft

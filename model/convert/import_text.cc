@@ -61,7 +61,7 @@ std::string ImportText(const Import& import) {
   }
   absl::StrAppend(&text, "tensors       ", import.mapped.size(), " read, ", read, " bytes; ",
                   import.tensors.size(), " made, ", written, " bytes; ", left,
-                  left == 0 ? " left\n" : " left: those that became ( )\n");
+                  left == 0 ? " left\n" : " left: those with a reason in ( )\n");
   return text;
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// 1234567 as "1,234,567".
+// Formats 1234567 as "1,234,567".
 std::string Grouped(int64_t number) {
   const std::string digits = absl::StrCat(number);
   std::string text;
@@ -88,7 +88,7 @@ std::string TokenizerText(const OrderedJson& tokenizer) {
                       eos.is_null() ? "no end of text" : absl::StrCat("end of text ", eos.dump()));
 }
 
-// What serving it takes, a column for each format of weights.
+// The resources that serving the model takes, with a column for each format of weights.
 std::string SizingText(const OrderedJson& inspection) {
   const OrderedJson& sizing = inspection["sizing"];
   const int64_t slots = sizing["slots"];
@@ -139,7 +139,7 @@ absl::StatusOr<OrderedJson> Inspect(const std::string& dir, const SizingOptions&
   const NetworkConfig& config = checkpoint.config;
   AFT_RETURN_IF_ERROR(InFile(absl::StrCat(dir, "/", kWeightsFileName),
                              CheckTensors(config, checkpoint.tensors).status()));
-  // As the file has it: without defaults.
+  // The config as the file has it: without keys at their defaults.
   const OrderedJson stored = OrderedJson::parse(FormatNetworkConfig(config));
   OrderedJson inspection = {{"architecture", stored.at("architecture")},
                             {"n_layers", config.n_layers},

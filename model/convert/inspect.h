@@ -8,16 +8,16 @@
 
 namespace aft {
 
-// What a checkpoint's files say about it, all of them read and checked: config, every tensor,
-// tokenizer. "weight_format" and "weight_bytes" are the file's; "state_bytes_per_sequence" is the
-// memory of a live sequence, 0 where none is kept, and "state_bytes_per_token" what of it each
-// token of context fills, 0 where the state does not grow. "sizing" is what serving it takes
-// (sizing.h). null is no limit, no tokenizer, no end of text. Errors name file, key or tensor:
-// NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
+// A description of a checkpoint. It reads and checks all files: config, every tensor, tokenizer.
+// "weight_format" and "weight_bytes" are those of the file. "state_bytes_per_sequence" is the
+// memory of a live sequence, 0 when no state is kept. "state_bytes_per_token" is the part of it
+// that each token of context fills, 0 when the state does not grow. "sizing" has the resources that
+// serving the model takes (sizing.h). null means no limit, no tokenizer or no end of text. Errors
+// name the file, key or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
 absl::StatusOr<nlohmann::ordered_json> Inspect(const std::string& dir,
                                                const SizingOptions& options = {});
 
-// The same as lines of "name  value".
+// Formats the description as lines of "name  value".
 std::string InspectionText(const nlohmann::ordered_json& inspection);
 
 }  // namespace aft

@@ -30,7 +30,7 @@ constexpr Renamed kModelLayers[] = {
     {"norm", "encoder.norm"},
     {"head", "generator.projection"}};
 
-// The window that local_mask below `prefix` is the band of; else the option's.
+// The window of the band in the local_mask below `prefix` or, without local_mask, the given one.
 absl::StatusOr<int64_t> Window(Source& source, const std::string& prefix, int64_t rows,
                                std::optional<int64_t> given) {
   const std::string name = prefix + "local_mask";
@@ -53,8 +53,8 @@ absl::StatusOr<int64_t> Window(Source& source, const std::string& prefix, int64_
   return window;
 }
 
-// Takes the position bias below `prefix`, and what the config says of AFT-local; `first`: from the
-// first layer, whose sizes the others must have.
+// Takes the position bias below `prefix`, and sets the fields of AFT-local in the config. `first`:
+// this is the first layer, whose sizes all other layers must have.
 absl::Status TakeAftLocal(Source& source, const std::string& prefix, const std::string& layer,
                           std::optional<int64_t> given, bool first, Import* import) {
   NetworkConfig& config = import->config;
@@ -72,7 +72,7 @@ absl::Status TakeAftLocal(Source& source, const std::string& prefix, const std::
   return UseBias(source, prefix + "pos_bias", bias, window, layer, &config, &import->tensors);
 }
 
-// Whether `positions` [T, d] is labml's table of waves, within what fp32 angles lose.
+// Whether `positions` [T, d] is labml's sinusoidal table, within the error of fp32 angles.
 bool AreWaves(const at::Tensor& positions) {
   const auto d = static_cast<double>(positions.size(1));
   for (int64_t t = 0; t < positions.size(0); ++t) {
@@ -88,13 +88,13 @@ bool AreWaves(const at::Tensor& positions) {
   return true;
 }
 
-// The table is longer than the model's texts: rows beyond T are not kept.
+// Takes the positions. The table is longer than the model's texts; rows beyond T are not kept.
 absl::Status UsePositions(Source& source, Import* import) {
   NetworkConfig& config = import->config;
   AFT_ASSIGN_OR_RETURN(const at::Tensor table,
                        source.Take(kPositions, {Source::kAny, 1, config.d_model}));
   if (table.size(0) < config.max_seq_len) {
-    return source.Error(kPositions, absl::StrCat("has ", table.size(0), " rows, but pos_bias ",
+    return source.Error(kPositions, absl::StrCat("has ", table.size(0), " rows, but pos_bias has ",
                                                  config.max_seq_len));
   }
   const at::Tensor rows = table.select(1, 0).narrow(0, 0, config.max_seq_len).contiguous();
@@ -110,7 +110,7 @@ absl::Status UsePositions(Source& source, Import* import) {
   return absl::OkStatus();
 }
 
-// Characters from a JSON list, one for each token. Without a path: bytes.
+// Takes the characters from a JSON list, one for each token. Without a path it uses bytes.
 absl::Status UseCharacters(const std::string& chars_path, Import* import) {
   if (chars_path.empty()) {
     return UseBytes("its characters must be given (--chars), or be the 256 bytes", import);
@@ -120,7 +120,7 @@ absl::Status UseCharacters(const std::string& chars_path, Import* import) {
                        InFile(chars_path, MakeCharTokenizer(std::move(characters))));
   if (tokenizer->vocab_size() != import->config.vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat(chars_path, ": has ", tokenizer->vocab_size(),
-                                                   " characters, but the embedding ",
+                                                   " characters, but the embedding has ",
                                                    import->config.vocab_size, " rows"));
   }
   AFT_ASSIGN_OR_RETURN(import->files[kCharsFileName], ReadVocabularyText(chars_path));
@@ -175,7 +175,7 @@ absl::StatusOr<Import> ImportLabml(WeightFiles files, const LabmlOptions& option
   Source source(std::move(files));
   const bool model = source.HasPrefix("src_embed.") || source.HasPrefix("encoder.");
   if (!model && !options.chars_path.empty()) {
-    return absl::InvalidArgumentError("a module by itself has no characters (--chars)");
+    return absl::InvalidArgumentError("--chars is for language models: a module has no characters");
   }
   if (model && options.bidirectional) {
     return absl::InvalidArgumentError("a language model is causal: --bidirectional is for modules");

@@ -54,7 +54,7 @@ absl::Status RunInspect(const std::string& dir, bool json, const SizingOptions& 
   return absl::OkStatus();
 }
 
-// Says what was read, writes the checkpoint and describes what is there now.
+// Prints what was read, writes the checkpoint and describes the new folder.
 absl::Status Finish(absl::StatusOr<Import> import, const Flags& flags, bool name_source) {
   if (name_source) import = InFile(flags.in, std::move(import));
   AFT_RETURN_IF_ERROR(import.status());
@@ -83,7 +83,7 @@ absl::Status RunMixer(const Flags& flags) {
 }
 
 absl::Status RunGpt2(const Flags& flags) {
-  // Its errors name the file of the folder themselves.
+  // The errors of ImportGpt2 already name the file in the folder.
   return Finish(ImportGpt2(flags.in, flags.hub), flags, /*name_source=*/false);
 }
 
@@ -97,7 +97,8 @@ absl::Status RunQuantize(const Flags& flags) {
 
 void AddFiles(CLI::App& command, Flags& flags, const char* in, const char* about) {
   command.add_option(in, flags.in, about)->required();
-  command.add_option("OUT_DIR", flags.out, "The checkpoint's folder; must not exist, or be empty")
+  command
+      .add_option("OUT_DIR", flags.out, "The checkpoint's folder; it must be empty or not exist")
       ->required();
 }
 
@@ -105,42 +106,47 @@ void AddHub(CLI::App& command, Flags& flags) {
   AddFiles(command, flags, "IN_DIR",
            "config.json, model.safetensors or its shards and index, tokenizer.json or vocab.json "
            "and merges.txt");
-  command.add_option("--attention", flags.attention, "Its own, or LSG's block-local in its place")
+  command
+      .add_option("--attention", flags.attention,
+                  "The model's own attention, or LSG's block-local instead")
       ->check(CLI::IsMember({"dot_product", "block_local"}))
       ->capture_default_str();
   command.add_option("--block-size", flags.hub.block_size, "block_local: tokens of a block")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command.add_flag("!--no-global-token", flags.hub.global_token,
-                   "block_local: the first token is not seen by all");
+                   "block_local: not every token sees the first one");
 }
 
 void AddSizingFlags(CLI::App& inspect, Flags& flags) {
-  inspect.add_option("--slots", flags.sizing.slots, "As in the server's config")
+  inspect.add_option("--slots", flags.sizing.slots, "slots of the server's config")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   inspect
       .add_option("--max-step-tokens", flags.sizing.max_step_tokens,
-                  "Likewise; beyond the slots, by default 256 or one more than those")
+                  "max_step_tokens of the server's config; more than --slots; default: 256, or "
+                  "--slots + 1 if that is more")
       ->check(CLI::Range(2, 1 << 20));
-  inspect.add_option("--max-batch-tokens", flags.sizing.max_batch_tokens, "Likewise, of encoders")
+  inspect
+      .add_option("--max-batch-tokens", flags.sizing.max_batch_tokens,
+                  "max_batch_tokens of the server's config, for encoders")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  inspect.add_option("--threads", flags.sizing.threads, "Likewise, intra_op_threads")
+  inspect.add_option("--threads", flags.sizing.threads, "intra_op_threads of the server's config")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   inspect
       .add_option("--context", flags.sizing.context,
-                  "Tokens of a sequence whose state grows, for operations and traffic")
+                  "Tokens of a sequence, for the operations and traffic of a state that grows")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str();
   inspect
       .add_option("--bandwidth", flags.bandwidth_gb,
-                  "Of the memory, 1e9 bytes a second: tells the most tokens/s")
+                  "Bandwidth of the memory in 1e9 bytes per second; prints the most tokens/s")
       ->check(CLI::Range(1e-3, 1e6));
   inspect
       .add_option("--gflops", flags.gflops,
-                  "Of the threads together, 1e9 operations a second: likewise")
+                  "1e9 operations per second of all threads; prints the most tokens/s")
       ->check(CLI::Range(1e-3, 1e9));
 }
 
@@ -148,42 +154,43 @@ int Run(int argc, char** argv) {
   CLI::App app("Describes checkpoints, and makes them from other packages' weights.",
                "aft-convert");
   app.footer(
-      "IN.safetensors of a .pt or .pth file: tools/pt_to_safetensors.py\n"
+      "To make IN.safetensors from a .pt or .pth file: tools/pt_to_safetensors.py\n"
       "Exit codes: 0 done, 1 error, 2 wrong usage");
   app.require_subcommand(1);
   Flags flags;
 
   CLI::App& inspect = *app.add_subcommand(
-      "inspect", "Describe a checkpoint, and what serving it on the CPU takes, from its files");
+      "inspect", "Describe a checkpoint, and the resources that serving it on the CPU takes");
   inspect.add_option("DIR", flags.in, "The checkpoint's folder")->required();
   inspect.add_flag("--json", flags.json, "One JSON object");
   AddSizingFlags(inspect, flags);
 
   CLI::App& labml = *app.add_subcommand(
-      "labml", "From labml_nn: an AFT language model, or an AFTLocal by itself");
+      "labml", "From labml_nn: an AFT language model, or a bare AFTLocal module");
   AddFiles(labml, flags, "IN.safetensors", "Its state_dict");
   labml.add_option(
       "--chars", flags.labml.chars_path,
       "A language model's vocabulary: a JSON array of characters, in the order of ids");
-  labml.add_option("--activation", flags.activation, "The feed-forward layers'")
+  labml.add_option("--activation", flags.activation, "Activation of the feed-forward layers")
       ->check(CLI::IsMember({"relu", "gelu", "gelu_tanh"}))
       ->capture_default_str();
-  labml.add_option("--window", flags.labml.window, "For a state_dict without local_mask")
+  labml
+      .add_option("--window", flags.labml.window, "The window, for a state_dict without local_mask")
       ->check(CLI::NonNegativeNumber);
   labml.add_flag("--bidirectional", flags.labml.bidirectional,
-                 "A module that is called without a causal mask");
+                 "The module is called without a causal mask");
 
   CLI::App& aft_pytorch =
       *app.add_subcommand("aft-pytorch", "From aft-pytorch: AFTFull, AFTSimple or AFTLocal");
   AddFiles(aft_pytorch, flags, "IN.safetensors", "Its state_dict");
   aft_pytorch
       .add_option("--window", flags.window,
-                  "It is an AFTLocal with this s, which its state_dict does not tell")
+                  "The module is an AFTLocal with this s, which its state_dict does not have")
       ->check(CLI::NonNegativeNumber);
 
   CLI::App& mixer = *app.add_subcommand(
       "mixer", "A bare mixer from its config; a projection that is not given is the identity");
-  AddFiles(mixer, flags, "CONFIG.json", "Of the architecture mixer");
+  AddFiles(mixer, flags, "CONFIG.json", "A config.json of the architecture mixer");
   mixer.add_option("--tensors", flags.tensors,
                    "A .safetensors file with tables or projections of the mixer (w.full, conv.w, "
                    "qkv.weight, out.bias, ...)");
@@ -193,14 +200,14 @@ int Run(int argc, char** argv) {
   gpt2.add_flag("--full-decode", flags.hub.full_decode,
                 "block_local: generate with full attention, as the reference does");
   CLI::App& bert = *app.add_subcommand(
-      "bert", "From a Hugging Face RoBERTa folder; or BERT, which then takes token ids, no text");
+      "bert", "From a Hugging Face folder of RoBERTa, or of BERT, which then takes only token ids");
   AddHub(bert, flags);
 
   CLI::App& quantize = *app.add_subcommand(
       "quantize",
-      "A checkpoint with its matrices in fewer bits: the model that weight_format makes");
+      "Store a checkpoint's matrices in fewer bits; it becomes the model that weight_format makes");
   AddFiles(quantize, flags, "IN_DIR", "The checkpoint's folder");
-  quantize.add_option("--format", flags.format, "How the file holds matrices")
+  quantize.add_option("--format", flags.format, "Format of the matrices in the file")
       ->check(CLI::IsMember(ConvertedFormats()))
       ->required();
 

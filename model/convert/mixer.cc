@@ -28,23 +28,23 @@ absl::StatusOr<NetworkConfig> ParseMixerModule(const std::string& json) {
   return config;
 }
 
-// The matrix by which the vectors of queries, keys and values are q, k and v themselves.
+// The matrix that makes q, k and v equal to the vectors of queries, keys and values.
 absl::StatusOr<at::Tensor> IdentityOfParts(const NetworkConfig& config) {
   std::vector<at::Tensor> parts;
   for (const PackedPart& part :
        SpecOf(config.mixer.kind).packed(config.mixer, MixerWidth(config))) {
     if (part.columns != config.d_model) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "tensor 'qkv.weight': is missing, and no identity stands in for it: ", part.name, " of ",
-          MixerKindName(config.mixer.kind), " has ", part.columns, " columns, the vectors ",
-          config.d_model));
+          "tensor 'qkv.weight': is missing, and the identity cannot replace it: ", part.name,
+          " of ", MixerKindName(config.mixer.kind), " has ", part.columns,
+          " columns, but the vectors have ", config.d_model));
     }
     parts.push_back(at::eye(config.d_model));
   }
   return at::cat(parts);
 }
 
-// A tensor of the mixer that its user has not given.
+// The default of a tensor of the mixer that the user has not given.
 absl::StatusOr<at::Tensor> Default(const NetworkConfig& config, const std::string& name,
                                    const TensorSpec& spec) {
   if (name == "qkv.weight") return IdentityOfParts(config);

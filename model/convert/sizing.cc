@@ -24,9 +24,9 @@ bool IsLanguageModel(const NetworkConfig& config) {
   return config.architecture == Architecture::kDecoderLm;
 }
 
-// What only the mixers know.
+// The sizes that only the mixers know.
 struct Mixers {
-  std::vector<StateSpec> states;  // of a sequence; empty where none is kept
+  std::vector<StateSpec> states;  // of a sequence; empty when no state is kept
   int64_t table_bytes = 0;
   int64_t scratch_floats = 0;  // of a thread
 };
@@ -51,7 +51,7 @@ absl::StatusOr<Mixers> MeasureMixers(const CheckpointFile& checkpoint, int64_t t
   return measured;
 }
 
-// Weights that a token is multiplied by.
+// The number of weights that a token is multiplied by.
 int64_t ProductWeights(const NetworkConfig& config) {
   int64_t weights = 0;
   for (const TensorSpec& spec : ExpectedTensors(config)) {

@@ -41,9 +41,9 @@ std::string ShownShape(const std::vector<int64_t>& shape) {
                       "]");
 }
 
-// The band |t - t'| < window of a position bias w [T, T], [query, key], as w.band: causal [T, s],
-// column = t - t'; bidirectional [T, 2s - 1], column = t - t' + s - 1. What lies outside of the
-// band is dropped; places without a key are 0. REQUIRES: 1 <= window <= T.
+// Makes w.band from the band |t - t'| < window of a position bias w [T, T], [query, key]: causal
+// [T, s], column = t - t'; bidirectional [T, 2s - 1], column = t - t' + s - 1. Biases outside the
+// band are dropped; places without a key are 0. REQUIRES: 1 <= window <= T.
 at::Tensor BandOf(const at::Tensor& w, int64_t window, bool causal) {
   const int64_t rows = w.size(0);
   AFT_CHECK(window >= 1 && window <= rows);

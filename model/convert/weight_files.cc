@@ -30,7 +30,7 @@ struct Index {
   std::optional<Json> total_size;
 };
 
-// A file of the index's own folder, with a name such as libraries give.
+// Whether this is a plain file name, as libraries choose them, of a file in the index's folder.
 bool IsShardName(absl::string_view name) {
   constexpr size_t kMostBytes = 200;
   return absl::EndsWith(name, ".safetensors") && name.size() <= kMostBytes && name.front() != '.' &&
@@ -74,7 +74,7 @@ absl::StatusOr<Index> ReadIndex(const std::string& path) {
 }
 
 absl::Status CheckTotal(const Index& index, int64_t bytes) {
-  // Some versions write 123.0.
+  // Json compares numbers by value, because some versions write 123.0.
   if (!index.total_size.has_value() || *index.total_size == Json(bytes)) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("metadata.total_size: says ",
                                           ShownJson(*index.total_size),
@@ -124,13 +124,13 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir) {
       if (one || !std::filesystem::exists(in_dir(pickle), ignored)) continue;
       return absl::InvalidArgumentError(
           absl::StrCat(in_dir(pickle), ": pickles are not read: make ", kWeightsFileName,
-                       " of it with tools/pt_to_safetensors.py"));
+                       " from it with tools/pt_to_safetensors.py"));
     }
     return OpenFile(in_dir(kWeightsFileName));
   }
   if (one) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": which weights? ", kWeightsFileName, " is there too"));
+        absl::StrCat(path, ": and ", kWeightsFileName, " both exist; remove one of them"));
   }
 
   AFT_ASSIGN_OR_RETURN(const Index index, ReadIndex(path));

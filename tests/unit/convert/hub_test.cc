@@ -138,7 +138,7 @@ TEST_F(HubTest, SaysWhatItReadMappedAndLeft) {
         std::string("transformer.h.0.attn.bias           BOOL [1, 1, 128, 128]  ->  "
                     "(the causal mask)\n"),
         std::string("\ntensors       30 read, 108800 bytes; 28 made, 75776 bytes; "
-                    "2 left: those that became ( )\n")}) {
+                    "2 left: those with a reason in ( )\n")}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   EXPECT_EQ(ImportText(*Quantized("model/zoo/austen-aft-local", Number::kBf16)), "");

@@ -90,10 +90,10 @@ TEST_F(MixerImportTest, RefusesByName) {
     return From(mixer, rest).status();
   };
   EXPECT_THAT(missing(R"({"kind": "cosine", "heads": 2})", R"(, "max_seq_len": 8)"),
-              Refused("tensor 'qkv.weight': is missing, and no identity stands in for it: b of "
-                      "cosine has 2 columns, the vectors 16"));
+              Refused("tensor 'qkv.weight': is missing, and the identity cannot replace it: b of "
+                      "cosine has 2 columns, but the vectors have 16"));
   EXPECT_THAT(missing(R"({"kind": "aft_simple", "hidden": 8})"),
-              Refused("q of aft_simple has 8 columns, the vectors 16"));
+              Refused("q of aft_simple has 8 columns, but the vectors have 16"));
   EXPECT_THAT(
       missing(R"({"kind": "aft_full", "band_rows": 8, "bias": "full"})", R"(, "max_seq_len": 8)"),
       Refused("tensor 'w.full': is missing"));

@@ -95,19 +95,19 @@ TEST_P(LabmlModelTest, NamesWhatIsWrong) {
     return ImportLabml(tensors, options_).status();
   };
   const std::string layer = "encoder.layers.0.";
-  ExpectRefused(
-      golden_.tensors, import,
-      {{"src_embed.linear.weight", {}, "is missing"},
-       {"src_embed.positional_encodings", {}, "is missing"},
-       {"src_embed.positional_encodings", at::zeros({63, 1, 32}), "has 63 rows, but pos_bias 64"},
-       {layer + "self_attn.key.weight", at::zeros({32, 31}), "has shape [32, 31]"},
-       {layer + "feed_forward.layer2.weight", at::zeros({32, 65}),
-        "has shape [32, 65], expected [32, 64]"},
-       {layer + "norm_ff.bias", {}, "is missing"},
-       {layer + "src_attn.query.weight", at::zeros({32, 32}), "has no place"},
-       {"generator.projection.bias", {}, "is missing"},
-       {"generator.projection.weight", at::zeros({41, 32}),
-        "has shape [41, 32], expected [40, 32]"}});
+  ExpectRefused(golden_.tensors, import,
+                {{"src_embed.linear.weight", {}, "is missing"},
+                 {"src_embed.positional_encodings", {}, "is missing"},
+                 {"src_embed.positional_encodings", at::zeros({63, 1, 32}),
+                  "has 63 rows, but pos_bias has 64"},
+                 {layer + "self_attn.key.weight", at::zeros({32, 31}), "has shape [32, 31]"},
+                 {layer + "feed_forward.layer2.weight", at::zeros({32, 65}),
+                  "has shape [32, 65], expected [32, 64]"},
+                 {layer + "norm_ff.bias", {}, "is missing"},
+                 {layer + "src_attn.query.weight", at::zeros({32, 32}), "has no place"},
+                 {"generator.projection.bias", {}, "is missing"},
+                 {"generator.projection.weight", at::zeros({41, 32}),
+                  "has shape [41, 32], expected [40, 32]"}});
   TensorMap no_layers = golden_.tensors;
   no_layers.erase(no_layers.lower_bound("encoder.layers."), no_layers.lower_bound("encoder.norm"));
   EXPECT_THAT(import(no_layers),
@@ -124,7 +124,7 @@ TEST_P(LabmlModelTest, NamesWhatIsWrongWithTheCharacters) {
   options.chars_path = folder_.File("short.json");
   WriteBytes(options.chars_path, R"(["a", "b"])");
   EXPECT_THAT(ImportLabml(golden_.tensors, options),
-              Refused("short.json: has 2 characters, but the embedding 40 rows"));
+              Refused("short.json: has 2 characters, but the embedding has 40 rows"));
   WriteBytes(options.chars_path, R"(["a", "bc"])");
   EXPECT_THAT(ImportLabml(golden_.tensors, options),
               Refused("short.json: token 1: must be one character"));

@@ -211,7 +211,7 @@ TEST_F(ShardsTest, MoreThanTheMemoryHoldsIsRefusedBeforeItIsRead) {
 
 TEST_F(ShardsTest, OneFileOrShardsButNotBoth) {
   Write("model.safetensors", {{"a", at::ones({1})}});
-  ExpectIndexRefused("which weights? model.safetensors is there too");
+  ExpectIndexRefused("and model.safetensors both exist; remove one of them");
   fs::remove(path_);
   const auto one = WeightFiles::OpenFolder(folder_.path());
   ASSERT_TRUE(one.ok()) << one.status();
