@@ -130,7 +130,7 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir) {
   }
   if (one) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": and ", kWeightsFileName, " both exist; remove one of them"));
+        absl::StrCat(path, ": ", kWeightsFileName, " exists too; remove one of the two"));
   }
 
   AFT_ASSIGN_OR_RETURN(const Index index, ReadIndex(path));

@@ -211,7 +211,7 @@ TEST_F(ShardsTest, MoreThanTheMemoryHoldsIsRefusedBeforeItIsRead) {
 
 TEST_F(ShardsTest, OneFileOrShardsButNotBoth) {
   Write("model.safetensors", {{"a", at::ones({1})}});
-  ExpectIndexRefused("and model.safetensors both exist; remove one of them");
+  ExpectIndexRefused("model.safetensors exists too; remove one of the two");
   fs::remove(path_);
   const auto one = WeightFiles::OpenFolder(folder_.path());
   ASSERT_TRUE(one.ok()) << one.status();
