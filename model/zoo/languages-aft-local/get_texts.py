@@ -4,7 +4,7 @@
 The training text is the prose of LibreOffice's help, the test text that of manual pages, both from Debian's
 packages, so the two have different authors and subjects. Needs apt-get and dpkg-deb, and takes some minutes.
 
-    get_texts.py [FOLDER] [--debs DIR]     default: text/ beside this script; DIR keeps the packages
+    get_texts.py [FOLDER] [--debs DIR]     default: text/ next to this script; DIR keeps the packages
 
 train.jsonl holds {"label", "text"}, test.jsonl {"label", "length", "text"}, and sources.tsv the packages with
 their versions and licences.
@@ -28,7 +28,7 @@ HAS_DEV = "cs da de es fr it ja nl pl pt-br ru".split()  # languages with a pack
 TRAIN_BYTES = 1_800_000  # of text for each language
 LENGTHS = (20, 50, 200)  # bytes of a test piece
 PIECES = 500  # for each language and length
-FEW_BYTES = 120_000  # of sentences in the pages: where there are fewer, phrases are taken too, and joined for pieces
+FEW_BYTES = 120_000  # of sentences in the pages; with fewer, phrases are taken too, and joined before cutting pieces
 JOINED = 20  # paragraphs
 SEED = 20
 SHA256 = {
@@ -49,7 +49,7 @@ WORD = re.compile(r"[^\W\d_]{2,}")
 SENTENCE_END = re.compile(r"[.!?。！？][\"'”’»“)）」』]*$")
 CODE = re.compile(r"[{}\\=<>|#$^_~`@*]|://|www\.|--|::|\.\.|[/.]\w*/|%\w|\w\([a-z]{2,}\)")
 QUOTED = re.compile(r"(?<!\w)['\"‘“„»«][\w -]{1,40}['\"’”“«»](?!\w)")  # a few words in quotes: often English
-# Common words of English that are none in the other languages.
+# Common English words that do not occur in the other languages.
 ENGLISH = set("the and that with this are which from will when its your must should used these they if not".split())
 
 
@@ -65,7 +65,7 @@ def sources():
 # ---- What is prose ----
 
 def tidy(text, wide):
-    """Normal form C, single spaces, and in Chinese and Japanese no space beside a wide character."""
+    """Normal form C, single spaces, and in Chinese and Japanese no space between wide characters."""
     text = " ".join(unicodedata.normalize("NFC", text).split())
     text = re.sub(f" ([{CLOSE}]+)", r"\1 ", re.sub(f"([{OPEN}]+) ", r" \1", text)).strip()
     if wide:
@@ -256,7 +256,7 @@ def arguments(line):
 
 
 def roff_paragraphs(page):
-    """Yields the marked paragraphs of a page in the man macros; pages in mdoc macros give none. Names, synopses,
+    """Yields the marked paragraphs of a page in the man macros, and nothing for pages in mdoc macros. Names, synopses,
     headings, tags of lists, tables and code are left out."""
     paragraph, until, skip_next, depth, section = [], None, False, 0, 0
     for line in page.split("\n"):
@@ -267,7 +267,7 @@ def roff_paragraphs(page):
             if name == until:
                 until = None
             continue
-        if depth or name in ("if", "ie", "el", "while"):  # conditions: none concerns the text
+        if depth or name in ("if", "ie", "el", "while"):  # the text does not depend on conditions
             depth += rest.count("\\{") - rest.count("\\}") - (name or "").count("\\}")
             depth = max(0, depth)
             continue
