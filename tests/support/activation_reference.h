@@ -8,7 +8,7 @@
 
 namespace aft {
 
-// The activations in float64, as they are defined.
+// The activations in float64, by their definitions.
 inline double Activated(Activation activation, double x) {
   switch (activation) {
     case Activation::kNone:

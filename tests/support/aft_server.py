@@ -11,7 +11,7 @@ PATIENCE = 60  # Seconds until something that must happen counts as failed.
 
 
 def wait_until(true, what):
-  """Asks until it is so: for what another process will do by itself."""
+  """Waits until `true` returns true, for something that another process does by itself."""
   end = time.monotonic() + PATIENCE
   while not true():
     if time.monotonic() > end:
@@ -32,7 +32,7 @@ class Process:
     return self._process.poll() is None
 
   def terminate(self):
-    """Asks it to end."""
+    """Sends SIGTERM."""
     self._process.terminate()
 
   def stop(self, hard=False):
@@ -54,7 +54,7 @@ class Process:
 
 
 class ServerProcess(Process):
-  """aft-server by that config file, once it is ready, on ports that the kernel chooses, and on this address."""
+  """aft-server with this config file, on this address and ports that the kernel chooses; ready once it is made."""
 
   def __init__(self, folder, name, program, config, listen="127.0.0.1"):
     ready = folder / f"{name}.ready"
@@ -66,7 +66,7 @@ class ServerProcess(Process):
     self.http_address = http_address[0] if http_address else None
 
   def page(self, path):
-    """(answer, body) of its pages."""
+    """(answer, body) of one of the server's pages."""
     connection = http.client.HTTPConnection(self.metrics_address, timeout=PATIENCE)
     connection.request("GET", path)
     answer = connection.getresponse()
@@ -75,13 +75,13 @@ class ServerProcess(Process):
     return answer, body
 
   def metric(self, pattern):
-    """The sum of the samples of that name, with these labels where it has some."""
+    """The sum of the samples whose name, with labels if there are any, matches the pattern."""
     page = self.page("/metrics")[1].decode()
     return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if re.match(rf"{pattern}[{{ ]", line))
 
 
 class Server(ServerProcess):
-  """aft-server with one model, "m", and these other lines of a config."""
+  """aft-server with one model, "m", and these additional lines of config."""
 
   def __init__(self, folder, program, model, name="server", config=""):
     path = folder / f"{name}.textproto"

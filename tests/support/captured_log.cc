@@ -17,7 +17,7 @@
 namespace aft {
 namespace {
 
-// Of a line in logfmt.
+// Parses a line in logfmt.
 LogLine Parse(absl::string_view text) {
   LogLine line;
   while (!text.empty()) {

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-// What this process logs meanwhile.
 namespace aft {
 
 // The fields of a line of the log, in their order.
@@ -12,12 +11,12 @@ struct LogLine {
   std::vector<std::pair<std::string, std::string>> fields;
 
   bool has(const std::string& name) const;
-  // Fails the test where there is none.
+  // Fails the test when there is no such field.
   const std::string& operator[](const std::string& name) const;
   double Number(const std::string& name) const;
 };
 
-// What this process writes to stderr, from here on until it goes.
+// Captures what this process writes to stderr while the object exists.
 class CapturedLog {
  public:
   CapturedLog();
@@ -25,9 +24,9 @@ class CapturedLog {
   CapturedLog(const CapturedLog&) = delete;
   CapturedLog& operator=(const CapturedLog&) = delete;
 
-  // What there is by now.
+  // Everything that was written so far.
   std::string Text() const;
-  // Of that event; "": all.
+  // The lines of one event; "": all lines.
   std::vector<LogLine> Lines(const std::string& event = "") const;
 
  private:

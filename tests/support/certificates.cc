@@ -41,7 +41,7 @@ void AddExtension(X509* certificate, int nid, const std::string& value) {
   X509_EXTENSION_free(extension);
 }
 
-// Signed by `issuer`; by itself when that is null.
+// Makes a certificate that `issuer` signs; it signs itself when `issuer` is null.
 Certificate Make(const Certificate* issuer, const std::string& name,
                  const std::string& alternative_names) {
   const Key key(EVP_EC_gen("P-256"));

@@ -4,16 +4,16 @@
 
 namespace aft {
 
-// PEM, made anew: nothing of it is anybody's secret.
+// A certificate and its key in PEM. Both are newly made for a test, so the key is not a secret.
 struct Certificate {
   std::string certificate;
   std::string key;
 };
 
-// Signed by itself, and an authority.
+// Makes a certificate authority, which signs itself.
 Certificate MakeAuthority(const std::string& name);
-// For `name`, which is its common name and its subject alternative (DNS) name; or with other
-// alternative names: "email:a@b.example,IP:127.0.0.9".
+// Makes a certificate whose common name and subject alternative (DNS) name is `name`. Other
+// alternative names can be given: "email:a@b.example,IP:127.0.0.9".
 Certificate MakeCertificate(const Certificate& authority, const std::string& name,
                             const std::string& alternative_names = "");
 

@@ -15,7 +15,7 @@ namespace aft {
 struct Errors {
   double worst = 0;     // largest |y - reference|
   double relative = 0;  // largest |y - reference| / max(1, |reference|)
-  double rms = 0;       // of y - reference, over that of the reference
+  double rms = 0;       // root mean square of y - reference, over that of the reference
   size_t at = 0;        // where `relative` is
 };
 

@@ -16,13 +16,14 @@ namespace aft {
 
 using TokenSequences = std::vector<std::vector<TokenId>>;
 
-// What a test sees of a FakeEncoderRunner, and how it controls it. Thread-safe.
+// Lets a test observe and control a FakeEncoderRunner. Thread-safe.
 class FakeEncoderControl : public StepGate {
  public:
   // The next step fails with `status`.
   void FailNext(absl::Status status);
 
-  // The texts of every batch that was encoded, refused ones included; empty where it was vectors.
+  // The texts of every batch that was encoded, refused ones included. A text is empty when the
+  // sequence had vectors.
   std::vector<TokenSequences> batches() const;
 
  private:
@@ -36,7 +37,7 @@ class FakeEncoderControl : public StepGate {
 };
 
 // A toy encoder: component k of the vector at position i is a function of the token, i, k and the
-// length of the text, so that a mixed-up or cut text shows.
+// length of the text, so that a text that was mixed up or cut is noticed.
 class FakeEncoderRunner final : public EncoderRunner {
  public:
   struct Options {
@@ -46,7 +47,7 @@ class FakeEncoderRunner final : public EncoderRunner {
     int64_t vocab_size = 257;
     int64_t max_seq_len = 0;
     TokenId nan_token = -1;  // its vectors are NaN
-    // A bare mixer's vocab_size is 0. See ModelInfo.
+    // The rest is as in ModelInfo. For a bare mixer set vocab_size to 0.
     bool causal = true;
     int64_t max_image_width = 0;
     std::vector<std::string> labels{};  // as many as `width`
@@ -59,8 +60,9 @@ class FakeEncoderRunner final : public EncoderRunner {
 
   // The vectors of one text, computed without any batching.
   static TokenVectors Vectors(const Options& options, const std::vector<TokenId>& text);
-  // The same and the image's width; of vectors: x, i, the masks, keys and values by
-  // their places, and the image's width.
+  // The vectors of one input. For ids they also depend on the image's width. For vectors they
+  // depend on the input's numbers, on i, on the image's width, and on masks, keys and values with
+  // their places.
   static TokenVectors Vectors(const Options& options, const EncoderInput& input);
 
   const ModelInfo& info() const override { return info_; }

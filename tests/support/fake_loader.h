@@ -13,13 +13,13 @@
 
 namespace aft {
 
-// Where a test holds loads; its steps are loads.
+// A gate at which a test holds loads of models: its steps are loads.
 class LoadGate : public StepGate {
  public:
   using StepGate::Enter;
 };
 
-// Fakes and their controls, of the sizes that a LoadOptions asks for.
+// Makes fake models with the sizes that a LoadOptions asks for, and has their controls.
 struct FakeModels {
   FakeModelRunner::Options options = {};
   FakeEncoderRunner::Options encoder_options = {};
@@ -29,8 +29,8 @@ struct FakeModels {
   std::shared_ptr<LoadGate> loads = std::make_shared<LoadGate>();
   FakeTokenizer::Hook before_encoding = {};
 
-  // An encoder for the path "encoder", which has a tokenizer unless it is a bare mixer or takes
-  // images; else a language model.
+  // Makes an encoder for the path "encoder", with a tokenizer unless it is a bare mixer or takes
+  // images. For every other path it makes a language model.
   LoadedModel Load(const LoadOptions& load) const {
     loads->Enter();
     LoadedModel model;

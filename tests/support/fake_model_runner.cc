@@ -13,7 +13,7 @@
 namespace aft {
 namespace {
 
-// Of snapshots.
+// The fingerprints in snapshots.
 constexpr uint64_t kModel = 1;
 constexpr uint64_t kLayout = 2;
 
@@ -128,7 +128,8 @@ uint64_t FakeModelRunner::Consume(uint64_t hash, TokenId token, int64_t position
 
 namespace {
 
-// The first token from `id` on, in a circle, that the rules leave; kNoToken: none.
+// The first token that the rules permit, counted from `id` on and after the last token from 0 on.
+// kNoToken: the rules permit no token.
 TokenId Permitted(TokenId id, int64_t vocab_size, const SamplingParams& params,
                   uint64_t output_index, const std::vector<TokenId>& row_bans) {
   if ((params.rules == nullptr && row_bans.empty()) || id == kNoToken) return id;
@@ -278,7 +279,7 @@ absl::StatusOr<int64_t> FakeModelRunner::BindSlot(int32_t slot, const StateSourc
   sequences_.Bind(slot, state.first, terms);
   Slot& bound = slots_[static_cast<size_t>(slot)];
   bound.bound = is_new;
-  // The old hash stays in a new one: only a row at position 0 may make the slot forget it.
+  // A new sequence keeps the old hash here: only a row at position 0 may reset it.
   if (!is_new) bound.hash = state.second;
   const bool penalties = PenaltiesOf(terms.sampling).any();
   bound.counts.assign(static_cast<size_t>(penalties ? options_.vocab_size : 0), 0);

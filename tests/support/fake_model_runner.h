@@ -20,21 +20,20 @@
 
 namespace aft {
 
-// What a test sees of a FakeModelRunner, and how it controls it, while the engine owns the runner.
-// Thread-safe.
+// Lets a test observe and control a FakeModelRunner while the engine owns the runner. Thread-safe.
 class FakeModelControl : public StepGate {
  public:
   // The next Submit, or the next Collect, fails with `status`.
   void FailNextSubmit(absl::Status status);
   void FailNextCollect(absl::Status status);
-  // The next snapshot is empty; the next slot does not get the state that it is to begin from.
+  // The next snapshot is empty; the next BindSlot from an existing state fails.
   void FailNextSnapshot();
   void FailNextRestore();
 
   // Every step that was submitted, refused ones included.
   std::vector<StepInput> steps() const;
   int64_t step_count() const;
-  // Stop recording the inputs, for long runs; step_count goes on.
+  // Stops recording the inputs, for long runs; step_count still counts.
   void DropInputs();
 
   // Rules of model_runner.h that the caller broke; empty for a correct engine.
@@ -61,11 +60,11 @@ class FakeModelControl : public StepGate {
   std::vector<std::string> violations_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A toy model: a slot's state is a hash of the tokens it has consumed and their positions, and the
-// next token is a function of it, of the sampling seed, of the output's index, of rules for single
-// tokens and, with penalties, of what the sequence has had of each token, as the log-probability of
-// a given token is of the hash. So a mixed-up slot, a lost or doubled token, a wrong position or a
-// missing reset changes everything that follows.
+// A toy model. A slot's state is a hash of the tokens it has consumed and of their positions. The
+// next token is a function of this hash, of the sampling seed, of the output's index, of rules for
+// single tokens and, with penalties, of how often the sequence has had each token. The
+// log-probability of a token is a function of the hash and the token. So a mixed-up slot, a lost or
+// doubled token, a wrong position or a missing reset changes everything that follows.
 class FakeModelRunner final : public ModelRunner {
  public:
   struct Options {
@@ -73,16 +72,16 @@ class FakeModelRunner final : public ModelRunner {
     int64_t max_step_tokens = 64;
     int64_t vocab_size = 257;
     int64_t max_seq_len = 0;
-    int64_t state_bytes = sizeof(uint64_t);  // the hash, and zeros; at least 8
+    int64_t state_bytes = sizeof(uint64_t);  // the hash, then zeros; at least 8
     int max_steps_in_flight = 1;
     uint64_t fingerprint = 1;
     std::string numerics = "fake";
-    bool generated_differ = false;  // only said so
-    // The next token that the rules leave, from this one on, after these `count` consumed tokens'
-    // `hash`; null: NextToken. For scripted output. Where it is kNoToken, nothing can be scored
-    // either, and the hidden vector is not finite.
+    bool generated_differ = false;  // reported in ModelInfo, but not true
+    // For scripted output: returns the token to sample after `count` consumed tokens with this
+    // `hash`. If the rules do not permit it, the next permitted one is sampled. When it returns
+    // kNoToken, nothing can be scored either, and the hidden vector is not finite. Null: NextToken.
     std::function<TokenId(uint64_t hash, int64_t count)> next_token;
-    // Where the sequence with that seed has no such output; null: nowhere.
+    // Whether the sequence with this seed gets kNoToken at this output; null: never.
     std::function<bool(uint64_t seed, uint64_t output_index)> not_finite;
     const DeviceStats* device_stats = nullptr;  // must outlive the runner
   };
@@ -93,21 +92,21 @@ class FakeModelRunner final : public ModelRunner {
   static constexpr uint64_t kEmptyHash = 0;
   static uint64_t Consume(uint64_t hash, TokenId token, int64_t position);
 
-  // A sequence without an engine: what a correct one must get, turn after turn.
+  // A sequence without an engine. It computes what a correct engine must get, turn after turn.
   class Text {
    public:
     explicit Text(const Options& options)
         : options_(&options), counts_(static_cast<size_t>(options.vocab_size), 0) {}
 
     void Read(const std::vector<TokenId>& tokens);
-    // `count` tokens, each of them read. `bad_words`: that the output since BeginOutput never has.
+    // Samples and reads `count` tokens. The output since BeginOutput never has one of `bad_words`.
     std::vector<TokenId> Sample(const SamplingParams& params, int64_t count,
                                 const std::vector<std::vector<TokenId>>& bad_words = {});
-    // What was sampled before is of an earlier turn.
+    // Begins a new turn: tokens sampled before belong to an earlier one.
     void BeginOutput() { output_.clear(); }
-    // These are read, as if they had been sampled.
+    // Reads these tokens as if they had been sampled.
     void Replay(const std::vector<TokenId>& output);
-    // The score of `token` behind what was read.
+    // The score of `token` after the tokens that were read.
     SampledToken Score(TokenId token) const { return ScoreToken(hash_, token, 0); }
 
    private:
@@ -125,11 +124,12 @@ class FakeModelRunner final : public ModelRunner {
   static std::vector<TokenId> Generate(const Options& options, const std::vector<TokenId>& prompt,
                                        const SamplingParams& params, int64_t count);
 
-  // The hidden vectors of a text's tokens, likewise: of each, kHiddenWidth numbers of the hash.
+  // The hidden vectors of a text's tokens, computed without any batching. Each has kHiddenWidth
+  // numbers, which are bytes of the hash.
   static constexpr int64_t kHiddenWidth = 3;
   static std::vector<float> Hidden(const std::vector<TokenId>& text);
 
-  // The scores of a text's tokens from the second on, likewise.
+  // The scores of a text's tokens from the second on, computed without any batching.
   static std::vector<SampledToken> Score(const std::vector<TokenId>& text, int32_t top_logprobs);
 
   const ModelInfo& info() const override { return info_; }
@@ -147,7 +147,7 @@ class FakeModelRunner final : public ModelRunner {
 
  private:
   struct Slot {
-    bool bound = false;   // and not named by a step since
+    bool bound = false;   // bound, and no step has named the slot since
     bool banned = false;  // the last row has bans
     uint64_t hash = kEmptyHash;
     std::vector<TokenCount> counts;  // empty without penalties
@@ -165,13 +165,13 @@ class FakeModelRunner final : public ModelRunner {
                            const SamplingParams& params, uint64_t output_index,
                            const std::vector<TokenCount>& counts,
                            const std::vector<TokenId>& banned);
-  // BindSlot's, and the hash of what the sequence has consumed.
+  // The result of BindSlot, and the hash of the tokens that the sequence has consumed.
   absl::StatusOr<std::pair<int64_t, uint64_t>> StateOf(const StateSource& from) const;
-  // Of `target` after the tokens that `hash` stands for.
+  // The score of `target` after the tokens that `hash` stands for.
   static SampledToken ScoreToken(uint64_t hash, TokenId target, int32_t top_logprobs);
   // Notes a violation when a step in flight names the slot.
   void CheckIdle(const char* call, int32_t slot) const;
-  // The rules of every runner, and those that only the caller can know it broke.
+  // Checks the rules of every runner, and rules that real runners do not check.
   absl::Status Check(const StepInput& input);
 
   const Options options_;

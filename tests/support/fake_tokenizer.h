@@ -13,7 +13,7 @@
 namespace aft {
 
 // Ids 0 .. 255 are bytes, 256 ends a text, and 257 .. stand for the given multi-byte strings, so
-// that tests control where token borders lie. `before_encoding`: sees each text first.
+// that tests control where token borders lie. `before_encoding` is called with each text first.
 class FakeTokenizer final : public Tokenizer {
  public:
   static constexpr int32_t kEos = 256;

@@ -15,7 +15,7 @@ class ManualClock {
 
  private:
   std::atomic<Duration::rep> ticks_{std::chrono::duration_cast<Duration>(std::chrono::hours(1))
-                                        .count()};  // far from zero, as a real one
+                                        .count()};  // far from zero, like a real clock
 };
 
 }  // namespace aft::server

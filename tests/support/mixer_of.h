@@ -11,7 +11,7 @@
 
 namespace aft {
 
-// The "mixer" object of config.json of a kind with these fields:
+// The "mixer" object of config.json for a kind and fields in this form:
 // "aft_local window=8 bias=factors bias_rank=3 causal=false".
 inline nlohmann::ordered_json MixerJson(absl::string_view kind_and_fields) {
   nlohmann::ordered_json json;
@@ -28,7 +28,7 @@ inline nlohmann::ordered_json MixerJson(absl::string_view kind_and_fields) {
   return json;
 }
 
-// The mixer that it describes. Rules between fields are not checked.
+// The mixer that such a text describes. Rules between fields are not checked.
 inline MixerConfig MixerOf(absl::string_view kind_and_fields) {
   MixerConfig config;
   AFT_CHECK(ReadMixerConfig(MixerJson(kind_and_fields), &config).ok());

@@ -25,7 +25,7 @@ struct Inputs {
   const std::vector<double>& mask;
   int64_t grid_width;
   const std::vector<double>& pairs;
-  const std::vector<double>& keys;  // packed, whose keys and values count
+  const std::vector<double>& keys;  // packed inputs from which keys and values are taken
   const int64_t width = PackedWidth(config, hid);
 
   int64_t tokens() const { return static_cast<int64_t>(packed.size()) / width; }
@@ -35,7 +35,8 @@ struct Inputs {
   const std::vector<double>& table(const char* name) const { return tables.at(name); }
 };
 
-// S(t, t') of a group of channels, kUnseen when t does not see t'. Of causal mixers, the past only.
+// S(t, t') of a group of channels; kUnseen when t does not see t'. In causal mixers it is called
+// only for t' <= t.
 using Score = std::function<double(int64_t t, int64_t key, int64_t group)>;
 
 // The weighted mean of the values in columns [value, value + hid), whose channels are in `groups`
@@ -144,7 +145,7 @@ std::vector<double> AftConv(const Inputs& x) {
               }));
 }
 
-// The scaled product of heads; block-local attention sees less.
+// The scaled dot product per head, also for block-local attention, which sees fewer keys.
 std::vector<double> DotProduct(const Inputs& x) {
   const MixerConfig& config = x.config;
   const int64_t n = x.hid / config.heads;
@@ -200,8 +201,8 @@ std::vector<double> Location(const Inputs& x) {
   });
 }
 
-// What the tests know of a kind: its formula and an example, whose band_rows are as many as a text
-// needs if it has any.
+// What the tests know about a kind: its formula and an example. If the example has band_rows,
+// ExampleMixer sets them to the length of the text.
 struct ReferenceKind {
   std::vector<double> (*formula)(const Inputs& x);
   MixerConfig example;

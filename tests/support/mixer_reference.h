@@ -12,8 +12,8 @@ namespace aft {
 // Row-major, under the names of ExpectedMixerTables (model/config/tensors.h).
 using ReferenceTables = std::map<std::string, std::vector<double>>;
 
-// Every mixer from its formula, as loops over all pairs of tokens in double: the ground truth of
-// the kernels' tests. It knows nothing of recurrences, windows as rings, or how to be fast.
+// Computes every mixer from its formula, with loops over all pairs of tokens in double. It is the
+// ground truth of the kernels' tests, and uses neither recurrences nor rings, and no optimisation.
 //
 //   Y_t = g_t * sum_t' exp(S(t, t')) V_t' / sum_t' exp(S(t, t'))    over the t' that t sees
 //
@@ -28,14 +28,14 @@ using ReferenceTables = std::map<std::string, std::vector<double>>;
 // The mask is added to S of its key. A token that sees no key, or only keys whose mask is -inf or
 // at most -1e30, gives zeros.
 //
-// w(t, t') of a table by absolute position (T = band_rows > 0): the entry of row t; for t >= T that
-// of row T - 1 at the same offset t - t' (kClamp) or 0 (kZero). Pairs for which the table has no
-// entry (outside the window; dense forms: t' >= T, or a column before 0 of the clamped row) have
-// w = 0. With prefix_block H, t sees t' >= (t div H - 1) * H. block-local's full_decode changes
-// nothing: the tokens are a prompt.
+// w(t, t') of a table by absolute position (T = band_rows > 0) is the entry of row t. For t >= T it
+// is the entry of row T - 1 at the same offset t - t' (kClamp), or 0 (kZero). Pairs for which the
+// table has no entry (outside the window; dense forms: t' >= T, or a column before 0 of the clamped
+// row) have w = 0. With prefix_block H, t sees t' >= (t div H - 1) * H. block-local's full_decode
+// changes nothing, because the tokens are a prompt.
 //
-// `pairs` is added to S of its query and key by the same rules. Where `keys` is not empty, keys and
-// values are those of its rows, as many as there are.
+// `pairs` is added to S of its query and key by the same rules. When `keys` is not empty, keys and
+// values are taken from its rows, which may be fewer or more than the queries.
 //
 //   packed [T, PackedWidth()], keys [T', PackedWidth()] or empty, mask [T'] or empty,
 //   pairs [T, T'] or empty -> [T, hid]
@@ -45,8 +45,8 @@ std::vector<double> ReferenceMixer(const MixerConfig& config, int64_t hid,
                                    const std::vector<double>& pairs = {},
                                    const std::vector<double>& keys = {});
 
-// A small mixer of this kind for texts of up to `tokens`: what every suite that goes through all
-// kinds takes. Its heads divide even widths.
+// A small mixer of this kind for texts of up to `tokens`. Every suite that goes through all kinds
+// uses it. Its heads divide even widths.
 MixerConfig ExampleMixer(MixerKind kind, int64_t tokens, bool causal = true);
 
 // conv.w [h, s] or [h, s, s] as the filter is applied: eq. 8 when the config says so.

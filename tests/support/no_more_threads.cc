@@ -11,7 +11,7 @@ namespace {
 
 constinit std::atomic<bool> refuse{false};
 
-// The function with which a thread starts is the standard library's.
+// Whether the start function of a thread belongs to the standard library.
 bool IsStdThread(void* (*start)(void*)) {
   Dl_info info{};
   return dladdr(reinterpret_cast<void*>(start), &info) != 0 && info.dli_fname != nullptr &&
@@ -23,7 +23,7 @@ bool IsStdThread(void* (*start)(void*)) {
 aft::NoMoreThreads::NoMoreThreads() { refuse = true; }
 aft::NoMoreThreads::~NoMoreThreads() { refuse = false; }
 
-// In the place of libc's, or of a sanitizer's, for the whole program and its shared libraries.
+// Replaces the function of libc or of a sanitizer in the whole program and its shared libraries.
 extern "C" __attribute__((visibility("default"))) int pthread_create(
     pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
     void* argument) noexcept {

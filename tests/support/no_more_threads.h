@@ -2,9 +2,9 @@
 
 namespace aft {
 
-// While one lives, the system refuses every std::thread of this process, as if there were too many
-// threads (EAGAIN). gRPC's own threads are made: it waits for ever at its end for one that was not.
-// One at a time.
+// While an object of this class exists, the system refuses every std::thread of this process, as if
+// there were too many threads (EAGAIN). gRPC's own threads are not refused: if one were, gRPC would
+// wait for it forever at its end. Only one object may exist at a time.
 class NoMoreThreads {
  public:
   NoMoreThreads();

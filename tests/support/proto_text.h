@@ -8,7 +8,7 @@
 
 namespace aft {
 
-// A message from its text-proto, which must be one.
+// A message from its text-proto, which must be valid.
 template <typename Message>
 Message FromText(const std::string& text) {
   Message message;
@@ -16,7 +16,7 @@ Message FromText(const std::string& text) {
   return message;
 }
 
-// The message has these fields and no others.
+// Expects that the message has these fields and no others.
 template <typename Message>
 void ExpectText(const Message& message, const std::string& text) {
   EXPECT_EQ(message.ShortDebugString(), FromText<Message>(text).ShortDebugString());

@@ -13,8 +13,9 @@
 
 namespace aft::server {
 
-// Copies of an absl::Status share a reference-counted string, and Debian's libabsl drops references
-// in code that ThreadSanitizer does not see: a false race when two threads own copies.
+// Makes an outcome whose status shares nothing with other copies. Copies of an absl::Status share a
+// reference-counted string, and Debian's libabsl drops references in code that ThreadSanitizer does
+// not see. It would report a false race when two threads own copies.
 inline Outcome Unshared(Outcome outcome) {
   const absl::Status shared = outcome.status;
   outcome.status = absl::Status(shared.code(), shared.message());
@@ -25,7 +26,7 @@ inline Outcome Unshared(Outcome outcome) {
 template <typename Part>
 class PartRecorder : public Sink<Part> {
  public:
-  // Refuses parts, like a reader that is too slow, once `accept` of them have come.
+  // Accepts `accept` parts, then refuses further ones like a reader that is too slow.
   explicit PartRecorder(size_t accept = static_cast<size_t>(-1)) : accept_(accept) {}
 
   void OnStarted() override {
@@ -87,7 +88,7 @@ class PartRecorder : public Sink<Part> {
   int ends_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Of a generation or a scoring.
+// The sink of a generation or a scoring.
 class RecordingSink final : public PartRecorder<TokenDelta> {
  public:
   using PartRecorder::PartRecorder;
@@ -107,7 +108,7 @@ class RecordingSink final : public PartRecorder<TokenDelta> {
   }
 };
 
-// Of a text to encode.
+// The sink of a text to encode.
 class RecordingVectorSink final : public PartRecorder<std::vector<float>> {
  public:
   std::vector<float> vectors() const {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kLoggedIn[] = "+OK\r\n";
 
-// The number behind `mark` and its line break; -1: there is no whole one.
+// Takes the number after `mark`, up to its line break. -1: the line is not complete.
 int64_t TakeNumber(char mark, std::string& bytes) {
   const size_t end = bytes.find("\r\n");
   if (end == std::string::npos) return -1;
@@ -30,7 +30,7 @@ int64_t TakeNumber(char mark, std::string& bytes) {
   return number;
 }
 
-// The first command; false: it is not complete.
+// Takes the first command. False when it is not complete.
 bool TakeCommand(std::string& bytes, RedisCommand& command) {
   std::string rest = bytes;
   command.clear();
@@ -48,8 +48,8 @@ bool TakeCommand(std::string& bytes, RedisCommand& command) {
 
 }  // namespace
 
-// Debian's package redis-server would start a service; the program itself is in redis-tools, under
-// another name by which it does something else.
+// Debian's package redis-server would start a service. The program itself is in redis-tools under
+// another name; under the name redis-server it is the server.
 RedisServer::RedisServer(std::vector<std::string> options) : options_(std::move(options)) {
   std::filesystem::create_symlink("/usr/bin/redis-check-rdb", folder_.File("redis-server"));
   Start();

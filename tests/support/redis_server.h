@@ -14,18 +14,18 @@
 
 namespace aft::server {
 
-// A real redis-server on a socket of its own. What it holds survives Stop and Kill. REQUIRES, of
-// most of it: it runs.
+// A real redis-server on a socket of its own. Its data survives Kill. REQUIRES: the server is
+// running, except for Start.
 class RedisServer {
  public:
-  // `options`: of the command line, e.g. {"--maxmemory", "2mb"}. It runs on return.
+  // Starts the server. `options` are options of the command line, e.g. {"--maxmemory", "2mb"}.
   explicit RedisServer(std::vector<std::string> options = {});
 
   void Start();
   void Kill();
 
   std::string address() const { return "unix:" + folder_.File("socket"); }
-  // The reply, of a connection made for it.
+  // Sends a command on a new connection and returns the reply.
   RedisReply Do(const RedisCommand& command, const std::string& password = "") const;
 
  private:
@@ -34,15 +34,15 @@ class RedisServer {
   std::unique_ptr<client::Process> process_;
 };
 
-// Something else behind such a socket.
+// A fake server on such a socket, whose replies the test chooses.
 class FakeRedis {
  public:
-  // What it sends for a command; nothing: it stays silent.
+  // Returns the reply to a command: "" sends nothing, kHangUp closes the connection.
   using Answer = std::function<std::string(const RedisCommand&)>;
   static constexpr char kHangUp[] = "hang up";
 
-  // PING and what comes before it is answered as Redis does, unless `login` is false. `answer` is
-  // called on the thread of the object.
+  // Unless `login` is false, PING, AUTH and SELECT get the replies of a real Redis. The object
+  // calls `answer` for all other commands, on its own thread.
   explicit FakeRedis(Answer answer, bool login = true);
   ~FakeRedis();
 

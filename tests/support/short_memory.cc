@@ -19,14 +19,16 @@ aft::ShortMemory::ShortMemory(size_t bytes, int left) {
 }
 aft::ShortMemory::~ShortMemory() { limit = kNoLimit; }
 
-// The forms for arrays call these, but under a sanitizer, whose own then go together.
+// The forms for arrays call these. Under a sanitizer they do not: its own new[] and delete[] are
+// used then, and these match each other.
 void* operator new(size_t size) {
   const bool refused = size >= limit && left_over.fetch_sub(1) <= 0;
   void* const memory = refused ? nullptr : std::malloc(size);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-// std::stable_sort asks for its buffer so; a sanitizer's own would not go with the delete below.
+// std::stable_sort calls this form for its buffer. A sanitizer's own form would not match the
+// delete below.
 void* operator new(size_t size, const std::nothrow_t& /*tag*/) noexcept try {
   return operator new(size);
 } catch (const std::bad_alloc&) {

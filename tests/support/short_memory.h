@@ -4,9 +4,9 @@
 
 namespace aft {
 
-// While one lives, operator new throws std::bad_alloc for so many bytes or more, on every thread,
-// but for the first `left` times: as in a process that has memory left for little things alone. One
-// at a time.
+// While an object of this class exists, operator new throws std::bad_alloc for requests of `bytes`
+// or more, on every thread, except for the first `left` such requests. So the process seems to have
+// memory only for small objects. Only one object may exist at a time.
 class ShortMemory {
  public:
   explicit ShortMemory(size_t bytes, int left = 0);

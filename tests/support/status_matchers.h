@@ -7,7 +7,8 @@
 
 namespace aft {
 
-// Of an absl::Status, an absl::StatusOr or a grpc::Status, whose codes are the same numbers.
+// The status of an absl::Status, an absl::StatusOr or a grpc::Status, whose codes are the same
+// numbers.
 template <typename Any>
 absl::Status StatusOf(const Any& any) {
   if constexpr (requires { any.error_code(); }) {
@@ -19,7 +20,7 @@ absl::Status StatusOf(const Any& any) {
   }
 }
 
-// A status, as above, with this code and a message that `message` matches.
+// Matches a status, as above, with this code and a message that `message` matches.
 MATCHER_P2(StatusIs, code, message, "") {
   const absl::Status status = StatusOf(arg);
   *result_listener << "which is " << status.ToString() << "; ";

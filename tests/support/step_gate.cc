@@ -16,7 +16,7 @@ void StepGate::Resume() {
 void StepGate::AllowSteps(int64_t count) {
   MutexLock lock(mutex_);
   allowed_ = (allowed_ < 0 ? 0 : allowed_) + count;
-  // The permission is taken here: a WaitUntilBlocked that follows waits for the next block.
+  // This resets blocked_, so that a WaitUntilBlocked after it waits for the next block.
   blocked_ = false;
   changed_.NotifyAll();
 }

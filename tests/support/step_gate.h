@@ -7,18 +7,18 @@
 
 namespace aft {
 
-// Where a test holds the steps of a fake model. Thread-safe.
+// A gate at which a test holds the steps of a fake model. Thread-safe.
 class StepGate {
  public:
-  // Before each step: Hold makes it block; Resume lets all steps through; AllowSteps lets so many
-  // more through. A new gate lets all through.
+  // After Hold every step blocks before it begins. Resume lets all steps through; AllowSteps lets
+  // `count` more steps through. A new gate lets all steps through.
   void Hold();
   void Resume();
   void AllowSteps(int64_t count);
 
   // Blocks until a step waits for permission.
   void WaitUntilBlocked();
-  // Lets so many steps through; blocks until one more waits.
+  // Lets `count` steps through, then blocks until one more waits.
   void RunSteps(int64_t count) {
     AllowSteps(count);
     WaitUntilBlocked();

@@ -23,7 +23,7 @@ TcpConnection::TcpConnection(const std::string& address, int receive_buffer) {
   fd_ = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, found->ai_protocol);
   if (receive_buffer > 0) {
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
-    const int segment = 536;  // by which the peer's buffer stays small, too
+    const int segment = 536;  // this keeps the peer's buffer small, too
     setsockopt(fd_, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof(segment));
   }
   const int on = 1;

@@ -15,7 +15,7 @@
 
 namespace aft {
 
-// A new empty folder, removed at the end with what is in it.
+// A new empty folder. The destructor removes it with all files in it.
 class TempFolder {
  public:
   TempFolder() : path_(testing::TempDir() + "aft_test_XXXXXX") {

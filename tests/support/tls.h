@@ -9,11 +9,13 @@
 
 namespace aft {
 
-// A connection under TLS to a server whose certificate `authority` has signed. If the handshake
-// fails, what is sent is lost and nothing comes. The process ignores SIGPIPE from then on.
+// A TLS connection to a server whose certificate `authority` has signed. If the handshake fails,
+// everything that is sent is lost and nothing is received. From then on the process ignores
+// SIGPIPE.
 class TlsConnection final : public TcpConnection {
  public:
-  // `own`: shown if the server asks. `protocol`: offered alone; "": none is.
+  // `own` is the client's certificate, for servers that ask for one. `protocol` is the only
+  // protocol that is offered; "": no protocol is offered.
   TlsConnection(const std::string& address, const Certificate& authority,
                 const Certificate& own = {}, const std::string& protocol = "http/1.1",
                 int receive_buffer = 0);

@@ -2,8 +2,8 @@
 
 #include <limits>
 
-// How far results may be from what they are compared with: the only place of these values. The
-// table in model/kernels/README.md gives the reason of each.
+// How far results may be from what they are compared with. These values have no other place. The
+// table in model/kernels/README.md gives the reason for each.
 namespace aft {
 
 // |y - reference| <= each * max(1, |reference|) for every number, and
@@ -22,7 +22,7 @@ inline constexpr Tolerance kFp32Large = {1e-4};          // exponents of several
 inline constexpr Tolerance kFp32LongRun = {5e-5, 1e-5};  // 10^4 tokens and more
 inline constexpr Tolerance kBf16 = {1e-2, 5e-3};         // inputs or outputs in bf16
 inline constexpr Tolerance kFp16 = {2e-3, 1e-3};
-// Softmax attention: a score of size S is rounded too. S is the largest.
+// Softmax attention: scores are rounded too, in proportion to their size. S is the largest score.
 constexpr Tolerance Attention(double s) { return {3e-6 + 4e-7 * s}; }
 constexpr Tolerance AttentionSplitTf32(double s) { return {5e-6 + 6e-7 * s}; }
 inline constexpr Tolerance kKeysRounded = {2e-3};  // exact reference, keys of 1e3, scores of 1e4

@@ -18,7 +18,7 @@ constexpr size_t kStackBytes = size_t{256} << 10;
 
 }  // namespace
 
-// What a fiber learns when it is switched to.
+// What a fiber gets when the process switches to it.
 struct Fiber::Arrival {
   Fiber& from;
   Fiber& to;
@@ -46,7 +46,7 @@ Fiber::Fiber(void (*run)(), size_t number) : run_(run) {
   }
   unsigned char* const lowest = static_cast<unsigned char*>(memory) + kPage;
   stack_ = lowest;
-  // All tops at the same offset in a page would share a few lines of the first cache.
+  // If all stacks began at the same offset in a page, they would share a few lines of the L1 cache.
   stack_bytes_ = kStackBytes - number % 61 * kLine;
   context_ = context::make_fcontext(lowest + stack_bytes_, stack_bytes_, &Arrival::Start);
 }

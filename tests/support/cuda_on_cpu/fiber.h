@@ -4,20 +4,20 @@
 
 namespace cuda_on_cpu {
 
-// A stack that waits to go on, or the host's own. AddressSanitizer is told of every switch; an
-// overflow of a stack ends in its guard page, and is reported.
+// A stack on which a function is suspended, or the host's own stack. AddressSanitizer is told of
+// every switch. An overflow of a stack hits its guard page and is reported.
 class Fiber {
  public:
   // The calling thread's own stack.
   Fiber() = default;
-  // A fiber that calls `run`, which never returns, when first switched to. Stacks are never freed:
-  // a fiber is made once and runs one CUDA thread after another. `number`: fibers with different
-  // numbers get stacks that lie differently in the processor's caches.
+  // A fiber that calls `run`, which never returns, at the first switch to it. Stacks are never
+  // freed: a fiber is made once and runs one CUDA thread after another. The stacks of fibers with
+  // different `number`s begin at different places of the processor's caches.
   Fiber(void (*run)(), size_t number);
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // From the running fiber to another one; returns when somebody switches back.
+  // Switches from the running fiber to another one. It returns when a fiber switches back.
   static void Switch(Fiber& from, Fiber& to);
 
  private:

@@ -9,15 +9,15 @@
 
 namespace aft {
 
-// A GpuQueue without a GPU: tensors are the CPU's, kernels are those of aft::cuda_kernels_on_cpu,
+// A GpuQueue without a GPU: tensors are on the CPU, kernels are those of aft::cuda_kernels_on_cpu,
 // and all work is done when it is queued. A graph keeps the work that it was made from and does it
-// again; events are clocks.
+// again at each launch. Events read a clock.
 class HostQueue final : public GpuQueue {
  public:
   static constexpr int64_t kTotalBytes = int64_t{1} << 30;
 
-  // A device on which `free_bytes` are free, whatever is allocated. LibTorch works on one thread
-  // from here on: its small products wait long for others on a loaded machine.
+  // A device on which `free_bytes` are free, whatever is allocated. From here on LibTorch uses one
+  // thread, because its small products would wait for other threads on a loaded machine.
   explicit HostQueue(int64_t free_bytes = kTotalBytes);
 
   at::Device device() const override { return at::kCPU; }

@@ -21,11 +21,11 @@ constexpr uint32_t kWarp = 32;
 
 struct Access {
   const void* code = nullptr;
-  uint32_t block = 0;  // none: 0
+  uint32_t block = 0;  // 0: no access
   uint32_t block_barriers = 0;
   uint32_t warp_barriers = 0;
   uint16_t thread = 0;
-  uint8_t bytes = 0;  // a bit for each of the word's
+  uint8_t bytes = 0;  // a bit for each byte of the word
   bool atomic = false;
 };
 
@@ -37,29 +37,29 @@ struct Word {
 struct Region {
   uintptr_t end = 0;
   bool shared = false;
-  Word* words = nullptr;  // at the first access
+  Word* words = nullptr;  // null before the first access
 };
 
-bool watching = false;  // there is code that tells of its accesses
+bool watching = false;  // the process has code that reports its accesses
 
 std::map<uintptr_t, Region>& Regions() {
   static std::map<uintptr_t, Region>& regions = *new std::map<uintptr_t, Region>;
   return regions;
 }
 
-// What was found last for the addresses of a granule: kernels go to and fro between arrays, and
-// more often than to these to their own stacks. Forgotten when the regions change.
+// The last result of Find for the addresses of a granule. Kernels switch between a few arrays, and
+// access their own stacks even more often. A result is invalid after the regions have changed.
 struct Found {
   uintptr_t granule = 0;
   uint64_t when = 0;  // `changes` at that time
   uintptr_t begin = 0;
-  Region* region = nullptr;  // none begins in it or reaches into it
+  Region* region = nullptr;  // null: no region has a part of the granule
 };
 constexpr uintptr_t kGranule = 128;
 uint64_t changes = 1;
 std::array<Found, 4096> found_last;
 
-// The last region that has a part of the granule of `at`; null if there is none.
+// The last region that has a part of the granule of `at`; null if there is no such region.
 const Found& Find(uintptr_t at) {
   const uintptr_t granule = at / kGranule;
   Found& found = found_last[granule % found_last.size()];
@@ -114,7 +114,7 @@ void Record(uintptr_t at, size_t bytes, bool write, const void* code) {
   const Moment& now = current_moment;
   if (!now.running) return;
   const Found& found = Find(at);
-  // Regions begin at granules, so that there is no other one.
+  // Regions begin at granules, so no other region has a part of this granule.
   if (found.region == nullptr || at < found.begin || at >= found.region->end) return;
   const uintptr_t begin = found.begin;
   Region& region = *found.region;
@@ -174,7 +174,7 @@ void RecordAccess(const void* at, size_t bytes, bool write) {
 
 }  // namespace cuda_on_cpu
 
-// ---- What code compiled with -fsanitize=thread calls
+// ---- The functions that code compiled with -fsanitize=thread calls
 
 #define AFT_TSAN_ACCESS(name, bytes, write)                            \
   void __tsan_##name(void* at) {                                       \
@@ -182,7 +182,7 @@ void RecordAccess(const void* at, size_t bytes, bool write) {
                         __builtin_return_address(0));                  \
   }
 
-// Of the host's code: reference counts and the like.
+// Atomics of the host's code, such as reference counts.
 #define AFT_TSAN_ATOMIC(bits, T)                                                                   \
   T __tsan_atomic##bits##_load(const T* at, int) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); } \
   void __tsan_atomic##bits##_store(T* at, T x, int) { __atomic_store_n(at, x, __ATOMIC_SEQ_CST); } \

@@ -3,25 +3,26 @@
 #include <cstddef>
 #include <cstdint>
 
-// Finds races between CUDA threads, whatever order they run in: two accesses to the same bytes of
-// device or shared memory, at least one of them a write and not both atomic, by threads that no
-// barrier orders. Threads of a block are ordered by __syncthreads, lanes of a warp also by
-// __syncwarp (shuffles exchange values, but promise nothing about memory), blocks of a launch by
-// nothing.
+// Finds races between CUDA threads, whatever order they run in. A race is two accesses to the same
+// bytes of device or shared memory by threads that no barrier orders, when at least one of them is
+// a write and not both are atomic. __syncthreads orders the threads of a block. __syncwarp also
+// orders the lanes of a warp (shuffles exchange values, but do not order memory). Nothing orders
+// the blocks of a launch.
 //
-// The kernels tell of every access because the build with AFT_CUDA_RACES compiles them with
-// -fsanitize=thread; the functions that such code calls are here and not ThreadSanitizer's.
-// Without it nothing is recorded, and nothing here costs time.
+// The build with AFT_CUDA_RACES compiles the kernels with -fsanitize=thread, so that they report
+// every access. The functions that such code calls are here; ThreadSanitizer's own are not used.
+// In other builds nothing is recorded, and nothing here costs time.
 //
-// Of each word (4 bytes) the last write and two last reads are kept, by threads of different warps
-// if there are such: a race between 16-bit halves of a word may be missed, none is made up.
+// For each word (4 bytes) the last write and the last two reads are kept, if possible of threads of
+// different warps. A race between 16-bit halves of a word may be missed. A reported race is always
+// real.
 namespace cuda_on_cpu {
 
-// Device memory from now on until it is forgotten; `shared`: every block has its own.
+// Watches these bytes of device memory until ForgetMemory. `shared`: every block has its own copy.
 void WatchMemory(const void* begin, size_t bytes, bool shared = false);
 void ForgetMemory(const void* begin);
 
-// An access by the running thread that its code does not tell of.
+// Records an access by the running thread that its code does not report.
 void RecordAccess(const void* at, size_t bytes, bool write);
 
 // The running thread's accesses are atomic while one of these exists.
@@ -38,20 +39,21 @@ class AtomicAccess {
   static bool active() { return atomic_; }
 
  private:
-  // The compiler sees neither that an access tells of itself, and so asks, nor where.
+  // Keeps the accesses between constructor and destructor: the compiler does not know that
+  // reporting an access reads atomic_.
   static void KeepOrder() { asm volatile("" ::: "memory"); }
 
   inline static bool atomic_ = false;
 };
 
-// When and by whom something is done.
+// The place in the run of a launch at which an access happens.
 struct Moment {
   uint32_t block = 0;            // number of the run of a block since the process started, from 1
   uint32_t first_of_launch = 0;  // the first such number of the launch
   uint32_t thread = 0;
-  uint32_t block_barriers = 0;  // __syncthreads before, in this block
-  uint32_t warp_barriers = 0;   // __syncwarp before, in this warp
-  bool running = false;         // a CUDA thread is
+  uint32_t block_barriers = 0;  // number of __syncthreads before, in this block
+  uint32_t warp_barriers = 0;   // number of __syncwarp before, in this warp
+  bool running = false;         // a CUDA thread is running
 };
 
 }  // namespace cuda_on_cpu

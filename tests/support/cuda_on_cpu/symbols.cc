@@ -7,7 +7,7 @@
 namespace cuda_on_cpu {
 namespace {
 
-// Of what lies before `code`, as in a call stack.
+// Symbolizes the instruction before `code`, as in a call stack.
 std::string Symbolize(const void* code, const char* format) {
   std::array<char, 4096> text{};
   __sanitizer_symbolize_pc(const_cast<void*>(code), format, text.data(), text.size());

@@ -4,7 +4,7 @@
 
 namespace cuda_on_cpu {
 
-// Demangled name of a function.
+// The demangled name of a function.
 std::string NameOf(const void* function);
 // "file:line" of the call that returns to `code`.
 std::string PlaceOf(const void* code);

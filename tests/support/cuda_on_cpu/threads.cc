@@ -42,7 +42,7 @@ struct Copy {
   size_t bytes;
   size_t zeros;
   size_t group;
-  bool read;  // and the bytes are in `data`
+  bool read;  // the source was read at once: the bytes are in `data`
   unsigned char data[kMaxCopy];
 };
 
@@ -55,24 +55,24 @@ struct Thread {
   Waiting waiting = Waiting::kNo;
   Site site;
   std::vector<Copy> copies;
-  size_t groups = 0;  // of copies, committed
+  size_t groups = 0;  // committed groups of copies
   Fiber fiber;
 };
 
-// Those that wait for each other.
+// A barrier at which threads wait for each other.
 struct Meeting {
   unsigned present = 0;
   Site site;
   bool same = true;  // all came to the same place
 
-  // Whether all `members` are here.
+  // Adds a thread that comes to the barrier at `at`. True when all `members` are here.
   bool Join(Site at, unsigned members);
 };
 
 struct Warp {
   Meeting meeting;
-  uint32_t barriers = 0;  // __syncwarp that all lanes have passed
-  unsigned turn = 0;      // which of the two is being filled: lanes may still read the other one
+  uint32_t barriers = 0;  // number of __syncwarp that all lanes have passed
+  unsigned turn = 0;  // the part of `given` that is being filled; lanes may still read the other
   alignas(16) unsigned char given[2][kWarp * kExchangeBytes];
 };
 
@@ -95,8 +95,8 @@ bool Meeting::Join(Site at, unsigned members) {
   return true;
 }
 
-// A copy whose usual sizes the compiler knows: it calls no memcpy, which AddressSanitizer would
-// check once more.
+// Copies a value. For the usual sizes, which the compiler knows, it calls no memcpy:
+// AddressSanitizer would check that call once more.
 void Give(void* to, const void* value, size_t bytes) {
   if (bytes == sizeof(float)) {
     std::memcpy(to, value, sizeof(float));
@@ -154,7 +154,7 @@ class Machine {
   Fiber host_;
   std::unique_ptr<unsigned char, decltype(&std::free)> shared_{nullptr, &std::free};
   size_t shared_bytes_ = 0;
-  size_t gap_bytes_ = 0;  // of them, made inaccessible
+  size_t gap_bytes_ = 0;  // bytes of shared memory that were made inaccessible
   const std::function<void()>* thread_ = nullptr;
   bool cancelled_ = false;
   std::string error_;
@@ -180,7 +180,7 @@ void Machine::RunThreads() {
   while (true) machine.RunThread();
 }
 
-// One CUDA thread from its start to its end, and on to the next fiber.
+// Runs one CUDA thread from its start to its end, then switches to the next fiber.
 void Machine::RunThread() {
   try {
     if (!cancelled_) (*thread_)();
@@ -220,13 +220,13 @@ void Machine::SwitchTo(Thread& next) {
   Fiber::Switch(from, next.fiber);
 }
 
-// Lets any ready thread run, this one too if it is ready.
+// Lets any ready thread run. It may be this one, if it is ready.
 void Machine::Yield() {
   SwitchTo(TakeReady());
   if (cancelled_) throw Cancelled();
 }
 
-// Until another thread makes this one ready.
+// Waits until another thread makes this one ready.
 void Machine::Wait(Waiting what, Site site) {
   Thread& self = *running_;
   self.waiting = what;
@@ -235,7 +235,7 @@ void Machine::Wait(Waiting what, Site site) {
   Yield();
 }
 
-// The launch fails; every thread goes on to unwind.
+// Lets the launch fail. Every thread continues only to unwind its stack.
 void Machine::Cancel(const std::string& why) {
   if (cancelled_) return;
   if (error_.empty()) error_ = why;
@@ -286,7 +286,7 @@ const unsigned char* Machine::Exchange(unsigned mask, const void* value, size_t 
       threads_[i]->waiting = Waiting::kNo;
       if (i != self.number) ready_.push_back(threads_[i].get());
     }
-    // Mostly the last to come goes on at once: switches cost time.
+    // In three of four cases the last lane to come continues at once, because switches cost time.
     if (Random(4) == 0) {
       ready_.push_back(&self);
       Yield();
@@ -297,7 +297,8 @@ const unsigned char* Machine::Exchange(unsigned mask, const void* value, size_t 
   return warp.given[warp.turn ^ 1U];
 }
 
-// A lane that is still to go on from it counts as having passed, and does nothing before it does.
+// A lane that has not continued yet counts as having passed the barrier: it does nothing until it
+// continues.
 void Machine::SyncWarp(unsigned mask, Site site) {
   Warp& warp = warps_[running_->number / kWarp];
   const uint32_t before = warp.barriers;
@@ -319,7 +320,7 @@ std::string Machine::Where() const {
   return text.str();
 }
 
-// What every thread waits for, when none can go on.
+// Describes what every thread waits for when no thread can continue.
 std::string Machine::Divergence() const {
   struct Group {
     const Thread* first;
@@ -407,7 +408,7 @@ bool Machine::Launch(Dim grid, Dim block, size_t shared_bytes, const std::functi
         std::make_unique<Thread>(&Machine::RunThreads, static_cast<unsigned>(threads_.size())));
   }
   warps_.resize(threads / kWarp);
-  // Exactly as large as asked for, so that AddressSanitizer sees an access beyond it.
+  // The memory has exactly the requested size, so that AddressSanitizer sees an access beyond it.
   void* shared = nullptr;
   if (posix_memalign(&shared, kSharedAlignment, shared_bytes) != 0) std::abort();
   shared_.reset(static_cast<unsigned char*>(shared));
@@ -436,7 +437,7 @@ bool Machine::Launch(Dim grid, Dim block, size_t shared_bytes, const std::functi
 }
 
 void Machine::PoisonShared(unsigned char* from, size_t bytes) {
-  if (bytes == 0 || __asan_address_is_poisoned(from) != 0) return;  // another thread did
+  if (bytes == 0 || __asan_address_is_poisoned(from) != 0) return;  // another thread has done it
   gap_bytes_ += bytes;
   __asan_poison_memory_region(from, bytes);
 }
@@ -474,7 +475,7 @@ void CopyAsync(void* to, const void* from, size_t bytes, size_t zeros) {
   }
   Thread& thread = machine.running();
   Copy copy{to, from, bytes, zeros, thread.groups, machine.Random(2) == 0, {}};
-  if (bytes > 0) std::memcpy(copy.data, from, bytes);  // in any case: it must be accessible now
+  if (bytes > 0) std::memcpy(copy.data, from, bytes);  // always: it must be accessible now
   std::memset(to, 0xFF, size);
   RecordAccess(from, bytes, /*write=*/false);
   RecordAccess(to, size, /*write=*/true);

@@ -11,8 +11,8 @@
 
 // Runs a CUDA kernel's source, compiled by the host's compiler, on one CPU thread: a fiber for each
 // CUDA thread, block after block. A fiber runs until it waits for others (__syncthreads, a warp
-// operation) or ends; which one runs next is drawn from a seed. So what depends on an order that no
-// barrier ensures comes out wrong, or differently from seed to seed. Not thread-safe.
+// operation) or ends; which one runs next is drawn from a seed. So a result that depends on an
+// order that no barrier ensures is wrong, or differs from seed to seed. Not thread-safe.
 namespace cuda_on_cpu {
 
 using Site = std::source_location;
@@ -26,13 +26,13 @@ struct Dim {
 // Why the last launch failed, or empty.
 const std::string& LastError();
 
-// Seed of the orders in which threads and blocks run. At first AFT_TEST_SEED, or 1.
+// Sets the seed of the orders in which threads and blocks run. It starts as AFT_TEST_SEED, or 1.
 void SetOrderSeed(uint64_t seed);
 
 // Runs `thread` for every CUDA thread. False, with LastError, when
-// - the launch is larger than a GPU allows, or its blocks are no whole number of warps;
+// - the launch is larger than a GPU allows, or its blocks are not a whole number of warps;
 // - threads wait at different barriers, or for threads that have ended;
-// - a warp operation is not one of all 32 lanes: this project needs no others;
+// - a warp operation does not name all 32 lanes: this project needs no such operations;
 // - cp.async copies to or from an address that is not aligned to its size;
 // - a thread throws, or launches a kernel;
 // - threads race for memory (races.h; only in the build with AFT_CUDA_RACES).
@@ -44,22 +44,24 @@ void SetOrderSeed(uint64_t seed);
 bool Run(Dim grid, Dim block, size_t shared_bytes, const std::function<void()>& thread,
          const void* kernel = nullptr);
 
-// Bytes of dynamic shared memory that a block can have: 227 KiB, unless a test plays a smaller GPU.
+// Bytes of dynamic shared memory that a block can have: 227 KiB, unless a test sets less to emulate
+// a smaller GPU.
 size_t SharedLimit();
 void SetSharedLimit(size_t bytes);
 inline constexpr size_t kMostShared = size_t{227} << 10;
 
-// ---- For the intrinsics: what the running CUDA thread may call
+// ---- Functions for the intrinsics, which the running CUDA thread may call
 
 // The block's dynamic shared memory: filled with 0xFF (NaN) when the block starts.
 unsigned char* DynamicShared();
-// Makes bytes of it inaccessible until the block ends.
+// Makes bytes of the shared memory inaccessible until the block ends.
 void PoisonShared(unsigned char* from, size_t bytes);
 
 void SyncBlock(Site site);
 
-// All lanes of the warp give `bytes` (at most kExchangeBytes) and get those of all: lane i's are at
-// i * kExchangeBytes. Valid until the thread's next warp operation. `mask` must name all lanes.
+// Each lane of the warp gives `bytes` bytes (at most kExchangeBytes) and gets those of all lanes:
+// the bytes of lane i are at i * kExchangeBytes. Valid until the thread's next warp operation.
+// `mask` must name all lanes.
 inline constexpr size_t kExchangeBytes = 64;
 const unsigned char* ExchangeInWarp(unsigned mask, const void* value, size_t bytes, Site site);
 
@@ -82,19 +84,19 @@ class FromWarp {
 
 unsigned Lane();
 
-// __syncwarp: as any warp operation, and it orders the lanes' accesses to memory.
+// __syncwarp: a warp operation that also orders the lanes' accesses to memory.
 void SyncWarp(unsigned mask, Site site);
 
 extern Moment current_moment;
-// The launch goes on, and then fails.
+// Lets the launch run to its end and then fail.
 void FailAtEnd(const std::string& why);
 
 // cp.async of `bytes` bytes, then `zeros` zeros; 4, 8 or 16 together. They arrive when the thread
-// waits for their group, not before; until then the destination holds 0xFF. The source is read
-// at once or when they arrive, as drawn: a GPU may read it at any time in between.
+// waits for their group; until then the destination holds 0xFF. The source is read at once or when
+// they arrive (drawn at random), because a GPU may read it at any time in between.
 void CopyAsync(void* to, const void* from, size_t bytes, size_t zeros);
 void CommitCopies();
-// Leaves the `pending` groups that were committed last.
+// Waits for all groups except the `pending` ones that were committed last.
 void WaitForCopies(size_t pending);
 
 }  // namespace cuda_on_cpu

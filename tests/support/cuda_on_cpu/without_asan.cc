@@ -1,4 +1,5 @@
-// What the layer uses of AddressSanitizer, for the build without it (AFT_CUDA_RACES).
+// The functions of AddressSanitizer that this layer uses, for the build without it
+// (AFT_CUDA_RACES).
 #include <dlfcn.h>
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -19,7 +20,7 @@ void __asan_poison_memory_region(const volatile void* /*from*/, size_t /*bytes*/
 void __asan_unpoison_memory_region(const volatile void* /*from*/, size_t /*bytes*/) {}
 int __asan_address_is_poisoned(const volatile void* /*at*/) { return 0; }
 
-// By addr2line: "%f" gives a name, anything else file:line.
+// Uses addr2line: "%f" gives a name, any other format file:line.
 void __sanitizer_symbolize_pc(void* pc, const char* format, char* out, size_t out_bytes) {
   Dl_info info;
   char program[4096] = {};

@@ -9,15 +9,15 @@
 #include "tests/support/cuda_on_cpu/include/cuda_runtime_api.h"
 #include "tests/support/cuda_on_cpu/threads.h"
 
-// Stands in for CUDA's header of the same name when a kernel's source is compiled for the CPU: the
-// part of the language and of the intrinsics that model/kernels/cuda uses.
+// Replaces CUDA's header of the same name when a kernel's source is compiled for the CPU. It has
+// the part of the language and of the intrinsics that model/kernels/cuda uses.
 
 #define __global__
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
-// Not __shared__: shared memory comes from SharedLayout (model/kernels/cuda/launch.cuh), whose
-// bounds are checked.
+// There is no __shared__: shared memory comes from SharedLayout (model/kernels/cuda/launch.cuh),
+// whose bounds are checked.
 
 // ---- Vectors, with CUDA's alignment (checked by -fsanitize=alignment)
 #define AFT_VECTORS(T, name, a2, a4)                         \
@@ -62,7 +62,7 @@ inline void __syncwarp(unsigned mask = 0xFFFFFFFFU,
   cuda_on_cpu::SyncWarp(mask, site);
 }
 
-// ---- Warp operations: of all 32 lanes (threads.h)
+// ---- Warp operations; all 32 lanes must take part (threads.h)
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int from,
               cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
@@ -132,7 +132,7 @@ void __stcg(T* at, std::type_identity_t<T> value) {
   *at = value;
 }
 
-// ---- Arithmetic; fmaxf, expf and their like are <cmath>'s
+// ---- Arithmetic; fmaxf, expf and similar functions come from <cmath>
 inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline void sincospi(double x, double* sine, double* cosine) {

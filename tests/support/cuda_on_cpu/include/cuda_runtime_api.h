@@ -2,9 +2,9 @@
 
 #include <cstddef>
 
-// Stands in for CUDA's header of the same name: the device is this process. Device memory is host
-// memory of exactly the size asked for, filled with 0xFF (NaN), so that AddressSanitizer sees what
-// a kernel touches beyond it.
+// Replaces CUDA's header of the same name: the device is this process. Device memory is host memory
+// of exactly the size asked for, so that AddressSanitizer sees accesses beyond it. It is filled
+// with 0xFF (NaN).
 
 using cudaStream_t = struct CUstream_st*;
 enum cudaError_t {
@@ -36,7 +36,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaGetLastError();
 cudaError_t cudaGetDeviceCount(int* count);  // 1
 
-// Events are readings of a clock, work is done when it is queued, and nothing can be captured.
+// Events read a clock, work is done when it is queued, and nothing can be captured.
 using cudaEvent_t = struct CUevent_st*;
 using cudaGraph_t = struct CUgraph_st*;
 using cudaGraphExec_t = struct CUgraphExec_st*;
