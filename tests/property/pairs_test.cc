@@ -126,7 +126,7 @@ TEST_P(MixerPairsTest, MoreOrFewerKeysThanQueriesWhereNoPositionTiesThem) {
     EncoderInput input = Apart(queries, keys);
     if (!forms_.free_lengths) {
       EXPECT_THAT(mixer->Encode({input}), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                   HasSubstr("keys and values: not as many")));
+                                                   HasSubstr("keys and values: their sizes")));
       continue;
     }
     EXPECT_TRUE(Close(Run(*mixer, {input}), Want(input), device_.vectors)) << queries;
@@ -243,9 +243,9 @@ TEST_F(PairRulesTest, WhatDoesNotFitIsRefused) {
   EncoderInput input = Apart(3, 4);
   EXPECT_TRUE(mixer->Encode({input}).ok());
   input.keys.resize(input.keys.size() - 1);
-  refused(input, "keys and values: not as many");
+  refused(input, "keys and values: their sizes");
   input.keys.clear();
-  refused(input, "keys and values: not as many");
+  refused(input, "keys and values: their sizes");
   input = Vectors(3);
   input.keys = Normals(3);
   refused(input, "keys and values: only");
