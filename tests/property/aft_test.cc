@@ -1,6 +1,6 @@
-// AFT and AFT-conv against float64 where mixer_test's list does not go: extreme keys and biases,
-// every width, shape and length; on the CPU with every instruction set, and on a GPU
-// (tests/gpu_model).
+// Tests AFT and AFT-conv against float64 in cases that the list of mixer_test does not have:
+// extreme keys and biases, every width, shape and length. Runs on the CPU with every instruction
+// set, and on a GPU (tests/gpu_model).
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,8 @@ namespace aft {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-// Of long texts and wide filters: what values that cancel leave has no digits to compare by.
+// For long texts and wide filters: where values cancel, the result has too few digits for a bound
+// on the root mean square.
 constexpr Tolerance kEach = {tolerance::kFp32.each};
 
 MixerCase Local(int64_t hid, int64_t window, double spread = 1, int64_t prefix_block = 0) {
@@ -37,7 +38,7 @@ MixerCase Conv(int64_t hid, int64_t heads, int64_t taps, bool causal, double spr
 
 class AftTest : public TestedMixersTest {
  protected:
-  // Random texts of these lengths, causal ones as chunks and steps, against float64.
+  // Compares random texts of these lengths with float64. Causal texts run in chunks and steps.
   void ExpectFloat64(const MixerCase& mixer_case, const std::vector<int64_t>& lengths,
                      const std::string& keys, const Tolerance& tolerance,
                      const std::vector<float>& mask = {}) {
@@ -95,7 +96,7 @@ TEST_P(AftTest, StepsEqualTheirPromptOnEveryKeySet) {
   }
 }
 
-// Infinity times the weight 0 of a window that it has left would be NaN.
+// When the infinite value has left the window, infinity times a weight of 0 would be NaN.
 TEST_P(AftTest, AnOverflowStaysInfiniteAndInItsChannel) {
   if (!device_.one_order) return;  // a GPU does not round the maximum: nothing overflows
   TestMixer mixer(Local(3, 40), random_);
@@ -114,7 +115,8 @@ TEST_P(AftTest, AnOverflowStaysInfiniteAndInItsChannel) {
   }
 }
 
-// What a slot keeps beside its state is of the sequence that was there before, at the same place.
+// The scratch memory of a slot, next to its state, still has data of the previous sequence, at the
+// same positions.
 TEST_P(AftTest, ASlotKeepsNothingOfTheSequenceBefore) {
   TestMixer mixer(Local(5, 32), random_, 3);
   for (int64_t position = 40; position < 48; position += device_.one_order ? 1 : 5) {
@@ -133,7 +135,7 @@ TEST_P(AftTest, ASlotKeepsNothingOfTheSequenceBefore) {
     mixer.RunCut(two, {1}, 2);
     mixer.SetSlotBytes(2, state);
     EXPECT_TRUE(Same(mixer.RunCut(tail, {1}, 2, position), expected));
-    // From its first token on, one by one.
+    // A new sequence in the slot, from its first token on, one by one.
     EXPECT_TRUE(Same(mixer.RunCut(one, {1}, 2), mixer.RunCut(one, {position + 10}, 0)));
   }
 }
@@ -177,7 +179,7 @@ TEST_P(AftTest, AChannelDoesNotDependOnTheWidth) {
 TEST_P(AftTest, ExtremeQueriesCloseAndOpenTheGate) {
   TestMixer mixer(Local(2, 2),
                   std::map<std::string, std::vector<float>>{{"w.band", {0.5F, -0.5F}}});
-  // Values of 1: what is left of the output is the gate.
+  // All values are 1, so the output is the gate.
   const std::vector<float> y =
       mixer.RunCut({-1e4F, 1e4F, 0, 0, 1, 1, -3e38F, 3e38F, 1e4F, -1e4F, 1, 1}, {1});
   for (const size_t closed : {0U, 2U}) {
@@ -187,8 +189,8 @@ TEST_P(AftTest, ExtremeQueriesCloseAndOpenTheGate) {
 }
 
 TEST_P(AftTest, ConvEqualsFloat64InEveryShape) {
-  // One channel a head, heads narrower and wider than a vector and than a tile, with and without
-  // remainders, one head for all.
+  // One channel per head; heads narrower and wider than a vector and than a tile, with and without
+  // remainders; one head for all channels.
   const std::vector<std::pair<int64_t, int64_t>> few = {{8, 8},  {33, 33}, {33, 3},  {33, 1},
                                                         {64, 8}, {64, 2},  {64, 1},  {96, 4},
                                                         {96, 3}, {192, 4}, {192, 24}};
@@ -269,7 +271,7 @@ TEST_P(AftTest, TheReparameterisedFilterIsFolded) {
   }
 }
 
-TEST(ConvFilterTest, WithoutSpreadIsRefused) {
+TEST(ConvFilterTest, AFilterWithoutSpreadIsRefused) {
   TestRandom random;
   MixerCase conv = Conv(8, 2, 7, true);
   conv.config.reparameterized = true;

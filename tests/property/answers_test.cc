@@ -1,5 +1,5 @@
-// Several answers to one prompt, from the engine over real models: each is what a single request
-// gives. Runs on every device.
+// Tests several answers to one prompt, from the engine over real models: each answer equals that of
+// a single request. Runs on every device.
 
 #include <chrono>
 #include <cstdint>
@@ -70,7 +70,7 @@ class AnswersTest : public RunnerFixture, public testing::WithParamInterface<Net
   }
 };
 
-TEST_P(AnswersTest, EachIsWhatASingleRequestGives) {
+TEST_P(AnswersTest, EachAnswerEqualsThatOfASingleRequest) {
   prometheus::Registry registry;
   ModelMetrics metrics(registry, "random");
   EngineOptions options;
@@ -80,7 +80,7 @@ TEST_P(AnswersTest, EachIsWhatASingleRequestGives) {
   const auto engine =
       *GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics);
   std::vector<State> states = {nullptr};
-  const bool quick = device_.same_bits;  // an emulated GPU is not
+  const bool quick = device_.same_bits;  // an emulated GPU is slow
   for (int round = 0; round < (quick ? 3 : 2); ++round) {
     std::vector<std::pair<GenerationRequest, std::vector<SinkPtr>>> groups;
     for (int i = 0; i < (quick ? 5 : 2); ++i) {
@@ -105,8 +105,8 @@ TEST_P(AnswersTest, EachIsWhatASingleRequestGives) {
         ASSERT_TRUE(Same(TokensOf(*sinks[i]), TokensOf(*sink)));
         EXPECT_EQ(state->had, expected->had);
         EXPECT_EQ(state->history, expected->history);
-        // What the slots hold shows in how they go on; not in all bytes, of which some mean
-        // nothing.
+        // The slots are compared by how their sequences continue. Their bytes cannot be compared,
+        // because some of them mean nothing.
         GenerationRequest next = RandomRequest(state);
         const std::vector<SampledToken> after = Answer(*engine, next);
         next.previous = expected;

@@ -1,6 +1,6 @@
-// The attentions against float64 where mixer_test's list does not go: every width and length,
-// blocks of every size, large scores, generated tokens; on the CPU with every instruction set, and
-// on a GPU (tests/gpu_model).
+// Tests the attentions against float64 in cases that the list of mixer_test does not have: every
+// width and length, blocks of every size, large scores, generated tokens. Runs on the CPU with
+// every instruction set, and on a GPU (tests/gpu_model).
 
 #include <algorithm>
 #include <cmath>
@@ -40,8 +40,8 @@ MixerCase BlockLocal(int64_t block, bool global, int64_t tokens, bool causal = t
 
 class AttentionTest : public TestedMixersTest {
  protected:
-  // A text N(0, 1), in chunks and steps when causal, against float64. Sums of absolute products of
-  // two such numbers are below the head's width.
+  // Compares a text N(0, 1) with float64, in chunks and steps when causal. Sums of absolute
+  // products of two such numbers are below the head's width.
   void ExpectFloat64(const MixerCase& attention, const std::vector<int64_t>& lengths) {
     const MixerConfig& config = attention.config;
     TestMixer mixer(attention, random_);
@@ -56,7 +56,7 @@ class AttentionTest : public TestedMixersTest {
     EXPECT_TRUE(Close(mixer.RunCut(packed, lengths), reference, tolerance));
   }
 
-  // Of scores up to this size.
+  // The tolerance for scores up to this size.
   Tolerance Scores(double size) const {
     if (device_.one_order) return tolerance::Attention(size);
     return {std::max(tolerance::kFp32.each, tolerance::AttentionSplitTf32(size).each)};
@@ -100,7 +100,8 @@ TEST_P(AttentionTest, BlockLocalEqualsFloat64AtEveryBlockAndLength) {
   }
 }
 
-// A generated token sees what a dot product's sees; those of the prompt see their blocks.
+// A generated token sees everything, as with a dot product. The tokens of the prompt see their
+// blocks.
 TEST_P(AttentionTest, FullDecodeLetsGeneratedTokensSeeEverything) {
   constexpr int64_t kTokens = 150;
   constexpr int64_t kPrompt = 110;
@@ -120,7 +121,7 @@ TEST_P(AttentionTest, FullDecodeLetsGeneratedTokensSeeEverything) {
   }
 }
 
-// Integers that make every score exact, so that only the softmax is tested.
+// Queries and keys are integers, which makes every score exact, so that only the softmax is tested.
 TEST_P(AttentionTest, ScoresOfTenThousandStayExact) {
   constexpr int64_t kTokens = 131;
   const Tolerance exact_scores =
@@ -142,8 +143,8 @@ TEST_P(AttentionTest, RisingAndFallingScoresEqualFloat64) {
     std::vector<float> packed = mixer.Packed(random_, kTokens);
     for (int64_t t = 0; t < kTokens; ++t) {
       packed[static_cast<size_t>(3 * t)] = 1;
-      // Multiples of 1/8 are exact in whatever the products are made of: only the exponential's
-      // own rounding counts.
+      // Multiples of 1/8 are exact in every format that the products use, so only the exponential
+      // rounds.
       packed[static_cast<size_t>(3 * t + 1)] = static_cast<float>(
           std::round(8 * slope * (static_cast<double>(t) / kTokens * 2 - 1)) / 8);
     }
@@ -152,7 +153,7 @@ TEST_P(AttentionTest, RisingAndFallingScoresEqualFloat64) {
   }
 }
 
-// Queries and keys, but not values, times `factors` of a token by turns.
+// Multiplies the queries and keys, but not the values, of token t by factors[t mod size].
 std::vector<float> Scaled(const TestMixer& mixer, std::vector<float> packed,
                           const std::vector<float>& factors) {
   for (size_t i = 0; i < packed.size(); ++i) {
@@ -174,8 +175,8 @@ TEST_P(AttentionTest, CosineIgnoresLengthsAndTakesShortOnesAsZero) {
   EXPECT_TRUE(Close(mixer.RunCut(some_short, {20, 1}), mixer.Reference(some_short), Scores(6)));
 }
 
-// What mixer_test has not: several groups of 64 keys, blocks that begin within one, and generated
-// tokens.
+// Cases that mixer_test does not have: several groups of 64 keys, blocks that begin within a group,
+// and generated tokens.
 TEST_P(AttentionTest, CuttingASequenceAnywhereChangesNothing) {
   constexpr int64_t kTokens = 140;
   std::vector<MixerCase> cases;

@@ -1,4 +1,4 @@
-// MixerDevice of the CPU: two threads' scratch, on every instruction set.
+// The MixerDevice of the CPU, with the scratch memory of two threads, on every instruction set.
 
 #include <algorithm>
 #include <limits>
@@ -15,7 +15,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr int kThreads = 2;
 
-// Two halves, the later one first, each with scratch of its own.
+// Runs the work in two halves, the second one first, each with its own scratch memory.
 class TwoHalves final : public Executor {
  public:
   int threads() const override { return kThreads; }
@@ -80,7 +80,7 @@ class CpuMixer final : public DeviceMixer {
   }
 
  private:
-  // NaN, so that a mixer which reads what it has not written shows.
+  // Starts as NaN, so that a mixer that reads memory which it has not written is found.
   struct Scratch {
     explicit Scratch(int64_t per_thread)
         : stride((per_thread + 15) / 16 * 16),

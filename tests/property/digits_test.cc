@@ -1,4 +1,4 @@
-// The shipped classifier, with its real weights, on all images that it was not trained on.
+// Tests the shipped classifier, with its real weights, on all images that it was not trained on.
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@ namespace {
 
 const std::string kFolder = "model/zoo/digits-aft-conv/";
 constexpr int64_t kImages = 359;
-constexpr int64_t kRight = 343;  // of them, as the card says
+constexpr int64_t kRight = 343;  // correctly classified images, as the card says
 constexpr size_t kPixels = 64;
 constexpr size_t kLabels = 10;
 

@@ -1,4 +1,4 @@
-// Encoders: whole texts to vectors. Runs on every device.
+// Tests encoders, which turn whole texts into vectors. Runs on every device.
 
 #include <algorithm>
 #include <memory>
@@ -90,7 +90,7 @@ TEST_P(ImageEncoderTest, EqualsFloat64WhateverTheBatch) {
   EXPECT_EQ(encoder->width(), GetParam() ? 5 : 40);
   EXPECT_EQ(encoder->info().labels, config_.labels);
   EXPECT_GT(encoder->info().max_image_width, 0);
-  // Of two widths, and so two passes.
+  // The images have two widths, and therefore need two passes.
   const std::vector<EncoderInput> images = {Image(8, 8), Image(1, 1), Image(3, 7), Image(4, 8)};
   std::vector<float> alone;
   for (const EncoderInput& image : images) {
@@ -102,7 +102,7 @@ TEST_P(ImageEncoderTest, EqualsFloat64WhateverTheBatch) {
   EXPECT_TRUE(Close(Run(*encoder, images), alone, allowed));
 }
 
-// What is seen as a text, or at another width, is another image.
+// With another width the same pixels are another image.
 TEST_P(ImageEncoderTest, AnImageHasAWidth) {
   const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
   EncoderInput image = Image(4, 8);

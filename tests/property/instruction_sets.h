@@ -8,13 +8,14 @@
 
 namespace aft {
 
-// Instruction sets that this binary holds and this CPU runs, as Highway's bits.
+// The instruction sets that this binary has and this CPU runs, as Highway's bits.
 std::vector<int64_t> InstructionSets();
-// Those of them that products take more than the set for (kernels::UseDots), without that.
+// Those of them with which products also use special instructions (kernels::UseDots), with these
+// instructions switched off.
 std::vector<int64_t> InstructionSetsWithoutDots();
 std::string InstructionSetName(int64_t instruction_set);
 
-// The CPU kernels take this instruction set while the object lives.
+// The CPU kernels use this instruction set while the object exists.
 class UseInstructionSet {
  public:
   explicit UseInstructionSet(int64_t instruction_set);

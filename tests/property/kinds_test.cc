@@ -1,5 +1,5 @@
-// Language models of every mixer kind, position, activation and width: against float64, and the
-// same however a text is cut. Runs on every device.
+// Tests language models of every mixer kind, position, activation and width: they equal float64,
+// and their results do not depend on how a text is cut. Runs on every device.
 
 #include <algorithm>
 #include <cmath>
@@ -24,7 +24,7 @@ class EveryKindTest : public RunnerFixture, public testing::WithParamInterface<N
   EveryKindTest() { config_ = GetParam().config; }
 };
 
-// Greedy generation: every token where the margin is clear, every log-probability.
+// Compares greedy generation: every token whose margin is clear, and every log-probability.
 TEST_P(EveryKindTest, GenerationEqualsFloat64) {
   const std::unique_ptr<ModelRunner> runner = Load();
   std::vector<TokenId> text = RandomText(33);
@@ -63,7 +63,7 @@ TEST_P(EveryKindTest, ScoresEqualFloat64HoweverTheTextIsCut) {
   }
 }
 
-// They are the vectors of the same network without its head.
+// The hidden vectors are the vectors of the same network without its head.
 TEST_P(EveryKindTest, HiddenVectorsEqualFloat64HoweverTheTextIsCut) {
   const std::unique_ptr<ModelRunner> runner = Load();
   const std::vector<TokenId> text = RandomText(kCaseTokens);
@@ -88,7 +88,8 @@ TEST_P(EveryKindTest, CuttingThePromptChangesNoBit) {
   const std::vector<TokenId> prompt = RandomText(50);
   const std::vector<SampledToken> whole = Generate(*runner, 0, prompt, 20, Warm(7), 64);
   ASSERT_EQ(whole.size(), 20U);
-  // On a slow device as near to each other as to the formula, which other tests here ask for.
+  // On a slow device the results are only as near to each other as to the formula, which other
+  // tests in this file check. So fewer chunk lengths are enough there.
   std::vector<size_t> chunks = {1, 31, 2, 7, 16, 49};
   if (device_.slow) chunks.resize(2);
   for (const size_t chunk : chunks) {
@@ -96,7 +97,8 @@ TEST_P(EveryKindTest, CuttingThePromptChangesNoBit) {
   }
 }
 
-// A score of what the model said is what it said when it generated it.
+// Scoring generated tokens gives the log-probabilities that the model reported when it generated
+// them.
 TEST_P(EveryKindTest, ScoringReportsTheBitsThatGenerationReported) {
   const std::unique_ptr<ModelRunner> runner = Load();
   std::vector<TokenId> text = RandomText(20);
@@ -114,7 +116,8 @@ TEST_P(EveryKindTest, ScoringReportsTheBitsThatGenerationReported) {
   }
 }
 
-// Prompts, some of them scored, or encoded in part, then single tokens.
+// The steps have prompts, of which some are scored and some return hidden vectors, then single
+// tokens.
 TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
   const std::unique_ptr<ModelRunner> alone = Load();
   options_.intra_op_threads = 3;
@@ -164,7 +167,7 @@ TEST_P(EveryKindTest, NeighboursAndThreadsChangeNoBit) {
 TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
   const std::unique_ptr<ModelRunner> runner = Load();
   const std::unique_ptr<ModelRunner> other = Load();
-  Generate(*other, 4, RandomText(60), 5, Greedy(), 64);  // something to be replaced
+  Generate(*other, 4, RandomText(60), 5, Greedy(), 64);  // a sequence that will be replaced
   const std::vector<TokenId> prompt = RandomText(21);
   const std::vector<SampledToken> sampled = Generate(*runner, 0, prompt, 8, Warm(9), 64);
   ASSERT_EQ(sampled.size(), 8U);
@@ -173,7 +176,7 @@ TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
   EXPECT_LE(static_cast<int64_t>(snapshot.size()), MaxSnapshotBytes(runner->info()));
   Bind(*runner, 6, ForkOf{0}, {Warm(9), 8});
 
-  // The fork goes another way first: they are two sequences.
+  // The fork continues with another token first, which shows that these are two sequences.
   const TokenId last = sampled.back().id;
   Continue(*runner, 6, position, (last + 1) % 256, 10);
   const std::vector<SampledToken> original = Continue(*runner, 0, position, last, 30);
@@ -193,10 +196,10 @@ INSTANTIATE_TEST_SUITE_P(Property, EveryKindTest, testing::ValuesIn(TestedCases(
 
 class GeneratedTest : public RunnerFixture {};
 
-// With full_decode a generated token sees every token before it, a prompt's only its blocks. In a
-// model of one layer, keys and values do not depend on what earlier tokens saw, so that plain
-// dot-product attention with the same weights is the reference.
-TEST_F(GeneratedTest, TokensSeeEverythingWithFullDecodeThePromptDoesNot) {
+// With full_decode a generated token sees every token before it, and a token of the prompt only its
+// blocks. In a model of one layer, keys and values do not depend on what earlier tokens saw. So
+// plain dot-product attention with the same weights is the reference.
+TEST_F(GeneratedTest, WithFullDecodeGeneratedTokensSeeEverythingAndThePromptDoesNot) {
   config_.n_layers = 1;
   config_.max_seq_len = kCaseTokens;
   config_.mixer = {.kind = MixerKind::kBlockLocal,
@@ -210,7 +213,8 @@ TEST_F(GeneratedTest, TokensSeeEverythingWithFullDecodeThePromptDoesNot) {
   const std::vector<TokenId> text = RandomText(60);
   const Matrix seen = NetworkReference(dense, tensors_, text);
   const Matrix blocks = NetworkReference(config_, tensors_, text);
-  // The prompt as such; then again with a token sampled behind it, and the rest one by one.
+  // Scores the prompt; then reads it again, samples a token after it, and scores the rest one by
+  // one.
   const std::vector<TokenId> prompt = Slice(text, 0, 30);
   Bind(*runner, 0, Greedy());
   std::vector<SampledToken> scored =
@@ -242,8 +246,8 @@ TEST_F(PositionTest, LearnedPositionsEndTheText) {
   EXPECT_THAT(std::string(beyond.message()), HasSubstr("position 30 is beyond max_seq_len 30"));
 }
 
-// Waves have no limit: rows beyond the cached ones are computed, to the same bits as if they had
-// been cached.
+// Sinusoidal positions have no limit: rows beyond the cached ones are computed, with the same bits
+// as if they had been cached.
 TEST_F(PositionTest, WavesContinueBeyondTheirCache) {
   config_.position = PositionKind::kSinusoidal;
   config_.embedding_scale = 0.01F;  // the positions decide

@@ -1,5 +1,5 @@
-// The shipped classifier of languages, with its real weights, on sentences that were written for
-// this test.
+// Tests the shipped classifier of languages, with its real weights, on sentences that were written
+// for this test.
 
 #include <algorithm>
 #include <cmath>
@@ -45,7 +45,7 @@ const std::vector<std::pair<std::string, std::string>>& Sentences() {
   return sentences;
 }
 
-// Logits of every sentence: the means of its tokens'.
+// The logits of every sentence: the means of the logits of its tokens.
 std::vector<std::vector<float>> Serve(const std::string& format, size_t labels) {
   LoadOptions options;
   options.checkpoint_dir = kLanguages;

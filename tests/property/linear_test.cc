@@ -1,4 +1,4 @@
-// Linear layers and norms: float64, and that a row never depends on the rows beside it.
+// Tests linear layers and norms against float64, and that a row never depends on its neighbours.
 
 #include "model/kernels/linear/linear.h"
 
@@ -27,8 +27,7 @@ struct Free {
   void operator()(float* p) const { std::free(p); }
 };
 
-// A packed linear layer that owns its memory, beside the plain one, whose weights are what the
-// format holds.
+// A packed linear layer that owns its memory. `stored` has the weights as the format holds them.
 struct TestLinear {
   TestLinear(TestRandom& random, int64_t in_width, int64_t out_width, Number number = Number::kFp32)
       : in(in_width),
@@ -51,7 +50,7 @@ struct TestLinear {
     for (int64_t n = 0; n < out; ++n) kernels::UnpackOutput(packed, n, stored.data() + n * in);
   }
 
-  // y [rows, out], what was in it before, panels [begin, end).
+  // Computes the panels [begin, end) of y [rows, out] and leaves the rest of y as it is.
   std::vector<float> Run(const std::vector<float>& x, std::vector<float> y, Epilogue epilogue,
                          int64_t begin, int64_t end) const {
     kernels::LinearRows rows = {x.data(), in, static_cast<int64_t>(x.size()) / in};
@@ -72,7 +71,7 @@ struct TestLinear {
     return Run(x, std::vector<float>(floats, 0.5F), epilogue, 0, kernels::LinearPanels(out));
   }
 
-  // What the product takes of x: itself, or as bf16 or int8 rounds it.
+  // x as the product uses it: x itself, or x rounded to bf16 or int8.
   std::vector<float> Taken(const std::vector<float>& x) const {
     if (kernels::QuantizedBytes(format, in) == 0) return x;
     std::vector<float> taken;
@@ -119,7 +118,7 @@ class LinearTest : public EveryInstructionSet {
 constexpr Number kFormats[] = {Number::kFp32, Number::kBf16, Number::kInt8};
 constexpr int64_t kShapes[][2] = {{1, 1}, {7, 33}, {100, 65}, {192, 576}, {64, 256}, {300, 31}};
 
-// fn(linear, rows) of every format and shape.
+// Calls fn with a linear layer of every format and shape.
 template <typename Fn>
 void ForEach(TestRandom& random, const Fn& fn) {
   for (const Number format : kFormats) {
@@ -214,7 +213,7 @@ TEST(LinearFormatTest, WeightsAreRoundedToTheNearestThatTheFormatHolds) {
   }
 }
 
-TEST(LinearFormatTest, WhatWasQuantizedIsQuantizedToTheSameAgain) {
+TEST(LinearFormatTest, QuantizingQuantizedWeightsChangesNothing) {
   TestRandom random;
   for (int i = 0; i < 200; ++i) {
     std::vector<float> w = random.Normals(1 + random.Below(100), std::pow(10, i % 40 - 30));
@@ -231,7 +230,7 @@ TEST(LinearFormatTest, WhatWasQuantizedIsQuantizedToTheSameAgain) {
   }
 }
 
-TEST(LinearFormatTest, TiesOfBf16GoToTheEvenOne) {
+TEST(LinearFormatTest, TiesInBf16RoundToEven) {
   TestRandom random;
   TestLinear linear(random, 3, 1, Number::kBf16);
   linear.weight = {0x1.01p0F, 0x1.03p0F, -0x1.010002p0F};  // half way, half way, just above
@@ -245,8 +244,8 @@ TEST(LinearFormatTest, PackedWeightsTakeTheBytesOfTheirFormat) {
   EXPECT_EQ(kernels::PackedWeightBytes(768, 3072, Number::kInt8), 768 * 3072 + 3072 * 12);
 }
 
-// The largest integers there are, in rows so long that halves of their sums would overflow: with
-// every instruction set, and with the one that adds four products at once, the same bits.
+// Uses the largest integers in rows so long that sums of 16 bits would overflow. Every instruction
+// set must give the same bits, with and without the instructions that add four products at once.
 TEST(LinearFormatTest, ProductsOfIntegersAreExactAndTheSameOnEveryInstructionSet) {
   TestRandom random;
   for (const int64_t in : {1, 3, 4, 66, 1025, 5000}) {
@@ -288,7 +287,7 @@ TEST_P(LinearTest, ARowThatIsNotFiniteStaysSoAndLeavesOthersAlone) {
   }
 }
 
-TEST_P(LinearTest, RowsOfZerosAndOfNextToNothingGiveTheBias) {
+TEST_P(LinearTest, RowsOfZerosAndOfTinyNumbersGiveTheBias) {
   for (const Number format : kFormats) {
     const TestLinear linear(random_, 50, 40, format);
     for (const float x : {0.0F, -0.0F, 1e-42F}) {
@@ -298,7 +297,7 @@ TEST_P(LinearTest, RowsOfZerosAndOfNextToNothingGiveTheBias) {
   }
 }
 
-TEST(LinearFormatTest, AWeightThatIsNotFiniteShows) {
+TEST(LinearFormatTest, AWeightThatIsNotFiniteMakesItsOutputNan) {
   TestRandom random;
   for (const Number format : kFormats) {
     TestLinear linear(random, 20, 3, format);
@@ -309,7 +308,7 @@ TEST(LinearFormatTest, AWeightThatIsNotFiniteShows) {
   }
 }
 
-// A layer y = x, to see an activation alone.
+// A layer y = x, with which an activation is tested alone.
 TestLinear Identity(TestRandom& random) {
   TestLinear linear(random, 1, 1);
   linear.weight = {1.0F};

@@ -1,4 +1,4 @@
-// Loading a model: what it refuses, and how it says so.
+// Tests loading a model: what it refuses, and with which messages.
 
 #include <sched.h>
 
@@ -148,7 +148,7 @@ TEST_F(LoadTest, AGpuThatIsNotThereIsRefused) {
   options_.device = "cuda:999";
   options_.weight_format = "bf16";
   const absl::Status status = LoadModel(options_).status();
-  // In a program without CUDA; with CUDA and no GPU; with GPUs, but not so many.
+  // The messages of a program without CUDA, with CUDA but no GPU, and with too few GPUs.
   EXPECT_THAT(std::string(status.message()),
               testing::AnyOf(HasSubstr("device: \"cuda:999\", but this program was built without"),
                              HasSubstr("no GPU"), HasSubstr("cuda:999: this machine has")));
@@ -161,7 +161,7 @@ TEST_F(LoadTest, SaysWhatNeedsHowMuchMemory) {
   ExpectRefused(absl::StatusCode::kResourceExhausted, "2000000000 slots of ");
 }
 
-TEST_F(LoadTest, GrowingStatesCountWhole) {
+TEST_F(LoadTest, GrowingStatesCountWithTheirFullSize) {
   config_.mixer = {.kind = MixerKind::kDotProduct};
   config_.max_seq_len = int64_t{1} << 30;
   Write();

@@ -107,8 +107,8 @@ TEST_P(LogitsTest, NoTokenScoresAboveItsBoundAndFewFarBelow) {
   }
 }
 
-// Words of all sizes, those at both ends among them: without them a bound could miss the rarest
-// draws.
+// The random words have all sizes, also those near both ends. Without these the test would not see
+// a bound that is too low for the rarest draws.
 TEST_P(LogitsTest, BoundsHoldForTheRarestDraws) {
   kernels::GumbelDraw draw;
   const std::vector<float> logits(4096, 0.0F);

@@ -1,4 +1,4 @@
-// Steps of more tokens than run at once, on the CPU.
+// Tests steps that have more tokens than run at once, on the CPU.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace {
 
 class LongStepTest : public RunnerFixture {};
 
-// Texts end and begin anywhere among the parts into which the runner cuts the step.
-TEST_F(LongStepTest, ALongStepIsManyShortOnes) {
+// The runner cuts the step into parts; texts begin and end anywhere in these parts.
+TEST_F(LongStepTest, ALongStepEqualsManyShortOnes) {
   options_.max_step_tokens = 4096;
   const std::unique_ptr<ModelRunner> runner = Load();
   static_assert(CpuModelRunner::kTokensAtOnce == 1024);  // for which these are made

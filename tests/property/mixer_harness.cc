@@ -30,7 +30,7 @@ std::vector<float> ToVector(const at::Tensor& tensor) {
   return {x.const_data_ptr<float>(), x.const_data_ptr<float>() + x.numel()};
 }
 
-// A case as MixerOf (tests/support/mixer_of.h) reads it.
+// A case, with its mixer in the form that MixerOf (tests/support/mixer_of.h) reads.
 struct Form {
   const char* name;
   const char* mixer;
@@ -43,7 +43,7 @@ void Append(const std::vector<Form>& forms, std::vector<MixerCase>* cases) {
   }
 }
 
-// Every kind, and forms of kinds that exist both ways.
+// Every kind, and the forms of kinds that exist both causal and bidirectional.
 std::vector<MixerCase> SharedCases() {
   static_assert(kMixerTokens == 64, "as many rows have the tables below");
   std::vector<MixerCase> cases;
@@ -196,7 +196,7 @@ std::vector<float> TestMixer::Packed(TestRandom& random, int64_t tokens,
                                      const std::string& keys) const {
   std::vector<float> packed = Unrounded(random, tokens, keys);
   if (case_.config.ring == Number::kBf16) {
-    // + 0: no -0, whose sign a sum may lose.
+    // Adding 0 turns -0 into 0, because a sum may lose the sign of -0.
     for (float& x : packed) x = RoundToBf16(x) + 0.0F;
   }
   return packed;

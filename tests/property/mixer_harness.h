@@ -17,7 +17,7 @@
 
 namespace aft {
 
-// One member of the property suite's list.
+// One mixer in the list of the property suites.
 struct MixerCase {
   std::string name;
   MixerConfig config;
@@ -32,12 +32,12 @@ struct MixerCase {
 bool IsAft(const MixerConfig& config);
 float RoundToBf16(float x);
 
-// Every kind and form that MakeMixer takes: those with a causal recurrence, and those that see the
-// whole text.
+// Every kind and form that MakeMixer takes: mixers with a causal recurrence, and mixers that see
+// the whole text.
 std::vector<MixerCase> CausalCases();
 std::vector<MixerCase> BidirectionalCases();
 
-// Longest text of the cases with a limit.
+// The length of the longest text in cases with a limit.
 inline constexpr int64_t kMixerTokens = 64;
 
 // A part of one sequence as it enters a batch.
@@ -51,12 +51,12 @@ struct MixerChunk {
 // The chunks of one batch, one after the other.
 struct MixerRows {
   MixerRows(const std::vector<MixerChunk>& chunks, int64_t width);
-  // Whole texts.
+  // Makes a chunk of each whole text.
   MixerRows(const std::vector<std::vector<float>>& sequences, int64_t width);
 
   int64_t count() const { return static_cast<int64_t>(slots.size()); }
   int64_t tokens() const { return offsets.back(); }
-  // A matrix [tokens, columns] in the rows' parts.
+  // Cuts a matrix [tokens, columns] into a part for each row.
   std::vector<std::vector<float>> Parts(const std::vector<float>& matrix, int64_t columns) const;
 
   std::vector<int32_t> slots;
@@ -76,7 +76,8 @@ class DeviceMixer {
   virtual ~DeviceMixer() = default;
 
   virtual StateSpec state_spec() const = 0;
-  // y per chunk of one batch, and per sequence of an Encode; masks empty, or one per sequence.
+  // The output y of each chunk of one batch, and of each sequence of an Encode. `masks` is empty or
+  // has one mask per sequence.
   virtual std::vector<std::vector<float>> Run(const std::vector<MixerChunk>& chunks) = 0;
   virtual std::vector<std::vector<float>> Encode(
       const std::vector<std::vector<float>>& sequences,
@@ -85,14 +86,15 @@ class DeviceMixer {
   virtual void SetSlotBytes(int32_t slot, const std::vector<float>& bytes) = 0;
 };
 
-// Where mixers run, and what they promise there.
+// A device on which mixers run, and what they promise there.
 struct MixerDevice {
   std::unique_ptr<DeviceMixer> (*make)(const MixerCase& mixer_case, const MixerTables& tables,
                                        int32_t slots);
   std::vector<int64_t> instruction_sets;  // of CPU kernels; {0} where there is no choice
   Tolerance step;                         // tokens one by one, against the formula
   Tolerance prompt;                       // chunks and whole texts
-  // How a text is cut, and Encode instead of Forward, change no bit; else both keep to `prompt`.
+  // True: neither the cut of a text nor Encode instead of Forward changes a bit. False: results
+  // differ by at most `prompt`.
   bool one_order;
 };
 const MixerDevice& CpuMixers();
@@ -105,9 +107,9 @@ inline std::string SetName(int64_t set) { return set == 0 ? "gpu" : InstructionS
 // Every test of a derived class runs once per instruction set of TestedMixers().
 class TestedMixersTest : public testing::TestWithParam<int64_t> {
  protected:
-  // The same outputs, computed from another cut of the text or another form of it.
+  // Whether outputs that were computed from another cut or another form of the text are the same.
   testing::AssertionResult Same(const std::vector<float>& y, const std::vector<float>& other) const;
-  // `few` of `all` where an emulated GPU takes its time, unless AFT_CUDA_FULL asks for all.
+  // `all`, or `few` of them on an emulated GPU, which is slow, unless AFT_CUDA_FULL is set.
   template <class T>
   std::vector<T> Few(const std::vector<T>& all, const std::vector<T>& few) const {
     return device_.one_order || std::getenv("AFT_CUDA_FULL") != nullptr ? all : few;
@@ -128,30 +130,30 @@ class TestMixer {
  public:
   TestMixer(const MixerCase& mixer_case, TestRandom& random, int32_t slots = 1,
             const MixerDevice& device = TestedMixers());
-  // With given tables; as numbers: by name, row-major.
+  // With given tables, as tensors or as numbers: by name, row-major.
   TestMixer(const MixerCase& mixer_case, MixerTables tables);
   TestMixer(const MixerCase& mixer_case, const std::map<std::string, std::vector<float>>& tables,
             int32_t slots = 1, const MixerDevice& device = TestedMixers());
 
   int64_t width() const;
   int64_t hid() const { return case_.hid; }
-  // Columns of a row of `packed`: keys from key_column() on, then values, then what cosine has of
-  // its own. Where positions are the keys, both are the same.
+  // Columns of a row of `packed`: keys from key_column() on, then values, then the key strengths of
+  // cosine. Both columns are the same when positions are the keys.
   int64_t key_column() const;
   int64_t value_column() const;
   StateSpec state_spec() const { return mixer_->state_spec(); }
   const MixerTables& tables() const { return tables_; }
 
-  // Random packed input [tokens, width]: N(0, 1), of AFT the keys from the named set
-  // (random_inputs.h).
+  // Random packed input [tokens, width]: N(0, 1), except that the keys of AFT are from the named
+  // set (random_inputs.h).
   std::vector<float> Unrounded(TestRandom& random, int64_t tokens,
                                const std::string& keys = "n1") const;
-  // The same in bf16's numbers where the case has a bf16 ring, so that rounding as they enter
+  // Like Unrounded, but with bf16 numbers if the case has a bf16 ring, so that the ring's rounding
   // changes nothing.
   std::vector<float> Packed(TestRandom& random, int64_t tokens,
                             const std::string& keys = "n1") const;
 
-  // DeviceMixer's.
+  // The functions of DeviceMixer.
   std::vector<std::vector<float>> Run(const std::vector<MixerChunk>& chunks) {
     return mixer_->Run(chunks);
   }
@@ -164,12 +166,13 @@ class TestMixer {
     mixer_->SetSlotBytes(slot, bytes);
   }
 
-  // One sequence in `slot` from `position` on, cut into chunks of these lengths (the last length
-  // repeats) and before position `generated`, from which on its tokens were generated.
+  // Runs one sequence in `slot` from `position` on. It is cut into chunks of these lengths (the
+  // last length repeats), and before position `generated`, from which on its tokens count as
+  // generated.
   std::vector<float> RunCut(const std::vector<float>& packed, const std::vector<int64_t>& lengths,
                             int32_t slot = 0, int64_t position = 0, int64_t generated = INT64_MAX);
 
-  // The same from the formula in float64, of keys and values as a bf16 ring holds them.
+  // The output by the formula in float64. Keys and values are rounded as a bf16 ring holds them.
   std::vector<double> Reference(const std::vector<float>& packed,
                                 const std::vector<float>& mask = {}) const;
 

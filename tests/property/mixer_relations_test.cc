@@ -1,4 +1,4 @@
-// Refusals, sizes of states, and long runs.
+// Tests refused tables, sizes of states, and long runs.
 
 #include <algorithm>
 #include <cmath>
@@ -29,7 +29,7 @@ TEST_F(MixerRelationsTest, ABf16StateOfOddSizeEndsOnAWholeFloat) {
   EXPECT_EQ(spec.floats, 3 * 23 + 2 * 35);  // 35 floats hold 69 numbers
 }
 
-// One channel's exact sums over a window of `window` and all before it, token by token.
+// The exact sums of one channel over a window and all tokens before it, token by token.
 class Float64Local {
  public:
   explicit Float64Local(std::vector<float> band) : band_(std::move(band)) {}
@@ -61,7 +61,7 @@ class Float64Local {
   double den_ = 0;
 };
 
-// Most of it as a prompt, the end token by token.
+// Most of the text runs as a prompt, its end token by token.
 TEST_F(MixerRelationsTest, AHundredThousandTokensDoNotDrift) {
   constexpr int64_t kTokens = 100'000;
   constexpr int64_t kDecoded = 20'000;

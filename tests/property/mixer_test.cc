@@ -1,5 +1,5 @@
-// What every mixer promises, over a list of all kinds and forms (mixer_harness.h): on the CPU with
-// every instruction set, and on a GPU (tests/gpu_model).
+// Tests what every mixer promises, for a list of all kinds and forms (mixer_harness.h). Runs on the
+// CPU with every instruction set, and on a GPU (tests/gpu_model).
 
 #include <algorithm>
 #include <cmath>
@@ -29,8 +29,8 @@ class MixerTest : public testing::TestWithParam<std::tuple<MixerCase, int64_t>> 
     return lengths;
   }
 
-  // Whatever `run` makes of a text with a NaN in one channel of one token, other channels are the
-  // same and so are the tokens before it; with the key of a head, those of other heads.
+  // A NaN in one channel of one token must not change other channels, nor (if causal) tokens before
+  // it, in the result of `run`. A NaN in the key of a head must not change other heads.
   template <class Run>
   void ExpectANanStaysInItsChannel(const TestMixer& mixer, const Run& run, bool causal) {
     const MixerConfig& config = mixer_case().config;
@@ -38,7 +38,7 @@ class MixerTest : public testing::TestWithParam<std::tuple<MixerCase, int64_t>> 
     const std::vector<float> y = run(clean);
     const int64_t hid = mixer.hid();
     const int64_t head_width = config.kind == MixerKind::kAftConv ? hid / config.heads : 1;
-    // Wherever the token falls in the CPU's groups of tokens.
+    // The token is at every place in the CPU's groups of tokens.
     for (int64_t token = 10; token < 24; token += device_.one_order ? 1 : 5) {
       const int64_t channel = random_.Below(hid);
       std::vector<int64_t> columns = {mixer.value_column() + channel};
@@ -58,7 +58,7 @@ class MixerTest : public testing::TestWithParam<std::tuple<MixerCase, int64_t>> 
     }
   }
 
-  // The same outputs, computed from another cut of the text or another form of it.
+  // Whether outputs that were computed from another cut or another form of the text are the same.
   testing::AssertionResult Same(const std::vector<float>& y,
                                 const std::vector<float>& other) const {
     if (device_.one_order) return testing::AssertionResult(SameBits(y, other));
@@ -76,7 +76,8 @@ class CausalTest : public MixerTest {};
 class BidirectionalTest : public MixerTest {};
 
 TEST_P(CausalTest, EqualsItsFormula) {
-  // Around the rows of the tables with a length policy (30), and at the limit of the others.
+  // The lengths are around the rows of tables with a length policy (30), and at the limit of the
+  // other cases.
   for (const int64_t tokens : {int64_t{1}, int64_t{29}, int64_t{30}, int64_t{31}, kMixerTokens}) {
     TestMixer mixer(mixer_case(), random_);
     const std::vector<float> packed = mixer.Packed(random_, tokens);
@@ -131,7 +132,7 @@ TEST_P(CausalTest, NeighboursSlotsAndPaddingChangeNoBit) {
       if (positions[i] == kMixerTokens || random_.Below(3) == 0) continue;
       const int64_t end = std::min(
           kMixerTokens, positions[i] + (random_.Below(2) == 0 ? 1 : 1 + random_.Below(20)));
-      // Slots in another order than rows.
+      // The slots are in another order than the rows.
       chunks.push_back({static_cast<int32_t>((3 * i + 1) % kSequences), positions[i],
                         Tokens(inputs[i], mixer.width(), positions[i], end)});
       sequences.push_back(i);
@@ -147,7 +148,7 @@ TEST_P(CausalTest, NeighboursSlotsAndPaddingChangeNoBit) {
   }
   EXPECT_TRUE(SameBits(mixer.SlotBytes(kSequences), untouched));
   for (size_t i = 0; i < kSequences; ++i) {
-    // In a slot that others used before.
+    // The sequence runs alone in a slot that other sequences used before.
     EXPECT_TRUE(SameBits(outputs[i], mixer.RunCut(inputs[i], lengths[i])));
   }
 }
@@ -234,7 +235,7 @@ TEST_P(CausalTest, ExtremeInputsStayWithinTheValues) {
   }
 }
 
-TEST_P(CausalTest, ConstantValuesComeOutAsTheyAreAndGated) {
+TEST_P(CausalTest, ConstantValuesStayConstantExceptForTheGate) {
   TestMixer mixer(mixer_case(), random_);
   std::vector<float> packed = mixer.Packed(random_, kMixerTokens, "u1e4");
   for (int64_t t = 0; t < kMixerTokens; ++t) {
@@ -263,7 +264,7 @@ TEST_P(CausalTest, StateSectionsAreContiguousAndComplete) {
   EXPECT_EQ(spec.floats_per_token > 0, StateGrows(mixer_case().config));
 }
 
-// Also of the causal ones: what Encode does with masks and neighbours.
+// These tests also run for the causal cases: Encode, with masks and neighbours.
 TEST_P(BidirectionalTest, EncodesItsFormula) {
   const TestMixer mixer(mixer_case(), random_);
   std::vector<std::vector<float>> sequences;
@@ -289,7 +290,7 @@ TEST_P(BidirectionalTest, MaskedTokensLeaveNoTrace) {
     std::fill(mask.begin() + kText, mask.end(), masked);
     const std::vector<float> y = Tokens(mixer.Encode({padded}, {mask})[0], mixer.hid(), 0, kText);
     EXPECT_TRUE(Close(y, mixer.Reference(text), device_.prompt));
-    // Holes, which some rows see nothing but.
+    // Masks with holes: some rows see only masked tokens.
     for (float& m : mask) m = random_.Below(3) > 0 ? masked : 0;
     std::fill_n(mask.begin(), 20, masked);
     const std::vector<float> holes = mixer.Packed(random_, kMixerTokens);

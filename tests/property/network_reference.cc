@@ -67,7 +67,7 @@ class Reference {
     }
     return rows;
   }
-  // The columns of keys, which labml's modules make of `key`; all others are of `value`.
+  // Replaces the columns of keys, which come from `key`. All other columns come from `value`.
   void TakeKeys(const Matrix& keys, Matrix& packed) const {
     int64_t column = 0;
     for (const PackedPart& part :
@@ -195,7 +195,7 @@ TensorMap RandomTensors(const NetworkConfig& config, TestRandom& random) {
   TensorMap tensors;
   for (const TensorSpec& spec : ExpectedTensors(config)) {
     at::Tensor tensor = at::empty(spec.shape, at::kFloat);
-    // Biases that matter, and weights whose products do not grow.
+    // Position biases are large enough to matter, and products with the weights do not grow.
     const bool bias = spec.start == TensorStart::kOffsets ||
                       spec.start == TensorStart::kDiagonals || absl::EndsWith(spec.name, "conv.w");
     const double fan_in = spec.shape.size() == 2 ? static_cast<double>(spec.shape[1]) : 25;
@@ -235,7 +235,7 @@ std::vector<NetworkCase> DecoderCases() {
   add("prefix_blocks_and_tied_head", "aft_local window=5 prefix_block=8").tie_embeddings = true;
   const size_t forms = cases.size();
   add("band_by_position", "aft_local window=5 band_rows=96");
-  // Shorter than the texts.
+  // These tables have fewer rows than the texts have tokens.
   add("clamp", "aft_local window=5 band_rows=20 length_policy=clamp");
   add("factors_zero",
       "aft_local window=5 band_rows=20 length_policy=zero bias=factors bias_rank=3");
@@ -290,7 +290,7 @@ std::vector<NetworkCase> EncoderCases() {
   cases.push_back({"post_norm", cases[2].config});
   cases.back().config.post_norm = true;
   cases.back().config.embedding_norm = true;
-  // The block that the notebook has in a comment.
+  // This is the block that the notebook has in a comment.
   cases.push_back({"notebook", cases.back().config});
   cases.back().config.n_layers = 4;
   cases.back().config.feed_forward_every = 2;

@@ -12,30 +12,30 @@
 
 namespace aft {
 
-// A small network with random weights, large enough for clear preferences among tokens.
+// Random weights of a small network, large enough for clear preferences among tokens.
 TensorMap RandomTensors(const NetworkConfig& config, TestRandom& random);
 
 using Matrix = std::vector<std::vector<double>>;  // one row per token
 
-// Logits [T][HeadRows()] of a whole sequence, or the vectors [T][d_model] without a head, in
-// float64, straight from the equations: no state, no cleverness, sharing nothing with the
-// implementation but the config and the tensors.
+// Logits [T][HeadRows()] of a whole sequence, or the vectors [T][d_model] without a head. They are
+// computed in float64 directly from the equations, without a state. Only the config and the tensors
+// are shared with the implementation.
 Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
                         const std::vector<int32_t>& tokens);
 
-// The same of what encoders and bare mixers take. Hidden tokens have vectors like any other.
+// The same for an input of an encoder or a bare mixer. Hidden tokens get vectors like all others.
 Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
                         const EncoderInput& input);
 
 // Natural logarithms of softmax(logits).
 std::vector<double> LogSoftmax(const std::vector<double>& logits);
 
-// A small config of every mixer kind, and of every other choice that config.json offers, by name.
-// Sequences of up to kCaseTokens tokens are legal in each.
+// A small config with a name. The lists below have every mixer kind and every other choice that
+// config.json offers. Each config allows sequences of up to kCaseTokens tokens.
 struct NetworkCase {
   std::string name;
   NetworkConfig config;
-  bool form = false;  // another form of a mixer of these cases, and of nothing else
+  bool form = false;  // differs from another case only in the form of its mixer
 
   friend void PrintTo(const NetworkCase& network, std::ostream* out) { *out << network.name; }
 };
@@ -46,10 +46,11 @@ std::vector<NetworkCase> EncoderCases();  // of texts
 // An encoder of images, whose ids are pixels.
 NetworkCase ImageCase();
 
-// Bare mixers, of which an import makes some: every kind, both ways, and 2-D filters.
+// Bare mixers, as imports make some of them: every kind, causal and bidirectional, and 2-D filters.
 std::vector<NetworkCase> BareMixerCases();
 
-// The one that reads what it generated otherwise than a prompt, and so than NetworkReference.
+// A model that reads tokens which it generated in another way than a prompt. NetworkReference does
+// not do that.
 NetworkCase FullDecodeCase();
 
 }  // namespace aft

@@ -1,4 +1,5 @@
-// AFT a query at a time, over a list of keys: float64, with keys and biases of any size.
+// Tests the AFT kernel for one query and a list of keys against float64, with keys and biases of
+// any size.
 
 #include <algorithm>
 #include <cmath>
@@ -48,7 +49,7 @@ TEST_P(PairKernelTest, MeansAreExactForKeysAndBiasesOfAnySize) {
         }
         want.push_back(mean / sum);
       }
-      // Large biases bring forward keys that are far below the largest one, whose difference is
+      // With large biases, keys count that are far below the largest key; their difference to it is
       // rounded.
       EXPECT_TRUE(Close(y, want, spread > 1 ? tolerance::kKeysRounded : tolerance::kFp32Large))
           << keys << " " << spread;

@@ -1,5 +1,5 @@
-// Masks of pairs, and queries, keys and values of their own: bare mixers, and encoders as far as
-// they take them. Runs on every device; where they are not taken, they are refused.
+// Tests masks of pairs, and queries with separate keys and values, for bare mixers and for encoders
+// that take them. Runs on every device; a device that does not take them must refuse them.
 
 #include <algorithm>
 #include <cmath>
@@ -42,7 +42,7 @@ class PairsFixture : public RunnerFixture {
     input.values = Normals(keys);
     return input;
   }
-  // Every third pair is hidden, every fifth has a number; one query sees nothing.
+  // At random, a third of the pairs are hidden and a fifth have a number. One query sees nothing.
   void MaskPairs(EncoderInput& input) {
     const int64_t queries = input.tokens(config_.d_model);
     const int64_t keys = input.key_tokens(config_.d_model);
@@ -86,7 +86,7 @@ TEST_P(MixerPairsTest, MasksOfPairsEqualFloat64) {
       continue;
     }
     EXPECT_TRUE(Close(Run(*mixer, {input}), Want(input), device_.vectors)) << tokens;
-    // One that hides nothing is as good as none.
+    // A mask that hides nothing gives the same result as no mask.
     const std::vector<double> plain =
         Want({.vectors = input.vectors, .image_width = input.image_width});
     input.pairs = std::make_shared<const std::vector<float>>(static_cast<size_t>(tokens * tokens));
@@ -110,7 +110,7 @@ TEST_P(MixerPairsTest, QueriesKeysAndValuesOfTheirOwnEqualFloat64) {
     input.mask.clear();
     MaskPairs(input);
     EXPECT_TRUE(Close(Run(*mixer, {input}), Want(input), device_.vectors)) << tokens;
-    // Of the same vectors they are what the vectors alone are.
+    // Keys and values that equal the vectors give the same result as the vectors alone.
     input = Vectors(tokens);
     const std::vector<float> alone = Run(*mixer, {input});
     input.values = input.vectors;
@@ -119,7 +119,7 @@ TEST_P(MixerPairsTest, QueriesKeysAndValuesOfTheirOwnEqualFloat64) {
   }
 }
 
-TEST_P(MixerPairsTest, MoreOrFewerKeysThanQueriesWhereNoPositionTiesThem) {
+TEST_P(MixerPairsTest, KeysMayBeMoreOrFewerThanQueriesIfNoPositionTiesThem) {
   const std::unique_ptr<EncoderRunner> mixer = LoadForms();
   if (!forms_.sources) return;
   for (const auto& [queries, keys] : {std::pair{5, 40}, {40, 5}, {1, 2}, {33, 1}}) {
@@ -165,7 +165,7 @@ TEST_P(MixerPairsTest, NeighboursOfEveryFormAndThreadsChangeNoBit) {
   }
 }
 
-// What a pair hides may hold anything: NaN reaches the queries alone that see it.
+// A hidden token may have any numbers: a NaN reaches only the queries that see it.
 TEST_P(MixerPairsTest, HiddenPairsLeaveNoTrace) {
   const std::unique_ptr<EncoderRunner> mixer = LoadForms();
   if (!forms_.pairs) return;
@@ -231,9 +231,9 @@ TEST_F(PairRulesTest, WeightsOfEveryFormatAreAppliedInParts) {
   }
 }
 
-TEST_F(PairRulesTest, WhatDoesNotFitIsRefused) {
+TEST_F(PairRulesTest, InputsThatDoNotFitAreRefused) {
   const std::unique_ptr<EncoderRunner> mixer = LoadForms();
-  EXPECT_EQ(forms_.pairs, device_.same_bits);  // on the CPU, of which alone that is true
+  EXPECT_EQ(forms_.pairs, device_.same_bits);  // same_bits is true on the CPU only
   EXPECT_EQ(forms_.sources, device_.same_bits);
   if (!forms_.sources) return;
   const auto refused = [&](const EncoderInput& input, const std::string& why) {

@@ -1,5 +1,5 @@
-// The engine with a prefix cache over a real runner: every answer is that of its prompt alone.
-// Runs on every device.
+// Tests the engine with a prefix cache over a real runner: every answer equals that of its prompt
+// alone. Runs on every device.
 
 #include <algorithm>
 #include <chrono>
@@ -56,7 +56,7 @@ class PrefixTest : public RunnerFixture, public testing::WithParamInterface<Netw
   ModelMetrics metrics_{registry_, "random"};
 };
 
-TEST_P(PrefixTest, EveryAnswerIsThatOfThePromptAlone) {
+TEST_P(PrefixTest, EveryAnswerEqualsThatOfThePromptAlone) {
   const std::unique_ptr<ModelRunner> alone = Load();
   const std::unique_ptr<GenerateEngine> engine = MakeEngine(/*interval=*/40);
   std::vector<std::vector<TokenId>> texts;
@@ -90,7 +90,7 @@ TEST_P(PrefixTest, EveryAnswerIsThatOfThePromptAlone) {
       const std::vector<SampledToken> expected =
           Generate(*alone, 0, request.prompt, request.stop.max_tokens, request.sampling);
       ASSERT_TRUE(Same(answer, expected)) << "round " << round;
-      // Somebody goes on behind it.
+      // Later requests may continue after this answer.
       std::vector<TokenId> text = request.prompt;
       for (const SampledToken& token : answer) text.push_back(token.id);
       if (text.size() < 85) texts.push_back(text);
@@ -100,8 +100,8 @@ TEST_P(PrefixTest, EveryAnswerIsThatOfThePromptAlone) {
   EXPECT_LE(metrics_.prefix_bytes.Value(), metrics_.prefix_limit.Value());
 }
 
-// Where generated tokens are read otherwise than a prompt's, what stands behind an answer is no
-// state of a prompt.
+// If a model reads generated tokens differently, the state after an answer must not be used for a
+// prompt that has the answer in it.
 TEST_P(PrefixTest, APromptThatHoldsAnAnswerIsReadAsAPrompt) {
   const std::unique_ptr<ModelRunner> alone = Load();
   const std::unique_ptr<GenerateEngine> engine = MakeEngine();
@@ -112,7 +112,7 @@ TEST_P(PrefixTest, APromptThatHoldsAnAnswerIsReadAsAPrompt) {
     ASSERT_TRUE(engine->Generate(request, sink).ok());
     const Outcome outcome = sink->Wait();
     ASSERT_EQ(outcome.status, absl::OkStatus());
-    // Where the first prompt ended a state may be, behind it none.
+    // Such a model may have a state for the end of the first prompt, but not for places after it.
     EXPECT_EQ(outcome.usage.cached_tokens > 40, turn > 0 && !alone->info().generated_differ);
     std::vector<SampledToken> answer;
     for (const TokenDelta& part : sink->parts()) {
@@ -124,13 +124,14 @@ TEST_P(PrefixTest, APromptThatHoldsAnAnswerIsReadAsAPrompt) {
   }
 }
 
-// It reads its prompt too as if it had generated that, where this is not the same.
-TEST_P(PrefixTest, AResumedStreamTakesPartWhereItReadsAsAPromptDoes) {
+// A resumed stream reads its prompt as generated tokens. If that makes a difference, the stream
+// must not use the cache.
+TEST_P(PrefixTest, AResumedStreamUsesTheCacheUnlessGeneratedTokensDiffer) {
   const std::unique_ptr<ModelRunner> alone = Load();
   const std::unique_ptr<GenerateEngine> engine = MakeEngine();
   const std::vector<TokenId> prompt = RandomText(40);
   std::vector<TokenId> whole;
-  for (int i = 0; i < 3; ++i) {  // the third finds what the second has left
+  for (int i = 0; i < 3; ++i) {  // the third request finds the state of the second one
     GenerationRequest request = Request(prompt, Warm(5), 20);
     request.resumed = i == 0 ? 0 : 10;
     request.prompt.insert(request.prompt.end(), whole.begin(),
@@ -157,8 +158,9 @@ TEST_P(PrefixTest, AResumedStreamTakesPartWhereItReadsAsAPromptDoes) {
   }
 }
 
-// The scores behind a context are those of the text alone, whether the context was read or kept.
-TEST_P(PrefixTest, ScoresBehindAContextAreThoseOfTheTextAlone) {
+// The scores after a context equal those of the text alone, whether the context was read or taken
+// from the cache.
+TEST_P(PrefixTest, ScoresAfterAContextEqualThoseOfTheTextAlone) {
   const std::unique_ptr<ModelRunner> alone = Load();
   const std::unique_ptr<GenerateEngine> engine = MakeEngine();
   const std::vector<TokenId> context = RandomText(50);

@@ -7,8 +7,8 @@
 
 namespace aft {
 
-// Source of a test's random inputs: the same ones in every run and on every machine, or those of
-// the seed AFT_TEST_SEED (`./dev test --seeds N` draws some).
+// The source of a test's random inputs. They are the same in every run and on every machine, unless
+// AFT_TEST_SEED gives another seed (`./dev test --seeds N` draws seeds).
 class TestRandom {
  public:
   TestRandom();
@@ -26,8 +26,8 @@ class TestRandom {
   std::normal_distribution<double> normal_;
 };
 
-// Names of key distributions: from harmless to those on which a maximum over more than the visible
-// keys, or none, gives NaN.
+// Names of key distributions. With some of them a kernel gives NaN if it subtracts no maximum, or a
+// maximum over more keys than the visible ones.
 extern const std::vector<std::string> kKeySets;
 
 // Packed q, k, v [tokens, 3 * hid]: queries and values N(0, 1), keys of the named set.

@@ -17,7 +17,7 @@
 
 namespace aft {
 
-// What the tests count, as SlotTerms want it.
+// Counts tokens in the form that SlotTerms need.
 class Uses {
  public:
   void Add(const std::vector<TokenId>& tokens) {
@@ -36,7 +36,7 @@ class Uses {
   std::map<TokenId, uint32_t> times_;
 };
 
-// A random model, and what every test of a runner does with one.
+// A random model, and the calls that every test of a runner makes.
 class RunnerCalls : public testing::Test {
  protected:
   std::vector<TokenId> RandomText(int64_t length) {
@@ -60,11 +60,11 @@ class RunnerCalls : public testing::Test {
     return params;
   }
 
-  // A new sequence.
+  // Binds a new sequence.
   static void Bind(ModelRunner& runner, int32_t slot, const SamplingParams& params) {
     EXPECT_EQ(Bind(runner, slot, NewSequence(), {params}), 0);
   }
-  // Its position; -1 where the runner refuses.
+  // Returns the position; -1 when the runner refuses.
   static int64_t Bind(ModelRunner& runner, int32_t slot, const StateSource& from,
                       const SlotTerms& terms) {
     const absl::StatusOr<int64_t> position = runner.BindSlot(slot, from, terms);
@@ -81,8 +81,8 @@ class RunnerCalls : public testing::Test {
     return output.ok() ? *std::move(output) : StepOutput();
   }
 
-  // The prompt in chunks of `chunk` tokens, then single tokens: `count` of them, alone in the
-  // batch.
+  // Reads the prompt in chunks of `chunk` tokens, then samples `count` tokens one by one. The
+  // sequence is alone in the batch.
   static std::vector<SampledToken> Generate(ModelRunner& runner, int32_t slot,
                                             const std::vector<TokenId>& prompt, int64_t count,
                                             const SamplingParams& params, size_t chunk = 64) {
@@ -103,7 +103,8 @@ class RunnerCalls : public testing::Test {
     return sampled;
   }
 
-  // `count` more tokens of the sequence in `slot`, the first after `token` at `position`.
+  // Samples `count` more tokens of the sequence in `slot`, the first one after `token`, which is at
+  // `position`.
   static std::vector<SampledToken> Continue(ModelRunner& runner, int32_t slot, int64_t position,
                                             TokenId token, int64_t count) {
     std::vector<SampledToken> sampled;
@@ -117,7 +118,7 @@ class RunnerCalls : public testing::Test {
     return sampled;
   }
 
-  // The log-probability of every token of `text` but the first, in chunks of `chunk` tokens.
+  // The log-probability of every token of `text` except the first, in chunks of `chunk` tokens.
   static std::vector<SampledToken> Score(ModelRunner& runner, int32_t slot,
                                          const std::vector<TokenId>& text, int32_t top,
                                          size_t chunk) {
@@ -181,7 +182,8 @@ class RunnerCalls : public testing::Test {
             tokens.begin() + static_cast<int64_t>(end)};
   }
 
-  // The same tokens; log-probabilities may differ by `allowed`, alternatives then in their order.
+  // Whether two tokens are the same. Log-probabilities may differ by `allowed`; if that is not 0,
+  // alternatives may differ in their order.
   static bool Same(const SampledToken& a, const SampledToken& b, double allowed = 0) {
     const auto near = [allowed](float x, float y) {
       return x == y || std::abs(double{x} - double{y}) <= allowed;
@@ -199,8 +201,8 @@ class RunnerCalls : public testing::Test {
         [allowed](const SampledToken& x, const SampledToken& y) { return Same(x, y, allowed); });
   }
 
-  // How much the distribution of `other` differs from that of `exact`, in nats. REQUIRES: `top`
-  // holds the whole vocabulary.
+  // The divergence of the distribution of `other` from that of `exact`, in nats. REQUIRES: `top`
+  // has the whole vocabulary.
   static double Divergence(const SampledToken& exact, const SampledToken& other) {
     double sum = 0;
     for (const TokenLogprob& p : exact.top) {

@@ -14,7 +14,7 @@
 
 namespace aft {
 
-// A random checkpoint on disk, and runners of it on the device of this test program.
+// A random checkpoint on disk, and runners for it on the device of this test program.
 class RunnerFixture : public RunnerCalls {
  protected:
   RunnerFixture() {
@@ -29,7 +29,7 @@ class RunnerFixture : public RunnerCalls {
     config_.mixer.window = 5;
   }
 
-  // Draws new weights. The first runner does it when the test has not.
+  // Draws new weights and writes the checkpoint. If a test has not called it, the first Load does.
   void Write() {
     tensors_ = RandomTensors(config_, random_);
     Rewrite();
@@ -39,17 +39,17 @@ class RunnerFixture : public RunnerCalls {
     ASSERT_TRUE(status.ok()) << status;
   }
 
-  // On the device of this test program.
+  // These load the checkpoint on the device of this test program.
   std::unique_ptr<ModelRunner> Load() { return LoadBoth().runner; }
   std::unique_ptr<EncoderRunner> LoadEncoder() { return LoadBoth().encoder; }
 
-  // The same token or tokens, computed in other company or from another cut.
+  // Whether tokens are the same that were computed in another batch or from another cut.
   template <typename Tokens>
   bool Same(const Tokens& a, const Tokens& b) const {
     return RunnerCalls::Same(a, b, device_.same_bits ? 0 : device_.log_probability);
   }
 
-  // A language model or an encoder.
+  // Loads a language model or an encoder.
   LoadedModel LoadBoth() {
     if (tensors_.empty()) Write();
     absl::StatusOr<LoadedModel> model = device_.load(options_, config_, tensors_);

@@ -1,4 +1,4 @@
-// Of runners on the CPU: steps and batches for which there is no memory.
+// Tests runners on the CPU with steps and batches for which there is not enough memory.
 
 #include <cstddef>
 #include <memory>
@@ -14,8 +14,9 @@ namespace {
 
 class RunnerMemoryTest : public RunnerFixture {};
 
-// On the runner's threads, each of which has memory of its own for the logits that it changes.
-TEST_F(RunnerMemoryTest, AStepForWhichThereIsNoMemoryFailsAndTheNextOneIsAsEver) {
+// The memory is missing on the runner's threads: each has its own memory for logits that it
+// changes.
+TEST_F(RunnerMemoryTest, AStepWithoutMemoryFailsAndTheNextOneWorks) {
   constexpr int32_t kSlots = 80;  // logits for two threads
   options_.slots = kSlots;
   options_.max_step_tokens = 100;
@@ -41,7 +42,7 @@ TEST_F(RunnerMemoryTest, AStepForWhichThereIsNoMemoryFailsAndTheNextOneIsAsEver)
   }
 }
 
-TEST_F(RunnerMemoryTest, ABatchForWhoseVectorsThereIsNoMemoryFailsAndTheNextOneIsAsEver) {
+TEST_F(RunnerMemoryTest, ABatchWithoutMemoryForItsVectorsFailsAndTheNextOneWorks) {
   config_ = EncoderCases().front().config;
   options_.max_batch_rows = 1;
   options_.max_batch_tokens = kCaseTokens;

@@ -1,4 +1,4 @@
-// The whole runner: what its steps promise and what it refuses. Runs on every device.
+// Tests the whole runner: what its steps promise and what it refuses. Runs on every device.
 
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@ class RunnerTest : public RunnerFixture {};
 
 TEST_F(RunnerTest, AnOverflowStaysInItsOwnSequence) {
   Write();
-  tensors_.at("embed.weight")[7].fill_(3e38);  // finite, but no norm of it is
+  tensors_.at("embed.weight")[7].fill_(3e38);  // finite, but its norm is not
   Rewrite();
   const std::unique_ptr<ModelRunner> runner = Load();
   Bind(*runner, 0, Greedy());
@@ -78,7 +78,7 @@ TEST_F(RunnerTest, RefusesStepsThatBreakTheRulesAndComputesNothing) {
   refused({{{0, 3, {1, 2}, RowOutput::kScore, {}}}}, "0 targets for 2 tokens");
   refused({{{0, 3, {1}, RowOutput::kScore, {2, 3}}}}, "2 targets for 1 tokens");
   refused({{{0, 3, {1}, RowOutput::kScore, {256}}}}, "target 256 is out of range");
-  // Nothing of this has touched the sequence.
+  // None of these calls has changed the sequence.
   const StepOutput after = Step(*runner, {{{0, 3, {4}, RowOutput::kLast}}});
   Bind(*runner, 1, Greedy());
   const StepOutput fresh = Step(*runner, {{{1, 0, {1, 2, 3, 4}, RowOutput::kLast}}});

@@ -1,4 +1,4 @@
-// What a runner keeps of its sequences for sampling: token counts and the last token.
+// Tests what a runner keeps of its sequences for sampling: token counts and the last token.
 
 #include <algorithm>
 #include <memory>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A model whose logits are the same at every position: the head's bias.
+// A model whose logits are the head's bias at every position.
 class SamplingTest : public RunnerFixture {
  protected:
   void SetUp() override {
@@ -39,8 +39,8 @@ class SamplingTest : public RunnerFixture {
     return params;
   }
 
-  // The greedy continuation of `prompt`, by the penalties' definition.
-  // `sampled`: what it has sampled before, beside which come `count` in all.
+  // The greedy continuation of `prompt`, by the definition of the penalties. `sampled` are tokens
+  // that were sampled before; the result has them and `count` tokens in total.
   std::vector<TokenId> Naive(const std::vector<TokenId>& prompt, const SamplingParams& params,
                              int64_t count, std::vector<TokenId> sampled = {}) const {
     while (static_cast<int64_t>(sampled.size()) < count) {
@@ -67,7 +67,7 @@ class SamplingTest : public RunnerFixture {
     return ids;
   }
 
-  // `count` more tokens, each fed as the one that was sampled last.
+  // Samples `count` more tokens. Each is fed as kLastSampled.
   static std::vector<TokenId> ContinueBlindly(ModelRunner& runner, int32_t slot, int64_t position,
                                               int64_t count) {
     std::vector<TokenId> ids;
@@ -91,7 +91,7 @@ class SamplingTest : public RunnerFixture {
 
 TEST_F(SamplingTest, PenaltiesCountPromptAndOutputHoweverThePromptWasCut) {
   for (int round = 0; round < 5; ++round) {
-    // Half of the prompt is of likely tokens.
+    // Half of the prompt are likely tokens.
     std::vector<TokenId> prompt = Naive({}, RandomPenalties(), 12);
     for (const TokenId token : RandomText(12)) prompt.push_back(token);
     const SamplingParams params = RandomPenalties();
@@ -129,10 +129,10 @@ TEST_F(SamplingTest, NeighboursKeepTheirOwnCounts) {
   }
 }
 
-// The greedy choice among what the rules leave, wherever the sequence continues.
+// The greedy choice obeys the rules, in whichever slot the sequence continues.
 TEST_F(SamplingTest, RulesComeWithTheTermsOfTheSlot) {
   auto rules = std::make_shared<LogitRules>();
-  // The best one is banned at first: from output 4 on it is chosen.
+  // The best token is banned at first; from output 4 on it is chosen.
   const auto greedy =
       static_cast<TokenId>(std::max_element(bias_.begin(), bias_.end()) - bias_.begin());
   const TokenId other = greedy == 0 ? 1 : 0;
@@ -160,11 +160,11 @@ TEST_F(SamplingTest, RulesComeWithTheTermsOfTheSlot) {
   Bind(*runner_, 2, ForkOf{2}, {params, /*output_index=*/3});
   const StepOutput output = Step(*runner_, {{{2, 10, {0}, RowOutput::kLast}}});
   EXPECT_EQ(output.sampled[0].id, other) << "output 3";
-  // The next sequence in a slot has none of them.
+  // The next sequence in the slot has no rules.
   EXPECT_EQ(Ids(Generate(*runner_, 0, prompt, 1, Greedy(), 64)), std::vector<TokenId>{greedy});
 }
 
-TEST_F(SamplingTest, ASequenceMovesWithWhatItHasHad) {
+TEST_F(SamplingTest, ASequenceMovesWithItsTokenCounts) {
   const SamplingParams params = RandomPenalties();
   const std::vector<TokenId> prompt = RandomText(7);
   const std::vector<TokenId> expected = Naive(prompt, params, 40);
@@ -178,7 +178,7 @@ TEST_F(SamplingTest, ASequenceMovesWithWhatItHasHad) {
   const std::vector<TokenId> rest(expected.begin() + 10, expected.end());
   for (const StateSource& from :
        {StateSource(snapshot), StateSource(kept.get()), StateSource(ForkOf{0})}) {
-    // What the slot held before leaves no trace.
+    // The previous content of the slot leaves no trace.
     Generate(*runner_, 1, RandomText(3), 5, RandomPenalties(), 64);
     EXPECT_EQ(Bind(*runner_, 1, from, {params, 10, had}), 16);
     EXPECT_EQ(Ids(Continue(*runner_, 1, 16, begun.back().id, 30)), rest) << from.index();
@@ -203,7 +203,7 @@ TEST_F(SamplingTest, CountsComeFromEarlierTurnsWhateverTheirOptions) {
   const std::vector<TokenId> all = Naive(prompt, params, 40, before);
   EXPECT_EQ(Ids(Continue(*runner_, 0, 16, before.back(), 30)),
             std::vector<TokenId>(all.begin() + 10, all.end()));
-  // As having had nothing, it is a slot without a past.
+  // When `had` is empty, penalties ignore all earlier tokens.
   Bind(*runner_, 0, ForkOf{0}, {params});
   EXPECT_EQ(Ids(Continue(*runner_, 0, 46, 1, 20)), Naive({1}, params, 20));
 }
@@ -257,8 +257,8 @@ TEST_F(SamplingTest, TheLastSampledTokenMustExistAndComeAlone) {
   ExpectRefused(row, "the slot sampled, and there is none");
 }
 
-// The greedy choice among what a row leaves, in slots with rules and without.
-TEST_F(SamplingTest, WhatARowBansHoldsForThatRowAlone) {
+// The greedy choice obeys the bans of a row, in slots with and without rules.
+TEST_F(SamplingTest, BansOfARowHoldForThatRowOnly) {
   std::vector<TokenId> ranked(bias_.size());
   for (size_t i = 0; i < ranked.size(); ++i) ranked[i] = static_cast<TokenId>(i);
   std::stable_sort(ranked.begin(), ranked.end(), [&](TokenId a, TokenId b) {
@@ -279,7 +279,7 @@ TEST_F(SamplingTest, WhatARowBansHoldsForThatRowAlone) {
       StepRow row = {0, position, {1}, RowOutput::kLast};
       size_t left = first;
       if (position % 3 != 2) {
-        // Most of all tokens, and the best one.
+        // Bans up to 200 random tokens, and the best one.
         row.banned = RandomText(random_.Below(200));
         row.banned.push_back(ranked[first]);
         std::sort(row.banned.begin(), row.banned.end());
@@ -298,7 +298,7 @@ TEST_F(SamplingTest, WhatARowBansHoldsForThatRowAlone) {
   }
 }
 
-TEST_F(SamplingTest, ARowThatBansEveryTokenHasNoneAndItsNeighbourDoes) {
+TEST_F(SamplingTest, ARowThatBansEveryTokenSamplesNoneAndItsNeighbourSamplesOne) {
   Bind(*runner_, 0, Warm(5));
   Bind(*runner_, 1, Greedy());
   StepRow row = {0, 0, {1}, RowOutput::kLast};

@@ -1,4 +1,4 @@
-// What aft-convert inspect says that a model takes is what its runner takes.
+// Tests that the resources which aft-convert inspect reports are those that a runner takes.
 
 #include <malloc.h>
 
@@ -38,7 +38,7 @@ class EverySizeTest : public SizingFixture, public testing::WithParamInterface<N
   EverySizeTest() { config_ = GetParam().config; }
 };
 
-TEST_P(EverySizeTest, IsWhatTheRunnerReports) {
+TEST_P(EverySizeTest, EqualsWhatTheRunnerReports) {
   Write();
   for (const char* format : {"fp32", "bf16", "int8"}) {
     options_.weight_format = format;
@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Mixer, EverySizeTest, testing::ValuesIn(BareMixerCases(
 
 class MemoryTest : public SizingFixture {
  protected:
-  // Of the heap, large blocks and small ones.
+  // Bytes that are allocated on the heap, in large and small blocks.
   static int64_t Allocated() {
     const struct mallinfo2 info = mallinfo2();
     return static_cast<int64_t>(info.uordblks + info.hblkhd);
@@ -72,13 +72,13 @@ class MemoryTest : public SizingFixture {
     GTEST_SKIP() << "AddressSanitizer's malloc does not count";
 #endif
     constexpr int64_t kBuffers = 6;  // weights, states, scratch, activations, logits, quantized
-    constexpr int64_t kHugePage = 2 << 20;  // to which they may be aligned, and rounded up
+    constexpr int64_t kHugePage = 2 << 20;  // buffers may be aligned and rounded up to these
     constexpr int64_t kRest = 2 << 20;
     Write();
     const int64_t expected = Format().at("memory_bytes");
     const int64_t slack = 2 * kBuffers * kHugePage + kRest;
     ASSERT_GT(expected, 2 * slack);
-    LoadedModel first = LoadBoth();  // what is made once in a process
+    LoadedModel first = LoadBoth();  // allocates what is made once per process
     first = {};
     const int64_t before = Allocated();
     const LoadedModel model = LoadBoth();
@@ -88,7 +88,7 @@ class MemoryTest : public SizingFixture {
   }
 };
 
-TEST_F(MemoryTest, IsWhatALanguageModelTakes) {
+TEST_F(MemoryTest, EqualsWhatALanguageModelTakes) {
   config_.d_model = 256;
   config_.d_ff = 1024;
   config_.mixer.window = 32;
@@ -101,7 +101,7 @@ TEST_F(MemoryTest, IsWhatALanguageModelTakes) {
   }
 }
 
-TEST_F(MemoryTest, IsWhatAnEncoderTakes) {
+TEST_F(MemoryTest, EqualsWhatAnEncoderTakes) {
   config_.architecture = Architecture::kEncoder;
   config_.mixer.causal = false;
   config_.d_model = 512;
@@ -132,11 +132,11 @@ TEST_F(RateTest, OneStepReadsTheWeightsOnceAndMovesEveryStreamsState) {
   const Json slow =
       *Inspect(options_.checkpoint_dir, {.slots = 4, .bandwidth = kBandwidth, .flops = 10 * flops});
   const Json& rates = slow.at("sizing").at("formats").at("int8").at("tokens_per_second");
-  EXPECT_EQ(rates.size(), 2U);  // of 1 and of 4 streams
+  EXPECT_EQ(rates.size(), 2U);  // for 1 and for 4 streams
   for (const auto& [streams, rate] : rates.items()) EXPECT_DOUBLE_EQ(rate, 10) << streams;
 }
 
-// A state that does not grow costs the same in any context; one that grows is read whole.
+// A state that does not grow costs the same in any context. A state that grows is read completely.
 TEST_F(RateTest, TrafficGrowsWithTheContextWhereTheStateDoes) {
   const auto moved = [this](int64_t context) {
     const absl::StatusOr<Json> inspection = Inspect(options_.checkpoint_dir, {.context = context});
@@ -152,8 +152,9 @@ TEST_F(RateTest, TrafficGrowsWithTheContextWhereTheStateDoes) {
   EXPECT_EQ(moved(1000), moved(500));
 }
 
-// Of one layer of width 40: sums read and written, rings read, a row of them written; with
-// look-ahead an eighth of the rings, 15 rows of scratch, a row that comes and one that goes.
+// Floats of one layer of width 40: sums are read and written, rings are read, and one row of each
+// ring is written. With look-ahead, a step reads an eighth of the rings and 15 rows of scratch, and
+// one row comes and one goes.
 TEST_F(RateTest, TrafficIsWhatTheKernelsReadAndWrite) {
   const struct {
     MixerConfig mixer;
@@ -164,7 +165,7 @@ TEST_F(RateTest, TrafficIsWhatTheKernelsReadAndWrite) {
       {{.window = 32}, 2 * 120 + 2 * 31 * 40 / 8 + 15 * 40 + 2 * 2 * 40},
       {{.kind = MixerKind::kAftSimple}, 2 * 120},
       {{.kind = MixerKind::kAftConv, .window = 4, .heads = 2}, 2 * 44 + 3 * 42 + 42},
-      // Of first, keys and values: blocks of keys are padded to 32.
+      // The first token, keys and values: blocks of keys are padded to 32.
       {{.kind = MixerKind::kBlockLocal, .heads = 2, .block_size = 8},
        (2 * 40 + 2 * 32 * 40 + 2 * 8 * 40) * 3 / 4},
   };
@@ -201,8 +202,9 @@ TEST_F(RateTest, StatesBeyondAllBoundsAreRefused) {
               StatusIs(absl::StatusCode::kResourceExhausted, testing::HasSubstr("slots: ")));
 }
 
-// Layers whose tables differ keep scratch or not: a bias beyond kNarrowBias does without.
-TEST_F(RateTest, ScratchIsThatOfEachLayer) {
+// Whether a layer keeps scratch depends on its tables: with a bias beyond kNarrowBias it keeps
+// none.
+TEST_F(RateTest, ScratchIsCountedLayerByLayer) {
   config_.mixer.window = 32;
   Write();
   const int64_t all = Sizes().at("scratch_bytes_per_sequence");

@@ -1,4 +1,4 @@
-// Sequences as bytes: what a runner takes back and what it refuses, without harm.
+// Tests snapshots: which bytes a runner restores, and which it refuses without a change.
 
 #include "model/runtime/snapshot.h"
 
@@ -31,7 +31,8 @@ class SnapshotTest : public RunnerFixture {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   }
 
-  // The snapshot with a header field changed: the one in which these two differ, as it is in `to`.
+  // The snapshot with one header field changed to that of `to`: the field in which `from` and `to`
+  // differ.
   std::string Changed(const std::string& from, const std::string& to) const {
     std::string changed = snapshot_;
     for (size_t i = 0; i < to.size(); ++i) {
@@ -137,7 +138,7 @@ TEST_F(SlotTest, ASequenceThatTakesAnothersPlaceContinuesAsIfItWereAlone) {
   }
 }
 
-TEST_F(SlotTest, WhatIsKeptStaysAsItWas) {
+TEST_F(SlotTest, AKeptStateStaysAsItWas) {
   const std::unique_ptr<ModelRunner> runner = Load();
   const std::vector<TokenId> text = RandomText(40);
   const auto go_on = [&](int32_t slot) { return Continue(*runner, slot, 40, text[0], 6); };
@@ -162,14 +163,14 @@ class OccupantTest : public RunnerFixture, public testing::WithParamInterface<Ne
  protected:
   OccupantTest() { config_ = GetParam().config; }
 
-  // Another text, long enough to fill rings, blocks and parts that grow.
+  // Runs another text, long enough to fill rings, blocks and parts that grow.
   void Occupy(ModelRunner& runner, int32_t slot) {
     Generate(runner, slot, RandomText(40 + random_.Below(40)), 1 + random_.Below(6), Warm(3));
   }
 };
 
-// However a sequence came to its slot, and whatever the slot held before: equal texts give equal
-// bytes.
+// Equal texts give equal bytes, however a sequence came to its slot and whatever the slot held
+// before.
 TEST_P(OccupantTest, ASnapshotHoldsNothingOfTheSlotsFormerOccupants) {
   const std::unique_ptr<ModelRunner> one = Load();
   const std::unique_ptr<ModelRunner> other = Load();
@@ -204,7 +205,7 @@ TEST_P(OccupantTest, ASnapshotHoldsNothingOfTheSlotsFormerOccupants) {
   }
 }
 
-// Every kind; rings whose rows are not whole floats; blocks that do not fill their lanes.
+// Every kind, and rings whose rows are not whole floats, and blocks that do not fill their lanes.
 std::vector<NetworkCase> OccupantCases() {
   std::vector<NetworkCase> cases = TestedCases(DecoderCases());
   cases.push_back(FullDecodeCase());
@@ -227,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(Property, OccupantTest, testing::ValuesIn(OccupantCases
 
 class GrowingSnapshotTest : public RunnerFixture {};
 
-TEST_F(GrowingSnapshotTest, HoldsWhatTheSequenceUsesNotWhatItMay) {
+TEST_F(GrowingSnapshotTest, HoldsOnlyWhatTheSequenceUses) {
   config_.mixer = {.kind = MixerKind::kDotProduct, .heads = 4};
   config_.max_seq_len = 4096;
   const std::unique_ptr<ModelRunner> runner = Load();

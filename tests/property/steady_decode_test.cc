@@ -1,4 +1,4 @@
-// Decoding allocates no memory, neither in the engine nor in the model, on no thread.
+// Tests that decoding allocates no memory on any thread, neither in the engine nor in the model.
 
 #include <algorithm>
 #include <atomic>
@@ -34,7 +34,7 @@ void* Allocate(size_t size, size_t alignment) {
 
 }  // namespace
 
-// Not inlined: GCC would take free() for the wrong partner of new.
+// These are not inlined: otherwise GCC would warn that free() does not match new.
 #define AFT_NOINLINE __attribute__((noinline))
 AFT_NOINLINE void* operator new(size_t size) { return Allocate(size, alignof(std::max_align_t)); }
 AFT_NOINLINE void* operator new(size_t size, std::align_val_t alignment) {
@@ -57,10 +57,10 @@ constexpr uint32_t kFirst = 20;  // counted from this token on
 constexpr uint32_t kLast = 70;   // to this one
 constexpr int32_t kTokens = 80;
 
-// The first of them counts allocations from its token kFirst to its token kLast.
+// Counts allocations from its token kFirst to its token kLast if it is the first sink.
 class CountingSink final : public TokenSink {
  public:
-  // The engine goes no further than the first token before `all_there` is set.
+  // The engine stops at the first token until `all_there` is set.
   CountingSink(bool first, std::shared_future<void> all_there)
       : first_(first), all_there_(std::move(all_there)) {}
 
@@ -77,7 +77,7 @@ class CountingSink final : public TokenSink {
     ended_ = true;
     changed_.NotifyAll();
   }
-  // Whether all tokens came, once it has ended.
+  // Waits for the end. Returns whether all tokens have come.
   bool Wait() {
     MutexLock lock(mutex_);
     while (!ended_) changed_.Wait(mutex_);

@@ -1,5 +1,5 @@
-// Vectors in, masked or not, images: bare mixers, and encoders that are given vectors for ids. Runs
-// on every device.
+// Tests vectors as input, with and without masks, and images: for bare mixers, and for encoders
+// that get vectors instead of ids. Runs on every device.
 
 #include <algorithm>
 #include <cmath>
@@ -31,20 +31,20 @@ class TensorsFixture : public RunnerFixture {
     options_.max_batch_tokens = 400;
   }
 
-  // Vectors of so many tokens, an image of `columns` where the model takes images.
+  // Vectors of `tokens` tokens; an image of `columns` if the model takes images.
   EncoderInput Vectors(int64_t tokens, int64_t columns = 1) {
     EncoderInput input = {.vectors = random_.Normals(tokens * config_.d_model)};
     if (config_.mixer.grid) input.image_width = columns;
     return input;
   }
-  // Every third token, at random places, is hidden.
+  // Hides about a third of the tokens, at random places.
   void HideSome(EncoderInput& input) {
     input.mask.assign(static_cast<size_t>(input.tokens(config_.d_model)), 0.0F);
     for (float& key : input.mask) {
       if (random_.Below(3) == 0) key = kHidden;
     }
   }
-  // Of several lengths, some with masks.
+  // Inputs of several lengths, some with masks.
   std::vector<EncoderInput> Mixed() {
     const std::pair<int64_t, int64_t> sizes[] = {{1, 1},  {35, 7}, {7, 7},  {13, 1}, {96, 12},
                                                  {24, 8}, {35, 7}, {49, 7}, {5, 5}};
@@ -74,7 +74,7 @@ TEST_P(EveryMixerTest, EqualsFloat64) {
   const std::unique_ptr<EncoderRunner> mixer = LoadEncoder();
   for (const auto& [tokens, columns] :
        {std::pair{1, 1}, {7, 7}, {33, 11}, {33, 3}, {35, 1}, {static_cast<int>(kCaseTokens), 8}}) {
-    if (tokens == 35 && !config_.mixer.grid) continue;  // where columns are nothing
+    if (tokens == 35 && !config_.mixer.grid) continue;  // without a grid columns do not matter
     EncoderInput input = Vectors(tokens, columns);
     EXPECT_TRUE(Close(Run(*mixer, {input}), Want(input), device_.vectors)) << tokens;
     HideSome(input);
@@ -103,12 +103,12 @@ TEST_P(EveryMixerTest, NeighboursOfAnySizeAndThreadsChangeNoBit) {
   }
 }
 
-TEST_P(EveryMixerTest, WhatIsNotFiniteStaysInItsSequence) {
+TEST_P(EveryMixerTest, NumbersThatAreNotFiniteStayInTheirSequence) {
   const std::unique_ptr<EncoderRunner> mixer = LoadEncoder();
   std::vector<EncoderInput> inputs = Mixed();
   const std::vector<float> clean = Run(*mixer, inputs);
   std::vector<EncoderInput> spoilt = inputs;
-  size_t next = 0;  // every other one has one of these
+  size_t next = 0;  // every other input gets one of these numbers
   for (const float bad : {kNan, -kNan, HUGE_VALF, -HUGE_VALF, std::numeric_limits<float>::max()}) {
     spoilt[next].mask.clear();
     std::fill(spoilt[next].vectors.begin(), spoilt[next].vectors.end(), bad);
@@ -123,7 +123,7 @@ TEST_P(EveryMixerTest, WhatIsNotFiniteStaysInItsSequence) {
     first += count;
   }
   EXPECT_TRUE(Close(got, clean, SameAs()));
-  // Whatever those are now, they are computed again when they are clean.
+  // With clean inputs again, all results are correct again.
   EXPECT_TRUE(Close(Run(*mixer, inputs), clean, SameAs()));
 }
 
@@ -148,8 +148,8 @@ TEST_P(EveryMixerTest, HiddenTokensMayHoldAnything) {
   }
 }
 
-// What lies below kMaskedBelow is -inf; what sees no key is the output's bias.
-TEST_P(EveryMixerTest, WithoutAKeyTheBiasIsLeft) {
+// Numbers up to kMaskedBelow count as -inf. A token that sees no key gives the output's bias.
+TEST_P(EveryMixerTest, ATokenThatSeesNoKeyGivesTheBias) {
   const std::unique_ptr<EncoderRunner> mixer = LoadEncoder();
   EncoderInput input = Vectors(14, 7);
   const at::Tensor& bias = tensors_.at("layers.0.mixer.out.bias");
@@ -171,7 +171,7 @@ class EncoderVectorsTest : public TensorsFixture, public testing::WithParamInter
   EncoderVectorsTest() { config_ = GetParam().config; }
 };
 
-TEST_P(EncoderVectorsTest, AreWhatTheEmbeddingWouldHaveMade) {
+TEST_P(EncoderVectorsTest, EqualWhatTheEmbeddingWouldHaveMade) {
   config_.embedding_scale = 2.0F;  // exact
   const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
   std::vector<EncoderInput> texts;
@@ -246,7 +246,8 @@ TEST_F(MixerRulesTest, ImagesHaveWholeRows) {
   Refused(*mixer, Vectors(8, 3), "8 tokens are not an image of 3 columns");
 }
 
-// A GPU's blocks hold all rows of an image that a filter reaches: wide ones are refused in time.
+// A block of a GPU holds all rows of an image that a filter reaches. So the runner limits the width
+// of images, and the widest allowed image must work.
 TEST_F(MixerRulesTest, TheWidestImageIsComputed) {
   config_ = Case("image");
   config_.mixer.window = 63;
@@ -257,13 +258,13 @@ TEST_F(MixerRulesTest, TheWidestImageIsComputed) {
     const std::unique_ptr<EncoderRunner> mixer = LoadEncoder();
     const int64_t widest = mixer->info().max_image_width;
     EXPECT_GE(widest, 400);
-    EXPECT_EQ(widest == 1000, device_.same_bits);  // a CPU's are as wide as batches
+    EXPECT_EQ(widest == 1000, device_.same_bits);  // on the CPU images may be as wide as batches
     const EncoderInput input = Vectors(widest, widest);
     EXPECT_TRUE(Close(Run(*mixer, {input}), Want(input), device_.vectors)) << heads;
   }
 }
 
-TEST_F(MixerRulesTest, CausalOnesSayThatTheyAre) {
+TEST_F(MixerRulesTest, CausalMixersReportThatTheyAreCausal) {
   config_ = Case("causal_aft_local");
   EXPECT_TRUE(LoadEncoder()->info().causal);
 }

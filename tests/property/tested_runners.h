@@ -10,23 +10,23 @@
 
 namespace aft {
 
-// The device on which a test program runs models, and what they promise there.
+// The device on which a test program runs models, and what the models promise there.
 struct RunnerDevice {
   // `config` and `tensors` are those of options.checkpoint_dir.
   absl::StatusOr<LoadedModel> (*load)(const LoadOptions& options, const NetworkConfig& config,
                                       const TensorMap& tensors);
   bool same_bits;          // whatever else is in a step, and however a text is cut
-  double log_probability;  // else they are as near as this, as to the formula
-  Tolerance vectors;       // likewise of encoders
-  bool slow = false;       // tested with what is its own: no threads, and see TestedCases
+  double log_probability;  // largest difference to the formula and, without same_bits, among runs
+  Tolerance vectors;       // the same for the vectors of encoders
+  bool slow = false;       // fewer tests: no threads, and see TestedCases
 };
 
 // Defined by cpu_runners_tested.cc or by tests/gpu_model.
 const RunnerDevice& TestedRunners();
 
-// The decoders that an engine is tested over: all, or on a slow device one of each that an engine
-// can tell apart, a state of constant size, one that grows, and one that generated tokens make
-// otherwise. What runners do with their states, their own tests ask of every kind.
+// The decoders with which an engine is tested: all, or on a slow device one of each sort that an
+// engine can distinguish. These are a state of constant size, a state that grows, and a model that
+// reads generated tokens differently. The tests of runners cover the states of every kind.
 inline std::vector<NetworkCase> EngineCases() {
   std::vector<NetworkCase> cases = DecoderCases();
   if (TestedRunners().slow) {
@@ -38,8 +38,8 @@ inline std::vector<NetworkCase> EngineCases() {
   return cases;
 }
 
-// All cases, or on a slow device those that are more to a runner than a form of a mixer: all forms
-// are in the mixers' suite, on every device.
+// All cases, or on a slow device all except those that are only another form of a mixer. The suite
+// of the mixers tests all forms on every device.
 inline std::vector<NetworkCase> TestedCases(std::vector<NetworkCase> cases) {
   if (TestedRunners().slow) std::erase_if(cases, [](const NetworkCase& one) { return one.form; });
   return cases;

@@ -1,4 +1,4 @@
-// The differentiable network against the float64 reference, in every choice that config.json
+// Tests the differentiable network against the float64 reference, for every choice that config.json
 // offers.
 
 #include "model/train/train_network.h"
@@ -19,7 +19,7 @@ namespace {
 
 class TrainNetworkPropertyTest : public testing::TestWithParam<NetworkCase> {};
 
-TEST_P(TrainNetworkPropertyTest, IsTheNetworkThatIsServed) {
+TEST_P(TrainNetworkPropertyTest, EqualsTheNetworkThatIsServed) {
   const NetworkConfig& config = GetParam().config;
   TestRandom random;
   const TrainNetwork network(config, RandomTensors(config, random));

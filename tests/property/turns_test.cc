@@ -1,5 +1,5 @@
-// A text in turns: each restored from the state that the last one left, under terms of its own.
-// Runs on every device.
+// Tests a text in turns. Each turn is restored from the state of the previous one, under its own
+// terms. Runs on every device.
 
 #include <memory>
 #include <string>
@@ -38,13 +38,13 @@ class TurnsTest : public RunnerFixture, public testing::WithParamInterface<Netwo
   }
 };
 
-TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
+TEST_P(TurnsTest, ATextInTurnsEqualsOneRun) {
   const std::unique_ptr<ModelRunner> runner = Load();
   for (int round = 0; round < (device_.slow ? 1 : 4); ++round) {
     const SamplingParams params = RandomParams();
-    Bind(*runner, 0, params);               // the one run
-    std::string state;                      // of one of the others
-    std::shared_ptr<const KeptState> kept;  // of the other
+    Bind(*runner, 0, params);               // the single run
+    std::string state;                      // of slot 1
+    std::shared_ptr<const KeptState> kept;  // of slot 2
     std::vector<TokenId> unread;
     Uses uses;
     uint64_t outputs = 0;
@@ -53,7 +53,7 @@ TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
       unread.insert(unread.end(), text.begin(), text.end());
       const int64_t count = 1 + random_.Below(6);
       const std::vector<SampledToken> expected = Turn(*runner, 0, position, unread, count);
-      // In two slots that held others: a state is not used up.
+      // Both slots held other sequences before. A state can be used more than once.
       for (const int32_t slot : {1, 2}) {
         Generate(*runner, slot, RandomText(5), 2, RandomParams());
         StateSource from;
@@ -78,8 +78,8 @@ TEST_P(TurnsTest, HoweverItIsCutATextGoesOnAsOneRunDoes) {
   }
 }
 
-// Its output is read in one go, behind a prompt, and not generated.
-TEST_P(TurnsTest, BehindItsOwnOutputATextGoesOnAsIfItHadBeenMadeHere) {
+// The output is read in one step after the prompt, and not generated.
+TEST_P(TurnsTest, ReadingItsOutputAgainContinuesATextAsGeneratingItDoes) {
   const std::unique_ptr<ModelRunner> runner = Load();
   const ModelInfo& info = runner->info();
   if (info.generated_differ || info.numerics.empty()) GTEST_SKIP() << "it makes no such promise";

@@ -1,4 +1,4 @@
-// Language models and encoders with weights of 16 and 8 bits on the CPU.
+// Tests language models and encoders with weights of 16 and 8 bits on the CPU.
 
 #include <algorithm>
 #include <map>
@@ -72,11 +72,11 @@ TEST_P(DecoderFormatTest, DistributionsStayThoseOfFp32) {
   for (size_t i = 0; i < exact.size(); ++i) {
     EXPECT_LE(Divergence(exact[i], scored[i]), allowed) << i;
   }
-  // What a state is does not depend on the weights.
+  // The meaning of a state does not depend on the format of the weights.
   Bind(*fp32, 1, runner->SnapshotSlot(0), {});
 }
 
-TEST_P(DecoderFormatTest, NumericsNameWhatChangesBitsAndNothingElse) {
+TEST_P(DecoderFormatTest, NumericsDependOnlyOnWhatChangesBits) {
   const std::string numerics = Runner(format())->info().numerics;
   EXPECT_EQ(Runner(format(), 3)->info().numerics, numerics);
   EXPECT_EQ((*CpuModelRunner::Create(Network(format()), {.slots = 2, .max_step_tokens = 5}))
@@ -144,7 +144,7 @@ TEST_F(Int8LimitTest, AFeedForwardThatIsTooWideIsRefused) {
   EXPECT_TRUE(CpuNetwork::Create(config_, tensors_, Number::kInt8).ok());
 }
 
-// The tensors of a file, as far as they are in memory.
+// The tensors of a file, with a count of the bytes that are in memory.
 class CountedTensors {
  public:
   explicit CountedTensors(const TensorMap& tensors) : tensors_(tensors) {}
@@ -202,7 +202,7 @@ TEST_F(LoadingTest, HoldsALayerAtATime) {
   }
 }
 
-TEST_F(LoadingTest, EveryFailedReadEndsIt) {
+TEST_F(LoadingTest, EveryFailedReadEndsLoading) {
   config_.tie_embeddings = false;
   config_.head_bias = true;
   config_.position = PositionKind::kLearned;

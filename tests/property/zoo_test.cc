@@ -1,4 +1,4 @@
-// The shipped model, with its real weights, on text that it was not trained on.
+// Tests the shipped model, with its real weights, on text that it was not trained on.
 
 #include <algorithm>
 #include <cmath>
@@ -67,7 +67,7 @@ class ZooTest : public testing::Test {
     return logits;
   }
 
-  // Mean -log2 p of tokens[i + 1] from logits of i, over [begin, end).
+  // The mean over i in [begin, end) of -log2 p of tokens[i + 1], from the logits at i.
   double BitsPerByte(const std::vector<float>& logits, const std::vector<int32_t>& tokens,
                      size_t begin, size_t end) const {
     const auto vocab = static_cast<size_t>(checkpoint_.config.vocab_size);
@@ -95,7 +95,7 @@ TEST_F(ZooTest, PredictsUnseenTextAsItsCardSays) {
   EXPECT_LT(BitsPerByte(Serve(tokens), tokens, 0, tokens.size() - 1), 1.75);
 }
 
-// What smaller weights cost, against fp32 on the same text.
+// Measures what smaller weights cost, compared with fp32 on the same text.
 TEST_F(ZooTest, SmallerWeightsPredictNearlyAsWell) {
   const std::vector<int32_t> tokens = Tokens();
   const std::vector<float> exact = Serve(tokens);
