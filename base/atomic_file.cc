@@ -37,7 +37,7 @@ absl::Status SyncFolderOf(const std::string& path) {
   const bool synced = fsync(fd) == 0;
   const int error = errno;
   close(fd);
-  // Some file systems cannot sync a folder, and say EINVAL.
+  // Some file systems cannot sync a folder, and return EINVAL.
   if (synced || error == EINVAL) return absl::OkStatus();
   return absl::ErrnoToStatus(error, absl::StrCat("cannot sync folder of ", path));
 }

@@ -14,7 +14,7 @@ int64_t AvailableMemory(const std::string& root = "");
 // less.
 int64_t MemoryLimit(const std::string& root = "");
 
-// "12.5 MiB".
+// Formats a size like "12.5 MiB".
 std::string Mebibytes(int64_t bytes);
 
 }  // namespace aft

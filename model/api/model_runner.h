@@ -26,7 +26,7 @@ struct EncoderForms {
   bool free_lengths = false;  // more or fewer keys and values than queries
 };
 
-// What the server may know of a loaded model. Constant for the runner's life.
+// What the server may know about a loaded model. It does not change during the runner's life.
 struct ModelInfo {
   std::string architecture;  // the mixer, e.g. "aft_local"
   int64_t vocab_size = 0;    // 0: a bare mixer, which takes vectors only

@@ -9,7 +9,7 @@ namespace aft {
 
 using TokenId = int32_t;
 
-// Most alternatives that can be reported per token.
+// The most alternatives that can be reported per token.
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
 // What a request changes about the logit of one token.

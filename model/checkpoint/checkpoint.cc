@@ -27,7 +27,7 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
   if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
   }
-  errno = EIO;  // in case the library fails without saying why
+  errno = EIO;  // in case the library fails and sets no errno
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   std::string text(kMaxBytes, '\0');

@@ -222,7 +222,7 @@ absl::Status CheckEntry(const std::string& name, const TensorEntry& entry, int64
   return absl::OkStatus();
 }
 
-// The tensors must tile the data section: no byte twice, none unused.
+// The tensors must tile the data section: no byte is used twice, and none is unused.
 absl::Status CheckTiling(const SafetensorsHeader& header, int64_t data_bytes) {
   std::vector<const std::pair<const std::string, TensorEntry>*> order;
   order.reserve(header.tensors.size());

@@ -39,9 +39,9 @@ struct MixerConfig {
   // AFT-local need T > 0.
   int64_t band_rows = 0;
   // H > 0: staggered prefix restart (causal AFT-simple and AFT-local). Time is cut into blocks of H
-  // tokens; token t sees only tokens of its own block and of the one before, that is between H + 1
-  // and 2H tokens, at constant cost. 0: token t sees every token before it (the paper's form).
-  // REQUIRES: 0 or >= max(window, 1).
+  // tokens. Token t sees only tokens of its own block and of the one before, at constant cost.
+  // These are between H + 1 and 2H tokens. 0: token t sees every token before it (the paper's
+  // form). REQUIRES: 0 or >= max(window, 1).
   int64_t prefix_block = 0;
 
   bool causal = true;  // false: every token sees the whole text; encoders only

@@ -214,8 +214,8 @@ absl::Status CheckMixer(const NetworkConfig& config) {
   return absl::OkStatus();
 }
 
-// A state that grows is a product of three sizes, each of which may be in its range while the bytes
-// of the state are more than 64 bits hold.
+// A state that grows is a product of three sizes. Each may be in its range while the number of
+// bytes of the state does not fit into 64 bits.
 absl::Status CheckStateSize(const NetworkConfig& config) {
   constexpr int64_t kMostNumbers = int64_t{1} << 50;
   const int64_t width =

@@ -30,7 +30,7 @@ std::string Grouped(int64_t number) {
   return text;
 }
 
-// "1.5 MiB"
+// Formats bytes as "1.5 MiB".
 std::string Rounded(int64_t bytes) {
   if (bytes < 1024) return absl::StrCat(bytes, " bytes");
   const char* unit = "KiB";

@@ -51,12 +51,12 @@ inline EncoderForms FormsOf(const NetworkConfig& config) {
           .free_lengths = !mixer.causal && !by_position};
 }
 
-// EncoderRunner::width.
+// The value of EncoderRunner::width.
 inline int64_t OutputWidth(const NetworkConfig& config) {
   return HeadRows(config) > 0 ? HeadRows(config) : config.d_model;
 }
 
-// "cpu (AVX2, 3 threads)"
+// Formats the name of the device: "cpu (AVX2, 3 threads)".
 inline std::string CpuDeviceName(int threads) {
   return absl::StrCat("cpu (", kernels::InstructionSet(), ", ", threads,
                       threads == 1 ? " thread)" : " threads)");

@@ -74,7 +74,7 @@ absl::Status TakeName(Json& object, const char* key, const Named<E> (&names)[kCo
       absl::StrCat(key, ": must be ", absl::StrJoin(allowed, " or "), ", got \"", given, "\""));
 }
 
-// A probability of zeroing numbers.
+// Takes a probability with which numbers are zeroed.
 absl::Status TakeDropout(Json& object, const char* key, double& field) {
   AFT_RETURN_IF_ERROR(Take(object, key, field));
   return Require(field >= 0 && field < 1, absl::StrCat(key, ": must be in [0, 1)"));

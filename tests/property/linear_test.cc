@@ -272,7 +272,7 @@ TEST_P(LinearTest, ARowThatIsNotFiniteStaysSoAndLeavesOthersAlone) {
   for (const Number format : kFormats) {
     const TestLinear linear(random_, 50, 40, format);
     for (const float bad : {NAN, INFINITY, -INFINITY}) {
-      for (const size_t at : {0U, 33U, 49U}) {  // of the second row of three
+      for (const size_t at : {0U, 33U, 49U}) {  // places in the second of three rows
         std::vector<float> x = random_.Normals(3 * linear.in);
         const std::vector<float> good = linear.Run(x);
         x[50 + at] = bad;

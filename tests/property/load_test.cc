@@ -119,7 +119,7 @@ TEST_F(LoadTest, ThreadsRunOnTheCpusThatWereAskedFor) {
     ASSERT_TRUE(model.ok()) << model.status();
     const ModelInfo& info = encoder ? model->encoder->info() : model->runner->info();
     EXPECT_THAT(info.device, HasSubstr(", 1 thread"));
-    std::thread([&] {  // the engine's
+    std::thread([&] {  // the engine's thread
       encoder ? model->encoder->PrepareThread() : model->runner->PrepareThread();
       EXPECT_EQ(sched_getcpu(), last);
     })

@@ -18,7 +18,7 @@ class LongStepTest : public RunnerFixture {};
 TEST_F(LongStepTest, ALongStepEqualsManyShortOnes) {
   options_.max_step_tokens = 4096;
   const std::unique_ptr<ModelRunner> runner = Load();
-  static_assert(CpuModelRunner::kTokensAtOnce == 1024);  // for which these are made
+  static_assert(CpuModelRunner::kTokensAtOnce == 1024);  // the sizes below are made for this
   const std::vector<TokenId> sizes = {700, 400, 1, 1, 2100, 5};
   StepInput together;
   std::vector<StepOutput> alone;

@@ -23,7 +23,8 @@ using Matrix = std::vector<std::vector<double>>;  // one row per token
 Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
                         const std::vector<int32_t>& tokens);
 
-// The same for an input of an encoder or a bare mixer. Hidden tokens get vectors like all others.
+// Logits or vectors for an input of an encoder or a bare mixer. Hidden tokens get vectors like all
+// others.
 Matrix NetworkReference(const NetworkConfig& config, const TensorMap& tensors,
                         const EncoderInput& input);
 

@@ -44,9 +44,9 @@ struct TrainFormOptions {
 };
 
 // The mixer as a function of whole sequences that start at position 0 (or continue `carry`), made
-// of differentiable LibTorch operators: the training form, the "plain LibTorch" side of the
-// benchmarks, and one of the oracles of the kernels' tests. Differentiable in packed and tables;
-// works in fp32 and fp64.
+// of differentiable LibTorch operators. It is the training form, the "plain LibTorch" side of the
+// benchmarks, and one of the oracles of the kernels' tests. It is differentiable in packed and
+// tables, and works in fp32 and fp64.
 //
 //   packed [B, T, PackedWidth()] -> [B, T, hid]
 //   tables  by name, as ExpectedMixerTables lists them, of packed's type
