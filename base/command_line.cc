@@ -71,8 +71,8 @@ std::string Meant(const CLI::App& app, const std::string& word,
   return Nearest(word, names);
 }
 
-// What is wrong. An argument that has no meaning explains more than a required one that is missing,
-// which it may have been meant for.
+// Says what is wrong. An unknown argument is reported before a missing required one, because it may
+// have been meant for that one.
 std::string Mistake(const CLI::App& app, const CLI::Error& error,
                     const std::vector<FlagHint>& hints) {
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);

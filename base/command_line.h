@@ -7,23 +7,23 @@
 
 namespace aft {
 
-// A flag that users of other servers try, and what this program has in its place.
+// A flag that users of other servers try, and what this program has instead.
 struct FlagHint {
   const char* given;  // "--port"
   const char* use;    // "--listen_address=127.0.0.1:PORT"
 };
 
-// What ParseCommandLine has to know of a program.
+// What ParseCommandLine has to know about a program.
 struct ProgramInfo {
   int usage_code;                 // its exit code after a bad command line
   std::vector<FlagHint> hints{};  // checked before similar spellings
   std::string libraries{};        // a line for --version, "LibTorch 2.11.0"
 };
 
-// Parses the command line of a program in the way that all programs of this project share, and
-// returns nullopt if the program is to run. Otherwise the program has to end with the returned exit
-// code: 0 after --help, --version,
-// --completion or --man-page, which this adds, or `usage_code` after a mistake.
+// Parses the command line of a program in the way that all programs of this project share. Returns
+// nullopt if the program is to run. Otherwise the program has to end with the returned exit code: 0
+// after one of the flags that this adds (--help, --version, --completion, --man-page), or
+// `usage_code` after a mistake.
 //
 // A mistake is one line on standard error. It names the flag or subcommand that was probably meant:
 // the one of a hint, or the one with the most similar spelling.

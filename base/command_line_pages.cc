@@ -56,7 +56,7 @@ Command Describe(const CLI::App& app, const std::string& path) {
   return command;
 }
 
-// The program, then its subcommands, each before its own.
+// Adds the program, then its subcommands, each before its own subcommands.
 void DescribeAll(const CLI::App& app, const std::string& path, std::vector<Command>& commands) {
   commands.push_back(Describe(app, path));
   const std::vector<const CLI::App*> below = commands.back().subcommands;

@@ -3,7 +3,7 @@
 #include <CLI/App.hpp>
 #include <string>
 
-// What is made of the descriptions of a program's flags and subcommands, besides --help.
+// Texts made from the descriptions of a program's flags and subcommands, in addition to --help.
 namespace aft {
 
 // A script that completes subcommands, flags and the values of flags that have a fixed list of
