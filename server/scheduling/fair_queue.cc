@@ -8,15 +8,14 @@
 
 namespace aft::server {
 
-FairItem::FairItem(std::string client, double weight, ServiceClass service_class)
-    : client_(std::move(client)), weight_(weight), class_(service_class) {
+FairItem::FairItem(std::string client, double weight, ServiceClass service_class, std::string user)
+    : client_(std::move(client)), user_(std::move(user)), weight_(weight), class_(service_class) {
   AFT_CHECK(weight > 0);
 }
 
 void FairQueue::Push(FairItem& item, TimePoint now) {
   AFT_CHECK(item.state_ == FairItem::State::kOut);
-  if (waiting_ == 0) Forget();
-  item.account_ = &accounts_[item.client_];
+  Enter(item);
   item.account_->weight = item.weight_;
   item.order_ = ++arrivals_;
   StartWaiting(item, now).push_back(&item);
@@ -24,15 +23,14 @@ void FairQueue::Push(FairItem& item, TimePoint now) {
 
 void FairQueue::PushFront(FairItem& item, TimePoint now) {
   AFT_CHECK(item.state_ == FairItem::State::kServed);
-  if (waiting_ == 0) Forget();
   --item.account_->serving;
+  --item.user_account_->serving;
   StartWaiting(item, now).push_front(&item);
 }
 
 void FairQueue::PushAgain(FairItem& item) {
   AFT_CHECK(item.state_ == FairItem::State::kOut && item.order_ > 0);
-  if (waiting_ == 0) Forget();
-  item.account_ = &accounts_[item.client_];
+  Enter(item);
   InsertInOrder(item, StartWaiting(item, item.since_));
 }
 
@@ -42,56 +40,80 @@ FairItem* FairQueue::Next(TimePoint now) const {
 
 FairItem* FairQueue::Next(TimePoint now, ClassOf class_of) const {
   FairItem* best = nullptr;
-  std::tuple<ServiceClass, double, TimePoint, uint64_t> best_rank;
-  for (const FairAccount* account : backlogged_) {
-    for (const std::deque<FairItem*>& line : account->lines) {
-      if (line.empty()) continue;
-      FairItem& item = *line.front();
-      const std::optional<ServiceClass> base = class_of(item);
+  std::tuple<ServiceClass, Standing, uint64_t> best_rank;
+  for (const FairAccount* account : clients_.backlogged()) {
+    for (size_t i = 0; i < kServiceClasses; ++i) {
+      const Front front = FrontOf(*account, i, now);
+      if (front.next == nullptr) continue;
+      const std::optional<ServiceClass> base = class_of(*front.next);
       if (!base) continue;
-      const TimePoint since = std::max(item.since_, account->last_turn);
-      const bool overdue = age_ > Duration::zero() && now - since >= kOverdueAges * age_;
-      const std::tuple rank(Aged(item, *base, now), overdue ? -1.0 : VirtualTime(*account),
-                            overdue ? since : TimePoint(), item.order_);
+      const FairItem& first = *front.first;
+      const std::tuple rank(Aged(first, *base, now),
+                            StandingOf(*account, clients_.VirtualTime(*account), first.since_, now),
+                            first.order_);
       if (best != nullptr && rank >= best_rank) continue;
-      best = &item;
+      best = front.next;
       best_rank = rank;
     }
   }
   return best;
 }
 
+FairQueue::Front FairQueue::FrontOf(const FairAccount& account, size_t service_class,
+                                    TimePoint now) const {
+  Front front;
+  std::pair<Standing, uint64_t> best_rank;
+  for (const FairUser* user : account.users.backlogged()) {
+    if (user->lines[service_class].empty()) continue;
+    FairItem& item = *user->lines[service_class].front();
+    const std::pair rank(StandingOf(*user, account.users.VirtualTime(*user), item.since_, now),
+                         item.order_);
+    if (front.next == nullptr || rank < best_rank) {
+      front.next = &item;
+      best_rank = rank;
+    }
+    if (front.first == nullptr || item.order_ < front.first->order_) front.first = &item;
+  }
+  return front;
+}
+
+FairQueue::Standing FairQueue::StandingOf(const FairShare& share, double virtual_time,
+                                          TimePoint since, TimePoint now) const {
+  since = std::max(since, share.last_turn);
+  const bool overdue = age_ > Duration::zero() && now - since >= kOverdueAges * age_;
+  return overdue ? Standing(-1, since) : Standing(virtual_time, TimePoint());
+}
+
 void FairQueue::Serve(FairItem& item, TimePoint now) {
   AFT_CHECK(item.state_ == FairItem::State::kWaiting);
   StopWaiting(item);
   item.state_ = FairItem::State::kServed;
-  ++item.account_->serving;
-  item.account_->last_turn = now;
+  item.account_->Serve(now);
+  item.user_account_->Serve(now);
 }
 
 void FairQueue::Leave(FairItem& item) {
   if (item.state_ == FairItem::State::kOut) return;
-  FairAccount& account = *item.account_;
   if (item.state_ == FairItem::State::kWaiting) {
     StopWaiting(item);
   } else {
-    --account.serving;
+    --item.account_->serving;
+    --item.user_account_->serving;
   }
   item.state_ = FairItem::State::kOut;
-  item.account_ = nullptr;
-  if (account.waiting + account.serving > 0 || account.idle) return;
-  account.idle = true;
-  idle_.push_back(item.client_);
-  DropIdle(kMaxIdle);
+  FairAccount& account = *std::exchange(item.account_, nullptr);
+  account.users.DropIfEmpty(item.user_, *std::exchange(item.user_account_, nullptr));
+  clients_.DropIfEmpty(item.client_, account);
 }
 
 void FairQueue::SetClass(FairItem& item, ServiceClass service_class) {
   if (item.class_ == service_class) return;
   const ServiceClass before = std::exchange(item.class_, service_class);
   if (item.state_ != FairItem::State::kWaiting) return;
-  std::deque<FairItem*>& from = item.account_->lines[static_cast<size_t>(before)];
+  auto& lines = item.user_account_->lines;
+  std::deque<FairItem*>& from = lines[static_cast<size_t>(before)];
   from.erase(std::find(from.begin(), from.end(), &item));
-  InsertInOrder(item, item.account_->lines[static_cast<size_t>(service_class)]);
+  InsertInOrder(item, lines[static_cast<size_t>(service_class)]);
 }
 
 void FairQueue::InsertInOrder(FairItem& item, std::deque<FairItem*>& line) {
@@ -101,8 +123,8 @@ void FairQueue::InsertInOrder(FairItem& item, std::deque<FairItem*>& line) {
 }
 
 void FairQueue::Charge(FairItem& item, double service) {
-  FairAccount& account = *item.account_;
-  Raise(account, VirtualTime(account) + service / item.weight_);
+  clients_.Charge(*item.account_, service / item.weight_);
+  item.account_->users.Charge(*item.user_account_, service / item.weight_);
 }
 
 ServiceClass FairQueue::Aged(const FairItem& item, ServiceClass base, TimePoint now) const {
@@ -112,67 +134,42 @@ ServiceClass FairQueue::Aged(const FairItem& item, ServiceClass base, TimePoint 
 }
 
 bool FairQueue::LessServed(const FairItem& a, const FairItem& b) const {
-  return a.account_ != b.account_ && VirtualTime(*a.account_) < VirtualTime(*b.account_);
+  return a.account_ != b.account_ &&
+         clients_.VirtualTime(*a.account_) < clients_.VirtualTime(*b.account_);
 }
 
 TimePoint FairQueue::oldest() const {
   TimePoint oldest = TimePoint::max();
-  for (const FairAccount* account : backlogged_) {
-    for (const std::deque<FairItem*>& line : account->lines) {
-      if (!line.empty()) oldest = std::min(oldest, line.front()->since_);
+  for (const FairAccount* account : clients_.backlogged()) {
+    for (const FairUser* user : account->users.backlogged()) {
+      for (const std::deque<FairItem*>& line : user->lines) {
+        if (!line.empty()) oldest = std::min(oldest, line.front()->since_);
+      }
     }
   }
   return oldest;
 }
 
-void FairQueue::Raise(FairAccount& account, double virtual_time) {
-  account.virtual_time = virtual_time;
-  account.epoch = epoch_;
+void FairQueue::Enter(FairItem& item) {
+  item.account_ = &clients_[item.client_];
+  item.user_account_ = &item.account_->users[item.user_];
 }
 
 std::deque<FairItem*>& FairQueue::StartWaiting(FairItem& item, TimePoint now) {
-  FairAccount& account = *item.account_;
-  if (account.waiting == 0) {
-    if (!backlogged_.empty()) {
-      double least = VirtualTime(*backlogged_.front());
-      for (const FairAccount* other : backlogged_) least = std::min(least, VirtualTime(*other));
-      Raise(account, std::max(least, VirtualTime(account)));
-    }
-    account.index = backlogged_.size();
-    backlogged_.push_back(&account);
-  }
-  ++account.waiting;
+  clients_.StartWaiting(*item.account_);
+  item.account_->users.StartWaiting(*item.user_account_);
   ++waiting_;
   item.state_ = FairItem::State::kWaiting;
   item.since_ = now;
-  return account.lines[static_cast<size_t>(item.class_)];
+  return item.user_account_->lines[static_cast<size_t>(item.class_)];
 }
 
 void FairQueue::StopWaiting(FairItem& item) {
-  FairAccount& account = *item.account_;
-  std::deque<FairItem*>& line = account.lines[static_cast<size_t>(item.class_)];
+  std::deque<FairItem*>& line = item.user_account_->lines[static_cast<size_t>(item.class_)];
   line.erase(std::find(line.begin(), line.end(), &item));
   --waiting_;
-  if (--account.waiting > 0) return;
-  backlogged_[account.index] = backlogged_.back();
-  backlogged_[account.index]->index = account.index;
-  backlogged_.pop_back();
-}
-
-// Nothing waits: whatever was used until now took nothing from anybody.
-void FairQueue::Forget() {
-  ++epoch_;
-  DropIdle(0);
-}
-
-// Of the clients that have left, all but the last `keep`.
-void FairQueue::DropIdle(size_t keep) {
-  while (idle_.size() > keep) {
-    const auto account = accounts_.find(idle_.front());
-    idle_.pop_front();
-    account->second.idle = false;
-    if (account->second.waiting + account->second.serving == 0) accounts_.erase(account);
-  }
+  clients_.StopWaiting(*item.account_);
+  item.account_->users.StopWaiting(*item.user_account_);
 }
 
 }  // namespace aft::server

@@ -26,9 +26,9 @@ class FairQueueTest : public testing::Test {
  protected:
   struct Item : FairItem {
     Item(std::string item_name, const std::string& client, double weight,
-         ServiceClass service_class)
-        : FairItem(client, weight, service_class), name(std::move(item_name)) {}
-    std::string name;
+         ServiceClass service_class, const std::string& user = "")
+        : FairItem(client, weight, service_class, user), name(std::move(item_name)) {}
+    std::string name;  // or the user
   };
 
   // `name`: of its client, and what comes behind that, e.g. "a1".
@@ -302,8 +302,8 @@ TEST_F(FairQueueTest, TheOwnerSaysInWhichClassAnItemStandsOrThatItMayNot) {
   EXPECT_EQ(queue_.Next(clock_.Now(), [](const FairItem&) { return std::nullopt; }), nullptr);
 }
 
-// Several clients that always have something waiting, of one class; so many items are served at a
-// time; each takes a random amount, in portions.
+// Several clients that always have something waiting, of one class and of any users; so many items
+// are served at a time; each takes a random amount, in portions.
 TEST_F(FairQueueTest, BackloggedClientsStayTogetherInProportionToTheirWeights) {
   TestRandom random;
   for (int round = 0; round < 20; ++round) {
@@ -324,7 +324,9 @@ TEST_F(FairQueueTest, BackloggedClientsStayTogetherInProportionToTheirWeights) {
     };
     std::vector<Served> served;
     const auto add = [&](size_t client) {
-      queue.Push(items.emplace_back("", clients[client], weights[client], kNormal), clock_.Now());
+      const std::string user = random.Below(2) == 0 ? "" : absl::StrCat("u", random.Below(9));
+      queue.Push(items.emplace_back("", clients[client], weights[client], kNormal, user),
+                 clock_.Now());
     };
     for (size_t client = 0; client < clients.size(); ++client) {
       for (int i = 0; i < 10; ++i) add(client);
@@ -357,8 +359,9 @@ TEST_F(FairQueueTest, BackloggedClientsStayTogetherInProportionToTheirWeights) {
   }
 }
 
-// Random arrivals, cancels, classes, clients and weights: every item is served or leaves, once, in
-// its client's order; and none waits for longer than its bound however many new clients come.
+// Random arrivals, cancels, classes, clients, users and weights: every item is served or leaves,
+// once, in its user's order; and none waits for longer than its bound however many new clients and
+// users come.
 TEST_F(FairQueueTest, NothingIsLostAndNobodyStarves) {
   TestRandom random;
   for (int round = 0; round < 20; ++round) {
@@ -375,8 +378,10 @@ TEST_F(FairQueueTest, NothingIsLostAndNobodyStarves) {
         // Half of them from clients never seen before.
         const std::string client = random.Below(2) == 0 ? absl::StrCat("new", items.size())
                                                         : absl::StrCat("c", random.Below(5));
-        Item& item = items.emplace_back("", client, 1.0 + static_cast<double>(random.Below(3)),
-                                        static_cast<ServiceClass>(random.Below(3)));
+        const std::string user =
+            absl::StrCat("u", random.Below(2) == 0 ? items.size() : random.Below(3));
+        Item& item = items.emplace_back(user, client, 1.0 + static_cast<double>(random.Below(3)),
+                                        static_cast<ServiceClass>(random.Below(3)), user);
         queue.Push(item, clock_.Now());
         waiting.push_back(&item);
       }
@@ -398,8 +403,9 @@ TEST_F(FairQueueTest, NothingIsLostAndNobodyStarves) {
       ASSERT_EQ(queue.waiting(), waiting.size());
       if (next == nullptr) continue;
       for (const Item* item : waiting) {
-        const bool behind =
-            item->client() == next->client() && item->service_class() == next->service_class();
+        const bool behind = item->client() == next->client() &&
+                            item->name == static_cast<Item*>(next)->name &&
+                            item->service_class() == next->service_class();
         if (!behind) continue;
         ASSERT_EQ(item, next);  // in order
         break;

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "server/scheduling/time.h"
+
+namespace aft::server {
+
+// What one competitor of FairShares has had. Base of what else is known of it.
+struct FairShare {
+  size_t waiting = 0;  // items
+  size_t serving = 0;
+  size_t index = 0;   // in FairShares::backlogged_, while items wait
+  bool idle = false;  // in FairShares::idle_
+  double virtual_time = 0;
+  uint64_t epoch = 0;   // in which virtual_time counts
+  TimePoint last_turn;  // when one of its items was served last
+
+  void Serve(TimePoint now) {
+    ++serving;
+    last_turn = now;
+  }
+};
+
+// The books of those who compete in a FairQueue on one level: all clients, or the users of one
+// client. The rule is part of FairQueue's comment. Thread-compatible.
+template <typename Share>
+class FairShares {
+ public:
+  // Competitors without items that are remembered.
+  static constexpr size_t kMaxIdle = 1024;
+
+  // The competitor of that name. It stays where it is until its last item leaves.
+  Share& operator[](const std::string& name) { return shares_[name]; }
+
+  // One more of its items waits.
+  void StartWaiting(Share& share) {
+    if (share.waiting++ > 0) return;
+    if (backlogged_.empty()) {
+      Forget();
+    } else {
+      double least = VirtualTime(*backlogged_.front());
+      for (const Share* other : backlogged_) least = std::min(least, VirtualTime(*other));
+      Raise(share, std::max(least, VirtualTime(share)));
+    }
+    share.index = backlogged_.size();
+    backlogged_.push_back(&share);
+  }
+
+  // One of its items waits no longer.
+  void StopWaiting(Share& share) {
+    if (--share.waiting > 0) return;
+    backlogged_[share.index] = backlogged_.back();
+    backlogged_[share.index]->index = share.index;
+    backlogged_.pop_back();
+  }
+
+  // `share`, which has that name, is only remembered if none of its items is left.
+  void DropIfEmpty(const std::string& name, Share& share) {
+    if (share.waiting + share.serving > 0 || share.idle) return;
+    share.idle = true;
+    idle_.push_back(name);
+    DropIdle(kMaxIdle);
+  }
+
+  void Charge(Share& share, double service) { Raise(share, VirtualTime(share) + service); }
+
+  double VirtualTime(const Share& share) const {
+    return share.epoch == epoch_ ? share.virtual_time : 0;
+  }
+
+  // Those with items that wait.
+  const std::vector<Share*>& backlogged() const { return backlogged_; }
+
+ private:
+  void Raise(Share& share, double virtual_time) {
+    share.virtual_time = virtual_time;
+    share.epoch = epoch_;
+  }
+
+  // Nothing waited: whatever was used until now took nothing from anybody.
+  void Forget() {
+    ++epoch_;
+    DropIdle(0);
+  }
+
+  // Of those without items, all but the last `keep`.
+  void DropIdle(size_t keep) {
+    while (idle_.size() > keep) {
+      const auto share = shares_.find(idle_.front());
+      idle_.pop_front();
+      share->second.idle = false;
+      if (share->second.waiting + share->second.serving == 0) shares_.erase(share);
+    }
+  }
+
+  std::unordered_map<std::string, Share> shares_;
+  std::vector<Share*> backlogged_;
+  std::deque<std::string> idle_;  // names of those whose last item left; they may have come back
+  uint64_t epoch_ = 0;            // ends when nothing waits
+};
+
+}  // namespace aft::server

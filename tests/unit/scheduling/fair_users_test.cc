@@ -1,0 +1,134 @@
+// The users of a client share its turns.
+#include <chrono>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/scheduling/fair_queue.h"
+#include "tests/property/random_inputs.h"
+#include "tests/support/manual_clock.h"
+#include "tests/unit/scheduling/named_sequence.h"
+
+namespace aft::server {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+
+class FairUsersTest : public testing::Test {
+ protected:
+  struct Item : FairItem {
+    Item(std::string item_name, const std::string& client, ServiceClass service_class)
+        : FairItem(client, 1, service_class, item_name.substr(0, item_name.find('-'))),
+          name(std::move(item_name)) {}
+    std::string name;
+  };
+
+  // `name`: of its user, and what comes after that, e.g. "u-1".
+  Item& Push(const std::string& name, ServiceClass service_class = kNormal,
+             const std::string& client = "client") {
+    Item& item = items_.emplace_back(name, client, service_class);
+    queue_.Push(item, clock_.Now());
+    return item;
+  }
+
+  std::string NextName() const { return static_cast<const Item*>(queue_.Next(clock_.Now()))->name; }
+  // Its turn has come; it takes `service` and is gone.
+  std::string Run(double service = 1) {
+    FairItem* const next = queue_.Next(clock_.Now());
+    queue_.Serve(*next, clock_.Now());
+    queue_.Charge(*next, service);
+    queue_.Leave(*next);
+    return static_cast<Item*>(next)->name;
+  }
+  std::vector<std::string> RunAll(double service = 1) {
+    std::vector<std::string> names;
+    while (queue_.waiting() > 0) names.push_back(Run(service));
+    return names;
+  }
+
+  ManualClock clock_;
+  FairQueue queue_{kAge};
+  std::deque<Item> items_;
+};
+
+TEST_F(FairUsersTest, TheOneThatHasHadTheLeastGoesFirstInTheTurnsOfTheClient) {
+  for (const char* name : {"u-1", "u-2", "u-3", "u-4"}) Push(name);
+  for (const char* name : {"-1", "-2"}) Push(name, kNormal, "other");
+  EXPECT_EQ(Run(10), "u-1");
+  EXPECT_EQ(Run(10), "-1");
+  for (const char* name : {"v-1", "v-2"}) Push(name);
+  // v begins where u stands, whose item came first. The other client has every second turn.
+  EXPECT_THAT(RunAll(10), ElementsAre("u-2", "-2", "v-1", "u-3", "v-2", "u-4"));
+}
+
+TEST_F(FairUsersTest, WhatComesBackWaitsBeforeItsUsersOthersAndAfterOtherUsers) {
+  Item& first = Push("u-1", kBatch);
+  queue_.Serve(first, clock_.Now());
+  Item& second = Push("u-2", kBatch);
+  Item& other = Push("v-1", kBatch);
+  queue_.Leave(other);
+  queue_.PushAgain(other);
+  queue_.Charge(first, 1);
+  queue_.PushFront(first, clock_.Now());
+  EXPECT_EQ(queue_.serving(other), 0U);
+  queue_.SetClass(second, kNormal);
+  queue_.SetClass(second, kBatch);
+  EXPECT_THAT(RunAll(), ElementsAre("v-1", "u-1", "u-2"));
+}
+
+TEST_F(FairUsersTest, OneThatHasWaitedForLongEnoughGoesFirst) {
+  for (const char* name : {"u-0", "u-1", "v-1"}) Push(name);
+  EXPECT_EQ(Run(1'000'000), "u-0");  // u is far behind from here on
+  int turns = 0;
+  while (NextName() != "u-1") {
+    ASSERT_LT(++turns, 100);
+    Push(absl::StrCat("new", turns));  // ever new users
+    Run();
+    clock_.Advance(seconds(1));
+  }
+  EXPECT_EQ(turns, FairQueue::kOverdueAges * kAge / seconds(1));
+}
+
+TEST_F(FairUsersTest, ThoseThatHaveLeftAreRememberedUpToABound) {
+  Push("z-1", kBatch);  // waits all the time
+  Push("u-1");
+  EXPECT_EQ(Run(100), "u-1");
+  const auto next_of_u_and_v = [&] {
+    Item& u = Push("u-2");
+    Item& v = Push("v-1");
+    const std::string next = NextName();
+    queue_.Leave(u);
+    queue_.Leave(v);
+    return next;
+  };
+  EXPECT_EQ(next_of_u_and_v(), "v-1");
+  for (size_t i = 0; i < FairQueue::kMaxIdle; ++i) queue_.Leave(Push(absl::StrCat("x", i)));
+  EXPECT_EQ(next_of_u_and_v(), "u-2");
+}
+
+// However many items one user has, each of another one waits for one of them at most.
+TEST_F(FairUsersTest, AFloodOfOneDoesNotDelayAnother) {
+  TestRandom random;
+  for (int i = 0; i < 1000; ++i) Push(absl::StrCat("flood-", i));
+  int quiet = 0;   // items of the other one
+  int waited = 0;  // turns of the newest
+  for (int turn = 0; turn < 900; ++turn) {
+    if (waited == 0 && random.Below(3) == 0) {
+      Push(absl::StrCat("quiet-", ++quiet));
+      waited = 1;
+    }
+    const std::string served = Run(10);
+    if (waited == 0) continue;
+    ASSERT_LE(waited++, 2);
+    if (served == absl::StrCat("quiet-", quiet)) waited = 0;
+  }
+  EXPECT_GT(quiet, 100);
+}
+
+}  // namespace
+}  // namespace aft::server
