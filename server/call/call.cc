@@ -18,6 +18,9 @@ namespace {
 // What a last message of this size costs is not for a thread of the engine.
 constexpr size_t kLargeMessageBytes = size_t{32} << 10;
 
+// OpenAI allows 64 characters, each of which has at most 4 bytes.
+constexpr size_t kMaxUserBytes = 256;
+
 }  // namespace
 
 // The sink of one sequence of the call.
@@ -126,6 +129,7 @@ absl::Status Call::Submit() {
   AFT_RETURN_IF_ERROR(message_->ParseInto(exchange_->request()));
   message_.reset();
   AFT_RETURN_IF_ERROR(exchange_->CheckRequest());
+  AFT_RETURN_IF_ERROR(FindUser());
   AFT_RETURN_IF_ERROR(FindModel());
   const Continuation continuation = exchange_->continuation();
   if (continuation.resumes.has_value()) PreferVersion(*continuation.resumes);
@@ -143,6 +147,13 @@ absl::Status Call::Submit() {
                          });
                        });
   return absl::OkStatus();
+}
+
+absl::Status Call::FindUser() {
+  absl::StatusOr<std::string> user = exchange_->TakeUser();
+  if (!caller_.client->shares_by_user) return absl::OkStatus();
+  AFT_ASSIGN_OR_RETURN(user_, std::move(user));
+  return CheckLength("user", user_.size(), kMaxUserBytes);
 }
 
 absl::Status Call::FindModel() {
@@ -279,7 +290,9 @@ absl::Status Call::Enter() {
 
 absl::Status Call::Charge() {
   outbox_.ExpectSequences(sequences_);
-  if (outbox_.Hold(kCallBytes + decoded_.bytes + states_.brought_bytes() + states_.kept_bytes())) {
+  const size_t users = 2 * sequences_ * user_.size();  // in the job and the sequence of each
+  if (outbox_.Hold(kCallBytes + decoded_.bytes + users + states_.brought_bytes() +
+                   states_.kept_bytes())) {
     return absl::OkStatus();
   }
   const auto [bytes, may_ever] = outbox_.Need();
@@ -297,6 +310,7 @@ absl::StatusOr<RequestHandle> Call::Ask() {
                           .arrival = arrival_,
                           .deadline = deadline_,
                           .client = caller_.client,
+                          .user = user_,
                           .reservation = std::move(reservation_)};
   return AskEngine(
       std::exchange(decoded_.work, {}), *model_, std::move(header), caller_.cache_salt,

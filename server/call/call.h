@@ -101,6 +101,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   void Attempt(absl::FunctionRef<absl::Status()> part);
   void Refuse(const absl::Status& status);
   absl::Status Submit();
+  absl::Status FindUser();
   absl::Status FindModel();
   absl::Status CheckModel() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // If the request names no version: goes over to the one of that fingerprint, where there is one.
@@ -150,6 +151,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   Caller caller_;
   TimePoint deadline_;
   std::unique_ptr<RequestBytes> message_;  // until it is parsed
+  std::string user_;                       // of a client that shares its turns by user
   bool names_version_ = false;
   std::string model_name_;           // as requested; once it is found, its own
   ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
@@ -157,7 +159,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   std::shared_ptr<Reservation> reservation_;  // from Admit to Enter
   DecodedRequest decoded_;                    // until Enter
   uint32_t sequences_ = 1;
-  bool stores_if_room_ = false;  // what cannot be stored is no error
+  bool stores_if_room_ = false;             // what cannot be stored is no error
   size_t answered_bytes_ = 0;               // of an answer that Submit made itself
   prometheus::Counter* resumed_ = nullptr;  // null once it has counted the stream, which goes on
   bool refused_ = false;

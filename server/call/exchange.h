@@ -79,6 +79,9 @@ class Exchange {
   virtual ModelName model_name() const = 0;
   // Checks what does not depend on the model. INVALID_ARGUMENT begins with the path of the field.
   virtual absl::Status CheckRequest() { return absl::OkStatus(); }
+  // Moves out the user for whom the client sends the request; "": the request does not say so.
+  // Errors as of CheckRequest; they count for clients alone that share their turns by user.
+  virtual absl::StatusOr<std::string> TakeUser() { return ""; }
   // The work for `model`; prepares the messages of the answer. A second time, when the request goes
   // over to another version. INVALID_ARGUMENT as CheckRequest; FAILED_PRECONDITION: WrongTask.
   virtual absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,

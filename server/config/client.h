@@ -23,6 +23,7 @@ struct Client {
   int64_t max_memory_bytes = 0;
   std::vector<std::string> models{};  // that it may use; empty: all
   bool admin = false;                 // it may have them loaded and unloaded
+  bool shares_by_user = false;        // its users share its turns (FairQueue)
 
   bool MayUse(absl::string_view model) const {
     return models.empty() || std::find(models.begin(), models.end(), model) != models.end();

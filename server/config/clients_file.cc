@@ -58,7 +58,8 @@ absl::StatusOr<KnownClient> DecodeClient(const std::string& path, const pb::Clie
                                       .max_queued_requests = message.max_queued_requests(),
                                       .max_memory_bytes = message.max_memory_bytes(),
                                       .models = {message.models().begin(), message.models().end()},
-                                      .admin = message.admin()});
+                                      .admin = message.admin(),
+                                      .shares_by_user = message.shares_by_user()});
   return known;
 }
 

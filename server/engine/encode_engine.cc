@@ -16,7 +16,7 @@ namespace aft::server {
 struct EncodeEngine::Text final : BatchItem, Job {
   Text(EncodingRequest request, int64_t width, std::shared_ptr<VectorSink> vector_sink)
       : BatchItem(request.step_tokens(width), request.client->name, request.client->weight,
-                  request.service_class),
+                  request.service_class, request.user),
         Job(static_cast<RequestHeader&&>(request), request.tokens(width), vector_sink),
         input(static_cast<EncoderInput&&>(request)),
         of_vectors(!input.vectors.empty()),

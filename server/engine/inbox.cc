@@ -50,7 +50,9 @@ Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>> jobs,
     if (!refused) ++entered;
   }
   const bool idle = budget_.in_flight() == static_cast<int32_t>(entered);
-  if (!refused && !idle && !in_time(jobs.front()->charge.ahead())) {
+  // What other users of the client wait for need not go before it, and a refusal has to be right.
+  const Job& first_job = *jobs.front();
+  if (!refused && !idle && !in_time(first_job.user.empty() ? first_job.charge.ahead() : 0)) {
     refused = Rejection::kDeadline;
   }
   if (pending_.closed) refused = Rejection::kDraining;  // it may have closed after Reserve

@@ -49,6 +49,8 @@ struct RequestHeader {
   TimePoint arrival;                      // when the RPC arrived, before tokenising
   TimePoint deadline = TimePoint::max();  // the client's
   std::shared_ptr<const Client> client = AnonymousClient();  // never null
+  // For whom the client sends it, if the client shares its turns by user; "": it does not say so.
+  std::string user{};
   ServiceClass service_class = ServiceClass::kNormal;
   std::shared_ptr<Reservation> reservation;  // its place in the engine, if it has one already
 };

@@ -14,6 +14,7 @@ template <typename Request>
 Sequence::Owner OwnerOf(const Request& request) {
   const Client& client = *request.client;
   return {.client = client.name,
+          .user = request.user,
           .weight = client.weight,
           .max_slots = client.max_slots,
           .service_class = request.service_class};

@@ -13,9 +13,10 @@ namespace aft::server {
 // One text as the batcher sees it.
 class BatchItem : public FairItem {
  public:
-  // `tokens`: in [1, DelayBatcher::Limits::max_tokens].
-  BatchItem(int64_t tokens, std::string client, double weight, ServiceClass service_class)
-      : FairItem(std::move(client), weight, service_class), batch_tokens(tokens) {}
+  // `tokens`: in [1, DelayBatcher::Limits::max_tokens]. `user`: as of FairItem.
+  BatchItem(int64_t tokens, std::string client, double weight, ServiceClass service_class,
+            std::string user = "")
+      : FairItem(std::move(client), weight, service_class, std::move(user)), batch_tokens(tokens) {}
 
   const int64_t batch_tokens;
 };

@@ -17,6 +17,7 @@ namespace aft::server {
 // Whose sequence it is.
 struct SequenceOwner {
   std::string client;
+  std::string user{};     // of the client; see FairItem
   double weight = 1;      // see FairQueue
   int32_t max_slots = 0;  // of this client; 0: the scheduler's default
   ServiceClass service_class = ServiceClass::kNormal;
@@ -63,7 +64,7 @@ class Sequence : public FairItem {
   explicit Sequence(std::vector<TokenId> prompt, Purpose purpose = Purpose::kGenerate,
                     int64_t max_outputs = std::numeric_limits<int64_t>::max(),
                     const Owner& owner = {}, const SequenceTurn& turn = {})
-      : FairItem(owner.client, owner.weight, owner.service_class),
+      : FairItem(owner.client, owner.weight, owner.service_class, owner.user),
         purpose_(purpose),
         max_slots_(owner.max_slots),
         turn_(turn),

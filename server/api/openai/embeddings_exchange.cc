@@ -22,6 +22,7 @@ absl::Status EmbeddingsExchange::CheckRequest() {
   body_.Clear();
   AFT_ASSIGN_OR_RETURN(const std::string model, StringField(object, "model"));
   request_.set_model(model);
+  user_ = StringField(object, "user");
   request_.set_pooling(v1::POOLING_MODEL);
   for (const auto& [name, value] : object.items()) {
     if (name == "model" || name == "input" || name == "user" || value.is_null()) continue;

@@ -19,6 +19,7 @@ class EmbeddingsExchange final : public JsonExchange {
   // ---- Exchange.
   ModelName model_name() const override { return {"model", request_.model(), "model_version", ""}; }
   absl::Status CheckRequest() override;
+  absl::StatusOr<std::string> TakeUser() override { return std::move(user_); }
   absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
                                         const LimitsConfig& limits) override;
   std::string TextPath(uint32_t text) const override;
@@ -33,6 +34,7 @@ class EmbeddingsExchange final : public JsonExchange {
 
  private:
   v1::EncodeRequest request_;
+  absl::StatusOr<std::string> user_;  // until TakeUser
   std::string model_;
   bool base64_ = false;
   bool list_ = false;  // of inputs

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,6 +26,7 @@ class GenerationExchange final : public JsonExchange {
   // ---- Exchange.
   ModelName model_name() const override { return {"model", body_read_.model, "model_version", ""}; }
   absl::Status CheckRequest() override;
+  absl::StatusOr<std::string> TakeUser() override { return std::move(body_read_.user); }
   absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
                                         const LimitsConfig& limits) override;
   std::string TextPath(uint32_t text) const override;

@@ -37,7 +37,7 @@ constexpr const char* kUnsupported[] = {"audio",
                                         "verbosity",
                                         "web_search_options"};
 // Fields that change nothing here.
-constexpr const char* kIgnored[] = {"user", "safety_identifier", "prompt_cache_key"};
+constexpr const char* kIgnored[] = {"safety_identifier", "prompt_cache_key"};
 
 template <typename Names>
 bool IsOneOf(const Names& names, const std::string& name) {
@@ -219,7 +219,7 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
                        GenerationBody& body) {
   const bool chat = endpoint == Endpoint::kChat;
   const bool completions = endpoint == Endpoint::kCompletions;
-  if (name == "model") return absl::OkStatus();  // has been read
+  if (name == "model" || name == "user") return absl::OkStatus();  // have been read
   if (endpoint == Endpoint::kResponses) {
     if (name == "instructions" || name == "previous_response_id") return absl::OkStatus();  // too
     AFT_ASSIGN_OR_RETURN(const bool read, ReadOfResponses(name, value, body));
@@ -322,6 +322,7 @@ absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint 
   AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(text));
   GenerationBody body;
   AFT_ASSIGN_OR_RETURN(body.model, StringField(object, "model"));
+  body.user = StringField(object, "user");
   if (endpoint == Endpoint::kResponses) {
     AFT_ASSIGN_OR_RETURN(body.instructions, StringField(object, "instructions"));
     AFT_ASSIGN_OR_RETURN(body.previous, StringField(object, "previous_response_id"));

@@ -24,6 +24,7 @@ enum class Endpoint { kCompletions, kChat, kResponses };
 // nothing.
 struct GenerationBody {
   std::string model;
+  absl::StatusOr<std::string> user;  // an error: it is no string
   bool stream = false;
   bool usage = false;                 // stream_options.include_usage
   bool logprobs = false;              // are wanted

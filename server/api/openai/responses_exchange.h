@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,6 +28,7 @@ class ResponsesExchange final : public JsonExchange {
   // ---- Exchange.
   ModelName model_name() const override { return {"model", request_.model, "model_version", ""}; }
   absl::Status CheckRequest() override;
+  absl::StatusOr<std::string> TakeUser() override { return std::move(request_.user); }
   absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
                                         const LimitsConfig& limits) override;
   Continuation continuation() const override;

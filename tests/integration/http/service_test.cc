@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -23,6 +24,7 @@ namespace aft::server {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -172,6 +174,86 @@ TEST_F(KnownClientsTest, ATokenThatIsRevokedWhileTheBodyComesIsRefused) {
   EXPECT_EQ(ParseReply(connection.ReadAll()).status, 401);
   EXPECT_EQ(server_->control().step_count(), 0);
   server_->WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+// One user of a client has many requests that wait, then another one comes: `shares` says whether
+// the client's users share its turns. Returns the ids of the requests in the order of their ends.
+std::vector<std::string> EndsOf(const std::string& path, Json body, bool shares) {
+  const TempFolder folder;
+  ServerConfig config = WithHttp(TestConfigWithEncoder());
+  config.models[0].slots = 1;
+  config.models[1].max_batch_rows = 1;
+  config.security.clients_file = folder.File("clients.textproto");
+  Replace(config.security.clients_file,
+          ClientEntry("a", "token a", shares ? "shares_by_user: true" : ""));
+  const CapturedLog log;
+  FakeModelRunner::Options options;
+  options.slots = 1;
+  HttpApi server(config, options);
+  const std::string model = body["model"];
+  StepGate& gate = model == "fake" ? static_cast<StepGate&>(server.control())
+                                   : static_cast<StepGate&>(server.encoder_control());
+  gate.Hold();
+  std::vector<TcpConnection> connections;
+  for (const char* id : {"flood-0", "flood-1", "flood-2", "flood-3", "quiet-0"}) {
+    body["user"] = std::string(id, 5);
+    connections.emplace_back(server.address())
+        .Send(HttpPost(path, body.dump(),
+                       absl::StrCat(Bearer("token a"), "X-Request-Id: ", id, "\r\n")));
+    if (connections.size() == 1) gate.WaitUntilBlocked();
+    server.WaitForMetric("aft_requests_waiting{model=\"" + model + "\"}",
+                         static_cast<double>(connections.size() - 1));
+  }
+  gate.Resume();
+  for (const TcpConnection& connection : connections) {
+    EXPECT_EQ(ParseReply(connection.ReadAll()).status, 200);
+  }
+  std::vector<std::string> ids;
+  for (const LogLine& line : log.Lines("request.done")) ids.push_back(line["id"]);
+  return ids;
+}
+
+TEST(HttpServiceTest, UsersShareTheTurnsOfAClientThatMayHaveThat) {
+  const Json message = {{"role", "user"}, {"content", "x"}};
+  const std::pair<const char*, Json> calls[] = {
+      {"/v1/completions", {{"model", "fake"}, {"prompt", "x"}, {"n", 1}, {"max_tokens", 1}}},
+      {"/v1/completions", {{"model", "fake"}, {"prompt", {"x"}}, {"max_tokens", 1}}},
+      {"/v1/chat/completions",
+       {{"model", "fake"}, {"messages", {message}}, {"max_completion_tokens", 1}}},
+      {"/v1/responses",
+       {{"model", "fake"}, {"input", "x"}, {"store", false}, {"max_output_tokens", 1}}},
+      {"/v1/embeddings", {{"model", "fake"}, {"input", "x"}}},
+      {"/v1/embeddings", {{"model", "encoder"}, {"input", "x"}}}};
+  for (const auto& [path, body] : calls) {
+    // The one who comes begins where the other one stands, whose request came first.
+    EXPECT_THAT(EndsOf(path, body, /*shares=*/true),
+                ElementsAre("flood-0", "flood-1", "quiet-0", "flood-2", "flood-3"))
+        << path;
+    EXPECT_THAT(EndsOf(path, body, /*shares=*/false),
+                ElementsAre("flood-0", "flood-1", "flood-2", "flood-3", "quiet-0"))
+        << path;
+  }
+}
+
+TEST_F(KnownClientsTest, AUserIsAStringThatIsNotTooLong) {
+  Replace(config_.security.clients_file,
+          ClientEntry("a", "token a") + ClientEntry("b", "token b", "shares_by_user: true"));
+  ASSERT_TRUE(server_->server().Reload(config_).ok());
+  const Json input = {{"input", "x"}, {"max_output_tokens", 1}};
+  for (const auto& [path, body] : {std::pair(kPath, kAsk), std::pair("/v1/responses", input)}) {
+    for (const auto& [user, status] :
+         {std::pair(Json(std::string(256, 'u')), 200), std::pair(Json(std::string(257, 'u')), 400),
+          std::pair(Json(3), 400), std::pair(Json(), 200)}) {
+      Json with_user = body;
+      with_user["user"] = user;
+      EXPECT_EQ(server_->Post(path, with_user, Bearer("token a")).status, 200);
+      const HttpReply reply = server_->Post(path, with_user, Bearer("token b"));
+      EXPECT_EQ(reply.status, status) << reply.body;
+      if (status == 400) {
+        EXPECT_EQ(reply.json()["error"]["param"], "user");
+      }
+    }
+  }
 }
 
 TEST(HttpServiceTest, IdsAndTracesGoThereAndBack) {

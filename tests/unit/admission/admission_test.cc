@@ -223,7 +223,7 @@ TEST(ClientsFileTest, ReadsEveryField) {
       absl::StrCat("clients { name: 'a' token_sha256: '", Sha256("t1"), "' token_sha256: '",
                    Sha256("t2"), "' certificate: 'spiffe://x/a' models: 'm1' models: 'm2' ",
                    "weight: 2.5 max_slots: 3 max_queued_requests: 4 max_memory_bytes: 5 ",
-                   "admin: true } ", Line("b", "t3")),
+                   "admin: true shares_by_user: true } ", Line("b", "t3")),
       "f");
   ASSERT_TRUE(file.ok()) << file.status();
   const KnownClient& known = file->clients.at(0);
@@ -236,7 +236,9 @@ TEST(ClientsFileTest, ReadsEveryField) {
   EXPECT_EQ(known.client->max_memory_bytes, 5);
   EXPECT_THAT(known.client->models, ElementsAre("m1", "m2"));
   EXPECT_TRUE(known.client->admin);
+  EXPECT_TRUE(known.client->shares_by_user);
   EXPECT_FALSE(file->clients.at(1).client->admin);
+  EXPECT_FALSE(file->clients.at(1).client->shares_by_user);
 }
 
 TEST(ClientsFileTest, EveryFaultIsNamed) {
