@@ -43,6 +43,9 @@ class HttpTask {
 
   // The body will have `bytes` at least, which are not there yet. A page: what is said instead.
   virtual std::optional<HttpPage> Expect(size_t bytes) = 0;
+  // The server has refused the body by itself, with this status: 408, it comes too slowly; 413, it
+  // is too large; 400, it is no HTTP. Start is never called.
+  virtual void Refused(int status) = 0;
   // All of it is there. `answer` is used once: by Send, or by Begin.
   virtual void Start(std::string body, std::shared_ptr<HttpAnswer> answer) = 0;
   // All of the answer is with the client.

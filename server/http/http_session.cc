@@ -166,7 +166,8 @@ class Session final : public HttpSession,
       const bool over = self->reading_until_.expiry() <= std::chrono::steady_clock::now();
       if (error || !over || (self->state_ != State::kHead && self->state_ != State::kBody)) return;
       const bool idle = self->state_ == State::kHead && !self->HasBegun();
-      return idle ? self->Close() : self->Refuse({.status = 408, .body = "request too slow\n"});
+      if (idle) return self->Close();
+      self->RefuseHere({.status = 408, .body = "request too slow\n"});
     });
   }
 
@@ -204,24 +205,26 @@ class Session final : public HttpSession,
       error_code error;
       if (state_ == State::kBody) {
         const size_t bytes = parser_->get().body().size() + buffer_.size();
-        if (bytes > loop_.options.body_bytes + kBodyReadBytes) return Refuse(Plain(413));
+        if (bytes > loop_.options.body_bytes + kBodyReadBytes) return RefuseHere(Plain(413));
         if (const auto page = task_->Expect(bytes)) return Refuse(*page);
       }
       const size_t consumed = parser_->put(buffer_.data(), error);
       buffer_.consume(consumed);
       if (state_ == State::kHead) head_bytes_ += consumed;
-      if (head_bytes_ > loop_.options.header_bytes) return Refuse(Plain(431));
+      if (head_bytes_ > loop_.options.header_bytes) return RefuseHere(Plain(431));
       if (error == http::error::need_more) {
-        if (buffer_.size() > loop_.options.header_bytes + kBodyReadBytes) return Refuse(Plain(431));
+        if (buffer_.size() > loop_.options.header_bytes + kBodyReadBytes) {
+          return RefuseHere(Plain(431));
+        }
         return Read();
       }
-      if (error) return Refuse(Plain(StatusOf(error)));
+      if (error) return RefuseHere(Plain(StatusOf(error)));
       if (state_ == State::kHead) {
         if (!parser_->is_header_done()) continue;
         if (!TakeHead()) return;
       }
       if (!parser_->is_done()) continue;
-      if (parser_->get().body().size() > loop_.options.body_bytes) return Refuse(Plain(413));
+      if (parser_->get().body().size() > loop_.options.body_bytes) return RefuseHere(Plain(413));
       return Run();
     }
   }
@@ -265,7 +268,7 @@ class Session final : public HttpSession,
     ReadUntil(loop_.options.body_patience);
     const size_t length = parser_->content_length().value_or(0);
     if (length > loop_.options.body_bytes) {
-      Refuse(Plain(413));
+      RefuseHere(Plain(413));
       return false;
     }
     if (const auto page = task_->Expect(length)) {
@@ -292,6 +295,12 @@ class Session final : public HttpSession,
     if (buffer_.size() < kReadBytes) Read();  // hears of a client that leaves
     const std::shared_ptr<HttpTask> task = task_;
     task->Start(std::move(body), shared_from_this());
+  }
+
+  // Refuses a request without its handler, which hears of it if it has seen the head.
+  void RefuseHere(HttpPage page) {
+    if (task_ != nullptr) task_->Refused(page.status);
+    Refuse(std::move(page));
   }
 
   // Answers a request whose body nobody has read, or which is none.

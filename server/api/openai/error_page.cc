@@ -73,6 +73,14 @@ std::string ErrorText(const absl::Status& status, absl::string_view request_id,
   return Dump(OrderedJson{{"error", std::move(error)}});
 }
 
+absl::Status BodyError(int http) {
+  if (http == 408) return absl::DeadlineExceededError("the body came too slowly");
+  if (http == 413) {
+    return absl::ResourceExhaustedError("the body is larger than limits.max_message_bytes");
+  }
+  return absl::InvalidArgumentError("the body is no HTTP");
+}
+
 HttpPage ErrorPage(const absl::Status& status, absl::string_view request_id,
                    std::optional<std::chrono::milliseconds> retry_after, absl::string_view path) {
   HttpPage page = {.status = FormOf(status.code()).http,

@@ -16,6 +16,10 @@ namespace aft::server::openai {
 std::string ErrorText(const absl::Status& status, absl::string_view request_id,
                       absl::string_view path = "");
 
+// What a body is reported as that the server of HTTP has refused with that status
+// (HttpTask::Refused).
+absl::Status BodyError(int http);
+
 // The same as an answer with the status code that says it. `retry_after`: when a retry may find
 // room; `Retry-After` says so in whole seconds, `retry-after-ms` exactly.
 HttpPage ErrorPage(const absl::Status& status, absl::string_view request_id,

@@ -60,8 +60,7 @@ std::optional<HttpPage> HttpCall::Expect(size_t bytes) {
   expected_ = std::max(expected_, bytes);
   if (charge_.Resize(static_cast<int64_t>(kCallBytes + 2 * expected_))) return std::nullopt;
   const absl::Status status = environment_.RefuseForMemory();
-  ReportRefusal(environment_, environment_.client_metrics, caller_, exchange_->method(), status,
-                std::chrono::steady_clock::now() - arrival_);
+  Report(status, exchange_->method());
   return WithHeaders(
       ErrorPage(status, caller_.ids.request, environment_.retry_hint.After(EngineLoad())));
 }
@@ -81,9 +80,13 @@ void HttpCall::Start(std::string body, std::shared_ptr<HttpAnswer> answer) {
   if (started.ok()) return;
   ended_ = true;  // nothing will wake it
   Close();
-  ReportRefusal(environment_, environment_.client_metrics, caller_, method, started,
-                std::chrono::steady_clock::now() - arrival_);
+  Report(started, method);
   answer_->Send(WithHeaders(ErrorPage(started, caller_.ids.request)));
+}
+
+void HttpCall::Report(const absl::Status& refusal, Method method) const {
+  ReportRefusal(environment_, environment_.client_metrics, caller_, method, refusal,
+                std::chrono::steady_clock::now() - arrival_);
 }
 
 void HttpCall::Wake(Call& /*call*/) {

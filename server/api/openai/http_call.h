@@ -31,6 +31,7 @@ class HttpCall final : public HttpTask,
 
   // ---- HttpTask. The body is charged for before it is read.
   std::optional<HttpPage> Expect(size_t bytes) override;
+  void Refused(int status) override { Report(BodyError(status), exchange_->method()); }
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override;
   void Done() override;
   void Gone(bool stuck) override;
@@ -40,6 +41,8 @@ class HttpCall final : public HttpTask,
 
  private:
   JsonExchange& exchange() { return static_cast<JsonExchange&>(call_->exchange()); }
+  // Reports a request that becomes no call.
+  void Report(const absl::Status& refusal, Method method) const;
   void Pump();
   void SendPart(const std::string& text, bool last);
   void SendEnd();

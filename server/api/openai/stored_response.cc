@@ -26,6 +26,11 @@ std::optional<HttpPage> StoredResponse::Expect(size_t bytes) {
                    caller_.ids.request);
 }
 
+void StoredResponse::Refused(int status) {
+  ReportRefusal(environment_, environment_.client_metrics, caller_, method_, BodyError(status),
+                std::chrono::steady_clock::now() - arrival_);
+}
+
 void StoredResponse::Start(std::string /*body*/, std::shared_ptr<HttpAnswer> answer) {
   answer_ = std::move(answer);
   v1::Previous state;

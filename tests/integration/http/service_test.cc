@@ -337,6 +337,7 @@ TEST(HttpServiceTest, AFullQueueSaysWhenToRetry) {
 
 // What would not fit is refused before its body is read.
 TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
+  const CapturedLog log;
   ServerConfig config = WithHttp();
   config.limits.max_memory_bytes = 1 << 20;
   HttpApi server(config);
@@ -350,6 +351,19 @@ TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: 4194305\r\n\r\n");
   EXPECT_EQ(large.status, 413);
+  const HttpReply broken = server.Ask(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Transfer-Encoding: chunked\r\n\r\nno\r\n");
+  EXPECT_EQ(broken.status, 400);
+  // All of them are counted and have a line.
+  EXPECT_EQ(server.Metric(R"(aft_requests_total{code="RESOURCE_EXHAUSTED",method="Completions"})"),
+            2);
+  EXPECT_EQ(server.Metric(R"(aft_requests_total{code="INVALID_ARGUMENT",method="Completions"})"),
+            1);
+  std::vector<std::string> reasons;
+  for (const LogLine& line : log.Lines("request.done")) reasons.push_back(line["reason"]);
+  EXPECT_THAT(reasons, ElementsAre(HasSubstr("memory: "), "length", HasSubstr("max_message_bytes"),
+                                   HasSubstr("no HTTP")));
   {
     const TcpConnection leaves(server.address());
     leaves.Send(HttpPost(kPath, std::string(100, 'x')).substr(0, 150));

@@ -26,7 +26,8 @@
 //                               it: of a bad body, what is wrong with it is told instead
 //   the client's deadline       does not exist, so DeadlineContractTest is of gRPC alone
 //   a cancel                    is that the client closes the connection
-//   a body that never is there  makes no call, and no line: too large (413), too slow (408), left
+//   a body that never is there  makes no call: too large (413) and too slow (408) are refusals that
+//                               have a line; left makes none
 #include <string>
 #include <vector>
 

@@ -30,7 +30,8 @@ using ::testing::StartsWith;
 
 constexpr size_t kMostBody = 1000;
 
-// What happened to the requests, one letter each: started, done, gone, stuck.
+// What happened to the requests, one letter each: started, done, gone, stuck; refused by the server
+// with 408 (l), 413 (m) or 400 (n).
 class Events {
  public:
   void Add(char event) {
@@ -63,6 +64,9 @@ class TestTask final : public HttpTask, public std::enable_shared_from_this<Test
   std::optional<HttpPage> Expect(size_t bytes) override {
     if (path_ == "/deny" && bytes > 10) return HttpPage{.status = 429, .body = "too much\n"};
     return std::nullopt;
+  }
+  void Refused(int status) override {
+    events_.Add(status == 408 ? 'l' : status == 413 ? 'm' : 'n');
   }
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override {
     events_.Add(path_ == "/order" ? body[0] : 's');
@@ -237,6 +241,9 @@ TEST_P(HttpServerTest, BodiesThatAreTooLargeAreNotRead) {
   EXPECT_THAT(ask("POST /deny HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
                   "6\r\nabcdef\r\n6\r\nabcdef\r\n"),
               StartsWith("HTTP/1.1 429 "));
+  EXPECT_THAT(ask("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nno\r\n"),
+              StartsWith("HTTP/1.1 400 "));
+  EXPECT_EQ(handler_.events.WaitFor(4), "mmmn");
 }
 
 // Two readers of such a request could disagree on where it ends.
@@ -279,6 +286,7 @@ TEST_P(HttpServerTest, WhoIsTooSlowIsTold) {
   EXPECT_EQ(silent->ReadAll(), "");
   EXPECT_THAT(head->ReadAll(), StartsWith("HTTP/1.1 408 "));
   EXPECT_THAT(body->ReadAll(), StartsWith("HTTP/1.1 408 "));
+  EXPECT_EQ(handler_.events.WaitFor(1), "l");  // of the head no request is known
 }
 
 // OpenSSL would read records without data in one call for as long as there are some.
