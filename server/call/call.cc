@@ -297,10 +297,11 @@ absl::Status Call::Charge() {
   }
   const auto [bytes, may_ever] = outbox_.Need();
   const std::string texts = exchange_->texts_field();
-  if (may_ever || sequences_ == 1 || texts.empty()) return environment_.RefuseForMemory();
-  return Invalid(absl::InvalidArgumentError(
-      absl::StrCat(texts, ": they and their answers would take ", bytes,
-                   " bytes, more than max_client_memory_bytes or max_memory_bytes")));
+  if (may_ever) return environment_.RefuseForMemory();
+  const bool several = sequences_ > 1 && !texts.empty();
+  return Invalid(absl::InvalidArgumentError(absl::StrCat(
+      several ? texts + ": they and their answers" : "the request and its answer", " would take ",
+      bytes, " bytes, more than max_client_memory_bytes or max_memory_bytes")));
 }
 
 absl::StatusOr<RequestHandle> Call::Ask() {

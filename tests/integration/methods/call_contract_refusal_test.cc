@@ -8,9 +8,6 @@
 //                               that is no input of the model, or that is missing
 //   an unknown client, or an    aft.v1: a line of the log. ModelInfer: none. Of a ModelStreamInfer
 //   id that is none             there is no request yet
-//   an answer without room      Encode of texts: INVALID_ARGUMENT, if it never will have any. Rows
-//   of
-//                               the Open Inference Protocol: RESOURCE_EXHAUSTED, as of one text
 //   retry hint                  with every RESOURCE_EXHAUSTED of a call that has not begun, but for
 //                               the requests of a ModelStreamInfer, which have no metadata
 //
@@ -126,24 +123,23 @@ TEST_P(RefusalContractTest, ACallIsChargedWhileItRunsAndWhileItWaits) {
   ExpectAnswered(waiting);
 }
 
-// An encoder's answer is charged as a whole before any work, so it may have no room. Of several
-// texts it is said that it never will have.
-TEST_P(RefusalContractTest, AnAnswerThatHasNoRoomIsRefusedBeforeAnyWork) {
+// An encoder's answer is charged as a whole before any work, so it may be that it never has room.
+// Then a retry makes no sense.
+TEST_P(RefusalContractTest, AnAnswerThatNeverHasRoomIsABadRequest) {
   if (!GetParam().encoder()) return;  // the others' answers are charged as they come to be
   config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 300'000;
   encoder_options_.width = 20'000;
   refuses_all_ = true;
   Start();
   ContractCall call = Open();
-  if (const std::string texts = GetParam().texts(); !texts.empty()) {
-    ExpectRefused(call, absl::StatusCode::kInvalidArgument,
-                  StartsWith(texts + ": they and their answers would take "));
-    EXPECT_EQ(Rejected("invalid"), 1);
-  } else {
-    ExpectRefused(call, absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes"));
-    ExpectRetryHint(call);
-    EXPECT_EQ(server_->Metric("aft_memory_refused_total"), 1);
-  }
+  const std::string texts = GetParam().texts();
+  ExpectRefused(call, absl::StatusCode::kInvalidArgument,
+                AllOf(StartsWith(texts.empty() ? "the request and its answer would take "
+                                               : texts + ": they and their answers would take "),
+                      HasSubstr("max_memory_bytes")));
+  EXPECT_EQ(call.Trailing("grpc-retry-pushback-ms"), "");
+  EXPECT_EQ(Rejected("invalid"), 1);
+  EXPECT_EQ(server_->Metric("aft_memory_refused_total"), 0);
   EXPECT_EQ(server_->encoder_control().batches().size(), 0U);
 }
 

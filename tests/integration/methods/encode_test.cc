@@ -120,16 +120,17 @@ TEST(EncodeTest, ALanguageModelTakesTextsAsLongAsItsLength) {
 
 // Only what is asked for takes memory: one vector of a pooled text, and of another one all.
 TEST(EncodeTest, ALanguageModelsAnswerIsChargedBeforeAnyWork) {
-  ServerConfig config = TestConfig();
+  ServerConfig config = TestConfigWithMetrics();
   config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 60'000;
   TestServer server(config);
   const std::string text(4000, 'x');
   EXPECT_EQ(AllValues(server, text, v1::POOLING_MEAN).size(), 3U);
+  server.WaitForMetric(kMemoryUsed, 0);
   v1::EncodeRequest request = EncodeOf(text);
   request.set_model("fake");
   EncodeStream stream(server.inference(), request);
   EXPECT_THAT(stream.Finish(),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory_bytes")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("memory_bytes")));
 }
 
 }  // namespace

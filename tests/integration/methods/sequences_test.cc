@@ -165,6 +165,11 @@ TEST_F(SequencesTest, EachIsChargedForWhatItHolds) {
   GenerateStream refused(server_->inference(), Several("hello", 5, 4));
   EXPECT_TRUE(refused.Finish().ok());                  // 16 KiB and three times 8
   server_->WaitForMetric("aft_memory_used_bytes", 0);  // it has been given back
+  // With 12 kB of tokens four of them never have room.
+  GenerateStream never(server_->inference(), Several(std::string(3000, 'x'), 5, 4));
+  EXPECT_THAT(never.Finish(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_memory_bytes")));
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
   server_->control().Hold();
   GenerateStream stream(server_->inference(), Several("hello", 5, 4));
   server_->WaitForMetric("aft_memory_used_bytes", kCall + 3 * 8192 + 5 * 4);
