@@ -190,7 +190,8 @@ class SidecarTest(EdgeTest):
     front = self.start_edge(capture, healthy=0)
     body = attacker.generate(1)
     connection = self.connect(front)
-    half = connection.request(GENERATE, [("x-forwarded-for", "203.0.113.7"), ("x-envoy-external-address", "203.0.113.8")])
+    half = connection.request(GENERATE, [("x-forwarded-for", "203.0.113.7"), ("x-envoy-external-address", "203.0.113.8"),
+                                         ("aft-cache-salt", "forged")])
     connection.data(half, body[:-1], end=False)
     whole = connection.request(SCORE)
     connection.data(whole, body)
@@ -203,6 +204,8 @@ class SidecarTest(EdgeTest):
     wait_until(lambda: len(capture.requests) == 2 and capture.requests[1]["body"] == body, "the other follows")
     # The rightmost address is the peer's (Envoy writes its own for a loopback peer), whatever was sent.
     self.assertEqual(capture.requests[1]["x-forwarded-for"], "203.0.113.7," + capture.requests[0]["x-forwarded-for"])
+    # A salt is the edge's to set, and it sets none.
+    self.assertNotIn("aft-cache-salt", capture.requests[1])
 
   def test_streams_of_many_messages_are_not_buffered(self):
     front = self.start_edge(self.start_server())
