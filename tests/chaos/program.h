@@ -36,6 +36,7 @@ class Program {
     std::ifstream file(ready);  // nobody reads the log from here on
     std::getline(file, address_);
     std::getline(file, metrics_address_);
+    std::getline(file, http_address_);
   }
 
   void Stop(int signal) {
@@ -45,6 +46,7 @@ class Program {
   }
 
   const std::string& address() const { return address_; }
+  const std::string& http_address() const { return http_address_; }
 
   std::map<std::string, double> Metrics() const {
     std::map<std::string, double> metrics;
@@ -67,6 +69,7 @@ class Program {
   const std::string config_file_;
   std::string address_ = "127.0.0.1:0";
   std::string metrics_address_;
+  std::string http_address_;
   std::unique_ptr<client::Process> process_;
 };
 
