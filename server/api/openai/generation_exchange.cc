@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
@@ -143,7 +144,15 @@ OrderedJson GenerationExchange::Envelope(bool chunk) const {
 }
 
 std::string GenerationExchange::Token(uint32_t id) const {
-  return ToValidUtf8(std::string(TokenBytes(*tokenizer_, static_cast<TokenId>(id))));
+  const std::string bytes(TokenBytes(*tokenizer_, static_cast<TokenId>(id)));
+  std::string text = ToValidUtf8(bytes);
+  if (chat_ || text == bytes) return text;
+  // Completions have no field for bytes, so a part of a character is written as OpenAI does.
+  text = "bytes:";
+  for (const char c : bytes) {
+    absl::StrAppend(&text, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+  }
+  return text;
 }
 
 OrderedJson GenerationExchange::Logprobs(
@@ -200,6 +209,7 @@ OrderedJson GenerationExchange::Choice(
   } else {
     choice["message"] = {{"role", "assistant"}, {"content", text}};
   }
+  if (body_read_.token_ids) choice["token_ids"] = ids;
   choice["logprobs"] = Logprobs(ids, logprobs);
   choice["finish_reason"] = nullptr;
   return choice;
@@ -238,7 +248,11 @@ bool GenerationExchange::Take(std::string& /*state*/) {
     text = Prompt(index) + text;
   }
   const OrderedJson logprobs = Logprobs(delta.token_ids(), delta.logprobs());
-  outgoing_.set_value(EventOf(index, Text(text), Dump(logprobs), "null"));
+  std::string content = Text(text);
+  if (body_read_.token_ids) {
+    absl::StrAppend(&content, ",\"token_ids\":[", absl::StrJoin(delta.token_ids(), ","), "]");
+  }
+  outgoing_.set_value(EventOf(index, content, Dump(logprobs), "null"));
   return true;
 }
 

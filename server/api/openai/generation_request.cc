@@ -231,6 +231,9 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
     return absl::OkStatus();
   }
   if (name == "stream") return ReadFlag(name, value, body.stream);
+  if (name == "return_token_ids" && endpoint != Endpoint::kResponses) {
+    return ReadFlag(name, value, body.token_ids);
+  }
   if (name == "stream_options") return ReadStreamOptions(value, body);
   if (name == "logprobs" || (name == "top_logprobs" && chat)) {
     return ReadLogprobs(name, value, chat, body);

@@ -28,6 +28,7 @@ struct GenerationBody {
   bool stream = false;
   bool usage = false;                 // stream_options.include_usage
   bool logprobs = false;              // are wanted
+  bool token_ids = false;             // are wanted
   GenerationOptions options;          // options.message() has all but the text
   std::string max_tokens;             // what the request calls stop.max_tokens
   Texts prompts;                      // of completions

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/api/openai/json_text.h"
@@ -13,6 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 v1::CompleteResponse OverGrpc(TestServer& server, const v1::GenerateRequest& request) {
   grpc::ClientContext context;
@@ -213,6 +215,40 @@ TEST(HttpGenerationTest, StopsAndLogprobsAreInTheirForm) {
   ASSERT_EQ(content.size(), 3U);
   EXPECT_EQ(content[0]["top_logprobs"].size(), 1U);
   EXPECT_EQ(content[0]["bytes"].size(), 1U);
+}
+
+TEST(HttpGenerationTest, TokensAreToldByIdAndByTheirBytes) {
+  HttpApi server;
+  const v1::Answer want = OverGrpc(server, Request("x", 80)).answers(0);
+  const std::vector<uint32_t> ids(want.token_ids().begin(), want.token_ids().end());
+  Json body = Body("x", 80);
+  body["logprobs"] = 0;
+  body["return_token_ids"] = true;
+  const Json whole = server.Post("/v1/completions", body).json()["choices"][0];
+  EXPECT_EQ(whole["token_ids"], Json(ids));
+  int parts = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const char byte = static_cast<char>(ids[i]);
+    const bool part = ids[i] > 127;  // of a character
+    parts += part;
+    EXPECT_EQ(whole["logprobs"]["tokens"][i],
+              part ? absl::StrFormat("bytes:\\x%02x", ids[i]) : std::string(ids[i] < 256, byte));
+  }
+  EXPECT_GT(parts, 0);
+  body["stream"] = true;
+  std::vector<uint32_t> streamed;
+  for (const std::string& event : server.Post("/v1/completions", body).events()) {
+    if (event == "[DONE]") continue;
+    for (const Json& id : Json::parse(event)["choices"][0].value("token_ids", Json::array())) {
+      streamed.push_back(id.get<uint32_t>());
+    }
+  }
+  EXPECT_EQ(streamed, ids);
+  body["return_token_ids"] = false;
+  EXPECT_THAT(server.Post("/v1/completions", body).body, Not(HasSubstr("token_ids")));
+  Json chat = Chat({{{"role", "user"}, {"content", "x"}}}, 3);
+  chat["return_token_ids"] = true;
+  EXPECT_EQ(server.Post("/v1/chat/completions", chat).json()["choices"][0]["token_ids"].size(), 3U);
 }
 
 TEST(HttpGenerationTest, FieldsThatAskForNothingAreTaken) {
