@@ -20,6 +20,7 @@ enum class Method {
   kScore,
   kEncode,
   kEmbeddings,  // of HTTP
+  kClassify,
   kTokenize,
   kDetokenize,
   // aft.v1.StateService.
@@ -44,7 +45,7 @@ enum class Method {
   kRepositoryModelUnload,
 };
 
-inline constexpr std::array<const char*, 29> kMethodNames = {"Generate",
+inline constexpr std::array<const char*, 30> kMethodNames = {"Generate",
                                                              "Complete",
                                                              "ModelInfer",
                                                              "ModelStreamInfer",
@@ -54,6 +55,7 @@ inline constexpr std::array<const char*, 29> kMethodNames = {"Generate",
                                                              "Score",
                                                              "Encode",
                                                              "Embeddings",
+                                                             "Classify",
                                                              "Tokenize",
                                                              "Detokenize",
                                                              "GetState",
@@ -79,11 +81,11 @@ inline constexpr const char* MethodName(Method method) {
 
 // How many methods, from the first on, generate tokens; need an engine; have a model; exist at all.
 inline constexpr size_t kGeneratingMethods = 7;
-inline constexpr size_t kEngineMethods = 10;
-inline constexpr size_t kModelMethods = 12;
+inline constexpr size_t kEngineMethods = 11;
+inline constexpr size_t kModelMethods = 13;
 inline constexpr size_t kMethods = kMethodNames.size();
 static_assert(static_cast<size_t>(Method::kResponses) + 1 == kGeneratingMethods);
-static_assert(static_cast<size_t>(Method::kEmbeddings) + 1 == kEngineMethods);
+static_assert(static_cast<size_t>(Method::kClassify) + 1 == kEngineMethods);
 static_assert(static_cast<size_t>(Method::kDetokenize) + 1 == kModelMethods);
 static_assert(static_cast<size_t>(Method::kRepositoryModelUnload) + 1 == kMethods);
 

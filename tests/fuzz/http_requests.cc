@@ -33,7 +33,7 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
       exchange = std::make_unique<ResponsesExchange>("id");
       break;
     case 2:
-      exchange = std::make_unique<EmbeddingsExchange>("id");
+      exchange = std::make_unique<EmbeddingsExchange>(/*classify=*/false, "id");
       break;
     default:
       exchange = std::make_unique<TokenExchange>(/*detokenize=*/data[0] % 6 == 3, "id");

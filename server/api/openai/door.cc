@@ -40,7 +40,8 @@ constexpr Route kPosts[] = {
     {"/v1/completions", Method::kCompletions, Make<GenerationExchange, /*chat=*/false>},
     {"/v1/chat/completions", Method::kChatCompletions, Make<GenerationExchange, /*chat=*/true>},
     {"/v1/responses", Method::kResponses, Make<ResponsesExchange>},
-    {"/v1/embeddings", Method::kEmbeddings, Make<EmbeddingsExchange>},
+    {"/v1/embeddings", Method::kEmbeddings, Make<EmbeddingsExchange, /*classify=*/false>},
+    {"/classify", Method::kClassify, Make<EmbeddingsExchange, /*classify=*/true>},
     {"/tokenize", Method::kTokenize, Make<TokenExchange, /*detokenize=*/false>},
     {"/detokenize", Method::kDetokenize, Make<TokenExchange, /*detokenize=*/true>}};
 constexpr const char* kGets[] = {kModelsPath, "/health", "/version"};
@@ -53,6 +54,12 @@ bool IsOneOf(const std::vector<std::string>& list, absl::string_view value) {
 
 HttpPage JsonPage(const OrderedJson& json) {
   return {.content_type = "application/json", .body = absl::StrCat(Dump(json), "\n")};
+}
+
+// What a client may ask of the model.
+const char* TaskOf(const ModelStatus& model) {
+  if (!model.encodes) return "generate";
+  return model.info.has_value() && !model.info->labels.empty() ? "classify" : "encode";
 }
 
 HttpPage PlainError(int status, const absl::Status& error, const std::string& id) {
@@ -101,6 +108,10 @@ HttpPage Door::Models(const Client& client, const std::string& name) const {
         {"id", model.name}, {"object", "model"}, {"created", 0}, {"owned_by", "aft-serve"}};
     if (model.info.has_value() && model.info->max_seq_len > 0) {
       entry["max_model_len"] = model.info->max_seq_len;
+    }
+    entry["task"] = TaskOf(model);
+    if (model.info.has_value() && !model.info->labels.empty()) {
+      entry["labels"] = model.info->labels;
     }
     if (!name.empty()) return JsonPage(entry);
     list.push_back(std::move(entry));

@@ -16,7 +16,8 @@ namespace aft::server::openai {
 
 // OpenAI's HTTP API, with vLLM's extensions, over the same calls as gRPC's:
 //
-//   POST /v1/completions /v1/chat/completions /v1/responses /v1/embeddings /tokenize /detokenize
+//   POST /v1/completions /v1/chat/completions /v1/responses /v1/embeddings /classify
+//        /tokenize /detokenize
 //   GET  /v1/models /v1/models/NAME /v1/responses/ID /health /version
 //   DELETE /v1/responses/ID
 //

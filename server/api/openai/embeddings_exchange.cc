@@ -1,6 +1,7 @@
 #include "server/api/openai/embeddings_exchange.h"
 
-#include <cstring>
+#include <algorithm>
+#include <cmath>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -26,7 +27,7 @@ absl::Status EmbeddingsExchange::CheckRequest() {
   request_.set_pooling(v1::POOLING_MODEL);
   for (const auto& [name, value] : object.items()) {
     if (name == "model" || name == "input" || name == "user" || value.is_null()) continue;
-    if (name != "encoding_format") return BadField(name, "is not supported");
+    if (name != "encoding_format" || classifies()) return BadField(name, "is not supported");
     base64_ = value == "base64";
     if (!base64_ && value != "float") return BadField(name, "must be float or base64");
   }
@@ -39,6 +40,10 @@ absl::Status EmbeddingsExchange::CheckRequest() {
 absl::StatusOr<DecodedRequest> EmbeddingsExchange::Decode(const ServedModel& model,
                                                           const LimitsConfig& limits) {
   if (model.tokenizer == nullptr) return WrongTask(model, method_);
+  if (classifies() && model.info.labels.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model \"", model.config.name, "\" is no classifier"));
+  }
   v1::EncodeStarted started;
   auto request = codec_.Decode(request_, limits, model, started);
   if (!request.ok()) {
@@ -52,6 +57,7 @@ absl::StatusOr<DecodedRequest> EmbeddingsExchange::Decode(const ServedModel& mod
                       absl::StrCat("input", list_ ? text.substr(5, dot - 4) : ""));
   }
   model_ = model.config.name;
+  if (classifies()) labels_ = model.info.labels;
   DecodedRequest decoded;
   decoded.sequences = codec_.sequences();
   decoded.bytes = codec_.tokens() * sizeof(TokenId);
@@ -67,17 +73,32 @@ std::string EmbeddingsExchange::TextPath(uint32_t text) const {
 
 size_t EmbeddingsExchange::held_bytes() const { return kTextPerByte * codec_.held_bytes(); }
 
+OrderedJson EmbeddingsExchange::Embedding(const std::vector<float>& vector) const {
+  if (!base64_) return vector;
+  const std::string bytes(reinterpret_cast<const char*>(vector.data()),
+                          vector.size() * sizeof(float));
+  return absl::Base64Escape(bytes);
+}
+
+OrderedJson EmbeddingsExchange::Classification(const std::vector<float>& logits) const {
+  const auto most = std::max_element(logits.begin(), logits.end());
+  std::vector<double> probs;
+  double sum = 0;
+  for (const float logit : logits) sum += probs.emplace_back(std::exp(double{logit} - *most));
+  for (double& prob : probs) prob /= sum;
+  return {{"label", labels_[static_cast<size_t>(most - logits.begin())]},
+          {"probs", std::move(probs)},
+          {"num_classes", logits.size()}};
+}
+
 bool EmbeddingsExchange::Finish(const Outcome& outcome, const v1::State* /*stored*/) {
   OrderedJson data = OrderedJson::array();
   for (size_t i = 0; i < vectors_.size(); ++i) {
-    const std::vector<float>& vector = vectors_[i];
-    OrderedJson item = {{"object", "embedding"}, {"index", i}};
-    if (base64_) {
-      const std::string bytes(reinterpret_cast<const char*>(vector.data()),
-                              vector.size() * sizeof(float));
-      item["embedding"] = absl::Base64Escape(bytes);
+    OrderedJson item = {{"index", i}};
+    if (classifies()) {
+      item.update(Classification(vectors_[i]));
     } else {
-      item["embedding"] = vector;
+      item = {{"object", "embedding"}, {"index", i}, {"embedding", Embedding(vectors_[i])}};
     }
     data.push_back(std::move(item));
   }

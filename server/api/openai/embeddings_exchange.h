@@ -11,10 +11,12 @@
 
 namespace aft::server::openai {
 
-// /v1/embeddings: a vector for each input, pooled as the model's config says.
+// /v1/embeddings: a vector for each input, pooled as the model's config says. /classify, which is
+// vLLM's: the probability of each of a classifier's labels, whose logits are such a vector.
 class EmbeddingsExchange final : public JsonExchange {
  public:
-  explicit EmbeddingsExchange(std::string id) : JsonExchange(Method::kEmbeddings, std::move(id)) {}
+  EmbeddingsExchange(bool classify, std::string id)
+      : JsonExchange(classify ? Method::kClassify : Method::kEmbeddings, std::move(id)) {}
 
   // ---- Exchange.
   ModelName model_name() const override { return {"model", request_.model(), "model_version", ""}; }
@@ -33,9 +35,14 @@ class EmbeddingsExchange final : public JsonExchange {
   bool Finish(const Outcome& outcome, const v1::State* stored) override;
 
  private:
+  bool classifies() const { return method() == Method::kClassify; }
+  OrderedJson Embedding(const std::vector<float>& vector) const;
+  OrderedJson Classification(const std::vector<float>& logits) const;
+
   v1::EncodeRequest request_;
   absl::StatusOr<std::string> user_;  // until TakeUser
   std::string model_;
+  std::vector<std::string> labels_;  // of a classifier
   bool base64_ = false;
   bool list_ = false;  // of inputs
   EncodeCodec codec_;

@@ -1,6 +1,8 @@
 // What is around a request over HTTP: who calls, from where, how much, and what becomes of it when
 // the server goes; embeddings, models, tokens.
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -101,6 +103,47 @@ TEST(HttpServiceTest, EmbeddingsOfALanguageModelAreItsLastHiddenVectors) {
   }
   EXPECT_EQ(json["usage"]["prompt_tokens"], 156);
   EXPECT_EQ(server.Metric(RequestsTotal("OK", "Embeddings", "fake")), 1);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(HttpServiceTest, ClassesAreThoseOfTheLogits) {
+  FakeEncoderRunner::Options options;
+  options.pooling = Pooling::kLast;
+  options.labels = {"one", "two", "three"};
+  HttpApi server(WithHttp(TestConfigWithEncoder()), {}, options);
+  const std::vector<std::string> texts = {"a", "hello"};
+  const Json json = server.Post("/classify", {{"model", "encoder"}, {"input", texts}}).json();
+  ASSERT_EQ(json["data"].size(), texts.size()) << json;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::vector<float> all =
+        FakeEncoderRunner::Vectors(options, *FakeTokenizer().Encode(texts[i]));
+    const std::vector<float> logits(all.end() - 3, all.end());
+    const Json& item = json["data"][i];
+    EXPECT_EQ(item["index"], i);
+    EXPECT_EQ(item["num_classes"], 3);
+    const auto most = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    EXPECT_EQ(item["label"], options.labels[static_cast<size_t>(most)]);
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(logit - logits[0]);
+    for (size_t k = 0; k < logits.size(); ++k) {
+      EXPECT_NEAR(item["probs"][k].get<double>(), std::exp(logits[k] - logits[0]) / sum, 1e-6);
+    }
+  }
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 6);
+  const Json one = server.Post("/classify", {{"model", "encoder"}, {"input", "a"}}).json();
+  EXPECT_EQ(one["data"][0], json["data"][0]);
+  const Json entry = server.Get("/v1/models/encoder").json();
+  EXPECT_EQ(entry["task"], "classify");
+  EXPECT_EQ(entry["labels"], Json(options.labels));
+  EXPECT_EQ(server.Get("/v1/models/fake").json()["task"], "generate");
+  EXPECT_FALSE(server.Get("/v1/models/fake").json().contains("labels"));
+
+  const HttpReply other = server.Post("/classify", {{"model", "fake"}, {"input", "a"}});
+  EXPECT_EQ(other.status, 400);
+  EXPECT_THAT(other.body, HasSubstr(R"(model \"fake\" is no classifier)"));
+  const Json format = {{"model", "encoder"}, {"input", "a"}, {"encoding_format", "float"}};
+  EXPECT_EQ(server.Post("/classify", format).json()["error"]["param"], "encoding_format");
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "Classify", "encoder")), 2);
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 

@@ -223,6 +223,8 @@ const Case kCases[] = {
      "input: must not be empty", 5, 0, "done", HttpEmbeddings<1>},
     {"HttpEmbeddings", "Embeddings", "/v1/embeddings", kHttp, "encoder", 2, true,
      "input[1]: must not be empty", 7, 0, "done", HttpEmbeddings<2>},
+    {"HttpClassify", "Classify", "/classify", kHttp, "encoder", 2, true,
+     "input[1]: must not be empty", 7, 0, "done", HttpEmbeddings<2>},
     {"HttpTokenize", "Tokenize", "/tokenize", kHttp, "fake", 1, false,
      "prompt: must have at most 1048576 bytes, got 1048577", 0, 0, "done", HttpTokens},
     {"HttpDetokenize", "Detokenize", "/detokenize", kHttp, "fake", 1, false,

@@ -25,6 +25,9 @@ constexpr const char* kFields[] = {
 }  // namespace
 
 void ContractTest::Start() {
+  if (GetParam().method == absl::string_view("Classify")) {
+    encoder_options_.labels.resize(static_cast<size_t>(encoder_options_.width));
+  }
   server_ = std::make_unique<TestServer>(
       config_, FakeModels{.encoder_options = encoder_options_,
                           .before_encoding = [gate = tokenizing_](absl::string_view text) {
