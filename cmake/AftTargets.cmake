@@ -70,6 +70,16 @@ function(aft_library name)
   add_library(aft::${name} ALIAS aft_${name})
 endfunction()
 
+# aft_html(LIBRARY PAGE CONSTANT): embeds PAGE.html of this folder in aft_LIBRARY. Its sources include
+# "FOLDER/PAGE_html.h", which defines the page as the string CONSTANT.
+function(aft_html library file constant)
+  file(RELATIVE_PATH page "${CMAKE_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/${file}")
+  file(READ "${file}.html" AFT_HTML)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}.html")
+  configure_file("${CMAKE_SOURCE_DIR}/cmake/html.h.in" "${CMAKE_BINARY_DIR}/generated/${page}_html.h" @ONLY)
+  target_include_directories(aft_${library} PRIVATE "${CMAKE_BINARY_DIR}/generated")
+endfunction()
+
 # aft_program(NAME SOURCES ... DEPS ...): adds the executable NAME in build/<preset>/bin.
 function(aft_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})

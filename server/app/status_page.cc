@@ -1,10 +1,7 @@
 #include "server/app/status_page.h"
 
-#include <openssl/sha.h>
-
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -13,23 +10,12 @@
 #include "nlohmann/json.hpp"
 #include "server/api/aft/model_service.h"
 #include "server/app/status_html.h"
+#include "server/http/html_page.h"
 
 namespace aft::server {
 namespace {
 
 using nlohmann::ordered_json;
-
-// The source of Content-Security-Policy for the page's element `tag`, which is there once.
-std::string Source(absl::string_view html, absl::string_view tag) {
-  const std::string open = absl::StrCat("<", tag, ">");
-  const size_t start = html.find(open) + open.size();
-  const absl::string_view text =
-      html.substr(start, html.find(absl::StrCat("</", tag, ">")) - start);
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
-  const absl::string_view bytes(reinterpret_cast<const char*>(digest), sizeof(digest));
-  return absl::StrCat("'sha256-", absl::Base64Escape(bytes), "'");
-}
 
 ordered_json Models(const std::vector<ModelStatus>& models) {
   v1::ListResponse list;
@@ -94,13 +80,8 @@ HttpPage AlivePage(const StatusReport& report) {
 }
 
 HttpPage StatusPage() {
-  static const auto& policy = *new std::string(
-      absl::StrCat("default-src 'none'; connect-src 'self'; img-src data:; script-src ",
-                   Source(kStatusHtml, "script"), "; style-src ", Source(kStatusHtml, "style"),
-                   "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"));
-  return {.content_type = "text/html; charset=utf-8",
-          .body = kStatusHtml,
-          .headers = {{"Content-Security-Policy", policy}}};
+  static const auto& page = *new HttpPage(HtmlPage(kStatusHtml));
+  return page;
 }
 
 }  // namespace aft::server
