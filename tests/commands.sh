@@ -66,7 +66,7 @@ test_command() {
 
 fetch_tools() {
   if ! command -v chromium-headless-shell >/dev/null; then
-    say "No Chromium: status_page_test and load_report_page_test are skipped; --full installs it (153 MB) and runs them"
+    say "No Chromium: status_page_test, try_page_test and load_report_page_test are skipped; --full installs it (153 MB) and runs them"
   fi
   fetch_tritonclient
   fetch_openai

@@ -99,4 +99,5 @@ for run in map(json.loads, sys.stdin):
   title "SIGTERM"
   stop_server
   say "The server drained and stopped cleanly (exit code 0). Its log: $LOGS/demo-server.log"
+  say "Next: ./dev run, and try the model in a browser at http://127.0.0.1:8080/"
 }

@@ -18,11 +18,15 @@
 #include "server/api/openai/responses_exchange.h"
 #include "server/api/openai/stored_response.h"
 #include "server/api/openai/token_exchange.h"
+#include "server/api/openai/try_html.h"
 #include "server/call/call_report.h"
+#include "server/http/html_page.h"
+#include "server/observability/gzip.h"
 
 namespace aft::server::openai {
 namespace {
 
+constexpr char kTryPath[] = "/";
 constexpr char kModelsPath[] = "/v1/models";
 constexpr char kResponsePath[] = "/v1/responses/";  // in front of an id
 
@@ -44,7 +48,7 @@ constexpr Route kPosts[] = {
     {"/classify", Method::kClassify, Make<EmbeddingsExchange, /*classify=*/true>},
     {"/tokenize", Method::kTokenize, Make<TokenExchange, /*detokenize=*/false>},
     {"/detokenize", Method::kDetokenize, Make<TokenExchange, /*detokenize=*/true>}};
-constexpr const char* kGets[] = {kModelsPath, "/health", "/version"};
+constexpr const char* kGets[] = {kTryPath, kModelsPath, "/health", "/version"};
 
 bool IsOneOf(const std::vector<std::string>& list, absl::string_view value) {
   return std::any_of(list.begin(), list.end(), [value](const std::string& one) {
@@ -54,6 +58,21 @@ bool IsOneOf(const std::vector<std::string>& list, absl::string_view value) {
 
 HttpPage JsonPage(const OrderedJson& json) {
   return {.content_type = "application/json", .body = absl::StrCat(Dump(json), "\n")};
+}
+
+// The page on which people try the models. It holds no data and uses the API as any other client
+// does. It is compressed once, because the thread that serves it also carries all streams.
+const HttpPage& TryPage(bool gzip) {
+  static const auto& plain = *new HttpPage(HtmlPage(kTryHtml));
+  static const auto& packed = *[] {
+    auto* page = new HttpPage(plain);
+    if (std::optional<std::string> body = Gzip(plain.body)) {
+      page->body = *std::move(body);
+      page->headers["Content-Encoding"] = "gzip";
+    }
+    return page;
+  }();
+  return gzip ? packed : plain;
 }
 
 // What a client may ask of the model.
@@ -202,6 +221,10 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
     return refuse(absl::InvalidArgumentError("a header of a proxy occurs twice"));
   }
   if (draining_) return refuse(absl::UnavailableError("the server is draining"));
+  if (request.path == kTryPath) {
+    headers.insert({"Vary", "Accept-Encoding"});
+    return answer(TryPage(AcceptsGzip(request.Header("Accept-Encoding"))));
+  }
   auto client = identity_.Find(facts);
   if (!client.ok()) return refuse(client.status());
   caller.client = *std::move(client);

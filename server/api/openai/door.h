@@ -18,7 +18,7 @@ namespace aft::server::openai {
 //
 //   POST /v1/completions /v1/chat/completions /v1/responses /v1/embeddings /classify
 //        /tokenize /detokenize
-//   GET  /v1/models /v1/models/NAME /v1/responses/ID /health /version
+//   GET  / /v1/models /v1/models/NAME /v1/responses/ID /health /version
 //   DELETE /v1/responses/ID
 //
 // A browser's page may call only from `http.allow_origins`, and a request must name a host of its

@@ -1,6 +1,6 @@
 // What is around a request over HTTP: who calls, from where, how much, and what becomes of it when
-// the server goes; embeddings, models, tokens.
-#include <algorithm>
+// the server goes; embeddings, classes, models, tokens. The page at `/` in a browser is in
+// try_page_test.py.
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -121,30 +122,23 @@ TEST(HttpServiceTest, ClassesAreThoseOfTheLogits) {
     const Json& item = json["data"][i];
     EXPECT_EQ(item["index"], i);
     EXPECT_EQ(item["num_classes"], 3);
-    const auto most = std::max_element(logits.begin(), logits.end()) - logits.begin();
-    EXPECT_EQ(item["label"], options.labels[static_cast<size_t>(most)]);
     double sum = 0;
     for (const float logit : logits) sum += std::exp(logit - logits[0]);
     for (size_t k = 0; k < logits.size(); ++k) {
       EXPECT_NEAR(item["probs"][k].get<double>(), std::exp(logits[k] - logits[0]) / sum, 1e-6);
     }
+    const auto most = absl::c_max_element(logits) - logits.begin();
+    EXPECT_EQ(item["label"], options.labels[static_cast<size_t>(most)]);
   }
   EXPECT_EQ(json["usage"]["prompt_tokens"], 6);
-  const Json one = server.Post("/classify", {{"model", "encoder"}, {"input", "a"}}).json();
-  EXPECT_EQ(one["data"][0], json["data"][0]);
   const Json entry = server.Get("/v1/models/encoder").json();
   EXPECT_EQ(entry["task"], "classify");
   EXPECT_EQ(entry["labels"], Json(options.labels));
   EXPECT_EQ(server.Get("/v1/models/fake").json()["task"], "generate");
-  EXPECT_FALSE(server.Get("/v1/models/fake").json().contains("labels"));
-
-  const HttpReply other = server.Post("/classify", {{"model", "fake"}, {"input", "a"}});
-  EXPECT_EQ(other.status, 400);
-  EXPECT_THAT(other.body, HasSubstr(R"(model \"fake\" is no classifier)"));
+  EXPECT_THAT(server.Post("/classify", {{"model", "fake"}, {"input", "a"}}).body,
+              HasSubstr(R"(model \"fake\" is no classifier)"));
   const Json format = {{"model", "encoder"}, {"input", "a"}, {"encoding_format", "float"}};
   EXPECT_EQ(server.Post("/classify", format).json()["error"]["param"], "encoding_format");
-  EXPECT_EQ(server.Metric(RequestsTotal("OK", "Classify", "encoder")), 2);
-  server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
 TEST(HttpServiceTest, TokensAreThoseOfTheModel) {
@@ -156,6 +150,36 @@ TEST(HttpServiceTest, TokensAreThoseOfTheModel) {
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", "x"}}).json()["error"]["param"], "tokens");
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", {257}}}).json()["error"]["param"], "tokens[0]");
   EXPECT_EQ(server.Post("/tokenize", {{"prompt", "x"}, {"y", 1}}).json()["error"]["param"], "y");
+}
+
+TEST(HttpServiceTest, ThePageRunsItsOwnScriptAndNothingElse) {
+  HttpApi server;
+  const HttpReply page = server.Get("/");
+  const auto hash = [&page](const std::string& tag) {
+    const size_t start = page.body.find("<" + tag + ">") + tag.size() + 2;
+    const std::string text = page.body.substr(start, page.body.find("</" + tag + ">") - start);
+    return "'sha256-" + absl::Base64Escape(absl::HexStringToBytes(Sha256(text))) + "'";
+  };
+  EXPECT_THAT(
+      page.head,
+      HasSubstr("Content-Security-Policy: default-src 'none'; connect-src 'self'; img-src data:; "
+                "script-src " +
+                hash("script") + "; style-src " + hash("style") +
+                "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"));
+  EXPECT_THAT(page.head, AllOf(HasSubstr("Content-Type: text/html; charset=utf-8\r\n"),
+                               HasSubstr("X-Content-Type-Options: nosniff\r\n"),
+                               HasSubstr("X-Frame-Options: DENY\r\n"),
+                               HasSubstr("Referrer-Policy: no-referrer\r\n")));
+  // No asset of another host, and no way in for markup.
+  for (const char* word : {"src=", "://", "innerHTML", "outerHTML", "insertAdjacent",
+                           "document.write", "eval(", " style=", " onclick="}) {
+    EXPECT_THAT(page.body, Not(HasSubstr(word)));
+  }
+  EXPECT_THAT(page.head, Not(HasSubstr("Content-Encoding")));
+  const HttpReply packed = server.Get("/", "Accept-Encoding: gzip\r\n");
+  EXPECT_THAT(packed.head, HasSubstr("Content-Encoding: gzip\r\n"));
+  EXPECT_EQ(packed.body.substr(0, 2), "\x1f\x8b");
+  EXPECT_LT(2 * packed.body.size(), page.body.size());
 }
 
 class KnownClientsTest : public testing::Test {
@@ -201,6 +225,17 @@ TEST_F(KnownClientsTest, ARevokedTokenEndsItsStream) {
   server_->control().Resume();
   EXPECT_THAT(connection.ReadAll(), HasSubstr("invalid_api_key"));
   server_->WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+}
+
+TEST_F(KnownClientsTest, ThePageNeedsNoTokenButObeysTheRulesOfOtherPaths) {
+  EXPECT_EQ(server_->Get("/").status, 200);
+  EXPECT_EQ(server_->Get("/", "Origin: http://evil.example\r\n").status, 403);
+  const std::string head = " / HTTP/1.1\r\nConnection: close\r\nHost: ";
+  EXPECT_EQ(server_->Ask("GET" + head + "evil.example\r\n\r\n").status, 403);
+  EXPECT_EQ(server_->Ask("HEAD" + head + "localhost\r\n\r\n").body, "");
+  const HttpReply post = server_->Post("/", kAsk, Bearer("token a"));
+  EXPECT_EQ(post.status, 405);
+  EXPECT_THAT(post.head, HasSubstr("Allow: GET, HEAD\r\n"));
 }
 
 // Its client was found by the head of the request.

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""The page at `/` of the HTTP API in headless Chromium: try_page_test.py AFT_SERVER MODEL CLASSIFIER [PNG]
+
+Exit code 77 where Chromium is missing. With PNG it makes docs/try.png there and tests nothing.
+"""
+
+import base64
+import hashlib
+import json
+import math
+import sys
+import unittest
+import urllib.request
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+import aft_server  # noqa: E402
+import chromium  # noqa: E402
+
+PROMPT = "It is a truth universally acknowledged, that"
+EDIT = ".answer .actions button:nth-child(2)"
+
+
+class TryPageTest(unittest.TestCase):
+
+  def start(self, config="", **size):
+    """A page of a new server."""
+    self.server = aft_server.Server(aft_server.new_folder(self), PROGRAM, MODEL, config=(
+        f'http_address: "127.0.0.1:0"\n{config}\nmodels {{ name: "languages" path: "{CLASSIFIER}" intra_op_threads: 1 }}'))
+    self.addCleanup(lambda: self.server.stop(hard=True))
+    page = chromium.Page(self)
+    self.open(page, **size)
+    return page
+
+  def open(self, page, **size):
+    page.open(f"http://{self.server.http_address}/", **size)
+    page.until("byId('go').textContent === 'Generate'")
+
+  def ready(self, size={}, **settings):
+    """A page of a server with its models, filled in."""
+    page = self.start(**size)
+    page.until("models.length === 2")
+    for name, value in ({"prompt": PROMPT, "temperature": "0", "max_tokens": "40"} | settings).items():
+      page.fill(f"#{name}", value)
+    self.addCleanup(lambda: self.assertEqual(page.console, []))  # no violation of its policy, no exception
+    return page
+
+  def finish(self, page):
+    """The answers' texts."""
+    page.until("running === null && answers.length > 0")
+    self.assertEqual(page.text("#error"), "")
+    return page.run("answers.map(answer => answer.text.textContent)")
+
+  def ask(self, page):
+    page.point("#go", click=True)
+    return self.finish(page)
+
+  def api(self, prompt, **fields):
+    """What the API says to the same request."""
+    body = {"model": "m", "prompt": prompt, "temperature": 0, "max_tokens": 40} | fields
+    request = urllib.request.Request(f"http://{self.server.http_address}/v1/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=aft_server.PATIENCE) as answer:
+      return json.load(answer)["choices"]
+
+  def test_tokens_stream_and_are_counted(self):
+    page = self.ready()
+    page.run("lengths = new Set(); new MutationObserver(() => lengths.add(byId('answers').textContent.length))"
+             ".observe(byId('answers'), {childList: true, subtree: true})")
+    self.assertEqual(self.ask(page), [self.api(PROMPT)[0]["text"]])
+    self.assertGreater(page.run("lengths.size"), 3)  # it came in pieces
+    self.assertRegex(page.text("#status"), r"^40 tokens in [\d.]+ s · \d+ tokens/s · .* · 44 tokens read")
+    self.assertEqual(page.run("[answers[0].note.textContent, answers[0].text.ariaBusy]"), ["reached its length", "false"])
+
+  def test_several_answers_and_a_seed(self):
+    page = self.ready(temperature="1", n="3", seed="7")
+    texts = self.ask(page)
+    self.assertEqual(texts, [choice["text"] for choice in self.api(PROMPT, temperature=1, n=3, seed=7)])
+    self.assertEqual(len(set(texts)), 3)
+
+  def test_a_stop_string_ends_the_text(self):
+    page = self.ready(stop=" the")
+    [want] = self.api(PROMPT, stop=[" the"])
+    self.assertEqual((self.ask(page), want["finish_reason"]), ([want["text"]], "stop"))
+
+  def test_probabilities_of_the_token_that_is_pointed_at_and_another_choice(self):
+    page = self.ready()
+    [text] = self.ask(page)
+    page.point(".text span:nth-child(6)")
+    shown = page.run("[...answers[0].detail.querySelectorAll('.bar')].map(bar => bar.lastChild.textContent)")
+    top = self.api(PROMPT, logprobs=5)[0]["logprobs"]["top_logprobs"][5]
+    want = sorted(top.items(), key=lambda one: -one[1])
+    for percent, (_, logprob) in zip(shown, want, strict=True):
+      self.assertAlmostEqual(float(percent.split()[0]), 100 * math.exp(logprob), delta=0.051)
+    page.point(".detail li:nth-child(2) button", click=True)
+    other = text[:5] + want[1][0]
+    self.assertEqual(self.finish(page), [other + self.api(PROMPT + other)[0]["text"]])
+
+  def test_a_running_answer_is_stopped_and_continues_where_it_was(self):
+    page = self.ready(max_tokens="100000")
+    page.press("Enter", control=True)
+    page.until("answers[0]?.pieces.length > 20")
+    page.press("Escape")
+    [begun] = self.finish(page)
+    self.assertEqual(page.run("answers[0].note.textContent"), "stopped")
+    aft_server.wait_until(lambda: self.server.metric(r'aft_requests_total.*code="CANCELLED".*') == 1, "cancelled")
+    page.fill("#max_tokens", "30")
+    page.point(".answer .actions button", click=True)  # Continue
+    self.assertEqual(self.finish(page), [self.api(PROMPT, max_tokens=len(begun) + 30)[0]["text"]])
+
+  def test_an_answer_is_edited_and_generated_again(self):
+    page = self.ready()
+    self.ask(page)
+    page.point(EDIT, click=True)
+    page.fill(".answer textarea", " Mr. Darcy")
+    page.press("Enter", control=True)
+    self.assertEqual(self.finish(page), [" Mr. Darcy" + self.api(PROMPT + " Mr. Darcy")[0]["text"]])
+
+  def test_a_character_of_several_tokens_is_one_piece(self):
+    page = self.ready()
+    page.run("""answers = [new Answer({ prompt: "" }, "x")]; answers[0].begin(); take = tokens => answers[0].take({
+        text: "", token_ids: tokens.map((_, i) => i), logprobs: {
+          tokens, token_logprobs: tokens.map(() => -1), top_logprobs: tokens.map(() => ({})) } })""")
+    page.run(r"""take(["a", "bytes:\\xe2", "bytes:\\x80"])""")
+    self.assertEqual(page.run("answers[0].textOf()"), "a")
+    page.run(r"""take(["bytes:\\x94", "<b>"])""")
+    pieces = page.run("answers[0].pieces.map(piece => [piece.text, piece.tokens.length])")
+    self.assertEqual(pieces, [["a", 1], ["—", 3], ["<b>", 1]])
+    self.assertEqual(page.run("answers[0].text.querySelectorAll('b').length"), 0)
+
+  def test_a_classifier_says_its_labels(self):
+    page = self.ready(prompt="Wo ist der Bahnhof?")
+    page.run("byId('model').value = 'languages'; byId('model').dispatchEvent(new Event('change'))")
+    self.assertEqual(page.text("#go"), "Classify")
+    page.point("#go", click=True)
+    page.until("document.querySelectorAll('.bar').length === 20")
+    self.assertRegex(page.text(".bar"), r"^de(99\.\d|100\.0) %$")
+
+  def test_errors_are_those_of_the_api(self):
+    page = self.ready(prompt="")
+    page.point("#go", click=True)
+    page.until("byId('error').textContent === 'prompt: must not be empty'")
+    self.assertTrue(all("status of 400" in line for line in page.console), page.console)
+    page.console.clear()
+
+  def test_a_wrong_key_is_said_and_the_right_one_kept_in_the_tab(self):
+    clients = aft_server.new_folder(self) / "clients.textproto"
+    clients.write_text(f'clients {{ name: "a" token_sha256: "{hashlib.sha256(b"secret").hexdigest()}" }}')
+    page = self.start(f'security {{ clients_file: "{clients}" }}')
+    page.until("byId('key-row').hidden === false && byId('error').textContent !== ''")
+    page.fill("#key", "wrong")
+    page.press("Tab")
+    aft_server.wait_until(lambda: page.run("1") and sum("401" in line for line in page.console) == 2, "the key is wrong")
+    page.until("byId('error').textContent !== '' && models.length === 0")
+    page.fill("#key", "secret")
+    page.press("Tab")
+    page.until("byId('error').textContent === '' && models.length === 2")
+    self.open(page)
+    page.until("models.length === 2")
+    self.assertEqual(page.run("[localStorage.length, document.cookie]"), [0, ""])
+
+  def test_the_keyboard_is_enough(self):
+    page = self.ready()
+    self.open(page)
+    page.until("models.length === 2")
+    page.send("Input.insertText", text=PROMPT)  # where the focus is
+    page.press("Enter", control=True)
+    [text] = self.finish(page)
+
+    def tab_to(what):
+      for _ in range(20):
+        if page.run(f"document.activeElement.textContent === {json.dumps(what)}"):
+          return
+        page.press("Tab")
+      self.fail(f"no Tab leads to {what}")
+
+    tab_to(text)
+    for key, at in (("ArrowRight", 0), ("ArrowRight", 1), ("End", 199), ("ArrowLeft", 198), ("Home", 0)):
+      page.press(key)
+      self.assertEqual(page.run("answers[0].pieces.findIndex(piece => piece.span.className === 'current')"), at)
+    self.assertRegex(page.text(".detail p"), r"^“.*” [\d.]+ %$")
+    tab_to("Continue")
+    page.press("Enter")
+    page.until("running === null && answers[0].pieces.length === 400")
+    tab_to("Edit")
+    page.press("Enter")
+    self.assertTrue(page.run("document.activeElement.value === answers[0].textOf()"))
+    unnamed = ("[...document.querySelectorAll('input, select, textarea, button')]"
+               ".filter(one => !one.labels?.length && !one.ariaLabel && !one.textContent.trim()).length")
+    self.assertEqual(page.run(unnamed), 0)
+
+  def test_a_narrow_screen_needs_no_sideways_scrolling(self):
+    page = self.ready({"width": 320, "height": 640}, prompt="w" * 200, n="2")
+    self.ask(page)
+    page.point(".text span:nth-child(6)")
+    page.point(".answer:nth-child(2) .actions button:nth-child(2)", click=True)  # Edit
+    self.assertLessEqual(page.run("document.documentElement.scrollWidth"), 320)
+
+  def screenshot(self):
+    page = self.ready({"width": 960, "height": 860}, n="2", seed="7", temperature="0.6", max_tokens="160")
+    page.point("#tint", click=True)
+    self.ask(page)
+    page.point(".text span:nth-child(60)")
+    PNG[0].write_bytes(base64.b64decode(page.send("Page.captureScreenshot")["data"]))
+
+
+if __name__ == "__main__":
+  if chromium.CHROMIUM is None:
+    print("skipped: needs Debian's chromium-headless-shell; ./dev test --full installs it")
+    sys.exit(77)
+  PROGRAM, MODEL, CLASSIFIER, *PNG = (Path(argument).resolve() for argument in sys.argv[1:])
+  unittest.main(argv=[sys.argv[0], *(["TryPageTest.screenshot"] if PNG else [])])
