@@ -5,7 +5,7 @@ readonly BUNDLE_PROGRAMS=(
   aft-server aftload aftctl cuda_kernels_gpu_test gpu_model_gpu_test cuda_kernels_bench engine_bench
 )
 
-# What a GPU host has of its own: the C and C++ runtime, and PyTorch with its CUDA libraries.
+# A GPU host already has these: the C and C++ runtime, and PyTorch with its CUDA libraries.
 readonly OF_THE_HOST='^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so|lib(gomp|torch|c10|cu[a-z]|nv|nccl))'
 
 # copy_needed FILE: the shared libraries that FILE needs and a GPU host lacks, into the bundle's lib/.
@@ -32,5 +32,5 @@ bundle() {
   done
   tar -C "$BUNDLE" -cf - . | xz -T0 -6 >"$BUNDLE.tar.xz"
   say "$BUNDLE ($(du -sh "$BUNDLE" | cut -f1)) and $BUNDLE.tar.xz ($(du -h "$BUNDLE.tar.xz" | cut -f1))"
-  say "Beside them a GPU host needs python3 with torch 2.11.0; then: tests/gpu/run.sh parity"
+  say "A GPU host also needs python3 with torch 2.11.0; then run there: tests/gpu/run.sh parity"
 }

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # ./dev image: sourced by ./dev, whose settings and helpers it uses.
 
-# The servers' images are refused beyond this: what they hold is pulled by every node.
+# A larger server image is an error, because every node has to pull it.
 readonly IMAGE_LIMIT_MB=480 CUDA_IMAGE_LIMIT_MB=2800
 
 # Uses docker where a daemon answers; else buildah and podman, as root. Where docker reaches no registry, and with
@@ -35,7 +35,7 @@ END
   make_base
 }
 
-# Has images made on a base of our own.
+# Builds the images on debian:bookworm-slim, and makes that with debootstrap if the engine does not have it.
 make_base() {
   BUILD+=(--build-arg BASE=debian:bookworm-slim)
   "${ENGINE[@]}" image inspect docker.io/library/debian:bookworm-slim >/dev/null 2>&1 && return
@@ -53,7 +53,7 @@ make_base_image() {
     : >"$root/etc/apt/sources.list"
     cp /etc/apt/sources.list.d/debian.sources "$root/etc/apt/sources.list.d/"
   fi
-  # As the official image has it: no pages to read but the licences, and apt keeps no downloads in the layer.
+  # As in the official image: no documentation except the licences, and apt keeps no downloads in the layer.
   printf '%s\n' 'path-exclude /usr/share/doc/*' 'path-include /usr/share/doc/*/copyright' \
     'path-exclude /usr/share/man/*' 'path-exclude /usr/share/info/*' 'path-exclude /usr/share/locale/*' \
     >"$root/etc/dpkg/dpkg.cfg.d/docker"
@@ -86,7 +86,7 @@ image() {
     cp -l "$CACHE/wheels/${wheel/==/-}"-*.whl build/wheels/ 2>/dev/null ||
       cp "$CACHE/wheels/${wheel/==/-}"-*.whl build/wheels/
   done
-  # buildah's cache are the images that a tag holds.
+  # buildah caches only images that have a tag, so the build stage gets one.
   [[ ${ENGINE[0]} == docker ]] ||
     step image-build "Building the programs" "${BUILD[@]}" --target build -t "aft-serve-build:$version" .
   step image "Building the image $tag" "${BUILD[@]}" --target "$target" -t "$tag" .
@@ -126,8 +126,8 @@ image() {
   cat "$LOGS/image-check.log"
   echo
   say "the server's CPU time so far, with that request: $(cpu_ms "$name") ms"
-  # A request that is running when SIGTERM comes must still reach its end; on a slow machine, where that is beyond
-  # the lame duck, its client must be told to go on elsewhere.
+  # A request that is running when SIGTERM comes must still reach its end. On a slow machine, where it lasts longer than
+  # the lame duck, its client must be told to resume on another server.
   : >"$LOGS/image-drain.log"
   inside aftctl generate --address=127.0.0.1:8500 --max-tokens=6000 --seed=7 --prompt="$prompt" \
     >"$LOGS/image-drain.log" 2>"$LOGS/image-drain.err" &
@@ -147,7 +147,7 @@ image() {
   size=$("${ENGINE[@]}" image inspect -f '{{.Size}}' "$tag")
   say "$tag: $(( size / 1000000 )) MB"
   (( size <= limit * 1000000 )) || die "image: $tag has more than $limit MB"
-  # What this run has replaced.
+  # Removes the images that this run has replaced.
   if [[ ${ENGINE[0]} == docker ]]; then
     docker image prune -f --filter label=org.opencontainers.image.vendor=aft-serve >/dev/null
   else

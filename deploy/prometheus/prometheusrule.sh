@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-echo "# Made by prometheusrule.sh of the rule files beside it: change those."
+echo "# Made by prometheusrule.sh from the rule files in this folder: change those."
 for name in slo alerts; do
   cat <<END
 ---
