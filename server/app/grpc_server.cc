@@ -65,9 +65,9 @@ int64_t OpenStreamsOfClient(int32_t configured, int32_t most) {
   return configured != 0 ? configured : std::max(most / 2, 1);
 }
 
-// gRPC's own buffers come on top of what the ledger knows: of messages that are not complete, of
-// writes. Beyond its quota gRPC cancels calls, whoever's, so the quota is the last resort: the
-// streams of requests, whose messages the edge cannot hold back, stay below it.
+// gRPC has buffers that the ledger does not know, for incomplete messages and for writes. Beyond
+// its quota gRPC cancels calls of any client, so the quota is the last resort. The request streams,
+// whose messages the edge cannot hold back, stay below it.
 void SetQuota(grpc::ServerBuilder& builder, const LimitsConfig& limits) {
   grpc::ResourceQuota quota("aft-server");
   quota.Resize(static_cast<size_t>(GrpcMemory(limits)));

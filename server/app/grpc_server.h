@@ -73,8 +73,8 @@ class GrpcServer {
   const ClientIdentity& identity() const { return *identity_; }
   void OnClients(std::function<void()> on_clients);
 
-  // Closes the port, ends idle streams and tells every client to go elsewhere (GOAWAY). Calls
-  // that have begun go on until `deadline`, when they are cancelled. Returns at once.
+  // Closes the port, ends idle streams and tells every client to go elsewhere (GOAWAY). Calls that
+  // have begun continue until `deadline`, when they are cancelled. Returns at once.
   void BeginDrain(TimePoint deadline);
 
   // BeginDrain, unless that was called, and returns when every call has ended.

@@ -54,7 +54,7 @@ constexpr int kExitForced = 5;
 // Beyond lame duck and grace: the last messages, joining threads, a model still loading.
 constexpr std::chrono::milliseconds kHardLimitMargin{15'000};
 
-// How long the end of the process may wait for whoever reads stderr.
+// How long the process may wait at its end for the reader of stderr.
 constexpr std::chrono::milliseconds kLastLines{2'000};
 
 // What the command line says; the rest is the config's.

@@ -96,7 +96,7 @@ bool HttpServer::Loop::MakeRoom(const std::string& address) {
 void HttpServer::Loop::Accept() {
   acceptor_.async_accept([this](error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;  // drained
-    if (error) {  // no file descriptor, perhaps: somebody else's trouble, which passes
+    if (error) {  // perhaps there is no file descriptor left: try again later
       again_.expires_after(kAcceptAgain);
       again_.async_wait([this](error_code) { Accept(); });
       return;

@@ -9,13 +9,14 @@
 
 namespace aft::server {
 
-// HTTP/1.1 over TCP until destroyed. What is no HTTP gets 400, a head beyond header_bytes 431, a
-// body beyond body_bytes 413, one that is too slow 408. No answer may be cached, framed or run
-// anything, unless its page says so.
+// Serves HTTP/1.1 over TCP until it is destroyed. Bytes that are not HTTP are answered with 400, a
+// head longer than header_bytes with 431, a body longer than body_bytes with 413, and one that is
+// too slow with 408. Unless its page says otherwise, an answer may not be cached, framed or run
+// anything.
 //
-// One thread (Boost.Asio's loop) has all connections, so whoever stalls costs a few kilobytes and
-// nobody's time. A client that sends its next requests before it has its answer gets the answers
-// one after the other.
+// One thread (Boost.Asio's loop) has all connections. A connection that stalls costs a few
+// kilobytes and delays no other one. A client may send requests before it has the answers to
+// earlier ones; it gets the answers in order.
 class HttpServer {
  public:
   // `address` is host:port; port 0 lets the kernel choose. UNAVAILABLE, naming the address, when it

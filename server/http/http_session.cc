@@ -303,7 +303,7 @@ class Session final : public HttpSession,
     Refuse(std::move(page));
   }
 
-  // Answers a request whose body nobody has read, or which is none.
+  // Answers a request whose body was not read, or bytes that are not a request.
   void Refuse(HttpPage page) {
     const bool bodyless = parser_->is_header_done() && parser_->is_done();
     keep_alive_ = keep_alive_ && bodyless;

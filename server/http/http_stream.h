@@ -35,7 +35,7 @@ class HttpStream {
 
   auto executor() { return socket_.get_executor(); }
   // The names by which the client's certificate is known: its DNS names, its URIs and its common
-  // name. An authority may put what nobody has proved into names of other kinds.
+  // name. Names of other kinds are left out, because an authority may not have verified them.
   std::vector<std::string> CertificateNames() const;
 
  private:

@@ -28,10 +28,11 @@ struct FairAccount : FairShare {
   mutable size_t share = 0;  // where StepTurns has this client, while a step is planned
 };
 
-// Base of what waits in a FairQueue. Must outlive its stay there.
+// Base of the items of a FairQueue. An item must outlive its stay in the queue.
 class FairItem {
  public:
-  // `user`: for whom the client sends it; "" if the client does not say so. REQUIRES: weight > 0.
+  // `user`: the user for whom the client sends the item; empty if the client names none. REQUIRES:
+  // weight > 0.
   FairItem(std::string client, double weight, ServiceClass service_class, std::string user = "");
   FairItem(const FairItem&) = delete;  // queues hold pointers
   FairItem& operator=(const FairItem&) = delete;
@@ -39,7 +40,7 @@ class FairItem {
   const std::string& client() const { return client_; }
   double weight() const { return weight_; }
   ServiceClass service_class() const { return class_; }
-  // When it began to wait, last.
+  // The last time at which it began to wait.
   TimePoint since() const { return since_; }
 
  private:
@@ -58,31 +59,30 @@ class FairItem {
   FairUser* user_account_ = nullptr;
 };
 
-// Whose turn it is, as pure logic: no thread, lock or clock. What the items wait for, their owner
-// knows.
+// Decides which waiting item is served next. It is pure logic, without threads, locks or a clock,
+// and does not know what the items wait for.
 //
-// Better service classes go first; an item that has waited `age` counts as one class better, after
-// twice that as two. Within a class the client goes first that has had the least service for its
-// weight (its virtual time, as in Sheng et al., "Fairness in Serving Large Language Models", OSDI
-// 2024), and each client's items go in order. Service is charged as it is given, so nobody needs to
-// know in advance how much an item takes. A client whose items begin to wait starts no lower than
-// the least of those that wait: what it did not use while it was away is no credit. So of two
-// clients that both always have items waiting in a class, neither gets ahead of the other by more
-// than what the items take that are served at one time.
+// Better service classes go first. An item that has waited for `age` counts as one class better,
+// and after twice that time as two classes better. Within a class, the client with the least
+// service for its weight goes first (its virtual time, as in Sheng et al., "Fairness in Serving
+// Large Language Models", OSDI 2024). The items of a client go in order. Service is charged when it
+// is given, so the cost of an item need not be known in advance. A client whose items begin to wait
+// starts no lower than the least virtual time among waiting clients: it gets no credit for the time
+// when it had no items. So if two clients always have items waiting in a class, neither gets ahead
+// of the other by more than the cost of the items that are served at one time.
 //
-// A client's items may belong to several users. A client competes with other clients as if all of
-// its items belonged to one user: the item that came first stands for its class. When the client
-// gets its turn in that class, its users share it by the same rule, with equal weights: the user
-// goes first that has had the least service, and each user's items go in order.
+// The items of a client may belong to several users. The client competes with other clients as if
+// all of its items belonged to one user: its oldest item stands for the class. When the client gets
+// its turn in that class, its users share it by the same rule, with equal weights.
 //
-// Nobody starves: waiting makes every item interactive, and a client that has waited kOverdueAges
-// times `age` for its turn goes before all others, however many new clients come. So after that it
-// waits for one turn at most of each other client. The same holds for the users of a client, in the
-// turns of that client.
+// No item waits forever. Waiting makes every item interactive, and a client that has waited for
+// kOverdueAges times `age` goes before all others, however many new clients come. After that it
+// waits for at most one turn of each other client. The same holds for the users of a client, within
+// the turns of that client.
 //
-// While nothing waits there is nothing to share, so what was used is forgotten then: service that
-// took nothing from anybody is no debt. Until then a client that has left is remembered, the last
-// kMaxIdle of them, so that leaving does not pay a debt. Of each client's users likewise.
+// When nothing waits, all service so far is forgotten, because it delayed no other client. Until
+// then the last kMaxIdle clients that have left are remembered, so that a client cannot lose its
+// debt by leaving. The same holds for the users of each client.
 //
 // Cost: a turn is linear in the number of clients and users that wait, the rest constant.
 // Thread-compatible.
@@ -91,69 +91,72 @@ class FairQueue {
   static constexpr int kOverdueAges = 4;
   static constexpr size_t kMaxIdle = FairShares<FairAccount>::kMaxIdle;
 
-  // The class for which an item stands in line now, or nullopt: it may not be served now. Asked of
-  // the item of a client and class that would go first; the others of the class wait with it.
+  // The class in which an item competes now, or nullopt if it may not be served now. It is called
+  // for the item of each client and class that would go first; the others of that class wait with
+  // it.
   using ClassOf = absl::FunctionRef<std::optional<ServiceClass>(const FairItem&)>;
 
-  // `age` zero: waiting makes no difference.
+  // If `age` is zero, waiting does not improve the class of an item.
   explicit FairQueue(Duration age = Duration::zero()) : age_(age) {}
 
-  // The item waits from `now` on, behind its user's others of its class. REQUIRES: it is in no
-  // queue.
+  // The item waits from `now` on, after its user's other items of the same class. REQUIRES: it is
+  // not in a queue.
   void Push(FairItem& item, TimePoint now);
-  // The same, before them. REQUIRES: it is being served here.
+  // Like Push, but before those items. REQUIRES: the item is being served here.
   void PushFront(FairItem& item, TimePoint now);
-  // The item waits in the place that it had, as if it had never left. REQUIRES: it left this queue
-  // while it waited, and is in none.
+  // The item waits again in its former place, as if it had never left. REQUIRES: it left this queue
+  // while it waited, and is not in a queue.
   void PushAgain(FairItem& item);
 
-  // The item whose turn it is; null: there is none.
+  // The item whose turn it is, or null if no item may be served.
   FairItem* Next(TimePoint now) const;
   FairItem* Next(TimePoint now, ClassOf class_of) const;
-  // Its turn has come: it no longer waits and is being served. REQUIRES: it waits here.
+  // From now on the item does not wait, but is being served. REQUIRES: it waits here.
   void Serve(FairItem& item, TimePoint now);
 
-  // The item is gone, whether it waited or was served; nothing happens when it is in no queue.
+  // Removes the item, whether it waited or was served. Does nothing if it is not in a queue.
   void Leave(FairItem& item);
 
-  // It is of that class from now on, behind those of its user's that came before it.
+  // Moves the item to that class, after the items of its user that came before it.
   void SetClass(FairItem& item, ServiceClass service_class);
 
-  // Its client and its user have got so much service. REQUIRES: the item waits or is served here.
+  // Adds to the service that its client and its user have had. REQUIRES: the item waits or is
+  // served here.
   void Charge(FairItem& item, double service);
 
-  // The class that an item has come to by waiting, standing in line for `base`.
+  // The class that an item of class `base` has reached by waiting.
   ServiceClass Aged(const FairItem& item, ServiceClass base, TimePoint now) const;
-  // Whether the client of `a` has had less service for its weight than that of `b`, another one.
-  // REQUIRES: both wait or are served here.
+  // Whether `a` and `b` have different clients, and that of `a` has had less service for its
+  // weight. REQUIRES: both wait or are served here.
   bool LessServed(const FairItem& a, const FairItem& b) const;
 
   size_t waiting() const { return waiting_; }
   // Whether it waits or is served here.
   static bool Contains(const FairItem& item) { return item.account_ != nullptr; }
-  // Of the item's client, the same for all of its items. REQUIRES: it waits or is served here.
+  // The account of the item's client. REQUIRES: the item waits or is served here.
   const FairAccount* account(const FairItem& item) const { return item.account_; }
-  // Items of this one's client that are being served. REQUIRES: it waits or is served here.
+  // The number of items of this item's client that are being served. REQUIRES: the item waits or is
+  // served here.
   size_t serving(const FairItem& item) const { return item.account_->serving; }
-  // Since when one of those first in line has waited, at the longest; max() when none waits.
+  // The time since which the longest-waiting of the first items in line has waited; max() if none
+  // waits.
   TimePoint oldest() const;
 
  private:
-  // Where a competitor stands among others whose best item has waited since `since`; less is
-  // better.
+  // The rank of a competitor whose best item has waited since `since`. A lower rank goes first.
   using Standing = std::pair<double, TimePoint>;
   Standing StandingOf(const FairShare& share, double virtual_time, TimePoint since,
                       TimePoint now) const;
-  // The items of one class and client: the one whose turn it is, and the one that came first.
+  // Two items of one class and client: the one whose turn it is, and the one that came first.
   struct Front {
     FairItem* next = nullptr;  // null: the class has none
     FairItem* first = nullptr;
   };
   Front FrontOf(const FairAccount& account, size_t service_class, TimePoint now) const;
-  // Counts the item as one that waits. The caller puts it in line.
+  // Counts the item as waiting. The caller puts it in the returned line.
   std::deque<FairItem*>& StartWaiting(FairItem& item, TimePoint now);
   void StopWaiting(FairItem& item);
-  // Puts it in line behind those that came before it.
+  // Puts the item in line after those that came before it.
   static void InsertInOrder(FairItem& item, std::deque<FairItem*>& line);
   // Finds the accounts of its client and its user.
   void Enter(FairItem& item);

@@ -12,7 +12,7 @@
 
 namespace aft::server {
 
-// What one competitor of FairShares has had. Base of what else is known of it.
+// The record of one competitor of FairShares: its waiting items and the service that it has had.
 struct FairShare {
   size_t waiting = 0;  // items
   size_t serving = 0;
@@ -28,12 +28,12 @@ struct FairShare {
   }
 };
 
-// The books of those who compete in a FairQueue on one level: all clients, or the users of one
-// client. The rule is part of FairQueue's comment. Thread-compatible.
+// The records of all competitors on one level of a FairQueue: all clients, or the users of one
+// client. The comment of FairQueue states the rule. Thread-compatible.
 template <typename Share>
 class FairShares {
  public:
-  // Competitors without items that are remembered.
+  // The number of competitors without items that are remembered.
   static constexpr size_t kMaxIdle = 1024;
 
   // The competitor of that name. It stays where it is until its last item leaves.
@@ -53,7 +53,7 @@ class FairShares {
     backlogged_.push_back(&share);
   }
 
-  // One of its items waits no longer.
+  // One of its items does not wait any more.
   void StopWaiting(Share& share) {
     if (--share.waiting > 0) return;
     backlogged_[share.index] = backlogged_.back();
@@ -84,13 +84,13 @@ class FairShares {
     share.epoch = epoch_;
   }
 
-  // Nothing waited: whatever was used until now took nothing from anybody.
+  // Nothing waited, so the service until now delayed no competitor and is forgotten.
   void Forget() {
     ++epoch_;
     DropIdle(0);
   }
 
-  // Of those without items, all but the last `keep`.
+  // Forgets all competitors without items but the last `keep`.
   void DropIdle(size_t keep) {
     while (idle_.size() > keep) {
       const auto share = shares_.find(idle_.front());

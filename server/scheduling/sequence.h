@@ -14,7 +14,7 @@
 
 namespace aft::server {
 
-// Whose sequence it is.
+// The client that a sequence belongs to, and its rights.
 struct SequenceOwner {
   std::string client;
   std::string user{};     // of the client; see FairItem
@@ -23,16 +23,16 @@ struct SequenceOwner {
   ServiceClass service_class = ServiceClass::kNormal;
 };
 
-// How a sequence hangs together with what goes before and after it in its text.
+// How a sequence is connected with the text before and after it.
 struct SequenceTurn {
-  // Of the first token of its prompt: a state is restored that has consumed those before.
+  // The position of the first token of its prompt. The tokens before it are in a restored state.
   int64_t first_position = 0;
   // The last token is not consumed: the state stays before it. In a text to score it is a target.
   bool leaves_last = false;
-  // No step runs ahead of the sequence's results: its state never holds a token that turns out to
-  // be none of its text, and what Sequence::Ban says is of all of its output.
+  // No step runs ahead of the sequence's results. So its state never holds a token that turns out
+  // not to belong to its text, and Sequence::Ban sees all of its output.
   bool never_ahead = false;
-  // Of a text to score or to encode: tokens before this position are read only.
+  // In a text to score or to encode: tokens before this position are only read.
   int64_t asks_from = 0;
 };
 
@@ -112,9 +112,9 @@ class Sequence : public FairItem {
   // Where the prompt, as far as the model consumes it, is over.
   int64_t prompt_end() const { return prompt_end_; }
   int64_t prompt_left() const { return position_ < prompt_end_ ? prompt_end_ - position_ : 0; }
-  // Of these, what may be read now: the last token only by all of a group.
+  // The part of prompt_left() that may be read now. A group reads the last token together.
   int64_t readable() const { return prompt_left() - (followers_.empty() ? 0 : 1); }
-  // Of these, what its next row could read.
+  // The part of readable() that its next row could read.
   int64_t next_prompt_tokens() const {
     const int64_t tokens = std::min(readable(), cut_ - position_);
     // A row asks for the scores of all of its tokens or of none.
@@ -123,7 +123,7 @@ class Sequence : public FairItem {
   }
   // It waits for a token that no step has been asked for yet.
   bool decodes() const { return phase_ == Phase::kDecode && outputs_left_ > 0; }
-  // Of its client; 0: the scheduler's default.
+  // The limit of its client; 0 means the scheduler's default.
   int32_t max_slots() const { return max_slots_; }
   // It had a row in the step that was planned last, its client had less than it could use there,
   // and the sequence is in the middle of its turn.
