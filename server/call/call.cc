@@ -15,7 +15,7 @@
 namespace aft::server {
 namespace {
 
-// What a last message of this size costs is not for a thread of the engine.
+// A last message of at least this size is made on the decode pool, not on an engine's thread.
 constexpr size_t kLargeMessageBytes = size_t{32} << 10;
 
 // OpenAI allows 64 characters, each of which has at most 4 bytes.
@@ -30,7 +30,7 @@ class Call::SequenceSink final : public Sink<Part> {
   SequenceSink(std::shared_ptr<Call> call, uint32_t sequence)
       : call_(std::move(call)), sequence_(sequence) {}
 
-  // As many as the call has sequences.
+  // Returns one sink for each sequence of the call.
   static std::vector<std::shared_ptr<Sink<Part>>> Of(const std::shared_ptr<Call>& call) {
     std::vector<std::shared_ptr<Sink<Part>>> sinks;
     for (uint32_t i = 0; i < call->sequences_; ++i) {
@@ -86,8 +86,8 @@ absl::Status Call::Admit() {
   return outbox_.Hold(bytes) ? absl::OkStatus() : environment_.RefuseForMemory();
 }
 
-// Before the message is parsed, so only by a `model` that stands at its beginning, and where there
-// is no choice of versions: FindModel knows the last one.
+// Runs before the message is parsed. It can therefore reserve only for a `model` that stands at the
+// beginning of the message and that has a single version. FindModel finds the final model.
 absl::Status Call::Reserve(const std::string& model) {
   absl::StatusOr<ModelHold> served = environment_.registry.AcquireOnly(*caller_.client, model);
   absl::Status status = served.status();
@@ -109,7 +109,8 @@ absl::Status Call::Reserve(const std::string& model) {
 void Call::Attempt(absl::FunctionRef<absl::Status()> part) {
   absl::Status status = outbox_.CheckClient();
   if (status.ok()) status = Catching(part);
-  // The engine has it; or the next part will see.
+  // After a part has succeeded, the engine has the request, or the next part checks the client
+  // again.
   if (!status.ok()) Refuse(status);
 }
 
@@ -163,10 +164,10 @@ absl::Status Call::FindModel() {
   names_version_ = !version.empty();
   absl::StatusOr<ModelHold> model = environment_.registry.Acquire(*caller_.client, name, version);
   model_name_ = model.ok() ? (*model)->config.name : name;
-  // After Acquire: a model that is served has metrics.
+  // This follows Acquire, because a model that is served has metrics.
   metrics_ = environment_.registry.FindMetrics(model_name_);
   if (!model.ok()) return model.status();
-  if (*model != model_) reservation_.reset();  // it was of another one
+  if (*model != model_) reservation_.reset();  // the reservation was for another model
   model_ = *std::move(model);
   MutexLock lock(mutex_);
   found_ = true;
@@ -270,7 +271,7 @@ absl::Status Call::PrepareStream() {
         exchange_->SetExact(decoded_.work, model_->info),
         /*from_state=*/generation != nullptr && generation->start != nullptr);
   }
-  // Of several answers each would be a state.
+  // Only a stream with one answer can survive: each of several answers would need its own state.
   if (exchange_->resumable() && sequences_ == 1) {
     states_.Survive(caller_.client, *model_, caller_.ids, *generation,
                     [this](size_t bytes) { return outbox_.HoldMore(bytes); });
@@ -359,12 +360,13 @@ void Call::End(const Outcome& outcome, uint32_t sequence) {
                             });
 }
 
-// Takes the turn out of the outcome, whose status becomes the error where it cannot be stored.
+// Stores the turn of `outcome`. If that fails, `outcome.status` becomes the error, unless the
+// request stores only if there is room.
 void Call::Store(Outcome outcome, uint32_t sequence) {
   std::shared_ptr<TurnEnd> turn = std::move(outcome.turn);
   std::string note = exchange_->Note(outcome);
   const bool too_long = note.size() > states_.note_bytes();
-  if (too_long || outbox_.ended_early()) {  // in the latter case nobody would learn of it
+  if (too_long || outbox_.ended_early()) {  // in the latter case no client would learn of the state
     states_.DropPlace(sequence);
     return EndNow(outcome, sequence, std::nullopt);
   }
@@ -403,8 +405,8 @@ void Call::CancelAll(RequestHandle first) {
 
 void Call::Cancel(const absl::Status& why) {
   const std::optional<RequestHandle> handle = outbox_.Cancel(why);
-  // The slot is freed now, and not when the transport is done with the call: a blocked connection
-  // can delay that for minutes.
+  // Cancelling frees the slot now. A blocked connection can keep the transport busy with the call
+  // for minutes.
   if (handle.has_value()) CancelAll(*handle);
 }
 

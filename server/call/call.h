@@ -26,7 +26,7 @@
 
 namespace aft::server {
 
-// What the calls of models share. Outlives them all.
+// What the calls of all models share. It outlives them all.
 struct InferenceEnvironment : CallEnvironment {
   const ModelTable& registry;
   DecodePool& decoders;
@@ -35,57 +35,62 @@ struct InferenceEnvironment : CallEnvironment {
   RetryHint retry_hint{};
 };
 
-// One request on its way to an engine and back, whatever brought it: an Exchange knows its
-// messages, a Carrier its client. The stations, in this order:
+// One request, from its bytes to the last message of its answer. It is independent of the protocol:
+// an Exchange knows the messages, and a Carrier delivers them to the client. A call passes these
+// stages in this order:
 //
-//   Start     transport's thread   the caller is known
-//   Admit                          a place in the model's queue, a charge for the bytes
-//   Submit    decode pool          parse, find the model, decode
-//             states' thread       find what the request goes on from, keep room for what it leaves
-//   Enter     decode pool          charge for what stays, hand over to the engine
-//   Begin     engine's thread      the first step holds it: the first message may leave
-//   Offer                          a part of the answer
-//   End                            a sequence has ended; what it leaves behind is stored first
-//   Take      carrier's thread     the next message
-//   Conclude                       the last one: final status, access log, metrics
+//   stage     thread               what happens
+//   Start     transport            stores who calls and the unparsed message
+//   Admit     transport            takes a place in the model's queue, charges for the message
+//   Submit    decode pool          parses the message, finds the model, decodes the request
+//             decode pool, states  finds the state to continue from, reserves room to store one
+//   Enter     decode pool, states  charges for the decoded request, hands it to the engine
+//   Begin     engine               the first step with the request begins: messages may leave now
+//   Offer     engine               adds a part of the answer
+//   End       engine               ends a sequence, once its state is stored if that was asked for
+//   Take      carrier              returns the next message
+//   Conclude  carrier              sets the final status, writes the access log, counts metrics
 //
-// Admit looks at nothing but the caller, the message's size and what the model has room for. A
-// request that is refused, or released before it has begun, has sent nothing: its status is all
-// that the client gets, so that the client may retry.
+// "states" is the thread on which the place of the states answers. It may be the caller's.
 //
-// Lifetime: the carrier holds the call until its client is served, and the engine holds it as its
-// sink: it goes when both are done. Every call ends in Conclude, exactly once.
+// Admit looks only at the caller, at the size of the message, and at the room in the model's queue
+// and in memory. A request that is refused, or that ends before the engine begins with it, has sent
+// no message: the client gets only a status, and may therefore retry.
+//
+// Lifetime: the carrier holds the call until its client is served. The engine holds it, as its
+// sink, until the last sequence has ended. Every call passes Conclude exactly once.
 class Call final : public std::enable_shared_from_this<Call> {
  public:
   Call(InferenceEnvironment& environment, std::unique_ptr<Exchange> exchange,
        std::shared_ptr<Carrier> carrier);
 
-  // ---- For the carrier.
+  // ---- Called by the carrier.
 
-  // Once. `admitted`: an error of the transport's, that ends the call at once. `message` lives as
-  // long as the call needs it.
+  // Is called once. An error in `admitted` comes from the transport and ends the call at once. The
+  // call owns `message` and frees it when it is parsed or refused.
   void Start(Caller caller, absl::Status admitted, std::unique_ptr<RequestBytes> message);
 
-  // What the file of clients says of the client now: the call ends with PERMISSION_DENIED unless it
-  // still permits the model. May come before Start.
+  // The file of clients was read again and has `client` for this caller. The call ends with
+  // PERMISSION_DENIED unless `client` may still use the model. May be called before Start.
   void OnClient(std::shared_ptr<const Client> client);
-  // The client is gone, or does not read, or may not call any more. `why`: what the call ends with,
-  // unless that was the client's deadline. The first one counts; may come before Start.
+  // The client is gone, or does not read, or may not call any more. The call ends with `why`, or
+  // with DEADLINE_EXCEEDED if `why` is CANCELLED and the deadline has come. The first call
+  // counts. May be called before Start.
   void Cancel(const absl::Status& why);
 
-  // Of whoever may send: what is next. kMessage: outgoing() of the exchange; kEnd: the call is
-  // over, see ending(). Not to be called again after kEnd.
+  // Finds what to send next. kMessage: exchange().outgoing() is to be sent. kEnd: the call is over,
+  // see ending(). Only the thread that may send calls this, and never again after kEnd.
   using Next = Outbox::Next;
   Next Take();
-  // The message of the last Take is with the client, or lost.
+  // The message of the last Take has reached the client, or is lost.
   void Written();
   // REQUIRES: Take has returned kEnd.
   const CallEnd& ending() const { return ending_; }
-  // The client is served, or gone: nothing is charged any more, and states that it has not heard
-  // of go.
+  // The client is served or gone. Releases all memory that is charged to it, and discards stored
+  // states whose ids it has not been told.
   void Close();
 
-  // What Take has made: its outgoing().
+  // Its outgoing() is the message of the last Take.
   Exchange& exchange() { return *exchange_; }
   const Caller& caller() const { return caller_; }
 
@@ -96,35 +101,36 @@ class Call final : public std::enable_shared_from_this<Call> {
   // ---- The way in.
   absl::Status Admit();
   absl::Status Reserve(const std::string& model);
-  // Runs a part of the way in; an error, its own, an exception or that the call is cancelled, ends
-  // the call.
+  // Runs one part of the way in. The call is refused if the part fails or throws, or if the client
+  // has cancelled.
   void Attempt(absl::FunctionRef<absl::Status()> part);
   void Refuse(const absl::Status& status);
   absl::Status Submit();
   absl::Status FindUser();
   absl::Status FindModel();
   absl::Status CheckModel() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // If the request names no version: goes over to the one of that fingerprint, where there is one.
-  // False: nothing has changed.
+  // If the request names no version, switches to the version of the model with that fingerprint.
+  // Returns false, and changes nothing, if there is no such other version.
   bool PreferVersion(uint64_t fingerprint);
   absl::Status Decode();
-  // Whether the engine could ever take so many sequences at one time.
+  // Checks that the engine could ever run all sequences of the call at the same time.
   absl::Status CheckSequences() const;
   // Counts a request with a bad field; returns `status`.
   absl::Status Invalid(absl::Status status) const;
-  // Counts the error as Invalid does, unless the place of the states is full or cannot be reached.
+  // Counts the error as Invalid does, unless the place of the states is full or unreachable.
   absl::Status StateError(absl::Status status) const;
-  // Sets what a text before has left behind, for every sequence.
+  // Makes every sequence continue from `previous`.
   absl::Status SetPrevious(const std::shared_ptr<const SequenceState>& previous);
-  // Keeps room for what is to be stored, and finds where a broken stream continues.
+  // Reserves room for the states to store, and finds the state where a broken stream continues.
   absl::Status PrepareTurn();
-  // Sees that the stream survives this server, if it is to.
+  // Arranges that a resumable stream survives this server.
   absl::Status PrepareStream();
   absl::Status Enter();
-  // The message is gone: charges for what stays of it, and for what is known of the answer.
+  // The message is freed. Charges for what the decoded request keeps, and for the known part of the
+  // answer.
   absl::Status Charge();
   absl::StatusOr<RequestHandle> Ask();
-  // Ends a call that no engine has a part in.
+  // Ends a call whose answer the exchange has made without an engine.
   absl::Status Answer();
 
   // ---- The engine's side.
@@ -153,27 +159,27 @@ class Call final : public std::enable_shared_from_this<Call> {
   std::unique_ptr<RequestBytes> message_;  // until it is parsed
   std::string user_;                       // of a client that shares its turns by user
   bool names_version_ = false;
-  std::string model_name_;           // as requested; once it is found, its own
-  ModelMetrics* metrics_ = nullptr;  // of the model that the request names, if there is one
+  std::string model_name_;           // as requested; the model's own name once it is found
+  ModelMetrics* metrics_ = nullptr;  // of the requested model; null if unknown
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<Reservation> reservation_;  // from Admit to Enter
   DecodedRequest decoded_;                    // until Enter
   uint32_t sequences_ = 1;
-  bool stores_if_room_ = false;             // what cannot be stored is no error
-  size_t answered_bytes_ = 0;               // of an answer that Submit made itself
-  prometheus::Counter* resumed_ = nullptr;  // null once it has counted the stream, which goes on
+  bool stores_if_room_ = false;             // a state that cannot be stored is no error
+  size_t answered_bytes_ = 0;               // size of an answer that Submit made
+  prometheus::Counter* resumed_ = nullptr;  // null once the resumed stream is counted
   bool refused_ = false;
   CallStates states_;
   Outbox outbox_;
 
-  // Of whoever may send.
-  std::optional<TimePoint> taken_at_;  // of the message under way
-  Duration writing_{};                 // how long messages were under way
+  // Only the thread that may send uses these.
+  std::optional<TimePoint> taken_at_;  // when the message under way was taken
+  Duration writing_{};                 // how long messages were under way in total
   CallEnd ending_;
 
   mutable Mutex mutex_;
   std::shared_ptr<const Client> client_ ABSL_GUARDED_BY(mutex_);  // as last read
-  bool found_ ABSL_GUARDED_BY(mutex_) = false;                    // model_name_ is the model's own
+  bool found_ ABSL_GUARDED_BY(mutex_) = false;  // model_name_ is the model's own name
 };
 
 }  // namespace aft::server

@@ -13,29 +13,30 @@
 
 namespace aft::server {
 
-// What a call costs beside its message: the transport's part of it and ours, about.
+// What a call costs in memory in addition to its message, about: objects of the transport and of
+// the server.
 inline constexpr size_t kCallBytes = size_t{16} << 10;
 
-// What the calls of all services share. Outlives them all.
+// What the calls of all services share. It outlives them all.
 struct CallEnvironment {
   ServerMetrics& metrics;
   MemoryLedger& ledger;
   RateLimit& refusal_lines;
   LimitsConfig limits;
 
-  // Whether a request that was refused has its line in the log. Its client decides how often that
-  // happens, so `refusal_lines` bounds them; the line `request.left_out` says how many have none,
-  // before the next one that has. Metrics count all.
+  // Whether a refused request gets a line in the log. Clients decide how often requests are
+  // refused, so `refusal_lines` limits the rate of these lines. When lines were left out,
+  // `request.left_out` gives their number before the next one. The metrics count every refusal.
   bool LogsRefusal() const;
 
-  // A call of a method of no model has ended: its metrics.
+  // Counts a call that has ended and whose method has no model.
   void Report(Method method, TimePoint arrival, absl::StatusCode code) const;
 
-  // RESOURCE_EXHAUSTED, in gRPC's words: a message of `bytes` is larger than its method may take,
-  // which is more `with_tensors`.
+  // RESOURCE_EXHAUSTED, in the words of gRPC: `bytes` is more than a message of the method may
+  // have. The limit is higher for a message `with_tensors`.
   absl::Status CheckMessage(size_t bytes, bool with_tensors = false) const;
 
-  // The ledger had no room for a call: what it ends with. Counts it.
+  // The ledger has no room for a call. Counts the refusal and returns the status of the call.
   absl::Status RefuseForMemory() const {
     metrics.memory_refusals.Increment();
     return absl::ResourceExhaustedError(
@@ -44,9 +45,9 @@ struct CallEnvironment {
   }
 };
 
-// A stream holds `fixed` bytes and, of answers that its client has not read, `unsent`: the charge
-// follows, and so does `undelivered`; once in a while only, as every token passes here twice.
-// False: there is no room.
+// Adjusts `charge` and the metric `undelivered` to what a stream holds: `fixed` bytes, and `unsent`
+// bytes of answers that its client has not read. Every token passes here twice, so small changes
+// are skipped. Returns false if there is no room.
 bool HoldUnsent(size_t fixed, size_t unsent, MemoryLedger::Charge& charge, GaugePart& undelivered);
 
 }  // namespace aft::server

@@ -16,15 +16,15 @@ uint64_t RandomUint64();
 // 32 hexadecimal digits.
 std::string NewId();
 
-// What a call is known by, to its client and in the log.
+// The ids of a call, which its client and the log use.
 struct CallIds {
   std::string request;  // the client's `x-request-id`, or a new one
   TraceContext trace;
 };
 
-// Fills `ids` in any case: from the request's headers, `x-request-id` (nullopt: there is none) and
-// `traceparent` (of which an invalid one is as good as none), or anew. INVALID_ARGUMENT unless the
-// id is 1 to 128 printable ASCII characters.
+// Fills `ids`, also when it fails. The ids come from the headers `x-request-id` (nullopt: absent)
+// and `traceparent`, or are new ones. An invalid `traceparent` is ignored. INVALID_ARGUMENT unless
+// the request id is 1 to 128 printable ASCII characters.
 absl::Status TakeIds(std::optional<absl::string_view> request_id, absl::string_view traceparent,
                      CallIds& ids);
 

@@ -12,31 +12,32 @@
 
 namespace aft::server {
 
-// What the access log says of a call that has ended.
+// What the access log says about a call that has ended.
 struct CallReport {
   const Caller& caller;
   Method method;
-  const std::string& model;  // as it is called, or as it was asked for
+  const std::string& model;  // the model's own name, or the requested one if none was found
   uint32_t sequences;
   const CallEnd& ending;
-  FinishReason reason;  // of an OK status
+  FinishReason reason;  // only if the status is OK
   Duration total;
-  Duration writing;  // how long messages were under way
+  Duration writing;  // how long messages were under way in total
 };
 
 // Writes the line `request.done`.
 void LogRequest(const CallReport& report);
 
-// The same of a call that no model has a part in, in fewer fields.
+// Writes `request.done`, with fewer fields, for a call whose method has no model.
 void LogRequestWithoutModel(const Caller& caller, Method method, const absl::Status& status,
                             Duration total);
 
-// Counts a request that was refused before it became a call, in `clients` too where its client is
-// known, and writes its line, unless there are too many of them (CallEnvironment::LogsRefusal).
+// Counts a request that was refused before it became a call; in `clients` too if its client is
+// known. Writes its `request.done` unless there are too many refusals
+// (CallEnvironment::LogsRefusal).
 void ReportRefusal(const CallEnvironment& environment, ClientMetrics& clients, const Caller& caller,
                    Method method, const absl::Status& status, Duration total);
 
-// The client does not read; the line `request.stuck`.
+// Writes the line `request.stuck`: the client has not read for the time `waited`.
 void LogStuck(const Caller& caller, Method method, Duration waited);
 
 }  // namespace aft::server

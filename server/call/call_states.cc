@@ -10,7 +10,7 @@
 namespace aft::server {
 namespace {
 
-// Of the stream so far, without a snapshot.
+// Returns the text of the stream so far, as a state without a snapshot.
 SequenceState TextOf(const GenerationRequest& request, uint64_t model) {
   const auto first = request.prompt.end() - static_cast<std::ptrdiff_t>(request.resumed);
   TurnEnd turn;
@@ -101,7 +101,7 @@ bool CallStates::Survive(const std::shared_ptr<const Client>& client, const Serv
   hands_to_client_ = !states_.shared() && !config.key_files.empty();
   if (!kept && !hands_to_client_) return false;
 
-  // One that is held, and one that is written or sent.
+  // Twice the largest state: one is held while another one is written or sent.
   const int64_t before = request.tokens_before() + static_cast<int64_t>(request.prompt.size());
   const int64_t most = MaxStateBytes(model.info, before + request.stop.max_tokens, /*added=*/0);
   const auto bytes = static_cast<size_t>(2 * (most + 2 * model.info.vocab_size));
@@ -132,7 +132,7 @@ void CallStates::HandOver(ResumePoint point, std::function<void(std::string)> do
 
 void CallStates::Forget(absl::StatusCode code, bool begun) {
   if (keeper_ == nullptr) return;
-  // What a client goes on from.
+  // A client resumes a stream that ended with one of these codes.
   const bool broken = code == absl::StatusCode::kUnavailable ||
                       code == absl::StatusCode::kCancelled || code == absl::StatusCode::kInternal;
   if (!broken || !begun) keeper_->Forget(/*old=*/begun);

@@ -21,74 +21,77 @@
 
 namespace aft::server {
 
-// What a call goes on from and what it leaves behind: room for the states that it stores, and the
-// resume points of a stream that is to survive its server. Thread-compatible; the callbacks come
-// from threads of the decode pool or of the place where states rest.
+// The states that a call reads and leaves: the state that it continues from, the room for the
+// states that it stores, and the resume points of a stream that is to survive its server.
+// Thread-compatible. Callbacks come from threads of the decode pool or of the place where states
+// are stored.
 class CallStates {
  public:
-  // All must outlive this.
+  // All arguments must outlive this object.
   CallStates(StateAccess& states, DecodePool& decoders, StateMetrics& metrics)
       : states_(states), decoders_(decoders), metrics_(metrics) {}
 
-  // Finds the text before. Calls `done`, here or on another thread. Errors as StateAccess::Find.
+  // Finds the state of the text before. Calls `done` on this or another thread. Errors as
+  // StateAccess::Find.
   void FindPrevious(const Client& client, const v1::Previous& previous, StateAccess::Found done);
-  // What states take that the request has brought itself.
+  // Memory of the states that came with the request itself.
   size_t brought_bytes() const { return brought_bytes_; }
 
-  // Keeps room for what sequences of so many tokens, with at most `most_outputs` after them, leave
-  // behind, with a note of at most `note_bytes` each. Errors as StateAccess::Reserve.
+  // Reserves room for the state of each sequence. Sequence i has lengths[i] tokens, then at most
+  // `most_outputs` generated ones, and a note of at most `note_bytes`. Errors as
+  // StateAccess::Reserve.
   absl::Status KeepPlaces(const Client& client, const v1::Store& store, const ModelInfo& info,
                           const std::vector<size_t>& lengths, int64_t most_outputs,
                           int64_t tokens_before, size_t note_bytes);
-  // As it was given to KeepPlaces.
+  // The value that KeepPlaces got.
   size_t note_bytes() const { return note_bytes_; }
-  // The id that the state of that sequence will have. REQUIRES: room is kept for it.
+  // The id that the state of `sequence` will have. REQUIRES: room is reserved for it.
   const std::string& state_id(uint32_t sequence) const { return places_[sequence].id; }
   void DropPlaces() { places_.clear(); }
   void DropPlace(uint32_t sequence) {
     if (!places_.empty()) places_[sequence] = {};
   }
 
-  // Stores what the turn left behind, with that note, in the room that was kept for that sequence.
+  // Stores the end of the turn with `note`, in the room that is reserved for `sequence`.
   void Put(const Client& client, const std::string& model, uint32_t sequence,
            std::shared_ptr<TurnEnd> turn, std::string note, StateAccess::Stored done);
 
-  // Looks for a state of the broken stream that `request` continues, which becomes its `start`.
-  // Calls `done`, here or on another thread. It is no error that there is none.
+  // Looks for a state of the broken stream that `request` continues, and makes it `request.start`.
+  // Calls `done` on this or another thread. It is no error if no state is found.
   void FindStart(const Client& client, const v1::Resume& resume, const ModelInfo& info,
                  GenerationRequest& request, std::function<void()> done);
 
-  // The stream is to survive this server, if it can: whether it leaves something behind, which
-  // takes at most kept_bytes(). `hold`: takes that memory; false: there is none.
+  // Prepares a stream to survive this server. Calls `hold` to reserve kept_bytes() of memory;
+  // `hold` returns false if there is no room. Returns whether the stream will leave a state.
   bool Survive(const std::shared_ptr<const Client>& client, const ServedModel& model,
                const CallIds& ids, GenerationRequest& request,
                const std::function<bool(size_t)>& hold);
-  // Under which its resume points are kept; "": they are not.
+  // The id under which resume points are kept; "" if none are kept.
   const std::string& resume_id() const { return resume_id_; }
   size_t kept_bytes() const { return kept_bytes_; }
 
-  // The engine begins with the stream.
+  // Is called when the engine begins with the stream.
   void KeepStart() {
     if (keeper_ != nullptr) keeper_->KeepStart();
   }
-  // The last resume point. `done` gets the sealed state for the client, if the client is to have
-  // it; else "". Does not fail: a state that is lost costs its stream time, nothing else.
+  // Takes the last resume point. `done` gets the sealed state if the client is to have it, else "".
+  // Never fails: if the state is lost, the stream is resumed from its text, which only costs time.
   void HandOver(ResumePoint point, std::function<void(std::string)> done);
-  // The call has ended so. What a client may resume stays.
+  // The call has ended with `code`. Removes resume points unless the client may resume from them.
   void Forget(absl::StatusCode code, bool begun);
 
  private:
   StateAccess& states_;
   DecodePool& decoders_;
   StateMetrics& metrics_;
-  std::vector<StateAccess::Place> places_;  // of the states that are to be stored, or none
+  std::vector<StateAccess::Place> places_;  // for the states to store; may be empty
   size_t brought_bytes_ = 0;
   size_t note_bytes_ = 0;
-  std::string found_id_;  // under which a state was found
+  std::string found_id_;  // the id under which FindStart found a state
   std::string resume_id_;
-  std::shared_ptr<StreamKeeper> keeper_;  // null: the stream leaves nothing behind
-  bool hands_to_client_ = false;          // what it leaves behind at a drain
-  size_t kept_bytes_ = 0;                 // that the keeper may hold
+  std::shared_ptr<StreamKeeper> keeper_;  // null: the stream leaves no state
+  bool hands_to_client_ = false;          // a drain sends the last state to the client
+  size_t kept_bytes_ = 0;                 // memory that the keeper may hold
 };
 
 }  // namespace aft::server

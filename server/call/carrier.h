@@ -18,53 +18,53 @@ namespace aft::server {
 
 class Call;
 
-// Who sent a request, as its transport knows.
+// The sender of a request, as the transport knows it.
 struct Caller {
   CallIds ids;
   std::string peer;                       // the address, for the log
-  std::shared_ptr<const Client> client;   // null: the request is refused for that
+  std::shared_ptr<const Client> client;   // null: the client is unknown, and the request refused
   TimePoint deadline = TimePoint::max();  // the client's
-  std::string cache_salt{};               // of the user for whom a trusted proxy calls
+  std::string cache_salt{};               // of the user on whose behalf a trusted proxy calls
 };
 
-// The bytes of a request, where the transport keeps them. One thread at a time.
+// The bytes of a request, in the transport's own form. Only one thread at a time may use it.
 class RequestBytes {
  public:
   virtual ~RequestBytes() = default;
 
   virtual size_t size() const = 0;
-  // The string in the first field of that number, if the message begins with it; "" if it begins
-  // with another one; nullopt: it is longer than `most`, or cut off.
+  // Returns the string of field number `field` if the message begins with that field, and "" if it
+  // begins with another one. Returns nullopt if the string is longer than `most` or incomplete.
   virtual std::optional<std::string> PeekString(int field, int most) const = 0;
-  // The strings in the fields 1 to `last`, as far as the message begins with them in this order and
-  // they are no longer than `most`; the others are "".
+  // Returns the strings of the fields 1 to `last`. A string is "" if the message does not begin
+  // with these fields in this order, or if it is longer than `most`.
   virtual std::vector<std::string> PeekStrings(int last, size_t most) const = 0;
-  // Bytes of all values of that field, as far as the message is well-formed.
+  // The number of bytes in all values of `field`, up to the first malformed byte.
   virtual size_t FieldBytes(int field) const = 0;
-  // Parses and frees them. INVALID_ARGUMENT; CANCELLED: they have never arrived.
+  // Parses the bytes and frees them. INVALID_ARGUMENT if they are malformed, CANCELLED if they have
+  // not arrived in full.
   virtual absl::Status ParseInto(google::protobuf::Message& message) = 0;
 };
 
-// How a call has ended, and what its client is told of that.
+// How a call has ended, and what its client is told.
 struct CallEnd {
   absl::Status status;
   bool message = false;  // Exchange::outgoing() is the last message, to be sent with the status
-  bool begun = false;    // an engine had begun with it
-  std::string path;      // of the text that failed by a defect; "": of none
-  std::optional<std::chrono::milliseconds> retry_after;  // refused for want of room: when to retry
-  Usage usage;                                           // as far as it came
+  bool begun = false;    // the engine had begun with the request
+  std::string path;      // path of the text that failed by a defect, or ""
+  std::optional<std::chrono::milliseconds> retry_after;  // when to retry, if there was no room
+  Usage usage;                                           // of what was done, also after an error
   Timings timings;
 };
 
-// Brings what a call has to say to its client: a stream of gRPC, a unary call, a stream of many
-// requests. A carrier sends one message at a time: Call::Take until that has nothing; then it waits
-// for Wake. Thread-safe.
+// Delivers the messages of a call to its client, over gRPC or HTTP. A carrier sends one message at
+// a time. It calls Call::Take until that returns kNothing, and then waits for Wake. Thread-safe.
 class Carrier {
  public:
   virtual ~Carrier() = default;
 
-  // A message, or the end of the call, may be ready: Call::Take says. Called by threads of engines,
-  // of the decode pool and of the transport, without a lock of the call.
+  // A message, or the end of the call, may be ready: Call::Take tells. Is called by threads of
+  // engines, of the decode pool and of the transport, without holding a lock of the call.
   virtual void Wake(Call& call) = 0;
 };
 

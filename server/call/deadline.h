@@ -7,9 +7,10 @@
 
 namespace aft::server {
 
-// Whether a client that cancelled at `cancelled_at` did so because its deadline had come. It does
-// so before the server's own clock gets there: the deadline came rounded up (by 1 % or a
-// millisecond), and after the way here, which takes long where the machine is busy.
+// Whether a client that cancelled at `cancelled_at` did so because its deadline had come. Such a
+// cancellation can arrive before the deadline by the server's clock, for two reasons. The client's
+// deadline was rounded up (by 1 % or a millisecond), and the request took time to arrive, which can
+// be long on a busy machine.
 inline bool EndedByDeadline(TimePoint cancelled_at, TimePoint arrival, TimePoint deadline) {
   if (deadline == TimePoint::max()) return false;
   const Duration allowed = deadline - arrival;

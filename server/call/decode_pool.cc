@@ -54,7 +54,7 @@ void DecodePool::AddAnswer(const Client& client, size_t bytes, std::function<siz
   changed_.NotifyOne();
 }
 
-// One client's long messages hold all threads but one at the most.
+// The long messages of one client leave at least one thread to the others.
 FairItem* DecodePool::Next(TimePoint now) const {
   return queue_.Next(now, [this](const FairItem& item) -> std::optional<ServiceClass> {
     const bool is_long = static_cast<const Task&>(item).bytes >= kLongMessage;
@@ -74,7 +74,7 @@ void DecodePool::Run() {
         changed_.Wait(mutex_);
         continue;
       }
-      changed_.NotifyAll();  // others may have waited for what this thread has run
+      changed_.NotifyAll();  // others may wait until the task of this thread is done
       return;
     }
     queue_.Serve(*task, now);
@@ -83,10 +83,10 @@ void DecodePool::Run() {
     size_t answer_bytes = 0;
     try {
       answer_bytes = task->run();
-    } catch (const std::exception& error) {  // out of memory, where no call can be told of it
+    } catch (const std::exception& error) {  // out of memory, and no call can be told
       log::Error("decode.task_failed", {{"client", task->client()}, {"error", error.what()}});
     }
-    task->run = nullptr;  // what it holds goes without the lock
+    task->run = nullptr;  // frees what the task holds without the lock
     mutex_.Lock();
     queue_.Charge(*task, static_cast<double>(answer_bytes));
     queue_.Leave(*task);

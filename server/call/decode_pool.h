@@ -11,22 +11,22 @@
 
 namespace aft::server {
 
-// A few threads that parse and tokenise, so that gRPC's never do. They serve clients in turn, by
-// the bytes of their messages, and of the answers that they make here. A client's long messages
-// leave one thread to others. What waits is bounded by the memory ledger, which was charged for it.
-// Thread-safe.
+// A few threads that parse and tokenise, so that gRPC's threads never do. They serve clients in
+// turn, weighted by the bytes of their messages and of the answers made here. The long messages of
+// one client leave one thread to the others. The memory ledger bounds the waiting tasks, because it
+// was charged for their messages. Thread-safe.
 class DecodePool {
  public:
   static constexpr size_t kLongMessage = size_t{64} << 10;
 
   DecodePool();
-  // Runs all that was added, then returns.
+  // Runs all tasks that were added, then returns.
   ~DecodePool();
 
-  // Runs `task`, for a message of `bytes` of that client, soon. What it throws is logged, and ends
-  // nothing but the task: calls answer for themselves (Catching).
+  // Runs `task` soon, for a message of `bytes` of that client. An exception is logged and ends only
+  // the task: a call catches its own exceptions (Catching).
   void Add(const Client& client, size_t bytes, std::function<void()> task);
-  // The same of a task that returns the bytes of an answer that it has made; 0: none.
+  // As Add, for a task that returns the size in bytes of an answer that it has made, or 0.
   void AddAnswer(const Client& client, size_t bytes, std::function<size_t()> task);
 
  private:

@@ -21,34 +21,35 @@
 
 namespace aft::server {
 
-// What a sequence beside the first costs: its stream in the engine with its stop strings, its part
-// of what is pending, about.
+// What each sequence after the first costs in memory, about: its stream in the engine with its stop
+// strings, and its part of the pending answer.
 inline constexpr size_t kSequenceBytes = size_t{8} << 10;
 
-// A request that is decoded and checked. Its headers hold the service class only.
+// A request that is decoded and checked. Of the headers in `work`, only the service class is set.
 struct DecodedRequest {
   Work work;
-  uint32_t sequences = 1;  // answers or texts, each with its parts and its end
-  size_t bytes = 0;        // that the work holds, and its answer as far as it is known
-  std::chrono::microseconds timeout{0};  // that the request sets itself; 0: none
+  uint32_t sequences = 1;                // answers or texts; each has its own parts and end
+  size_t bytes = 0;                      // memory of the work and of the known part of the answer
+  std::chrono::microseconds timeout{0};  // that the request sets; 0: none
 };
 
-// What a request goes on from, and whether it may be gone on from. Borrows from the request.
+// What a request continues from, and what it leaves to continue from. Borrows from the request.
 struct Continuation {
-  const v1::Previous* previous = nullptr;  // a text before
-  const v1::Store* store = nullptr;        // what it leaves behind is stored
-  bool store_if_room = false;              // unless that is impossible, which is then no error
-  size_t note_bytes = 0;                   // the most that Note takes
-  // It continues a broken stream of a model of that fingerprint; `resume` names a state of it.
+  const v1::Previous* previous = nullptr;  // the text before
+  const v1::Store* store = nullptr;        // the state at the end is to be stored
+  bool store_if_room = false;              // if it cannot be stored, that is no error
+  size_t note_bytes = 0;                   // the largest size of Note
+  // Set if it continues a broken stream: the fingerprint of that stream's model.
   std::optional<uint64_t> resumes;
-  const v1::Resume* resume = nullptr;
+  const v1::Resume* resume = nullptr;  // names a state of the broken stream
 };
 
-// What a Call knows of its method: the messages of one request and of its answer. An implementation
-// is written for each kind of request, knows neither gRPC nor threads, and is made for one call.
+// What a Call knows of its method: the messages of one request and of its answer. There is an
+// implementation for each kind of request, without any knowledge of gRPC or threads. One object
+// serves one call.
 //
-// The call decodes on one thread; the delivery is called with the call's lock held, except where
-// it says otherwise.
+// The call decodes on one thread. It holds its lock while it calls the functions of the answer,
+// except where a comment says otherwise.
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -57,19 +58,19 @@ class Exchange {
 
   // ---- The request.
 
-  // The number of the field that names the model.
+  // The number of the message field that names the model.
   static constexpr int kModelField = 1;
-  // Whether an engine has a part in it; else a thread of the decode pool answers.
+  // Whether an engine takes part; otherwise a thread of the decode pool makes the answer.
   virtual bool needs_engine() const { return true; }
-  // Whether its messages carry tensors, so that they may be larger than others.
+  // Whether its messages carry tensors, and may therefore be larger than other messages.
   virtual bool takes_tensors() const { return false; }
-  // What the bytes of the request can become while they are decoded.
+  // The largest amount of memory that the bytes of the request can become while they are decoded.
   virtual size_t RequestCost(const RequestBytes& bytes) const = 0;
-  // Looks for what a refusal is to name, before anything is parsed.
+  // Reads, before the message is parsed, what the answer to a refused request must name.
   virtual void Peek(const RequestBytes& /*bytes*/) {}
   // The message to parse into.
   virtual google::protobuf::Message& request() = 0;
-  // Of the parsed request: its model, and what the two fields are called.
+  // The model and version that the parsed request names, and the names of the two fields.
   struct ModelName {
     absl::string_view field;
     std::string name;
@@ -77,83 +78,86 @@ class Exchange {
     std::string version;
   };
   virtual ModelName model_name() const = 0;
-  // Checks what does not depend on the model. INVALID_ARGUMENT begins with the path of the field.
+  // Checks all that does not depend on the model. The message of INVALID_ARGUMENT begins with the
+  // path of the field.
   virtual absl::Status CheckRequest() { return absl::OkStatus(); }
-  // Moves out the user for whom the client sends the request; "": the request does not say so.
-  // Errors as of CheckRequest; they count for clients alone that share their turns by user.
+  // Moves out the user for whom the client sends the request; empty if the request names none. Errors
+  // as of CheckRequest; the call ignores them unless its client shares turns by user.
   virtual absl::StatusOr<std::string> TakeUser() { return ""; }
-  // The work for `model`; prepares the messages of the answer. A second time, when the request goes
-  // over to another version. INVALID_ARGUMENT as CheckRequest; FAILED_PRECONDITION: WrongTask.
+  // Returns the work for `model`, and prepares the messages of the answer. Is called again when the
+  // request switches to another version. INVALID_ARGUMENT as CheckRequest; FAILED_PRECONDITION as
+  // WrongTask.
   virtual absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
                                                 const LimitsConfig& limits) = 0;
-  // Called until Prepare.
+  // Is not called after Prepare.
   virtual Continuation continuation() const { return {}; }
-  // The text before is found. Whether Decode has to run again for that. INVALID_ARGUMENT as
-  // CheckRequest.
+  // The state of the text before was found. Returns whether Decode has to run again because of it.
+  // INVALID_ARGUMENT as CheckRequest.
   virtual absl::StatusOr<bool> SetPrevious(const SequenceState& /*previous*/) { return false; }
-  // There is room for the state that a single sequence leaves: the id that it will have.
+  // Room is reserved for the state of a single sequence, which will have this id.
   virtual void SetStateId(const std::string& /*id*/) {}
-  // An error of the way in, in terms of the fields that the client knows.
+  // Rewords an error from before the engine, so that it uses names of fields that the client knows.
   virtual absl::Status InOwnNames(const absl::Status& status) const { return status; }
-  // How one of several texts is called in an error: "texts[3]"; "": they have no names.
+  // The path of one of several texts in an error, such as "texts[3]"; "" if texts have no paths.
   virtual std::string TextPath(uint32_t /*text*/) const { return ""; }
-  // The field that holds them has this name: "texts".
+  // The name of the field with these texts, such as "texts".
   std::string texts_field() const;
 
-  // Whether a broken stream continues with the same tokens; tells the client so. `work` is
-  // complete.
+  // Whether a broken stream continues with exactly the same tokens; also tells the client so.
+  // `work` is complete.
   virtual bool SetExact(const Work& /*work*/, const ModelInfo& /*info*/) { return false; }
-  // Whether the stream is to survive this server, which is asked of a single generation alone.
+  // Whether the stream is to survive this server. Is called only for a single generation.
   virtual bool resumable() const { return false; }
   // Tells the client under which id its stream can be resumed.
   virtual void SetResumeId(const std::string& /*id*/) {}
-  // The work is charged for: takes the memory of the answer, and frees that of the request.
+  // The work is charged for. Allocates the answer and frees the request.
   virtual void Prepare() {}
 
-  // ---- The answer, while it comes.
+  // ---- The answer, while it arrives.
 
-  // Whether a first message tells that the call has begun. It is in outgoing() after Decode.
+  // Whether a first message tells the client that the call has begun. Decode puts it in outgoing().
   virtual bool has_first_message() const { return false; }
-  // Adds to what is pending of a sequence.
-  // NOLINTBEGIN(performance-unnecessary-value-param): those that keep it take it over.
+  // Adds a part to the pending answer of a sequence.
+  // NOLINTBEGIN(performance-unnecessary-value-param): overrides may move from the argument.
   virtual void Append(TokenDelta /*delta*/, uint32_t /*sequence*/) {}
   virtual void Append(std::vector<float> /*vectors*/, uint32_t /*sequence*/) {}
   // NOLINTEND(performance-unnecessary-value-param)
-  // One of several sequences has ended well. `state`: that it has left behind, or null.
+  // One of several sequences has ended well. `state`: the state that was stored for it, or null.
   virtual void AppendFinished(const Outcome& /*outcome*/, uint32_t /*sequence*/,
                               const v1::State* /*state*/) {}
-  // What is kept with the state of a single sequence that has ended so. Called without the lock,
+  // What to keep with the state of a single sequence with this outcome. Is called without the lock,
   // after the last Append.
   virtual std::string Note(const Outcome& /*outcome*/) const { return ""; }
-  // Moves what is pending, or a part of it, to outgoing(). False: nothing is. `state`: gets the id
-  // of the state that the message tells of, if it tells of one.
+  // Moves the pending answer, or a part of it, to outgoing(). Returns false if there is none. If
+  // the message tells of a stored state, `state` gets the id of that state.
   virtual bool Take(std::string& /*state*/) { return false; }
   virtual void Drop() = 0;
-  // What is pending, about: in bytes on the wire, and in memory.
+  // The size of what is pending, about: in bytes on the wire, and in memory.
   virtual size_t pending_bytes() const { return 0; }
   virtual size_t held_bytes() const { return 0; }
-  // What is said when the client is too far behind, or the answer of one message is too long.
+  // The error when the client is too far behind, or when the answer is too long for one message.
   virtual absl::string_view too_much() const {
     return "slow client: it reads slower than the model writes";
   }
 
-  // ---- Its messages. Called without the lock, by whoever may send.
+  // ---- The messages to send. Called without the lock, by the thread that may send.
 
   virtual const google::protobuf::MessageLite& outgoing() = 0;
-  // Makes outgoing() a part of the sealed state that a stream leaves its client.
-  // NOLINTNEXTLINE(performance-unnecessary-value-param): who keeps it takes it over.
+  // Makes outgoing() a chunk of the sealed state with which the client can resume its stream.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overrides may move from the argument.
   virtual void SetHandOver(std::string /*chunk*/) {}
-  // Makes outgoing() the last message. False: there is none to send. `stored`: the state of a
-  // single sequence, or null. REQUIRES: outcome.status is OK.
+  // Makes outgoing() the last message. Returns false if there is none to send. `stored`: the state
+  // of a single sequence, or null. REQUIRES: outcome.status is OK.
   virtual bool Finish(const Outcome& outcome, const v1::State* stored) = 0;
-  // What Finish will cost, in bytes, where that is too much for a thread of the engine.
+  // The size in bytes of the message that Finish makes, if that may be too large for an engine's
+  // thread.
   virtual size_t last_message_bytes() const { return 0; }
-  // The call of a request that has found its model has ended.
+  // A call that had found its model has ended.
   virtual void Record(const ServedModel& /*model*/, const absl::Status& /*status*/,
                       const Timings& /*timings*/) {}
 };
 
-// FAILED_PRECONDITION: `model` serves other methods than `method`.
+// The error FAILED_PRECONDITION: `model` serves other methods than `method`.
 absl::Status WrongTask(const ServedModel& model, Method method);
 
 }  // namespace aft::server

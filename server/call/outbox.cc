@@ -163,7 +163,7 @@ bool Outbox::TakeHandOver() {
 absl::Status Outbox::FinalStatus(TimePoint arrival, TimePoint deadline) const {
   MutexLock lock(mutex_);
   const absl::Status& status = outcome_->status;
-  // A call that ends well all the same lacks what was dropped.
+  // Even a call that ended well has lost the parts that Cancel dropped.
   if (!cancelled_ || !(status.ok() || absl::IsCancelled(status))) return status;
   return absl::IsCancelled(cancelled_with_) && EndedByDeadline(cancelled_at_, arrival, deadline)
              ? absl::DeadlineExceededError(cancelled_with_.message())
@@ -175,7 +175,8 @@ std::vector<std::string> Outbox::Close(bool told_all) {
   MutexLock lock(mutex_);
   charge_.Close();
   undelivered_.Set(0);
-  // The only Finished of a single sequence leaves with the status: who did not cancel has it.
+  // A single sequence has its only Finished in the last message, which goes with the status. A
+  // client that did not cancel therefore has it.
   if (cancelled_ || (sequences_ > 1 && !told_all)) lost.swap(unknown_states_);
   return lost;
 }

@@ -19,46 +19,48 @@
 
 namespace aft::server {
 
-// What a call holds between its engine and its client: what is pending of the answer, the memory
+// What a call holds between its engine and its client: the pending part of the answer, the memory
 // that is charged for it and for the request, whether the client is still there, and how the
-// sequences have ended. An engine adds on one thread, a carrier takes on another. Thread-safe.
+// sequences have ended. An engine adds on one thread, and a carrier takes on another. Thread-safe.
 class Outbox {
  public:
-  // Both must outlive this. What is pending in `exchange` is guarded by the outbox from now on.
+  // Both must outlive this object. From now on, it guards what is pending in `exchange`.
   Outbox(const CallEnvironment& environment, Exchange& exchange);
 
   // ---- Memory.
 
-  // What the client is charged with from now on. REQUIRES: nothing is, yet.
+  // Takes the charge on the client's memory. REQUIRES: it has no charge yet.
   void Open(MemoryLedger::Charge charge);
-  // Charges for a request that takes `bytes`, in place of what was charged for it, and for what the
-  // exchange holds of the answer. False: there is no room.
+  // Charges `bytes` for the request, in place of the earlier charge, and in addition what the
+  // exchange holds of the answer. Returns false if there is no room.
   bool Hold(size_t bytes);
-  // The same of so many bytes more.
+  // Charges `bytes` more. Returns false if there is no room.
   bool HoldMore(size_t bytes);
-  // What is charged for, and whether there could ever be room for that.
+  // The number of bytes to charge, and whether that number could ever fit.
   std::pair<size_t, bool> Need() const;
 
   // ---- The client.
 
-  // The client is gone: what is pending goes, and nothing is added any more. `why`: what the call
-  // ends with; the first one counts. Returns what the engine is to cancel.
+  // The client is gone: drops what is pending, and accepts no more parts. The call ends with `why`;
+  // the first `why` counts. Returns the request that the engine is to cancel.
   std::optional<RequestHandle> Cancel(const absl::Status& why);
-  // CANCELLED once that was called.
+  // CANCELLED after a call of Cancel.
   absl::Status CheckClient() const;
-  // Whether nobody would learn of a state that is stored now: the call was cancelled, or a sequence
-  // has failed.
+  // Whether the client would not learn of a state that is stored now, because the call was
+  // cancelled or a sequence has failed.
   bool ended_early() const;
 
   // ---- The engine's side.
 
-  // It has accepted the request. `first`: of `sequences` handles that follow one another. True:
-  // they are to be cancelled, as they could not be before.
+  // The engine has accepted the request. `first` is the first of `sequences` consecutive handles.
+  // Returns whether the call must cancel them now, because Cancel came before the handles were
+  // known.
   bool Accepted(RequestHandle first);
   void ExpectSequences(uint32_t sequences) { sequences_ = sequences; }
-  // The engine begins with a sequence.
+  // The engine begins with a sequence. Only the first time counts.
   void Begin();
-  // Adds a part of the answer. RESOURCE_EXHAUSTED: too much is unread; what was pending is gone.
+  // Adds a part of the answer. RESOURCE_EXHAUSTED if too much is unread; what was pending is
+  // dropped.
   template <typename Part>
   absl::Status Offer(Part part, uint32_t sequence) {
     MutexLock lock(mutex_);
@@ -68,13 +70,14 @@ class Outbox {
     if (!behind && Recharge()) return absl::OkStatus();
     return Overflow(behind);
   }
-  // The sealed state that a stream leaves its client. REQUIRES: it has not ended.
+  // Sets the sealed state with which the client can resume its stream. REQUIRES: the sequence has
+  // not ended.
   void SetHandOver(std::string sealed);
   struct SequenceEnd {
-    size_t message_bytes = 0;                  // of the last message, where no sequence is left
-    std::optional<RequestHandle> others = {};  // that the engine is to cancel for it
+    size_t message_bytes = 0;                  // of the last message, if this was the last sequence
+    std::optional<RequestHandle> others = {};  // what the engine is to cancel
   };
-  // A sequence has ended; `stored`: what it has left behind.
+  // A sequence has ended. `stored`: the state that was stored for it.
   SequenceEnd EndSequence(const Outcome& outcome, uint32_t sequence,
                           std::optional<v1::State> stored);
   // The call ends without an engine.
@@ -83,8 +86,7 @@ class Outbox {
   // ---- The carrier's side.
 
   enum class Next { kNothing, kMessage, kEnd };
-  // Makes outgoing() of the exchange the next message. After kEnd the exchange belongs to the
-  // caller alone.
+  // Makes exchange.outgoing() the next message. After kEnd, only the caller uses the exchange.
   Next Take();
 
   // Once Take has returned kEnd:
@@ -93,19 +95,20 @@ class Outbox {
   uint64_t computed_tokens() const { return computed_tokens_; }
   const std::string& failed_path() const { return failed_path_; }
   bool begun() const { return first_ == First::kSent; }
-  // The first message need not have left.
+  // Whether the engine has begun, even if the first message has not left yet.
   bool engine_began() const { return first_ != First::kKept; }
-  // What the call ends with: the outcome's, unless that only says that it was cancelled.
+  // The final status of the call: that of the outcome, unless the outcome only tells of a
+  // cancellation.
   absl::Status FinalStatus(TimePoint arrival, TimePoint deadline) const;
 
-  // The client is served, or gone: nothing is charged any more. `told_all`: the last message has
-  // told of all sequences. Returns the ids of stored states that the client has not heard of.
+  // The client is served or gone: releases the charge. `told_all`: the last message told of all
+  // sequences. Returns the ids of stored states that the client has not been told.
   std::vector<std::string> Close(bool told_all);
 
  private:
   bool IsBehind() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Overflow(bool behind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What is charged follows what is held, and so does the metric. False: there is no room.
+  // Adjusts the charge and the metric to what is held. Returns false if there is no room.
   bool Recharge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakeHandOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -115,18 +118,18 @@ class Outbox {
 
   mutable Mutex mutex_;
   MemoryLedger::Charge charge_ ABSL_GUARDED_BY(mutex_);
-  size_t request_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_
-  size_t sending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of charge_: of the message under way
-  GaugePart undelivered_ ABSL_GUARDED_BY(mutex_);     // of what is pending and being sent
+  size_t request_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in charge_, of the request
+  size_t sending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in charge_, of the message under way
+  GaugePart undelivered_ ABSL_GUARDED_BY(mutex_);     // bytes pending or under way
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status cancelled_with_ ABSL_GUARDED_BY(mutex_);
   TimePoint cancelled_at_ ABSL_GUARDED_BY(mutex_);
   std::optional<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);  // of the first sequence
-  bool taken_all_ ABSL_GUARDED_BY(mutex_) = false;  // the exchange is the carrier's from now on
-  uint32_t ended_ ABSL_GUARDED_BY(mutex_) = 0;      // sequences
-  bool failed_ ABSL_GUARDED_BY(mutex_) = false;     // a sequence has: nothing is taken any more
-  Outcome total_ ABSL_GUARDED_BY(mutex_);           // of several sequences, those that have ended
-  // States that are stored, and whose Finished has not left.
+  bool taken_all_ ABSL_GUARDED_BY(mutex_) = false;  // only the carrier uses the exchange now
+  uint32_t ended_ ABSL_GUARDED_BY(mutex_) = 0;      // number of sequences that have ended
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;     // a sequence has failed: parts are ignored
+  Outcome total_ ABSL_GUARDED_BY(mutex_);           // sum over the sequences that have ended
+  // Ids of stored states whose Finished has not left yet.
   std::vector<std::string> unknown_states_ ABSL_GUARDED_BY(mutex_);
   std::string hand_over_ ABSL_GUARDED_BY(mutex_);  // sealed
   size_t handed_over_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -134,9 +137,9 @@ class Outbox {
   // Guarded by mutex_ until Take has returned kEnd, then constant.
   enum class First { kKept, kMayLeave, kSent } first_ = First::kKept;
   std::optional<Outcome> outcome_;
-  std::optional<v1::State> stored_;  // of a single sequence
-  uint64_t computed_tokens_ = 0;     // of all sequences
-  std::string failed_path_;          // of the first text that failed by a defect
+  std::optional<v1::State> stored_;  // the state of a single sequence
+  uint64_t computed_tokens_ = 0;     // summed over all sequences
+  std::string failed_path_;          // path of the first text that failed by a defect
 };
 
 }  // namespace aft::server

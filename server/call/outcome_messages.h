@@ -5,7 +5,7 @@
 
 namespace aft::server {
 
-// How an outcome is told on the wire.
+// Converts parts of an outcome to messages of the API.
 v1::Usage EncodeUsage(const Usage& usage);
 v1::Timings EncodeTimings(const Timings& timings);
 

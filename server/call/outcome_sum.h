@@ -6,15 +6,16 @@
 
 namespace aft::server {
 
-// A call whose sequences end one by one, as one: counts are sums, times those of the first to come
-// and the last to end, and the first error is that of the call. `total`: of those before.
+// Adds the outcome of one sequence to the outcome of its call. Counts are added. The times are
+// those of the sequence that was first to come and of the last one to end. The first error is the
+// error of the call. `total` covers the sequences that ended before.
 inline void AddOutcome(const Outcome& one, Outcome& total) {
   if (total.status.ok()) total.status = one.status;
   total.reason = one.reason;
   total.usage.prompt_tokens += one.usage.prompt_tokens;
   total.usage.generated_tokens += one.usage.generated_tokens;
   total.usage.scored_tokens += one.usage.scored_tokens;
-  if (one.usage.prompt_tokens > 0) {  // what is said of the prompt comes with it
+  if (one.usage.prompt_tokens > 0) {  // set only in the outcome that counts the prompt
     total.usage.cached_tokens = one.usage.cached_tokens;
     total.usage.cache_miss = one.usage.cache_miss;
     total.usage.diverged_at = one.usage.diverged_at;
@@ -26,7 +27,8 @@ inline void AddOutcome(const Outcome& one, Outcome& total) {
   if (times.first_token == Duration(0) || (first > Duration(0) && first < times.first_token)) {
     times.first_token = first;
   }
-  // Texts that fill several steps still wait when the first ones end; the call does not any more.
+  // If there are several texts, later ones may still wait when the first ones have tokens. The call
+  // does not wait any more at that time.
   if (times.first_token > Duration(0)) times.queue = std::min(times.queue, times.first_token);
 }
 

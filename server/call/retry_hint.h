@@ -8,19 +8,19 @@
 
 namespace aft::server {
 
-// How long a refused client should wait: the time in which half of the queue moves into slots, from
-// an average of how long requests took. Thread-safe.
+// How long a refused client should wait: the time in which half of the queue moves into slots. It
+// is computed from the average running time of requests. Thread-safe.
 class RetryHint {
  public:
-  // A request has ended after running (not waiting) for that long.
+  // A request has ended after running (not waiting) for `running_time`.
   void Record(Duration running_time) {
     const double seconds = std::chrono::duration<double>(running_time).count();
-    // Two threads at once may lose one of the updates: it is an estimate.
+    // Two threads at once may lose one of the updates, which is fine for an estimate.
     const double mean = mean_seconds_.load(std::memory_order_relaxed);
     mean_seconds_.store(mean + kWeight * (seconds - mean), std::memory_order_relaxed);
   }
 
-  // Between 100 ms and a minute.
+  // Returns between 100 ms and a minute.
   std::chrono::milliseconds After(const EngineLoad& load) const {
     const double per_slot = static_cast<double>(load.waiting) / std::max(load.slots, 1);
     const double seconds = mean_seconds_.load(std::memory_order_relaxed) * 0.5 * per_slot;
@@ -28,7 +28,7 @@ class RetryHint {
   }
 
  private:
-  static constexpr double kWeight = 0.1;  // of the newest request
+  static constexpr double kWeight = 0.1;  // weight of the newest request
 
   std::atomic<double> mean_seconds_{1.0};
 };

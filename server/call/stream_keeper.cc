@@ -133,7 +133,7 @@ std::optional<SequenceState> StreamKeeper::Turn(SequenceState state) {
 void StreamKeeper::Write(SequenceState state, uint64_t number, HandedOver done) {
   {
     MutexLock lock(mutex_);
-    // Another thread was faster with a later one. That is never one that is handed over.
+    // Another thread was faster with a newer state. The state of a handover is always the newest.
     if (number < newest_) return environment_.metrics.checkpoints_skipped.Increment();
     newest_ = number;
     if (writing_) {
@@ -148,7 +148,7 @@ void StreamKeeper::Write(SequenceState state, uint64_t number, HandedOver done) 
   environment_.states.PutResumePoint(
       *client_, model_, id_, std::move(state),
       [self = shared_from_this(), done = std::move(done)](const absl::Status& status) {
-        // Whoever has an output behind the start knows the new id.
+        // Any client that has an output after the start knows the new id.
         if (status.ok() && self->any_but_start_) self->RemoveOld();
         std::function<void()> next;
         {

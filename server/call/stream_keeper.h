@@ -21,62 +21,63 @@
 
 namespace aft::server {
 
-// Keeps what a resumable stream leaves behind: resume points under an id of its own, and what it is
-// handed over with. States are made, sealed and written on other threads than the engine's; one
-// that cannot be written harms nobody.
+// Keeps what a resumable stream leaves: resume points under an id of its own, and a last state when
+// the stream is handed over. States are made, sealed and written on other threads than the
+// engine's. If a state cannot be written, the stream still continues.
 //
-// A client may lack the last tokens of a stream that breaks, and a state that has them is of no use
-// to it. So the one that is kept is the last but one, and twice as many are taken.
+// When a stream breaks, its client may lack the last tokens. A state that includes them is of no
+// use to it. The keeper therefore writes the state before the newest one, and takes twice as many.
 //
 // Thread-safe.
 class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this<StreamKeeper> {
  public:
-  // What the keepers of all streams share; outlives them.
+  // What the keepers of all streams share. It outlives them.
   struct Environment {
     StateAccess& states;
     DecodePool& decoders;
     StateMetrics& metrics;
   };
 
-  // `text`: of the stream so far. `start`: the state that it begins from, where it was kept under
-  // `old_id`; null: none.
+  // `text`: the text of the stream so far. `start`: the state that the stream begins from, which is
+  // kept under `old_id`, or null.
   StreamKeeper(const Environment& environment, std::shared_ptr<const Client> client,
                std::string model, SequenceState text, std::shared_ptr<const SequenceState> start,
                std::string old_id, CallIds ids);
 
-  // Where its resume points are: an id that is no one else's.
+  // The unique id of its resume points.
   const std::string& id() const { return id_; }
 
-  // The stream begins: keeps its start. Before the rest. Does not block.
+  // The stream begins: writes its start. Is called before all other functions. Does not block.
   void KeepStart();
 
   // ResumePointSink
   bool Ready() override;
   void OnResumePoint(ResumePoint point) override;
 
-  // The last one. Calls `done` once, on another thread: with the sealed state if `seal`, else with
-  // "" when it is kept. An error: it is lost.
+  // Takes the last resume point. Calls `done` once, on another thread. It gets the sealed state if
+  // `seal`; otherwise it gets "" when the state is written. An error means that the state is lost.
   using HandedOver = std::function<void(absl::StatusOr<std::string>)>;
   void HandOver(ResumePoint point, bool seal, HandedOver done);
 
-  // Nobody will go on with the stream; nor, if `old`, with the one that it goes on with.
+  // No client will resume this stream. If `old`, no client will resume the stream that this one
+  // continues.
   void Forget(bool old);
 
  private:
   struct Task {
-    bool start = false;  // and nothing else
+    bool start = false;  // only the start is to be written
     ResumePoint point{};
     bool seal = false;
-    HandedOver done{};  // of the last one
+    HandedOver done{};  // set only for the last resume point
   };
 
   void Add(Task task);
   void Work();
   absl::StatusOr<SequenceState> Make(ResumePoint point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(work_mutex_);
-  // The one that is to be written now, if there is.
+  // Returns the state to write now, if there is one.
   std::optional<SequenceState> Turn(SequenceState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(work_mutex_);
-  // `number`: of its task, in the order of the tasks. One that is older than what was written, or
-  // waits to be, is left out.
+  // `number` is the position of its task in the order of tasks. A state is skipped if a newer one
+  // is written or waits to be written.
   void Write(SequenceState state, uint64_t number, HandedOver done);
   void Written(const absl::Status& status, const HandedOver& done);
   void RemoveOld();
@@ -88,23 +89,23 @@ class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this
   const std::shared_ptr<const SequenceState> start_;
   const std::string old_id_;
   const CallIds ids_;             // for the log
-  std::atomic<bool> any_{false};  // was written, or is about to be
+  std::atomic<bool> any_{false};  // a state was written or is about to be
   std::atomic<bool> any_but_start_{false};
   std::atomic<bool> old_is_gone_{false};
   std::atomic<bool> forgotten_{false};
 
-  Mutex work_mutex_;  // one thread makes states, in order
-  // Without a snapshot; null once a part of the text is lost.
+  Mutex work_mutex_;  // held to make states one after another, in order
+  // The text so far without a snapshot; null once a part of the text is lost.
   std::shared_ptr<const SequenceState> text_ ABSL_GUARDED_BY(work_mutex_);
-  std::optional<SequenceState> last_ ABSL_GUARDED_BY(work_mutex_);  // not written yet
-  uint64_t made_ ABSL_GUARDED_BY(work_mutex_) = 0;                  // tasks
+  std::optional<SequenceState> last_ ABSL_GUARDED_BY(work_mutex_);  // newest, not written
+  uint64_t made_ ABSL_GUARDED_BY(work_mutex_) = 0;                  // number of tasks begun
 
   Mutex mutex_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;           // a resume point waits, or is made
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;        // one is being put
-  uint64_t newest_ ABSL_GUARDED_BY(mutex_) = 0;         // number of the last one for Write
-  std::function<void()> next_ ABSL_GUARDED_BY(mutex_);  // waits for that
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;           // a resume point waits or is being made
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;        // a state is being written
+  uint64_t newest_ ABSL_GUARDED_BY(mutex_) = 0;         // number of the newest state given to Write
+  std::function<void()> next_ ABSL_GUARDED_BY(mutex_);  // writes the state that waits for that
 };
 
 }  // namespace aft::server

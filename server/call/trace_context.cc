@@ -7,14 +7,14 @@
 namespace aft::server {
 namespace {
 
-constexpr size_t kLength = 55;  // of version 00: "00-" trace "-" parent "-" flags
+constexpr size_t kLength = 55;  // length of version 00: "00-" trace "-" parent "-" flags
 
 bool IsHex(absl::string_view text) {
   return std::all_of(text.begin(), text.end(),
                      [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-// Zeros alone name nothing.
+// An id of zeros only is invalid.
 bool IsId(absl::string_view text) {
   return IsHex(text) && text.find_first_not_of('0') != absl::string_view::npos;
 }
@@ -36,7 +36,7 @@ std::optional<TraceContext> ParseTraceparent(absl::string_view text) {
   if (!IsHex(version) || version == "ff" || !IsId(trace) || !IsId(parent) || !IsHex(flags)) {
     return std::nullopt;
   }
-  // Later versions begin as this one does, and may go on behind another dash.
+  // Later versions begin like version 00, and may have more fields after another dash.
   if (text.size() > kLength && (version == "00" || text[kLength] != '-')) return std::nullopt;
   return TraceContext{.trace_id = std::string(trace),
                       .span_id = "",

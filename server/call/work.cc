@@ -17,9 +17,9 @@ class Filler {
     const ServiceClass service_class = request.service_class;
     static_cast<RequestHeader&>(request) = header_;
     request.service_class = service_class;
-    header_.reservation = nullptr;  // one place in the queue was kept
+    header_.reservation = nullptr;  // only one place in the queue was reserved
     if constexpr (requires { request.cache_salt; }) {
-      // A proxy's salt cannot hold a NUL, so no other pair of salts makes the same text.
+      // A proxy's salt cannot contain a NUL, so each pair of salts gives a different text.
       request.cache_salt =
           absl::StrCat(proxy_salt_, absl::string_view("\0", 1), request.cache_salt);
     }
@@ -58,7 +58,7 @@ absl::StatusOr<RequestHandle> AskEngine(
                             : model.generate->Generate(std::move(*generation), sinks[0]);
   }
   if (auto* const generations = std::get_if<Generations>(&work)) {
-    // Not a group for each prompt, which would have to find slots for all of its answers at once.
+    // A group for each prompt would have to find slots for all of its answers at once.
     std::vector<GenerationRequest> requests;
     for (const GenerationRequest& prompt : generations->prompts) {
       for (uint32_t answer = 0; answer < generations->answers; ++answer) {

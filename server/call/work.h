@@ -13,23 +13,24 @@
 
 namespace aft::server {
 
-// Several prompts, and how many answers each is to have: the i-th of them with the seed + i.
+// Several prompts, and the number of answers to each. Answer i has the seed + i.
 struct Generations {
   std::vector<GenerationRequest> prompts;
   uint32_t answers = 1;
 };
 
-// What a request asks an engine for: a generation (of several answers to one prompt), generations,
-// or texts to score or to encode. Without one: the exchange has the answer already.
+// What a request asks of an engine: a generation (with one or more answers to one prompt), several
+// generations, or texts to score or to encode. With monostate, the exchange already has the answer.
 using Work = std::variant<std::monostate, GenerationRequest, Generations,
                           std::vector<ScoringRequest>, std::vector<EncodingRequest>>;
 
-// Calls `set` with each request of the work that may follow another text.
+// Calls `set` for each request in the work that can continue another text.
 void ForEachTurn(Work& work, absl::FunctionRef<void(TurnRequest&)> set);
 
-// Hands the work to an engine of `model`. `header`: of each of its requests, beside the service
-// class. `proxy_salt`: what a trusted proxy adds to the salt of the prefix cache. `tokens` or
-// `vectors` is called for a sink of each sequence. Errors as those of the engines.
+// Hands the work to an engine of `model`. Each of its requests gets `header`, but keeps its own
+// service class. `proxy_salt` is what a trusted proxy adds to the salt of the prefix cache.
+// `tokens` or `vectors` is called to make one sink for each sequence. Returns the errors of the
+// engines.
 absl::StatusOr<RequestHandle> AskEngine(
     Work work, const ServedModel& model, RequestHeader header, const std::string& proxy_salt,
     absl::FunctionRef<std::vector<std::shared_ptr<TokenSink>>()> tokens,
