@@ -15,7 +15,7 @@
 namespace aft::server {
 namespace {
 
-// Differs when the file has changed or been replaced; empty: there is none.
+// Returns a string that differs once the file has been changed or replaced; "" if there is no file.
 std::string VersionOf(const std::string& path) {
   struct stat info = {};
   if (stat(path.c_str(), &info) != 0) return "";
@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<ClientDirectory>> ClientDirectory::Load(
   if (!file.counted) {
     log::Warning("clients.uncounted",
                  {{"path", path},
-                  {"reason", "without `count` a file that was cut between two clients is taken"}});
+                  {"reason", "without `count`, a file cut between two clients is accepted"}});
   }
   directory->clients_ = std::make_shared<const Clients>(std::move(file.clients));
   directory->watch_ = std::make_unique<Periodic>(
@@ -55,7 +55,7 @@ void ClientDirectory::Read(const std::string& version) {
     if (version == version_) return;
   }
   absl::StatusOr<ClientsFile> file = LoadClientsFile(path_);
-  if (VersionOf(path_) != version) return;  // it changes now: the next look is for the rest of it
+  if (VersionOf(path_) != version) return;  // it is changing; a later look reads the rest
   {
     MutexLock lock(mutex_);
     version_ = version;
@@ -84,7 +84,7 @@ std::shared_ptr<const Client> ClientDirectory::FindToken(absl::string_view token
   std::array<unsigned char, SHA256_DIGEST_LENGTH> hash{};
   SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), hash.data());
   std::shared_ptr<const Client> found;
-  const std::shared_ptr<const Clients> all = clients();  // a reload must not end them meanwhile
+  const std::shared_ptr<const Clients> all = clients();  // keeps them alive during a reload
   for (const KnownClient& known : *all) {
     for (const std::string& expected : known.token_sha256) {
       if (CRYPTO_memcmp(hash.data(), expected.data(), hash.size()) == 0) found = known.client;

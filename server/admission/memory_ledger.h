@@ -12,18 +12,18 @@
 
 namespace aft::server {
 
-// The one budget of memory for what clients cause: requests, answers that are not sent yet. Charged
-// before the memory is taken, for the process and for each client; what does not fit is refused.
-// Thread-safe.
+// The one budget of memory for what clients cause, such as requests and answers that are not sent
+// yet. Memory is charged before it is allocated, to the process and to the client. A request that
+// does not fit is refused. Thread-safe.
 class MemoryLedger {
  public:
-  // In bytes. `per_client`: of clients that have no limit of their own. `metrics` must outlive the
-  // ledger, and the ledger its charges.
+  // Both limits are in bytes. `per_client` applies to clients without a limit of their own.
+  // `metrics` must outlive the ledger, and the ledger must outlive its charges.
   MemoryLedger(int64_t total, int64_t per_client, ServerMetrics& metrics);
 
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
 
-  // Clients that hold a charge.
+  // The number of clients that hold a charge.
   size_t clients() const;
 
  private:
@@ -36,7 +36,7 @@ class MemoryLedger {
   };
 
  public:
-  // What one call holds. Gives all of it back at its end. Thread-compatible.
+  // The memory that is charged for one call. Its destructor releases all of it. Thread-compatible.
   class Charge {
    public:
     Charge() = default;
@@ -45,16 +45,17 @@ class MemoryLedger {
     Charge& operator=(Charge&& other) noexcept;
     ~Charge() { Close(); }
 
-    // From now on this holds `bytes`. False, and it holds what it held: there is no room in the
-    // budget of process or client. Less always fits, and so does all where there is no ledger.
+    // Changes the charge to `bytes`. Returns false, without a change, if the budget of the process
+    // or of the client has no room. A smaller charge always fits, and so does any charge without a
+    // ledger.
     bool Resize(int64_t bytes);
 
-    // Whether there would be room for `bytes` if nobody held anything.
+    // Whether `bytes` would fit if there were no other charge.
     bool MayEverHold(int64_t bytes) const;
 
     int64_t bytes() const { return bytes_; }
 
-    // Gives it all back, for ever.
+    // Releases the whole charge for good.
     void Close();
 
    private:
@@ -72,7 +73,7 @@ class MemoryLedger {
   ServerMetrics& metrics_;
   std::atomic<int64_t> used_{0};
   mutable Mutex mutex_;
-  std::map<std::string, Account> accounts_ ABSL_GUARDED_BY(mutex_);  // of clients with charges
+  std::map<std::string, Account> accounts_ ABSL_GUARDED_BY(mutex_);  // clients with charges
 };
 
 }  // namespace aft::server

@@ -18,7 +18,7 @@ absl::Status OpenStreams::Add(const std::shared_ptr<OpenStream>& stream,
     MutexLock lock(mutex_);
     if (ended_) return absl::UnavailableError("the server is shutting down; send elsewhere");
     const auto holder = holders_.try_emplace(client).first;
-    // Counted before room is made, so that its client keeps its entry meanwhile.
+    // Counted first, so that MakeRoom cannot erase the entry of the client that asks.
     ++holder->second.open;
     const absl::Status room = MakeRoom(holder, gives_way);
     if (!room.ok()) {

@@ -12,56 +12,56 @@
 
 namespace aft::server {
 
-// A stream that may stay open without a request: its client sends the next one when it likes, or
-// waits for news.
+// A stream that may stay open without a request, until its client sends the next one or while the
+// client waits for news.
 class OpenStream {
  public:
   virtual ~OpenStream() = default;
 
-  // Ends the stream with `status`: at once when it is idle, else when it has answered what it has
-  // read. Any thread may call it, without a lock of OpenStreams.
+  // Ends the stream with `status`: at once if it is idle, otherwise when it has answered what it
+  // has read. Any thread may call it, without holding a lock of OpenStreams.
   virtual void EndWhenIdle(const absl::Status& status) = 0;
 };
 
-// The open streams of one kind, bounded for all clients together and for each. Where one more would
-// exceed a bound, an idle stream gives way: of the client that has most open (of the client itself,
-// where its own bound is reached) the one that has been idle for longest. A client with fewer
-// streams open than the one that asks never gives way to it, nor does a stream in the middle of a
-// request. Thread-safe.
+// The open streams of one kind. Their number is bounded for all clients together and for each
+// client. Where one more stream would exceed a bound, an idle stream gives way: the one that has
+// been idle for longest, of the client with the most open streams, or of the asking client if its
+// own bound is reached. A client with fewer open streams than the asking one never gives way to it.
+// A stream with a request never gives way. Thread-safe.
 class OpenStreams {
  public:
-  // `kind`: the bounds are the fields max_KIND and max_client_KIND of the config's limits.
-  // `metrics` must outlive this.
+  // `kind` names the bounds, which are the fields max_KIND and max_client_KIND of the config's
+  // limits. `metrics` must outlive this object.
   OpenStreams(std::string kind, int64_t most, int64_t most_of_client, OpenStreamMetrics& metrics);
 
-  // Takes a stream that begins, idle. RESOURCE_EXHAUSTED, naming the bound: none may give way to
-  // it. UNAVAILABLE: EndAll was called.
+  // Adds a stream that begins, idle. RESOURCE_EXHAUSTED names the bound if no stream can give way.
+  // UNAVAILABLE after EndAll.
   absl::Status Add(const std::shared_ptr<OpenStream>& stream, const std::string& client);
 
-  // These change nothing for streams that were not taken, or have given way.
+  // These do nothing for a stream that was not added or has given way.
   void SetIdle(const OpenStream* stream, bool idle);
   void Remove(const OpenStream* stream);
 
-  // Ends all when they are idle, with UNAVAILABLE, and takes no more.
+  // Ends each stream with UNAVAILABLE as soon as it is idle, and accepts no more.
   void EndAll();
 
  private:
   struct Holder {
     int64_t open = 0;
-    std::map<uint64_t, const OpenStream*> idle;  // by since when, in turns_
+    std::map<uint64_t, const OpenStream*> idle;  // by the turn in which they became idle
   };
   using Holders = std::map<std::string, Holder>;
   struct Entry {
     std::shared_ptr<OpenStream> stream;
     Holders::iterator holder;
-    uint64_t idle_since;  // 0: it is not
+    uint64_t idle_since;  // 0: not idle
   };
   using Entries = std::unordered_map<const OpenStream*, Entry>;
 
-  // Makes room for one more of `asking`, and sets the stream that gives way for it, if one must.
+  // Makes room for one more stream of `asking`. `gives_way` is set if a stream has to give way.
   absl::Status MakeRoom(Holders::iterator asking, std::shared_ptr<OpenStream>& gives_way)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whose stream gives way to one more of `asking`, as all places are taken. end(): no client's.
+  // All places are taken: finds the client whose stream gives way to `asking`. end(): no client.
   Holders::iterator WhoGivesWay(Holders::iterator asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetIdle(Entry& entry, bool idle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

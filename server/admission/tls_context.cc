@@ -23,7 +23,7 @@ absl::Status CheckFile(bool ok, absl::string_view field, const std::string& file
                                       reason != nullptr ? reason : "unknown reason"));
 }
 
-// Refuses a client that offers other protocols and not HTTP/1.1, as HTTP/2 alone.
+// Refuses a client that offers protocols without HTTP/1.1, for example HTTP/2 only.
 int SelectHttp1(SSL* /*tls*/, const unsigned char** chosen, unsigned char* size,
                 const unsigned char* offered, unsigned offered_size, void* /*unused*/) {
   static constexpr unsigned char kHttp1[] = "\x08http/1.1";
@@ -39,7 +39,7 @@ int SelectHttp1(SSL* /*tls*/, const unsigned char** chosen, unsigned char* size,
 absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsConfig& tls) {
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
-  // A connection is long; resuming its session would need keys that rotate.
+  // Connections live long, so there is no session resumption, which would need rotating keys.
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
   SSL_CTX_set_num_tickets(context.get(), 0);
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);

@@ -15,14 +15,14 @@ namespace aft::server {
 // file that cannot be used. REQUIRES: tls.cert_file is not empty.
 absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsConfig& tls);
 
-// The same of files that may change while the server runs. Used by one thread.
+// The TLS context of files that may change while the server runs. Only one thread may use it.
 class TlsFiles {
  public:
   // Errors as MakeTlsContext.
   static absl::StatusOr<std::unique_ptr<TlsFiles>> Load(const SecurityConfig& config);
 
-  // Reads the files again if the last time was `config.reload` ago. Files that cannot be used are
-  // logged, and the former ones stay.
+  // Reads the files again if `config.reload` has passed since the last time. Files that cannot be
+  // used are logged, and the former context stays.
   std::shared_ptr<SSL_CTX> Newest();
 
  private:

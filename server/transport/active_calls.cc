@@ -18,7 +18,7 @@ void ActiveCall::ContextGoes() {
 bool ActiveCall::CancelIfStuck(TimePoint now, Duration longest) {
   const TimePoint since = since_.load();
   if (since > now - longest || stuck()) return false;
-  MutexLock lock(context_mutex_);  // threads of gRPC, not this one, run what follows from TryCancel
+  MutexLock lock(context_mutex_);  // what TryCancel causes runs on threads of gRPC
   if (context_gone_) return false;
   stuck_.store(true);
   OnStuck(now - since);
@@ -57,7 +57,7 @@ void ActiveCall::CheckClient(const ClientIdentity& identity) {
   std::shared_ptr<const Client> client;
   {
     MutexLock lock(context_mutex_);
-    // A call that is not identified yet will be by what was read now; some never are.
+    // A call that is not identified yet will use the newly read clients. Some calls never identify.
     if (context_gone_ || client_ == nullptr) return;
     status = FindClient(identity);
     client = client_;
@@ -77,7 +77,7 @@ void ActiveCalls::Add(std::shared_ptr<ActiveCall> call) {
 }
 
 void ActiveCalls::Remove(const ActiveCall* call) {
-  std::shared_ptr<ActiveCall> removed;  // goes without the lock
+  std::shared_ptr<ActiveCall> removed;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   const auto found = calls_.find(call);
   removed = std::move(found->second);
@@ -91,7 +91,7 @@ void ActiveCalls::WaitForNone(TimePoint deadline) {
   }
 }
 
-// To be looked at without the lock: gRPC may end a call that is cancelled within the cancelling.
+// Callers must use the copy without the lock: gRPC may end a call inside TryCancel.
 std::vector<std::shared_ptr<ActiveCall>> ActiveCalls::calls() const {
   std::vector<std::shared_ptr<ActiveCall>> calls;
   MutexLock lock(mutex_);

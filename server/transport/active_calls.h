@@ -18,50 +18,51 @@
 
 namespace aft::server {
 
-// What a call ends with whose client does not read.
+// The status of a call whose client does not read.
 inline absl::Status SlowClient() {
   return absl::ResourceExhaustedError("slow client: it did not read for limits.write_stall_ms");
 }
 
-// A stream that gRPC has not finished sending. Its reactor tells when operations begin and end; one
-// that gets nowhere, because the client does not read, has the call cancelled.
+// A call that gRPC has not finished sending. Its reactor reports when operations begin and end. If
+// an operation takes too long, because the client does not read, the call is cancelled.
 class ActiveCall {
  public:
   virtual ~ActiveCall() = default;
 
  protected:
-  // `context` lives until ContextGoes.
+  // `context` must live until ContextGoes.
   explicit ActiveCall(grpc::CallbackServerContext& context) : context_(context) {}
 
-  // Around every write, and before the end; of whoever may start operations.
+  // To be called around every write, and before the end, by the thread that may start operations.
   void OperationBegins();
   void OperationEnds() { since_.store(TimePoint::max()); }
 
-  // To be called first in OnDone.
+  // OnDone must call this first.
   void ContextGoes();
 
-  // Whether the call was cancelled for its client.
+  // Whether the call was cancelled because its client did not read.
   bool stuck() const { return stuck_.load(); }
 
-  // The call is cancelled now. context() is still there.
+  // The call is being cancelled because its client did not read. context() still exists.
   virtual void OnStuck(Duration waited) = 0;
 
-  // Who calls, as `identity` says; the call is that client's from then on. Errors as
-  // ClientIdentity::Find. To be called while context() is there. A call that never asks has no
-  // client, and hears nothing of the following.
+  // Finds the client of the call with `identity`; from then on the call belongs to that client.
+  // Errors as ClientIdentity::Find. REQUIRES: context() still exists. A call that never identifies
+  // has no client, and gets no calls of OnRevoked and OnClient.
   absl::StatusOr<std::shared_ptr<const Client>> Identify(const ClientIdentity& identity);
 
-  // What the call needs of its client for as long as it runs: returns whether the client, as it was
-  // last read, has it; OnRevoked hears when it no longer has. The last `needs` counts. It is called
-  // with a lock held. REQUIRES: Identify has found the client. Any thread may call it.
+  // Sets what the call needs of its client for as long as it runs. `needs` returns whether the
+  // client, as last read, has it. OnRevoked is called when that is no longer so. The last `needs`
+  // counts, and is called with a lock held. REQUIRES: Identify has found the client. Any thread may
+  // call it.
   using Needs = std::function<absl::Status(const Client&)>;
   absl::Status Require(Needs needs);
 
-  // Its client may not make this call any more: the call is to end with `why`, UNAUTHENTICATED or
-  // what Needs returned. context() may be gone.
+  // The client may not make this call any more: the call must end with `why`, which is
+  // UNAUTHENTICATED or the error of Needs. context() may be gone.
   virtual void OnRevoked(const absl::Status& why) = 0;
-  // The file of clients was read again and this is what it says of the client. For a call that
-  // serves several requests, each with needs of its own.
+  // The file of clients was read again, and has `client` for this call. It serves calls with
+  // several requests, each of which has its own needs.
   virtual void OnClient(const std::shared_ptr<const Client>& /*client*/) {}
   // Cancels the call, unless it is over.
   void TryCancel();
@@ -78,7 +79,7 @@ class ActiveCall {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(context_mutex_);
 
   grpc::CallbackServerContext& context_;
-  std::atomic<TimePoint> since_{TimePoint::max()};  // of the operation under way
+  std::atomic<TimePoint> since_{TimePoint::max()};  // when the operation under way began
   std::atomic<bool> stuck_{false};
   Mutex context_mutex_;
   bool context_gone_ ABSL_GUARDED_BY(context_mutex_) = false;
@@ -86,23 +87,24 @@ class ActiveCall {
   Needs needs_ ABSL_GUARDED_BY(context_mutex_);
 };
 
-// The streams that gRPC has not finished sending: owns them, and looks after those whose clients do
-// not read. gRPC's own shutdown cannot tell them from idle connections, for which it would wait
-// until its deadline. Thread-safe.
+// Owns the calls that gRPC has not finished sending, and cancels those whose clients do not read.
+// The shutdown of gRPC cannot tell such calls from idle connections, and would wait for those until
+// its deadline. Thread-safe.
 class ActiveCalls {
  public:
-  // A call whose operation takes longer than `longest_operation` is cancelled, within a quarter of
-  // that, and counted.
+  // A call whose operation takes longer than `longest_operation` is cancelled and counted, at most
+  // a quarter of that time later.
   ActiveCalls(Duration longest_operation, ServerMetrics& metrics);
 
   void Add(std::shared_ptr<ActiveCall> call);
   // May destroy the call.
   void Remove(const ActiveCall* call);
 
-  // The clients of `identity` were read again: ends the calls that theirs may not make any more.
+  // The clients of `identity` were read again: ends the calls that their clients may not make any
+  // more.
   void CheckClients(const ClientIdentity& identity);
 
-  // Returns when there is none, or at `deadline`.
+  // Returns when there are no calls, or at `deadline`.
   void WaitForNone(TimePoint deadline);
 
  private:
@@ -112,7 +114,7 @@ class ActiveCalls {
   const Duration longest_operation_;
   ServerMetrics& metrics_;
   mutable Mutex mutex_;
-  CondVar none_;  // the last call is gone
+  CondVar none_;  // signals that the last call is gone
   std::unordered_map<const ActiveCall*, std::shared_ptr<ActiveCall>> calls_ ABSL_GUARDED_BY(mutex_);
   Periodic watch_;  // last: its thread uses all of the above
 };

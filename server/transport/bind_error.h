@@ -4,8 +4,8 @@
 
 namespace aft::server {
 
-// gRPC says only that it could not listen on host:port. Tries the same with a plain socket to learn
-// why, e.g. "Address already in use".
+// Explains why gRPC could not listen on host:port, for example "Address already in use". gRPC does
+// not say why, so this tries to listen with a plain socket.
 std::string ExplainBindError(const std::string& address);
 
 }  // namespace aft::server

@@ -27,8 +27,7 @@ absl::Status GrpcRequestBytes::ParseInto(google::protobuf::Message& message) {
   return status;
 }
 
-// ---- What both have in common
-// --------------------------------------------------------------------
+// ---- Both carriers ------------------------------------------------------------------------------
 
 void CallCarrier::Start(const std::shared_ptr<CallCarrier>& self, TransportEnvironment& transport,
                         InferenceEnvironment& inference, std::unique_ptr<Exchange> exchange,
@@ -77,7 +76,7 @@ void CallCarrier::Pump(Call& call) {
     switch (call.Take()) {
       case Call::Next::kMessage:
         return SendMessage(call);
-      case Call::Next::kEnd:  // the right is never given back
+      case Call::Next::kEnd:  // keeps the right to send
         return SendEnd(call);
       case Call::Next::kNothing:
         break;
@@ -107,7 +106,7 @@ grpc::Status CallCarrier::EndWith(const Call& call, bool unary) {
   if (ending.retry_after.has_value()) {
     context().AddTrailingMetadata(kRetryPushbackKey, absl::StrCat(ending.retry_after->count()));
   } else if (unary && absl::IsResourceExhausted(ending.status)) {
-    // Asked for again it would be computed again, to the same end.
+    // The answer to a repeated request would fail in the same way, so clients must not retry.
     context().AddTrailingMetadata(kRetryPushbackKey, "-1");
   }
   if (ending.begun) {
@@ -127,7 +126,7 @@ void CallCarrier::Cancelled() {
 
 void CallCarrier::Done() {
   ContextGoes();
-  std::shared_ptr<Call> call;  // which holds this
+  std::shared_ptr<Call> call;  // the call holds this object
   {
     MutexLock lock(mutex_);
     call.swap(call_);
@@ -155,8 +154,7 @@ void CallCarrier::OnClient(const std::shared_ptr<const Client>& client) {
   if (const std::shared_ptr<Call> call = this->call()) call->OnClient(client);
 }
 
-// ---- A stream
-// ------------------------------------------------------------------------------------
+// ---- A stream -----------------------------------------------------------------------------------
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StreamCarrier::Start(
     TransportEnvironment& transport, InferenceEnvironment& inference,
@@ -174,8 +172,8 @@ void StreamCarrier::OnWriteDone(bool ok) {
 
 void StreamCarrier::SendMessage(Call& call) {
   SendIdsOnce(call, /*with_status=*/false);
-  // What is pending is bounded by max_stream_buffer_bytes, far below the largest message. Should a
-  // message be larger all the same, the call ends as one whose client is gone.
+  // max_stream_buffer_bytes, which bounds what is pending, is far below the largest message. If a
+  // message is still too large, the call ends as if its client were gone.
   if (!SerializeMessage(call.exchange().outgoing(), outgoing_).ok()) TryCancel();
   OperationBegins();
   StartWrite(&outgoing_);
@@ -192,8 +190,7 @@ void StreamCarrier::SendEnd(Call& call) {
   StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), grpc::Status::OK);
 }
 
-// ---- One message
-// ---------------------------------------------------------------------------------
+// ---- One message --------------------------------------------------------------------------------
 
 grpc::ServerUnaryReactor* UnaryCarrier::Start(TransportEnvironment& transport,
                                               InferenceEnvironment& inference,

@@ -17,7 +17,7 @@
 
 namespace aft::server {
 
-// The bytes of a request of gRPC's.
+// The bytes of a request over gRPC.
 class GrpcRequestBytes final : public RequestBytes {
  public:
   explicit GrpcRequestBytes(grpc::ByteBuffer bytes) { bytes_.Swap(&bytes); }
@@ -32,10 +32,10 @@ class GrpcRequestBytes final : public RequestBytes {
   grpc::ByteBuffer bytes_;
 };
 
-// What a call of gRPC that is one Call does for it: says who calls, hears of the client, and gives
-// the right to send to one thread at a time. ActiveCalls owns it from Start to OnDone, and its Call
-// for as long as an engine has that; an operation that gets nowhere, because the client does not
-// read, has the call cancelled (ActiveCall).
+// What a gRPC call that carries one Call does for it: it identifies the caller, reports what
+// happens to the client, and lets one thread at a time send. ActiveCalls owns the carrier from
+// Start to OnDone. After that, its Call keeps it alive for as long as an engine has the call. The
+// call is cancelled if an operation takes too long because the client does not read (ActiveCall).
 class CallCarrier : public ActiveCall, public Carrier {
  public:
   void Wake(Call& call) final;
@@ -43,23 +43,24 @@ class CallCarrier : public ActiveCall, public Carrier {
  protected:
   explicit CallCarrier(grpc::CallbackServerContext& context) : ActiveCall(context) {}
 
-  // Makes the call and starts it. `self`: this. `request` is gRPC's; its bytes are taken.
+  // Makes the call and starts it. `self` is this object. Takes the bytes out of gRPC's `request`.
   void Start(const std::shared_ptr<CallCarrier>& self, TransportEnvironment& transport,
              InferenceEnvironment& inference, std::unique_ptr<Exchange> exchange,
              const grpc::ByteBuffer& request);
 
-  // Starts to send what Call::Take has made, and calls Sent when that is done; or the end.
+  // SendMessage starts to send what Call::Take has made; SendEnd starts to send the end. Sent is
+  // called when a message is sent.
   virtual void SendMessage(Call& call) = 0;
   virtual void SendEnd(Call& call) = 0;
   void Sent();
 
-  // The ids go before the first message, or with the status of a refusal.
+  // Sends the ids before the first message, or with the status if there is no message.
   void SendIdsOnce(const Call& call, bool with_status);
-  // What goes with a status that is not OK. `unary`: the answer is one message.
+  // Returns a status that is not OK, and adds its metadata. `unary`: the answer is one message.
   grpc::Status EndWith(const Call& call, bool unary);
 
   void Cancelled();
-  // The rest of OnDone; may delete this.
+  // Does the rest of OnDone; may delete this object.
   void Done();
 
  private:
@@ -70,10 +71,10 @@ class CallCarrier : public ActiveCall, public Carrier {
   void OnClient(const std::shared_ptr<const Client>& client) final;
 
   ActiveCalls* active_ = nullptr;
-  bool ids_sent_ = false;  // of whoever has the right to send
+  bool ids_sent_ = false;  // used only by the thread that may send
   mutable Mutex mutex_;
   std::shared_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);  // from Start to Done
-  bool sending_ ABSL_GUARDED_BY(mutex_) = false;        // somebody has the right to
+  bool sending_ ABSL_GUARDED_BY(mutex_) = false;        // a thread has the right to send
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;          // since the last Take
 };
 
@@ -97,7 +98,7 @@ class StreamCarrier final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, p
   void SendMessage(Call& call) override;
   void SendEnd(Call& call) override;
 
-  grpc::ByteBuffer outgoing_;  // of whoever has the right to send
+  grpc::ByteBuffer outgoing_;  // used only by the thread that may send
 };
 
 // A method whose answer is one message.
@@ -118,7 +119,7 @@ class UnaryCarrier final : public grpc::ServerUnaryReactor, public CallCarrier {
   void OnDone() override { Done(); }
 
  private:
-  void SendMessage(Call& /*call*/) override {}  // nothing leaves before the end
+  void SendMessage(Call& /*call*/) override {}  // the only message is sent by SendEnd
   void SendEnd(Call& call) override;
 
   grpc::ByteBuffer& response_;

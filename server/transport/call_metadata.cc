@@ -16,7 +16,7 @@ namespace {
 
 absl::string_view Traceparent(const grpc::ServerContextBase& context) {
   const auto [first, end] = context.client_metadata().equal_range(kTraceparentKey);
-  if (first == end || std::next(first) != end) return {};  // several name none
+  if (first == end || std::next(first) != end) return {};  // several headers are as invalid as none
   return {first->second.data(), first->second.size()};
 }
 
@@ -55,8 +55,8 @@ void SendIds(grpc::ServerContextBase& context, const CallIds& ids, Metadata wher
 }
 
 TimePoint DeadlineOf(const grpc::ServerContextBase& context) {
-  // gRPC's time has 64 bits of seconds, of which not all fit into nanoseconds; a year is as good as
-  // none.
+  // gRPC's time has 64 bits of seconds, too many for nanoseconds. A deadline in more than a year
+  // counts as no deadline.
   constexpr int64_t kYear = int64_t{3600} * 24 * 365;
   const gpr_timespec left =
       gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC),

@@ -18,12 +18,12 @@
 namespace aft::server {
 namespace {
 
-// What clients.proto says that a certificate is known by. An authority may put what nobody has
-// proved into names of other kinds, as an e-mail address or an IP address.
+// The kinds of names by which clients.proto identifies a certificate. Other kinds, such as e-mail
+// and IP addresses, are left out: an authority may certify them without proof.
 constexpr const char* kCertificateNames[] = {
     GRPC_PEER_DNS_PROPERTY_NAME, GRPC_PEER_URI_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME};
 
-// The last value of a header; empty when there is none.
+// The last value of a header; "" if there is no such header.
 absl::string_view Header(const grpc::ServerContextBase& context, const char* name) {
   const auto [begin, end] = context.client_metadata().equal_range(name);
   if (begin == end) return {};
@@ -31,7 +31,7 @@ absl::string_view Header(const grpc::ServerContextBase& context, const char* nam
   return {value.data(), value.size()};
 }
 
-// RFC 6750.
+// Finds the client of a bearer token (RFC 6750).
 absl::StatusOr<std::shared_ptr<const Client>> FindToken(const ClientDirectory& directory,
                                                         absl::string_view authorization) {
   constexpr absl::string_view kScheme = "Bearer ";

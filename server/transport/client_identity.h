@@ -15,34 +15,35 @@
 
 namespace aft::server {
 
-// What a request brings of who sends it.
+// What a request tells about its sender.
 struct CallerFacts {
   std::string peer;           // the address, as gRPC writes it
-  std::string authorization;  // headers; "" where there is none
+  std::string authorization;  // this and the next two are headers, or ""
   std::string forwarded_for;
   std::string cache_salt;
-  std::vector<std::string> certificate_names = {};  // that a client's certificate is known by
+  std::vector<std::string> certificate_names = {};  // the names in the client's certificate
 };
 CallerFacts FactsOf(const grpc::ServerContextBase& context);
 
-// Says who calls. Thread-safe.
+// Finds the client of a call. Thread-safe.
 class ClientIdentity {
  public:
   // Errors as ClientDirectory::Load. REQUIRES: `config` is valid.
   static absl::StatusOr<std::unique_ptr<ClientIdentity>> Create(const SecurityConfig& config);
 
-  // The client of a call. Where there is a file of known clients: that of the bearer token in
-  // `authorization`, else that of the certificate; UNAUTHENTICATED when neither is known, or the
-  // token is not. Where there is none: the address (ClientNameOf).
+  // The client of a call. With a file of known clients, it is the client of the bearer token in
+  // `authorization`, or without a token the client of the certificate. UNAUTHENTICATED if the token
+  // is unknown, or if there is neither a token nor a known certificate. Without a file, it is the
+  // address (ClientNameOf).
   absl::StatusOr<std::shared_ptr<const Client>> Find(const CallerFacts& facts) const;
 
-  // The client that the address stands for, known to the file or not. Where there is a file, none
-  // of its clients can have that name, so that they share nothing.
+  // The client that stands for the address, whether or not the caller is in the file. With a file,
+  // its name cannot be the name of a client in the file, so they share nothing.
   std::shared_ptr<const Client> AddressOf(const CallerFacts& facts) const;
 
-  // The value of `aft-cache-salt`, by which a proxy names the user that it calls for. Empty: there
-  // is none, or the caller is not in `trusted_proxies`. INVALID_ARGUMENT: it is too long, or not
-  // printable ASCII.
+  // The value of `aft-cache-salt`, by which a proxy names the user on whose behalf it calls. It is
+  // "" if there is no such header, or if the caller is not in `trusted_proxies`. INVALID_ARGUMENT
+  // if it is too long or not printable ASCII.
   absl::StatusOr<std::string> CacheSaltOf(const CallerFacts& facts) const;
 
   // Reads the file of known clients again, if there is one and it has changed.
@@ -55,7 +56,7 @@ class ClientIdentity {
     if (directory_ != nullptr) directory_->OnChange(std::move(on_change));
   }
 
-  // Null: everybody may call.
+  // Null if every caller is allowed.
   const ClientDirectory* directory() const { return directory_.get(); }
 
  private:

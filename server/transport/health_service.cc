@@ -19,9 +19,9 @@ using grpc::health::v1::HealthCheckResponse;
 
 namespace {
 
-// The name of the service that is asked for. Looks at the size before it parses.
+// Returns the service that the request names. Checks the size before it parses.
 absl::StatusOr<std::string> ServiceName(const grpc::ByteBuffer& bytes) {
-  constexpr size_t kOtherFields = 256;  // of newer clients
+  constexpr size_t kOtherFields = 256;  // room for fields of newer clients
   AFT_RETURN_IF_ERROR(CheckLength("service", bytes.Length(), kMaxServiceNameBytes + kOtherFields));
   HealthCheckRequest request;
   AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
@@ -31,9 +31,9 @@ absl::StatusOr<std::string> ServiceName(const grpc::ByteBuffer& bytes) {
 
 }  // namespace
 
-// One Watch. As in StreamInfer, `writing_` is the right to start the stream's next operation. What
-// is written is read from the service at that moment, so a watcher that reads slowly skips states
-// but always ends at the newest.
+// One Watch. As in StreamInfer, the thread that set `writing_` may start the stream's next
+// operation. The status is read from the service just before it is written. A watcher that reads
+// slowly therefore skips states, but always gets the newest one at the end.
 class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                         public ActiveCall,
                         public OpenStream,
@@ -46,7 +46,7 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
         charge_(std::move(charge)),
         name_(std::move(name)) {}
 
-  // Looks at the service again.
+  // Reads the status of the service again.
   void Wake() {
     {
       MutexLock lock(mutex_);
@@ -64,7 +64,7 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     Wake();
   }
 
-  // A Watch has no request to answer, so it is idle from its beginning.
+  // A Watch never has a request to answer, so it is always idle.
   void EndWhenIdle(const absl::Status& status) override { End(ToGrpcStatus(status)); }
 
   void OnWriteDone(bool ok) override {
@@ -78,13 +78,13 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
  private:
-  // REQUIRES: the caller took `writing_`. Given back only when nothing has changed.
+  // REQUIRES: the caller has set `writing_`. Resets it only if nothing has changed.
   void Pump() {
     std::optional<grpc::Status> end;
     {
       MutexLock lock(mutex_);
       end = end_;
-      // A write or the end is still to come, so the context is there.
+      // A write or the end is still to come, so the context still exists.
       const HealthService::Status now = service_.FindFor(context(), name_);
       if (!end.has_value() && written_ == now) {
         OperationEnds();
@@ -106,7 +106,7 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     }
   }
 
-  // A Watch is its address's and identifies no client: LookAgain is what it hears.
+  // A Watch belongs to its address and identifies no client. LookAgain tells it about changes.
   void OnRevoked(const absl::Status& /*why*/) override {}
   void OnStuck(Duration waited) override {
     log::Warning("watch.stuck", {{"peer", context().peer()}, {"waited_s", Seconds(waited)}});
@@ -115,7 +115,7 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   HealthService& service_;
   const MemoryLedger::Charge charge_;
   const std::string name_;
-  HealthCheckResponse response_;  // of whoever has the right to write, as is bytes_
+  HealthCheckResponse response_;  // used only by the thread that set writing_, like bytes_
   grpc::ByteBuffer bytes_;
   Mutex mutex_;  // may be held while taking the service's, never the reverse
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

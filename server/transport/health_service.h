@@ -14,16 +14,16 @@ namespace aft::server {
 
 class WatchCall;
 
-// Before the name of a model: the service that its health is asked for as.
+// A model's health has this prefix before the model's name as its service.
 inline constexpr absl::string_view kHealthOfModel = "aft.v1.InferenceService/";
 
-// grpc.health.v1.Health, answered from what SetServing says. gRPC's built-in service is not used:
-// it says SERVING as soon as the port is open. It asks nobody who calls, with one exception: where
-// the clients are known, a model's health is told to those that may use the model, and to all
-// others the model is as unknown as one that does not exist.
+// Implements grpc.health.v1.Health from what SetServing sets. gRPC's built-in service is not used,
+// because it says SERVING as soon as the port is open. Callers need not identify themselves, with
+// one exception. With known clients, the health of a model is told only to clients that may use the
+// model. To all others the model is unknown, like a model that does not exist.
 //
-// Thread-safety: all methods may be called from any thread. Must outlive every call, that is, be
-// destroyed after the gRPC server.
+// Thread-safety: all methods may be called from any thread. The service must outlive every call, so
+// it must be destroyed after the gRPC server.
 class HealthService final : public grpc::health::v1::Health::WithRawCallbackMethod_Check<
                                 grpc::health::v1::Health::WithRawCallbackMethod_Watch<
                                     grpc::health::v1::Health::Service>> {
@@ -32,14 +32,14 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
 
   explicit HealthService(const TransportEnvironment& environment) : environment_(environment) {}
 
-  // Sets, all at the same moment, which services serve. Services are unknown until they are set.
-  // Watchers hear of a change at once.
+  // Sets, for all given services at once, whether they serve. A service is unknown until it is set.
+  // Watchers are told of a change at once.
   void SetServing(const std::map<std::string, bool>& services);
 
   // SERVICE_UNKNOWN for a service that was never set.
   Status Find(const std::string& service) const;
 
-  // Who may know of which models has changed: watchers hear of what that means for them.
+  // The set of models that clients may use has changed: tells watchers whose status differs now.
   void LookAgain();
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
@@ -52,9 +52,10 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
   friend class WatchCall;
 
   void Remove(const std::shared_ptr<WatchCall>& call);
-  // What may be told to who calls with that context, which is there. SERVICE_UNKNOWN as Find.
+  // The status to tell the caller with that context, which must still exist. SERVICE_UNKNOWN as
+  // Find.
   Status FindFor(const grpc::CallbackServerContext& context, const std::string& service) const;
-  // Answers Check. NOT_FOUND: no such service.
+  // Answers Check. NOT_FOUND if there is no such service.
   absl::Status Answer(UnaryCall& call, const grpc::ByteBuffer& request) const;
 
   const TransportEnvironment environment_;

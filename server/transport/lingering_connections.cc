@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::chrono::seconds kLongest{10};
 
-// Those that keep a port. Never destroyed: sockets are closed while the process ends, too.
+// The objects that keep a port. Never destroyed: sockets are also closed while the process exits.
 struct Keepers {
   Mutex mutex;
   std::vector<LingeringConnections*> all ABSL_GUARDED_BY(mutex);
@@ -28,7 +28,7 @@ Keepers& TheKeepers() {
   return keepers;
 }
 
-// Of a TCP connection, whatever its IP version; -1 for anything else.
+// The own port of a TCP connection over IPv4 or IPv6; -1 for any other descriptor.
 int OwnPort(int fd) {
   sockaddr_in6 address = {};  // an IPv4 address has its port at the same place
   socklen_t size = sizeof(address);
@@ -128,7 +128,7 @@ void LingeringConnections::Release(TimePoint received, TimePoint deadline) {
 
 }  // namespace aft::server
 
-// In the place of libc's for the whole process, gRPC's library included.
+// Replaces libc's shutdown for the whole process, including gRPC's library.
 extern "C" __attribute__((visibility("default"))) int shutdown(int fd, int how) noexcept {
   if (how == SHUT_RDWR && aft::server::TakenByAKeeper(fd)) how = SHUT_WR;
   return static_cast<int>(syscall(SYS_shutdown, fd, how));

@@ -16,13 +16,13 @@ namespace {
 
 using google::protobuf::internal::WireFormatLite;
 
-// Of those that IsModest counts. A request has a few dozen.
+// The largest number of fields that IsModest accepts. A request has a few dozen.
 constexpr int kMostFields = 1000;
 
-// Whether parsing takes memory in proportion to the bytes. A string of a list, or a field that is
-// not known, takes up to 50 times its two bytes; so at most `fields_left` are not numbers of a
-// list. And no string reaches beyond the end, because protobuf would reserve up to 50 MB for it.
-// REQUIRES: `type` does not contain itself.
+// Whether parsing takes memory in proportion to the bytes. An element of a list of strings, or an
+// unknown field, takes up to 50 times its two bytes. So there may be at most `fields_left` fields
+// that are not numbers of a list. No string may extend beyond the end, because protobuf would
+// reserve up to 50 MB for it. REQUIRES: `type` does not contain itself.
 bool IsModest(google::protobuf::io::CodedInputStream& input,
               const google::protobuf::Descriptor& type, int& fields_left) {
   while (const uint32_t tag = input.ReadTag()) {
@@ -33,7 +33,7 @@ bool IsModest(google::protobuf::io::CodedInputStream& input,
                              wire == WireFormatLite::WireTypeForFieldType(
                                          static_cast<WireFormatLite::FieldType>(field->type())));
     if (!in_numbers && --fields_left < 0) return false;
-    if (wire == WireFormatLite::WIRETYPE_START_GROUP) return false;  // there are none
+    if (wire == WireFormatLite::WIRETYPE_START_GROUP) return false;  // no message type has groups
     if (wire != WireFormatLite::WIRETYPE_LENGTH_DELIMITED || field == nullptr ||
         field->message_type() == nullptr) {
       if (!WireFormatLite::SkipField(&input, tag)) return false;
@@ -124,7 +124,7 @@ size_t FieldBytes(const grpc::ByteBuffer& bytes, int field) {
 absl::Status SerializeMessage(const google::protobuf::MessageLite& message,
                               grpc::ByteBuffer& bytes) {
   bytes.Clear();
-  // gRPC casts the size to int before it looks at it.
+  // gRPC casts the size to int without a check.
   const size_t size = message.ByteSizeLong();
   if (size > kMaxMessageBytes) {
     return absl::ResourceExhaustedError(

@@ -21,8 +21,8 @@ namespace {
 using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 
-constexpr size_t kMaxRequestBytes = 1024;          // names
-constexpr size_t kStreamBytes = size_t{64} << 10;  // an answer and gRPC's part
+constexpr size_t kMaxRequestBytes = 1024;          // enough for names
+constexpr size_t kStreamBytes = size_t{64} << 10;  // about an answer and gRPC's buffers
 
 struct V1 {
   using Service = grpc::reflection::v1::ServerReflection;
@@ -35,7 +35,7 @@ struct V1Alpha {
   using Response = grpc::reflection::v1alpha::ServerReflectionResponse;
 };
 
-// The file and all that it imports.
+// Adds the file and all files that it imports.
 template <typename Response>
 void AddFiles(const FileDescriptor& file, std::set<const FileDescriptor*>& added,
               Response& response) {
@@ -72,7 +72,7 @@ void Answer(const Request& request, const std::vector<std::string>& services, Re
     case Request::kFileContainingSymbol:
       file = pool.FindFileContainingSymbol(request.file_containing_symbol());
       break;
-    case Request::kAllExtensionNumbersOfType: {  // there are no extensions
+    case Request::kAllExtensionNumbersOfType: {  // this API has no extensions
       const std::string& type = request.all_extension_numbers_of_type();
       if (pool.FindMessageTypeByName(type) == nullptr) break;
       response.mutable_all_extension_numbers_response()->set_base_type_name(type);
@@ -91,8 +91,9 @@ void Answer(const Request& request, const std::vector<std::string>& services, Re
 
 using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-// One stream: reads a request, writes the answer, and so on; one message is in memory at a time. It
-// is idle while it waits for a request. ActiveCalls owns it until gRPC is done with it.
+// One stream. It reads a request, writes the answer, then reads the next request; only one message
+// is in memory at a time. It is idle while it waits for a request. ActiveCalls owns it until gRPC
+// is done with it.
 template <typename Api>
 class Stream final : public Reactor,
                      public ActiveCall,
@@ -123,7 +124,7 @@ class Stream final : public Reactor,
   void OnReadDone(bool ok) override {
     {
       MutexLock lock(mutex_);
-      if (ended_) return;  // it crossed the end
+      if (ended_) return;  // End was called in the meantime
       idle_ = false;
       environment_.watches.SetIdle(this, false);
     }
@@ -166,7 +167,7 @@ class Stream final : public Reactor,
       end = end_when_idle_;
       idle_ = !end.has_value();
       environment_.watches.SetIdle(this, idle_);
-      if (idle_) StartRead(&bytes_);  // with the lock: no read may begin behind the end
+      if (idle_) StartRead(&bytes_);  // with the lock: no read may begin after the end
     }
     if (end.has_value()) End(*end);
   }
@@ -180,7 +181,7 @@ class Stream final : public Reactor,
     Close(status);
   }
 
-  // REQUIRES: the caller set `ended_`.
+  // REQUIRES: the caller has set `ended_`.
   void Close(const grpc::Status& status) {
     OperationBegins();
     Finish(status);

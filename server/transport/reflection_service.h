@@ -9,10 +9,10 @@
 
 namespace aft::server {
 
-// gRPC's server reflection (`version` 1) and what it was called before (0, v1alpha). Not the
-// library's: that one cannot be switched off, asks nobody who he is, and holds a thread for each
-// stream. `names`: the services that it lists. The service must outlive its calls, that is, be
-// destroyed after the gRPC server.
+// gRPC's server reflection: v1 if `version` is 1, v1alpha if it is 0. The library's own service is
+// not used, because it cannot be switched off, does not check the caller, and holds a thread for
+// each stream. `names`: the services that it lists. The service must outlive its calls, so it must
+// be destroyed after the gRPC server.
 std::unique_ptr<grpc::Service> MakeReflectionService(int version,
                                                      const TransportEnvironment& environment,
                                                      std::vector<std::string> names);

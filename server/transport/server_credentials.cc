@@ -11,7 +11,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const SecurityConfig& config) {
   const TlsConfig& tls = config.tls;
   if (tls.cert_file.empty()) return grpc::InsecureServerCredentials();
-  // gRPC itself would only log what is wrong, and refuse every connection.
+  // gRPC itself would only log what is wrong with a file, and then refuse every connection.
   AFT_RETURN_IF_ERROR(MakeTlsContext(tls).status());
   using grpc::experimental::FileWatcherCertificateProvider;
   grpc::experimental::TlsServerCredentialsOptions options(

@@ -8,7 +8,7 @@
 
 namespace aft::server {
 
-// Plaintext, TLS, or mutual TLS where there is a client_ca_file. The files are read again every
+// Plaintext, TLS, or mutual TLS if there is a client_ca_file. The files are read again every
 // config.reload. INVALID_ARGUMENT names the file that cannot be used.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const SecurityConfig& config);

@@ -7,7 +7,7 @@
 
 namespace aft::server {
 
-// What the services of gRPC share beside. Outlives all their calls.
+// What all gRPC services share. It outlives all their calls.
 struct TransportEnvironment : CallEnvironment {
   ActiveCalls& active;
   const ClientIdentity& identity;

@@ -13,38 +13,42 @@
 
 namespace aft::server {
 
-// A call with one request and one answer that needs no engine: gRPC's reactor. gRPC keeps an answer
-// that the client does not read, so it is charged to the client until gRPC has sent it, and then
-// the call is over; one that gets nowhere is cancelled (ActiveCall). ActiveCalls owns the call
-// until it is over. Thread-compatible but for TakeEnd: the service's, from Start until the call
-// ends.
+// The gRPC reactor of a call with one request and one answer, without an engine. gRPC keeps an
+// answer that the client does not read. The answer is therefore charged to the client until gRPC
+// has sent it and the call is over. If sending takes too long, the call is cancelled (ActiveCall).
+// ActiveCalls owns the call until it is over. Thread-compatible, except where a function says that
+// any thread may call it. The service uses the call from Start until the call ends.
 class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
  public:
-  // `method` names the call in the log, and lives for ever; the messages are gRPC's.
+  // `method` names the call in the log, and must live forever. gRPC owns the messages.
   static std::shared_ptr<UnaryCall> Start(const TransportEnvironment& environment,
                                           const char* method, grpc::CallbackServerContext& context,
                                           const grpc::ByteBuffer& request,
                                           grpc::ByteBuffer& response);
 
-  // Finds out who calls, and takes room for the request. UNAUTHENTICATED; RESOURCE_EXHAUSTED. Not
-  // of health's methods, which ask nobody and answer however full the memory is.
+  // Identifies the caller, and charges for the request. UNAUTHENTICATED; RESOURCE_EXHAUSTED. The
+  // methods of the health service skip this: they need no client, and answer even if memory is
+  // full.
   absl::Status Admit();
-  // Null unless Admit has found one.
+  // Null unless Admit has found the client.
   const std::shared_ptr<const Client>& client() const { return client_; }
 
-  // Makes `message` the answer, and frees the request. RESOURCE_EXHAUSTED: there is no room for it.
+  // Makes `message` the answer, and frees the request. RESOURCE_EXHAUSTED if there is no room for
+  // it.
   absl::Status Answer(const google::protobuf::MessageLite& message);
 
-  // For a call whose answer comes later: keeps what is to end it. Where its client may not make the
-  // call any more before somebody takes that, it is called with why; false: it was, already.
+  // For a call whose answer comes later: keeps the function that is to end it. If the client may
+  // not make the call any more before TakeEnd, `end` is called with the reason. Returns false if
+  // that has already happened.
   using Ending = std::function<void(const absl::Status&)>;
   bool Wait(Ending end);
-  // What was kept, for who has the answer. Null: the call has ended. Any thread may call it.
+  // Returns the function that was kept, for the thread that has the answer. Null if the call has
+  // ended. Any thread may call it.
   Ending TakeEnd();
-  // Whether somebody still waits for the answer. Any thread may call it.
+  // Whether the call still waits for an answer. Any thread may call it.
   bool waiting() const;
 
-  // Exactly one of these ends the call. The first one reports it and sends its trace.
+  // Exactly one of these ends the call. End also reports the call and sends its trace.
   void End(Method method, const absl::Status& status);
   void Close(const grpc::Status& status);
 
@@ -73,7 +77,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   MemoryLedger::Charge charge_;
   mutable Mutex mutex_;
   Ending end_ ABSL_GUARDED_BY(mutex_);
-  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // why, once the client may not call any more
+  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // the reason, once revoked
 };
 
 }  // namespace aft::server
