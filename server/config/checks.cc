@@ -25,7 +25,7 @@ absl::Status CheckLength(absl::string_view path, size_t bytes, size_t most) {
 }
 
 absl::Status CheckName(absl::string_view path, absl::string_view name) {
-  // As a part of a path the two would lead elsewhere.
+  // As a part of a path, "." and ".." would lead to other folders.
   bool ok = !name.empty() && name.size() <= 128 && name != "." && name != "..";
   for (char c : name) {
     ok = ok &&

@@ -10,19 +10,19 @@
 
 namespace aft::server {
 
-// Who sends a request, and what that client may use: of one that presents a token, what the file of
-// tokens says; else every default. The same client is one object or several with the same name.
+// The sender of a request, and what it may use: what the clients_file says of it, or the defaults
+// for a client without an entry. Equal clients may be one object, or several with the same name.
 struct Client {
-  // Of its token or certificate; else the address, without port, that its requests come from.
+  // Belongs to its token or certificate. Otherwise it is the address, without port, of the client.
   std::string name;
   // Clients of one class share the model in proportion to their weights. Above 0.
   double weight = 1;
-  // 0: the limit that the config has for every client.
+  // For the next three, 0 means the limit that the config has for every client.
   int32_t max_slots = 0;
   int32_t max_queued_requests = 0;
   int64_t max_memory_bytes = 0;
-  std::vector<std::string> models{};  // that it may use; empty: all
-  bool admin = false;                 // it may have them loaded and unloaded
+  std::vector<std::string> models{};  // the models that it may use; empty: all
+  bool admin = false;                 // it may load and unload them
   bool shares_by_user = false;        // its users share its turns (FairQueue)
 
   bool MayUse(absl::string_view model) const {
@@ -30,7 +30,7 @@ struct Client {
   }
 };
 
-// Of requests that do not come over the wire.
+// The client of requests that do not come over the network.
 inline const std::shared_ptr<const Client>& AnonymousClient() {
   static const auto& client = *new std::shared_ptr<const Client>(std::make_shared<Client>());
   return client;

@@ -16,12 +16,12 @@ namespace {
 
 namespace pb = aft::config::v1;
 
-// Of all clients, each once: names, tokens, certificates.
+// The names, tokens and certificates of all clients so far. None may occur twice.
 using Seen = std::set<std::string>;
 
 absl::Status CheckNew(const std::string& path, const std::string& value, Seen& seen) {
   if (seen.insert(value).second) return absl::OkStatus();
-  return BadField(path, "stands in the file twice");
+  return BadField(path, "occurs twice in the file");
 }
 
 absl::StatusOr<std::string> DecodeSha256(const std::string& path, const std::string& hex) {
@@ -69,9 +69,9 @@ absl::StatusOr<ClientsFile> ParseClientsFile(absl::string_view text, absl::strin
   pb::ClientsFile message;
   AFT_RETURN_IF_ERROR(ParseTextProto(text, file_name, message));
   if (message.has_count() && message.count() != message.clients_size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file_name, ": count: ", message.count(), " clients were to be here, and ",
-                     message.clients_size(), " are: was the file cut?"));
+    return absl::InvalidArgumentError(absl::StrCat(file_name, ": count: the file must have ",
+                                                   message.count(), " clients, but has ",
+                                                   message.clients_size(), ": is it complete?"));
   }
   FillDefaults(message);
   const auto in_file = [&](const absl::Status& status) {

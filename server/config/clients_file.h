@@ -14,16 +14,16 @@ namespace aft::server {
 struct KnownClient {
   std::shared_ptr<const Client> client;
   std::vector<std::string> token_sha256;  // 32 bytes each
-  std::vector<std::string> certificates;  // names in them
+  std::vector<std::string> certificates;  // names in its certificates
 };
 
 struct ClientsFile {
   std::vector<KnownClient> clients;
-  bool counted = false;  // it says how many there are, so that it is whole
+  bool counted = false;  // the file has `count`, so it is known to be complete
 };
 
-// INVALID_ARGUMENT "FILE:LINE:COLUMN: ..." or "FILE: clients[2].weight: ..."; NOT_FOUND and the
-// like for a file that cannot be read.
+// INVALID_ARGUMENT "FILE:LINE:COLUMN: ..." or "FILE: clients[2].weight: ...". NOT_FOUND and similar
+// errors if the file cannot be read.
 absl::StatusOr<ClientsFile> LoadClientsFile(const std::string& path);
 absl::StatusOr<ClientsFile> ParseClientsFile(absl::string_view text, absl::string_view file_name);
 

@@ -7,8 +7,8 @@
 
 #include "model/api/load.h"
 
-// The server's configuration as plain values. Their meaning, defaults and ranges stand in
-// proto/aft/config/v1/server_config.proto; the constructors, in loader.cc, give each its default.
+// The server's configuration as plain values. proto/aft/config/v1/server_config.proto gives their
+// meaning, defaults and ranges. The constructors, in loader.cc, set the defaults.
 namespace aft::server {
 
 struct ChatFormat {
@@ -31,16 +31,16 @@ struct ModelConfig : LoadOptions {
   std::string version;
   std::chrono::microseconds max_batch_delay{};  // encoders only
   int64_t parking_bytes{};                      // language models only
-  int64_t prefix_cache_interval_tokens{};       // likewise; 0: none
-  std::string chat_template;                    // likewise
-  ChatFormat chat_format;                       // likewise
+  int64_t prefix_cache_interval_tokens{};       // language models only; 0: no prefix cache
+  std::string chat_template;                    // language models only
+  ChatFormat chat_format;                       // language models only
 };
 
 struct LimitsConfig {
   LimitsConfig();
   int64_t max_message_bytes{};
   int64_t max_tensor_message_bytes{};  // 0: TensorMessageBytes (memory_plan.h)
-  int64_t max_memory_bytes{};          // of the process; 0: a quarter of what it may have
+  int64_t max_memory_bytes{};          // of the process; 0: a quarter of the available memory
   int64_t max_client_memory_bytes{};   // 0: half of max_memory_bytes
   int32_t max_queued_requests{};       // per model
   int64_t max_queued_tokens{};         // per model
@@ -69,14 +69,14 @@ struct TlsConfig {
 struct SecurityConfig {
   SecurityConfig();
   TlsConfig tls;
-  std::string clients_file;  // empty: everybody may call, and is known by the address
+  std::string clients_file;  // empty: every caller is allowed, known by its address
   std::vector<std::string> trusted_proxies;
   std::chrono::seconds reload{};
   bool reflection{};
   int32_t max_client_labels{};
 };
 
-// Of every model.
+// Applies to every model.
 struct SchedulingConfig {
   SchedulingConfig();
   std::chrono::milliseconds age{};
@@ -85,7 +85,7 @@ struct SchedulingConfig {
   bool strict_quotas{};
   int32_t max_client_queued_requests{};     // 0: half of LimitsConfig::max_queued_requests
   std::chrono::milliseconds max_queue{};    // 0: no limit
-  std::chrono::milliseconds step_target{};  // 0: none
+  std::chrono::milliseconds step_target{};  // 0: no target
   std::chrono::milliseconds itl_target{};   // clients share longer steps
 };
 
@@ -111,10 +111,10 @@ struct ConnectionConfig {
 
 struct RedisConfig {
   RedisConfig();
-  // "HOST:PORT" or "unix:PATH"; "": states do not rest in Redis. REQUIRES, of who connects to it:
-  // ValidateServerConfig has passed it.
+  // "HOST:PORT" or "unix:PATH"; "": states are not stored in Redis. REQUIRES, before connecting:
+  // ValidateServerConfig has accepted it.
   std::string address;
-  std::string password_file;  // "": none
+  std::string password_file;  // "": no password
   int32_t database{};
   std::string prefix;
   std::chrono::milliseconds timeout{};
@@ -123,24 +123,24 @@ struct RedisConfig {
 
 struct StatesConfig {
   StatesConfig();
-  int64_t max_bytes{};         // 0: none is kept
+  int64_t max_bytes{};         // 0: no state is kept
   int64_t max_client_bytes{};  // 0: half of max_bytes
   std::chrono::milliseconds default_ttl{};
   std::chrono::milliseconds max_ttl{};
-  std::vector<std::string> key_files;  // empty: a key of this process alone
-  std::string folder;                  // "": they are in memory only
+  std::vector<std::string> key_files;  // empty: a key of this process only
+  std::string folder;                  // "": in memory only
   RedisConfig redis;
-  int64_t checkpoint_tokens{};  // 0: none are left under way
+  int64_t checkpoint_tokens{};  // 0: running streams leave no resume points
 };
 
 struct RepositoryConfig {
   RepositoryConfig();
-  std::string folder;         // "": there is none
+  std::string folder;         // "": no repository
   int32_t latest_versions{};  // 0: all
   std::vector<int64_t> versions;
   std::string control;
   std::chrono::milliseconds drain{};
-  ModelConfig settings;  // of its models
+  ModelConfig settings;  // for all its models
 };
 
 struct HttpConfig {

@@ -23,7 +23,7 @@ using google::protobuf::FieldOptions;
 using google::protobuf::Message;
 using google::protobuf::TextFormat;
 
-// How many values a field has; those that are no list have one, set or not.
+// The number of values of a field. A field that is no list has one value, set or not.
 int Values(const Message& message, const FieldDescriptor* field) {
   return field->is_repeated() ? message.GetReflection()->FieldSize(message, field) : 1;
 }
@@ -72,7 +72,7 @@ absl::Status CheckNumber(const std::string& path, const Message& message,
   if (options.HasExtension(pb::min_field)) low += sibling(options.GetExtension(pb::min_field));
   if (options.HasExtension(pb::max_field)) high = sibling(options.GetExtension(pb::max_field));
   const auto value = NumberOf<Number>(message, field, i);
-  if (value >= low && value <= high) return absl::OkStatus();  // which no NaN is
+  if (value >= low && value <= high) return absl::OkStatus();  // false for NaN
   return BadField(path, absl::StrCat("must be in [", low, ", ", high, "], got ", value));
 }
 
@@ -90,7 +90,7 @@ absl::Status CheckText(const std::string& path, const std::string& text,
   return BadField(path, absl::StrCat("must have at most ", most, " bytes"));
 }
 
-// `listed`: the message is one of a list.
+// `listed`: the message is an element of a list.
 absl::Status CheckMessage(const std::string& path, const Message& message, bool listed);
 
 absl::Status CheckValue(const std::string& path, const Message& message,

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::array<uint8_t, 12> kV4Prefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
-// Without brackets and port; empty unless that is all there is.
+// Returns the host without brackets and port, or "" if `text` is anything but a host with or
+// without a port.
 absl::string_view HostOf(absl::string_view text) {
   absl::string_view host = text;
   absl::string_view port;
@@ -31,7 +32,7 @@ absl::string_view HostOf(absl::string_view text) {
   const bool good_port =
       port.empty() || (port.size() > 1 && port.front() == ':' &&
                        port.find_first_not_of("0123456789", 1) == absl::string_view::npos);
-  // inet_pton would take a NUL for the end.
+  // inet_pton would treat a NUL as the end.
   const bool good_host = host.find('\0') == absl::string_view::npos;
   return good_port && good_host ? host : absl::string_view();
 }

@@ -9,14 +9,15 @@
 
 namespace aft::server {
 
-// An IP address; version 4 is kept as ::ffff:a.b.c.d.
+// An IP address. Version 4 is stored as ::ffff:a.b.c.d.
 class IpAddress {
  public:
-  // "10.0.0.7", "2001:db8::1", "[2001:db8::1]", either of these with ":port". INVALID_ARGUMENT.
+  // Accepts "10.0.0.7", "2001:db8::1" and "[2001:db8::1]"; the first and the last also with
+  // ":port". INVALID_ARGUMENT.
   static absl::StatusOr<IpAddress> Parse(absl::string_view text);
 
-  // The client that an address stands for: itself in version 4; in version 6, where a subscriber
-  // has 2^64 of them, its network "2001:db8:0:1::/64".
+  // The name of the client that the address stands for. In version 4 it is the address itself. In
+  // version 6, where a subscriber has 2^64 addresses, it is the network "2001:db8:0:1::/64".
   std::string ClientName() const;
 
  private:
@@ -26,7 +27,7 @@ class IpAddress {
   std::array<uint8_t, 16> bytes_{};
 };
 
-// "10.0.0.0/8", "::1", "fd00::/8".
+// A network such as "10.0.0.0/8", "fd00::/8", or the single address "::1".
 class IpNetwork {
  public:
   static absl::StatusOr<IpNetwork> Parse(absl::string_view text);

@@ -19,7 +19,8 @@ namespace {
 
 namespace pb = aft::config::v1;
 
-// What a field takes of a value; of a number that it cannot hold, the nearest that it can.
+// Converts a value to the type of its field. A number out of its range becomes the nearest one in
+// it.
 template <typename Field, typename Value>
 Field ToField(const Value& value) {
   return Field(value);
@@ -34,8 +35,8 @@ Field ToField(std::chrono::duration<int64_t, Period> value) {
   return ToField<Field>(value.count());
 }
 
-// A value of the config and its field of the file: one list of both, for reading, where an absent
-// field leaves the default, and for writing.
+// Connects a value of the config with its field in the file. The same list of fields serves for
+// reading and for writing. When reading, an absent field leaves the default.
 #define AFT_FIELD(value, message, field)                                              \
   if constexpr (kRead) {                                                              \
     if ((message).has_##field()) (value) = decltype(value)((message).field());        \
@@ -43,7 +44,7 @@ Field ToField(std::chrono::duration<int64_t, Period> value) {
     (message).set_##field(ToField<std::decay_t<decltype((message).field())>>(value)); \
   }
 
-// A list; an empty one is the default.
+// As AFT_FIELD for a list. The default is the empty list.
 #define AFT_LIST(value, message, field)                                 \
   if constexpr (kRead) {                                                \
     (value).assign((message).field().begin(), (message).field().end()); \
@@ -202,7 +203,7 @@ void Exchange(HttpConfig& http, pb::HttpConfig& message) {
   AFT_FIELD(http.max_connections, message, max_connections);
 }
 
-// All but the models.
+// Exchanges everything except the models.
 template <bool kRead>
 void Exchange(ServerConfig& config, pb::ServerConfig& message) {
   AFT_FIELD(config.listen_address, message, listen_address);
@@ -223,7 +224,7 @@ void Exchange(ServerConfig& config, pb::ServerConfig& message) {
 #undef AFT_FIELD
 #undef AFT_LIST
 
-// Those of the fields that have one, over members that are 0 or empty.
+// Sets the defaults of those fields that have one. All members are 0 or empty before.
 template <typename Config, typename Message>
 void SetDefaults(Config& config) {
   static const Message& defaults = *[] {
@@ -235,7 +236,7 @@ void SetDefaults(Config& config) {
   Exchange<true>(config, message);
 }
 
-// Without a slash at its end.
+// Normalizes a path; the result has no slash at its end.
 std::filesystem::path Normal(const std::filesystem::path& path) {
   std::filesystem::path normal = path.lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
@@ -266,7 +267,7 @@ ModelConfig DefaultModelConfig(const std::string& dir) {
   const std::filesystem::path path = Normal(dir);
   ModelConfig model;
   model.checkpoint_dir = path.string();
-  std::error_code failed;  // then the name is empty, and refused
+  std::error_code failed;  // the name is then empty, which validation refuses
   model.name = Normal(std::filesystem::absolute(path, failed)).filename().string();
   return model;
 }

@@ -19,19 +19,19 @@ namespace aft::server {
 // "FILE:LINE:COLUMN: reason" for a syntax error or an unknown field.
 absl::StatusOr<ServerConfig> LoadServerConfig(const std::string& path);
 
-// The same for text in memory. `file_name` is for messages; relative model paths are taken from
-// `base_dir`, which may be empty for the working directory.
+// As LoadServerConfig, for text in memory. `file_name` is for messages. Relative paths of files are
+// resolved against `base_dir`; "" is the working directory.
 absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::string_view file_name,
                                                const std::string& base_dir);
 
-// A model with every default that serves the checkpoint in `dir` under the folder's name.
+// A model with all defaults. It serves the checkpoint in `dir`, and has the name of that folder.
 ModelConfig DefaultModelConfig(const std::string& dir);
 
 // The config as text-proto with every field present. ParseServerConfig reads it back to equal
 // values.
 std::string FormatEffectiveConfig(const ServerConfig& config);
 
-// The fields of the config that differ from their defaults, likewise.
+// The fields of the config that differ from their defaults, in the same format.
 std::string FormatChangedConfig(const ServerConfig& config);
 
 // The whole config as a message.

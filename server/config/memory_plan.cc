@@ -14,12 +14,12 @@ constexpr int64_t kMebibyte = int64_t{1} << 20;
 // The program without a model, most of it LibTorch, as measured (deploy/sizing.md).
 constexpr int64_t kProgramBytes = 140 * kMebibyte;
 
-// A connection with the head of a request and a part of its answer.
+// A connection with the beginning of a request and a part of its answer.
 constexpr int64_t kHttpConnectionBytes = 24 << 10;
-// What OpenSSL holds of one, with a record under way in each direction.
+// What OpenSSL allocates for a connection with a record under way in each direction.
 constexpr int64_t kTlsConnectionBytes = 48 << 10;
 
-// Where the config does not say.
+// The bounds for max_infer_streams if the config does not set it.
 constexpr int32_t kLeastInferStreams = 2;
 constexpr int32_t kMostInferStreams = 128;
 
@@ -57,7 +57,7 @@ std::vector<MemoryPart> MemoryOfConfig(const ServerConfig& config) {
       {MemoryUse::kClients, "limits.max_memory_bytes", clients},
       {MemoryUse::kGrpc,
        absl::StrCat(
-           "gRPC's buffers beside it (by limits.max_memory_bytes, and max_message_bytes for ",
+           "gRPC's buffers in addition (by limits.max_memory_bytes, max_message_bytes for ",
            "each of ", InferStreams(config.limits), " max_infer_streams)"),
        GrpcMemory(config.limits) - clients},
       {MemoryUse::kStates, "states.max_bytes", config.states.max_bytes},

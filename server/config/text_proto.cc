@@ -52,7 +52,7 @@ absl::StatusOr<std::string> ReadConfigFile(const std::string& path, int64_t max_
     const int error = file ? EISDIR : open_error;
     return absl::ErrnoToStatus(error, absl::StrCat("cannot read config file ", path));
   }
-  // In parts: what is no regular file, such as a pipe, does not say how long it is.
+  // Reads in parts, because the length of a pipe or another special file is not known in advance.
   std::string text;
   std::string part(size_t{64} << 10, '\0');
   while (file.read(part.data(), static_cast<std::streamsize>(part.size())), file.gcount() > 0) {

@@ -14,11 +14,11 @@ namespace aft::server {
 absl::Status ParseTextProto(absl::string_view text, absl::string_view file_name,
                             google::protobuf::Message& message);
 
-// More than any config, clients_file, key or password has.
+// More than any config, clients_file, key or password needs.
 inline constexpr int64_t kMaxConfigFileBytes = int64_t{16} << 20;
 
-// The bytes of a config file. NOT_FOUND and the like name it; RESOURCE_EXHAUSTED: it has more than
-// `max_bytes`, of which no more are read.
+// Reads a config file. NOT_FOUND and similar errors name the file. RESOURCE_EXHAUSTED if it has
+// more than `max_bytes`; the rest is not read.
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path,
                                            int64_t max_bytes = kMaxConfigFileBytes);
 

@@ -60,7 +60,7 @@ absl::Status CheckCpus(const std::string& path, const ModelConfig& model) {
   return status.ok() ? status : BadField(path, status.message());
 }
 
-// All but which model it is.
+// Checks everything except which model it is.
 absl::Status CheckSettings(const std::string& path, const ModelConfig& model) {
   AFT_RETURN_IF_ERROR(CheckDevice(path + ".device", model.device));
   AFT_RETURN_IF_ERROR(CheckWeightFormat(path + ".weight_format", model));
@@ -106,14 +106,14 @@ absl::Status CheckRedis(const StatesConfig& states) {
   const absl::string_view path = "states.redis.address";
   if (redis.address.empty()) return absl::OkStatus();
   if (absl::StrContains(redis.address, '@') && !absl::StartsWith(redis.address, "unix:")) {
-    // The address is not repeated: it would be in the log.
-    return BadField(path, "must have no user and password: states.redis.password_file has it");
+    // The message must not repeat the address, because it would put the password into the log.
+    return BadField(path, "must have no user and password: use states.redis.password_file");
   }
   absl::string_view socket = redis.address;
   if (!absl::ConsumePrefix(&socket, "unix:")) {
     AFT_RETURN_IF_ERROR(CheckAddress(path, redis.address));
-  } else if (socket.empty() || socket.size() > 107) {  // of sockaddr_un
-    return BadField(path, absl::StrCat("must name a socket of 1 to 107 bytes behind \"unix:\", ",
+  } else if (socket.empty() || socket.size() > 107) {  // the limit of sockaddr_un
+    return BadField(path, absl::StrCat("must name a socket of 1 to 107 bytes after \"unix:\", ",
                                        "got \"", socket, "\""));
   }
   if (!states.folder.empty()) return BadField(path, "excludes states.folder");
@@ -143,13 +143,13 @@ absl::Status CheckStates(const StatesConfig& states) {
 absl::Status CheckRepository(const RepositoryConfig& repository, const SecurityConfig& security) {
   if (repository.control == "admin" && security.clients_file.empty()) {
     return BadField("repository.control",
-                    "\"admin\" needs security.clients_file: it says who is one");
+                    "\"admin\" needs security.clients_file: it names the admins");
   }
   const ModelConfig& settings = repository.settings;
   if (!settings.name.empty() || !settings.checkpoint_dir.empty() ||
       settings.version != ModelConfig().version) {
     return BadField("repository.settings",
-                    "name, path and version are not to be set: they are those of the folders");
+                    "must not have name, path or version: the folders set them");
   }
   return CheckSettings("repository.settings", settings);
 }
@@ -195,7 +195,7 @@ absl::Status CheckReload(ServerConfig running, ServerConfig next) {
   differencer.ReportDifferencesToString(&differences);
   if (differencer.Compare(MessageOf(running), MessageOf(next))) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "this takes a restart, so nothing was changed: ",
+      "this needs a restart, so nothing was changed: ",
       absl::StrReplaceAll(absl::StripTrailingAsciiWhitespace(differences), {{"\n", "; "}})));
 }
 

@@ -45,7 +45,7 @@ absl::StatusOr<BadWords> DecodeBadWords(const v1::SamplingOptions& message,
       return BadField(path, absl::StrCat("must have 1 to ", kMaxBadWordTokens, " tokens, got ",
                                          tokens->size()));
     }
-    // The vocabulary may have no space, and then the output has none either.
+    // If the vocabulary has no space, encoding fails. The output cannot have a space then either.
     absl::StatusOr<std::vector<TokenId>> spaced = std::vector<TokenId>();
     if (text.front() != ' ') spaced = tokenizer.Encode(absl::StrCat(" ", text));
     if (spaced.ok() && spaced->size() == tokens->size() && *spaced != *tokens) {
@@ -53,7 +53,7 @@ absl::StatusOr<BadWords> DecodeBadWords(const v1::SamplingOptions& message,
     }
     Add(*std::move(tokens), words, sequences);
   }
-  // Each entry of the option is two sequences at most.
+  // Each entry of the option becomes at most two sequences.
   static_assert(kMaxRowBans >= 2 * 128);
   if (!sequences.empty()) {
     words.sequences = std::make_shared<const TokenSequences>(std::move(sequences));

@@ -10,13 +10,13 @@
 
 namespace aft::server {
 
-// SamplingOptions.bad_words as tokens.
+// SamplingOptions.bad_words, converted to tokens.
 struct BadWords {
-  std::vector<TokenId> tokens;                      // that are one by themselves
-  std::shared_ptr<const TokenSequences> sequences;  // the others; null: none
+  std::vector<TokenId> tokens;                      // words that are a single token
+  std::shared_ptr<const TokenSequences> sequences;  // all other words; null: none
 };
 
-// Errors start with the field's path.
+// Errors begin with the field's path.
 absl::StatusOr<BadWords> DecodeBadWords(const v1::SamplingOptions& message,
                                         const ServedModel& model);
 

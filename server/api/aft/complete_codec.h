@@ -6,7 +6,8 @@
 
 namespace aft::server {
 
-// Complete: Generate, of which all that is pending stays until the end; see TypedExchange.
+// Complete is Generate with one message, so everything stays pending until the end. See
+// TypedExchange.
 class CompleteCodec : public GenerateCodec {
  public:
   using Response = v1::CompleteResponse;
@@ -16,13 +17,13 @@ class CompleteCodec : public GenerateCodec {
                                            const ServedModel& model, v1::Started& started) {
     if (message.resumable()) {
       return BadField("resumable",
-                      "must not be set: of Generate alone, whose client has the output "
-                      "that another server is to go on with");
+                      "must not be set: only a client of Generate has the output with "
+                      "which another server can resume");
     }
     return GenerateCodec::Decode(message, limits, model, started);
   }
   bool Take(Response& /*outgoing*/) { return false; }
-  // Moves all answers there. REQUIRES: AppendFinished of every sequence.
+  // Moves all answers to `outgoing`. REQUIRES: AppendFinished was called for every sequence.
   void TakeAnswers(Response& outgoing);
 };
 

@@ -10,8 +10,8 @@
 namespace aft::server {
 namespace {
 
-// Far below gRPC's default limit of 4 MiB, and within the 64 KiB of HTTP/2's first window: the
-// client has the first vectors while the next are on their way.
+// Far below gRPC's default limit of 4 MiB, and within the 64 KiB of HTTP/2's first window. The
+// client has the first vectors while the next ones are still on the way.
 constexpr size_t kMessageBytes = size_t{32} << 10;
 
 absl::StatusOr<Pooling> DecodePooling(v1::Pooling pooling, const ModelInfo& model) {
@@ -26,7 +26,7 @@ absl::StatusOr<Pooling> DecodePooling(v1::Pooling pooling, const ModelInfo& mode
       return Pooling::kLast;
     case v1::POOLING_MODEL:
       return model.pooling;
-    default:  // of a newer client, or nonsense
+    default:  // an unknown value, perhaps of a newer client
       return BadField("pooling", absl::StrCat("must be a value of aft.v1.Pooling, got ",
                                               static_cast<int>(pooling)));
   }
@@ -77,7 +77,7 @@ void EncodeCodec::AppendFinished(const Outcome& outcome, uint32_t sequence,
   Finish(outcome, finished);
   if (answer != answers_.end()) {
     answer->finished = std::move(finished);
-  } else {  // its vectors have left
+  } else {  // all vectors of the text were taken
     answers_.push_back({.index = sequence, .finished = std::move(finished)});
   }
 }

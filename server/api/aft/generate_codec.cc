@@ -33,7 +33,7 @@ absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message
   if (message.has_repetition_penalty()) params.repetition_penalty = message.repetition_penalty();
   if (message.has_presence_penalty()) params.presence_penalty = message.presence_penalty();
   if (message.has_frequency_penalty()) params.frequency_penalty = message.frequency_penalty();
-  // More than the vocabulary keeps all, so clamping changes nothing.
+  // A top_k above the size of the vocabulary keeps all tokens, so clamping has no effect.
   params.top_k = static_cast<int32_t>(
       std::min<uint32_t>(message.top_k(), std::numeric_limits<int32_t>::max()));
   params.seed = message.has_seed() ? message.seed() : RandomUint64();
@@ -83,7 +83,7 @@ v1::FinishReason EncodeReason(FinishReason reason) {
     case FinishReason::kLength:
       return v1::FINISH_REASON_LENGTH;
     case FinishReason::kDone:
-      break;  // never of a generation
+      break;  // never the reason of a generation
   }
   return v1::FINISH_REASON_UNSPECIFIED;
 }

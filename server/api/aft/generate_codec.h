@@ -11,7 +11,7 @@
 
 namespace aft::server {
 
-// Generate; see TypedExchange. Tokens of a sequence that wait become one Delta.
+// Generate; see TypedExchange. All waiting tokens of a sequence are merged into one Delta.
 class GenerateCodec : public PendingSequences<v1::GenerateResponse> {
  public:
   using Request = v1::GenerateRequest;
@@ -23,10 +23,11 @@ class GenerateCodec : public PendingSequences<v1::GenerateResponse> {
   absl::StatusOr<GenerationRequest> Decode(const Request& message, const LimitsConfig& limits,
                                            const ServedModel& model, v1::Started& started);
   size_t kept_tokens(const GenerationRequest& request) const;
-  // As many as the request asks for, once it is decoded.
+  // The number of sequences that the decoded request asks for.
   uint32_t sequences() const { return sequences_; }
   void Append(Part part, uint32_t sequence = 0);
-  // The sequence's Finished follows what is pending of it. `state`: that it left behind, or null.
+  // Adds the sequence's Finished after its pending tokens. `state`: the state that was stored for
+  // it, or null.
   void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state);
   void Finish(const Outcome& outcome, v1::Finished& finished) const;
 
@@ -34,7 +35,7 @@ class GenerateCodec : public PendingSequences<v1::GenerateResponse> {
   absl::Status Echo(const GenerationRequest& request, const LimitsConfig& limits,
                     const Tokenizer& tokenizer, v1::Prompt& prompt);
 
-  bool with_logprobs_ = false;  // the request asks for them
+  bool with_logprobs_ = false;  // the request asks for log-probabilities
   size_t echo_bytes_ = 0;       // of Started.prompt, in memory
   uint32_t sequences_ = 1;
 };

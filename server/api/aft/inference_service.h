@@ -8,7 +8,7 @@
 
 namespace aft::server {
 
-// aft.v1.InferenceService: each of its methods is a Call, with an Exchange of its own.
+// aft.v1.InferenceService. Each of its methods is a Call with its own Exchange.
 class InferenceService final
     : public v1::InferenceService::WithRawCallbackMethod_Generate<
           v1::InferenceService::WithRawCallbackMethod_Complete<

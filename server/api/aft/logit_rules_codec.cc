@@ -23,7 +23,7 @@ absl::StatusOr<std::vector<TokenId>> DecodeList(
   return tokens;
 }
 
-// In the order of ids, as the error of the first one must not depend on that of a hash map.
+// Decodes in the order of ids: which error comes first must not depend on the order of a hash map.
 absl::StatusOr<std::map<TokenId, float>> DecodeBiases(const v1::SamplingOptions& message,
                                                       int64_t vocab_size) {
   constexpr absl::string_view kField = "sampling.logit_bias";
@@ -43,7 +43,7 @@ absl::Status NothingLeft(const v1::SamplingOptions& message) {
     return BadField("sampling.allowed_tokens", "must not all be banned");
   }
   return BadField(message.bad_words_size() > 0 ? "sampling.bad_words" : "sampling.banned_tokens",
-                  "must leave a token of the vocabulary");
+                  "must leave at least one token of the vocabulary");
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ absl::StatusOr<std::shared_ptr<const LogitRules>> DecodeLogitRules(
   if (left == 0) return NothingLeft(message);
   if (left_early == 0) {
     return BadField("stop.min_tokens",
-                    "must be 0 where every token that may be sampled ends the output");
+                    "must be 0 if every token that may be sampled ends the output");
   }
   if (rules.empty()) return nullptr;
   auto decoded = std::make_shared<LogitRules>();

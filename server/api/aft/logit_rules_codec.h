@@ -11,9 +11,10 @@
 
 namespace aft::server {
 
-// What a request says of single tokens: its allowed and banned ones, biases, and with `stop`'s
-// min_tokens those that would end the output; and `bad_words`, of one token each, which are never
-// drawn. Null: nothing. Errors start with the field's path.
+// What a request says about single tokens: allowed tokens, banned tokens and biases. `bad_words`
+// has words of one token each, which are banned too. With min_tokens in `stop`, tokens that would
+// end the output too early are included. Null if the request says nothing. Errors begin with the
+// field's path.
 absl::StatusOr<std::shared_ptr<const LogitRules>> DecodeLogitRules(
     const v1::SamplingOptions& message, const std::vector<TokenId>& bad_words,
     const StopConditions& stop, const ServedModel& model);

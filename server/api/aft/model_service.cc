@@ -96,7 +96,7 @@ absl::Status ModelService::AnswerList(UnaryCall& call) const {
 
 absl::Status ModelService::AnswerGet(UnaryCall& call, const grpc::ByteBuffer& bytes) const {
   AFT_RETURN_IF_ERROR(call.Admit());
-  constexpr size_t kOtherFields = 256;  // of newer clients
+  constexpr size_t kOtherFields = 256;  // room for fields of newer clients
   AFT_RETURN_IF_ERROR(CheckLength("name", bytes.Length(), kMaxModelNameBytes + kOtherFields));
   v1::GetRequest request;
   AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));

@@ -8,7 +8,7 @@ namespace aft::server {
 
 v1::Model EncodeModel(const ModelStatus& status);
 
-// Tells a client of the models that it may use.
+// Tells a client about the models that it may use.
 class ModelService final
     : public v1::ModelService::WithRawCallbackMethod_Get<
           v1::ModelService::WithRawCallbackMethod_List<v1::ModelService::Service>> {
@@ -25,7 +25,7 @@ class ModelService final
                                 grpc::ByteBuffer* response) override;
 
  private:
-  // Who calls, the message, the answer.
+  // Each identifies the caller and answers the request.
   absl::Status AnswerList(UnaryCall& call) const;
   absl::Status AnswerGet(UnaryCall& call, const grpc::ByteBuffer& bytes) const;
 

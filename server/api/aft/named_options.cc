@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 constexpr size_t kMaxJsonBytes = size_t{16} << 10;
 constexpr size_t kMaxOptionNameBytes = 64;
 
-// Of a number, or of a string that is one.
+// Returns the number in `value`, which is a number or a string with one.
 template <typename T>
 std::optional<T> Number(const Json& value) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -62,7 +62,7 @@ std::string Path(absl::string_view place, absl::string_view name) {
   return place.empty() ? std::string(name) : absl::StrCat(place, ".", name);
 }
 
-// Sets the field, or adds to it. False: the value is none of the field's type.
+// Sets the field, or adds to a list. Returns false if the value does not fit the field's type.
 bool Put(const Json& value, const FieldDescriptor& field, Message& message) {
   const Reflection& reflection = *message.GetReflection();
   const auto put = [&](const auto& given, auto set, auto add) {
@@ -87,7 +87,8 @@ bool Put(const Json& value, const FieldDescriptor& field, Message& message) {
   }
 }
 
-// Fills a map from uint32. The keys of an object are strings, of which two may be the same number.
+// Fills a map with keys of type uint32. The keys of a JSON object are strings, and two of them may
+// be the same number.
 bool PutMap(const Json& value, const FieldDescriptor& field, Message& message) {
   if (!value.is_object()) return false;
   const FieldDescriptor& key_field = *field.message_type()->map_key();
@@ -103,10 +104,11 @@ bool PutMap(const Json& value, const FieldDescriptor& field, Message& message) {
   return true;
 }
 
-// False: the value is none of the option's type; nullopt: there is no such option.
+// Returns false if the value does not fit the option's type, and nullopt if there is no such
+// option.
 std::optional<bool> Apply(absl::string_view name, const Json& value, v1::GenerateRequest& message) {
   if (name == "n") return Number<uint32_t>(value) == 1U;
-  if (name == "top_k" && Number<int32_t>(value) == -1) return true;  // as 0: all
+  if (name == "top_k" && Number<int32_t>(value) == -1) return true;  // like 0: all tokens
   if (name.empty()) return std::nullopt;
   const OptionRule* const rule = FindOption(&v1::GenerationOption::oip_name, name);
   if (rule == nullptr) return std::nullopt;
@@ -126,7 +128,7 @@ absl::Status GenerationOptions::Set(absl::string_view place, absl::string_view n
         place, absl::StrCat("a name has ", name.size(), " bytes, at most ", kMaxOptionNameBytes));
   }
   const std::string path = Path(place, name);
-  if (value.is_null()) return absl::OkStatus();  // not given
+  if (value.is_null()) return absl::OkStatus();  // the same as no option
   const std::optional<bool> applied = Apply(name, value, message_);
   if (!applied.has_value()) return BadField(path, "there is no such option");
   if (!*applied)
@@ -141,7 +143,7 @@ absl::Status GenerationOptions::SetAll(absl::string_view place, absl::string_vie
     return BadField(place,
                     absl::StrCat("must have at most ", kMaxJsonBytes, " bytes, got ", json.size()));
   }
-  // The parser would keep the last of two equal keys.
+  // Duplicate keys are found here, because the parser would keep the last one.
   std::set<std::string> keys;
   bool twice = false;
   const auto look = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -150,7 +152,7 @@ absl::Status GenerationOptions::SetAll(absl::string_view place, absl::string_vie
     }
     return true;
   };
-  // It takes a NUL for the end of its input.
+  // The parser would treat a NUL as the end of its input.
   const bool cut = json.find('\0') != absl::string_view::npos;
   const Json object = Json::parse(json.begin(), json.end(), look, /*allow_exceptions=*/false);
   if (cut || !object.is_object()) return BadField(place, "must be the text of a JSON object");

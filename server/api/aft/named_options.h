@@ -10,29 +10,30 @@
 
 namespace aft::server {
 
-// Collects how a text is to be generated, by the names of vLLM's sampling parameters, from wherever
-// a request says it: the JSON text of the tensor `sampling_parameters`, parameters of the request,
-// and tensors of their own. Errors begin with the place and the name. Thread-compatible.
+// Collects the options of a generation, which have the names of vLLM's sampling parameters. A
+// request can give them in three places: in the JSON text of the tensor `sampling_parameters`, as
+// parameters of the request, and as tensors of their own. Errors begin with the place and the name.
+// Thread-compatible.
 class GenerationOptions {
  public:
-  // `place`: "" of a tensor, else what stands in front of the name in errors. INVALID_ARGUMENT:
-  // there is no option of that name, its value is of another type, or it was given already.
+  // `place`: the prefix of the name in errors; "" for a tensor. INVALID_ARGUMENT if there is no
+  // option of that name, if its value has another type, or if the option was given already.
   absl::Status Set(absl::string_view place, absl::string_view name, const nlohmann::json& value);
 
-  // All of a JSON object. Its numbers may be strings, as genai-perf writes them.
+  // Sets all options of a JSON object. Numbers may be strings, as genai-perf writes them.
   absl::Status SetAll(absl::string_view place, absl::string_view json);
 
-  // What was set, to be checked by GenerateCodec.
+  // The options that were set; GenerateCodec checks them.
   v1::GenerateRequest& message() { return message_; }
 
-  // The same error, in terms of the option and where it came from, of one in terms of message().
+  // Rewrites an error about a field of message(): it then names the option and its place.
   absl::Status Rename(const absl::Status& error) const;
 
   bool empty() const { return places_.empty(); }
 
  private:
   v1::GenerateRequest message_;
-  std::map<std::string, std::string, std::less<>> places_;  // of options that are set
+  std::map<std::string, std::string, std::less<>> places_;  // the place of each option that is set
 };
 
 }  // namespace aft::server

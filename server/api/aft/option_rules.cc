@@ -35,13 +35,13 @@ OptionRule RuleFor(const v1::GenerationOption& about) {
   return rule;
 }
 
-// `number`: the value, which keeps its own type in the error.
+// `value` keeps its own type, so that the error shows it as the client gave it.
 template <typename Value>
 absl::Status CheckRange(const OptionRule& rule, absl::string_view path, Value value) {
   const std::string& range = rule.about->range();
   if (range.empty()) return absl::OkStatus();
   const auto number = static_cast<double>(value);
-  // Written so that NaN fails.
+  // The comparisons are written so that NaN fails.
   const bool low_enough = number <= rule.high;
   const bool high_enough = range.front() == '(' ? number > rule.low : number >= rule.low;
   if (low_enough && high_enough) return absl::OkStatus();

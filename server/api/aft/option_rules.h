@@ -14,26 +14,27 @@ namespace aft::server {
 
 struct OptionRule {
   const v1::GenerationOption* about;
-  const google::protobuf::FieldDescriptor* part;   // of GenerateRequest; null: that itself
-  const google::protobuf::FieldDescriptor* field;  // of the part
-  double low, high;                                // where there is a range
+  const google::protobuf::FieldDescriptor*
+      part;  // of GenerateRequest; null: GenerateRequest itself
+  const google::protobuf::FieldDescriptor* field;  // in the part
+  double low, high;                                // if it has a range
 };
 
 // In the order of the descriptions. They live as long as the program.
 const std::vector<OptionRule>& OptionRules();
 
-// The one that is called so there, e.g. FindOption(&v1::GenerationOption::oip_name, "stop"), or
-// null.
+// Finds the option by one of its names, e.g. FindOption(&v1::GenerationOption::oip_name, "stop").
+// Returns null if there is none.
 using OptionName = const std::string& (v1::GenerationOption::*)() const;
 const OptionRule* FindOption(OptionName name, absl::string_view value);
 
 // The part of a request that has the option's field.
 google::protobuf::Message& PartOf(const OptionRule& rule, v1::GenerateRequest& request);
 
-// That each number, list and map of `part` (SamplingOptions, StopOptions, OutputOptions) keeps to
-// its rule; not what a map holds. Errors start with the path.
+// Checks each number, list and map of `part` (SamplingOptions, StopOptions, OutputOptions) against
+// its rule, but not the values in a map. Errors begin with the path.
 absl::Status CheckOptions(const google::protobuf::Message& part);
-// The same of a value of the map that is an option.
+// Checks one value of a map option.
 absl::Status CheckMapped(absl::string_view option, absl::string_view path, float value);
 
 }  // namespace aft::server

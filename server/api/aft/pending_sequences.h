@@ -8,25 +8,26 @@
 
 namespace aft::server {
 
-// Of what is pending, in memory for each byte on the wire: a log-probability is an object of some
-// 50 bytes, and 11 on the wire.
+// Bytes in memory for each byte on the wire: a log-probability is an object of about 50 bytes, and
+// has 11 bytes on the wire.
 inline constexpr size_t kHeldBytes = 5;
 
-// What waits to be written of the sequences of a call, which take turns: of each a part, to which
-// all that comes is added, and behind it its end. `Message`: of the stream. Thread-compatible.
+// The messages of a call that wait to be written, for each of its sequences. A sequence has one
+// part, to which everything new is added, and after it its end. Sequences take turns. `Message` is
+// the message of the stream. Thread-compatible.
 template <typename Message>
 class PendingSequences {
  public:
-  // There is one at first.
+  // There is one sequence until this is called.
   void ExpectSequences(uint32_t sequences) { pending_.resize(sequences); }
 
-  // False: nothing waits.
+  // Returns false if nothing waits.
   bool Take(Message& outgoing) {
     for (size_t i = 0; i < pending_.size(); ++i) {
       Pending& pending = pending_[turn_];
       turn_ = turn_ + 1 < pending_.size() ? turn_ + 1 : 0;
       if (pending.part.event_case() != Message::EVENT_NOT_SET) {
-        // Swapped, not moved: the messages keep their memory on both sides.
+        // A swap instead of a move lets both messages keep their memory.
         outgoing.Swap(&pending.part);
         pending.part.Clear();
         pending_bytes_ -= std::exchange(pending.part_bytes, 0);
@@ -54,7 +55,7 @@ class PendingSequences {
   size_t held_bytes() const { return kHeldBytes * pending_bytes_; }
 
  protected:
-  // Of one sequence.
+  // What waits of one sequence.
   struct Pending {
     Message part;
     size_t part_bytes = 0;
@@ -74,7 +75,7 @@ class PendingSequences {
 
  private:
   size_t pending_bytes_ = 0;
-  size_t turn_ = 0;  // whose it is
+  size_t turn_ = 0;  // the sequence whose turn it is
 };
 
 }  // namespace aft::server

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMaxNumericsBytes = 128;
 
-// Of either kind of `resume`.
+// Serves both kinds of `resume`.
 template <typename Resume>
 absl::Status CheckModel(const Resume& resume, const ServedModel& model) {
   AFT_RETURN_IF_ERROR(CheckLength("resume.numerics", resume.numerics().size(), kMaxNumericsBytes));
@@ -40,11 +40,11 @@ absl::Status DecodeResume(const v1::GenerateRequest& message, const ServedModel&
       CheckLength("resume.resume_id", resume.resume_id().size(), StateStore::kIdBytes));
   if (message.n() > 1) {
     return BadField("resume",
-                    "each sequence of a request with n > 1 is resumed by itself, with n=1 "
-                    "and the seed that Started told plus its number");
+                    "needs n=1: resume each sequence of a request with n > 1 by itself, with "
+                    "the seed of Started plus the sequence's index");
   }
   if (!message.sampling().has_seed()) {
-    return BadField("sampling.seed", "must be set with resume, to what Started told");
+    return BadField("sampling.seed", "must be set with resume, to the seed in Started");
   }
   AFT_RETURN_IF_ERROR(CheckModel(resume, model));
   AFT_RETURN_IF_ERROR(
@@ -71,9 +71,10 @@ bool IsExact(const v1::ScoreResume& resume, const ModelInfo& info) {
 }
 
 bool IsExact(const v1::Resume& resume, const ModelInfo& info, const GenerationRequest& request) {
-  if (request.resumed == 0) return true;  // nothing was computed elsewhere
+  if (request.resumed == 0) return true;  // no token was computed elsewhere
   if (!ComputesAlike(resume.numerics(), info)) return false;
-  // The output is read behind the prompt in one go: both as a prompt, unless an output came before.
+  // The output is read after the prompt in one go, so both are computed as a prompt. It is still
+  // exact if the stream continues from a state that already contains output.
   const SequenceState* const from =
       request.start != nullptr ? request.start.get() : request.previous.get();
   return !info.generated_differ || (from != nullptr && from->outputs > 0);

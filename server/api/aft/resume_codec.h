@@ -7,20 +7,20 @@
 
 namespace aft::server {
 
-// GenerateRequest.resume: checks it, and adds the output that it brings to `request`, whose prompt
-// and options are decoded. INVALID_ARGUMENT starts with the path of the field; FAILED_PRECONDITION:
-// the stream is of another model. REQUIRES: message.has_resume().
+// Checks GenerateRequest.resume, and adds the output in it to `request`, whose prompt and options
+// are already decoded. INVALID_ARGUMENT begins with the path of the field. FAILED_PRECONDITION if
+// the stream belongs to another model. REQUIRES: message.has_resume().
 absl::Status DecodeResume(const v1::GenerateRequest& message, const ServedModel& model,
                           GenerationRequest& request);
 
-// ScoreRequest.resume, likewise. How many scores there are, the engine knows.
+// Does the same for ScoreRequest.resume. The engine checks the number of scores.
 absl::Status DecodeResume(const v1::ScoreRequest& message, const ServedModel& model,
                           ScoringRequest& request);
 
-// Whether all scores are those of one server that was not disturbed.
+// Whether all scores equal those of a single server without interruption.
 bool IsExact(const v1::ScoreResume& resume, const ModelInfo& info);
 
-// Whether the stream goes on with the very tokens that it would have had where it broke off.
+// Whether the stream continues with exactly the tokens that it would have had without the break.
 // REQUIRES: `request` is complete.
 bool IsExact(const v1::Resume& resume, const ModelInfo& info, const GenerationRequest& request);
 

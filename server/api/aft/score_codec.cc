@@ -17,7 +17,7 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
   AFT_ASSIGN_OR_RETURN(request.service_class,
                        DecodePriority(message.priority(), ServiceClass::kBatch));
   if (message.output().echo()) {
-    return BadField("output.echo", "must not be set: of Generate and Complete alone");
+    return BadField("output.echo", "must not be set: only Generate and Complete have it");
   }
   AFT_ASSIGN_OR_RETURN(request.top_logprobs, DecodeTopLogprobs(message.output(), /*unset=*/0));
   TextRules rules = {
@@ -28,15 +28,16 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
   }
   if (message.has_resume() && !message.texts().empty()) {
     return BadField("resume",
-                    "must not be set together with texts: those without ScoreFinished are asked "
-                    "for again");
+                    "must not be set together with texts: send the texts without ScoreFinished "
+                    "again instead");
   }
   if (message.context_tokens() > 0 && !message.texts().empty()) {
-    return BadField("context_tokens", "must not be set together with texts: of one text alone");
+    return BadField("context_tokens",
+                    "must not be set together with texts: it is for one text only");
   }
   if (message.context_tokens() > 0 && message.has_previous()) {
     return BadField("context_tokens",
-                    "must not be set together with previous: all before the text is context there");
+                    "must not be set together with previous: that text is the context already");
   }
   AFT_RETURN_IF_ERROR(CheckLength("cache_salt", message.cache_salt().size(), kMaxCacheSaltBytes));
   request.cache_salt = message.cache_salt();

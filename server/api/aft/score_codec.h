@@ -10,7 +10,7 @@
 
 namespace aft::server {
 
-// Score; see TypedExchange. Scores of a text that wait become one ScoreChunk.
+// Score; see TypedExchange. All waiting scores of a text are merged into one ScoreChunk.
 class ScoreCodec : public CallTexts, public PendingSequences<v1::ScoreResponse> {
  public:
   using Request = v1::ScoreRequest;
@@ -19,7 +19,7 @@ class ScoreCodec : public CallTexts, public PendingSequences<v1::ScoreResponse> 
   static constexpr Method kMethod = Method::kScore;
   static bool IsServedBy(const ServedModel& model) { return model.generate != nullptr; }
 
-  // Each text may have as many tokens as the model's max_seq_len.
+  // Each text may have at most as many tokens as the model's max_seq_len.
   absl::StatusOr<ScoringRequest> Decode(const Request& message, const LimitsConfig& limits,
                                         const ServedModel& model, v1::ScoreStarted& started);
   size_t kept_tokens(const ScoringRequest& /*request*/) const { return tokens(); }

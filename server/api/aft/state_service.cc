@@ -10,7 +10,7 @@
 namespace aft::server {
 namespace {
 
-// Who calls, and with what.
+// Identifies the caller and parses the request.
 template <typename Request>
 absl::Status Begin(const grpc::ByteBuffer& bytes, UnaryCall& call, CallIds& ids, Request& request) {
   AFT_RETURN_IF_ERROR(TakeIds(call.context(), ids));

@@ -7,7 +7,7 @@
 
 namespace aft::server {
 
-// Tells clients of their states, deletes them, lets them out and in.
+// Lists, deletes, exports and imports the stored states of a client.
 class StateService final : public v1::StateService::WithRawCallbackMethod_Get<
                                v1::StateService::WithRawCallbackMethod_List<
                                    v1::StateService::WithRawCallbackMethod_Delete<

@@ -18,16 +18,17 @@
 namespace aft::server {
 namespace {
 
-// When a refused call may find room: budgets follow no queue.
+// When a refused call should be retried. Budgets have no queue from which to compute a better time.
 constexpr char kRetryAfterMs[] = "1000";
 
-// No state of this model is larger when it is sealed.
+// The largest size of a sealed state of this model.
 int64_t MostSealedBytes(const ModelInfo& info) {
   constexpr int64_t kSeal = 1024;
   return MaxStateBytes(info, std::max(info.max_seq_len, info.vocab_size), /*added=*/0) + kSeal;
 }
 
-// What both calls are. At most one operation is under way, and whoever ends it starts the next.
+// The base of both calls. At most one operation is under way; the thread that ends it starts the
+// next one.
 class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer> {
  protected:
   Transfer(Method method, StateEnvironment& environment, grpc::CallbackServerContext& context)
@@ -41,13 +42,13 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
     return Hold(0);
   }
 
-  // From now on the call holds so many bytes beside itself.
+  // From now on the call holds kCallBytes and `bytes` of memory.
   absl::Status Hold(size_t bytes) {
     if (charge_.Resize(static_cast<int64_t>(kCallBytes + bytes))) return absl::OkStatus();
     return environment_.RefuseForMemory();
   }
 
-  // Runs `work` in the decode pool; an error, its own or an exception, ends the call.
+  // Runs `work` in the decode pool. The call ends if `work` fails or throws.
   template <typename Work>
   void InPool(size_t bytes, Work work) {
     environment_.decoders.Add(*caller_.client, bytes, [this, self = shared_from_this(), work] {
@@ -59,13 +60,13 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
 
   virtual void End(const absl::Status& status) = 0;
 
-  // Before the first message.
+  // Is called before the first message.
   void Begin() {
     begun_ = true;
     SendIds(context(), caller_.ids, Metadata::kInitial);
   }
 
-  // Before the reactor's Finish.
+  // Is called before the reactor's Finish.
   grpc::Status Conclude(absl::Status status) {
     OperationBegins();
     if (!status.ok()) {
@@ -91,12 +92,12 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   StateEnvironment& environment_;
   const Method method_;
   const TimePoint arrival_ = std::chrono::steady_clock::now();
-  Caller caller_;  // its client is null until it is known
+  Caller caller_;  // without a client until it is identified
   MemoryLedger::Charge charge_;
   bool begun_ = false;
   std::atomic<bool> cancelled_{false};
   Mutex mutex_;
-  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // why, once the client may not call any more
+  absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // the reason, once revoked
 };
 
 class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Transfer {
@@ -140,7 +141,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
     return absl::OkStatus();
   }
 
-  // The end waits for the write under way.
+  // The call ends after the write that is under way.
   void OnRevoked(const absl::Status& why) override {
     MutexLock lock(mutex_);
     revoked_ = why;
@@ -186,13 +187,13 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   void OnReadDone(bool ok) override {
     {
       MutexLock lock(mutex_);
-      if (!std::exchange(reading_, false)) return;  // it crossed the end
+      if (!std::exchange(reading_, false)) return;  // the call has ended in the meantime
     }
     OperationEnds();
     if (ok) return InPool(incoming_.Length(), [this] { return Take(); });
     InPool(0, [this] {
       return BadField("chunk",
-                      absl::StrCat("only ", sealed_.size(), " of bytes=", bytes_, " came"));
+                      absl::StrCat("only ", sealed_.size(), " of bytes=", bytes_, " have arrived"));
     });
   }
   void OnCancel() override { Cancelled(); }
@@ -202,7 +203,8 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   }
 
  private:
-  // Ends the call at once where it waits for a message; else who works on one will see it.
+  // Ends the call at once if it waits for a message. Otherwise the thread that works on a message
+  // sees `revoked_`.
   void OnRevoked(const absl::Status& why) override {
     {
       MutexLock lock(mutex_);
@@ -220,7 +222,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
       if (revoked.ok()) {
         reading_ = true;
         OperationBegins();
-        StartRead(&incoming_);  // with the lock: no read may begin behind the end
+        StartRead(&incoming_);  // with the lock: no read may begin after the end
       }
     }
     if (!revoked.ok()) End(revoked);
@@ -237,7 +239,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     incoming_.Clear();
     if (bytes_ == 0) AFT_RETURN_IF_ERROR(Announced(request));
     if (request.chunk().size() > bytes_ - sealed_.size()) {
-      return BadField("chunk", absl::StrCat("more came than bytes=", bytes_));
+      return BadField("chunk", absl::StrCat("more has arrived than bytes=", bytes_));
     }
     sealed_ += request.chunk();
     if (sealed_.size() == bytes_) return Open();
@@ -300,8 +302,9 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   grpc::ByteBuffer& response_;
   grpc::ByteBuffer incoming_;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of the first message, not yet here while bytes_ is 0. The model is held only while the state is
-  // checked: a client that sends slowly must not keep a version that was retired in memory.
+  // From the first message, which has not arrived while bytes_ is 0. The model itself is held only
+  // while the state is checked. A client that sends slowly must not keep a retired version in
+  // memory.
   std::string model_name_;
   size_t bytes_ = 0;
   StateAccess::Place place_;

@@ -13,20 +13,20 @@
 
 namespace aft::server {
 
-// What the calls of StateService share. Outlives them all.
+// What the calls of StateService share. It outlives them all.
 struct StateEnvironment : TransportEnvironment {
   StateAccess& states;
   const ModelTable& registry;
   DecodePool& decoders;
 };
 
-// Counts a call of StateService that ends, and writes its line of the access log.
+// Counts a call of StateService that has ended, and writes its line of the access log.
 void ReportStateCall(StateEnvironment& environment, const Caller& caller, Method method,
                      TimePoint arrival, const absl::Status& status);
 
-// StateService.Export and Import: the reactor of one call, which deletes itself when gRPC is done
-// with it. What parses, seals or opens runs in the decode pool. What a call holds is charged to the
-// memory ledger, and a call whose client stalls is cancelled (ActiveCalls).
+// StateService.Export and Import. Each returns the reactor of one call, which deletes itself when
+// gRPC is done with it. Parsing, sealing and opening run in the decode pool. The memory of a call
+// is charged to the memory ledger, and a call whose client stalls is cancelled (ActiveCalls).
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartExport(StateEnvironment& environment,
                                                         grpc::CallbackServerContext& context,
                                                         const grpc::ByteBuffer& request);

@@ -13,7 +13,7 @@ namespace {
 
 absl::Status CheckBytes(absl::string_view path, absl::string_view text,
                         const LimitsConfig& limits) {
-  // Before tokenising, so that a hostile text costs a gRPC thread only so much.
+  // Checked before tokenising, so that a hostile text costs a bounded amount of time.
   if (static_cast<int64_t>(text.size()) > limits.max_prompt_bytes) {
     return BadField(path, absl::StrCat("must have at most ", limits.max_prompt_bytes,
                                        " bytes, got ", text.size()));
@@ -30,7 +30,7 @@ absl::Status CheckCount(absl::string_view path, int64_t count, const TextRules& 
                   absl::StrCat("must have at most ", most, " tokens", whose, ", got ", count));
 }
 
-// What an empty text is.
+// The result for an empty text.
 absl::StatusOr<std::vector<TokenId>> Empty(absl::string_view path, const TextRules& rules) {
   if (rules.may_be_empty) return std::vector<TokenId>();
   return BadField(path, "must not be empty");
@@ -110,7 +110,7 @@ absl::StatusOr<ServiceClass> DecodePriority(v1::Priority priority, ServiceClass 
       return ServiceClass::kNormal;
     case v1::PRIORITY_BATCH:
       return ServiceClass::kBatch;
-    default:  // of a newer client, or nonsense
+    default:  // an unknown value, perhaps of a newer client
       return BadField("priority", absl::StrCat("must be a value of aft.v1.Priority, got ",
                                                static_cast<int>(priority)));
   }

@@ -20,18 +20,18 @@
 // What the codecs of InferenceService's methods share. Pure functions.
 namespace aft::server {
 
-// Of `cache_salt`.
+// The limit of `cache_salt`.
 inline constexpr size_t kMaxCacheSaltBytes = 64;
 
-// The text of a request, in whichever field it came; all null: in none. Borrows.
+// The text of a request, in the field that has it; all null if no field has it. Borrows.
 struct TextSource {
-  absl::string_view oneof;  // the field's name while none is set
-  std::string path = {};    // of the message that has the field; "": the request
+  absl::string_view oneof;  // the name of the oneof, used if no field is set
+  std::string path = {};    // of the message with the field; "": the request
   const std::string* text = nullptr;
   const std::string* raw = nullptr;
   const v1::TokenIds* tokens = nullptr;
 
-  // Which is set; "": none.
+  // The name of the field that is set, or "".
   absl::string_view field() const {
     return tokens != nullptr ? "tokens" : text != nullptr ? "text" : raw != nullptr ? "raw" : "";
   }
@@ -45,37 +45,38 @@ TextSource TextOf(const Request& request, absl::string_view oneof) {
           .tokens = request.has_tokens() ? &request.tokens() : nullptr};
 }
 
-// What a text must keep to.
+// The limits of a text.
 struct TextRules {
   const LimitsConfig& limits;
   const Tokenizer& tokenizer;
   int64_t vocab_size;
-  // Of the model, beside limits.max_prompt_tokens, and what it is called.
+  // A limit of the model in addition to limits.max_prompt_tokens, and its name for errors.
   int64_t max_tokens = std::numeric_limits<int64_t>::max();
   absl::string_view max_tokens_name = {};
-  bool may_be_empty = false;  // or absent
+  bool may_be_empty = false;  // the text may be empty or absent
 };
 
-// Checks and tokenises. Errors start with the path of the field, e.g. "tokens.ids[3]: must be ...".
+// Checks and tokenises. Errors begin with the path of the field, e.g. "tokens.ids[3]: must be ...".
 absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const TextRules& rules);
 
-// `list`: the path of the list of ids, of the map from them.
+// `list`: the path of the list of ids, or of the map with ids as keys.
 absl::StatusOr<TokenId> DecodeToken(absl::string_view list, int64_t index, uint32_t id,
                                     int64_t vocab_size);
-// All of such a list, behind those of `tokens`.
+// Checks all ids of a list, and appends them to `tokens`.
 absl::Status DecodeTokens(absl::string_view list,
                           const google::protobuf::RepeatedField<uint32_t>& ids, int64_t vocab_size,
                           std::vector<TokenId>& tokens);
 
 // The exact bytes that the tokens stand for. A model's vocabulary may be padded beyond the
-// tokenizer's: such tokens stand for none. `ends`, if it is wanted, gets the end of each in them.
+// tokenizer's; such tokens stand for no bytes. `ends`, if not null, gets the position after each
+// token.
 std::string BytesOf(const std::vector<TokenId>& tokens, const Tokenizer& tokenizer,
                     google::protobuf::RepeatedField<uint32_t>* ends = nullptr);
 
-// output.top_logprobs; `unset` when it is not set.
+// Returns output.top_logprobs, or `unset` if it is not set.
 absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int32_t unset);
 
-// `priority`; `unset` when it is not set.
+// Returns `priority`, or `unset` if it is not set.
 absl::StatusOr<ServiceClass> DecodePriority(v1::Priority priority, ServiceClass unset);
 
 // Returns the bytes that this adds on the wire, approximately.

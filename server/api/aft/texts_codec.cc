@@ -7,7 +7,7 @@
 namespace aft::server {
 namespace {
 
-// Before any of them is tokenised.
+// Checks all texts before any of them is tokenised.
 absl::Status CheckAll(const google::protobuf::RepeatedPtrField<v1::Text>& texts,
                       const TextSource& single, const LimitsConfig& limits) {
   constexpr absl::string_view kPath = "texts";
@@ -44,8 +44,8 @@ absl::StatusOr<std::vector<std::vector<TokenId>>> CallTexts::Decode(
     return decoded;
   }
   AFT_RETURN_IF_ERROR(CheckAll(texts, single, rules.limits));
-  // As long as one text may be; and what waits of a client is at most half of what may wait, but
-  // for one text.
+  // All texts together may be as long as a single text. Several texts must also fit half of the
+  // queue, because no client may fill more than that with more than one text.
   int64_t most = rules.limits.max_prompt_tokens;
   if (texts.size() > 1) most = std::min(most, rules.limits.max_queued_tokens / 2);
   int64_t tokens = 0;

@@ -16,15 +16,16 @@
 
 namespace aft::server {
 
-// The texts of a Score or Encode, each a sequence of its own; of most calls there is one.
+// The texts of a Score or Encode call. Each text is a sequence of its own; most calls have one.
 // Thread-compatible.
 class CallTexts {
  public:
-  // These say it until Split.
+  // These are valid until Split.
   uint32_t sequences() const { return static_cast<uint32_t>(texts_.size()); }
-  size_t tokens() const;  // of all
+  size_t tokens() const;  // of all texts
 
-  // `request`, which has no text yet, once for each of them. They go.
+  // Returns one copy of `request`, which has no text yet, for each text, and moves the text into
+  // it.
   template <typename Request>
   std::vector<Request> Split(Request request) {
     std::vector<Request> requests;
@@ -37,8 +38,8 @@ class CallTexts {
   }
 
  protected:
-  // Those of `message`, in `texts` or in `oneof`, checked and tokenised; says in `started` how long
-  // they are. Errors start with the path of the field.
+  // Checks and tokenises the texts of `message`, which are in `texts` or in `oneof`. Sets their
+  // lengths in `started`. Errors begin with the path of the field.
   template <typename Message, typename Started>
   absl::Status DecodeTexts(const Message& message, absl::string_view oneof, const TextRules& rules,
                            Started& started) {

@@ -62,7 +62,7 @@ absl::StatusOr<v1::DetokenizeResponse> DetokenizeCodec::Answer(const Request& me
     AFT_ASSIGN_OR_RETURN(const TokenId id,
                          DecodeToken(kField, i, message.token_ids(i), model.info.vocab_size));
     tokens.push_back(id);
-    // Before the text is made: a token of one byte on the wire may stand for many.
+    // Checked before the text is made, because a token of one byte on the wire may stand for many.
     bytes += static_cast<int64_t>(TokenBytes(*model.tokenizer, id).size());
     if (bytes > limits.max_prompt_bytes) {
       return BadField(kField, absl::StrCat("must stand for at most ", limits.max_prompt_bytes,

@@ -8,8 +8,8 @@
 
 namespace aft::server {
 
-// Tokenize and Detokenize; see AnswerExchange. Pure functions. Errors start with the field's path;
-// FAILED_PRECONDITION: the model has no tokenizer.
+// Tokenize and Detokenize; see AnswerExchange. Pure functions. Errors begin with the field's path.
+// FAILED_PRECONDITION if the model has no tokenizer.
 struct TokenizeCodec {
   using Request = v1::TokenizeRequest;
   using Response = v1::TokenizeResponse;

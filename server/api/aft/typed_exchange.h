@@ -23,11 +23,11 @@
 
 namespace aft::server {
 
-// What a byte of a message of aft.v1 can become: itself, a parsed token of four, a token of a
-// prompt of four.
+// How many bytes of memory a byte of an aft.v1 message can become: itself, a parsed token of four
+// bytes, and a token of a prompt of four bytes.
 inline constexpr size_t kBytesPerRequestByte = 9;
 
-// What the requests of all methods of aft.v1 have in common.
+// What the exchanges of all methods of aft.v1 have in common.
 template <typename Codec>
 class AftExchange : public Exchange {
  public:
@@ -47,27 +47,27 @@ class AftExchange : public Exchange {
   typename Codec::Response outgoing_;
 };
 
-// A method that an engine serves. What differs between them, their Codec knows:
-//   Request, Response           its messages; a Response is started, some part, or finished
+// A method that an engine serves. Its Codec knows what differs between methods:
+//   Request, Response           its messages; a Response is started, a part, or finished
 //   Part                        what the engine hands over
 //   kMethod, IsServedBy(model)  its name; whether a model with a tokenizer serves it
 //   Decode(message, limits, model, started)
-//                               the engine's request, checked; fills what Started says beside the
-//                               model. INVALID_ARGUMENT begins with the path of the bad field
-//   sequences()                 that the request asks for, each with its parts and its end
-//   ExpectSequences(sequences)  makes room for what will be pending of them
+//                               returns the engine's request, checked; fills `started` except for
+//                               the model. INVALID_ARGUMENT begins with the path of the bad field
+//   sequences()                 the number of sequences that the request asks for
+//   ExpectSequences(sequences)  makes room for their pending parts
 //   Append(part, sequence)      adds to what is pending
 //   AppendFinished(outcome, sequence, state)
-//                               the sequence's last message, behind what is pending of it
-//   pending_bytes()             of what is pending, on the wire, about
-//   held_bytes()                the same in memory
-//   Take(response)              moves what is pending, or some of it, out; false: nothing is
-//   kept_tokens(request)        that the engine holds
-//   Drop()                      forgets it
+//                               adds the sequence's last message after its pending parts
+//   pending_bytes()             the size of what is pending on the wire, about
+//   held_bytes()                its size in memory, about
+//   Take(response)              moves some or all of what is pending; false: nothing is pending
+//   kept_tokens(request)        the number of tokens that the engine keeps
+//   Drop()                      drops what is pending
 //   Finish(outcome, finished)   REQUIRES: outcome.status is OK
 // Several sequences are several answers to one prompt (GenerateCodec), or several texts
-// (CallTexts). A unary method's Codec has no part to Take, and TakeAnswers instead of Finish
-// (CompleteCodec).
+// (CallTexts). A unary method's Codec never has a part to Take, and has TakeAnswers instead of
+// Finish (CompleteCodec).
 template <typename Codec>
 class TypedExchange final : public AftExchange<Codec> {
  public:
@@ -146,7 +146,7 @@ class TypedExchange final : public AftExchange<Codec> {
   size_t held_bytes() const override { return codec_.held_bytes(); }
   absl::string_view too_much() const override {
     return kUnary ? "the answer is larger than max_stream_buffer_bytes: ask for less (n, "
-                    "stop.max_tokens, output.top_logprobs), or Generate, which streams it"
+                    "stop.max_tokens, output.top_logprobs), or use Generate, which streams it"
                   : Exchange::too_much();
   }
 
@@ -161,7 +161,7 @@ class TypedExchange final : public AftExchange<Codec> {
       codec_.TakeAnswers(this->outgoing_);
       return true;
     } else {
-      if (sequences_ > 1) return false;  // each has had its own
+      if (sequences_ > 1) return false;  // AppendFinished has added the last message of each
       auto& finished = *this->outgoing_.mutable_finished();
       codec_.Finish(outcome, finished);
       if constexpr (requires { finished.mutable_state(); }) {
@@ -181,9 +181,9 @@ class TypedExchange final : public AftExchange<Codec> {
   uint32_t sequences_ = 1;
 };
 
-// A method that a thread of the decode pool answers, and no engine. Its Codec knows Request,
+// A method that a thread of the decode pool answers, without an engine. Its Codec has Request,
 // Response, kMethod and
-//   Answer(message, limits, model)   the response, or why there is none
+//   Answer(message, limits, model)   returns the response or an error
 template <typename Codec>
 class AnswerExchange final : public AftExchange<Codec> {
  public:

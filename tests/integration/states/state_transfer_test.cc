@@ -222,7 +222,7 @@ TEST_F(StateTransferTest, AnImportKeepsToWhatItAnnounced) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message));
   };
   EXPECT_THAT(Import(good, 100, good.size() - 1),
-              invalid(absl::StrCat("chunk: more came than bytes=", good.size() - 1)));
+              invalid(absl::StrCat("chunk: more has arrived than bytes=", good.size() - 1)));
   EXPECT_THAT(Import(good, 100, good.size() + 1),
               invalid(absl::StrCat("only ", good.size(), " of bytes=", good.size() + 1)));
   EXPECT_THAT(Import(""), invalid("chunk: only 0"));

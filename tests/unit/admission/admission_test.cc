@@ -260,10 +260,10 @@ TEST(ClientsFileTest, EveryFaultIsNamed) {
        "f: clients[0].max_queued_requests: "},
       {"clients { name: 'a' max_memory_bytes: -1 " + token + " }",
        "f: clients[0].max_memory_bytes: "},
-      {"count: 2 " + Line("a", "t"), "f: count: 2 clients were to be here, and 1 are"},
-      {"count: 0 " + Line("a", "t"), "f: count: 0 clients were to be here, and 1 are"},
-      {Line("a", "t") + Line("a", "u"), "f: clients[1].name: stands in the file twice"},
-      {Line("a", "t") + Line("b", "t"), "f: clients[1].token_sha256[0]: stands in the file twice"},
+      {"count: 2 " + Line("a", "t"), "f: count: the file must have 2 clients, but has 1"},
+      {"count: 0 " + Line("a", "t"), "f: count: the file must have 0 clients, but has 1"},
+      {Line("a", "t") + Line("a", "u"), "f: clients[1].name: occurs twice in the file"},
+      {Line("a", "t") + Line("b", "t"), "f: clients[1].token_sha256[0]: occurs twice in the file"},
   };
   for (const auto& [text, message] : faults) {
     EXPECT_THAT(ParseClientsFile(text, "f").status(),

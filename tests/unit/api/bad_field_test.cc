@@ -121,34 +121,34 @@ TEST(BadFieldTest, RulesForSingleTokens) {
       {with("allowed_tokens: [4, 5] banned_tokens: [5, 4]"),
        "sampling.allowed_tokens: must not all be banned"},
       {with(ids("banned_tokens", 0, 256)),
-       "sampling.banned_tokens: must leave a token of the vocabulary"},
+       "sampling.banned_tokens: must leave at least one token of the vocabulary"},
       {with("allowed_tokens: [97, 98] bad_words: ['b', 'a']"),
        "sampling.allowed_tokens: must not all be banned"},
       {with(ids("banned_tokens", 0, 96) + ids("banned_tokens", 98, 256) + "bad_words: 'a'"),
-       "sampling.bad_words: must leave a token of the vocabulary"},
+       "sampling.bad_words: must leave at least one token of the vocabulary"},
       {with(ids("banned_tokens", 1, 256), "token_ids: 0 max_tokens: 2 min_tokens: 1"),
-       "stop.min_tokens: must be 0 where every token that may be sampled ends the output"},
+       "stop.min_tokens: must be 0 if every token that may be sampled ends the output"},
       {with("allowed_tokens: [4, 256]", "token_ids: 4 max_tokens: 2 min_tokens: 1"),
-       "stop.min_tokens: must be 0 where every token that may be sampled ends the output"},
+       "stop.min_tokens: must be 0 if every token that may be sampled ends the output"},
       {with("", "max_tokens: 2 min_tokens: 3"),
        "stop.min_tokens: must be at most stop.max_tokens = 2, got 3"},
       {with("", "min_tokens: 4294967295"),
        "stop.min_tokens: must be at most stop.max_tokens = 256, got 4294967295"},
   });
   ExpectRefused<ScoreCodec>({{"text: 'x' output { echo: true }",
-                              "output.echo: must not be set: of Generate and Complete alone"},
+                              "output.echo: must not be set: only Generate and Complete have it"},
                              {"texts { text: 'x' } context_tokens: 1",
-                              "context_tokens: must not be set together with texts: of one text "
-                              "alone"},
+                              "context_tokens: must not be set together with texts: it is for one "
+                              "text only"},
                              {"text: 'xy' context_tokens: 1 previous {}",
-                              "context_tokens: must not be set together with previous: all before "
-                              "the text is context there"},
+                              "context_tokens: must not be set together with previous: that text "
+                              "is the context already"},
                              {"text: 'x' cache_salt: '" + std::string(65, 's') + "'",
                               "cache_salt: must have at most 64 bytes, got 65"}});
   ExpectRefused<CompleteCodec>(
       {{"text: 'x' resumable: true",
-        "resumable: must not be set: of Generate alone, whose client has the output that another "
-        "server is to go on with"}});
+        "resumable: must not be set: only a client of Generate has the output with which another "
+        "server can resume"}});
 }
 
 TEST(BadFieldTest, TheNearestLimitOfATextIsTheOneThatIsNamed) {
