@@ -267,6 +267,21 @@ def check_todo(path, text):
   return find_all(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))", text, "{0} needs an issue: TODO(#12)")
 
 
+# The commonest faults that "Plain English" in CONTRIBUTING.md names, and the folders that are not reworded yet.
+RIDDLES = re.compile(r"(?i:\b(whoever|nobody|somebody|goes on|lets go|so many|takes it not)\b)"
+                     r"|(?<!:)(//|# ) ?(Of|That|The same)\b")
+TO_REWORD = ("tests/", "client/", "server/api/oip/", "server/api/openai/")
+
+
+def check_english(path, text):
+  if path.startswith(TO_REWORD) or path == "CONTRIBUTING.md":  # which quotes them
+    return
+  for number, line in enumerate(text.splitlines(), 1):
+    found = RIDDLES.search(line)
+    if found and "lint: allow" not in line:
+      yield number, f"{found.group(0).strip()}: see Plain English in CONTRIBUTING.md"
+
+
 def check_pages(path, text):
   """What names a page names one that is in the repository: from its own folder or one above it."""
   for found in re.finditer(r"[\w./:$-]*\w\.md\b", text):
@@ -319,6 +334,7 @@ RULES = [  # (name, which files, check)
     ("length", r"(\.(h|cc|cu|cuh|py|sh|proto|cmake)|CMakeLists\.txt|^dev)$", check_length),
     ("machine-paths", ANY, check_machine_paths),
     ("todo", ANY, check_todo),
+    ("english", ANY, check_english),
     ("pages", ANY, check_pages),
     ("links", r"\.md$", check_links),
     ("metrics", r"^(README|docs/(routers|security|troubleshooting|upgrading)|deploy/.*)\.md$", check_metrics),

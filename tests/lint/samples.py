@@ -44,6 +44,10 @@ BAD = [
     ("machine-paths", "dev", "cp a /root/cache/b\n"),
     ("todo", "server/engine/loop.cc", "// TODO: finish\n"),
     ("todo", "dev", "# FIXME(someone)\n"),
+    ("english", "server/engine/loop.cc", "int a;  // Of the model.\n"),
+    ("english", "server/engine/loop.cc", "// Nobody waits.\n"),
+    ("english", "docs/api.md", "The stream goes on.\n"),
+    ("english", "dev", "# The same for tests.\n"),
     ("pages", "model/kernels/aft/aft.cc", "// Explained in recurrences.md.\n"),
     ("pages", "client/README.md", "See the service, serving.md.\n"),
     ("links", "client/README.md", "See [the service](../serve).\n"),
@@ -54,6 +58,8 @@ BAD = [
 ]
 
 GOOD = [  # (path, text)
+    ("docs/api.md", "so many  <!-- lint: allow -->\n"),
+    ("tests/unit/a_test.cc", "// Of the model.\n"),
     ("server/api/aft/service.cc", '#include "grpcpp/grpcpp.h"\n#include "aft/v1/inference.grpc.pb.h"\n'
                               '#include "server/engine/engine.h"\n'),
     ("server/config/loader.cc", '#include "aft/config/v1/server_config.pb.h"\n'),
