@@ -34,6 +34,30 @@ aft_install(tools aftload aft-convert aft-train)
 
 install(FILES "${CMAKE_BINARY_DIR}/share/aft-serve/aft.pb" DESTINATION share/aft-serve COMPONENT server)
 
+# Component `client`: the C++ client for other projects, which find it with find_package(AftClient) and link
+# AftClient::client. Its headers are in include/aft-client, so that they include each other as they do here, and no
+# folder of a common name is added to include/.
+set(_headers include/aft-client)
+install(TARGETS aft_client aft_base aft_proto aft_messages aft_grpc EXPORT AftClientTargets
+  ARCHIVE DESTINATION lib COMPONENT client INCLUDES DESTINATION ${_headers})
+foreach(_part client base proto messages grpc)
+  set_target_properties(aft_${_part} PROPERTIES EXPORT_NAME ${_part})
+endforeach()
+foreach(_header base/mutex.h client/lib/address.h client/lib/aft_client.h client/lib/call_options.h
+    client/lib/cancel_token.h client/lib/error_details.h client/lib/generate_listener.h)
+  cmake_path(GET _header PARENT_PATH _folder)
+  install(FILES "${CMAKE_SOURCE_DIR}/${_header}" DESTINATION ${_headers}/${_folder} COMPONENT client)
+endforeach()
+# The messages; the stubs stay inside the library.
+install(DIRECTORY "${CMAKE_BINARY_DIR}/proto/" DESTINATION ${_headers} COMPONENT client FILES_MATCHING
+  PATTERN "*.pb.h" PATTERN "*.grpc.pb.h" EXCLUDE
+  PATTERN CMakeFiles EXCLUDE PATTERN config EXCLUDE PATTERN reflection EXCLUDE)
+include(CMakePackageConfigHelpers)
+write_basic_package_version_file("${CMAKE_BINARY_DIR}/AftClientConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_BINARY_DIR}/AftClientConfigVersion.cmake" "${CMAKE_SOURCE_DIR}/cmake/AftClientConfig.cmake"
+  DESTINATION lib/cmake/AftClient COMPONENT client)
+install(EXPORT AftClientTargets NAMESPACE AftClient:: DESTINATION lib/cmake/AftClient COMPONENT client)
+
 # The libraries find each other in their own folder, because their RPATH ends in $ORIGIN.
 if(AFT_TORCH)
   cmake_path(GET LibTorch_torch_cpu_LIBRARY PARENT_PATH _torch_lib)

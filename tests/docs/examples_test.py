@@ -10,7 +10,7 @@ The page is read from top to bottom, in one folder that has the repository's mod
                  without a name a piece of a config, which the server would take
   ```console     commands behind `$ `, in one shell, and what they print
   ```python      a program; ```text behind it is what it prints
-  ```sh, ```cpp  not run here (the C++ example is run by a command on the page)
+  ```sh, ```cpp, ```cmake  not run here (a command on the page runs the C++ example; cpp_package_test.py builds it)
 
 `...` stands for anything, alone on a line for any lines; numbers with a point may differ by a hundredth of themselves.
 Examples of tools that are not here are left out, and named: tritonclient (AFT_TRITONCLIENT), buf (beside this Python), curl.
@@ -179,7 +179,7 @@ class Page:
   def sh(self, *_):
     pass
 
-  cpp = text = sh
+  cmake = cpp = text = sh
 
 
 def run(page, programs):
