@@ -6,15 +6,19 @@
         print(event.text, end="", flush=True)
 """
 
+from ._async_client import AsyncClient, AsyncGeneration
 from ._client import Client
 from ._errors import AftError
 from ._generation import Generation, Output
+from ._models import (Health, Inference, Model, ModelLoad, ModelMetadata, ModelState, ModelVersion, Parameter,
+                      RepositoryModel, Task, Tensor, TensorSpec)
 from ._resumable import Resumed
 from ._types import (Answer, Completion, Delta, Event, Finished, FinishReason, Pooling, Priority, Sampling, Scores,
                      Started, State, Text, Tls, TokenLogprobs, Tokens, Usage, Vectors)
 
 __all__ = [
-    "AftError", "Answer", "Client", "Completion", "Delta", "Event", "FinishReason", "Finished", "Generation", "Output",
-    "Pooling", "Priority", "Resumed", "Sampling", "Scores", "Started", "State", "Text", "Tls", "TokenLogprobs",
-    "Tokens", "Usage", "Vectors"
+    "AftError", "Answer", "AsyncClient", "AsyncGeneration", "Client", "Completion", "Delta", "Event", "FinishReason",
+    "Finished", "Generation", "Health", "Inference", "Model", "ModelLoad", "ModelMetadata", "ModelState",
+    "ModelVersion", "Output", "Parameter", "Pooling", "Priority", "RepositoryModel", "Resumed", "Sampling", "Scores",
+    "Started", "State", "Task", "Tensor", "TensorSpec", "Text", "Tls", "TokenLogprobs", "Tokens", "Usage", "Vectors"
 ]

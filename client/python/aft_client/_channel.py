@@ -29,7 +29,7 @@ def target_of(addresses: Union[str, Sequence[str]]) -> str:
   return f"ipv{kinds.pop()}:" + ",".join(addresses)
 
 
-def service_config(max_attempts: int) -> str:
+def service_config(max_attempts: int, watch_health: bool = True) -> str:
   """How gRPC is to balance, watch health and retry. CANCELLED is what its core answers when a call meets the
   GOAWAY of a draining server on its way."""
   method: dict[str, Any] = {
@@ -42,16 +42,16 @@ def service_config(max_attempts: int) -> str:
     }
   return json.dumps({
       "loadBalancingConfig": [{"round_robin": {}}],
-      "healthCheckConfig": {"serviceName": ""},
+      **({"healthCheckConfig": {"serviceName": ""}} if watch_health else {}),
       "methodConfig": [method],
   })
 
 
-def open_channel(target: str, tls: Optional[Tls], max_attempts: int,
-                 options: Sequence[Tuple[str, Any]]) -> grpc.Channel:
-  """`options` win over what is set here."""
+def open_channel(module: Any, target: str, tls: Optional[Tls], max_attempts: int, options: Sequence[Tuple[str, Any]],
+                 watch_health: bool = True) -> Any:
+  """A channel of `module`, which is grpc or grpc.aio. `options` win over what is set here."""
   defaults: List[Tuple[str, Any]] = [
-      ("grpc.service_config", service_config(max_attempts)),
+      ("grpc.service_config", service_config(max_attempts, watch_health)),
       ("grpc.min_reconnect_backoff_ms", 5000),  # of one attempt, despite its name
       ("grpc.initial_reconnect_backoff_ms", 100),
       ("grpc.max_reconnect_backoff_ms", 1000),  # a server that is restarted is back in seconds
@@ -65,6 +65,6 @@ def open_channel(target: str, tls: Optional[Tls], max_attempts: int,
   given = {name for name, _ in options}
   merged = [one for one in defaults if one[0] not in given] + list(options)
   if tls is None:
-    return grpc.insecure_channel(target, merged)
+    return module.insecure_channel(target, merged)
   credentials = grpc.ssl_channel_credentials(tls.authorities, tls.key, tls.certificate)
-  return grpc.secure_channel(target, credentials, merged)
+  return module.secure_channel(target, credentials, merged)

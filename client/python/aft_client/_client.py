@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar, Union
 
 import grpc
-from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc, tokens_pb2
 
+from . import _wire as wire
 from ._channel import open_channel, target_of
 from ._errors import from_call, misplaced, protocol_error
 from ._generation import Generation
+from ._models import Health, Inference, Model, ModelMetadata, Parameter, RepositoryModel, Tensor, infer_request
 from ._resumable import Resumed
 from ._scoring import Scoring
 from ._types import (Answer, Completion, Pooling, Priority, Sampling, Scores, Started, State, Text, Tls, Tokens,
                      Vectors)
 
 _CHUNK_BYTES = 256 << 10  # far below the limit of a message
+
+_R = TypeVar("_R")
 
 
 def _set_text(request: Any, text: Text) -> None:
@@ -50,7 +53,7 @@ def _generate_request(prompt: Text, model: str, model_version: str, max_tokens: 
                       n: int, cache_salt: str) -> Any:
   if n < 1:
     raise ValueError(f"n must be at least 1, got {n}")
-  request = inference_pb2.GenerateRequest(model=model, model_version=model_version, priority=int(priority),
+  request = wire.aft.GenerateRequest(model=model, model_version=model_version, priority=int(priority),
                                           cache_salt=cache_salt)
   if n > 1:
     request.n = n
@@ -73,13 +76,96 @@ def _generate_request(prompt: Text, model: str, model_version: str, max_tokens: 
 
 def _score_request(model: str, model_version: str, top_logprobs: int, priority: Priority,
                    previous: Union[str, bytes, None], store: Union[bool, int]) -> Any:
-  request = inference_pb2.ScoreRequest(model=model, model_version=model_version, priority=int(priority))
+  request = wire.aft.ScoreRequest(model=model, model_version=model_version, priority=int(priority))
   request.output.top_logprobs = top_logprobs
   _set_turn(request, previous, store)
   return request
 
 
-class Client:
+def _nothing(_: Any) -> None:
+  """Of a response that says nothing."""
+
+
+class _Encoding:
+  """What has come of the vectors of one or several texts."""
+
+  def __init__(self, texts: int) -> None:
+    self._width, self._lengths = 0, [0] * texts
+    self._values: List[List[float]] = [[] for _ in range(texts)]
+    self._finished: Set[int] = set()
+
+  def take(self, response: Any) -> None:
+    kind, index = response.WhichOneof("event"), response.index
+    if index >= len(self._values):
+      raise protocol_error(f"there is no sequence {index}", 0)
+    if kind == "started":
+      self._start(response.started)
+    elif kind == "vectors":
+      self._add(index, response.vectors)
+    elif kind == "finished":
+      if self._width == 0 or index in self._finished:
+        raise protocol_error("Finished came before Started or twice", 0)
+      self._finished.add(index)
+
+  def _start(self, started: Any) -> None:
+    if self._width > 0:
+      raise protocol_error("Started came twice", 0)
+    self._width = started.width
+    if self._width == 0:
+      raise protocol_error("the vectors have no width", 0)
+    self._lengths = list(started.text_tokens) or [started.tokens]
+    if len(self._lengths) != len(self._values):
+      raise protocol_error("Started is of other texts", 0)
+
+  def _add(self, index: int, vectors: Any) -> None:
+    if self._width == 0:
+      raise protocol_error("Vectors came before Started", 0)
+    if len(vectors.values) % self._width != 0:
+      raise protocol_error("a vector is cut", 0)
+    if index in self._finished:
+      raise protocol_error("a vector came outside Started and Finished", 0)
+    if wrong := misplaced("vector", vectors.first_index, len(self._values[index]) // self._width):
+      raise protocol_error(wrong, 0)
+    self._values[index].extend(vectors.values)
+
+  def results(self) -> List[Vectors]:
+    if len(self._finished) < len(self._values):
+      raise protocol_error("the stream ended without Finished", 0)
+    return [Vectors(tuple(tuple(text[at:at + self._width]) for at in range(0, len(text), self._width)), tokens)
+            for text, tokens in zip(self._values, self._lengths)]
+
+
+class Connection:
+  """What Client and AsyncClient have in common: channels of `module`, which is grpc or grpc.aio, and options."""
+
+  def __init__(self, module: Any, addresses: Union[str, Sequence[str]], token: str, tls: Optional[Tls],
+               timeout: Optional[float], max_attempts: int, max_resumes: int,
+               options: Sequence[Tuple[str, Any]]) -> None:
+    target = target_of(addresses)
+    self._channel = open_channel(module, target, tls, max_attempts, options)  # to servers that serve
+    self._any_channel = open_channel(module, target, tls, max_attempts, options, watch_health=False)
+    self._inference = wire.Service(self._channel, "aft.v1.InferenceService")
+    self._states = wire.Service(self._channel, "aft.v1.StateService")
+    self._oip = wire.Service(self._channel, "inference.GRPCInferenceService")
+    self._models = wire.Service(self._any_channel, "aft.v1.ModelService")
+    self._repository = wire.Service(self._any_channel, "inference.GRPCInferenceService")
+    self._health = wire.Service(self._any_channel, "grpc.health.v1.Health")
+    self._metadata: Tuple[Tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
+    self._timeout = timeout
+    self._max_resumes = max_resumes
+
+  def _options(self, timeout: Optional[float], request_id: str, traceparent: str) -> dict[str, Any]:
+    named = (("x-request-id", request_id), ("traceparent", traceparent))
+    return {"timeout": self._timeout if timeout is None else timeout,
+            "metadata": self._metadata + tuple((key, value) for key, value in named if value)}
+
+  def _resumable(self, timeout: Optional[float], request_id: str, traceparent: str,
+                 on_resumed: Optional[Callable[[Resumed], None]]) -> dict[str, Any]:
+    return {**self._options(timeout, "", traceparent), "request_id": request_id, "max_resumes": self._max_resumes,
+            "on_resumed": on_resumed}
+
+
+class Client(Connection):
   """The servers behind one address. Calls go to those in turn that are reachable and serve; a refused one is sent
   again, elsewhere if there is one, at most `max_attempts` times; a generation or scoring that breaks goes on.
 
@@ -94,12 +180,7 @@ class Client:
   def __init__(self, addresses: Union[str, Sequence[str]] = "127.0.0.1:8500", *, token: str = "",
                tls: Optional[Tls] = None, timeout: Optional[float] = 600, max_attempts: int = 5,
                max_resumes: int = 10, options: Sequence[Tuple[str, Any]] = ()) -> None:
-    self._channel = open_channel(target_of(addresses), tls, max_attempts, options)
-    self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
-    self._states = states_pb2_grpc.StateServiceStub(self._channel)
-    self._metadata: List[Tuple[str, str]] = [("authorization", f"Bearer {token}")] if token else []
-    self._timeout = timeout
-    self._max_resumes = max_resumes
+    super().__init__(grpc, addresses, token, tls, timeout, max_attempts, max_resumes, options)
 
   def __enter__(self) -> Client:
     return self
@@ -110,6 +191,7 @@ class Client:
   def close(self) -> None:
     """Ends all calls."""
     self._channel.close()
+    self._any_channel.close()
 
   def generate(self, prompt: Text, *, model: str = "", model_version: str = "", max_tokens: Optional[int] = None,
                sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
@@ -128,7 +210,7 @@ class Client:
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
                                 store, n, cache_salt)
-    return Generation(self._inference.Generate, request, **self._resumable(timeout, request_id, traceparent, on_resumed))
+    return self._generated(request, timeout, request_id, traceparent, on_resumed)
 
   def complete(self, prompt: Text, *, model: str = "", model_version: str = "", max_tokens: Optional[int] = None,
                sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
@@ -141,22 +223,20 @@ class Client:
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
                                 store, n, cache_salt)
-    response = self._unary(self._inference.Complete, request, timeout, request_id, traceparent)
-    return Completion(Started.of(response.started), tuple(map(Answer.of, response.answers)))
+    return self._unary(self._inference.Complete, request, Completion.of, timeout, request_id, traceparent)
 
   def tokenize(self, text: Union[str, bytes], *, model: str = "", model_version: str = "",
                timeout: Optional[float] = None) -> Tokens:
     """A text as the ids of a model."""
-    request = tokens_pb2.TokenizeRequest(model=model, model_version=model_version)
+    request = wire.aft.TokenizeRequest(model=model, model_version=model_version)
     _set_text(request, text)
-    response = self._unary(self._inference.Tokenize, request, timeout)
-    return Tokens(tuple(response.token_ids), tuple(response.byte_ends))
+    return self._unary(self._inference.Tokenize, request, Tokens.of, timeout)
 
   def detokenize(self, token_ids: Sequence[int], *, model: str = "", model_version: str = "",
                  timeout: Optional[float] = None) -> bytes:
     """The exact bytes that the ids stand for; `.decode(errors="replace")` is the text of a generation."""
-    request = tokens_pb2.DetokenizeRequest(model=model, model_version=model_version, token_ids=token_ids)
-    return bytes(self._unary(self._inference.Detokenize, request, timeout).raw)
+    request = wire.aft.DetokenizeRequest(model=model, model_version=model_version, token_ids=token_ids)
+    return self._unary(self._inference.Detokenize, request, lambda response: bytes(response.raw), timeout)
 
   def score(self, text: Text, *, model: str = "", model_version: str = "", top_logprobs: int = 0,
             priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
@@ -169,7 +249,7 @@ class Client:
     request = _score_request(model, model_version, top_logprobs, priority, previous, store)
     request.context_tokens, request.cache_salt = context_tokens, cache_salt
     _set_text(request, text)
-    return self._scored(request, timeout, request_id, traceparent, on_resumed)[0]
+    return self._scored(request, lambda scores: scores[0], timeout, request_id, traceparent, on_resumed)
 
   def score_all(self, texts: Sequence[Text], *, model: str = "", model_version: str = "", top_logprobs: int = 0,
                 priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
@@ -177,19 +257,21 @@ class Client:
                 traceparent: str = "", on_resumed: Optional[Callable[[Resumed], None]] = None) -> List[Scores]:
     """The same of several texts in one call, in their order. All go on from `previous`, where there is one."""
     if not texts:
-      return []
+      return self._ready([])
     request = _score_request(model, model_version, top_logprobs, priority, previous, store)
     _set_texts(request, texts)
-    return self._scored(request, timeout, request_id, traceparent, on_resumed)
+    return self._scored(request, lambda scores: scores, timeout, request_id, traceparent, on_resumed)
 
   def encode(self, text: Text, *, model: str = "", model_version: str = "", pooling: Pooling = Pooling.NONE,
              normalize: bool = False, priority: Priority = Priority.DEFAULT, timeout: Optional[float] = None,
              request_id: str = "", traceparent: str = "") -> Vectors:
     """The vectors of a text."""
-    request = inference_pb2.EncodeRequest(model=model, model_version=model_version, pooling=int(pooling),
+    request = wire.aft.EncodeRequest(model=model, model_version=model_version, pooling=int(pooling),
                                           normalize=normalize, priority=int(priority))
     _set_text(request, text)
-    return self._encoded(request, timeout, request_id, traceparent)[0]
+    encoding = _Encoding(1)
+    return self._gathered(self._inference.Encode, request, encoding.take, lambda: encoding.results()[0], timeout,
+                          request_id, traceparent)
 
   def encode_all(self, texts: Sequence[Text], *, model: str = "", model_version: str = "",
                  pooling: Pooling = Pooling.NONE, normalize: bool = False, priority: Priority = Priority.DEFAULT,
@@ -197,30 +279,33 @@ class Client:
                  traceparent: str = "") -> List[Vectors]:
     """The same of several texts in one call, in their order."""
     if not texts:
-      return []
-    request = inference_pb2.EncodeRequest(model=model, model_version=model_version, pooling=int(pooling),
+      return self._ready([])
+    request = wire.aft.EncodeRequest(model=model, model_version=model_version, pooling=int(pooling),
                                           normalize=normalize, priority=int(priority))
     _set_texts(request, texts)
-    return self._encoded(request, timeout, request_id, traceparent)
+    encoding = _Encoding(len(texts))
+    return self._gathered(self._inference.Encode, request, encoding.take, encoding.results, timeout, request_id,
+                          traceparent)
 
   def get_state(self, state_id: str, *, timeout: Optional[float] = None) -> State:
-    request = states_pb2.StateServiceGetRequest(id=state_id)
-    return State.of(self._unary(self._states.Get, request, timeout).state)
+    request = wire.aft.StateServiceGetRequest(id=state_id)
+    return self._unary(self._states.Get, request, State.of_response, timeout)
 
   def list_states(self, *, timeout: Optional[float] = None) -> Iterator[State]:
     """The caller's states; only where servers know their clients."""
-    request = states_pb2.StateServiceListRequest()
-    while page := self._unary(self._states.List, request, timeout).states:
-      yield from map(State.of, page)
+    request = wire.aft.StateServiceListRequest()
+    while page := self._unary(self._states.List, request, State.all_of, timeout):
+      yield from page
       request.after_id = page[-1].id
 
   def delete_state(self, state_id: str, *, timeout: Optional[float] = None) -> None:
-    self._unary(self._states.Delete, states_pb2.StateServiceDeleteRequest(id=state_id), timeout)
+    return self._unary(self._states.Delete, wire.aft.StateServiceDeleteRequest(id=state_id), _nothing, timeout)
 
   def export_state(self, state_id: str, *, timeout: Optional[float] = None) -> bytes:
     """The state as bytes, sealed."""
-    request = states_pb2.StateServiceExportRequest(id=state_id)
-    return b"".join(response.chunk for response in self._stream(self._states.Export, request, timeout))
+    chunks: List[bytes] = []
+    return self._gathered(self._states.Export, wire.aft.StateServiceExportRequest(id=state_id),
+                          lambda response: chunks.append(response.chunk), lambda: b"".join(chunks), timeout)
 
   def import_state(self, model: str, state: bytes, *, timeout: Optional[float] = None) -> State:
     """A state of such bytes, on the server that exported it or on one with the same keys."""
@@ -228,76 +313,83 @@ class Client:
     def requests() -> Iterator[Any]:
       first = {"model": model, "bytes": len(state)}
       for at in range(0, len(state), _CHUNK_BYTES):
-        yield states_pb2.StateServiceImportRequest(chunk=state[at:at + _CHUNK_BYTES], **first)
+        yield wire.aft.StateServiceImportRequest(chunk=state[at:at + _CHUNK_BYTES], **first)
         first = {}
 
-    return State.of(self._unary(self._states.Import, requests(), timeout).state)
+    return self._unary(self._states.Import, requests(), State.of_response, timeout)
 
-  def _scored(self, request: Any, timeout: Optional[float], request_id: str, traceparent: str,
-              on_resumed: Optional[Callable[[Resumed], None]]) -> List[Scores]:
-    return Scoring(self._inference.Score, request, **self._resumable(timeout, request_id, traceparent, on_resumed)).results()
+  def list_models(self, *, timeout: Optional[float] = None) -> List[Model]:
+    """All models of a server, whether it serves or not."""
+    return self._unary(self._models.List, wire.aft.ListRequest(),
+                       lambda response: [Model.of(one) for one in response.models], timeout)
 
-  def _encoded(self, request: Any, timeout: Optional[float], request_id: str,
-               traceparent: str) -> List[Vectors]:
-    width, lengths = 0, [0] * max(len(request.texts), 1)
-    values: List[List[float]] = [[] for _ in lengths]
-    finished: Set[int] = set()
-    for response in self._stream(self._inference.Encode, request, timeout, request_id, traceparent):
-      kind, index = response.WhichOneof("event"), response.index
-      if index >= len(values):
-        raise protocol_error(f"there is no sequence {index}", 0)
-      if kind == "started":
-        if width > 0:
-          raise protocol_error("Started came twice", 0)
-        width = response.started.width
-        if width == 0:
-          raise protocol_error("the vectors have no width", 0)
-        lengths = list(response.started.text_tokens) or [response.started.tokens]
-        if len(lengths) != len(values):
-          raise protocol_error("Started is of other texts", 0)
-      elif kind == "vectors":
-        if width == 0:
-          raise protocol_error("Vectors came before Started", 0)
-        if len(response.vectors.values) % width != 0:
-          raise protocol_error("a vector is cut", 0)
-        if index in finished:
-          raise protocol_error("a vector came outside Started and Finished", 0)
-        if wrong := misplaced("vector", response.vectors.first_index, len(values[index]) // width):
-          raise protocol_error(wrong, 0)
-        values[index].extend(response.vectors.values)
-      elif kind == "finished":
-        if width == 0 or index in finished:
-          raise protocol_error("Finished came before Started or twice", 0)
-        finished.add(index)
-    if len(finished) < len(values):
-      raise protocol_error("the stream ended without Finished", 0)
-    return [Vectors(tuple(tuple(text[at:at + width]) for at in range(0, len(text), width)), tokens)
-            for text, tokens in zip(values, lengths)]
+  def get_model(self, name: str, *, model_version: str = "", timeout: Optional[float] = None) -> Model:
+    """One model. NOT_FOUND names the models that there are."""
+    return self._unary(self._models.Get, wire.aft.GetRequest(name=name, version=model_version),
+                       lambda response: Model.of(response.model), timeout)
 
-  def _resumable(self, timeout: Optional[float], request_id: str, traceparent: str,
-                 on_resumed: Optional[Callable[[Resumed], None]]) -> dict[str, Any]:
-    return {"metadata": self._with_ids("", traceparent), "timeout": self._timeout if timeout is None else timeout,
-            "request_id": request_id, "max_resumes": self._max_resumes, "on_resumed": on_resumed}
+  def health(self, service: str = "", *, timeout: Optional[float] = None) -> Health:
+    """The health of a service, or of the whole server. NOT_FOUND: there is no such service."""
+    return self._unary(self._health.Check, wire.health.HealthCheckRequest(service=service),
+                       lambda response: Health(response.status), timeout)
 
-  def _with_ids(self, request_id: str, traceparent: str) -> List[Tuple[str, str]]:
-    return self._metadata + [(key, value) for key, value in (("x-request-id", request_id), ("traceparent", traceparent))
-                             if value]
+  def infer(self, model: str, inputs: Sequence[Tensor], *, model_version: str = "", outputs: Sequence[str] = (),
+            parameters: Mapping[str, Parameter] = {}, id: str = "", timeout: Optional[float] = None,
+            request_id: str = "", traceparent: str = "") -> Inference:
+    """A request of the Open Inference Protocol: tensors in, tensors out. `outputs`: the names of those that are
+    wanted; by default all."""
+    request = infer_request(model, model_version, inputs, outputs, parameters, id)
+    return self._unary(self._oip.ModelInfer, request, Inference.of, timeout, request_id, traceparent)
 
-  def _unary(self, method: Any, request: Any, timeout: Optional[float], request_id: str = "",
-             traceparent: str = "") -> Any:
+  def model_metadata(self, model: str, *, model_version: str = "", timeout: Optional[float] = None) -> ModelMetadata:
+    """The names, datatypes and shapes of the tensors that a model takes and returns."""
+    return self._unary(self._oip.ModelMetadata, wire.oip.ModelMetadataRequest(name=model, version=model_version),
+                       ModelMetadata.of, timeout)
+
+  def list_repository(self, *, timeout: Optional[float] = None) -> List[RepositoryModel]:
+    """All versions in the repository of the server, loaded or not."""
+    return self._unary(self._repository.RepositoryIndex, wire.oip.RepositoryIndexRequest(),
+                       lambda response: [RepositoryModel.of(one) for one in response.models], timeout)
+
+  def load_model(self, name: str, *, timeout: Optional[float] = None) -> None:
+    """Has one server load the newest versions of a model of its repository, and returns when that is done; with several
+    servers behind the address, any of them. PERMISSION_DENIED: this client may not."""
+    return self._unary(self._repository.RepositoryModelLoad, wire.oip.RepositoryModelLoadRequest(model_name=name),
+                       _nothing, timeout)
+
+  def unload_model(self, name: str, *, timeout: Optional[float] = None) -> None:
+    """Has one server unload a model, and returns after the last requests of the model have ended."""
+    return self._unary(self._repository.RepositoryModelUnload, wire.oip.RepositoryModelUnloadRequest(model_name=name),
+                       _nothing, timeout)
+
+  # The calls below are all that differs in AsyncClient: there each returns what is to be awaited.
+
+  def _ready(self, value: _R) -> _R:
+    return value
+
+  def _unary(self, method: Any, request: Any, convert: Callable[[Any], _R], timeout: Optional[float],
+             request_id: str = "", traceparent: str = "") -> _R:
+    """The converted response of a call."""
     try:
-      return method(request, timeout=self._timeout if timeout is None else timeout,
-                    metadata=self._with_ids(request_id, traceparent))
+      return convert(method(request, **self._options(timeout, request_id, traceparent)))
     except grpc.RpcError as call:
       raise from_call(call) from None
 
-  def _stream(self, method: Any, request: Any, timeout: Optional[float], request_id: str = "",
-              traceparent: str = "") -> Iterator[Any]:
-    call = method(request, timeout=self._timeout if timeout is None else timeout,
-                  metadata=self._with_ids(request_id, traceparent))
+  def _gathered(self, method: Any, request: Any, take: Callable[[Any], None], result: Callable[[], _R],
+                timeout: Optional[float], request_id: str = "", traceparent: str = "") -> _R:
+    """Gives `take` each response of a stream; at its end the result."""
+    call = method(request, **self._options(timeout, request_id, traceparent))
     try:
-      yield from call
+      for response in call:
+        take(response)
     except grpc.RpcError:
       raise from_call(call) from None
     finally:
       call.cancel()  # nothing happens where it has ended
+    return result()
+
+  def _generated(self, request: Any, *options: Any) -> Generation:
+    return Generation(self._inference.Generate, request, **self._resumable(*options))
+
+  def _scored(self, request: Any, convert: Callable[[List[Scores]], _R], *options: Any) -> _R:
+    return convert(Scoring(self._inference.Score, request, **self._resumable(*options)).results())

@@ -41,13 +41,13 @@ def find_metadata(metadata: Any, key: str) -> Optional[str]:
   return None
 
 
-def request_id_of(call: Any) -> str:
-  """In the initial metadata or, of a refusal, in the trailers. The call has ended, or has said something."""
-  return find_metadata(call.initial_metadata(), "x-request-id") or ""
+def request_id_of(metadata: Any) -> str:
+  """The id in the initial metadata or, of a refusal, in the trailers."""
+  return find_metadata(metadata, "x-request-id") or ""
 
 
 def from_call(call: Any, received_tokens: int = 0) -> AftError:
-  """Of a call that has failed."""
+  """The error of a call that has failed: a call of grpc, or the error that grpc.aio raises."""
   trailers = call.trailing_metadata()
   pushback = find_metadata(trailers, "grpc-retry-pushback-ms")
   try:
@@ -57,5 +57,5 @@ def from_call(call: Any, received_tokens: int = 0) -> AftError:
   refused_id = find_metadata(trailers, "x-request-id")
   # Trailers hold usage once a stream has begun, and the request's id when it is refused.
   of_server = refused_id is not None or find_metadata(trailers, "aft-usage-bin") is not None
-  return AftError(call.code(), call.details() or "", request_id=refused_id or request_id_of(call),
+  return AftError(call.code(), call.details() or "", request_id=refused_id or request_id_of(call.initial_metadata()),
                   received_tokens=received_tokens, retry_after_ms=retry_after_ms, of_server=of_server)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from dataclasses import dataclass, field, replace
-from typing import Any, Iterator, List, Optional
+from typing import Any, Callable, Iterator, List, Optional, Self
 
 import grpc
 
@@ -23,14 +23,9 @@ class Output:
   finished: Optional[Finished] = None
 
 
-class Generation(Resumable, Iterator[Event]):
-  """The events of a generation: one Started, any number of Delta, one Finished for each of its `n` sequences; then
-  the iteration ends.
-
-  Errors are AftError. What breaks goes on by itself, at any of the servers (client/README.md says after which
-  errors, and how often); the events are those of one stream all the same. To leave it early, close() it, or
-  leave its `with` block. One thread at a time may iterate; any may close.
-  """
+class GenerationState(Resumable):
+  """What a generation has received, and the requests that continue it. How events are waited for is up to the classes
+  that derive from it."""
 
   def __init__(self, start: Any, request: Any, **options: Any) -> None:
     super().__init__(start, request, **options)
@@ -40,11 +35,10 @@ class Generation(Resumable, Iterator[Event]):
 
     self._sequence = 0  # of the application's request
     self._tails = [""] * self._sequences  # text that came behind the last token
-    self._parts: List[Generation] = []  # of several sequences: each by itself
+    self._parts: List[GenerationState] = []  # of several sequences: each by itself
     # Of the call under way.
     self._repeat = ""  # text that may come again
     self._hand_over = b""
-    self._events: Iterator[Event] = self._run()
 
   @property
   def token_ids(self) -> List[int]:
@@ -56,15 +50,6 @@ class Generation(Resumable, Iterator[Event]):
     """Of the first sequence."""
     return self.outputs[0].finished
 
-  def __enter__(self) -> Generation:
-    return self
-
-  def __exit__(self, *_: object) -> None:
-    self.close()
-
-  def __next__(self) -> Event:
-    return next(self._events)
-
   def close(self) -> None:
     """Ends it, and the iteration, with `finished` None; the server is told."""
     super().close()
@@ -72,10 +57,6 @@ class Generation(Resumable, Iterator[Event]):
       parts = list(self._parts)
     for part in parts:
       part.close()
-
-  def text(self) -> str:
-    """The text of all events of the first sequence that are still to come."""
-    return "".join(event.text for event in self if isinstance(event, Delta) and event.sequence == 0)
 
   def _received(self) -> int:
     return sum(len(output.token_ids) for output in self.outputs)
@@ -146,13 +127,84 @@ class Generation(Resumable, Iterator[Event]):
       self._request.resume.ClearField("state")
     return pause
 
+  def _make_parts(self, put: Callable[[Any], None]) -> List[Self]:
+    """After the call of several sequences has broken: one generation for each that has not finished."""
+    parts = [self._part(i, put) for i, output in enumerate(self.outputs) if output.finished is None]
+    with self._lock:
+      self._parts = list(parts)
+    return parts
+
+  def _take_of_part(self, item: Any) -> Optional[Event]:
+    """The event for the application in what a part has put: an event, an error, Resumed, or at its end itself."""
+    if isinstance(item, BaseException):
+      raise item
+    if isinstance(item, Resumed):
+      self.resumes += 1
+      self.exact = self.exact and item.exact
+      if self._on_resumed is not None:
+        self._on_resumed(item)
+    elif not isinstance(item, GenerationState) and not self._closed.is_set():
+      self._add(item)
+      event: Event = item
+      return event
+    return None
+
+  def _add(self, event: Any) -> None:
+    output = self.outputs[event.sequence]
+    if isinstance(event, Delta):
+      output.token_ids.extend(event.token_ids)
+      output.text += event.text
+    else:
+      output.finished = event
+
+  def _part(self, sequence: int, put: Callable[[Any], None]) -> Self:
+    """The sequence by itself, as a stream that the application has had the beginning of."""
+    request = type(self._request)()
+    request.CopyFrom(self._request)
+    request.ClearField("n")
+    request.sampling.seed = (request.sampling.seed + sequence) % 2**64
+    request.resume.token_ids.extend(self.outputs[sequence].token_ids)
+    part = type(self)(self._start, request, metadata=self._metadata, timeout=None, request_id=self.request_id,
+                      max_resumes=self._max_resumes,
+                      on_resumed=lambda resumed: put(replace(resumed, sequence=sequence)))
+    part._deadline, part._cause, part._broke, part._tries = self._deadline, self._cause, self._broke, self._tries
+    part._has_started, part._fingerprint, part._sequence = True, self._fingerprint, sequence
+    part._tails = [self._tails[sequence]]
+    part.outputs[0].token_ids.extend(self.outputs[sequence].token_ids)
+    return part
+
+
+class Generation(GenerationState, Iterator[Event]):
+  """The events of a generation: one Started, any number of Delta, one Finished for each of its `n` sequences; then
+  the iteration ends.
+
+  Errors are AftError. What breaks goes on by itself, at any of the servers (client/README.md says after which
+  errors, and how often); the events are those of one stream all the same. To leave it early, close() it, or
+  leave its `with` block. One thread at a time may iterate; any may close.
+  """
+
+  def __init__(self, start: Any, request: Any, **options: Any) -> None:
+    super().__init__(start, request, **options)
+    self._events: Iterator[Event] = self._run()
+
+  def __enter__(self) -> Generation:
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self.close()
+
+  def __next__(self) -> Event:
+    return next(self._events)
+
+  def text(self) -> str:
+    """The text of all events of the first sequence that are still to come."""
+    return "".join(event.text for event in self if isinstance(event, Delta) and event.sequence == 0)
+
   def _run_apart(self) -> Iterator[Event]:
     """Of several sequences, whose call has broken: each that has not finished goes on by itself, on a thread of its
     own, and all of their events come here. What is not taken yet waits: no more than the answers."""
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    parts = [self._part(i, events) for i, output in enumerate(self.outputs) if output.finished is None]
-    with self._lock:
-      self._parts = parts
+    parts = self._make_parts(events.put)
     if self._closed.is_set():
       return
 
@@ -170,42 +222,10 @@ class Generation(Resumable, Iterator[Event]):
     try:
       while open_parts > 0:
         item = events.get()
-        if isinstance(item, BaseException):
-          raise item
-        if isinstance(item, Generation):
-          open_parts -= 1
-        elif isinstance(item, Resumed):
-          self.resumes += 1
-          self.exact = self.exact and item.exact
-          if self._on_resumed is not None:
-            self._on_resumed(item)
-        elif not self._closed.is_set():
-          self._add(item)
-          yield item
+        open_parts -= isinstance(item, Generation)
+        event = self._take_of_part(item)
+        if event is not None:
+          yield event
     finally:
       for part in parts:
         part.close()
-
-  def _add(self, event: Any) -> None:
-    output = self.outputs[event.sequence]
-    if isinstance(event, Delta):
-      output.token_ids.extend(event.token_ids)
-      output.text += event.text
-    else:
-      output.finished = event
-
-  def _part(self, sequence: int, events: queue.SimpleQueue[Any]) -> Generation:
-    """The sequence by itself, as a stream that the application has had the beginning of."""
-    request = type(self._request)()
-    request.CopyFrom(self._request)
-    request.ClearField("n")
-    request.sampling.seed = (request.sampling.seed + sequence) % 2**64
-    request.resume.token_ids.extend(self.outputs[sequence].token_ids)
-    part = Generation(self._start, request, metadata=self._metadata, timeout=None, request_id=self.request_id,
-                      max_resumes=self._max_resumes,
-                      on_resumed=lambda resumed: events.put(replace(resumed, sequence=sequence)))
-    part._deadline, part._cause, part._broke, part._tries = self._deadline, self._cause, self._broke, self._tries
-    part._has_started, part._fingerprint, part._sequence = True, self._fingerprint, sequence
-    part._tails = [self._tails[sequence]]
-    part.outputs[0].token_ids.extend(self.outputs[sequence].token_ids)
-    return part

@@ -120,13 +120,17 @@ class Resumable:
         yield from self._run_call()
         return
       except AftError as error:
-        if self._closed.is_set() or (self._is_finished() and not self._is_broken):
-          return  # the application wants no more, or nothing is missing, whatever became of the trailers
+        if self._is_over():
+          return
         pause = self._prepare_next(error)
       self._closed.wait(pause)
       if self._sequences > 1:
         yield from self._run_apart()
         return
+
+  def _is_over(self) -> bool:
+    """The application wants no more, or nothing is missing, whatever became of the trailers."""
+    return self._closed.is_set() or (self._is_finished() and not self._is_broken)
 
   def _run_apart(self) -> Iterator[Any]:
     """The events behind a break of several sequences."""
@@ -140,8 +144,8 @@ class Resumable:
     try:
       for response in call:
         if not self.request_id:
-          self.request_id = request_id_of(call)
-        event = self._begin(response) if response.HasField("started") else self._continue(response)
+          self.request_id = request_id_of(call.initial_metadata())
+        event = self._receive(response)
         if event is not None:
           yield event
     except grpc.RpcError:
@@ -151,6 +155,9 @@ class Resumable:
     if not self._is_finished():
       raise self._broken("the stream ended without Finished")
 
+  def _receive(self, response: Any) -> Any:
+    return self._begin(response) if response.HasField("started") else self._continue(response)
+
   def _open(self) -> Any:
     metadata = list(self._metadata)
     if self.request_id:
@@ -158,7 +165,7 @@ class Resumable:
     self._sent = time.monotonic()
     timeout = None if self._deadline is None else max(0.0, self._deadline - self._sent)
     with self._lock:
-      self._call = self._start(self._request, timeout=timeout, metadata=metadata)
+      self._call = self._start(self._request, timeout=timeout, metadata=tuple(metadata))
       if self._closed.is_set():
         self._call.cancel()
       return self._call

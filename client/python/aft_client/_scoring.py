@@ -35,6 +35,9 @@ class Scoring(Resumable):
     """Blocks until they are there, in the order of the texts."""
     for _ in self._run():
       pass
+    return self._all_scores()
+
+  def _all_scores(self) -> List[Scores]:
     return [self._scores(text) for text in self._texts]
 
   def _scores(self, text: _Text) -> Scores:

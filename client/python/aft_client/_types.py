@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 
 # A text; bytes that need not be valid UTF-8; or token ids.
 Text = Union[str, bytes, Sequence[int]]
+
+
+class _OpenEnum(enum.IntEnum):
+  """A value that a newer server has, and this client has not, is the one whose number is 0."""
+
+  @classmethod
+  def _missing_(cls, value: object) -> Any:
+    return cls(0) if value else None
 
 
 class Priority(enum.IntEnum):
@@ -19,7 +27,7 @@ class Priority(enum.IntEnum):
   BATCH = 3
 
 
-class FinishReason(enum.IntEnum):
+class FinishReason(_OpenEnum):
   """Why a generation ended."""
 
   UNSPECIFIED = 0
@@ -86,6 +94,14 @@ class State:
   @classmethod
   def of(cls, message: Any) -> State:
     return cls(message.id, message.model, message.tokens, message.bytes, message.ttl_ms, message.pending)
+
+  @classmethod
+  def of_response(cls, message: Any) -> State:
+    return cls.of(message.state)
+
+  @classmethod
+  def all_of(cls, message: Any) -> List[State]:
+    return [cls.of(one) for one in message.states]
 
 
 @dataclass(frozen=True)
@@ -197,6 +213,10 @@ class Completion:
   started: Started
   answers: Tuple[Answer, ...]
 
+  @classmethod
+  def of(cls, message: Any) -> Completion:
+    return cls(Started.of(message.started), tuple(map(Answer.of, message.answers)))
+
   @property
   def text(self) -> str:
     return self.answers[0].text
@@ -208,6 +228,10 @@ class Tokens:
 
   ids: Tuple[int, ...]
   byte_ends: Tuple[int, ...]
+
+  @classmethod
+  def of(cls, message: Any) -> Tokens:
+    return cls(tuple(message.token_ids), tuple(message.byte_ends))
 
 
 @dataclass(frozen=True)

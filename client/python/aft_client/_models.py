@@ -1,0 +1,215 @@
+"""Models, tensors and health as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Mapping, Optional, Sequence, Tuple, Union
+
+from . import _wire as wire
+from ._types import _OpenEnum
+
+# A parameter of the Open Inference Protocol.
+Parameter = Union[bool, int, float, str]
+
+
+class Health(_OpenEnum):
+  """What grpc.health.v1 says of a service."""
+
+  UNKNOWN = 0
+  SERVING = 1
+  NOT_SERVING = 2
+  SERVICE_UNKNOWN = 3
+
+
+class ModelState(_OpenEnum):
+  """How far a model is."""
+
+  UNSPECIFIED = 0
+  LOADING = 1
+  READY = 2
+  DRAINING = 3
+  FAILED = 4
+  UNLOADED = 5
+
+
+class Task(_OpenEnum):
+  """Which requests a model serves: GENERATE: all; ENCODE and CLASSIFY: encode() or, without a tokenizer, infer()."""
+
+  UNSPECIFIED = 0
+  GENERATE = 1
+  ENCODE = 2
+  CLASSIFY = 3
+
+
+def _plain(cls: Any, message: Any, **converted: Any) -> dict[str, Any]:
+  """The fields of the message that the class has, by name, and instead of some of them what they were converted to."""
+  return {**{one.name: getattr(message, one.name) for one in fields(cls)}, **converted}
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+  """One of a model's versions."""
+
+  version: str
+  state: ModelState
+  error: str  # why it could not be loaded, or failed; empty otherwise
+  fingerprint: int
+
+  @classmethod
+  def of(cls, message: Any) -> ModelVersion:
+    return cls(**_plain(cls, message, state=ModelState(message.state)))
+
+
+@dataclass(frozen=True)
+class ModelLoad:
+  """How busy a model is."""
+
+  requests_running: int
+  requests_waiting: int
+  utilization: float  # 0 to 1
+
+  @classmethod
+  def of(cls, message: Any) -> ModelLoad:
+    return cls(**_plain(cls, message))
+
+
+@dataclass(frozen=True)
+class Model:
+  """A served model: the version that requests get which name none."""
+
+  name: str
+  version: str
+  state: ModelState
+  error: str  # why it failed; empty otherwise
+  architecture: str
+  parameters: int
+  vocab_size: int  # 0: it takes vectors, through infer() only
+  max_seq_len: int  # in tokens; 0: unlimited
+  state_bytes: int  # memory of one sequence
+  weight_bytes: int
+  weight_format: str
+  device: str
+  slots: int  # requests that run at once
+  state_bytes_per_token: int  # the part of state_bytes that one token takes; 0: the size is constant
+  task: Task
+  vector_width: int
+  versions: Tuple[ModelVersion, ...]  # the newest first
+  load: Optional[ModelLoad]  # None until it is loaded
+  fingerprint: int  # 0 until it is loaded
+  labels: Tuple[str, ...]  # of a classifier, in the order of its logits
+
+  @classmethod
+  def of(cls, message: Any) -> Model:
+    return cls(**_plain(
+        cls, message, state=ModelState(message.state), task=Task(message.task), labels=tuple(message.labels),
+        versions=tuple(map(ModelVersion.of, message.versions)),
+        load=ModelLoad.of(message.load) if message.HasField("load") else None))
+
+
+@dataclass(frozen=True)
+class RepositoryModel:
+  """A version of a model in the server's repository."""
+
+  name: str
+  version: str
+  state: str  # "READY", "UNAVAILABLE", ...
+  reason: str
+
+  @classmethod
+  def of(cls, message: Any) -> RepositoryModel:
+    return cls(**_plain(cls, message))
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+  """A tensor that a model takes or returns. `shape`: -1: any size."""
+
+  name: str
+  datatype: str
+  shape: Tuple[int, ...]
+
+  @classmethod
+  def of(cls, message: Any) -> TensorSpec:
+    return cls(message.name, message.datatype, tuple(message.shape))
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+  """What the Open Inference Protocol tells of a model."""
+
+  name: str
+  versions: Tuple[str, ...]
+  platform: str
+  inputs: Tuple[TensorSpec, ...]
+  outputs: Tuple[TensorSpec, ...]
+
+  @classmethod
+  def of(cls, message: Any) -> ModelMetadata:
+    return cls(message.name, tuple(message.versions), message.platform, tuple(map(TensorSpec.of, message.inputs)),
+               tuple(map(TensorSpec.of, message.outputs)))
+
+
+_CONTENTS = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
+    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents"}
+
+
+@dataclass(frozen=True)
+class Tensor:
+  """`datatype`: a name of the Open Inference Protocol, such as "INT64", "FP32" or "BYTES". `values`: in row-major
+  order; texts of a BYTES tensor are sent as UTF-8 and received as bytes."""
+
+  name: str
+  datatype: str
+  shape: Sequence[int]
+  values: Sequence[Any]
+
+  def fill(self, message: Any) -> None:
+    if self.datatype not in _CONTENTS:
+      raise ValueError(f"{self.name}: the datatype {self.datatype} is none of {', '.join(_CONTENTS)}")
+    message.name, message.datatype = self.name, self.datatype
+    message.shape.extend(self.shape)
+    getattr(message.contents, _CONTENTS[self.datatype]).extend(
+        value.encode() if isinstance(value, str) else value for value in self.values)
+
+  @classmethod
+  def of(cls, message: Any) -> Tensor:
+    contents = getattr(message.contents, _CONTENTS[message.datatype], ()) if message.datatype in _CONTENTS else ()
+    return cls(message.name, message.datatype, tuple(message.shape), tuple(contents))
+
+
+@dataclass(frozen=True)
+class Inference:
+  """The answer of infer()."""
+
+  model: str
+  model_version: str
+  id: str
+  parameters: Mapping[str, Parameter]
+  outputs: Tuple[Tensor, ...]
+
+  @classmethod
+  def of(cls, message: Any) -> Inference:
+    parameters = {name: getattr(one, one.WhichOneof("parameter_choice")) for name, one in message.parameters.items()
+                  if one.WhichOneof("parameter_choice")}
+    return cls(message.model_name, message.model_version, message.id, parameters,
+               tuple(map(Tensor.of, message.outputs)))
+
+
+def infer_request(model: str, model_version: str, inputs: Sequence[Tensor], outputs: Sequence[str],
+                  parameters: Mapping[str, Parameter], id: str) -> Any:
+  request = wire.oip.ModelInferRequest(model_name=model, model_version=model_version, id=id)
+  for tensor in inputs:
+    tensor.fill(request.inputs.add())
+  for name in outputs:
+    request.outputs.add(name=name)
+  for name, value in parameters.items():
+    if isinstance(value, bool):
+      field = "bool_param"
+    elif isinstance(value, int):
+      field = "int64_param" if value < 2**63 else "uint64_param"
+    else:
+      field = "double_param" if isinstance(value, float) else "string_param"
+    setattr(request.parameters[name], field, value)
+  return request

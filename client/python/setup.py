@@ -1,0 +1,20 @@
+"""Compiles the protos into the package, as data (aft_client/_wire.py says why)."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).resolve().parent
+PROTO = HERE.parent.parent / "proto"
+FILES = ["aft/v1/inference.proto", "aft/v1/models.proto", "aft/v1/scores.proto", "aft/v1/states.proto",
+         "aft/v1/tokens.proto", "grpc/health/v1/health.proto", "inference/grpc_service.proto"]
+
+if PROTO.is_dir():  # Otherwise this is a source distribution, which has the result.
+  # The build requirement has a compiler; without it (pip --no-build-isolation) the system's is used.
+  compiler = [sys.executable, "-m", "grpc_tools.protoc"] if importlib.util.find_spec("grpc_tools") else ["protoc"]
+  subprocess.run([*compiler, f"-I{PROTO}", "--include_imports",
+                  f"--descriptor_set_out={HERE / 'aft_client/wire.pb'}", *FILES], check=True)
+setup()
