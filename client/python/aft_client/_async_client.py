@@ -188,7 +188,6 @@ class AsyncClient(Connection):
   get_model = _awaitable(Client.get_model)
   health = _awaitable(Client.health)
   infer = _awaitable(Client.infer)
-  model_metadata = _awaitable(Client.model_metadata)
   list_repository = _awaitable(Client.list_repository)
   load_model = _awaitable(Client.load_model)
   unload_model = _awaitable(Client.unload_model)

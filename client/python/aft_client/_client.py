@@ -10,7 +10,7 @@ from . import _wire as wire
 from ._channel import open_channel, target_of
 from ._errors import from_call, misplaced, protocol_error
 from ._generation import Generation
-from ._models import Health, Inference, Model, ModelMetadata, Parameter, RepositoryModel, Tensor, infer_request
+from ._models import Health, Inference, Model, Parameter, RepositoryModel, Tensor, infer_request
 from ._resumable import Resumed
 from ._scoring import Scoring
 from ._types import (Answer, Completion, Pooling, Priority, Sampling, Scores, Started, State, Text, Tls, Tokens,
@@ -340,11 +340,6 @@ class Client(Connection):
     wanted; by default all."""
     request = infer_request(model, model_version, inputs, outputs, parameters, id)
     return self._unary(self._oip.ModelInfer, request, Inference.of, timeout, request_id, traceparent)
-
-  def model_metadata(self, model: str, *, model_version: str = "", timeout: Optional[float] = None) -> ModelMetadata:
-    """The names, datatypes and shapes of the tensors that a model takes and returns."""
-    return self._unary(self._oip.ModelMetadata, wire.oip.ModelMetadataRequest(name=model, version=model_version),
-                       ModelMetadata.of, timeout)
 
   def list_repository(self, *, timeout: Optional[float] = None) -> List[RepositoryModel]:
     """All versions in the repository of the server, loaded or not."""

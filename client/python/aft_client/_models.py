@@ -120,35 +120,6 @@ class RepositoryModel:
     return cls(**_plain(cls, message))
 
 
-@dataclass(frozen=True)
-class TensorSpec:
-  """A tensor that a model takes or returns. `shape`: -1: any size."""
-
-  name: str
-  datatype: str
-  shape: Tuple[int, ...]
-
-  @classmethod
-  def of(cls, message: Any) -> TensorSpec:
-    return cls(message.name, message.datatype, tuple(message.shape))
-
-
-@dataclass(frozen=True)
-class ModelMetadata:
-  """What the Open Inference Protocol tells of a model."""
-
-  name: str
-  versions: Tuple[str, ...]
-  platform: str
-  inputs: Tuple[TensorSpec, ...]
-  outputs: Tuple[TensorSpec, ...]
-
-  @classmethod
-  def of(cls, message: Any) -> ModelMetadata:
-    return cls(message.name, tuple(message.versions), message.platform, tuple(map(TensorSpec.of, message.inputs)),
-               tuple(map(TensorSpec.of, message.outputs)))
-
-
 _CONTENTS = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
@@ -175,7 +146,7 @@ class Tensor:
 
   @classmethod
   def of(cls, message: Any) -> Tensor:
-    contents = getattr(message.contents, _CONTENTS[message.datatype], ()) if message.datatype in _CONTENTS else ()
+    contents = getattr(message.contents, _CONTENTS[message.datatype])
     return cls(message.name, message.datatype, tuple(message.shape), tuple(contents))
 
 

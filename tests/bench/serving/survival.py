@@ -31,11 +31,11 @@ def start_load(bench, address, flags, progress):
   streams = bench.options.streams
   numbers = ["--streams", streams, "--requests", 2 * streams, "--max-tokens", TOKENS]
   if bench.options.client == "python":
-    paths = [str(ROOT / "client/python"), str(bench.options.bin.parent / "tests/unit/client/python")]
+    package = str(bench.options.bin.parent / "tests/unit/client/python")
     begun = progress.fileno()  # Standard error has gRPC's own lines too.
     return subprocess.Popen([sys.executable, "-B", Path(__file__).parent / "python_load.py", address, *flags,
                              *map(str, numbers), f"--begun=/dev/fd/{begun}"], stdout=subprocess.PIPE, text=True,
-                            pass_fds=[begun], env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+                            pass_fds=[begun], env={**os.environ, "PYTHONPATH": package})
   return bench.start_load(address, *flags, *(["--tls"] if flags else []), *numbers, "--resume", "--verify", 2 * streams,
                           "--duration", 3600, "--progress", stderr=progress)
 

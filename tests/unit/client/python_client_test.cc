@@ -1,4 +1,4 @@
-// client/python/generate.py, with stubs made from the shipped proto, against the scripted server.
+// client/python/examples/generate.py against the scripted server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,9 +31,8 @@ class PythonClientTest : public testing::Test {
     if (python_.empty()) GTEST_SKIP() << "no Python with gRPC: install python3-grpcio";
   }
 
-  std::vector<std::string> Command(const std::string& text,
-                                   const std::string& script = "generate") const {
-    return {python_, "client/python/" + script + ".py", server_.address(), text};
+  std::vector<std::string> Command(const std::string& text) const {
+    return {python_, "client/python/examples/generate.py", server_.address(), text};
   }
 
   const std::string python_ = FindPython();
@@ -70,34 +69,6 @@ TEST_F(PythonClientTest, PrintsTextAsItComes) {
   server_.SetScript(StalledScript({StartedEvent(), DeltaEvent(0, "universally")}));
   Process python(Command("It is a truth"), environment_);
   EXPECT_TRUE(python.WaitForOutput("universally")) << python.err();
-}
-
-TEST_F(PythonClientTest, PrintsSeveralAnswers) {
-  Script script;
-  script.events = {StartedEvent(),     DeltaEvent(0, "b"), DeltaEvent(0, "a"),
-                   DeltaEvent(1, "c"), FinishedEvent(2),   FinishedEvent(1)};
-  for (const size_t second : {1, 3, 4}) script.events[second].set_sequence(1);
-  server_.SetScript(script);
-  std::vector<std::string> command = Command("It is a truth", "answers");
-  command.push_back("2");
-  Process python(command, environment_);
-  EXPECT_EQ(python.Wait(), 0) << python.err();
-  EXPECT_EQ(python.out(), "0: a\n1: bc\n");
-  EXPECT_EQ(server_.last<v1::GenerateRequest>().n(), 2U);
-}
-
-TEST_F(PythonClientTest, ScoresAndEncodes) {
-  server_.SetScript(ScoreScript());
-  Process score(Command("abc", "score"), environment_);
-  EXPECT_EQ(score.Wait(), 0) << score.err();
-  EXPECT_THAT(score.out(), testing::StartsWith("98 -1.0\n99 -2.0\nperplexity 4.48"));
-  EXPECT_EQ(server_.last<v1::ScoreRequest>().text(), "abc");
-
-  server_.SetScript(EncodeScript());
-  Process encode(Command("ab", "encode"), environment_);
-  EXPECT_EQ(encode.Wait(), 0) << encode.err();
-  EXPECT_EQ(server_.last<v1::EncodeRequest>().pooling(), v1::POOLING_MEAN);
-  EXPECT_THAT(encode.out(), testing::StartsWith("1.0 0.1"));
 }
 
 TEST_F(PythonClientTest, ShowsTheServersError) {

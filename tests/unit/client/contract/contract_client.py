@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Does with the Python client what the scenarios of the contract ask for.
 
-Reads a line "ADDRESS SCENARIO" after the other, and answers each with a line that is what the application saw;
+Reads a line "ADDRESS CLIENT SCENARIO" after the other, and answers each with a line that is what the application saw;
 messages of scenario.proto, as base64. A line "cut" before it asks for the connection to break. The line "close" closes
 the client, which is answered by "closed".
 """
 
+import asyncio
 import base64
 import sys
 import threading
@@ -16,17 +17,57 @@ import scenario_pb2
 from aft_client import AftError, Delta, Finished, Started
 
 
+class BlockingClient:
+  """AsyncClient with the methods of Client: each runs the event loop until it has its result."""
+
+  def __init__(self, *args, **options):
+    self._loop = asyncio.new_event_loop()
+
+    async def make():
+      return aft_client.AsyncClient(*args, **options)
+
+    self._client = self._loop.run_until_complete(make())
+
+  def __getattr__(self, name):
+    return lambda *args, **options: self._loop.run_until_complete(getattr(self._client, name)(*args, **options))
+
+  def generate(self, *args, **options):
+    return BlockingGeneration(self._loop, self._client.generate(*args, **options))
+
+
+class BlockingGeneration:
+  """The same of AsyncGeneration."""
+
+  def __init__(self, loop, generation):
+    self._loop, self._generation = loop, generation
+
+  def __getattr__(self, name):
+    return getattr(self._generation, name)
+
+  def __iter__(self):
+    return self
+
+  def __next__(self):
+    try:
+      return self._loop.run_until_complete(self._generation.__anext__())
+    except StopAsyncIteration:
+      raise StopIteration from None
+
+  def close(self):
+    self._loop.call_soon_threadsafe(self._generation.close)
+
+
 class Application:
   """An application that writes down what it sees."""
 
-  def __init__(self, scenario, address):
+  def __init__(self, client, scenario, address):
     self.scenario, self.seen, self.tokens = scenario, scenario_pb2.Observed(), 0
     options = {name: getattr(scenario.options, name) for name in ("max_attempts", "max_resumes")
                if scenario.options.HasField(name)}
     if scenario.options.HasField("deadline_ms"):
       options["timeout"] = scenario.options.deadline_ms / 1000 or None
     addresses = address[len("ipv4:"):].split(",") if address.startswith("ipv4:") else address
-    self.client = aft_client.Client(addresses, **options)
+    self.client = client(addresses, **options)
     self.closer = None
 
   def run(self):
@@ -121,14 +162,14 @@ class Application:
 
 
 def main():
-  application = None
+  application, clients = None, {"PYTHON": aft_client.Client, "PYTHON_ASYNC": BlockingClient}
   for line in sys.stdin:
     if line == "close\n":
       application.client.close()
       print("closed", flush=True)
       continue
-    address, scenario = line.split()
-    application = Application(scenario_pb2.Scenario.FromString(base64.b64decode(scenario)), address)
+    address, client, scenario = line.split()
+    application = Application(clients[client], scenario_pb2.Scenario.FromString(base64.b64decode(scenario)), address)
     try:
       seen = application.run()
     except Exception:  # pylint: disable=broad-except  # it is no error that the client may raise

@@ -31,6 +31,8 @@ using testing::ElementsAre;
 using testing::ElementsAreArray;
 using testing::HasSubstr;
 
+bool IsPython(Way way) { return way == PYTHON || way == PYTHON_ASYNC; }
+
 // The Python client in a process that serves all scenarios; null: there is no Python with gRPC.
 Process* PythonClient() {
   static Process* const process = []() -> Process* {
@@ -39,7 +41,7 @@ Process* PythonClient() {
     for (const char* python : {"python3", "/usr/bin/python3"}) {
       if (Process({python, "-c", "import grpc, google.protobuf"}).Wait() != 0) continue;
       return new Process({python, CONTRACT "/contract_client.py"},
-                         {"PYTHONPATH=" PYTHON_STUBS ":client/python", "PYTHONDONTWRITEBYTECODE=1",
+                         {"PYTHONPATH=" PYTHON_STUBS, "PYTHONDONTWRITEBYTECODE=1",
                           "GRPC_VERBOSITY=NONE", "no_grpc_proxy=127.0.0.1"});
     }
     return nullptr;
@@ -47,10 +49,11 @@ Process* PythonClient() {
   return process;
 }
 
-Observed RunPython(const Scenario& scenario, const std::string& address,
+Observed RunPython(const Scenario& scenario, Way way, const std::string& address,
                    const std::function<void()>& cut) {
   Process& python = *PythonClient();
-  python.Send(absl::StrCat(address, " ", absl::Base64Escape(scenario.SerializeAsString()), "\n"));
+  python.Send(absl::StrCat(address, " ", Way_Name(way), " ",
+                           absl::Base64Escape(scenario.SerializeAsString()), "\n"));
   std::string line = python.ReadLine();
   if (line == "cut") {
     cut();
@@ -88,7 +91,7 @@ std::vector<Case> Cases() {
   for (const char* file : {"generate", "score", "sequences", "protocol", "retries"}) {
     std::vector<Case> of_file;
     for (const Scenario& scenario : LoadScenarios(absl::StrCat(CONTRACT "/", file, ".textproto"))) {
-      for (const Way way : {BLOCKING, LISTENER, PYTHON}) {
+      for (const Way way : {BLOCKING, LISTENER, PYTHON, PYTHON_ASYNC}) {
         if (!scenario.only().empty() &&
             std::count(scenario.only().begin(), scenario.only().end(), way) == 0)
           continue;
@@ -235,7 +238,7 @@ void ExpectSeen(const Scenario& scenario, Way way, const Observed& seen) {
     EXPECT_EQ(seen.retry_after_ms(), expected.retry_after_ms());
   }
   ExpectWent(expected, seen);
-  if (way == PYTHON || expected.resuming().empty()) return;
+  if (IsPython(way) || expected.resuming().empty()) return;
   ASSERT_EQ(seen.resuming_size(), expected.resuming_size());
   for (int i = 0; i < expected.resuming_size(); ++i) {
     EXPECT_EQ(seen.resuming(i).ShortDebugString(), expected.resuming(i).ShortDebugString());
@@ -291,7 +294,7 @@ void RunScenario(const Scenario& scenario, Way way) {
       cuts ? absl::StrCat("ipv4:", addresses[0], ",", addresses[1]) : addresses[0];
   const auto cut = [&] { places[static_cast<size_t>(model.asked()[0].server)]->gate->Cut(); };
   const Observed seen =
-      way == PYTHON ? RunPython(scenario, address, cut) : RunCpp(scenario, way, address, cut);
+      IsPython(way) ? RunPython(scenario, way, address, cut) : RunCpp(scenario, way, address, cut);
   ExpectSeen(scenario, way, seen);
   ExpectAsked(scenario, seen, model);
   std::vector<std::string> ids;
@@ -300,7 +303,7 @@ void RunScenario(const Scenario& scenario, Way way) {
     // The calls tell the servers: not the client's end, which comes later.
     places[i]->server.WaitForCancellations(model.stalls(static_cast<int>(i)));
   }
-  if (way != PYTHON) return;
+  if (!IsPython(way)) return;
   PythonClient()->Send("close\n");
   EXPECT_EQ(PythonClient()->ReadLine(), "closed");
 }
@@ -313,7 +316,7 @@ class ContractTest : public testing::TestWithParam<Case> {
 };
 
 TEST_P(ContractTest, Holds) {
-  if (GetParam().way == PYTHON && PythonClient() == nullptr) {
+  if (IsPython(GetParam().way) && PythonClient() == nullptr) {
     GTEST_SKIP() << "no Python with gRPC: install python3-grpcio";
   }
   for (const Scenario& scenario : GetParam().variations) {

@@ -1,5 +1,5 @@
 """Streams a completion: generate.py ADDRESS PROMPT [OPTION=NUMBER ...], for example temperature=0.7
-top_p=0.9: the fields of Sampling. README.md says how to make the stubs."""
+top_p=0.9: the fields of Sampling."""
 import json
 import sys
 
