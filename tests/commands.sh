@@ -69,6 +69,7 @@ fetch_tools() {
     say "No Chromium: status_page_test, try_page_test and load_report_page_test are skipped; --full installs it (153 MB) and runs them"
   fi
   fetch_tritonclient
+  fetch_python_client
   fetch_openai
   fetch_simpy
   fetch_kubernetes
@@ -107,6 +108,13 @@ fetch_tritonclient() {
   fetch tritonclient-2.73.0-2 "tritonclient (45 MB)" tritonclient==2.73.0 grpcio==1.85.0 protobuf==6.33.5 \
     numpy==2.3.5 ml-dtypes==0.5.4 python-rapidjson==1.21 packaging==25.0 typing-extensions==4.16.0
   export AFT_TRITONCLIENT="$FETCHED"
+}
+
+# AFT_PYTHON_CLIENT: what builds the Python client's wheel, and new versions of what it runs with.
+fetch_python_client() {
+  fetch python-client-1 "setuptools, grpcio and protobuf (9 MB)" setuptools==84.2.1 grpcio==1.85.3 protobuf==7.36.2 \
+    typing-extensions==4.16.0
+  export AFT_PYTHON_CLIENT="$FETCHED"
 }
 
 # AFT_OPENAI: OpenAI's client, and the command `llm` that uses it.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, fields
-from typing import Any, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _wire as wire
+from ._errors import protocol_error
 from ._types import _OpenEnum
 
 # A parameter of the Open Inference Protocol.
@@ -120,34 +122,44 @@ class RepositoryModel:
     return cls(**_plain(cls, message))
 
 
-_CONTENTS = {
-    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
-    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
-    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents"}
+_FORMATS = {"BOOL": "?", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B", "UINT16": "H",
+            "UINT32": "I", "UINT64": "Q", "FP16": "e", "FP32": "f", "FP64": "d"}  # of struct
 
 
 @dataclass(frozen=True)
 class Tensor:
   """`datatype`: a name of the Open Inference Protocol, such as "INT64", "FP32" or "BYTES". `values`: in row-major
-  order; texts of a BYTES tensor are sent as UTF-8 and received as bytes."""
+  order; texts of a BYTES tensor are sent as UTF-8 and received as bytes. Values that are bytes themselves are sent
+  unchanged: the elements, little-endian (NumPy's `tobytes()`)."""
 
   name: str
   datatype: str
   shape: Sequence[int]
-  values: Sequence[Any]
+  values: Union[Sequence[Any], bytes]
 
-  def fill(self, message: Any) -> None:
-    if self.datatype not in _CONTENTS:
-      raise ValueError(f"{self.name}: the datatype {self.datatype} is none of {', '.join(_CONTENTS)}")
-    message.name, message.datatype = self.name, self.datatype
-    message.shape.extend(self.shape)
-    getattr(message.contents, _CONTENTS[self.datatype]).extend(
-        value.encode() if isinstance(value, str) else value for value in self.values)
+  def raw(self) -> bytes:
+    """The elements as the wire has them. ValueError: this datatype can be given as bytes only."""
+    if isinstance(self.values, bytes):
+      return self.values
+    if self.datatype == "BYTES":
+      texts: List[bytes] = [value.encode() if isinstance(value, str) else bytes(value) for value in self.values]
+      return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    if self.datatype not in _FORMATS:
+      raise ValueError(f"{self.name}: values of the datatype {self.datatype} are given as bytes")
+    return struct.pack(f"<{len(self.values)}{_FORMATS[self.datatype]}", *self.values)
 
   @classmethod
-  def of(cls, message: Any) -> Tensor:
-    contents = getattr(message.contents, _CONTENTS[message.datatype])
-    return cls(message.name, message.datatype, tuple(message.shape), tuple(contents))
+  def of(cls, message: Any, raw: bytes) -> Tensor:
+    values: Union[Sequence[Any], bytes] = raw
+    if message.datatype == "BYTES":
+      values, at = [], 0
+      while at < len(raw):
+        end = at + 4 + int.from_bytes(raw[at:at + 4], "little")
+        values.append(raw[at + 4:end])
+        at = end
+    elif message.datatype in _FORMATS:
+      values = [one for one, in struct.iter_unpack("<" + _FORMATS[message.datatype], raw)]
+    return cls(message.name, message.datatype, tuple(message.shape), values if values is raw else tuple(values))
 
 
 @dataclass(frozen=True)
@@ -164,15 +176,18 @@ class Inference:
   def of(cls, message: Any) -> Inference:
     parameters = {name: getattr(one, one.WhichOneof("parameter_choice")) for name, one in message.parameters.items()
                   if one.WhichOneof("parameter_choice")}
+    if len(message.raw_output_contents) != len(message.outputs):
+      raise protocol_error("the tensors have no raw contents", 0)
     return cls(message.model_name, message.model_version, message.id, parameters,
-               tuple(map(Tensor.of, message.outputs)))
+               tuple(map(Tensor.of, message.outputs, message.raw_output_contents)))
 
 
 def infer_request(model: str, model_version: str, inputs: Sequence[Tensor], outputs: Sequence[str],
                   parameters: Mapping[str, Parameter], id: str) -> Any:
   request = wire.oip.ModelInferRequest(model_name=model, model_version=model_version, id=id)
   for tensor in inputs:
-    tensor.fill(request.inputs.add())
+    request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    request.raw_input_contents.append(tensor.raw())
   for name in outputs:
     request.outputs.add(name=name)
   for name, value in parameters.items():
