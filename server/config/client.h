@@ -11,9 +11,10 @@
 namespace aft::server {
 
 // The sender of a request, and what it may use: what the clients_file says of it, or the defaults
-// for a client without an entry. Equal clients may be one object, or several with the same name.
+// for a client without an entry. Several objects with the same name are the same client.
 struct Client {
-  // Belongs to its token or certificate. Otherwise it is the address, without port, of the client.
+  // Belongs to its token or certificate. Without these, it is the address, without port, from which
+  // its requests come.
   std::string name;
   // Clients of one class share the model in proportion to their weights. Above 0.
   double weight = 1;

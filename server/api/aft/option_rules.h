@@ -14,8 +14,7 @@ namespace aft::server {
 
 struct OptionRule {
   const v1::GenerationOption* about;
-  const google::protobuf::FieldDescriptor*
-      part;  // of GenerateRequest; null: GenerateRequest itself
+  const google::protobuf::FieldDescriptor* part;   // of GenerateRequest; null: the request itself
   const google::protobuf::FieldDescriptor* field;  // in the part
   double low, high;                                // if it has a range
 };
