@@ -1,5 +1,5 @@
-// A text that somebody and the model write in turns. The server keeps the state after every turn,
-// so that no turn reads the text again, and the turn before can be taken back.
+// A text that a user and the model write in turns. The server stores the state after every turn, so
+// no turn reads the text again, and the last turn can be taken back.
 #include <errno.h>
 #include <signal.h>
 
@@ -25,18 +25,17 @@ namespace aft::client {
 namespace {
 
 constexpr char kHelp[] =
-    "What you type goes on in the text, and then the model does. Ctrl-C stops it: the text goes "
-    "on\n"
-    "from before that turn.\n"
-    "  /retry      another answer to the same line\n"
-    "  /edit       change the line and have it answered again\n"
-    "  /save FILE  write the text to a file, and name the state that goes on from here\n"
-    "  /help       this\n"
-    "  /quit       or Ctrl-D\n"
+    "Each line that you type is added to the text, and then the model continues it. Ctrl-C stops\n"
+    "the answer and takes the turn back.\n"
+    "  /retry      take the last turn back, and answer its line again\n"
+    "  /edit       take the last turn back, and edit its line\n"
+    "  /save FILE  write the text to a file, and print the id of the state after it\n"
+    "  /help       print this help\n"
+    "  /quit       end the chat, like Ctrl-D\n"
     "A line that begins with // is text that begins with /.\n";
 
 struct ChatFlags {
-  v1::GenerateRequest request;  // of every turn
+  v1::GenerateRequest request;  // sent with every turn
   std::string previous;         // id of a state
   double deadline = 600;
 };
@@ -46,17 +45,17 @@ class Chat {
   Chat(Client& client, const ChatFlags& flags, Output& output)
       : client_(client), flags_(flags), output_(output), state_(flags.previous) {}
 
-  // Until there are no more lines. Returns the exit code.
+  // Runs until there are no more lines. Returns the exit code.
   int Run(LineEditor& editor);
 
  private:
   struct Turn {
-    std::string state;  // that it went on from; empty: it begins the text
+    std::string state;  // the state that the turn continued; empty: it began the text
     std::string line;
-    size_t text = 0;  // bytes of the text before it
+    size_t text = 0;  // length in bytes of the text before the turn
   };
 
-  // False: the chat is over, with exit_code_.
+  // Each returns false if the chat is over; exit_code_ then says why.
   bool Obey(const std::string& command);
   bool Answer(std::string line, bool again);
   void TakeBack();
@@ -66,10 +65,10 @@ class Chat {
   Client& client_;
   const ChatFlags& flags_;
   Output& output_;
-  std::string state_;         // after the text; empty: there is none
-  std::string text_;          // as far as it was seen here
-  std::optional<Turn> last_;  // that can be taken back
-  std::string draft_;         // for the next line
+  std::string state_;         // the state after the text; empty: none
+  std::string text_;          // the part that this chat has shown
+  std::optional<Turn> last_;  // the turn that can be taken back
+  std::string draft_;         // pre-filled in the next line
   int exit_code_ = kExitOk;
 };
 
@@ -85,7 +84,7 @@ int Chat::Run(LineEditor& editor) {
     if (!command && absl::StartsWith(*line, "/")) line->erase(0, 1);
     if (!(command ? Obey(*line) : Answer(*std::move(line), /*again=*/false))) return exit_code_;
   }
-  if (!state_.empty()) PrintSummary(absl::StrCat("aftctl chat --previous ", state_, " goes on"));
+  if (!state_.empty()) PrintSummary(absl::StrCat("to continue: aftctl chat --previous ", state_));
   return exit_code_;
 }
 
@@ -95,7 +94,7 @@ bool Chat::Obey(const std::string& command) {
   if (command == "/help") return output_.Write(kHelp);
   if (absl::ConsumePrefix(&path, "/save ")) return Save(std::string(path));
   if (command != "/retry" && command != "/edit") {
-    PrintError("aftctl", absl::StrCat("no command ", command, "; /help lists them"));
+    PrintError("aftctl", absl::StrCat("there is no command ", command, "; /help lists them"));
     return true;
   }
   if (!last_) {
@@ -109,7 +108,7 @@ bool Chat::Obey(const std::string& command) {
   return true;
 }
 
-// The turn, and the state after it, are gone.
+// Removes the last turn and the state after it.
 void Chat::TakeBack() {
   if (state_ != last_->state) Forget(state_);
   state_ = last_->state;
@@ -117,11 +116,11 @@ void Chat::TakeBack() {
   last_.reset();
 }
 
-// `again`: the turn before was the same.
+// `again`: the turn before had the same line.
 bool Chat::Answer(std::string line, bool again) {
   v1::GenerateRequest request = flags_.request;
   v1::SamplingOptions& sampling = *request.mutable_sampling();
-  if (again && sampling.has_seed()) sampling.clear_seed();  // it would say the same
+  if (again && sampling.has_seed()) sampling.clear_seed();  // it would give the same answer
   if (!state_.empty()) request.mutable_previous()->set_state_id(state_);
   request.mutable_store();
   const std::string text = line + "\n";
@@ -154,7 +153,7 @@ bool Chat::Answer(std::string line, bool again) {
     exit_code_ = ReportError(absl::DataLossError("the answer came without its state"));
     return false;
   }
-  // The turn before this one cannot be taken back any more; this one can be, however it ended.
+  // The turn before this one cannot be taken back any more. This one can, whatever its result was.
   if (last_ && last_->state != state_) Forget(last_->state);
   last_ = Turn{.state = state_, .line = std::move(line), .text = text_.size()};
   if (!result.ok()) {
@@ -163,7 +162,7 @@ bool Chat::Answer(std::string line, bool again) {
       return false;
     }
     if (interrupt.exit_code() != 0) {
-      PrintSummary("stopped: the text goes on from before this turn");
+      PrintSummary("stopped: the text is as it was before this turn");
     } else {
       exit_code_ = ReportError(result.status());
     }
@@ -188,18 +187,18 @@ bool Chat::Save(const std::string& path) {
   return true;
 }
 
-// A state of this chat that nothing can go back to. One that is gone is gone.
+// Deletes a state of this chat that is not needed any more. A state that is missing is no error.
 void Chat::Forget(const std::string& state) {
   if (!state.empty() && state != flags_.previous) client_.DeleteState(state).IgnoreError();
 }
 
 int RunChat(const CommonFlags& common, const ChatFlags& flags) {
-  LineEditor editor("aftctl");  // before the client: it has threads
+  LineEditor editor("aftctl");  // made first, because the client starts threads
   Output output;
   absl::StatusOr<ClientOptions> options = MakeClientOptions(common);
   if (!options.ok()) return UsageError(options.status());
   CancelToken nothing;
-  std::optional<Interrupt> signals(nothing);  // before the client: see there
+  std::optional<Interrupt> signals(nothing);  // made before the client: see Interrupt
   const auto client = Client::Create(*std::move(options));
   signals.reset();
   if (!client.ok()) return UsageError(client.status());
@@ -214,7 +213,7 @@ Command AddChat(CLI::App& app, const CommonFlags& common) {
   app.add_option_function<std::string>(
       "--model", [flags](const std::string& model) { flags->request.set_model(model); },
       "Model; may be left out when the server has only one");
-  app.add_option("--previous", flags->previous, "Go on from this state")->type_name("ID");
+  app.add_option("--previous", flags->previous, "Continue from this state")->type_name("ID");
   AddGenerationFlags(app, flags->request);
   AddDeadline(app, flags->deadline);
   return [&common, flags] { return RunChat(common, *flags); };

@@ -16,19 +16,19 @@
 
 namespace aft::client {
 
-// Options of every subcommand.
+// The flags of every subcommand.
 struct CommonFlags : ConnectionFlags {
   int max_resumes = ClientOptions().max_resumes;
 };
 
-// Adds those of ConnectionFlags and --max-resumes. `flags` must outlive the parsing.
+// Adds the flags of ConnectionFlags, and --max-resumes. `flags` must outlive the parsing.
 void AddCommonFlags(CLI::App& app, CommonFlags& flags);
 
-// As MakeClientOptions of ConnectionFlags.
+// As MakeClientOptions(const ConnectionFlags&), with max_resumes.
 absl::StatusOr<ClientOptions> MakeClientOptions(const CommonFlags& flags);
 
-// A subcommand adds its options to `app` and returns what runs it: called once, after parsing,
-// returns the exit code. `flags` must outlive both.
+// Each adds the flags of a subcommand to `app`, and returns the function that runs it. That is
+// called once, after parsing, and returns the exit code. `flags` must outlive both.
 using Command = std::function<int()>;
 Command AddGenerate(CLI::App& app, const CommonFlags& flags);
 Command AddComplete(CLI::App& app, const CommonFlags& flags);
@@ -50,42 +50,42 @@ struct Subcommand {
 };
 inline constexpr Subcommand kSubcommands[] = {
     {"generate", "Continue a prompt, streaming the text", AddGenerate},
-    {"complete", "The same as one response, at the end", AddComplete},
-    {"chat", "Write a text with a model, in turns", AddChat},
-    {"score", "How likely a language model finds a text, token by token", AddScore},
-    {"encode", "The vectors of a text", AddEncode},
-    {"infer", "The likeliest labels of an image under a classifier", AddInfer},
-    {"tokenize", "A text as the ids of a model", AddTokenize},
-    {"detokenize", "Ids as text", AddDetokenize},
-    {"state", "What generate and score leave behind to go on from", AddState},
+    {"complete", "Continue a prompt, with one response at the end", AddComplete},
+    {"chat", "Write a text in turns with a model", AddChat},
+    {"score", "Print how likely a language model finds a text", AddScore},
+    {"encode", "Print the vectors of a text", AddEncode},
+    {"infer", "Print the likeliest labels of an image or a text", AddInfer},
+    {"tokenize", "Print the token ids of a text", AddTokenize},
+    {"detokenize", "Print the text of token ids", AddDetokenize},
+    {"state", "Show, delete, export or import stored states", AddState},
     {"models", "List the served models, or describe one", AddModels},
-    {"repository", "Have a server load and unload models of its repository", AddRepository},
-    {"health", "Exit with 0 only when the server is SERVING", AddHealth},
+    {"repository", "List, load or unload the models of a server's repository", AddRepository},
+    {"health", "Exit with 0 only if the server is SERVING", AddHealth},
 };
 
-// Adds --deadline; 0 is "none".
+// Adds --deadline. 0 means no deadline.
 void AddDeadline(CLI::App& app, double& seconds);
 std::chrono::milliseconds ToMilliseconds(double seconds);
 
-// Runs calls that have `deadline` seconds each, connecting included. Returns what `run` does, or
-// kExitUsage after saying on standard error why there is no client.
+// Runs calls that each have `deadline` seconds, including connecting. Returns the result of `run`,
+// or kExitUsage after an error message on standard error if no client could be made.
 int RunUnary(const CommonFlags& flags, double deadline, absl::FunctionRef<int(Client&)> run);
 
-// Say on standard error what is wrong, and return the exit code: kExitUsage; that of a failed call.
+// Print an error on standard error and return the exit code: kExitUsage, or that of a failed call.
 int UsageError(const absl::Status& status);
 int ReportError(const absl::Status& status);
 
-// "[LINE]" on standard error.
+// Prints "[LINE]" on standard error.
 void PrintSummary(const std::string& line);
 
-// What to call before each attempt to go on with a broken stream: it says so on standard error, on
-// a line of its own. `output` has the stream's text, and is borrowed.
+// Returns a function that says on standard error, on a line of its own, that a broken stream is
+// being resumed. `output`, which is borrowed, has the stream's text.
 std::function<void(const Resuming&)> PrintResuming(Output& output);
 
-// A line of those for each time that a generation went on.
+// Prints a line for each time that a generation was resumed.
 void PrintResumed(const std::vector<Resumed>& resumed);
 
-// "FINISH_REASON_EOS" -> "eos", "MODEL_STATE_READY" -> "ready".
+// Converts "FINISH_REASON_EOS" to "eos", and "MODEL_STATE_READY" to "ready".
 std::string EnumWord(absl::string_view name, absl::string_view prefix);
 
 }  // namespace aft::client

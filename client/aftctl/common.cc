@@ -16,8 +16,8 @@ void AddCommonFlags(CLI::App& app, CommonFlags& flags) {
   AddConnectionFlags(app, flags);
   app.add_option(
          "--max-resumes", flags.max_resumes,
-         "How often a generation or scoring that breaks is gone on with, when nothing comes "
-         "in between; 0: never")
+         "How often in a row, without new tokens in between, to resume a generation or scoring "
+         "that breaks; 0: never")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
 }
@@ -82,8 +82,8 @@ std::function<void(const Resuming&)> PrintResuming(Output& output) {
 void PrintResumed(const std::vector<Resumed>& resumed) {
   for (const Resumed& one : resumed) {
     PrintSummary(absl::StrCat(
-        "the stream went on after ", TokenCount(one.tokens), ": ", one.cause.message(),
-        one.exact ? "" : "; that server computes otherwise: an undisturbed answer may differ"));
+        "the stream was resumed after ", TokenCount(one.tokens), ": ", one.cause.message(),
+        one.exact ? "" : "; that server computes differently, so the answer may differ"));
   }
 }
 

@@ -19,7 +19,7 @@ struct EncodeFlags : StreamFlags {
   bool normalize = false;
 };
 
-// A line for each vector; the numbers read back to the same floats.
+// One line for each vector. The numbers have enough digits to read back as the same floats.
 std::string Rows(const v1::Vectors& vectors, uint32_t width) {
   std::string rows;
   for (int i = 0; i < vectors.values_size(); ++i) {
@@ -29,15 +29,15 @@ std::string Rows(const v1::Vectors& vectors, uint32_t width) {
   return rows;
 }
 
-// The rows of texts, which come in any order, in theirs. A blank line between texts of several
-// rows.
+// Prints the rows of texts in the order of the texts, although they arrive in any order. Puts a
+// blank line between texts with several rows.
 class TextsInTurn {
  public:
   TextsInTurn(uint32_t texts, bool apart) : texts_(texts), apart_(apart) {}
 
-  // What can be shown when these rows have come.
+  // Adds rows that have arrived, and returns what can be shown now.
   std::string Take(uint32_t index, const std::string& rows, bool finished) {
-    if (index >= texts_.size()) texts_.resize(size_t{index} + 1);  // whatever Started said
+    if (index >= texts_.size()) texts_.resize(size_t{index} + 1);  // even if Started said otherwise
     texts_[index].rows += rows;
     texts_[index].finished |= finished;
     std::string show;
@@ -57,7 +57,7 @@ class TextsInTurn {
 
   std::vector<Text> texts_;
   const bool apart_;
-  size_t shown_ = 0;  // the one whose turn it is
+  size_t shown_ = 0;  // index of the text whose turn it is
 };
 
 int RunEncode(const CommonFlags& common, const EncodeFlags& flags) {
@@ -103,11 +103,11 @@ Command AddEncode(CLI::App& app, const CommonFlags& common) {
   AddTexts(app, flags);
   app.add_option(
          "--pooling", flags.pooling,
-         "One vector instead of one per token: the mean, the first or last token's, or what "
-         "the model's config says")
+         "One vector per text instead of one per token: the mean of all tokens, that of the first "
+         "or last token, or what the model's config says")
       ->transform(CLI::CheckedTransformer(kPooling))
       ->type_name("none|mean|first|last|model");
-  app.add_flag("--normalize", flags.normalize, "Make every vector's Euclidean length 1");
+  app.add_flag("--normalize", flags.normalize, "Scale every vector to Euclidean length 1");
   return [&common, owned] { return RunEncode(common, *owned); };
 }
 

@@ -36,7 +36,7 @@ std::string WhatEndedIt(const v1::Finished& finished) {
   return EnumWord(v1::FinishReason_Name(finished.reason()), "FINISH_REASON_");
 }
 
-// Of the server's decoding, the first token left out; 0 when there is nothing to divide.
+// The rate of decoding on the server, without the first token; 0 if it is unknown.
 double TokensPerSecond(const v1::Finished& finished) {
   const v1::Timings& timings = finished.timings();
   const uint32_t tokens = finished.usage().generated_tokens();
@@ -44,8 +44,8 @@ double TokensPerSecond(const v1::Finished& finished) {
   return (tokens - 1) * 1e6 / static_cast<double>(timings.total_us() - timings.first_token_us());
 }
 
-// "limit stop.max_tokens=64 | 64 tokens | first token after 12.3 ms | 512.0 tokens/s | seed 7", of
-// that sequence.
+// The summary of one sequence: "limit stop.max_tokens=64 | 64 tokens | first token after 12.3 ms |
+// 512.0 tokens/s | seed 7".
 std::string Summary(const GenerateResult& result, size_t sequence) {
   const v1::Finished& finished =
       sequence == 0 ? result.finished : result.others[sequence - 1].finished;
@@ -86,7 +86,7 @@ GenerateResult ResultOf(const v1::CompleteResponse& response) {
   return result;
 }
 
-// As the stream would have been shown.
+// The text as generate would have shown it.
 std::string TextOf(const v1::CompleteResponse& response) {
   std::string text = response.started().prompt().text();
   if (response.answers_size() == 1) return text + response.answers(0).text();
@@ -125,15 +125,15 @@ int RunComplete(const CommonFlags& common, const GenerateFlags& flags) {
   });
 }
 
-// Of generate and complete.
+// Adds the flags that generate and complete share.
 void AddFlags(CLI::App& app, GenerateFlags& flags) {
   CLI::Option* const json = AddStream(app, "Text to continue", flags);
   AddTurn(app, flags.request);
   AddGenerationFlags(app, flags.request);
   app.add_option_function<uint32_t>(
          "--n", [&flags](uint32_t n) { flags.request.set_n(n); },
-         "Answers to the prompt, one after the other; with --json each line says of which sequence "
-         "it is. The seed of the I-th is seed + I. Default 1")
+         "Number of answers to the prompt, printed one after the other; with --json each line has "
+         "the number of its sequence. Answer I, from 0, has the seed + I. Default 1")
       ->check(CLI::Range(1, 16));
   AddGenerationFlags(app, flags.request, {"output"});
   app.get_option("--logprobs")->needs(json);

@@ -25,11 +25,12 @@ class Silence : public google::protobuf::io::ErrorCollector {
   void AddError(int, google::protobuf::io::ColumnNumber, const std::string&) override {}
 };
 
-// Sets the field to what the text says, or adds that. False: it is none of the field's type.
+// Sets the field to the value in `text`, or adds that value. Returns false if it does not fit the
+// field's type.
 bool Put(std::string text, const FieldDescriptor& field, Message& part) {
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
     text = absl::StrCat("\"", absl::CEscape(text), "\"");
-  } else if (field.is_map()) {  // "50256:-100"
+  } else if (field.is_map()) {  // such as "50256:-100"
     const std::pair<absl::string_view, absl::string_view> halves = absl::StrSplit(text, ':');
     text = absl::StrCat("{ key: ", halves.first, " value: ", halves.second, " }");
   }
@@ -45,14 +46,14 @@ std::string TypeOf(const FieldDescriptor& field) {
   return field.cpp_type() == FieldDescriptor::CPPTYPE_STRING ? "TEXT" : "UINT";
 }
 
-// "default 1", "default: the server's".
+// The help text with its default: "default 1" or "default: the server's".
 std::string HelpOf(const v1::GenerationOption& about) {
   if (about.unset().empty()) return about.help();
   const char* const colon = absl::ascii_isdigit(about.unset().front()) ? " " : ": ";
   return absl::StrCat(about.help(), "; default", colon, about.unset());
 }
 
-// `part`: of the request, the one that has the field; null: the request itself.
+// `part` is the field of the request whose message has `field`; null means the request itself.
 void AddFlag(CLI::App& app, const v1::GenerationOption& about, v1::GenerateRequest& request,
              const FieldDescriptor* part, const FieldDescriptor& field) {
   const auto put = [&request, part, &field](const std::string& text) {
@@ -65,8 +66,8 @@ void AddFlag(CLI::App& app, const v1::GenerationOption& about, v1::GenerateReque
         about.flag(), [put] { put("true"); }, HelpOf(about));
     return;
   }
-  // A vector would take the one value "[END]" for a list of END. A flag that may be repeated takes
-  // one value each time, so that nothing after it is swallowed.
+  // CLI11 would parse the single value "[END]" as a list with END if the option were a vector. A
+  // flag that may be repeated takes one value each time, so that it swallows no argument after it.
   CLI::Option* const option =
       field.is_repeated()
           ? app.add_option_function<std::vector<std::string>>(

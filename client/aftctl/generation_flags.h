@@ -8,9 +8,9 @@
 
 namespace aft::client {
 
-// Adds a flag for each option that aft/v1/generation_options.proto describes in these parts of a
-// request, or that are called so themselves. `request` must outlive the parsing; what is not asked
-// for stays unset.
+// Adds a flag for each option in aft/v1/generation_options.proto that belongs to one of `parts`, or
+// that has such a name itself. `request` must outlive the parsing. Options without a flag on the
+// command line stay unset.
 void AddGenerationFlags(CLI::App& app, v1::GenerateRequest& request,
                         std::initializer_list<absl::string_view> parts = {"sampling", "stop",
                                                                           "cache_salt"});

@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kMostPixels = int64_t{1} << 24;
 constexpr int64_t kMostWhite = 65535;
 
-// Takes the next word off the front of `left`, comments and the white space before it too, and one
-// character of white space behind it.
+// Takes the next number off the front of `left`, with the white space and comments before it and
+// one character of white space after it.
 absl::StatusOr<int64_t> TakeNumber(absl::string_view& left, absl::string_view what, int64_t min,
                                    int64_t max) {
   left = absl::StripLeadingAsciiWhitespace(left);
@@ -49,7 +49,7 @@ absl::StatusOr<GreyImage> ReadPgm(absl::string_view left, bool binary) {
   const size_t bytes = !binary ? 0 : image.white < 256 ? 1 : 2;
   if (left.size() < count * bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("PGM: ends after ", left.size(), " bytes of ", count * bytes, " with pixels"));
+        absl::StrCat("PGM: ends after ", left.size(), " of ", count * bytes, " bytes of pixels"));
   }
   for (size_t i = 0; i < count; ++i) {
     if (!binary) {
@@ -77,13 +77,13 @@ absl::StatusOr<GreyImage> ReadRows(absl::string_view file) {
          absl::StrSplit(line, absl::ByAnyChar(", \t\r"), absl::SkipEmpty())) {
       if (!absl::SimpleAtoi(word, &image.pixels.emplace_back())) {
         return absl::InvalidArgumentError(
-            "is neither PGM (P2 or P5) nor rows of numbers, which are pixels");
+            "is neither PGM (P2 or P5) nor rows of numbers, the ids of pixels");
       }
       ++columns;
     }
     if (image.height > 0 && columns != image.width) {
       return absl::InvalidArgumentError(absl::StrCat("row ", image.height + 1, " has ", columns,
-                                                     " pixels, the first one ", image.width));
+                                                     " pixels, the first row ", image.width));
     }
     image.width = columns;
     ++image.height;

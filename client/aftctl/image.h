@@ -8,21 +8,20 @@
 
 namespace aft::client {
 
-// A grey image; pixels row by row.
+// A grey image. The pixels are stored row by row.
 struct GreyImage {
   int64_t height = 0;
   int64_t width = 0;
   std::vector<int64_t> pixels;  // [height * width]
-  int64_t white = 0;            // their largest value; 0: they are a model's ids already
+  int64_t white = 0;            // the largest value; 0: the pixels are ids of the model already
 };
 
-// Reads PGM (P2 and P5: netpbm.sourceforge.net/doc/pgm.html), or lines of numbers with spaces or
-// commas between them, a line for each row of pixels, which are ids.
-// INVALID_ARGUMENT says what is wrong with it.
+// Reads PGM (P2 and P5: netpbm.sourceforge.net/doc/pgm.html), or pixel ids: one line for each row,
+// with spaces or commas between the numbers. INVALID_ARGUMENT says what is wrong.
 absl::StatusOr<GreyImage> ReadGreyImage(absl::string_view file);
 
-// The pixels as ids [0, levels): as they are, or in equal steps from black to white. `invert`:
-// of images that are dark on light where the model's are light on dark.
+// The pixels as ids in [0, levels): unchanged, or in equal steps from black to white. `invert` is
+// for dark-on-light images when the model expects light on dark.
 std::vector<int64_t> PixelIds(const GreyImage& image, int64_t levels, bool invert);
 
 }  // namespace aft::client

@@ -9,27 +9,28 @@
 
 namespace aft::client {
 
-// The texts of several sequences that come at the same time, one after the other: the first as it
-// comes, the next, with what has come of it, when the one before has finished. Thread-compatible.
+// Shows the texts of several sequences one after the other, although they arrive at the same time.
+// The first text is shown as it arrives. The next one follows when the text before has finished.
+// Thread-compatible.
 class InTurn {
  public:
-  // REQUIRES: sequences >= 1; those of the events are below that.
+  // REQUIRES: sequences >= 1, and events have smaller numbers of sequences.
   explicit InTurn(uint32_t sequences) : texts_(sequences) {}
 
-  // What is to be shown now that `event` has come. A sequence begins with a line that names it and
-  // its seed.
+  // Returns what can be shown once `event` has arrived. The text of each sequence begins with a
+  // line that has its number and seed.
   std::string Take(const v1::GenerateResponse& event);
 
  private:
   struct Text {
-    std::string waiting;  // to be shown
+    std::string waiting;  // not shown yet
     bool finished = false;
   };
 
   std::string Title() const;
 
   std::vector<Text> texts_;
-  size_t shown_ = 0;  // the one whose turn it is
+  size_t shown_ = 0;  // the sequence whose turn it is
   uint64_t seed_ = 0;
   bool line_ended_ = true;
 };

@@ -20,7 +20,7 @@ struct InferFlags : StreamFlags {
   size_t top = 3;
 };
 
-// Adds the tensor to a request, once the model is known.
+// Adds the input tensor to a request once the model is known.
 using AddInput =
     absl::FunctionRef<void(const v1::Model& model, inference::ModelInferRequest& request)>;
 
@@ -41,7 +41,7 @@ void AddText(const std::string& text, inference::ModelInferRequest& request) {
   input.mutable_contents()->add_bytes_contents(text);
 }
 
-// A line for each of the likeliest labels, with its probability.
+// One line for each of the likeliest labels, with its probability.
 absl::StatusOr<std::string> Lines(const inference::ModelInferResponse& response,
                                   const v1::Model& model, size_t top) {
   const auto& logits = response.outputs_size() == 1
@@ -122,16 +122,16 @@ Command AddInfer(CLI::App& app, const CommonFlags& common) {
   auto flags = std::make_shared<InferFlags>();
   CLI::Option_group* const input = app.add_option_group("input");
   input->require_option(1);
-  input->add_option("--text", flags->prompt, "A text; \"-\": standard input");
-  input->add_option(
-      "--image", flags->file,
-      "A grey image of the model's size: PGM, or rows of numbers, which are pixel ids");
-  app.add_flag("--invert", flags->invert, "Of images with dark ink on light paper");
-  app.add_option("--top", flags->top, "So many of the likeliest labels")
+  input->add_option("--text", flags->prompt,
+                    "Text to classify; \"-\": read it from standard input");
+  input->add_option("--image", flags->file,
+                    "File with a grey image of the model's size: PGM, or rows of pixel ids");
+  app.add_flag("--invert", flags->invert, "Invert the image, which has dark ink on light paper");
+  app.add_option("--top", flags->top, "Number of labels to print, the likeliest first")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   AddCall(app, *flags);
-  app.add_flag("--json", flags->json, "The response as one JSON object");
+  app.add_flag("--json", flags->json, "Print the response as one JSON object");
   return [&common, flags] { return RunInfer(common, *flags); };
 }
 

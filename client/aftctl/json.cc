@@ -16,7 +16,7 @@ std::string ToJson(const pb::Message& message) {
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   std::string json;
-  AFT_CHECK(pb::util::MessageToJsonString(message, &json, options).ok());  // fails for Any alone
+  AFT_CHECK(pb::util::MessageToJsonString(message, &json, options).ok());  // fails only for Any
   return json;
 }
 

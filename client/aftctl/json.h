@@ -7,11 +7,11 @@
 
 namespace aft::client {
 
-// One line in protobuf's JSON mapping, with the fields' names as in the proto file and fields that
-// are zero too. Integers of 64 bits are strings there, and enum values their names.
+// One line in protobuf's JSON mapping. Fields have their names in the proto file, and fields that
+// are zero are included. 64-bit integers are strings, and enum values are names.
 std::string JsonLine(const google::protobuf::Message& message);
 
-// {"error":{"code":"UNAVAILABLE","message":...}} and what else is known, likewise.
+// An error in the same form: {"error":{"code":"UNAVAILABLE","message":...}} and all known details.
 std::string JsonErrorLine(const absl::Status& status);
 
 }  // namespace aft::client

@@ -20,7 +20,7 @@ char* Prompt(EditLine* /*editor*/) {
   return prompt;
 }
 
-// Lets SIGINT and SIGTERM through, with what they do by default.
+// Unblocks SIGINT and SIGTERM while alive, with their default effects.
 class SignalsThrough {
  public:
   SignalsThrough() {
@@ -48,7 +48,7 @@ LineEditor::LineEditor(const char* program)
   editor_.reset(el_init(program, stdin, stdout, stderr));
   el_set(editor_.get(), EL_PROMPT, &Prompt);
   el_set(editor_.get(), EL_EDITOR, "emacs");
-  el_set(editor_.get(), EL_SIGNAL, 1);  // a signal finds the terminal as it was
+  el_set(editor_.get(), EL_SIGNAL, 1);  // signals restore the terminal first
   el_set(editor_.get(), EL_HIST, &history, history_.get());
 }
 

@@ -8,17 +8,17 @@
 
 namespace aft::client {
 
-// Lines that somebody types: with editing and a history of this session where standard input and
-// output are a terminal, else as they come. To be made before other threads run. Not thread-safe.
+// Reads lines that a user types. If standard input and output are a terminal, lines can be edited,
+// and there is a history of this session. Must be made before other threads run. Not thread-safe.
 class LineEditor {
  public:
   explicit LineEditor(const char* program);
 
   bool is_terminal() const { return is_terminal_; }
 
-  // The next line, without its end; nullopt: there are no more. On a terminal `draft` is
-  // what was typed already. SIGINT and SIGTERM, if they are blocked, are let through meanwhile:
-  // Ctrl-C ends the process.
+  // Returns the next line without its end, or nullopt if there are no more lines. On a terminal,
+  // the line starts with the text in `draft`. SIGINT and SIGTERM are unblocked meanwhile, so Ctrl-C
+  // ends the process.
   std::optional<std::string> Read(const std::string& draft = "");
 
  private:
@@ -28,7 +28,7 @@ class LineEditor {
   };
 
   const bool is_terminal_;
-  // Null where there is no terminal.
+  // Null if this is no terminal.
   std::unique_ptr<History, End<History, history_end>> history_;
   std::unique_ptr<EditLine, End<EditLine, el_end>> editor_;
 };

@@ -1,5 +1,5 @@
-// aftctl: generates, scores and encodes text, classifies images, lists models and asks for the
-// health of an AFT server.
+// aftctl: generates, scores and encodes text, classifies images, lists models and checks the health
+// of an AFT server.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -19,7 +19,7 @@ int Run(int argc, char** argv) {
                "aftctl");
   app.footer(kExitCodeHelp);
   app.require_subcommand(1);
-  app.fallthrough();  // --address and the like are good before and after the subcommand
+  app.fallthrough();  // --address and the like may stand before or after the subcommand
 
   CommonFlags flags;
   AddCommonFlags(app, flags);
@@ -38,7 +38,8 @@ int Run(int argc, char** argv) {
 }  // namespace aft::client
 
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): it ends the program
-  // gRPC's own log lines would mix with ours; errors reach us as statuses. No thread runs yet.
+  // gRPC's log lines would mix with the output; errors are reported as statuses. No thread runs
+  // yet.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe)
   return aft::client::Run(argc, argv);
 }

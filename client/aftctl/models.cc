@@ -20,7 +20,7 @@ struct ModelsFlags {
   double deadline = 10;
 };
 
-// "1.5 MiB".
+// Formats a size, such as "1.5 MiB".
 std::string Bytes(uint64_t bytes) {
   constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
@@ -42,7 +42,7 @@ std::string Serves(const v1::Model& model) {
     case v1::TASK_CLASSIFY:
       return absl::StrCat("classify: ", model.labels_size(), " labels");
     default:
-      return "";  // not loaded, or of a newer server
+      return "";  // not loaded, or an unknown task of a newer server
   }
 }
 
@@ -54,7 +54,7 @@ std::string State(const v1::Model& model) {
 
 using Row = std::vector<std::string>;
 
-// Columns as wide as their widest cell.
+// Formats columns that are as wide as their widest cells.
 std::string Table(const std::vector<Row>& rows) {
   std::vector<size_t> widths(rows.front().size());
   for (const Row& row : rows) {
@@ -137,7 +137,7 @@ int RunModels(Client& client, const ModelsFlags& flags) {
 Command AddModels(CLI::App& app, const CommonFlags& common) {
   auto flags = std::make_shared<ModelsFlags>();
   app.add_option("name", flags->name, "Describe this model only");
-  app.add_flag("--json", flags->json, "One JSON object per model and line");
+  app.add_flag("--json", flags->json, "Print one JSON object per model and line");
   AddDeadline(app, flags->deadline);
   return [&common, flags] {
     return RunUnary(common, flags->deadline,

@@ -15,7 +15,7 @@ struct RepositoryFlags {
   double deadline = 600;
 };
 
-// A line for each version: name, version, state, what is wrong.
+// One line for each version: name, version, state and, if there is one, the error.
 std::string ListVersions(const v1::ListResponse& list) {
   std::string text;
   for (const v1::Model& model : list.models()) {
@@ -50,11 +50,12 @@ Command AddRepository(CLI::App& app, const CommonFlags& common) {
   auto flags = std::make_shared<RepositoryFlags>();
   app.add_option(
          "action", flags->action,
-         "list: name, version and state of all, tabs between them; load: what is new of a "
-         "model, and returns when that serves; unload: a model, and returns when it is gone")
+         "list: print name, version and state of all models, separated by tabs; load: load the new "
+         "versions of a model, and return when they serve; unload: unload a model, and return when "
+         "it is gone")
       ->required()
       ->check(CLI::IsMember({"list", "load", "unload"}));
-  app.add_option("name", flags->name, "The model");
+  app.add_option("name", flags->name, "Model to load or unload");
   AddDeadline(app, flags->deadline);
   return [&common, flags] {
     return RunUnary(common, flags->deadline,

@@ -17,8 +17,8 @@ struct ScoreFlags : StreamFlags {
   std::optional<uint32_t> logprobs;
 };
 
-// A line for each token: of several texts which one, its place in the text, its id, its
-// log-probability and, if asked for, the alternatives as ID:LOGPROB.
+// One line for each token: the number of the text if there are several, the token's place in the
+// text, its id, its log-probability and, if requested, the alternatives as ID:LOGPROB.
 std::string Rows(const v1::ScoreResponse& event, bool several) {
   const v1::ScoreChunk& chunk = event.chunk();
   std::string rows;
@@ -35,7 +35,7 @@ std::string Rows(const v1::ScoreResponse& event, bool several) {
   return rows;
 }
 
-// 0 when nothing was scored.
+// Returns 0 if nothing was scored.
 double BitsPerByte(const v1::ScoreFinished& finished) {
   if (finished.scored_bytes() == 0) return 0;
   return -finished.logprob() / std::log(2.0) / static_cast<double>(finished.scored_bytes());
@@ -54,7 +54,7 @@ std::string Totals(const ScoreResult& result) {
   return totals;
 }
 
-// A line for each text.
+// A table with one line for each text.
 std::string Table(const ScoreResult& result) {
   std::string table = "  TEXT  TOKENS  SCORED  LOGPROBABILITY  BITS/BYTE  PERPLEXITY\n";
   for (size_t i = 0; i <= result.others.size(); ++i) {
@@ -95,12 +95,12 @@ Command AddScore(CLI::App& app, const CommonFlags& common) {
   app.add_option_function<uint32_t>(
          "--context-tokens",
          [&flags](uint32_t tokens) { flags.request.set_context_tokens(tokens); },
-         "First tokens of the text that are context: read, over the prefix cache, and not scored")
+         "Number of tokens at the beginning that are only context: read, but not scored")
       ->type_name("N");
   app.add_flag("--tokens", flags.tokens, "Print a line for each token before the totals")
       ->excludes(json);
   app.add_option("--logprobs", flags.logprobs,
-                 "With --tokens or --json: the N likeliest tokens in each place")
+                 "With --tokens or --json: also print the N likeliest tokens at each place")
       ->type_name("N");
   return [&common, owned] { return RunScore(common, *owned); };
 }

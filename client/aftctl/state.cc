@@ -20,7 +20,7 @@ struct StateFlags {
   double deadline = 10;
 };
 
-// What the server has of the ids, or all of it, a line each.
+// Appends a line for each state with one of the ids, or for all states.
 absl::Status Show(Client& client, const StateFlags& flags, std::string& text) {
   for (const std::string& id : flags.ids) {
     const auto state = client.GetState(id);
@@ -34,14 +34,14 @@ absl::Status Show(Client& client, const StateFlags& flags, std::string& text) {
   return absl::OkStatus();
 }
 
-// The bytes of one.
+// Fetches the bytes of one state.
 absl::Status Export(Client& client, const StateFlags& flags, std::string& bytes) {
   absl::StatusOr<std::string> state = client.ExportState(flags.ids.front());
   if (state.ok()) bytes = *std::move(state);
   return state.status();
 }
 
-// What came of the files, a line each.
+// Stores the state in each file, and appends a line for each.
 absl::Status Import(Client& client, const StateFlags& flags, std::string& text) {
   for (const std::string& path : flags.ids) {
     std::ifstream file(path, std::ios::binary);
@@ -83,15 +83,18 @@ int RunState(Client& client, const StateFlags& flags) {
 
 Command AddState(CLI::App& app, const CommonFlags& common) {
   auto flags = std::make_shared<StateFlags>();
-  app.add_option("action", flags->action,
-                 "get: one JSON object per state and line; list: all of this client; delete; "
-                 "export: its bytes, to standard output; import: the state of a file of such bytes")
+  app.add_option(
+         "action", flags->action,
+         "get: print these states, one JSON object per line; list: print all states of "
+         "this client; delete: delete these states; export: write the bytes of one state to "
+         "standard output; import: store the states in files of such bytes")
       ->required()
       ->check(CLI::IsMember({"get", "list", "delete", "export", "import"}));
-  app.add_option("id", flags->ids,
-                 "States, as generate --store and score --store name them; of import, files");
+  app.add_option(
+      "id", flags->ids,
+      "Ids of states, as generate --store and score --store print them; for import, files");
   app.add_option("--model", flags->model,
-                 "Of import: the model; may be left out when the server has only one");
+                 "For import: the model; may be left out when the server has only one");
   AddDeadline(app, flags->deadline);
   return [&common, flags] {
     return RunUnary(common, flags->deadline,

@@ -18,7 +18,7 @@
 namespace aft::client {
 namespace {
 
-// `name`: for messages.
+// Reads all of `fd`. `name` is for error messages.
 absl::StatusOr<std::string> ReadAll(int fd, absl::string_view name) {
   constexpr size_t kMaxBytes = size_t{64} << 20;
   std::string text;
@@ -67,23 +67,24 @@ void AddText(CLI::App& app, const std::string& purpose, StreamFlags& flags) {
 
 void AddCall(CLI::App& app, StreamFlags& flags) {
   app.add_option("--model", flags.model, "Model; may be left out when the server has only one");
-  app.add_option("--model-version", flags.model_version, "Version of it. Default: the newest")
+  app.add_option("--model-version", flags.model_version,
+                 "Version of the model; default: the newest")
       ->type_name("VERSION");
   AddDeadline(app, flags.deadline);
-  app.add_option("--request-id", flags.request_id, "Name of the request in the server's log");
+  app.add_option("--request-id", flags.request_id, "Id of the request in the server's log");
   app.add_option("--traceparent", flags.traceparent,
-                 "W3C Trace Context: the call becomes part of that trace")
+                 "W3C Trace Context: make the call a part of this trace")
       ->envname("TRACEPARENT");
 }
 
 void AddTexts(CLI::App& app, StreamFlags& flags) {
   CLI::Option* const text =
-      app.add_option("--text", flags.texts, "One text; may be repeated: all of them in one call")
+      app.add_option("--text", flags.texts, "One text; repeat it to send several texts in one call")
           ->allow_extra_args(false)
           ->excludes("--prompt")
           ->excludes("--file");
   app.add_flag("--lines", flags.lines,
-               "Each line of the text is a text of its own: all of them in one call")
+               "Treat each line of the text as a text of its own, all in one call")
       ->excludes(text);
 }
 
@@ -95,13 +96,14 @@ CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& f
   AddText(app, purpose, flags);
   AddCall(app, flags);
   app.add_option("--priority", flags.priority,
-                 "How urgent it is; batch work may pause in the middle. Default: batch for score, "
-                 "else normal")
+                 "Urgency of the request; batch work may pause in the middle. Default: batch for "
+                 "score, otherwise normal")
       ->transform(CLI::CheckedTransformer(kPriorities))
       ->type_name("interactive|normal|batch");
-  return app.add_flag("--json", flags.json,
-                      "One JSON object per event and line: the messages of aft/v1/inference.proto "
-                      "in protobuf's JSON mapping, in which 64-bit integers are strings");
+  return app.add_flag(
+      "--json", flags.json,
+      "Print one JSON object per event and line: the messages of aft/v1/inference.proto "
+      "in protobuf's JSON mapping, in which 64-bit integers are strings");
 }
 
 absl::StatusOr<std::string> ReadText(const StreamFlags& flags) {
@@ -124,7 +126,7 @@ int RunCall(const CommonFlags& common, const StreamFlags& flags,
             absl::FunctionRef<absl::Status(Client&, const CallOptions&, Output&)> call) {
   Output output;
   CancelToken cancel;
-  const Interrupt interrupt(cancel);  // before the client: see there
+  const Interrupt interrupt(cancel);  // made before the client: see Interrupt
   absl::StatusOr<ClientOptions> options = MakeClientOptions(common);
   if (!options.ok()) return UsageError(options.status());
   const auto client = Client::Create(*std::move(options));

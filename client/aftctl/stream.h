@@ -18,15 +18,15 @@
 #include "client/lib/aft_client.h"
 #include "client/tool/output.h"
 
-// The commands that stream what the server makes of a text.
+// What the commands share that stream the server's answer to a text.
 namespace aft::client {
 
-// Their options.
+// The flags of these commands.
 struct StreamFlags {
   std::string prompt = "-";
   std::string file;
-  std::vector<std::string> texts;  // of score and encode
-  bool lines = false;              // likewise
+  std::vector<std::string> texts;  // score and encode only
+  bool lines = false;              // score and encode only
   std::string model;
   std::string model_version;
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
@@ -36,34 +36,35 @@ struct StreamFlags {
   bool json = false;
 };
 
-// --previous and --store, of requests that have them.
+// Adds --previous and --store, for requests that have these fields.
 template <typename Request>
 void AddTurn(CLI::App& app, Request& request) {
   app.add_option_function<std::string>(
          "--previous",
          [&request](const std::string& id) { request.mutable_previous()->set_state_id(id); },
-         "Go on from this state; --prompt \"\" goes on without new text")
+         "Continue from this state; --prompt \"\" continues without new text")
       ->type_name("ID");
   app.add_flag_callback(
       "--store", [&request] { request.mutable_store(); },
-      "Store the state after the text, and name it at the end");
+      "Store the state after the text, and print its id at the end");
 }
 
-// Where the text comes from; what every call has. `purpose`: "Text to continue".
+// AddText adds the flags for the text; AddCall adds those that every call has. `purpose`: for
+// example "Text to continue".
 void AddText(CLI::App& app, const std::string& purpose, StreamFlags& flags);
 void AddCall(CLI::App& app, StreamFlags& flags);
 
-// --text and --lines, for several texts in one call. REQUIRES: AddText.
+// Adds --text and --lines, for several texts in one call. REQUIRES: AddText.
 void AddTexts(CLI::App& app, StreamFlags& flags);
 
-// Adds all but the last; returns --json.
+// Adds all flags of StreamFlags except --text and --lines. Returns --json.
 CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& flags);
 
-// The text that the flags name, byte for byte. Errors: NOT_FOUND and the like for a file that
-// cannot be read, RESOURCE_EXHAUSTED beyond 64 MiB.
+// Reads the text that the flags name, byte for byte. Errors: NOT_FOUND and similar for a file that
+// cannot be read, RESOURCE_EXHAUSTED above 64 MiB.
 absl::StatusOr<std::string> ReadText(const StreamFlags& flags);
 
-// In the field for it: `raw` where it is not valid UTF-8.
+// Sets the text in the field for it: `raw` if it is not valid UTF-8.
 template <typename Request>
 void SetText(std::string text, Request& request) {
   if (ToValidUtf8(text) == text) {
@@ -73,7 +74,7 @@ void SetText(std::string text, Request& request) {
   }
 }
 
-// In the request: the text that the flags name, or each of them in `texts`. Errors: as ReadText.
+// Sets the text or texts that the flags name. Errors: as ReadText.
 template <typename Request>
 absl::Status SetTexts(const StreamFlags& flags, Request& request) {
   if constexpr (requires { request.add_texts(); }) {
@@ -99,14 +100,14 @@ void SetModel(const StreamFlags& flags, Request& request) {
   request.set_model_version(flags.model_version);
 }
 
-// Connects, lets `call` make one call and turns its end into the exit code, saying on standard
-// error what went wrong. A signal cancels the call, and so does `call` when a write fails.
+// Connects, lets `call` make one call, and converts its status to the exit code. Errors are printed
+// on standard error. A signal cancels the call; `call` cancels it if a write fails.
 int RunCall(const CommonFlags& common, const StreamFlags& flags,
             absl::FunctionRef<absl::Status(Client&, const CallOptions&, Output&)> call);
 
-// Makes one of Client's streaming calls about the texts that the flags name. Every event goes to
-// standard output as it comes: as `show(event)` has it, or as JSON. `sum_up(result, output)` comes
-// at the end of a call that went well. Returns the exit code.
+// Makes one of Client's streaming calls with the texts that the flags name. Prints every event on
+// standard output as it arrives, as `show(event)` or as JSON. After a successful call, it calls
+// `sum_up(result, output)`. Returns the exit code.
 template <typename Request, typename Response, typename Result, typename Show, typename SumUp>
 int RunStream(const CommonFlags& common, const StreamFlags& flags, Request request,
               absl::StatusOr<Result> (Client::*method)(const Request&,

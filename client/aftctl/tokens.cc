@@ -19,18 +19,19 @@ struct DetokenizeFlags : StreamFlags {
   std::vector<uint32_t> ids;
 };
 
-// As it is, but for what a line cannot hold; byte by byte where it is no whole character.
+// Quotes a piece of text. Escapes what a line cannot contain, and each byte of a piece that is no
+// whole character.
 std::string Quoted(absl::string_view piece) {
   const bool whole = ToValidUtf8(piece) == piece;
   return absl::StrCat("\"", whole ? absl::Utf8SafeCHexEscape(piece) : absl::CHexEscape(piece),
                       "\"");
 }
 
-// A line for each id, with its piece of the text.
+// One line for each id, with its piece of the text.
 std::string Lines(absl::string_view text, const v1::TokenizeResponse& tokens) {
   std::string lines;
   size_t begin = 0;
-  // Whatever the server says, it stays within the text.
+  // Clamped, so that wrong offsets of a server stay within the text.
   for (int i = 0; i < std::min(tokens.token_ids_size(), tokens.byte_ends_size()); ++i) {
     const size_t end = std::clamp<size_t>(tokens.byte_ends(i), begin, text.size());
     absl::StrAppend(&lines, tokens.token_ids(i), "\t", Quoted(text.substr(begin, end - begin)),
@@ -73,17 +74,17 @@ int RunDetokenize(const CommonFlags& common, const DetokenizeFlags& flags) {
 
 Command AddTokenize(CLI::App& app, const CommonFlags& common) {
   auto flags = std::make_shared<StreamFlags>();
-  AddText(app, "Text to cut into tokens", *flags);
+  AddText(app, "Text to split into tokens", *flags);
   AddCall(app, *flags);
-  app.add_flag("--json", flags->json, "The response as one JSON object");
+  app.add_flag("--json", flags->json, "Print the response as one JSON object");
   return [&common, flags] { return RunTokenize(common, *flags); };
 }
 
 Command AddDetokenize(CLI::App& app, const CommonFlags& common) {
   auto flags = std::make_shared<DetokenizeFlags>();
-  app.add_option("ids", flags->ids, "Token ids, of which the text is printed byte for byte");
+  app.add_option("ids", flags->ids, "Token ids; their text is printed byte for byte");
   AddCall(app, *flags);
-  app.add_flag("--json", flags->json, "The response as one JSON object");
+  app.add_flag("--json", flags->json, "Print the response as one JSON object");
   return [&common, flags] { return RunDetokenize(common, *flags); };
 }
 

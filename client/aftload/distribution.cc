@@ -14,7 +14,7 @@
 namespace aft::client {
 namespace {
 
-// A length; the largest one is `max`.
+// Parses a length from 1 to `max`.
 bool ParseLength(absl::string_view text, uint32_t max, uint32_t& length) {
   return absl::SimpleAtoi(text, &length) && length >= 1 && length <= max;
 }
@@ -50,7 +50,7 @@ absl::StatusOr<Distribution> Distribution::Parse(absl::string_view text, uint32_
   if (ok) return result;
   return absl::InvalidArgumentError(
       absl::StrCat("\"", text,
-                   "\" is none of N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA[:MAX] and file:PATH "
+                   "\" must be N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA[:MAX] or file:PATH "
                    "with lengths from 1 to ",
                    max));
 }

@@ -11,14 +11,15 @@ constexpr uint64_t kBits = 6;  // 64 buckets for each power of two
 constexpr uint64_t kPerPower = uint64_t{1} << kBits;
 constexpr size_t kBuckets = (64 - kBits + 1) << kBits;
 
-// Values below 64 have a bucket each; above, the bucket is the value's power and its next 6 bits.
+// Values below 64 have a bucket each. Above that, the bucket is the power of two and the next 6
+// bits.
 size_t BucketOf(uint64_t value) {
   if (value < kPerPower) return static_cast<size_t>(value);
   const auto shift = static_cast<uint64_t>(std::bit_width(value)) - kBits - 1;
   return static_cast<size_t>((shift << kBits) + (value >> shift));
 }
 
-// Middle of a bucket.
+// The middle of a bucket.
 double ValueOf(size_t bucket) {
   if (bucket < 2 * kPerPower) return static_cast<double>(bucket);
   const size_t shift = (bucket >> kBits) - 1;

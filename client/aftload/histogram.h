@@ -6,8 +6,8 @@
 
 namespace aft::client {
 
-// Counts durations in buckets of 1/64 of a power of two: quantiles are right to 1.6 %, and the size
-// is fixed however many values there are. Thread-compatible.
+// Counts durations in buckets of 1/64 of a power of two. Quantiles are accurate to 1.6 %, and the
+// size does not depend on the number of values. Thread-compatible.
 class Histogram {
  public:
   Histogram();
@@ -19,9 +19,9 @@ class Histogram {
   uint64_t count() const { return count_; }
   // In seconds; 0 when empty.
   double Mean() const;
-  double StandardDeviation() const;  // of the values themselves, not of a larger population
+  double StandardDeviation() const;  // of the values themselves, not an estimate for a population
   double Max() const;
-  // The value that a share of `q` of all values does not exceed, 0 <= q <= 1 (0: the smallest). In
+  // The value that a share `q` of all values does not exceed, 0 <= q <= 1 (0: the smallest). In
   // seconds; 0 when empty.
   double Quantile(double q) const;
 

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 struct HttpError {
   int http;
-  const char* name;  // of an error within a stream, its `code`
+  const char* name;  // the `code` of an error within a stream
   absl::StatusCode code;
 };
 constexpr std::array<HttpError, 10> kHttpErrors = {
@@ -31,7 +31,7 @@ constexpr std::array<HttpError, 10> kHttpErrors = {
      {503, "unavailable", absl::StatusCode::kUnavailable},
      {504, "deadline_exceeded", absl::StatusCode::kDeadlineExceeded}}};
 
-// The member, or null; of anything.
+// Returns the member of an object, or null for everything else.
 const Json& Member(const Json& json, const char* name) {
   static const auto* const none = new Json;
   const auto found = json.is_object() ? json.find(name) : json.end();
@@ -42,7 +42,7 @@ std::string Text(const Json& json) { return json.is_string() ? json.get<std::str
 
 uint32_t Count(const Json& json) { return json.is_number_unsigned() ? json.get<uint32_t>() : 0; }
 
-// The error's own code says more than `http`, which is 0 within a stream.
+// The `code` of the error is more precise than the status `http`, which is 0 within a stream.
 absl::Status StatusOf(int http, const Json& error) {
   const std::string name = Text(Member(error, "code"));
   const auto find = [](auto is) {

@@ -12,10 +12,10 @@
 
 namespace aft::client {
 
-// Writes the body of a request for this generation, as a stream.
+// Writes the body of a request that streams this generation.
 std::string CompletionBody(const v1::GenerateRequest& request);
 
-// Makes a status of an answer that is an error, whose body should be one in OpenAI's form.
+// Converts an answer with an error to a status. Its body should be an error in OpenAI's form.
 absl::Status HttpStatus(int code, absl::string_view body,
                         std::optional<std::chrono::milliseconds> retry_after);
 
@@ -24,10 +24,10 @@ class EventReader {
  public:
   using Take = std::function<void(const v1::GenerateResponse&)>;
 
-  // Takes the next bytes, wherever the stream was cut. `take` gets a Delta for each text that they
-  // complete, and Finished for the usage.
+  // Takes the next bytes, wherever the stream was cut. `take` gets a Delta for each text that the
+  // bytes complete, and Finished for the usage.
   void Feed(absl::string_view bytes, const Take& take);
-  // Says how a stream has ended that ends here: with OK, the server's error or DATA_LOSS.
+  // The stream ends here. Returns OK, the server's error, or DATA_LOSS if the stream is incomplete.
   absl::Status End() const;
   uint32_t texts() const { return texts_; }  // events with some text
 
@@ -35,11 +35,11 @@ class EventReader {
   void OnLine(absl::string_view line, const Take& take);
   void OnData(absl::string_view data, const Take& take);
 
-  std::string line_;  // the beginning of one
-  std::string data_;  // of an event whose end has not come
+  std::string line_;  // a line that is not complete yet
+  std::string data_;  // an event that is not complete yet
   absl::Status status_;
   bool done_ = false;
-  bool counted_ = false;  // there was a usage
+  bool counted_ = false;  // the usage has arrived
   uint32_t texts_ = 0;
 };
 

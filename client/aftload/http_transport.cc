@@ -29,16 +29,16 @@ using std::chrono::milliseconds;
 
 constexpr size_t kReadBytes = size_t{16} << 10;
 
-// The requests to one target share it. Only the loop's thread uses it once that has begun.
+// What all requests to one target share. Once the loop has begun, only its thread uses it.
 struct HttpLoop {
-  std::string head;  // of each request, up to its length
+  std::string head;  // of each request, up to the length of its body
   asio::io_context context{1};
   std::vector<tcp::endpoint> endpoints;
-  std::vector<tcp::socket> idle;  // kept alive
+  std::vector<tcp::socket> idle;  // connections that are kept alive
 };
 
-// Carries one request and its answer, on a connection that nobody else has meanwhile. Only the
-// loop's thread uses it.
+// One request and its answer, on a connection that no other request uses meanwhile. Only the loop's
+// thread uses it.
 class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
  public:
   HttpExchange(HttpLoop& loop, const std::string& body, GenerateListener& listener,
@@ -56,7 +56,7 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
         if (!error) self->Fail(absl::DeadlineExceededError("deadline exceeded"));
       });
     }
-    // The token's holder may be gone once this request has ended, so the scope ends with it.
+    // The token may be destroyed once this request has ended, so the scope ends with the request.
     scope_.emplace(cancel_, [&context = loop_.context, weak = weak_from_this()] {
       asio::post(context, [weak] {
         if (const auto self = weak.lock()) self->Cancel();
@@ -106,7 +106,7 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
                             });
   }
 
-  // Beast's own reading would wait for the chunk behind each chunk.
+  // Beast's own reading would wait for the next chunk before it delivers one.
   void OnRead(error_code error) {
     if (error == asio::error::eof && parser_->got_some()) {
       error = {};
@@ -139,11 +139,11 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
     });
   }
 
-  // REQUIRES: the answer is whole.
+  // REQUIRES: the answer is complete.
   absl::Status Result() const {
     const auto& answer = parser_->get();
     if (answer.result_int() == 200) return events_.End();
-    std::optional<milliseconds> retry_after;  // the exact one, where there are both
+    std::optional<milliseconds> retry_after;  // the exact one, if the answer has both headers
     for (const auto& [name, unit] :
          {std::pair("Retry-After", 1000), std::pair("retry-after-ms", 1)}) {
       const auto text = answer[name];
@@ -156,14 +156,14 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
   }
 
   void Break(error_code error) {
-    // The server may close a connection that was idle just when a request is on its way.
+    // The server may close an idle connection just as a request is sent on it.
     if (reused_ && !heard_) return Connect();
     Fail(absl::UnavailableError(error.message()), ErrorOrigin::kConnectionLost);
   }
 
   void Cancel() { Fail(absl::CancelledError("cancelled by the caller"), ErrorOrigin::kCaller); }
 
-  // The server hears of it by the end of the connection.
+  // The server notices the failure because the connection closes.
   void Fail(absl::Status status, ErrorOrigin origin = ErrorOrigin::kServer) {
     if (ended_) return;
     SetErrorDetails({.origin = origin, .received_tokens = events_.texts()}, status);
@@ -195,8 +195,8 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
   std::optional<http::response_parser<http::string_body>> parser_;
   EventReader events_;
   std::optional<CancelScope> scope_;
-  bool reused_ = false;  // the connection, which an earlier request had
-  bool heard_ = false;   // a byte of the answer
+  bool reused_ = false;  // an earlier request used this connection
+  bool heard_ = false;   // a byte of the answer has arrived
   bool ended_ = false;
 };
 
@@ -210,7 +210,8 @@ class HttpTransport final : public Transport {
   absl::Status Connect(const std::string& address, const std::string& token) {
     const size_t colon = address.rfind(':');
     if (colon == std::string::npos || address.find_first_of("/,") != std::string::npos) {
-      return absl::InvalidArgumentError(absl::StrCat(address, " is not HOST:PORT, as HTTP has it"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(address, " is not HOST:PORT, which --http needs"));
     }
     loop_.head =
         absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: ", address, "\r\n",

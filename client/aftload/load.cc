@@ -16,22 +16,23 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Warm-up requests are none of the measured ones.
+// Keeps warm-up requests different from the measured ones.
 constexpr uint64_t kFirstWarmup = uint64_t{1} << 40;
 
 absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options, bool resume,
                                                 CancelToken& cancel) {
-  // Refusals are counted here, one by one.
+  // The client must not retry, because refusals are counted here, one by one.
   options.max_attempts = 1;
   if (!resume) options.max_resumes = 0;
   options.connect_timeout = milliseconds(1000);
   options.channel_args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 400);
-  // Channels to one address share their connection otherwise.
+  // Without this, channels to one address share a connection.
   options.channel_args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   AFT_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Create(std::move(options)));
   AFT_RETURN_IF_ERROR(
       client->ListModels({.deadline = milliseconds(10'000), .cancel = &cancel}).status());
-  // No measured request pays for it. A server that does not serve yet is measured as such.
+  // Connecting is no part of a measured request. A server that does not serve yet is still
+  // measured.
   client->WaitForServer(milliseconds(10'000));
   return client;
 }
@@ -55,7 +56,7 @@ class GrpcTransport final : public Transport {
 absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& cancel,
                                    const std::function<void(const Progress&)>& on_progress) {
   std::vector<std::unique_ptr<Client>> clients;
-  std::vector<std::unique_ptr<Transport>> transports;  // the targets in turn
+  std::vector<std::unique_ptr<Transport>> transports;  // connections to the targets in turn
   for (uint32_t i = 0; i < options.connections; ++i) {
     for (const ClientOptions& target : options.targets) {
       if (options.http) {

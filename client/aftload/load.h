@@ -8,10 +8,11 @@
 
 namespace aft::client {
 
-// Runs the load; ends by itself once the requests are done, or after duration and drain, and cuts
-// the streams that still run then. `cancel` ends it early; what was measured so far is returned.
-// `on_progress` (may be empty) is called about every second of the measurement, on this thread.
-// Errors only when a target does not answer before the load begins; failed requests are counted.
+// Runs the load. It ends when all requests are done, or after the duration and the drain, when it
+// cuts the streams that still run. `cancel` ends it early; the measurements so far are returned.
+// `on_progress` (may be empty) is called about once a second during the measurement, on this
+// thread. Returns an error only if a target does not answer before the load begins. Failed requests
+// are counted.
 absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& cancel,
                                    const std::function<void(const Progress&)>& on_progress = {});
 

@@ -17,9 +17,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A failed request does not make a closed loop spin.
+// Keeps a closed loop from spinning when requests fail.
 constexpr milliseconds kPauseAfterError{100};
-// How often Run looks at its CancelToken, which wakes nobody.
+// How often Run looks at its CancelToken, which does not wake it.
 constexpr milliseconds kTick{50};
 constexpr size_t kShards = 16;
 
@@ -34,8 +34,8 @@ double CpuSeconds() {
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// Nothing of the answer has come, and another attempt may fare better. CANCELLED: the call met the
-// GOAWAY of a server that drains. `broken`: a connection that broke counts, too.
+// Whether no part of the answer has arrived and another attempt may succeed. CANCELLED occurs when
+// the call met the GOAWAY of a server that drains. `broken`: a lost connection counts too.
 bool IsRefusal(const absl::Status& status, bool broken) {
   const ErrorDetails details = GetErrorDetails(status);
   return (absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
@@ -46,7 +46,7 @@ bool IsRefusal(const absl::Status& status, bool broken) {
 
 }  // namespace
 
-// One request, from its first attempt to its end; owns itself.
+// One request, from its first attempt to its end. It deletes itself.
 class LoadRun::Stream final : public GenerateListener {
  public:
   Stream(LoadRun& run, const Schedule::Slot& slot)
@@ -60,13 +60,14 @@ class LoadRun::Stream final : public GenerateListener {
         target_(slot.index % run.options_.targets.size()),
         transport_(*run.transports_[slot.index % run.transports_.size()]),
         shard_(*run.shards_[slot.index % kShards]),
-        // Of this process, so that the servers' logs say which stream of which run it was.
+        // With the id of this process, so that the servers' logs tell the streams of different runs
+        // apart.
         request_id_(run.options_.resume ? absl::StrCat("aftload-", getpid(), "-", slot.index) : ""),
         recorder_(planned_.request.stop().max_tokens(), slot.time, planned_.behaviour,
                   run.options_.limits, run.options_.targets[target_].address, request_id_),
         verifier_(reference_) {}
 
-  // Instead of sending it.
+  // Records the request as cut, in place of Send.
   void Cut() {
     MutexLock lock(shard_.mutex);
     recorder_.OnOther(shard_.stats, &Outcomes::cut);
@@ -103,7 +104,7 @@ class LoadRun::Stream final : public GenerateListener {
     MutexLock lock(shard_.mutex);
     if (event.has_started()) shard_.stats.prompt_tokens += event.started().prompt_tokens();
     if (event.has_delta()) {
-      // Over HTTP a message does not say how many tokens it brings; the usage at the end does.
+      // Over HTTP, a message does not say how many tokens it has; the usage at the end does.
       const bool one = run_.options_.http && !event.delta().text().empty();
       const auto tokens = static_cast<uint64_t>(event.delta().token_ids_size());
       recorder_.OnTokens(shard_.stats, one ? 1 : tokens, now);
@@ -131,7 +132,7 @@ class LoadRun::Stream final : public GenerateListener {
   }
 
  private:
-  // True: it is to be sent again.
+  // Returns whether the request is to be sent again.
   bool Record(const absl::Status& status, Clock::time_point now) {
     MutexLock lock(shard_.mutex);
     LoadStats& stats = shard_.stats;
@@ -168,7 +169,7 @@ class LoadRun::Stream final : public GenerateListener {
 
   LoadRun& run_;
   const Clock::time_point scheduled_;
-  const Reference* const reference_;  // null: none
+  const Reference* const reference_;  // null: no comparison
   const PlannedRequest planned_;
   const size_t target_;
   Transport& transport_;

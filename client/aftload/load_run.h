@@ -19,12 +19,12 @@
 
 namespace aft::client {
 
-// One phase of a load: warm-up or measurement. Run's thread keeps the time (arrivals, second
-// attempts, the end); streams run on their transports'.
+// One phase of a load: the warm-up or the measurement. Run's thread keeps the time (arrivals,
+// retries, the end). Streams run on the threads of their transports.
 class LoadRun {
  public:
-  // `first_index`: of the first request, in the workload. `references`: of the requests there are,
-  // in turn; empty: any number.
+  // `first_index`: index in the workload of the first request. `references`: the expected answers,
+  // to the requests in turn; empty: no comparison.
   LoadRun(const LoadOptions& options, const Workload& workload, uint64_t first_index,
           const std::vector<Reference>& references,
           const std::vector<std::unique_ptr<Transport>>& transports, CancelToken& cancel);
@@ -34,7 +34,7 @@ class LoadRun {
 
  private:
   class Stream;
-  // Streams record side by side.
+  // The statistics of some of the streams, so that streams rarely wait for each other.
   struct Shard {
     explicit Shard(Clock::time_point start) : stats(start) {}
     Mutex mutex;
@@ -42,16 +42,16 @@ class LoadRun {
   };
 
   bool open() const { return options_.arrivals.rate > 0; }
-  // At `time`, or at once when the run is over, on Run's thread.
+  // Calls `what` on Run's thread at `time`, or at once when the run is over.
   void At(Clock::time_point time, std::function<void()> what) ABSL_LOCKS_EXCLUDED(mutex_);
   void ScheduleArrival() ABSL_LOCKS_EXCLUDED(mutex_);
   void Launch(const Schedule::Slot& slot);
-  // A stream has ended: its place is for the next one, `pause` later in a closed loop.
+  // A stream has ended: starts the next one, in a closed loop after `pause`.
   void Next(std::chrono::milliseconds pause) ABSL_LOCKS_EXCLUDED(mutex_);
-  // No request begins after this; those that run are cancelled.
+  // Starts no more requests, and cancels those that run.
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
   Progress GetProgress() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for connections, which calls that fail at once do not.
+  // Waits for connections, because calls that fail at once do not.
   void KeepConnected();
 
   const LoadOptions& options_;

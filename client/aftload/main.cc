@@ -58,127 +58,146 @@ struct Flags {
 
 void AddLoadFlags(CLI::App& app, Flags& flags) {
   LoadOptions& load = flags.load;
-  app.add_option("--streams", flags.streams,
-                 "Requests at once, default 1 (with --rate: at most, default 10000)")
+  app.add_option(
+         "--streams", flags.streams,
+         "Number of requests at the same time, default 1; with --rate the limit, default 10000")
       ->check(CLI::Range(uint32_t{1}, kMaxStreams));
   CLI::Option* const rate =
-      app.add_option("--rate", flags.rates,
-                     "Open loop: requests a second as a Poisson process; latencies count from the "
-                     "scheduled time. Several, R1,R2,..: a run of each. Default: closed loop, each "
-                     "stream sends when its last has ended")
+      app.add_option(
+             "--rate", flags.rates,
+             "Open loop: send this number of requests a second as a Poisson process; latencies "
+             "count from the scheduled time. Several rates, R1,R2,..: one run for each. "
+             "Default: closed loop, in which each stream sends when its last request has "
+             "ended")
           ->delimiter(',')
           ->check(CLI::Range(1e-3, 1e6));
-  app.add_option("--burstiness", load.arrivals.burstiness,
-                 "Shape of the gamma-distributed gaps: below 1 in bursts, above 1 more evenly")
+  app.add_option(
+         "--burstiness", load.arrivals.burstiness,
+         "Shape of the gamma-distributed gaps between requests: below 1 bursts, above 1 more even")
       ->needs(rate)
       ->check(CLI::Range(1e-3, 1e3))
       ->capture_default_str();
   app.add_option("--connections", load.connections,
-                 "TCP connections to each target for the streams to share")
+                 "Number of TCP connections to each target, which the streams share")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--requests", flags.requests,
                  "End after this many requests; default 64, or 1000000 with --duration")
       ->check(CLI::Range(1, 100'000'000));
   app.add_option("--duration", flags.duration,
-                 "Nothing new after this time; default 60, or 3600 with --requests")
+                 "Send no new request after this time; default 60, or 3600 with --requests")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 86400.0));
-  app.add_option("--drain", flags.drain,
-                 "Then, for what still runs, before it is cut; default 0, 60 with --rate")
+  app.add_option(
+         "--drain", flags.drain,
+         "Time after that in which running requests may end before they are cut; default 0, or 60 "
+         "with --rate")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 86400.0));
-  app.add_option("--warmup", load.warmup, "Requests before the measurement")
+  app.add_option("--warmup", load.warmup, "Number of requests before the measurement")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  app.add_option("--attempts", load.attempts,
-                 "How often a refused request is sent, the first time included; latencies count on")
+  app.add_option(
+         "--attempts", load.attempts,
+         "How often a refused request is sent, the first time included; its latency includes all "
+         "attempts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_flag("--resume", load.resume,
-               "Streams that break go on, at any server, and what breaks unbegun is sent again");
-  app.add_option("--verify", load.verify,
-                 "Only N different requests, each answered once before the load: tokens that are "
-                 "lost, repeated or changed against that are counted, and fail the run")
+  app.add_flag(
+      "--resume", load.resume,
+      "Resume streams that break, at any server, and send requests again that break before they begin");
+  app.add_option(
+         "--verify", load.verify,
+         "Send only N different requests, each of which is answered once before the load. Tokens "
+         "that are lost, repeated or changed in comparison are counted, and fail the run")
       ->type_name("N")
       ->check(CLI::Range(1, 100'000));
-  app.add_option("--goodput", flags.goodput,
-                 "Limits in ms that make a request good: ttft:MS, tpot:MS, e2el:MS")
+  app.add_option(
+         "--goodput", flags.goodput,
+         "Limits in ms that a good request keeps: ttft:MS to the first token, tpot:MS per further "
+         "token, e2el:MS for the whole request")
       ->type_name("METRIC:MS");
 }
 
 void AddWorkloadFlags(CLI::App& app, Flags& flags) {
   WorkloadOptions& workload = flags.load.workload;
   app.add_option("--model", workload.model, "Model; may be left out when the server has only one");
-  app.add_option("--max-tokens", flags.max_tokens,
-                 "Tokens of each request; end of text is ignored. A number, uniform:LOW:HIGH, "
-                 "lognormal:MEDIAN:SIGMA[:MAX] or file:PATH")
+  app.add_option(
+         "--max-tokens", flags.max_tokens,
+         "Number of tokens to generate for each request; the model's end of text is ignored. A "
+         "number, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA[:MAX] or file:PATH")
       ->type_name("LENGTH")
       ->capture_default_str();
-  CLI::Option* const prompt = app.add_option("--prompt", flags.prompt, "The same text every time");
+  CLI::Option* const prompt =
+      app.add_option("--prompt", flags.prompt, "Text that every request has as its prompt");
   CLI::Option* const bytes =
-      app.add_option("--prompt-bytes", flags.prompt_bytes,
-                     "Random words of this length, different every time; as for --max-tokens")
+      app.add_option(
+             "--prompt-bytes", flags.prompt_bytes,
+             "Prompts of random words, of this length and different every time; same forms as "
+             "--max-tokens")
           ->type_name("LENGTH")
           ->excludes(prompt)
           ->capture_default_str();
   CLI::Option* const file =
-      app.add_option("--prompt-file", flags.prompt_file,
-                     "Prompts in turn, a line each; of a .jsonl file the lines' \"prompt\" and, if "
-                     "there is one, \"output_tokens\"")
+      app.add_option(
+             "--prompt-file", flags.prompt_file,
+             "File with prompts, used in turn, one per line; the lines of a .jsonl file have "
+             "\"prompt\" and perhaps \"output_tokens\"")
           ->excludes(prompt)
           ->excludes(bytes);
   app.add_option("--prefix-bytes", workload.prefix_bytes,
-                 "Random words begin with a prefix of this length that others share")
+                 "Length of a prefix that begins the random words and that other requests share")
       ->excludes(prompt)
       ->excludes(file)
       ->check(CLI::Range(uint32_t{0}, kMaxPromptBytes))
       ->capture_default_str();
-  app.add_option("--prefixes", workload.prefixes, "Different prefixes there are")
+  app.add_option("--prefixes", workload.prefixes, "Number of different prefixes")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   app.add_option("--cancel-share", workload.cancel_share,
-                 "Share of the requests that are cancelled after as many of their tokens")
+                 "Share of the requests that are cancelled after a random number of their tokens")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--slow-share", workload.slow_share, "Share of the requests that are read slowly")
       ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--slow-ms", flags.slow_ms, "Their pause before each message")
+  app.add_option("--slow-ms", flags.slow_ms, "Pause of these requests before each message")
       ->check(CLI::Range(1, 86'400'000))
       ->capture_default_str();
   app.add_option("--deadline-share", workload.deadline_share,
                  "Share of the requests that have a deadline")
       ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--deadline-ms", flags.deadline_ms, "Their deadline, from the scheduled time")
+  app.add_option("--deadline-ms", flags.deadline_ms,
+                 "Deadline of these requests, from the scheduled time")
       ->check(CLI::Range(1, 86'400'000))
       ->capture_default_str();
-  app.add_option("--seed", workload.seed, "Of prompts, lengths, arrivals and sampling")
+  app.add_option("--seed", workload.seed, "Seed of prompts, lengths, arrivals and sampling")
       ->capture_default_str();
 }
 
 void AddFlags(CLI::App& app, Flags& flags) {
   AddConnectionFlags(app, flags.connection);
-  app.add_option("--target", flags.targets,
-                 "Servers instead of --address; requests go to each in turn, whatever its health");
-  app.add_flag("--allow-remote", flags.allow_remote, "Load a server on another machine");
+  app.add_option(
+      "--target", flags.targets,
+      "Servers to use instead of --address; requests go to each in turn, healthy or not");
+  app.add_flag("--allow-remote", flags.allow_remote, "Allow targets on other machines");
   AddLoadFlags(app, flags);
   AddWorkloadFlags(app, flags);
-  CLI::Option* const http = app.add_flag(
-      "--http", flags.load.http,
-      absl::StrCat(
-          "POST /v1/completions of OpenAI's HTTP API, streamed, instead of gRPC; --address "
-          "HOST:PORT, default ",
-          kHttpAddress, "; a stream has a connection to itself"));
-  // HTTP/1.1 has no streams within a connection; events have no token ids and no count of tokens;
-  // the server speaks plaintext there.
+  CLI::Option* const http =
+      app.add_flag("--http", flags.load.http,
+                   absl::StrCat("Use OpenAI's HTTP API instead of gRPC, with streams of POST "
+                                "/v1/completions; --address is HOST:PORT, default ",
+                                kHttpAddress, "; each stream has its own connection"));
+  // HTTP/1.1 has no streams within a connection. Its events have neither token ids nor counts of
+  // tokens. The server's HTTP port speaks plaintext here.
   for (const char* name : {"--connections", "--resume", "--verify", "--cancel-share", "--tls"}) {
     http->excludes(app.get_option(name));
   }
   app.add_flag("--progress", flags.progress,
-               "A line on standard error every second; the default on a terminal");
-  app.add_flag("--json", flags.json, "One JSON object a run, on a line, instead of a table");
+               "Print a line on standard error every second; the default on a terminal");
+  app.add_flag("--json", flags.json,
+               "Print one JSON object per run, each on a line, instead of a table");
 }
 
-// Both bounds always hold; the one that is not given does not get in the other's way.
+// Both bounds always hold. The default of one is so large that it does not limit the other.
 void SetBounds(Flags& flags) {
   const auto milliseconds = [](double seconds) {
     return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
@@ -199,7 +218,7 @@ absl::Status SetTargets(Flags& flags) {
     AFT_RETURN_IF_ERROR(CheckAddress(target));
     if (!flags.allow_remote && !IsLoopback(target)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(target, " is not on this machine: --allow-remote if you mean to load it"));
+          absl::StrCat(target, " is not on this machine: use --allow-remote if you mean it"));
     }
     AFT_ASSIGN_OR_RETURN(ClientOptions client, MakeClientOptions(flags.connection));
     flags.load.targets.push_back(std::move(client));
@@ -220,7 +239,7 @@ absl::Status SetWorkload(Flags& flags) {
     AFT_ASSIGN_OR_RETURN(workload.prompts, ReadPrompts(flags.prompt_file));
   }
   if (workload.cancel_share + workload.slow_share + workload.deadline_share > 1 + 1e-9) {
-    return absl::InvalidArgumentError("the shares of requests are more than 1 together");
+    return absl::InvalidArgumentError("the shares of requests must be at most 1 together");
   }
   return absl::OkStatus();
 }
@@ -260,7 +279,7 @@ void ShowProgress(const Progress& progress) {
                 progress.waiting, progress.tokens);
 }
 
-// One run after the other; the exit code.
+// Makes one run after the other. Returns the exit code.
 int Measure(Flags& flags, CancelToken& cancel, const Interrupt& interrupt) {
   Output output;
   std::function<void(const Progress&)> on_progress;
@@ -294,7 +313,7 @@ int Run(int argc, char** argv) {
     return kExitUsage;
   }
   CancelToken cancel;
-  const Interrupt interrupt(cancel);  // before the client: see there
+  const Interrupt interrupt(cancel);  // made before the client: see Interrupt
   return Measure(flags, cancel, interrupt);
 }
 
@@ -302,7 +321,8 @@ int Run(int argc, char** argv) {
 }  // namespace aft::client
 
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): it ends the program
-  // gRPC's own log lines would mix with ours; errors reach us as statuses. No thread runs yet.
+  // gRPC's log lines would mix with the output; errors are reported as statuses. No thread runs
+  // yet.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe)
   return aft::client::Run(argc, argv);
 }

@@ -13,33 +13,33 @@
 
 namespace aft::client {
 
-// What a request gives when nothing disturbs it.
+// The answer to a request without any disturbance.
 struct Reference {
   std::vector<uint32_t> token_ids;
   std::string text;
 };
 
-// Of the workload's first `count` requests, at most `streams` of them at once; each client has its
-// share. The error of the first one that fails.
+// Gets the references of the workload's first `count` requests, at most `streams` at a time,
+// divided among `clients`. Returns the error of the first request that fails.
 absl::StatusOr<std::vector<Reference>> TakeReferences(
     const Workload& workload, uint64_t count, uint32_t streams,
     const std::vector<std::unique_ptr<Client>>& clients, CancelToken& cancel);
 
-// How answers differ from what they should be.
+// How answers differ from their references.
 struct Differences {
-  uint64_t lost = 0;           // tokens that never came, of completed streams and before others
-  uint64_t repeated = 0;       // tokens that came again
-  uint64_t changed = 0;        // tokens that are others than the reference's
+  uint64_t lost = 0;           // missing, in completed streams or before later tokens
+  uint64_t repeated = 0;       // tokens that arrived again
+  uint64_t changed = 0;        // tokens that differ from the reference's
   uint64_t changed_texts = 0;  // completed streams
 
   void Merge(const Differences& other);
   bool any() const { return lost + repeated + changed + changed_texts > 0; }
 };
 
-// Compares one stream. Not thread-safe; neither are the differences, where others write too.
+// Compares one stream. Not thread-safe. The differences are not thread-safe either.
 class StreamVerifier {
  public:
-  // Null: there is none, and only positions are compared. Must outlive this object.
+  // Without a reference (null), only positions are compared. It must outlive this object.
   explicit StreamVerifier(const Reference* reference) : reference_(reference) {}
 
   void OnDelta(const v1::Delta& delta, Differences& differences);

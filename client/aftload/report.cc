@@ -28,7 +28,7 @@ double TokensPerSecond(const LoadReport& report) {
   return Ratio(static_cast<double>(report.stats.tokens), report.seconds);
 }
 
-// Of the normal requests, however they ended.
+// The share of the normal requests that were good, whatever their outcome.
 double GoodputRatio(const LoadStats& stats) {
   const Outcomes& normal = stats.normal();
   return Ratio(static_cast<double>(stats.good),
@@ -41,7 +41,7 @@ std::string Row(absl::string_view name, const Histogram& values) {
                          values.Quantile(0.99) * 1e3, values.Max() * 1e3, values.Mean() * 1e3);
 }
 
-// "12 completed, 3 cut at the end, 1 UNAVAILABLE": what there is.
+// For example "12 completed, 3 cut at the end, 1 UNAVAILABLE".
 std::string OutcomesText(const Outcomes& outcomes) {
   std::string text = absl::StrCat(outcomes.completed, " completed");
   if (outcomes.cancelled > 0) absl::StrAppend(&text, ", ", outcomes.cancelled, " cancelled");
@@ -91,7 +91,7 @@ void AddTimes(const LoadStats& stats, OrderedJson& json) {
   }
 }
 
-// The distributions, by quantiles: dense enough to draw.
+// The distributions as quantiles, dense enough to draw.
 OrderedJson Quantiles(const LoadStats& stats) {
   std::vector<double> shares(100);
   for (size_t i = 0; i < shares.size(); ++i) shares[i] = static_cast<double>(i) / 100;
@@ -105,7 +105,7 @@ OrderedJson Quantiles(const LoadStats& stats) {
   return json;
 }
 
-// The longest first.
+// The breaks, longest first.
 OrderedJson Breaks(const LoadStats& stats) {
   std::vector<Break> breaks = stats.breaks;
   std::sort(breaks.begin(), breaks.end(),
@@ -179,7 +179,7 @@ std::string TextReport(const LoadOptions& options, const LoadReport& report) {
   if (options.resume) {
     absl::StrAppendFormat(&text,
                           "resumed                %d streams, %d times, at most %d times each, "
-                          "%d where bits differ\n",
+                          "%d of them inexact\n",
                           stats.resumed_streams, stats.resumes, stats.most_resumes,
                           stats.inexact_streams);
   }

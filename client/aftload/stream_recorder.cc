@@ -119,7 +119,7 @@ void StreamRecorder::OnResumed(LoadStats& stats, const Resumed& resumed, Clock::
   stats.most_resumes = std::max(stats.most_resumes, resumes_);
   if (exact_ && !resumed.exact) ++stats.inexact_streams;
   exact_ = resumed.exact;
-  if (tokens_ == 0) return;  // no time between tokens
+  if (tokens_ == 0) return;  // the break was not between two tokens
   went_on_ = now;
   break_ = {.request_id = request_id_,
             .tokens = tokens_,

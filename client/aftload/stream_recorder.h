@@ -16,7 +16,7 @@
 
 namespace aft::client {
 
-// Tokens and the time they took.
+// A number of tokens and the time they took.
 struct TokenTime {
   uint64_t tokens = 0;
   Clock::duration time{0};
@@ -31,7 +31,7 @@ struct TokenTime {
   }
 };
 
-// What a request must meet to count as good. Unset: no limit.
+// The limits of a good request. Unset: no limit.
 struct Limits {
   std::optional<double> ttft_ms = std::nullopt;
   std::optional<double> tpot_ms = std::nullopt;
@@ -40,25 +40,27 @@ struct Limits {
   bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
 };
 
-// How the requests of one behaviour ended. The sum is the requests that were scheduled in time.
+// How the requests of one behaviour ended. Their sum is the number of requests that were scheduled
+// in time.
 struct Outcomes {
   uint64_t completed = 0;
   uint64_t cut = 0;                        // not done when the run ended
   uint64_t cancelled = 0;                  // by the client, as planned
-  uint64_t expired = 0;                    // at the deadline that they were given
-  std::map<std::string, uint64_t> errors;  // failed for good, by status code
+  uint64_t expired = 0;                    // at the deadline of the request
+  std::map<std::string, uint64_t> errors;  // failed finally, by status code
 
   void Merge(const Outcomes& other);
   uint64_t failed() const;  // the sum of errors
 };
 
-// A break of a stream that went on: the parts of the time between the tokens around it.
+// A break of a stream that was resumed: the parts of the time between the tokens before and after
+// it.
 struct Break {
   std::string request_id;
-  uint64_t tokens = 0;               // that the stream had; its server calls them resumed_tokens
-  int tries = 1;                     // calls that were sent to go on
+  uint64_t tokens = 0;               // of the stream so far; the server's resumed_tokens
+  int tries = 1;                     // number of calls sent to resume it
   Clock::duration until_broken{0};   // from the last token until the client knew of the break
-  Clock::duration until_sent{0};     // then, until the call that goes on was sent
+  Clock::duration until_sent{0};     // then, until the resuming call was sent
   Clock::duration until_started{0};  // then, until its server had a slot and said so
   Clock::duration until_token{0};    // then, until the next token: the text was read again
 
@@ -72,35 +74,34 @@ struct Second {
   uint64_t failed = 0;
 };
 
-// What was measured of any number of streams. Times are of normal requests alone; counts of tokens,
-// refusals and seconds are of all.
+// What was measured of any number of streams. Times are of normal requests only. Counts of tokens
+// and refusals, and `seconds`, are of all requests.
 struct LoadStats {
   explicit LoadStats(Clock::time_point run_start = {}) : start(run_start) {}
 
   Clock::time_point start;
   std::array<Outcomes, kBehaviours> outcomes;
-  std::map<std::string, Outcomes> targets;  // the same requests, by address
+  std::map<std::string, Outcomes> targets;  // the same outcomes, by address
   uint64_t good = 0;                        // normal requests that completed within all limits
   uint64_t refused = 0;   // attempts that ended with UNAVAILABLE or RESOURCE_EXHAUSTED, unbegun
-  uint64_t retried = 0;   // of those, the ones after which the request was sent again
-  uint64_t tokens = 0;    // cut streams' as well
-  uint64_t messages = 0;  // that brought them
-  uint64_t prompt_tokens = 0;    // of the streams that have begun
-  Histogram ttft;                // from the scheduled time to the first token
-  Histogram itl;                 // between two messages with tokens, however many they bring
-  Histogram e2el;                // from the scheduled time to the end; completed ones
-  Histogram tpot;                // one value a completed stream: first to last token / (tokens - 1)
-  Histogram send_lag;            // from the scheduled time to the first attempt
-  Histogram refusal;             // of an attempt, until it was refused
-  Histogram gap;                 // the longest itl of a stream; completed ones of two messages
-  uint64_t resumes = 0;          // of all streams, however they ended
-  uint64_t resumed_streams = 0;  // that went on at least once
-  uint64_t inexact_streams =
-      0;  // of those, the ones that a server went on with that computes otherwise
-  uint64_t most_resumes = 0;  // of one stream
-  std::vector<Break> breaks;  // of all streams, after which a token came
+  uint64_t retried = 0;   // refused attempts after which the request was sent again
+  uint64_t tokens = 0;    // of cut streams too
+  uint64_t messages = 0;  // messages with tokens
+  uint64_t prompt_tokens = 0;  // of the streams that began
+  Histogram ttft;              // from the scheduled time to the first token
+  Histogram itl;               // between two messages with tokens, whatever their number of tokens
+  Histogram e2el;              // from the scheduled time to the end, if completed
+  Histogram tpot;              // of a completed stream: first to last token / (tokens - 1)
+  Histogram send_lag;          // from the scheduled time to the first attempt
+  Histogram refusal;           // from the start of an attempt until it was refused
+  Histogram gap;               // the longest itl of a completed stream of two or more messages
+  uint64_t resumes = 0;        // of all streams, whatever their outcome
+  uint64_t resumed_streams = 0;  // streams that were resumed at least once
+  uint64_t inexact_streams = 0;  // of these, resumed where numbers are computed differently
+  uint64_t most_resumes = 0;     // the largest number in one stream
+  std::vector<Break> breaks;     // of all streams, if a token followed
   Differences differences;
-  // Completed streams of the full length: the first and the last tenth of their tokens.
+  // The first and the last tenth of the tokens of completed streams with full length.
   TokenTime early;
   TokenTime late;
   std::vector<Second> seconds;  // from `start` on
@@ -108,14 +109,14 @@ struct LoadStats {
   Outcomes& normal() { return outcomes[0]; }
   const Outcomes& normal() const { return outcomes[0]; }
   Second& At(Clock::time_point time);
-  void Merge(const LoadStats& other);  // of the same run
+  void Merge(const LoadStats& other);  // of the same run only
 };
 
-// Measures one request. Not thread-safe; neither are the stats, where others write too.
+// Measures one request. Not thread-safe. The stats are not thread-safe either.
 class StreamRecorder {
  public:
-  // `expected_tokens`: the length of a stream that nothing cuts short.
-  // `request_id`: of its breaks.
+  // `expected_tokens`: the length of a stream that is not cut short. `request_id`: recorded with
+  // its breaks.
   StreamRecorder(uint64_t expected_tokens, Clock::time_point scheduled, Behaviour behaviour,
                  const Limits& limits, std::string target, std::string request_id = {})
       : expected_(expected_tokens),
@@ -128,12 +129,12 @@ class StreamRecorder {
 
   void OnSent(LoadStats& stats, Clock::time_point now);  // the first attempt
   void OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_point now);
-  // Corrects the tokens, where messages did not say how many they brought: the others came evenly
-  // from the first message to the last, as far as is known.
+  // Corrects the number of tokens if messages did not tell it. The additional tokens are spread
+  // evenly from the first message to the last.
   void OnUsage(LoadStats& stats, uint64_t tokens, Clock::time_point now);
   void OnResumed(LoadStats& stats, const Resumed& resumed, Clock::time_point now);
 
-  // One of these ends it.
+  // One of these ends the request.
   void OnCompleted(LoadStats& stats, Clock::time_point now);
   void OnFailed(LoadStats& stats, const std::string& code, Clock::time_point now);
   void OnOther(LoadStats& stats, uint64_t Outcomes::*outcome);
@@ -143,7 +144,7 @@ class StreamRecorder {
  private:
   bool measured() const { return behaviour_ == Behaviour::kNormal; }
   bool IsGood(double e2el_ms) const;
-  double TpotMs() const;  // 0 for a single token
+  double TpotMs() const;  // 0 if there is only one token
 
   const uint64_t expected_;
   const uint64_t tenth_;
@@ -154,17 +155,17 @@ class StreamRecorder {
   const std::string request_id_;
 
   uint64_t tokens_ = 0;
-  bool corrected_ = false;  // which of them came when is not known
+  bool corrected_ = false;  // then the time of each token is unknown
   uint64_t first_message_tokens_ = 0;
   Clock::time_point first_;
   Clock::time_point last_;
   Clock::duration longest_gap_{0};
   uint64_t resumes_ = 0;
   bool exact_ = true;
-  std::optional<Break> break_;  // that the next token ends
-  Clock::time_point went_on_;   // of it: when the stream was there again
+  std::optional<Break> break_;  // ends with the next token
+  Clock::time_point went_on_;   // when the stream of break_ was resumed
   TokenTime early_;
-  uint64_t late_from_ = 0;  // tokens when the last tenth began; 0: not yet
+  uint64_t late_from_ = 0;  // number of tokens when the last tenth began; 0: not yet
   Clock::time_point late_start_;
 };
 

@@ -10,7 +10,7 @@
 
 namespace aft::client {
 
-// Brings the requests of a load to one target, and its answers back. Thread-safe.
+// Carries the requests of a load to one target, and the answers back. Thread-safe.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -18,16 +18,16 @@ class Transport {
   // Does what Client::StartGenerate does. The listener is called on threads of the transport.
   virtual void StartGenerate(const v1::GenerateRequest& request, GenerateListener& listener,
                              const CallOptions& call) = 0;
-  // Waits a moment for a connection, where one comes about only while somebody waits for it.
+  // Waits a moment for a connection, if connecting only makes progress during such a wait.
   virtual void KeepConnected() {}
 };
 
-// Speaks OpenAI's HTTP API: it posts to /v1/completions and reads server-sent events. A request has
-// a connection to itself, which is kept for the next one. All of them run on one thread, so that a
-// client of many streams leaves the processor to the server. A delta has its text alone, because no
-// event counts tokens; Finished has the usage, prompt tokens included. `token` may be empty. It
-// returns once there is a first connection. Errors and their details are those of Client;
-// INVALID_ARGUMENT says that `address` is not HOST:PORT.
+// Connects to OpenAI's HTTP API: requests are sent to /v1/completions, and answers are read as
+// server-sent events. Each request has a connection to itself, which is kept for the next request.
+// All of them run on one thread, so that a client with many streams leaves the processor to the
+// server. A delta has only text, because events do not count tokens. Finished has the usage,
+// including prompt tokens. `token` may be empty. Returns once there is a first connection. Errors
+// and their details are those of Client; INVALID_ARGUMENT if `address` is not HOST:PORT.
 absl::StatusOr<std::unique_ptr<Transport>> ConnectHttp(const std::string& address,
                                                        const std::string& token);
 

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// `bytes` bytes of English words, lower case.
+// Returns `bytes` bytes of English words in lower case.
 std::string RandomWords(size_t bytes, std::mt19937_64& random) {
   constexpr std::array<const char*, 16> kWords = {
       "the",   "and",    "she",    "he",   "of",     "to",    "in",  "was",
@@ -73,7 +73,7 @@ absl::StatusOr<std::vector<Prompt>> ReadPrompts(const std::string& path) {
 
 Workload::Workload(const WorkloadOptions& options) : options_(options) {
   if (options_.prefix_bytes == 0) return;
-  // Apart from the requests' own seeds, which count up from options.seed.
+  // Independent of the seeds of the requests, which count up from options.seed.
   std::mt19937_64 random(~options_.seed);
   for (uint32_t i = 0; i < options_.prefixes; ++i) {
     prefixes_.push_back(RandomWords(options_.prefix_bytes, random));

@@ -22,19 +22,22 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 
 void AddConnectionFlags(CLI::App& app, ConnectionFlags& flags) {
   app.add_option("--address", flags.address,
-                 "The server, HOST:PORT; several: ipv4:HOST:PORT,HOST:PORT")
+                 "Address of the server, HOST:PORT; of several servers, ipv4:HOST:PORT,HOST:PORT")
       ->envname("AFT_ADDRESS")
       ->capture_default_str();
-  CLI::Option* const tls = app.add_flag("--tls", flags.tls, "Speak TLS");
-  app.add_option("--ca", flags.ca,
-                 "Authorities (PEM) of the server's certificate; default: the system's")
+  CLI::Option* const tls = app.add_flag("--tls", flags.tls, "Connect with TLS");
+  app.add_option(
+         "--ca", flags.ca,
+         "File with the authorities (PEM) for the server's certificate; default: the system's")
       ->needs(tls);
   CLI::Option* const cert =
-      app.add_option("--cert", flags.cert, "This client's certificate (PEM), for mTLS")->needs(tls);
+      app.add_option("--cert", flags.cert, "File with this client's certificate (PEM), for mTLS")
+          ->needs(tls);
   CLI::Option* const key =
-      app.add_option("--key", flags.key, "The key (PEM) of --cert")->needs(cert);
+      app.add_option("--key", flags.key, "File with the private key (PEM) of --cert")->needs(cert);
   cert->needs(key);
-  app.add_option("--token-file", flags.token_file, "File with the token that names this client")
+  app.add_option("--token-file", flags.token_file,
+                 "File with the token that identifies this client")
       ->envname("AFT_TOKEN_FILE");
 }
 

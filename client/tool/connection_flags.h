@@ -8,11 +8,11 @@
 
 namespace aft::client {
 
-// Where a program finds its server and what it shows there.
+// Which server a program connects to, and how it identifies itself.
 struct ConnectionFlags {
   std::string address = kDefaultAddress;
   bool tls = false;
-  // Names of files; empty: none.
+  // Names of files; empty: not used.
   std::string ca;
   std::string cert;
   std::string key;
@@ -22,7 +22,7 @@ struct ConnectionFlags {
 // Adds --address, --tls, --ca, --cert, --key and --token-file. `flags` must outlive the parsing.
 void AddConnectionFlags(CLI::App& app, ConnectionFlags& flags);
 
-// Reads the files. INVALID_ARGUMENT and the like name the one that cannot be read.
+// Reads the files. INVALID_ARGUMENT and similar errors name the file that cannot be read.
 absl::StatusOr<ClientOptions> MakeClientOptions(const ConnectionFlags& flags);
 
 }  // namespace aft::client

@@ -4,9 +4,9 @@
 
 namespace aft::client {
 
-// Exit codes of the client programs; kExitCodeHelp is their documentation. Beside these, a program
-// that a signal ended exits with 128 + the signal: 130 for Ctrl-C, 143 for SIGTERM, 141 when the
-// reader of its output went away.
+// Exit codes of the client programs; kExitCodeHelp documents them. In addition, a program that a
+// signal ended exits with 128 + the signal: 130 for Ctrl-C, 143 for SIGTERM, 141 when the reader of
+// its output has exited.
 enum ExitCode : int {
   kExitOk = 0,
   kExitFailed = 1,
@@ -28,9 +28,9 @@ inline constexpr char kExitCodeHelp[] =
     "  5    the server is full, loading or draining: try again later\n"
     "  6    the deadline passed\n"
     "  7    the answer broke off: lost connection or lost tokens\n"
-    "  130  interrupted (Ctrl-C); 143 terminated; 141 the output's reader went away";
+    "  130  interrupted (Ctrl-C); 143 terminated; 141 the reader of the output exited";
 
-// The code for the status of a call of Client.
+// The exit code for the status of a call of Client.
 int ExitCodeOf(const absl::Status& status);
 
 }  // namespace aft::client

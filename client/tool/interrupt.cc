@@ -25,7 +25,7 @@ Interrupt::Interrupt(CancelToken& token) : token_(token) {
 
 Interrupt::~Interrupt() {
   stopping_ = true;
-  // Wakes the thread; aimed at it alone, so that no signal is left over.
+  // Wakes the thread. The signal goes to that thread only, so no signal is left over.
   pthread_kill(thread_.native_handle(), SIGTERM);
   thread_.join();
 }

@@ -7,17 +7,17 @@
 
 namespace aft::client {
 
-// While alive, the first SIGINT or SIGTERM cancels `token`; a second one ends the process at once
-// with exit code 128 + signal.
+// While it exists, the first SIGINT or SIGTERM cancels `token`. A second one ends the process at
+// once with exit code 128 + signal.
 //
-// Construct it before anything that starts threads (a Client does): the signals must be blocked in
-// every thread but the one that waits for them here.
+// Must be constructed before anything that starts threads, such as a Client. The signals must be
+// blocked in every thread except the one that waits for them here.
 class Interrupt {
  public:
   explicit Interrupt(CancelToken& token);
   ~Interrupt();
 
-  // 128 + the signal that came; 0: none.
+  // 128 + the signal that arrived; 0: no signal.
   int exit_code() const { return exit_code_.load(); }
 
  private:

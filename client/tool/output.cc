@@ -20,7 +20,7 @@ bool Output::Write(absl::string_view text) {
     const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
     if (written >= 0) {
       text.remove_prefix(static_cast<size_t>(written));
-    } else if (errno == EAGAIN) {  // whoever shares the terminal may have made it non-blocking
+    } else if (errno == EAGAIN) {  // another process has made the terminal non-blocking
       pollfd ready = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
       poll(&ready, 1, /*timeout=*/-1);
     } else if (errno != EINTR) {

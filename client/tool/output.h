@@ -6,24 +6,24 @@
 
 namespace aft::client {
 
-// Exit code of a program whose output nobody reads any more: that of a filter ended by SIGPIPE.
+// Exit code of a program whose output has no reader any more: as for a filter that SIGPIPE ended.
 inline constexpr int kExitBrokenPipe = 141;
 
-// Unbuffered standard output, so that text shows as it comes and its reader's end is noticed.
-// Ignores SIGPIPE for the whole process from construction on. Not thread-safe.
+// Unbuffered standard output: text shows as it arrives, and a closed output is noticed. Ignores
+// SIGPIPE for the whole process from construction on. Not thread-safe.
 class Output {
  public:
   Output();
 
-  // False, from then on, when the text could not be written: the reader went away, or the disk is
-  // full.
+  // Returns false, from then on, if the text could not be written: the reader has exited, or the
+  // disk is full.
   bool Write(absl::string_view text);
 
-  // On a terminal, what follows starts on a line of its own.
+  // On a terminal, ends the current line, so that the next output starts on a new one.
   void EndLine();
 
   bool is_terminal() const { return is_terminal_; }
-  // errno of the write that failed; 0: none did.
+  // errno of the write that failed; 0: no failure.
   int error() const { return error_; }
 
  private:
@@ -32,11 +32,11 @@ class Output {
   int error_ = 0;
 };
 
-// `text` without what could steer a terminal: control characters other than newline and tab become
+// Replaces what could control a terminal: control characters other than newline and tab become
 // U+FFFD. `text` must be valid UTF-8.
 std::string ForTerminal(absl::string_view text);
 
-// Writes "PROGRAM: MESSAGE\n" to standard error, harmless for a terminal.
+// Writes "PROGRAM: MESSAGE\n" to standard error, in a form that is safe for a terminal.
 void PrintError(absl::string_view program, absl::string_view message);
 
 }  // namespace aft::client

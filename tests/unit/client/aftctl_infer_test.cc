@@ -85,13 +85,13 @@ TEST_F(AftctlInferTest, FilesThatAreNoImagesAreRefused) {
   const std::pair<std::string, const char*> faults[] = {
       {"", "is empty"},
       {"hello", "is neither PGM (P2 or P5) nor rows of numbers"},
-      {"1 2\n3\n", "row 2 has 1 pixels, the first one 2"},
+      {"1 2\n3\n", "row 2 has 1 pixels, the first row 2"},
       {"P2 0 1 16 1", "PGM: width: must be in [1, 16777216], got \"0\""},
       {"P2 2 9999999 16 1", "PGM: height: must be in [1, 8388608], got \"9999999\""},
       {"P2 2 1 65536 1 2", "PGM: maxval: must be in [1, 65535], got \"65536\""},
       {"P2 2 1 16 1 17", "PGM: pixel: must be in [0, 16], got \"17\""},
       {"P2 2 1 16 1", "PGM: pixel: must be in [0, 16], got \"\""},
-      {"P5 2 2 255\nabc", "PGM: ends after 3 bytes of 4 with pixels"},
+      {"P5 2 2 255\nabc", "PGM: ends after 3 of 4 bytes of pixels"},
       {"P5 1 1 16\n\x11", "PGM: pixel 0: is 17, maxval is 16"}};
   for (const auto& [file, why] : faults) EXPECT_THAT(Run(file, {}, 2).err, HasSubstr(why)) << file;
   EXPECT_EQ(server_.last<inference::ModelInferRequest>().inputs_size(), 0);

@@ -67,8 +67,8 @@ TEST_F(AftctlTest, GenerateGoesOnWhenTheStreamBreaksAndSaysSo) {
   EXPECT_EQ(ended.code, 0);
   EXPECT_EQ(ended.out, "It is a truth");
   EXPECT_THAT(ended.err, AllOf(StartsWith("[the stream broke, resuming (1 of 10): "),
-                               HasSubstr("[the stream went on after 6 tokens: "),
-                               HasSubstr("draining; that server computes otherwise"),
+                               HasSubstr("[the stream was resumed after 6 tokens: "),
+                               HasSubstr("draining; that server computes differently"),
                                HasSubstr("[limit stop.max_tokens=13 | 13 tokens")));
 }
 

@@ -106,7 +106,7 @@ TEST_F(ChatTest, ALineBeginsTheTextAndTheNextGoesOnFromItsState) {
   const Ended one = Run("one\n", {"--model", "austen", "--max-tokens=7", "--temperature=0.5"});
   EXPECT_EQ(one.code, 0) << one.err;
   EXPECT_EQ(one.out, "abc");
-  EXPECT_THAT(one.err, HasSubstr("aftctl chat --previous s1 goes on"));
+  EXPECT_THAT(one.err, HasSubstr("to continue: aftctl chat --previous s1"));
   EXPECT_EQ(last().text(), "one\n");
   EXPECT_EQ(last().model(), "austen");
   EXPECT_EQ(last().stop().max_tokens(), 7u);
@@ -138,9 +138,9 @@ TEST_F(ChatTest, AnAnswerThatBreaksGoesOn) {
   const Ended ended = Run("one\n");
   EXPECT_EQ(ended.code, 0);
   EXPECT_EQ(ended.out, "abc");
-  EXPECT_THAT(ended.err, HasSubstr("[the stream went on after 3 tokens: "));
-  EXPECT_THAT(ended.err, testing::Not(HasSubstr("computes otherwise")));
-  EXPECT_THAT(ended.err, HasSubstr("aftctl chat --previous s1 goes on"));
+  EXPECT_THAT(ended.err, HasSubstr("[the stream was resumed after 3 tokens: "));
+  EXPECT_THAT(ended.err, testing::Not(HasSubstr("computes differently")));
+  EXPECT_THAT(ended.err, HasSubstr("to continue: aftctl chat --previous s1"));
 }
 
 TEST_F(ChatTest, AStateThatNothingCanGoBackToIsDeleted) {
@@ -229,7 +229,7 @@ TEST_F(ChatTest, AnInterruptStopsTheAnswerAndNotTheChat) {
   chat.Send("one\n");
   ASSERT_TRUE(chat.WaitForOutput("abc"));
   chat.Signal(SIGINT);
-  ASSERT_TRUE(chat.WaitForError("goes on from before this turn"));
+  ASSERT_TRUE(chat.WaitForError("as it was before this turn"));
   server_.WaitForCancellations(1);
   Answer("def", "s2");
   chat.Send("two\n");

@@ -284,7 +284,7 @@ TEST(ReportTest, SaysWhatWentOnAndWhatDiffered) {
                                                {"changed_texts", 14},   {"max_longest_gap_ms", 30}};
   for (const auto& [name, value] : expected) EXPECT_EQ(json.value(name, -1.0), value) << name;
   EXPECT_THAT(TextReport(options, report),
-              AllOf(HasSubstr("4 streams, 7 times, at most 3 times each, 2 where bits differ"),
+              AllOf(HasSubstr("4 streams, 7 times, at most 3 times each, 2 of them inexact"),
                     HasSubstr("11 tokens lost, 12 repeated, 13 changed; 14 texts changed"),
                     HasSubstr("longest of a stream        30.")));
   const auto plain = nlohmann::json::parse(JsonReport({}, {.seconds = 1}));
