@@ -105,7 +105,8 @@ void AddLoadFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_flag(
       "--resume", load.resume,
-      "Resume streams that break, at any server, and send requests again that break before they begin");
+      "Resume streams that break, at any server, and send requests again that break before they "
+      "begin");
   app.add_option(
          "--verify", load.verify,
          "Send only N different requests, each of which is answered once before the load. Tokens "
@@ -186,8 +187,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
                    absl::StrCat("Use OpenAI's HTTP API instead of gRPC, with streams of POST "
                                 "/v1/completions; --address is HOST:PORT, default ",
                                 kHttpAddress, "; each stream has its own connection"));
-  // HTTP/1.1 has no streams within a connection. Its events have neither token ids nor counts of
-  // tokens. The server's HTTP port speaks plaintext here.
+  // HTTP/1.1 has no streams within a connection, its events have neither token ids nor counts of
+  // tokens, and this client speaks HTTP only without TLS.
   for (const char* name : {"--connections", "--resume", "--verify", "--cancel-share", "--tls"}) {
     http->excludes(app.get_option(name));
   }

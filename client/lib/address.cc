@@ -17,8 +17,8 @@ bool IsUnixSocket(absl::string_view address) {
   return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
 }
 
-// The endpoints of an address: "dns:///host:port" -> {"host:port"}; of numbers there may be
-// several.
+// The endpoints of an address: "dns:///host:port" -> {"host:port"}. Numeric addresses may have
+// several endpoints.
 std::vector<absl::string_view> Endpoints(absl::string_view address) {
   bool numbers = false;
   for (absl::string_view scheme : {"dns:", "ipv4:", "ipv6:"}) {
@@ -36,7 +36,7 @@ absl::Status Invalid(absl::string_view address, absl::string_view why) {
                                                  "; expected HOST:PORT, e.g. ", kDefaultAddress));
 }
 
-// Null: nothing.
+// Returns null if nothing is wrong.
 const char* WhatIsWrong(absl::string_view endpoint) {
   const size_t colon = endpoint.rfind(':');
   if (colon == absl::string_view::npos) return "the port is missing";
@@ -67,7 +67,7 @@ absl::Status CheckAddress(absl::string_view address) {
   if (address.empty()) return Invalid(address, "it is empty");
   const bool printable =
       std::all_of(address.begin(), address.end(), [](char c) { return c > ' ' && c < '\x7f'; });
-  if (!printable) return Invalid(address, "it holds a space or a character that is not ASCII");
+  if (!printable) return Invalid(address, "it contains a space or a character that is not ASCII");
   if (IsUnixSocket(address)) return absl::OkStatus();
   const std::vector<absl::string_view> endpoints = Endpoints(address);
   if (absl::StrContains(address, "://") && endpoints.front() == address) {

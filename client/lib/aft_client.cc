@@ -30,14 +30,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Where the sequence of that number, or text, is collected.
+// The part of `result` that collects the sequence or text `number`.
 template <typename Output, typename Result>
 Output& OutputOf(uint32_t number, Result& result) {
   if (number > result.others.size()) result.others.resize(number);
   return number == 0 ? result : result.others[size_t{number} - 1];
 }
 
-// Add a part of the stream to what has come so far.
+// Add one event of the stream to the result so far.
 void Append(const v1::GenerateResponse& event, GenerateResult& result) {
   const v1::Delta& delta = event.delta();
   if (event.has_started()) result.started = event.started();
@@ -70,7 +70,7 @@ void Append(const v1::EncodeResponse& event, EncodeResult& result) {
   output.values.insert(output.values.end(), values.begin(), values.end());
 }
 
-// `rpc(context)` starts the call, of so many texts.
+// Makes a streaming call with `texts` texts. `rpc(context)` starts the call.
 template <typename Result, typename Response, typename Rpc>
 absl::StatusOr<Result> Stream(const ClientOptions& client, const CallOptions& options, int texts,
                               const EventCallback<Response>& on_event, const Rpc& rpc) {
@@ -86,7 +86,7 @@ absl::StatusOr<Result> Stream(const ClientOptions& client, const CallOptions& op
   std::string broken;
   Response event;
   while (broken.empty() && reader->Read(&event)) {
-    // What was on its way when the caller cancelled is not delivered any more.
+    // Events that arrive after the caller has cancelled are not delivered.
     if (IsCancelled(options)) continue;
     const bool had_none = checker.received() == 0;
     broken = checker.Take(event);
@@ -109,7 +109,7 @@ absl::StatusOr<Result> Stream(const ClientOptions& client, const CallOptions& op
   return result;
 }
 
-// At most that long; a cancellation ends it.
+// Waits for `time`, or until the token is cancelled.
 void Wait(std::chrono::milliseconds time, const CancelToken* cancel) {
   if (cancel == nullptr) {
     std::this_thread::sleep_for(time);
@@ -118,7 +118,7 @@ void Wait(std::chrono::milliseconds time, const CancelToken* cancel) {
   }
 }
 
-// What the application hears of a generation or scoring, added up.
+// Delivers the events of a generation or scoring to the application, and collects the result.
 template <typename Result, typename Response>
 class Hearing {
  public:
@@ -145,8 +145,8 @@ class Hearing {
   Result result_;
 };
 
-// One call after the other, until `stream` (Generation, Scoring) has ended. `rpc(context, request)`
-// starts one.
+// Makes one call after another until `stream` (Generation, Scoring) has ended. `rpc(context,
+// request)` starts a call.
 template <typename Result, typename Stream, typename Response, typename Rpc>
 absl::StatusOr<Result> Follow(Stream stream, const EventCallback<Response>& on_event,
                               const CallOptions& options, const Rpc& rpc) {
@@ -158,7 +158,7 @@ absl::StatusOr<Result> Follow(Stream stream, const EventCallback<Response>& on_e
     const auto reader = rpc(&call.context, stream.request());
     Response event;
     while (reader->Read(&event)) {
-      // What was on its way when the caller cancelled is not delivered any more.
+      // Events that arrive after the caller has cancelled are not delivered.
       if (IsCancelled(options)) continue;
       const Resumable::Verdict verdict = stream.Take(event);
       if (verdict == Resumable::Verdict::kBroken) {
@@ -176,7 +176,7 @@ absl::StatusOr<Result> Follow(Stream stream, const EventCallback<Response>& on_e
   }
 }
 
-// Of several sequences: they may go on in calls side by side.
+// Generates several sequences. After a break, they continue in parallel calls.
 absl::StatusOr<GenerateResult> GenerateSeveral(const ClientOptions& client,
                                                std::unique_ptr<v1::InferenceService::Stub> stub,
                                                const v1::GenerateRequest& request,
@@ -221,7 +221,7 @@ absl::StatusOr<Response> Unary(const ClientOptions& client, const CallOptions& o
   return RpcError(status, call.context, call.facts);
 }
 
-// One of its methods, with one response.
+// Makes a unary call to `method` of a new stub.
 template <typename Stub, typename Request, typename Response>
 absl::StatusOr<Response> Unary(const ClientOptions& client, const CallOptions& options,
                                const std::unique_ptr<Stub>& stub,
@@ -252,8 +252,8 @@ grpc::ChannelArguments WithoutHealthChecks(grpc::ChannelArguments args) {
 
 }  // namespace
 
-// CANCELLED is what gRPC's core answers when a call meets the GOAWAY of a draining server on its
-// way.
+// CANCELLED is included because gRPC's core returns it if a call meets the GOAWAY of a draining
+// server.
 std::string MakeServiceConfig(const ClientOptions& options) {
   constexpr absl::string_view kRetry = R"(,
     "retryPolicy": {
@@ -281,21 +281,21 @@ grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options) {
   const auto set_default = [&](const char* key, int value) {
     if (!is_set(key)) args.SetInt(key, value);
   };
-  // Despite its name this bounds one connection attempt.
+  // Despite its name, this also limits one attempt to connect.
   set_default(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
               static_cast<int>(std::clamp<int64_t>(options.connect_timeout.count(), 100, 600'000)));
   set_default(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // A server that is restarted is back in seconds, and until then the others have its streams.
+  // A restarted server is back within seconds; until then the other servers take its streams.
   set_default(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // Else 30 s: a node that is drained has by then replaced all servers that a name stood for.
+  // The default is 30 s, in which a drained node may replace all servers of a name.
   set_default(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   set_default(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   set_default(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  set_default(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // during long waits too
-  // A call is sent again from memory: prompts are larger than gRPC's 256 KiB.
+  set_default(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // also during long waits
+  // Calls are repeated from this buffer: prompts are larger than gRPC's default of 256 KiB.
   set_default(GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE, 16 << 20);
   if (!is_set(GRPC_ARG_SERVICE_CONFIG)) args.SetServiceConfigJSON(MakeServiceConfig(options));
-  // A proxy from the environment cannot reach this machine's own loopback.
+  // A proxy from the environment cannot reach this machine's loopback addresses.
   if (IsLoopback(options.address)) set_default(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return args;
 }
@@ -463,7 +463,7 @@ absl::StatusOr<v1::State> Client::ImportState(absl::string_view model, absl::str
                              request.set_bytes(bytes.size());
                              for (size_t at = 0; at < bytes.size(); at += kChunkBytes) {
                                request.set_chunk(std::string(bytes.substr(at, kChunkBytes)));
-                               if (!writer->Write(request)) break;  // Finish says why
+                               if (!writer->Write(request)) break;  // Finish returns the reason
                                request.Clear();
                              }
                              writer->WritesDone();

@@ -10,13 +10,13 @@
 
 namespace aft::client {
 
-// One call, from its options to what is known when it ends. Internal to the library.
+// One call, from its options to what is known at its end. Internal to the library.
 struct Call {
-  // INVALID_ARGUMENT: the request id or traceparent cannot be sent.
+  // INVALID_ARGUMENT if the request id or traceparent cannot be sent.
   absl::Status Prepare(const ClientOptions& client, const CallOptions& options);
 
-  // What the end of a stream means; OK only after a whole one. `broken`: what broke the protocol,
-  // empty for nothing. REQUIRES: facts are up to date.
+  // Returns the status of a stream that has ended; OK only if it was complete. `broken` says how it
+  // broke the protocol, or is empty. REQUIRES: `facts` are up to date.
   absl::Status StreamStatus(const grpc::Status& status, bool finished,
                             absl::string_view broken) const;
 
@@ -24,15 +24,15 @@ struct Call {
   CallFacts facts;
 };
 
-// INVALID_ARGUMENT: it cannot be sent, or is too long.
+// INVALID_ARGUMENT if it cannot be sent or is too long.
 absl::Status CheckRequestId(absl::string_view id);
 
-// INVALID_ARGUMENT: servers would not understand it.
+// INVALID_ARGUMENT if servers would not understand it.
 absl::Status CheckTraceparent(absl::string_view traceparent);
 
 bool IsCancelled(const CallOptions& options);
 
-// gRPC aborts the process on metadata that HTTP/2 cannot carry.
+// Whether `text` can be sent as metadata. gRPC aborts the process if HTTP/2 cannot carry it.
 bool IsPrintable(absl::string_view text);
 
 }  // namespace aft::client

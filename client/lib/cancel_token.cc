@@ -33,7 +33,7 @@ CancelScope::CancelScope(CancelToken* token, std::function<void()> cancel)
     : token_(token), cancel_(std::move(cancel)) {
   if (token_ == nullptr) return;
   MutexLock lock(token_->mutex_);
-  // A context that is cancelled before its call starts ends that call at once.
+  // A context that is cancelled before its call starts ends the call at once.
   if (token_->cancelled_) cancel_();
   token_->calls_.push_back(this);
 }

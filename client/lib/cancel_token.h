@@ -15,8 +15,8 @@ namespace aft::client {
 
 class CancelScope;
 
-// Ends calls from outside: every call that was given the token, running or yet to come, ends with
-// CANCELLED, and the server is told. Must outlive those calls.
+// Ends calls from outside. Every call with this token, running or future, ends with CANCELLED, and
+// the server is told. Must outlive those calls.
 //
 // Thread-safety: any thread may call any method. Not async-signal-safe: cancel from a thread that
 // waits for the signal (client/tool/interrupt.h), not from a signal handler.
@@ -24,10 +24,10 @@ class CancelToken {
  public:
   CancelToken() = default;
 
-  // For good; more than once is fine.
+  // Is final. Calling it again does nothing.
   void Cancel();
   bool cancelled() const;
-  // Blocks until it is cancelled, at most that long.
+  // Blocks until the token is cancelled, but not longer than `time`.
   void WaitFor(std::chrono::milliseconds time) const;
 
  private:
@@ -38,8 +38,8 @@ class CancelToken {
   std::vector<const CancelScope*> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// While alive, `token` (null: none) cancels the call of `context`, or calls `cancel`, which must
-// not wait, on the thread that cancels. Internal to the library and to aftload.
+// While it exists, `token` (may be null) cancels the call of `context`, or calls `cancel` on the
+// cancelling thread. `cancel` must not block. Internal to the library and to aftload.
 class CancelScope {
  public:
   CancelScope(CancelToken* token, grpc::ClientContext& context);

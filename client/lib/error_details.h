@@ -12,20 +12,20 @@ namespace aft::client {
 
 // Where a failed call failed.
 enum class ErrorOrigin {
-  kServer = 0,          // the server answered with this status
-  kUnreachable = 1,     // the call never got to a server
+  kServer = 0,          // the server replied with this status
+  kUnreachable = 1,     // the call never reached a server
   kConnectionLost = 2,  // the connection broke while the server was answering
-  kCaller = 3,          // refused or cancelled on this side
+  kCaller = 3,          // refused or cancelled by this client
   kProtocol = 4,        // the answer breaks the protocol: lost tokens, missing Finished
 };
 
-// What is known about a failed call beside code and message. Travels as payloads of the
-// absl::Status.
+// What is known about a failed call in addition to code and message. It is stored in payloads of
+// the absl::Status.
 struct ErrorDetails {
   ErrorOrigin origin = ErrorOrigin::kServer;
-  std::string request_id = {};   // the server's name for the call; empty when it never answered
+  std::string request_id = {};   // the call's id; empty if the server never replied
   uint32_t received_tokens = 0;  // tokens that reached the callback before the failure
-  // What the server counted, when it said so.
+  // The server's own counts, if it sent them.
   std::optional<v1::Usage> usage = std::nullopt;
   std::optional<v1::Timings> timings = std::nullopt;
   std::optional<std::chrono::milliseconds> retry_after = std::nullopt;
@@ -34,10 +34,10 @@ struct ErrorDetails {
 // `status` must not be OK: an OK absl::Status carries no payloads.
 void SetErrorDetails(const ErrorDetails& details, absl::Status& status);
 
-// The details of a status that Client returned; the default ones of any other status.
+// The details of a status that Client returned; defaults for any other status.
 ErrorDetails GetErrorDetails(const absl::Status& status);
 
-// "1 token", "12 tokens": for messages.
+// Formats a number of tokens for messages: "1 token", "12 tokens".
 std::string TokenCount(uint64_t tokens);
 
 }  // namespace aft::client

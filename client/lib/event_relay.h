@@ -13,8 +13,8 @@
 
 namespace aft::client {
 
-// Brings what a generation on gRPC's threads says to the thread that waits for it. What that has
-// not taken is kept: no more than what it asked for. Internal to the library; thread-safe.
+// Passes the events of a generation from gRPC's threads to the thread that waits for it. It keeps
+// events until they are taken, which is at most the answer. Internal to the library; thread-safe.
 class EventRelay : public GenerateListener {
  public:
   using Item = std::variant<v1::GenerateResponse, Resuming, Resumed, absl::Status>;
@@ -27,7 +27,7 @@ class EventRelay : public GenerateListener {
   void OnResumed(const Resumed& resumed) { Add(resumed); }
   void OnEnd(const absl::Status& status) override { Add(status); }
 
-  // Blocks until there is one. The last is the status.
+  // Blocks until there is an item. The last item is the status.
   Item Take() {
     MutexLock lock(mutex_);
     while (items_.empty()) changed_.Wait(mutex_);

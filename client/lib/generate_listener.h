@@ -7,20 +7,21 @@
 
 namespace aft::client {
 
-// Follows a generation that no thread waits for. The methods are called one after the other, on
-// gRPC's threads; they must be quick and may start calls, but not wait for them.
+// Receives the events of a generation without a waiting thread. The methods are called one after
+// the other, on gRPC's threads. They must be quick. They may start calls, but must not wait for
+// them.
 class GenerateListener {
  public:
   virtual ~GenerateListener() = default;
 
-  // What the stream does after an event.
+  // What the stream is to do after an event.
   struct Next {
     std::chrono::milliseconds pause{0};  // before the next event is read
-    bool cancel = false;                 // instead of reading on
+    bool cancel = false;                 // cancel the call instead of reading on
   };
-  // Every event in order; none after a cancellation.
+  // Is called for every event in order, and not after a cancellation.
   virtual Next OnEvent(const v1::GenerateResponse& event) = 0;
-  // Once, the last of all; errors as of Client. The listener may go.
+  // Is called once, last. Errors as of Client. The listener may be destroyed then.
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 

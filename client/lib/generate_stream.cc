@@ -13,7 +13,7 @@
 
 namespace aft::client {
 
-// One call after the other.
+// Makes one call after another.
 class GenerateStream::Lane {
  public:
   Lane(GenerateStream& stream, Generation generation)
@@ -23,9 +23,9 @@ class GenerateStream::Lane {
   Generation& generation() { return generation_; }
 
   absl::Status StartPart();
-  // Another call, after the pause.
+  // Starts another call after `pause`.
   void StartLater(std::chrono::milliseconds pause);
-  // Calls `then` when the pause is over, or the stream; perhaps at once.
+  // Calls `then` when the pause or the stream is over, perhaps at once.
   void Pause(std::chrono::milliseconds pause, std::function<void()> then);
   // REQUIRES: mutex_ of the stream is held.
   void Cancel();
@@ -35,7 +35,7 @@ class GenerateStream::Lane {
   GenerateStream& stream_;
   Generation generation_;
   grpc::Alarm alarm_;
-  Part* part_ = nullptr;  // under way
+  Part* part_ = nullptr;  // the call under way
 };
 
 class GenerateStream::Part final : public grpc::ClientReadReactor<v1::GenerateResponse> {
@@ -49,7 +49,8 @@ class GenerateStream::Part final : public grpc::ClientReadReactor<v1::GenerateRe
 
   void Begin() {
     stream_.stub_->async()->Generate(&call_.context, &lane_.generation().request(), this);
-    // Reads start outside of reactions too, after a pause; the end waits until the last has failed.
+    // Reads also start outside of reactions, after a pause. The hold delays OnDone until the last
+    // read has failed.
     AddHold();
     StartRead(&event_);
     StartCall();
@@ -64,7 +65,7 @@ class GenerateStream::Part final : public grpc::ClientReadReactor<v1::GenerateRe
     bool broken = false;
     {
       MutexLock lock(stream_.mutex_);
-      // What was on its way when it was cancelled is not delivered any more.
+      // Events that arrive after a cancellation are not delivered.
       if (!stream_.over() && !IsCancelled(stream_.options_)) {
         const Generation::Verdict verdict = lane_.generation().Take(event_);
         broken = verdict == Generation::Verdict::kBroken;
@@ -116,10 +117,10 @@ absl::Status GenerateStream::Lane::StartPart() {
   {
     MutexLock lock(stream_.mutex_);
     part_ = part.get();
-    // Such a call ends as one that was cancelled on its way.
+    // Cancelling before Begin makes the call end like one that was cancelled under way.
     if (stream_.over()) Cancel();
   }
-  part.release()->Begin();  // until OnDone
+  part.release()->Begin();  // owns itself until OnDone
   return absl::OkStatus();
 }
 
@@ -129,7 +130,7 @@ void GenerateStream::Lane::StartLater(std::chrono::milliseconds pause) {
   });
 }
 
-// In slices: nobody tells of a cancellation.
+// Waits in slices, because a cancellation does not wake this.
 void GenerateStream::Lane::Pause(std::chrono::milliseconds pause, std::function<void()> then) {
   bool over = IsCancelled(stream_.options_);
   if (pause.count() > 0 && !over) {
@@ -164,7 +165,7 @@ absl::Status GenerateStream::Start(const ClientOptions& client,
     lane = stream->lanes_.front().get();
   }
   AFT_RETURN_IF_ERROR(lane->StartPart());
-  static_cast<void>(stream.release());  // until its end
+  static_cast<void>(stream.release());  // owns itself until it ends
   return absl::OkStatus();
 }
 
@@ -186,7 +187,7 @@ void GenerateStream::GoOn(Lane& lane, std::chrono::milliseconds pause) {
     }
     open_ += next.size() - 1;
   }
-  for (Lane* one : next) one->StartLater(pause);  // with the last one the stream may be gone
+  for (Lane* one : next) one->StartLater(pause);  // the last one may destroy the stream
 }
 
 void GenerateStream::EndLane(Lane& lane, const absl::Status& status) {

@@ -19,19 +19,20 @@
 
 namespace aft::client {
 
-// A generation on gRPC's threads; owns itself from Start to its end. It runs in one lane, a call
-// after the other; when a call with several sequences breaks, each that has not finished goes on in
-// a lane of its own. Internal to the library.
+// A generation on gRPC's threads. It owns itself from Start to its end. It begins in one lane,
+// which makes one call after another. When a call with several sequences breaks, each unfinished
+// sequence is resumed in a lane of its own. Internal to the library.
 class GenerateStream {
  public:
-  // What one may want to know beside the events.
+  // What a caller may want to know in addition to the events.
   struct Summary {
     std::string request_id;
     uint32_t resumes = 0;
     bool exact = true;
   };
 
-  // `client` must outlive it, and `summary` (null: nobody wants it), which is there with OnEnd.
+  // `client` must outlive the stream. So must `summary` (may be null), which is set when OnEnd is
+  // called.
   static absl::Status Start(const ClientOptions& client,
                             std::unique_ptr<v1::InferenceService::Stub> stub,
                             const v1::GenerateRequest& request, GenerateListener& listener,
@@ -39,16 +40,16 @@ class GenerateStream {
 
  private:
   class Lane;
-  // One of its calls, which owns itself.
+  // One call of a lane, which owns itself.
   class Part;
 
   GenerateStream(std::unique_ptr<v1::InferenceService::Stub> stub, GenerateListener& listener,
                  const CallOptions& options, Summary* summary);
 
-  // The lane's call has broken, and is to be gone on with after the pause: in this lane, or in one
-  // for each sequence.
+  // The lane's call has broken. Resumes after `pause`: in this lane, or in one lane for each
+  // sequence.
   void GoOn(Lane& lane, std::chrono::milliseconds pause);
-  // The lane is done with, and the stream with the last one.
+  // The lane has ended. With the last lane, the stream ends.
   void EndLane(Lane& lane, const absl::Status& status);
   bool over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -58,7 +59,7 @@ class GenerateStream {
   const CallOptions options_;
   Summary* const summary_;
 
-  // Held while the listener hears an event.
+  // Held while the listener gets an event.
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(mutex_);
   size_t open_ ABSL_GUARDED_BY(mutex_) = 1;         // lanes that have not ended

@@ -9,7 +9,7 @@
 namespace aft::client {
 namespace {
 
-// gRPC's limit of a message.
+// gRPC's default limit of a message.
 constexpr size_t kMaxRequestBytes = size_t{4} << 20;
 
 StreamChecker CheckerOf(const v1::GenerateRequest& request) {
@@ -52,13 +52,13 @@ Generation::Verdict Generation::Take(v1::GenerateResponse& event) {
   const uint32_t sequence = event.sequence();
   event.set_sequence(sequence_ + sequence);
   if (event.has_hand_over() && resumable()) {
-    // Of one that does not fit a request no more than that is kept.
+    // A handover that does not fit a request is not kept any further.
     if (hand_over_.size() <= kMaxRequestBytes) hand_over_ += event.hand_over().chunk();
     return Verdict::kKeep;
   }
   if (event.has_delta() && resumable()) return TakeDelta(*event.mutable_delta(), sequence);
   if (event.has_finished() && event.sequence() > 0) {
-    // The prompt is counted once, with the first one.
+    // The prompt is counted once, with the first sequence.
     v1::Usage& usage = *event.mutable_finished()->mutable_usage();
     usage.clear_prompt_tokens();
     usage.clear_cached_tokens();
@@ -101,7 +101,7 @@ std::optional<std::chrono::milliseconds> Generation::End(const grpc::Status& sta
   if (!pause || sequences() > 1) return pause;
   v1::Resume& resume = *request_.mutable_resume();
   if (!hand_over_.empty()) resume.set_state(std::exchange(hand_over_, ""));
-  // Without the state the server reads the tokens, which are far smaller.
+  // Without the state, the server reads the tokens, which are far smaller.
   if (request_.ByteSizeLong() > kMaxRequestBytes || absl::IsResourceExhausted(last_error_)) {
     resume.clear_state();
   }

@@ -13,32 +13,32 @@
 
 namespace aft::client {
 
-// One generation over all the calls that it takes: what each of them asks for, and what the
-// application sees of its events. One of several sequences (GenerateRequest.n) has one call that
-// breaks; then each sequence goes on by itself. Internal to the library; thread-compatible.
+// One generation over all its calls: what each call asks for, and which events the application
+// sees. If the call of a generation with several sequences (GenerateRequest.n) breaks, each
+// sequence is then resumed by itself. Internal to the library; thread-compatible.
 class Generation : public Resumable {
  public:
   Generation(const ClientOptions& client, const CallOptions& options, v1::GenerateRequest request);
-  // One sequence of `all`, whose call has broken and is to be gone on with.
+  // One sequence of `all`, whose call has broken and is to be resumed.
   Generation(const Generation& all, uint32_t sequence);
 
   const v1::GenerateRequest& request() const { return request_; }
-  // How many sequences its next call has.
+  // The number of sequences in the next call.
   uint32_t sequences() const { return static_cast<uint32_t>(answers_.size()); }
   bool finished(uint32_t sequence) const { return checker_.finished(sequence); }
 
-  // Of the next event of the call, which becomes what the application is to see.
+  // Takes the next event of the call, and changes it to what the application is to see.
   Verdict Take(v1::GenerateResponse& event);
 
-  // As Resumable::EndCall. With several sequences the calls that follow are those of Generations
-  // made of this one.
+  // As Resumable::EndCall. With several sequences, Generations that are made of this one make the
+  // following calls.
   std::optional<std::chrono::milliseconds> End(const grpc::Status& status, Call& call);
 
  private:
-  // What has come of a sequence.
+  // What has arrived of a sequence.
   struct Answer {
-    v1::Resume output;  // of several; a single one's is in the request
-    std::string tail;   // text behind the last token
+    v1::Resume output;  // if there are several; else request_ has it
+    std::string tail;   // text after the last token
   };
 
   v1::Resume& OutputOf(uint32_t sequence) {
@@ -47,12 +47,12 @@ class Generation : public Resumable {
   Verdict TakeDelta(v1::Delta& delta, uint32_t sequence);
   void Remember(const v1::Started& started);
 
-  v1::GenerateRequest request_;  // with the output of a single sequence
-  const uint32_t sequence_ = 0;  // that the first one is in the application's request
+  v1::GenerateRequest request_;  // has the output if there is one sequence
+  const uint32_t sequence_ = 0;  // number of the first one in the application's request
   std::vector<Answer> answers_;
 
-  // Of the call under way.
-  std::string repeat_;  // text that may come again
+  // These belong to the call under way.
+  std::string repeat_;  // text that may arrive again
   std::string hand_over_;
 };
 

@@ -17,8 +17,8 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using std::chrono::system_clock;
 
-// Servers on which a stream begins and breaks without bringing anything, in a row: a request that
-// brings servers down is not carried to all of them.
+// How many servers in a row may begin the stream and break without a new token. This limit keeps a
+// request that crashes servers from reaching all of them.
 constexpr int kMostInVain = 3;
 
 std::optional<system_clock::time_point> Deadline(milliseconds deadline) {
@@ -77,7 +77,7 @@ std::optional<milliseconds> Resumable::EndCall(const grpc::Status& status, Call&
   call.facts.cancelled |= IsCancelled(options_);
   call.facts.started = begun_;
   call.facts.received_tokens = received();
-  // Nothing is missing of a stream that has finished, whatever became of its trailers.
+  // A finished stream is complete, even if its trailers are missing.
   if (checker_.finished() && broken_.empty()) return std::nullopt;
   const absl::Status error = call.StreamStatus(status, /*finished=*/false, broken_);
   if (tries_ == 0) {
@@ -130,7 +130,7 @@ absl::Status Resumable::Final(const absl::Status& error) const {
   if (tries_ == 0) return error;
   absl::Status status(
       error.code(),
-      absl::StrCat(error.message(), "; the stream had to go on because ", cause_.message()));
+      absl::StrCat(error.message(), "; the stream had to be resumed because ", cause_.message()));
   SetErrorDetails(GetErrorDetails(error), status);
   return status;
 }

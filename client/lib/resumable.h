@@ -14,38 +14,38 @@
 
 namespace aft::client {
 
-// A stream over all the calls that it takes: whether another one goes on where it broke, and when.
-// What the calls ask for and what the application sees of them, Generation and Scoring know. Makes
-// no call itself. Internal to the library; thread-compatible.
+// A stream over all its calls: whether another call resumes it after a break, and when. Generation
+// and Scoring know what the calls ask for and what the application sees. Makes no calls itself.
+// Internal to the library; thread-compatible.
 class Resumable {
  public:
   enum class Verdict {
     kDeliver,  // for the application
-    kKeep,     // not for it
-    kBroken,   // breaks the protocol: the call is to be cancelled
+    kKeep,     // not for the application
+    kBroken,   // the event breaks the protocol: cancel the call
   };
 
-  // Of a call that asks for what is left. INVALID_ARGUMENT: the request id cannot be sent.
+  // Prepares a call that asks for the rest of the stream. INVALID_ARGUMENT if the request id cannot
+  // be sent.
   absl::Status Prepare(Call& call);
 
-  // How the stream ended.
+  // The result of the stream.
   const absl::Status& status() const { return status_; }
   uint32_t received() const { return checker_.received(); }
   uint32_t resumes() const { return resumes_; }
   bool exact() const { return exact_; }
 
  protected:
-  // `client` must outlive it. The deadline, of all calls together, counts from now. `checker`: of
-  // what the application sees.
+  // `client` must outlive this object. The deadline, for all calls together, counts from now.
+  // `checker` follows the events that the application sees.
   Resumable(const ClientOptions& client, const CallOptions& options, StreamChecker checker);
   Resumable(const Resumable&) = default;
   ~Resumable() = default;
 
-  // Whether the call under way is a later one, and this its first event: Started, which the
-  // application has had.
+  // Whether a call after the first is under way, and has not begun: its next event must be Started,
+  // which the application does not see again.
   bool GoesOn() const { return checker_.started() && !begun_; }
-  // The next event of the call, whichever it is. For one that GoesOn the verdict is kKeep or
-  // kBroken.
+  // Checks the next event of the call. If GoesOn(), the verdict is kKeep or kBroken.
   template <typename Response>
   Verdict Check(const Response& event) {
     if (!GoesOn()) {
@@ -55,9 +55,9 @@ class Resumable {
       return Verdict::kDeliver;
     }
     if (!event.has_started()) {
-      broken_ = "the stream went on without Started";
+      broken_ = "the stream was resumed without Started";
     } else if (event.started().fingerprint() != fingerprint_) {
-      broken_ = "the stream went on with another model";
+      broken_ = "the stream was resumed with another model";
     }
     if (!broken_.empty()) return Verdict::kBroken;
     Begin(fingerprint_);
@@ -65,47 +65,47 @@ class Resumable {
     ++resumes_;
     return Verdict::kKeep;
   }
-  // To be called for a later call when the stream has begun to go on.
+  // To be called when a later call has begun: tells the application.
   void TellResumed(uint32_t sequence) const;
-  // The call has brought something, so that going on was not in vain.
+  // The call has delivered something new, so the attempts count anew.
   void HasBrought();
 
-  // The call has ended. The pause before the next one; nothing: there is none, and status() is how
-  // the stream ended.
+  // The call has ended. Returns the pause before the next one, or nullopt if there is none; then
+  // status() is the result of the stream.
   std::optional<std::chrono::milliseconds> EndCall(const grpc::Status& status, Call& call);
 
-  // Whether breaks are gone on with at all.
+  // Whether streams are resumed at all.
   bool resumable() const { return client_->max_resumes > 0; }
 
   StreamChecker checker_;
   bool exact_ = true;
-  absl::Status last_error_;  // of the call that ended last
+  absl::Status last_error_;  // of the previous call
 
  private:
   void Begin(uint64_t fingerprint);
-  // Whether a call that ended so may be gone on with: the table of client/README.md.
+  // Whether a call with this error may be resumed: the table in client/README.md.
   bool MayGoOn(const absl::Status& error, const Call& call) const;
   absl::Status Final(const absl::Status& error) const;
 
   const ClientOptions* client_;
-  CallOptions options_;  // with the request id, once there is one
+  CallOptions options_;  // with the request id once it is known
   std::optional<std::chrono::system_clock::time_point> deadline_;
   uint64_t fingerprint_ = 0;  // of the model
   uint32_t resumes_ = 0;
-  int tries_ = 0;                                // calls that were to go on, since something came
-  int in_vain_ = 0;                              // of those, the ones that began
-  absl::Status cause_;                           // of the first of them
-  std::chrono::steady_clock::time_point broke_;  // when that was
+  int tries_ = 0;                                // calls to resume since something new arrived
+  int in_vain_ = 0;                              // of these, the calls that began
+  absl::Status cause_;                           // why the first of these calls was needed
+  std::chrono::steady_clock::time_point broke_;  // when that break occurred
   absl::Status status_;
 
-  // Of the call under way.
+  // These belong to the call under way.
   std::chrono::steady_clock::time_point sent_;
-  bool begun_ = false;  // Started has come
+  bool begun_ = false;  // Started has arrived
   std::string broken_;  // how it breaks the protocol
 };
 
-// Before the next try, when `tries` have brought nothing: none, then twice as long each time, from
-// 0.1 s to 5 s, less up to a half by `chance`, in [0, 1).
+// The pause before the next attempt, after `tries` in vain: none at first, then from 0.1 s,
+// doubling up to 5 s. It is shortened by up to a half, by `chance` in [0, 1).
 std::chrono::milliseconds BackOff(int tries, double chance);
 
 }  // namespace aft::client

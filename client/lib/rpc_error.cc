@@ -50,15 +50,16 @@ ErrorDetails ReadDetails(const grpc::ClientContext& context, const CallFacts& fa
   return details;
 }
 
-// gRPC's words for servers that are reachable and whose health is not SERVING.
+// gRPC's message if servers are reachable but their health is not SERVING.
 bool IsNotServing(const grpc::Status& status) {
   return status.error_code() == grpc::UNAVAILABLE &&
          absl::StrContains(status.error_message(), "backend unhealthy");
 }
 
-// gRPC reports a server that cannot be reached, a connection that broke and a server that says
-// UNAVAILABLE with one code. An answer of an AFT server carries a request id, and once generation
-// has begun, usage in the trailers; what the library itself made is told by its words.
+// gRPC uses one code for three cases: a server that cannot be reached, a connection that broke, and
+// a server that answers UNAVAILABLE. An answer of an AFT server has a request id and, once
+// generation has begun, usage in the trailers. An error that gRPC itself made is recognised by its
+// message.
 ErrorOrigin FindOrigin(const grpc::Status& status, const ErrorDetails& details,
                        const CallFacts& facts) {
   if (facts.cancelled && status.error_code() == grpc::CANCELLED) return ErrorOrigin::kCaller;
@@ -79,7 +80,8 @@ ErrorOrigin FindOrigin(const grpc::Status& status, const ErrorDetails& details,
   return ErrorOrigin::kServer;
 }
 
-// The reason inside gRPC's "failed to connect to all addresses; last error: UNKNOWN: ipv4:..: ..".
+// Extracts the reason from gRPC's "failed to connect to all addresses; last error: UNKNOWN:
+// ipv4:..: ..".
 std::string WhyUnreachable(const std::string& message, bool tls) {
   if (absl::StrContains(message, "Connection refused")) {
     return "connection refused; is the server running?";
@@ -90,14 +92,14 @@ std::string WhyUnreachable(const std::string& message, bool tls) {
   if (!tls && absl::StrContains(message, "Socket closed")) {
     return "the server closed the connection; does it expect TLS (--tls of aftctl)?";
   }
-  if (absl::StrContains(message, "wrong version number")) {  // OpenSSL's words
+  if (absl::StrContains(message, "wrong version number")) {  // OpenSSL's message
     return "the server does not speak TLS; leave out --tls";
   }
   if (absl::StrContains(message, "No such file or directory")) {
     return "there is no such socket; is the server running?";
   }
-  // Nobody there, or something that accepts connections and does not speak gRPC: which of gRPC's
-  // own words come then depends on its timers.
+  // Nothing answers at this address, or a program that does not speak gRPC. Which of these messages
+  // gRPC then gives depends on its timers.
   if (ContainsAnyOf(message, {"SETTINGS", "http2", "HTTP2", "handshaker", "timed out", "Timeout",
                               "timeout", "Deadline"})) {
     return "no answer in gRPC's protocol; check host, port and whether the server expects TLS";
@@ -123,7 +125,7 @@ std::string DeadlineSentence(const ErrorDetails& details, const CallFacts& facts
                         TokenCount(facts.received_tokens),
                         "; allow more time or ask for fewer tokens");
   }
-  // The library's own verdict says nothing of the server; an answer with a request id does.
+  // An answer with a request id comes from the server, not from gRPC itself.
   if (!details.request_id.empty()) {
     return absl::StrCat("the deadline of ", limit,
                         " passed before the first token; allow more time");
@@ -139,7 +141,7 @@ std::string ServerSentence(const grpc::Status& status, const ErrorDetails& detai
     return absl::StrCat(facts.address, " is not serving: loading or draining; try again later");
   }
   std::string message = status.error_message().empty()
-                            ? absl::StrCat("the server gave no reason beside ", code)
+                            ? absl::StrCat("the server gave no reason except ", code)
                             : status.error_message();
   switch (status.error_code()) {
     case grpc::DEADLINE_EXCEEDED:
@@ -203,7 +205,7 @@ absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& co
   return error;
 }
 
-// Trailers hold usage once a stream has begun, and the request's id when it is refused.
+// Trailers have usage once a stream has begun, and the request's id if it is refused.
 bool IsOfServer(const grpc::ClientContext& context) {
   return Trailer(context, "aft-usage-bin") || Trailer(context, "x-request-id");
 }

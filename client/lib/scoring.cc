@@ -19,7 +19,7 @@ Scoring::Scoring(const ClientOptions& client, const CallOptions& options, v1::Sc
 
 Scoring::Verdict Scoring::Take(v1::ScoreResponse& event) {
   const bool first = !checker_.started();
-  const bool repeats = !texts_.empty() && !first && !GoesOn();  // it is of a later call
+  const bool repeats = !texts_.empty() && !first && !GoesOn();  // an event of a later call
   if (repeats && !Translate(event)) return Verdict::kKeep;
   const bool exact = exact_;
   const Verdict verdict = Check(event);
@@ -30,7 +30,7 @@ Scoring::Verdict Scoring::Take(v1::ScoreResponse& event) {
       exact_ = !request_.has_resume() || started.exact();
       numerics_ = started.numerics();
     } else {
-      // The server does not know that a call for texts goes on with another one.
+      // The server does not know that this call continues another one.
       if (!texts_.empty()) exact_ = exact && !numerics_.empty() && started.numerics() == numerics_;
       TellResumed(/*sequence=*/0);
     }
@@ -53,7 +53,7 @@ Scoring::Verdict Scoring::Take(v1::ScoreResponse& event) {
 }
 
 bool Scoring::Translate(v1::ScoreResponse& event) const {
-  // One that was not asked for is none.
+  // An index that the call did not ask for becomes an invalid one.
   const bool known = event.index() < texts_.size();
   const uint32_t text = known ? texts_[event.index()] : std::numeric_limits<uint32_t>::max();
   event.set_index(text);
@@ -72,7 +72,7 @@ bool Scoring::Translate(v1::ScoreResponse& event) const {
 std::optional<std::chrono::milliseconds> Scoring::End(const grpc::Status& status, Call& call) {
   const auto pause = EndCall(status, call);
   if (!pause || texts_.empty()) return pause;
-  // What has finished is not asked for again.
+  // Texts that have finished are not sent again.
   std::vector<uint32_t> left;
   google::protobuf::RepeatedPtrField<v1::Text> texts;
   for (size_t i = 0; i < texts_.size(); ++i) {

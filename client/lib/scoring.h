@@ -13,8 +13,8 @@
 
 namespace aft::client {
 
-// One scoring over all the calls that it takes, as Generation. Of several texts, those that have
-// not finished are asked for again as a whole, and what has come of them is left out. Internal to
+// One scoring over all its calls, like Generation. Of several texts, those that have not finished
+// are sent again from their beginning, and scores that have arrived before are skipped. Internal to
 // the library; thread-compatible.
 class Scoring : public Resumable {
  public:
@@ -22,18 +22,18 @@ class Scoring : public Resumable {
 
   const v1::ScoreRequest& request() const { return request_; }
 
-  // Of the next event of the call, which becomes what the application is to hear.
+  // Takes the next event of the call, and changes it to what the application is to see.
   Verdict Take(v1::ScoreResponse& event);
   std::optional<std::chrono::milliseconds> End(const grpc::Status& status, Call& call);
 
  private:
-  // An event of a later call for texts: the text as the application knows it, and without scores
-  // that came before. False: nothing is left of it.
+  // Changes an event of a later call with texts: it gets the application's number of the text, and
+  // loses scores that have arrived before. Returns false if nothing is left of it.
   bool Translate(v1::ScoreResponse& event) const;
 
-  v1::ScoreRequest request_;     // its `resume` is what has come, or its `texts` what is left
-  std::vector<uint32_t> texts_;  // of the call: their places among all; empty: there is one text
-  std::string numerics_;         // of the first server; of texts
+  v1::ScoreRequest request_;     // its `resume` has what arrived, or its `texts` the rest
+  std::vector<uint32_t> texts_;  // numbers of the texts of the call; empty: one text
+  std::string numerics_;         // of the first server; only with several texts
 };
 
 }  // namespace aft::client

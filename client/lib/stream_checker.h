@@ -12,24 +12,26 @@
 
 namespace aft::client {
 
-// Follows one stream of InferenceService and finds what breaks the protocol: the order of Started,
-// parts and Finished, and gaps between parts. Thread-compatible.
+// Follows one stream of InferenceService and finds violations of the protocol: a wrong order of
+// Started, parts and Finished, and gaps between parts. Thread-compatible.
 class StreamChecker {
  public:
   StreamChecker() = default;
-  // Of a stream that goes on behind so many tokens or scores; with `started` it has begun already.
+  // Follows a stream that continues after `received` tokens or scores. `started`: Started has been
+  // seen already.
   explicit StreamChecker(uint32_t received, bool started = false) : started_(started) {
     sequences_[0].received = received;
   }
-  // Of so many sequences, each with its own parts and Finished: answers (GenerateRequest.n), or
-  // texts. REQUIRES: nothing was taken yet.
+  // Expects this number of sequences, each with its own parts and Finished: answers
+  // (GenerateRequest.n), or texts. REQUIRES: no event was taken yet.
   void ExpectSequences(uint32_t sequences) { expected_ = std::max(sequences, 1U); }
-  // Of a text that begins with so many tokens that have no score. REQUIRES: nothing was taken yet.
+  // Expects a text that begins with `tokens` tokens without scores. REQUIRES: no event was taken
+  // yet.
   void ExpectContext(uint32_t tokens) {
     if (tokens > 0) unscored_ = tokens;
   }
 
-  // Returns what is wrong with `event`; empty: nothing. An event of a newer server is fine.
+  // Returns what is wrong with `event`, or "". Unknown events of a newer server are accepted.
   template <typename Response>
   std::string Take(const Response& event) {
     const uint32_t sequence = SequenceOf(event);
@@ -53,11 +55,11 @@ class StreamChecker {
   bool finished(uint32_t sequence) const {
     return sequence < sequences_.size() && sequences_[sequence].finished;
   }
-  // Tokens, scores or vectors that have come.
+  // The number of tokens, scores or vectors that have arrived.
   uint32_t received(uint32_t sequence) const {
     return sequence < sequences_.size() ? sequences_[sequence].received : 0;
   }
-  // Tokens of a text before its first score; 0 while none has come, and no context is expected.
+  // Number of tokens of a text before its first score; 0 if that is not known yet.
   uint32_t unscored() const { return unscored_.value_or(0); }
   uint32_t received() const {
     uint32_t sum = 0;
@@ -86,9 +88,9 @@ class StreamChecker {
     if (!event.has_chunk()) return "";
     const v1::ScoreChunk& chunk = event.chunk();
     if (chunk.logprobs_size() != chunk.token_ids_size()) {
-      return "a chunk has not as many log-probabilities as tokens";
+      return "a chunk does not have one log-probability for each token";
     }
-    // The first token of a text has a score only where another text comes before.
+    // The first token of a text has a score only if another text comes before.
     if (!unscored_) unscored_ = chunk.first_index() == sequence_->received ? 0 : 1;
     return TakePart("score", int64_t{chunk.first_index()} - *unscored_, chunk.token_ids_size());
   }
@@ -99,11 +101,11 @@ class StreamChecker {
     if (!event.has_vectors()) return "";
     if (width_ == 0) return "Vectors came before Started";
     const int values = event.vectors().values_size();
-    if (values % width_ != 0) return "a vector is cut";
+    if (values % width_ != 0) return "a vector is incomplete";
     return TakePart("vector", event.vectors().first_index(), values / width_);
   }
 
-  // `first`: where the part says that it begins, counted like received().
+  // `first`: the index at which the part begins, counted like received().
   std::string TakePart(absl::string_view unit, int64_t first, int64_t count) {
     uint32_t& received = sequence_->received;
     if (!started_ || sequence_->finished) {
@@ -121,10 +123,10 @@ class StreamChecker {
   bool started_ = false;
   uint32_t expected_ = 1;
   uint32_t finished_ = 0;
-  std::vector<Sequence> sequences_ = std::vector<Sequence>(1);  // that have been heard of
-  Sequence* sequence_ = nullptr;                                // that of the event
+  std::vector<Sequence> sequences_ = std::vector<Sequence>(1);  // those that had an event so far
+  Sequence* sequence_ = nullptr;                                // the sequence of the current event
   int64_t width_ = 0;                                           // of a vector
-  // Tokens of a text before its first score, once one has come or a context is expected.
+  // Number of tokens of a text before its first score, once known.
   std::optional<uint32_t> unscored_;
 };
 

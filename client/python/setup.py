@@ -12,8 +12,8 @@ PROTO = HERE.parent.parent / "proto"
 FILES = ["aft/v1/inference.proto", "aft/v1/models.proto", "aft/v1/scores.proto", "aft/v1/states.proto",
          "aft/v1/tokens.proto", "grpc/health/v1/health.proto", "inference/grpc_service.proto"]
 
-if PROTO.is_dir():  # Otherwise this is a source distribution, which has the result.
-  # The build requirement has a compiler; without it (pip --no-build-isolation) the system's is used.
+if PROTO.is_dir():  # otherwise this is a source distribution, which contains the result
+  # The build requirement has a compiler. Without it (pip --no-build-isolation), the system's compiler is used.
   compiler = [sys.executable, "-m", "grpc_tools.protoc"] if importlib.util.find_spec("grpc_tools") else ["protoc"]
   subprocess.run([*compiler, f"-I{PROTO}", "--include_imports",
                   f"--descriptor_set_out={HERE / 'aft_client/wire.pb'}", *FILES], check=True)

@@ -23,11 +23,11 @@ _R = TypeVar("_R")
 
 
 class _AsyncRun(Resumable):
-  """Resumable._run and what it calls, for calls of grpc.aio."""
+  """Variants for grpc.aio of Resumable._run and of the methods that it calls."""
 
   def __init__(self, *args: Any, **options: Any) -> None:
     super().__init__(*args, **options)
-    self._woken = asyncio.Event()  # by close()
+    self._woken = asyncio.Event()  # set by close()
 
   def close(self) -> None:
     super().close()
@@ -71,20 +71,20 @@ class _AsyncRun(Resumable):
       task = asyncio.current_task()
       if not self._closed.is_set() or (task is not None and task.cancelling() > 0):
         raise
-      return  # close() has cancelled the call, and not the task
+      return  # close() has cancelled the call, but not the task
     finally:
-      call.cancel()  # nothing happens where it has ended
+      call.cancel()  # has no effect if the call has ended
     if not self._is_finished():
       raise self._broken("the stream ended without Finished")
 
   def _run_apart_async(self) -> AsyncGenerator[Any, None]:
-    """The events behind a break of several sequences."""
+    """The events after a break of several sequences."""
     raise NotImplementedError
 
 
 class AsyncGeneration(_AsyncRun, GenerationState, AsyncIterator[Event]):
-  """As Generation, for `async for` and `async with`. One task at a time may iterate. A task that is cancelled while it
-  waits for an event ends the generation. close() may be called by any task of the same event loop, and does not wait."""
+  """As Generation, for `async for` and `async with`. One task at a time may iterate. If the task is cancelled while it
+  waits for an event, the generation ends. Any task of the same event loop may call close(), which does not wait."""
 
   def __init__(self, *args: Any, **options: Any) -> None:
     super().__init__(*args, **options)
@@ -101,7 +101,7 @@ class AsyncGeneration(_AsyncRun, GenerationState, AsyncIterator[Event]):
     return event
 
   async def text(self) -> str:
-    """The text of all events of the first sequence that are still to come."""
+    """The text of all further events of the first sequence."""
     return "".join([event.text async for event in self if isinstance(event, Delta) and event.sequence == 0])
 
   async def _run_apart_async(self) -> AsyncGenerator[Any, None]:
@@ -114,7 +114,7 @@ class AsyncGeneration(_AsyncRun, GenerationState, AsyncIterator[Event]):
         async for event in part:
           events.put_nowait(event)
         events.put_nowait(part)
-      except Exception as error:  # pylint: disable=broad-except  # it is raised where the events are
+      except Exception as error:  # pylint: disable=broad-except  # it is raised in the iterating task
         events.put_nowait(error)
 
     tasks = [asyncio.create_task(follow(part)) for part in parts]
@@ -140,20 +140,20 @@ class _AsyncScoring(_AsyncRun, Scoring):
 
 
 def _awaitable(method: Callable[Concatenate[Client, _P], _R]) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]:
-  """The same method for AsyncClient, whose _unary, _gathered, _scored and _ready return coroutines."""
+  """Types a method of Client for AsyncClient, whose _unary, _gathered, _scored and _ready return coroutines."""
   return cast("Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]", method)
 
 
 def _streaming(method: Callable[Concatenate[Client, _P], Any]) -> Callable[Concatenate[Any, _P], AsyncGeneration]:
-  """The same of generate()."""
+  """Types generate() for AsyncClient."""
   return method
 
 
 class AsyncClient(Connection):
-  """Client for asyncio, with the same arguments and methods. generate() and list_states() are for `async for`; all other
-  methods are awaited.
+  """Client for asyncio, with the same arguments and methods. Use generate() and list_states() with `async for`;
+  await all other methods.
 
-  It is made and used in one event loop. Errors are AftError; a task that is cancelled ends its call.
+  Make and use it in one event loop. Errors are AftError. If a task is cancelled, its call ends.
   """
 
   def __init__(self, addresses: Union[str, Sequence[str]] = "127.0.0.1:8500", *, token: str = "",
@@ -193,7 +193,7 @@ class AsyncClient(Connection):
   unload_model = _awaitable(Client.unload_model)
 
   async def list_states(self, *, timeout: Optional[float] = None) -> AsyncIterator[State]:
-    """The caller's states; only where servers know their clients."""
+    """The states of this client. The servers must have a file of known clients."""
     request = wire.aft.StateServiceListRequest()
     while page := await self._unary(self._states.List, request, State.all_of, timeout):
       for state in page:
@@ -219,7 +219,7 @@ class AsyncClient(Connection):
     except grpc.RpcError as error:
       raise from_call(error) from None
     finally:
-      call.cancel()  # nothing happens where it has ended
+      call.cancel()  # has no effect if the call has ended
     return result()
 
   def _generated(self, request: Any, *options: Any) -> AsyncGeneration:

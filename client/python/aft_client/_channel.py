@@ -12,7 +12,7 @@ from ._types import Tls
 
 
 def target_of(addresses: Union[str, Sequence[str]]) -> str:
-  """gRPC's name for them: "host:port", any gRPC target, or several numbers "10.0.0.1:8500"."""
+  """The gRPC target for addresses: "host:port", any gRPC target, or several IP addresses such as "10.0.0.1:8500"."""
   if isinstance(addresses, str):
     return addresses
   if len(addresses) == 1:
@@ -23,15 +23,15 @@ def target_of(addresses: Union[str, Sequence[str]]) -> str:
     try:
       kinds.add(ipaddress.ip_address(host).version)
     except ValueError:
-      raise ValueError(f"{address}: several addresses are numbers; a name for them all is dns:///NAME:PORT") from None
+      raise ValueError(f"{address}: several addresses must be numeric; a name for all is dns:///NAME:PORT") from None
   if len(kinds) != 1:
-    raise ValueError("several addresses are all IPv4 or all IPv6")
+    raise ValueError("several addresses must be all IPv4 or all IPv6")
   return f"ipv{kinds.pop()}:" + ",".join(addresses)
 
 
 def service_config(max_attempts: int, watch_health: bool = True) -> str:
-  """How gRPC is to balance, watch health and retry. CANCELLED is what its core answers when a call meets the
-  GOAWAY of a draining server on its way."""
+  """gRPC's service config: balancing, watching health and retries. CANCELLED is included because gRPC's core returns
+  it if a call meets the GOAWAY of a draining server."""
   method: dict[str, Any] = {
       "name": [{"service": "aft.v1.InferenceService"}, {"service": "aft.v1.ModelService"}],
   }
@@ -49,17 +49,17 @@ def service_config(max_attempts: int, watch_health: bool = True) -> str:
 
 def open_channel(module: Any, target: str, tls: Optional[Tls], max_attempts: int, options: Sequence[Tuple[str, Any]],
                  watch_health: bool = True) -> Any:
-  """A channel of `module`, which is grpc or grpc.aio. `options` win over what is set here."""
+  """Opens a channel of `module`, which is grpc or grpc.aio. `options` win over the options that are set here."""
   defaults: List[Tuple[str, Any]] = [
       ("grpc.service_config", service_config(max_attempts, watch_health)),
-      ("grpc.min_reconnect_backoff_ms", 5000),  # of one attempt, despite its name
+      ("grpc.min_reconnect_backoff_ms", 5000),  # despite its name, also the limit of one attempt
       ("grpc.initial_reconnect_backoff_ms", 100),
-      ("grpc.max_reconnect_backoff_ms", 1000),  # a server that is restarted is back in seconds
-      # Else 30 s: a node that is drained has by then replaced all servers that a name stood for.
+      ("grpc.max_reconnect_backoff_ms", 1000),  # a restarted server is back within seconds
+      # The default is 30 s, in which a drained node may replace all servers of a name.
       ("grpc.dns_min_time_between_resolutions_ms", 1000),
       ("grpc.keepalive_time_ms", 20_000),
       ("grpc.keepalive_timeout_ms", 10_000),
-      ("grpc.http2.max_pings_without_data", 0),  # during long waits too
+      ("grpc.http2.max_pings_without_data", 0),  # also during long waits
       ("grpc.per_rpc_retry_buffer_size", 16 << 20),  # prompts are larger than gRPC's 256 KiB
   ]
   given = {name for name, _ in options}

@@ -83,11 +83,11 @@ def _score_request(model: str, model_version: str, top_logprobs: int, priority: 
 
 
 def _nothing(_: Any) -> None:
-  """Of a response that says nothing."""
+  """Converts a response without content."""
 
 
 class _Encoding:
-  """What has come of the vectors of one or several texts."""
+  """Collects the vectors of one or several texts."""
 
   def __init__(self, texts: int) -> None:
     self._width, self._lengths = 0, [0] * texts
@@ -121,7 +121,7 @@ class _Encoding:
     if self._width == 0:
       raise protocol_error("Vectors came before Started", 0)
     if len(vectors.values) % self._width != 0:
-      raise protocol_error("a vector is cut", 0)
+      raise protocol_error("a vector is incomplete", 0)
     if index in self._finished:
       raise protocol_error("a vector came outside Started and Finished", 0)
     if wrong := misplaced("vector", vectors.first_index, len(self._values[index]) // self._width):
@@ -142,7 +142,7 @@ class Connection:
                timeout: Optional[float], max_attempts: int, max_resumes: int,
                options: Sequence[Tuple[str, Any]]) -> None:
     target = target_of(addresses)
-    self._channel = open_channel(module, target, tls, max_attempts, options)  # to servers that serve
+    self._channel = open_channel(module, target, tls, max_attempts, options)  # only to servers that are SERVING
     self._any_channel = open_channel(module, target, tls, max_attempts, options, watch_health=False)
     self._inference = wire.Service(self._channel, "aft.v1.InferenceService")
     self._states = wire.Service(self._channel, "aft.v1.StateService")
@@ -166,15 +166,16 @@ class Connection:
 
 
 class Client(Connection):
-  """The servers behind one address. Calls go to those in turn that are reachable and serve; a refused one is sent
-  again, elsewhere if there is one, at most `max_attempts` times; a generation or scoring that breaks goes on.
+  """The servers behind one address. Calls go in turn to those that are reachable and serve. A refused call is sent
+  again, if possible to another server, at most `max_attempts` times in all. A generation or scoring that breaks is
+  resumed.
 
-  `addresses`: "host:port"; any gRPC target, such as "dns:///aft:8500"; or several numbers. `token` names this client
-  to the servers: without TLS only for networks that are trusted. `timeout`: seconds, of every call that names none
-  of its own; None: no limit. `max_resumes`: how often a stream is gone on with, when nothing comes in between.
-  `options`: of the gRPC channel, beside those that are set.
+  `addresses`: "host:port"; any gRPC target, such as "dns:///aft:8500"; or several IP addresses with ports. `token`
+  identifies this client to the servers; without TLS, the network must be trusted. `timeout`: in seconds, for every
+  call without its own; None: no limit. `max_resumes`: how often in a row, without new tokens in between, a stream is
+  resumed. `options`: options of the gRPC channel, which win over the client's own.
 
-  Errors are AftError. Any thread may call anything.
+  Errors are AftError. Any thread may call any method.
   """
 
   def __init__(self, addresses: Union[str, Sequence[str]] = "127.0.0.1:8500", *, token: str = "",
@@ -200,13 +201,15 @@ class Client(Connection):
                previous: Union[str, bytes, None] = None, store: Union[bool, int] = False, n: int = 1,
                cache_salt: str = "", timeout: Optional[float] = None, request_id: str = "", traceparent: str = "",
                on_resumed: Optional[Callable[[Resumed], None]] = None) -> Generation:
-    """The events of a continuation, or with .text() its text. `previous`: a state's id, or exported bytes, that the
-    prompt goes on from. `store`: keep the state after the answer; a number: for so many milliseconds. `n`: answers
-    to the prompt, which is read once; events say their `sequence`, and .outputs has what came of each. `echo`:
-    Started repeats the prompt. `on_resumed` is called, where the events are, each time that the stream goes on after
-    a break. `cache_salt`: what was read of the prompt is shared with those of the same salt alone, as of one user of
-    many. `model_version`, of every call that names a model: one that serves; by default the newest.
-    `traceparent`: the W3C trace that the call is part of."""
+    """Continues a prompt. Returns an iterator over the events; .text() gives the text.
+
+    `previous`: the id or the exported bytes of a state that the prompt continues. `store`: whether to store the state
+    after the answer; a number stores it for that many milliseconds. `n`: number of answers to the prompt, which is
+    read once; each event has its `sequence`, and .outputs has the output of each. `echo`: Started repeats the prompt.
+    `on_resumed`: called, during the iteration, each time that the stream was resumed. `cache_salt`: the cached
+    prefix of the prompt is shared only with prompts that have the same salt, for example those of one user.
+    `model_version`: a version of the model that serves; default: the newest. `traceparent`: the W3C trace that the
+    call belongs to."""
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
                                 store, n, cache_salt)
@@ -218,7 +221,7 @@ class Client(Connection):
                top_logprobs: Optional[int] = None, echo: bool = False, priority: Priority = Priority.DEFAULT,
                previous: Union[str, bytes, None] = None, store: Union[bool, int] = False, n: int = 1,
                cache_salt: str = "", timeout: Optional[float] = None, request_id: str = "", traceparent: str = "") -> Completion:
-    """The same as one value, at the end; `n`: so many answers. What breaks before is asked for again, from the
+    """As generate(), but returns one value at the end, with `n` answers. A call that breaks is sent again, from the
     beginning."""
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
@@ -227,14 +230,14 @@ class Client(Connection):
 
   def tokenize(self, text: Union[str, bytes], *, model: str = "", model_version: str = "",
                timeout: Optional[float] = None) -> Tokens:
-    """A text as the ids of a model."""
+    """Converts a text to token ids of the model."""
     request = wire.aft.TokenizeRequest(model=model, model_version=model_version)
     _set_text(request, text)
     return self._unary(self._inference.Tokenize, request, Tokens.of, timeout)
 
   def detokenize(self, token_ids: Sequence[int], *, model: str = "", model_version: str = "",
                  timeout: Optional[float] = None) -> bytes:
-    """The exact bytes that the ids stand for; `.decode(errors="replace")` is the text of a generation."""
+    """The exact bytes that the ids stand for. `.decode(errors="replace")` gives the text that a generation has."""
     request = wire.aft.DetokenizeRequest(model=model, model_version=model_version, token_ids=token_ids)
     return self._unary(self._inference.Detokenize, request, lambda response: bytes(response.raw), timeout)
 
@@ -243,9 +246,9 @@ class Client(Connection):
             store: Union[bool, int] = False, context_tokens: int = 0, cache_salt: str = "",
             timeout: Optional[float] = None, request_id: str = "", traceparent: str = "",
             on_resumed: Optional[Callable[[Resumed], None]] = None) -> Scores:
-    """The log-probability of every token of a text, and of the `top_logprobs` likeliest ones in its place. The
-    first `context_tokens` have none, and are not read where the prefix cache has them; `cache_salt` and
-    `on_resumed` as of generate()."""
+    """The log-probability of every token of a text, and of the `top_logprobs` likeliest tokens at each place. The
+    first `context_tokens` have no scores, and are not read if the prefix cache has them. `cache_salt` and
+    `on_resumed` are as in generate()."""
     request = _score_request(model, model_version, top_logprobs, priority, previous, store)
     request.context_tokens, request.cache_salt = context_tokens, cache_salt
     _set_text(request, text)
@@ -255,7 +258,7 @@ class Client(Connection):
                 priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
                 store: Union[bool, int] = False, timeout: Optional[float] = None, request_id: str = "",
                 traceparent: str = "", on_resumed: Optional[Callable[[Resumed], None]] = None) -> List[Scores]:
-    """The same of several texts in one call, in their order. All go on from `previous`, where there is one."""
+    """Scores several texts in one call; results have the order of the texts. Each continues `previous`, if given."""
     if not texts:
       return self._ready([])
     request = _score_request(model, model_version, top_logprobs, priority, previous, store)
@@ -277,7 +280,7 @@ class Client(Connection):
                  pooling: Pooling = Pooling.NONE, normalize: bool = False, priority: Priority = Priority.DEFAULT,
                  timeout: Optional[float] = None, request_id: str = "",
                  traceparent: str = "") -> List[Vectors]:
-    """The same of several texts in one call, in their order."""
+    """Encodes several texts in one call; the results have the order of the texts."""
     if not texts:
       return self._ready([])
     request = wire.aft.EncodeRequest(model=model, model_version=model_version, pooling=int(pooling),
@@ -292,7 +295,7 @@ class Client(Connection):
     return self._unary(self._states.Get, request, State.of_response, timeout)
 
   def list_states(self, *, timeout: Optional[float] = None) -> Iterator[State]:
-    """The caller's states; only where servers know their clients."""
+    """The states of this client. The servers must have a file of known clients."""
     request = wire.aft.StateServiceListRequest()
     while page := self._unary(self._states.List, request, State.all_of, timeout):
       yield from page
@@ -302,13 +305,13 @@ class Client(Connection):
     return self._unary(self._states.Delete, wire.aft.StateServiceDeleteRequest(id=state_id), _nothing, timeout)
 
   def export_state(self, state_id: str, *, timeout: Optional[float] = None) -> bytes:
-    """The state as bytes, sealed."""
+    """The state as sealed bytes."""
     chunks: List[bytes] = []
     return self._gathered(self._states.Export, wire.aft.StateServiceExportRequest(id=state_id),
                           lambda response: chunks.append(response.chunk), lambda: b"".join(chunks), timeout)
 
   def import_state(self, model: str, state: bytes, *, timeout: Optional[float] = None) -> State:
-    """A state of such bytes, on the server that exported it or on one with the same keys."""
+    """Imports exported bytes, on the server that exported them or on one with the same keys."""
 
     def requests() -> Iterator[Any]:
       first = {"model": model, "bytes": len(state)}
@@ -319,25 +322,25 @@ class Client(Connection):
     return self._unary(self._states.Import, requests(), State.of_response, timeout)
 
   def list_models(self, *, timeout: Optional[float] = None) -> List[Model]:
-    """All models of a server, whether it serves or not."""
+    """All models of a server, even if it is not SERVING."""
     return self._unary(self._models.List, wire.aft.ListRequest(),
                        lambda response: [Model.of(one) for one in response.models], timeout)
 
   def get_model(self, name: str, *, model_version: str = "", timeout: Optional[float] = None) -> Model:
-    """One model. NOT_FOUND names the models that there are."""
+    """One model. The error NOT_FOUND names the existing models."""
     return self._unary(self._models.Get, wire.aft.GetRequest(name=name, version=model_version),
                        lambda response: Model.of(response.model), timeout)
 
   def health(self, service: str = "", *, timeout: Optional[float] = None) -> Health:
-    """The health of a service, or of the whole server. NOT_FOUND: there is no such service."""
+    """The health of a service, or of the whole server. NOT_FOUND if there is no such service."""
     return self._unary(self._health.Check, wire.health.HealthCheckRequest(service=service),
                        lambda response: Health(response.status), timeout)
 
   def infer(self, model: str, inputs: Sequence[Tensor], *, model_version: str = "", outputs: Sequence[str] = (),
             parameters: Mapping[str, Parameter] = {}, id: str = "", timeout: Optional[float] = None,
             request_id: str = "", traceparent: str = "") -> Inference:
-    """A request of the Open Inference Protocol: tensors in, tensors out. `outputs`: the names of those that are
-    wanted; by default all."""
+    """Sends a request of the Open Inference Protocol, with tensors as input and output. `outputs`: the names of the
+    outputs to return; default: all."""
     request = infer_request(model, model_version, inputs, outputs, parameters, id)
     return self._unary(self._oip.ModelInfer, request, Inference.of, timeout, request_id, traceparent)
 
@@ -347,24 +350,24 @@ class Client(Connection):
                        lambda response: [RepositoryModel.of(one) for one in response.models], timeout)
 
   def load_model(self, name: str, *, timeout: Optional[float] = None) -> None:
-    """Has one server load the newest versions of a model of its repository, and returns when that is done; with several
-    servers behind the address, any of them. PERMISSION_DENIED: this client may not."""
+    """Makes a server load the newest versions of a model of its repository, and returns when that is done. With several
+    servers behind the address, one of them gets the call. PERMISSION_DENIED if this client may not do it."""
     return self._unary(self._repository.RepositoryModelLoad, wire.oip.RepositoryModelLoadRequest(model_name=name),
                        _nothing, timeout)
 
   def unload_model(self, name: str, *, timeout: Optional[float] = None) -> None:
-    """Has one server unload a model, and returns after the last requests of the model have ended."""
+    """Makes a server unload a model, and returns after the last requests of the model have ended."""
     return self._unary(self._repository.RepositoryModelUnload, wire.oip.RepositoryModelUnloadRequest(model_name=name),
                        _nothing, timeout)
 
-  # The calls below are all that differs in AsyncClient: there each returns what is to be awaited.
+  # AsyncClient overrides only the calls below; there, each returns an awaitable or an AsyncGeneration.
 
   def _ready(self, value: _R) -> _R:
     return value
 
   def _unary(self, method: Any, request: Any, convert: Callable[[Any], _R], timeout: Optional[float],
              request_id: str = "", traceparent: str = "") -> _R:
-    """The converted response of a call."""
+    """Makes a unary call and converts its response."""
     try:
       return convert(method(request, **self._options(timeout, request_id, traceparent)))
     except grpc.RpcError as call:
@@ -372,7 +375,7 @@ class Client(Connection):
 
   def _gathered(self, method: Any, request: Any, take: Callable[[Any], None], result: Callable[[], _R],
                 timeout: Optional[float], request_id: str = "", traceparent: str = "") -> _R:
-    """Gives `take` each response of a stream; at its end the result."""
+    """Passes each response of a stream to `take`, and then returns `result()`."""
     call = method(request, **self._options(timeout, request_id, traceparent))
     try:
       for response in call:
@@ -380,7 +383,7 @@ class Client(Connection):
     except grpc.RpcError:
       raise from_call(call) from None
     finally:
-      call.cancel()  # nothing happens where it has ended
+      call.cancel()  # has no effect if the call has ended
     return result()
 
   def _generated(self, request: Any, *options: Any) -> Generation:

@@ -8,18 +8,18 @@ import grpc
 
 
 class AftError(Exception):
-  """A call that failed. Codes are those of inference.proto; DATA_LOSS: the answer breaks the protocol."""
+  """A call that failed. The codes are those of inference.proto; DATA_LOSS means that the answer broke the protocol."""
 
   def __init__(self, code: grpc.StatusCode, message: str, *, request_id: str = "", received_tokens: int = 0,
                retry_after_ms: Optional[int] = None, of_server: bool = True) -> None:
     super().__init__(f"{code.name}: {message}")
     self.code = code
     self.message = message
-    self.request_id = request_id  # the server's name for the call; empty when it never answered
+    self.request_id = request_id  # empty if the server never replied
     self.received_tokens = received_tokens
-    # When the server wants to be asked again; negative: never.
+    # After this time the server accepts the call again; negative: never.
     self.retry_after_ms = retry_after_ms
-    # Whether a server said so itself. False: what lies between made it up.
+    # Whether a server itself made the error. False: gRPC or a proxy made it.
     self.of_server = of_server
 
 
@@ -28,7 +28,7 @@ def protocol_error(message: str, received_tokens: int) -> AftError:
 
 
 def misplaced(unit: str, first: int, received: int) -> str:
-  """What is wrong with a part that begins at `first` behind `received` ones; empty: nothing."""
+  """What is wrong with a part that begins at `first` after `received` items; "" if nothing is."""
   if first > received:
     return f"{unit}s {received} to {first - 1} are lost"
   return f"{unit} {first} came twice" if first < received else ""
@@ -42,7 +42,7 @@ def find_metadata(metadata: Any, key: str) -> Optional[str]:
 
 
 def request_id_of(metadata: Any) -> str:
-  """The id in the initial metadata or, of a refusal, in the trailers."""
+  """The request id in these metadata: the initial ones of a call, or the trailers of a refusal."""
   return find_metadata(metadata, "x-request-id") or ""
 
 
@@ -55,7 +55,7 @@ def from_call(call: Any, received_tokens: int = 0) -> AftError:
   except ValueError:
     retry_after_ms = None
   refused_id = find_metadata(trailers, "x-request-id")
-  # Trailers hold usage once a stream has begun, and the request's id when it is refused.
+  # Trailers have usage once a stream has begun, and the request's id if it is refused.
   of_server = refused_id is not None or find_metadata(trailers, "aft-usage-bin") is not None
   return AftError(call.code(), call.details() or "", request_id=refused_id or request_id_of(call.initial_metadata()),
                   received_tokens=received_tokens, retry_after_ms=retry_after_ms, of_server=of_server)

@@ -1,4 +1,4 @@
-"""A generation over all the calls that it takes."""
+"""A generation over all its calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._types import Delta, Event, Finished, Started
 
 @dataclass
 class Output:
-  """What has come of one sequence."""
+  """What has arrived of one sequence."""
 
   token_ids: List[int] = field(default_factory=list)
   text: str = ""
@@ -24,8 +24,8 @@ class Output:
 
 
 class GenerationState(Resumable):
-  """What a generation has received, and the requests that continue it. How events are waited for is up to the classes
-  that derive from it."""
+  """What a generation has received, and the requests that continue it. Derived classes decide how to wait for
+  events."""
 
   def __init__(self, start: Any, request: Any, **options: Any) -> None:
     super().__init__(start, request, **options)
@@ -33,25 +33,25 @@ class GenerationState(Resumable):
     self._sequences = max(request.n, 1)
     self.outputs = [Output() for _ in range(self._sequences)]
 
-    self._sequence = 0  # of the application's request
-    self._tails = [""] * self._sequences  # text that came behind the last token
-    self._parts: List[GenerationState] = []  # of several sequences: each by itself
-    # Of the call under way.
-    self._repeat = ""  # text that may come again
+    self._sequence = 0  # number in the application's request
+    self._tails = [""] * self._sequences  # text that arrived after the last token
+    self._parts: List[GenerationState] = []  # one for each of several sequences, after a break
+    # These belong to the call under way.
+    self._repeat = ""  # text that may arrive again
     self._hand_over = b""
 
   @property
   def token_ids(self) -> List[int]:
-    """Of the first sequence."""
+    """The token ids of the first sequence."""
     return self.outputs[0].token_ids
 
   @property
   def finished(self) -> Optional[Finished]:
-    """Of the first sequence."""
+    """The end of the first sequence; None until it has finished."""
     return self.outputs[0].finished
 
   def close(self) -> None:
-    """Ends it, and the iteration, with `finished` None; the server is told."""
+    """Ends the generation and the iteration; `finished` stays None. The server is told."""
     super().close()
     with self._lock:
       parts = list(self._parts)
@@ -77,7 +77,7 @@ class GenerationState(Resumable):
     return self.started
 
   def _take(self, response: Any) -> Optional[Event]:
-    """The event as the application is to see it, if it is."""
+    """The event as the application sees it; None if it does not."""
     sequence = response.sequence
     if sequence >= len(self.outputs):
       raise self._broken(f"there is no sequence {sequence}")
@@ -87,7 +87,7 @@ class GenerationState(Resumable):
       return self._take_delta(response.delta, sequence)
     if kind == "finished":
       finished = Finished.of(response.finished, self._sequence + sequence)
-      if finished.sequence > 0:  # the prompt is counted once, with the first one
+      if finished.sequence > 0:  # the prompt is counted once, with the first sequence
         finished = replace(finished, usage=replace(finished.usage, prompt_tokens=0, cached_tokens=0))
       self.outputs[sequence].finished = finished
       return finished
@@ -119,23 +119,23 @@ class GenerationState(Resumable):
   def _prepare_next(self, error: AftError) -> float:
     pause = super()._prepare_next(error)
     if self._sequences > 1:
-      return pause  # what was handed over is of all sequences, and each goes on alone
+      return pause  # the handed-over state is of all sequences, but each is resumed by itself
     if self._hand_over:
       self._request.resume.state = self._hand_over
-    # Without the state the server reads the tokens, which are far smaller.
+    # Without the state, the server reads the tokens, which are far smaller.
     if self._request.ByteSize() > MAX_REQUEST_BYTES or error.code == grpc.StatusCode.RESOURCE_EXHAUSTED:
       self._request.resume.ClearField("state")
     return pause
 
   def _make_parts(self, put: Callable[[Any], None]) -> List[Self]:
-    """After the call of several sequences has broken: one generation for each that has not finished."""
+    """After the call of several sequences has broken: makes a generation for each unfinished sequence."""
     parts = [self._part(i, put) for i, output in enumerate(self.outputs) if output.finished is None]
     with self._lock:
       self._parts = list(parts)
     return parts
 
   def _take_of_part(self, item: Any) -> Optional[Event]:
-    """The event for the application in what a part has put: an event, an error, Resumed, or at its end itself."""
+    """Returns the event for the application, if any. A part puts events, errors, Resumed and, at its end, itself."""
     if isinstance(item, BaseException):
       raise item
     if isinstance(item, Resumed):
@@ -158,7 +158,7 @@ class GenerationState(Resumable):
       output.finished = event
 
   def _part(self, sequence: int, put: Callable[[Any], None]) -> Self:
-    """The sequence by itself, as a stream that the application has had the beginning of."""
+    """A stream of this sequence alone, of which the application already has the beginning."""
     request = type(self._request)()
     request.CopyFrom(self._request)
     request.ClearField("n")
@@ -175,12 +175,12 @@ class GenerationState(Resumable):
 
 
 class Generation(GenerationState, Iterator[Event]):
-  """The events of a generation: one Started, any number of Delta, one Finished for each of its `n` sequences; then
-  the iteration ends.
+  """The events of a generation: one Started, any number of Delta, and one Finished for each of its `n` sequences.
+  Then the iteration ends.
 
-  Errors are AftError. What breaks goes on by itself, at any of the servers (client/README.md says after which
-  errors, and how often); the events are those of one stream all the same. To leave it early, close() it, or
-  leave its `with` block. One thread at a time may iterate; any may close.
+  Errors are AftError. A stream that breaks is resumed automatically, at any of the servers; client/README.md says
+  after which errors, and how often. The events are still those of one stream. To end it early, call close() or leave
+  its `with` block. One thread at a time may iterate; any thread may close.
   """
 
   def __init__(self, start: Any, request: Any, **options: Any) -> None:
@@ -197,12 +197,12 @@ class Generation(GenerationState, Iterator[Event]):
     return next(self._events)
 
   def text(self) -> str:
-    """The text of all events of the first sequence that are still to come."""
+    """The text of all further events of the first sequence. Blocks until the end."""
     return "".join(event.text for event in self if isinstance(event, Delta) and event.sequence == 0)
 
   def _run_apart(self) -> Iterator[Event]:
-    """Of several sequences, whose call has broken: each that has not finished goes on by itself, on a thread of its
-    own, and all of their events come here. What is not taken yet waits: no more than the answers."""
+    """The call of several sequences has broken: resumes each unfinished sequence by itself, on a thread of its own,
+    and yields the events of all. Events wait until they are taken, which is at most the answers."""
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     parts = self._make_parts(events.put)
     if self._closed.is_set():
@@ -213,7 +213,7 @@ class Generation(GenerationState, Iterator[Event]):
         for event in part:
           events.put(event)
         events.put(part)
-      except BaseException as error:  # pylint: disable=broad-except  # it is raised where the events are
+      except BaseException as error:  # pylint: disable=broad-except  # it is raised on the iterating thread
         events.put(error)
 
     for part in parts:

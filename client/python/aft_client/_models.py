@@ -15,7 +15,7 @@ Parameter = Union[bool, int, float, str]
 
 
 class Health(_OpenEnum):
-  """What grpc.health.v1 says of a service."""
+  """The status of a service in grpc.health.v1."""
 
   UNKNOWN = 0
   SERVING = 1
@@ -24,7 +24,7 @@ class Health(_OpenEnum):
 
 
 class ModelState(_OpenEnum):
-  """How far a model is."""
+  """The state of a model."""
 
   UNSPECIFIED = 0
   LOADING = 1
@@ -35,7 +35,7 @@ class ModelState(_OpenEnum):
 
 
 class Task(_OpenEnum):
-  """Which requests a model serves: GENERATE: all; ENCODE and CLASSIFY: encode() or, without a tokenizer, infer()."""
+  """What a model serves. GENERATE: all requests; ENCODE and CLASSIFY: encode() or, without a tokenizer, infer()."""
 
   UNSPECIFIED = 0
   GENERATE = 1
@@ -44,7 +44,7 @@ class Task(_OpenEnum):
 
 
 def _plain(cls: Any, message: Any, **converted: Any) -> dict[str, Any]:
-  """The fields of the message that the class has, by name, and instead of some of them what they were converted to."""
+  """The fields of the message that the class has, by name. Values in `converted` replace those of the message."""
   return {**{one.name: getattr(message, one.name) for one in fields(cls)}, **converted}
 
 
@@ -77,28 +77,28 @@ class ModelLoad:
 
 @dataclass(frozen=True)
 class Model:
-  """A served model: the version that requests get which name none."""
+  """A model: the version that serves requests without a version."""
 
   name: str
   version: str
   state: ModelState
-  error: str  # why it failed; empty otherwise
+  error: str  # why the model failed; empty otherwise
   architecture: str
   parameters: int
-  vocab_size: int  # 0: it takes vectors, through infer() only
+  vocab_size: int  # 0: its inputs are vectors, only through infer()
   max_seq_len: int  # in tokens; 0: unlimited
   state_bytes: int  # memory of one sequence
   weight_bytes: int
   weight_format: str
   device: str
-  slots: int  # requests that run at once
-  state_bytes_per_token: int  # the part of state_bytes that one token takes; 0: the size is constant
+  slots: int  # number of requests that run at once
+  state_bytes_per_token: int  # the part of state_bytes for each token; 0: the size is constant
   task: Task
   vector_width: int
   versions: Tuple[ModelVersion, ...]  # the newest first
   load: Optional[ModelLoad]  # None until it is loaded
   fingerprint: int  # 0 until it is loaded
-  labels: Tuple[str, ...]  # of a classifier, in the order of its logits
+  labels: Tuple[str, ...]  # labels of a classifier, in the order of its logits
 
   @classmethod
   def of(cls, message: Any) -> Model:
@@ -123,14 +123,15 @@ class RepositoryModel:
 
 
 _FORMATS = {"BOOL": "?", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B", "UINT16": "H",
-            "UINT32": "I", "UINT64": "Q", "FP16": "e", "FP32": "f", "FP64": "d"}  # of struct
+            "UINT32": "I", "UINT64": "Q", "FP16": "e", "FP32": "f", "FP64": "d"}  # for the module struct
 
 
 @dataclass(frozen=True)
 class Tensor:
-  """`datatype`: a name of the Open Inference Protocol, such as "INT64", "FP32" or "BYTES". `values`: in row-major
-  order; texts of a BYTES tensor are sent as UTF-8 and received as bytes. Values that are bytes themselves are sent
-  unchanged: the elements, little-endian (NumPy's `tobytes()`)."""
+  """A tensor of the Open Inference Protocol. `datatype`: its name there, such as "INT64", "FP32" or "BYTES".
+
+  `values`: the elements in row-major order. Texts in a BYTES tensor are sent as UTF-8 and received as bytes. If
+  `values` itself is bytes, it is sent unchanged: the elements, little-endian (NumPy's `tobytes()`)."""
 
   name: str
   datatype: str
@@ -138,14 +139,14 @@ class Tensor:
   values: Union[Sequence[Any], bytes]
 
   def raw(self) -> bytes:
-    """The elements as the wire has them. ValueError: this datatype can be given as bytes only."""
+    """The elements as they are sent. ValueError if this datatype can only be given as bytes."""
     if isinstance(self.values, bytes):
       return self.values
     if self.datatype == "BYTES":
       texts: List[bytes] = [value.encode() if isinstance(value, str) else bytes(value) for value in self.values]
       return b"".join(struct.pack("<I", len(text)) + text for text in texts)
     if self.datatype not in _FORMATS:
-      raise ValueError(f"{self.name}: values of the datatype {self.datatype} are given as bytes")
+      raise ValueError(f"{self.name}: values of the datatype {self.datatype} must be given as bytes")
     return struct.pack(f"<{len(self.values)}{_FORMATS[self.datatype]}", *self.values)
 
   @classmethod

@@ -1,4 +1,4 @@
-"""A stream over all the calls that it takes."""
+"""A stream over all its calls."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ import grpc
 
 from ._errors import AftError, from_call, misplaced, protocol_error, request_id_of
 
-# gRPC's limit of a message.
+# gRPC's default limit of a message.
 MAX_REQUEST_BYTES = 4 << 20
-# Servers on which a stream begins and breaks without bringing anything, in a row: a request that brings servers
-# down is not carried to all of them.
+# How many servers in a row may begin the stream and break without a new token. This limit keeps a request that
+# crashes servers from reaching all of them.
 _MOST_IN_VAIN = 3
 
 
 @dataclass(frozen=True)
 class Resumed:
-  """A generation or scoring that broke, and goes on."""
+  """A generation or scoring that broke and was resumed."""
 
   cause: AftError
-  tokens: int  # or scores, that had come
-  # Whether all that comes is still what one server would have given, undisturbed. False where the server
-  # that goes on computes otherwise: the text is as good, and another one.
+  tokens: int  # or scores, that had arrived
+  # Whether the whole answer is still what one server would have given without a break. False if the new server
+  # computes differently; its text is as good, but may be another one.
   exact: bool
-  sequence: int = 0  # of a generation with several: each goes on by itself
-  tries: int = 1  # calls that were sent to go on, this one included
-  # Seconds from the break until this one was sent, which is pauses and refused calls; and from there to its Started,
-  # which is the way there and the server's queue.
+  sequence: int = 0  # of several sequences, each is resumed by itself
+  tries: int = 1  # number of calls that were sent to resume it, including this one
+  # Seconds from the break until this call was sent (pauses and refused calls), and from there until its Started (the
+  # network and the server's queue).
   until_sent: float = 0.0
   until_started: float = 0.0
 
 
 def back_off(tries: int, chance: float) -> float:
-  """Seconds before the next try, when `tries` have brought nothing: none, then twice as long each time, from
-  0.1 to 5, less up to a half by `chance`, in [0, 1)."""
+  """Seconds before the next attempt, after `tries` in vain: none at first, then from 0.1, doubling up to 5. The pause
+  is shortened by up to a half, by `chance` in [0, 1)."""
   if tries == 0:
     return 0.0
   return min(5.0, 0.1 * 2.0**min(tries - 1, 10)) * (1 - chance / 2)
 
 
 class Resumable:
-  """What generations and scorings have in common: their calls, one after the other, and when there is another.
+  """What generations and scorings have in common: they make calls one after another, and decide when to resume.
 
-  A class that derives from it says what has come (_received, _is_finished) and what becomes of an event (_take);
-  the request's `resume` is what it asks for next.
+  A derived class tells what has arrived (_received, _is_finished) and converts events (_take). The request's `resume`
+  is what the next call asks for.
   """
 
   def __init__(self, start: Callable[..., Any], request: Any, *, metadata: Sequence[Tuple[str, str]],
                timeout: Optional[float], request_id: str, max_resumes: int,
                on_resumed: Optional[Callable[[Resumed], None]]) -> None:
-    self.resumes = 0  # how often it broke and went on
-    self.exact = True  # Resumed.exact, of the last time
-    self.request_id = request_id  # the server's, once there is one
+    self.resumes = 0  # how often it was resumed
+    self.exact = True  # Resumed.exact of the last resume
+    self.request_id = request_id  # the server's once it is known
 
     self._start = start
     self._metadata = tuple(metadata)
@@ -66,22 +66,22 @@ class Resumable:
     self._request = request
     self._request.resumable = max_resumes > 0
     self._closed = threading.Event()
-    self._lock = threading.Lock()  # of the call under way, for close()
+    self._lock = threading.Lock()  # guards _call, which close() cancels
     self._call: Any = None
 
-    self._has_started = False  # the application has had it
+    self._has_started = False  # the application has seen Started
     self._fingerprint = 0  # of the model
-    self._tries = 0  # calls that were to go on, since something came
-    self._in_vain = 0  # of those, the ones that began
-    self._cause: Optional[AftError] = None  # of the first of them
-    self._broke = 0.0  # when that was
-    self._sent = 0.0  # the call under way
-    self._begun = False  # the call under way
-    self._is_broken = False  # an answer breaks the protocol
-    self._sequences = 1  # of the next call
+    self._tries = 0  # calls to resume since something new arrived
+    self._in_vain = 0  # of these, the calls that began
+    self._cause: Optional[AftError] = None  # why the first of these calls was needed
+    self._broke = 0.0  # when that break occurred
+    self._sent = 0.0  # when the call under way was sent
+    self._begun = False  # the call under way has begun
+    self._is_broken = False  # an answer broke the protocol
+    self._sequences = 1  # number of sequences in the next call
 
   def close(self) -> None:
-    """Ends it; the server is told."""
+    """Ends the stream. The server is told."""
     self._closed.set()
     with self._lock:
       if self._call is not None:
@@ -94,21 +94,21 @@ class Resumable:
     raise NotImplementedError
 
   def _take(self, response: Any) -> Any:
-    """What the application is to see of a response of a call that has begun; None: nothing."""
+    """What the application sees of a response of a call that has begun; None if nothing."""
     raise NotImplementedError
 
   def _take_started(self, message: Any) -> Any:
-    """The same of the first Started."""
+    """What the application sees of the first Started."""
     raise NotImplementedError
 
   def _remember(self, message: Any) -> None:
-    """What the next call has to tell of a Started."""
+    """Keeps what the next call has to repeat from a Started."""
     self._fingerprint = message.fingerprint
     self._request.resume.fingerprint = message.fingerprint
     self._request.resume.numerics = message.numerics
 
   def _is_exact(self, message: Any) -> bool:
-    """Whether what goes on with that Started is what would have come."""
+    """Whether the call with this Started continues exactly as the former one would have."""
     return bool(message.exact)
 
   def _before_call(self) -> None:
@@ -129,15 +129,15 @@ class Resumable:
         return
 
   def _is_over(self) -> bool:
-    """The application wants no more, or nothing is missing, whatever became of the trailers."""
+    """Whether the application has closed the stream, or only its trailers are missing."""
     return self._closed.is_set() or (self._is_finished() and not self._is_broken)
 
   def _run_apart(self) -> Iterator[Any]:
-    """The events behind a break of several sequences."""
+    """The events after a break of several sequences."""
     raise NotImplementedError
 
   def _run_call(self) -> Iterator[Any]:
-    """The events of one call that are for the application."""
+    """The events of one call that the application sees."""
     self._begun = False
     self._before_call()
     call = self._open()
@@ -151,7 +151,7 @@ class Resumable:
     except grpc.RpcError:
       raise from_call(call, self._received()) from None
     finally:
-      call.cancel()  # nothing happens where it has ended
+      call.cancel()  # has no effect if the call has ended
     if not self._is_finished():
       raise self._broken("the stream ended without Finished")
 
@@ -176,7 +176,7 @@ class Resumable:
 
   def _continue(self, response: Any) -> Any:
     if not self._begun and self._has_started:
-      raise self._broken("the stream went on without Started")
+      raise self._broken("the stream was resumed without Started")
     return self._take(response)
 
   def _begin(self, response: Any) -> Any:
@@ -184,7 +184,7 @@ class Resumable:
     if self._begun:
       raise self._broken("Started came twice")
     if self._has_started and message.fingerprint != self._fingerprint:
-      raise self._broken("the stream went on with another model")
+      raise self._broken("the stream was resumed with another model")
     self._begun = True
     self._remember(message)
     if not self._has_started:
@@ -198,7 +198,7 @@ class Resumable:
     return None
 
   def _check_open(self, response: Any, unit: str, is_finished: bool) -> None:
-    """What belongs to a sequence or text comes behind Started, and before its Finished."""
+    """Checks that a part of a sequence or text comes after Started and before its Finished."""
     if self._begun and not is_finished:
       return
     if response.HasField("finished"):
@@ -207,7 +207,7 @@ class Resumable:
       raise self._broken(f"a {unit} came outside Started and Finished")
 
   def _check_first(self, unit: str, first: int, received: int) -> None:
-    """A part begins where the last one ended."""
+    """Checks that a part begins where the last one ended."""
     if wrong := misplaced(unit, first, received):
       raise self._broken(wrong)
 
@@ -215,7 +215,7 @@ class Resumable:
     self._tries = self._in_vain = 0
 
   def _prepare_next(self, error: AftError) -> float:
-    """Seconds before the next call; raises the error where there is none."""
+    """Returns the seconds before the next call; raises the error if there is no next call."""
     if self._tries == 0:
       self._cause, self._broke = error, time.monotonic()
     elif self._begun:
@@ -229,7 +229,7 @@ class Resumable:
     return pause
 
   def _may_go_on(self, error: AftError) -> bool:
-    """The table of client/README.md."""
+    """Whether a call with this error may be resumed: the table in client/README.md."""
     if (not self._has_started or self._fingerprint == 0 or self._tries >= self._max_resumes or
         self._in_vain >= _MOST_IN_VAIN or (error.retry_after_ms or 0) < 0):
       return False
@@ -242,6 +242,6 @@ class Resumable:
   def _final(self, error: AftError) -> AftError:
     if self._tries == 0 or self._cause is None:
       return error
-    return AftError(error.code, f"{error.message}; the stream had to go on because {self._cause.message}",
+    return AftError(error.code, f"{error.message}; the stream had to be resumed because {self._cause.message}",
                     request_id=error.request_id, received_tokens=error.received_tokens,
                     retry_after_ms=error.retry_after_ms, of_server=error.of_server)

@@ -1,4 +1,4 @@
-"""A scoring over all the calls that it takes."""
+"""A scoring over all its calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._types import Scores, State, TokenLogprobs, Usage
 
 
 class _Text:
-  """What has come of one text."""
+  """What has arrived of one text."""
 
   def __init__(self) -> None:
     self.token_ids: List[int] = []
@@ -19,20 +19,20 @@ class _Text:
 
 
 class Scoring(Resumable):
-  """The scores of a text, or of several: one by one inside, and whole for the application. Of several, those that
-  have not finished when the stream breaks are asked for again as a whole, and what has come of them is left out."""
+  """The scores of one or more texts. The application gets them all at the end. If the stream breaks, texts that have
+  not finished are sent again from their beginning, and scores that have arrived before are skipped."""
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
     self._several = len(self._request.texts) > 0
     self._texts = [_Text() for _ in range(max(len(self._request.texts), 1))]
-    self._asked = list(range(len(self._texts)))  # by the call under way
-    # Tokens of a text before its first score, once one has come or the request says it.
+    self._asked = list(range(len(self._texts)))  # numbers of the texts in the call under way
+    # Number of tokens of a text before its first score, once known.
     self._unscored: Optional[int] = self._request.context_tokens or None
     self._numerics = ""  # of the first server
 
   def results(self) -> List[Scores]:
-    """Blocks until they are there, in the order of the texts."""
+    """Blocks until all results have arrived. They have the order of the texts."""
     for _ in self._run():
       pass
     return self._all_scores()
@@ -61,7 +61,7 @@ class Scoring(Resumable):
       super()._remember(message)
 
   def _is_exact(self, message: Any) -> bool:
-    if self._several:  # the server does not know that this call goes on with another one
+    if self._several:  # the server does not know that this call continues another one
       return self._numerics != "" and message.numerics == self._numerics
     return super()._is_exact(message)
 
@@ -79,12 +79,12 @@ class Scoring(Resumable):
 
   def _take_chunk(self, text: _Text, chunk: Any) -> None:
     if len(chunk.token_ids) != len(chunk.logprobs):
-      raise self._broken("a chunk has not as many log-probabilities as tokens")
+      raise self._broken("a chunk does not have one log-probability for each token")
     received = len(text.token_ids)
     if self._unscored is None:
-      self._unscored = 0 if chunk.first_index == 0 else 1  # 0: another text comes before
+      self._unscored = 0 if chunk.first_index == 0 else 1  # 0: a text comes before
     first, skip = chunk.first_index - self._unscored, 0
-    if self._several and self.resumes > 0:  # these have come before
+    if self._several and self.resumes > 0:  # skip scores that have arrived before
       skip = min(max(received - first, 0), len(chunk.token_ids))
       if skip == len(chunk.token_ids):
         return
@@ -100,7 +100,7 @@ class Scoring(Resumable):
 
   def _prepare_next(self, error: AftError) -> float:
     pause = super()._prepare_next(error)
-    if self._several:  # what has finished is not asked for again
+    if self._several:  # texts that have finished are not sent again
       left = [i for i, place in enumerate(self._asked) if self._texts[place].finished is None]
       texts = [self._request.texts[i] for i in left]
       request = type(self._request)()

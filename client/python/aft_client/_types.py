@@ -1,4 +1,4 @@
-"""What goes in and comes out, as plain values."""
+"""Arguments and results as plain values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Text = Union[str, bytes, Sequence[int]]
 
 
 class _OpenEnum(enum.IntEnum):
-  """A value that a newer server has, and this client has not, is the one whose number is 0."""
+  """An enum in which a value of a newer server, unknown to this client, becomes the value 0."""
 
   @classmethod
   def _missing_(cls, value: object) -> Any:
@@ -37,7 +37,7 @@ class FinishReason(_OpenEnum):
 
 
 class Pooling(enum.IntEnum):
-  """Which vectors of a text are wanted."""
+  """Which vectors of a text to return. NONE: one for each token."""
 
   NONE = 0
   MEAN = 1
@@ -48,7 +48,7 @@ class Pooling(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Tls:
-  """PEM. None: the system's authorities; no certificate of this client's own."""
+  """PEM for TLS. Without `authorities`, those of the system; without `certificate` and `key`, no client certificate."""
 
   authorities: Optional[bytes] = None
   certificate: Optional[bytes] = None
@@ -57,7 +57,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Sampling:
-  """None: the server's default, which generation_options.proto names."""
+  """Sampling options. None means the server's default, which generation_options.proto gives."""
 
   temperature: Optional[float] = None
   top_k: Optional[int] = None
@@ -67,7 +67,7 @@ class Sampling:
   presence_penalty: Optional[float] = None
   frequency_penalty: Optional[float] = None
   seed: Optional[int] = None
-  # Of token ids: what is added to each one's logit; the only ones to sample; those never to sample.
+  # By token id: what to add to its logit; the only ids to sample; ids never to sample.
   logit_bias: Optional[Mapping[int, float]] = None
   allowed_tokens: Optional[Sequence[int]] = None
   banned_tokens: Optional[Sequence[int]] = None
@@ -82,7 +82,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class State:
-  """What a request with `store` leaves behind."""
+  """A state that a request with `store` has stored."""
 
   id: str
   model: str
@@ -106,7 +106,7 @@ class State:
 
 @dataclass(frozen=True)
 class Usage:
-  """Tokens that were counted."""
+  """Numbers of tokens."""
 
   prompt_tokens: int = 0
   generated_tokens: int = 0
@@ -122,7 +122,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-  """Natural logarithms; `top`: of the likeliest tokens in that place, (token id, logprob)."""
+  """Natural logarithms. `top`: the likeliest tokens at this place, as (token id, logprob)."""
 
   logprob: float
   top: Tuple[Tuple[int, float], ...] = ()
@@ -140,7 +140,7 @@ class Started:
   model_version: str
   seed: int
   prompt_tokens: int
-  # With `echo`: the prompt, as ids and as text.
+  # Only with `echo`: the prompt as ids and as text.
   prompt_ids: Tuple[int, ...] = ()
   prompt: str = ""
 
@@ -152,7 +152,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Delta:
-  """One or more tokens; or text that was held back, at the end."""
+  """One or more tokens; or, at the end, text that was held back."""
 
   first_index: int
   token_ids: Tuple[int, ...]
@@ -172,11 +172,11 @@ class Finished:
 
   reason: FinishReason
   usage: Usage
-  # What ended it, where that was one of these: else None.
+  # What ended the sequence, if it was one of these; else None.
   stop_string: Optional[str] = None
   stop_token_id: Optional[int] = None
   limit: Optional[str] = None
-  # Where the request has `store`.
+  # Only if the request has `store`.
   state: Optional[State] = None
   sequence: int = 0
 
@@ -193,7 +193,7 @@ Event = Union[Started, Delta, Finished]
 
 @dataclass(frozen=True)
 class Answer:
-  """A whole generation."""
+  """A complete answer."""
 
   token_ids: Tuple[int, ...]
   text: str
@@ -208,7 +208,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Completion:
-  """What `complete` returns: `n` answers, of which .text is the first one's."""
+  """The result of `complete`: `n` answers. `text` is that of the first answer."""
 
   started: Started
   answers: Tuple[Answer, ...]
@@ -224,7 +224,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Tokens:
-  """Of a text. `byte_ends`: where the piece of each id ends in the text's bytes (UTF-8)."""
+  """The tokens of a text. `byte_ends`: where the piece of each id ends in the text's UTF-8 bytes."""
 
   ids: Tuple[int, ...]
   byte_ends: Tuple[int, ...]
@@ -236,7 +236,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Scores:
-  """Of the scored tokens of a text, in order."""
+  """The scores of a text. The tuples have one entry for each scored token, in order."""
 
   token_ids: Tuple[int, ...]
   logprobs: Tuple[TokenLogprobs, ...]
@@ -244,14 +244,14 @@ class Scores:
   perplexity: float
   scored_bytes: int
   state: Optional[State] = None
-  resumes: int = 0  # how often the stream broke and went on
-  exact: bool = True  # Resumed.exact, of the last time
-  usage: Usage = Usage()  # empty: of an older server
+  resumes: int = 0  # how often the stream was resumed
+  exact: bool = True  # Resumed.exact of the last resume
+  usage: Usage = Usage()  # empty if the server is too old to send it
 
 
 @dataclass(frozen=True)
 class Vectors:
-  """One for each token, or the pooled one."""
+  """One vector for each token, or a single pooled vector."""
 
   vectors: Tuple[Tuple[float, ...], ...] = field(repr=False)
   tokens: int = 0

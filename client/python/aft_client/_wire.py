@@ -1,7 +1,7 @@
-"""The messages and services of the wire, made of the descriptors in wire.pb, which setup.py compiles.
+"""The messages and services of the protocol, made from the descriptors in wire.pb, which setup.py compiles.
 
-There is no generated code, which works with few versions of protobuf's runtime. The pool is this package's own, because
-other packages in the process may define messages of the same names, as tritonclient does.
+There is no generated code, because such code works with only a few versions of protobuf's runtime. The package has a
+descriptor pool of its own, because other packages in the process, such as tritonclient, may define the same names.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def _load() -> Any:
 
 
 _POOL = _load()
-# protobuf before 4.22 has only the factory.
+# Before version 4.22, protobuf has only MessageFactory.
 _class_of = getattr(message_factory, "GetMessageClass", None) or message_factory.MessageFactory(_POOL).GetPrototype
 
 
 class Package:
-  """The messages of a package of the wire, as attributes."""
+  """The messages of a protobuf package as attributes."""
 
   def __init__(self, name: str) -> None:
     self._name = name
@@ -46,7 +46,7 @@ class Service:
           f"/{name}/{method.name}", request_serializer=_class_of(method.input_type).SerializeToString,
           response_deserializer=_class_of(method.output_type).FromString))
 
-  def __getattr__(self, method: str) -> Any:  # for a type checker: the constructor has set all there are
+  def __getattr__(self, method: str) -> Any:  # for type checkers; the constructor sets all methods
     raise AttributeError(method)
 
 

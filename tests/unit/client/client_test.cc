@@ -200,7 +200,7 @@ TEST_F(ClientTest, SaysWhatAStatusOfTheServerMeans) {
       {{grpc::INTERNAL, "why"}, nothing, "the call failed: why"},
       {{grpc::UNKNOWN, ""},
        begun,
-       "the call failed after 1 token: the server gave no reason beside UNKNOWN"},
+       "the call failed after 1 token: the server gave no reason except UNKNOWN"},
       {{grpc::UNIMPLEMENTED, "why"},
        nothing,
        "why; is " + server_.address() + " an AFT server of this version?"},
