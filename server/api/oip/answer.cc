@@ -16,7 +16,7 @@
 namespace aft::server::kserve {
 namespace {
 
-// As vLLM has them.
+// Returns the name that vLLM uses.
 const char* ReasonName(const Outcome& outcome) {
   return outcome.reason == FinishReason::kLength ? "length" : "stop";
 }
@@ -30,7 +30,7 @@ std::vector<std::string> TopClasses(const std::vector<float>& logits,
   for (size_t first = 0; first < logits.size(); first += labels.size()) {
     const float* const row = logits.data() + first;
     std::iota(order.begin(), order.end(), size_t{0});
-    // What a client's vectors made NaN comes behind all numbers.
+    // Vectors of a client may make logits NaN. These come after all numbers.
     const auto rank = [row](size_t i) {
       return std::pair(std::isnan(row[i]) ? HUGE_VALF : -row[i], i);
     };
@@ -54,7 +54,7 @@ void GenerationAnswer::Add(const TokenDelta& delta, Part& part) {
   }
 }
 
-// As vLLM writes them: an object a token, which maps ids to what is known of them.
+// As vLLM writes them: one object per token, which maps ids to what is known of them.
 void GenerationAnswer::AddLogprobs(const SampledToken& token, std::string& json) const {
   nlohmann::json object;
   const auto add = [&](TokenId id, float logprob) -> nlohmann::json& {
@@ -111,7 +111,7 @@ void GenerationAnswer::WriteToken(const TokenDelta& delta,
 }
 
 void GenerationAnswer::WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) {
-  // Beside the tokens, which have left, only the reason is news.
+  // The tokens have left already, so only the reason may be new.
   if (streams_ && !(form_.finish_reason && form_.Wants("finish_reason"))) return;
   if (!streams_) kept_.text.insert(0, form_.prefix);
   Write(kept_, ReasonName(outcome), response);
@@ -142,7 +142,7 @@ size_t EncodingAnswer::most_bytes() const {
   const size_t numbers =
       (hidden_rows() + pooled_rows()) * static_cast<size_t>(form_.width) * sizeof(float);
   if (form_.top_classes == 0) return numbers;
-  // A class is a string on the heap: its score, its index and its label.
+  // A class is a string on the heap, with its score, index and label.
   constexpr size_t kClassBytes = 96;
   size_t longest_label = 0;
   for (const std::string& label : form_.labels) {

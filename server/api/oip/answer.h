@@ -14,39 +14,40 @@
 
 namespace aft::server::kserve {
 
-// Which outputs a response has, and how.
+// Which outputs a response has, and in which form.
 struct AnswerForm {
-  std::set<std::string> named;  // by the request's `outputs`; empty: all that there are
+  std::set<std::string> named;  // in the request's `outputs`; empty: all outputs
   bool typed = false;           // in InferTensorContents, not as raw bytes
-  int64_t top_classes = 0;      // of logits as strings; 0: logits are numbers
+  int64_t top_classes = 0;      // number of logits as strings; 0: logits are numbers
 
   bool Wants(const char* output) const { return named.empty() || named.count(output) > 0; }
 };
 
-// Turns what engines say of one request into outputs of responses. One thread at a time calls.
+// Turns the results of engines for one request into outputs of responses. One thread at a time may
+// call it.
 class Answer {
  public:
   virtual ~Answer() = default;
 
-  // What it will keep, in bytes, where that is known beforehand; Prepare takes that memory.
+  // The number of bytes that it will keep, if known in advance; Prepare allocates that memory.
   virtual size_t most_bytes() const { return 0; }
   virtual void Prepare() {}
 
-  // Keeps a part of an answer that is one response.
+  // Keeps a part of an answer that has a single response.
   virtual void Collect(TokenDelta /*delta*/) {}
   virtual void CollectRow(size_t /*row*/, std::vector<float> /*vectors*/) {}
-  // What is kept, in bytes, about.
+  // The number of bytes that it keeps, about.
   virtual size_t held_bytes() const { return 0; }
 
-  // The response of one token, of an answer that is many responses.
+  // Writes the response of one token, for an answer with a response per token.
   virtual void WriteToken(const TokenDelta& /*delta*/,
                           inference::ModelInferResponse& /*response*/) {}
 
-  // The last response, with all that is kept. It may have no outputs.
+  // Writes the last response, with everything that was kept. It may have no outputs.
   virtual void WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) = 0;
 };
 
-// What of a generation was asked for.
+// What the request wants of a generation.
 struct GenerationForm : AnswerForm {
   bool ids = false;  // output_ids instead of text_output
   bool finish_reason = false;
@@ -69,7 +70,7 @@ class GenerationAnswer final : public Answer {
   void WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) override;
 
  private:
-  // Of a response that is under way.
+  // The content of one response.
   struct Part {
     std::string text;
     std::vector<int64_t> ids;
@@ -101,21 +102,21 @@ class ScoringAnswer final : public Answer {
   std::vector<float> logprobs_;
 };
 
-// What of an encoder's texts was asked for.
+// What the request wants of an encoder's texts.
 struct EncodingForm : AnswerForm {
-  std::vector<int64_t> lengths;  // of the texts, in tokens
+  std::vector<int64_t> lengths;  // of the texts in tokens
   // EncodingRequest::kept of each text.
   std::vector<std::vector<uint8_t>> kept;
-  int64_t padded = 0;          // tokens of a row of last_hidden_state
-  std::vector<int64_t> image;  // [H, W], whose product is `padded`, where rows are images
+  int64_t padded = 0;          // number of tokens in a row of last_hidden_state
+  std::vector<int64_t> image;  // [H, W] if rows are images; their product is `padded`
   int64_t width = 0;
-  bool batch = true;  // the first dimension is one of texts
+  bool batch = true;  // the first dimension is the number of texts
   bool hidden = true;
   bool pooled = true;
   const char* pooled_name = "embedding";  // or a classifier's "logits"
   Pooling pooling = Pooling::kMean;
   bool normalize = false;
-  std::vector<std::string> labels;  // of logits; only with top_classes
+  std::vector<std::string> labels;  // of the logits; only with top_classes
 };
 
 class EncodingAnswer final : public Answer {
@@ -124,19 +125,19 @@ class EncodingAnswer final : public Answer {
 
   size_t most_bytes() const override;
   void Prepare() override;
-  // Of a text's vectors when last_hidden_state is wanted, else of the pooled one.
+  // Takes the vectors of a text if last_hidden_state is wanted, else the pooled vector.
   void CollectRow(size_t row, std::vector<float> vectors) override;
   void WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) override;
 
  private:
-  // Of texts, times the width.
+  // Numbers of rows, each of which has `width` numbers.
   size_t hidden_rows() const {
     return form_.hidden ? form_.lengths.size() * static_cast<size_t>(form_.padded) : 0;
   }
   size_t pooled_rows() const { return form_.pooled ? form_.lengths.size() : 0; }
 
   const EncodingForm form_;
-  std::vector<float> hidden_;  // [texts, padded, width]; 0 behind a text
+  std::vector<float> hidden_;  // [texts, padded, width]; 0 after the end of a text
   std::vector<float> pooled_;
 };
 

@@ -19,7 +19,7 @@ namespace {
 
 using inference::InferParameter;
 
-// [B] or [B, 1].
+// Returns B for a tensor of shape [B] or [B, 1].
 absl::StatusOr<int64_t> TextCount(const InputTensor& tensor) {
   const auto& shape = tensor.shape;
   if (shape.size() == 1 || (shape.size() == 2 && shape[1] == 1)) return shape[0];
@@ -34,7 +34,7 @@ absl::Status CheckBatch(const InputTensor& tensor, int64_t rows, const ServedMod
                   absl::StrCat("must have 1 to ", most, " rows (max_batch_size), got ", rows));
 }
 
-// A row must fit a step; the rows of a request run in as many steps as they need.
+// Each row must fit a step. The rows of a request run in as many steps as they need.
 absl::Status CheckStep(const InputTensor& tensor, int64_t tokens, const ServedModel& model) {
   const int64_t most = model.config.max_batch_tokens;
   if (tokens <= most) return absl::OkStatus();
@@ -43,13 +43,13 @@ absl::Status CheckStep(const InputTensor& tensor, int64_t tokens, const ServedMo
                                " tokens a row (the model's batch.max_tokens), got ", tokens));
 }
 
-// What an encoder's attention_mask says of its rows. Tokens that are hidden have no vector; those
-// at the end, the padding, are left out.
+// The attention_mask of an encoder's rows. Hidden tokens have no vector. Hidden tokens at the end
+// of a row are padding, and are removed.
 struct TokenMasks {
   std::vector<int64_t> lengths{};
   Masks masks{};
 
-  // Of a row, whose tokens, as many as its length, it has.
+  // Sets the masks of a row. `request` already has the tokens of the row without padding.
   void Set(size_t row, int64_t padded, EncodingRequest& request) const {
     if (!masks.pairs.empty()) request.pairs = masks.pairs[row];
     if (masks.keys.empty()) return;
@@ -85,14 +85,15 @@ absl::StatusOr<TokenMasks> ReadTokenMasks(const Source& source, int64_t rows, in
   return tokens;
 }
 
-// Texts as messages of Encode, and the second dimension of their vectors; 0: of the longest.
+// Reads texts as messages of Encode. Sets form.padded, the number of tokens in a row of the answer;
+// 0 means the length of the longest text.
 absl::StatusOr<std::vector<v1::EncodeRequest>> ReadMessages(const Source& source,
                                                             const InputTensor& tensor,
                                                             EncodingForm& form, TokenMasks& masks) {
   std::vector<v1::EncodeRequest> messages;
   if (tensor.name == "text_input") {
     if (source.Find("attention_mask") != nullptr) {
-      return BadField("attention_mask", "is of input_ids and inputs_embeds");
+      return BadField("attention_mask", "needs input_ids or inputs_embeds");
     }
     AFT_ASSIGN_OR_RETURN(const int64_t texts, TextCount(tensor));
     AFT_RETURN_IF_ERROR(CheckBatch(tensor, texts, source.model));
@@ -143,8 +144,8 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadTexts(const Source& source,
   return requests;
 }
 
-// Of [B, T], or [B, H, W] where rows are images, then what a token is: a number where `width` is 0,
-// else so many. T = H W.
+// Checks the shape: [B, T], or [B, H, W] if rows are images. If `width` is not 0, a token is a
+// vector, and the shape has `width` as its last dimension. T = H W.
 absl::Status CheckRows(const InputTensor& tensor, int64_t width, const ServedModel& model,
                        EncodingForm& form) {
   const ModelInfo& info = model.info;
@@ -172,14 +173,14 @@ absl::Status CheckRows(const InputTensor& tensor, int64_t width, const ServedMod
                                " tokens (the model's max_seq_len), got ", form.padded));
 }
 
-// Where a bare mixer's keys and values come from, when not from the queries.
+// The keys and values of a bare mixer, if they are not made from the queries.
 struct Sources {
   const InputTensor* key = nullptr;
   const InputTensor* value = nullptr;
-  int64_t tokens = 0;  // keys of a row
+  int64_t tokens = 0;  // number of keys in a row
 };
 
-// Beside `tensor`, which has a row's `form.padded` queries.
+// Reads the tensors that belong to `tensor`, which has form.padded queries in each row.
 absl::StatusOr<Sources> ReadSources(const Source& source, const InputTensor& tensor,
                                     const EncodingForm& form) {
   const ServedModel& model = source.model;
@@ -203,8 +204,8 @@ absl::StatusOr<Sources> ReadSources(const Source& source, const InputTensor& ten
     if (!forms.free_lengths) {
       return BadField(given->name,
                       absl::StrCat("must have the shape of query, ", ShowShape(tensor.shape),
-                                   model.info.causal ? ", as the mixer is causal, "
-                                                     : ", as the mixer goes by positions, ",
+                                   model.info.causal ? ", because the mixer is causal, "
+                                                     : ", because the mixer depends on positions, ",
                                    got));
     }
     if (given->shape[0] != tensor.shape[0]) {
@@ -224,7 +225,8 @@ absl::StatusOr<Sources> ReadSources(const Source& source, const InputTensor& ten
                                         form.padded, " times ", sources.tokens));
 }
 
-// An encoder leaves the padding out; a bare mixer gives every query its vector, and hides keys.
+// An encoder skips the padding. A bare mixer returns a vector for every query, and its mask hides
+// keys.
 absl::StatusOr<std::vector<EncodingRequest>> ReadVectors(const Source& source,
                                                          const InputTensor& tensor,
                                                          EncodingForm& form) {
@@ -279,7 +281,7 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadVectors(const Source& source,
   return requests;
 }
 
-// Pixels as ids.
+// Reads pixels as ids.
 absl::StatusOr<std::vector<EncodingRequest>> ReadImages(const Source& source,
                                                         const InputTensor& tensor,
                                                         EncodingForm& form) {
@@ -299,7 +301,8 @@ absl::StatusOr<std::vector<EncodingRequest>> ReadImages(const Source& source,
   return requests;
 }
 
-// Of what the engine has of a row; a mask of pairs that it shares with the one before is counted.
+// The number of bytes that the engine has of a row. A mask of pairs is not counted again if it is
+// `counted`, the one of the row before.
 size_t BytesOf(const EncodingRequest& request, const std::vector<float>* counted) {
   const size_t numbers =
       request.vectors.size() + request.keys.size() + request.values.size() + request.mask.size();
@@ -361,7 +364,7 @@ absl::Status DecodeEncoding(const Source& source, const std::vector<std::string>
   for (EncodingRequest& request : requests) {
     AFT_ASSIGN_OR_RETURN(request.service_class,
                          DecodePriority(source.priority, ServiceClass::kNormal));
-    if (!form.hidden) {  // the engine pools
+    if (!form.hidden) {  // then the engine pools
       request.pooling = form.pooling;
       request.normalize = form.normalize;
     }

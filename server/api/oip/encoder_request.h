@@ -9,9 +9,9 @@
 
 namespace aft::server::kserve {
 
-// What a request to an encoder or a bare mixer asks for. `parameters`: names of those that not
-// every model has, sorted. INVALID_ARGUMENT begins with the name of the tensor or parameter that is
-// wrong.
+// Decodes a request to an encoder or a bare mixer. `parameters`: sorted names of the parameters
+// that only some models have. INVALID_ARGUMENT begins with the name of the wrong tensor or
+// parameter.
 absl::Status DecodeEncoding(const Source& source, const std::vector<std::string>& parameters,
                             Inference& inference);
 

@@ -14,38 +14,40 @@
 namespace aft::server::kserve {
 namespace {
 
-// Of ModelInferRequest.
+// Field numbers of ModelInferRequest.
 constexpr int kIdField = 3;
 constexpr int kRawField = 7;  // raw_input_contents
 constexpr size_t kMaxIdBytes = 256;
 
-// What a byte of a message can become: itself, once more while it is parsed, a typed number of
-// eight, the same as a number of a tensor, a token.
+// How many bytes of memory a byte of a message can become: itself, a parsed copy, a typed number of
+// eight bytes, the same number in a tensor, and a token of four bytes.
 constexpr size_t kInferBytesPerRequestByte = 22;
 
-// The same of a raw byte: itself, a copy and the parsed one; or the parsed one, a flag, and a float
-// of a mask for it; or the parsed one, a copy of its text, and a token for it with as much again
-// while their list grows.
+// What a byte of raw contents can become. There are three cases: itself, a copy and a parsed copy;
+// or a parsed copy, a flag and a float of a mask; or a parsed copy, a copy of its text, and a token
+// with as much again while the list of tokens grows.
 constexpr size_t kBytesPerRawByte = 10;
 
-// What an engine's request costs beside its tokens.
+// Memory of a request in the engine in addition to its tokens.
 constexpr size_t kEngineRequestBytes = 1024;
 
-// An answer is kept, copied into its response, and serialised.
+// An answer is kept, copied to its response, and serialised.
 constexpr size_t kAnswerCopies = 3;
 
-// What a response has beside its answer: names, shapes and parameters.
+// Size of a response without its tensors: names, shapes and parameters.
 constexpr size_t kRestOfMessage = size_t{1} << 16;
 
-// Of a response beside its tensors' data, of a token and of an alternative, on the wire, about.
+// Approximate sizes on the wire: of a response without the data of its tensors, of a token, and of
+// an alternative.
 constexpr size_t kPartBytes = 64;
 constexpr size_t kTokenBytes = 8;
 constexpr size_t kAlternativeBytes = 11;
 
-// In memory all of that is an object.
+// Bytes in memory for each byte on the wire, because all of these are objects.
 constexpr size_t kHeldPerByte = 5;
 
-// Of so many responses that wait, one may be several tokens: who is that far behind needs fewer.
+// Once this number of responses wait, new tokens join the last one. A client that is so far behind
+// needs fewer responses.
 constexpr size_t kManyParts = 256;
 
 constexpr char kFinalKey[] = "triton_final_response";
@@ -65,7 +67,7 @@ size_t InferExchange::RequestCost(const RequestBytes& bytes) const {
   return kInferBytesPerRequestByte * (bytes.size() - raw) + kBytesPerRawByte * raw;
 }
 
-// A refusal names the request too, as far as its id can be had without parsing.
+// Reads the id without parsing the message, so that a refusal can name the request.
 void InferExchange::Peek(const RequestBytes& bytes) {
   std::string id = bytes.PeekStrings(kIdField, kMaxIdBytes).back();
   const bool printable = std::all_of(id.begin(), id.end(), [](char c) {
@@ -163,8 +165,8 @@ size_t InferExchange::held_bytes() const {
 
 absl::string_view InferExchange::too_much() const {
   return streams_ ? "slow client: it reads slower than the models write"
-                  : "the answer is longer than limits.max_stream_buffer_bytes; a stream of tokens "
-                    "may be longer";
+                  : "the answer is longer than limits.max_stream_buffer_bytes; ask for a stream of "
+                    "tokens, which may be longer";
 }
 
 inference::ModelInferResponse& InferExchange::Begin(bool final) {

@@ -16,19 +16,20 @@
 
 namespace aft::server::kserve {
 
-// One request of ModelInfer or ModelStreamInfer. Tensors become requests of an engine, and what the
-// engine says becomes tensors: of one response, or of a response for each token where a stream asks
-// for that.
+// One request of ModelInfer or ModelStreamInfer. It converts tensors to requests of an engine, and
+// the engine's results to tensors: in one response, or in a response for each token if a stream
+// asks for it.
 class InferExchange final : public Exchange {
  public:
-  // Of ModelInfer.
+  // For ModelInfer.
   explicit InferExchange(Statistics& statistics) : statistics_(statistics) {}
-  // Of ModelStreamInfer. `unread`: what the client of the stream has not read of all its requests.
+  // For ModelStreamInfer. `unread`: bytes, of all requests, that the client of the stream has not
+  // read.
   InferExchange(Statistics& statistics, std::shared_ptr<std::atomic<size_t>> unread)
       : statistics_(statistics), unread_(std::move(unread)) {}
   ~InferExchange() override { Drop(); }
 
-  // Of a stream: makes outgoing() the response of a request that has failed.
+  // For a stream only: makes outgoing() the response of a request that has failed.
   void SetError(const std::string& message);
 
   Method method() const override {
@@ -63,30 +64,30 @@ class InferExchange final : public Exchange {
   }
 
  private:
-  // What waits to be a response: a token, or several of a client that is far behind.
+  // What waits to become a response: a token, or several tokens if the client is far behind.
   struct Part {
     TokenDelta token;
     size_t bytes = 0;  // on the wire, about
   };
 
   bool is_stream() const { return unread_ != nullptr; }
-  // An empty response of this request.
+  // Begins an empty response to this request.
   inference::ModelInferResponse& Begin(bool final);
 
   Statistics& statistics_;
-  const std::shared_ptr<std::atomic<size_t>> unread_;  // null: ModelInfer's
+  const std::shared_ptr<std::atomic<size_t>> unread_;  // null for ModelInfer
   std::unique_ptr<inference::ModelInferRequest> request_ =
       std::make_unique<inference::ModelInferRequest>();
-  std::string id_;  // that the request gave itself
+  std::string id_;  // the id that the request has
   std::string model_;
   std::string version_;
-  bool streams_ = false;      // a response a token
-  bool empty_final_ = false;  // a last response is wanted even if it is empty
+  bool streams_ = false;      // there is a response for each token
+  bool empty_final_ = false;  // the last response is sent even if it is empty
   std::unique_ptr<Answer> answer_;
   std::deque<Part> parts_;
-  size_t part_bytes_ = 0;            // of all parts
-  std::optional<TokenDelta> taken_;  // that the next outgoing() is made of
-  std::optional<Outcome> finished_;  // likewise
+  size_t part_bytes_ = 0;            // sum over all parts
+  std::optional<TokenDelta> taken_;  // the next outgoing() is made from it
+  std::optional<Outcome> finished_;  // the next outgoing() is made from it
   inference::ModelStreamInferResponse response_;
 };
 

@@ -11,20 +11,20 @@
 
 namespace aft::server::kserve {
 
-// One request of ModelInfer or ModelStreamInfer, checked.
+// One request of ModelInfer or ModelStreamInfer, decoded and checked.
 struct Inference {
-  // Headers hold the service class only. An encoder's sequences are a request each.
+  // Only the service class of the headers is set. Each sequence of an encoder is one request.
   std::variant<GenerationRequest, ScoringRequest, std::vector<EncodingRequest>> work;
   std::unique_ptr<Answer> answer;
-  size_t tokens = 0;        // of its texts
-  size_t tensor_bytes = 0;  // of its vectors and masks, as the engine has them
-  bool streams = false;     // a response a token
-  // A last response that is empty is wanted nevertheless.
+  size_t tokens = 0;        // number of tokens in its texts
+  size_t tensor_bytes = 0;  // of its vectors and masks, as the engine stores them
+  bool streams = false;     // there is a response for each token
+  // The last response is sent even if it is empty.
   bool empty_final = false;
   std::chrono::microseconds timeout{0};  // 0: none
 };
 
-// Whether a request may be answered by more than one response.
+// Whether a request may have more than one response.
 enum class Reply { kUnary, kStream };
 
 }  // namespace aft::server::kserve

@@ -16,7 +16,7 @@ namespace {
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 constexpr float kHiddenBelow = -1e30F;  // EncoderInput::mask
 
-// "attention_mask[2][0]"
+// The path of an element, such as "attention_mask[2][0]".
 std::string ElementPath(const InputTensor& mask, int64_t element) {
   std::string path;
   for (size_t i = mask.shape.size(); i-- > 0;) {
@@ -26,7 +26,7 @@ std::string ElementPath(const InputTensor& mask, int64_t element) {
   return absl::StrCat(mask.name, path);
 }
 
-// Numbers that are added to scores.
+// Reads a mask as numbers to be added to scores.
 absl::StatusOr<std::vector<float>> ReadAdditive(const InputTensor& mask, bool numbers) {
   if (numbers && mask.datatype == "FP32") {
     AFT_ASSIGN_OR_RETURN(std::vector<float> values, ReadFloats(mask, 0, mask.elements));
@@ -43,11 +43,11 @@ absl::StatusOr<std::vector<float>> ReadAdditive(const InputTensor& mask, bool nu
   return values;
 }
 
-// Where a mask of pairs has its numbers.
+// The positions of the numbers in a mask of pairs.
 struct Layout {
   bool pairs = false;
-  bool batch_first = false;  // [B, 1, T, T], else [T, T, B]
-  int64_t rows = 1;          // 1: one for all rows
+  bool batch_first = false;  // [B, 1, T, Tk]; else [T, Tk, B]
+  int64_t rows = 1;          // 1: the same for all rows
 
   int64_t Element(int64_t row, int64_t query, int64_t key, const MaskForm& form) const {
     row = rows == 1 ? 0 : row;
@@ -95,7 +95,7 @@ absl::Status CheckShape(const InputTensor& mask, const MaskForm& form, bool of_k
                                           form.queries, " times ", form.keys));
 }
 
-// The mask of one row. Null: it hides nothing that the model shows.
+// The mask of one row. Null if it hides nothing that the model does not hide itself.
 absl::StatusOr<PairMask> ReadPairs(const InputTensor& mask, const MaskForm& form,
                                    const Layout& layout, const std::vector<float>& values,
                                    int64_t row) {

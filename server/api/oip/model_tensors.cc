@@ -128,7 +128,8 @@ inference::ModelConfig ConfigOf(const ServedModel& model) {
     input.set_name(spec.name);
     input.set_data_type(spec.data_type);
     input.mutable_dims()->Add(spec.dims.begin(), spec.dims.end());
-    // Where there are several, one of text_input, input_ids, inputs_embeds and query is needed.
+    // A bare mixer with a single input needs it. In all other cases, one of several inputs must be
+    // given, so each is optional.
     const bool needed = IsBareMixer(model) && !model.info.forms.sources;
     input.set_optional(!needed || spec.name != absl::string_view("inputs_embeds"));
     input.set_allow_ragged_batch(tensors.max_batch_size > 0);

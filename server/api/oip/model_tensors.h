@@ -10,14 +10,14 @@
 #include "inference/model_config.pb.h"
 #include "server/registry/model_registry.h"
 
-// What a model takes and gives, as tensors.
+// The inputs and outputs of a model as tensors.
 namespace aft::server::kserve {
 
 struct TensorSpec {
   const char* name;
   const char* datatype;
   inference::DataType data_type;
-  std::vector<int64_t> dims;  // without the batch; -1: any size
+  std::vector<int64_t> dims;  // without the batch dimension; -1: any size
 };
 
 struct ModelTensors {
@@ -29,12 +29,12 @@ struct ModelTensors {
   bool HasOutput(absl::string_view name) const;
 };
 
-// Without a vocabulary: vectors in, vectors out.
+// Whether the model has no vocabulary: its inputs and outputs are vectors.
 inline bool IsBareMixer(const ServedModel& model) {
   return model.encode != nullptr && model.info.vocab_size == 0;
 }
 
-// Its vectors are logits.
+// Whether the vectors of the model are logits.
 inline bool IsClassifier(const ServedModel& model) { return !model.info.labels.empty(); }
 
 ModelTensors TensorsOf(const ServedModel& model);

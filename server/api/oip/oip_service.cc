@@ -21,7 +21,7 @@ using grpc::health::v1::HealthCheckResponse;
 
 constexpr char kServerName[] = "aft-serve";
 
-// Of a request without tensors: names, and fields of newer clients.
+// The limit of a request without tensors: names, and fields of newer clients.
 constexpr size_t kMaxRequestBytes = 1024;
 
 absl::Status NoRepositoryNames() {
@@ -47,9 +47,9 @@ const char* StateName(ModelState state) {
   return "UNAVAILABLE";
 }
 
-constexpr char kFileParameter[] = "file:";  // what tritonclient puts before the path of an upload
+constexpr char kFileParameter[] = "file:";  // what tritonclient writes before the path of an upload
 
-// Of RepositoryModelLoad and RepositoryModelUnload.
+// Checks RepositoryModelLoad and RepositoryModelUnload.
 template <typename Request>
 absl::Status CheckOrder(const Request& request) {
   if (!request.repository_name().empty()) return NoRepositoryNames();
@@ -114,7 +114,7 @@ grpc::ServerUnaryReactor* KserveService::Tell(Method method, Context& context, c
   return call.get();
 }
 
-// A model that is not there, or not for this client, is not ready.
+// A model that is missing, or that this client may not use, is not ready.
 grpc::ServerUnaryReactor* KserveService::ModelReady(Context* context, const Bytes* request,
                                                     Bytes* response) {
   return Answer<inference::ModelReadyRequest, inference::ModelReadyResponse>(
@@ -231,7 +231,7 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
   const auto call = UnaryCall::Start(transport_, MethodName(method), context, bytes, response);
   absl::Status status = call->Admit();
   Request request;
-  // What may be long is parsed only of those who may order something.
+  // A message that may be long is parsed only for clients that may load and unload models.
   if (status.ok()) status = CheckControl(*call->client());
   if (status.ok()) status = ParseMessage(bytes, request);
   if (status.ok()) status = CheckOrder(request);
@@ -241,7 +241,7 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
       return ModelTable::CheckMayUse(client, name);
     });
   }
-  // A name that no model can have is no line of the log.
+  // A name that no model can have is not written to the log.
   const bool named = CheckName("model_name", request.model_name()).ok();
   const auto whose = call->client() != nullptr ? call->client() : AnonymousClient();
   const auto end = [=, this, model = named ? request.model_name() : "",

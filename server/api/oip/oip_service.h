@@ -20,7 +20,7 @@
 
 namespace aft::server::kserve {
 
-// inference.GRPCInferenceService, every call with raw bytes.
+// inference.GRPCInferenceService. Every call has raw bytes.
 using RawService = inference::GRPCInferenceService;
 using RawUnary = RawService::WithRawCallbackMethod_ServerLive<
     RawService::WithRawCallbackMethod_ServerReady<RawService::WithRawCallbackMethod_ModelReady<
@@ -34,8 +34,8 @@ using RawUnary = RawService::WithRawCallbackMethod_ServerLive<
                                     RawService::Service>>>>>>>>>>;
 
 // The Open Inference Protocol, in Triton's dialect, over the same engines as aft.v1. ServerLive and
-// ServerReady, like health, ask nobody who they are; all others do. Thread-safe; must outlive every
-// call, that is, be destroyed after the gRPC server.
+// ServerReady, like health, do not identify the caller; all other methods do. Thread-safe. The
+// service must outlive every call, so it must be destroyed after the gRPC server.
 class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
                                 RawService::WithRawCallbackMethod_ModelStreamInfer<RawUnary>> {
  public:
@@ -71,24 +71,24 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
   }
 
  private:
-  // Answers whoever asks.
+  // Answers without identifying the caller.
   Reactor* Tell(Method method, Context& context, const Bytes& request, Bytes& response,
                 const google::protobuf::MessageLite& message);
-  // Who calls, the message, the answer.
+  // Identifies the caller, parses the request and answers it.
   template <typename Request, typename Response>
   Reactor* Answer(Method method, Context& context, const Bytes& request, Bytes& response,
                   absl::FunctionRef<absl::Status(const Client&, const Request&, Response&)> answer);
-  // Who asks may have models loaded and unloaded, as the repository's config says.
+  // Whether the client may load and unload models, by the repository's config.
   absl::Status CheckControl(const Client& client) const;
-  // RepositoryModelLoad and RepositoryModelUnload: ends when the registry says so, whatever becomes
-  // of the connection; or when the client may not order it any more, and with the call the order,
-  // unless it has begun.
+  // RepositoryModelLoad and RepositoryModelUnload. The call ends when the registry has finished,
+  // even if the connection is lost. It ends earlier if the client may not give the order any more;
+  // then the order is cancelled too, unless it has begun.
   using Action = void (ModelRegistry::*)(const std::string&, ModelRegistry::Done,
                                          ModelRegistry::Wanted);
   template <typename Request, typename Response>
   Reactor* Order(Method method, Context& context, const Bytes& bytes, Bytes& response,
                  Action action, const char* event);
-  // The model, if it is served and the client may use it.
+  // Returns the model if it is served and the client may use it.
   absl::StatusOr<std::shared_ptr<const ServedModel>> Find(const Client& client,
                                                           const std::string& name,
                                                           const std::string& version) const;

@@ -34,7 +34,7 @@ absl::StatusOr<uint64_t> ReadCount(absl::string_view name, const InferParameter&
   return BadField(ParameterPath(name), "must be an integer of at least 0");
 }
 
-// What the protocol means by a sequence, requests in an order, is not to be had.
+// The protocol's sequences, which are requests in an order, are not supported.
 absl::Status CheckNoSequence(absl::string_view name, const InferParameter& parameter) {
   const bool none = name == "sequence_id"
                         ? (parameter.has_int64_param() && parameter.int64_param() == 0) ||
@@ -42,10 +42,10 @@ absl::Status CheckNoSequence(absl::string_view name, const InferParameter& param
                               (parameter.has_string_param() && parameter.string_param().empty())
                         : parameter.has_bool_param() && !parameter.bool_param();
   if (none) return absl::OkStatus();
-  return BadField(ParameterPath(name), "there are no sequences of requests");
+  return BadField(ParameterPath(name), "sequences of requests are not supported");
 }
 
-// Parameters that every model has. False: it is none of them.
+// Reads parameters that every model has. Returns false for other parameters.
 absl::StatusOr<bool> TakeParameter(absl::string_view name, const InferParameter& parameter,
                                    Source& source, Inference& inference) {
   if (name == "priority") {
@@ -121,7 +121,7 @@ absl::StatusOr<GenerationOptions> ReadOptions(const Source& source,
   return options;
 }
 
-// Fills the text of a request for one.
+// Sets the text of a request for a single text.
 template <typename Message>
 absl::Status SetText(const Source& source, Message& message) {
   AFT_ASSIGN_OR_RETURN(const InputTensor* const tensor,
@@ -184,10 +184,11 @@ absl::Status DecodeScoring(const Source& source, const GenerationOptions& option
                            Inference& inference) {
   for (const InputTensor& input : source.inputs) {
     if (input.name != "score" && input.name != "text_input" && input.name != "input_ids") {
-      return BadField(input.name, "is of generations, and score is true");
+      return BadField(input.name, "is only for generations, but score is true");
     }
   }
-  if (!options.empty()) return BadField(kParameters, "options of generations, and score is true");
+  if (!options.empty())
+    return BadField(kParameters, "options are only for generations, but score is true");
   v1::ScoreRequest message;
   message.set_priority(source.priority);
   AFT_RETURN_IF_ERROR(SetText(source, message));
@@ -201,7 +202,7 @@ absl::Status DecodeScoring(const Source& source, const GenerationOptions& option
   return absl::OkStatus();
 }
 
-// How many classes of a classifier's logits an output is to name; 0: it does not say.
+// The number of classes that an output asks for of a classifier's logits; 0 if it does not ask.
 absl::StatusOr<int64_t> ReadTopClasses(const ModelInferRequest::InferRequestedOutputTensor& output,
                                        const ServedModel& model) {
   const auto parameter = output.parameters().find("classification");
@@ -255,7 +256,7 @@ absl::StatusOr<Inference> Decode(const ModelInferRequest& message, const LimitsC
     AFT_ASSIGN_OR_RETURN(const bool taken, TakeParameter(name, parameter, source, inference));
     if (!taken) own.push_back(name);
   }
-  std::sort(own.begin(), own.end());  // so that the same request has the same error
+  std::sort(own.begin(), own.end());  // the same request always has the same error
   if (model.encode != nullptr) {
     AFT_RETURN_IF_ERROR(DecodeEncoding(source, own, inference));
     return inference;
@@ -267,7 +268,7 @@ absl::StatusOr<Inference> Decode(const ModelInferRequest& message, const LimitsC
   return inference;
 }
 
-// Errors quote what the client wrote.
+// Replaces control characters, because errors quote what the client wrote.
 absl::Status Printable(const absl::Status& error) {
   std::string message(error.message());
   std::replace_if(

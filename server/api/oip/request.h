@@ -8,8 +8,8 @@
 
 namespace aft::server::kserve {
 
-// What `message`, whose model is `model`, asks for. INVALID_ARGUMENT begins with the name of the
-// tensor or parameter that is wrong.
+// Decodes `message`, whose model is `model`. INVALID_ARGUMENT begins with the name of the wrong
+// tensor or parameter.
 absl::StatusOr<Inference> DecodeInference(const inference::ModelInferRequest& message,
                                           const LimitsConfig& limits, const ServedModel& model,
                                           Reply reply);

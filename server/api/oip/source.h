@@ -17,13 +17,13 @@
 #include "server/config/config.h"
 #include "server/registry/model_registry.h"
 
-// What the requests of all kinds of models are read with.
+// What reading the requests of all kinds of models has in common.
 namespace aft::server::kserve {
 
 inline constexpr size_t kMaxParameterNameBytes = 64;
 inline constexpr char kParameters[] = "parameters";
 
-// A request, looked at by the names of what it holds.
+// A request whose parts are found by name.
 struct Source {
   const LimitsConfig& limits;
   const ServedModel& model;
@@ -33,27 +33,28 @@ struct Source {
   AnswerForm form{};
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
 
-  // Null: it is not there.
+  // The input of that name, or null.
   const InputTensor* Find(absl::string_view name) const;
 
-  // `unset` when it is not there.
+  // Returns the flag of that name, or `unset` if it is not given.
   absl::StatusOr<bool> Flag(absl::string_view name, bool unset = false) const;
 
-  // The only one of these that is there; INVALID_ARGUMENT when not exactly one is.
+  // Returns the one input with one of these names. INVALID_ARGUMENT unless exactly one is given.
   absl::StatusOr<const InputTensor*> FindOneOf(absl::Span<const char* const> names) const;
 };
 
-// "parameters.pooling"
+// Returns a path such as "parameters.pooling".
 std::string ParameterPath(absl::string_view name);
 
 absl::StatusOr<bool> ReadFlag(absl::string_view name, const inference::InferParameter& parameter);
 
-// INVALID_ARGUMENT names the first of `ids` outside the vocabulary, as an element of `path`.
+// Appends `ids` to `tokens`. INVALID_ARGUMENT names the first id outside the vocabulary as an
+// element of `path`.
 absl::Status AddIds(absl::Span<const int64_t> ids, absl::string_view path, int64_t vocab_size,
                     v1::TokenIds& tokens);
 
-// An error of a codec, in terms of the tensor that its text came in. `text`, `ids`: how they are
-// called.
+// Rewrites an error of a codec: it then names the tensor of the text. `text` and `ids` are the
+// names of the two possible tensors.
 absl::Status RenameText(const absl::Status& error, absl::string_view text, absl::string_view ids);
 
 }  // namespace aft::server::kserve

@@ -12,8 +12,9 @@ int64_t NowMs() {
   return std::chrono::duration_cast<milliseconds>(now).count();
 }
 
-// What a version has executed, requests of other services included: steps; of an encoder, batches
-// that ran without an error, their rows (inference_count) and what each size took.
+// What a version has executed, including requests of other services. A language model has steps. An
+// encoder has batches that ran without an error, their rows (inference_count), and the time of each
+// batch size.
 void DescribeExecutions(const VersionStatus& version, inference::ModelStatistics& message) {
   if (!version.encodes) return message.set_execution_count(version.steps);
   uint64_t rows = 0;
@@ -43,7 +44,7 @@ void Statistics::Duration::Describe(inference::StatisticDuration& message) const
   message.set_ns(ns);
 }
 
-// Versions come and go: with a new one, those that are gone make room.
+// With a new version, the entries of versions that are gone are removed.
 Statistics::Version& Statistics::Find(const Key& key) {
   const auto found = versions_.find(key);
   if (found != versions_.end()) return found->second;
@@ -86,7 +87,7 @@ void Statistics::DescribeRequests(const Key& key, inference::ModelStatistics& me
   counted.fail.Describe(*infer.mutable_fail());
   counted.queue.Describe(*infer.mutable_queue());
   counted.compute.Describe(*infer.mutable_compute_infer());
-  // Reading and writing tensors is part of it. perf_analyzer wants one count of all three.
+  // It includes reading and writing tensors. perf_analyzer needs the same count in all three.
   infer.mutable_compute_input()->set_count(infer.compute_infer().count());
   infer.mutable_compute_output()->set_count(infer.compute_infer().count());
   message.set_inference_count(infer.success().count());

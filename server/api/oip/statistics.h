@@ -13,9 +13,9 @@
 
 namespace aft::server::kserve {
 
-// What ModelStatistics tells of each version of each model: of the requests that came through this
-// service, and of what it has executed. A version that the registry has no more is forgotten.
-// Thread-safe.
+// The statistics that ModelStatistics returns for each version of each model: the requests through
+// this service, and what the version has executed. A version that has left the registry is
+// forgotten. Thread-safe.
 class Statistics {
  public:
   explicit Statistics(const ModelTable& registry) : registry_(registry) {}
@@ -38,8 +38,8 @@ class Statistics {
   struct Version {
     Duration success;
     Duration fail;
-    Duration queue;    // of those that began
-    Duration compute;  // likewise
+    Duration queue;    // of the requests that began
+    Duration compute;  // of the requests that began
     int64_t last_ms = 0;
   };
 

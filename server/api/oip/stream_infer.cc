@@ -13,7 +13,7 @@
 namespace aft::server::kserve {
 namespace {
 
-// Asks, with the value "true", for a stream that ends with the first error.
+// With the value "true", the stream ends with the first error.
 constexpr char kGrpcErrorKey[] = "triton_grpc_error";
 
 }  // namespace
@@ -52,7 +52,7 @@ absl::Status StreamInfer::Admit() {
     charge_ = MemoryLedger::Charge(transport_.ledger, *caller_.client);
     if (!charge_.Resize(kCallBytes)) return transport_.RefuseForMemory();
   }
-  // From here on it may have to give way, which waits for Start to give back `writing_`.
+  // From here on, the stream may have to give way. That waits until Start resets `writing_`.
   AFT_RETURN_IF_ERROR(transport_.infer_streams.Add(shared_from_this(), caller_.client->name));
   SendIds(context(), caller_.ids, Metadata::kInitial);
   return absl::OkStatus();
@@ -63,7 +63,7 @@ void StreamInfer::ReadOn() {
   const bool ending = abort_.has_value() || end_when_idle_.has_value();
   if (reading_ || read_all_ || ending || calls_.size() >= kMostRequests) return;
   reading_ = true;
-  StartRead(&incoming_);  // with the lock: no read may begin behind the end
+  StartRead(&incoming_);  // with the lock: no read may begin after the end
 }
 
 void StreamInfer::OnReadDone(bool ok) {
@@ -82,7 +82,7 @@ void StreamInfer::OnReadDone(bool ok) {
   {
     MutexLock lock(mutex_);
     reading_ = false;
-    if (abort_.has_value() || finished_) return;  // it crossed the end
+    if (abort_.has_value() || finished_) return;  // the stream has ended in the meantime
     caller.client = client_;
     calls_.emplace(call.get(), Open{.call = call});
     transport_.infer_streams.SetIdle(this, false);
@@ -95,7 +95,7 @@ void StreamInfer::Wake(Call& call) {
   {
     MutexLock lock(mutex_);
     const auto found = calls_.find(&call);
-    if (found == calls_.end()) return;  // its last response is on its way
+    if (found == calls_.end()) return;  // its last response is being sent
     if (!found->second.waits) turns_.push_back(&call);
     found->second.waits = true;
   }
@@ -138,7 +138,7 @@ void StreamInfer::Pump() {
         return;
       }
     }
-    if (end.has_value()) {  // `writing_` is never given back
+    if (end.has_value()) {  // keeps `writing_` for good
       OperationBegins();
       return Finish(ToGrpcStatus(*end, caller_.ids.request));
     }
@@ -157,12 +157,12 @@ bool StreamInfer::SendNext(const std::shared_ptr<Call>& call) {
     if (next == Call::Next::kEnd) {
       if (open.waits) turns_.erase(std::find(turns_.begin(), turns_.end(), call.get()));
       calls_.erase(call.get());
-    } else if (!open.waits) {  // behind the others, as it may have more
+    } else if (!open.waits) {  // goes after the others, as it may have more
       turns_.push_back(call.get());
       open.waits = true;
     }
   }
-  sent_ = call;  // before the write, which may end at once
+  sent_ = call;  // set before the write, which may end at once
   sent_last_ = next == Call::Next::kEnd;
   const bool written = !aborted && Write(call);
   if (next == Call::Next::kEnd) ReadOn();

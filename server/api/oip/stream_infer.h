@@ -22,11 +22,12 @@ namespace aft::server::kserve {
 
 using BidiReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-// ModelStreamInfer: one stream of requests, each a Call, which run side by side, and their
-// responses: of each request in order, of all in turn, one for each token unless the client falls
-// far behind. At most one read and one write are outstanding. It reads no further while
-// kMostRequests have not been answered, refusals included, so what it holds is bounded by that, by
-// max_stream_buffer_bytes and by the ledger. ActiveCalls owns it until gRPC is done with it.
+// ModelStreamInfer: one stream of requests, each of which is a Call. They run in parallel. The
+// responses of each request come in order, and requests take turns. There is a response for each
+// token, unless the client falls far behind. At most one read and one write are outstanding. The
+// stream is not read while kMostRequests are unanswered, including refused ones. This,
+// max_stream_buffer_bytes and the ledger bound what it holds. ActiveCalls owns it until gRPC is
+// done with it.
 class StreamInfer final : public BidiReactor,
                           public ActiveCall,
                           public Carrier,
@@ -44,7 +45,7 @@ class StreamInfer final : public BidiReactor,
   void Wake(Call& call) override;
   void EndWhenIdle(const absl::Status& status) override;
 
-  // On gRPC's threads.
+  // These run on gRPC's threads.
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -54,42 +55,42 @@ class StreamInfer final : public BidiReactor,
   absl::Status Admit();
   // Starts a read, unless one is under way or must wait.
   void ReadOn();
-  // Ends the stream with `status`, once its calls have ended; they are cancelled for `why`.
+  // Ends the stream with `status` once its calls have ended. They are cancelled with `why`.
   void Abort(const absl::Status& status, const absl::Status& why);
-  // Whoever wants the next operation: Pump, if nobody is at it.
+  // Calls Pump, unless another thread has set `writing_`.
   void WakeStream();
-  // Starts the next write, or the end of the stream, or gives the right back. REQUIRES: the caller
-  // took `writing_`.
+  // Starts the next write or the end of the stream, or resets `writing_`. REQUIRES: the caller has
+  // set `writing_`.
   void Pump();
-  // Sends what `call` has, if it has anything. False: no write has begun.
+  // Sends the next message of `call`. Returns false if no write has begun.
   bool SendNext(const std::shared_ptr<Call>& call);
   bool Write(const std::shared_ptr<Call>& call);
   std::vector<std::shared_ptr<Call>> calls() const;
   void OnStuck(Duration waited) override;
   void OnRevoked(const absl::Status& why) override { Abort(why, why); }
-  // Each request needs its own model; those to come go by the new record.
+  // Each request needs its own model. Later requests use the new record of the client.
   void OnClient(const std::shared_ptr<const Client>& client) override;
 
   TransportEnvironment& transport_;
   InferenceEnvironment& inference_;
   Statistics& statistics_;
-  // Of responses that the client has not read, on the wire, about.
+  // The size on the wire of responses that the client has not read, about.
   const std::shared_ptr<std::atomic<size_t>> unread_ = std::make_shared<std::atomic<size_t>>(0);
   // Set by Admit, then constant.
-  Caller caller_;  // of every request; its client is the one of the beginning
+  Caller caller_;  // of every request; its client is that at the beginning
   bool end_on_error_ = false;
 
-  grpc::ByteBuffer incoming_;  // of the read under way, and of who ends it
-  // Of whoever has the right to write: the response under way, and whose it is, which bears its
-  // bytes.
+  grpc::ByteBuffer incoming_;  // used by the read under way, and by the thread that ends it
+  // Used only by the thread that set `writing_`: the response under way, and the call to which it
+  // belongs and which is charged for it.
   grpc::ByteBuffer outgoing_;
   std::shared_ptr<Call> sent_;
-  bool sent_last_ = false;  // it is the last one of its request
+  bool sent_last_ = false;  // the last response of its request
 
   mutable Mutex mutex_;
   std::shared_ptr<const Client> client_ ABSL_GUARDED_BY(mutex_);  // as last read
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = true;    // Start takes the right, for its metadata
+  bool writing_ ABSL_GUARDED_BY(mutex_) = true;    // set until Start has sent the metadata
   bool read_all_ ABSL_GUARDED_BY(mutex_) = false;  // the client has half-closed
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);
@@ -98,8 +99,8 @@ class StreamInfer final : public BidiReactor,
     std::shared_ptr<Call> call;
     bool waits = false;  // in turns_
   };
-  std::unordered_map<Call*, Open> calls_ ABSL_GUARDED_BY(mutex_);  // that are to be answered
-  std::deque<Call*> turns_ ABSL_GUARDED_BY(mutex_);  // those that may have something to send
+  std::unordered_map<Call*, Open> calls_ ABSL_GUARDED_BY(mutex_);  // calls that have not ended
+  std::deque<Call*> turns_ ABSL_GUARDED_BY(mutex_);  // calls that may have something to send
   MemoryLedger::Charge charge_ ABSL_GUARDED_BY(mutex_);
 };
 

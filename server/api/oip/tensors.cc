@@ -22,14 +22,14 @@ static_assert(std::endian::native == std::endian::little, "raw contents are copi
 constexpr size_t kMaxTensorNameBytes = 128;
 constexpr size_t kMaxDatatypeBytes = 8;
 constexpr size_t kMaxDimensions = 8;
-constexpr size_t kLengthBytes = sizeof(uint32_t);  // in front of an element of BYTES
+constexpr size_t kLengthBytes = sizeof(uint32_t);  // before each element of BYTES
 
 // Which list of InferTensorContents a datatype uses.
 enum class List { kNone, kBool, kInt, kInt64, kUint, kUint64, kFp32, kFp64, kBytes };
 
 struct Datatype {
   absl::string_view name;
-  int64_t bytes;  // of an element; of BYTES, at least
+  int64_t bytes;  // size of an element; of BYTES, the minimum
   List list;
 };
 
@@ -138,7 +138,7 @@ absl::StatusOr<InputTensor> ReadInput(const ModelInferRequest& message, int inde
   tensor.shape.assign(shape.begin(), shape.end());
   if (message.raw_input_contents_size() > 0) {
     if (input.has_contents()) {
-      return BadField(tensor.name, "contents must not be set beside raw_input_contents");
+      return BadField(tensor.name, "contents must not be set together with raw_input_contents");
     }
     tensor.raw = &message.raw_input_contents(index);
     AFT_RETURN_IF_ERROR(CheckRaw(tensor, *datatype));
@@ -162,7 +162,7 @@ absl::Status CheckOne(const InputTensor& tensor) {
                   absl::StrCat("must have one element, got shape ", ShowShape(tensor.shape)));
 }
 
-// Whose size was checked.
+// Copies the elements of a tensor whose size was checked.
 template <typename T>
 std::vector<T> Elements(const InputTensor& tensor,
                         const google::protobuf::RepeatedField<T>& typed) {
@@ -276,16 +276,16 @@ absl::StatusOr<std::vector<absl::string_view>> ReadStrings(const InputTensor& te
     std::memcpy(&length, left.data(), kLengthBytes);
     left.remove_prefix(kLengthBytes);
     if (length > left.size()) {
-      return BadField(tensor.name, absl::StrCat("element ", values.size(), " says that it has ",
-                                                length, " bytes, of ", left.size(), " left"));
+      return BadField(tensor.name, absl::StrCat("element ", values.size(), " has ", length,
+                                                " bytes, but only ", left.size(), " are left"));
     }
     values.push_back(left.substr(0, length));
     left.remove_prefix(length);
   }
   if (!left.empty() || static_cast<int64_t>(values.size()) != tensor.elements) {
     return BadField(tensor.name, absl::StrCat("shape ", ShowShape(tensor.shape), " asks for ",
-                                              tensor.elements, " elements, its bytes hold ",
-                                              values.size(), " and ", left.size(), " bytes"));
+                                              tensor.elements, " elements, got ", values.size(),
+                                              " and ", left.size(), " more bytes"));
   }
   return values;
 }

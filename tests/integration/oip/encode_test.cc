@@ -236,7 +236,7 @@ TEST(KserveEncodeTest, ErrorsNameTheTensorOrTheParameter) {
            Encoder().Ids({1}).Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({0}))},
           {"attention_mask: must be INT64, INT32 or BOOL, got FP32",
            Encoder().Ids({1}).Raw("attention_mask", "FP32", {1}, RawOf<float>({1}))},
-          {"attention_mask: is of input_ids and inputs_embeds",
+          {"attention_mask: needs input_ids or inputs_embeds",
            Encoder()
                .Text("text_input", "x")
                .Raw("attention_mask", "INT64", {1}, RawOf<int64_t>({1}))},

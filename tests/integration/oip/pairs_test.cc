@@ -180,12 +180,12 @@ TEST(KservePairsTest, ErrorsNameTheTensor) {
   EncoderForms tied = kForms;
   tied.free_lengths = false;
   KserveServer positions(TestConfigWithEncoder(), {}, Mixer(false, tied));
-  ExpectRefused(positions, {{"key: must have the shape of query, [2, 2, 3], as the mixer goes by "
-                             "positions, got [2, 3, 3]",
+  ExpectRefused(positions, {{"key: must have the shape of query, [2, 2, 3], because the mixer "
+                             "depends on positions, got [2, 3, 3]",
                              Apart(2, 2, 3)}});
   KserveServer causal(TestConfigWithEncoder(), {}, Mixer(true, tied));
   ExpectRefused(causal,
-                {{"key: must have the shape of query, [2, 2, 3], as the mixer is causal, got",
+                {{"key: must have the shape of query, [2, 2, 3], because the mixer is causal, got",
                   Apart(2, 2, 3)}});
   KserveServer gpu(TestConfigWithEncoder(), {}, BareMixer(false));
   ExpectRefused(gpu,
