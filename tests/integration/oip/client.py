@@ -160,7 +160,7 @@ class ClientTest(unittest.TestCase):
                [tensor("input_ids", np.array([1], dtype=np.float32), "FP32")])
     self.fails("INVALID_ARGUMENT", "unheard_of: is no input", infer, "fake",
                prompt("a") + [tensor("unheard_of", np.array([1], dtype=np.int32), "INT32")])
-    self.fails("INVALID_ARGUMENT", "sequence_id: there are no sequences", infer, "fake", prompt("a"),
+    self.fails("INVALID_ARGUMENT", "sequence_id: sequences of requests are not supported", infer, "fake", prompt("a"),
                sequence_id=5)
     self.fails("DEADLINE_EXCEEDED", "", infer, "fake", prompt("a", 1000), timeout=1)
     self.fails("NOT_FOUND", "version", infer, "fake", prompt("a"), model_version="2")

@@ -41,7 +41,7 @@ TEST_F(VersionsTest, AnEmptyRepositoryIsReadyAndOneThatIsNotThereIsNot) {
   Serve();
   EXPECT_TRUE(registry_->List().empty());
   EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "").status(),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("none yet")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no model is served yet")));
   registry_.reset();
   config_.repository.folder = folder_.File("other");
   Start();
