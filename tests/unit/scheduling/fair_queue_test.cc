@@ -13,8 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/property/random_inputs.h"
-#include "tests/support/manual_clock.h"
-#include "tests/unit/scheduling/named_sequence.h"
+#include "tests/unit/scheduling/fair_fixture.h"
 
 namespace aft::server {
 namespace {
@@ -22,16 +21,9 @@ namespace {
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 
-class FairQueueTest : public testing::Test {
+class FairQueueTest : public FairFixture {
  protected:
-  struct Item : FairItem {
-    Item(std::string item_name, const std::string& client, double weight,
-         ServiceClass service_class, const std::string& user = "")
-        : FairItem(client, weight, service_class, user), name(std::move(item_name)) {}
-    std::string name;  // or the user
-  };
-
-  // `name`: of its client, and what comes behind that, e.g. "a1".
+  // The first character of `name` is the client, as in "a1".
   Item& Make(const std::string& name, ServiceClass service_class = kNormal, double weight = 1) {
     return items_.emplace_back(name, name.substr(0, 1), weight, service_class);
   }
@@ -40,30 +32,6 @@ class FairQueueTest : public testing::Test {
     queue_.Push(item, clock_.Now());
     return item;
   }
-
-  std::string NextName() const {
-    const FairItem* next = queue_.Next(clock_.Now());
-    return next == nullptr ? "" : static_cast<const Item*>(next)->name;
-  }
-
-  // Its turn has come; it takes `service` and is gone.
-  std::string Run(double service = 1) {
-    FairItem* next = queue_.Next(clock_.Now());
-    if (next == nullptr) return "";
-    queue_.Serve(*next, clock_.Now());
-    queue_.Charge(*next, service);
-    queue_.Leave(*next);
-    return static_cast<Item*>(next)->name;
-  }
-  std::vector<std::string> RunAll(double service = 1) {
-    std::vector<std::string> names;
-    while (queue_.waiting() > 0) names.push_back(Run(service));
-    return names;
-  }
-
-  ManualClock clock_;
-  FairQueue queue_{kAge};
-  std::deque<Item> items_;
 };
 
 TEST_F(FairQueueTest, HasNothingAtFirst) {

@@ -1,17 +1,13 @@
 // The users of a client share its turns.
 #include <chrono>
-#include <deque>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/scheduling/fair_queue.h"
 #include "tests/property/random_inputs.h"
-#include "tests/support/manual_clock.h"
-#include "tests/unit/scheduling/named_sequence.h"
+#include "tests/unit/scheduling/fair_fixture.h"
 
 namespace aft::server {
 namespace {
@@ -19,41 +15,16 @@ namespace {
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 
-class FairUsersTest : public testing::Test {
+class FairUsersTest : public FairFixture {
  protected:
-  struct Item : FairItem {
-    Item(std::string item_name, const std::string& client, ServiceClass service_class)
-        : FairItem(client, 1, service_class, item_name.substr(0, item_name.find('-'))),
-          name(std::move(item_name)) {}
-    std::string name;
-  };
-
-  // `name`: of its user, and what comes after that, e.g. "u-1".
+  // `name` begins with the user, as in "u-1".
   Item& Push(const std::string& name, ServiceClass service_class = kNormal,
              const std::string& client = "client") {
-    Item& item = items_.emplace_back(name, client, service_class);
+    Item& item =
+        items_.emplace_back(name, client, 1, service_class, name.substr(0, name.find('-')));
     queue_.Push(item, clock_.Now());
     return item;
   }
-
-  std::string NextName() const { return static_cast<const Item*>(queue_.Next(clock_.Now()))->name; }
-  // Its turn has come; it takes `service` and is gone.
-  std::string Run(double service = 1) {
-    FairItem* const next = queue_.Next(clock_.Now());
-    queue_.Serve(*next, clock_.Now());
-    queue_.Charge(*next, service);
-    queue_.Leave(*next);
-    return static_cast<Item*>(next)->name;
-  }
-  std::vector<std::string> RunAll(double service = 1) {
-    std::vector<std::string> names;
-    while (queue_.waiting() > 0) names.push_back(Run(service));
-    return names;
-  }
-
-  ManualClock clock_;
-  FairQueue queue_{kAge};
-  std::deque<Item> items_;
 };
 
 TEST_F(FairUsersTest, TheOneThatHasHadTheLeastGoesFirstInTheTurnsOfTheClient) {
