@@ -30,7 +30,7 @@ bundle() {
     strip -o "$BUNDLE/bin/$program" "build/bundle/bin/$program"
     copy_needed "$BUNDLE/bin/$program"
   done
-  tar -C "$BUNDLE" -cf - . | xz -T0 -6 >"$BUNDLE.tar.xz"
+  tar -C "$BUNDLE" -cf - . | xz -T0 -9 >"$BUNDLE.tar.xz"
   say "$BUNDLE ($(du -sh "$BUNDLE" | cut -f1)) and $BUNDLE.tar.xz ($(du -h "$BUNDLE.tar.xz" | cut -f1))"
   say "A GPU host also needs python3 with torch 2.11.0; then run there: tests/gpu/run.sh parity"
 }

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 PROMPT = "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of "
@@ -25,7 +26,8 @@ class Server:
     (folder / "models").mkdir()
     (folder / "server.textproto").write_text(f"""
 listen_address: "127.0.0.1:0"
-metrics_address: ""
+metrics_address: "127.0.0.1:0"
+http_address: "127.0.0.1:0"
 models {{ name: "cpu" path: "{model}" device: "cpu" }}
 models {{ name: "gpu" path: "{model}" device: "{device}" }}
 repository {{ folder: "models" control: "anyone" settings {{ device: "{device}" }} }}
@@ -38,7 +40,7 @@ repository {{ folder: "models" control: "anyone" settings {{ device: "{device}" 
       if self.process.poll() is not None:
         raise RuntimeError((folder / "log").read_text()[-2000:])
       time.sleep(0.1)
-    self.address = ready.read_text().split()[0]
+    self.address, self.metrics, self.http = ready.read_text().split()
 
   def ask(self, *arguments, text=""):
     done = subprocess.run([self.aftctl, arguments[0], f"--address={self.address}", *arguments[1:]],
@@ -147,6 +149,38 @@ def scores_as_on_the_cpu(server):
   assert off < 1e-5
 
 
+def embeddings_as_on_the_cpu(server):
+
+  def vectors(model, pooling):
+    events = server.events("encode", model, PROMPT, f"--pooling={pooling}")
+    return [value for event in events for value in event.get("vectors", {}).get("values", [])]
+
+  for pooling in ("none", "mean", "last"):
+    cpu, gpu = vectors("cpu", pooling), vectors("gpu", pooling)
+    off = max(abs(a - b) for a, b in zip(cpu, gpu, strict=True))
+    print(f"  {pooling}: {len(cpu)} numbers, off by {off:.2e} at most")
+    assert off < 1e-4
+
+
+def http_as_grpc(server):
+  body = {"model": "gpu", "prompt": PROMPT, "max_tokens": 256, "temperature": 0, "ignore_eos": True,
+          "return_token_ids": True}
+  request = urllib.request.Request(f"http://{server.http}/v1/completions", json.dumps(body).encode(),
+                                   {"Content-Type": "application/json"})
+  with urllib.request.urlopen(request, timeout=60) as answer:
+    ids = json.load(answer)["choices"][0]["token_ids"]
+  assert ids == server.tokens("gpu", PROMPT, *GREEDY, tokens=256)
+
+
+def the_metrics_page_counts(server):
+  with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=60) as page:
+    lines = [line for line in page.read().decode().splitlines() if line.startswith("aft_generated_tokens_total{")]
+  counts = {model: sum(float(line.split()[-1]) for line in lines if f'model="{model}"' in line)
+            for model in ("cpu", "gpu")}
+  print(f"  tokens by model: {counts}")
+  assert counts["gpu"] > 1000 and counts["cpu"] > 1000
+
+
 def swaps_fail_nothing(server):
 
   def load(version):
@@ -173,8 +207,8 @@ def nothing_is_left(server):
 
 
 CHECKS = [greedy_as_on_the_cpu, batched_as_alone, a_seed_repeats, sequences_are_their_seeds,
-          the_prefix_cache_changes_nothing, turns_are_one_text, rules_hold, scores_as_on_the_cpu, swaps_fail_nothing,
-          nothing_is_left]
+          the_prefix_cache_changes_nothing, turns_are_one_text, rules_hold, scores_as_on_the_cpu, embeddings_as_on_the_cpu,
+          http_as_grpc, the_metrics_page_counts, swaps_fail_nothing, nothing_is_left]
 
 
 def main(bin_folder, model, device, out):
