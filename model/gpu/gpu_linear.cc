@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/gpu/device_tensor.h"
+#include "model/gpu/kernel_status.h"
+#include "model/kernels/cuda/product/product.h"
 
 namespace aft {
 
@@ -47,13 +49,37 @@ bool GpuLinear::Activates(Activation activation, Number format, at::Device devic
          (activation == Activation::kRelu || activation == Activation::kGeluTanh);
 }
 
-void GpuLinear::ForwardActivated(const at::Tensor& x, const at::Tensor& bias, Activation activation,
-                                 at::Tensor y) const {
-  at::_addmm_activation_out(y, bias, x, weight_.t(), /*beta=*/1, /*alpha=*/1,
-                            /*use_gelu=*/activation == Activation::kGeluTanh);
+absl::StatusOr<bool> GpuLinear::MultiplyFewRows(const at::Tensor& x, const at::Tensor& bias,
+                                                Activation activation, const at::Tensor& y,
+                                                kernels::cuda::Stream stream) const {
+  if (x.size(0) > kernels::cuda::kFewRows || weight_.scalar_type() != at::kBFloat16) return false;
+  const kernels::cuda::ProductModel model = {columns(), weight_.size(0), weight_.const_data_ptr(),
+                                             bias.defined() ? bias.const_data_ptr() : nullptr,
+                                             activation};
+  const kernels::cuda::In in = {x.const_data_ptr(), Number::kBf16, x.stride(0)};
+  if (!FitsFewRows(model, in)) return false;
+  const Number out = y.scalar_type() == at::kFloat ? Number::kFp32 : Number::kBf16;
+  AFT_RETURN_IF_ERROR(KernelStatus(
+      kernels::cuda::MultiplyFewRows(model, in, x.size(0), {y.data_ptr(), out, y.size(1)}, stream),
+      "MultiplyFewRows"));
+  return true;
 }
 
-void GpuLinear::Forward(const at::Tensor& x, at::Tensor y) const {
+absl::Status GpuLinear::ForwardActivated(const at::Tensor& x, const at::Tensor& bias,
+                                         Activation activation, at::Tensor y,
+                                         kernels::cuda::Stream stream) const {
+  AFT_ASSIGN_OR_RETURN(const bool done, MultiplyFewRows(x, bias, activation, y, stream));
+  if (done) return absl::OkStatus();
+  at::_addmm_activation_out(y, bias, x, weight_.t(), /*beta=*/1, /*alpha=*/1,
+                            /*use_gelu=*/activation == Activation::kGeluTanh);
+  return absl::OkStatus();
+}
+
+absl::Status GpuLinear::Forward(const at::Tensor& x, at::Tensor y,
+                                kernels::cuda::Stream stream) const {
+  AFT_ASSIGN_OR_RETURN(const bool done,
+                       MultiplyFewRows(x, at::Tensor(), Activation::kNone, y, stream));
+  if (done) return absl::OkStatus();
   const at::Tensor transposed = weight_.t();
   if (x.scalar_type() == y.scalar_type()) {
     at::mm_out(y, x, transposed);
@@ -63,6 +89,7 @@ void GpuLinear::Forward(const at::Tensor& x, at::Tensor y) const {
     // LibTorch writes wider sums only on CUDA. Tests that run the network on the CPU come here.
     y.copy_(at::mm(x.to(y.scalar_type()), transposed.to(y.scalar_type())));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace aft

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/kernels/cuda/types.h"
 
@@ -14,7 +15,8 @@ namespace aft {
 // format is. So it needs no pass of its own over y, and the rows keep their alignment.
 inline constexpr int64_t kBiasColumns = 8;
 
-// y = x W^T + b through LibTorch (cuBLAS), summed in fp32 (OpenCudaQueue makes sure of that).
+// y = x W^T + b, summed in fp32 (OpenCudaQueue makes sure of that): few rows of bf16 by a kernel of
+// ours, which reads the weights at a higher rate, and all others through LibTorch (cuBLAS).
 // Immutable and thread-safe. Throws LibTorch's exceptions.
 class GpuLinear {
  public:
@@ -34,8 +36,9 @@ class GpuLinear {
   int64_t weight_bytes() const { return static_cast<int64_t>(weight_.nbytes()); }
 
   // x [rows, columns()] in the weights' format, whose rows may have gaps between them -> y [rows,
-  // out], dense, in that format or fp32.
-  void Forward(const at::Tensor& x, at::Tensor y) const;
+  // out], dense, in that format or fp32. `stream` is LibTorch's current one. INTERNAL: a launch
+  // failed.
+  absl::Status Forward(const at::Tensor& x, at::Tensor y, kernels::cuda::Stream stream) const;
 
   // Whether ForwardActivated supports this. fp32 is not supported: the library's GELU is only
   // accurate to 5e-6.
@@ -43,10 +46,16 @@ class GpuLinear {
 
   // y = activation(x W^T + bias) while the product is stored, without another pass over y. x, bias
   // [out] and y are in the weights' format. REQUIRES: Activates.
-  void ForwardActivated(const at::Tensor& x, const at::Tensor& bias, Activation activation,
-                        at::Tensor y) const;
+  absl::Status ForwardActivated(const at::Tensor& x, const at::Tensor& bias, Activation activation,
+                                at::Tensor y, kernels::cuda::Stream stream) const;
 
  private:
+  // Computes y by the kernel for few rows (kernels::cuda::MultiplyFewRows), if it supports these
+  // matrices. bias: undefined for none. Returns whether it did.
+  absl::StatusOr<bool> MultiplyFewRows(const at::Tensor& x, const at::Tensor& bias,
+                                       Activation activation, const at::Tensor& y,
+                                       kernels::cuda::Stream stream) const;
+
   at::Tensor weight_;
 };
 

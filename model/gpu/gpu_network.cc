@@ -330,8 +330,8 @@ absl::Status GpuNetwork::Pack(const GpuLayer& layer, int64_t count) {
   } else {
     AFT_RETURN_IF_ERROR(AddPending(layer.norm1, count, normed()));
   }
-  layer.qkv.Forward(NormedFor(layer.qkv, 0, count), packed_.Rows(0, count, packed_width_));
-  return absl::OkStatus();
+  return layer.qkv.Forward(NormedFor(layer.qkv, 0, count), packed_.Rows(0, count, packed_width_),
+                           queue_->stream());
 }
 
 absl::Status GpuNetwork::Mix(int64_t layer, const Batch& batch,
@@ -378,7 +378,8 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
   const GpuLayer& layer = layers_[static_cast<size_t>(index)];
   const int64_t d = config_.d_model;
   const int64_t ff = config_.d_ff;
-  layer.out.Forward(mixed_->Rows(0, count, hid_), branch_->Rows(0, count, d));
+  AFT_RETURN_IF_ERROR(layer.out.Forward(mixed_->Rows(0, count, hid_), branch_->Rows(0, count, d),
+                                        queue_->stream()));
   if (is_bare_mixer()) {
     at::Tensor vectors = vectors_.Rows(0, count, d);
     at::add_out(vectors, branch_->Rows(0, count, d), layer.out_bias);
@@ -395,16 +396,19 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
   }
   const DeviceBuffer& activated = up_number_ == number_ ? up_ : activated_;
   if (activates_in_product_) {
-    layer.up.ForwardActivated(spare_->Rows(0, count, d), layer.up_bias, config_.activation,
-                              up_.Rows(0, count, ff));
+    AFT_RETURN_IF_ERROR(layer.up.ForwardActivated(spare_->Rows(0, count, d), layer.up_bias,
+                                                  config_.activation, up_.Rows(0, count, ff),
+                                                  queue_->stream()));
   } else {
-    layer.up.Forward(spare_->Rows(0, count, d), up_.Rows(0, count, ff));
+    AFT_RETURN_IF_ERROR(
+        layer.up.Forward(spare_->Rows(0, count, d), up_.Rows(0, count, ff), queue_->stream()));
     AFT_RETURN_IF_ERROR(KernelStatus(
         cuda::BiasActivation(up_.In(ff), layer.up_bias.const_data_ptr<float>(), config_.activation,
                              count, ff, activated.Out(ff), queue_->stream()),
         "BiasActivation"));
   }
-  layer.down.Forward(activated.Rows(0, count, ff), branch_->Rows(0, count, d));
+  AFT_RETURN_IF_ERROR(layer.down.Forward(activated.Rows(0, count, ff), branch_->Rows(0, count, d),
+                                         queue_->stream()));
   pending_ = true;
   pending_bias_ = layer.down_bias.const_data_ptr<float>();
   const bool norms = config_.post_norm && HasSecondNorm(config_, index);
@@ -431,7 +435,8 @@ absl::Status GpuNetwork::FinalNorm(int64_t count) {
 
 absl::StatusOr<const float*> GpuNetwork::Logits(int64_t first, int64_t count) {
   AFT_CHECK(first >= 0 && count <= max_logit_rows_ && first + count <= output_count_);
-  head_.Forward(NormedFor(head_, first, count), logits_.Rows(0, count, HeadRows(config_)));
+  AFT_RETURN_IF_ERROR(head_.Forward(NormedFor(head_, first, count),
+                                    logits_.Rows(0, count, HeadRows(config_)), queue_->stream()));
   return static_cast<const float*>(logits_.In(HeadRows(config_)).data);
 }
 

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
+#include "ATen/ops/allclose.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/ones.h"
 #include "gtest/gtest.h"
 #include "model/gpu/device_tensor.h"
+#include "model/kernels/cuda/product/product.h"
+#include "tests/gpu_model/product_log.h"
 #include "tests/gpu_model/test_queue.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/activation_reference.h"
@@ -30,6 +34,7 @@ class GpuLinearTest : public testing::TestWithParam<Number> {
   }
 
   TestRandom random_;
+  const std::unique_ptr<GpuQueue> queue_ = MakeTestQueue();
 };
 
 TEST_P(GpuLinearTest, SumsAndBiasKeepTheDigitsOfFp32InEveryFormat) {
@@ -43,7 +48,7 @@ TEST_P(GpuLinearTest, SumsAndBiasKeepTheDigitsOfFp32InEveryFormat) {
   const at::Tensor x = at::ones({kRows, linear->columns()}, at::kFloat);
   x.narrow(1, 0, kIn).copy_(Normals({kRows, kIn}).to(type));
   const at::Tensor y = at::empty({kRows, kOut}, at::TensorOptions(TestDevice()).dtype(at::kFloat));
-  linear->Forward(x.to(type).to(TestDevice()), y);
+  ASSERT_TRUE(linear->Forward(x.to(type).to(TestDevice()), y, queue_->stream()).ok());
 
   const at::Tensor got = y.cpu();
   for (int64_t row = 0; row < kRows; ++row) {
@@ -77,8 +82,10 @@ TEST_P(GpuLinearTest, ActivatesWhatIsSummedInFp32) {
     for (const Activation activation : {Activation::kRelu, Activation::kGeluTanh}) {
       ASSERT_TRUE(GpuLinear::Activates(activation, GetParam(), TestDevice()));
       const at::Tensor y = at::empty({rows, kUp}, at::TensorOptions(TestDevice()).dtype(type));
-      linear->ForwardActivated(x.to(type).to(TestDevice()), bias.to(type).to(TestDevice()),
-                               activation, y);
+      const absl::Status activated =
+          linear->ForwardActivated(x.to(type).to(TestDevice()), bias.to(type).to(TestDevice()),
+                                   activation, y, queue_->stream());
+      ASSERT_TRUE(activated.ok()) << activated;
       const at::Tensor got = y.cpu().to(at::kFloat);
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t out = 0; out < kUp; ++out) {
@@ -94,6 +101,26 @@ TEST_P(GpuLinearTest, ActivatesWhatIsSummedInFp32) {
       }
     }
   }
+}
+
+// Both paths give the same numbers, and the one for few rows asks the library for nothing.
+TEST_P(GpuLinearTest, FewRowsOfBf16NeedNoLibrary) {
+  const at::ScalarType type = ScalarTypeOf(GetParam());
+  const at::Tensor weight = Normals({24, 40});
+  const auto linear = GpuLinear::Create("out", weight, at::Tensor(), GetParam(), TestDevice());
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  constexpr int64_t kMost = kernels::cuda::kFewRows;
+  const at::Tensor x = Normals({kMost + 1, 40}).to(type).to(TestDevice());
+  const at::TensorOptions fp32 = at::TensorOptions(TestDevice()).dtype(at::kFloat);
+  const at::Tensor many = at::empty({kMost + 1, 24}, fp32);
+  const at::Tensor few = at::empty({kMost, 24}, fp32);
+  const ProductLog products;
+  ASSERT_TRUE(linear->Forward(x, many, queue_->stream()).ok());
+  EXPECT_EQ(products.rows().size(), 1U);
+  ASSERT_TRUE(linear->Forward(x.narrow(0, 0, kMost), few, queue_->stream()).ok());
+  EXPECT_EQ(products.rows().size(), GetParam() == Number::kBf16 ? 1U : 2U);
+  EXPECT_TRUE(
+      at::allclose(few.cpu(), many.narrow(0, 0, kMost).cpu(), 0.0, tolerance::kReordered.each));
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, GpuLinearTest,

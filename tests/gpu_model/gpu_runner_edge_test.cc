@@ -213,6 +213,23 @@ TEST_F(GpuRunnerEdgeTest, ADecodeStepHasEightNodesALayerAndFourMore) {
   }
 }
 
+TEST_F(GpuRunnerEdgeTest, ADecodeStepOfFewRowsInBf16ComputesItsProductsByOurKernel) {
+  format_ = Number::kBf16;
+  config_.d_model = 16;  // a row of 16-bit numbers begins at a multiple of 16 bytes
+  config_.d_ff = 24;
+  DrawWeights();
+  const auto gpu = Gpu();
+  Bind(*gpu, 0, Greedy());
+  Step(*gpu, {{{0, 0, {1}, RowOutput::kLast}}});
+  const ProductLog products;
+  const int64_t launches = cuda_on_cpu::LaunchCount();
+  Step(*gpu, {{{0, 1, {kLastSampled}, RowOutput::kLast}}});
+  // Embedding, last norm, head and sampler; per layer two norms, the mixer, four products, and bias
+  // with activation, which the emulated device does not take into the product.
+  EXPECT_EQ(cuda_on_cpu::LaunchCount() - launches, 8 * config_.n_layers + 4);
+  EXPECT_TRUE(products.rows().empty());
+}
+
 TEST_F(GpuRunnerEdgeTest, EveryBucketHasItsGraphFromLoadOn) {
   const auto gpu = Gpu();
   EXPECT_EQ(device_->captures, 6);  // 1, 2, 4, 5 rows; up to 24 tokens of chunks with 0 or 5 rows

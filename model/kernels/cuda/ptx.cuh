@@ -90,6 +90,30 @@ __device__ inline float Reciprocal(float x) {
 #endif
 }
 
+// ---- Loads
+
+// The 16 bytes at an aligned address; zeros, without a read, when not valid. There is no branch, so
+// several of these may be in flight. A __syncwarp() after them keeps ptxas from moving each load to
+// where its result is used.
+__device__ inline uint4 LoadOrZero(const void* from, bool valid) {
+#ifdef AFT_CUDA_ON_CPU
+  return valid ? *static_cast<const uint4*>(from) : uint4{};
+#else
+  uint4 x;
+  asm volatile(
+      "{\n"
+      ".reg .pred valid;\n"
+      "setp.ne.b32 valid, %5, 0;\n"
+      "mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
+      "@valid ld.global.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "=&r"(x.x), "=&r"(x.y), "=&r"(x.z), "=&r"(x.w)
+      : "l"(from), "r"(static_cast<int>(valid))
+      : "memory");
+  return x;
+#endif
+}
+
 // ---- Asynchronous copies to shared memory (sm_80)
 
 // Copies 16 bytes; both addresses are aligned to 16. valid = false writes zeros and reads nothing.

@@ -42,7 +42,7 @@ int32_t Threads() { return std::atoi(FromEnvironment("AFT_THREADS", "1").c_str()
 
 // Streams: 1, 8, 64 and on, up to the slots.
 void UpToSlots(benchmark::internal::Benchmark* bench) {
-  for (const int64_t streams : {1, 8, 64, 256, 1024}) {
+  for (const int64_t streams : {1, 4, 8, 16, 32, 64, 256, 1024}) {
     if (streams <= Slots()) bench->Arg(streams);
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "model/kernels/cuda/activation.cuh"
 #include "model/kernels/cuda/channels.cuh"
 #include "model/kernels/cuda/rows/rows.h"
 
@@ -123,31 +124,6 @@ __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
 }
 
 // ---- Rows mapped element by element
-
-template <int kCount>
-__device__ inline void Activate(Activation activation, Channels<kCount>& group) {
-  float(&x)[kCount] = group.x;
-  switch (activation) {
-    case Activation::kNone:
-      break;
-    case Activation::kRelu:  // max(x, 0) as on the CPU, but NaN stays NaN
-      for (float& value : x) value = value < 0.0F ? 0.0F : value;
-      break;
-    case Activation::kGelu: {
-      constexpr float kSqrtHalf = 0.707106781F;
-      for (float& value : x) value = 0.5F * value * (1.0F + erff(value * kSqrtHalf));
-      break;
-    }
-    case Activation::kGeluTanh: {  // 0.5 (1 + tanh(u)) = 1 / (1 + e^-2u)
-      constexpr float kMinusTwiceSqrtTwoByPi = -1.59576912F;
-      for (float& value : x) {
-        const float u = value + 0.044715F * value * value * value;
-        value *= Reciprocal(1.0F + Exp(kMinusTwiceSqrtTwoByPi * u));
-      }
-      break;
-    }
-  }
-}
 
 constexpr int kMapBlock = 128;
 constexpr int kMapRows = 4;  // rows of a thread, which issues four loads before it waits
