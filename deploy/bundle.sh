@@ -13,7 +13,7 @@ copy_needed() {
   local name path
   while read -r name; do
     [[ ! $name =~ $OF_THE_HOST && ! -e $BUNDLE/lib/$name ]] || continue
-    path=$(ldconfig -p | awk -v name="$name" '$1 == name { print $NF; exit }')
+    path=$(ldconfig -p | awk -v name="$name" '$1 == name && !found++ { print $NF }')
     [[ -n $path ]] || die "bundle: ${1##*/} needs $name, which is not installed here"
     install -m 644 "$path" "$BUNDLE/lib/$name"
     copy_needed "$BUNDLE/lib/$name"
