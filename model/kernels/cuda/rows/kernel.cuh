@@ -59,40 +59,40 @@ __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
   float* const x_row = x_rows + row * width;
   const auto column = [&](int group) { return (group * threads + thread) * kAddNormColumns; };
 
-  // All loads of an array come before the first store that they might depend on.
+  // All loads come before the first store and the first sum, because few rows spend their time
+  // waiting for memory. Where there is nothing to read, 0 columns are read at some address.
+  const bool has_branch = branch.data != nullptr;
+  const bool has_norm = y.data != nullptr;
+  const auto* const branch_row =
+      static_cast<const InT*>(has_branch ? branch.data : x_rows) + row * branch.stride;
+  const int branch_width = has_branch ? width : 0;
+  const float* const added_row = branch_bias != nullptr ? branch_bias : x_row;
+  const int added_width = has_branch && branch_bias != nullptr ? width : 0;
+  const float* const weight_row = has_norm ? norm.weight : x_row;
+  const float* const bias_row = has_norm ? norm.bias : x_row;
+  const int norm_width = has_norm ? width : 0;
   Group x[kGroups];
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g)
-    x[g] = LoadColumns<kWhole, kAddNormColumns>(x_row, column(g), width);
-  if (branch.data != nullptr) {
-    const InT* const branch_row = static_cast<const InT*>(branch.data) + row * branch.stride;
-    Group more[kGroups];
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      more[g] = LoadColumns<kWhole, kAddNormColumns>(branch_row, column(g), width);
-    }
-    if (branch_bias != nullptr) {
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
-        const Group bias = LoadColumns<kWhole, kAddNormColumns>(branch_bias, column(g), width);
-        for (int i = 0; i < kAddNormColumns; ++i) more[g][i] += bias[i];
-      }
-    }
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      for (int i = 0; i < kAddNormColumns; ++i) x[g][i] += more[g][i];
-      StoreColumns<kWhole>(x_row, column(g), width, x[g]);
-    }
-  }
-  if (y.data == nullptr) return;
-
+  Group more[kGroups];
+  Group added[kGroups];
   Group weight[kGroups];
   Group bias[kGroups];
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    weight[g] = LoadColumns<kWhole, kAddNormColumns>(norm.weight, column(g), width);
-    bias[g] = LoadColumns<kWhole, kAddNormColumns>(norm.bias, column(g), width);
+    x[g] = LoadColumns<kWhole, kAddNormColumns>(x_row, column(g), width);
+    more[g] = LoadColumns<kWhole, kAddNormColumns>(branch_row, column(g), branch_width);
+    added[g] = LoadColumns<kWhole, kAddNormColumns>(added_row, column(g), added_width);
+    weight[g] = LoadColumns<kWhole, kAddNormColumns>(weight_row, column(g), norm_width);
+    bias[g] = LoadColumns<kWhole, kAddNormColumns>(bias_row, column(g), norm_width);
   }
+  if (has_branch) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      for (int i = 0; i < kAddNormColumns; ++i) x[g][i] += more[g][i] + added[g][i];
+      StoreColumns<kWhole>(x_row, column(g), width, x[g]);
+    }
+  }
+  if (!has_norm) return;
+
   SharedLayout layout(DynamicShared());
   float* const sums = kBlock ? layout.Take<float>(2 * kMaxWarps) : nullptr;
   float sum = 0.0F;

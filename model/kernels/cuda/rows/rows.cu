@@ -33,24 +33,31 @@ int WithTypes(Number in, Number out, const Fn& fn) {
 
 // ---- AddNorm. A row's threads and the order of its sums depend on the width alone.
 
+template <typename InT, typename OutT, int kGroups, bool kWhole, typename... Args>
+cudaError_t LaunchAddNormBlocks(Stream stream, int64_t count, const NormModel& norm, Args... args) {
+  SharedLayout shared;
+  shared.Take<float>(2 * kMaxWarps);
+  const unsigned warps = Blocks(norm.width, 32 * kGroups * kAddNormColumns);
+  return Launch(&AddNormKernel<InT, OutT, kGroups, kWhole, true>,
+                dim3(static_cast<unsigned>(count)), dim3(32 * warps), shared.bytes(), stream, norm,
+                args...);
+}
+
 template <typename InT, typename OutT, bool kWhole, typename... Args>
 cudaError_t LaunchAddNorm(Stream stream, int64_t count, const NormModel& norm, Args... args) {
-  const unsigned groups_of_lane = Blocks(norm.width, 32 * kAddNormColumns);
-  if (groups_of_lane > 8) {
-    constexpr int kGroups = 4;
-    SharedLayout shared;
-    shared.Take<float>(2 * kMaxWarps);
-    const unsigned warps = Blocks(norm.width, 32 * kGroups * kAddNormColumns);
-    return Launch(&AddNormKernel<InT, OutT, kGroups, kWhole, true>,
-                  dim3(static_cast<unsigned>(count)), dim3(32 * warps), shared.bytes(), stream,
-                  norm, args...);
+  constexpr int64_t kWarpWidth = 512;    // at most; wider rows have a block
+  constexpr int64_t kShortWidth = 4096;  // at most kMaxWarps with two groups of columns a thread
+  if (norm.width > kShortWidth) {
+    return LaunchAddNormBlocks<InT, OutT, 4, kWhole>(stream, count, norm, args...);
+  }
+  if (norm.width > kWarpWidth) {
+    return LaunchAddNormBlocks<InT, OutT, 2, kWhole>(stream, count, norm, args...);
   }
   // Few rows get a block each, so that they spread over many multiprocessors.
   constexpr int64_t kFew = 512;
   const int64_t rows_of_block = count <= kFew ? 1 : kAddNormWarpBlock / 32;
-  const auto kernel = groups_of_lane > 4   ? &AddNormKernel<InT, OutT, 8, kWhole, false>
-                      : groups_of_lane > 2 ? &AddNormKernel<InT, OutT, 4, kWhole, false>
-                                           : &AddNormKernel<InT, OutT, 2, kWhole, false>;
+  const auto kernel = norm.width > 256 ? &AddNormKernel<InT, OutT, 4, kWhole, false>
+                                       : &AddNormKernel<InT, OutT, 2, kWhole, false>;
   return Launch(kernel, dim3(Blocks(count, rows_of_block)),
                 dim3(static_cast<unsigned>(32 * rows_of_block)), 0, stream, norm, args...);
 }
