@@ -39,7 +39,8 @@ ServerConfig Parse(const std::string& text) {
   return config.ok() ? *config : ServerConfig();
 }
 
-// Every field of `message` and of those inside it, with the message that has it and its path.
+// Calls `visit` for every field of `message` and of the messages inside it. Passes the path of the
+// field and the message that has it.
 using Visit = std::function<void(const std::string&, Message&, const FieldDescriptor*)>;
 void VisitFields(const std::string& path, Message& message, const Visit& visit) {
   const auto& fields = *message.GetReflection();
@@ -126,7 +127,7 @@ TEST(ConfigLoaderTest, ModelPathsAreRelativeToTheConfigFile) {
   EXPECT_EQ(Parse("models { path: '/abs/m' }").models[0].checkpoint_dir, "/abs/m");
 }
 
-TEST(ConfigLoaderTest, AModelIsCalledAsItsFolderWhereverThePathStarts) {
+TEST(ConfigLoaderTest, AModelIsNamedAfterItsFolderAlsoForRelativePaths) {
   const std::filesystem::path here = std::filesystem::current_path();
   EXPECT_EQ(DefaultModelConfig(".").name, here.filename());
   EXPECT_EQ(DefaultModelConfig("./").name, here.filename());
@@ -134,7 +135,7 @@ TEST(ConfigLoaderTest, AModelIsCalledAsItsFolderWhereverThePathStarts) {
   EXPECT_EQ(DefaultModelConfig("a/..").name, here.filename());
   EXPECT_EQ(DefaultModelConfig("a/./b//").name, "b");
   EXPECT_EQ(DefaultModelConfig(".").checkpoint_dir, ".");
-  EXPECT_EQ(DefaultModelConfig("/").name, "");  // must be given one
+  EXPECT_EQ(DefaultModelConfig("/").name, "");  // the config must give a name
 }
 
 TEST(ConfigLoaderTest, UnknownFieldsAndSyntaxErrorsNameFileLineAndColumn) {
@@ -157,7 +158,7 @@ TEST(ConfigLoaderTest, AFileThatCannotBeReadIsNamed) {
   EXPECT_FALSE(LoadServerConfig(std::filesystem::temp_directory_path()).ok());
 }
 
-TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
+TEST(ConfigLoaderTest, PathsInAFileAreRelativeToItsFolder) {
   const TempFolder folder;
   const std::string path = folder.File("server.textproto");
   std::ofstream(path) << "models { path: 'm' } states { key_files: 'k' folder: 'f' "
@@ -174,7 +175,7 @@ TEST(ConfigLoaderTest, AFileInAFolderGivesItsPathsThatFolder) {
   EXPECT_EQ(Parse("states { redis { address: 'redis:6379' } }").states.redis.address, "redis:6379");
 }
 
-// A field that cannot be what its options say is refused here, before a config is.
+// Expects that the options of a field fit its type and that its unit fits its name.
 void CheckOptions(const std::string& path, const FieldDescriptor* field) {
   const auto& options = field->options();
   const bool text = field->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
@@ -215,7 +216,7 @@ TEST(ConfigFieldsTest, OptionsFitTheirFieldsAndEveryNumberHasAUnit) {
   }
 }
 
-TEST(ConfigDefaultsTest, ThoseOfTheFieldsAreInForce) {
+TEST(ConfigDefaultsTest, TheDefaultsOfTheFieldOptionsApply) {
   pb::ServerConfig config = MessageOf(Parse("models { path: '/m' }"));
   VisitFields("", config,
               [](const std::string& path, Message& in_force, const FieldDescriptor* field) {
@@ -233,11 +234,11 @@ TEST(ConfigDefaultsTest, ThoseOfTheFieldsAreInForce) {
               });
 }
 
-TEST(ConfigDefaultsTest, ClientsLookWhereTheServerListens) {
+TEST(ConfigDefaultsTest, ClientsConnectToTheAddressWhereTheServerListens) {
   EXPECT_EQ(ServerConfig().listen_address, client::kDefaultAddress);
 }
 
-// States rest in Redis.
+// Configures Redis as the store of states.
 void WithRedis(ServerConfig& config, const std::string& address = "127.0.0.1:6379") {
   config.states.key_files = {"k"};
   config.states.redis.address = address;
@@ -280,7 +281,7 @@ TEST(ConfigValidationTest, TheDefaultsAreValid) {
   EXPECT_TRUE(ValidateServerConfig(Valid()).ok()) << ValidateServerConfig(Valid());
 }
 
-TEST(ConfigValidationTest, ANameMayHaveAllOfItsCharactersAndLengths) {
+TEST(ConfigValidationTest, ANameMayHaveEveryAllowedCharacterAndLength) {
   for (const std::string& name :
        {std::string("a"), std::string("..."), std::string("A.z_0-9"), std::string(128, 'a')}) {
     ServerConfig config = Valid();
@@ -344,7 +345,7 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].version: ", [](C& c) { c.models[0].version = "a b"; }},
       {"limits.default_max_tokens: ", [](C& c) { c.limits.max_max_tokens = 10; }},
       {"limits.max_message_bytes: ", [](C& c) { c.limits.max_prompt_bytes = 5 << 20; }},
-      // More than the field can hold, of which its lower half is in the range.
+      // The field cannot hold this value. Its lower 32 bits alone would be in the range.
       {"limits.write_stall_ms: ",
        [](C& c) { c.limits.write_stall = std::chrono::milliseconds((int64_t{1} << 32) + 1000); }},
       {"security.tls: ", [](C& c) { c.security.tls.cert_file = "c"; }},
@@ -411,7 +412,7 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
   }
 }
 
-// The ends of a field's range, where the fields that it goes by are out of the way.
+// The widest range of a field: fields that limit it have their lowest or highest value.
 struct Range {
   int64_t low;
   int64_t high;

@@ -19,7 +19,7 @@ ModelInfo Info(int64_t memory_bytes) {
   return info;
 }
 
-// Of a container with so much memory: what limits.max_memory_bytes is by default.
+// The config in a container with `memory` bytes, a quarter of which is max_memory_bytes by default.
 ServerConfig ConfigFor(int64_t memory) {
   ServerConfig config;
   config.limits.max_memory_bytes = memory / 4;
@@ -40,7 +40,7 @@ TEST(MemoryPlanTest, TheDefaultsServeTheShippedModelInTheContainersThatWeShip) {
   }
 }
 
-TEST(MemoryPlanTest, WhatExceedsTheMemoryNamesEveryPartAndItsField) {
+TEST(MemoryPlanTest, APlanThatExceedsTheMemoryNamesEveryPartAndItsField) {
   ServerConfig config;
   config.limits.max_memory_bytes = 512 * kMebibyte;
   config.states.max_bytes = 256 * kMebibyte;
@@ -63,7 +63,7 @@ TEST(MemoryPlanTest, WhatExceedsTheMemoryNamesEveryPartAndItsField) {
                      HasSubstr("32.0 MiB parking_bytes of model \"austen\""))));
 }
 
-TEST(MemoryPlanTest, OnlyWhatIsInTheMachinesMemoryCounts) {
+TEST(MemoryPlanTest, OnlyPartsInTheMachinesMemoryCount) {
   ModelConfig model;
   model.device = "cuda:0";
   EXPECT_EQ(SumOf(MemoryOfModel(model, Info(0))), model.parking_bytes);
@@ -72,7 +72,7 @@ TEST(MemoryPlanTest, OnlyWhatIsInTheMachinesMemoryCounts) {
   EXPECT_EQ(SumOf(MemoryOfModel(ModelConfig(), encoder)), kMebibyte);
 }
 
-TEST(MemoryPlanTest, GrpcHasMoreThanClientsMay) {
+TEST(MemoryPlanTest, GrpcMayUseMoreMemoryThanClients) {
   LimitsConfig limits;
   for (const int64_t bytes : {kMebibyte, 64 * kMebibyte, 4096 * kMebibyte}) {
     limits.max_memory_bytes = bytes;
@@ -80,8 +80,9 @@ TEST(MemoryPlanTest, GrpcHasMoreThanClientsMay) {
   }
 }
 
-// A message of each stream of requests, complete or not, beside all that clients are charged for.
-TEST(MemoryPlanTest, WhatStreamsOfRequestsMayHaveOnTheirWayFitsIntoGrpcsBuffers) {
+// gRPC's buffers hold one message of each stream of requests, complete or not, in addition to all
+// memory that clients are charged for.
+TEST(MemoryPlanTest, OneMessageOfEachStreamOfRequestsFitsIntoGrpcsBuffers) {
   for (const int64_t clients : {1, 64, 255, 256, 512, 1024, 65'536}) {
     for (const int64_t message :
          {int64_t{1} << 16, 4 * kMebibyte, 64 * kMebibyte, 2047 * kMebibyte}) {
@@ -115,7 +116,7 @@ TEST(MemoryPlanTest, OneMessageWithTensorsFitsIntoGrpcsBuffers) {
   EXPECT_EQ(GrpcMemory(limits), 1124 * kMebibyte);
 }
 
-TEST(MemoryPlanTest, SoManyStreamsOfRequestsByDefault) {
+TEST(MemoryPlanTest, TheDefaultNumberOfStreamsOfRequestsFollowsTheMemory) {
   const auto streams = [](int64_t memory) { return InferStreams(ConfigFor(memory).limits); };
   EXPECT_EQ(streams(128 * kMebibyte), 56);  // gRPC has 256 MiB at least
   EXPECT_EQ(streams(1024 * kMebibyte), 32);

@@ -21,7 +21,7 @@ TEST(ReadConfigFileTest, AFileThatIsLongerThanAnyConfigIsNamedAndNotRead) {
   EXPECT_THAT(ReadConfigFile(path).status(),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        testing::HasSubstr(path + ": it has more than 16777216 bytes")));
-  // What says that it has no bytes may have any number of them.
+  // The size of this file is reported as 0, but reading it never ends.
   EXPECT_FALSE(ReadConfigFile("/dev/zero").ok());
 }
 
