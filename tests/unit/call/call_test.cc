@@ -1,5 +1,5 @@
-// The whole way of a call, from a request's bytes to the last message, with an engine's thread and
-// a carrier's but without gRPC: so under ThreadSanitizer too.
+// Follows a call from the bytes of its request to its last message. The engine and the carrier have
+// threads of their own, but there is no gRPC, so ThreadSanitizer can check these tests too.
 #include "server/call/call.h"
 
 #include <atomic>
@@ -32,7 +32,7 @@ class StringBytes final : public RequestBytes {
       : bytes_(message.SerializeAsString()) {}
 
   size_t size() const override { return bytes_.size(); }
-  // The messages here begin with a short name, as every serialiser writes it.
+  // Finds only a short string that is the first field, as in the messages of these tests.
   std::optional<std::string> PeekString(int field, int /*most*/) const override {
     if (bytes_.size() < 2 || bytes_[0] != static_cast<char>(field << 3 | 2)) return "";
     return bytes_.substr(2, static_cast<size_t>(bytes_[1]));
@@ -50,11 +50,11 @@ class StringBytes final : public RequestBytes {
   const std::string bytes_;
 };
 
-// Takes on a thread of its own, like a transport whose writes end some time later. Keeps the
-// messages, serialised.
+// Takes the messages of a call on a thread of its own, like a transport whose writes end some time
+// later. Keeps the serialised messages.
 class ThreadCarrier final : public Carrier, public std::enable_shared_from_this<ThreadCarrier> {
  public:
-  // `reads`: false: the client does not read, until Read.
+  // If `reads` is false, the client reads nothing until Read is called.
   explicit ThreadCarrier(bool reads = true) : reads_(reads) {}
 
   void Start(const std::shared_ptr<Call>& call) {
@@ -70,7 +70,7 @@ class ThreadCarrier final : public Carrier, public std::enable_shared_from_this<
     reads_ = true;
     changed_.NotifyAll();
   }
-  // Blocks until so many messages have been sent.
+  // Blocks until `count` messages have been sent.
   void WaitForMessages(size_t count) {
     MutexLock lock(mutex_);
     while (messages_.size() < count) changed_.Wait(mutex_);
@@ -160,7 +160,7 @@ class CallTest : public testing::Test {
     for (const std::string& violation : fakes_.control->violations()) ADD_FAILURE() << violation;
   }
 
-  // A call under way.
+  // A running call and its carrier.
   struct Open {
     std::shared_ptr<ThreadCarrier> carrier;
     std::shared_ptr<Call> call;
@@ -251,7 +251,7 @@ TEST_F(CallTest, AStreamBeginsHasAllTokensInOrderAndEndsOnce) {
   EXPECT_EQ(next, 40U);
 }
 
-TEST_F(CallTest, SeveralSequencesEndEachAndTheCallWithTheLast) {
+TEST_F(CallTest, TheCallEndsWithItsLastSequence) {
   Open open = Start<Generate>(Prompt("abc", 5, /*n=*/3));
   EXPECT_TRUE(open.Join().status.ok());
   EXPECT_FALSE(open.call->ending().message);
@@ -287,7 +287,7 @@ TEST_F(CallTest, TextsAreScoredAndEncoded) {
   EXPECT_TRUE(vectors.Messages<v1::EncodeResponse>().back().has_finished());
 }
 
-TEST_F(CallTest, WhatNeedsNoEngineTakesNoPlaceInIt) {
+TEST_F(CallTest, TokenizeDoesNotWaitForTheEngine) {
   fakes_.control->Hold();
   v1::TokenizeRequest request;
   request.set_model("fake");
@@ -327,13 +327,13 @@ TEST_F(CallTest, AnErrorOfTheTransportEndsTheCallBeforeAnythingElse) {
               StatusIs(absl::StatusCode::kUnauthenticated, "no token"));
 }
 
-TEST_F(CallTest, WhoDoesNotReadGetsNoMoreThanTheBufferHolds) {
+TEST_F(CallTest, ACallEndsWhenTheBufferOfASlowClientIsFull) {
   LimitsConfig small = limits_;
   small.max_stream_buffer_bytes = 64;
   InferenceEnvironment environment{
       {metrics_, ledger_, refusal_lines_, small}, *registry_, decoders_, client_metrics_, *states_};
   Open open = StartIn<Generate>(environment, Prompt("abc", 1'000'000), /*reads=*/false);
-  // The engine ends it, so that its slot is free for others.
+  // The engine ends the first call, so that its slot is free for the second one.
   Open other = Start<Generate>(Prompt("def", 5, /*n=*/4));
   EXPECT_TRUE(other.Join().status.ok());
   open.carrier->Read();
@@ -351,7 +351,7 @@ TEST_F(CallTest, ACancelledCallFreesItsSlotsAtOnce) {
   }
 }
 
-TEST_F(CallTest, OneThatIsCancelledBeforeItStartsEndsSo) {
+TEST_F(CallTest, ACallThatIsCancelledBeforeItStartsEndsWithThatStatus) {
   const auto carrier = std::make_shared<ThreadCarrier>();
   const auto call = std::make_shared<Call>(*environment_, std::make_unique<Generate>(), carrier);
   carrier->Start(call);
@@ -364,13 +364,13 @@ TEST_F(CallTest, OneThatIsCancelledBeforeItStartsEndsSo) {
               StatusIs(absl::StatusCode::kResourceExhausted, "slow client"));
 }
 
-TEST_F(CallTest, WhoMayNotUseTheModelAnyMoreIsTold) {
+TEST_F(CallTest, ACallEndsWhenItsClientLosesAccessToTheModel) {
   Open open = Start<Generate>(Prompt("abc", 1'000'000));
   open.carrier->WaitForMessages(2);
   open.call->OnClient(Named("ada", {"fake"}));
   open.call->OnClient(Named("ada", {"encoder"}));
   EXPECT_EQ(open.Join().status.code(), absl::StatusCode::kPermissionDenied);
-  // Also if it is told before the call knows its model.
+  // The status is the same if the client loses access before the call knows its model.
   const auto carrier = std::make_shared<ThreadCarrier>();
   const auto call = std::make_shared<Call>(*environment_, std::make_unique<Generate>(), carrier);
   carrier->Start(call);
@@ -381,13 +381,13 @@ TEST_F(CallTest, WhoMayNotUseTheModelAnyMoreIsTold) {
   EXPECT_EQ(carrier->Join(*call).status.code(), absl::StatusCode::kPermissionDenied);
 }
 
-TEST_F(CallTest, AClientWhoseDeadlineHasComeIsToldThat) {
+TEST_F(CallTest, ACallThatExceedsItsDeadlineEndsWithThatStatus) {
   const TimePoint deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
   Open open = Start<Generate>(Prompt("abc", 1'000'000), /*reads=*/true, deadline);
   EXPECT_EQ(open.Join().status.code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST_F(CallTest, AStateIsLeftAndGoneOnFrom) {
+TEST_F(CallTest, AStateIsStoredAndContinued) {
   v1::GenerateRequest first = Prompt("abc", 5);
   first.mutable_store();
   Open open = Start<Generate>(first);
@@ -402,7 +402,7 @@ TEST_F(CallTest, AStateIsLeftAndGoneOnFrom) {
   EXPECT_EQ(unknown.Join().status.code(), absl::StatusCode::kNotFound);
 }
 
-// Nothing is lost, told twice or left charged, whatever happens when.
+// Every call ends with an expected status and no memory stays charged, in any order of events.
 TEST_F(CallTest, CallsThatEndInAllWaysAtOnce) {
   TestRandom random;
   for (int round = 0; round < 15; ++round) {

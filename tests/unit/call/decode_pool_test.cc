@@ -16,7 +16,7 @@
 namespace aft::server {
 namespace {
 
-// Holds a task.
+// Blocks the task that enters it, until Resume is called.
 struct Gate : StepGate {
   Gate() { Hold(); }
   using StepGate::Enter;
@@ -24,7 +24,7 @@ struct Gate : StepGate {
 
 class DecodePoolTest : public testing::Test {
  protected:
-  // What comes next waits: both threads are held.
+  // Blocks both threads of the pool, so that all later tasks wait.
   DecodePoolTest() {
     pool_->Add(Client{.name = "held"}, 1, [this] { one_.Enter(); });
     pool_->Add(Client{.name = "held"}, 1, [this] { other_.Enter(); });
@@ -44,7 +44,8 @@ class DecodePoolTest : public testing::Test {
       return answer_bytes;
     });
   }
-  // One thread goes on, so that there is one order. REQUIRES: six were added.
+  // Resumes one thread, so that the order is defined, and returns the names of the tasks in the
+  // order in which they ran. REQUIRES: six tasks were added.
   std::vector<std::string> Run() {
     one_.Resume();
     MutexLock lock(mutex_);
@@ -60,7 +61,7 @@ class DecodePoolTest : public testing::Test {
   std::unique_ptr<DecodePool> pool_ = std::make_unique<DecodePool>();
 };
 
-TEST_F(DecodePoolTest, WhoSendsLongMessagesLetsTheOthersGoFirst) {
+TEST_F(DecodePoolTest, AClientWithLongMessagesWaitsForTheOthers) {
   const Client a{.name = "a"};
   const Client b{.name = "b"};
   for (const char* name : {"a1", "a2", "a3", "a4"}) Add(a, 1000, name);
@@ -76,21 +77,21 @@ TEST_F(DecodePoolTest, AClientsWeightCounts) {
   EXPECT_THAT(Run(), testing::ElementsAre("a1", "b1", "b2", "a2", "b3", "a3"));
 }
 
-TEST_F(DecodePoolTest, ALongMessageHoldsUpNobody) {
+TEST_F(DecodePoolTest, ABlockedThreadDoesNotDelayOtherTasks) {
   std::atomic<int> ran = 0;
-  other_.Resume();  // the other thread is held all the time
+  other_.Resume();  // the first thread stays blocked
   for (int i = 0; i < 10; ++i) pool_->Add(Client{.name = "a"}, 1, [&ran] { ++ran; });
   while (ran < 10) std::this_thread::yield();
 }
 
-TEST_F(DecodePoolTest, ATaskThatFindsNoMemoryEndsNoOther) {
+TEST_F(DecodePoolTest, ATaskThatRunsOutOfMemoryEndsNoOtherTask) {
   for (int i = 0; i < 3; ++i) pool_->Add(Client{.name = "a"}, 1, [] { throw std::bad_alloc(); });
   for (const char* name : {"1", "2", "3", "4", "5", "6"}) Add(Client{.name = "a"}, 1, name);
   EXPECT_THAT(Run(), testing::ElementsAre("1", "2", "3", "4", "5", "6"));
 }
 
-// Of Tokenize and Detokenize, whose answers may be many times as long as their messages.
-TEST_F(DecodePoolTest, WhoseAnswersAreLongLetsTheOthersGoFirst) {
+// The answers of Tokenize and Detokenize may be many times as long as their messages.
+TEST_F(DecodePoolTest, AClientWithLongAnswersWaitsForTheOthers) {
   const Client a{.name = "a"};
   const Client b{.name = "b"};
   for (const char* name : {"a1", "a2", "a3"}) Add(a, 10, name, 1000);
@@ -113,7 +114,7 @@ TEST_F(DecodePoolTest, TheLongMessagesOfOneClientLeaveAThreadToOthers) {
   pool_.reset();
 }
 
-TEST_F(DecodePoolTest, TheEndRunsTheLongMessagesOfOneClient) {
+TEST_F(DecodePoolTest, DestructionRunsTheLongMessagesOfOneClient) {
   for (const char* name : {"1", "2", "3", "4", "5", "6"}) {
     Add(Client{.name = "a"}, DecodePool::kLongMessage, name);
   }
@@ -124,7 +125,7 @@ TEST_F(DecodePoolTest, TheEndRunsTheLongMessagesOfOneClient) {
   EXPECT_EQ(ran_.size(), 6U);
 }
 
-TEST_F(DecodePoolTest, TheEndRunsWhatIsLeft) {
+TEST_F(DecodePoolTest, DestructionRunsAllWaitingTasks) {
   for (const char* name : {"1", "2", "3", "4", "5", "6"}) Add(Client{.name = "a"}, 1, name);
   one_.Resume();
   other_.Resume();
@@ -133,8 +134,8 @@ TEST_F(DecodePoolTest, TheEndRunsWhatIsLeft) {
   EXPECT_EQ(ran_.size(), 6U);
 }
 
-// Under the pool's lock it could not.
-TEST_F(DecodePoolTest, WhatATaskHoldsMayAddAnotherWhenItGoes) {
+// The pool must not hold its lock when it destroys a task, or this would deadlock.
+TEST_F(DecodePoolTest, TheDestructionOfATaskMayAddAnotherTask) {
   for (const char* name : {"1", "2", "3", "4", "5"}) Add(Client{.name = "a"}, 1, name);
   std::shared_ptr<void> last(nullptr, [this](void*) { Add(Client{.name = "a"}, 1, "6"); });
   pool_->Add(Client{.name = "a"}, 1, [held = std::move(last)] {});

@@ -38,13 +38,13 @@ class StreamKeeperTest : public testing::Test {
         std::make_shared<const SequenceState>(std::move(start)), "", CallIds());
   }
 
-  // Returns when the keepers have done all that they were asked for.
+  // Returns when the keepers have done all their tasks.
   void Finish() {
     pool_.reset();
     pool_.emplace();
   }
 
-  // Tokens of the state that is kept; -1: there is none.
+  // The number of tokens of the kept state, or -1 without a kept state.
   int64_t Kept(const StreamKeeper& keeper) {
     int64_t tokens = -1;
     access_->FindResumePoint(
@@ -62,8 +62,8 @@ class StreamKeeperTest : public testing::Test {
   const std::shared_ptr<const Client> client_ = std::make_shared<const Client>();
 };
 
-// The thread with the start may lose its processor between the two steps of making the state and of
-// writing it: on a single one it does so in every other round.
+// A thread first makes the state of the start and then writes it. Between the two steps it may lose
+// its processor. On a single processor this happens in every other round.
 TEST_F(StreamKeeperTest, TheStartNeverTakesThePlaceOfALaterState) {
   cpu_set_t before;
   ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
@@ -73,7 +73,7 @@ TEST_F(StreamKeeperTest, TheStartNeverTakesThePlaceOfALaterState) {
   while (!CPU_ISSET(cpu, &before)) ++cpu;
   CPU_SET(cpu, &one);
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-  Finish();  // threads of the pool are made anew, and run there
+  Finish();  // makes new threads for the pool, which run only on this processor
   for (int round = 0; round < 20; ++round) {
     const auto keeper = Keeper(State(11, 0), State(10, 30'000'000));
     keeper->KeepStart();
