@@ -52,7 +52,7 @@ TEST(CommandLineTest, AGoodCommandLineRuns) {
   EXPECT_EQ(tool.out + tool.err, "");
 }
 
-TEST(CommandLineTest, HelpAndVersionEndWell) {
+TEST(CommandLineTest, HelpIsPrintedWithExitCodeZero) {
   Tool tool;
   EXPECT_EQ(tool.Parse({"--help"}), 0);
   EXPECT_THAT(tool.out, HasSubstr("--model"));

@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A machine's /sys.
+// Imitates the /sys of a machine.
 class CpusTest : public testing::Test {
  protected:
   CpusTest() {
@@ -42,7 +42,7 @@ class CpusTest : public testing::Test {
   const TempFolder folder_;
 };
 
-TEST_F(CpusTest, AreThoseThatTheProcessMayRunOn) {
+TEST_F(CpusTest, OnlyCpusThatTheProcessMayRunOnAreAvailable) {
   EXPECT_EQ(Available(), Allowed());
   cpu_set_t one;
   CPU_ZERO(&one);
@@ -53,7 +53,7 @@ TEST_F(CpusTest, AreThoseThatTheProcessMayRunOn) {
   EXPECT_EQ(Available(), 1);
 }
 
-TEST_F(CpusTest, AreTheQuotaRoundedUpWhereThatIsLess) {
+TEST_F(CpusTest, TheQuotaRoundedUpIsAnUpperBound) {
   for (const auto& [quota, cpus] : {std::pair("50000 100000\n", 1), std::pair("100000 100000\n", 1),
                                     std::pair("110000 100000\n", 2), std::pair("1 100000\n", 1)}) {
     Write("cpu.max", quota);
@@ -65,7 +65,7 @@ TEST_F(CpusTest, AreTheQuotaRoundedUpWhereThatIsLess) {
   }
 }
 
-TEST_F(CpusTest, KnowVersionOneToo) {
+TEST_F(CpusTest, TheQuotaOfCgroupVersionOneCountsToo) {
   Write("cpu/cpu.cfs_quota_us", "90000\n");
   EXPECT_EQ(Available(), Allowed());  // as long as the period is not known
   Write("cpu/cpu.cfs_period_us", "100000\n");
@@ -74,7 +74,7 @@ TEST_F(CpusTest, KnowVersionOneToo) {
   EXPECT_EQ(Available(), Allowed());
 }
 
-TEST_F(CpusTest, ListsNameThoseThatTheProcessMayRunOn) {
+TEST_F(CpusTest, ListsMayNameOnlyCpusThatTheProcessMayRunOn) {
   std::vector<int> allowed;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (CPU_ISSET(cpu, &before_)) allowed.push_back(cpu);
@@ -102,7 +102,7 @@ TEST_F(CpusTest, ListsNameThoseThatTheProcessMayRunOn) {
   }
 }
 
-TEST(ThreadCpuTimeTest, CountsWhatThisThreadComputesAndNothingElse) {
+TEST(ThreadCpuTimeTest, CountsOnlyTheWorkOfThisThread) {
   constexpr std::chrono::milliseconds kWork(50);
   const auto work = [&] {
     const auto begin = ThreadCpuTime();

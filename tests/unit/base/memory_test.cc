@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
-// A machine's /proc and /sys.
+// Imitates the /proc and /sys of a machine.
 class MemoryTest : public testing::Test {
  protected:
   void Write(const std::string& path, const std::string& text) const {
@@ -31,25 +31,25 @@ class MemoryTest : public testing::Test {
   const TempFolder folder_;
 };
 
-TEST_F(MemoryTest, NothingThatCanBeReadIsNoLimit) {
+TEST_F(MemoryTest, WithoutReadableFilesThereIsNoLimit) {
   EXPECT_EQ(Available(), kUnknown);
   EXPECT_EQ(Limit(), kUnknown);
 }
 
-TEST_F(MemoryTest, IsWhatTheMachineHasLeft) {
+TEST_F(MemoryTest, TheFreeMemoryOfTheMachineIsAvailable) {
   WriteMachine();
   EXPECT_EQ(Available(), 4000 * 1024);
   EXPECT_EQ(Limit(), 9000 * 1024);
 }
 
-TEST_F(MemoryTest, IsWhatTheCgroupHasLeftWhereThatIsLess) {
+TEST_F(MemoryTest, TheFreeMemoryOfTheCgroupCountsIfItIsLess) {
   WriteMachine();
   for (const auto& [limit, used] :
        {std::pair("memory.max", "memory.current"),
         std::pair("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")}) {
     const std::string folder = "/sys/fs/cgroup/";
     Write(folder + limit, "1000000\n");
-    EXPECT_EQ(Available(), 4000 * 1024);  // as long as its use is not known
+    EXPECT_EQ(Available(), 4000 * 1024);  // while the cgroup's use is not known
     Write(folder + used, "300000\n");
     EXPECT_EQ(Available(), 700'000);
     EXPECT_EQ(Limit(), 1'000'000);

@@ -14,7 +14,7 @@
 namespace aft {
 namespace {
 
-TEST(PeriodicTest, CallsAgainAndAgainOnAThreadOfThatName) {
+TEST(PeriodicTest, CallsRepeatedlyOnAThreadOfTheGivenName) {
   const auto begin = std::chrono::steady_clock::now();
   constexpr auto kPeriod = std::chrono::milliseconds(2);
   std::atomic<int> calls = 0;
@@ -41,7 +41,7 @@ TEST(PeriodicTest, DestructionDoesNotWaitForThePeriod) {
   EXPECT_EQ(calls, 0);
 }
 
-TEST(PeriodicTest, DestructionWaitsForACallUnderWayAndNoneFollows) {
+TEST(PeriodicTest, DestructionWaitsForARunningCallAndNoOtherFollows) {
   Mutex mutex;
   CondVar changed;
   bool entered = false;

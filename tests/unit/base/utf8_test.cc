@@ -30,7 +30,8 @@ std::string Encode(uint32_t point) {
 
 bool IsSurrogate(uint32_t point) { return point >= 0xD800 && point <= 0xDFFF; }
 
-// Whether `text` is one whole character: decoded by its bits alone and encoded again.
+// Returns whether `text` is one whole character. Decodes the bits without checks, and compares the
+// encoding of the result with `text`.
 bool IsCharacter(const std::string& text) {
   const auto bits = [&](size_t i, uint32_t mask) { return static_cast<uint8_t>(text[i]) & mask; };
   uint32_t point = 0;
@@ -65,8 +66,8 @@ std::set<std::string> CharacterPrefixes() {
   return prefixes;
 }
 
-// `bytes` as a whole: characters stay, each longest prefix of a character and each other byte is
-// one replacement.
+// Returns the expected result for `bytes`. Characters stay. Each longest prefix of a character and
+// each other byte become one replacement character.
 std::string Reference(const std::string& bytes, const std::set<std::string>& prefixes) {
   std::string out;
   for (size_t i = 0; i < bytes.size();) {
@@ -82,7 +83,7 @@ std::string Reference(const std::string& bytes, const std::set<std::string>& pre
   return out;
 }
 
-TEST(Utf8Test, KeepsEveryCharacterAndNothingThatIsNone) {
+TEST(Utf8Test, KeepsEveryCharacterButNoSurrogate) {
   for (uint32_t point = 0; point <= 0x10FFFF; ++point) {
     const std::string text = Encode(point);
     ASSERT_EQ(ToValidUtf8(text) == text, !IsSurrogate(point)) << point;
@@ -153,7 +154,7 @@ TEST(ShownTest, IsOneShortLineOfValidUtf8) {
   EXPECT_EQ(Shown("a\xFF"), "a\xEF\xBF\xBD");
   EXPECT_EQ(Shown("abc", 3), "abc");
   EXPECT_EQ(Shown("abcd", 3), "abc...");
-  EXPECT_EQ(Shown("ab\xC3\xA9", 3), "ab\xEF\xBF\xBD...");  // no half of a character
+  EXPECT_EQ(Shown("ab\xC3\xA9", 3), "ab\xEF\xBF\xBD...");  // without half a character
   EXPECT_EQ(Shown(std::string(201, 'x')), std::string(200, 'x') + "...");
 }
 
