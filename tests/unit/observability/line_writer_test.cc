@@ -1,4 +1,4 @@
-// The log's way to a descriptor that may block, refuse or go away.
+// Tests how lines of the log reach a descriptor that may block or refuse them.
 #include "server/observability/line_writer.h"
 
 #include <fcntl.h>
@@ -29,14 +29,14 @@ using ::testing::ElementsAre;
 
 std::string Report(uint64_t lines) { return absl::StrCat("dropped ", lines, "\n"); }
 
-// Two ends of a pipe, or of something like it.
+// The two ends of a pipe or of a pair of sockets.
 struct Ends {
   static Ends OfPipe(int flags = 0) {
     std::array<int, 2> fds;
     AFT_CHECK(pipe2(fds.data(), O_CLOEXEC | flags) == 0);
     return {fds[0], fds[1]};
   }
-  // Every write comes out by itself.
+  // The ends of a pair of sockets: each read returns exactly one write.
   static Ends OfRecords() {
     std::array<int, 2> fds;
     AFT_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds.data()) == 0);
@@ -47,7 +47,7 @@ struct Ends {
     close(in);
   }
 
-  // What one read gives.
+  // Returns the bytes of one read.
   std::string Read() const {
     std::string text(1 << 16, '\0');
     const ssize_t size = read(out, text.data(), text.size());
@@ -77,18 +77,18 @@ TEST(LineWriterTest, WritesInOrderAndFlushWaitsForIt) {
   EXPECT_EQ(writer.dropped(), 0);
 }
 
-TEST(LineWriterTest, TheEndWaitsForWhatIsLeft) {
+TEST(LineWriterTest, DestructionWaitsUntilAllLinesAreWritten) {
   Ends pipe = Ends::OfPipe();
   { LineWriter(pipe.in, 100, Report).Add("last\n"); }
   EXPECT_EQ(pipe.ReadLine(), "last");
 }
 
-TEST(LineWriterTest, WithoutAReaderLinesAreDroppedCountedAndToldOf) {
+TEST(LineWriterTest, WithoutAReaderLinesAreDroppedCountedAndReported) {
   constexpr uint64_t kLines = 20'000;
   Ends pipe = Ends::OfPipe();
   AFT_CHECK(fcntl(pipe.in, F_SETPIPE_SZ, PIPE_BUF) > 0);
-  LineWriter writer(pipe.in, 2 * PIPE_BUF, Report);  // more than the pipe takes
-  for (uint64_t i = 0; i < kLines; ++i) writer.Add(absl::StrCat(i, "\n"));  // never waits
+  LineWriter writer(pipe.in, 2 * PIPE_BUF, Report);  // more than fits into the pipe
+  for (uint64_t i = 0; i < kLines; ++i) writer.Add(absl::StrCat(i, "\n"));  // does not block
   EXPECT_GT(writer.dropped(), kLines / 2);
   EXPECT_FALSE(writer.Flush(milliseconds(1)));
 
@@ -126,7 +126,7 @@ TEST(LineWriterTest, ATextThatDoesNotFitIsDroppedAsAWhole) {
   EXPECT_EQ(pipe.ReadLine(), "dropped 6");
 }
 
-TEST(LineWriterTest, WhatADescriptorRefusesIsCountedAndToldOfOnceItTakesMore) {
+TEST(LineWriterTest, RefusedLinesAreReportedOnceTheDescriptorAcceptsLines) {
   Ends pipe = Ends::OfPipe();
   const int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
   ASSERT_GE(fd, 0);
@@ -144,7 +144,7 @@ TEST(LineWriterTest, WhatADescriptorRefusesIsCountedAndToldOfOnceItTakesMore) {
   close(fd);
 }
 
-TEST(LineWriterTest, ADescriptorThatDoesNotBlockIsWaitedFor) {
+TEST(LineWriterTest, WaitsForANonBlockingDescriptor) {
   constexpr int kLines = 2000;
   Ends pipe = Ends::OfPipe(O_NONBLOCK);
   AFT_CHECK(fcntl(pipe.in, F_SETPIPE_SZ, PIPE_BUF) > 0);
@@ -155,7 +155,7 @@ TEST(LineWriterTest, ADescriptorThatDoesNotBlockIsWaitedFor) {
   EXPECT_EQ(writer.dropped(), 0);
 }
 
-TEST(LineWriterTest, LinesAreWrittenWholeAndTogetherAsFarAsAPipeTakesThemAtOnce) {
+TEST(LineWriterTest, LinesUpToPipeBufAreWrittenWholeAndTogether) {
   Ends records = Ends::OfRecords();
   LineWriter writer(records.in, 1 << 20, Report);
   const auto line = [](size_t size) { return std::string(size - 1, 'x') + "\n"; };
@@ -180,7 +180,7 @@ TEST(LineWriterTest, ThreadsMayAddAtOnce) {
   EXPECT_EQ(writer.dropped(), 0);
 }
 
-TEST(RateLimitTest, SoManyASecondPassAndTheNextSaysHowManyDidNot) {
+TEST(RateLimitTest, LimitsEventsPerSecondAndReportsTheSuppressedOnes) {
   const std::chrono::steady_clock::time_point start(hours(1));
   RateLimit limit(2);
   EXPECT_EQ(limit.Pass(start), 0);

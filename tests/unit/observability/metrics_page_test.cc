@@ -1,4 +1,4 @@
-// The page for Prometheus, and which clients it is compressed for.
+// Tests the page of metrics for Prometheus, and which clients get it compressed.
 
 #include "server/observability/metrics_page.h"
 

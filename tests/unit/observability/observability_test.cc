@@ -56,7 +56,7 @@ TEST(MetricsTest, ExactlyOneModelStateIsSet) {
   EXPECT_THAT(page, HasSubstr("aft_model_state{model=\"m\",state=\"loading\"} 0"));
 }
 
-TEST(MetricsTest, TheServersOwnMetricsAreThereFromTheStart) {
+TEST(MetricsTest, TheMetricsOfTheServerExistFromTheStart) {
   prometheus::Registry registry;
   ServerMetrics metrics(registry, {"1.2.3", "abc", "Release", "2.11.0"});
   metrics.calls.Count(Method::kGenerate, absl::StatusCode::kNotFound);
@@ -68,7 +68,7 @@ TEST(MetricsTest, TheServersOwnMetricsAreThereFromTheStart) {
               HasSubstr("aft_requests_total{code=\"NOT_FOUND\",method=\"Generate\",model=\"\"} 1"));
 }
 
-TEST(MetricsTest, AllMethodsAreCountedAndThoseOfModelsByModel) {
+TEST(MetricsTest, AllMethodsAreCountedAndModelMethodsForEachModel) {
   prometheus::Registry registry;
   ModelMetrics model(registry, "m");
   ServerMetrics server(registry, {.version = "1"});
@@ -76,7 +76,7 @@ TEST(MetricsTest, AllMethodsAreCountedAndThoseOfModelsByModel) {
     const auto method = static_cast<Method>(i);
     CallMetrics& calls = i < kModelMethods ? model.calls : server.calls;
     calls.Count(method, absl::StatusCode::kOk);
-    calls.Count(method, static_cast<absl::StatusCode>(17));  // none of gRPC's
+    calls.Count(method, static_cast<absl::StatusCode>(17));  // not a code of gRPC
     calls.Observe(method, std::chrono::milliseconds(250));
     const std::string labels = std::string("method=\"") + MethodName(method) + "\",model=\"" +
                                (i < kModelMethods ? "m" : "") + "\"}";
@@ -87,7 +87,7 @@ TEST(MetricsTest, AllMethodsAreCountedAndThoseOfModelsByModel) {
   }
 }
 
-TEST(MetricsTest, ACounterByMethodIsWorthTheirSum) {
+TEST(MetricsTest, TheValueOfACounterByMethodIsTheSumOfAllMethods) {
   prometheus::Registry registry;
   const ModelMetrics metrics(registry, "m");
   metrics.prompt_tokens[Method::kGenerate].Increment(3);
@@ -96,7 +96,7 @@ TEST(MetricsTest, ACounterByMethodIsWorthTheirSum) {
   EXPECT_EQ(metrics.prompt_tokens[Method::kScore].Value(), 4);
 }
 
-// The value of the only metric of that name.
+// Returns the value of the process metric `name`.
 double ProcessValue(const std::string& name) {
   for (const prometheus::MetricFamily& family : ProcessMetrics()) {
     if (family.name != name) continue;
@@ -108,7 +108,7 @@ double ProcessValue(const std::string& name) {
   return 0;
 }
 
-TEST(ProcessMetricsTest, SayWhatTheProcessTakes) {
+TEST(ProcessMetricsTest, ReportTheResourcesThatTheProcessUses) {
   const double files = ProcessValue("process_open_fds");
   {
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/dev/null", "r"),
@@ -143,7 +143,7 @@ TEST(ProcessMetricsTest, SayWhatTheProcessTakes) {
   EXPECT_GT(started, now - 24 * 3600);
 }
 
-TEST(ModelReportTest, AreOfWhatThereIsNow) {
+TEST(ModelReportTest, TheMetricsShowOnlyTheCurrentReports) {
   std::vector<ModelReport> reports;
   const auto text = [&reports] {
     return prometheus::TextSerializer().Serialize(ReportMetrics(reports));
@@ -167,7 +167,7 @@ TEST(ModelReportTest, AreOfWhatThereIsNow) {
                                 "weight_format=\"int8\"} 1\n"));
 }
 
-TEST(SlotRatioTest, IsOfEachModelItsUsedSlotsOverItsSlots) {
+TEST(SlotRatioTest, DividesTheUsedSlotsOfEachModelByItsSlots) {
   const auto registry = std::make_shared<prometheus::Registry>();
   const WithSlotRatio page(registry);
   const auto text = [&page] { return prometheus::TextSerializer().Serialize(page.Collect()); };
@@ -184,12 +184,12 @@ TEST(SlotRatioTest, IsOfEachModelItsUsedSlotsOverItsSlots) {
         "aft_slots_used_ratio{model=\"b\"} 1\n", "aft_slots_used_ratio{model=\"loading\"} 0\n"}) {
     EXPECT_THAT(text(), HasSubstr(line));
   }
-  EXPECT_THAT(text(), HasSubstr("aft_slots_used{model=\"a\"} 2\n"));  // and all the others
+  EXPECT_THAT(text(), HasSubstr("aft_slots_used{model=\"a\"} 2\n"));  // all other metrics stay
   b.slots_used.Set(0);
   EXPECT_THAT(text(), HasSubstr("aft_slots_used_ratio{model=\"b\"} 0\n"));
 }
 
-TEST(MetricsTest, BucketsSpanWhatIsPromised) {
+TEST(MetricsTest, BucketsSpanTheDocumentedRanges) {
   const std::vector<double>& sizes = SizeBuckets();
   ASSERT_EQ(sizes.size(), 17U);
   for (size_t i = 0; i < sizes.size(); ++i)
@@ -270,7 +270,7 @@ TEST(LogFormatTest, NumbersThatJsonDoesNotKnowBecomeStrings) {
               HasSubstr("\"v\": \"inf\"}"));
 }
 
-TEST(LogTest, DropsWhatIsBelowTheLevelAndWritesWholeLinesToStderr) {
+TEST(LogTest, DropsLinesBelowTheLevelAndWritesWholeLinesToStderr) {
   log::Init(log::Level::kWarning, log::Format::kLogfmt);
   testing::internal::CaptureStderr();
   log::Info("quiet");
@@ -305,7 +305,7 @@ TEST(GaugePartTest, AGaugeIsTheSumOfItsParts) {
     EXPECT_EQ(one.Value(), 1);
     EXPECT_EQ(other.Value(), 3);
   }
-  EXPECT_EQ(sum.Value(), 1);  // what one has set goes with it
+  EXPECT_EQ(sum.Value(), 1);  // a destroyed part no longer counts
 }
 
 }  // namespace
