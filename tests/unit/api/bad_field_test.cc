@@ -1,5 +1,5 @@
-// Every field out of range is refused by its name, with the range and with what came. The numbers
-// and lists of generation_options.proto: options_test.cc.
+// Tests that every field out of range is refused with its name, its range and the given value.
+// named_options_test.cc tests the numbers and lists of generation_options.proto.
 
 #include <string>
 #include <vector>
@@ -18,8 +18,8 @@ namespace aft::server {
 namespace {
 
 struct BadRequest {
-  std::string request;  // as text-proto
-  std::string message;  // of its refusal
+  std::string request;  // as text proto
+  std::string message;  // the expected error
 };
 
 std::string Repeat(const std::string& text, int times) {
@@ -42,7 +42,7 @@ void ExpectRefused(const std::vector<BadRequest>& requests, const ModelFacts& fa
   }
 }
 
-// What all methods say of their text, as long as they let it have 900 tokens.
+// The errors of a text, which are the same in all methods that accept at most 900 tokens.
 std::vector<BadRequest> BadTexts(const std::string& oneof) {
   return {
       {"", oneof + ": one of text, raw, tokens must be set"},
@@ -151,7 +151,7 @@ TEST(BadFieldTest, RulesForSingleTokens) {
         "server can resume"}});
 }
 
-TEST(BadFieldTest, TheNearestLimitOfATextIsTheOneThatIsNamed) {
+TEST(BadFieldTest, TheSmallestLimitOfATextIsNamed) {
   const BadRequest length = {Text(8),
                              "text: must have at most 5 tokens (the model's max_seq_len), got 8"};
   ExpectRefused<ScoreCodec>({length}, {.max_seq_len = 5});
@@ -163,7 +163,7 @@ TEST(BadFieldTest, TheNearestLimitOfATextIsTheOneThatIsNamed) {
                             {.max_seq_len = 1000});
 }
 
-TEST(BadFieldTest, ATextMayBeAsLongAsTheModelTakes) {
+TEST(BadFieldTest, ATextMayBeAsLongAsTheModelAllows) {
   v1::ScoreRequest score;
   score.set_text("12345678");
   EXPECT_TRUE(Decode<ScoreCodec>(score, {.max_seq_len = 8}).ok());

@@ -1,4 +1,4 @@
-// Bad words as tokens.
+// Tests how GenerateCodec turns bad words into tokens.
 
 #include <memory>
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Takes the longest of its pieces each time.
+// Encodes a text greedily: each token is the longest piece that fits.
 class PieceTokenizer final : public Tokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
@@ -82,35 +82,35 @@ TokenSequences Sequences(const std::vector<std::string>& words) {
   return *request->bad_words;
 }
 
-TEST(BadWordsCodecTest, OneTokenIsABanAlsoBehindASpaceWhereThatIsOneToken) {
+TEST(BadWordsCodecTest, AWordOfOneTokenIsBannedAlsoAsOneTokenWithASpaceBeforeIt) {
   EXPECT_THAT(Tokens("cat"), ElementsAre(4, 5));
   EXPECT_THAT(Tokens(" cat"), ElementsAre(5));
   EXPECT_THAT(Tokens("dog"), ElementsAre(6));
   EXPECT_THAT(Tokens(" "), ElementsAre(3));
 }
 
-TEST(BadWordsCodecTest, SeveralTokensAreASequenceAlsoBehindASpaceWhereThatHasAsMany) {
+TEST(BadWordsCodecTest, AWordOfSeveralTokensIsASequenceAlsoWithASpaceBeforeIt) {
   EXPECT_THAT(Sequences({"ab"}), ElementsAre(ElementsAre(0, 1)));
   EXPECT_THAT(Sequences({" ab"}), ElementsAre(ElementsAre(3, 0, 1)));
   EXPECT_THAT(Sequences({"catb", "dogdog"}),
               ElementsAre(ElementsAre(5, 1), ElementsAre(4, 1), ElementsAre(6, 6)));
 }
 
-TEST(BadWordsCodecTest, AVocabularyWithoutASpaceHasWords) {
+TEST(BadWordsCodecTest, BadWordsWorkInAVocabularyWithoutASpace) {
   const auto request = DecodeWords({"ab", "c"}, {"a", "b", "c"});
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_THAT(*request->bad_words, ElementsAre(ElementsAre(0, 1)));
   EXPECT_EQ(request->sampling.rules->rules.size(), 1U);
 }
 
-TEST(BadWordsCodecTest, NoneAreNothing) {
+TEST(BadWordsCodecTest, WithoutBadWordsThereAreNoRules) {
   const auto request = DecodeWords({}, Pieces());
   ASSERT_TRUE(request.ok());
   EXPECT_EQ(request->bad_words, nullptr);
   EXPECT_EQ(request->sampling.rules, nullptr);
 }
 
-TEST(BadWordsCodecTest, WhatIsHeldIsCharged) {
+TEST(BadWordsCodecTest, TheTokensOfBadWordsAreCharged) {
   GenerateCodec codec;
   const auto kept = [&](int words) {
     const auto request =

@@ -1,5 +1,5 @@
-// What codecs make of good requests and of the engine's answers. That each field out of range is
-// refused by name: bad_field_test.cc.
+// Tests what codecs make of valid requests and of the engine's answers. bad_field_test.cc tests
+// that each field out of range is refused with its name.
 
 #include <chrono>
 #include <cmath>
@@ -64,7 +64,7 @@ std::vector<std::string> RulesOf(const std::string& sampling, const std::string&
   return rules;
 }
 
-TEST(GenerateCodecTest, RulesAreOnePerTokenInTheOrderOfIds) {
+TEST(GenerateCodecTest, EachTokenHasOneRuleAndRulesAreSortedById) {
   bool only_these = true;
   EXPECT_THAT(RulesOf("top_k: 3", "token_ids: 5"), ElementsAre());
   EXPECT_THAT(RulesOf("logit_bias { key: 9 value: -100 } logit_bias { key: 2 value: 100 }"
@@ -79,7 +79,7 @@ TEST(GenerateCodecTest, RulesAreOnePerTokenInTheOrderOfIds) {
   EXPECT_TRUE(only_these);
 }
 
-TEST(GenerateCodecTest, TokensThatEndTheOutputAreMarkedWhereThereIsALeastLength) {
+TEST(GenerateCodecTest, WithMinTokensTheTokensThatEndTheOutputAreMarked) {
   // FakeTokenizer's end of text is 256.
   EXPECT_THAT(RulesOf("", "token_ids: [9, 3] min_tokens: 1"),
               ElementsAre("3:0 ends", "9:0 ends", "256:0 ends"));
@@ -95,7 +95,7 @@ TEST(GenerateCodecTest, TokensThatEndTheOutputAreMarkedWhereThereIsALeastLength)
       7);
 }
 
-TEST(GenerateCodecTest, AnEchoIsThePromptAsItsTextWouldBeAndIsCharged) {
+TEST(GenerateCodecTest, AnEchoHasTheIdsAndTheTextOfThePromptAndIsCharged) {
   ServedModel model;
   model.info.vocab_size = 300;  // padded beyond the tokenizer's 257
   model.tokenizer = std::make_shared<FakeTokenizer>();
@@ -114,7 +114,7 @@ TEST(GenerateCodecTest, AnEchoIsThePromptAsItsTextWouldBeAndIsCharged) {
   EXPECT_FALSE(silent.has_prompt());
   EXPECT_EQ(without.kept_tokens(*plain), 2U);
   LimitsConfig limits;
-  limits.max_prompt_bytes = 5;  // the replacement character has three
+  limits.max_prompt_bytes = 5;  // three are the replacement character
   v1::Started none;
   EXPECT_EQ(GenerateCodec().Decode(message, limits, model, none).status().message(), "");
   limits.max_prompt_bytes = 4;
@@ -156,7 +156,7 @@ TEST(CompleteCodecTest, AnswersAreWholeAndInOrder) {
   EXPECT_EQ(codec.pending_bytes(), 0U);
 }
 
-// Of Tokenize and Detokenize.
+// Returns the answer of Tokenize or Detokenize.
 template <typename Codec>
 auto Answer(const std::string& request,
             std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<FakeTokenizer>()) {
@@ -185,7 +185,7 @@ TEST(TokenCodecTest, EveryIdHasTheEndOfItsPiece) {
   EXPECT_EQ(Answer<DetokenizeCodec>("")->raw(), "");
 }
 
-TEST(TokenCodecTest, RefusesByName) {
+TEST(TokenCodecTest, RefusalsNameTheField) {
   const auto error = [](const auto& answer) { return std::string(answer.status().message()); };
   EXPECT_EQ(error(Answer<TokenizeCodec>("")), "text_to_tokenize: one of text, raw must be set");
   EXPECT_EQ(error(Answer<TokenizeCodec>("text: '1234567'")),
@@ -212,7 +212,7 @@ TEST(GenerateCodecTest, ZeroDiffersFromUnset) {
   EXPECT_EQ(request->sampling.top_logprobs, 0);
 }
 
-TEST(GenerateCodecTest, TakesEveryFieldAtTheEdgeOfItsRange) {
+TEST(GenerateCodecTest, AcceptsEveryFieldAtTheEdgeOfItsRange) {
   auto message = FromText<v1::GenerateRequest>(
       "tokens { ids: [0, 256] }"
       "sampling { temperature: 100 top_k: 4294967295 top_p: 1 min_p: 1 repetition_penalty: 10"
@@ -249,7 +249,7 @@ TEST(GenerateCodecTest, NamesTheCharacterThatTheVocabularyLacks) {
                 "text: character 'i' (U+0069) at byte 1 is not in the model's vocabulary"));
 }
 
-TEST(ScoreCodecTest, AlternativesAreThoseAskedFor) {
+TEST(ScoreCodecTest, TheNumberOfAlternativesIsTheRequestedOne) {
   const auto unset = DecodeProto<ScoreCodec>("text: 'hi'");
   ASSERT_TRUE(unset.ok()) << unset.status();
   EXPECT_THAT(unset->text, ElementsAre('h', 'i'));
@@ -271,7 +271,7 @@ ServiceClass ClassOf(const std::string& priority) {
   return request.ok() ? request->service_class : ServiceClass();
 }
 
-TEST(PriorityTest, IsTheOneAskedForOrTheMethodsDefault) {
+TEST(PriorityTest, IsTheRequestedOneOrTheDefaultOfTheMethod) {
   EXPECT_EQ(ClassOf<GenerateCodec>(""), ServiceClass::kNormal);
   EXPECT_EQ(ClassOf<ScoreCodec>(""), ServiceClass::kBatch);
   EXPECT_EQ(ClassOf<EncodeCodec>(""), ServiceClass::kNormal);
@@ -286,7 +286,7 @@ TEST(PriorityTest, IsTheOneAskedForOrTheMethodsDefault) {
   }
 }
 
-TEST(EncodeCodecTest, PoolingAndNormalisationAreThoseAskedFor) {
+TEST(EncodeCodecTest, PoolingAndNormalisationAreTheRequestedOnes) {
   const auto unset = DecodeProto<EncodeCodec>("raw: 'hi'", {.max_batch_tokens = 2});
   ASSERT_TRUE(unset.ok()) << unset.status();
   EXPECT_THAT(unset->text, ElementsAre('h', 'i'));
@@ -302,7 +302,7 @@ TEST(EncodeCodecTest, PoolingAndNormalisationAreThoseAskedFor) {
   }
 }
 
-// Two parts that follow each other, the second with alternatives.
+// Two consecutive parts of an output. The second one has alternatives.
 const TokenDelta kFirst = {
     .first_index = 5,
     .tokens = {{.id = 1, .logprob = -1.0F, .top = {}}, {.id = 2, .logprob = -2.0F, .top = {}}},
@@ -323,10 +323,10 @@ TEST(GenerateCodecTest, AppendedDeltasBecomeOne) {
   ASSERT_TRUE(codec.Take(response));
   EXPECT_EQ(codec.pending_bytes(), 0);
   ExpectText(response, "delta { first_index: 5 token_ids: [1, 2, 3] text: 'abc' }");
-  EXPECT_FALSE(codec.Take(response));  // it was taken
+  EXPECT_FALSE(codec.Take(response));
 }
 
-TEST(GenerateCodecTest, LogProbabilitiesComeWhenTheyAreAskedFor) {
+TEST(GenerateCodecTest, LogProbabilitiesAreSentOnRequest) {
   GenerateCodec codec;
   ASSERT_TRUE(DecodeProto("text: 'hi' output { top_logprobs: 1 }", {}, &codec).ok());
   codec.Append(kSecond);
@@ -371,10 +371,10 @@ TEST(CodecTest, TheSizeOfAPartIsAboutWhatItCostsOnTheWire) {
   ExpectSizeIsAboutRight(ScoreCodec());
 }
 
-// What a client gets of `values`, message by message.
+// Returns the messages in which a client receives `values`.
 std::vector<v1::Vectors> Send(std::vector<float> values, int64_t width) {
   EncodeCodec codec;
-  // As many tokens as there are vectors.
+  // The text has one token for each vector.
   const std::string text(values.size() / static_cast<size_t>(width), 'x');
   EXPECT_TRUE(
       DecodeProto(absl::StrCat("text: '", text, "'"), {.vector_width = width}, &codec).ok());
@@ -458,7 +458,7 @@ TEST(ScoreCodecTest, FinishedSumsUp) {
   ExpectText(message,
              "scored_tokens: 4 logprob: -8 scored_bytes: 10 timings {} "
              "usage { scored_tokens: 4 cached_tokens: 3 }");
-  ExpectFinished<ScoreCodec>(Outcome(), "timings {} usage {}");  // no perplexity of nothing
+  ExpectFinished<ScoreCodec>(Outcome(), "timings {} usage {}");  // no perplexity
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 namespace aft::server {
 
-// A model of 257 tokens, of which only this matters.
+// The properties of a model that a test may change. Its vocabulary has 257 tokens.
 struct ModelFacts {
   int64_t max_seq_len = 0;
   int64_t max_batch_tokens = ModelConfig().max_batch_tokens;
@@ -19,7 +19,8 @@ struct ModelFacts {
   std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<FakeTokenizer>();
 };
 
-// What `codec`, or one of its own, makes of a request: one for each of its texts.
+// Decodes a request with `codec`, or with a new codec if that is null. Returns one engine request
+// for each of its texts.
 template <typename Codec>
 auto DecodeEach(const typename Codec::Request& message, const ModelFacts& facts = {},
                 const LimitsConfig& limits = {}, Codec* codec = nullptr) {
@@ -42,7 +43,7 @@ auto DecodeEach(const typename Codec::Request& message, const ModelFacts& facts 
   }
 }
 
-// The first of them.
+// As DecodeEach, but returns only the first request.
 template <typename Codec>
 auto Decode(const typename Codec::Request& message, const ModelFacts& facts = {},
             const LimitsConfig& limits = {}, Codec* codec = nullptr) {

@@ -1,4 +1,4 @@
-// Every option that aft/v1/generation_options.proto describes, through both protocols.
+// Tests every option that aft/v1/generation_options.proto describes, through both protocols.
 
 #include "server/api/aft/named_options.h"
 
@@ -34,14 +34,14 @@ absl::Status Decoded(v1::GenerateRequest message) {
   return Decode<GenerateCodec>(message).status();
 }
 
-// What the Open Inference Protocol's service says of an option.
+// Returns the status of a request of the Open Inference Protocol with this option.
 absl::Status DecodedFromJson(const OptionRule& rule, const Json& value) {
   GenerationOptions options;
   const absl::Status set = options.SetAll(kPlace, Json({{rule.about->oip_name(), value}}).dump());
   return set.ok() ? options.Rename(Decoded(options.message())) : set;
 }
 
-// A number, or a list or map of `entries` that are alike but for the keys of a map.
+// Sets the option of `rule` to `value`, or to a list or map with `entries` equal values.
 v1::GenerateRequest With(const OptionRule& rule, double value, int entries = 1) {
   v1::GenerateRequest message;
   auto& part = PartOf(rule, message);
@@ -65,7 +65,8 @@ v1::GenerateRequest With(const OptionRule& rule, double value, int entries = 1) 
   return message;
 }
 
-// The same as JSON; its numbers may be strings, as NaN has to be.
+// The value of the option that With sets, as JSON. JSON has no number for infinity and NaN, which
+// are strings here.
 Json JsonOf(const OptionRule& rule, double value, int entries = 1) {
   const Json number = std::isfinite(value) ? Json(value) : Json(absl::StrCat(value));
   const bool whole = rule.field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32;
@@ -101,7 +102,7 @@ TEST(OptionsTest, EveryFieldIsDescribedOnceAndNoNameStandsForTwo) {
   EXPECT_EQ(FindOption(&v1::GenerationOption::field, "output.top_logprobs")->high, kMaxTopLogprobs);
 }
 
-TEST(OptionsTest, ANumberIsTakenInItsRangeAloneByBothProtocols) {
+TEST(OptionsTest, BothProtocolsAcceptANumberOnlyInItsRange) {
   int ranges = 0;
   for (const OptionRule& rule : OptionRules()) {
     if (rule.about->range().empty()) continue;
@@ -138,13 +139,13 @@ TEST(OptionsTest, ANumberIsTakenInItsRangeAloneByBothProtocols) {
   EXPECT_GE(ranges, 8);
 }
 
-TEST(OptionsTest, AListHasSoManyEntriesAndNoMoreInBothProtocols) {
+TEST(OptionsTest, BothProtocolsLimitTheNumberOfEntriesOfAList) {
   for (const OptionRule& rule : OptionRules()) {
     if (!rule.field->is_repeated()) continue;
     const auto most = static_cast<int>(rule.about->max_entries());
     const std::string reason =
         absl::StrCat(": must have at most ", most, " entries, got ", most + 1);
-    // Other rules may refuse what this one lets through: the vocabulary has 257 tokens.
+    // Other rules may refuse a list that this rule accepts: the vocabulary has 257 tokens.
     EXPECT_THAT(Decoded(With(rule, 1, most)).message(), Not(HasSubstr("must have at most")));
     EXPECT_EQ(Decoded(With(rule, 1, most + 1)),
               absl::InvalidArgumentError(rule.about->field() + reason));
@@ -157,8 +158,9 @@ TEST(OptionsTest, AListHasSoManyEntriesAndNoMoreInBothProtocols) {
   }
 }
 
-// A value of the type that the other protocol's parser has to make of `value`.
-TEST(OptionsTest, ANameOfTheOtherProtocolSetsTheFieldThatItIsOf) {
+// `values` has a JSON value for each type, and the value of the field that the parser must make of
+// it, as text proto.
+TEST(OptionsTest, ANameOfTheOpenInferenceProtocolSetsItsField) {
   const std::pair<FieldDescriptor::CppType, std::pair<Json, std::string>> values[] = {
       {FieldDescriptor::CPPTYPE_FLOAT, {0.5, "0.5"}},
       {FieldDescriptor::CPPTYPE_UINT32, {"3", "3"}},
@@ -186,8 +188,8 @@ TEST(OptionsTest, ANameOfTheOtherProtocolSetsTheFieldThatItIsOf) {
             absl::InvalidArgumentError("echo: there is no such option"));
 }
 
-// On failure the page needs the table that the description gives.
-TEST(OptionsTest, TheTableInTheApiGuideSaysTheSame) {
+// If this fails, put the table that the test expects into docs/api.md.
+TEST(OptionsTest, TheTableInTheApiGuideIsCurrent) {
   std::string table;
   for (const OptionRule& rule : OptionRules()) {
     const v1::GenerationOption& about = *rule.about;

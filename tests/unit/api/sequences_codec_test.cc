@@ -1,4 +1,4 @@
-// What Generate makes of several sequences: messages, and what the call says of them as one.
+// Tests the messages of Generate for several sequences, and how their outcomes are summed up.
 
 #include <string>
 #include <utility>
@@ -56,7 +56,7 @@ class SequencesCodecTest : public testing::Test {
   GenerateCodec codec_;
 };
 
-TEST_F(SequencesCodecTest, WhatWaitsOfASequenceIsOneMessageAndTheyTakeTurns) {
+TEST_F(SequencesCodecTest, WaitingTokensOfASequenceAreOneMessageAndSequencesTakeTurns) {
   EXPECT_EQ(codec_.sequences(), 3U);
   Append(1, 5, "a");
   Append(0, 2, "b");
@@ -67,12 +67,12 @@ TEST_F(SequencesCodecTest, WhatWaitsOfASequenceIsOneMessageAndTheyTakeTurns) {
   for (uint32_t i = 0; i < 3; ++i) Append(i, 7, "d");
   v1::GenerateResponse message;
   ASSERT_TRUE(codec_.Take(message));
-  EXPECT_EQ(message.sequence(), 2U);  // whose turn it was
+  EXPECT_EQ(message.sequence(), 2U);  // it was the turn of this sequence
   Append(2, 8, "e");
   EXPECT_THAT(TakeAll(), ElementsAre("0:7 d", "1:7 d", "2:8 e"));
 }
 
-TEST_F(SequencesCodecTest, FinishedComesBehindItsOwnTokensAlone) {
+TEST_F(SequencesCodecTest, FinishedWaitsOnlyForTheTokensOfItsSequence) {
   v1::State state;
   state.set_id("an id");
   Append(0, 0, "a");
@@ -94,7 +94,7 @@ TEST_F(SequencesCodecTest, FinishedComesBehindItsOwnTokensAlone) {
   EXPECT_FALSE(codec_.Take(message));
 }
 
-TEST_F(SequencesCodecTest, NothingIsLeftOfWhatIsDropped) {
+TEST_F(SequencesCodecTest, DropRemovesAllWaitingMessages) {
   for (uint32_t i = 0; i < 3; ++i) Append(i, 7, "d");
   Finish(1);
   codec_.Drop();
@@ -106,7 +106,7 @@ TEST_F(SequencesCodecTest, NothingIsLeftOfWhatIsDropped) {
   EXPECT_EQ(codec_.pending_bytes(), 0U);
 }
 
-TEST(OutcomeSumTest, TheFirstErrorAndTheWholeTimeAreTheCalls) {
+TEST(OutcomeSumTest, TheCallHasTheFirstErrorAndTheWholeTime) {
   Outcome one;
   one.usage.prompt_tokens = 5;
   one.usage.generated_tokens = 7;
@@ -148,7 +148,7 @@ TEST(OutcomeSumTest, TheFirstErrorAndTheWholeTimeAreTheCalls) {
   three.timings = {
       .queue = milliseconds(7), .first_token = milliseconds(8), .total = milliseconds(9)};
   AddOutcome(three, total);
-  EXPECT_EQ(total.timings.queue, milliseconds(3));  // when the first text ended
+  EXPECT_EQ(total.timings.queue, milliseconds(3));  // not above first_token
 }
 
 }  // namespace
