@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The program aft-convert: its command line, what it prints and what it leaves.
+"""Tests the program aft-convert: its command line, its output and the files that it writes.
 
   aft_convert_test.py PATH_OF_AFT_CONVERT
 """
@@ -51,7 +51,7 @@ class AftConvertTest(unittest.TestCase):
     self.assertIn(f"state         {about['state_bytes_per_sequence']:,} bytes", text)
     self.assertIn(f"parameters    {about['parameters']:,}\n", text)
 
-  def test_tells_what_serving_takes(self):
+  def test_prints_the_resources_for_serving(self):
     model = ROOT / "model" / "zoo" / "austen-aft-local"
     about = json.loads(self.call("inspect", model, "--json", "--slots", 8, "--bandwidth", 40))
     sizes = about["sizing"]["formats"]
@@ -134,7 +134,7 @@ class AftConvertTest(unittest.TestCase):
     self.assertEqual(self.inspect()["mixer"], {"kind": "block_local", "heads": 4, "block_size": 8,
                                                "global_token": False, "full_decode": True})
 
-  def test_says_what_it_read_mapped_and_left(self):
+  def test_reports_what_it_read_mapped_and_left_out(self):
     text = self.call("gpt2", GOLDENS / "gpt2_hub", self.out)
     for file in ("config.json", "model.safetensors.index.json", "model-00003-of-00003.safetensors",
                  "tokenizer.json", "tokenizer_config.json"):

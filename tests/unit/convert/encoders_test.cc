@@ -1,5 +1,6 @@
-// RoBERTa and BERT against transformers, with their own attention and with LSG's block-local, at
-// the goldens' lengths and with keys hidden (tests/parity/references/encoders.py).
+// Compares imports of RoBERTa and BERT with transformers: with their own attention and with LSG's
+// block-local attention, at the lengths of the goldens, and with hidden keys
+// (tests/parity/references/encoders.py).
 
 #include <cstdint>
 #include <filesystem>
@@ -69,7 +70,7 @@ TEST_P(EncoderImportTest, GivesThePackagesVectors) {
     EXPECT_TRUE(checkpoint.config.post_norm && checkpoint.config.embedding_norm);
     EXPECT_EQ(checkpoint.config.max_seq_len, 64);
     const LoadedModel model = LoadAsServed(dir);
-    // All at once: no text depends on the others.
+    // All texts are encoded at once, because no text may depend on the others.
     std::vector<EncoderInput> inputs;
     std::vector<at::Tensor> wanted;
     for (const auto& [name, want] : cases_.tensors) {
@@ -94,13 +95,13 @@ TEST_P(EncoderImportTest, GivesThePackagesVectors) {
   }
 }
 
-TEST_P(EncoderImportTest, SaysWhatItLeaves) {
+TEST_P(EncoderImportTest, ReportsTheTensorsThatItLeavesOut) {
   const auto import = ImportBert(in_, {});
   ASSERT_TRUE(import.ok()) << import.status();
   const std::string text = ImportText(*import);
   EXPECT_THAT(text, HasSubstr("(the head of masked tokens)"));
   EXPECT_THAT(text, HasSubstr("position.weight (type 0, which all tokens have)"));
-  // A tensor that is neither taken nor known is an error.
+  // A tensor that is neither imported nor known as superfluous is an error.
   const auto files = WeightFiles::OpenFolder(in_);
   ASSERT_TRUE(files.ok());
   TensorMap weights;
@@ -136,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(Packages, EncoderImportTest, testing::Values("roberta",
 class RobertaTest : public EncoderImportTest {};
 INSTANTIATE_TEST_SUITE_P(Package, RobertaTest, testing::Values("roberta"));
 
-TEST_P(RobertaTest, TextsHaveTheTokensAroundThem) {
+TEST_P(RobertaTest, TextsGetTheirFirstAndLastToken) {
   WriteAndRead(ImportBert(in_, {}), out_);
   const LoadedModel model = LoadAsServed(out_);
   ASSERT_NE(model.tokenizer, nullptr);
@@ -145,11 +146,12 @@ TEST_P(RobertaTest, TextsHaveTheTokensAroundThem) {
   EXPECT_EQ(*model.tokenizer->Encode(""), (std::vector<int32_t>{0, 2}));
 }
 
-// The folder as tokenizers leaves it: the tokens around a text are those of its post-processor.
+// The post-processor of a tokenizer.json, as the library tokenizers writes it, defines the first
+// and the last token of a text.
 TEST_P(RobertaTest, ReadsThePostProcessor) {
   Json words = Json::parse(ReadBytes("tests/parity/goldens/gpt2_hub/tokenizer.json"));
   Json config = Json::parse(ReadBytes(in_ + "/config.json"));
-  config["eos_token_id"] = nullptr;  // is a byte in that vocabulary
+  config["eos_token_id"] = nullptr;  // the id is a byte in that vocabulary
   WriteBytes(in_ + "/config.json", config.dump());
   const auto frame = [&](const Json& processor, const std::string& dir) -> absl::Status {
     words["post_processor"] = processor;
@@ -181,7 +183,7 @@ TEST_P(RobertaTest, ReadsThePostProcessor) {
   EXPECT_THAT(frame(roberta, out_ + "5"), Refused("tokenizer.suffix: must be a list of at most"));
 }
 
-// modules.json and the pooling's config, as sentence-transformers writes them.
+// Reads modules.json and the config of the pooling, as sentence-transformers writes them.
 TEST_P(RobertaTest, ReadsThePoolingOfSentenceTransformers) {
   const auto modules = [this](const std::vector<std::string>& types) {
     Json list = Json::array();
@@ -233,7 +235,7 @@ TEST_P(RobertaTest, ReadsThePoolingOfSentenceTransformers) {
 class BertTest : public EncoderImportTest {};
 INSTANTIATE_TEST_SUITE_P(Package, BertTest, testing::Values("bert"));
 
-TEST_P(BertTest, TakesIdsAlone) {
+TEST_P(BertTest, AcceptsOnlyTokenIds) {
   WriteAndRead(ImportBert(in_, {}), out_);
   EXPECT_EQ(LoadAsServed(out_).tokenizer, nullptr);
 }

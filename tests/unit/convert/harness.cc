@@ -24,8 +24,9 @@ std::unique_ptr<MixerModule> MakeModule(const Checkpoint& checkpoint) {
   return *std::move(module);
 }
 
-// The steps of a text: what comes before `first_generated` at once; then a new sequence of the
-// same, with a token sampled behind it, and the rest token by token.
+// Returns the steps of a text. The first step scores the tokens before `first_generated`. If more
+// tokens follow, a new sequence reads the same tokens and samples one. Each further token is then
+// scored in a step of its own.
 std::vector<StepRow> Rows(const std::vector<int32_t>& tokens, int64_t first_generated) {
   const auto count = static_cast<int64_t>(tokens.size());
   std::vector<StepRow> rows;
@@ -113,7 +114,7 @@ double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
   const auto compare = [&](int64_t position, TokenId id, float logprob) {
     ++compared;
     const auto want = expected[position - first_row][id].item<float>();
-    // Written so that NaN counts.
+    // The condition is true for NaN too.
     if (!(std::abs(logprob - want) <= distance)) distance = std::abs(logprob - want);
   };
   for (const StepRow& row : Rows(tokens, first_generated)) {
@@ -133,7 +134,7 @@ double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
       for (const TokenLogprob& other : scored.top) compare(position, other.id, other.logprob);
     }
   }
-  // The last token has no target, and with it its row none.
+  // The last token has no target, so its row is not compared.
   AFT_CHECK(compared == 21 * (expected.size(0) - 1));
   return distance;
 }

@@ -1,5 +1,5 @@
-// GPT-2 as transformers leaves it in a folder today: BF16 in shards, tokenizer.json alone
-// (tests/parity/make_hub_goldens.py).
+// Imports GPT-2 from a folder as transformers writes it today: BF16 weights in shards, and
+// tokenizer.json without vocab.json and merges.txt (tests/parity/make_hub_goldens.py).
 
 #include <cstdint>
 #include <filesystem>
@@ -29,7 +29,7 @@ class HubTest : public testing::Test {
  protected:
   HubTest() { std::filesystem::copy(kHub, in_); }
 
-  // The same weights in one file, each as `type`.
+  // Replaces the shards by one file with the same weights as `type`. Returns the weights.
   TensorMap OneFile(at::ScalarType type) {
     TensorMap weights;
     const auto files = WeightFiles::OpenFolder(kHub);
@@ -64,7 +64,8 @@ TEST_F(HubTest, GivesThePackagesLogProbabilities) {
   EXPECT_EQ((*tokenizer)->eos_id(), 259);
 }
 
-// Out as in: not a byte more for the tensors, and the model is loaded in that format.
+// The imported tensors have the format of the source and the same number of bytes. The model is
+// loaded in that format.
 TEST_F(HubTest, KeepsItsFormat) {
   struct Format {
     at::ScalarType type;
@@ -88,14 +89,14 @@ TEST_F(HubTest, KeepsItsFormat) {
       EXPECT_EQ(tensor.scalar_type(), format.type) << name;
       EXPECT_TRUE(tensor.to(at::kFloat).equal(read.tensors.at(name))) << name;
     }
-    // Bit for bit those of the source, transposed.
+    // The values are those of the source bit for bit. Weights of linear layers are transposed.
     EXPECT_TRUE(stored.at("layers.1.ffn.up.weight")
                     .equal(source.at("transformer.h.1.mlp.c_fc.weight").t()));
     EXPECT_TRUE(stored.at("norm.bias").equal(source.at("transformer.ln_f.bias")));
   }
 }
 
-// fp32 holds each of them exactly, so that is what the model is loaded in.
+// The model is loaded in fp32, because fp32 holds the values of each format exactly.
 TEST_F(HubTest, MatricesOfSeveralFormatsKeepThemAndAreServedInFp32) {
   TensorMap weights = OneFile(at::kBFloat16);
   const std::string name = "transformer.h.0.mlp.c_fc.weight";
@@ -114,7 +115,7 @@ TEST_F(HubTest, MatricesOfSeveralFormatsKeepThemAndAreServedInFp32) {
   EXPECT_EQ(OpenCheckpoint(out_ + "2")->weight_format, Number::kBf16);
 }
 
-TEST_F(HubTest, SaysWhatItReadMappedAndLeft) {
+TEST_F(HubTest, ReportsTheTensorsThatItReadMappedAndLeftOut) {
   TensorMap weights = OneFile(at::kHalf);
   weights["transformer.h.0.attn.bias"] = at::zeros({1, 1, 128, 128}, at::kBool);
   weights["lm_head.weight"] = weights.at("transformer.wte.weight").clone();
@@ -144,7 +145,7 @@ TEST_F(HubTest, SaysWhatItReadMappedAndLeft) {
   EXPECT_EQ(ImportText(*Quantized("model/zoo/austen-aft-local", Number::kBf16)), "");
 }
 
-TEST_F(HubTest, SaysThatNothingIsLeft) {
+TEST_F(HubTest, ReportsThatNoTensorIsLeftOut) {
   const auto import = ImportGpt2(in_, {});
   ASSERT_TRUE(import.ok()) << import.status();
   EXPECT_THAT(ImportText(*import),
@@ -166,7 +167,7 @@ TEST_F(HubTest, NamesTenTensorsThatHaveNoPlaceAndCountsTheRest) {
   EXPECT_THAT(ImportGpt2(in_, {}), Refused("'zz18', 'zz19' and 15 more: have no place"));
 }
 
-TEST_F(HubTest, TheConfigsEndOfTextCounts) {
+TEST_F(HubTest, TheEndOfTextOfTheConfigIsUsed) {
   Json words = Json::parse(ReadBytes(in_ + "/tokenizer.json"));
   Json token = words["added_tokens"][0];
   token["id"] = 260;
@@ -186,7 +187,7 @@ TEST_F(HubTest, TheConfigsEndOfTextCounts) {
   EXPECT_EQ(eos(260), 260);
   EXPECT_EQ(eos(259), 259);
   EXPECT_EQ(eos({260}), 260);
-  EXPECT_EQ(eos(50256), 259);  // a default that says nothing: the tokenizer's own
+  EXPECT_EQ(eos(50256), 259);  // a meaningless default: the tokenizer's own counts
   EXPECT_EQ(eos(nullptr), 259);
   EXPECT_THAT(WithConfig("eos_token_id", {259, 260}),
               Refused("config.json: eos_token_id: must be one token's id, got an array"));
@@ -198,7 +199,7 @@ TEST_F(HubTest, TheConfigsEndOfTextCounts) {
   EXPECT_EQ(eos(nullptr), 259);
 }
 
-// A tokenizer that the server would refuse: nothing is left.
+// The server would refuse this tokenizer, so no file is written.
 TEST_F(HubTest, WritesNothingThatCannotBeServed) {
   const auto import = WithConfig("eos_token_id", 0);  // "!", a byte
   ASSERT_TRUE(import.ok()) << import.status();

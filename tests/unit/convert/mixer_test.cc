@@ -1,5 +1,5 @@
-// Bare mixers from a config: LSG's class and others as functions of q, k and v, by identity
-// projections, and what has no identity.
+// Tests imports of bare mixers from a config. Missing projections become identities, so that LSG's
+// class and others are functions of q, k and v. Projections that cannot be identities are refused.
 
 #include <cstdint>
 #include <memory>
@@ -39,7 +39,7 @@ std::vector<float> Floats(const at::Tensor& tensor) {
   return {first, first + dense.numel()};
 }
 
-TEST_F(MixerImportTest, IsTheClassOfLsgOnQueriesKeysAndValues) {
+TEST_F(MixerImportTest, EqualsTheClassOfLsgOnQueriesKeysAndValues) {
   const TensorMap cases = ReadGoldens("block_local").tensors;
   const at::Tensor packed = cases.at("packed")[0];  // [19, 48]
   for (const bool global : {true, false}) {
@@ -72,7 +72,7 @@ TEST_F(MixerImportTest, IsTheClassOfLsgOnQueriesKeysAndValues) {
   }
 }
 
-TEST_F(MixerImportTest, TakesWhatIsGivenAndMakesTheRest) {
+TEST_F(MixerImportTest, UsesTheGivenTensorsAndMakesTheOthers) {
   const at::Tensor out = at::randn({16, 16});
   const at::Tensor w = at::randn({8, 8});
   const auto import = From(R"({"kind": "aft_full", "band_rows": 8, "bias": "full"})",
@@ -85,7 +85,7 @@ TEST_F(MixerImportTest, TakesWhatIsGivenAndMakesTheRest) {
   EXPECT_EQ(checkpoint.tensors.size(), 5U);
 }
 
-TEST_F(MixerImportTest, RefusesByName) {
+TEST_F(MixerImportTest, RefusalsNameTheTensorOrTheFile) {
   const auto missing = [this](const std::string& mixer, const std::string& rest = "") {
     return From(mixer, rest).status();
   };

@@ -1,5 +1,5 @@
-// Language models of labml_nn and Hugging Face's GPT-2: from the packages' files to a checkpoint
-// that is loaded as the server does and gives the packages' log-probabilities, and every refusal.
+// Imports language models of labml_nn and Hugging Face's GPT-2 from the packages' files, loads them
+// as the server does and expects the packages' log-probabilities. Tests every refusal too.
 
 #include <algorithm>
 #include <cstdint>
@@ -29,7 +29,7 @@ using tolerance::kLogProbability;
 
 using Json = nlohmann::json;
 
-// The vocabulary of a labml golden, as its user would have it.
+// Writes the vocabulary of a labml golden to a file, as its user would, and returns the path.
 std::string WriteCharacters(const TempFolder& folder, const std::string& characters) {
   Json list = Json::array();
   for (absl::string_view rest = characters; !rest.empty();) {
@@ -90,7 +90,7 @@ TEST_P(LabmlModelTest, RefusesTheFirstPositionWithoutABias) {
   EXPECT_THAT(model.runner->Submit({{row}}), Refused("beyond max_seq_len 64"));
 }
 
-TEST_P(LabmlModelTest, NamesWhatIsWrong) {
+TEST_P(LabmlModelTest, NamesTheFaultyTensor) {
   const auto import = [&](const TensorMap& tensors) {
     return ImportLabml(tensors, options_).status();
   };
@@ -177,7 +177,8 @@ class Gpt2Test : public testing::Test {
     return ImportGpt2(in_, {});
   }
 
-  // Of the checkpoint at out_, with the text's tokens generated from each of these positions on.
+  // Expects these log-probabilities from the checkpoint at out_. The tokens of the text are
+  // generated from each position in `generated_from` on.
   void ExpectLogProbabilities(const std::string& name, const std::vector<int64_t>& generated_from) {
     const std::vector<int32_t> tokens = Ids(Expected("tokens"));
     for (const int64_t first : generated_from) {
@@ -215,7 +216,7 @@ TEST_F(Gpt2Test, GivesThePackagesLogProbabilitiesWithBlockLocalAttention) {
   EXPECT_EQ(checkpoint.config.mixer.block_size, 8);
   EXPECT_TRUE(checkpoint.config.mixer.global_token);
   EXPECT_FALSE(checkpoint.config.mixer.full_decode);
-  // Decode equals prefill, which in the package it does not.
+  // Here decode equals prefill. In the package it does not.
   ExpectLogProbabilities("block_local", {17, kWhole});
 }
 
@@ -233,7 +234,7 @@ TEST_F(Gpt2Test, CopiesTheTokenizer) {
   EXPECT_EQ(*(*tokenizer)->Encode(cases_.metadata.at("text")), Ids(Expected("tokens")));
 }
 
-TEST_F(Gpt2Test, TakesNamesWithoutPrefixAndBuffersAndTheTiedHead) {
+TEST_F(Gpt2Test, AcceptsNamesWithoutPrefixAndBuffersAndTheTiedHead) {
   TensorMap other;
   for (const auto& [name, tensor] : weights_) {
     other[name.substr(std::string("transformer.").size())] = tensor;
@@ -251,7 +252,7 @@ TEST_F(Gpt2Test, TakesNamesWithoutPrefixAndBuffersAndTheTiedHead) {
   }
 }
 
-TEST_F(Gpt2Test, KeepsAHeadOfItsOwn) {
+TEST_F(Gpt2Test, KeepsAHeadThatIsNotTied) {
   TensorMap other = weights_;
   other["lm_head.weight"] = at::ones({260, 32});
   EXPECT_THAT(WithWeights(other), Refused("tensor 'lm_head.weight': differs"));
@@ -262,7 +263,7 @@ TEST_F(Gpt2Test, KeepsAHeadOfItsOwn) {
   EXPECT_THAT(WithWeights(weights_), Refused("tensor 'lm_head.weight': is missing"));
 }
 
-TEST_F(Gpt2Test, NamesTheKeyThatItCannotTake) {
+TEST_F(Gpt2Test, NamesTheKeyThatItDoesNotSupport) {
   struct Bad {
     const char* key;
     Json value;
@@ -293,7 +294,7 @@ TEST_F(Gpt2Test, NamesTheKeyThatItCannotTake) {
   EXPECT_THAT(WithConfig("n_layer", 2'000'000'000), Refused("config.json: n_layers: must be"));
 }
 
-TEST_F(Gpt2Test, NamesTheTensorThatItCannotTake) {
+TEST_F(Gpt2Test, NamesTheTensorThatItDoesNotSupport) {
   const std::string layer = "transformer.h.";
   ExpectRefused(weights_,
                 [this](const TensorMap& weights) { return WithWeights(weights).status(); },
@@ -303,7 +304,7 @@ TEST_F(Gpt2Test, NamesTheTensorThatItCannotTake) {
                  {layer + "2.ln_1.bias", at::zeros({32}), "has no place"}});
 }
 
-TEST_F(Gpt2Test, SaysWhichFilesItMisses) {
+TEST_F(Gpt2Test, NamesTheMissingFiles) {
   std::filesystem::remove(in_ + "/merges.txt");
   EXPECT_EQ(ImportGpt2(in_, {}).status().code(), absl::StatusCode::kNotFound);
   std::filesystem::remove(in_ + "/vocab.json");
@@ -319,7 +320,7 @@ TEST_F(Gpt2Test, WritesAllOrNothing) {
   const auto import = ImportGpt2(in_, {});
   ASSERT_TRUE(import.ok()) << import.status();
   std::filesystem::create_directory(out_);
-  ASSERT_TRUE(WriteImport(out_ + "/", *import).ok());  // an empty folder is as good as none
+  ASSERT_TRUE(WriteImport(out_ + "/", *import).ok());  // an empty folder may exist
   EXPECT_EQ(WriteImport(out_, *import).code(), absl::StatusCode::kAlreadyExists);
   Import incomplete = *import;
   incomplete.tensors.erase("norm.bias");
@@ -330,8 +331,8 @@ TEST_F(Gpt2Test, WritesAllOrNothing) {
   }
 }
 
-// Two layers, keys and values of 32 floats: 512 bytes per token, more only for alignment.
-TEST_F(Gpt2Test, InspectTellsHowTheStateGrows) {
+// Two layers with keys and values of 32 floats take 512 bytes per token. Only alignment adds more.
+TEST_F(Gpt2Test, InspectReportsHowTheStateGrows) {
   WriteAndRead(ImportGpt2(in_, {}), out_);
   const auto inspection = Inspect(out_);
   ASSERT_TRUE(inspection.ok()) << inspection.status();

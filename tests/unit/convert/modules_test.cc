@@ -1,5 +1,5 @@
-// AFT modules of labml_nn and aft_pytorch: from the packages' own state_dicts to a checkpoint that
-// gives the packages' outputs, and every refusal.
+// Imports AFT modules of labml_nn and aft_pytorch from the packages' own state_dicts, and expects
+// the packages' outputs from the checkpoints. Tests every refusal too.
 
 #include <cmath>
 #include <cstdint>
@@ -23,9 +23,11 @@
 namespace aft {
 namespace {
 
-constexpr int64_t kLengths[] = {1, 7, 8, 9, 64};  // 1, s - 1, s, s + 1, the most there may be
+// 1, s - 1, s, s + 1 and the maximum, with the window s = 8
+constexpr int64_t kLengths[] = {1, 7, 8, 9, 64};
 
-// Whole, and for causal modules through the state by one chunk and token by token.
+// Reads each text as a whole. A causal module also reads it with a state, in one chunk and token by
+// token.
 void ExpectThePackagesOutputs(const std::string& name, const Checkpoint& checkpoint) {
   SCOPED_TRACE(name);
   EXPECT_EQ(checkpoint.config.architecture, Architecture::kMixer);
@@ -78,7 +80,7 @@ TEST(LabmlImportTest, GivesThePackagesOutputs) {
     EXPECT_EQ(checkpoint.config.max_seq_len, 64);
     EXPECT_EQ(checkpoint.config.qkv_bias, name == "labml_aft_local");
     ExpectThePackagesOutputs(name, checkpoint);
-    // A ring in bf16 stays close.
+    // With a ring in bf16 the outputs stay close.
     checkpoint.config.mixer.ring = Number::kBf16;
     const TensorMap cases = ReadGoldens(name + ".cases").tensors;
     EXPECT_TRUE(
@@ -86,7 +88,7 @@ TEST(LabmlImportTest, GivesThePackagesOutputs) {
   }
 }
 
-// labml's formula in float64, with a mask that hides nothing.
+// Compares with labml's formula in float64, with an attention mask that hides nothing.
 TEST(LabmlImportTest, AModuleMayBeBidirectional) {
   const TempFolder folder;
   TensorMap state = ReadGoldens("labml_aft_local").tensors;
@@ -114,7 +116,7 @@ TEST(LabmlImportTest, AModuleMayBeBidirectional) {
               Refused("--bidirectional is for modules"));
 }
 
-TEST(DifferenceTest, KeysAbove88AreFiniteHereOnly) {
+TEST(DifferenceTest, KeysAbove88AreFiniteOnlyHere) {
   const TempFolder folder;
   const Checkpoint module =
       WriteAndRead(ImportAftPytorch(ReadGoldens("aft_pytorch_overflow").tensors, std::nullopt),
@@ -125,7 +127,7 @@ TEST(DifferenceTest, KeysAbove88AreFiniteHereOnly) {
                     tolerance::kLayerKeys100));
 }
 
-TEST(DifferenceTest, KeysThatRiseBy104AreFiniteHereOnly) {
+TEST(DifferenceTest, KeysThatRiseBy104AreFiniteOnlyHere) {
   const TempFolder folder;
   const Checkpoint module =
       WriteAndRead(ImportLabml(ReadGoldens("labml_spread").tensors, {}), folder.File("out"));
@@ -137,7 +139,7 @@ TEST(DifferenceTest, KeysThatRiseBy104AreFiniteHereOnly) {
   }
 }
 
-// The same band, by another way than the importer's: one element at a time.
+// Checks the band in another way than the importer computes it: one element at a time.
 TEST(BandTest, OnlyTheBandOfThePositionBiasIsKept) {
   TensorMap state = ReadGoldens("labml_aft_local").tensors;
   const at::Tensor bias = state.at("pos_bias");
@@ -168,7 +170,7 @@ TEST(BandTest, GarbageOutsideOfTheBandChangesNothing) {
   const TempFolder folder;
   TensorMap state = ReadGoldens("aft_pytorch_local_16").tensors;
   const Checkpoint before = WriteAndRead(ImportAftPytorch(state, 8), folder.File("before"));
-  // What the package's own forward pass leaves in the state_dict: zeros there.
+  // The package's own forward pass sets these elements of the state_dict to zero.
   state["wbias"] = ReadGoldens("aft_pytorch_local_16.cases").tensors.at("wbias_after_forward");
   const Checkpoint after = WriteAndRead(ImportAftPytorch(state, 8), folder.File("after"));
   for (const auto& [name, tensor] : before.tensors) {
@@ -176,7 +178,7 @@ TEST(BandTest, GarbageOutsideOfTheBandChangesNothing) {
   }
 }
 
-TEST(BandTest, WindowsOfNothingAndOfEverything) {
+TEST(BandTest, WindowsThatCoverNothingOrEverything) {
   const TempFolder folder;
   const TensorMap state = ReadGoldens("aft_pytorch_local_16").tensors;
   const at::Tensor x = ReadGoldens("aft_pytorch_local_16.cases").tensors.at("x");
@@ -196,7 +198,7 @@ TEST(BandTest, WindowsOfNothingAndOfEverything) {
   }
 }
 
-TEST(SourceTypesTest, HalvesStayWhatTheyAreAndDoublesBecomeFp32) {
+TEST(SourceTypesTest, SixteenBitTypesStayAndDoublesBecomeFp32) {
   const TensorMap state = ReadGoldens("labml_aft_local").tensors;
   for (const at::ScalarType type : {at::kDouble, at::kHalf, at::kBFloat16}) {
     TensorMap converted = state;
@@ -220,7 +222,7 @@ TEST(SourceTypesTest, HalvesStayWhatTheyAreAndDoublesBecomeFp32) {
 }
 
 // Query, key and value become one tensor.
-TEST(SourceTypesTest, PartsThatDifferBecomeFp32) {
+TEST(SourceTypesTest, PartsOfDifferentTypesBecomeFp32) {
   TensorMap state = ReadGoldens("labml_aft_local").tensors;
   const at::Tensor key = state.at("key.weight").to(at::kHalf);
   state["key.weight"] = key;

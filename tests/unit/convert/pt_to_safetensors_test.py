@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""tools/pt_to_safetensors.py: what torch.save writes is read exactly, anything else is refused.
+"""Tests that tools/pt_to_safetensors.py reads exactly what torch.save writes, and refuses anything else.
 
-Needs no torch: the .pt files are written here in torch's format, and one is torch's own
+The tests need no torch: they write .pt files in torch's format. One file was written by torch itself
 (tests/parity/goldens/labml_pickled.pt).
 """
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "tools" / "pt_to_safetensors.py"
 GOLDENS = ROOT / "tests" / "parity" / "goldens"
 
-# ---- A torch that can be pickled by name ---------------------------------------------------------
+# ---- A fake torch with names to pickle -----------------------------------------------------------
 TORCH, UTILS = types.ModuleType("torch"), types.ModuleType("torch._utils")
 sys.modules.update({"torch": TORCH, "torch._utils": UTILS})
 DTYPES = {"Double": ("F64", 8), "Float": ("F32", 4), "Half": ("F16", 2), "BFloat16": ("BF16", 2),
@@ -195,7 +195,7 @@ class PtToSafetensorsTest(unittest.TestCase):
     content._metadata = collections.OrderedDict(version=1)  # state_dict() has this
     self.assertEqual(self.convert(content)["w"], ("F32", [2], struct.pack("<2f", 1, 2)))
 
-  def test_goes_down_the_keys(self):
+  def test_follows_the_given_keys(self):
     content = {"epoch": 3, "net": {"model": {"w": vector(5)}, "ema": {"w": vector(6)}}}
     self.assertEqual(self.convert(content, "--key", "net", "--key", "ema")["w"][2],
                      struct.pack("<f", 6))
@@ -225,7 +225,7 @@ class PtToSafetensorsTest(unittest.TestCase):
       archive.writestr("archive/data.pkl", b"\x80\x02}q\x00(X")
     self.assertIn("its data.pkl cannot be read", self.refused())
 
-  def test_refuses_what_is_no_state_dict(self):
+  def test_refuses_objects_that_are_not_state_dicts(self):
     for content, message in (([vector(1)], "holds a list, not a dict"), ({}, "holds no tensors"),
                              (vector(1), "holds a Tensor, not a dict"),
                              ({"w": 1.5}, "'w' is a float, not a tensor"),

@@ -1,4 +1,4 @@
-// Checkpoints whose file holds matrices in fewer bits.
+// Tests checkpoints whose file holds matrices in fewer bits.
 
 #include <filesystem>
 #include <string>
@@ -23,7 +23,7 @@ class QuantizeTest : public testing::TestWithParam<Number> {
     return dir;
   }
 
-  // Log-probabilities of some text.
+  // Returns the log-probabilities of a text.
   static std::vector<float> Score(const std::string& dir, const std::string& format) {
     LoadOptions options;
     options.checkpoint_dir = dir;
@@ -54,7 +54,7 @@ class QuantizeTest : public testing::TestWithParam<Number> {
   TempFolder folder_;
 };
 
-TEST_P(QuantizeTest, IsTheModelThatTheWeightFormatMakes) {
+TEST_P(QuantizeTest, EqualsTheModelThatTheWeightFormatMakes) {
   const std::string dir = Quantize();
   const std::vector<float> expected = Score(kModel, NumberName(GetParam()));
   EXPECT_EQ(Score(dir, NumberName(GetParam())), expected);
@@ -70,7 +70,7 @@ TEST_P(QuantizeTest, IsTheModelThatTheWeightFormatMakes) {
   EXPECT_NEAR(static_cast<double>(file.weight_bytes), bytes(dir), 20'000);  // the file's header
 }
 
-TEST_P(QuantizeTest, OnceMoreChangesNothing) {
+TEST_P(QuantizeTest, QuantizingAgainChangesNothing) {
   const std::string dir = Quantize();
   const std::string again = folder_.File("again");
   ASSERT_EQ(WriteImport(again, *Quantized(dir, GetParam())), absl::OkStatus());

@@ -1,4 +1,4 @@
-// Weights as Hugging Face's libraries lay them out, whole and damaged.
+// Tests whole and damaged weight files in the layouts of Hugging Face's libraries.
 
 #include "model/convert/weight_files.h"
 
@@ -111,7 +111,7 @@ TEST_F(ShardsTest, EachTensorIsWhereTheIndexSays) {
   ExpectLoss(first_, "tensor 'b': is in no shard according to");
   index_["weight_map"]["b"] = second_;
   ExpectLoss(first_, "tensor 'b': is in " + second_ + " according to");
-  // Twice: in the shard that the index says, and in another.
+  // The tensor is in two shards: in the one that the index names, and in another one.
   Write(second_, {{"b", at::ones({2, 2}, at::kHalf)}, {"c", at::ones({8}, at::kBFloat16)}});
   ExpectLoss(first_, "tensor 'b': is in " + second_ + " according to");
 }
@@ -137,7 +137,7 @@ TEST_F(ShardsTest, ShardsAreFilesOfTheFolder) {
   EXPECT_EQ(Open().status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(ShardsTest, IndicesThatAreNone) {
+TEST_F(ShardsTest, InvalidIndicesAreRefused) {
   const auto refused = [this](const std::string& index, const std::string& problem) {
     ExpectError(OpenWith(index).status(), absl::StatusCode::kInvalidArgument,
                 "model.safetensors.index.json", problem);
@@ -170,7 +170,7 @@ TEST_F(ShardsTest, DamagedShardsAreNamed) {
   ExpectLoss(second_, "1 bytes after the data of the last tensor");
 }
 
-// The hub's cache is a folder of links.
+// In the cache of the Hugging Face hub, the files are links.
 TEST_F(ShardsTest, LinksAreFollowedToFilesOnly) {
   const std::string link = folder_.File(second_);
   fs::rename(link, folder_.File("blob"));
@@ -189,12 +189,12 @@ TEST_F(ShardsTest, LinksAreFollowedToFilesOnly) {
   relink(".");
   ExpectLoss(second_, "not a regular file");
   ASSERT_EQ(mkfifo(folder_.File("pipe").c_str(), 0600), 0);
-  relink("pipe");  // nobody writes to it
+  relink("pipe");  // no process writes to it
   ExpectLoss(second_, "not a regular file");
 }
 
-// A sparse file that claims, and has, more than any memory.
-TEST_F(ShardsTest, MoreThanTheMemoryHoldsIsRefusedBeforeItIsRead) {
+// The file is sparse. It has the 4 TiB that its header claims, which is more than any memory.
+TEST_F(ShardsTest, WeightsBeyondTheMemoryAreRefusedBeforeTheyAreRead) {
   const int64_t bytes = int64_t{4} << 40;
   std::string header =
       Json{{"c", {{"dtype", "U8"}, {"shape", {bytes}}, {"data_offsets", {0, bytes}}}}}.dump();
@@ -224,7 +224,7 @@ TEST_F(ShardsTest, OneFileOrShardsButNotBoth) {
               "pytorch_model.bin", "pickles are not read");
 }
 
-TEST_F(ShardsTest, TensorsInMemoryAreTheSame) {
+TEST_F(ShardsTest, TensorsInMemoryAreReadInTheSameWay) {
   const WeightFiles files = TensorMap{{"a", at::ones({2, 3}, at::kBFloat16)}};
   EXPECT_EQ(files.entries().at("a").dtype, "BF16");
   EXPECT_EQ(files.entries().at("a").shape, (std::vector<int64_t>{2, 3}));
