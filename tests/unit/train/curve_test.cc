@@ -1,4 +1,4 @@
-// The curve of a run: as a table that is read back, and as a picture.
+// Tests the curve of a run: the table, which is read again, and the picture.
 
 #include "model/train/curve.h"
 
@@ -41,7 +41,7 @@ TEST(CurveTest, ReadsBackWhatItWrites) {
   EXPECT_THAT(ReadCurve(path, other), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
 }
 
-// 720 wide and 400 high, of which the lines have x 56 to 704 and y 16 to 356.
+// The picture is 720 wide and 400 high. The lines are at x 56 to 704 and y 16 to 356.
 TEST(CurveTest, DrawsTheLossesAndNamesThem) {
   const TempFolder folder;
   const std::string path = folder.File("curve.svg");
@@ -51,7 +51,7 @@ TEST(CurveTest, DrawsTheLossesAndNamesThem) {
   EXPECT_THAT(svg, HasSubstr(R"(points="380.0,50.0 704.0,322.0 ")"));  // held out, 2.9 to 2.1
   EXPECT_THAT(svg, HasSubstr(R"(y="30" text-anchor="end" fill="#888888">training</text>)"));
   EXPECT_THAT(svg, HasSubstr(R"(y="46" text-anchor="end" fill="#1f77b4">held out, a new state<)"));
-  EXPECT_THAT(svg, testing::Not(HasSubstr("found")));  // a share is no loss
+  EXPECT_THAT(svg, testing::Not(HasSubstr("found")));  // a share is not a loss
   EXPECT_THAT(svg, HasSubstr("training tokens; bits per byte"));
   EXPECT_THAT(svg, HasSubstr(R"(y="20.0" text-anchor="end">3.0</text>)"));
   EXPECT_THAT(svg, HasSubstr(R"(x="380.0" y="376" text-anchor="middle">50</text>)"));

@@ -1,4 +1,4 @@
-// aft-train --evaluate as a process: what it says of checkpoints and texts that do not go together.
+// Runs aft-train --evaluate as a process, with checkpoints and texts that do not fit together.
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -83,7 +83,7 @@ TEST_F(EvaluateTest, CountsTheBytesOfTheCheckpointsTokens) {
   EXPECT_NEAR(fresh, 4, 0.05);
 }
 
-TEST_F(EvaluateTest, ATextThatEndsBeforeAPositionIsNamedAfterTheFiguresThatThereAre) {
+TEST_F(EvaluateTest, ATextThatEndsBeforeAPositionIsNamedAfterAllOtherFigures) {
   const client::Ended ended = Evaluate(NetworkWith("aft_local window=4"), 32, 8000);
   EXPECT_EQ(ended.code, 1) << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("held-out bits per byte: "));
@@ -106,7 +106,7 @@ TEST_F(EvaluateTest, FiguresByPositionNeedBlocksThatDivideTheirSegments) {
   EXPECT_THAT(ended.err, HasSubstr("a mixer.prefix_block that divides 256, the checkpoint has 48"));
 }
 
-TEST_F(EvaluateTest, WindowsMustBeSome) {
+TEST_F(EvaluateTest, TheNumberOfWindowsMustBePositiveAndPossible) {
   for (const char* windows : {"0", "-1", "9223372036854775807"}) {
     const client::Ended ended = Evaluate(NetworkWith("aft_local window=4"), 32, 8000, windows);
     EXPECT_EQ(ended.code, 2) << ended.err;

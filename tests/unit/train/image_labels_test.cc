@@ -1,4 +1,4 @@
-// Whole runs of a tiny classifier on images that only their places tell apart.
+// Trains a tiny classifier on images that differ only in the places of their pixels.
 
 #include <atomic>
 #include <fstream>
@@ -50,7 +50,8 @@ class ImageLabelsTest : public testing::Test {
     config_.bf16 = false;
   }
 
-  // Two pixels beside or above each other, anywhere in 4 x 4: the same pixels, in other places.
+  // Each image has two pixels in a row or in a column, anywhere in 4 x 4. Both classes have the
+  // same pixels in different places.
   void WritePairs(int count) const {
     TestRandom random;
     std::ofstream file(config_.images);
@@ -77,7 +78,7 @@ class ImageLabelsTest : public testing::Test {
         stop, [&](const Trainer::Progress& p) { stop = p.step >= steps; },
         [&](const CurvePoint& point, bool kept) {
           epochs.push_back(point);
-          EXPECT_TRUE(kept) << "the held-out figures choose nothing";
+          EXPECT_TRUE(kept) << "the held-out figures do not choose the checkpoint";
         });
     EXPECT_TRUE(status.ok()) << status;
     return epochs;
@@ -92,7 +93,7 @@ class ImageLabelsTest : public testing::Test {
   TrainConfig config_;
 };
 
-TEST_F(ImageLabelsTest, LearnsWhatOnlyPlacesTellApart) {
+TEST_F(ImageLabelsTest, LearnsClassesThatDifferOnlyInPlaces) {
   WritePairs(240);
   const std::vector<CurvePoint> epochs = Train("run");
   ASSERT_EQ(epochs.size(), 8U);
@@ -109,7 +110,7 @@ TEST_F(ImageLabelsTest, LearnsWhatOnlyPlacesTellApart) {
             epochs.back().held_out);
   const TensorMap fresh = StartValues(config_.network, StartOptionsOf(config_));
   for (const auto& [name, trained] : checkpoint->tensors) {
-    if (name == "embed.weight") continue;  // the image has no pixel 1
+    if (name == "embed.weight") continue;  // the images have no pixel of value 1
     EXPECT_FALSE(at::equal(trained, fresh.at(name))) << name << " stayed";
   }
   std::ifstream curve(folder_.File("run/curve.csv"));
@@ -141,7 +142,7 @@ TEST_F(ImageLabelsTest, TheSameConfigGivesTheSameWeightsInOneRunOrInTwo) {
   }
 }
 
-// All images but the held-out ones are of one class, so that nothing of those can be learned.
+// All training images are of one class, so the class of the held-out images cannot be learned.
 TEST_F(ImageLabelsTest, TheLastImagesAreHeldOut) {
   std::ofstream file(config_.images);
   for (int i = 0; i < 12; ++i) file << "0,0,0,0," << (i < 9 ? "row" : "column") << '\n';

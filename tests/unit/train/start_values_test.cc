@@ -99,7 +99,7 @@ TEST(StartValuesTest, BiasesOfPositionStartAsAsked) {
   causal.labels.clear();
   EXPECT_EQ(biases(causal, BiasStart::kSlope, "layers.0.mixer.w.band")[0][0].item<double>(), 5);
 
-  // Factors that were zero would have no gradient.
+  // Factors never start at zero, because they would have no gradient.
   const NetworkConfig factors =
       Network("aft_full band_rows=48 causal=false bias=factors bias_rank=4");
   EXPECT_GT(Largest(biases(factors, BiasStart::kZeros, "layers.0.mixer.w.u")), 0);

@@ -1,5 +1,5 @@
-// Whole runs of tiny encoders: masked tokens, labels and pairs of texts, each against what can be
-// had without reading the text in order.
+// Trains tiny encoders on masked tokens, labels and pairs of texts. Each has to do better than a
+// baseline such as guessing.
 
 #include <algorithm>
 #include <atomic>
@@ -43,7 +43,7 @@ class TextObjectivesTest : public testing::Test {
  protected:
   TextObjectivesTest() { at::set_num_threads(1); }  // tiny tensors: a second thread only waits
 
-  // The config of a run: `network` in its network, `keys` beside it.
+  // The config of a run, with `network` in its network and `keys` outside of the network.
   std::string Json(const std::string& mixer, const std::string& network,
                    const std::string& keys) const {
     return absl::StrCat(R"({"network": {"format_version": 1, "architecture": "encoder",
@@ -63,7 +63,8 @@ class TextObjectivesTest : public testing::Test {
                 R"("texts": ["text.txt"], "total_tokens": 30720, "batch": 4, "eval_tokens": 512,
                    "dropout": 0.05)");
   }
-  // Two letters of which the first one tells the class: the same letters, in another order.
+  // Each text has two letters, and the first one decides its class. Both classes have the same
+  // letters in a different order.
   std::string LabelsJson() {
     TestRandom random;
     std::ofstream file(folder_.File("labels.jsonl"));
@@ -77,7 +78,7 @@ class TextObjectivesTest : public testing::Test {
                 R"(, "labels": ["up", "down"])",
                 R"("examples": ["labels.jsonl"], "epochs": 8, "batch": 8, "dropout": 0.05)");
   }
-  // Pairs of lines with one number.
+  // The two lines of each pair have the same number.
   std::string PairsJson() {
     TestRandom random;
     std::ofstream file(folder_.File("pairs.jsonl"));
@@ -97,7 +98,7 @@ class TextObjectivesTest : public testing::Test {
     return config.ok() ? *config : TrainConfig();
   }
 
-  // The evaluations of a whole run in `out`.
+  // Trains a whole run in `out`, and returns its evaluations.
   std::vector<CurvePoint> Train(const TrainConfig& config, const std::string& out) {
     std::vector<CurvePoint> points;
     auto trainer = Trainer::Create(config, folder_.File(out));
@@ -111,7 +112,8 @@ class TextObjectivesTest : public testing::Test {
     return points;
   }
 
-  // A run that is killed after its first evaluation and started again ends as one that was not.
+  // Expects that a run that is killed after its first evaluation and started again ends like a run
+  // that is not killed.
   void ExpectSurvivesAKill(const std::string& json) {
     std::ofstream(folder_.File("train.json")) << json;
     const auto argv = [this](const std::string& out) {
@@ -123,7 +125,7 @@ class TextObjectivesTest : public testing::Test {
     {
       client::Process killed(argv("killed"));
       ASSERT_TRUE(killed.WaitForError("eval step 20:")) << killed.err();
-      // What it saves after the evaluation may or may not be there yet.
+      // The files that it saves after the evaluation may or may not exist yet.
       killed.Signal(SIGKILL);
       killed.Wait();
     }
@@ -143,7 +145,8 @@ class TextObjectivesTest : public testing::Test {
   const TempFolder folder_;
 };
 
-// The baseline is to name the most frequent byte, or to know how frequent each is.
+// The baseline of the accuracy is to name the most frequent byte; the baseline of the loss is to
+// know the frequency of each byte.
 TEST_F(TextObjectivesTest, MaskedTokensAreFoundFromBothSides) {
   const TrainConfig config = Config(MaskedJson());
   const std::vector<CurvePoint> points = Train(config, "run");
@@ -162,7 +165,7 @@ TEST_F(TextObjectivesTest, MaskedTokensAreFoundFromBothSides) {
   EXPECT_LT(points.back().held_out[0], points.front().held_out[0]);
 }
 
-TEST_F(TextObjectivesTest, LabelsOfTextsThatOnlyTheirOrderTellsApart) {
+TEST_F(TextObjectivesTest, LearnsLabelsOfTextsThatDifferOnlyInTheirOrder) {
   const std::vector<CurvePoint> points = Train(Config(LabelsJson()), "run");
   ASSERT_FALSE(points.empty());
   EXPECT_GE(points.back().held_out[1], 0.95) << "half of them are found by guessing";
@@ -170,7 +173,7 @@ TEST_F(TextObjectivesTest, LabelsOfTextsThatOnlyTheirOrderTellsApart) {
             "step,texts,seconds,train_loss,held_out_loss,held_out_a");
 }
 
-TEST_F(TextObjectivesTest, LabelsOfStretches) {
+TEST_F(TextObjectivesTest, LearnsLabelsFromStretchesOfTexts) {
   std::string json = LabelsJson();
   json = absl::StrReplaceAll(json, {{R"("epochs": 8)", R"("epochs": 4, "least_tokens": 2)"}});
   std::ofstream file(folder_.File("labels.jsonl"));
@@ -183,7 +186,7 @@ TEST_F(TextObjectivesTest, LabelsOfStretches) {
   EXPECT_EQ(Train(config, "run").back().held_out[1], 1);
 }
 
-TEST_F(TextObjectivesTest, PairsFindEachOther) {
+TEST_F(TextObjectivesTest, LearnsToFindTheOtherTextOfAPair) {
   const std::vector<CurvePoint> points = Train(Config(PairsJson()), "run");
   ASSERT_FALSE(points.empty());
   EXPECT_GE(points.back().held_out[1], 0.6) << "one of 16 is found by guessing";

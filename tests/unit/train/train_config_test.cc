@@ -46,7 +46,7 @@ TEST(TrainConfigTest, ReadsAValidFile) {
 
 TEST(TrainConfigTest, EveryFaultIsNamed) {
   struct Fault {
-    const char* text;  // of kConfig
+    const char* text;  // a part of kConfig
     const char* instead;
     const char* message;
   };
@@ -95,7 +95,7 @@ TEST(TrainConfigTest, EveryFaultIsNamed) {
   }
 }
 
-TEST(TrainConfigTest, MissingAndBrokenFilesAreTold) {
+TEST(TrainConfigTest, MissingAndBrokenFilesAreErrors) {
   EXPECT_EQ(ReadTrainConfig("no/such.json").status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(Read("{").status().message()), HasSubstr("not valid JSON"));
 }
@@ -144,7 +144,7 @@ TEST(TrainConfigTest, EveryFaultOfAClassifierIsNamed) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("network: an encoder needs labels")));
 }
 
-// An encoder of texts, with `more` in its network and `keys` beside it.
+// The config of an encoder of texts, with `more` in its network and `keys` outside of the network.
 std::string EncoderRun(const std::string& more, const std::string& keys) {
   return absl::StrCat(R"({"network": {"format_version": 1, "architecture": "encoder",
     "vocab_size": 256, "d_model": 16, "n_layers": 1, "d_ff": 32, "activation": "gelu_tanh",
@@ -153,7 +153,7 @@ std::string EncoderRun(const std::string& more, const std::string& keys) {
                       more, "}, ", keys, "}");
 }
 
-TEST(TrainConfigTest, TheHeadOfAnEncoderSaysWhatItLearns) {
+TEST(TrainConfigTest, TheHeadOfAnEncoderDecidesItsObjective) {
   constexpr char kVocabulary[] = R"(, "vocabulary_head": true, "tie_embeddings": true)";
   constexpr char kLabelled[] = R"(, "labels": ["no", "yes"])";
   const auto objective = [](const std::string& more, const std::string& keys) {

@@ -1,4 +1,4 @@
-// Every differentiable form against the formulas, and its gradients against finite differences.
+// Compares every differentiable form with the formulas, and its gradients with finite differences.
 
 #include "model/train/forms/train_form.h"
 
@@ -50,8 +50,8 @@ std::vector<double> ToVector(const at::Tensor& x) {
   return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
 }
 
-// ReferenceMixer of every sequence: packed [B, T, P], mask [B, T] or undefined -> [B, T, hid],
-// double.
+// Applies ReferenceMixer to every sequence: packed [B, T, P], mask [B, T] or undefined -> [B, T,
+// hid], double.
 at::Tensor TensorReference(const MixerConfig& config, int64_t hid, const at::Tensor& packed,
                            const MixerTables& tables, const at::Tensor& mask = {},
                            int64_t grid_width = 0) {
@@ -152,7 +152,8 @@ std::string CaseName(const testing::TestParamInfo<Case>& info) {
   return name;
 }
 
-// Masks of two sequences: none, padding in front (token 0 too) and behind, soft scores.
+// Masks of two sequences: no mask; padding at the beginning of one sequence, also of its token 0,
+// and at the end of the other one; soft scores.
 std::vector<at::Tensor> Masks(int64_t tokens) {
   at::Tensor padded = at::zeros({2, tokens}, at::kDouble);
   padded[0].slice(0, 0, (tokens + 2) / 3).fill_(kHidden);
@@ -235,8 +236,8 @@ TEST_P(TrainFormTest, GradientsEqualFiniteDifferences) {
 
 INSTANTIATE_TEST_SUITE_P(Mixers, TrainFormTest, testing::ValuesIn(Cases()), CaseName);
 
-// Keys of some channels that rise and fall by hundreds, as fp32 holds them: what one exponential
-// relative to a shared maximum cannot hold.
+// Makes the keys of some channels rise and fall by hundreds, and rounds them to fp32. One
+// exponential relative to a shared maximum cannot represent such keys.
 at::Tensor SteepKeys(const at::Tensor& packed, int64_t key_columns) {
   at::Tensor steep = packed.clone();
   at::Tensor keys = steep.slice(2, kHid, kHid + key_columns);
@@ -255,7 +256,7 @@ std::vector<Case> CasesWhere(const std::function<bool(const Case&)>& wanted) {
   return cases;
 }
 
-// Biases of hundreds too.
+// Tests keys and biases of several hundreds.
 class ExtremeTest : public TrainFormTest {};
 
 TEST_P(ExtremeTest, KeysAndBiasesOfAnySizeStayExact) {
@@ -285,7 +286,7 @@ INSTANTIATE_TEST_SUITE_P(Mixers, ExtremeTest, testing::ValuesIn(CasesWhere([](co
                          })),
                          CaseName);
 
-// Segments with a carried state against one long text.
+// Compares segments that carry a state with one long text.
 class CarryTest : public TrainFormTest {
  protected:
   at::Tensor InSegments(const at::Tensor& packed) const {
@@ -307,7 +308,7 @@ TEST_P(CarryTest, SegmentsEqualOneLongText) {
   EXPECT_LT(LargestDifference(InSegments(packed_), Expected(packed_, {})), tolerance::kFp32.each);
 }
 
-TEST_P(CarryTest, KeysMayRiseFar) {
+TEST_P(CarryTest, KeysMayRiseByHundreds) {
   const at::Tensor packed = SteepKeys(packed_, kHid);
   EXPECT_LT(LargestDifference(InSegments(packed), Expected(packed, {})),
             tolerance::kKeysRounded.each)

@@ -1,4 +1,4 @@
-// Whole runs of a tiny network on a small text.
+// Tests whole training runs of a tiny network on a small text.
 
 #include "model/train/trainer.h"
 
@@ -49,7 +49,7 @@ NetworkConfig TinyNetwork() {
 
 constexpr int64_t kTokens = 32;
 
-// Every kind, and the forms whose tables it has not.
+// Returns an example of every kind, and the forms with tables that these examples lack.
 std::map<std::string, MixerConfig> CausalMixers() {
   std::map<std::string, MixerConfig> mixers;
   for (const KindSpec& kind : AllKinds()) mixers[kind.name] = ExampleMixer(kind.kind, kTokens);
@@ -154,7 +154,7 @@ TEST_F(TrainerTest, LearnsTheTokensOfTheNetworksTokenizer) {
   }
 }
 
-TEST_F(TrainerTest, TakesATokenizerThatIsGivenAndNoOtherLater) {
+TEST_F(TrainerTest, UsesTheGivenTokenizerAndRefusesAnotherOneLater) {
   config_.network.tokenizer = "chars";
   config_.network.vocab_size = 64;
   const TempFolder given;
@@ -191,7 +191,7 @@ TEST_F(TrainerTest, AGivenTokenizerMayLieInTheFolderOfTheRun) {
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), characters);
 }
 
-TEST_F(TrainerTest, AnInterruptedRunGoesOnBitForBit) {
+TEST_F(TrainerTest, AnInterruptedRunContinuesBitForBit) {
   config_.dropout = 0.1;
   config_.embedding_dropout = 0.1;
   config_.feed_forward_dropout = 0.1;
@@ -282,7 +282,7 @@ TEST_F(TrainerTest, StartsFromGivenWeights) {
   const std::vector<double> after = Train("/second", 3);
   EXPECT_LT(after.front(), 0.9 * before.front());
   EXPECT_NEAR(after.front(), before.back(), 0.5);
-  // An encoder takes all but its head, which is another one.
+  // An encoder takes all weights except those of its head, which is a new one.
   config_.network.architecture = Architecture::kEncoder;
   config_.network.mixer.prefix_block = 0;
   config_.network.labels = {"a", "b"};
@@ -321,7 +321,7 @@ TEST_F(TrainerTest, StopsOnALossThatIsNotFinite) {
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("not finite")));
 }
 
-TEST_F(TrainerTest, SegmentsWithoutACarriedStateAreAtNewPlaces) {
+TEST_F(TrainerTest, EverySegmentWithoutACarriedStateIsAtANewPlace) {
   config_.network.mixer = MixerOf("dot_product");
   config_.network.max_seq_len = 32;
   config_.restart_probability = 1e-9;
@@ -330,8 +330,7 @@ TEST_F(TrainerTest, SegmentsWithoutACarriedStateAreAtNewPlaces) {
   EXPECT_EQ(Train("/always"), rarely);
 }
 
-// Each dropout changes the outputs, zeroes on average nothing away, and follows the global
-// generator.
+// Each dropout changes the outputs and follows the global generator.
 TEST(TrainNetworkTest, EachDropoutActs) {
   NetworkConfig config = TinyNetwork();
   config.mixer = MixerOf("dot_product heads=2");
@@ -352,7 +351,7 @@ TEST(TrainNetworkTest, EachDropoutActs) {
   }
 }
 
-// A text's vectors do not depend on what fills its row up.
+// The vectors of a text do not depend on the padding of its row.
 TEST(TrainNetworkTest, MaskedTokensChangeNothing) {
   for (const KindSpec& kind : AllKinds()) {
     SCOPED_TRACE(kind.name);
@@ -390,7 +389,7 @@ TEST(TrainNetworkTest, RestartingOneStreamLeavesTheOthersAlone) {
   EXPECT_FALSE(at::equal(mixed[1], fresh[1]));
 }
 
-TEST(AdamWTest, MatricesAloneDecay) {
+TEST(AdamWTest, OnlyMatricesDecay) {
   NetworkConfig network = TinyNetwork();
   network.position = PositionKind::kLearned;
   network.position_rows = network.max_seq_len = 8;
