@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Does with the Python client what the scenarios of the contract ask for.
 
-Reads a line "ADDRESS CLIENT SCENARIO" after the other, and answers each with a line that is what the application saw;
-messages of scenario.proto, as base64. A line "cut" before it asks for the connection to break. The line "close" closes
-the client, which is answered by "closed".
+Reads lines "ADDRESS CLIENT SCENARIO", and answers each with a line that has what the application saw. The scenario and
+the answer are messages of scenario.proto, as base64. A line "cut" before the answer asks the caller to break the
+connection. The line "close" closes the client, and the answer is "closed".
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class BlockingClient:
 
 
 class BlockingGeneration:
-  """The same of AsyncGeneration."""
+  """AsyncGeneration with the methods of Generation."""
 
   def __init__(self, loop, generation):
     self._loop, self._generation = loop, generation
@@ -58,7 +58,7 @@ class BlockingGeneration:
 
 
 class Application:
-  """An application that writes down what it sees."""
+  """An application that records what it sees."""
 
   def __init__(self, client, scenario, address):
     self.scenario, self.seen, self.tokens = scenario, scenario_pb2.Observed(), 0
@@ -122,7 +122,7 @@ class Application:
       self.seen.answers.add(token_ids=one.token_ids, values=[score.logprob for score in one.logprobs],
                             logprob=one.logprob)
     self.went_well(scores[0])
-    self.seen.request_id = "fake-1"  # scores do not tell it
+    self.seen.request_id = "fake-1"  # scores have no request id
 
   def encode(self):
     request = self.scenario.encode
@@ -172,7 +172,7 @@ def main():
     application = Application(clients[client], scenario_pb2.Scenario.FromString(base64.b64decode(scenario)), address)
     try:
       seen = application.run()
-    except Exception:  # pylint: disable=broad-except  # it is no error that the client may raise
+    except Exception:  # pylint: disable=broad-except  # the client may raise only AftError
       seen = scenario_pb2.Observed(code=scenario_pb2.VARIED, message=traceback.format_exc())
     print(base64.b64encode(seen.SerializeToString()).decode(), flush=True)
 

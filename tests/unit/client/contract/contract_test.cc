@@ -1,4 +1,4 @@
-// The contract of the clients (scenario.proto): every scenario with every client.
+// Runs every scenario of the contract of the clients (scenario.proto) with every client.
 #include <gmock/gmock.h>
 #include <grpc/grpc.h>
 #include <gtest/gtest.h>
@@ -33,10 +33,11 @@ using testing::HasSubstr;
 
 bool IsPython(Way way) { return way == PYTHON || way == PYTHON_ASYNC; }
 
-// The Python client in a process that serves all scenarios; null: there is no Python with gRPC.
+// Returns a process with the Python client, which runs all scenarios. Returns null if there is no
+// Python with gRPC.
 Process* PythonClient() {
   static Process* const process = []() -> Process* {
-    // Debian's own is asked too, because a newer one that comes first in PATH does not see
+    // Debian's own Python is tried too, because a newer one that comes first in PATH does not see
     // Debian's packages.
     for (const char* python : {"python3", "/usr/bin/python3"}) {
       if (Process({python, "-c", "import grpc, google.protobuf"}).Wait() != 0) continue;
@@ -66,7 +67,7 @@ Observed RunPython(const Scenario& scenario, Way way, const std::string& address
   return seen;
 }
 
-// A server, and a connection that can break.
+// A server. If `gated`, the connection to it can break.
 struct Place {
   explicit Place(bool gated) {
     if (gated) gate.emplace(server.port());
@@ -77,7 +78,7 @@ struct Place {
   std::optional<TcpGate> gate;
 };
 
-// A scenario in all its variations.
+// All variations of a scenario, for one client.
 struct Case {
   std::vector<Scenario> variations;
   Way way;
@@ -111,15 +112,14 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-// ---- What is expected
-// ----------------------------------------------------------------------------
+// ---- Expectations ----
 
-// Nothing missing, nothing twice, in the order of each sequence.
+// Expects every token of each sequence once and in order.
 void ExpectWholeAnswer(const Scenario& scenario, const Observed& seen) {
   const uint32_t sequences = std::max(scenario.generate().n(), 1U);
   const auto had = static_cast<uint32_t>(scenario.generate().resume().token_ids_size());
   ASSERT_EQ(seen.events_size(), 1 + sequences * (scenario.length() - had + 1));
-  EXPECT_EQ(seen.events(0).started().model_version(), "0");  // of the first server
+  EXPECT_EQ(seen.events(0).started().model_version(), "0");  // the version of the first server
   for (uint32_t s = 0; s < sequences; ++s) {
     std::vector<v1::GenerateResponse> events;
     for (int i = 1; i < seen.events_size(); ++i) {
@@ -133,7 +133,7 @@ void ExpectWholeAnswer(const Scenario& scenario, const Observed& seen) {
     }
     const v1::Usage& usage = events.back().finished().usage();
     EXPECT_EQ(usage.generated_tokens(), scenario.length());
-    EXPECT_EQ(usage.prompt_tokens(), s == 0 ? 5U : 0U);  // it is counted once
+    EXPECT_EQ(usage.prompt_tokens(), s == 0 ? 5U : 0U);  // the prompt is counted once
     EXPECT_EQ(usage.cached_tokens(), s == 0 ? 3U : 0U);
     if (s > 0) {
       EXPECT_EQ(usage.cache_miss(), v1::CACHE_MISS_UNSPECIFIED);
@@ -180,7 +180,7 @@ uint32_t TokensOf(const Observed& seen) {
                          });
 }
 
-// What the application was told of calls that go on.
+// Checks what the application was told of the calls that resumed its stream.
 void ExpectWent(const Expect& expected, const Observed& seen) {
   if (expected.resumed().empty()) return;
   ASSERT_EQ(seen.resumed_size(), expected.resumed_size());
@@ -271,11 +271,11 @@ void ExpectRequestIds(const Scenario& scenario, Way way, const Observed& seen,
                       const std::vector<std::string>& of_calls) {
   const std::string mine = scenario.options().request_id();
   const std::string id = mine.empty() ? "fake-1" : mine;
-  // A listener is not told it where all went well.
+  // A listener is not told the request id of a call that ends well.
   if (way != LISTENER && seen.code() == OK && !seen.cancelled()) {
     EXPECT_EQ(seen.request_id(), id);
   }
-  if (scenario.options().max_attempts() > 1) return;  // those that gRPC sends are one call
+  if (scenario.options().max_attempts() > 1) return;  // attempts of gRPC are one call
   for (size_t i = 0; i < of_calls.size(); ++i) EXPECT_EQ(of_calls[i], i == 0 ? mine : id);
 }
 
@@ -300,7 +300,7 @@ void RunScenario(const Scenario& scenario, Way way) {
   std::vector<std::string> ids;
   for (size_t i = 0; i < places.size(); ++i) {
     if (!cuts) ExpectRequestIds(scenario, way, seen, places[i]->server.request_ids());
-    // The calls tell the servers: not the client's end, which comes later.
+    // The end of each call tells its server. The end of the client comes only later.
     places[i]->server.WaitForCancellations(model.stalls(static_cast<int>(i)));
   }
   if (!IsPython(way)) return;
@@ -310,7 +310,8 @@ void RunScenario(const Scenario& scenario, Way way) {
 
 class ContractTest : public testing::TestWithParam<Case> {
  protected:
-  // Else gRPC ends with each scenario's last object, which can take it ten seconds.
+  // Without this, gRPC shuts down with the last object of each scenario, which can take ten
+  // seconds.
   static void SetUpTestSuite() { grpc_init(); }
   static void TearDownTestSuite() { grpc_shutdown(); }
 };

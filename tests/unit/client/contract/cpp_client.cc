@@ -29,7 +29,7 @@ ClientOptions OptionsOf(const Scenario& scenario, const std::string& address) {
   return options;
 }
 
-// An application that writes down what it sees.
+// An application that records what it sees.
 class Application : public GenerateListener {
  public:
   Application(const Scenario& scenario, const std::string& address,
@@ -82,7 +82,7 @@ class Application : public GenerateListener {
     std::vector<v1::ScoreChunk> heard(scenario_.score().texts_size() + 1);
     const auto on_event = [&](const v1::ScoreResponse& event) {
       if (event.has_started()) started.push_back(event.started());
-      // What the application hears of each text goes on where it ended.
+      // Each chunk of a text continues where the last one ended.
       v1::ScoreChunk& chunk = heard[event.index()];
       if (event.has_chunk() && chunk.token_ids().empty()) {
         chunk.set_first_index(event.chunk().first_index());
@@ -129,7 +129,7 @@ class Application : public GenerateListener {
   Observed seen() { return std::move(seen_); }
 
  private:
-  // True: the application cancels where the event is delivered.
+  // Returns true if the application cancels while the event is being delivered.
   bool Write(const v1::GenerateResponse& event) {
     *seen_.add_events() = event;
     return HaveCome(event.delta().token_ids_size());
@@ -201,7 +201,7 @@ class Application : public GenerateListener {
   Observed seen_;
   uint32_t tokens_ = 0;
   bool listens_ = false;
-  bool has_done_ = false;  // what comes `then`
+  bool has_done_ = false;  // the action `then`
 
   Mutex mutex_;
   CondVar changed_;

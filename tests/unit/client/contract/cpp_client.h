@@ -7,8 +7,8 @@
 
 namespace aft::client::contract {
 
-// Does what the scenario asks for with the C++ library: BLOCKING or LISTENER. `cut` breaks the
-// connection (Then).
+// Does what the scenario asks for with the C++ library, in the way BLOCKING or LISTENER. `cut`
+// breaks the connection for Then.CUT.
 Observed RunCpp(const Scenario& scenario, Way way, const std::string& address,
                 const std::function<void()>& cut);
 

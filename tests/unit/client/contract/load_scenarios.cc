@@ -11,7 +11,7 @@
 namespace aft::client::contract {
 namespace {
 
-// What a scenario asks for where it says nothing else.
+// The default requests of scenarios.
 constexpr char kGenerate[] =
     "model: 'm' text: 'hello' sampling { temperature: 0.5 } stop { max_tokens: 8 } store {} "
     "previous { state_id: 's' }";

@@ -7,8 +7,8 @@
 
 namespace aft::client::contract {
 
-// The scenarios of a .textproto, with the defaults of what they leave open. One that varies is
-// there once for each combination.
+// Returns the scenarios of a .textproto, with defaults for unset fields. A scenario that varies is
+// returned once for each combination.
 std::vector<Scenario> LoadScenarios(const std::string& path);
 
 }  // namespace aft::client::contract

@@ -15,7 +15,7 @@ constexpr uint64_t kSeed = 7;
 constexpr size_t kBigChunk = size_t{256} << 10;
 constexpr int64_t kAll = -1;
 
-// How a call ends.
+// Returns how a call ends.
 Script ScriptOf(const Call& call) {
   Script script;
   script.status = {static_cast<grpc::StatusCode>(call.code()), call.message()};
@@ -33,7 +33,7 @@ void AddHandOver(const Call& call, Script& script) {
   for (uint32_t i = 0; i < call.big_hand_over(); ++i) add(std::string(kBigChunk, 's'));
 }
 
-// The sequence's; each counts the prompt, for each may be a call of its own.
+// The end of a sequence. Each one counts the prompt, because each may be a call of its own.
 v1::GenerateResponse FinishedOf(uint32_t length) {
   v1::GenerateResponse event = FinishedEvent(length);
   v1::Usage& usage = *event.mutable_finished()->mutable_usage();
@@ -43,7 +43,7 @@ v1::GenerateResponse FinishedOf(uint32_t length) {
   return event;
 }
 
-// Two scores of each text in turn, and its end.
+// Returns two scores of each text in turn, and after its last score the end of the text.
 std::vector<v1::ScoreResponse> ScoresOf(const Call& call, const v1::ScoreRequest& request) {
   std::vector<v1::ScoreResponse> events(1);
   v1::ScoreStarted& started = *events.back().mutable_started();
@@ -160,7 +160,7 @@ Script ScriptedModel::Answer(const google::protobuf::Message& request, int serve
 Call ScriptedModel::TakeCall(int64_t sequence) {
   std::deque<Call>& calls = calls_[sequence];
   Call call;
-  if (calls.empty()) {  // a whole one
+  if (calls.empty()) {  // the whole answer
     call.set_after(std::numeric_limits<uint32_t>::max());
     call.set_code(OK);
   } else {
@@ -169,20 +169,21 @@ Call ScriptedModel::TakeCall(int64_t sequence) {
   }
   if (!call.has_fingerprint()) call.set_fingerprint(kFingerprint);
   if (!call.has_numerics()) {
-    // Servers do not know that one call for texts goes on with another, and tell it by these.
+    // A server does not know that a call for several texts resumes another one. The client compares
+    // the numerics.
     call.set_numerics(texts_.size() > 1 ? "numerics" : absl::StrCat("numerics ", asked_.size()));
   }
   return call;
 }
 
-// Whether the client asks for a stream that it can go on with.
+// Whether the client asks for a stream that it can resume.
 bool ScriptedModel::Resumes() const {
   return !scenario_.options().has_max_resumes() || scenario_.options().max_resumes() > 0;
 }
 
 Script ScriptedModel::Generate(v1::GenerateRequest request) {
   const uint32_t several = std::max(scenario_.generate().n(), 1U);
-  const bool alone = several > 1 && request.n() == 0;  // one of several
+  const bool alone = several > 1 && request.n() == 0;  // one of several sequences
   const uint64_t behind = request.sampling().seed() - seed_;
   const uint32_t sequence = alone && behind < several ? static_cast<uint32_t>(behind) : 0;
   const Call call = TakeCall(alone ? sequence : kAll);
@@ -235,7 +236,7 @@ v1::GenerateRequest ScriptedModel::WantedOf(const v1::GenerateRequest& got, uint
   if (!started_) return wanted;
   if (finished_.count(sequence) > 0) return {};
   v1::Resume& output = outputs_[sequence];
-  // What was on its way when a connection broke may be lost.
+  // Tokens that were on their way when a connection broke may be lost.
   if (scenario_.then() == CUT && output.token_ids_size() > got.resume().token_ids_size()) {
     output.mutable_token_ids()->Truncate(got.resume().token_ids_size());
   }
@@ -268,7 +269,7 @@ Script ScriptedModel::Score(const v1::ScoreRequest& request) {
   Script script = ScriptOf(call);
   if (call.refused()) return script;
   uint32_t had = 0;
-  std::vector<size_t> places;  // of the request's texts among the scenario's
+  std::vector<size_t> places;  // index in the scenario of each text of the request
   for (size_t i = 0; i < texts_.size(); ++i) {
     had += texts_[i].scores;
     if (!texts_[i].finished) places.push_back(i);
