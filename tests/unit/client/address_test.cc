@@ -14,7 +14,7 @@ TEST(AddressTest, AcceptsHostAndPortAndGrpcTargets) {
   }
 }
 
-TEST(AddressTest, RefusesWhatCannotBeMeant) {
+TEST(AddressTest, RefusesInvalidAddresses) {
   for (const char* address :
        {"", "localhost", ":8500", "localhost:", "localhost:0", "localhost:65536", "localhost:http",
         "::1:8500", "local host:8500", "http://localhost:8500", "dns:///aft", "h\xC3\xA4:8500",
@@ -24,7 +24,7 @@ TEST(AddressTest, RefusesWhatCannotBeMeant) {
   }
 }
 
-TEST(AddressTest, KnowsWhatIsThisMachine) {
+TEST(AddressTest, RecognisesTheAddressesOfThisMachine) {
   for (const char* address :
        {"127.0.0.1:8500", "127.90.8.1:8500", "localhost:8500", "[::1]:8500", "unix:/run/aft.sock",
         "dns:///localhost:8500", "ipv4:127.0.0.1:8500,127.0.0.2:8500"}) {

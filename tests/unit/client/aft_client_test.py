@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The calls of the Python client, against a server in this process. What it does about streams that break is in the
-contract (contract/scenario.proto)."""
+"""Tests the calls of the Python client against a server in this process. The contract (contract/scenario.proto) has the
+tests of streams that break."""
 
 import dataclasses
 import os
 import sys
 import unittest
 
-os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers tell no health, and gRPC says so each time
+os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers have no health service, and gRPC logs that each time
 os.environ["no_grpc_proxy"] = "127.0.0.1"
 
 try:
@@ -33,7 +33,7 @@ class ClientTest(unittest.TestCase):
     return Server(self)
 
   def client(self, *servers, **options):
-    options.setdefault("max_attempts", 1)  # gRPC's own are beside the point
+    options.setdefault("max_attempts", 1)  # gRPC must not send calls again
     client = aft_client.Client([server.address for server in servers], **options)
     self.addCleanup(client.close)
     return client
@@ -41,7 +41,7 @@ class ClientTest(unittest.TestCase):
 
 class CallsTest(ClientTest):
 
-  def test_the_back_off_doubles_up_to_a_limit_less_a_part_by_chance(self):
+  def test_the_back_off_doubles_up_to_a_limit_and_is_shortened_at_random(self):
     self.assertEqual([_resumable.back_off(tries, 0) for tries in range(9)], [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5])
     self.assertEqual(_resumable.back_off(10**6, 0), 5)
     self.assertAlmostEqual(_resumable.back_off(2, 0.5), 0.15)
@@ -60,7 +60,7 @@ class CallsTest(ClientTest):
         kind = "Mapping[int, float]"
       elif field.label == field.LABEL_REPEATED:
         kind = f"Sequence[{kind}]"
-      # What is no field of Sampling, and has a list, is called as elsewhere.
+      # A list outside of Sampling has the name that the Open Inference Protocol uses.
       name = option.oip_name if part == "stop" and field.label == field.LABEL_REPEATED else name
       arguments[part][name] = f"Optional[{kind}]" if part == "sampling" or field.has_presence else kind
     self.assertEqual({field.name: field.type for field in dataclasses.fields(Sampling)}, arguments["sampling"])

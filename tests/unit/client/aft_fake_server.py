@@ -1,4 +1,4 @@
-"""A server of the Python client's tests, in their process."""
+"""A server for the tests of the Python client. It runs in their process."""
 
 import concurrent.futures
 
@@ -17,7 +17,7 @@ def started(**more):
 
 
 class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateServiceServicer):
-  """Answers by `answer(request, context)` and so on, and keeps the requests."""
+  """Keeps the requests, and answers with `answer`, `answer_score` and `answer_encode`."""
 
   def __init__(self, test):
     self.requests, self.metadata = [], []
@@ -32,7 +32,7 @@ class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateS
   def stop(self):
     self._server.stop(0).wait()
 
-  # The methods' names are gRPC's.
+  # gRPC gives the names of these methods.
   def Generate(self, request, context):  # pylint: disable=invalid-name
     copy = inference_pb2.GenerateRequest()
     copy.CopyFrom(request)

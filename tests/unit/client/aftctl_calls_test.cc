@@ -1,5 +1,5 @@
-// aftctl as a process: complete, tokenize and detokenize; several texts and several answers; and a
-// server that is gone in the middle of a stream.
+// Runs aftctl as a process: complete, tokenize and detokenize; several texts and several answers;
+// and a server that is lost in the middle of a stream.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using testing::StartsWith;
 
 class AftctlCallsTest : public AftctlFixture {
  protected:
-  // A generation whose server is lost behind its first token, and never comes back.
+  // Runs a generation whose server is lost after the text "abc" and never comes back.
   Ended LoseTheServer(const std::string& max_resumes) {
     server_.SetScript(StalledScript({StartedEvent(7, 1), DeltaEvent(0, "abc")}));
     TcpGate gate(server_.port());
@@ -78,13 +78,13 @@ TEST_F(AftctlCallsTest, DetokenizePrintsTheBytes) {
   EXPECT_EQ(nlohmann::json::parse(Run("detokenize 5 --json").out)["text"], "h\xEF\xBF\xBD");
 }
 
-TEST_F(AftctlCallsTest, UnaryCallsThatFailSaySo) {
+TEST_F(AftctlCallsTest, FailedUnaryCallsReportTheError) {
   server_.SetScript(FailedScript({grpc::INVALID_ARGUMENT, "token_ids[0]: must be below 3"}));
   EXPECT_THAT(Run("detokenize 5", "", 4).err, HasSubstr("token_ids[0]: must be below 3"));
   EXPECT_THAT(Run("complete --prompt x", "", 4).err, HasSubstr("token_ids[0]"));
 }
 
-TEST_F(AftctlCallsTest, ScoreTakesAContext) {
+TEST_F(AftctlCallsTest, ScoreAcceptsAContext) {
   server_.SetScript(StreamScript<v1::ScoreResponse>({
       "started { model: 'fake' tokens: 3 }",
       "chunk { first_index: 2 token_ids: 99 logprobs { logprob: -2 } }",
@@ -98,7 +98,7 @@ TEST_F(AftctlCallsTest, ScoreTakesAContext) {
             "tokens           3, of them scored 1\n");
 }
 
-TEST_F(AftctlCallsTest, ScoreTakesSeveralTextsAndPrintsALineForEach) {
+TEST_F(AftctlCallsTest, ScoreAcceptsSeveralTextsAndPrintsALineForEach) {
   const Script script = StreamScript<v1::ScoreResponse>({
       "started { tokens: 5 text_tokens: [3, 2] fingerprint: 1 }",
       "index: 1 chunk { first_index: 1 token_ids: 99 logprobs { logprob: -2 } }",
@@ -176,14 +176,14 @@ TEST_F(AftctlCallsTest, GeneratePrintsSequencesOneAfterTheOther) {
               AllOf(HasSubstr("5 tokens | first token"), HasSubstr("seed 7]"),
                     HasSubstr("7 tokens | 6000.0 tokens/s | seed 8]"), HasSubstr("seed 9]")));
   EXPECT_EQ(server_.last<v1::GenerateRequest>().n(), 3U);
-  // As they come.
+  // JSON lines come in the order of the events.
   const std::vector<std::string> lines =
       absl::StrSplit(Run("generate --prompt hello --n 3 --json").out, '\n', absl::SkipEmpty());
   ASSERT_EQ(lines.size(), 9U);
   EXPECT_EQ(nlohmann::json::parse(lines[1])["sequence"], 1);
   EXPECT_EQ(nlohmann::json::parse(lines[4])["sequence"], 1);
   EXPECT_TRUE(nlohmann::json::parse(lines[4]).contains("finished"));
-  // One that never ends is an error.
+  // A sequence that never ends is an error.
   script.events.pop_back();
   server_.SetScript(script);
   EXPECT_THAT(Run("generate --prompt hello --n 3", "", 7).err, HasSubstr("without Finished"));
@@ -196,7 +196,7 @@ TEST_F(AftctlCallsTest, WithoutResumesItEndsWithTheErrorOfTheLostServer) {
   EXPECT_THAT(ended.err, AllOf(HasSubstr("aftctl: "), Not(HasSubstr("resuming"))));
 }
 
-TEST_F(AftctlCallsTest, ItSaysThatItResumesAndHowOftenItWill) {
+TEST_F(AftctlCallsTest, ItReportsEachAttemptToResume) {
   const Ended ended = LoseTheServer("2");
   EXPECT_EQ(ended.code, 3);
   EXPECT_THAT(ended.err, AllOf(HasSubstr("[the stream broke, resuming (1 of 2): "),

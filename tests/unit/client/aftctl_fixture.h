@@ -11,7 +11,7 @@
 
 namespace aft::client {
 
-// aftctl as a process, beside a server that says what a test has it say.
+// Runs aftctl as a process against a server whose answers a test scripts.
 class AftctlFixture : public testing::Test {
  protected:
   // `arguments` come after `aftctl --address ADDRESS`; one string is split at its spaces.
@@ -25,7 +25,7 @@ class AftctlFixture : public testing::Test {
     return Command(Arguments(absl::StrSplit(arguments, ' ')));
   }
 
-  // Runs to the end, which must have that exit code.
+  // Runs aftctl until it ends, and expects the exit code `code`.
   template <typename Any>
   Ended Run(const Any& arguments, const std::string& input = "", int code = 0) const {
     Ended ended = RunToEnd(Command(arguments), input);

@@ -1,4 +1,4 @@
-// aftctl infer as a process: images as they lie in files, and the labels that it prints.
+// Runs aftctl infer as a process, with images in several file formats, and checks its labels.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ class AftctlInferTest : public AftctlFixture {
     model.set_vocab_size(17);
     for (const char* label : {"zero", "one", "two", "three"}) model.add_labels(label);
     server_.SetModels({model});
-    // exp: 1/8, 1/2, 1/8, 1/4
+    // The probabilities are 1/8, 1/2, 1/8 and 1/4.
     server_.SetScript(StreamScript<inference::ModelInferResponse>(
         {"outputs { name: 'logits' datatype: 'FP32' shape: [1, 4] contents { fp32_contents: "
          "[-2.0794415, -0.6931472, -2.0794415, -1.3862944] } }"}));
@@ -42,7 +42,7 @@ class AftctlInferTest : public AftctlFixture {
     return AftctlFixture::Run(arguments, "", code);
   }
 
-  // What the server was sent of such a file.
+  // Returns the pixels that the server receives for a file.
   std::vector<int64_t> Sent(const std::string& file, const std::vector<std::string>& more = {}) {
     Run(file, more);
     const auto request = server_.last<inference::ModelInferRequest>();
@@ -71,11 +71,11 @@ TEST_F(AftctlInferTest, PrintsTheLikeliestLabels) {
 TEST_F(AftctlInferTest, ReadsRowsOfNumbersAndPgm) {
   EXPECT_THAT(Sent("1,2\n3,4\n\n"), ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(Sent("P2\n# ink\n2 2 # columns, rows\n16\n0 8\n16 3\n"), ElementsAre(0, 8, 16, 3));
-  // Levels of the model, to the nearest.
+  // Pixels become the nearest level of the model.
   EXPECT_THAT(Sent("P2 4 1 255 0 7 8 255"), ElementsAre(0, 0, 1, 16));
   EXPECT_THAT(Sent("P2 3 1 1 0 1 0"), ElementsAre(0, 16, 0));
   EXPECT_THAT(Sent(std::string("P5 3 1 255\n\0\x80\xFF", 14)), ElementsAre(0, 8, 16));
-  // A pixel may be a white space's byte, and two bytes, the first the higher.
+  // A pixel may have the byte of a white space, or two bytes of which the first one is the higher.
   EXPECT_THAT(Sent("P5 1 1 16\n\n"), ElementsAre(10));
   EXPECT_THAT(Sent(std::string("P5 2 1 65535\n\x80\0\xFF\xFF", 17)), ElementsAre(8, 16));
   EXPECT_THAT(Sent("P2 3 1 255 0 128 255", {"--invert"}), ElementsAre(16, 8, 0));
@@ -97,7 +97,7 @@ TEST_F(AftctlInferTest, FilesThatAreNoImagesAreRefused) {
   EXPECT_EQ(server_.last<inference::ModelInferRequest>().inputs_size(), 0);
 }
 
-TEST_F(AftctlInferTest, TakesATextOrAnImage) {
+TEST_F(AftctlInferTest, AcceptsATextOrAnImage) {
   const auto run = [this](const Arguments& input, const std::string& standard_input, int code = 0) {
     Arguments arguments = {"infer", "--model", "digits"};
     arguments.insert(arguments.end(), input.begin(), input.end());
@@ -116,7 +116,7 @@ TEST_F(AftctlInferTest, TakesATextOrAnImage) {
   run({"--text", "a", "--image", "b"}, "", 2);
 }
 
-TEST_F(AftctlInferTest, WhatIsNoClassifierSaysSo) {
+TEST_F(AftctlInferTest, AModelThatIsNoClassifierIsAnError) {
   v1::Model model;
   model.set_name("digits");
   server_.SetModels({model});

@@ -1,4 +1,4 @@
-// aftctl as a process: what it prints, and its exit codes.
+// Runs aftctl as a process, and checks its output and its exit codes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -32,7 +32,7 @@ class AftctlTest : public AftctlFixture {
  protected:
   Ended Fail(const char* arguments, int code) const { return Run(arguments, "", code); }
 
-  // The lines of JSON that a command prints before it exits with `code`.
+  // Returns the lines of JSON that a command prints before it exits with `code`.
   std::vector<nlohmann::json> RunJson(const char* arguments, int code = 0) const {
     const std::string out = Fail(arguments, code).out;
     std::vector<nlohmann::json> lines;
@@ -52,7 +52,7 @@ TEST_F(AftctlTest, GenerateStreamsTheTextAndSumsUpOnStandardError) {
                                HasSubstr("seed 7")));
 }
 
-TEST_F(AftctlTest, GenerateGoesOnWhenTheStreamBreaksAndSaysSo) {
+TEST_F(AftctlTest, GenerateResumesABrokenStreamAndReportsThat) {
   server_.SetAnswer([](const v1::GenerateRequest& request) {
     Script script = TextScript({"It is ", "a truth"});
     script.events[0] = StartedEvent(7, 1);
@@ -78,7 +78,7 @@ TEST_F(AftctlTest, GenerateShowsTextBeforeTheStreamEnds) {
   EXPECT_TRUE(aftctl.WaitForOutput("no newline yet"));
 }
 
-// Each of those described, and what a request has beside them.
+// Sends every option of generation_options.proto, and the other options of a request.
 TEST_F(AftctlTest, GenerateSendsEveryOption) {
   server_.SetScript(TextScript({"a"}));
   Arguments arguments = {"generate", "--prompt", "hello", "--model", "austen", "--json"};
@@ -87,14 +87,14 @@ TEST_F(AftctlTest, GenerateSendsEveryOption) {
     arguments.push_back(more);
   }
   std::map<std::string, std::string> parts;
-  std::string alone;  // options that are in no part
+  std::string alone;  // options that are fields of the request itself
   const auto& options = v1::GenerationOption::descriptor()->file()->options();
   for (const auto& about : options.GetRepeatedExtension(v1::generation_option)) {
     const std::pair<std::string, std::string> path = absl::StrSplit(about.field(), '.');
     const auto* field = v1::GenerateRequest::descriptor()->FindFieldByName(path.first);
     const bool of_part = !path.second.empty();
     if (of_part) field = field->message_type()->FindFieldByName(path.second);
-    // Arguments, and the same in protobuf's text.
+    // Arguments, and the same values as text proto.
     std::vector<std::pair<std::string, std::string>> values = {{"3", ": 3"}};
     if (field->cpp_type() == field->CPPTYPE_FLOAT) values = {{"-0.5", ": -0.5"}};
     if (field->cpp_type() == field->CPPTYPE_BOOL) values = {{"", ": true"}};
@@ -130,7 +130,7 @@ TEST_F(AftctlTest, GenerateEchoesThePromptFirst) {
   EXPECT_EQ(Run("generate --prompt x --echo").out, "It is a truth");
 }
 
-TEST_F(AftctlTest, GenerateLeavesUnsetWhatWasNotAsked) {
+TEST_F(AftctlTest, GenerateSetsNoOptionThatIsNotGiven) {
   server_.SetScript(TextScript({"a"}));
   Run("generate --prompt hello");
   ExpectText(server_.last<v1::GenerateRequest>(), "text: 'hello' resumable: true");
@@ -152,7 +152,7 @@ TEST_F(AftctlTest, GenerateSendsAPromptThatIsNotUtf8AsRawBytes) {
   EXPECT_EQ(server_.last<v1::GenerateRequest>().raw(), bytes);
 }
 
-TEST_F(AftctlTest, GenerateTakesPromptsThatLookLikeOptionsOrAreEmpty) {
+TEST_F(AftctlTest, GenerateAcceptsPromptsThatLookLikeOptionsOrAreEmpty) {
   server_.SetScript(TextScript({"a"}));
   for (const std::string prompt : {"--seed", "", "{}", "[a,b]", "%%", "a=b"}) {
     Run(prompt.empty() ? Arguments{"generate", "--prompt", ""}
@@ -300,7 +300,7 @@ TEST_F(AftctlTest, ScorePrintsJsonLines) {
   EXPECT_EQ(lines[3]["finished"]["scored_bytes"], "2");
 }
 
-TEST_F(AftctlTest, ScoreTakesTheTextFromAFileOrStandardInputAsItIs) {
+TEST_F(AftctlTest, ScoreReadsTheTextFromAFileOrStandardInputAsItIs) {
   server_.SetScript(ScoreScript());
   const TempFolder folder;
   const std::string file = folder.File("text");
@@ -332,13 +332,13 @@ TEST_F(AftctlTest, EncodePrintsJsonLines) {
   EXPECT_EQ(lines[3]["finished"]["batch_rows"], 4);
 }
 
-TEST_F(AftctlTest, AModelThatCannotDoItIsARefusal) {
+TEST_F(AftctlTest, AModelThatDoesNotSupportACallIsAnError) {
   server_.SetScript(FailedScript({grpc::FAILED_PRECONDITION, "model \"fake\" is an encoder"}));
   EXPECT_EQ(RunJson("score --prompt x --json", 4)[0]["error"]["code"], "FAILED_PRECONDITION");
   EXPECT_THAT(Fail("encode --prompt x", 4).err, HasSubstr("is an encoder"));
 }
 
-TEST_F(AftctlTest, TurnsNameTheStatesTheyComeFromAndLeave) {
+TEST_F(AftctlTest, GenerateSendsAndPrintsIdsOfStates) {
   Script script = TextScript({"abc"});
   script.events.back().mutable_finished()->mutable_state()->set_id("0123");
   server_.SetScript(script);
@@ -403,7 +403,7 @@ TEST_F(AftctlTest, HealthGivesUpOnAServerThatStalls) {
   Fail("health --deadline=0.1", 6);
 }
 
-TEST(AftctlTlsTest, SpeaksTlsAndShowsItsToken) {
+TEST(AftctlTlsTest, UsesTlsAndSendsItsToken) {
   const Certificate authority = MakeAuthority("authority");
   const Certificate own = MakeCertificate(authority, "localhost");
   grpc::SslServerCredentialsOptions tls;
@@ -434,7 +434,7 @@ TEST(AftctlTlsTest, SpeaksTlsAndShowsItsToken) {
   EXPECT_EQ(server.requests(), 1);
 }
 
-TEST_F(AftctlTest, TakesTheAddressFromTheEnvironment) {
+TEST_F(AftctlTest, ReadsTheAddressFromTheEnvironment) {
   const Ended ended = RunToEnd({AFTCTL, "health"}, "", {"AFT_ADDRESS=" + server_.address()});
   EXPECT_EQ(ended.code, 0) << ended.err;
 }

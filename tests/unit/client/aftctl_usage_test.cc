@@ -1,4 +1,4 @@
-// What aftctl says of its own command line.
+// Tests how aftctl checks, completes and documents its command line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ TEST(AftctlUsageTest, ExitsWithTwoAndSaysWhatIsWrong) {
   }
 }
 
-// What bash offers for a command line whose last word is being typed.
+// Returns what bash offers for a command line whose last word is being typed.
 std::string Completed(const std::string& line) {
   return RunToEnd({"bash", "-c",
                    absl::StrCat("source <(", AFTCTL, " --completion bash); COMP_WORDS=(", line,

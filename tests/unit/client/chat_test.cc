@@ -1,4 +1,4 @@
-// aftctl chat as a process, with its lines from a pipe and on a terminal.
+// Runs aftctl chat as a process, with lines from a pipe and on a terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -30,7 +30,7 @@ std::vector<std::string> ChatCommand(const FakeServer& server,
   return command;
 }
 
-// A child on a terminal of its own. Killed when the object dies before it ended.
+// A child process on a terminal of its own. The destructor kills it if it still runs.
 class TerminalProcess {
  public:
   explicit TerminalProcess(std::vector<std::string> argv) {
@@ -53,8 +53,8 @@ class TerminalProcess {
   void Type(const std::string& keys) {
     AFT_CHECK(write(fd_, keys.data(), keys.size()) == static_cast<ssize_t>(keys.size()));
   }
-  // Blocks until the screen has shown `text` since the last call; false when the child ended
-  // without.
+  // Blocks until the screen has shown `text` since the last call. Returns false if the child ends
+  // before.
   bool WaitFor(const std::string& text) {
     while (true) {
       if (const size_t at = shown_.find(text); at != std::string::npos) {
@@ -67,7 +67,7 @@ class TerminalProcess {
       shown_.append(buffer.data(), static_cast<size_t>(size));
     }
   }
-  // As waitpid says it.
+  // Returns the status that waitpid gives.
   int Wait() {
     int status = -1;
     if (pid_ > 0) waitpid(pid_, &status, 0);
@@ -85,14 +85,14 @@ class ChatTest : public testing::Test {
  protected:
   ChatTest() { Answer("abc", "s1"); }
 
-  // Every turn is answered so and leaves this state.
+  // From now on every turn gets this answer and stores a state with this id.
   void Answer(const std::string& text, const std::string& state) {
     Script script = TextScript({text});
     script.events.back().mutable_finished()->mutable_state()->set_id(state);
     server_.SetScript(script);
   }
 
-  // With these lines as its input, to the end.
+  // Runs a chat with these lines as its input, until it ends.
   Ended Run(const std::string& lines, const std::vector<std::string>& more = {}) const {
     return RunToEnd(ChatCommand(server_, more), lines);
   }
@@ -102,7 +102,7 @@ class ChatTest : public testing::Test {
   FakeServer server_;
 };
 
-TEST_F(ChatTest, ALineBeginsTheTextAndTheNextGoesOnFromItsState) {
+TEST_F(ChatTest, ALineBeginsTheTextAndTheNextOneContinuesItsState) {
   const Ended one = Run("one\n", {"--model", "austen", "--max-tokens=7", "--temperature=0.5"});
   EXPECT_EQ(one.code, 0) << one.err;
   EXPECT_EQ(one.out, "abc");
@@ -123,7 +123,7 @@ TEST_F(ChatTest, ALineBeginsTheTextAndTheNextGoesOnFromItsState) {
   EXPECT_EQ(last().previous().state_id(), "given");
 }
 
-TEST_F(ChatTest, AnAnswerThatBreaksGoesOn) {
+TEST_F(ChatTest, ABrokenAnswerIsResumed) {
   server_.SetAnswer([](const v1::GenerateRequest& request) {
     Script script = TextScript({"abc"});
     script.events[0] = StartedEvent(7, 1);
@@ -143,9 +143,9 @@ TEST_F(ChatTest, AnAnswerThatBreaksGoesOn) {
   EXPECT_THAT(ended.err, HasSubstr("to continue: aftctl chat --previous s1"));
 }
 
-TEST_F(ChatTest, AStateThatNothingCanGoBackToIsDeleted) {
+TEST_F(ChatTest, AStateThatNoCommandCanUseAnyMoreIsDeleted) {
   EXPECT_EQ(Run("one\ntwo\n", {"--previous", "given"}).code, 0);
-  EXPECT_EQ(deleted(), "");  // it was there before
+  EXPECT_EQ(deleted(), "");  // "given" stays, because the chat did not store it
   Process chat(ChatCommand(server_));
   const auto say = [&](const std::string& line, const std::string& answer,
                        const std::string& state) {
@@ -159,17 +159,17 @@ TEST_F(ChatTest, AStateThatNothingCanGoBackToIsDeleted) {
   say("four", "fourth", "s4");
   chat.Send("/quit\n");
   EXPECT_EQ(chat.Wait(), 0);
-  EXPECT_EQ(deleted(), "s2");  // s1 before it
+  EXPECT_EQ(deleted(), "s2");  // s1 was deleted before
   EXPECT_EQ(last().previous().state_id(), "s3");
 }
 
-TEST_F(ChatTest, RetryAsksAgainFromBeforeTheTurn) {
+TEST_F(ChatTest, RetryRepeatsTheTurnFromTheStateBeforeIt) {
   EXPECT_EQ(Run("one\n/retry\n", {"--seed=3"}).out, "abcabc");
   EXPECT_EQ(server_.requests(), 2);
   EXPECT_EQ(last().text(), "one\n");
   EXPECT_FALSE(last().has_previous());
-  EXPECT_FALSE(last().sampling().has_seed());  // the same one would say the same
-  EXPECT_EQ(deleted(), "s1");                  // of the answer that was not wanted
+  EXPECT_FALSE(last().sampling().has_seed());  // the same seed would give the same answer
+  EXPECT_EQ(deleted(), "s1");                  // the state of the rejected answer
 
   EXPECT_EQ(Run("one\n/retry\n", {"--previous=given"}).code, 0);
   EXPECT_EQ(last().previous().state_id(), "given");
@@ -189,7 +189,7 @@ TEST_F(ChatTest, EditReplacesTheTurn) {
   EXPECT_THAT(Run("one\n/edit\n/edit\n").err, HasSubstr("no turn to take back"));
 }
 
-TEST_F(ChatTest, SaysWhatItCannotDoAndGoesOn) {
+TEST_F(ChatTest, ReportsErrorsAndContinues) {
   EXPECT_THAT(Run("/nix\n").err, HasSubstr("no command /nix"));
   EXPECT_THAT(Run("/save /nowhere/x\n").err, HasSubstr("cannot write /nowhere/x"));
   EXPECT_THAT(Run("/help\n").out, HasSubstr("/save FILE"));
@@ -260,7 +260,7 @@ TEST_F(ChatTest, LinesAreEditedOnATerminal) {
   ASSERT_TRUE(chat.WaitFor("abc"));
   ASSERT_TRUE(chat.WaitFor("> "));
   EXPECT_EQ(last().text(), "ones\n");
-  chat.Type("\x1B[A\r");  // the line before
+  chat.Type("\x1B[A\r");  // the previous line
   ASSERT_TRUE(chat.WaitFor("abc"));
   ASSERT_TRUE(chat.WaitFor("> "));
   EXPECT_EQ(last().text(), "ones\n");

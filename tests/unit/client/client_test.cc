@@ -1,4 +1,4 @@
-// The client library against a scripted server on loopback.
+// Tests the client library against a scripted server on loopback.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ v1::GenerateRequest Prompt(const std::string& text) {
   return request;
 }
 
-// A failed call's code and message, and where it failed.
+// Expects the code and the message of a failed call, and where it failed.
 void ExpectFailed(const absl::Status& status, absl::StatusCode code, ErrorOrigin origin,
                   const testing::Matcher<std::string>& message) {
   EXPECT_THAT(status, StatusIs(code, message));
@@ -119,7 +119,7 @@ TEST_F(ClientTest, ReturnsTheOutputOfEachSequence) {
   EXPECT_EQ(result->others[0].finished.limit(), "stop.max_tokens=0");
   EXPECT_EQ(result->others[1].text, "xy");
   EXPECT_THAT(result->others[1].token_ids, ElementsAre('x', 'y'));
-  // Each must end.
+  // Each sequence must end.
   script.events.pop_back();
   ExpectFailed(GenerateError(script), absl::StatusCode::kDataLoss, ErrorOrigin::kProtocol,
                HasSubstr("sequence"));
@@ -237,7 +237,7 @@ TEST_F(ClientTest, ReadsUsageTimingsAndRetryHintFromTheTrailers) {
   EXPECT_EQ(*details.retry_after, milliseconds(1500));
 }
 
-TEST_F(ClientTest, IgnoresTrailersThatMakeNoSense) {
+TEST_F(ClientTest, IgnoresInvalidTrailers) {
   Script script = FailedScript(grpc::Status(grpc::RESOURCE_EXHAUSTED, "the queue is full"));
   script.trailers = {{"aft-usage-bin", "\xFF\xFF"}, {"grpc-retry-pushback-ms", "soon"}};
   const absl::Status status = GenerateError(script);
@@ -245,7 +245,7 @@ TEST_F(ClientTest, IgnoresTrailersThatMakeNoSense) {
   EXPECT_FALSE(GetErrorDetails(status).usage.has_value());
 }
 
-TEST_F(ClientTest, SaysHowFarItCameWhenTheServerSeesTheDeadlineFirst) {
+TEST_F(ClientTest, ReportsTheTokensWhenTheServerSeesTheDeadlineFirst) {
   server_.SetScript(FailedScript(grpc::Status(grpc::DEADLINE_EXCEEDED, "deadline"),
                                  {StartedEvent(), DeltaEvent(0, "ab")}));
   EXPECT_THAT(client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(500'000)}),
@@ -339,7 +339,7 @@ TEST_F(ClientTest, ListsAndGetsModels) {
               StatusIs(absl::StatusCode::kNotFound, "no model \"eliot\""));
 }
 
-TEST_F(ClientTest, TellsHealth) {
+TEST_F(ClientTest, ReportsHealth) {
   EXPECT_EQ(*client_->Health(), grpc::health::v1::HealthCheckResponse::SERVING);
   EXPECT_EQ(*client_->Health("down"), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
   EXPECT_EQ(client_->Health("unknown").status().code(), absl::StatusCode::kNotFound);
@@ -356,7 +356,7 @@ TEST(ClientUnreachableTest, SaysThatTheConnectionWasRefused) {
                                  ": connection refused; is the server running?"));
 }
 
-TEST(ClientUnreachableTest, SaysThatNobodyAnswersWithinTheConnectTimeout) {
+TEST(ClientUnreachableTest, SaysThatNoAnswerComesWithinTheConnectTimeout) {
   const SilentPort port;
   ClientOptions options;
   options.address = port.address();
@@ -365,7 +365,7 @@ TEST(ClientUnreachableTest, SaysThatNobodyAnswersWithinTheConnectTimeout) {
                     HasSubstr("no answer in gRPC's protocol; check host, port and whether"));
 }
 
-TEST(ClientUnreachableTest, SaysThatNobodyAnswersWithinTheDeadline) {
+TEST(ClientUnreachableTest, SaysThatNoAnswerComesWithinTheDeadline) {
   const SilentPort port;
   EXPECT_THAT(Connect(port.address())->Health("", {.deadline = milliseconds(50)}),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -378,7 +378,7 @@ TEST(ClientUnreachableTest, SaysThatThereIsNoSuchSocket) {
 }
 
 TEST(ClientUnreachableTest, SaysThatTheHostDoesNotResolve) {
-  // Labels end at 63 characters: refused by the resolver without asking the network.
+  // A label may have 63 characters, so the resolver refuses this one without asking the network.
   ExpectUnreachable(Connect(std::string(64, 'x') + ":8500")->Health().status(),
                     HasSubstr("does not resolve"));
 }
@@ -410,7 +410,7 @@ TEST(ClientOptionsTest, TheChannelReconnectsSoonUnlessTheOptionsSayOtherwise) {
   EXPECT_EQ(value(GRPC_ARG_KEEPALIVE_TIME_MS), 9);
   EXPECT_EQ(value(GRPC_ARG_KEEPALIVE_TIMEOUT_MS), 10'000);
   EXPECT_EQ(value(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA), 0);
-  EXPECT_EQ(value(GRPC_ARG_ENABLE_HTTP_PROXY), 0);  // to this machine
+  EXPECT_EQ(value(GRPC_ARG_ENABLE_HTTP_PROXY), 0);  // the address is of this machine
   options.address = "aft.example:8500";
   EXPECT_EQ(value(GRPC_ARG_ENABLE_HTTP_PROXY), -1);
   options.channel_args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 10);

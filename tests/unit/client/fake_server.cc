@@ -25,7 +25,7 @@ std::string ToString(grpc::ByteBuffer bytes) {
   return std::string(slice.begin(), slice.end());
 }
 
-// Empty where there is none of that name.
+// Returns an empty string if there is no metadata of that name.
 std::string Metadata(const grpc::GenericCallbackServerContext& context, const char* key) {
   const auto found = context.client_metadata().find(key);
   return found == context.client_metadata().end()
@@ -33,7 +33,7 @@ std::string Metadata(const grpc::GenericCallbackServerContext& context, const ch
              : std::string(found->second.data(), found->second.size());
 }
 
-// "/aft.v1.ModelService/List" as it was generated.
+// Returns the generated descriptor of a method such as "/aft.v1.ModelService/List".
 const google::protobuf::MethodDescriptor& FindMethod(std::string name) {
   std::replace(name.begin(), name.end(), '/', '.');
   const auto* const method =
@@ -45,7 +45,7 @@ const google::protobuf::MethodDescriptor& FindMethod(std::string name) {
 }  // namespace
 
 // One call of any method. Writes the answer's messages one by one, then ends as the script says. At
-// most one operation is under way, and the one Finish comes after the last.
+// most one operation runs at a time. Finish is called once, after the last operation.
 class FakeServer::Call final : public grpc::ServerGenericBidiReactor {
  public:
   Call(FakeServer& server, grpc::GenericCallbackServerContext& context)
@@ -67,7 +67,7 @@ class FakeServer::Call final : public grpc::ServerGenericBidiReactor {
     Next(ok);
     if (is_watch_) server_.AddWatch(this);
   }
-  // One more message, of a call that its script keeps open.
+  // Sends one more message in a call that its script keeps open.
   void Say(grpc::ByteBuffer message) {
     MutexLock lock(mutex_);
     answer_.messages.push_back(std::move(message));
@@ -160,7 +160,7 @@ FakeServer::FakeServer(int port, const std::shared_ptr<grpc::ServerCredentials>&
 }
 
 FakeServer::~FakeServer() {
-  // Past: calls that still run are cancelled, and their reactors finish then.
+  // With a deadline of now, calls that still run are cancelled, and their reactors finish.
   server_->Shutdown(std::chrono::system_clock::now());
 }
 
@@ -342,7 +342,7 @@ void FakeServer::AnswerOfStates(const std::string& method, const std::string& re
     answer.messages.push_back(ToBytes(response));
     return;
   }
-  v1::StateServiceGetRequest get;  // or a StateServiceDeleteRequest, which is the same
+  v1::StateServiceGetRequest get;  // or a StateServiceDeleteRequest, which has the same fields
   AFT_CHECK(get.ParseFromString(request));
   v1::StateServiceGetResponse response;
   *response.mutable_state() = get.id() == "a" ? first : second;

@@ -22,26 +22,26 @@
 
 namespace aft::client {
 
-// What the fake answers to a call, beside the call's own x-request-id or "fake-1". Calls of other
-// services than InferenceService, but ModelInfer, end with `status`; they stall, too, when a script
-// that stalls has no events.
+// The fake's answer to a call. The fake also sends the call's own x-request-id, or "fake-1". Calls
+// of other services than InferenceService, ModelInfer excepted, end with `status`, and get a normal
+// answer if it is OK. If a script that stalls has no events, they stall too.
 struct Script {
-  std::vector<v1::GenerateResponse> events = {};  // of Generate
-  // Of the method that answers with their type.
+  std::vector<v1::GenerateResponse> events = {};  // for Generate
+  // For the method whose answers have this type.
   std::vector<std::shared_ptr<const google::protobuf::Message>> other_events = {};
   enum class End {
     kStatus,       // ends with `status`
-    kStall,        // says nothing more until the client leaves
+    kStall,        // sends nothing more until the client leaves
     kEndlessText,  // one-token deltas until the client leaves; Generate only
   };
   End end = End::kStatus;
   grpc::Status status = {};
   std::multimap<std::string, std::string> trailers = {};
-  bool anonymous = false;  // as what a broken connection is made out to be: without a request id
+  bool anonymous = false;  // without a request id, like an error that a broken connection causes
 };
 
-// A server on a loopback port (0: a free one) that answers every call by one script and tells what
-// it saw. Thread-safe.
+// A server on a loopback port (0: a free one) that answers every call according to one script, and
+// reports what it received. Thread-safe.
 class FakeServer {
  public:
   explicit FakeServer(int port = 0, const std::shared_ptr<grpc::ServerCredentials>& credentials =
@@ -51,21 +51,23 @@ class FakeServer {
   std::string address() const { return address_; }
   int port() const { return port_; }
 
-  // Of calls that begin after this.
+  // Sets the script of all calls that begin after this.
   void SetScript(Script script);
-  // Of generations, instead: called by one at a time.
+  // Makes the script of each generation instead. `answer` is called for one at a time.
   void SetAnswer(std::function<Script(const v1::GenerateRequest&)> answer);
-  // The same of all calls of InferenceService; nothing: the script.
+  // As SetAnswer, for all calls of InferenceService. Without a result, the script of SetScript
+  // counts.
   using AnyAnswer = std::function<std::optional<Script>(const google::protobuf::Message& request)>;
   void SetAnyAnswer(AnyAnswer answer);
-  // The next streams are refused before their scripts, as servers do: without initial metadata.
+  // Refuses the next streams before their scripts begin, without initial metadata, as servers do.
   void RefuseNext(int streams, grpc::Status status,
                   std::multimap<std::string, std::string> trailers = {});
-  // What health says of the whole server, also to those who watch it already. True at first.
+  // Sets the health of the whole server, also for watches that are already open. At first it is
+  // true.
   void SetServing(bool serving);
   void SetModels(std::vector<v1::Model> models);
 
-  // The latest request of that type; an empty one when none has come.
+  // The latest request of that type, or an empty one if none has come.
   template <typename Request>
   Request last() const {
     MutexLock lock(mutex_);
@@ -82,10 +84,10 @@ class FakeServer {
   // Metadata `traceparent` of the last stream.
   std::string traceparent() const;
 
-  // Streams that have begun, refused ones included; watches of health are not counted.
+  // The number of streams that have begun, including refused ones but not watches of health.
   int requests() const;
 
-  // Wait for the nth stream to begin; for the nth call of any kind to be cancelled by its client.
+  // Block until n streams have begun, or until n calls of any kind were cancelled by their clients.
   void WaitForRequests(int n);
   void WaitForCancellations(int n);
 
@@ -99,13 +101,13 @@ class FakeServer {
     bool refused = false;
   };
 
-  // What that call gets; remembers its request.
+  // Returns the answer to a call, and keeps its request.
   Answer AnswerTo(const grpc::GenericCallbackServerContext& context, const std::string& request);
-  // Models are those that were set. Of services, "down" is not serving, "unknown" does not exist,
-  // everything else serves.
+  // The models are those of SetModels. The service "down" is not serving, "unknown" does not exist,
+  // and every other service has the health of the server.
   void AnswerUnary(const std::string& method, const std::string& request, Answer& answer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // There are the states "a" and "b", each a page of the list.
+  // There are two states, "a" and "b". Each of them is a page of the list.
   static void AnswerOfStates(const std::string& method, const std::string& request, Answer& answer);
   void RecordCancellation();
   void AddWatch(Call* call);
@@ -117,7 +119,7 @@ class FakeServer {
   Script script_ ABSL_GUARDED_BY(mutex_);
   AnyAnswer answer_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::Model> models_ ABSL_GUARDED_BY(mutex_);
-  // By the name of the type; serialised.
+  // The serialised requests, by the name of their type.
   std::map<std::string, std::string> last_ ABSL_GUARDED_BY(mutex_);
   int requests_ ABSL_GUARDED_BY(mutex_) = 0;
   int refusals_ ABSL_GUARDED_BY(mutex_) = 0;  // yet to come
@@ -135,13 +137,13 @@ class FakeServer {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// `fingerprint`: 0 of a server that cannot resume.
+// `fingerprint`: 0 if the server cannot resume.
 v1::GenerateResponse StartedEvent(uint64_t seed = 7, uint64_t fingerprint = 0);
 // One token for each byte of `text`.
 v1::GenerateResponse DeltaEvent(uint32_t first_index, const std::string& text);
 v1::GenerateResponse FinishedEvent(uint32_t tokens);
 
-// Ends with `status` after these events, or says nothing more until the client leaves.
+// Ends with `status` after these events, or sends nothing more until the client leaves.
 Script FailedScript(grpc::Status status, std::vector<v1::GenerateResponse> events = {});
 Script StalledScript(std::vector<v1::GenerateResponse> events = {});
 // Started, then tokens without an end.
@@ -149,7 +151,7 @@ Script EndlessScript();
 // Started, one Delta for each of `texts`, Finished.
 Script TextScript(const std::vector<std::string>& texts);
 
-// These events, as text-proto.
+// A script with these events, which are given as text proto.
 template <typename Response>
 Script StreamScript(const std::vector<const char*>& events) {
   Script script;
@@ -159,7 +161,7 @@ Script StreamScript(const std::vector<const char*>& events) {
   return script;
 }
 
-// "abc" with the tokens 98 and 99 scored in a chunk each, -1 and -2, with one alternative.
+// The scores of "abc": -1 for token 98 and -2 for token 99, in a chunk each, with one alternative.
 Script ScoreScript();
 // Two vectors of width 2, in a message each: 1, 0.1 and -2.5, 3.
 Script EncodeScript();

@@ -1,5 +1,5 @@
-// Generations that no thread waits for: pauses and cancellations. What else they do is in the
-// contract (contract/scenario.proto).
+// Tests pauses and cancellations of generations that no thread waits for. The contract
+// (contract/scenario.proto) tests all other properties of these generations.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Keeps what comes; answers each event with `next`.
+// Keeps the events, and answers each one with `next`.
 class Recorder : public GenerateListener {
  public:
   explicit Recorder(Next next = {}) : next_(next) {}
@@ -86,13 +86,13 @@ TEST_F(GenerateStreamTest, AShortPauseLosesNothing) {
   EXPECT_THAT(recorder.events(), ElementsAre("started", "a", "b", "c", "finished"));
 }
 
-TEST_F(GenerateStreamTest, NothingIsReadInAPauseWhichACancellationEnds) {
+TEST_F(GenerateStreamTest, ACancellationEndsAPauseInWhichNothingIsRead) {
   server_.SetScript(TextScript({"a", "b"}));
   CancelToken cancel;
   Recorder recorder({.pause = std::chrono::hours(1)});
   ASSERT_TRUE(Start(recorder, {.cancel = &cancel}).ok());
   recorder.WaitForEvents(1);
-  Recorder other;  // comes to its end on the same connection meanwhile
+  Recorder other;  // ends in the meantime on the same connection
   ASSERT_TRUE(Start(other).ok());
   EXPECT_TRUE(other.Wait().ok());
   cancel.Cancel();
@@ -111,7 +111,7 @@ TEST_F(GenerateStreamTest, TheListenerCancelsAndTheServerIsTold) {
   server_.WaitForCancellations(1);
 }
 
-TEST_F(GenerateStreamTest, ATokenCancelsStreamsThatRunAndThoseYetToCome) {
+TEST_F(GenerateStreamTest, ATokenCancelsRunningStreamsAndLaterOnes) {
   server_.SetScript(EndlessScript());
   CancelToken cancel;
   Recorder running, late;
@@ -124,7 +124,7 @@ TEST_F(GenerateStreamTest, ATokenCancelsStreamsThatRunAndThoseYetToCome) {
   EXPECT_THAT(late.events(), ElementsAre());
 }
 
-TEST_F(GenerateStreamTest, WhatCannotBeSentIsAnErrorAtOnce) {
+TEST_F(GenerateStreamTest, AnInvalidRequestIdIsAnErrorAtOnce) {
   Recorder never;
   EXPECT_THAT(Start(never, {.request_id = "a b"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request id")));

@@ -1,4 +1,4 @@
-// What aftload measures and says: histogram, stream recorder, reports.
+// Tests what aftload measures and reports: histogram, stream recorder, reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ TEST(HistogramTest, QuantilesAreRightToTwoPercentOverTheWholeRange) {
   }
 }
 
-TEST(HistogramTest, TakesTheSmallestAndTheLargestValue) {
+TEST(HistogramTest, AcceptsTheSmallestAndTheLargestValue) {
   Histogram histogram;
   EXPECT_EQ(histogram.Quantile(0.5), 0);
   histogram.Add(nanoseconds(-5));
@@ -56,11 +56,11 @@ TEST(HistogramTest, Merges) {
   EXPECT_NEAR(both.Mean(), 0.003, 1e-9);
   EXPECT_NEAR(both.Quantile(0.75), 0.001, 0.00002);
   EXPECT_NEAR(both.Quantile(1), 0.009, 0.0002);
-  EXPECT_NEAR(both.StandardDeviation(), 0.003464, 1e-6);  // of 1, 1, 1, 9 ms
+  EXPECT_NEAR(both.StandardDeviation(), 0.003464, 1e-6);  // the values are 1, 1, 1 and 9 ms
   EXPECT_EQ(both.Max(), 0.009);
 }
 
-// One request with a token after each of `token_ms`, then its end 1 ms later.
+// Records a request with a token at each time in `token_ms`, and its end 1 ms after the last token.
 void RecordStream(LoadStats& stats, const std::vector<int>& token_ms, uint64_t expected,
                   Behaviour behaviour = Behaviour::kNormal, const Limits& limits = {}) {
   StreamRecorder recorder(expected, stats.start, behaviour, limits, "a:1");
@@ -88,7 +88,7 @@ TEST(StreamRecorderTest, MeasuresFromTheScheduledTime) {
   EXPECT_NEAR(stats.e2el.Mean(), 0.020, 1e-9);
 }
 
-TEST(StreamRecorderTest, GoodMeetsEveryLimitAndTheLimitItselfIsMet) {
+TEST(StreamRecorderTest, AGoodRequestIsAtOrBelowEveryLimit) {
   const auto good = [](const Limits& limits) {
     LoadStats stats(Clock::time_point(hours(1)));
     RecordStream(stats, {10, 20, 40}, 3, Behaviour::kNormal, limits);  // ttft 10, tpot 15, e2el 41
@@ -110,7 +110,7 @@ TEST(StreamRecorderTest, GoodMeetsEveryLimitAndTheLimitItselfIsMet) {
   EXPECT_EQ(stats.good, 1u);  // one token has no time per token
 }
 
-TEST(StreamRecorderTest, TimesAreOfNormalRequestsAlone) {
+TEST(StreamRecorderTest, OnlyNormalRequestsAreTimed) {
   LoadStats stats(Clock::time_point(hours(1)));
   for (const Behaviour behaviour : {Behaviour::kCancels, Behaviour::kSlow, Behaviour::kDeadline}) {
     RecordStream(stats, {10, 20}, 2, behaviour);
@@ -166,11 +166,11 @@ TEST(StreamRecorderTest, LeavesStreamsThatEndEarlyOutOfTheComparison) {
   EXPECT_EQ(stats.late.tokens, 0u);
 }
 
-TEST(StreamRecorderTest, TheLongestGapIsOfEachStream) {
+TEST(StreamRecorderTest, CountsTheLongestGapOfEachStream) {
   LoadStats stats(Clock::time_point(hours(1))), other(stats.start);
   RecordStream(stats, {100, 110, 140, 145}, 4);
   RecordStream(other, {10, 15}, 2);
-  RecordStream(other, {500}, 1);  // has none
+  RecordStream(other, {500}, 1);  // has no gap
   RecordStream(other, {10, 900}, 2, Behaviour::kSlow);
   stats.Merge(other);
   EXPECT_EQ(stats.gap.count(), 2u);
@@ -178,7 +178,7 @@ TEST(StreamRecorderTest, TheLongestGapIsOfEachStream) {
   EXPECT_EQ(stats.gap.Max(), 0.030);
 }
 
-TEST(StreamRecorderTest, CountsHowOftenStreamsWentOn) {
+TEST(StreamRecorderTest, CountsHowOftenStreamsWereResumed) {
   LoadStats stats(Clock::time_point(hours(1))), other(stats.start);
   StreamRecorder often(3, stats.start, Behaviour::kNormal, {}, "a:1");
   often.OnResumed(stats, {.exact = true}, stats.start);
@@ -194,7 +194,7 @@ TEST(StreamRecorderTest, CountsHowOftenStreamsWentOn) {
   EXPECT_TRUE(stats.breaks.empty());  // none came between two tokens
 }
 
-TEST(StreamRecorderTest, ABreakIsTheTimeBetweenTwoTokensInParts) {
+TEST(StreamRecorderTest, ABreakSplitsTheTimeBetweenTwoTokensIntoParts) {
   LoadStats stats(Clock::time_point(hours(1))), other(stats.start);
   const auto at = [&](int ms) { return stats.start + milliseconds(ms); };
   StreamRecorder recorder(9, stats.start, Behaviour::kNormal, {}, "a:1", "broken");
@@ -230,7 +230,7 @@ v1::Delta MakeDelta(uint32_t first, const std::vector<uint32_t>& ids, const std:
   return delta;
 }
 
-TEST(StreamVerifierTest, CountsWhatIsLostRepeatedAndChanged) {
+TEST(StreamVerifierTest, CountsLostRepeatedAndChangedTokens) {
   const Reference reference = {.token_ids = {1, 2, 3, 4}, .text = "abcd"};
   struct Case {
     std::vector<v1::Delta> deltas;
@@ -264,7 +264,7 @@ TEST(StreamVerifierTest, CountsWhatIsLostRepeatedAndChanged) {
   EXPECT_FALSE(differences.any());
 }
 
-TEST(ReportTest, SaysWhatWentOnAndWhatDiffered) {
+TEST(ReportTest, ReportsResumedStreamsAndDifferences) {
   LoadOptions options;
   options.resume = true;
   options.verify = 5;

@@ -1,4 +1,4 @@
-// aftload --http: how it reads answers, wherever they are cut and however they end, and the whole
+// Tests aftload --http: how it reads answers that are cut at any place and end in any way, and runs
 // against the real server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ std::string WholeStream() {
   return absl::StrCat(TextEvent("ab"), TextEvent(""), TextEvent("c"), kUsage, kDone);
 }
 
-// Texts, then usages, then how it ended.
+// Returns the texts and usages of a stream in the order of its events, and how it ended.
 std::string ReadEvents(const std::vector<std::string>& parts) {
   std::string read;
   EventReader reader;
@@ -81,7 +81,7 @@ TEST(EventReaderTest, SaysHowAStreamEnded) {
   EXPECT_EQ(ReadEvents({text, kError, text}), "a RESOURCE_EXHAUSTED");
 }
 
-TEST(EventReaderTest, AnswersThatAreErrorsHaveACode) {
+TEST(EventReaderTest, ErrorAnswersHaveACode) {
   const auto code = [](int http, const char* body) { return HttpStatus(http, body, {}).code(); };
   EXPECT_EQ(code(429, "[]"), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(code(400, R"({"error": {"code": "unsupported"}})"),
@@ -91,7 +91,7 @@ TEST(EventReaderTest, AnswersThatAreErrorsHaveACode) {
   EXPECT_EQ(code(302, ""), absl::StatusCode::kUnknown);
 }
 
-TEST(StreamRecorderTest, TokensThatTheEndCountsCameEvenly) {
+TEST(StreamRecorderTest, TokensThatOnlyTheUsageCountsAreSpreadEvenly) {
   LoadStats stats(Clock::time_point(std::chrono::hours(1)));
   const auto at = [&](int ms) { return stats.start + std::chrono::milliseconds(ms); };
   StreamRecorder recorder(12, stats.start, Behaviour::kNormal, {}, "a:1");
@@ -116,7 +116,7 @@ class ScriptedHttp : public BoundPort {
  public:
   struct Answer {
     std::string text;
-    bool close = false;  // the connection, behind it
+    bool close = false;  // closes the connection after the answer
   };
   using Script = std::function<Answer(int number, const std::string& request)>;
 
@@ -160,7 +160,7 @@ class ScriptedHttp : public BoundPort {
   std::thread thread_;
 };
 
-// An answer in chunks of seven bytes; without the last one, none that has ended.
+// An answer in chunks of seven bytes. Without the last chunk, the answer has not ended.
 std::string Chunked(const std::string& body, bool last = true) {
   std::string text =
       "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -185,7 +185,7 @@ nlohmann::json RunHttpLoad(const std::string& address, std::vector<std::string> 
   return nlohmann::json::parse(ended.out);
 }
 
-TEST(HttpLoadTest, SendsWhatWasAskedAndCountsAsTheServerDoes) {
+TEST(HttpLoadTest, SendsTheGivenLoadAndCountsAsTheServerDoes) {
   std::vector<std::string> requests;
   ScriptedHttp server([&](int /*number*/, const std::string& request) {
     requests.push_back(request);
@@ -200,7 +200,7 @@ TEST(HttpLoadTest, SendsWhatWasAskedAndCountsAsTheServerDoes) {
   EXPECT_EQ(report["total_output_tokens"], 21);
   EXPECT_EQ(report["total_input_tokens"], 15);
   EXPECT_EQ(report["count_ttft"], 3);
-  EXPECT_EQ(report["count_itl"], 3);  // an event without text is no message
+  EXPECT_EQ(report["count_itl"], 3);  // an event without text is not counted
   ASSERT_EQ(requests.size(), 3u);
   EXPECT_THAT(requests[0], testing::StartsWith(absl::StrCat(
                                "POST /v1/completions HTTP/1.1\r\nHost: ", server.address())));
@@ -223,7 +223,7 @@ TEST(HttpLoadTest, SendsRefusedRequestsAgainWhenTheAnswerSays) {
   EXPECT_EQ(report["completed"], 2);
   EXPECT_EQ(report["refused"], 1);
   EXPECT_EQ(report["retried"], 1);
-  // The exact time counts where there is one.
+  // If there is a retry-after-ms, it counts, because it is more exact than Retry-After.
   ScriptedHttp later([](int /*number*/, const std::string& /*request*/) {
     return ScriptedHttp::Answer{Refused("retry-after-ms: 3600000\r\nRetry-After: 0")};
   });
@@ -248,11 +248,11 @@ TEST(HttpLoadTest, AnswersThatBreakOrEndWrongAreCountedByCode) {
     const auto report = RunHttpLoad(server.address(), {"--requests", "2"}, 1);
     EXPECT_EQ(report["errors"], nlohmann::json({{code, 1}})) << answer;
     EXPECT_EQ(report["completed"], 1);
-    EXPECT_EQ(report["refused"], 0);  // what has begun is not sent again
+    EXPECT_EQ(report["refused"], 0);  // a begun request is not sent again
   }
 }
 
-TEST(HttpLoadTest, AKeptConnectionThatIsGoneIsNoError) {
+TEST(HttpLoadTest, AnIdleConnectionThatTheServerClosesIsNoError) {
   ScriptedHttp server([](int /*number*/, const std::string& /*request*/) {
     return ScriptedHttp::Answer{Chunked(WholeStream()), /*close=*/true};
   });
@@ -279,7 +279,7 @@ TEST(HttpLoadTest, MeasuresTheRealServerAsOverGrpc) {
   EXPECT_EQ(none["errors"], nlohmann::json({{"NOT_FOUND", 1}}));
 }
 
-TEST(HttpLoadTest, AnInterruptCancelsWhatRuns) {
+TEST(HttpLoadTest, AnInterruptCancelsRunningRequests) {
   server::HttpApi server;
   Process aftload({AFTLOAD, "--http", "--address", server.address(), "--streams", "3",
                    "--max-tokens", "1000000"});
@@ -290,7 +290,7 @@ TEST(HttpLoadTest, AnInterruptCancelsWhatRuns) {
   server.WaitForMetric("aft_requests_running", 0);
 }
 
-TEST(HttpLoadTest, RefusesWhatHttpHasNot) {
+TEST(HttpLoadTest, RefusesFlagsAndAddressesThatHttpDoesNotSupport) {
   for (const std::vector<std::string>& flags :
        std::vector<std::vector<std::string>>{{"--connections", "2"},
                                              {"--resume"},

@@ -1,4 +1,4 @@
-// What aftload sends and when: distributions, schedule, workload.
+// Tests what aftload sends and when: distributions, schedule, workload.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ std::vector<double> Draw(const std::string& text, int count) {
   return values;
 }
 
-TEST(DistributionTest, ANumberIsThatNumber) {
+TEST(DistributionTest, ANumberIsAlwaysDrawn) {
   EXPECT_THAT(Draw("17", 10), Each(17));
   std::mt19937_64 random;
   EXPECT_EQ(Distribution::Always(3).Draw(random), 3u);
@@ -89,7 +89,7 @@ TEST(DistributionTest, LognormalEndsAtItsLargestLength) {
   EXPECT_EQ(*std::max_element(values.begin(), values.end()), 200);  // 20 medians
 }
 
-TEST(DistributionTest, AFileGivesItsLinesAsOftenAsTheyAre) {
+TEST(DistributionTest, ALineOfAFileIsDrawnAsOftenAsItOccurs) {
   const TempFolder folder;
   std::ofstream(folder.File("lengths")) << "5\n\n 7 \n7\n7\n";
   const std::vector<double> values = Draw("file:" + folder.File("lengths"), 4000);
@@ -223,7 +223,7 @@ TEST(WorkloadTest, SharesAreKeptAndCancellationsComeBeforeTheEnd) {
   EXPECT_THAT(cancelled_after, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
 }
 
-TEST(WorkloadTest, PrefixesAreSharedAndWhatFollowsIsNot) {
+TEST(WorkloadTest, PrefixesAreSharedAndTheRestOfThePromptIsNot) {
   WorkloadOptions options;
   options.prompt_bytes = Distribution::Always(50);
   options.prefix_bytes = 100;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""tools/load_report.py: load_report_test.py [--browser]
+"""Tests tools/load_report.py: load_report_test.py [--browser]
 
---browser: the page in headless Chromium, and nothing else; exit code 77 where Chromium or Chart.js is missing.
+--browser: tests only the page in headless Chromium. The exit code is 77 if Chromium or Chart.js is missing.
 """
 
 import html
@@ -22,7 +22,7 @@ CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 
 
 def run(rate, good=None, **more):
-  """A run as aftload prints it, 8 requests/s completed at most."""
+  """Returns a run as aftload prints it, in which at most 8 requests/s are completed."""
   done = min(rate, 8)
   quantiles = {"q": [0, 0.5, 0.9, 0.99, 1]}
   figures = {"loop": "open", "request_rate": rate, "max_concurrency": 10000, "duration": 3.0, "completed": 3 * done,
@@ -38,7 +38,7 @@ def run(rate, good=None, **more):
 
 
 def report(*files, chart_js="/* charts */", fails=False):
-  """The page of these files, each a list of runs or a text."""
+  """Returns the page for these files, each of which is a list of runs or a text."""
   with tempfile.TemporaryDirectory() as folder:
     paths = []
     for i, content in enumerate(files):
@@ -82,7 +82,7 @@ class ReportTest(unittest.TestCase):
     self.assertIn("<th>file0: 4 requests/s</th>", page)
     self.assertIn("<th>file1: 8 streams</th>", page)
 
-  def test_what_a_run_holds_cannot_leave_its_place(self):
+  def test_the_content_of_a_run_is_escaped(self):
     page = report([run(4, errors={"</script><b>@@DATA@@": 1})])
     self.assertNotIn("</script><b>", page)
     self.assertEqual(page.count("</script>"), 3)
@@ -101,7 +101,8 @@ class ReportTest(unittest.TestCase):
     self.assertIn("no run", report("\n", fails=True))
 
 
-# Into the page's end: what every chart holds, and how many of its pixels have the first line's colour.
+# This is added at the end of the page. It reports the data of every chart, and how many of its pixels have the colour
+# of the first line.
 PROBE = """<script>
 addEventListener("load", () => {
   const charts = Object.values(Chart.instances).map(chart => {

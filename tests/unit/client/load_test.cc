@@ -1,4 +1,4 @@
-// aftload as a process, against scripted servers.
+// Runs aftload as a process against scripted servers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -43,7 +43,7 @@ class AftloadTest : public testing::Test {
   FakeServer server_;
 };
 
-TEST_F(AftloadTest, AClosedLoopSendsWhatWasAskedAndReports) {
+TEST_F(AftloadTest, AClosedLoopSendsTheGivenLoadAndReports) {
   server_.SetScript(TextScript({"ab", "cd", "ef"}));
   const auto report =
       RunJson({"--streams", "4", "--connections", "2", "--requests", "20", "--warmup", "3",
@@ -53,7 +53,7 @@ TEST_F(AftloadTest, AClosedLoopSendsWhatWasAskedAndReports) {
   EXPECT_EQ(report["completed"], 20);
   EXPECT_EQ(report["cut"], 0);
   EXPECT_EQ(report["total_output_tokens"], 120);
-  EXPECT_EQ(report["total_input_tokens"], 100);  // Started says 5
+  EXPECT_EQ(report["total_input_tokens"], 100);  // each Started has 5 prompt tokens
   EXPECT_EQ(report["max_concurrent_requests"], 4);
   EXPECT_EQ(report["errors"], nlohmann::json::object());
   EXPECT_EQ(report["count_ttft"], 20);
@@ -78,10 +78,10 @@ TEST_F(AftloadTest, PromptsDifferByRequestAndRepeatWithTheSeed) {
   EXPECT_NE(last_prompt("1", "2"), first);
   EXPECT_EQ(last_prompt("1", "2"), last_prompt("2", "1"));
   RunJson({"--requests", "1", "--warmup", "5", "--prompt-bytes", "100"}, 0);
-  EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), first);  // warming up uses others
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), first);  // the warm-up has other prompts
 }
 
-TEST_F(AftloadTest, PromptsAndLengthsAreAsAsked) {
+TEST_F(AftloadTest, PromptsAndLengthsFollowTheFlags) {
   server_.SetScript(TextScript({"ab"}));
   const auto last = [this](const std::vector<std::string>& arguments) {
     RunJson(arguments, 0);
@@ -145,7 +145,7 @@ TEST_F(AftloadTest, NoScheduledRequestIsForgottenByAClientThatCannotKeepUp) {
   EXPECT_EQ(report["num_prompts"], scheduled);
 }
 
-TEST_F(AftloadTest, WhatRunsAtTheEndHasTheTimeToDrain) {
+TEST_F(AftloadTest, RequestsThatRunAtTheEndHaveTimeToDrain) {
   server_.SetScript(StalledScript({StartedEvent()}));
   Process aftload(Command(
       {"--rate", "1000", "--requests", "4", "--duration", "0.9", "--drain", "600", "--progress"}));
@@ -202,7 +202,7 @@ TEST_F(AftloadTest, SlowReadersAreCountedApart) {
   EXPECT_EQ(report["others"]["slow"]["completed"], 3);
   EXPECT_EQ(report["completed"], 0);
   EXPECT_EQ(report["count_ttft"], 0);
-  // One that reads nothing for an hour does not hold up the end.
+  // A request that reads nothing for an hour does not delay the end.
   const auto cut = RunJson({"--slow-share", "1", "--slow-ms", "3600000", "--duration", "0.3"}, 0);
   EXPECT_EQ(cut["others"]["slow"]["cut"], 1);
   EXPECT_EQ(cut["others"]["slow"]["completed"], 0);
@@ -247,7 +247,7 @@ TEST_F(AftloadTest, CountsErrorsByCodeAndFails) {
   Script script = FailedScript(grpc::Status(grpc::RESOURCE_EXHAUSTED, "the queue is full"));
   script.trailers = {{"grpc-retry-pushback-ms", "1"}};
   server_.SetScript(script);
-  // The models are listed first, by the same script.
+  // aftload lists the models first, and this call gets the same script.
   const Ended refused = RunToEnd(Command({"--requests", "3"}));
   EXPECT_EQ(refused.code, 5);
   EXPECT_THAT(refused.err, HasSubstr("the queue is full"));
@@ -285,8 +285,8 @@ TEST_F(AftloadTest, SendsRefusedRequestsAgainAndCountsThem) {
               HasSubstr("refused                1 times, sent again 1 times"));
 }
 
-// Says "abcdef"; every other call breaks, by `status`, after two more tokens or before it has
-// begun.
+// Answers with "abcdef". Every other call breaks with `status`: after two more tokens or, if
+// `unbegun`, before it has begun.
 std::function<Script(const v1::GenerateRequest&)> Breaking(grpc::Status status, bool unbegun) {
   return [calls = 0, status, unbegun](const v1::GenerateRequest& request) mutable {
     const auto first = static_cast<uint32_t>(request.resume().token_ids_size());
@@ -304,7 +304,7 @@ std::function<Script(const v1::GenerateRequest&)> Breaking(grpc::Status status, 
   };
 }
 
-TEST_F(AftloadTest, StreamsThatBreakGoOnAndAreCompared) {
+TEST_F(AftloadTest, BrokenStreamsAreResumedAndCompared) {
   server_.SetAnswer(Breaking({grpc::UNAVAILABLE, "draining"}, /*unbegun=*/false));
   const auto report = RunJson({"--resume", "--verify", "3", "--requests", "10"}, 0);
   EXPECT_EQ(report["completed"], 10);
@@ -358,7 +358,7 @@ TEST_F(AftloadTest, WithoutReferencesThereIsNoLoad) {
   EXPECT_EQ(server_.requests(), 1);
 }
 
-TEST_F(AftloadTest, WhatBreaksUnbegunIsSentAgainWhereStreamsGoOn) {
+TEST_F(AftloadTest, WithResumeACallThatBreaksBeforeItBeginsIsSentAgain) {
   server_.SetAnswer(Breaking({grpc::UNAVAILABLE, "Connection reset by peer"}, /*unbegun=*/true));
   const auto report = RunJson({"--resume", "--requests", "3"}, 0);
   EXPECT_EQ(report["completed"], 3);
@@ -377,12 +377,12 @@ TEST_F(AftloadTest, WaitsAsLongAsARefusalSays) {
   EXPECT_EQ(server_.requests(), 1);
 }
 
-TEST_F(AftloadTest, WhatHasBegunIsNotSentAgain) {
+TEST_F(AftloadTest, AStreamThatHasBegunIsNotSentAgain) {
   server_.SetScript(
       FailedScript(grpc::Status(grpc::UNAVAILABLE, "gone"), {StartedEvent(), DeltaEvent(0, "ab")}));
   const int before = server_.requests();
   RunToEnd(Command({"--requests", "1"}));
-  EXPECT_EQ(server_.requests(), before);  // The models are listed first, by the same script.
+  EXPECT_EQ(server_.requests(), before);  // listing the models has failed before
   Script script = TextScript({"ab"});
   script.events.pop_back();
   server_.SetScript(script);
@@ -423,7 +423,7 @@ TEST(AftloadRestartTest, FindsARestartedServerAgain) {
   EXPECT_EQ(aftload.Wait(), 130);
 }
 
-TEST(AftloadUsageTest, RefusesOtherMachinesAndSillyNumbers) {
+TEST(AftloadUsageTest, RefusesOtherMachinesAndInvalidValues) {
   const std::vector<std::vector<std::string>> cases = {
       {"--address", "example.org:8500"},
       {"--streams", "0"},

@@ -30,7 +30,7 @@ void CloseFd(int& fd) {
   fd = -1;
 }
 
-// Closes the descriptor at its end.
+// Reads once, and closes the descriptor at its end.
 void ReadOnce(int& fd, std::string& text) {
   std::array<char, 4096> buffer;
   const ssize_t size = read(fd, buffer.data(), buffer.size());
@@ -41,7 +41,7 @@ void ReadOnce(int& fd, std::string& text) {
 }  // namespace
 
 Process::Process(const std::vector<std::string>& argv, const std::vector<std::string>& env) {
-  // A child that ends early must not take the test with it.
+  // Writing to a child that has ended must not end the test.
   signal(SIGPIPE, SIG_IGN);
   std::array<int, 2> in, out, err;
   AFT_CHECK(pipe2(in.data(), O_CLOEXEC) == 0 && pipe2(out.data(), O_CLOEXEC) == 0 &&
@@ -65,7 +65,7 @@ Process::Process(const std::vector<std::string>& argv, const std::vector<std::st
   in_fd_ = in[1];
   out_fd_ = out[0];
   err_fd_ = err[0];
-  // A program that does not exist ends like one in a shell.
+  // For a program that does not exist, Wait returns 127, as a shell does.
   if (error != 0) pid_ = -1;
 }
 

@@ -8,7 +8,7 @@
 
 namespace aft::client {
 
-// A child process with pipes for its three streams. Killed when the object dies before it ended.
+// A child process with pipes for its three streams. The destructor kills it if it still runs.
 class Process {
  public:
   // `argv[0]` is a path or is looked up in PATH. `env`: "NAME=value" added to the environment.
@@ -19,22 +19,23 @@ class Process {
 
   // Writes all of `text` to its standard input.
   void Send(const std::string& text);
-  // The same, and closes it.
+  // As Send, and then closes its standard input.
   void SendInput(const std::string& text);
-  // Blocks until standard output holds `text`; false when it ended without.
+  // Blocks until standard output has `text`. Returns false if it ends without `text`.
   bool WaitForOutput(const std::string& text) { return WaitFor(text, out_); }
-  // The same for standard error.
+  // As WaitForOutput, for standard error.
   bool WaitForError(const std::string& text) { return WaitFor(text, err_); }
-  // The next line of standard output, without its end; empty when it ended without.
+  // Returns the next line of standard output without its line break, or "" if there is no more
+  // line.
   std::string ReadLine();
-  // The reader of its standard output goes away.
+  // Closes the reading end of its standard output.
   void CloseOutput();
   void Signal(int signal);
   pid_t pid() const { return pid_; }
 
   // Closes standard input, reads both outputs to their end; returns the exit code, or 128 + signal.
   int Wait();
-  // The same while nobody reads its outputs.
+  // As Wait, but neither closes standard input nor reads the outputs.
   int WaitUnread();
 
   // What has been read so far.
@@ -43,7 +44,7 @@ class Process {
 
  private:
   bool WaitFor(const std::string& text, const std::string& in);
-  // Reads once from what is ready; false when both outputs have ended.
+  // Reads once from each output that is ready. Returns false if both outputs have ended.
   bool ReadSome();
 
   pid_t pid_ = -1;
@@ -51,7 +52,7 @@ class Process {
   int out_fd_ = -1;
   int err_fd_ = -1;
   std::string out_;
-  size_t read_ = 0;  // of that, as lines
+  size_t read_ = 0;  // bytes that ReadLine has returned
   std::string err_;
 };
 

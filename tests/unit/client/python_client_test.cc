@@ -1,4 +1,4 @@
-// client/python/examples/generate.py against the scripted server.
+// Runs client/python/examples/generate.py against the scripted server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 namespace aft::client {
 namespace {
 
-// A Python that has gRPC; empty: there is none. Debian's own is asked too, because a newer one
-// that comes first in PATH does not see Debian's packages.
+// Returns a Python that has gRPC, or "" if there is none. Debian's own Python is tried too, because
+// a newer one that comes first in PATH does not see Debian's packages.
 std::string LookForPython() {
   for (const char* python : {"python3", "/usr/bin/python3"}) {
     if (Process({python, "-c", "import grpc, google.protobuf"}).Wait() == 0) return python;

@@ -1,5 +1,5 @@
-// What the client library does about several servers, and about one that drains, dies and comes
-// back. What it does when one refuses is in the contract (contract/retries.textproto).
+// Tests how the client library uses several servers, and one that drains, dies and comes back.
+// Calls that a server refuses are in the contract (contract/retries.textproto).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,12 +40,12 @@ class TwoServersTest : public testing::Test {
     client_ = ConnectTo(absl::StrCat("ipv4:", a_.address(), ",", b_.address()));
   }
 
-  // Calls until one of them went to `server`.
+  // Sends calls until one of them has gone to `server`.
   void CallUntilReached(FakeServer& server) {
     const int before = server.requests();
     while (server.requests() == before) ASSERT_TRUE(client_->Generate(AnyPrompt()).ok());
   }
-  // Calls until ten in a row went elsewhere.
+  // Sends calls until ten in a row have gone to the other server.
   void CallUntilLeftOut(FakeServer& server) {
     int before = -1;
     while (server.requests() != before) {
@@ -67,7 +67,7 @@ TEST_F(TwoServersTest, CallsTakeTurns) {
   EXPECT_EQ(a_.requests() - before, 5);
 }
 
-TEST_F(TwoServersTest, TheOneThatDoesNotServeIsLeftOutUntilItDoes) {
+TEST_F(TwoServersTest, AServerThatDoesNotServeIsLeftOut) {
   CallUntilReached(a_);
   a_.SetServing(false);
   CallUntilLeftOut(a_);
@@ -75,7 +75,7 @@ TEST_F(TwoServersTest, TheOneThatDoesNotServeIsLeftOutUntilItDoes) {
   CallUntilReached(a_);
 }
 
-TEST_F(TwoServersTest, WhatOneRefusesGoesToTheOther) {
+TEST_F(TwoServersTest, ACallThatOneServerRefusesGoesToTheOther) {
   CallUntilReached(a_);
   CallUntilReached(b_);
   a_.RefuseNext(1000, {grpc::UNAVAILABLE, "not now"}, {{"grpc-retry-pushback-ms", "0"}});
@@ -83,7 +83,7 @@ TEST_F(TwoServersTest, WhatOneRefusesGoesToTheOther) {
   EXPECT_GE(b_.requests(), 20);
 }
 
-TEST(OneServerTest, WhoDoesNotServeIsAskedNothingButHowItIs) {
+TEST(OneServerTest, AServerThatDoesNotServeGetsNoGenerations) {
   FakeServer server;
   server.SetServing(false);
   const auto client = ConnectTo(server.address(), 1);

@@ -15,7 +15,7 @@
 namespace aft::client {
 namespace {
 
-// A socket bound to a free loopback port, and its address.
+// Returns a socket that is bound to a free loopback port, and sets `address`.
 int BindLoopback(std::string& address) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in name = {};
@@ -28,7 +28,7 @@ int BindLoopback(std::string& address) {
   return fd;
 }
 
-// Where nobody listens, a socket from which nothing can be read.
+// Connects to a loopback port. If nothing listens there, nothing can be read from the socket.
 int Connect(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in name = {};
@@ -39,7 +39,7 @@ int Connect(int port) {
   return fd;
 }
 
-// Moves what is there; false when the connection has ended.
+// Forwards the bytes that have arrived. Returns false if the connection has ended.
 bool Forward(int from, int to) {
   std::array<char, 65536> buffer;
   const ssize_t size = recv(from, buffer.data(), buffer.size(), 0);
@@ -55,8 +55,8 @@ bool Forward(int from, int to) {
 
 }  // namespace
 
-// Programs that this process starts meanwhile must not get the descriptors (CLOEXEC): they would
-// keep what is cut.
+// All descriptors have CLOEXEC. Programs that this process starts in the meantime must not inherit
+// them, because they would keep a cut connection open.
 TcpGate::TcpGate(int target_port) : listener_(BindLoopback(address_)) {
   std::array<int, 2> wake;
   AFT_CHECK(listen(listener_, 1) == 0 && pipe2(wake.data(), O_CLOEXEC) == 0);

@@ -6,7 +6,7 @@
 
 namespace aft::client {
 
-// Forwards one TCP connection from a free loopback port to `target_port`, until it is cut: so that
+// Forwards one TCP connection from a free loopback port to `target_port`, until it is cut. With it,
 // a connection can break while a call is running.
 class TcpGate {
  public:
@@ -42,10 +42,10 @@ class BoundPort {
   int socket_ = -1;
 };
 
-// Nothing listens on it.
+// A port on which nothing listens.
 class ClosedPort : public BoundPort {};
 
-// Accepts connections (the kernel does, in its backlog) and never says a word.
+// A port that accepts connections (the kernel does, in its backlog) and never answers.
 class SilentPort : public BoundPort {
  public:
   SilentPort();

@@ -1,4 +1,4 @@
-// Who the server is, and who the client is.
+// Tests how the client and the server prove who they are.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,23 +43,23 @@ class TlsTest : public testing::Test {
   FakeServer server_{0, Credentials()};
 };
 
-TEST_F(TlsTest, BothSidesAreKnown) {
+TEST_F(TlsTest, BothSidesAcceptEachOther) {
   EXPECT_TRUE(Generate({authority_.certificate, of_client_.certificate, of_client_.key}).ok());
 }
 
-TEST_F(TlsTest, AServerOfAnotherAuthorityIsNotSpokenTo) {
+TEST_F(TlsTest, AServerOfAnotherAuthorityGetsNoRequest) {
   EXPECT_THAT(Generate({stranger_.certificate, of_client_.certificate, of_client_.key}),
               StatusIs(absl::StatusCode::kUnavailable, _));
   EXPECT_EQ(server_.requests(), 0);
 }
 
-TEST_F(TlsTest, AServerThatWantsACertificateGetsNoneThatWasNotGiven) {
+TEST_F(TlsTest, AClientWithoutACertificateCannotReachTheServer) {
   EXPECT_THAT(Generate({authority_.certificate, "", ""}),
               StatusIs(absl::StatusCode::kUnavailable, _));
   EXPECT_EQ(server_.requests(), 0);
 }
 
-TEST(TokenTest, NamesTheClientToTheServer) {
+TEST(TokenTest, IsSentToTheServer) {
   FakeServer server;
   server.SetScript(TextScript({"ab"}));
   v1::GenerateRequest request;
