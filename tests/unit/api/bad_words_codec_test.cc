@@ -82,14 +82,14 @@ TokenSequences Sequences(const std::vector<std::string>& words) {
   return *request->bad_words;
 }
 
-TEST(BadWordsCodecTest, AWordOfOneTokenIsBannedAlsoAsOneTokenWithASpaceBeforeIt) {
+TEST(BadWordsCodecTest, AWordOfOneTokenIsBannedWithAndWithoutASpaceBeforeIt) {
   EXPECT_THAT(Tokens("cat"), ElementsAre(4, 5));
   EXPECT_THAT(Tokens(" cat"), ElementsAre(5));
   EXPECT_THAT(Tokens("dog"), ElementsAre(6));
   EXPECT_THAT(Tokens(" "), ElementsAre(3));
 }
 
-TEST(BadWordsCodecTest, AWordOfSeveralTokensIsASequenceAlsoWithASpaceBeforeIt) {
+TEST(BadWordsCodecTest, AWordOfSeveralTokensIsASequenceWithAndWithoutASpaceBeforeIt) {
   EXPECT_THAT(Sequences({"ab"}), ElementsAre(ElementsAre(0, 1)));
   EXPECT_THAT(Sequences({" ab"}), ElementsAre(ElementsAre(3, 0, 1)));
   EXPECT_THAT(Sequences({"catb", "dogdog"}),

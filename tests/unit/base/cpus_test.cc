@@ -67,7 +67,7 @@ TEST_F(CpusTest, TheQuotaRoundedUpIsAnUpperBound) {
 
 TEST_F(CpusTest, TheQuotaOfCgroupVersionOneCountsToo) {
   Write("cpu/cpu.cfs_quota_us", "90000\n");
-  EXPECT_EQ(Available(), Allowed());  // as long as the period is not known
+  EXPECT_EQ(Available(), Allowed());  // while the period is not known
   Write("cpu/cpu.cfs_period_us", "100000\n");
   EXPECT_EQ(Available(), 1);
   Write("cpu/cpu.cfs_quota_us", "-1\n");

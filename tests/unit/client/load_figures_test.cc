@@ -191,7 +191,7 @@ TEST(StreamRecorderTest, CountsHowOftenStreamsWereResumed) {
   EXPECT_EQ(stats.resumed_streams, 2u);
   EXPECT_EQ(stats.inexact_streams, 1u);
   EXPECT_EQ(stats.most_resumes, 3u);
-  EXPECT_TRUE(stats.breaks.empty());  // none came between two tokens
+  EXPECT_TRUE(stats.breaks.empty());  // no resume came between two tokens
 }
 
 TEST(StreamRecorderTest, ABreakSplitsTheTimeBetweenTwoTokensIntoParts) {

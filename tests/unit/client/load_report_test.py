@@ -64,7 +64,7 @@ class ReportTest(unittest.TestCase):
     self.assertIn("No limits were given", report([run(4), run(8)]))
     self.assertNotIn("knee:", report([run(4, 1.0)]).split("<table>")[0])
 
-  def test_the_table_has_a_column_a_run(self):
+  def test_the_table_has_a_column_for_each_run(self):
     page = report([run(4, 1.0), run(8, 0.5, errors={"UNAVAILABLE": 2}, failed=2, address="127.0.0.1:8500",
                                    date="2026-11-26T05:00:00+00:00")])
     rows = [re.findall("<t[hd]>([^<]*)<", row) for row in re.findall("<tr>(.*?)</tr>", page)]

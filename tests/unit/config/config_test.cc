@@ -74,7 +74,7 @@ void SetNumber(Message& message, const FieldDescriptor* field, int64_t value) {
 
 ServerConfig Valid() { return Parse("models { path: 'm' }"); }
 
-TEST(ConfigLoaderTest, AnEmptyFileIsAllDefaults) {
+TEST(ConfigLoaderTest, AnEmptyFileGivesTheDefaults) {
   const ServerConfig config = Parse("");
   EXPECT_EQ(config.listen_address, "127.0.0.1:8500");
   EXPECT_EQ(config.metrics_address, "127.0.0.1:8501");

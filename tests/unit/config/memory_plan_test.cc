@@ -32,7 +32,7 @@ std::vector<MemoryPart> All(const ServerConfig& config, const ModelConfig& model
   return parts;
 }
 
-TEST(MemoryPlanTest, TheDefaultsServeTheShippedModelInTheContainersThatWeShip) {
+TEST(MemoryPlanTest, TheShippedModelFitsIntoTheShippedContainersByDefault) {
   constexpr int64_t kShippedModel = 40 * kMebibyte;
   for (const int64_t container : {1024 * kMebibyte, 2048 * kMebibyte}) {
     EXPECT_EQ(CheckMemory(All(ConfigFor(container), ModelConfig(), kShippedModel), container),

@@ -148,7 +148,7 @@ TEST(LineWriterTest, WaitsForANonBlockingDescriptor) {
   constexpr int kLines = 2000;
   Ends pipe = Ends::OfPipe(O_NONBLOCK);
   AFT_CHECK(fcntl(pipe.in, F_SETPIPE_SZ, PIPE_BUF) > 0);
-  AFT_CHECK(fcntl(pipe.out, F_SETFL, 0) == 0);  // the test's end blocks
+  AFT_CHECK(fcntl(pipe.out, F_SETFL, 0) == 0);  // reads of the test block
   LineWriter writer(pipe.in, 1 << 20, Report);
   for (int i = 0; i < kLines; ++i) writer.Add(absl::StrCat(i, "\n"));
   for (int i = 0; i < kLines; ++i) ASSERT_EQ(pipe.ReadLine(), absl::StrCat(i));

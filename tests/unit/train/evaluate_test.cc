@@ -83,7 +83,7 @@ TEST_F(EvaluateTest, CountsTheBytesOfTheCheckpointsTokens) {
   EXPECT_NEAR(fresh, 4, 0.05);
 }
 
-TEST_F(EvaluateTest, ATextThatEndsBeforeAPositionIsNamedAfterAllOtherFigures) {
+TEST_F(EvaluateTest, FiguresBeforeTheEndOfTheTextArePrintedBeforeTheError) {
   const client::Ended ended = Evaluate(NetworkWith("aft_local window=4"), 32, 8000);
   EXPECT_EQ(ended.code, 1) << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("held-out bits per byte: "));
