@@ -221,7 +221,7 @@ TEST(SourceTypesTest, SixteenBitTypesStayAndDoublesBecomeFp32) {
   }
 }
 
-// Query, key and value become one tensor.
+// Query, key and value become one tensor, so they need one type.
 TEST(SourceTypesTest, PartsOfDifferentTypesBecomeFp32) {
   TensorMap state = ReadGoldens("labml_aft_local").tensors;
   const at::Tensor key = state.at("key.weight").to(at::kHalf);
