@@ -35,7 +35,7 @@ class AdmissionBudgetTest : public testing::Test {
 };
 
 TEST_F(AdmissionBudgetTest, BoundsOnlyTheRequestsThatWait) {
-  // Two find a slot, whatever their length; two more may wait.
+  // Two requests find a slot, whatever their length. Two more may wait.
   EXPECT_EQ(Admit(1000), Decision::kAdmitted);
   EXPECT_EQ(Admit(1000), Decision::kAdmitted);
   EXPECT_EQ(Admit(11), Decision::kTooManyTokens);
@@ -73,7 +73,7 @@ TEST_F(AdmissionBudgetTest, AClientHasItsQuotaOfTheQueueAndAllFreeSlots) {
   EXPECT_EQ(Admit(1, "a", 1), Decision::kAdmitted);
 }
 
-TEST_F(AdmissionBudgetTest, CountsWhatOfTheClientGoesBeforeARequest) {
+TEST_F(AdmissionBudgetTest, CountsTheRequestsOfTheClientThatGoBeforeARequest) {
   AdmissionBudget budget({.slots = 1, .max_queued_requests = 100, .max_queued_tokens = 1000});
   std::deque<AdmissionBudget::Charge> charges;
   const auto ahead = [&](const std::string& client, ServiceClass service_class) {

@@ -1,5 +1,5 @@
-// What the scheduler does for prompts that share what is read: cuts, late beginnings, sequences
-// that are held back, and classes that change.
+// The scheduler's support for prompts with a common prefix: cuts, late beginnings, sequences that
+// are held back, and changes of class.
 
 #include <cstdint>
 #include <numeric>
@@ -39,7 +39,7 @@ Sequence::Owner OfClass(ServiceClass service_class) {
   return {.client = "a", .service_class = service_class};
 }
 
-TEST(CutTest, ARowEndsThereAndNoneFollowsUntilItIsMoved) {
+TEST(CutTest, ARowEndsAtACutAndNoneFollowsUntilTheCutIsMoved) {
   ContinuousScheduler scheduler(Options(2, 16, 1));
   Sequence cut(Prompt(30));
   scheduler.Add(cut, TimePoint());
@@ -63,7 +63,7 @@ TEST(CutTest, ARowEndsThereAndNoneFollowsUntilItIsMoved) {
   EXPECT_EQ(last->input.rows[0].output, RowOutput::kLast);
 }
 
-TEST(CutTest, WithTwoStepsInFlightItSitsOutTheSecondWhileOthersGoOn) {
+TEST(CutTest, WithTwoStepsInFlightASequenceAtItsCutSitsOutTheSecond) {
   ContinuousScheduler scheduler(Options(2, 16, 2));
   Sequence cut(Prompt(30));
   Sequence other(Prompt(100));
@@ -71,7 +71,7 @@ TEST(CutTest, WithTwoStepsInFlightItSitsOutTheSecondWhileOthersGoOn) {
   scheduler.Add(other, TimePoint());
   scheduler.Place(TimePoint());
   scheduler.CutAt(cut, 5);
-  // What it does not take goes to the other one.
+  // The other sequence gets the tokens that the cut leaves.
   EXPECT_THAT(RowSizes(scheduler.Schedule()), ElementsAre(5, 11));
   EXPECT_THAT(RowSizes(scheduler.Schedule()), ElementsAre(16));
   scheduler.Retire();
@@ -80,7 +80,7 @@ TEST(CutTest, WithTwoStepsInFlightItSitsOutTheSecondWhileOthersGoOn) {
   EXPECT_THAT(RowSizes(scheduler.Schedule()), ElementsAre(1, 15));
 }
 
-TEST(CutTest, MayMoveToWhereTheSequenceIsAndNotBeyondItsPrompt) {
+TEST(CutTest, ACutMayBeAtTheSequencesPositionButNotBeyondItsPrompt) {
   ContinuousScheduler scheduler(Options(1, 16, 1));
   Sequence sequence(Prompt(30));
   scheduler.Add(sequence, TimePoint());
@@ -94,7 +94,7 @@ TEST(CutTest, MayMoveToWhereTheSequenceIsAndNotBeyondItsPrompt) {
   scheduler.CutAt(sequence, 29);
 }
 
-TEST(BeginAtTest, WhatIsBeforeIsNeitherReadNorCharged) {
+TEST(BeginAtTest, TokensBeforeTheBeginningAreNeitherReadNorCharged) {
   ContinuousScheduler scheduler(Options(2, 64, 1));
   Sequence late(Prompt(50));
   scheduler.Add(late, TimePoint());
@@ -111,7 +111,7 @@ TEST(BeginAtTest, WhatIsBeforeIsNeitherReadNorCharged) {
   EXPECT_THAT(late.prompt(), IsEmpty());
 }
 
-TEST(BeginAtTest, ItMayBeReadAfterAll) {
+TEST(BeginAtTest, TheBeginningMayBeMovedBack) {
   ContinuousScheduler scheduler(Options(2, 64, 1));
   Sequence sequence(Prompt(50));
   scheduler.Add(sequence, TimePoint());
@@ -122,7 +122,7 @@ TEST(BeginAtTest, ItMayBeReadAfterAll) {
   EXPECT_DEATH(scheduler.BeginAt(sequence, 0), "AFT_CHECK");  // a step names it
 }
 
-TEST(HoldBackTest, OneThatMayNotStartHasNoSlotAndOthersDo) {
+TEST(HoldBackTest, ASequenceThatMayNotStartHasNoSlotAndOthersDo) {
   ContinuousScheduler scheduler(Options(1, 16, 1));
   Sequence held(Prompt(3));
   Sequence other(Prompt(4));
@@ -139,7 +139,7 @@ TEST(HoldBackTest, OneThatMayNotStartHasNoSlotAndOthersDo) {
   EXPECT_EQ(scheduler.waiting(), 0);
   EXPECT_EQ(other.slot(), 0);
   scheduler.Remove(other);
-  // Nobody asks until it is there again.
+  // It is not considered until it is readmitted.
   EXPECT_THAT(scheduler.Place(TimePoint()).started, IsEmpty());
   scheduler.Readmit(held);
   EXPECT_THAT(scheduler.Place(TimePoint()).started, ElementsAre(&held));
@@ -147,7 +147,7 @@ TEST(HoldBackTest, OneThatMayNotStartHasNoSlotAndOthersDo) {
   EXPECT_EQ(scheduler.slots().free(), 1);
 }
 
-TEST(HoldBackTest, OneThatIsReadmittedStandsWhereItStood) {
+TEST(HoldBackTest, AReadmittedSequenceHasItsFormerPlace) {
   ContinuousScheduler scheduler(Options(1, 16, 1));
   Sequence first(Prompt(3));
   Sequence held(Prompt(4));
@@ -159,7 +159,7 @@ TEST(HoldBackTest, OneThatIsReadmittedStandsWhereItStood) {
     std::vector<Sequence*> started;
     scheduler.Place(TimePoint(), [&](Sequence& sequence) {
       started.push_back(&sequence);
-      return false;  // each is asked
+      return false;  // it is held back, and the next one is asked about
     });
     return started;
   };
@@ -176,7 +176,7 @@ TEST(HoldBackTest, OneThatIsReadmittedStandsWhereItStood) {
   EXPECT_DEATH(scheduler.Readmit(first), "AFT_CHECK");
 }
 
-TEST(HoldBackTest, NothingIsParkedForOneThatMayNotStart) {
+TEST(HoldBackTest, NothingIsParkedForASequenceThatMayNotStart) {
   ContinuousScheduler::Options options = Options(1, 16, 1);
   options.max_parked = 1;
   ContinuousScheduler scheduler(options);
@@ -197,11 +197,11 @@ TEST(HoldBackTest, NothingIsParkedForOneThatMayNotStart) {
   ASSERT_EQ(placement.parked.size(), 1U);
   EXPECT_THAT(placement.started, ElementsAre(&urgent));
   scheduler.Remove(urgent);
-  // One that was parked has started before: nobody asks.
+  // A parked sequence has started before, so `never` does not apply to it.
   EXPECT_THAT(scheduler.Place(TimePoint(), never).unparked, ElementsAre(&batch));
 }
 
-TEST(HoldBackTest, OneThatIsHeldBackMayBeRemovedWithThoseThatFollowIt) {
+TEST(HoldBackTest, ASequenceThatIsHeldBackMayBeRemovedWithItsFollowers) {
   ContinuousScheduler scheduler(Options(4, 16, 1));
   Sequence leader(Prompt(3));
   Sequence follower({2}, Sequence::Purpose::kGenerate, 1, {}, {.first_position = 2});
@@ -210,14 +210,14 @@ TEST(HoldBackTest, OneThatIsHeldBackMayBeRemovedWithThoseThatFollowIt) {
   scheduler.Add(follower, TimePoint());
   scheduler.Place(TimePoint(), [](Sequence&) { return false; });
   EXPECT_EQ(leader.phase(), Sequence::Phase::kHeldBack);
-  EXPECT_EQ(scheduler.waiting(), 1);  // the other
+  EXPECT_EQ(scheduler.waiting(), 1);  // the follower
   scheduler.Remove(leader);
   EXPECT_THAT(scheduler.Place(TimePoint()).abandoned, ElementsAre(&follower));
   EXPECT_EQ(scheduler.waiting(), 0);
   EXPECT_EQ(scheduler.slots().free(), 4);
 }
 
-TEST(SetClassTest, AnItemStandsWhereItWouldHaveStood) {
+TEST(SetClassTest, AnItemHasThePlaceThatItWouldAlwaysHaveHad) {
   FairQueue queue;
   FairItem one("a", 1, ServiceClass::kNormal);
   FairItem two("a", 1, ServiceClass::kBatch);
@@ -236,14 +236,14 @@ TEST(SetClassTest, AnItemStandsWhereItWouldHaveStood) {
   EXPECT_EQ(two.service_class(), ServiceClass::kNormal);
   EXPECT_THAT(order(), ElementsAre(&one, &two, &three));
   EXPECT_EQ(queue.waiting(), 0U);
-  // One that is being served, and comes back.
+  // An item that is being served, and comes back.
   queue.SetClass(two, ServiceClass::kInteractive);
   queue.Push(other, TimePoint());
   queue.PushFront(two, TimePoint());
   EXPECT_THAT(order(), ElementsAre(&two, &other));
   queue.SetClass(two, ServiceClass::kBatch);
   for (FairItem* item : {&one, &two, &three, &other}) queue.Leave(*item);
-  queue.SetClass(two, ServiceClass::kNormal);  // one that is nowhere
+  queue.SetClass(two, ServiceClass::kNormal);  // an item that is not in a queue
   EXPECT_EQ(two.service_class(), ServiceClass::kNormal);
 }
 

@@ -42,7 +42,7 @@ class DelayBatcherTest : public testing::Test {
 
   ManualClock clock_;
   DelayBatcher batcher_{{.max_rows = 4, .max_tokens = 100, .max_delay = kDelay, .age = kBatchAge}};
-  std::deque<BatchItem> items_;  // whose elements stay where they are
+  std::deque<BatchItem> items_;  // a deque, so that items keep their addresses
 };
 
 TEST_F(DelayBatcherTest, HasNothingToRunAtFirst) {
@@ -99,7 +99,7 @@ TEST_F(DelayBatcherTest, IsReadyAtOnceWhenAllTokensAreTaken) {
   Add(40);
   EXPECT_TRUE(Ready());
   EXPECT_THAT(Take(), ElementsAre(60, 40));
-  Add(100);  // the longest text there may be
+  Add(100);  // the longest text that is allowed
   EXPECT_TRUE(Ready());
   EXPECT_THAT(Take(), ElementsAre(100));
 }
@@ -133,14 +133,14 @@ TEST_F(DelayBatcherTest, TextsRunByClassAndByWhatTheirClientsHaveHad) {
   EXPECT_THAT(Take(), ElementsAre(13, 31));
 }
 
-TEST_F(DelayBatcherTest, WaitingRaisesAText) {
+TEST_F(DelayBatcherTest, WaitingImprovesTheClassOfAText) {
   Add(90, "a", ServiceClass::kBatch);
   clock_.Advance(2 * kBatchAge);
   Add(91, "b", ServiceClass::kInteractive);
   EXPECT_THAT(Take(), ElementsAre(90));
 }
 
-TEST_F(DelayBatcherTest, TheDelayIsThatOfTheOldestTextWhoeverGoesFirst) {
+TEST_F(DelayBatcherTest, TheDelayIsThatOfTheOldestTextWhicheverGoesFirst) {
   Add(10, "a", ServiceClass::kBatch);
   const TimePoint first = clock_.Now();
   clock_.Advance(milliseconds(3));

@@ -91,7 +91,7 @@ TEST_F(FairQueueTest, WeightsDivideTheService) {
   Push("a4", kNormal, 3);
   Push("b1");
   Push("b2");
-  // a goes on until both stand at 3, where a4 has waited longer.
+  // a is served until both have a virtual time of 3. Then a4 goes first: it has waited longer.
   EXPECT_THAT(RunAll(3), ElementsAre("a1", "b1", "a2", "a3", "a4", "b2"));
 }
 
@@ -122,22 +122,22 @@ TEST_F(FairQueueTest, TimeAwayIsNoCredit) {
   EXPECT_EQ(of_b, 5);
 }
 
-TEST_F(FairQueueTest, TheOneThatJoinsStartsAtTheLeastOfThoseThatWait) {
+TEST_F(FairQueueTest, AClientThatJoinsStartsAtTheLeastOfThoseThatWait) {
   for (const char* name : {"a1", "a2", "b1", "b2"}) Push(name);
   EXPECT_EQ(Run(5), "a1");
   EXPECT_EQ(Run(9), "b1");
   Push("c1");
   Push("c2");
-  EXPECT_EQ(Run(3), "a2");  // both at 5
+  EXPECT_EQ(Run(3), "a2");  // a and c are at 5
   EXPECT_EQ(Run(3), "c1");
-  EXPECT_EQ(Run(3), "c2");  // at 8
+  EXPECT_EQ(Run(3), "c2");  // c is at 8, b at 9
   EXPECT_EQ(Run(3), "b2");
 }
 
 TEST_F(FairQueueTest, LeavingDoesNotPayADebt) {
   Push("a1");
   for (int i = 0; i < 6; ++i) Push(absl::StrCat("b", i));
-  EXPECT_EQ(Run(3), "a1");  // and is gone
+  EXPECT_EQ(Run(3), "a1");  // a has nothing left
   Push("a2");
   EXPECT_EQ(Run(), "b0");
   EXPECT_EQ(Run(), "b1");
@@ -146,7 +146,7 @@ TEST_F(FairQueueTest, LeavingDoesNotPayADebt) {
   EXPECT_EQ(Run(), "a2");
 }
 
-TEST_F(FairQueueTest, WhatNobodyWaitedForIsNoDebt) {
+TEST_F(FairQueueTest, ServiceIsNoDebtIfNothingElseWaited) {
   Item& a = Push("a1");
   queue_.Serve(a, clock_.Now());
   queue_.Charge(a, 1000);
@@ -159,10 +159,10 @@ TEST_F(FairQueueTest, WhatNobodyWaitedForIsNoDebt) {
   Push("a2");
   Push("b2");
   EXPECT_EQ(NextName(), "a2");
-  EXPECT_FALSE(queue_.LessServed(a, b));  // nothing waited before a2: all begin anew
+  EXPECT_FALSE(queue_.LessServed(a, b));  // nothing waited before a2, so past service is forgotten
 }
 
-TEST_F(FairQueueTest, RemembersSoManyThatHaveLeftAndNoMore) {
+TEST_F(FairQueueTest, RemembersALimitedNumberOfClientsThatHaveLeft) {
   Push("z0", kBatch);  // waits all the time
   Push("z1");
   EXPECT_EQ(Run(1), "z1");
@@ -175,13 +175,13 @@ TEST_F(FairQueueTest, RemembersSoManyThatHaveLeftAndNoMore) {
       queue_.Leave(item);
     }
   };
-  others(FairQueue::kMaxIdle - 2);  // z0 itself was counted when z1... z has never left
+  others(FairQueue::kMaxIdle - 2);  // and a; z has never left
   Item& a1 = Push("a1");
   Item& z2 = Push("z2");
   EXPECT_TRUE(queue_.LessServed(z2, a1));
   queue_.Leave(a1);
   others(FairQueue::kMaxIdle);
-  EXPECT_FALSE(queue_.LessServed(z2, Push("a2")));  // begins where z2 stands
+  EXPECT_FALSE(queue_.LessServed(z2, Push("a2")));  // a is forgotten, and begins where z stands
 }
 
 TEST_F(FairQueueTest, AClientThatHasWaitedForLongEnoughGoesFirst) {
@@ -194,18 +194,18 @@ TEST_F(FairQueueTest, AClientThatHasWaitedForLongEnoughGoesFirst) {
   Push("a1", kBatch);
   std::string oldest = push_new();
   clock_.Advance(seconds(1));
-  EXPECT_EQ(Run(1'000'000), "a0");  // a is far behind from here on
+  EXPECT_EQ(Run(1'000'000), "a0");  // from here on a has had far more than all others
   for (Duration waited{}; waited < FairQueue::kOverdueAges * kAge; waited += seconds(1)) {
-    // Ever new clients, which begin where the first of them stood.
+    // New clients keep coming. Each begins at the virtual time of the first of them.
     std::string next = push_new();
     EXPECT_EQ(Run(), std::exchange(oldest, std::move(next)));
     clock_.Advance(seconds(1));
   }
-  // Counted from the client's last turn, and not from when a1 came, a second before.
+  // The wait counts from the client's last turn, not from a1's arrival one second earlier.
   EXPECT_EQ(Run(), "a1");
 }
 
-TEST_F(FairQueueTest, WhatComesBackWaitsBeforeItsClientsOthers) {
+TEST_F(FairQueueTest, AnItemThatComesBackGoesBeforeItsClientsOthers) {
   Item& first = Push("a1");
   queue_.Serve(first, clock_.Now());
   clock_.Advance(seconds(1));
@@ -220,7 +220,7 @@ TEST_F(FairQueueTest, WhatComesBackWaitsBeforeItsClientsOthers) {
   EXPECT_THAT(RunAll(), ElementsAre("a1", "b1", "a2"));
 }
 
-TEST_F(FairQueueTest, WhatWaitsAgainStandsWhereItStood) {
+TEST_F(FairQueueTest, AnItemThatIsPushedAgainHasItsFormerPlace) {
   Push("a1");
   Item& second = Push("a2");
   const TimePoint since = second.since();
@@ -252,7 +252,7 @@ TEST_F(FairQueueTest, AnItemMayLeaveAtAnyTime) {
   EXPECT_THAT(RunAll(), ElementsAre("a1"));
 }
 
-TEST_F(FairQueueTest, TheOwnerSaysInWhichClassAnItemStandsOrThatItMayNot) {
+TEST_F(FairQueueTest, TheCallerChoosesTheClassOfAnItemOrKeepsItFromBeingServed) {
   Push("a1", kInteractive);
   Push("b1", kNormal);
   Push("b2", kNormal);
@@ -270,8 +270,8 @@ TEST_F(FairQueueTest, TheOwnerSaysInWhichClassAnItemStandsOrThatItMayNot) {
   EXPECT_EQ(queue_.Next(clock_.Now(), [](const FairItem&) { return std::nullopt; }), nullptr);
 }
 
-// Several clients that always have something waiting, of one class and of any users; so many items
-// are served at a time; each takes a random amount, in portions.
+// Several clients always have items waiting, all of one class and of any users. `places` items are
+// served at a time. Each takes a random amount of service, in portions.
 TEST_F(FairQueueTest, BackloggedClientsStayTogetherInProportionToTheirWeights) {
   TestRandom random;
   for (int round = 0; round < 20; ++round) {
@@ -327,15 +327,15 @@ TEST_F(FairQueueTest, BackloggedClientsStayTogetherInProportionToTheirWeights) {
   }
 }
 
-// Random arrivals, cancels, classes, clients, users and weights: every item is served or leaves,
-// once, in its user's order; and none waits for longer than its bound however many new clients and
-// users come.
-TEST_F(FairQueueTest, NothingIsLostAndNobodyStarves) {
+// Arrivals, cancels, classes, clients, users and weights are random. Every item is served or leaves
+// once, in the order of its user. However many new clients and users come, no item waits longer
+// than its bound.
+TEST_F(FairQueueTest, NothingIsLostAndNothingStarves) {
   TestRandom random;
   for (int round = 0; round < 20; ++round) {
     FairQueue queue(kAge);
     std::deque<Item> items;
-    std::map<const FairItem*, int> turns_left;  // of those that are overdue
+    std::map<const FairItem*, int> turns_left;  // for overdue items
     std::vector<Item*> waiting;
     int64_t taken = 0;
     int64_t gone = 0;
@@ -363,7 +363,8 @@ TEST_F(FairQueueTest, NothingIsLostAndNobodyStarves) {
       }
       for (const Item* item : waiting) {
         if (clock_.Now() - item->since() < FairQueue::kOverdueAges * kAge) continue;
-        // At worst its client's others go before it, each after one of every other client.
+        // At worst all other items of its client go before it, each after one item of every other
+        // client.
         turns_left.emplace(item, static_cast<int>(waiting.size() * (waiting.size() + 1)));
       }
       FairItem* next = queue.Next(clock_.Now());

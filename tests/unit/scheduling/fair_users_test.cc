@@ -27,17 +27,17 @@ class FairUsersTest : public FairFixture {
   }
 };
 
-TEST_F(FairUsersTest, TheOneThatHasHadTheLeastGoesFirstInTheTurnsOfTheClient) {
+TEST_F(FairUsersTest, TheUserThatHasHadTheLeastGoesFirstInTheTurnsOfTheClient) {
   for (const char* name : {"u-1", "u-2", "u-3", "u-4"}) Push(name);
   for (const char* name : {"-1", "-2"}) Push(name, kNormal, "other");
   EXPECT_EQ(Run(10), "u-1");
   EXPECT_EQ(Run(10), "-1");
   for (const char* name : {"v-1", "v-2"}) Push(name);
-  // v begins where u stands, whose item came first. The other client has every second turn.
+  // v begins where u stands, and u's item came first. The other client has every second turn.
   EXPECT_THAT(RunAll(10), ElementsAre("u-2", "-2", "v-1", "u-3", "v-2", "u-4"));
 }
 
-TEST_F(FairUsersTest, WhatComesBackWaitsBeforeItsUsersOthersAndAfterOtherUsers) {
+TEST_F(FairUsersTest, AnItemThatComesBackGoesBeforeItsUsersOthersAndAfterOtherUsers) {
   Item& first = Push("u-1", kBatch);
   queue_.Serve(first, clock_.Now());
   Item& second = Push("u-2", kBatch);
@@ -52,20 +52,20 @@ TEST_F(FairUsersTest, WhatComesBackWaitsBeforeItsUsersOthersAndAfterOtherUsers) 
   EXPECT_THAT(RunAll(), ElementsAre("v-1", "u-1", "u-2"));
 }
 
-TEST_F(FairUsersTest, OneThatHasWaitedForLongEnoughGoesFirst) {
+TEST_F(FairUsersTest, AUserThatHasWaitedForLongEnoughGoesFirst) {
   for (const char* name : {"u-0", "u-1", "v-1"}) Push(name);
-  EXPECT_EQ(Run(1'000'000), "u-0");  // u is far behind from here on
+  EXPECT_EQ(Run(1'000'000), "u-0");  // from here on u has had far more than all others
   int turns = 0;
   while (NextName() != "u-1") {
     ASSERT_LT(++turns, 100);
-    Push(absl::StrCat("new", turns));  // ever new users
+    Push(absl::StrCat("new", turns));  // a new user each time
     Run();
     clock_.Advance(seconds(1));
   }
   EXPECT_EQ(turns, FairQueue::kOverdueAges * kAge / seconds(1));
 }
 
-TEST_F(FairUsersTest, ThoseThatHaveLeftAreRememberedUpToABound) {
+TEST_F(FairUsersTest, ALimitedNumberOfUsersThatHaveLeftIsRemembered) {
   Push("z-1", kBatch);  // waits all the time
   Push("u-1");
   EXPECT_EQ(Run(100), "u-1");
@@ -82,12 +82,12 @@ TEST_F(FairUsersTest, ThoseThatHaveLeftAreRememberedUpToABound) {
   EXPECT_EQ(next_of_u_and_v(), "u-2");
 }
 
-// However many items one user has, each of another one waits for one of them at most.
-TEST_F(FairUsersTest, AFloodOfOneDoesNotDelayAnother) {
+// However many items one user has, an item of another user waits for at most one of them.
+TEST_F(FairUsersTest, AFloodOfOneUserDoesNotDelayAnother) {
   TestRandom random;
   for (int i = 0; i < 1000; ++i) Push(absl::StrCat("flood-", i));
-  int quiet = 0;   // items of the other one
-  int waited = 0;  // turns of the newest
+  int quiet = 0;   // items of the other user
+  int waited = 0;  // turns that the newest of these has waited
   for (int turn = 0; turn < 900; ++turn) {
     if (waited == 0 && random.Below(3) == 0) {
       Push(absl::StrCat("quiet-", ++quiet));

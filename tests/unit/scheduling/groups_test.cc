@@ -1,4 +1,4 @@
-// Sequences that wait for slots as one and share the reading of a prompt.
+// Groups: sequences that wait for slots as one item and read their common prompt once.
 
 #include <algorithm>
 #include <chrono>
@@ -32,8 +32,8 @@ class GroupsTest : public testing::Test {
     scheduler_ = std::make_unique<ContinuousScheduler>(options);
   }
 
-  // A single one, or a group: "a1", "a1+1", "a1+2", ... `name`: of its client, and what comes
-  // behind.
+  // Adds a single sequence, or a group with the names "a1", "a1+1", "a1+2", ... The first letter of
+  // `name` is the client.
   NamedSequence& Add(const std::string& name, ServiceClass service_class = kNormal, int size = 1,
                      std::vector<TokenId> prompt = {1, 2}, int32_t max_slots = 0) {
     const Sequence::Owner owner = {
@@ -57,7 +57,7 @@ class GroupsTest : public testing::Test {
   }
   void Remove(const std::string& name) { scheduler_->Remove(Find(name)); }
 
-  // Places, and says who got a slot for the first time.
+  // Hands out slots, and returns the names of the sequences that got their first slot.
   std::vector<std::string> Started() {
     placement_ = scheduler_->Place(clock_.Now());
     std::vector<std::string> names = Names(placement_.started);
@@ -101,13 +101,13 @@ class GroupsTest : public testing::Test {
       }
     }
   }
-  // A step.
+  // Runs a step and returns its rows.
   std::vector<Row> Run() {
     const std::vector<Row> rows = Schedule();
     if (!rows.empty()) Retire();
     return rows;
   }
-  // Until nobody has tokens of a prompt left.
+  // Runs steps until all prompts have been read.
   void RunPrompts() {
     for (int i = 0; i < 4; ++i) {
       Started();
@@ -160,7 +160,7 @@ TEST_F(GroupsTest, TheLeaderSitsOutUntilNoStepNamesItsSlot) {
   EXPECT_THAT(Forked(), ElementsAre("a1>a1+1"));
 }
 
-TEST_F(GroupsTest, AllSlotsOrNone) {
+TEST_F(GroupsTest, AGroupGetsAllOfItsSlotsOrNone) {
   Start({.slots = 4});
   for (const char* name : {"b1", "b2", "b3"}) Add(name);
   Started();
@@ -169,12 +169,12 @@ TEST_F(GroupsTest, AllSlotsOrNone) {
   Add("c1");
   Add("b4");
   EXPECT_EQ(scheduler_->waiting(), 5);
-  // Its turn, and there is one slot: that is kept for it.
+  // It is the group's turn, and one slot is free. The slot is kept for the group.
   EXPECT_THAT(Started(), IsEmpty());
   Remove("b2");
   EXPECT_THAT(Started(), IsEmpty());
   EXPECT_EQ(scheduler_->slots().free(), 2);
-  // A better class comes first all the same.
+  // A sequence of a better class still goes first.
   Add("d1", kInteractive);
   EXPECT_THAT(Started(), ElementsAre("d1"));
   Remove("b1");
@@ -184,12 +184,12 @@ TEST_F(GroupsTest, AllSlotsOrNone) {
   EXPECT_EQ(scheduler_->waiting(), 2);
 }
 
-TEST_F(GroupsTest, SinglesDoNotOvertakeItForEver) {
+TEST_F(GroupsTest, SingleSequencesDoNotOvertakeAGroupForEver) {
   Start({.slots = 4, .max_parked = 4});
   for (int i = 0; i < 4; ++i) Add(absl::StrCat("b", i));
   Started();
   NamedSequence& group = Add("a1", kBatch, 4);
-  // Others come and go, of better class; each has ten steps.
+  // A sequence of a better class comes in each step. Every ten steps, one ends.
   int next = 4;
   for (int step = 0; group.slot() < 0 && step < 10'000; ++step) {
     Add(absl::StrCat("b", next));
@@ -199,11 +199,12 @@ TEST_F(GroupsTest, SinglesDoNotOvertakeItForEver) {
     Started();
     Run();
   }
-  // As an interactive one and overdue, it waits until those before it have ended.
+  // By then the group counts as interactive and is overdue. It has waited only for the sequences
+  // before it.
   EXPECT_GE(group.slot(), 0);
 }
 
-TEST_F(GroupsTest, ParkingMakesRoomForAllOfItOrForNone) {
+TEST_F(GroupsTest, ParkingMakesRoomForAWholeGroupOrNotAtAll) {
   Start({.slots = 4, .max_parked = 4});
   for (const char* name : {"b1", "b2", "b3"}) Add(name, kBatch);
   Add("c1");
@@ -219,7 +220,7 @@ TEST_F(GroupsTest, ParkingMakesRoomForAllOfItOrForNone) {
   EXPECT_EQ(scheduler_->parked(), 3);
 }
 
-TEST_F(GroupsTest, NothingIsParkedForItBeyondTheRoomForParkedOnes) {
+TEST_F(GroupsTest, AGroupParksNoMoreThanThereIsRoomFor) {
   Start({.slots = 3, .max_parked = 2});
   for (const char* name : {"b1", "b2", "b3"}) Add(name, kBatch);
   Started();
@@ -232,7 +233,7 @@ TEST_F(GroupsTest, NothingIsParkedForItBeyondTheRoomForParkedOnes) {
   EXPECT_EQ(scheduler_->parked(), 2);
 }
 
-TEST_F(GroupsTest, ThoseThatAreParkedForItSitOutTogether) {
+TEST_F(GroupsTest, SequencesThatAreParkedForAGroupSitOutTogether) {
   Start({.slots = 2, .max_in_flight = 2, .max_parked = 2});
   for (const char* name : {"b1", "b2"}) Add(name, kBatch, 1, {1});
   Started();
@@ -245,13 +246,13 @@ TEST_F(GroupsTest, ThoseThatAreParkedForItSitOutTogether) {
   EXPECT_THAT(Parked(), SizeIs(2));
 }
 
-TEST_F(GroupsTest, BatchWorkHasTheSlotsThatAreKeptForIt) {
+TEST_F(GroupsTest, BatchWorkMayUseTheSlotsThatAreKeptForAGroup) {
   Start({.slots = 4, .max_parked = 4});
   for (const char* name : {"b1", "b2"}) Add(name);
   Started();
   RunPrompts();
   Add("a1", kNormal, 4);
-  Add("d1", kBatch, 2);  // not for another group
+  Add("d1", kBatch, 2);  // no slots are lent to another group
   for (const char* name : {"c1", "c2", "c3"}) Add(name, kBatch);
   EXPECT_THAT(Started(), ElementsAre("c1", "c2"));
   RunPrompts();
@@ -263,7 +264,7 @@ TEST_F(GroupsTest, BatchWorkHasTheSlotsThatAreKeptForIt) {
   EXPECT_THAT(Parked(), SizeIs(3));
 }
 
-TEST_F(GroupsTest, NothingIsLentThatCouldNotBeTakenBack) {
+TEST_F(GroupsTest, ASlotIsLentOnlyIfItCanBeTakenBack) {
   Start({.slots = 3, .max_parked = 1});
   Add("b1");
   Started();
@@ -271,8 +272,8 @@ TEST_F(GroupsTest, NothingIsLentThatCouldNotBeTakenBack) {
   Add("a1", kNormal, 3);
   for (const char* name : {"c1", "c2"}) Add(name, kBatch);
   Add("e1");
-  EXPECT_THAT(Started(), ElementsAre("c1"));  // one can be parked; and e1 is firm
-  // Nor when what is lent is all that is missing: it only waits for its first row.
+  EXPECT_THAT(Started(), ElementsAre("c1"));  // only one can be parked, and e1 would be firm
+  // Nothing more is lent when only the lent slot is missing: c2 is parked after its first row.
   RunPrompts();
   scheduler_->Remove(Find("c1"));
   EXPECT_THAT(Started(), ElementsAre("c2"));
@@ -283,7 +284,7 @@ TEST_F(GroupsTest, NothingIsLentThatCouldNotBeTakenBack) {
   EXPECT_THAT(Started(), ElementsAre("a1", "a1+1", "a1+2"));
 }
 
-TEST_F(GroupsTest, NothingIsLentForABatchGroupThatMayParkNobody) {
+TEST_F(GroupsTest, ABatchGroupLendsNothingBecauseItMayNotPark) {
   Start({.slots = 2, .max_parked = 2});
   Add("b1");
   Started();
@@ -295,7 +296,7 @@ TEST_F(GroupsTest, NothingIsLentForABatchGroupThatMayParkNobody) {
   EXPECT_THAT(Started(), ElementsAre("a1", "a1+1"));
 }
 
-TEST_F(GroupsTest, NoneOfItIsParkedBeforeTheForkAndEachByItselfAfterIt) {
+TEST_F(GroupsTest, MembersOfAGroupAreParkedOnlyAfterTheForkAndOneByOne) {
   Start({.slots = 2, .max_step_tokens = 3, .max_parked = 2});
   Add("a1", kBatch, 2, {1, 2, 3, 4, 5, 6, 7});
   Started();
@@ -303,7 +304,7 @@ TEST_F(GroupsTest, NoneOfItIsParkedBeforeTheForkAndEachByItselfAfterIt) {
   Add("b1", kInteractive);
   EXPECT_THAT(Started(), IsEmpty());
   Run();
-  EXPECT_THAT(Started(), IsEmpty());  // the fork itself comes first
+  EXPECT_THAT(Started(), IsEmpty());  // the fork comes before any parking
   EXPECT_THAT(Forked(), ElementsAre("a1>a1+1"));
   EXPECT_THAT(Parked(), IsEmpty());
   Run();
@@ -312,7 +313,7 @@ TEST_F(GroupsTest, NoneOfItIsParkedBeforeTheForkAndEachByItselfAfterIt) {
   EXPECT_EQ(Find("a1").phase(), Sequence::Phase::kDecode);
 }
 
-TEST_F(GroupsTest, WithoutItsFollowersItIsASequenceLikeAnyOther) {
+TEST_F(GroupsTest, ALeaderWithoutFollowersIsLikeAnyOtherSequence) {
   Start({.slots = 3});
   Add("a1", kNormal, 3);
   Remove("a1+1");
@@ -325,7 +326,7 @@ TEST_F(GroupsTest, WithoutItsFollowersItIsASequenceLikeAnyOther) {
   EXPECT_EQ(scheduler_->slots().free(), 3);
 }
 
-TEST_F(GroupsTest, TheEndOfTheLeaderAbandonsThoseThatFollow) {
+TEST_F(GroupsTest, WhenALeaderEndsItsFollowersAreAbandoned) {
   Start({.slots = 3, .max_step_tokens = 4});
   Add("a1", kNormal, 3);
   Remove("a1");  // while it waits
@@ -345,7 +346,7 @@ TEST_F(GroupsTest, TheEndOfTheLeaderAbandonsThoseThatFollow) {
   EXPECT_EQ(scheduler_->slots().free(), 3);
   Started();
   EXPECT_THAT(Names(placement_.abandoned), IsEmpty());
-  // Forked ones are on their own.
+  // After the fork the followers do not depend on their leader.
   Add("c1", kNormal, 3);
   RunPrompts();
   Remove("c1");
@@ -360,12 +361,12 @@ TEST_F(GroupsTest, EveryComputedTokenIsCharged) {
   Add("b1", kNormal, 1, {1, 2, 3, 4, 5});  // 5
   Add("a2");
   Add("b2");
-  RunPrompts();  // a: 4 + 2 for the last token, then 9 rows; b: the same and 1 less
+  RunPrompts();  // a: 4 tokens, 2 for the followers' last token, 3 a decode; b: 5, 1 a decode
   Remove("a1");
   EXPECT_THAT(Started(), ElementsAre("b2"));
 }
 
-TEST_F(GroupsTest, WithStrictQuotasAllOfItHasToFit) {
+TEST_F(GroupsTest, WithStrictQuotasAWholeGroupHasToFit) {
   Start({.slots = 8,
          .max_client_slots = 3,
          .reserved_slots = 2,
@@ -377,34 +378,34 @@ TEST_F(GroupsTest, WithStrictQuotasAllOfItHasToFit) {
   Add("a1");
   Started();
   Add("a2", kNormal, 3);
-  Add("a3", kInteractive);  // its own client's others do not overtake it, when it is older
+  Add("a3", kInteractive);  // does not overtake the older group of its client
   clock_.Advance(2 * kAge);
   Add("b1");
-  EXPECT_THAT(Started(), ElementsAre("b1"));  // it is no matter of others
+  EXPECT_THAT(Started(), ElementsAre("b1"));  // the group does not delay other clients
   Remove("a1");
   EXPECT_THAT(Started(), ElementsAre("a2", "a2+1", "a2+2"));
   Add("c1", kNormal, 3, {1, 2}, 7);
   Add("d1");
-  EXPECT_THAT(Started(), IsEmpty());  // d1 would be in its way, in the slots that are not reserved
+  EXPECT_THAT(Started(), IsEmpty());  // d1 would take an unreserved slot that the group of c1 needs
   Add("e1", kInteractive);
   EXPECT_THAT(Started(), ElementsAre("e1"));
   Remove("b1");
   EXPECT_THAT(Started(), ElementsAre("c1", "c1+1", "c1+2"));
 }
 
-TEST_F(GroupsTest, WithoutStrictQuotasItMayHaveAllSlots) {
+TEST_F(GroupsTest, WithoutStrictQuotasAGroupMayHaveAllSlots) {
   Start({.slots = 4, .max_client_slots = 2, .reserved_slots = 1, .max_parked = 4});
   EXPECT_EQ(scheduler_->MaxGroup(1, kBatch), 4);
   Add("a1", kNormal, 4);
   EXPECT_THAT(Started(), SizeIs(4));
   RunPrompts();
-  // What goes beyond its quota is batch work.
+  // Sequences beyond their client's quota are batch work.
   Add("b1");
   EXPECT_THAT(Started(), ElementsAre("b1"));
   EXPECT_THAT(Parked(), ElementsAre("a1+3"));
 }
 
-TEST_F(GroupsTest, AtItsQuotaItParksNobody) {
+TEST_F(GroupsTest, AGroupOfAClientAtItsQuotaParksNothing) {
   Start({.slots = 4, .max_client_slots = 1, .max_parked = 4});
   for (const char* name : {"b1", "b2", "b3"}) Add(name, kBatch);
   Add("a1");

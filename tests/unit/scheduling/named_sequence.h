@@ -13,9 +13,9 @@ namespace aft::server {
 inline constexpr auto kInteractive = ServiceClass::kInteractive;
 inline constexpr auto kNormal = ServiceClass::kNormal;
 inline constexpr auto kBatch = ServiceClass::kBatch;
-inline constexpr Duration kAge = std::chrono::seconds(10);  // of the queues of these tests
+inline constexpr Duration kAge = std::chrono::seconds(10);  // the queues' `age` in these tests
 
-// A sequence that generates for long, by its name in a test.
+// A sequence with a name for the test. It may generate a million tokens.
 struct NamedSequence : Sequence {
   NamedSequence(std::string sequence_name, const Owner& owner, std::vector<TokenId> prompt,
                 const SequenceTurn& turn = {})

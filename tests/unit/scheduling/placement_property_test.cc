@@ -18,10 +18,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Random arrivals, groups among them, cancels, ends, classes, clients, quotas and steps in flight.
-// No slot is lost or doubled, memory for parked ones is never exceeded, none that a step names is
-// parked or forked, a group has all of its slots or none, and every sequence sees its tokens in
-// order, however often it was parked or sat out; slots do not idle but for a group; all end.
+// Arrivals (also of groups), cancels, ends, classes, clients, quotas and steps in flight are
+// random. No slot is lost or given out twice. No more sequences are parked than allowed. A sequence
+// that a step names is neither parked nor forked. A group has all of its slots or none. Every
+// sequence sees its tokens in order, however often it was parked or sat out. Slots are idle only if
+// they are kept for a group. All sequences end.
 TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
   TestRandom random;
   ManualClock clock;
@@ -41,11 +42,11 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
     ContinuousScheduler scheduler(options);
 
     struct Live {
-      std::deque<TokenId> expected;  // that the model must get next: prompt, then what it drew
+      std::deque<TokenId> expected;  // what the model must get next: prompt, then what it drew
       int64_t fed = 0;
       int64_t outputs_left = 0;
       bool inside = true;
-      int group = 0;  // 0: none, or it has gone apart
+      int group = 0;  // 0: not in a group, or forked
     };
     std::deque<Sequence> storage;
     std::map<const Sequence*, Live> all;
@@ -117,7 +118,7 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
       for (const auto& [sequence, slot] : placement.parked) {
         ASSERT_EQ(named[sequence], 0);
       }
-      // All that are parked come into memory before any goes back.
+      // All new snapshots are in memory before any parked sequence gets a slot again.
       ASSERT_LE(parked_before + static_cast<int32_t>(placement.parked.size()), options.max_parked);
       ASSERT_LE(scheduler.parked(), options.max_parked);
       ASSERT_EQ(scheduler.live() + scheduler.waiting() + scheduler.parked(), inside);
@@ -179,7 +180,7 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
     EXPECT_EQ(scheduler.slots().free(), options.slots);
     EXPECT_EQ(scheduler.parked(), 0);
   }
-  EXPECT_GT(parks, 100);  // it was tested at all
+  EXPECT_GT(parks, 100);  // sequences were parked
   EXPECT_GT(forks, 100);
 }
 

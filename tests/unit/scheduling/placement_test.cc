@@ -1,4 +1,4 @@
-// Who has a slot: quotas, reserved slots, parking.
+// Which sequences have slots: quotas, reserved slots, parking.
 
 #include <algorithm>
 #include <chrono>
@@ -32,7 +32,7 @@ class PlacementTest : public testing::Test {
     scheduler_ = std::make_unique<ContinuousScheduler>(options);
   }
 
-  // `name`: of its client, and what comes behind that.
+  // The first letter of `name` is the client.
   NamedSequence& Add(const std::string& name, ServiceClass service_class = kNormal,
                      int32_t max_slots = 0) {
     NamedSequence& added = sequences_.emplace_back(
@@ -44,7 +44,7 @@ class PlacementTest : public testing::Test {
     return added;
   }
 
-  // Places, and says who was parked.
+  // Hands out slots, and returns the names of the sequences that were parked.
   std::vector<std::string> Parked() {
     std::vector<std::string> names;
     for (const auto& [sequence, slot] : scheduler_->Place(clock_.Now()).parked) {
@@ -55,7 +55,7 @@ class PlacementTest : public testing::Test {
   std::vector<std::string> Started() { return Names(scheduler_->Place(clock_.Now()).started); }
   std::vector<std::string> Unparked() { return Names(scheduler_->Place(clock_.Now()).unparked); }
 
-  // So many steps in which everybody that lives has a row.
+  // Runs this number of steps. Every live sequence has a row in each.
   void Run(int64_t steps = 1) {
     for (int64_t i = 0; i < steps; ++i) {
       if (scheduler_->Schedule() == nullptr) return;
@@ -91,12 +91,12 @@ TEST_F(PlacementTest, ALoneClientMayHaveAllSlots) {
   for (int i = 0; i < 5; ++i) Add(absl::StrCat("a", i));
   EXPECT_THAT(Started(), SizeIs(4));
   Run();
-  EXPECT_THAT(Parked(), IsEmpty());  // for its own fifth
+  EXPECT_THAT(Parked(), IsEmpty());  // not for the fifth of the same client
   clock_.Advance(9 * kAge);
-  EXPECT_THAT(Parked(), IsEmpty());  // nor when that has waited
+  EXPECT_THAT(Parked(), IsEmpty());  // nor when the fifth has waited
 }
 
-TEST_F(PlacementTest, WhatGoesBeyondTheQuotaGivesWayLatestFirst) {
+TEST_F(PlacementTest, SequencesBeyondTheQuotaAreParkedLatestFirst) {
   Start({.slots = 4, .max_client_slots = 2, .max_parked = 4});
   for (int i = 0; i < 4; ++i) Add(absl::StrCat("a", i));
   EXPECT_THAT(Started(), SizeIs(4));
@@ -110,7 +110,7 @@ TEST_F(PlacementTest, WhatGoesBeyondTheQuotaGivesWayLatestFirst) {
   Add("b3");
   Add("c1");
   Run();
-  EXPECT_THAT(Parked(), IsEmpty());  // a and b have their quotas, and those stay
+  EXPECT_THAT(Parked(), IsEmpty());  // a and b are within their quotas, so nothing is parked
   EXPECT_EQ(scheduler_->parked(), 2);
   EXPECT_EQ(scheduler_->waiting(), 2);
 }
@@ -160,7 +160,7 @@ TEST_F(PlacementTest, APromptIsParkedInTheMiddle) {
   scheduler_->Retire();
 }
 
-TEST_F(PlacementTest, OneThatIsBackHasItsQuantumBeforeItIsParkedAgain) {
+TEST_F(PlacementTest, AnUnparkedSequenceHasItsQuantumBeforeItIsParkedAgain) {
   Start({.slots = 1, .max_parked = 1});
   Add("a1", kBatch);
   scheduler_->Place(clock_.Now());
@@ -203,10 +203,10 @@ TEST_F(PlacementTest, BatchWorkThatHasWaitedTakesTurnsWithThatOfClientsThatHadMo
   EXPECT_GE(b.slot(), 0);
   Run();
   clock_.Advance(kAge);
-  EXPECT_THAT(Parked(), IsEmpty());  // b has had less than a still
+  EXPECT_THAT(Parked(), IsEmpty());  // b has still had less than a
 }
 
-TEST_F(PlacementTest, OneThatWaitsForItsOwnClientStandsInNobodysWay) {
+TEST_F(PlacementTest, ASequenceThatWaitsForItsOwnClientDoesNotDelayOtherClients) {
   Start({.slots = 2, .max_parked = 2});
   Add("a1", kBatch);
   Add("a2", kBatch);
@@ -221,7 +221,7 @@ TEST_F(PlacementTest, OneThatWaitsForItsOwnClientStandsInNobodysWay) {
   EXPECT_THAT(Parked(), ElementsAre("a2"));
 }
 
-TEST_F(PlacementTest, OneMayBeParkedForItsOwnClientsMoreUrgentRequest) {
+TEST_F(PlacementTest, ASequenceMayBeParkedForAMoreUrgentOneOfItsClient) {
   Start({.slots = 2, .max_client_slots = 1, .max_parked = 2});
   Add("a1", kBatch);
   Add("a2", kBatch);
@@ -238,7 +238,7 @@ TEST_F(PlacementTest, TheClientThatHasHadTheMostIsParkedFirst) {
   Add("a2", kBatch);
   Add("b1", kBatch);
   scheduler_->Place(clock_.Now());
-  Add("z1", kBatch);  // somebody waits: what is used counts
+  Add("z1", kBatch);  // a sequence waits, so service is counted
   Run();
   Add("c1");
   EXPECT_THAT(Parked(), ElementsAre("a2"));
@@ -267,7 +267,7 @@ TEST_F(PlacementTest, NoMoreAreParkedThanThereIsRoomFor) {
   EXPECT_THAT(Parked(), IsEmpty());
 }
 
-TEST_F(PlacementTest, OthersMayUseReservedSlotsUntilAnInteractiveOneComes) {
+TEST_F(PlacementTest, OtherClassesMayUseReservedSlotsUntilAnInteractiveSequenceComes) {
   Start({.slots = 3, .reserved_slots = 1, .max_parked = 3});
   for (const char* name : {"a1", "b1", "c1"}) Add(name);
   EXPECT_THAT(Started(), SizeIs(3));
@@ -278,13 +278,13 @@ TEST_F(PlacementTest, OthersMayUseReservedSlotsUntilAnInteractiveOneComes) {
   EXPECT_THAT(Parked(), ElementsAre("c1"));
   Run();
   Add("e2", kInteractive);
-  EXPECT_THAT(Parked(), IsEmpty());  // the others are where they belong
+  EXPECT_THAT(Parked(), IsEmpty());  // the others do not use the reserved slot
   scheduler_->Remove(sequences_[0]);
   Run();
   EXPECT_THAT(Started(), ElementsAre("e2"));
 }
 
-TEST_F(PlacementTest, OneThatIsLastToComeIsFirmOnceAnotherHasGone) {
+TEST_F(PlacementTest, ALaterSequenceBecomesFirmWhenAnEarlierOneEnds) {
   Start({.slots = 2, .max_client_slots = 1, .max_parked = 2});
   Add("a1");
   Add("a2");
@@ -334,7 +334,7 @@ TEST_F(PlacementTest, StrictQuotasLetAClientsUrgentWorkParkItsOwn) {
   EXPECT_THAT(Parked(), ElementsAre("a2"));
 }
 
-TEST_F(PlacementTest, OneThatAStepNamesSitsOutAStepBeforeItIsParked) {
+TEST_F(PlacementTest, ASequenceInAStepInFlightSitsOutAStepBeforeItIsParked) {
   Start({.slots = 2, .max_in_flight = 2, .max_parked = 2});
   NamedSequence& a = Add("a1", kBatch);
   NamedSequence& b = Add("b1");
@@ -355,7 +355,7 @@ TEST_F(PlacementTest, OneThatAStepNamesSitsOutAStepBeforeItIsParked) {
   EXPECT_THAT(scheduler_->Schedule()->sequences, UnorderedElementsAre(&b, &c));
 }
 
-TEST_F(PlacementTest, OneThatSatOutGoesOnWhenNobodyNeedsItsSlot) {
+TEST_F(PlacementTest, ASequenceThatSatOutContinuesWhenItsSlotIsNotNeeded) {
   Start({.slots = 1, .max_in_flight = 2, .max_parked = 1});
   NamedSequence& a = Add("a1", kBatch);
   scheduler_->Place(clock_.Now());
@@ -370,7 +370,7 @@ TEST_F(PlacementTest, OneThatSatOutGoesOnWhenNobodyNeedsItsSlot) {
   EXPECT_THAT(scheduler_->Schedule()->sequences, ElementsAre(&a));
 }
 
-TEST_F(PlacementTest, OneWithoutATokenLeftToAskForIsNotParked) {
+TEST_F(PlacementTest, ASequenceWhoseLastTokenIsUnderWayIsNotParked) {
   Start({.slots = 1, .max_in_flight = 2, .max_parked = 1});
   Sequence last({1}, Sequence::Purpose::kGenerate, /*max_outputs=*/1,
                 {.client = "a", .service_class = kBatch});
@@ -386,7 +386,7 @@ TEST_F(PlacementTest, OneWithoutATokenLeftToAskForIsNotParked) {
   EXPECT_THAT(Started(), ElementsAre("b1"));
 }
 
-TEST_F(PlacementTest, PromptsKeepToTheBudgetBesideDecodesAndBetterClassesReadFirst) {
+TEST_F(PlacementTest, PromptsKeepToTheBudgetAlongsideDecodesAndBetterClassesReadFirst) {
   Start({.slots = 4});
   Add("a1");
   scheduler_->Place(clock_.Now());
@@ -415,7 +415,7 @@ TEST_F(PlacementTest, PromptsKeepToTheBudgetBesideDecodesAndBetterClassesReadFir
   EXPECT_THAT(rows(20), ElementsAre(9, 5, 6, 1));
   EXPECT_THAT(rows(0), ElementsAre(1, 1, 1, 1));
   scheduler_->Remove(sequences_[0]);
-  EXPECT_EQ(scheduler_->Schedule(20)->prompt_tokens, 1000);  // nobody waits for a token
+  EXPECT_EQ(scheduler_->Schedule(20)->prompt_tokens, 1000);  // no stream waits for a token
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ using Snapshot = PrefixCache::Snapshot;
 constexpr PrefixCache::Key kAnn = {.client = "ann", .salt = ""};
 constexpr PrefixCache::Key kBob = {.client = "bob", .salt = ""};
 
-// `count` tokens from `first` on.
+// `count` tokens that count up from `first`.
 Tokens Text(TokenId first, int64_t count) {
   Tokens text(static_cast<size_t>(count));
   std::iota(text.begin(), text.end(), first);
@@ -33,7 +33,7 @@ Tokens Joined(Tokens text, const Tokens& more) {
   return text;
 }
 
-// A state that says whose it is.
+// A state with a label.
 struct Kept final : KeptState {
   int64_t bytes() const override { return size; }
   std::string of;
@@ -48,7 +48,7 @@ Snapshot Make(const std::string& of, int64_t bytes) {
 
 class PrefixCacheTest : public testing::Test {
  protected:
-  // Keeps a snapshot of `bytes` there.
+  // Keeps a snapshot of `bytes` bytes at that position of the text.
   void Keep(PrefixCache::Key key, const Tokens& text, int64_t position, int64_t bytes = 1000,
             bool used = false) {
     PrefixCache::Node* const held = cache_.Hold(key, text);
@@ -118,7 +118,7 @@ TEST_F(PrefixCacheTest, SnapshotsKeepTheirDistance) {
   EXPECT_EQ(cache_.snapshots(), 2);
 }
 
-TEST_F(PrefixCacheTest, KeepsBehindAText) {
+TEST_F(PrefixCacheTest, KeepsAStateAfterATextAndMoreTokens) {
   const Tokens text = Text(0, 100);
   const Tokens answer = Text(500, 40);
   PrefixCache::Node* const held = cache_.Hold(kAnn, text);
@@ -138,7 +138,7 @@ TEST_F(PrefixCacheTest, ASnapshotThatIsNotTakenLeavesItsTextOnly) {
   EXPECT_EQ(cache_.Find(kAnn, Text(0, 100), 99).known, 100);
 }
 
-TEST_F(PrefixCacheTest, TellsWhatATextSharesWithTheOneThatWasSought) {
+TEST_F(PrefixCacheTest, CountsTheTokensThatATextSharesWithTheLastSearch) {
   PrefixCache::Node* const one = cache_.Hold(kAnn, Text(0, 100));
   PrefixCache::Node* const two = cache_.Hold(kAnn, Joined(Text(0, 60), Text(900, 40)));
   PrefixCache::Node* const three = cache_.Hold(kAnn, Text(500, 100));
@@ -151,12 +151,12 @@ TEST_F(PrefixCacheTest, TellsWhatATextSharesWithTheOneThatWasSought) {
   for (PrefixCache::Node* node : {one, two, three, others}) cache_.LetGo(node);
 }
 
-TEST_F(PrefixCacheTest, WhatHadToGoIsRemembered) {
+TEST_F(PrefixCacheTest, AnEvictedSnapshotIsRemembered) {
   const Tokens text = Text(0, 100);
   Keep(kAnn, text, 64, 400'000);
   Keep(kAnn, Text(1000, 100), 64, 400'000);
   EXPECT_EQ(cache_.evictions(), 0);
-  Keep(kAnn, Text(2000, 100), 64, 400'000);  // the first one has not been used for the longest
+  Keep(kAnn, Text(2000, 100), 64, 400'000);  // the first one is the least recently used
   EXPECT_EQ(cache_.evictions(), 1);
   const Found gone = cache_.Find(kAnn, text, 99);
   EXPECT_EQ(gone.snapshot, nullptr);
@@ -167,12 +167,12 @@ TEST_F(PrefixCacheTest, WhatHadToGoIsRemembered) {
   EXPECT_FALSE(cache_.Find(kAnn, text, 99).evicted);
 }
 
-TEST_F(PrefixCacheTest, WhatIsUsedSurvivesAnyNumberOfWhatIsNot) {
+TEST_F(PrefixCacheTest, AUsedSnapshotSurvivesAnyNumberOfUnusedOnes) {
   const Tokens hot = Text(0, 100);
   Keep(kAnn, hot, 64, 50'000);
   Use(kAnn, hot);
   for (int i = 1; i < 3000; ++i) {
-    const std::string client = absl::StrCat("c", i % 3 == 0 ? i : 0);  // one, and ever new ones
+    const std::string client = absl::StrCat("c", i % 3 == 0 ? i : 0);  // c0, or a new client
     Keep(i % 2 == 0 ? kAnn : PrefixCache::Key{.client = client, .salt = ""}, Text(1000 * i, 100),
          64, 50'000);
     ASSERT_LE(cache_.bytes(), cache_.capacity());
@@ -181,10 +181,10 @@ TEST_F(PrefixCacheTest, WhatIsUsedSurvivesAnyNumberOfWhatIsNot) {
   EXPECT_EQ(PositionOf(kAnn, hot), 64);
 }
 
-TEST_F(PrefixCacheTest, LongTextsThatLeaveNothingTakeNoSnapshotsPlace) {
+TEST_F(PrefixCacheTest, LongTextsWithoutSnapshotsEvictNoSnapshots) {
   const Tokens hot = Text(0, 100);
   Keep(kAnn, hot, 64, 50'000);
-  Keep(kBob, hot, 64, 50'000);  // not even used
+  Keep(kBob, hot, 64, 50'000);  // never used
   for (int i = 1; i < 200; ++i) {
     PrefixCache::Node* const held = cache_.Hold(kAnn, Text(100'000 * i, 25'000));
     ASSERT_NE(held, nullptr);
@@ -207,11 +207,11 @@ TEST_F(PrefixCacheTest, AClientThatUsesMuchLeavesOthersTheirShare) {
     Use(kAnn, Text(1000 * i, 100));
   }
   for (int i = 0; i < 4; ++i) EXPECT_EQ(PositionOf(kBob, Text(1000 * i, 100)), 64) << i;
-  // Alone it has it all.
+  // Ann has all of the other room.
   EXPECT_GT(cache_.snapshots(), 15);
 }
 
-TEST_F(PrefixCacheTest, WhatHasNotBeenUsedForLongestGoesFirst) {
+TEST_F(PrefixCacheTest, TheLeastRecentlyUsedSnapshotIsEvictedFirst) {
   for (int i = 0; i < 13; ++i) {
     Keep(kAnn, Text(1000 * i, 100), 64, 50'000);
     Use(kAnn, Text(1000 * i, 100));
@@ -239,12 +239,12 @@ TEST_F(PrefixCacheTest, TextsThatAreHeldStayAndAreBounded) {
     PrefixCache::Node* const text = cache_.Hold(kAnn, Text(100'000 * i, 5'000));
     text != nullptr ? held.push_back(text) : void(++refused);
   }
-  EXPECT_EQ(held.size(), 6U);  // an eighth
+  EXPECT_EQ(held.size(), 6U);  // an eighth of the capacity
   EXPECT_EQ(refused, 94);
   for (size_t i = 0; i < held.size(); ++i) {
     EXPECT_EQ(cache_.Find(kAnn, Text(100'000 * static_cast<TokenId>(i), 5'000), 1).known, 5'000);
   }
-  // What they share counts once.
+  // A beginning that texts share counts once.
   for (int i = 0; i < 20; ++i) {
     held.push_back(cache_.Hold(kAnn, Joined(Text(0, 5'000), {-i})));
     ASSERT_NE(held.back(), nullptr);
@@ -263,7 +263,7 @@ TEST_F(PrefixCacheTest, SaltsThatNeverRepeatLeaveNothingBehind) {
   EXPECT_LT(cache_.snapshots(), 1200);
 }
 
-// A text may be cut into as many pieces as it has tokens: nothing recurses.
+// A text may be cut into as many nodes as it has tokens, so the cache must not recurse.
 TEST(PrefixCacheDepthTest, ATrieMayBeDeep) {
   PrefixCache cache(int64_t{1} << 30);
   Tokens text;
@@ -285,8 +285,8 @@ TEST(PrefixCacheDepthTest, WithoutCapacityNothingIsKept) {
   EXPECT_EQ(cache.bytes(), 0);
 }
 
-// Against a list of all texts that were ever held: with room for all the two agree; without, what
-// is found was once kept, and is what was kept there.
+// Compares the cache with a list of all texts that were ever held. If there is room for all, the
+// two agree. If not, each snapshot that is found is the one that was kept there.
 TEST(PrefixCachePropertyTest, AgreesWithAListOfTexts) {
   TestRandom random;
   int64_t evictions = 0;
@@ -295,14 +295,14 @@ TEST(PrefixCachePropertyTest, AgreesWithAListOfTexts) {
     const bool roomy = round % 2 == 0;
     PrefixCache cache(roomy ? int64_t{1} << 28 : 20'000 + random.Below(300'000));
     std::map<std::string, std::vector<Tokens>> texts;             // by partition
-    std::map<std::string, std::map<Tokens, Snapshot>> snapshots;  // that were ever kept
+    std::map<std::string, std::map<Tokens, Snapshot>> snapshots;  // all that were ever kept
     std::vector<std::pair<PrefixCache::Node*, std::pair<std::string, Tokens>>> held;
     for (int turn = 0; turn < 400; ++turn) {
       const std::string client = absl::StrCat("c", random.Below(2));
       const std::string salt = absl::StrCat("s", random.Below(2));
       const PrefixCache::Key key = {.client = client, .salt = salt};
       const std::string name = client + salt;
-      // Of few different tokens, so that texts share beginnings.
+      // Texts have few different tokens, so that they share beginnings.
       Tokens text;
       if (!texts[name].empty() && random.Below(3) != 0) {
         text = texts[name]

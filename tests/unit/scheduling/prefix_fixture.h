@@ -31,7 +31,7 @@ class EnginePrefixTest : public EngineTest {
     return tokens;
   }
 
-  // Serves it, and checks the answer.
+  // Serves the request and checks its answer.
   Usage Serve(const GenerationRequest& request) {
     const Sink sink = Submit(request).sink;
     const Outcome outcome = sink->Wait();
@@ -48,7 +48,7 @@ class EnginePrefixTest : public EngineTest {
     return accepted.sink->Wait().usage;
   }
 
-  // Of all prompts, tokens that the model was given in rows of more than one.
+  // The prompt tokens that steps have read, for all requests.
   double read() const { return metrics.prompt_tokens.Value(); }
 
   TestRandom random;

@@ -10,8 +10,8 @@
 
 namespace aft::server {
 
-// Biases and bans, and `ends` as tokens that end an output; sometimes no token is left but those
-// that are named. Several that are no ends always are.
+// Random biases and bans; the tokens `ends` end an output. Sometimes only tokens that have a rule
+// are allowed. Some tokens that do not end an output are always allowed.
 inline std::shared_ptr<const LogitRules> RandomRules(TestRandom& random, int64_t vocab_size,
                                                      const std::vector<TokenId>& ends) {
   auto rules = std::make_shared<LogitRules>();

@@ -37,7 +37,8 @@ const Step* PlaceAndSchedule(ContinuousScheduler& scheduler) {
   return scheduler.Schedule();
 }
 
-// One step that has retired before the next is planned; without rows when there is none.
+// Runs a step, which retires before the next one is planned. Returns a step without rows if there
+// is nothing to run.
 const Step& RunStep(ContinuousScheduler& scheduler) {
   static const Step none;
   return PlaceAndSchedule(scheduler) == nullptr ? none : scheduler.Retire();
@@ -106,9 +107,9 @@ TEST(ContinuousSchedulerTest, GivesWhatShortPromptsLeaveOverToTheOldest) {
   ContinuousScheduler scheduler(Options(3, 20));
   Sequence a(Prompt(25)), b(Prompt(100)), c(Prompt(1));
   for (Sequence* s : {&a, &b, &c}) scheduler.Add(*s, TimePoint());
-  // 9 of (20-2), 5 of (11-1), and of the 5 that c leaves over a can use all,
+  // a gets 9 of (20-2) and all 5 that c leaves, b gets 5 of (11-1).
   EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(14, 5, 1));
-  // then only 2 of 5 (its own share is 9 of 11), and b has the rest beside c's decode.
+  // a gets its share of 9 and the 2 that it has left, d gets one, and b gets the rest.
   scheduler.Sampled(c, 7);
   Sequence d(Prompt(1));
   scheduler.Remove(c);

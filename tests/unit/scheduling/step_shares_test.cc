@@ -18,7 +18,8 @@ using ::testing::ElementsAre;
 constexpr StepCost kElevenTokens = {.fixed = 11, .token = 1};
 constexpr double kPlanned = 0.8;  // of the longest step
 
-// What the step has of clients that could use so many tokens, in that order. REQUIRES: they ascend.
+// The tokens in the step of each client, by the numbers of tokens that the clients could use.
+// REQUIRES: these numbers ascend.
 std::vector<int64_t> Shared(const StepCost& cost, const std::vector<int64_t>& tokens,
                             std::vector<double> weights = {}, double target = 0,
                             bool small = false) {
@@ -57,10 +58,10 @@ TEST(ShareStepTest, TokensThatCostNothingAreNeverCut) {
 }
 
 TEST(ShareStepTest, WeightsCount) {
-  // The second may take three times as much: 11 + 37 is 0.8 * 5 * 12.
+  // The second client has three times the weight: 11 + 37 is 0.8 * 5 * 12.
   EXPECT_THAT(Shared(kElevenTokens, {1, 100}, {1, 3}), ElementsAre(1, 36));
   EXPECT_THAT(Shared(kElevenTokens, {1, 90, 100}, {1, 1, 2}), ElementsAre(1, 12, 24));
-  // A token is the least that a client has.
+  // Every client has at least one token.
   EXPECT_THAT(Shared({.fixed = 0, .token = 1}, {2, 9, 9}, {100, 1, 1}), ElementsAre(2, 1, 1));
 }
 
@@ -74,7 +75,7 @@ TEST(ShareStepTest, InASmallStepAllHaveWhatTheSmallestHas) {
   EXPECT_THAT(Shared(kElevenTokens, {2, 100}, {1, 1.6}, 0, true), ElementsAre(2, 4));
 }
 
-TEST(ShareStepTest, OfEqualClientsTheOneThatHasWaitedForLongerGetsTheOddToken) {
+TEST(ShareStepTest, TheEqualClientThatHasWaitedLongerGetsTheOddToken) {
   for (const bool first : {false, true}) {
     std::vector<ClientShare> clients = {{.tokens = 1, .oldest = 9},
                                         {.tokens = 50, .oldest = first ? 1u : 2u},
@@ -86,8 +87,9 @@ TEST(ShareStepTest, OfEqualClientsTheOneThatHasWaitedForLongerGetsTheOddToken) {
   }
 }
 
-// A step is no longer than it may be, and has no room left; the smallest client has all of its
-// tokens, and of clients with one weight none that could use more has less than others.
+// A step is no longer than allowed, and another token would make it too long. The smallest client
+// has all of its tokens. If all weights are equal, no client that could use more has fewer tokens
+// than others, apart from one odd token.
 TEST(ShareStepTest, KeepsItsPromisesForRandomClients) {
   TestRandom random;
   int cuts = 0;
@@ -133,7 +135,7 @@ TEST(ShareStepTest, KeepsItsPromisesForRandomClients) {
       }
     }
   }
-  EXPECT_GT(cuts, 1000);  // it was tested at all
+  EXPECT_GT(cuts, 1000);  // steps were cut
 }
 
 Duration After(double seconds) {
@@ -149,8 +151,8 @@ TEST(StepCostMeterTest, AssumesARatioUntilItHasSeenSmallSteps) {
   EXPECT_NEAR(meter.cost().fixed, 0.16, 1e-9);
 }
 
-// Whatever a step costs, from assuming nothing, with noise and with steps that stand still. Each
-// waits for cores for longer than it works.
+// The cost of a step is random, with noise, and some steps stall. The meter starts without a
+// measurement. Each step waits for a core for longer than it works.
 TEST(StepCostMeterTest, FindsTheStepThatIsAsLongAsItMayBe) {
   TestRandom random;
   for (int round = 0; round < 100; ++round) {
@@ -170,7 +172,7 @@ TEST(StepCostMeterTest, FindsTheStepThatIsAsLongAsItMayBe) {
       double seconds = (fixed + token * static_cast<double>(tokens)) * random.Uniform(0.9, 1.1);
       if (random.Below(100) == 0) seconds += 1000 * fixed;
       meter.Observe(small, tokens, After(seconds), After(seconds + random.Uniform(5, 50) * fixed));
-      if (step < 1000 || small) continue;  // it learns from small ones
+      if (step < 1000 || small) continue;  // small steps are only for learning
       const double times = (fixed + token * static_cast<double>(tokens)) / (fixed + token);
       worst = std::max(worst, times);
       sum += times;
@@ -182,7 +184,7 @@ TEST(StepCostMeterTest, FindsTheStepThatIsAsLongAsItMayBe) {
   }
 }
 
-// Two machines in turn: of the one tokens cost nothing.
+// First a machine on which tokens cost nothing, then one on which they do.
 TEST(StepCostMeterTest, UnlearnsThatTokensCostNothing) {
   StepCostMeter meter;
   for (int i = 0; i < 50; ++i) {

@@ -1,4 +1,4 @@
-// What each sequence has of a step that clients share.
+// The part of a shared step that each sequence gets.
 
 #include <algorithm>
 #include <chrono>
@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Beside a client that could use one token.
+// At this cost a step has three tokens if the smallest client could use one.
 constexpr StepCost kThreeTokens = {.fixed = 0.5, .token = 1};
 
 class StepTurnsTest : public ::testing::Test {
@@ -34,7 +34,6 @@ class StepTurnsTest : public ::testing::Test {
     options.itl_target = itl_target;
     scheduler_.emplace(options);
   }
-  // It has decoded for a while, with all others.
   NamedSequence& Add(const std::string& name, int64_t prompt = 1, double weight = 1) {
     NamedSequence& added = sequences_.emplace_back(
         name, Sequence::Owner{.client = name.substr(0, 1), .weight = weight},
@@ -47,7 +46,7 @@ class StepTurnsTest : public ::testing::Test {
     for (const std::string& name : names) Add(name);
     Run({});
   }
-  // The names of those in the step.
+  // Runs a step, and returns the names of the sequences in it.
   std::vector<std::string> Run(const StepCost& cost) {
     scheduler_->Place(TimePoint());
     if (scheduler_->Schedule(ContinuousScheduler::kNoLimit, cost) == nullptr) return {};
@@ -55,7 +54,7 @@ class StepTurnsTest : public ::testing::Test {
     SampleAll(step);
     return Names(step.sequences);
   }
-  // The same, and how much of a prompt each one reads.
+  // Like Run, but with the number of prompt tokens that a sequence reads, as in "b1:20".
   std::vector<std::string> Rows(const StepCost& cost) {
     const Step* const step = scheduler_->Schedule(ContinuousScheduler::kNoLimit, cost);
     std::vector<std::string> rows;
@@ -76,7 +75,7 @@ class StepTurnsTest : public ::testing::Test {
       scheduler_->Sampled(*step.sequences[i], token);
     }
   }
-  // A small step is behind, and the next one is not near.
+  // Runs the small step that comes first. The next small step is then far away.
   void PassSmallStep() { Run(kThreeTokens); }
 
   std::deque<NamedSequence> sequences_;
@@ -107,7 +106,7 @@ TEST_F(StepTurnsTest, AloneAClientLosesNothing) {
   for (int i = 0; i < 100; ++i) EXPECT_THAT(Run(kThreeTokens), ElementsAre("b1", "b2", "b3"));
 }
 
-TEST_F(StepTurnsTest, OneInSixtyFourIsSmallAndSaysSo) {
+TEST_F(StepTurnsTest, OneStepInSixtyFourIsSmall) {
   Start();
   AddAll({"a1", "b1", "b2", "b3", "b4"});
   for (int i = 0; i < 200; ++i) {
@@ -133,10 +132,10 @@ TEST_F(StepTurnsTest, AShortPromptIsReadWholeInTheNextStepAndTheStepIsShort) {
   PassSmallStep();
   scheduler_->Remove(sequences_.back());
   Add("a2", 2);
-  EXPECT_THAT(Rows(kThreeTokens), ElementsAre("b1", "b2", "b3", "a2:2"));  // 2.5 alone
+  EXPECT_THAT(Rows(kThreeTokens), ElementsAre("b1", "b2", "b3", "a2:2"));  // a2 alone takes 2.5
 }
 
-TEST_F(StepTurnsTest, APromptBesideAnotherClientsStreamIsReadInSmallPieces) {
+TEST_F(StepTurnsTest, APromptAlongsideAnotherClientsStreamIsReadInSmallPieces) {
   Start();
   AddAll({"a1"});
   Add("b1", 1000);
@@ -153,15 +152,15 @@ TEST_F(StepTurnsTest, SeveralPromptsOfAClientHaveItsShareTogether) {
   for (const char* name : {"b1", "b2", "b3"}) Add(name, 1000);
   Add("b4", 1);
   PassSmallStep();
-  // Of 40.
+  // b gets 40 tokens.
   const StepCost much = {.fixed = 27.6, .token = 1};
   EXPECT_THAT(Rows(much), ElementsAre("a1", "b1:20", "b2:10", "b3:10"));
-  // Of 8, which are not worth several rows.
+  // b gets 8 tokens, too few for several rows.
   const StepCost little = {.fixed = 5, .token = 1};
   for (int i = 0; i < 3; ++i) EXPECT_THAT(Rows(little), ElementsAre("a1", "b1:8"));
   for (int i = 0; i < 3; ++i) EXPECT_THAT(Rows(little), ElementsAre("a1", "b2:8"));
   for (int i = 0; i < 3; ++i) EXPECT_THAT(Rows(little), ElementsAre("a1", "b3:8"));
-  // What the last one does not need, the first in the order of turns has.
+  // b4 needs only one token. The first in the order of turns gets the others.
   EXPECT_THAT(Rows(little), ElementsAre("a1", "b1:7", "b4:1"));
 }
 
@@ -172,7 +171,7 @@ TEST_F(StepTurnsTest, WhereNothingDecodesNoPromptIsReadInSmallerPieces) {
   EXPECT_THAT(Rows(kThreeTokens), ElementsAre("a1:10", "b1:54"));
 }
 
-TEST_F(StepTurnsTest, AClientsOwnPromptIsReadBesideItsStreamsAsEver) {
+TEST_F(StepTurnsTest, APromptIsNotCutForStreamsOfItsOwnClient) {
   Start();
   AddAll({"b1", "b2"});
   Add("b3", 1000);
@@ -184,9 +183,10 @@ TEST_F(StepTurnsTest, HalfOfAClientsShareIsForItsPrompts) {
   AddAll({"a1", "b1", "b2", "b3", "b4", "b5", "b6"});
   PassSmallStep();
   Add("b7", 1000);
-  // 7 of 8 tokens; the first in the order of turns decodes.
+  // b gets 7 of the 8 tokens. The first in the order of turns decode.
   EXPECT_THAT(Rows({.fixed = 4.2, .token = 1}), ElementsAre("a1", "b1", "b2", "b3", "b4", "b7:3"));
-  // Of two each has one, and of one they have it in turn.
+  // If b gets two tokens, its decodes and its prompt have one each. If it gets one, they take
+  // turns.
   EXPECT_THAT(Rows(kThreeTokens), ElementsAre("a1", "b1", "b7:1"));
   std::map<std::string, int> rows;
   for (int i = 0; i < 4 * 7; ++i) ++rows[Rows({.fixed = 0, .token = 1})[1]];
@@ -194,7 +194,7 @@ TEST_F(StepTurnsTest, HalfOfAClientsShareIsForItsPrompts) {
   EXPECT_GE(rows["b7:1"], 2);
 }
 
-// A prompt whose client's streams sit out is still beside streams that wait for tokens.
+// The budget also applies while the client's streams sit out, because they still wait for tokens.
 TEST_F(StepTurnsTest, APromptKeepsToItsBudgetWhileStreamsSitOut) {
   Start();
   AddAll({"b1"});
@@ -209,8 +209,8 @@ TEST_F(StepTurnsTest, APromptKeepsToItsBudgetWhileStreamsSitOut) {
   EXPECT_GT(without_decodes, 0);
 }
 
-// A stream that no step may run ahead of waits for the step behind this one.
-TEST_F(StepTurnsTest, APromptKeepsToItsBudgetBesideAStreamWhoseResultIsAwaited) {
+// A never_ahead stream has no row until its last result is known, but it still waits for a token.
+TEST_F(StepTurnsTest, APromptKeepsToItsBudgetAlongsideAStreamWhoseResultIsAwaited) {
   Start(/*max_in_flight=*/2);
   NamedSequence stream("b1", {.client = "b"}, {1}, {.never_ahead = true});
   scheduler_->Add(stream, TimePoint());
@@ -223,7 +223,7 @@ TEST_F(StepTurnsTest, APromptKeepsToItsBudgetBesideAStreamWhoseResultIsAwaited) 
   scheduler_->Remove(stream);
 }
 
-// Two requests of one client differ where clients_file was read again between them.
+// Requests of one client have different weights if clients_file was read again between them.
 TEST_F(StepTurnsTest, AClientsWeightIsThatOfItsLastRequest) {
   Start();
   AddAll({"a1"});
@@ -237,7 +237,7 @@ TEST_F(StepTurnsTest, AClientsWeightIsThatOfItsLastRequest) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(Rows(kThreeTokens).size(), 3U);
 }
 
-TEST_F(StepTurnsTest, OneThatSitsOutBesideAStepInFlightKnowsItsTokenThen) {
+TEST_F(StepTurnsTest, ASequenceThatSatOutKnowsItsTokenWhenItContinues) {
   Start(/*max_in_flight=*/2);
   AddAll({"a1", "b1", "b2", "b3"});
   const auto plan = [&] {
@@ -249,7 +249,7 @@ TEST_F(StepTurnsTest, OneThatSitsOutBesideAStepInFlightKnowsItsTokenThen) {
     return rows;
   };
   const auto retire = [&](TokenId token) { SampleAll(scheduler_->Retire(), token); };
-  // b1 has three rows of its turn, b2 has two.
+  // b1 has had three rows of its turn, b2 two.
   for (int i = 0; i < 3; ++i) {
     plan();
     retire(1);
@@ -269,11 +269,11 @@ TEST_F(StepTurnsTest, OneThatSitsOutBesideAStepInFlightKnowsItsTokenThen) {
   retire(9);
 }
 
-// Random clients, weights, costs, streams and prompts that come and go. While one decodes, a step
-// takes no longer than the smallest client may wait for it, which has all that it could use;
-// everybody has a row, and none waits longer for one than all of its client's sequences have turns.
-// Of what a client gets its prompts have half, and so have its streams. Where nothing decodes, or
-// where all could use the same, a step is as large as it can be.
+// Clients, weights, costs, streams and prompts are random, and come and go. While a sequence
+// decodes, a step takes no longer than the smallest client may wait, and that client has all that
+// it could use. Every client has a row. No sequence waits for a row longer than the turns of its
+// client's sequences take. A client's prompts have half of its part, and so have its streams. If
+// nothing decodes, or if all clients could use the same, a step is as large as possible.
 TEST_F(StepTurnsTest, KeepsItsPromisesUnderRandomLoad) {
   TestRandom random;
   int sat_out = 0;
@@ -285,7 +285,7 @@ TEST_F(StepTurnsTest, KeepsItsPromisesUnderRandomLoad) {
     std::vector<double> weights(4);
     for (double& weight : weights) weight = random.Below(2) == 0 ? 1 : random.Uniform(0.2, 5);
     std::map<const Sequence*, int> waited;  // steps without a row
-    std::map<const Sequence*, int> others;  // the most that its client had meanwhile, with itself
+    std::map<const Sequence*, int> others;  // the most sequences that its client had meanwhile
     std::vector<NamedSequence*> inside;
     const StepCost cost = {.fixed = random.Uniform(0, 10), .token = 1};
     const int64_t longest_prompt = random.Below(2) == 0 ? 20 : 400;
@@ -304,7 +304,7 @@ TEST_F(StepTurnsTest, KeepsItsPromisesUnderRandomLoad) {
       }
       struct Client {
         double weight = 0;
-        int64_t decodes = 0;  // that it could use
+        int64_t decodes = 0;  // rows that it could use
         int64_t unread = 0;
         int64_t decoded = 0;  // in the step
         int64_t read = 0;
@@ -355,7 +355,7 @@ TEST_F(StepTurnsTest, KeepsItsPromisesUnderRandomLoad) {
         ASSERT_FALSE(step->small);
       } else {
         const auto time = [&](double tokens) { return cost.fixed + cost.token * tokens; };
-        double parity = 0;  // as many for all
+        double parity = 0;  // tokens if all have as many as the smallest
         for (const auto& [name, client] : clients) {
           parity += std::ceil(load(*smallest) * client.weight);
         }
@@ -369,9 +369,9 @@ TEST_F(StepTurnsTest, KeepsItsPromisesUnderRandomLoad) {
       }
       if (step->tokens < most) ++cut;
       for (const auto& [name, client] : clients) {
-        if (step->small) continue;  // without prompts of clients that are cut
+        if (step->small) continue;  // has no prompts of clients that are cut
         ASSERT_GE(client.decoded + client.read, 1);
-        if (step->tokens == 64) continue;  // the prompts of all share what there is
+        if (step->tokens == 64) continue;  // it is full, and all prompts share the room
         const int64_t half = (client.decoded + client.read) / 2;
         ASSERT_GE(client.decoded, std::min(client.decodes, half));
         ASSERT_GE(client.read, std::min(client.unread, half));
@@ -386,7 +386,7 @@ TEST_F(StepTurnsTest, KeepsItsPromisesUnderRandomLoad) {
     }
     for (NamedSequence* sequence : inside) scheduler_->Remove(*sequence);
   }
-  EXPECT_GT(sat_out, 1000);  // it was tested at all
+  EXPECT_GT(sat_out, 1000);  // sequences did sit out
   EXPECT_GT(cut, 1000);
 }
 
