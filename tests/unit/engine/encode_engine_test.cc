@@ -44,7 +44,7 @@ class EncodeEngineTest : public AnyEngineTest<EncodeEngine, RecordingVectorSink>
     ASSERT_TRUE(created.ok()) << created.status();
     engine = *std::move(created);
   }
-  // The same; no step runs before the test says so.
+  // Like Start, but no step runs before the test allows it.
   void StartHeld() {
     Start();
     control->Hold();
@@ -61,17 +61,17 @@ class EncodeEngineTest : public AnyEngineTest<EncodeEngine, RecordingVectorSink>
     return Request(std::vector<TokenId>(tokens, static_cast<TokenId>(arrived % 200)));
   }
 
-  // Each is accepted.
+  // REQUIRES: the engine accepts each.
   std::vector<Sink> SubmitAll(const std::vector<EncodingRequest>& texts) {
     std::vector<Sink> sinks;
     for (const EncodingRequest& text : texts) sinks.push_back(Submit(text).sink);
     return sinks;
   }
 
-  // The engine sleeps by the real clock: after the test's has moved, it must look again.
+  // The engine sleeps by the real clock, so it must be woken when the test's clock has moved.
   void Advance(Duration by) {
     clock.Advance(by);
-    engine->Cancel(0);  // of nothing
+    engine->Cancel(0);  // wakes the engine and cancels nothing
   }
 
   void ExpectVectors(const Sink& sink, const EncodingRequest& request) {
@@ -82,7 +82,7 @@ class EncodeEngineTest : public AnyEngineTest<EncodeEngine, RecordingVectorSink>
     EXPECT_EQ(sink->vectors(), FakeEncoderRunner::Vectors(model, request.text));
   }
 
-  // A new request is served right: whatever happened before did no lasting harm.
+  // Expects that a new request is served, whatever happened before.
   void ExpectServes() {
     const EncodingRequest request = Request({5, 6, 7});
     const Sink sink = Submit(request).sink;
@@ -90,7 +90,7 @@ class EncodeEngineTest : public AnyEngineTest<EncodeEngine, RecordingVectorSink>
     ExpectVectors(sink, request);
   }
 
-  // Texts of each batch that has run.
+  // The number of texts in each batch that has run.
   std::vector<size_t> BatchRows() const {
     std::vector<size_t> rows;
     for (const TokenSequences& batch : control->batches()) rows.push_back(batch.size());
@@ -155,7 +155,7 @@ TEST_F(EncodeEngineTest, TheThreadWakesByItselfWhenTheDelayIsOver) {
   ExpectVectors(sink, request);
 }
 
-TEST_F(EncodeEngineTest, WhatArrivesDuringAStepIsTheNextBatch) {
+TEST_F(EncodeEngineTest, TextsThatArriveDuringAStepAreTheNextBatch) {
   StartHeld();
   const std::vector<EncodingRequest> first = {Request(2), Request(2), Request(2), Request(2)};
   const std::vector<Sink> first_sinks = SubmitAll(first);
@@ -275,13 +275,13 @@ TEST_F(EncodeEngineTest, ACancelledTextLeavesTheBatchBeforeItRuns) {
   ExpectServes();
 }
 
-TEST_F(EncodeEngineTest, DrainingReleasesWhatWaitsAtOnce) {
+TEST_F(EncodeEngineTest, DrainingEndsWaitingTextsAtOnce) {
   Start();
   const Sink sink = Submit(Request(3)).sink;
   engine->BeginDrain();
   EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Refused(Request(1)).code(), absl::StatusCode::kUnavailable);
-  engine->Shutdown(TimePoint::max());  // nothing runs: returns
+  engine->Shutdown(TimePoint::max());  // returns, because nothing runs
   EXPECT_TRUE(control->batches().empty());
 }
 
@@ -296,7 +296,7 @@ TEST_F(EncodeEngineTest, FailedBatchesInARowFailTheModel) {
   EXPECT_EQ(Refused(Request(1)).code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(EncodeEngineTest, ABatchThatDoesNotEndFailsTheModelAndItsVectorsReachNobody) {
+TEST_F(EncodeEngineTest, ABatchThatDoesNotEndFailsTheModelAndItsVectorsAreDropped) {
   options.model.max_batch_delay = seconds(0);
   StartHeld();
   const Sink running = Submit(Request(1)).sink;
@@ -312,7 +312,7 @@ TEST_F(EncodeEngineTest, ABatchThatDoesNotEndFailsTheModelAndItsVectorsReachNobo
   EXPECT_TRUE(running->vectors().empty());
 }
 
-TEST_F(EncodeEngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
+TEST_F(EncodeEngineTest, ShutdownEndsTheRemainingTextsAtItsDeadline) {
   StartHeld();
   const std::vector<Sink> sinks = SubmitAll(std::vector<EncodingRequest>(6, Request(1)));
   control->WaitUntilBlocked();

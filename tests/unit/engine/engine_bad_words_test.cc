@@ -1,4 +1,4 @@
-// Bad words of several tokens, however the streams that have them come about.
+// Bad words of several tokens, in streams of every kind.
 
 #include <algorithm>
 #include <memory>
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 class EngineBadWordsTest : public EngineResumeTest {
  protected:
-  EngineBadWordsTest() { model.vocab_size = 5; }  // so that words come about
+  EngineBadWordsTest() { model.vocab_size = 5; }  // few tokens, so that words occur
 
   std::vector<TokenId> SmallText(int64_t length) {
     std::vector<TokenId> tokens(static_cast<size_t>(length));
@@ -23,10 +23,10 @@ class EngineBadWordsTest : public EngineResumeTest {
     return tokens;
   }
 
-  // Words of 2 to 4 tokens, none of which ends with token 4: that one is always left.
   static std::shared_ptr<const TokenSequences> Shared(TokenSequences words) {
     return std::make_shared<const TokenSequences>(std::move(words));
   }
+  // Words of 2 to 4 tokens. None of them ends with token 4, so that this token is always left.
   std::shared_ptr<const TokenSequences> RandomWords() {
     TokenSequences words(static_cast<size_t>(1 + random.Below(8)));
     for (std::vector<TokenId>& word : words) {
@@ -47,7 +47,7 @@ class EngineBadWordsTest : public EngineResumeTest {
     return request;
   }
 
-  // By the definition, without an engine. `text`: before the request's prompt.
+  // The output by the definition, without an engine. `text`: the text before the request's prompt.
   static std::vector<TokenId> Naive(const GenerationRequest& request, FakeModelRunner::Text text,
                                     uint64_t sequence = 0) {
     text.Read(request.prompt);
@@ -62,7 +62,7 @@ class EngineBadWordsTest : public EngineResumeTest {
   }
 };
 
-TEST_F(EngineBadWordsTest, NeverComeWhoeverElseIsServed) {
+TEST_F(EngineBadWordsTest, NeverComeWhateverElseIsInTheBatch) {
   model.slots = 3;
   model.max_step_tokens = 8;
   Start();
@@ -85,7 +85,7 @@ TEST_F(EngineBadWordsTest, NeverComeWhoeverElseIsServed) {
   }
 }
 
-TEST_F(EngineBadWordsTest, AStreamThatGoesOnHasTheOutputBefore) {
+TEST_F(EngineBadWordsTest, AResumedStreamCountsTheOutputBefore) {
   Start();
   for (int round = 0; round < 60; ++round) {
     SCOPED_TRACE(round);
@@ -99,7 +99,7 @@ TEST_F(EngineBadWordsTest, AStreamThatGoesOnHasTheOutputBefore) {
     const auto size = static_cast<int64_t>(whole.tokens.size());
     const auto cut = static_cast<size_t>(random.Below(size));
     ExpectGoesOn(Run(Resumed(request, whole.tokens, cut)), whole, cut);
-    // And with a state that has a part of it.
+    // It also continues from a state that has read a part of the output.
     std::vector<TokenId> outputs;
     for (const ResumePoint& point : points->points()) {
       outputs.insert(outputs.end(), point.outputs.begin(), point.outputs.end());
@@ -141,13 +141,13 @@ TEST_F(EngineBadWordsTest, FormerTurnsAndPromptsDoNotCount) {
     text.Replay(before.tokens);
     GenerationRequest second =
         Random(std::make_shared<const SequenceState>(MakeState(*before.outcome.turn)));
-    if (random.Below(2) == 0) second.prompt.clear();  // it goes on with the answer
+    if (random.Below(2) == 0) second.prompt.clear();  // it continues the answer
     ASSERT_EQ(Run(second).tokens, Naive(second, text));
   }
 }
 
-// The model would write 1 for ever.
-TEST_F(EngineBadWordsTest, WhatLeavesNoTokenEndsTheOutputAndNobodyElses) {
+// Without bad words the model would write token 1 forever.
+TEST_F(EngineBadWordsTest, WordsThatLeaveNoTokenEndOnlyTheirOwnOutput) {
   model.next_token = [](uint64_t, int64_t) { return TokenId{1}; };
   Start();
   GenerationRequest request = Request({3}, 10);
@@ -164,7 +164,7 @@ TEST_F(EngineBadWordsTest, WhatLeavesNoTokenEndsTheOutputAndNobodyElses) {
                        HasSubstr("sampling.bad_words: leave no token to sample as number 2")));
   EXPECT_EQ(metrics.failures(EngineFailure::kNotFinite).Value(), 0);
   EXPECT_EQ(other.sink->Wait().status, absl::OkStatus());
-  // A model without a distribution is another matter.
+  // A model without a distribution is a different error.
   request.bad_words = Shared({{1, 1, 1}});
   EXPECT_THAT(Run(request).tokens, ElementsAre(1, 1, 2, 1, 1, 2, 1, 1, 2, 1));
   engine.reset();
@@ -175,7 +175,7 @@ TEST_F(EngineBadWordsTest, WhatLeavesNoTokenEndsTheOutputAndNobodyElses) {
   EXPECT_EQ(metrics.failures(EngineFailure::kNotFinite).Value(), 1);
 }
 
-TEST_F(EngineBadWordsTest, AStreamIsParkedAndComesBackWithThem) {
+TEST_F(EngineBadWordsTest, AStreamKeepsItsWordsWhileItIsParked) {
   model.slots = 1;
   options.model.parking_bytes = 1 << 20;
   StartHeld();

@@ -1,4 +1,4 @@
-// Texts that a language model encodes: what they get, alone and beside generations.
+// Texts that a language model encodes, alone and alongside generations.
 
 #include <cmath>
 #include <random>
@@ -35,7 +35,7 @@ class EngineEncodeTest : public EngineTest {
     return sink;
   }
 
-  // What the pooled vectors of the whole text are.
+  // Expects the pooled vectors of the whole text.
   static void ExpectVectors(RecordingVectorSink& sink, const EncodingRequest& request) {
     const Outcome outcome = sink.Wait();
     EXPECT_EQ(outcome.status, absl::OkStatus());
@@ -49,7 +49,7 @@ class EngineEncodeTest : public EngineTest {
   }
 };
 
-TEST_F(EngineEncodeTest, TheCutIntoChunksDecidesNoBit) {
+TEST_F(EngineEncodeTest, TheCutIntoChunksChangesNoBit) {
   model.slots = 2;
   model.max_step_tokens = 8;
   Start();
@@ -67,7 +67,7 @@ TEST_F(EngineEncodeTest, TheCutIntoChunksDecidesNoBit) {
   EXPECT_EQ(metrics.finished(Ending::kDone).Value(), 16);
 }
 
-TEST_F(EngineEncodeTest, TheLastVectorAsksForNoOther) {
+TEST_F(EngineEncodeTest, PoolingTheLastVectorComputesNoOther) {
   model.max_step_tokens = 8;
   Start();
   Encode(Encoding(20, Pooling::kLast))->Wait();
@@ -143,7 +143,7 @@ TEST_F(EngineEncodeTest, AParkedTextIsEncodedWhole) {
 }
 
 TEST_F(EngineEncodeTest, ACancelBetweenTwoChunksFreesTheSlot) {
-  model.max_steps_in_flight = 1;  // it counts steps
+  model.max_steps_in_flight = 1;  // the test counts steps
   model.slots = 1;
   model.max_step_tokens = 8;
   StartHeld();

@@ -1,4 +1,4 @@
-// How requests end when they do not run to their end: refused, cancelled, expired, drained, failed.
+// Requests that do not finish, because they are refused, cancelled, expired, drained or failed.
 
 #include <chrono>
 #include <thread>
@@ -106,8 +106,8 @@ TEST_F(EngineTest, AClientsOwnQuotaOfTheQueueCounts) {
   for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
 }
 
-TEST_F(EngineTest, WhoseTimeIsOverBeforeItsFirstTokenHasMissedIt) {
-  model.max_steps_in_flight = 1;  // it counts steps
+TEST_F(EngineTest, ACancelOrADeadlineBeforeTheFirstTokenCountsAsMissed) {
+  model.max_steps_in_flight = 1;  // the test counts steps
   model.slots = 1;
   StartHeld();
   const Accepted running = Submit(Request({1}, kManyTokens));
@@ -143,7 +143,7 @@ TEST_F(EngineTest, WhoseTimeIsOverBeforeItsFirstTokenHasMissedIt) {
   EXPECT_DOUBLE_EQ(queued(Method::kScore), 5);
 }
 
-TEST_F(EngineTest, AServerThatStopsMissesNoFirstToken) {
+TEST_F(EngineTest, AServerThatStopsCountsNoFirstTokenAsMissed) {
   model.slots = 1;
   StartHeld();
   const Accepted running = Submit(Request({1}, kManyTokens));
@@ -158,7 +158,7 @@ TEST_F(EngineTest, AServerThatStopsMissesNoFirstToken) {
   running.sink->Wait();
 }
 
-TEST_F(EngineTest, AReservedPlaceIsTheRequestsOwnAndComesBackWithoutOne) {
+TEST_F(EngineTest, AReservedPlaceIsForItsRequestAndIsFreedWithoutOne) {
   model.slots = 1;
   options.limits.max_queued_requests = 1;
   StartHeld();
@@ -176,7 +176,7 @@ TEST_F(EngineTest, AReservedPlaceIsTheRequestsOwnAndComesBackWithoutOne) {
   EXPECT_EQ(engine->load().running, 1);
   EXPECT_EQ(engine->load().waiting, 0);
   control->WaitUntilBlocked();  // the request has got the slot
-  // A place in another engine is none here.
+  // A place in another engine does not count in this one.
   auto elsewhere = GenerateEngine::Create(
       options, std::make_unique<FakeModelRunner>(model, control), tokenizer, metrics);
   ASSERT_TRUE(elsewhere.ok());
@@ -218,7 +218,7 @@ TEST_F(EngineTest, ARequestThatGotItsSlotNoLongerTakesRoomInTheQueue) {
   EXPECT_EQ(third->Wait().status, absl::OkStatus());
 }
 
-TEST_F(EngineTest, WhoHasSeenTheEndFindsRoom) {
+TEST_F(EngineTest, AClientThatHasSeenTheEndFindsRoomForItsNextRequest) {
   model.slots = 1;
   options.limits.max_queued_requests = 0;
   Start();
@@ -253,7 +253,7 @@ TEST_F(EngineTest, CancelInThePromptFreesTheSlotAtTheNextStep) {
 }
 
 TEST_F(EngineTest, CancelWhileDecodingStopsAtTheNextStep) {
-  model.max_steps_in_flight = 1;  // it counts steps
+  model.max_steps_in_flight = 1;  // the test counts steps
   model.slots = 1;
   StartHeld();
   const Accepted accepted = Submit(Request({1}, kManyTokens));
@@ -291,7 +291,7 @@ TEST_F(EngineTest, ADeadlineThatHasPassedAtArrivalNeverReachesTheModel) {
 }
 
 TEST_F(EngineTest, ADeadlineEndsARequestInTheQueueAndOneThatDecodes) {
-  model.max_steps_in_flight = 1;  // it counts steps
+  model.max_steps_in_flight = 1;  // the test counts steps
   model.slots = 1;
   StartHeld();
   GenerationRequest decoding = Request({1}, kManyTokens);
@@ -329,7 +329,7 @@ TEST_F(EngineTest, DrainingRefusesNewRequestsAndFinishesTheOthers) {
   EXPECT_EQ(sink->tokens(), Expected(request));
 }
 
-TEST_F(EngineTest, DrainingReleasesWhatWaitsForASlot) {
+TEST_F(EngineTest, DrainingEndsRequestsThatWaitForASlot) {
   model.slots = 1;
   StartHeld();
   const GenerationRequest request = Request({1}, 5);
@@ -344,7 +344,7 @@ TEST_F(EngineTest, DrainingReleasesWhatWaitsForASlot) {
   ExpectServed(running, request);
 }
 
-TEST_F(EngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
+TEST_F(EngineTest, ShutdownEndsTheRemainingRequestsAtItsDeadline) {
   model.slots = 1;
   Start();
   const Sink running = Submit(Request({1}, kManyTokens)).sink;
@@ -352,7 +352,7 @@ TEST_F(EngineTest, ShutdownEndsWhatIsLeftAtItsDeadline) {
   running->WaitForParts(3);
   const TimePoint deadline = clock.Now() + seconds(5);
   std::thread shutdown([&] { engine->Shutdown(deadline); });
-  running->WaitForParts(running->parts().size() + 3);  // still goes on
+  running->WaitForParts(running->parts().size() + 3);  // it still runs
   clock.Advance(seconds(5));
   shutdown.join();
   EXPECT_EQ(running->Wait().status.code(), absl::StatusCode::kUnavailable);
@@ -379,7 +379,7 @@ TEST_F(EngineTest, DestructionEndsEveryRequest) {
   EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(EngineTest, ARequestWithoutATokenEndsAloneAndItsNeighboursGoOn) {
+TEST_F(EngineTest, ARequestWithoutATokenEndsAloneAndItsNeighboursContinue) {
   model.next_token = [](uint64_t, int64_t position) {
     return position == 10 ? kNoToken : static_cast<TokenId>(position);
   };
@@ -396,7 +396,7 @@ TEST_F(EngineTest, ARequestWithoutATokenEndsAloneAndItsNeighboursGoOn) {
 }
 
 TEST_F(EngineTest, AFailedStepEndsItsRequestsWithTheirIdsAndNothingElse) {
-  model.max_steps_in_flight = 1;  // it counts steps
+  model.max_steps_in_flight = 1;  // the test counts steps
   for (const bool in_submit : {true, false}) {
     SCOPED_TRACE(in_submit);
     model.slots = 2;

@@ -1,4 +1,4 @@
-// When the model itself fails: its steps, its device, its thread.
+// Failures of the model itself: of its steps, its device or its thread.
 
 #include <atomic>
 #include <chrono>
@@ -35,7 +35,7 @@ class EngineFailureTest : public EngineTest {
 
   absl::StatusCode CodeOf(const Sink& sink) { return sink->Wait().status.code(); }
 
-  // With a reason that holds this; requests that come now are refused.
+  // Expects that the model has failed with this in the reason, and that new requests are refused.
   void ExpectFailed(const std::string& reason) {
     EXPECT_THAT(reasons(), ElementsAre(HasSubstr(reason)));
     EXPECT_EQ(Refused(Request({1}, 1)), absl::UnavailableError("model \"fake\" has failed"));
@@ -69,7 +69,7 @@ class EngineFailureTest : public EngineTest {
     EXPECT_EQ(CodeOf(held.waiting), absl::StatusCode::kUnavailable);
     EXPECT_EQ(metrics.finished(Ending::kFailed).Value(), 2);
   }
-  // Nor does the engine hold on to anybody.
+  // The engine does not hold the sinks any more either.
   void ExpectNothingLeft(const Held& held) {
     ExpectNothingLeft();
     EXPECT_EQ(held.running.use_count(), 1);
@@ -81,7 +81,7 @@ class EngineFailureTest : public EngineTest {
   std::vector<std::string> reasons_ ABSL_GUARDED_BY(mutex_);
 };
 
-TEST_F(EngineFailureTest, SoManyFailedStepsInARowFailTheModel) {
+TEST_F(EngineFailureTest, MaxFailedStepsInARowFailTheModel) {
   options.health.max_failed_steps = 3;
   Start();
   for (int i = 0; i < 3; ++i) {
@@ -104,7 +104,7 @@ TEST_F(EngineFailureTest, AStepThatWorksStartsTheCountAnew) {
   EXPECT_THAT(reasons(), ElementsAre());
 }
 
-TEST_F(EngineFailureTest, WhatWaitsEndsWithWhatRuns) {
+TEST_F(EngineFailureTest, WaitingRequestsEndWithTheRunningOnes) {
   options.health.max_failed_steps = 1;
   const Held held = StartHeldWithTwo();
   clock.Advance(milliseconds(30));
@@ -135,7 +135,7 @@ TEST_F(EngineFailureTest, AnExceptionFailsTheModelAndNothingElse) {
   ExpectNothingLeft(held);
 }
 
-TEST_F(EngineFailureTest, SoDoesOneOfAnyOtherType) {
+TEST_F(EngineFailureTest, AnExceptionOfAnyOtherTypeFailsTheModel) {
   model.next_token = [](uint64_t, int64_t) -> TokenId { throw 1; };
   Start();
   EXPECT_EQ(CodeOf(Submit(Request({1}, 1)).sink), absl::StatusCode::kUnavailable);
@@ -157,7 +157,7 @@ TEST_F(EngineFailureTest, AStepThatDoesNotEndFailsTheModelWhileItsThreadIsStuck)
   engine->CheckProgress();
   EXPECT_EQ(reasons().size(), 1);
 
-  // The thread comes back: nobody hears of it.
+  // When the thread continues, this has no effect on the requests.
   control->Resume();
   ExpectNothingLeft(held);
   EXPECT_TRUE(held.running->parts().empty());
@@ -165,7 +165,7 @@ TEST_F(EngineFailureTest, AStepThatDoesNotEndFailsTheModelWhileItsThreadIsStuck)
   EXPECT_EQ(control->step_count(), 1);
 }
 
-TEST_F(EngineFailureTest, NeitherManyStepsNorIdlenessCountAsOne) {
+TEST_F(EngineFailureTest, NeitherManyStepsNorIdlenessCountAsAStuckStep) {
   StartHeld();
   const GenerationRequest request = Request({1}, 5);
   const Sink sink = Submit(request).sink;
@@ -189,13 +189,13 @@ TEST_F(EngineFailureTest, AShutdownThatMayNotWaitEndsRequestsWithoutTheirThread)
   EXPECT_FALSE(engine->TryShutdown(TimePoint::min(), milliseconds(1)));
   ExpectBothEnded(held);
   ExpectFailed("did not end with the server");
-  EXPECT_FALSE(engine->TryShutdown(TimePoint::max(), milliseconds(1)));  // knows it at once
+  EXPECT_FALSE(engine->TryShutdown(TimePoint::max(), milliseconds(1)));  // returns at once
   control->Resume();
   EXPECT_TRUE(engine->TryShutdown(TimePoint::max()));
   EXPECT_TRUE(engine->TryShutdown(TimePoint::max()));
 }
 
-TEST_F(EngineFailureTest, AShutdownUnderWayHearsOfTheFailure) {
+TEST_F(EngineFailureTest, AShutdownUnderWayEndsWithTheFailure) {
   const Held held = StartHeldWithTwo();
   std::thread shutdown(
       [&] { EXPECT_FALSE(engine->TryShutdown(TimePoint::max(), milliseconds(1))); });

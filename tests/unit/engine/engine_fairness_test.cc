@@ -32,7 +32,7 @@ class EngineFairnessTest : public EngineTest {
     return request;
   }
 
-  // In the only slot, with a few tokens.
+  // Starts the request in the only slot, and waits for its first tokens.
   Accepted StartBatch(const GenerationRequest& request) {
     model.slots = 1;
     Start();
@@ -41,17 +41,17 @@ class EngineFairnessTest : public EngineTest {
     return accepted;
   }
 
-  // An urgent request that runs until it is cancelled, in the slot of another one.
+  // Submits an urgent request that parks another one and runs until it is cancelled.
   Accepted ParkIt() {
     Accepted urgent = Submit(Urgent(kEndless));
-    urgent.sink->WaitForParts(2);  // the gauges tell after a step
+    urgent.sink->WaitForParts(2);  // the gauges are set after a step
     return urgent;
   }
 
   double Count(const prometheus::Counter& counter) { return counter.Value(); }
 };
 
-TEST_F(EngineFairnessTest, AParkedStreamGoesOnExactlyWhereItWas) {
+TEST_F(EngineFairnessTest, AParkedStreamContinuesExactlyWhereItWas) {
   model.slots = 1;
   StartHeld();
   const GenerationRequest request = Batch(300);
@@ -95,7 +95,7 @@ TEST_F(EngineFairnessTest, AParkedTextIsScoredWhole) {
   EXPECT_EQ(Count(metrics.parks), 1);
 }
 
-TEST_F(EngineFairnessTest, TheGaugesSayWhatIsParked) {
+TEST_F(EngineFairnessTest, TheGaugesCountParkedRequests) {
   const Accepted batch = StartBatch(Batch(kEndless));
   const Accepted urgent = ParkIt();
   EXPECT_EQ(metrics.requests_parked.Value(), 1);
@@ -155,7 +155,7 @@ TEST_F(EngineFairnessTest, AStateThatCannotBeReadEndsItsRequestAndNothingElse) {
   EXPECT_EQ(metrics.requests_parked.Value(), 0);
 }
 
-TEST_F(EngineFairnessTest, AStateThatDoesNotComeBackEndsItsRequestAndNothingElse) {
+TEST_F(EngineFairnessTest, AStateThatCannotBeRestoredEndsItsRequestAndNothingElse) {
   model.slots = 2;
   Start();
   const GenerationRequest request = Batch(kEndless);
@@ -173,7 +173,7 @@ TEST_F(EngineFairnessTest, AStateThatDoesNotComeBackEndsItsRequestAndNothingElse
   ExpectServes();
 }
 
-TEST_F(EngineFairnessTest, WithoutMemoryForItNothingIsParked) {
+TEST_F(EngineFairnessTest, WithoutMemoryForAStateNothingIsParked) {
   ModelInfo info;
   info.vocab_size = model.vocab_size;
   options.model.parking_bytes = MaxSnapshotBytes(info) - 1;
@@ -189,7 +189,7 @@ TEST_F(EngineFairnessTest, WithoutMemoryForItNothingIsParked) {
   EXPECT_EQ(Count(metrics.parks), 0);
 }
 
-TEST_F(EngineFairnessTest, AClientThatFillsAllSlotsWithEndlessStreamsKeepsNobodyWaiting) {
+TEST_F(EngineFairnessTest, AClientThatFillsAllSlotsWithEndlessStreamsKeepsNoOtherWaiting) {
   model.slots = 4;
   Start();
   std::vector<Accepted> endless;
@@ -223,12 +223,12 @@ TEST_F(EngineFairnessTest, ARequestThatWaitsTooLongIsRefusedInTheEnd) {
   clock.Advance(seconds(9));
   control->Resume();
   EXPECT_EQ(second->Wait().status.code(), absl::StatusCode::kResourceExhausted);
-  running.sink->WaitForParts(running.sink->parts().size() + 3);  // it has its slot
+  running.sink->WaitForParts(running.sink->parts().size() + 3);  // it still has its slot
   EXPECT_EQ(metrics.finished(Ending::kSlowClient).Value(), 0);
 }
 
 TEST_F(EngineFairnessTest, ADeadlineThatCannotBeMetIsRefusedOnceItIsKnown) {
-  model.max_steps_in_flight = 1;  // it counts steps
+  model.max_steps_in_flight = 1;  // the test counts steps
   model.slots = 1;
   model.max_step_tokens = 10;
   StartHeld();
@@ -237,7 +237,7 @@ TEST_F(EngineFairnessTest, ADeadlineThatCannotBeMetIsRefusedOnceItIsKnown) {
     request.deadline = clock.Now() + deadline;
     return request;
   };
-  // Nothing is measured: no refusal. The step takes 10 s for 10 tokens.
+  // Nothing has been measured, so nothing is refused. The step takes 10 s for 10 tokens.
   const Sink first = Submit(within(10, seconds(11))).sink;
   control->WaitUntilBlocked();
   clock.Advance(seconds(10));
@@ -248,7 +248,7 @@ TEST_F(EngineFairnessTest, ADeadlineThatCannotBeMetIsRefusedOnceItIsKnown) {
   other.client = client_b;
   const Sink running = Submit(other).sink;
   control->WaitUntilBlocked();
-  // Of a second for a token half is counted on.
+  // A token was measured to take a second. The estimate assumes half of that.
   EXPECT_THAT(Refused(within(100, seconds(49))),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("it is in 49.000 s, and to wait and read the text would take at "
@@ -265,7 +265,7 @@ TEST_F(EngineFairnessTest, ADeadlineThatCannotBeMetIsRefusedOnceItIsKnown) {
 }
 
 TEST_F(EngineFairnessTest, AStepThatStalledRefusesNoDeadlineOnAnIdleServer) {
-  model.max_steps_in_flight = 1;  // it counts steps
+  model.max_steps_in_flight = 1;  // the test counts steps
   model.max_step_tokens = 1000;
   StartHeld();
   const Sink stalled = Submit(Request({1}, 1)).sink;
@@ -278,7 +278,7 @@ TEST_F(EngineFairnessTest, AStepThatStalledRefusesNoDeadlineOnAnIdleServer) {
     request.deadline = clock.Now() + seconds(1);
     return request;
   };
-  // It is in nobody's way, and its step is the measurement that corrects the first one.
+  // It delays no other request, and its step corrects the first measurement.
   EXPECT_EQ(Submit(urgent()).sink->Wait().status, absl::OkStatus());
   control->Hold();
   const Sink running = Submit(Request({1}, 1)).sink;
@@ -288,11 +288,11 @@ TEST_F(EngineFairnessTest, AStepThatStalledRefusesNoDeadlineOnAnIdleServer) {
   EXPECT_EQ(beside->Wait().status, absl::OkStatus());
 }
 
-TEST_F(EngineFairnessTest, ALongPromptKeepsToTheStepTargetBesideDecodes) {
-  model.max_steps_in_flight = 1;  // the clock below counts what was submitted
+TEST_F(EngineFairnessTest, ALongPromptKeepsToTheStepTargetAlongsideDecodes) {
+  model.max_steps_in_flight = 1;  // the clock below counts submitted steps
   model.max_step_tokens = 64;
   options.scheduling.step_target = milliseconds(20);
-  // A token takes a millisecond, of a prompt or a stream.
+  // A token of a prompt or a stream takes a millisecond.
   const auto tokens_of = [](const StepInput& step) {
     int64_t tokens = 0;
     for (const StepRow& row : step.rows) tokens += static_cast<int64_t>(row.tokens.size());
@@ -322,7 +322,7 @@ TEST_F(EngineFairnessTest, ALongPromptKeepsToTheStepTargetBesideDecodes) {
     }
   }
   ASSERT_GE(beside.size(), 10U);
-  beside.pop_back();  // what was left
+  beside.pop_back();  // the rest of the prompt
   for (const int64_t tokens : beside) {
     EXPECT_LE(tokens, 20);
     EXPECT_GE(tokens, 12);

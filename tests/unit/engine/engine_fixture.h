@@ -21,8 +21,8 @@
 
 namespace aft::server {
 
-// What the tests of every engine have: a clock that the test moves, metrics, and how requests go
-// in.
+// The base of the tests of all engines: a clock that the test moves, metrics, and ways to submit
+// requests.
 template <typename Engine, typename PartSink>
 class AnyEngineTest : public ::testing::Test {
  protected:
@@ -72,7 +72,7 @@ class AnyEngineTest : public ::testing::Test {
   }
 
   EngineOptions options;
-  const std::shared_ptr<const Client> client_b = NamedClient("b");  // beside the anonymous one
+  const std::shared_ptr<const Client> client_b = NamedClient("b");  // besides the anonymous one
   ManualClock clock;
   prometheus::Registry registry;
   ModelMetrics metrics{registry, "fake"};
@@ -109,7 +109,7 @@ class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
     ASSERT_TRUE(created.ok()) << created.status();
     engine = *std::move(created);
   }
-  // The same; no step runs before the test says so.
+  // Like Start, but no step runs before the test allows it.
   void StartHeld() {
     Start();
     control->Hold();
@@ -152,13 +152,13 @@ class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
     return std::make_shared<const SequenceState>(MakeState(*end));
   }
 
-  // What the request must give, whatever else is in the batch.
+  // The output that the request must give, whatever else is in the batch.
   std::vector<TokenId> Expected(const GenerationRequest& request) const {
     return FakeModelRunner::Generate(model, request.prompt, request.sampling,
                                      request.stop.max_tokens);
   }
 
-  // A new request is served right: whatever happened before did no lasting harm.
+  // Expects that a new request is served, whatever happened before.
   void ExpectServes() {
     const GenerationRequest request = Request({5, 6, 7}, 4);
     ExpectServed(Submit(request).sink, request);

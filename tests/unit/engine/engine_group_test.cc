@@ -65,7 +65,7 @@ class EngineGroupTest : public EngineTest {
     return status;
   }
 
-  // The request without others, for answer `i`.
+  // A single request for answer `i` of the group.
   static GenerationRequest Single(GenerationRequest request, size_t i) {
     request.sampling.seed += i;
     return request;
@@ -106,7 +106,7 @@ TEST_F(EngineGroupTest, EachAnswerIsThatOfItsSeedAndThePromptIsReadOnce) {
   const Group group = SubmitGroup(request, 4);
   ExpectAnswers(group, request);
   EXPECT_NE(group.sinks[0]->tokens(), group.sinks[1]->tokens());
-  // The prompt, its last token three times more, and five outputs of each that are consumed.
+  // The prompt, its last token three more times, and the five outputs of each that are consumed.
   EXPECT_EQ(TokensRead(control->steps()), 13 + 3 + 4 * 5);
   EXPECT_EQ(metrics.prompt_tokens.Value(), 13 + 3);
   EXPECT_EQ(metrics.generated_tokens.Value(), 4 * 6);
@@ -141,12 +141,12 @@ TEST_F(EngineGroupTest, APromptOfOneTokenWorks) {
   EXPECT_EQ(TokensRead(control->steps()), 3 + 3 * 3);
 }
 
-TEST_F(EngineGroupTest, AnswersGoOnFromAStateAndLeaveTheirOwn) {
+TEST_F(EngineGroupTest, AnswersContinueFromAStateAndLeaveTheirOwn) {
   Start();
   GenerationRequest first = Request({1, 2, 3}, 3);
   first.store = true;
   const auto state = StateOf(Submit(first).sink->Wait());
-  // With new text of several tokens, of one, and of none: there is only the pending token.
+  // New text of several tokens, of one, and of none, where there is only the pending token.
   for (const std::vector<TokenId>& prompt : std::vector<std::vector<TokenId>>{{4, 5, 6}, {4}, {}}) {
     SCOPED_TRACE(prompt.size());
     GenerationRequest request = Request(prompt, 5);
@@ -209,7 +209,7 @@ TEST_F(EngineGroupTest, TakesAPlaceForEachAnswerOrNone) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queued_requests=4")));
   EXPECT_THAT(RefusedGroup(more, 1),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the client's part")));
-  EXPECT_EQ(engine->load().waiting, 2);  // and the reserved place is given back
+  EXPECT_EQ(engine->load().waiting, 2);  // the reserved place was given back
   other.reservation = nullptr;
   const Group third = SubmitGroup(other, 2);
   EXPECT_EQ(engine->load().waiting, 4);
@@ -238,7 +238,7 @@ TEST_F(EngineGroupTest, AllBeginAtTheSameTime) {
   EXPECT_THAT(group.Codes(), Each(absl::StatusCode::kOk));
 }
 
-TEST_F(EngineGroupTest, OneThatEndsEarlyFreesItsSlotAtOnce) {
+TEST_F(EngineGroupTest, AnAnswerThatEndsEarlyFreesItsSlotAtOnce) {
   model.slots = 2;
   StartHeld();
   GenerationRequest request = Request({3, 4}, kManyOutputs);
@@ -255,7 +255,7 @@ TEST_F(EngineGroupTest, OneThatEndsEarlyFreesItsSlotAtOnce) {
   EXPECT_EQ(group.sinks[1]->Wait().status.code(), absl::StatusCode::kCancelled);
 }
 
-TEST_F(EngineGroupTest, EachHasItsOwnReason) {
+TEST_F(EngineGroupTest, EachAnswerHasItsOwnReason) {
   Start();
   GenerationRequest request = Request({3, 4, 5}, 30);
   const std::vector<TokenId> second = Expected(Single(request, 1));
@@ -268,7 +268,7 @@ TEST_F(EngineGroupTest, EachHasItsOwnReason) {
   EXPECT_NE(other.usage.generated_tokens, stopped.usage.generated_tokens);
 }
 
-TEST_F(EngineGroupTest, BeforeTheForkTheEndOfTheFirstEndsAll) {
+TEST_F(EngineGroupTest, BeforeTheForkTheEndOfTheFirstAnswerEndsAll) {
   model.max_step_tokens = 8;
   StartHeld();
   const GenerationRequest request = Request(std::vector<TokenId>(100, 3), 5);
@@ -282,7 +282,7 @@ TEST_F(EngineGroupTest, BeforeTheForkTheEndOfTheFirstEndsAll) {
   EXPECT_EQ(engine->load().running, 0);
 }
 
-TEST_F(EngineGroupTest, BeforeTheForkTheEndOfAnotherEndsOnlyThat) {
+TEST_F(EngineGroupTest, BeforeTheForkTheEndOfAnotherAnswerEndsOnlyThatOne) {
   model.max_step_tokens = 8;
   StartHeld();
   const GenerationRequest request = Request(std::vector<TokenId>(100, 3), 5);
@@ -296,7 +296,7 @@ TEST_F(EngineGroupTest, BeforeTheForkTheEndOfAnotherEndsOnlyThat) {
   ExpectServed(group.sinks[2], Single(request, 2));
 }
 
-TEST_F(EngineGroupTest, ACancelledOneThatWaitsIsGone) {
+TEST_F(EngineGroupTest, AGroupMayBeCancelledWhileItWaits) {
   model.slots = 2;
   StartHeld();
   const Accepted endless = Submit(Request({1}, kManyOutputs));
@@ -310,7 +310,7 @@ TEST_F(EngineGroupTest, ACancelledOneThatWaitsIsGone) {
   ExpectServes();
 }
 
-TEST_F(EngineGroupTest, AFailedStepEndsTheGroupThatItHeld) {
+TEST_F(EngineGroupTest, AFailedStepEndsTheGroupThatIsInIt) {
   model.max_step_tokens = 8;
   options.health.max_failed_steps = 100;
   StartHeld();
@@ -359,7 +359,7 @@ TEST_F(EngineGroupTest, AForkThatFailsEndsItsAnswerAlone) {
   ExpectServed(group.sinks[2], Single(request, 2));
 }
 
-TEST_F(EngineGroupTest, DeadlineDrainAndFailureEndAllOfIt) {
+TEST_F(EngineGroupTest, DeadlineDrainAndFailureEndTheWholeGroup) {
   model.slots = 2;
   StartHeld();
   const GenerationRequest endless = Request({1, 2}, kManyOutputs);
@@ -392,7 +392,7 @@ TEST_F(EngineGroupTest, ATokenThatIsNotFiniteEndsItsAnswerAlone) {
   ExpectServed(group.sinks[2], Single(request, 2));
 }
 
-TEST_F(EngineGroupTest, BatchGroupsAreParkedOneByOneAndGoOnExactlyWhereTheyWere) {
+TEST_F(EngineGroupTest, BatchGroupsAreParkedOneByOneAndContinueExactlyWhereTheyWere) {
   model.slots = 3;
   StartHeld();
   GenerationRequest request = Request({1, 2, 3}, 150);
@@ -410,8 +410,8 @@ TEST_F(EngineGroupTest, BatchGroupsAreParkedOneByOneAndGoOnExactlyWhereTheyWere)
   EXPECT_GE(metrics.parks.Value(), 3);
 }
 
-// Groups and single requests of all classes and clients, with states, penalties and stop tokens;
-// some are cancelled. Each answer is what a single request gives, to the last bit of its state.
+// Groups and single requests have all classes and clients, states, penalties and stop tokens. Some
+// are cancelled. Each answer is that of a single request, to the last bit of its state.
 TEST_F(EngineGroupTest, UnderRandomNeighboursEachAnswerIsThatOfASingleRequest) {
   TestRandom random;
   model.slots = 5;

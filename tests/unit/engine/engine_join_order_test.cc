@@ -1,5 +1,5 @@
-// Prompts that wait for what others are reading: where these leave their states, and when those
-// that wait go on.
+// Prompts that wait for others which read their beginning: where states are left, and when the
+// waiting prompts continue.
 
 #include <chrono>
 #include <vector>
@@ -13,8 +13,8 @@ using std::chrono::milliseconds;
 
 class EngineJoinOrderTest : public EnginePrefixTest {
  protected:
-  // A stream without an end that is reading a prompt of 400 tokens, while two come that begin as it
-  // does, in this order, for so many tokens. What each of them goes on from.
+  // An endless stream reads a prompt of 400 tokens. Meanwhile other prompts come, which share these
+  // numbers of first tokens with it. Returns the number of cached tokens from which each continues.
   std::vector<uint32_t> WhileOneReads(const std::vector<size_t>& shared) {
     StartHeld();
     const Tokens text = RandomText(400);
@@ -24,7 +24,7 @@ class EngineJoinOrderTest : public EnginePrefixTest {
     std::vector<Accepted> accepted;
     for (const size_t tokens : shared) {
       const auto begin = text.begin();
-      // Not what follows in the text.
+      // A token other than the one in the text.
       const TokenId other = (text[tokens] + 1) % 256;
       requests.push_back(
           Request(Joined({begin, begin + static_cast<std::ptrdiff_t>(tokens)}, {other, 1}), 3));
@@ -33,7 +33,7 @@ class EngineJoinOrderTest : public EnginePrefixTest {
     for (int i = 0; i < 60; ++i) control->RunSteps(1);
     std::vector<uint32_t> cached;
     for (size_t i = 0; i < accepted.size(); ++i) {
-      // Long since, though the one that they waited for goes on.
+      // They have finished, although the stream that they waited for still runs.
       EXPECT_TRUE(accepted[i].sink->finished()) << i;
       if (!accepted[i].sink->finished()) engine->Cancel(accepted[i].handle);
     }
@@ -52,27 +52,27 @@ TEST_F(EngineJoinOrderTest, StatesThatWouldBeTooNearBecomeOneBeforeBoth) {
   EXPECT_EQ(WhileOneReads({300, 290}), (std::vector<uint32_t>{290, 290}));
 }
 
-TEST_F(EngineJoinOrderTest, WhicheverIsAskedForFirst) {
+TEST_F(EngineJoinOrderTest, StatesThatWouldBeTooNearBecomeOneInEitherOrder) {
   EXPECT_EQ(WhileOneReads({290, 300}), (std::vector<uint32_t>{290, 290}));
 }
 
-TEST_F(EngineJoinOrderTest, StatesThatAreFarEnoughFromEachOtherStayTwo) {
+TEST_F(EngineJoinOrderTest, StatesThatAreJustFarEnoughStayTwo) {
   EXPECT_EQ(WhileOneReads({300, 268}), (std::vector<uint32_t>{300, 268}));
 }
 
-TEST_F(EngineJoinOrderTest, InBothDirections) {
+TEST_F(EngineJoinOrderTest, StatesThatAreJustFarEnoughStayTwoInEitherOrder) {
   EXPECT_EQ(WhileOneReads({268, 300}), (std::vector<uint32_t>{268, 300}));
 }
 
-TEST_F(EngineJoinOrderTest, AndNotATokenLess) {
+TEST_F(EngineJoinOrderTest, StatesThatAreATokenTooNearBecomeOne) {
   EXPECT_EQ(WhileOneReads({300, 269}), (std::vector<uint32_t>{269, 269}));
 }
 
-TEST_F(EngineJoinOrderTest, NorIfTheOtherWasFirst) {
+TEST_F(EngineJoinOrderTest, StatesThatAreATokenTooNearBecomeOneInEitherOrder) {
   EXPECT_EQ(WhileOneReads({269, 300}), (std::vector<uint32_t>{269, 269}));
 }
 
-TEST_F(EngineJoinOrderTest, OneThatHasWaitedComesBeforeThoseThatCameAfterIt) {
+TEST_F(EngineJoinOrderTest, APromptThatHasWaitedGoesBeforeThoseThatCameAfterIt) {
   model.slots = 2;
   StartHeld();
   const Tokens system = RandomText(400);
@@ -94,7 +94,7 @@ TEST_F(EngineJoinOrderTest, OneThatHasWaitedComesBeforeThoseThatCameAfterIt) {
   control->Resume();
   EXPECT_EQ(UsageOf(waits, second).cached_tokens, 400U);
   ExpectServed(comes_later.sink, later);
-  // Whose rows came first.
+  // Finds out which of the two had its rows first.
   size_t waited = 0;
   size_t late = 0;
   const std::vector<StepInput> steps = control->steps();
@@ -108,7 +108,7 @@ TEST_F(EngineJoinOrderTest, OneThatHasWaitedComesBeforeThoseThatCameAfterIt) {
   EXPECT_LT(waited, late);
 }
 
-TEST_F(EngineJoinOrderTest, WhoHasWaitedForAStateMayWaitForAnotherBehindIt) {
+TEST_F(EngineJoinOrderTest, APromptThatHasWaitedForAStateMayWaitForALaterOne) {
   StartHeld();
   const Tokens system = RandomText(300);
   const Tokens more = Joined(system, RandomText(200));
@@ -127,13 +127,13 @@ TEST_F(EngineJoinOrderTest, WhoHasWaitedForAStateMayWaitForAnotherBehindIt) {
   EXPECT_EQ(metrics.prefix_joins.Value(), 3);
 }
 
-// Where states go as soon as they come, who has waited for one in vain does not wait again: else
-// prompts that begin alike might wait for each other without an end.
-TEST_F(EngineJoinOrderTest, WhoHasWaitedInVainReadsByItself) {
+// States may be evicted as soon as they are kept. A prompt that has waited for one in vain does not
+// wait again. Otherwise prompts that begin alike might wait for each other forever.
+TEST_F(EngineJoinOrderTest, APromptThatHasWaitedInVainReadsByItself) {
   model.slots = 2;
   model.max_step_tokens = 16;
   model.state_bytes = 50'000;
-  options.model.prefix_cache_bytes = 102'000;  // two states, and hardly a text
+  options.model.prefix_cache_bytes = 102'000;  // room for two states and hardly any text
   StartHeld();
   const Tokens system = RandomText(300);
   std::vector<GenerationRequest> requests;
@@ -146,12 +146,12 @@ TEST_F(EngineJoinOrderTest, WhoHasWaitedInVainReadsByItself) {
   }
   control->RunSteps(1);
   ASSERT_EQ(metrics.prefix_joins.Value(), 2);
-  // The state that they wait for comes while another one has the other slot, and what that leaves
-  // behind its answer takes its place.
+  // The state that they wait for is kept while another request has the other slot. The state after
+  // the answer to that request evicts it.
   requests.push_back(Request(RandomText(33), 60));
   accepted.push_back(Submit(requests.back()));
   while (!accepted.back().sink->finished()) control->RunSteps(1);
-  control->RunSteps(2);  // the first of them reads
+  control->RunSteps(2);  // the first of the two reads
   engine->Cancel(leader.handle);
   control->Resume();
   for (size_t i = 0; i < requests.size(); ++i) ExpectServed(accepted[i].sink, requests[i]);

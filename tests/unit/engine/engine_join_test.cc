@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 
 class EngineJoinTest : public EnginePrefixTest {};
 
-TEST_F(EngineJoinTest, WhatArrivesTogetherIsReadOnce) {
+TEST_F(EngineJoinTest, TheBeginningOfPromptsThatArriveTogetherIsReadOnce) {
   model.slots = 8;
   StartHeld();
   const Tokens system = RandomText(500);
@@ -34,7 +34,7 @@ TEST_F(EngineJoinTest, WhatArrivesTogetherIsReadOnce) {
   EXPECT_EQ(metrics.prefix_hits.Value(), 39);
 }
 
-TEST_F(EngineJoinTest, OneThatArrivesWhileAnotherReadsWaitsForIt) {
+TEST_F(EngineJoinTest, APromptThatArrivesWhileAnotherReadsWaitsForIt) {
   StartHeld();
   const Tokens system = RandomText(400);
   const GenerationRequest first = Request(Joined(system, {1}), 3);
@@ -50,13 +50,13 @@ TEST_F(EngineJoinTest, OneThatArrivesWhileAnotherReadsWaitsForIt) {
   EXPECT_EQ(read(), 402);
 }
 
-TEST_F(EngineJoinTest, WhatALeaderHasJustReadItDoesNotStopFor) {
+TEST_F(EngineJoinTest, ALeaderDoesNotStopForWhatItHasJustRead) {
   for (const int64_t shared : {192, 256, 320}) {
     SCOPED_TRACE(shared);
     StartHeld();
     const GenerationRequest first = Request(RandomText(400), 3);
     const Accepted leader = Submit(first);
-    control->RunSteps(3);  // 256 tokens are under way, or 320
+    control->RunSteps(3);  // 256 tokens are under way, or 320 with two steps in flight
     const auto begin = first.prompt.begin();
     const GenerationRequest second = Request(Joined({begin, begin + shared}, {300 % 256, 1}), 3);
     const Accepted other = Submit(second);
@@ -67,7 +67,7 @@ TEST_F(EngineJoinTest, WhatALeaderHasJustReadItDoesNotStopFor) {
   }
 }
 
-TEST_F(EngineJoinTest, NobodyWaitsForAStateThatHasNoRoom) {
+TEST_F(EngineJoinTest, NoPromptWaitsForAStateThatHasNoRoom) {
   options.model.prefix_cache_bytes = 100'000;
   model.state_bytes = 60'000;
   StartHeld();
@@ -86,7 +86,7 @@ TEST_F(EngineJoinTest, NobodyWaitsForAStateThatHasNoRoom) {
   EXPECT_EQ(metrics.prefix_states.Value(), 0);
 }
 
-TEST_F(EngineJoinTest, WhenALeaderEndsTheNextReadsOn) {
+TEST_F(EngineJoinTest, WhenALeaderEndsTheNextPromptReads) {
   StartHeld();
   const Tokens system = RandomText(400);
   std::vector<GenerationRequest> requests;
@@ -109,7 +109,7 @@ TEST_F(EngineJoinTest, WhenALeaderEndsTheNextReadsOn) {
   }
 }
 
-TEST_F(EngineJoinTest, AFailedStepOfALeaderIsNoMatterToThoseThatWait) {
+TEST_F(EngineJoinTest, AFailedStepOfALeaderDoesNotEndWaitingPrompts) {
   StartHeld();
   const Tokens system = RandomText(400);
   const Accepted leader = Submit(Request(Joined(system, {0}), 3));
@@ -122,7 +122,7 @@ TEST_F(EngineJoinTest, AFailedStepOfALeaderIsNoMatterToThoseThatWait) {
   EXPECT_EQ(UsageOf(waits, request).cached_tokens, 0U);
 }
 
-TEST_F(EngineJoinTest, OneThatWaitsMayLeaveAndItsDeadlineHolds) {
+TEST_F(EngineJoinTest, AWaitingPromptMayBeCancelledAndItsDeadlineHolds) {
   StartHeld();
   const Tokens system = RandomText(400);
   const GenerationRequest first = Request(Joined(system, {0}), 3);
@@ -146,7 +146,7 @@ TEST_F(EngineJoinTest, OneThatWaitsMayLeaveAndItsDeadlineHolds) {
   EXPECT_EQ(UsageOf(stays, third).cached_tokens, 400U);
 }
 
-TEST_F(EngineJoinTest, OneThatWaitsEndsWithTheDrain) {
+TEST_F(EngineJoinTest, AWaitingPromptEndsWithTheDrain) {
   StartHeld();
   const Tokens system = RandomText(400);
   const GenerationRequest first = Request(Joined(system, {0}), 3);
@@ -162,7 +162,8 @@ TEST_F(EngineJoinTest, OneThatWaitsEndsWithTheDrain) {
 
 class EngineLentClassTest : public EngineJoinTest {
  protected:
-  // Of one slot: a batch prompt is being read, and an interactive one that begins alike waits.
+  // There is one slot. A batch prompt is being read, and an interactive one that begins alike
+  // waits.
   void StartWithABatchLeader(int32_t outputs) {
     model.slots = 1;
     StartHeld();
@@ -182,14 +183,14 @@ class EngineLentClassTest : public EngineJoinTest {
   Accepted waits_;
 };
 
-// A batch prompt that an interactive one waits for is parked for nobody.
-TEST_F(EngineLentClassTest, WhenItsStateIsThereALeaderHasItsOwnClassAgain) {
+// A batch prompt is not parked while an interactive one waits for its state.
+TEST_F(EngineLentClassTest, ALeaderHasItsOwnClassAgainOnceItsStateIsKept) {
   StartWithABatchLeader(100);
   control->RunSteps(3);
-  EXPECT_EQ(metrics.parks.Value(), 0);  // it reads on for the other one
+  EXPECT_EQ(metrics.parks.Value(), 0);  // it reads for the other one
   control->Resume();
   ExpectServed(waits_.sink, urgent_);
-  EXPECT_EQ(metrics.parks.Value(), 1);  // and then makes room for it
+  EXPECT_EQ(metrics.parks.Value(), 1);  // then it is parked for it
   ExpectServed(leader_.sink, slow_);
 }
 
@@ -223,10 +224,10 @@ class EngineGroupJoinTest : public EngineJoinTest {
     return sinks.front()->Wait().usage;
   }
 
-  RequestHandle handle_ = 0;  // of the last group's first
+  RequestHandle handle_ = 0;  // the handle of the last group's first answer
 };
 
-TEST_F(EngineGroupJoinTest, AGroupGoesOnFromAStateAndLeavesThem) {
+TEST_F(EngineGroupJoinTest, AGroupContinuesFromAStateAndLeavesStates) {
   Start();
   const Tokens system = RandomText(200);
   for (const uint32_t cached : {0U, 0U, 200U}) {
@@ -234,7 +235,7 @@ TEST_F(EngineGroupJoinTest, AGroupGoesOnFromAStateAndLeavesThem) {
     request.sampling.repetition_penalty = 1.5F;
     EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, cached);
   }
-  // The same prompt again and again: one token before the fork is read, whatever is known.
+  // With the same prompt again, a group always reads one token before the fork.
   const GenerationRequest request = Request(RandomText(100), 6);
   for (const uint32_t cached : {0U, 98U, 98U}) {
     EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, cached);
@@ -246,7 +247,7 @@ TEST_F(EngineGroupJoinTest, AStateThatIsLostEndsItsGroupAlone) {
   Start();
   const GenerationRequest request = Request(RandomText(100), 6);
   for (int i = 0; i < 2; ++i) Serve(request.prompt);
-  // Before its last token there is one, which would leave a group nothing to read.
+  // There is a state before the last token, but it would leave a group nothing to read.
   EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, 0U);
   EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, 98U);
   control->FailNextRestore();
@@ -254,7 +255,7 @@ TEST_F(EngineGroupJoinTest, AStateThatIsLostEndsItsGroupAlone) {
   EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, 98U);
 }
 
-TEST_F(EngineGroupJoinTest, AGroupWaitsForAnotherOnesState) {
+TEST_F(EngineGroupJoinTest, AGroupWaitsForTheStateOfAnotherGroup) {
   model.slots = 6;
   StartHeld();
   const Tokens system = RandomText(400);
@@ -266,10 +267,10 @@ TEST_F(EngineGroupJoinTest, AGroupWaitsForAnotherOnesState) {
   EXPECT_EQ(ExpectGroup(leaders, first).cached_tokens, 0U);
   EXPECT_EQ(ExpectGroup(waits, second).cached_tokens, 400U);
   EXPECT_EQ(metrics.prefix_joins.Value(), 1);
-  EXPECT_EQ(read(), 400 + 2 * (2 + 2));  // each follower its last token
+  EXPECT_EQ(read(), 400 + 2 * (2 + 2));  // each follower reads its last token
 }
 
-TEST_F(EngineGroupJoinTest, AGroupThatWaitsMayLeave) {
+TEST_F(EngineGroupJoinTest, AGroupThatWaitsMayBeCancelled) {
   model.slots = 6;
   StartHeld();
   const Tokens system = RandomText(400);
@@ -286,9 +287,9 @@ TEST_F(EngineGroupJoinTest, AGroupThatWaitsMayLeave) {
   ExpectGroup(leaders, first);
 }
 
-// Prompts that share beginnings, cut, joined, parked, cancelled and forgotten at random, with and
-// without room for what they leave: every answer is that of the prompt alone, and what is said of
-// the cache adds up.
+// Prompts that share beginnings are cut, joined, parked, cancelled and forgotten at random, with
+// and without room for their states. Every answer is that of the prompt alone, and the reported use
+// of the cache is consistent.
 TEST_F(EngineJoinTest, EveryAnswerIsThatOfThePromptAlone) {
   for (const int64_t bytes : {int64_t{1} << 26, int64_t{60'000}, int64_t{30'000}}) {
     SCOPED_TRACE(bytes);

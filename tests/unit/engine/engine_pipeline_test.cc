@@ -26,14 +26,14 @@ TEST_F(EnginePipelineTest, TheNextStepIsSubmittedBeforeTheResultOfThisOneIsKnown
   clock.Advance(std::chrono::microseconds(250));
   control->Resume();
   ExpectServed(sink, request);
-  EXPECT_EQ(control->step_count(), 3);  // none beyond max_tokens
+  EXPECT_EQ(control->step_count(), 3);  // no step beyond max_tokens
   EXPECT_THAT(TokensOfRow(1, 0), ::testing::ElementsAre(kLastSampled));
   EXPECT_THAT(TokensOfRow(2, 0), ::testing::ElementsAre(kLastSampled));
-  // What the second step waited behind the first is the first one's time alone.
+  // The time in which the second step waited for the first counts only for the first.
   EXPECT_DOUBLE_EQ(SumOf(metrics.step_seconds), 250e-6);
 }
 
-TEST_F(EnginePipelineTest, ARowBehindTheEndIsWastedAndItsSlotServesTheNext) {
+TEST_F(EnginePipelineTest, ARowAfterTheEndIsWastedAndItsSlotServesTheNext) {
   model.slots = 1;
   model.next_token = [](uint64_t, int64_t count) { return count < 3 ? 'x' : FakeTokenizer::kEos; };
   Start();
@@ -47,11 +47,11 @@ TEST_F(EnginePipelineTest, ARowBehindTheEndIsWastedAndItsSlotServesTheNext) {
     EXPECT_EQ(outcome.usage.generated_tokens, 2U);
     EXPECT_EQ(sink->text(), "xx");
   }
-  // Three tokens each; the wasted rows count nowhere.
+  // Each has three tokens. The wasted rows are not counted.
   EXPECT_EQ(metrics.generated_tokens.Value(), 9);
 }
 
-TEST_F(EnginePipelineTest, AFailedStepEndsThoseInItAndNotThoseThatCameWithTheNext) {
+TEST_F(EnginePipelineTest, AFailedStepEndsItsRequestsAndNotThoseOfTheNextStep) {
   model.slots = 2;
   StartHeld();
   const GenerationRequest requests[] = {Request({1}, 8), Request({2}, 8)};

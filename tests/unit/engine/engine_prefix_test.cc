@@ -1,4 +1,4 @@
-// The prefix cache in the engine: what is read, and what is not.
+// The prefix cache in the engine: which tokens are read, and which are not.
 
 #include <atomic>
 #include <chrono>
@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-TEST_F(EnginePrefixTest, TheThirdPromptGoesOnWhereTheSecondParted) {
+TEST_F(EnginePrefixTest, TheThirdPromptContinuesWhereTheSecondDiverged) {
   Start();
   const Tokens system = RandomText(200);
   const Usage first = Serve(Joined(system, {1, 2, 3, 4}));
@@ -44,12 +44,12 @@ TEST_F(EnginePrefixTest, TheLastTokenIsAlwaysRead) {
   const double before = read();
   EXPECT_EQ(Serve(prompt).cached_tokens, 149U);
   EXPECT_EQ(read() - before, 1);
-  // And of one that ends within it.
+  // A prompt that ends within this one reads its last token too.
   EXPECT_EQ(Serve({prompt.begin(), prompt.begin() + 149}).cached_tokens, 0U);
   EXPECT_EQ(Serve({prompt.begin(), prompt.begin() + 149}).cached_tokens, 148U);
 }
 
-TEST_F(EnginePrefixTest, ATurnGoesOnBehindTheAnswer) {
+TEST_F(EnginePrefixTest, ATurnContinuesAfterTheAnswer) {
   Start();
   Tokens text = RandomText(50);
   uint32_t known = 0;
@@ -63,7 +63,7 @@ TEST_F(EnginePrefixTest, ATurnGoesOnBehindTheAnswer) {
   }
 }
 
-TEST_F(EnginePrefixTest, BehindAnAnswerThatAStopTokenEndedToo) {
+TEST_F(EnginePrefixTest, ATurnContinuesAfterAnAnswerThatAStopTokenEnded) {
   model.next_token = [](uint64_t, int64_t count) {
     return count == 80 ? FakeTokenizer::kEos : static_cast<TokenId>(count % 256);
   };
@@ -76,11 +76,11 @@ TEST_F(EnginePrefixTest, BehindAnAnswerThatAStopTokenEndedToo) {
   const Tokens answer = sink->tokens();
   EXPECT_EQ(answer.size(), 20U);
   const Usage next = Submit(Request(Joined(Joined(prompt, answer), {1, 2}), 3)).sink->Wait().usage;
-  // Where steps run ahead, one was under way, whose token is none of the text.
+  // With two steps in flight, the next step has read a token that is not part of the text.
   EXPECT_EQ(next.cached_tokens, model.max_steps_in_flight == 1 ? 80U : 0U);
 }
 
-TEST_F(EnginePrefixTest, NothingIsKeptBehindAVeryLongAnswer) {
+TEST_F(EnginePrefixTest, NothingIsKeptAfterAVeryLongAnswer) {
   model.vocab_size = 16;
   Start();
   Submit(Request({1, 2, 3}, 65'536)).sink->Wait();
@@ -94,13 +94,13 @@ TEST_F(EnginePrefixTest, StatesAreLeftAtIntervals) {
   Start();
   const Tokens text = RandomText(1000);
   Serve(text);
-  EXPECT_EQ(metrics.prefix_states.Value(), 10);  // and one behind the answer
+  EXPECT_EQ(metrics.prefix_states.Value(), 10);  // nine at intervals, and one after the answer
   const Usage parts = Serve(Joined({text.begin(), text.begin() + 550}, RandomText(100)));
   EXPECT_EQ(parts.cached_tokens, 500U);
-  EXPECT_EQ(metrics.prefix_states.Value(), 13);  // at 550, at 600 and behind the answer
+  EXPECT_EQ(metrics.prefix_states.Value(), 13);  // at 550, at 600 and after the answer
 }
 
-TEST_F(EnginePrefixTest, ShortPromptsSaySo) {
+TEST_F(EnginePrefixTest, ShortPromptsAreReportedAsTooShort) {
   Start();
   EXPECT_EQ(Serve(RandomText(32)).cache_miss, CacheMiss::kTooShort);
   EXPECT_EQ(Serve(RandomText(1)).cache_miss, CacheMiss::kTooShort);
@@ -112,7 +112,7 @@ TEST_F(EnginePrefixTest, ShortPromptsSaySo) {
   EXPECT_EQ(Serve(prompt).cached_tokens, 32U);
 }
 
-TEST_F(EnginePrefixTest, WhatHadToGoSaysSo) {
+TEST_F(EnginePrefixTest, AnEvictedStateIsReported) {
   options.model.prefix_cache_bytes = 40'000;
   Start();
   const Tokens prompt = RandomText(100);
@@ -142,7 +142,7 @@ TEST_F(EnginePrefixTest, AStateThatIsLostEndsItsRequestAlone) {
   EXPECT_EQ(Serve(prompt).cached_tokens, 99U);
 }
 
-TEST_F(EnginePrefixTest, WhatCannotBeKeptIsReadAnew) {
+TEST_F(EnginePrefixTest, APrefixWhoseStateCannotBeKeptIsReadAgain) {
   Start();
   const Tokens prompt = RandomText(100);
   Serve(prompt);
@@ -152,7 +152,7 @@ TEST_F(EnginePrefixTest, WhatCannotBeKeptIsReadAnew) {
   EXPECT_EQ(Serve(prompt).cached_tokens, 99U);
 }
 
-TEST_F(EnginePrefixTest, NobodyElseHasPartInIt) {
+TEST_F(EnginePrefixTest, OtherClientsAndSaltsDoNotShareStates) {
   Start();
   const Tokens prompt = RandomText(100);
   for (int i = 0; i < 2; ++i) Serve(prompt);
@@ -181,7 +181,7 @@ TEST_F(EnginePrefixTest, ZeroBytesTurnItOff) {
   EXPECT_EQ(metrics.prefix_states.Value() + metrics.prefix_bytes.Value(), 0);
 }
 
-TEST_F(EnginePrefixTest, AnsweredTheSameUnderAllOptions) {
+TEST_F(EnginePrefixTest, AnswersAreTheSameUnderAllOptions) {
   Start();
   const Tokens prompt = RandomText(120);
   for (int i = 0; i < 12; ++i) {
@@ -193,8 +193,8 @@ TEST_F(EnginePrefixTest, AnsweredTheSameUnderAllOptions) {
   }
 }
 
-// A stream that goes on with its output has that as a part of its prompt, and as sampled.
-TEST_F(EnginePrefixTest, AResumedStreamGoesOnFromAStateOfItsPromptOrItsOutput) {
+// A resumed stream has its former output as a part of its prompt, and counts it as sampled.
+TEST_F(EnginePrefixTest, AResumedStreamContinuesFromAStateOfItsPromptOrItsOutput) {
   Start();
   const Tokens prompt = RandomText(100);
   GenerationRequest request = Request(prompt, 80);
@@ -231,7 +231,7 @@ TEST_F(EnginePrefixTest, AResumedStreamGoesOnFromAStateOfItsPromptOrItsOutput) {
   EXPECT_EQ(resumed(80).cached_tokens, 0U);  // it had ended: nothing is read
 }
 
-TEST_F(EnginePrefixTest, WhatIsStoredIsTheWholeText) {
+TEST_F(EnginePrefixTest, AStoredStateHasTheWholeText) {
   Start();
   const Tokens prompt = RandomText(120);
   for (int i = 0; i < 3; ++i) {
@@ -259,12 +259,13 @@ TEST_F(EnginePrefixTest, WhatIsStoredIsTheWholeText) {
   }
 }
 
-TEST_F(EnginePrefixTest, OnlyWhatIsComputedIsCharged) {
+TEST_F(EnginePrefixTest, OnlyComputedTokensAreCharged) {
   model.slots = 1;
   Start();
   const Tokens system = RandomText(1000);
   for (int i = 0; i < 2; ++i) Serve(Joined(system, {i}), 1);
-  // a has had the more of the two, but for its hits: they take turns as if its prompts were short.
+  // Without its hits, the anonymous client would have had more than b. With them, the two take
+  // turns as if its prompts were short.
   control->Hold();
   std::vector<Accepted> all = {Submit(Request(RandomText(3), 1))};
   for (int i = 0; i < 4; ++i) {
@@ -280,7 +281,7 @@ TEST_F(EnginePrefixTest, OnlyWhatIsComputedIsCharged) {
 
 TEST_F(EnginePrefixTest, ADeadlineIsNotRefusedForTokensThatNeedNotBeRead) {
   std::atomic<bool> slow = false;
-  // A millisecond for each step, as the engine's clock has it.
+  // While `slow` is set, each reading of the engine's clock takes a millisecond.
   options.clock = [this, &slow] {
     if (slow) clock.Advance(milliseconds(1));
     return clock.Now();
@@ -294,10 +295,10 @@ TEST_F(EnginePrefixTest, ADeadlineIsNotRefusedForTokensThatNeedNotBeRead) {
   GenerationRequest request = Request(prompt, 1);
   request.deadline = clock.Now() + milliseconds(20);
   EXPECT_EQ(Serve(request).cached_tokens, 2999U);
-  slow = true;  // that took no time
+  slow = true;  // the last request took no time
   Serve(RandomText(3000), 1);
   slow = false;
-  // One that is longer than anything that is known is, unless the engine has nothing else to do.
+  // A prompt that is longer than any known text is refused, unless the engine is idle.
   control->Hold();
   const Accepted other = Submit(Request(RandomText(3), 1));
   control->WaitUntilBlocked();
@@ -307,10 +308,10 @@ TEST_F(EnginePrefixTest, ADeadlineIsNotRefusedForTokensThatNeedNotBeRead) {
                                         HasSubstr("the deadline cannot be met")));
   control->Resume();
   EXPECT_EQ(other.sink->Wait().status, absl::OkStatus());
-  engine.reset();  // before its clock
+  engine.reset();  // it must end before its clock
 }
 
-TEST_F(EnginePrefixTest, FloodsOfPromptsThatComeOnceLeaveThoseThatComeAgain) {
+TEST_F(EnginePrefixTest, FloodsOfPromptsThatComeOnceDoNotEvictRepeatedOnes) {
   options.model.prefix_cache_bytes = 60'000;
   Start();
   const Tokens hot = RandomText(200);

@@ -52,11 +52,11 @@ class EngineResumeTest : public EngineTest {
  protected:
   using State = std::shared_ptr<const SequenceState>;
 
-  // What came of a request.
+  // The answer to a request.
   struct Answer {
     std::vector<TokenId> tokens;
-    std::vector<std::string> texts;  // that came with each token
-    std::string last_text;           // that came without one
+    std::vector<std::string> texts;  // came with each token
+    std::string last_text;           // came without a token
     Outcome outcome;
 
     std::string text(size_t from = 0) const {
@@ -85,7 +85,7 @@ class EngineResumeTest : public EngineTest {
     return Read(Submit(std::move(request)).sink, resumed);
   }
 
-  // The same with no other request beside it, so that all that steps read was read for it.
+  // Like Run. REQUIRES: no other request runs, so that steps read only this request's tokens.
   Answer RunAlone(GenerationRequest request) {
     const double before = metrics.prompt_tokens.Value();
     Answer answer = Run(std::move(request));
@@ -94,7 +94,7 @@ class EngineResumeTest : public EngineTest {
     return answer;
   }
 
-  // The request that goes on behind the first `count` tokens.
+  // The request that continues after the first `count` tokens of the output.
   static GenerationRequest Resumed(GenerationRequest request, const std::vector<TokenId>& output,
                                    size_t count) {
     request.prompt.insert(request.prompt.end(), output.begin(),
@@ -125,7 +125,7 @@ class EngineResumeTest : public EngineTest {
     request.service_class = static_cast<ServiceClass>(random.Below(3));
     request.client = random.Below(2) == 0 ? client_b : AnonymousClient();
   }
-  // Ends that the request meets, somewhere in `output`.
+  // Gives the request random ends, some of which it meets somewhere in `output`.
   void RandomStops(const std::vector<TokenId>& output, GenerationRequest& request) {
     const auto size = static_cast<int64_t>(output.size());
     if (size > 0 && random.Below(3) == 0) {
@@ -178,7 +178,7 @@ class EngineResumeTest : public EngineTest {
     ExpectSameState(outcome, expected);
   }
 
-  // The state that it is, behind the request's prompt and `outputs`.
+  // The state of the resume point, which comes after the request's prompt and `outputs`.
   State StateOf(const GenerationRequest& request, const ResumePoint& point,
                 std::vector<TokenId> outputs) const {
     TurnEnd turn;

@@ -1,4 +1,4 @@
-// Streams that go on with an output that broke off elsewhere: what comes is what would have come.
+// Streams that continue an output which broke off elsewhere. The rest is what would have come.
 
 #include "tests/unit/engine/engine_resume_fixture.h"
 
@@ -9,7 +9,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST_F(EngineResumeTest, WhereverAStreamBreaksItGoesOnAsIfItHadNot) {
+TEST_F(EngineResumeTest, WhereverAStreamBreaksItContinuesAsIfItHadNot) {
   model.slots = 2;
   model.max_step_tokens = 16;
   StartHeld();
@@ -52,7 +52,7 @@ TEST_F(EngineResumeTest, WhereverAStreamBreaksItGoesOnAsIfItHadNot) {
   EXPECT_GT(metrics.parks.Value(), 0);
 }
 
-TEST_F(EngineResumeTest, WhatHasEndedEndsWithoutAStep) {
+TEST_F(EngineResumeTest, AnOutputThatHasEndedNeedsNoStep) {
   Start();
   GenerationRequest request = Request({1, 2, 3}, 6);
   const Answer whole = Run(request);
@@ -62,7 +62,7 @@ TEST_F(EngineResumeTest, WhatHasEndedEndsWithoutAStep) {
   EXPECT_EQ(again.outcome.limit, "stop.max_tokens=6");
   EXPECT_EQ(again.outcome.usage.generated_tokens, 6U);
   EXPECT_EQ(control->step_count(), steps);
-  // What it leaves behind has to be read, but for the last token.
+  // For the state to store, all but the last token has to be read.
   request.store = true;
   Run(Resumed(request, whole.tokens, 6));
   EXPECT_EQ(control->step_count(), steps + 1);
@@ -71,7 +71,7 @@ TEST_F(EngineResumeTest, WhatHasEndedEndsWithoutAStep) {
   EXPECT_EQ(row.output, RowOutput::kNone);
 }
 
-TEST_F(EngineResumeTest, TheOutputThatComesIsChargedAsAPromptAndCountedOnce) {
+TEST_F(EngineResumeTest, AResumedOutputIsChargedAsAPromptAndCountedOnce) {
   Start();
   const GenerationRequest request = Request({1, 2, 3}, 10);
   const Answer whole = Run(request);
@@ -101,7 +101,7 @@ TEST_F(EngineResumeTest, ALongOutputDoesNotCountAgainstItsOwnLength) {
                                  "max_seq_len=12)")));
 }
 
-TEST_F(EngineResumeTest, NoOutputGoesOnBehindItsEnd) {
+TEST_F(EngineResumeTest, NoOutputContinuesAfterItsEnd) {
   Start();
   GenerationRequest request = Request({1, 2, 3}, 4);
   const auto invalid = absl::StatusCode::kInvalidArgument;
@@ -125,9 +125,9 @@ TEST_F(EngineResumeTest, NoOutputGoesOnBehindItsEnd) {
   ExpectServes();
 }
 
-TEST_F(EngineResumeTest, AnEndWhileItWaitsOrReadsCountsWhatItBrought) {
+TEST_F(EngineResumeTest, ACancelBeforeTheFirstTokenCountsTheResumedOutput) {
   StartHeld();
-  // More than a step reads, and the first may have begun.
+  // The prompt takes more than one step to read, and the first may have begun.
   GenerationRequest request = Request(std::vector<TokenId>(300, 1), 50);
   const Accepted resumed = Submit(Resumed(request, {5, 6, 7, 8}, 4));
   engine->Cancel(resumed.handle);

@@ -1,4 +1,4 @@
-// Texts to score whose beginning is context: what is scored, and what is not read.
+// Texts to score whose beginning is context: which tokens are scored, and which are not read.
 
 #include <cstddef>
 #include <memory>
@@ -22,8 +22,8 @@ class EngineScoreContextTest : public EnginePrefixTest {
     return request;
   }
 
-  // The scores behind the context, and behind those that the request brings, are the last ones of
-  // the text alone.
+  // Expects the scores after the context and after those that the request brings. They are the last
+  // scores of the text alone.
   static Outcome ExpectScores(const Sink& sink, const ScoringRequest& request) {
     const std::vector<SampledToken> all = FakeModelRunner::Score(request.text, 0);
     const auto tokens = static_cast<int64_t>(request.text.size());
@@ -52,7 +52,7 @@ class EngineScoreContextTest : public EnginePrefixTest {
   Usage Run(const Tokens& text, int64_t context) { return Run(Score(text, context)).usage; }
 };
 
-TEST_F(EngineScoreContextTest, TheSecondTextReadsWhatIsBehindTheContext) {
+TEST_F(EngineScoreContextTest, TheSecondTextReadsOnlyWhatFollowsTheContext) {
   Start();
   const Tokens context = RandomText(200);
   const Usage first = Run(Joined(context, RandomText(10)), 200);
@@ -61,7 +61,7 @@ TEST_F(EngineScoreContextTest, TheSecondTextReadsWhatIsBehindTheContext) {
   for (const int64_t length : {1, 10, 100}) {
     const double before = read();
     const Outcome outcome = Run(Score(Joined(context, RandomText(length)), 200));
-    EXPECT_EQ(outcome.usage.cached_tokens, 199U);  // the last one says how likely the next is
+    EXPECT_EQ(outcome.usage.cached_tokens, 199U);  // the last one is read, to score the next token
     EXPECT_EQ(outcome.usage.cache_miss, CacheMiss::kNone);
     EXPECT_EQ(read() - before, static_cast<double>(length) + 1);
     EXPECT_EQ(outcome.computed_tokens, static_cast<uint64_t>(length) + 1);
@@ -69,7 +69,7 @@ TEST_F(EngineScoreContextTest, TheSecondTextReadsWhatIsBehindTheContext) {
   EXPECT_EQ(metrics.prefix_hits.Value(), 3);
   EXPECT_EQ(metrics.prefix_hit_tokens.Value(), 3 * 199);
   EXPECT_EQ(metrics.prefix_misses(PrefixMiss::kCold).Value(), 1);
-  EXPECT_EQ(metrics.prefix_states.Value(), 1);  // none behind a text
+  EXPECT_EQ(metrics.prefix_states.Value(), 1);  // there is no state after a text
 }
 
 TEST_F(EngineScoreContextTest, AnyContextGivesTheScoresOfTheTextAloneColdAndWarm) {
@@ -86,12 +86,12 @@ TEST_F(EngineScoreContextTest, AnyContextGivesTheScoresOfTheTextAloneColdAndWarm
   }
 }
 
-TEST_F(EngineScoreContextTest, PromptsAndContextsAreOneCache) {
+TEST_F(EngineScoreContextTest, PromptsAndContextsShareOneCache) {
   Start();
   const Tokens context = RandomText(200);
   Run(Joined(context, RandomText(10)), 200);
   EXPECT_EQ(Serve(Joined(context, RandomText(5))).cached_tokens, 199U);
-  // The other way round: the second prompt leaves a state where it parts with the first.
+  // The other way round: the second prompt leaves a state where it diverges from the first.
   const Tokens system = RandomText(100);
   for (int i = 0; i < 2; ++i) Serve(Joined(system, RandomText(5)));
   EXPECT_EQ(Run(Joined(system, RandomText(50)), 130).cached_tokens, 100U);
@@ -99,7 +99,7 @@ TEST_F(EngineScoreContextTest, PromptsAndContextsAreOneCache) {
   EXPECT_EQ(Run(Joined(system, RandomText(50)), 100).cache_miss, CacheMiss::kDiverged);
 }
 
-TEST_F(EngineScoreContextTest, ThoseThatComeTogetherReadTheContextOnce) {
+TEST_F(EngineScoreContextTest, TextsThatComeTogetherReadTheContextOnce) {
   StartHeld();
   const Accepted other = Submit(Request(RandomText(3), 1));
   control->WaitUntilBlocked();
@@ -116,7 +116,7 @@ TEST_F(EngineScoreContextTest, ThoseThatComeTogetherReadTheContextOnce) {
   EXPECT_EQ(metrics.prefix_hits.Value(), 11);
 }
 
-TEST_F(EngineScoreContextTest, NobodyElseHasPartInIt) {
+TEST_F(EngineScoreContextTest, OtherClientsAndSaltsDoNotShareTheContext) {
   Start();
   const Tokens context = RandomText(100);
   Run(Joined(context, {1}), 100);
@@ -127,7 +127,7 @@ TEST_F(EngineScoreContextTest, NobodyElseHasPartInIt) {
   request.cache_salt = "user 7";
   EXPECT_EQ(Run(request).usage.cache_miss, CacheMiss::kCold);
   EXPECT_EQ(Run(Joined(context, {2}), 100).cached_tokens, 99U);
-  EXPECT_EQ(Run(Joined(context, {2}), 0).cached_tokens, 0U);  // that takes no part
+  EXPECT_EQ(Run(Joined(context, {2}), 0).cached_tokens, 0U);  // no context, no cache
 }
 
 TEST_F(EngineScoreContextTest, TheRestAndTheStateAreThoseOfTheTextWhateverWasCached) {

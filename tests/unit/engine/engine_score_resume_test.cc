@@ -1,4 +1,4 @@
-// Scores that are broken off: what their server does for the rest of them.
+// Scores that broke off, and the requests for the rest of them.
 
 #include <algorithm>
 #include <memory>
@@ -28,7 +28,7 @@ class EngineScoreResumeTest : public EngineTest {
     std::vector<float> scores;
     Outcome outcome;
   };
-  // `first`: the index of the first one.
+  // `first`: the index of the first score.
   static Answer Read(const Sink& sink, size_t first) {
     Answer answer;
     answer.outcome = sink->Wait();
@@ -45,7 +45,7 @@ class EngineScoreResumeTest : public EngineTest {
     return Read(Submit(std::move(request)).sink, static_cast<size_t>(first));
   }
 
-  // The rest, for a client that has the first `count` scores.
+  // A request for the rest, from a client that has the first `count` scores.
   static ScoringRequest Rest(ScoringRequest request, const Answer& whole, size_t count) {
     request.scored = static_cast<int64_t>(count);
     for (size_t i = 0; i < count; ++i) request.logprob += whole.scores[i];
@@ -96,12 +96,12 @@ TEST_F(EngineScoreResumeTest, TheRestIsWhatWouldHaveComeWhereverItBreaks) {
     ExpectRest(rest, whole, count);
     EXPECT_EQ(rest.outcome.computed_tokens, metrics.prompt_tokens.Value() - read);
     EXPECT_EQ(metrics.scored_tokens.Value() - scored, 19 - static_cast<double>(count));
-    // For a client that has all of them nothing is read.
+    // If the client has all of them, nothing is read.
     EXPECT_EQ(metrics.prompt_tokens.Value() - read, count == 19 ? 0 : 20);
   }
 }
 
-TEST_F(EngineScoreResumeTest, TokensWhoseScoresAreThereAskForNone) {
+TEST_F(EngineScoreResumeTest, ScoresThatTheClientHasAreNotComputed) {
   model.max_step_tokens = 8;
   Start();
   const ScoringRequest request = Score(RandomText(40));
@@ -120,7 +120,7 @@ TEST_F(EngineScoreResumeTest, TokensWhoseScoresAreThereAskForNone) {
   EXPECT_EQ(scored, 21);
 }
 
-TEST_F(EngineScoreResumeTest, BehindAStateAndBesideOthersItIsTheSame) {
+TEST_F(EngineScoreResumeTest, AfterAStateAndAlongsideOthersTheRestIsTheSame) {
   model.slots = 3;
   model.max_step_tokens = 16;
   options.model.parking_bytes = int64_t{1} << 20;
@@ -165,7 +165,7 @@ TEST_F(EngineScoreResumeTest, MoreScoresThanThereAreAreRefused) {
                                          HasSubstr("resume.scores: 1, but the text has 0")));
   request.scored = int64_t{0xFFFFFFFF};
   EXPECT_EQ(Refused(request).code(), absl::StatusCode::kInvalidArgument);
-  // A pending token gives the first one a score.
+  // A pending token gives the first token a score.
   ScoringRequest before = Score({1, 2});
   before.store = true;
   request.previous =
@@ -177,7 +177,7 @@ TEST_F(EngineScoreResumeTest, MoreScoresThanThereAreAreRefused) {
   EXPECT_EQ(all.outcome.scored_bytes, 1U);
 }
 
-TEST_F(EngineScoreResumeTest, ADrainEndsThoseThatCanGoOnAndWaitsForTheOthers) {
+TEST_F(EngineScoreResumeTest, ADrainEndsResumableScoresAndWaitsForTheOthers) {
   model.slots = 3;
   model.max_step_tokens = 8;
   StartHeld();

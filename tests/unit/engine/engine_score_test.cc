@@ -1,4 +1,4 @@
-// Texts to score: what they get, alone and beside generations.
+// The results of texts to score, alone and alongside generations.
 
 #include <numeric>
 #include <random>
@@ -130,7 +130,7 @@ TEST_F(EngineScoreTest, ScoresAndGenerationsShareStepsAndDoNotHarmEachOther) {
 }
 
 TEST_F(EngineScoreTest, CancelBetweenTwoChunksFreesTheSlot) {
-  model.max_steps_in_flight = 1;  // it counts steps
+  model.max_steps_in_flight = 1;  // the test counts steps
   model.slots = 1;
   model.max_step_tokens = 8;
   StartHeld();
@@ -160,7 +160,7 @@ TEST_F(EngineScoreTest, ACancelledTextDoesNotLeaveItsScoresToItsNeighbour) {
   EXPECT_EQ(leaves.sink->Wait().status.code(), absl::StatusCode::kCancelled);
 }
 
-TEST_F(EngineScoreTest, ATextWithoutADistributionEndsAloneAndItsNeighboursGoOn) {
+TEST_F(EngineScoreTest, ATextWithoutADistributionEndsAloneAndItsNeighboursContinue) {
   model.next_token = [](uint64_t, int64_t position) {
     return position == 10 ? kNoToken : static_cast<TokenId>(position);
   };
@@ -182,7 +182,7 @@ TEST_F(EngineScoreTest, AReaderThatIsTooSlowLosesItsScore) {
   ExpectServes();
 }
 
-// The texts of a call are one request: max_queue_ms is for how long it may wait to begin.
+// The texts of a call are one request. max_queue_ms limits how long the call waits to begin.
 TEST_F(EngineScoreTest, TheTextsOfACallThatHasBegunWaitAsLongAsTheyHaveTo) {
   options.scheduling.max_queue = std::chrono::seconds(1);
   StartHeld();
@@ -204,7 +204,7 @@ TEST_F(EngineScoreTest, TheTextsOfACallThatHasBegunWaitAsLongAsTheyHaveTo) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queue_ms")));
 }
 
-// One that waits from its first text on ends with it.
+// A call ends when even its first text has waited for longer than max_queue_ms.
 TEST_F(EngineScoreTest, ACallOfTextsThatHasNotBegunInTimeEnds) {
   options.scheduling.max_queue = std::chrono::seconds(1);
   StartHeld();

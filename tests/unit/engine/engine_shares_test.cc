@@ -22,9 +22,9 @@ constexpr int32_t kUnending = 1'000'000;
 
 using EngineSharesTest = EngineTest;
 
-TEST_F(EngineSharesTest, OneStreamBesideManyHasItsTokenInEveryStepAndAllAreExact) {
+TEST_F(EngineSharesTest, OneStreamAlongsideManyHasATokenInEveryStepAndAllAreExact) {
   model.slots = 24;
-  // A step works for a millisecond, and for one for each row. Then it waits for a core.
+  // A step works for a millisecond, and for another one for each row. Then it waits for a core.
   options.cpu_clock = [&] {
     size_t time = 0;
     for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
@@ -46,8 +46,8 @@ TEST_F(EngineSharesTest, OneStreamBesideManyHasItsTokenInEveryStepAndAllAreExact
   ExpectServed(sink, one);
   for (size_t i = 0; i < sinks.size(); ++i) ExpectServed(sinks[i], requests[i]);
 
-  int32_t slot = -1;         // of the one stream
-  std::vector<size_t> rows;  // of the steps that it was in
+  int32_t slot = -1;         // the slot of that one stream
+  std::vector<size_t> rows;  // the number of rows of each step that it was in
   size_t between = 0;
   size_t longest = 0;  // steps between two of its rows
   for (const StepInput& step : control->steps()) {
@@ -64,16 +64,16 @@ TEST_F(EngineSharesTest, OneStreamBesideManyHasItsTokenInEveryStepAndAllAreExact
   }
   ASSERT_EQ(rows.size(), 100U);
   EXPECT_EQ(longest, 1U);
-  if (model.max_steps_in_flight > 1) return;  // the clock above counts what was submitted
-  // Alone it takes 2 ms, so the others have two rows once that is known.
+  if (model.max_steps_in_flight > 1) return;  // the clock above counts submitted steps
+  // A step of the stream alone takes 2 ms, so the others have two rows once that is known.
   EXPECT_EQ(std::count_if(rows.begin() + 50, rows.end(), [](size_t n) { return n > 4; }), 0);
 }
 
 TEST_F(EngineSharesTest, PromptsOfAnotherClientCostAStreamNoMoreThanItsStreamsWould) {
-  model.max_steps_in_flight = 1;  // the clocks below count what was submitted
+  model.max_steps_in_flight = 1;  // the clocks below count submitted steps
   model.slots = 8;
   model.max_step_tokens = 256;
-  // A step takes a millisecond, and a tenth for each token: 1.1 alone.
+  // A step takes 1 ms and 0.1 ms for each token. The stream alone takes 1.1 ms.
   const auto time = [&] {
     int64_t tenths = 0;
     for (const StepInput& step : control->steps()) {
@@ -88,12 +88,12 @@ TEST_F(EngineSharesTest, PromptsOfAnotherClientCostAStreamNoMoreThanItsStreamsWo
   GenerationRequest one = Request({77, 78}, kUnending);
   one.client = client_b;
   const Accepted stream = Submit(one);
-  // There is always a prompt, from before the stream's first step on.
+  // There is always a prompt to read, even before the stream's first step.
   std::deque<std::pair<GenerationRequest, Sink>> prompts;
   size_t read = 0;
   const auto refill = [&] {
     while (prompts.size() < read + 2) {
-      const std::vector<TokenId> prompt(500, static_cast<TokenId>(prompts.size()));  // each its own
+      const std::vector<TokenId> prompt(500, static_cast<TokenId>(prompts.size()));  // all differ
       prompts.emplace_back(Request(prompt, 1), nullptr);
       prompts.back().second = Submit(prompts.back().first).sink;
     }
@@ -111,16 +111,16 @@ TEST_F(EngineSharesTest, PromptsOfAnotherClientCostAStreamNoMoreThanItsStreamsWo
     EXPECT_LT(10 + in_step, 3 * 11) << i;
     tokens += in_step;
   }
-  EXPECT_GT(tokens, 12 * 400);                            // of 16 that are planned
+  EXPECT_GT(tokens, 12 * 400);                            // 16 are planned
   EXPECT_EQ(stream.sink->tokens().size(), steps.size());  // one in each
   engine->Cancel(stream.handle);
   control->Resume();
   for (const auto& [request, sink] : prompts) ExpectServed(sink, request);
 }
 
-// Of a client that has more than its share a stream's tokens come together, at the end of its turn.
-TEST_F(EngineSharesTest, NoTokenIsHeldOfAStreamThatIsNotInItsTurn) {
-  model.max_steps_in_flight = 1;  // the clocks below count what was submitted
+// If a client has more than its share, the tokens of a stream come together at the end of its turn.
+TEST_F(EngineSharesTest, TokensAreHeldOnlyWhileTheirStreamIsInItsTurn) {
+  model.max_steps_in_flight = 1;  // the clocks below count submitted steps
   model.slots = 24;
   options.cpu_clock = [&] {
     size_t time = 0;
@@ -131,16 +131,16 @@ TEST_F(EngineSharesTest, NoTokenIsHeldOfAStreamThatIsNotInItsTurn) {
   StartHeld();
   std::vector<Accepted> streams;
   for (TokenId i = 0; i < 8; ++i) streams.push_back(Submit(Request({i}, kUnending)));
-  // Two other clients come and go. With both of them the first one's share is larger, so that turns
-  // are interrupted when one goes.
+  // Two other clients come and go. With both of them the first client's share is larger, so turns
+  // are interrupted when one of them goes.
   struct Other {
     std::shared_ptr<const Client> client;
     std::optional<Accepted> stream;
   };
   Other others[] = {{client_b, {}}, {NamedClient("c"), {}}};
   TestRandom random;
-  size_t most = 0;     // tokens that came together
-  int over_small = 0;  // whose tokens are held while a small step has no row of them
+  size_t most = 0;     // the most tokens that came together
+  int over_small = 0;  // times when tokens were held over a small step without a row
   for (int round = 0; round < 400; ++round) {
     for (Other& other : others) {
       if (random.Below(15) != 0) continue;
@@ -170,7 +170,7 @@ TEST_F(EngineSharesTest, NoTokenIsHeldOfAStreamThatIsNotInItsTurn) {
       };
       const auto sampled = static_cast<size_t>(std::count_if(before.begin(), before.end(), in));
       ASSERT_LE(delivered[i], sampled);
-      const bool small = rows == 1;  // nothing leaves before it
+      const bool small = rows == 1;  // no token is given out before it
       if (shared && (small || in(next))) {
         ASSERT_GT(delivered[i] + StepTurns::kTurnSteps, sampled);
         if (!in(next) && delivered[i] < sampled) ++over_small;

@@ -1,4 +1,4 @@
-// Turns: requests that go on from what others left behind.
+// Turns: requests that continue from the states of earlier ones.
 
 #include <algorithm>
 #include <limits>
@@ -26,7 +26,7 @@ using State = std::shared_ptr<const SequenceState>;
 
 class EngineStateTest : public EngineTest {
  protected:
-  // That is to be stored.
+  // A request whose state is to be stored.
   GenerationRequest Turn(State previous, std::vector<TokenId> prompt, int32_t max_tokens) {
     GenerationRequest request = Request(std::move(prompt), max_tokens);
     request.previous = std::move(previous);
@@ -52,7 +52,7 @@ class EngineStateTest : public EngineTest {
     return StateOf(Submit(std::move(request)).sink->Wait());
   }
 
-  // Its next tokens are x, y, z, ... by their position in the text, whatever it is.
+  // The model writes letters in alphabetical order, which depend only on the position in the text.
   void Spell() {
     model.next_token = [](uint64_t, int64_t count) {
       return static_cast<TokenId>('a' + count % 26);
@@ -62,7 +62,7 @@ class EngineStateTest : public EngineTest {
   FakeModelRunner::Text text{model};
 };
 
-TEST_F(EngineStateTest, ATurnGoesOnWhereTheLastOneEnded) {
+TEST_F(EngineStateTest, ATurnContinuesWhereTheLastOneEnded) {
   Start();
   const GenerationRequest first = Turn(nullptr, {1, 2, 3}, 5);
   const Accepted begun = Submit(first);
@@ -80,11 +80,11 @@ TEST_F(EngineStateTest, ATurnGoesOnWhereTheLastOneEnded) {
   const Outcome outcome = gone_on.sink->Wait();
   text.Read({9});
   EXPECT_EQ(gone_on.sink->tokens(), text.Sample(second.sampling, 4));
-  EXPECT_EQ(outcome.usage.prompt_tokens, 1U);  // of the new text
+  EXPECT_EQ(outcome.usage.prompt_tokens, 1U);  // only the new text
   EXPECT_EQ(StateOf(outcome)->tokens, 13);
 }
 
-TEST_F(EngineStateTest, NothingIsStoredUnasked) {
+TEST_F(EngineStateTest, NothingIsStoredUnlessTheRequestAsksForIt) {
   Start();
   EXPECT_EQ(Submit(Request({1}, 2)).sink->Wait().turn, nullptr);
   GenerationRequest request = Request({2}, 2);
@@ -92,7 +92,7 @@ TEST_F(EngineStateTest, NothingIsStoredUnasked) {
   EXPECT_EQ(Submit(request).sink->Wait().turn, nullptr);
 }
 
-TEST_F(EngineStateTest, AnEmptyPromptGoesOnWithTheAnswer) {
+TEST_F(EngineStateTest, AnEmptyPromptContinuesTheAnswer) {
   Start();
   GenerationRequest request = Turn(nullptr, {7, 8}, 12);
   text.Read({7, 8});
@@ -157,7 +157,7 @@ TEST_F(EngineStateTest, NewTextFollowsAllTokensOfAStopString) {
   EXPECT_EQ(more.sink->text(), "hi");
 }
 
-TEST_F(EngineStateTest, OnlyWhatMayEndEarlyWaitsForItsResults) {
+TEST_F(EngineStateTest, OnlyAStoredOutputThatMayEndEarlyWaitsForItsResults) {
   model.max_steps_in_flight = 2;
   Spell();
   Start();
@@ -185,7 +185,7 @@ TEST_F(EngineStateTest, OnlyWhatMayEndEarlyWaitsForItsResults) {
   EXPECT_EQ(rows_ahead(may_end), 0);
 }
 
-TEST_F(EngineStateTest, WhatDoesNotEndWellLeavesNothing) {
+TEST_F(EngineStateTest, ARequestThatDoesNotEndWellLeavesNoState) {
   Start();
   const State state = Run(Turn(nullptr, {1, 2}, 3));
   const Accepted cancelled = Submit(Turn(state, {3}, 1'000'000));
@@ -194,7 +194,7 @@ TEST_F(EngineStateTest, WhatDoesNotEndWellLeavesNothing) {
   EXPECT_EQ(cancelled.sink->Wait().turn, nullptr);
   const Sink slow = std::make_shared<RecordingSink>(/*accept=*/2);
   EXPECT_EQ(Submit(Turn(state, {3}, 3), slow).sink->Wait().turn, nullptr);
-  // And the state is what it was.
+  // The state has not changed.
   const GenerationRequest next = Turn(state, {3}, 4);
   const Accepted good = Submit(next);
   good.sink->Wait();
@@ -235,7 +235,7 @@ TEST_F(EngineStateTest, AStateOfAnotherModelNamesBothFingerprints) {
   EXPECT_EQ(metrics.rejected(Rejection::kInvalid).Value(), 1);
 }
 
-TEST_F(EngineStateTest, NonsenseIsRefusedBeforeItReachesTheModel) {
+TEST_F(EngineStateTest, AnInvalidStateIsRefusedBeforeItReachesTheModel) {
   Start();
   const State good = Run(Turn(nullptr, {1, 2}, 2));
   const auto refused = [&](const auto& change) {
@@ -255,7 +255,7 @@ TEST_F(EngineStateTest, NonsenseIsRefusedBeforeItReachesTheModel) {
   EXPECT_EQ(refused([](SequenceState& state) { state.pending = -2; }), invalid);
   EXPECT_EQ(refused([](SequenceState& state) { state.had[0].id = -1; }), invalid);
   EXPECT_EQ(refused([](SequenceState& state) { state.had.back().id = 257; }), invalid);
-  // Only the runner can tell: the request ends, its neighbour does not, and its slot is free.
+  // Only the runner detects these. The request ends, its neighbour does not, and its slot is free.
   const Accepted neighbour = Submit(Request({1}, 1'000'000));
   SequenceState damaged = *good;
   damaged.snapshot.back() ^= 1;
@@ -305,7 +305,7 @@ TEST_F(EngineStateTest, ScoresOfTheTurnsOfATextAreThoseOfTheText) {
   EXPECT_EQ(state->pending, whole.back());
 }
 
-// A text that was cut into turns, as a reference without an engine has it.
+// The reference: a text that is cut into turns, without an engine.
 struct Node {
   explicit Node(const FakeModelRunner::Options& model) : text(model) {}
 
@@ -363,7 +363,7 @@ class EngineTurnsTest : public EngineStateTest {
     return request;
   }
 
-  // What comes of the request, and how the text is then.
+  // Returns the answer to the request, and adds the prompt and the answer to the text.
   static std::vector<TokenId> Answer(const GenerationRequest& request, Node& node) {
     node.text.Read(request.prompt);
     node.Add(request.prompt, /*sampled=*/false);
@@ -401,7 +401,7 @@ class EngineTurnsTest : public EngineStateTest {
   TestRandom random;
 };
 
-TEST_F(EngineTurnsTest, HoweverTextsAreCutIntoTurnsTheyAreWhatOneRunGives) {
+TEST_F(EngineTurnsTest, HoweverATextIsCutIntoTurnsItIsTheTextOfOneRun) {
   model.slots = 3;
   model.max_step_tokens = 16;
   StartHeld();
@@ -455,7 +455,7 @@ TEST_F(EngineTurnsTest, HoweverTextsAreCutIntoTurnsTheyAreWhatOneRunGives) {
   EXPECT_GT(metrics.parks.Value(), 0);
 }
 
-TEST(SequenceStateTest, TheMostThatAStateTakesIsNeverLess) {
+TEST(SequenceStateTest, AStateTakesNoMoreThanItsMaximum) {
   ModelInfo info;
   info.vocab_size = 100;
   info.state_bytes = 1000;

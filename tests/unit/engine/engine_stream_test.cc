@@ -1,4 +1,5 @@
-// What accepted requests get: tokens, text, timings, and the same whatever else is in the batch.
+// The tokens, text and timings of accepted requests, which are the same whatever else is in the
+// batch.
 
 #include <atomic>
 #include <chrono>
@@ -83,11 +84,11 @@ TEST_F(EngineTest, EndsAtAStopStringAcrossTokens) {
   EXPECT_EQ(outcome.usage.generated_tokens, 7U);
 }
 
-TEST_F(EngineTest, TellsTimingsFromArrival) {
-  model.max_steps_in_flight = 1;  // it counts steps
+TEST_F(EngineTest, TimingsCountFromTheArrival) {
+  model.max_steps_in_flight = 1;  // the test counts steps
   StartHeld();
   GenerationRequest request = Request({1}, 2);
-  clock.Advance(microseconds(10));  // before Submit: tokenising, say
+  clock.Advance(microseconds(10));  // before Submit, for example for tokenizing
   const Sink sink = Submit(request).sink;
   control->WaitUntilBlocked();
   clock.Advance(microseconds(200));
@@ -106,7 +107,7 @@ TEST_F(EngineTest, TellsTimingsFromArrival) {
 }
 
 TEST_F(EngineTest, TheMetricsPageShowsWhatHappened) {
-  model.max_steps_in_flight = 1;  // it counts steps
+  model.max_steps_in_flight = 1;  // the test counts steps
   model.slots = 2;
   StartHeld();
   const Sink a = Submit(Request({1, 2, 3}, 5)).sink;

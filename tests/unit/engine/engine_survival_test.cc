@@ -1,4 +1,4 @@
-// Streams that their server does not survive: what they leave behind, and what comes of it.
+// Streams that outlive their server: the states that they leave, and how they continue.
 
 #include "tests/support/short_memory.h"
 #include "tests/unit/engine/engine_resume_fixture.h"
@@ -11,7 +11,7 @@ using ::testing::IsEmpty;
 
 using EngineSurvivalTest = EngineResumeTest;
 
-TEST_F(EngineSurvivalTest, FromAnyResumePointAStreamGoesOnAndReadsNoMoreThanWhatCameAfter) {
+TEST_F(EngineSurvivalTest, FromAnyResumePointAStreamContinuesAndReadsOnlyWhatCameAfter) {
   model.max_step_tokens = 16;
   Start();
   std::vector<State> states = {nullptr};
@@ -45,7 +45,7 @@ TEST_F(EngineSurvivalTest, FromAnyResumePointAStreamGoesOnAndReadsNoMoreThanWhat
       ExpectGoesOn(rest, whole, cut);
       const double reads = metrics.prompt_tokens.Value() - read;
       EXPECT_LE(reads, static_cast<double>(cut - outputs.size() + 1));
-      if (cut == whole.tokens.size()) continue;  // it may have ended: nothing is read
+      if (cut == whole.tokens.size()) continue;  // if it has ended, nothing is read
       EXPECT_EQ(rest.outcome.usage.cached_tokens + reads,
                 static_cast<double>(request.prompt.size() + cut));
     }
@@ -53,14 +53,15 @@ TEST_F(EngineSurvivalTest, FromAnyResumePointAStreamGoesOnAndReadsNoMoreThanWhat
   EXPECT_GT(seen, 50U);
 }
 
-TEST_F(EngineSurvivalTest, ResumePointsComeByTheTokensThatWouldBeReadAgain) {
+TEST_F(EngineSurvivalTest, ResumePointsAreAsFarApartAsTheIntervalOfTokens) {
   Start();
   GenerationRequest request = Request(RandomText(30), 60);
   const auto recorder = std::make_shared<ResumePointRecorder>();
   request.survival = {.resumable = true, .sink = recorder, .interval = 10};
   Run(request);
   const std::vector<ResumePoint> points = recorder->points();
-  // The prompt alone is more than an interval. With two steps in flight one passes first.
+  // The prompt is longer than an interval, so a point is due at once. With two steps in flight it
+  // comes a token later.
   const size_t late = model.max_steps_in_flight == 2 ? 1 : 0;
   ASSERT_GE(points.size(), 5U);
   EXPECT_EQ(points[0].outputs.size(), 1 + late);
@@ -89,7 +90,7 @@ TEST_F(EngineSurvivalTest, AStepBringsOneResumePointThoughSeveralAreDue) {
   for (const auto& recorder : recorders) EXPECT_GE(recorder->points().size(), 5U);
 }
 
-TEST_F(EngineSurvivalTest, AResumePointThatIsNotWantedIsLeftOutAndNotItsTokens) {
+TEST_F(EngineSurvivalTest, AResumePointThatIsNotWantedIsLeftOutButNotItsTokens) {
   Start();
   GenerationRequest request = Request({1}, 40);
   const auto recorder = std::make_shared<ResumePointRecorder>();
@@ -100,7 +101,7 @@ TEST_F(EngineSurvivalTest, AResumePointThatIsNotWantedIsLeftOutAndNotItsTokens) 
   EXPECT_GE(recorder->asked(), 3);
   EXPECT_LE(recorder->asked(), 5);
   EXPECT_EQ(whole.tokens, Expected(request));
-  // A snapshot that fails harms nobody either.
+  // A snapshot that fails does no harm either.
   recorder->SetReady(true);
   control->FailNextSnapshot();
   EXPECT_EQ(Run(request).tokens, whole.tokens);
@@ -143,8 +144,8 @@ TEST_F(EngineSurvivalTest, OnlyAStateOfTheTextIsWithinIt) {
   EXPECT_FALSE(IsWithin(state(7), other, info()));
 }
 
-// States of a text, with or without a pending token, of every length; outputs that have ended or
-// not, none included; with and without a state that is stored.
+// Tests states of every length of a text, with and without a pending token; outputs that are empty,
+// unfinished or ended; and requests with and without a state to store.
 TEST_F(EngineSurvivalTest, FromEveryStateAtEveryCutARequestContinuesAsWithoutIt) {
   Start();
   const std::vector<State> before = {nullptr, StateBehind(nullptr, {9, 8, 7}, 0, false),
@@ -191,7 +192,7 @@ TEST_F(EngineSurvivalTest, FromEveryStateAtEveryCutARequestContinuesAsWithoutIt)
   EXPECT_GT(used, 300);
 }
 
-TEST_F(EngineSurvivalTest, BehindEveryStateAGroupGivesWhatItsAnswersGiveAlone) {
+TEST_F(EngineSurvivalTest, AfterEveryStateAGroupGivesTheAnswersOfSingleRequests) {
   Start();
   const std::vector<TokenId> text = {5, 6, 7, 8};
   for (const bool penalties : {false, true}) {
@@ -245,7 +246,7 @@ TEST_F(EngineSurvivalTest, ADrainHandsResumableStreamsOverAndWaitsForTheOthers) 
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume the stream elsewhere")));
   EXPECT_GE(part.tokens.size(), 7U);
   ASSERT_NE(part.outcome.hand_over, nullptr);
-  EXPECT_EQ(part.outcome.hand_over->outputs, part.tokens);  // none is lost
+  EXPECT_EQ(part.outcome.hand_over->outputs, part.tokens);  // no token is lost
   EXPECT_EQ(textless.sink->Wait().status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(textless.sink->Wait().hand_over, nullptr);
   EXPECT_EQ(Read(waits.sink).tokens, Expected(patient));
@@ -267,7 +268,7 @@ TEST_F(EngineSurvivalTest, ADrainHandsResumableStreamsOverAndWaitsForTheOthers) 
   EXPECT_EQ(all, Expected(undisturbed));
 }
 
-TEST_F(EngineSurvivalTest, ADrainLeavesNothingBehindOfAPrompt) {
+TEST_F(EngineSurvivalTest, ADrainHandsOverNoStateOfAPrompt) {
   model.max_step_tokens = 8;
   StartHeld();
   GenerationRequest request = Request(RandomText(100), 5);
@@ -303,7 +304,7 @@ TEST_F(EngineSurvivalTest, AParkedStreamIsHandedOverAsItIs) {
   goes_first.sink->Wait();
 }
 
-TEST_F(EngineSurvivalTest, AStateForWhichThereIsNoMemoryCostsItsRequestAtMost) {
+TEST_F(EngineSurvivalTest, AStateForWhichThereIsNoMemoryEndsAtMostItsRequest) {
   model.slots = 1;
   model.state_bytes = int64_t{1} << 20;
   Start();
@@ -314,7 +315,7 @@ TEST_F(EngineSurvivalTest, AStateForWhichThereIsNoMemoryCostsItsRequestAtMost) {
   const Outcome stored = Submit(stores).sink->Wait();
   EXPECT_THAT(stored.status, no_memory);
   EXPECT_EQ(stored.turn, nullptr);
-  // One that is to be parked.
+  // A request that is to be parked ends.
   GenerationRequest batch = Request({3}, 1'000'000);
   batch.service_class = ServiceClass::kBatch;
   const Accepted parks = Submit(batch);
@@ -322,10 +323,10 @@ TEST_F(EngineSurvivalTest, AStateForWhichThereIsNoMemoryCostsItsRequestAtMost) {
   const GenerationRequest urgent = Request({4}, 5);
   ExpectServed(Submit(urgent).sink, urgent);
   EXPECT_THAT(parks.sink->Wait().status, no_memory);
-  // These are errors of the server, and its client may read as fast as it likes.
+  // These are errors of the server, not of a client that reads too slowly.
   EXPECT_EQ(metrics.finished(Ending::kError).Value(), 2);
   EXPECT_EQ(metrics.finished(Ending::kSlowClient).Value(), 0);
-  // A resume point is left out, and nothing is handed over.
+  // A resume point is left out, and no state is handed over.
   GenerationRequest survives = Request({5, 6}, 40);
   const auto recorder = std::make_shared<ResumePointRecorder>();
   survives.survival = {.resumable = true, .sink = recorder, .interval = 8};

@@ -17,14 +17,14 @@ TEST(LoadEstimateTest, KnowsNothingAtFirst) {
   EXPECT_EQ(estimate.UntilRead(kNormal, 100, 1'000'000, clock.Now()), Duration(0));
 }
 
-TEST(LoadEstimateTest, CountsOnHalfOfWhatATokenTakes) {
+TEST(LoadEstimateTest, AssumesHalfOfTheMeasuredTimeOfAToken) {
   const ManualClock clock;
   LoadEstimate estimate;
   estimate.SetTokenSeconds(0.5, clock.Now());
   EXPECT_EQ(estimate.UntilRead(kNormal, 0, 40, clock.Now()), seconds(10));
 }
 
-TEST(LoadEstimateTest, WhatWasMeasuredLosesItsWeightWithTime) {
+TEST(LoadEstimateTest, AMeasurementLosesItsWeightWithTime) {
   ManualClock clock;
   LoadEstimate estimate;
   estimate.SetTokenSeconds(0.5, clock.Now());
@@ -65,12 +65,12 @@ TEST(LoadEstimateTest, MeasuresTurnsOfAClassWhileItsRequestsWait) {
   EXPECT_EQ(until_read(kNormal, 3, 0), seconds(9));
   EXPECT_EQ(until_read(kNormal, 0, 0), Duration(0));
   EXPECT_EQ(until_read(kBatch, 3, 0), Duration(0));
-  clock.Advance(seconds(10));  // nobody waits: no turn, and what was measured counts for half
+  clock.Advance(seconds(10));  // no request waits: this is no turn, and older ones count half
   turn(kNormal, true);
   EXPECT_EQ(until_read(kNormal, 2, 0), seconds(3));
   clock.Advance(seconds(16));
   turn(kNormal, true);
-  EXPECT_EQ(until_read(kNormal, 2, 0), seconds(7));  // of 6 s and a tenth of 10 more
+  EXPECT_EQ(until_read(kNormal, 2, 0), seconds(7));  // 6 s a turn, and a tenth of the 10 s more
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST(OutputBuilderTest, EndsAtMaxTokensAndNamesTheLimit) {
   EXPECT_THAT(run.texts, ElementsAre("a", "b"));
 }
 
-TEST(OutputBuilderTest, AStopStringCountsIfATokenBehindTheLeastCompletesIt) {
+TEST(OutputBuilderTest, AStopStringCountsIfATokenAfterTheMinimumCompletesIt) {
   StopConditions stop = Stop(9, {"ab"});
   stop.min_tokens = 2;
   Output run = Feed(FakeTokenizer(), stop, {'a', 'b', 'a', 'b', 'c'});

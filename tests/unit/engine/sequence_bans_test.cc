@@ -19,7 +19,7 @@ SequenceBans Bans(TokenSequences sequences) {
   return SequenceBans(std::make_shared<const TokenSequences>(std::move(sequences)));
 }
 
-TEST(SequenceBansTest, TheLastTokenIsBannedExactlyBehindThoseBeforeIt) {
+TEST(SequenceBansTest, TheLastTokenIsBannedExactlyAfterThoseBeforeIt) {
   SequenceBans bans = Bans({{1, 2}, {3, 1, 4}, {5, 1, 4}, {1, 0}});
   EXPECT_TRUE(bans.any());
   EXPECT_THAT(bans.Next(), IsEmpty());
@@ -29,7 +29,7 @@ TEST(SequenceBansTest, TheLastTokenIsBannedExactlyBehindThoseBeforeIt) {
   EXPECT_THAT(bans.Next(), IsEmpty());
   bans.Append(1);
   EXPECT_THAT(bans.Next(), ElementsAre(0, 2, 4));
-  // A copy goes its own way.
+  // A copy is independent.
   SequenceBans copy = bans;
   copy.Append(9);
   EXPECT_THAT(copy.Next(), IsEmpty());
@@ -43,7 +43,7 @@ TEST(SequenceBansTest, WithoutSequencesNothingIsBanned) {
   EXPECT_THAT(bans.Next(), IsEmpty());
 }
 
-TEST(SequenceBansTest, IsWhatAllOfTheOutputSays) {
+TEST(SequenceBansTest, AgreesWithASearchInTheWholeOutput) {
   TestRandom random;
   for (int round = 0; round < 200; ++round) {
     TokenSequences sequences(static_cast<size_t>(1 + random.Below(6)));

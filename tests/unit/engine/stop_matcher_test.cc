@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// What each piece of a stream adds to the output.
+// The text that each piece of a stream adds to the output.
 std::vector<std::string> Feed(StopMatcher& matcher, const std::vector<std::string>& pieces) {
   std::vector<std::string> outs;
   for (const std::string& piece : pieces) {
@@ -54,7 +54,7 @@ bool EndsWith(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// Length of the longest end of `text` that a stop string begins with.
+// The length of the longest end of `text` with which a stop string begins.
 size_t Undecided(const std::string& text, const std::vector<std::string>& stops) {
   size_t longest = 0;
   for (const std::string& stop : stops) {
