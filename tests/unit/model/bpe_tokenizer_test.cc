@@ -88,7 +88,7 @@ TEST(BpeTokenizerTest, CharactersCutShortDoNotDisturbTheirNeighbours) {
   }
 }
 
-// What a quadratic merge would need half an hour for: the test's own limit catches it.
+// A quadratic merge would need half an hour, which is more than the time limit of the test.
 TEST(BpeTokenizerTest, AMegabyteOfOneCharacterIsNotQuadratic) {
   const auto tokenizer = Golden();
   for (const char* unit : {"a", " ", ".", "\xC3\xA9", "\xFF", "' ", " \t", "e "}) {
@@ -98,7 +98,7 @@ TEST(BpeTokenizerTest, AMegabyteOfOneCharacterIsNotQuadratic) {
   }
 }
 
-// A vocabulary of the 256 bytes and `more`, in files of their own.
+// A vocabulary of the 256 bytes and the tokens that Add adds, in files of their own.
 class BpeFilesTest : public testing::Test {
  protected:
   BpeFilesTest() {

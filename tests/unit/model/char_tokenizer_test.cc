@@ -47,7 +47,7 @@ TEST(CharTokenizerTest, NamesTheCharacterThatItDoesNotKnowAndItsPlace) {
   EXPECT_THAT(Refusal(*tokenizer, "aa\xC3"), StartsWith("byte 0xC3 at byte 2 is not valid UTF-8"));
 }
 
-TEST(CharTokenizerTest, AVocabularyWithAnUnknownTokenTakesAnything) {
+TEST(CharTokenizerTest, AVocabularyWithAnUnknownTokenEncodesAnything) {
   const auto tokenizer = Make({"a", "<unk>", "b"});
   EXPECT_THAT(*tokenizer->Encode("abc中\xFFz"), ElementsAre(0, 2, 1, 1, 1, 1));
   EXPECT_EQ(tokenizer->TokenBytes(1), "");
@@ -64,14 +64,14 @@ TEST(CharTokenizerTest, RefusesEntriesThatAreNotOneCharacter) {
   EXPECT_FALSE(MakeCharTokenizer({"<unk>", "<unk>"}).ok());
 }
 
-TEST(Utf8CharacterTest, TakesExactlyTheValidCharacters) {
+TEST(Utf8CharacterTest, AcceptsExactlyTheValidCharacters) {
   for (char32_t point = 0; point <= 0x10FFFF; ++point) {
     if (point == 0xD800) point = 0xE000;
     const std::string text = EncodeUtf8(point) + "\x80";
     const Utf8Character character = FirstCharacter(text);
     ASSERT_EQ(character.point, point);
     ASSERT_EQ(character.size, text.size() - 1) << std::hex << static_cast<uint32_t>(point);
-    // Cut short, it is none.
+    // A character that is cut short is not valid.
     const absl::string_view cut = absl::string_view(text).substr(0, text.size() - 2);
     if (cut.empty()) continue;
     ASSERT_EQ(FirstCharacter(cut).size, 0U);

@@ -34,7 +34,7 @@ TEST(AtomicFileTest, TheOldContentStaysUntilAllOfTheNewIsThere) {
   TempFolder folder;
   const std::string path = folder.File("file");
   ASSERT_TRUE(WriteFileAtomically(path, {"old"}).ok());
-  std::ifstream reader(path);  // of the file that is replaced, not written to
+  std::ifstream reader(path);  // of the old file, which is replaced and not written to
   ASSERT_TRUE(WriteFileAtomically(path, {"1", "", "st"}).ok());
   std::string old;
   reader >> old;
@@ -58,7 +58,7 @@ TEST(CheckpointTest, RoundTripsThroughAFolderThatItCreates) {
   EXPECT_EQ(checkpoint->metadata.at("step"), "5");
 }
 
-// A folder whose files become, one after the other, no checkpoint.
+// Breaks the files of a checkpoint one after the other.
 TEST(CheckpointTest, ErrorsNameTheFile) {
   TempFolder folder;
   const std::string config = folder.File("config.json");

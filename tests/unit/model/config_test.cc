@@ -1,4 +1,4 @@
-// config.json: what each architecture and mixer may say, and what is refused by the key's name.
+// config.json: the keys that each architecture and mixer accepts, and errors that name the key.
 
 #include "model/config/config.h"
 
@@ -47,7 +47,7 @@ Json Module(const std::string& mixer) {
   return json;
 }
 
-// A decoder with most keys; the member at `pointer` ("/mixer/window") replaced.
+// A decoder with most keys. With replaces the member at `pointer`, such as "/mixer/window".
 Json Valid() { return Causal("aft_local window=32 band_rows=1024 prefix_block=128", 1024); }
 Json With(const char* pointer, Json value, Json json = Valid()) {
   json[Json::json_pointer(pointer)] = std::move(value);
@@ -76,7 +76,7 @@ void ExpectRefused(const Json& json, const std::string& message_start) {
   EXPECT_THAT(Refusal(json), StartsWith(message_start)) << json.dump();
 }
 
-// One of each kind, decoder and encoder, with every field of its own somewhere.
+// Configs of each kind, as decoder and as encoder. Every field occurs in at least one of them.
 std::vector<Json> ValidConfigs() {
   const std::string conv = "aft_conv window=5 heads=6";
   const std::string block = "block_local block_size=4 heads=3";
@@ -122,7 +122,7 @@ TEST(ConfigTest, FormatParsesBackToTheSameConfig) {
     const std::string text = FormatNetworkConfig(config);
     EXPECT_EQ(text.back(), '\n');
     EXPECT_EQ(FormatNetworkConfig(Accepted(Json::parse(text))), text);
-    // Nothing is lost on the way, nothing is added.
+    // Nothing is lost or added on the way.
     EXPECT_EQ(nlohmann::json::parse(text), nlohmann::json::parse(json.dump()));
     EXPECT_GT(CountParameters(config), 0);
   }
@@ -201,7 +201,7 @@ TEST(ConfigTest, UnknownKeysAreNamedWithTheirPath) {
   ExpectRefused(With("/tokenizer/path", "x"), "tokenizer.path: unknown key; known: kind");
 }
 
-// "/mixer/window" as messages have it.
+// The path as messages have it: "/mixer/window" becomes "mixer.window".
 std::string Path(const char* pointer) {
   return absl::StrReplaceAll(std::string(pointer).substr(1), {{"/", "."}});
 }
@@ -266,7 +266,7 @@ TEST(ConfigTest, OtherValuesOfTheWrongKindAreRefused) {
 
 // ---- Rules between keys
 
-// A field that its kind does not use is named, whichever it is.
+// Every field that its kind does not use is named.
 TEST(ConfigTest, FieldsOfOtherKindsAreRefusedByName) {
   for (const std::string field :
        {"window=4", "band_rows=64", "prefix_block=8", "heads=2", "bias=full", "bias_rank=3",
@@ -278,11 +278,11 @@ TEST(ConfigTest, FieldsOfOtherKindsAreRefusedByName) {
     ExpectRefused(Causal(kind + field, 64),
                   absl::StrCat("mixer.", field.substr(0, field.find('=')), ": must be absent or "));
   }
-  // At its default it says nothing and does no harm.
+  // A field that has its default is accepted.
   Accepted(Causal("aft_simple window=0 heads=1 grid=false"));
 }
 
-TEST(ConfigTest, WhatContradictsItselfIsRefused) {
+TEST(ConfigTest, AConfigThatContradictsItselfIsRefused) {
   const std::string local = "aft_local window=4 ";
   const std::string conv = "aft_conv window=3 ";
   const std::pair<Json, const char*> refused[] = {
@@ -389,7 +389,7 @@ TEST(ConfigTest, PositionsLimitTheLength) {
   EXPECT_EQ(Refusal(with(3, 99)), "position: must be an object, got 3");
 }
 
-TEST(ConfigTest, ArchitecturesRefuseWhatTheyDoNotHave) {
+TEST(ConfigTest, ArchitecturesRefuseKeysThatTheyDoNotHave) {
   const Json module = Module("aft_simple");
   for (const char* key : {"vocab_size", "d_ff", "activation", "norm", "norm_eps", "position",
                           "embedding_scale", "head_bias", "tie_embeddings", "tokenizer"}) {
@@ -417,7 +417,7 @@ TEST(ConfigTest, TextThatIsNotJsonIsRefused) {
   for (const std::string& text :
        {std::string(), std::string("{"), std::string("nul"), valid + "x", valid + valid,
         std::string("{\"a\xFF\": 1}"), "// note\n" + valid, std::string("{\"norm_eps\": 1e999}"),
-        // A NUL would end the parser's input, deep nesting exhaust a stack.
+        // A NUL would end the parser's input, and deep nesting would exhaust a stack.
         valid + std::string("\0{", 2), std::string(500'000, '[')}) {
     EXPECT_THAT(Refusal(text), StartsWith("config is not valid JSON"));
   }
@@ -425,12 +425,12 @@ TEST(ConfigTest, TextThatIsNotJsonIsRefused) {
   Refusal("{\"mixer\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}");
 }
 
-TEST(ConfigTest, WhatIsQuotedOfTheTextIsShortAndValidUtf8) {
+TEST(ConfigTest, QuotationsInMessagesAreShortAndValidUtf8) {
   const auto end = testing::EndsWith("...");
   EXPECT_THAT(Refusal(std::string("{\"a\xFF\": 1}")), HasSubstr("a\xEF\xBF\xBD"));
   EXPECT_THAT(Refusal("{\"" + std::string(1000, 'x')),
               testing::AllOf(end, testing::SizeIs(testing::Lt(300))));
-  // A key that is cut within a character, and a path of many.
+  // A key that is cut within a character, and a path of many keys.
   EXPECT_THAT(Refusal("{\"" + std::string(199, 'x') + "\xC3\xA9\": 1}"),
               HasSubstr("x\xEF\xBF\xBD...: unknown key"));
   std::string deep;

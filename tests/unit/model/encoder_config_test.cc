@@ -88,7 +88,7 @@ TEST(EncoderConfigTest, ClassifiersHaveAHead) {
   EXPECT_EQ(tensors.back().shape, std::vector<int64_t>{3});
 }
 
-TEST(EncoderConfigTest, SaysWhichVectorATextHas) {
+TEST(EncoderConfigTest, PoolingAndNormalizeChooseTheVectorOfAText) {
   Json json = EncoderJson();
   const auto plain = ParseNetworkConfig(json.dump());
   ASSERT_TRUE(plain.ok()) << plain.status();

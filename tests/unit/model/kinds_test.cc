@@ -1,4 +1,4 @@
-// The description of every kind against what else is written of it.
+// Compares the description of every kind with the page about kinds and the keys of the config.
 
 #include "model/config/kinds.h"
 
@@ -33,7 +33,8 @@ TEST(KindsTest, ThePageListsEveryKindAsItIsDescribed) {
   }
 }
 
-// Unknown keys are refused with all known ones: a key that a kind names must be among them.
+// The error for an unknown key lists all known keys. Every key that a kind names must be among
+// them.
 TEST(KindsTest, EveryFieldOfAKindIsAKeyOfTheConfig) {
   const std::string known(ParseNetworkConfig(R"({"format_version": 1, "architecture": "mixer",
       "d_model": 1, "n_layers": 1, "mixer": {"unknown": 1}})")

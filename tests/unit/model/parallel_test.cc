@@ -55,8 +55,8 @@ TEST(ParallelExecutorTest, WhatThreadsWroteIsVisibleAfterwards) {
   }
 }
 
-// Whether its threads have gone to sleep yet or not.
-TEST(ParallelExecutorTest, ItEndsAtAnyTime) {
+// An executor may be destroyed whether or not its threads have gone to sleep.
+TEST(ParallelExecutorTest, MayBeDestroyedAtAnyTime) {
   for (int round = 0; round < 300; ++round) {
     const ParallelExecutor executor(3);
     if (round % 3 == 0) executor.For(round, 1, [](int64_t, int64_t, int) {});
@@ -64,8 +64,8 @@ TEST(ParallelExecutorTest, ItEndsAtAnyTime) {
   }
 }
 
-// In a process of its own, whose address space has room for the stacks of some of the threads only.
-// Sanitizers need that space themselves.
+// Runs in a process of its own, whose address space has room for the stacks of only some of the
+// threads. Sanitizers need that space themselves.
 TEST(ParallelExecutorDeathTest, AThreadThatTheSystemRefusesIsAnError) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer's runtime does not live with RLIMIT_AS";
@@ -86,7 +86,7 @@ TEST(ParallelExecutorDeathTest, AThreadThatTheSystemRefusesIsAnError) {
   EXPECT_EXIT(start(), testing::ExitedWithCode(0), "RESOURCE_EXHAUSTED: cannot start a thread");
 }
 
-// Nothing that fn uses may go before the last thread has left it.
+// For must not return before the last thread has left fn, which uses variables of the caller.
 TEST(ParallelExecutorTest, ForThrowsWhatAChunkOfAnyThreadThrowsOnceAllAreDone) {
   constexpr int kThreads = 3;
   const ParallelExecutor executor(kThreads);
@@ -104,7 +104,7 @@ TEST(ParallelExecutorTest, ForThrowsWhatAChunkOfAnyThreadThrowsOnceAllAreDone) {
       EXPECT_EQ(done, kItems);
     }
   }
-  // The next part is one like any other.
+  // The next For works as usual.
   std::atomic<int64_t> done{0};
   executor.For(60, 1, [&](int64_t begin, int64_t end, int) { done += end - begin; });
   EXPECT_EQ(done, 60);
@@ -118,7 +118,7 @@ TEST(ParallelExecutorTest, OfSeveralExceptionsOneIsThrown) {
   }
 }
 
-// Each thread has its own scratch, and its number names it.
+// Each thread has its own scratch memory, which its number selects.
 TEST(ParallelExecutorTest, ThreadNumbersAreNeverSharedAtOneTime) {
   constexpr int kThreads = 3;
   const ParallelExecutor executor(kThreads);
@@ -133,8 +133,8 @@ TEST(ParallelExecutorTest, ThreadNumbersAreNeverSharedAtOneTime) {
   }
 }
 
-// A thread that is held up, here until all others are through, costs no more than the chunk that it
-// has begun.
+// A thread that is held up, here until all others have finished, delays only the chunk that it has
+// begun.
 TEST(ParallelExecutorTest, OthersDoTheChunksOfAThreadThatIsHeldUp) {
   for (int held_up = 0; held_up < 3; ++held_up) {
     const ParallelExecutor executor(3);
@@ -162,7 +162,7 @@ TEST(ParallelExecutorTest, ThreadsRunOnTheCpusThatWereAskedFor) {
     if (CPU_ISSET(static_cast<size_t>(cpu), &allowed)) cpus.push_back(cpu);
   }
   std::reverse(cpus.begin(), cpus.end());
-  std::thread([&cpus] {  // for it is placed too
+  std::thread([&cpus] {  // PlaceCaller places this thread
     constexpr int kThreads = 3;
     const ParallelExecutor executor(kThreads, cpus);
     executor.PlaceCaller();

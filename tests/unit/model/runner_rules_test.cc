@@ -1,4 +1,4 @@
-// What runners of every device accept: each rule at its limit and one beyond.
+// The rules for the input of runners on every device: each rule at its limit and one beyond.
 
 #include <string>
 #include <utility>
@@ -29,7 +29,7 @@ StepRow Row(int32_t slot, int64_t position, std::vector<TokenId> tokens,
   return row;
 }
 
-// "" when the rows may be a step of sequences that just begin.
+// The error of a step with these rows, whose sequences begin there; "" if the step is accepted.
 std::string Error(std::vector<StepRow> rows) {
   StepRules rules(kLimits);
   return std::string(rules.Check({std::move(rows)}).message());
@@ -42,7 +42,7 @@ TEST(StepRulesTest, AcceptsWhatIsAtTheLimits) {
   EXPECT_EQ(Error({Row(0, 0, {1, 2}, RowOutput::kScore, {0})}), "");
 }
 
-TEST(StepRulesTest, ATextOfOneTokenIsALimitAndNoLimitIsNone) {
+TEST(StepRulesTest, ALimitOfOneTokenCountsAndZeroIsNoLimit) {
   StepRules::Limits limits = kLimits;
   limits.max_seq_len = 1;
   StepRules one(limits);
@@ -53,7 +53,7 @@ TEST(StepRulesTest, ATextOfOneTokenIsALimitAndNoLimitIsNone) {
   EXPECT_TRUE(StepRules(limits).Check({{Row(0, 0, {1, 1, 1, 1, 1})}}).ok());
 }
 
-TEST(StepRulesTest, NamesWhatIsBeyond) {
+TEST(StepRulesTest, NamesWhatIsBeyondTheLimits) {
   EXPECT_EQ(Error({Row(0, 0, {1}), Row(2, 0, {1})}), "row 1: slot 2 is out of range");
   EXPECT_EQ(Error({Row(-1, 0, {1})}), "row 0: slot -1 is out of range");
   EXPECT_EQ(Error({Row(1, 0, {1}), Row(1, 0, {1})}), "row 1: slot 1 occurs twice");
@@ -71,7 +71,7 @@ TEST(StepRulesTest, NamesWhatIsBeyond) {
   EXPECT_EQ(Error({Row(0, 0, {1}, RowOutput::kScore, {-1})}), "row 0: target -1 is out of range");
 }
 
-TEST(StepRulesTest, HiddenVectorsAreOfTokensOfTheRow) {
+TEST(StepRulesTest, ARowHasAtMostAsManyHiddenVectorsAsTokens) {
   const auto error = [](int64_t hidden, RowOutput output = RowOutput::kHidden) {
     StepRow row = Row(0, 0, {1, 2}, output);
     row.hidden = hidden;
@@ -84,7 +84,7 @@ TEST(StepRulesTest, HiddenVectorsAreOfTokensOfTheRow) {
   EXPECT_EQ(error(1, RowOutput::kLast), "row 0: 1 hidden vectors of 2 tokens");
 }
 
-TEST(StepRulesTest, BansAreOfRowsThatSampleAndInTheOrderOfIds) {
+TEST(StepRulesTest, BansNeedARowThatSamplesAndAscendingIds) {
   const auto error = [](std::vector<TokenId> banned, RowOutput output = RowOutput::kLast) {
     StepRow row = Row(0, 0, {1}, output);
     row.banned = std::move(banned);
@@ -99,7 +99,7 @@ TEST(StepRulesTest, BansAreOfRowsThatSampleAndInTheOrderOfIds) {
   EXPECT_EQ(error(std::vector<TokenId>(kMaxRowBans + 1)), "row 0: 257 bans");
 }
 
-TEST(StepRulesTest, TheLastSampledTokenStandsAloneAndAfterOneWasSampled) {
+TEST(StepRulesTest, LastSampledStandsAloneAndOnlyAfterASampledToken) {
   StepRules rules(kLimits);
   const auto run = [&](StepRow row) {
     const StepInput input = {{std::move(row)}};
@@ -119,7 +119,7 @@ TEST(StepRulesTest, TheLastSampledTokenStandsAloneAndAfterOneWasSampled) {
   EXPECT_EQ(rules.sequence(0).next_position, 4);
 }
 
-TEST(SnapshotFormatTest, EveryFieldTravels) {
+TEST(SnapshotFormatTest, EveryFieldRoundTrips) {
   std::string bytes = BeginSnapshot(1, 2, /*position=*/int64_t{9} << 40, /*state_bytes=*/4);
   SealSnapshot(&bytes);
   const absl::StatusOr<OpenedSnapshot> opened = OpenSnapshot(bytes, 1, 2);
@@ -162,7 +162,7 @@ TEST(TextRulesTest, VectorsCountAsTokens) {
   EXPECT_EQ(error({{{1}}}), "sequence 0: token 1 is out of range");
 }
 
-TEST(TextRulesTest, OneRunOfANetworkTakesWhatIsAlike) {
+TEST(TextRulesTest, InputsThatAreAlikeShareARunOfTheNetwork) {
   const std::vector<EncoderInput> inputs = {
       {.vectors = {1, 2}, .image_width = 2}, {{7}},    {.vectors = {1, 2}, .image_width = 1},
       {.vectors = {3}, .image_width = 1},    {{8, 9}}, {.vectors = {1, 2}, .image_width = 2}};
@@ -177,7 +177,7 @@ TEST(TextRulesTest, OneRunOfANetworkTakesWhatIsAlike) {
   EXPECT_EQ(passes[2].sequences, (std::vector<size_t>{2, 3}));
 }
 
-TEST(TextRulesTest, ZerosAreWhatTheModelTakes) {
+TEST(TextRulesTest, ZeroInputsAreAcceptedByTheModel) {
   const auto ids = ZeroInputs({.max_batch_tokens = 9, .vocab_size = 2, .max_seq_len = 4}, 9);
   ASSERT_EQ(ids.size(), 3U);
   EXPECT_EQ(ids[0].text, std::vector<TokenId>(4));

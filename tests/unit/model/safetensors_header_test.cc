@@ -51,7 +51,7 @@ std::string Entry(const std::string& shape, const std::string& dtype = "\"F32\""
   return R"({"x":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets +
          "}}";
 }
-// That of tensors of bytes: name, shape, offsets.
+// The header of tensors of bytes, each with its name, shape and offsets.
 std::string Bytes(const std::vector<std::array<std::string, 3>>& tensors) {
   return "{" +
          absl::StrJoin(tensors, ",",
@@ -65,7 +65,7 @@ std::string Bytes(const std::vector<std::array<std::string, 3>>& tensors) {
 TEST(SafetensorsHeaderTest, EveryFaultIsRefusedWithItsReason) {
   struct Bad {
     std::string json;
-    const char* message;  // must be part of the error's
+    const char* message;  // must be part of the error's message
     int64_t data_bytes = 8;
   };
   const std::string vast = "4611686018427387904";  // 2^62
@@ -97,7 +97,7 @@ TEST(SafetensorsHeaderTest, EveryFaultIsRefusedWithItsReason) {
            {Entry("[2]", "[]"), "key 'dtype' must be a string"},
            {Entry("[1]", "\"C64\""), "'x': unknown dtype 'C64'"},
            {Entry("[2]", "\"f32\""), "'x': unknown dtype 'f32'"},
-           // Shapes. 2^64 wraps to 0: without a check an empty tensor of huge shape.
+           // Shapes. 2^64 wraps to 0, so without a check it would be an empty tensor of huge shape.
            {Entry("\"2\""), "key 'shape' must be an array"},
            {Entry("[-2]"), "'x': shape has a negative number, -2"},
            {Entry("[2.0]"), "shape must hold whole numbers"},
@@ -116,7 +116,7 @@ TEST(SafetensorsHeaderTest, EveryFaultIsRefusedWithItsReason) {
            {Entry("[3]", "\"F32\"", "[0,12]"), "[0, 12] are not within the 8 bytes"},
            {Entry("[3]"), "hold 8 bytes, but F32 [3] needs 12"},
            {Entry("[3]", "\"F16\""), "hold 8 bytes, but F16 [3] needs 6"},
-           // Data that no tensor has, or several.
+           // Data that belong to no tensor, or to several.
            {Entry("[1]", "\"F32\"", "[0,4]"), "4 bytes after the data of the last tensor"},
            {"{}", "8 bytes after the data of the last tensor"},
            {Entry("[1]", "\"F32\"", "[4,8]"), "leaving a gap after byte 0"},
@@ -136,8 +136,8 @@ TEST(SafetensorsHeaderTest, EveryFaultIsRefusedWithItsReason) {
   }
 }
 
-// What an accepted header promises, checked in the plainest way: every byte of the data belongs to
-// exactly one tensor, whose shape needs exactly its bytes.
+// Checks what an accepted header promises: every byte of the data belongs to exactly one tensor,
+// whose shape needs exactly its bytes.
 void ExpectTiles(const SafetensorsHeader& header, int64_t data_bytes) {
   std::vector<int> owners(static_cast<size_t>(data_bytes));
   for (const auto& [name, entry] : header.tensors) {

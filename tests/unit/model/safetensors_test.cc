@@ -85,7 +85,7 @@ TEST(SafetensorsTest, WritesTheFormatByteForByte) {
             RawFile(header + padding, std::string("\x01\x00\x02\x00", 4)));
 }
 
-TEST(SafetensorsTest, ATensorThatIsNoLongerThereIsRefusedByName) {
+TEST(SafetensorsTest, ATensorThatWasCutOffIsRefusedByName) {
   TempFolder folder;
   const std::string path = folder.File("t");
   ASSERT_TRUE(WriteSafetensors(path, {{"a", at::arange(4)}, {"b", at::arange(4)}}).ok());
@@ -200,7 +200,7 @@ TEST(SafetensorsTest, RandomByteChangesNeverCrash) {
   int refused = 0;
   for (int i = 0; i < 2000; ++i) {
     std::string bytes = valid;
-    // Mostly within the length and the header: there is little to break in the data.
+    // Most changes are in the length and the header, because there is little to break in the data.
     const size_t range = i % 4 == 0 ? bytes.size() : size_t{8} + header_bytes;
     for (uint32_t n = random() % 4; n < 4; ++n) {
       bytes[random() % range] ^= static_cast<char>(1U << (random() % 8));

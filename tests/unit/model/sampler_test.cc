@@ -52,7 +52,7 @@ std::vector<float> RandomLogits(std::mt19937& random, size_t count, double sprea
   return logits;
 }
 
-// What the sequence had of each token: not at all, in its prompt, or sampled some times.
+// How the sequence had each token: not at all, in its prompt, or sampled several times.
 std::vector<TokenCount> RandomCounts(std::mt19937& random, size_t count) {
   std::vector<TokenCount> counts(count);
   for (TokenCount& token : counts) {
@@ -62,8 +62,8 @@ std::vector<TokenCount> RandomCounts(std::mt19937& random, size_t count) {
   return counts;
 }
 
-// Some biases, bans and tokens that end the output; sometimes nothing else may be drawn. One token
-// is always left.
+// Random biases, bans and tokens that end the output. Sometimes only tokens with a rule may be
+// drawn. One token is always left.
 std::shared_ptr<const LogitRules> RandomRules(std::mt19937& random, size_t vocab_size) {
   if (random() % 2 == 0) return nullptr;
   auto rules = std::make_shared<LogitRules>();
@@ -79,7 +79,7 @@ std::shared_ptr<const LogitRules> RandomRules(std::mt19937& random, size_t vocab
   return rules;
 }
 
-// What the rules make of the logits, token by token.
+// The logits after the rules, token by token.
 std::vector<float> NaiveRuled(std::vector<float> logits, const SamplingParams& params,
                               uint64_t output_index) {
   if (params.rules == nullptr) return logits;
@@ -181,7 +181,7 @@ TEST(SamplerTest, NegativeZeroTiesWithZero) {
   }
 }
 
-TEST(SamplerTest, TopPKeepsNoMoreThanReachesItExactly) {
+TEST(SamplerTest, TopPKeepsNoMoreTokensThanReachItExactly) {
   const std::vector<float> logits(4, 1.0F);
   for (uint64_t i = 0; i < 200; ++i) {
     EXPECT_LE(SampleToken(logits, Params(1.0F, 0, 0.5F), i).id, 1);
@@ -201,7 +201,7 @@ TEST(SamplerTest, AgreesWithThePlainDefinition) {
       if (random() % 2 == 0) params.top_k = static_cast<int32_t>(random() % (vocab_size + 3));
       if (random() % 2 == 0) params.top_p = 0.01F * static_cast<float>(1 + random() % 100);
       if (random() % 2 == 0) params.min_p = 0.0101F * static_cast<float>(random() % 99);
-      if (random() % 10 == 0) params.min_p = 1.0F;  // the best and its equals
+      if (random() % 10 == 0) params.min_p = 1.0F;  // only the best and its equals
       if (random() % 2 == 0)
         params.repetition_penalty = 0.1F * static_cast<float>(1 + random() % 30);
       if (random() % 2 == 0) params.presence_penalty = 0.1F * static_cast<float>(random() % 41) - 2;
@@ -227,7 +227,7 @@ std::shared_ptr<const LogitRules> Rules(std::vector<LogitRule> rules, bool only_
   return std::make_shared<LogitRules>(LogitRules{std::move(rules), only_these});
 }
 
-// A positive logit is divided, a negative one multiplied: so the order shows.
+// The penalty divides a positive logit and multiplies a negative one, so the order matters.
 TEST(SamplerTest, BiasComesBeforePenalties) {
   SamplingParams params = Params(0.0F);
   params.repetition_penalty = 4.0F;
@@ -250,7 +250,7 @@ TEST(SamplerTest, BiasMovesTheProbabilitiesByItsExponential) {
   EXPECT_NEAR(drawn[0], kDraws / (2.0 + e), 4 * std::sqrt(kDraws / 4.0));
 }
 
-TEST(SamplerTest, TokensThatEndTheOutputComeFromTheirIndexOn) {
+TEST(SamplerTest, TokensThatEndTheOutputAreBannedBeforeTheirIndex) {
   SamplingParams params = Params(0.0F);
   params.rules = Rules({{.id = 1, .ends = 1}});
   params.ends_from = 5;
@@ -271,7 +271,7 @@ TEST(SamplerTest, LogprobsIgnoreRules) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(token.top[i].logprob, plain.top[i].logprob);
 }
 
-TEST(SamplerTest, AModelWithoutALogitForWhatIsLeftHasNoToken) {
+TEST(SamplerTest, WithoutALogitForTheAllowedTokensThereIsNoToken) {
   SamplingParams params = Params(1.0F);
   params.rules = Rules({{.id = 1, .bias = 100.0F}}, /*only_these=*/true);
   const std::vector<float> logits = {1.0F, -kInfinity};
@@ -311,7 +311,7 @@ TEST(SamplerTest, DrawsDoNotDependOnWhatTheSamplerDidBefore) {
   Sampler used;
   SampledToken token;
   for (int i = 200; i-- > 0;) {
-    // Others' draws in between, of other sizes and with other parameters.
+    // In between, the sampler draws from other sizes and with other parameters.
     const std::vector<float> other = RandomLogits(random, 1 + random() % 700, 3.0);
     SamplingParams other_params = Params(1.3F, static_cast<int32_t>(random() % 50), 0.5F);
     other_params.top_logprobs = static_cast<int32_t>(random() % 5);
@@ -367,7 +367,7 @@ TEST(SamplerTest, ReportsAsManyLogprobsAsAskedFor) {
   EXPECT_EQ(SampleToken(logits, params).top.size(), 3U);
 }
 
-TEST(PenaltiesTest, CountsStopAtTheirLargest) {
+TEST(PenaltiesTest, CountsStopAtTheirMaximum) {
   TokenCount count = 0;
   for (int i = 0; i < 40'000; ++i) count = WithSample(count);
   EXPECT_EQ(count, kSeen | kMaxSampled);
@@ -375,7 +375,7 @@ TEST(PenaltiesTest, CountsStopAtTheirLargest) {
   EXPECT_EQ(WithSample(0), kSeen | 1);
 }
 
-TEST(PenaltiesTest, ATokenThatCanBeDrawnStaysSo) {
+TEST(PenaltiesTest, NoPenaltyBansAToken) {
   const float largest = std::numeric_limits<float>::max();
   for (const Penalties& penalties :
        {Penalties{10.0F, 2.0F, 2.0F}, Penalties{1e-30F, -2.0F, -2.0F}}) {
@@ -448,8 +448,8 @@ TEST(SamplerTest, SeededStreamStaysTheSameForever) {
   EXPECT_THAT(ids, ElementsAre(95, 90, 207, 5, 158, 73, 180, 196, 30, 207, 27, 120));
 }
 
-// Bans of a row are rules beside those of the sequence, on devices that know rules alone.
-TEST(SamplerTest, BansAreRulesThatDrawTheTokenNever) {
+// On devices that know only rules, the bans of a row are merged into the rules of the sequence.
+TEST(SamplerTest, BansAgreeWithRulesThatBanTheToken) {
   std::mt19937 random(11);
   for (int round = 0; round < 500; ++round) {
     const size_t vocab_size = 1 + random() % 40;
@@ -480,7 +480,7 @@ TEST(SamplerTest, BansAreRulesThatDrawTheTokenNever) {
     if (!status.ok()) continue;
     ASSERT_EQ(token.id, expected.id);
     ASSERT_EQ(std::count(banned.begin(), banned.end(), token.id), 0);
-    // Each once, in the order of ids: that is how they are looked up.
+    // Each id occurs once, in ascending order, because the rules are looked up that way.
     for (size_t i = 1; i < merged.size(); ++i) ASSERT_LT(merged[i - 1].id, merged[i].id);
   }
 }

@@ -1,4 +1,4 @@
-// The memory of sequences, and the hash that vouches for copies of it.
+// The memory for the states of sequences, and the hash that protects copies of them.
 
 #include "model/state/state_pool.h"
 
@@ -14,8 +14,8 @@
 namespace aft {
 namespace {
 
-// Two layers; the second grows: two parts (heads) of up to 100 tokens, in granules of 8 tokens of
-// 12 bytes.
+// Two layers. The second grows: it has two parts (heads) of up to 100 tokens, in granules of 8
+// tokens of 12 bytes.
 std::vector<StateSpec> Layers() {
   StateSpec constant;
   constant.floats = 7;
@@ -27,7 +27,7 @@ std::vector<StateSpec> Layers() {
   return {constant, growing};
 }
 
-TEST(StatePoolTest, LaysLayersAndSlotsAtCacheLines) {
+TEST(StatePoolTest, PlacesLayersAndSlotsAtCacheLines) {
   auto pool = StatePool::Create(Layers(), 3);
   ASSERT_TRUE(pool.ok());
   EXPECT_EQ(pool->slots(), 3);
@@ -69,8 +69,8 @@ TEST(StatePoolTest, CopiesWhatASequenceUsesAndNothingElse) {
   EXPECT_EQ(from[stride - 1], 0.0F);
 }
 
-// Rings, interleaved lanes with padding, and parts that grow: the bytes of the tokens so far, and
-// zeros wherever the slot still holds what others wrote.
+// The state has rings, interleaved lanes with padding, and parts that grow. A copy has the bytes of
+// the tokens so far, and zeros where the slot still holds what other sequences wrote.
 TEST(StatePoolTest, WritesWhatTheSequenceWroteAndZerosForTheRest) {
   constexpr int64_t kMost = 24;  // tokens that the growing section has room for
   constexpr int64_t kSpan = 6;   // tokens of a granule of keys: two blocks of four lanes
@@ -128,7 +128,7 @@ TEST(StatePoolTest, WritesWhatTheSequenceWroteAndZerosForTheRest) {
   }
 }
 
-TEST(StatePoolTest, ScratchIsApartAndForgottenWithTheStateThatItIsOf) {
+TEST(StatePoolTest, ScratchIsSeparateAndClearedWithItsState) {
   std::vector<StateSpec> layers = Layers();
   layers[1].scratch_floats = 17;
   layers.push_back(layers[0]);

@@ -1,4 +1,4 @@
-// tokenizer.json of Hugging Face's tokenizers: what it encodes, and every field that is refused.
+// tokenizer.json of Hugging Face's tokenizers: its encodings, and every field that is refused.
 
 #include <algorithm>
 #include <cstdint>
@@ -36,7 +36,7 @@ std::string DecodeIds(const Tokenizer& tokenizer, const std::vector<int32_t>& id
   return text;
 }
 
-// FNV-1a over the numbers, as make_goldens.py.
+// FNV-1a over the numbers, as in make_goldens.py.
 std::string Checksum(const std::vector<int32_t>& ids) {
   uint64_t value = 0xCBF29CE484222325;
   for (const int32_t id : ids) value = (value ^ static_cast<uint64_t>(id)) * 0x100000001B3;
@@ -64,7 +64,7 @@ class TokenizerJsonTest : public testing::Test {
     EXPECT_THAT(std::string(loaded.status().message()),
                 AllOf(StartsWith(path_ + ": "), HasSubstr(problem)));
   }
-  // That the file is refused with `value` at this place, by name.
+  // Expects that the file is refused if `value` is at this place.
   void ExpectRefusedWith(const std::string& pointer, const Json& value,
                          const std::string& problem) {
     Json damaged = json_;
@@ -99,8 +99,8 @@ TEST_F(TokenizerJsonTest, EncodesHostileTextsAsHuggingFacesTokenizersDoes) {
   EXPECT_GT(special, 20);
 }
 
-// The same texts through vocab.json and merges.txt, in either spelling of the merges.
-TEST_F(TokenizerJsonTest, IsTheTokenizerOfTheTwoFiles) {
+// Compares it with vocab.json and merges.txt, in either spelling of the merges.
+TEST_F(TokenizerJsonTest, AgreesWithTheTokenizerOfTheTwoFiles) {
   json_["added_tokens"] = Json::array({json_["added_tokens"][1]});
   ASSERT_EQ(json_["added_tokens"][0]["content"], kEndOfText);
   const auto of_two =
@@ -125,9 +125,9 @@ TEST_F(TokenizerJsonTest, IsTheTokenizerOfTheTwoFiles) {
   }
 }
 
-// Every code point is a letter, a digit, white space or another sign where tokenizers has it so:
-// after a, 1 and ! it is in the same piece, or in none.
-TEST_F(TokenizerJsonTest, TakesEveryCodePointAsHuggingFacesTokenizersDoes) {
+// Every code point has the class that tokenizers gives it. A letter joins the piece of an "a"
+// before it, a digit that of a "1", another sign that of a "!", and white space joins none.
+TEST_F(TokenizerJsonTest, ClassifiesEveryCodePointAsHuggingFacesTokenizersDoes) {
   Json& vocabulary = json_["model"]["vocab"];
   Json merges = Json::array();
   for (auto token = vocabulary.begin(); token != vocabulary.end();) {
@@ -182,7 +182,7 @@ TEST_F(TokenizerJsonTest, AddedTokensAreFoundBetweenBytesThatAreNotText) {
   EXPECT_EQ(std::count(ids.begin(), ids.end(), 660), 2);
 }
 
-// As tokenizers looks for them: those that are not "normalized" in the whole text first.
+// Like tokenizers, it first looks in the whole text for those that are not "normalized".
 TEST_F(TokenizerJsonTest, SomeAddedTokensAreLookedForBeforeTheOthers) {
   Json token = json_["added_tokens"][0];
   for (const auto& [content, normalized] : {std::pair("zq", true), std::pair("qv", false)}) {
@@ -246,11 +246,11 @@ TEST_F(TokenizerJsonTest, RefusesWhatItDoesNotImplementByField) {
   for (const char* pointer : {"/model/dropout", "/model/unk_token", "/truncation", "/padding"}) {
     json_[Json::json_pointer(pointer)] = 0;  // makes no difference
   }
-  json_["model"].erase("type");  // as GPT-2's first
+  json_["model"].erase("type");  // as in the first files of GPT-2
   EXPECT_TRUE(Load().ok()) << Load().status();
 }
 
-TEST_F(TokenizerJsonTest, TakesATemplateThatIsTheTextAlone) {
+TEST_F(TokenizerJsonTest, AcceptsATemplateOfTheTextAlone) {
   json_["post_processor"] = {{"type", "TemplateProcessing"},
                              {"single", {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
                              {"special_tokens", Json::object()}};
@@ -297,13 +297,14 @@ TEST_F(TokenizerJsonTest, RefusesMergesByPlace) {
                     "model.merges.2: must be a string or an array of two strings, got 1");
   ExpectRefusedWith("/model/merges/2", {"a", "\u4e2d"}, "model.merges.2: token '\u4e2d' is not");
   ExpectRefusedWith("/model/merges/2", json_["model"]["merges"][1], "model.merges.2: merge ");
-  // Nobody may write a special token by parts.
+  // A special token must not be the result of a merge.
   json_["added_tokens"][0]["special"] = true;
   ExpectRefused(Load(), "token 'the' must not be a part or a result of a merge");
 }
 
-// An added token stands for its characters, but the same one by merges would stand for a space.
-TEST_F(TokenizerJsonTest, RefusesATokenThatWouldBeTwoTexts) {
+// As an added token, "\u0120the" stands for these characters. As the result of merges, it would
+// stand for " the".
+TEST_F(TokenizerJsonTest, RefusesATokenThatWouldStandForTwoTexts) {
   Json added = json_["added_tokens"][0];
   added["content"] = "\u0120the";
   added["id"] = json_["model"]["vocab"]["\u0120the"];
@@ -311,7 +312,7 @@ TEST_F(TokenizerJsonTest, RefusesATokenThatWouldBeTwoTexts) {
   ExpectRefused(Load(), "\u0120the' must not be a part or a result of a merge");
 }
 
-TEST_F(TokenizerJsonTest, RefusesTextsThatAreNoSuchJson) {
+TEST_F(TokenizerJsonTest, RefusesFilesThatAreNoTokenizerJson) {
   ExpectRefused(LoadRaw(""), "not valid JSON at byte");
   ExpectRefused(LoadRaw("{"), "not valid JSON at byte");
   ExpectRefused(LoadRaw("[]"), "must be an object, got an array");
@@ -331,7 +332,7 @@ TEST_F(TokenizerJsonTest, RefusesTextsThatAreNoSuchJson) {
             absl::StatusCode::kNotFound);
 }
 
-TEST_F(TokenizerJsonTest, CountsInPlaceOfTheTwoFiles) {
+TEST_F(TokenizerJsonTest, IsUsedInsteadOfTheTwoFiles) {
   ASSERT_TRUE(Load().ok());
   const auto alone = LoadTokenizer("bpe", folder_.path(), 667);
   ASSERT_TRUE(alone.ok()) << alone.status();

@@ -45,7 +45,7 @@ TEST(TrainBpeTest, StopsWhereNoPairOccursTwice) {
   EXPECT_EQ(made["model"]["vocab"].size(), 257U);
 }
 
-TEST(TrainBpeTest, TakesBytesThatAreNotUtf8AndLoads) {
+TEST(TrainBpeTest, TrainsOnBytesThatAreNotUtf8AndLoads) {
   const std::string text = "\xFF\xFE\xFF\xFE\xFF\xFE caf\xC3\xA9 caf\xC3\xA9 \xC3";
   const TempFolder folder;
   std::ofstream(folder.File(kTokenizerFileName)) << TrainBpe({text}, 280);
@@ -60,8 +60,8 @@ TEST(TrainBpeTest, TakesBytesThatAreNotUtf8AndLoads) {
   EXPECT_EQ(back, text);
 }
 
-// A piece of a megabyte must not cost a megabyte for every merge.
-TEST(TrainBpeTest, PiecesThatAreTooLongCountNothing) {
+// A piece of a megabyte must not be read again for every merge, so long pieces are left out.
+TEST(TrainBpeTest, PiecesThatAreTooLongAreLeftOut) {
   const Json made = Json::parse(TrainBpe({std::string(257, 'a'), " bb bb"}, 300));
   EXPECT_THAT(made["model"]["merges"], ElementsAre("b b", "Ġ bb"));
 }

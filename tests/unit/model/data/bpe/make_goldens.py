@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Goldens of the byte-pair encoding, by Hugging Face's `tokenizers` (0.23.3 made the stored ones).
+"""Makes goldens of the byte-pair encoding with Hugging Face's `tokenizers` (0.23.3 made the stored ones).
 
   make_goldens.py              encodes SAMPLES with the stored vocab.json and merges.txt
   make_goldens.py --train TXT  first trains those two on a text (the stored ones: Jane Austen, and SAMPLES)
 
-added/tokenizer.json is the same vocabulary with ADDED tokens; hostile.json what it makes of texts, special tokens not
-looked for in them; trained.json the tokens and merges that its trainer makes of the texts of samples.json and
-hostile.json; classes.json how the pre-tokeniser takes every code point, as runs [first, class]: one with
-letters (L), digits (N), other signs (O), or none of them (S, white space; surrogates are -).
+added/tokenizer.json is the same vocabulary with the tokens ADDED. hostile.json has its encodings of texts, in which
+special tokens are not looked for. trained.json has the tokens and merges that the trainer of `tokenizers` makes of the
+texts of samples.json and hostile.json. classes.json has the class that the pre-tokeniser gives every code point, as runs
+[first, class]: letter (L), digit (N), other sign (O), white space (S) or surrogate (-).
 
 Needs `pip install tokenizers`; the tests need only the files.
 """
@@ -50,7 +50,8 @@ def random_samples(count):
   return ["".join(random.choice(alphabet) for _ in range(random.randint(1, 40))) for _ in range(count)]
 
 
-# Overlapping, within words, of white space, of characters outside ASCII, one that merges make too.
+# Tokens that overlap, are within words, are white space, are outside ASCII, or are also made by
+# merges.
 ADDED = [
     AddedToken("<|user|>", special=True, normalized=False), AddedToken("<mask>", special=True, lstrip=True),
     AddedToken("<tool>", normalized=False), AddedToken("tool>s", normalized=True), AddedToken("<tool>\n", normalized=False),
@@ -153,7 +154,7 @@ def main():
     tokenizer.train_from_iterator(lines, vocab_size=256 + 400 + 1, min_frequency=2, special_tokens=[])
     tokenizer.save_model(str(HERE))
     vocab = json.loads((HERE / "vocab.json").read_text(encoding="utf-8"))
-    vocab["<|endoftext|>"] = len(vocab)  # as GPT-2 does: the last id
+    vocab["<|endoftext|>"] = len(vocab)  # the last id, as in GPT-2
     (HERE / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
 
   tokenizer = ByteLevelBPETokenizer(str(HERE / "vocab.json"), str(HERE / "merges.txt"), add_prefix_space=False)
