@@ -1,4 +1,4 @@
-// What is not Redis, or does not behave like it.
+// The client, with servers that are not Redis or do not behave like it.
 #include "server/states/redis_client.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 class RedisClientTest : public RedisTest {
  protected:
-  // Answers every command so. "": not at all.
+  // From now on answers every command with `bytes`; "": does not answer.
   void Answer(const std::string& bytes) {
     MutexLock lock(mutex_);
     answer_ = bytes;
@@ -38,7 +38,7 @@ class RedisClientTest : public RedisTest {
     config.timeout = timeout;
     return std::make_unique<RedisClient>(config, "", metrics_);
   }
-  // A call that waits for its end.
+  // Makes a call and waits for its end.
   static RedisClient::Replies Ask(RedisClient& client, size_t max_bytes = 100'000,
                                   std::vector<RedisCommand> commands = {{"GET", "x"}}) {
     std::promise<RedisClient::Replies> done;
@@ -81,7 +81,7 @@ TEST_F(RedisClientTest, GivesBackEveryKindOfReply) {
   EXPECT_EQ(redis.connections(), 1);
 }
 
-TEST_F(RedisClientTest, WhatIsNoReplyBreaksTheConnectionAndNothingElse) {
+TEST_F(RedisClientTest, AnInvalidReplyBreaksTheConnectionAndNothingElse) {
   FakeRedis redis([this](const RedisCommand&) { return answer(); });
   const auto client = Connect(redis.address(), kMinute);
   double broken = 0;
@@ -107,7 +107,7 @@ TEST_F(RedisClientTest, WhatIsNoReplyBreaksTheConnectionAndNothingElse) {
   }
 }
 
-TEST_F(RedisClientTest, AReplyOfTheMostBytesIsTakenAndNoLongerOne) {
+TEST_F(RedisClientTest, AReplyOfTheMostBytesIsAcceptedAndNoLongerOne) {
   FakeRedis redis([this](const RedisCommand&) { return answer(); });
   const auto client = Connect(redis.address(), kMinute);
   Answer("$1000\r\n" + std::string(1000, 'x') + "\r\n");
@@ -180,11 +180,11 @@ TEST_F(RedisClientTest, AnOutageIsTwoLinesOfTheLog) {
   EXPECT_THAT(lines, HasSubstr("not an answer of Redis"));
 }
 
-TEST_F(RedisClientTest, OneThatStaysSilentIsLeftAlone) {
+TEST_F(RedisClientTest, ARedisThatStaysSilentIsTakenToBeDown) {
   FakeRedis redis([](const RedisCommand&) { return ""; }, /*login=*/false);
   const auto client = Connect(redis.address(), milliseconds(20));
   EXPECT_EQ(Ask(*client).status().code(), absl::StatusCode::kUnavailable);
-  // It is known to be down, so that nobody waits for it: the answer is there before Call returns.
+  // It is known to be down, so no call waits for it: each ends before Call returns.
   for (int i = 0; i < 1000; ++i) {
     bool done = false;
     client->Call("ada", {{"GET", "x"}}, 100, [&](const RedisClient::Replies& replies) {
@@ -197,7 +197,7 @@ TEST_F(RedisClientTest, OneThatStaysSilentIsLeftAlone) {
   EXPECT_EQ(metrics_.redis_waiting.Value(), 0);
 }
 
-TEST_F(RedisClientTest, OneThatFallsSilentIsFoundAgainWhenItAnswers) {
+TEST_F(RedisClientTest, ARedisThatFallsSilentIsFoundAgainWhenItAnswers) {
   FakeRedis redis([this](const RedisCommand&) { return answer(); });
   const auto client = Connect(redis.address(), milliseconds(200));
   while (!Ask(*client).ok()) {
@@ -210,14 +210,14 @@ TEST_F(RedisClientTest, OneThatFallsSilentIsFoundAgainWhenItAnswers) {
   }
 }
 
-// One that keeps its first call waiting, and remembers what it was asked for.
+// A Redis that keeps its first call waiting, and remembers the keys that it was asked for.
 class BusyRedis {
  public:
   BusyRedis() : redis_([this](const RedisCommand& command) { return Answer(command); }) {}
 
   std::string address() const { return redis_.address(); }
   void WaitUntilAsked() { asked_.get_future().wait(); }
-  // Answers the first call too: so.
+  // Answers the first call too.
   void GoOn(const std::string& answer = kAnswer) { go_on_.set_value(answer); }
   std::vector<std::string> keys() {
     MutexLock lock(mutex_);
@@ -259,7 +259,7 @@ class RedisTurnsTest : public RedisClientTest {
     client_->Call(name, {{"GET", key}}, 100,
                   [&](const RedisClient::Replies& replies) { ++(replies.ok() ? good_ : bad_); });
   }
-  // Calls until one is refused: how many were not.
+  // Calls until a call is refused. Returns the number of calls that were accepted.
   int Flood(const std::string& name) {
     const int before = bad_;
     int waiting = -1;
@@ -290,7 +290,7 @@ TEST_F(RedisTurnsTest, AClientIsNextHoweverManyCallsOfAnotherWait) {
   EXPECT_EQ(redis_.keys(), expected);
 }
 
-TEST_F(RedisTurnsTest, ACallThatIsSentAgainStaysBeforeThoseBehindIt) {
+TEST_F(RedisTurnsTest, ACallThatIsSentAgainStaysBeforeLaterOnes) {
   Call("ada", "a1");
   Call("bob", "b");
   Call("ada", "a2");
@@ -300,7 +300,7 @@ TEST_F(RedisTurnsTest, ACallThatIsSentAgainStaysBeforeThoseBehindIt) {
   EXPECT_THAT(redis_.keys(), testing::ElementsAre("a0", "a0", "b", "a1", "a2"));
 }
 
-TEST_F(RedisTurnsTest, SoManyMayWaitAndNoMore) {
+TEST_F(RedisTurnsTest, ALimitedNumberOfCallsMayWait) {
   EXPECT_EQ(Flood("ada"), 1024);
   EXPECT_EQ(metrics_.redis_waiting.Value(), 1024);
   EXPECT_EQ(failed(RedisFailure::kUnsent), 1);
@@ -310,7 +310,7 @@ TEST_F(RedisTurnsTest, SoManyMayWaitAndNoMore) {
   EXPECT_EQ(bad_, 1);
 }
 
-TEST_F(RedisTurnsTest, ThoseWhoFillTheirPlacesKeepNobodyOut) {
+TEST_F(RedisTurnsTest, ClientsThatFillTheirPlacesDoNotKeepOthersOut) {
   for (const std::string name : {"ada", "bob", "cyd", "dan"}) EXPECT_GE(Flood(name), 128) << name;
   const int before = bad_;
   for (int i = 0; i < 50; ++i) Call("eve", "e");
@@ -320,7 +320,7 @@ TEST_F(RedisTurnsTest, ThoseWhoFillTheirPlacesKeepNobodyOut) {
   EXPECT_EQ(bad_, before);
 }
 
-TEST_F(RedisClientTest, ACallThatThereIsNoMemoryForEndsAlone) {
+TEST_F(RedisClientTest, ACallWithoutMemoryEndsAlone) {
   constexpr size_t kLarge = 1'000'000;
   std::string large = absl::StrCat("$", kLarge, "\r\n", std::string(kLarge, 'x'), "\r\n");
   FakeRedis redis([&](const RedisCommand& command) {
@@ -362,7 +362,7 @@ TEST_F(RedisClientTest, AListOfPagesThatDoNotAdvanceEnds) {
   EXPECT_EQ(pages, 3);
 }
 
-TEST_F(RedisClientTest, AListThatNeverEndsEnds) {
+TEST_F(RedisClientTest, AnEndlessListEndsAtItsTimeout) {
   std::atomic<int> pages = 0;
   FakeRedis redis([&](const RedisCommand& command) {
     if (command[0] != "EVAL") return std::string("$0\r\n\r\n");
@@ -373,7 +373,7 @@ TEST_F(RedisClientTest, AListThatNeverEndsEnds) {
   EXPECT_EQ(List(*Open(), "ada").status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(RedisClientTest, AListOfMoreThanWasAskedForIsRefusedBeforeAnythingIsReadOfIt) {
+TEST_F(RedisClientTest, AListOfMoreThanWasAskedForIsRefusedBeforeItsStatesAreRead) {
   std::atomic<int> heads = 0;
   FakeRedis redis([&](const RedisCommand& command) {
     if (command[0] == "EVAL") {
@@ -389,8 +389,8 @@ TEST_F(RedisClientTest, AListOfMoreThanWasAskedForIsRefusedBeforeAnythingIsReadO
   EXPECT_EQ(heads, 0);
 }
 
-// Each answer is in time for its own call.
-TEST_F(RedisClientTest, AListAsksForNothingAnyMoreOnceItsTimeIsOver) {
+// Each answer comes within the timeout of its own call.
+TEST_F(RedisClientTest, AListAsksForNothingAfterItsTimeout) {
   using std::chrono::steady_clock;
   std::atomic<int> heads = 0;
   std::atomic<bool> holds = false;
@@ -399,7 +399,7 @@ TEST_F(RedisClientTest, AListAsksForNothingAnyMoreOnceItsTimeIsOver) {
     const bool list = command[0] == "EVAL";
     if (!list && command[1].find(Id('a')) == std::string::npos) ++heads;
     if (!list) holds = true;
-    // The call before ends in the middle of the list's time, and the list's page behind its end.
+    // The call before ends in the middle of the list's time. The list's page comes after that time.
     const auto part = config_.redis.timeout / 4;
     while (steady_clock::now() < until.load() + (list ? 5 : 2) * part) std::this_thread::yield();
     return list ? Page(Id('b')) : std::string("$0\r\n\r\n");
@@ -434,11 +434,11 @@ TEST_F(RedisClientTest, AStateIsCopiedOnceToBeWritten) {
   EXPECT_EQ(found->state->snapshot, file.state->snapshot);
 }
 
-TEST_F(RedisClientTest, ACallThatWaitedTooLongEndsThoughTheThreadCannot) {
+TEST_F(RedisClientTest, ACallThatWaitedTooLongEndsThoughTheThreadIsBlocked) {
   std::promise<void> found;
   std::atomic<bool> first = true;
   const auto open = [&](const RedisConfig&, const std::string&, RedisConnection::Deadline) {
-    if (first.exchange(false)) found.get_future().wait();  // as the look-up of a host's name
+    if (first.exchange(false)) found.get_future().wait();  // like a slow look-up of a host's name
     return absl::UnavailableError("no such host");
   };
   RedisConfig config;
@@ -457,7 +457,7 @@ TEST_F(RedisClientTest, ACallThatWaitedTooLongEndsThoughTheThreadCannot) {
   found.set_value();
 }
 
-TEST_F(RedisClientTest, EndsEveryCallWhenItGoes) {
+TEST_F(RedisClientTest, EndsEveryCallWhenItIsDestroyed) {
   FakeRedis redis([](const RedisCommand&) { return ""; });
   auto client = Connect(redis.address(), milliseconds(50));
   std::atomic<int> ended = 0;
@@ -468,7 +468,7 @@ TEST_F(RedisClientTest, EndsEveryCallWhenItGoes) {
   EXPECT_EQ(ended, 100);
 }
 
-TEST_F(RedisClientTest, NobodyListens) {
+TEST_F(RedisClientTest, AnAddressWithoutAListenerIsNamed) {
   for (const std::string& address :
        {"unix:" + temp_.File("none"), std::string("unix:/"), std::string("127.0.0.1:1"),
         std::string("[::1]:1"), std::string("host.invalid:1")}) {

@@ -20,10 +20,10 @@
 
 namespace aft::server {
 
-// States in Redis, as one server or several see them. Calls that wait for their answer.
+// States in Redis, for one server or several. The calls wait for their answers.
 class RedisTest : public testing::Test {
  protected:
-  // One server.
+  // A server that keeps its states in Redis.
   struct Replica {
     prometheus::Registry registry;
     StateMetrics metrics{registry};
@@ -80,10 +80,10 @@ class RedisTest : public testing::Test {
     client.name = name;
     return client;
   }
-  // An id of that digit.
+  // An id of 32 such digits.
   static std::string Id(char digit) { return std::string(32, digit); }
 
-  // For another thread: ThreadSanitizer does not see how Debian's Abseil shares a status.
+  // A copy for another thread. ThreadSanitizer does not see how Debian's Abseil shares a status.
   static absl::Status Own(const absl::Status& status) {
     return absl::Status(status.code(), status.message());
   }
@@ -136,7 +136,7 @@ class RedisTest : public testing::Test {
     return done.get_future().get();
   }
 
-  // States leave memory with the last of a call.
+  // Waits, because a state leaves memory only at the very end of a call.
   static void WaitForBytes(const Replica& replica, int64_t bytes) {
     while (replica.metrics.bytes.Value() != static_cast<double>(bytes)) std::this_thread::yield();
   }
@@ -147,8 +147,8 @@ class RedisTest : public testing::Test {
   TempFolder temp_;
   StatesConfig config_;
   StateSealer sealer_;
-  std::chrono::milliseconds ahead_{};                            // of the servers' clock
-  size_t executor_memory_ = std::numeric_limits<size_t>::max();  // of ShortMemory
+  std::chrono::milliseconds ahead_{};  // how far servers' clocks are ahead
+  size_t executor_memory_ = std::numeric_limits<size_t>::max();  // the limit of ShortMemory
 };
 
 }  // namespace aft::server

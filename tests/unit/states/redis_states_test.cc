@@ -43,7 +43,7 @@ class RedisStatesTest : public RedisTest {
 
 const absl::Status kNone = absl::NotFoundError("no state of this id, or it has expired");
 
-TEST_F(RedisStatesTest, EveryServerFindsWhatAnotherPut) {
+TEST_F(RedisStatesTest, EveryServerFindsStatesThatAnotherPut) {
   const StateFolder::File file = File("ada", Id('a'));
   const auto put = Put(*replica_, file);
   ASSERT_TRUE(put.ok()) << put.status();
@@ -75,7 +75,7 @@ TEST_F(RedisStatesTest, EveryServerFindsWhatAnotherPut) {
   EXPECT_EQ(replica_->metrics.stored.Value(), 1);
 }
 
-TEST_F(RedisStatesTest, TakesMemoryOnlyWhileSomebodyHasAState) {
+TEST_F(RedisStatesTest, TakesMemoryOnlyWhileAStateIsInUse) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
   WaitForBytes(*replica_, 0);
   auto found = Find(*replica_, "ada", Id('a'));
@@ -84,10 +84,10 @@ TEST_F(RedisStatesTest, TakesMemoryOnlyWhileSomebodyHasAState) {
   WaitForBytes(*replica_, 0);
 }
 
-TEST_F(RedisStatesTest, WhatDoesNotFitIntoMemoryIsNotRead) {
+TEST_F(RedisStatesTest, AStateThatDoesNotFitIntoMemoryIsNotRead) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'), 12, 50'000)).ok());
   config_.max_bytes = 100'000;
-  for (const int64_t most : {40'000, 80'000}) {  // the second has room for it, not for its record
+  for (const int64_t most : {40'000, 80'000}) {  // 80,000 has no room for the record
     config_.max_client_bytes = most;
     const auto small = Open();
     EXPECT_THAT(Find(*small, "ada", Id('a')).status(),
@@ -97,14 +97,14 @@ TEST_F(RedisStatesTest, WhatDoesNotFitIntoMemoryIsNotRead) {
   }
 }
 
-TEST_F(RedisStatesTest, RedisEndsThemAndTheirPlaceInTheBudget) {
+TEST_F(RedisStatesTest, RedisExpiresStatesAndFreesTheirPlaceInTheBudget) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'), 1, 5000, milliseconds(20))).ok());
   ASSERT_TRUE(Put(*replica_, File("ada", Id('b'))).ok());
   absl::Status status;
   while ((status = Find(*replica_, "ada", Id('a')).status()).ok()) {
   }
   EXPECT_EQ(status, kNone);
-  do {  // Redis' clock may say so a little later
+  do {  // the clock of Redis may be a little late
     EXPECT_THAT(*List(*replica_, "ada"), ElementsAre(Id('b')));
   } while (redis_.Do({"ZCARD", "aft:x:ada"}).integer > 1);
   EXPECT_EQ(BytesOf("ada"), StateBytes(*File("ada", Id('b')).state));
@@ -121,9 +121,9 @@ TEST_F(RedisStatesTest, NothingOfAClientOutlivesItsStates) {
   }
 }
 
-TEST_F(RedisStatesTest, WhatIsPutBackAfterItsTimeIsOverIsNotFound) {
+TEST_F(RedisStatesTest, AStateThatIsPutBackAfterItsExpiryIsNotFound) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
-  SetValue(Id('a'), Value(Id('a')));  // now without an end
+  SetValue(Id('a'), Value(Id('a')));  // now it does not expire in Redis
   ahead_ = std::chrono::hours(1) + std::chrono::minutes(4);
   EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
   ahead_ = std::chrono::hours(1) + std::chrono::minutes(5);
@@ -142,7 +142,7 @@ TEST_F(RedisStatesTest, ClocksOfServersMayDifferByMinutes) {
   EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
 }
 
-TEST_F(RedisStatesTest, AnothersStateIsAsUnknownAsNone) {
+TEST_F(RedisStatesTest, AStateOfAnotherClientIsAsUnknownAsAMissingOne) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
   EXPECT_EQ(Find(*replica_, "ada", Id('0')).status(), kNone);
   EXPECT_EQ(Find(*replica_, "bob", Id('a')).status(), kNone);
@@ -153,7 +153,7 @@ TEST_F(RedisStatesTest, AnothersStateIsAsUnknownAsNone) {
   EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
 }
 
-TEST_F(RedisStatesTest, WhereClientsAreNotKnownAnotherOneMayRemoveIt) {
+TEST_F(RedisStatesTest, IfClientsAreNotKnownAnyClientMayRemoveAState) {
   StateFolder::File file = File("10.0.0.1", Id('a'));
   file.owner = "";
   ASSERT_TRUE(Put(*replica_, file).ok());
@@ -162,7 +162,7 @@ TEST_F(RedisStatesTest, WhereClientsAreNotKnownAnotherOneMayRemoveIt) {
   EXPECT_EQ(BytesOf("10.0.0.1"), 0);
 }
 
-TEST_F(RedisStatesTest, RemovedIsGone) {
+TEST_F(RedisStatesTest, ARemovedStateIsGone) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
   ASSERT_TRUE(Put(*replica_, File("ada", Id('b'))).ok());
   EXPECT_TRUE(Remove(*replica_, "ada", Id('a')).ok());
@@ -184,12 +184,12 @@ TEST_F(RedisStatesTest, ListsStatesInOrderPageByPageAndNoResumePoints) {
   EXPECT_THAT(*List(*replica_, "ada", Id('a'), 2), ElementsAre(Id('f')));
   EXPECT_THAT(*List(*replica_, "ada", Id('f')), IsEmpty());
   EXPECT_THAT(*List(*replica_, "ada", "75"), ElementsAre(Id('7'), Id('a'), Id('f')));
-  // Values that somebody took away end no list.
+  // A list does not end at values that were removed.
   redis_.Do({"DEL", "aft:s:" + Id('0'), "aft:s:" + Id('3')});
   EXPECT_THAT(*List(*replica_, "ada", "", 2), ElementsAre(Id('7'), Id('a')));
 }
 
-TEST_F(RedisStatesTest, ANewStateOfAnIdTakesTheLastOnesPlace) {
+TEST_F(RedisStatesTest, ANewStateOfAnIdReplacesTheLastOne) {
   const std::string id = StateStore::ResumePointName(Id('a'));
   const auto other = Open();
   for (const int64_t tokens : {10, 20, 30}) {
@@ -203,7 +203,7 @@ TEST_F(RedisStatesTest, ANewStateOfAnIdTakesTheLastOnesPlace) {
   EXPECT_EQ(BytesOf("ada"), 0);
 }
 
-TEST_F(RedisStatesTest, AReaderGetsOneOrTheOtherWhileTheyAreWritten) {
+TEST_F(RedisStatesTest, AReaderGetsAWholeStateWhileItIsReplaced) {
   const std::string id = StateStore::ResumePointName(Id('a'));
   ASSERT_TRUE(Put(*replica_, File("ada", id, 0, 0)).ok());
   std::atomic<bool> over = false;
@@ -214,7 +214,7 @@ TEST_F(RedisStatesTest, AReaderGetsOneOrTheOtherWhileTheyAreWritten) {
     }
   });
   int64_t last = 0;
-  // At least until the writer has written once.
+  // Reads at least until the writer has written once.
   for (int i = 0; (i < 300 || last == 0) && !HasFailure(); ++i) {
     const auto found = Find(*replica_, "ada", id);
     EXPECT_TRUE(found.ok()) << found.status();
@@ -230,7 +230,7 @@ TEST_F(RedisStatesTest, AReaderGetsOneOrTheOtherWhileTheyAreWritten) {
   EXPECT_EQ(replica_->metrics.refused(StateRefusal::kInvalid).Value(), 0);
 }
 
-TEST_F(RedisStatesTest, TheBudgetOfAClientHoldsWhoeverWrites) {
+TEST_F(RedisStatesTest, TheBudgetOfAClientHoldsForAllServersTogether) {
   const int64_t bytes = StateBytes(*File("ada", Id('a')).state);
   config_.redis.max_client_bytes = 5 * bytes;
   const std::vector<std::unique_ptr<Replica>> replicas = [this] {
@@ -258,7 +258,7 @@ TEST_F(RedisStatesTest, TheBudgetOfAClientHoldsWhoeverWrites) {
   EXPECT_TRUE(Put(*replicas[0], File("bob", Id('b'))).ok());
   const std::vector<std::string> ids = *List(*replicas[0], "ada");
   ASSERT_EQ(ids.size(), 5);
-  // In the place of a state of its own there is always room.
+  // There is always room to replace a state by one of the same id and size.
   EXPECT_TRUE(Put(*replicas[1], File("ada", ids[2], 77)).ok());
   EXPECT_TRUE(Remove(*replicas[2], "ada", ids[0]).ok());
   EXPECT_TRUE(Put(*replicas[1], File("ada", Id('a'))).ok());
@@ -285,10 +285,10 @@ TEST_F(RedisStatesTest, EveryByteIsUnderASeal) {
     expect_refused(Id('a'), good.substr(0, size));
   }
   expect_refused(Id('a'), good + "x");
-  expect_refused(Id('b'), good);  // under another id
+  expect_refused(Id('b'), good);  // the record of another id
   ASSERT_TRUE(Put(*replica_, File("ada", StateStore::ResumePointName(Id('a')), 12, 300)).ok());
   expect_refused(Id('a'), Value(StateStore::ResumePointName(Id('a'))));
-  // The summary of one state and the bytes of another one, of the same lines.
+  // The summary of one state with the bytes of another one, whose lines are the same.
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'), 13, 300)).ok());
   const size_t sealed = static_cast<size_t>(StateSealer::SealedBytes(*File("", "", 12, 300).state));
   const std::string later = Value(Id('a'));
@@ -299,8 +299,8 @@ TEST_F(RedisStatesTest, EveryByteIsUnderASeal) {
   EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
 }
 
-// They are looked at before the seal is.
-TEST_F(RedisStatesTest, NumbersOfAForgedRecordMayBeAny) {
+// The numbers are read before the seal is checked.
+TEST_F(RedisStatesTest, ForgedNumbersInARecordAreRefused) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
   const std::vector<std::string> lines = absl::StrSplit(Value(Id('a')), absl::MaxSplits('\n', 3));
   for (const std::string number : {"-9223372036854775808", "-1", "0", "9223372036854775807"}) {
@@ -309,7 +309,7 @@ TEST_F(RedisStatesTest, NumbersOfAForgedRecordMayBeAny) {
     SetValue(Id('a'), absl::StrJoin({lines[0], lines[1], number, lines[3]}, "\n"));
     EXPECT_EQ(Find(*replica_, "ada", Id('a')).status(), kNone) << number;
   }
-  // Of one who has the key.
+  // These are sealed with the right key.
   StateFolder::File file = File("ada", Id('a'));
   for (const int64_t expires : {int64_t{-1}, int64_t{1} << 44}) {
     file.ttl = milliseconds(expires);
@@ -318,7 +318,7 @@ TEST_F(RedisStatesTest, NumbersOfAForgedRecordMayBeAny) {
   }
 }
 
-TEST_F(RedisStatesTest, WhatThereIsNoMemoryForIsRefusedForWantOfIt) {
+TEST_F(RedisStatesTest, AStateWithoutMemoryIsRefusedForThatReason) {
   constexpr size_t kLarge = 1'000'000;
   const auto no_memory = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: "));
   const StateFolder::File file = File("ada", Id('a'), 12, kLarge);
@@ -346,7 +346,7 @@ TEST_F(RedisStatesTest, AnotherOwnersRecordUnderOnesOwnNameIsRefused) {
   EXPECT_EQ(Describe(*replica_, "bob", Id('b')).status(), kNone);
 }
 
-TEST_F(RedisStatesTest, AKeyThatThisServerHasNotOpensNothing) {
+TEST_F(RedisStatesTest, AStateUnderAKeyThatThisServerLacksIsNotOpened) {
   const StateSealer other = SealerOf('o');
   const auto stranger = Open(other);
   ASSERT_TRUE(Put(*stranger, File("ada", Id('a'))).ok());
@@ -355,7 +355,7 @@ TEST_F(RedisStatesTest, AKeyThatThisServerHasNotOpensNothing) {
   EXPECT_TRUE(Find(*stranger, "ada", Id('a')).ok());
 }
 
-TEST_F(RedisStatesTest, KeysOfOtherKindsAreNoStates) {
+TEST_F(RedisStatesTest, RedisKeysOfOtherTypesAreNotStates) {
   redis_.Do({"RPUSH", "aft:s:" + Id('a'), "x"});
   EXPECT_EQ(Find(*replica_, "ada", Id('a')).status(), kNone);
   EXPECT_EQ(Describe(*replica_, "ada", Id('a')).status(), kNone);
@@ -366,19 +366,19 @@ TEST_F(RedisStatesTest, KeysOfOtherKindsAreNoStates) {
     redis_.Do({"RPUSH", absl::StrCat("aft:", key, ":ada"), "x"});
     EXPECT_EQ(Put(*replica_, File("ada", Id('b'))).status().code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(redis_.Do({"EXISTS", "aft:s:" + Id('b')}).integer, 0);
-    if (key == "b") continue;  // which nothing reads
+    if (key == "b") continue;  // no list reads this key
     EXPECT_EQ(List(*replica_, "ada").status().code(), absl::StatusCode::kUnavailable);
   }
   EXPECT_EQ(replica_->metrics.redis_connects.Value(), 1);
 }
 
-TEST_F(RedisStatesTest, NamesThatAreNoRecordsAreNotPut) {
+TEST_F(RedisStatesTest, RecordsWithInvalidNamesAreNotPut) {
   StateFolder::File file = File("two\nlines", Id('a'));
   EXPECT_EQ(Put(*replica_, file).status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(Put(*replica_, File("ada", "../a")).status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(Put(*replica_, File(std::string(5000, 'a'), Id('a'))).status().code(),
             absl::StatusCode::kInternal);
-  // Whatever a client asks for is a name of a key, and no more.
+  // An id from a client is used as the name of a key, and for nothing else.
   for (const std::string& id : {std::string("\r\nFLUSHALL\r\n"), std::string("*"),
                                 std::string(1, '\0'), std::string("' .. 1")}) {
     EXPECT_EQ(Find(*replica_, "ada", id).status(), kNone);
@@ -402,7 +402,7 @@ TEST_F(RedisStatesTest, PrefixAndDatabaseKeepServersApart) {
   EXPECT_TRUE(Find(*third, "ada", Id('c')).ok());
 }
 
-TEST_F(RedisStatesTest, OneFullOfOtherThingsIsNamed) {
+TEST_F(RedisStatesTest, AFullRedisIsNamed) {
   redis_.Do({"CONFIG", "SET", "maxmemory", "1"});
   EXPECT_THAT(Put(*replica_, File("ada", Id('a'))).status(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory left")));
@@ -413,7 +413,7 @@ TEST_F(RedisStatesTest, OneFullOfOtherThingsIsNamed) {
   EXPECT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
 }
 
-TEST_F(RedisStatesTest, AReadOnlyOneIsConnectedToAnew) {
+TEST_F(RedisStatesTest, AReadOnlyRedisIsConnectedToAgain) {
   redis_.Do({"REPLICAOF", "127.0.0.1", "1"});
   EXPECT_EQ(Put(*replica_, File("ada", Id('a'))).status().code(), absl::StatusCode::kUnavailable);
   redis_.Do({"REPLICAOF", "NO", "ONE"});
@@ -452,7 +452,7 @@ TEST_F(RedisStatesTest, WhileItIsDownCallsFailAtOnceAndItIsFoundAgain) {
   EXPECT_EQ(Find(*replica_, "ada", Id('b')).status(), kNone);
 }
 
-TEST_F(RedisStatesTest, ItNeedNotBeThereFirst) {
+TEST_F(RedisStatesTest, RedisMayStartAfterTheServer) {
   redis_.Kill();
   const auto early = Open();
   EXPECT_EQ(Put(*early, File("ada", Id('a'))).status().code(), absl::StatusCode::kUnavailable);
@@ -461,7 +461,7 @@ TEST_F(RedisStatesTest, ItNeedNotBeThereFirst) {
   EXPECT_TRUE(Put(*early, File("ada", Id('a'))).ok());
 }
 
-TEST_F(RedisStatesTest, WhatWasAskedForIsDoneBeforeTheObjectGoes) {
+TEST_F(RedisStatesTest, CallsAreDoneBeforeTheObjectIsDestroyed) {
   std::atomic<int> done = 0;
   for (const char digit : std::string("0123456789")) {
     replica_->states->Put(File("ada", Id(digit)), {},

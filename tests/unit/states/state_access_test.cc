@@ -45,7 +45,7 @@ class ResumePointTest : public testing::TestWithParam<Place> {
     Open();
   }
 
-  // As a new process.
+  // Opens the states as a new process does.
   void Open() {
     access_.reset();
     const auto at_once = [](const Client&, size_t, const std::function<void()>& task) { task(); };
@@ -100,7 +100,7 @@ class ResumePointTest : public testing::TestWithParam<Place> {
   std::unique_ptr<StateAccess> access_;
 };
 
-TEST_P(ResumePointTest, TheNewestTakesTheLastOnesPlace) {
+TEST_P(ResumePointTest, TheNewestReplacesTheLastOne) {
   const std::string id = StateAccess::NewResumeId();
   EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kNotFound);
   for (const int64_t tokens : {10, 20, 30}) {
@@ -121,7 +121,7 @@ TEST_P(ResumePointTest, TheNewestTakesTheLastOnesPlace) {
   }
 }
 
-TEST_P(ResumePointTest, NobodyElseFindsItAndNoOtherRequestDoes) {
+TEST_P(ResumePointTest, NoOtherClientAndNoOtherRequestFindsIt) {
   const std::string id = StateAccess::NewResumeId();
   ASSERT_TRUE(Put(id, State(10)).ok());
   const absl::Status none = Find(ada_, StateAccess::NewResumeId()).status();
@@ -157,7 +157,7 @@ TEST_P(ResumePointTest, WithoutRoomTheLastOneStays) {
   EXPECT_EQ((*Find(ada_, id))->tokens, 30);
 }
 
-TEST_P(ResumePointTest, ASealedCopyIsOfTheBudgetWhileItIsThere) {
+TEST_P(ResumePointTest, ASealedCopyCountsInTheBudgetWhileItExists) {
   const std::string id = StateAccess::NewResumeId();
   const absl::Status large = Put(id, State(10, 6000));  // there is room for it, and not for two
   if (GetParam() == Place::kMemory) {
@@ -171,21 +171,21 @@ TEST_P(ResumePointTest, ASealedCopyIsOfTheBudgetWhileItIsThere) {
   while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
 }
 
-TEST_P(ResumePointTest, RemovedIsGoneEvenIfItIsBeingPut) {
+TEST_P(ResumePointTest, ARemovedResumePointIsGoneEvenIfItIsBeingPut) {
   const std::string id = StateAccess::NewResumeId();
   std::promise<absl::Status> put;
   access_->PutResumePoint(ada_, "austen", id, State(10),
                           [&](const absl::Status& status) { put.set_value(status); });
   access_->RemoveResumePoint(ada_, id);
   EXPECT_TRUE(put.get_future().get().ok());
-  ASSERT_TRUE(Put(StateAccess::NewResumeId(), State(1)).ok());  // behind the removal
+  ASSERT_TRUE(Put(StateAccess::NewResumeId(), State(1)).ok());  // after the removal
   EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kNotFound);
   access_->RemoveResumePoint(ada_, id);
   Open();
   EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_P(ResumePointTest, AServerThatKeepsNoneSaysSo) {
+TEST_P(ResumePointTest, AServerWithoutStatesSaysSo) {
   config_.max_bytes = 0;
   config_.folder.clear();
   config_.redis.address.clear();

@@ -37,7 +37,7 @@ namespace fs = std::filesystem;
 constexpr milliseconds kHour{3'600'000};
 constexpr int64_t kMaxBytes = 100'000;
 
-// An id of that digit.
+// An id of 32 such digits.
 std::string Id(char digit) { return std::string(32, digit); }
 
 class StateFolderTest : public testing::Test {
@@ -60,7 +60,7 @@ class StateFolderTest : public testing::Test {
                              {.wall = [this] { return now_ + jump_; },
                               .steady = [this] { return TimePoint(now_.time_since_epoch()); }});
   }
-  // As a new process.
+  // Opens the folder as a new process does.
   void Open() {
     folder_.reset();
     auto folder = TryOpen(sealer_);
@@ -107,7 +107,7 @@ class StateFolderTest : public testing::Test {
     folder_->Expire();
     Finish();
   }
-  // Names of files of states, whole or not.
+  // The names of all files except the lock.
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(path())) {
@@ -122,7 +122,7 @@ class StateFolderTest : public testing::Test {
   StateMetrics metrics_{registry_};
   StateSealer sealer_;
   std::chrono::system_clock::time_point now_{std::chrono::hours(500'000)};
-  milliseconds jump_{0};  // of the wall clock, which was set
+  milliseconds jump_{0};  // by which the wall clock was set
   std::unique_ptr<StateFolder> folder_;
   std::vector<StateFolder::File> loaded_;
 };
@@ -151,7 +151,7 @@ TEST_F(StateFolderTest, TheNextProcessFindsWhatThisOneWrote) {
   EXPECT_EQ(metrics_.skipped.Value(), 0);
 }
 
-TEST_F(StateFolderTest, WhatWasAskedForIsDoneBeforeTheFolderGoes) {
+TEST_F(StateFolderTest, WritesAreDoneBeforeTheFolderIsClosed) {
   Open();
   int done = 0;
   for (const char digit : std::string("0123456789")) {
@@ -162,13 +162,13 @@ TEST_F(StateFolderTest, WhatWasAskedForIsDoneBeforeTheFolderGoes) {
   EXPECT_EQ(Names().size(), 10);
 }
 
-TEST_F(StateFolderTest, RemovedIsGoneAndMayBeRemovedTwice) {
+TEST_F(StateFolderTest, ARemovedStateIsGoneAndMayBeRemovedTwice) {
   Open();
   ASSERT_TRUE(Write(File(Id('a'))).ok());
   EXPECT_TRUE(Remove(Id('a')).ok());
   EXPECT_TRUE(Remove(Id('a')).ok());
   EXPECT_THAT(Names(), IsEmpty());
-  fs::create_directory(FileOf(Id('b')));  // which unlink does not take
+  fs::create_directory(FileOf(Id('b')));  // unlink fails on a folder
   EXPECT_FALSE(Remove(Id('b')).ok());
 }
 
@@ -188,7 +188,7 @@ TEST_F(StateFolderTest, NothingButAnIdBecomesAPath) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(StateFolderTest, ANewStateOfAnIdTakesTheLastOnesPlaceOrLeavesIt) {
+TEST_F(StateFolderTest, ANewStateOfAnIdReplacesTheLastOneOrLeavesIt) {
   Open();
   const std::string id = StateStore::ResumePointName(Id('a'));
   StateFolder::File file = File(id);
@@ -210,7 +210,7 @@ TEST_F(StateFolderTest, ANewStateOfAnIdTakesTheLastOnesPlaceOrLeavesIt) {
   EXPECT_EQ(loaded_[0].ttl, kHour);
 }
 
-TEST_F(StateFolderTest, FilesGoWhenTheirTimeIsOverAndNotBefore) {
+TEST_F(StateFolderTest, FilesAreRemovedWhenTheyExpireAndNotBefore) {
   Open();
   ASSERT_TRUE(Write(File(Id('a'), kHour)).ok());
   ASSERT_TRUE(Write(File(Id('b'), 2 * kHour)).ok());
@@ -225,14 +225,14 @@ TEST_F(StateFolderTest, FilesGoWhenTheirTimeIsOverAndNotBefore) {
   Open();  // b expired meanwhile
   EXPECT_THAT(Load(), ElementsAre(Id('c')));
   EXPECT_THAT(Names(), ElementsAre(Id('c') + ".state"));
-  now_ += kHour;  // what was found expires as what was written
+  now_ += kHour;  // states that were loaded expire like those that were written
   Expire();
   EXPECT_THAT(Names(), IsEmpty());
   EXPECT_EQ(metrics_.skipped.Value(), 0);
 }
 
 // A stream may write its resume point again at the moment when the one before expires.
-TEST_F(StateFolderTest, WhatIsWrittenAgainWhileItExpiresStays) {
+TEST_F(StateFolderTest, AFileThatIsWrittenAgainWhileItExpiresStays) {
   constexpr int kFiles = 64;
   Open();
   std::vector<std::string> ids;
@@ -253,7 +253,7 @@ TEST_F(StateFolderTest, WhatIsWrittenAgainWhileItExpiresStays) {
   EXPECT_EQ(Names().size(), kFiles);
 }
 
-TEST_F(StateFolderTest, WhatIsWrittenAgainBeforeItIsRemovedStays) {
+TEST_F(StateFolderTest, AFileThatIsWrittenAgainBeforeItIsRemovedStays) {
   Open();
   ASSERT_TRUE(Write(File(Id('a'))).ok());
   ASSERT_TRUE(Write(File(Id('b'))).ok());
@@ -261,7 +261,7 @@ TEST_F(StateFolderTest, WhatIsWrittenAgainBeforeItIsRemovedStays) {
   std::promise<void> gate;
   folder_->Remove(Id('f'), [&gate](const absl::Status&) { gate.get_future().wait(); });
   folder_->Write(File(Id('a')), [](const absl::Status& status) { EXPECT_TRUE(status.ok()); });
-  folder_->Expire();  // before that write, of both
+  folder_->Expire();  // both have expired, and the new write of a still waits
   gate.set_value();
   Finish();
   EXPECT_THAT(Names(), ElementsAre(Id('a') + ".state"));
@@ -270,7 +270,7 @@ TEST_F(StateFolderTest, WhatIsWrittenAgainBeforeItIsRemovedStays) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(StateFolderTest, NoFileOutlivesWhatThisProcessAllows) {
+TEST_F(StateFolderTest, NoFileOutlivesTheMostTimeThatThisProcessAllows) {
   Open();
   ASSERT_TRUE(Write(File(Id('a'), 10 * kHour)).ok());
   EXPECT_THAT(Load(kMaxBytes, 2 * kHour), ElementsAre(Id('a')));
@@ -307,7 +307,7 @@ TEST_F(StateFolderTest, AClockThatWasSetBackBetweenTwoProcessesKeepsAStateForThe
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(StateFolderTest, EveryByteIsUnderTheSealAndWhatIsDamagedStays) {
+TEST_F(StateFolderTest, EveryByteIsUnderTheSealAndDamagedFilesStay) {
   Open();
   StateFolder::File file = File(Id('a'));
   file.owner = "ada";
@@ -329,20 +329,20 @@ TEST_F(StateFolderTest, EveryByteIsUnderTheSealAndWhatIsDamagedStays) {
     expect_skipped(good.substr(0, size));
   }
   expect_skipped(good + "x");
-  // Under another id.
+  // The file of another id is refused.
   WriteBytes(FileOf(Id('a')), good);
   fs::rename(FileOf(Id('a')), FileOf(Id('b')));
   EXPECT_THAT(Load(), IsEmpty());
   fs::rename(FileOf(Id('b')), FileOf(Id('a')));
   EXPECT_THAT(Load(), ElementsAre(Id('a')));
-  // Its sealed part is no exported state, nor is one of these a part of a file.
+  // The sealed part of a file is not an exported state, and an exported state is not such a part.
   const std::string header = good.substr(0, good.find("AFTSEAL2"));
   EXPECT_FALSE(sealer_.Open(good.substr(header.size())).ok());
   bad = static_cast<size_t>(metrics_.skipped.Value());
   expect_skipped(header + *sealer_.Seal(*file.state));
 }
 
-TEST_F(StateFolderTest, FilesOfAnotherKeyAreLeftForWhoHasIt) {
+TEST_F(StateFolderTest, FilesOfAnotherKeyAreLeftAlone) {
   Open();
   ASSERT_TRUE(Write(File(Id('a'))).ok());
   const StateSealer other = SealerOf("other", 'o');
@@ -357,7 +357,7 @@ TEST_F(StateFolderTest, FilesOfAnotherKeyAreLeftForWhoHasIt) {
   EXPECT_THAT(Load(), ElementsAre(Id('a')));
 }
 
-TEST_F(StateFolderTest, WhatHasNoPlaceStaysUntilItsTimeIsOver) {
+TEST_F(StateFolderTest, AFileWithoutRoomInMemoryStaysUntilItExpires) {
   Open();
   ASSERT_TRUE(Write(File(Id('a'))).ok());
   folder_->Load(kMaxBytes, kHour,
@@ -372,7 +372,7 @@ TEST_F(StateFolderTest, WhatHasNoPlaceStaysUntilItsTimeIsOver) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(StateFolderTest, WhatACrashLeftGoesAndWhatIsNotOursStays) {
+TEST_F(StateFolderTest, TemporaryFilesOfACrashAreRemovedAndForeignFilesStay) {
   const std::string ours = Id('a') + ".state.tmp.123.0";
   for (const std::string& name :
        {ours, std::string("notes.state.tmp.1"), std::string("notes.state"), Id('a') + ".bak"}) {
@@ -383,7 +383,7 @@ TEST_F(StateFolderTest, WhatACrashLeftGoesAndWhatIsNotOursStays) {
   EXPECT_THAT(Load(), IsEmpty());
   EXPECT_THAT(Names(), ElementsAre(Id('a') + ".bak", Id('b') + ".state", "notes.state",
                                    "notes.state.tmp.1"));
-  EXPECT_EQ(metrics_.skipped.Value(), 1);  // the folder by a state's name
+  EXPECT_EQ(metrics_.skipped.Value(), 1);  // the folder that is named like a state
 }
 
 TEST_F(StateFolderTest, AFullDiskIsAnErrorOfOneStateAlone) {
@@ -408,7 +408,7 @@ TEST_F(StateFolderTest, AFullDiskIsAnErrorOfOneStateAlone) {
   EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 2);
 }
 
-TEST_F(StateFolderTest, AStateThatThereIsNoMemoryForIsRefusedForWantOfIt) {
+TEST_F(StateFolderTest, AStateWithoutMemoryIsRefusedForThatReason) {
   Open();
   const StateFolder::File file = File(Id('a'));
   {
@@ -418,7 +418,7 @@ TEST_F(StateFolderTest, AStateThatThereIsNoMemoryForIsRefusedForWantOfIt) {
   EXPECT_TRUE(Write(file).ok());
 }
 
-TEST_F(StateFolderTest, BehindADiskThatHangsSoManyRemovalsWaitAndOtherFilesGoWhenTheirTimeIsOver) {
+TEST_F(StateFolderTest, WhileTheDiskHangsALimitedNumberOfRemovalsWaits) {
   Open();
   ASSERT_TRUE(Write(File(Id('a'))).ok());
   ASSERT_TRUE(Write(File(Id('b'))).ok());
@@ -445,7 +445,7 @@ TEST_F(StateFolderTest, BehindADiskThatHangsSoManyRemovalsWaitAndOtherFilesGoWhe
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(StateFolderTest, NoFileExpiresLaterThanTimesCanBeTold) {
+TEST_F(StateFolderTest, NoFileExpiresLaterThanTheLatestTime) {
   Open();
   for (const char digit : {'a', 'b', 'c'}) {
     const int64_t latest = StateFolder::kLatest;
@@ -470,7 +470,7 @@ TEST_F(StateFolderTest, AFileSystemThatCouldNeverHoldTheBudgetIsNamed) {
                AllOf(HasSubstr("states.folder: " + path()), HasSubstr("states.max_bytes="))));
 }
 
-TEST_F(StateFolderTest, OneServerAtATime) {
+TEST_F(StateFolderTest, OneServerAtATimeUsesAFolder) {
   Open();
   EXPECT_THAT(TryOpen(sealer_).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -487,7 +487,7 @@ TEST_F(StateFolderTest, AFolderThatCannotBeUsedIsNamed) {
   EXPECT_THAT(TryOpen(sealer_).status().message(), HasSubstr("states.folder: " + path()));
   fs::remove(path());
   fs::create_directory(path());
-  fs::create_directory(path() + "/probe");  // in the way of the file that is tried
+  fs::create_directory(path() + "/probe");  // in the way of the file that Open tries to write
   EXPECT_THAT(TryOpen(sealer_).status().message(), HasSubstr("states.folder: " + path()));
 }
 

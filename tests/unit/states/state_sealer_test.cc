@@ -73,9 +73,9 @@ TEST_F(StateSealerTest, OpensWhatItSealed) {
   ExpectSame(*sealer.Open(*sealer.Seal(SequenceState())), SequenceState());
 }
 
-TEST_F(StateSealerTest, TheBytesTellNothingOfTheState) {
+TEST_F(StateSealerTest, TheBytesRevealNothingOfTheState) {
   const StateSealer sealer = Make();
-  SequenceState state = State(4096);  // one byte again and again
+  SequenceState state = State(4096);  // the same byte throughout
   const std::string sealed = *sealer.Seal(state);
   EXPECT_EQ(*sealer.Seal(state), sealed);  // SIV: equal states are equal bytes
   const std::string body = sealed.substr(32);
@@ -87,14 +87,14 @@ TEST_F(StateSealerTest, TheBytesTellNothingOfTheState) {
   const std::string other = *sealer.Seal(state);
   int equal = 0;
   for (size_t at = 16; at < sealed.size(); ++at) equal += sealed[at] == other[at] ? 1 : 0;
-  EXPECT_LT(equal, 60);  // one in 256 of 4164 is expected
+  EXPECT_LT(equal, 60);  // of 4164, one in 256 is expected to be equal
   const std::string elsewhere = *sealer.Seal(state, "id");
   EXPECT_NE(elsewhere, other);
   EXPECT_FALSE(sealer.Open(elsewhere).ok());
   EXPECT_TRUE(sealer.Open(elsewhere, "id").ok());
 }
 
-TEST_F(StateSealerTest, TenThousandDamagedOnesAreRefused) {
+TEST_F(StateSealerTest, TenThousandDamagedStatesAreRefused) {
   const StateSealer sealer = Make();
   const std::string good = *sealer.Seal(State());
   const auto size = static_cast<int64_t>(good.size());
@@ -102,16 +102,16 @@ TEST_F(StateSealerTest, TenThousandDamagedOnesAreRefused) {
     std::string bad = good;
     const auto at = static_cast<size_t>(random_.Below(size));
     switch (random_.Below(4)) {
-      case 0:  // a bit
+      case 0:  // flips a bit
         bad[at] = static_cast<char>(bad[at] ^ (1 << random_.Below(8)));
         break;
-      case 1:  // the end
+      case 1:  // cuts off the end
         bad.resize(at);
         break;
-      case 2:  // more
+      case 2:  // inserts a byte
         bad.insert(at, 1, static_cast<char>(random_.Below(256)));
         break;
-      default:  // a part again
+      default:  // repeats a part
         bad.replace(at, good.size() - at, good.substr(static_cast<size_t>(random_.Below(size))));
         break;
     }
@@ -141,7 +141,7 @@ TEST_F(StateSealerTest, SaysWhatIsWrong) {
   ExpectRefused(Make(), good, "states.key_files");  // another process
 }
 
-TEST_F(StateSealerTest, ServersWithOneKeyTakeEachOthersStates) {
+TEST_F(StateSealerTest, ServersWithOneKeyOpenEachOthersStates) {
   const std::string key = KeyFile("key", std::string(32, 'k'));
   const auto opened = Make({key}).Open(*Make({key}).Seal(State()));
   ASSERT_TRUE(opened.ok()) << opened.status();
@@ -150,7 +150,7 @@ TEST_F(StateSealerTest, ServersWithOneKeyTakeEachOthersStates) {
   ExpectRefused(Make({other}), *Make({key}).Seal(State()), "a key that this server does not have");
 }
 
-TEST_F(StateSealerTest, AKeyIsReplacedWithoutLosingWhatIsAbout) {
+TEST_F(StateSealerTest, AKeyIsReplacedWithoutLosingSealedStates) {
   const std::string before = KeyFile("before", std::string(32, 'b'));
   const std::string now = KeyFile("now", std::string(64, 'n'));
   const StateSealer both = Make({now, before});

@@ -50,7 +50,7 @@ class StateStoreTest : public testing::Test {
     return state;
   }
 
-  // The state of an owner of that name. REQUIRES: there is room.
+  // Puts a state for the owner of that name. REQUIRES: there is room.
   StoredState Put(const std::string& owner, int64_t tokens, milliseconds ttl = kOneHour) {
     auto room = store().Reserve(Named(owner), 5000);
     EXPECT_TRUE(room.ok()) << room.status();
@@ -66,7 +66,7 @@ class StateStoreTest : public testing::Test {
   std::optional<StateStore> store_;
 };
 
-TEST_F(StateStoreTest, KeepsWhatItGotUnderANameThatNobodyGuesses) {
+TEST_F(StateStoreTest, KeepsStatesUnderIdsThatCannotBeGuessed) {
   std::set<std::string> ids;
   for (int i = 0; i < 10; ++i) {
     const StoredState stored = Put("a", i);
@@ -85,7 +85,7 @@ TEST_F(StateStoreTest, KeepsWhatItGotUnderANameThatNobodyGuesses) {
   EXPECT_EQ(metrics_.stored.Value(), 10);
 }
 
-TEST_F(StateStoreTest, AnothersStateIsAsUnknownAsNone) {
+TEST_F(StateStoreTest, AStateOfAnotherClientIsAsUnknownAsAMissingOne) {
   const StoredState stored = Put("a", 1);
   const absl::Status none = store().Find("b", std::string(32, '0')).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
@@ -96,9 +96,9 @@ TEST_F(StateStoreTest, AnothersStateIsAsUnknownAsNone) {
   EXPECT_EQ(metrics_.refused(StateRefusal::kUnknown).Value(), 3);
 }
 
-TEST_F(StateStoreTest, GoesWhenItsTimeIsOverAndNotBefore) {
+TEST_F(StateStoreTest, AStateExpiresWhenItsTimeIsOverAndNotBefore) {
   StoredState shorter = Put("a", 1, milliseconds(1000));
-  shorter.state.reset();  // nobody uses it
+  shorter.state.reset();  // it is not in use
   const StoredState longer = Put("a", 2, milliseconds(1001));
   clock_.Advance(milliseconds(999));
   EXPECT_TRUE(store().Find("a", shorter.id).ok());
@@ -106,7 +106,7 @@ TEST_F(StateStoreTest, GoesWhenItsTimeIsOverAndNotBefore) {
   EXPECT_THAT(store().Find("a", shorter.id).status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("expired")));
   EXPECT_TRUE(store().Find("a", longer.id).ok());
-  // Others learn nothing of it.
+  // Other clients do not learn that it existed.
   EXPECT_THAT(store().Find("b", shorter.id).status(),
               StatusIs(absl::StatusCode::kNotFound, "no state of this id"));
   EXPECT_EQ(metrics_.expired.Value(), 1);
@@ -115,7 +115,7 @@ TEST_F(StateStoreTest, GoesWhenItsTimeIsOverAndNotBefore) {
   EXPECT_EQ(metrics_.bytes.Value(), static_cast<double>(longer.bytes));
 }
 
-TEST_F(StateStoreTest, ExpiryNeedsNobodyToAsk) {
+TEST_F(StateStoreTest, StatesExpireWithoutALookUp) {
   const auto bytes = static_cast<double>(Put("a", 1, milliseconds(10)).bytes);
   EXPECT_EQ(metrics_.bytes.Value(), bytes);
   clock_.Advance(milliseconds(10));
@@ -123,7 +123,7 @@ TEST_F(StateStoreTest, ExpiryNeedsNobodyToAsk) {
   EXPECT_EQ(metrics_.bytes.Value(), 0);
 }
 
-TEST_F(StateStoreTest, WhatExpiredLongAgoIsForgotten) {
+TEST_F(StateStoreTest, AStateThatExpiredLongAgoIsForgotten) {
   const StoredState first = Put("a", 0, milliseconds(1));
   clock_.Advance(milliseconds(1));
   for (int i = 0; i < 4096; ++i) {
@@ -134,7 +134,7 @@ TEST_F(StateStoreTest, WhatExpiredLongAgoIsForgotten) {
   EXPECT_EQ(store().Find("a", first.id).status().message(), "no state of this id");
 }
 
-TEST_F(StateStoreTest, DeletedIsGone) {
+TEST_F(StateStoreTest, ADeletedStateIsGone) {
   const StoredState stored = Put("a", 1);
   EXPECT_EQ(store().Delete("a", stored.id), absl::OkStatus());
   EXPECT_THAT(store().Delete("a", stored.id),
@@ -161,7 +161,7 @@ TEST_F(StateStoreTest, ListsAnOwnersStatesPageByPage) {
   EXPECT_EQ(listed, std::vector<std::string>(ids.begin(), ids.end()));
 }
 
-TEST_F(StateStoreTest, TheBudgetIsRefusedBeforeAnythingIsThere) {
+TEST_F(StateStoreTest, RoomBeyondTheBudgetIsRefusedBeforeThereIsAState) {
   auto first = store().Reserve(Named("a"), 60'000);
   ASSERT_TRUE(first.ok());
   EXPECT_EQ(metrics_.bytes.Value(), 60'000);
@@ -170,7 +170,7 @@ TEST_F(StateStoreTest, TheBudgetIsRefusedBeforeAnythingIsThere) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("states: 1 bytes more than 60000 of this client's"),
                              HasSubstr("states.max_client_bytes=60000"))));
-  EXPECT_TRUE(store().Reserve(Named("b"), 40'000).ok());  // and given back
+  EXPECT_TRUE(store().Reserve(Named("b"), 40'000).ok());  // the room is given back at once
   auto second = store().Reserve(Named("b"), 40'000);
   ASSERT_TRUE(second.ok());
   EXPECT_THAT(store().Reserve(Named("c"), 1).status(),
@@ -181,7 +181,7 @@ TEST_F(StateStoreTest, TheBudgetIsRefusedBeforeAnythingIsThere) {
   EXPECT_TRUE(store().Reserve(Named("a"), 60'000).ok());
 }
 
-TEST_F(StateStoreTest, NoClientHasMoreThanHalfWhereNothingIsSaid) {
+TEST_F(StateStoreTest, NoClientHasMoreThanHalfByDefault) {
   config_.max_client_bytes = 0;
   EXPECT_TRUE(store().Reserve(Named("a"), 50'000).ok());
   EXPECT_FALSE(store().Reserve(Named("a"), 50'001).ok());
@@ -196,13 +196,13 @@ TEST_F(StateStoreTest, AStateTakesItsOwnBytesAndGivesThemBackWithItsLastUser) {
   EXPECT_EQ(metrics_.bytes.Value(), static_cast<double>(stored.bytes));
   EXPECT_EQ(used->state->tokens, 1);
   stored.state.reset();
-  store_.reset();  // it may go first
+  store_.reset();  // the store may be destroyed first
   EXPECT_EQ(metrics_.bytes.Value(), static_cast<double>(used->bytes));
   used->state.reset();
   EXPECT_EQ(metrics_.bytes.Value(), 0);
 }
 
-TEST_F(StateStoreTest, AStateThatOutgrewItsPlaceIsNotKept) {
+TEST_F(StateStoreTest, AStateThatIsLargerThanItsRoomIsNotKept) {
   auto room = store().Reserve(Named("a"), 1200);
   ASSERT_TRUE(room.ok());
   EXPECT_EQ(StateBudget::Hold(*std::move(room), State(1)).status().code(),
@@ -210,7 +210,7 @@ TEST_F(StateStoreTest, AStateThatOutgrewItsPlaceIsNotKept) {
   EXPECT_EQ(metrics_.bytes.Value(), 0);
 }
 
-TEST_F(StateStoreTest, ANewStateOfAnIdTakesTheLastOnesPlaceAndTime) {
+TEST_F(StateStoreTest, ANewStateOfAnIdReplacesTheLastOneAndItsExpiry) {
   const std::string id = StateStore::ResumePointName(StateStore::NewId());
   const auto put = [&](const std::string& owner, int64_t tokens, milliseconds ttl) {
     auto state = StateBudget::Hold(*store().Reserve(Named(owner), 5000), State(tokens));
@@ -222,7 +222,7 @@ TEST_F(StateStoreTest, ANewStateOfAnIdTakesTheLastOnesPlaceAndTime) {
   put("a", 2, milliseconds(100));
   EXPECT_EQ(metrics_.states.Value(), 2);
   EXPECT_EQ(store().Find("a", id)->state->tokens, 2);
-  EXPECT_EQ(first.state->tokens, 1);  // for whoever has it
+  EXPECT_EQ(first.state->tokens, 1);  // it does not change where it is in use
   clock_.Advance(milliseconds(99));
   EXPECT_EQ(store().Find("a", id)->state->tokens, 2);
   clock_.Advance(milliseconds(1));
@@ -243,7 +243,7 @@ TEST_F(StateStoreTest, ListsStatesAndNoResumePoints) {
   EXPECT_EQ(store().Find("a", stored.id)->state->tokens, 1);
 }
 
-TEST_F(StateStoreTest, KnowsItsNames) {
+TEST_F(StateStoreTest, RecognizesTheNamesOfStates) {
   EXPECT_TRUE(StateStore::IsName(StateStore::NewId()));
   EXPECT_TRUE(StateStore::IsName(StateStore::ResumePointName(StateStore::NewId())));
   for (const std::string& name :
