@@ -1,4 +1,4 @@
-// Who a client is, and what its calls may hold.
+// How clients are identified, and how much memory their calls may hold.
 #include <openssl/sha.h>
 
 #include <chrono>
@@ -78,7 +78,7 @@ TEST_F(LedgerTest, AllIsGivenBackAndClientsAreForgotten) {
     other = MemoryLedger::Charge();
     EXPECT_EQ(ledger_.used(), 500);
     EXPECT_EQ(ledger_.clients(), 1U);
-    other = std::move(moved);  // into an empty one
+    other = std::move(moved);  // into an empty charge
     EXPECT_EQ(ledger_.used(), 500);
   }
   EXPECT_EQ(ledger_.used(), 0);
@@ -86,7 +86,7 @@ TEST_F(LedgerTest, AllIsGivenBackAndClientsAreForgotten) {
   EXPECT_EQ(Gauge(), 0);
 }
 
-TEST_F(LedgerTest, AChargeThatIsClosedHoldsNothingWhateverComes) {
+TEST_F(LedgerTest, AClosedChargeHoldsNothing) {
   MemoryLedger::Charge charge(ledger_, alice_);
   ASSERT_TRUE(charge.Resize(500));
   EXPECT_EQ(charge.bytes(), 500);
@@ -113,7 +113,7 @@ TEST_F(LedgerTest, ThreadsLeaveNothingBehind) {
       for (int i = 0; i < 2000; ++i) {
         MemoryLedger::Charge charge(ledger_, t % 2 == 0 ? alice_ : bob_);
         charge.Resize(i % 700);
-        EXPECT_LE(ledger_.used(), 1000 + 4 * 700);  // what is refused is there for a moment
+        EXPECT_LE(ledger_.used(), 1000 + 4 * 700);  // a refused charge counts for a moment
         charge.Resize(i % 300);
       }
     });
@@ -170,11 +170,11 @@ TEST(ClientNameTest, BehindAProxyItIsTheLastAddressThatIsNoProxy) {
   EXPECT_EQ(name("ipv4:10.1.2.3:1", "10.4.4.4, 10.5.5.5"), "10.4.4.4");
   EXPECT_EQ(name("ipv4:10.1.2.3:1", ""), "10.1.2.3");
   EXPECT_EQ(name("ipv4:10.1.2.3:1", "203.0.113.9, junk"), "10.1.2.3");
-  EXPECT_EQ(name("ipv4:11.1.2.3:1", "203.0.113.9"), "11.1.2.3");  // no proxy: not believed
+  EXPECT_EQ(name("ipv4:11.1.2.3:1", "203.0.113.9"), "11.1.2.3");  // no proxy, so not believed
   EXPECT_EQ(name("ipv6:[::2]:1", "203.0.113.9"), "::/64");
 }
 
-TEST(IpAddressTest, IsAllThatTheTextHolds) {
+TEST(IpAddressTest, IsTheWholeText) {
   for (const char* good : {"10.0.0.7", " 10.0.0.7 ", "10.0.0.7:80", "[10.0.0.7]", "::ffff:10.0.0.7",
                            "[::ffff:10.0.0.7]", "[::ffff:10.0.0.7%eth0]:80"}) {
     const absl::StatusOr<IpAddress> address = IpAddress::Parse(good);
@@ -272,7 +272,7 @@ TEST(ClientsFileTest, EveryFaultIsNamed) {
   }
 }
 
-// Cut anywhere, between two clients too.
+// The file may be cut anywhere, also between two clients.
 TEST(ClientsFileTest, AFileThatSaysHowManyClientsItHasIsRefusedWhereverItIsCut) {
   const std::string text = "count: 3\n" + Line("a", "t") + Line("b", "u") + Line("c", "v");
   EXPECT_TRUE(ParseClientsFile(text, "f").ok());

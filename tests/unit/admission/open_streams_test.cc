@@ -1,4 +1,4 @@
-// Which stream gives way where too many are open.
+// Which stream gives way when too many are open.
 #include "server/admission/open_streams.h"
 
 #include <map>
@@ -38,7 +38,7 @@ class OpenStreamsTest : public testing::Test {
     std::vector<std::string>& ended_;
   };
 
-  // A stream of that client: the first letter of its name.
+  // Adds a stream. The first letter of its name is its client.
   absl::Status Add(const std::string& name) {
     streams_[name] = std::make_shared<Stream>(name, ended_);
     return open_.Add(streams_[name], name.substr(0, 1));
@@ -67,7 +67,7 @@ TEST_F(OpenStreamsTest, NoStreamGivesWayWhileThereIsRoom) {
 
 TEST_F(OpenStreamsTest, BeyondItsOwnBoundAClientsLongestIdleStreamGivesWay) {
   for (const char* name : {"b1", "a1", "a2", "a3", "a4"}) ASSERT_TRUE(Add(name).ok());
-  SetIdle("a1", false);  // which has answered now, after the others became idle
+  SetIdle("a1", false);  // a1 has become idle after the others
   SetIdle("a1", true);
   EXPECT_TRUE(Add("a5").ok());
   EXPECT_TRUE(Add("a6").ok());
@@ -99,7 +99,7 @@ TEST_F(OpenStreamsTest, AStreamInTheMiddleOfARequestNeverGivesWay) {
   for (const char* name : {"a1", "a2", "a3", "a4"}) SetIdle(name, false);
   EXPECT_THAT(Add("a5"), StatusIs(absl::StatusCode::kResourceExhausted,
                                   HasSubstr("limits.max_client_things")));
-  EXPECT_TRUE(Add("c1").ok());  // the next that has as many as c
+  EXPECT_TRUE(Add("c1").ok());  // a has no idle stream, and b has the most of the others
   EXPECT_THAT(ended_, ElementsAre("b1"));
   SetIdle("b2", false);
   SetIdle("c1", false);
@@ -112,7 +112,7 @@ TEST_F(OpenStreamsTest, AStreamInTheMiddleOfARequestNeverGivesWay) {
   EXPECT_THAT(ended_, ElementsAre("b1", "a3"));
 }
 
-// Its own are all busy, so it would drive out the idle streams of others one by one.
+// The client's own streams are all busy, so it would close the idle streams of others one by one.
 TEST_F(OpenStreamsTest, NoClientGivesWayToOneThatHasMore) {
   for (const char* name : {"a1", "a2", "a3", "b1", "c1", "d1"}) ASSERT_TRUE(Add(name).ok());
   for (const char* name : {"a1", "a2", "a3"}) SetIdle(name, false);
@@ -121,7 +121,7 @@ TEST_F(OpenStreamsTest, NoClientGivesWayToOneThatHasMore) {
   EXPECT_THAT(ended_, IsEmpty());
 }
 
-TEST_F(OpenStreamsTest, WhatHasGivenWayOrWasRefusedIsNoLongerCounted) {
+TEST_F(OpenStreamsTest, StreamsThatGaveWayOrWereRefusedAreNotCounted) {
   for (const char* name : {"a1", "a2", "a3", "a4", "a5"}) ASSERT_TRUE(Add(name).ok());
   EXPECT_THAT(ended_, ElementsAre("a1"));
   SetIdle("a1", false);
@@ -133,7 +133,7 @@ TEST_F(OpenStreamsTest, WhatHasGivenWayOrWasRefusedIsNoLongerCounted) {
   EXPECT_EQ(Open(), 4);
   for (const char* name : {"a2", "a3", "a4", "a5"}) Remove(name);
   EXPECT_EQ(Open(), 0);
-  // What holds a stream is the test alone.
+  // Only the test still holds the streams.
   for (const auto& [name, stream] : streams_) EXPECT_EQ(stream.use_count(), 1) << name;
 }
 
@@ -145,7 +145,7 @@ TEST_F(OpenStreamsTest, OneClientKeepsItsStreamWhateverAnotherOneOpens) {
   EXPECT_EQ(Open(), 5);
 }
 
-TEST_F(OpenStreamsTest, TheEndOfAllIsTheEndOfThoseToCome) {
+TEST_F(OpenStreamsTest, AfterEndAllNewStreamsAreRefused) {
   ASSERT_TRUE(Add("a1").ok());
   ASSERT_TRUE(Add("b1").ok());
   open_.EndAll();

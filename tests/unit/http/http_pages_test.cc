@@ -104,7 +104,7 @@ TEST_F(HttpPagesTest, AnswersEachPath) {
   EXPECT_THAT(HttpGet(address_, "/small"), HasSubstr("small page"));  // HTTP/1.0, without a Host
 }
 
-TEST_F(HttpPagesTest, UnknownPathsAreNotFoundAndToldWhatThereIs) {
+TEST_F(HttpPagesTest, UnknownPathsAreNotFoundAndTheAnswerNamesTheKnownOnes) {
   for (const char* target :
        {"/", "/nothing", "/small/", "//small", "/../small", "/SMALL", "*", "http://server"}) {
     const std::string answer = AskFor(std::string("GET ") + target);
@@ -147,7 +147,7 @@ TEST_F(HttpPagesTest, EveryAnswerTellsBrowsersToBeCareful) {
                                         Not(HasSubstr("X-Frame-Options: DENY"))));
 }
 
-TEST_F(HttpPagesTest, CompressesForThoseWhoAskForIt) {
+TEST_F(HttpPagesTest, CompressesForClientsThatAskForIt) {
   const std::string answer = AskFor("GET /page", "Accept-Encoding: br;q=0.2, gzip\r\n");
   EXPECT_THAT(answer, HasSubstr("Content-Encoding: gzip\r\n"));
   EXPECT_EQ(Inflate(answer.substr(answer.find("\r\n\r\n") + 4)), std::string(5000, 'p'));
@@ -156,7 +156,7 @@ TEST_F(HttpPagesTest, CompressesForThoseWhoAskForIt) {
               Not(HasSubstr("Content-Encoding")));
 }
 
-TEST_F(HttpPagesTest, WhatIsNoRequestIsRefused) {
+TEST_F(HttpPagesTest, BytesThatAreNoRequestAreRefused) {
   for (const char* bytes :
        {"\r\n\r\n\r\n", "GET\r\n\r\n", "GET /small\r\n\r\n", "GET /small HTTP/9.9\r\n\r\n",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x16\x03\x01\x02\x01\x01\x01\xfc\x03\x03\r\n\r\n",
@@ -174,8 +174,8 @@ TEST_F(HttpPagesTest, APageThatFailsHarmsNoOther) {
   EXPECT_THAT(AskFor("GET /small"), EndsWith("small page\n"));
 }
 
-// Those who connect and say nothing, begin a request, ask for much and read nothing.
-TEST_F(HttpPagesTest, ThousandsThatStallKeepNobodyOut) {
+// Some clients connect and send nothing, some begin a request, some ask for much and read nothing.
+TEST_F(HttpPagesTest, ThousandsOfStalledConnectionsDoNotKeepOthersOut) {
   std::list<TcpConnection> stalled;
   for (int i = 0; i < 1000; ++i) {
     if (i >= 200) stalled.pop_front();  // the server has closed it long ago
@@ -196,7 +196,7 @@ TEST_F(HttpPagesTest, OfTooManyConnectionsTheOldestIsClosed) {
   EXPECT_THAT(idle[1].ReadAll(), EndsWith("small page\n"));
 }
 
-TEST_F(HttpPagesTest, WhoTakesTooLongIsClosed) {
+TEST_F(HttpPagesTest, AConnectionThatTakesTooLongIsClosed) {
   Start(std::chrono::milliseconds(50));
   const TcpConnection silent(address_);
   const TcpConnection half(address_);
@@ -205,7 +205,7 @@ TEST_F(HttpPagesTest, WhoTakesTooLongIsClosed) {
   EXPECT_THAT(half.ReadAll(), StartsWith("HTTP/1.1 408 "));
   const TcpConnection reader(address_, /*receive_buffer=*/4096);
   reader.Send("GET /large HTTP/1.1\r\n\r\n");
-  const TcpConnection after(address_);  // whose time is over when the reader's is
+  const TcpConnection after(address_);  // its time is over when the reader's is
   EXPECT_EQ(after.ReadAll(), "");
   EXPECT_LT(reader.ReadAll().size(), kLarge);
 }
@@ -224,7 +224,7 @@ TEST_F(HttpPagesTest, OutlivesALackOfFileDescriptors) {
   EXPECT_THAT(connection.ReadAll(), EndsWith("small page\n"));
 }
 
-TEST_F(HttpPagesTest, EndsAtOnceWhoeverIsConnected) {
+TEST_F(HttpPagesTest, EndsAtOnceEvenIfClientsAreConnected) {
   const TcpConnection silent(address_);
   const TcpConnection reader(address_, /*receive_buffer=*/4096);
   reader.Send("GET /large HTTP/1.1\r\n\r\n");

@@ -30,8 +30,8 @@ using ::testing::StartsWith;
 
 constexpr size_t kMostBody = 1000;
 
-// What happened to the requests, one letter each: started, done, gone, stuck; refused by the server
-// with 408 (l), 413 (m) or 400 (n).
+// What happened to the requests, one letter each: started (s), part written (w), done (d), gone
+// (g), stuck (k), or refused by the server with 408 (l), 413 (m) or 400 (n).
 class Events {
  public:
   void Add(char event) {
@@ -39,7 +39,7 @@ class Events {
     events_ += event;
     changed_.NotifyAll();
   }
-  // Waits until there are so many.
+  // Waits until there are `count` events.
   std::string WaitFor(size_t count) {
     MutexLock lock(mutex_);
     while (events_.size() < count) changed_.Wait(mutex_);
@@ -52,11 +52,11 @@ class Events {
   std::string events_ ABSL_GUARDED_BY(mutex_);
 };
 
-// By its path: /echo answers with the body, /parts in two parts and /hold when it is told to,
-// /large with more than sockets hold; /deny refuses a body of more than ten bytes.
+// Answers by the path: /echo with the body, /parts in two parts, /hold when it is told to, /large
+// with more than sockets hold. /deny refuses a body of more than ten bytes.
 class TestTask final : public HttpTask, public std::enable_shared_from_this<TestTask> {
  public:
-  // `held`: who answers requests to /hold, once `go` is there.
+  // `held`: the threads that answer requests to /hold, once `go` is ready.
   TestTask(std::string path, Events& events, std::shared_future<void> go,
            std::vector<std::thread>& held)
       : path_(std::move(path)), events_(events), go_(std::move(go)), held_(held) {}
@@ -108,7 +108,7 @@ class TestHandler final : public HttpHandler {
   }
 
   Events events;
-  std::promise<void> go;  // of requests to /hold and /wait
+  std::promise<void> go;  // lets requests to /hold and /wait continue
   std::promise<void> waiting;
   std::vector<std::thread> held;
 
@@ -116,7 +116,7 @@ class TestHandler final : public HttpHandler {
   const std::shared_future<void> may_go_ = go.get_future().share();
 };
 
-// Bare, and under TLS.
+// The parameter says whether the connection is under TLS.
 class HttpServerTest : public testing::TestWithParam<bool> {
  protected:
   ~HttpServerTest() override {
@@ -194,7 +194,7 @@ TEST_P(HttpServerTest, RequestsThatComeTogetherAreAnsweredInTurn) {
   EXPECT_NE(third, std::string::npos);
 }
 
-TEST_P(HttpServerTest, AnswersInPartsAreChunkedButForOldClients) {
+TEST_P(HttpServerTest, AnswersInPartsAreChunkedExceptForOldClients) {
   Start();
   const auto connection = Connect();
   connection->Send(Post("/parts", "0123456789abcdef0"));
@@ -268,13 +268,13 @@ TEST_P(HttpServerTest, RequestsOfTwoLengthsAreRefusedAndEndTheConnection) {
 TEST_P(HttpServerTest, AHeadIsNoLargerThanItMayBe) {
   Start();
   std::string fields;
-  for (int i = 0; i < 2000; ++i) fields += "A: b\r\n";  // that come at once
+  for (int i = 0; i < 2000; ++i) fields += "A: b\r\n";  // sent at once
   const auto connection = Connect();
   connection->Send("GET /page HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n");
   EXPECT_THAT(connection->ReadAll(), StartsWith("HTTP/1.1 431 "));
 }
 
-TEST_P(HttpServerTest, WhoIsTooSlowIsTold) {
+TEST_P(HttpServerTest, AClientThatIsTooSlowIsTold) {
   Start({.patience = std::chrono::milliseconds(500),
          .body_patience = std::chrono::milliseconds(500),
          .idle = std::chrono::milliseconds(500)});
@@ -286,11 +286,11 @@ TEST_P(HttpServerTest, WhoIsTooSlowIsTold) {
   EXPECT_EQ(silent->ReadAll(), "");
   EXPECT_THAT(head->ReadAll(), StartsWith("HTTP/1.1 408 "));
   EXPECT_THAT(body->ReadAll(), StartsWith("HTTP/1.1 408 "));
-  EXPECT_EQ(handler_.events.WaitFor(1), "l");  // of the head no request is known
+  EXPECT_EQ(handler_.events.WaitFor(1), "l");  // a part of a head is not a request yet
 }
 
-// OpenSSL would read records without data in one call for as long as there are some.
-TEST_P(HttpServerTest, ChangesOfKeysAreReadBesideOtherConnections) {
+// Without care, OpenSSL reads records without data in one call for as long as there are some.
+TEST_P(HttpServerTest, ChangesOfKeysDoNotDelayOtherConnections) {
   if (!GetParam()) GTEST_SKIP() << "TLS has keys";
   Start();
   const TlsConnection floods(address_, authority_);
@@ -307,7 +307,7 @@ TEST_P(HttpServerTest, ChangesOfKeysAreReadBesideOtherConnections) {
   EXPECT_EQ(handler_.events.WaitFor(6), "1d2d3d");
 }
 
-TEST_P(HttpServerTest, HearsThatAClientHasGone) {
+TEST_P(HttpServerTest, NoticesThatAClientHasGone) {
   Start();
   {
     const auto connection = Connect();
@@ -318,11 +318,11 @@ TEST_P(HttpServerTest, HearsThatAClientHasGone) {
   handler_.go.set_value();  // too late: nothing is sent
 }
 
-TEST_P(HttpServerTest, HearsThatAClientDoesNotRead) {
+TEST_P(HttpServerTest, NoticesThatAClientDoesNotRead) {
   Start({.patience = std::chrono::milliseconds(100)});
   const auto connection = Connect(/*receive_buffer=*/4096);
   connection->Send(Post("/large", ""));
-  EXPECT_EQ(handler_.events.WaitFor(3), "skw");  // the part is given back as well
+  EXPECT_EQ(handler_.events.WaitFor(3), "skw");  // the callback of the part is called too
 }
 
 TEST_P(HttpServerTest, OfTooManyConnectionsOneWithoutARequestIsClosed) {

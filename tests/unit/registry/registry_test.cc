@@ -20,8 +20,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A registry of the models "a" and "b" (folders of the same names), whose loader does what each
-// test says.
+// A registry of models in folders of the same names. Its loader does what each test says.
 class ModelRegistryTest : public testing::Test {
  protected:
   ModelRegistryTest() { fakes_.loads->Hold(); }
@@ -57,7 +56,7 @@ class ModelRegistryTest : public testing::Test {
 
   void AllowLoads() { fakes_.loads->Resume(); }
 
-  // All there are, at least one of them well.
+  // Loads all models. REQUIRES: at least one of them can be loaded.
   void Load() {
     AllowLoads();
     registry_->StartLoading();
@@ -72,7 +71,7 @@ class ModelRegistryTest : public testing::Test {
 
   FakeModels fakes_;
   std::string broken_;
-  LoadOptions loaded_;  // the last; to be read after WaitLoaded
+  LoadOptions loaded_;  // of the last load; read it after WaitLoaded
 
   Mutex mutex_;
   CondVar changed_;
@@ -99,7 +98,7 @@ TEST_F(ModelRegistryTest, AModelIsUnavailableWhileItLoadsAndThenServed) {
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->info->architecture, "fake");
 }
 
-TEST_F(ModelRegistryTest, AModelThatExceedsTheMemoryBesideTheOthersIsNotLoaded) {
+TEST_F(ModelRegistryTest, AModelThatExceedsTheMemoryLeftByOthersIsNotLoaded) {
   fakes_.options.state_bytes = 64;
   ServerConfig config = Config({"a", "b"});
   config.models[1].parking_bytes = int64_t{1} << 60;
@@ -148,7 +147,7 @@ TEST_F(ModelRegistryTest, UnknownNamesAreNotFoundAndTheAnswerNamesTheModels) {
   EXPECT_NE(registry_->FindMetrics("b"), nullptr);
 }
 
-TEST_F(ModelRegistryTest, AClientHearsOnlyOfTheModelsThatItMayUse) {
+TEST_F(ModelRegistryTest, AClientLearnsOnlyOfTheModelsThatItMayUse) {
   Make({"a", "b"});
   Client client{.name = "c", .models = {"b", "missing"}};
   for (const char* const name : {"a", "nothing"}) {
@@ -190,7 +189,7 @@ TEST_F(ModelRegistryTest, AFailedModelKeepsItsReasonAndTheOthersServe) {
   EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "b").ok());
 }
 
-TEST_F(ModelRegistryTest, AModelForWhoseThreadTheSystemHasNoPlaceFailsAndTheOthersServe) {
+TEST_F(ModelRegistryTest, AModelWhoseThreadCannotStartFailsAndTheOthersServe) {
   std::optional<NoMoreThreads> no_more_threads;
   fakes_.loads->Resume();
   registry_ = std::make_unique<ModelRegistry>(
@@ -242,7 +241,7 @@ TEST_F(ModelRegistryTest, DrainingModelsAreUnavailable) {
             absl::StatusCode::kUnavailable);
   EXPECT_EQ(registry_->FindMetrics("a")->rejected(Rejection::kDraining).Value(), 1);
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kDraining);
-  registry_->Shutdown(TimePoint::max());  // nothing runs: returns
+  registry_->Shutdown(TimePoint::max());  // returns, because nothing runs
 }
 
 TEST_F(ModelRegistryTest, DrainDuringALoadDropsTheModel) {
@@ -307,7 +306,7 @@ TEST_F(ModelRegistryTest, AStuckModelFailsAndDoesNotKeepTheOthersFromEnding) {
   fakes_.control->Resume();
 }
 
-// Models in these states; one that failed while it served was loaded before.
+// Models in these states. `loaded`: they were loaded before, as those that fail while they serve.
 std::vector<ModelStatus> Models(const std::vector<ModelState>& states, bool loaded) {
   std::vector<ModelStatus> models;
   for (const ModelState state : states) {
@@ -358,10 +357,10 @@ TEST(ReadinessTest, LivenessEndsAGraceAfterAFailureThatLeavesTheServerNotReady) 
   EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 100));
   EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 109));
   EXPECT_FALSE(alive({ModelState::kFailed, ModelState::kFailed}, 110));
-  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kReady}, 111));  // again
+  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kReady}, 111));  // one serves again
   EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 112));
   EXPECT_FALSE(alive({ModelState::kFailed, ModelState::kFailed}, 122));
-  // What could not be loaded would not load after a restart.
+  // A model that could not be loaded would not load after a restart either.
   EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 200, /*loaded=*/false));
   EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 300, /*loaded=*/false));
 }

@@ -1,4 +1,4 @@
-// The repository's folders: what is found in them, and what is trusted.
+// The repository's folders: which versions are found in them, and which files are trusted.
 #include "server/registry/repository.h"
 
 #include <sys/stat.h>
@@ -135,12 +135,12 @@ TEST_F(RepositoryTest, LinksInsideAreFollowed) {
   fs::create_symlink(repository_.folder + "/m/1", repository_.folder + "/m/2");
   EXPECT_THAT(Versions("m"), ElementsAre("2"));
   EXPECT_EQ(Check(repository_.folder + "/m/2"), absl::OkStatus());
-  fs::create_symlink(repository_.folder, folder_.File("link"));  // the folder itself may be one
+  fs::create_symlink(repository_.folder, folder_.File("link"));  // the folder itself may be a link
   repository_.folder = folder_.File("link");
   EXPECT_THAT(Versions("m"), ElementsAre("2"));
 }
 
-TEST_F(RepositoryTest, WhatIsNoFileIsNotOpened) {
+TEST_F(RepositoryTest, SpecialFilesAreNotOpened) {
   const std::string folder = Add("m/1");
   ASSERT_EQ(mkfifo((folder + "/pipe").c_str(), 0600), 0);
   EXPECT_THAT(Check(folder), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("/pipe")));
@@ -155,7 +155,7 @@ TEST_F(RepositoryTest, AModelThatCannotFitIsNotRead) {
 
 TEST_F(RepositoryTest, ChecksumsVouchForEveryFile) {
   const std::string folder = Add("m/1");
-  EXPECT_EQ(Check(folder), absl::OkStatus());  // without them, for none
+  EXPECT_EQ(Check(folder), absl::OkStatus());  // without checksums no file is checked
   const auto check = [&](const std::string& sums) {
     WriteBytes(folder + "/SHA256SUMS", sums);
     return Check(folder);
@@ -183,7 +183,7 @@ TEST_F(RepositoryTest, ChecksumsVouchForEveryFile) {
 
 TEST_F(RepositoryTest, LongFilesAreHashedWhole) {
   const std::string folder = Add("m/1", std::string((size_t{1} << 20) + 1, 'a'));
-  // Of 2^20 + 1 letters "a".
+  // This is the SHA-256 of 2^20 + 1 letters "a".
   WriteBytes(folder + "/SHA256SUMS",
              "4a3f0c0c213adea174f9a3d4c13177315b588bdb2e9c1012d3d0bf0453ca0f6a  weights\n");
   EXPECT_EQ(Check(folder), absl::OkStatus());
@@ -201,7 +201,7 @@ TEST_F(RepositoryTest, AStampDiffersWhenAFileDoes) {
   fs::rename(folder + "/config", folder + "/gifnoc");
   EXPECT_NE(FolderStamp(folder), longer);
   EXPECT_THAT(FolderStamp(folder_.File("other")), IsEmpty());
-  EXPECT_NE(FolderStamp(folder_.path()), "");  // of folders alone
+  EXPECT_NE(FolderStamp(folder_.path()), "");  // a folder that has only folders
 }
 
 TEST(WithoutPathsTest, LeavesTheLastNameOfEachPath) {

@@ -1,4 +1,4 @@
-// How versions of models go: with their last requests, or when their time is over.
+// The end of old versions of models: with their last requests, or when their time is over.
 #include <chrono>
 #include <memory>
 #include <string>
@@ -46,7 +46,7 @@ TEST_F(VersionsTest, ASwapLeavesTheOldVersionItsStreams) {
   EXPECT_EQ(Serving(), "2");
 }
 
-TEST_F(VersionsTest, TheLastRequestMayLetGoOnTheThreadOfItsOwnEngine) {
+TEST_F(VersionsTest, TheLastRequestMayReleaseItsModelOnTheThreadOfItsEngine) {
   Add("m/1");
   Serve();
   control("m/1").Hold();
@@ -57,7 +57,8 @@ TEST_F(VersionsTest, TheLastRequestMayLetGoOnTheThreadOfItsOwnEngine) {
   Ordered unload;
   registry_->Unload("m", unload.Done());
   control("m/1").WaitUntilBlocked();
-  EXPECT_EQ(Load("nobody").code(), absl::StatusCode::kNotFound);  // so the unload is under way
+  // Orders are done one after the other. So the unload is under way after this load.
+  EXPECT_EQ(Load("nobody").code(), absl::StatusCode::kNotFound);  // lint: allow
   control("m/1").Resume();
   EXPECT_EQ(sink->Wait().status, absl::OkStatus());
   EXPECT_THAT(sink->last_thread(), StartsWith("aft-engine"));
@@ -65,7 +66,7 @@ TEST_F(VersionsTest, TheLastRequestMayLetGoOnTheThreadOfItsOwnEngine) {
   WaitDestroyed(1);
 }
 
-TEST_F(VersionsTest, LoadsAndUnloadsAtOnceEndInTheLastOnesState) {
+TEST_F(VersionsTest, ConcurrentLoadsAndUnloadsEndInTheStateOfTheLastOne) {
   Add("m/1");
   Serve();
   std::vector<std::thread> threads;
@@ -88,7 +89,7 @@ TEST_F(VersionsTest, LoadsAndUnloadsAtOnceEndInTheLastOnesState) {
   EXPECT_EQ(destroyed(), loaded().size());
 }
 
-TEST_F(VersionsTest, OnlySoManyOrdersWait) {
+TEST_F(VersionsTest, ALimitedNumberOfOrdersMayWait) {
   Add("m/1");
   loads_.Hold();
   Start();
@@ -129,13 +130,14 @@ TEST_F(VersionsTest, AnUnloadIsOverWhenTheLastRequestIs) {
   while (registry_->Acquire(*AnonymousClient(), "m").ok()) std::this_thread::yield();
   EXPECT_EQ(Serving(), "model \"m\" is not loaded");
   EXPECT_THAT(Versions(), ElementsAre("1 unloaded"));
-  EXPECT_EQ(Load("nobody").code(), absl::StatusCode::kNotFound);  // others need not wait
+  // Other orders need not wait for the unload.
+  EXPECT_EQ(Load("nobody").code(), absl::StatusCode::kNotFound);  // lint: allow
   EXPECT_FALSE(unload.done());
   model.reset();
   EXPECT_EQ(unload.Wait(), absl::OkStatus());
-  EXPECT_EQ(destroyed(), 1U);  // what it had is free
+  EXPECT_EQ(destroyed(), 1U);  // its memory is free
   EXPECT_EQ(Gauge("aft_model_versions"), 0);
-  EXPECT_EQ(Unload(), absl::OkStatus());  // again
+  EXPECT_EQ(Unload(), absl::OkStatus());  // again is harmless
   EXPECT_EQ(Load(), absl::OkStatus());
   EXPECT_EQ(Serving(), "1");
 }
@@ -170,11 +172,11 @@ TEST_F(VersionsTest, WhenItsTimeIsOverAnOldVersionDrains) {
   };
   const auto plain = send(false);
   const auto resumable = send(true);
-  control("m/1").RunSteps(3);  // both are in it
+  control("m/1").RunSteps(3);  // both requests have slots
   const auto queued = send(false);
   Add("m/2");
   ASSERT_EQ(Load(), absl::OkStatus());
-  // It drains at once: nothing is accepted any more.
+  // The old version drains at once, and accepts nothing any more.
   while (old->generate->Reserve(Client()).ok()) std::this_thread::yield();
   control("m/1").Resume();
   EXPECT_EQ(queued->Wait().status.code(), absl::StatusCode::kUnavailable);
@@ -185,7 +187,7 @@ TEST_F(VersionsTest, WhenItsTimeIsOverAnOldVersionDrains) {
   WaitDestroyed(1);
 }
 
-TEST_F(VersionsTest, AfterItsGraceAnOldVersionEndsWhatIsLeft) {
+TEST_F(VersionsTest, AfterItsGraceAnOldVersionEndsItsRequests) {
   Add("m/1");
   config_.repository.drain = config_.drain.grace = std::chrono::milliseconds(0);
   Serve();
@@ -197,10 +199,10 @@ TEST_F(VersionsTest, AfterItsGraceAnOldVersionEndsWhatIsLeft) {
   ASSERT_EQ(Load(), absl::OkStatus());
   EXPECT_EQ(endless->Wait().status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Serving(), "2");
-  EXPECT_EQ(destroyed(), 0U);  // somebody has it
+  EXPECT_EQ(destroyed(), 0U);  // the test still holds it
 }
 
-TEST_F(VersionsTest, AnOldVersionWhoseThreadIsStuckIsNotWaitedForButToldOf) {
+TEST_F(VersionsTest, AnOldVersionWhoseThreadIsStuckIsReportedAndNotWaitedFor) {
   Add("m/1");
   config_.health.step_timeout = std::chrono::milliseconds(1);
   Serve();
@@ -213,7 +215,7 @@ TEST_F(VersionsTest, AnOldVersionWhoseThreadIsStuckIsNotWaitedForButToldOf) {
   Ordered unload;
   registry_->Unload("m", unload.Done());
   while (!sink->finished()) registry_->CheckProgress();
-  EXPECT_EQ(Load(), absl::OkStatus());  // others are served
+  EXPECT_EQ(Load(), absl::OkStatus());  // other orders are still done
   EXPECT_FALSE(registry_->Shutdown(TimePoint::min()));
   EXPECT_EQ(unload.Wait(), absl::OkStatus());
   EXPECT_EQ(destroyed(), 0U);

@@ -35,7 +35,7 @@ inline GenerationRequest Tokens(int count) {
   return request;
 }
 
-// What a call is to its model: it holds it, and the engine holds the call.
+// Like a call, it holds its model, and the engine holds it.
 class HoldingSink final : public PartRecorder<TokenDelta> {
  public:
   explicit HoldingSink(ModelHold model) : model_(std::move(model)) {}
@@ -91,7 +91,7 @@ class VersionsTest : public testing::Test {
     ASSERT_EQ(WaitLoaded(), absl::OkStatus());
   }
 
-  // One order, and what came of it.
+  // An order to load or unload, and its result.
   struct Ordered {
     absl::Status Wait() {
       MutexLock lock(mutex);
@@ -126,17 +126,18 @@ class VersionsTest : public testing::Test {
     registry_->Unload(name, ordered.Done());
     return ordered.Wait();
   }
-  // Rescan has no end that could be waited for, but orders are done one after the other.
+  // Rescan does not report its end. Orders are done one after the other, so this waits for the
+  // next.
   void Rescan() {
     registry_->Rescan(config_.repository);
-    EXPECT_EQ(Load("nobody").code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(Load("nobody").code(), absl::StatusCode::kNotFound);  // lint: allow
   }
 
   std::string Serving(const std::string& name = "m") const {
     const auto model = registry_->Acquire(*AnonymousClient(), name);
     return model.ok() ? (*model)->config.version : std::string(model.status().message());
   }
-  // "2 ready", the newest first.
+  // The versions of "m" and their states, as in "2 ready", the newest first.
   std::vector<std::string> Versions() const {
     std::vector<std::string> versions;
     const ModelStatus model = *registry_->Get(*AnonymousClient(), "m");
@@ -146,7 +147,7 @@ class VersionsTest : public testing::Test {
     }
     return versions;
   }
-  // Of all versions of "m" together, as the metrics page has it.
+  // The gauge of all versions of "m" together, as on the metrics page.
   double Gauge(const std::string& name) {
     for (const prometheus::MetricFamily& family : prometheus_.Collect()) {
       for (const prometheus::ClientMetric& metric : family.metric) {
@@ -178,7 +179,7 @@ class VersionsTest : public testing::Test {
     MutexLock lock(mutex_);
     return destroyed_on_.size();
   }
-  // Until so many models are no more.
+  // Waits until this number of models has been destroyed.
   void WaitDestroyed(size_t count) {
     MutexLock lock(mutex_);
     while (destroyed_on_.size() < count) changed_.Wait(mutex_);
@@ -191,7 +192,7 @@ class VersionsTest : public testing::Test {
   CondVar changed_;
   std::map<std::string, std::shared_ptr<FakeModelControl>> controls_;
   std::vector<std::string> loaded_;
-  std::vector<std::string> destroyed_on_;  // which threads
+  std::vector<std::string> destroyed_on_;  // the threads that destroyed a model
   prometheus::Registry prometheus_;
   std::unique_ptr<ModelRegistry> registry_;  // last: its threads use all of the above
 

@@ -1,4 +1,4 @@
-// Versions of models that come while others serve.
+// New versions of models that come while others serve.
 #include <chrono>
 #include <memory>
 #include <string>
@@ -28,7 +28,7 @@ TEST_F(VersionsTest, TheNewestVersionsThatThePolicyWantsServe) {
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->version, "10");
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "9")->version, "9");
   EXPECT_FALSE(registry_->Get(*AnonymousClient(), "m", "1").ok());
-  // Who does not know yet which version it wants gets none of several.
+  // AcquireOnly does not choose among several versions.
   EXPECT_EQ(registry_->AcquireOnly(*AnonymousClient(), "m").status().code(),
             absl::StatusCode::kNotFound);
   Add("n/1");
@@ -37,7 +37,7 @@ TEST_F(VersionsTest, TheNewestVersionsThatThePolicyWantsServe) {
   EXPECT_EQ(Gauge("aft_model_versions"), 2);
 }
 
-TEST_F(VersionsTest, AnEmptyRepositoryIsReadyAndOneThatIsNotThereIsNot) {
+TEST_F(VersionsTest, AnEmptyRepositoryIsReadyAndAMissingOneIsNot) {
   Serve();
   EXPECT_TRUE(registry_->List().empty());
   EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "").status(),
@@ -49,7 +49,7 @@ TEST_F(VersionsTest, AnEmptyRepositoryIsReadyAndOneThatIsNotThereIsNot) {
                                      HasSubstr(config_.repository.folder)));
 }
 
-TEST_F(VersionsTest, WhatDoesNotLoadTakesNothingAway) {
+TEST_F(VersionsTest, AVersionThatDoesNotLoadTakesNothingAway) {
   Add("m/1");
   Serve();
   const ModelHold old = *registry_->Acquire(*AnonymousClient(), "m");
@@ -139,10 +139,10 @@ TEST_F(VersionsTest, AVersionThatFailsWhileItServesLeavesItToTheOthers) {
   EXPECT_EQ(Serving(), "1");
   EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "m", "2").status().message(),
               HasSubstr("has failed"));
-  // A load mends it.
+  // A load repairs it.
   EXPECT_EQ(Load(), absl::OkStatus());
   EXPECT_EQ(Serving(), "2");
-  // One that is retired is nobody's state.
+  // A retired version that fails does not change the state of the model.
   const ModelHold old = *registry_->Acquire(*AnonymousClient(), "m", "1");
   Add("m/3");
   ASSERT_EQ(Load(), absl::OkStatus());
@@ -161,7 +161,7 @@ TEST_F(VersionsTest, AFingerprintFindsItsVersion) {
   EXPECT_EQ(registry_->Matching(newest, 22), newest);
   EXPECT_EQ(registry_->Matching(newest, 11), oldest);
   EXPECT_EQ(registry_->Matching(oldest, 22), newest);
-  EXPECT_EQ(registry_->Matching(newest, 33), newest);  // another model's
+  EXPECT_EQ(registry_->Matching(newest, 33), newest);  // the fingerprint of another model
   Add("m/3", "44");
   ASSERT_EQ(Load(), absl::OkStatus());
   EXPECT_EQ(registry_->Matching(newest, 11), newest);  // it is retired
@@ -184,7 +184,7 @@ TEST_F(VersionsTest, TheFolderIsReadAgain) {
   EXPECT_THAT(Versions(), ElementsAre("2 ready", "1 ready"));
   EXPECT_EQ(Serving("new"), "1");
   EXPECT_EQ(Serving("gone"), "model \"gone\" is not loaded");
-  EXPECT_EQ(Serving("off"), "model \"off\" is not loaded");  // somebody has wanted that
+  EXPECT_EQ(Serving("off"), "model \"off\" is not loaded");  // it was unloaded on request
   EXPECT_FALSE(registry_->Get(*AnonymousClient(), "empty").ok());
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "fixed")->version, "1");  // the config's model
   Add("gone/2");
@@ -249,7 +249,7 @@ TEST_F(VersionsTest, AVersionThatShouldBeServedAndIsNotIsCounted) {
   EXPECT_EQ(Gauge(failed), 0);
   Add("m/2", "worse");
   EXPECT_FALSE(Load().ok());
-  EXPECT_EQ(Gauge(failed), 1);  // though the one before is served
+  EXPECT_EQ(Gauge(failed), 1);  // though the version from before is served
   EXPECT_EQ(Serving(), "2");
   EXPECT_EQ(Unload(), absl::OkStatus());
   EXPECT_EQ(Gauge(failed), 0);
@@ -259,9 +259,9 @@ TEST_F(VersionsTest, AVersionThatShouldBeServedAndIsNotIsCounted) {
   EXPECT_EQ(registry_->FindMetrics("m")->loads(false).Value(), before + 1);
 }
 
-// An engine that is stuck is no younger for others that step, nor one that steps older for others
-// that are idle; whether new requests get it or not.
-TEST_F(VersionsTest, AgesAreOfEveryVersionThatHasRequests) {
+// A stuck engine must not seem younger because others step, and one that steps must not seem older
+// because others are idle. This holds whether or not new requests get its version.
+TEST_F(VersionsTest, AgesCountEveryVersionThatHasRequests) {
   Add("m/1");
   Add("m/2");
   config_.repository.latest_versions = 2;
@@ -285,7 +285,7 @@ TEST_F(VersionsTest, AgesAreOfEveryVersionThatHasRequests) {
   other->WaitForParts(1);
   Duration stuck = first->engine().load().since_step;
   EXPECT_GE(age(), stuck);
-  // And when it only serves its last stream, and who waits for one of its slots.
+  // This also holds when it serves only its last stream and the requests that wait for its slots.
   std::vector<std::shared_ptr<HoldingSink>> waiting;
   for (int i = 0; i < first->engine().load().slots; ++i) {
     waiting.push_back(std::make_shared<HoldingSink>(first));

@@ -16,7 +16,7 @@
 namespace aft::server {
 namespace {
 
-// A connection whose client reads nothing yet, and has sent what the server has not read.
+// A connection whose client has sent bytes that the server has not read, and reads nothing yet.
 class LingeringConnectionsTest : public testing::Test {
  protected:
   LingeringConnectionsTest() {
@@ -37,7 +37,7 @@ class LingeringConnectionsTest : public testing::Test {
     server_ = accept(listener, nullptr, nullptr);
     close(listener);
     EXPECT_EQ(write(client_, "ping", 4), 4);
-    // More than arrives before the client reads.
+    // Sends more than can arrive before the client reads.
     const std::string answer(64 << 10, 'x');
     for (ssize_t sent = 0; sent >= 0;) {
       sent = send(server_, answer.data(), answer.size(), MSG_DONTWAIT);
@@ -51,13 +51,13 @@ class LingeringConnectionsTest : public testing::Test {
     client_ = -1;
   }
 
-  // As gRPC does.
+  // Closes the connection as gRPC does.
   void CloseServer() const {
     shutdown(server_, SHUT_RDWR);
     close(server_);
   }
 
-  // What the client gets; `end` is 0, or the error that ended it.
+  // The number of bytes that the client gets. `end` is 0, or the error that ended the connection.
   int64_t ReadAll(int* end) const {
     int64_t got = 0;
     char buffer[4096];
@@ -77,7 +77,7 @@ class LingeringConnectionsTest : public testing::Test {
   int64_t sent_ = 0;
 };
 
-TEST_F(LingeringConnectionsTest, WithoutThemTheClientLosesWhatItHasNotRead) {
+TEST_F(LingeringConnectionsTest, WithoutLingeringTheClientLosesBytesThatItHasNotRead) {
   CloseServer();
   int end = 0;
   EXPECT_LT(ReadAll(&end), sent_);
@@ -95,7 +95,7 @@ TEST_F(LingeringConnectionsTest, TheClientReadsEverythingUpToTheEnd) {
   release.join();
 }
 
-TEST_F(LingeringConnectionsTest, AClientThatGoesOnSendingReadsEverythingToo) {
+TEST_F(LingeringConnectionsTest, AClientThatKeepsSendingReadsEverythingToo) {
   LingeringConnections connections;
   connections.Keep(port_);
   CloseServer();
@@ -109,7 +109,7 @@ TEST_F(LingeringConnectionsTest, AClientThatGoesOnSendingReadsEverythingToo) {
   release.join();
 }
 
-TEST_F(LingeringConnectionsTest, AClientThatReadsAndDoesNotCloseIsLetGoAfterItsTime) {
+TEST_F(LingeringConnectionsTest, AClientThatReadsAndDoesNotCloseIsReleasedAfterItsTime) {
   LingeringConnections connections;
   connections.Keep(port_);
   CloseServer();
@@ -118,7 +118,7 @@ TEST_F(LingeringConnectionsTest, AClientThatReadsAndDoesNotCloseIsLetGoAfterItsT
   connections.Release(std::chrono::steady_clock::now(), TimePoint::max());
 }
 
-TEST_F(LingeringConnectionsTest, AClientThatDoesNotReadIsLetGoAtTheDeadline) {
+TEST_F(LingeringConnectionsTest, AClientThatDoesNotReadIsReleasedAtTheDeadline) {
   LingeringConnections connections;
   connections.Keep(port_);
   CloseServer();
@@ -128,7 +128,7 @@ TEST_F(LingeringConnectionsTest, AClientThatDoesNotReadIsLetGoAtTheDeadline) {
   EXPECT_EQ(end, ECONNRESET);
 }
 
-TEST_F(LingeringConnectionsTest, NobodyWaitsForAClientThatHasGone) {
+TEST_F(LingeringConnectionsTest, AClientThatHasGoneIsNotWaitedFor) {
   LingeringConnections connections;
   connections.Keep(port_);
   CloseClient();
@@ -145,7 +145,7 @@ TEST_F(LingeringConnectionsTest, KeepsConnectionsOfItsPortAlone) {
   EXPECT_EQ(end, ECONNRESET);
 }
 
-TEST_F(LingeringConnectionsTest, OfMoreThanItMayKeepTheOldestGoes) {
+TEST_F(LingeringConnectionsTest, BeyondTheLimitTheOldestConnectionIsReleased) {
   LingeringConnections none(0);
   none.Keep(port_);
   CloseServer();
@@ -155,7 +155,7 @@ TEST_F(LingeringConnectionsTest, OfMoreThanItMayKeepTheOldestGoes) {
   EXPECT_EQ(end, ECONNRESET);
 }
 
-TEST_F(LingeringConnectionsTest, WhatItsClientHasClosedIsLetGoWithoutAnotherClose) {
+TEST_F(LingeringConnectionsTest, AConnectionThatItsClientHasClosedIsReleasedByItself) {
   LingeringConnections connections;
   connections.Keep(port_);
   CloseServer();
@@ -164,7 +164,7 @@ TEST_F(LingeringConnectionsTest, WhatItsClientHasClosedIsLetGoWithoutAnotherClos
   while (connections.kept() > 0) std::this_thread::yield();
 }
 
-TEST_F(LingeringConnectionsTest, KeepsNothingOnceItIsGone) {
+TEST_F(LingeringConnectionsTest, KeepsNothingAfterItsDestruction) {
   LingeringConnections().Keep(port_);
   CloseServer();
   int end = 0;

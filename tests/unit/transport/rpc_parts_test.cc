@@ -59,7 +59,7 @@ TEST(TraceparentTest, NamesTraceParentAndFlags) {
   EXPECT_EQ(trace->Traceparent(), "00-4bf92f3577b34da6a3ce929d0e0e4736-b7ad6b7169203331-01");
 }
 
-TEST(TraceparentTest, OfLaterVersionsWhatIsKnownIsRead) {
+TEST(TraceparentTest, KnownFieldsOfLaterVersionsAreRead) {
   const std::string known = std::string(kTraceparent).substr(2);
   for (const std::string& text :
        {"cc" + known, "01" + known + "-what-the-future-brings", "fe" + known + "-"}) {
@@ -69,7 +69,7 @@ TEST(TraceparentTest, OfLaterVersionsWhatIsKnownIsRead) {
   }
 }
 
-TEST(TraceparentTest, WhatIsNotValidIsNone) {
+TEST(TraceparentTest, InvalidValuesAreRefused) {
   const std::string good = kTraceparent;
   const auto with = [&good](size_t at, const std::string& text) {
     return std::string(good).replace(at, text.size(), text);
@@ -102,18 +102,18 @@ TEST(TraceparentTest, WhatIsNotValidIsNone) {
   }
 }
 
-TEST(DeadlineTest, ACancelShortlyBeforeItIsTheDeadlines) {
+TEST(DeadlineTest, ACancelShortlyBeforeTheDeadlineCountsAsTheDeadline) {
   using std::chrono::milliseconds;
   const TimePoint start(std::chrono::hours(1));
   const auto ended = [&](int cancelled_ms, int deadline_ms) {
     return EndedByDeadline(start + milliseconds(cancelled_ms), start,
                            start + milliseconds(deadline_ms));
   };
-  EXPECT_FALSE(ended(74, 100));  // a quarter of short ones,
+  EXPECT_FALSE(ended(74, 100));  // a quarter of a short deadline
   EXPECT_TRUE(ended(75, 100));
-  EXPECT_FALSE(ended(899, 1'000));  // at most 100 ms,
+  EXPECT_FALSE(ended(899, 1'000));  // at most 100 ms
   EXPECT_TRUE(ended(900, 1'000));
-  EXPECT_FALSE(ended(9'799, 10'000));  // of long ones 2 %
+  EXPECT_FALSE(ended(9'799, 10'000));  // 2 % of a long deadline
   EXPECT_TRUE(ended(9'800, 10'000));
   EXPECT_TRUE(ended(10'001, 10'000));
   EXPECT_FALSE(EndedByDeadline(start, start, TimePoint::max()));
@@ -126,7 +126,7 @@ TEST(RetryHintTest, GrowsWithTheQueueAndTheLengthOfRequestsWithinBounds) {
   EXPECT_GT(before.count(), 100);
   EXPECT_GT(hint.After({.waiting = 32, .slots = 4}), before);
   for (int i = 0; i < 200; ++i) hint.Record(std::chrono::seconds(5));
-  // Half of the four requests that wait for each slot, 5 s each.
+  // For each slot four requests of 5 s wait. The hint is half of that.
   EXPECT_NEAR(static_cast<double>(hint.After({.waiting = 16, .slots = 4}).count()), 10'000, 1);
   EXPECT_EQ(hint.After({.waiting = 1'000'000, .slots = 1}).count(), 60'000);
 }
@@ -149,12 +149,12 @@ TEST(MessageBytesTest, ANameAtTheBeginningIsReadWithoutTheRest) {
             std::nullopt);
   EXPECT_EQ(peek("\x0a"), std::nullopt);
   EXPECT_EQ(peek("\x12\x02no\x0a\x02hi"), "");
-  EXPECT_EQ(peek("\x08\x02"), "");  // a number
+  EXPECT_EQ(peek("\x08\x02"), "");  // the field is a number
   EXPECT_EQ(peek(""), "");
 }
 
-// Whether the bytes, which come in two slices or in one, are a GenerateRequest; its form when they
-// are.
+// Parses the bytes as a GenerateRequest, in two slices and in one. Returns it as text, or the
+// error.
 absl::StatusOr<std::string> Parsed(const std::string& bytes) {
   const grpc::Slice slices[] = {bytes.substr(0, bytes.size() / 2), bytes.substr(bytes.size() / 2)};
   const grpc::ByteBuffer two(slices, 2);
@@ -163,7 +163,7 @@ absl::StatusOr<std::string> Parsed(const std::string& bytes) {
   v1::GenerateRequest other;
   const absl::Status status = ParseMessage(two, message);
   EXPECT_EQ(status, ParseMessage(grpc::ByteBuffer(&whole, 1), other));
-  EXPECT_EQ(two.Length(), bytes.size());  // as it was
+  EXPECT_EQ(two.Length(), bytes.size());  // unchanged
   if (!status.ok()) return status;
   EXPECT_EQ(message.SerializeAsString(), other.SerializeAsString());
   return message.ShortDebugString();
@@ -184,12 +184,12 @@ std::string Field(char tag, const std::string& bytes) {
   return text + bytes;
 }
 
-TEST(MessageBytesTest, AMessageMayHaveAThousandFieldsBesideNumbersOfLists) {
-  const std::string ids = "\x08\x01";                 // of tokens, one by one
-  const std::string wrong = "\x0d\1\1\1\1";           // the same as fixed32
-  const std::string name = "\x0a\x02hi";              // model
-  const std::string unknown = "\x78\x01";             // of field 15
-  const std::string stop = std::string("\x12\0", 2);  // a stop string, empty
+TEST(MessageBytesTest, AMessageMayHaveAThousandFieldsApartFromListedNumbers) {
+  const std::string ids = "\x08\x01";                 // token ids, one by one
+  const std::string wrong = "\x0d\1\1\1\1";           // a token id as fixed32
+  const std::string name = "\x0a\x02hi";              // the model's name
+  const std::string unknown = "\x78\x01";             // field 15
+  const std::string stop = std::string("\x12\0", 2);  // an empty stop string
   EXPECT_TRUE(Parsed(Repeated(1000, name)).ok());
   EXPECT_FALSE(Parsed(Repeated(1001, name)).ok());
   EXPECT_TRUE(Parsed(Repeated(1000, unknown)).ok());
@@ -205,20 +205,20 @@ TEST(MessageBytesTest, AMessageMayHaveAThousandFieldsBesideNumbersOfLists) {
                                        "valid UTF-8, its fields at most 1000"));
 }
 
-TEST(MessageBytesTest, WhatIsNoMessageIsRefused) {
+TEST(MessageBytesTest, BytesThatAreNoMessageAreRefused) {
   EXPECT_EQ(*Parsed(""), "");
   EXPECT_EQ(*Parsed("\x0a\x02hi\x22\x04\x0a\x02\x01\x02"),
             "model: \"hi\" tokens { ids: 1 ids: 2 }");
   for (const std::string& bytes : {
            std::string("\x0a\x03hi"),                  // a string beyond the end
-           std::string("\x0a\xff\xff\xff\xff\x07hi"),  // of 2 GiB
-           std::string("\x0a\x02\xc3\x28"),            // that is not UTF-8
+           std::string("\x0a\xff\xff\xff\xff\x07hi"),  // a string of 2 GiB
+           std::string("\x0a\x02\xc3\x28"),            // a string that is not UTF-8
            std::string("\x22\x03\x0a\x01"),            // a message beyond the end
            std::string("\x22\x02\x0a\x05\x01"),        // a list beyond its message
            std::string("\x7b\x7c"),                    // a group
-           std::string("\x7c"),                        // the end of one
-           std::string("\x0f"),                        // of no wire type
-           std::string("\0", 1),                       // of field 0
+           std::string("\x7c"),                        // the end of a group
+           std::string("\x0f"),                        // an unknown wire type
+           std::string("\0", 1),                       // field 0
        }) {
     EXPECT_FALSE(Parsed(bytes).ok()) << testing::PrintToString(bytes);
   }
@@ -232,7 +232,7 @@ struct SilentCall : ActiveCall {
   void OnStuck(Duration /*waited*/) override {}
 };
 
-TEST(ActiveCallsTest, WaitsForNoneOrTheDeadline) {
+TEST(ActiveCallsTest, WaitsUntilNoCallIsLeftOrForTheDeadline) {
   prometheus::Registry registry;
   ServerMetrics metrics(registry, {.version = "test"});
   ActiveCalls active(std::chrono::hours(1), metrics);
@@ -269,13 +269,13 @@ TEST(BindErrorTest, SaysWhyAnAddressCannotBeUsed) {
   const std::string taken = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
   EXPECT_EQ(ExplainBindError(taken), "Address already in use");
 
-  // Connections that the last owner has closed linger in TIME_WAIT and are no reason.
+  // Connections that the last owner has closed linger in TIME_WAIT. They do not block the address.
   const int client = socket(AF_INET, SOCK_STREAM, 0);
   ASSERT_EQ(connect(client, any, size), 0);
   const int served = accept(fd, nullptr, nullptr);
   for (const int end : {served, client, fd}) close(end);
   EXPECT_EQ(ExplainBindError(taken), "unknown reason");
-  EXPECT_NE(ExplainBindError("192.0.2.1:1"), "");  // an address of no machine
+  EXPECT_NE(ExplainBindError("192.0.2.1:1"), "");  // no machine has this address
 }
 
 TEST(BindErrorTest, KnowsAddressesOfVersion6) {
@@ -294,7 +294,7 @@ TEST(BindErrorTest, KnowsAddressesOfVersion6) {
   close(fd);
 }
 
-TEST(LibraryLogsTest, SayNothingUnlessTheirUserAsks) {
+TEST(LibraryLogsTest, AreSilentUnlessTheUserAsks) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // in processes that have not used gRPC yet
   const auto logs = [] {
     QuietLibraries();
@@ -308,7 +308,7 @@ TEST(LibraryLogsTest, SayNothingUnlessTheirUserAsks) {
   unsetenv("GRPC_VERBOSITY");
 }
 
-TEST(ModelCodecTest, EveryStateAndFieldTravels) {
+TEST(ModelCodecTest, EveryStateAndFieldIsEncoded) {
   ModelStatus status;
   status.name = "m";
   status.version = "2";
