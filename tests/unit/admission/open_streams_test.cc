@@ -78,7 +78,7 @@ TEST_F(OpenStreamsTest, BeyondItsOwnBoundAClientsLongestIdleStreamGivesWay) {
   EXPECT_EQ(metrics_.gave_way.Value(), 2);
 }
 
-TEST_F(OpenStreamsTest, WhereAllPlacesAreTakenTheClientWithMostStreamsGivesWay) {
+TEST_F(OpenStreamsTest, WhenAllPlacesAreTakenTheClientWithMostStreamsGivesWay) {
   for (const char* name : {"b1", "a1", "a2", "a3", "c1", "c2"}) ASSERT_TRUE(Add(name).ok());
   EXPECT_TRUE(Add("d1").ok());
   EXPECT_THAT(ended_, ElementsAre("a1"));  // not b1, which has been idle for longer

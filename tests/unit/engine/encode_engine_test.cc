@@ -189,7 +189,7 @@ TEST_F(EncodeEngineTest, PoolsAndNormalizes) {
   EXPECT_NEAR(squares, 1, 1e-6);
 }
 
-TEST_F(EncodeEngineTest, RefusesWhatWouldBreakTheBatch) {
+TEST_F(EncodeEngineTest, RefusesTextsThatWouldBreakTheBatch) {
   Start();
   for (const std::vector<TokenId>& text : {std::vector<TokenId>{}, {1, 257}, {-1}}) {
     EXPECT_EQ(Refused(Request(text)).code(), absl::StatusCode::kInvalidArgument);
@@ -374,7 +374,7 @@ TEST_F(EncodeEngineTest, EveryTextOfManyThreadsEndsOnceWithItsOwnVectors) {
         const auto handle = engine->EncodeTexts({request}, {sink});
         AFT_CHECK(handle.ok());
         if (cancel) engine->Cancel(*handle);
-        const Outcome outcome = sink->Wait();  // the sink checks that it comes once
+        const Outcome outcome = sink->Wait();  // the sink checks that the outcome comes once
         if (outcome.status.ok()) {
           EXPECT_EQ(sink->vectors(), FakeEncoderRunner::Vectors(model, request.text));
         } else {

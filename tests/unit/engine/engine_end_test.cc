@@ -42,7 +42,7 @@ TEST_F(EngineTest, RefusesAPromptThatTheModelCannotHold) {
   EXPECT_EQ(Submit(Request({1, 2, 3}, 1)).sink->Wait().status, absl::OkStatus());
 }
 
-TEST_F(EngineTest, RefusesWhatWouldBreakTheBatch) {
+TEST_F(EngineTest, RefusesRequestsThatWouldBreakTheBatch) {
   Start();
   for (const auto& [prompt, max_tokens] : std::vector<std::pair<std::vector<TokenId>, int32_t>>{
            {{}, 1}, {{1, 257}, 1}, {{-1}, 1}, {{1}, 0}}) {
@@ -119,7 +119,7 @@ TEST_F(EngineTest, ACancelOrADeadlineBeforeTheFirstTokenCountsAsMissed) {
   auto scoring = Arriving<ScoringRequest>();
   scoring.method = Method::kScore;
   scoring.text = {1, 2};
-  const Accepted scored = Submit(scoring);  // it never has tokens
+  const Accepted scored = Submit(scoring);  // a score has no first token
   clock.Advance(seconds(5));
   engine->Cancel(impatient.handle);
   engine->Cancel(scored.handle);
@@ -131,7 +131,7 @@ TEST_F(EngineTest, ACancelOrADeadlineBeforeTheFirstTokenCountsAsMissed) {
   EXPECT_EQ(outcome.timings.total, seconds(5));
   EXPECT_EQ(outcome.timings.first_token, seconds(0));
   EXPECT_EQ(late->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
-  engine->Cancel(running.handle);  // which has its first token
+  engine->Cancel(running.handle);  // it has had its first token
   EXPECT_EQ(running.sink->Wait().status.code(), absl::StatusCode::kCancelled);
   scored.sink->Wait();
   EXPECT_DOUBLE_EQ(SumOf(metrics.ttft_missed_seconds[Method::kGenerate]), 5 + 9);
@@ -265,7 +265,7 @@ TEST_F(EngineTest, CancelWhileDecodingStopsAtTheNextStep) {
   const Outcome outcome = accepted.sink->Wait();
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(outcome.usage.generated_tokens, 4U);
-  EXPECT_EQ(waiting->Wait().status, absl::OkStatus());  // got the slot
+  EXPECT_EQ(waiting->Wait().status, absl::OkStatus());  // it got the slot
   EXPECT_EQ(control->step_count(), 5);
   engine->Cancel(accepted.handle);  // and so is a finished or unknown handle
   engine->Cancel(999);
@@ -277,7 +277,7 @@ TEST_F(EngineTest, ACancelOfARequestThatIsGoneDoesNotHoldUpTheNextOne) {
   const Accepted accepted = Submit(Request({1}, 100));
   control->WaitUntilBlocked();
   engine->Cancel(999);
-  engine->Cancel(accepted.handle);  // arrives with the one before
+  engine->Cancel(accepted.handle);  // arrives with the cancel before
   control->Resume();
   EXPECT_EQ(accepted.sink->Wait().status.code(), absl::StatusCode::kCancelled);
 }

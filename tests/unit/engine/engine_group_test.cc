@@ -178,7 +178,7 @@ TEST_F(EngineGroupTest, RefusesMoreThanCanEverRunAtTheSameTime) {
   ExpectAnswers(SubmitGroup(request, 3), request);
 }
 
-TEST_F(EngineGroupTest, RefusesWhatAStrictQuotaNeverAllows) {
+TEST_F(EngineGroupTest, RefusesMoreAnswersThanAStrictQuotaAllows) {
   options.scheduling.strict_quotas = true;
   options.scheduling.max_client_slots = 2;
   Start();

@@ -81,7 +81,7 @@ class EngineScoreResumeTest : public EngineTest {
   TestRandom random;
 };
 
-TEST_F(EngineScoreResumeTest, TheRestIsWhatWouldHaveComeWhereverItBreaks) {
+TEST_F(EngineScoreResumeTest, WhereverScoresBreakOffTheRestIsWhatWouldHaveCome) {
   model.max_step_tokens = 8;
   Start();
   const ScoringRequest request = Score(RandomText(20));

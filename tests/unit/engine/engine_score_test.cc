@@ -82,7 +82,7 @@ TEST_F(EngineScoreTest, ALongTextComesInChunksThatShareTheStepsBudget) {
   model.slots = 2;
   model.max_step_tokens = 8;
   Start();
-  // Also one whose last chunk has nothing to score.
+  // The last chunk of the text of 9 tokens has nothing to score.
   for (const size_t size : {size_t{7}, size_t{8}, size_t{9}, size_t{100}}) {
     const int64_t before = control->step_count();
     const std::vector<TokenId> text = Text(size);

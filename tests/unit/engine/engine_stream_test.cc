@@ -68,7 +68,7 @@ TEST_F(EngineTest, EndsAtTheModelsLength) {
 }
 
 TEST_F(EngineTest, EndsAtAStopStringAcrossTokens) {
-  // Prompt of one token, then "hello world" byte by byte.
+  // After a prompt of one token the model writes "hello world", byte by byte.
   model.next_token = [](uint64_t, int64_t count) {
     return static_cast<TokenId>("hello world"[count - 1]);
   };
@@ -164,8 +164,8 @@ TEST_F(EngineTest, LoadCountsRunningAndWaiting) {
   EXPECT_EQ(engine->load().waiting, 0);
 }
 
-// Clients that submit, cancel and read at once, with little room: every request ends exactly once
-// (RecordingSink checks), with the right tokens up to wherever it ended.
+// Clients submit, cancel and read at the same time, with little room. Every request ends exactly
+// once (RecordingSink checks that), with the right tokens up to its end.
 TEST_F(EngineTest, SurvivesManyClientsThatCancelAtRandom) {
   model.slots = 3;
   model.max_step_tokens = 8;

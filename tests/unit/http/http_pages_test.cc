@@ -188,7 +188,7 @@ TEST_F(HttpPagesTest, ThousandsOfStalledConnectionsDoNotKeepOthersOut) {
   EXPECT_THAT(AskFor("GET /large"), EndsWith("xxx"));
 }
 
-TEST_F(HttpPagesTest, OfTooManyConnectionsTheOldestIsClosed) {
+TEST_F(HttpPagesTest, WithTooManyConnectionsTheOldestIsClosed) {
   std::vector<TcpConnection> idle;
   for (size_t i = 0; i < HttpOptions().connections + 1; ++i) idle.emplace_back(address_);
   EXPECT_EQ(idle[0].ReadAll(), "");

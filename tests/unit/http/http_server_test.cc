@@ -325,7 +325,7 @@ TEST_P(HttpServerTest, NoticesThatAClientDoesNotRead) {
   EXPECT_EQ(handler_.events.WaitFor(3), "skw");  // the callback of the part is called too
 }
 
-TEST_P(HttpServerTest, OfTooManyConnectionsOneWithoutARequestIsClosed) {
+TEST_P(HttpServerTest, WithTooManyConnectionsOneWithoutARequestIsClosed) {
   Start({.connections = 2});
   const auto holds = Connect();
   holds->Send(Post("/hold", ""));

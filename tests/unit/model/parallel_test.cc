@@ -110,7 +110,7 @@ TEST(ParallelExecutorTest, ForThrowsWhatAChunkOfAnyThreadThrowsOnceAllAreDone) {
   EXPECT_EQ(done, 60);
 }
 
-TEST(ParallelExecutorTest, OfSeveralExceptionsOneIsThrown) {
+TEST(ParallelExecutorTest, OneOfSeveralExceptionsIsThrown) {
   const ParallelExecutor executor(4);
   for (int round = 0; round < 50; ++round) {
     EXPECT_THROW(executor.For(64, 1, [](int64_t, int64_t, int) { throw std::bad_alloc(); }),

@@ -70,7 +70,7 @@ TEST_F(VersionsTest, AVersionThatDoesNotLoadTakesNothingAway) {
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "2")->error, "");
 }
 
-TEST_F(VersionsTest, OfSeveralNewVersionsThoseThatLoadServe) {
+TEST_F(VersionsTest, NewVersionsThatLoadServeThoughAnotherDoesNotLoad) {
   Add("m/1");
   config_.repository.latest_versions = 2;
   Serve();

@@ -217,7 +217,7 @@ TEST(HoldBackTest, ASequenceThatIsHeldBackMayBeRemovedWithItsFollowers) {
   EXPECT_EQ(scheduler.slots().free(), 4);
 }
 
-TEST(SetClassTest, AnItemHasThePlaceThatItWouldAlwaysHaveHad) {
+TEST(SetClassTest, AnItemGetsThePlaceOfItsArrivalInTheNewClass) {
   FairQueue queue;
   FairItem one("a", 1, ServiceClass::kNormal);
   FairItem two("a", 1, ServiceClass::kBatch);

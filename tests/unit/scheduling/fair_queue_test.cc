@@ -142,7 +142,7 @@ TEST_F(FairQueueTest, LeavingDoesNotPayADebt) {
   EXPECT_EQ(Run(), "b0");
   EXPECT_EQ(Run(), "b1");
   EXPECT_EQ(Run(), "b2");
-  EXPECT_EQ(Run(), "b3");  // now both stand at 3
+  EXPECT_EQ(Run(), "b3");  // now both are at 3
   EXPECT_EQ(Run(), "a2");
 }
 
@@ -175,7 +175,7 @@ TEST_F(FairQueueTest, RemembersALimitedNumberOfClientsThatHaveLeft) {
       queue_.Leave(item);
     }
   };
-  others(FairQueue::kMaxIdle - 2);  // and a; z has never left
+  others(FairQueue::kMaxIdle - 2);  // with a that is kMaxIdle - 1; z has never left
   Item& a1 = Push("a1");
   Item& z2 = Push("z2");
   EXPECT_TRUE(queue_.LessServed(z2, a1));
@@ -343,7 +343,7 @@ TEST_F(FairQueueTest, NothingIsLostAndNothingStarves) {
       clock_.Advance(seconds(1));
       const int64_t arrivals = turn > 1000 ? 0 : random.Below(3);
       for (int64_t i = 0; i < arrivals; ++i) {
-        // Half of them from clients never seen before.
+        // Half of the items come from new clients.
         const std::string client = random.Below(2) == 0 ? absl::StrCat("new", items.size())
                                                         : absl::StrCat("c", random.Below(5));
         const std::string user =

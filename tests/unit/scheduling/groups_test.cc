@@ -121,7 +121,7 @@ class GroupsTest : public testing::Test {
   std::deque<NamedSequence> sequences_;
 };
 
-TEST_F(GroupsTest, ThePromptIsReadOnceButForItsLastToken) {
+TEST_F(GroupsTest, ThePromptIsReadOnceExceptForItsLastToken) {
   Start({.slots = 3, .max_step_tokens = 4});
   Add("a1", kNormal, 3, {1, 2, 3, 4, 5, 6});
   EXPECT_THAT(Started(), ElementsAre("a1", "a1+1", "a1+2"));

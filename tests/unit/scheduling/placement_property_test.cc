@@ -171,7 +171,7 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
         if (step.input.rows[i].output != RowOutput::kLast) continue;
         Live& live = all[sequence];
         scheduler.Sampled(*sequence, ++next_token);
-        if (named[sequence] == 0) live.expected.push_back(next_token);  // else it was consumed
+        if (named[sequence] == 0) live.expected.push_back(next_token);  // else a step consumes it
         if (--live.outputs_left == 0 || random.Below(100) == 0) remove(*sequence);
       }
     }

@@ -188,7 +188,7 @@ TEST_F(PlacementTest, BatchWorkIsNeverParkedForBatchWork) {
   EXPECT_THAT(Parked(), IsEmpty());
 }
 
-TEST_F(PlacementTest, BatchWorkThatHasWaitedTakesTurnsWithThatOfClientsThatHadMore) {
+TEST_F(PlacementTest, BatchWorkThatHasWaitedReplacesThatOfAClientThatHadMore) {
   Start({.slots = 2, .max_parked = 2});
   Add("a1", kBatch);
   Add("a2", kBatch);

@@ -143,7 +143,7 @@ TEST(ContinuousSchedulerTest, AFreedSlotGoesToTheFirstInTheQueue) {
   EXPECT_EQ(scheduler.slots().free(), 1);
 }
 
-// Invariants 5 and 7 of the architecture, over random arrivals, lengths and removals.
+// Invariants 5 and 7 of server/README.md, for random arrivals, lengths and removals.
 TEST(ContinuousSchedulerTest, KeepsItsInvariantsUnderRandomLoad) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);

@@ -12,7 +12,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-TEST(StepPacerTest, SaysNothingWithoutATargetOrAMeasurement) {
+TEST(StepPacerTest, HasNoLimitWithoutATargetOrAMeasurement) {
   StepPacer pacer{milliseconds(20)};
   EXPECT_EQ(pacer.PromptTokens(), StepPacer::kNoLimit);
   EXPECT_EQ(pacer.prompt_token_seconds(), 0);

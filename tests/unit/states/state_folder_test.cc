@@ -270,7 +270,7 @@ TEST_F(StateFolderTest, AFileThatIsWrittenAgainBeforeItIsRemovedStays) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(StateFolderTest, NoFileOutlivesTheMostTimeThatThisProcessAllows) {
+TEST_F(StateFolderTest, NoFileOutlivesTheLongestTimeThatThisProcessAllows) {
   Open();
   ASSERT_TRUE(Write(File(Id('a'), 10 * kHour)).ok());
   EXPECT_THAT(Load(kMaxBytes, 2 * kHour), ElementsAre(Id('a')));

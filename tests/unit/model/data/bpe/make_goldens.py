@@ -50,8 +50,7 @@ def random_samples(count):
   return ["".join(random.choice(alphabet) for _ in range(random.randint(1, 40))) for _ in range(count)]
 
 
-# Tokens that overlap, are within words, are white space, are outside ASCII, or are also made by
-# merges.
+# Tokens that overlap, are within words, are white space, are outside ASCII, or are also made by merges.
 ADDED = [
     AddedToken("<|user|>", special=True, normalized=False), AddedToken("<mask>", special=True, lstrip=True),
     AddedToken("<tool>", normalized=False), AddedToken("tool>s", normalized=True), AddedToken("<tool>\n", normalized=False),
