@@ -43,10 +43,10 @@ TEST_F(LedgerTest, AClientAndTheProcessHaveABudgetEach) {
   MemoryLedger::Charge first(ledger_, alice_);
   MemoryLedger::Charge second(ledger_, alice_);
   EXPECT_TRUE(first.Resize(400));
-  EXPECT_FALSE(second.Resize(201));  // of alice's 600
+  EXPECT_FALSE(second.Resize(201));  // more than alice's 600
   EXPECT_TRUE(second.Resize(200));
   MemoryLedger::Charge third(ledger_, bob_);
-  EXPECT_FALSE(third.Resize(401));  // of the process' 1000
+  EXPECT_FALSE(third.Resize(401));  // more than the process' 1000
   EXPECT_TRUE(third.Resize(400));
   EXPECT_EQ(ledger_.used(), 1000);
   EXPECT_EQ(Gauge(), 1000);

@@ -327,7 +327,7 @@ TEST_F(EngineFairnessTest, ALongPromptKeepsToTheStepTargetAlongsideDecodes) {
     EXPECT_LE(tokens, 20);
     EXPECT_GE(tokens, 12);
   }
-  EXPECT_EQ(alone, 64);  // with no stream that waits for a token
+  EXPECT_EQ(alone, 64);  // no stream waits for a token
 }
 
 TEST_F(EngineFairnessTest, EveryStreamIsRightUnderRandomClassesClientsAndCancels) {

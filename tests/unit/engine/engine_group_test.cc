@@ -198,7 +198,7 @@ TEST_F(EngineGroupTest, TakesAPlaceForEachAnswerOrNone) {
   options.limits.max_queued_tokens = 10;
   StartHeld();
   const GenerationRequest running = Request({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 2);
-  const Group first = SubmitGroup(running, 3);  // in free slots: its length does not matter
+  const Group first = SubmitGroup(running, 3);  // has free slots: its length does not matter
   const Group second = SubmitGroup(Request({1, 2, 3, 4, 5, 6}, 1), 2);  // two of four places
   const GenerationRequest more = Request({1}, 1);
   const auto place = *engine->Reserve(*client_b);

@@ -76,7 +76,7 @@ TEST_F(EnginePrefixTest, ATurnContinuesAfterAnAnswerThatAStopTokenEnded) {
   const Tokens answer = sink->tokens();
   EXPECT_EQ(answer.size(), 20U);
   const Usage next = Submit(Request(Joined(Joined(prompt, answer), {1, 2}), 3)).sink->Wait().usage;
-  // With two steps in flight, the next step has read a token that is not part of the text.
+  // With two steps in flight, a row consumes a token beyond the text, so the state is not kept.
   EXPECT_EQ(next.cached_tokens, model.max_steps_in_flight == 1 ? 80U : 0U);
 }
 

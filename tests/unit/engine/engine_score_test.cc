@@ -153,7 +153,7 @@ TEST_F(EngineScoreTest, ACancelledTextDoesNotLeaveItsScoresToItsNeighbour) {
   control->WaitUntilBlocked();
   const std::vector<TokenId> text = Text(50, 90);
   const Sink stays = Submit(Score(text)).sink;
-  control->RunSteps(1);  // in a step with both
+  control->RunSteps(1);  // a step with both texts
   engine->Cancel(leaves.handle);
   control->Resume();
   ExpectScores(*stays, stays->Wait(), text);
@@ -208,7 +208,7 @@ TEST_F(EngineScoreTest, TheTextsOfACallThatHasBegunWaitAsLongAsTheyHaveTo) {
 TEST_F(EngineScoreTest, ACallOfTextsThatHasNotBegunInTimeEnds) {
   options.scheduling.max_queue = std::chrono::seconds(1);
   StartHeld();
-  std::vector<Sink> running(4);  // of one call, so that the first step has them all
+  std::vector<Sink> running(4);  // one call, so that the first step has them all
   for (Sink& sink : running) sink = std::make_shared<RecordingSink>();
   ASSERT_TRUE(engine
                   ->ScoreTexts(std::vector<ScoringRequest>(4, Score(Text(10))),

@@ -34,7 +34,7 @@ TEST(AtomicFileTest, TheOldContentStaysUntilAllOfTheNewIsThere) {
   TempFolder folder;
   const std::string path = folder.File("file");
   ASSERT_TRUE(WriteFileAtomically(path, {"old"}).ok());
-  std::ifstream reader(path);  // of the old file, which is replaced and not written to
+  std::ifstream reader(path);  // keeps the old file, which is replaced and not changed
   ASSERT_TRUE(WriteFileAtomically(path, {"1", "", "st"}).ok());
   std::string old;
   reader >> old;

@@ -297,7 +297,7 @@ TEST_F(TokenizerJsonTest, RefusesMergesByPlace) {
                     "model.merges.2: must be a string or an array of two strings, got 1");
   ExpectRefusedWith("/model/merges/2", {"a", "\u4e2d"}, "model.merges.2: token '\u4e2d' is not");
   ExpectRefusedWith("/model/merges/2", json_["model"]["merges"][1], "model.merges.2: merge ");
-  // A special token must not be the result of a merge.
+  // A special token must be neither a part nor the result of a merge.
   json_["added_tokens"][0]["special"] = true;
   ExpectRefused(Load(), "token 'the' must not be a part or a result of a merge");
 }

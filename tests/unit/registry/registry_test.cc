@@ -71,7 +71,7 @@ class ModelRegistryTest : public testing::Test {
 
   FakeModels fakes_;
   std::string broken_;
-  LoadOptions loaded_;  // of the last load; read it after WaitLoaded
+  LoadOptions loaded_;  // those of the last load; read them after WaitLoaded
 
   Mutex mutex_;
   CondVar changed_;

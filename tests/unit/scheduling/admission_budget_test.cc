@@ -47,8 +47,8 @@ TEST_F(AdmissionBudgetTest, BoundsOnlyTheRequestsThatWait) {
   EXPECT_EQ(budget_.waiting(), 2);
   EXPECT_EQ(budget_.queued_tokens(), 10);
 
-  budget_.Leave(charges_[0]);       // a slot is free,
-  budget_.LeaveQueue(charges_[2]);  // which the first waiting request takes
+  budget_.Leave(charges_[0]);       // a slot is free
+  budget_.LeaveQueue(charges_[2]);  // the first waiting request takes the slot
   EXPECT_EQ(budget_.waiting(), 1);
   EXPECT_EQ(budget_.queued_tokens(), 4);
   EXPECT_EQ(Admit(6, "c"), Decision::kAdmitted);

@@ -107,7 +107,7 @@ TEST_F(FairQueueTest, ServiceCountsWhileItIsGiven) {
   EXPECT_EQ(NextName(), "b1");
   EXPECT_TRUE(queue_.LessServed(items_[2], a));
   EXPECT_FALSE(queue_.LessServed(a, items_[2]));
-  EXPECT_FALSE(queue_.LessServed(items_[1], a));  // the same client
+  EXPECT_FALSE(queue_.LessServed(items_[1], a));  // they have the same client
   queue_.Leave(a);
   EXPECT_EQ(NextName(), "b1");
 }

@@ -99,7 +99,7 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
       forks += static_cast<int64_t>(placement.forked.size());
       for (const auto& [leader, sequence] : placement.forked) {
         ASSERT_EQ(named[leader] + named[sequence], 0);
-        ASSERT_EQ(leader->position(), sequence->position());  // what is copied is what it needs
+        ASSERT_EQ(leader->position(), sequence->position());  // the copied state is the one needed
         ASSERT_GE(leader->slot(), 0);
         ASSERT_GE(sequence->slot(), 0);
         all[leader].group = all[sequence].group = 0;

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 
 constexpr StepCost kElevenTokens = {.fixed = 11, .token = 1};
-constexpr double kPlanned = 0.8;  // of the longest step
+constexpr double kPlanned = 0.8;  // the planned part of the longest step
 
 // The tokens in the step of each client, by the numbers of tokens that the clients could use.
 // REQUIRES: these numbers ascend.

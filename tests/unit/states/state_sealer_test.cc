@@ -87,7 +87,7 @@ TEST_F(StateSealerTest, TheBytesRevealNothingOfTheState) {
   const std::string other = *sealer.Seal(state);
   int equal = 0;
   for (size_t at = 16; at < sealed.size(); ++at) equal += sealed[at] == other[at] ? 1 : 0;
-  EXPECT_LT(equal, 60);  // of 4164, one in 256 is expected to be equal
+  EXPECT_LT(equal, 60);  // one in 256 of the 4164 bytes is expected to be equal
   const std::string elsewhere = *sealer.Seal(state, "id");
   EXPECT_NE(elsewhere, other);
   EXPECT_FALSE(sealer.Open(elsewhere).ok());
