@@ -114,8 +114,8 @@ double ScoreDistance(const std::string& dir, const std::vector<int32_t>& tokens,
   const auto compare = [&](int64_t position, TokenId id, float logprob) {
     ++compared;
     const auto want = expected[position - first_row][id].item<float>();
-    // The condition is true for NaN too.
-    if (!(std::abs(logprob - want) <= distance)) distance = std::abs(logprob - want);
+    const double off = std::abs(logprob - want);
+    if (std::isnan(off) || off > distance) distance = off;  // a NaN stays, because none is larger
   };
   for (const StepRow& row : Rows(tokens, first_generated)) {
     if (row.first_position == 0) {
