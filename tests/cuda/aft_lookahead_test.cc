@@ -1,4 +1,4 @@
-// AftStep with block look-ahead: the same results, whatever the ages.
+// AftStep with block look-ahead must give the same results with any ages of the sums.
 
 #include <string>
 
@@ -10,10 +10,11 @@
 namespace aft {
 namespace {
 
-// The ages of one sequence.
+// Chooses the ages of one sequence's look-ahead sums (kernels::cuda::AftLookahead).
 class Ages {
  public:
-  // With `random`, sums are made again, and left alone, now and then.
+  // Sums are computed again after `rows` tokens. With `random`, some steps compute them earlier and
+  // some do not use them.
   Ages(int64_t rows, TestRandom* random) : rows_(rows), random_(random) {}
 
   int32_t Next(int64_t t) {
@@ -29,7 +30,7 @@ class Ages {
   int64_t made_at_ = -1;
 };
 
-// Decodes three sequences at different positions.
+// Decodes three sequences at different positions and checks their results and states.
 void ExpectSameResults(TestRandom& random, const MixerCase& shape, int64_t tokens,
                        const std::string& keys = "n1", bool mixed = false, Storage storage = {}) {
   constexpr int kSequences = 3;
@@ -79,7 +80,7 @@ TEST(AftLookaheadTest, GivesTheSameResultsForEveryWindow) {
   }
 }
 
-TEST(AftLookaheadTest, AnyAges) {
+TEST(AftLookaheadTest, GivesTheSameResultsForAnyAges) {
   TestRandom random;
   for (const bool mixed : {false, true}) {
     ExpectSameResults(random, Aft(36, {.window = 16}), 50, "n1", mixed);
@@ -113,20 +114,20 @@ TEST(AftLookaheadTest, EveryWidthAndStorage) {
   }
 }
 
-TEST(AftLookaheadTest, BiasesByPositionAreThoseOfTheLaterRow) {
+TEST(AftLookaheadTest, BiasesByPositionAreThoseOfTheLaterToken) {
   TestRandom random;
   ExpectSameResults(random, Aft(36, {.window = 18, .band_rows = 30}), 60);
   ExpectSameResults(random, Aft(36, {.window = 64, .band_rows = 64}), 64);  // AFT-full
   ExpectSameResults(random, Aft(36, {.window = 64, .band_rows = 64}, 20), 64);
 }
 
-// Bits too: the rows of a batch with different ages, together and one by one.
+// Rows with different ages give the same bits in one batch as in batches of one row.
 TEST(AftLookaheadTest, NeighboursChangeNoBit) {
   TestRandom random;
   for (const double spread : {1.0, 20.0}) {
     DeviceLayer layer(random, Aft(100, {.window = 20}, spread), 4);
     const Matrix texts[] = {layer.Input(random, 40), layer.Input(random, 40)};
-    // Slots 0 and 1 in one batch with each other, 2 and 3 alone with the same tokens and ages.
+    // Slots 0 and 1 share a batch. Slots 2 and 3 run alone with the same tokens and ages.
     Ages ages[] = {{8, nullptr}, {8, &random}};
     for (int64_t t = 0; t < 40; ++t) {
       std::vector<MixerChunk> chunks;
@@ -150,7 +151,7 @@ TEST(AftLookaheadTest, NeighboursChangeNoBit) {
   }
 }
 
-TEST(AftLookaheadTest, AStepWithoutLeavesTheSumsAlone) {
+TEST(AftLookaheadTest, AStepWithoutLookaheadLeavesTheSumsUnchanged) {
   TestRandom random;
   DeviceLayer layer(random, Aft(36, {.window = 16}));
   const Matrix text = layer.Input(random, 20);
@@ -171,7 +172,7 @@ using kernels::cuda::AftLookaheadFloats;
 using kernels::cuda::AftLookaheadRows;
 using kernels::cuda::AftModel;
 
-TEST(AftLookaheadTest, AMixerWithoutKeepsNothingBesideItsState) {
+TEST(AftLookaheadTest, AMixerWithoutLookaheadKeepsOnlyItsState) {
   TestRandom random;
   for (const MixerCase& shape : {Aft(36, {.window = 15}), Aft(33, {.window = 64}),
                                  Aft(36, {.window = 32, .prefix_block = 32})}) {
@@ -181,7 +182,7 @@ TEST(AftLookaheadTest, AMixerWithoutKeepsNothingBesideItsState) {
   }
 }
 
-TEST(AftLookaheadTest, RowsAreFewBesideTheRing) {
+TEST(AftLookaheadTest, TheSumsTakeNoMoreMemoryThanTheState) {
   EXPECT_EQ(AftLookaheadRows({.hid = 512}), 0);
   EXPECT_EQ(AftLookaheadRows({.hid = 512, .window = 15}), 0);
   EXPECT_EQ(AftLookaheadRows({.hid = 512, .window = 2048}), 0);
@@ -208,7 +209,7 @@ TEST(AftLookaheadTest, RefusesWhatItCannotDo) {
   EXPECT_EQ(step({.hid = 64, .window = 32}, 8), 0);
   EXPECT_NE(step({.hid = 33, .window = 32}, 8), 0);   // not whole vectors
   EXPECT_NE(step({.hid = 64, .window = 4}, 8), 0);    // the ring forgets a token of the block
-  EXPECT_NE(step({.hid = 64, .window = 32}, 17), 0);  // shared memory
+  EXPECT_NE(step({.hid = 64, .window = 32}, 17), 0);  // too much shared memory
   EXPECT_NE(step({.hid = 64, .window = 32, .prefix_block = 64}, 8), 0);
   rows.age = nullptr;
   EXPECT_NE(step({.hid = 64, .window = 32}, 8), 0);

@@ -1,6 +1,6 @@
-// What is the AFT kernels' own on a GPU: storages, batches of many rows, refusals. Windows,
-// lengths, widths and biases in fp32 are in tests/property/aft_test.cc, what all mixers promise is
-// in relations_test.cc.
+// Tests of the AFT kernels on a GPU alone: storages, batches of many rows, refusals. The tests of
+// windows, lengths, widths and biases in fp32 are in tests/property/aft_test.cc, those of what all
+// mixers promise in relations_test.cc.
 
 #include "model/kernels/cuda/aft/aft.h"
 
@@ -18,7 +18,8 @@ namespace {
 
 class CudaAftTest : public testing::Test {
  protected:
-  // A prompt, then steps; the steps alone; and, where there is no restart, the text both ways.
+  // Runs a text as one prompt, another one as steps, and encodes a third. Without restarts it also
+  // encodes one bidirectionally.
   void ExpectAll(const MixerCase& shape, int64_t tokens, const std::string& keys = "n1",
                  Storage storage = {}) {
     DeviceLayer layer(random_, shape, 1, storage);
@@ -59,8 +60,8 @@ TEST_F(CudaAftTest, StepsHaveEveryPairOfStorages) {
   }
 }
 
-// Enough rows that each is walked through by one thread or one block, where a row by itself has
-// its tiles worked on at once.
+// With this many rows, one thread or block goes through a whole row. A row alone has its tiles
+// processed in parallel. Both must give the same bits.
 TEST_F(CudaAftTest, WalkingGivesTheBitsOfTiles) {
   struct Case {
     MixerCase shape;
@@ -72,13 +73,13 @@ TEST_F(CudaAftTest, WalkingGivesTheBitsOfTiles) {
   for (const Case& c : {Case{Aft(4, {.window = 20}), 192, 66, {}, 2},
                         Case{Aft(4, {.window = 20}), 192, 66, kBf16Storage, 1},
                         Case{Aft(1024, {}), 65, 65, kBf16Storage, 1}}) {
-    DeviceLayer layer(random_, c.shape, 2 * c.rows, c.storage);  // alone: slots from `rows` on
+    DeviceLayer layer(random_, c.shape, 2 * c.rows, c.storage);  // slot rows + i: row i alone
     SCOPED_TRACE(layer.Name());
     for (int64_t part = 0; part < c.parts; ++part) {
       const Matrix packed = layer.Input(random_, c.tokens, "n10");
       std::vector<MixerChunk> chunks;
       for (int32_t i = 0; i < c.rows; ++i) chunks.push_back({i, part * c.tokens, packed});
-      chunks[1].position = 0;  // and another text in this one
+      chunks[1].position = 0;  // slot 1 starts another text in every part
       const std::vector<Matrix> y = layer.Prefill(chunks);
       for (const int32_t i : {0, 1, c.rows - 1}) {
         MixerChunk alone = chunks[static_cast<size_t>(i)];
@@ -108,7 +109,7 @@ TEST_F(CudaAftTest, RefusesWhatItHasNoKernelFor) {
   EXPECT_NE(cuda::AftStep({.hid = 8, .causal = false}, {}, {}, {}, {}, {}, nullptr), 0);
 }
 
-// Of windows, blocks and lengths, each with two of the widths in turn.
+// Tests all combinations of windows, blocks and lengths, each with two of the widths in turn.
 TEST_F(CudaAftTest, TheWholeMatrix) {
   if (!Full()) GTEST_SKIP() << "AFT_CUDA_FULL is not set";
   const std::vector<int64_t> widths = {1, 8, 33, 64, 100, 192, 512};

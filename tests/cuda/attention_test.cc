@@ -1,6 +1,6 @@
-// What is the attention kernels' own on a GPU: storages, tensor cores, splits, refusals. Widths,
-// lengths and blocks in fp32 are in tests/property/attention_test.cc, what all mixers promise is in
-// relations_test.cc.
+// Tests of the attention kernels on a GPU alone: storages, tensor cores, splits, refusals. The
+// tests of widths, lengths and blocks in fp32 are in tests/property/attention_test.cc, those of
+// what all mixers promise in relations_test.cc.
 
 #include "model/kernels/cuda/attention/attention.h"
 
@@ -25,7 +25,8 @@ std::vector<int64_t> Few(const std::vector<int64_t>& all, const std::vector<int6
 
 class CudaAttentionTest : public testing::Test {
  protected:
-  // A prompt and steps as `lengths` says, and the text both ways.
+  // Runs prompts and steps as `lengths` says (DeviceLayer::Run), and encodes the text
+  // bidirectionally.
   void ExpectAll(const MixerCase& shape, int64_t tokens, const std::vector<int64_t>& lengths,
                  Storage storage = {}) {
     DeviceLayer(random_, shape, 1, storage).ExpectRuns(random_, tokens, lengths);
@@ -45,7 +46,7 @@ TEST_F(CudaAttentionTest, EveryWidthInBf16) {
   }
 }
 
-// A step's lanes hold four groups of columns each; 516 columns are two blocks'.
+// In a step a lane holds at most four groups of four columns, so 516 columns need two blocks.
 TEST_F(CudaAttentionTest, StepsOfWideValues) {
   for (const MixerKind kind : {MixerKind::kDotProduct, MixerKind::kAdditive}) {
     for (const int64_t width : {132, 516}) {
@@ -55,13 +56,13 @@ TEST_F(CudaAttentionTest, StepsOfWideValues) {
 }
 
 TEST_F(CudaAttentionTest, LongContextsAreSplitOverBlocks) {
-  constexpr int64_t kTokens = 1100;  // three splits
+  constexpr int64_t kTokens = 1100;  // 512 keys a split, so three splits
   for (const MixerKind kind : kAttentions) {
     const bool local = kind == MixerKind::kBlockLocal;
     DeviceLayer device(random_, local ? Blocks(1, 4, 600) : Attention(kind, 1, 4, kTokens));
     const Matrix packed = device.Input(random_, kTokens);
     const std::vector<double> all = device.Reference(packed);
-    // The CPU's kernel runs the tokens between: only the steps are in question.
+    // Only some steps are tested. The CPU's kernel computes the state at all other tokens.
     int64_t done = 0;
     for (const int64_t t : {511, 512, 513, 600, 1023, 1024, 1025, 1099}) {
       if (t > done) device.cpu().Run({device.Chunk(packed, done, t)});
@@ -76,7 +77,7 @@ TEST_F(CudaAttentionTest, LongContextsAreSplitOverBlocks) {
   }
 }
 
-// With many rows a block takes a row's splits in turn instead of one.
+// With many rows one block computes several splits of a row, one after the other.
 TEST_F(CudaAttentionTest, SplitsAreTheSameBitsInALargeBatch) {
   constexpr int64_t kTokens = 1100;
   DeviceLayer device(random_, Attention(MixerKind::kDotProduct, 1, 4, kTokens));
@@ -93,7 +94,8 @@ TEST_F(CudaAttentionTest, SplitsAreTheSameBitsInALargeBatch) {
   EXPECT_TRUE(SameBits(device.State(0), after));
 }
 
-// The scalar path would hide a tile that came out as NaN; weights rounded to bf16 tell them apart.
+// If a tile is NaN, the kernel computes it again in scalar code, which would hide the fault. The
+// error of weights rounded to bf16 shows that the result came from tensor cores.
 TEST_F(CudaAttentionTest, FiniteTilesComeFromTensorCores) {
   constexpr int64_t kTokens = 200;
   for (const MixerKind kind : {MixerKind::kDotProduct, MixerKind::kBlockLocal}) {
@@ -132,7 +134,7 @@ TEST_F(CudaAttentionTest, ExtremeInputsStayFinite) {
   }
 }
 
-// More rows than one round of the search for a tile's row takes, some of them empty.
+// One round of the search for a tile's row has 32 probes, so 75 rows need two. Some are empty.
 TEST_F(CudaAttentionTest, ManyShortRowsFindTheirTiles) {
   constexpr int64_t kRows = 75;
   for (const MixerKind kind : {MixerKind::kDotProduct, MixerKind::kLocation}) {

@@ -5,8 +5,8 @@
 #include "model/kernels/cuda/launch.cuh"
 #include "model/kernels/cuda/ptx.cuh"
 
-// Small kernels, each with a switch that leaves out or breaks one thing. For the CPU only: on a GPU
-// they might not even return.
+// Small kernels whose template parameters and arguments can leave out or break one thing. They are
+// for the CPU only: on a GPU some of them might never return.
 namespace aft::kernels::cuda {
 
 template <typename T>
@@ -28,7 +28,7 @@ __global__ void Reverse(const float* x, float* y) {
   y[threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
 }
 
-// y[i] = x[i] + x[i + 1] + ... around the block, in rounds that use the same memory again.
+// y[i] = 1 x[i] + 2 x[i + 1] + ..., with indexes modulo the block. All rounds use the same memory.
 template <bool kBarrierAfterReading>
 __global__ void Rounds(const float* x, float* y, int rounds) {
   float* const shared = Carve<float>(blockDim.x);
@@ -42,7 +42,7 @@ __global__ void Rounds(const float* x, float* y, int rounds) {
   y[threadIdx.x] = sum;
 }
 
-// Reverse within a warp.
+// Reverse for one warp.
 template <bool kBarrier>
 __global__ void ReverseWarp(const float* x, float* y) {
   float* const shared = Carve<float>(32);
@@ -51,7 +51,7 @@ __global__ void ReverseWarp(const float* x, float* y) {
   y[threadIdx.x] = shared[31 - threadIdx.x];
 }
 
-// Reverse of four floats a thread by asynchronous copies.
+// Reverse with four floats for each thread, which asynchronous copies load.
 template <bool kCommit, bool kWait, bool kBarrier>
 __global__ void ReverseAsync(const float* x, float* y) {
   float* const shared = Carve<float>(4 * blockDim.x);
@@ -64,7 +64,7 @@ __global__ void ReverseAsync(const float* x, float* y) {
   }
 }
 
-// Writes to what it copies while the copy is under way.
+// Writes to the source of an asynchronous copy before the copy is waited for.
 __global__ inline void ChangeWhileCopying(float* x, float* y) {
   float* const shared = Carve<float>(4 * blockDim.x);
   CopyAsync16(shared + 4 * threadIdx.x, x + 4 * threadIdx.x);
@@ -74,7 +74,7 @@ __global__ inline void ChangeWhileCopying(float* x, float* y) {
   y[threadIdx.x] = shared[4 * threadIdx.x];
 }
 
-// Reads and writes x[threadIdx.x + offset].
+// The next kernels access x at an offset from the thread's index.
 __global__ inline void Read(const float* x, int offset, float* y) {
   y[threadIdx.x] = x[static_cast<int>(threadIdx.x) + offset];
 }
@@ -89,7 +89,7 @@ __global__ inline void ReadFour(const float* x, float* y) {
   y[0] = four.x + four.w;
 }
 
-// Two arrays of 32 floats in shared memory; writes element `at` of the first or the second.
+// Two arrays of 32 floats in shared memory. WriteShared writes element `at` of one of them.
 struct TwoArrays {
   __host__ __device__ explicit TwoArrays(SharedLayout& shared)
       : first(shared.Take<float>(32)), second(shared.Take<float>(32)) {}
@@ -119,7 +119,8 @@ __global__ void Count(int* count) {
   }
 }
 
-// Threads below `here` wait at one barrier, the others at another one, or have ended.
+// Threads below `here` wait at a barrier. In TwoBarriers the others wait at another barrier, in
+// EndsEarly they have ended, in BarrierAndShuffle they wait for their warp.
 __global__ inline void TwoBarriers(unsigned here) {
   if (threadIdx.x < here) {
     __syncthreads();  // first
@@ -138,14 +139,14 @@ __global__ inline void BarrierAndShuffle(unsigned here, float* y) {
     y[blockIdx.x * blockDim.x + threadIdx.x] = __shfl_sync(0xFFFFFFFF, 1.0F, 0);
   }
 }
-// Lanes from `lanes` on do not take part.
+// Threads with an index of `lanes` or more do not take part.
 __global__ inline void Shuffle(unsigned mask, unsigned lanes, float* y) {
   if (threadIdx.x >= lanes) return;
   const float got = __shfl_xor_sync(mask, static_cast<float>(threadIdx.x), 1);
   y[blockIdx.x * blockDim.x + threadIdx.x] = got;
 }
 
-// y[t] = mean of x up to t: a warp per block, its lanes take turns at the tokens.
+// y[t] = mean of x[0..t], by one warp for each t. A kMaskOff other than 0 is an error.
 template <int kMaskOff>
 __global__ void CausalMean(const float* x, int tokens, float* y) {
   const int t = static_cast<int>(blockIdx.x);

@@ -1,6 +1,6 @@
-// What is the AFT-conv kernels' own on a GPU: wide blocks, many tiles, refusals. Shapes, lengths,
-// filters and images are in tests/property/aft_test.cc, what all mixers promise is in
-// relations_test.cc.
+// Tests of the AFT-conv kernels on a GPU alone: wide blocks, many tiles, refusals. The tests of
+// shapes, lengths, filters and images are in tests/property/aft_test.cc, those of what all mixers
+// promise in relations_test.cc.
 
 #include "model/kernels/cuda/conv/conv.h"
 
@@ -23,7 +23,7 @@ class CudaConvTest : public testing::Test {
   TestRandom random_;
 };
 
-// Heads wider than all lanes of a block together, and more heads than a block has threads.
+// Tests one head that is wider than all lanes of a block, and more heads than a block has threads.
 TEST_F(CudaConvTest, WideBlocks) {
   for (const int64_t heads : {1, 600}) {
     for (const int64_t taps : {2, 40}) {
@@ -32,8 +32,8 @@ TEST_F(CudaConvTest, WideBlocks) {
   }
 }
 
-// A later key is 55 above the first, but the second token's largest weight is of its own key, 35
-// below, which the filter lifts: 90 below the largest in all.
+// The filter gives the second token's own key, -35, its largest weight, although the first key is
+// 0. A later key is 55, so the key that matters is 90 below the largest of the text.
 TEST_F(CudaConvTest, FaintKeysCountWhereTheKeysRiseLater) {
   for (const int64_t heads : {1, 8}) {
     Matrix filter;
@@ -48,7 +48,7 @@ TEST_F(CudaConvTest, FaintKeysCountWhereTheKeysRiseLater) {
   }
 }
 
-// What came in whole tiles leaves no trace of where it was cut.
+// Cuts at multiples of a tile, 64 tokens, give the same bits as one chunk.
 TEST_F(CudaConvTest, CutsBetweenTilesChangeNoBit) {
   for (const int64_t heads : {1, 24}) {
     DeviceLayer layer(random_, Conv(24, heads, 9), 2);
@@ -63,7 +63,7 @@ TEST_F(CudaConvTest, ManyTiles) {
   }
 }
 
-TEST_F(CudaConvTest, TokensThatSeeNoKeyAreZeroBesideAFirstTokenThatWeighsNothing) {
+TEST_F(CudaConvTest, TokensThatSeeNoKeyAreZeroWithExtremeFilters) {
   for (const int64_t heads : {1, 24}) {
     for (const bool causal : {true, false}) {
       Matrix filter = random_.Normals(heads * 7, 50);
@@ -114,7 +114,7 @@ TEST_F(CudaConvTest, RefusesWhatItCannotDo) {
   EXPECT_NE(encode(999, 4), 0);  // a filter that no block can hold
 }
 
-// The whole product of shapes, taps and lengths, each with one of the ways of storing in turn.
+// Tests all combinations of shapes, taps and lengths, each with one of the storages in turn.
 TEST_F(CudaConvTest, TheWholeMatrix) {
   if (!Full()) GTEST_SKIP() << "AFT_CUDA_FULL is not set";
   size_t next = 0;

@@ -1,5 +1,5 @@
-// The layer on which all other tests of tests/cuda rest: it runs correct kernels, and catches what
-// broken ones do.
+// Tests of tests/support/cuda_on_cpu, which all other tests of tests/cuda use. It must run correct
+// kernels and detect the errors of broken ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,8 +30,8 @@ std::vector<float> Counting(size_t n) {
   return values;
 }
 
-// The results of a kernel under kSeeds orders of its threads: how many are not `expected`, or were
-// found to come from a race.
+// Runs a kernel with kSeeds orders of its threads. Returns the number of results that are not
+// `expected` or in which a race was found.
 template <typename RunKernel>
 int WrongResults(const std::vector<float>& expected, RunKernel run) {
   int wrong = 0;
@@ -233,7 +233,7 @@ std::string Failure(void (*kernel)(Params...), unsigned threads,
   const cudaError_t error = Launch(kernel, dim3(2), dim3(threads), 0, nullptr, args...);
   EXPECT_EQ(error, error == cudaSuccess ? cudaSuccess : cudaErrorLaunchFailure);
   const std::string why = error == cudaSuccess ? "" : cudaGetErrorString(error);
-  // The next launch is none the worse for it.
+  // A failed launch must not affect the next one.
   EXPECT_EQ(WrongReverses(&Reverse<true>, kThreads, kThreads), 0);
   return why;
 }

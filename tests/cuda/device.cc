@@ -3,8 +3,8 @@
 
 #include <cstdlib>
 
-// Without a device every test of the program is skipped, and says why; with one that does not
-// answer, every test fails.
+// Skips every test of the program, with a message, where there is no CUDA device. If asking for the
+// devices fails in another way, every test fails.
 namespace aft {
 namespace {
 

@@ -10,12 +10,12 @@
 
 namespace aft {
 
-// An array in the device's memory: a GPU's, or that of tests/support/cuda_on_cpu, where it is
-// exactly as large as asked for and an access beyond it is caught.
+// An array in the memory of the device, which is a GPU or tests/support/cuda_on_cpu. The latter
+// allocates exactly the size that is asked for and detects an access outside it.
 template <typename T>
 class DeviceArray {
  public:
-  // Uninitialised: NaN, where the test runs without a GPU.
+  // Fills the array with bytes 0xFF, which are NaN in floating-point formats.
   explicit DeviceArray(size_t size) : size_(size) {
     void* memory = nullptr;
     AFT_CHECK(cudaMalloc(&memory, size * sizeof(T)) == cudaSuccess);
@@ -35,7 +35,7 @@ class DeviceArray {
     AFT_CHECK(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice) ==
               cudaSuccess);
   }
-  // Waits for all work of the device.
+  // Waits for all work of the device before it copies.
   std::vector<T> Get() const {
     AFT_CHECK(cudaDeviceSynchronize() == cudaSuccess);
     std::vector<T> values(size_);

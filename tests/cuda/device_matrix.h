@@ -12,7 +12,7 @@
 
 namespace aft {
 
-// Numbers as a kernel stores them, one after the other; rounded to nearest even.
+// The bytes of the numbers as a kernel stores them, rounded to nearest even.
 inline std::vector<unsigned char> EncodeNumbers(const std::vector<float>& values, Number type) {
   const size_t each = static_cast<size_t>(NumberBytes(type));
   std::vector<unsigned char> bytes(values.size() * each);
@@ -42,13 +42,13 @@ inline std::vector<float> DecodeNumbers(const std::vector<unsigned char>& bytes,
   return values;
 }
 
-// As they come back from storage.
+// The values after they are stored as `type` and read again.
 inline std::vector<float> Rounded(const std::vector<float>& values, Number type) {
   return DecodeNumbers(EncodeNumbers(values, type), type);
 }
 
-// A matrix on the device. There is nothing behind the last number of the last row; what is between
-// the rows of a wider stride is NaN, and Get checks that nobody has written there.
+// A matrix on the device. Its memory ends after the last number of the last row. With a stride
+// above the width, the gaps between rows hold NaN, and Get checks that no kernel wrote there.
 class DeviceMatrix {
  public:
   DeviceMatrix(int64_t rows, int64_t width, Number type, int64_t stride = 0)
@@ -58,7 +58,7 @@ class DeviceMatrix {
         type_(type),
         bytes_(static_cast<size_t>((rows > 0 ? (rows - 1) * stride_ + width : 0) *
                                    NumberBytes(type))) {}
-  // As above, with `values` [rows, width].
+  // A matrix that holds `values` [rows, width].
   DeviceMatrix(const std::vector<float>& values, int64_t width, Number type, int64_t stride = 0)
       : DeviceMatrix(static_cast<int64_t>(values.size()) / width, width, type, stride) {
     std::vector<unsigned char> all(bytes_.size(), 0xFF);
@@ -73,7 +73,7 @@ class DeviceMatrix {
   kernels::cuda::In in() const { return {bytes_.get(), type_, stride_}; }
   kernels::cuda::Out out() const { return {bytes_.get(), type_, stride_}; }
 
-  // [rows, width]; after construction from values: those, rounded.
+  // Returns [rows, width]. A matrix made from values returns them rounded to its type.
   std::vector<float> Get() const {
     const std::vector<unsigned char> all = bytes_.Get();
     const size_t row_bytes = static_cast<size_t>(width_ * NumberBytes(type_));

@@ -19,8 +19,8 @@ namespace {
 
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
-// The largest sum of absolute terms of a score q . k, of all rows: what its rounding goes by.
-// Queries stand first in a row of `packed`.
+// Returns the largest sum |q_0 k_0| + |q_1 k_1| + ... of all scores q . k, with which the rounding
+// error of a score grows. Queries come first in a row of `packed`.
 double LargestScore(const Matrix& packed, const at::Tensor& table, int64_t hid) {
   const float* const keys = table.const_data_ptr<float>();
   const auto numbers = static_cast<size_t>(table.numel());
@@ -106,8 +106,8 @@ void DeviceLayer::ExpectNear(const Matrix& y, const Matrix& packed,
   const bool fp32 = storage_.in == Number::kFp32 && storage_.out == Number::kFp32;
   const float mean = fp32 ? tolerance::kMean : tolerance::kMeanBf16;
   for (const float value : y) ASSERT_LE(std::abs(value), largest * (1 + mean)) << Name();
-  // Relative to the whole, results that are all small because values cancel look worse than they
-  // are.
+  // Accept small absolute errors first: where values cancel, all results are small and the relative
+  // error looks larger than it is.
   if (y.size() == expected.size() &&
       CompareWith(expected, y).worst <= tolerance::kFewOperations.each) {
     return;
@@ -148,12 +148,12 @@ void DeviceLayer::ExpectStateOfCpu(int32_t slot) const {
   const Matrix state = gpu_.SlotBytes(slot);
   const Matrix cpu = cpu_.SlotBytes(slot);
   for (const StateSection& section : cpu_.state_spec().sections) {
-    // All else is copied, never computed.
+    // Only these sections are computed. All others are copies.
     const bool sums = absl::string_view(section.name) == "prefix";
     const bool lengths =
         shape_.config.kind == MixerKind::kCosine && absl::string_view(section.name) == "keys";
     for (size_t i = Size(section.offset); i < Size(section.offset + section.floats); ++i) {
-      // A mixer with a key for every token leaves the places of later tokens as they were.
+      // Equal bits also cover NaN, which the places of later tokens still hold.
       if (std::memcmp(&state[i], &cpu[i], sizeof(float)) == 0) continue;
       ASSERT_TRUE(sums || lengths) << Name() << ": number " << i << " of slot " << slot << ", in "
                                    << section.name << ", is " << state[i] << ", not " << cpu[i];

@@ -14,13 +14,13 @@ namespace aft {
 using Matrix = std::vector<float>;  // row-major
 
 inline constexpr Storage kBf16Storage = {Number::kBf16, Number::kBf16};
-// Every pair that all families have kernels for.
+// Every pair of input and output type for which all families of mixers have kernels.
 extern const std::vector<Storage> kStorages;
 
-// One mixer with the same tables on the GPU and on the CPU, and the formula beside both.
+// One mixer with the same tables on the GPU and on the CPU, and its formula to compare both with.
 class DeviceLayer {
  public:
-  // With random tables, or given ones.
+  // The tables are random or given.
   DeviceLayer(TestRandom& random, const MixerCase& shape, int32_t slots = 1, Storage storage = {});
   DeviceLayer(const MixerCase& shape, const std::map<std::string, Matrix>& tables);
 
@@ -33,8 +33,8 @@ class DeviceLayer {
   TestMixer& cpu() { return cpu_; }
   GpuTestMixer& gpu() { return gpu_; }
 
-  // One batch on the GPU: y of each chunk. Step: chunks of one token, with look-ahead where there
-  // are `ages`.
+  // Runs one batch on the GPU and returns y of each chunk. In a Step every chunk has one token, and
+  // with `ages` the kernel uses look-ahead sums.
   std::vector<Matrix> Step(const std::vector<MixerChunk>& chunks,
                            const std::vector<int32_t>& ages = {}) {
     return gpu_.Step(chunks, ages);
@@ -42,37 +42,38 @@ class DeviceLayer {
   std::vector<Matrix> Prefill(const std::vector<MixerChunk>& chunks) {
     return gpu_.Prefill(chunks);
   }
-  // Whole texts, with masks or none.
+  // Computes whole texts, which may have masks.
   std::vector<Matrix> Encode(const std::vector<Matrix>& texts,
                              const std::vector<Matrix>& masks = {}) const {
     return gpu_.Encode(texts, masks);
   }
 
-  // One sequence, cut into chunks of these lengths, of which the last repeats; 0 is one token by
-  // Step.
+  // Runs one sequence in chunks of these lengths. The last length repeats until the text ends, and
+  // a length of 0 is one token by Step.
   Matrix Run(const Matrix& packed, const std::vector<int64_t>& lengths, int32_t slot = 0);
 
-  // N(0, 1), of AFT the keys from the named set (random_inputs.h); rounded to the storage.
+  // Draws N(0, 1), and the keys of AFT from the named set (random_inputs.h). Rounds to the storage.
   Matrix Input(TestRandom& random, int64_t tokens, const std::string& keys = "n1") const;
-  // Tokens [begin, end) of an input, as a chunk.
+  // Returns tokens [begin, end) of an input as a chunk.
   MixerChunk Chunk(const Matrix& packed, int64_t begin, int64_t end, int32_t slot = 0) const;
 
   // The formula in float64.
   std::vector<double> Reference(const Matrix& packed, const Matrix& mask = {}) const {
     return cpu_.Reference(packed, mask);
   }
-  // Expects y to be that, or what is given instead, and within the values.
+  // Expects y to be near Reference or `expected`, and no y to exceed the largest value.
   void ExpectNear(const Matrix& y, const Matrix& packed, const Matrix& mask = {}) const;
   void ExpectNear(const Matrix& y, const Matrix& packed, const std::vector<double>& expected) const;
-  // The same of Run, on inputs of its own, and expects the state that it leaves to be the CPU's.
+  // Draws an input and expects Run to give the formula's results and the CPU's state.
   void ExpectRuns(TestRandom& random, int64_t tokens, const std::vector<int64_t>& lengths,
                   const std::string& keys = "n1");
-  // The same of Encode.
+  // Draws an input and expects Encode to give the formula's results.
   void ExpectEncodes(TestRandom& random, int64_t tokens, const std::string& keys = "n1",
                      const Matrix& mask = {});
 
   Matrix State(int32_t slot) const { return gpu_.SlotBytes(slot); }
-  // Expects the slot to be as the CPU's: sums but for rounding, the rest bit by bit.
+  // Expects the slot to equal the CPU's. Sums, and the norms of keys of cosine attention, may
+  // differ by rounding. All else has the same bits.
   void ExpectStateOfCpu(int32_t slot) const;
 
  private:
@@ -84,8 +85,9 @@ class DeviceLayer {
   GpuTestMixer gpu_;
 };
 
-// Shapes: AFT-local (without a window AFT-simple; with rows of biases the last one serves all
-// later positions), AFT-conv, also of images, and the attentions, of heads of `width`.
+// Shapes of mixers. Aft is AFT-local, and AFT-simple without a window. With rows of biases the last
+// row serves all later positions. Conv is AFT-conv on texts, Image on images of `width` columns.
+// The heads of Attention and Blocks have `width` columns.
 MixerCase Aft(int64_t hid, MixerConfig config, double spread = 1.0);
 MixerCase Conv(int64_t hid, int64_t heads, int64_t taps, double spread = 1.0);
 MixerCase Image(int64_t hid, int64_t heads, int64_t taps, int64_t width, double spread = 1.0);
@@ -95,10 +97,10 @@ MixerCase BothWays(MixerCase shape);
 MixerCase WithBf16Ring(MixerCase shape);
 extern const std::vector<MixerKind> kAttentions;
 
-// Rows [begin, end) of a matrix.
+// Returns rows [begin, end) of a matrix.
 Matrix Rows(const Matrix& matrix, int64_t width, int64_t begin, int64_t end);
 
-// Whether the large matrices are asked for: AFT_CUDA_FULL.
+// Returns whether AFT_CUDA_FULL is set: then tests run every combination of shapes.
 bool Full();
 
 }  // namespace aft

@@ -39,7 +39,7 @@ __global__ void FunctionKernel(PtxFunction function, const uint32_t* x, int64_t 
   if (i < count) y[i] = Apply(function, x[i]);
 }
 
-// Fragments straight from memory: ptx.cuh tells which element is whose.
+// ptx.cuh says which thread holds which element of the fragments.
 __global__ void ProductKernel(PtxProduct product, const float* a, const float* b, float* c) {
   const unsigned g = threadIdx.x / 4;
   const unsigned t = threadIdx.x % 4;
@@ -70,11 +70,11 @@ __global__ void ProductKernel(PtxProduct product, const float* a, const float* b
     for (unsigned i = threadIdx.x; i < 16 * 16; i += 32) shared_a[i] = FromFloat<Bf16>(a[i]).bits;
     for (unsigned i = threadIdx.x; i < 16 * 8; i += 32) shared_b[i] = FromFloat<Bf16>(b[i]).bits;
     __syncwarp();
-    // A's quarters in the order of its fragment: rows 0..7, rows 8..15, then columns 8..15.
+    // The fragment of A has rows 0..7, rows 8..15, then the same rows of columns 8..15.
     const unsigned matrix = threadIdx.x / 8;
     const unsigned row = threadIdx.x % 8;
     LoadMatrices(fragment_a, shared_a + (row + matrix % 2 * 8) * 16 + matrix / 2 * 8);
-    uint32_t halves[4];  // of B twice
+    uint32_t halves[4];  // the two halves of B, twice
     LoadMatricesTransposed(halves, shared_b + (row + matrix % 2 * 8) * 8);
     fragment_b[0] = halves[2];
     fragment_b[1] = halves[1];

@@ -1,5 +1,5 @@
-// What ptx.cuh promises, bit by bit. Run on the CPU this tests the twins; run on a GPU, that the
-// hardware does the same.
+// Tests bit by bit what ptx.cuh promises. On the CPU this tests the C++ code that replaces the PTX.
+// On a GPU it tests that the hardware computes the same.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -30,17 +30,17 @@ float ApplyOne(PtxFunction function, float x) {
   return std::bit_cast<float>(Apply(function, {std::bit_cast<uint32_t>(x)})[0]);
 }
 
-// A format of numbers with `mantissa` bits behind the point and normal exponents down to `lowest`.
+// A number format with `mantissa` bits after the point and normal exponents down to `lowest`.
 struct Format {
   int mantissa;
   int lowest;
   double largest;
   bool ties_to_even;
-  // Otherwise one whose payload lies in the dropped bits alone may become infinity, as on an H100.
-  // Arithmetic makes none of that kind.
+  // If false, a NaN whose payload is only in the dropped bits may become infinity, as on an H100.
+  // Arithmetic gives no such NaN.
   bool keeps_nan;
 
-  // By arithmetic, not by bits.
+  // Rounds by arithmetic, independently of the bit operations under test.
   double Round(double x) const {
     if (x == 0.0 || !std::isfinite(x)) return x;
     const double unit = std::ldexp(1.0, std::max(std::ilogb(x), lowest) - mantissa);
@@ -53,7 +53,8 @@ const Format kBf16Format = {7, -126, 0x1.FEp127, true, true};
 const Format kFp16Format = {10, -14, 65504.0, true, true};
 const Format kTf32Format = {10, -126, 0x1.FFCp127, false, false};
 
-// Numbers of all magnitudes, and around each of them the ties of a format with `mantissa` bits.
+// Returns random bits and numbers of every exponent. Next to each of the latter are the ties of a
+// format with `mantissa` bits and their neighbours.
 std::vector<uint32_t> Numbers(int mantissa) {
   std::vector<uint32_t> all;
   TestRandom random;
@@ -170,7 +171,8 @@ TEST(CudaPtx, PowersOfTwo) {
 }
 
 TEST(CudaPtx, Exponentials) {
-  // The argument's rounding: half a unit of 2^6.
+  // Exp(x) is 2^(x log2(e)). The first tolerance allows for rounding that exponent by half an ulp
+  // of numbers from 2^6 on.
   ExpectRelative(PtxFunction::kExp, -60.0, 60.0, 1e-5, [](double x) { return std::exp(x); });
   ExpectRelative(PtxFunction::kExp, -1.0, 1.0, 4e-7, [](double x) { return std::exp(x); });
   EXPECT_EQ(ApplyOne(PtxFunction::kExp, 0.0F), 1.0F);
@@ -189,7 +191,7 @@ TEST(CudaPtx, Reciprocals) {
   EXPECT_TRUE(std::isnan(ApplyOne(PtxFunction::kReciprocal, NAN)));
 }
 
-// ---- Sums that many kernels make, with the same bits: each product and its sum are rounded once
+// ---- Prefix sums: every kernel rounds each product and its sum once
 
 TEST(CudaPtx, PrefixSumsAreRoundedOnceWhicheverKernelMakesThem) {
   TestRandom random;

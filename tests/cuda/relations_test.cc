@@ -1,5 +1,5 @@
-// What every mixer's kernels promise, whatever the formula: of cuts, states, neighbours, masks and
-// numbers that are not finite.
+// Tests of what the kernels of every mixer promise: cuts into chunks, states, independence of
+// neighbours, masks, and numbers that are not finite.
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kTokens = 130;  // of a sequence, in most tests: two tiles and a bit
+constexpr int64_t kTokens = 130;  // the length of a sequence in most tests, a little over two tiles
 
 struct LayerCase {
   std::string name;
@@ -73,7 +73,7 @@ const std::vector<LayerCase> kCausalCases = {
     {"attention_blocks_full_decode", WithFullDecode(Blocks(2, 12, 16))},
 };
 
-// That have no step.
+// These mixers are bidirectional, so they have no step.
 const std::vector<LayerCase> kBidirectionalCases = {
     {"aft_simple_both_ways", BothWays(Aft(12, {}))},
     {"aft_simple_odd_both_ways", BothWays(Aft(33, {}))},
@@ -93,7 +93,8 @@ const std::vector<LayerCase> kBidirectionalCases = {
     {"attention_blocks_without_global_token_both_ways", BothWays(Blocks(2, 9, 16, false))},
 };
 
-// Of keys of any size; wide biases and filters with such keys are in aft_test and conv_test.
+// Mixers whose keys may have any size. aft_test and conv_test combine such keys with wide biases
+// and filters.
 const std::vector<LayerCase> kKeyCases = {
     {"aft_simple", Aft(12, {})},
     {"aft_local", Aft(12, {.window = 33})},
@@ -101,7 +102,7 @@ const std::vector<LayerCase> kKeyCases = {
     {"aft_odd_restart_bf16_ring", WithBf16Ring(Aft(33, {.window = 9, .prefix_block = 20}))},
 };
 
-// The outputs that a number of packed in `column` reaches: first and end.
+// Returns the range [first, end) of output columns that depend on column `column` of `packed`.
 std::pair<int64_t, int64_t> Reached(const MixerCase& shape, const DeviceLayer& layer,
                                     int64_t column) {
   const KernelFamily family = SpecOf(shape.config.kind).family;
@@ -126,10 +127,10 @@ class LayerFixture : public testing::TestWithParam<LayerCase> {
     return DeviceLayer(random_, GetParam().shape, slots, storage);
   }
 
-  // Numbers that are not finite, in some token before `border` or from there on, in turn, show in
-  // the outputs of their channel or head and leave all others as they were: but for rounding,
-  // because a tile may be worked on in another way, and of other channels of AFT and other heads of
-  // attention bit by bit. `run` gives y.
+  // Puts numbers that are not finite into tokens before and after `border` in turn. They must show
+  // in the outputs of their channel or head. All other outputs may change only by rounding, because
+  // a tile may be processed in another way. Other channels of AFT and other heads of attention keep
+  // their bits. `run` computes y.
   void ExpectStays(const DeviceLayer& layer, int64_t border,
                    const std::function<Matrix(const Matrix&)>& run) {
     const MixerCase& shape = GetParam().shape;
@@ -210,11 +211,11 @@ TEST_P(CudaLayerTest, EveryStorage) {
   }
 }
 
-// Rows of very different length, and steps, in another order than their slots, with a padding row;
-// the same bits as each row by itself. So a row that is walked through in a batch of short ones
-// gives what its tiles give when they are worked on at once.
+// The batches have rows of very different lengths, steps, a padding row, and another order than the
+// slots. Every row must give the same bits alone. So it does not matter whether a kernel goes
+// through a row in order or processes its tiles in parallel.
 TEST_P(CudaLayerTest, NeighboursChangeNoBitAndPaddingTouchesNothing) {
-  const std::vector<int32_t> slots = {3, 0, 2, 1};  // alone in slots 4 to 7; 8 is nobody's
+  const std::vector<int32_t> slots = {3, 0, 2, 1};  // 4 to 7: rows that run alone; 8: unused
   DeviceLayer layer = Make(9);
   const Matrix untouched = layer.State(8);
   std::vector<Matrix> texts;
@@ -242,8 +243,8 @@ TEST_P(CudaLayerTest, NeighboursChangeNoBitAndPaddingTouchesNothing) {
   EXPECT_TRUE(SameBits(layer.State(8), untouched));
 }
 
-// No sum hangs on which thread or block comes first. On a GPU 20 times; without one, under as many
-// orders of threads as time allows.
+// No sum depends on the order of threads or blocks. On a GPU the call repeats 20 times. On the CPU
+// every run has another order of threads, but there is time for only two runs.
 TEST_P(CudaLayerTest, TheSameCallGivesTheSameBits) {
 #ifdef AFT_CUDA_ON_CPU
   constexpr int kRepeats = 2;
@@ -305,7 +306,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, CudaKeysTest, testing::ValuesIn(kKeyCases), Name
 // ---- Whole texts
 class CudaTextTest : public LayerFixture {
  protected:
-  // Zeros, or what `kind` says.
+  // Returns the mask that `kind` names. An unknown kind hides no token.
   Matrix Mask(const std::string& kind, int64_t tokens) {
     Matrix mask(static_cast<size_t>(tokens), 0.0F);
     for (int64_t t = 0; t < tokens; ++t) {
@@ -339,7 +340,8 @@ TEST_P(CudaTextTest, NeighboursChangeNoBit) {
   layer.ExpectNear(masked[2], texts[2], masks[2]);
 }
 
-// In fp32, mixer_test.cc asks for it. Both tiles and whole runs of tiles are hidden here.
+// This tests bf16. mixer_test.cc tests the same in fp32. The masks hide parts of tiles and whole
+// tiles.
 TEST_P(CudaTextTest, MaskedTokensLeaveNoTraceWhateverTheyHold) {
   DeviceLayer layer = Make(1, kBf16Storage);
   for (const std::string kind : {"right", "left", "some", "all", "added"}) {
@@ -364,7 +366,7 @@ TEST_P(CudaTextTest, EveryStorage) {
   for (const Storage& storage : kStorages) Make(1, storage).ExpectEncodes(random_, 80);
 }
 
-// A causal text is a prompt, to the bit.
+// Only bidirectional mixers run these tests. WholeTextsArePrompts covers causal texts.
 class CudaBothWaysTest : public LayerFixture {};
 
 TEST_P(CudaBothWaysTest, WhatIsNotFiniteStaysWhereItBelongs) {

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""What the CUDA kernels take of a GPU, as a Markdown table.
+"""Prints the resources of a GPU that each CUDA kernel uses, as a Markdown table.
 
     AFT_LAUNCH_LOG=launches.txt ctest -L cuda_on_cpu      # which blocks the host code launches
     tests/cuda/resources.py build/cuda/model/kernels/cuda/libaft_cuda_kernels.a --launches launches.txt
 
-Registers, stack and static shared memory come from the binary (cuobjdump of the CUDA toolkit);
-threads of a block and dynamic shared memory from the log that tests/support/cuda_on_cpu writes. Of a
-kernel's launches the table has the one that leaves the fewest warps on a multiprocessor.
+Registers, stack and static shared memory come from the binary (cuobjdump of the CUDA toolkit).
+Threads of a block and dynamic shared memory come from the log that tests/support/cuda_on_cpu writes.
+For each kernel the table has the launch with the fewest resident warps on a multiprocessor.
 
-The exit status is 1 when a kernel uses local memory (a stack frame, a spill) that ALLOWED does not
-name, or when a GPU would refuse a launch: more threads than __launch_bounds__, more registers or
-shared memory than there are.
+The exit status is 1 when a kernel that ALLOWED does not name uses local memory (a stack frame, a
+spill). It is also 1 when a GPU would refuse a launch because it has more threads than
+__launch_bounds__, or needs more registers or shared memory than the GPU has.
 """
 
 import argparse
@@ -23,8 +23,8 @@ import sys
 # Regular expression of a kernel's name -> why it may use local memory.
 ALLOWED = {}
 
-# Of a multiprocessor: shared memory in bytes. Every block takes RESERVED of it, which cuobjdump
-# counts as the kernel's.
+# The limits of a multiprocessor. Shared memory is in bytes. Every block uses RESERVED bytes of it,
+# which cuobjdump adds to the kernel's.
 SHARED_OF = {'sm_80': 164 << 10, 'sm_90': 228 << 10}
 RESERVED = 1024
 REGISTERS = 65536
@@ -36,7 +36,7 @@ Usage = collections.namedtuple('Usage', 'registers stack shared local')
 
 
 def short_name(demangled):
-    """A kernel's name without return type, parameters and our namespace."""
+    """Returns a kernel's name without return type, parameters and our namespace."""
     depth = 0
     end = len(demangled)
     text = demangled.replace('(anonymous namespace)::', '')
@@ -73,7 +73,7 @@ def sections(cuobjdump, option, binaries, function):
 
 
 def resource_usage(cuobjdump, binaries):
-    """{architecture: {mangled name: Usage}}"""
+    """Returns {architecture: {mangled name: Usage}}."""
     usage = collections.defaultdict(dict)
     for arch, name, line in sections(cuobjdump, '--dump-resource-usage', binaries,
                                      r'\s*Function ([\w$.]+):'):
@@ -85,7 +85,7 @@ def resource_usage(cuobjdump, binaries):
 
 
 def most_threads(cuobjdump, binaries):
-    """{mangled name: threads of a block by __launch_bounds__}"""
+    """Returns {mangled name: the most threads of a block by __launch_bounds__}."""
     most = {}
     threads_follow = False
     for _, name, line in sections(cuobjdump, '--dump-elf', binaries, r'\.nv\.info\.([\w$.]+)'):
@@ -97,7 +97,7 @@ def most_threads(cuobjdump, binaries):
 
 
 def launches(path):
-    """{short name: set of (threads, dynamic shared bytes)}"""
+    """Returns {short name: set of (threads, dynamic shared bytes)}."""
     found = collections.defaultdict(set)
     with open(path, encoding='utf-8') as log:
         for line in log:
@@ -107,7 +107,7 @@ def launches(path):
 
 
 def resident_blocks(arch, usage, threads, dynamic_shared):
-    """Blocks of a kernel on one multiprocessor: NVIDIA's occupancy calculator."""
+    """Returns the number of blocks that fit on one multiprocessor, by NVIDIA's occupancy formula."""
     warps = math.ceil(threads / 32)
     of_warp = math.ceil(usage.registers * 32 / 256) * 256
     by_registers = REGISTERS // of_warp // 4 * 4 // warps
@@ -147,7 +147,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('binaries', nargs='+', help='objects or libraries made by nvcc')
-    parser.add_argument('--launches', help='what AFT_LAUNCH_LOG named when the tests ran')
+    parser.add_argument('--launches', help='the file that AFT_LAUNCH_LOG named when the tests ran')
     parser.add_argument('--cuobjdump', default='cuobjdump')
     args = parser.parse_args()
 

@@ -1,4 +1,4 @@
-// The operators between the matrix products against float64, for all numbers and odd widths.
+// Compares the operators between the matrix products with float64, for all number types and widths.
 #include "model/kernels/cuda/rows/rows.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ const std::vector<std::pair<Number, Number>> kNumbers = {{Number::kFp32, Number:
                                                          {Number::kBf16, Number::kBf16},
                                                          {Number::kFp16, Number::kFp16}};
 
-// A wider row than its width, so that groups of columns stay aligned.
+// The stride is 16 above the width, so that groups of columns stay aligned.
 int64_t Stride(int64_t width) { return width + 16; }
 
 void ExpectWithin(Number out, const std::vector<double>& reference, const std::vector<float>& y) {
@@ -44,7 +44,7 @@ struct Norms {
   std::vector<double> y;
 };
 
-// branch may be empty.
+// `branch` may be empty.
 Norms ReferenceAddNorm(const std::vector<float>& x, const std::vector<float>& branch,
                        const std::vector<float>& branch_bias, const std::vector<float>& weight,
                        const std::vector<float>& bias, double eps) {
@@ -78,7 +78,7 @@ class CudaAddNormTest : public testing::Test {
     branch_bias_ = random_.Normals(width);
   }
 
-  // x after the residual (and in *y the norm, as `out` and with wider rows), with branch and bias.
+  // Returns x after the residual sum with branch and bias. Sets *y to its norm in format `out`.
   std::vector<float> Run(const std::vector<float>& x, In branch, std::vector<float>* y,
                          Number out = Number::kFp32) {
     const DeviceArray<float> weight(weight_);
@@ -94,7 +94,7 @@ class CudaAddNormTest : public testing::Test {
     return device_x.Get();
   }
 
-  // branch may be empty.
+  // `branch` may be empty.
   Norms Reference(const std::vector<float>& x, const std::vector<float>& branch) const {
     return ReferenceAddNorm(x, branch, branch_bias_, weight_, bias_, 1e-5);
   }
@@ -147,7 +147,7 @@ TEST_F(CudaAddNormTest, ALargeMeanDoesNotCancel) {
     for (float& value : x) value += 1000.0F;
     std::vector<float> y;
     Run(x, {}, &y);
-    // A variance as the difference of two squares would be off by 0.1.
+    // A variance computed as the mean of squares minus the squared mean would be off by 0.1.
     EXPECT_TRUE(Close(y, Reference(x, {}).y, tolerance::kLayerNorm1000));
   }
 }

@@ -1,4 +1,4 @@
-// The device's sampler against the CPU's: equal logits give equal tokens.
+// Compares the device's sampler with the CPU's: equal logits must give equal tokens.
 
 #include "model/kernels/cuda/sampler/sampler.h"
 
@@ -31,7 +31,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr int32_t kUnwritten = -1094795586;
 
-// One sequence: its row of logits and what its slot holds.
+// One sequence: its row of logits and the sampling data of its slot.
 struct Sequence {
   std::vector<float> logits;
   SamplingParams params;
@@ -49,15 +49,15 @@ struct Sequence {
   }
 };
 
-// What the device has after a batch.
+// The results of a batch, by sequence.
 struct Result {
-  std::vector<SampledToken> tokens;             // of the sequences
-  std::vector<std::vector<TokenCount>> counts;  // likewise
+  std::vector<SampledToken> tokens;
+  std::vector<std::vector<TokenCount>> counts;
   std::vector<TokenId> last_sampled;
 };
 
-// Runs the sequences as one batch: in slots of their own, in another order, with padding between
-// them. Rows of logits are `gap` numbers apart; what is between them must not matter.
+// Runs the sequences as one batch, each in its own slot, in another order and with padding rows
+// between them. There are `gap` numbers between rows of logits, which must not affect the results.
 Result OnDevice(TestRandom& random, const std::vector<Sequence>& sequences, int64_t gap) {
   const size_t count = sequences.size();
   const size_t vocab = sequences.at(0).logits.size();
@@ -70,7 +70,7 @@ Result OnDevice(TestRandom& random, const std::vector<Sequence>& sequences, int6
   }
   std::vector<cuda::SlotSampling> params(count);
   std::vector<TokenCount> counts(count * vocab);
-  // What slots without rules hold must not matter.
+  // The rules in the memory of a slot without rules must not affect it.
   std::vector<LogitRule> rules(count * kMaxLogitRules, {.id = 0, .bias = kBannedBias});
   std::vector<int32_t> slots(rows, -1);
   std::vector<uint64_t> indexes(rows, 77);
@@ -139,7 +139,7 @@ Result OnDevice(TestRandom& random, const std::vector<Sequence>& sequences, int6
     result.counts.emplace_back(counts_after.begin() + static_cast<int64_t>(slot * vocab),
                                counts_after.begin() + static_cast<int64_t>((slot + 1) * vocab));
     result.last_sampled.push_back(last_after[slot]);
-    // The padding row beside it was not written.
+    // The padding row next to it was not written.
     const size_t padding = row ^ 1;
     EXPECT_EQ(id[padding], kUnwritten);
     EXPECT_TRUE(std::isnan(logprob[padding]));
@@ -164,8 +164,8 @@ SampledToken OnCpu(const Sequence& sequence, const SamplingParams& params) {
   return token;
 }
 
-// Whether `id` follows from `sequence` where the mass up to a token and top_p are equal to within
-// 1e-6: rounding decides which side it is on.
+// Returns whether the CPU samples `id` with a top_p that differs by a factor of 1 +- 1e-6. Rounding
+// decides whether a token is kept where the probabilities up to it sum to nearly top_p.
 bool FollowsFromNearby(const Sequence& sequence, TokenId id) {
   for (const float factor : {1.0F - 1e-6F, 1.0F + 1e-6F}) {
     SamplingParams params = sequence.params;
@@ -213,7 +213,7 @@ void ExpectEqualToCpu(const std::vector<Sequence>& sequences, const Result& resu
 
 class CudaSamplerTest : public testing::Test {
  protected:
-  // As many times more in the full matrix.
+  // Returns 20 times `rounds` when AFT_CUDA_FULL is set.
   static int Rounds(int rounds) {
     return std::getenv("AFT_CUDA_FULL") == nullptr ? rounds : 20 * rounds;
   }
@@ -227,10 +227,10 @@ class CudaSamplerTest : public testing::Test {
       case 0:  // many ties
         for (float& logit : logits) logit = std::round(logit);
         break;
-      case 1:  // one that outweighs all others
+      case 1:  // one logit outweighs all others
         logits[Pick(vocab)] += 30.0F;
         break;
-      case 2:  // all equal, but one
+      case 2:  // all logits but one are equal
         std::fill(logits.begin(), logits.end(), 1.5F);
         logits[Pick(vocab)] = 2.0F;
         break;
@@ -240,7 +240,7 @@ class CudaSamplerTest : public testing::Test {
     return logits;
   }
 
-  // Numbers that are none, in some places or in most.
+  // Replaces some or most logits by NaN, infinities and other extreme numbers.
   void Spoil(std::vector<float>* logits) {
     const std::vector<float> extremes = {kNan,      -kInfinity, kInfinity, -kLargest,
                                          -kLargest, 0.0F,       -0.0F,     1e-45F};
@@ -288,7 +288,8 @@ class CudaSamplerTest : public testing::Test {
     return sequence;
   }
 
-  // From one to as many as there may be, anywhere; now and then no other token is left.
+  // Draws up to kMaxLogitRules rules for random tokens. In some draws only the tokens with rules
+  // are allowed.
   void SetRules(int64_t vocab, Sequence& sequence) {
     auto rules = std::make_shared<LogitRules>();
     rules->only_these = Pick(3) == 0;
@@ -325,7 +326,7 @@ TEST_F(CudaSamplerTest, RandomBatchesEqualTheCpu) {
   }
 }
 
-// More tokens kept than fit into shared memory, and cuts among thousands of equal logits.
+// The kept tokens do not fit into shared memory, and cuts fall among thousands of equal logits.
 TEST_F(CudaSamplerTest, ManyKeptTokensEqualTheCpu) {
   constexpr int64_t kVocab = 9001;
   std::vector<Sequence> sequences;
@@ -346,13 +347,14 @@ TEST_F(CudaSamplerTest, ManyKeptTokensEqualTheCpu) {
   ExpectEqualToCpu(sequences, OnDevice(random_, sequences, 0));
 }
 
-// Draws enough that every token which one keeps and the other does not would show.
+// Each round draws 100 tokens of one distribution, enough to show a token that only the CPU or only
+// the device keeps.
 TEST_F(CudaSamplerTest, KeepsTheTokensThatTheCpuKeeps) {
   for (int round = 0; round < Rounds(12); ++round) {
     const int64_t vocab = 12 + random_.Below(30);
     Sequence sequence = RandomSequence(vocab);
     sequence.logits = random_.Normals(vocab, 0.7);
-    if (round % 2 == 0) {  // equal ones
+    if (round % 2 == 0) {  // with equal logits
       for (float& logit : sequence.logits) logit = std::round(logit * 3.0F) / 3.0F;
     }
     sequence.params.temperature = static_cast<float>(random_.Uniform(0.5, 2.0));
@@ -368,7 +370,7 @@ TEST_F(CudaSamplerTest, NeighboursAndRunsChangeNoBit) {
   for (int i = 0; i < 12; ++i) sequences.push_back(RandomSequence(1000));
   const Result together = OnDevice(random_, sequences, 0);
   for (size_t i = 0; i < sequences.size(); ++i) {
-    for (const int64_t gap : {0, 4, 5}) {  // the last one reads number by number
+    for (const int64_t gap : {0, 4, 5}) {  // with the last one, the kernel reads single numbers
       const Result alone = OnDevice(random_, {sequences[i]}, gap);
       const SampledToken& token = together.tokens[i];
       EXPECT_EQ(alone.tokens[0].id, token.id) << sequences[i].Name();
