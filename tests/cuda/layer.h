@@ -72,8 +72,8 @@ class DeviceLayer {
                      const Matrix& mask = {});
 
   Matrix State(int32_t slot) const { return gpu_.SlotBytes(slot); }
-  // Expects the slot to equal the CPU's. Sums, and the norms of keys of cosine attention, may
-  // differ by rounding. All else has the same bits.
+  // Expects the slot to equal the CPU's. Sums and the normalised keys of cosine attention may
+  // differ by rounding, all else has the same bits.
   void ExpectStateOfCpu(int32_t slot) const;
 
  private:

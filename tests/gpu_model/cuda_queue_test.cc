@@ -1,4 +1,4 @@
-// The real queue, on a GPU.
+// Tests of the real queue, on a GPU.
 
 #include "model/gpu/cuda_queue.h"
 
@@ -15,7 +15,7 @@
 namespace aft {
 namespace {
 
-TEST(CudaQueueTest, WhatLibTorchHoldsUnusedIsFree) {
+TEST(CudaQueueTest, MemoryThatLibTorchHoldsUnusedIsFree) {
   constexpr int64_t kBytes = int64_t{512} << 20;
   const std::unique_ptr<GpuQueue> queue = MakeTestQueue();
   const int64_t before = queue->free_bytes();

@@ -63,15 +63,15 @@ TEST_P(GpuLinearTest, SumsAndBiasKeepTheDigitsOfFp32InEveryFormat) {
   }
 }
 
-// In bf16 on a GPU; elsewhere no product does it.
-TEST_P(GpuLinearTest, ActivatesWhatIsSummedInFp32) {
+// Only bf16 products on a GPU include the activation. In all other cases Activates is false.
+TEST_P(GpuLinearTest, TheActivationAppliesToTheSumInFp32) {
   if (!TestDevice().is_cuda() || GetParam() != Number::kBf16) {
     EXPECT_FALSE(GpuLinear::Activates(Activation::kGeluTanh, GetParam(), TestDevice()));
     return;
   }
   EXPECT_FALSE(GpuLinear::Activates(Activation::kGelu, GetParam(), TestDevice()));
   const at::ScalarType type = ScalarTypeOf(GetParam());
-  constexpr int64_t kWide = 24;  // multiples of 8, as in a model
+  constexpr int64_t kWide = 24;  // it and kUp are multiples of 8, as in a model
   constexpr int64_t kUp = 48;
   const at::Tensor weight = Normals({kUp, kWide}).to(type).to(at::kFloat);
   const at::Tensor bias = Normals({kUp}).to(type).to(at::kFloat);

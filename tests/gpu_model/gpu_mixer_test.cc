@@ -1,5 +1,5 @@
-// What is the GPU's mixers' own. What mixers promise on every device is in tests/property, whose
-// suites run here too; their states beside the CPU's are in tests/cuda.
+// Tests of the GPU's mixers alone. tests/property has the tests of what mixers promise on every
+// device, which this program also runs. tests/cuda compares their states with the CPU's.
 
 #include <map>
 #include <string>
@@ -16,15 +16,15 @@ namespace {
 
 constexpr Tolerance kTolerance = {tolerance::kFp32.each};
 
-// The largest key of a tile is 88 above one that a bias of 20 lifts above all else that its token
-// sees.
+// The third token sees keys 0, -43 and 0. With the biases its exponents are -14, -23 and -14, so
+// the second one counts, although the largest key of the tile, 45, is 88 above -43.
 TEST(GpuAftTest, BiasesLiftKeysFarBelowTheLargestOfATile) {
   const std::map<std::string, std::vector<float>> tables = {{"w.band", {-14, 20, -14}}};
   TestMixer gpu({"local", {.window = 3}, 4}, tables);
   constexpr float kKeys[] = {0, -43, 0, 45, 45};
   std::vector<float> packed;
   for (const float key : kKeys) {
-    packed.insert(packed.end(), 4, 100);  // opens the gate
+    packed.insert(packed.end(), 4, 100);  // sigmoid(q) = 1
     packed.insert(packed.end(), 4, key);
     packed.insert(packed.end(), 4, key == -43 ? 1 : 0);
   }
@@ -43,7 +43,7 @@ TEST(GpuMixerErrors, WhatAKernelRefusesIsInternalAndNamed) {
   for (const MixerCase& mixer_case : CausalCases()) {
     const TestMixer cpu(mixer_case, random, 1, CpuMixers());
     const GpuTestMixer gpu(mixer_case, cpu.tables());
-    // Queries, keys and values are never fp16.
+    // The kernels refuse this because queries, keys and values are never fp16.
     const absl::Status status = gpu.mixer().Prefill(
         {1, nullptr, nullptr, nullptr, nullptr, 1, 1}, {nullptr, Number::kFp16, cpu.width()}, {},
         {nullptr, Number::kFp32, cpu.hid()}, nullptr, nullptr);

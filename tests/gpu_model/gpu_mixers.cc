@@ -17,7 +17,7 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Rows with a gap behind them that keeps them aligned to 16 bytes.
+// Returns a stride that aligns rows to 16 bytes, with a gap after each row if `padded`.
 int64_t Stride(int64_t width, bool padded) { return padded ? (width + 15) / 8 * 8 : width; }
 
 }  // namespace
@@ -29,7 +29,7 @@ std::string Storage::Name() const {
   return name(in) + " to " + name(out) + (padded ? ", gaps between rows" : "");
 }
 
-// A batch on the device, with its y and its workspace.
+// A batch on the device, with its output and its workspace.
 struct GpuTestMixer::Batch : MixerRows {
   Batch(const GpuTestMixer& on, const MixerRows& rows)
       : MixerRows(rows),
@@ -93,7 +93,7 @@ std::vector<std::vector<float>> GpuTestMixer::Prefill(const std::vector<MixerChu
 }
 
 std::vector<std::vector<float>> GpuTestMixer::Run(const std::vector<MixerChunk>& chunks) {
-  std::vector<MixerChunk> parts[2];  // single tokens, others
+  std::vector<MixerChunk> parts[2];  // chunks of one token, longer chunks
   std::vector<int> kind;
   for (const MixerChunk& chunk : chunks) {
     kind.push_back(static_cast<int64_t>(chunk.packed.size()) > width_ ? 1 : 0);

@@ -12,7 +12,7 @@
 
 namespace aft {
 
-// Of inputs and outputs, and whether there are gaps between the rows of matrices.
+// The number types of inputs and outputs, and whether matrices have gaps between their rows.
 struct Storage {
   Number in = Number::kFp32;
   Number out = Number::kFp32;
@@ -21,8 +21,8 @@ struct Storage {
   std::string Name() const;
 };
 
-// A mixer on the GPU of this test program (test_queue.h). Every call gets its arrays and a
-// workspace of exactly the sizes that it may use. TestedMixers() makes these here.
+// A mixer on the GPU of this test program (test_queue.h). The arrays and the workspace of a call
+// have exactly the sizes that it may use. TestedMixers() returns such mixers in this program.
 class GpuTestMixer final : public DeviceMixer {
  public:
   GpuTestMixer(const MixerCase& mixer_case, const MixerTables& tables, int32_t slots = 1,
@@ -30,20 +30,20 @@ class GpuTestMixer final : public DeviceMixer {
 
   const GpuMixer& mixer() const { return *mixer_; }
 
-  // One token of each row. With `ages` the rows use look-ahead sums, kept for all slots.
+  // Computes one token of each row. With `ages` the rows use the look-ahead sums of their slots.
   std::vector<std::vector<float>> Step(const std::vector<MixerChunk>& rows,
                                        const std::vector<int32_t>& ages = {});
   std::vector<std::vector<float>> Prefill(const std::vector<MixerChunk>& chunks);
 
   StateSpec state_spec() const override { return mixer_->state_spec(); }
-  // Single tokens as a Step, the others as prompt chunks.
+  // Runs chunks of one token by Step and the others by Prefill.
   std::vector<std::vector<float>> Run(const std::vector<MixerChunk>& chunks) override;
   std::vector<std::vector<float>> Encode(
       const std::vector<std::vector<float>>& sequences,
       const std::vector<std::vector<float>>& masks) const override;
   std::vector<float> SlotBytes(int32_t slot) const override;
   void SetSlotBytes(int32_t slot, const std::vector<float>& bytes) override;
-  // Look-ahead sums of a slot.
+  // The look-ahead sums of a slot.
   std::vector<float> SlotScratch(int32_t slot) const;
 
  private:

@@ -1,4 +1,4 @@
-// The GPU runners where something is wrong or moves between devices.
+// Tests of the GPU runners with errors, limits, and sequences that move between devices.
 
 #include <algorithm>
 #include <memory>
@@ -45,7 +45,7 @@ class CountingAllocator final : public c10::Allocator {
 
 class GpuRunnerEdgeTest : public RunnerPairFixture {
  protected:
-  // A sequence begun on one runner goes on on another, which has only its snapshot.
+  // Begins a sequence on one runner and continues it on another, which gets only its snapshot.
   void ExpectMoves(ModelRunner& from, ModelRunner& to, const SamplingParams& params) {
     const std::vector<TokenId> prompt = RandomText(9);
     const std::vector<SampledToken> begun = Generate(from, 1, prompt, 3, params);
@@ -84,9 +84,9 @@ TEST_F(GpuRunnerEdgeTest, SequencesMoveBetweenTheCpuAndTheGpu) {
   ExpectTheSameTokens();
 }
 
-TEST_F(GpuRunnerEdgeTest, AStepAfterAnOverflowThatNobodyKnowsOfYetIsAStep) {
+TEST_F(GpuRunnerEdgeTest, AStepSubmittedBeforeAnOverflowIsKnownSucceeds) {
   DrawWeights();
-  tensors_.at("embed.weight")[7].fill_(3e38);  // finite, but no norm of it is
+  tensors_.at("embed.weight")[7].fill_(3e38);  // finite, but its norm overflows
   const auto gpu = Gpu();
   const std::vector<SampledToken> expected = Generate(*gpu, 0, {1, 2, 3}, 2, Greedy());
   Bind(*gpu, 0, Greedy());
@@ -102,11 +102,11 @@ TEST_F(GpuRunnerEdgeTest, AStepAfterAnOverflowThatNobodyKnowsOfYetIsAStep) {
   EXPECT_EQ(both->sampled.at(0).id, kNoToken);
   ExpectNear({both->sampled.at(1), next->sampled.at(1)}, expected);
   ExpectTheSameTokens();
-  // The slot is as good as new.
+  // A new sequence in the slot is not affected.
   EXPECT_TRUE(Same(Generate(*gpu, 1, {1, 2, 3}, 2, Greedy()), expected));
 }
 
-TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerGoesOn) {
+TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerContinues) {
   const auto gpu = Gpu();
   const std::vector<TokenId> prompt = RandomText(5);
   const std::vector<SampledToken> expected = Generate(*gpu, 0, prompt, 4, Warm(1));
@@ -116,7 +116,7 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerGoesOn) {
   device_->fail_copies = 1;
   fails({{{0, 8, {1}, RowOutput::kLast}}});
   Bind(*gpu, 0, Warm(1));
-  device_->fail_copies = 1;  // of the parameters
+  device_->fail_copies = 1;  // the copy of the parameters
   fails({{{0, 0, prompt, RowOutput::kLast}}});
   EXPECT_TRUE(Same(Generate(*gpu, 0, prompt, 4, Warm(1)), expected));
   device_->fail_graphs = 1;
@@ -130,14 +130,14 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerGoesOn) {
   EXPECT_FALSE(gpu->BindSlot(1, snapshot, {Warm(1)}).ok());
   device_->fail_copies = 1;
   EXPECT_FALSE(gpu->BindSlot(2, ForkOf{0}, {Warm(1)}).ok());
-  for (const int32_t slot : {1, 2}) {  // neither has anything to continue
+  for (const int32_t slot : {1, 2}) {  // neither has a sequence to continue
     EXPECT_EQ(gpu->Submit({{{slot, 8, {1}, RowOutput::kLast}}}).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(gpu->SnapshotSlot(0), snapshot);
 }
 
-TEST_F(GpuRunnerEdgeTest, AFailedStepLeavesTheOneInFlightAlone) {
+TEST_F(GpuRunnerEdgeTest, AFailedStepDoesNotAffectTheOneInFlight) {
   const auto gpu = Gpu();
   const std::vector<TokenId> prompt = RandomText(5);
   const std::vector<SampledToken> expected = Generate(*gpu, 0, prompt, 1, Warm(1));
@@ -168,23 +168,23 @@ TEST_F(GpuRunnerEdgeTest, ALostDeviceIsUnavailableWhereverItShowsAndStaysSo) {
   }
 }
 
-TEST_F(GpuRunnerEdgeTest, LoadingComputesProductsOfEverySizeThatStepsWillAskFor) {
+TEST_F(GpuRunnerEdgeTest, LoadingComputesProductsOfEverySizeThatStepsUse) {
   for (const int64_t max_seq_len : {0, 7}) {  // with 7 a step of many tokens has several chunks
     config_.max_seq_len = max_seq_len;
     DrawWeights();
     const ProductLog log;
     const auto gpu = Gpu();
-    // Steps of single tokens; texts to score, doubling; steps with chunks, without and with rows of
-    // one token.
+    // The rows of steps of single tokens, of texts to score (powers of 2), and of steps with chunks
+    // without and with rows of one token.
     for (const int64_t rows : {1, 2, 4, 5, 16, 24, 29}) {
-      // Of every layer's four products and the head.
+      // Every layer has four products, and the head is one.
       EXPECT_GE(std::count(log.rows().begin(), log.rows().end(), rows), 4 * config_.n_layers + 1)
           << rows;
     }
   }
 }
 
-TEST_F(GpuRunnerEdgeTest, AThreadThatIsPreparedHasMultipliedAndTouchedNoSequence) {
+TEST_F(GpuRunnerEdgeTest, PreparingAThreadComputesProductsAndChangesNoSequence) {
   const auto gpu = Gpu();
   Generate(*gpu, 0, RandomText(5), 3, Warm(1));
   const std::string before = gpu->SnapshotSlot(0);
@@ -194,8 +194,8 @@ TEST_F(GpuRunnerEdgeTest, AThreadThatIsPreparedHasMultipliedAndTouchedNoSequence
   EXPECT_EQ(gpu->SnapshotSlot(0), before);
 }
 
-// A recorded step's nodes, which bound a small batch on a GPU: tests/gpu/README.md. There a product
-// may take bias and activation with it: seven.
+// The nodes of a step's graph limit the speed of small batches on a GPU (tests/gpu/README.md).
+// There a product may include bias and activation, which leaves seven nodes a layer.
 TEST_F(GpuRunnerEdgeTest, ADecodeStepHasEightNodesALayerAndFourMore) {
   for (const int64_t layers : {1, 3}) {
     config_.n_layers = layers;
@@ -207,7 +207,8 @@ TEST_F(GpuRunnerEdgeTest, ADecodeStepHasEightNodesALayerAndFourMore) {
     const int64_t launches = cuda_on_cpu::LaunchCount();
     Step(*gpu, {{{0, 1, {kLastSampled}, RowOutput::kLast}}});
     EXPECT_TRUE(gpu->device_stats()->step_was_graph);
-    // Embedding, last norm and sampler; per layer two norms, the mixer, and bias with activation.
+    // The launches are embedding, last norm and sampler, and in each layer two norms, the mixer,
+    // and bias with activation.
     EXPECT_EQ(cuda_on_cpu::LaunchCount() - launches, 4 * layers + 3);
     EXPECT_EQ(products.rows(), std::vector<int64_t>(static_cast<size_t>(4 * layers + 1), 1));
   }
@@ -230,7 +231,7 @@ TEST_F(GpuRunnerEdgeTest, ADecodeStepOfFewRowsInBf16ComputesItsProductsByOurKern
   EXPECT_TRUE(products.rows().empty());
 }
 
-TEST_F(GpuRunnerEdgeTest, EveryBucketHasItsGraphFromLoadOn) {
+TEST_F(GpuRunnerEdgeTest, LoadingMakesTheGraphOfEveryShape) {
   const auto gpu = Gpu();
   EXPECT_EQ(device_->captures, 6);  // 1, 2, 4, 5 rows; up to 24 tokens of chunks with 0 or 5 rows
   Generate(*gpu, 0, RandomText(3), 3, Greedy());
@@ -252,13 +253,13 @@ TEST_F(GpuRunnerEdgeTest, SubmitReturnsWhileTheDeviceWorks) {
   EXPECT_TRUE(Collect(*gpu, *second).ok());
 }
 
-TEST_F(GpuRunnerEdgeTest, AnEmptyStepIsAStep) {
+TEST_F(GpuRunnerEdgeTest, AnEmptyStepSucceeds) {
   const auto gpu = Gpu();
   const StepOutput output = Step(*gpu, {});
   EXPECT_TRUE(output.sampled.empty() && output.scored.empty());
 }
 
-TEST_F(GpuRunnerEdgeTest, SaysWhatNeedsHowMuchMemory) {
+TEST_F(GpuRunnerEdgeTest, TheErrorSaysHowMuchMemoryEachPartNeeds) {
   DrawWeights();
   const auto lacks = [](auto... parts) {
     return StatusIs(absl::StatusCode::kResourceExhausted, AllOf(HasSubstr(parts)...));
@@ -267,7 +268,7 @@ TEST_F(GpuRunnerEdgeTest, SaysWhatNeedsHowMuchMemory) {
               lacks("cuda:0", "0.0 MiB of 1024.0 MiB free", "weights ", "activations of 29 tokens ",
                     "logits of 29 tokens "));
   const int64_t mib = int64_t{1} << 20;
-  // The decoder fits, but not what is kept for libraries.
+  // The decoder fits, but not with the memory that is kept for libraries.
   EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(100 * mib)),
               lacks("5 slots of ", "kept for libraries 256.0 MiB", "of weights"));
   EXPECT_TRUE(TryGpu(std::make_unique<HostQueue>(300 * mib)).ok());
@@ -288,12 +289,12 @@ TEST_F(GpuRunnerEdgeTest, DecodeStepsAllocateNothingOnTheDevice) {
     const CountingAllocator allocator;
     Step(*gpu, {{{0, 4, {1}, RowOutput::kLast}, {2, 4, {kLastSampled}, RowOutput::kLast}}});
     EXPECT_EQ(allocator.count(), 0);
-    const at::Tensor seen = at::empty({1}, at::kFloat);  // it does count
+    const at::Tensor seen = at::empty({1}, at::kFloat);  // checks that the allocator counts
     EXPECT_EQ(allocator.count(), 1);
   }
 }
 
-TEST_F(GpuRunnerEdgeTest, WhatTheFormatCannotHoldIsDataLoss) {
+TEST_F(GpuRunnerEdgeTest, AWeightThatTheFormatCannotHoldIsDataLoss) {
   DrawWeights();
   tensors_["layers.1.ffn.up.weight"].data_ptr<float>()[7] = 1e6F;
   format_ = Number::kFp16;
@@ -331,7 +332,7 @@ TEST_F(GpuRunnerEdgeTest, MoreSlotsThanALaunchHasRowsAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 65535")));
 }
 
-// As a wide filter does where a block has 99 KiB.
+// For example, a wide filter does where a block has 99 KiB of shared memory.
 TEST_F(GpuRunnerEdgeTest, AModelThatNeedsMoreSharedMemoryThanTheDeviceHasIsRefusedAtLoad) {
   config_.mixer.kind = MixerKind::kAftConv;
   config_.mixer.heads = 2;
@@ -343,7 +344,7 @@ TEST_F(GpuRunnerEdgeTest, AModelThatNeedsMoreSharedMemoryThanTheDeviceHasIsRefus
   EXPECT_THAT(status.ToString(), AllOf(HasSubstr("Conv"), HasSubstr("shared memory")));
 }
 
-TEST_F(GpuRunnerEdgeTest, ReportsWhatTheServerMayKnow) {
+TEST_F(GpuRunnerEdgeTest, ReportsTheModelAndTheDevice) {
   format_ = Number::kBf16;
   const auto gpu = Gpu();
   const ModelInfo& info = gpu->info();

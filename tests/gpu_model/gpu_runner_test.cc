@@ -1,4 +1,4 @@
-// The whole GPU runner over emulated kernels: the same tokens as on the CPU, whatever is in a step.
+// Tests of the whole GPU runner, which must give the same tokens as the CPU for any step.
 
 #include <algorithm>
 #include <cmath>
@@ -22,14 +22,14 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Random sequences in all slots, step by step: prompts, texts to score and to encode in chunks of
-// any length, decodes, slots that change hands, in any order.
+// Draws the steps of random sequences in all slots: prompts, texts to score and to encode in chunks
+// of any length, and decodes, in any order. A slot gets a new sequence when its last one ends.
 class Traffic {
  public:
   Traffic(TestRandom* random, int64_t vocab_size, int32_t slots)
       : random_(random), vocab_size_(vocab_size), sequences_(static_cast<size_t>(slots)) {}
 
-  // Where the next step needs a slot to be bound, `bind` is told.
+  // Calls `bind` with each slot that must be bound before this step.
   template <typename Bind>
   StepInput Next(int64_t budget, int64_t longest, const Bind& bind) {
     StepInput step;
@@ -64,7 +64,7 @@ class Traffic {
 
  private:
   struct Sequence {
-    std::vector<TokenId> text;  // the prompt, and what was sampled
+    std::vector<TokenId> text;  // the prompt and the sampled tokens
     int64_t position = 0;
     int64_t ends = 0;
     bool scores = false;
@@ -110,7 +110,7 @@ class Traffic {
 
 class GpuRunnerTest : public RunnerPairFixture {
  protected:
-  // Whether a model of config_ decodes with sums made ahead.
+  // Returns whether a model of config_ decodes with look-ahead sums.
   bool HasLookahead() {
     const std::unique_ptr<GpuQueue> queue = MakeTestQueue(device_);
     const auto network = GpuModel(*queue);
@@ -128,7 +128,7 @@ TEST_P(EveryKindOnGpuTest, GivesTheCpusTokensWhateverIsInAStep) {
   Traffic traffic(&random_, config_.vocab_size, kSlots);
   bool graph = false;
   for (int i = 0; i < 12; ++i) {
-    const int64_t longest = i % 3 == 2 ? 1 : 8;  // single tokens alone now and then
+    const int64_t longest = i % 3 == 2 ? 1 : 8;  // every third step has only single tokens
     const StepInput step = traffic.Next(kStepTokens, longest, [&](int32_t slot) {
       const SamplingParams params = AnyParams();
       Bind(*cpu, slot, params);
@@ -141,7 +141,7 @@ TEST_P(EveryKindOnGpuTest, GivesTheCpusTokensWhateverIsInAStep) {
     graph = graph || gpu->device_stats()->step_was_graph;
   }
   EXPECT_TRUE(graph);
-  // More outputs than any graph has.
+  // This step has more outputs than any graph.
   StepRow text = {.slot = 0, .tokens = RandomText(kStepTokens), .output = RowOutput::kScore};
   text.targets = RandomText(kStepTokens);
   Bind(*cpu, 0, Greedy());
@@ -151,7 +151,8 @@ TEST_P(EveryKindOnGpuTest, GivesTheCpusTokensWhateverIsInAStep) {
   ExpectTheSameTokens();
 }
 
-// With AFT_CUDA_FULL=1 all that config.json offers; else the kinds, and what a runner can see.
+// With AFT_CUDA_FULL=1 these are all cases of config.json. Otherwise they are each kind of mixer
+// and the cases that matter to a runner.
 std::vector<NetworkCase> Cases() {
   std::vector<NetworkCase> cases;
   for (NetworkCase& one : DecoderCases()) {
@@ -165,11 +166,11 @@ std::vector<NetworkCase> Cases() {
 
 INSTANTIATE_TEST_SUITE_P(Runner, EveryKindOnGpuTest, testing::ValuesIn(Cases()), CaseName);
 
-// Weights of 16 bits, beside the CPU in fp32.
+// Compares weights of 16 bits on the GPU with fp32 on the CPU.
 class SixteenBitsTest : public RunnerPairFixture,
                         public testing::WithParamInterface<NetworkCase> {};
 
-TEST_P(SixteenBitsTest, DistributionsStayThoseOfFp32) {
+TEST_P(SixteenBitsTest, DistributionsAreCloseToThoseOfFp32) {
   config_ = GetParam().config;
   config_.vocab_size = kMaxTopLogprobs;
   const auto cpu = Cpu();
@@ -190,7 +191,7 @@ TEST_P(SixteenBitsTest, DistributionsStayThoseOfFp32) {
       EXPECT_TRUE(Close(Hidden(*gpu, 0, text, chunk), Hidden(*cpu, 0, text, chunk), vectors))
           << NumberName(format);
     }
-    // The state's format does not depend on the weights'.
+    // The format of the state does not depend on the format of the weights.
     Bind(*cpu, 1, gpu->SnapshotSlot(0), {});
   }
 }
@@ -295,7 +296,7 @@ TEST_F(GpuRunnerTest, GraphsAndStepsByOperatorGiveTheSameBits) {
   }
 }
 
-// Rows of the shapes for steps of single tokens.
+// Returns the numbers of rows of the shapes for steps of single tokens.
 std::vector<int64_t> DecodeRows(int32_t slots) {
   std::vector<int64_t> rows;
   const GpuStepShapes shapes(slots, slots + 1);
@@ -318,8 +319,8 @@ TEST(GpuStepShapesTest, DecodeShapesAreFewAndReachAllSlots) {
   }
 }
 
-// Every step of prompts that are not very short has a shape, which is not much larger.
-TEST(GpuStepShapesTest, StepsWithPromptsHaveAShapeThatTakesThem) {
+// Every step whose prompts are not very short has a shape that is not much larger than the step.
+TEST(GpuStepShapesTest, StepsWithPromptsHaveAShapeThatFitsThem) {
   TestRandom random;
   for (const auto& [slots, max_tokens] : {std::pair<int32_t, int64_t>{1, 2},
                                           {1, 64},
@@ -361,14 +362,14 @@ TEST(GpuStepShapesTest, StepsWithPromptsHaveAShapeThatTakesThem) {
   }
 }
 
-TEST(GpuStepShapesTest, ATextToScoreHasNone) {
+TEST(GpuStepShapesTest, ATextToScoreHasNoShape) {
   const GpuStepShapes shapes(64, 256);
   EXPECT_EQ(shapes.IndexFor({.chunks = 1, .tokens = 200, .outputs = 199}), -1);
   EXPECT_GE(shapes.IndexFor({.chunks = 1, .tokens = 200, .outputs = 1}), 0);
 }
 
-// Sums that are made ahead of the tokens, for slots that are at different places in their use, that
-// are read, forked and restored in between, and that end where a prompt's chunk goes over them.
+// The slots are at different ages of their look-ahead sums. In between they are read, forked and
+// restored. A prompt's chunk must make the sums invalid.
 TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
   config_.mixer.window = 20;
   config_.d_model = 32;
@@ -391,7 +392,7 @@ TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
     }
   };
   decode(10);
-  // Other sequences come to slots whose sums would reach over their positions.
+  // Slot 0 gets another sequence at a position for which its old sums would still be valid.
   for (ModelRunner* runner : both) {
     Bind(*runner, 0, runner->SnapshotSlot(1), {Greedy()});
   }
@@ -424,7 +425,7 @@ TEST_F(GpuRunnerTest, PaddingTouchesNoSlot) {
   for (int32_t slot = 0; slot < kSlots; ++slot) Generate(*gpu, slot, RandomText(6), 3, Warm(5));
   std::vector<std::string> before;
   for (int32_t slot = 0; slot < kSlots; ++slot) before.push_back(gpu->SnapshotSlot(slot));
-  // Three rows in a bucket of four.
+  // Three rows run in a graph of four.
   Step(*gpu, {{{4, 8, {1}, RowOutput::kLast},
                {0, 8, {2}, RowOutput::kNone},
                {2, 8, {3}, RowOutput::kScore, {1}}}});
@@ -432,7 +433,7 @@ TEST_F(GpuRunnerTest, PaddingTouchesNoSlot) {
   EXPECT_EQ(gpu->SnapshotSlot(1), before[1]);
   EXPECT_EQ(gpu->SnapshotSlot(3), before[3]);
   EXPECT_NE(gpu->SnapshotSlot(0), before[0]);
-  // A row and a chunk, in a shape with five rows, four chunks and 24 tokens of chunks.
+  // A row and a chunk run in a shape with five rows, four chunks and 24 tokens of chunks.
   Step(*gpu, {{{4, 9, {1}, RowOutput::kLast}, {0, 9, {2, 3, 4}, RowOutput::kLast}}});
   EXPECT_TRUE(gpu->device_stats()->step_was_graph);
   EXPECT_EQ(gpu->SnapshotSlot(1), before[1]);
@@ -442,7 +443,7 @@ TEST_F(GpuRunnerTest, PaddingTouchesNoSlot) {
 TEST_F(GpuRunnerTest, ALongTextIsScoredInParts) {
   config_.mixer = {.kind = MixerKind::kAftSimple};
   config_.n_layers = 1;
-  options_.max_step_tokens = 300;  // logits come 256 at a time
+  options_.max_step_tokens = 300;  // more than 256, the most logits that are computed at a time
   const auto cpu = Cpu();
   const auto gpu = Gpu();
   const std::vector<TokenId> text = RandomText(297);
@@ -457,10 +458,10 @@ TEST_F(GpuRunnerTest, ALongTextIsScoredInParts) {
       {{0, 0, text, RowOutput::kScore, targets}, {1, 0, {1, 2, 3}, RowOutput::kLast}}};
   ExpectNear(Step(*gpu, step), Step(*cpu, step));
   EXPECT_EQ(tokens_, 297);
-  EXPECT_EQ(other_tokens_, 0);  // a score's token is its target
+  EXPECT_EQ(other_tokens_, 0);  // the token of a score is its target
 }
 
-TEST_F(GpuRunnerTest, AForkOfABoundSlotThatNoStepHasNamedIsBoundToo) {
+TEST_F(GpuRunnerTest, AForkOfABoundSlotThatHasRunNoStepIsBoundToo) {
   const auto gpu = Gpu();
   SamplingParams params = Warm(3);
   params.presence_penalty = 2.0F;

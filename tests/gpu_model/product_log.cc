@@ -1,4 +1,4 @@
-#define NDEBUG  // as LibTorch was built: RecordFunction has another layout without
+#define NDEBUG  // LibTorch was built with it, and RecordFunction has another layout without it
 #include "tests/gpu_model/product_log.h"
 
 #include <memory>

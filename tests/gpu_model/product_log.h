@@ -5,7 +5,8 @@
 
 namespace aft {
 
-// The matrix products that LibTorch computes on this thread while the object lives. One at a time.
+// Records the matrix products that LibTorch computes on this thread while the object exists. A
+// thread may have only one such object at a time.
 class ProductLog {
  public:
   ProductLog();
@@ -13,7 +14,7 @@ class ProductLog {
   ProductLog(const ProductLog&) = delete;
   ProductLog& operator=(const ProductLog&) = delete;
 
-  // Rows of the left matrix of each, in order.
+  // The number of rows of the left matrix of each product, in order.
   const std::vector<int64_t>& rows() const;
 
  private:

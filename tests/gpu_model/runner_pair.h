@@ -17,7 +17,7 @@
 
 namespace aft {
 
-// A random model of which tests make runners, on the CPU and on the CPU that plays the GPU.
+// Makes runners of one random model, on the CPU and on the GPU of this test program (test_queue.h).
 class RunnerPairFixture : public RunnerCalls {
  protected:
   static constexpr int32_t kSlots = 5;
@@ -33,7 +33,7 @@ class RunnerPairFixture : public RunnerCalls {
     options_.max_step_tokens = kStepTokens;
   }
 
-  // Anew, for config_. The first runner does it when the test has not.
+  // Draws the weights of config_. Making the first runner calls it if the test did not.
   void DrawWeights() { tensors_ = RandomTensors(config_, random_); }
 
   std::unique_ptr<CpuModelRunner> Cpu() {
@@ -63,7 +63,7 @@ class RunnerPairFixture : public RunnerCalls {
     return *std::move(runner);
   }
 
-  // Encoders, for options_.slots texts of options_.max_step_tokens tokens.
+  // Encoders for options_.slots texts and options_.max_step_tokens tokens.
   std::unique_ptr<CpuEncoderRunner> CpuEncoder() {
     auto encoder = CpuEncoderRunner::Create(
         CpuModel(), {options_.slots, options_.max_step_tokens, /*threads=*/1});
@@ -81,7 +81,7 @@ class RunnerPairFixture : public RunnerCalls {
     return *std::move(encoder);
   }
 
-  // Any of what a request may ask for.
+  // Draws the parameters of a request.
   SamplingParams AnyParams() {
     if (random_.Below(3) == 0) return Greedy();
     SamplingParams params = Warm(static_cast<uint64_t>(random_.Below(1000)));
@@ -95,7 +95,7 @@ class RunnerPairFixture : public RunnerCalls {
     return params;
   }
 
-  // The same numbers but for rounding, which may also change the order of what nearly ties.
+  // Expects the same numbers except for rounding, which may also exchange tokens that nearly tie.
   static constexpr double kTolerance = tolerance::kLogits.each;
   void ExpectNear(const SampledToken& gpu, const SampledToken& cpu) {
     ++tokens_;
@@ -122,8 +122,8 @@ class RunnerPairFixture : public RunnerCalls {
       EXPECT_TRUE(Close(gpu.hidden[i], cpu.hidden[i], tolerance::kLogits));
     }
   }
-  // Two candidates tie to within rounding about once in 10^5 draws; two such draws in one test do
-  // not happen.
+  // Two candidates tie to within rounding about once in 10^5 draws. One such draw is allowed, two
+  // in one test are too improbable.
   void ExpectTheSameTokens() const {
     EXPECT_GT(tokens_, 0);
     EXPECT_LE(other_tokens_, 1) << "of " << tokens_;
@@ -133,7 +133,7 @@ class RunnerPairFixture : public RunnerCalls {
   Number format_ = Number::kFp32;
   std::shared_ptr<LazyQueue::Control> device_ = std::make_shared<LazyQueue::Control>();
   int64_t tokens_ = 0;        // compared
-  int64_t other_tokens_ = 0;  // of these, other ones
+  int64_t other_tokens_ = 0;  // those that were different
 
  private:
   std::unique_ptr<CpuNetwork> CpuModel() {

@@ -14,24 +14,24 @@
 
 namespace aft {
 
-// A HostQueue that is late, as a GPU is: copies, graphs and events wait until somebody waits for
-// them, or until a kernel is about to be launched, which happens at once. So memory that is reused
-// too early, or read too early, shows. Calls can be made to fail.
+// A HostQueue that is late, as a GPU is. It runs copies, graphs and events only when a caller waits
+// for them, or before a kernel is launched. So a test detects memory that is reused or read too
+// early. It can also make calls fail.
 class LazyQueue final : public GpuQueue {
  public:
-  // What a test keeps of a queue that a runner owns.
+  // A test uses it to control a queue that a runner owns.
   struct Control {
-    int fail_copies = 0;  // the next so many calls of Copy fail
-    int fail_graphs = 0;  // likewise of GpuGraph::Launch
-    bool lost = false;    // as after an illegal address: all calls that reach the device fail
-    int captures = 0;     // graphs made
-    int64_t late = 0;     // most operations that waited at a time
+    int fail_copies = 0;  // the number of next calls of Copy that fail
+    int fail_graphs = 0;  // the number of next calls of GpuGraph::Launch that fail
+    bool lost = false;    // calls that reach the device fail, as after an illegal address
+    int captures = 0;     // the number of graphs made
+    int64_t late = 0;     // the most operations that waited at a time
   };
 
   explicit LazyQueue(std::shared_ptr<Control> control) : control_(std::move(control)) {}
 
   at::Device device() const override { return host_.device(); }
-  // Whoever asks launches a kernel on it.
+  // A caller asks for the stream to launch a kernel.
   kernels::cuda::Stream stream() const override {
     CatchUp();
     return host_.stream();
@@ -83,8 +83,8 @@ class LazyQueue final : public GpuQueue {
 
    private:
     LazyQueue* const queue_;
-    int64_t time_ = 0;    // records asked for
-    int64_t passed_ = 0;  // the last that the device has passed
+    int64_t time_ = 0;    // the number of calls of Record
+    int64_t passed_ = 0;  // the last of them that the device has passed
   };
 
   class Graph final : public GpuGraph {
@@ -109,7 +109,7 @@ class LazyQueue final : public GpuQueue {
     control_->late = std::max(control_->late, static_cast<int64_t>(waiting_.size()));
     return absl::OkStatus();
   }
-  // While a graph runs, its kernels find nothing to catch up with.
+  // Sets running_, so that the kernels of a graph do not run later operations (CatchUp).
   void DoOne() const {
     AFT_CHECK(!waiting_.empty());
     const std::function<absl::Status()> work = std::move(waiting_.front());
@@ -128,8 +128,8 @@ class LazyQueue final : public GpuQueue {
   mutable bool running_ = false;
 };
 
-// The GPU of a test program: the emulated one (host_test_queue.cc), which is late and fails as
-// `control` says where it is given, or the machine's first (cuda_test_queue.cc), which ignores it.
+// The GPU of a test program. In host_test_queue.cc it is emulated, and `control`, if given, makes
+// it late and lets it fail. In cuda_test_queue.cc it is the machine's first, without `control`.
 std::unique_ptr<GpuQueue> MakeTestQueue(std::shared_ptr<LazyQueue::Control> control = nullptr);
 at::Device TestDevice();
 
