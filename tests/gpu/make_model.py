@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the model of run.sh's measurements, with random weights: make_model.py DIR
+"""Writes the model that run.sh measures, with random weights: make_model.py DIR
 
 Its tokens are characters. Needs numpy.
 """
@@ -21,7 +21,7 @@ CONFIG = {"format_version": 1, "architecture": "decoder_lm", "vocab_size": 50304
 
 
 def shapes():
-  """(name, shape, standard deviation, or None for ones) of every tensor."""
+  """Yields (name, shape, standard deviation) of every tensor. A deviation of None stands for a tensor of ones."""
   d, ff = CONFIG["d_model"], CONFIG["d_ff"]
   yield "embed.weight", (CONFIG["vocab_size"], d), 0.02
   for i in range(CONFIG["n_layers"]):
@@ -46,7 +46,7 @@ def shapes():
 def main():
   folder = Path(sys.argv[1])
   folder.mkdir(parents=True, exist_ok=True)
-  # As many characters as the vocabulary has, so that any token can be written.
+  # Every token needs a character of its own.
   points = [p for p in range(1, 0x11000) if not 0xD800 <= p < 0xE000][:CONFIG["vocab_size"]]
   (folder / "chars.json").write_text(json.dumps([chr(p) for p in points]))
   (folder / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times PyTorch on the same GPU, for the ratios of report.py: pytorch.py OUT.json
+"""Measures PyTorch on the same GPU, for the ratios of report.py: pytorch.py OUT.json
 
   fused      torch's scaled_dot_product_attention, causal, bf16, 16 heads of 64
   eager      AFT-local as labml_nn writes it (all T x T biases), fp32
@@ -19,7 +19,7 @@ LENGTHS = (1024, 4096, 16384)
 
 
 def median_us(work, repeats=15):
-  """Median time of one call on the device, in microseconds."""
+  """Returns the median time of one call on the device, in microseconds."""
   for _ in range(3):
     work()
   torch.cuda.synchronize()
@@ -35,7 +35,7 @@ def median_us(work, repeats=15):
 
 
 def labml_core(query, key, value, pos_bias, mask):
-  """labml_nn.transformers.aft.AFTLocal.forward between its projections; [T, B, d]."""
+  """Computes labml_nn.transformers.aft.AFTLocal.forward without its projections. Arrays are [T, B, d]."""
   max_key = key.max(dim=0, keepdims=True)[0]
   max_pos_bias = pos_bias.max(dim=1, keepdims=True)[0]
   exp_key = torch.exp(key - max_key)
@@ -46,10 +46,10 @@ def labml_core(query, key, value, pos_bias, mask):
 
 
 def attempt(cases, name, tokens, work, **more):
-  """Adds a case, or why there is none: a length may not fit, a package may be missing."""
+  """Adds a case, or the reason why it did not run: a length may not fit, or a package may be missing."""
   try:
     cases.append({"name": name, "tokens": tokens, "us": work(), **more})
-  except Exception as error:  # whatever PyTorch raises is the result
+  except Exception as error:  # any error of PyTorch is the result of this case
     cases.append({"name": name, "tokens": tokens, "skipped": f"{type(error).__name__}: {error}"[:200]})
   torch.cuda.empty_cache()
   print(cases[-1], flush=True)

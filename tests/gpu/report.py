@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The figures of a GPU run as Markdown, with the ratios that matter: report.py FOLDER
+"""Prints the results of a GPU run as Markdown, with the ratios that matter: report.py FOLDER
 
-Reads what the stages of run.sh left there: kernels.json, pytorch.json, model.json, server.jsonl.
+Reads the files that the stages of run.sh wrote there: kernels.json, pytorch.json, model.json, server.jsonl.
 """
 
 import json
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-# The model of run.sh: weights of 2 bytes, states of fp32 with a bf16 ring.
+# The sizes of run.sh's model. It has weights of 2 bytes, and states of fp32 with a bf16 ring.
 LAYERS, D, FF, VOCAB, WINDOW = 24, 1024, 4096, 50304, 32
 
 
@@ -54,7 +54,7 @@ def pytorch_part(kernels, pytorch):
 
 
 def minimal_bytes(streams):
-  """Of one decode step: weights once, each state read and written."""
+  """Returns the least bytes of one decode step: weights are read once, each state is read and written."""
   weights = 2 * (LAYERS * (4 * D * D + 2 * D * FF) + VOCAB * D)
   state = LAYERS * D * (24 + 2 * 2 * (WINDOW - 1) + 2 * 2)
   return weights + streams * state

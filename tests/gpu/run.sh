@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in stages of at most 8 minutes, each with one small JSON in $OUT:
+# Runs everything that needs a GPU, in stages of at most 8 minutes. Each stage writes one small JSON file to $OUT:
 #
 #   tests/gpu/run.sh parity      kernels and runners against float64 and the CPU; 20 repeats, equal bits
 #   tests/gpu/run.sh sanitize    compute-sanitizer: memcheck, racecheck, initcheck, on a part of them
-#   tests/gpu/run.sh kernels     every kernel against the copy rate, and PyTorch on the same GPU
-#   tests/gpu/run.sh model       a model of 24 layers, d = 1024, bf16, without gRPC; GPT-2 beside it
-#   tests/gpu/run.sh server      the same over gRPC, with a load on the same machine
+#   tests/gpu/run.sh kernels     every kernel compared with the copy rate and with PyTorch on the same GPU
+#   tests/gpu/run.sh model       a model of 24 layers, d = 1024, bf16, without gRPC, compared with GPT-2
+#   tests/gpu/run.sh server      the same model over gRPC, with a load on the same machine
 #   tests/gpu/run.sh service     the shipped model on the GPU and on the CPU: what clients see must be the same
 #
-# Uses what `./dev bundle` made: the folder $AFT_BUNDLE (default build/gpu-bundle, or its .tar.xz), and
-# the machine's own PyTorch (torch 2.11.0+cu130, found by asking python3), which brings LibTorch. A
-# stage fails when nothing of it could run; README.md says what to run first.
+# It uses the result of `./dev bundle`, which is the folder $AFT_BUNDLE (default build/gpu-bundle, or its .tar.xz).
+# LibTorch comes from the PyTorch of the machine's python3 (torch 2.11.0+cu130). A stage fails when nothing of it
+# could run. README.md says what to run first.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
@@ -48,7 +48,7 @@ prepare() {
   say "$STAGE on: $DEVICE"
 }
 
-# suites NAME=COMMAND...: the stage's test programs, within what a stage may take.
+# suites NAME=COMMAND...: runs the stage's test programs within 450 seconds.
 suites() { python3 -B "$HERE/suites.py" "$STAGE" "$DEVICE" 450 "$OUT/$STAGE.json" "$@"; }
 
 parity() { suites kernels="$BIN/cuda_kernels_gpu_test" model="$BIN/gpu_model_gpu_test"; }
@@ -59,7 +59,7 @@ sanitize() {
   for tool in memcheck racecheck initcheck; do
     programs+=("$tool=compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 5 $BIN/cuda_kernels_gpu_test")
   done
-  # A tool is tens of times slower: of every suite the first test and every sixth after it.
+  # A tool makes tests tens of times slower, so only the first test of every suite and every sixth after it run.
   GTEST_TOTAL_SHARDS=6 GTEST_SHARD_INDEX=0 suites "${programs[@]}"
 }
 
@@ -69,7 +69,7 @@ kernels() {
   python3 "$HERE/report.py" "$OUT" | tee "$OUT/kernels.md"
 }
 
-# The model of both stages below, made once a machine.
+# Makes the model of the next two stages, once for each machine.
 make_model() {
   MODEL=$WORK/model
   [[ -e $MODEL/model.safetensors ]] || python3 "$HERE/make_model.py" "$MODEL"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/gpu/run.sh with programs that play a GPU's."""
+"""Tests tests/gpu/run.sh with stand-ins for the programs that need a GPU."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 RUN = Path(__file__).with_name("run.sh")
 
-# A GoogleTest program of two suites. $FAKE: what becomes of them.
+# A stand-in for a GoogleTest program with two suites. $FAKE says whether they pass, fail, skip or die.
 PROGRAM = r'''#!/usr/bin/env python3
 import json, os, sys
 fake = os.environ["FAKE"]
@@ -48,7 +48,7 @@ class RunTest(unittest.TestCase):
     path.chmod(0o755)
 
   def run_stage(self, stage, fake):
-    """(exit code, all output, what the stage left)."""
+    """Returns (exit code, all output, the stage's JSON or None)."""
     environment = dict(os.environ, FAKE=fake, AFT_BUNDLE=str(self.folder / "bundle"), OUT=str(self.folder / "out"),
                        AFT_WORK=str(self.folder / "work"), PYTHONPATH=str(self.folder),
                        PATH=f"{self.folder / 'path'}:{os.environ['PATH']}")

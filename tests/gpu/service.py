@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What a client sees of a GPU, beside the CPU: service.py BIN MODEL DEVICE OUT.json
+"""Compares what a client sees of a GPU and of the CPU: service.py BIN MODEL DEVICE OUT.json
 
-One server has the checkpoint twice, as `cpu` and as `gpu` on DEVICE, both with the weights as stored; aftctl asks.
-Tokens must be equal wherever the server promises it, scores to fp32's rounding. Exit code 1: a check failed.
+One server has the checkpoint twice, as `cpu` and as `gpu` on DEVICE, both with the weights as stored. aftctl sends the
+requests. Tokens must be equal where the server promises it, scores up to the rounding of fp32. The exit code is 1 when
+a check failed.
 """
 
 import concurrent.futures
@@ -54,7 +55,7 @@ repository {{ folder: "models" control: "anyone" settings {{ device: "{device}" 
     return [json.loads(line) for line in lines]
 
   def generate(self, model, prompt, *flags, tokens=64):
-    """(token ids of each sequence, the Finished of each)."""
+    """Returns (the token ids of each sequence, the Finished of each)."""
     ids, finished = {}, {}
     for event in self.events("generate", model, prompt, f"--max-tokens={tokens}", "--ignore-eos", *flags):
       sequence = event.get("sequence", 0)
@@ -108,7 +109,7 @@ def sequences_are_their_seeds(server):
 
 def the_prefix_cache_changes_nothing(server):
   prompt = "Chapter 61. " + PROMPT * 4
-  runs = [server.generate("gpu", prompt, *GREEDY) for _ in range(3)]  # the second leaves a state before its last token
+  runs = [server.generate("gpu", prompt, *GREEDY) for _ in range(3)]  # the second one caches all but the last token
   assert [run[0] for run in runs] == [runs[0][0]] * 3
   assert [run[1][0]["usage"]["cached_tokens"] for run in runs] == [0, 0, len(prompt) - 1]
 
@@ -220,7 +221,7 @@ def main(bin_folder, model, device, out):
       try:
         check(server)
         results[check.__name__] = "passed"
-      except Exception as error:  # whatever it is, the other checks run
+      except Exception as error:  # the other checks run after any error
         results[check.__name__] = f"{type(error).__name__}: {error}"[:600]
       print(f"gpu: {check.__name__}: {results[check.__name__]} ({time.monotonic() - start:.1f} s)", flush=True)
     code = server.stop()

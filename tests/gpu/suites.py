@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Runs GoogleTest programs on a GPU, a process for each suite:
+"""Runs GoogleTest programs on a GPU, each suite in a process of its own:
 
   suites.py STAGE DEVICE SECONDS OUT.json NAME=COMMAND...
 
-After a fault every later call of a process fails, and one that dies writes no report: so a fault costs the results
-of one suite. COMMAND's last word is the program; what stands before it (compute-sanitizer) wraps each run. OUT.json
-gets {stage, device, parts: [{program, exit_code, seconds, suites, tests, skipped, failed: [text]}]}. The exit code is
-1 when a suite failed, died or took longer than SECONDS leave, or when there was no test that was not skipped.
+After a fault every later call of the process fails, and a process that dies writes no report. So a fault loses only the
+results of one suite. The last word of COMMAND is the program. The words before it (compute-sanitizer) wrap each run.
+OUT.json gets {stage, device, parts: [{program, exit_code, seconds, suites, tests, skipped, failed: [text]}]}. SECONDS
+limits the time of all programs together. The exit code is 1 when a suite failed, died or exceeded this limit, or when
+all tests were skipped.
 """
 
 import json
@@ -18,7 +19,7 @@ import time
 from pathlib import Path
 
 TIMED_OUT = 124
-NO_DEVICE = "no CUDA device"  # tests/cuda/device.cc; the report does not call those tests skipped
+NO_DEVICE = "no CUDA device"  # from tests/cuda/device.cc; GoogleTest's report does not call those tests skipped
 
 
 def suites_of(program):
@@ -27,7 +28,7 @@ def suites_of(program):
 
 
 def run_suite(command, suite, seconds):
-  """(exit code, output, tests of the report)."""
+  """Returns (exit code, output, tests of the report)."""
   with tempfile.TemporaryDirectory() as folder:
     report = Path(folder) / "report.json"
     arguments = [*command, f"--gtest_filter={suite}*", f"--gtest_output=json:{report}", "--gtest_brief=1"]
