@@ -1,6 +1,6 @@
-"""A Kubernetes of one node: etcd, the control plane, dockerd, kubelet and kube-proxy as children of this process, in
-whose namespaces (./dev e2e unshares network, mounts and processes) they leave nothing behind. Debian has no CoreDNS:
-names are answered by this process."""
+"""A Kubernetes cluster of one node. etcd, the control plane, dockerd, kubelet and kube-proxy are children of this
+process. They leave nothing behind, because ./dev e2e gives it namespaces of its own for network, mounts and processes.
+Debian has no CoreDNS, so this process answers DNS queries."""
 
 import json
 import os
@@ -11,12 +11,12 @@ import threading
 import time
 from pathlib import Path
 
-BRIDGE = "172.17.0.1"  # docker0: the node's address, and where names are asked for.
+BRIDGE = "172.17.0.1"  # docker0: the address of the node and of the DNS server.
 API = "https://127.0.0.1:6443"
 SERVICES = "10.96.0.0/16"
-PATIENCE = 300  # Seconds until something that must happen counts as failed.
+PATIENCE = 300  # The seconds after which a wait fails.
 
-# runc may not lower the score here, which the pause container wants.
+# The pause container asks for a lower OOM score, which runc may not set here. This wrapper of runc removes it.
 RUNTIME = """#!/bin/bash
 for (( i = 1; i < $#; ++i )); do
   next=$(( i + 1 ))
@@ -42,14 +42,14 @@ KUBELET = {
     "makeIPTablesUtilChains": False,
     "clusterDNS": [BRIDGE],
     "clusterDomain": "cluster.local",
-    # The disk is not this cluster's alone, and nothing could pull an image again.
+    # Other programs also fill the disk, and the cluster could not pull a deleted image again.
     "imageGCHighThresholdPercent": 100,
     "evictionHard": {"memory.available": "100Mi"},
 }
 
 
 def wait_until(true, what, patience=PATIENCE):
-  """Asks until it is so: for what another process will do by itself."""
+  """Calls `true` until it returns a true value, which it returns. Fails after `patience` seconds."""
   end = time.monotonic() + patience
   while not (answer := true()):
     if time.monotonic() > end:
@@ -81,7 +81,7 @@ class Cluster:
     kinds = ("kubelet", "kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
     for name, process in sorted(self._processes, key=lambda one: kinds.index(one[0]) if one[0] in kinds else 9):
       if name == "dockerd" and process.poll() is None:
-        self._remove_containers()  # Without the kubelet nobody starts them again.
+        self._remove_containers()  # The kubelet has ended, so it does not start them again.
       process.terminate()
       process.wait(60)
     self._processes.clear()
@@ -127,7 +127,7 @@ class Cluster:
                 f"--exec-root={self.folder}/exec", f"--pidfile={self.folder}/docker.pid", f"--host={self._docker}",
                 f"--bip={BRIDGE}/16", f"--add-runtime=kept={runtime}", "--default-runtime=kept")
     wait_until(lambda: self._answers("/usr/bin/docker", "-H", self._docker, "info"), "docker answers")
-    self._remove_containers()  # Of a run that was killed: the kubelet would take them for its own.
+    self._remove_containers()  # After a killed run, the kubelet would consider old containers its own.
 
   def _start_control_plane(self):
     key = self.folder / "service-accounts.key"
@@ -165,11 +165,11 @@ class Cluster:
     wait_until(lambda: self._answers(*self.kubectl_command, "wait", "--for=condition=Ready", "node/node",
                                      "--timeout=1s"), "the node is ready")
     wait_until(lambda: self._answers(*self.kubectl_command, "get", "serviceaccount", "default"),
-               "pods may be made")
+               "pods can be created")
 
   # ---- Names -------------------------------------------------------------------------------------
   def addresses(self, service, namespace):
-    """What the cluster's DNS says: a headless Service's ready pods, else its cluster IP. None: no such name."""
+    """Returns the addresses of a Service: its cluster IP, or its ready pods if it is headless. None: no such name."""
     try:
       spec = self.get("service", service, "-n", namespace)["spec"]
       if spec["clusterIP"] != "None":
@@ -199,5 +199,5 @@ class Cluster:
       found = self.addresses(*labels[:2])
     records = [struct.pack("!HHHIH", 0xC00C, 1, 1, 5, 4) + socket.inet_aton(address)
                for address in (found or []) if kind == 1]
-    flags = 0x8580 | (3 if found is None else 0)  # An answer, with authority; 3: no such name.
+    flags = 0x8580 | (3 if found is None else 0)  # An authoritative answer; 3: no such name.
     return query[:2] + struct.pack("!HHHHH", flags, 1, len(records), 0, 0) + question + b"".join(records)

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Streams that go on while a cluster does to their servers what clusters do:
+"""Tests that streams continue while a cluster kills, replaces, scales and evicts their servers:
 
   e2e.py PROGRAMS KUBECTL DOCKER_ROOT VERSION
 
-./dev e2e starts it, in namespaces of its own. The load is aftload in a pod, which finds the servers as
-deploy/README.md says, by the name of the headless Service; what it answers with is compared, token by token, with what
-the same requests gave before the trouble.
+./dev e2e starts it in namespaces of its own. The load is aftload in a pod, which finds the servers by the name of the
+headless Service, as deploy/README.md says. aftload compares its answers token by token with those that the same
+requests gave before the trouble.
 """
 
 import json
@@ -29,19 +29,19 @@ LOAD = ["aftload", "--json", "--progress", "--allow-remote", "--address=dns:///a
 BREAKING = ("kubectl delete pod --force", "kill -9 of the server")
 FAULTS = ("failed", "lost_tokens", "repeated_tokens", "changed_tokens")
 COLUMNS = {"trouble": "trouble", "s": "s", "completed": "completed", "failed": "failed", "lost_tokens": "lost",
-           "repeated_tokens": "repeated", "changed_tokens": "changed", "resumed_streams": "went on",
+           "repeated_tokens": "repeated", "changed_tokens": "changed", "resumed_streams": "resumed",
            "most_resumes": "most", "inexact_streams": "inexact", "output_throughput": "tokens/s",
            "median_longest_gap_ms": "longest gap p50", "p99_longest_gap_ms": "p99", "max_longest_gap_ms": "max, ms", "spread_s": "all used within, s"}
 
 
 class Deployment:
-  """aft-serve in the cluster."""
+  """The Deployment aft-serve in the cluster."""
 
   def __init__(self, cluster, image):
     self.cluster, self.image = cluster, image
 
   def pods(self):
-    """By name; those that are on their way out too."""
+    """Returns all pods by name, including those that are being deleted."""
     found = self.cluster.get("pods", "-l", "app.kubernetes.io/name=aft-serve")["items"]
     return {pod["metadata"]["name"]: pod for pod in found}
 
@@ -50,18 +50,19 @@ class Deployment:
         one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", []))}
 
   def wait_for(self, replicas, without=()):
-    """Until so many are ready, and nothing else is left, nor one of `without`."""
+    """Waits until there are exactly `replicas` pods, all ready and none of `without`."""
     wait_until(lambda: len(ready := self.ready()) == replicas and ready == set(self.pods()) - set(without) and
                not ready & set(without), f"{replicas} pods are ready")
 
   def wait_for_use(self):
-    """Until each has had a stream: a client finds a new one when a connection breaks, or is of
+    """Waits until each server has had a stream. A client finds a new server when a connection breaks or reaches
     `connections.max_age_ms`."""
     wait_until(lambda: all(self._metric(name, 'aft_requests_total{.*method="Generate"') > 0
                            for name in self.ready()), "every server has had a stream")
 
   def busy(self):
-    """A pod that computes four streams at least: most are ahead of their readers, and would break none."""
+    """Returns a pod that computes at least four streams. Most pods have computed and sent their streams before the
+    clients read them, so that killing these would break none."""
     return wait_until(lambda: next((name for name in self.ready() if self._metric(name, "aft_requests_running{") >= 4),
                                    None), "a server computes four streams")
 
@@ -74,7 +75,7 @@ class Deployment:
     return sum(one["restartCount"] for pod in self.pods().values()
                for one in pod["status"].get("containerStatuses", []))
 
-  # ---- Troubles, each until the Deployment is whole again ------------------------------------------
+  # ---- Troubles. Each returns when the Deployment has all its replicas again -----------------------
   def nothing(self):
     pass
 
@@ -103,8 +104,8 @@ class Deployment:
       self.wait_for_use()
 
   def drain(self):
-    """One node, so what is evicted comes back to it once it takes pods again; until then the budget holds the
-    others."""
+    """Drains the only node. New pods cannot start until it is uncordoned, and until then the budget protects the other
+    pods."""
     old = self.ready()
     with open(self.cluster.folder / "drain.log", "w+") as log:
       drain = subprocess.Popen([*self.cluster.kubectl_command, "drain", "node", "--timeout=300s",
@@ -120,15 +121,15 @@ class Deployment:
     self.wait_for(3, without=old)
 
   def roll_back(self):
-    """From an image whose server does not start."""
+    """Rolls out an image whose server does not start, and undoes it."""
     old = self.ready()
     before = self.restarts()
     self.cluster.kubectl("set", "image", "deployment/aft-serve", f"aft-server={self.image}-bad")
     wait_until(lambda: self.restarts() >= before + 2, "the bad image has failed twice")
-    assert self.ready() == old, "the old pods serve"
+    assert self.ready() == old, "the old pods must still serve"
     self.cluster.kubectl("rollout", "undo", "deployment/aft-serve")
     self.wait_for(3)
-    assert self.ready() == old, "the old pods have stayed"
+    assert self.ready() == old, "the old pods must not be replaced"
 
 
 class Load:
@@ -146,9 +147,9 @@ class Load:
     return int(lines[-1]) if lines else 0
 
   def wait_for_more(self):
-    """Until twice as many streams have ended as there are at once."""
+    """Waits until 2 * STREAMS more streams have ended."""
     goal = self.completed() + 2 * STREAMS
-    wait_until(lambda: self.completed() >= goal, "the load goes on")
+    wait_until(lambda: self.completed() >= goal, "more streams of the load end")
 
   def finish(self):
     self.cluster.kubectl("exec", "load", "--", "bash", "-c", "kill -INT 1")
@@ -159,7 +160,7 @@ class Load:
 
 
 def endure(cluster, version):
-  """A row for each trouble."""
+  """Yields a row of results for each trouble."""
   cluster.kubectl("apply", "-f", "-", input=cluster.kubectl("kustomize", HERE))
   servers = Deployment(cluster, f"aft-serve:{version}")
   start = time.monotonic()

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# ./dev e2e: sourced by ./dev, whose settings and helpers it uses, behind deploy/image.sh.
+# The command ./dev e2e. ./dev sources this file after deploy/image.sh, and it uses the settings and helpers of both.
 
 readonly E2E_PACKAGES=(docker.io containerd runc iptables jq etcd-server catatonit openssl)
 readonly KUBERNETES_BUILD_PACKAGES=(golang-go make rsync jq)
 
-# KUBERNETES: the cluster's programs. Debian has no package of them, but their source.
+# Sets KUBERNETES to the folder of the cluster's programs. Debian has no package of them, but has their source.
 build_kubernetes() {
   KUBERNETES="$CACHE/kubernetes-1.20.2"
   [[ ! -e $KUBERNETES ]] || return 0
@@ -12,12 +12,12 @@ build_kubernetes() {
   step kubernetes "Building Kubernetes 1.20 from Debian's source (once per user)" tests/e2e/kubernetes.sh "$KUBERNETES"
 }
 
-# What the cluster runs, built by a dockerd that leaves the machine's network as it is.
+# Builds the images that the cluster runs, with a dockerd that does not change the machine's network.
 build_images() {
   local version=$1 folder waited
   folder=$(mktemp -d)
   DOCKER_HOST="unix://$folder/docker.sock"
-  export DOCKER_HOST PATH="/usr/bin:$PATH"  # Debian's client has the builder inside.
+  export DOCKER_HOST PATH="/usr/bin:$PATH"  # Debian's docker client includes the builder.
   /usr/sbin/dockerd --storage-driver=overlay2 --data-root="$CACHE/e2e" --exec-root="$folder/exec" \
     --pidfile="$folder/docker.pid" --host="$DOCKER_HOST" --bridge=none --iptables=false >"$LOGS/e2e-docker.log" 2>&1 &
   # shellcheck disable=SC2064
@@ -42,8 +42,9 @@ e2e() {
   fetch_kubernetes
   build_kubernetes
   version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-  (build_images "$version")  # Nothing behind it: with `||` a build that fails would leave the images of before to be run.
-  # What the daemons do to the network, mounts and processes, and what they keep in fixed places, ends with them.
+  # There must be no `||` after this: errexit would have no effect, and a failed build would run the old images.
+  (build_images "$version")
+  # Changes of the daemons to the network, mounts, processes and fixed folders disappear when these namespaces end.
   # shellcheck disable=SC2016
   exec unshare --net --mount --pid --fork --kill-child --mount-proc bash -euo pipefail -c '
     for folder in /run /var/log /var/lib; do mount -t tmpfs e2e "$folder"; done

@@ -1,6 +1,6 @@
 #!/bin/bash
-# kubernetes.sh FOLDER: Kubernetes 1.20's programs, of which Debian has no package, built from Debian's source. Takes
-# 3 GB beside the folder while it lasts.
+# kubernetes.sh FOLDER: builds the programs of Kubernetes 1.20, of which Debian has no package, from Debian's source.
+# While it runs it needs 3 GB next to the folder.
 set -euo pipefail
 work="$1.partial"
 mirror=$(awk '/^URIs:/ { print $2; exit }' /etc/apt/sources.list.d/debian.sources 2>/dev/null || true)
