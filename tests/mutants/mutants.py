@@ -1,8 +1,8 @@
-"""Random small mutations of production code, to see which the tests find: ./dev mutants --help
+"""Makes small random changes (mutants) in production code and shows which of them the tests find.
 
-One mutant at a time is written into a scratch worktree of HEAD (build/mutants, kept for the next run),
-and the tests that are responsible for its folder are built and run there. A survivor is a gap in the
-tests, or equivalent code: read it, and write the test or leave it.
+It writes one mutant at a time into a scratch worktree of HEAD (build/mutants, kept for the next run), and builds and
+runs there the tests that are responsible for its folder. A mutant that survives shows a gap in the tests, or is
+equivalent to the original code. Read it, and write the missing test or leave it.
 """
 
 import argparse
@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TREE = ROOT / "build/mutants"
 BUILD = TREE / "build/default"
 
-# Folder -> test programs that answer for it, the cheapest first.
+# For each folder, the test programs that are responsible for it, the fastest first.
 TESTS = {
     "base": ["base_test", "admission_test", "engine_test", "integration_test"],
     "server/admission": ["admission_test", "integration_test"],
@@ -51,15 +51,15 @@ TESTS = {
     "model/train/objectives": ["train_test"],
     "model/train/forms": ["train_form_test", "train_network_test", "train_test"],
 }
-# Programs once more in another environment.
+# These programs run once in each of these environments.
 VARIANTS = {"engine_test": [{}, {"AFT_STEPS_IN_FLIGHT": "2"}]}
-# Tests that make a sparse file, larger than a mutant may.
+# These tests make a sparse file that is larger than a mutant may write.
 SKIPPED = {"convert_test": "ShardsTest.WeightsBeyondTheMemoryAreRefusedBeforeTheyAreRead"}
 
 TEXT = re.compile(
     r"""R"(\w*)\((?:.|\n)*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<!\w)'(?:\\.|[^'\\\n])+'|//[^\n]*|/\*(?:.|\n)*?\*/"""
 )
-# What only says something, or states what may not happen.
+# Calls that only log, assert, annotate or reserve memory are not changed.
 WORDS = re.compile(r"\b(?:log::\w+|AFT_CHECK\w*|static_assert|ABSL_\w+|reserve)\s*\(")
 LINE = re.compile(r"^\s*(?:#|using\b|template\b|namespace\b|friend\b).*$", re.M)
 
@@ -83,7 +83,7 @@ def blank(code, start, end):
 
 
 def blanked(source):
-  """The code at the same offsets, without comments, texts, assertions and logging."""
+  """Returns the code at the same offsets, without comments, strings, assertions and logging."""
   code = source
   for pattern in (TEXT, LINE):
     for match in pattern.finditer(code):
@@ -98,7 +98,7 @@ def blanked(source):
 
 
 def mutations(path):
-  """All (start, end, replacement, what) of a file."""
+  """Yields (start, end, replacement, description) of every mutation of a file."""
   source = (TREE / path).read_text()
   code = blanked(source)
   for old, new in SWAPS:
@@ -122,13 +122,13 @@ def mutations(path):
 
 
 def confine():
-  """A mutant may allocate or write without end."""
+  """Limits memory and file sizes, because a mutant may allocate or write without end."""
   resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
   resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
 
 
 def run(command, limit, env=None):
-  """(exit code, or None past the limit; output)."""
+  """Returns (exit code, output). The code is None if the command exceeded `limit` seconds."""
   with tempfile.TemporaryFile() as output:
     process = subprocess.Popen(command, cwd=TREE, env={**os.environ, **(env or {})}, stdout=output,
                                stderr=output, start_new_session=True, preexec_fn=confine)
@@ -138,7 +138,7 @@ def run(command, limit, env=None):
       code = None
     finally:
       try:
-        os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+        os.killpg(process.pid, signal.SIGKILL)  # includes the processes that it has started
       except ProcessLookupError:
         pass
       process.wait()
@@ -152,7 +152,7 @@ def build(target, env):
 
 
 def test(target, limit):
-  """The same for a test program, its variants one after the other."""
+  """Runs a test program in all its variants until one fails. Returns (exit code, output) as `run` does."""
   for variant in VARIANTS.get(target, [{}]):
     code, output = run([BUILD / "bin" / target, "--gtest_brief=1", "--gtest_fail_fast",
                         f"--gtest_filter=-{SKIPPED.get(target, '')}"], limit, variant)
@@ -162,7 +162,7 @@ def test(target, limit):
 
 
 def checkout():
-  """Makes the worktree one of HEAD; returns its commit."""
+  """Checks HEAD out in the worktree and returns its commit."""
   def git(*command):
     subprocess.run(["git", "-C", *command], check=True, stdout=subprocess.DEVNULL)
   git(ROOT, "worktree", "prune")
@@ -174,7 +174,7 @@ def checkout():
 
 
 def baseline(targets):
-  """Builds these test programs, which must pass; returns the seconds that each takes."""
+  """Builds and runs these test programs, which must pass. Returns the seconds that each takes."""
   subprocess.run(["./dev", "build", *targets], cwd=TREE, check=True)
   seconds = {}
   for target in targets:
@@ -187,7 +187,7 @@ def baseline(targets):
 
 
 def verdict(path, seconds, env):
-  """'did not compile', 'survived', or the test program that found the mutant."""
+  """Returns 'did not compile', 'survived', or the test program that found the mutant."""
   for target in TESTS[os.path.dirname(path)]:
     if build(target, env)[0] != 0:
       return "did not compile"
@@ -201,9 +201,9 @@ def verdict(path, seconds, env):
 
 def main():
   parser = argparse.ArgumentParser(prog="./dev mutants", description=__doc__)
-  parser.add_argument("count", nargs="?", type=int, default=20, help="mutants that compile (20)")
+  parser.add_argument("count", nargs="?", type=int, default=20, help="the number of mutants that compile (20)")
   parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-  parser.add_argument("--only", nargs="+", default=[""], help="files whose paths start with one of these")
+  parser.add_argument("--only", nargs="+", default=[""], help="only files whose paths start with one of these")
   arguments = parser.parse_args()
 
   files = [path for path in subprocess.check_output(
@@ -211,13 +211,13 @@ def main():
            if os.path.dirname(path) in TESTS and path.startswith(tuple(arguments.only))]
   head = checkout()
   print(f"mutants: seed {arguments.seed}, {len(files)} files of {head}", flush=True)
-  # Reads the compiler cache, but leaves no mutants there.
+  # Builds read the compiler cache but store no mutants there.
   env = {"CCACHE_BASEDIR": str(TREE), "CCACHE_READONLY": "1"}
 
   sites = [(path, *mutation) for path in files for mutation in mutations(path)]
   random.Random(arguments.seed).shuffle(sites)
   drawn, stillborn, survived = 0, 0, 0
-  seconds = {}  # of the test programs that have passed without a mutant
+  seconds = {}  # the run times of test programs that have passed without a mutant
   for path, start, end, replacement, what in sites:
     if drawn == arguments.count:
       break
