@@ -1,4 +1,4 @@
-// Block-local attention against lsg_converter's BlockLocalSelfAttention.
+// Compares block-local attention with lsg_converter's BlockLocalSelfAttention.
 
 #include <cstdint>
 #include <ostream>
@@ -104,18 +104,18 @@ INSTANTIATE_TEST_SUITE_P(Goldens, BlockLocalTest,
                                   (param_info.param.global ? "Global" : "Local");
                          });
 
-TEST(BlockLocalDifferenceTest, PaddingOnTheLeftIsSeenByNoOneHereOnly) {
+TEST(BlockLocalDifferenceTest, NoTokenSeesPaddingOnTheLeftUnlikeInThePackage) {
   const TensorMap goldens = ReadGoldens("block_local").tensors;
   const std::vector<float> y =
       TestMixer(Form{true, true}.mixer(), MixerTables())
           .Encode({Floats(goldens.at("packed")[0])}, {Floats(goldens.at("left.mask"))})[0];
   const std::vector<float> text = Tokens(y, kHid, 3, kTokens);
   EXPECT_TRUE(Close(text, Floats(goldens.at("left.expected")), tolerance::kFp32));
-  // The package shows the first token to all, although it is padding.
+  // The package shows the first token to all rows, although it is padding.
   EXPECT_FALSE(Close(text, Floats(goldens.at("left.package")), tolerance::kBf16));
 }
 
-TEST(BlockLocalDifferenceTest, GenerationSeesEverythingOnRequestOnly) {
+TEST(BlockLocalDifferenceTest, GenerationSeesEverythingOnlyWithFullDecode) {
   const TensorMap goldens = ReadGoldens("block_local").tensors;
   const std::vector<float> packed = Floats(goldens.at("packed")[0]);
   const std::vector<float> prefill = Floats(goldens.at("causal.global.expected.19"));

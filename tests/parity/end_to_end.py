@@ -1,8 +1,9 @@
-"""Trains a labml_nn AFT language model in PyTorch for a few steps, imports it, serves it, and compares
-the log-probabilities that come back over gRPC with PyTorch's; the same for a random GPT-2 with LSG's
-block-local attention, and for the vectors of random RoBERTas with and without it. At the sizes of the
-papers' code, so its files are too large for goldens/: imported_model_test and convert_test do the same
-on every run with small ones.
+"""Compares served models of full size with PyTorch.
+
+It trains a labml_nn AFT language model in PyTorch for a few steps, imports it, serves it, and compares the
+log-probabilities that come over gRPC with PyTorch's. It does the same for a random GPT-2 with LSG's block-local
+attention, and for the vectors of random RoBERTas with and without it. The sizes are those of the papers' code, so the
+files are too large for goldens/. imported_model_test and convert_test do the same with small models on every run.
 
   PYTHON tests/parity/end_to_end.py [--bin build/default/bin] [--steps 20]     (PYTHON: see README.md)
 """
@@ -37,7 +38,7 @@ def run(*command):
 
 
 def ask(binaries, checkpoint, command, text):
-  """The events that `aftctl COMMAND` prints of a text, over gRPC."""
+  """Returns the events that `aftctl COMMAND` prints for a text, which it sends over gRPC."""
   ready = checkpoint / "ready"
   server = subprocess.Popen([str(binaries / "aft-server"), "--model", str(checkpoint),
                              "--listen_address", "127.0.0.1:0", "--metrics_address", "none",
@@ -56,14 +57,14 @@ def ask(binaries, checkpoint, command, text):
 
 
 def score(binaries, checkpoint, text):
-  """Log-probabilities of the text's tokens from the second on."""
+  """Returns the log-probabilities of the text's tokens from the second on."""
   events = ask(binaries, checkpoint, "score", text)
   return torch.tensor([token["logprob"] for event in events
                        for token in event.get("chunk", {}).get("logprobs", [])], dtype=torch.float64)
 
 
 def compare(name, served, logits, tokens):
-  """logits [T, V] of `tokens` in PyTorch, fp32."""
+  """Compares `served` with PyTorch's fp32 logits [T, V] of `tokens`."""
   rows = torch.log_softmax(logits.double(), -1)[:-1]
   want = rows.gather(1, tokens[1:, None])[:, 0]
   assert len(served) == len(want), (len(served), len(want))
@@ -124,7 +125,7 @@ def gpt2(binaries, work):
 
 
 def roberta(binaries, work, block_local):
-  """The size of roberta-base but for the vocabulary."""
+  """Compares a model that has the size of roberta-base except for the vocabulary."""
   name = "roberta-block-local" if block_local else "roberta"
   directory = work / name
   directory.mkdir()

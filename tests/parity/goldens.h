@@ -10,15 +10,16 @@
 
 namespace aft {
 
-// tests/parity/goldens/<name>.safetensors; README.md beside it lists names and contents. The test
-// ends when it cannot be read. REQUIRES: the current directory is the repository's root.
+// Reads tests/parity/goldens/<name>.safetensors. tests/parity/README.md lists names and contents.
+// Ends the program on an error. REQUIRES: the current directory is the repository's root.
 SafetensorsFile ReadGoldens(const std::string& name);
 
-// Row-major; empty when undefined.
+// Return the numbers of a tensor in row-major order. They are empty for an undefined tensor.
 std::vector<float> Floats(const at::Tensor& tensor);
 std::vector<double> Doubles(const at::Tensor& tensor);
 
-// As tests/support/close.h; also fails on shapes that differ. Type and layout do not matter.
+// Compares as tests/support/close.h does, and also fails if the shapes differ. Types and layouts
+// may differ.
 testing::AssertionResult Close(const at::Tensor& got, const at::Tensor& want,
                                const Tolerance& tolerance);
 

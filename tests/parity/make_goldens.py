@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Makes tests/parity/goldens/ from the reference packages; README.md beside it says how to install
-them. Every golden is a float64 result of references/equations.py that the package (or a second,
-independent source) was checked against here. Deterministic: a second run changes no byte.
+"""Makes tests/parity/goldens/ from the reference packages. tests/parity/README.md says how to install them.
+
+Every golden is a float64 result of references/equations.py. The script checks that the package (or a second,
+independent source) gives the same. It is deterministic: a second run changes no byte.
 
   make_goldens.py [GROUP...]     groups: see GROUPS; all by default
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/parity/goldens/gpt2_hub/: the model of goldens/gpt2 in BF16 as transformers 5 and its tokenizers leave it
-in a folder (shards with an index, tokenizer.json alone), and what transformers computes with those weights in fp32.
+"""Makes tests/parity/goldens/gpt2_hub/, which is the model of goldens/gpt2 in BF16 as transformers 5 saves it: shards
+with an index, and tokenizer.json alone. Also saves what transformers computes with these weights in fp32.
 
   python3.11 -m venv /tmp/hub
   /tmp/hub/bin/pip install typing_extensions sympy networkx jinja2 filelock fsspec numpy pyyaml regex packaging tqdm \

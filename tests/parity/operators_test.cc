@@ -1,5 +1,5 @@
-// Every form of every operator against the goldens that have no package: the formulas that the
-// other tests trust, the training form, and the served forms.
+// Compares every form of every operator with the goldens of operators: the formulas that other
+// tests use as references, the training form, and the served forms.
 
 #include <cstdint>
 #include <set>
@@ -24,7 +24,7 @@ const SafetensorsFile& Goldens() {
   return *kGoldens;
 }
 
-constexpr int64_t kGridWidth = 7;  // of the images
+constexpr int64_t kGridWidth = 7;  // the width of all images
 
 std::vector<MixerCase> Cases() {
   std::vector<MixerCase> cases;
@@ -46,7 +46,7 @@ class OperatorTest : public testing::TestWithParam<MixerCase> {
     }
   }
 
-  // Undefined when the case has none.
+  // Returns an undefined tensor if the case has no such golden.
   static at::Tensor Golden(const std::string& key) {
     const auto found = Goldens().tensors.find(GetParam().name + "." + key);
     return found == Goldens().tensors.end() ? at::Tensor() : found->second;
@@ -97,7 +97,7 @@ TEST_P(OperatorTest, PrefillsAndDecodes) {
 INSTANTIATE_TEST_SUITE_P(Goldens, OperatorTest, testing::ValuesIn(Cases()),
                          [](const auto& param_info) { return param_info.param.name; });
 
-// Block-local attention has goldens of its own (models_test.cc).
+// Block-local attention has goldens of its own (block_local_test.cc).
 TEST(OperatorGoldensTest, CoverEveryPublishedOperatorCausalAndBidirectional) {
   std::set<std::pair<MixerKind, bool>> seen;
   for (const MixerCase& golden : Cases()) {

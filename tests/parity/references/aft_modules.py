@@ -19,7 +19,7 @@ def normal(rng, *shape, std=1.0):
 
 
 def randomise(module, rng):
-  """Weights that leave O(1) activations, in the order of the state_dict; integers stay."""
+  """Draws weights that give activations of O(1), in the order of the state_dict. Integers stay as they are."""
   with torch.no_grad():
     for name, value in module.state_dict().items():
       if not value.is_floating_point():
@@ -33,7 +33,7 @@ def randomise(module, rng):
 
 
 def save(out, name, state, cases, about):
-  """The module's state_dict as a user has it, and beside it what goes in and comes out."""
+  """Writes the module's state_dict as a user has it, and its inputs and outputs in a second file."""
   write(out / f"{name}.safetensors", state, about)
   write(out / f"{name}.cases.safetensors", cases, about)
 
@@ -44,7 +44,7 @@ def linear(state, name, x):
 
 
 def aft_pytorch_layer(state, x, w):
-  """The whole module on one sequence, in float64. w [T, T]."""
+  """Computes the whole module on one sequence, in float64. w [T, T]."""
   y = eq.aft(linear(state, "to_q", x), linear(state, "to_k", x), linear(state, "to_v", x), w,
              eq.everything(len(x)))
   return linear(state, "project", y)
@@ -74,7 +74,7 @@ def aft_pytorch_goldens(out, rng):
         cases[f"expected.{t}"] = want.astype(np.float32)
         cases[f"package.{t}"] = got
       if kind == "local" and hidden == 16:
-        # The forward pass replaced the parameter: the band is as it was, the rest is 0 now.
+        # The forward pass replaced the parameter: it kept the band and set all else to 0.
         after = state_dict(module)["wbias"]
         assert (after == eq.band(state["wbias"], WINDOW)).all() and (after != state["wbias"]).any()
         cases["wbias_after_forward"] = after
@@ -82,7 +82,7 @@ def aft_pytorch_goldens(out, rng):
 
 
 def aft_pytorch_overflow(out, rng):
-  """exp(K) is not stabilised there: K > 88 gives inf / inf."""
+  """The package computes exp(K) without subtracting a maximum, so K > 88 gives inf / inf."""
   module = randomise(aft_pytorch.AFTFull(16, D, hidden_dim=16), rng)
   with torch.no_grad():
     module.to_k.bias += 100.0
@@ -101,7 +101,7 @@ def aft_pytorch_overflow(out, rng):
 
 
 def labml_layer(state, x, window):
-  """AFTLocal, causal, on one sequence, in float64."""
+  """Computes the causal AFTLocal on one sequence, in float64."""
   t = len(x)
   w = eq.band(state["pos_bias"].astype(np.float64), window)[:t, :t]
   y = eq.aft(linear(state, "query", x), linear(state, "key", x), linear(state, "value", x), w,
@@ -110,7 +110,7 @@ def labml_layer(state, x, window):
 
 
 def labml_forward(module, x):
-  """x [T, D]; the package wants [T, batch, D] and a bool mask [T, T, 1]."""
+  """Runs the package on x [T, D]. It expects [T, batch, D] and a bool mask [T, T, 1]."""
   x = torch.from_numpy(x[:, None])
   x = x.to(module.pos_bias.dtype)
   with torch.no_grad():
@@ -158,7 +158,7 @@ def labml_spread(out, rng):
 
 
 def labml_pickled(out, rng):
-  """The same state_dict as torch.save writes it, with a tensor that is a view, and as safetensors."""
+  """Writes one state_dict by torch.save, with a tensor that is a view, and as safetensors."""
   module = randomise(labml_aft.AFTLocal(8, 16, 3), rng)
   names = module.state_dict()
   names["query.weight"] = names["query.weight"].T.contiguous().T
@@ -168,7 +168,7 @@ def labml_pickled(out, rng):
 
 
 def packages_agree(rng):
-  """AFTFull with w = -inf for the future and 0 outside the window is labml's causal AFTLocal."""
+  """Checks that AFTFull with w = -inf for the future and 0 outside the window equals labml's causal AFTLocal."""
   labml = randomise(labml_aft.AFTLocal(D, T_MAX, WINDOW), rng)
   full = aft_pytorch.AFTFull(T_MAX, D, hidden_dim=D)
   names = {"to_q": "query", "to_k": "key", "to_v": "value", "project": "output"}

@@ -26,12 +26,12 @@ def expected(packed, is_causal, global_token, mask=None):
 
 
 def to_heads(x):
-  """[B, T, HID] -> [B, HEADS, T, WIDTH]."""
+  """Reshapes [B, T, HID] to [B, HEADS, T, WIDTH]."""
   return torch.from_numpy(x).view(x.shape[0], -1, HEADS, WIDTH).transpose(1, 2)
 
 
 def package(packed, is_causal, global_token, mask=None, queries=None):
-  """packed [B, T, 3 HID], mask [B, T]; `queries`: the last so many rows only."""
+  """Runs the package on packed [B, T, 3 HID] and mask [B, T]. `queries`: compute only the last `queries` rows."""
   module = BlockLocalSelfAttention(block_size=BLOCK, compute_global_attention=global_token,
                                    is_causal=is_causal).eval()
   assert not module.state_dict()
@@ -44,7 +44,7 @@ def package(packed, is_causal, global_token, mask=None, queries=None):
 
 
 def mask_is_modified(packed):
-  """What the module does to the caller's mask, and what that costs on its second use."""
+  """Checks that the module writes into the caller's mask. Returns the error that this makes when it is used again."""
   mask = torch.zeros(1, 1, 1, T_MAX)
   module = BlockLocalSelfAttention(block_size=BLOCK).eval()
   q, k, v = (to_heads(np.ascontiguousarray(x)) for x in np.split(packed, 3, axis=-1))
@@ -79,14 +79,14 @@ def make(out):
         tensors[f"mask.{name}"] = mask
         tensors[f"{form}.package.mask.{name}"] = got
         for b, t in enumerate(lengths):
-          # The padding might as well not be there.
+          # The result is the same without the padding.
           want = expected(packed[b], is_causal, global_token, mask[b])[:t]
           agree(f"block_local {form} padded {name} {b}", got[b, :t], want)
           agree(f"block_local {form} cut {name} {b}",
                 expected(packed[b, :t], is_causal, global_token), want)
           tensors[f"{form}.expected.mask.{b}"] = want.astype(np.float32)
 
-  # Padding on the left: token 0 is padding, and the package still shows it to every row.
+  # With padding on the left, token 0 is padding, but the package shows it to every row.
   mask = np.zeros((1, T_MAX), np.float32)
   mask[0, :3] = -np.inf
   got = package(packed[:1], True, True, mask)[0, 3:]
@@ -96,7 +96,7 @@ def make(out):
   tensors.update({"left.mask": mask[0], "left.package": got,
                   "left.expected": want.astype(np.float32)})
 
-  # Generation: one query, all keys so far. The package then attends to everything.
+  # Generation has one query and all keys so far. The package then attends to all of them.
   got = package(packed[:1], True, True, np.zeros((1, T_MAX), np.float32), queries=1)[0]
   q, k, v = split(packed[0])
   want = eq.attention(eq.dot_scores(q, k, HEADS), v, eq.causal(T_MAX))[-1:]

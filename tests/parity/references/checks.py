@@ -1,8 +1,8 @@
-"""Assertions that two sources of a golden agree, with a line of report for each."""
+"""Asserts that two sources of a golden agree, and prints the largest error of each comparison."""
 
 import numpy as np
 
-# Import parity of a whole layer in fp32 (torch.testing's defaults), and of two float64 sources.
+# The tolerances of a whole layer in fp32 (torch.testing's defaults), and of two float64 sources.
 RTOL, ATOL = 1.3e-6, 1e-5
 EXACT = 1e-12
 
@@ -17,5 +17,5 @@ def agree(name, got, want, rtol=RTOL, atol=ATOL):
 
 
 def same(name, got, want):
-  """Two float64 sources."""
+  """Compares two float64 sources."""
   agree(name, got, want, rtol=EXACT, atol=EXACT)

@@ -1,4 +1,4 @@
-"""Goldens of transformers' encoders, RoBERTa and BERT, whose attention may be replaced by lsg_converter's."""
+"""Goldens of transformers' RoBERTa and BERT, with their own attention and with lsg_converter's."""
 
 import json
 import math
@@ -20,13 +20,13 @@ from references.language_models import MERGES, TEXT, below, randomise_network
 from references.store import state_dict, write
 
 BLOCK, HEADS, WIDTH = 8, 4, 32
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # RoBERTa's
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # RoBERTa's special tokens
 LENGTHS = (1, 2 * BLOCK + 3, 5 * BLOCK - 1)
 MASKED = {"padded": slice(3 * BLOCK + 2, None), "holes": [0, 3, BLOCK, 2 * BLOCK + 1, 5 * BLOCK - 2]}
 
 
 def with_block_local(module, name, make):
-  """The model that `make` makes while the module's self-attention is lsg_converter's."""
+  """Calls `make` while lsg_converter's attention replaces the class `name` of the module. Returns its model."""
   plain = getattr(module, name)
 
   class BlockLocal(plain):
@@ -49,7 +49,7 @@ def with_block_local(module, name, make):
 
 
 def vectors(state, tokens, first_position, see, mask, eps):
-  """last_hidden_state [T, WIDTH] in float64."""
+  """Returns last_hidden_state [T, WIDTH] in float64."""
   state = {k: v.astype(np.float64) for k, v in state.items() if v.dtype == np.float32}
 
   def norm(name, x):
@@ -71,7 +71,7 @@ def vectors(state, tokens, first_position, see, mask, eps):
 
 
 def cases_of(name, plain, block_local, first_position, vocabulary, rng):
-  """Vectors of texts of several lengths, and of one with keys hidden."""
+  """Returns the vectors of texts of several lengths, and of a text with hidden keys."""
   state = below(state_dict(plain), name + ".")
   tokens = rng.integers(5, vocabulary, LENGTHS[-1])
   cases = {"tokens": tokens}
@@ -84,14 +84,14 @@ def cases_of(name, plain, block_local, first_position, vocabulary, rng):
       if case in MASKED:
         visible[MASKED[case]] = 0
       ids = torch.from_numpy(tokens[None, :t])
-      # transformers' RoBERTa counts positions of what is not padding; here every token has its own.
+      # transformers' RoBERTa numbers only tokens that are not padding. Here every token counts.
       places = torch.arange(first_position, first_position + t)[None]
       mask = np.where(visible == 1, 0, -np.inf)
       want = vectors(state, tokens[:t], first_position, see, mask, plain.config.layer_norm_eps)
       with torch.no_grad():
         got = model(ids, torch.from_numpy(visible[None]), position_ids=places).last_hidden_state[0].numpy()
       live = visible == 1
-      # The package shows the first token to all even when it is hidden (README.md).
+      # The package shows the first token to all rows even when it is hidden (README.md).
       if not (case == "holes" and form == "block_local"):
         agree(f"{name} {form} {case}", got[live], want[live], atol=1e-9)
       cases[f"{form}.{case}"] = want.astype(np.float32)

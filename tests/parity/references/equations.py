@@ -1,8 +1,8 @@
 """The operators' equations in float64, as direct sums over all pairs of positions.
 
 Every function works on one sequence: q, k, v [T, width] arrays -> y [T, width]. `see` is a [T, T]
-bool array, [query, key], of what a query sees; `mask` [T] or None is added to the scores of its key.
-The equations are those of model/README.md; nothing here is shared with the code under test.
+bool array, [query, key], which says what a query sees. `mask` [T] or None is added to the scores of
+its key. The equations are those of model/README.md. Nothing here is shared with the code under test.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def everything(t):
 
 
 def softmax_over_keys(scores, see, mask):
-  """scores [T, T, ...], axis 1 = keys. A query that sees no key at all gets zeros."""
+  """Axis 1 of scores [T, T, ...] has the keys. A query that sees no key gets zeros."""
   shape = see.shape + (1,) * (scores.ndim - 2)
   scores = np.where(see.reshape(shape), scores, -np.inf)
   if mask is not None:
@@ -45,7 +45,7 @@ def band(w, s):
 
 
 def normalised_taps(w, gamma, beta, unbiased=True, eps=0.0):
-  """Eq. 8, per head over all taps."""
+  """Eq. 8. Each head is normalised over all its taps."""
   taps = w.reshape(len(w), -1)
   std = taps.std(axis=1, ddof=1 if unbiased else 0, keepdims=True)
   out = gamma[:, None] * (taps - taps.mean(axis=1, keepdims=True)) / (std + eps) + beta[:, None]
@@ -53,7 +53,7 @@ def normalised_taps(w, gamma, beta, unbiased=True, eps=0.0):
 
 
 def conv_bias(taps, t, is_causal, grid_width=0):
-  """Eq. 6's bias of one head as a [T, T] table. Causal: taps[t - t']. Else the middle tap is t."""
+  """Returns Eq. 6's bias of one head as [T, T]. Causal: taps[t - t']. Otherwise the middle tap has t' = t."""
   at = np.arange(t)
   if grid_width:
     half = (taps.shape[0] - 1) // 2
@@ -79,7 +79,7 @@ def aft_conv(q, k, v, taps, see, is_causal, grid_width=0, mask=None):
 
 
 def heads_of(x, heads):
-  """[T, h * n] -> [h, T, n]."""
+  """Reshapes [T, h * n] to [h, T, n]."""
   return x.reshape(len(x), heads, -1).transpose(1, 0, 2)
 
 
@@ -110,7 +110,8 @@ def additive_scores(q, k, v):
 
 
 def block_local_sees(t, block, is_causal, global_token):
-  """LSG: own block, the one before (and after, when not causal), key 0; row 0 then sees all."""
+  """Returns what LSG's rows see: their own block, the one before and, if not causal, the one after. With
+  `global_token` every row sees key 0, and if not causal row 0 sees all keys."""
   of = np.arange(t) // block
   away = of[:, None] - of[None, :]
   see = ((away >= 0) & (away <= 1) & causal(t)) if is_causal else np.abs(away) <= 1

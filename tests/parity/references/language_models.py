@@ -1,5 +1,5 @@
-"""Goldens of whole language models: labml_nn's AFT experiment, and a GPT-2 whose attention may be
-replaced by lsg_converter's."""
+"""Goldens of whole language models: labml_nn's AFT experiment, and a GPT-2 with its own attention and
+with lsg_converter's."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def norm(state, name, x):
 
 # ---- labml ---------------------------------------------------------------------------------------
 class AutoregressiveTransformer(torch.nn.Module):
-  """The model of labml_nn/transformers/aft/experiment.py, which itself needs torchvision."""
+  """The model of labml_nn/transformers/aft/experiment.py, which cannot be imported without torchvision."""
 
   def __init__(self, d, vocabulary, layers, seq_len, window, d_ff, embeddings, positions):
     super().__init__()
@@ -82,7 +82,7 @@ def labml(out, rng):
                                        positions)
     fixed = module.src_embed.positional_encodings.clone()
     randomise_network(module, rng)
-    if name == "labml_lm":  # A buffer of sines and cosines, but part of the state_dict.
+    if name == "labml_lm":  # Sines and cosines: no parameter, but part of the state_dict.
       module.src_embed.positional_encodings.copy_(fixed)
     state = {k: v.copy() for k, v in state_dict(module).items()}
     tokens = rng.integers(0, len(CHARACTERS), seq_len)
@@ -105,11 +105,11 @@ def labml(out, rng):
 BLOCK, HEADS = 8, 4
 MERGES = ("Ġ t", "h e", "Ġt he")
 TEXT = "the théâtre, on\nthe hill"
-PROMPT = 2 * BLOCK + 1  # Tokens before generation, where the reference turns to full attention.
+PROMPT = 2 * BLOCK + 1  # The tokens before generation, in which the reference has full attention.
 
 
 class Gpt2BlockLocalAttention(modeling_gpt2.GPT2Attention):
-  """As the LSG README replaces the attention of GPT-2."""
+  """Replaces the attention of GPT-2 as the README of LSG does."""
 
   def __init__(self, config, is_cross_attention=False, layer_idx=None):
     super().__init__(config, is_cross_attention, layer_idx)
@@ -130,7 +130,7 @@ def gpt2_model(config, block_local=False):
 
 
 def gpt2_log_probs(state, tokens, see):
-  """`see` [T, T]. Conv1D stores its weights as [in, out]."""
+  """Computes GPT-2 with `see` [T, T]. Conv1D stores its weights as [in, out]."""
   state = below({k: v.astype(np.float64) for k, v in state.items()}, "transformer.")
   x = state["wte.weight"][tokens] + state["wpe.weight"][:len(tokens)]
 
@@ -146,11 +146,11 @@ def gpt2_log_probs(state, tokens, see):
 
 
 def generate(model, tokens):
-  """Log-probabilities of the tokens after PROMPT, each with the cache of those before it."""
+  """Returns the log-probabilities at the tokens after PROMPT, each computed with the cache of those before it."""
   past = model(tokens[None, :PROMPT], use_cache=True).past_key_values
   rows = []
   for t in range(PROMPT, len(tokens)):
-    # Without a mask the replaced attention fails here.
+    # The replaced attention fails here without a mask.
     step = model(tokens[None, t:t + 1], past_key_values=past, use_cache=True,
                  attention_mask=torch.ones(1, t + 1))
     past = step.past_key_values
@@ -159,7 +159,7 @@ def generate(model, tokens):
 
 
 def tokenizer(directory):
-  """256 bytes in GPT-2's own order, three merges and the end of text."""
+  """Makes a vocabulary of 256 bytes in GPT-2's own order, three merges and the end of text."""
   symbols = list(bytes_to_unicode().values())
   symbols += [merge.replace(" ", "") for merge in MERGES] + ["<|endoftext|>"]
   vocabulary = json.dumps({symbol: i for i, symbol in enumerate(symbols)}, ensure_ascii=False)

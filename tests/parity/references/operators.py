@@ -1,8 +1,8 @@
-"""Goldens of the operators without a package, in the mixers' own layout (model/config/tensors.h):
-`packed` [T, width] and the tables in, y out. Each equation is checked against a second source.
+"""Goldens of the operators without a package, in the mixers' own layout (model/config/tensors.h). Inputs
+are `packed` [T, width] and the tables, the output is y. A second source checks each equation.
 
-operators.safetensors holds, for every case NAME: NAME.packed, NAME.expected, NAME.mask (some),
-NAME.<table>; and as metadata NAME = "kind key=value ..." (tests/support/mixer_of.h).
+operators.safetensors holds NAME.packed, NAME.expected, NAME.mask (some) and NAME.<table> for every case
+NAME, and as metadata NAME = "kind key=value ..." (tests/support/mixer_of.h).
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ class Goldens:
 
 
 def columns(packed, *widths):
-  """Splits the packed columns, in float64."""
+  """Returns the packed columns in parts of these widths, in float64."""
   assert sum(widths) == packed.shape[1]
   return np.split(packed.astype(np.float64), np.cumsum(widths)[:-1], axis=1)
 
@@ -51,7 +51,7 @@ def sees(is_causal, t=T):
 
 
 def each_form(name):
-  """(case name, causal, mask): causal, bidirectional, and bidirectional with padding."""
+  """Returns (case name, causal, mask) of three forms: causal, bidirectional, and bidirectional with padding."""
   return ((f"{name}_causal", True, None), (f"{name}_bidirectional", False, None),
           (f"{name}_padded", False, padding(T, T - 5)))
 
@@ -85,7 +85,7 @@ def aft(g):
     g.add(name, y, packed, {"kind": "aft_full", "causal": is_causal, "bias": "factors",
                             "band_rows": T, "bias_rank": 5}, mask, **{"w.u": u, "w.v": v})
 
-  # Shift-invariant and by absolute position, with keys from -100 to 100.
+  # Biases by distance and by absolute position, with keys from -100 to 100.
   for rows in (0, T):
     for name, is_causal, mask in each_form("aft_local_rows" if rows else "aft_local_shift"):
       s = 6
@@ -105,7 +105,7 @@ def aft(g):
 
 # ---- AFT-conv ------------------------------------------------------------------------------------
 def conv_by_eq6(q, k, v, taps, is_causal, grid_width):
-  """Eq. 6 as it is written: a convolution with exp(w) - 1 plus a sum over all (or a prefix sum)."""
+  """Computes Eq. 6 as it is written: a convolution with exp(w) - 1 plus a sum over all (or a prefix sum)."""
   heads, t = len(taps), len(v)
   ev = np.exp(np.repeat(k, v.shape[1] // heads, axis=1))
   filters = np.repeat(np.exp(taps) - 1, v.shape[1] // heads, axis=0)[:, None]
@@ -114,7 +114,7 @@ def conv_by_eq6(q, k, v, taps, is_causal, grid_width):
     if grid_width:
       image = torch.from_numpy(x.T.reshape(1, -1, t // grid_width, grid_width).copy())
       y = F.conv2d(image, torch.from_numpy(filters), padding="same", groups=x.shape[1])
-    elif is_causal:  # Tap 0 is the current token; conv1d wants the oldest first.
+    elif is_causal:  # Tap 0 is the current token. conv1d expects the oldest first.
       line = F.pad(torch.from_numpy(x.T[None].copy()), (taps.shape[1] - 1, 0))
       y = F.conv1d(line, torch.from_numpy(filters[..., ::-1].copy()), groups=x.shape[1])
     else:
@@ -179,7 +179,7 @@ def dot_product(g):
     same(name, other.transpose(0, 1).reshape(T, HID).numpy(), y)
     g.add(name, y, packed, {"kind": "dot_product", "causal": is_causal, "heads": HEADS}, mask)
 
-  # torch's own layer, with its projections.
+  # Compares with torch's own layer, which has projections.
   x = g.normal(T, HID)
   layer = torch.nn.MultiheadAttention(HID, HEADS, batch_first=True).double().eval()
   with torch.no_grad():
@@ -205,7 +205,7 @@ def cosine(g):
     same(name, (weights @ torch_heads(v, HEADS)).transpose(0, 1).reshape(T, HID).numpy(), y)
     g.add(name, y, packed, {"kind": "cosine", "causal": is_causal, "heads": HEADS}, mask)
 
-  # Zero vectors have no direction: cosine 0, no NaN.
+  # The cosine with a zero vector is 0, not NaN.
   packed = g.normal(T, 3 * HID + HEADS)
   packed[4, :HID] = packed[7, HID:2 * HID] = 0
   q, k, v, b = columns(packed, HID, HID, HID, HEADS)
@@ -214,7 +214,7 @@ def cosine(g):
 
 
 def bahdanau(q, k, v, score, is_causal):
-  """One pair at a time, one head at a time, as the paper writes it."""
+  """Computes one pair and one head at a time, as the paper writes it."""
   heads, width = score.shape
   values = eq.heads_of(v, heads)
   out = np.empty_like(v)

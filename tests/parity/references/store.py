@@ -1,5 +1,5 @@
 """Writes .safetensors files with the standard library: 8 bytes of header length, a JSON header, then
-the tensors' bytes in name order. Same tensors, same bytes."""
+the tensors' bytes in name order. The same tensors always give the same bytes."""
 
 import json
 import struct
@@ -10,7 +10,7 @@ _NAMES = {"float64": "F64", "float32": "F32", "int64": "I64", "uint8": "U8", "bo
 
 
 def write(path, tensors, metadata):
-  """tensors: name -> array; metadata: name -> anything that str() renders."""
+  """Writes `tensors` (name -> array) and `metadata` (name -> a value, which is written as str(value))."""
   header = {"__metadata__": {k: str(v) for k, v in sorted(metadata.items())}}
   blobs = []
   offset = 0
@@ -31,5 +31,5 @@ def write(path, tensors, metadata):
 
 
 def state_dict(module):
-  """A torch module's state_dict as arrays, under its own names."""
+  """Returns the state_dict of a torch module as arrays, under its own names."""
   return {name: value.detach().numpy() for name, value in module.state_dict().items()}
