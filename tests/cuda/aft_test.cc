@@ -62,7 +62,7 @@ TEST_F(CudaAftTest, StepsHaveEveryPairOfStorages) {
 
 // With this many rows, one thread or block goes through a whole row. A row alone has its tiles
 // processed in parallel. Both must give the same bits.
-TEST_F(CudaAftTest, WalkingGivesTheBitsOfTiles) {
+TEST_F(CudaAftTest, WholeRowsGiveTheSameBitsAsParallelTiles) {
   struct Case {
     MixerCase shape;
     int32_t rows;

@@ -42,7 +42,7 @@ __global__ void Rounds(const float* x, float* y, int rounds) {
   y[threadIdx.x] = sum;
 }
 
-// Reverse for one warp.
+// Does the same as Reverse in one warp.
 template <bool kBarrier>
 __global__ void ReverseWarp(const float* x, float* y) {
   float* const shared = Carve<float>(32);
@@ -51,7 +51,7 @@ __global__ void ReverseWarp(const float* x, float* y) {
   y[threadIdx.x] = shared[31 - threadIdx.x];
 }
 
-// Reverse with four floats for each thread, which asynchronous copies load.
+// Does the same as Reverse with four floats for each thread, which asynchronous copies load.
 template <bool kCommit, bool kWait, bool kBarrier>
 __global__ void ReverseAsync(const float* x, float* y) {
   float* const shared = Carve<float>(4 * blockDim.x);

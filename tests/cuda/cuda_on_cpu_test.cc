@@ -78,7 +78,7 @@ TEST(CudaOnCpu, ABarrierIsNeededBetweenReadsAndTheNextWrites) {
   EXPECT_EQ(wrong(&Rounds<false>), kSeeds);
 }
 
-TEST(CudaOnCpu, LanesOfAWarpAreNotInStep) {
+TEST(CudaOnCpu, LanesOfAWarpDoNotRunInLockstep) {
   EXPECT_EQ(WrongReverses(&ReverseWarp<true>, 32, 32), 0);
   EXPECT_EQ(WrongReverses(&ReverseWarp<false>, 32, 32), kSeeds);
 }
@@ -246,13 +246,13 @@ TEST(CudaOnCpu, BarriersAtDifferentPlacesAreReportedWithBoth) {
                     HasSubstr("24 threads (first 40)"), ContainsRegex(place + ".*; .*" + place)));
 }
 
-TEST(CudaOnCpu, ABarrierWithoutThreadsThatHaveEndedIsReported) {
+TEST(CudaOnCpu, ABarrierThatEndedThreadsMissIsReported) {
   EXPECT_THAT(Failure(&EndsEarly, 64, 63),
               AllOf(HasSubstr("63 threads (first 0) wait for their block at "),
                     HasSubstr("1 threads (first 63) have ended")));
 }
 
-TEST(CudaOnCpu, AWarpOperationWithoutLanesThatAreElsewhereIsReported) {
+TEST(CudaOnCpu, AWarpOperationThatSomeLanesMissIsReported) {
   const DeviceArray<float> y(2 * 64);
   EXPECT_THAT(Failure(&BarrierAndShuffle, 64, 5, y.get()),
               AllOf(HasSubstr("5 threads (first 0) wait for their block at "),

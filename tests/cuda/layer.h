@@ -57,7 +57,7 @@ class DeviceLayer {
   // Returns tokens [begin, end) of an input as a chunk.
   MixerChunk Chunk(const Matrix& packed, int64_t begin, int64_t end, int32_t slot = 0) const;
 
-  // The formula in float64.
+  // Returns the results of the formula in float64.
   std::vector<double> Reference(const Matrix& packed, const Matrix& mask = {}) const {
     return cpu_.Reference(packed, mask);
   }

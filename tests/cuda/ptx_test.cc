@@ -193,7 +193,7 @@ TEST(CudaPtx, Reciprocals) {
 
 // ---- Prefix sums: every kernel rounds each product and its sum once
 
-TEST(CudaPtx, PrefixSumsAreRoundedOnceWhicheverKernelMakesThem) {
+TEST(CudaPtx, PrefixSumsAreRoundedOnce) {
   TestRandom random;
   constexpr size_t kCount = 2000;
   std::vector<float> sums;

@@ -113,7 +113,7 @@ std::pair<int64_t, int64_t> Reached(const MixerCase& shape, const DeviceLayer& l
     column %= layer.hid();
   } else if (family == KernelFamily::kAttention || !query) {
     const int64_t width = layer.hid() / shape.config.heads;
-    const int64_t columns = layer.key_column() / shape.config.heads;  // of a head's query
+    const int64_t columns = layer.key_column() / shape.config.heads;  // in the query of a head
     const int64_t head = family == KernelFamily::kConv ? column - layer.key_column()
                                                        : column % layer.key_column() / columns;
     return {head * width, (head + 1) * width};
@@ -276,7 +276,7 @@ TEST_P(CudaLayerTest, TheSameCallGivesTheSameBits) {
   }
 }
 
-TEST_P(CudaLayerTest, WhatIsNotFiniteStaysWhereItBelongs) {
+TEST_P(CudaLayerTest, NonFiniteNumbersChangeOnlyTheirOwnOutputs) {
   DeviceLayer fp32 = Make();
   DeviceLayer bf16 = Make(1, kBf16Storage);
   ExpectStays(fp32, 115, [&](const Matrix& packed) { return fp32.Run(packed, {120, 0}); });
@@ -369,7 +369,7 @@ TEST_P(CudaTextTest, EveryStorage) {
 // Only bidirectional mixers run these tests. WholeTextsArePrompts covers causal texts.
 class CudaBothWaysTest : public LayerFixture {};
 
-TEST_P(CudaBothWaysTest, WhatIsNotFiniteStaysWhereItBelongs) {
+TEST_P(CudaBothWaysTest, NonFiniteNumbersChangeOnlyTheirOwnOutputs) {
   DeviceLayer layer = Make();
   ExpectStays(layer, 64, [&](const Matrix& packed) { return layer.Encode({packed})[0]; });
 }

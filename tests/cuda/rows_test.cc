@@ -140,7 +140,7 @@ TEST_F(CudaAddNormTest, AlsoWithoutBranchOrBiasOrNorm) {
   }
 }
 
-TEST_F(CudaAddNormTest, ALargeMeanDoesNotCancel) {
+TEST_F(CudaAddNormTest, ALargeMeanLosesNoAccuracy) {
   for (const int64_t width : {256, 4096}) {
     SetWidth(width);
     std::vector<float> x = random_.Normals(2 * width);
@@ -299,7 +299,7 @@ struct EmbedCase {
   }
 };
 
-TEST(CudaEmbed, LooksUpTokensAndThoseLastSampledAndLearnedPositions) {
+TEST(CudaEmbed, LooksUpTokensLastSampledTokensAndLearnedPositions) {
   TestRandom random;
   const EmbedCase rows;
   constexpr int64_t kVocabulary = 7;

@@ -414,7 +414,7 @@ TEST_F(CudaSamplerTest, CountsAreMarkedAndCleared) {
   std::vector<int32_t> token_slots;
   for (int i = 0; i < 1000; ++i) {
     tokens.push_back(static_cast<int32_t>(random_.Below(kVocab + 1)) - 1);
-    token_slots.push_back(static_cast<int32_t>(random_.Below(kSlots)) - 1);  // never the last
+    token_slots.push_back(static_cast<int32_t>(random_.Below(kSlots)) - 1);  // never the last slot
     if (tokens.back() < 0 || token_slots.back() < 0) continue;
     TokenCount& count = counts[static_cast<size_t>(token_slots.back() * kVocab + tokens.back())];
     count = WithSeen(count);

@@ -38,7 +38,7 @@ TEST(GpuMixerErrors, AMissingTableIsDataLoss) {
             absl::StatusCode::kDataLoss);
 }
 
-TEST(GpuMixerErrors, WhatAKernelRefusesIsInternalAndNamed) {
+TEST(GpuMixerErrors, ACallThatAKernelRefusesIsInternalAndNamed) {
   TestRandom random;
   for (const MixerCase& mixer_case : CausalCases()) {
     const TestMixer cpu(mixer_case, random, 1, CpuMixers());

@@ -332,7 +332,7 @@ TEST_F(GpuRunnerEdgeTest, MoreSlotsThanALaunchHasRowsAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 65535")));
 }
 
-// For example, a wide filter does where a block has 99 KiB of shared memory.
+// On a device with 99 KiB of shared memory a block, a wide filter, for example, needs too much.
 TEST_F(GpuRunnerEdgeTest, AModelThatNeedsMoreSharedMemoryThanTheDeviceHasIsRefusedAtLoad) {
   config_.mixer.kind = MixerKind::kAftConv;
   config_.mixer.heads = 2;

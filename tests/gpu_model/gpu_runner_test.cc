@@ -121,7 +121,7 @@ class GpuRunnerTest : public RunnerPairFixture {
 class EveryKindOnGpuTest : public RunnerPairFixture,
                            public testing::WithParamInterface<NetworkCase> {};
 
-TEST_P(EveryKindOnGpuTest, GivesTheCpusTokensWhateverIsInAStep) {
+TEST_P(EveryKindOnGpuTest, GivesTheTokensOfTheCpuForAnyStep) {
   config_ = GetParam().config;
   const auto cpu = Cpu();
   const auto gpu = Gpu();
@@ -465,7 +465,7 @@ TEST_F(GpuRunnerTest, AForkOfABoundSlotThatHasRunNoStepIsBoundToo) {
   const auto gpu = Gpu();
   SamplingParams params = Warm(3);
   params.presence_penalty = 2.0F;
-  Generate(*gpu, 0, RandomText(6), 4, params);  // counts of another sequence
+  Generate(*gpu, 0, RandomText(6), 4, params);  // leaves token counts in the slot
   Bind(*gpu, 0, params);
   Bind(*gpu, 1, ForkOf{0}, {params});
   const std::vector<TokenId> prompt = RandomText(5);

@@ -132,8 +132,8 @@ class RunnerPairFixture : public RunnerCalls {
   GpuModelRunner::Options options_;
   Number format_ = Number::kFp32;
   std::shared_ptr<LazyQueue::Control> device_ = std::make_shared<LazyQueue::Control>();
-  int64_t tokens_ = 0;        // compared
-  int64_t other_tokens_ = 0;  // those that were different
+  int64_t tokens_ = 0;        // the number of compared tokens
+  int64_t other_tokens_ = 0;  // those of them that differed
 
  private:
   std::unique_ptr<CpuNetwork> CpuModel() {

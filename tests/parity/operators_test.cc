@@ -86,7 +86,7 @@ TEST_P(OperatorTest, EncodesWholeSequences) {
 }
 
 TEST_P(OperatorTest, PrefillsAndDecodes) {
-  if (!config().causal) return;  // Forward is for causal mixers.
+  if (!config().causal) return;  // Only causal mixers prefill and decode.
   for (const int64_t chunk : {tokens(), int64_t{5}, int64_t{1}}) {
     EXPECT_TRUE(
         Close(Mixer().RunCut(Floats(packed_), {chunk}), Floats(expected_), tolerance::kFp32))
