@@ -306,7 +306,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, CudaKeysTest, testing::ValuesIn(kKeyCases), Name
 // ---- Whole texts
 class CudaTextTest : public LayerFixture {
  protected:
-  // Returns the mask that `kind` names. An unknown kind hides no token.
+  // Returns the mask that `kind` names. It is all 0 for an empty kind.
   Matrix Mask(const std::string& kind, int64_t tokens) {
     Matrix mask(static_cast<size_t>(tokens), 0.0F);
     for (int64_t t = 0; t < tokens; ++t) {
