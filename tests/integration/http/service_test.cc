@@ -56,7 +56,7 @@ TEST(HttpServiceTest, SaysWhatThereIs) {
   EXPECT_EQ(server.Post("/v1/models", kAsk).status, 405);
 }
 
-TEST(HttpServiceTest, ThePageRunsItsOwnScriptAndNothingElse) {
+TEST(HttpServiceTest, ThePageRunsOnlyItsOwnScript) {
   HttpApi server;
   const HttpReply page = server.Get("/");
   const auto hash = [&page](const std::string& tag) {

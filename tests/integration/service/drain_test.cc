@@ -1,4 +1,4 @@
-// How a server goes away: what its clients see, and where they go.
+// How a server drains: what its clients see, and how they reach another server.
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -19,7 +19,7 @@ namespace {
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
-// One slot, and all the time that clients want.
+// A server with one slot and a drain grace of an hour, in which every stream can end.
 ServerConfig PatientConfig() {
   ServerConfig config = TestConfigWithMetrics();
   config.models[0].slots = 1;
@@ -31,7 +31,7 @@ std::chrono::system_clock::time_point InAnHour() {
   return std::chrono::system_clock::now() + hours(1);
 }
 
-TEST(DrainTest, ConnectionsAreToldToGoElsewhereAndTheirStreamsGoOn) {
+TEST(DrainTest, ConnectionsGetAGoawayAndTheirStreamsContinue) {
   TestServer server(PatientConfig());
   const auto channel = TestServer::Connect(server.server().address());
   const auto stub = v1::InferenceService::NewStub(channel);
@@ -41,7 +41,7 @@ TEST(DrainTest, ConnectionsAreToldToGoElsewhereAndTheirStreamsGoOn) {
   server.control().AllowSteps(1);
   ASSERT_TRUE(running.ReadUntil(v1::GenerateResponse::kDelta));
   std::thread drain([&server] { EXPECT_TRUE(server.server().Drain()); });
-  ASSERT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, InAnHour()));  // GOAWAY
+  ASSERT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, InAnHour()));  // GOAWAY received
   for (const auto& other : {channel, TestServer::Connect(server.server().address())}) {
     const auto late = v1::InferenceService::NewStub(other);
     EXPECT_EQ(GenerateStream(*late, Request("late", 1)).Finish().error_code(),
@@ -53,7 +53,7 @@ TEST(DrainTest, ConnectionsAreToldToGoElsewhereAndTheirStreamsGoOn) {
   drain.join();
 }
 
-TEST(DrainTest, ItNeedsNoThreadThatTheSystemMayRefuse) {
+TEST(DrainTest, NeedsNoNewThread) {
   TestServer server(PatientConfig());
   const auto channel = TestServer::Connect(server.server().address());
   const auto stub = v1::InferenceService::NewStub(channel);
@@ -75,7 +75,7 @@ TEST(DrainTest, AReaderMayBeSlowForAsLongAsTheGraceLasts) {
   server.WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"length\"}", 1);
   std::thread drain([&server] { EXPECT_TRUE(server.server().Drain()); });
   server.WaitForMetric("aft_draining", 1);
-  std::this_thread::sleep_for(milliseconds(2'500));  // longer than messages have at the very end
+  std::this_thread::sleep_for(milliseconds(2'500));  // longer than kFlushTime
   EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(stream.tokens, Expected(request));
   drain.join();
@@ -94,16 +94,16 @@ TEST(DrainTest, AReaderThatStopsHoldsTheServerUpNoLongerThanTheGrace) {
   EXPECT_TRUE(server.server().Drain());
 }
 
-// The grace is an hour, and these would stay as long: a connection that says nothing, one that
-// speaks HTTP/2 and does not mind that it is told to go, a stream of reflection.
-TEST(DrainTest, WhatNobodyWaitsForDoesNotHoldTheServerUp) {
+// These connections would last as long as the grace, an hour: one that sends nothing, an HTTP/2
+// connection that ignores the GOAWAY, and a stream of reflection.
+TEST(DrainTest, IdleConnectionsAndReflectionDoNotDelayTheDrain) {
   using grpc::reflection::v1::ServerReflection;
   TestServer server(PatientConfig());
   const TcpConnection silent(server.server().address());
   const TcpConnection idle(server.server().address());
   const std::string no_settings("\0\0\0\4\0\0\0\0\0", 9);
   idle.Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + no_settings);
-  // What the server had not read would make the kernel reset the connection at its end.
+  // Bytes that the server has not read would make the kernel reset the connection at its end.
   const std::string settings_read("\0\0\0\4\1\0\0\0\0", 9);
   EXPECT_THAT(idle.ReadTo(settings_read), testing::EndsWith(settings_read));
   grpc::ClientContext context;
@@ -116,11 +116,11 @@ TEST(DrainTest, WhatNobodyWaitsForDoesNotHoldTheServerUp) {
   EXPECT_TRUE(server.server().Drain());
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_FALSE(stream->Finish().ok());
-  EXPECT_NE(idle.ReadAll(), "");  // both have come to their end
+  EXPECT_NE(idle.ReadAll(), "");  // both connections have been closed
   silent.ReadAll();
 }
 
-// Two replicas behind one channel of the client library, which spreads calls and retries.
+// Two replicas, over which one channel of the client library spreads calls and retries.
 TEST(DrainTest, ARetryingClientOfTwoReplicasDoesNotNoticeThatOneGoes) {
   ServerConfig config = TestConfig();
   config.drain.grace = hours(1);
@@ -155,12 +155,12 @@ TEST(DrainTest, ARetryingClientOfTwoReplicasDoesNotNoticeThatOneGoes) {
   for (std::thread& client : clients) client.join();
 }
 
-TEST(DrainTest, AnOldConnectionIsToldToGoElsewhereToo) {
+TEST(DrainTest, AnOldConnectionGetsAGoawayToo) {
   ServerConfig config = PatientConfig();
   config.connections.max_age = milliseconds(100);
   TestServer server(config);
   const v1::GenerateRequest request = Request("old", 10);
-  while (true) {  // a slow machine may need a new connection to get one on which a stream begins
+  while (true) {  // on a slow machine a connection may be too old before a stream begins
     const auto channel = TestServer::Connect(server.server().address());
     const auto stub = v1::InferenceService::NewStub(channel);
     server.control().Hold();
@@ -171,13 +171,13 @@ TEST(DrainTest, AnOldConnectionIsToldToGoElsewhereToo) {
       ASSERT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, InAnHour()));
     }
     server.control().Resume();
-    EXPECT_TRUE(stream.Finish().ok());  // it goes on
+    EXPECT_TRUE(stream.Finish().ok());
     EXPECT_EQ(stream.tokens, Expected(request));
     break;
   }
 }
 
-TEST(DrainTest, AStreamOutlivesItsConnectionsAgeOnlyByTheGraceWhereThereIsOne) {
+TEST(DrainTest, AStreamOutlivesItsConnectionsAgeOnlyByTheConfiguredGrace) {
   ServerConfig config = PatientConfig();
   config.connections.max_age = milliseconds(10);
   config.connections.max_age_grace = milliseconds(10);

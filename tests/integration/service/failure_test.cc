@@ -32,7 +32,7 @@ grpc::Status Encode(TestServer& server) {
   return EncodeStream(server.inference(), request).Finish();
 }
 
-// Two models, the first of which loses its device at its first step.
+// A server with two models. The first one loses its device at its first step.
 class LostDeviceTest : public testing::Test {
  protected:
   void Start(ServerConfig config) {
@@ -47,12 +47,12 @@ class LostDeviceTest : public testing::Test {
   std::unique_ptr<TestServer> server_;
 };
 
-TEST_F(LostDeviceTest, TheModelIsFailedTheOtherServesAndHealthSaysSo) {
+TEST_F(LostDeviceTest, OneModelFailsTheOtherServesAndHealthReportsBoth) {
   Start(TestConfigWithEncoder());
   EXPECT_EQ(server_->Health(kModel), HealthCheckResponse::NOT_SERVING);
   EXPECT_EQ(server_->Health(kOther), HealthCheckResponse::SERVING);
   EXPECT_EQ(server_->Health(""), HealthCheckResponse::NOT_SERVING);
-  EXPECT_EQ(server_->Health("liveness"), HealthCheckResponse::SERVING);  // for the grace
+  EXPECT_EQ(server_->Health("liveness"), HealthCheckResponse::SERVING);  // until liveness_grace
   EXPECT_EQ(Describe(*server_, "fake").state(), v1::MODEL_STATE_FAILED);
   EXPECT_THAT(Describe(*server_, "fake").error(), HasSubstr("device lost"));
   EXPECT_EQ(Describe(*server_, "encoder").state(), v1::MODEL_STATE_READY);
@@ -62,7 +62,7 @@ TEST_F(LostDeviceTest, TheModelIsFailedTheOtherServesAndHealthSaysSo) {
   EXPECT_TRUE(server_->server().Drain());
 }
 
-TEST_F(LostDeviceTest, LivenessFailsAfterItsGraceAndItsWatchersHearOfIt) {
+TEST_F(LostDeviceTest, LivenessFailsAfterItsGraceAndWatchersAreTold) {
   ServerConfig config = TestConfigWithEncoder();
   config.health.liveness_grace = std::chrono::milliseconds(50);
   Start(config);

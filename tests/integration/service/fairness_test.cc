@@ -1,4 +1,4 @@
-// Clients that share a model, over real gRPC.
+// Several clients share a model, over real gRPC.
 #include <chrono>
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ constexpr uint32_t kForever = 1'000'000'000;
 
 std::string Gauge(const std::string& name) { return "aft_" + name + "{model=\"fake\"}"; }
 
-// One client has all four slots and its two places in the queue, with streams that do not end.
+// One client fills all four slots and its two places in the queue with endless streams.
 class FairnessTest : public testing::Test {
  protected:
   FairnessTest() {
@@ -24,7 +24,7 @@ class FairnessTest : public testing::Test {
     server_.WaitForMetric(Gauge("requests_waiting"), 2);
   }
   ~FairnessTest() override {
-    // All go on.
+    // All of its streams run or wait again.
     server_.WaitForMetric(Gauge("requests_parked"), 0);
     server_.WaitForMetric(Gauge("requests_running"), 4);
     server_.WaitForMetric(Gauge("requests_waiting"), 2);
@@ -41,7 +41,7 @@ class FairnessTest : public testing::Test {
     config.security.trusted_proxies = {"127.0.0.1"};
     config.limits.max_queued_requests = 4;
     config.limits.max_max_tokens = kForever;
-    config.limits.max_stream_buffer_bytes = 1 << 30;  // nobody reads the endless streams
+    config.limits.max_stream_buffer_bytes = 1 << 30;  // no client reads the endless streams
     config.scheduling.age = std::chrono::milliseconds(1);
     return config;
   }

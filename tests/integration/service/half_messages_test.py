@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Streams of requests whose messages stay incomplete: half_messages_test.py AFT_SERVER MODEL"""
+"""Streams of requests whose messages never end: half_messages_test.py AFT_SERVER MODEL"""
 
 import re
 import sys
@@ -15,13 +15,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 import aft_server  # noqa: E402
 
 PROGRAM, MODEL = "", ""
-# gRPC has 256 MiB at least, so 192 of them are for messages that are not complete: 48 of 4 MiB.
+# gRPC's quota is at least 256 MiB. Of these, 192 MiB are for incomplete messages: 48 messages of 4 MiB.
 CONFIG = "limits { max_memory_bytes: 67108864 }"
 HALF = http2.message(bytes(4 << 20))[:-1]
 
 
 class Holder(threading.Thread):
-  """A client at an address of its own with that many streams, each with all but the last byte of a message."""
+  """A client with its own address. Each of its streams holds a message without its last byte."""
 
   def __init__(self, server, source, streams):
     super().__init__()
@@ -29,7 +29,7 @@ class Holder(threading.Thread):
     self._streams = streams
 
   def run(self):
-    # The server lets no more than 64 kB come that it has not taken in.
+    # The server accepts at most 64 kB that it has not yet read, so writing may block.
     for _ in range(self._streams):
       self.connection.data(self.connection.request(attacker.STREAM_INFER), HALF, end=False)
     self.connection.flush()
@@ -46,12 +46,12 @@ class HalfMessagesTest(unittest.TestCase):
     self.addCleanup(lambda: self.server.stop(hard=True))
 
   def read_until(self, connection, stream, size):
-    """Until so many bytes have come on the stream."""
+    """Reads until `size` bytes have come on the stream."""
     got = connection.streams[stream]
     aft_server.wait_until(lambda: connection.turn(0.1) and len(got.data) >= size or got.ended, "an answer")
     self.assertEqual(got.outcome, "open")
 
-  def test_two_clients_with_all_that_they_may_have_leave_neighbours_alone(self):
+  def test_two_clients_at_their_limits_do_not_disturb_neighbours(self):
     with http2.Connection(self.server.address, window=http2.MAX_WINDOW) as neighbour:
       neighbour.turn(1)
       generation = neighbour.request(attacker.GENERATE)
@@ -68,12 +68,12 @@ class HalfMessagesTest(unittest.TestCase):
         neighbour.turn(0.01)
       for holder in holders:
         holder.join()
-        # Each has half of the places, and one of them gave way to nobody.
+        # Each holder has half of the places. The server refused its other streams; no open stream gave way.
         outcomes = holder.open_streams()
         self.assertLessEqual(outcomes["open"], 24)
         self.assertEqual(outcomes, {"open": outcomes["open"], "RESOURCE_EXHAUSTED": 40 - outcomes["open"]})
       self.assertGreater(self.server.megabytes(), 200)
-      # Both continue, and a new one is taken.
+      # The neighbour's two streams continue, and the server accepts a new one.
       for stream in (generation, infer):
         if stream == infer:
           neighbour.data(infer, attacker.infer(), end=False)

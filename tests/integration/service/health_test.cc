@@ -97,12 +97,12 @@ TEST(HealthTest, WatchOfAnUnknownServiceSaysSoAndStaysOpen) {
   ExpectServes(server);
 }
 
-// Health asks nobody, so who watches is an address even where clients are known. A client whose
-// name looks like that address is somebody else.
-TEST(HealthTest, AWatchIsNotChargedToAClientThatIsCalledLikeItsAddress) {
+// The health service does not authenticate, so a watch is charged to its address even when the
+// server knows clients. A client whose name equals this address is a different client.
+TEST(HealthTest, AWatchIsNotChargedToAClientNamedLikeItsAddress) {
   const TempFolder folder;
   const std::string path = folder.File("clients.textproto");
-  WriteBytes(path, ClientEntry("127.0.0.1", "a", "max_memory_bytes: 20000"));  // for one call
+  WriteBytes(path, ClientEntry("127.0.0.1", "a", "max_memory_bytes: 20000"));  // one call
   ServerConfig config = TestConfigWithMetrics();
   config.security.clients_file = path;
   TestServer server(config);

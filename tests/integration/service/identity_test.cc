@@ -1,4 +1,4 @@
-// Who may call: tokens, certificates, reflection.
+// Authentication by tokens and certificates, and what reflection shows to clients.
 #include <chrono>
 #include <string>
 
@@ -58,7 +58,7 @@ TEST_F(TokenTest, AClientSeesItsOwnModelsOnly) {
               StatusIs(absl::StatusCode::kUnauthenticated, _));
 }
 
-// A client learns no name and no version of a model that it may not use, whatever it asks for.
+// No answer tells a client the name or version of a model that it may not use.
 TEST_F(TokenTest, NoErrorNamesAModelThatTheClientMayNotUse) {
   const auto kserve =
       inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
@@ -121,7 +121,7 @@ TEST_F(TokenTest, NoErrorNamesAModelThatTheClientMayNotUse) {
   }
 }
 
-TEST_F(TokenTest, AReflectionOfAClientThatIsGoneFromTheFileEnds) {
+TEST_F(TokenTest, ReflectionOfARemovedClientEnds) {
   using Service = grpc::reflection::v1::ServerReflection;
   const auto stub = Service::NewStub(TestServer::Connect(server_->server().address()));
   grpc::ClientContext context;
@@ -171,7 +171,7 @@ class TlsTest : public testing::Test {
     return config;
   }
 
-  // Trusts `authority`; shows `own` where there is one.
+  // Makes a call that trusts `authority` and presents `own`, if it is not empty.
   static grpc::Status Call(TestServer& server, const Certificate& authority,
                            const Certificate& own = {}) {
     const grpc::SslCredentialsOptions options{authority.certificate, own.key, own.certificate};
@@ -207,7 +207,7 @@ TEST_F(TlsTest, CertificatesAreReadAgainWhenTheyChange) {
   EXPECT_FALSE(Call(server, authority_).ok());
 }
 
-TEST_F(TlsTest, WithAnAuthorityOfClientsTheirCertificatesSayWhoTheyAre) {
+TEST_F(TlsTest, ClientCertificatesIdentifyClients) {
   const Certificate clients = MakeAuthority("clients");
   Replace(Path("ca.pem"), clients.certificate);
   Replace(Path("clients.textproto"),
@@ -225,20 +225,20 @@ TEST_F(TlsTest, WithAnAuthorityOfClientsTheirCertificatesSayWhoTheyAre) {
   EXPECT_TRUE(call(MakeCertificate(clients, "a.example")).ok());
   EXPECT_TRUE(call(MakeCertificate(clients, "x", "DNS:x.example,DNS:a.example")).ok());
   EXPECT_TRUE(call(MakeCertificate(clients, "x", "URI:spiffe://u")).ok());
-  // Names of other kinds are none that clients.proto knows.
+  // clients.proto does not support names of other kinds.
   EXPECT_THAT(call(MakeCertificate(clients, "x", "email:a@b.example,IP:127.0.0.9")),
               StatusIs(absl::StatusCode::kUnauthenticated, _));
   EXPECT_THAT(call(MakeCertificate(clients, "b.example")),
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("service-b")));
   EXPECT_THAT(call(MakeCertificate(clients, "c.example")),
               StatusIs(absl::StatusCode::kUnauthenticated, _));
-  EXPECT_THAT(call(MakeCertificate(authority_, "a.example")),  // of another authority
+  EXPECT_THAT(call(MakeCertificate(authority_, "a.example")),  // signed by another authority
               StatusIs(absl::StatusCode::kUnavailable, _));
-  EXPECT_THAT(Call(server, authority_),  // has none
+  EXPECT_THAT(Call(server, authority_),  // without a certificate
               StatusIs(absl::StatusCode::kUnavailable, _));
 }
 
-// Asks over HTTP for the models; "": the server does not speak with that client.
+// Requests the list of models over HTTP. Returns "" when the TLS handshake fails.
 std::string Models(TestServer& server, const Certificate& authority, const Certificate& own = {},
                    const std::string& protocol = "http/1.1") {
   const TlsConnection connection(server.server().http_address(), authority, own, protocol);
@@ -258,7 +258,7 @@ TEST_F(TlsTest, HttpHasTheSameCertificates) {
   EXPECT_THAT(HttpGet(server.server().http_address(), "/v1/models"),
               HasSubstr("this port speaks TLS"));
 
-  // A file that cannot be used changes nothing.
+  // After an unusable file the server keeps its old certificate.
   const CapturedLog log;
   Replace(Path("server.pem"), "half of a cert");
   while (log.Lines("tls.files_rejected").empty()) {
@@ -271,7 +271,7 @@ TEST_F(TlsTest, HttpHasTheSameCertificates) {
   EXPECT_EQ(Models(server, authority_), "");
 }
 
-TEST_F(TlsTest, CertificatesSayWhoClientsAreOverHttp) {
+TEST_F(TlsTest, ClientCertificatesIdentifyClientsOverHttp) {
   const Certificate clients = MakeAuthority("clients");
   Replace(Path("ca.pem"), clients.certificate);
   Replace(Path("clients.textproto"),
@@ -291,11 +291,11 @@ TEST_F(TlsTest, CertificatesSayWhoClientsAreOverHttp) {
   EXPECT_THAT(models(MakeCertificate(clients, "x", "URI:spiffe://u")), StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(models(MakeCertificate(clients, "x", "email:a@b.example,IP:127.0.0.9")),
               StartsWith("HTTP/1.1 401"));
-  EXPECT_EQ(models(MakeCertificate(authority_, "a.example")), "");  // of another authority
+  EXPECT_EQ(models(MakeCertificate(authority_, "a.example")), "");  // signed by another authority
   EXPECT_EQ(models({}), "");
 }
 
-TEST_F(TlsTest, FilesThatCannotBeUsedAreNamedAtStart) {
+TEST_F(TlsTest, UnusableFilesAreNamedAtStart) {
   const auto fault = [](const ServerConfig& config) {
     auto server = Server::Create(config, FakeLoader(), {.version = "test"});
     EXPECT_TRUE(server.ok());
@@ -335,7 +335,7 @@ class ReflectionTest : public testing::Test {
   using Request = typename Api::Request;
   using Response = typename Api::Response;
 
-  // Sends them one after the other on one stream.
+  // Sends the requests one after another on one stream.
   grpc::Status Ask(TestServer& server, const std::vector<Request>& requests) {
     const auto stub = Api::Service::NewStub(TestServer::Connect(server.server().address()));
     grpc::ClientContext context;
@@ -378,7 +378,7 @@ TYPED_TEST(ReflectionTest, ListsTheServicesAndShowsTheirFiles) {
                           "grpc.health.v1.Health", "inference.GRPCInferenceService"));
   EXPECT_EQ(responses[0].original_request().list_services(), "*");
   ASSERT_EQ(responses[1].file_descriptor_response().file_descriptor_proto_size(),
-            4);  // with imports
+            4);  // the file and the files that it imports
   EXPECT_THAT(responses[1].file_descriptor_response().file_descriptor_proto(0),
               HasSubstr("GenerateRequest"));
   EXPECT_EQ(responses[2].file_descriptor_response().file_descriptor_proto_size(), 1);

@@ -22,7 +22,7 @@ TEST(LifecycleTest, TheEndOfTheGracePeriodEndsRunningStreams) {
   server.control().AllowSteps(1);
   ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta));
   std::thread drain([&server] { server.server().Drain(); });
-  // Token by token: left alone, the model may be done before the server comes to drain.
+  // The test allows one step at a time. Otherwise the model could finish before the server drains.
   do {
     server.control().AllowSteps(1);
   } while (stream.Next());
@@ -50,7 +50,7 @@ TEST(LifecycleTest, DrainWhileLoadingStopsAfterTheLoad) {
   EXPECT_EQ(server.server().lifecycle(), Lifecycle::kStopped);
 }
 
-TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerGoesOn) {
+TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerStillServes) {
   TestServer first(TestConfigWithMetrics());
   ServerConfig config = TestConfig();
   config.listen_address = first.server().address();

@@ -1,4 +1,4 @@
-// What one client can take of the server, over real gRPC, with a fake model.
+// The limits on what one client can use of the server, over real gRPC, with a fake model.
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -30,15 +30,15 @@ TEST(MemoryTest, TheBudgetMayBeFilledToItsLastByte) {
   }
 }
 
-TEST(MemoryTest, WithoutASettingTheBudgetIsAQuarterOfWhatThereIs) {
+TEST(MemoryTest, TheDefaultBudgetIsAQuarterOfTheMemory) {
   TestServer server(TestConfigWithMetrics());
   const auto quarter = static_cast<double>(aft::MemoryLimit() / 4);
   EXPECT_NEAR(server.Metric("aft_memory_limit_bytes") / quarter, 1, 1e-5);
 }
 
-// Beyond its own quota gRPC cancels calls of any client. The budget of the client that sends must
-// be full long before that.
-TEST(MemoryTest, WhoFillsItsShareIsRefusedAndItsNeighboursStreamGoesOn) {
+// When gRPC's own memory quota is full, gRPC cancels calls of any client. The budget of the client
+// that sends must be full long before that.
+TEST(MemoryTest, AClientThatFillsItsShareIsRefusedAndOtherStreamsContinue) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.max_memory_bytes = 64 << 20;
   config.limits.max_queued_tokens = 1 << 30;
@@ -53,7 +53,7 @@ TEST(MemoryTest, WhoFillsItsShareIsRefusedAndItsNeighboursStreamGoesOn) {
                        From("203.0.113.1"));
   }
   while (server.Metric("aft_memory_refused_total") == 0) std::this_thread::yield();
-  // What was accepted waits, so one more is refused, too.
+  // The accepted requests still wait and hold their memory, so another large one is refused too.
   GenerateStream another(server.inference(), Request(std::string(4'000'000, 'x'), 1),
                          From("203.0.113.1"));
   EXPECT_THAT(another.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
@@ -108,7 +108,7 @@ TEST(MessageTest, ACompressedOneIsRefused) {
   ExpectServes(server);
 }
 
-TEST(MessageTest, OneSettingSaysHowLargeItMayBe) {
+TEST(MessageTest, OneSettingLimitsItsSize) {
   ServerConfig config = TestConfig();
   config.limits.max_prompt_bytes = 1000;
   config.limits.max_message_bytes = 2000;
@@ -125,7 +125,7 @@ TEST(MessageTest, OneSettingSaysHowLargeItMayBe) {
   ExpectServes(server);
 }
 
-TEST(MessageTest, ThoseWithTensorsHaveALimitOfTheirOwn) {
+TEST(MessageTest, MessagesWithTensorsHaveTheirOwnLimit) {
   ServerConfig config = TestConfigWithEncoder();
   config.limits.max_prompt_bytes = 1000;
   config.limits.max_message_bytes = 2000;
@@ -133,7 +133,7 @@ TEST(MessageTest, ThoseWithTensorsHaveALimitOfTheirOwn) {
   TestServer server(config);
   const auto kserve =
       inference::GRPCInferenceService::NewStub(TestServer::Connect(server.server().address()));
-  // A message of so many bytes, whose tensor has no name.
+  // Makes a message of exactly `bytes` bytes. Its tensor has no name.
   const auto infer = [&](size_t bytes) {
     inference::ModelInferRequest request;
     request.set_model_name("encoder");
@@ -159,7 +159,7 @@ TEST(MessageTest, ThoseWithTensorsHaveALimitOfTheirOwn) {
     }
     EXPECT_EQ(stream->Finish().ok(), fits);
   }
-  // Others keep theirs, whatever gRPC lets through.
+  // Other methods keep their own limit, although gRPC accepts larger messages.
   v1::GetRequest get;
   get.set_name(std::string(2001, 'm'));
   grpc::ClientContext get_context;
@@ -196,7 +196,7 @@ TEST(NamesTest, LongOnesAreRefusedAndNotRepeated) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(request.model())));
 }
 
-TEST(NamesTest, ThoseOfServicesToo) {
+TEST(NamesTest, LongServiceNamesAreRefusedToo) {
   TestServer server;
   grpc::health::v1::HealthCheckRequest request;
   grpc::health::v1::HealthCheckResponse response;
@@ -220,7 +220,7 @@ TEST(NamesTest, ThoseOfServicesToo) {
 TEST(LimitsTest, MetadataMayHaveSixteenKilobytes) {
   TestServer server;
   const auto takes = [&server](size_t bytes) {
-    // A connection of its own: what is beyond the limit may end it.
+    // Each call has a connection of its own, because metadata beyond the limit may end it.
     const auto stub = v1::InferenceService::NewStub(TestServer::Connect(server.server().address()));
     GenerateStream stream(*stub, Request("x", 1), [bytes](grpc::ClientContext& context) {
       context.AddMetadata("padding", std::string(bytes, 'x'));
@@ -232,7 +232,7 @@ TEST(LimitsTest, MetadataMayHaveSixteenKilobytes) {
   ExpectServes(server);
 }
 
-TEST(LimitsTest, AConnectionMayHaveOnlySoManyStreams) {
+TEST(LimitsTest, AConnectionHasALimitOfStreams) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.max_concurrent_streams = 2;
   TestServer server(config);
@@ -246,7 +246,7 @@ TEST(LimitsTest, AConnectionMayHaveOnlySoManyStreams) {
     grpc::health::v1::HealthCheckResponse response;
     return stub.Check(&context, {}, &response).error_code();
   };
-  // A third call waits in the client; another connection has streams of its own.
+  // A third call waits in the client. Another connection has its own limit of streams.
   EXPECT_EQ(check(server.health(), std::chrono::milliseconds(200)),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   const auto other =
@@ -258,7 +258,7 @@ TEST(LimitsTest, AConnectionMayHaveOnlySoManyStreams) {
 }
 
 // A timeout of 570 years does not fit into nanoseconds.
-TEST(LimitsTest, ATimeoutBeyondEveryClockIsNone) {
+TEST(LimitsTest, ATimeoutBeyondTheClocksRangeIsIgnored) {
   ServerConfig config = TestConfig();
   config.limits.max_request = std::chrono::milliseconds(30);
   TestServer server(config);
@@ -271,7 +271,8 @@ TEST(LimitsTest, ATimeoutBeyondEveryClockIsNone) {
                                         "it took longer than limits.max_request_ms=30"));
 }
 
-// They ask for a refusal that is nothing but trailers, and wait as long as it says.
+// gRPC's client retries a refusal only if it consists of trailers alone. It waits for the time that
+// the refusal names.
 TEST(RefusalTest, IsRetriedByGrpc) {
   ServerConfig config = TestConfigWithMetrics();
   config.models[0].slots = 1;
@@ -309,7 +310,7 @@ TEST(DecodeTest, HealthAndOtherRequestsDoNotWaitForATokenizer) {
   }
   gate->WaitUntilBlocked();
   EXPECT_NE(server.Health(), grpc::health::v1::HealthCheckResponse::SERVICE_UNKNOWN);
-  // A client that leaves meanwhile is done with at once, and its text is never read.
+  // A call that its client cancels meanwhile ends at once, and the server never reads its text.
   GenerateStream left(server.inference(), Request("left", 3));
   left.context().TryCancel();
   EXPECT_EQ(left.Finish().error_code(), grpc::StatusCode::CANCELLED);

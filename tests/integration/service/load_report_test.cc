@@ -1,4 +1,4 @@
-// What a router reads of a replica's load: gauges on the metrics page, and ModelService.
+// The load of a replica as a router reads it: from gauges on the metrics page and ModelService.
 #include <memory>
 #include <string>
 
@@ -45,9 +45,9 @@ TEST(LoadReportTest, SaysHowBusyALanguageModelIs) {
   GenerateStream first(server.inference(), Request("one", 20));
   server.control().WaitUntilBlocked();
   ExpectLoad(server, "fake", 1, 0, 0.5);
-  server.control().RunSteps(1);  // gauges follow a step later
+  server.control().RunSteps(1);  // gauges are updated one step later
   ExpectGauges(server, "fake", 1, 0, 0.5);
-  // Those that come while the step lasts wait for the next one, where one of them has a place.
+  // Requests that arrive during the step wait for the next one, which has a place for one of them.
   GenerateStream second(server.inference(), Request("two", 20));
   GenerateStream third(server.inference(), Request("three", 20));
   server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 2);
@@ -87,7 +87,7 @@ TEST(LoadReportTest, SaysHowFullAnEncodersBatchIs) {
   ExpectGauges(server, "encoder", 0, 0, 0);
 }
 
-TEST(LoadReportTest, SaysNothingOfAModelThatIsNotThere) {
+TEST(LoadReportTest, HasNoLoadOfAMissingModel) {
   TestServer server(TestConfig(), [](const LoadOptions&) -> absl::StatusOr<LoadedModel> {
     return absl::NotFoundError("no such checkpoint");
   });

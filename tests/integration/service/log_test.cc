@@ -1,4 +1,4 @@
-// The line that the log has of each call, over real gRPC with a fake model.
+// The log line of each call, over real gRPC with a fake model.
 #include <string>
 #include <vector>
 
@@ -23,7 +23,7 @@ class RequestLogTest : public testing::Test {
   const CapturedLog log_;
 };
 
-TEST_F(RequestLogTest, TheReasonIsWhyItEnded) {
+TEST_F(RequestLogTest, TheLineNamesTheReasonOfTheEnd) {
   v1::GenerateRequest request = Request("hello", 100);
   request.mutable_stop()->add_token_ids(static_cast<uint32_t>(Expected(request)[1]));
   EXPECT_TRUE(GenerateStream(server_.inference(), request).Finish().ok());
@@ -36,7 +36,7 @@ TEST_F(RequestLogTest, TheReasonIsWhyItEnded) {
 constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
 constexpr char kParent[] = "00f067aa0ba902b7";
 
-TEST_F(RequestLogTest, EveryServiceGoesOnWithTheTrace) {
+TEST_F(RequestLogTest, EveryServiceContinuesTheTrace) {
   const auto expect = [](const grpc::ClientContext& context, bool ok) {
     const auto& metadata =
         ok ? context.GetServerInitialMetadata() : context.GetServerTrailingMetadata();
@@ -64,11 +64,11 @@ TEST_F(RequestLogTest, EveryServiceGoesOnWithTheTrace) {
   call(*kserve, &Kserve::RepositoryModelLoad, inference::RepositoryModelLoadRequest(),
        inference::RepositoryModelLoadResponse());
   const std::vector<LogLine> lines = log_.Lines();
-  EXPECT_THAT(lines, SizeIs(2));  // of models and of what is asked without an id there is none
+  EXPECT_THAT(lines, SizeIs(2));  // the other methods write no line
   for (const LogLine& line : lines) EXPECT_EQ(line["trace_id"], kTrace);
 }
 
-TEST_F(RequestLogTest, TimesAreThoseThatTheClientGets) {
+TEST_F(RequestLogTest, TheTimesEqualTheClientsTimings) {
   GenerateStream stream(server_.inference(), Request("hello", 3));
   EXPECT_TRUE(stream.Finish().ok());
   const std::vector<LogLine> lines = log_.Lines("request.done");
@@ -81,14 +81,14 @@ TEST_F(RequestLogTest, TimesAreThoseThatTheClientGets) {
   expect("queue_ms", timings.queue_us());
   expect("ttft_ms", timings.first_token_us());
   EXPECT_GT(timings.total_us(), 0U);
-  // Until the line was written.
+  // The log's total includes the time until the line was written.
   EXPECT_GE(1000 * lines[0].Number("total_ms") * (1 + 1e-5) + 1,
             static_cast<double>(timings.total_us()));
 }
 
-// Who is refused cannot fill the log; metrics have all of them. Whatever the server's speed, each
-// refusal has a line or is counted by one.
-TEST(RefusalLogTest, RefusalsInMassesHaveTwentyLinesASecond) {
+// Refused calls cannot fill the log, but metrics count all of them. At any speed of the server,
+// each refusal has its own line or is counted in a line about refusals without one.
+TEST(RefusalLogTest, ManyRefusalsGetAtMostTwentyLinesASecond) {
   TestServer server(TestConfigWithMetrics());
   const CapturedLog log;
   v1::GenerateRequest request = Request("x", 1);
@@ -98,7 +98,7 @@ TEST(RefusalLogTest, RefusalsInMassesHaveTwentyLinesASecond) {
     EXPECT_EQ(GenerateStream(server.inference(), request).Finish().error_code(),
               grpc::StatusCode::NOT_FOUND);
   }
-  // Until the next one that has a line, which tells of all before it.
+  // Asks until one more refusal gets a line. That line also counts all refusals before it.
   int refusals = kRefusals;
   for (; !absl::StrContains(log.Text(), " id=last "); ++refusals) {
     GenerateStream(server.inference(), request, [](grpc::ClientContext& context) {

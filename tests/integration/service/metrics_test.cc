@@ -1,5 +1,5 @@
-// The metrics page after real traffic, with fake models: what is counted where, that labels are
-// bounded, and that the page, its documentation and Prometheus' conventions agree.
+// The metrics page after real traffic, with fake models: what each metric counts, that labels are
+// bounded, and that the page agrees with its documentation and Prometheus' conventions.
 #include <cstdlib>
 #include <fstream>
 #include <future>
@@ -57,7 +57,7 @@ class MetricsTest : public testing::Test {
   }
   grpc::Status Infer(InferBuilder builder) { return server_->Infer(builder.request()).status; }
 
-  // A call of a method of no model.
+  // Calls a method that does not belong to a model.
   template <typename Stub, typename Request, typename Response>
   grpc::Status Call(Stub& stub,
                     grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
@@ -67,7 +67,7 @@ class MetricsTest : public testing::Test {
     return (stub.*method)(&context, request, &response);
   }
 
-  // Everything that the server does, so that every metric has something to say.
+  // Calls every method, so that every metric has a sample.
   void CallEveryMethod() {
     const auto channel = TestServer::Connect(server_->server().address());
     for (const Case& one : OverGrpc(AllCases())) {
@@ -85,7 +85,7 @@ class MetricsTest : public testing::Test {
     EXPECT_EQ(Call(server_->kserve(), &Kserve::RepositoryModelLoad).error_code(),
               grpc::StatusCode::PERMISSION_DENIED);
     EXPECT_EQ(Call(server_->states(), &v1::StateService::Stub::List).error_code(),
-              grpc::StatusCode::FAILED_PRECONDITION);  // clients are not known
+              grpc::StatusCode::FAILED_PRECONDITION);  // the server has no file of clients
   }
 
   std::unique_ptr<KserveServer> server_;
@@ -100,13 +100,14 @@ TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {
     double calls;
     double requests;
     double prompt;
-    double generated;  // each request's gaps are one less than its tokens
+    double generated;  // a request has one gap less than tokens
     double scored;
     double encoded;
-    double first_tokens;  // requests that generate
+    double first_tokens;  // the number of requests that generate
   };
   const Expected methods[] = {
-      // A group's leader reads the prompt, and each of the others its last token.
+      // The first sequence of a group reads the whole prompt. Every other one reads only its last
+      // token.
       {"Generate", "fake", 2, 3, 5 + 5 + 1, 3 + 2 * 3, 0, 0, 3},
       {"Complete", "fake", 2, 3, 5 + 5 + 1, 3 + 2 * 3, 0, 0, 3},
       {"Score", "fake", 2, 3, 5 + 5 + 2, 0, 4 + 4 + 1, 0, 0},
@@ -136,7 +137,7 @@ TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {
     EXPECT_EQ(Of("aft_requests_total", method), 1);
     EXPECT_EQ(Of("aft_e2e_seconds_count", method), 1);
   }
-  // Nothing is counted beside these.
+  // The metrics count nothing in addition to these calls.
   EXPECT_EQ(Metric(R"(aft_request_finished_total{model="fake"})"), 3 + 3 + 3 + 2 + 2);
   EXPECT_EQ(Metric(R"(aft_request_finished_total{model="fake",reason="done"})"), 3 + 1);
   EXPECT_EQ(Metric(R"(aft_request_finished_total{model="fake",reason="length"})"), 9);
@@ -159,7 +160,7 @@ TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {
   EXPECT_EQ(Metric(R"(aft_requests_total{model=""})"), 6);
 }
 
-TEST_F(MetricsTest, WhatRunsAndWaitsIsToldByPriority) {
+TEST_F(MetricsTest, RunningAndWaitingRequestsAreCountedByPriority) {
   ServerConfig config = Config();
   config.models[0].slots = 2;
   config.scheduling.max_client_slots = 2;
@@ -176,7 +177,7 @@ TEST_F(MetricsTest, WhatRunsAndWaitsIsToldByPriority) {
   std::vector<GenerateStream> streams;
   streams.push_back(open("1", v1::PRIORITY_INTERACTIVE));
   server_->control().WaitUntilBlocked();
-  // In its first step already, which may be the one that never ends.
+  // The request counts as running during its first step, even if that step never ends.
   EXPECT_EQ(gauge("aft_requests_running_by_priority", "interactive"), 1);
   EXPECT_EQ(Metric(R"(aft_requests_running{model="fake"})"), 1);
   streams.push_back(open("22", v1::PRIORITY_BATCH));
@@ -188,7 +189,7 @@ TEST_F(MetricsTest, WhatRunsAndWaitsIsToldByPriority) {
   EXPECT_EQ(gauge("aft_requests_waiting_by_priority", "batch"), 2);
   EXPECT_EQ(Metric(R"(aft_waiting_tokens{model="fake"})"), 2 + 3 + 4);
 
-  server_->control().RunSteps(1);  // the normal one goes first
+  server_->control().RunSteps(1);  // the normal request starts before the batch ones
   EXPECT_EQ(gauge("aft_requests_running_by_priority", "normal"), 1);
   EXPECT_EQ(gauge("aft_requests_running_by_priority", "batch"), 0);
   EXPECT_EQ(Metric(R"(aft_waiting_tokens{model="fake"})"), 2 + 3);
@@ -217,7 +218,7 @@ TEST_F(MetricsTest, AgesGrowWhileAStepDoesNotEnd) {
     while (Metric(name) <= value) continue;
   };
   EXPECT_EQ(Metric(waiting), 0);
-  wait_until_beyond(step, 0);  // since it was loaded
+  wait_until_beyond(step, 0);  // the age counts from the end of loading
   server_->control().Hold();
   GenerateStream running(server_->inference(), Request("abc", 2));
   server_->control().WaitUntilBlocked();
@@ -238,7 +239,7 @@ TEST_F(MetricsTest, AgesGrowWhileAStepDoesNotEnd) {
   server_->WaitForMetric(waiting, 0);
 }
 
-TEST_F(MetricsTest, WhatAClientDoesNotReadIsUndelivered) {
+TEST_F(MetricsTest, UnreadBytesCountAsUndelivered) {
   Start();
   EXPECT_EQ(Metric("aft_undelivered_bytes"), 0);
   const auto stub = server_->StubWithASmallWindow();
@@ -262,7 +263,7 @@ TEST_F(MetricsTest, FailuresOfTheEngineAreCounted) {
   EXPECT_EQ(Metric("aft_engine_failures_total"), 3);
 }
 
-// The samples' names with their labels.
+// The names of the samples with their labels.
 std::set<std::string> Series(const std::string& page) {
   std::set<std::string> series;
   for (const absl::string_view line : absl::StrSplit(page, '\n')) {
@@ -273,7 +274,7 @@ std::set<std::string> Series(const std::string& page) {
   return series;
 }
 
-TEST_F(MetricsTest, NothingThatClientsMakeUpBecomesALabel) {
+TEST_F(MetricsTest, NoTextFromClientsBecomesALabel) {
   ServerConfig config = Config();
   config.security.trusted_proxies = {"127.0.0.0/8"};
   Start(config);
@@ -293,7 +294,7 @@ TEST_F(MetricsTest, NothingThatClientsMakeUpBecomesALabel) {
     EXPECT_FALSE(Infer(InferBuilder(evil).Id(evil).Text("text_input", "x")).ok());
     request.set_model("fake");
     request.set_model_version("");
-    GenerateStream(server_->inference(), request).Finish();  // of some priority or none
+    GenerateStream(server_->inference(), request).Finish();  // any priority or none
     grpc::ClientContext context;
     const grpc::Slice empty;
     const grpc::ByteBuffer nothing(&empty, 1);
@@ -307,7 +308,7 @@ TEST_F(MetricsTest, NothingThatClientsMakeUpBecomesALabel) {
   EXPECT_THAT(server_->Metrics(), testing::Not(HasSubstr("evil")));
 }
 
-// The metrics that a text names between backticks.
+// The names of metrics that a file has between backticks.
 std::set<std::string> Documented(const std::string& file) {
   std::ifstream in(file);
   std::set<std::string> names;
@@ -333,7 +334,7 @@ TEST_F(MetricsTest, ThePageHasWhatIsDocumentedAndNothingElse) {
   const std::set<std::string> documented = Documented("docs/metrics.md");
   EXPECT_GT(documented.size(), 60U);
   EXPECT_EQ(Families(server_->Metrics()), documented);
-  // Other pages name no metric that there is not.
+  // Other pages name only metrics that exist.
   EXPECT_THAT(Documented("README.md"), IsSubsetOf(documented));
   for (const char* other :
        {"SECURITY.md", "docs/routers.md", "server/README.md", "server/engine/README.md",
@@ -351,7 +352,7 @@ TEST_F(MetricsTest, ThePageHasWhatIsDocumentedAndNothingElse) {
   }
 }
 
-TEST_F(MetricsTest, TheModelSaysWhichItIs) {
+TEST_F(MetricsTest, ModelInfoNamesVersionAndFingerprint) {
   Start();
   GenerateStream stream(server_->inference(), Request("abc", 2));
   ASSERT_TRUE(stream.Finish().ok());
@@ -365,7 +366,7 @@ TEST_F(MetricsTest, TheModelSaysWhichItIs) {
   EXPECT_EQ(Metric(R"(aft_build_info{version="test"})"), 1);
 }
 
-TEST_F(MetricsTest, PrometheusOwnLintHasNothingToSay) {
+TEST_F(MetricsTest, PrometheusLintFindsNoFault) {
   const char* const folder = std::getenv("AFT_PROMETHEUS");
   if (folder == nullptr) GTEST_SKIP() << "no promtool: AFT_PROMETHEUS is not set";
   Start();

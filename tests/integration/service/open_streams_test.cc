@@ -1,5 +1,5 @@
-// Streams that may be idle are bounded, for all clients and for each: Watch, reflection,
-// ModelStreamInfer.
+// The number of streams that may be idle is bounded, in total and for each client. These streams
+// are Watch, reflection and ModelStreamInfer.
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -25,7 +25,7 @@ constexpr char kWatchesGaveWay[] = "aft_streams_gave_way_total{kind=\"watches\"}
 constexpr char kInferStreams[] = "aft_open_streams{kind=\"infer_streams\"}";
 constexpr char kInferStreamsGaveWay[] = "aft_streams_gave_way_total{kind=\"infer_streams\"}";
 
-// Clients are told apart by what they say of their address.
+// The server trusts the addresses that its clients name, so each test can have many clients.
 ServerConfig Bounded(int watches, int infer_streams) {
   ServerConfig config = TestConfigWithMetrics();
   config.security.trusted_proxies = {"127.0.0.1"};
@@ -39,7 +39,7 @@ InferBuilder Prompt(int tokens) {
   return InferBuilder().Ids({ids.begin(), ids.end()}).Tokens(tokens).Id("one");
 }
 
-// A Watch that has its first answer.
+// A Watch that has received its first answer.
 class Watch {
  public:
   Watch(TestServer& server, const std::string& address) {
@@ -68,7 +68,7 @@ class Reflection {
     From(address)(context_);
     stream_ = stub_->ServerReflectionInfo(&context_);
   }
-  // Whether a request is answered.
+  // Sends a request. Returns whether the server answered.
   bool Ask() {
     grpc::reflection::v1::ServerReflectionRequest request;
     grpc::reflection::v1::ServerReflectionResponse response;
@@ -90,14 +90,14 @@ class Stream : public InferStream {
   Stream(KserveServer& server, const std::string& address)
       : InferStream(server.kserve(), From(address)) {}
 
-  // Whether a request is answered.
+  // Sends a request. Returns whether the server answered.
   bool Ask() {
     Response response;
     return Send(Prompt(1).request()) && Next(response);
   }
 };
 
-TEST(OpenStreamsTest, OneAddressHasAPartOfTheWatchesAndItsOldestGivesWay) {
+TEST(OpenStreamsTest, AnAddressHasAShareOfTheWatchesAndItsOldestGivesWay) {
   TestServer server(Bounded(/*watches=*/8, /*infer_streams=*/8));
   Watch other(server, "10.0.0.2");
   std::deque<Watch> many;
@@ -113,7 +113,7 @@ TEST(OpenStreamsTest, OneAddressHasAPartOfTheWatchesAndItsOldestGivesWay) {
   many.erase(many.begin(), many.begin() + 6);
   many.emplace_back(std::move(other));
   for (Watch& watch : many) {
-    while (watch.Next()) {  // the news that the server drains
+    while (watch.Next()) {  // skips the status of the drain
     }
     EXPECT_THAT(watch.Finish(),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("shutting down")));
@@ -180,8 +180,8 @@ TEST(OpenStreamsTest, AnInferStreamWithARequestIsNeverEndedForAnother) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-// A stream of reflection that is not read is cancelled as every other one, and drains as they do.
-TEST(OpenStreamsTest, AReflectionThatIsNotReadIsCancelled) {
+// The server cancels a stream of reflection that its client does not read, like any other stream.
+TEST(OpenStreamsTest, UnreadReflectionIsCancelled) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.write_stall = std::chrono::milliseconds(500);
   TestServer server(config);
@@ -191,7 +191,7 @@ TEST(OpenStreamsTest, AReflectionThatIsNotReadIsCancelled) {
   const auto stream = stub->ServerReflectionInfo(&context);
   grpc::reflection::v1::ServerReflectionRequest request;
   request.set_file_containing_symbol("aft.v1.InferenceService");
-  while (stream->Write(request)) {  // until the server has cancelled it
+  while (stream->Write(request)) {  // until the server cancels the stream
   }
   server.WaitForMetric("aft_stuck_calls_total", 1);
   server.WaitForMetric(kWatches, 0);

@@ -1,4 +1,4 @@
-// What becomes of calls under way, and of what health tells, when the file of clients changes.
+// The effects of a changed file of clients on calls under way and on the health service.
 #include <future>
 #include <memory>
 #include <string>
@@ -22,12 +22,13 @@ using grpc::health::v1::HealthCheckResponse;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Of "team-a", which has every model at first, and of "team-b", which has others.
+// The clients are "team-a", which may use every model at first, and "team-b", which may use only
+// the model "other".
 class RevokedTest : public TokenTest {
  protected:
   void Start() { server_ = std::make_unique<TestServer>(config_); }
 
-  // From here on team-a has that token and these fields.
+  // Gives team-a this token and these fields.
   void Change(const std::string& token, const std::string& fields) {
     Replace(config_.security.clients_file, ClientEntry("team-a", token, fields) +
                                                ClientEntry("team-b", "token b", "models: 'other'"));
@@ -39,7 +40,7 @@ class RevokedTest : public TokenTest {
         TestServer::Connect(server_->server().address()));
   }
 
-  // `value`: of the metadata "authorization"; "": none.
+  // `value` is the metadata "authorization"; if it is empty, there is none.
   HealthCheckResponse::ServingStatus Check(const std::string& service,
                                            const std::string& value = "") {
     return server_->Health(service, value.empty() ? nullptr : Authorization(value));
@@ -56,8 +57,8 @@ ModelInferRequest LongRequest() {
 const auto kNarrowed =
     StatusIs(absl::StatusCode::kPermissionDenied, "client \"team-a\" may not use model \"fake\"");
 
-// A stream of requests continues without those whose model its client lost.
-TEST_F(RevokedTest, AnInferStreamGoesByWhatItsClientMayUseNow) {
+// When a client may no longer use a model, its stream continues, but requests for this model fail.
+TEST_F(RevokedTest, AnInferStreamFollowsItsClientsCurrentModels) {
   const auto kserve = Kserve();
   server_->control().Hold();
   InferStream stream(*kserve, Authorization(kOwn));
@@ -79,7 +80,7 @@ TEST_F(RevokedTest, AnInferStreamGoesByWhatItsClientMayUseNow) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST_F(RevokedTest, AnImportOfAModelThatIsTakenFromItsClientEnds) {
+TEST_F(RevokedTest, AnImportEndsWhenItsClientLosesTheModel) {
   grpc::ClientContext context;
   Authorization(kOwn)(context);
   v1::StateServiceImportResponse response;
@@ -89,12 +90,12 @@ TEST_F(RevokedTest, AnImportOfAModelThatIsTakenFromItsClientEnds) {
   begin.set_bytes(100);
   begin.set_chunk("x");
   ASSERT_TRUE(writer->Write(begin));
-  while (server_->Metric("aft_states_bytes") == 0) std::this_thread::yield();  // its place
+  while (server_->Metric("aft_states_bytes") == 0) std::this_thread::yield();  // reserved
   Change("token a", "models: 'other'");
   EXPECT_THAT(writer->Finish(), kNarrowed);
 }
 
-TEST_F(RevokedTest, CallsWhoseTokenIsAnotherClientsNowEnd) {
+TEST_F(RevokedTest, CallsEndWhenTheirTokenMovesToAnotherClient) {
   server_->control().Hold();
   GenerateStream running(server_->inference(), Request("x", 100'000), Authorization(kOwn));
   server_->control().WaitUntilBlocked();
@@ -136,14 +137,14 @@ TEST_F(RevokedTest, StateCallsThatWaitForRedisEndAtOnce) {
   calls.push_back(ask(&Stub::Get, get, v1::StateServiceGetResponse()));
   calls.push_back(ask(&Stub::Delete, remove, v1::StateServiceDeleteResponse()));
   calls.push_back(ask(&Stub::List, v1::StateServiceListRequest(), v1::StateServiceListResponse()));
-  server_->WaitForMetric("aft_states_redis_waiting", 2);  // behind the one that is asked
+  server_->WaitForMetric("aft_states_redis_waiting", 2);  // the third call was sent
   Change("token new", "");
   for (std::future<grpc::Status>& call : calls) {
     EXPECT_THAT(call.get(),
                 StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token"));
   }
   go_on.set_value();
-  // The answers that come late end nothing twice.
+  // Late answers do not end a call a second time.
   server_->WaitForMetric("aft_states_redis_waiting", 0);
   server_->WaitForMetric("aft_memory_used_bytes", 0);
   for (const char* method : {"GetState", "DeleteState", "ListStates"}) {
@@ -183,16 +184,16 @@ TEST_F(RevokedTest, AWatchHearsOfAModelOnlyWhileItsClientMayUseIt) {
     ASSERT_TRUE(stranger->Read(&response));
     EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
   }
-  Change("token new", "");  // a revoked client
+  Change("token new", "");  // team-a's old token is revoked
   ASSERT_TRUE(own->Read(&response));
   EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
   Change("token a", "models: 'fake'");
   ASSERT_TRUE(own->Read(&response));
   EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
-  Change("token a", "models: 'other'");  // a narrowed one
+  Change("token a", "models: 'other'");  // team-a may no longer use "fake"
   ASSERT_TRUE(own->Read(&response));
   EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
-  // Its state is told to nobody of these either: the next thing that they hear is the end.
+  // None of these watches learns the state of the model: the next event of each is its end.
   EXPECT_TRUE(server_->server().Drain());
   for (auto* watcher : {own.get(), other.get(), anybody.get()}) {
     EXPECT_FALSE(watcher->Read(&response));

@@ -1,4 +1,4 @@
-// Servers that are replaced under a client that retries.
+// A client that retries while servers are replaced.
 #include <atomic>
 #include <string>
 #include <thread>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kWaiting[] = R"(aft_requests_waiting{model="fake"})";
 
-TEST(RolloutTest, ADrainBesideASecondServerFailsNoRequestOfAClientThatRetries) {
+TEST(RolloutTest, ADrainFailsNoRequestOfARetryingClientOfTwoServers) {
   constexpr int kStreams = 200;
   constexpr int kCallsOfEach = 3;
   ServerConfig config = TestConfigWithMetrics();
@@ -26,13 +26,13 @@ TEST(RolloutTest, ADrainBesideASecondServerFailsNoRequestOfAClientThatRetries) {
   const auto client =
       *client::Client::Create({.address = absl::StrCat("ipv4:", leaving.server().address(), ",",
                                                        staying.server().address())});
-  // The client is connected to both: each has answered.
+  // Waits until each server has answered, so that the client is connected to both.
   while (leaving.Metric(RequestsTotal("OK", "Generate")) == 0 ||
          staying.Metric(RequestsTotal("OK", "Generate")) == 0) {
     ASSERT_TRUE(client->Generate(Request("warm", 1)).ok());
   }
 
-  // Both engines stand still in the first step of a request of their own.
+  // Each engine stops in the first step of a request.
   leaving.control().Hold();
   staying.control().Hold();
   GenerateStream first(leaving.inference(), Request("first", 20));
@@ -53,7 +53,7 @@ TEST(RolloutTest, ADrainBesideASecondServerFailsNoRequestOfAClientThatRetries) {
       }
     });
   }
-  // Half of them went to each. Then some are in slots there, and the rest waits.
+  // Each server has half of the streams. Later some are in slots of `leaving`, and the rest waits.
   leaving.WaitForMetric(kWaiting, kStreams / 2);
   staying.WaitForMetric(kWaiting, kStreams / 2);
   while (leaving.Metric(kWaiting) == kStreams / 2) leaving.control().AllowSteps(1);
@@ -66,7 +66,7 @@ TEST(RolloutTest, ADrainBesideASecondServerFailsNoRequestOfAClientThatRetries) {
   EXPECT_TRUE(first.Finish().ok());
   EXPECT_TRUE(second.Finish().ok());
   drain.join();
-  // Some had to be sent twice.
+  // Some requests were sent a second time, to `staying`.
   EXPECT_GT(staying.Metric(RequestsTotal("OK", "Generate")), kStreams * kCallsOfEach / 2 + 2);
 }
 

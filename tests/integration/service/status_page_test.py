@@ -24,7 +24,7 @@ MEMORY = {"planned": 3 << 30, "limit": 4 << 30, "parts": [{"use": "states", "wha
 
 
 class Server(aft_server.ServerProcess):
-  """aft-server with the model, and one whose files are nowhere, until stop()."""
+  """aft-server with two models, one of which has no files. It runs until stop()."""
 
   def __init__(self, folder):
     config = folder / "server.textproto"
@@ -35,7 +35,7 @@ class Server(aft_server.ServerProcess):
 
 
 class Replay(http.server.BaseHTTPRequestHandler):
-  """The server's page over other figures: `metrics(i)` and `status(i)` of the i-th time."""
+  """Serves the server's page with made-up figures: `metrics(i)` and `status(i)` for the i-th request."""
 
   def do_GET(self):
     server = self.server
@@ -57,7 +57,7 @@ class Replay(http.server.BaseHTTPRequestHandler):
 
 
 def browse(address, *flags):
-  """The page as it is after 9 s of its own time, and what the console says."""
+  """Returns the page after 9 s of its own time, and the messages on the console."""
   with tempfile.TemporaryDirectory() as profile:
     done = subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
@@ -101,7 +101,7 @@ class StatusPageTest(unittest.TestCase):
     self.assertIsNotNone(found, f"{name}: {dom[-3000:]}")
     return found.group(1)
 
-  def test_the_real_thing(self):
+  def test_a_real_server(self):
     dom, console = browse(self.server.metrics_address)
     self.assertEqual(console, [])
     self.assertIn('<span class="state good">ready</span>', dom)
@@ -125,7 +125,7 @@ class StatusPageTest(unittest.TestCase):
                          "started": "2026-11-23T05:00:00+00:00", "config": EVIL, "memory": MEMORY, "models": models})
 
     def metrics(i):
-      # Between two scrapes: 40 tokens, 10 requests of which 2 fail, first tokens between 1 and 2 ms.
+      # Between two scrapes there are 40 tokens, 10 requests of which 2 fail, and first tokens after 1 to 2 ms.
       return f"""# HELP aft_slots <b>help</b>
 aft_slots{{model="m"}} 4
 aft_slots_used{{model="m"}} 3
@@ -152,12 +152,12 @@ aft_e2e_seconds_bucket{{model="e",le="+Inf"}} {i}
     self.assertIn('<span class="state busy">draining</span>', dom)
     self.assertEqual(self.figure(dom, "slots used"), "3 of 4")
     self.assertEqual(self.figure(dom, "running / waiting"), "3 / 7")
-    # The page's clock is Chromium's: 2 s and what an answer takes.
+    # The page uses Chromium's clock: an interval is 2 s and the time that an answer takes.
     for name, rate in (("requests/s", 4), ("failed or refused/s", 1), ("tokens generated/s", 20)):
       self.assertAlmostEqual(float(self.figure(dom, name)), rate, delta=rate / 4, msg=name)
     self.assertEqual(self.figure(dom, "first token p50 / p99"), "1.50 ms / 1.99 ms")
     self.assertEqual(self.figure(dom, "between tokens p50 / p99"), "– / –")
-    self.assertEqual(self.figure(dom, "request p50 / p99"), "2.00 s / 2.00 s")  # beyond the last bound
+    self.assertEqual(self.figure(dom, "request p50 / p99"), "2.00 s / 2.00 s")  # above the last finite bound
     self.assertIn("fingerprint ffffffffffffffff", dom)
     self.assertIn("failed or refused since the start: RESOURCE_EXHAUSTED", dom)
     self.assertEqual(self.figure(dom, "prefix cache"), "3 MiB")
@@ -170,7 +170,7 @@ aft_e2e_seconds_bucket{{model="e",le="+Inf"}} {i}
     self.assertEqual(dom.count(">rows of a batch<"), 2)
     self.assertGreaterEqual(points[0], 1)
 
-  def test_a_new_process_begins_anew_and_one_that_is_gone_is_said_to_be(self):
+  def test_rates_restart_with_a_new_process_and_a_missing_one_is_unreachable(self):
     def status(i):
       return json.dumps({"version": "1", "state": "ready", "ready": True, "alive": True, "address": "a:1",
                          "started": f"2026-11-23T05:00:0{min(i, 1)}Z", "config": "", "memory": MEMORY,
@@ -179,7 +179,7 @@ aft_e2e_seconds_bucket{{model="e",le="+Inf"}} {i}
     self.assertEqual(self.figure(dom, "tokens generated/s"), "0")
     dom, _ = self.replay(lambda i: status(0) if i == 0 else "no JSON", lambda i: "")
     self.assertIn('<span class="state bad">unreachable</span>', dom)
-    self.assertIn("<h2>m</h2>", dom)  # what was known
+    self.assertIn("<h2>m</h2>", dom)  # the last known models remain
 
 
 if __name__ == "__main__":

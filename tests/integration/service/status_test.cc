@@ -1,4 +1,4 @@
-// What the metrics port says of the server: to people, probes and Prometheus.
+// What the metrics port tells people, probes and Prometheus about the server.
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,7 +34,7 @@ class StatusTest : public testing::Test {
   bool Serving() const {
     return server_->Health() == grpc::health::v1::HealthCheckResponse::SERVING;
   }
-  // As gRPC's health service has it; and what /readyz says is the same.
+  // The status of gRPC's health service. /readyz must agree with it.
   bool Ready() const {
     const bool ready = Serving();
     EXPECT_THAT(Get("/readyz"), StartsWith(ready ? "HTTP/1.1 200 " : "HTTP/1.1 503 "));
@@ -85,7 +85,7 @@ TEST_F(StatusTest, ReportsModelsAndTheConfigInForce) {
   config.log.level = "error";
   ASSERT_TRUE(server_->server().Reload(config).ok());
   EXPECT_THAT(std::string(Status()["config"]), HasSubstr("level: \"error\""));
-  config.log.level = "info";  // for the tests after this one: the level is the process's
+  config.log.level = "info";  // later tests in this process need this level
   ASSERT_TRUE(server_->server().Reload(config).ok());
   config.limits.max_prompt_bytes += 1;
   ASSERT_FALSE(server_->server().Reload(config).ok());
@@ -94,7 +94,7 @@ TEST_F(StatusTest, ReportsModelsAndTheConfigInForce) {
       std::string::npos);
 }
 
-TEST_F(StatusTest, IsReadyAsHealthIs) {
+TEST_F(StatusTest, ReadinessAgreesWithHealth) {
   const FakeModels fakes;
   fakes.loads->Hold();
   ServerConfig config = TestConfigWithMetrics();
@@ -108,11 +108,11 @@ TEST_F(StatusTest, IsReadyAsHealthIs) {
   EXPECT_THAT(Get("/healthz"), StartsWith("HTTP/1.1 200 "));
   fakes.loads->Resume();
   ASSERT_TRUE(server_->server().WaitReady().ok());
-  while (!Serving()) std::this_thread::yield();  // health hears of it a moment later
+  while (!Serving()) std::this_thread::yield();  // the health service is updated a moment later
   EXPECT_TRUE(Ready());
   EXPECT_EQ(Status()["models"][0]["state"], "MODEL_STATE_READY");
 
-  // While it drains everything is still there; and gRPC's port is not.
+  // During a drain the metrics port still serves every page, although gRPC's port is closed.
   server_->control().Hold();
   GenerateStream stream(server_->inference(), Request("endless", 1'000'000));
   server_->control().AllowSteps(1);
@@ -130,7 +130,7 @@ TEST_F(StatusTest, IsReadyAsHealthIs) {
   drain.join();
 }
 
-TEST_F(StatusTest, AModelThatHasFailedIsNamedAndInTheEndAsksForARestart) {
+TEST_F(StatusTest, AFailedModelIsNamedAndFinallyFailsLiveness) {
   ServerConfig config = TestConfigWithMetrics();
   config.health.liveness_grace = std::chrono::milliseconds(0);
   server_ = std::make_unique<TestServer>(config);
@@ -141,11 +141,11 @@ TEST_F(StatusTest, AModelThatHasFailedIsNamedAndInTheEndAsksForARestart) {
   EXPECT_THAT(Get("/readyz"), HasSubstr("fake: MODEL_STATE_FAILED: its device is lost: "
                                         "UNAVAILABLE: device <b>lost</b>"));
   EXPECT_THAT(std::string(Status()["models"][0]["error"]), HasSubstr("device <b>lost</b>"));
-  while (Status()["alive"]) continue;  // soon: the watch's next turn
+  while (Status()["alive"]) continue;  // until the health watch runs again
   EXPECT_THAT(Get("/healthz"), StartsWith("HTTP/1.1 503 "));
 }
 
-TEST_F(StatusTest, ThePageRunsItsOwnScriptAndNothingElse) {
+TEST_F(StatusTest, ThePageRunsOnlyItsOwnScript) {
   server_ = std::make_unique<TestServer>(TestConfigWithMetrics());
   const std::string page = Get("/status");
   EXPECT_THAT(page, HasSubstr("\r\nContent-Type: text/html; charset=utf-8\r\n"));
@@ -155,7 +155,7 @@ TEST_F(StatusTest, ThePageRunsItsOwnScriptAndNothingElse) {
   }
   EXPECT_THAT(page, AllOf(Not(HasSubstr("unsafe-inline")), HasSubstr("X-Frame-Options: DENY\r\n"),
                           HasSubstr("X-Content-Type-Options: nosniff\r\n")));
-  // No asset of another host, and no way in for markup.
+  // The page loads nothing from another host and never inserts markup.
   for (const char* word :
        {"src=", "innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", " style="}) {
     EXPECT_THAT(page, Not(HasSubstr(word)));

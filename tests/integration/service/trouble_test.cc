@@ -1,4 +1,4 @@
-// Things that go wrong while streams run. Each test ends with "and then it serves again".
+// Faults while streams run. After most of them a test checks that the server still serves.
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -9,7 +9,7 @@
 namespace aft::server {
 namespace {
 
-// One slot and one place in the queue.
+// A server with one slot and one place in the queue.
 ServerConfig TinyConfig() {
   ServerConfig config = TestConfigWithMetrics();
   config.models[0].slots = 1;
