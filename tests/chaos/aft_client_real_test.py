@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python client against two real servers, of which one is killed: aft_client_real_test.py AFT_SERVER MODEL"""
+"""The Python client with two real servers, one of which is killed: aft_client_real_test.py AFT_SERVER MODEL"""
 
 import os
 import sys
@@ -38,7 +38,7 @@ class RealServersTest(unittest.TestCase):
     return servers, client
 
   def breaks_and_is_whole(self, **sampling):
-    """False: the server had sent everything when it was killed."""
+    """Kills the server of a stream. Returns False if the server had already sent everything."""
     servers, client = self.start()
     options = {"max_tokens": TOKENS, "ignore_eos": True, "sampling": Sampling(**sampling)}
     undisturbed = client.generate("It is a truth", **options)
@@ -62,7 +62,7 @@ class RealServersTest(unittest.TestCase):
     self.assertEqual(finished.usage.resumed_tokens > 0, generation.resumes > 0)
     return generation.resumes == 1
 
-  def test_several_answers_are_whole_when_their_server_is_killed(self):
+  def test_several_answers_are_complete_when_their_server_is_killed(self):
     resumes = 0
     while resumes == 0:
       servers, client = self.start()
@@ -84,7 +84,7 @@ class RealServersTest(unittest.TestCase):
       self.assertTrue(generation.exact)
       resumes = generation.resumes
 
-  def test_a_scoring_is_whole_when_its_server_is_killed(self):
+  def test_a_scoring_is_complete_when_its_server_is_killed(self):
     text = "It is a truth universally acknowledged, that " * 2_000
     resumes = 0
     while resumes == 0:
@@ -99,7 +99,7 @@ class RealServersTest(unittest.TestCase):
       killer = threading.Thread(target=kill)
       killer.start()
       scores = client.score(text)
-      while killer.is_alive():  # it came too late
+      while killer.is_alive():  # the scoring ended before the kill
         client.score(text)
       killer.join()
       self.assertEqual((scores.token_ids, scores.logprobs, scores.logprob, scores.scored_bytes),
@@ -107,10 +107,10 @@ class RealServersTest(unittest.TestCase):
       self.assertTrue(scores.exact)
       resumes = scores.resumes
 
-  def test_a_greedy_stream_is_whole_when_its_server_is_killed(self):
+  def test_a_greedy_stream_is_complete_when_its_server_is_killed(self):
     self.check(temperature=0)
 
-  def test_a_sampled_stream_is_whole_when_its_server_is_killed(self):
+  def test_a_sampled_stream_is_complete_when_its_server_is_killed(self):
     self.check(temperature=0.8, seed=7, repetition_penalty=1.1)
 
 

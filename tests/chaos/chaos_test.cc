@@ -1,6 +1,7 @@
-// The real program, with the shipped model, under clients that read and leave, stall, vanish, lie
-// and attack, while it is drained, killed and started again. Every token that anybody gets must be
-// the right one, and in the end nothing of it all may be left.
+// The real program with the shipped model. Its clients read, leave, stall, vanish, send bad
+// requests and attack, while the server is drained, killed and started again. Every token that a
+// client gets must be right, and at the end no request may hold a slot, a place in a queue or
+// memory.
 #include <signal.h>
 
 #include <array>
@@ -47,14 +48,14 @@ std::chrono::seconds Duration() {
   return std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : 8);
 }
 
-// Of the only model.
+// A request to the only model.
 v1::GenerateRequest Ask(const std::string& prompt, uint32_t max_tokens, uint64_t seed = 7) {
   v1::GenerateRequest request = Request(prompt, max_tokens, seed);
   request.clear_model();
   return request;
 }
 
-// A request and what it must generate.
+// A request and the tokens that it must generate.
 struct Case {
   v1::GenerateRequest request;
   std::vector<TokenId> tokens;
@@ -71,7 +72,7 @@ class ChaosTest : public testing::Test {
   }
 
   std::unique_ptr<v1::InferenceService::Stub> Stub(const std::string& address) const {
-    grpc::ChannelArguments arguments;  // a small window: the server notices who does not read
+    grpc::ChannelArguments arguments;  // a small window, so that the server notices unread streams
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
@@ -100,7 +101,7 @@ class ChaosTest : public testing::Test {
     logprob_ = stream.event().finished().logprob();
   }
 
-  // Runs `act` again and again on a thread until the end; it gets a generator of its own.
+  // Calls `act` repeatedly on a thread until the end, with a random generator of its own.
   using Random = std::mt19937;
   void Actor(const char* name, std::function<void(Random&)> act) {
     const auto seed = static_cast<unsigned>(random_.Below(1'000'000'000));
@@ -116,12 +117,13 @@ class ChaosTest : public testing::Test {
     });
   }
 
-  // As clients do that were refused.
+  // The pause of a client that was refused.
   static void Pause() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
   const Case& AnyCase(Random& random) const { return cases_[random() % cases_.size()]; }
 
-  // The tokens so far are the beginning of the right ones, all of them when the stream went well.
+  // The stream's tokens must be the first of the right ones, and all of them if the stream
+  // succeeded.
   static void ExpectRight(const GenerateStream& stream, const Case& of,
                           const grpc::Status& status) {
     const size_t count = stream.tokens.size();
@@ -132,8 +134,8 @@ class ChaosTest : public testing::Test {
     }
   }
 
-  // The server is away for a while now and then, or full; CANCELLED is what gRPC makes of a call
-  // that meets the GOAWAY of a drain.
+  // The server is sometimes stopped or full. A call that meets the GOAWAY of a drain gets CANCELLED
+  // from gRPC.
   void ExpectExcusable(const grpc::Status& status) {
     const auto code = static_cast<absl::StatusCode>(status.error_code());
     EXPECT_TRUE(status.ok() || code == absl::StatusCode::kUnavailable ||
@@ -155,7 +157,7 @@ class ChaosTest : public testing::Test {
   double logprob_ = 0;
 
   std::atomic<bool> over_ = false;
-  std::atomic<int64_t> finished_ = 0;  // streams of readers that went well to their end
+  std::atomic<int64_t> finished_ = 0;  // the number of streams read to a successful end
   std::vector<std::thread> actors_;
   Mutex mutex_;
   std::map<std::string, int64_t> turns_ ABSL_GUARDED_BY(mutex_);
@@ -191,7 +193,7 @@ void ChaosTest::StartActors() {
     std::vector<GenerateStream> streams;
     for (int i = 0; i < 8; ++i) streams.emplace_back(*stub, request);
     for (GenerateStream& stream : streams) stream.Next();
-    // Does not read until the server must have noticed, or nearly.
+    // Does not read for so long that the server notices, or almost.
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 1500));
     for (GenerateStream& stream : streams) {
       for (auto reads = random() % 50; reads > 0 && stream.Next(); --reads) {
@@ -250,7 +252,7 @@ void ChaosTest::StartActors() {
     command.push_back(attack.front());
     command.push_back(address);
     command.insert(command.end(), attack.begin() + 1, attack.end());
-    client::RunToEnd(command);  // fails now and then: the server may be away
+    client::RunToEnd(command);  // sometimes fails, because the server may be stopped
   });
 }
 
@@ -268,11 +270,11 @@ void ChaosTest::ExpectNothingIsLeft() {
   }
 }
 
-TEST_F(ChaosTest, EveryTokenIsRightAndNothingIsLeft) {
+TEST_F(ChaosTest, EveryTokenIsRightAndAllIsReleased) {
   constexpr int kRestarts = 4;
   const auto start = Clock::now();
   StartActors();
-  // In the first half it goes away and comes back, gently and not.
+  // In the first half of the time the server is drained or killed and started again.
   for (int i = 1; i <= kRestarts; ++i) {
     std::this_thread::sleep_until(start + Duration() / 2 * i / kRestarts);
     program_.Stop(i % 2 == 0 ? SIGKILL : SIGTERM);

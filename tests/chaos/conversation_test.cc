@@ -1,7 +1,7 @@
-// One long conversation with the real program and the shipped model, over several replicas that are
-// killed and started again: turns, forks from older states, edits, moves by export and import, or
-// in a Redis that all share and that is killed too. All of it must be what one uninterrupted run
-// over the same token ids gives.
+// One long conversation with the real program and the shipped model. It runs over several replicas
+// that are killed and started again. It has turns, forks from older states and edits. States move
+// by export and import, or lie in a Redis that all replicas share and that is killed too. The
+// result must equal one uninterrupted run over the same token ids.
 #include <signal.h>
 
 #include <algorithm>
@@ -35,17 +35,17 @@ int Turns() {
   return turns != nullptr ? std::atoi(turns) : 250;
 }
 
-// What was said until some answer ended.
+// The conversation up to the end of an answer.
 struct Moment {
-  std::string id;  // of its state
+  std::string id;  // the id of its state
   size_t replica = 0;
   std::vector<TokenId> text;
-  // Of each of the text's tokens that was generated, in order.
+  // The position in `text` and the log-probability of each generated token, in order.
   std::vector<std::pair<size_t, float>> logprobs;
   bool pending = true;
 };
 
-// Where states rest: in a folder of each replica, or in a Redis that all share.
+// Where states are stored: in a folder of each replica, or in a Redis that all replicas share.
 enum class Rest { kFolders, kRedis };
 
 class ConversationTest : public testing::TestWithParam<Rest> {
@@ -97,7 +97,7 @@ class ConversationTest : public testing::TestWithParam<Rest> {
     Start(i);
   }
 
-  // Another replica has the moment's state from here on, under another id unless they share it.
+  // Moves the moment's state to another replica. It gets another id unless the replicas share it.
   void Move(Moment& moment) {
     if (redis_.has_value() && random_.Below(4) > 0) {
       moment.replica = static_cast<size_t>(random_.Below(kReplicas));
@@ -151,7 +151,7 @@ class ConversationTest : public testing::TestWithParam<Rest> {
     return request;
   }
 
-  // What is said next, behind the moment.
+  // Sends a random turn that continues from `before`. `after` is the moment after the answer.
   void Say(const Moment& before, Moment& after) {
     std::vector<TokenId> prompt;
     const v1::GenerateRequest request = RandomTurn(before, prompt);
@@ -173,8 +173,8 @@ class ConversationTest : public testing::TestWithParam<Rest> {
     after.pending = state.pending();
   }
 
-  // That the moment's text, read at once by a replica that knows nothing of it, gives each token
-  // that was generated the probability that it had then.
+  // Another replica reads the moment's whole text at once. It must give each generated token the
+  // log-probability that it had in its answer.
   void ExpectAsUninterrupted(const Moment& moment) {
     v1::ScoreRequest request;
     for (const TokenId token : moment.text) {
@@ -209,7 +209,7 @@ TEST_P(ConversationTest, EqualsOneUninterruptedRun) {
   int moves = 0;
   for (int turn = 0; turn < Turns(); ++turn) {
     size_t from = moments.size() - 1;
-    if (random_.Below(5) == 0) {  // an answer is asked for again, or an older text goes on
+    if (random_.Below(5) == 0) {  // repeats an answer, or continues an older text
       from -= std::min(from, static_cast<size_t>(random_.Below(20)));
       ++forks;
     }

@@ -17,12 +17,12 @@ namespace aft::server {
 namespace {
 
 constexpr int kRounds = 4;
-constexpr int kConcurrent = 120;  // over gRPC, and as many over HTTP
-// Resident memory differs by 1 MB from round to round. It grew by 86 MB from the second round to
-// the last one when snapshots came from the heaps of the allocator (mallopt in server/app/main.cc).
+constexpr int kConcurrent = 120;  // over gRPC, and the same number over HTTP
+// Resident memory differs by 1 MB from round to round. When snapshots came from the heaps of the
+// allocator (mallopt in server/app/main.cc), it grew by 86 MB from the second round to the last.
 constexpr double kMostMegabytes = 24;
 
-// No two prompts begin alike, so that each of them leaves a state in the prefix cache.
+// No two prompts begin alike, so each of them leaves a state in the prefix cache.
 std::string NextPrompt(int& prompts) {
   ++prompts;
   return absl::StrCat(prompts, " is the number of a truth ") +
@@ -61,7 +61,7 @@ TEST(MemoryTest, DoesNotGrowWithTheRequestsThatWereServed) {
     }
     megabytes.push_back(program.ResidentMegabytes());
   }
-  // The first two rounds fill the prefix cache and what libraries keep.
+  // The first two rounds fill the prefix cache and the caches of libraries.
   EXPECT_LE(megabytes.back() - megabytes[1], kMostMegabytes) << testing::PrintToString(megabytes);
   program.Stop(SIGTERM);
 }

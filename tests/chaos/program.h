@@ -20,12 +20,12 @@
 
 namespace aft::server {
 
-// The server process. Thread-safe but for Start and Stop.
+// The server process. All methods except Start and Stop are thread-safe.
 class Program {
  public:
   explicit Program(const std::string& config_file) : config_file_(config_file) {}
 
-  // At the address of the first time.
+  // Every start after the first one uses the address of the first one.
   void Start() {
     const TempFolder folder;
     const std::string ready = folder.File("ready");
@@ -33,7 +33,7 @@ class Program {
         std::vector<std::string>{AFT_SERVER, "--config=" + config_file_,
                                  "--listen_address=" + address_, "--ready_file=" + ready});
     ASSERT_TRUE(process_->WaitForError("event=server.ready")) << process_->err();
-    std::ifstream file(ready);  // nobody reads the log from here on
+    std::ifstream file(ready);  // from here on the log is not read
     std::getline(file, address_);
     std::getline(file, metrics_address_);
     std::getline(file, http_address_);

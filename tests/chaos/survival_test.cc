@@ -1,6 +1,6 @@
-// Streams over three replicas of the real program, with the shipped model, that are killed and
-// drained under them. Every stream must come to its end, and be what it is undisturbed: token by
-// token, and byte by byte.
+// Streams over three replicas of the real program, with the shipped model, which are killed or
+// drained. Every stream must reach its end and equal the undisturbed one, token by token and byte
+// by byte.
 #include <signal.h>
 
 #include <array>
@@ -40,7 +40,7 @@ struct ScoreCase {
   client::ScoreResult undisturbed;
 };
 
-// Tokens that have come, of all streams.
+// Counts the tokens that all streams have received.
 class Progress {
  public:
   void Add(int tokens) {
@@ -62,7 +62,7 @@ class Progress {
 
 class SurvivalTest : public testing::Test {
  protected:
-  // Its replicas have keys in common, so that a drain hands streams over with their states.
+  // The replicas share their keys, so that a drain hands streams over with their states.
   void SetUp() override {
     std::ofstream(folder_.File("key")) << std::string(32, 'k');
     std::ofstream(folder_.File("server.textproto")) << R"(metrics_address: ""
@@ -99,7 +99,7 @@ class SurvivalTest : public testing::Test {
 
   void MakeScoreCase() {
     ScoreCase one;
-    // Not so long that three servers in a row go before the text is read again.
+    // The text is short enough to be read before three servers in a row are stopped.
     const int64_t tokens = 6'000 + random_.Below(4'000);
     for (int64_t i = 0; i < tokens; ++i) {
       one.request.mutable_tokens()->add_ids(static_cast<uint32_t>(random_.Below(60)));
@@ -129,7 +129,7 @@ class SurvivalTest : public testing::Test {
     score_resumes_ += result->resumes;
   }
 
-  // One stream after the other, until it is enough.
+  // Reads one stream after another, until `enough_`.
   void Read() {
     while (!enough_) {
       if (next_ % 4 == 3) Score();
@@ -156,8 +156,8 @@ class SurvivalTest : public testing::Test {
     }
   }
 
-  // Each replica in turn, while the others serve, and until that has broken some streams of each
-  // kind.
+  // Stops and starts each replica in turn while the others serve. Repeats this until some streams
+  // of each kind were resumed.
   void Restart(int signal) {
     const uint64_t before = resumes_;
     const uint64_t scores_before = score_resumes_;
@@ -188,7 +188,7 @@ class SurvivalTest : public testing::Test {
   std::atomic<bool> enough_ = false;
 };
 
-TEST_F(SurvivalTest, StreamsAreWholeWhateverServerIsKilledOrDrained) {
+TEST_F(SurvivalTest, StreamsAreCompleteWhenServersAreKilledOrDrained) {
   std::vector<std::thread> readers;
   for (int i = 0; i < kThreads; ++i) readers.emplace_back([this] { Read(); });
   Restart(SIGKILL);

@@ -6,7 +6,7 @@
 
 namespace aft::server {
 
-// All numbers that a stream of Encode has brought, in their order.
+// All numbers that a stream of Encode has brought, in order.
 inline std::vector<float> ValuesOf(const EncodeStream& stream) {
   std::vector<float> values;
   for (const v1::EncodeResponse& event : stream.events) {

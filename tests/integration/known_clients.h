@@ -20,14 +20,14 @@ inline std::string Sha256(const std::string& token) {
   return absl::BytesToHexString(hash);
 }
 
-// A client's entry. `fields`: more of it.
+// An entry of the file of clients. `fields` are further fields of the entry.
 inline std::string ClientEntry(const std::string& name, const std::string& token,
                                const std::string& fields = "") {
   return absl::StrCat("clients { name: '", name, "' token_sha256: '", Sha256(token), "' ", fields,
                       " }\n");
 }
 
-// At once, so that a server may read it at any time.
+// Replaces a file atomically, so that a server may read it at any time.
 inline void Replace(const std::string& path, const std::string& text) {
   std::ofstream(path + ".new") << text;
   ASSERT_EQ(std::rename((path + ".new").c_str(), path.c_str()), 0);

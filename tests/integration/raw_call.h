@@ -10,8 +10,8 @@
 
 namespace aft::server {
 
-// One request's bytes and its answers, of any method, read as far as a test says: on the wire all
-// methods are streams of messages, so a client that takes each for one will do.
+// Sends one request's bytes to any method and reads its answers when the test asks. On the wire
+// every method is a stream of messages, so this client can call all of them.
 class RawCall {
  public:
   RawCall(grpc::Channel& channel, const char* path, const std::string& request,
@@ -25,7 +25,7 @@ class RawCall {
     stream_->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions());
   }
 
-  // Reads an answer; false: there is no further one.
+  // Reads an answer. Returns false if there is no further one.
   bool Next(std::string& answer) {
     grpc::ByteBuffer buffer;
     if (!stream_->Read(&buffer)) return false;
@@ -37,7 +37,7 @@ class RawCall {
     }
     return true;
   }
-  // Reads the rest.
+  // Reads the remaining answers.
   grpc::Status Finish() {
     std::string answer;
     while (Next(answer)) {

@@ -83,7 +83,7 @@ void TestServer::Start() {
 }
 
 TestServer::~TestServer() {
-  fakes_.control->Resume();  // an engine that the test holds could not stop
+  fakes_.control->Resume();  // an engine that the test still holds could not stop
   fakes_.encoder_control->Resume();
   server_.reset();
   for (const std::string& violation : fakes_.control->violations()) ADD_FAILURE() << violation;
@@ -124,7 +124,7 @@ grpc::health::v1::HealthCheckResponse::ServingStatus TestServer::Health(const st
 std::string TestServer::Metrics() { return HttpGet(server_->metrics_address(), "/metrics"); }
 
 double TestServer::Metric(const std::string& name) {
-  const auto parts = [](absl::string_view sample) {  // its name, and its labels as they are written
+  const auto parts = [](absl::string_view sample) {  // a sample's name and its labels as written
     std::vector<absl::string_view> found = absl::StrSplit(sample, absl::ByAnyChar("{}"));
     std::vector<absl::string_view> labels;
     if (found.size() > 1) labels = absl::StrSplit(found[1], ',');

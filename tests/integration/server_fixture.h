@@ -20,19 +20,20 @@
 
 namespace aft::server {
 
-// What a call is charged beside its messages and its work.
+// The bytes that a call is charged in addition to its messages and its work.
 inline constexpr int kCall = 16 << 10;
 inline constexpr char kMemoryUsed[] = "aft_memory_used_bytes";
-// Tokens of a request that something else is to end.
+// A number of tokens that a request does not reach, because something else ends it.
 inline constexpr uint32_t kEndless = 1'000'000;
 
 // One model "fake" with 4 slots, on a port that the kernel chooses, without a metrics page.
 ServerConfig TestConfig();
-// The same with a metrics page.
+// TestConfig with a metrics page.
 ServerConfig TestConfigWithMetrics();
 
 // TestConfigWithMetrics and an encoder "encoder", whose batches have at most 4 texts and 64 tokens.
-// They run as soon as it is idle: a test that wants a full one holds the batch before it.
+// A batch starts as soon as the encoder is idle. A test that needs a full batch holds the one
+// before it.
 ServerConfig TestConfigWithEncoder();
 
 ModelLoader FakeLoader(FakeModels models = {});
@@ -42,13 +43,13 @@ class TestServer {
  public:
   using Prepare = std::function<void(grpc::ClientContext&)>;
 
-  // Ready on return.
+  // The server is ready on return.
   explicit TestServer(ServerConfig config = TestConfig(), FakeModelRunner::Options options = {},
                       FakeEncoderRunner::Options encoder_options = {});
   TestServer(ServerConfig config, const FakeModels& fakes);
-  // Started; loads with `loader`.
+  // Starts the server, which loads its models with `loader`, but does not wait until it is ready.
   TestServer(ServerConfig config, ModelLoader loader, const FakeModels& fakes = {});
-  // The fake model has seen no broken rule.
+  // Fails the test if the server broke a rule of the fake model.
   ~TestServer();
 
   Server& server() { return *server_; }
@@ -59,26 +60,26 @@ class TestServer {
   v1::StateService::Stub& states() { return *states_; }
   grpc::health::v1::Health::Stub& health() { return *health_; }
 
-  // A connection of its own.
+  // Opens a new connection.
   static std::shared_ptr<grpc::Channel> Connect(const std::string& address,
                                                 grpc::ChannelArguments arguments = {});
 
-  // A connection of its own whose window is as small as HTTP/2 has it by default: its server
-  // notices soon that nobody reads.
+  // Opens a new connection with HTTP/2's small default window, so that its server soon notices when
+  // the client does not read.
   static std::shared_ptr<grpc::Channel> ConnectWithASmallWindow(
       const std::string& address, grpc::ChannelArguments arguments = {});
   std::unique_ptr<v1::InferenceService::Stub> StubWithASmallWindow() const;
 
-  // What health says of a service, and SERVICE_UNKNOWN where that is NOT_FOUND.
+  // The service's status in the health service, or SERVICE_UNKNOWN if the answer is NOT_FOUND.
   grpc::health::v1::HealthCheckResponse::ServingStatus Health(const std::string& service = "",
                                                               const Prepare& prepare = {});
 
-  // Body of the metrics page. REQUIRES: TestConfigWithMetrics, here and below.
+  // The body of the metrics page. REQUIRES: TestConfigWithMetrics, here and below.
   std::string Metrics();
-  // Sum of the samples on the metrics page that have that name and these labels, whatever others
-  // they have: `aft_slots_used{model="fake"}`. 0 where there is none.
+  // The sum of the samples on the metrics page that have this name and at least these labels, such
+  // as `aft_slots_used{model="fake"}`. It is 0 if there is no such sample.
   double Metric(const std::string& name);
-  // Returns when the metric has that value. The test fails when it has not after a minute.
+  // Returns when the metric has this value. The test fails if that takes more than a minute.
   void WaitForMetric(const std::string& name, double value);
 
  private:
@@ -92,15 +93,15 @@ class TestServer {
   std::unique_ptr<grpc::health::v1::Health::Stub> health_;
 };
 
-// Says that a call is of that address, which a trusted proxy may say.
+// Makes a call come from `address`, as a trusted proxy may claim.
 TestServer::Prepare From(const std::string& address);
 
-// The name of that metric, for Metric and WaitForMetric.
+// The name and labels of a sample of aft_requests_total, for Metric and WaitForMetric.
 std::string RequestsTotal(const std::string& code, const std::string& method,
                           const std::string& model = "fake");
 
-// One stream of InferenceService, whose events are kept. The test fails when they break the
-// protocol. Movable.
+// One stream of InferenceService. It keeps all events, and the test fails if they break the
+// protocol. It can be moved.
 template <auto kMethod>
 class EventStream;
 
@@ -132,7 +133,7 @@ class EventStream<kMethod> {
   virtual ~EventStream() = default;
   EventStream(EventStream&&) = default;
 
-  // The next event; false at the end of the stream.
+  // Reads the next event. Returns false at the end of the stream.
   bool Next() {
     Response event;
     if (!reader_->Read(&event)) return false;
@@ -142,7 +143,7 @@ class EventStream<kMethod> {
     OnEvent(events.back());
     return true;
   }
-  // Reads on until an event of that kind; false when the stream ends before.
+  // Reads up to the next event of this kind. Returns false if the stream ends before.
   bool ReadUntil(typename Response::EventCase kind) {
     while (Next()) {
       if (event().event_case() == kind) return true;
@@ -187,7 +188,7 @@ class EventStream<kMethod> {
 using ScoreStream = EventStream<&v1::InferenceService::Stub::Score>;
 using EncodeStream = EventStream<&v1::InferenceService::Stub::Encode>;
 
-// Adds up what has been read.
+// Collects the tokens and the text of all events.
 class GenerateStream : public EventStream<&v1::InferenceService::Stub::Generate> {
  public:
   using EventStream::EventStream;
@@ -201,14 +202,14 @@ class GenerateStream : public EventStream<&v1::InferenceService::Stub::Generate>
   void OnEvent(const v1::GenerateResponse& event) override;
 };
 
-// Seeded, so that results can be predicted, and without an early end.
+// A request with a seed, so that its result can be predicted, that does not end early.
 v1::GenerateRequest Request(const std::string& prompt, uint32_t max_tokens, uint64_t seed = 7);
 
-// What that request generates when it runs alone, computed without a server.
+// The tokens that the request generates when it runs alone, computed without a server.
 std::vector<TokenId> Expected(const v1::GenerateRequest& request,
                               const FakeModelRunner::Options& options = {});
 
-// "And then it serves again": a fresh request gives the right tokens.
+// Checks that the server still serves: a new request must get the right tokens.
 void ExpectServes(TestServer& server);
 
 }  // namespace aft::server

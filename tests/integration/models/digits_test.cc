@@ -1,4 +1,4 @@
-// The shipped classifier behind the server, asked as its card says: by aftctl, and by tritonclient.
+// The shipped classifier in a server, called as its card describes: by aftctl and tritonclient.
 #include <fstream>
 #include <string>
 #include <vector>
@@ -40,7 +40,7 @@ class DigitsServer : public KserveServer {
   }
 };
 
-// Pixels of the first held-out images.
+// The pixels of the first held-out images.
 std::vector<int64_t> HeldOut(int images) {
   std::ifstream file(kFolder + "held_out.csv");
   std::vector<int64_t> pixels;
@@ -83,7 +83,7 @@ TEST(DigitsServerTest, AftctlReadsTheSample) {
   EXPECT_LE(probability, 1);
 }
 
-// The example of the card, as it stands there.
+// Runs the card's example unchanged.
 TEST(DigitsServerTest, TritonclientReadsThem) {
   DigitsServer server;
   RunTritonclient("digits.py", server.server());

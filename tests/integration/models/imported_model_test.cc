@@ -1,4 +1,4 @@
-// Other packages' models, imported and served: what Score answers over real gRPC is what the
+// Models of other packages are imported and served. Over real gRPC, Score must answer what the
 // packages computed (tests/parity/goldens).
 #include <algorithm>
 #include <cmath>
@@ -22,8 +22,9 @@ namespace {
 
 using tolerance::kLogProbability;
 
-// Imports, serves and scores `text` in one model; returns the largest difference to `expected`
-// [T, V], the log-probabilities of every token after every token of `tokens` [T].
+// Imports and serves a model and scores `text` with it. Returns the largest difference to
+// `expected` [T, V], the log-probabilities of all V tokens after each of the T tokens in `tokens`
+// [T].
 double ScoreDistance(const absl::StatusOr<Import>& import, const std::string& text,
                      const at::Tensor& tokens, const at::Tensor& expected) {
   const TempFolder folder;

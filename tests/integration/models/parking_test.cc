@@ -1,4 +1,4 @@
-// A real model whose slots change hands in the middle of sequences, over real gRPC.
+// A real model whose slots pass to other requests in the middle of sequences, over real gRPC.
 
 #include <chrono>
 #include <string>
@@ -37,8 +37,8 @@ class ParkingTest : public testing::Test {
     EXPECT_TRUE(stream.Finish().ok());
   }
 
-  // What `run(length, interrupt)` makes of a sequence of that length must be the same whether it is
-  // interrupted or not. Longer ones until it was: on a busy machine it may be over before that.
+  // `run(length, interrupt)` must give the same result with and without an interruption. On a busy
+  // machine a sequence may end before it is interrupted, so ever longer ones are tried.
   template <typename Run>
   void ExpectTheSame(const Run& run) {
     const auto nothing = [] {};
@@ -60,7 +60,7 @@ class ParkingTest : public testing::Test {
   TestServer server_{OneSlot(), LoadModel};
 };
 
-TEST_F(ParkingTest, GenerationsGoOnWithTheSameTokens) {
+TEST_F(ParkingTest, ParkedGenerationsContinueWithTheSameTokens) {
   v1::GenerateRequest greedy = Request("It is a truth", 1);
   greedy.mutable_sampling()->set_temperature(0);
   v1::GenerateRequest sampled = Request("It is a truth", 1, /*seed=*/41);
@@ -84,9 +84,9 @@ TEST_F(ParkingTest, GenerationsGoOnWithTheSameTokens) {
   }
 }
 
-TEST_F(ParkingTest, ATextIsScoredTheSame) {
+TEST_F(ParkingTest, AParkedTextGetsTheSameScores) {
   ExpectTheSame([&](uint32_t length, const auto& interrupt) {
-    v1::ScoreRequest request;  // batch work unless it says otherwise
+    v1::ScoreRequest request;  // batch work is the default for Score
     for (uint32_t i = 0; i < length; ++i) request.mutable_text()->push_back("a truth "[i % 8]);
     ScoreStream stream(server_.inference(), request);
     EXPECT_TRUE(stream.ReadUntil(v1::ScoreResponse::kChunk));

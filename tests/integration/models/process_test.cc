@@ -55,7 +55,7 @@ class ServerProcessTest : public testing::Test {
     ASSERT_TRUE(written.ok()) << written;
   }
 
-  // Beside the flags of Command.
+  // Writes the config file that Command passes in addition to its flags.
   void WriteConfig(const std::string& text) const { std::ofstream(config_) << text; }
 
   std::vector<std::string> Command(std::vector<std::string> more = {}) const {
@@ -69,7 +69,7 @@ class ServerProcessTest : public testing::Test {
     return command;
   }
 
-  // The gRPC address, once the server is ready.
+  // Waits until the server is ready. Returns its gRPC address.
   std::string WaitReady(Process& process) {
     EXPECT_TRUE(process.WaitForError("event=server.ready")) << process.err();
     std::ifstream file(ready_file_);
@@ -79,8 +79,8 @@ class ServerProcessTest : public testing::Test {
     return address;
   }
 
-  // Requests, while nobody reads standard error, until log lines are dropped. REQUIRES: WaitReady,
-  // a metrics page.
+  // Sends requests while standard error is not read, until log lines are dropped. REQUIRES:
+  // WaitReady was called, and the server has a metrics page.
   void FillStandardError(const std::shared_ptr<grpc::Channel>& channel) const {
     auto stub = v1::InferenceService::NewStub(channel);
     const std::string nothing = "aft_log_lines_dropped_total 0\n";
@@ -100,7 +100,7 @@ class ServerProcessTest : public testing::Test {
     return request;
   }
 
-  // Runs to the end, which must have this exit code and say this on standard error.
+  // Runs a program to its end. It must exit with `code` and write `message` to standard error.
   static void ExpectExit(const std::vector<std::string>& command, int code,
                          const std::string& message) {
     Process process(command);
@@ -112,7 +112,7 @@ class ServerProcessTest : public testing::Test {
   const std::string model_ = folder_.File("tiny");
   const std::string config_ = folder_.File("config.textproto");
   const std::string ready_file_ = folder_.File("ready");
-  std::string metrics_address_;  // known from WaitReady on
+  std::string metrics_address_;  // set by WaitReady
 };
 
 TEST_F(ServerProcessTest, ServesAndExitsWithZeroAfterSigterm) {
@@ -130,7 +130,7 @@ TEST_F(ServerProcessTest, ServesAndExitsWithZeroAfterSigterm) {
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0) << process.err();
   EXPECT_FALSE(std::filesystem::exists(ready_file_));
-  // The log begins with what the config says beyond the defaults.
+  // The log begins with the settings that differ from the defaults.
   EXPECT_THAT(process.err(), HasSubstr("\nlisten_address: \"127.0.0.1:0\"\n"));
   EXPECT_THAT(process.err(), Not(HasSubstr("default_max_tokens")));
   EXPECT_THAT(process.err(), HasSubstr("request.done"));
@@ -186,7 +186,7 @@ TEST_F(ServerProcessTest, SighupReadsConfigAndRepositoryAgain) {
   process.Signal(SIGHUP);
   ASSERT_TRUE(process.WaitForError("config.textproto:1:")) << process.err();
 
-  // A file that is not what its checksum says: no bit of it is served.
+  // The server must not serve a version whose file does not match its checksum.
   add("3");
   std::ofstream(versions + "/3/config.json", std::ios::app) << " ";
   WriteConfig(drain + repository);
@@ -211,9 +211,9 @@ TEST_F(ServerProcessTest, ALameDuckIsNotServingButServesAndASecondSignalEndsItAt
   grpc::health::v1::HealthCheckResponse response;
   ASSERT_TRUE(watch->Read(&response));
   process.Signal(SIGTERM);
-  ASSERT_TRUE(watch->Read(&response));  // it drains
+  ASSERT_TRUE(watch->Read(&response));  // the server drains
   EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
-  EXPECT_TRUE(GenerateStream(*stub, TinyRequest(5)).Finish().ok());  // still
+  EXPECT_TRUE(GenerateStream(*stub, TinyRequest(5)).Finish().ok());  // it still serves
   process.Signal(SIGINT);
   EXPECT_EQ(process.Wait(), 128 + SIGINT);
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -253,9 +253,9 @@ TEST_F(ServerProcessTest, ABlockedStandardErrorDoesNotHoldUpASecondSignal) {
   EXPECT_EQ(process.WaitUnread(), 128 + SIGINT);
 }
 
-// One step over 200,000 tokens of an attention, whose cost grows with their square. The prefix
-// cache would make it many, one for each of its intervals.
-TEST_F(ServerProcessTest, AModelThatIsStuckFailsLoudlyAndTheProcessStillEnds) {
+// One step reads 200,000 tokens with an attention whose cost grows with their square. The prefix
+// cache would split it into many steps, one for each of its intervals.
+TEST_F(ServerProcessTest, AStuckModelFailsLoudlyAndTheProcessStillEnds) {
   WriteModel({.kind = MixerKind::kDotProduct}, /*max_seq_len=*/1 << 18);
   WriteConfig(
       "models { path: 'tiny' slots: 1 max_step_tokens: 524288 intra_op_threads: 1 "
@@ -339,7 +339,7 @@ TEST_F(ServerProcessTest, ACorruptCheckpointIsNamedAndNotServed) {
   EXPECT_FALSE(std::filesystem::exists(ready_file_));
 }
 
-// gRPC, protobuf and LibTorch in one process: matrix products are right while streams run.
+// With gRPC, protobuf and LibTorch in one process, matrix products are right while streams run.
 TEST_F(ServerProcessTest, GrpcProtobufAndLibTorchCoexist) {
   ServerConfig config = TestConfig();
   config.models[0].name = "tiny";

@@ -1,4 +1,4 @@
-// Real models behind the server, over real gRPC.
+// Real models in a server, over real gRPC.
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -24,7 +24,7 @@ ServerConfig ConfigOf(const std::string& path) {
   ServerConfig config = TestConfig();
   config.models[0].checkpoint_dir = path;
   config.models[0].slots = 8;
-  config.models[0].max_step_tokens = 48;  // texts come in several chunks
+  config.models[0].max_step_tokens = 48;  // texts are read in several chunks
   config.models[0].intra_op_threads = 2;
   return config;
 }
@@ -37,7 +37,7 @@ class ServedModel final : public TestServer {
   }
 };
 
-// The log-probability of each token of the text from the second on.
+// The log-probability of each token of the text except the first.
 std::vector<float> Score(TestServer& server, const std::vector<TokenId>& text) {
   v1::ScoreRequest request;
   for (const TokenId id : text) request.mutable_tokens()->add_ids(static_cast<uint32_t>(id));
@@ -74,7 +74,7 @@ Generated Generate(TestServer& server, uint64_t seed) {
   GenerateStream stream(server.inference(), request);
   Generated generated;
   for (const char c : std::string(kPrompt)) {
-    generated.text.push_back(static_cast<unsigned char>(c));  // its tokens are bytes
+    generated.text.push_back(static_cast<unsigned char>(c));  // each byte is one token
   }
   while (stream.Next()) {
     for (const v1::TokenLogprobs& token : stream.event().delta().logprobs()) {
@@ -86,11 +86,12 @@ Generated Generate(TestServer& server, uint64_t seed) {
   return generated;
 }
 
-// The attack: a client gets a slot after another client and exports a state of one byte.
-TEST(ServedModelTest, AnExportedStateTellsNothingOfTheSlotsFormerOccupants) {
+// The attack: a client gets a slot that another client had before, and exports a state whose text
+// is one byte.
+TEST(ServedModelTest, AnExportedStateRevealsNothingOfEarlierUsersOfTheSlot) {
   const TempFolder folder;
   ServerConfig config = ConfigOf(kShippedModel);
-  WriteBytes(folder.File("key"), std::string(32, 'k'));  // so that exports can be compared
+  WriteBytes(folder.File("key"), std::string(32, 'k'));  // so that exports are comparable
   config.states.key_files = {folder.File("key")};
   const auto export_of = [](TestServer& server, const std::string& text) {
     v1::ScoreRequest request;

@@ -1,5 +1,5 @@
-// Streams that survive their server, over real gRPC, with a fake model: what a client has of one
-// goes on at another server.
+// A stream resumes at another server from what its client received, over real gRPC, with a fake
+// model.
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ constexpr char kExactly[] = "aft_streams_resumed_total{exact=\"yes\",from=\"text
 constexpr char kOtherwise[] =
     "aft_streams_resumed_total{exact=\"no\",from=\"text\",model=\"fake\"}";
 
-// What a client asks for that has the first `count` tokens of a stream.
+// The request of a client that resumes a stream after its first `count` tokens.
 v1::GenerateRequest Resumed(v1::GenerateRequest request, const v1::Started& started,
                             const std::vector<TokenId>& tokens, size_t count) {
   request.mutable_sampling()->set_seed(started.seed());
@@ -35,7 +35,7 @@ v1::GenerateRequest Resumed(v1::GenerateRequest request, const v1::Started& star
 
 class ResumeTest : public StateTest {
  protected:
-  // That is refused: what is wrong, as its status says it.
+  // Returns the error message. The request must be refused with INVALID_ARGUMENT.
   std::string Wrong(const v1::GenerateRequest& request) {
     const grpc::Status status = Refused(request);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
@@ -43,7 +43,7 @@ class ResumeTest : public StateTest {
   }
 };
 
-TEST_F(ResumeTest, AStreamGoesOnAtAnotherServer) {
+TEST_F(ResumeTest, AStreamResumesAtAnotherServer) {
   options_.fingerprint = 0xABCD;
   Start();
   TestServer other(config_, options_);
@@ -73,7 +73,8 @@ TEST_F(ResumeTest, AStreamGoesOnAtAnotherServer) {
   EXPECT_EQ(other.Metric(kExactly), 5);
   EXPECT_EQ(other.Metric(kOtherwise), 0);
   EXPECT_EQ(server_->Metric(kExactly), 0);
-  // Another 35 tokens for each but the first, which brought nothing: 1 + 17 + 29, and 30 unread.
+  // Each resumed request reads another 35 tokens, except the first, which brought no output. They
+  // are 5 prompt tokens each and 1 + 17 + 29 of the output; the last 30 are not read.
   EXPECT_EQ(other.Metric("aft_prompt_tokens_total{model=\"fake\"}"), 4 * 5 + 47);
   EXPECT_EQ(other.Metric("aft_client_tokens_total{client=\"other\"}"), 4 * 35);
 }
@@ -95,7 +96,7 @@ TEST_F(ResumeTest, OnlyTheSameBitsAreExact) {
   EXPECT_TRUE(exact_at(options_, 4));
   EXPECT_FALSE(exact_at(options_, 4, "AVX2"));
   EXPECT_FALSE(exact_at(options_, 4, ""));
-  EXPECT_TRUE(exact_at(options_, 0, "AVX2"));  // all of it is computed there
+  EXPECT_TRUE(exact_at(options_, 0, "AVX2"));  // this server computes all of it
   FakeModelRunner::Options no_promise = options_;
   no_promise.numerics = "";
   EXPECT_FALSE(exact_at(no_promise, 4, ""));
@@ -106,7 +107,7 @@ TEST_F(ResumeTest, OnlyTheSameBitsAreExact) {
   EXPECT_TRUE(exact_at(differ, 0));
 }
 
-TEST_F(ResumeTest, BehindAnAnswerAllIsReadAsTheModelsOwn) {
+TEST_F(ResumeTest, AResumedAnswerIsReadAsTheModelsOwnOutput) {
   options_.generated_differ = true;
   Start();
   const GenerateStream first = Run(Turn("hello", 5));
@@ -173,7 +174,7 @@ TEST_F(ResumeTest, AnUnknownIdIsNoError) {
   }
 }
 
-// Whatever outputs are claimed: they are refused, or go on as this model goes on behind them.
+// A forged output is refused, or the model continues after it as after its own.
 TEST_F(ResumeTest, ForgedOutputsAreRefusedOrReplayed) {
   options_.fingerprint = 0xABCD;
   Start();

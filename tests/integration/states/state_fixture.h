@@ -14,7 +14,7 @@ namespace aft::server {
 
 using Prepare = GenerateStream::Prepare;
 
-// That is stored.
+// A request whose answer is stored. It continues from the state `previous`, if there is one.
 inline v1::GenerateRequest Turn(const std::string& prompt, uint32_t max_tokens,
                                 const std::string& previous = "") {
   v1::GenerateRequest request = Request(prompt, max_tokens);
@@ -23,7 +23,7 @@ inline v1::GenerateRequest Turn(const std::string& prompt, uint32_t max_tokens,
   return request;
 }
 
-// A server with a fake model, and calls about states.
+// A server with a fake model, and calls of StateService.
 class StateTest : public testing::Test {
  protected:
   StateTest() { config_.limits.max_queued_requests = 10; }
@@ -43,7 +43,7 @@ class StateTest : public testing::Test {
     return status;
   }
 
-  // There are two from here on, "a" and "b", with these tokens.
+  // The next server knows the clients "a" and "b". Each name is also the client's token.
   void KnowClients() {
     WriteBytes(folder_.File("clients.textproto"), ClientEntry("a", "a") + ClientEntry("b", "b"));
     config_.security.clients_file = folder_.File("clients.textproto");

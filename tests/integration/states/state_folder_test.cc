@@ -1,4 +1,4 @@
-// States that outlive their server.
+// States in a folder that outlive their server.
 
 #include <chrono>
 #include <filesystem>
@@ -26,7 +26,7 @@ class StateFolderServerTest : public StateTest {
     fs::create_directory(config_.states.folder);
   }
 
-  // The next server, after this one is gone.
+  // Stops the server and starts the next one.
   void Restart() {
     server_.reset();
     Start();
@@ -36,7 +36,7 @@ class StateFolderServerTest : public StateTest {
   }
 };
 
-TEST_F(StateFolderServerTest, TheConversationGoesOnWithTheNextServer) {
+TEST_F(StateFolderServerTest, TheNextServerContinuesTheConversation) {
   Start();
   const v1::State state = Run(Turn("hello", 10)).finished.state();
   ASSERT_TRUE(fs::exists(FileOf(state.id())));
@@ -59,13 +59,13 @@ TEST_F(StateFolderServerTest, TheConversationGoesOnWithTheNextServer) {
   EXPECT_EQ(again.finished.state().history(), expected.finished.state().history());
 }
 
-TEST_F(StateFolderServerTest, AFileGoesThoughNobodyAsks) {
+TEST_F(StateFolderServerTest, AnExpiredFileIsRemovedWithoutACall) {
   Start();
   v1::GenerateRequest request = Turn("hello", 10);
   request.mutable_store()->set_ttl_ms(1);
   const std::string id = Run(request).finished.state().id();
-  // What looks once a second looks at states, then at files, so a second state's end says that the
-  // first one's file was looked at.
+  // A sweep once a second checks states first and files after that. So when the second state has
+  // expired, the first one's file has been checked.
   server_->WaitForMetric("aft_states_expired_total", 1);
   Run(request);
   server_->WaitForMetric("aft_states_expired_total", 2);
@@ -73,7 +73,7 @@ TEST_F(StateFolderServerTest, AFileGoesThoughNobodyAsks) {
   EXPECT_FALSE(fs::exists(FileOf(id)));
 }
 
-TEST_F(StateFolderServerTest, WhatCannotBeRemovedStays) {
+TEST_F(StateFolderServerTest, AStateWhoseFileCannotBeRemovedStays) {
   Start();
   const std::string id = Run(Turn("hello", 10)).finished.state().id();
   const std::string bytes = ReadBytes(FileOf(id));
@@ -86,7 +86,7 @@ TEST_F(StateFolderServerTest, WhatCannotBeRemovedStays) {
   EXPECT_EQ(Get(id).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(StateFolderServerTest, AFolderThatTakesNothingEndsWhoStoresAndNobodyElse) {
+TEST_F(StateFolderServerTest, AFolderThatCannotBeWrittenFailsOnlyCallsThatStore) {
   Start();
   const std::string id = Run(Turn("hello", 10)).finished.state().id();
   const double bytes = server_->Metric("aft_states_bytes");
@@ -104,7 +104,7 @@ TEST_F(StateFolderServerTest, AFolderThatTakesNothingEndsWhoStoresAndNobodyElse)
   EXPECT_EQ(server_->Metric("aft_states"), 2);
 }
 
-TEST_F(StateFolderServerTest, WhatTheNextServerHasNoPlaceForIsLeftInTheFolder) {
+TEST_F(StateFolderServerTest, StatesBeyondTheNextServersBudgetStayInTheFolder) {
   Start();
   const v1::State state = Run(Turn("hello", 10)).finished.state();
   const std::string other = Run(Turn("hello", 10)).finished.state().id();
@@ -113,7 +113,7 @@ TEST_F(StateFolderServerTest, WhatTheNextServerHasNoPlaceForIsLeftInTheFolder) {
   Restart();
   const std::string lines = log.Text();
   EXPECT_THAT(lines, HasSubstr("event=states.skipped "));
-  // Who knows an id may use the state.
+  // An id gives access to its state, so the log must not show it.
   for (const std::string& id : {state.id(), other}) EXPECT_THAT(lines, Not(HasSubstr(id)));
   EXPECT_EQ(server_->Metric("aft_states"), 1);
   EXPECT_EQ(server_->Metric("aft_states_skipped_total"), 1);

@@ -1,4 +1,4 @@
-// States in Redis, shared by servers, over real gRPC.
+// States in Redis that several servers share, over real gRPC.
 
 #include <atomic>
 #include <chrono>
@@ -37,7 +37,7 @@ class StateRedisServerTest : public StateTest {
     Start();
     server_->WaitForMetric("aft_states_redis_up", 1);
   }
-  // Calls go to the other server from here on.
+  // Directs the following calls to the other server.
   void Swap() { server_.swap(other_); }
   void StartTwo(const std::string& address) {
     StartWith(address);
@@ -48,7 +48,7 @@ class StateRedisServerTest : public StateTest {
   std::unique_ptr<TestServer> other_;
 };
 
-TEST_F(StateRedisServerTest, EachServerGoesOnWithTheOthersConversation) {
+TEST_F(StateRedisServerTest, EachServerContinuesTheOthersConversation) {
   const RedisServer redis;
   StartTwo(redis.address());
   FakeModelRunner::Text text(options_);
@@ -75,7 +75,7 @@ TEST_F(StateRedisServerTest, EachServerGoesOnWithTheOthersConversation) {
     text.Read(*FakeTokenizer().Encode(" you"));
     take(Run(Turn(" you", 5, before.id())), 5);
   }
-  // Neither keeps anything in its memory.
+  // Neither server keeps a state in its memory.
   server_->WaitForMetric("aft_states_bytes", 0);
   other_->WaitForMetric("aft_states_bytes", 0);
   const std::string id = before.id();
@@ -89,7 +89,7 @@ TEST_F(StateRedisServerTest, EachServerGoesOnWithTheOthersConversation) {
                        "previous.state_id: no state of this id, or it has expired"));
 }
 
-TEST_F(StateRedisServerTest, ExportAndScoreFindThemToo) {
+TEST_F(StateRedisServerTest, ExportAndScoreFindStatesInRedisToo) {
   const RedisServer redis;
   StartTwo(redis.address());
   const std::string id = Run(Turn("hello", 3)).finished.state().id();
@@ -115,7 +115,7 @@ TEST_F(StateRedisServerTest, ExportAndScoreFindThemToo) {
   EXPECT_TRUE(Get(stream.events.back().finished().state().id()).ok());
 }
 
-TEST_F(StateRedisServerTest, ARestartOfRedisCostsAtMostWhatRunsMeanwhile) {
+TEST_F(StateRedisServerTest, ARestartOfRedisFailsOnlyCallsDuringIt) {
   RedisServer redis;
   StartTwo(redis.address());
   const std::string id = Run(Turn("hello", 10)).finished.state().id();
@@ -127,7 +127,7 @@ TEST_F(StateRedisServerTest, ARestartOfRedisCostsAtMostWhatRunsMeanwhile) {
     EXPECT_THAT(Refused(Turn(" you", 5, id)), down);
     EXPECT_THAT(Get(id), down);
     EXPECT_THAT(Delete(id), down);
-    // What is generated was for nothing, and has no id.
+    // The answer is generated, but its state cannot be stored and gets no id.
     GenerateStream stores(server_->inference(), Turn("hello", 5));
     EXPECT_THAT(stores.Finish(), down);
     EXPECT_FALSE(stores.finished.has_state());
@@ -142,13 +142,13 @@ TEST_F(StateRedisServerTest, ARestartOfRedisCostsAtMostWhatRunsMeanwhile) {
     EXPECT_EQ(Run(Turn(" you", 5, id)).tokens, expected);
   }
   redis.Kill();
-  redis.Start();  // noticed by nobody who asks only now
+  redis.Start();  // a call that starts now does not notice the restart
   EXPECT_EQ(Run(Turn(" you", 5, id)).tokens, expected);
   redis.Do({"FLUSHALL"});
   EXPECT_EQ(Get(id).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(StateRedisServerTest, OneThatFallsSilentHoldsUpNobodyElse) {
+TEST_F(StateRedisServerTest, ASilentRedisDelaysNoOtherCall) {
   std::atomic<int> asked = 0;
   std::promise<void> go_on;
   const std::shared_future<void> going_on = go_on.get_future().share();
@@ -159,7 +159,7 @@ TEST_F(StateRedisServerTest, OneThatFallsSilentHoldsUpNobodyElse) {
   });
   StartWith(redis.address());
   std::vector<std::thread> lookups;
-  for (int i = 0; i < 8; ++i) {  // more than there are decode threads
+  for (int i = 0; i < 8; ++i) {  // more than the number of decode threads
     lookups.emplace_back([this] {
       EXPECT_THAT(Refused(Turn("x", 1, std::string(32, 'a'))),
                   StatusIs(absl::StatusCode::kUnavailable, HasSubstr("states.redis")));
@@ -194,7 +194,7 @@ TEST_F(StateRedisServerTest, CancelAndDeadlineEndACallThatWaitsForRedisOnce) {
   cancelled.context().TryCancel();
   EXPECT_EQ(cancelled.Finish().error_code(), grpc::StatusCode::CANCELLED);
   go_on.set_value();
-  // The answer may overtake what ends the call.
+  // An answer from Redis may arrive before the cancellation or the deadline ends its call.
   const auto ended = [this] {
     return server_->Metric(RequestsTotal("CANCELLED", "Generate")) +
            server_->Metric(RequestsTotal("DEADLINE_EXCEEDED", "Generate")) +
@@ -207,7 +207,7 @@ TEST_F(StateRedisServerTest, CancelAndDeadlineEndACallThatWaitsForRedisOnce) {
   EXPECT_EQ(server_->Metric("aft_requests_waiting{model=\"fake\"}"), 0);
 }
 
-TEST_F(StateRedisServerTest, ADrainWaitsForWhatIsBeingLookedUpAndWritten) {
+TEST_F(StateRedisServerTest, ADrainWaitsForLookupsAndWrites) {
   std::atomic<int> asked = 0;
   std::promise<void> go_on;
   const std::shared_future<void> going_on = go_on.get_future().share();
@@ -233,7 +233,7 @@ TEST_F(StateRedisServerTest, ADrainWaitsForWhatIsBeingLookedUpAndWritten) {
   drain.join();
 }
 
-TEST_F(StateRedisServerTest, AnswersThatAreNoneEndTheCallThatAsked) {
+TEST_F(StateRedisServerTest, InvalidAnswersEndTheCallThatAsked) {
   Mutex mutex;
   std::string answer;
   FakeRedis redis([&](const RedisCommand&) {
@@ -251,7 +251,7 @@ TEST_F(StateRedisServerTest, AnswersThatAreNoneEndTheCallThatAsked) {
       MutexLock lock(mutex);
       answer = bytes;
     }
-    if (absl::string_view(bytes) != "$99999999999\r\nx") {  // which takes the whole time-out
+    if (absl::string_view(bytes) != "$99999999999\r\nx") {  // it would time out
       EXPECT_THAT(Refused(Turn("x", 1, std::string(32, 'a'))).error_code(),
                   ::testing::AnyOf(grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::NOT_FOUND,
                                    grpc::StatusCode::RESOURCE_EXHAUSTED));
@@ -269,13 +269,13 @@ TEST_F(StateRedisServerTest, AnswersThatAreNoneEndTheCallThatAsked) {
   server_->WaitForMetric("aft_states_bytes", 0);
 }
 
-// Where clients are known.
+// The server knows its clients.
 class OwnedRedisStateTest : public StateRedisServerTest {
  protected:
   OwnedRedisStateTest() { KnowClients(); }
 };
 
-TEST_F(OwnedRedisStateTest, EachClientHasItsOwn) {
+TEST_F(OwnedRedisStateTest, EachClientHasItsOwnStates) {
   const RedisServer redis;
   StartTwo(redis.address());
   const std::string id = Run(Turn("hello", 3), As("a")).finished.state().id();

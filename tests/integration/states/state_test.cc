@@ -1,5 +1,5 @@
-// Turns over real gRPC, with a fake model: what requests leave behind and go on from, who may have
-// it, and what it may take.
+// Turns of a conversation over real gRPC, with a fake model: which states requests store and
+// continue from, which client may use a state, and how much memory states may take.
 #include <chrono>
 #include <set>
 #include <string>
@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-TEST_F(StateTest, AConversationGoesOnFromAnyOfItsStates) {
+TEST_F(StateTest, AConversationContinuesFromAnyOfItsStates) {
   Start();
   const GenerateStream first = Run(Turn("hello", 10));
   const v1::State& state = first.finished.state();
@@ -36,7 +36,7 @@ TEST_F(StateTest, AConversationGoesOnFromAnyOfItsStates) {
   FakeModelRunner::Text text(options_);
   text.Read(*FakeTokenizer().Encode("hello"));
   text.Sample(params, 10);
-  // An edit is one more answer to an older state; neither disturbs the other.
+  // An edited turn is another answer from an older state. The two answers do not affect each other.
   for (const char* more : {" you", " there", " you"}) {
     SCOPED_TRACE(more);
     FakeModelRunner::Text next = text;
@@ -47,7 +47,7 @@ TEST_F(StateTest, AConversationGoesOnFromAnyOfItsStates) {
     EXPECT_EQ(second.finished.usage().prompt_tokens(), std::string(more).size());
     EXPECT_NE(second.finished.state().id(), state.id());
     EXPECT_EQ(second.finished.state().tokens(), 15 + std::string(more).size() + 5);
-    // Without new text the answer goes on.
+    // Without new text the answer continues.
     v1::GenerateRequest empty = Turn("", 4, second.finished.state().id());
     EXPECT_EQ(Run(empty).tokens, next.Sample(params, 4));
   }
@@ -55,7 +55,7 @@ TEST_F(StateTest, AConversationGoesOnFromAnyOfItsStates) {
   EXPECT_EQ(server_->Metric("aft_states_stored_total"), 7);
 }
 
-TEST_F(StateTest, SaysWhatItKnowsOfAState) {
+TEST_F(StateTest, GetDescribesAState) {
   Start();
   v1::GenerateRequest request = Turn("hello", 3);
   request.mutable_store()->set_ttl_ms(86'400'000);
@@ -75,7 +75,7 @@ TEST_F(StateTest, SaysWhatItKnowsOfAState) {
   EXPECT_EQ(server_->Metric("aft_rejected_total{model=\"fake\",reason=\"invalid\"}"), 1);
 }
 
-TEST_F(StateTest, AStateThatHasExpiredIsNotFoundAndSaysSo) {
+TEST_F(StateTest, AnExpiredStateIsNotFoundAndTheErrorSaysSo) {
   Start();
   v1::GenerateRequest request = Turn("hello", 3);
   request.mutable_store()->set_ttl_ms(1);
@@ -115,7 +115,7 @@ TEST_F(StateTest, BadFieldsAreNamed) {
   EXPECT_EQ(server_->control().step_count(), 0);
 }
 
-TEST_F(StateTest, AFullBudgetIsSaidBeforeAnyWork) {
+TEST_F(StateTest, AFullBudgetRefusesBeforeAnyWork) {
   config_.states.max_bytes = 8000;
   Start();
   const v1::GenerateRequest small = Turn("hello", 3);
@@ -140,26 +140,26 @@ TEST_F(StateTest, AFullBudgetIsSaidBeforeAnyWork) {
   ASSERT_FALSE(ids.empty());
   EXPECT_TRUE(Delete(ids.front()).ok());
   Run(small);
-  // What an answer may need is kept for it from the beginning.
+  // The space for the longest possible answer is reserved from the beginning.
   EXPECT_THAT(Refused(Turn("hello", 1000)),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("states: ")));
   ExpectServes(*server_);
 }
 
-TEST_F(StateTest, NoPlaceIsKeptForTokensThatTheModelCannotHave) {
+TEST_F(StateTest, NoSpaceIsReservedForTokensBeyondTheModelsLength) {
   config_.states.max_bytes = 8000;
   options_.max_seq_len = 40;
   Start();
   EXPECT_EQ(Run(Turn("hello", 1000)).tokens.size(), 35U);
 }
 
-TEST_F(StateTest, WhatIsCancelledLeavesNothingAndGivesItsPlaceBack) {
+TEST_F(StateTest, ACancelledRequestStoresNothingAndFreesItsSpace) {
   config_.limits.max_max_tokens = 1'000'000;
   Start();
   const std::string id = Run(Turn("hello", 3)).finished.state().id();
   const double bytes = server_->Metric("aft_states_bytes");
   server_->control().Hold();
-  // It is far from its end when the server hears of the cancellation.
+  // The stream is far from its end when the server notices the cancellation.
   GenerateStream stream(server_->inference(), Turn("x", 500'000, id));
   ASSERT_TRUE(stream.Next());
   EXPECT_GT(server_->Metric("aft_states_bytes"), bytes);
@@ -171,13 +171,13 @@ TEST_F(StateTest, WhatIsCancelledLeavesNothingAndGivesItsPlaceBack) {
   EXPECT_TRUE(Get(id).ok());
 }
 
-// It is stored while the end is unread.
-TEST_F(StateTest, WhatIsCancelledAfterItWasStoredIsGoneToo) {
+// The state is stored before the client has read the end of the answer.
+TEST_F(StateTest, AStateIsDeletedWhenItsRequestIsCancelledAfterStoring) {
   config_.limits.max_stream_buffer_bytes = 1 << 30;
   Start();
   v1::GenerateRequest request = Turn("x", 1000);
   request.mutable_stop()->set_ignore_eos(true);
-  request.mutable_output()->set_top_logprobs(20);  // more than the connection takes unread
+  request.mutable_output()->set_top_logprobs(20);  // more than fits unread into the connection
   const auto stub = server_->StubWithASmallWindow();
   GenerateStream stream(*stub, request);
   server_->WaitForMetric("aft_states_stored_total", 1);
@@ -186,7 +186,7 @@ TEST_F(StateTest, WhatIsCancelledAfterItWasStoredIsGoneToo) {
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
-TEST_F(StateTest, AServerThatKeepsNoneSaysSo) {
+TEST_F(StateTest, AServerWithoutStatesRefusesThem) {
   config_.states.max_bytes = 0;
   Start();
   const auto off = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("states.max_bytes"));
@@ -199,7 +199,7 @@ TEST_F(StateTest, AServerThatKeepsNoneSaysSo) {
   ExpectServes(*server_);
 }
 
-TEST_F(StateTest, WithoutKnownClientsNobodyListsStates) {
+TEST_F(StateTest, WithoutKnownClientsStatesCannotBeListed) {
   Start();
   Run(Turn("x", 3));
   v1::StateServiceListResponse response;
@@ -241,13 +241,13 @@ TEST_F(StateTest, CallsAreCountedByMethodAndStatus) {
   EXPECT_EQ(server_->Metric(RequestsTotal("OK", "ImportState", "")), 0);
 }
 
-// Where clients are known.
+// The server knows its clients.
 class OwnedStateTest : public StateTest {
  protected:
   OwnedStateTest() { KnowClients(); }
 };
 
-TEST_F(OwnedStateTest, AnothersStateIsAsUnknownAsNone) {
+TEST_F(OwnedStateTest, TheStateOfAnotherClientLooksUnknown) {
   Start();
   const std::string id = Run(Turn("hello", 3), As("a")).finished.state().id();
   const std::string none(32, '0');
@@ -261,7 +261,7 @@ TEST_F(OwnedStateTest, AnothersStateIsAsUnknownAsNone) {
   Run(Turn("x", 3, id), As("a"));
 }
 
-TEST_F(OwnedStateTest, ItsOwnerHasItWithTheNextServerToo) {
+TEST_F(OwnedStateTest, ItsOwnerCanUseItAtTheNextServerToo) {
   WriteBytes(folder_.File("key"), std::string(32, 'k'));
   config_.states.key_files = {folder_.File("key")};
   config_.states.folder = folder_.path();
@@ -275,7 +275,7 @@ TEST_F(OwnedStateTest, ItsOwnerHasItWithTheNextServerToo) {
   EXPECT_TRUE(Delete(id, As("a")).ok());
 }
 
-TEST_F(OwnedStateTest, EveryClientListsItsOwn) {
+TEST_F(OwnedStateTest, EveryClientListsItsOwnStates) {
   Start();
   std::set<std::string> ids;
   for (int i = 0; i < 101; ++i) ids.insert(Run(Turn("hello", 1), As("a")).finished.state().id());

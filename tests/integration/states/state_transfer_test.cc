@@ -1,4 +1,4 @@
-// States as bytes, over real gRPC: out of one server, into another, and what is refused.
+// Export and import of states as bytes, over real gRPC, between servers, and refused imports.
 #include <chrono>
 #include <filesystem>
 #include <string>
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 class StateTransferTest : public StateTest {
  protected:
-  // The bytes of an export.
+  // Exports a state into `bytes`.
   grpc::Status Export(const std::string& id, std::string& bytes, const Prepare& prepare = {}) {
     grpc::ClientContext context;
     if (prepare) prepare(context);
@@ -37,7 +37,7 @@ class StateTransferTest : public StateTest {
     return bytes;
   }
 
-  // In pieces of `chunk` bytes, of which `announced` were said to come.
+  // Imports in pieces of `chunk` bytes and announces `announced` bytes; 0 stands for all.
   grpc::Status Import(const std::string& bytes, v1::StateServiceImportResponse& response,
                       size_t chunk = 100, size_t announced = 0) {
     grpc::ClientContext context;
@@ -59,7 +59,7 @@ class StateTransferTest : public StateTest {
   }
 };
 
-TEST_F(StateTransferTest, WhatWasExportedGoesOnAsTheOriginalDoes) {
+TEST_F(StateTransferTest, AnImportedStateContinuesLikeTheOriginal) {
   Start();
   const v1::State state = Run(Turn("hello", 10)).finished.state();
   const std::string bytes = Export(state.id());
@@ -81,7 +81,7 @@ TEST_F(StateTransferTest, WhatWasExportedGoesOnAsTheOriginalDoes) {
                                         HasSubstr("previous: must have one of")));
 }
 
-TEST_F(StateTransferTest, TheClientLibraryDoesAllOfIt) {
+TEST_F(StateTransferTest, TheClientLibraryExportsAndImports) {
   Start();
   client::ClientOptions options;
   options.address = server_->server().address();
@@ -97,13 +97,13 @@ TEST_F(StateTransferTest, TheClientLibraryDoesAllOfIt) {
   EXPECT_TRUE((*client)->DeleteState(imported->id()).ok());
   EXPECT_EQ((*client)->GetState(imported->id()).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ((*client)->ListStates().status().code(), absl::StatusCode::kFailedPrecondition);
-  // Of several chunks; refused as a whole.
+  // An import of several chunks is refused as a whole.
   EXPECT_EQ((*client)->ImportState("fake", std::string(1'000'000, 'x')).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-// As every other call of theirs.
-TEST_F(StateTransferTest, TransfersOfAClientThatIsGoneFromTheFileEnd) {
+// Transfers end like every other call of a removed client.
+TEST_F(StateTransferTest, TransfersOfARemovedClientEnd) {
   KnowClients();
   config_.limits.write_stall = std::chrono::hours(1);
   options_.state_bytes = 1 << 20;
@@ -122,14 +122,14 @@ TEST_F(StateTransferTest, TransfersOfAClientThatIsGoneFromTheFileEnd) {
   server_->WaitForMetric("aft_memory_used_bytes",
                          (16 << 10) + 3 * static_cast<double>(first.ByteSizeLong()));
 
-  const auto stub = v1::StateService::NewStub(  // a window smaller than a chunk
+  const auto stub = v1::StateService::NewStub(  // its window is smaller than a chunk
       TestServer::ConnectWithASmallWindow(server_->server().address()));
   grpc::ClientContext exporting;
   As("a")(exporting);
   v1::StateServiceExportRequest request;
   request.set_id(state.id());
   const auto reader = stub->Export(&exporting, request);
-  reader->WaitForInitialMetadata();  // it has begun
+  reader->WaitForInitialMetadata();  // the export has begun
 
   WriteBytes(folder_.File("next"), "clients { name: 'b' certificate: 'b' }");
   std::filesystem::rename(folder_.File("next"), config_.security.clients_file);
@@ -137,7 +137,7 @@ TEST_F(StateTransferTest, TransfersOfAClientThatIsGoneFromTheFileEnd) {
   const auto revoked = StatusIs(absl::StatusCode::kUnauthenticated, "authorization: unknown token");
   EXPECT_THAT(writer->Finish(), revoked);
   v1::StateServiceExportResponse chunk;
-  EXPECT_TRUE(reader->Read(&chunk));  // was under way
+  EXPECT_TRUE(reader->Read(&chunk));  // it was already on its way
   EXPECT_FALSE(reader->Read(&chunk));
   EXPECT_THAT(reader->Finish(), revoked);
   server_->WaitForMetric("aft_memory_used_bytes", 0);
@@ -150,7 +150,7 @@ TEST_F(StateTransferTest, ServersWithOneKeyContinueEachOthersConversations) {
   const v1::State state = Run(Turn("hello", 10)).finished.state();
   const std::string bytes = Export(state.id());
   const std::vector<TokenId> expected = Run(Turn(" you", 5, state.id())).tokens;
-  Start();  // another one
+  Start();  // another server
   v1::GenerateRequest brings = Turn(" you", 5);
   brings.mutable_previous()->set_state(bytes);
   EXPECT_EQ(Run(brings).tokens, expected);
@@ -169,8 +169,8 @@ TEST_F(StateTransferTest, ServersWithOneKeyContinueEachOthersConversations) {
   EXPECT_EQ(server_->Metric("aft_states_refused_total{reason=\"invalid\"}"), 2);
 }
 
-// The model has consumed all of such a state's text, and of an output that has ended there is
-// nothing more for it to consume.
+// The model has read all of this state's text, so no token is pending. After the end of an output
+// it need not read any more.
 TEST_F(StateTransferTest, AnEndedStreamMayBringAStateWithoutAPendingToken) {
   Start();
   v1::ScoreRequest score;
@@ -215,7 +215,7 @@ TEST_F(StateTransferTest, AnImportedStateIsInTheFolderBeforeItsIdIsKnown) {
   EXPECT_EQ(server_->Metric("aft_states"), 2);
 }
 
-TEST_F(StateTransferTest, AnImportKeepsToWhatItAnnounced) {
+TEST_F(StateTransferTest, AnImportMustHaveTheAnnouncedSize) {
   Start();
   const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
   const auto invalid = [](const std::string& message) {
@@ -231,7 +231,7 @@ TEST_F(StateTransferTest, AnImportKeepsToWhatItAnnounced) {
   EXPECT_TRUE(Import(good).ok());
 }
 
-// Its client need not say that nothing more comes.
+// The client need not half-close the stream.
 TEST_F(StateTransferTest, AnImportEndsWithItsLastByte) {
   Start();
   const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
@@ -249,7 +249,7 @@ TEST_F(StateTransferTest, AnImportEndsWithItsLastByte) {
   EXPECT_EQ(context.GetServerTrailingMetadata().count("x-request-id"), 0u);
 }
 
-TEST_F(StateTransferTest, ARefusalForLackOfRoomSaysWhenToComeAgain) {
+TEST_F(StateTransferTest, ARefusalForLackOfSpaceHasARetryHint) {
   config_.states.max_client_bytes = 20'000;
   Start();
   const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
@@ -267,7 +267,7 @@ TEST_F(StateTransferTest, ARefusalForLackOfRoomSaysWhenToComeAgain) {
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1u);
 }
 
-TEST_F(StateTransferTest, AnExportOfNothingSaysSo) {
+TEST_F(StateTransferTest, AnExportOfAnUnknownStateIsRefused) {
   Start();
   std::string bytes;
   EXPECT_THAT(Export(std::string(32, '0'), bytes),

@@ -1,5 +1,5 @@
-// Streams that say that they can be resumed: what their server leaves behind while it runs, and how
-// it hands them over when it drains.
+// Resumable streams: the resume points that their server stores while it runs, and how it hands the
+// streams over to their clients when it drains.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -34,7 +34,7 @@ class SurvivalTest : public StateTest {
   SurvivalTest() {
     WriteBytes(folder_.File("key"), std::string(32, 'k'));
     config_.drain.grace = std::chrono::hours(1);
-    // A prompt takes one step.
+    // The model reads a prompt in one step.
     config_.models[0].max_step_tokens = options_.max_step_tokens = 512;
   }
 
@@ -44,7 +44,7 @@ class SurvivalTest : public StateTest {
     request.mutable_sampling()->set_frequency_penalty(0.5F);
     return request;
   }
-  // Goes on behind all that came.
+  // The request of a client that resumes a stream after all tokens that it received.
   static v1::GenerateRequest Resumed(v1::GenerateRequest request, const v1::Started& started,
                                      const std::vector<TokenId>& tokens) {
     v1::Resume& resume = *request.mutable_resume();
@@ -78,7 +78,8 @@ class SurvivalTest : public StateTest {
     EXPECT_TRUE(rest.started.exact());
   }
 
-  // Reads `count` tokens of a stream whose model makes no more. It does not end by itself.
+  // Reads `count` tokens of a stream, which runs on. The model makes no further token until
+  // released.
   GenerateStream Break(v1::GenerateRequest request, size_t count) {
     request.mutable_stop()->set_max_tokens(1'000'000);
     server_->control().Hold();
@@ -91,7 +92,8 @@ class SurvivalTest : public StateTest {
     }
     return stream;
   }
-  // The same; one of a prompt longer than `interval`, at which states are taken. None is left out.
+  // Like Break, and waits until each resume point is stored. A snapshot is taken every `interval`
+  // tokens, which must be fewer than the prompt's. Tries again until no resume point was skipped.
   GenerateStream BreakWithResumePoints(v1::GenerateRequest request, size_t count, size_t interval) {
     request.mutable_stop()->set_max_tokens(1'000'000);
     while (true) {
@@ -106,7 +108,8 @@ class SurvivalTest : public StateTest {
         if (testing::Test::HasFailure()) return stream;
         const size_t tokens = stream.tokens.size();
         if (tokens % interval != 1) continue;
-        // The first one at once, and then each when the next one is taken.
+        // The first snapshot is stored at once. Each later one is stored when the next one is
+        // taken.
         const double expected =
             written + static_cast<double>(std::max<size_t>(tokens / interval, 1));
         while (server_->Metric(kWritten) < expected && server_->Metric(kSkipped) == skipped) {
@@ -117,7 +120,8 @@ class SurvivalTest : public StateTest {
       Leave(stream);
     }
   }
-  // Its server learns of it sooner or later. Returns how many tokens it has made since Break.
+  // Cancels the stream, which the server notices after an unknown number of steps. Returns the
+  // number of tokens that the server generated since Break.
   size_t Leave(GenerateStream& stream) {
     stream.context().TryCancel();
     stream.Finish();
@@ -128,13 +132,13 @@ class SurvivalTest : public StateTest {
     return static_cast<size_t>(server_->Metric(kGenerated) - generated_);
   }
 
-  // Tokens that a server made behind the first `count`, while nobody looked after its resume
-  // points.
+  // The number of tokens that a server generated after the first `count`. Meanwhile the test did
+  // not wait for resume points.
   static double Since(size_t count, const std::vector<TokenId>& output) {
     return static_cast<double>(output.size() - count);
   }
 
-  double generated_ = 0;  // before Break
+  double generated_ = 0;  // the value of kGenerated before Break
 };
 
 TEST_F(SurvivalTest, ABrokenStreamIsReadAgainFromItsLastResumePointOnly) {
@@ -146,20 +150,21 @@ TEST_F(SurvivalTest, ABrokenStreamIsReadAgainFromItsLastResumePointOnly) {
   const std::vector<TokenId> output = Whole(request, Leave(part));
   request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(output.size() + 30));
   const double read = server_->Metric(kRead);
-  // Streams that BreakWithResumePoints gave up have left theirs too.
+  // Streams from failed attempts of BreakWithResumePoints have also left resume points.
   const double states = server_->Metric("aft_states");
   const GenerateStream rest = Run(Resumed(request, part.started, output));
   ExpectWhole(output, rest, Whole(request));
   EXPECT_EQ(server_->Metric(kFromState), 1);
   EXPECT_LE(server_->Metric(kRead) - read, 20 + Since(73, output));
   EXPECT_NE(rest.started.resume_id(), part.started.resume_id());
-  // It has ended well, and nothing of it is left: what would go on with it reads all of it.
+  // The stream has ended normally, so its resume point is deleted. A further resume reads all of
+  // the text again.
   server_->WaitForMetric("aft_states", states - 1);
   ExpectWhole(output, Run(Resumed(request, part.started, output)), Whole(request));
   EXPECT_EQ(server_->Metric(kFromText), 1);
 }
 
-TEST_F(SurvivalTest, AResumePointThatTheClientIsBehindIsOfNoUseAndNoHarm) {
+TEST_F(SurvivalTest, AResumePointBeyondTheClientsTokensIsIgnored) {
   config_.states.checkpoint_tokens = 20;
   Start();
   const v1::GenerateRequest request = Resumable(std::string(30, 'p'), 60);
@@ -170,13 +175,13 @@ TEST_F(SurvivalTest, AResumePointThatTheClientIsBehindIsOfNoUseAndNoHarm) {
   EXPECT_EQ(server_->Metric(kFromText), 1);
 }
 
-TEST_F(SurvivalTest, AStreamThatBreaksAgainAndAgainKeepsWhatItHas) {
+TEST_F(SurvivalTest, AStreamThatBreaksTwiceKeepsItsResumePoint) {
   config_.states.checkpoint_tokens = 8;
   Start();
   v1::GenerateRequest request = Resumable(std::string(100, 'p'), 80);
   GenerateStream first = BreakWithResumePoints(request, 30, 4);
   std::vector<TokenId> output = Whole(request, Leave(first));
-  // It breaks at once, before it leaves anything behind but what it began from.
+  // It breaks at once. Its only resume point is the state from which it resumed.
   const double written = server_->Metric(kWritten);
   GenerateStream second = Break(Resumed(request, first.started, output), 1);
   while (server_->Metric(kWritten) <= written) std::this_thread::yield();
@@ -190,7 +195,7 @@ TEST_F(SurvivalTest, AStreamThatBreaksAgainAndAgainKeepsWhatItHas) {
   EXPECT_LE(server_->Metric(kRead) - read, 8 + Since(30, output));
 }
 
-TEST_F(SurvivalTest, OnlyWhoCanResumeLeavesAnythingBehind) {
+TEST_F(SurvivalTest, OnlyResumableStreamsLeaveResumePoints) {
   config_.states.checkpoint_tokens = 4;
   Start();
   v1::GenerateRequest request = Resumable("hello", 40);
@@ -199,9 +204,9 @@ TEST_F(SurvivalTest, OnlyWhoCanResumeLeavesAnythingBehind) {
   EXPECT_EQ(server_->Metric(kWritten), 0);
 }
 
-TEST_F(SurvivalTest, ABudgetThatIsFullCostsNoStream) {
+TEST_F(SurvivalTest, AFullBudgetEndsNoStream) {
   config_.states.checkpoint_tokens = 4;
-  config_.states.max_bytes = 100;  // not one
+  config_.states.max_bytes = 100;  // too small for one state
   Start();
   const v1::GenerateRequest request = Resumable("hello", 60);
   GenerateStream stream = Break(request, 20);
@@ -241,7 +246,7 @@ TEST_F(SurvivalTest, ADrainHandsStreamsOverToTheirClients) {
   EXPECT_EQ(server_->Metric(kFromState), 1);
   EXPECT_EQ(server_->Metric(kRead), 1);
   EXPECT_EQ(server_->Metric("aft_client_tokens_total{client=\"other\"}"), 1 + 30);
-  // What does not fit is not taken, whatever it is.
+  // A handed-over state that does not match the tokens, or is damaged, is ignored.
   v1::GenerateRequest other = Resumed(request, part);
   other.mutable_resume()->mutable_token_ids()->RemoveLast();
   GenerateStream shorter = Run(other);
@@ -253,7 +258,7 @@ TEST_F(SurvivalTest, ADrainHandsStreamsOverToTheirClients) {
   EXPECT_EQ(server_->Metric(kFromText), 2);
 }
 
-TEST_F(SurvivalTest, WithAFolderTheNextServerGoesOnWithWhatTheLastOneLeft) {
+TEST_F(SurvivalTest, WithAFolderTheNextServerResumesFromTheLastOnesResumePoint) {
   config_.states.key_files = {folder_.File("key")};
   config_.states.folder = folder_.path();
   config_.states.checkpoint_tokens = 10;
@@ -270,12 +275,12 @@ TEST_F(SurvivalTest, WithAFolderTheNextServerGoesOnWithWhatTheLastOneLeft) {
   EXPECT_LE(server_->Metric(kRead), 10 + Since(64, output));
 }
 
-TEST_F(SurvivalTest, WithoutAnythingToLeaveADrainStillEndsIt) {
+TEST_F(SurvivalTest, ADrainEndsAStreamWithoutAHandOver) {
   Start();
   v1::GenerateRequest request = Resumable("hello", 500);
   GenerateStream part = Break(request, 5);
   std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
-  // The drain may be over before anybody could have seen it in the metrics.
+  // The drain may be over before a metric could have shown it.
   EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_FALSE(part.event().has_hand_over());
   server_->control().Resume();
