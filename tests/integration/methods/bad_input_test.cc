@@ -1,5 +1,5 @@
-// Requests that never get to a codec. That it refuses each bad field: call_contract_refusal_test.cc
-// here, and tests/unit/api/bad_field_test.cc.
+// Requests that fail before a codec sees them. That codecs refuse each bad field is tested in
+// call_contract_refusal_test.cc and tests/unit/api/bad_field_test.cc.
 #include <new>
 #include <string>
 #include <vector>
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::StartsWith;
 
-// One call with any bytes, through gRPC's untyped client.
+// Makes one call with any bytes, through gRPC's untyped client.
 grpc::Status CallWithBytes(const std::string& address, const std::string& method,
                            const std::string& bytes) {
   grpc::GenericStub stub(TestServer::Connect(address));
@@ -36,7 +36,7 @@ grpc::Status CallWithBytes(const std::string& address, const std::string& method
   return status;
 }
 
-TEST(BadInputTest, ACallThatNoMemoryIsLeftForIsRefusedForWantOfIt) {
+TEST(BadInputTest, ACallWithoutMemoryIsRefusedWithResourceExhausted) {
   KserveServer server(TestConfig(), FakeModels{.before_encoding = [](absl::string_view text) {
                         if (text == "too much") throw std::bad_alloc();
                       }});
@@ -48,7 +48,7 @@ TEST(BadInputTest, ACallThatNoMemoryIsLeftForIsRefusedForWantOfIt) {
   ExpectServes(server);
 }
 
-TEST(BadInputTest, ACallThatIsCancelledBeforeItsMessageCameIsBookedSo) {
+TEST(BadInputTest, ACallCancelledBeforeItsMessageIsCountedAsCancelled) {
   TestServer server(TestConfigWithMetrics());
   grpc::GenericStub stub(TestServer::Connect(server.server().address()));
   for (const char* const method : {"InferenceService/Generate", "ModelService/Get"}) {
@@ -58,7 +58,7 @@ TEST(BadInputTest, ACallThatIsCancelledBeforeItsMessageCameIsBookedSo) {
     void* tag = nullptr;
     bool ok = false;
     call->StartCall(nullptr);
-    queue.Next(&tag, &ok);  // the call is on its way, without its message
+    queue.Next(&tag, &ok);  // the call has started, but its message has not been sent
     context.TryCancel();
     grpc::Status status;
     call->Finish(&status, nullptr);
@@ -68,7 +68,7 @@ TEST(BadInputTest, ACallThatIsCancelledBeforeItsMessageCameIsBookedSo) {
   server.WaitForMetric(RequestsTotal("CANCELLED", "GetModel", ""), 1);
 }
 
-TEST(BadInputTest, BytesThatAreNoRequestAreRefused) {
+TEST(BadInputTest, BytesThatDoNotParseAreRefused) {
   TestServer server;
   for (const std::string method : {"Generate", "Score", "Encode"}) {
     for (const std::string& bytes :

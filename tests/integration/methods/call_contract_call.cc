@@ -38,7 +38,7 @@ class GrpcWire final : public CallWire {
     if (!call_.Next(answer)) return false;
     inference::ModelStreamInferResponse response;
     EXPECT_TRUE(!infer_stream_ || response.ParseFromString(answer));
-    EXPECT_EQ(ending.error, "") << "a response behind the error";
+    EXPECT_EQ(ending.error, "") << "a response after the error";
     if (response.error_message().empty()) {
       ++ending.responses;
     } else {
@@ -99,7 +99,7 @@ class HttpWire final : public CallWire {
     for (const auto& [name, value] : terms.headers) {
       absl::StrAppend(&headers, name, ": ", value, "\r\n");
     }
-    // A server that drains may have closed the connection, which reading shows.
+    // A draining server may have closed the connection. That shows when the answer is read.
     connection_->TrySend(HttpPost(one.path, message, headers));
   }
 
@@ -138,7 +138,7 @@ class HttpWire final : public CallWire {
  private:
   void TakeEvents(CallEnding& ending) {
     for (const std::string& event : reply_.events()) {
-      EXPECT_EQ(status_.error_message(), "the answer is cut off") << "an event behind the end";
+      EXPECT_EQ(status_.error_message(), "the answer is cut off") << "an event after the end";
       const Json json = Json::parse(event, nullptr, /*allow_exceptions=*/false);
       const std::string type = json.is_object() ? json.value("type", "") : "";
       if (event == "[DONE]" || type == "response.incomplete") {
@@ -151,7 +151,7 @@ class HttpWire final : public CallWire {
     }
   }
 
-  // `status`: that of HTTP; 0: of an event within a stream.
+  // `status` is the HTTP status, or 0 for an event within a stream.
   void TakeError(const Json& answer, int status) {
     const Json error = answer.value("error", Json::object());
     const std::string name = error.value("code", "");
@@ -159,7 +159,7 @@ class HttpWire final : public CallWire {
                                            [&](const HttpError& one) { return name == one.name; });
     ASSERT_NE(known, std::end(kHttpErrors)) << answer;
     EXPECT_TRUE(status == 0 || status == known->status) << reply_.head << answer;
-    // `param` is the field that the message begins with, where it names one.
+    // If `param` names a field, the message begins with it.
     const std::string message = error.value("message", "");
     const Json param = error.value("param", Json());
     EXPECT_TRUE(param.is_null() ||

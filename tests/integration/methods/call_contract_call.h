@@ -10,16 +10,17 @@
 #include "grpcpp/grpcpp.h"
 #include "tests/integration/methods/call_contract_cases.h"
 
-// Clients of one call, whatever carries it.
+// Clients of one call, over gRPC or HTTP.
 namespace aft::server {
 
-// A request is sent with these: metadata of gRPC, headers of HTTP.
+// What a request is sent with. The headers are gRPC's metadata or HTTP's headers.
 struct CallTerms {
   std::vector<std::pair<std::string, std::string>> headers = {};
-  std::optional<std::chrono::system_clock::time_point> deadline = {};  // of gRPC alone
+  std::optional<std::chrono::system_clock::time_point> deadline = {};  // only over gRPC
 };
 
-// How a call ended. Of kInferStream, `error` is the message of a response; "": there was none.
+// How a call ended. With kInferStream, `error` is the message of an error response, or "" if there
+// was none.
 struct CallEnding {
   grpc::Status status;
   std::string error;
@@ -27,19 +28,19 @@ struct CallEnding {
   int responses = 0;  // without the error
 };
 
-// One request on its way, as its transport sends it.
+// One request as its transport sends it.
 class CallWire {
  public:
   virtual ~CallWire() = default;
 
-  // Reads a response; false: there is no further one.
+  // Reads a response. Returns false if there is no further one.
   virtual bool Next(CallEnding& ending) = 0;
   // REQUIRES: Next has returned false.
   virtual grpc::Status Status() = 0;
   virtual void Cancel() = 0;
-  // The server has read all that the connection has sent, and has probably acted on it.
+  // Waits until the server has read all that the connection has sent. It has probably acted on it.
   virtual void WaitUntilRead() const = 0;
-  // Over HTTP these are the headers of an answer and those of a refusal.
+  // Over HTTP, Initial reads the headers of an answer and Trailing those of a refusal.
   virtual std::string Initial(const std::string& key) const = 0;
   virtual std::string Trailing(const std::string& key) const = 0;
 };
@@ -49,13 +50,14 @@ class ContractCall {
  public:
   using End = CallEnding;
 
-  // `id`: sent as x-request-id, and of kInferStream in the request as well; "": neither.
+  // `id` is sent as x-request-id, and in messages of the Open Inference Protocol too. If it is
+  // empty, none is sent.
   ContractCall(std::string id, std::unique_ptr<CallWire> wire)
       : id_(std::move(id)), wire_(std::move(wire)) {}
 
-  // Reads a response; false: there is no further one.
+  // Reads a response. Returns false if there is no further one.
   bool Next() { return wire_->Next(end_); }
-  // Reads the rest.
+  // Reads the remaining responses.
   End Finish() {
     while (Next()) {
     }
@@ -66,7 +68,7 @@ class ContractCall {
   void WaitUntilRead() const { wire_->WaitUntilRead(); }
 
   const std::string& id() const { return id_; }
-  // "": there is none, or not one.
+  // The value of the key, or "" if the key is missing or occurs several times.
   std::string Initial(const std::string& key) const { return wire_->Initial(key); }
   std::string Trailing(const std::string& key) const { return wire_->Trailing(key); }
 
@@ -76,8 +78,8 @@ class ContractCall {
   std::unique_ptr<CallWire> wire_;
 };
 
-// Sends `message` of the case with `terms` over a connection of its own to `address`. `unread`: its
-// window is small, so that it is full soon.
+// Sends `message` of the case with `terms` over a new connection to `address`. With `unread` the
+// connection's window is small, so that it is soon full.
 std::unique_ptr<CallWire> SendCall(const std::string& address, const Case& one,
                                    const std::string& message, const CallTerms& terms, bool unread);
 

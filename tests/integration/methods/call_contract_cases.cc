@@ -26,7 +26,7 @@ std::string Generation(const std::string& model, Ask ask, const std::string& /*i
   return request.SerializeAsString();
 }
 
-// Of one text, or of two.
+// A request with one text or with two.
 template <typename Request, int kSequences>
 std::string Texts(const std::string& model, Ask ask, const std::string& /*id*/) {
   Request request;
@@ -57,7 +57,7 @@ std::string FillerTexts(const std::string& model, Ask /*ask*/, const std::string
 std::string Tokens(const std::string& model, Ask ask, const std::string& /*id*/) {
   v1::TokenizeRequest request;
   request.set_model(model);
-  // One that is too long, since an empty one will do.
+  // The bad text is too long, because an empty one is allowed.
   request.set_text(ask == Ask::kBad ? std::string(1'048'577, 'x') : "hello");
   return request.SerializeAsString();
 }
@@ -111,8 +111,8 @@ std::string InferEncoding(const std::string& model, Ask ask, const std::string& 
 
 using Json = nlohmann::json;
 
-// The prompt may be the only message of a conversation, where it is never empty: an empty message
-// is a paragraph. So another field is the bad one there.
+// In a conversation the prompt is never empty: even for an empty message the template adds a
+// paragraph break. So another field is the bad one there.
 template <int kSequences, bool kStreams, bool kChat = false>
 std::string HttpGeneration(const std::string& model, Ask ask, const std::string& /*id*/) {
   const bool shorter = ask == Ask::kShort || ask == Ask::kBad;
@@ -133,7 +133,7 @@ std::string HttpGeneration(const std::string& model, Ask ask, const std::string&
   return body.dump();
 }
 
-// It is not stored, since the contract asks whether nothing is left behind.
+// The response is not stored, because the contract requires that no state is left.
 std::string HttpResponse(const std::string& model, Ask ask, const std::string& /*id*/) {
   const int most = ask == Ask::kBad     ? 0
                    : ask == Ask::kShort ? 3

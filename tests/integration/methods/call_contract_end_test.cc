@@ -1,4 +1,4 @@
-// What every call promises of its end, whatever its method and carrier, over real gRPC and HTTP
+// What every call guarantees about its end, for each method and carrier, over real gRPC and HTTP
 // with fake models.
 #include <algorithm>
 #include <chrono>
@@ -21,10 +21,10 @@ using ::testing::StartsWith;
 INSTANTIATE_TEST_SUITE_P(All, ContractTest, testing::ValuesIn(EngineCases()), CaseName);
 INSTANTIATE_TEST_SUITE_P(All, LongContractTest, testing::ValuesIn(LongCases()), CaseName);
 
-TEST_P(LongContractTest, ACancelledCallThatRunsFreesItsSlotsAndEndsNothingElse) {
+TEST_P(LongContractTest, ACancelledRunningCallFreesItsSlotsAndEndsNoOtherCall) {
   config_.models[0].slots += GetParam().sequences;
   config_.scheduling.max_client_slots = config_.models[0].slots;
-  config_.limits.max_stream_buffer_bytes = 1 << 30;  // nobody reads the neighbour's
+  config_.limits.max_stream_buffer_bytes = 1 << 30;  // the neighbour's answer is not read
   Start();
   ContractCall neighbour = OpenFiller();
   ContractCall call = Open(Ask::kLong);
@@ -49,10 +49,10 @@ TEST_P(LongContractTest, ACancelledCallThatRunsFreesItsSlotsAndEndsNothingElse) 
   EXPECT_EQ(StepUntilLineOf(neighbour)["code"], "CANCELLED");
 }
 
-TEST_P(ContractTest, ACancelledCallThatWaitsLeavesTheQueueAndEndsNothingElse) {
+TEST_P(ContractTest, ACancelledWaitingCallLeavesTheQueueAndEndsNoOtherCall) {
   config_.limits.max_queued_requests = 2 * kFillerTexts;
   config_.scheduling.max_client_queued_requests = 2 * kFillerTexts;
-  config_.limits.max_stream_buffer_bytes = 1 << 30;  // nobody reads the filler's
+  config_.limits.max_stream_buffer_bytes = 1 << 30;  // the filler's answer is not read
   Start();
   ContractCall filler = OpenFiller();
   const double before = server_->Metric(OfModel("aft_requests_waiting"));
@@ -76,9 +76,9 @@ TEST_P(ContractTest, ACancelledCallThatWaitsLeavesTheQueueAndEndsNothingElse) {
 
 TEST_P(LongContractTest, TheServersLimitEndsACallThatRuns) {
   config_.limits.max_request = std::chrono::milliseconds(30);
-  // Whoever reads slowly shall not be the reason.
+  // A slow reader must not be the reason.
   config_.limits.max_stream_buffer_bytes = 1 << 30;
-  refuses_all_ = true;  // where the machine is slow
+  refuses_all_ = true;  // on a slow machine a further call would exceed the limit
   Start();
   gate().Hold();
   ContractCall call = Open(Ask::kLong);
@@ -91,8 +91,8 @@ TEST_P(LongContractTest, TheServersLimitEndsACallThatRuns) {
   EXPECT_EQ(Calls("DEADLINE_EXCEEDED"), 1);
 }
 
-// A call that is slow to arrive counts as cancelled, or never comes: then a longer deadline must
-// tell. `arrived` says whether the server has the call.
+// If the call arrives too late, the server counts it as cancelled or never sees it. Then a longer
+// deadline is tried. `arrived` returns whether the server has the call.
 class DeadlineContractTest : public ContractTest {
  protected:
   void ExpectTheDeadlineToEnd(Ask ask, const std::function<bool()>& arrived) {
@@ -105,12 +105,13 @@ class DeadlineContractTest : public ContractTest {
       bool has = false;
       while (!has && std::chrono::system_clock::now() < deadline) has = arrived();
       EXPECT_EQ(call.Finish().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-      // Or its engine, which looks at the clock itself, would mostly be the first to tell.
+      // Without this wait the engine, which checks the clock itself, would usually end the call
+      // first.
       call.WaitUntilRead();
       if (has) {
         const LogLine line = StepUntilLineOf(call);
         EXPECT_THAT(line["code"], AnyOf("DEADLINE_EXCEEDED", "CANCELLED"));
-      } else {  // it may not even have come
+      } else {  // the call may not even have arrived
         unsure_.insert(call.id());
         times_unsure_ = true;
         gate().AllowSteps(1);
@@ -126,8 +127,8 @@ INSTANTIATE_TEST_SUITE_P(All, DeadlineContractTest, testing::ValuesIn(OverGrpc(E
 INSTANTIATE_TEST_SUITE_P(All, LongDeadlineContractTest, testing::ValuesIn(OverGrpc(LongCases())),
                          CaseName);
 
-// The filler is another client's: behind 400 texts of its own, and steps that were held, a call
-// would be refused, because its deadline cannot be met.
+// The filler belongs to another client. If the call waited after 400 texts of its own client and
+// after held steps, the server would refuse it because it could not meet the deadline.
 TEST_P(DeadlineContractTest, TheClientsDeadlineEndsACallThatWaits) {
   config_.limits.max_queued_requests = 2 * kFillerTexts;
   config_.scheduling.max_client_queued_requests = 2 * kFillerTexts;
@@ -136,7 +137,7 @@ TEST_P(DeadlineContractTest, TheClientsDeadlineEndsACallThatWaits) {
   ContractCall filler = OpenFiller({.headers = {{"x-forwarded-for", "203.0.113.1"}}});
   double before = server_->Metric(OfModel("aft_requests_waiting"));
   ExpectTheDeadlineToEnd(Ask::kShort, [&] {
-    // Those of an encoder's filler become fewer with each step.
+    // The number of waiting texts of an encoder's filler falls with each step.
     const double now = server_->Metric(OfModel("aft_requests_waiting"));
     before = std::min(before, now);
     return now == before + GetParam().sequences;
@@ -154,12 +155,12 @@ TEST_P(LongDeadlineContractTest, TheClientsDeadlineEndsACallThatRuns) {
   });
 }
 
-TEST_P(ContractTest, AFailedStepIsADefectThatShowsTheRequestsIdAndNothingElse) {
+TEST_P(ContractTest, AFailedStepShowsOnlyTheRequestsIdToTheClient) {
   Start();
   ContractCall call = OpenHeld();
   FailNextStep(absl::InternalError("secret pointer 0xdead"));
   gate().Resume();
-  // Of several texts the one is named.
+  // A call with several texts names the failed one.
   const std::string texts = GetParam().texts();
   const std::string text = texts.empty() ? "" : texts + "[0]: ";
   ExpectEnd(call, absl::StatusCode::kInternal, text + "internal error; request id " + call.id());
@@ -171,7 +172,7 @@ TEST_P(ContractTest, AFailedStepIsADefectThatShowsTheRequestsIdAndNothingElse) {
   EXPECT_THAT(log_.Text(), HasSubstr("secret pointer 0xdead"));
 }
 
-TEST_P(ContractTest, ADrainLetsWhatRunsEndAndReleasesWhatWaits) {
+TEST_P(ContractTest, ADrainFinishesRunningCallsAndEndsWaitingOnes) {
   Start();
   ContractCall running = OpenHeld();
   ContractCall waiting = Open();
@@ -202,7 +203,7 @@ TEST_P(ContractTest, ADrainLetsWhatRunsEndAndReleasesWhatWaits) {
   drained_ = true;
 }
 
-TEST_P(LongContractTest, ACallWhoseModelIsTakenFromItsClientEnds) {
+TEST_P(LongContractTest, ACallEndsWhenItsClientLosesTheModel) {
   KnowTeamA("token a", "");
   Start();
   gate().Hold();
@@ -216,7 +217,7 @@ TEST_P(LongContractTest, ACallWhoseModelIsTakenFromItsClientEnds) {
   EXPECT_EQ(Calls("PERMISSION_DENIED"), 1);
 }
 
-TEST_P(LongContractTest, ACallWhoseModelItsClientKeepsGoesOn) {
+TEST_P(LongContractTest, ACallContinuesWhenItsClientKeepsTheModel) {
   KnowTeamA("token a", "");
   Start();
   gate().Hold();
@@ -228,7 +229,7 @@ TEST_P(LongContractTest, ACallWhoseModelItsClientKeepsGoesOn) {
   ExpectAnswered(call);
 }
 
-TEST_P(LongContractTest, ACallWhoseClientIsRemovedEnds) {
+TEST_P(LongContractTest, ACallEndsWhenItsClientIsRemoved) {
   KnowTeamA("token a", "");
   Start();
   gate().Hold();
@@ -241,8 +242,9 @@ TEST_P(LongContractTest, ACallWhoseClientIsRemovedEnds) {
   EXPECT_EQ(Calls("UNAUTHENTICATED"), 1);
 }
 
-// Before the engine hears of it, which is in its first step.
-TEST_P(ContractTest, ACallThatWaitsEndsWithItsClientToo) {
+// The client is removed while the engine is in its first step and has not yet taken the waiting
+// call.
+TEST_P(ContractTest, AWaitingCallEndsWhenItsClientIsRemoved) {
   KnowTeamA("token a", "");
   Start();
   gate().Hold();
@@ -254,13 +256,13 @@ TEST_P(ContractTest, ACallThatWaitsEndsWithItsClientToo) {
   KnowTeamA("another token", "");
   gate().Resume();
   ExpectEnd(waiting, absl::StatusCode::kUnauthenticated, "authorization: unknown token");
-  // Even where the step was its last one, since what came of it is dropped.
+  // Even if the step was the call's last one, its result is dropped.
   ExpectEnd(running, absl::StatusCode::kUnauthenticated, "authorization: unknown token");
 }
 
-// Streams whose client is slower than the model; answers as a whole that are larger than they may
-// be. What has been sent is read first.
-TEST_P(LongContractTest, ACallWhoseAnswerIsNotReadEndsAndOthersAreServed) {
+// A stream ends if its client reads slower than the model generates. A call with one answer ends if
+// the answer is larger than allowed. The client first reads what has already been sent.
+TEST_P(LongContractTest, ACallWithAnUnreadAnswerEndsAndOthersAreServed) {
   config_.limits.max_stream_buffer_bytes = 64 << 10;
   config_.limits.write_stall = std::chrono::hours(1);
   Start();
@@ -277,8 +279,8 @@ TEST_P(LongContractTest, ACallWhoseAnswerIsNotReadEndsAndOthersAreServed) {
   ExpectEnd(call, absl::StatusCode::kResourceExhausted, StartsWith(why));
   EXPECT_EQ(Calls("RESOURCE_EXHAUSTED"), 1);
   EXPECT_EQ(call.Initial("x-request-id") + call.Trailing("x-request-id"), call.id());
-  // What has begun is no matter for gRPC's retries; of one answer it is said, and of a stream over
-  // HTTP that has sent nothing.
+  // gRPC does not retry a call that has begun to answer, so a stream needs no hint. A call with one
+  // answer has the hint -1, and so does a stream over HTTP that has sent nothing.
   const bool page = GetParam().http() && call.Initial("x-request-id").empty();
   EXPECT_EQ(call.Trailing("grpc-retry-pushback-ms"),
             whole || page || GetParam().carrier == CarrierKind::kInfer ? "-1" : "");
@@ -287,7 +289,7 @@ TEST_P(LongContractTest, ACallWhoseAnswerIsNotReadEndsAndOthersAreServed) {
   EXPECT_EQ(call.Trailing("aft-timings-bin") != "", usage);
 }
 
-TEST_P(LongContractTest, ACallWhoseAnswerFillsTheMemoryEnds) {
+TEST_P(LongContractTest, ACallEndsWhenItsAnswerFillsTheMemory) {
   config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 1'000'000;
   config_.limits.max_stream_buffer_bytes = 1 << 30;
   config_.limits.write_stall = std::chrono::hours(1);
@@ -302,12 +304,12 @@ TEST_P(LongContractTest, ACallWhoseAnswerFillsTheMemoryEnds) {
             StartsWith("memory: no room for an answer that is not "));
 }
 
-// All that it held is free while the client still does not read.
-TEST_P(ContractTest, ACallWhoseClientNeverReadsIsCancelled) {
+// All that the call held is released while the client still does not read.
+TEST_P(ContractTest, ACallIsCancelledWhenItsClientNeverReads) {
   config_.limits.write_stall = std::chrono::milliseconds(50);
   config_.limits.max_stream_buffer_bytes = 1 << 30;
   encoder_options_.width = 20'000;
-  // The last call would need a client that reads within that time.
+  // A further call would need a client that reads within write_stall.
   refuses_all_ = true;
   Start();
   const bool endless = GetParam().streams() && GetParam().generates();

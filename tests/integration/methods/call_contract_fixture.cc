@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::ElementsAreArray;
 
-// All fields of request.done, behind those of every line.
+// The fields of request.done after those that every log line has.
 constexpr const char* kFields[] = {
     "id",        "peer",     "client",        "method",           "model",          "code",
     "reason",    "n",        "prompt_tokens", "generated_tokens", "resumed_tokens", "queue_ms",
@@ -124,7 +124,7 @@ ContractCall::End ContractTest::ExpectEnd(ContractCall& call, absl::StatusCode c
                                           const testing::Matcher<std::string>& message) {
   const ContractCall::End end = call.Finish();
   std::string told = end.status.error_message();
-  // Who may not call at all loses the stream of requests, too.
+  // A client that may not call at all loses the whole stream of requests.
   if (GetParam().infer_stream() && code != absl::StatusCode::kUnauthenticated) {
     EXPECT_THAT(end.status, StatusIs(absl::StatusCode::kOk, ""));
     EXPECT_EQ(end.error_id, call.id());
@@ -136,7 +136,7 @@ ContractCall::End ContractTest::ExpectEnd(ContractCall& call, absl::StatusCode c
   if (without_line_.count(call.id()) > 0) return end;
   const LogLine line = LineOf(call);
   EXPECT_EQ(line["code"], absl::StatusCodeToString(code));
-  // A defect's is for those who run the server.
+  // The reason of an internal error is for operators, so it differs from the message.
   if (code != absl::StatusCode::kInternal) {
     EXPECT_EQ(line["reason"], told);
   }
@@ -233,7 +233,7 @@ void ContractTest::ExpectNothingIsHeld() {
     server_->WaitForMetric(OfModel(gauge), 0);
   }
   EXPECT_EQ(server_->Metric("aft_undelivered_bytes"), 0);
-  EXPECT_EQ(server_->Metric("aft_states"), 0);  // nobody asks for one
+  EXPECT_EQ(server_->Metric("aft_states"), 0);  // no request stores a state
 }
 
 void ContractTest::ExpectCounts(const std::vector<LogLine>& lines) {
@@ -270,7 +270,7 @@ void ContractTest::ExpectCounts(const std::vector<LogLine>& lines) {
 
 void ContractTest::TearDown() {
   if (server_ == nullptr) return;
-  tokenizing_->Resume();  // whatever has failed, nothing may wait for the test
+  tokenizing_->Resume();  // after a failure, no call may wait for the test
   server_->control().Resume();
   server_->encoder_control().Resume();
   if (!drained_) {

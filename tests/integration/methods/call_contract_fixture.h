@@ -18,21 +18,21 @@
 #include "tests/support/fake_loader.h"
 #include "tests/support/temp_files.h"
 
-// What a call promises, whatever its method and carrier.
+// What every call guarantees, for each method and carrier.
 namespace aft::server {
 
-// Where a test holds the tokenizer, which it comes to with the text "held".
+// A gate at which the fake tokenizer waits when it gets the text "held".
 struct TokenizerGate : LoadGate {
   std::atomic<int> entered = 0;
 };
 
 // A server on which one call of a case runs at a time, and one may wait. At the end of a test that
-// has called Start, this holds for whatever the test did, once all of its calls have ended:
-//   nothing is held: no slot, no place in the queue, no memory, no unread byte, no stored state
+// has called Start, when all of its calls have ended, this must hold:
+//   no slot, place in the queue, memory, unread byte or stored state is held
 //   a further call is answered, unless the server has been drained
-//   each call has its one line `request.done`, with all fields
-//   aft_requests_total has, by method and code, what the lines say
-//   aft_e2e_seconds has each call that was not refused, and no other one
+//   each call has exactly one log line `request.done`, with all fields
+//   aft_requests_total agrees with the log lines, for each method and code
+//   aft_e2e_seconds counts each call that was not refused, and no other call
 class ContractTest : public testing::TestWithParam<Case> {
  protected:
   ContractTest();
@@ -42,30 +42,32 @@ class ContractTest : public testing::TestWithParam<Case> {
   void Start();
   void TearDown() override;
 
-  // The call of the case. Its id is one that no other has.
+  // Opens the case's call with a new id.
   ContractCall Open(Ask ask = Ask::kShort, const CallTerms& terms = {},
                     const std::string& model = GetParam().model);
-  // On a connection whose window is small, so that it is full soon.
+  // Opens the call on a connection with a small window that is soon full.
   ContractCall OpenUnread(Ask ask);
-  // Whose step is held.
+  // Opens the call and holds its first step.
   ContractCall OpenHeld(Ask ask = Ask::kShort);
   ContractCall OpenFiller(const CallTerms& terms = {});
-  // All threads of the decode pool are busy from here on, with calls of team-b. REQUIRES: the
-  // clients are known.
+  // Keeps all threads of the decode pool busy with calls of team-b until ResumeDecoding. REQUIRES:
+  // the clients are known.
   std::vector<ContractCall> HoldDecoding();
   void ResumeDecoding(std::vector<ContractCall>& held);
-  // The decode pool is done with what it has, so whatever the engine has can be cancelled.
+  // Waits until the decode pool has decoded all earlier calls, so that the engine has them.
   void WaitUntilDecoded();
-  // The call of the case with that id; "": with none, and so far one that nobody knows.
+  // Opens the case's call with this id. If it is empty, the call has none, and the server makes
+  // one. The test must later pass that one to Knows.
   ContractCall OpenNamed(const std::string& id, Ask ask = Ask::kShort, const CallTerms& terms = {});
   void Knows(const std::string& id) { ids_.insert(id); }
-  // A generation with two tokens on a connection of its own is answered.
+  // Opens a generation of two tokens on a new connection, which must succeed.
   void ExpectNeighbourIsServed();
 
-  // Reads the rest: the client is told that, by a status or a response, and the log says the same.
+  // Reads the rest. The client must get this error, by a status or a response, and the log line
+  // must agree.
   ContractCall::End ExpectEnd(ContractCall& call, absl::StatusCode code,
                               const testing::Matcher<std::string>& message);
-  // The same, of a call that was refused before it began: there was nothing but the status.
+  // Like ExpectEnd, for a call that was refused before it began: it has no response, only a status.
   void ExpectRefused(ContractCall& call, absl::StatusCode code,
                      const testing::Matcher<std::string>& message);
   void ExpectAnswered(ContractCall& call);
@@ -74,20 +76,20 @@ class ContractTest : public testing::TestWithParam<Case> {
 
   StepGate& gate();
   void FailNextStep(const absl::Status& status);
-  // "aft_slots_used{model=...}" of the case's model.
+  // The sample's name with the case's model, such as "aft_slots_used{model=...}".
   std::string OfModel(const std::string& name, const std::string& more = "") const;
   double Calls(const std::string& code);
   void WaitUntilWaiting(double sequences);
-  // The test fails when that is not true after a minute.
+  // The test fails if the condition is not true after a minute.
   static void WaitUntil(const std::function<bool()>& condition);
   // Waits for the call's line.
   LogLine LineOf(const ContractCall& call);
-  // The model goes on, a step at a time, until the call's line is there: what ends it may come at
-  // any of them.
+  // Allows one step at a time until the call's log line exists, because the call may end at any
+  // step.
   LogLine StepUntilLineOf(const ContractCall& call);
 
-  // There are team-a, whose token is `token` and who has these fields: "models: 'other'", and
-  // team-b, who may use all.
+  // The clients are team-a, with this token and these fields, such as "models: 'other'", and
+  // team-b, which may use all models.
   void KnowTeamA(const std::string& token, const std::string& fields);
   static CallTerms AsTeamA();
   static CallTerms AsTeamB();
@@ -100,13 +102,14 @@ class ContractTest : public testing::TestWithParam<Case> {
   std::unique_ptr<TestServer> server_;
   // Calls that the server may never have seen.
   std::set<std::string> unsure_;
-  // Calls that have no line, by code: see the differences in call_contract_refusal_test.cc.
+  // The calls without a log line and their codes: see the differences in
+  // call_contract_refusal_test.cc.
   std::map<std::string, std::string> without_line_;
-  // It has been drained, and answers nothing.
+  // The server has been drained and answers no further call.
   bool drained_ = false;
-  // Its limits are such that no further call is answered.
+  // The server's limits allow no further call.
   bool refuses_all_ = false;
-  // Whether aft_e2e_seconds cannot be known.
+  // The counts of aft_e2e_seconds are not predictable.
   bool times_unsure_ = false;
 
  private:
@@ -122,10 +125,10 @@ class ContractTest : public testing::TestWithParam<Case> {
   std::set<std::string> refused_;
 };
 
-// Those that take many steps.
+// The cases that take many steps.
 class LongContractTest : public ContractTest {};
 
-// Those that no engine answers too.
+// All cases, including those that no engine answers.
 class AnyContractTest : public ContractTest {};
 
 inline std::string CaseName(const testing::TestParamInfo<Case>& info) { return info.param.name; }

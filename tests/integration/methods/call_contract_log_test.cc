@@ -1,5 +1,5 @@
-// What every call leaves in the log, in metrics and in metadata, whatever its method and carrier,
-// over real gRPC and HTTP with fake models.
+// What every call leaves in the log, in metrics and in metadata, for each method and carrier, over
+// real gRPC and HTTP with fake models.
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -40,7 +40,7 @@ TEST_P(AnyContractTest, EchoesTheRequestIdOrMakesOne) {
   Knows(made.Initial("x-request-id"));
 }
 
-TEST_P(AnyContractTest, AnIdThatIsNoneIsRefusedUnderAnother) {
+TEST_P(AnyContractTest, AnInvalidIdIsRefusedUnderANewOne) {
   Start();
   for (const std::string& given : {std::string(), std::string(129, '~')}) {
     ContractCall call = OpenNamed("", Ask::kShort, {.headers = {{"x-request-id", given}}});
@@ -75,7 +75,7 @@ TEST_P(AnyContractTest, ARefusalIsASpanToo) {
   EXPECT_EQ(line["trace_id"], kTrace);
   EXPECT_EQ(line["parent_id"], kParent);
   const std::string own = absl::StrCat("00-", kTrace, "-", line["span_id"], "-01");
-  // A stream of requests is a call that was not refused.
+  // Only the request is refused, not its stream, so the stream sends initial metadata.
   EXPECT_EQ(call.Trailing("traceparent"), GetParam().infer_stream() ? "" : own);
   EXPECT_EQ(call.Initial("traceparent"), GetParam().infer_stream() ? own : "");
 }
@@ -101,7 +101,7 @@ TEST_P(AnyContractTest, WithoutAValidTraceOneBegins) {
   EXPECT_NE(LineOf(twice)["trace_id"], kTrace);
 }
 
-TEST_P(AnyContractTest, TheLineOfASuccessSaysWhatTheCallWas) {
+TEST_P(AnyContractTest, TheLineOfASuccessDescribesTheCall) {
   Start();
   ContractCall call = Open();
   ExpectAnswered(call);
@@ -134,8 +134,8 @@ TEST_P(AnyContractTest, TheLineOfASuccessSaysWhatTheCallWas) {
   EXPECT_GE(computed, GetParam().prompt_tokens + GetParam().generated_tokens);
 }
 
-// As they are rounded to six digits.
-TEST_P(AnyContractTest, ThePhasesAreTheWholeCall) {
+// The log rounds times to six digits.
+TEST_P(AnyContractTest, ThePhasesFitIntoTheCall) {
   Start();
   ContractCall call = Open();
   ExpectAnswered(call);

@@ -1,30 +1,30 @@
-// What every call promises when it is refused, whatever its method and carrier, over real gRPC and
+// What every call guarantees when it is refused, for each method and carrier, over real gRPC and
 // HTTP with fake models.
 //
-// Where methods differ today:
-//   a model for other methods   aft.v1: FAILED_PRECONDITION, and which it serves. The Open
-//   Inference
-//                               Protocol has no methods but tensors: INVALID_ARGUMENT names one
-//                               that is no input of the model, or that is missing
-//   an unknown client, or an    aft.v1: a line of the log. ModelInfer: none. Of a ModelStreamInfer
-//   id that is none             there is no request yet
-//   retry hint                  with every RESOURCE_EXHAUSTED of a call that has not begun, but for
-//                               the requests of a ModelStreamInfer, which have no metadata
+// Methods differ in these points today:
+//   a model for other methods   aft.v1 answers FAILED_PRECONDITION and names the methods that the
+//                               model serves. The Open Inference Protocol has only tensors instead
+//                               of methods, so INVALID_ARGUMENT names a tensor that is missing or
+//                               that is no input of the model
+//   an unknown client, or an    aft.v1 writes a log line, ModelInfer does not. A ModelStreamInfer
+//   invalid id                  has no request yet
+//   the retry hint              comes with every RESOURCE_EXHAUSTED of a call that has not begun,
+//                               except for requests of a ModelStreamInfer, which have no metadata
 //
-// Where HTTP differs, by its nature or by OpenAI's API:
-//   errors                      have a name for each code of gRPC that occurs, but share statuses:
-//                               400 is INVALID_ARGUMENT and FAILED_PRECONDITION. Messages begin
-//                               with the API's fields. An error within a stream is its last event
-//   headers                     are those of an answer or of a refusal, as metadata is initial or
-//                               trailing. retry-after-ms is the retry hint, and x-should-retry says
-//                               that none makes sense. Usage and timings of what failed are absent
-//   a stream                    is refused by a page, too, where it fails before its head is sent
-//   a full queue                shows once the body is parsed, since a model may stand anywhere in
-//                               it: of a bad body, what is wrong with it is told instead
-//   the client's deadline       does not exist, so DeadlineContractTest is of gRPC alone
-//   a cancel                    is that the client closes the connection
-//   a body that never is there  makes no call: too large (413) and too slow (408) are refusals that
-//                               have a line; left makes none
+// HTTP differs in these points, by its nature or by OpenAI's API:
+//   errors                      have a name for each gRPC code that occurs. Some share a status:
+//                               INVALID_ARGUMENT and FAILED_PRECONDITION are 400. Messages begin
+//                               with the API's fields. An error in a stream is its last event
+//   headers                     belong to an answer or a refusal, as metadata is initial or
+//                               trailing. retry-after-ms is the retry hint. x-should-retry says
+//                               that a retry makes no sense. Failed calls have no usage or timings
+//   a stream                    that fails before its head is sent gets an error page too
+//   a full queue                is noticed after the body is parsed, since the model may stand
+//                               anywhere in it. A bad body gets the error of its field instead
+//   the client's deadline       does not exist, so DeadlineContractTest covers only gRPC
+//   a cancellation              means that the client closes the connection
+//   a body that never arrives   makes no call. If it is too large (413) or too slow (408), the
+//                               refusal has a log line. If the client leaves, there is none
 #include <string>
 #include <vector>
 
@@ -47,7 +47,7 @@ class RefusalContractTest : public ContractTest {
   double Rejected(const std::string& reason) {
     return server_->Metric(OfModel("aft_rejected_total", absl::StrCat(",reason=\"", reason, "\"")));
   }
-  // Of a call that has been refused for want of room. gRPC waits so long.
+  // Checks the retry hint of a call that was refused for lack of space. gRPC waits for that time.
   static void ExpectRetryHint(const ContractCall& call) {
     int ms = 0;
     const std::string hint = call.Trailing("grpc-retry-pushback-ms");
@@ -55,7 +55,7 @@ class RefusalContractTest : public ContractTest {
     EXPECT_GE(ms, GetParam().infer_stream() ? 0 : 100);
   }
 };
-// Of calls that no engine answers too.
+// All cases, including those that no engine answers.
 class AnyRefusalContractTest : public RefusalContractTest {};
 
 INSTANTIATE_TEST_SUITE_P(All, RefusalContractTest, testing::ValuesIn(EngineCases()), CaseName);
@@ -83,21 +83,21 @@ TEST_P(RefusalContractTest, AFullQueueRefusesBeforeTheMessageIsParsed) {
   ExpectAnswered(waiting);
 }
 
-// There is room for all that a call is charged but its message; of a ModelStreamInfer the stream is
-// a call of its own, and has that room.
+// The budget has space for all charges of a call except its message. The stream of a
+// ModelStreamInfer is a call of its own and takes that space.
 TEST_P(AnyRefusalContractTest, AFullBudgetRefuses) {
   config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = kCall;
   config_.limits.max_message_bytes = 8 << 20;
   refuses_all_ = true;
   Start();
   EXPECT_EQ(server_->Metric("aft_memory_limit_bytes"), kCall);
-  for (const Ask ask : {Ask::kShort, Ask::kBad}) {  // which is not parsed
+  for (const Ask ask : {Ask::kShort, Ask::kBad}) {  // kBad is not parsed
     ContractCall call = Open(ask);
     ExpectRefused(call, absl::StatusCode::kResourceExhausted,
                   AllOf(StartsWith("memory: "), HasSubstr("max_client_memory_bytes"),
                         HasSubstr("max_memory_bytes")));
     ExpectRetryHint(call);
-    server_->WaitForMetric(kMemoryUsed, 0);  // the next one's room
+    server_->WaitForMetric(kMemoryUsed, 0);  // the space for the next call
   }
   EXPECT_EQ(server_->Metric("aft_memory_refused_total"), 2);
   EXPECT_EQ(server_->Metric("aft_rejected_total"), 0);
@@ -112,7 +112,8 @@ TEST_P(RefusalContractTest, ACallIsChargedWhileItRunsAndWhileItWaits) {
   Start();
   ContractCall running = OpenHeld();
   const double one = server_->Metric(kMemoryUsed);
-  // A stream of requests is charged beside its request; what a sequence more costs differs.
+  // A stream of requests is charged in addition to its request. The cost of a further sequence
+  // differs.
   EXPECT_GT(one, (GetParam().infer_stream() ? 2 : 1) * kCall);
   EXPECT_LT(one, 4 * kCall);
   ContractCall waiting = Open();
@@ -123,10 +124,10 @@ TEST_P(RefusalContractTest, ACallIsChargedWhileItRunsAndWhileItWaits) {
   ExpectAnswered(waiting);
 }
 
-// An encoder's answer is charged as a whole before any work, so it may be that it never has room.
-// Then a retry makes no sense.
-TEST_P(RefusalContractTest, AnAnswerThatNeverHasRoomIsABadRequest) {
-  if (!GetParam().encoder()) return;  // the others' answers are charged as they come to be
+// An encoder's answer is charged as a whole before any work. If it can never fit into the budget, a
+// retry makes no sense.
+TEST_P(RefusalContractTest, AnAnswerThatCanNeverFitIsABadRequest) {
+  if (!GetParam().encoder()) return;  // others are charged while they are generated
   config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 300'000;
   encoder_options_.width = 20'000;
   refuses_all_ = true;
@@ -143,7 +144,7 @@ TEST_P(RefusalContractTest, AnAnswerThatNeverHasRoomIsABadRequest) {
   EXPECT_EQ(server_->encoder_control().batches().size(), 0U);
 }
 
-TEST_P(AnyRefusalContractTest, AnUnknownModelIsNotFoundAndTheAnswerNamesTheOnesThereAre) {
+TEST_P(AnyRefusalContractTest, AnUnknownModelIsNotFoundAndTheErrorNamesTheOthers) {
   Start();
   ContractCall call = Open(Ask::kShort, {}, "nobody");
   ExpectRefused(call, absl::StatusCode::kNotFound,
@@ -164,8 +165,8 @@ TEST_P(AnyRefusalContractTest, ABadFieldIsNamedAndCounted) {
   EXPECT_EQ(LineOf(call)["level"], "info");
 }
 
-TEST_P(RefusalContractTest, AModelForOtherMethodsSaysWhichItServes) {
-  if (GetParam().encoder() && !GetParam().infer()) return;  // every model with a tokenizer does
+TEST_P(RefusalContractTest, AModelForOtherMethodsIsRefused) {
+  if (GetParam().encoder() && !GetParam().infer()) return;  // all with a tokenizer do
   Start();
   const std::string other = GetParam().encoder() ? "fake" : "encoder";
   ContractCall call = Open(Ask::kShort, {}, other);
@@ -182,9 +183,9 @@ TEST_P(RefusalContractTest, AModelForOtherMethodsSaysWhichItServes) {
       1);
 }
 
-// Neither a place nor a word about the model's state: the queue is full, of team-b. Nor is the
-// message parsed.
-TEST_P(RefusalContractTest, AModelThatItsClientMayNotUseIsRefusedBeforeAPlaceIsTaken) {
+// The queue is full of team-b's calls, and the refused messages are not parsed. So the refusal
+// takes no place and says nothing about the model's state.
+TEST_P(RefusalContractTest, AForbiddenModelIsRefusedBeforeItTakesAPlace) {
   KnowTeamA("token a", "models: 'other'");
   Start();
   gate().Hold();
@@ -203,7 +204,7 @@ TEST_P(RefusalContractTest, AModelThatItsClientMayNotUseIsRefusedBeforeAPlaceIsT
   ExpectAnswered(waiting);
   EXPECT_EQ(Calls("PERMISSION_DENIED"), 2);
   EXPECT_EQ(server_->Metric("aft_rejected_total"), 0);
-  // Whether it is served or not.
+  // The answer is the same for a model that the server does not have.
   ContractCall unknown = Open(Ask::kShort, AsTeamA(), "nobody");
   ExpectRefused(unknown, absl::StatusCode::kPermissionDenied,
                 "client \"team-a\" may not use model \"nobody\"");
@@ -221,7 +222,7 @@ TEST_P(AnyRefusalContractTest, AnUnknownClientIsUnauthenticated) {
   EXPECT_EQ(server_->Metric(RequestsTotal("UNAUTHENTICATED", GetParam().method, "")), 1);
 }
 
-// All threads of the decode pool are busy, with calls of team-b.
+// All threads of the decode pool are busy with calls of team-b.
 class UndecodedContractTest : public ContractTest {
  protected:
   void Start() {
@@ -238,7 +239,7 @@ class LongUndecodedContractTest : public UndecodedContractTest {};
 INSTANTIATE_TEST_SUITE_P(All, UndecodedContractTest, testing::ValuesIn(AllCases()), CaseName);
 INSTANTIATE_TEST_SUITE_P(All, LongUndecodedContractTest, testing::ValuesIn(LongCases()), CaseName);
 
-TEST_P(UndecodedContractTest, ACallWhoseClientIsRemovedBeforeItIsParsedIsRefused) {
+TEST_P(UndecodedContractTest, ACallIsRefusedWhenItsClientIsRemovedBeforeParsing) {
   Start();
   gate().Hold();
   const double before = server_->Metric(kMemoryUsed);
@@ -253,8 +254,8 @@ TEST_P(UndecodedContractTest, ACallWhoseClientIsRemovedBeforeItIsParsedIsRefused
   EXPECT_EQ(server_->encoder_control().batches().size(), 0U);
 }
 
-// When the server hears of it is not known: the engine may have it first.
-TEST_P(LongUndecodedContractTest, ACallThatIsCancelledBeforeItIsParsedEnds) {
+// The server may notice the cancellation before or after the engine gets the call.
+TEST_P(LongUndecodedContractTest, ACallCancelledBeforeParsingEnds) {
   Start();
   gate().Hold();
   ContractCall call = Open(Ask::kLong, AsTeamA());

@@ -19,7 +19,7 @@ using ::testing::SizeIs;
 
 class CompleteTest : public StateTest {
  protected:
-  // One call, with what came of it.
+  // The result of one call.
   struct Completed {
     grpc::Status status;
     v1::CompleteResponse response;
@@ -50,7 +50,7 @@ class CompleteTest : public StateTest {
   }
 };
 
-TEST_F(CompleteTest, IsWhatTheStreamSays) {
+TEST_F(CompleteTest, EqualsTheStreamedAnswer) {
   Start();
   v1::GenerateRequest request = Request("a prompt", 12);
   request.mutable_output()->set_top_logprobs(2);
@@ -75,7 +75,7 @@ TEST_F(CompleteTest, IsWhatTheStreamSays) {
   WaitUntilIdle();
 }
 
-TEST_F(CompleteTest, EachOfSeveralAnswersIsThatOfItsSeedAndLeavesAStateThatGoesOn) {
+TEST_F(CompleteTest, EachOfSeveralAnswersFollowsItsSeedAndStoresAState) {
   Start();
   v1::GenerateRequest request = Turn("a prompt", 5);
   request.set_n(3);
@@ -96,7 +96,7 @@ TEST_F(CompleteTest, EachOfSeveralAnswersIsThatOfItsSeedAndLeavesAStateThatGoesO
   WaitUntilIdle();
 }
 
-TEST_F(CompleteTest, BannedTokensNeverComeAndAllowedOnesAlone) {
+TEST_F(CompleteTest, BannedTokensNeverComeAndOnlyAllowedOnesDo) {
   Start();
   for (uint64_t seed = 0; seed < 20; ++seed) {
     v1::GenerateRequest request = Request("a prompt", 20, seed);
@@ -111,7 +111,7 @@ TEST_F(CompleteTest, BannedTokensNeverComeAndAllowedOnesAlone) {
   EXPECT_NE(IdsOf(Answered(request).answers(0)), Expected(Request("a prompt", 8)));
 }
 
-TEST_F(CompleteTest, BadWordsNeverComeAndWhatLeavesNoTokenEndsTheCall) {
+TEST_F(CompleteTest, BadWordsNeverComeAndACallWithoutATokenLeftEnds) {
   options_.next_token = [](uint64_t, int64_t count) {
     return static_cast<TokenId>('a' + count % 3);
   };
@@ -126,7 +126,7 @@ TEST_F(CompleteTest, BadWordsNeverComeAndWhatLeavesNoTokenEndsTheCall) {
   ASSERT_THAT(several.answers(), SizeIs(2));
   EXPECT_EQ(several.answers(1).text(), "abdbbdb");
   request.clear_n();
-  // Of an output that goes on, what has come counts.
+  // A resumed output's earlier tokens can begin a bad word.
   for (const TokenId id : {'a', 'b'}) {
     request.mutable_resume()->add_token_ids(static_cast<uint32_t>(id));
   }
@@ -144,8 +144,8 @@ TEST_F(CompleteTest, BadWordsNeverComeAndWhatLeavesNoTokenEndsTheCall) {
   server_->WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-// A model that would end every text at once.
-TEST_F(CompleteTest, NothingEndsAnOutputBeforeItsLeastLength) {
+// The model would end every text at once.
+TEST_F(CompleteTest, NothingEndsAnOutputBeforeMinTokens) {
   options_.next_token = [](uint64_t, int64_t) { return FakeTokenizer::kEos; };
   Start();
   v1::GenerateRequest request = Turn("a prompt", 9);
@@ -159,7 +159,8 @@ TEST_F(CompleteTest, NothingEndsAnOutputBeforeItsLeastLength) {
     EXPECT_THAT(answer.token_ids(), SizeIs(4));
     EXPECT_EQ(answer.finished().reason(), v1::FINISH_REASON_EOS);
   }
-  // Of the next turn's output it is asked anew; and of one that goes on, with what has come.
+  // The next turn's output must have four tokens of its own. A resumed output counts its earlier
+  // tokens.
   request.clear_n();
   request.set_text("more");
   request.mutable_previous()->set_state_id(response.answers(0).finished().state().id());

@@ -23,7 +23,7 @@ v1::EncodeRequest EncodeOf(const std::string& text) {
   return request;
 }
 
-// All the values.
+// All values of a stream.
 std::vector<float> Values(const EncodeStream& stream, size_t tokens, uint32_t width = 3) {
   EXPECT_EQ(stream.events.front().started().model(), "encoder");
   EXPECT_EQ(stream.events.front().started().tokens(), tokens);
@@ -65,7 +65,7 @@ TEST(EncodeTest, LongAnswersComeInMessagesOfBoundedSize) {
   EXPECT_EQ(Values(stream, text.size(), 700), ExpectedVector(text, options));
 }
 
-// ---- Of a language model
+// ---- Encode of a language model
 
 std::vector<float> HiddenOf(const std::string& text) {
   return FakeModelRunner::Hidden(*FakeTokenizer().Encode(text));
@@ -87,7 +87,7 @@ std::vector<float> AllValues(TestServer& server, const std::string& text, v1::Po
 
 TEST(EncodeTest, ALanguageModelGivesItsHiddenVectors) {
   TestServer server(TestConfigWithMetrics());
-  const std::string text(200, 'x');  // four steps
+  const std::string text(200, 'x');  // read in four steps
   const std::vector<float> hidden = HiddenOf(text);
   EXPECT_EQ(AllValues(server, text, v1::POOLING_UNSPECIFIED), hidden);
   for (const auto& [pooling, expected] :
@@ -105,7 +105,7 @@ TEST(EncodeTest, ALanguageModelTakesTextsAsLongAsItsLength) {
   FakeModelRunner::Options options;
   options.max_seq_len = 70;
   ServerConfig config = TestConfig();
-  config.models[0].max_batch_tokens = 40;  // of encoders
+  config.models[0].max_batch_tokens = 40;  // a limit for encoders only
   TestServer server(config, options);
   EXPECT_EQ(AllValues(server, std::string(70, 'x'), v1::POOLING_UNSPECIFIED).size(), 210U);
   v1::EncodeRequest request;
@@ -118,7 +118,7 @@ TEST(EncodeTest, ALanguageModelTakesTextsAsLongAsItsLength) {
                        "71"));
 }
 
-// Only what is asked for takes memory: one vector of a pooled text, and of another one all.
+// Only the requested vectors take memory: one for a pooled text, all for any other text.
 TEST(EncodeTest, ALanguageModelsAnswerIsChargedBeforeAnyWork) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 60'000;

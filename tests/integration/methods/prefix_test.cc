@@ -1,4 +1,4 @@
-// The prefix cache over real gRPC, with a fake model: what requests are told of it.
+// The prefix cache over real gRPC, with a fake model, and what answers say about it.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -35,7 +35,7 @@ class PrefixTest : public testing::Test {
   const std::string system_ = std::string(300, 's') + "The answers are short.";
 };
 
-TEST_F(PrefixTest, EveryRequestIsToldWhatWasCachedOrWhyNothingWas) {
+TEST_F(PrefixTest, UsageNamesCachedTokensOrTheReasonOfAMiss) {
   EXPECT_EQ(Run("short").cache_miss(), v1::CACHE_MISS_TOO_SHORT);
   EXPECT_EQ(Run(system_ + "First?").cache_miss(), v1::CACHE_MISS_COLD);
   const v1::Usage second = Run(system_ + "Second?");
@@ -54,12 +54,12 @@ TEST_F(PrefixTest, EveryRequestIsToldWhatWasCachedOrWhyNothingWas) {
   EXPECT_GT(Metric("states"), 0);
   EXPECT_GT(Metric("bytes"), 0);
   EXPECT_EQ(Metric("limit_bytes"), static_cast<double>(ModelConfig().prefix_cache_bytes));
-  // What is told apart: tokens that were computed, and those that were not.
+  // This metric counts only tokens that were computed, not those from the cache.
   EXPECT_EQ(server_.Metric("aft_prompt_tokens_total{model=\"fake\"}"),
             static_cast<double>(5 + 2 * system_.size() + 6 + 7 + 10));
 }
 
-TEST_F(PrefixTest, AClientIsChargedForWhatIsComputed) {
+TEST_F(PrefixTest, AClientIsChargedForComputedTokensOnly) {
   const auto tokens = [&] { return server_.Metric("aft_client_tokens_total{client=\"other\"}"); };
   for (const char* const question : {"First?", "Second?"}) Run(system_ + question);
   const double before = tokens();
@@ -91,7 +91,7 @@ TEST_F(PrefixTest, ASaltKeepsUsersApart) {
   EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_COLD);
 }
 
-// An edge names its users by metadata.
+// An edge separates its users by metadata.
 class EdgeSaltTest : public PrefixTest {
  protected:
   static ServerConfig Config(const std::string& proxies) {
@@ -121,17 +121,17 @@ TEST_F(EdgeSaltTest, ATrustedProxyKeepsItsUsersApart) {
   for (const uint32_t cached : {0U, 0U, all}) EXPECT_EQ(Cached(server, {"ann"}), cached);
   EXPECT_EQ(Cached(server, {}), 0U);
   EXPECT_EQ(Cached(server, {"bob"}), 0U);
-  EXPECT_EQ(Cached(server, {"bob"}, "ann"), 0U);  // what he asks for does not help him
+  EXPECT_EQ(Cached(server, {"bob"}, "ann"), 0U);  // his own salt does not replace the edge's
   EXPECT_EQ(Cached(server, {}, "ann"), 0U);
   EXPECT_EQ(Cached(server, {"an"}, "n"), 0U);
-  EXPECT_EQ(Cached(server, {"bob", "ann"}), all);  // the last one is the edge's own
+  EXPECT_EQ(Cached(server, {"bob", "ann"}), all);  // the edge's own salt is the last one
   GenerateStream stream(server.inference(), Request("x", 1), Salts({std::string(65, 's')}));
   EXPECT_THAT(stream.Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
                                         "aft-cache-salt: must be at most 64 printable ASCII "
                                         "characters"));
 }
 
-TEST_F(EdgeSaltTest, ContextsOfScoresAreKeptApartAsPromptsAre) {
+TEST_F(EdgeSaltTest, SaltsSeparateContextsOfScoresLikePrompts) {
   TestServer server(Config("127.0.0.0/8"));
   const auto cached = [&](const std::vector<std::string>& salts, const std::string& own) {
     v1::ScoreRequest request;
@@ -147,10 +147,10 @@ TEST_F(EdgeSaltTest, ContextsOfScoresAreKeptApartAsPromptsAre) {
   EXPECT_EQ(cached({"ann"}, ""), all);
   EXPECT_EQ(cached({"bob"}, ""), 0U);
   EXPECT_EQ(cached({}, "ann"), 0U);
-  EXPECT_EQ(Cached(server, {"ann"}), all);  // a prompt of hers
+  EXPECT_EQ(Cached(server, {"ann"}), all);  // a prompt of the same user
 }
 
-TEST_F(EdgeSaltTest, FromAllOthersItIsIgnored) {
+TEST_F(EdgeSaltTest, IsIgnoredFromOtherPeers) {
   TestServer server(Config("10.0.0.0/8"));
   const auto all = static_cast<uint32_t>(system_.size() - 1);
   for (const uint32_t cached : {0U, 0U, all}) EXPECT_EQ(Cached(server, {"ann"}), cached);
@@ -173,7 +173,7 @@ TEST_F(PrefixTest, ModelInferTakesASalt) {
   EXPECT_EQ(Misses("diverged"), 1);
 }
 
-TEST_F(PrefixTest, ScoresWithoutAContextTakeNoPart) {
+TEST_F(PrefixTest, ScoresWithoutAContextAreNotCached) {
   for (int i = 0; i < 3; ++i) {
     v1::ScoreRequest request;
     request.set_text(system_);
@@ -185,7 +185,7 @@ TEST_F(PrefixTest, ScoresWithoutAContextTakeNoPart) {
   EXPECT_EQ(Misses("cold"), 1);
 }
 
-TEST_F(PrefixTest, AStreamThatFailsSaysItInItsTrailers) {
+TEST_F(PrefixTest, AFailedStreamHasItsCachedTokensInTrailers) {
   for (int i = 0; i < 2; ++i) Run(system_);
   server_.control().Hold();
   GenerateStream stream(server_.inference(), Request(system_, 1000));

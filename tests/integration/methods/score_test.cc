@@ -19,7 +19,7 @@ v1::ScoreRequest ScoreOf(const std::string& text) {
   return request;
 }
 
-// The scores are what the model gives the text when it runs alone.
+// The scores must equal those of the model for this text alone.
 void ExpectScores(const ScoreStream& stream, const std::string& text) {
   const std::vector<SampledToken> expected =
       FakeModelRunner::Score(*FakeTokenizer().Encode(text), 0);
@@ -55,7 +55,7 @@ std::string Text(size_t size, char first = 'a') {
 
 TEST(ScoreTest, StreamsTheScoreOfEveryTokenButTheFirst) {
   TestServer server(TestConfigWithMetrics());
-  const std::string text = Text(300);  // five steps
+  const std::string text = Text(300);  // read in five steps
   ScoreStream stream(server.inference(), ScoreOf(text));
   const grpc::Status status = stream.Finish();
   ASSERT_TRUE(status.ok()) << status.error_message();
@@ -71,7 +71,7 @@ TEST(ScoreTest, ChunksComeAsStepsFinish) {
   ScoreStream stream(server.inference(), ScoreOf(Text(100)));
   ASSERT_TRUE(stream.Next());
   server.control().AllowSteps(1);
-  ASSERT_TRUE(stream.Next());  // while the second step is held
+  ASSERT_TRUE(stream.Next());  // it comes while the second step is held
   EXPECT_EQ(stream.events.back().chunk().token_ids_size(), 64);
   server.control().Resume();
   ASSERT_TRUE(stream.Finish().ok());
@@ -83,7 +83,7 @@ constexpr char kExactScores[] =
 constexpr char kOtherScores[] =
     "aft_streams_resumed_total{exact=\"no\",from=\"text\",model=\"fake\"}";
 
-// What a client asks for that has the first `count` scores.
+// The request of a client that already has the first `count` scores.
 v1::ScoreRequest Resumed(v1::ScoreRequest request, const ScoreStream& whole, uint32_t count) {
   v1::ScoreResume& resume = *request.mutable_resume();
   resume.set_fingerprint(whole.events.front().started().fingerprint());
@@ -100,7 +100,7 @@ v1::ScoreRequest Resumed(v1::ScoreRequest request, const ScoreStream& whole, uin
   return request;
 }
 
-TEST(ScoreTest, AStreamGoesOnAtAnotherServerBehindAnyScore) {
+TEST(ScoreTest, AScoringResumesAtAnotherServerAfterAnyScore) {
   FakeModelRunner::Options options;
   options.fingerprint = 0xABCD;
   TestServer server(TestConfig(), options);
@@ -137,7 +137,7 @@ TEST(ScoreTest, AStreamGoesOnAtAnotherServerBehindAnyScore) {
   }
   EXPECT_EQ(other.Metric(kExactScores), 7);
   EXPECT_EQ(other.Metric(kOtherScores), 0);
-  // It is charged for what it reads: nothing where all scores were there.
+  // A request is charged only for the tokens that it reads. The one that had all scores reads none.
   EXPECT_EQ(other.Metric("aft_prompt_tokens_total{model=\"fake\"}"), 6 * 150);
   EXPECT_EQ(other.Metric("aft_client_tokens_total{client=\"other\"}"), 6 * 150);
   EXPECT_EQ(other.Metric("aft_scored_tokens_total{model=\"fake\"}"), 149 + 148 + 86 + 85 + 84 + 1);
@@ -157,7 +157,7 @@ TEST(ScoreTest, OnlyTheSameBitsAreExact) {
   EXPECT_TRUE(exact(5, "fake"));
   EXPECT_FALSE(exact(5, "AVX2"));
   EXPECT_FALSE(exact(5, ""));
-  EXPECT_TRUE(exact(0, "AVX2"));  // all of it is computed here
+  EXPECT_TRUE(exact(0, "AVX2"));  // this server computes all of it
   FakeModelRunner::Options options;
   options.numerics = "";
   TestServer no_promise(TestConfigWithMetrics(), options);
@@ -250,7 +250,7 @@ TEST(ScoreTest, AContextIsReadOnceAndNotScored) {
   EXPECT_EQ(server.Metric("aft_prefix_cache_hits_total{model=\"fake\"}"), 3);
 }
 
-TEST(ScoreTest, AScoringBehindAContextGoesOnAtAnotherServer) {
+TEST(ScoreTest, AScoringAfterAContextResumesAtAnotherServer) {
   FakeModelRunner::Options options;
   options.fingerprint = 0xABCD;
   TestServer server(TestConfig(), options);
@@ -274,7 +274,7 @@ TEST(ScoreTest, AScoringBehindAContextGoesOnAtAnotherServer) {
   }
 }
 
-TEST(ScoreTest, AContextThatCannotBeIsRefusedByName) {
+TEST(ScoreTest, ATooLongContextIsRefusedByName) {
   TestServer server;
   for (const uint32_t context : {5U, ~0U}) {
     v1::ScoreRequest request = ScoreOf(Text(5));
@@ -289,7 +289,7 @@ TEST(ScoreTest, AContextThatCannotBeIsRefusedByName) {
   ExpectServes(server);
 }
 
-TEST(ScoreTest, ADrainEndsThoseThatCanGoOnAndNotTheOthers) {
+TEST(ScoreTest, ADrainEndsOnlyResumableScorings) {
   ServerConfig config = TestConfigWithMetrics();
   config.drain.grace = std::chrono::hours(1);
   TestServer server(config);

@@ -31,7 +31,7 @@ v1::GenerateRequest Single(v1::GenerateRequest request, uint32_t sequence) {
   return request;
 }
 
-// What came of one sequence.
+// The answer of one sequence.
 struct Answer {
   std::vector<TokenId> tokens;
   std::string text;
@@ -63,7 +63,7 @@ class SequencesTest : public StateTest {
   }
 };
 
-TEST_F(SequencesTest, EachIsWhatASingleRequestWithItsSeedGives) {
+TEST_F(SequencesTest, EachEqualsASingleRequestWithItsSeed) {
   Start();
   v1::GenerateRequest request = Several("a prompt", 12, 4);
   request.mutable_output()->set_top_logprobs(2);
@@ -88,13 +88,14 @@ TEST_F(SequencesTest, EachIsWhatASingleRequestWithItsSeedGives) {
   EXPECT_EQ(prompt_tokens, 8U);
   EXPECT_EQ(answers[0].finished.usage().prompt_tokens(), 8U);
   EXPECT_EQ(server_->Metric(RequestsTotal("OK", "Generate")), 1 + 4);
-  // Read once, and the last token three times more; then the four others.
+  // The group reads the prompt once, and its last token three more times. Each of the four single
+  // requests reads the whole prompt.
   EXPECT_EQ(server_->Metric(R"(aft_prompt_tokens_total{model="fake"})"), 8 + 3 + 4 * 8);
   EXPECT_EQ(server_->Metric(R"(aft_generated_tokens_total{model="fake"})"), 8 * 12);
   EXPECT_EQ(server_->Metric(R"(aft_client_tokens_total{client="other"})"), 8 + 3 + 4 * 8 + 8 * 12);
 }
 
-TEST_F(SequencesTest, AModelThatCannotRunThemAllRefuses) {
+TEST_F(SequencesTest, MoreSequencesThanSlotsAreRefused) {
   Start();
   v1::GenerateRequest request = Several("a", 1, 5);
   const auto refused =
@@ -107,8 +108,8 @@ TEST_F(SequencesTest, AModelThatCannotRunThemAllRefuses) {
   EXPECT_EQ(server_->control().step_count(), 3);
 }
 
-TEST_F(SequencesTest, StatesOfAllHavePlacesBeforeAnyWork) {
-  config_.states.max_bytes = 12'000;  // half of it for one client
+TEST_F(SequencesTest, SpaceForAllStatesIsReservedBeforeAnyWork) {
+  config_.states.max_bytes = 12'000;  // one client gets half of it
   Start();
   v1::GenerateRequest request = Several("hello", 6, 4);
   request.mutable_store();
@@ -129,7 +130,7 @@ TEST_F(SequencesTest, StatesOfAllHavePlacesBeforeAnyWork) {
   EXPECT_EQ(server_->Metric("aft_states"), 4 * (6 - refused));
 }
 
-TEST_F(SequencesTest, OneThatFailsEndsTheCall) {
+TEST_F(SequencesTest, AFailedSequenceEndsTheCall) {
   options_.not_finite = [](uint64_t seed, uint64_t index) { return seed == 9 && index == 3; };
   Start();
   v1::GenerateRequest request = Several("hello", kEndless, 4);
@@ -147,7 +148,8 @@ TEST_F(SequencesTest, OneThatFailsEndsTheCall) {
   EXPECT_GE(usage.generated_tokens(), 4U * 3U);
   WaitUntilIdle();
   EXPECT_EQ(server_->Metric(RequestsTotal("INTERNAL", "Generate")), 1);
-  // States of those that had ended before are gone, unless the client was told of them.
+  // States of sequences that ended before the failure are deleted, unless the client was told of
+  // them.
   request = Several("hello", 4, 3);
   request.mutable_store();
   GenerateStream stored(server_->inference(), request);
@@ -159,13 +161,13 @@ TEST_F(SequencesTest, OneThatFailsEndsTheCall) {
   server_->WaitForMetric("aft_states", told);
 }
 
-TEST_F(SequencesTest, EachIsChargedForWhatItHolds) {
+TEST_F(SequencesTest, EachSequenceIsChargedForItsMemory) {
   config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 3 * kCall;
   Start();
   GenerateStream refused(server_->inference(), Several("hello", 5, 4));
-  EXPECT_TRUE(refused.Finish().ok());                  // 16 KiB and three times 8
-  server_->WaitForMetric("aft_memory_used_bytes", 0);  // it has been given back
-  // With 12 kB of tokens four of them never have room.
+  EXPECT_TRUE(refused.Finish().ok());  // 16 KiB and three times 8 KiB
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
+  // With a prompt of 12 kB of tokens, four sequences can never fit.
   GenerateStream never(server_->inference(), Several(std::string(3000, 'x'), 5, 4));
   EXPECT_THAT(never.Finish(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_memory_bytes")));

@@ -12,12 +12,12 @@
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
 
-// Calls of several texts, of both methods that take them.
+// Calls with several texts, of both methods that accept them.
 namespace aft::server {
 
 inline constexpr int kMany = 400;
 
-// What came of one text, but for its times.
+// The answer to one text, without its times.
 struct Answer {
   std::vector<std::string> parts;
   std::string finished;
@@ -53,7 +53,7 @@ struct EncodeMethod {
   }
 };
 
-// Encode of a language model.
+// Encode with a language model.
 struct HiddenMethod : EncodeMethod {
   static constexpr char kModel[] = "fake";
   static StepGate& Gate(TestServer& server) { return server.control(); }
@@ -131,23 +131,23 @@ class TextsTest : public testing::Test {
   void ExpectCalls(const std::string& code, double count) {
     server_->WaitForMetric(RequestsTotal(code, Method::kName, Method::kModel), count);
   }
-  // Nothing of a call is left: no slot, place in the queue or memory.
+  // Waits until no call holds a slot, a place in the queue or memory.
   void WaitUntilIdle() {
     WaitFor("aft_slots_used", 0);
     WaitFor("aft_requests_waiting", 0);
     server_->WaitForMetric(kMemoryUsed, 0);
     EXPECT_EQ(Metric("aft_requests_running"), 0);
-    EXPECT_TRUE(Open(Several(8, 3)).Finish().ok());  // all slots, and all of the queue
+    EXPECT_TRUE(Open(Several(8, 3)).Finish().ok());  // fills all slots and the whole queue
     server_->WaitForMetric(kMemoryUsed, 0);
   }
   StepGate& gate() { return Method::Gate(*server_); }
 
-  // Before Start: takes calls of kMany texts, which are a hundred steps.
+  // Call before Start. Allows calls of kMany texts, which take a hundred steps.
   void TakeMany() {
     config_.limits.max_texts = kMany;
     config_.limits.max_queued_requests = config_.scheduling.max_client_queued_requests = kMany;
   }
-  // The model works on, step by step, until a call has ended so.
+  // Allows one step at a time until a call has ended with `code`.
   void StepUntilCalls(const std::string& code) {
     const std::string calls = RequestsTotal(code, Method::kName, Method::kModel);
     while (server_->Metric(calls) == 0) gate().AllowSteps(1);

@@ -1,4 +1,4 @@
-// What several texts are to Score alone, and to Encode.
+// Calls of several texts: what only Score does, and what only Encode does.
 #include <chrono>
 #include <cstddef>
 #include <string>
@@ -20,7 +20,7 @@ using ::testing::StartsWith;
 
 using ScoreTextsTest = TextsTest<ScoreMethod>;
 
-TEST_F(ScoreTextsTest, AllGoOnFromOneStateAndEachLeavesOne) {
+TEST_F(ScoreTextsTest, AllContinueFromOneStateAndEachStoresOne) {
   Start();
   v1::GenerateRequest context = aft::server::Request("a context", 4);
   context.set_model("fake");
@@ -43,11 +43,11 @@ TEST_F(ScoreTextsTest, AllGoOnFromOneStateAndEachLeavesOne) {
     const ScoreStream alone = Run(single);
     const v1::ScoreFinished& expected = alone.events.back().finished();
     EXPECT_EQ(finished.logprob(), expected.logprob());
-    EXPECT_EQ(finished.scored_tokens(), single.text().size());  // a pending token came before
+    EXPECT_EQ(finished.scored_tokens(), single.text().size());  // after a pending token
     EXPECT_EQ(finished.state().history(), expected.state().history());
     EXPECT_EQ(finished.state().tokens(), before.finished.state().tokens() + single.text().size());
     ++stored;
-    // It can be gone on from.
+    // A generation can continue from the state.
     v1::GenerateRequest next = aft::server::Request("", 2);
     next.set_model("fake");
     next.mutable_previous()->set_state_id(finished.state().id());
@@ -56,7 +56,7 @@ TEST_F(ScoreTextsTest, AllGoOnFromOneStateAndEachLeavesOne) {
   EXPECT_EQ(stored, 3U);
 }
 
-TEST_F(ScoreTextsTest, OneThatIsTooLongBehindTheStateIsNamed) {
+TEST_F(ScoreTextsTest, ATextTooLongForTheStateIsNamed) {
   options_.max_seq_len = 20;
   Start();
   v1::GenerateRequest context = aft::server::Request("a context", 4);
@@ -73,8 +73,8 @@ TEST_F(ScoreTextsTest, OneThatIsTooLongBehindTheStateIsNamed) {
   Run(request);
 }
 
-TEST_F(ScoreTextsTest, StatesOfAllHavePlacesBeforeAnyWork) {
-  config_.states.max_bytes = 10'000;  // half of it for one client
+TEST_F(ScoreTextsTest, SpaceForAllStatesIsReservedBeforeAnyWork) {
+  config_.states.max_bytes = 10'000;  // one client gets half of it
   Start();
   ScoreMethod::Request request = Several(8, 10);
   request.mutable_store();
@@ -85,7 +85,7 @@ TEST_F(ScoreTextsTest, StatesOfAllHavePlacesBeforeAnyWork) {
   WaitUntilIdle();
 }
 
-TEST_F(ScoreTextsTest, AreNotResumedButAskedForAgain) {
+TEST_F(ScoreTextsTest, CannotBeResumedOnlyRetried) {
   Start();
   ScoreMethod::Request request = Several(2, 10);
   request.mutable_resume();
@@ -97,7 +97,7 @@ TEST_F(ScoreTextsTest, AreNotResumedButAskedForAgain) {
   EXPECT_FALSE(Run(request).events.front().started().exact());
 }
 
-TEST_F(ScoreTextsTest, ADrainEndsACallWhoseClientAsksElsewhere) {
+TEST_F(ScoreTextsTest, ADrainEndsACallWhoseClientCanRetry) {
   Start();
   server_->control().Hold();
   ScoreMethod::Request request = Several(6, 100);
@@ -114,8 +114,8 @@ TEST_F(ScoreTextsTest, ADrainEndsACallWhoseClientAsksElsewhere) {
 
 using EncodeTextsTest = TextsTest<EncodeMethod>;
 
-// The vectors of four texts at a time are 700 KB, and of all 2.8 MB.
-TEST_F(EncodeTextsTest, ASlowReaderGetsAllBecauseThereWasRoomForIt) {
+// The vectors of a batch of four texts take 700 KB, and those of all texts 2.8 MB.
+TEST_F(EncodeTextsTest, ASlowReaderGetsAllVectors) {
   config_.limits.max_queued_requests = config_.scheduling.max_client_queued_requests = 16;
   config_.limits.write_stall = std::chrono::hours(1);
   encoder_options_.width = 700;
@@ -124,7 +124,7 @@ TEST_F(EncodeTextsTest, ASlowReaderGetsAllBecauseThereWasRoomForIt) {
   EncodeStream stream(*stub, Several(16, 64));
   server_->WaitForMetric("aft_encoded_tokens_total{model=\"encoder\"}", 16 * 64);
   EXPECT_THAT(server_->Metric(kMemoryUsed), Gt(2'500'000));
-  const grpc::Status status = stream.Finish();  // it begins to read
+  const grpc::Status status = stream.Finish();  // only now the client reads
   ASSERT_TRUE(status.ok()) << status.error_message();
   const std::vector<Answer> answers = AnswersOf(stream, 16);
   for (const Answer& answer : answers) EXPECT_THAT(answer.parts, SizeIs(64 * 700));
@@ -148,7 +148,7 @@ TEST_F(EncodeTextsTest, TheWholeAnswerIsChargedBeforeAnyWork) {
   EXPECT_THAT(Refused(Several(5, 10)),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("texts: they and their answers would take ")));
-  EncodeMethod::Request pooled = Several(5, 10);  // one vector each
+  EncodeMethod::Request pooled = Several(5, 10);  // one vector for each text
   pooled.set_pooling(v1::POOLING_MEAN);
   EXPECT_THAT(AnswersOf(Run(pooled), 5)[4].parts, SizeIs(1000));
 }

@@ -68,14 +68,14 @@ TYPED_TEST(TextsTest, EachIsWhatACallOfItsOwnGives) {
   this->WaitUntilIdle();
 }
 
-TYPED_TEST(TextsTest, OneInTheListIsACallLikeAnyOther) {
+TYPED_TEST(TextsTest, AListOfOneTextEqualsASingleText) {
   this->Start();
   const auto stream = this->Run(this->Several(1, 30));
   EXPECT_THAT(stream.events.front().started().text_tokens(), SizeIs(1));
   EXPECT_EQ(this->AnswersOf(stream), this->AnswersOf(this->Run(this->Single(Text(30)))));
 }
 
-TYPED_TEST(TextsTest, ABadOneRefusesAllByName) {
+TYPED_TEST(TextsTest, ABadTextIsNamedAndRefusesAll) {
   this->config_.limits.max_texts = 6;
   this->config_.limits.max_prompt_bytes = 60;
   this->config_.limits.max_prompt_tokens = 50;
@@ -114,20 +114,20 @@ TYPED_TEST(TextsTest, ABadOneRefusesAllByName) {
   this->Run(this->Several({Text(30), Text(20)}));
 }
 
-TYPED_TEST(TextsTest, AreTogetherWithinTheClientsPartOfQueuedTokens) {
+TYPED_TEST(TextsTest, CountTogetherAgainstTheClientsQueuedTokens) {
   this->config_.limits.max_prompt_tokens = this->config_.limits.max_queued_tokens = 100;
   this->Start();
   EXPECT_THAT(this->Refused(this->Several(3, 17)),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "texts: must have at most 50 tokens together, more by texts[2]"));
   this->Run(this->Several(8, 6));
-  this->Run(this->Several(1, 51));  // alone it may wait
+  this->Run(this->Several(1, 51));  // a single text may wait
 }
 
-TYPED_TEST(TextsTest, AQueueThatHasRoomForAPartTakesNone) {
+TYPED_TEST(TextsTest, AQueueWithSpaceForAPartAcceptsNone) {
   this->Start();
   this->gate().Hold();
-  auto running = this->Open(this->Several(3, 10));  // of four slots, or of a batch
+  auto running = this->Open(this->Several(3, 10));  // three of four slots, or a part of a batch
   ASSERT_TRUE(running.Next());
   this->gate().WaitUntilBlocked();
   const double held = this->server_->Metric(kMemoryUsed);
@@ -140,7 +140,7 @@ TYPED_TEST(TextsTest, AQueueThatHasRoomForAPartTakesNone) {
   EXPECT_GE(hint_ms, 100);
   this->server_->WaitForMetric(kMemoryUsed, held);
   EXPECT_EQ(this->Metric("aft_requests_waiting"), 0);
-  auto waiting = this->Open(this->Several(5, 10));  // the fourth slot, and all of the queue
+  auto waiting = this->Open(this->Several(5, 10));  // takes the fourth slot and the whole queue
   this->WaitFor("aft_requests_waiting", 5);
   EXPECT_THAT(this->Refused(this->Single("x")),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queued_requests=4")));
@@ -149,7 +149,7 @@ TYPED_TEST(TextsTest, AQueueThatHasRoomForAPartTakesNone) {
   EXPECT_TRUE(waiting.Finish().ok());
   this->ExpectCalls("RESOURCE_EXHAUSTED", 2);
   this->WaitUntilIdle();
-  // What never fits is no matter of trying again.
+  // A retry makes no sense for a call that can never fit.
   EXPECT_THAT(this->Refused(this->Several(9, 1)),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        StartsWith("texts: must have at most 8 entries")));
@@ -173,23 +173,23 @@ TYPED_TEST(TextsTest, ShareStepsWithOneAnotherAndWithOtherCalls) {
   EXPECT_EQ(this->Metric("aft_step_rows_count"), 2);
 }
 
-TYPED_TEST(TextsTest, ACancelHalfWayEndsAll) {
+TYPED_TEST(TextsTest, ACancellationHalfWayEndsAll) {
   this->TakeMany();
   this->Start();
   this->gate().Hold();
-  auto stream = this->Open(this->Several(kMany, 3));  // four at a time
+  auto stream = this->Open(this->Several(kMany, 3));  // four in each step
   this->gate().RunSteps(1);
   ASSERT_TRUE(stream.ReadUntil(TypeParam::Response::kFinished));
   stream.context().TryCancel();
   this->StepUntilCalls("CANCELLED");
   EXPECT_EQ(stream.Finish().error_code(), grpc::CANCELLED);
-  // Those that were read count, and the others do not.
+  // Only texts that were read count.
   const double tokens = this->server_->Metric("aft_client_tokens_total{client=\"other\"}");
   EXPECT_THAT(tokens, AllOf(Ge(4 * 3), Lt(kMany * 3)));
   this->WaitUntilIdle();
 }
 
-TYPED_TEST(TextsTest, ADrainLetsACallThatHasBegunFinishAndReleasesOneThatWaits) {
+TYPED_TEST(TextsTest, ADrainFinishesABegunCallAndEndsAWaitingOne) {
   this->Start();
   this->gate().Hold();
   auto running = this->Open(this->Several(6, 16));  // two of them wait
@@ -227,7 +227,7 @@ TYPED_TEST(TextsTest, AModelThatFailsEndsAll) {
   this->server_->WaitForMetric(kMemoryUsed, 0);
 }
 
-TYPED_TEST(TextsTest, OneThatFailsIsNamedAndEndsTheCall) {
+TYPED_TEST(TextsTest, AFailedTextIsNamedAndEndsTheCall) {
   this->encoder_options_.nan_token = 'Z';
   this->options_.next_token = [](uint64_t hash, int64_t) {
     const uint64_t bad = FakeModelRunner::Consume(FakeModelRunner::kEmptyHash, 'Z', 0);
@@ -243,7 +243,7 @@ TYPED_TEST(TextsTest, OneThatFailsIsNamedAndEndsTheCall) {
   EXPECT_THAT(stream.Finish(), StatusIs(absl::StatusCode::kInternal,
                                         StartsWith("texts[2]: internal error; request id ")));
   this->ExpectCalls("INTERNAL", 1);
-  // Those that wait are not read any more.
+  // Texts that still waited are not read.
   EXPECT_LT(this->server_->Metric("aft_client_tokens_total{client=\"other\"}"), kMany * 3);
   this->WaitUntilIdle();
 }

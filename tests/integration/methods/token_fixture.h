@@ -8,7 +8,7 @@
 #include "tests/integration/server_fixture.h"
 #include "tests/support/temp_files.h"
 
-// A server that knows its clients by their tokens.
+// A server that identifies its clients by their tokens.
 namespace aft::server {
 
 inline GenerateStream::Prepare Authorization(const std::string& value) {

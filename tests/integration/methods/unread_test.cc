@@ -26,7 +26,7 @@ struct Question {
   std::function<std::unique_ptr<google::protobuf::Message>()> request;
 };
 
-// A message that asks for the model "fake", if it can.
+// A request for the model "fake", if the message has a model.
 template <typename Request>
 std::unique_ptr<google::protobuf::Message> Of() {
   auto request = std::make_unique<Request>();
@@ -36,7 +36,7 @@ std::unique_ptr<google::protobuf::Message> Of() {
 
 class UnreadTest : public StateTest {
  protected:
-  // Of the client "a". Its window takes no more of an answer than gRPC's head of a message.
+  // Makes calls whose answers are not read yet. The window has room only for gRPC's message head.
   std::deque<RawCall> Ask(const Question& question, int calls, const Prepare& prepare) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 5);
@@ -52,7 +52,7 @@ class UnreadTest : public StateTest {
   std::shared_ptr<grpc::Channel> channel_;
 };
 
-// What only a known client may ask; "a" has the state.
+// Calls that only a known client may make. The client "a" owns the state.
 std::vector<Question> Charged(const std::string& state) {
   return {
       {"/aft.v1.ModelService/List", Of<v1::ListRequest>},
@@ -73,7 +73,7 @@ std::vector<Question> Charged(const std::string& state) {
   };
 }
 
-// Those that ask nobody.
+// Calls without authentication.
 std::vector<Question> Free() {
   return {
       {"/grpc.health.v1.Health/Check",
@@ -102,7 +102,7 @@ TEST_F(UnreadTest, AnswersAreChargedUntilTheyAreRead) {
   }
 }
 
-TEST_F(UnreadTest, TheirCallsAreCancelled) {
+TEST_F(UnreadTest, UnreadCallsAreCancelled) {
   KnowClients();
   WriteBytes(folder_.File("key"), std::string(32, 'k'));
   config_.states.key_files = {folder_.File("key")};
@@ -119,19 +119,19 @@ TEST_F(UnreadTest, TheirCallsAreCancelled) {
     SCOPED_TRACE(question.path);
     std::deque<RawCall> unread = Ask(question, 3, As("a"));
     server_->WaitForMetric(kStuckCalls, stuck += 3);
-    server_->WaitForMetric(kMemoryUsed, 0);  // while the client still does not read
+    server_->WaitForMetric(kMemoryUsed, 0);  // although the client still does not read
     for (RawCall& call : unread) EXPECT_FALSE(call.Finish().ok());
   }
 }
 
-TEST_F(UnreadTest, WhoFillsItsShareIsRefusedAndOthersAndHealthAreNot) {
+TEST_F(UnreadTest, AClientThatFillsItsShareIsRefusedAndOthersAreNot) {
   KnowClients();
   config_.limits.write_stall = std::chrono::hours(1);
   config_.limits.max_memory_bytes = 5 * static_cast<int64_t>(kCall);
   Start();
   const std::vector<Question> questions = Charged("");
   const Question& list = questions.front();
-  const std::deque<RawCall> unread = Ask(list, 2, As("a"));  // and there is no room for a third
+  const std::deque<RawCall> unread = Ask(list, 2, As("a"));  // there is no space for a third answer
   while (server_->Metric(kMemoryUsed) <= 2 * kCall) std::this_thread::yield();
   EXPECT_THAT(Ask(list, 1, As("a")).front().Finish(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_memory_bytes")));
