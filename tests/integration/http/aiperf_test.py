@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""NVIDIA's aiperf, unmodified, against a real server: each request is answered, with as many tokens as it asks for.
+"""Tests an unmodified aiperf of NVIDIA with a real server: each request gets exactly the tokens that it asks for.
 
   aiperf_test.py AFT_SERVER MODEL [EMBEDDING_MODEL]
 
-Without EMBEDDING_MODEL an encoder with random weights gives the vectors. Exit code 77 without AFT_AIPERF, which ./dev
+Without EMBEDDING_MODEL an encoder with random weights is used. The exit code is 77 without AFT_AIPERF, which ./dev
 test --full sets."""
 
 import csv
@@ -38,7 +38,7 @@ class AiperfTest(unittest.TestCase):
     self.folder = Path(folder.name)
 
   def profile(self, model, endpoint, *arguments):
-    """Its figures, and the calls as the server's log has them, after what holds for every endpoint."""
+    """Returns aiperf's figures and the calls from the server's log, and checks what holds for every endpoint."""
     with Server(PROGRAM.parent, model, slots=STREAMS) as server:
       run = profile(self.folder / "out", server.http, model.name, endpoint, "--concurrency", STREAMS,
                     "--request-count", REQUESTS, *arguments)
@@ -70,7 +70,7 @@ class AiperfTest(unittest.TestCase):
   def test_embeddings(self):
     model = EMBEDDINGS or write_encoder(self.folder / "encoder")
     self.profile(model, "embeddings", "--export-level", "raw")
-    # Its figures have no tokens of embeddings.
+    # aiperf's figures do not count the tokens of embeddings.
     lines = (self.folder / "out/profile_export_raw.jsonl").read_text().splitlines()
     self.assertEqual(len(lines), REQUESTS)
     for line in lines:
@@ -89,4 +89,4 @@ if __name__ == "__main__":
     sys.exit(77)
   PROGRAM, MODEL, *more = (Path(argument).resolve() for argument in sys.argv[1:])
   EMBEDDINGS = more[0] if more else None
-  unittest.main(argv=sys.argv[:1], warnings="ignore")  # servers leave their folders to the end
+  unittest.main(argv=sys.argv[:1], warnings="ignore")  # servers delete their folders at the end

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The clients that people have, unmodified, against a server with the models "fake" and "encoder": `openai`, sync and
-async, the `llm` command and curl. What they get is held against the answers of gRPC, which the test gives as a file.
+"""Tests ordinary clients, unmodified, with a server that has the models "fake" and "encoder": `openai`, sync and async,
+the `llm` command and curl. Their answers are compared with gRPC's answers, which client_test.cc passes in a file.
 
   client.py HTTP_ADDRESS ANSWERS.json
 """
@@ -68,7 +68,7 @@ class OpenAiTest(unittest.TestCase):
   def test_models_and_embeddings(self):
     self.assertEqual({model.id for model in self.client.models.list()}, {"fake", "encoder"})
     self.assertEqual(self.client.models.retrieve("fake").id, "fake")
-    # It asks for base64 by itself.
+    # By default the client requests base64.
     data = self.client.embeddings.create(model="encoder", input=["a", "hello"]).data
     plain = self.client.embeddings.create(model="encoder", input="hello", encoding_format="float").data
     self.assertEqual(data[1].embedding, plain[0].embedding)
@@ -83,7 +83,7 @@ class OpenAiTest(unittest.TestCase):
       self.client.chat.completions.create(**CHAT, tools=[{"type": "function", "function": {"name": "f"}}])
     self.assertEqual(raised.exception.param, "tools")
 
-  def test_a_stream_that_is_left(self):
+  def test_leaving_a_stream(self):
     with self.client.completions.create(**(ASK | {"max_tokens": 1_000_000}), stream=True) as stream:
       next(iter(stream))
     self.assertEqual(self.client.completions.create(**ASK).choices[0].text, ANSWERS["hello"][0])

@@ -1,4 +1,4 @@
-// Clients of OpenAI's API that know nothing of this server: client.py.
+// Ordinary clients of OpenAI's API, unmodified, call this server (client.py).
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -11,11 +11,11 @@
 namespace aft::server {
 namespace {
 
-TEST(HttpClientTest, ClientsThatPeopleHaveWorkUnmodified) {
+TEST(HttpClientTest, OrdinaryClientsWorkUnmodified) {
   const char* const site = std::getenv("AFT_OPENAI");
   if (site == nullptr) GTEST_SKIP() << "no openai: AFT_OPENAI is not set";
   FakeModelRunner::Options options;
-  // Letters, so that a program's output can be held against them.
+  // The model generates letters only, so that a program's output can be compared with them.
   options.next_token = [](uint64_t hash, int64_t /*count*/) {
     return static_cast<TokenId>('a' + hash % 26);
   };

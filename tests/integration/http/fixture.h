@@ -22,10 +22,10 @@ using Json = nlohmann::json;
 struct HttpReply {
   int status = 0;
   std::string head;
-  std::string body;  // of chunks, what they hold
+  std::string body;  // joined, if the body was chunked
 
   Json json() const { return Json::parse(body, nullptr, /*allow_exceptions=*/false); }
-  // What each whole server-sent event says; "[DONE]" among them.
+  // The data of each complete server-sent event, including "[DONE]".
   std::vector<std::string> events() const {
     std::vector<std::string> events;
     absl::string_view rest = body;
@@ -59,7 +59,7 @@ inline HttpReply ParseReply(const std::string& text) {
   return reply;
 }
 
-// What a client sends; `more`: further headers, each with its line's end.
+// A client's request. `more` holds further headers, each with its line end.
 inline std::string HttpPost(const std::string& path, const std::string& body,
                             const std::string& more = "") {
   return absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",

@@ -1,4 +1,4 @@
-// /v1/completions and /v1/chat/completions beside Complete over gRPC, with a fake model.
+// /v1/completions and /v1/chat/completions compared with Complete over gRPC, with a fake model.
 #include <string>
 #include <vector>
 
@@ -41,7 +41,7 @@ Json Chat(const std::vector<Json>& messages, int max_tokens) {
   return {{"messages", messages}, {"max_completion_tokens", max_tokens}, {"seed", 7}};
 }
 
-// The text of a stream's choice.
+// The text of one choice of a stream.
 std::string Streamed(const HttpReply& reply, uint32_t index, const char* place) {
   std::string text;
   for (const std::string& event : reply.events()) {
@@ -57,7 +57,7 @@ std::string Streamed(const HttpReply& reply, uint32_t index, const char* place) 
   return text;
 }
 
-TEST(HttpGenerationTest, CompletionsAreThoseOfGrpc) {
+TEST(HttpGenerationTest, CompletionsEqualThoseOfGrpc) {
   HttpApi server;
   for (const uint32_t n : {1U, 3U}) {
     const v1::CompleteResponse want = OverGrpc(server, Request("hello", 9, n));
@@ -155,7 +155,7 @@ TEST(HttpGenerationTest, PromptsAreAcceptedAllOrNone) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(HttpGenerationTest, ConversationsGoByTheModelsTemplate) {
+TEST(HttpGenerationTest, ConversationsUseTheModelsTemplate) {
   const std::vector<Json> messages = {
       {{"role", "system"}, {"content", "S"}},
       {{"role", "user"}, {"content", "a"}},
@@ -188,7 +188,7 @@ TEST(HttpGenerationTest, ConversationsGoByTheModelsTemplate) {
   }
 }
 
-TEST(HttpGenerationTest, StopsAndLogprobsAreInTheirForm) {
+TEST(HttpGenerationTest, StopsAndLogprobsHaveOpenAisForm) {
   HttpApi server;
   v1::GenerateRequest request = Request("x", 80);
   const std::string whole = OverGrpc(server, request).answers(0).text();
@@ -217,7 +217,7 @@ TEST(HttpGenerationTest, StopsAndLogprobsAreInTheirForm) {
   EXPECT_EQ(content[0]["bytes"].size(), 1U);
 }
 
-TEST(HttpGenerationTest, TokensAreToldByIdAndByTheirBytes) {
+TEST(HttpGenerationTest, TokensHaveIdsAndBytes) {
   HttpApi server;
   const v1::Answer want = OverGrpc(server, Request("x", 80)).answers(0);
   const std::vector<uint32_t> ids(want.token_ids().begin(), want.token_ids().end());
@@ -229,7 +229,7 @@ TEST(HttpGenerationTest, TokensAreToldByIdAndByTheirBytes) {
   int parts = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
     const char byte = static_cast<char>(ids[i]);
-    const bool part = ids[i] > 127;  // of a character
+    const bool part = ids[i] > 127;  // a part of a character
     parts += part;
     EXPECT_EQ(whole["logprobs"]["tokens"][i],
               part ? absl::StrFormat("bytes:\\x%02x", ids[i]) : std::string(ids[i] < 256, byte));
@@ -251,7 +251,7 @@ TEST(HttpGenerationTest, TokensAreToldByIdAndByTheirBytes) {
   EXPECT_EQ(server.Post("/v1/chat/completions", chat).json()["choices"][0]["token_ids"].size(), 3U);
 }
 
-TEST(HttpGenerationTest, FieldsThatAskForNothingAreTaken) {
+TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
   HttpApi server;
   Json body = Chat({{{"role", "user"}, {"content", "x"}, {"name", "me"}}}, 2);
   body.update({{"tools", Json::array()},
@@ -322,7 +322,7 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
         "{\"a\":" + std::string(40, '[') + std::string(40, ']') + "}"}) {
     expect(kCompletions, body, nullptr, "the body ");
   }
-  // Whose parser must not look at all of them again for each.
+  // The parser must not read all objects again for each of them.
   std::string objects = R"({"prompt": "a", "max_tokens": 1, "user": [{})";
   for (int i = 0; i < 300'000; ++i) objects += ",{}";
   EXPECT_EQ(server.Ask(HttpPost(kCompletions, objects + "]}")).status, 200);
@@ -342,7 +342,7 @@ TEST(HttpGenerationTest, ClientsThatLeaveFreeTheirSlots) {
       connection.Send(HttpPost("/v1/completions", body.dump()));
       server.control().WaitUntilBlocked();
     }
-    // Step by step, so that the text does not end before the server hears of it.
+    // The test allows one step at a time, so that the text does not end before the server notices.
     for (++left; server.Metric(RequestsTotal("CANCELLED", "Completions")) < left;) {
       server.control().AllowSteps(1);
     }

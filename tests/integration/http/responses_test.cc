@@ -1,4 +1,5 @@
-// /v1/responses: turns that continue from states, beside Complete over gRPC, with a fake model.
+// /v1/responses: turns that continue from states, compared with Complete over gRPC, with a fake
+// model.
 #include <string>
 #include <vector>
 
@@ -53,7 +54,7 @@ Json Turn(const Json& input, const Json& previous = nullptr) {
           {"previous_response_id", previous}};
 }
 
-TEST(HttpResponsesTest, ATurnReadsOnlyWhatIsNew) {
+TEST(HttpResponsesTest, ATurnReadsOnlyNewText) {
   HttpApi server(WithHttp(), Letters());
   Json body = Turn("a");
   body["instructions"] = "be brief";
@@ -68,7 +69,7 @@ TEST(HttpResponsesTest, ATurnReadsOnlyWhatIsNew) {
   EXPECT_EQ(first["store"], true);
   EXPECT_EQ(first["usage"]["input_tokens"], text.size());
 
-  // Two turns go on from the first one, and do not disturb each other.
+  // Two turns continue from the first one and do not affect each other.
   for (const char* input : {"b", "c"}) {
     const Json second = server.Post(kResponses, Turn(input, first["id"])).json();
     EXPECT_EQ(TextOf(second), OverGrpc(server, text + answer + "\n\n" + input + "\n\n", 7));
@@ -76,7 +77,7 @@ TEST(HttpResponsesTest, ATurnReadsOnlyWhatIsNew) {
     EXPECT_EQ(second["previous_response_id"], first["id"]);
     EXPECT_EQ(second["instructions"], "be brief");
   }
-  // Messages of several roles say the same as the turns.
+  // One request with the messages of all roles is equivalent to the turns.
   const Json whole = Json::array({{{"role", "system"}, {"content", "be brief"}},
                                   {{"role", "user"}, {"content", "a"}},
                                   {{"type", "message"},
@@ -90,7 +91,7 @@ TEST(HttpResponsesTest, ATurnReadsOnlyWhatIsNew) {
 }
 
 // A stop string is a part of the text that it ends, so the next turn must not repeat it.
-TEST(HttpResponsesTest, ATurnGoesOnBehindTheStopStringThatEndedTheLastOne) {
+TEST(HttpResponsesTest, ATurnContinuesAfterTheStopStringOfTheLastOne) {
   ServerConfig config = WithHttp();
   config.models[0].chat_template = "custom";
   ChatFormat& format = config.models[0].chat_format;
@@ -146,7 +147,7 @@ TEST(HttpResponsesTest, AStreamsEventsAreInOrder) {
   EXPECT_EQ(text, OverGrpc(server, "a\n\n", 7));
   EXPECT_EQ(TextOf(last["response"]), text);
   EXPECT_EQ(last["response"]["metadata"]["key"], "value");
-  // The id is known from the beginning on, and is that of what is stored.
+  // The first event has the id under which the response is later stored.
   EXPECT_THAT(reply.body, HasSubstr("event: response.created\ndata: {\"type\":\"response.created\","
                                     "\"sequence_number\":0,\"response\":{\"id\":\"" +
                                     last["response"]["id"].get<std::string>()));
@@ -155,7 +156,7 @@ TEST(HttpResponsesTest, AStreamsEventsAreInOrder) {
       last["response"]);
 }
 
-TEST(HttpResponsesTest, WhatIsStoredCanBeReadAndDeletedByItsClientAlone) {
+TEST(HttpResponsesTest, OnlyItsClientReadsAndDeletesAStoredResponse) {
   const TempFolder folder;
   WriteBytes(folder.File("clients"),
              ClientEntry("a", "aa", "models: 'fake'") + ClientEntry("b", "bb", "models: 'fake'"));
@@ -183,7 +184,7 @@ TEST(HttpResponsesTest, WhatIsStoredCanBeReadAndDeletedByItsClientAlone) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(HttpResponsesTest, NothingIsStoredWhereThatIsNotWantedOrImpossible) {
+TEST(HttpResponsesTest, NothingIsStoredIfUnwantedOrImpossible) {
   const auto stored = [](HttpApi& server, const Json& store) {
     Json body = Turn("a");
     body["store"] = store;
@@ -205,7 +206,7 @@ TEST(HttpResponsesTest, NothingIsStoredWhereThatIsNotWantedOrImpossible) {
   body["store"] = true;
   EXPECT_EQ(none.Post(kResponses, body).status, 400);
   config = WithHttp();
-  config.states.max_bytes = 1024;  // too little for any
+  config.states.max_bytes = 1024;  // too small for one state
   HttpApi full(config, Letters());
   EXPECT_FALSE(stored(full, nullptr));
   Json streamed = Turn("a");
@@ -214,7 +215,7 @@ TEST(HttpResponsesTest, NothingIsStoredWhereThatIsNotWantedOrImpossible) {
   EXPECT_EQ(full.Post(kResponses, body).status, 429);
 }
 
-TEST(HttpResponsesTest, AStateOfGrpcIsNoResponseAndAResponseIsAState) {
+TEST(HttpResponsesTest, AResponseIsAStateButAStateOfGrpcIsNoResponse) {
   HttpApi server(WithHttp(), Letters());
   v1::GenerateRequest request;
   request.set_text("a");

@@ -1,6 +1,5 @@
-// What is around a request over HTTP: who calls, from where, how much, and what becomes of it when
-// the server goes. The page at `/` in a browser is in
-// try_page_test.py.
+// HTTP requests apart from generation: authentication, allowed origins and hosts, limits, and what
+// happens to requests during a drain. try_page_test.py tests the page at `/` in a browser.
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -37,7 +36,7 @@ constexpr char kPath[] = "/v1/completions";
 
 std::string Bearer(const std::string& token) { return "Authorization: Bearer " + token + "\r\n"; }
 
-TEST(HttpServiceTest, SaysWhatThereIs) {
+TEST(HttpServiceTest, ListsModelsAndPaths) {
   HttpApi server(WithHttp(TestConfigWithEncoder()));
   const Json models = server.Get("/v1/models").json();
   EXPECT_EQ(models["object"], "list");
@@ -45,7 +44,7 @@ TEST(HttpServiceTest, SaysWhatThereIs) {
   EXPECT_NE(models["data"][0]["id"], models["data"][1]["id"]);
   EXPECT_EQ(server.Get("/v1/models/fake").json()["id"], "fake");
   EXPECT_EQ(server.Get("/v1/models/other").status, 404);
-  while (server.Get("/health").status != 200) std::this_thread::yield();  // soon after it is loaded
+  while (server.Get("/health").status != 200) std::this_thread::yield();  // soon after loading
   EXPECT_TRUE(server.Get("/version").json().contains("version"));
   const HttpReply missing = server.Get("/v1/nothing");
   EXPECT_EQ(missing.status, 404);
@@ -74,7 +73,7 @@ TEST(HttpServiceTest, ThePageRunsOnlyItsOwnScript) {
                                HasSubstr("X-Content-Type-Options: nosniff\r\n"),
                                HasSubstr("X-Frame-Options: DENY\r\n"),
                                HasSubstr("Referrer-Policy: no-referrer\r\n")));
-  // No asset of another host, and no way in for markup.
+  // The page loads nothing from another host and never inserts markup.
   for (const char* word : {"src=", "://", "innerHTML", "outerHTML", "insertAdjacent",
                            "document.write", "eval(", " style=", " onclick="}) {
     EXPECT_THAT(page.body, Not(HasSubstr(word)));
@@ -142,8 +141,8 @@ TEST_F(KnownClientsTest, ThePageNeedsNoTokenButObeysTheRulesOfOtherPaths) {
   EXPECT_THAT(post.head, HasSubstr("Allow: GET, HEAD\r\n"));
 }
 
-// Its client was found by the head of the request.
-TEST_F(KnownClientsTest, ATokenThatIsRevokedWhileTheBodyComesIsRefused) {
+// The head of the request has already identified its client.
+TEST_F(KnownClientsTest, ATokenRevokedBeforeTheBodyArrivesIsRefused) {
   const std::string request = HttpPost(kPath, kAsk.dump(), Bearer("token a"));
   const size_t body = request.find("{");
   const TcpConnection connection(server_->address());
@@ -158,8 +157,9 @@ TEST_F(KnownClientsTest, ATokenThatIsRevokedWhileTheBodyComesIsRefused) {
   server_->WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-// One user of a client has many requests that wait, then another one comes: `shares` says whether
-// the client's users share its turns. Returns the ids of the requests in the order of their ends.
+// One user of a client has many waiting requests when another user's request arrives. `shares` is
+// whether the client's users share its turns. Returns the ids of the requests in the order in which
+// they end.
 std::vector<std::string> EndsOf(const std::string& path, Json body, bool shares) {
   const TempFolder folder;
   ServerConfig config = WithHttp(TestConfigWithEncoder());
@@ -195,7 +195,7 @@ std::vector<std::string> EndsOf(const std::string& path, Json body, bool shares)
   return ids;
 }
 
-TEST(HttpServiceTest, UsersShareTheTurnsOfAClientThatMayHaveThat) {
+TEST(HttpServiceTest, UsersShareTheTurnsOfAClientIfConfigured) {
   const Json message = {{"role", "user"}, {"content", "x"}};
   const std::pair<const char*, Json> calls[] = {
       {"/v1/completions", {{"model", "fake"}, {"prompt", "x"}, {"n", 1}, {"max_tokens", 1}}},
@@ -207,7 +207,7 @@ TEST(HttpServiceTest, UsersShareTheTurnsOfAClientThatMayHaveThat) {
       {"/v1/embeddings", {{"model", "fake"}, {"input", "x"}}},
       {"/v1/embeddings", {{"model", "encoder"}, {"input", "x"}}}};
   for (const auto& [path, body] : calls) {
-    // The one who comes begins where the other one stands, whose request came first.
+    // The new user starts level with the other one, whose next request came first.
     EXPECT_THAT(EndsOf(path, body, /*shares=*/true),
                 ElementsAre("flood-0", "flood-1", "quiet-0", "flood-2", "flood-3"))
         << path;
@@ -217,7 +217,7 @@ TEST(HttpServiceTest, UsersShareTheTurnsOfAClientThatMayHaveThat) {
   }
 }
 
-TEST_F(KnownClientsTest, AUserIsAStringThatIsNotTooLong) {
+TEST_F(KnownClientsTest, AUserIsAStringOfLimitedLength) {
   Replace(config_.security.clients_file,
           ClientEntry("a", "token a") + ClientEntry("b", "token b", "shares_by_user: true"));
   ASSERT_TRUE(server_->server().Reload(config_).ok());
@@ -238,7 +238,7 @@ TEST_F(KnownClientsTest, AUserIsAStringThatIsNotTooLong) {
   }
 }
 
-TEST(HttpServiceTest, IdsAndTracesGoThereAndBack) {
+TEST(HttpServiceTest, IdsAndTracesAreTakenAndReturned) {
   const CapturedLog log;
   HttpApi server;
   const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -251,13 +251,13 @@ TEST(HttpServiceTest, IdsAndTracesGoThereAndBack) {
   EXPECT_EQ(server.Post(kPath, kAsk, "X-Request-Id: " + std::string(129, 'x') + "\r\n").status,
             400);
   const auto lines = log.Lines("request.done");
-  ASSERT_EQ(lines.size(), 2U);  // that of the long id too; what is no header is no request
+  ASSERT_EQ(lines.size(), 2U);  // a bad header makes no request
   EXPECT_EQ(lines[0]["id"], "mine");
   EXPECT_EQ(lines[0]["parent_id"], "b7ad6b7169203331");
   EXPECT_EQ(lines[0]["method"], "Completions");
 }
 
-TEST(HttpServiceTest, OnlyItsOwnPagesAndNamesReachIt) {
+TEST(HttpServiceTest, OnlyAllowedOriginsAndHostsReachIt) {
   ServerConfig config = WithHttp();
   config.http.allow_origins = {"https://chat.example"};
   config.http.allowed_hosts = {"aft.example"};
@@ -286,20 +286,20 @@ TEST(HttpServiceTest, OnlyItsOwnPagesAndNamesReachIt) {
       "Connection: close\r\nAccess-Control-Request-Method: POST\r\n\r\n");
   EXPECT_EQ(preflight.status, 204);
   EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Headers: authorization"));
-  // What a form of any page may send without asking.
+  // A form on any web page may send this request without a preflight.
   const HttpReply form = server.Ask(
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
       "Connection: close\r\nContent-Length: 15\r\n\r\n{\"prompt\": \"a\"}");
   EXPECT_EQ(form.status, 415);
 }
 
-TEST(HttpServiceTest, AFullQueueSaysWhenToRetry) {
+TEST(HttpServiceTest, AFullQueueGivesARetryHint) {
   ServerConfig config = WithHttp();
   config.limits.max_queued_requests = 1;
   HttpApi server(config);
   server.control().Hold();
-  // Two requests more than the four slots and the queue have room for. The model is held, so only
-  // the refused ones are answered.
+  // These are two requests more than fit into the four slots and the queue. The model is held, so
+  // only refused requests are answered.
   std::vector<std::future<HttpReply>> replies;
   for (int i = 0; i < 7; ++i) {
     replies.push_back(
@@ -338,7 +338,7 @@ TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Transfer-Encoding: chunked\r\n\r\nno\r\n");
   EXPECT_EQ(broken.status, 400);
-  // All of them are counted and have a line.
+  // All of these requests are counted and have a log line.
   EXPECT_EQ(server.Metric(R"(aft_requests_total{code="RESOURCE_EXHAUSTED",method="Completions"})"),
             2);
   EXPECT_EQ(server.Metric(R"(aft_requests_total{code="INVALID_ARGUMENT",method="Completions"})"),
@@ -355,11 +355,11 @@ TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-// Each time there is memory for one copy more of a header that the call keeps.
-TEST(HttpServiceTest, ARequestThatFindsNoMemoryLeavesNothingBehind) {
+// Each attempt has memory for one more copy of a header that the call keeps.
+TEST(HttpServiceTest, ARequestWithoutMemoryReleasesAll) {
   const CapturedLog log;
   ServerConfig config = WithHttp();
-  config.limits.write_stall = std::chrono::milliseconds(100);  // a head that failed ends by it
+  config.limits.write_stall = std::chrono::milliseconds(100);  // ends a head that failed
   HttpApi server(config);
   constexpr size_t kLong = 14'000;
   const std::string request =
@@ -378,7 +378,7 @@ TEST(HttpServiceTest, ARequestThatFindsNoMemoryLeavesNothingBehind) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(HttpServiceTest, ADrainLetsStreamsEndAndRefusesWhatIsNew) {
+TEST(HttpServiceTest, ADrainFinishesStreamsAndClosesIdleConnections) {
   ServerConfig config = WithHttp();
   config.drain.grace = std::chrono::minutes(1);
   HttpApi server(config);
@@ -402,7 +402,7 @@ TEST(HttpServiceTest, TheConfigIsChecked) {
   config.models[0].chat_template = "alpaca";
   EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
               HasSubstr("models[0].chat_template: must be one of"));
-  for (const bool custom : {true, false}) {  // one of the two alone
+  for (const bool custom : {true, false}) {  // only one of the two is set
     config.models[0].chat_template = custom ? "custom" : "plain";
     config.models[0].chat_format.answer = custom ? "" : "A:";
     EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The page at `/` of the HTTP API in headless Chromium: try_page_test.py AFT_SERVER MODEL CLASSIFIER [PNG]
 
-Exit code 77 where Chromium is missing. With PNG it makes docs/try.png there and tests nothing.
+The exit code is 77 if Chromium is missing. With PNG it only writes the picture docs/try.png to that file.
 """
 
 import base64
@@ -24,7 +24,7 @@ EDIT = ".answer .actions button:nth-child(2)"
 class TryPageTest(unittest.TestCase):
 
   def start(self, config="", **size):
-    """A page of a new server."""
+    """Opens the page of a new server."""
     self.server = aft_server.Server(aft_server.new_folder(self), PROGRAM, MODEL, config=(
         f'http_address: "127.0.0.1:0"\n{config}\nmodels {{ name: "languages" path: "{CLASSIFIER}" intra_op_threads: 1 }}'))
     self.addCleanup(lambda: self.server.stop(hard=True))
@@ -37,16 +37,16 @@ class TryPageTest(unittest.TestCase):
     page.until("byId('go').textContent === 'Generate'")
 
   def ready(self, size={}, **settings):
-    """A page of a server with its models, filled in."""
+    """Opens the page of a new server, waits for its models and fills in the form."""
     page = self.start(**size)
     page.until("models.length === 2")
     for name, value in ({"prompt": PROMPT, "temperature": "0", "max_tokens": "40"} | settings).items():
       page.fill(f"#{name}", value)
-    self.addCleanup(lambda: self.assertEqual(page.console, []))  # no violation of its policy, no exception
+    self.addCleanup(lambda: self.assertEqual(page.console, []))  # no policy violation or exception
     return page
 
   def finish(self, page):
-    """The answers' texts."""
+    """Waits until all answers are complete. Returns their texts."""
     page.until("running === null && answers.length > 0")
     self.assertEqual(page.text("#error"), "")
     return page.run("answers.map(answer => answer.text.textContent)")
@@ -56,7 +56,7 @@ class TryPageTest(unittest.TestCase):
     return self.finish(page)
 
   def api(self, prompt, **fields):
-    """What the API says to the same request."""
+    """The API's answer to the same request."""
     body = {"model": "m", "prompt": prompt, "temperature": 0, "max_tokens": 40} | fields
     request = urllib.request.Request(f"http://{self.server.http_address}/v1/completions", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
@@ -68,7 +68,7 @@ class TryPageTest(unittest.TestCase):
     page.run("lengths = new Set(); new MutationObserver(() => lengths.add(byId('answers').textContent.length))"
              ".observe(byId('answers'), {childList: true, subtree: true})")
     self.assertEqual(self.ask(page), [self.api(PROMPT)[0]["text"]])
-    self.assertGreater(page.run("lengths.size"), 3)  # it came in pieces
+    self.assertGreater(page.run("lengths.size"), 3)  # it arrived in pieces
     self.assertRegex(page.text("#status"), r"^40 tokens in [\d.]+ s · \d+ tokens/s · .* · 44 tokens read")
     self.assertEqual(page.run("[answers[0].note.textContent, answers[0].text.ariaBusy]"), ["reached its length", "false"])
 
@@ -128,7 +128,7 @@ class TryPageTest(unittest.TestCase):
     self.assertEqual(pieces, [["a", 1], ["—", 3], ["<b>", 1]])
     self.assertEqual(page.run("answers[0].text.querySelectorAll('b').length"), 0)
 
-  def test_a_classifier_says_its_labels(self):
+  def test_a_classifier_shows_its_labels(self):
     page = self.ready(prompt="Wo ist der Bahnhof?")
     page.run("byId('model').value = 'languages'; byId('model').dispatchEvent(new Event('change'))")
     self.assertEqual(page.text("#go"), "Classify")
@@ -136,14 +136,14 @@ class TryPageTest(unittest.TestCase):
     page.until("document.querySelectorAll('.bar').length === 20")
     self.assertRegex(page.text(".bar"), r"^de(99\.\d|100\.0) %$")
 
-  def test_errors_are_those_of_the_api(self):
+  def test_errors_of_the_api_are_shown(self):
     page = self.ready(prompt="")
     page.point("#go", click=True)
     page.until("byId('error').textContent === 'prompt: must not be empty'")
     self.assertTrue(all("status of 400" in line for line in page.console), page.console)
     page.console.clear()
 
-  def test_a_wrong_key_is_said_and_the_right_one_kept_in_the_tab(self):
+  def test_a_wrong_key_is_reported_and_the_right_one_kept_in_the_tab(self):
     clients = aft_server.new_folder(self) / "clients.textproto"
     clients.write_text(f'clients {{ name: "a" token_sha256: "{hashlib.sha256(b"secret").hexdigest()}" }}')
     page = self.start(f'security {{ clients_file: "{clients}" }}')
@@ -163,7 +163,7 @@ class TryPageTest(unittest.TestCase):
     page = self.ready()
     self.open(page)
     page.until("models.length === 2")
-    page.send("Input.insertText", text=PROMPT)  # where the focus is
+    page.send("Input.insertText", text=PROMPT)  # into the focused field
     page.press("Enter", control=True)
     [text] = self.finish(page)
 

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(HttpVectorsTest, EmbeddingsAreThoseOfEncode) {
+TEST(HttpVectorsTest, EmbeddingsEqualThoseOfEncode) {
   FakeEncoderRunner::Options options;
   options.pooling = Pooling::kLast;
   HttpApi server(WithHttp(TestConfigWithEncoder()), {}, options);
@@ -68,7 +68,7 @@ TEST(HttpVectorsTest, EmbeddingsOfALanguageModelAreItsLastHiddenVectors) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(HttpVectorsTest, ClassesAreThoseOfTheLogits) {
+TEST(HttpVectorsTest, ClassesFollowFromTheLogits) {
   FakeEncoderRunner::Options options;
   options.pooling = Pooling::kLast;
   options.labels = {"one", "two", "three"};
@@ -102,7 +102,7 @@ TEST(HttpVectorsTest, ClassesAreThoseOfTheLogits) {
   EXPECT_EQ(server.Post("/classify", format).json()["error"]["param"], "encoding_format");
 }
 
-TEST(HttpVectorsTest, TokensAreThoseOfTheModel) {
+TEST(HttpVectorsTest, TokensEqualTheModels) {
   HttpApi server;
   const Json tokens = server.Post("/tokenize", {{"model", "fake"}, {"prompt", "ab"}}).json();
   EXPECT_EQ(tokens["count"], 2);

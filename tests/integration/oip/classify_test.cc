@@ -1,5 +1,5 @@
-// ModelInfer of classifiers, and of images that are ids, over real gRPC, with a fake encoder whose
-// vectors of width 3 are the logits of three labels.
+// ModelInfer with classifiers, of texts and of images whose pixels are ids, over real gRPC. The
+// fake encoder's vectors of width 3 are the logits of three labels.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -19,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::StartsWith;
 
-// Of texts; of images with max_image_width.
+// A classifier of texts, or of images if `max_image_width` is set.
 FakeEncoderRunner::Options Classifier(int64_t max_image_width = 0) {
   FakeEncoderRunner::Options options;
   options.vocab_size = 17;
@@ -32,7 +32,7 @@ InferBuilder Images(const std::vector<int64_t>& shape, const std::vector<int64_t
   return InferBuilder("encoder").Raw("input_ids", "INT64", shape, RawOf(pixels));
 }
 
-// The mean over its tokens.
+// The mean of the vectors of all tokens.
 std::vector<float> Logits(const FakeEncoderRunner::Options& options, const EncoderInput& input) {
   const TokenVectors vectors = FakeEncoderRunner::Vectors(options, input);
   std::vector<double> sums(3);
@@ -95,7 +95,7 @@ TEST(KserveClassifyTest, TextsAreClassifiedToo) {
   EXPECT_EQ(Numbers<float>(answer.response, "logits"), want);
 }
 
-// As Triton: "logit:index:label", the largest first.
+// The format is Triton's: "logit:index:label", with the largest logit first.
 TEST(KserveClassifyTest, ClassificationNamesTheLargestLogits) {
   const FakeEncoderRunner::Options options = Classifier(4);
   KserveServer server(TestConfigWithEncoder(), {}, options);
@@ -116,7 +116,7 @@ TEST(KserveClassifyTest, ClassificationNamesTheLargestLogits) {
   }
 }
 
-TEST(KserveClassifyTest, ClassesOfWhatIsNoNumberComeLast) {
+TEST(KserveClassifyTest, ClassesWithNanComeLast) {
   KserveServer server(TestConfigWithEncoder(), {}, Classifier(4));
   InferBuilder builder = Vectors({1, 1, 1, 3}, {kNan, 1, 2});
   const auto answer = server.Infer(Classes(builder, 3).request());
@@ -170,7 +170,7 @@ TEST(KserveClassifyTest, ErrorsNameTheTensor) {
        {"logits: classification: must be an integer of at least 1", text}});
 }
 
-TEST(KserveClassifyTest, ModelsSayTheirLabels) {
+TEST(KserveClassifyTest, MetadataNamesTheLabels) {
   KserveServer server(TestConfigWithEncoder(), {}, Classifier(4));
   inference::ModelMetadataRequest request;
   request.set_name("encoder");

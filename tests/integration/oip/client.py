@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""tritonclient, unmodified, against a server with the models "fake" and "encoder".
+"""Tests an unmodified tritonclient with a server that has the models "fake" and "encoder".
 
   client.py HOST:PORT DESCRIPTORS
 
-Started by client_test.cc. Every call that the server has, and its errors. DESCRIPTORS is a file with
+client_test.cc starts it. It makes every call of the server and provokes its errors. DESCRIPTORS is a file with
 the FileDescriptorSet of proto/inference.
 """
 
@@ -23,7 +23,7 @@ DESCRIPTORS = sys.argv.pop(1)
 
 
 def tensor(name, values, datatype):
-  """values: a numpy array, or a list of texts for BYTES."""
+  """Makes an input. `values` is a numpy array, or a list of texts for BYTES."""
   if datatype == "BYTES":
     values = np.array([text.encode() for text in values], dtype=object)
   made = triton.InferInput(name, list(values.shape), datatype)
@@ -38,7 +38,7 @@ def prompt(text, tokens=5, **flags):
 
 
 class Stream:
-  """Answers of one ModelStreamInfer, as tritonclient hands them over."""
+  """The answers of one ModelStreamInfer as tritonclient delivers them."""
 
   def __init__(self, client, **options):
     self.client = client
@@ -200,8 +200,8 @@ class ClientTest(unittest.TestCase):
     self.client.stop_stream(cancel_requests=True)
     self.client.infer("fake", prompt("a"))
 
-  def test_the_wire_is_theirs(self):
-    """Every message and field that this server has is one of the client's, with its number and type."""
+  def test_messages_match_the_clients(self):
+    """Every message and field of this server exists in the client's, with the same number and type."""
     with open(DESCRIPTORS, "rb") as file:
       files = descriptor_pb2.FileDescriptorSet.FromString(file.read()).file
     ours = {message.name: message for file in files for message in file.message_type}

@@ -1,4 +1,4 @@
-// NVIDIA's tritonclient against this server: client.py.
+// NVIDIA's tritonclient, used by client.py, calls this server.
 #include <fstream>
 #include <string>
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The Python example of the shipped classifier's card, as it stands there, against a server.
+"""Runs the Python example of the shipped classifier's card unchanged, with a server.
 
   digits.py HOST:PORT
 
-Started by digits_test.cc at the repository's root.
+digits_test.cc starts it in the repository's root.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ def main():
     exec(example.replace("localhost:8500", sys.argv[1]), {})
   with open(FOLDER + "held_out.csv") as images:
     labels = [line.strip().split(",")[-1] for line in images][:4]
-  # "logit:index:label", of which the index is the label's place and the label the digit.
+  # The format is "logit:index:label". The index is the label's position, and the label is the digit.
   found = re.findall(r"b'(-?\d+\.\d+):(\d+):(\d)'", printed.getvalue())
   assert [(index, label) for _, index, label in found] == [(l, l) for l in labels], printed.getvalue()
 

@@ -1,4 +1,4 @@
-// ModelInfer of an encoder, over real gRPC, with a fake one of width 3.
+// ModelInfer with an encoder, over real gRPC. The fake encoder's vectors have width 3.
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,7 +38,7 @@ std::vector<float> NativePooled(KserveServer& server, const std::string& text, v
   return values;
 }
 
-TEST(KserveEncodeTest, AMaskSaysWhatIsPadding) {
+TEST(KserveEncodeTest, AMaskMarksPadding) {
   KserveServer server(TestConfigWithEncoder());
   const auto answer = server.Infer(
       Encoder()
@@ -103,7 +103,7 @@ TEST(KserveEncodeTest, PoolsAsEncodeDoes) {
       {"mean", v1::POOLING_MEAN}, {"first", v1::POOLING_FIRST}, {"last", v1::POOLING_LAST}};
   for (const auto& [name, pooling] : poolings) {
     for (const bool normalize : {false, true}) {
-      for (const bool alone : {false, true}) {  // in the engine, or here
+      for (const bool alone : {false, true}) {  // pooled by the engine if alone
         InferBuilder builder = Encoder().Text("text_input", "hello");
         builder.Parameter("pooling").set_string_param(name);
         builder.Parameter("normalize").set_bool_param(normalize);
@@ -118,7 +118,7 @@ TEST(KserveEncodeTest, PoolsAsEncodeDoes) {
   }
 }
 
-TEST(KserveEncodeTest, PoolsAsTheModelSaysUnlessAsked) {
+TEST(KserveEncodeTest, PoolsAsTheModelDoesByDefault) {
   FakeEncoderRunner::Options options;
   options.pooling = Pooling::kLast;
   options.normalize = true;
@@ -136,7 +136,7 @@ TEST(KserveEncodeTest, PoolsAsTheModelSaysUnlessAsked) {
   EXPECT_EQ(embedding(builder), NativePooled(server, "hello", v1::POOLING_LAST));
   builder.Parameter("pooling").set_string_param("mean");
   EXPECT_EQ(embedding(builder), NativePooled(server, "hello", v1::POOLING_MEAN));
-  // A vector of each token stays as it is.
+  // The vectors of single tokens are neither pooled nor normalised.
   EXPECT_EQ(NativePooled(server, "hello", v1::POOLING_UNSPECIFIED),
             FakeEncoderRunner::Vectors(options, *FakeTokenizer().Encode("hello")));
 }
@@ -154,7 +154,7 @@ TEST(KserveEncodeTest, StreamsAnswerWithOneFinalResponse) {
             Vectors({'a', 'b'}));
 }
 
-TEST(KserveEncodeTest, RowsOfWhichSomeFindNoRoomAreRefusedAndNoneRuns) {
+TEST(KserveEncodeTest, RowsThatDoNotAllFitAreRefusedAndNoneRuns) {
   ServerConfig config = TestConfigWithEncoder();
   config.limits.max_queued_requests = 2;
   KserveServer server(config);
@@ -165,7 +165,7 @@ TEST(KserveEncodeTest, RowsOfWhichSomeFindNoRoomAreRefusedAndNoneRuns) {
   };
   server.encoder_control().Hold();
   InferStream running(server.kserve());
-  ASSERT_TRUE(running.Send(rows({"a", "b", "c"}).request()));  // of four places
+  ASSERT_TRUE(running.Send(rows({"a", "b", "c"}).request()));  // fills three of four places
   server.encoder_control().WaitUntilBlocked();
   const auto refused = server.Infer(rows({"d", "e", "f", "g"}).request());
   EXPECT_THAT(refused.status,
@@ -177,8 +177,8 @@ TEST(KserveEncodeTest, RowsOfWhichSomeFindNoRoomAreRefusedAndNoneRuns) {
   EXPECT_EQ(server.Metric("aft_encoded_tokens_total{model=\"encoder\"}"), 3 + 4);
 }
 
-// Above 32 KiB an answer is made by another thread.
-TEST(KserveEncodeTest, LargeAnswersArriveWhole) {
+// Another thread makes answers of more than 32 KiB.
+TEST(KserveEncodeTest, LargeAnswersAreComplete) {
   ServerConfig config = TestConfigWithEncoder();
   config.models[1].max_batch_tokens = 2000;
   FakeEncoderRunner::Options options;

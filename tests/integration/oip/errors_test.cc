@@ -1,5 +1,5 @@
-// What requests of inference.GRPCInferenceService are refused for, over real gRPC, with a fake
-// language model.
+// Errors of inference.GRPCInferenceService for bad requests, over real gRPC, with a fake language
+// model.
 #include <string>
 #include <vector>
 
@@ -169,7 +169,7 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
   ExpectRefused(server, faults);
   const auto count = static_cast<double>(faults.size());
   EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "ModelInfer")), count - 2);
-  // Of the model's name and of the id.
+  // The two long names, of the model and of the id, are refused before a model is found.
   EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "ModelInfer", "")), 2);
   ExpectServes(server);
 }

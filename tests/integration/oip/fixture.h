@@ -15,7 +15,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/process.h"
 
-// Requests and answers of inference.GRPCInferenceService, as a client writes and reads them.
+// Requests and answers of inference.GRPCInferenceService as a client writes and reads them.
 namespace aft::server {
 
 using inference::ModelInferRequest;
@@ -32,9 +32,9 @@ inline std::string RawText(const std::string& text) {
   return RawOf<uint32_t>({static_cast<uint32_t>(text.size())}) + text;
 }
 
-// NVIDIA's tritonclient, as PyPI has it, runs a script of tests/integration against `server`, with
-// `more` arguments. AFT_TRITONCLIENT names the folder where it and what it needs are installed;
-// without it the test is skipped.
+// Runs a script of tests/integration/oip with NVIDIA's tritonclient from PyPI against `server`,
+// with `more` arguments. AFT_TRITONCLIENT names the folder where it is installed with its
+// dependencies. Without it the test is skipped.
 inline void RunTritonclient(const std::string& script, const Server& server,
                             const std::vector<std::string>& more = {}) {
   const char* const site = std::getenv("AFT_TRITONCLIENT");
@@ -71,7 +71,7 @@ class InferBuilder {
   InferBuilder& Ids(const std::vector<int64_t>& ids) {
     return Raw("input_ids", "INT64", {static_cast<int64_t>(ids.size())}, RawOf(ids));
   }
-  // So many tokens, whatever they are.
+  // Asks for exactly `count` tokens.
   InferBuilder& Tokens(int count, int seed = 7) {
     return Text("sampling_parameters", "{\"max_tokens\": \"" + std::to_string(count) +
                                            "\", \"seed\": " + std::to_string(seed) +
@@ -94,7 +94,7 @@ class InferBuilder {
   ModelInferRequest request_;
 };
 
-// The output of that name; fails the test and is empty when there is none.
+// The output with this name. If there is none, the test fails and the result is empty.
 inline const std::string& RawOutput(const ModelInferResponse& response, const std::string& name) {
   static const std::string kNone;
   EXPECT_EQ(response.outputs_size(), response.raw_output_contents_size());
@@ -130,7 +130,7 @@ inline std::vector<std::string> OutputNames(const ModelInferResponse& response) 
   return names;
 }
 
-// A server and a stub to it.
+// A server and a stub for it.
 class KserveServer : public TestServer {
  public:
   using TestServer::TestServer;
@@ -153,12 +153,12 @@ class KserveServer : public TestServer {
       inference::GRPCInferenceService::NewStub(Connect(server().address()));
 };
 
-// What is wrong with a request, and how its error begins.
+// A bad request and the beginning of its error.
 struct Fault {
   const char* error;
   InferBuilder builder;
 };
-// They are refused before an encoder has work, and nothing is left of them.
+// The requests must be refused before an encoder has work, and must leave no memory in use.
 inline void ExpectRefused(KserveServer& server, std::vector<Fault> faults) {
   for (Fault& fault : faults) {
     EXPECT_THAT(server.Infer(fault.builder.request()).status,
@@ -169,7 +169,7 @@ inline void ExpectRefused(KserveServer& server, std::vector<Fault> faults) {
   server.WaitForMetric(kMemoryUsed, 0);
 }
 
-// One ModelStreamInfer.
+// One call of ModelStreamInfer.
 class InferStream {
  public:
   using Prepare = std::function<void(grpc::ClientContext&)>;
@@ -181,7 +181,7 @@ class InferStream {
 
   bool Send(const ModelInferRequest& request) { return stream_->Write(request); }
   bool Next(ModelStreamInferResponse& response) { return stream_->Read(&response); }
-  // Half-closes and reads the rest.
+  // Half-closes the stream and reads the remaining responses.
   std::vector<ModelStreamInferResponse> ReadAll() {
     stream_->WritesDone();
     std::vector<ModelStreamInferResponse> responses;

@@ -1,4 +1,4 @@
-// ModelInfer of a language model, over real gRPC, with a fake one.
+// ModelInfer with a fake language model, over real gRPC.
 #include <string>
 #include <vector>
 
@@ -29,7 +29,7 @@ std::string NativeText(KserveServer& server, const v1::GenerateRequest& request)
   return stream.text;
 }
 
-TEST(KserveGenerateTest, AWholeTextStandsBehindItsPrompt) {
+TEST(KserveGenerateTest, TheTextOutputBeginsWithThePrompt) {
   KserveServer server(TestConfigWithMetrics());
   const std::string text = NativeText(server, Request("a prompt", 20));
   const auto answer =
@@ -47,7 +47,7 @@ TEST(KserveGenerateTest, AWholeTextStandsBehindItsPrompt) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KserveGenerateTest, GivesWhatIsAskedForBeside) {
+TEST(KserveGenerateTest, GivesTheRequestedOutputs) {
   KserveServer server;
   v1::GenerateRequest native = Request("a prompt", 5);
   native.mutable_output()->set_top_logprobs(2);
@@ -119,7 +119,7 @@ TEST(KserveGenerateTest, TakesAndGivesTokenIds) {
   }
 }
 
-TEST(KserveGenerateTest, SamplingOptionsArriveFromWhereverTheyAreGiven) {
+TEST(KserveGenerateTest, SamplingOptionsMayBeParametersTensorsOrJson) {
   KserveServer server;
   const auto ids = [&](InferBuilder& builder) {
     const auto answer = server.Infer(builder.Ids(IdsOf("abc")).request());
@@ -146,7 +146,7 @@ TEST(KserveGenerateTest, SamplingOptionsArriveFromWhereverTheyAreGiven) {
   EXPECT_EQ(ids(json), IdsOf("abc", 4));
 }
 
-TEST(KserveGenerateTest, RulesForSingleTokensAreThoseOfGenerate) {
+TEST(KserveGenerateTest, RulesForSingleTokensWorkAsInGenerate) {
   FakeModelRunner::Options options;
   options.next_token = [](uint64_t, int64_t) { return FakeTokenizer::kEos; };
   KserveServer server(TestConfig(), options);
@@ -203,7 +203,7 @@ TEST(KserveGenerateTest, StopsAtAString) {
   }
 }
 
-TEST(KserveGenerateTest, TypedContentsAreAsGoodAsRawOnes) {
+TEST(KserveGenerateTest, TypedContentsEqualRawOnes) {
   KserveServer server;
   ModelInferRequest request;
   request.set_model_name("fake");
@@ -243,7 +243,7 @@ TEST(KserveGenerateTest, TypedContentsAreAsGoodAsRawOnes) {
   EXPECT_THAT(typed.response.outputs(3).contents().uint_contents(), ElementsAre(6));
 }
 
-TEST(KserveGenerateTest, AScoreIsWhatTheModelGivesTheText) {
+TEST(KserveGenerateTest, ScoresEqualTheModels) {
   KserveServer server;
   const std::string text(100, 'q');
   const auto expected = FakeModelRunner::Score(*FakeTokenizer().Encode(text), 0);
@@ -269,7 +269,7 @@ TEST(KserveGenerateTest, AScoreIsWhatTheModelGivesTheText) {
   EXPECT_THAT(OutputNames(some.response), ElementsAre("cumulative_logprob"));
 }
 
-TEST(KserveGenerateTest, OnlyTheOutputsThatAreNamedComeBack) {
+TEST(KserveGenerateTest, OnlyNamedOutputsAreReturned) {
   KserveServer server;
   const auto answer = server.Infer(InferBuilder()
                                        .Text("text_input", "a")
@@ -277,7 +277,7 @@ TEST(KserveGenerateTest, OnlyTheOutputsThatAreNamedComeBack) {
                                        .Flag("return_finish_reason")
                                        .Flag("return_num_input_tokens")
                                        .Output("finish_reason")
-                                       .Output("output_ids")  // of another request
+                                       .Output("output_ids")  // an output of other requests
                                        .request());
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
   EXPECT_THAT(OutputNames(answer.response), ElementsAre("finish_reason"));
@@ -294,7 +294,7 @@ TEST(KserveGenerateTest, ATimeoutEndsARequest) {
 
 InferBuilder OnePrompt() { return InferBuilder().Text("text_input", "x"); }
 
-TEST(KserveGenerateTest, WhatIsHarmlessIsNoError) {
+TEST(KserveGenerateTest, HarmlessParametersAreAccepted) {
   KserveServer server;
   InferBuilder builder = OnePrompt();
   builder.Tokens(1);

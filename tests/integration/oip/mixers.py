@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""tritonclient, unmodified, against a server with imported modules and 2-D operators as its models.
+"""Tests an unmodified tritonclient with a server whose models are imported modules and 2-D operators.
 
   mixers.py HOST:PORT
 
-Started by oip/mixers_test.cc at the repository's root, with the goldens of tests/parity as models.
-Inputs are drawn anew, by a fixed seed; what is expected is float64 by the equations, in NumPy.
+oip/mixers_test.cc starts it in the repository's root, with the goldens of tests/parity as models.
+Inputs are random with a fixed seed. The expected values are computed from the equations in float64 with NumPy.
 """
 
 import json
@@ -26,7 +26,7 @@ TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def read(name):
-  """Tensors of a safetensors file, as float64, and its metadata."""
+  """The tensors of a safetensors file, as float64, and its metadata."""
   with open(GOLDENS + name + ".safetensors", "rb") as file:
     data = file.read()
   size, = struct.unpack("<Q", data[:8])
@@ -65,13 +65,13 @@ class MixerTest(unittest.TestCase):
     return self.client.infer(model, self.tensors(x, mask)).as_numpy("last_hidden_state")
 
   def holes(self, shape):
-    """True where a key is visible; the first always is, so that everything has a mean."""
+    """A random mask that is true where a key is visible. The first key always is, so that every mean exists."""
     mask = self.random.random(shape) < 0.6
     mask.reshape(shape[0], -1)[:, 0] = True
     return mask
 
   def check(self, model, width, one, tokens):
-    """one(x [T, width], mask [T]): the expected vectors of a row."""
+    """Compares answers with `one(x [T, width], mask [T])`, which returns the expected vectors of a row."""
     for count in tokens:
       x = self.random.standard_normal((3, count, width)).astype(np.float32)
       mask = self.holes((3, count))
@@ -117,26 +117,26 @@ class MixerTest(unittest.TestCase):
     return self.client.infer(model, made).as_numpy("last_hidden_state")
 
   def check_apart(self, model, tensors, names, got, inputs, w, sees):
-    """got [B, T, d] of inputs (query, key, value) [B, T, d]; w [B, T, T] and sees [B, T, T] of pairs."""
+    """Checks `got` [B, T, d] for the inputs (query, key, value) [B, T, d] with `w` and `sees` [B, T, T] of pairs."""
     for i, row in enumerate(got):
       q, k, v = (linear(x[i].astype(np.float64), tensors, name) for x, name in zip(inputs, names))
       want = linear(equations.aft(q, k, v, w[i], sees[i]), tensors, names[3])
       np.testing.assert_allclose(row, want, **TOLERANCE, err_msg=model)
 
   def test_labmls_forward(self):
-    """AFTLocal.forward(query=, key=, value=, mask=), rows first; and a mask [T, T, B] of each row's own."""
+    """AFTLocal.forward(query=, key=, value=, mask=) with rows first, and a separate mask for each row, [T, T, B]."""
     for name in ("labml_aft_local", "labml_aft_local_nobias"):
       tensors, _ = read(name)
       for t in (1, 5, 17, 63):
         inputs = self.random.standard_normal((3, 3, t, 32)).astype(np.float32)
         mask = (self.random.random((t, t, 3)) < 0.6) & equations.causal(t)[:, :, None]
-        mask[np.arange(t), np.arange(t)] = True  # without a key labml has NaN
+        mask[np.arange(t), np.arange(t)] = True  # without a visible key labml's result is NaN
         w = tensors["pos_bias"][:t, :t] * tensors["local_mask"][:t, :t]
         self.check_apart(name, tensors, ("query", "key", "value", "output"), self.infer_apart(name, *inputs, mask),
                          inputs, [w] * 3, np.moveaxis(mask, 2, 0))
 
   def test_additive_masks_of_pairs(self):
-    """[B, 1, T, T] as Hugging Face's models take them, with numbers."""
+    """Masks of numbers [B, 1, T, T], which Hugging Face's models accept."""
     for kind in ("full", "simple", "local"):
       name = f"aft_pytorch_{kind}_16"
       tensors, _ = read(name)
@@ -151,7 +151,7 @@ class MixerTest(unittest.TestCase):
                          inputs, w + np.where(sees, mask[:, 0], 0), sees)
 
   def test_images(self):
-    """2-D AFT-conv between projections that change nothing; images of several shapes."""
+    """2-D AFT-conv between identity projections, with images of several shapes."""
     tensors, metadata = read("operators")
     names = [name for name, mixer in metadata.items() if "grid=true" in mixer]
     self.assertTrue(names)
@@ -175,7 +175,7 @@ class MixerTest(unittest.TestCase):
           np.testing.assert_allclose(got[i].reshape(t, width)[:, :hid], want, **TOLERANCE, err_msg=name)
 
   def test_bfloat16(self):
-    """Numbers that bfloat16 holds are the same in both formats."""
+    """Numbers that bfloat16 represents exactly give the same result in both formats."""
     x = self.random.standard_normal((2, 9, 32)).astype(np.float32)
     short = x.astype(ml_dtypes.bfloat16)
     tensor = triton.InferInput("inputs_embeds", [2, 9, 32], "BF16")

@@ -1,6 +1,6 @@
-// Imported modules and single operators, served as they are: what ModelInfer answers over real gRPC
-// is what the packages computed (tests/parity/goldens), with masks, odd lengths and images, whoever
-// else is in the batch.
+// Imported modules and single operators are served unchanged. Over real gRPC, ModelInfer must
+// answer what the packages computed (tests/parity/goldens), with masks, odd lengths and images, and
+// with any other rows in the batch.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -31,7 +31,7 @@
 namespace aft::server {
 namespace {
 
-// Checkpoints in a folder, each a model of its own.
+// Checkpoints in a folder. Each is a separate model.
 class Models {
  public:
   void Add(const std::string& name, const absl::StatusOr<Import>& import) {
@@ -41,8 +41,8 @@ class Models {
     names_.push_back(name);
   }
 
-  // A mixer between projections that change nothing: its packed input goes in, and its output comes
-  // out in the first columns.
+  // Adds a mixer between identity projections. Its input is the packed input, and its output is in
+  // the first columns of the answer.
   void AddOperator(const std::string& name, const MixerConfig& mixer, int64_t hid,
                    const TensorMap& tables, int64_t max_seq_len = 0) {
     NetworkConfig config;
@@ -64,7 +64,7 @@ class Models {
     names_.push_back(name);
   }
 
-  // One server with all of them.
+  // The config of one server with all models.
   ServerConfig Config() const {
     ServerConfig config = TestConfig();
     const ModelConfig like = TestConfigWithEncoder().models[1];
@@ -85,7 +85,8 @@ class Models {
   std::vector<std::string> names_;
 };
 
-// x [B, T, d] or [B, H, W, d], mask without the last dimension or undefined: the request.
+// A request with x of shape [B, T, d] or [B, H, W, d]. The mask may be undefined, or has the shape
+// of x without the last dimension.
 ModelInferRequest Request(const std::string& model, const at::Tensor& x, const at::Tensor& mask) {
   InferBuilder builder(model);
   builder.Raw("inputs_embeds", "FP32", x.sizes().vec(), RawOf(Floats(x)));
@@ -131,7 +132,7 @@ class ModulesTest : public testing::Test {
   std::vector<std::string> names_;
 };
 
-TEST_F(ModulesTest, AnswerWhatThePackagesDo) {
+TEST_F(ModulesTest, AnswersEqualThePackages) {
   KserveServer server(models_.Config(), LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
   for (const std::string& name : names_) {
@@ -145,8 +146,8 @@ TEST_F(ModulesTest, AnswerWhatThePackagesDo) {
   }
 }
 
-// Behind a mask lie other texts' tokens: what is hidden changes nothing of what the package says of
-// the text alone.
+// The tokens of other texts follow in the row and are masked. The answer must equal the package's
+// answer for the text alone.
 TEST_F(ModulesTest, HiddenKeysAreAsIfTheyWereNotThere) {
   KserveServer server(models_.Config(), LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
@@ -162,8 +163,8 @@ TEST_F(ModulesTest, HiddenKeysAreAsIfTheyWereNotThere) {
   }
 }
 
-// labml's own mask [T, T, 1], of which its AFTLocal needs the causal one.
-TEST_F(ModulesTest, LabmlsCausalMaskIsTaken) {
+// labml's own mask has shape [T, T, 1]. Its AFTLocal needs the causal mask.
+TEST_F(ModulesTest, LabmlsCausalMaskIsAccepted) {
   KserveServer server(models_.Config(), LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
   for (const std::string name : kLabml) {
@@ -184,8 +185,8 @@ TEST_F(ModulesTest, LabmlsCausalMaskIsTaken) {
   }
 }
 
-// B requests of a row at once, one of B rows, and each row alone: the same bits.
-TEST_F(ModulesTest, TheSameRowsHaveTheSameBitsHoweverTheyCome) {
+// B requests of one row at once, one request of B rows, and each row alone give the same bits.
+TEST_F(ModulesTest, TheSameRowsHaveTheSameBitsInAnyRequest) {
   KserveServer server(models_.Config(), LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
   for (const std::string& name : names_) {
@@ -218,8 +219,8 @@ TEST_F(ModulesTest, TheSameRowsHaveTheSameBitsHoweverTheyCome) {
   }
 }
 
-// aft_pytorch's AFTFull(max_seqlen=512, dim=768, hidden_dim=64) on [10, 512, 768], with the limits
-// that a server has where its config does not say: 15.7 MB, and more tokens than a step has.
+// aft_pytorch's AFTFull(max_seqlen=512, dim=768, hidden_dim=64) on [10, 512, 768], with a server's
+// default limits. The request has 15.7 MB and more tokens than a step can hold.
 TEST(NotebookTest, TheCallOfAftPytorchsReadmeIsAnswered) {
   constexpr int64_t kRows = 10;
   constexpr int64_t kTokens = 512;
@@ -248,7 +249,7 @@ TEST(NotebookTest, TheCallOfAftPytorchsReadmeIsAnswered) {
   KserveServer server(config, LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
   const at::Tensor x = normals({kRows, kTokens, kDim}, 1);
-  // tritonclient takes answers of any size, gRPC's own default are 4 MiB.
+  // tritonclient accepts answers of any size, while gRPC's default limit is 4 MiB.
   grpc::ChannelArguments any_size;
   any_size.SetMaxReceiveMessageSize(-1);
   const auto stub = inference::GRPCInferenceService::NewStub(
@@ -278,10 +279,10 @@ TEST(NotebookTest, TheCallOfAftPytorchsReadmeIsAnswered) {
       Close(y[4], linear(linear(row, "to_q").sigmoid() * mean, "project"), tolerance::kLayer));
 }
 
-// Every published operator, 2-D filters with their images included.
+// Every published operator, including 2-D filters with their images.
 TEST(OperatorsTest, AnswerFloat64WithMasksAndImages) {
   const SafetensorsFile goldens = ReadGoldens("operators");
-  constexpr int64_t kColumns = 7;  // of the images
+  constexpr int64_t kColumns = 7;  // columns of the images
   Models models;
   int images = 0;
   int masked = 0;
@@ -324,8 +325,8 @@ TEST(OperatorsTest, AnswerFloat64WithMasksAndImages) {
   EXPECT_GE(masked, 1);
 }
 
-// lsg_converter's attention.
-TEST(OperatorsTest, BlockLocalAttentionAnswersWhatThePackageDoes) {
+// The attention of lsg_converter.
+TEST(OperatorsTest, BlockLocalAttentionEqualsThePackage) {
   const TensorMap goldens = ReadGoldens("block_local").tensors;
   constexpr int64_t kHid = 16;
   const std::pair<const char*, const char*> forms[] = {
@@ -364,8 +365,8 @@ TEST(OperatorsTest, BlockLocalAttentionAnswersWhatThePackageDoes) {
   }
 }
 
-// tritonclient with inputs that no file holds, against the equations in NumPy:
-// mixers.py.
+// mixers.py sends random inputs with tritonclient and compares the answers with the equations in
+// NumPy.
 TEST_F(ModulesTest, TritonclientGetsFloat64) {
   const TensorMap operators = ReadGoldens("operators").tensors;
   const SafetensorsFile goldens = ReadGoldens("operators");

@@ -1,4 +1,5 @@
-// What inference.GRPCInferenceService says of server and models, over real gRPC, with fake models.
+// What inference.GRPCInferenceService reports about the server and its models, over real gRPC, with
+// fake models.
 #include <map>
 #include <memory>
 #include <string>
@@ -38,7 +39,7 @@ bool Ready(KserveServer& server) {
   EXPECT_TRUE(Call<&Stub::ServerReady>(server, inference::ServerReadyRequest(), response).ok());
   return response.ready();
 }
-// Health hears of loaded models a moment after the test does.
+// The health service learns of loaded models a moment after the test.
 void WaitUntilReady(KserveServer& server) {
   while (!Ready(server)) std::this_thread::yield();
 }
@@ -52,7 +53,7 @@ bool ModelReady(KserveServer& server, const std::string& name, const std::string
   return response.ready();
 }
 
-TEST(KserveModelsTest, ReadinessIsThatOfHealth) {
+TEST(KserveModelsTest, ReadinessEqualsHealth) {
   KserveServer server;
   EXPECT_TRUE(Live(server));
   WaitUntilReady(server);
@@ -114,7 +115,7 @@ std::map<std::string, Tensor> ByName(const Tensors& tensors) {
   return named;
 }
 
-// A config's tensors as metadata writes them.
+// The tensors of a config in the form of metadata.
 template <typename Tensors>
 std::map<std::string, Tensor> ByNameOfConfig(const Tensors& tensors, bool batch) {
   std::map<std::string, Tensor> named;
@@ -128,7 +129,7 @@ std::map<std::string, Tensor> ByNameOfConfig(const Tensors& tensors, bool batch)
   return named;
 }
 
-TEST(KserveModelsTest, MetadataAndConfigSayTheSame) {
+TEST(KserveModelsTest, MetadataAndConfigAgree) {
   KserveServer server(TestConfigWithEncoder());
   for (const bool encoder : {false, true}) {
     const std::string name = encoder ? "encoder" : "fake";
@@ -192,7 +193,7 @@ TEST(KserveModelsTest, UnknownModelsAreNotFound) {
               StatusIs(absl::StatusCode::kNotFound, _));
 }
 
-TEST(KserveModelsTest, StatisticsCountWhatCameThisWay) {
+TEST(KserveModelsTest, StatisticsCountCallsOfThisProtocol) {
   KserveServer server(TestConfigWithEncoder());
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(
@@ -207,7 +208,7 @@ TEST(KserveModelsTest, StatisticsCountWhatCameThisWay) {
   EXPECT_EQ(fake.name(), "fake");
   EXPECT_EQ(fake.version(), "1");
   EXPECT_EQ(fake.inference_count(), 3U);
-  EXPECT_EQ(fake.execution_count(), 12U);  // steps
+  EXPECT_EQ(fake.execution_count(), 12U);  // counts steps
   EXPECT_GT(fake.last_inference(), 1'600'000'000'000U);
   const inference::InferStatistics& stats = fake.inference_stats();
   EXPECT_EQ(stats.success().count(), 3U);
@@ -228,7 +229,7 @@ TEST(KserveModelsTest, StatisticsCountWhatCameThisWay) {
   EXPECT_EQ(response.model_stats(0).name(), "encoder");
 }
 
-TEST(KserveModelsTest, TheRepositoryIsTheConfig) {
+TEST(KserveModelsTest, TheRepositoryListsTheConfig) {
   KserveServer server(TestConfigWithEncoder());
   inference::RepositoryIndexRequest request;
   inference::RepositoryIndexResponse response;
@@ -260,7 +261,7 @@ class KserveIdentityTest : public testing::Test {
   std::unique_ptr<KserveServer> server_;
 };
 
-TEST_F(KserveIdentityTest, HealthAsksNobodyAndEverythingElseDoes) {
+TEST_F(KserveIdentityTest, OnlyHealthNeedsNoToken) {
   EXPECT_TRUE(Live(*server_));
   WaitUntilReady(*server_);
   const auto unknown = StatusIs(absl::StatusCode::kUnauthenticated, StartsWith("authorization: "));

@@ -1,5 +1,5 @@
-// Queries, keys and values of their own, masks of pairs, and masks of an encoder with holes: what
-// of ModelInfer reaches the model, and how it refuses the rest. Over real gRPC, with a fake model.
+// Separate queries, keys and values, masks of pairs, and an encoder's masks with holes: which parts
+// of ModelInfer reach the model, and how it refuses all others. Over real gRPC, with a fake model.
 #include <cmath>
 #include <memory>
 #include <string>
@@ -30,7 +30,7 @@ InferBuilder& Add(InferBuilder& builder, const std::string& name, const std::vec
   return builder.Raw(name, "FP32", shape, RawOf(Count(count, first)));
 }
 
-// query [rows, queries, 3], key and value [rows, keys, 3].
+// The shape of query is [rows, queries, 3], that of key and value [rows, keys, 3].
 InferBuilder Apart(int64_t rows, int64_t queries, int64_t keys) {
   InferBuilder builder("encoder");
   Add(builder, "query", {rows, queries, 3}, 1);
@@ -51,14 +51,14 @@ PairMask Pairs(std::vector<float> pairs) {
   return std::make_shared<const std::vector<float>>(std::move(pairs));
 }
 
-TEST(KservePairsTest, QueriesKeysAndValuesComeApart) {
+TEST(KservePairsTest, QueriesKeysAndValuesMayBeSeparate) {
   KserveServer server(TestConfigWithEncoder(), {}, Mixer());
   for (const int64_t keys : {2, 5}) {
     const auto answer = server.Infer(Apart(2, 2, keys).request());
     EXPECT_EQ(Hidden(answer), Want({RowApart(0, 2, keys), RowApart(1, 2, keys)}));
     EXPECT_THAT(ShapeOf(answer.response, "last_hidden_state"), ElementsAre(2, 2, 3));
   }
-  // A mask of keys is of as many as there are.
+  // A mask of keys has one number for each key.
   EncoderInput row = RowApart(0, 2, 3);
   row.mask = {0, kHidden, 0};
   EXPECT_EQ(Hidden(server.Infer(Apart(1, 2, 3)
@@ -76,9 +76,9 @@ TEST(KservePairsTest, QueriesKeysAndValuesComeApart) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KservePairsTest, MasksOfPairsComeAsLabmlAndLsgWriteThem) {
+TEST(KservePairsTest, MasksOfPairsMayHaveTheShapesOfLabmlAndLsg) {
   KserveServer server(TestConfigWithEncoder(), {}, Mixer());
-  // Rows 0 and 1: query, key.
+  // The masks of rows 0 and 1, in the order of query, key.
   const std::vector<float> masks[] = {{0, kHidden, 0, 0, 0, kHidden},
                                       {kHidden, 0, 0, 0, kHidden, 0}};
   const auto with = [&](const char* datatype, const std::vector<int64_t>& shape,
@@ -89,8 +89,8 @@ TEST(KservePairsTest, MasksOfPairsComeAsLabmlAndLsgWriteThem) {
   EncoderInput rows[] = {RowApart(0, 2, 3), RowApart(1, 2, 3)};
   for (int row = 0; row < 2; ++row) rows[row].pairs = Pairs(masks[row]);
   const std::vector<float> expected = Want({rows[0], rows[1]});
-  std::string lsg;    // row, 1, query, key
-  std::string labml;  // query, key, row
+  std::string lsg;    // in the order of row, 1, query, key
+  std::string labml;  // in the order of query, key, row
   std::vector<float> numbers;
   for (const std::vector<float>& mask : masks) {
     for (const float pair : mask) lsg += pair == 0 ? '\1' : '\0';
@@ -102,7 +102,7 @@ TEST(KservePairsTest, MasksOfPairsComeAsLabmlAndLsgWriteThem) {
   EXPECT_EQ(with("BOOL", {2, 1, 2, 3}, lsg), expected);
   EXPECT_EQ(with("BOOL", {2, 3, 2}, labml), expected);
   EXPECT_EQ(with("FP32", {2, 1, 2, 3}, RawOf(numbers)), expected);
-  // One for all rows.
+  // One mask is shared by all rows.
   rows[1].pairs = rows[0].pairs;
   const std::vector<float> shared = Want({rows[0], rows[1]});
   EXPECT_EQ(with("BOOL", {1, 1, 2, 3}, lsg.substr(0, 6)), shared);
@@ -113,7 +113,7 @@ TEST(KservePairsTest, MasksOfPairsComeAsLabmlAndLsgWriteThem) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KservePairsTest, ACausalModelTakesWhatHidesTheFutureToo) {
+TEST(KservePairsTest, ACausalModelAcceptsMasksThatHideTheFuture) {
   KserveServer server(TestConfigWithEncoder(), {}, Mixer(/*causal=*/true, {.pairs = true}));
   const auto with = [&](const std::string& mask) {
     return server.Infer(Row(3).Raw("attention_mask", "BOOL", {3, 3, 1}, mask).request());
@@ -195,7 +195,7 @@ TEST(KservePairsTest, ErrorsNameTheTensor) {
                   Row(2).Raw("attention_mask", "BOOL", {1, 1, 2, 2}, std::string("\1\0\1\1", 4))}});
 }
 
-// An image of one column looks like labml's mask: refused where it matters.
+// The mask of an image with one column also has the shape of labml's masks, so it is refused.
 TEST(KservePairsTest, AMaskOfTwoKindsIsRefused) {
   FakeEncoderRunner::Options options = BareMixer(false, 5);
   options.forms = kForms;
@@ -237,7 +237,7 @@ TEST(KservePairsTest, AnEncodersMaskMayHaveHolesAndPaddingOnBothSides) {
   EXPECT_NE(hidden[3], 0);
   EXPECT_EQ(hidden[6], 0);
   EXPECT_EQ(hidden[12], 0);
-  // Where the engine pools, because nothing else is asked for.
+  // If only the embedding is requested, the engine pools.
   InferBuilder pooled = server::Vectors({1, 5, 3}, Count(15));
   pooled.Raw("attention_mask", "BOOL", {1, 5}, std::string("\0\1\0\1\0", 5)).Output("embedding");
   EXPECT_EQ(Numbers<float>(server.Infer(pooled.request()).response, "embedding"),
@@ -256,7 +256,7 @@ TEST(KservePairsTest, AnEncoderTakesMasksOfPairs) {
             Want({{.vectors = Count(6), .pairs = Pairs(mask)}}));
 }
 
-TEST(KservePairsTest, MetadataSaysWhatAMixerTakes) {
+TEST(KservePairsTest, MetadataNamesAMixersInputs) {
   KserveServer server(TestConfigWithEncoder(), {}, Mixer());
   inference::ModelMetadataRequest request;
   request.set_name("encoder");

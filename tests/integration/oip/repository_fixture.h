@@ -13,8 +13,8 @@
 #include "tests/support/temp_files.h"
 
 namespace aft::server {
-// A server whose repository has the model "m". A version's fingerprint is its number; one with a
-// file "bad" or "cut" does not load.
+// A server whose repository has the model "m". The fingerprint of a version is its number. A
+// version with a file "bad" or "cut" does not load.
 class KserveRepositoryTest : public testing::Test {
  protected:
   KserveRepositoryTest() : config_(TestConfigWithMetrics()) {
@@ -30,8 +30,8 @@ class KserveRepositoryTest : public testing::Test {
     std::filesystem::create_directories(folder_.File(path));
   }
 
-  // There are two from here on: "a", an admin, with the token "admin" and these fields, and "b"
-  // with the token "token".
+  // The server knows two clients: the admin "a" with the token "admin" and these further fields,
+  // and "b" with the token "token".
   void KnowClients(const std::string& fields_of_a = "") {
     config_.security.clients_file = folder_.File("clients.textproto");
     WriteBytes(config_.security.clients_file,
@@ -48,7 +48,7 @@ class KserveRepositoryTest : public testing::Test {
       FakeModels fakes = fakes_;
       fakes.options.fingerprint = std::stoul(path.filename().string());
       ++alive_;
-      // Lives as long as the runner.
+      // Its deleter runs when the runner is destroyed.
       const std::shared_ptr<void> witness(nullptr, [this](void* /*nothing*/) { --alive_; });
       fakes.options.not_finite = [witness](uint64_t, uint64_t) { return false; };
       return fakes.Load(load);
@@ -84,7 +84,7 @@ class KserveRepositoryTest : public testing::Test {
   grpc::Status Unload(const std::string& model = "m") {
     return Unload(Order<inference::RepositoryModelUnloadRequest>(model));
   }
-  // "m 2 READY reason".
+  // Entries such as "m 2 READY reason".
   std::vector<std::string> Index(bool ready = false, const std::string& token = "") {
     inference::RepositoryIndexRequest request;
     request.set_ready(ready);
@@ -108,7 +108,7 @@ class KserveRepositoryTest : public testing::Test {
     EXPECT_TRUE(kserve().ModelReady(&context, request, &response).ok());
     return response.ready();
   }
-  // The version that answered, or the error.
+  // Returns the version that answered, or the error.
   std::string Infer(const std::string& version = "") {
     ModelInferRequest request = InferBuilder("m").Text("text_input", "x").Tokens(2).request();
     request.set_model_version(version);
@@ -130,7 +130,7 @@ class KserveRepositoryTest : public testing::Test {
   const TempFolder folder_;
   const FakeModels fakes_;
   ServerConfig config_;
-  std::atomic<int> alive_{0};  // models
+  std::atomic<int> alive_{0};  // the number of loaded models
   std::unique_ptr<KserveServer> server_;
 };
 

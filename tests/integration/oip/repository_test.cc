@@ -1,4 +1,5 @@
-// Models that come, change and go while the server runs, over real gRPC, with fake models.
+// Models that are added, changed and removed while the server runs, over real gRPC, with fake
+// models.
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -27,7 +28,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-TEST_F(KserveRepositoryTest, NobodyMayOrderUnlessTheConfigSaysSo) {
+TEST_F(KserveRepositoryTest, LoadsAndUnloadsNeedRepositoryControl) {
   config_.repository.control = "none";
   Start();
   const auto off = StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("repository.control"));
@@ -36,7 +37,7 @@ TEST_F(KserveRepositoryTest, NobodyMayOrderUnlessTheConfigSaysSo) {
   EXPECT_EQ(Infer(), "1");
 }
 
-TEST_F(KserveRepositoryTest, OnlyAdminsMayOrderAndOnlyWhatTheyMayUse) {
+TEST_F(KserveRepositoryTest, OnlyAdminsMayLoadAndOnlyModelsThatTheyMayUse) {
   KnowClients("models: 'm'");
   config_.repository.control = "admin";
   AddVersion("n/1");
@@ -121,7 +122,7 @@ TEST_F(KserveRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
   EXPECT_LT(lines.size(), 2000U);
 }
 
-TEST_F(KserveRepositoryTest, AskingWhetherAModelIsReadyIsNoRefusedRequest) {
+TEST_F(KserveRepositoryTest, AskingForReadinessCountsNoRefusal) {
   Start();
   ASSERT_TRUE(Unload().ok());
   EXPECT_FALSE(Ready(""));
@@ -145,10 +146,10 @@ TEST_F(KserveRepositoryTest, AnImportUnderWayHoldsNoModel) {
   request.Clear();
   request.set_chunk("y");
   ASSERT_TRUE(writer->Write(request));
-  // The first message was taken: its byte is kept, beside the second message.
+  // The server has taken the first message: it holds that message's byte, and the second message.
   server_->WaitForMetric("aft_memory_used_bytes",
                          (16 << 10) + 1 + 3 * static_cast<double>(request.ByteSizeLong()));
-  EXPECT_TRUE(Unload().ok());  // once it is gone
+  EXPECT_TRUE(Unload().ok());  // returns after the model is unloaded
   EXPECT_EQ(alive_, 0);
   request.set_chunk(std::string(98, 'z'));
   writer->Write(request);
@@ -196,7 +197,7 @@ TEST_F(KserveRepositoryTest, RequestsGetTheVersionThatTheyName) {
   EXPECT_EQ(got.model().versions(0).state(), v1::MODEL_STATE_READY);
 }
 
-TEST_F(KserveRepositoryTest, StatisticsAreThoseOfAVersion) {
+TEST_F(KserveRepositoryTest, StatisticsAreSeparateForEachVersion) {
   AddVersion("m/2");
   config_.repository.latest_versions = 2;
   Start();
@@ -225,7 +226,7 @@ TEST_F(KserveRepositoryTest, StatisticsAreThoseOfAVersion) {
   EXPECT_THAT(statistics(""), ElementsAre("3: 1 in 2", "2: 2 in 4"));
 }
 
-TEST_F(KserveRepositoryTest, AStateGoesOnWithTheVersionThatMadeIt) {
+TEST_F(KserveRepositoryTest, AStateContinuesWithTheVersionThatMadeIt) {
   Start();
   v1::GenerateRequest first = Native();
   first.mutable_store();
@@ -234,7 +235,7 @@ TEST_F(KserveRepositoryTest, AStateGoesOnWithTheVersionThatMadeIt) {
   AddVersion("m/2");
   config_.repository.latest_versions = 2;
   ASSERT_TRUE(server_->server().Reload(config_).ok());
-  ASSERT_TRUE(Load().ok());  // behind the reload
+  ASSERT_TRUE(Load().ok());  // waits for the reload
   v1::GenerateRequest next = Native();
   next.mutable_previous()->set_state_id(state);
   EXPECT_EQ(Run(next).started.model_version(), "1");
@@ -246,7 +247,7 @@ TEST_F(KserveRepositoryTest, AStateGoesOnWithTheVersionThatMadeIt) {
   EXPECT_EQ(Run(resumed).started.model_version(), "1");
   EXPECT_EQ(Run(Native()).started.model_version(), "2");
 
-  // Who names another one gets that, and its error.
+  // A request that names another version gets that version and its error.
   next.set_model_version("2");
   GenerateStream other(server_->inference(), next);
   EXPECT_THAT(other.Finish(),
@@ -255,7 +256,7 @@ TEST_F(KserveRepositoryTest, AStateGoesOnWithTheVersionThatMadeIt) {
   GenerateStream another(server_->inference(), resumed);
   EXPECT_THAT(another.Finish(),
               StatusIs(absl::StatusCode::kFailedPrecondition, StartsWith("resume.fingerprint: ")));
-  // So does who comes too late.
+  // A request for a version that is no longer loaded gets the latest version and its error.
   AddVersion("m/3");
   ASSERT_TRUE(Load().ok());
   next.clear_model_version();
@@ -264,7 +265,7 @@ TEST_F(KserveRepositoryTest, AStateGoesOnWithTheVersionThatMadeIt) {
               StatusIs(absl::StatusCode::kFailedPrecondition, StartsWith("previous: ")));
 }
 
-TEST_F(KserveRepositoryTest, AFailedLoadIsToldAndChangesNothing) {
+TEST_F(KserveRepositoryTest, AFailedLoadIsReportedAndChangesNothing) {
   Start();
   AddVersion("m/2");
   std::ofstream(folder_.File("m/2/bad")) << "x";
@@ -294,7 +295,7 @@ TEST_F(KserveRepositoryTest, AnUnloadedModelIsNotServedAndTheServerIsReady) {
   EXPECT_EQ(server_->Health("aft.v1.InferenceService/new"), Status::SERVING);
 }
 
-TEST_F(KserveRepositoryTest, ALoadGoesOnWithoutWhoAskedForIt) {
+TEST_F(KserveRepositoryTest, ALoadContinuesWhenItsCallerLeaves) {
   Start();
   AddVersion("m/2");
   fakes_.loads->Hold();
@@ -310,11 +311,11 @@ TEST_F(KserveRepositoryTest, ALoadGoesOnWithoutWhoAskedForIt) {
   caller.join();
   EXPECT_EQ(Infer(), "1");
   fakes_.loads->Resume();
-  EXPECT_TRUE(Load().ok());  // behind that one
+  EXPECT_TRUE(Load().ok());  // waits for the first load
   EXPECT_THAT(Index(), ElementsAre("m 2 READY "));
 }
 
-TEST_F(KserveRepositoryTest, AnOrderOfAnAdminWhoIsNoneAnyMoreIsDroppedBeforeItBegins) {
+TEST_F(KserveRepositoryTest, AWaitingOrderOfAFormerAdminIsDropped) {
   config_.repository.control = "admin";
   KnowClients();
   const std::string admins = ReadBytes(config_.security.clients_file);
@@ -327,7 +328,8 @@ TEST_F(KserveRepositoryTest, AnOrderOfAnAdminWhoIsNoneAnyMoreIsDroppedBeforeItBe
   fakes_.loads->Hold();
   auto running = std::async(std::launch::async, [&] { return Load("m", "admin"); });
   fakes_.loads->WaitUntilBlocked();
-  // Behind it, by the other admin: each is in the queue when it is charged, or about to be.
+  // Orders of the other admin wait after the running one. When they are charged, each is in the
+  // queue or about to enter it.
   const auto load = Order<inference::RepositoryModelLoadRequest>("n");
   const auto unload = Order<inference::RepositoryModelUnloadRequest>("m");
   auto queued_load = std::async(std::launch::async, [&] { return Load(load, "token"); });
@@ -343,7 +345,7 @@ TEST_F(KserveRepositoryTest, AnOrderOfAnAdminWhoIsNoneAnyMoreIsDroppedBeforeItBe
   EXPECT_THAT(queued_unload.get(), dropped);
   fakes_.loads->Resume();
   EXPECT_TRUE(running.get().ok());
-  EXPECT_TRUE(Load("m", "admin").ok());  // behind what was dropped
+  EXPECT_TRUE(Load("m", "admin").ok());  // it would run after the dropped orders
   EXPECT_THAT(Index(/*ready=*/false, "admin"),
               ElementsAre("m 2 READY ", "n 1 UNAVAILABLE unloaded"));
 }
@@ -377,12 +379,12 @@ TEST_F(KserveRepositoryTest, AServerStopsWithOrdersUnderWay) {
   GenerateStream stream(server_->inference(), Native());
   fakes_.control->WaitUntilBlocked();
   std::vector<std::thread> callers;
-  callers.emplace_back([&] { EXPECT_TRUE(Unload().ok()); });  // waits for the stream
+  callers.emplace_back([&] { EXPECT_TRUE(Unload().ok()); });  // waits for the stream to end
   while (Ready("")) {
   }
   fakes_.loads->Hold();
   for (int i = 0; i < 2; ++i) {
-    callers.emplace_back([&] { EXPECT_FALSE(Load().ok()); });  // CANCELLED: it met the GOAWAY
+    callers.emplace_back([&] { EXPECT_FALSE(Load().ok()); });  // CANCELLED by the GOAWAY
   }
   fakes_.loads->WaitUntilBlocked();
   std::thread stop([&] { server_->server().Drain(); });
@@ -396,7 +398,7 @@ TEST_F(KserveRepositoryTest, AServerStopsWithOrdersUnderWay) {
   stream.Finish();
 }
 
-TEST_F(KserveRepositoryTest, AReloadTakesWhatItCanAndRefusesTheRest) {
+TEST_F(KserveRepositoryTest, AReloadAppliesSomeFieldsAndRefusesOthers) {
   Start();
   AddVersion("m/2");
   ServerConfig changed = config_;
@@ -425,7 +427,7 @@ TEST_F(KserveRepositoryTest, AReloadTakesWhatItCanAndRefusesTheRest) {
   EXPECT_EQ(Infer(), "2");
   EXPECT_EQ(Infer("1"), "1");
   EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kPermissionDenied, _));
-  EXPECT_EQ(server_->server().Reload(config_), absl::OkStatus());  // and back
+  EXPECT_EQ(server_->server().Reload(config_), absl::OkStatus());  // restores the config
 }
 }  // namespace
 }  // namespace aft::server

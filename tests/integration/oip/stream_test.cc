@@ -35,7 +35,7 @@ void EnableEmptyFinal(InferBuilder& builder) {
   builder.Parameter("triton_enable_empty_final_response").set_bool_param(true);
 }
 
-// As TestServer's, of this service.
+// Like TestServer::StubWithASmallWindow, for this service.
 std::unique_ptr<inference::GRPCInferenceService::Stub> StubWithASmallWindow(KserveServer& server) {
   return inference::GRPCInferenceService::NewStub(
       TestServer::ConnectWithASmallWindow(server.server().address()));
@@ -74,7 +74,7 @@ TEST(KserveStreamTest, EveryTokenIsAResponse) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KserveStreamTest, TheLastResponseSaysWhyWhenThatIsAskedFor) {
+TEST(KserveStreamTest, TheLastResponseHasTheFinishReasonIfRequested) {
   KserveServer server;
   GenerateStream native(server.inference(), Request("a prompt", 10));
   ASSERT_TRUE(native.Finish().ok());
@@ -118,7 +118,7 @@ TEST(KserveStreamTest, WithoutStreamTheWholeTextIsOneFinalResponse) {
   }
 }
 
-TEST(KserveStreamTest, RequestsRunSideBySideEachInItsOrder) {
+TEST(KserveStreamTest, RequestsRunConcurrentlyEachInOrder) {
   KserveServer server;
   InferStream stream(server.kserve());
   std::map<std::string, std::vector<int64_t>> expected;
@@ -138,7 +138,7 @@ TEST(KserveStreamTest, RequestsRunSideBySideEachInItsOrder) {
   std::string before;
   for (const auto& response : stream.ReadAll()) {
     const std::string& id = response.infer_response().id();
-    EXPECT_EQ(finals.count(id), 0U) << "a response behind the last one";
+    EXPECT_EQ(finals.count(id), 0U) << "a response after the last one";
     if (IsFinal(response)) {
       EXPECT_TRUE(finals.insert(id).second);
     } else {
@@ -150,7 +150,7 @@ TEST(KserveStreamTest, RequestsRunSideBySideEachInItsOrder) {
   EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(got, expected);
   EXPECT_EQ(finals.size(), 12U);
-  EXPECT_GT(switches, 12);  // not one after the other
+  EXPECT_GT(switches, 12);  // more than if they ran one after another
 }
 
 TEST(KserveStreamTest, AnErrorEndsAStreamThatAsksForIt) {
@@ -172,7 +172,7 @@ TEST(KserveStreamTest, AnErrorEndsAStreamThatAsksForIt) {
   server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
 }
 
-TEST(KserveStreamTest, WhatCannotBeParsedIsAnErrorToo) {
+TEST(KserveStreamTest, ARequestThatDoesNotParseIsAnErrorToo) {
   KserveServer server;
   InferStream stream(server.kserve());
   InferBuilder builder = Ids("abc", 3, "many fields");
@@ -189,7 +189,7 @@ TEST(KserveStreamTest, ACancelledStreamFreesTheSlotsOfItsRequests) {
   KserveServer server(TestConfigWithMetrics());
   server.control().Hold();
   InferStream stream(server.kserve());
-  for (int i = 0; i < 8; ++i) {  // of which four wait
+  for (int i = 0; i < 8; ++i) {  // four of them wait
     ASSERT_TRUE(stream.Send(Ids("abc", kEndless, absl::StrCat(i)).request()));
   }
   server.control().RunSteps(10);
@@ -200,7 +200,7 @@ TEST(KserveStreamTest, ACancelledStreamFreesTheSlotsOfItsRequests) {
   }
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
   while (server.Metric("aft_slots_used{model=\"fake\"}") != 0) {
-    server.control().AllowSteps(1);  // step by step, the cancellation comes at any of them
+    server.control().AllowSteps(1);  // the cancellation may arrive at any step
   }
   server.control().Resume();
   server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
@@ -208,8 +208,8 @@ TEST(KserveStreamTest, ACancelledStreamFreesTheSlotsOfItsRequests) {
   ExpectServes(server);
 }
 
-// With more than the queue takes of one client, every request would not be answered if the stream
-// were read faster than it is.
+// The client sends more requests than one client may have in the queue. If the server read them
+// faster than it answers, it would have to refuse some.
 TEST(KserveStreamTest, ReadsNoMoreThanItAnswers) {
   ServerConfig config = TestConfigWithMetrics();
   config.scheduling.max_client_queued_requests = 128;
@@ -226,7 +226,7 @@ TEST(KserveStreamTest, ReadsNoMoreThanItAnswers) {
     for (int i = 1; i < kRequests; ++i) EXPECT_TRUE(send(i));
     stream.HalfClose();
   });
-  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 127);  // and one is in the step
+  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 127);  // one more is in the step
   server.control().Resume();
   std::set<std::string> ids;
   ModelStreamInferResponse response;
@@ -240,9 +240,9 @@ TEST(KserveStreamTest, ReadsNoMoreThanItAnswers) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-// Refusals count as well: nobody reads them, so after the most that may be unanswered nothing more
-// is read.
-TEST(KserveStreamTest, ErrorsThatNobodyReadsAreBounded) {
+// Refusals count as unanswered too. The client reads none of them, so the server stops reading when
+// the limit is reached.
+TEST(KserveStreamTest, UnreadErrorsAreBounded) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.write_stall = std::chrono::milliseconds(500);
   KserveServer server(config);
@@ -251,7 +251,7 @@ TEST(KserveStreamTest, ErrorsThatNobodyReadsAreBounded) {
   const ModelInferRequest bad =
       InferBuilder().Id(std::string(256, 'i')).Text("text_input", "").request();
   int sent = 0;
-  while (stream.Send(bad)) ++sent;  // until the server has cancelled it
+  while (stream.Send(bad)) ++sent;  // until the server cancels the stream
   ModelStreamInferResponse response;
   int errors = 0;
   while (stream.Next(response)) ++errors;
@@ -262,7 +262,7 @@ TEST(KserveStreamTest, ErrorsThatNobodyReadsAreBounded) {
   ExpectServes(server);
 }
 
-// Also while it is written, and no longer in the queue of answers.
+// An answer is also charged while it is written and no longer in the queue of answers.
 TEST(KserveStreamTest, AnAnswerIsChargedUntilItIsRead) {
   ServerConfig config = TestConfigWithEncoder();
   config.limits.write_stall = std::chrono::hours(1);
@@ -278,21 +278,21 @@ TEST(KserveStreamTest, AnAnswerIsChargedUntilItIsRead) {
     ASSERT_TRUE(stream.Send(request.request()));
     server.WaitForMetric("aft_request_finished_total{model=\"encoder\"}", i);
   }
-  // Each is kept, copied and serialised.
+  // The server holds each answer three times: as kept, copied and serialised.
   EXPECT_GE(server.Metric("aft_memory_used_bytes"), 2 * 3 * sizeof(float) * kWide);
   EXPECT_EQ(stream.ReadAll().size(), 2U);
   EXPECT_TRUE(stream.Finish().ok());
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-// A client that is far behind gets several tokens in a response, and all of them.
+// A client that reads slowly gets several tokens in one response, and misses none.
 TEST(KserveStreamTest, ASlowReaderGetsEveryToken) {
   KserveServer server(TestConfigWithMetrics());
-  const auto stub = StubWithASmallWindow(server);  // which is full long before the last token
+  const auto stub = StubWithASmallWindow(server);  // full long before the last token
   InferStream stream(*stub);
   constexpr uint32_t kTokens = 8'000;
   ASSERT_TRUE(stream.Send(Ids("abc", kTokens).request()));
-  server.WaitForMetric("aft_request_finished_total", 1);  // before anything is read
+  server.WaitForMetric("aft_request_finished_total", 1);  // before the client reads
   std::vector<int64_t> ids;
   size_t largest = 0;
   for (const auto& response : stream.ReadAll()) {
@@ -308,7 +308,7 @@ TEST(KserveStreamTest, ASlowReaderGetsEveryToken) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KserveStreamTest, AStreamIsChargedForWhatItHolds) {
+TEST(KserveStreamTest, AStreamIsChargedForItsMemory) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 40 << 10;
   KserveServer server(config);

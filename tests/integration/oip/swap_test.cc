@@ -1,4 +1,4 @@
-// One model is replaced again and again while many clients use it.
+// One model is replaced repeatedly while many clients use it.
 #include <array>
 #include <atomic>
 #include <filesystem>
@@ -28,8 +28,8 @@ size_t Lines(const std::string& text) {
   return lines.size();
 }
 
-// New versions replace old ones while 64 clients generate, three ways: none of them notices, and
-// nothing is left of the old ones.
+// New versions replace old ones while 64 clients generate over three methods. No request fails, and
+// nothing of the old versions is left.
 TEST_F(KserveRepositoryTest, AHundredSwapsUnder64Streams) {
   constexpr int kClients = 64;
   constexpr int kTokens = 8;
@@ -81,7 +81,7 @@ TEST_F(KserveRepositoryTest, AHundredSwapsUnder64Streams) {
     ASSERT_TRUE(Load().ok());
     fs::remove_all(folder_.File(absl::StrCat("m/", i - 1)));
     wait_for(kClients / 4);
-    if (i == 11) {  // gRPC has the threads and connections that it needs
+    if (i == 11) {  // by now gRPC has all its threads and connections
       threads = Entries("/proc/self/task");
       files = Entries("/proc/self/fd");
       lines = Lines(server_->Metrics());

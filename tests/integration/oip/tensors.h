@@ -6,13 +6,13 @@
 
 #include "tests/integration/oip/fixture.h"
 
-// Requests with vectors to the fake encoder, of width 3, which may be a bare mixer.
+// Requests with vectors for the fake encoder of width 3, which may be a bare mixer.
 namespace aft::server {
 
 inline constexpr float kHidden = -std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Of "encoder", with vectors only.
+// A model "encoder" that accepts only vectors.
 inline FakeEncoderRunner::Options BareMixer(bool causal = true, int64_t max_image_width = 0) {
   FakeEncoderRunner::Options options;
   options.vocab_size = 0;
@@ -30,7 +30,7 @@ inline std::vector<float> Count(int64_t n, float first = 1) {
 inline InferBuilder Vectors(const std::vector<int64_t>& shape, const std::vector<float>& values) {
   return InferBuilder("encoder").Raw("inputs_embeds", "FP32", shape, RawOf(values));
 }
-// [1, tokens, 3]
+// One row of shape [1, tokens, 3].
 inline InferBuilder Row(int64_t tokens) { return Vectors({1, tokens, 3}, Count(tokens * 3)); }
 
 inline std::vector<float> Hidden(const KserveServer::Answer& answer) {
@@ -38,7 +38,7 @@ inline std::vector<float> Hidden(const KserveServer::Answer& answer) {
   return Numbers<float>(answer.response, "last_hidden_state");
 }
 
-// The fake's vectors of rows, one after the other.
+// The fake encoder's vectors of all rows, one after another.
 inline std::vector<float> Want(const std::vector<EncoderInput>& rows) {
   std::vector<float> all;
   for (const EncoderInput& row : rows) {

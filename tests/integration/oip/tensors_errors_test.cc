@@ -1,4 +1,4 @@
-// What encoders and bare mixers refuse of tensors, and how they say so, over real gRPC.
+// The tensors that encoders and bare mixers refuse, and their errors, over real gRPC.
 #include <cmath>
 #include <cstdint>
 #include <string>

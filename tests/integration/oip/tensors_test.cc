@@ -1,5 +1,5 @@
-// Tensors into encoders and bare mixers over real gRPC, with fakes of width 3 that show what
-// arrived: what is taken, what is charged and what is counted.
+// Tensors for encoders and bare mixers over real gRPC: what is accepted, charged and counted. The
+// fakes of width 3 show which values arrived.
 #include "tests/integration/oip/tensors.h"
 
 #include <cmath>
@@ -79,7 +79,7 @@ TEST(KserveTensorsTest, AMaskOfABareMixerIsOfKeysAndMayHaveHoles) {
                   {.vectors = Count(9, 10), .mask = {soft.begin() + 3, soft.end()}}}));
 }
 
-TEST(KserveTensorsTest, OfMasksOfPairsTheCausalOneIsTaken) {
+TEST(KserveTensorsTest, OfMasksOfPairsOnlyTheCausalOneIsAccepted) {
   KserveServer causal(TestConfigWithEncoder(), {}, BareMixer());
   const std::string triangle("\1\0\0\1\1\0\1\1\1", 9);
   const auto infer = [](KserveServer& server, std::vector<int64_t> shape, const std::string& mask) {
@@ -110,7 +110,7 @@ TEST(KserveTensorsTest, OfMasksOfPairsTheCausalOneIsTaken) {
   KserveServer both_ways(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false));
   refused(both_ways, {3, 3}, triangle,
           "attention_mask[0][1]: must be visible: on this device the model takes no other mask");
-  // [B, T] where B is T is one of keys.
+  // If B equals T, a mask of shape [B, T] is a mask of keys.
   const auto square =
       causal.Infer(Vectors({2, 2, 3}, Count(12))
                        .Raw("attention_mask", "BOOL", {2, 2}, std::string("\1\0\1\1", 4))
@@ -146,7 +146,7 @@ TEST(KserveTensorsTest, AnEncoderTakesVectorsForIds) {
       (std::vector<float>{expected[0], expected[1], expected[2], second[3], second[4], second[5]}));
 }
 
-TEST(KserveTensorsTest, WhatIsNotFinitePassesAndHarmsNoOther) {
+TEST(KserveTensorsTest, NumbersThatAreNotFinitePassAndHarmNoOtherRow) {
   KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
   server.encoder_control().Hold();
   InferStream stream(server.kserve());
@@ -187,7 +187,7 @@ TEST(KserveTensorsTest, RowsOfManyRequestsRunTogetherAndAreCounted) {
   const inference::ModelStatistics statistics = StatisticsOf(server);
   EXPECT_EQ(statistics.inference_stats().success().count(), 5U);
   EXPECT_EQ(statistics.inference_stats().fail().count(), 1U);
-  EXPECT_EQ(statistics.inference_count(), 6U);  // rows
+  EXPECT_EQ(statistics.inference_count(), 6U);  // counts rows
   EXPECT_EQ(statistics.execution_count(), 3U);
   ASSERT_EQ(statistics.batch_stats_size(), 2);
   EXPECT_EQ(statistics.batch_stats(0).batch_size(), 1U);
@@ -203,14 +203,14 @@ TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
   FakeEncoderRunner::Options options = BareMixer();
   options.width = 300;
   const std::vector<float> values = Count(100 * 300);  // 120 kB
-  // The message may become ten bytes of each.
+  // The server charges ten bytes for each byte of raw contents.
   config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 10 * 120'000;
   KserveServer server(config, {}, options);
   EXPECT_THAT(server.Infer(Vectors({1, 100, 300}, values).request()).status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
   server.WaitForMetric("aft_memory_used_bytes", 0);
   EXPECT_TRUE(server.Infer(Vectors({1, 50, 300}, Count(50 * 300)).request()).status.ok());
-  // Of a typed number 22.
+  // It charges 22 bytes for each byte of typed contents.
   InferBuilder typed("encoder");
   auto& input = *typed.request().add_inputs();
   input.set_name("inputs_embeds");
@@ -220,7 +220,7 @@ TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
   input.mutable_contents()->mutable_fp32_contents()->Add(half.begin(), half.end());
   EXPECT_THAT(server.Infer(typed.request()).status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
-  // While it waits: the vectors, and three times the answer, as many again.
+  // A waiting request is charged for its vectors and three times the same amount for its answer.
   const auto used = [&](int64_t tokens) {
     server.WaitForMetric("aft_memory_used_bytes", 0);
     server.encoder_control().Hold();
@@ -236,7 +236,7 @@ TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KserveTensorsTest, MetadataSaysWhatGoesInAndOut) {
+TEST(KserveTensorsTest, MetadataNamesInputsAndOutputs) {
   const auto metadata = [](KserveServer& server) {
     inference::ModelMetadataRequest request;
     request.set_name("encoder");
@@ -263,7 +263,7 @@ TEST(KserveTensorsTest, MetadataSaysWhatGoesInAndOut) {
             "last_hidden_state FP32 -1 -1 -1 3; ");
   KserveServer encoder(TestConfigWithEncoder());
   EXPECT_THAT(metadata(encoder), HasSubstr("inputs_embeds FP32 -1 -1 3; attention_mask INT64"));
-  inference::ModelConfigRequest request;  // whose inputs say which are needed
+  inference::ModelConfigRequest request;  // its inputs say whether they are optional
   request.set_name("encoder");
   inference::ModelConfigResponse response;
   grpc::ClientContext context;
@@ -291,7 +291,7 @@ TEST(KserveTensorsTest, OtherMethodsRefuseABareMixer) {
               StatusIs(absl::StatusCode::kFailedPrecondition, absl::StrCat(why, "Generate")));
 }
 
-TEST(KserveTensorsTest, WhatIsAtTheLimitsIsTaken) {
+TEST(KserveTensorsTest, RequestsAtTheLimitsAreAccepted) {
   FakeEncoderRunner::Options options = BareMixer();
   options.max_seq_len = 40;
   KserveServer server(TestConfigWithEncoder(), {}, options);
@@ -302,8 +302,8 @@ TEST(KserveTensorsTest, WhatIsAtTheLimitsIsTaken) {
             Want({{.vectors = Count(180), .image_width = 5}}));
 }
 
-// More tokens than a step holds are no reason to refuse rows of which each fits one.
-TEST(KserveTensorsTest, RowsThatFillSeveralStepsRunInSeveral) {
+// Several rows may have more tokens together than a step can hold, if each row fits into one.
+TEST(KserveTensorsTest, RowsMayFillSeveralSteps) {
   KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
   const auto answer = server.Infer(Vectors({4, 40, 3}, Count(480)).request());
   std::vector<EncoderInput> rows;
@@ -322,7 +322,7 @@ TEST(KserveTensorsTest, RowsThatFillSeveralStepsRunInSeveral) {
             2U * 40 * 3);
 }
 
-// Widths do not mix: one runs after the other, in one step.
+// Images of different widths share a step, and run there one width after another.
 TEST(KserveTensorsTest, ImagesOfSeveralWidthsShareABatch) {
   KserveServer server(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
   server.encoder_control().Hold();

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The page /status in headless Chromium: status_page_test.py AFT_SERVER MODEL
 
-Exit code 77 where Chromium is missing.
+The exit code is 77 if Chromium is missing.
 """
 
 import http.server
