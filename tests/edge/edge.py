@@ -18,7 +18,7 @@ from aft_server import PATIENCE, Process, Server, new_folder, wait_until  # noqa
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy/envoy"
 ENVOY = os.environ.get("AFT_ENVOY", "")
-PROGRAM = DESCRIPTORS = MODEL = ""  # Of main().
+PROGRAM = DESCRIPTORS = MODEL = ""  # Set by take_arguments().
 
 
 class Certificates:
@@ -32,7 +32,7 @@ class Certificates:
                   "-out", self.authority)
 
   def make(self, name, *hosts):
-    """(certificate, key) under that common name, for localhost and these hosts."""
+    """Makes (certificate, key) with this common name, for localhost and these hosts."""
     key, request, certificate = (self.folder / f"{name}.{end}" for end in ("key", "csr", "crt"))
     names = self.folder / "names.txt"
     names.write_text(f"subjectAltName={','.join(f'DNS:{host}' for host in (*hosts, 'localhost'))},IP:127.0.0.1\n")
@@ -50,8 +50,8 @@ class Certificates:
 
 
 def fill_in(text, sites, uncommented=()):
-  """deploy/envoy's files for one place: `sites` says for each name what stands on its lines and what is
-  to stand there; of the lines that begin `# WORD:`, those of `uncommented` come to life."""
+  """Adapts a file of deploy/envoy. `sites` maps each name to (old, new): on the lines with this site, `old` is
+  replaced by `new`. Lines that begin with `# WORD:` are uncommented for each WORD of `uncommented`."""
   for word in uncommented:
     text, count = re.subn(rf"(?m)^( *)# {word}: ", r"\1", text)
     assert count, f"no line begins # {word}:"
@@ -65,9 +65,9 @@ def fill_in(text, sites, uncommented=()):
 
 
 class Edge(Process):
-  """The shipped edge in front of `replicas` (addresses), once `healthy` of them (all) are healthy. `http_replicas`:
-  addresses of their HTTP. `collector`: the address that gets its traces. `inner`: the Certificates by which it and the replicas know each other; none: they speak
-  plaintext."""
+  """The shipped edge in front of `replicas` (addresses). The constructor waits until `healthy` of them are healthy
+  (default: all). `http_replicas` are the addresses of their HTTP, and `collector` receives the edge's traces. With the
+  Certificates `inner` the edge and the replicas authenticate each other; otherwise they speak plaintext."""
 
   def __init__(self, folder, replicas, descriptors, mtls=False, collector=None, inner=None, healthy=None, name="edge",
                http_replicas=(), **sites):
@@ -115,7 +115,7 @@ class Edge(Process):
                  f"{healthy} replicas are healthy")
 
   def install(self, certificate, key, secret="tls.yaml"):
-    """Moves a certificate and its key to where the edge looks for those of this file of deploy/envoy."""
+    """Moves a certificate and its key to the folder in which the edge looks for those of the file `secret`."""
     folder = self._folder / f"{self._name}-{secret}-files"
     folder.mkdir(exist_ok=True)
     for source, name in ((key, "tls.key"), (certificate, "tls.crt")):
@@ -140,7 +140,7 @@ class Edge(Process):
     return int(found.group(1)) if found else None
 
   def _secret(self, name, shipped, certificate):
-    """That file of deploy/envoy, with a certificate in the folder that it names."""
+    """Writes this file of deploy/envoy, and a certificate into the folder that it names. Returns its path."""
     folder = self.install(*certificate, secret=name)
     path = self._folder / f"{self._name}-{name}"
     path.write_text(fill_in((DEPLOY / name).read_text(), {
@@ -155,7 +155,7 @@ class Edge(Process):
 
 
 class EdgeTest(unittest.TestCase):
-  """Servers and edges that end with the test."""
+  """Starts servers and edges, and stops them at the end of the test."""
 
   def setUp(self):
     self.folder = new_folder(self)
@@ -181,11 +181,11 @@ class EdgeTest(unittest.TestCase):
     return self.connect_to(front.address, front.client_tls(), **how)
 
   def until(self, connection, true, what):
-    """Lets the connection read and write until it is so."""
+    """Lets the connection read and write until `true()` is true."""
     wait_until(lambda: (connection.turn(0), true())[1], what)
 
   def call(self, front, path, body, headers=(), connection=None):
-    """One call to its end."""
+    """Makes one call and waits for its end."""
     connection = connection or self.connect(front)
     number = connection.request(path, headers)
     connection.data(number, body)
@@ -194,7 +194,7 @@ class EdgeTest(unittest.TestCase):
 
 
 def take_arguments():
-  """PROGRAM, DESCRIPTORS and MODEL from the command line. Without Envoy a test is skipped."""
+  """Takes PROGRAM, DESCRIPTORS and MODEL from the command line. Without Envoy the test is skipped."""
   global PROGRAM, DESCRIPTORS, MODEL
   if not ENVOY:
     print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")

@@ -22,7 +22,7 @@ COMPLETIONS = "/v1/completions"
 HTTP = 'http_address: "127.0.0.1:0" drain { lame_duck_ms: 0 grace_ms: 60000 }'
 TRUSTED = HTTP + ' security { trusted_proxies: "127.0.0.1" }'
 LARGEST = 4 << 20  # max_message_bytes.
-ONE_READER = ["a folded line", "another folded line", "two hosts"]  # The edge itself makes one line of each.
+ONE_READER = ["a folded line", "another folded line", "two hosts"]  # The edge itself joins each of these to one line.
 RATE_OF_MANY = ("max_tokens: 400, tokens_per_fill: 200,", "max_tokens: 200000, tokens_per_fill: 100000,")
 RUNNING = "aft_requests_running"
 TOTAL = "aft_requests_total"
@@ -33,7 +33,7 @@ def ask(tokens, **more):
 
 
 def text_of(body):
-  """What a stream of events has said."""
+  """The text of a stream's events."""
   said = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
   return "".join(choice["text"] for event in said for choice in event["choices"])
 
@@ -53,7 +53,7 @@ class HttpTest(edge.EdgeTest):
     return self.talk(front, **how).ask(request)
 
   def stream(self, front, tokens, **more):
-    """(connection, answer, its events) of a stream that has begun."""
+    """Begins a stream. Returns (connection, answer, the answer's further events)."""
     talk = self.talk(front)
     talk.send(post(COMPLETIONS, ask(tokens, stream=True, **more)))
     answer = talk.answer()
@@ -65,7 +65,7 @@ class HttpTest(edge.EdgeTest):
 
 class ApiTest(HttpTest):
 
-  def test_answers_are_those_of_the_server(self):
+  def test_answers_equal_the_servers(self):
     server, front = self.start_both()
     answer = self.ask(front, post(COMPLETIONS, ask(5), "X-Request-Id: mine"))
     self.assertEqual((answer.status, answer.headers["x-request-id"], answer.json()["id"]), (200, "mine", "cmpl-mine"))
@@ -88,7 +88,7 @@ class ApiTest(HttpTest):
     wait_until(lambda: '"request_id":"mine"' in front.log.read_text(), "the edge's line of the request")
     self.assertEqual(server.metric(r'aft_requests_total\{.*method="Completions".*\}'), 3)
 
-  def test_nothing_else_is_there(self):
+  def test_other_paths_are_not_found(self):
     server, front = self.start_both()
     for path, status in (("/", 404), ("/metrics", 404), ("/v1", 404), ("/v1/../metrics", 404), ("/v1/%2e%2e/metrics", 404),
                          ("/v1/..%2fmetrics", 400), ("/healthz", 404), ("/v1x/models", 404), (attacker.GENERATE, 404)):
@@ -107,13 +107,13 @@ class ApiTest(HttpTest):
     wait_until(lambda: server.metric(r'aft_requests_total\{.*code="CANCELLED".*\}') == 1, "the request ends with its client")
     self.assertEqual(server.metric(RUNNING), 0)
 
-  def test_an_answer_that_nobody_reads_is_cancelled(self):
+  def test_an_unread_answer_is_cancelled(self):
     server, front = self.start_both(TRUSTED + " limits { write_stall_ms: 500 }")
-    talks = [self.stream(front, 1_000_000, logprobs=20)[0] for _ in range(4)]  # Its events fill buffers soon.
-    wait_until(lambda: server.metric("aft_stuck_calls_total") == len(talks), "all are given up")
-    wait_until(lambda: server.metric(RUNNING) == 0, "none goes on")
+    talks = [self.stream(front, 1_000_000, logprobs=20)[0] for _ in range(4)]  # Large events fill the buffers soon.
+    wait_until(lambda: server.metric("aft_stuck_calls_total") == len(talks), "the server gives up all of them")
+    wait_until(lambda: server.metric(RUNNING) == 0, "no request runs")
 
-  def test_a_client_is_its_token_or_the_address_that_the_edge_saw(self):
+  def test_a_client_is_identified_by_its_token_or_address(self):
     (self.folder / "clients.textproto").write_text(
         f'clients {{ name: "shop" token_sha256: "{hashlib.sha256(b"a token").hexdigest()}" }}')
     known, before_known = self.start_both(
@@ -129,7 +129,7 @@ class ApiTest(HttpTest):
     self.assertEqual(self.ask(front, post(COMPLETIONS, ask(300), *forged), source="127.0.0.2").status, 200)
     wait_until(lambda: "client=127.0.0.2" in server.log.read_text(), "the server knows the address")
 
-  def test_host_and_origin_are_the_servers_to_judge(self):
+  def test_the_server_checks_host_and_origin(self):
     server, front = self.start_both(TRUSTED + ' http { allowed_hosts: "edge.example" allow_origins: "https://chat.example" }')
     for host, origin, status in (("edge.example:8444", None, 200), ("evil.example", None, 403),
                                  ("edge.example", "https://evil.example", 403), ("edge.example", "null", 403),
@@ -168,7 +168,7 @@ class BalancerTest(HttpTest):
         pass
       self.assertTrue(answer.body.endswith(b"data: [DONE]\n\n"))
 
-  def test_a_lone_server_that_drains_or_is_gone_says_when_to_come_again(self):
+  def test_without_a_healthy_server_refusals_have_a_retry_hint(self):
     server, front = self.start_both()
     before = self.talk(front)
     self.assertEqual(before.ask(head("GET /health")).status, 200)
@@ -188,7 +188,7 @@ class BalancerTest(HttpTest):
 
 
 class AttackTest(HttpTest):
-  """Each beside a client whose streams come to their end, always the same ones."""
+  """Each attack runs next to a client whose streams must complete, with the same text each time."""
 
   @contextlib.contextmanager
   def neighbour(self, front):
@@ -202,7 +202,7 @@ class AttackTest(HttpTest):
             pass
           texts.append(text_of(answer.body))
           assert answer.body.endswith(b"data: [DONE]\n\n")
-      except Exception as error:  # pylint: disable=broad-except; told below.
+      except Exception as error:  # pylint: disable=broad-except; reported below.
         troubles.append(error)
 
     thread = threading.Thread(target=work)
@@ -214,7 +214,7 @@ class AttackTest(HttpTest):
       thread.join(PATIENCE)
     self.assertEqual((troubles, thread.is_alive(), len(set(texts))), ([], False, 1))
 
-  def test_requests_that_two_readers_would_read_differently(self):
+  def test_ambiguous_requests_are_refused(self):
     server, front = self.start_both()
     start, hidden = f"POST {COMPLETIONS}", head("GET /v1/models", "Connection: close")
     rows = {
@@ -244,7 +244,7 @@ class AttackTest(HttpTest):
                                                          b"2;\n\r\n{}\r\n", b"2\r\n{}0\r\n\r\n")]
     listed = 0
     with self.neighbour(front):
-      talks = [self.talk(front) for _ in tries]  # All at once: Envoy closes a second after its refusal.
+      talks = [self.talk(front) for _ in tries]  # All at once, because Envoy closes a second after its refusal.
       for talk, (_, headers, body) in zip(talks, tries):
         talk.send(head(start, "Content-Type: application/json", *headers) + body + hidden)
       for talk, (what, _, body) in zip(talks, tries):
@@ -257,10 +257,10 @@ class AttackTest(HttpTest):
           if what not in ONE_READER:
             self.assertEqual(len(answers), 1)
           listed += sum(answer.status == 200 for answer in answers)
-    # No request that the client has no answer to.
+    # Every request that the server got has an answer at the client.
     self.assertEqual(server.metric(r'aft_requests_total\{.*method="ListModels".*\}'), listed)
 
-  def test_requests_sent_ahead_are_answered_one_after_the_other(self):
+  def test_pipelined_requests_are_answered_in_order(self):
     server, front = self.start_both()
     with self.neighbour(front):
       talk = self.talk(front)
@@ -269,7 +269,7 @@ class AttackTest(HttpTest):
     self.assertEqual([answer.headers["x-request-id"] for answer in answers], [f"ahead-{i}" for i in range(50)])
     self.assertEqual({answer.status for answer in answers}, {200})
 
-  def test_bodies_that_are_no_requests(self):
+  def test_bodies_that_do_not_parse(self):
     server, front = self.start_both()
     with self.neighbour(front):
       for what, body in {"deep": b"[" * 100_000, "deep objects": b'{"prompt":' * 100_000, "bad UTF-8": b'{"prompt": "\xff\xfe"}',
@@ -300,11 +300,11 @@ class AttackTest(HttpTest):
                              "content-type: application/json", "-o", "/dev/null", "-w", "%{http_code} %{size_upload}",
                              f"https://{front.http_address}{COMPLETIONS}"], input=bytes(2 * LARGEST), capture_output=True,
                             timeout=PATIENCE)
-    self.assertEqual(done.stdout, b"413 0", done.stderr)  # It asks first: Expect: 100-continue.
+    self.assertEqual(done.stdout, b"413 0", done.stderr)  # curl first sends Expect: 100-continue.
     self.assertLess(server.megabytes("VmHWM") - before, 64)
     self.assertLess(front.megabytes("VmHWM"), 128)
 
-  def test_heads_and_bodies_that_do_not_come(self):
+  def test_heads_and_bodies_that_never_arrive(self):
     server, front = self.start_both(headers_timeout=("10s", "2s"), request_timeout=("30s", "2s"))
     with self.neighbour(front):
       for _ in range(2):
@@ -352,7 +352,7 @@ class AttackTest(HttpTest):
     with self.assertRaises(OSError):
       self.ask(front, head("GET /version"))
     self.assertEqual(front.stat("connection_limit.http.limited_connections"), 1)
-    self.assertEqual(self.call(front, attacker.GENERATE, attacker.generate(1)).outcome, "OK")  # They are HTTP's alone.
+    self.assertEqual(self.call(front, attacker.GENERATE, attacker.generate(1)).outcome, "OK")  # Not limited.
     answers = [talks[i % 3].ask(head("GET /version")) for i in range(7)]
     self.assertEqual([answer.status for answer in answers], [200] * 5 + [429] * 2)
     self.assertEqual((answers[-1].headers["retry-after"], answers[-1].json()["error"]["type"]), ("1", "edge_error"))

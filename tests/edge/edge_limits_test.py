@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Limits of the shipped edge, deploy/envoy, that keep it open for others: edge_limits_test.py AFT_SERVER DESCRIPTORS MODEL
+"""Limits of the shipped edge that protect other clients: edge_limits_test.py AFT_SERVER DESCRIPTORS MODEL
 
 AFT_ENVOY names the program; without it the tests are skipped.
 """
@@ -21,7 +21,7 @@ from aft_client._channel import open_channel
 from edge import wait_until
 from http2 import message
 
-REPLICAS = 24  # As many of them as the limits are made for.
+REPLICAS = 24  # The number of replicas for which the limits are made.
 MIB = 1 << 20
 
 
@@ -30,7 +30,7 @@ def seconds(text):
 
 
 class ConfigTest(unittest.TestCase):
-  """What follows from numbers of the shipped files, which tests do not wait for."""
+  """Checks relations between numbers in the shipped files, without waiting for their effects."""
 
   def setUp(self):
     self.config = yaml.safe_load((edge.DEPLOY / "envoy.yaml").read_text())
@@ -46,7 +46,7 @@ class ConfigTest(unittest.TestCase):
   def default(self, field):
     return int(re.search(rf"(?m)^ *{field}: (\d+)", self.server).group(1))
 
-  def test_the_edge_passes_on_all_that_its_replicas_take(self):
+  def test_the_edges_limits_exceed_those_of_its_replicas(self):
     requests, streams = (limits["max_requests"] for limits in self.limits["aft"])
     self.assertGreater(requests, REPLICAS * (self.default("slots") + self.default("max_queued_requests")))
     self.assertGreater(streams, REPLICAS * self.default("max_infer_streams"))
@@ -60,14 +60,14 @@ class ConfigTest(unittest.TestCase):
     self.assertGreater(watches["max_requests"], 1.5 * (bucket["max_tokens"] + length * bucket["tokens_per_fill"]))
     self.assertGreater(watches["max_requests"], self.default("max_watches"))
 
-  def test_a_connection_takes_as_many_streams_as_the_servers(self):
+  def test_a_connection_has_the_servers_limit_of_streams(self):
     self.assertEqual(self.manager["http2_protocol_options"]["max_concurrent_streams"],
                      self.default("max_concurrent_streams"))
 
 
 class IdleTest(edge.EdgeTest):
 
-  def test_a_client_that_idles_on_every_replica_keeps_nobody_out(self):
+  def test_idle_streams_on_every_replica_do_not_block_others(self):
     servers = [self.start_server(f"server{i}", 'security { trusted_proxies: "127.0.0.1" }') for i in range(3)]
     front = self.start_edge(*servers)
     hostile = [self.connect(front, source="127.0.0.2") for _ in range(4)]
@@ -80,7 +80,7 @@ class IdleTest(edge.EdgeTest):
         connection.turn(0)
       return sum(stream.ended for connection in hostile for stream in connection.streams.values())
 
-    wait_until(lambda: ended() == 360 - 3 * 64, "it has its part of every replica, and no more")
+    wait_until(lambda: ended() == 360 - 3 * 64, "it has only its share of every replica")
     other = self.connect(front)
     for _ in range(12):
       stream = other.request(attacker.STREAM_INFER)
@@ -89,7 +89,7 @@ class IdleTest(edge.EdgeTest):
       self.assertEqual(other.streams[stream].outcome, "open")
     self.assertEqual(ended(), 360 - 3 * 64)
 
-  def test_a_client_of_ours_has_more_than_a_hundred_streams_on_a_connection(self):
+  def test_our_client_has_more_than_a_hundred_streams_on_a_connection(self):
     front = self.start_edge(self.start_server())
     channel = open_channel(front.address, Tls(front.certificates.authority.read_bytes()), 1, [])
     self.addCleanup(channel.close)
@@ -98,7 +98,7 @@ class IdleTest(edge.EdgeTest):
       self.assertEqual(next(watch), attacker.field(1, 1))  # SERVING
     self.assertEqual(front.stat("http.edge.downstream_cx_total"), 1)
 
-  def test_a_quiet_watch_lives_as_long_as_a_watch_may(self):
+  def test_a_quiet_watch_lasts_until_its_own_limit(self):
     front = self.start_edge(self.start_server(), idle=("300s", "0.1s"), watch=("600s", "1s"))
     connection = self.connect(front)
     watch, quiet = connection.request(attacker.WATCH), connection.request(attacker.STREAM_INFER)
@@ -110,7 +110,7 @@ class IdleTest(edge.EdgeTest):
     self.assertEqual([front.stat(f"http.edge.downstream_rq_{why}") for why in ("idle_timeout", "max_duration_reached")],
                      [1, 1])
 
-  def test_halves_of_messages_to_reflection_are_small(self):
+  def test_large_incomplete_messages_to_reflection_are_refused(self):
     front = self.start_edge(self.start_server(), reflection=("10s", "600s"))
     connection = self.connect(front)
     for size in [1_000] * 40 + [3 * MIB] * 40:
@@ -119,7 +119,7 @@ class IdleTest(edge.EdgeTest):
     self.until(connection, lambda: http2.outcomes([connection]).get("INVALID_ARGUMENT") == 40, "large ones are refused")
     self.assertEqual(http2.outcomes([connection])["open"], 40)
 
-  def test_half_a_message_behind_an_answer_stays_for_the_time_that_a_stream_may_be_idle(self):
+  def test_half_a_message_after_an_answer_ends_with_the_idle_timeout(self):
     front = self.start_edge(self.start_server(), request_timeout=("30s", "3s"), idle=("300s", "6s"))
     connection = self.connect(front)
     stream, unanswered = (connection.request(attacker.STREAM_INFER) for _ in range(2))
@@ -137,7 +137,7 @@ class IdleTest(edge.EdgeTest):
 class ImportTest(edge.EdgeTest):
 
   def start(self, front, total, chunk):
-    """The Import of a state of so many MiB."""
+    """Imports a state of `total` MiB in messages of `chunk` MiB."""
     connection = self.connect(front)
     number = connection.request(attacker.IMPORT)
     for sent in range(0, total, chunk):
@@ -151,12 +151,12 @@ class ImportTest(edge.EdgeTest):
     front = self.start_edge(server)
     before = server.megabytes()
     server.reset_peak()
-    answer = self.start(front, 32, 2)  # The server has seen its beginning, so the edge has all of it.
+    answer = self.start(front, 32, 2)  # The server answers to the beginning, so the edge has read all of it.
     self.assertEqual(answer.outcome, "INVALID_ARGUMENT")
     self.assertIn("largest that a state of", answer.headers["grpc-message"])
     self.assertEqual(self.start(front, 66, 2).outcome, "RESOURCE_EXHAUSTED")
     self.assertEqual(front.stat("http.edge.downstream_rq_too_large"), 1)
-    large = self.start(front, 48, 48)  # One message, which the server is not to keep.
+    large = self.start(front, 48, 48)  # One message, which the server must not buffer.
     self.assertEqual(large.outcome, "RESOURCE_EXHAUSTED")
     self.assertLess(server.megabytes("VmHWM") - before, 32)
 

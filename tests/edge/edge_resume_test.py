@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Streams through the shipped edge that go on when their replica dies or their connection is old: edge_resume_test.py AFT_SERVER DESCRIPTORS MODEL
+"""Streams through the shipped edge continue without their replica: edge_resume_test.py AFT_SERVER DESCRIPTORS MODEL
 
 AFT_ENVOY names the program; without it the tests are skipped.
 """
@@ -17,7 +17,7 @@ TOKENS = 8_000
 class EdgeResumeTest(edge.EdgeTest):
 
   def start(self, draining="lame_duck_ms: 0 grace_ms: 20", **sites):
-    """Two servers, the edge before them, and a client."""
+    """Starts two servers, the edge in front of them, and a client."""
     servers = [self.start_server(name, f"drain {{ {draining} }}") for name in ("a", "b")]
     front = self.start_edge(*servers, **sites)
     return servers, front, self.client_of(front)
@@ -28,7 +28,7 @@ class EdgeResumeTest(edge.EdgeTest):
     return client
 
   def break_one(self, hard):
-    """Whether a stream broke, which it does not when all of it had been sent. It is whole all the same."""
+    """Stops the server of a stream, which must still be complete. Returns whether it had to be resumed."""
     servers, _, client = self.start()
     options = {"max_tokens": TOKENS, "ignore_eos": True, "sampling": Sampling(seed=7)}
     undisturbed = client.generate("It is a truth", **options)
@@ -49,29 +49,29 @@ class EdgeResumeTest(edge.EdgeTest):
     self.assertEqual(generation.finished.usage.generated_tokens, TOKENS)
     return generation.resumes > 0
 
-  def test_a_stream_is_whole_when_its_replica_is_killed(self):
+  def test_a_stream_is_complete_when_its_replica_is_killed(self):
     while not self.break_one(hard=True):
       pass
 
-  def test_a_stream_is_whole_when_its_replica_is_drained(self):
+  def test_a_stream_is_complete_when_its_replica_is_drained(self):
     while not self.break_one(hard=False):
       pass
 
-  def test_a_connection_that_is_old_takes_no_new_streams_and_keeps_those_it_has(self):
+  def test_an_old_connection_accepts_no_new_streams_and_keeps_its_own(self):
     _, front, client = self.start(max_age=("60s", "0.1s"), drain=("30s", "0.1s"))
     generation = client.generate("It is a truth", max_tokens=1_000_000, ignore_eos=True)
     events = iter(generation)
     next(events)
     edge.wait_until(lambda: (next(events), client.tokenize("It is"), front.stat("http.edge.downstream_cx_total") >= 4)[-1],
-                    "new connections, the third behind the stream's")
+                    "new connections, the third after the stream's")
     for _ in range(100):
       next(events)
     self.assertEqual(generation.resumes, 0)
     generation.close()
 
-  def test_a_replica_that_drains_takes_no_client_with_it(self):
+  def test_a_draining_replica_fails_no_client(self):
     servers, front, _ = self.start(draining="lame_duck_ms: 600000")
-    # With a connection each: the Watch of some would come to that replica.
+    # Each client has a connection of its own, so the Watch of some would reach that replica.
     clients = [self.client_of(front, max_attempts=1, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)]
     for client in clients:
       client.tokenize("It is")

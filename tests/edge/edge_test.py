@@ -26,13 +26,13 @@ ORIGIN = "https://app.example.com"
 
 
 class Capture:
-  """A replica that speaks no gRPC: it keeps the headers and bodies of what it receives, answers none, and
-  says of itself nothing at all, so that it is used only where no replica is healthy."""
+  """A replica without gRPC. It keeps the headers and bodies of requests and never answers, even to health checks.
+  So the edge uses it only if no replica is healthy."""
 
   def __init__(self, test):
     self._listener = socket.create_server(("127.0.0.1", 0))
     self.address = "127.0.0.1:%d" % self._listener.getsockname()[1]
-    self.requests = []  # Headers and body of each, health checks left out.
+    self.requests = []  # The headers and body of each request except health checks.
     self._sockets = [self._listener]
     threading.Thread(target=self._accept, daemon=True).start()
     test.addCleanup(self.close)
@@ -79,7 +79,7 @@ class Capture:
 class EdgeTest(edge.EdgeTest):
 
   def curl(self, front, path, *arguments, body="{}", headers=()):
-    """(status, headers, body)."""
+    """Calls curl. Returns (status, headers, body)."""
     command = ["curl", "-sS", "-i", "--cacert", front.certificates.authority,
                *([] if body is None else ["--data-binary", body]), f"https://{front.address}{path}", *arguments]
     for header in headers:
@@ -127,13 +127,13 @@ class SidecarTest(EdgeTest):
     self.assertEqual(headers["access-control-allow-origin"], ORIGIN)
     self.assertIn("grpc-status", headers["access-control-expose-headers"])
     self.assertIn(b"grpc-status:0", answer)
-    # As text: base64 both ways.
+    # As text, both directions are in base64.
     text = self.file(base64.b64encode(attacker.generate(3)))
     _, _, answer = self.curl(front, GENERATE, body="@" + text, headers=[
         "content-type: application/grpc-web-text", "accept: application/grpc-web-text"])
-    parts = re.findall(rb"[\w+/]+=*", answer)  # Each as long as it came, with its own padding.
+    parts = re.findall(rb"[\w+/]+=*", answer)  # Each part is as long as it arrived, with its own padding.
     self.assertIn(b"grpc-status:0", b"".join(map(base64.b64decode, parts)))
-    # A status of the edge itself reaches a browser as well.
+    # A browser also gets a status that comes from the edge itself.
     refused = self.call(front, "/aft.v1.Nothing/Here", attacker.generate(3),
                         [("content-type", "application/grpc-web+proto")])
     self.assertEqual(refused.outcome, "UNIMPLEMENTED")
@@ -157,7 +157,7 @@ class SidecarTest(EdgeTest):
     self.assertEqual((big.outcome, big.headers[":status"]), ("RESOURCE_EXHAUSTED", "200"))
     largest = self.call(front, GENERATE, message(attacker.field(2, b"x" * ((4 << 20) - 5))))
     self.assertIn(largest.outcome, ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"))
-    self.assertIn("x-envoy-upstream-service-time", largest.headers)  # The server's own answer.
+    self.assertIn("x-envoy-upstream-service-time", largest.headers)  # The answer comes from the server.
 
   def test_headers_beyond_the_limit(self):
     front = self.start_edge(self.start_server())
@@ -178,14 +178,14 @@ class SidecarTest(EdgeTest):
         number = connection.request(GENERATE, [("grpc-encoding", encoding)])
         if not refused:
           connection.data(number, attacker.generate(1))
-        connection.settle(PATIENCE)  # No byte of a body was sent where it is refused.
+        connection.settle(PATIENCE)  # A refused request has sent no byte of its body.
         self.assertEqual(connection.streams[number].outcome, "UNIMPLEMENTED" if refused else "OK")
     number = connection.request(GENERATE, [("content-type", "application/json"), ("content-encoding", "gzip")])
     connection.settle(PATIENCE)
     self.assertEqual(connection.streams[number].headers[":status"], "415")
     self.assertEqual(server.metric("aft_requests_total"), 1)
 
-  def test_a_request_goes_on_when_all_of_it_is_here(self):
+  def test_a_request_is_forwarded_when_it_is_complete(self):
     capture = Capture(self)
     front = self.start_edge(capture, healthy=0)
     body = attacker.generate(1)
@@ -202,9 +202,9 @@ class SidecarTest(EdgeTest):
     connection.data(half, body[-1:])
     connection.flush()
     wait_until(lambda: len(capture.requests) == 2 and capture.requests[1]["body"] == body, "the other follows")
-    # The rightmost address is the peer's (Envoy writes its own for a loopback peer), whatever was sent.
+    # The rightmost address is the peer's, whatever the client sent. For a loopback peer Envoy writes its own.
     self.assertEqual(capture.requests[1]["x-forwarded-for"], "203.0.113.7," + capture.requests[0]["x-forwarded-for"])
-    # A salt is the edge's to set, and it sets none.
+    # Only the edge may set a salt, and it sets none.
     self.assertNotIn("aft-cache-salt", capture.requests[1])
 
   def test_streams_of_many_messages_are_not_buffered(self):
@@ -236,7 +236,7 @@ class SidecarTest(EdgeTest):
     connection.settle(PATIENCE)
     self.assertEqual(connection.streams[stream].outcome, "OK")
 
-  def test_half_a_message_does_not_wait_for_ever(self):
+  def test_half_a_message_times_out(self):
     server = self.start_server()
     front = self.start_edge(server, request_timeout=("30s", "0.5s"))
     connection = self.connect(front)
@@ -249,7 +249,7 @@ class SidecarTest(EdgeTest):
     self.assertEqual(connection.streams[long].outcome, "OK")
     self.assertEqual(server.metric("aft_requests_total"), 1)
 
-  def test_admin_is_not_for_the_network(self):
+  def test_the_network_cannot_reach_the_admin_pages(self):
     front = self.start_edge(self.start_server())
     for path, status in (("/ready", "200"), ("/stats/prometheus", "200"), ("/quitquitquit", "404"), ("/", "404"),
                          ("/config_dump", "404"), ("/stats/prometheus/../../config_dump", "404")):
@@ -273,10 +273,10 @@ class SidecarTest(EdgeTest):
         while part := peer.recv(1 << 16):
           answer += part
       except ConnectionError:
-        pass  # Also an end.
+        pass  # A refusal too.
     self.assertNotIn(b"HTTP/1", answer)
 
-  def test_whoever_fills_the_heap_loses_streams_and_nobody_else_does(self):
+  def test_a_client_that_fills_the_heap_loses_streams_and_others_are_served(self):
     front = self.start_edge(self.start_server(), heap=("402653184", "134217728"),
                             request_timeout=("30s", "600s"))
     half = message(bytes(400 << 10))[:-1]
@@ -288,7 +288,7 @@ class SidecarTest(EdgeTest):
     wait_until(lambda: self.call(front, GENERATE, attacker.generate(1)).outcome == "OK", "others are served")
     self.assertGreater(front.stat("envoy.overload_actions.reset_high_memory_stream.count"), 0)
 
-  def test_streams_that_nobody_reads_hold_up_nobody_elses(self):
+  def test_unread_streams_do_not_delay_others(self):
     server = self.start_server(config="limits { write_stall_ms: 600000 }")
     front = self.start_edge(server)
     reads_nothing = self.connect(front, window=1, updates=False)
@@ -297,7 +297,7 @@ class SidecarTest(EdgeTest):
       reads_nothing.data(reads_nothing.request(SCORE), score)
     self.until(reads_nothing,
                lambda: front.stat("cluster.aft.upstream_flow_control_paused_reading_total") >= 30, "all wait")
-    for _ in range(8):  # Connections: on both threads of the edge.
+    for _ in range(8):  # Eight connections reach both threads of the edge.
       self.assertEqual(self.call(front, GENERATE, attacker.generate(1)).outcome, "OK")
 
   def test_a_client_has_a_rate(self):
@@ -309,7 +309,7 @@ class SidecarTest(EdgeTest):
     self.assertEqual([answer.outcome for answer in answers], ["OK"] * 5 + ["RESOURCE_EXHAUSTED"] * 2)
     self.assertEqual(answers[-1].headers["grpc-retry-pushback-ms"], "1000")
     self.assertEqual(server.metric("aft_requests_total"), 5)
-    # Another address has its own.
+    # Another address has its own rate.
     done = subprocess.run(["curl", "-sS", "--interface", "127.0.0.2", "--cacert", front.certificates.authority,
                            "-d", "{}", "-H", "content-type: application/json",
                            f"https://{front.address}/aft.v1.ModelService/List"], capture_output=True, timeout=PATIENCE)
@@ -329,7 +329,7 @@ class SidecarTest(EdgeTest):
     self.assertEqual(http2.outcomes([first]), {"open": 1000, "reset REFUSED_STREAM": 1})
     self.assertEqual(self.call(front, GENERATE, attacker.generate(1), connection=second).outcome, "OK")
 
-  def test_the_log_has_a_line_a_request(self):
+  def test_the_log_has_a_line_for_each_request(self):
     front = self.start_edge(self.start_server())
     self.call(front, GENERATE, attacker.generate(1), [("x-request-id", "logged")])
     wait_until(lambda: '"request_id":"logged"' in front.log.read_text(), "the line is written")
@@ -339,14 +339,14 @@ class SidecarTest(EdgeTest):
 
 class TlsTest(EdgeTest):
 
-  def test_without_mtls_anybody_may_call_and_the_server_is_known(self):
+  def test_without_mtls_any_client_may_call_and_the_server_is_authenticated(self):
     front = self.start_edge(self.start_server())
     self.assertEqual(self.call(front, GENERATE, attacker.generate(1)).outcome, "OK")
     stranger = edge.Certificates(self.folder / "other")
     with self.assertRaises(ssl.SSLCertVerificationError):
       Connection(front.address, attacker.client_tls(authority=stranger.authority))
 
-  def test_mtls_lets_in_whom_the_authority_has_signed(self):
+  def test_mtls_accepts_only_certificates_of_its_authority(self):
     front = self.start_edge(self.start_server(), mtls=True)
     known = front.certificates.make("client")
     stranger = edge.Certificates(self.folder / "other").make("client")
@@ -355,7 +355,7 @@ class TlsTest(EdgeTest):
         try:
           with Connection(front.address, front.client_tls(*certificate)) as connection:
             outcome = self.call(front, GENERATE, attacker.generate(1), connection=connection).outcome
-        except OSError as error:  # TLS 1.3 tells the client with its first read.
+        except OSError as error:  # With TLS 1.3 the client sees the refusal at its first read.
           outcome = type(error).__name__
         self.assertEqual(outcome == "OK", allowed, outcome)
     wait_until(lambda: "CN=client" in front.log.read_text(), "the log names the certificate")
@@ -404,9 +404,9 @@ class BalancerTest(EdgeTest):
     self.assertTrue(0 < lost < 30, lost)
     servers[0].stop(hard=True)
     self.until(connection, lambda: sum(stream.ended for stream in streams) >= lost, "its streams end")
-    # Envoy resets a stream that has begun; nobody else notices the dead one, not even at first.
+    # Envoy resets streams that have begun. No other stream is affected by the dead replica, even at first.
     others = [(stream, len(stream.data)) for stream in streams if not stream.ended]
-    self.until(connection, lambda: all(len(stream.data) > before for stream, before in others), "the others go on")
+    self.until(connection, lambda: all(len(stream.data) > before for stream, before in others), "the others continue")
     outcomes = http2.outcomes([connection])
     self.assertEqual(outcomes.pop("open"), 30 - lost)
     self.assertLessEqual(set(outcomes), {"UNAVAILABLE", "reset INTERNAL_ERROR"})
@@ -417,18 +417,18 @@ class BalancerTest(EdgeTest):
     self.assertEqual(http2.outcomes([again]), {"OK": lost})
     wait_until(lambda: front.stat("cluster.aft.membership_healthy") == 2, "the dead one counts as unhealthy")
 
-  def test_what_a_dead_replica_does_not_take_goes_elsewhere(self):
+  def test_requests_to_a_dead_replica_are_sent_to_another(self):
     servers, front = self.start_three()
     servers[0].stop(hard=True)
     connection = self.connect(front)
-    for _ in range(99):  # At once, before the edge has noticed.
+    for _ in range(99):  # All at once, before the edge has noticed.
       connection.data(connection.request(GENERATE), attacker.generate(1000000))
     streams = connection.streams.values()
     self.until(connection, lambda: all(stream.headers for stream in streams), "all are answered")
     self.assertEqual(http2.outcomes([connection]), {"open": 99})
 
   def test_a_drained_replica_fails_no_request(self):
-    # One client stands for many, so it has a rate for many: on a fast machine it needs more than its own.
+    # One client stands for many and needs their rate: on a fast machine it exceeds the rate of one.
     servers, front = self.start_three(config="drain { grace_ms: 600000 }",
                                       rate=("max_tokens: 400, tokens_per_fill: 200,",
                                             "max_tokens: 20000, tokens_per_fill: 10000,"))
@@ -445,7 +445,7 @@ class BalancerTest(EdgeTest):
     connection.settle(PATIENCE)
     self.assertEqual(set(http2.outcomes([connection])), {"OK"})
 
-  def test_statuses_that_clients_provoke_eject_nobody(self):
+  def test_errors_caused_by_clients_eject_no_replica(self):
     servers, front = self.start_three()
     connection = self.connect(front)
     for _ in range(60):

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The shipped edge before replicas with TLS that trust it alone: edge_tls_test.py AFT_SERVER DESCRIPTORS MODEL
+"""The shipped edge, and replicas with TLS that trust only it: edge_tls_test.py AFT_SERVER DESCRIPTORS MODEL
 
 AFT_ENVOY names the program; without it the tests are skipped.
 """
@@ -14,7 +14,7 @@ import http1
 from edge import Certificates, PATIENCE, wait_until
 from http2 import message
 
-# Of clients. Of a client at 127.0.0.1 Envoy would tell the address that this machine has in its network.
+# Addresses of clients. For a client at 127.0.0.1 Envoy would report this machine's address in its network.
 HERE, THERE = "127.0.0.2", "127.0.0.3"
 FORGED = [("x-forwarded-for", THERE)]
 
@@ -26,7 +26,7 @@ class ReplicaTlsTest(edge.EdgeTest):
     self.inner = Certificates(self.folder / "inner")
 
   def start_server(self, more="", config="", certificate=None, name="server"):
-    """A replica as docs/security.md has it. `more`: of its security."""
+    """Starts a replica as docs/security.md describes. `more` are further fields of its security."""
     certificate, key = certificate or self.inner.make("replica", "aft-serve")
     return super().start_server(name, f"""
         security {{
@@ -39,7 +39,7 @@ class ReplicaTlsTest(edge.EdgeTest):
     return super().start_edge(server, inner=self.inner, **options)
 
   def answered(self, connection, path, body, headers=()):
-    """A call that has an answer, and may go on."""
+    """Makes a call and waits for its first answer or its end."""
     number = connection.request(path, headers)
     connection.data(number, body)
     stream = connection.streams[number]
@@ -48,18 +48,18 @@ class ReplicaTlsTest(edge.EdgeTest):
     return stream
 
   def generate(self, connection, headers=()):
-    """How a generation ends."""
+    """Generates three tokens. Returns the outcome."""
     stream = self.answered(connection, attacker.GENERATE, attacker.generate(3), headers)
     connection.settle(PATIENCE)
     return stream.outcome
 
   def client_of(self, server, identifier):
-    """Whom the server takes for the client of the request of that id."""
+    """The name of the client that the server logs for the request with this id."""
     line = rf"event=request\.done .*\bid={identifier} .*?\bclient=(\S+)"
     wait_until(lambda: re.search(line, server.log.read_text()), "the server's line of the call")
     return re.search(line, server.log.read_text()).group(1)
 
-  def test_a_token_goes_through_and_the_edges_certificate_makes_nobody_a_client(self):
+  def test_a_token_identifies_a_client_and_the_edges_certificate_does_not(self):
     (self.folder / "clients.textproto").write_text(
         f'clients {{ name: "shop" token_sha256: "{hashlib.sha256(b"a token").hexdigest()}" }}')
     server = self.start_server('clients_file: "clients.textproto"', 'http_address: "127.0.0.1:0"')
@@ -85,14 +85,14 @@ class ReplicaTlsTest(edge.EdgeTest):
         identifier = f"call-{number}"
         self.assertEqual(self.generate(connection, [("x-request-id", identifier), *headers]), "OK")
         self.assertEqual(self.client_of(server, identifier), client)
-    # A limit of each: the second one of an address takes the place of its first, whatever it says of itself.
+    # Each address has its own limit: its second watch replaces its first, whatever the header says.
     first, other = (self.answered(connection, attacker.WATCH, message(b"")) for connection in (here, there))
     second = self.answered(here, attacker.WATCH, message(b""), FORGED)
     wait_until(lambda: (here.turn(0), first.outcome)[1] == "RESOURCE_EXHAUSTED", "the first one gives way")
     self.assertEqual((second.outcome, other.outcome), ("open", "open"))
     self.assertEqual(server.metric(r'aft_open_streams\{kind="watches"\}'), 2)
 
-  def test_whoever_comes_past_the_edge_is_refused_or_not_believed(self):
+  def test_a_client_that_bypasses_the_edge_is_refused_or_not_trusted(self):
     server = self.start_server()
     other = Certificates(self.folder / "other")
     for name, tls in (("plaintext", None),
@@ -101,11 +101,11 @@ class ReplicaTlsTest(edge.EdgeTest):
       with self.subTest(name):
         try:
           outcome = self.generate(self.connect_to(server.address, tls))
-        except OSError as error:  # TLS 1.3 tells the client with its first read.
+        except OSError as error:  # With TLS 1.3 the client sees the refusal at its first read.
           outcome = type(error).__name__
         self.assertNotEqual(outcome, "OK")
     self.assertEqual(server.metric("aft_requests_total"), 0)
-    # Who has a certificate may call; only of a trusted proxy's address is the header believed.
+    # A client with a certificate may call, but the header is believed only from a trusted proxy's address.
     tls = attacker.client_tls(*self.inner.make("client"), self.inner.authority)
     for source, client in ((HERE, HERE), ("127.0.0.1", THERE)):
       with self.subTest(source):
@@ -113,7 +113,7 @@ class ReplicaTlsTest(edge.EdgeTest):
         self.assertEqual(self.generate(connection, [("x-request-id", source), *FORGED]), "OK")
         self.assertEqual(self.client_of(server, source), client)
 
-  def test_the_edge_sends_nothing_to_a_server_that_it_does_not_know(self):
+  def test_the_edge_sends_nothing_to_an_unknown_server(self):
     other = Certificates(self.folder / "other").make("replica", "aft-serve")
     for name, certificate, refusal in (("stranger", other, "fail_verify_error"),
                                        ("another", self.inner.make("another"), "fail_verify_san")):

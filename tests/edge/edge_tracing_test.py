@@ -19,7 +19,7 @@ EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 
 class Collector(grpc.GenericRpcHandler):
-  """Takes spans over OTLP: (trace, span, parent) of each, in hexadecimal digits."""
+  """Receives spans over OTLP and keeps (trace, span, parent) of each, in hexadecimal digits."""
 
   def __init__(self, test):
     self._lock, self._spans = threading.Lock(), []
@@ -52,7 +52,7 @@ class TracingTest(edge.EdgeTest):
     self.edge = self.start_edge(self.server, collector=self.collector.address)
 
   def generate(self, *headers):
-    """(trace, span, parent) of the server's line of the call, whose client sees the same trace and span."""
+    """Makes a call. Returns (trace, span, parent) of its log line; the client sees the same trace and span."""
     stream = self.call(self.edge, attacker.GENERATE, attacker.generate(3), headers)
     self.assertEqual(stream.outcome, "OK")
     _, trace, span, _ = stream.headers["traceparent"].split("-")
@@ -66,10 +66,10 @@ class TracingTest(edge.EdgeTest):
     wait_until(lambda: len(self.collector.spans(TRACE)) == 2, "both spans of the edge")
     spans = self.collector.spans(TRACE)
     self.assertNotIn(span, spans)
-    # client <- the edge's request <- its try of a replica <- the server's call
+    # client <- the edge's request <- its attempt at a replica <- the server's call
     self.assertEqual(spans[spans[parent]], PARENT)
 
-  def test_over_http_it_goes_the_same_way(self):
+  def test_http_requests_are_traced_the_same_way(self):
     talk = http1.Talk(self.edge.http_address, self.edge.client_tls())
     self.addCleanup(talk.close)
     answer = talk.ask(http1.post("/v1/completions", {"prompt": "It is", "max_tokens": 3}, f"traceparent: 00-{TRACE}-{PARENT}-01"))
@@ -77,7 +77,7 @@ class TracingTest(edge.EdgeTest):
     wait_until(lambda: len(self.collector.spans(TRACE)) == 2, "both spans of the edge")
     self.assertIn(PARENT, self.collector.spans(TRACE).values())
 
-  def test_without_one_the_edge_begins_it(self):
+  def test_without_a_trace_the_edge_begins_one(self):
     trace, _, parent = self.generate()
     wait_until(lambda: len(self.collector.spans(trace)) == 2, "both spans of the edge")
     spans = self.collector.spans(trace)

@@ -1,9 +1,9 @@
-"""A small HTTP/1.1 client whose requests are bytes, so that it can send what libraries would not."""
+"""A small HTTP/1.1 client whose requests are bytes, so that it can send requests that libraries would not."""
 
 import json
 import socket
 
-PATIENCE = 60  # Seconds until an answer that must come counts as missing.
+PATIENCE = 60  # The seconds after which a necessary answer counts as missing.
 
 
 def head(line, *headers, host="localhost"):
@@ -11,14 +11,14 @@ def head(line, *headers, host="localhost"):
 
 
 def post(path, body, *headers, **options):
-  """A whole request; `body`: bytes, or what becomes JSON."""
+  """A complete request. `body` is bytes, or an object that is sent as JSON."""
   body = body if isinstance(body, bytes) else json.dumps(body).encode()
   types = [] if any(header.lower().startswith("content-type:") for header in headers) else ["Content-Type: application/json"]
   return head(f"POST {path}", *types, f"Content-Length: {len(body)}", *headers, **options) + body
 
 
 class Answer:
-  """The head of an answer; of its body what read() has brought so far."""
+  """The head of an answer, and the part of its body that has been read."""
 
   def __init__(self, stream):
     self._stream, self.body = stream, b""
@@ -31,7 +31,7 @@ class Answer:
       self.headers[name.lower()] = value.strip()
 
   def parts(self):
-    """What comes of the body, as it comes; its end is that of the answer, or a ConnectionError."""
+    """Yields the parts of the body as they arrive, until the answer ends. Raises ConnectionError if it is cut off."""
     if "content-length" in self.headers:
       self.body = self._stream.read(int(self.headers["content-length"]))
       yield self.body
@@ -71,7 +71,7 @@ class Talk:
     self._stream = self._socket.makefile("rb")
 
   def send(self, request, patience=PATIENCE):
-    """False: the peer takes no more (for so many seconds), and may have said why."""
+    """Returns False if the peer reads no more for `patience` seconds or has closed. It may have sent a reason."""
     self._socket.settimeout(patience)
     try:
       self._socket.sendall(request)
@@ -82,7 +82,7 @@ class Talk:
       self._socket.settimeout(PATIENCE)
 
   def answer(self):
-    """The next one, with its body yet to be read."""
+    """Reads the head of the next answer."""
     return Answer(self._stream)
 
   def ask(self, request):

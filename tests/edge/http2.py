@@ -1,7 +1,7 @@
-"""A small HTTP/2 client for gRPC calls that break rules on purpose, which libraries would prevent.
+"""A small HTTP/2 client for gRPC calls that break rules on purpose, as libraries would not allow.
 
-It sends any frame at any time; what comes back is read, flow control is kept (a peer would end the
-connection otherwise) unless the caller withholds window updates. hpack reads header blocks.
+It sends any frame at any time. It reads all answers and keeps to flow control (otherwise a peer would end the
+connection), unless the caller withholds window updates. hpack reads header blocks.
 """
 
 import collections
@@ -19,7 +19,7 @@ ACK = END_STREAM = 1
 END_HEADERS = 4
 INITIAL_WINDOW_SIZE = 4  # A setting.
 MAX_WINDOW = 2**31 - 1
-FRAME_BYTES = 16384  # The least that every peer takes in one frame.
+FRAME_BYTES = 16384  # The frame size that every peer must accept.
 ERRORS = ["NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT",
           "STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR",
           "CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED"]
@@ -49,9 +49,9 @@ class Stream:
 
 
 class Connection:
-  """Not thread-safe. `window`: what the peer may send per stream; `updates`: whether it gets more once
-  that has come; `acknowledge`: whether its SETTINGS are acknowledged; `token`: who is calling; `source`:
-  from which address of this machine."""
+  """Not thread-safe. `window` is the number of bytes that the peer may send per stream, and `updates` whether the
+  window is opened again when they have come. `acknowledge` is whether its SETTINGS are acknowledged. `token`
+  identifies the client, and `source` is the address of this machine from which it connects."""
 
   def __init__(self, address, tls=None, window=65535, updates=True, acknowledge=True, token=None, source=None):
     host, port = address.rsplit(":", 1)
@@ -59,8 +59,8 @@ class Connection:
     self.metadata = [("authorization", f"Bearer {token}")] if token else []
     self.updates, self.acknowledge = updates, acknowledge
     self.streams, self.sent = {}, 0
-    self.deaf = False  # Reads its socket no more.
-    self.closed, self.goaway = "", ""  # How the connection ended; the error of a GOAWAY.
+    self.deaf = False  # If true, the socket is not read any more.
+    self.closed, self.goaway = "", ""  # How the connection ended, and the error of a GOAWAY.
     self.pings_answered = 0
     self._next, self._window, self._stream_window = 1, 65535, 65535
     self._in, self._out = bytearray(), bytearray()
@@ -92,7 +92,7 @@ class Connection:
     self._out += len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
 
   def open(self):
-    """The number of a new stream, of which nothing is sent yet."""
+    """Returns the number of a new stream, without sending anything."""
     number, self._next = self._next, self._next + 2
     self.streams[number] = Stream(self._stream_window)
     return number
@@ -107,20 +107,20 @@ class Connection:
     return number
 
   def block(self, path, headers=()):
-    """The header block of a gRPC request; `headers` add to its own or replace them."""
+    """The header block of a gRPC request. `headers` are added to the usual ones or replace them."""
     scheme = "https" if isinstance(self._socket, ssl.SSLSocket) else "http"
     own = {":method": "POST", ":scheme": scheme, ":path": path, ":authority": self.authority,
            "content-type": "application/grpc", "te": "trailers"}
     return self._encoder.encode({**own, **dict(self.metadata), **dict(headers)}, huffman=False)
 
   def data(self, number, body, end=True):
-    """Sends as flow control allows and waits for more; stops when the peer has ended the stream."""
+    """Sends as much as flow control allows, and waits to send the rest. Stops if the peer ends the stream."""
     stream, body, at = self.streams[number], memoryview(body), 0
     while at < len(body) and not stream.ended and not self.closed:
       size = min(FRAME_BYTES, len(body) - at, stream.window, self._window)
       if size <= 0:
         if not self.turn(5):
-          return  # The peer opens the window no further.
+          return  # The peer does not open the window any further.
         continue
       last = end and at + size == len(body)
       self.frame(DATA, END_STREAM if last else 0, number, bytes(body[at:at + size]))
@@ -136,13 +136,13 @@ class Connection:
 
   # ---- Receiving ---------------------------------------------------------------------------------
   def settle(self, patience, begun=False):
-    """Until every stream has ended (begun: has an answer), or nothing comes for `patience` seconds."""
+    """Waits until every stream has ended (with `begun`: has an answer), or nothing happens for `patience` seconds."""
     while any(not (s.ended or begun and s.headers) for s in self.streams.values()):
       if not self.turn(patience):
         break
 
   def turn(self, patience):
-    """Writes and reads what is possible; waits up to `patience` seconds. False: nothing happened."""
+    """Writes and reads what is possible, after at most `patience` seconds. Returns False if nothing happened."""
     end = time.monotonic() + patience
     while not self.closed:
       moved = self._write() + self._read()
@@ -168,7 +168,7 @@ class Connection:
     except (ssl.SSLWantWriteError, ssl.SSLWantReadError, BlockingIOError):
       pass
     except OSError:
-      self._out.clear()  # What was read last, or reading, tells why.
+      self._out.clear()  # The last data read, or the next read, tells the cause.
     self.sent += sent
     return sent
 
@@ -254,6 +254,6 @@ def message(payload, compressed=False):
 
 
 def outcomes(connections):
-  """How many streams ended in which way."""
+  """The number of streams with each outcome."""
   return dict(collections.Counter(stream.outcome for connection in connections
                                   for stream in connection.streams.values()))

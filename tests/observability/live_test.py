@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rules and dashboard of deploy/ in a real Prometheus that scrapes a real server: live_test.py AFT_SERVER MODEL"""
+"""Runs rules and dashboard of deploy/ in a real Prometheus that scrapes a real server: live_test.py AFT_SERVER MODEL"""
 
 import contextlib
 import http.client
@@ -27,11 +27,11 @@ except ModuleNotFoundError as missing:
   sys.exit(77)
 
 PROGRAM = MODEL = ""
-PATIENCE = 240  # Seconds for what takes two scrapes of a machine that is not busy.
+PATIENCE = 240  # The seconds for two scrapes, which is ample on a machine that is not busy.
 
 
 class Prometheus(aft_server.Process):
-  """The shipped config, with that target and every three seconds instead of every 15."""
+  """Prometheus with the shipped config, but with this target, and scraping every 3 seconds instead of 15."""
 
   def __init__(self, folder, target):
     for path in RULES:
@@ -68,13 +68,13 @@ class Prometheus(aft_server.Process):
     return [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
 
   def query(self, expr):
-    """Its samples that are numbers, as (labels, value)."""
+    """The finite samples of an expression as (labels, value)."""
     samples = [(one["metric"], float(one["value"][1])) for one in self.get("query", query=expr)["result"]]
     return [(labels, value) for labels, value in samples if math.isfinite(value)]
 
 
 def selectors(expr):
-  """What an expression reads: metric{matcher, ...}, for each of the alternatives a|b|c of a matcher."""
+  """Yields what an expression reads as metric{matcher, ...}, once for each alternative a|b|c of a matcher."""
   expr = re.sub(r"\[[^]]*\]", "", expr)  # ranges
   for name, matchers in re.findall(r"\b(\w+:[\w:]+|(?:aft|process)_\w+|up\b)(?:\{([^}]*)\})?", expr):
     choices = [[f'{label}{operator}"{one}"' for one in (value.split("|") if re.fullmatch(r"\w+(\|\w+)+", value)
@@ -87,7 +87,7 @@ def selectors(expr):
 class LiveTest(unittest.TestCase):
 
   def traffic(self):
-    """A little of everything."""
+    """Makes a few calls of each kind."""
     client = self.client
     state = client.generate("It is a truth universally acknowledged, that a man", max_tokens=8, store=True,
                             priority=Priority.INTERACTIVE)
@@ -102,7 +102,7 @@ class LiveTest(unittest.TestCase):
       pass
 
   def data_of(self, exprs):
-    """Asks, under traffic, until each has samples that are numbers: their labels."""
+    """Queries under traffic until each expression has finite samples. Returns the labels of these samples."""
     found = {}
     end = time.monotonic() + PATIENCE
     while left := [expr for expr in exprs if expr not in found]:
@@ -113,7 +113,7 @@ class LiveTest(unittest.TestCase):
       time.sleep(0.2)  # The next scrape is seconds away.
     return {expr: [labels for labels, _ in samples] for expr, samples in found.items()}
 
-  def test_everything_that_is_shipped_finds_its_data(self):
+  def test_all_shipped_rules_and_panels_find_data(self):
     folder = aft_server.new_folder(self)
     server = aft_server.Server(folder, PROGRAM, MODEL, config="states { max_bytes: 268435456 }")
     self.addCleanup(server.stop)
@@ -126,7 +126,7 @@ class LiveTest(unittest.TestCase):
     self.data_of([rule["name"] for rule in rules if rule["type"] == "recording"])
     for rule in prometheus.rules():
       self.assertEqual(rule["health"], "ok", rule)
-    # What alerts read: a metric, label or value that is misspelt would be silent for ever.
+    # An alert that reads a misspelt metric, label or value would never fire.
     read = {one for rule in rules for one in selectors(rule["query"])}
     self.assertGreater(len(read), 50)
     self.data_of(sorted(read))
@@ -141,7 +141,7 @@ class LiveTest(unittest.TestCase):
       with self.subTest(series):
         self.assertTrue([one for one in labels if one.get(choices[series])])
 
-    # A server that is well. (A slow machine may well miss an objective.)
+    # The server is healthy, so no alert fires. A slow machine may miss an objective.
     self.assertEqual(prometheus.query('ALERTS{alertname!~"AftErrorBudget.*", alertstate="firing"}'), [])
     self.assertEqual(prometheus.query('ALERTS{alertname=~"AftModel.*"}'), [])
     server.stop(hard=True)

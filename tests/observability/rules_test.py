@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def alerts():
-  """Name -> the text of its rule."""
+  """A map from each alert's name to the text of its rule."""
   text = "".join(path.read_text() for path in RULES)
   found = {name: rule for name, rule in re.findall(r"- alert: (\w+)\n((?: {8}.*\n)+)", text)}
   assert len(found) == text.count("- alert:"), "an alert that this test does not understand"
@@ -33,7 +33,7 @@ class RulesTest(unittest.TestCase):
   def test_rules_and_configs_are_valid(self):
     self.succeeds("check", "rules", "--lint=all", "--lint-fatal", *RULES)
     self.succeeds("check", "config", "--lint=all", "--lint-fatal", PROMETHEUS / "prometheus.yml")
-    # Debian's Prometheus lacks the discovery by Kubernetes' API: all but that.
+    # Debian's Prometheus does not support discovery by Kubernetes' API, so this part is removed.
     text = (PROMETHEUS / "prometheus-kubernetes.yml").read_text()
     text, count = re.subn(r"(?m)^    kubernetes_sd_configs:\n(      .*\n)+", "", text)
     self.assertEqual(count, 1)
@@ -44,7 +44,7 @@ class RulesTest(unittest.TestCase):
       self.succeeds("check", "config", config)
 
   def test_replicas_that_are_not_ready_are_scraped(self):
-    """The name of prometheus.yml: only a headless Service that says so has their addresses."""
+    """Checks the Service in prometheus.yml. Only a headless one with publishNotReadyAddresses resolves to them."""
     config = (PROMETHEUS / "prometheus.yml").read_text()
     name, port = re.search(r"names: \[([\w-]+)\.\w+\]\n +type: A\n +port: (\d+)", config).groups()
     service, = [one for one in (ROOT / "deploy/k8s/base/service.yaml").read_text().split("\n---\n")
@@ -52,22 +52,22 @@ class RulesTest(unittest.TestCase):
     for line in ("  clusterIP: None", "  publishNotReadyAddresses: true", f"      port: {port}"):
       self.assertIn(f"\n{line}\n", service)
 
-  def test_the_servers_job_is_of_servers_alone(self):
-    """An Envoy that answers beside servers that do not would keep AftNoServer silent."""
+  def test_the_servers_job_has_only_servers(self):
+    """If the job included an Envoy that answers, AftNoServer would not fire when no server does."""
     monitors = (ROOT / "deploy/k8s/components/monitoring/podmonitor.yaml").read_text()
     ports = {re.search(r"\n  name: (\S+)", one).group(1): re.findall(r"- port: (\S+)", one)
              for one in monitors.split("\n---\n")}
     job, = set(re.findall(r'job=~"([^"]*)"', "".join(path.read_text() for path in RULES)))
     self.assertEqual([ports[name] for name in ports if re.fullmatch(job, f"prod/{name}")], [["metrics"]])
 
-  def test_rules_do_what_they_say(self):
+  def test_rules_behave_as_in_the_yml_files(self):
     tests = sorted(HERE.glob("*_test.yml"))
     self.assertEqual(len(tests), 4)
     for path in tests:
       with self.subTest(path.name):
         self.succeeds("test", "rules", path)
 
-  def test_every_alert_is_seen_to_fire_and_not_to(self):
+  def test_every_alert_is_tested_to_fire_and_not_to_fire(self):
     text = "".join(path.read_text() for path in sorted(HERE.glob("*_test.yml")))
     for name in alerts():
       with self.subTest(name):
@@ -96,18 +96,18 @@ class RulesTest(unittest.TestCase):
 
 class DashboardTest(unittest.TestCase):
 
-  def test_every_metric_is_seen_by_somebody(self):
-    """In a panel, or by an alert."""
+  def test_every_metric_is_in_a_panel_or_an_alert(self):
+    """Every metric is used by a panel or an alert."""
     seen = "".join(path.read_text() for path in RULES) + "".join(target["expr"] for target in Dashboard().targets)
     for cells in re.findall(r"(?m)^\| (`(?:aft|process)_[^|]*)\|", (ROOT / "docs/metrics.md").read_text()):
-      for name in set(re.findall(r"\w+_\w+", cells)) - {"process_virtual_memory_bytes"}:  # It says nothing.
+      for name in set(re.findall(r"\w+_\w+", cells)) - {"process_virtual_memory_bytes"}:  # It means nothing.
         self.assertRegex(seen, rf"\b{name}(_bucket|_count|_sum)?\b")
 
   def test_panels_are_of_the_chosen_jobs(self):
     for target in Dashboard().targets:
       self.assertIn("$job", target["expr"])
 
-  def test_panels_are_whole_and_do_not_overlap(self):
+  def test_panels_are_complete_and_do_not_overlap(self):
     panels = Dashboard().panels
     ids = [panel["id"] for panel in panels]
     self.assertEqual(sorted(ids), sorted(set(ids)))
@@ -130,7 +130,7 @@ class DashboardTest(unittest.TestCase):
 
   @unittest.skipUnless(os.environ.get("AFT_GRAFANA"), "AFT_GRAFANA names no folder; ./dev test fetches it")
   def test_grafana_knows_every_field(self):
-    """Its types read and write a dashboard; what they do not know is lost on the way."""
+    """Grafana's types read and write the dashboard. They drop every field that they do not know."""
     sys.path.insert(0, os.environ["AFT_GRAFANA"])
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.cog.plugins import register_default_plugins

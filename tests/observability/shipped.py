@@ -1,5 +1,5 @@
-"""What deploy/ holds for Prometheus and Grafana, and the tools that read it. AFT_PROMETHEUS: a folder with promtool
-and prometheus (`fetch_prometheus` of tests/commands.sh)."""
+"""The files of deploy/ for Prometheus and Grafana, and the tools that read them. AFT_PROMETHEUS names a folder with
+promtool and prometheus (`fetch_prometheus` of tests/commands.sh)."""
 
 import json
 import os
@@ -18,7 +18,7 @@ if not TOOLS:
 
 
 def promtool(*arguments):
-  """(exit code, output)"""
+  """Runs promtool. Returns (exit code, output)."""
   done = subprocess.run([f"{TOOLS}/promtool", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
   return done.returncode, done.stdout
 
@@ -31,12 +31,12 @@ class Dashboard:
     self.targets = [target for panel in self.panels for target in panel.get("targets", [])]
 
   def choices(self):
-    """(series, label) of each variable that lists what there is."""
+    """Yields (series, label) of each variable that lists existing values."""
     for variable in self.json["templating"]["list"]:
       if variable["type"] == "query":
         yield re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]).groups()
 
   def fill_in(self, expr):
-    """The expression as Grafana would send it: everything chosen, the last hour shown."""
+    """The expression as Grafana would send it with all values chosen and the last hour shown."""
     values = {"job": "aft-serve", "instance": ".*", "model": ".*", "__rate_interval": "1m", "__range": "1h"}
     return re.sub(r"\$(\w+)", lambda found: values[found.group(1)], expr)
