@@ -75,7 +75,7 @@ class ReplicaTlsTest(edge.EdgeTest):
         self.assertEqual(talk.ask(http1.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, *headers)).status, status)
     self.assertEqual(self.client_of(server, "over-http"), "shop")
 
-  def test_clients_are_the_addresses_that_the_edge_saw(self):
+  def test_clients_are_identified_by_the_addresses_that_the_edge_saw(self):
     server = self.start_server(config="limits { max_client_watches: 1 }")
     front = self.start_edge(server)
     here, there = (self.connect(front, source=source) for source in (HERE, THERE))

@@ -103,7 +103,7 @@ class DashboardTest(unittest.TestCase):
       for name in set(re.findall(r"\w+_\w+", cells)) - {"process_virtual_memory_bytes"}:  # It means nothing.
         self.assertRegex(seen, rf"\b{name}(_bucket|_count|_sum)?\b")
 
-  def test_panels_are_of_the_chosen_jobs(self):
+  def test_panels_show_the_chosen_jobs(self):
     for target in Dashboard().targets:
       self.assertIn("$job", target["expr"])
 

@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 using Methods = testing::Types<ScoreMethod, EncodeMethod, HiddenMethod>;
 TYPED_TEST_SUITE(TextsTest, Methods);
 
-TYPED_TEST(TextsTest, EachIsWhatACallOfItsOwnGives) {
+TYPED_TEST(TextsTest, EachTextEqualsACallOfItsOwn) {
   this->Start();
   const std::vector<size_t> sizes = {1, 40, 64, 2, 63, 17, 64, 5};
   typename TypeParam::Request request;

@@ -229,7 +229,7 @@ TEST_F(ServerProcessTest, SigintHasNoLameDuck) {
   EXPECT_THAT(process.err(), HasSubstr("event=server.draining lame_duck_ms=0"));
 }
 
-TEST_F(ServerProcessTest, ABlockedStandardErrorHoldsUpNothing) {
+TEST_F(ServerProcessTest, ABlockedStandardErrorDelaysNothing) {
   Process process(Command({"--metrics_address=127.0.0.1:0"}));
   const auto channel = TestServer::Connect(WaitReady(process));
   FillStandardError(channel);
@@ -242,7 +242,7 @@ TEST_F(ServerProcessTest, ABlockedStandardErrorHoldsUpNothing) {
   EXPECT_EQ(process.WaitUnread(), 0);
 }
 
-TEST_F(ServerProcessTest, ABlockedStandardErrorDoesNotHoldUpASecondSignal) {
+TEST_F(ServerProcessTest, ABlockedStandardErrorDoesNotDelayASecondSignal) {
   WriteConfig("drain { lame_duck_ms: 3600000 }");
   Process process(Command({"--metrics_address=127.0.0.1:0"}));
   FillStandardError(TestServer::Connect(WaitReady(process)));
@@ -283,7 +283,7 @@ TEST_F(ServerProcessTest, AStuckModelFailsLoudlyAndTheProcessStillEnds) {
   EXPECT_THAT(process.err(), HasSubstr("aft-server: a model that has failed is stuck"));
 }
 
-TEST_F(ServerProcessTest, ABadCommandLineOrConfigIsOneLineAndADocumentedCode) {
+TEST_F(ServerProcessTest, ABadCommandLineOrConfigGivesOneLineAndADocumentedCode) {
   ExpectExit({AFT_SERVER, "--modle=x"}, 1, "unknown flag --modle; did you mean --model?");
   ExpectExit({AFT_SERVER, "--model=x", "y"}, 1, "unexpected argument y");
   ExpectExit({AFT_SERVER, "--port=1"}, 1, "did you mean --listen_address=127.0.0.1:PORT?");

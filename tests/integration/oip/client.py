@@ -100,7 +100,7 @@ class ClientTest(unittest.TestCase):
     self.fails("PERMISSION_DENIED", "repository.control", self.client.load_model, "fake")
     self.fails("PERMISSION_DENIED", "repository.control", self.client.unload_model, "fake")
 
-  def test_calls_that_are_not_here(self):
+  def test_unsupported_calls(self):
     for call in (self.client.get_trace_settings, self.client.get_log_settings,
                  self.client.get_system_shared_memory_status, self.client.get_cuda_shared_memory_status):
       self.fails("UNIMPLEMENTED", "", call)

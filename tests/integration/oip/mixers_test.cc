@@ -148,7 +148,7 @@ TEST_F(ModulesTest, AnswersEqualThePackages) {
 
 // The tokens of other texts follow in the row and are masked. The answer must equal the package's
 // answer for the text alone.
-TEST_F(ModulesTest, HiddenKeysAreAsIfTheyWereNotThere) {
+TEST_F(ModulesTest, HiddenKeysHaveNoEffect) {
   KserveServer server(models_.Config(), LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
   for (const std::string& name : names_) {

@@ -196,7 +196,7 @@ TEST(KservePairsTest, ErrorsNameTheTensor) {
 }
 
 // The mask of an image with one column also has the shape of labml's masks, so it is refused.
-TEST(KservePairsTest, AMaskOfTwoKindsIsRefused) {
+TEST(KservePairsTest, AnAmbiguousMaskIsRefused) {
   FakeEncoderRunner::Options options = BareMixer(false, 5);
   options.forms = kForms;
   KserveServer server(TestConfigWithEncoder(), {}, options);

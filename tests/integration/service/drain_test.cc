@@ -81,7 +81,7 @@ TEST(DrainTest, AReaderMayBeSlowForAsLongAsTheGraceLasts) {
   drain.join();
 }
 
-TEST(DrainTest, AReaderThatStopsHoldsTheServerUpNoLongerThanTheGrace) {
+TEST(DrainTest, AReaderThatStopsDelaysTheDrainNoLongerThanTheGrace) {
   ServerConfig config = PatientConfig();
   config.drain.grace = milliseconds(10);
   TestServer server(config);
@@ -121,7 +121,7 @@ TEST(DrainTest, IdleConnectionsAndReflectionDoNotDelayTheDrain) {
 }
 
 // Two replicas, over which one channel of the client library spreads calls and retries.
-TEST(DrainTest, ARetryingClientOfTwoReplicasDoesNotNoticeThatOneGoes) {
+TEST(DrainTest, ARetryingClientOfTwoReplicasDoesNotNoticeThatOneDrains) {
   ServerConfig config = TestConfig();
   config.drain.grace = hours(1);
   TestServer leaving(config);

@@ -104,7 +104,7 @@ TEST(FailureTest, AServerThatCannotLoadOneModelIsNotReadyUnlessAnyIsEnough) {
   }
 }
 
-TEST(FailureTest, AModelThatIsStuckEndsItsRequestsAndTheServerStillStops) {
+TEST(FailureTest, AStuckModelEndsItsRequestsAndTheServerStillStops) {
   ServerConfig config = TestConfigWithMetrics();
   config.models[0].slots = 1;
   config.health.step_timeout = std::chrono::milliseconds(200);

@@ -87,7 +87,7 @@ TEST(HealthTest, WatchReportsDrainingBeforeRunningStreamsEnd) {
   drain.join();
 }
 
-TEST(HealthTest, WatchOfAnUnknownServiceSaysSoAndStaysOpen) {
+TEST(HealthTest, AWatchOfAnUnknownServiceReportsItAndStaysOpen) {
   TestServer server;
   Watch watch(server, "nobody");
   EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVICE_UNKNOWN);
@@ -102,7 +102,7 @@ TEST(HealthTest, WatchOfAnUnknownServiceSaysSoAndStaysOpen) {
 TEST(HealthTest, AWatchIsNotChargedToAClientNamedLikeItsAddress) {
   const TempFolder folder;
   const std::string path = folder.File("clients.textproto");
-  WriteBytes(path, ClientEntry("127.0.0.1", "a", "max_memory_bytes: 20000"));  // one call
+  WriteBytes(path, ClientEntry("127.0.0.1", "a", "max_memory_bytes: 20000"));  // for one call
   ServerConfig config = TestConfigWithMetrics();
   config.security.clients_file = path;
   TestServer server(config);

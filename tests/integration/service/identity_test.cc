@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-TEST_F(TokenTest, OnlyKnownOnesMayCall) {
+TEST_F(TokenTest, OnlyKnownClientsMayCall) {
   for (const char* bad :
        {"Bearer token c", "Bearer ", "token a", "Basic token a", "Bearer TOKEN A"}) {
     EXPECT_THAT(Call(Authorization(bad)),

@@ -34,7 +34,7 @@ void ExpectGauges(TestServer& server, const std::string& model, double running, 
   EXPECT_EQ(server.Metric("aft_slots_used_ratio" + labels), ratio);
 }
 
-TEST(LoadReportTest, SaysHowBusyALanguageModelIs) {
+TEST(LoadReportTest, ReportsHowBusyALanguageModelIs) {
   ServerConfig config = TestConfigWithMetrics();
   config.models[0].slots = 2;
   TestServer server(config);
@@ -64,7 +64,7 @@ TEST(LoadReportTest, SaysHowBusyALanguageModelIs) {
   ExpectGauges(server, "fake", 0, 0, 0);
 }
 
-TEST(LoadReportTest, SaysHowFullAnEncodersBatchIs) {
+TEST(LoadReportTest, ReportsHowFullAnEncodersBatchIs) {
   TestServer server(TestConfigWithEncoder());  // batches of 4
   ASSERT_TRUE(server.server().WaitReady().ok());
   server.encoder_control().Hold();

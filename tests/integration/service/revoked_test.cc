@@ -90,7 +90,7 @@ TEST_F(RevokedTest, AnImportEndsWhenItsClientLosesTheModel) {
   begin.set_bytes(100);
   begin.set_chunk("x");
   ASSERT_TRUE(writer->Write(begin));
-  while (server_->Metric("aft_states_bytes") == 0) std::this_thread::yield();  // reserved
+  while (server_->Metric("aft_states_bytes") == 0) std::this_thread::yield();  // reserved space
   Change("token a", "models: 'other'");
   EXPECT_THAT(writer->Finish(), kNarrowed);
 }
@@ -137,7 +137,8 @@ TEST_F(RevokedTest, StateCallsThatWaitForRedisEndAtOnce) {
   calls.push_back(ask(&Stub::Get, get, v1::StateServiceGetResponse()));
   calls.push_back(ask(&Stub::Delete, remove, v1::StateServiceDeleteResponse()));
   calls.push_back(ask(&Stub::List, v1::StateServiceListRequest(), v1::StateServiceListResponse()));
-  server_->WaitForMetric("aft_states_redis_waiting", 2);  // the third call was sent
+  // Redis has received one call, and the other two wait for their turn.
+  server_->WaitForMetric("aft_states_redis_waiting", 2);
   Change("token new", "");
   for (std::future<grpc::Status>& call : calls) {
     EXPECT_THAT(call.get(),
@@ -166,7 +167,7 @@ TEST_F(RevokedTest, HealthNamesModelsOnlyToClientsThatMayUseThem) {
   }
 }
 
-TEST_F(RevokedTest, AWatchHearsOfAModelOnlyWhileItsClientMayUseIt) {
+TEST_F(RevokedTest, AWatchReportsAModelOnlyWhileItsClientMayUseIt) {
   const auto watch = [&](const std::string& value, grpc::ClientContext& context) {
     if (!value.empty()) Authorization(value)(context);
     HealthCheckRequest request;

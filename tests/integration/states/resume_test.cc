@@ -73,8 +73,9 @@ TEST_F(ResumeTest, AStreamResumesAtAnotherServer) {
   EXPECT_EQ(other.Metric(kExactly), 5);
   EXPECT_EQ(other.Metric(kOtherwise), 0);
   EXPECT_EQ(server_->Metric(kExactly), 0);
-  // Each resumed request reads another 35 tokens, except the first, which brought no output. They
-  // are 5 prompt tokens each and 1 + 17 + 29 of the output; the last 30 are not read.
+  // Each request but the last is charged for 35 tokens: for 5 of the prompt, for the output that it
+  // brought (1 + 17 + 29 in all), and for the rest, which it generates. The last one brought the
+  // whole output, so the server reads nothing.
   EXPECT_EQ(other.Metric("aft_prompt_tokens_total{model=\"fake\"}"), 4 * 5 + 47);
   EXPECT_EQ(other.Metric("aft_client_tokens_total{client=\"other\"}"), 4 * 35);
 }

@@ -78,8 +78,8 @@ class SurvivalTest : public StateTest {
     EXPECT_TRUE(rest.started.exact());
   }
 
-  // Reads `count` tokens of a stream, which runs on. The model makes no further token until
-  // released.
+  // Reads `count` tokens of a stream that does not end by itself. After that the model makes no
+  // token until it is released.
   GenerateStream Break(v1::GenerateRequest request, size_t count) {
     request.mutable_stop()->set_max_tokens(1'000'000);
     server_->control().Hold();
