@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "model/kernels/simd.h"
 
@@ -39,6 +40,25 @@ const bool is_native = [] {
   std::exit(1);
 }();
 #endif
+
+// Takes every set above the named one, and the dots, from the kernels before the first of them
+// runs.
+const bool is_limited = [] {
+  const char* const name = std::getenv("AFT_INSTRUCTION_SET");
+  if (name == nullptr || *name == '\0') return false;
+  const struct {
+    const char* name;
+    int64_t target;
+  } kSets[] = {{"AVX-512", HWY_AVX3}, {"AVX2", HWY_AVX2}, {"SSE4", HWY_SSE4}};
+  for (const auto& set : kSets) {
+    if (std::strcmp(name, set.name) != 0) continue;
+    use_dots = false;
+    hwy::DisableTargets(set.target - 1);  // Highway's better targets are the lower bits
+    return true;
+  }
+  std::fprintf(stderr, "AFT_INSTRUCTION_SET: must be AVX-512, AVX2 or SSE4, got %s\n", name);
+  std::exit(1);
+}();
 
 #if AFT_HAS_DOTS
 bool MayUseDots() { return Target() == HWY_AVX3 && use_dots.load(std::memory_order_relaxed); }

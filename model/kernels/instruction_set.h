@@ -5,7 +5,9 @@
 namespace aft::kernels {
 
 // The instruction set that the CPU kernels use on this machine: "AVX-512 with VNNI and BF16",
-// "AVX-512 with VNNI", "AVX-512", "AVX2", "SSE4" or "portable".
+// "AVX-512 with VNNI", "AVX-512", "AVX2", "SSE4" or "portable". The environment variable
+// AFT_INSTRUCTION_SET (AVX-512, AVX2 or SSE4) limits it, so that the speed and the numerics of a
+// lesser machine can be had on a better one. The program ends at its start if the name is unknown.
 std::string InstructionSet();
 
 // Whether products use instructions that only some CPUs with AVX-512 have, and for which Highway

@@ -69,9 +69,12 @@ struct PairDots {
     }
   }
   static HWY_INLINE Four Get(const Number* x) {
-    int32_t pairs[2];
-    std::memcpy(pairs, x, sizeof(pairs));
-    return {hn::Set(SumTag(), pairs[0]), hn::Set(SumTag(), pairs[1])};
+    // Two loads, which also broadcast. One load of both would be split in general registers.
+    int32_t even;
+    int32_t odd;
+    std::memcpy(&even, x, sizeof(even));
+    std::memcpy(&odd, x + 2, sizeof(odd));
+    return {hn::Set(SumTag(), even), hn::Set(SumTag(), odd)};
   }
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
   struct Weights {
