@@ -16,10 +16,10 @@ struct ChatMessage {
 // The format of a model's conversations. REQUIRES: the config is valid.
 ChatFormat FormatOf(const ModelConfig& model);
 
-// The prompt of a language model, which continues the conversation.
+// Returns the conversation as the prompt that the language model continues.
 std::string Render(const ChatFormat& format, const std::vector<ChatMessage>& messages);
-// The same behind a text that ends with the model's answer, and with `ended_by`, the stop string
-// that ended it if one did.
+// Returns what the model reads after a text that ends with its own last answer. `ended_by`: the
+// stop string that ended that answer, which the model has read already; empty if none did.
 std::string Continue(const ChatFormat& format, absl::string_view ended_by,
                      const std::vector<ChatMessage>& messages);
 

@@ -75,7 +75,7 @@ const HttpPage& TryPage(bool gzip) {
   return gzip ? packed : plain;
 }
 
-// What a client may ask of the model.
+// Returns the kind of requests that the model serves.
 const char* TaskOf(const ModelStatus& model) {
   if (!model.encodes) return "generate";
   return model.info.has_value() && !model.info->labels.empty() ? "classify" : "encode";
@@ -150,7 +150,7 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
   const bool has_page =
       one_model || one_response ||
       std::find(std::begin(kGets), std::end(kGets), request.path) != std::end(kGets);
-  // It has none where the request is not counted.
+  // Unset if the request is not counted in the metrics.
   std::optional<Method> method;
   if (post != std::end(kPosts) && request.method == "POST") method = post->method;
   if (get && (one_model || request.path == kModelsPath)) method = Method::kListModels;
@@ -218,7 +218,8 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
                        .cache_salt = std::string(request.Header("aft-cache-salt")),
                        .certificate_names = request.certificate_names};
   if (request.Count("aft-cache-salt") > 1 || request.Count("X-Forwarded-For") > 1) {
-    return refuse(absl::InvalidArgumentError("a header of a proxy occurs twice"));
+    return refuse(
+        absl::InvalidArgumentError("the header aft-cache-salt or X-Forwarded-For occurs twice"));
   }
   if (draining_) return refuse(absl::UnavailableError("the server is draining"));
   if (request.path == kTryPath) {

@@ -14,19 +14,20 @@
 
 namespace aft::server::openai {
 
-// OpenAI's HTTP API, with vLLM's extensions, over the same calls as gRPC's:
+// OpenAI's HTTP API with vLLM's extensions. It serves requests with the same class Call as gRPC:
 //
 //   POST /v1/completions /v1/chat/completions /v1/responses /v1/embeddings /classify
 //        /tokenize /detokenize
 //   GET  / /v1/models /v1/models/NAME /v1/responses/ID /health /version
 //   DELETE /v1/responses/ID
 //
-// A browser's page may call only from `http.allow_origins`, and a request must name a host of its
-// own machine or one of `http.allowed_hosts`, so that no page reaches it by a name of its own. Of
-// the server's thread, but where it says otherwise.
+// A page in a browser may call it only from one of `http.allow_origins`. The header Host must name
+// this machine (localhost) or one of `http.allowed_hosts`, so that a page cannot reach the server
+// through a host name of its own (DNS rebinding). Only the server's thread calls it, except where a
+// comment says otherwise.
 class Door final : public HttpHandler {
  public:
-  // All must outlive it.
+  // The references must outlive this object.
   Door(const HttpConfig& config, InferenceEnvironment& environment, const ClientIdentity& identity,
        std::string version)
       : config_(config),
@@ -36,7 +37,7 @@ class Door final : public HttpHandler {
 
   std::variant<HttpPage, std::shared_ptr<HttpTask>> Handle(const HttpRequest& request) override;
 
-  // Whether /health says that requests are served. Any thread may call it.
+  // Sets whether /health says that requests are served. Any thread may call it.
   void SetReady(bool ready) { ready_ = ready; }
   // New requests get 503 from now on. Any thread may call it.
   void BeginDrain() { draining_ = true; }

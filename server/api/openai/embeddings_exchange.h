@@ -11,8 +11,9 @@
 
 namespace aft::server::openai {
 
-// /v1/embeddings: a vector for each input, pooled as the model's config says. /classify, which is
-// vLLM's: the probability of each of a classifier's labels, whose logits are such a vector.
+// /v1/embeddings returns a vector for each input, pooled as the model's config says. /classify
+// (from vLLM's API) returns the probability of each label of a classifier, whose logits are such a
+// vector.
 class EmbeddingsExchange final : public JsonExchange {
  public:
   EmbeddingsExchange(bool classify, std::string id)
@@ -42,9 +43,9 @@ class EmbeddingsExchange final : public JsonExchange {
   v1::EncodeRequest request_;
   absl::StatusOr<std::string> user_;  // until TakeUser
   std::string model_;
-  std::vector<std::string> labels_;  // of a classifier
+  std::vector<std::string> labels_;  // only of a classifier
   bool base64_ = false;
-  bool list_ = false;  // of inputs
+  bool list_ = false;  // the request has a list of inputs
   EncodeCodec codec_;
   std::vector<std::vector<float>> vectors_;
 };

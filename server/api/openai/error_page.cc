@@ -50,7 +50,7 @@ std::string FieldOf(absl::string_view message) {
   return is_path ? std::string(field) : "";
 }
 
-// What was not found: a model, a response before, something else.
+// Returns the error's `code`. For NOT_FOUND it says what was not found.
 const char* CodeOf(const Form& form, const std::string& field, absl::string_view message) {
   if (form.code != StatusCode::kNotFound) return form.name;
   if (field == "previous_response_id") return "previous_response_not_found";
@@ -78,7 +78,7 @@ absl::Status BodyError(int http) {
   if (http == 413) {
     return absl::ResourceExhaustedError("the body is larger than limits.max_message_bytes");
   }
-  return absl::InvalidArgumentError("the body is no HTTP");
+  return absl::InvalidArgumentError("the body is not valid HTTP");
 }
 
 HttpPage ErrorPage(const absl::Status& status, absl::string_view request_id,
@@ -92,7 +92,7 @@ HttpPage ErrorPage(const absl::Status& status, absl::string_view request_id,
     page.headers["Retry-After"] = absl::StrCat((retry_after->count() + 999) / 1000);
     page.headers["retry-after-ms"] = absl::StrCat(retry_after->count());
   } else if (page.status == 429) {
-    page.headers["x-should-retry"] = "false";  // asked for again it would end the same way
+    page.headers["x-should-retry"] = "false";  // a retry would fail in the same way
   }
   return page;
 }

@@ -10,18 +10,18 @@
 
 namespace aft::server::openai {
 
-// An error in OpenAI's form, {"error": {"message", "type", "param", "code"}}, `param` being the
-// field that the message begins with. INTERNAL shows the request's id and nothing else. `path`: of
-// the text that has failed, in front of the message.
+// Returns an error in OpenAI's form, {"error": {"message", "type", "param", "code"}}. `param` is
+// the field that the message begins with. For INTERNAL, the message contains only the request's id.
+// `path`: the path of the text that has failed, which is put in front of the message.
 std::string ErrorText(const absl::Status& status, absl::string_view request_id,
                       absl::string_view path = "");
 
-// What a body is reported as that the server of HTTP has refused with that status
+// Returns the error to report when the HTTP server has refused a body with the status `http`
 // (HttpTask::Refused).
 absl::Status BodyError(int http);
 
-// The same as an answer with the status code that says it. `retry_after`: when a retry may find
-// room; `Retry-After` says so in whole seconds, `retry-after-ms` exactly.
+// Returns ErrorText as an answer with the HTTP status of the error. `retry_after`: when a retry may
+// succeed. The header `Retry-After` has it in whole seconds, `retry-after-ms` exactly.
 HttpPage ErrorPage(const absl::Status& status, absl::string_view request_id,
                    std::optional<std::chrono::milliseconds> retry_after = std::nullopt,
                    absl::string_view path = "");

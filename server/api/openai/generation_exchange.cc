@@ -14,7 +14,6 @@
 namespace aft::server::openai {
 namespace {
 
-// Of a choice that has ended.
 const char* FinishReasonName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
 }
@@ -87,7 +86,8 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
       break;
     }
     generations.prompts.push_back(std::move(request));
-    decoded.bytes += (codec_.sequences() + 1) * bytes;  // they are copied once they are charged
+    // Each sequence gets a copy of its prompt's tokens after the charge.
+    decoded.bytes += (codec_.sequences() + 1) * bytes;
   }
   generations.answers = codec_.sequences();
   sequences_ = static_cast<uint32_t>(prompts) * codec_.sequences();
@@ -100,7 +100,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
   model_ = model.config.name;
   if (body_read_.stream) {
     event_head_ = absl::StrCat("data: ", Dump(Envelope(/*chunk=*/true)));
-    event_head_.back() = ',';  // for the brace
+    event_head_.back() = ',';  // instead of the closing brace
   }
   if (has_first_message()) {
     OrderedJson choices = OrderedJson::array();
@@ -147,7 +147,7 @@ std::string GenerationExchange::Token(uint32_t id) const {
   const std::string bytes(TokenBytes(*tokenizer_, static_cast<TokenId>(id)));
   std::string text = ToValidUtf8(bytes);
   if (chat_ || text == bytes) return text;
-  // Completions have no field for bytes, so a part of a character is written as OpenAI does.
+  // Completions have no field for bytes. OpenAI writes a part of a character in this form.
   text = "bytes:";
   for (const char c : bytes) {
     absl::StrAppend(&text, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));

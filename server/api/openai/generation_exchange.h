@@ -15,8 +15,8 @@
 
 namespace aft::server::openai {
 
-// /v1/completions and /v1/chat/completions: a generation, or one for each of several prompts, whose
-// answer is an object, or events if the request asks for a stream.
+// /v1/completions and /v1/chat/completions: one generation for each prompt. The answer is a JSON
+// object, or a stream of events if the request asks for a stream.
 class GenerationExchange final : public JsonExchange {
  public:
   GenerationExchange(bool chat, const std::string& id);
@@ -51,10 +51,10 @@ class GenerationExchange final : public JsonExchange {
   }
 
  private:
-  // Of the prompt with that index.
+  // `prompt`: its index in the request.
   absl::StatusOr<GenerationRequest> DecodePrompt(size_t prompt, const ServedModel& model,
                                                  const LimitsConfig& limits);
-  // Of the sequence; "": it is not to be repeated.
+  // Returns the prompt that the answer repeats (`echo`), or "".
   const std::string& Prompt(uint32_t sequence) const;
   OrderedJson Envelope(bool chunk) const;
   OrderedJson Choice(uint32_t index, const std::string& text,
@@ -62,11 +62,12 @@ class GenerationExchange final : public JsonExchange {
                      const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const;
   OrderedJson Logprobs(const google::protobuf::RepeatedField<uint32_t>& ids,
                        const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const;
-  // An event with one choice, of JSON that is written already. It is made for each token, where
-  // objects would take most of the thread that all connections share.
+  // Makes an event with one choice from pieces of JSON text. There is one for each token, and
+  // making it from JSON objects would take most of the time of the thread that all connections
+  // share.
   std::string EventOf(uint32_t index, absl::string_view content, absl::string_view logprobs,
                       absl::string_view reason) const;
-  std::string Text(const std::string& text) const;  // content of an event
+  std::string Text(const std::string& text) const;  // the content of an event
   std::string EndEvent(uint32_t index, v1::FinishReason reason) const;
   std::string Token(uint32_t id) const;
 
@@ -74,12 +75,12 @@ class GenerationExchange final : public JsonExchange {
   const int64_t created_;  // seconds since 1970
   GenerationBody body_read_;
   CompleteCodec codec_;
-  std::vector<v1::Started> started_;  // of each prompt
+  std::vector<v1::Started> started_;  // one for each prompt
   std::string model_;
-  std::string event_head_;  // each event's beginning
+  std::string event_head_;  // the beginning of every event
   std::shared_ptr<const Tokenizer> tokenizer_;
   uint32_t sequences_ = 1;
-  std::vector<bool> echoed_;  // of each sequence: its prompt has been sent
+  std::vector<bool> echoed_;  // for each sequence: its prompt has been sent
 };
 
 }  // namespace aft::server::openai

@@ -13,7 +13,7 @@
 namespace aft::server::openai {
 namespace {
 
-// Fields of OpenAI's that may be there as long as they ask for nothing.
+// Fields of OpenAI's API that a request may have only with a value that asks for nothing.
 constexpr const char* kUnsupported[] = {"audio",
                                         "background",
                                         "best_of",
@@ -36,7 +36,7 @@ constexpr const char* kUnsupported[] = {"audio",
                                         "reasoning_effort",
                                         "verbosity",
                                         "web_search_options"};
-// Fields that change nothing here.
+// Fields that are accepted and ignored.
 constexpr const char* kIgnored[] = {"safety_identifier", "prompt_cache_key"};
 
 template <typename Names>
@@ -81,7 +81,7 @@ absl::Status ReadStreamOptions(const Json& value, GenerationBody& body) {
   return absl::OkStatus();
 }
 
-// OpenAI's tiers, and vLLM's numbers, of which less is sooner.
+// Reads OpenAI's `service_tier` or vLLM's `priority`, whose lower numbers are served sooner.
 absl::Status ReadPriority(const std::string& name, const Json& value, GenerationBody& body) {
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
   if (name == "priority" && value.is_number_integer()) {
@@ -97,7 +97,7 @@ absl::Status ReadPriority(const std::string& name, const Json& value, Generation
   return absl::OkStatus();
 }
 
-// A message's content: a string, or a list of parts that are texts.
+// Reads a message's content, which is a string or a list of text parts.
 absl::StatusOr<std::string> ReadContent(const std::string& path, const Json& message) {
   constexpr std::array<const char*, 3> kTexts = {"text", "input_text", "output_text"};
   const auto content = message.find("content");
@@ -145,20 +145,20 @@ absl::Status ReadMessages(const std::string& field, const Json& value, Generatio
   return absl::OkStatus();
 }
 
-// An option that chat and responses have under names of their own.
+// Reads max_tokens, which chat and responses call by names of their own.
 absl::Status ReadMaxTokens(const std::string& name, const Json& value, GenerationBody& body) {
   body.max_tokens = name;
   return InOwnNames(body, body.options.Set("", "max_tokens", value));
 }
 
-// What a response goes on with: a text of the user, or messages.
+// Reads the input of a response: a text of the user, or a list of messages.
 absl::Status ReadInput(const Json& value, GenerationBody& body) {
   if (!value.is_string()) return ReadMessages("input", value, body);
   body.messages.push_back({"user", value.get<std::string>()});
   return absl::OkStatus();
 }
 
-// Is repeated in the response, and stored with it, so it is as small as OpenAI's may be.
+// The response repeats the metadata and is stored with it, so the limits are the same as OpenAI's.
 absl::Status ReadMetadata(const Json& value, GenerationBody& body) {
   if (value.is_null()) return absl::OkStatus();
   bool good = value.is_object() && value.size() <= 16;
@@ -175,7 +175,7 @@ absl::Status ReadMetadata(const Json& value, GenerationBody& body) {
   return absl::OkStatus();
 }
 
-// Fields that /v1/responses alone has. False: it is none of them.
+// Reads a field that only /v1/responses has. Returns false if `name` is not such a field.
 absl::StatusOr<bool> ReadOfResponses(const std::string& name, const Json& value,
                                      GenerationBody& body) {
   if (name == "input") {
@@ -188,8 +188,7 @@ absl::StatusOr<bool> ReadOfResponses(const std::string& name, const Json& value,
     AFT_RETURN_IF_ERROR(ReadMaxTokens(name, value, body));
   } else if (name == "text") {
     const bool plain = AsksForNothing(name, value) || value == Json{{"format", {{"type", "text"}}}};
-    if (!plain)
-      return BadField(name, "is not supported but for {\"format\": {\"type\": \"text\"}}");
+    if (!plain) return BadField(name, "supports only {\"format\": {\"type\": \"text\"}}");
   } else if (name == "n" || name == "top_logprobs" || name == "logprobs") {
     if (!value.is_null() && value != 0 && value != Json(false) && !(name == "n" && value == 1)) {
       return BadField(name, "is not supported");
@@ -200,7 +199,7 @@ absl::StatusOr<bool> ReadOfResponses(const std::string& name, const Json& value,
   return true;
 }
 
-// Chat has a flag and a number, completions a number alone.
+// Chat has a flag `logprobs` and a number `top_logprobs`; completions have a number `logprobs`.
 absl::Status ReadLogprobs(const std::string& name, const Json& value, bool chat,
                           GenerationBody& body) {
   if (value.is_null()) return absl::OkStatus();
@@ -219,9 +218,10 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
                        GenerationBody& body) {
   const bool chat = endpoint == Endpoint::kChat;
   const bool completions = endpoint == Endpoint::kCompletions;
-  if (name == "model" || name == "user") return absl::OkStatus();  // have been read
+  // ParseGeneration has read these fields, and the two of responses below.
+  if (name == "model" || name == "user") return absl::OkStatus();
   if (endpoint == Endpoint::kResponses) {
-    if (name == "instructions" || name == "previous_response_id") return absl::OkStatus();  // too
+    if (name == "instructions" || name == "previous_response_id") return absl::OkStatus();
     AFT_ASSIGN_OR_RETURN(const bool read, ReadOfResponses(name, value, body));
     if (read) return absl::OkStatus();
   }
@@ -288,7 +288,8 @@ absl::Status SetText(const std::string& name, const Json& value, v1::Text& messa
 }
 
 absl::StatusOr<bool> SetTexts(const std::string& name, const Json& value, Texts& texts) {
-  // No limits.max_texts is larger. An entry takes many times the three bytes that it may have here.
+  // The largest value that limits.max_texts may have. The bound is checked early, because an entry
+  // of three bytes of JSON becomes many times larger as a message.
   constexpr size_t kMost = 400;
   if (!value.is_array() || value.empty() || value[0].is_number()) {
     AFT_RETURN_IF_ERROR(SetText(name, value, *texts.Add()));
@@ -343,7 +344,7 @@ absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint 
     return BadField("top_logprobs", "needs logprobs");
   }
   if (output.echo() && body.logprobs) {
-    return BadField("echo", "must not be set with logprobs: Score has those of a prompt");
+    return BadField("echo", "must not be set with logprobs; Score returns those of a prompt");
   }
   return body;
 }

@@ -18,7 +18,7 @@
 namespace aft::server::openai {
 namespace {
 
-// The body of a request: text in which nothing can be found before it is parsed.
+// The body of a request. It is JSON, so no field can be read before all of it is parsed.
 class Body final : public RequestBytes {
  public:
   explicit Body(std::string text) : text_(std::move(text)) {}
@@ -56,7 +56,8 @@ HttpCall::HttpCall(InferenceEnvironment& environment, OpenCalls& calls,
       charge_(environment.ledger, *caller_.client) {}
 
 std::optional<HttpPage> HttpCall::Expect(size_t bytes) {
-  // The body grows by doubling while it comes; what its length has promised stays charged.
+  // The buffer of the body doubles while it grows, so up to twice the size is charged. The size
+  // that the client has announced stays charged.
   expected_ = std::max(expected_, bytes);
   if (charge_.Resize(static_cast<int64_t>(kCallBytes + 2 * expected_))) return std::nullopt;
   const absl::Status status = environment_.RefuseForMemory();
@@ -78,7 +79,7 @@ void HttpCall::Start(std::string body, std::shared_ptr<HttpAnswer> answer) {
     return absl::OkStatus();
   });
   if (started.ok()) return;
-  ended_ = true;  // nothing will wake it
+  ended_ = true;  // the call has not started and will never wake this object
   Close();
   Report(started, method);
   answer_->Send(WithHeaders(ErrorPage(started, caller_.ids.request)));
@@ -167,7 +168,7 @@ void HttpCall::Gone(bool stuck) {
   call_->Cancel(stuck ? SlowClient() : absl::CancelledError("the client cancelled the request"));
 }
 
-// Neither of the three holds another one from here on.
+// Breaks the cycle of references between this object, its call and OpenCalls.
 void HttpCall::Close() {
   const std::shared_ptr<HttpCall> self = shared_from_this();
   const std::shared_ptr<Call> call = std::move(call_);

@@ -19,17 +19,17 @@ namespace aft::server::openai {
 
 class OpenCalls;
 
-// One request over HTTP that is a Call. Of the server's thread, but for Wake.
+// An HTTP request that becomes a Call. Only the server's thread uses it, except for Wake.
 class HttpCall final : public HttpTask,
                        public Carrier,
                        public std::enable_shared_from_this<HttpCall> {
  public:
-  // `headers`: of every answer. The first three must outlive it.
+  // `headers`: are added to every answer. The first three arguments must outlive this object.
   HttpCall(InferenceEnvironment& environment, OpenCalls& calls, const ClientIdentity& identity,
            std::unique_ptr<JsonExchange> exchange, Caller caller, CallerFacts facts,
            std::map<std::string, std::string> headers);
 
-  // ---- HttpTask. The body is charged for before it is read.
+  // ---- HttpTask. The client is charged for the body before it is read.
   std::optional<HttpPage> Expect(size_t bytes) override;
   void Refused(int status) override { Report(BodyError(status), exchange_->method()); }
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override;
@@ -41,7 +41,7 @@ class HttpCall final : public HttpTask,
 
  private:
   JsonExchange& exchange() { return static_cast<JsonExchange&>(call_->exchange()); }
-  // Reports a request that becomes no call.
+  // Reports a request that is refused before it becomes a call.
   void Report(const absl::Status& refusal, Method method) const;
   void Pump();
   void SendPart(const std::string& text, bool last);
@@ -57,15 +57,15 @@ class HttpCall final : public HttpTask,
   Caller caller_;
   const CallerFacts facts_;
   const std::map<std::string, std::string> headers_;
-  size_t expected_ = 0;          // bytes of the body
+  size_t expected_ = 0;          // the size of the body in bytes, as far as it is known
   MemoryLedger::Charge charge_;  // for the body, until the call has its own
   std::shared_ptr<HttpAnswer> answer_;
   std::shared_ptr<Call> call_;  // from Start to Close
   std::atomic<bool> woken_{false};
   bool begun_ = false;    // the head of a stream is sent
-  bool writing_ = false;  // a part is under way
+  bool writing_ = false;  // a part is being written
   bool ended_ = false;    // the call is over
-  bool gone_ = false;     // the client
+  bool gone_ = false;     // the client is gone
 };
 
 }  // namespace aft::server::openai

@@ -11,16 +11,16 @@
 
 namespace aft::server::openai {
 
-// An exchange whose messages are texts: the request a body, the answer one JSON object or
-// server-sent events.
+// An exchange whose messages are JSON: the request is one object, and the answer is one object or a
+// stream of server-sent events.
 class JsonExchange : public Exchange {
  public:
-  // `id`: of the request.
+  // `id`: the request's id.
   JsonExchange(Method method, std::string id) : method_(method), id_(std::move(id)) {}
 
   // Whether the answer is a stream of events; known once the call has begun.
   virtual bool streams() const { return false; }
-  // What outgoing() holds.
+  // The text in outgoing().
   const std::string& text() const { return outgoing_.value(); }
 
   Method method() const final { return method_; }
@@ -33,7 +33,7 @@ class JsonExchange : public Exchange {
   bool Finish(const Outcome& /*outcome*/, const v1::State* /*stored*/) override { return true; }
 
  protected:
-  // Seconds since 1970, which answers say when they were created.
+  // Returns the seconds since 1970, for the time of creation in answers.
   static int64_t SecondsNow() {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     return std::chrono::duration_cast<std::chrono::seconds>(now).count();

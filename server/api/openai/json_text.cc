@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kDeepest = 32;
 
-// Whether brackets are nested deeper than that; of any text.
+// Returns whether brackets are nested deeper than kDeepest. `text` need not be valid JSON.
 bool IsTooDeep(absl::string_view text) {
   int depth = 0;
   bool in_string = false;
@@ -33,7 +33,7 @@ bool IsTooDeep(absl::string_view text) {
   return false;
 }
 
-// Finds a key that occurs twice in one object, of which a parsed object would keep the last.
+// Finds a key that occurs twice in one object. The parser would silently keep only the last value.
 struct KeyCheck final : nlohmann::json_sax<Json> {
   std::vector<std::set<std::string>> levels;
   std::string twice;
@@ -72,7 +72,7 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat("the body ", why));
   };
   if (IsTooDeep(text)) return bad(absl::StrCat("is nested deeper than ", kDeepest));
-  // The parser takes a NUL for the end of its input.
+  // The parser would treat a NUL as the end of its input.
   if (text.find('\0') != absl::string_view::npos) return bad("has a NUL");
   KeyCheck keys;
   if (!Json::sax_parse(text.begin(), text.end(), &keys)) {
@@ -82,7 +82,8 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat(Dump(Json(keys.twice)), ": the key occurs twice"));
   }
-  // Without a callback, which takes quadratic time for a list of objects.
+  // This parses a second time, because a parse with a callback takes quadratic time for a list of
+  // objects.
   Json object = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) return bad("must be a JSON object in UTF-8");
   return object;

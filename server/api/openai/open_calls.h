@@ -20,11 +20,11 @@ class OpenCalls {
   struct Entry {
     std::shared_ptr<Call> call;
     CallerFacts facts;
-    std::string client;  // its name
+    std::string client;  // the client's name
   };
 
-  // False: there are to be no more. The clients may have changed since this one was found, which
-  // was before its body came.
+  // Returns false after WaitForNone has been called. Also checks the client again, because the list
+  // of clients may have changed while the body of the request arrived.
   bool Add(const void* owner, const Entry& entry, const ClientIdentity& identity) {
     {
       MutexLock lock(mutex_);
@@ -40,13 +40,12 @@ class OpenCalls {
     changed_.NotifyAll();
   }
 
-  // The clients may be others now: a call whose client may not make it any more ends.
+  // The list of clients may have changed: ends each call whose client may no longer make it.
   void CheckClients(const ClientIdentity& identity) const {
     for (const Entry& entry : List()) CheckClient(entry, identity);
   }
 
-  // Takes no more, and waits until there is none; those that are there at the deadline are
-  // cancelled.
+  // Accepts no more calls and waits until all have ended. Cancels those still open at the deadline.
   void WaitForNone(TimePoint deadline) {
     {
       MutexLock lock(mutex_);
@@ -61,7 +60,7 @@ class OpenCalls {
   }
 
  private:
-  // The call may not have started.
+  // May be called before the call has started.
   static void CheckClient(const Entry& entry, const ClientIdentity& identity) {
     auto client = identity.Find(entry.facts);
     if (!client.ok()) {

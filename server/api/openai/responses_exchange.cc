@@ -14,11 +14,12 @@ namespace aft::server::openai {
 namespace {
 
 constexpr char kIdPrefix[] = "resp_";
-// What is kept for the text of a response that is stored. One of more bytes is not.
+// The room that is reserved for the note of a stored response. If the note is larger, the response
+// is not stored.
 constexpr size_t kBytesPerToken = 16;
 constexpr size_t kFurtherBytes = 512;
 
-// 0.7 instead of the 0.699999988 that the float is.
+// Returns for example 0.7 instead of 0.699999988, the exact value of the float.
 double AsWritten(float value) {
   double shown = 0;
   return absl::SimpleAtod(absl::StrCat(value), &shown) ? shown : value;
@@ -85,7 +86,7 @@ absl::StatusOr<DecodedRequest> ResponsesExchange::Decode(const ServedModel& mode
   const size_t repeated = Dump(Response(nullptr, true)).size();
   note_bytes_ = repeated + kFurtherBytes + kBytesPerToken * static_cast<size_t>(max_tokens_);
   DecodedRequest decoded;
-  // A stream has what it repeats in its first two events and in its last one, each text a copy.
+  // The first two events of a stream and its last one repeat the request's fields, each in a copy.
   decoded.bytes = codec_.kept_tokens(request) * sizeof(TokenId) + 8 * repeated;
   decoded.work = std::move(request);
   return decoded;
@@ -109,7 +110,8 @@ absl::StatusOr<bool> ResponsesExchange::SetPrevious(const SequenceState& previou
   const Json& instructions = before.at("instructions");
   if (!request_.instructions.empty() && instructions != request_.instructions) {
     return BadField("instructions",
-                    "must be absent, or those of the previous response: the model has read them");
+                    "must be absent or equal to those of the previous response, because the model "
+                    "has read them");
   }
   request_.instructions = instructions.is_string() ? instructions.get<std::string>() : "";
   stop_ = Json::parse(previous.note.substr(0, previous.note.find('\n'))).get<std::string>();

@@ -12,13 +12,13 @@
 
 namespace aft::server::openai {
 
-// The id of the state that a response is stored as; "": it can be none.
+// Returns the id of the state in which a response is stored; "" if `response_id` is malformed.
 std::string StateIdOf(const std::string& response_id);
-// The response that was stored with a state, as JSON; "": the state is no response.
+// Returns the response that was stored with a state, as JSON; "" if the state has no response.
 absl::string_view ResponseOf(const SequenceState& state);
 
-// /v1/responses: one answer to a conversation. It is stored as a state, with the response as its
-// note, and a response that continues it reads none of the conversation again.
+// /v1/responses: one answer to a conversation. It is stored as a state, with the response as the
+// state's note. A request that continues it does not read the conversation again.
 class ResponsesExchange final : public JsonExchange {
  public:
   explicit ResponsesExchange(std::string id);
@@ -40,10 +40,10 @@ class ResponsesExchange final : public JsonExchange {
   using Exchange::Append;
   void Append(TokenDelta delta, uint32_t sequence) override;
   bool Take(std::string& state) override;
-  // Keeps the text, which Note may be reading.
+  // Keeps text_, because Note may be reading it.
   void Drop() override { waiting_.clear(); }
   size_t pending_bytes() const override { return request_.stream ? waiting_.size() : text_.size(); }
-  // The last message of a stream has the text four times.
+  // The last message of a stream contains the text four times.
   size_t held_bytes() const override {
     return waiting_.capacity() + 2 * text_.capacity() + (request_.stream ? 4 : 1) * escaped_;
   }
@@ -53,10 +53,10 @@ class ResponsesExchange final : public JsonExchange {
   size_t last_message_bytes() const override { return text_.size(); }
 
  private:
-  // `outcome`: null while the response is under way.
+  // `outcome`: null while the response is in progress.
   OrderedJson Response(const Outcome* outcome, bool stored) const;
   OrderedJson Item(const char* status, bool with_text) const;
-  // What an event of the text's part has, with one more field.
+  // Returns the fields of an event about the text, and one more field.
   OrderedJson InPart(const char* name, OrderedJson value) const;
   // Adds to outgoing().
   void AddEvent(const char* type, const OrderedJson& fields);
@@ -66,18 +66,18 @@ class ResponsesExchange final : public JsonExchange {
   v1::Previous previous_;
   v1::Store store_;
   bool continues_ = false;  // SetPrevious was called
-  std::string stop_;        // that ended the text before, and is part of it
+  std::string stop_;        // the stop string that ended the previous text, and is part of it
   GenerateCodec codec_;
   float temperature_ = 0;
   float top_p_ = 0;
   int32_t max_tokens_ = 0;
   std::string model_;
   size_t note_bytes_ = 0;
-  bool stores_ = false;  // room is kept for its state
+  bool stores_ = false;  // room is reserved for its state
   std::string response_id_;
-  std::string text_;     // of the answer so far
-  size_t escaped_ = 0;   // bytes of text_ in JSON, at most
-  std::string waiting_;  // of it, what no event has brought yet
+  std::string text_;     // the answer so far
+  size_t escaped_ = 0;   // the largest size in bytes of text_ as JSON
+  std::string waiting_;  // the end of text_ that no event has contained yet
   int64_t events_ = 0;
 };
 

@@ -36,7 +36,7 @@ void StoredResponse::Start(std::string /*body*/, std::shared_ptr<HttpAnswer> ans
   v1::Previous state;
   state.set_state_id(StateIdOf(id_));
   if (state.state_id().empty()) return Answer(absl::NotFoundError("there is no such response"));
-  // It comes on this thread or on one of the place where states rest.
+  // The callback runs on this thread or on a thread of the storage of states.
   environment_.states.Find(*caller_.client, state,
                            [self = shared_from_this()](
                                const absl::StatusOr<std::shared_ptr<const SequenceState>>& found) {
@@ -49,7 +49,7 @@ void StoredResponse::OnFound(const absl::StatusOr<std::shared_ptr<const Sequence
   const absl::string_view response = ResponseOf(**found);
   if (response.empty()) return Answer(absl::NotFoundError("there is no such response"));
   if (method_ == Method::kGetState) {
-    // For the page, and for what is being sent of it.
+    // The charge covers the page and the copy of it that is being sent.
     if (charge_.Resize(static_cast<int64_t>(2 * response.size()))) {
       return Answer(std::string(response));
     }
@@ -70,7 +70,8 @@ void StoredResponse::OnFound(const absl::StatusOr<std::shared_ptr<const Sequence
 
 void StoredResponse::Answer(absl::StatusOr<std::string> json) {
   absl::Status status = json.status();
-  if (absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) {  // or none are kept
+  // FAILED_PRECONDITION: this server stores no states.
+  if (absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) {
     status = absl::NotFoundError(absl::StrCat("Response with id ", Dump(Json(id_)), " not found."));
   }
   environment_.Report(method_, arrival_, status.code());

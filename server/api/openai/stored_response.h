@@ -11,11 +11,11 @@
 
 namespace aft::server::openai {
 
-// GET and DELETE of /v1/responses/ID: a response that was stored, which is the note of a state. Its
-// answer may wait for the place where states rest.
+// GET and DELETE of /v1/responses/ID. The response is the note of a stored state. The answer may
+// have to wait for the storage of states (a folder or Redis).
 class StoredResponse final : public HttpTask, public std::enable_shared_from_this<StoredResponse> {
  public:
-  // `headers`: of the answer. `environment` must outlive it.
+  // `headers`: are added to the answer. `environment` must outlive this object.
   StoredResponse(InferenceEnvironment& environment, Method method, std::string id, Caller caller,
                  std::map<std::string, std::string> headers);
 

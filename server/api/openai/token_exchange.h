@@ -10,7 +10,7 @@
 
 namespace aft::server::openai {
 
-// vLLM's /tokenize and /detokenize.
+// The endpoints /tokenize and /detokenize of vLLM's API.
 class TokenExchange final : public JsonExchange {
  public:
   TokenExchange(bool detokenize, std::string id)
