@@ -176,7 +176,7 @@ struct ModelMetrics : private MetricMaker {
 
   // Changed by server/engine, for the prefix cache; 0 without one.
   prometheus::Counter& prefix_hits = AddCounter(
-      "aft_prefix_cache_hits_total", "Prompts that went on from a state in the prefix cache.");
+      "aft_prefix_cache_hits_total", "Prompts that continued from a state in the prefix cache.");
   prometheus::Counter& prefix_hit_tokens = AddCounter(
       "aft_prefix_cache_hit_tokens_total",
       "Tokens of prompts that were not computed, because the state behind them was kept.");
@@ -260,7 +260,7 @@ struct StateMetrics : private MetricMaker {
   prometheus::Counter& expired =
       AddCounter("aft_states_expired_total", "States whose time was over.");
   prometheus::Counter& skipped = AddCounter(
-      "aft_states_skipped_total", "Files of states.folder that were not taken at the start.");
+      "aft_states_skipped_total", "Files of states.folder that were skipped at the start.");
   prometheus::Counter& checkpoints_written = Checkpoints("written");
   prometheus::Counter& checkpoints_skipped = Checkpoints("skipped");  // the last was slow
   prometheus::Counter& checkpoints_failed = Checkpoints("failed");
@@ -272,7 +272,7 @@ struct StateMetrics : private MetricMaker {
   prometheus::Histogram& store_seconds =
       AddSeconds("aft_states_store_seconds", "Time to keep a state, where states rest.");
   prometheus::Histogram& restore_seconds =
-      AddSeconds("aft_states_restore_seconds", "Time to find a state to go on from.");
+      AddSeconds("aft_states_restore_seconds", "Time to find a state to continue from.");
 
   // With states.redis; 0 without.
   prometheus::Gauge& redis_up =
