@@ -1,5 +1,5 @@
-// Who a request comes from: lines of peer, x-forwarded-for and trusted proxies. Nothing that a
-// client writes into the header makes it somebody else.
+// Finds the client of a request. Input: lines with the peer, x-forwarded-for and trusted proxies. A
+// client cannot pretend to be another one by what it writes into the header.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ const MemoryBound kMemory = {.fixed = 1 << 16, .per_byte = 128};
 
 namespace {
 
-// As inet_ntop writes it, or such a network of version 6.
+// Returns whether `name` is an IPv4 address as inet_ntop writes it, or a /64 network of IPv6.
 bool IsClientName(const std::string& name) {
   in_addr v4 = {};
   in6_addr v6 = {};
@@ -38,7 +38,7 @@ void CheckAddress(absl::string_view text) {
   if (!address.ok()) return;
   const std::string name = address->ClientName();
   AFT_CHECK(IsClientName(name));
-  // The name is the address, or holds it; an address is a network too.
+  // The name is the address or a network that contains it. An address is parsed as a network too.
   const auto network = server::IpNetwork::Parse(name);
   AFT_CHECK(network.ok() && network->Contains(*address));
   const auto again = server::IpAddress::Parse(absl::StripSuffix(name, "/64"));
@@ -78,10 +78,10 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   const bool known = name != "local" && name != "unknown";
   AFT_CHECK(!known || fuzz::IsClientName(name));
   AFT_CHECK(known == (direct != "local" && direct != "unknown"));
-  // Without proxies the header is nothing.
+  // Without trusted proxies the header is ignored.
   AFT_CHECK(ClientNameOf(peer, forwarded, {}) == direct);
-  // What a client writes stands left of what the proxies add: it is not looked at beyond a hop that
-  // is no proxy, or no address.
+  // What a client writes stands to the left of what the proxies add. It is ignored if a hop to its
+  // right is not a proxy or not an address.
   const bool settled = absl::c_any_of(hops, [&](const std::string& hop) {
     const absl::StatusOr<IpAddress> address = IpAddress::Parse(hop);
     return !address.ok() || !is_proxy(*address);

@@ -1,5 +1,5 @@
 // Byte-pair encoding. Sections: merges, whose tokens this target adds to a vocabulary of all bytes;
-// a text. It is decoded again, and merged as a plain loop merges it.
+// a text. Decoding returns the text, and the tokens are those that a plain loop merges.
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -39,7 +39,7 @@ std::array<std::string, 256> Spelling() {
   return spelling;
 }
 
-// The first merge of the list that applies, at its first place, until none does.
+// Repeats the first merge of the list that applies, at the first place, until no merge applies.
 std::vector<std::string> NaiveMerge(std::vector<std::string> tokens,
                                     const std::vector<Merge>& merges) {
   for (size_t i = 0; i < merges.size();) {
@@ -98,7 +98,7 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
     decoded += tokens.back();
   }
   AFT_CHECK(decoded == text);
-  // Letters are one piece, within which everything may be merged; and spell themselves.
+  // A text of letters is one piece, in which all merges may apply. A letter's spelling is itself.
   constexpr size_t kMostNaive = 200;
   const bool one_piece =
       text.size() <= kMostNaive && merges.size() <= kMostNaive &&

@@ -1,4 +1,4 @@
-// The file of known clients: whoever is accepted can be told from everybody else.
+// The file of known clients. In an accepted file, every client can be told from all others.
 #include <set>
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@
 
 namespace aft::fuzz {
 
-// A client takes 300 bytes beside its name and hash. The file is the operator's.
+// A client takes 300 bytes in addition to its name and hash. The file comes from the operator.
 const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 256};
 
 }  // namespace aft::fuzz

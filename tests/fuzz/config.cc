@@ -1,4 +1,4 @@
-// The config file. What is read, formatted and read again is equal; errors say where.
+// The config file. A config that is formatted and read again is equal; errors name the place.
 #include "server/config/config.h"
 
 #include <string>
@@ -15,7 +15,7 @@
 
 namespace aft::fuzz {
 
-// A model takes 300 bytes, and "models{}" 8. The file is the operator's.
+// A model takes 300 bytes in memory, and "models{}" is 8 bytes. The file comes from the operator.
 const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 512};
 
 }  // namespace aft::fuzz
@@ -44,7 +44,7 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
     AFT_CHECK(fuzz::BeginsWithField(valid.message(), config::v1::ServerConfig::descriptor()));
     return;
   }
-  // What the rest of the server relies on.
+  // The rest of the server relies on these properties.
   const LimitsConfig& limits = config->limits;
   AFT_CHECK(!config->models.empty());
   for (const ModelConfig& model : config->models) {

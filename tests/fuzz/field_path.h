@@ -9,7 +9,7 @@
 
 namespace aft::fuzz {
 
-// Whether an error begins with the path of a field (or oneof) of `type`, and ": ":
+// Returns whether an error begins with the path of a field (or oneof) of `type` and ": ", such as
 // "stop.strings[3]: must ...".
 inline bool BeginsWithField(absl::string_view error, const google::protobuf::Descriptor* type) {
   const size_t end = error.find(": ");

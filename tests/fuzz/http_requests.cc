@@ -1,5 +1,5 @@
-// Bodies of OpenAI's API: what is taken is checked, and what is refused says why in JSON that names
-// the field. The first byte chooses the endpoint.
+// Bodies of OpenAI's API. Accepted bodies are checked; the error for a refused body is JSON that
+// names the field. The first byte chooses the endpoint.
 #include <memory>
 #include <string>
 
@@ -15,7 +15,7 @@
 
 namespace aft::fuzz {
 
-// What the call charges for a byte, and the body itself.
+// What the call charges for a byte, plus the body itself.
 const MemoryBound kMemory = {.fixed = 1 << 18, .per_byte = server::openai::kBytesPerJsonByte + 4};
 
 }  // namespace aft::fuzz
@@ -45,7 +45,7 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
     AFT_CHECK(exchange->model_name().field == "model");
     return;
   }
-  // NOT_FOUND: of a previous response whose id cannot be one.
+  // NOT_FOUND: the id of the previous response is malformed.
   AFT_CHECK(absl::IsInvalidArgument(status) || absl::IsNotFound(status));
   AFT_CHECK(!status.message().empty());
   const Json error = Json::parse(ErrorText(status, "id"), nullptr, /*allow_exceptions=*/false);

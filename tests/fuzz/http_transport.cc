@@ -1,5 +1,5 @@
-// Bytes of a connection: whatever comes, each answer is a whole one of HTTP/1.1, nothing follows an
-// answer that ends the connection, and the server serves the next client. The first byte is where
+// The bytes of a connection. For every input, each answer is complete HTTP/1.1, nothing follows an
+// answer that ends the connection, and the server serves the next client. The first byte says where
 // the others are cut into packets.
 #include <memory>
 #include <string>
@@ -83,7 +83,7 @@ void TakeAnswer(absl::string_view& text) {
     size_t length = 0;
     const absl::string_view rest = head.substr(at + kLength.size());
     AFT_CHECK(absl::SimpleAtoi(rest.substr(0, rest.find('\r')), &length));
-    text.remove_prefix(std::min(length, text.size()));  // less: an answer to HEAD
+    text.remove_prefix(std::min(length, text.size()));  // an answer to HEAD has no body
   } else if (absl::StrContains(head, "\r\nTransfer-Encoding: chunked\r\n")) {
     const size_t end = text.find("0\r\n\r\n");
     text.remove_prefix(end == absl::string_view::npos ? text.size() : end + 5);

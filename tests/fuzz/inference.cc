@@ -1,6 +1,6 @@
-// A request of the Open Inference Protocol, as text. What is accepted keeps the limits and says the
-// same with its tensors as raw bytes; an error begins with a name. Input: a byte that chooses the
-// model, the call and the limits; the message in protobuf's text format.
+// A request of the Open Inference Protocol, as text. An accepted request keeps the limits, and
+// means the same with its tensors as raw bytes; an error begins with a name. Input: a byte that
+// chooses the model, the call and the limits; the message in protobuf's text format.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -20,7 +20,7 @@
 
 namespace aft::fuzz {
 
-// A tensor of eight bytes a token, its tokens and their request.
+// For each token: a tensor's eight bytes, the token itself, and its part of the request.
 const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 512};
 
 namespace {
@@ -104,7 +104,7 @@ std::string Raw(const inference::InferTensorContents& contents) {
          Raw(contents.fp64_contents()) + strings;
 }
 
-// The same request with raw bytes.
+// Returns `message` with raw bytes instead of typed contents.
 ModelInferRequest AsRaw(ModelInferRequest message) {
   for (auto& input : *message.mutable_inputs()) {
     message.add_raw_input_contents(Raw(input.contents()));
@@ -146,7 +146,7 @@ void CheckVectors(const EncoderInput& row, const ServedModel& model) {
   AFT_CHECK(row.vectors.size() == size_t(tokens * model.input_width));
 }
 
-// Of vectors, and of images of either kind.
+// Checks requests with vectors and with both kinds of images.
 void CheckForm(const EncoderInput& row, const ServedModel& model) {
   const int64_t tokens = row.tokens(model.input_width);
   AFT_CHECK(model.info.max_seq_len == 0 || tokens <= model.info.max_seq_len);
@@ -223,7 +223,7 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   ModelInferRequest message;
   google::protobuf::TextFormat::Parser parser;
   parser.SetRecursionLimit(16);
-  // Only over the wire is a string checked for UTF-8.
+  // protobuf checks strings for UTF-8 only in the binary format, not in text.
   if (!parser.ParseFromString(std::string(AsText(data + 1, size - 1)), &message) ||
       !message.ParseFromString(message.SerializeAsString())) {
     return;

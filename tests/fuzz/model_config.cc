@@ -1,4 +1,5 @@
-// config.json. What is accepted is read back equal, and no size that follows from it overflows.
+// config.json. An accepted config is equal after writing and reading, and none of its sizes
+// overflows.
 #include <limits>
 #include <string>
 #include <vector>
@@ -11,7 +12,7 @@
 
 namespace aft::fuzz {
 
-// The tensors of a thousand layers have names; a JSON value takes some words.
+// The fixed part covers the tensor names of a thousand layers. A JSON value takes some words.
 const MemoryBound kMemory = {.fixed = 8 << 20, .per_byte = 256};
 
 }  // namespace aft::fuzz
@@ -29,7 +30,7 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   AFT_CHECK(again.ok() && FormatNetworkConfig(*again) == formatted);
 
   AFT_CHECK(MixerWidth(*config) % config->mixer.heads == 0 || config->mixer.heads == 1);
-  // Bytes of all weights, with room for a few of their products.
+  // The bytes of all weights, with a margin for a few multiples of them.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 64;
   int64_t count = 0;
   for (const TensorSpec& spec : ExpectedTensors(*config)) {

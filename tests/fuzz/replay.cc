@@ -1,4 +1,4 @@
-// Runs a target on the files that are its arguments, and on those in folders among them.
+// Runs a target on the files that are its arguments, and on all files in folders among them.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -23,14 +23,15 @@ int main(int argc, char** argv) {
   }
   std::sort(paths.begin(), paths.end());  // the same order everywhere
   for (const std::filesystem::path& path : paths) {
-    std::cout << path.string() << std::endl;  // before it: the last one is what ended the process
+    std::cout << path.string()
+              << std::endl;  // if the process crashes, the last line names the file
     std::ifstream file(path, std::ios::binary);
     const std::string input(std::istreambuf_iterator<char>(file), {});
     if (!file.good()) {
       std::cerr << "it cannot be read" << std::endl;
       return 1;
     }
-    // Of exactly its size, so that a sanitizer sees a read beyond it.
+    // The buffer has exactly the input's size, so that a sanitizer detects a read beyond it.
     const std::unique_ptr<uint8_t[]> copy(new uint8_t[input.size()]);
     std::copy(input.begin(), input.end(), copy.get());
     LLVMFuzzerTestOneInput(copy.get(), input.size());

@@ -1,6 +1,7 @@
-// The three requests as they come over the wire. What is accepted keeps the limits, an error names
-// a field, and the name that is peeked at is the one in front. Input: a byte that chooses
-// the method and the limits, a byte that says where the message is cut into slices, the message.
+// The three requests as they come over the wire. An accepted request keeps the limits, an error
+// names a field, and Peek returns the model's name if it is the first field. Input: a byte that
+// chooses the method and the limits, a byte that says where the message is cut into slices, the
+// message.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -44,7 +45,7 @@ grpc::ByteBuffer InSlices(absl::string_view bytes, size_t first) {
   return grpc::ByteBuffer(slices, 2);
 }
 
-// What PeekString has to find in a message that is one.
+// Returns what PeekString must find in valid protobuf.
 std::optional<std::string> NameInFront(absl::string_view bytes) {
   google::protobuf::Empty message;
   AFT_CHECK(message.ParseFromString(std::string(bytes)));
@@ -58,7 +59,7 @@ std::optional<std::string> NameInFront(absl::string_view bytes) {
   return name.size() <= kMostNameBytes ? std::make_optional(name) : std::nullopt;
 }
 
-// `message`: that has the text.
+// `message`: the message that has the text.
 template <typename Message>
 void CheckTokens(const Message& message, const std::vector<TokenId>& tokens, int64_t most,
                  bool may_be_empty = false) {
@@ -76,7 +77,8 @@ void CheckTokens(const Message& message, const std::vector<TokenId>& tokens, int
 
 bool IsIn(float value, float low, float high) { return value >= low && value <= high; }
 
-// In order, within limits, and some token is always left that does not end the output.
+// Checks that the rules are in order and within the limits, and that at least one token remains
+// that does not end the output.
 void CheckRules(const LogitRules& rules) {
   AFT_CHECK(!rules.rules.empty() && rules.rules.size() <= size_t{kMaxLogitRules});
   TokenId before = -1;
@@ -126,7 +128,8 @@ void CheckAccepted(const v1::GenerateRequest& message,
   }
 }
 
-// The one text of the message, or its texts in their order, which are together within the limits.
+// Checks the one text of the message, or its texts in order, which must be within the limits
+// together.
 template <typename Message, typename Request>
 void CheckTexts(const Message& message, const std::vector<Request>& requests,
                 const LimitsConfig& limits, int64_t most) {
@@ -221,7 +224,7 @@ void Run(absl::string_view bytes, size_t cut, bool tight) {
 
 void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   using namespace aft;
-  // protobuf's line for each string that is not UTF-8.
+  // Silences protobuf, which logs a line for each string that is not UTF-8.
   [[maybe_unused]] static google::protobuf::LogHandler* const before =
       google::protobuf::SetLogHandler(nullptr);
   if (size < 2) return;

@@ -1,4 +1,4 @@
-// A file of tensors (FileOf). What is accepted is every byte of the file, once.
+// A file of tensors (FileOf). The tensors of an accepted file cover each of its bytes exactly once.
 #include "model/checkpoint/safetensors.h"
 
 #include <cstring>

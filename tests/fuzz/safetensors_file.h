@@ -10,8 +10,8 @@
 
 namespace aft::fuzz {
 
-// A file of tensors as inputs have it: "raw" and a newline, then the file; or the header, a newline
-// and the data, to which the length is added here.
+// Makes a file of tensors from an input. The input is either "raw", a newline and the file; or the
+// header, a newline and the data, to which this function adds the length of the header.
 inline std::string FileOf(absl::string_view input) {
   if (absl::ConsumePrefix(&input, "raw\n")) return std::string(input);
   const size_t newline = std::min(input.find('\n'), input.size());

@@ -1,6 +1,6 @@
-// Requests that continue what others left behind, from their messages to the steps of the model:
-// decoded, given the states that they name, planned and run to the end. Whatever they ask for, the
-// process lives on, the runner's rules hold, and a state changes nothing of what comes. Input: a
+// Requests that continue from states of earlier ones, from the message to the steps of the model:
+// decoded, given the states that they name, planned and run to the end. For every input the process
+// survives, the runner's rules hold, and a state does not change the tokens that follow. Input: a
 // byte that chooses the engine; then requests, in sections. A section is a letter and a message in
 // protobuf's text format: 'g' a GenerateRequest, 's' a ScoreRequest, 'f' a State whose tokens,
 // bytes and ttl_ms replace numbers of the last state, as if someone had forged them.
@@ -92,7 +92,7 @@ class World {
     Message message;
     google::protobuf::TextFormat::Parser parser;
     parser.SetRecursionLimit(16);
-    // Only over the wire is a string checked for UTF-8.
+    // protobuf checks strings for UTF-8 only in the binary format, not in text.
     if (!parser.ParseFromString(text, &message) ||
         !message.ParseFromString(message.SerializeAsString())) {
       message.Clear();
@@ -100,7 +100,7 @@ class World {
     return message;
   }
 
-  // Null: there is no such state.
+  // Returns null if there is no such state.
   const State* Find(const std::string& number) const {
     size_t index = 0;
     return absl::SimpleAtoi(number, &index) && index < states_.size() ? &states_[index] : nullptr;
@@ -109,7 +109,7 @@ class World {
     return std::find(forged_.begin(), forged_.end(), state) != forged_.end();
   }
 
-  // Nothing: the message is refused, or its `previous` names no state.
+  // Returns nullopt if the message is refused, or if its `previous` names no state.
   template <typename Codec>
   auto Decode(Codec& codec, const typename Codec::Request& message) const {
     typename Codec::Response started;
@@ -125,7 +125,7 @@ class World {
     return std::optional<Request>(*std::move(decoded));
   }
 
-  // What a request that was accepted came to. The state that it stored is the next one.
+  // The result of an accepted request. The state that it stored gets the next number.
   struct Answer {
     std::vector<TokenId> tokens;
     Outcome outcome;
@@ -135,7 +135,7 @@ class World {
     Answer answer;
     answer.outcome = sink.Wait();
     const absl::Status& status = answer.outcome.status;
-    // A forged state may be found out by the runner alone: it ends its own request.
+    // The runner may be the first to detect a forged state. Then only that request fails.
     AFT_CHECK(status.ok() || (forged && absl::IsInternal(status)));
     AFT_CHECK(control_->violations().empty());
     for (const server::TokenDelta& delta : sink.parts()) {
@@ -197,7 +197,7 @@ class World {
     if (Refused(engine_->GenerateGroup(request, {sinks.begin(), sinks.end()}).status())) return;
     bool leader_lost = false;
     for (const auto& sink : sinks) {
-      // Those that follow a sequence whose state is lost end with it.
+      // If the first sequence fails, the sequences that follow it fail too.
       if (leader_lost) {
         AFT_CHECK(!sink->Wait().status.ok());
         continue;
@@ -222,7 +222,8 @@ class World {
     for (const auto& sink : sinks) Keep(Wait(*sink, forged), forged);
   }
 
-  // A state that this server never made: what an older version's key holder might bring.
+  // Adds a state that this server never made, such as an older version with the same key could
+  // make.
   void Forge(const v1::State& numbers) {
     if (states_.empty()) return;
     SequenceState state = *states_.back();

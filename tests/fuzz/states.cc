@@ -1,4 +1,4 @@
-// Sealed states and records of Redis: nothing that was not sealed here opens, whatever it is.
+// Sealed states and records of Redis. Bytes that were not sealed here never open.
 #include <string>
 
 #include "absl/strings/match.h"
@@ -44,7 +44,7 @@ void CheckRecord(const StateSealer& sealer, const std::string& good, const std::
     CheckError(head.status());
   }
   if (!state.ok()) return CheckError(state.status());
-  // The summary is no part of what the state's seal is for.
+  // The seal does not cover the summary.
   const size_t state_bytes = static_cast<size_t>(StateSealer::SealedBytes(State()));
   AFT_CHECK(record.size() == good.size() &&
             absl::EndsWith(record, good.substr(good.size() - state_bytes)));
@@ -68,7 +68,7 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
                                     .state = std::make_shared<const SequenceState>(State())},
                                    kNow));
   const std::string bytes(fuzz::AsText(data, size));
-  // As it is, and in the place of a part of a good one.
+  // The input as it is, and in place of a part of valid bytes.
   CheckSealed(sealer, good, bytes);
   CheckSealed(sealer, good, good.substr(0, good.size() - good.size() % (size + 1)) + bytes);
   CheckRecord(sealer, record, bytes);

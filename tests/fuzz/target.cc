@@ -27,7 +27,7 @@ int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile v
 namespace aft::fuzz {
 namespace {
 
-// Of this thread. Signed: what one thread allocates, another may free.
+// Bytes of this thread. They are signed, because another thread may free what one has allocated.
 constinit thread_local int64_t allocated = 0;
 constinit thread_local int64_t peak = 0;
 
@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 #if AFT_ADDRESS_SANITIZER
 
-// Its allocator stays, and tells of what it does.
+// The sanitizer's allocator stays in place and calls these hooks.
 [[maybe_unused]] const int hooked = __sanitizer_install_malloc_and_free_hooks(
     [](const volatile void* memory, size_t /*bytes*/) {
       Count(static_cast<int64_t>(__sanitizer_get_allocated_size(memory)));
@@ -115,7 +115,7 @@ void Free(void* memory) {
 
 }  // namespace
 
-// Arrays and the forms without exceptions go through these.
+// The operators for arrays and those that do not throw call these.
 void* operator new(size_t size) { return Counted(std::malloc(size)); }
 void* operator new(size_t size, std::align_val_t alignment) {
   const auto align = static_cast<size_t>(alignment);

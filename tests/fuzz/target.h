@@ -6,14 +6,14 @@
 
 #include "absl/strings/string_view.h"
 
-// What a fuzz target is made of. A target is one source file that defines RunInput and kMemory; it
+// The parts of a fuzz target. A target is one source file that defines RunInput and kMemory; it
 // proves properties with AFT_CHECK. replay.cc runs it on a corpus, clang's libFuzzer on mutations.
 namespace aft::fuzz {
 
 void RunInput(const uint8_t* data, size_t size);
 
-// The most memory that one input may take: what a target would allocate for an empty one, and for
-// each of its bytes. More is a finding.
+// The most memory that one input may allocate: a fixed part, and a part for each byte of the input.
+// More is a finding.
 struct MemoryBound {
   int64_t fixed;
   int64_t per_byte;
@@ -26,7 +26,7 @@ std::vector<absl::string_view> Sections(absl::string_view text, size_t count);
 
 bool IsUtf8(absl::string_view text);
 
-// Whether an error may be logged and sent: not empty, one short line of valid UTF-8.
+// Returns whether an error may be logged and sent: it is one short line of valid UTF-8, not empty.
 bool IsMessage(absl::string_view text);
 
 inline absl::string_view AsText(const uint8_t* data, size_t size) {

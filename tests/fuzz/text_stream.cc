@@ -1,6 +1,6 @@
-// What a model's bytes become on their way out: stop strings, then UTF-8. The result is that of
-// plain loops over the whole text, however the stream was cut. Sections: stop strings, a line each,
-// after a line "include" or "exclude"; how long the pieces are, a character each; the bytes.
+// The processing of a model's output bytes: stop strings, then UTF-8. The result equals that of
+// plain loops over the whole text, however the stream was cut. Sections: a line "include" or
+// "exclude", then one stop string a line; the lengths of the pieces, one character each; the bytes.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -23,14 +23,14 @@ const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 512};
 
 namespace {
 
-constexpr size_t kMostStopStrings = 16;  // of a request
+constexpr size_t kMostStopStrings = 16;  // in a request
 constexpr size_t kMostStopStringBytes = 256;
 
 bool IsCharacter(const std::string& bytes) {
   return !bytes.empty() && FirstCharacter(bytes).size == bytes.size();
 }
 
-// Whether some bytes more make it one character.
+// Returns whether more bytes can complete it to one character.
 bool BeginsCharacter(const std::string& bytes, size_t more = 3) {
   if (IsCharacter(bytes)) return true;
   if (more == 0) return false;
@@ -74,12 +74,12 @@ Stopped NaiveStop(const std::string& bytes, const std::vector<std::string>& stop
   return {bytes, ""};
 }
 
-// As long as the characters say, over and over.
+// Cuts `bytes` into pieces whose lengths the characters of `lengths` give, in a cycle.
 std::vector<std::string> Cut(absl::string_view bytes, absl::string_view lengths) {
   std::vector<std::string> pieces;
   for (size_t i = 0; !bytes.empty(); ++i) {
     const size_t length = lengths.empty() ? 1 : lengths[i % lengths.size()] & 15;
-    // Empty ones among them, but not only.
+    // Some pieces may be empty, but not all.
     const size_t least = i % 16 == 0 ? 1 : 0;
     pieces.emplace_back(bytes.substr(0, std::max(length, least)));
     bytes.remove_prefix(pieces.back().size());
@@ -109,7 +109,7 @@ void CheckStop(const std::vector<std::string>& pieces, const std::vector<std::st
   for (size_t i = 0; i < pieces.size() && !found; ++i) {
     const size_t before = out.size();
     found = matcher.Append(pieces[i], out);
-    // What is out is out: never more than it may be.
+    // Output cannot be taken back, so it must never be more than expected.
     AFT_CHECK(expected.text.compare(before, out.size() - before, out, before) == 0);
   }
   if (!found) matcher.Flush(out);

@@ -1,5 +1,6 @@
-// A tokenizer's files. What loads decodes what it encodes. Sections: its kind, "json" for "bpe" in
-// one file; chars.json, vocab.json or tokenizer.json; merges.txt or tokenizer_config.json; a text.
+// A tokenizer's files. A tokenizer that loads decodes what it has encoded. Sections: its kind,
+// "json" for "bpe" in one file; chars.json, vocab.json or tokenizer.json; merges.txt or
+// tokenizer_config.json; a text.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -16,7 +17,7 @@
 
 namespace aft::fuzz {
 
-// A token of one byte is four in the JSON, and a string in three tables.
+// A token of one byte takes four bytes of JSON, and a string in each of three tables.
 const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 256};
 
 namespace {
@@ -50,7 +51,7 @@ std::string Decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) 
   return text;
 }
 
-// `text` without what the vocabulary does not have.
+// Returns `text` without the parts that the vocabulary does not have.
 std::string Known(const Tokenizer& tokenizer, absl::string_view text) {
   std::string known;
   while (!text.empty()) {

@@ -1,5 +1,5 @@
-// Shards and their index. What is accepted is every tensor of the shards, once, where the index
-// says. Sections: the index; the shards a.safetensors and b.safetensors (FileOf).
+// Shards and their index. If they are accepted, each tensor of the shards occurs once, where the
+// index says. Sections: the index; the shards a.safetensors and b.safetensors (FileOf).
 #include "model/convert/weight_files.h"
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace aft::fuzz {
 
-// A tensor stands in the index, in its shard's header and in the table of both.
+// A tensor is named in the index, in its shard's header and in the table of both.
 const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 64};
 
 namespace {
