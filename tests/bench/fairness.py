@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""What one client feels of another: TTFT and inter-token times of one stream, alone, beside prompts of
-1 MiB and beside 64 endless generations of another client.
+"""Measures how one client slows down another: TTFT and inter-token times of one stream, alone, next to
+prompts of 1 MiB and next to 64 endless generations of another client.
 
   fairness.py BIN [--anonymous] [--step-tokens N]    BIN: the folder of aft-server and aftload
   fairness.py BIN --rows [--seconds N] [--rounds N]
   fairness.py BIN --prompts [--seconds N] [--rounds N]
 
---anonymous: no tokens, so that both are one client; for servers that know none.
---rows: one stream alone and beside 1, 10 and 100 endless generations of another client, which is another
-address, by a server with its defaults but for 128 slots. It is measured where clients share steps (itl_target_ms: 0)
-and, as "before", where they do not (60000), in turn; medians of all rounds. CPU is that of the engine's thread, and
-of the whole server, for each step: the one stream has a row in all of them. Beside builds: chrt -f 1 fairness.py BIN
---rows.
---prompts: the same beside prompts of 64 KiB that the other client sends back to back, one and four at a time.
+--anonymous: sends no tokens, so that both are one client; for servers that know no clients.
+--rows: one stream alone and next to 1, 10 and 100 endless generations of another client, which has another
+address. The server has its defaults except for 128 slots. Servers whose clients share steps (itl_target_ms: 0) and
+servers whose clients do not (60000, printed as "before") are measured in turn; medians of all rounds. CPU is the time
+of the engine's thread, and of the whole server, for each step; the one stream has a row in every step. While builds
+run on the machine, use: chrt -f 1 fairness.py BIN --rows.
+--prompts: the same next to prompts of 64 KiB that the other client sends back to back, one and four at a time.
 """
 
 import argparse
@@ -74,7 +74,7 @@ class Server(aft_server.ServerProcess):
             stdout=subprocess.PIPE, text=True)
 
     def cpu_seconds(self, thread=""):
-        """Of its threads whose names begin so."""
+        """The CPU time of the threads whose names begin with `thread`."""
         ticks = 0
         for stat in pathlib.Path(f"/proc/{self.pid}/task").glob("*/stat"):
             with contextlib.suppress(OSError):  # a thread that has ended

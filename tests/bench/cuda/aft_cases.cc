@@ -38,7 +38,7 @@ void AddAftStep(Bench& bench, int64_t rows, int64_t window, Number ring, bool lo
   const Decode decode(bench.scale().rows(rows), aft.model.layout().Floats(), position);
   const Matrices matrices(decode.rows, 3 * hid, hid, /*bf16=*/false);
   const double held = static_cast<double>(std::min(position, aft.model.layout().ring_rows()));
-  // Prefix read and written, the ring read, one token of it written.
+  // A step reads and writes the prefix, reads the ring, and writes one token of the ring.
   double bytes = 24 + (window > 1 ? 2 * aft.ring_bytes() * (held + 1) : 0);
 
   AftLookahead ahead;
@@ -46,7 +46,7 @@ void AddAftStep(Bench& bench, int64_t rows, int64_t window, Number ring, bool lo
   const auto cycle = std::max<int64_t>(ahead.rows, 1);
   const DeviceArray<float> sums =
       Filled(lookahead ? decode.rows * AftLookaheadFloats(aft.model, ahead.rows) : 1, 0.5F, 1.5F);
-  // In every step another part of the rows makes its sums, as in service.
+  // In every step a different part of the rows makes its sums, as in a real server.
   std::vector<int32_t> ages;
   for (int64_t turn = 0; turn < cycle; ++turn) {
     for (int64_t i = 0; i < decode.rows; ++i) {
@@ -58,10 +58,11 @@ void AddAftStep(Bench& bench, int64_t rows, int64_t window, Number ring, bool lo
     ahead.sums = sums.get();
     ahead.slot_stride = AftLookaheadFloats(aft.model, ahead.rows);
     const auto r = static_cast<double>(ahead.rows);
-    // The ring once in R steps, three sums written and read, the tokens since, one token written.
+    // A step reads 1/R of the ring and the tokens since, reads and writes three sums, and writes
+    // one token.
     bytes = 24 + 2 * aft.ring_bytes() * (held / r + (r - 1) / 2 + 1) + 24;
   } else if (lookahead) {
-    return;  // it does not pay for this window
+    return;  // lookahead is not worthwhile for this window
   }
 
   bench.Add({.name = "aft_step",

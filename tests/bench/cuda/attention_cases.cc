@@ -32,7 +32,7 @@ void AddAttentionStep(Bench& bench, int64_t rows, Score score, int64_t block_siz
                       int64_t context) {
   const AttentionParams params = Attention(bench.scale(), score, block_size, context + 1);
   const AttentionStateLayout layout(params);
-  // Block-local: in the middle of a block, so that one and a half are seen.
+  // Block-local: the position is in the middle of a block, so a token sees one and a half blocks.
   const int64_t position = block_size > 0 ? 10 * block_size + block_size / 2 : context;
   const int64_t seen = block_size > 0 ? block_size + block_size / 2 + 1 : context + 1;
   const Decode decode(bench.scale().rows(rows), layout.Floats(), position);

@@ -12,7 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/bench/cuda/timing.h"
 
-// What the cases of cuda_kernels_bench are made of.
+// The parts from which the cases of cuda_kernels_bench are made.
 namespace aft::kernels::cuda {
 
 // Sizes; a smoke run divides them.
@@ -23,10 +23,10 @@ struct Scale {
   int64_t tokens(int64_t full) const { return smoke ? 70 : full; }
 };
 
-// Cases are made one after the other, each with its own memory, and freed when timed.
+// Cases are made one after the other. Each has its own memory, which is freed after the timing.
 class Bench {
  public:
-  // Of the cases whose name and shape have `only` in them. Measures the copy rate.
+  // Add skips cases whose name and shape do not contain `only`. Measures the copy rate.
   Bench(Scale scale, std::string only);
 
   const Scale& scale() const { return scale_; }
@@ -81,7 +81,7 @@ struct Decode {
         slot(Slots(count)),
         positions(std::vector<int64_t>(static_cast<size_t>(count), position)) {}
 
-  // Not in order: no sequence sits in the slot of its row.
+  // The slots are not in order: no row has the slot with its own number.
   static std::vector<int32_t> Slots(int64_t count) {
     std::vector<int32_t> slots(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {

@@ -3,8 +3,8 @@
 //
 //   cuda_kernels_bench [--json=FILE] [--only=SUBSTRING] [--smoke]
 //
-// --smoke: sizes that the kernels can run on a CPU (tests/support/cuda_on_cpu), once each: whether
-// this program works, nothing about speed.
+// --smoke: runs each case once, at sizes that a CPU can emulate (tests/support/cuda_on_cpu). This
+// shows that the program works, and says nothing about speed.
 
 #include <CLI/CLI.hpp>
 #include <fstream>

@@ -102,7 +102,7 @@ Timing Time(const BenchCase& bench, bool smoke) {
   cycle();
   Check(bench.name, cudaStreamSynchronize(stream));
 
-  // Some 2 ms of work to a measurement, so that the events cost nothing.
+  // A measurement has about 2 ms of work, so that the cost of the events is negligible.
   Stopwatch watch(stream);
   const double first = std::max(watch.Microseconds(cycle), 1.0);
   const int cycles = smoke ? 1 : std::clamp(static_cast<int>(2000 / first), 1, 200);

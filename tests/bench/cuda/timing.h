@@ -13,8 +13,8 @@ namespace aft {
 struct BenchCase {
   std::string name;   // "aft_step"
   std::string shape;  // "local s=32 bf16 ring, B=256 d=1024, fp32 -> bf16"
-  double bytes = 0;   // that it must move at least, read plus written
-  double flops = 0;   // 0 where bytes bind
+  double bytes = 0;   // the least that it must move, read plus written
+  double flops = 0;   // 0 if the bytes limit the speed
   // Queues one run on the stream; result: cudaError_t. `turn` counts the runs, for work that
   // depends on where in a cycle it is.
   std::function<int(kernels::cuda::Stream stream, int turn)> run;
@@ -24,7 +24,7 @@ struct BenchCase {
 struct Timing {
   double microseconds = 0;  // median of one run
   double spread = 0;        // (third quartile - first) / median
-  bool graph = false;       // of replays of a graph; else of launches
+  bool graph = false;       // times replays of a graph, otherwise launches
 };
 
 // Times whole cycles with events, as replays of one graph where the device can capture: launches of

@@ -1,11 +1,11 @@
-// A model without gRPC, in two layers: the runner alone, and the engine on top of it. Beside the
-// same load over gRPC (aftload) it shows what each layer costs.
+// Measures a model without gRPC, in two layers: the runner alone, and the engine on top of it.
+// Compared with the same load over gRPC (aftload), this shows what each layer costs.
 //
 //   engine_bench                       the shipped model; run from the repository's root
 //   AFT_MODEL=DIR engine_bench         another checkpoint
 //   AFT_DEVICE=cuda:0 AFT_WEIGHT_FORMAT=bf16 AFT_SLOTS=1024 engine_bench
 //                                      on a GPU, with up to 1024 streams
-//   AFT_THREADS=2 engine_bench         compute threads on the CPU, one unless it is said
+//   AFT_THREADS=2 engine_bench         the number of compute threads on the CPU; the default is 1
 
 #include <algorithm>
 #include <chrono>
@@ -63,8 +63,8 @@ LoadedModel Load(int64_t step_tokens) {
   return *std::move(model);
 }
 
-// Loading takes longer than measuring, and every benchmark is entered several times: what the last
-// one loaded is kept, and only that.
+// Loading takes longer than measuring, and every benchmark function is called several times.
+// Therefore the model that was loaded last is kept, and no other.
 struct Loaded {
   int64_t step_tokens = 0;
   LoadedModel model;                         // without its runner when there is an engine
@@ -80,8 +80,8 @@ Loaded& Kept() {
 }
 
 void Drop() {
-  Kept().engine.reset();   // it uses the rest
-  Kept().metrics.reset();  // they are the registry's
+  Kept().engine.reset();   // first, because it uses the others
+  Kept().metrics.reset();  // before the registry that they belong to
   Kept() = {};
 }
 
@@ -128,8 +128,8 @@ void Collect(ModelRunner& runner, ModelRunner::Ticket ticket) {
   benchmark::DoNotOptimize(output);
 }
 
-// Steps of one token a row, as many in flight as the runner allows: from the second on a row's
-// token is the one that its slot sampled last, which the host has not seen.
+// Runs steps of one token a row, with the most steps in flight that the runner allows. From the
+// second step on, a row's token is the last one that its slot sampled; the host has not seen it.
 void Decode(ModelRunner& runner, StepInput step, benchmark::State& state) {
   std::deque<ModelRunner::Ticket> tickets;
   const auto submit = [&] {
@@ -158,7 +158,7 @@ void BM_RunnerDecode(benchmark::State& state) {
   StepInput step;
   for (int32_t slot = 0; slot < rows; ++slot) {
     SamplingParams sampling;
-    sampling.seed = static_cast<uint64_t>(slot);  // each its own text
+    sampling.seed = static_cast<uint64_t>(slot);  // each slot samples another text
     Bind(runner, slot, NewSequence(), {sampling});
     step.rows.push_back(
         {.slot = slot, .first_position = 0, .tokens = {'a'}, .output = RowOutput::kLast});
@@ -167,7 +167,7 @@ void BM_RunnerDecode(benchmark::State& state) {
 }
 BENCHMARK(BM_RunnerDecode)->Apply(UpToSlots)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
-// A sequence of so many tokens. Made once: 100,000 tokens take a while.
+// Returns a sequence of `tokens` tokens. It is made once, because 100,000 tokens take a while.
 const std::string& SequenceOf(int64_t tokens) {
   ModelRunner& runner = Runner(256);
   std::string& snapshot = Kept().sequences[tokens];
@@ -182,7 +182,7 @@ const std::string& SequenceOf(int64_t tokens) {
   return snapshot = runner.SnapshotSlot(0);
 }
 
-// Streams that stand at a position.
+// Measures streams at a given position of the context.
 void BM_RunnerContext(benchmark::State& state) {
   const int64_t context = state.range(1);
   const std::string& sequence = SequenceOf(context);
@@ -202,8 +202,8 @@ BENCHMARK(BM_RunnerContext)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
-// As many bytes as the weights have, read by as many threads as compute: a step of one stream on
-// the CPU takes no less.
+// A buffer of the weights' size, which the compute threads read. A step of one stream on the CPU
+// cannot take less time than that.
 AlignedBuffer& LikeWeights() {
   static AlignedBuffer weights;
   return weights;
@@ -248,7 +248,7 @@ BENCHMARK(BM_RunnerPrefill)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
-// The same tokens with the log-probability of each, and `top` alternatives.
+// Scores a text: the log-probability of each token, and of `top_logprobs` alternatives.
 void BM_RunnerScore(benchmark::State& state) {
   constexpr int64_t kText = 256;
   ModelRunner& runner = Runner(kText);
@@ -265,7 +265,7 @@ void BM_RunnerScore(benchmark::State& state) {
 }
 BENCHMARK(BM_RunnerScore)->Arg(0)->Arg(5)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
-// One sequence's state to another slot, beside the slots and back, and out to bytes and back.
+// Copies one sequence's state to another slot, out of the slots and back, and to bytes and back.
 void BM_RunnerFork(benchmark::State& state) {
   ModelRunner& runner = Runner(256);
   const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
@@ -367,6 +367,6 @@ BENCHMARK(BM_Engine)->Apply(UpToSlots)->UseRealTime()->Unit(benchmark::kMillisec
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
-  aft::server::Drop();  // before CUDA's driver, which goes when main is over
+  aft::server::Drop();  // before the CUDA driver is unloaded at the end of main
   return 0;
 }

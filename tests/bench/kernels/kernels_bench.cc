@@ -1,5 +1,6 @@
-// Kernels alone, one thread. Linear/* against LibTorch's at::linear at the same shapes: the number
-// after the shape is the count of rows. Prints GFLOP/s, and GB/s of weights read.
+// Measures kernels alone, on one thread. Linear/* is compared with LibTorch's at::linear at the
+// same shapes; the number after the shape is the number of rows. Prints GFLOP/s, and GB/s of
+// weights read.
 //   kernels_bench --benchmark_min_time=0.2 --benchmark_filter=Linear
 
 #include <cstdint>

@@ -42,7 +42,7 @@ namespace {
 
 constexpr int64_t kPoolBytes = 256 << 20;
 constexpr int64_t kHid = 512;
-constexpr int64_t kMaxLength = 4096;  // of the mixers whose state grows
+constexpr int64_t kMaxLength = 4096;  // for mixers whose state grows
 
 // Heads of 1 to 512 channels; keys of one token or of a long context; all with 8 heads of
 // attention.
@@ -70,7 +70,7 @@ constexpr const char* kMixers[] = {
     "location band_rows=4096",
 };
 
-// At the end of a block of block_local; of the others, anywhere.
+// For block_local the position is at the end of a block; for the others any position is right.
 int64_t DecodedPosition(const MixerConfig& config) { return StateGrows(config) ? 4000 : 1023; }
 
 // Numbers in [1, 2) that are valid states in fp32 and in bf16: both halves are the same bf16.
@@ -137,12 +137,13 @@ void Forward(benchmark::State& state, Setup& setup, int64_t rows, int64_t length
   for (int64_t r = 0; r <= rows; ++r) offsets.push_back(r * length);
   const RaggedBatch batch = {rows, slots.data(), positions.data(), offsets.data()};
   const at::Tensor random = setup.Packed(rows * length);
-  // Backed by memory from the start, as the runner's activations are.
+  // The buffers are backed by memory from the start, as the runner's activations are.
   AlignedBuffer packed = *AlignedBuffer::Create(random.numel(), "packed");
   std::copy_n(random.const_data_ptr<float>(), random.numel(), packed.data());
   AlignedBuffer y = *AlignedBuffer::Create(rows * length * kHid, "y");
   const Workspace workspace = setup.MakeWorkspace(setup.mixer->scratch_floats());
-  // A prompt is read again and again, and so is a context that is full; decoding goes on.
+  // Prompts and full contexts are read repeatedly at one position. Otherwise decoding advances by
+  // one token in each iteration.
   const int64_t step = position > 0 && !StateGrows(setup.config) ? 1 : 0;
   for (auto _ : state) {
     setup.mixer->Forward({packed.data(), random.size(1)}, batch, pool.part(0), {y.data(), kHid},
@@ -158,7 +159,7 @@ void Decode(benchmark::State& state, const MixerConfig& config, int64_t batch) {
   const int64_t rows = batch > 0 ? batch : kPoolBytes / StatePool::SlotBytes({spec}) + 1;
   const int64_t position = DecodedPosition(config);
   Forward(state, setup, rows, 1, position);
-  // All that is in use is read; running sums are written back too.
+  // A step reads all of the state that is in use, and writes running sums back too.
   int64_t state_bytes = SlotLayout({spec}).UsedBytes(position + 1);
   for (const StateSection& section : spec.sections) {
     if (section.name == "prefix") state_bytes += 4 * section.floats;
@@ -200,7 +201,7 @@ void Encode(benchmark::State& state, const MixerConfig& config, int64_t length) 
   EncodeBatch(state, config, length, /*by_pairs=*/false);
 }
 
-// With a mask of pairs, of which it hides none.
+// Encodes with a mask of pairs that hides no pair.
 void Pairs(benchmark::State& state, const MixerConfig& config, int64_t length) {
   EncodeBatch(state, config, length, /*by_pairs=*/true);
 }
@@ -212,7 +213,8 @@ void Plain(benchmark::State& state, const MixerConfig& config, int64_t length) {
   Count(state, length, config, 0);
 }
 
-// Whether the plain form has the memory that it takes: some hold numbers for every pair of tokens.
+// Returns whether the plain form fits into memory. Some forms hold numbers for every pair of
+// tokens.
 bool PlainFits(const MixerConfig& config, int64_t length) {
   constexpr int64_t kMostFloats = int64_t{1} << 27;
   if (config.causal && config.score_width == 0) return true;

@@ -67,7 +67,7 @@ class AftLocal(nn.Module):
     tokens, window = x.shape[1], self.window
     q, terms = self.terms(x)
     past = F.pad(terms.cumsum(1), (0, 0, window, 0))
-    # Tiles of `window` tokens, each behind the one before it.
+    # Tiles of `window` tokens, each with the tile before it.
     tiles = F.pad(terms, (0, 0, window, -tokens % window)).unfold(1, 2 * window, window)  # [B, tiles, 2d, 2 window]
     near = (tiles @ self.by_tile.T).transpose(2, 3).flatten(1, 2)
     y = self.gated(q, past[:, :tokens] + near[:, :tokens], x)
@@ -142,7 +142,7 @@ def make(folder, width, layers):
 
 
 def score(model, text):
-  """Of every byte but the first, twice: from one prompt, and with half of it in steps."""
+  """Log-probabilities of every byte but the first, computed twice: from one prompt, and with half of it in steps."""
   tokens = torch.tensor([list(text.encode())])
   half = tokens.shape[1] // 2
   at_once = model.prompt(tokens, model.empty(1), last=False)[0]
@@ -154,7 +154,7 @@ def score(model, text):
 
 
 def rate(work, tokens, seconds):
-  """Tokens/s of work(), which makes so many."""
+  """Returns the tokens/s of work(), which makes `tokens` tokens."""
   for _ in range(3):
     work()
   start, calls = time.perf_counter(), 0

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The engine beside PyTorch and llama.cpp, without gRPC: the same machine, threads and sizes of model.
+"""Compares the engine with PyTorch and llama.cpp, without gRPC: the same machine, threads and sizes of model.
 
   peers.py [--threads N] [--rounds N] [--seconds S] [--only 'M ours int8|M llama.cpp q8_0']
 
 S: 6.4 M weights (d = 256, 8 layers), M: 85 M (d = 768, 12 layers); random AFT-local models, window 32. PyTorch runs
-the same function (aft_torch.py), which is compared with what aft-server says first, eager and by torch.compile.
-llama.cpp runs a GPT-2 made of the same matrices. All take turns, each figure is the median of the rounds. The first
-start fetches, builds and compiles, which takes a while.
+the same function (aft_torch.py), eager and by torch.compile; its results are first compared with aft-server's.
+llama.cpp runs a GPT-2 made of the same matrices. All run in turn, and each figure is the median of the rounds. The
+first start fetches, builds and compiles, which takes a while.
 """
 
 import argparse

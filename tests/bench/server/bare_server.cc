@@ -1,6 +1,6 @@
-// What gRPC alone delivers: a callback server without model, engine or admission that answers
-// Generate with the messages of aft-server, a token each, one after the other as fast as they can
-// be written.
+// Shows what gRPC alone delivers. This callback server has no model, engine or admission. It
+// answers Generate with the same messages as aft-server, one token each, as fast as they can be
+// written.
 //
 //   bare_server --ready_file=F      writes its address, HOST:PORT, to F; ends with SIGTERM
 
@@ -60,7 +60,7 @@ class Service final : public v1::InferenceService::CallbackService {
   }
 };
 
-// aftload asks for it first.
+// aftload calls this method first.
 class Models final : public v1::ModelService::CallbackService {
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const v1::ListRequest* /*request*/,

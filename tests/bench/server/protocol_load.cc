@@ -1,5 +1,5 @@
-// The same streams through Generate and through ModelStreamInfer: how many messages a second
-// arrive.
+// Measures the messages a second that arrive from the same streams through Generate and through
+// ModelStreamInfer.
 //
 //   protocol_load --address=A --streams=8 --seconds=10 [--infer]
 //
@@ -44,7 +44,7 @@ struct Counts {
   std::atomic<bool> over = false;
 };
 
-// Ends a program that would otherwise report the speed of failures.
+// Ends the program if a call fails, because it would otherwise report the speed of failures.
 void Expect(bool ok, const std::string& what) {
   if (ok) return;
   std::fprintf(stderr, "protocol_load: %s\n", what.c_str());

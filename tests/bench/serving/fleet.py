@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What tools/fleet_sim.py is fed with, and how far it can be believed: aft-server and aftload on this machine.
+"""Measures the costs that tools/fleet_sim.py needs, and checks its results, with aft-server and aftload on this machine.
 
   fleet.py measure --model DIR [--weight_format F] --to FILE   the costs of a model's steps
   fleet.py check --model DIR [--weight_format F] --costs FILE  one replica, simulated, over the real one: ratios
 
-Client and server share the machine, so costs are those beside a client. Medians of --rounds, each of --seconds.
+Client and server share the machine, so the client's work adds to the costs. Medians of --rounds, each of --seconds.
 """
 
 import argparse

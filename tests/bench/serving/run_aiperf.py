@@ -35,8 +35,8 @@ def profile(folder, address, model, endpoint, *arguments):
     command = ["/usr/bin/python3", "-m", "aiperf", "profile", "--model", model, "--url", f"http://{address}",
                "--endpoint-type", endpoint, "--tokenizer", f"{scratch}/tokenizer", "--use-server-token-count", "--isl",
                PROMPT, "--artifact-dir", folder, "--ui", "none", "--no-gpu-telemetry", "--no-server-metrics", *arguments]
-    # It asks nobody outside. Not by HF_HUB_OFFLINE, with which it takes names of a cache alone and no folder; but where
-    # it would ask, nobody listens. It leaves its prompts in TMPDIR.
+    # aiperf must not contact Hugging Face. HF_HUB_OFFLINE does not help, because it then accepts only names in a cache
+    # and no folder. So HF_ENDPOINT is an address where no program listens. aiperf leaves its prompts in TMPDIR.
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ["AFT_AIPERF"], "PYTHONNOUSERSITE": "1",
                    "HOME": scratch, "TMPDIR": scratch, "HF_ENDPOINT": "http://127.0.0.1:9", "no_proxy": "127.0.0.1"}
     run = subprocess.run([str(part) for part in command], env=environment, stdin=subprocess.DEVNULL, check=False,

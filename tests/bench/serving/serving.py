@@ -5,22 +5,22 @@
 
 Names:
   streams       tokens/s and latencies of 1, 8 and 64 streams
-  rpc           what gRPC costs: a model that computes next to nothing, 1 to 512 streams, beside a bare
-                server that writes the same messages
+  rpc           what gRPC costs: a model that computes next to nothing, 1 to 512 streams, compared with a
+                bare server that writes the same messages
   protocols     the same streams of that model through ModelStreamInfer and through Generate, in turn
-  http          HTTP beside gRPC, in turn, by aftload: 1 to 512 streams of that model, and of --model in int8
+  http          HTTP compared with gRPC, in turn, by aftload: 1 to 512 streams of that model, and of --model in int8
   batching      the same log-normal lengths one by one, in static batches, in continuous ones
   capacity      Poisson arrivals at rising rates: goodput and its knee
-  interference  half of the capacity beside a long prompt every 5 s, with three chunk sizes
+  interference  half of the capacity and a long prompt every 5 s, with three chunk sizes
   overload      2, 5 and 10 times the capacity: refusals, who is admitted, recovery
   context       one stream of 100,000 tokens: time per token and memory, early and late
   clients       a tenth stops reading, a tenth cancels: what do the others feel, what leaks?
   rollout       three replicas under load are drained and restarted in turn
-  survival      200 streams of 2,000 tokens that go on while their three replicas are killed, drained and
+  survival      200 streams of 2,000 tokens that continue while their three replicas are killed, drained and
                 started again: what is lost, and the longest pause and its parts; where they share nothing, keys,
                 Redis, and the same through the shipped edge if AFT_ENVOY names an Envoy (./dev bench survival
-                fetches it). --streams N: as many; --shared NAME: only that ("keys, behind the edge"); --client python:
-                by client/python instead of aftload
+                fetches it). --streams N: the number of streams; --shared NAME: only that case ("keys, behind the
+                edge"); --client python: client/python instead of aftload
   checkpoints   1 and 64 resumable streams, with states.checkpoint_tokens 0, 256 and 64 in turn: what a step
                 takes, and what it takes more
   aiperf        1, 8 and 64 streams of 512 tokens by aftload over gRPC, and by NVIDIA's aiperf over HTTP, in the folder

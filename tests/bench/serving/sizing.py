@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `aft-convert inspect` says that a model takes, beside what it takes: deploy/sizing.md has the table.
+"""Compares what `aft-convert inspect` says that a model takes with what it really takes. deploy/sizing.md has the table.
 
   sizing.py [--bin DIR] [--only 'austen|M|conv|dot']
 

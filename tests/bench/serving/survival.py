@@ -1,4 +1,4 @@
-"""Streams that go on while their servers go: the benchmark `survival` of serving.py."""
+"""The benchmark `survival` of serving.py: streams that continue while their servers are stopped."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def parts_of_gaps(load, calls, attempts):
   for gap in load["breaks"]:
     call = calls.get((gap["request_id"], gap["tokens"]))
     if call is None:
-      continue  # its server was killed in its turn, and wrote no line
+      continue  # its server was killed too, and wrote no line
     queue = float(call["queue_ms"])
     gaps.append({"all": gap["gap_ms"], "noticing": gap["until_broken_ms"], "back-off": gap["until_sent_ms"],
                  "way": gap["until_started_ms"] - queue, "queue": queue, "reading": gap["until_token_ms"],
@@ -76,8 +76,8 @@ def survival(bench):
     if bench.options.shared and shared not in bench.options.shared:
       return
     front, flags, loads, stops = None, [], [], []
-    # Of three that are restarted in turn one gets half of what the one before had, beside its own half: no slot
-    # is to be waited for.
+    # Three servers are restarted in turn. While the second restarts, the third has half of all streams and gets half of
+    # the second one's half: 3/4 in all. With slots for these, no stream waits for one.
     servers = [bench.server(slots=3 * bench.options.streams // 4 + 10, states=states) for _ in range(3)]
 
     def kill():
@@ -144,7 +144,7 @@ def survival(bench):
 
           all_troubles("Redis" + where, f'{keys} redis {{ address: "{redis.address}" }} checkpoint_tokens: 256',
                        [("Redis restarted", restart)], behind_edge)
-  table(("shared", "trouble", "load", "completed", "failed", "went on", "most", "inexact", "lost", "repeated", "changed",
+  table(("shared", "trouble", "load", "completed", "failed", "continued", "most", "inexact", "lost", "repeated", "changed",
          "longest gap p50", "p99", "max, ms"), rows)
   heads = ("shared", "trouble", "breaks", "gap", "noticing", "back-off", "way", "queue", "reading", "tries", "edge's attempts")
   print("The gaps of breaks in parts, p50 / max, ms; way: connections, proxies, and places on a connection")
