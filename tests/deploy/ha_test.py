@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs what deploy/k8s/ha holds: its Redis and its server with their configs, and its queries in Prometheus'
-own unit tests. ha_test.py AFT_SERVER"""
+"""Tests deploy/k8s/ha: runs its Redis and its server with their configs, and its queries in Prometheus' own unit
+tests. ha_test.py AFT_SERVER"""
 
 import os
 import re
@@ -29,12 +29,12 @@ class StatesTest(unittest.TestCase):
     (self.folder / "redis.password").write_text("of-this-test")
 
   def data(self, name):
-    """A file of any ConfigMap."""
+    """The file `name` of whichever ConfigMap has it."""
     return next(document["data"][name] for document in self.documents
                 if document["kind"] == "ConfigMap" and name in document["data"])
 
   def start_redis(self):
-    """With the arguments that the container has."""
+    """Starts Redis with the arguments of the container."""
     container = next(document for document in self.documents
                      if document["kind"] == "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
     config = self.data("redis.conf")
@@ -42,7 +42,7 @@ class StatesTest(unittest.TestCase):
     (self.folder / "redis.conf").write_text(config.replace("dir /data\n", f"dir {self.folder}\n"))
     arguments = [argument.replace("/etc/redis/", f"{self.folder}/").replace("$(REDISCLI_AUTH)", "of-this-test")
                  for argument in container["args"]]
-    # As Debian's redis-tools has it: the package redis-server would start a service.
+    # Debian's redis-tools installs this program; the package redis-server would start a service.
     redis = Process(self.folder, "redis", [*arguments, "--port", "0", "--unixsocket", self.socket],
                     executable=shutil.which("redis-check-rdb"))
     self.addCleanup(redis.stop, hard=True)
@@ -65,7 +65,7 @@ class StatesTest(unittest.TestCase):
     return subprocess.run([Path(SERVER).with_name("aftctl"), "--address", address, *arguments], capture_output=True,
                           check=False, timeout=PATIENCE)
 
-  def test_redis_keeps_what_it_took_and_asks_for_the_password(self):
+  def test_redis_keeps_stored_values_and_requires_the_password(self):
     self.start_redis()
     self.assertEqual(self.redis("config", "get", "maxmemory-policy")[1], "noeviction")
     self.assertGreater(int(self.redis("config", "get", "maxmemory")[1]), 0)
@@ -82,8 +82,8 @@ class StatesTest(unittest.TestCase):
     server = self.start_server("server", config)
     wait_until(lambda: server.metric("aft_states_redis_up") == 1, "the server has found Redis")
 
-  def test_a_key_is_replaced_while_servers_take_each_others_states(self):
-    """By the steps of docs/upgrading.md: those before and behind a rollout serve side by side."""
+  def test_servers_accept_each_others_states_while_a_key_is_replaced(self):
+    """Follows docs/upgrading.md: during a rollout, servers of two consecutive steps run at the same time."""
     steps = [["old"], ["old", "new"], ["new", "old"], ["new"]]
     addresses, states = [], []
     for key in steps[1]:
@@ -100,7 +100,7 @@ class StatesTest(unittest.TestCase):
     for step in range(3):
       self.assertTrue(takes(step, step + 1), steps[step])
       self.assertTrue(takes(step + 1, step), steps[step])
-    self.assertFalse(takes(0, 2))  # Why the second step is one.
+    self.assertFalse(takes(0, 2))  # The second step is needed for this reason.
 
 
 class ScalingTest(unittest.TestCase):
@@ -119,7 +119,7 @@ class ScalingTest(unittest.TestCase):
     series = {
         "aft_requests_waiting" + labels % ("a", "m"): 6, "aft_requests_waiting" + labels % ("a", "n"): 1,
         "aft_requests_waiting" + labels % ("b", "m"): 5, 'aft_requests_waiting{namespace="other"}': 100,
-        # The fuller one of a server's models counts.
+        # The model of a server with the higher load counts.
         "aft_requests_waiting" + labels % ("c", "austen"): 3, "aft_slots_used_ratio" + labels % ("c", "austen"): 0.125,
         "aft_slots_used_ratio" + labels % ("a", "m"): 0.5, "aft_slots_used_ratio" + labels % ("a", "n"): 0.25,
         "aft_slots_used_ratio" + labels % ("b", "m"): 1, 'aft_slots_used_ratio{namespace="other"}': 1,

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from rendered import DEPLOY, ROOT, is_custom, kustomize, render, render_all, yaml
 
-import jsonschema  # Of the same tools.
+import jsonschema  # from the folder AFT_KUBERNETES
 import kubernetes_validate
 
 SERVER = ""
-# The oldest version that the edge's sidecar needs, and the newest.
+# The oldest version of Kubernetes that supports the edge's sidecar, and the newest.
 VERSIONS = ["1.29", "1.37"]
-# What the image brings itself, where a volume does not hide it.
+# The paths that the image contains, unless a volume hides them.
 IN_THE_IMAGE = ("/models/austen-aft-local", "/opt/aft/")
 SCHEMAS = ROOT / "tests/deploy/schemas"
 
@@ -32,12 +32,12 @@ def schema_of(kind):
 
 
 def refused(document, versions=VERSIONS[-1:]):
-  """Why an API server would not take the document, or None."""
+  """Why an API server would refuse the document, or None."""
   try:
     if is_custom(document):
       jsonschema.Draft7Validator(schema_of(document["kind"])).validate(document)
     else:
-      if document["apiVersion"] == "policy/v1beta1":  # Of tests/e2e, whose cluster is older than v1: the same form.
+      if document["apiVersion"] == "policy/v1beta1":  # tests/e2e has a cluster older than v1; the form is the same.
         document = {**document, "apiVersion": "policy/v1"}
       for version in versions:
         kubernetes_validate.validate(document, version, strict=True)
@@ -86,7 +86,7 @@ def selects(selector, labels):
 
 
 def opened(policy, direction, side):
-  """What a NetworkPolicy lets through: (who, port)."""
+  """The traffic that a NetworkPolicy allows: (peer, port)."""
   def name(peer):
     if peer == {"podSelector": {}}:
       return "pods of the namespace"
@@ -110,7 +110,7 @@ def ports_in(config):
 
 
 def seconds_to_the_end(config):
-  """From SIGTERM to the server's own last resort."""
+  """The time from SIGTERM until the server ends itself by force."""
   drain = [int(re.search(rf"\b{field}: (\d+)", config).group(1)) for field in ("lame_duck_ms", "grace_ms")]
   margin = re.search(r"kHardLimitMargin\{([\d']+)\}", (ROOT / "server/app/main.cc").read_text()).group(1)
   return (sum(drain) + int(margin.replace("'", ""))) / 1000
@@ -118,7 +118,7 @@ def seconds_to_the_end(config):
 
 class RenderedTest(unittest.TestCase):
 
-  def test_an_api_server_takes_every_document(self):
+  def test_an_api_server_accepts_every_document(self):
     for overlay, documents in render_all().items():
       with self.subTest(overlay):
         for document in documents:
@@ -186,7 +186,7 @@ class RenderedTest(unittest.TestCase):
             self.assertNotIn("publishNotReadyAddresses", service["spec"])
 
   def test_replicas_go_one_by_one(self):
-    """In rollouts none is missing, but with GPUs, of which there is none to spare."""
+    """No replica is missing in a rollout, except with GPUs, because there is no spare GPU."""
     for overlay, documents in render_all().items():
       with self.subTest(overlay):
         for deployment in of_kind(documents, "Deployment"):
@@ -207,7 +207,7 @@ class RenderedTest(unittest.TestCase):
     self.assertEqual(spread["whenUnsatisfiable"], "DoNotSchedule")
     for left in (3, 2, 1):
       replicas = [0] * left
-      for _ in range(most):  # As the scheduler places them, each where it may.
+      for _ in range(most):  # Places each replica where the scheduler may place it.
         # The nodes of a zone that failed are tainted; unless taints are honoured it is a zone without replicas.
         others = [] if left == 3 or spread.get("nodeTaintsPolicy") == "Honor" else [0]
         least = 0 if left + len(others) < spread.get("minDomains", 1) else min(replicas + others)
@@ -216,7 +216,7 @@ class RenderedTest(unittest.TestCase):
         replicas[allowed[-1]] += 1
       self.assertLessEqual(max(replicas) - min(replicas), 1)
 
-  def test_only_who_is_named_gets_in_or_out(self):
+  def test_network_policies_allow_only_named_peers(self):
     for overlay, documents in render_all().items():
       with self.subTest(overlay):
         policies = {policy["metadata"]["name"]: policy for policy in of_kind(documents, "NetworkPolicy")}
@@ -269,17 +269,17 @@ class RenderedTest(unittest.TestCase):
     for overlay, documents in render_all().items():
       with self.subTest(overlay):
         for document in of_kind(documents, "ConfigMap"):
-          self.assertRegex(document["metadata"]["name"], "-[a-z0-9]{10}$")  # A hash of what it holds.
+          self.assertRegex(document["metadata"]["name"], "-[a-z0-9]{10}$")  # A hash of the contents.
 
   def test_the_edge_has_no_gateway(self):
-    """README: its Service has no port for one, and nobody may find out only in the cluster."""
+    """The README says that the edge's Service has no port for a gateway. The combination must fail before deployment."""
     with self.assertRaisesRegex(AssertionError, "does not apply"):
       render(DEPLOY / "k8s/edge", DEPLOY / "k8s/components/gateway")
 
   def test_probes_ask_the_server_what_each_is_for(self):
     """"": ready. "liveness": a restart would help. The server's own names: server/README.md."""
     self.assertIn('"liveness"', (ROOT / "server/app/grpc_server.cc").read_text())
-    # The third one is HTTP's, to which the edge has no way.
+    # The third port is HTTP's, which the edge does not forward.
     exposed = re.search(r"^EXPOSE (\d+) (\d+) \d+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE).groups()
     for overlay, documents in render_all().items():
       with self.subTest(overlay):
@@ -289,7 +289,7 @@ class RenderedTest(unittest.TestCase):
           for probe, service, page in [("startup", None, "/readyz"), ("readiness", None, "/readyz"),
                                        ("liveness", "liveness", "/healthz")]:
             asked = container[probe + "Probe"]
-            if overlay == "e2e":  # Its cluster is older than probes of gRPC.
+            if overlay == "e2e":  # Its cluster is too old for gRPC probes.
               self.assertEqual((asked.get("grpc"), asked["httpGet"]), (None, {"path": page, "port": "metrics"}))
               continue
             self.assertEqual(asked["grpc"].get("service"), service, probe)
@@ -303,7 +303,7 @@ class RenderedTest(unittest.TestCase):
           if workload["metadata"]["name"] != "aft-serve":
             continue
           hooks = [container.get("lifecycle", {}) for container in containers(pod)]
-          self.assertEqual(hooks, [{}] * len(hooks))  # A hook's time would come on top.
+          self.assertEqual(hooks, [{}] * len(hooks))  # A hook would take additional time.
           self.assertGreater(pod["terminationGracePeriodSeconds"], seconds_to_the_end(self.config(documents)))
         for service in of_kind(documents, "InferenceService"):
           self.assertGreater(service["spec"]["predictor"]["terminationGracePeriodSeconds"],
@@ -359,15 +359,15 @@ class RenderedTest(unittest.TestCase):
         if "edge" in overlay:
           self.assertIn(f"envoyproxy/envoy:distroless-v{envoy}", images)  # The one that tests/edge runs.
 
-  def test_whoever_scales_is_alone(self):
-    """A number of replicas in the Deployment would be set back by every apply."""
+  def test_only_the_autoscaler_sets_the_number_of_replicas(self):
+    """If the Deployment had a number of replicas, every apply would reset it."""
     for overlay, documents in render_all().items():
       with self.subTest(overlay):
         for scaled in of_kind(documents, "ScaledObject"):
           target = next(document for document in of_kind(documents, "Deployment")
                         if document["metadata"]["name"] == scaled["spec"]["scaleTargetRef"]["name"])
           self.assertNotIn("replicas", target["spec"])
-          self.assertGreater(scaled["spec"]["minReplicaCount"], 1)  # Below two a budget of one means all.
+          self.assertGreater(scaled["spec"]["minReplicaCount"], 1)  # With one replica, a budget of one would mean all.
 
   def test_the_routes_have_every_service_but_reflection(self):
     protos = [*(ROOT / "proto/aft/v1").glob("*.proto"), ROOT / "proto/inference/grpc_service.proto",
@@ -382,7 +382,7 @@ class RenderedTest(unittest.TestCase):
     for route in routes:
       rule, = route["spec"]["rules"]
       self.assertEqual({match["method"]["service"] for match in rule["matches"]}, services)
-      # All of each, but of health Check alone: one replica's Watch would speak for all.
+      # All methods of each service, but only Check of health: a Watch would report one replica as if it were all.
       self.assertEqual({match["method"]["method"] for match in rule["matches"] if "method" in match["method"]}, {"Check"})
     at_the_edge = re.findall(r'safe_regex: {regex: "(.*?)"}', (DEPLOY / "envoy/envoy.yaml").read_text())
     for service in services:
@@ -407,8 +407,8 @@ class KserveTest(unittest.TestCase):
     self.assertIn('name: "austen"', printed)
     self.assertEqual(ports_in(printed), [port["containerPort"] for port in container["ports"]])
     self.assertEqual(runtime["spec"]["annotations"]["prometheus.kserve.io/port"], str(ports_in(printed)[1]))
-    self.assertTrue(of_kind(documents, "PodMonitor"))  # For the queries that it scales by.
-    # Its threads go by its limit: no flag says how many.
+    self.assertTrue(of_kind(documents, "PodMonitor"))  # for the queries of the autoscaler
+    # The number of threads follows from the CPU limit; no flag sets it.
     self.assertEqual(container["resources"]["limits"].get("cpu"), container["resources"]["requests"]["cpu"])
     self.assertIn('weight_format: "int8"', printed)
 
@@ -421,7 +421,7 @@ class KserveTest(unittest.TestCase):
 
 class PagesTest(unittest.TestCase):
 
-  def test_whoever_scales_has_the_same_targets(self):
+  def test_all_autoscalers_have_the_same_targets(self):
     scaled, = of_kind(render_all()["ha"], "ScaledObject")
     service, = of_kind(render_all()["kserve"], "InferenceService")
     page = (ROOT / "deploy/k8s/components/autoscaling/README.md").read_text()
@@ -432,7 +432,7 @@ class PagesTest(unittest.TestCase):
                                for metric in service["spec"]["predictor"]["autoScaling"]["metrics"]])
     self.assertEqual(targets, [metric["external"]["target"]["averageValue"] for metric in autoscaler["spec"]["metrics"]])
 
-  def test_manifests_on_pages_are_taken_too(self):
+  def test_manifests_on_pages_are_accepted_too(self):
     found = 0
     for page in DEPLOY.rglob("*.md"):
       for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL):

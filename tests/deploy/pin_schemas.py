@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes schemas/ anew: pin_schemas.py CLONES
 
-CLONES has the repositories of SOURCES, as git clones or bare, at CLONES/<name>. Of a CRD's schema stays what
-deploy/ uses, and nothing else is allowed: what is new there is refused by the test until this has run again.
+CLONES has the repositories of SOURCES, as git clones or bare, at CLONES/<name>. The schema of a CRD is cut down to the
+fields that deploy/ uses, and allows no others. The test refuses new fields until this program has run again.
 Rules in CEL (x-kubernetes-validations) are left out.
 """
 
@@ -34,7 +34,7 @@ METADATA = {"type": "object", "required": ["name"], "additionalProperties": Fals
 
 
 def pinned(schema, values):
-  """The part of `schema` that `values`, all that stand at its place, need."""
+  """The part of `schema` that `values` need, which are all values at its place."""
   result = {rule: schema[rule] for rule in RULES if rule in schema}
   if schema.get("x-kubernetes-int-or-string"):
     result["anyOf"] = [{"type": "integer"}, {"type": "string"}]

@@ -15,7 +15,7 @@ if not TOOLS:
   sys.exit(77)
 sys.path.insert(0, TOOLS)
 
-import yaml  # Of these tools.
+import yaml  # from TOOLS
 
 COMPONENTS = sorted((DEPLOY / "k8s/components").iterdir())
 OVERLAYS = {
@@ -24,7 +24,7 @@ OVERLAYS = {
     "ha": [DEPLOY / "k8s/ha"],
     "edge": [DEPLOY / "k8s/edge"],
     "kserve": [DEPLOY / "kserve"],
-    # Components fit each other, and overlays that do not name them.
+    # Components can be combined with each other, and with overlays that do not name them.
     "cpu, every component": [DEPLOY / "k8s/cpu", *COMPONENTS],
     "gpu, every component": [DEPLOY / "k8s/gpu", *COMPONENTS],
     "edge, every component but the gateway": [
@@ -57,6 +57,6 @@ def render_all():
 
 
 def is_custom(document):
-  """Not of Kubernetes itself."""
+  """Whether the document's kind is not part of Kubernetes itself."""
   group = document["apiVersion"].rpartition("/")[0]
   return "." in group and not group.endswith(".k8s.io") or group == "gateway.networking.k8s.io"
