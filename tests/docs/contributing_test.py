@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""CONTRIBUTING.md: the example of each page "Adding ..." is named by the files of its list, and by no others; what the
-table of places names is there."""
+"""Checks CONTRIBUTING.md. The example of each section "Adding ..." occurs in the files of its list and in no others; all
+places in the table of places exist."""
 
 import re
 import subprocess

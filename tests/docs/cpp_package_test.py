@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The C++ client in another project: installs the component `client`, builds the example of docs/api.md against it with the
+"""Tests the C++ client in another project: installs the component `client`, builds the example of docs/api.md against it with the
 CMakeLists.txt of that page, and compares what it prints with the page.
 
   cpp_package_test.py BUILD   BUILD: the folder of a CMake build that has aft_client and aft-server
@@ -34,7 +34,7 @@ class CppPackageTest(unittest.TestCase):
     self.folder = aft_server.new_folder(self)
     self.package = self.folder / "moved"
     run("cmake", "--install", BUILD, "--component", "client", "--prefix", str(self.folder / "package"))
-    (self.folder / "package").rename(self.package)  # The package does not know where it is.
+    (self.folder / "package").rename(self.package)  # The package must work in any folder.
 
   def test_it_has_what_other_projects_include_and_no_more(self):
     files = {str(path.relative_to(self.package)) for path in self.package.rglob("*") if path.is_file()}

@@ -7,13 +7,13 @@
 The page is read from top to bottom, in one folder that has the repository's model/ and proto/, an encoder and a bare layer:
 
   ```textproto   a file, whose name is in its first line; server.textproto: the server runs with it from here on;
-                 without a name a piece of a config, which the server would take
+                 without a name: a piece of a config, which the server must accept
   ```console     commands behind `$ `, in one shell, and what they print
-  ```python      a program; ```text behind it is what it prints
+  ```python      a program; ```text after it is what it prints
   ```sh, ```cpp, ```cmake  not run here (a command on the page runs the C++ example; cpp_package_test.py builds it)
 
 `...` stands for anything, alone on a line for any lines; numbers with a point may differ by a hundredth of themselves.
-Examples of tools that are not here are left out, and named: tritonclient (AFT_TRITONCLIENT), buf (beside this Python), curl.
+Examples of tools that are not installed are skipped, and named: tritonclient (AFT_TRITONCLIENT), buf (next to this Python), curl.
 """
 
 import json
@@ -79,7 +79,7 @@ def write_encoder(folder):
 
 
 def write_layer(folder):
-  """A bare mixer, as aft-convert makes of a module."""
+  """A bare mixer, as aft-convert makes it from a module."""
   d, t = 16, 32
   write_checkpoint(folder, {
       "format_version": 1, "architecture": "mixer", "d_model": d, "n_layers": 1, "max_seq_len": t,
@@ -90,7 +90,7 @@ def write_layer(folder):
 
 
 def write_checkpoint(folder, config, shapes):
-  """With random weights; safetensors by hand, as there is no NumPy."""
+  """Writes a model with random weights. It writes safetensors by hand, because NumPy is not installed."""
   folder.mkdir()
   folder.joinpath("config.json").write_text(json.dumps(config))
   draw = random.Random(0)
@@ -108,7 +108,7 @@ def write_checkpoint(folder, config, shapes):
 class Server(aft_server.ServerProcess):
 
   def terminate(self):
-    self._process.send_signal(signal.SIGINT)  # no lame duck: nobody balances over it
+    self._process.send_signal(signal.SIGINT)  # skips the lame-duck time, as no balancer uses the server
 
 
 class Page:
@@ -168,7 +168,7 @@ class Page:
     assert commands, "no command"
     script = "".join(f"{command}\necho; echo '{SHELL_MARK}' $?\n" for command, _ in commands)
     (self._folder / "commands.sh").write_text(self._placed(script))
-    # In a terminal, where programs say everything and in order.
+    # In a terminal, so that programs print everything, and in order.
     printed = self._run(["script", "-qec", "bash commands.sh", "/dev/null"]).stdout.replace("\r", "")
     ended = re.findall(rf"(.*?)\n{SHELL_MARK} (\d+)\n", printed, re.DOTALL)
     for (command, shown), (output, code) in zip(commands, ended):

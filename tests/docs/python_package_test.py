@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python client as other projects install it: builds its source distribution and its wheel, and uses the wheel in new
+"""Tests the Python client as other projects install it: builds its source distribution and its wheel, and uses the wheel in new
 environments, with the oldest versions of gRPC and protobuf that it asks for (Debian 12's) and with new ones.
 
   python_package_test.py AFT_SERVER MODEL
@@ -40,7 +40,7 @@ class PythonPackageTest(unittest.TestCase):
     folder = tempfile.TemporaryDirectory()
     cls.addClassCleanup(folder.cleanup)
     cls.folder = Path(folder.name)
-    # As `python -m build` does: the source distribution of a checkout, and the wheel of that alone.
+    # As `python -m build` does: builds the source distribution from a checkout, and the wheel only from that.
     checkout = cls.folder / "checkout"
     for part in ("client/python", "proto"):
       shutil.copytree(ROOT / part, checkout / part, ignore=MADE)
@@ -58,7 +58,7 @@ class PythonPackageTest(unittest.TestCase):
         cwd=project, env={"PYTHONPATH": PACKAGES["new"]})
 
   def use(self, name, *options):
-    """What the program prints in a new environment, which has the wheel and, of packages, only those."""
+    """Returns what the program prints in a new environment, which has only the wheel and `packages`."""
     environment = self.folder / name
     run(sys.executable, "-m", "venv", *options, environment)
     if name in PACKAGES:

@@ -97,7 +97,7 @@ async def use_both(address):
     await begun.wait()
     reader.cancel()
     assert isinstance((await asyncio.gather(reader, return_exceptions=True))[0], asyncio.CancelledError)
-    while (await client.get_model("m")).load.requests_running > 0:  # The server hears of it.
+    while (await client.get_model("m")).load.requests_running > 0:  # until the server sees the cancellation
       pass
 
 

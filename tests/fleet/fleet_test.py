@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tools/fleet: what is known of queues, nobody is lost, and the two grains agree. Exit code 77 without SimPy, which
-./dev test fetches."""
+"""Tests tools/fleet: it agrees with queueing theory, no request is lost, and the two grains agree. Exit code 77 without
+SimPy, which ./dev test fetches."""
 
 import json
 import os
@@ -38,7 +38,8 @@ def fleet(*arguments, **more):
 
 
 class QueueTest(unittest.TestCase):
-  """With one slot a replica is a queue with one server; when steps take as long as they have rows it shares its time."""
+  """With one slot, a replica is a queue with one server. If a step's time is proportional to its rows, it is a queue with
+  processor sharing."""
 
   def test_one_slot_waits_as_pollaczek_and_khinchine_say(self):
     costs = Costs([[1, 0.010]], [[1, 0.010]], slots=1, max_step_tokens=2)
@@ -134,7 +135,7 @@ class FleetTest(unittest.TestCase):
       self.assertEqual(figures[0], figures[1])
       self.assertNotEqual(figures[0], figures[2])
 
-  def test_who_knows_more_has_the_shorter_tail(self):
+  def test_policies_that_know_more_have_a_shorter_tail(self):
     tails = {}
     for policy in ("random", "round robin", "two choices", "least request"):
       ran = Fleet(SERVER, 30, policy, seed=4, warmup=10).run(experiments.offered(SERVER, 30, 0.85), 40)
@@ -143,7 +144,7 @@ class FleetTest(unittest.TestCase):
     self.assertLess(tails["two choices"], tails["round robin"])
     self.assertLess(tails["least request"], 1.02 * tails["two choices"])
 
-  def test_a_rolling_update_loses_nobody(self):
+  def test_a_rolling_update_loses_no_request(self):
     longest = {}
     for exact in GRAINS:
       for states in (True, False):
@@ -157,7 +158,7 @@ class FleetTest(unittest.TestCase):
         self.assertAlmostEqual(ran.updated, 5 * (1 + 3))
         self.assertEqual(sum(replica.load() for replica in old), 0)
         longest[exact, states] = ran.gap.max
-      # A prompt is read again before its stream goes on, or is not.
+      # Without stored states, a stream's prompt is read again before the stream continues.
       self.assertLess(longest[exact, True], longest[exact, False])
       self.assertGreater(longest[exact, True], Fleet.RECONNECT[0])
 
@@ -282,7 +283,7 @@ class ProgramTest(unittest.TestCase):
     self.assertEqual(set(costs), {"austen-int8", "m-int8"})
     self.assertGreater(experiments.capacity(costs["austen-int8"]), 5 * experiments.capacity(costs["m-int8"]))
 
-  def test_it_says_what_is_wrong(self):
+  def test_errors_say_what_is_wrong(self):
     self.assertIn("no fly: grains", self.run_program("fly", code=2))
     self.assertIn("must be in [1, 100000]", self.run_program("policies", "--replicas", "0", code=2))
     self.assertIn("--costs nowhere: ", self.run_program("--costs", "nowhere", code=2))
