@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks deploy/ against the server that it deploys: deploy_test.py AFT_SERVER. What kustomize makes of it:
-tests/deploy."""
+"""Checks deploy/ against the server that it deploys: deploy_test.py AFT_SERVER. tests/deploy checks what kustomize
+makes of it."""
 
 import re
 import subprocess
@@ -47,11 +47,11 @@ class EdgeTest(unittest.TestCase):
     # A gRPC message has five bytes before it.
     self.assertEqual(number(r"max_request_bytes: (\d+)", envoy), number(r"max_message_bytes: (\d+)", server) + 5)
     self.assertEqual(number(r'get\("most"\) or (\d+)', envoy), number(r"max_message_bytes: (\d+)", server))
-    # Which streams stay open is the server's decision: the edge lets more pass than a server keeps.
+    # The server decides which streams stay open, so the edge allows more of them than a server keeps.
     streams = number(r"kMostInferStreams = (\d+);", (ROOT / "server/config/memory_plan.cc").read_text())
     for site, bound in (("watches", number(r"\bmax_watches: (\d+)", server)), ("streams", streams)):
       self.assertGreater(number(rf"max_requests: (\d+).*# site: {site}\n", envoy), bound, site)
-    # Whoever balances over servers looks for new ones as often behind the edge.
+    # Clients that balance over servers look for new ones equally often, with the edge or without it.
     cluster = (DEPLOY / "k8s/cpu/server.textproto").read_text()
     self.assertEqual(number(r"max_connection_duration: (\d+)s", envoy) * 1000, number(r"max_age_ms: (\d+)", cluster))
     limits = re.findall(r"limits: {memory: (\d+)Mi}", (DEPLOY / "envoy/sidecar.yaml").read_text())

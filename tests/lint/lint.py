@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The rules of the code that no compiler checks: who may include whom, and a few habits.
+"""Checks the rules of the code that no compiler checks: which folder may include which, and a few habits.
 
   lint.py [FILE...]     checks every file of the repository (or these); one line per finding
   lint.py --self-test   proves that each rule fires on a bad sample and stays silent on good ones
@@ -148,7 +148,7 @@ def check_floors_page(path, text):
 
 # ---- Circles -------------------------------------------------------------------------------------
 def circles(edges):
-  """One path for each way back to where a walk over `edges` has been: name -> names."""
+  """The circles in `edges` (name -> names), each as a path."""
   done = set()
 
   def walk(trail):
@@ -165,17 +165,17 @@ def circles(edges):
 
 
 def check_circles(files):
-  """files: path -> text of the sources. Headers that reach themselves; and units, X.h with its X.cc,
-  that reach each other: each would have to be read before the other. Units of tests may."""
+  """files: path -> text of the sources. Finds headers that include themselves indirectly, and units
+  (X.h with X.cc) that include each other. Units of tests may include each other."""
   def unit(path):
     return path.rpartition(".")[0]
 
   to = {path: [h for h in INCLUDE.findall(text) if h in files] for path, text in files.items()}
   found = list(circles(to))
-  if found:  # The rest walks from header to header.
+  if found:  # The code below requires that headers have no circles.
     yield from map(" -> ".join, found)
     return
-  # What only headers are is part of whoever includes it.
+  # A header without a source file counts as a part of each unit that includes it.
   compiled = {unit(path) for path in files
               if path.endswith((".cc", ".cu")) and not path.startswith("tests/")}
 
@@ -233,7 +233,7 @@ def check_locks(path, text):
 
 
 def check_calls(path, text):
-  """A request has one way to an engine: what it passes on that way is server/call's alone."""
+  """Only server/call calls the functions of an engine and writes the access log."""
   if not path.startswith("server/") or path.startswith(("server/call/", "server/engine/", "server/registry/")):
     return
   yield from find_all(r'"request\.done"', re.sub(r"//[^\n]*", "", text), "{0}: server/call writes the access log")
@@ -283,7 +283,7 @@ def check_english(path, text):
 
 
 def check_pages(path, text):
-  """What names a page names one that is in the repository: from its own folder or one above it."""
+  """A page that is named must exist in the repository, relative to the file's folder or one above it."""
   for found in re.finditer(r"[\w./:$-]*\w\.md\b", text):
     name = found.group(0)
     folders = [Path(path).parent, *Path(path).parent.parents]
