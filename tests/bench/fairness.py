@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 import aft_server  # noqa: E402
 
 SECONDS = 12
-# What the other client does, by its number of streams.
+# The options of the other client's load, by its number of streams.
 ROWS = {streams: ("--max-tokens", 1_000_000) for streams in (1, 10, 100)}
 PROMPTS = {streams: ("--max-tokens", 1, "--prompt-bytes", 1 << 16) for streams in (1, 4)}
 
@@ -109,14 +109,14 @@ def clients_config(options, folder):
 def measure(options, folder):
     others = {
         "alone": None,
-        "beside prompts of 1 MiB": ("--prompt-bytes", 1 << 20, "--max-tokens", 1),
-        "beside 64 endless generations": ("--streams", 64, "--max-tokens", 1_000_000),
+        "next to prompts of 1 MiB": ("--prompt-bytes", 1 << 20, "--max-tokens", 1),
+        "next to 64 endless generations": ("--streams", 64, "--max-tokens", 1_000_000),
     }
     light, heavy = (None, None) if options.anonymous else ("light", "heavy")
     with Server(options, folder, clients_config(options, folder)) as server:
         for what, arguments in others.items():
             other = server.load(*arguments, "--duration", SECONDS + 3, client=heavy) if arguments else None
-            if other is not None:  # it is under way
+            if other is not None:  # the other load is running
                 server.load("--requests", 1, "--max-tokens", 1, "--duration", 1, client=heavy).wait()
             report = report_of(server.load("--max-tokens", 200, "--duration", SECONDS, client=light))
             for name in ("ttft", "itl"):
@@ -128,7 +128,7 @@ def measure(options, folder):
 
 # ---- Steps ----------------------------------------------------------------------------------------
 def run_beside(server, streams, other_load, seconds, seed):
-    """`seed`: another one for each run, so that no prompt is known already."""
+    """`seed`: differs for each run, so that no prompt is in the prefix cache already."""
     port = server.address.rsplit(":", 1)[1]
     one, two = f"127.0.0.1:{port}", f"[::1]:{port}"
     other = None
@@ -138,7 +138,7 @@ def run_beside(server, streams, other_load, seconds, seed):
             assert other.poll() is None
             time.sleep(0.05)
     load = ("--max-tokens", 1000, "--seed", seed, "--duration")
-    server.load(*load, 1, address=one).wait()  # what a step costs is known
+    server.load(*load, 1, address=one).wait()  # after this, the server knows the cost of a step
     start = server.counters()
     report = report_of(server.load(*load, seconds, address=one))
     wall, engine, cpu, generated, prompts, steps = (b - a for a, b in zip(start, server.counters()))
@@ -187,11 +187,11 @@ def measure_beside(options, folder):
             row, alone = medians[streams, what], medians[0, what]
             cells = [f"{name} {row[name]:.3g} ({row[name] / alone[name]:.3g})"
                      for name in ("engine", "server", "ITL p50", "ITL p99", "TTFT p50", "TTFT p99")]
-            print(f"beside {streams:3} {what:6}  {'  '.join(cells)}  "
+            print(f"next to {streams:3} {what:6}  {'  '.join(cells)}  "
                   + "  ".join(f"{name} {row[name]:.3g}" for name in ("tokens a step", "generated/s", *rates)))
         after, before = ({name: [run[name] for run in runs[streams, what]] for name in rates}
                          for what in ("shared", "before"))
-        print(f"beside {streams:3} shared / before: " + ", ".join(
+        print(f"next to {streams:3} shared / before: " + ", ".join(
             f"{name} {statistics.median(a / b for a, b in zip(after[name], before[name])):.2f}" for name in after))
 
 

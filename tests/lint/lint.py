@@ -357,7 +357,7 @@ def repository_files():
 
 def main(arguments):
   if arguments == ["--self-test"]:
-    import samples  # Beside this file.
+    import samples  # samples.py next to this file
     return samples.self_test(check, check_circles, check_classes, check_order, [name for name, _, _ in RULES])
   paths = [str(Path(a).resolve().relative_to(ROOT)) for a in arguments] or repository_files()
   files = {path: (ROOT / path).read_text(errors="replace") for path in paths}

@@ -136,7 +136,7 @@ def difference(programs, folder):
   return max(abs(a - b) for one in scored for a, b in zip(served, one))
 
 
-# ---- What must be reached
+# ---- Targets
 def median(rounds, figure):
   return statistics.median(figures[figure] for figures in rounds)
 

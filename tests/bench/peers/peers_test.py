@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What peers.py makes of the programs' output. peers_test.py --server DIR: whether PyTorch's model is the served one,
+"""Tests how peers.py reads the programs' output. peers_test.py --server DIR: tests that PyTorch's model is the served one,
 where ./dev bench peers has put PyTorch (else exit code 77)."""
 
 import io
@@ -29,7 +29,7 @@ warning: this is not JSON
 
 
 def rounds(*figures):
-  """Three rounds, whose median is the figures: a good one, a bad one, and themselves."""
+  """Three rounds whose median is `figures`: a better one, a worse one, and `figures` themselves."""
   return [{name: factor * rate for name, rate in figures} for factor in (10, 1, 0.1)]
 
 

@@ -43,7 +43,7 @@ def processor():
 
 def measure(options, server):
   decodes, prompts = {rows: [] for rows in ROWS}, {tokens: [] for tokens in PROMPTS}
-  for _ in range(options.rounds):  # in turn: whatever else the machine does befalls them all
+  for _ in range(options.rounds):  # in turn, so that other work on the machine affects all of them equally
     for rows, seconds in decodes.items():
       run = load(options, server, "--streams", rows, "--prompt-bytes", 8, "--max-tokens", 1_000_000, "--duration",
                  options.seconds)
@@ -53,7 +53,7 @@ def measure(options, server):
       seconds.append(run["median_ttft_ms"] / 1000)
   decodes, prompts = ({count: statistics.median(values) for count, values in points.items()}
                       for points in (decodes, prompts))
-  # The step of one token takes as long as that of one stream.
+  # A step with one prompt token costs the same as a step of one stream.
   overhead = max(0.0, prompts[PROMPTS[0]] - decodes[1])
   costs = {"model": options.name, "date": datetime.date.today().isoformat(),
            "machine": f"{processor()}, {os.cpu_count()} cores, {platform.machine()}",

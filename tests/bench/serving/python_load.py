@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ["no_grpc_proxy"] = "127.0.0.1"
-os.environ["GRPC_VERBOSITY"] = "NONE"  # of health that a proxy does not tell
+os.environ["GRPC_VERBOSITY"] = "NONE"  # hides the log lines about a proxy that does not report health
 
 from aft_client import AftError, Client, Delta, Sampling, Tls
 
@@ -59,7 +59,7 @@ def quantile(values, share):
 
 
 def compare(stream, reference):
-  """Tokens of it that are missing, too many, and others."""
+  """The numbers of tokens that are missing, superfluous and different."""
   others = sum(a != b for a, b in zip(stream.ids, reference.ids))
   return max(0, len(reference.ids) - len(stream.ids)), max(0, len(stream.ids) - len(reference.ids)), others
 

@@ -29,7 +29,7 @@ def write_tokenizer(folder):
 
 
 def profile(folder, address, model, endpoint, *arguments):
-  """`aiperf profile` of that endpoint type, whose files are then in `folder`: its figures."""
+  """Runs `aiperf profile` with that endpoint type, which writes its files to `folder`. Returns the figures."""
   with tempfile.TemporaryDirectory() as scratch:
     write_tokenizer(Path(scratch) / "tokenizer")
     command = ["/usr/bin/python3", "-m", "aiperf", "profile", "--model", model, "--url", f"http://{address}",
@@ -47,7 +47,7 @@ def profile(folder, address, model, endpoint, *arguments):
 
 
 def aiperf(bench):
-  """Of serving.py."""
+  """The benchmark `aiperf` of serving.py."""
   rows = []
   model = Path(bench.options.model).resolve()
   with bench.server(weight_format="int8") as server:

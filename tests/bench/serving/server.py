@@ -44,7 +44,7 @@ class Server(Program):
     self._program = Path(folder_of_programs) / "aft-server"
     self._folder = tempfile.TemporaryDirectory()
     self.address = self._metrics = self.http = "127.0.0.1:0"
-    # One client, this one, may have everything.
+    # There is only one client, so it may use the whole server.
     self._config = f"""
       models {{ path: {json.dumps(str(Path(model).resolve()))} slots: {slots}
                max_step_tokens: {max(max_step_tokens, slots + 1)} weight_format: "{weight_format}" }}
@@ -75,7 +75,7 @@ class Server(Program):
     return ready.read_text().split()
 
   def kill(self):
-    """As a crash does."""
+    """Ends the program as a crash would."""
     self._process.kill()
     self._process.wait(PATIENCE)
     self._process = None
@@ -100,7 +100,7 @@ class Server(Program):
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
   def wait_until(self, metric, value):
-    """Until the sum of a metric's samples is `value`."""
+    """Waits until the sum of a metric's samples is `value`."""
     start = time.monotonic()
     while (now := self.sum(metric)) != value:
       if time.monotonic() - start > PATIENCE:
@@ -108,7 +108,7 @@ class Server(Program):
       time.sleep(0.1)
 
   def sum(self, metric):
-    """Of the metric's samples."""
+    """The sum of the metric's samples."""
     with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=PATIENCE) as page:
       samples = re.findall(rf"^{metric}(?:{{.*}})? (\S+)$", page.read().decode(), re.MULTILINE)
     if not samples:
@@ -128,7 +128,7 @@ class Redis(Program):
 
   def start(self):
     path = self.address.removeprefix("unix:")
-    # As Debian's redis-tools has it: the package redis-server would start a service.
+    # Debian's redis-tools installs this program; the package redis-server would start a service.
     self._process = subprocess.Popen(["redis-server", "--port", "0", "--unixsocket", path, "--save", "",
                                       "--daemonize", "no"], executable="redis-check-rdb", stdout=subprocess.DEVNULL)
     while subprocess.run(["redis-cli", "-s", path, "ping"], capture_output=True, check=False).stdout != b"PONG\n":

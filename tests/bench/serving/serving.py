@@ -98,7 +98,7 @@ class Bench:
     self.warm(server, SLOTS)
     [run] = self.load(server.address, "--streams", SLOTS, "--connections", 4, "--max-tokens", tokens or LENGTHS,
                       "--duration", self.options.seconds, "--warmup", SLOTS)
-    # By tokens: what is cut at the end has used the slots too.
+    # Computed from tokens, because requests that are cut off at the end have used the slots too.
     rate = run["output_throughput"] / (tokens or statistics.mean(draw_lengths(100_000)))
     print(f"closed loop, {SLOTS} streams: {run['output_throughput']:.0f} tokens/s, {rate:.3g} requests/s")
     return rate
@@ -194,7 +194,7 @@ def http(bench):
           load = ("--streams", count, "--max-tokens", 256, "--prompt-bytes", 8)
           sides = {"gRPC": (server.address, "--connections", -(-count // 64)), "HTTP": (server.http, "--http")}
           [run] = bench.load(*sides["gRPC"], *load, "--requests", 4 * count)
-          # Whole requests: of one that is cut, HTTP does not say how many tokens came.
+          # Only whole requests, because HTTP does not say how many tokens of a cut request arrived.
           requests = max(2 * count, round(bench.options.seconds / 5 * run["request_throughput"]))
           runs = {side: [] for side in sides}
           for turn in range(5):
@@ -243,7 +243,7 @@ def batching(bench):
 def capacity(bench):
   with bench.server() as server:
     peak = bench.peak(server)
-    bench.runs.clear()  # a sweep is open loops alone
+    bench.runs.clear()  # a sweep has only open loops
     runs = bench.open_loop(server, *(share * peak for share in SHARES))
   table(("offered/s", "done/s", "good/s", "good", "TTFT p99", "TPOT p99", "ITL p99, ms"),
         [figures(run, "request_rate", "request_throughput", "request_goodput", "goodput_ratio", "p99_ttft_ms",
@@ -256,14 +256,14 @@ def interference(bench):
     with bench.server(max_step_tokens=chunk) as server:
       rate = bench.peak(server) / 2
       [alone] = bench.open_loop(server, rate)
-      # Burstiness 1000: as good as regular.
+      # Burstiness 1000: arrivals are practically regular.
       long = bench.start_load(server.address, "--rate", 0.2, "--burstiness", 1000, "--duration",
                               bench.options.seconds, "--prompt-bytes", 32_768, "--max-tokens", 1)
       [beside] = bench.open_loop(server, rate)
       [prompts] = bench.finish_load(long)
     rows.append([chunk, alone["p99_itl_ms"], beside["p99_itl_ms"], alone["p99_ttft_ms"], beside["p99_ttft_ms"],
                  prompts["median_ttft_ms"]])
-  table(("max_step_tokens", "ITL p99 alone", "beside, ms", "TTFT p99 alone", "beside, ms", "prompt's TTFT p50, ms"),
+  table(("max_step_tokens", "ITL p99 alone", "with prompts, ms", "TTFT p99 alone", "with prompts, ms", "prompt's TTFT p50, ms"),
         rows)
 
 
@@ -320,7 +320,7 @@ def rollout(bench):
       server.stop()
       server.start()  # on the same port
     time.sleep(bench.options.seconds / 4)
-    process.terminate()  # reports what there was
+    process.terminate()  # it reports the results so far
     [run] = bench.finish_load(process)
   finally:
     for server in servers:
@@ -339,7 +339,7 @@ def checkpoints(bench):
     for streams in (1, SLOTS):
       steps = {tokens: [] for tokens in servers}
       kept, spent = dict.fromkeys(servers, 0), dict.fromkeys(servers, 0)
-      for _ in range(rounds):  # in turn, so that whatever else the machine does befalls them all
+      for _ in range(rounds):  # in turn, so that other work on the machine affects all of them equally
         for tokens, server in servers.items():
           before = [server.sum(f"aft_step_seconds_{part}") for part in ("sum", "count")] + [
               server.sum("aft_checkpoints_total")]
@@ -375,7 +375,7 @@ def soak(bench):
       samples.append((time.monotonic() - start, server.resident_mb(), server.files(), server.threads()))
       time.sleep(1)
     [run] = bench.finish_load(process)
-  late = samples[len(samples) // 2:]  # past what every start brings
+  late = samples[len(samples) // 2:]  # without the growth that follows every start
   hours = [sample[0] / 3600 for sample in late]
   table(("", "last", "a hour"),
         [[name, late[-1][i], statistics.linear_regression(hours, [sample[i] for sample in late]).slope]

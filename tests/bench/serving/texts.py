@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What several texts in one call are worth: scores of 64 texts, in 64 calls one after the other, in 64 calls at once,
+"""Measures the gain of several texts in one call: scores of 64 texts, in 64 calls one after the other, in 64 calls at once,
 and in one call. Through the Python client: PYTHONPATH has its stubs (./dev bench texts).
 
   texts.py [--bin DIR]

@@ -22,7 +22,7 @@ install_tools() {
   mirror=$(apt-get indextargets --format '$(SITE) $(RELEASE)' | sed -n 's/ bookworm$//p' | sort -u | head -n 1)
   rm -rf "$ROOT"
   debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates trixie "$ROOT" "$mirror"
-  # A host that goes through a proxy of its own has that one's certificate and settings.
+  # A host behind a proxy has the proxy's certificate and settings, so these are copied.
   cp -L /etc/ssl/certs/ca-certificates.crt "$ROOT/etc/ssl/certs/"
   cp -L /etc/resolv.conf /etc/hosts "$ROOT/etc/"
   if [[ -e /etc/pip.conf ]]; then cp /etc/pip.conf "$ROOT/etc/"; fi
@@ -71,11 +71,11 @@ genai() {
   done
 }
 genai "$address" --endpoint-type kserve --backend vllm --output-tokens-mean-deterministic
-# Over HTTP it has no minimum of tokens to ask for.
+# Over HTTP, genai-perf cannot ask for a minimum number of tokens.
 genai "$http" --endpoint-type completions --extra-inputs ignore_eos:true
 genai "$http" --endpoint-type chat --extra-inputs ignore_eos:true
 
 kill "$server"
 wait "$server"
-# Nothing of theirs was refused.
+# The server must not have refused any of their requests.
 ! grep 'event=request.done' "$folder/log" | grep -v 'code=OK'
