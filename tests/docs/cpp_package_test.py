@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the C++ client in another project: installs the component `client`, builds the example of docs/api.md against it with the
-CMakeLists.txt of that page, and compares what it prints with the page.
+"""Tests the C++ client in another project: installs the component `client`, builds the example of docs/api.md against it with
+the CMakeLists.txt of that page, and compares what it prints with the page.
 
   cpp_package_test.py BUILD   BUILD: the folder of a CMake build that has aft_client and aft-server
 """

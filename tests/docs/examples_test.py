@@ -13,7 +13,7 @@ The page is read from top to bottom, in one folder that has the repository's mod
   ```sh, ```cpp, ```cmake  not run here (a command on the page runs the C++ example; cpp_package_test.py builds it)
 
 `...` stands for anything, alone on a line for any lines; numbers with a point may differ by a hundredth of themselves.
-Examples of tools that are not installed are skipped, and named: tritonclient (AFT_TRITONCLIENT), buf (next to this Python), curl.
+Examples of missing tools are skipped, and named: tritonclient (AFT_TRITONCLIENT), buf (next to this Python), curl.
 """
 
 import json

@@ -199,7 +199,7 @@ def main():
   parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
   parser.add_argument("--compile", action="store_true", help="torch.compile; takes minutes")
   parser.add_argument("--threads", type=int, default=1)
-  parser.add_argument("--seconds", type=float, default=1, help="of each case")
+  parser.add_argument("--seconds", type=float, default=1, help="duration of each case")
   options = parser.parse_args()
   torch.set_num_threads(options.threads)
   with torch.inference_mode():

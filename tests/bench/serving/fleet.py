@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SLOTS, STEP = 64, 256
 STEP_TARGET = 0.020  # the server's default
 ROWS, PROMPTS = (1, 2, 4, 8, 16, 32, 64), (1, 8, 32, 128, 256)
-LENGTHS = (64, 0.8, 512)  # of the check: median, sigma, most; of prompts and outputs
+LENGTHS = (64, 0.8, 512)  # prompts and outputs of the check: median, sigma, most
 LOADS = (0.2, 0.4, 0.6, 0.8)
 
 
@@ -68,7 +68,7 @@ def measure(options, server):
 
 def check(options, server):
   sys.path.insert(0, str(ROOT / "tools"))
-  from fleet import experiments  # pylint: disable=import-outside-toplevel; the other one does without SimPy
+  from fleet import experiments  # pylint: disable=import-outside-toplevel; `measure` does not need SimPy
   from fleet.costs import Costs
   from fleet.fleet import Fleet, Workload
   costs = Costs.load(options.costs)

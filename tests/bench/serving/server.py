@@ -166,7 +166,7 @@ def mixer_shapes(mixer, d):
 
 
 def write_model(folder, config):
-  """With random weights: the same numbers again and again, which is quick and computes as long."""
+  """Writes a model with random weights. The numbers repeat: this is quick, and steps take equally long."""
   d, ff = config["d_model"], config["d_ff"]
   packed, tables = mixer_shapes(config["mixer"], d)
   shapes = {"embed.weight": (config["vocab_size"], d), "norm.weight": (d,), "norm.bias": (d,)}

@@ -52,7 +52,7 @@ SLOTS = 64
 MEDIAN, SIGMA, LONGEST = 64, 0.8, 512  # log-normal lengths of outputs
 LENGTHS = f"lognormal:{MEDIAN}:{SIGMA}:{LONGEST}"
 LIMITS = ("--goodput", "ttft:200", "tpot:15")
-SHARES = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)  # of the closed loop's requests a second
+SHARES = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)  # relative to the closed loop's requests a second
 
 
 def draw_lengths(count, chance=random.Random(1)):
@@ -393,12 +393,12 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("names", nargs="+", choices=BENCHES, metavar="NAME")
   parser.add_argument("--bin", type=Path, default=ROOT / "build/default/bin")
-  parser.add_argument("--seconds", type=int, default=20, help="of each run; 600 for figures to publish")
+  parser.add_argument("--seconds", type=int, default=20, help="duration of each run; 600 for figures to publish")
   parser.add_argument("--model", type=Path, default=ROOT / "model/zoo/austen-aft-local")
   parser.add_argument("--out", type=Path, default=ROOT / "build/bench")
-  parser.add_argument("--streams", type=int, default=200, help="of survival")
-  parser.add_argument("--client", choices=["aftload", "python"], default="aftload", help="of survival")
-  parser.add_argument("--shared", action="append", help="of survival: only where the servers share this; repeatable")
+  parser.add_argument("--streams", type=int, default=200, help="only for survival")
+  parser.add_argument("--client", choices=["aftload", "python"], default="aftload", help="only for survival")
+  parser.add_argument("--shared", action="append", help="only for survival: the case to run; repeatable")
   options = parser.parse_args()
   for name in options.names:
     print(f"--- {name}")

@@ -45,7 +45,7 @@ def run_load(bench, address, flags, cause):
   that nothing disturbed."""
   with tempfile.TemporaryFile() as progress:
     process = start_load(bench, address, flags, progress)
-    # The undisturbed runs come first; a second behind them there is a line.
+    # The undisturbed runs come first. After them the client writes a line; a second later the cause happens.
     while process.poll() is None and os.fstat(progress.fileno()).st_size == 0:
       time.sleep(0.1)
     time.sleep(1)
