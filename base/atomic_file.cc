@@ -1,6 +1,8 @@
 #include "base/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -8,9 +10,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
@@ -51,6 +56,7 @@ absl::Status WriteFileAtomically(const std::string& path,
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", temporary));
   absl::Cleanup remove = [&temporary] { unlink(temporary.c_str()); };
+  flock(fd, LOCK_EX);  // on a file system without locks, RemoveAbandoned removes nothing
   absl::Status status;
   for (const absl::string_view piece : pieces) {
     if (status.ok()) status = WriteAll(fd, piece);
@@ -63,6 +69,37 @@ absl::Status WriteFileAtomically(const std::string& path,
   }
   std::move(remove).Cancel();
   return SyncFolderOf(path);
+}
+
+absl::StatusOr<int> CreateLockedFolder(const std::string& path) {
+  int fd = -1;
+  if (mkdir(path.c_str(), 0777) != 0 ||
+      (fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot create folder ", path));
+  }
+  flock(fd, LOCK_EX);
+  return fd;
+}
+
+void RemoveAbandoned(const std::string& prefix, const char* program) {
+  namespace fs = std::filesystem;
+  fs::path folder = fs::path(prefix).parent_path();
+  if (folder.empty()) folder = ".";
+  std::error_code error;
+  std::vector<fs::path> left;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (absl::StartsWith(name, fs::path(prefix).filename().string())) left.push_back(entry->path());
+  }
+  for (const fs::path& path : left) {
+    const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) continue;
+    const absl::Cleanup close_it = [fd] { close(fd); };
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 || fs::is_empty(path, error) || error) continue;
+    if (fs::remove_all(path, error) == 0 || error) continue;
+    std::fprintf(stderr, "%s: removed %s, which a killed process left\n", program, path.c_str());
+  }
 }
 
 }  // namespace aft

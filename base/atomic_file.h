@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
@@ -12,9 +13,19 @@ namespace aft {
 
 // Writes a file from `pieces`, one after the other. Even after a crash, `path` holds either its old
 // content or all of the new one: this function writes a temporary file next to `path`, syncs it and
-// renames it. It removes the temporary file, PATH.tmp.*, after an error; a crash may leave it. The
-// file gets the permissions `mode`, less the umask.
+// renames it. It removes the temporary file, PATH.tmp.*, after an error; a crash may leave it
+// (RemoveAbandoned). The file gets the permissions `mode`, less the umask.
 absl::Status WriteFileAtomically(const std::string& path,
                                  absl::Span<const absl::string_view> pieces, mode_t mode = 0644);
+
+// Creates a folder with a temporary name and locks it, so that RemoveAbandoned leaves it alone. The
+// lock lasts until the returned descriptor is closed, which is the caller's to do.
+absl::StatusOr<int> CreateLockedFolder(const std::string& path);
+
+// Removes the temporary files and folders that processes left when they were killed: those whose
+// path begins with `prefix`. Prints a line for each, which begins with `program`. Keeps what a
+// running process has locked, and whatever is empty, because its process may be about to lock it.
+// Such a lock ends with its process, so a new process with the same PID makes no difference.
+void RemoveAbandoned(const std::string& prefix, const char* program);
 
 }  // namespace aft

@@ -25,11 +25,11 @@ absl::Status WriteImport(const std::string& dir, const Import& import) {
       !(fs::is_directory(target, error) && fs::is_empty(target, error))) {
     return absl::AlreadyExistsError(absl::StrCat(dir, ": exists and is not an empty folder"));
   }
-  const fs::path partial = absl::StrCat(target.string(), ".partial-", getpid());
-  if (!fs::create_directory(partial, error)) {
-    return absl::ErrnoToStatus(error ? error.value() : EEXIST,
-                               absl::StrCat("cannot create folder ", partial.string()));
-  }
+  const std::string prefix = target.string() + ".partial-";
+  RemoveAbandoned(prefix, "aft-convert");
+  const fs::path partial = absl::StrCat(prefix, getpid());
+  AFT_ASSIGN_OR_RETURN(const int lock, CreateLockedFolder(partial.string()));
+  const absl::Cleanup unlock = [lock] { close(lock); };
   absl::Cleanup remove = [&partial] {
     std::error_code ignored;
     fs::remove_all(partial, ignored);

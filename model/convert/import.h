@@ -37,7 +37,8 @@ struct Import {
 std::string ImportText(const Import& import);
 
 // Writes a checkpoint folder, either completely or not at all: it writes a folder with a temporary
-// name next to `dir` and renames it at the end. ALREADY_EXISTS when `dir` exists and is not an
+// name next to `dir` and renames it at the end. Removes such folders of killed runs
+// (RemoveAbandoned). ALREADY_EXISTS when `dir` exists and is not an
 // empty folder; INVALID_ARGUMENT or DATA_LOSS when config, tensors and tokenizer do not make a
 // checkpoint (the message names the key, tensor or token); otherwise errors of the file system.
 absl::Status WriteImport(const std::string& dir, const Import& import);

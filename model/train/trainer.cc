@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/atomic_file.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
@@ -50,6 +51,9 @@ absl::StatusOr<Trainer> Trainer::Create(TrainConfig config, std::string out_dir)
   std::error_code error;
   std::filesystem::create_directories(out_dir, error);
   if (error) return absl::InternalError(absl::StrCat(out_dir, ": ", error.message()));
+  for (const std::string& path : {ResumePath(out_dir), out_dir + "/" + kWeightsFileName}) {
+    RemoveAbandoned(path + ".tmp.", "aft-train");
+  }
   const bool resumed = std::filesystem::exists(ResumePath(out_dir));
   AFT_ASSIGN_OR_RETURN(
       std::unique_ptr<Objective> objective,

@@ -19,6 +19,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/parity/goldens.h"
 #include "tests/support/collect.h"
+#include "tests/support/stopped_writer.h"
 #include "tests/support/tolerances.h"
 #include "tests/unit/convert/harness.h"
 
@@ -329,6 +330,22 @@ TEST_F(Gpt2Test, WritesAllOrNothing) {
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
     EXPECT_TRUE(entry.path() == in_ || entry.path() == out_) << entry.path();
   }
+}
+
+TEST_F(Gpt2Test, RemovesTheFolderOfAKilledRun) {
+  const auto import = ImportGpt2(in_, {});
+  ASSERT_TRUE(import.ok()) << import.status();
+  const auto entries = [this] {
+    return std::distance(std::filesystem::directory_iterator(folder_.path()), {});
+  };
+  const auto before = entries();
+  StoppedWriter killed([&] { WriteImport(out_, *import).IgnoreError(); });
+  ASSERT_TRUE(WriteImport(out_, *import).ok());
+  EXPECT_EQ(entries(), before + 2) << "the folder of a running process stays";
+  killed.Kill();
+  std::filesystem::remove_all(out_);
+  ASSERT_TRUE(WriteImport(out_, *import).ok());
+  EXPECT_EQ(entries(), before + 1);
 }
 
 // Two layers with keys and values of 32 floats take 512 bytes per token. Only alignment adds more.

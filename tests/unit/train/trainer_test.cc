@@ -127,6 +127,15 @@ TEST_F(TrainerTest, LearnsAndWritesALoadableCheckpoint) {
   EXPECT_TRUE(std::filesystem::exists(dir_ + "/run/curve.svg"));
 }
 
+TEST_F(TrainerTest, RemovesTheTemporaryFilesOfAKilledRun) {
+  std::filesystem::create_directory(dir_ + "/run");
+  for (const char* name : {"/run/resume.safetensors.tmp.1.0", "/run/model.safetensors.tmp.1.7"}) {
+    WriteBytes(dir_ + name, "half a file");
+  }
+  ASSERT_TRUE(Trainer::Create(config_, dir_ + "/run").ok());
+  EXPECT_TRUE(std::filesystem::is_empty(dir_ + "/run"));
+}
+
 // A fresh network gives each of its tokens the same probability: log2(vocab_size) bits a token.
 TEST_F(TrainerTest, LearnsTheTokensOfTheNetworksTokenizer) {
   for (const std::string kind : {"bpe", "chars"}) {

@@ -1,0 +1,39 @@
+#include "base/atomic_file.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <iterator>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/support/stopped_writer.h"
+#include "tests/support/temp_files.h"
+
+namespace aft {
+namespace {
+
+int64_t Entries(const TempFolder& folder) {
+  return std::distance(std::filesystem::directory_iterator(folder.path()), {});
+}
+
+TEST(RemoveAbandonedTest, RemovesFilesOfKilledProcessesOnly) {
+  const TempFolder folder;
+  const std::string path = folder.File("model");
+  WriteBytes(folder.File("model2.tmp.1.0"), "of another file");
+  WriteBytes(path + ".tmp.1.0", "");  // its process may be about to lock it
+  StoppedWriter killed([&] { WriteFileAtomically(path, {"content"}).IgnoreError(); });
+  const StoppedWriter alive([&] { WriteFileAtomically(path, {"content"}).IgnoreError(); });
+  RemoveAbandoned(path + ".tmp.", "base_test");
+  EXPECT_EQ(Entries(folder), 4);
+
+  killed.Kill();
+  testing::internal::CaptureStderr();
+  RemoveAbandoned(path + ".tmp.", "base_test");
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(lines.find("base_test: removed " + path + ".tmp."), 0) << lines;
+  EXPECT_NE(lines.find(", which a killed process left\n"), std::string::npos) << lines;
+  EXPECT_EQ(Entries(folder), 3);
+}
+
+}  // namespace
+}  // namespace aft
