@@ -50,7 +50,8 @@ absl::Status SyncFolderOf(const std::string& path) {
 }  // namespace
 
 absl::Status WriteFileAtomically(const std::string& path,
-                                 absl::Span<const absl::string_view> pieces, mode_t mode) {
+                                 absl::Span<const absl::string_view> pieces, mode_t mode,
+                                 Progress* progress) {
   static std::atomic<uint64_t> counter{0};
   const std::string temporary = absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
@@ -60,6 +61,7 @@ absl::Status WriteFileAtomically(const std::string& path,
   absl::Status status;
   for (const absl::string_view piece : pieces) {
     if (status.ok()) status = WriteAll(fd, piece);
+    if (progress != nullptr) progress->Add(static_cast<int64_t>(piece.size()));
   }
   if (status.ok() && fsync(fd) != 0) status = absl::ErrnoToStatus(errno, "cannot sync");
   if (close(fd) != 0) status.Update(absl::ErrnoToStatus(errno, "cannot close"));

@@ -8,15 +8,18 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/progress.h"
 
 namespace aft {
 
 // Writes a file from `pieces`, one after the other. Even after a crash, `path` holds either its old
 // content or all of the new one: this function writes a temporary file next to `path`, syncs it and
 // renames it. It removes the temporary file, PATH.tmp.*, after an error; a crash may leave it
-// (RemoveAbandoned). The file gets the permissions `mode`, less the umask.
+// (RemoveAbandoned). The file gets the permissions `mode`, less the umask. `progress`, if not null,
+// gets the bytes of each piece that is written.
 absl::Status WriteFileAtomically(const std::string& path,
-                                 absl::Span<const absl::string_view> pieces, mode_t mode = 0644);
+                                 absl::Span<const absl::string_view> pieces, mode_t mode = 0644,
+                                 Progress* progress = nullptr);
 
 // Creates a folder with a temporary name and locks it, so that RemoveAbandoned leaves it alone. The
 // lock lasts until the returned descriptor is closed, which is the caller's to do.

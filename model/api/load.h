@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/progress.h"
 #include "model/api/encoder_runner.h"
 #include "model/api/model_runner.h"
 #include "model/api/tokenizer.h"
@@ -40,6 +41,8 @@ struct LoadOptions {
   // there are fewer CPUs than threads; the caller's thread (PrepareThread) runs on the first one.
   // Empty: the threads run wherever the process may run.
   std::string cpus;
+  // If not null, gets how much of the checkpoint's weights has been read.
+  Progress* progress = nullptr;
 };
 
 // Exactly one of the two runners is set.

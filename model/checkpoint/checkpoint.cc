@@ -64,7 +64,8 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& dir) {
 
 absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config,
                              const TensorMap& tensors,
-                             const std::map<std::string, std::string>& metadata) {
+                             const std::map<std::string, std::string>& metadata,
+                             Progress* progress) {
   const std::string json = FormatNetworkConfig(config);
   AFT_RETURN_IF_ERROR(ParseNetworkConfig(json).status());
   std::error_code error;
@@ -72,7 +73,7 @@ absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config
   if (error) {
     return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create folder ", dir));
   }
-  AFT_RETURN_IF_ERROR(WriteSafetensors(PathIn(dir, kWeightsFileName), tensors, metadata));
+  AFT_RETURN_IF_ERROR(WriteSafetensors(PathIn(dir, kWeightsFileName), tensors, metadata, progress));
   return WriteFileAtomically(PathIn(dir, kConfigFileName), {json});
 }
 

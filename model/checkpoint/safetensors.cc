@@ -109,7 +109,7 @@ absl::StatusOr<std::string> FormatHeader(const TensorMap& tensors,
 }
 
 absl::Status Write(const std::string& path, const TensorMap& tensors,
-                   const std::map<std::string, std::string>& metadata) {
+                   const std::map<std::string, std::string>& metadata, Progress* progress) {
   AFT_ASSIGN_OR_RETURN(const std::string header, FormatHeader(tensors, metadata));
   const uint64_t header_bytes = header.size();
   std::vector<absl::string_view> pieces = {
@@ -119,7 +119,7 @@ absl::Status Write(const std::string& path, const TensorMap& tensors,
     const at::Tensor& data = dense.emplace_back(tensor.detach().to(at::kCPU).contiguous());
     pieces.emplace_back(static_cast<const char*>(data.const_data_ptr()), data.nbytes());
   }
-  return WriteFileAtomically(path, pieces);
+  return WriteFileAtomically(path, pieces, 0644, progress);
 }
 
 }  // namespace
@@ -191,9 +191,10 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
 }
 
 absl::Status WriteSafetensors(const std::string& path, const TensorMap& tensors,
-                              const std::map<std::string, std::string>& metadata) {
+                              const std::map<std::string, std::string>& metadata,
+                              Progress* progress) {
   try {
-    return InFile(path, Write(path, tensors, metadata));
+    return InFile(path, Write(path, tensors, metadata, progress));
   } catch (const nlohmann::json::type_error&) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": a tensor name or the metadata is not valid UTF-8"));

@@ -9,6 +9,7 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/progress.h"
 #include "model/checkpoint/safetensors_header.h"
 
 namespace aft {
@@ -60,8 +61,9 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path);
 // Writes a file atomically (WriteFileAtomically), with the tensors in the order of their names.
 // They may be on any device; one that is not contiguous is copied. Errors: INVALID_ARGUMENT naming
 // the tensor (a dtype that is not listed above, sparse, undefined, name not UTF-8), otherwise those
-// of the file system. Throws nothing.
+// of the file system. `progress`, if not null, gets the bytes written. Throws nothing.
 absl::Status WriteSafetensors(const std::string& path, const TensorMap& tensors,
-                              const std::map<std::string, std::string>& metadata = {});
+                              const std::map<std::string, std::string>& metadata = {},
+                              Progress* progress = nullptr);
 
 }  // namespace aft

@@ -82,13 +82,17 @@ Number StoredFormat(const NetworkConfig& config, const SafetensorsHeader& header
   return format.value_or(Number::kFp32);
 }
 
-TensorMap StoredWeights(const NetworkConfig& config, const TensorMap& tensors, Number format) {
-  TensorMap stored = tensors;
+absl::StatusOr<TensorMap> StoredWeights(const NetworkConfig& config, const TensorSource& tensors,
+                                        Number format) {
+  TensorMap stored;
   for (const TensorSpec& spec : ExpectedTensors(config)) {
-    if (spec.role != TensorRole::kMatrix) continue;
-    at::Tensor& tensor = stored.at(spec.name);
-    if (format == Number::kBf16) tensor = tensor.to(at::kBFloat16);
-    if (format == Number::kInt8) Quantize(spec.name, tensors.at(spec.name), &stored);
+    AFT_ASSIGN_OR_RETURN(const at::Tensor tensor, tensors.Read(spec.name));
+    if (spec.role == TensorRole::kMatrix && format == Number::kInt8) {
+      Quantize(spec.name, tensor, &stored);
+    } else {
+      const bool bf16 = spec.role == TensorRole::kMatrix && format == Number::kBf16;
+      stored[spec.name] = bf16 ? tensor.to(at::kBFloat16) : tensor;
+    }
   }
   return stored;
 }

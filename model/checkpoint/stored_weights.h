@@ -22,7 +22,8 @@ absl::StatusOr<TensorSource> ExpandedTensors(std::shared_ptr<const SafetensorsRe
 Number StoredFormat(const NetworkConfig& config, const SafetensorsHeader& header);
 
 // The tensors of a network (CheckTensors) as a file with matrices in `format` holds them. kFp32
-// leaves them as they are. REQUIRES: not kFp16.
-TensorMap StoredWeights(const NetworkConfig& config, const TensorMap& tensors, Number format);
+// leaves them as they are. Errors are those of reading a tensor. REQUIRES: not kFp16.
+absl::StatusOr<TensorMap> StoredWeights(const NetworkConfig& config, const TensorSource& tensors,
+                                        Number format);
 
 }  // namespace aft

@@ -19,4 +19,16 @@ absl::StatusOr<TensorMap> TensorSource::ReadAll(absl::string_view prefix) const 
   return tensors;
 }
 
+TensorSource WithProgress(TensorSource source, Progress* progress) {
+  if (progress == nullptr) return source;
+  std::vector<std::string> names = source.names();
+  const auto read = [source = std::move(source),
+                     progress](const std::string& name) -> absl::StatusOr<at::Tensor> {
+    AFT_ASSIGN_OR_RETURN(at::Tensor tensor, source.Read(name));
+    progress->Add(static_cast<int64_t>(tensor.nbytes()));
+    return tensor;
+  };
+  return TensorSource(std::move(names), read);
+}
+
 }  // namespace aft

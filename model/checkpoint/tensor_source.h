@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/progress.h"
 #include "model/checkpoint/safetensors.h"
 
 namespace aft {
@@ -35,5 +36,9 @@ class TensorSource {
   std::vector<std::string> names_;
   ReadOne read_;
 };
+
+// A source that reads from `source` and adds the bytes of each tensor to `progress`, if that is not
+// null. Thread-compatible then.
+TensorSource WithProgress(TensorSource source, Progress* progress);
 
 }  // namespace aft

@@ -173,5 +173,7 @@ bool StateGrows(const MixerConfig& mixer);
 
 // Number of weights of a network with this config.
 int64_t CountParameters(const NetworkConfig& config);
+// Bytes of these weights in fp32.
+inline int64_t Fp32Bytes(const NetworkConfig& config) { return 4 * CountParameters(config); }
 
 }  // namespace aft

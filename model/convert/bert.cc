@@ -137,7 +137,8 @@ absl::Status CopyTensors(const WeightFiles& files, const BertConfig& config, Imp
 
 }  // namespace
 
-absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options) {
+absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options,
+                                  Progress* progress) {
   const std::string config_path = absl::StrCat(dir, "/", kConfigFileName);
   AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(config_path));
   AFT_ASSIGN_OR_RETURN(const BertConfig config, InFile(config_path, ReadConfig(json)));
@@ -152,7 +153,7 @@ absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions
   AFT_RETURN_IF_ERROR(
       InFile(config_path, ParseNetworkConfig(FormatNetworkConfig(import.config)).status()));
   import.metadata["imported_from"] = config.roberta ? "roberta" : "bert";
-  AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir));
+  AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir, progress));
   AFT_RETURN_IF_ERROR(InFile(weights.path(), CopyTensors(weights, config, &import)));
   // BERT's WordPiece is not supported: such a model takes only ids.
   if (config.roberta) {

@@ -17,7 +17,7 @@ namespace aft {
 
 namespace fs = std::filesystem;
 
-absl::Status WriteImport(const std::string& dir, const Import& import) {
+absl::Status WriteImport(const std::string& dir, const Import& import, Progress* progress) {
   fs::path target = fs::path(dir).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "out/"
   std::error_code error;
@@ -34,10 +34,18 @@ absl::Status WriteImport(const std::string& dir, const Import& import) {
     std::error_code ignored;
     fs::remove_all(partial, ignored);
   };
+  if (progress != nullptr) {
+    int64_t bytes = Fp32Bytes(import.config);  // which are read again
+    for (const auto& [name, tensor] : import.tensors) {
+      bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+    progress->Begin(bytes);
+  }
   AFT_RETURN_IF_ERROR(
-      WriteCheckpoint(partial.string(), import.config, import.tensors, import.metadata));
-  AFT_ASSIGN_OR_RETURN(const CheckpointFile written, OpenCheckpoint(partial.string()));
-  AFT_RETURN_IF_ERROR(CheckTensors(written.config, written.tensors).status());
+      WriteCheckpoint(partial.string(), import.config, import.tensors, import.metadata, progress));
+  AFT_ASSIGN_OR_RETURN(CheckpointFile written, OpenCheckpoint(partial.string()));
+  const TensorSource tensors = WithProgress(std::move(written.tensors), progress);
+  AFT_RETURN_IF_ERROR(CheckTensors(written.config, tensors).status());
   for (const auto& [name, content] : import.files) {
     AFT_RETURN_IF_ERROR(WriteFileAtomically((partial / name).string(), {content}));
   }

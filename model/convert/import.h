@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/progress.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/config/config.h"
 #include "model/convert/weight_files.h"
@@ -21,6 +22,8 @@ struct MappedTensor {
   std::vector<int64_t> shape;
   std::string target;  // a tensor of the checkpoint, or in parentheses what the tensor was used for
 };
+
+// In all functions below, `progress` gets how much has been read or written. It may be null.
 
 // A checkpoint in the native format, not written yet.
 struct Import {
@@ -38,16 +41,18 @@ std::string ImportText(const Import& import);
 
 // Writes a checkpoint folder, either completely or not at all: it writes a folder with a temporary
 // name next to `dir` and renames it at the end. Removes such folders of killed runs
-// (RemoveAbandoned). ALREADY_EXISTS when `dir` exists and is not an
-// empty folder; INVALID_ARGUMENT or DATA_LOSS when config, tensors and tokenizer do not make a
-// checkpoint (the message names the key, tensor or token); otherwise errors of the file system.
-absl::Status WriteImport(const std::string& dir, const Import& import);
+// (RemoveAbandoned). ALREADY_EXISTS when `dir` exists and is not an empty folder; INVALID_ARGUMENT
+// or DATA_LOSS when config, tensors and tokenizer do not make a checkpoint (the message names the
+// key, tensor or token); otherwise errors of the file system.
+absl::Status WriteImport(const std::string& dir, const Import& import,
+                         Progress* progress = nullptr);
 
 // The checkpoint of `dir`, tokenizer included, with its matrices in `format`
 // (model/checkpoint/stored_weights.h): half or a quarter of the bytes. Errors: those of
 // ReadCheckpoint; INVALID_ARGUMENT or DATA_LOSS (CheckTensors). REQUIRES: `format` has
 // FormatSpec::is_converted_to.
-absl::StatusOr<Import> Quantized(const std::string& dir, Number format);
+absl::StatusOr<Import> Quantized(const std::string& dir, Number format,
+                                 Progress* progress = nullptr);
 
 // ---- From other packages. Tensors keep their format: fp32, bf16 or fp16. INVALID_ARGUMENT names
 // the tensor, key or option.
@@ -109,13 +114,15 @@ struct AttentionOptions {
 // eos_token_id if tokenizer.json has that token, otherwise with tokenizer_config.json's eos_token
 // (LoadTokenizerJson). Errors start with the file and name the key or tensor: NOT_FOUND,
 // INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
-absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options);
+absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options,
+                                  Progress* progress = nullptr);
 
 // A Hugging Face folder of RoBERTa or BERT (config.json's model_type), with the files and errors of
 // ImportGpt2. It becomes an encoder without a head, post-norm. Its vectors are last_hidden_state
 // for token ids that all have type 0, without padding on the left. The pooler and the head of
 // masked tokens are left out. RoBERTa gets its byte-level BPE, with RoBERTa's own tokens before and
 // after each text. BERT gets no tokenizer, because WordPiece is not supported: it takes ids.
-absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options);
+absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options,
+                                  Progress* progress = nullptr);
 
 }  // namespace aft

@@ -10,6 +10,7 @@
 
 #include "base/command_line.h"
 #include "base/in_file.h"
+#include "base/progress.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/convert/import.h"
@@ -44,6 +45,7 @@ struct Flags {
   AttentionOptions hub;
   std::string attention = "dot_product";
   std::string format;
+  Progress progress = ProgressOnStandardError("aft-convert");
 };
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
@@ -55,44 +57,47 @@ absl::Status RunInspect(const std::string& dir, bool json, const SizingOptions& 
 }
 
 // Prints what was read, writes the checkpoint and describes the new folder.
-absl::Status Finish(absl::StatusOr<Import> import, const Flags& flags, bool name_source) {
+absl::Status Finish(absl::StatusOr<Import> import, Flags& flags, bool name_source) {
+  flags.progress.End();
   if (name_source) import = InFile(flags.in, std::move(import));
   AFT_RETURN_IF_ERROR(import.status());
   Print(ImportText(*import));
   std::fprintf(stderr, "aft-convert: writing %s\n", flags.out.c_str());
-  AFT_RETURN_IF_ERROR(WriteImport(flags.out, *import));
+  AFT_RETURN_IF_ERROR(WriteImport(flags.out, *import, &flags.progress));
+  flags.progress.End();
   return RunInspect(flags.out, /*json=*/false);
 }
 
-absl::Status RunLabml(const Flags& flags) {
-  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in));
+absl::Status RunLabml(Flags& flags) {
+  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in, &flags.progress));
   return Finish(ImportLabml(std::move(files), flags.labml), flags, /*name_source=*/true);
 }
 
-absl::Status RunAftPytorch(const Flags& flags) {
-  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in));
+absl::Status RunAftPytorch(Flags& flags) {
+  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in, &flags.progress));
   return Finish(ImportAftPytorch(std::move(files), flags.window), flags, /*name_source=*/true);
 }
 
-absl::Status RunMixer(const Flags& flags) {
+absl::Status RunMixer(Flags& flags) {
   WeightFiles files{TensorMap()};
   if (!flags.tensors.empty()) {
-    AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(flags.tensors));
+    AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(flags.tensors, &flags.progress));
   }
   return Finish(ImportMixer(flags.in, std::move(files)), flags, /*name_source=*/false);
 }
 
-absl::Status RunGpt2(const Flags& flags) {
+absl::Status RunGpt2(Flags& flags) {
   // The errors of ImportGpt2 already name the file in the folder.
-  return Finish(ImportGpt2(flags.in, flags.hub), flags, /*name_source=*/false);
+  return Finish(ImportGpt2(flags.in, flags.hub, &flags.progress), flags, /*name_source=*/false);
 }
 
-absl::Status RunBert(const Flags& flags) {
-  return Finish(ImportBert(flags.in, flags.hub), flags, /*name_source=*/false);
+absl::Status RunBert(Flags& flags) {
+  return Finish(ImportBert(flags.in, flags.hub, &flags.progress), flags, /*name_source=*/false);
 }
 
-absl::Status RunQuantize(const Flags& flags) {
-  return Finish(Quantized(flags.in, *NumberNamed(flags.format)), flags, /*name_source=*/false);
+absl::Status RunQuantize(Flags& flags) {
+  return Finish(Quantized(flags.in, *NumberNamed(flags.format), &flags.progress), flags,
+                /*name_source=*/false);
 }
 
 void AddFiles(CLI::App& command, Flags& flags, const char* in, const char* about) {
@@ -242,6 +247,7 @@ int Run(int argc, char** argv) {
                               : bert.parsed()        ? RunBert(flags)
                                                      : RunGpt2(flags);
   if (status.ok()) return kExitOk;
+  flags.progress.End();
   std::fprintf(stderr, "aft-convert: %s\n", std::string(status.message()).c_str());
   return kExitFailed;
 }

@@ -13,12 +13,15 @@
 
 namespace aft {
 
-absl::StatusOr<Import> Quantized(const std::string& dir, Number format) {
-  AFT_ASSIGN_OR_RETURN(Checkpoint checkpoint, ReadCheckpoint(dir));
+absl::StatusOr<Import> Quantized(const std::string& dir, Number format, Progress* progress) {
+  AFT_ASSIGN_OR_RETURN(CheckpointFile checkpoint, OpenCheckpoint(dir));
   Import import;
   import.config = std::move(checkpoint.config);
-  AFT_RETURN_IF_ERROR(CheckTensors(import.config, checkpoint.tensors).status());
-  import.tensors = StoredWeights(import.config, checkpoint.tensors, format);
+  // All tensors are checked, then each is read once more: never all of them are in memory as fp32.
+  if (progress != nullptr) progress->Begin(2 * Fp32Bytes(import.config));
+  const TensorSource tensors = WithProgress(std::move(checkpoint.tensors), progress);
+  AFT_RETURN_IF_ERROR(CheckTensors(import.config, tensors).status());
+  AFT_ASSIGN_OR_RETURN(import.tensors, StoredWeights(import.config, tensors, format));
   import.metadata = std::move(checkpoint.metadata);
   for (const char* name : kTokenizerFileNames) {
     const std::string path = (std::filesystem::path(dir) / name).string();

@@ -89,18 +89,21 @@ WeightFiles::WeightFiles(TensorMap tensors) : tensors_(std::move(tensors)) {
   }
 }
 
-absl::Status WeightFiles::CheckMemory() const {
+// Checks that memory holds all tensors.
+absl::Status WeightFiles::Start(Progress* progress) {
   int64_t bytes = 0;
   for (const auto& [shard, reader] : readers_) {
     for (const auto& [name, entry] : reader->header().tensors) bytes += entry.end - entry.begin;
   }
+  progress_ = progress;
+  if (progress_ != nullptr) progress_->Begin(bytes);
   const int64_t available = AvailableMemory();
   if (bytes <= available) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(path(), ": ", bytes, " bytes of tensors, but ",
                                                    available, " bytes of memory are available"));
 }
 
-absl::StatusOr<WeightFiles> WeightFiles::OpenFile(const std::string& path) {
+absl::StatusOr<WeightFiles> WeightFiles::OpenFile(const std::string& path, Progress* progress) {
   AFT_ASSIGN_OR_RETURN(const Reader reader, SafetensorsReader::Open(path));
   WeightFiles files;
   files.paths_ = {path};
@@ -108,11 +111,11 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenFile(const std::string& path) {
   for (const auto& [name, entry] : reader->header().tensors) {
     files.entries_[name] = {entry.dtype, entry.shape, ""};
   }
-  AFT_RETURN_IF_ERROR(files.CheckMemory());
+  AFT_RETURN_IF_ERROR(files.Start(progress));
   return files;
 }
 
-absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir) {
+absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir, Progress* progress) {
   const auto in_dir = [&dir](const std::string& name) {
     return (std::filesystem::path(dir) / name).string();
   };
@@ -126,7 +129,7 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir) {
           absl::StrCat(in_dir(pickle), ": pickles are not read: make ", kWeightsFileName,
                        " from it with tools/pt_to_safetensors.py"));
     }
-    return OpenFile(in_dir(kWeightsFileName));
+    return OpenFile(in_dir(kWeightsFileName), progress);
   }
   if (one) {
     return absl::InvalidArgumentError(
@@ -160,13 +163,15 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir) {
                                             "': is missing, according to ", kIndexFileName));
   }
   AFT_RETURN_IF_ERROR(InFile(path, CheckTotal(index, bytes)));
-  AFT_RETURN_IF_ERROR(files.CheckMemory());
+  AFT_RETURN_IF_ERROR(files.Start(progress));
   return files;
 }
 
 absl::StatusOr<at::Tensor> WeightFiles::Read(const std::string& name) const {
   if (readers_.empty()) return tensors_.at(name);
-  return readers_.at(entries_.at(name).shard)->Read(name);
+  AFT_ASSIGN_OR_RETURN(at::Tensor tensor, readers_.at(entries_.at(name).shard)->Read(name));
+  if (progress_ != nullptr) progress_->Add(static_cast<int64_t>(tensor.nbytes()));
+  return tensor;
 }
 
 }  // namespace aft

@@ -8,12 +8,13 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
+#include "base/progress.h"
 #include "model/checkpoint/safetensors.h"
 
 namespace aft {
 
 // A package's weights: tensors by name, in one .safetensors file or in several (shards). A tensor
-// is read when it is asked for. Copies share the open files. Thread-safe.
+// is read when it is asked for. Copies share the open files. Thread-compatible.
 class WeightFiles {
  public:
   struct Entry {
@@ -25,7 +26,9 @@ class WeightFiles {
   WeightFiles(TensorMap tensors);  // NOLINT(google-explicit-constructor): is the same in memory
 
   // Errors: those of SafetensorsReader; RESOURCE_EXHAUSTED when memory does not hold all tensors.
-  static absl::StatusOr<WeightFiles> OpenFile(const std::string& path);
+  // `progress`, if not null, gets how many of all bytes have been read; it must outlive this.
+  static absl::StatusOr<WeightFiles> OpenFile(const std::string& path,
+                                              Progress* progress = nullptr);
 
   // Opens what Hugging Face's libraries write: `dir`/model.safetensors, or several shards and
   // `dir`/model.safetensors.index.json: {"metadata": {"total_size": bytes}, "weight_map": {tensor:
@@ -34,7 +37,8 @@ class WeightFiles {
   // followed, as in the hub's cache.
   // Errors start with the file: those of OpenFile; DATA_LOSS (index and shards differ), naming
   // the tensor; INVALID_ARGUMENT (not a valid index, both layouts, a pickle).
-  static absl::StatusOr<WeightFiles> OpenFolder(const std::string& dir);
+  static absl::StatusOr<WeightFiles> OpenFolder(const std::string& dir,
+                                                Progress* progress = nullptr);
 
   // The file or the index, for messages about missing tensors. REQUIRES: not in memory.
   const std::string& path() const { return paths_.front(); }
@@ -49,12 +53,13 @@ class WeightFiles {
   using Reader = std::shared_ptr<const SafetensorsReader>;
 
   WeightFiles() = default;
-  absl::Status CheckMemory() const;
+  absl::Status Start(Progress* progress);
 
   std::vector<std::string> paths_;
   std::map<std::string, Entry> entries_;
   std::map<std::string, Reader> readers_;  // by shard
   TensorMap tensors_;                      // in memory, when there are no readers
+  Progress* progress_ = nullptr;
 };
 
 }  // namespace aft

@@ -174,8 +174,12 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
   at::set_num_threads(1);
   const c10::InferenceMode inference;
 
-  AFT_ASSIGN_OR_RETURN(const CheckpointFile checkpoint, OpenCheckpoint(options.checkpoint_dir));
+  AFT_ASSIGN_OR_RETURN(CheckpointFile checkpoint, OpenCheckpoint(options.checkpoint_dir));
   const NetworkConfig& config = checkpoint.config;
+  if (options.progress != nullptr) {
+    options.progress->Begin(2 * Fp32Bytes(config));  // tensors are checked, then read once more
+  }
+  checkpoint.tensors = WithProgress(std::move(checkpoint.tensors), options.progress);
   const Number format = WeightFormat(options, device, checkpoint);
   LoadedModel model;
   if (!config.tokenizer.empty()) {

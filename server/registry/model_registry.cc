@@ -12,6 +12,15 @@
 
 namespace aft::server {
 
+Progress LoadProgress(const ModelConfig& config, std::function<Progress::Clock::time_point()> now) {
+  const auto show = [&config](std::optional<int> percent) {
+    if (!percent.has_value()) return;
+    log::Info("model.loading",
+              {{"model", config.name}, {"version", config.version}, {"percent", *percent}});
+  };
+  return Progress(std::chrono::seconds(5), show, std::move(now));
+}
+
 ModelRegistry::ModelRegistry(const ServerConfig& config, ModelLoader loader,
                              prometheus::Registry& metrics, std::function<void()> on_change)
     : ModelTable(config.repository.folder, metrics),
@@ -217,7 +226,10 @@ absl::StatusOr<ModelHold> ModelRegistry::TryLoad(Entry& entry, const ModelConfig
   if (!entry.config.has_value()) {
     AFT_RETURN_IF_ERROR(CheckVersionFolder(repository().folder, config));
   }
-  AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(config));
+  Progress progress = LoadProgress(config);
+  LoadOptions load = config;
+  load.progress = &progress;
+  AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(load));
   auto model = std::make_unique<ServedModel>();
   model->config = config;
   model->metrics = std::make_unique<ModelMetrics>(prometheus_, config.name);

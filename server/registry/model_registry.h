@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/progress.h"
 #include "model/api/load.h"
 #include "server/config/config.h"
 #include "server/config/memory_plan.h"
@@ -24,6 +25,10 @@ namespace aft::server {
 
 // aft::LoadModel, or a fake. Called on the loader thread.
 using ModelLoader = std::function<absl::StatusOr<LoadedModel>(const LoadOptions&)>;
+
+// Logs, every 5 seconds, how much of a model has been loaded. `config` is borrowed.
+Progress LoadProgress(const ModelConfig& config,
+                      std::function<Progress::Clock::time_point()> now = Progress::Clock::now);
 
 // The models of the config and of its repository, each in one or several versions, and an engine
 // for each version. They are loaded one after the other on one loader thread, at the start and on

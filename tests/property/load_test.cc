@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/property/runner_fixture.h"
+#include "tests/support/shown_progress.h"
 #include "tests/support/status_matchers.h"
 
 namespace aft {
@@ -52,6 +53,14 @@ TEST_F(LoadTest, ABareMixerIsAnEncoderWithoutATokenizer) {
   EXPECT_EQ(model->tokenizer, nullptr);
   EXPECT_EQ(model->encoder->width(), config_.d_model);
   EXPECT_EQ(model->encoder->info().vocab_size, 0);
+}
+
+TEST_F(LoadTest, ShowsItsProgress) {
+  Write();
+  ShownProgress shown;
+  options_.progress = &shown.progress;
+  ASSERT_TRUE(LoadModel(options_).ok());
+  shown.ExpectComplete();
 }
 
 TEST_F(LoadTest, NumberFormatsHaveFingerprintsOfTheirOwn) {

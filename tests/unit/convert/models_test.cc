@@ -19,6 +19,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/parity/goldens.h"
 #include "tests/support/collect.h"
+#include "tests/support/shown_progress.h"
 #include "tests/support/stopped_writer.h"
 #include "tests/support/tolerances.h"
 #include "tests/unit/convert/harness.h"
@@ -330,6 +331,12 @@ TEST_F(Gpt2Test, WritesAllOrNothing) {
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
     EXPECT_TRUE(entry.path() == in_ || entry.path() == out_) << entry.path();
   }
+}
+
+TEST_F(Gpt2Test, ShowsItsProgress) {
+  ShownProgress shown;
+  ASSERT_TRUE(ImportGpt2(in_, {}, &shown.progress).ok());
+  shown.ExpectComplete();
 }
 
 TEST_F(Gpt2Test, RemovesTheFolderOfAKilledRun) {

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "model/config/tensors.h"
 #include "tests/support/collect.h"
+#include "tests/support/shown_progress.h"
 #include "tests/unit/convert/harness.h"
 
 namespace aft {
@@ -68,6 +69,14 @@ TEST_P(QuantizeTest, EqualsTheModelThatTheWeightFormatMakes) {
   const CheckpointFile file = *OpenCheckpoint(dir);
   EXPECT_EQ(file.weight_format, GetParam());
   EXPECT_NEAR(static_cast<double>(file.weight_bytes), bytes(dir), 20'000);  // the file's header
+}
+
+TEST_P(QuantizeTest, ShowsItsProgress) {
+  ShownProgress shown;
+  const absl::StatusOr<Import> import = Quantized(kModel, GetParam(), &shown.progress);
+  shown.ExpectComplete();
+  ASSERT_EQ(WriteImport(folder_.File("out"), *import, &shown.progress), absl::OkStatus());
+  shown.ExpectComplete();
 }
 
 TEST_P(QuantizeTest, QuantizingAgainChangesNothing) {

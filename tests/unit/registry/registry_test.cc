@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "server/registry/model_registry.h"
 #include "server/registry/readiness.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/fake_loader.h"
 #include "tests/support/no_more_threads.h"
 #include "tests/support/recording_sink.h"
@@ -135,6 +136,29 @@ TEST_F(ModelRegistryTest, AModelIsLoadedAsItsConfigSays) {
   EXPECT_EQ(loaded_.max_step_tokens, 6);
   EXPECT_EQ(loaded_.intra_op_threads, 7);
   EXPECT_EQ(loaded_.cpus, "1,0");
+}
+
+TEST_F(ModelRegistryTest, LoadsWithAProgressThatTheLogShows) {
+  Make({"a"});
+  Load();
+  EXPECT_NE(loaded_.progress, nullptr);
+
+  const CapturedLog log;
+  ModelConfig config;
+  config.name = "a";
+  config.version = "7";
+  Progress::Clock::time_point now{std::chrono::hours(1)};
+  Progress progress = LoadProgress(config, [&now] { return now; });
+  progress.Begin(1000);
+  progress.Add(100);
+  now += std::chrono::seconds(5);
+  progress.Add(323);
+  progress.End();
+  const std::vector<LogLine> lines = log.Lines("model.loading");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["model"], "a");
+  EXPECT_EQ(lines[0]["version"], "7");
+  EXPECT_EQ(lines[0]["percent"], "42");
 }
 
 TEST_F(ModelRegistryTest, UnknownNamesAreNotFoundAndTheAnswerNamesTheModels) {
