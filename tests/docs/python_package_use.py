@@ -60,15 +60,46 @@ async def use(client):
   await result(client.delete_state(state.id))
   await expect(grpc.StatusCode.NOT_FOUND, client.get_state, state.id)
 
-  answer = await result(client.infer("m", [
-      Tensor("text_input", "BYTES", [1], [PROMPT]), Tensor("max_tokens", "INT32", [1], [24]),
-      Tensor("exclude_input_in_output", "BOOL", [1], [True])], parameters={"temperature": 0.0}, id="mine"))
-  assert (answer.id, answer.outputs[0].values) == ("mine", (text.encode(),)), answer
+  await use_open_inference(client, text)
   assert [one.name for one in await result(client.list_repository())] == ["m"]
   await expect(grpc.StatusCode.PERMISSION_DENIED, client.load_model, "m")
   await expect(grpc.StatusCode.PERMISSION_DENIED, client.unload_model, "m")
   # Without an identity a client has no states of its own.
   await expect(grpc.StatusCode.FAILED_PRECONDITION, lambda: events_of(client.list_states()))
+
+
+async def use_open_inference(client, text):
+  def inputs(max_tokens):
+    return [Tensor("text_input", "BYTES", [1], [PROMPT]), Tensor("max_tokens", "INT32", [1], [max_tokens]),
+            Tensor("exclude_input_in_output", "BOOL", [1], [True])]
+
+  before, = await result(client.statistics())
+  answer = await result(client.infer("m", inputs(24), parameters={"temperature": 0.0}, id="mine"))
+  assert (answer.id, answer.outputs[0].values) == ("mine", (text.encode(),)), answer
+  answers = await events_of(client.stream_infer("m", inputs(24), parameters={"temperature": 0.0}, id="mine"))
+  assert {answer.id for answer in answers} == {"mine"} and len(answers) > 1, answers
+  assert b"".join(answer.outputs[0].values[0] for answer in answers) == text.encode(), answers
+  after, = await result(client.statistics("m", model_version=before.version))
+  assert after.inference_count - before.inference_count == after.success.count - before.success.count == 2, after
+  assert (after.success.ns > before.success.ns and after.last_inference >= before.last_inference and
+          after.batch_stats == ()), after
+
+  about = await result(client.metadata("m"))
+  assert (about.name, about.versions) == ("m", (before.version,)), about
+  assert ("text_input", "BYTES", (1,)) in [(one.name, one.datatype, one.shape) for one in about.inputs], about
+  assert "text_output" in [one.name for one in about.outputs], about
+  for call in (client.metadata, client.statistics, lambda name: events_of(client.stream_infer(name, inputs(1)))):
+    await expect(grpc.StatusCode.NOT_FOUND, call, "n")
+
+  endless = client.stream_infer("m", inputs(1_000_000), parameters={"ignore_eos": True})
+  if hasattr(endless, "__anext__"):
+    await anext(endless)
+    await endless.aclose()
+  else:
+    next(endless)
+    endless.close()
+  while (await result(client.get_model("m"))).load.requests_running > 0:  # The server hears of it.
+    pass
 
 
 async def expect(code, call, *arguments):

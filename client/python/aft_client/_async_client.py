@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import (Any, AsyncGenerator, AsyncIterator, Callable, Concatenate, Coroutine, List, Optional, ParamSpec, Sequence, Tuple,
-                    TypeVar, Union, cast)
+from typing import (Any, AsyncGenerator, AsyncIterator, Callable, Concatenate, Coroutine, Generator, List, Optional,
+                    ParamSpec, Sequence, Tuple, TypeVar, Union, cast)
 
 import grpc
 import grpc.aio
@@ -149,9 +149,15 @@ def _streaming(method: Callable[Concatenate[Client, _P], Any]) -> Callable[Conca
   return method
 
 
+def _iterating(method: Callable[Concatenate[Client, _P], Generator[_R, None, None]]
+               ) -> Callable[Concatenate[Any, _P], AsyncGenerator[_R, None]]:
+  """Types a method of Client for AsyncClient, whose _iterated returns an asynchronous generator."""
+  return cast("Callable[Concatenate[Any, _P], AsyncGenerator[_R, None]]", method)
+
+
 class AsyncClient(Connection):
-  """Client for asyncio, with the same arguments and methods. Use generate() and list_states() with `async for`;
-  await all other methods.
+  """Client for asyncio, with the same arguments and methods. Use generate(), list_states() and stream_infer() with
+  `async for`; await all other methods.
 
   Make and use it in one event loop. Errors are AftError. If a task is cancelled, its call ends.
   """
@@ -188,6 +194,9 @@ class AsyncClient(Connection):
   get_model = _awaitable(Client.get_model)
   health = _awaitable(Client.health)
   infer = _awaitable(Client.infer)
+  stream_infer = _iterating(Client.stream_infer)
+  metadata = _awaitable(Client.metadata)
+  statistics = _awaitable(Client.statistics)
   list_repository = _awaitable(Client.list_repository)
   load_model = _awaitable(Client.load_model)
   unload_model = _awaitable(Client.unload_model)
@@ -221,6 +230,17 @@ class AsyncClient(Connection):
     finally:
       call.cancel()  # has no effect if the call has ended
     return result()
+
+  async def _iterated(self, method: Any, request: Any, convert: Callable[[Any], _R],
+                      *options: Any) -> AsyncGenerator[_R, None]:
+    call = method(iter([request]), **self._one_request_options(*options))
+    try:
+      async for response in call:
+        yield convert(response)
+    except grpc.RpcError as error:
+      raise from_call(error) from None
+    finally:
+      call.cancel()  # has no effect if the call has ended
 
   def _generated(self, request: Any, *options: Any) -> AsyncGeneration:
     return AsyncGeneration(self._inference.Generate, request, **self._resumable(*options))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar, Union
+from typing import Any, Callable, Generator, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar, Union
 
 import grpc
 
@@ -10,7 +10,8 @@ from . import _wire as wire
 from ._channel import open_channel, target_of
 from ._errors import from_call, misplaced, protocol_error
 from ._generation import Generation
-from ._models import Health, Inference, Model, Parameter, RepositoryModel, Tensor, infer_request
+from ._models import (Health, Inference, Model, ModelMetadata, ModelStatistics, Parameter, RepositoryModel, Tensor,
+                      infer_request)
 from ._resumable import Resumed
 from ._scoring import Scoring
 from ._types import (Answer, Completion, Pooling, Priority, Sampling, Scores, Started, State, Text, Tls, Tokens,
@@ -158,6 +159,11 @@ class Connection:
     named = (("x-request-id", request_id), ("traceparent", traceparent))
     return {"timeout": self._timeout if timeout is None else timeout,
             "metadata": self._metadata + tuple((key, value) for key, value in named if value)}
+
+  def _one_request_options(self, *options: Any) -> dict[str, Any]:
+    """The options of a stream with one request. Its error ends the stream, with a code."""
+    named = self._options(*options)
+    return {**named, "metadata": named["metadata"] + (("triton_grpc_error", "true"),)}
 
   def _resumable(self, timeout: Optional[float], request_id: str, traceparent: str,
                  on_resumed: Optional[Callable[[Resumed], None]]) -> dict[str, Any]:
@@ -344,6 +350,27 @@ class Client(Connection):
     request = infer_request(model, model_version, inputs, outputs, parameters, id)
     return self._unary(self._oip.ModelInfer, request, Inference.of, timeout, request_id, traceparent)
 
+  def stream_infer(self, model: str, inputs: Sequence[Tensor], *, model_version: str = "", outputs: Sequence[str] = (),
+                   parameters: Mapping[str, Parameter] = {}, id: str = "", timeout: Optional[float] = None,
+                   request_id: str = "", traceparent: str = "") -> Generator[Inference, None, None]:
+    """As infer(), but returns an iterator over the answers. A language model answers with every token, other models
+    answer once. Closing the iterator ends the call."""
+    request = infer_request(model, model_version, inputs, outputs, parameters, id)
+    return self._iterated(self._oip.ModelStreamInfer, request, lambda response: Inference.of(response.infer_response),
+                          timeout, request_id, traceparent)
+
+  def metadata(self, model: str, *, model_version: str = "", timeout: Optional[float] = None) -> ModelMetadata:
+    """The tensors that infer() sends to a model and returns."""
+    return self._unary(self._oip.ModelMetadata, wire.oip.ModelMetadataRequest(name=model, version=model_version),
+                       ModelMetadata.of, timeout)
+
+  def statistics(self, model: str = "", *, model_version: str = "",
+                 timeout: Optional[float] = None) -> List[ModelStatistics]:
+    """The counts of a server for each version of a model, or of all models, even if it is not SERVING."""
+    return self._unary(self._repository.ModelStatistics,
+                       wire.oip.ModelStatisticsRequest(name=model, version=model_version),
+                       lambda response: [ModelStatistics.of(one) for one in response.model_stats], timeout)
+
   def list_repository(self, *, timeout: Optional[float] = None) -> List[RepositoryModel]:
     """All versions in the repository of the server, loaded or not."""
     return self._unary(self._repository.RepositoryIndex, wire.oip.RepositoryIndexRequest(),
@@ -385,6 +412,18 @@ class Client(Connection):
     finally:
       call.cancel()  # has no effect if the call has ended
     return result()
+
+  def _iterated(self, method: Any, request: Any, convert: Callable[[Any], _R],
+                *options: Any) -> Generator[_R, None, None]:
+    """Sends one request on a stream of requests, and converts each response."""
+    call = method(iter([request]), **self._one_request_options(*options))
+    try:
+      for response in call:
+        yield convert(response)
+    except grpc.RpcError:
+      raise from_call(call) from None
+    finally:
+      call.cancel()  # has no effect if the call has ended
 
   def _generated(self, request: Any, *options: Any) -> Generation:
     return Generation(self._inference.Generate, request, **self._resumable(*options))

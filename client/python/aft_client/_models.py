@@ -45,7 +45,7 @@ class Task(_OpenEnum):
 
 def _plain(cls: Any, message: Any, **converted: Any) -> dict[str, Any]:
   """The fields of the message that the class has, by name. Values in `converted` replace those of the message."""
-  return {**{one.name: getattr(message, one.name) for one in fields(cls)}, **converted}
+  return {**{one.name: getattr(message, one.name) for one in fields(cls) if one.name not in converted}, **converted}
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,87 @@ class Inference:
       raise protocol_error("the tensors have no raw contents", 0)
     return cls(message.model_name, message.model_version, message.id, parameters,
                tuple(map(Tensor.of, message.outputs, message.raw_output_contents)))
+
+
+@dataclass(frozen=True)
+class TensorMetadata:
+  """An input or output that a model has. In `shape`, -1 stands for any size."""
+
+  name: str
+  datatype: str
+  shape: Tuple[int, ...]
+
+  @classmethod
+  def of(cls, message: Any) -> TensorMetadata:
+    return cls(**_plain(cls, message, shape=tuple(message.shape)))
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+  """The answer of metadata()."""
+
+  name: str
+  versions: Tuple[str, ...]  # those that are ready
+  platform: str
+  inputs: Tuple[TensorMetadata, ...]
+  outputs: Tuple[TensorMetadata, ...]
+
+  @classmethod
+  def of(cls, message: Any) -> ModelMetadata:
+    return cls(**_plain(cls, message, versions=tuple(message.versions),
+                        inputs=tuple(map(TensorMetadata.of, message.inputs)),
+                        outputs=tuple(map(TensorMetadata.of, message.outputs))))
+
+
+@dataclass(frozen=True)
+class Timing:
+  """How often something happened, and how long it took in all."""
+
+  count: int
+  ns: int
+
+
+def _timings(cls: Any, message: Any) -> dict[str, Timing]:
+  values = {one.name: getattr(message, one.name, None) for one in fields(cls)}
+  return {name: Timing(value.count, value.ns) for name, value in values.items()
+          if isinstance(value, wire.oip.StatisticDuration)}
+
+
+@dataclass(frozen=True)
+class BatchStatistics:
+  """The batches of one size that ran without an error."""
+
+  batch_size: int
+  compute_input: Timing
+  compute_infer: Timing
+  compute_output: Timing
+
+  @classmethod
+  def of(cls, message: Any) -> BatchStatistics:
+    return cls(**_plain(cls, message, **_timings(cls, message)))
+
+
+@dataclass(frozen=True)
+class ModelStatistics:
+  """The requests of the Open Inference Protocol that one version of a model has had."""
+
+  name: str
+  version: str
+  last_inference: int  # milliseconds since 1970
+  inference_count: int
+  execution_count: int  # of the requests of all services
+  success: Timing
+  fail: Timing
+  queue: Timing
+  compute_input: Timing
+  compute_infer: Timing
+  compute_output: Timing
+  batch_stats: Tuple[BatchStatistics, ...]
+
+  @classmethod
+  def of(cls, message: Any) -> ModelStatistics:
+    return cls(**_plain(cls, message, **_timings(cls, message.inference_stats),
+                        batch_stats=tuple(map(BatchStatistics.of, message.batch_stats))))
 
 
 def infer_request(model: str, model_version: str, inputs: Sequence[Tensor], outputs: Sequence[str],

@@ -13,8 +13,8 @@ os.environ["no_grpc_proxy"] = "127.0.0.1"
 try:
   import aft_client
   from aft.v1 import generation_options_pb2, inference_pb2, tokens_pb2
-  from aft_client import AftError, Delta, Finished, Sampling, Started, State
-  from aft_client import _channel, _resumable
+  from aft_client import AftError, Delta, Finished, ModelStatistics, Sampling, Started, State, Timing
+  from aft_client import _channel, _resumable, _wire as wire
   from google.protobuf.descriptor import FieldDescriptor
   from aft_fake_server import Code, Server, response, started
 except ModuleNotFoundError as missing:
@@ -215,6 +215,15 @@ class CallsTest(ClientTest):
     self.assertEqual(client.import_state("m", big).id, "new")
     self.assertEqual([(one.model, one.bytes) for one in server.requests], [("m", 600_000), ("", 0), ("", 0)])
     self.assertEqual(b"".join(one.chunk for one in server.requests), big)
+
+  def test_statistics_of_batches(self):
+    timing = {"count": 3, "ns": 40}
+    statistics = ModelStatistics.of(wire.oip.ModelStatistics(
+        name="m", version="2", inference_stats={"queue": timing}, batch_stats=[
+            {"batch_size": 8, "compute_infer": timing}, {"batch_size": 9}]))
+    self.assertEqual((statistics.version, statistics.queue, statistics.fail), ("2", Timing(3, 40), Timing(0, 0)))
+    self.assertEqual([(one.batch_size, one.compute_infer) for one in statistics.batch_stats],
+                     [(8, Timing(3, 40)), (9, Timing(0, 0))])
 
   def test_a_server_that_is_not_there(self):
     server = self.server()
