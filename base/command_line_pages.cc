@@ -40,8 +40,9 @@ void SplitType(const std::string& text, Flag& flag) {
   }
 }
 
-Command Describe(const CLI::App& app, const std::string& path) {
-  Command command{.path = path, .about = app.get_description()};
+// Adds the options and subcommands of a command. CLI11 makes groups of options subcommands without
+// a name.
+void Describe(const CLI::App& app, Command& command) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_positional()) command.positionals.push_back(option->get_name(true));
     if (!option->nonpositional()) continue;
@@ -52,13 +53,18 @@ Command Describe(const CLI::App& app, const std::string& path) {
     if (flag.has_value) SplitType(option->get_type_name(), flag);
     command.flags.push_back(std::move(flag));
   }
-  command.subcommands = app.get_subcommands({});
-  return command;
+  for (const CLI::App* one : app.get_subcommands({})) {
+    if (one->get_name().empty()) {
+      Describe(*one, command);
+    } else {
+      command.subcommands.push_back(one);
+    }
+  }
 }
 
 // Adds the program, then its subcommands, each before its own subcommands.
 void DescribeAll(const CLI::App& app, const std::string& path, std::vector<Command>& commands) {
-  commands.push_back(Describe(app, path));
+  Describe(app, commands.emplace_back(Command{.path = path, .about = app.get_description()}));
   const std::vector<const CLI::App*> below = commands.back().subcommands;
   for (const CLI::App* one : below) {
     DescribeAll(*one, absl::StrCat(path, " ", one->get_name()), commands);
@@ -191,7 +197,8 @@ std::string ZshCompletion(const CLI::App& app) {
                       " in zsh. Made by ", app.get_name(),
                       " --completion zsh.\n"
                       "local current=${words[CURRENT]} previous=${words[CURRENT-1]}\n"
-                      "local -a before=(\"${(@)words[2,CURRENT-1]}\") flags commands\n",
+                      "local -a before=(\"${(@)words[2,CURRENT-1]}\") flags commands\n"
+                      "[[ $current == --*=* ]] && compset -P '*=' && previous=${current%%=*}\n",
                       FindCommand(commands), "  case \"$command:$previous\" in\n",
                       ValueCases(commands, "compadd -- %", "_files"),
                       "  esac\n  case \"$command\" in\n", lists,

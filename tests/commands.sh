@@ -38,7 +38,7 @@ test_command() {
     run_tests default "${filter[@]}"
   else
     build default
-    if [[ $option == --full ]]; then apt_install browser chromium-headless-shell libjs-chart.js; fi
+    if [[ $option == --full ]]; then apt_install tests chromium-headless-shell libjs-chart.js zsh; fi
     fetch_tools
     build tsan tsan_tests
     build races cuda_on_cpu_tests
@@ -68,6 +68,9 @@ test_command() {
 fetch_tools() {
   if ! command -v chromium-headless-shell >/dev/null; then
     say "No Chromium: status_page_test, try_page_test and load_report_page_test are skipped; --full installs it (153 MB) and runs them"
+  fi
+  if ! command -v zsh >/dev/null; then
+    say "No zsh: AftctlUsageTest.ZshCompletesSubcommandsFlagsAndValues is skipped; --full installs it (5 MB) and runs it"
   fi
   fetch_tritonclient
   fetch_python_client

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/temp_files.h"
 #include "tests/unit/client/process.h"
 
 namespace aft::client {
@@ -65,7 +66,33 @@ TEST(AftctlUsageTest, BashCompletesSubcommandsFlagsAndValues) {
   EXPECT_EQ(Completed("aftctl generate --temp"), "--temperature\n");
   EXPECT_EQ(Completed("aftctl --tls generate --addr"), "--address\n");
   EXPECT_EQ(Completed("aftctl generate --priority i"), "interactive\n");
+  EXPECT_EQ(Completed("aftctl infer --im"), "--image\n");
   EXPECT_EQ(Completed("aftctl models --temp"), "\n");
+}
+
+TEST(AftctlUsageTest, ZshCompletesSubcommandsFlagsAndValues) {
+  if (RunToEnd({"sh", "-c", "command -v zsh"}).code != 0) GTEST_SKIP() << "no zsh";
+  const TempFolder folder;
+  WriteBytes(folder.File("_aftctl"), RunToEnd({AFTCTL, "--completion", "zsh"}).out);
+  WriteBytes(folder.File("the prompt"), "");
+  const std::string file = "aftctl generate --file " + folder.File("the");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"aftctl gen", "aftctl generate "},
+      {"aftctl generate --temp", "aftctl generate --temperature "},
+      {"aftctl --tls generate --addr", "aftctl --tls generate --address "},
+      {"aftctl generate --priority i", "aftctl generate --priority interactive "},
+      {"aftctl generate --priority=i", "aftctl generate --priority=interactive "},
+      {"aftctl infer --im", "aftctl infer --image "},
+      {"aftctl models --temp", "aftctl models --temp"},
+      {file, file + "\\ prompt "},
+  };
+  std::vector<std::string> command = {"zsh", "-f", COMPLETE_ZSH, folder.path()};
+  std::string completed;
+  for (const auto& [line, expected] : cases) {
+    command.push_back(line);
+    absl::StrAppend(&completed, expected, "\n");
+  }
+  EXPECT_EQ(RunToEnd(command).out, completed);
 }
 
 TEST(AftctlUsageTest, HelpDocumentsTheExitCodes) {
