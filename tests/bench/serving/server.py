@@ -197,6 +197,14 @@ def write_model(folder, config):
     (folder / "chars.json").write_text(json.dumps([chr(point) for point in range(1, config["vocab_size"] + 1)]))
 
 
+def write_encoder(folder, width):
+  """A new folder with an encoder of one layer that has no labels."""
+  config = model_config("aft_simple", width, 1, causal=False) | {"architecture": "encoder"}
+  folder.mkdir()
+  write_model(folder, {name: value for name, value in config.items() if name not in ("tie_embeddings", "head_bias")})
+  return folder
+
+
 def write_null_model(folder):
   """One layer of width 32."""
   write_model(folder, NULL_MODEL)

@@ -17,17 +17,10 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench/serving"))
 
 from run_aiperf import PROMPT, profile
-from server import Server, model_config, write_model
+from server import Server, write_encoder
 
 STREAMS, REQUESTS, OUTPUT = 4, 12, 64
 WIDTH = 32
-
-
-def write_encoder(folder):
-  config = model_config("aft_simple", WIDTH, 1, causal=False) | {"architecture": "encoder"}
-  folder.mkdir()
-  write_model(folder, {name: value for name, value in config.items() if name not in ("tie_embeddings", "head_bias")})
-  return folder
 
 
 class AiperfTest(unittest.TestCase):
@@ -68,7 +61,7 @@ class AiperfTest(unittest.TestCase):
     self.generate("chat", PROMPT + len("\n\n"))  # chat_template plain
 
   def test_embeddings(self):
-    model = EMBEDDINGS or write_encoder(self.folder / "encoder")
+    model = EMBEDDINGS or write_encoder(self.folder / "encoder", WIDTH)
     self.profile(model, "embeddings", "--export-level", "raw")
     # aiperf's figures do not count the tokens of embeddings.
     lines = (self.folder / "out/profile_export_raw.jsonl").read_text().splitlines()

@@ -14,8 +14,10 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench/serving"))
 import aft_server  # noqa: E402
 import chromium  # noqa: E402
+from server import write_encoder  # noqa: E402
 
 PROMPT = "It is a truth universally acknowledged, that"
 EDIT = ".answer .actions button:nth-child(2)"
@@ -55,13 +57,16 @@ class TryPageTest(unittest.TestCase):
     page.point("#go", click=True)
     return self.finish(page)
 
-  def api(self, prompt, **fields):
-    """The API's answer to the same request."""
-    body = {"model": "m", "prompt": prompt, "temperature": 0, "max_tokens": 40} | fields
-    request = urllib.request.Request(f"http://{self.server.http_address}/v1/completions", json.dumps(body).encode(),
+  def post(self, path, body):
+    request = urllib.request.Request(f"http://{self.server.http_address}/v1/{path}", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=aft_server.PATIENCE) as answer:
-      return json.load(answer)["choices"]
+      return json.load(answer)
+
+  def api(self, prompt, **fields):
+    """The API's answer to the same request."""
+    return self.post("completions",
+                     {"model": "m", "prompt": prompt, "temperature": 0, "max_tokens": 40} | fields)["choices"]
 
   def test_tokens_stream_and_are_counted(self):
     page = self.ready()
@@ -135,6 +140,29 @@ class TryPageTest(unittest.TestCase):
     page.point("#go", click=True)
     page.until("document.querySelectorAll('.bar').length === 20")
     self.assertRegex(page.text(".bar"), r"^de(99\.\d|100\.0) %$")
+
+  def test_an_encoder_compares_two_texts(self):
+    folder = aft_server.new_folder(self)
+    self.server = aft_server.Server(folder, PROGRAM, write_encoder(folder / "encoder", 32),
+                                    config='http_address: "127.0.0.1:0"')
+    self.addCleanup(lambda: self.server.stop(hard=True))
+    page = chromium.Page(self)
+    page.open(f"http://{self.server.http_address}/")
+    page.until("byId('go').textContent === 'Compare'")
+    self.assertIn("cannot write or classify", page.run("byId('form').innerText"))
+    texts = ["Where is it?", "There."]
+    vectors = [one["embedding"] for one in self.post("embeddings", {"model": "m", "input": texts})["data"]]
+    norms = [math.hypot(*vector) for vector in vectors]
+    lines = [f"Norm {norm:.4f}, 32 numbers: {', '.join(f'{value:.4f}' for value in vector[:8])}, …"
+             for vector, norm in zip(vectors, norms)]
+    alike = sum(x * y for x, y in zip(*vectors)) / math.prod(norms)
+    for count, (field, title) in enumerate((("#prompt", "Vector"), ("#second", f"Cosine similarity {alike:.4f}")), 1):
+      page.fill(field, texts[count - 1])
+      page.point("#go", click=True)
+      page.until(f"byId('answers').querySelectorAll('.vector').length === {count}")
+      self.assertEqual(page.text("h2"), title)
+      self.assertEqual(page.run("[...document.querySelectorAll('.vector')].map(one => one.textContent)"), lines[:count])
+    self.assertEqual(page.console, [])
 
   def test_errors_of_the_api_are_shown(self):
     page = self.ready(prompt="")
