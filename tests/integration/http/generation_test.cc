@@ -257,7 +257,7 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
   body.update({{"tools", Json::array()},
                {"tool_choice", "none"},
                {"response_format", {{"type", "text"}}},
-               {"user", "somebody"},
+               {"user", "a user"},
                {"metadata", {{"a", "b"}}},
                {"store", false},
                {"parallel_tool_calls", true},

@@ -69,7 +69,7 @@ TEST_P(AnyContractTest, TheCallIsASpanOfItsClientsTrace) {
 
 TEST_P(AnyContractTest, ARefusalIsASpanToo) {
   Start();
-  ContractCall call = Open(Ask::kShort, WithTrace(), "nobody");
+  ContractCall call = Open(Ask::kShort, WithTrace(), "unknown");
   ExpectRefused(call, absl::StatusCode::kNotFound, testing::_);
   const LogLine line = LineOf(call);
   EXPECT_EQ(line["trace_id"], kTrace);

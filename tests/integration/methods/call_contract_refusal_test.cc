@@ -146,11 +146,11 @@ TEST_P(RefusalContractTest, AnAnswerThatCanNeverFitIsABadRequest) {
 
 TEST_P(AnyRefusalContractTest, AnUnknownModelIsNotFoundAndTheErrorNamesTheOthers) {
   Start();
-  ContractCall call = Open(Ask::kShort, {}, "nobody");
+  ContractCall call = Open(Ask::kShort, {}, "unknown");
   ExpectRefused(call, absl::StatusCode::kNotFound,
-                AllOf(HasSubstr("\"nobody\""), HasSubstr("\"fake\""), HasSubstr("\"encoder\"")));
+                AllOf(HasSubstr("\"unknown\""), HasSubstr("\"fake\""), HasSubstr("\"encoder\"")));
   EXPECT_EQ(server_->Metric(RequestsTotal("NOT_FOUND", GetParam().method, "")), 1);
-  EXPECT_EQ(LineOf(call)["model"], "nobody");
+  EXPECT_EQ(LineOf(call)["model"], "unknown");
 }
 
 TEST_P(AnyRefusalContractTest, ABadFieldIsNamedAndCounted) {
@@ -205,9 +205,9 @@ TEST_P(RefusalContractTest, AForbiddenModelIsRefusedBeforeItTakesAPlace) {
   EXPECT_EQ(Calls("PERMISSION_DENIED"), 2);
   EXPECT_EQ(server_->Metric("aft_rejected_total"), 0);
   // The answer is the same for a model that the server does not have.
-  ContractCall unknown = Open(Ask::kShort, AsTeamA(), "nobody");
+  ContractCall unknown = Open(Ask::kShort, AsTeamA(), "unknown");
   ExpectRefused(unknown, absl::StatusCode::kPermissionDenied,
-                "client \"team-a\" may not use model \"nobody\"");
+                "client \"team-a\" may not use model \"unknown\"");
 }
 
 TEST_P(AnyRefusalContractTest, AnUnknownClientIsUnauthenticated) {

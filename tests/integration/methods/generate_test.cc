@@ -70,7 +70,7 @@ TEST(ModelServiceTest, DescribesTheModels) {
   ASSERT_TRUE(server.models().Get(&get_context, request, &response).ok());
   EXPECT_EQ(response.model().SerializeAsString(), list.models(0).SerializeAsString());
 
-  request.set_name("nobody");
+  request.set_name("unknown");
   grpc::ClientContext missing_context;
   EXPECT_THAT(server.models().Get(&missing_context, request, &response),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"fake\"")));

@@ -89,7 +89,7 @@ TEST(HealthTest, WatchReportsDrainingBeforeRunningStreamsEnd) {
 
 TEST(HealthTest, AWatchOfAnUnknownServiceReportsItAndStaysOpen) {
   TestServer server;
-  Watch watch(server, "nobody");
+  Watch watch(server, "unknown");
   EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVICE_UNKNOWN);
   watch.Cancel();
   EXPECT_EQ(watch.Next(), HealthCheckResponse::UNKNOWN);

@@ -75,9 +75,9 @@ class MetricsTest : public testing::Test {
       ASSERT_TRUE(call.Finish().ok()) << one.name;
     }
     ASSERT_TRUE(Call(server_->models(), &v1::ModelService::Stub::List).ok());
-    v1::GetRequest nobody;
-    nobody.set_name("nobody");
-    EXPECT_EQ(Call(server_->models(), &v1::ModelService::Stub::Get, nobody).error_code(),
+    v1::GetRequest unknown_model;
+    unknown_model.set_name("unknown_model");
+    EXPECT_EQ(Call(server_->models(), &v1::ModelService::Stub::Get, unknown_model).error_code(),
               grpc::StatusCode::NOT_FOUND);
     using Kserve = inference::GRPCInferenceService::Stub;
     ASSERT_TRUE(Call(server_->kserve(), &Kserve::ServerLive).ok());

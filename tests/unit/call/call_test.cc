@@ -300,10 +300,10 @@ TEST_F(CallTest, TokenizeDoesNotWaitForTheEngine) {
 TEST_F(CallTest, ARefusalHasSentNothingAndSaysWhenToRetry) {
   Open unknown = Start<Generate>([] {
     v1::GenerateRequest request = Prompt("abc", 5);
-    request.set_model("nobody");
+    request.set_model("unlisted");
     return request;
   }());
-  EXPECT_THAT(unknown.Join().status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("nobody")));
+  EXPECT_THAT(unknown.Join().status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("unlisted")));
   EXPECT_FALSE(unknown.call->ending().begun);
   EXPECT_FALSE(unknown.call->ending().retry_after.has_value());
   EXPECT_TRUE(unknown.carrier->messages().empty());
