@@ -1,5 +1,7 @@
 #include "server/engine/check_requests.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/engine/resumption.h"
@@ -38,14 +40,17 @@ absl::Status CheckGeneration(const GenerationRequest& request, const ModelInfo& 
   }
   const int64_t before = request.tokens_before();
   const auto tokens = static_cast<int64_t>(request.prompt.size() - request.resumed);
-  if (info.max_seq_len != 0 && before + tokens >= info.max_seq_len) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "prompt: ", before > 0 ? absl::StrCat(before, " tokens before, ") : "", tokens,
-        " tokens and at least one more exceed the model's max_seq_len=", info.max_seq_len));
-  }
-  if (request.stop.max_tokens < 1) {
+  const int32_t least = request.prompt_scores ? 0 : 1;  // tokens of output
+  const int64_t room = std::min(request.stop.max_tokens, 1);
+  if (info.max_seq_len != 0 && before + tokens + room > info.max_seq_len) {
     return absl::InvalidArgumentError(
-        absl::StrCat("stop.max_tokens: ", request.stop.max_tokens, " is below 1"));
+        absl::StrCat("prompt: ", before > 0 ? absl::StrCat(before, " tokens before, ") : "", tokens,
+                     " tokens", room > 0 ? " and at least one more exceed" : " exceed",
+                     " the model's max_seq_len=", info.max_seq_len));
+  }
+  if (request.stop.max_tokens < least) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stop.max_tokens: ", request.stop.max_tokens, " is below ", least));
   }
   return absl::OkStatus();
 }

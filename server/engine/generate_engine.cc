@@ -101,6 +101,8 @@ absl::StatusOr<RequestHandle> GenerateEngine::GenerateTexts(
 absl::StatusOr<std::unique_ptr<TokenStream>> GenerateEngine::MakeGeneration(
     GenerationRequest request, std::shared_ptr<TokenSink> sink) {
   AFT_RETURN_IF_ERROR(CheckGeneration(request, info_, options_.model.name));
+  if (request.resumed > 0) request.prompt_scores = false;  // they came before the output
+  if (request.prompt_scores) request.start = nullptr;      // all of the prompt is read again
   const auto prompt = static_cast<int64_t>(request.prompt.size() - request.resumed);
   OutputBuilder output(*tokenizer_, std::move(request.stop), request.tokens_before() + prompt,
                        info_.max_seq_len, request.bad_words);
@@ -357,6 +359,7 @@ void GenerateEngine::Publish(const Step& step, const TokenCounts::Prompts& promp
       if (stream != nullptr) PublishVectors(*stream, step, i, std::move(vectors), now);
     } else if (stream != nullptr && stream->purpose() == Sequence::Purpose::kRead &&
                row.end() == stream->prompt_end()) {
+      if (stream->end != nullptr) stream->end->last_is_pending = stream->turn().leaves_last;
       Deliver(*stream, {}, /*ended=*/true, *stream->ended, now);
     } else if (stream != nullptr) {
       prefixes_.HasRead(*stream);
@@ -413,16 +416,20 @@ void GenerateEngine::PublishScores(TokenStream& stream, const StepRow& row,
   }
   stream.scored_tokens += static_cast<uint32_t>(scores.size());
   metrics_.scored_tokens[stream.method].Increment(static_cast<double>(scores.size()));
-  if (!stream.first_output_at && !scores.empty()) stream.first_output_at = now;
+  // The first token of a generation is its first sampled one, if there is to be one.
+  const bool generates = stream.purpose() == Sequence::Purpose::kGenerate;
+  if (!generates && !stream.first_output_at && !scores.empty()) stream.first_output_at = now;
   prefixes_.HasSampled(stream, {});
 
   TokenDelta delta;
   // Where the previous state has a pending token, the text's first token is scored too.
   delta.first_index = static_cast<uint32_t>(row.first_position + 1 - stream.text_begin());
+  delta.of_prompt = stream.output.has_value();
   delta.tokens.assign(std::make_move_iterator(scores.begin()),
                       std::make_move_iterator(scores.end()));
   Outcome outcome;
   outcome.reason = FinishReason::kDone;
+  if (stream.ended != nullptr) outcome = *stream.ended;
   if (stream.end != nullptr) stream.end->last_is_pending = stream.turn().leaves_last;
   Deliver(stream, std::move(delta), row.end() == stream.prompt_end(), std::move(outcome), now);
 }

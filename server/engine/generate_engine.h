@@ -45,7 +45,8 @@ class GenerateEngine final : public RequestLoop {
 
   // Continues a prompt, which follows the text of `previous` where there is one. INVALID_ARGUMENT
   // also: the prompt leaves no room for a token within max_seq_len, which counts the text before;
-  // max_tokens is below 1; the prompt is empty, and the text before has no pending token.
+  // max_tokens is below 1 (0 with prompt_scores); the prompt is empty, and the text before has no
+  // pending token.
   // FAILED_PRECONDITION: `previous` is a state of another model.
   absl::StatusOr<RequestHandle> Generate(GenerationRequest request,
                                          std::shared_ptr<TokenSink> sink);
@@ -59,7 +60,8 @@ class GenerateEngine final : public RequestLoop {
   // allows. The prompt is read once, and the i-th answer is what Generate gives with the seed + i.
   // All answers get slots at the same time, and each ends by itself. But until the prompt is read,
   // the end of the first one ends the others (CANCELLED). Usage::prompt_tokens is counted for the
-  // first one alone. The handle is the first one's, the others' follow it.
+  // first one alone, which also has the scores of the prompt. The handle is the first one's, the
+  // others' follow it. REQUIRES: stop.max_tokens >= 1.
   absl::StatusOr<RequestHandle> GenerateGroup(const GenerationRequest& request,
                                               const std::vector<std::shared_ptr<TokenSink>>& sinks);
 

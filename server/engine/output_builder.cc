@@ -39,12 +39,8 @@ bool OutputBuilder::Append(SampledToken token, TokenDelta& delta, Outcome& outco
                         tokens_ > static_cast<uint32_t>(stop_.min_tokens))) {
       outcome.reason = FinishReason::kStop;
       outcome.stop_string = matcher_.match();
-    } else if (tokens_ == limit_) {
-      outcome.reason = FinishReason::kLength;
-      outcome.limit = limit_ == stop_.max_tokens ? absl::StrCat("stop.max_tokens=", limit_)
-                                                 : absl::StrCat("model max_seq_len=", max_seq_len_);
     } else {
-      ended = false;
+      ended = IsAtLimit(outcome);
     }
   }
   if (ended) matcher_.Flush(bytes);
@@ -54,7 +50,7 @@ bool OutputBuilder::Append(SampledToken token, TokenDelta& delta, Outcome& outco
 }
 
 absl::StatusOr<bool> OutputBuilder::Replay(absl::Span<const TokenId> tokens, Outcome& outcome) {
-  bool ended = false;
+  bool ended = IsAtLimit(outcome);
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (ended) {
       return absl::InvalidArgumentError(
@@ -71,6 +67,15 @@ absl::StatusOr<bool> OutputBuilder::Replay(absl::Span<const TokenId> tokens, Out
     ended = Append(std::move(token), delivered, outcome);
   }
   return ended;
+}
+
+// If the output has all the tokens that it may have, says so in `outcome`.
+bool OutputBuilder::IsAtLimit(Outcome& outcome) const {
+  if (tokens_ < limit_) return false;
+  outcome.reason = FinishReason::kLength;
+  outcome.limit = limit_ == stop_.max_tokens ? absl::StrCat("stop.max_tokens=", limit_)
+                                             : absl::StrCat("model max_seq_len=", max_seq_len_);
+  return true;
 }
 
 bool OutputBuilder::IsStopToken(TokenId id) const {

@@ -25,13 +25,15 @@ class OutputBuilder {
  public:
   // `tokenizer` must outlive this object. `tokens_before` is the length of the text that the output
   // continues. `max_seq_len`: 0 is unlimited. `bad_words`: null, or sequences that the output never
-  // contains. REQUIRES: stop.max_tokens >= 1; tokens_before < max_seq_len unless that is 0.
+  // contains. REQUIRES: stop.max_tokens >= 0; there is room for a token within max_seq_len, unless
+  // one of the two is 0.
   OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t tokens_before,
                 int64_t max_seq_len, std::shared_ptr<const TokenSequences> bad_words = nullptr);
 
   // Appends the next token and fills `delta` with what it adds. Token ids are in `delta` at once,
-  // text may be held back. True when the output has ended: then reason, stop_string, stop_token_id
-  // and limit of `outcome` are set, all text is in `delta`, and Append may not be called again.
+  // text may be held back. True when the output has ended: then reason, stop_string, stop_token_id,
+  // and limit of `outcome` are set, all text is in `delta`, and Append may not be called
+  // again. REQUIRES: stop.max_tokens >= 1.
   bool Append(SampledToken token, TokenDelta& delta, Outcome& outcome);
 
   // Appends the output tokens that the client has already, with their text. True: the output has
@@ -53,6 +55,7 @@ class OutputBuilder {
   bool may_end_early() const { return may_end_early_; }
 
  private:
+  bool IsAtLimit(Outcome& outcome) const;
   bool IsStopToken(TokenId id) const;
   bool IsEndOfText(TokenId id) const { return id == tokenizer_.eos_id() && !stop_.ignore_eos; }
 

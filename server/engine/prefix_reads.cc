@@ -56,6 +56,7 @@ PrefixReads::PrefixReads(const Options& options, const ModelInfo& info,
 
 std::unique_ptr<PrefixRead> PrefixReads::Make(const GenerationRequest& request) const {
   if (options_.bytes == 0 || request.previous != nullptr) return nullptr;
+  if (request.prompt_scores) return nullptr;  // the logits of every token are needed
   // A resumed stream of such a model reads all of its text as if it had generated it.
   if (info_.generated_differ && request.resumed > 0) return nullptr;
   auto read = std::make_unique<PrefixRead>();

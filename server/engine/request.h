@@ -29,7 +29,8 @@ namespace aft::server {
 using RequestHandle = uint64_t;
 
 struct StopConditions {
-  int32_t max_tokens = 0;  // at least 1
+  // At least 1; or 0 with GenerationRequest::prompt_scores: the prompt is only scored.
+  int32_t max_tokens = 0;
   std::vector<std::string> strings;
   std::vector<TokenId> token_ids;
   bool include_stop_string = false;
@@ -82,6 +83,10 @@ struct GenerationRequest : TurnRequest {
   StopConditions stop;
   std::shared_ptr<const TokenSequences> bad_words;  // never in the output; null: none
   std::string cache_salt;  // only requests of the client with the same salt share prefixes
+  // The log-probabilities of the prompt's tokens are wanted, as ScoreTexts gives them and with
+  // sampling.top_logprobs alternatives. All come before the first token of the output. A resumed
+  // stream that has output has them already. With them, the prompt does not use the prefix cache.
+  bool prompt_scores = false;
 };
 
 // A validated request for the log-probabilities of a text.
@@ -118,6 +123,7 @@ struct EncodingRequest : RequestHeader, EncoderInput {
 // Tokens that a step added to one sequence: generated ones, or scored ones of the text.
 struct TokenDelta {
   uint32_t first_index = 0;  // position of tokens[0] in the output, or in the scored text
+  bool of_prompt = false;    // the tokens are scored ones of a generation's own prompt
   // Empty in a last delta with only text, which was held back until the end was known.
   absl::InlinedVector<SampledToken, 1> tokens;
   // The text of generated tokens. Valid UTF-8; may be empty while a character is incomplete.
@@ -137,8 +143,9 @@ struct Usage {
   uint32_t prompt_tokens = 0;  // or tokens of the text that was scored or encoded
   // The tokens of the output, without the end-of-text or stop token that ended it.
   uint32_t generated_tokens = 0;
-  uint32_t scored_tokens = 0;
-  uint32_t resumed_tokens = 0;  // of these and the scores, those that the request brought
+  uint32_t scored_tokens = 0;  // of the text, or of a generation's prompt
+  uint32_t resumed_tokens =
+      0;  // of the output and of a text's scores, those that the request brought
   // The number of prompt tokens that were not read, because a state after them was kept. If 0, why;
   // and with kDiverged, the index of the first token that differs from all known texts.
   uint32_t cached_tokens = 0;
@@ -174,10 +181,10 @@ struct Outcome {
   FinishReason reason = FinishReason::kLength;
   std::string stop_string;     // set when reason is kStop by a string
   TokenId stop_token_id = -1;  // set when reason is kStop by a token
-  std::string limit;           // set when reason is kLength: which limit, e.g. "stop.max_tokens=64"
-  double logprob = 0;          // sum over the scored tokens, natural logarithm
-  uint64_t scored_bytes = 0;   // the bytes of the scored tokens
-  uint32_t batch_rows = 0;     // texts in the step that encoded this one
+  std::string limit;          // set when reason is kLength: which limit, e.g. "stop.max_tokens=64"
+  double logprob = 0;         // sum over the scored tokens, natural logarithm
+  uint64_t scored_bytes = 0;  // the bytes of the scored tokens
+  uint32_t batch_rows = 0;    // texts in the step that encoded this one
   // The number of tokens that were read, generated or encoded here for the request. Tokens in a
   // restored state do not count, nor those that the request brought and that were not read.
   uint64_t computed_tokens = 0;

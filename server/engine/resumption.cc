@@ -52,7 +52,7 @@ bool IsWithin(const SequenceState& state, const GenerationRequest& request, cons
 
 absl::StatusOr<Resumption> Replay(GenerationRequest& request, OutputBuilder& output) {
   Resumption resumption(request);
-  if (request.resumed > 0) {
+  if (request.resumed > 0 || output.limit() == 0) {
     auto outcome = std::make_unique<Outcome>();
     const auto outputs = absl::MakeConstSpan(request.prompt);
     AFT_ASSIGN_OR_RETURN(const bool ended, output.Replay(outputs.last(request.resumed), *outcome));

@@ -33,11 +33,20 @@ SequenceTurn TurnOf(const TurnRequest& request) {
   return {.first_position = request.previous != nullptr ? request.previous->consumed() : 0};
 }
 
-SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& output,
-                    bool ended = false) {
+SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& output) {
   SequenceTurn turn = TurnOf(request);
   turn.never_ahead = output.bans().any() || (request.store && output.may_end_early());
-  turn.leaves_last = ended;
+  return turn;
+}
+
+// A state to store after a prompt without output stays before the last token, as after an output.
+// A single token is all that the model has to consume, so there the state does not stay before it.
+SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& output, bool ended) {
+  SequenceTurn turn = TurnOf(request, output);
+  const int64_t last = request.tokens_before() + static_cast<int64_t>(request.prompt.size()) - 1;
+  const bool several = last > turn.first_position;
+  turn.leaves_last = ended && several;
+  if (request.prompt_scores && several) turn.scores_until = last;
   return turn;
 }
 

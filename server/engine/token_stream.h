@@ -58,10 +58,13 @@ struct TokenStream final : Sequence, Job {
   bool sits_out = false;         // it has no row, so that no step names it
 
   // Generation.
-  // The outcome, if the request brings all of its output or of its scores; else null.
+  // The outcome, if the request brings all of its output or of its scores, or wants no output; else
+  // null.
   const std::unique_ptr<Outcome> ended;
   bool has_penalties() const { return had_ != nullptr; }
-  bool nothing_to_do() const { return ended != nullptr && end == nullptr; }
+  bool nothing_to_do() const {
+    return ended != nullptr && end == nullptr && turn().scores_until == 0;
+  }
   std::optional<OutputBuilder> output;
   TimePoint last_token_at;     // valid once first_output_at is set
   int64_t further_tokens = 0;  // sampled after the first

@@ -447,13 +447,15 @@ void ContinuousScheduler::SharePrompts(int64_t budget) {
 void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
   const auto first =
       sequence.prompt_.begin() + (sequence.position_ - sequence.turn_.first_position);
+  const bool scores = sequence.purpose_ == Sequence::Purpose::kScore
+                          ? sequence.position_ >= sequence.turn_.asks_from
+                          : sequence.scores_next();
   StepRow& row = AddRow(sequence, tokens);
   const auto last = first + tokens;
   row.tokens.assign(first, last);
   step_->prompt_tokens += tokens;
   const bool complete = sequence.prompt_left() == 0;
-  if (sequence.purpose_ == Sequence::Purpose::kScore &&
-      row.first_position >= sequence.turn_.asks_from) {
+  if (scores) {
     row.output = RowOutput::kScore;
     row.targets.assign(first + 1, last == sequence.prompt_.end() ? last : last + 1);
   }

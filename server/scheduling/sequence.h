@@ -34,6 +34,9 @@ struct SequenceTurn {
   bool never_ahead = false;
   // In a text to score or to encode: tokens before this position are only read.
   int64_t asks_from = 0;
+  // In a prompt to continue: tokens before this position, which is that of the last one, ask for
+  // the log-probability of the next token. 0: none does.
+  int64_t scores_until = 0;
 };
 
 // One sequence as the scheduler sees it: whose it is, and which tokens the model still has to
@@ -116,11 +119,14 @@ class Sequence : public FairItem {
   int64_t readable() const { return prompt_left() - (followers_.empty() ? 0 : 1); }
   // The part of readable() that its next row could read.
   int64_t next_prompt_tokens() const {
-    const int64_t tokens = std::min(readable(), cut_ - position_);
+    int64_t tokens = std::min(readable(), cut_ - position_);
     // A row asks for the scores of all of its tokens or of none.
     const int64_t unscored = purpose_ == Purpose::kScore ? turn_.asks_from - position_ : 0;
+    if (scores_next()) tokens = std::min(tokens, turn_.scores_until - position_);
     return unscored > 0 ? std::min(tokens, unscored) : tokens;
   }
+  // Its next row asks for the scores of a prompt to continue.
+  bool scores_next() const { return position_ < turn_.scores_until; }
   // It waits for a token that no step has been asked for yet.
   bool decodes() const { return phase_ == Phase::kDecode && outputs_left_ > 0; }
   // The limit of its client; 0 means the scheduler's default.

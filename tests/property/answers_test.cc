@@ -1,8 +1,9 @@
-// Tests several answers to one prompt, from the engine over real models: each answer equals that of
-// a single request. Runs on every device.
+// Tests, from the engine over real models, several answers to one prompt: each answer equals that
+// of a single request. Also tests the scores of a prompt. Runs on every device.
 
 #include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -116,6 +117,36 @@ TEST_P(AnswersTest, EachAnswerEqualsThatOfASingleRequest) {
     }
   }
   EXPECT_GT(states.size(), 1U);
+}
+
+TEST_P(AnswersTest, TheScoresOfAPromptAreThoseOfATextToScore) {
+  prometheus::Registry registry;
+  ModelMetrics metrics(registry, "random");
+  EngineOptions options;
+  options.model.max_step_tokens = 24;
+  const auto engine =
+      *GenerateEngine::Create(options, Load(), std::make_shared<FakeTokenizer>(), metrics);
+  for (int round = 0; round < 3; ++round) {
+    GenerationRequest request = RandomRequest(nullptr);
+    request.prompt = RandomText(2 + random_.Below(kCaseTokens / 3));
+    request.sampling.top_logprobs = 2;
+    request.prompt_scores = true;
+    const auto sink = std::make_shared<RecordingSink>();
+    ASSERT_TRUE(engine->Generate(request, sink).ok());
+    ScoringRequest text;
+    text.arrival = request.arrival;
+    text.text = request.prompt;
+    text.top_logprobs = 2;
+    const auto scored = std::make_shared<RecordingSink>();
+    ASSERT_TRUE(engine->ScoreTexts({text}, {scored}).ok());
+    ASSERT_TRUE(scored->Wait().status.ok() && sink->Wait().status.ok());
+    std::vector<SampledToken> all = TokensOf(*sink);  // the prompt's, then the output
+    const std::vector<SampledToken> output(all.begin() + std::ssize(request.prompt) - 1, all.end());
+    all.resize(request.prompt.size() - 1);
+    EXPECT_TRUE(Same(all, TokensOf(*scored)));
+    request.prompt_scores = false;
+    EXPECT_TRUE(Same(output, Answer(*engine, request)));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Property, AnswersTest, testing::ValuesIn(EngineCases()), CaseName);

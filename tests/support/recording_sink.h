@@ -93,9 +93,11 @@ class RecordingSink final : public PartRecorder<TokenDelta> {
  public:
   using PartRecorder::PartRecorder;
 
+  // Of the output, or of the text that is scored.
   std::vector<TokenId> tokens() const {
     std::vector<TokenId> ids;
     for (const TokenDelta& delta : parts()) {
+      if (delta.of_prompt) continue;
       AFT_CHECK(delta.first_index == ids.size());  // no gap, nothing twice
       for (const SampledToken& token : delta.tokens) ids.push_back(token.id);
     }
