@@ -135,8 +135,8 @@ void AddFlags(CLI::App& app, GenerateFlags& flags) {
          "Number of answers to the prompt, printed one after the other; with --json each line has "
          "the number of its sequence. Answer I, from 0, has the seed + I. Default 1")
       ->check(CLI::Range(1, 16));
-  AddGenerationFlags(app, flags.request, {"output"});
-  app.get_option("--logprobs")->needs(json);
+  AddGenerationFlags(app, flags.request, {"output", "prompt_logprobs"});
+  for (const char* name : {"--logprobs", "--prompt-logprobs"}) app.get_option(name)->needs(json);
 }
 
 }  // namespace

@@ -32,6 +32,8 @@ Generation::Generation(const Generation& all, uint32_t sequence)
     : Resumable(all), request_(all.request_), sequence_(sequence), answers_(1) {
   const Answer& answer = all.answers_[sequence];
   checker_ = StreamChecker(static_cast<uint32_t>(answer.output.token_ids_size()), /*started=*/true);
+  checker_.ExpectScored(all.checker_.scored());
+  if (sequence > 0) request_.clear_prompt_logprobs();
   request_.clear_n();
   request_.mutable_sampling()->set_seed(request_.sampling().seed() + sequence);
   *request_.mutable_resume() = answer.output;
@@ -41,6 +43,9 @@ Generation::Generation(const Generation& all, uint32_t sequence)
 
 Generation::Verdict Generation::Take(v1::GenerateResponse& event) {
   const bool first = !checker_.started();
+  if (event.has_prompt_scores() && !DropKnown(*event.mutable_prompt_scores())) {
+    return Verdict::kKeep;
+  }
   const Verdict verdict = Check(event);
   if (verdict == Verdict::kBroken) return verdict;
   if (event.has_started()) {
@@ -56,6 +61,7 @@ Generation::Verdict Generation::Take(v1::GenerateResponse& event) {
     if (hand_over_.size() <= kMaxRequestBytes) hand_over_ += event.hand_over().chunk();
     return Verdict::kKeep;
   }
+  if (event.has_prompt_scores()) HasBrought();
   if (event.has_delta() && resumable()) return TakeDelta(*event.mutable_delta(), sequence);
   if (event.has_finished() && event.sequence() > 0) {
     // The prompt is counted once, with the first sequence.
@@ -66,6 +72,18 @@ Generation::Verdict Generation::Take(v1::GenerateResponse& event) {
     usage.clear_diverged_at();
   }
   return verdict;
+}
+
+// Removes the scores of the prompt that the application has already: a stream that breaks before
+// its first token gets them again. Returns whether any are left.
+bool Generation::DropKnown(v1::ScoreChunk& scores) const {
+  const uint32_t known = std::max(checker_.scored(), scores.first_index()) - scores.first_index();
+  const int repeated = static_cast<int>(std::min(
+      known, static_cast<uint32_t>(std::min(scores.token_ids_size(), scores.logprobs_size()))));
+  scores.set_first_index(scores.first_index() + static_cast<uint32_t>(repeated));
+  scores.mutable_token_ids()->ExtractSubrange(0, repeated, nullptr);
+  scores.mutable_logprobs()->DeleteSubrange(0, repeated);
+  return scores.token_ids_size() > 0;
 }
 
 Generation::Verdict Generation::TakeDelta(v1::Delta& delta, uint32_t sequence) {

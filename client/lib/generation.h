@@ -44,6 +44,7 @@ class Generation : public Resumable {
   v1::Resume& OutputOf(uint32_t sequence) {
     return answers_.size() == 1 ? *request_.mutable_resume() : answers_[sequence].output;
   }
+  bool DropKnown(v1::ScoreChunk& scores) const;
   Verdict TakeDelta(v1::Delta& delta, uint32_t sequence);
   void Remember(const v1::Started& started);
 

@@ -61,6 +61,10 @@ class StreamChecker {
   }
   // Number of tokens of a text before its first score; 0 if that is not known yet.
   uint32_t unscored() const { return unscored_.value_or(0); }
+  // The position in the prompt after its last score that has arrived; 0: none has.
+  uint32_t scored() const { return scored_; }
+  // Expects only the scores of a prompt from this position on. REQUIRES: no event was taken yet.
+  void ExpectScored(uint32_t scored) { scored_ = scored; }
   uint32_t received() const {
     uint32_t sum = 0;
     for (const Sequence& sequence : sequences_) sum += sequence.received;
@@ -80,8 +84,21 @@ class StreamChecker {
   }
 
   std::string TakePart(const v1::GenerateResponse& event) {
+    if (event.has_prompt_scores()) return TakeScores(event.prompt_scores());
     if (!event.has_delta()) return "";
     return TakePart("token", event.delta().first_index(), event.delta().token_ids_size());
+  }
+
+  std::string TakeScores(const v1::ScoreChunk& scores) {
+    if (!started_ || sequence_->finished) {
+      return "scores of the prompt came outside Started and Finished";
+    }
+    // The first token of a prompt has a score only if another text comes before.
+    if (scores.first_index() > std::max(scored_, 1U)) {
+      return absl::StrCat("scores of the prompt are lost before ", scores.first_index());
+    }
+    scored_ = scores.first_index() + static_cast<uint32_t>(scores.token_ids_size());
+    return "";
   }
 
   std::string TakePart(const v1::ScoreResponse& event) {
@@ -125,6 +142,7 @@ class StreamChecker {
   uint32_t finished_ = 0;
   std::vector<Sequence> sequences_ = std::vector<Sequence>(1);  // those that had an event so far
   Sequence* sequence_ = nullptr;                                // the sequence of the current event
+  uint32_t scored_ = 0;                                         // see scored()
   int64_t width_ = 0;                                           // of a vector
   // Number of tokens of a text before its first score, once known.
   std::optional<uint32_t> unscored_;

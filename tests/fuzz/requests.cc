@@ -110,7 +110,8 @@ void CheckAccepted(const v1::GenerateRequest& message,
   AFT_CHECK(sampling.top_k >= 0);
   AFT_CHECK(sampling.top_logprobs >= -1 && sampling.top_logprobs <= kMaxTopLogprobs);
   const server::StopConditions& stop = request.stop;
-  AFT_CHECK(stop.max_tokens >= 1 && stop.max_tokens <= limits.max_max_tokens);
+  AFT_CHECK(stop.max_tokens >= (request.prompt_scores ? 0 : 1) &&
+            stop.max_tokens <= limits.max_max_tokens);
   AFT_CHECK(stop.strings.size() <= 16 && stop.token_ids.size() <= 64);
   for (const std::string& text : stop.strings) {
     AFT_CHECK(!text.empty() && text.size() <= 256 && IsUtf8(text));

@@ -13,13 +13,13 @@ from ._generation import Generation, Output
 from ._models import (BatchStatistics, Health, Inference, Model, ModelLoad, ModelMetadata, ModelState, ModelStatistics,
                       ModelVersion, Parameter, RepositoryModel, Task, Tensor, TensorMetadata, Timing)
 from ._resumable import Resumed
-from ._types import (Answer, Completion, Delta, Event, Finished, FinishReason, Pooling, Priority, Sampling, Scores,
-                     Started, State, Text, Tls, TokenLogprobs, Tokens, Usage, Vectors)
+from ._types import (Answer, Completion, Delta, Event, Finished, FinishReason, Pooling, Priority, PromptScores, Sampling,
+                     Scores, Started, State, Text, Tls, TokenLogprobs, Tokens, Usage, Vectors)
 
 __all__ = [
     "AftError", "Answer", "AsyncClient", "AsyncGeneration", "BatchStatistics", "Client", "Completion", "Delta", "Event",
     "FinishReason", "Finished", "Generation", "Health", "Inference", "Model", "ModelLoad", "ModelMetadata", "ModelState",
-    "ModelStatistics", "ModelVersion", "Output", "Parameter", "Pooling", "Priority", "RepositoryModel", "Resumed",
-    "Sampling", "Scores", "Started", "State", "Task", "Tensor", "TensorMetadata", "Text", "Timing", "Tls",
+    "ModelStatistics", "ModelVersion", "Output", "Parameter", "Pooling", "Priority", "PromptScores", "RepositoryModel",
+    "Resumed", "Sampling", "Scores", "Started", "State", "Task", "Tensor", "TensorMetadata", "Text", "Timing", "Tls",
     "TokenLogprobs", "Tokens", "Usage", "Vectors"
 ]

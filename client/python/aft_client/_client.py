@@ -51,11 +51,11 @@ def _generate_request(prompt: Text, model: str, model_version: str, max_tokens: 
                       sampling: Sampling, stop: Sequence[str], stop_token_ids: Sequence[int],
                       include_stop_string: bool, ignore_eos: bool, min_tokens: int, top_logprobs: Optional[int],
                       echo: bool, priority: Priority, previous: Union[str, bytes, None], store: Union[bool, int],
-                      n: int, cache_salt: str) -> Any:
+                      n: int, cache_salt: str, prompt_logprobs: bool) -> Any:
   if n < 1:
     raise ValueError(f"n must be at least 1, got {n}")
   request = wire.aft.GenerateRequest(model=model, model_version=model_version, priority=int(priority),
-                                          cache_salt=cache_salt)
+                                     cache_salt=cache_salt, prompt_logprobs=prompt_logprobs)
   if n > 1:
     request.n = n
   _set_text(request, prompt)
@@ -203,8 +203,9 @@ class Client(Connection):
   def generate(self, prompt: Text, *, model: str = "", model_version: str = "", max_tokens: Optional[int] = None,
                sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
                include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
-               top_logprobs: Optional[int] = None, echo: bool = False, priority: Priority = Priority.DEFAULT,
-               previous: Union[str, bytes, None] = None, store: Union[bool, int] = False, n: int = 1,
+               top_logprobs: Optional[int] = None, echo: bool = False, prompt_logprobs: bool = False,
+               priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
+               store: Union[bool, int] = False, n: int = 1,
                cache_salt: str = "", timeout: Optional[float] = None, request_id: str = "", traceparent: str = "",
                on_resumed: Optional[Callable[[Resumed], None]] = None) -> Generation:
     """Continues a prompt. Returns an iterator over the events; .text() gives the text.
@@ -212,26 +213,28 @@ class Client(Connection):
     `previous`: the id or the exported bytes of a state that the prompt continues. `store`: whether to store the state
     after the answer; a number stores it for that many milliseconds. `n`: number of answers to the prompt, which is
     read once; each event has its `sequence`, and .outputs has the output of each. `echo`: Started repeats the prompt.
+    `prompt_logprobs`: PromptScores come before the output; with it `max_tokens` may be 0.
     `on_resumed`: called, during the iteration, each time that the stream was resumed. `cache_salt`: the cached
     prefix of the prompt is shared only with prompts that have the same salt, for example those of one user.
     `model_version`: a version of the model that serves; default: the newest. `traceparent`: the W3C trace that the
     call belongs to."""
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
-                                store, n, cache_salt)
+                                store, n, cache_salt, prompt_logprobs)
     return self._generated(request, timeout, request_id, traceparent, on_resumed)
 
   def complete(self, prompt: Text, *, model: str = "", model_version: str = "", max_tokens: Optional[int] = None,
                sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
                include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
-               top_logprobs: Optional[int] = None, echo: bool = False, priority: Priority = Priority.DEFAULT,
-               previous: Union[str, bytes, None] = None, store: Union[bool, int] = False, n: int = 1,
+               top_logprobs: Optional[int] = None, echo: bool = False, prompt_logprobs: bool = False,
+               priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
+               store: Union[bool, int] = False, n: int = 1,
                cache_salt: str = "", timeout: Optional[float] = None, request_id: str = "", traceparent: str = "") -> Completion:
     """As generate(), but returns one value at the end, with `n` answers. A call that breaks is sent again, from the
     beginning."""
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
-                                store, n, cache_salt)
+                                store, n, cache_salt, prompt_logprobs)
     return self._unary(self._inference.Complete, request, Completion.of, timeout, request_id, traceparent)
 
   def tokenize(self, text: Union[str, bytes], *, model: str = "", model_version: str = "",

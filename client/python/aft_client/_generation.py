@@ -11,7 +11,7 @@ import grpc
 
 from ._errors import AftError
 from ._resumable import MAX_REQUEST_BYTES, Resumable, Resumed
-from ._types import Delta, Event, Finished, Started
+from ._types import Delta, Event, Finished, PromptScores, Started
 
 
 @dataclass
@@ -35,6 +35,7 @@ class GenerationState(Resumable):
 
     self._sequence = 0  # number in the application's request
     self._tails = [""] * self._sequences  # text that arrived after the last token
+    self._scored = 0  # the position in the prompt after its last score
     self._parts: List[GenerationState] = []  # one for each of several sequences, after a break
     # These belong to the call under way.
     self._repeat = ""  # text that may arrive again
@@ -83,6 +84,8 @@ class GenerationState(Resumable):
       raise self._broken(f"there is no sequence {sequence}")
     kind = response.WhichOneof("event")
     self._check_open(response, "token", self.outputs[sequence].finished is not None)
+    if kind == "prompt_scores":
+      return self._take_scores(response.prompt_scores)
     if kind == "delta":
       return self._take_delta(response.delta, sequence)
     if kind == "finished":
@@ -94,6 +97,17 @@ class GenerationState(Resumable):
     if kind == "hand_over" and len(self._hand_over) <= MAX_REQUEST_BYTES:
       self._hand_over += response.hand_over.chunk
     return None
+
+  def _take_scores(self, message: Any) -> Optional[Event]:
+    # A stream that breaks before its first token gets them again.
+    skip = min(max(self._scored - message.first_index, 0), len(message.token_ids))
+    if skip == len(message.token_ids):
+      return None
+    if message.first_index + skip > max(self._scored, 1):
+      raise self._broken(f"scores of the prompt are lost before {message.first_index}")
+    self._scored = message.first_index + len(message.token_ids)
+    self._has_brought()
+    return PromptScores.of(message, skip)
 
   def _take_delta(self, message: Any, sequence: int) -> Optional[Event]:
     output = self.outputs[sequence]
@@ -150,6 +164,8 @@ class GenerationState(Resumable):
     return None
 
   def _add(self, event: Any) -> None:
+    if isinstance(event, PromptScores):
+      return
     output = self.outputs[event.sequence]
     if isinstance(event, Delta):
       output.token_ids.extend(event.token_ids)
@@ -162,6 +178,7 @@ class GenerationState(Resumable):
     request = type(self._request)()
     request.CopyFrom(self._request)
     request.ClearField("n")
+    request.prompt_logprobs = request.prompt_logprobs and sequence == 0
     request.sampling.seed = (request.sampling.seed + sequence) % 2**64
     request.resume.token_ids.extend(self.outputs[sequence].token_ids)
     part = type(self)(self._start, request, metadata=self._metadata, timeout=None, request_id=self.request_id,
@@ -169,14 +186,14 @@ class GenerationState(Resumable):
                       on_resumed=lambda resumed: put(replace(resumed, sequence=sequence)))
     part._deadline, part._cause, part._broke, part._tries = self._deadline, self._cause, self._broke, self._tries
     part._has_started, part._fingerprint, part._sequence = True, self._fingerprint, sequence
-    part._tails = [self._tails[sequence]]
+    part._tails, part._scored = [self._tails[sequence]], self._scored
     part.outputs[0].token_ids.extend(self.outputs[sequence].token_ids)
     return part
 
 
 class Generation(GenerationState, Iterator[Event]):
-  """The events of a generation: one Started, any number of Delta, and one Finished for each of its `n` sequences.
-  Then the iteration ends.
+  """The events of a generation: one Started, any number of PromptScores and then of Delta, and one Finished for each
+  of its `n` sequences. Then the iteration ends.
 
   Errors are AftError. A stream that breaks is resumed automatically, at any of the servers; client/README.md says
   after which errors, and how often. The events are still those of one stream. To end it early, call close() or leave

@@ -151,6 +151,21 @@ class Started:
 
 
 @dataclass(frozen=True)
+class PromptScores:
+  """Log-probabilities of tokens of the prompt, the first of which is the token number `first_index` of the prompt. The
+  first token of a text has none."""
+
+  first_index: int
+  token_ids: Tuple[int, ...]
+  logprobs: Tuple[TokenLogprobs, ...]
+
+  @classmethod
+  def of(cls, message: Any, skip: int = 0) -> PromptScores:
+    return cls(message.first_index + skip, tuple(message.token_ids[skip:]),
+               tuple(map(TokenLogprobs.of, message.logprobs[skip:])))
+
+
+@dataclass(frozen=True)
 class Delta:
   """One or more tokens; or, at the end, text that was held back."""
 
@@ -188,7 +203,7 @@ class Finished:
                **({ended: getattr(message, ended)} if ended else {}))
 
 
-Event = Union[Started, Delta, Finished]
+Event = Union[Started, PromptScores, Delta, Finished]
 
 
 @dataclass(frozen=True)
@@ -199,11 +214,13 @@ class Answer:
   text: str
   finished: Finished
   logprobs: Tuple[TokenLogprobs, ...] = ()
+  prompt_scores: Optional[PromptScores] = None  # with `prompt_logprobs`, of the first answer
 
   @classmethod
   def of(cls, message: Any) -> Answer:
     return cls(tuple(message.token_ids), message.text, Finished.of(message.finished),
-               tuple(map(TokenLogprobs.of, message.logprobs)))
+               tuple(map(TokenLogprobs.of, message.logprobs)),
+               PromptScores.of(message.prompt_scores) if message.HasField("prompt_scores") else None)
 
 
 @dataclass(frozen=True)

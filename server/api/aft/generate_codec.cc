@@ -40,14 +40,16 @@ absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message
   return params;
 }
 
-absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message,
+// `least`: the smallest max_tokens that is accepted.
+absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message, uint32_t least,
                                           const LimitsConfig& limits, int64_t vocab_size) {
   StopConditions stop;
   stop.max_tokens = limits.default_max_tokens;
   if (message.has_max_tokens()) {
-    if (message.max_tokens() < 1 || int64_t{message.max_tokens()} > limits.max_max_tokens) {
-      return BadField("stop.max_tokens", absl::StrCat("must be in [1, ", limits.max_max_tokens,
-                                                      "], got ", message.max_tokens()));
+    if (message.max_tokens() < least || int64_t{message.max_tokens()} > limits.max_max_tokens) {
+      return BadField("stop.max_tokens",
+                      absl::StrCat("must be in [", least, ", ", limits.max_max_tokens, "], got ",
+                                   message.max_tokens()));
     }
     stop.max_tokens = static_cast<int32_t>(message.max_tokens());
   }
@@ -101,7 +103,8 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
   AFT_RETURN_IF_ERROR(CheckLength("cache_salt", message.cache_salt().size(), kMaxCacheSaltBytes));
   request.cache_salt = message.cache_salt();
   AFT_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(message.sampling()));
-  AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), limits, vocab_size));
+  AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), message.prompt_logprobs() ? 0 : 1,
+                                                limits, vocab_size));
   AFT_ASSIGN_OR_RETURN(BadWords words, DecodeBadWords(message.sampling(), model));
   AFT_ASSIGN_OR_RETURN(request.sampling.rules,
                        DecodeLogitRules(message.sampling(), words.tokens, request.stop, model));
@@ -114,9 +117,13 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
                                                    .vocab_size = vocab_size,
                                                    .may_be_empty = message.has_previous()}));
   with_logprobs_ = message.output().has_top_logprobs();
+  request.prompt_scores = message.prompt_logprobs();
   if (message.has_n()) {
     if (message.n() < 1 || message.n() > kMaxSequences) {
       return BadField("n", absl::StrCat("must be in [1, ", kMaxSequences, "], got ", message.n()));
+    }
+    if (message.n() > 1 && request.stop.max_tokens == 0) {
+      return BadField("n", "must be 1 if max_tokens is 0: all answers would be the same");
     }
     sequences_ = message.n();
   }
@@ -156,9 +163,12 @@ size_t GenerateCodec::kept_tokens(const GenerationRequest& request) const {
 }
 
 void GenerateCodec::Append(Part part, uint32_t sequence) {
-  Pending& pending = pending_[sequence];
-  pending.part.set_sequence(sequence);
-  v1::Delta& message = *pending.part.mutable_delta();
+  auto& pending = part.of_prompt ? pending_[sequence].prompt : pending_[sequence].part;
+  pending.message.set_sequence(sequence);
+  if (part.of_prompt) {
+    return Grew(pending, AddScores(part, *pending.message.mutable_prompt_scores()));
+  }
+  v1::Delta& message = *pending.message.mutable_delta();
   if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
   size_t bytes = part.text.size();
   message.mutable_text()->append(part.text);
@@ -167,7 +177,7 @@ void GenerateCodec::Append(Part part, uint32_t sequence) {
     bytes += 3;
     if (with_logprobs_) bytes += AddLogprobs(token, *message.add_logprobs());
   }
-  PartGrew(pending, bytes);
+  Grew(pending, bytes);
 }
 
 void GenerateCodec::AppendFinished(const Outcome& outcome, uint32_t sequence,

@@ -12,27 +12,22 @@ namespace aft::server {
 // has 11 bytes on the wire.
 inline constexpr size_t kHeldBytes = 5;
 
-// The messages of a call that wait to be written, for each of its sequences. A sequence has one
-// part, to which everything new is added, and after it its end. Sequences take turns. `Message` is
-// the message of the stream. Thread-compatible.
+// The messages of a call that wait to be written, for each of its sequences. A sequence has a part
+// for the scores of its prompt, a part to which everything else is added, and after these its end.
+// Sequences take turns. `Message` is the message of the stream. Thread-compatible.
 template <typename Message>
 class PendingSequences {
  public:
   // There is one sequence until this is called.
   void ExpectSequences(uint32_t sequences) { pending_.resize(sequences); }
 
-  // Returns false if nothing waits.
-  bool Take(Message& outgoing) {
+  // Returns false if nothing waits. Without `prompts`, the scores of prompts stay where they are.
+  bool Take(Message& outgoing, bool prompts = true) {
     for (size_t i = 0; i < pending_.size(); ++i) {
       Pending& pending = pending_[turn_];
       turn_ = turn_ + 1 < pending_.size() ? turn_ + 1 : 0;
-      if (pending.part.event_case() != Message::EVENT_NOT_SET) {
-        // A swap instead of a move lets both messages keep their memory.
-        outgoing.Swap(&pending.part);
-        pending.part.Clear();
-        pending_bytes_ -= std::exchange(pending.part_bytes, 0);
-        return true;
-      }
+      if (prompts && TakePart(pending.prompt, outgoing)) return true;
+      if (TakePart(pending.part, outgoing)) return true;
       if (pending.finished.has_value()) {
         outgoing = *std::exchange(pending.finished, std::nullopt);
         pending_bytes_ -= outgoing.ByteSizeLong();
@@ -44,9 +39,7 @@ class PendingSequences {
 
   void Drop() {
     for (Pending& pending : pending_) {
-      pending.part.Clear();
-      pending.part_bytes = 0;
-      pending.finished.reset();
+      pending = {};
     }
     pending_bytes_ = 0;
   }
@@ -55,20 +48,33 @@ class PendingSequences {
   size_t held_bytes() const { return kHeldBytes * pending_bytes_; }
 
  protected:
+  struct Waiting {
+    Message message;
+    size_t bytes = 0;
+  };
   // What waits of one sequence.
   struct Pending {
-    Message part;
-    size_t part_bytes = 0;
+    Waiting prompt;
+    Waiting part;
     std::optional<Message> finished;
   };
 
-  void PartGrew(Pending& pending, size_t bytes) {
-    pending.part_bytes += bytes;
+  void Grew(Waiting& part, size_t bytes) {
+    part.bytes += bytes;
     pending_bytes_ += bytes;
   }
   void AddFinished(Message message, uint32_t sequence) {
     pending_bytes_ += message.ByteSizeLong();
     pending_[sequence].finished = std::move(message);
+  }
+
+  bool TakePart(Waiting& part, Message& outgoing) {
+    if (part.message.event_case() == Message::EVENT_NOT_SET) return false;
+    // A swap instead of a move lets both messages keep their memory.
+    outgoing.Swap(&part.message);
+    part.message.Clear();
+    pending_bytes_ -= std::exchange(part.bytes, 0);
+    return true;
   }
 
   std::vector<Pending> pending_ = std::vector<Pending>(1);

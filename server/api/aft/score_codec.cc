@@ -54,16 +54,9 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
 }
 
 void ScoreCodec::Append(Part part, uint32_t sequence) {
-  Pending& pending = pending_[sequence];
-  pending.part.set_index(sequence);
-  v1::ScoreChunk& message = *pending.part.mutable_chunk();
-  if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
-  size_t bytes = 0;
-  for (const SampledToken& token : part.tokens) {
-    message.add_token_ids(static_cast<uint32_t>(token.id));
-    bytes += 3 + AddLogprobs(token, *message.add_logprobs());
-  }
-  PartGrew(pending, bytes);
+  auto& pending = pending_[sequence].part;
+  pending.message.set_index(sequence);
+  Grew(pending, AddScores(part, *pending.message.mutable_chunk()));
 }
 
 void ScoreCodec::AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state) {

@@ -126,4 +126,14 @@ size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message) {
   return 7 + 11 * token.top.size();
 }
 
+size_t AddScores(const TokenDelta& part, v1::ScoreChunk& message) {
+  if (message.token_ids_size() == 0) message.set_first_index(part.first_index);
+  size_t bytes = 0;
+  for (const SampledToken& token : part.tokens) {
+    message.add_token_ids(static_cast<uint32_t>(token.id));
+    bytes += 3 + AddLogprobs(token, *message.add_logprobs());
+  }
+  return bytes;
+}
+
 }  // namespace aft::server

@@ -79,7 +79,8 @@ absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int3
 // Returns `priority`, or `unset` if it is not set.
 absl::StatusOr<ServiceClass> DecodePriority(v1::Priority priority, ServiceClass unset);
 
-// Returns the bytes that this adds on the wire, approximately.
+// Both return the bytes that this adds on the wire, approximately.
 size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message);
+size_t AddScores(const TokenDelta& part, v1::ScoreChunk& message);
 
 }  // namespace aft::server

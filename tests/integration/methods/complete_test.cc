@@ -75,6 +75,38 @@ TEST_F(CompleteTest, EqualsTheStreamedAnswer) {
   WaitUntilIdle();
 }
 
+TEST_F(CompleteTest, PromptLogprobsAreTheScoresOfTheText) {
+  Start();
+  const std::string prompt(150, 'p');  // three steps
+  v1::ScoreRequest text;
+  text.set_text(prompt);
+  text.mutable_output()->set_top_logprobs(2);
+  ScoreStream scored(server_->inference(), text);
+  ASSERT_TRUE(scored.Finish().ok());
+  v1::ScoreChunk expected;
+  for (const v1::ScoreResponse& event : scored.events) expected.MergeFrom(event.chunk());
+  expected.set_first_index(1);
+  for (const uint32_t max_tokens : {0U, 5U}) {
+    v1::GenerateRequest request = Request(prompt, max_tokens);
+    request.set_prompt_logprobs(true);
+    request.mutable_output()->set_top_logprobs(2);
+    const v1::Answer answer = Answered(request).answers(0);
+    EXPECT_EQ(answer.prompt_scores().ShortDebugString(), expected.ShortDebugString());
+    EXPECT_THAT(answer.token_ids(), SizeIs(max_tokens));
+    EXPECT_EQ(answer.finished().usage().scored_tokens(), 149U);
+    v1::ScoreChunk streamed;
+    for (const v1::GenerateResponse& event : Run(request).events) {
+      streamed.MergeFrom(event.prompt_scores());
+    }
+    streamed.set_first_index(1);
+    EXPECT_EQ(streamed.ShortDebugString(), expected.ShortDebugString());
+    if (max_tokens > 0) {
+      EXPECT_EQ(IdsOf(answer), Expected(request));
+    }
+  }
+  WaitUntilIdle();
+}
+
 TEST_F(CompleteTest, EachOfSeveralAnswersFollowsItsSeedAndStoresAState) {
   Start();
   v1::GenerateRequest request = Turn("a prompt", 5);

@@ -71,6 +71,8 @@ TEST(BadFieldTest, StopAndOutputOptions) {
   const auto stop = [](const std::string& fields) { return "text: 'x' stop { " + fields + " }"; };
   ExpectRefused<GenerateCodec>({
       {stop("max_tokens: 0"), "stop.max_tokens: must be in [1, 500], got 0"},
+      {stop("max_tokens: 0") + " prompt_logprobs: true n: 2",
+       "n: must be 1 if max_tokens is 0: all answers would be the same"},
       {stop("max_tokens: 501"), "stop.max_tokens: must be in [1, 500], got 501"},
       {stop("max_tokens: 4294967295"), "stop.max_tokens: must be in [1, 500], got 4294967295"},
       {"text: 'x' cache_salt: '" + std::string(65, 's') + "'",

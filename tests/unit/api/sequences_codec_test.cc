@@ -56,6 +56,26 @@ class SequencesCodecTest : public testing::Test {
   GenerateCodec codec_;
 };
 
+TEST_F(SequencesCodecTest, ThePromptsScoresAreSentBeforeTheOutput) {
+  const auto request = Decode<GenerateCodec>(
+      FromText<v1::GenerateRequest>("text: 'x' prompt_logprobs: true stop { max_tokens: 0 }"), {});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(request->prompt_scores);
+  TokenDelta scores;
+  scores.of_prompt = true;
+  scores.tokens.push_back({.id = 5, .logprob = -1.0F, .top = {{.id = 9, .logprob = -0.5F}}});
+  for (scores.first_index = 1; scores.first_index < 3; ++scores.first_index) {
+    codec_.Append(scores, 0);
+  }
+  Append(0, 0, "a");
+  v1::GenerateResponse message;
+  ASSERT_TRUE(codec_.Take(message));
+  const std::string score = " logprobs { logprob: -1 top { token_id: 9 logprob: -0.5 } }";
+  ExpectText(message, "prompt_scores { first_index: 1 token_ids: [5, 5]" + score + score + " }");
+  EXPECT_THAT(TakeAll(), ElementsAre("0:0 a"));
+  EXPECT_EQ(codec_.pending_bytes(), 0U);
+}
+
 TEST_F(SequencesCodecTest, WaitingTokensOfASequenceAreOneMessageAndSequencesTakeTurns) {
   EXPECT_EQ(codec_.sequences(), 3U);
   Append(1, 5, "a");

@@ -79,13 +79,13 @@ class CallsTest(ClientTest):
         else examples.get(field.cpp_type, 3) for field in inference_pb2.SamplingOptions.DESCRIPTOR.fields})
     client = self.client(server, token="secret")
     client.generate(b"\xff", sampling=sampling, stop_token_ids=[10], include_stop_string=True, ignore_eos=True,
-                    min_tokens=3, echo=True, top_logprobs=2, priority=aft_client.Priority.BATCH, previous=b"sealed", store=60_000,
+                    min_tokens=3, echo=True, top_logprobs=2, prompt_logprobs=True, priority=aft_client.Priority.BATCH, previous=b"sealed", store=60_000,
                     cache_salt="user 1", request_id="mine", traceparent=TRACEPARENT).text()
     self.assertEqual(server.requests[0], inference_pb2.GenerateRequest(
         raw=b"\xff", sampling=vars(sampling), stop={"token_ids": [10], "include_stop_string": True,
                                                     "ignore_eos": True, "min_tokens": 3},
         output={"top_logprobs": 2, "echo": True}, priority=3, previous={"state": b"sealed"}, store={"ttl_ms": 60_000},
-        cache_salt="user 1", resumable=True))
+        cache_salt="user 1", prompt_logprobs=True, resumable=True))
     self.assertEqual(server.metadata[0]["authorization"], "Bearer secret")
     self.assertEqual(server.metadata[0]["x-request-id"], "mine")
     self.assertEqual(server.metadata[0]["traceparent"], TRACEPARENT)
@@ -115,6 +115,15 @@ class CallsTest(ClientTest):
         started(prompt={"token_ids": [5, 6], "text": "It"}), response(finished={"reason": 1})])
     begun = next(iter(self.client(server).generate("It", echo=True)))
     self.assertEqual((begun.prompt_ids, begun.prompt), ((5, 6), "It"))
+
+  def test_the_prompt_is_scored(self):
+    server = self.server()
+    scores = {"first_index": 1, "token_ids": [6], "logprobs": [{"logprob": -1}]}
+    server.answer = lambda request, context: iter([
+        started(), response(prompt_scores=scores), response(finished={"reason": 3})])
+    expected = aft_client.PromptScores(1, (6,), (aft_client.TokenLogprobs(-1),))
+    self.assertEqual(list(self.client(server).generate("It", max_tokens=0, prompt_logprobs=True))[1], expected)
+    self.assertEqual(aft_client.Answer.of(inference_pb2.Answer(prompt_scores=scores)).prompt_scores, expected)
 
   def test_completes(self):
     server = self.server()

@@ -35,6 +35,7 @@ TEST(AftctlUsageTest, ExitsWithTwoAndSaysWhatIsWrong) {
       {{"generate", "--logit-bias", "1:"}, "1: is not ID:BIAS"},
       {{"generate", "--deadline", "-1"}, "--deadline"},
       {{"generate", "--logprobs", "1"}, "--json"},
+      {{"generate", "--prompt-logprobs"}, "--json"},
       {{"generate", "--prompt", "x", "--file", "y"}, "--file"},
       {{"encode", "--prompt", "x", "--pooling", "max"}, "--pooling"},
       {{"score", "--prompt", "x", "--priority", "high"}, "--priority"},

@@ -14,7 +14,7 @@ import traceback
 
 import aft_client
 import scenario_pb2
-from aft_client import AftError, Delta, Finished, Started
+from aft_client import AftError, Delta, Finished, PromptScores, Started
 
 
 class BlockingClient:
@@ -144,6 +144,9 @@ class Application:
     if isinstance(event, Started):
       self.seen.events.add(started={"model": event.model, "model_version": event.model_version, "seed": event.seed,
                                     "prompt_tokens": event.prompt_tokens})
+    elif isinstance(event, PromptScores):
+      assert len(event.logprobs) == len(event.token_ids)
+      self.seen.events.add(prompt_scores={"first_index": event.first_index, "token_ids": event.token_ids})
     elif isinstance(event, Delta):
       self.tokens += len(event.token_ids)
       self.seen.events.add(sequence=event.sequence, delta={

@@ -173,6 +173,17 @@ std::vector<std::string> SeenTexts(const Scenario& scenario, const Observed& see
   return texts;
 }
 
+std::vector<uint32_t> ScoredOf(const Observed& seen) {
+  std::vector<uint32_t> positions;
+  for (const v1::GenerateResponse& event : seen.events()) {
+    const v1::ScoreChunk& scores = event.prompt_scores();
+    for (int i = 0; i < scores.token_ids_size(); ++i) {
+      positions.push_back(scores.first_index() + static_cast<uint32_t>(i));
+    }
+  }
+  return positions;
+}
+
 uint32_t TokensOf(const Observed& seen) {
   return std::accumulate(seen.events().begin(), seen.events().end(), 0U,
                          [](uint32_t sum, const v1::GenerateResponse& event) {
@@ -222,6 +233,7 @@ void ExpectSeen(const Scenario& scenario, Way way, const Observed& seen) {
     ASSERT_LT(i, seen.answers_size());
     EXPECT_EQ(seen.answers(i).ShortDebugString(), expected.answers(i).ShortDebugString());
   }
+  EXPECT_THAT(ScoredOf(seen), ElementsAreArray(expected.scored()));
   std::string hand_over;
   for (const v1::GenerateResponse& event : seen.events()) hand_over += event.hand_over().chunk();
   EXPECT_EQ(hand_over, expected.hand_over());
