@@ -29,8 +29,10 @@ bool OutputBuilder::Append(SampledToken token, TokenDelta& delta, Outcome& outco
   if (IsStopToken(id)) {
     outcome.reason = FinishReason::kStop;
     outcome.stop_token_id = id;
+    outcome.end_token = std::move(token);
   } else if (IsEndOfText(id)) {
     outcome.reason = FinishReason::kEos;
+    outcome.end_token = std::move(token);
   } else {
     delta.tokens.push_back(std::move(token));
     ++tokens_;

@@ -32,7 +32,7 @@ class OutputBuilder {
 
   // Appends the next token and fills `delta` with what it adds. Token ids are in `delta` at once,
   // text may be held back. True when the output has ended: then reason, stop_string, stop_token_id,
-  // and limit of `outcome` are set, all text is in `delta`, and Append may not be called
+  // end_token and limit of `outcome` are set, all text is in `delta`, and Append may not be called
   // again. REQUIRES: stop.max_tokens >= 1.
   bool Append(SampledToken token, TokenDelta& delta, Outcome& outcome);
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -143,9 +144,8 @@ struct Usage {
   uint32_t prompt_tokens = 0;  // or tokens of the text that was scored or encoded
   // The tokens of the output, without the end-of-text or stop token that ended it.
   uint32_t generated_tokens = 0;
-  uint32_t scored_tokens = 0;  // of the text, or of a generation's prompt
-  uint32_t resumed_tokens =
-      0;  // of the output and of a text's scores, those that the request brought
+  uint32_t scored_tokens = 0;   // of the text, or of a generation's prompt
+  uint32_t resumed_tokens = 0;  // of the output and a text's scores, what the request brought
   // The number of prompt tokens that were not read, because a state after them was kept. If 0, why;
   // and with kDiverged, the index of the first token that differs from all known texts.
   uint32_t cached_tokens = 0;
@@ -181,16 +181,18 @@ struct Outcome {
   FinishReason reason = FinishReason::kLength;
   std::string stop_string;     // set when reason is kStop by a string
   TokenId stop_token_id = -1;  // set when reason is kStop by a token
-  std::string limit;          // set when reason is kLength: which limit, e.g. "stop.max_tokens=64"
-  double logprob = 0;         // sum over the scored tokens, natural logarithm
-  uint64_t scored_bytes = 0;  // the bytes of the scored tokens
-  uint32_t batch_rows = 0;    // texts in the step that encoded this one
+  std::string limit;           // set when reason is kLength: which limit, e.g. "stop.max_tokens=64"
+  double logprob = 0;          // sum over the scored tokens, natural logarithm
+  uint64_t scored_bytes = 0;   // the bytes of the scored tokens
+  uint32_t batch_rows = 0;     // texts in the step that encoded this one
   // The number of tokens that were read, generated or encoded here for the request. Tokens in a
   // restored state do not count, nor those that the request brought and that were not read.
   uint64_t computed_tokens = 0;
   // Set if a drain has ended a resumable stream that leaves a resume point.
   std::shared_ptr<ResumePoint> hand_over;
   std::shared_ptr<TurnEnd> turn;  // set when the request has `store`, and `status` is OK
+  // The stop or end-of-text token that ended the output, of which it is not a part.
+  std::optional<SampledToken> end_token;
   Usage usage;
   Timings timings;
 };

@@ -30,6 +30,14 @@ class GenerateCodec : public PendingSequences<v1::GenerateResponse> {
   // it, or null.
   void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state);
   void Finish(const Outcome& outcome, v1::Finished& finished) const;
+  // The scores of the sequence's prompt that wait to be taken.
+  const v1::ScoreChunk& prompt_scores(uint32_t sequence) const {
+    return pending_[sequence].prompt.message.prompt_scores();
+  }
+  void DropPromptScores(uint32_t sequence) {
+    Response dropped;
+    TakePart(pending_[sequence].prompt, dropped);
+  }
 
  private:
   absl::Status Echo(const GenerationRequest& request, const LimitsConfig& limits,

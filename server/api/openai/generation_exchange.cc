@@ -6,10 +6,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
 #include "server/api/aft/text_codec.h"
 #include "server/config/checks.h"
-#include "server/engine/token_bytes.h"
 
 namespace aft::server::openai {
 namespace {
@@ -95,7 +93,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
   decoded.sequences = sequences_;
   decoded.bytes += (sequences_ - 1) * kSequenceBytes;
   codec_.ExpectSequences(sequences_);
-  echoed_.resize(sequences_);
+  choices_.resize(sequences_);
   tokenizer_ = model.tokenizer;
   model_ = model.config.name;
   if (body_read_.stream) {
@@ -132,8 +130,8 @@ std::string GenerationExchange::TextPath(uint32_t text) const {
   return absl::StrCat("prompt[", text / codec_.sequences(), "]");
 }
 
-const std::string& GenerationExchange::Prompt(uint32_t sequence) const {
-  return started_[sequence / codec_.sequences()].prompt().text();
+const v1::Prompt& GenerationExchange::Prompt(uint32_t sequence) const {
+  return started_[sequence / codec_.sequences()].prompt();
 }
 
 OrderedJson GenerationExchange::Envelope(bool chunk) const {
@@ -143,75 +141,52 @@ OrderedJson GenerationExchange::Envelope(bool chunk) const {
   return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}};
 }
 
-std::string GenerationExchange::Token(uint32_t id) const {
-  const std::string bytes(TokenBytes(*tokenizer_, static_cast<TokenId>(id)));
-  std::string text = ToValidUtf8(bytes);
-  if (chat_ || text == bytes) return text;
-  // Completions have no field for bytes. OpenAI writes a part of a character in this form.
-  text = "bytes:";
-  for (const char c : bytes) {
-    absl::StrAppend(&text, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
-  }
-  return text;
-}
-
-OrderedJson GenerationExchange::Logprobs(
-    const google::protobuf::RepeatedField<uint32_t>& ids,
-    const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const {
+OrderedJson GenerationExchange::Logprobs(uint32_t index, const TokenIdList& ids,
+                                         const LogprobList& logprobs, bool ended) {
   if (!body_read_.logprobs) return nullptr;
-  const auto bytes_of = [this](uint32_t id) {
-    const std::string bytes(TokenBytes(*tokenizer_, static_cast<TokenId>(id)));
-    OrderedJson list = OrderedJson::array();
-    for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
-    return list;
-  };
-  OrderedJson content = OrderedJson::array();
-  OrderedJson tokens = OrderedJson::array();
-  OrderedJson own = OrderedJson::array();
-  OrderedJson tops = OrderedJson::array();
+  if (chat_) return ChatLogprobs(*tokenizer_, ids, logprobs);
+  CompletionLogprobs& of_choice = choices_[index].logprobs;
   for (int i = 0; i < ids.size() && i < logprobs.size(); ++i) {
-    const v1::TokenLogprobs& logprob = logprobs[i];
-    const std::string token = Token(ids[i]);
-    if (chat_) {
-      OrderedJson top = OrderedJson::array();
-      for (const v1::Alternative& other : logprob.top()) {
-        top.push_back({{"token", Token(other.token_id())},
-                       {"logprob", other.logprob()},
-                       {"bytes", bytes_of(other.token_id())}});
-      }
-      content.push_back({{"token", token},
-                         {"logprob", logprob.logprob()},
-                         {"bytes", bytes_of(ids[i])},
-                         {"top_logprobs", std::move(top)}});
-      continue;
-    }
-    tokens.push_back(token);
-    own.push_back(logprob.logprob());
-    OrderedJson top = OrderedJson::object();
-    for (const v1::Alternative& other : logprob.top()) {
-      top[Token(other.token_id())] = other.logprob();
-    }
-    if (!top.contains(token)) top[token] = logprob.logprob();
-    tops.push_back(std::move(top));
+    of_choice.Add(*tokenizer_, ids[i], &logprobs[i]);
   }
-  if (chat_) return {{"content", std::move(content)}};
-  return {{"tokens", std::move(tokens)},
-          {"token_logprobs", std::move(own)},
-          {"top_logprobs", std::move(tops)}};
+  if (ended) AddEnd(index);
+  return of_choice.Take();
 }
 
-OrderedJson GenerationExchange::Choice(
-    uint32_t index, const std::string& text, const google::protobuf::RepeatedField<uint32_t>& ids,
-    const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const {
+void GenerationExchange::AddPrompt(uint32_t index, const v1::ScoreChunk& scores) {
+  if (!body_read_.logprobs) return;
+  CompletionLogprobs& logprobs = choices_[index].logprobs;
+  const TokenIdList& ids = Prompt(index).token_ids();
+  for (int i = 0; i < ids.size(); ++i) {
+    const int score = i - static_cast<int>(scores.first_index());
+    const bool known = score >= 0 && score < scores.logprobs_size();
+    logprobs.Add(*tokenizer_, ids[i], known ? &scores.logprobs(score) : nullptr);
+  }
+  logprobs.EndPrompt();
+}
+
+void GenerationExchange::AddEnd(uint32_t index) {
+  const std::optional<SampledToken>& end = choices_[index].end;
+  if (!ScoresPrompt() || !end.has_value()) return;
+  v1::TokenLogprobs logprobs;
+  AddLogprobs(*end, logprobs);
+  choices_[index].logprobs.Add(*tokenizer_, static_cast<uint32_t>(end->id), &logprobs);
+}
+
+OrderedJson GenerationExchange::ChoiceOf(uint32_t index, const v1::CompleteResponse& response) {
+  const v1::Answer& answer = response.answers(static_cast<int>(index));
+  const std::string text = absl::StrCat(Prompt(index).text(), answer.text());
   OrderedJson choice = {{"index", index}};
   if (!chat_) {
     choice["text"] = text;
   } else {
     choice["message"] = {{"role", "assistant"}, {"content", text}};
   }
-  if (body_read_.token_ids) choice["token_ids"] = ids;
-  choice["logprobs"] = Logprobs(ids, logprobs);
-  choice["finish_reason"] = nullptr;
+  if (body_read_.token_ids) choice["token_ids"] = answer.token_ids();
+  const int scored = SharesScores() ? 0 : static_cast<int>(index);
+  AddPrompt(index, response.answers(scored).prompt_scores());
+  choice["logprobs"] = Logprobs(index, answer.token_ids(), answer.logprobs(), /*ended=*/true);
+  choice["finish_reason"] = FinishReasonName(answer.finished().reason());
   return choice;
 }
 
@@ -228,35 +203,49 @@ std::string GenerationExchange::Text(const std::string& text) const {
                : absl::StrCat("\"text\":", json);
 }
 
-std::string GenerationExchange::EndEvent(uint32_t index, v1::FinishReason reason) const {
-  return EventOf(index, chat_ ? "\"delta\":{}" : Text(""), "null",
+std::string GenerationExchange::TakeEcho(uint32_t index) {
+  if (Prompt(index).token_ids().empty() || std::exchange(choices_[index].echoed, true)) return "";
+  AddPrompt(index, codec_.prompt_scores(SharesScores() ? 0 : index));
+  if (!SharesScores()) codec_.DropPromptScores(index);
+  OrderedJson logprobs = nullptr;
+  if (body_read_.logprobs) logprobs = choices_[index].logprobs.Take();
+  return EventOf(index, Text(Prompt(index).text()), Dump(logprobs), "null");
+}
+
+std::string GenerationExchange::EndEvent(uint32_t index, v1::FinishReason reason) {
+  OrderedJson logprobs = nullptr;
+  AddEnd(index);
+  if (!choices_[index].logprobs.empty()) logprobs = choices_[index].logprobs.Take();
+  return EventOf(index, chat_ ? "\"delta\":{}" : Text(""), Dump(logprobs),
                  absl::StrCat("\"", FinishReasonName(reason), "\""));
 }
 
 bool GenerationExchange::Take(std::string& /*state*/) {
   v1::GenerateResponse part;
-  if (!body_read_.stream || !codec_.GenerateCodec::Take(part)) return false;
+  // The scores of a prompt wait until the model has read all of it.
+  if (!body_read_.stream || !codec_.GenerateCodec::Take(part, /*prompts=*/false)) return false;
   const uint32_t index = part.sequence();
+  const std::string echo = TakeEcho(index);
   if (!part.has_delta()) {
-    outgoing_.set_value(EndEvent(index, part.finished().reason()));
+    outgoing_.set_value(absl::StrCat(echo, EndEvent(index, part.finished().reason())));
     return true;
   }
   const v1::Delta& delta = part.delta();
-  std::string text = delta.text();
-  if (!echoed_[index]) {
-    echoed_[index] = true;
-    text = Prompt(index) + text;
-  }
-  const OrderedJson logprobs = Logprobs(delta.token_ids(), delta.logprobs());
-  std::string content = Text(text);
+  const OrderedJson logprobs =
+      Logprobs(index, delta.token_ids(), delta.logprobs(), /*ended=*/false);
+  std::string content = Text(delta.text());
   if (body_read_.token_ids) {
     absl::StrAppend(&content, ",\"token_ids\":[", absl::StrJoin(delta.token_ids(), ","), "]");
   }
-  outgoing_.set_value(EventOf(index, content, Dump(logprobs), "null"));
+  outgoing_.set_value(absl::StrCat(echo, EventOf(index, content, Dump(logprobs), "null")));
   return true;
 }
 
 absl::string_view GenerationExchange::too_much() const {
+  if (body_read_.stream && ScoresPrompt()) {
+    return "slow client, or log-probabilities of the prompt that are larger than "
+           "max_stream_buffer_bytes";
+  }
   return body_read_.stream ? Exchange::too_much()
                            : "the answer is larger than max_stream_buffer_bytes: ask for less (n, "
                              "max_tokens, logprobs), or for a stream";
@@ -268,7 +257,9 @@ bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored)
     if (sequences_ == 1) {
       v1::Finished finished;
       codec_.GenerateCodec::Finish(outcome, finished);
-      text = EndEvent(0, finished.reason());
+      choices_[0].end = outcome.end_token;
+      text = TakeEcho(0);
+      absl::StrAppend(&text, EndEvent(0, finished.reason()));
     }
     if (body_read_.usage) {
       absl::StrAppend(&text, event_head_, "\"choices\":[],\"usage\":", Dump(UsageOf(outcome.usage)),
@@ -277,18 +268,11 @@ bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored)
     outgoing_.set_value(absl::StrCat(text, "data: [DONE]\n\n"));
     return true;
   }
-  if (sequences_ == 1) codec_.AppendFinished(outcome, 0, stored);
+  if (sequences_ == 1) AppendFinished(outcome, 0, stored);
   v1::CompleteResponse response;
   codec_.TakeAnswers(response);
   OrderedJson choices = OrderedJson::array();
-  for (int i = 0; i < response.answers_size(); ++i) {
-    const v1::Answer& answer = response.answers(i);
-    OrderedJson choice = Choice(static_cast<uint32_t>(i),
-                                absl::StrCat(Prompt(static_cast<uint32_t>(i)), answer.text()),
-                                answer.token_ids(), answer.logprobs());
-    choice["finish_reason"] = FinishReasonName(answer.finished().reason());
-    choices.push_back(std::move(choice));
-  }
+  for (uint32_t i = 0; i < sequences_; ++i) choices.push_back(ChoiceOf(i, response));
   OrderedJson json = Envelope(/*chunk=*/false);
   json["choices"] = std::move(choices);
   json["usage"] = UsageOf(outcome.usage);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "server/api/aft/complete_codec.h"
 #include "server/api/openai/generation_request.h"
 #include "server/api/openai/json_exchange.h"
+#include "server/api/openai/logprobs.h"
 
 namespace aft::server::openai {
 
@@ -38,6 +40,7 @@ class GenerationExchange final : public JsonExchange {
     codec_.Append(std::move(delta), sequence);
   }
   void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state) override {
+    choices_[sequence].end = outcome.end_token;
     codec_.AppendFinished(outcome, sequence, state);
   }
   bool Take(std::string& state) override;
@@ -54,22 +57,39 @@ class GenerationExchange final : public JsonExchange {
   // `prompt`: its index in the request.
   absl::StatusOr<GenerationRequest> DecodePrompt(size_t prompt, const ServedModel& model,
                                                  const LimitsConfig& limits);
-  // Returns the prompt that the answer repeats (`echo`), or "".
-  const std::string& Prompt(uint32_t sequence) const;
+  // A sequence, as its client sees it.
+  struct Choice {
+    bool echoed = false;  // its prompt has been sent
+    CompletionLogprobs logprobs;
+    std::optional<SampledToken> end;  // Outcome::end_token
+  };
+
+  // Returns the prompt that the answer repeats (`echo`), or an empty one.
+  const v1::Prompt& Prompt(uint32_t sequence) const;
+  // The log-probabilities of the prompt are wanted. REQUIRES: Decode was called.
+  bool ScoresPrompt() const { return body_read_.logprobs && started_.front().has_prompt(); }
+  // Several answers to a single prompt share its scores, which the first one has. Each answer to
+  // one of several prompts has its own.
+  bool SharesScores() const { return sequences_ > 1 && sequences_ == codec_.sequences(); }
   OrderedJson Envelope(bool chunk) const;
-  OrderedJson Choice(uint32_t index, const std::string& text,
-                     const google::protobuf::RepeatedField<uint32_t>& ids,
-                     const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const;
-  OrderedJson Logprobs(const google::protobuf::RepeatedField<uint32_t>& ids,
-                       const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) const;
+  OrderedJson ChoiceOf(uint32_t index, const v1::CompleteResponse& response);
+  // The log-probabilities of tokens of the answer, and of what was added to them before; null: the
+  // client does not want them. `ended`: these tokens are the last ones.
+  OrderedJson Logprobs(uint32_t index, const TokenIdList& ids, const LogprobList& logprobs,
+                       bool ended);
+  // Add the repeated prompt, and the token that ended the answer, to the choice's logprobs. The
+  // latter is not part of the answer, but OpenAI's echo has it.
+  void AddPrompt(uint32_t index, const v1::ScoreChunk& scores);
+  void AddEnd(uint32_t index);
+  // Returns the event that repeats the prompt, or "" if there is none or it was sent already.
+  std::string TakeEcho(uint32_t index);
   // Makes an event with one choice from pieces of JSON text. There is one for each token, and
   // making it from JSON objects would take most of the time of the thread that all connections
   // share.
   std::string EventOf(uint32_t index, absl::string_view content, absl::string_view logprobs,
                       absl::string_view reason) const;
   std::string Text(const std::string& text) const;  // the content of an event
-  std::string EndEvent(uint32_t index, v1::FinishReason reason) const;
-  std::string Token(uint32_t id) const;
+  std::string EndEvent(uint32_t index, v1::FinishReason reason);
 
   const bool chat_;
   const int64_t created_;  // seconds since 1970
@@ -80,7 +100,7 @@ class GenerationExchange final : public JsonExchange {
   std::string event_head_;  // the beginning of every event
   std::shared_ptr<const Tokenizer> tokenizer_;
   uint32_t sequences_ = 1;
-  std::vector<bool> echoed_;  // for each sequence: its prompt has been sent
+  std::vector<Choice> choices_;  // one for each sequence
 };
 
 }  // namespace aft::server::openai

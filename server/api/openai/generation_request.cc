@@ -339,13 +339,12 @@ absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint 
   if (!object.contains(needed)) return BadField(needed, "is missing");
   const bool chat = endpoint == Endpoint::kChat;
   if (body.usage && !body.stream) return BadField("stream_options", "needs stream");
-  v1::OutputOptions& output = *body.options.message().mutable_output();
+  const v1::OutputOptions& output = body.options.message().output();
   if (chat && output.has_top_logprobs() && !body.logprobs) {
     return BadField("top_logprobs", "needs logprobs");
   }
-  if (output.echo() && body.logprobs) {
-    return BadField("echo", "must not be set with logprobs; Score returns those of a prompt");
-  }
+  // OpenAI's echo has the log-probabilities of all that it repeats.
+  if (output.echo() && body.logprobs) body.options.message().set_prompt_logprobs(true);
   return body;
 }
 

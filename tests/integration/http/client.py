@@ -61,6 +61,22 @@ class OpenAiTest(unittest.TestCase):
     with self.assertRaises(openai.NotFoundError):
       self.client.responses.retrieve(last.id)
 
+  def test_an_echo_has_log_probabilities(self):
+    ask = ASK | {"max_tokens": 0, "echo": True, "logprobs": 2}
+    choice = self.client.completions.create(**ask).choices[0]
+    scores = choice.logprobs
+    self.assertEqual((choice.text, choice.finish_reason), ("hello", "length"))
+    self.assertEqual((scores.tokens, scores.text_offset), (list("hello"), [0, 1, 2, 3, 4]))
+    self.assertEqual((scores.token_logprobs[0], scores.top_logprobs[0]), (None, None))
+    self.assertTrue(all(score <= max(top.values()) for score, top in
+                        zip(scores.token_logprobs[1:], scores.top_logprobs[1:])))
+    # As lm-eval asks, with lists of ids.
+    batch = self.client.completions.create(**(ask | {"prompt": [list(b"hello"), list(b"help")], "max_tokens": 1}))
+    self.assertEqual(batch.choices[0].logprobs.token_logprobs[2:-1], scores.token_logprobs[2:])
+    self.assertEqual(len(batch.choices[1].logprobs.tokens), 4 + 1)
+    events = list(self.client.completions.create(**ask, stream=True))
+    self.assertEqual(events[0].choices[0].logprobs, scores)
+
   def test_several_prompts(self):
     answer = self.client.completions.create(**(ASK | {"prompt": ["hello", "hello\n\n"]}))
     self.assertEqual([choice.text for choice in answer.choices], [ANSWERS["hello"][0], ANSWERS["hello\n\n"][0]])

@@ -299,7 +299,6 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   expect(kCompletions, R"({"prompt": "a", "stream": 1})", "stream", "true or false");
   expect(kCompletions, R"({"prompt": "a", "stream_options": {"include_usage": true}})",
          "stream_options", "needs stream");
-  expect(kCompletions, R"({"prompt": "a", "echo": true, "logprobs": 1})", "echo", "logprobs");
   expect(kCompletions, R"({"prompt": "a", "model": 3})", "model", "must be a string");
   expect(kCompletions, R"({"prompt": "a", "prompt": "b"})", nullptr, "twice");
   expect(kCompletions, R"({"prompt": "a", "model": "other"})", nullptr, "no model", 404);

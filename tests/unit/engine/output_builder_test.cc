@@ -75,6 +75,7 @@ TEST(OutputBuilderTest, TheEndOfTextTokenIsNotPartOfTheOutput) {
   const Output run = Feed(FakeTokenizer(), Stop(9), {'a', FakeTokenizer::kEos});
   EXPECT_TRUE(run.ended);
   EXPECT_EQ(run.outcome.reason, FinishReason::kEos);
+  EXPECT_EQ(run.outcome.end_token->id, FakeTokenizer::kEos);
   EXPECT_THAT(run.ids, ElementsAre('a'));
 }
 
@@ -92,6 +93,7 @@ TEST(OutputBuilderTest, AStopTokenIsNotPartOfTheOutput) {
   EXPECT_TRUE(run.ended);
   EXPECT_EQ(run.outcome.reason, FinishReason::kStop);
   EXPECT_EQ(run.outcome.stop_token_id, 'c');
+  EXPECT_EQ(run.outcome.end_token->id, 'c');
   EXPECT_THAT(run.ids, ElementsAre('a', 'b'));
 }
 
