@@ -1,9 +1,13 @@
+#include <openssl/ssl.h>
+
 #include <algorithm>
 #include <boost/asio.hpp>
+#include <boost/asio/ssl.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -29,12 +33,47 @@ using std::chrono::milliseconds;
 
 constexpr size_t kReadBytes = size_t{16} << 10;
 
+// A connection, bare or under TLS.
+class HttpConnection {
+ public:
+  // `tls`: null for a bare connection. `host`: the name that the server's certificate must have.
+  HttpConnection(asio::io_context& context, asio::ssl::context* tls, std::string host)
+      : socket_(context) {
+    if (tls == nullptr) return;
+    tls_.emplace(socket_, *tls).set_verify_callback(asio::ssl::host_name_verification(host));
+    error_code not_an_address;
+    asio::ip::make_address(host, not_an_address);
+    if (!not_an_address) return;  // addresses are not announced
+    SSL_ctrl(tls_->native_handle(), SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name,
+             host.data());
+  }
+
+  tcp::socket& socket() { return socket_; }
+  // Null for a bare connection.
+  asio::ssl::stream<tcp::socket&>* tls() { return tls_.has_value() ? &*tls_ : nullptr; }
+  // Calls `use` with the stream to read and write.
+  template <typename Use>
+  void With(const Use& use) {
+    tls_.has_value() ? use(*tls_) : use(socket_);
+  }
+
+ private:
+  tcp::socket socket_;
+  std::optional<asio::ssl::stream<tcp::socket&>> tls_;
+};
+
 // What all requests to one target share. Once the loop has begun, only its thread uses it.
 struct HttpLoop {
+  std::unique_ptr<HttpConnection> Open() {
+    return std::make_unique<HttpConnection>(context, tls.has_value() ? &*tls : nullptr, host);
+  }
+
+  std::string host;
   std::string head;  // of each request, up to the length of its body
   asio::io_context context{1};
+  std::optional<asio::ssl::context> tls;  // unset: connections are bare
   std::vector<tcp::endpoint> endpoints;
-  std::vector<tcp::socket> idle;  // connections that are kept alive
+  std::vector<std::unique_ptr<HttpConnection>> idle;  // connections that are kept alive
 };
 
 // One request and its answer, on a connection that no other request uses meanwhile. Only the loop's
@@ -63,7 +102,7 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
       });
     });
     if (loop_.idle.empty()) return Connect();
-    socket_ = std::move(loop_.idle.back());
+    connection_ = std::move(loop_.idle.back());
     loop_.idle.pop_back();
     reused_ = true;
     Write();
@@ -72,38 +111,47 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
  private:
   void Connect() {
     reused_ = false;
-    socket_ = tcp::socket(loop_.context);
-    asio::async_connect(
-        socket_, loop_.endpoints,
-        [self = shared_from_this()](error_code error, const tcp::endpoint& /*endpoint*/) {
-          if (self->ended_) return;
-          if (error) {
-            return self->Fail(absl::UnavailableError(error.message()), ErrorOrigin::kUnreachable);
-          }
-          self->Write();
-        });
+    connection_ = loop_.Open();
+    asio::async_connect(connection_->socket(), loop_.endpoints,
+                        [self = shared_from_this()](error_code error, const tcp::endpoint&) {
+                          auto* const tls = self->connection_->tls();
+                          if (error || tls == nullptr) return self->OnConnected(error);
+                          tls->async_handshake(
+                              asio::ssl::stream_base::client,
+                              [self](error_code failed) { self->OnConnected(failed); });
+                        });
+  }
+
+  void OnConnected(error_code error) {
+    if (ended_) return;
+    if (!error) return Write();
+    Fail(absl::UnavailableError(error.message()), ErrorOrigin::kUnreachable);
   }
 
   void Write() {
     error_code ignored;
-    socket_.set_option(tcp::no_delay(true), ignored);
+    connection_->socket().set_option(tcp::no_delay(true), ignored);
     parser_.emplace();
     parser_->body_limit(std::numeric_limits<uint64_t>::max());
     parser_->eager(true);
-    asio::async_write(socket_, asio::buffer(text_),
-                      [self = shared_from_this()](error_code error, size_t /*bytes*/) {
-                        if (!self->ended_) return error ? self->Break(error) : self->Read();
-                      });
+    connection_->With([this](auto& stream) {
+      asio::async_write(stream, asio::buffer(text_),
+                        [self = shared_from_this()](error_code error, size_t /*bytes*/) {
+                          if (!self->ended_) return error ? self->Break(error) : self->Read();
+                        });
+    });
   }
 
   void Read() {
-    socket_.async_read_some(buffer_.prepare(kReadBytes),
-                            [self = shared_from_this()](error_code error, size_t bytes) {
-                              if (self->ended_) return;
-                              self->buffer_.commit(bytes);
-                              self->heard_ |= bytes > 0;
-                              self->OnRead(error);
-                            });
+    connection_->With([this](auto& stream) {
+      stream.async_read_some(buffer_.prepare(kReadBytes),
+                             [self = shared_from_this()](error_code error, size_t bytes) {
+                               if (self->ended_) return;
+                               self->buffer_.commit(bytes);
+                               self->heard_ |= bytes > 0;
+                               self->OnRead(error);
+                             });
+    });
   }
 
   // Beast's own reading would wait for the next chunk before it delivers one.
@@ -168,7 +216,7 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
     if (ended_) return;
     SetErrorDetails({.origin = origin, .received_tokens = events_.texts()}, status);
     error_code ignored;
-    socket_.close(ignored);
+    if (connection_ != nullptr) connection_->socket().close(ignored);
     End(status);
   }
 
@@ -177,8 +225,9 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
     expiry_.cancel();
     pause_.cancel();
     scope_.reset();
-    if (socket_.is_open() && parser_->keep_alive() && buffer_.size() == 0) {
-      loop_.idle.push_back(std::move(socket_));
+    const bool open = connection_ != nullptr && connection_->socket().is_open();
+    if (open && parser_->keep_alive() && buffer_.size() == 0) {
+      loop_.idle.push_back(std::move(connection_));
     }
     listener_.OnEnd(status);
   }
@@ -188,7 +237,7 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
   GenerateListener& listener_;
   const milliseconds deadline_;
   CancelToken* const cancel_;
-  tcp::socket socket_{loop_.context};
+  std::unique_ptr<HttpConnection> connection_;
   asio::steady_timer expiry_{loop_.context};
   asio::steady_timer pause_{loop_.context};
   boost::beast::flat_buffer buffer_;
@@ -200,6 +249,25 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
   bool ended_ = false;
 };
 
+// INVALID_ARGUMENT: an authority, a certificate or a key is not valid PEM.
+absl::StatusOr<asio::ssl::context> MakeTls(const ClientTls& tls) {
+  asio::ssl::context context(asio::ssl::context::tls_client);
+  SSL_CTX_set_min_proto_version(context.native_handle(), TLS1_2_VERSION);
+  context.set_verify_mode(asio::ssl::verify_peer);
+  error_code error;
+  if (tls.authorities.empty()) {
+    context.set_default_verify_paths(error);
+  } else {
+    context.add_certificate_authority(asio::buffer(tls.authorities), error);
+  }
+  if (!error && !tls.certificate.empty()) {
+    context.use_certificate_chain(asio::buffer(tls.certificate), error);
+    if (!error) context.use_private_key(asio::buffer(tls.key), asio::ssl::context::pem, error);
+  }
+  if (error) return absl::InvalidArgumentError(absl::StrCat("TLS: ", error.message()));
+  return context;
+}
+
 class HttpTransport final : public Transport {
  public:
   ~HttpTransport() override {
@@ -207,25 +275,28 @@ class HttpTransport final : public Transport {
     if (thread_.joinable()) thread_.join();
   }
 
-  absl::Status Connect(const std::string& address, const std::string& token) {
+  absl::Status Connect(const ClientOptions& target) {
+    const std::string& address = target.address;
     const size_t colon = address.rfind(':');
     if (colon == std::string::npos || address.find_first_of("/,") != std::string::npos) {
       return absl::InvalidArgumentError(
           absl::StrCat(address, " is not HOST:PORT, which --http needs"));
     }
-    loop_.head =
-        absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: ", address, "\r\n",
-                     token.empty() ? "" : absl::StrCat("Authorization: Bearer ", token, "\r\n"),
-                     "Content-Type: application/json\r\nContent-Length: ");
+    loop_.head = absl::StrCat(
+        "POST /v1/completions HTTP/1.1\r\nHost: ", address, "\r\n",
+        target.token.empty() ? "" : absl::StrCat("Authorization: Bearer ", target.token, "\r\n"),
+        "Content-Type: application/json\r\nContent-Length: ");
     const absl::string_view host = absl::string_view(address).substr(0, colon);
+    loop_.host = std::string(absl::StripSuffix(absl::StripPrefix(host, "["), "]"));
+    if (target.tls.has_value()) {
+      AFT_ASSIGN_OR_RETURN(loop_.tls, MakeTls(*target.tls));
+    }
     error_code error;
     for (const auto& found :
-         tcp::resolver(loop_.context)
-             .resolve(std::string(absl::StripSuffix(absl::StripPrefix(host, "["), "]")),
-                      address.substr(colon + 1), error)) {
+         tcp::resolver(loop_.context).resolve(loop_.host, address.substr(colon + 1), error)) {
       loop_.endpoints.push_back(found.endpoint());
     }
-    if (!error) asio::connect(loop_.idle.emplace_back(loop_.context), loop_.endpoints, error);
+    if (!error) error = ConnectFirst();
     if (error) {
       absl::Status status = absl::UnavailableError(absl::StrCat(address, ": ", error.message()));
       SetErrorDetails({.origin = ErrorOrigin::kUnreachable}, status);
@@ -242,6 +313,17 @@ class HttpTransport final : public Transport {
   }
 
  private:
+  error_code ConnectFirst() {
+    std::unique_ptr<HttpConnection> connection = loop_.Open();
+    error_code error;
+    asio::connect(connection->socket(), loop_.endpoints, error);
+    if (!error && connection->tls() != nullptr) {
+      connection->tls()->handshake(asio::ssl::stream_base::client, error);
+    }
+    if (!error) loop_.idle.push_back(std::move(connection));
+    return error;
+  }
+
   HttpLoop loop_;
   asio::executor_work_guard<asio::io_context::executor_type> work_{loop_.context.get_executor()};
   std::thread thread_;
@@ -249,10 +331,9 @@ class HttpTransport final : public Transport {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Transport>> ConnectHttp(const std::string& address,
-                                                       const std::string& token) {
+absl::StatusOr<std::unique_ptr<Transport>> ConnectHttp(const ClientOptions& target) {
   auto transport = std::make_unique<HttpTransport>();
-  AFT_RETURN_IF_ERROR(transport->Connect(address, token));
+  AFT_RETURN_IF_ERROR(transport->Connect(target));
   return transport;
 }
 

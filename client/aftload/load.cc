@@ -60,8 +60,7 @@ absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& canc
   for (uint32_t i = 0; i < options.connections; ++i) {
     for (const ClientOptions& target : options.targets) {
       if (options.http) {
-        AFT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
-                             ConnectHttp(target.address, target.token));
+        AFT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, ConnectHttp(target));
         transports.push_back(std::move(transport));
         continue;
       }

@@ -187,9 +187,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
                    absl::StrCat("Use OpenAI's HTTP API instead of gRPC, with streams of POST "
                                 "/v1/completions; --address is HOST:PORT, default ",
                                 kHttpAddress, "; each stream has its own connection"));
-  // HTTP/1.1 has no streams within a connection, its events have neither token ids nor counts of
-  // tokens, and this client speaks HTTP only without TLS.
-  for (const char* name : {"--connections", "--resume", "--verify", "--cancel-share", "--tls"}) {
+  // HTTP/1.1 has no streams within a connection, and its events have neither token ids nor counts
+  // of tokens.
+  for (const char* name : {"--connections", "--resume", "--verify", "--cancel-share"}) {
     http->excludes(app.get_option(name));
   }
   app.add_flag("--progress", flags.progress,

@@ -23,12 +23,12 @@ class Transport {
 };
 
 // Connects to OpenAI's HTTP API: requests are sent to /v1/completions, and answers are read as
-// server-sent events. Each request has a connection to itself, which is kept for the next request.
-// All of them run on one thread, so that a client with many streams leaves the processor to the
-// server. A delta has only text, because events do not count tokens. Finished has the usage,
-// including prompt tokens. `token` may be empty. Returns once there is a first connection. Errors
-// and their details are those of Client; INVALID_ARGUMENT if `address` is not HOST:PORT.
-absl::StatusOr<std::unique_ptr<Transport>> ConnectHttp(const std::string& address,
-                                                       const std::string& token);
+// server-sent events. Each request has a connection to itself, under TLS if `target` says so, which
+// is kept for the next request. All of them run on one thread, so that a client with many streams
+// leaves the processor to the server. A delta has only text, because events do not count tokens.
+// Finished has the usage, including prompt tokens. Only address, token and tls of `target` are
+// used. Returns once there is a first connection. Errors and their details are those of Client;
+// INVALID_ARGUMENT if the address is not HOST:PORT.
+absl::StatusOr<std::unique_ptr<Transport>> ConnectHttp(const ClientOptions& target);
 
 }  // namespace aft::client

@@ -23,6 +23,7 @@
 #include "client/aftload/http_events.h"
 #include "client/aftload/stream_recorder.h"
 #include "tests/integration/http/fixture.h"
+#include "tests/support/certificates.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/process.h"
 #include "tests/unit/client/tcp_gate.h"
@@ -279,6 +280,42 @@ TEST(HttpLoadTest, MeasuresTheRealServerAsOverGrpc) {
   EXPECT_EQ(none["errors"], nlohmann::json({{"NOT_FOUND", 1}}));
 }
 
+TEST(HttpLoadTest, SpeaksTlsAndChecksTheServersName) {
+  const TempFolder folder;
+  const Certificate authority = MakeAuthority("authority");
+  const Certificate server_certificate = MakeCertificate(authority, "server", "IP:127.0.0.1");
+  const Certificate client = MakeCertificate(authority, "me");
+  const std::vector<std::pair<const char*, std::string>> files = {
+      {"ca", authority.certificate},
+      {"other", MakeAuthority("other").certificate},
+      {"cert", server_certificate.certificate},
+      {"key", server_certificate.key},
+      {"mine", client.certificate},
+      {"mine.key", client.key}};
+  for (const auto& [name, text] : files) std::ofstream(folder.File(name)) << text;
+  server::ServerConfig config = server::WithHttp();
+  config.security.tls.cert_file = folder.File("cert");
+  config.security.tls.key_file = folder.File("key");
+  config.security.tls.client_ca_file = folder.File("ca");
+  server::HttpApi server(config);
+  const std::vector<std::string> tls = {
+      "--tls",     "--cert", folder.File("mine"), "--key", folder.File("mine.key"),
+      "--streams", "3",      "--requests",        "9"};
+  std::vector<std::string> good = tls;
+  good.insert(good.end(), {"--ca", folder.File("ca")});
+  EXPECT_EQ(RunHttpLoad(server.address(), good)["completed"], 9);
+  std::vector<std::string> bad = {AFTLOAD,          "--http", "--address",
+                                  server.address(), "--ca",   folder.File("other")};
+  bad.insert(bad.end(), tls.begin(), tls.end());
+  EXPECT_THAT(RunToEnd(bad).err, HasSubstr("certificate verify failed"));
+  // Of another name than the certificate's.
+  bad[3] = "localhost" + server.address().substr(server.address().rfind(':'));
+  bad[5] = folder.File("ca");
+  EXPECT_THAT(RunToEnd(bad).err, HasSubstr("certificate verify failed"));
+  bad[5] = folder.File("key");
+  EXPECT_THAT(RunToEnd(bad).err, HasSubstr("TLS: "));
+}
+
 TEST(HttpLoadTest, AnInterruptCancelsRunningRequests) {
   server::HttpApi server;
   Process aftload({AFTLOAD, "--http", "--address", server.address(), "--streams", "3",
@@ -291,12 +328,8 @@ TEST(HttpLoadTest, AnInterruptCancelsRunningRequests) {
 }
 
 TEST(HttpLoadTest, RefusesFlagsAndAddressesThatHttpDoesNotSupport) {
-  for (const std::vector<std::string>& flags :
-       std::vector<std::vector<std::string>>{{"--connections", "2"},
-                                             {"--resume"},
-                                             {"--verify", "3"},
-                                             {"--cancel-share", "1"},
-                                             {"--tls"}}) {
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--connections", "2"}, {"--resume"}, {"--verify", "3"}, {"--cancel-share", "1"}}) {
     std::vector<std::string> command = {AFTLOAD, "--http"};
     command.insert(command.end(), flags.begin(), flags.end());
     const Ended ended = RunToEnd(command);
