@@ -44,7 +44,7 @@ class HttpTask {
   // The body will have `bytes` at least, which are not there yet. A page: what is said instead.
   virtual std::optional<HttpPage> Expect(size_t bytes) = 0;
   // The server has refused the body by itself, with this status: 408, it comes too slowly; 413, it
-  // is too large; 400, it is no HTTP. Start is never called.
+  // is too large; 400, it is not valid HTTP. Start is never called.
   virtual void Refused(int status) = 0;
   // All of it is there. `answer` is used once: by Send, or by Begin.
   virtual void Start(std::string body, std::shared_ptr<HttpAnswer> answer) = 0;
@@ -63,6 +63,9 @@ class HttpHandler {
   // The head of a request is there: a page, which is sent without a look at the body, or what takes
   // the body.
   virtual std::variant<HttpPage, std::shared_ptr<HttpTask>> Handle(const HttpRequest& request) = 0;
+  // The server has refused the head of a request by itself, with this status: 408, it comes too
+  // slowly; 431, it is too large; 400, it is not valid HTTP. `peer` is that of HttpRequest.
+  virtual void HeadRefused(int /*status*/, const std::string& /*peer*/) {}
 };
 
 struct HttpOptions {

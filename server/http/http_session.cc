@@ -255,7 +255,7 @@ class Session final : public HttpSession,
     if ((request.Count("Transfer-Encoding") > 0 && (!chunked || old_version_)) ||
         request.Count("Host") > 1) {
       keep_alive_ = false;
-      Refuse(Plain(400));
+      RefuseHere(Plain(400));
       return false;
     }
     auto answer = loop_.handler.Handle(request);
@@ -297,9 +297,13 @@ class Session final : public HttpSession,
     task->Start(std::move(body), shared_from_this());
   }
 
-  // Refuses a request without its handler, which hears of it if it has seen the head.
+  // Refuses a request without its handler, and tells the handler.
   void RefuseHere(HttpPage page) {
-    if (task_ != nullptr) task_->Refused(page.status);
+    if (task_ != nullptr) {
+      task_->Refused(page.status);
+    } else {
+      loop_.handler.HeadRefused(page.status, peer_);
+    }
     Refuse(std::move(page));
   }
 

@@ -43,9 +43,11 @@ enum class Method {
   kRepositoryIndex,
   kRepositoryModelLoad,
   kRepositoryModelUnload,
+  // A request over HTTP whose head was refused before its method was known.
+  kHttpHead,
 };
 
-inline constexpr std::array<const char*, 30> kMethodNames = {"Generate",
+inline constexpr std::array<const char*, 31> kMethodNames = {"Generate",
                                                              "Complete",
                                                              "ModelInfer",
                                                              "ModelStreamInfer",
@@ -74,7 +76,8 @@ inline constexpr std::array<const char*, 30> kMethodNames = {"Generate",
                                                              "ModelStatistics",
                                                              "RepositoryIndex",
                                                              "RepositoryModelLoad",
-                                                             "RepositoryModelUnload"};
+                                                             "RepositoryModelUnload",
+                                                             "HttpHead"};
 inline constexpr const char* MethodName(Method method) {
   return kMethodNames[static_cast<size_t>(method)];
 }
@@ -87,6 +90,6 @@ inline constexpr size_t kMethods = kMethodNames.size();
 static_assert(static_cast<size_t>(Method::kResponses) + 1 == kGeneratingMethods);
 static_assert(static_cast<size_t>(Method::kClassify) + 1 == kEngineMethods);
 static_assert(static_cast<size_t>(Method::kDetokenize) + 1 == kModelMethods);
-static_assert(static_cast<size_t>(Method::kRepositoryModelUnload) + 1 == kMethods);
+static_assert(static_cast<size_t>(Method::kHttpHead) + 1 == kMethods);
 
 }  // namespace aft::server

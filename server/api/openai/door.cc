@@ -139,6 +139,15 @@ HttpPage Door::Models(const Client& client, const std::string& name) const {
   return ErrorPage(absl::NotFoundError(absl::StrCat("model: \"", name, "\" is not served")), "");
 }
 
+// How long the head has taken is not known, so the log has 0 ms.
+void Door::HeadRefused(int status, const std::string& peer) {
+  Caller caller;
+  caller.peer = peer;
+  TakeIds(std::nullopt, "", caller.ids).IgnoreError();
+  ReportRefusal(environment_, environment_.client_metrics, caller, Method::kHttpHead,
+                PartError("head", status), Duration(0));
+}
+
 std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest& request) {
   const TimePoint arrival = std::chrono::steady_clock::now();
   const bool get = request.method == "GET" || request.method == "HEAD";

@@ -73,12 +73,14 @@ std::string ErrorText(const absl::Status& status, absl::string_view request_id,
   return Dump(OrderedJson{{"error", std::move(error)}});
 }
 
-absl::Status BodyError(int http) {
-  if (http == 408) return absl::DeadlineExceededError("the body came too slowly");
+absl::Status PartError(absl::string_view part, int http) {
+  if (http == 408)
+    return absl::DeadlineExceededError(absl::StrCat("the ", part, " came too slowly"));
   if (http == 413) {
     return absl::ResourceExhaustedError("the body is larger than limits.max_message_bytes");
   }
-  return absl::InvalidArgumentError("the body is not valid HTTP");
+  if (http == 431) return absl::ResourceExhaustedError("the head is too large");
+  return absl::InvalidArgumentError(absl::StrCat("the ", part, " is not valid HTTP"));
 }
 
 HttpPage ErrorPage(const absl::Status& status, absl::string_view request_id,

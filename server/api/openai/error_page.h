@@ -16,9 +16,9 @@ namespace aft::server::openai {
 std::string ErrorText(const absl::Status& status, absl::string_view request_id,
                       absl::string_view path = "");
 
-// Returns the error to report when the HTTP server has refused a body with the status `http`
-// (HttpTask::Refused).
-absl::Status BodyError(int http);
+// Returns the error to report when the HTTP server has refused a head or a body (`part`: "head" or
+// "body") with the status `http` (HttpHandler::HeadRefused, HttpTask::Refused).
+absl::Status PartError(absl::string_view part, int http);
 
 // Returns ErrorText as an answer with the HTTP status of the error. `retry_after`: when a retry may
 // succeed. The header `Retry-After` has it in whole seconds, `retry-after-ms` exactly.

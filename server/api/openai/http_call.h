@@ -31,7 +31,7 @@ class HttpCall final : public HttpTask,
 
   // ---- HttpTask. The client is charged for the body before it is read.
   std::optional<HttpPage> Expect(size_t bytes) override;
-  void Refused(int status) override { Report(BodyError(status), exchange_->method()); }
+  void Refused(int status) override { Report(PartError("body", status), exchange_->method()); }
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override;
   void Done() override;
   void Gone(bool stuck) override;

@@ -27,8 +27,8 @@ std::optional<HttpPage> StoredResponse::Expect(size_t bytes) {
 }
 
 void StoredResponse::Refused(int status) {
-  ReportRefusal(environment_, environment_.client_metrics, caller_, method_, BodyError(status),
-                std::chrono::steady_clock::now() - arrival_);
+  ReportRefusal(environment_, environment_.client_metrics, caller_, method_,
+                PartError("body", status), std::chrono::steady_clock::now() - arrival_);
 }
 
 void StoredResponse::Start(std::string /*body*/, std::shared_ptr<HttpAnswer> answer) {

@@ -1,5 +1,6 @@
 // HTTP requests apart from generation: authentication, allowed origins and hosts, limits, and what
 // happens to requests during a drain. try_page_test.py tests the page at `/` in a browser.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -251,7 +252,8 @@ TEST(HttpServiceTest, IdsAndTracesAreTakenAndReturned) {
   EXPECT_EQ(server.Post(kPath, kAsk, "X-Request-Id: " + std::string(129, 'x') + "\r\n").status,
             400);
   const auto lines = log.Lines("request.done");
-  ASSERT_EQ(lines.size(), 2U);  // a bad header makes no request
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[1]["method"], "HttpHead");  // a bad header makes no request
   EXPECT_EQ(lines[0]["id"], "mine");
   EXPECT_EQ(lines[0]["parent_id"], "b7ad6b7169203331");
   EXPECT_EQ(lines[0]["method"], "Completions");
@@ -319,6 +321,25 @@ TEST(HttpServiceTest, AFullQueueGivesARetryHint) {
   server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
 }
 
+TEST(HttpServiceTest, HeadsThatNeverEndAreCountedAndLogged) {
+  const CapturedLog log;
+  ServerConfig config = WithHttp();
+  config.limits.write_stall = std::chrono::milliseconds(300);
+  HttpApi server(config);
+  const TcpConnection slow(server.address());
+  slow.Send("POST /v1/completions HTTP/1.1\r\nHost: local");
+  EXPECT_EQ(ParseReply(slow.ReadAll()).status, 408);
+  server.WaitForMetric(RequestsTotal("DEADLINE_EXCEEDED", "HttpHead", ""), 1);
+  EXPECT_EQ(server.Ask("what is this?\r\n\r\n").status, 400);
+  server.WaitForMetric(RequestsTotal("INVALID_ARGUMENT", "HttpHead", ""), 1);
+  std::vector<std::string> reasons;
+  for (const LogLine& line : log.Lines("request.done")) {
+    EXPECT_EQ(line["method"], "HttpHead");
+    reasons.push_back(line["reason"]);
+  }
+  EXPECT_THAT(reasons, ElementsAre("the head came too slowly", "the head is not valid HTTP"));
+}
+
 TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
   const CapturedLog log;
   ServerConfig config = WithHttp();
@@ -373,8 +394,12 @@ TEST(HttpServiceTest, ARequestWithoutMemoryReleasesAll) {
     answers.insert(ParseReply(connection.ReadAll()).status);
   }
   EXPECT_THAT(answers, testing::Contains(429));
+  const std::vector<LogLine> lines = log.Lines("request.done");
+  const auto calls = std::count_if(lines.begin(), lines.end(), [](const LogLine& line) {
+    return line["method"] == "Completions";  // not a head that failed
+  });
   EXPECT_EQ(server.Metric(R"(aft_requests_total{code="RESOURCE_EXHAUSTED",method="Completions"})"),
-            static_cast<double>(log.Lines("request.done").size() - 1));
+            static_cast<double>(calls - 1));
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
