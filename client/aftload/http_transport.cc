@@ -33,7 +33,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t kReadBytes = size_t{16} << 10;
 
-// A connection, bare or under TLS.
+// A connection, without or with TLS.
 class HttpConnection {
  public:
   // `tls`: null for a bare connection. `host`: the name that the server's certificate must have.
@@ -49,7 +49,7 @@ class HttpConnection {
   }
 
   tcp::socket& socket() { return socket_; }
-  // Null for a bare connection.
+  // Returns null for a connection without TLS.
   asio::ssl::stream<tcp::socket&>* tls() { return tls_.has_value() ? &*tls_ : nullptr; }
   // Calls `use` with the stream to read and write.
   template <typename Use>

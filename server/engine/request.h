@@ -84,9 +84,9 @@ struct GenerationRequest : TurnRequest {
   StopConditions stop;
   std::shared_ptr<const TokenSequences> bad_words;  // never in the output; null: none
   std::string cache_salt;  // only requests of the client with the same salt share prefixes
-  // The log-probabilities of the prompt's tokens are wanted, as ScoreTexts gives them and with
+  // Whether the log-probabilities of the prompt's tokens are wanted, as ScoreTexts gives them, with
   // sampling.top_logprobs alternatives. All come before the first token of the output. A resumed
-  // stream that has output has them already. With them, the prompt does not use the prefix cache.
+  // stream that has output has received them already. Such a prompt does not use the prefix cache.
   bool prompt_scores = false;
 };
 
@@ -144,8 +144,8 @@ struct Usage {
   uint32_t prompt_tokens = 0;  // or tokens of the text that was scored or encoded
   // The tokens of the output, without the end-of-text or stop token that ended it.
   uint32_t generated_tokens = 0;
-  uint32_t scored_tokens = 0;   // of the text, or of a generation's prompt
-  uint32_t resumed_tokens = 0;  // of the output and a text's scores, what the request brought
+  uint32_t scored_tokens = 0;   // scored tokens of the text, or of a generation's prompt
+  uint32_t resumed_tokens = 0;  // output and scores that came with the request
   // The number of prompt tokens that were not read, because a state after them was kept. If 0, why;
   // and with kDiverged, the index of the first token that differs from all known texts.
   uint32_t cached_tokens = 0;

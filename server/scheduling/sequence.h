@@ -34,8 +34,8 @@ struct SequenceTurn {
   bool never_ahead = false;
   // In a text to score or to encode: tokens before this position are only read.
   int64_t asks_from = 0;
-  // In a prompt to continue: tokens before this position, which is that of the last one, ask for
-  // the log-probability of the next token. 0: none does.
+  // The position of the last token of a prompt to continue, if its log-probabilities are wanted.
+  // Each token before it asks for the log-probability of the next one. 0: none does.
   int64_t scores_until = 0;
 };
 
@@ -125,7 +125,7 @@ class Sequence : public FairItem {
     if (scores_next()) tokens = std::min(tokens, turn_.scores_until - position_);
     return unscored > 0 ? std::min(tokens, unscored) : tokens;
   }
-  // Its next row asks for the scores of a prompt to continue.
+  // Whether its next row asks for the scores of a prompt to continue.
   bool scores_next() const { return position_ < turn_.scores_until; }
   // It waits for a token that no step has been asked for yet.
   bool decodes() const { return phase_ == Phase::kDecode && outputs_left_ > 0; }

@@ -1,5 +1,5 @@
-// Tests, from the engine over real models, several answers to one prompt: each answer equals that
-// of a single request. Also tests the scores of a prompt. Runs on every device.
+// Tests several answers to one prompt by the engine with real models: each answer equals that of a
+// single request. Also tests the scores of a prompt. Runs on every device.
 
 #include <chrono>
 #include <cstdint>

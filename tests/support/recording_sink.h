@@ -93,7 +93,7 @@ class RecordingSink final : public PartRecorder<TokenDelta> {
  public:
   using PartRecorder::PartRecorder;
 
-  // Of the output, or of the text that is scored.
+  // Returns the tokens of the output, or of the text that is scored.
   std::vector<TokenId> tokens() const {
     std::vector<TokenId> ids;
     for (const TokenDelta& delta : parts()) {

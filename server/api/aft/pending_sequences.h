@@ -21,7 +21,7 @@ class PendingSequences {
   // There is one sequence until this is called.
   void ExpectSequences(uint32_t sequences) { pending_.resize(sequences); }
 
-  // Returns false if nothing waits. Without `prompts`, the scores of prompts stay where they are.
+  // Returns false if nothing waits. Without `prompts`, the scores of prompts are not taken.
   bool Take(Message& outgoing, bool prompts = true) {
     for (size_t i = 0; i < pending_.size(); ++i) {
       Pending& pending = pending_[turn_];

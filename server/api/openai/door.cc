@@ -139,7 +139,7 @@ HttpPage Door::Models(const Client& client, const std::string& name) const {
   return ErrorPage(absl::NotFoundError(absl::StrCat("model: \"", name, "\" is not served")), "");
 }
 
-// How long the head has taken is not known, so the log has 0 ms.
+// The time that the head took is not known, so the log has 0 ms.
 void Door::HeadRefused(int status, const std::string& peer) {
   Caller caller;
   caller.peer = peer;

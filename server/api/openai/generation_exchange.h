@@ -57,7 +57,7 @@ class GenerationExchange final : public JsonExchange {
   // `prompt`: its index in the request.
   absl::StatusOr<GenerationRequest> DecodePrompt(size_t prompt, const ServedModel& model,
                                                  const LimitsConfig& limits);
-  // A sequence, as its client sees it.
+  // The state of one answer that the client receives.
   struct Choice {
     bool echoed = false;  // its prompt has been sent
     CompletionLogprobs logprobs;
@@ -66,18 +66,18 @@ class GenerationExchange final : public JsonExchange {
 
   // Returns the prompt that the answer repeats (`echo`), or an empty one.
   const v1::Prompt& Prompt(uint32_t sequence) const;
-  // The log-probabilities of the prompt are wanted. REQUIRES: Decode was called.
+  // Whether the client wants the log-probabilities of the prompt. REQUIRES: Decode was called.
   bool ScoresPrompt() const { return body_read_.logprobs && started_.front().has_prompt(); }
   // Several answers to a single prompt share its scores, which the first one has. Each answer to
   // one of several prompts has its own.
   bool SharesScores() const { return sequences_ > 1 && sequences_ == codec_.sequences(); }
   OrderedJson Envelope(bool chunk) const;
   OrderedJson ChoiceOf(uint32_t index, const v1::CompleteResponse& response);
-  // The log-probabilities of tokens of the answer, and of what was added to them before; null: the
-  // client does not want them. `ended`: these tokens are the last ones.
+  // Returns the log-probabilities of these tokens of the answer, after those that were added
+  // before; null if the client does not want them. `ended`: these tokens are the last ones.
   OrderedJson Logprobs(uint32_t index, const TokenIdList& ids, const LogprobList& logprobs,
                        bool ended);
-  // Add the repeated prompt, and the token that ended the answer, to the choice's logprobs. The
+  // Add the repeated prompt, or the token that ended the answer, to the choice's logprobs. The
   // latter is not part of the answer, but OpenAI's echo has it.
   void AddPrompt(uint32_t index, const v1::ScoreChunk& scores);
   void AddEnd(uint32_t index);

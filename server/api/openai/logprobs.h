@@ -24,9 +24,10 @@ OrderedJson ChatLogprobs(const Tokenizer& tokenizer, const TokenIdList& ids,
 // part of a character has the name `bytes:\xe2`. Thread-compatible.
 class CompletionLogprobs {
  public:
-  // Adds the next token. Null: its log-probability is not known.
+  // Adds the next token. `logprobs` is null if its log-probability is not known.
   void Add(const Tokenizer& tokenizer, uint32_t id, const v1::TokenLogprobs* logprob);
-  // The text of the prompt ends here: the answer does not complete a character of the prompt.
+  // Must be called after the last token of the prompt, because the answer does not complete a
+  // character of the prompt.
   void EndPrompt() { EndCharacter(); }
   bool empty() const { return tokens_.empty(); }
   // Returns the object for the tokens that were added since the last call.

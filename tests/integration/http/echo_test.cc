@@ -23,7 +23,7 @@ Json EchoBody(const Json& prompt, int max_tokens) {
       {"prompt", prompt}, {"max_tokens", max_tokens}, {"seed", 7}, {"echo", true}, {"logprobs", 2}};
 }
 
-// What the request gives over gRPC.
+// Returns what the same request receives over gRPC.
 v1::CompleteResponse ScoredOverGrpc(TestServer& server, const std::string& prompt,
                                     uint32_t max_tokens, uint32_t n) {
   v1::GenerateRequest request;
@@ -64,7 +64,7 @@ std::vector<Json> Collected(const HttpReply& reply, size_t choices, size_t first
   return all;
 }
 
-// The choices of the answer, which are the same as those of a stream.
+// Returns the choices of the answer, after checking that a stream has the same ones.
 std::vector<Json> ChoicesOf(HttpApi& server, Json body, size_t prompt_tokens) {
   const HttpReply reply = server.Post(kEchoPath, body);
   EXPECT_EQ(reply.status, 200) << reply.body;

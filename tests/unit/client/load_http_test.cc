@@ -308,7 +308,7 @@ TEST(HttpLoadTest, SpeaksTlsAndChecksTheServersName) {
                                   server.address(), "--ca",   folder.File("other")};
   bad.insert(bad.end(), tls.begin(), tls.end());
   EXPECT_THAT(RunToEnd(bad).err, HasSubstr("certificate verify failed"));
-  // Of another name than the certificate's.
+  // The certificate is for another name.
   bad[3] = "localhost" + server.address().substr(server.address().rfind(':'));
   bad[5] = folder.File("ca");
   EXPECT_THAT(RunToEnd(bad).err, HasSubstr("certificate verify failed"));
