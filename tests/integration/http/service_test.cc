@@ -367,7 +367,7 @@ TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
   std::vector<std::string> reasons;
   for (const LogLine& line : log.Lines("request.done")) reasons.push_back(line["reason"]);
   EXPECT_THAT(reasons, ElementsAre(HasSubstr("memory: "), "length", HasSubstr("max_message_bytes"),
-                                   HasSubstr("no HTTP")));
+                                   HasSubstr("not valid HTTP")));
   {
     const TcpConnection leaves(server.address());
     leaves.Send(HttpPost(kPath, std::string(100, 'x')).substr(0, 150));
