@@ -31,6 +31,7 @@
 #include "model/train/objective.h"
 #include "model/train/run_tokenizer.h"
 #include "model/train/trainer.h"
+#include "model/train/wait_policy.h"
 
 namespace {
 
@@ -170,6 +171,7 @@ int Train(const aft::TrainConfig& config, const std::string& out) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  aft::WaitPassively(argv, execv);
   std::string config_file;
   std::string out;
   std::string evaluate;
@@ -192,7 +194,10 @@ int main(int argc, char** argv) {
                  "With --evaluate: windows of 1,024 held-out tokens for the figures by position")
       ->check(CLI::Range(int64_t{1}, kMostWindows))
       ->capture_default_str();
-  app.footer("Exit codes: 0 done, 1 error, 2 wrong usage, 130 stopped by a signal (state saved)");
+  app.footer(
+      "Threads that wait do not spin, so that other work can share the cores; set "
+      "OMP_WAIT_POLICY=active to let them spin\n"
+      "Exit codes: 0 done, 1 error, 2 wrong usage, 130 stopped by a signal (state saved)");
   if (const auto code = aft::ParseCommandLine(app, argc, argv, {.usage_code = 2})) return *code;
   if (out.empty() && evaluate.empty()) {
     app.exit(CLI::RequiredError("--out DIR or --evaluate DIR"));
