@@ -92,13 +92,17 @@ absl::Status WriteCurveSvg(const std::string& path, const FigureNames& names,
   double low = 8, high = 0, amount = 1;
   for (const Line& line : lines) {
     for (const double value : line.values) {
+      if (!std::isfinite(value)) continue;
       low = std::min(low, value);
       high = std::max(high, value);
     }
   }
   for (const CurvePoint& p : curve) amount = std::max(amount, static_cast<double>(p.amount));
-  low = std::floor(low * 5) / 5;
-  high = std::max(low + 0.2, std::ceil(std::min(high, low + 2) * 5) / 5);
+  // The number of horizontal lines for each unit of the loss. There are at most about ten lines.
+  double per_unit = 5;
+  for (int i = 0; (high - low) * per_unit > 10; ++i) per_unit /= i % 3 == 0 ? 2.5 : 2;
+  low = std::floor(low * per_unit) / per_unit;
+  high = std::max(low + 1 / per_unit, std::ceil(high * per_unit) / per_unit);
   const auto x = [&](double t) { return kLeft + (kWidth - kLeft - kRight) * t / amount; };
   const auto y = [&](double loss) {
     return kTop + (kHeight - kTop - kBottom) * (high - std::min(loss, high)) / (high - low);
@@ -108,32 +112,36 @@ absl::Status WriteCurveSvg(const std::string& path, const FigureNames& names,
       "font-family=\"sans-serif\" "
       "font-size=\"12\">\n<rect width=\"%g\" height=\"%g\" fill=\"white\"/>\n",
       kWidth, kHeight, kWidth, kHeight);
-  const auto lines_across = static_cast<int>(std::lround((high - low) * 5));
+  const auto lines_across = static_cast<int>(std::lround((high - low) * per_unit));
   for (int i = 0; i <= lines_across; ++i) {
-    const double loss = low + 0.2 * i;
+    const double loss = low + i / per_unit;
     absl::StrAppendFormat(&svg,
                           "<line x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
                           "<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%.1f</text>\n",
                           kLeft, kWidth - kRight, y(loss), y(loss), kLeft - 6, y(loss) + 4, loss);
   }
   for (int i = 0; i <= 4; ++i) {
-    absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%s</text>\n",
-                          x(amount * i / 4), kHeight - 24, Amount(amount * i / 4, amount));
+    absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%g\" text-anchor=\"%s\">%s</text>\n",
+                          x(amount * i / 4), kHeight - 24, i == 4 ? "end" : "middle",
+                          Amount(amount * i / 4, amount));
   }
   absl::StrAppendFormat(&svg,
                         "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">training %s; %s</text>\n",
                         kWidth / 2, kHeight - 8, names.amount, names.unit);
   double legend = kTop + 14;
   for (const Line& line : lines) {
-    absl::StrAppend(&svg, "<polyline fill=\"none\" stroke-width=\"1.5\" stroke=\"", line.color,
-                    "\" points=\"");
+    std::string points, circles;  // a polyline of one point is invisible
     for (size_t i = 0; i < curve.size(); ++i) {
-      absl::StrAppendFormat(&svg, "%.1f,%.1f ", x(static_cast<double>(curve[i].amount)),
-                            y(line.values[i]));
+      const double right = x(static_cast<double>(curve[i].amount));
+      absl::StrAppendFormat(&points, "%.1f,%.1f ", right, y(line.values[i]));
+      absl::StrAppendFormat(&circles, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2\" fill=\"%s\"/>\n",
+                            right, y(line.values[i]), line.color);
     }
     absl::StrAppendFormat(
-        &svg, "\"/>\n<text x=\"%g\" y=\"%g\" text-anchor=\"end\" fill=\"%s\">%s</text>\n",
-        kWidth - kRight - 6, legend, line.color, line.name);
+        &svg,
+        "<polyline fill=\"none\" stroke-width=\"1.5\" stroke=\"%s\" points=\"%s\"/>\n%s"
+        "<text x=\"%g\" y=\"%g\" text-anchor=\"end\" fill=\"%s\">%s</text>\n",
+        line.color, points, circles, kWidth - kRight - 6, legend, line.color, line.name);
     legend += 16;
   }
   return WriteFileAtomically(path, {svg, "</svg>\n"});

@@ -29,8 +29,8 @@ class Objective {
   virtual std::string Describe() const = 0;
 
   virtual int64_t total_steps() const = 0;
-  virtual int64_t eval_every_steps() const = 0;
-  virtual int64_t amount_per_step() const = 0;  // of FigureNames::amount
+  virtual int64_t eval_every_steps() const = 0;  // 0: the trainer chooses
+  virtual int64_t amount_per_step() const = 0;   // of FigureNames::amount
 
   // The mean loss, in nats, of the batch of step `step`, counted from 0. Times `scale` it is in
   // FigureNames::unit. Its random draws depend only on config.seed, on `step` and on what Restore

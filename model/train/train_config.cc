@@ -154,6 +154,7 @@ absl::Status TakeImages(Json& object, TrainConfig& config) {
 absl::Status TakeTokens(Json& object, TrainConfig& config) {
   AFT_RETURN_IF_ERROR(Take(object, "segment", config.segment));
   AFT_RETURN_IF_ERROR(Take(object, "tokenizer", config.tokenizer));
+  const bool chosen = object.contains("eval_every_steps");
   AFT_RETURN_IF_ERROR(Take(object, "eval_every_steps", config.eval_every_steps));
   const std::string& kind = config.network.tokenizer;
   AFT_RETURN_IF_ERROR(
@@ -164,7 +165,7 @@ absl::Status TakeTokens(Json& object, TrainConfig& config) {
   AFT_RETURN_IF_ERROR(Require(kind != "bpe" || config.network.vocab_size >= 256,
                               "network.vocab_size: a \"bpe\" tokenizer needs at least 256"));
   AFT_RETURN_IF_ERROR(CheckSegment(config.segment, config.network));
-  return Require(config.eval_every_steps >= 1, "eval_every_steps: must be at least 1");
+  return Require(!chosen || config.eval_every_steps >= 1, "eval_every_steps: must be at least 1");
 }
 
 absl::Status TakeRunningText(Json& object, TrainConfig& config) {

@@ -61,7 +61,7 @@ struct TrainConfig {
   // Tokens per stream and step; a multiple of mixer.prefix_block. For examples: the most tokens of
   // a text; the rest of a longer text is left out.
   int64_t segment = 512;
-  int64_t eval_every_steps = 500;
+  int64_t eval_every_steps = 0;  // 0: a twentieth of the run's steps, in [1, 500]
 
   // ---- next_tokens
   // A stream reads its text segment by segment and carries its state from one to the next

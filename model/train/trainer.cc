@@ -107,6 +107,9 @@ absl::Status Trainer::Run(const std::atomic<bool>& stop, const ProgressFn& on_pr
   const int64_t first_step = step();
   const int64_t total_steps = objective_->total_steps();
   const int64_t amount_per_step = objective_->amount_per_step();
+  int64_t eval_every = objective_->eval_every_steps();
+  // A short run has a curve too, and a long one loses at most 500 steps when it is killed.
+  if (eval_every == 0) eval_every = std::clamp<int64_t>(total_steps / 20, 1, 500);
   double loss_sum = 0;
   int64_t loss_count = 0;
   while (step() < total_steps && !stop) {
@@ -126,7 +129,7 @@ absl::Status Trainer::Run(const std::atomic<bool>& stop, const ProgressFn& on_pr
          .train_loss = loss,
          .amount_per_second = rate,
          .eta_seconds = static_cast<double>((total_steps - step()) * amount_per_step) / rate});
-    if (step() % objective_->eval_every_steps() == 0 || step() == total_steps) {
+    if (step() % eval_every == 0 || step() == total_steps) {
       AFT_RETURN_IF_ERROR(
           Evaluate(loss_sum / static_cast<double>(loss_count), seconds_ + elapsed, on_eval));
       loss_sum = 0;

@@ -55,6 +55,20 @@ TEST(CurveTest, DrawsTheLossesAndNamesThem) {
   EXPECT_THAT(svg, HasSubstr("training tokens; bits per byte"));
   EXPECT_THAT(svg, HasSubstr(R"(y="20.0" text-anchor="end">3.0</text>)"));
   EXPECT_THAT(svg, HasSubstr(R"(x="380.0" y="376" text-anchor="middle">50</text>)"));
+  EXPECT_THAT(svg, HasSubstr(R"(x="704.0" y="376" text-anchor="end">100</text>)"));
+  EXPECT_THAT(svg, HasSubstr(R"(<circle cx="380.0" cy="50.0" r="2" fill="#1f77b4"/>)"));
+}
+
+// The loss falls from 8 to 2: the scale has a line for each unit.
+TEST(CurveTest, TheScaleHasAllPoints) {
+  const TempFolder folder;
+  const std::string path = folder.File("curve.svg");
+  ASSERT_TRUE(WriteCurveSvg(path, kNames, {{1, 50, 0.5, 8.0, {7, 0}, 0}, kCurve[1]}).ok());
+  const std::string svg = ReadBytes(path);
+  EXPECT_THAT(svg, HasSubstr(R"(points="380.0,16.0 704.0,356.0 ")"));
+  EXPECT_THAT(svg, HasSubstr(R"(y="20.0" text-anchor="end">8.0</text>)"));
+  EXPECT_THAT(svg, HasSubstr(R"(text-anchor="end">7.0</text>)"));
+  EXPECT_THAT(svg, testing::Not(HasSubstr(R"(text-anchor="end">7.5</text>)")));
 }
 
 }  // namespace

@@ -127,6 +127,14 @@ TEST_F(TrainerTest, LearnsAndWritesALoadableCheckpoint) {
   EXPECT_TRUE(std::filesystem::exists(dir_ + "/run/curve.svg"));
 }
 
+TEST_F(TrainerTest, ARunHasTwentyEvaluationsUnlessItsConfigSaysMore) {
+  config_.eval_every_steps = 0;
+  Train("/run");
+  const auto trainer = Trainer::Create(config_, dir_ + "/run");
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_EQ(ReadCurve(dir_ + "/run/curve.csv", trainer->objective().names())->size(), 20U);
+}
+
 TEST_F(TrainerTest, RemovesTheTemporaryFilesOfAKilledRun) {
   std::filesystem::create_directory(dir_ + "/run");
   for (const char* name : {"/run/resume.safetensors.tmp.1.0", "/run/model.safetensors.tmp.1.7"}) {
