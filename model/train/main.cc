@@ -128,14 +128,23 @@ int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t win
 }
 
 void Announce(const aft::TrainConfig& config, const aft::Trainer& trainer) {
+  const auto steps = static_cast<long>(trainer.objective().total_steps());
+  if (trainer.step() >= steps) {
+    std::fprintf(stderr, "aft-train: nothing to do: all %ld steps are done\n", steps);
+    return;
+  }
   std::fprintf(stderr, "aft-train: %ld weights, %s; %ld steps, %s step %ld\n",
                static_cast<long>(aft::CountParameters(config.network)),
-               trainer.objective().Describe().c_str(),
-               static_cast<long>(trainer.objective().total_steps()),
+               trainer.objective().Describe().c_str(), steps,
                trainer.step() == 0 ? "from" : "resuming at", static_cast<long>(trainer.step()));
   if (trainer.new_tensors().empty()) return;
   std::fprintf(stderr, "aft-train: these tensors are new, because %s has none of that shape: %s\n",
                config.initial.c_str(), absl::StrJoin(trainer.new_tensors(), ", ").c_str());
+}
+
+std::string Duration(double seconds) {
+  return seconds < 120 ? absl::StrFormat("%.0f s", seconds)
+                       : absl::StrFormat("%.0f min", seconds / 60);
 }
 
 int Train(const aft::TrainConfig& config, const std::string& out) {
@@ -144,20 +153,25 @@ int Train(const aft::TrainConfig& config, const std::string& out) {
   Announce(config, *trainer);
   const bool terminal = isatty(STDERR_FILENO) != 0;
   const aft::FigureNames& names = trainer->objective().names();
+  constexpr int kFirstShown = 5;  // the speed of the first steps says little about the others
+  int steps = 0;
   const absl::Status status = trainer->Run(
       stop_requested,
       [&](const aft::Trainer::Progress& p) {
-        if (!terminal && p.step % 50 != 0) return;
-        std::fprintf(stderr, "%sstep %ld/%ld  %ld %s  %.3f %s  %.0f %s/s  ETA %.0f min%s",
+        ++steps;
+        if (steps < kFirstShown) return;
+        if (!terminal && steps != kFirstShown && p.step % 50 != 0) return;
+        std::fprintf(stderr, "%sstep %ld/%ld  %ld %s  %.3f %s  %.0f %s/s  ETA %s%s",
                      terminal ? "\r" : "", static_cast<long>(p.step),
                      static_cast<long>(p.total_steps), static_cast<long>(p.amount),
                      names.amount.c_str(), p.train_loss, names.unit.c_str(), p.amount_per_second,
-                     names.amount.c_str(), p.eta_seconds / 60, terminal ? "   " : "\n");
+                     names.amount.c_str(), Duration(p.eta_seconds).c_str(),
+                     terminal ? "   " : "\n");
       },
       [&](const aft::CurvePoint& p, bool kept) {
-        std::fprintf(stderr, "%seval step %ld: train %.3f, %s%s\n", terminal ? "\n" : "",
-                     static_cast<long>(p.step), p.train, Sentence(names, p.held_out).c_str(),
-                     kept ? " (saved)" : "");
+        std::fprintf(stderr, "%seval step %ld: train (mean since the last evaluation) %.3f, %s%s\n",
+                     terminal ? "\n" : "", static_cast<long>(p.step), p.train,
+                     Sentence(names, p.held_out).c_str(), kept ? " (saved)" : "");
       });
   if (!status.ok()) return Fail(status);
   if (trainer->step() < trainer->objective().total_steps()) {
@@ -165,6 +179,7 @@ int Train(const aft::TrainConfig& config, const std::string& out) {
                  static_cast<long>(trainer->step()));
     return 130;
   }
+  std::fprintf(stderr, "aft-train: serve it: aft-server --model %s\n", out.c_str());
   return 0;
 }
 

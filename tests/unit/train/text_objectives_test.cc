@@ -122,6 +122,15 @@ class TextObjectivesTest : public testing::Test {
     };
     const client::Ended whole = client::RunToEnd(argv("whole"));
     ASSERT_EQ(whole.code, 0) << whole.err;
+    EXPECT_THAT(whole.err, testing::ContainsRegex("\nstep 5/[0-9]+ .* ETA [0-9]+ s\n"));
+    EXPECT_THAT(whole.err, HasSubstr("\neval step 20: train (mean since the last evaluation) "));
+    const std::string serve =
+        absl::StrCat("aft-train: serve it: aft-server --model ", folder_.File("whole"), "\n");
+    EXPECT_THAT(whole.err, testing::EndsWith(serve));
+    const client::Ended again = client::RunToEnd(argv("whole"));
+    EXPECT_EQ(again.code, 0);
+    EXPECT_THAT(again.err, testing::MatchesRegex(absl::StrCat(
+                               "aft-train: nothing to do: all [0-9]+ steps are done\n", serve)));
     {
       client::Process killed(argv("killed"));
       ASSERT_TRUE(killed.WaitForError("eval step 20:")) << killed.err();
