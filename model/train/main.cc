@@ -194,7 +194,7 @@ int main(int argc, char** argv) {
   CLI::App app("Trains a language model or an encoder, or measures a checkpoint.", "aft-train");
   app.option_defaults()->take_last();
   app.add_option("--config", config_file,
-                 "Training config (JSON); model/train/train_config.h describes its fields")
+                 "Training config (JSON); docs/models.md describes its fields")
       ->type_name("FILE")
       ->required();
   CLI::Option* const train =

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Checks CONTRIBUTING.md. The example of each section "Adding ..." occurs in the files of its list and in no others; all
-places in the table of places exist."""
+"""Checks CONTRIBUTING.md: the example of each section "Adding ..." occurs in the files of its list and in no others, and all
+places in the table of places exist. Checks the table of docs/models.md that has the fields of a training config."""
 
+import json
 import re
 import subprocess
 import unittest
@@ -48,6 +49,18 @@ class AddingTest(unittest.TestCase):
       # A definition begins its line, or is a member of a class there, and does not end it with a semicolon.
       defined = rf"\b{name}\b" if path.endswith(".h") or name.isupper() else rf"^ {{0,2}}([\w<].*)?\b{name}\((?!.*;$)"
       self.assertTrue(re.search(defined, (ROOT / path).read_text(), re.MULTILINE), f"{path} defines no {name}")
+
+
+class TrainingTest(unittest.TestCase):
+
+  def test_the_table_of_the_training_config_has_the_fields_that_the_parser_takes(self):
+    parser = (ROOT / "model/train/train_config.cc").read_text()
+    page = (ROOT / "docs/models.md").read_text()
+    table = page.split("\n| field | type | default | meaning |\n")[1].split("\n\n")[0]
+    fields = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    self.assertEqual(sorted(fields), sorted({"network", *re.findall(r'\bTake\w*\(object, "(\w+)"', parser)}))
+    example = json.loads(page.split("```json\n")[1].split("```")[0])
+    self.assertLessEqual(set(example), set(fields))
 
 
 if __name__ == "__main__":

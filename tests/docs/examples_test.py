@@ -10,7 +10,7 @@ The page is read from top to bottom, in one folder that has the repository's mod
                  without a name: a piece of a config, which the server must accept
   ```console     commands behind `$ `, in one shell, and what they print
   ```python      a program; ```text after it is what it prints
-  ```sh, ```cpp, ```cmake  not run here (a command on the page runs the C++ example; cpp_package_test.py builds it)
+  ```sh, ```cpp, ```cmake, ```json  not run here (a command on the page runs the C++ example; cpp_package_test.py builds it)
 
 `...` stands for anything, alone on a line for any lines; numbers with a point may differ by a hundredth of themselves.
 Examples of missing tools are skipped, and named: tritonclient (AFT_TRITONCLIENT), buf (next to this Python), curl.
@@ -179,7 +179,7 @@ class Page:
   def sh(self, *_):
     pass
 
-  cmake = cpp = text = sh
+  cmake = cpp = json = text = sh
 
 
 def run(page, programs):
