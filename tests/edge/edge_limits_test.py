@@ -11,6 +11,7 @@ import unittest
 
 os.environ["no_grpc_proxy"] = "127.0.0.1"
 
+import grpc
 import yaml
 
 import attacker
@@ -91,7 +92,7 @@ class IdleTest(edge.EdgeTest):
 
   def test_our_client_has_more_than_a_hundred_streams_on_a_connection(self):
     front = self.start_edge(self.start_server())
-    channel = open_channel(front.address, Tls(front.certificates.authority.read_bytes()), 1, [])
+    channel = open_channel(grpc, front.address, Tls(front.certificates.authority.read_bytes()), 1, [])
     self.addCleanup(channel.close)
     watches = [channel.unary_stream(attacker.WATCH)(b"", timeout=edge.PATIENCE) for _ in range(150)]
     for watch in watches:
