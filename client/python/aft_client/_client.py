@@ -59,6 +59,8 @@ def _generate_request(prompt: Text, model: str, model_version: str, max_tokens: 
   if n > 1:
     request.n = n
   _set_text(request, prompt)
+  if not isinstance(sampling, Sampling):
+    raise TypeError("sampling must be a Sampling")
   sampling.fill(request.sampling)
   if max_tokens is not None:
     request.stop.max_tokens = max_tokens

@@ -46,6 +46,22 @@ def request_id_of(metadata: Any) -> str:
   return find_metadata(metadata, "x-request-id") or ""
 
 
+def explained(message: str) -> str:
+  """gRPC's error of a connection in the words of aftctl (client/lib/rpc_error.cc), or `message` if it is another error."""
+  if not any(part in message for part in ("ailed to connect", "connections to all backends", "DNS", "C-ares")):
+    return message
+  for parts, why in (
+      (("Connection refused",), "connection refused; is the server running?"),
+      (("DNS resolution", "C-ares", "resolver"), "the host name does not resolve; check the address"),
+      (("wrong version number", "WRONG_VERSION_NUMBER"), "the server does not speak TLS; leave out tls"),
+      (("Socket closed",), "the server closed the connection; does it expect TLS (tls=Tls(...))?"),
+      (("SETTINGS", "http2", "HTTP2", "handshaker", "imed out", "imeout", "Deadline"),
+       "no answer in gRPC's protocol; check host, port and whether the server expects TLS")):
+    if any(part in message for part in parts):
+      return f"cannot reach the server: {why}"
+  return message
+
+
 def from_call(call: Any, received_tokens: int = 0) -> AftError:
   """The error of a call that has failed: a call of grpc, or the error that grpc.aio raises."""
   trailers = call.trailing_metadata()
@@ -57,5 +73,8 @@ def from_call(call: Any, received_tokens: int = 0) -> AftError:
   refused_id = find_metadata(trailers, "x-request-id")
   # Trailers have usage once a stream has begun, and the request's id if it is refused.
   of_server = refused_id is not None or find_metadata(trailers, "aft-usage-bin") is not None
-  return AftError(call.code(), call.details() or "", request_id=refused_id or request_id_of(call.initial_metadata()),
+  details = call.details() or ""
+  if call.code() is grpc.StatusCode.UNAVAILABLE and not of_server:
+    details = explained(details)
+  return AftError(call.code(), details, request_id=refused_id or request_id_of(call.initial_metadata()),
                   received_tokens=received_tokens, retry_after_ms=retry_after_ms, of_server=of_server)

@@ -240,6 +240,16 @@ class CallsTest(ClientTest):
     with self.assertRaises(AftError) as caught:
       self.client(server).generate("hello").text()
     self.assertEqual(caught.exception.code, Code.UNAVAILABLE)
+    self.assertEqual(caught.exception.message, "cannot reach the server: connection refused; is the server running?")
+
+  def test_a_server_without_tls(self):
+    with self.assertRaises(AftError) as caught:
+      self.client(self.server(), tls=aft_client.Tls()).generate("hello").text()
+    self.assertEqual(caught.exception.message, "cannot reach the server: the server does not speak TLS; leave out tls")
+
+  def test_sampling_is_not_a_dictionary(self):
+    with self.assertRaisesRegex(TypeError, "sampling must be a Sampling"):
+      self.client(self.server()).generate("hello", sampling={"temperature": 0})
 
   def test_several_addresses(self):
     self.assertEqual(_channel.target_of("dns:///aft:8500"), "dns:///aft:8500")
