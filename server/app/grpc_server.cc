@@ -204,8 +204,10 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
   builder.AddListeningPort(config.listen_address, credentials, &port);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", config.listen_address, ": ",
-                                               ExplainBindError(config.listen_address)));
+    return absl::UnavailableError(
+        absl::StrCat("listen_address: cannot listen on ", config.listen_address, ": ",
+                     ExplainBindError(config.listen_address),
+                     "; choose another address with --listen_address HOST:PORT"));
   }
   const absl::string_view configured = config.listen_address;
   address_ = absl::StrCat(configured.substr(0, configured.rfind(':')), ":", port);

@@ -324,8 +324,10 @@ TEST_F(ServerProcessTest, PrintsVersionHelpAndEffectiveConfig) {
 
 TEST_F(ServerProcessTest, APortInUseIsNamed) {
   client::SilentPort taken;
-  ExpectExit(Command({"--listen_address=" + taken.address()}), 3,
-             "cannot listen on " + taken.address() + ": Address already in use");
+  ExpectExit(
+      Command({"--listen_address=" + taken.address()}), 3,
+      "listen_address: cannot listen on " + taken.address() +
+          ": Address already in use; choose another address with --listen_address HOST:PORT");
 }
 
 TEST_F(ServerProcessTest, ACorruptCheckpointIsNamedAndNotServed) {

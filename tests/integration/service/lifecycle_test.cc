@@ -57,7 +57,8 @@ TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerStillServes) {
   auto second = Server::Create(config, FakeLoader(), {.version = "test"});
   ASSERT_TRUE(second.ok());
   EXPECT_EQ((*second)->Start().message(),
-            "cannot listen on " + first.server().address() + ": Address already in use");
+            "listen_address: cannot listen on " + first.server().address() +
+                ": Address already in use; choose another address with --listen_address HOST:PORT");
 
   config.listen_address = "127.0.0.1:0";
   config.metrics_address = first.server().metrics_address();
