@@ -73,7 +73,7 @@ absl::Status Infer(const InferFlags& flags, AddInput add_input, Client& client,
   if (!model.ok()) return model.status();
   if (model->labels().empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("model \"", model->name(), "\" is no classifier"));
+        absl::StrCat("model \"", model->name(), "\" is not a classifier"));
   }
   inference::ModelInferRequest request;
   request.set_model_name(model->name());

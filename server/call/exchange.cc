@@ -10,11 +10,22 @@ std::string Exchange::texts_field() const {
 }
 
 absl::Status WrongTask(const ServedModel& model, Method method) {
+  const bool http = method == Method::kCompletions || method == Method::kChatCompletions ||
+                    method == Method::kResponses || method == Method::kEmbeddings ||
+                    method == Method::kClassify;
+  const bool labels = !model.info.labels.empty();
   // A language model serves every method.
-  const char* const task = model.tokenizer != nullptr ? "an encoder: it serves Encode"
-                           : model.info.vocab_size == 0
-                               ? "a bare mixer: it serves ModelInfer"
-                               : "an encoder of images: it serves ModelInfer";
+  const char* task = "an encoder of images: it serves ModelInfer";
+  if (model.tokenizer != nullptr) {
+    task = labels ? http ? "a classifier: it serves POST /classify"
+                         : "a classifier: it serves ModelInfer (aftctl infer) and Encode"
+           : http ? "an encoder: it serves POST /v1/embeddings"
+                  : "an encoder: it serves Encode";
+  } else if (labels) {
+    task = "a classifier of images: it serves ModelInfer (aftctl infer over gRPC)";
+  } else if (model.info.vocab_size == 0) {
+    task = "a bare mixer: it serves ModelInfer";
+  }
   return absl::FailedPreconditionError(
       absl::StrCat("model \"", model.config.name, "\" is ", task, ", not ", MethodName(method)));
 }

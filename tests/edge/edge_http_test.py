@@ -80,7 +80,7 @@ class ApiTest(HttpTest):
       self.assertEqual(talk.ask(head(f"GET {path}")).status, 200, path)
     for what, body in (("", {"prompt": "a"}), ("de", {"tokens": [97]})):
       self.assertEqual(talk.ask(post(f"/{what}tokenize", body)).status, 200)
-    self.assertEqual(talk.ask(post("/classify", {"input": "a"})).status, 400)  # The model is no classifier.
+    self.assertEqual(talk.ask(post("/classify", {"input": "a"})).status, 400)  # The model is not a classifier.
     done = subprocess.run(["curl", "-sS", "--cacert", front.certificates.authority, "-d", json.dumps(ask(3)), "-H",
                            "content-type: application/json", f"https://{front.http_address}{COMPLETIONS}"],
                           capture_output=True, timeout=PATIENCE)

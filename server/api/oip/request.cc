@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/api/aft/generate_codec.h"
+#include "server/api/aft/named_options.h"
 #include "server/api/aft/score_codec.h"
 #include "server/api/oip/encoder_request.h"
 #include "server/api/oip/model_tensors.h"
-#include "server/api/aft/named_options.h"
 #include "server/api/oip/source.h"
 #include "server/api/oip/tensors.h"
 #include "server/config/checks.h"
@@ -208,7 +208,7 @@ absl::StatusOr<int64_t> ReadTopClasses(const ModelInferRequest::InferRequestedOu
   const auto parameter = output.parameters().find("classification");
   if (parameter == output.parameters().end()) return 0;
   if (!IsClassifier(model)) {
-    return BadField(output.name(), "classification: the model is no classifier");
+    return BadField(output.name(), "classification: the model is not a classifier");
   }
   const int64_t count = parameter->second.int64_param();
   if (count >= 1) return count;

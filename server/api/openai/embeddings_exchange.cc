@@ -42,7 +42,7 @@ absl::StatusOr<DecodedRequest> EmbeddingsExchange::Decode(const ServedModel& mod
   if (model.tokenizer == nullptr) return WrongTask(model, method_);
   if (classifies() && model.info.labels.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("model \"", model.config.name, "\" is no classifier"));
+        absl::StrCat("model \"", model.config.name, "\" is not a classifier"));
   }
   v1::EncodeStarted started;
   auto request = codec_.Decode(request_, limits, model, started);

@@ -97,7 +97,9 @@ TEST(HttpVectorsTest, ClassesFollowFromTheLogits) {
   EXPECT_EQ(entry["labels"], Json(options.labels));
   EXPECT_EQ(server.Get("/v1/models/fake").json()["task"], "generate");
   EXPECT_THAT(server.Post("/classify", {{"model", "fake"}, {"input", "a"}}).body,
-              HasSubstr(R"(model \"fake\" is no classifier)"));
+              HasSubstr(R"(model \"fake\" is not a classifier)"));
+  EXPECT_THAT(server.Post("/v1/completions", {{"model", "encoder"}, {"prompt", "a"}}).body,
+              HasSubstr("is a classifier: it serves POST /classify, not Completions"));
   const Json format = {{"model", "encoder"}, {"input", "a"}, {"encoding_format", "float"}};
   EXPECT_EQ(server.Post("/classify", format).json()["error"]["param"], "encoding_format");
 }

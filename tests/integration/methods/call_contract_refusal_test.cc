@@ -176,7 +176,9 @@ TEST_P(RefusalContractTest, AModelForOtherMethodsIsRefused) {
   } else {
     ExpectRefused(
         call, absl::StatusCode::kFailedPrecondition,
-        absl::StrCat("model \"encoder\" is an encoder: it serves Encode, not ", GetParam().method));
+        absl::StrCat("model \"encoder\" is an encoder: it serves ",
+                     absl::StartsWith(GetParam().path, "/v1/") ? "POST /v1/embeddings" : "Encode",
+                     ", not ", GetParam().method));
   }
   EXPECT_EQ(
       server_->Metric(absl::StrCat("aft_rejected_total{model=\"", other, "\",reason=\"invalid\"}")),

@@ -202,8 +202,8 @@ TEST(KserveClassifyTest, EncodeRefusesImages) {
   request.set_text("x");
   EXPECT_THAT(EncodeStream(server.inference(), request).Finish(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "model \"encoder\" is an encoder of images: it serves ModelInfer, not "
-                       "Encode"));
+                       "model \"encoder\" is a classifier of images: it serves ModelInfer (aftctl "
+                       "infer over gRPC), not Encode"));
 }
 
 }  // namespace

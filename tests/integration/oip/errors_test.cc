@@ -88,7 +88,7 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
       {"embedding: is no output of model \"fake\"", Prompt().Output("embedding")},
       {"outputs[0].name: must have at most 64 bytes, got 65",
        Prompt().Output(std::string(65, 'o'))},
-      {"text_output: classification: the model is no classifier", Spoiled([](auto& b) {
+      {"text_output: classification: the model is not a classifier", Spoiled([](auto& b) {
          b.Output("text_output");
          (*b.request().mutable_outputs(0)->mutable_parameters())["classification"].set_int64_param(
              3);

@@ -120,7 +120,7 @@ TEST_F(AftctlInferTest, AModelThatIsNoClassifierIsAnError) {
   v1::Model model;
   model.set_name("digits");
   server_.SetModels({model});
-  EXPECT_THAT(Run("1\n", {}, 4).err, HasSubstr("model \"digits\" is no classifier"));
+  EXPECT_THAT(Run("1\n", {}, 4).err, HasSubstr("model \"digits\" is not a classifier"));
 }
 
 TEST_F(AftctlInferTest, ErrorsOfTheServerAreShown) {
