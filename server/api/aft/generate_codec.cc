@@ -47,9 +47,10 @@ absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message, uint32
   stop.max_tokens = limits.default_max_tokens;
   if (message.has_max_tokens()) {
     if (message.max_tokens() < least || int64_t{message.max_tokens()} > limits.max_max_tokens) {
-      return BadField("stop.max_tokens",
-                      absl::StrCat("must be in [", least, ", ", limits.max_max_tokens, "], got ",
-                                   message.max_tokens()));
+      return BadField(
+          "stop.max_tokens",
+          absl::StrCat("must be in [", least, ", ", limits.max_max_tokens, "], got ",
+                       message.max_tokens(), message.max_tokens() == 0 ? kZeroTokensHint : ""));
     }
     stop.max_tokens = static_cast<int32_t>(message.max_tokens());
   }

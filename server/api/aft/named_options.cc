@@ -6,10 +6,15 @@
 #include <set>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/nearest.h"
 #include "base/status_macros.h"
+#include "server/api/aft/generate_codec.h"
 #include "server/api/aft/option_rules.h"
 #include "server/config/checks.h"
 
@@ -24,18 +29,20 @@ using Json = nlohmann::json;
 constexpr size_t kMaxJsonBytes = size_t{16} << 10;
 constexpr size_t kMaxOptionNameBytes = 64;
 
-// Returns the number in `value`, which is a number or a string with one.
+// Returns the number in `value`, which is a number or, if `lax`, a string with one.
 template <typename T>
-std::optional<T> Number(const Json& value) {
+std::optional<T> Number(const Json& value, bool lax) {
   if constexpr (std::is_floating_point_v<T>) {
     double number = 0;
     if (value.is_number()) return value.get<T>();
-    if (value.is_string() && absl::SimpleAtod(value.get_ref<const std::string&>(), &number)) {
+    if (lax && value.is_string() &&
+        absl::SimpleAtod(value.get_ref<const std::string&>(), &number)) {
       return static_cast<T>(number);
     }
   } else {
     T number = 0;
-    if (value.is_string() && absl::SimpleAtoi(value.get_ref<const std::string&>(), &number)) {
+    if (lax && value.is_string() &&
+        absl::SimpleAtoi(value.get_ref<const std::string&>(), &number)) {
       return number;
     }
     if (value.is_number_unsigned()) {
@@ -49,10 +56,10 @@ std::optional<T> Number(const Json& value) {
   return std::nullopt;
 }
 
-std::optional<bool> Truth(const Json& value) {
+std::optional<bool> Truth(const Json& value, bool lax) {
   bool truth = false;
   if (value.is_boolean()) return value.get<bool>();
-  if (value.is_string() && absl::SimpleAtob(value.get_ref<const std::string&>(), &truth)) {
+  if (lax && value.is_string() && absl::SimpleAtob(value.get_ref<const std::string&>(), &truth)) {
     return truth;
   }
   return std::nullopt;
@@ -63,7 +70,7 @@ std::string Path(absl::string_view place, absl::string_view name) {
 }
 
 // Sets the field, or adds to a list. Returns false if the value does not fit the field's type.
-bool Put(const Json& value, const FieldDescriptor& field, Message& message) {
+bool Put(const Json& value, const FieldDescriptor& field, Message& message, bool lax) {
   const Reflection& reflection = *message.GetReflection();
   const auto put = [&](const auto& given, auto set, auto add) {
     if (given.has_value())
@@ -72,13 +79,13 @@ bool Put(const Json& value, const FieldDescriptor& field, Message& message) {
   };
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return put(Number<float>(value), &Reflection::SetFloat, &Reflection::AddFloat);
+      return put(Number<float>(value, lax), &Reflection::SetFloat, &Reflection::AddFloat);
     case FieldDescriptor::CPPTYPE_UINT32:
-      return put(Number<uint32_t>(value), &Reflection::SetUInt32, &Reflection::AddUInt32);
+      return put(Number<uint32_t>(value, lax), &Reflection::SetUInt32, &Reflection::AddUInt32);
     case FieldDescriptor::CPPTYPE_UINT64:
-      return put(Number<uint64_t>(value), &Reflection::SetUInt64, &Reflection::AddUInt64);
+      return put(Number<uint64_t>(value, lax), &Reflection::SetUInt64, &Reflection::AddUInt64);
     case FieldDescriptor::CPPTYPE_BOOL:
-      return put(Truth(value), &Reflection::SetBool, &Reflection::AddBool);
+      return put(Truth(value, lax), &Reflection::SetBool, &Reflection::AddBool);
     case FieldDescriptor::CPPTYPE_STRING:
       return put(value.is_string() ? std::make_optional(value.get<std::string>()) : std::nullopt,
                  &Reflection::SetString, &Reflection::AddString);
@@ -89,14 +96,14 @@ bool Put(const Json& value, const FieldDescriptor& field, Message& message) {
 
 // Fills a map with keys of type uint32. The keys of a JSON object are strings, and two of them may
 // be the same number.
-bool PutMap(const Json& value, const FieldDescriptor& field, Message& message) {
+bool PutMap(const Json& value, const FieldDescriptor& field, Message& message, bool lax) {
   if (!value.is_object()) return false;
   const FieldDescriptor& key_field = *field.message_type()->map_key();
   std::set<uint32_t> keys;
   for (const auto& [key, mapped] : value.items()) {
     Message& entry = *message.GetReflection()->AddMessage(&message, &field);
-    if (!Put(Json(key), key_field, entry) ||
-        !Put(mapped, *field.message_type()->map_value(), entry) ||
+    if (!Put(Json(key), key_field, entry, /*lax=*/true) ||
+        !Put(mapped, *field.message_type()->map_value(), entry, lax) ||
         !keys.insert(entry.GetReflection()->GetUInt32(entry, &key_field)).second) {
       return false;
     }
@@ -104,19 +111,38 @@ bool PutMap(const Json& value, const FieldDescriptor& field, Message& message) {
   return true;
 }
 
-// Returns false if the value does not fit the option's type, and nullopt if there is no such
-// option.
-std::optional<bool> Apply(absl::string_view name, const Json& value, v1::GenerateRequest& message) {
-  if (name == "n") return Number<uint32_t>(value) == 1U;
-  if (name == "top_k" && Number<int32_t>(value) == -1) return true;  // like 0: all tokens
-  if (name.empty()) return std::nullopt;
-  const OptionRule* const rule = FindOption(&v1::GenerationOption::oip_name, name);
-  if (rule == nullptr) return std::nullopt;
-  Message& part = PartOf(*rule, message);
-  if (rule->field->is_map()) return PutMap(value, *rule->field, part);
-  if (!rule->field->is_repeated() || !value.is_array()) return Put(value, *rule->field, part);
+// Returns false if the value does not fit the option's type.
+bool Apply(const OptionRule& rule, const Json& value, bool lax, v1::GenerateRequest& message) {
+  Message& part = PartOf(rule, message);
+  if (rule.field->is_map()) return PutMap(value, *rule.field, part, lax);
+  if (!rule.field->is_repeated() || !value.is_array()) return Put(value, *rule.field, part, lax);
   return std::all_of(value.begin(), value.end(),
-                     [&](const Json& element) { return Put(element, *rule->field, part); });
+                     [&](const Json& element) { return Put(element, *rule.field, part, lax); });
+}
+
+// Says which values the option has.
+std::string Wanted(const OptionRule& rule) {
+  if (rule.field->is_map()) {
+    return "must be an object with different token ids as keys and numbers as values";
+  }
+  const auto type = rule.field->cpp_type();
+  if (type == FieldDescriptor::CPPTYPE_BOOL) return "must be true or false";
+  const uint64_t most = type == FieldDescriptor::CPPTYPE_UINT64 ? UINT64_MAX
+                        : rule.about->range().empty()           ? UINT32_MAX
+                                                                : static_cast<uint64_t>(rule.high);
+  return absl::StrCat("must be ",
+                      type == FieldDescriptor::CPPTYPE_FLOAT ? "a number"
+                      : type == FieldDescriptor::CPPTYPE_STRING
+                          ? "a string"
+                          : absl::StrCat("an integer from ", rule.low, " to ", most),
+                      rule.field->is_repeated() ? ", or a list of these" : "");
+}
+
+// Suggests an option, or one of the words in `others`, for a name that is probably misspelt.
+std::string Suggestion(absl::string_view name, const char* others) {
+  std::vector<std::string> names = absl::StrSplit(others, ' ', absl::SkipEmpty());
+  for (const OptionRule& rule : OptionRules()) names.push_back(rule.about->oip_name());
+  return DidYouMean(Nearest(name, names));
 }
 
 }  // namespace
@@ -129,10 +155,16 @@ absl::Status GenerationOptions::Set(absl::string_view place, absl::string_view n
   }
   const std::string path = Path(place, name);
   if (value.is_null()) return absl::OkStatus();  // the same as no option
-  const std::optional<bool> applied = Apply(name, value, message_);
-  if (!applied.has_value()) return BadField(path, "there is no such option");
-  if (!*applied)
-    return BadField(path, absl::StrCat("must not be a ", value.type_name(), " of this value"));
+  const OptionRule* const rule =
+      name.empty() ? nullptr : FindOption(&v1::GenerationOption::oip_name, name);
+  if (name == "n") {
+    if (Number<uint32_t>(value, lax_) != 1U) return BadField(path, "must be 1");
+  } else if (rule == nullptr) {
+    return BadField(path, absl::StrCat("there is no such option", Suggestion(name, others_)));
+  } else if (const bool all = name == "top_k" && Number<int32_t>(value, lax_) == -1;  // like 0
+             !all && !Apply(*rule, value, lax_, message_)) {
+    return BadField(path, Wanted(*rule));
+  }
   const auto [before, added] = places_.emplace(name, place);
   if (added) return absl::OkStatus();
   return BadField(path, absl::StrCat("is given as ", Path(before->second, name), " too"));
@@ -169,7 +201,9 @@ absl::Status GenerationOptions::Rename(const absl::Status& error) const {
   const std::string& name = rule->about->oip_name();
   const auto place = places_.find(name);
   const std::string path = Path(place != places_.end() ? place->second : "", name);
-  return absl::Status(error.code(), absl::StrCat(path, message.substr(end)));
+  // No option of these names asks for the log-probabilities of a prompt.
+  return absl::Status(error.code(),
+                      absl::StrCat(path, absl::StripSuffix(message.substr(end), kZeroTokensHint)));
 }
 
 }  // namespace aft::server

@@ -16,11 +16,16 @@ namespace aft::server {
 // Thread-compatible.
 class GenerationOptions {
  public:
+  // `lax`: whether numbers and flags may be strings, as genai-perf writes them. `others`: the other
+  // names of the request, separated by spaces. Errors suggest these names too.
+  explicit GenerationOptions(bool lax = true, const char* others = "")
+      : lax_(lax), others_(others) {}
+
   // `place`: the prefix of the name in errors; "" for a tensor. INVALID_ARGUMENT if there is no
   // option of that name, if its value has another type, or if the option was given already.
   absl::Status Set(absl::string_view place, absl::string_view name, const nlohmann::json& value);
 
-  // Sets all options of a JSON object. Numbers may be strings, as genai-perf writes them.
+  // Sets all options of a JSON object.
   absl::Status SetAll(absl::string_view place, absl::string_view json);
 
   // The options that were set; GenerateCodec checks them.
@@ -32,6 +37,8 @@ class GenerationOptions {
   bool empty() const { return places_.empty(); }
 
  private:
+  bool lax_;
+  const char* others_;
   v1::GenerateRequest message_;
   std::map<std::string, std::string, std::less<>> places_;  // the place of each option that is set
 };

@@ -39,6 +39,18 @@ constexpr const char* kUnsupported[] = {"audio",
 // Fields that are accepted and ignored.
 constexpr const char* kIgnored[] = {"safety_identifier", "prompt_cache_key"};
 
+// The field that has the text, and the path of each endpoint, in the order of Endpoint.
+constexpr std::array<const char*, 3> kText = {"prompt", "messages", "input"};
+constexpr std::array<const char*, 3> kPaths = {"/v1/completions", "/v1/chat/completions",
+                                               "/v1/responses"};
+// The other fields of each endpoint that are not options of GenerationOptions.
+constexpr std::array<const char*, 3> kOwnFields = {
+    "prompt model user stream stream_options priority service_tier echo return_token_ids",
+    "messages model user stream stream_options priority service_tier max_completion_tokens "
+    "top_logprobs return_token_ids",
+    "input model user stream stream_options priority service_tier instructions "
+    "previous_response_id store metadata max_output_tokens text"};
+
 template <typename Names>
 bool IsOneOf(const Names& names, const std::string& name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -211,7 +223,10 @@ absl::Status ReadLogprobs(const std::string& name, const Json& value, bool chat,
     return absl::OkStatus();
   }
   body.logprobs = body.logprobs || !chat;
-  return body.options.Set("", "logprobs", value);
+  const absl::Status set = body.options.Set("", "logprobs", value);
+  absl::string_view rest = set.message();
+  return absl::ConsumePrefix(&rest, "logprobs") ? absl::Status(set.code(), absl::StrCat(name, rest))
+                                                : set;
 }
 
 absl::Status ReadField(const std::string& name, const Json& value, Endpoint endpoint,
@@ -257,6 +272,11 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
   if (IsOneOf(kIgnored, name)) return absl::OkStatus();
   if (IsOneOf(kUnsupported, name)) {
     return AsksForNothing(name, value) ? absl::OkStatus() : BadField(name, "is not supported");
+  }
+  const auto* const text = std::find(kText.begin(), kText.end(), name);
+  if (text != kText.end() && !value.is_null()) {  // of another endpoint
+    return BadField(name, absl::StrCat("there is no such option; it is a field of ",
+                                       kPaths[static_cast<size_t>(text - kText.begin())]));
   }
   return body.options.Set("", name, value);
 }
@@ -325,6 +345,7 @@ absl::Status RenameText(const absl::Status& error, absl::string_view name) {
 absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint endpoint) {
   AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(text));
   GenerationBody body;
+  body.options = GenerationOptions(/*lax=*/false, kOwnFields[static_cast<size_t>(endpoint)]);
   AFT_ASSIGN_OR_RETURN(body.model, StringField(object, "model"));
   body.user = StringField(object, "user");
   if (endpoint == Endpoint::kResponses) {
@@ -334,7 +355,6 @@ absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint 
   for (const auto& [name, value] : object.items()) {
     AFT_RETURN_IF_ERROR(ReadField(name, value, endpoint, body));
   }
-  constexpr std::array<const char*, 3> kText = {"prompt", "messages", "input"};
   const char* const needed = kText[static_cast<size_t>(endpoint)];
   if (!object.contains(needed)) return BadField(needed, "is missing");
   const bool chat = endpoint == Endpoint::kChat;
@@ -344,7 +364,13 @@ absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint 
     return BadField("top_logprobs", "needs logprobs");
   }
   // OpenAI's echo has the log-probabilities of all that it repeats.
-  if (output.echo() && body.logprobs) body.options.message().set_prompt_logprobs(true);
+  if (output.echo() && body.logprobs) {
+    body.options.message().set_prompt_logprobs(true);
+  } else if (const v1::StopOptions& stop = body.options.message().stop();
+             endpoint == Endpoint::kCompletions && stop.has_max_tokens() &&
+             stop.max_tokens() == 0) {
+    return BadField("max_tokens", "must be at least 1, got 0; 0 needs echo and logprobs");
+  }
   return body;
 }
 

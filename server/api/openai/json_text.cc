@@ -37,6 +37,7 @@ bool IsTooDeep(absl::string_view text) {
 struct KeyCheck final : nlohmann::json_sax<Json> {
   std::vector<std::set<std::string>> levels;
   std::string twice;
+  size_t error = 0;  // the position at which parsing failed; the first byte has 1
 
   bool null() override { return true; }
   bool boolean(bool /*value*/) override { return true; }
@@ -59,8 +60,9 @@ struct KeyCheck final : nlohmann::json_sax<Json> {
   }
   bool start_array(size_t /*elements*/) override { return true; }
   bool end_array() override { return true; }
-  bool parse_error(size_t /*position*/, const std::string& /*token*/,
+  bool parse_error(size_t position, const std::string& /*token*/,
                    const Json::exception& /*error*/) override {
+    error = position;
     return false;
   }
 };
@@ -76,7 +78,10 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
   if (text.find('\0') != absl::string_view::npos) return bad("has a NUL");
   KeyCheck keys;
   if (!Json::sax_parse(text.begin(), text.end(), &keys)) {
-    return bad("must be a JSON object in UTF-8");
+    return bad(absl::StrCat("must be a JSON object in UTF-8; ",
+                            keys.error > text.size()
+                                ? "it ends too early"
+                                : absl::StrCat("byte ", keys.error, " is wrong")));
   }
   if (!keys.twice.empty()) {
     return absl::InvalidArgumentError(

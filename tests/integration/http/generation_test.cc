@@ -283,7 +283,7 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   const char* const kCompletions = "/v1/completions";
   const char* const kChat = "/v1/chat/completions";
   expect(kCompletions, R"({"prompt": "a", "temperature": -1})", "temperature", "[0, 100]");
-  expect(kCompletions, R"({"prompt": "a", "max_tokens": 0})", "max_tokens", "must be in [1,");
+  expect(kCompletions, R"({"prompt": "a", "max_tokens": 0})", "max_tokens", "0 needs echo and");
   expect(kCompletions, R"({"prompt": "a", "n": 17})", "n", "must be in [1, 16]");
   expect(kCompletions, R"({"prompt": "a", "n": "2"})", "n", "integer");
   expect(kCompletions, R"({"prompt": [1, 9999]})", "prompt[1]", "must be below");
@@ -296,6 +296,18 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   expect(kCompletions, R"({"prompt": "a", "suffix": "b"})", "suffix", "is not supported");
   expect(kCompletions, R"({"prompt": "a", "best_of": 2})", "best_of", "is not supported");
   expect(kCompletions, R"({"prompt": "a", "frobnicate": 2})", "frobnicate", "no such option");
+  expect(kCompletions, R"({"prompt": "a", "max_token": 2})", "max_token",
+         "did you mean max_tokens?");
+  expect(kChat, R"({"message": []})", "message", "did you mean messages?");
+  expect(kCompletions, R"({"messages": []})", "messages", "a field of /v1/chat/completions");
+  expect(kChat, R"({"prompt": "a"})", "prompt", "a field of /v1/completions");
+  expect(kCompletions, R"({"prompt": "a", "logprobs": true})", "logprobs",
+         "an integer from 0 to 20");
+  expect(kChat, R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": true})",
+         "top_logprobs", "an integer from 0 to 20");
+  expect(kCompletions, R"({"prompt": "a", "max_tokens": "5"})", "max_tokens", "must be an integer");
+  expect(kCompletions, R"({"prompt": "a", "temperature": "1"})", "temperature", "must be a number");
+  expect(kCompletions, R"({"prompt": "a", "ignore_eos": "true"})", "ignore_eos", "true or false");
   expect(kCompletions, R"({"prompt": "a", "stream": 1})", "stream", "true or false");
   expect(kCompletions, R"({"prompt": "a", "stream_options": {"include_usage": true}})",
          "stream_options", "needs stream");
@@ -321,6 +333,8 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
         "{\"a\":" + std::string(40, '[') + std::string(40, ']') + "}"}) {
     expect(kCompletions, body, nullptr, "the body ");
   }
+  expect(kCompletions, "{\"prompt\": }", nullptr, "in UTF-8; byte 12 is wrong");
+  expect(kCompletions, "{\"prompt\"", nullptr, "in UTF-8; it ends too early");
   // The parser must not read all objects again for each of them.
   std::string objects = R"({"prompt": "a", "max_tokens": 1, "user": [{})";
   for (int i = 0; i < 300'000; ++i) objects += ",{}";

@@ -70,7 +70,8 @@ TEST(BadFieldTest, TextsOfEveryMethod) {
 TEST(BadFieldTest, StopAndOutputOptions) {
   const auto stop = [](const std::string& fields) { return "text: 'x' stop { " + fields + " }"; };
   ExpectRefused<GenerateCodec>({
-      {stop("max_tokens: 0"), "stop.max_tokens: must be in [1, 500], got 0"},
+      {stop("max_tokens: 0"),
+       "stop.max_tokens: must be in [1, 500], got 0; 0 needs prompt_logprobs"},
       {stop("max_tokens: 0") + " prompt_logprobs: true n: 2",
        "n: must be 1 if max_tokens is 0: all answers would be the same"},
       {stop("max_tokens: 501"), "stop.max_tokens: must be in [1, 500], got 501"},

@@ -186,6 +186,12 @@ TEST(OptionsTest, ANameOfTheOpenInferenceProtocolSetsItsField) {
   EXPECT_EQ(options.Set("", "", 1), absl::InvalidArgumentError(": there is no such option"));
   EXPECT_EQ(options.Set("", "echo", true),
             absl::InvalidArgumentError("echo: there is no such option"));
+  EXPECT_EQ(
+      options.Set("", "tempature", 1),
+      absl::InvalidArgumentError("tempature: there is no such option; did you mean temperature?"));
+  GenerationOptions strict(/*lax=*/false);
+  EXPECT_EQ(strict.Set("", "seed", "3"),
+            absl::InvalidArgumentError("seed: must be an integer from 0 to 18446744073709551615"));
 }
 
 // If this fails, put the table that the test expects into docs/api.md.
