@@ -41,16 +41,19 @@ const bool is_native = [] {
 }();
 #endif
 
+struct NamedSet {
+  const char* name;
+  int64_t target;
+};
+constexpr NamedSet kNamedSets[] = {{"AVX-512", HWY_AVX3}, {"AVX2", HWY_AVX2}, {"SSE4", HWY_SSE4}};
+
 // Takes every set above the named one, and the dots, from the kernels before the first of them
 // runs.
-const bool is_limited = [] {
+const bool kIsLimited = [] {
+  // NOLINTBEGIN(concurrency-mt-unsafe): there is one thread before main
   const char* const name = std::getenv("AFT_INSTRUCTION_SET");
   if (name == nullptr || *name == '\0') return false;
-  const struct {
-    const char* name;
-    int64_t target;
-  } kSets[] = {{"AVX-512", HWY_AVX3}, {"AVX2", HWY_AVX2}, {"SSE4", HWY_SSE4}};
-  for (const auto& set : kSets) {
+  for (const NamedSet& set : kNamedSets) {
     if (std::strcmp(name, set.name) != 0) continue;
     use_dots = false;
     hwy::DisableTargets(set.target - 1);  // Highway's better targets are the lower bits
@@ -58,6 +61,7 @@ const bool is_limited = [] {
   }
   std::fprintf(stderr, "AFT_INSTRUCTION_SET: must be AVX-512, AVX2 or SSE4, got %s\n", name);
   std::exit(1);
+  // NOLINTEND(concurrency-mt-unsafe)
 }();
 
 #if AFT_HAS_DOTS

@@ -322,6 +322,18 @@ TEST_F(ServerProcessTest, PrintsVersionHelpAndEffectiveConfig) {
   EXPECT_THAT(config.out(), HasSubstr("listen_address: \"127.0.0.1:0\""));
 }
 
+TEST_F(ServerProcessTest, TheEnvironmentLimitsTheInstructionSet) {
+  ExpectExit({"/usr/bin/env", "AFT_INSTRUCTION_SET=AVX1", AFT_SERVER, "--version"}, 1,
+             "AFT_INSTRUCTION_SET: must be AVX-512, AVX2 or SSE4, got AVX1");
+  std::vector<std::string> command = Command();
+  command.insert(command.begin(), {"/usr/bin/env", "AFT_INSTRUCTION_SET=SSE4"});
+  Process process(command);
+  WaitReady(process);
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(), 0) << process.err();
+  EXPECT_THAT(process.err(), HasSubstr("device=\"cpu (SSE4, "));
+}
+
 TEST_F(ServerProcessTest, APortInUseIsNamed) {
   client::SilentPort taken;
   ExpectExit(
