@@ -59,6 +59,22 @@ class GpuRunnerEdgeTest : public RunnerPairFixture {
     const TokenId last = begun.back().id;
     ExpectNear(Continue(to, 4, 11, last, 7), Continue(from, 1, 11, last, 7));
   }
+
+  struct StepWork {
+    int64_t launches;               // of our kernels
+    std::vector<int64_t> products;  // rows of each product that LibTorch computed
+  };
+  // Returns the work of a recorded step of one token.
+  StepWork WorkOfADecodeStep() {
+    const auto gpu = Gpu();
+    Bind(*gpu, 0, Greedy());
+    Step(*gpu, {{{0, 0, {1}, RowOutput::kLast}}});
+    const ProductLog products;
+    const int64_t launches = cuda_on_cpu::LaunchCount();
+    Step(*gpu, {{{0, 1, {kLastSampled}, RowOutput::kLast}}});
+    EXPECT_TRUE(gpu->device_stats()->step_was_graph);
+    return {cuda_on_cpu::LaunchCount() - launches, products.rows()};
+  }
 };
 
 TEST_F(GpuRunnerEdgeTest, SequencesMoveBetweenTheCpuAndTheGpu) {
@@ -200,17 +216,11 @@ TEST_F(GpuRunnerEdgeTest, ADecodeStepHasEightNodesALayerAndFourMore) {
   for (const int64_t layers : {1, 3}) {
     config_.n_layers = layers;
     DrawWeights();
-    const auto gpu = Gpu();
-    Bind(*gpu, 0, Greedy());
-    Step(*gpu, {{{0, 0, {1}, RowOutput::kLast}}});
-    const ProductLog products;
-    const int64_t launches = cuda_on_cpu::LaunchCount();
-    Step(*gpu, {{{0, 1, {kLastSampled}, RowOutput::kLast}}});
-    EXPECT_TRUE(gpu->device_stats()->step_was_graph);
+    const StepWork work = WorkOfADecodeStep();
     // The launches are embedding, last norm and sampler, and in each layer two norms, the mixer,
     // and bias with activation.
-    EXPECT_EQ(cuda_on_cpu::LaunchCount() - launches, 4 * layers + 3);
-    EXPECT_EQ(products.rows(), std::vector<int64_t>(static_cast<size_t>(4 * layers + 1), 1));
+    EXPECT_EQ(work.launches, 4 * layers + 3);
+    EXPECT_EQ(work.products, std::vector<int64_t>(static_cast<size_t>(4 * layers + 1), 1));
   }
 }
 
@@ -219,16 +229,11 @@ TEST_F(GpuRunnerEdgeTest, ADecodeStepOfFewRowsInBf16ComputesItsProductsByOurKern
   config_.d_model = 16;  // a row of 16-bit numbers begins at a multiple of 16 bytes
   config_.d_ff = 24;
   DrawWeights();
-  const auto gpu = Gpu();
-  Bind(*gpu, 0, Greedy());
-  Step(*gpu, {{{0, 0, {1}, RowOutput::kLast}}});
-  const ProductLog products;
-  const int64_t launches = cuda_on_cpu::LaunchCount();
-  Step(*gpu, {{{0, 1, {kLastSampled}, RowOutput::kLast}}});
-  // Embedding, last norm, head and sampler; per layer two norms, the mixer, four products, and bias
-  // with activation, which the emulated device does not take into the product.
-  EXPECT_EQ(cuda_on_cpu::LaunchCount() - launches, 8 * config_.n_layers + 4);
-  EXPECT_TRUE(products.rows().empty());
+  const StepWork work = WorkOfADecodeStep();
+  // The launches are embedding, last norm, head and sampler, and in each layer two norms, the
+  // mixer, four products, and bias with activation, which the emulated device does by itself.
+  EXPECT_EQ(work.launches, 8 * config_.n_layers + 4);
+  EXPECT_TRUE(work.products.empty());
 }
 
 TEST_F(GpuRunnerEdgeTest, LoadingMakesTheGraphOfEveryShape) {
