@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/lib/address.h"
 
 namespace aft::client {
 namespace {
@@ -89,11 +90,23 @@ std::string WhyUnreachable(const std::string& message, bool tls) {
   if (ContainsAnyOf(message, {"DNS resolution", "C-ares", "resolver"})) {
     return "the host name does not resolve; check the address";
   }
-  if (!tls && absl::StrContains(message, "Socket closed")) {
+  // An HTTP port brings the first of these messages without TLS, and the second with TLS.
+  if (ContainsAnyOf(message, {"http1.x server", "no application protocol"})) {
+    return absl::StrCat("it is an HTTP port; use the address of gRPC, by default ",
+                        kDefaultAddress);
+  }
+  if (!tls && ContainsAnyOf(message, {"Socket closed", "Connection reset"})) {
     return "the server closed the connection; does it expect TLS (--tls of aftctl)?";
   }
   if (absl::StrContains(message, "wrong version number")) {  // OpenSSL's message
     return "the server does not speak TLS; leave out --tls";
+  }
+  if (absl::StrContains(message, "certificate verify failed")) {
+    return "no authority that the client knows has signed the server's certificate, or it has "
+           "expired; give the authority's certificate (--ca)";
+  }
+  if (absl::StrContains(message, "not in peer certificate")) {
+    return "the server's certificate is for another host name; use a name that it has";
   }
   if (absl::StrContains(message, "No such file or directory")) {
     return "there is no such socket; is the server running?";

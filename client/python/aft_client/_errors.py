@@ -50,11 +50,18 @@ def explained(message: str) -> str:
   """gRPC's error of a connection in the words of aftctl (client/lib/rpc_error.cc), or `message` if it is another error."""
   if not any(part in message for part in ("ailed to connect", "connections to all backends", "DNS", "C-ares")):
     return message
-  for parts, why in (
+  for parts, why in (  # in the words of gRPC 1.51, and of later releases where they differ
+      (("http1.x server", "no application protocol", "NO_APPLICATION_PROTOCOL"),
+       "it is an HTTP port; use the address of gRPC, by default 127.0.0.1:8500"),
       (("Connection refused",), "connection refused; is the server running?"),
       (("DNS resolution", "C-ares", "resolver"), "the host name does not resolve; check the address"),
       (("wrong version number", "WRONG_VERSION_NUMBER"), "the server does not speak TLS; leave out tls"),
-      (("Socket closed",), "the server closed the connection; does it expect TLS (tls=Tls(...))?"),
+      (("certificate verify failed", "CERTIFICATE_VERIFY_FAILED"),
+       "no authority that the client knows has signed the server's certificate, or it has expired; "
+       "give the authority's certificate (tls=Tls(authorities=...))"),
+      (("not in peer certificate", "Hostname Verification"),
+       "the server's certificate is for another host name; use a name that it has"),
+      (("Socket closed", "Connection reset"), "the server closed the connection; does it expect TLS (tls=Tls(...))?"),
       (("SETTINGS", "http2", "HTTP2", "handshaker", "imed out", "imeout", "Deadline"),
        "no answer in gRPC's protocol; check host, port and whether the server expects TLS")):
     if any(part in message for part in parts):

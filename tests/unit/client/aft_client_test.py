@@ -15,6 +15,7 @@ try:
   from aft.v1 import generation_options_pb2, inference_pb2, tokens_pb2
   from aft_client import AftError, Delta, Finished, ModelStatistics, Sampling, Started, State, Timing
   from aft_client import _channel, _resumable, _wire as wire
+  from aft_client._errors import explained
   from google.protobuf.descriptor import FieldDescriptor
   from aft_fake_server import Code, Server, response, started
 except ModuleNotFoundError as missing:
@@ -246,6 +247,15 @@ class CallsTest(ClientTest):
     with self.assertRaises(AftError) as caught:
       self.client(self.server(), tls=aft_client.Tls()).generate("hello").text()
     self.assertEqual(caught.exception.message, "cannot reach the server: the server does not speak TLS; leave out tls")
+
+  def test_what_other_releases_of_grpc_say(self):
+    for said, why in (
+        ("INTERNAL: ipv4:127.0.0.1:8080: Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame, got frame "
+         "type 80) (Trying to connect an http1.x server (HTTP status 400))", "it is an HTTP port"),
+        ("UNKNOWN: Tls handshake failed: OPENSSL_internal:TLSV1_ALERT_NO_APPLICATION_PROTOCOL", "it is an HTTP port"),
+        ("UNKNOWN: Tls handshake failed: OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: self signed", "no authority"),
+        ("UNAUTHENTICATED: Hostname Verification Check failed.", "the server's certificate is for another host name")):
+      self.assertIn(f"cannot reach the server: {why}", explained("connections to all backends failing; last error: " + said))
 
   def test_sampling_is_not_a_dictionary(self):
     with self.assertRaisesRegex(TypeError, "sampling must be a Sampling"):

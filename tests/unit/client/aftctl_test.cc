@@ -428,6 +428,14 @@ TEST(AftctlTlsTest, UsesTlsAndSendsItsToken) {
       RunToEnd({AFTCTL, "health", "--address", absl::StrCat("127.0.0.1:", server.port())});
   EXPECT_EQ(plain.code, 3);
   EXPECT_THAT(plain.err, HasSubstr("does it expect TLS"));
+  const auto refused = [&](const char* host, const std::vector<std::string>& more) {
+    std::vector<std::string> command = {AFTCTL, "health", "--tls", "--address",
+                                        absl::StrCat(host, ":", server.port())};
+    command.insert(command.end(), more.begin(), more.end());
+    return RunToEnd(command).err;
+  };
+  EXPECT_THAT(refused("localhost", {}), HasSubstr("give the authority's certificate (--ca)"));
+  EXPECT_THAT(refused("127.0.0.1", {"--ca", ca}), HasSubstr("is for another host name"));
   EXPECT_EQ(run({"--tls", "--ca", ca + ".absent"}), 2);
   EXPECT_EQ(run({"--tls", "--cert", ca}), 2);  // without its key
   EXPECT_EQ(run({"--ca", ca}), 2);             // without --tls

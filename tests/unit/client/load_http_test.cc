@@ -280,6 +280,16 @@ TEST(HttpLoadTest, MeasuresTheRealServerAsOverGrpc) {
   EXPECT_EQ(none["errors"], nlohmann::json({{"NOT_FOUND", 1}}));
 }
 
+// The client library writes this sentence, so aftctl shows it too.
+constexpr char kHttpPort[] =
+    "it is an HTTP port; use the address of gRPC, by default 127.0.0.1:8500";
+
+TEST(HttpLoadTest, WithoutHttpSaysThatItIsAnHttpPort) {
+  server::HttpApi server;
+  EXPECT_THAT(RunToEnd({AFTLOAD, "--address", server.address(), "--requests", "1"}).err,
+              HasSubstr(kHttpPort));
+}
+
 TEST(HttpLoadTest, SpeaksTlsAndChecksTheServersName) {
   const TempFolder folder;
   const Certificate authority = MakeAuthority("authority");
@@ -314,6 +324,11 @@ TEST(HttpLoadTest, SpeaksTlsAndChecksTheServersName) {
   EXPECT_THAT(RunToEnd(bad).err, HasSubstr("certificate verify failed"));
   bad[5] = folder.File("key");
   EXPECT_THAT(RunToEnd(bad).err, HasSubstr("TLS: "));
+  bad[5] = folder.File("ca");
+  bad.erase(bad.begin() + 1);  // --http
+  EXPECT_THAT(RunToEnd(bad).err, HasSubstr(kHttpPort));
+  EXPECT_THAT(RunToEnd({AFTLOAD, "--address", server.address(), "--requests", "1"}).err,
+              HasSubstr("does it expect TLS"));
 }
 
 TEST(HttpLoadTest, AnInterruptCancelsRunningRequests) {
