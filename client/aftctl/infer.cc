@@ -33,24 +33,39 @@ void AddImage(const GreyImage& image, const std::vector<int64_t>& ids,
   input.mutable_contents()->mutable_int64_contents()->Add(ids.begin(), ids.end());
 }
 
-void AddText(const std::string& text, inference::ModelInferRequest& request) {
+void AddTextInput(const std::vector<std::string>& texts, inference::ModelInferRequest& request) {
   auto& input = *request.add_inputs();
   input.set_name("text_input");
   input.set_datatype("BYTES");
-  input.add_shape(1);
-  input.mutable_contents()->add_bytes_contents(text);
+  input.add_shape(static_cast<int64_t>(texts.size()));
+  for (const std::string& text : texts) input.mutable_contents()->add_bytes_contents(text);
 }
 
-// One line for each of the likeliest labels, with its probability.
-absl::StatusOr<std::string> Lines(const inference::ModelInferResponse& response,
-                                  const v1::Model& model, size_t top) {
+// Splits a response to `rows` texts or images into the responses that each would get alone.
+absl::StatusOr<std::vector<inference::ModelInferResponse>> SplitRows(
+    const inference::ModelInferResponse& response, int rows, int labels) {
   const auto& logits = response.outputs_size() == 1
                            ? response.outputs(0).contents().fp32_contents()
                            : inference::InferTensorContents::default_instance().fp32_contents();
-  if (logits.empty() || logits.size() != model.labels_size()) {
+  if (logits.size() != int64_t{rows} * labels) {
     return absl::DataLossError(
-        absl::StrCat("got ", logits.size(), " logits for ", model.labels_size(), " labels"));
+        absl::StrCat("got ", logits.size(), " logits for ", rows, " times ", labels, " labels"));
   }
+  std::vector<inference::ModelInferResponse> split(static_cast<size_t>(rows), response);
+  for (int row = 0; row < rows; ++row) {
+    auto& output = *split[static_cast<size_t>(row)].mutable_outputs(0);
+    output.clear_shape();
+    for (const int size : {1, labels}) output.add_shape(size);
+    const auto first = logits.begin() + row * labels;
+    output.mutable_contents()->mutable_fp32_contents()->Assign(first, first + labels);
+  }
+  return split;
+}
+
+// Returns one line for each of the likeliest labels, with its probability.
+std::string Lines(const inference::ModelInferResponse& response, const v1::Model& model,
+                  size_t top) {
+  const auto& logits = response.outputs(0).contents().fp32_contents();
   const float largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float logit : logits) sum += std::exp(double{logit} - double{largest});
@@ -81,32 +96,46 @@ absl::Status Infer(const InferFlags& flags, AddInput add_input, Client& client,
   add_input(*model, request);
   request.add_outputs()->set_name("logits");
   (*request.mutable_parameters())["binary_data_output"].set_bool_param(false);
-  const auto response = client.Infer(request, options);
-  if (!response.ok()) return response.status();
-  if (flags.json) {
-    output.Write(JsonLine(*response));
-    return absl::OkStatus();
+  AFT_ASSIGN_OR_RETURN(const auto response, client.Infer(request, options));
+  const auto count = static_cast<int>(request.inputs(0).shape(0));
+  AFT_ASSIGN_OR_RETURN(const auto rows, SplitRows(response, count, model->labels_size()));
+  std::string shown;
+  for (const inference::ModelInferResponse& row : rows) {
+    const bool apart = !flags.json && flags.top > 1 && !shown.empty();
+    absl::StrAppend(&shown, apart ? "\n" : "",
+                    flags.json ? JsonLine(row) : Lines(row, *model, flags.top));
   }
-  const auto lines = Lines(*response, *model, flags.top);
-  if (!lines.ok()) return lines.status();
-  output.Write(output.is_terminal() ? ForTerminal(*lines) : *lines);
+  output.Write(!flags.json && output.is_terminal() ? ForTerminal(shown) : shown);
   return absl::OkStatus();
 }
 
+// Reads the texts that the flags name, of which "-" is standard input.
+absl::StatusOr<std::vector<std::string>> ReadTexts(const InferFlags& flags) {
+  std::vector<std::string> texts;
+  for (const std::string& text : flags.texts) {
+    StreamFlags one;
+    one.prompt = text;
+    AFT_ASSIGN_OR_RETURN(texts.emplace_back(), ReadText(one));
+  }
+  return texts;
+}
+
 int RunInfer(const CommonFlags& common, const InferFlags& flags) {
-  const absl::StatusOr<std::string> input = ReadText(flags);
-  if (!input.ok()) return UsageError(input.status());
   const auto run = [&](AddInput add_input) {
     return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
       return Infer(flags, add_input, client, options, output);
     });
   };
   if (flags.file.empty()) {
+    const auto texts = ReadTexts(flags);
+    if (!texts.ok()) return UsageError(texts.status());
     return run([&](const v1::Model& /*model*/, inference::ModelInferRequest& request) {
-      AddText(*input, request);
+      AddTextInput(*texts, request);
     });
   }
-  const absl::StatusOr<GreyImage> image = ReadGreyImage(*input);
+  const absl::StatusOr<std::string> file = ReadText(flags);
+  if (!file.ok()) return UsageError(file.status());
+  const absl::StatusOr<GreyImage> image = ReadGreyImage(*file);
   if (!image.ok()) {
     return UsageError(
         absl::InvalidArgumentError(absl::StrCat(flags.file, ": ", image.status().message())));
@@ -122,8 +151,11 @@ Command AddInfer(CLI::App& app, const CommonFlags& common) {
   auto flags = std::make_shared<InferFlags>();
   CLI::Option_group* const input = app.add_option_group("input");
   input->require_option(1);
-  input->add_option("--text", flags->prompt,
-                    "Text to classify; \"-\": read it from standard input");
+  input
+      ->add_option("--text", flags->texts,
+                   "Text to classify; repeat it to classify several in one call. \"-\": read it "
+                   "from standard input")
+      ->allow_extra_args(false);
   input->add_option("--image", flags->file,
                     "File with a grey image of the model's size: PGM, or rows of pixel ids");
   app.add_flag("--invert", flags->invert, "Invert the image, which has dark ink on light paper");
@@ -131,7 +163,8 @@ Command AddInfer(CLI::App& app, const CommonFlags& common) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   AddCall(app, *flags);
-  app.add_flag("--json", flags->json, "Print the response as one JSON object");
+  app.add_flag("--json", flags->json,
+               "Print the response to each text or image alone, as one JSON object on a line");
   return [&common, flags] { return RunInfer(common, *flags); };
 }
 

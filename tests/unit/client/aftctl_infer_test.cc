@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "inference/grpc_service.pb.h"
 #include "tests/support/proto_text.h"
 #include "tests/support/temp_files.h"
@@ -114,6 +114,33 @@ TEST_F(AftctlInferTest, AcceptsATextOrAnImage) {
             "God dag\n");
   run({}, "", 2);
   run({"--text", "a", "--image", "b"}, "", 2);
+}
+
+TEST_F(AftctlInferTest, ClassifiesSeveralTextsInOneCall) {
+  server_.SetScript(StreamScript<inference::ModelInferResponse>(
+      {"model_name: 'digits' outputs { name: 'logits' datatype: 'FP32' shape: [2, 4] contents { "
+       "fp32_contents: [0, 9, 0, 0, 0, 0, 0, 9] } }"}));
+  const auto run = [this](const Arguments& more, int code = 0) {
+    Arguments arguments = {"infer", "--model", "digits", "--text", "a b", "--text", "-"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return AftctlFixture::Run(arguments, "c\n", code);
+  };
+  EXPECT_EQ(run({"--top", "1"}).out, "one\t0.9996\nthree\t0.9996\n");
+  ExpectText(server_.last<inference::ModelInferRequest>().inputs(0),
+             "name: 'text_input' datatype: 'BYTES' shape: [2] "
+             "contents { bytes_contents: ['a b', 'c\\n'] }");
+  EXPECT_EQ(run({"--top", "2"}).out, "one\t0.9996\nzero\t0.0001\n\nthree\t0.9996\nzero\t0.0001\n");
+  const std::vector<std::string> lines = absl::StrSplit(run({"--json"}).out, '\n');
+  ASSERT_EQ(lines.size(), 3);  // the last one is empty
+  for (size_t i = 0; i < 2; ++i) {
+    nlohmann::json response = nlohmann::json::parse(lines[i]);
+    EXPECT_EQ(response["model_name"], "digits");
+    const auto& output = response["outputs"][0];
+    EXPECT_EQ(output["shape"], nlohmann::json({"1", "4"}));
+    EXPECT_EQ(output["contents"]["fp32_contents"],
+              i == 0 ? nlohmann::json({0, 9, 0, 0}) : nlohmann::json({0, 0, 0, 9}));
+  }
+  EXPECT_THAT(run({"--text", "third"}, 1).err, HasSubstr("got 8 logits for 3 times 4 labels"));
 }
 
 TEST_F(AftctlInferTest, AModelThatIsNoClassifierIsAnError) {
