@@ -167,6 +167,9 @@ std::string BashCompletion(const CLI::App& app) {
       "# Completion of ", app.get_name(), " in bash. Made by ", app.get_name(),
       " --completion bash.\n", function, "() {\n",
       "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} words=''\n"
+      // In `--flag=VALUE` bash makes `=` a word.
+      "  [[ $previous == = ]] && previous=${COMP_WORDS[COMP_CWORD-2]}\n"
+      "  [[ $current == = ]] && current=''\n"
       "  local before=(\"${COMP_WORDS[@]:1:COMP_CWORD-1}\")\n",
       FindCommand(commands), "  case \"$command:$previous\" in\n",
       ValueCases(commands, "COMPREPLY=($(compgen -W '%' -- \"$current\"))", "COMPREPLY=()"),

@@ -67,6 +67,10 @@ TEST(AftctlUsageTest, BashCompletesSubcommandsFlagsAndValues) {
   EXPECT_EQ(Completed("aftctl generate --temp"), "--temperature\n");
   EXPECT_EQ(Completed("aftctl --tls generate --addr"), "--address\n");
   EXPECT_EQ(Completed("aftctl generate --priority i"), "interactive\n");
+  // In these words bash passes --priority=i and --priority=.
+  EXPECT_EQ(Completed("aftctl generate --priority = i"), "interactive\n");
+  EXPECT_EQ(Completed("aftctl generate --priority ="), "batch interactive normal\n");
+  EXPECT_EQ(Completed("aftctl generate --file = gen"), "\n");  // the shell completes files
   EXPECT_EQ(Completed("aftctl infer --im"), "--image\n");
   EXPECT_EQ(Completed("aftctl models --temp"), "\n");
 }
