@@ -24,7 +24,7 @@ struct CommonFlags : ConnectionFlags {
 // Adds the flags of ConnectionFlags, and --max-resumes. `flags` must outlive the parsing.
 void AddCommonFlags(CLI::App& app, CommonFlags& flags);
 
-// As MakeClientOptions(const ConnectionFlags&), with max_resumes.
+// Does the same as MakeClientOptions(const ConnectionFlags&), and sets max_resumes.
 absl::StatusOr<ClientOptions> MakeClientOptions(const CommonFlags& flags);
 
 // Each adds the flags of a subcommand to `app`, and returns the function that runs it. That is

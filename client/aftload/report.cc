@@ -41,7 +41,7 @@ std::string Row(absl::string_view name, const Histogram& values) {
                          values.Quantile(0.99) * 1e3, values.Max() * 1e3, values.Mean() * 1e3);
 }
 
-// For example "12 completed, 3 cut at the end, 1 UNAVAILABLE".
+// Returns a text such as "12 completed, 3 cut at the end, 1 UNAVAILABLE".
 std::string OutcomesText(const Outcomes& outcomes) {
   std::string text = absl::StrCat(outcomes.completed, " completed");
   if (outcomes.cancelled > 0) absl::StrAppend(&text, ", ", outcomes.cancelled, " cancelled");

@@ -68,7 +68,7 @@ struct Resuming {
 };
 
 struct CallOptions {
-  // From the start of the call, including connecting; 0: none. Unset: ClientOptions::deadline.
+  // It counts from the call's start, including connecting. 0: none; unset: ClientOptions::deadline.
   std::optional<std::chrono::milliseconds> deadline = std::nullopt;
   // The id of the request in the server's log and answers. At most 128 printable ASCII characters;
   // empty: the server chooses one.
@@ -76,10 +76,10 @@ struct CallOptions {
   // W3C Trace Context, "00-<32 hex>-<16 hex>-<2 hex>": makes the call a part of that trace. Empty:
   // the server begins a trace.
   std::string traceparent = {};
-  // Not owned; null: the call cannot be cancelled.
+  // The token is not owned. Without one the call cannot be cancelled.
   CancelToken* cancel = nullptr;
-  // Only for generations and scorings. They are called on the thread of the events: before each
-  // attempt to resume, and each time that a stream was resumed.
+  // Only generations and scorings call these, on the thread of the events: before each attempt to
+  // resume, and each time that a stream was resumed.
   std::function<void(const Resuming&)> on_resuming = {};
   std::function<void(const Resumed&)> on_resumed = {};
 };

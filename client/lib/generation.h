@@ -30,8 +30,8 @@ class Generation : public Resumable {
   // Takes the next event of the call, and changes it to what the application is to see.
   Verdict Take(v1::GenerateResponse& event);
 
-  // As Resumable::EndCall. With several sequences, Generations that are made of this one make the
-  // following calls.
+  // Does the same as Resumable::EndCall. With several sequences, Generations that are made of this
+  // one make the following calls.
   std::optional<std::chrono::milliseconds> End(const grpc::Status& status, Call& call);
 
  private:

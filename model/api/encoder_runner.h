@@ -34,7 +34,7 @@ struct EncoderInput {
   // 0 leaves the key visible. At most -1e30 hides it: its vector then changes no other token. The
   // numbers must be neither NaN nor +inf.
   std::vector<float> mask{};
-  // Null, or such a number for each pair of a query and a key, instead of `mask`.
+  // If not null, these hold such a number for each pair of a query and a key, instead of `mask`.
   PairMask pairs{};
   // The number of columns of an image, whose pixels are the tokens row by row. 0: not an image.
   int64_t image_width = 0;

@@ -31,7 +31,7 @@ struct LoadOptions {
   // Bytes of the device's memory that ModelRunner::KeepSlot may use. A GPU must have this memory in
   // addition to everything else.
   int64_t prefix_cache_bytes = 67'108'864;
-  // For encoders: the largest call of EncoderRunner::Encode, in texts and in their tokens.
+  // These limit a call of EncoderRunner::Encode, in texts and in their tokens.
   int64_t max_batch_rows = 32;
   int64_t max_batch_tokens = 4096;
   // Compute threads of a model on the CPU. 0: as many as `cpus` names or, when that is empty, one

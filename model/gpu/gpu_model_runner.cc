@@ -30,7 +30,7 @@ int64_t Reserve(int64_t total_bytes) {
   return std::min(std::max(total_bytes / 50, int64_t{256} << 20), total_bytes / 4);
 }
 
-// More than the memory of any device. A config may make the states larger than a number of 64 bits.
+// No device has this much memory. A config may make the states larger than a number of 64 bits.
 constexpr int64_t kMostStates = int64_t{1} << 62;
 
 constexpr int64_t kRulesBytes = kMaxLogitRules * int64_t{sizeof(LogitRule)};  // of a slot

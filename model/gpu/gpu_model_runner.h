@@ -120,7 +120,7 @@ class GpuModelRunner final : public ModelRunner {
   std::vector<char> has_terms_;  // per slot: whether the device has the terms of its sequence
   std::vector<char> has_bans_;   // per slot: whether its rules on the device include a row's bans
 
-  // On the device.
+  // These are on the device.
   StatePool states_;
   at::Tensor params_;        // [slots] SlotSampling
   at::Tensor rules_;         // [slots, kMaxLogitRules] LogitRule

@@ -40,7 +40,7 @@ class GpuStepPlan {
   const GpuStepShape& shape() const { return shape_; }
   int64_t longest() const { return longest_; }  // tokens of the longest chunk, or more
 
-  // After Fill: whether some tokens are not their slot's last sample, which Sample has counted.
+  // Says, after Fill, whether a token is not its slot's last sample, which Sample has counted.
   bool marks_seen() const { return marks_seen_; }
   bool wants_top() const { return wants_top_; }  // some row asks for alternatives
   // The number of first outputs that include all whose hidden vectors are wanted.

@@ -48,7 +48,7 @@ class Walker : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  // Called before every value: a value in an array gets the next index.
+  // Each value begins with this call: a value in an array gets the next index.
   void Arrive() {
     if (!indices_.empty() && indices_.back() != kNoIndex) {
       path_.back() = absl::StrCat(indices_.back()++);

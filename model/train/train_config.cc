@@ -56,7 +56,7 @@ constexpr Named<StartRule> kStartNames[] = {
 constexpr Named<BiasStart> kBiasStartNames[] = {
     {BiasStart::kSlope, "slope"}, {BiasStart::kZeros, "zeros"}, {BiasStart::kXavier, "xavier"}};
 
-// Like Take, for one of a few names.
+// Does the same as Take, for one of a few names.
 template <typename E, size_t kCount>
 absl::Status TakeName(Json& object, const char* key, const Named<E> (&names)[kCount], E& field) {
   std::string given;

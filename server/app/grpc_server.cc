@@ -45,7 +45,7 @@ constexpr const char* kServices[] = {"",
 
 constexpr int kRefusalLinesPerSecond = 20;
 
-// For clients to close their connections.
+// Clients have this time to close their connections.
 constexpr std::chrono::milliseconds kLastCalls{1'000};
 
 Duration LeftUntil(TimePoint deadline) {
@@ -174,7 +174,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfi
                                                                prometheus::Registry& prometheus) {
   AFT_ASSIGN_OR_RETURN(auto identity, ClientIdentity::Create(config.security));
   auto decoders = std::make_unique<DecodePool>();
-  // For a lookup under way only. Each belongs to a call, and these end before the pool goes.
+  // Only lookups under way call this. Each belongs to a call, and calls end before the pool goes.
   const auto decode = [pool = decoders.get()](const Client& client, size_t bytes,
                                               std::function<void()> task) {
     pool->Add(client, bytes, std::move(task));

@@ -51,7 +51,7 @@ constexpr int kExitListen = 3;
 constexpr int kExitNoModel = 4;
 constexpr int kExitForced = 5;
 
-// Beyond lame duck and grace: the last messages, joining threads, a model still loading.
+// This is added to lame duck and grace for last messages, joining threads and a loading model.
 constexpr std::chrono::milliseconds kHardLimitMargin{15'000};
 
 // How long the process may wait at its end for the reader of stderr.

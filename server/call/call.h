@@ -153,7 +153,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   const std::shared_ptr<Carrier> carrier_;
   const TimePoint arrival_;
 
-  // Set on the way in, then constant.
+  // These are set on the way in, and are constant after that.
   Caller caller_;
   TimePoint deadline_;
   std::unique_ptr<RequestBytes> message_;  // until it is parsed

@@ -10,7 +10,7 @@
 
 namespace aft::server {
 
-// From the system's entropy source.
+// Returns a number from the system's entropy source.
 uint64_t RandomUint64();
 
 // 32 hexadecimal digits.

@@ -44,7 +44,7 @@ Field ToField(std::chrono::duration<int64_t, Period> value) {
     (message).set_##field(ToField<std::decay_t<decltype((message).field())>>(value)); \
   }
 
-// As AFT_FIELD for a list. The default is the empty list.
+// Does the same as AFT_FIELD for a list. The default is the empty list.
 #define AFT_LIST(value, message, field)                                 \
   if constexpr (kRead) {                                                \
     (value).assign((message).field().begin(), (message).field().end()); \

@@ -19,8 +19,8 @@ namespace aft::server {
 // "FILE:LINE:COLUMN: reason" for a syntax error or an unknown field.
 absl::StatusOr<ServerConfig> LoadServerConfig(const std::string& path);
 
-// As LoadServerConfig, for text in memory. `file_name` is for messages. Relative paths of files are
-// resolved against `base_dir`; "" is the working directory.
+// Does the same as LoadServerConfig for text in memory. `file_name` is for messages. Relative paths
+// of files are resolved against `base_dir`; "" is the working directory.
 absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::string_view file_name,
                                                const std::string& base_dir);
 

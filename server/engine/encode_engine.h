@@ -50,7 +50,7 @@ class EncodeEngine final : public RequestLoop {
   const std::unique_ptr<EncoderRunner> runner_;
   const ModelInfo info_;
 
-  // Owned by the engine thread.
+  // The engine thread owns these.
   DelayBatcher batcher_;
   StepPacer pacer_{Duration::zero()};
 };

@@ -137,7 +137,7 @@ class GenerateEngine final : public RequestLoop {
   const ModelInfo info_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
 
-  // Owned by the engine thread.
+  // The engine thread owns these.
   ContinuousScheduler scheduler_;
   PrefixReads prefixes_;
   StreamSlots slots_;

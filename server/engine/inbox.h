@@ -78,8 +78,8 @@ class Inbox {
   // Closes, and tells the engine thread to end by `deadline`. The earliest deadline counts.
   void Stop(TimePoint deadline);
 
-  // For the engine thread: replaces `batch` with what has come in. Blocks until there is something
-  // that `batch` does not hold yet, at most for `wait`; Duration::max() is for ever.
+  // Replaces `batch` with what has come in. Only the engine thread calls it. Blocks until there is
+  // something that `batch` does not hold yet, at most for `wait`; Duration::max() is for ever.
   void Take(Duration wait, Batch& batch);
 
   // These jobs, which were waiting, run now.

@@ -35,7 +35,7 @@ struct Job : RequestHeader {
   AdmissionBudget::Charge charge;
 
   std::optional<TimePoint> started_at;  // the first step that held it
-  // In a call with several texts: whether one of them has begun. Null: there is only one text.
+  // Says whether a text of a call with several has begun. Null: the call has only one text.
   std::shared_ptr<bool> call_began;
   bool began() const { return started_at.has_value() || (call_began != nullptr && *call_began); }
   std::optional<TimePoint> first_output_at;  // when its first tokens came

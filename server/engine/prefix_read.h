@@ -20,8 +20,8 @@ struct TokenStream;
 // score.
 struct PrefixRead {
   std::string salt;
-  // In a text to score: the number of its first tokens, which alone take part, as if they were a
-  // prompt. 0: the stream is a generation.
+  // In a text to score, this is the number of its first tokens, which alone take part, as if they
+  // were a prompt. 0: the stream is a generation.
   int64_t context = 0;
 
   // Set once the stream has begun to read, if the cache has room for its prompt.

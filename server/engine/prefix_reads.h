@@ -49,7 +49,8 @@ class PrefixReads {
   PrefixReads(const Options& options, const ModelInfo& info, ContinuousScheduler& scheduler,
               ModelRunner& runner, ModelMetrics& metrics);
 
-  // For the stream of that request; null: it does not use the cache. Any thread.
+  // Returns what the stream of that request needs, or null if it does not use the cache. Any
+  // thread.
   std::unique_ptr<PrefixRead> Make(const GenerationRequest& request) const;
   std::unique_ptr<PrefixRead> Make(const ScoringRequest& request) const;
   // Gives `read` to the stream, and sets the least that it has to read. Any thread.

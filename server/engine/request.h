@@ -30,7 +30,7 @@ namespace aft::server {
 using RequestHandle = uint64_t;
 
 struct StopConditions {
-  // At least 1; or 0 with GenerationRequest::prompt_scores: the prompt is only scored.
+  // The limit is at least 1, or 0 with GenerationRequest::prompt_scores: the prompt is only scored.
   int32_t max_tokens = 0;
   std::vector<std::string> strings;
   std::vector<TokenId> token_ids;
@@ -228,9 +228,9 @@ class Sink : public FinishSink {
   virtual absl::Status OnPart(Part part) = 0;
 };
 
-// For a generation or a scoring: a part is the tokens of one step.
+// A part of a generation or a scoring is the tokens of one step.
 using TokenSink = Sink<TokenDelta>;
-// For a text to encode: one part with all vectors that were asked for, one after the other.
+// A text to encode has one part: all vectors that were asked for, one after the other.
 using VectorSink = Sink<std::vector<float>>;
 
 }  // namespace aft::server

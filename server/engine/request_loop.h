@@ -37,7 +37,7 @@ struct EngineOptions {
   // Called once if the model fails, with the reason, before its requests end, on the thread that
   // noticed the failure.
   std::function<void(const std::string&)> on_failed = [](const std::string&) {};
-  // Read on any thread; tests inject their own.
+  // Any thread may read the clock; tests inject their own.
   std::function<TimePoint()> clock = std::chrono::steady_clock::now;
   // The time that the calling thread has had a core. The engine's thread reads it.
   std::function<Duration()> cpu_clock = ThreadCpuTime;
@@ -238,7 +238,7 @@ class RequestLoop {
   std::atomic<TimePoint> last_step_;                         // when the last step was done
   std::atomic<TimePoint> oldest_waiting_{TimePoint::max()};  // first arrival of a waiting job
 
-  // Owned by the engine thread.
+  // The engine thread owns these.
   std::unordered_map<RequestHandle, std::unique_ptr<Job>> jobs_;
   TimePoint next_deadline_ = TimePoint::max();     // no job expires before it
   std::array<size_t, kServiceClasses> waiting_{};  // jobs that have not begun, by class

@@ -96,12 +96,13 @@ uint64_t OutputsBefore(const SequenceState* previous) {
   return previous != nullptr ? previous->outputs : 0;
 }
 
-// At least 1. For an output that has ended the value is never used.
+// Returns at least 1. For an output that has ended the value is never used.
 int64_t OutputsLeft(const OutputBuilder& output) {
   return std::max<int64_t>(output.limit() - output.tokens(), 1);
 }
 
-// Null: nothing is to be stored. `outputs`: how many of the last tokens of `text` are outputs.
+// Returns null if nothing is to be stored. `outputs`: how many of the last tokens of `text` are
+// outputs.
 std::unique_ptr<TurnEnd> EndOf(const TurnRequest& request, std::vector<TokenId> text,
                                size_t outputs = 0) {
   if (!request.store) return nullptr;

@@ -25,9 +25,9 @@ class HttpAnswer {
   // Answers with all of it.
   virtual void Send(HttpPage page) = 0;
 
-  // Or in parts: the head (`page` has no body), any number of parts one after the other, of which
-  // the next one may be given when `written` is called, and the end. `written` is called where the
-  // client is gone, too.
+  // These answer in parts: the head (`page` has no body), any number of parts one after the other,
+  // of which the next one may be given when `written` is called, and the end. `written` is called
+  // where the client is gone, too.
   virtual void Begin(HttpPage page) = 0;
   virtual void Write(std::string part, std::function<void()> written) = 0;
   virtual void End() = 0;

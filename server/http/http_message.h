@@ -42,7 +42,7 @@ struct HttpPage {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::string body{};
-  // In addition to the headers of every answer. One with the same name replaces it.
+  // These are sent in addition to the headers of every answer. One with the same name replaces it.
   std::map<std::string, std::string> headers{};
 };
 

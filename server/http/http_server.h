@@ -24,7 +24,7 @@ class HttpServer {
   static absl::StatusOr<std::unique_ptr<HttpServer>> Create(const std::string& address,
                                                             HttpHandler& handler,
                                                             const HttpOptions& options = {});
-  // As Stop.
+  // Does the same as Stop.
   ~HttpServer();
   // Ends its thread and closes every connection. Answers may still be given work, which is dropped.
   void Stop();

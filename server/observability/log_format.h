@@ -9,7 +9,7 @@
 
 namespace aft::server::log {
 
-// In the order of Level.
+// The names are in the order of Level.
 inline constexpr std::array<absl::string_view, 4> kLevelNames = {"debug", "info", "warning",
                                                                  "error"};
 

@@ -24,7 +24,7 @@ std::string Line(Level level, absl::string_view event, Fields fields) {
          "\n";
 }
 
-// Never destroyed: threads may log while the process exits.
+// The writer is never destroyed, because threads may log while the process exits.
 LineWriter& Writer() {
   static auto& writer = *new LineWriter(STDERR_FILENO, kMaxWaitingBytes, [](uint64_t lines) {
     return Line(Level::kWarning, "log.dropped", {{"lines", lines}});

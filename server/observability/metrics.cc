@@ -10,7 +10,7 @@ namespace {
 
 using prometheus::Registry;
 
-// In the order of the enums.
+// These names are in the order of their enums.
 constexpr std::array<const char*, kServiceClasses> kPriorities = {"interactive", "normal", "batch"};
 constexpr std::array<const char*, 5> kStates = {"loading", "ready", "draining", "failed",
                                                 "unloaded"};

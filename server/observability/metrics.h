@@ -274,7 +274,7 @@ struct StateMetrics : private MetricMaker {
   prometheus::Histogram& restore_seconds =
       AddSeconds("aft_states_restore_seconds", "Time to find a state to continue from.");
 
-  // With states.redis; 0 without.
+  // These are 0 without states.redis.
   prometheus::Gauge& redis_up =
       AddGauge("aft_states_redis_up", "1 while the server has a connection to Redis.");
   prometheus::Gauge& redis_waiting =

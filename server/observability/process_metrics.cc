@@ -51,7 +51,7 @@ std::optional<Stat> ReadStat() {
   return stat;
 }
 
-// When the machine started, in Unix time.
+// Returns when the machine started, in Unix time.
 std::optional<double> BootTime() {
   std::ifstream file("/proc/stat");
   for (std::string word; file >> word;) {

@@ -13,7 +13,7 @@ namespace aft::server {
 // for it. Thread-safety: all methods may be called from any thread.
 class LoaderThread {
  public:
-  // Called once: with OK to do its work, or with the reason for which it may not. Must not throw.
+  // A task is called once, with OK to do its work or with why it may not. It must not throw.
   using Task = std::function<void(const absl::Status& may)>;
 
   // The most orders that may wait.

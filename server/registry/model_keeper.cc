@@ -130,8 +130,8 @@ ModelKeeper::Work ModelKeeper::TakeWork(TimePoint now) {
     const bool drain = due(kept->drain_at);
     const bool end = due(kept->end_at);
     if (!drain && !end) continue;
-    // Null: it is about to be released. A hold that is taken here may become the last one, so it
-    // must not be released under the lock.
+    // Without a hold the model is about to be released. A hold that is taken here may become the
+    // last one, so it must not be released under the lock.
     if (ModelHold hold = kept->hold.lock())
       (end ? work.end : work.drain).push_back(std::move(hold));
   }

@@ -64,7 +64,7 @@ class ModelRegistry final : public ModelTable {
   // The ages of every model in the list, by name.
   std::map<std::string, ModelAges> Ages() const;
 
-  // Called once with the result; on the loader thread, the keeper's or the caller's.
+  // A Done is called once with the result; on the loader thread, the keeper's or the caller's.
   using Done = std::function<void(const absl::Status&)>;
   // Whether an order is still wanted; called on the loader thread, before the order begins.
   using Wanted = std::function<bool()>;

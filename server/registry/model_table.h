@@ -38,7 +38,7 @@ struct VersionStatus {
 struct ModelStatus : VersionStatus {
   std::string name;
   int32_t slots = 0;  // requests that run at once; for an encoder, rows of a batch
-  // Known once loaded.
+  // This is known once the model is loaded.
   std::optional<ModelInfo> info;
   EngineLoad load{};
   int64_t vector_width = 0;             // of the vectors that Encode gives
@@ -123,7 +123,7 @@ class ModelTable {
 
   // Adds an entry, which stays at its address, and is never removed. REQUIRES: the name is new.
   Entry& AddEntry(const std::string& name);
-  // Null: there is none.
+  // Returns null if there is none.
   Entry* FindEntry(absl::string_view name) const;
   std::vector<Entry*> Entries() const;
 
@@ -162,10 +162,10 @@ class ModelTable {
  private:
   absl::StatusOr<Entry*> Find(const Client& client, absl::string_view name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null: there is none.
+  // Returns null if there is none.
   Entry* FindNamed(absl::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Publish(Entry& entry);
-  // Null: there is no version.
+  // Returns null if there is no version.
   static const NamedVersion* Best(const Entry& entry);
   // An empty version means the best one.
   static absl::StatusOr<const NamedVersion*> Pick(const Entry& entry, absl::string_view version);

@@ -243,7 +243,7 @@ class ContinuousScheduler {
   std::vector<std::unique_ptr<Flight>> spare_;  // kept for their memory
   Step* step_ = nullptr;                        // while Schedule fills it
 
-  // Valid within Place.
+  // These are valid within Place.
   const Sequence* kept_for_ = nullptr;        // a group that needs more slots
   std::vector<const FairAccount*> at_quota_;  // clients whose turn must wait
   std::vector<Sequence*> victims_;

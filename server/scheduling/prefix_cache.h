@@ -133,7 +133,7 @@ class PrefixCache {
   ShareLru<Node> probation_;
   ShareLru<Node> protected_;
 
-  // Set by the last Find.
+  // The last Find set these.
   uint64_t finds_ = 0;
   Node* found_ = nullptr;
 };

@@ -42,8 +42,8 @@ class SlotQuotas {
   // Whether the next sequence of its client would not be firm.
   bool HasItsQuota(const Sequence& sequence) const;
 
-  // With strict quotas: the slots by which the client would exceed its quota if the sequence and
-  // its followers got theirs, and likewise all that are not interactive. 0 or less: no excess.
+  // With strict quotas, the client would exceed its quota by these slots if the sequence and its
+  // followers got theirs, and likewise all that are not interactive. 0 or less: no excess.
   int32_t BeyondQuota(const Sequence& sequence) const;
   int32_t BeyondOpenSlots(const Sequence& sequence) const;
 

@@ -79,7 +79,7 @@ class RedisClient {
   StateMetrics& metrics_;
   const Open open_;
 
-  // For the thread alone.
+  // Only the thread uses these.
   std::unique_ptr<RedisConnection> connection_;
   std::chrono::steady_clock::time_point next_attempt_;
   std::chrono::milliseconds pause_{};  // before the next attempt; 0: Redis is not down

@@ -23,7 +23,7 @@ class StatePlace {
 
   virtual ~StatePlace() = default;
 
-  // As StateBudget::Reserve; includes room for the sealed copy if states are sealed here.
+  // Does what StateBudget::Reserve does, with room for the sealed copy if states are sealed here.
   virtual absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) = 0;
 
   // Stores the file, in place of what the owner has under that name. After an error the old one may
@@ -39,7 +39,7 @@ class StatePlace {
   virtual void Describe(const Client& client, const std::string& owner, const std::string& id,
                         Found found) = 0;
 
-  // As StateStore::List; the states are as those of Describe.
+  // Does the same as StateStore::List; the states are as those of Describe.
   virtual void List(const Client& client, const std::string& owner, const std::string& after,
                     size_t most, Listed listed) = 0;
 

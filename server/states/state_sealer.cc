@@ -20,7 +20,7 @@
 namespace aft::server {
 namespace {
 
-// For a state without and with a note. Both have the same length.
+// These begin a sealed state without a note and with one. Both have the same length.
 constexpr absl::string_view kSealMagic = "AFTSEAL2";
 constexpr absl::string_view kNoteMagic = "AFTSEAL3";
 constexpr size_t kKeyIdBytes = 8;

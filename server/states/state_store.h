@@ -78,7 +78,7 @@ class StateStore {
   // NOT_FOUND as Find.
   absl::Status Delete(const std::string& owner, const std::string& id);
 
-  // At most `most` of the owner's states, in the order of ids, from the first after `after` on.
+  // Returns at most `most` of the owner's states after `after`, in the order of ids.
   std::vector<StoredState> List(const std::string& owner, const std::string& after, size_t most);
 
   // Releases what has expired; every other call does so too.

@@ -58,7 +58,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   using ActiveCall::context;
   using ActiveCall::Require;
 
-  // For Start.
+  // Only Start calls this.
   UnaryCall(const TransportEnvironment& environment, const char* method,
             grpc::CallbackServerContext& context, const grpc::ByteBuffer& request,
             grpc::ByteBuffer& response);

@@ -168,7 +168,7 @@ class Page:
     assert commands, "no command"
     script = "".join(f"{command}\necho; echo '{SHELL_MARK}' $?\n" for command, _ in commands)
     (self._folder / "commands.sh").write_text(self._placed(script))
-    # In a terminal, so that programs print everything, and in order.
+    # The commands run in a terminal, so that programs print everything, and in order.
     printed = self._run(["script", "-qec", "bash commands.sh", "/dev/null"]).stdout.replace("\r", "")
     ended = re.findall(rf"(.*?)\n{SHELL_MARK} (\d+)\n", printed, re.DOTALL)
     for (command, shown), (output, code) in zip(commands, ended):

@@ -20,7 +20,7 @@
 
 namespace aft::fuzz {
 
-// For each token: a tensor's eight bytes, the token itself, and its part of the request.
+// Each token is held as a tensor's eight bytes, by itself, and as its part of the request.
 const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 512};
 
 namespace {

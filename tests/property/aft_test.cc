@@ -21,8 +21,8 @@ namespace aft {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-// For long texts and wide filters: where values cancel, the result has too few digits for a bound
-// on the root mean square.
+// This bound is for long texts and wide filters: where values cancel, the result has too few digits
+// for a bound on the root mean square.
 constexpr Tolerance kEach = {tolerance::kFp32.each};
 
 MixerCase Local(int64_t hid, int64_t window, double spread = 1, int64_t prefix_block = 0) {

@@ -77,7 +77,7 @@ class FakeModelRunner final : public ModelRunner {
     uint64_t fingerprint = 1;
     std::string numerics = "fake";
     bool generated_differ = false;  // reported in ModelInfo, but not true
-    // For scripted output: returns the token to sample after `count` consumed tokens with this
+    // Scripts the output: returns the token to sample after `count` consumed tokens with this
     // `hash`. If the rules do not permit it, the next permitted one is sampled. When it returns
     // kNoToken, nothing can be scored either, and the hidden vector is not finite. Null: NextToken.
     std::function<TokenId(uint64_t hash, int64_t count)> next_token;

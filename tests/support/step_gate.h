@@ -25,7 +25,7 @@ class StepGate {
   }
 
  protected:
-  // For the fake: returns when the step may run.
+  // The fake calls this. It returns when the step may run.
   void Enter();
 
  private:

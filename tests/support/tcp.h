@@ -31,7 +31,7 @@ class TcpConnection {
   int fd() const { return fd_; }
 
  private:
-  // Like recv(2).
+  // Does the same as recv(2).
   virtual long Receive(void* data, size_t size) const;
 
   int fd_ = -1;

@@ -67,7 +67,7 @@ class Sampling:
   presence_penalty: Optional[float] = None
   frequency_penalty: Optional[float] = None
   seed: Optional[int] = None
-  # By token id: what to add to its logit; the only ids to sample; ids never to sample.
+  # These name tokens by id: what is added to a logit, the only ids to sample, and ids that are never sampled.
   logit_bias: Optional[Mapping[int, float]] = None
   allowed_tokens: Optional[Sequence[int]] = None
   banned_tokens: Optional[Sequence[int]] = None
@@ -140,7 +140,7 @@ class Started:
   model_version: str
   seed: int
   prompt_tokens: int
-  # Only with `echo`: the prompt as ids and as text.
+  # These have the prompt, as ids and as text, only with `echo`.
   prompt_ids: Tuple[int, ...] = ()
   prompt: str = ""
 

@@ -19,7 +19,7 @@ struct OptionRule {
   double low, high;                                // if it has a range
 };
 
-// In the order of the descriptions. They live as long as the program.
+// Returns the rules in the order of the descriptions. They live as long as the program.
 const std::vector<OptionRule>& OptionRules();
 
 // Finds the option by one of its names, e.g. FindOption(&v1::GenerationOption::oip_name, "stop").

@@ -21,15 +21,15 @@ namespace aft::server::kserve {
 // asks for it.
 class InferExchange final : public Exchange {
  public:
-  // For ModelInfer.
+  // This constructor is for ModelInfer.
   explicit InferExchange(Statistics& statistics) : statistics_(statistics) {}
-  // For ModelStreamInfer. `unread`: bytes, of all requests, that the client of the stream has not
-  // read.
+  // This one is for ModelStreamInfer. `unread`: bytes, of all requests, that the client of the
+  // stream has not read.
   InferExchange(Statistics& statistics, std::shared_ptr<std::atomic<size_t>> unread)
       : statistics_(statistics), unread_(std::move(unread)) {}
   ~InferExchange() override { Drop(); }
 
-  // For a stream only: makes outgoing() the response of a request that has failed.
+  // Makes outgoing() the response of a request that has failed. Only streams call this.
   void SetError(const std::string& message);
 
   Method method() const override {

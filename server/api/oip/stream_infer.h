@@ -81,8 +81,8 @@ class StreamInfer final : public BidiReactor,
   bool end_on_error_ = false;
 
   grpc::ByteBuffer incoming_;  // used by the read under way, and by the thread that ends it
-  // Used only by the thread that set `writing_`: the response under way, and the call to which it
-  // belongs and which is charged for it.
+  // Only the thread that set `writing_` uses these: the response under way, and the call to which
+  // it belongs and which is charged for it.
   grpc::ByteBuffer outgoing_;
   std::shared_ptr<Call> sent_;
   bool sent_last_ = false;  // the last response of its request

@@ -34,7 +34,7 @@ struct GenerationBody {
   Texts prompts;                      // only in /v1/completions
   bool list = false;                  // the prompts came as a list
   std::vector<ChatMessage> messages;  // not in /v1/completions
-  // Only in /v1/responses:
+  // Only requests to /v1/responses have these:
   std::string instructions;
   std::string previous;       // previous_response_id
   std::optional<bool> store;  // unset: store if there is room

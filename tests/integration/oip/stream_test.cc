@@ -35,7 +35,7 @@ void EnableEmptyFinal(InferBuilder& builder) {
   builder.Parameter("triton_enable_empty_final_response").set_bool_param(true);
 }
 
-// Like TestServer::StubWithASmallWindow, for this service.
+// Does the same as TestServer::StubWithASmallWindow, for this service.
 std::unique_ptr<inference::GRPCInferenceService::Stub> StubWithASmallWindow(KserveServer& server) {
   return inference::GRPCInferenceService::NewStub(
       TestServer::ConnectWithASmallWindow(server.server().address()));

@@ -55,8 +55,8 @@ class FakeServer {
   void SetScript(Script script);
   // Makes the script of each generation instead. `answer` is called for one at a time.
   void SetAnswer(std::function<Script(const v1::GenerateRequest&)> answer);
-  // As SetAnswer, for all calls of InferenceService. Without a result, the script of SetScript
-  // counts.
+  // Does the same as SetAnswer for all calls of InferenceService. Without a result, the script of
+  // SetScript counts.
   using AnyAnswer = std::function<std::optional<Script>(const google::protobuf::Message& request)>;
   void SetAnyAnswer(AnyAnswer answer);
   // Refuses the next streams before their scripts begin, without initial metadata, as servers do.

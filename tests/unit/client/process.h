@@ -23,7 +23,7 @@ class Process {
   void SendInput(const std::string& text);
   // Blocks until standard output has `text`. Returns false if it ends without `text`.
   bool WaitForOutput(const std::string& text) { return WaitFor(text, out_); }
-  // As WaitForOutput, for standard error.
+  // Does the same as WaitForOutput, for standard error.
   bool WaitForError(const std::string& text) { return WaitFor(text, err_); }
   // Returns the next line of standard output without its line break, or "" if there is no more
   // line.

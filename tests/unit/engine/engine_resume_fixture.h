@@ -85,7 +85,7 @@ class EngineResumeTest : public EngineTest {
     return Read(Submit(std::move(request)).sink, resumed);
   }
 
-  // Like Run. REQUIRES: no other request runs, so that steps read only this request's tokens.
+  // Does the same as Run. REQUIRES: no other request runs, so that steps read only its tokens.
   Answer RunAlone(GenerationRequest request) {
     const double before = metrics.prompt_tokens.Value();
     Answer answer = Run(std::move(request));
