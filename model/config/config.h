@@ -114,8 +114,8 @@ struct NetworkConfig {
   // position_rows; equals mixer.band_rows when that is set and length_policy is kError.
   int64_t max_seq_len = 0;
   MixerConfig mixer;
-  // "bytes", "chars" or "bpe"; empty for kMixer, for images (mixer.grid), whose ids are pixels, and
-  // for encoders that take ids alone ("none").
+  // "bytes", "chars", "bpe" or "world"; empty for kMixer, for images (mixer.grid), whose ids are
+  // pixels, and for encoders that take ids alone ("none").
   std::string tokenizer = "bytes";
   // kEncoder: ids that are added before and after those of every text.
   std::vector<int32_t> text_prefix, text_suffix;

@@ -105,7 +105,7 @@ absl::Status ReadIds(const nlohmann::json& json, const char* key, const NetworkC
 
 absl::Status ReadTokenizer(const nlohmann::json& json, NetworkConfig* config) {
   JsonFields fields(json, "tokenizer", {"kind", "prefix", "suffix"});
-  fields.Name("kind", {"bytes", "chars", "bpe", "none"}, &config->tokenizer);
+  fields.Name("kind", {"bytes", "chars", "bpe", "world", "none"}, &config->tokenizer);
   AFT_RETURN_IF_ERROR(fields.status());
   const bool encoder = config->architecture == Architecture::kEncoder;
   if (config->tokenizer == "none") {

@@ -31,8 +31,10 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(absl::string_view kind,
     AFT_ASSIGN_OR_RETURN(std::vector<std::string> characters, ReadTokenList(path));
     return InFile(path, MakeCharTokenizer(std::move(characters)));
   }
+  if (kind == "world") return LoadWorldTokenizer(absl::StrCat(dir, "/", kWorldFileName));
   return absl::InvalidArgumentError(absl::StrCat(
-      dir, ": tokenizer.kind: must be \"bytes\", \"chars\" or \"bpe\", got \"", kind, "\""));
+      dir, ": tokenizer.kind: must be \"bytes\", \"chars\", \"bpe\" or \"world\", got \"", kind,
+      "\""));
 }
 
 class FramedTokenizer : public Tokenizer {

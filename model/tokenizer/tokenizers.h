@@ -58,6 +58,19 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadBpeTokenizer(const std::str
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizerJson(const std::string& path,
                                                                    const std::string& config_path);
 
+// RWKV's "World" encoding: the longest token with which the text begins, again and again. Any bytes
+// round-trip. Id 0 ends a text and stands for no bytes.
+//
+// `path`: a vocabulary in the form of RWKV's rwkv_vocab_v20230424.txt, with every byte among the
+// tokens. Line N (from 1) describes the token with the id N: the id, what Python's repr() writes
+// for a str (which stands for its UTF-8) or for bytes, and the number of bytes, at most 1024.
+// Examples are "11 '\n' 1" and "129 b'\x80' 1". The file is not trusted. Errors start with the path
+// (and line): NOT_FOUND, INVALID_ARGUMENT.
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadWorldTokenizer(const std::string& path);
+
+// The content of world/rwkv_vocab_v20230424.txt, 65,529 tokens, which is a part of the program.
+absl::string_view ShippedWorldVocabulary();
+
 // The names of a tokenizer's files in a checkpoint's folder.
 inline constexpr char kCharsFileName[] = "chars.json";   // "chars": ["a", "b", ...], id = index
 inline constexpr char kVocabFileName[] = "vocab.json";   // "bpe": {"token": id}
@@ -65,12 +78,15 @@ inline constexpr char kMergesFileName[] = "merges.txt";  // "bpe": GPT-2's list 
 // "bpe": if this file exists, it is read in place of the two before.
 inline constexpr char kTokenizerFileName[] = "tokenizer.json";
 inline constexpr char kTokenizerConfigFileName[] = "tokenizer_config.json";  // optional, next to it
-inline constexpr const char* kTokenizerFileNames[] = {
-    kCharsFileName, kVocabFileName, kMergesFileName, kTokenizerFileName, kTokenizerConfigFileName};
+inline constexpr char kWorldFileName[] = "rwkv_vocab_v20230424.txt";         // "world"
+inline constexpr const char* kTokenizerFileNames[] = {kCharsFileName,           kVocabFileName,
+                                                      kMergesFileName,          kTokenizerFileName,
+                                                      kTokenizerConfigFileName, kWorldFileName};
 
-// Loads the tokenizer for config.json's `tokenizer.kind`: "bytes" (no files), "chars" or "bpe". All
-// of its ids are below `vocab_size`, the network's, so that the network can look up every id that
-// Encode returns. Errors name the file, the entry and the reason: NOT_FOUND, INVALID_ARGUMENT.
+// Loads the tokenizer for config.json's `tokenizer.kind`: "bytes" (no files), "chars", "bpe" or
+// "world". All of its ids are below `vocab_size`, the network's, so that the network can look up
+// every id that Encode returns. Errors name the file, the entry and the reason: NOT_FOUND,
+// INVALID_ARGUMENT.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(absl::string_view kind,
                                                                const std::string& checkpoint_dir,
                                                                int64_t vocab_size);

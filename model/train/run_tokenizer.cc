@@ -46,9 +46,14 @@ absl::Status WriteFiles(const std::string& dir, const Files& files) {
   return absl::OkStatus();
 }
 
-Files Learn(const NetworkConfig& network, const std::vector<absl::string_view>& texts) {
-  if (network.tokenizer == "bpe")
+// Learns the vocabulary from `texts`. That of "world" is always the shipped one.
+Files MakeFiles(const NetworkConfig& network, const std::vector<absl::string_view>& texts) {
+  if (network.tokenizer == "bpe") {
     return {{kTokenizerFileName, TrainBpe(texts, network.vocab_size)}};
+  }
+  if (network.tokenizer == "world") {
+    return {{kWorldFileName, std::string(ShippedWorldVocabulary())}};
+  }
   return {{kCharsFileName, CollectCharacters(texts, network.vocab_size)}};
 }
 
@@ -74,7 +79,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> RunTokenizer(
     }
   } else if (!resumed && !bytes) {
     AFT_RETURN_IF_ERROR(
-        WriteFiles(out_dir, given.empty() ? Learn(network, training_texts) : given));
+        WriteFiles(out_dir, given.empty() ? MakeFiles(network, training_texts) : given));
   }
   return LoadRunTokenizer(network, out_dir);
 }

@@ -161,7 +161,8 @@ absl::Status TakeTokens(Json& object, TrainConfig& config) {
       Require(config.tokenizer.empty() || kind != "bytes",
               "tokenizer: must be absent with the network's tokenizer.kind \"bytes\""));
   AFT_RETURN_IF_ERROR(
-      Require(!kind.empty(), "network.tokenizer.kind: texts need \"bytes\", \"chars\" or \"bpe\""));
+      Require(!kind.empty(),
+              "network.tokenizer.kind: texts need \"bytes\", \"chars\", \"bpe\" or \"world\""));
   AFT_RETURN_IF_ERROR(Require(kind != "bpe" || config.network.vocab_size >= 256,
                               "network.vocab_size: a \"bpe\" tokenizer needs at least 256"));
   AFT_RETURN_IF_ERROR(CheckSegment(config.segment, config.network));

@@ -365,7 +365,7 @@ TEST(ConfigTest, AConfigThatContradictsItselfIsRefused) {
   Accepted(Causal(local + "band_rows=9 length_policy=zero"));
   Accepted(Causal(local + "band_rows=9 length_policy=clamp", 5));
   Accepted(Causal(local + "prefix_block=4"));
-  for (const char* tokenizer : {"chars", "bpe"}) {
+  for (const char* tokenizer : {"chars", "bpe", "world"}) {
     const Json json = With("/tokenizer/kind", tokenizer, With("/vocab_size", 65));
     EXPECT_EQ(Accepted(json).tokenizer, tokenizer);
   }

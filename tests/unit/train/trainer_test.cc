@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
@@ -29,6 +30,7 @@
 #include "model/tokenizer/tokenizers.h"
 #include "model/train/corpus.h"
 #include "model/train/evaluate.h"
+#include "model/train/run_tokenizer.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
 #include "tests/support/status_matchers.h"
@@ -169,6 +171,17 @@ TEST_F(TrainerTest, LearnsTheTokensOfTheNetworksTokenizer) {
     for (const double loss : Train(out + "-pieces")) pieces.push_back(loss);
     EXPECT_EQ(pieces, losses);
   }
+}
+
+TEST_F(TrainerTest, TakesTheShippedVocabularyOfWorld) {
+  config_.network.tokenizer = "world";
+  config_.network.vocab_size = 65536;
+  ASSERT_TRUE(RunTokenizer(config_, {"text"}, dir_, /*resumed=*/false).ok());
+  std::ifstream file(dir_ + "/" + kWorldFileName, std::ios::binary);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), ShippedWorldVocabulary());
+  config_.network.vocab_size = 65529;
+  EXPECT_THAT(RunTokenizer(config_, {"text"}, dir_, /*resumed=*/false),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("65530 tokens")));
 }
 
 TEST_F(TrainerTest, UsesTheGivenTokenizerAndRefusesAnotherOneLater) {
