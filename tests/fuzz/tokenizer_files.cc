@@ -1,6 +1,6 @@
 // A tokenizer's files. A tokenizer that loads decodes what it has encoded. Sections: its kind,
-// "json" for "bpe" in one file; chars.json, vocab.json or tokenizer.json; merges.txt or
-// tokenizer_config.json; a text.
+// "json" for "bpe" in one file; chars.json, vocab.json, tokenizer.json or, for "world", the
+// lines after those of all bytes; merges.txt or tokenizer_config.json; a text.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "model/tokenizer/tokenizers.h"
@@ -32,6 +35,7 @@ struct Folder {
     };
     link(vocabulary, folder.File(kCharsFileName));
     link(vocabulary, folder.File(kVocabFileName));
+    link(vocabulary, folder.File(kWorldFileName));
     link(merges, folder.File(kMergesFileName));
     link(vocabulary, one_file.File(kTokenizerFileName));
     link(merges, one_file.File(kTokenizerConfigFileName));
@@ -41,6 +45,12 @@ struct Folder {
   MemoryFile vocabulary;
   MemoryFile merges;
 };
+
+std::string LinesOfAllBytes() {
+  std::string lines;
+  for (int i = 0; i < 256; ++i) absl::StrAppendFormat(&lines, "%d b'\\x%02x' 1\n", i + 1, i);
+  return lines;
+}
 
 std::string Decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   std::string text;
@@ -65,6 +75,20 @@ std::string Known(const Tokenizer& tokenizer, absl::string_view text) {
   return known;
 }
 
+// Checks that no other token is a longer match at the place of one of `ids`.
+void CheckLongest(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  const std::string text = Decode(tokenizer, ids);
+  absl::string_view rest = text;
+  for (const int32_t id : ids) {
+    const size_t size = tokenizer.TokenBytes(id).size();
+    for (int32_t other = 1; other < tokenizer.vocab_size(); ++other) {
+      const absl::string_view bytes = tokenizer.TokenBytes(other);
+      AFT_CHECK(bytes.size() <= size || !absl::StartsWith(rest, bytes));
+    }
+    rest.remove_prefix(size);
+  }
+}
+
 }  // namespace
 }  // namespace aft::fuzz
 
@@ -78,8 +102,9 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   const bool json = kind == "json";
   if (json) kind = "bpe";
   const std::string path = json ? files.one_file.path() : files.folder.path();
-  if (kind != "bytes" && kind != "bpe" && !chars) return;
-  files.vocabulary.Write(std::string(sections[1]));
+  const bool world = kind == "world";
+  if (kind != "bytes" && kind != "bpe" && !chars && !world) return;
+  files.vocabulary.Write(absl::StrCat(world ? LinesOfAllBytes() : "", sections[1]));
   files.merges.Write(std::string(sections[2]));
   const auto tokenizer = LoadTokenizer(kind, path, kMostTokens);
   if (!tokenizer.ok()) {
@@ -100,6 +125,7 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   } else {
     AFT_CHECK(ids.ok() && Decode(loaded, *ids) == text);
   }
+  if (world) CheckLongest(loaded, *ids);
   // A character is its own token.
   for (int32_t id = 0; chars && id < loaded.vocab_size(); ++id) {
     const absl::string_view character = loaded.TokenBytes(id);
