@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/tokenizer/tokenizers.h"
 #include "tests/support/fake_tokenizer.h"
 
 namespace aft::server {
@@ -129,6 +130,16 @@ TEST(OutputBuilderTest, TheEndReleasesWhatWasHeldForAStopString) {
 TEST(OutputBuilderTest, TextIsValidUtf8WhateverTheModelWrites) {
   const Output run = Feed(FakeTokenizer(), Stop(6), {'a', 0xE2, 0x82, 0xAC, 0xFF, 0xC3});
   EXPECT_THAT(run.texts, ElementsAre("a", "", "", "€", "\xEF\xBF\xBD", "\xEF\xBF\xBD"));
+}
+
+TEST(OutputBuilderTest, CharactersThatWorldSplitsIntoTokensArriveWhole) {
+  const auto world = LoadWorldTokenizer(std::string("model/tokenizer/world/") + kWorldFileName);
+  ASSERT_TRUE(world.ok()) << world.status();
+  std::vector<TokenId> ids = *(*world)->Encode("a😀中🚀!");
+  ids.insert(ids.end(), {65535, 0, 'z'});  // one without text, and then the end of the text
+  const Output run = Feed(**world, Stop(99), ids);
+  EXPECT_THAT(run.texts, ElementsAre("a", "", "", "😀", "中", "", "", "🚀", "!", "", ""));
+  EXPECT_EQ(run.outcome.reason, FinishReason::kEos);
 }
 
 TEST(OutputBuilderTest, AStopStringOfSeveralBytesIsFoundAcrossByteTokens) {
