@@ -13,14 +13,21 @@ struct ChatMessage {
   std::string text;
 };
 
+// What stands around messages, and how they are changed.
+struct ChatTemplate : ChatFormat {
+  // An empty line ends a message. Therefore messages lose the space around them and, unless the
+  // model wrote them, their empty lines.
+  bool paragraphs = false;
+};
+
 // The format of a model's conversations. REQUIRES: the config is valid.
-ChatFormat FormatOf(const ModelConfig& model);
+ChatTemplate FormatOf(const ModelConfig& model);
 
 // Returns the conversation as the prompt that the language model continues.
-std::string Render(const ChatFormat& format, const std::vector<ChatMessage>& messages);
+std::string Render(const ChatTemplate& format, const std::vector<ChatMessage>& messages);
 // Returns what the model reads after a text that ends with its own last answer. `ended_by`: the
 // stop string that ended that answer, which the model has read already; empty if none did.
-std::string Continue(const ChatFormat& format, absl::string_view ended_by,
+std::string Continue(const ChatTemplate& format, absl::string_view ended_by,
                      const std::vector<ChatMessage>& messages);
 
 }  // namespace aft::server::openai

@@ -158,17 +158,17 @@ TEST(HttpGenerationTest, PromptsAreAcceptedAllOrNone) {
 TEST(HttpGenerationTest, ConversationsUseTheModelsTemplate) {
   const std::vector<Json> messages = {
       {{"role", "system"}, {"content", "S"}},
-      {{"role", "user"}, {"content", "a"}},
-      {{"role", "assistant"}, {"content", "b"}},
+      {{"role", "user"}, {"content", "a\n\r\nb "}},
+      {{"role", "assistant"}, {"content", " c\n\nd"}},
       {{"role", "user"},
-       {"content", {{{"type", "text"}, {"text", "c"}}, {{"type", "text"}, {"text", "d"}}}}}};
+       {"content", {{{"type", "text"}, {"text", "e"}}, {{"type", "text"}, {"text", "f"}}}}}};
   const std::pair<const char*, const char*> prompts[] = {
-      {"plain", "S\n\na\n\nb\n\ncd\n\n"},
+      {"plain", "S\n\na\n\r\nb \n\n c\n\nd\n\nef\n\n"},
       {"chatml",
-       "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n"
-       "<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\ncd<|im_end|>\n"
+       "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na\n\r\nb <|im_end|>\n"
+       "<|im_start|>assistant\n c\n\nd<|im_end|>\n<|im_start|>user\nef<|im_end|>\n"
        "<|im_start|>assistant\n"},
-      {"rwkv-world", "S\n\nUser: a\n\nAssistant: b\n\nUser: cd\n\nAssistant:"}};
+      {"rwkv-world", "System: S\n\nUser: a\nb\n\nAssistant: c\n\nd\n\nUser: ef\n\nAssistant:"}};
   for (const auto& [name, prompt] : prompts) {
     ServerConfig config = WithHttp();
     config.models[0].chat_template = name;
