@@ -46,7 +46,7 @@ struct MixerConfig {
 
   bool causal = true;  // false: every token sees the whole text; encoders only
   int64_t hidden = 0;  // width of values and output; 0: d_model
-  // AFT-conv, block-local, dot product, cosine, additive. It must divide the width.
+  // AFT-conv, block-local, dot product, cosine, additive, wkv7. It must divide the width.
   int64_t heads = 1;
   BiasForm bias = BiasForm::kBand;  // AFT-local, AFT-full
   int64_t bias_rank = 0;            // columns of w.u and w.v
@@ -67,6 +67,12 @@ struct MixerConfig {
   bool full_decode = false;  // block-local: generated tokens see everything before them, as in the
                              // reference's generation (but not its prefill); the state grows
   int64_t score_width = 0;   // additive: width of q and k per head
+
+  // wkv7: the ranks of its decay, in-context learning rate, value mix and output gate.
+  int64_t decay_rank = 0;
+  int64_t rate_rank = 0;
+  int64_t value_rank = 0;
+  int64_t gate_rank = 0;
 };
 
 enum class Architecture {
@@ -74,7 +80,11 @@ enum class Architecture {
   kEncoder,    // tokens -> vectors
   kMixer,      // one mixer with its projections, vectors -> vectors: an imported module
 };
-enum class FeedForwardKind { kMlp };  // down(activation(up(x)))
+enum class FeedForwardKind {
+  kMlp,              // down(activation(up(x)))
+  kChannelMix,       // RWKV-7: the same without biases, of the token-shifted x
+  kGatedChannelMix,  // RWKV-4: sigmoid(gate(x)) * that, where the gate has its own token shift
+};
 enum class PositionKind {
   kNone,
   kLearned,     // position.weight [position_rows, d]
@@ -147,6 +157,11 @@ inline int64_t MixerWidth(const NetworkConfig& config) {
 // Whether the network has a head over the vocabulary.
 inline bool HasVocabularyHead(const NetworkConfig& config) {
   return config.architecture == Architecture::kDecoderLm || config.vocabulary_head;
+}
+
+// Whether the feed-forward reads the token before each token too, and so keeps a state.
+inline bool ShiftsFeedForward(const NetworkConfig& config) {
+  return config.feed_forward != FeedForwardKind::kMlp;
 }
 
 inline bool HasFeedForward(const NetworkConfig& config, int64_t layer) {

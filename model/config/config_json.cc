@@ -38,9 +38,14 @@ constexpr int64_t kFormatVersion = 1;
 constexpr Named<Architecture> kArchitectureNames[] = {{Architecture::kDecoderLm, "decoder_lm"},
                                                       {Architecture::kEncoder, "encoder"},
                                                       {Architecture::kMixer, "mixer"}};
-constexpr Named<Activation> kActivationNames[] = {
-    {Activation::kRelu, "relu"}, {Activation::kGelu, "gelu"}, {Activation::kGeluTanh, "gelu_tanh"}};
-constexpr Named<FeedForwardKind> kFeedForwardNames[] = {{FeedForwardKind::kMlp, "mlp"}};
+constexpr Named<Activation> kActivationNames[] = {{Activation::kRelu, "relu"},
+                                                  {Activation::kGelu, "gelu"},
+                                                  {Activation::kGeluTanh, "gelu_tanh"},
+                                                  {Activation::kSquaredRelu, "squared_relu"}};
+constexpr Named<FeedForwardKind> kFeedForwardNames[] = {
+    {FeedForwardKind::kMlp, "mlp"},
+    {FeedForwardKind::kChannelMix, "channel_mix"},
+    {FeedForwardKind::kGatedChannelMix, "gated_channel_mix"}};
 constexpr Named<bool> kNormPositionNames[] = {{false, "pre"}, {true, "post"}};
 constexpr Named<PositionKind> kPositionNames[] = {{PositionKind::kNone, "none"},
                                                   {PositionKind::kLearned, "learned"},
@@ -244,8 +249,33 @@ absl::Status CheckLength(const NetworkConfig& config) {
                                                          : absl::OkStatus();
 }
 
+// The parts of RWKV need each other: both halves of its layers read the token before each token,
+// which exists only where a text is read from its beginning, step by step.
+absl::Status CheckTokenShift(const NetworkConfig& config) {
+  const KindSpec& kind = SpecOf(config.mixer.kind);
+  if (!kind.token_shift) {
+    if (!ShiftsFeedForward(config)) return absl::OkStatus();
+    return KeyError("feed_forward",
+                    absl::StrCat("must be absent or \"mlp\" for ", kind.name, ", got \"",
+                                 NameOf(kFeedForwardNames, config.feed_forward), "\""));
+  }
+  const auto needs = [&](bool fits, const char* key, const char* what) -> absl::Status {
+    return fits ? absl::OkStatus() : KeyError(key, absl::StrCat(what, " for ", kind.name));
+  };
+  AFT_RETURN_IF_ERROR(
+      needs(config.architecture == Architecture::kDecoderLm, "architecture", "must be decoder_lm"));
+  AFT_RETURN_IF_ERROR(needs(ShiftsFeedForward(config), "feed_forward",
+                            "must be \"channel_mix\" or \"gated_channel_mix\""));
+  AFT_RETURN_IF_ERROR(needs(config.mixer.hidden == 0 || config.mixer.hidden == config.d_model,
+                            "mixer.hidden", "must be absent or d_model"));
+  AFT_RETURN_IF_ERROR(needs(!config.qkv_bias, "qkv_bias", "must be false"));
+  AFT_RETURN_IF_ERROR(needs(!config.post_norm, "norm_position", "must be absent or \"pre\""));
+  return needs(config.feed_forward_every == 1, "feed_forward_every", "must be absent or 1");
+}
+
 absl::Status CheckConfigRules(const NetworkConfig& config) {
   AFT_RETURN_IF_ERROR(CheckMixer(config));
+  AFT_RETURN_IF_ERROR(CheckTokenShift(config));
   AFT_RETURN_IF_ERROR(CheckLength(config));
   if (config.architecture == Architecture::kDecoderLm && !config.mixer.causal) {
     return KeyError("mixer.causal", "must be true for the architecture decoder_lm, got false");

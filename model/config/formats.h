@@ -61,7 +61,8 @@ inline std::vector<std::string> WeightFormatNames(bool on_gpu) {
   return names;
 }
 
-// The activation of the feed-forward. kGelu: x Phi(x), exact; kGeluTanh: its approximation by tanh.
-enum class Activation { kNone, kRelu, kGelu, kGeluTanh };
+// The activation of the feed-forward. kGelu: x Phi(x), exact; kGeluTanh: its approximation by tanh;
+// kSquaredRelu: max(x, 0)^2.
+enum class Activation { kNone, kRelu, kGelu, kGeluTanh, kSquaredRelu };
 
 }  // namespace aft

@@ -380,12 +380,72 @@ KindSpec Location() {
   };
 }
 
+// ---- RWKV
+
+// arXiv 2305.13048, eq. 16 and 17. The decay is exp(-exp(mixer.decay)).
+KindSpec Wkv4() {
+  return {
+      .kind = MixerKind::kWkv4,
+      .name = "wkv4",
+      .output = "sigmoid(r_t) * sum exp(k_t' + w(t,t')) v_t' / sum exp(k_t' + w(t,t')) (RWKV-4)",
+      .bias = "w = `bonus` for t' = t, else -(t - t' - 1) exp(`decay`)",
+      .state = "3d, and 2d for the token shifts, constant",
+      .family = KernelFamily::kWkv,
+      .packed =
+          [](const MixerConfig& /*mixer*/, int64_t hid) {
+            return std::vector<PackedPart>{{"r", hid}, {"k", hid}, {"v", hid}};
+          },
+      .tables =
+          [](const MixerConfig& /*mixer*/, int64_t hid) {
+            return std::vector<TensorSpec>{{"decay", {hid}, TensorStart::kNormal, 1.0},
+                                           {"bonus", {hid}, TensorStart::kNormal, 0.5}};
+          },
+      .token_shift = true,
+  };
+}
+
+// arXiv 2503.14456, eq. 3 to 22.
+KindSpec Wkv7() {
+  using Between = PackedPart::Between;
+  return {
+      .kind = MixerKind::kWkv7,
+      .name = "wkv7",
+      .output =
+          "g_t * (norm(S_t r_t) + (r_t . `bonus` k_t) v_t), S_t = S_t-1 (diag(w_t) - c_t (a_t "
+          "c_t)^T) + v_t k_t^T, c the unit vector of `key_scale` k (RWKV-7)",
+      .bias = "decay w and rate a of each token and channel; `key_rate`, `group_norm`",
+      .state = "d^2 / heads, and 2d for the token shifts, constant",
+      .family = KernelFamily::kWkv,
+      .required = {"heads", "decay_rank", "rate_rank", "value_rank", "gate_rank"},
+      .rules = {HeadsDivideTheWidth},
+      .packed =
+          [](const MixerConfig& mixer, int64_t hid) {
+            return std::vector<PackedPart>{{"r", hid},
+                                           {"w", hid, mixer.decay_rank, Between::kTanh, true},
+                                           {"k", hid},
+                                           {"v", hid},
+                                           {"a", hid, mixer.rate_rank, Between::kNothing, true},
+                                           {"g", hid, mixer.gate_rank, Between::kSigmoid}};
+          },
+      .tables =
+          [](const MixerConfig& /*mixer*/, int64_t hid) {
+            return std::vector<TensorSpec>{{"key_scale", {hid}, TensorStart::kOnes},
+                                           {"key_rate", {hid}, TensorStart::kOnes},
+                                           {"bonus", {hid}},
+                                           {"group_norm.weight", {hid}, TensorStart::kOnes},
+                                           {"group_norm.bias", {hid}}};
+          },
+      .token_shift = true,
+      .value_rank = [](const MixerConfig& mixer) { return mixer.value_rank; },
+  };
+}
+
 }  // namespace
 
 absl::Span<const KindSpec> AllKinds() {
-  static const auto* const kinds =
-      new std::vector<KindSpec>{AftSimple(),  AftLocal(), AftFull(),  AftConv(), BlockLocal(),
-                                DotProduct(), Cosine(),   Additive(), Location()};
+  static const auto* const kinds = new std::vector<KindSpec>{
+      AftSimple(), AftLocal(), AftFull(),  AftConv(), BlockLocal(), DotProduct(),
+      Cosine(),    Additive(), Location(), Wkv4(),    Wkv7()};
   return *kinds;
 }
 

@@ -24,6 +24,8 @@ enum class MixerKind {
   kCosine,
   kAdditive,
   kLocation,
+  kWkv4,
+  kWkv7,
 };
 
 // The family of kernels that computes a kind. A device distinguishes kinds by their family only.
@@ -31,6 +33,7 @@ enum class KernelFamily {
   kAft,        // kernels/aft.h: means weighted by exp(key + position bias), per channel
   kConv,       // kernels/conv.h: like kAft, with one key and one filter of biases per head
   kAttention,  // kernels/attention.h: softmax over scores of a query and keys
+  kWkv,        // kernels/wkv: RWKV's recurrences, with a decay in place of position biases
 };
 
 // The score by which an attention weighs a key.
@@ -41,10 +44,16 @@ enum class AttentionScore {
   kAdditive,   // table . tanh(q + k)
 };
 
-// A group of columns of the packed input of a mixer. They are rows of mixer.qkv.weight.
+// A group of columns of the packed input of a mixer. They are rows of mixer.qkv.weight, or with
+// KindSpec::token_shift made by matrices of their own.
 struct PackedPart {
   const char* name;
   int64_t columns;
+  // token_shift: the part is a product of two matrices with `rank` numbers between them, to which
+  // `between` applies. 0: it is one product.
+  int64_t rank = 0;
+  enum class Between { kNothing, kTanh, kSigmoid } between = Between::kNothing;
+  bool bias = false;  // of the second matrix
 };
 
 // The description of one kind. All code that reads configs, makes tensors or computes uses it.
@@ -73,6 +82,15 @@ struct KindSpec {
 
   // The tables of the kind, with their names after "layers.N.mixer."; null: it has none.
   std::vector<TensorSpec> (*tables)(const MixerConfig& mixer, int64_t hid) = nullptr;
+
+  // RWKV's token shift. The input of each part of the packed input is a mix of a token's vector and
+  // the vector of the token before it, with shares for each part and channel (mixer.shift). The
+  // layer keeps the last vector as state. Such kinds are causal, need a language model with one of
+  // RWKV's feed-forwards, and have no masks.
+  bool token_shift = false;
+  // token_shift: the rank of the gate through which a layer's values are mixed with those of the
+  // first layer (mixer.v_gate, in all layers but the first); null: values are not mixed.
+  int64_t (*value_rank)(const MixerConfig& mixer) = nullptr;
 
   // Whether a sequence's state grows with its length, up to max_seq_len; null: it does not.
   bool (*state_grows)(const MixerConfig& mixer) = nullptr;

@@ -54,6 +54,10 @@ constexpr Field kFields[] = {
     {"global_token", &MixerConfig::global_token},
     {"full_decode", &MixerConfig::full_decode},
     {"score_width", &MixerConfig::score_width, 1, kMaxScoreWidth},
+    {"decay_rank", &MixerConfig::decay_rank, 1, kMaxWidth},
+    {"rate_rank", &MixerConfig::rate_rank, 1, kMaxWidth},
+    {"value_rank", &MixerConfig::value_rank, 1, kMaxWidth},
+    {"gate_rank", &MixerConfig::gate_rank, 1, kMaxWidth},
 };
 // The fields that every kind uses.
 constexpr absl::string_view kCommon[] = {"causal", "hidden"};

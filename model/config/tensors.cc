@@ -38,6 +38,27 @@ std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config) {
     specs.push_back({name + ".bias", {d}});
   };
 
+  const KindSpec& kind = SpecOf(config.mixer.kind);
+  const auto low_rank = [&](const std::string& name, int64_t columns, int64_t rank, bool bias) {
+    matrix(name + ".down.weight", rank, d);
+    linear(name + ".up", columns, rank, bias);
+  };
+  const auto shifted_parts = [&](const std::string& mixer, bool first_layer) {
+    const std::vector<PackedPart> parts = kind.packed(config.mixer, hid);
+    specs.push_back(
+        {mixer + "shift", {static_cast<int64_t>(parts.size()), d}, TensorStart::kNormal, 0.5});
+    for (const PackedPart& part : parts) {
+      if (part.rank == 0) {
+        matrix(mixer + part.name + ".weight", part.columns, d);
+      } else {
+        low_rank(mixer + part.name, part.columns, part.rank, part.bias);
+      }
+    }
+    if (kind.value_rank != nullptr && !first_layer) {
+      low_rank(mixer + "v_gate", hid, kind.value_rank(config.mixer), true);
+    }
+  };
+
   if (network) matrix("embed.weight", vocab, d);
   if (config.position == PositionKind::kLearned) {
     specs.push_back({"position.weight", {config.position_rows, d}, TensorStart::kWeight});
@@ -46,17 +67,27 @@ std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config) {
   for (int64_t i = 0; i < config.n_layers; ++i) {
     const std::string layer = absl::StrCat("layers.", i, ".");
     if (network) norm(layer + "norm1");
-    linear(layer + "mixer.qkv", PackedWidth(config.mixer, hid), d, config.qkv_bias);
+    if (kind.token_shift) {
+      shifted_parts(layer + "mixer.", i == 0);
+    } else {
+      linear(layer + "mixer.qkv", PackedWidth(config.mixer, hid), d, config.qkv_bias);
+    }
     for (TensorSpec& table : ExpectedMixerTables(config.mixer, hid)) {
       table.name = layer + "mixer." + table.name;
       specs.push_back(std::move(table));
     }
-    linear(layer + "mixer.out", d, hid, true, TensorStart::kResidual);
+    linear(layer + "mixer.out", d, hid, !kind.token_shift, TensorStart::kResidual);
     if (!network) continue;
     if (!HasFeedForward(config, i)) continue;
     if (HasSecondNorm(config, i)) norm(layer + "norm2");
-    linear(layer + "ffn.up", config.d_ff, d);
-    linear(layer + "ffn.down", d, config.d_ff, true, TensorStart::kResidual);
+    const bool gated = config.feed_forward == FeedForwardKind::kGatedChannelMix;
+    const bool bias = !ShiftsFeedForward(config);
+    if (!bias) {
+      specs.push_back({layer + "ffn.shift", {gated ? 2 : 1, d}, TensorStart::kNormal, 0.5});
+    }
+    linear(layer + "ffn.up", config.d_ff, d, bias);
+    if (gated) matrix(layer + "ffn.gate.weight", d, d);
+    linear(layer + "ffn.down", d, config.d_ff, bias, TensorStart::kResidual);
   }
   if (network && HasNormBehind(config)) norm("norm");
   if (const int64_t rows = HeadRows(config); rows > 0) {

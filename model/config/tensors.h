@@ -54,7 +54,8 @@ std::vector<TensorSpec> ExpectedMixerTables(const MixerConfig& mixer, int64_t hi
 //   position.weight [position_rows, d]  only when position is learned
 //   embed_norm.{weight,bias} [d]        only when embedding_norm
 //   layers.N.norm1.{weight,bias} [d]
-//   layers.N.mixer.qkv.weight [PackedWidth(), d]   layers.N.mixer.qkv.bias  only when qkv_bias
+//   layers.N.mixer.qkv.weight [PackedWidth(), d]   layers.N.mixer.qkv.bias  only when qkv_bias;
+//                                       not with token_shift, see below
 //   layers.N.mixer.<table>              ExpectedMixerTables
 //   layers.N.mixer.out.weight [d, hid]  layers.N.mixer.out.bias [d]
 //   layers.N.norm2.{weight,bias} [d]    this and ffn only in layers with HasFeedForward
@@ -63,6 +64,20 @@ std::vector<TensorSpec> ExpectedMixerTables(const MixerConfig& mixer, int64_t hi
 //   norm.{weight,bias} [d]              only when HasNormBehind
 //   head.weight [HeadRows(), d]         absent when tie_embeddings: embed.weight is used
 //   head.bias [HeadRows()]              only when head_bias
+//
+// With KindSpec::token_shift the parts of the packed input have their own matrices instead of qkv,
+// without biases except in low-rank parts; out has no bias either:
+//
+//   layers.N.mixer.shift [parts, d]     share of the token before in the input of each part
+//   layers.N.mixer.P.weight [columns, d]
+//   layers.N.mixer.P.down.weight [rank, d]  layers.N.mixer.P.up.weight [columns, rank]
+//   layers.N.mixer.P.up.bias [columns]  these three in place of P.weight for parts with a rank
+//   layers.N.mixer.v_gate.*             the same three, with value_rank in all layers but the first
+//
+// The feed-forward kinds with a token shift have no biases:
+//
+//   layers.N.ffn.shift [1, d], [2, d]   shares of up, and of gate
+//   layers.N.ffn.gate.weight [d, d]     kGatedChannelMix only
 //
 // With post_norm and without final_norm the last layer has no norm2. An encoder has a head only
 // with labels or vocabulary_head. A kMixer checkpoint has only layers.0.mixer.*.

@@ -4,11 +4,13 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/config/tensors.h"
+#include "model/layers/token_shift.h"
 #include "model/mixers/mixer.h"
 #include "model/network/cpu_network.h"
 #include "model/network/weight_bytes.h"
@@ -43,7 +45,10 @@ absl::StatusOr<Mixers> MeasureMixers(const CheckpointFile& checkpoint, int64_t t
     }
     AFT_ASSIGN_OR_RETURN(const std::unique_ptr<Mixer> mixer,
                          MakeMixer(config.mixer, MixerWidth(config), tables, {config.max_seq_len}));
-    if (keeps_state) measured.states.push_back(mixer->state_spec());
+    if (keeps_state) {
+      measured.states.push_back(mixer->state_spec());
+      for (StateSpec& spec : ShiftStateSpecs(config)) measured.states.push_back(std::move(spec));
+    }
     measured.table_bytes += mixer->table_bytes();
     measured.scratch_floats = std::max(measured.scratch_floats,
                                        CpuNetwork::ScratchFloats(config, *mixer, tokens_at_once));

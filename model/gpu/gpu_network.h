@@ -102,6 +102,11 @@ class GpuNetwork {
   absl::Status Embed(const Texts& texts);
   absl::Status Mix(int64_t layer, const Batch& batch, const std::vector<StateView>& states);
   absl::Status Encode(int64_t layer, const Texts& texts);
+  // No network with token shift runs on a GPU yet (LoadModel).
+  absl::Status ShiftFeedForward(int64_t /*layer*/, const Batch& /*batch*/,
+                                const std::vector<StateView>& /*states*/) {
+    return absl::OkStatus();
+  }
   absl::Status Keep(const int64_t* outputs, int64_t count);
   absl::Status Finish(int64_t index, int64_t count);
   absl::Status FinalNorm(int64_t count);

@@ -17,6 +17,8 @@ absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuMixer(const MixerConfig& config
       return MakeGpuConvMixer(config, hid, tables, device);
     case KernelFamily::kAttention:
       return MakeGpuAttentionMixer(config, hid, tables, options, device);
+    case KernelFamily::kWkv:
+      break;  // LoadModel refuses it
   }
   AFT_CHECK(false);
 }

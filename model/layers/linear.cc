@@ -29,17 +29,25 @@ LinearLayer::LinearLayer(const WeightMap& tensors, const std::string& weight,
 
 void LinearLayer::Forward(const float* x, int64_t rows, float* y, kernels::Epilogue epilogue,
                           const Workspace& workspace) const {
-  ForwardPanels(x, rows, 0, kernels::LinearPanels(packed_.out), y, epilogue, workspace);
+  ForwardPanels(x, rows, 0, kernels::LinearPanels(packed_.out), y, packed_.out, epilogue,
+                workspace);
+}
+
+void LinearLayer::ForwardStrided(const float* x, int64_t rows, float* y, int64_t stride,
+                                 const Workspace& workspace) const {
+  ForwardPanels(x, rows, 0, kernels::LinearPanels(packed_.out), y, stride, Activation::kNone,
+                workspace);
 }
 
 void LinearLayer::ForwardColumns(const float* x, int64_t rows, int64_t first, int64_t count,
                                  float* y, const Workspace& workspace) const {
   ForwardPanels(x, rows, first / kernels::kPanel, kernels::LinearPanels(first + count), y,
-                Activation::kNone, workspace);
+                packed_.out, Activation::kNone, workspace);
 }
 
 void LinearLayer::ForwardPanels(const float* x, int64_t rows, int64_t first, int64_t past, float* y,
-                                kernels::Epilogue epilogue, const Workspace& workspace) const {
+                                int64_t stride, kernels::Epilogue epilogue,
+                                const Workspace& workspace) const {
   const Executor& executor = *workspace.executor;
   kernels::LinearRows input = {x, packed_.in, rows};
   if (kernels::QuantizedBytes(packed_.format, packed_.in) > 0) {
@@ -55,7 +63,7 @@ void LinearLayer::ForwardPanels(const float* x, int64_t rows, int64_t first, int
   const int64_t grain =
       std::max<int64_t>(kPartTime / std::max<int64_t>(PanelTime(packed_, rows), 1), 2);
   executor.For(past - first, grain, [&](int64_t begin, int64_t end, int) {
-    kernels::Linear(packed_, input, y, packed_.out, epilogue, first + begin, first + end);
+    kernels::Linear(packed_, input, y, stride, epilogue, first + begin, first + end);
   });
 }
 

@@ -22,6 +22,10 @@ class LinearLayer {
   void Forward(const float* x, int64_t rows, float* y, kernels::Epilogue epilogue,
                const Workspace& workspace) const;
 
+  // The same without an epilogue, with rows of y `stride` floats apart.
+  void ForwardStrided(const float* x, int64_t rows, float* y, int64_t stride,
+                      const Workspace& workspace) const;
+
   // Computes the columns [first, first + count) of y, and further columns of their panels.
   void ForwardColumns(const float* x, int64_t rows, int64_t first, int64_t count, float* y,
                       const Workspace& workspace) const;
@@ -30,7 +34,7 @@ class LinearLayer {
 
  private:
   void ForwardPanels(const float* x, int64_t rows, int64_t first, int64_t past, float* y,
-                     kernels::Epilogue epilogue, const Workspace& workspace) const;
+                     int64_t stride, kernels::Epilogue epilogue, const Workspace& workspace) const;
 
   kernels::PackedWeight packed_;
 };

@@ -15,6 +15,17 @@ using kernels::Epilogue;
 
 namespace {
 
+std::variant<LinearLayer, ShiftedProjection> MakeInput(const NetworkConfig& config, int64_t index,
+                                                       const std::string& prefix,
+                                                       const WeightMap& tensors,
+                                                       WeightArena& arena) {
+  if (SpecOf(config.mixer.kind).token_shift) {
+    return ShiftedProjection(config, index, prefix, tensors, arena);
+  }
+  return LinearLayer(tensors, prefix + "qkv.weight", config.qkv_bias ? prefix + "qkv.bias" : "",
+                     config.d_model, PackedWidth(config.mixer, MixerWidth(config)), arena);
+}
+
 // Rows that are projected at once where queries, keys and values have vectors of their own.
 constexpr int64_t kSourceRows = 32;
 
@@ -30,28 +41,34 @@ absl::StatusOr<MixerLayer> MixerLayer::Create(const NetworkConfig& config, int64
   }
   AFT_ASSIGN_OR_RETURN(std::unique_ptr<Mixer> mixer,
                        MakeMixer(config.mixer, MixerWidth(config), tables, options));
-  return MixerLayer(config, prefix, tensors, std::move(mixer), arena);
+  return MixerLayer(config, index, prefix, tensors, std::move(mixer), arena);
 }
 
-MixerLayer::MixerLayer(const NetworkConfig& config, const std::string& prefix,
+MixerLayer::MixerLayer(const NetworkConfig& config, int64_t index, const std::string& prefix,
                        const WeightMap& tensors, std::unique_ptr<Mixer> mixer, WeightArena& arena)
     : parts_(SpecOf(config.mixer.kind).packed(config.mixer, MixerWidth(config))),
       packed_width_(PackedWidth(config.mixer, MixerWidth(config))),
       hid_(MixerWidth(config)),
-      qkv_(tensors, prefix + "qkv.weight", config.qkv_bias ? prefix + "qkv.bias" : "",
-           config.d_model, packed_width_, arena),
+      in_(MakeInput(config, index, prefix, tensors, arena)),
       mixer_(std::move(mixer)),
-      out_(tensors, prefix + "out.weight", prefix + "out.bias", hid_, config.d_model, arena) {}
+      out_(tensors, prefix + "out.weight",
+           SpecOf(config.mixer.kind).token_shift ? "" : prefix + "out.bias", hid_, config.d_model,
+           arena) {}
 
-void MixerLayer::Forward(const float* x, const RaggedBatch& batch, StateView state, float* wide,
-                         float* mixed, const Workspace& workspace) const {
-  qkv_.Forward(x, batch.offset[batch.rows], wide, Activation::kNone, workspace);
-  mixer_->Forward({wide, packed_width_}, batch, state, {mixed, hid_}, workspace);
+void MixerLayer::Forward(const float* x, const RaggedBatch& batch, const StateView* states,
+                         float* wide, const ShiftBuffers& buffers, float* mixed,
+                         const Workspace& workspace) const {
+  if (const auto* shifted = std::get_if<ShiftedProjection>(&in_)) {
+    shifted->Forward(x, batch, states[1], buffers, wide, packed_width_, workspace);
+  } else {
+    qkv().Forward(x, batch.offset[batch.rows], wide, Activation::kNone, workspace);
+  }
+  mixer_->Forward({wide, packed_width_}, batch, states[0], {mixed, hid_}, workspace);
 }
 
 void MixerLayer::Encode(const float* x, const SequenceBatch& batch, float* wide, float* mixed,
                         const Workspace& workspace) const {
-  qkv_.Forward(x, batch.offset[batch.sequences], wide, Activation::kNone, workspace);
+  qkv().Forward(x, batch.offset[batch.sequences], wide, Activation::kNone, workspace);
   Mix(batch, wide, mixed, workspace);
 }
 
@@ -77,8 +94,8 @@ void MixerLayer::Project(const float* const* vectors, int64_t sequences, const i
     const int64_t tokens = offset[i + 1] - offset[i];
     for (int64_t t = 0; t < tokens; t += kSourceRows) {
       const int64_t rows = std::min(kSourceRows, tokens - t);
-      qkv_.ForwardColumns(vectors[i] + t * qkv_.packed().in, rows, first, columns,
-                          workspace.scratch, workspace);
+      qkv().ForwardColumns(vectors[i] + t * qkv().packed().in, rows, first, columns,
+                           workspace.scratch, workspace);
       for (int64_t row = 0; row < rows; ++row) {
         std::copy_n(workspace.scratch + row * packed_width_ + first, columns,
                     wide + (offset[i] + t + row) * packed_width_ + first);

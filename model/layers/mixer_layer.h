@@ -3,18 +3,20 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "model/config/config.h"
 #include "model/config/kinds.h"
 #include "model/layers/linear.h"
+#include "model/layers/shifted_projection.h"
 #include "model/mixers/mixer.h"
 
 namespace aft {
 
-// A mixer between its projections: out(mixer(qkv(x))). hid = MixerWidth(). Immutable and
-// thread-safe.
+// A mixer between its projections: out(mixer(qkv(x))). hid = MixerWidth(). A kind with token shift
+// has a ShiftedProjection in place of qkv. Immutable and thread-safe.
 class MixerLayer {
  public:
   // Packs the tensors "layers.<index>.mixer.*" into `arena`. REQUIRES: they passed CheckTensors.
@@ -26,8 +28,9 @@ class MixerLayer {
 
   // These compute everything up to the mixer's output.
   //   x [N, d] in; wide [N, PackedWidth()] workspace; mixed [N, hid] out, may be x
-  void Forward(const float* x, const RaggedBatch& batch, StateView state, float* wide, float* mixed,
-               const Workspace& workspace) const;
+  //   states: the mixer's state and, with token shift, the shift's, which alone needs `buffers`
+  void Forward(const float* x, const RaggedBatch& batch, const StateView* states, float* wide,
+               const ShiftBuffers& buffers, float* mixed, const Workspace& workspace) const;
   void Encode(const float* x, const SequenceBatch& batch, float* wide, float* mixed,
               const Workspace& workspace) const;
 
@@ -52,9 +55,10 @@ class MixerLayer {
               const Workspace& workspace) const;
 
  private:
-  MixerLayer(const NetworkConfig& config, const std::string& prefix, const WeightMap& tensors,
-             std::unique_ptr<Mixer> mixer, WeightArena& arena);
+  MixerLayer(const NetworkConfig& config, int64_t index, const std::string& prefix,
+             const WeightMap& tensors, std::unique_ptr<Mixer> mixer, WeightArena& arena);
 
+  const LinearLayer& qkv() const { return std::get<LinearLayer>(in_); }
   void Mix(const SequenceBatch& batch, const float* wide, float* mixed,
            const Workspace& workspace) const;
   void Project(const float* const* vectors, int64_t sequences, const int64_t* offset, int64_t first,
@@ -63,7 +67,7 @@ class MixerLayer {
   std::vector<PackedPart> parts_;
   int64_t packed_width_;
   int64_t hid_;
-  LinearLayer qkv_;
+  std::variant<LinearLayer, ShiftedProjection> in_;
   std::unique_ptr<Mixer> mixer_;
   LinearLayer out_;
 };

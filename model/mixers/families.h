@@ -18,6 +18,7 @@ namespace aft {
 StateSpec AftStateSpec(const kernels::AftStateLayout& layout, int64_t scratch_floats = 0);
 StateSpec ConvStateSpec(const kernels::ConvStateLayout& layout);
 StateSpec AttentionStateSpec(const kernels::AttentionParams& params);
+StateSpec WkvStateSpec(int64_t floats);
 
 // The parameters and tables of the softmax attention kernels, on the CPU: contiguous fp32.
 struct AttentionTables {
@@ -46,5 +47,8 @@ absl::StatusOr<std::unique_ptr<Mixer>> MakeConvMixer(const MixerConfig& config, 
 absl::StatusOr<std::unique_ptr<Mixer>> MakeAttentionMixer(const MixerConfig& config, int64_t hid,
                                                           const MixerTables& tables,
                                                           const MixerOptions& options);
+
+std::unique_ptr<Mixer> MakeWkvMixer(const MixerConfig& config, int64_t hid,
+                                    const MixerTables& tables);
 
 }  // namespace aft

@@ -17,6 +17,8 @@ absl::StatusOr<std::unique_ptr<Mixer>> MakeMixer(const MixerConfig& config, int6
       return MakeConvMixer(config, hid, tables);
     case KernelFamily::kAttention:
       return MakeAttentionMixer(config, hid, tables, options);
+    case KernelFamily::kWkv:
+      return MakeWkvMixer(config, hid, tables);
   }
   AFT_CHECK(false);
 }

@@ -91,4 +91,12 @@ StateSpec AttentionStateSpec(const kernels::AttentionParams& params) {
   return spec;
 }
 
+StateSpec WkvStateSpec(int64_t floats) {
+  StateSpec spec;
+  spec.floats = floats;
+  spec.sections = {{"sums", 0, floats}};  // a text's first token writes all of it
+  spec.floats_per_step = 2 * floats;      // read and written
+  return spec;
+}
+
 }  // namespace aft

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "model/config/config.h"
+#include "model/layers/token_shift.h"
 #include "model/mixers/workspace.h"
 #include "model/state/aligned_buffer.h"
 
@@ -24,6 +25,7 @@ struct Activations {
   float* x = nullptr;      // [max_tokens, d] residual stream
   float* mixed = nullptr;  // [max_tokens, max(d, hid)] the mixer's output; norms
   float* wide = nullptr;   // [max_tokens, max(packed width, d_ff)]
+  ShiftBuffers shift;      // null in networks without token shift
 };
 
 }  // namespace aft

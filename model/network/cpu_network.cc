@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "model/config/tensors.h"
 #include "model/network/weight_bytes.h"
 
 namespace aft {
@@ -37,7 +38,10 @@ int64_t LogitRows(const NetworkConfig& config, int64_t max_tokens) {
 
 // Bytes for the quantized inputs of a product; 0 when the format does not quantize them.
 int64_t QuantizedBytes(const NetworkConfig& config, Number format, int64_t max_tokens) {
-  const int64_t widest = std::max({config.d_model, config.d_ff, MixerWidth(config)});
+  int64_t widest = 0;
+  for (const TensorSpec& spec : ExpectedTensors(config)) {
+    if (spec.role == TensorRole::kMatrix) widest = std::max(widest, spec.shape[1]);
+  }
   return max_tokens * kernels::QuantizedBytes(format, widest);
 }
 
@@ -82,8 +86,8 @@ absl::Status CpuNetwork::LoadLayers(const TensorSource& source) {
         rest->feed_forward.emplace(config_, prefix, tensors, arena_);
       }
     }
-    first_state_.push_back(i == 0 ? 0 : first_state_.back() + layers_.back().state_specs().size());
     layers_.push_back({std::move(mixer), rest});
+    first_state_.push_back(first_state_.back() + layers_.back().state_specs(config_).size());
   }
   if (IsBareMixer(config_)) return absl::OkStatus();
   const auto load_norm = [&](const std::string& name,
@@ -119,7 +123,7 @@ absl::Status CpuNetwork::LoadLayers(const TensorSource& source) {
 std::vector<StateSpec> CpuNetwork::state_specs() const {
   std::vector<StateSpec> specs;
   for (const CpuLayer& layer : layers_) {
-    for (StateSpec& spec : layer.state_specs()) specs.push_back(std::move(spec));
+    for (StateSpec& spec : layer.state_specs(config_)) specs.push_back(std::move(spec));
   }
   return specs;
 }
@@ -214,7 +218,21 @@ absl::Status CpuNetwork::Mix(int64_t layer, const Batch& batch,
     layers_[i].rest->norm1.Forward(a.x, batch.tokens, a.mixed, *a.shared.executor);
     in = a.mixed;
   }
-  layers_[i].mixer.Forward(in, batch.rows, states[first_state_[i]], a.wide, a.mixed, a.shared);
+  layers_[i].mixer.Forward(in, batch.rows, &states[first_state_[i]], a.wide, a.shift, a.mixed,
+                           a.shared);
+  return absl::OkStatus();
+}
+
+absl::Status CpuNetwork::ShiftFeedForward(int64_t layer, const Batch& batch,
+                                          const std::vector<StateView>& states) {
+  if (!ShiftsFeedForward(config_)) return absl::OkStatus();
+  const auto i = static_cast<size_t>(layer);
+  const Activations& a = *activations_;
+  const CpuLayer& parts = layers_[i];
+  parts.mixer.Output(a.mixed, batch.tokens, a.x, kernels::Epilogue::Add(), a.shared);
+  parts.rest->norm2->Forward(a.x, batch.tokens, a.mixed, *a.shared.executor);
+  const StateView state = states[first_state_[i + 1] - 1];  // the layer's last one
+  parts.rest->feed_forward->shift()->Previous(a.mixed, batch.rows, state, a.shift.previous);
   return absl::OkStatus();
 }
 
@@ -241,6 +259,9 @@ absl::Status CpuNetwork::Keep(const int64_t* outputs, int64_t count) {
     if (outputs[o] == o) continue;
     MoveRow(activations_->x, outputs[o], o, config_.d_model);
     MoveRow(activations_->mixed, outputs[o], o, MixerWidth(config_));
+    if (ShiftsFeedForward(config_)) {
+      MoveRow(activations_->shift.previous, outputs[o], o, config_.d_model);
+    }
   }
   return absl::OkStatus();
 }
@@ -252,16 +273,20 @@ absl::Status CpuNetwork::Finish(int64_t layer, int64_t count) {
     parts.mixer.Output(a.mixed, count, a.x, Activation::kNone, a.shared);
     return absl::OkStatus();
   }
-  parts.mixer.Output(a.mixed, count, a.x, kernels::Epilogue::Add(), a.shared);
   const auto& [norm1, norm2, feed_forward] = *parts.rest;
+  if (ShiftsFeedForward(config_)) {
+    feed_forward->Forward(a.mixed, count, a.shift, a.wide, a.x, a.shared);
+    return absl::OkStatus();
+  }
+  parts.mixer.Output(a.mixed, count, a.x, kernels::Epilogue::Add(), a.shared);
   if (config_.post_norm) norm1.Forward(a.x, count, a.x, *a.shared.executor);
   if (!feed_forward.has_value()) return absl::OkStatus();
   if (!config_.post_norm) {
     norm2->Forward(a.x, count, a.mixed, *a.shared.executor);
-    feed_forward->Forward(a.mixed, count, a.wide, a.x, a.shared);
+    feed_forward->Forward(a.mixed, count, a.shift, a.wide, a.x, a.shared);
     return absl::OkStatus();
   }
-  feed_forward->Forward(a.x, count, a.wide, a.x, a.shared);
+  feed_forward->Forward(a.x, count, a.shift, a.wide, a.x, a.shared);
   if (norm2.has_value()) norm2->Forward(a.x, count, a.x, *a.shared.executor);
   return absl::OkStatus();
 }

@@ -32,7 +32,11 @@ struct CpuLayer {
   std::optional<Rest> rest;
 
   // What the layer's parts keep of a sequence, the mixer first. These are parts of a state pool.
-  std::vector<StateSpec> state_specs() const { return {mixer.mixer().state_spec()}; }
+  std::vector<StateSpec> state_specs(const NetworkConfig& config) const {
+    std::vector<StateSpec> specs = ShiftStateSpecs(config);
+    specs.insert(specs.begin(), mixer.mixer().state_spec());
+    return specs;
+  }
 };
 
 // The network on the CPU (see Network). Row i of the results of a step or of Encode has the same
@@ -87,6 +91,8 @@ class CpuNetwork {
   absl::Status Embed(const Texts& texts);
   absl::Status Mix(int64_t layer, const Batch& batch, const std::vector<StateView>& states);
   absl::Status Encode(int64_t layer, const Texts& texts);
+  absl::Status ShiftFeedForward(int64_t layer, const Batch& batch,
+                                const std::vector<StateView>& states);
   absl::Status Keep(const int64_t* outputs, int64_t count);
   absl::Status Finish(int64_t layer, int64_t count);
   absl::Status FinalNorm(int64_t count);
@@ -115,9 +121,9 @@ class CpuNetwork {
   std::optional<Embedding> embedding_;  // null in a bare mixer
   std::optional<LayerNormLayer> embedding_norm_;
   std::vector<CpuLayer> layers_;
-  std::vector<size_t> first_state_;     // of each layer, in state_specs()
-  std::optional<LayerNormLayer> norm_;  // HasNormBehind; null in a bare mixer
-  std::optional<LinearLayer> head_;     // language models and classifiers
+  std::vector<size_t> first_state_ = {0};  // of each layer, in state_specs(), and their number
+  std::optional<LayerNormLayer> norm_;     // HasNormBehind; null in a bare mixer
+  std::optional<LinearLayer> head_;        // language models and classifiers
 
   std::optional<Activations> activations_;
   AlignedBuffer logits_;     // [max_logit_rows_, HeadRows()]

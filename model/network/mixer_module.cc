@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<MixerModule>> MixerModule::Create(const NetworkCo
 
 void MixerModule::Forward(const float* x, const RaggedBatch& batch, StateView state,
                           Activations& workspace, float* y) const {
-  layer_.Forward(x, batch, state, workspace.wide, workspace.mixed, workspace.shared);
+  layer_.Forward(x, batch, &state, workspace.wide, {}, workspace.mixed, workspace.shared);
   layer_.Output(workspace.mixed, batch.offset[batch.rows], y, Activation::kNone, workspace.shared);
 }
 

@@ -33,10 +33,14 @@ concept Network = requires(N& network, const typename N::Batch& batch,
   // mixed = mixer(qkv(norm1(x))) of layer i. Mix advances the layer's states; Encode has no states.
   { network.Mix(i, batch, states) } -> std::same_as<absl::Status>;
   { network.Encode(i, texts) } -> std::same_as<absl::Status>;
+  // In a layer whose feed-forward has a token shift (ShiftsFeedForward), x += out(mixed) and mixed
+  // = norm2(x) for all tokens, which advances the shift's states; otherwise nothing.
+  { network.ShiftFeedForward(i, batch, states) } -> std::same_as<absl::Status>;
   // Row j of x and mixed takes the values of row outputs[j]. After this only these rows are left.
   { network.Keep(outputs, i) } -> std::same_as<absl::Status>;
   // Ends layer i for the first rows: x += out(mixed), then, in a layer with a feed-forward, x +=
-  // feed_forward(norm2(x)). For a bare mixer, which has no norms, x = out(mixed).
+  // feed_forward(norm2(x)). Only the last part is left after ShiftFeedForward. For a bare mixer,
+  // which has no norms, x = out(mixed).
   { network.Finish(i, i) } -> std::same_as<absl::Status>;
   // Computes what Logits and vectors read, for the first rows.
   { network.FinalNorm(i) } -> std::same_as<absl::Status>;
@@ -53,6 +57,7 @@ absl::Status ForwardStep(N& network, const typename N::Batch& batch,
   AFT_RETURN_IF_ERROR(network.Embed(batch));
   for (int64_t i = 0; i < layers; ++i) {
     AFT_RETURN_IF_ERROR(network.Mix(i, batch, states));
+    AFT_RETURN_IF_ERROR(network.ShiftFeedForward(i, batch, states));
     if (i + 1 == layers) {
       // All states are advanced: from here on only tokens whose logits are wanted matter.
       count = batch.output_count;

@@ -1,5 +1,12 @@
 #include "model/network/weight_bytes.h"
 
+#include <set>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "model/config/tensors.h"
 #include "model/kernels/linear/packed_weight.h"
 #include "model/layers/embedding.h"
@@ -8,26 +15,25 @@
 namespace aft {
 
 WeightBytes CountWeightBytes(const NetworkConfig& config, Number format) {
-  const int64_t d = config.d_model;
-  const int64_t hid = MixerWidth(config);
   const auto vector = [](int64_t floats) {
     return RoundUpToLine(floats) * static_cast<int64_t>(sizeof(float));
   };
-  const auto linear = [&](int64_t in, int64_t out) {
-    return vector((kernels::PackedWeightBytes(in, out, format) + 3) / 4);
-  };
-  const int64_t norm = 2 * vector(d);
   WeightBytes bytes;
-  const int64_t layer = linear(d, PackedWidth(config.mixer, hid)) + linear(hid, d);
-  if (config.architecture == Architecture::kMixer) return {.products = layer};
-  const int64_t feed_forward = norm + linear(d, config.d_ff) + linear(config.d_ff, d);
-  bytes.products =
-      config.n_layers * (layer + norm) + config.n_layers / config.feed_forward_every * feed_forward;
-  if (!HasSecondNorm(config, config.n_layers - 1)) bytes.products -= norm;
-  if (HasNormBehind(config)) bytes.products += norm;
-  if (config.embedding_norm) bytes.products += norm;
-  if (HeadRows(config) > 0) bytes.products += linear(d, HeadRows(config));
-  if (!config.tie_embeddings) bytes.lookups = linear(d, config.vocab_size);
+  std::set<std::string> biases = {"head.bias"};  // a matrix is packed together with its bias
+  for (const TensorSpec& spec : ExpectedTensors(config)) {
+    if (spec.role == TensorRole::kMatrix) {
+      const int64_t packed =
+          vector((kernels::PackedWeightBytes(spec.shape[1], spec.shape[0], format) + 3) / 4);
+      const bool looked_up = spec.name == "embed.weight" && !config.tie_embeddings;
+      (looked_up ? bytes.lookups : bytes.products) += packed;
+      biases.insert(absl::StrCat(absl::StripSuffix(spec.name, "weight"), "bias"));
+      continue;
+    }
+    const bool of_the_mixer =
+        absl::StrContains(spec.name, ".mixer.") && !absl::EndsWith(spec.name, ".mixer.shift");
+    if (of_the_mixer || biases.count(spec.name) > 0 || spec.name == "position.weight") continue;
+    bytes.products += vector(spec.count());  // norms and token shifts
+  }
   bytes.lookups += vector(Embedding::PositionFloats(config));
   return bytes;
 }

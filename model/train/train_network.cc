@@ -5,6 +5,7 @@
 
 #include "ATen/TensorOperators.h"
 #include "ATen/ops/arange.h"
+#include "ATen/ops/cat.h"
 #include "ATen/ops/dropout.h"
 #include "ATen/ops/embedding.h"
 #include "ATen/ops/exp.h"
@@ -13,8 +14,10 @@
 #include "ATen/ops/linear.h"
 #include "ATen/ops/relu.h"
 #include "ATen/ops/stack.h"
+#include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "model/config/kinds.h"
 #include "model/config/tensors.h"
 #include "model/train/start_values.h"
 
@@ -24,18 +27,36 @@ NetworkCarry EmptyNetworkCarry(const NetworkConfig& config, int64_t batch) {
   NetworkCarry carry;
   if (!CanCarry(config.mixer) || config.position != PositionKind::kNone) return carry;
   for (int64_t layer = 0; layer < config.n_layers; ++layer) {
-    carry.push_back(EmptyAftCarry(config.mixer, batch, MixerWidth(config)));
+    LayerCarry& one = carry.emplace_back();
+    one.mixer = EmptyMixerCarry(config.mixer, batch, MixerWidth(config));
+    if (!SpecOf(config.mixer.kind).token_shift) continue;
+    one.shift = at::zeros({batch, config.d_model});
+    one.feed_forward_shift = at::zeros({batch, config.d_model});
   }
   return carry;
 }
 
 void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& carry) {
   if (carry.empty()) return;
-  const AftCarry empty = EmptyAftCarry(config.mixer, 1, MixerWidth(config));
-  for (AftCarry& layer : carry) {
-    layer.k.select(0, stream).copy_(empty.k[0]);
-    layer.v.select(0, stream).copy_(empty.v[0]);
+  NetworkCarry empty = EmptyNetworkCarry(config, 1);
+  for (size_t layer = 0; layer < carry.size(); ++layer) {
+    const auto of_one = CarryTensors(empty[layer]);
+    const auto of_all = CarryTensors(carry[layer]);
+    for (size_t i = 0; i < of_all.size(); ++i) {
+      of_all[i].second->select(0, stream).copy_((*of_one[i].second)[0]);
+    }
   }
+}
+
+std::vector<std::pair<const char*, at::Tensor*>> CarryTensors(LayerCarry& carry) {
+  std::vector<std::pair<const char*, at::Tensor*>> tensors = {
+      {"k", &carry.mixer.k},
+      {"v", &carry.mixer.v},
+      {"sums", &carry.mixer.sums},
+      {"shift", &carry.shift},
+      {"feed_forward_shift", &carry.feed_forward_shift}};
+  std::erase_if(tensors, [](const auto& one) { return !one.second->defined(); });
+  return tensors;
 }
 
 namespace {
@@ -56,6 +77,8 @@ at::Tensor Activate(const at::Tensor& x, Activation activation) {
       return x;
     case Activation::kRelu:
       return at::relu(x);
+    case Activation::kSquaredRelu:
+      return at::relu(x).square();
     case Activation::kGelu:
       return at::gelu(x);
     case Activation::kGeluTanh:
@@ -121,16 +144,63 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
   const bool carries = carry != nullptr && !carry->empty();
   AFT_CHECK(!carries || config_.position == PositionKind::kNone);
 
+  // Inputs from a token shift: x and the vectors before it, mixed by row `part` of the shares.
+  const auto previous = [](const at::Tensor& x, at::Tensor* carried) {
+    const at::Tensor first = carried != nullptr ? carried->unsqueeze(1).to(x.scalar_type())
+                                                : at::zeros({x.size(0), 1, x.size(2)}, x.options());
+    const at::Tensor before = at::cat({first, x.slice(1, 0, x.size(1) - 1)}, 1);
+    if (carried != nullptr) *carried = x.select(1, x.size(1) - 1).detach().to(at::kFloat);
+    return before;
+  };
+  const auto shifted = [&](const at::Tensor& x, const at::Tensor& before, const std::string& shares,
+                           int64_t part) { return x + (before - x) * P(shares).select(0, part); };
+  const auto low_rank = [&](const at::Tensor& x, const std::string& name,
+                            PackedPart::Between between) {
+    at::Tensor narrow = linear(x, name + ".down").to(at::kFloat);
+    if (between == PackedPart::Between::kTanh) narrow = narrow.tanh();
+    if (between == PackedPart::Between::kSigmoid) narrow = narrow.sigmoid();
+    return linear(narrow, name + ".up");
+  };
+  at::Tensor first_values;
+  // The packed input of a mixer with token shift.
+  const auto shifted_parts = [&](const at::Tensor& x, const at::Tensor& before,
+                                 const std::string& mixer) {
+    std::vector<at::Tensor> parts;
+    for (const PackedPart& spec :
+         SpecOf(config_.mixer.kind).packed(config_.mixer, MixerWidth(config_))) {
+      const at::Tensor input =
+          shifted(x, before, mixer + "shift", static_cast<int64_t>(parts.size()));
+      const std::string name = mixer + spec.name;
+      at::Tensor part = (spec.rank == 0 ? linear(input, name) : low_rank(input, name, spec.between))
+                            .to(at::kFloat);
+      if (spec.name == std::string("v")) {
+        if (!first_values.defined()) {
+          first_values = part;
+        } else if (parameters_.count(mixer + "v_gate.up.weight") > 0) {
+          const at::Tensor gate = low_rank(input, mixer + "v_gate", PackedPart::Between::kNothing);
+          part = part + (first_values - part) * gate.to(at::kFloat).sigmoid();
+        }
+      }
+      parts.push_back(part);
+    }
+    return at::cat(parts, 2);
+  };
+
   at::Tensor x = Embed(tokens);
   if (config_.embedding_norm) x = norm(x, "embed_norm");
   x = drop(x, dropouts.embedding);
   for (int64_t layer = 0; layer < config_.n_layers; ++layer) {
     const std::string prefix = absl::StrCat("layers.", layer, ".");
     const bool post = config_.post_norm;
+    LayerCarry* const carried = carries ? &(*carry)[static_cast<size_t>(layer)] : nullptr;
+    const at::Tensor in = post ? x : norm(x, prefix + "norm1");
     const at::Tensor packed =
-        linear(post ? x : norm(x, prefix + "norm1"), prefix + "mixer.qkv").to(at::kFloat);
+        ShiftsFeedForward(config_)
+            ? shifted_parts(in, previous(in, carries ? &carried->shift : nullptr),
+                            prefix + "mixer.")
+            : linear(in, prefix + "mixer.qkv").to(at::kFloat);
     TrainFormOptions mix;
-    if (carries) mix.carry = &(*carry)[static_cast<size_t>(layer)];
+    if (carries) mix.carry = &carried->mixer;
     mix.gemm = gemm;
     mix.grid_width = options.grid_width;
     mix.mask = options.mask;
@@ -139,10 +209,20 @@ at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
     x = x + drop(linear(mixed, prefix + "mixer.out").to(at::kFloat), dropouts.output);
     if (post) x = norm(x, prefix + "norm1");
     if (!HasFeedForward(config_, layer)) continue;
-    const at::Tensor up = Activate(linear(post ? x : norm(x, prefix + "norm2"), prefix + "ffn.up"),
-                                   config_.activation);
-    x = x + drop(linear(drop(up, dropouts.feed_forward), prefix + "ffn.down").to(at::kFloat),
-                 dropouts.output);
+    const at::Tensor second = post ? x : norm(x, prefix + "norm2");
+    at::Tensor before;
+    if (ShiftsFeedForward(config_)) {
+      before = previous(second, carries ? &carried->feed_forward_shift : nullptr);
+    }
+    const auto input = [&](int64_t part) {
+      return before.defined() ? shifted(second, before, prefix + "ffn.shift", part) : second;
+    };
+    const at::Tensor up = Activate(linear(input(0), prefix + "ffn.up"), config_.activation);
+    at::Tensor down = linear(drop(up, dropouts.feed_forward), prefix + "ffn.down").to(at::kFloat);
+    if (config_.feed_forward == FeedForwardKind::kGatedChannelMix) {
+      down = down * linear(input(1), prefix + "ffn.gate").to(at::kFloat).sigmoid();
+    }
+    x = x + drop(down, dropouts.output);
     if (post && HasSecondNorm(config_, layer)) x = norm(x, prefix + "norm2");
   }
   if (HasNormBehind(config_)) x = norm(x, "norm");

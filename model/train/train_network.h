@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -11,9 +12,19 @@
 
 namespace aft {
 
-// The state of B streams, one AftCarry per layer. It is empty when the mixer cannot carry its state
+// The state of B streams in one layer.
+struct LayerCarry {
+  MixerCarry mixer;
+  // With token shift, the last vector before the mixer and before the feed-forward; [B, d].
+  at::Tensor shift, feed_forward_shift;
+};
+
+// The tensors of a layer's state that exist, by name.
+std::vector<std::pair<const char*, at::Tensor*>> CarryTensors(LayerCarry& carry);
+
+// The state of B streams in every layer. It is empty when the mixer cannot carry its state
 // (CanCarry) or the network has positions; every segment then starts without a state.
-using NetworkCarry = std::vector<AftCarry>;
+using NetworkCarry = std::vector<LayerCarry>;
 NetworkCarry EmptyNetworkCarry(const NetworkConfig& config, int64_t batch);
 // Empties the state of one stream.
 void RestartStream(const NetworkConfig& config, int64_t stream, NetworkCarry& carry);

@@ -75,8 +75,8 @@ TEST_F(CudaProductTest, EqualsFloat64ForAllSizes) {
 }
 
 TEST_F(CudaProductTest, AddsTheBiasAndActivatesBeforeItRounds) {
-  for (const Activation activation :
-       {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh}) {
+  for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu,
+                                      Activation::kGeluTanh, Activation::kSquaredRelu}) {
     for (const bool with_bias : {true, false}) {
       for (const Number out : {Number::kFp32, Number::kBf16}) {
         Layer layer(random_, 72, 21, activation);

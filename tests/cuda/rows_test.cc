@@ -199,8 +199,8 @@ TEST_F(CudaAddNormTest, RefusesWhatItCannotDo) {
 TEST(CudaBiasActivation, EqualsFloat64ForAllNumbersAndWidths) {
   TestRandom random;
   constexpr int64_t kCount = 5;
-  for (const Activation activation :
-       {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh}) {
+  for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu,
+                                      Activation::kGeluTanh, Activation::kSquaredRelu}) {
     for (const int64_t width : {1, 8, 12, 33, 64, 1000, 4096}) {
       for (const auto& [in, out] : kNumbers) {
         for (const bool with_bias : {true, false}) {

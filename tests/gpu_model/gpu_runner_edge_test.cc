@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/gpu_model/product_log.h"
 #include "tests/gpu_model/runner_pair.h"
+#include "tests/property/tested_runners.h"
 #include "tests/support/collect.h"
 #include "tests/support/cuda_on_cpu/launch_log.h"
 #include "tests/support/cuda_on_cpu/threads.h"
@@ -286,6 +287,7 @@ TEST_F(GpuRunnerEdgeTest, TheErrorSaysHowMuchMemoryEachPartNeeds) {
 
 TEST_F(GpuRunnerEdgeTest, DecodeStepsAllocateNothingOnTheDevice) {
   for (const NetworkCase& network : DecoderCases()) {
+    if (!RunsOnGpu(network)) continue;
     SCOPED_TRACE(network.name);
     config_ = network.config;
     DrawWeights();

@@ -107,8 +107,9 @@ struct TestLinear {
   std::vector<float> stored;  // the weight as it is packed
 };
 
-constexpr Epilogue kEpilogues[] = {Activation::kNone, Activation::kRelu, Activation::kGelu,
-                                   Activation::kGeluTanh, Epilogue::Add()};
+constexpr Epilogue kEpilogues[] = {Activation::kNone,        Activation::kRelu,
+                                   Activation::kGelu,        Activation::kGeluTanh,
+                                   Activation::kSquaredRelu, Epilogue::Add()};
 
 class LinearTest : public EveryInstructionSet {
  protected:
@@ -138,6 +139,7 @@ TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
     const std::vector<float> relu = linear.Run(given, Activation::kRelu);
     const std::vector<float> gelu = linear.Run(given, Activation::kGelu);
     const std::vector<float> gelu_tanh = linear.Run(given, Activation::kGeluTanh);
+    const std::vector<float> squared = linear.Run(given, Activation::kSquaredRelu);
     const std::vector<float> add = linear.Run(given, Epilogue::Add());
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t n = 0; n < linear.out; ++n) {
@@ -151,6 +153,7 @@ TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
         ASSERT_NEAR(relu[i], std::max(sum, 0.0), tolerance::kLinear.each);
         ASSERT_NEAR(gelu[i], Activated(Activation::kGelu, sum), tolerance::kLinear.each);
         ASSERT_NEAR(gelu_tanh[i], Activated(Activation::kGeluTanh, sum), tolerance::kLinear.each);
+        ASSERT_EQ(squared[i], relu[i] * relu[i]);
         ASSERT_NEAR(add[i], 0.5 + sum, tolerance::kLinear.each);
       }
     }

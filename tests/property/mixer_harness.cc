@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ATen/ops/empty.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "model/config/kinds.h"
@@ -48,6 +49,7 @@ std::vector<MixerCase> SharedCases() {
   static_assert(kMixerTokens == 64, "as many rows have the tables below");
   std::vector<MixerCase> cases;
   for (const KindSpec& kind : AllKinds()) {
+    if (kind.token_shift) continue;  // RecurrentCases
     cases.push_back({kind.name, ExampleMixer(kind.kind, kMixerTokens)});
   }
   Append({{"local_0", "aft_local window=0"},
@@ -99,6 +101,20 @@ std::vector<MixerCase> CausalCases() {
           {"conv_bf16", "aft_conv heads=4 window=5 ring=bf16"},
           {"block_local_full_decode", "block_local heads=2 block_size=8 full_decode=true"}},
          &cases);
+  return cases;
+}
+
+std::vector<MixerCase> RecurrentCases() {
+  std::vector<MixerCase> cases;
+  if (!TestedMixers().one_order) return cases;
+  for (const KindSpec& kind : AllKinds()) {
+    if (kind.token_shift) cases.push_back({kind.name, ExampleMixer(kind.kind, kMixerTokens)});
+  }
+  Append({{"wkv4_odd", "wkv4", 37}}, &cases);
+  for (const auto& [heads, hid] : {std::pair(2, int64_t{128}), {3, 33}, {1, 80}}) {
+    cases.push_back({absl::StrCat("wkv7_", heads, "_", hid), cases[1].config, hid});
+    cases.back().config.heads = heads;
+  }
   return cases;
 }
 

@@ -32,9 +32,10 @@ struct MixerCase {
 bool IsAft(const MixerConfig& config);
 float RoundToBf16(float x);
 
-// Every kind and form that MakeMixer takes: mixers with a causal recurrence, and mixers that see
-// the whole text.
+// Every kind and form that MakeMixer takes: mixers with a causal recurrence; those of them that
+// have no Encode (none on a GPU yet); and mixers that see the whole text.
 std::vector<MixerCase> CausalCases();
+std::vector<MixerCase> RecurrentCases();
 std::vector<MixerCase> BidirectionalCases();
 
 // The length of the longest text in cases with a limit.

@@ -23,6 +23,9 @@ class MixerTest : public testing::TestWithParam<std::tuple<MixerCase, int64_t>> 
  protected:
   const MixerCase& mixer_case() const { return std::get<0>(GetParam()); }
   bool is_aft() const { return IsAft(mixer_case().config); }
+  bool has_no_encode() const { return SpecOf(mixer_case().config.kind).token_shift; }
+  // Whether outputs are means of the values.
+  bool averages() const { return mixer_case().config.kind != MixerKind::kWkv7; }
   std::vector<int64_t> RandomLengths() {
     std::vector<int64_t> lengths(kMixerTokens);
     for (int64_t& length : lengths) length = 1 + random_.Below(11);
@@ -184,6 +187,7 @@ TEST_P(CausalTest, ACopiedSlotContinuesTheSame) {
 }
 
 TEST_P(CausalTest, EncodeEqualsForward) {
+  if (has_no_encode()) return;
   TestMixer mixer(mixer_case(), random_);
   const std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
   const std::vector<std::vector<float>> y =
@@ -207,6 +211,7 @@ TEST_P(CausalTest, ANanStaysInItsSequence) {
 }
 
 TEST_P(CausalTest, ANanStaysInItsChannel) {
+  if (!averages()) return;  // in wkv7 every channel of a head reads every key
   TestMixer mixer(mixer_case(), random_);
   ExpectANanStaysInItsChannel(
       mixer,
@@ -215,6 +220,7 @@ TEST_P(CausalTest, ANanStaysInItsChannel) {
 }
 
 TEST_P(CausalTest, ExtremeInputsStayWithinTheValues) {
+  if (!averages()) return;
   for (const float scale : {128.0F, 8192.0F}) {
     TestMixer mixer(mixer_case(), random_);
     std::vector<float> packed = mixer.Packed(random_, kMixerTokens);
@@ -231,11 +237,14 @@ TEST_P(CausalTest, ExtremeInputsStayWithinTheValues) {
     const double rounding = device_.one_order ? tolerance::kMean : device_.prompt.each;
     for (const float value : y) ASSERT_LE(std::abs(value), bound * (1 + rounding));
     if (!is_aft()) continue;
-    EXPECT_TRUE(Close(y, mixer.Reference(packed), device_.prompt));
+    // In a recurrence the rounding of every decayed maximum counts.
+    EXPECT_TRUE(Close(y, mixer.Reference(packed),
+                      has_no_encode() ? tolerance::kKeysRounded : device_.prompt));
   }
 }
 
 TEST_P(CausalTest, ConstantValuesStayConstantExceptForTheGate) {
+  if (!averages()) return;
   TestMixer mixer(mixer_case(), random_);
   std::vector<float> packed = mixer.Packed(random_, kMixerTokens, "u1e4");
   for (int64_t t = 0; t < kMixerTokens; ++t) {
@@ -340,6 +349,8 @@ auto OnEveryInstructionSet(const std::vector<MixerCase>& cases) {
                           testing::ValuesIn(TestedMixers().instruction_sets));
 }
 INSTANTIATE_TEST_SUITE_P(Mixers, CausalTest, OnEveryInstructionSet(CausalCases()), kName);
+// Empty on a GPU, which has no kernels for these yet.
+INSTANTIATE_TEST_SUITE_P(Recurrent, CausalTest, OnEveryInstructionSet(RecurrentCases()), kName);
 INSTANTIATE_TEST_SUITE_P(BothWays, BidirectionalTest, OnEveryInstructionSet(BidirectionalCases()),
                          kName);
 INSTANTIATE_TEST_SUITE_P(Causal, BidirectionalTest, OnEveryInstructionSet(CausalCases()), kName);

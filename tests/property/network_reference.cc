@@ -38,10 +38,15 @@ class Reference {
     }
     for (size_t t = 0; t < x.size(); ++t) AddPosition(t, x[t]);
     if (config_.embedding_norm) x = Norm(x, "embed_norm");
+    Matrix first_values;
     for (int64_t i = 0; i < config_.n_layers; ++i) {
       const std::string layer = "layers." + std::to_string(i) + ".";
       const std::string mixer = layer + "mixer.";
       const bool post = config_.post_norm;
+      if (SpecOf(config_.mixer.kind).token_shift) {
+        AddShiftedLayer(i, layer, first_values, x);
+        continue;
+      }
       const Matrix packed = Linear(post ? x : Norm(x, layer + "norm1"), mixer + "qkv");
       Add(x, Linear(Mix(packed, mixer, input), mixer + "out"));
       if (post) x = Norm(x, layer + "norm1");
@@ -60,6 +65,69 @@ class Reference {
   }
 
  private:
+  // A layer of RWKV. The first one sets `first_values`.
+  void AddShiftedLayer(int64_t index, const std::string& layer, Matrix& first_values,
+                       Matrix& x) const {
+    const std::string mixer = layer + "mixer.";
+    const Matrix normed = Norm(x, layer + "norm1");
+    Matrix packed(x.size());
+    size_t part = 0;
+    for (const PackedPart& spec :
+         SpecOf(config_.mixer.kind).packed(config_.mixer, MixerWidth(config_))) {
+      const Matrix input = Shifted(normed, mixer + "shift", part++);
+      Matrix y = spec.rank == 0 ? Linear(input, mixer + spec.name)
+                                : LowRank(input, mixer + spec.name, spec.between);
+      if (spec.name == std::string("v") && index == 0) first_values = y;
+      if (spec.name == std::string("v") && index > 0 && tensors_.count(mixer + "v_gate.up.bias")) {
+        const Matrix gate = LowRank(input, mixer + "v_gate", PackedPart::Between::kNothing);
+        for (size_t t = 0; t < y.size(); ++t) {
+          for (size_t c = 0; c < y[t].size(); ++c) {
+            y[t][c] += (first_values[t][c] - y[t][c]) / (1 + std::exp(-gate[t][c]));
+          }
+        }
+      }
+      for (size_t t = 0; t < y.size(); ++t) {
+        packed[t].insert(packed[t].end(), y[t].begin(), y[t].end());
+      }
+    }
+    Add(x, Linear(Mix(packed, mixer, {}), mixer + "out"));
+    const Matrix second = Norm(x, layer + "norm2");
+    Matrix wide = Linear(Shifted(second, layer + "ffn.shift", 0), layer + "ffn.up");
+    for (std::vector<double>& row : wide) {
+      for (double& v : row) v = Activated(config_.activation, v);
+    }
+    Matrix down = Linear(wide, layer + "ffn.down");
+    if (config_.feed_forward == FeedForwardKind::kGatedChannelMix) {
+      const Matrix gate = Linear(Shifted(second, layer + "ffn.shift", 1), layer + "ffn.gate");
+      for (size_t t = 0; t < down.size(); ++t) {
+        for (size_t c = 0; c < down[t].size(); ++c) down[t][c] /= 1 + std::exp(-gate[t][c]);
+      }
+    }
+    Add(x, down);
+  }
+  Matrix Shifted(const Matrix& x, const std::string& shares, size_t part) const {
+    const size_t d = x[0].size();
+    const float* const share = Data(shares) + part * d;
+    Matrix y = x;
+    for (size_t t = 0; t < x.size(); ++t) {
+      for (size_t c = 0; c < d; ++c) {
+        const double before = t == 0 ? 0.0 : x[t - 1][c];
+        y[t][c] = x[t][c] * (1 - double{share[c]}) + before * share[c];
+      }
+    }
+    return y;
+  }
+  Matrix LowRank(const Matrix& x, const std::string& name, PackedPart::Between between) const {
+    Matrix narrow = Linear(x, name + ".down");
+    for (std::vector<double>& row : narrow) {
+      for (double& v : row) {
+        if (between == PackedPart::Between::kTanh) v = std::tanh(v);
+        if (between == PackedPart::Between::kSigmoid) v = 1 / (1 + std::exp(-v));
+      }
+    }
+    return Linear(narrow, name + ".up");
+  }
+
   Matrix Rows(const TokenVectors& vectors) const {
     Matrix rows;
     for (auto at = vectors.begin(); at != vectors.end(); at += config_.d_model) {
@@ -173,7 +241,7 @@ NetworkConfig Small(const MixerConfig& mixer) {
   config.d_model = 40;
   config.n_layers = 2;
   config.d_ff = 72;
-  config.mixer = mixer;
+  UseMixer(mixer, &config);
   const bool growing = mixer.causal && StateGrows(mixer);
   const bool limited = mixer.band_rows > 0 && mixer.length_policy == LengthPolicy::kError;
   if (growing || limited) config.max_seq_len = kCaseTokens;
@@ -184,6 +252,7 @@ NetworkConfig Small(const MixerConfig& mixer) {
 std::vector<NetworkCase> Kinds(bool causal) {
   std::vector<NetworkCase> cases;
   for (const KindSpec& kind : AllKinds()) {
+    if (!causal && kind.token_shift) continue;
     cases.push_back({kind.name, Small(ExampleMixer(kind.kind, kCaseTokens, causal))});
   }
   return cases;
@@ -311,6 +380,7 @@ NetworkCase ImageCase() {
 std::vector<NetworkCase> BareMixerCases() {
   std::vector<NetworkCase> cases = Kinds(/*causal=*/false);
   for (NetworkCase& one : Kinds(/*causal=*/true)) {
+    if (SpecOf(one.config.mixer.kind).token_shift) continue;
     one.name = "causal_" + one.name;
     one.form = one.config.mixer.kind != MixerKind::kAftLocal;
     cases.push_back(std::move(one));

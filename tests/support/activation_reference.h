@@ -15,6 +15,8 @@ inline double Activated(Activation activation, double x) {
       return x;
     case Activation::kRelu:
       return std::max(x, 0.0);
+    case Activation::kSquaredRelu:
+      return std::max(x, 0.0) * std::max(x, 0.0);
     case Activation::kGelu:
       return 0.5 * x * std::erfc(-x * M_SQRT1_2);
     case Activation::kGeluTanh:

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "model/config/kinds.h"
 #include "model/config/tensors.h"
 
 namespace aft {
@@ -201,6 +202,67 @@ std::vector<double> Location(const Inputs& x) {
   });
 }
 
+std::vector<double> Wkv4(const Inputs& x) {
+  return Gate(x, Average(x, 2 * x.hid, x.hid, [&](int64_t t, int64_t key, int64_t c) {
+                const double k = x.key(key, x.hid + c);
+                if (key == t) return k + x.table("bonus")[At(c)];
+                return k - static_cast<double>(t - key - 1) * std::exp(x.table("decay")[At(c)]);
+              }));
+}
+
+// One token of one head of wkv7; S [n, n] by key channel and value channel.
+void Wkv7Token(const Inputs& x, int64_t t, int64_t head, std::vector<double>& s, double* y) {
+  const int64_t n = x.hid / x.config.heads;
+  const auto part = [&](int64_t index, int64_t i) {  // of r, w, k, v, a, g
+    return x.in(t, index * x.hid + head * n + i);
+  };
+  const auto table = [&](const char* name, int64_t i) { return x.table(name)[At(head * n + i)]; };
+  const auto sigmoid = [](double value) { return 1 / (1 + std::exp(-value)); };
+  double length = 0;
+  for (int64_t i = 0; i < n; ++i) length += std::pow(part(2, i) * table("key_scale", i), 2);
+  length = std::max(std::sqrt(length), 1e-12);
+  const auto unit = [&](int64_t j) { return part(2, j) * table("key_scale", j) / length; };
+  const auto key = [&](int64_t j) {
+    return part(2, j) * (1 + (sigmoid(part(4, j)) - 1) * table("key_rate", j));
+  };
+  std::vector<double> removed(At(n), 0.0);
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t i = 0; i < n; ++i) removed[At(i)] += unit(j) * s[At(j * n + i)];
+  }
+  double bonus = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    const double decay = std::exp(-std::exp(-0.5) * sigmoid(part(1, j)));
+    for (int64_t i = 0; i < n; ++i) {
+      double& state = s[At(j * n + i)];
+      state = state * decay - removed[At(i)] * unit(j) * sigmoid(part(4, j)) + key(j) * part(3, i);
+      y[i] += state * part(0, j);
+    }
+    bonus += part(0, j) * key(j) * table("bonus", j);
+  }
+  const auto count = static_cast<double>(n);
+  double mean = 0;
+  double variance = 0;
+  for (int64_t i = 0; i < n; ++i) mean += y[i] / count;
+  for (int64_t i = 0; i < n; ++i) variance += (y[i] - mean) * (y[i] - mean) / count;
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = (y[i] - mean) / std::sqrt(variance + 1e-5 * count) * table("group_norm.weight", i) +
+           table("group_norm.bias", i);
+    y[i] = (y[i] + bonus * part(3, i)) * part(5, i);
+  }
+}
+
+std::vector<double> Wkv7(const Inputs& x) {
+  const int64_t n = x.hid / x.config.heads;
+  std::vector<double> y(At(x.tokens() * x.hid), 0.0);
+  for (int64_t head = 0; head < x.config.heads; ++head) {
+    std::vector<double> s(At(n * n), 0.0);
+    for (int64_t t = 0; t < x.tokens(); ++t) {
+      Wkv7Token(x, t, head, s, y.data() + t * x.hid + head * n);
+    }
+  }
+  return y;
+}
+
 // What the tests know about a kind: its formula and an example. If the example has band_rows,
 // ExampleMixer sets them to the length of the text.
 struct ReferenceKind {
@@ -219,6 +281,14 @@ constexpr ReferenceKind kKinds[] = {
     {Cosine, {.kind = MixerKind::kCosine, .heads = 2}},
     {Additive, {.kind = MixerKind::kAdditive, .heads = 2, .score_width = 6}},
     {Location, {.kind = MixerKind::kLocation, .band_rows = kRows}},
+    {Wkv4, {.kind = MixerKind::kWkv4}},
+    {Wkv7,
+     {.kind = MixerKind::kWkv7,
+      .heads = 2,
+      .decay_rank = 4,
+      .rate_rank = 3,
+      .value_rank = 5,
+      .gate_rank = 6}},
 };
 
 const ReferenceKind& Reference(MixerKind kind) {
@@ -236,6 +306,16 @@ MixerConfig ExampleMixer(MixerKind kind, int64_t tokens, bool causal) {
   config.causal = causal;
   if (config.band_rows > 0) config.band_rows = tokens;
   return config;
+}
+
+void UseMixer(const MixerConfig& mixer, NetworkConfig* config) {
+  config->mixer = mixer;
+  if (!SpecOf(mixer.kind).token_shift) return;
+  const bool gated = mixer.kind == MixerKind::kWkv4;
+  config->feed_forward = gated ? FeedForwardKind::kGatedChannelMix : FeedForwardKind::kChannelMix;
+  config->activation = Activation::kSquaredRelu;
+  config->embedding_norm = true;
+  config->qkv_bias = config->head_bias = false;
 }
 
 std::vector<double> ReferenceConvFilter(const MixerConfig& config, const ReferenceTables& tables) {

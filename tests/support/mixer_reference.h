@@ -13,7 +13,8 @@ namespace aft {
 using ReferenceTables = std::map<std::string, std::vector<double>>;
 
 // Computes every mixer from its formula, with loops over all pairs of tokens in double. It is the
-// ground truth of the kernels' tests, and uses neither recurrences nor rings, and no optimisation.
+// ground truth of the kernels' tests, and uses neither recurrences (except for wkv7) nor rings, and
+// no optimisation.
 //
 //   Y_t = g_t * sum_t' exp(S(t, t')) V_t' / sum_t' exp(S(t, t'))    over the t' that t sees
 //
@@ -24,6 +25,9 @@ using ReferenceTables = std::map<std::string, std::vector<double>>;
 //   cosine       softplus(b_t) q.k / (max(|q|, e) max(|k|, e)), e = 1e-6 (kCosineEps)
 //   additive     score.v . tanh(q_t + k_t')
 //   location     location.weight[t'] . q_t                          one head
+//   wkv4         K_t' - (t - t' - 1) exp(decay), and K_t + bonus for t' = t; gated like AFT
+//
+// wkv7 has no such form. Its reference advances the matrix S of kernels/wkv/wkv.h.
 //
 // The mask is added to S of its key. A token that sees no key, or only keys whose mask is -inf or
 // at most -1e30, gives zeros.
@@ -48,6 +52,9 @@ std::vector<double> ReferenceMixer(const MixerConfig& config, int64_t hid,
 // A small mixer of this kind for texts of up to `tokens`. Every suite that goes through all kinds
 // uses it. Its heads divide even widths.
 MixerConfig ExampleMixer(MixerKind kind, int64_t tokens, bool causal = true);
+
+// Gives a network this mixer. RWKV's kinds need other parts too: wkv4 gets the gated feed-forward.
+void UseMixer(const MixerConfig& mixer, NetworkConfig* config);
 
 // conv.w [h, s] or [h, s, s] as the filter is applied: eq. 8 when the config says so.
 std::vector<double> ReferenceConvFilter(const MixerConfig& config, const ReferenceTables& tables);

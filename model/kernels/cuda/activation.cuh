@@ -18,6 +18,9 @@ __device__ inline void Activate(Activation activation, Channels<kCount>& group) 
       for (float& value : x) value = 0.5F * value * (1.0F + erff(value * kSqrtHalf));
       break;
     }
+    case Activation::kSquaredRelu:
+      for (float& value : x) value = value < 0.0F ? 0.0F : value * value;
+      break;
     case Activation::kGeluTanh: {  // 0.5 (1 + tanh(u)) = 1 / (1 + e^-2u)
       constexpr float kMinusTwiceSqrtTwoByPi = -1.59576912F;
       for (float& value : x) {

@@ -66,6 +66,10 @@ HWY_INLINE LinearVec Finish(LinearTag d, Epilogue epilogue, LinearVec sum, const
       return Gelu(d, sum);
     case Activation::kGeluTanh:
       return GeluTanh(d, sum);
+    case Activation::kSquaredRelu: {
+      const LinearVec x = AtLeast(d, 0.0F, sum);
+      return hn::Mul(x, x);
+    }
     case Activation::kNone:
       break;
   }

@@ -35,7 +35,7 @@ at::Tensor PadBack(const at::Tensor& x, int64_t count, double value) {
 }
 
 Context Prepend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask, int64_t context,
-                const AftCarry* carry) {
+                const MixerCarry* carry) {
   Context result;
   std::tie(result.k, result.v) = Masked(k, v, mask);
   if (mask.defined()) {
@@ -107,8 +107,8 @@ at::Tensor PrefixMean(const Context& x, const at::Tensor& band, int64_t context,
       .squeeze(1);
 }
 
-// The state after a segment: see AftCarry.
-void Store(const Context& x, int64_t context, bool blocks, AftCarry* carry) {
+// The state after a segment: see MixerCarry.
+void Store(const Context& x, int64_t context, bool blocks, MixerCarry* carry) {
   const at::NoGradGuard no_grad;
   const int64_t total = x.k.size(1);
   const at::Tensor k = x.k.detach();
@@ -131,9 +131,9 @@ int64_t ContextLength(int64_t window, int64_t prefix_block) {
 
 }  // namespace
 
-AftCarry EmptyAftCarry(const MixerConfig& config, int64_t batch, int64_t hid) {
+MixerCarry EmptyAftCarry(const MixerConfig& config, int64_t batch, int64_t hid) {
   const int64_t context = ContextLength(config.window, config.prefix_block);
-  return {at::full({batch, context, hid}, kEmptyKey), at::zeros({batch, context, hid})};
+  return {at::full({batch, context, hid}, kEmptyKey), at::zeros({batch, context, hid}), {}};
 }
 
 at::Tensor AftLocalForm(const MixerConfig& config, const at::Tensor& packed,

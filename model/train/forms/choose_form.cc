@@ -1,3 +1,4 @@
+#include "ATen/ops/zeros.h"
 #include "base/check.h"
 #include "model/config/kinds.h"
 #include "model/train/forms/forms.h"
@@ -6,7 +7,26 @@
 namespace aft {
 
 bool CanCarry(const MixerConfig& config) {
-  return SpecOf(config.kind).family == KernelFamily::kAft && config.causal && config.band_rows == 0;
+  const KernelFamily family = SpecOf(config.kind).family;
+  if (family == KernelFamily::kWkv) return true;
+  return family == KernelFamily::kAft && config.causal && config.band_rows == 0;
+}
+
+MixerCarry EmptyMixerCarry(const MixerConfig& config, int64_t batch, int64_t hid) {
+  MixerCarry carry;
+  switch (config.kind) {
+    case MixerKind::kWkv4:
+      carry.sums = at::zeros({batch, 3, hid});
+      carry.sums.select(1, 2).fill_(kEmptyWkv4Max);
+      return carry;
+    case MixerKind::kWkv7: {
+      const int64_t width = hid / config.heads;
+      carry.sums = at::zeros({batch, config.heads, width, width});
+      return carry;
+    }
+    default:
+      return EmptyAftCarry(config, batch, hid);
+  }
 }
 
 at::Tensor TrainForm(const MixerConfig& config, const at::Tensor& packed, const MixerTables& tables,
@@ -31,6 +51,10 @@ at::Tensor TrainForm(const MixerConfig& config, const at::Tensor& packed, const 
       return AdditiveForm(config, packed, tables, options);
     case MixerKind::kLocation:
       return LocationForm(config, packed, tables, options);
+    case MixerKind::kWkv4:
+      return Wkv4Form(packed, tables, options);
+    case MixerKind::kWkv7:
+      return Wkv7Form(config, packed, tables, options);
   }
   return {};
 }

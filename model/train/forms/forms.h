@@ -12,6 +12,7 @@ namespace aft {
 // multiplied with itself and the block before it. Without it, each tile of rows is multiplied with
 // its window, and all older tokens are one running sum: O(T window hid). Exact for all keys and
 // biases; see aft_sums.h for the numerics.
+MixerCarry EmptyAftCarry(const MixerConfig& config, int64_t batch, int64_t hid);
 at::Tensor AftLocalForm(const MixerConfig& config, const at::Tensor& packed,
                         const MixerTables& tables, const TrainFormOptions& options);
 
@@ -42,5 +43,13 @@ at::Tensor AdditiveForm(const MixerConfig& config, const at::Tensor& packed,
 
 at::Tensor LocationForm(const MixerConfig& config, const at::Tensor& packed,
                         const MixerTables& tables, const TrainFormOptions& options);
+
+// The running maximum of a text without tokens.
+inline constexpr double kEmptyWkv4Max = -1e30;
+// In chunks of 16 tokens: O(T 16 hid), and for wkv7 O(T (16 + head width) hid).
+at::Tensor Wkv4Form(const at::Tensor& packed, const MixerTables& tables,
+                    const TrainFormOptions& options);
+at::Tensor Wkv7Form(const MixerConfig& config, const at::Tensor& packed, const MixerTables& tables,
+                    const TrainFormOptions& options);
 
 }  // namespace aft

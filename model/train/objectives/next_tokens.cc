@@ -74,8 +74,10 @@ class NextTokens : public RunningText {
 
   void Save(SafetensorsFile& file) const override {
     for (size_t layer = 0; layer < carry_.size(); ++layer) {
-      file.tensors[absl::StrCat("carry/", layer, "/k")] = carry_[layer].k;
-      file.tensors[absl::StrCat("carry/", layer, "/v")] = carry_[layer].v;
+      LayerCarry carry = carry_[layer];
+      for (const auto& [name, tensor] : CarryTensors(carry)) {
+        file.tensors[absl::StrCat("carry/", layer, "/", name)] = *tensor;
+      }
     }
     std::ostringstream random, places;
     random << random_;
@@ -87,9 +89,10 @@ class NextTokens : public RunningText {
   absl::Status Restore(const SafetensorsFile& file) override {
     bool complete = true;
     for (size_t layer = 0; layer < carry_.size(); ++layer) {
-      complete = complete &&
-                 RestoreTensor(file, absl::StrCat("carry/", layer, "/k"), carry_[layer].k) &&
-                 RestoreTensor(file, absl::StrCat("carry/", layer, "/v"), carry_[layer].v);
+      for (const auto& [name, tensor] : CarryTensors(carry_[layer])) {
+        complete =
+            complete && RestoreTensor(file, absl::StrCat("carry/", layer, "/", name), *tensor);
+      }
     }
     const auto text = [&file](const char* key) {
       const auto found = file.metadata.find(key);

@@ -215,6 +215,7 @@ TEST_F(TextObjectivesTest, EveryObjectiveSurvivesAKill) {
 
 TEST_F(TextObjectivesTest, EveryKindLearnsBidirectionally) {
   for (const KindSpec& kind : AllKinds()) {
+    if (kind.token_shift) continue;
     SCOPED_TRACE(kind.name);
     TrainConfig config = Config(MaskedJson());
     config.network.mixer = ExampleMixer(kind.kind, kLongest);

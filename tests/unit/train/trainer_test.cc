@@ -238,7 +238,7 @@ TEST_F(TrainerTest, TrainsEveryCausalMixer) {
   for (const auto& [name, mixer] : CausalMixers()) {
     SCOPED_TRACE(name);
     config_.network = TinyNetwork();
-    config_.network.mixer = mixer;
+    UseMixer(mixer, &config_.network);
     config_.network.max_seq_len = StateGrows(mixer) ? kTokens : mixer.band_rows;
     const std::vector<double> losses = Train("/" + name);
     EXPECT_LT(losses.back(), losses.front() - 1);
@@ -384,6 +384,7 @@ TEST(TrainNetworkTest, EachDropoutActs) {
 // The vectors of a text do not depend on the padding of its row.
 TEST(TrainNetworkTest, MaskedTokensChangeNothing) {
   for (const KindSpec& kind : AllKinds()) {
+    if (kind.token_shift) continue;  // only language models, whose texts have no padding
     SCOPED_TRACE(kind.name);
     NetworkConfig config = TinyNetwork();
     config.architecture = Architecture::kEncoder;
