@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/config/tensors.h"
-#include "model/layers/token_shift.h"
+#include "model/mixers/families.h"
 #include "model/mixers/mixer.h"
 #include "model/network/cpu_network.h"
 #include "model/network/weight_bytes.h"

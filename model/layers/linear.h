@@ -22,7 +22,7 @@ class LinearLayer {
   void Forward(const float* x, int64_t rows, float* y, kernels::Epilogue epilogue,
                const Workspace& workspace) const;
 
-  // The same without an epilogue, with rows of y `stride` floats apart.
+  // Forward without an epilogue, and with rows of y that are `stride` floats apart.
   void ForwardStrided(const float* x, int64_t rows, float* y, int64_t stride,
                       const Workspace& workspace) const;
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "model/config/kinds.h"
 #include "model/kernels/wkv/blend.h"
 
 namespace aft {
@@ -11,14 +10,6 @@ TokenShift::TokenShift(const WeightMap& tensors, const std::string& name, int64_
                        int64_t width, WeightArena& arena)
     : parts_(parts), width_(width), shares_(arena.Take(parts * width)) {
   std::copy_n(TensorData(tensors, name), parts * width, shares_);
-}
-
-StateSpec TokenShift::state_spec(int64_t width) {
-  StateSpec spec;
-  spec.floats = width;
-  spec.sections = {{"shift", 0, width}};
-  spec.floats_per_step = 2 * width;  // read and written
-  return spec;
 }
 
 void TokenShift::Previous(const float* x, const RaggedBatch& batch, StateView state,
@@ -52,14 +43,6 @@ void TokenShift::Mix(const float* x, const float* previous, int64_t tokens, floa
       }
     }
   });
-}
-
-std::vector<StateSpec> ShiftStateSpecs(const NetworkConfig& config) {
-  std::vector<StateSpec> specs;
-  if (SpecOf(config.mixer.kind).token_shift)
-    specs.push_back(TokenShift::state_spec(config.d_model));
-  if (ShiftsFeedForward(config)) specs.push_back(TokenShift::state_spec(config.d_model));
-  return specs;
 }
 
 }  // namespace aft

@@ -2,14 +2,11 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
-#include "model/config/config.h"
 #include "model/kernels/ragged_batch.h"
 #include "model/kernels/state_view.h"
 #include "model/layers/weights.h"
 #include "model/mixers/workspace.h"
-#include "model/state/slot_layout.h"
 
 namespace aft {
 
@@ -31,11 +28,8 @@ class TokenShift {
   TokenShift(const WeightMap& tensors, const std::string& name, int64_t parts, int64_t width,
              WeightArena& arena);
 
-  // The state of a sequence: the last token's vector.
-  static StateSpec state_spec(int64_t width);
-
   // Writes the vector before each token of x [tokens, width] to `previous`, and keeps the last one
-  // of each row in the state. The vector before a text's first token is zero.
+  // of each row in the state (ShiftStateSpecs). The vector before a text's first token is zero.
   void Previous(const float* x, const RaggedBatch& batch, StateView state, float* previous) const;
 
   // inputs[p] = x + (previous - x) * share[p], for each part p; all are [tokens, width], dense.
@@ -47,9 +41,5 @@ class TokenShift {
   int64_t width_;
   float* shares_;  // [parts, width]
 };
-
-// The states that the token shifts of a layer keep in addition to its mixer's: first the one before
-// the mixer, then the one before the feed-forward. Networks without token shift have none.
-std::vector<StateSpec> ShiftStateSpecs(const NetworkConfig& config);
 
 }  // namespace aft

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
@@ -19,6 +20,11 @@ StateSpec AftStateSpec(const kernels::AftStateLayout& layout, int64_t scratch_fl
 StateSpec ConvStateSpec(const kernels::ConvStateLayout& layout);
 StateSpec AttentionStateSpec(const kernels::AttentionParams& params);
 StateSpec WkvStateSpec(int64_t floats);
+
+// The states that the token shifts of a layer keep in addition to its mixer's, each the vector of
+// the last token: first the shift before the mixer, then the one before the feed-forward. Networks
+// without token shift have none.
+std::vector<StateSpec> ShiftStateSpecs(const NetworkConfig& config);
 
 // The parameters and tables of the softmax attention kernels, on the CPU: contiguous fp32.
 struct AttentionTables {

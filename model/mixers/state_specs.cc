@@ -99,4 +99,14 @@ StateSpec WkvStateSpec(int64_t floats) {
   return spec;
 }
 
+std::vector<StateSpec> ShiftStateSpecs(const NetworkConfig& config) {
+  StateSpec spec;
+  spec.floats = config.d_model;
+  spec.sections = {{"shift", 0, config.d_model}};
+  spec.floats_per_step = 2 * config.d_model;  // read and written
+  const int count =
+      (SpecOf(config.mixer.kind).token_shift ? 1 : 0) + (ShiftsFeedForward(config) ? 1 : 0);
+  return std::vector<StateSpec>(static_cast<size_t>(count), spec);
+}
+
 }  // namespace aft

@@ -11,6 +11,7 @@
 #include "model/layers/feed_forward.h"
 #include "model/layers/layer_norm.h"
 #include "model/layers/mixer_layer.h"
+#include "model/mixers/families.h"
 #include "model/network/activations.h"
 #include "model/network/check_tensors.h"
 #include "model/network/network.h"

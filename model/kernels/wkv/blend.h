@@ -8,7 +8,7 @@ namespace aft::kernels {
 
 // y[i] = a[i] + (b[i] - a[i]) * share[i], for count numbers: a at share 0, b at 1.
 void Blend(const float* a, const float* b, const float* share, int64_t count, float* y);
-// The same with shares sigmoid(gate[i]).
+// Blend with the shares sigmoid(gate[i]).
 void BlendGated(const float* a, const float* b, const float* gate, int64_t count, float* y);
 // y[i] += sigmoid(gate[i]) * x[i].
 void AddGated(const float* x, const float* gate, int64_t count, float* y);

@@ -49,8 +49,8 @@ void Wkv4Forward(const Wkv4Params& params, const RaggedBatch& batch, const float
 //   S[j, i] <- w[j] S[j, i] - (sum_l c[l] S[l, i]) c[j] a[j] + k[j] v[i]
 //   y = g_t * (norm(sum_j S[j, :] r[j]) + (sum_j r[j] k[j] bonus[j]) v)
 //
-// norm has mean 0 and variance 1 over the head, with an epsilon of N * 1e-5 as in RWKV, and then a
-// weight and a bias for each channel.
+// norm has mean 0 and variance 1 over the head, then a weight and a bias for each channel. Its
+// epsilon is N * 1e-5, as in flash-linear-attention; RWKV's own programs have only heads of 64.
 struct Wkv7Params {
   int64_t hid = 0;
   int64_t heads = 1;

@@ -14,67 +14,13 @@
 #include "gtest/gtest.h"
 #include "model/config/tensors.h"
 #include "nlohmann/json.hpp"
-#include "tests/support/mixer_of.h"
+#include "tests/unit/model/config_cases.h"
 
 namespace aft {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
-using testing::Not;
 using testing::StartsWith;
-
-Json Causal(const std::string& mixer, int64_t max_seq_len = 0) {
-  Json json = Json::parse(R"({
-    "format_version": 1, "architecture": "decoder_lm", "vocab_size": 256, "d_model": 48,
-    "n_layers": 2, "d_ff": 96, "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5,
-    "tie_embeddings": false, "tokenizer": {"kind": "bytes"}})");
-  json["mixer"] = MixerJson(mixer);
-  if (max_seq_len != 0) json["max_seq_len"] = max_seq_len;
-  return json;
-}
-
-Json Encoder(const std::string& mixer) {
-  Json json = Causal(mixer + " causal=false");
-  json["architecture"] = "encoder";
-  json.erase("tie_embeddings");
-  return json;
-}
-
-Json Module(const std::string& mixer) {
-  Json json = {{"format_version", 1}, {"architecture", "mixer"}, {"d_model", 48}, {"n_layers", 1}};
-  json["mixer"] = MixerJson(mixer);
-  return json;
-}
-
-// A decoder with most keys. With replaces the member at `pointer`, such as "/mixer/window".
-Json Valid() { return Causal("aft_local window=32 band_rows=1024 prefix_block=128", 1024); }
-Json With(const char* pointer, Json value, Json json = Valid()) {
-  json[Json::json_pointer(pointer)] = std::move(value);
-  return json;
-}
-Json Without(const std::string& parent, const char* key) {
-  Json json = Valid();
-  json[Json::json_pointer(parent)].erase(key);
-  return json;
-}
-
-NetworkConfig Accepted(const Json& json) {
-  const absl::StatusOr<NetworkConfig> config = ParseNetworkConfig(json.dump());
-  EXPECT_TRUE(config.ok()) << config.status() << "\n" << json.dump();
-  return config.ok() ? *config : NetworkConfig();
-}
-
-std::string Refusal(const std::string& text) {
-  const absl::Status status = ParseNetworkConfig(text).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-  return std::string(status.message());
-}
-std::string Refusal(const Json& json) { return Refusal(json.dump()); }
-
-void ExpectRefused(const Json& json, const std::string& message_start) {
-  EXPECT_THAT(Refusal(json), StartsWith(message_start)) << json.dump();
-}
 
 // Configs of each kind, as decoder and as encoder. Every field occurs in at least one of them.
 std::vector<Json> ValidConfigs() {
@@ -100,6 +46,8 @@ std::vector<Json> ValidConfigs() {
       Encoder("dot_product heads=4"),
       Module("aft_local window=3"),
       Module("aft_conv window=3 heads=6 causal=false grid=true"),
+      Rwkv("wkv4", "gated_channel_mix"),
+      Rwkv(kWkv7, "channel_mix"),
       With("/tie_embeddings", true),
       With("/position", {{"kind", "sinusoidal"}}, Encoder(conv)),
   };
@@ -187,9 +135,16 @@ TEST(ConfigTest, EveryRequiredKeyIsNamedWhenMissing) {
   ExpectRefused(Without("/mixer", "kind"), "mixer.kind: missing");
   ExpectRefused(Without("/tokenizer", "kind"), "tokenizer.kind: missing");
   const std::pair<const char*, const char*> of_mixers[] = {
-      {"aft_local", "window"},          {"aft_conv", "window"},        {"aft_full", "band_rows"},
-      {"location", "band_rows"},        {"block_local", "block_size"}, {"additive", "score_width"},
-      {"aft_full band_rows=64", "bias"}};
+      {"aft_local", "window"},
+      {"aft_conv", "window"},
+      {"aft_full", "band_rows"},
+      {"location", "band_rows"},
+      {"block_local", "block_size"},
+      {"additive", "score_width"},
+      {"aft_full band_rows=64", "bias"},
+      {"wkv7", "heads"},
+      {"wkv7 heads=3", "decay_rank"},
+      {"wkv7 heads=3 decay_rank=4 rate_rank=5 value_rank=6", "gate_rank"}};
   for (const auto& [mixer, key] : of_mixers) {
     EXPECT_EQ(Refusal(Causal(mixer, 64)), absl::StrCat("mixer.", key, ": missing"));
   }
@@ -226,7 +181,11 @@ TEST(ConfigTest, IntegersOfOtherTypesAndOutOfRangeAreRefused) {
                                           {"/mixer/heads", 1, 65536},
                                           {"/mixer/bias_rank", 0, 65536},
                                           {"/mixer/block_size", 1, 65536},
-                                          {"/mixer/score_width", 1, 4096}}) {
+                                          {"/mixer/score_width", 1, 4096},
+                                          {"/mixer/decay_rank", 1, 65536},
+                                          {"/mixer/rate_rank", 1, 65536},
+                                          {"/mixer/value_rank", 1, 65536},
+                                          {"/mixer/gate_rank", 1, 65536}}) {
     for (const Json& wrong : {Json("7"), Json(true), Json(nullptr), Json(7.0), Json(1e300),
                               Json::array({7}), Json::object()}) {
       ExpectRefused(With(pointer, wrong), Path(pointer) + ": must be an integer, got ");
@@ -269,10 +228,11 @@ TEST(ConfigTest, OtherValuesOfTheWrongKindAreRefused) {
 // Every field that its kind does not use is named.
 TEST(ConfigTest, FieldsOfOtherKindsAreRefusedByName) {
   for (const std::string field :
-       {"window=4", "band_rows=64", "prefix_block=8", "heads=2", "bias=full", "bias_rank=3",
-        "ring=bf16", "length_policy=zero", "std_eps=0.5", "unbiased_std=false", "grid=true",
-        "reparameterized=true", "block_size=4", "global_token=false", "full_decode=true",
-        "score_width=8"}) {
+       {"window=4",     "band_rows=64",       "prefix_block=8",   "heads=2",
+        "bias=full",    "bias_rank=3",        "ring=bf16",        "length_policy=zero",
+        "std_eps=0.5",  "unbiased_std=false", "grid=true",        "reparameterized=true",
+        "block_size=4", "global_token=false", "full_decode=true", "score_width=8",
+        "decay_rank=8", "rate_rank=8",        "value_rank=8",     "gate_rank=8"}) {
     const bool of_simple = field == "prefix_block=8";
     const std::string kind = of_simple ? "location band_rows=64 " : "aft_simple ";
     ExpectRefused(Causal(kind + field, 64),
@@ -358,6 +318,20 @@ TEST(ConfigTest, AConfigThatContradictsItselfIsRefused) {
        "max_seq_len: must be >= 1 for block_local"},
       {With("/n_layers", 1024, Causal("additive hidden=65536 heads=65536 score_width=4096", 2048)),
        "max_seq_len: must be <= 2047 for 1024 layers of additive"},
+      // The parts of RWKV need each other.
+      {With("/feed_forward", "channel_mix"),
+       "feed_forward: must be absent or \"mlp\" for aft_local, got \"channel_mix\""},
+      {Causal("wkv4"), "feed_forward: must be \"channel_mix\" or \"gated_channel_mix\" for wkv4"},
+      {With("/qkv_bias", true, Rwkv("wkv4", "channel_mix")), "qkv_bias: must be false for wkv4"},
+      {With("/norm_position", "post", Rwkv(kWkv7, "channel_mix")),
+       "norm_position: must be absent or \"pre\" for wkv7"},
+      {With("/feed_forward_every", 2, Rwkv("wkv4", "channel_mix")),
+       "feed_forward_every: must be absent or 1 for wkv4"},
+      {Rwkv("wkv4 hidden=24", "channel_mix"), "mixer.hidden: must be absent or d_model for wkv4"},
+      {Rwkv("wkv7 heads=5 decay_rank=1 rate_rank=1 value_rank=1 gate_rank=1", "channel_mix"),
+       "mixer.heads: must divide the mixer's width (48), got 5"},
+      {Module("wkv4"), "architecture: must be decoder_lm for wkv4"},
+      {Encoder("wkv4"), "architecture: must be decoder_lm for wkv4"},
       // Vocabularies.
       {With("/vocab_size", 65), "vocab_size: must be 256 with the bytes tokenizer, got 65"},
   };
@@ -437,58 +411,6 @@ TEST(ConfigTest, QuotationsInMessagesAreShortAndValidUtf8) {
   for (int i = 0; i < 1000; ++i) deep += "{\"key\":";
   EXPECT_THAT(Refusal(deep + "{\"a\":1,\"a\":1}" + std::string(1000, '}')),
               HasSubstr("....: given more than once"));
-}
-
-// ---- Tensors
-
-TEST(ConfigTest, CountsTheWeightsOfASmallNetwork) {
-  NetworkConfig config;
-  config.vocab_size = 5;
-  config.d_model = 2;
-  config.n_layers = 3;
-  config.d_ff = 7;
-  config.mixer.window = 4;
-  // Per layer: norms 2 * (2 + 2), qkv 6 * 2 + 6, out 2 * 2 + 2, band 4, up 7 * 2 + 7, down 2 * 7
-  // + 2.
-  const int64_t layer = 8 + 18 + 6 + 4 + 21 + 16;
-  EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * layer + 4 + (5 * 2 + 5));
-  config.tie_embeddings = true;
-  EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * layer + 4 + 5);
-  config.head_bias = false;
-  EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * layer + 4);
-  config.mixer.band_rows = 10;
-  EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * (layer + 36) + 4);
-  config.mixer = MixerOf("aft_simple");
-  EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * (layer - 4) + 4);
-  config.qkv_bias = false;
-  EXPECT_EQ(CountParameters(config), 5 * 2 + 3 * (layer - 4 - 6) + 4);
-  config.position = PositionKind::kLearned;
-  config.position_rows = 11;
-  EXPECT_EQ(CountParameters(config), (5 + 11) * 2 + 3 * (layer - 4 - 6) + 4);
-}
-
-TEST(ConfigTest, TensorsFollowTheArchitecture) {
-  const auto names = [](const Json& json) {
-    std::string joined;
-    for (const TensorSpec& spec : ExpectedTensors(Accepted(json))) joined += spec.name + " ";
-    return joined;
-  };
-  EXPECT_EQ(names(Module("aft_simple")),
-            "layers.0.mixer.qkv.weight layers.0.mixer.qkv.bias layers.0.mixer.out.weight "
-            "layers.0.mixer.out.bias ");
-  EXPECT_THAT(names(Encoder("aft_simple")), Not(HasSubstr("head.")));
-  EXPECT_THAT(names(Causal("aft_simple")), HasSubstr("norm.bias head.weight head.bias"));
-  EXPECT_THAT(names(Causal("additive score_width=3", 9)), HasSubstr("layers.1.mixer.score.v "));
-}
-
-TEST(ConfigTest, TheLargestConfigsDoNotOverflow) {
-  for (Json json : {Causal("aft_local window=65536 band_rows=1048576", 1 << 20),
-                    Causal("aft_full band_rows=1048576 bias=full", 1 << 20),
-                    Causal("additive heads=65536 score_width=4096", 2047),
-                    Causal("aft_conv window=65536 heads=65536")}) {
-    json.update({{"d_model", 65536}, {"n_layers", 1024}, {"d_ff", 262144}});
-    EXPECT_GT(CountParameters(Accepted(json)), int64_t{1} << 45);
-  }
 }
 
 }  // namespace
