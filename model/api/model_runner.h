@@ -29,6 +29,7 @@ struct EncoderForms {
 // What the server may know about a loaded model. It does not change during the runner's life.
 struct ModelInfo {
   std::string architecture;  // the mixer, e.g. "aft_local"
+  std::string tokenizer{};   // its kind in config.json, e.g. "bytes"; empty: there is none
   int64_t vocab_size = 0;    // 0: a bare mixer, which takes vectors only
   bool causal = true;        // a token sees no token after it
   // The most columns of an image, for an encoder or bare mixer with 2-D filters, which takes

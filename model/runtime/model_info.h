@@ -21,6 +21,7 @@ inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes
                                Number weight_format, std::string device) {
   ModelInfo info;
   info.architecture = MixerKindName(config.mixer.kind);
+  info.tokenizer = config.tokenizer;
   info.vocab_size = config.vocab_size;
   info.causal = config.mixer.causal;
   info.parameters = CountParameters(config);

@@ -65,7 +65,7 @@ absl::Status CheckSettings(const std::string& path, const ModelConfig& model) {
   AFT_RETURN_IF_ERROR(CheckDevice(path + ".device", model.device));
   AFT_RETURN_IF_ERROR(CheckWeightFormat(path + ".weight_format", model));
   AFT_RETURN_IF_ERROR(CheckOneOf(path + ".chat_template", model.chat_template,
-                                 {"plain", "chatml", "rwkv-world", "custom"}));
+                                 {"auto", "plain", "chatml", "rwkv-world", "custom"}));
   if ((model.chat_template == "custom") == (model.chat_format == ChatFormat())) {
     return BadField(path + ".chat_format",
                     "must be set if chat_template is \"custom\", and only then");

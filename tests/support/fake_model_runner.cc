@@ -107,6 +107,7 @@ FakeModelRunner::FakeModelRunner(Options options, std::shared_ptr<FakeModelContr
                   .max_seq_len = options_.max_seq_len}),
       slots_(static_cast<size_t>(options_.slots)) {
   info_.architecture = "fake";
+  info_.tokenizer = options_.tokenizer;
   info_.vocab_size = options_.vocab_size;
   info_.max_seq_len = options_.max_seq_len;
   info_.hidden_width = kHiddenWidth;

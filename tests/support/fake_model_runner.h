@@ -76,6 +76,7 @@ class FakeModelRunner final : public ModelRunner {
     int max_steps_in_flight = 1;
     uint64_t fingerprint = 1;
     std::string numerics = "fake";
+    std::string tokenizer = "bytes";  // reported in ModelInfo
     bool generated_differ = false;  // reported in ModelInfo, but not true
     // Scripts the output: returns the token to sample after `count` consumed tokens with this
     // `hash`. If the rules do not permit it, the next permitted one is sampled. When it returns

@@ -23,18 +23,20 @@ std::string Paragraph(absl::string_view text, bool own) {
 
 }  // namespace
 
-ChatTemplate FormatOf(const ModelConfig& model) {
-  ChatTemplate format{model.chat_format};
-  if (model.chat_template == "chatml") {
+ChatTemplate FormatOf(const ServedModel& model) {
+  ChatTemplate format{model.config.chat_format};
+  absl::string_view name = model.config.chat_template;
+  if (name == "auto") name = model.info.tokenizer == "world" ? "rwkv-world" : "plain";
+  if (name == "chatml") {
     format.system_prefix = "<|im_start|>system\n";
     format.user_prefix = "<|im_start|>user\n";
     format.assistant_prefix = format.answer = "<|im_start|>assistant\n";
     format.system_suffix = format.user_suffix = format.assistant_suffix = "<|im_end|>\n";
     format.stop = {"<|im_end|>"};
-  } else if (model.chat_template != "custom") {
+  } else if (name != "custom") {
     format.system_suffix = format.user_suffix = format.assistant_suffix = "\n\n";
   }
-  if (model.chat_template == "rwkv-world") {
+  if (name == "rwkv-world") {
     format.paragraphs = true;
     format.system_prefix = "System: ";
     format.user_prefix = "User: ";

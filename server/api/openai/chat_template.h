@@ -5,6 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "server/config/config.h"
+#include "server/registry/served_model.h"
 
 namespace aft::server::openai {
 
@@ -20,8 +21,8 @@ struct ChatTemplate : ChatFormat {
   bool paragraphs = false;
 };
 
-// The format of a model's conversations. REQUIRES: the config is valid.
-ChatTemplate FormatOf(const ModelConfig& model);
+// The format of a model's conversations. REQUIRES: the model's config is valid.
+ChatTemplate FormatOf(const ServedModel& model);
 
 // Returns the conversation as the prompt that the language model continues.
 std::string Render(const ChatTemplate& format, const std::vector<ChatMessage>& messages);

@@ -1,5 +1,6 @@
 // /v1/completions and /v1/chat/completions compared with Complete over gRPC, with a fake model.
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -162,17 +163,24 @@ TEST(HttpGenerationTest, ConversationsUseTheModelsTemplate) {
       {{"role", "assistant"}, {"content", " c\n\nd"}},
       {{"role", "user"},
        {"content", {{{"type", "text"}, {"text", "e"}}, {{"type", "text"}, {"text", "f"}}}}}};
-  const std::pair<const char*, const char*> prompts[] = {
-      {"plain", "S\n\na\n\r\nb \n\n c\n\nd\n\nef\n\n"},
-      {"chatml",
+  const char* const plain = "S\n\na\n\r\nb \n\n c\n\nd\n\nef\n\n";
+  const char* const world =
+      "System: S\n\nUser: a\nb\n\nAssistant: c\n\nd\n\nUser: ef\n\nAssistant:";
+  const std::tuple<const char*, const char*, const char*> prompts[] = {
+      {"plain", "world", plain},
+      {"chatml", "bytes",
        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na\n\r\nb <|im_end|>\n"
        "<|im_start|>assistant\n c\n\nd<|im_end|>\n<|im_start|>user\nef<|im_end|>\n"
        "<|im_start|>assistant\n"},
-      {"rwkv-world", "System: S\n\nUser: a\nb\n\nAssistant: c\n\nd\n\nUser: ef\n\nAssistant:"}};
-  for (const auto& [name, prompt] : prompts) {
+      {"rwkv-world", "bytes", world},
+      {"auto", "bytes", plain},
+      {"auto", "world", world}};
+  for (const auto& [name, tokenizer, prompt] : prompts) {
     ServerConfig config = WithHttp();
     config.models[0].chat_template = name;
-    HttpApi server(config);
+    FakeModelRunner::Options model;
+    model.tokenizer = tokenizer;
+    HttpApi server(config, model);
     const std::string want = OverGrpc(server, Request(prompt, 6)).answers(0).text();
     Json body = Chat(messages, 6);
     const Json json = server.Post("/v1/chat/completions", body).json();
