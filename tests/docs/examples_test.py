@@ -4,7 +4,8 @@
   examples_test.py PROGRAMS PAGE...     PROGRAMS: the folder with aft-server and aftctl
   examples_test.py --cpp PAGE FILE      writes the page's C++ example, which CMake builds as `api_example`
 
-The page is read from top to bottom, in one folder that has the repository's model/ and proto/, an encoder and a bare layer:
+The page is read from top to bottom, in one folder that has the repository's model/ and proto/, an encoder, a bare layer and
+a made RWKV-x070-World.pth:
 
   ```textproto   a file, whose name is in its first line; server.textproto: the server runs with it from here on;
                  without a name: a piece of a config, which the server must accept
@@ -17,6 +18,7 @@ Examples of missing tools are skipped, and named: tritonclient (AFT_TRITONCLIENT
 """
 
 import json
+import math
 import os
 import random
 import re
@@ -26,6 +28,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +108,52 @@ def write_checkpoint(folder, config, shapes):
   folder.joinpath("model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def write_rwkv(path):
+  """A small RWKV-7 with random weights and the World vocabulary, as torch.save writes it: fp16, BlinkDL's names."""
+  d, vocab, draw = 64, 65536, random.Random(0)
+  # The upper byte of a number of fp16 between 2^-9 and 2^-3, of either sign.
+  upper = bytes((byte & 0x80) | (0x18 + (byte & 0x7f) % 0x18) for byte in range(256))
+
+  def storage(count):
+    data = bytearray(2 * count)
+    data[0::2], data[1::2] = draw.randbytes(count), draw.randbytes(count).translate(upper)
+    return bytes(data)
+
+  shapes = {"emb.weight": (vocab, d), "head.weight": (vocab, d), "ln_out.weight": (d,), "ln_out.bias": (d,),
+            "blocks.0.ln0.weight": (d,), "blocks.0.ln0.bias": (d,)}
+  for layer in range(2):
+    ranks = {"w": 8, "a": 8, "g": 16, **({"v": 8} if layer else {})}
+    part = {f"{norm}.{kind}": (d,) for norm in ("ln1", "ln2", "att.ln_x") for kind in ("weight", "bias")}
+    part |= {f"att.x_{share}": (1, 1, d) for share in "rwkvag"} | {"ffn.x_k": (1, 1, d), "att.r_k": (1, d)}
+    part |= {f"att.{name}.weight": (d, d) for name in ("receptance", "key", "value", "output")}
+    part |= {f"att.{name}": (1, 1, d) for name in ("k_k", "k_a", *(f"{low}0" for low in ranks if low != "g"))}
+    for low, rank in ranks.items():
+      part |= {f"att.{low}1": (d, rank), f"att.{low}2": (rank, d)}
+    part |= {"ffn.key.weight": (4 * d, d), "ffn.value.weight": (d, 4 * d)}
+    shapes |= {f"blocks.{layer}.{name}": shape for name, shape in part.items()}
+
+  def text(value):
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+  def number(value):
+    return b"J" + struct.pack("<i", value)
+
+  def sizes(values):
+    return b"(" + b"".join(map(number, values)) + b"t"
+
+  with zipfile.ZipFile(path, "w") as archive:
+    pickled = b"\x80\x02}("
+    for key, (name, shape) in enumerate(shapes.items()):
+      count = math.prod(shape)
+      strides = [math.prod(shape[i + 1:]) for i in range(len(shape))]
+      pickled += (text(name) + b"ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + b"ctorch\nHalfStorage\n" +
+                  text(str(key)) + text("cpu") + number(count) + b"tQ" + number(0) + sizes(shape) + sizes(strides) +
+                  b"\x89ccollections\nOrderedDict\n)RtR")
+      archive.writestr(f"archive/data/{key}", storage(count))
+    archive.writestr("archive/data.pkl", pickled + b"u.")
+    archive.writestr("archive/byteorder", b"little")
+
+
 class Server(aft_server.ServerProcess):
 
   def terminate(self):
@@ -134,11 +183,13 @@ class Page:
     if self._server:
       text = text.replace("127.0.0.1:8500", self._server.address)
       text = text.replace("127.0.0.1:8501", self._server.metrics_address)
+      text = text.replace("127.0.0.1:8080", str(self._server.http_address))
     return text
 
   def textproto(self, text, _):
     named = re.match(r"# (\w+\.textproto)\n", text)
     name = named.group(1) if named else "piece.textproto"
+    text = text.replace("127.0.0.1:8080", "127.0.0.1:0")
     (self._folder / name).write_text(text if named or re.match("models|repository", text) else
                                      f'models {{ path: "m" }}\n{text}')
     if not named:
@@ -191,6 +242,8 @@ def run(page, programs):
       (folder / there).symlink_to(ROOT / there)
     write_encoder(folder / "my-encoder")
     write_layer(folder / "my-layer")
+    if "RWKV-x070-World.pth" in page.read_text():
+      write_rwkv(folder / "RWKV-x070-World.pth")
     runner = Page(folder, programs)
     try:
       found = list(blocks(page))
