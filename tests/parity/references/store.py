@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-_NAMES = {"float64": "F64", "float32": "F32", "int64": "I64", "uint8": "U8", "bool": "BOOL"}
+_NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "uint8": "U8", "bool": "BOOL"}
 
 
 def write(path, tensors, metadata):
