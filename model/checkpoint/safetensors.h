@@ -4,20 +4,17 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/progress.h"
 #include "model/checkpoint/safetensors_header.h"
+#include "model/checkpoint/tensor_file.h"
 
 namespace aft {
 
 using TensorMap = std::map<std::string, at::Tensor>;
-
-// The name of a type in a header ("F32"), or "" for a type that the format does not have.
-const char* SafetensorsDtypeName(at::ScalarType type);
 
 // A .safetensors file (8-byte header length, JSON header, little-endian data) whose tensors are
 // read when they are asked for. The file is not trusted: the header may have at most 100 MB, every
@@ -29,23 +26,17 @@ class SafetensorsReader {
   // reason, RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<SafetensorsReader>> Open(const std::string& path);
 
-  ~SafetensorsReader();
-  SafetensorsReader(const SafetensorsReader&) = delete;
-  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
-
   const SafetensorsHeader& header() const { return header_; }
 
-  // Reads a tensor. It is contiguous, on the CPU, and owns its memory. REQUIRES: the header has
-  // `name`. Errors name file and tensor: DATA_LOSS (the file became shorter; a BOOL that is neither
-  // 0 nor 1), RESOURCE_EXHAUSTED (no memory for the tensor), otherwise those of the file system.
+  // REQUIRES: the header has `name`. The result and the errors are those of
+  // TensorFile::ReadTensor; the errors name file and tensor.
   absl::StatusOr<at::Tensor> Read(const std::string& name) const;
 
  private:
-  SafetensorsReader(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  SafetensorsReader() = default;
   absl::Status ReadHeader();
 
-  const std::string path_;
-  const int fd_;
+  std::shared_ptr<const TensorFile> file_;
   SafetensorsHeader header_;
   int64_t data_start_ = 0;
 };

@@ -27,6 +27,7 @@ std::vector<std::string> ConvertedFormats() {
   return names;
 }
 
+constexpr char kStateDict[] = "Its state_dict: a .safetensors file, or a .pt or .pth of torch.save";
 constexpr int kExitOk = 0;
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
@@ -42,6 +43,7 @@ struct Flags {
   std::string activation = "relu";
   std::optional<int64_t> window;
   std::string tensors;
+  std::vector<std::string> keys;
   AttentionOptions hub;
   std::string attention = "dot_product";
   std::string format;
@@ -69,19 +71,21 @@ absl::Status Finish(absl::StatusOr<Import> import, Flags& flags, bool name_sourc
 }
 
 absl::Status RunLabml(Flags& flags) {
-  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in, &flags.progress));
+  AFT_ASSIGN_OR_RETURN(WeightFiles files,
+                       WeightFiles::OpenFile(flags.in, &flags.progress, flags.keys));
   return Finish(ImportLabml(std::move(files), flags.labml), flags, /*name_source=*/true);
 }
 
 absl::Status RunAftPytorch(Flags& flags) {
-  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in, &flags.progress));
+  AFT_ASSIGN_OR_RETURN(WeightFiles files,
+                       WeightFiles::OpenFile(flags.in, &flags.progress, flags.keys));
   return Finish(ImportAftPytorch(std::move(files), flags.window), flags, /*name_source=*/true);
 }
 
 absl::Status RunMixer(Flags& flags) {
   WeightFiles files{TensorMap()};
   if (!flags.tensors.empty()) {
-    AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(flags.tensors, &flags.progress));
+    AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(flags.tensors, &flags.progress, flags.keys));
   }
   return Finish(ImportMixer(flags.in, std::move(files)), flags, /*name_source=*/false);
 }
@@ -107,10 +111,19 @@ void AddFiles(CLI::App& command, Flags& flags, const char* in, const char* about
       ->required();
 }
 
+// For files of torch.save.
+void AddKeys(CLI::App& command, Flags& flags) {
+  command
+      .add_option("--key", flags.keys,
+                  "The state_dict of a .pt file is under this key of a dict; repeat it for nested "
+                  "dicts")
+      ->expected(1);
+}
+
 void AddHub(CLI::App& command, Flags& flags) {
   AddFiles(command, flags, "IN_DIR",
-           "config.json, model.safetensors or its shards and index, tokenizer.json or vocab.json "
-           "and merges.txt");
+           "config.json, model.safetensors or pytorch_model.bin or the shards and index of either, "
+           "tokenizer.json or vocab.json and merges.txt");
   command
       .add_option("--attention", flags.attention,
                   "The model's own attention, or LSG's block-local instead")
@@ -158,9 +171,7 @@ void AddSizingFlags(CLI::App& inspect, Flags& flags) {
 int Run(int argc, char** argv) {
   CLI::App app("Describes checkpoints, and makes them from other packages' weights.",
                "aft-convert");
-  app.footer(
-      "To make IN.safetensors from a .pt or .pth file: tools/pt_to_safetensors.py\n"
-      "Exit codes: 0 done, 1 error, 2 wrong usage");
+  app.footer("Exit codes: 0 done, 1 error, 2 wrong usage");
   app.require_subcommand(1);
   Flags flags;
 
@@ -172,7 +183,8 @@ int Run(int argc, char** argv) {
 
   CLI::App& labml = *app.add_subcommand(
       "labml", "From labml_nn: an AFT language model, or a bare AFTLocal module");
-  AddFiles(labml, flags, "IN.safetensors", "Its state_dict");
+  AddFiles(labml, flags, "IN", kStateDict);
+  AddKeys(labml, flags);
   labml.add_option(
       "--chars", flags.labml.chars_path,
       "A language model's vocabulary: a JSON array of characters, in the order of ids");
@@ -187,7 +199,8 @@ int Run(int argc, char** argv) {
 
   CLI::App& aft_pytorch =
       *app.add_subcommand("aft-pytorch", "From aft-pytorch: AFTFull, AFTSimple or AFTLocal");
-  AddFiles(aft_pytorch, flags, "IN.safetensors", "Its state_dict");
+  AddFiles(aft_pytorch, flags, "IN", kStateDict);
+  AddKeys(aft_pytorch, flags);
   aft_pytorch
       .add_option("--window", flags.window,
                   "The module is an AFTLocal with this s, which its state_dict does not have")
@@ -197,8 +210,9 @@ int Run(int argc, char** argv) {
       "mixer", "A bare mixer from its config; a projection that is not given is the identity");
   AddFiles(mixer, flags, "CONFIG.json", "A config.json of the architecture mixer");
   mixer.add_option("--tensors", flags.tensors,
-                   "A .safetensors file with tables or projections of the mixer (w.full, conv.w, "
-                   "qkv.weight, out.bias, ...)");
+                   "A file with tables or projections of the mixer (w.full, conv.w, qkv.weight, "
+                   "out.bias, ...)");
+  AddKeys(mixer, flags);
 
   CLI::App& gpt2 = *app.add_subcommand("gpt2", "From a Hugging Face GPT-2 folder");
   AddHub(gpt2, flags);

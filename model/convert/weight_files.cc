@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -15,6 +17,9 @@
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/safetensors_header.h"
+#include "model/checkpoint/tensor_file.h"
+#include "model/convert/stored_zip.h"
+#include "model/convert/torch_file.h"
 #include "model/tokenizer/json_walk.h"
 #include "model/tokenizer/vocabulary_file.h"
 
@@ -23,7 +28,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kIndexFileName[] = "model.safetensors.index.json";
+// What a folder of the hub may have, the preferred one first.
+struct Layout {
+  const char* file;
+  const char* index;
+};
+constexpr Layout kLayouts[] = {{kWeightsFileName, "model.safetensors.index.json"},
+                               {"pytorch_model.bin", "pytorch_model.bin.index.json"}};
 
 struct Index {
   std::map<std::string, std::string> shards;  // tensor -> file
@@ -33,8 +44,9 @@ struct Index {
 // Whether this is a plain file name, as libraries choose them, of a file in the index's folder.
 bool IsShardName(absl::string_view name) {
   constexpr size_t kMostBytes = 200;
-  return absl::EndsWith(name, ".safetensors") && name.size() <= kMostBytes && name.front() != '.' &&
-         !absl::StrContains(name, '/') && absl::c_all_of(name, absl::ascii_isgraph);
+  return (absl::EndsWith(name, ".safetensors") || absl::EndsWith(name, ".bin")) &&
+         name.size() <= kMostBytes && name.front() != '.' && !absl::StrContains(name, '/') &&
+         absl::c_all_of(name, absl::ascii_isgraph);
 }
 
 absl::Status TakeIndexValue(const JsonPath& path, const Json& value, Index* index) {
@@ -55,7 +67,7 @@ absl::Status TakeIndexValue(const JsonPath& path, const Json& value, Index* inde
   const std::string tensor = absl::StrCat("tensor '", ShownTensorName(path[1]), "': ");
   if (path.size() > 2 || !value.is_string() || !IsShardName(value.get_ref<const std::string&>())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        tensor, "must be in a .safetensors file of this folder, got ", ShownJson(value)));
+        tensor, "must be in a .safetensors or .bin file of this folder, got ", ShownJson(value)));
   }
   if (!index->shards.emplace(path[1], value.get<std::string>()).second) {
     return absl::InvalidArgumentError(absl::StrCat(tensor, "given more than once"));
@@ -81,6 +93,49 @@ absl::Status CheckTotal(const Index& index, int64_t bytes) {
                                           " bytes, but the shards hold ", bytes));
 }
 
+struct OneFile {
+  std::map<std::string, WeightFiles::Entry> entries;
+  std::function<absl::StatusOr<at::Tensor>(const std::string&)> read;
+};
+
+absl::StatusOr<OneFile> OpenOne(const std::string& path, absl::Span<const std::string> keys) {
+  AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const TensorFile> file, TensorFile::Open(path));
+  OneFile one;
+  if (StoredZip::IsZip(*file)) {
+    AFT_ASSIGN_OR_RETURN(TorchFile opened, InFile(path, TorchFile::Open(file, keys)));
+    const auto reader = std::make_shared<const TorchFile>(std::move(opened));
+    one.read = [reader](const std::string& name) { return reader->Read(name); };
+    for (const auto& [name, tensor] : reader->tensors()) {
+      one.entries[name] = {tensor.dtype, tensor.shape, ""};
+    }
+    return one;
+  }
+  if (file->BeginsWith("\x80\x02\x8A\x0A")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": torch before 1.6 wrote it: load it and save it again with a newer torch"));
+  }
+  if (!keys.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": only a file of torch.save has keys (--key)"));
+  }
+  AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const SafetensorsReader> reader,
+                       SafetensorsReader::Open(path));
+  one.read = [reader](const std::string& name) { return reader->Read(name); };
+  for (const auto& [name, entry] : reader->header().tensors) {
+    one.entries[name] = {entry.dtype, entry.shape, ""};
+  }
+  return one;
+}
+
+int64_t Bytes(const std::map<std::string, WeightFiles::Entry>& entries) {
+  int64_t bytes = 0;
+  for (const auto& [name, entry] : entries) {
+    bytes +=
+        absl::c_accumulate(entry.shape, SafetensorsDtypeBytes(entry.dtype), std::multiplies<>());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 WeightFiles::WeightFiles(TensorMap tensors) : tensors_(std::move(tensors)) {
@@ -91,10 +146,7 @@ WeightFiles::WeightFiles(TensorMap tensors) : tensors_(std::move(tensors)) {
 
 // Checks that memory holds all tensors.
 absl::Status WeightFiles::Start(Progress* progress) {
-  int64_t bytes = 0;
-  for (const auto& [shard, reader] : readers_) {
-    for (const auto& [name, entry] : reader->header().tensors) bytes += entry.end - entry.begin;
-  }
+  const int64_t bytes = Bytes(entries_);
   progress_ = progress;
   if (progress_ != nullptr) progress_->Begin(bytes);
   const int64_t available = AvailableMemory();
@@ -103,73 +155,76 @@ absl::Status WeightFiles::Start(Progress* progress) {
                                                    available, " bytes of memory are available"));
 }
 
-absl::StatusOr<WeightFiles> WeightFiles::OpenFile(const std::string& path, Progress* progress) {
-  AFT_ASSIGN_OR_RETURN(const Reader reader, SafetensorsReader::Open(path));
+absl::StatusOr<WeightFiles> WeightFiles::OpenFile(const std::string& path, Progress* progress,
+                                                  absl::Span<const std::string> keys) {
+  AFT_ASSIGN_OR_RETURN(OneFile one, OpenOne(path, keys));
   WeightFiles files;
   files.paths_ = {path};
-  files.readers_[""] = reader;
-  for (const auto& [name, entry] : reader->header().tensors) {
-    files.entries_[name] = {entry.dtype, entry.shape, ""};
-  }
+  files.readers_[""] = std::move(one.read);
+  files.entries_ = std::move(one.entries);
   AFT_RETURN_IF_ERROR(files.Start(progress));
   return files;
 }
 
 absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir, Progress* progress) {
-  const auto in_dir = [&dir](const std::string& name) {
-    return (std::filesystem::path(dir) / name).string();
+  const auto exists = [&dir](const char* name) {
+    std::error_code ignored;
+    return std::filesystem::exists(std::filesystem::path(dir) / name, ignored);
   };
-  std::error_code ignored;
-  const std::string path = in_dir(kIndexFileName);
-  const bool one = std::filesystem::exists(in_dir(kWeightsFileName), ignored);
-  if (!std::filesystem::exists(path, ignored)) {
-    for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-      if (one || !std::filesystem::exists(in_dir(pickle), ignored)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(in_dir(pickle), ": pickles are not read: make ", kWeightsFileName,
-                       " from it with tools/pt_to_safetensors.py"));
+  const std::string prefix = (std::filesystem::path(dir) / "").string();
+  for (const Layout& layout : kLayouts) {
+    if (!exists(layout.index)) {
+      if (exists(layout.file)) return OpenFile(prefix + layout.file, progress);
+      continue;
     }
-    return OpenFile(in_dir(kWeightsFileName), progress);
+    if (exists(layout.file)) {
+      return absl::InvalidArgumentError(absl::StrCat(prefix, layout.index, ": ", layout.file,
+                                                     " exists too; remove one of the two"));
+    }
+    AFT_ASSIGN_OR_RETURN(WeightFiles files, OpenShards(prefix, layout.index));
+    AFT_RETURN_IF_ERROR(files.Start(progress));
+    return files;
   }
-  if (one) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", kWeightsFileName, " exists too; remove one of the two"));
-  }
+  return OpenFile(prefix + kWeightsFileName, progress);  // the error that it is missing
+}
 
-  AFT_ASSIGN_OR_RETURN(const Index index, ReadIndex(path));
+absl::StatusOr<WeightFiles> WeightFiles::OpenShards(const std::string& prefix,
+                                                    const std::string& index_name) {
+  AFT_ASSIGN_OR_RETURN(const Index index, ReadIndex(prefix + index_name));
   WeightFiles files;
-  files.paths_ = {path};
-  int64_t bytes = 0;
+  files.paths_ = {prefix + index_name};
   for (const auto& [listed, shard] : index.shards) {
     if (files.readers_.count(shard) > 0) continue;
-    const std::string shard_path = in_dir(shard);
-    AFT_ASSIGN_OR_RETURN(files.readers_[shard], SafetensorsReader::Open(shard_path));
-    files.paths_.push_back(shard_path);
-    for (const auto& [name, entry] : files.readers_[shard]->header().tensors) {
+    const std::string& path = files.paths_.emplace_back(prefix + shard);
+    AFT_ASSIGN_OR_RETURN(OneFile one, OpenOne(path, {}));
+    files.readers_[shard] = std::move(one.read);
+    for (auto& [name, entry] : one.entries) {
       const auto place = index.shards.find(name);
       if (place == index.shards.end() || place->second != shard) {
         return absl::DataLossError(
-            absl::StrCat(shard_path, ": tensor '", ShownTensorName(name), "': is in ",
+            absl::StrCat(path, ": tensor '", ShownTensorName(name), "': is in ",
                          place == index.shards.end() ? "no shard" : place->second, " according to ",
-                         kIndexFileName));
+                         index_name));
       }
-      files.entries_[name] = {entry.dtype, entry.shape, shard};
-      bytes += entry.end - entry.begin;
+      entry.shard = shard;
     }
+    files.entries_.merge(one.entries);
   }
   for (const auto& [name, shard] : index.shards) {
     if (files.entries_.count(name) > 0) continue;
-    return absl::DataLossError(absl::StrCat(in_dir(shard), ": tensor '", ShownTensorName(name),
-                                            "': is missing, according to ", kIndexFileName));
+    return absl::DataLossError(absl::StrCat(prefix, shard, ": tensor '", ShownTensorName(name),
+                                            "': is missing, according to ", index_name));
   }
-  AFT_RETURN_IF_ERROR(InFile(path, CheckTotal(index, bytes)));
-  AFT_RETURN_IF_ERROR(files.Start(progress));
+  // The total of .bin files counts tensors that share their numbers once.
+  if (index_name == kLayouts[0].index) {
+    AFT_RETURN_IF_ERROR(InFile(files.path(), CheckTotal(index, Bytes(files.entries_))));
+  }
   return files;
 }
 
 absl::StatusOr<at::Tensor> WeightFiles::Read(const std::string& name) const {
   if (readers_.empty()) return tensors_.at(name);
-  AFT_ASSIGN_OR_RETURN(at::Tensor tensor, readers_.at(entries_.at(name).shard)->Read(name));
+  AFT_ASSIGN_OR_RETURN(at::Tensor tensor, readers_.at(entries_.at(name).shard)(name));
   if (progress_ != nullptr) progress_->Add(static_cast<int64_t>(tensor.nbytes()));
   return tensor;
 }

@@ -1,20 +1,23 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/progress.h"
 #include "model/checkpoint/safetensors.h"
 
 namespace aft {
 
-// A package's weights: tensors by name, in one .safetensors file or in several (shards). A tensor
-// is read when it is asked for. Copies share the open files. Thread-compatible.
+// A package's weights: tensors by name, in one file or in several (shards). A file is a
+// .safetensors file, or one of torch.save (.pt, .pth, .bin; TorchFile). A tensor is read when it is
+// asked for. Copies share the open files. Thread-compatible.
 class WeightFiles {
  public:
   struct Entry {
@@ -25,18 +28,21 @@ class WeightFiles {
 
   WeightFiles(TensorMap tensors);  // NOLINT(google-explicit-constructor): is the same in memory
 
-  // Errors: those of SafetensorsReader; RESOURCE_EXHAUSTED when memory does not hold all tensors.
-  // `progress`, if not null, gets how many of all bytes have been read; it must outlive this.
-  static absl::StatusOr<WeightFiles> OpenFile(const std::string& path,
-                                              Progress* progress = nullptr);
+  // The first bytes of the file say which of the formats it has. `keys` are those of ReadStateDict,
+  // and are not for safetensors. Errors name the file: those of SafetensorsReader and of TorchFile;
+  // RESOURCE_EXHAUSTED when memory does not hold all tensors. `progress`, if not null, gets how
+  // many of all bytes have been read; it must outlive this.
+  static absl::StatusOr<WeightFiles> OpenFile(const std::string& path, Progress* progress = nullptr,
+                                              absl::Span<const std::string> keys = {});
 
   // Opens what Hugging Face's libraries write: `dir`/model.safetensors, or several shards and
   // `dir`/model.safetensors.index.json: {"metadata": {"total_size": bytes}, "weight_map": {tensor:
   // shard}}. Each shard is a file of that folder and must have exactly the tensors that the index
   // assigns to it. Together they must have total_size bytes, if the index has it. Links are
-  // followed, as in the hub's cache.
+  // followed, as in the hub's cache. Without either of the two files, pytorch_model.bin and
+  // pytorch_model.bin.index.json are read in the same way.
   // Errors start with the file: those of OpenFile; DATA_LOSS (index and shards differ), naming
-  // the tensor; INVALID_ARGUMENT (not a valid index, both layouts, a pickle).
+  // the tensor; INVALID_ARGUMENT (not a valid index, both layouts).
   static absl::StatusOr<WeightFiles> OpenFolder(const std::string& dir,
                                                 Progress* progress = nullptr);
 
@@ -46,19 +52,21 @@ class WeightFiles {
   const std::vector<std::string>& paths() const { return paths_; }
   const std::map<std::string, Entry>& entries() const { return entries_; }
 
-  // REQUIRES: there is an entry. Errors: those of SafetensorsReader::Read.
+  // REQUIRES: there is an entry. Errors: those of the file's format.
   absl::StatusOr<at::Tensor> Read(const std::string& name) const;
 
  private:
-  using Reader = std::shared_ptr<const SafetensorsReader>;
+  using ReadOne = std::function<absl::StatusOr<at::Tensor>(const std::string& name)>;
 
   WeightFiles() = default;
+  static absl::StatusOr<WeightFiles> OpenShards(const std::string& prefix,
+                                                const std::string& index_name);
   absl::Status Start(Progress* progress);
 
   std::vector<std::string> paths_;
   std::map<std::string, Entry> entries_;
-  std::map<std::string, Reader> readers_;  // by shard
-  TensorMap tensors_;                      // in memory, when there are no readers
+  std::map<std::string, ReadOne> readers_;  // by shard
+  TensorMap tensors_;                       // in memory, when there are no readers
   Progress* progress_ = nullptr;
 };
 

@@ -11,7 +11,6 @@ files are too large for goldens/. imported_model_test and convert_test do the sa
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -96,9 +95,7 @@ def labml(binaries, work, steps):
   module.eval()
   torch.save(module.state_dict(), work / "labml.pt")
   (work / "chars.json").write_text(json.dumps(characters), encoding="utf-8")
-  run(sys.executable, ROOT / "tools/pt_to_safetensors.py", work / "labml.pt",
-      work / "labml.safetensors")
-  run(binaries / "aft-convert", "labml", work / "labml.safetensors", work / "labml",
+  run(binaries / "aft-convert", "labml", work / "labml.pt", work / "labml",
       "--chars", work / "chars.json")
   tokens = ids[:seq_len]
   with torch.no_grad():

@@ -183,7 +183,6 @@ class AftConvertTest(unittest.TestCase):
                  ["labml", "a", "b", "--activation", "swish"], ["quantize", "a", "b"],
                  ["quantize", "a", "b", "--format", "fp16"]):
       self.assertRegex(self.call(*args, code=2), r"\(see aft-convert( \w\S*)? --help\)")
-    self.assertIn("pt_to_safetensors.py", self.call("--help"))
 
 
 if __name__ == "__main__":

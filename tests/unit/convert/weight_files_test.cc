@@ -15,6 +15,7 @@
 #include "ATen/ops/ones.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/parity/goldens.h"
 #include "tests/unit/convert/harness.h"
 
 namespace aft {
@@ -118,20 +119,20 @@ TEST_F(ShardsTest, EachTensorIsWhereTheIndexSays) {
 
 TEST_F(ShardsTest, ShardsAreFilesOfTheFolder) {
   Write("../stolen.safetensors", {{"c", at::ones({8}, at::kBFloat16)}});
-  for (const std::string name :
-       {"../stolen.safetensors", "/etc/passwd", "sub/x.safetensors", "..", ".", "", "model.bin",
-        ".safetensors", ".hidden.safetensors", "line\n.safetensors", "\u00e9.safetensors"}) {
+  for (const std::string name : {"../stolen.safetensors", "/etc/passwd", "sub/x.safetensors", "..",
+                                 ".", "", "model.pt", ".safetensors", ".hidden.safetensors",
+                                 "line\n.safetensors", "../x.bin", "\u00e9.safetensors"}) {
     index_["weight_map"]["c"] = name;
-    ExpectIndexRefused("tensor 'c': must be in a .safetensors file of this folder, got ");
+    ExpectIndexRefused("tensor 'c': must be in a .safetensors or .bin file of this folder, got ");
   }
   fs::remove(folder_.File("../stolen.safetensors"));
   index_["weight_map"]["c"] = std::string(200, 'x') + ".safetensors";
-  ExpectIndexRefused("tensor 'c': must be in a .safetensors file");
+  ExpectIndexRefused("tensor 'c': must be in a .safetensors or .bin file");
   index_["weight_map"]["c"] = std::string("x\0.safetensors", 14);
-  ExpectIndexRefused("tensor 'c': must be in a .safetensors file");
+  ExpectIndexRefused("tensor 'c': must be in a .safetensors or .bin file");
   for (const Json& value : {Json(7), Json(nullptr), Json::array({first_}), Json::object()}) {
     index_["weight_map"]["c"] = value;
-    ExpectIndexRefused("tensor 'c': must be in a .safetensors file");
+    ExpectIndexRefused("tensor 'c': must be in a .safetensors or .bin file");
   }
   index_["weight_map"]["c"] = "none.safetensors";
   EXPECT_EQ(Open().status().code(), absl::StatusCode::kNotFound);
@@ -219,9 +220,29 @@ TEST_F(ShardsTest, OneFileOrShardsButNotBoth) {
   EXPECT_EQ(one->entries().at("a").shard, "");
   fs::remove(folder_.File("model.safetensors"));
   EXPECT_EQ(WeightFiles::OpenFolder(folder_.path()).status().code(), absl::StatusCode::kNotFound);
-  WriteBytes(folder_.File("pytorch_model.bin"), "PK");
-  ExpectError(WeightFiles::OpenFolder(folder_.path()).status(), absl::StatusCode::kInvalidArgument,
-              "pytorch_model.bin", "pickles are not read");
+}
+
+TEST_F(ShardsTest, FilesOfTorchSaveAreReadWithoutTheOthers) {
+  const std::string pickle = ReadBytes("tests/parity/goldens/labml_pickled.pt");
+  const TensorMap expected = ReadGoldens("labml_pickled").tensors;
+  const auto open = [&] {
+    fs::remove(path_);
+    return WeightFiles::OpenFolder(folder_.path());
+  };
+  WriteBytes(folder_.File("pytorch_model.bin"), pickle);
+  EXPECT_EQ(Open()->path(), path_);  // safetensors are preferred
+  EXPECT_EQ(open()->entries().size(), expected.size());
+  fs::rename(folder_.File("pytorch_model.bin"), folder_.File("one.bin"));
+  index_ = {{"metadata", {{"total_size", 1}}}, {"weight_map", Json::object()}};
+  for (const auto& [name, tensor] : expected) index_["weight_map"][name] = "one.bin";
+  WriteBytes(folder_.File("pytorch_model.bin.index.json"), index_.dump());
+  const auto files = open();
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->paths().back(), folder_.File("one.bin"));
+  for (const auto& [name, tensor] : expected) EXPECT_TRUE(files->Read(name)->equal(tensor)) << name;
+  WriteBytes(folder_.File("pytorch_model.bin"), pickle);
+  ExpectError(open().status(), absl::StatusCode::kInvalidArgument, "pytorch_model.bin.index.json",
+              "pytorch_model.bin exists too; remove one of the two");
 }
 
 TEST_F(ShardsTest, TensorsInMemoryAreReadInTheSameWay) {

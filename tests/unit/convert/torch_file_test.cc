@@ -1,0 +1,286 @@
+// Tests files of torch.save: what torch writes is read exactly, and all other files are refused.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/arange.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "model/checkpoint/safetensors_header.h"
+#include "model/convert/weight_files.h"
+#include "tests/parity/goldens.h"
+#include "tests/support/torch_archive.h"
+#include "tests/unit/convert/harness.h"
+
+namespace aft {
+namespace {
+
+using namespace pickled;  // NOLINT(google-build-using-namespace)
+using testing::HasSubstr;
+
+const char kGolden[] = "tests/parity/goldens/labml_pickled";
+
+class TorchFileTest : public testing::Test {
+ protected:
+  using Records = std::vector<std::pair<std::string, std::string>>;
+
+  absl::StatusOr<WeightFiles> OpenBytes(const std::string& bytes,
+                                        const std::vector<std::string>& keys = {}) {
+    file_.Write(bytes);
+    return WeightFiles::OpenFile(file_.path(), nullptr, keys);
+  }
+  // Opens a file with a pickle of `value`, and with `data` in each of the storages "0" and "1".
+  absl::StatusOr<WeightFiles> Open(const std::string& value,
+                                   const std::vector<std::string>& keys = {},
+                                   const Records& more = {}) {
+    Records records = {{"a/data.pkl", Program(value)}, {"a/data/0", data_}, {"a/data/1", data_}};
+    records.insert(records.end(), more.begin(), more.end());
+    return OpenBytes(ZipOf(records), keys);
+  }
+  void ExpectRefused(const absl::Status& status, const std::string& problem) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status) || absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                testing::AllOf(testing::StartsWith(file_.path() + ": "), HasSubstr(problem)));
+  }
+
+  MemoryFile file_;
+  std::string data_ = std::string("\1\0\1\1\0\1\0\0\1\1\0\1\1\1\0\0", 16);
+  const std::string four_ = Storage("Float", "0", 4);
+  const std::string good_ = Dict({{"w", Tensor(four_, 0, {4}, {1})}});
+};
+
+TEST_F(TorchFileTest, ReadsWhatTorchSaved) {
+  const auto files = WeightFiles::OpenFile(std::string(kGolden) + ".pt");
+  ASSERT_TRUE(files.ok()) << files.status();
+  const TensorMap expected = ReadGoldens("labml_pickled").tensors;
+  ASSERT_EQ(files->entries().size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    EXPECT_EQ(files->entries().at(name).shape, tensor.sizes().vec());
+    EXPECT_TRUE(files->Read(name)->equal(tensor)) << name;
+  }
+}
+
+TEST_F(TorchFileTest, EveryTypeIsKeptBitForBit) {
+  for (const auto& [type, dtype] : std::map<std::string, std::string>{{"Double", "F64"},
+                                                                      {"Float", "F32"},
+                                                                      {"Half", "F16"},
+                                                                      {"BFloat16", "BF16"},
+                                                                      {"Long", "I64"},
+                                                                      {"Int", "I32"},
+                                                                      {"Short", "I16"},
+                                                                      {"Char", "I8"},
+                                                                      {"Byte", "U8"},
+                                                                      {"Bool", "BOOL"}}) {
+    const int64_t count = 16 / SafetensorsDtypeBytes(dtype);
+    const auto files = Open(Dict({{"w", Tensor(Storage(type, "1", count), 0, {count}, {1})}}));
+    ASSERT_TRUE(files.ok()) << files.status();
+    EXPECT_EQ(files->entries().at("w").dtype, dtype);
+    const at::Tensor read = *files->Read("w");
+    EXPECT_EQ(std::string(static_cast<const char*>(read.const_data_ptr()), read.nbytes()), data_);
+  }
+}
+
+TEST_F(TorchFileTest, ViewsAreReadRowByRow) {
+  const at::Tensor base = at::arange(12, at::kShort);
+  data_ = std::string(static_cast<const char*>(base.const_data_ptr()), base.nbytes());
+  struct View {
+    int64_t offset;
+    std::vector<int64_t> shape;
+    std::vector<int64_t> strides;
+  };
+  for (const View& view : {View{0, {3, 4}, {4, 1}}, View{0, {4, 3}, {1, 4}}, View{2, {3}, {4}},
+                           View{4, {2, 4}, {4, 1}}, View{1, {3, 2}, {4, 1}}, View{7, {}, {}},
+                           View{1, {2, 3}, {0, 1}}, View{0, {2, 2, 3}, {1, 6, 2}}}) {
+    const auto files = Open(
+        Dict({{"v", Tensor(Storage("Short", "0", 12), view.offset, view.shape, view.strides)}}));
+    ASSERT_TRUE(files.ok()) << files.status();
+    const at::Tensor read = *files->Read("v");
+    EXPECT_TRUE(read.is_contiguous());
+    EXPECT_TRUE(read.equal(base.as_strided(view.shape, view.strides, view.offset)));
+  }
+}
+
+TEST_F(TorchFileTest, ParametersKeptValuesAndAttributesAreRead) {
+  const std::string empty = Call(Name("collections", "OrderedDict"), ")");
+  const std::string parameter = Call(Name("torch._utils", "_rebuild_parameter"),
+                                     Tuple({Tensor(four_, 0, {2}, {1}), "\x88", empty}));
+  // The dict is kept in place 5, gets an item, then attributes; at the end it is used from there.
+  const std::string value = empty + "q\5" + Text("w") + parameter + "s" +
+                            Dict({{"_metadata", empty}}) + "b" + Tuple({"h\5", "h\5"}) + "h\5";
+  const auto files = Open(value);
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->entries().at("w").shape, std::vector<int64_t>{2});
+}
+
+TEST_F(TorchFileTest, KeysLeadToTheStateDict) {
+  const std::string value =
+      Dict({{"epoch", "K\3"}, {"net", Dict({{"model", good_}, {"ema", Dict({{"e", "N"}})}})}});
+  const auto files = Open(value, {"net", "model"});
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->entries().count("w"), 1U);
+  ExpectRefused(Open(value).status(), "tensor 'epoch': is an int; give --key with one of: net");
+  ExpectRefused(Open(value, {"net"}).status(), "give --key with one of: model, ema");
+  ExpectRefused(Open(value, {"model"}).status(), "there is no key 'model' in it");
+  ExpectRefused(Open(value, {"epoch"}).status(), "it holds an int, not a dict of tensors");
+  EXPECT_THAT(WeightFiles::OpenFile(std::string(kGolden) + ".safetensors", nullptr, {{"model"}}),
+              Refused("only a file of torch.save has keys"));
+}
+
+TEST_F(TorchFileTest, NothingThatAFileNamesIsKnown) {
+  for (const auto& [module, name] :
+       std::vector<std::pair<std::string, std::string>>{{"posix", "system"},
+                                                        {"builtins", "eval"},
+                                                        {"builtins", "getattr"},
+                                                        {"torch._utils", "_rebuild_other"},
+                                                        {"torch", "ComplexFloatStorage"},
+                                                        {"torch.storage", "_load_from_bytes"},
+                                                        {"collections", "OrderedDict.fromkeys"}}) {
+    ExpectRefused(
+        Open(Dict({{"w", Call(Name(module, name), ")")}})).status(),
+        absl::StrCat("it names ", module, ".", name, ", which is no part of a state_dict"));
+  }
+  // Known names may only be called with the arguments that torch.save gives them.
+  for (const std::string& call :
+       {Call(Name("collections", "OrderedDict"), Tuple({"N"})),
+        Call(Name("torch", "FloatStorage"), ")"), Call("]", ")"),
+        Call(Name("torch._utils", "_rebuild_tensor_v2"), Tuple({four_, "K\1", ")"})),
+        Call(Name("torch._utils", "_rebuild_parameter"), ")")}) {
+    ExpectRefused(Open(call).status(), "it makes a call that is no part of a state_dict");
+  }
+  ExpectRefused(Open("]}b").status(), "it sets attributes of a value that is not a dict");
+  for (const std::string& storage :
+       {std::string("]"), Tuple({Text("module"), "N", "N", "N", "K\1"}), std::string(")"),
+        Tuple({Text("storage"), Name("collections", "OrderedDict"), Text("0"), "N", "K\1"}),
+        Tuple({Text("storage"), Name("torch", "FloatStorage"), Text("0"), "N", Int(-1)})}) {
+    ExpectRefused(Open(storage + "Q").status(), "it refers to a storage in an unknown form");
+  }
+}
+
+// Each of these would make an object of a class, or run code that another pickle has registered.
+TEST_F(TorchFileTest, OtherInstructionsAreUnknown) {
+  for (const int code : {0x69, 0x6F, 0x50, 0x81, 0x82, 0x92, 0x93, 0x94, 0x95, 0xFF}) {
+    ExpectRefused(Open(std::string(1, static_cast<char>(code))).status(),
+                  absl::StrCat("not a valid pickle: instruction ", code, " is unknown"));
+  }
+}
+
+TEST_F(TorchFileTest, BrokenPicklesAreRefused) {
+  for (const auto& [value, problem] : std::vector<std::pair<std::string, const char*>>{
+           {"X\xFF\xFF\xFF\xFFw", "it ends too early"},
+           {"cposix", "it ends too early"},
+           {"\x85", "its stack is empty"},
+           {"N(\x85", "its stack is empty"},
+           {"Nt", "a mark is missing"},
+           {"Na", "its stack is empty"},
+           {"NNa", "it adds items to a value that does not have them"},
+           {"}(Nu", "it adds items to a value that does not have them"},
+           {"h\1", "it uses a value that it has not kept"},
+           {"\x8A\x09" + std::string(9, '\1'), "an integer has more than 8 bytes"}}) {
+    ExpectRefused(Open(value).status(), problem);
+  }
+  ExpectRefused(OpenBytes(ZipOf({{"data.pkl", ""}})).status(), "it ends too early");
+}
+
+TEST_F(TorchFileTest, OtherValuesAreNoStateDict) {
+  for (const auto& [value, problem] : std::vector<std::pair<std::string, const char*>>{
+           {"]q\1h\1a", "it holds a list, not a dict"},  // it contains itself
+           {"}", "it holds no tensors"},
+           {Tensor(four_, 0, {4}, {1}), "it holds a tensor, not a dict"},
+           {Dict({{"w", "G12345678"}}), "tensor 'w': is a float"},
+           {"}K\7" + Tensor(four_, 0, {4}, {1}) + "s", "the name of a tensor is an int"},
+           {Dict({{"w", Tensor(four_, 0, {4}, {1})}, {"w", Tensor(four_, 0, {4}, {1})}}),
+            "tensor 'w': given more than once"}}) {
+    ExpectRefused(Open(value).status(), problem);
+  }
+}
+
+TEST_F(TorchFileTest, TensorsStayWithinTheirStorage) {
+  const int64_t huge = int64_t{1} << 62;
+  const auto refused = [this](const std::string& tensor, const std::string& problem) {
+    ExpectRefused(Open(Dict({{"w", tensor}})).status(), "tensor 'w': " + problem);
+  };
+  for (const std::string& tensor :
+       {Tensor(four_, 0, {5}, {1}), Tensor(four_, 3, {2}, {1}), Tensor(four_, 4, {}, {}),
+        Tensor(four_, 0, {2, 2}, {3, 1}), Tensor(four_, huge, {huge, huge}, {huge, huge}),
+        Tensor(four_, 0, {huge, huge}, {huge, huge})}) {
+    refused(tensor, "it reaches beyond its storage of 4 numbers");
+  }
+  refused(Tensor(four_, 0, {1000000, 1000000}, {0, 0}), "it repeats the 4 numbers");
+  refused(Tensor(four_, 0, {huge, huge, huge}, {0, 0, 0}), "it repeats the 4 numbers");
+  refused(Tensor(four_, 0, {0, 5}, {5, 1}), "it is empty");
+  refused(Tensor(four_, 0, {2}, {-1}), "its shape or strides are not sizes");
+  refused(Tensor(four_, 0, {-1}, {1}), "its shape or strides are not sizes");
+  refused(Tensor(four_, 0, std::vector<int64_t>(17, 1), std::vector<int64_t>(17, 1)),
+          "its shape or strides are not sizes");
+  refused(Tensor(four_, 0, {2}, {1, 1}), "it has a shape and strides of different lengths");
+  refused(Tensor(four_, -1, {2}, {1}), "its storage or offset is none");
+  refused(Tensor(Text("0"), 0, {2}, {1}), "its storage or offset is none");
+  refused(Tensor(Storage("Float", "0", 3), 0, {2}, {1}), "its storage has 16 bytes, expected 3");
+  refused(Tensor(Storage("Float", "0", huge), 0, {2}, {1}), "its storage has 16 bytes");
+  refused(Tensor(Storage("Float", "2", 4), 0, {2}, {1}), "a/data/2 is missing from it");
+}
+
+TEST_F(TorchFileTest, OtherFormatsAreNamed) {
+  ExpectRefused(OpenBytes("\x80\x02\x8A\nl\xFC\x9C\x46\xF9 j\xA8P\x19.").status(),
+                "torch before 1.6 wrote it");
+  ExpectRefused(Open(good_, {}, {{"a/constants.pkl", ""}}).status(), "it is a TorchScript program");
+  ExpectRefused(Open(good_, {}, {{"b/data.pkl", ""}}).status(), "must have exactly one data.pkl");
+  ExpectRefused(Open(good_, {}, {{"a/byteorder", "big"}}).status(), "a big-endian machine");
+  EXPECT_TRUE(Open(good_, {}, {{"a/byteorder", "little"}}).ok());
+  ExpectRefused(Open(good_, {}, {{"a/data/0", ""}}).status(), "a/data/0 is there more than once");
+  const std::string large(size_t{65} << 20, '.');
+  EXPECT_EQ(OpenBytes(ZipOf({{"a/data.pkl", large}})).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(TorchFileTest, ArchivesWithWideNumbersAreTheSame) {
+  const std::vector<std::pair<std::string, std::string>> records = {{"a/data.pkl", Program(good_)},
+                                                                    {"a/data/0", data_}};
+  for (const bool wide : {false, true}) {
+    const std::string whole = ZipOf(records, wide);
+    const auto files = OpenBytes(whole);
+    ASSERT_TRUE(files.ok()) << files.status();
+    EXPECT_EQ(files->Read("w")->nbytes(), data_.size());
+    for (size_t size = 4; size < whole.size(); ++size) {
+      EXPECT_TRUE(absl::IsDataLoss(OpenBytes(whole.substr(0, size)).status())) << size;
+    }
+    EXPECT_TRUE(absl::IsDataLoss(OpenBytes(whole + "x").status()));
+  }
+}
+
+TEST_F(TorchFileTest, DamagedDirectoriesAreRefused) {
+  const std::string whole = ZipOf({{"a/data.pkl", Program(good_)}, {"a/data/0", data_}});
+  const size_t first = whole.find("PK\1\2");
+  const size_t second = whole.find("PK\1\2", first + 1);
+  const auto refused = [&](size_t offset, const std::string& bytes, const std::string& problem) {
+    ExpectRefused(OpenBytes(std::string(whole).replace(offset, bytes.size(), bytes)).status(),
+                  problem);
+  };
+  const std::string broken = "its directory has a broken entry";
+  refused(first + 8, BytesOf<uint16_t>(1), "a/data.pkl is compressed or encrypted");
+  refused(second + 10, BytesOf<uint16_t>(8), "a/data/0 is compressed or encrypted");
+  refused(second + 20, BytesOf<uint32_t>(7), "a/data/0 is compressed or encrypted");
+  refused(second + 24, BytesOf<uint32_t>(1 << 20), broken);
+  refused(second + 28, BytesOf<uint16_t>(999), broken);
+  refused(second + 42, BytesOf<uint32_t>(1 << 20), broken);
+  refused(second + 42, BytesOf<uint32_t>(~0U), broken);  // without a zip64 field
+  refused(second + 42, BytesOf<uint32_t>(0), "overlaps another record");
+  refused(second + 42, BytesOf<uint32_t>(1), "has no valid header");
+  refused(second, "XX", broken);
+  refused(whole.size() - 12, BytesOf<uint16_t>(9), "another number of entries");
+  refused(whole.size() - 6, BytesOf<uint32_t>(3), "its directory does not fill the file");
+}
+
+TEST_F(TorchFileTest, ABoolIsZeroOrOne) {
+  data_[3] = '\2';
+  const auto files = Open(Dict({{"w", Tensor(Storage("Bool", "0", 16), 0, {16}, {1})}}));
+  EXPECT_THAT(files->Read("w").status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("tensor 'w': BOOL data has a byte")));
+}
+
+}  // namespace
+}  // namespace aft
