@@ -52,19 +52,33 @@ absl::Status SyncFolderOf(const std::string& path) {
 absl::Status WriteFileAtomically(const std::string& path,
                                  absl::Span<const absl::string_view> pieces, mode_t mode,
                                  Progress* progress) {
+  const auto write = [pieces](AppendPiece append) {
+    absl::Status status;
+    for (const absl::string_view piece : pieces) {
+      if (status.ok()) status = append(piece);
+    }
+    return status;
+  };
+  return WriteFileAtomically(path, write, mode, progress);
+}
+
+absl::Status WriteFileAtomically(const std::string& path,
+                                 absl::FunctionRef<absl::Status(AppendPiece append)> write,
+                                 mode_t mode, Progress* progress) {
   static std::atomic<uint64_t> counter{0};
   const std::string temporary = absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", temporary));
   absl::Cleanup remove = [&temporary] { unlink(temporary.c_str()); };
   flock(fd, LOCK_EX);  // on a file system without locks, RemoveAbandoned removes nothing
-  absl::Status status;
-  for (const absl::string_view piece : pieces) {
-    if (status.ok()) status = WriteAll(fd, piece);
+  const absl::Status made = write([&](absl::string_view piece) {
     if (progress != nullptr) progress->Add(static_cast<int64_t>(piece.size()));
-  }
-  if (status.ok() && fsync(fd) != 0) status = absl::ErrnoToStatus(errno, "cannot sync");
+    return InFile(temporary, WriteAll(fd, piece));
+  });
+  absl::Status status;
+  if (made.ok() && fsync(fd) != 0) status = absl::ErrnoToStatus(errno, "cannot sync");
   if (close(fd) != 0) status.Update(absl::ErrnoToStatus(errno, "cannot close"));
+  AFT_RETURN_IF_ERROR(made);
   AFT_RETURN_IF_ERROR(InFile(temporary, status));
   if (std::rename(temporary.c_str(), path.c_str()) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot rename ", temporary, " to ", path));

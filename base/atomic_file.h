@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -20,6 +21,13 @@ namespace aft {
 absl::Status WriteFileAtomically(const std::string& path,
                                  absl::Span<const absl::string_view> pieces, mode_t mode = 0644,
                                  Progress* progress = nullptr);
+
+// Writes content that is made while it is written: `write` appends it piece by piece. The
+// errors of `write` are returned as they are.
+using AppendPiece = absl::FunctionRef<absl::Status(absl::string_view piece)>;
+absl::Status WriteFileAtomically(const std::string& path,
+                                 absl::FunctionRef<absl::Status(AppendPiece append)> write,
+                                 mode_t mode = 0644, Progress* progress = nullptr);
 
 // Creates a folder with a temporary name and locks it, so that RemoveAbandoned leaves it alone. The
 // lock lasts until the returned descriptor is closed, which is the caller's to do.

@@ -63,7 +63,7 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& dir) {
 }
 
 absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config,
-                             const TensorMap& tensors,
+                             const DeferredTensors& tensors,
                              const std::map<std::string, std::string>& metadata,
                              Progress* progress) {
   const std::string json = FormatNetworkConfig(config);
@@ -73,7 +73,8 @@ absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config
   if (error) {
     return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create folder ", dir));
   }
-  AFT_RETURN_IF_ERROR(WriteSafetensors(PathIn(dir, kWeightsFileName), tensors, metadata, progress));
+  AFT_RETURN_IF_ERROR(
+      StreamSafetensors(PathIn(dir, kWeightsFileName), tensors, metadata, progress));
   return WriteFileAtomically(PathIn(dir, kConfigFileName), {json});
 }
 

@@ -40,12 +40,17 @@ struct Checkpoint {
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& dir);
 
 // Creates the folder if needed and writes the weights, then the config, each of them atomically.
-// Errors: INVALID_ARGUMENT when the config would not be accepted by ReadCheckpoint or a tensor
-// cannot be stored (nothing is written then), otherwise those of the file system. `progress`, if
+// Errors: INVALID_ARGUMENT when the config would not be accepted by ReadCheckpoint; otherwise those
+// of StreamSafetensors. Nothing is written after an error of a tensor. `progress`, if
 // not null, gets the bytes of the weights that are written.
 absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config,
-                             const TensorMap& tensors,
+                             const DeferredTensors& tensors,
                              const std::map<std::string, std::string>& metadata = {},
                              Progress* progress = nullptr);
+inline absl::Status WriteCheckpoint(const std::string& dir, const NetworkConfig& config,
+                                    const TensorMap& tensors,
+                                    const std::map<std::string, std::string>& metadata = {}) {
+  return WriteCheckpoint(dir, config, DeferredTensors(tensors.begin(), tensors.end()), metadata);
+}
 
 }  // namespace aft

@@ -2,13 +2,16 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/atomic_file.h"
+#include "base/check.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -18,7 +21,7 @@ namespace {
 
 constexpr int64_t kLengthBytes = 8;
 
-absl::StatusOr<std::string> FormatHeader(const TensorMap& tensors,
+absl::StatusOr<std::string> FormatHeader(const DeferredTensors& tensors,
                                          const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!metadata.empty()) json["__metadata__"] = metadata;
@@ -26,17 +29,15 @@ absl::StatusOr<std::string> FormatHeader(const TensorMap& tensors,
   for (const auto& [name, tensor] : tensors) {
     const std::string shown = absl::StrCat("tensor '", ShownTensorName(name), "': ");
     if (name == "__metadata__") return absl::InvalidArgumentError(shown + "reserved name");
-    if (!tensor.defined()) return absl::InvalidArgumentError(shown + "undefined tensor");
-    if (tensor.layout() != at::kStrided) return absl::InvalidArgumentError(shown + "not dense");
-    const std::string dtype = SafetensorsDtypeName(tensor.scalar_type());
+    const std::string dtype = SafetensorsDtypeName(tensor.type);
     if (dtype.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(shown, "dtype ", at::toString(tensor.scalar_type()), " cannot be stored"));
+          absl::StrCat(shown, "dtype ", at::toString(tensor.type), " cannot be stored"));
     }
-    const int64_t end = offset + static_cast<int64_t>(tensor.nbytes());
+    const int64_t end = offset + tensor.bytes();
     nlohmann::ordered_json& entry = json[name];
     entry["dtype"] = dtype;
-    entry["shape"] = tensor.sizes().vec();
+    entry["shape"] = tensor.shape;
     entry["data_offsets"] = {offset, end};
     offset = end;
   }
@@ -45,21 +46,43 @@ absl::StatusOr<std::string> FormatHeader(const TensorMap& tensors,
   return text;
 }
 
-absl::Status Write(const std::string& path, const TensorMap& tensors,
+absl::Status Write(const std::string& path, const DeferredTensors& tensors,
                    const std::map<std::string, std::string>& metadata, Progress* progress) {
-  AFT_ASSIGN_OR_RETURN(const std::string header, FormatHeader(tensors, metadata));
+  AFT_ASSIGN_OR_RETURN(const std::string header, InFile(path, FormatHeader(tensors, metadata)));
   const uint64_t header_bytes = header.size();
-  std::vector<absl::string_view> pieces = {
-      {reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes)}, header};
-  std::vector<at::Tensor> dense;
-  for (const auto& [name, tensor] : tensors) {
-    const at::Tensor& data = dense.emplace_back(tensor.detach().to(at::kCPU).contiguous());
-    pieces.emplace_back(static_cast<const char*>(data.const_data_ptr()), data.nbytes());
-  }
-  return WriteFileAtomically(path, pieces, 0644, progress);
+  const auto write = [&](AppendPiece append) {
+    AFT_RETURN_IF_ERROR(
+        append({reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes)}));
+    AFT_RETURN_IF_ERROR(append(header));
+    for (const auto& [name, deferred] : tensors) {
+      AFT_ASSIGN_OR_RETURN(at::Tensor tensor, deferred.make());
+      if (tensor.layout() != at::kStrided) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(path, ": tensor '", ShownTensorName(name), "': not dense"));
+      }
+      AFT_CHECK(tensor.scalar_type() == deferred.type && tensor.sizes().vec() == deferred.shape);
+      tensor = tensor.detach().to(at::kCPU).contiguous();
+      AFT_RETURN_IF_ERROR(
+          append({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}));
+    }
+    return absl::OkStatus();
+  };
+  return WriteFileAtomically(path, write, 0644, progress);
 }
 
 }  // namespace
+
+DeferredTensor::DeferredTensor(const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  type = tensor.scalar_type();
+  shape = tensor.sizes().vec();
+  make = [tensor] { return tensor; };
+}
+
+int64_t DeferredTensor::bytes() const {
+  return absl::c_accumulate(shape, static_cast<int64_t>(c10::elementSize(type)),
+                            std::multiplies<>());
+}
 
 absl::Status SafetensorsReader::ReadHeader() {
   const int64_t file_bytes = file_->bytes();
@@ -104,6 +127,14 @@ absl::StatusOr<at::Tensor> SafetensorsReader::Read(const std::string& name) cons
       file_->ReadTensor(data_start_ + entry.begin, SafetensorsType(entry.dtype), entry.shape));
 }
 
+absl::StatusOr<at::Tensor> SafetensorsReader::ReadPart(const std::string& name, int64_t first,
+                                                       int64_t count) const {
+  const TensorEntry& entry = header_.tensors.at(name);
+  const int64_t offset = data_start_ + entry.begin + first * SafetensorsDtypeBytes(entry.dtype);
+  return InFile(absl::StrCat(file_->path(), ": tensor '", ShownTensorName(name), "'"),
+                file_->ReadTensor(offset, SafetensorsType(entry.dtype), {count}));
+}
+
 absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
   AFT_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader,
                        SafetensorsReader::Open(path));
@@ -115,11 +146,11 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
   return file;
 }
 
-absl::Status WriteSafetensors(const std::string& path, const TensorMap& tensors,
-                              const std::map<std::string, std::string>& metadata,
-                              Progress* progress) {
+absl::Status StreamSafetensors(const std::string& path, const DeferredTensors& tensors,
+                               const std::map<std::string, std::string>& metadata,
+                               Progress* progress) {
   try {
-    return InFile(path, Write(path, tensors, metadata, progress));
+    return Write(path, tensors, metadata, progress);
   } catch (const nlohmann::json::type_error&) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": a tensor name or the metadata is not valid UTF-8"));
@@ -128,6 +159,11 @@ absl::Status WriteSafetensors(const std::string& path, const TensorMap& tensors,
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat(path, ": ", error.what()));
   }
+}
+
+absl::Status WriteSafetensors(const std::string& path, const TensorMap& tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  return StreamSafetensors(path, DeferredTensors(tensors.begin(), tensors.end()), metadata);
 }
 
 }  // namespace aft

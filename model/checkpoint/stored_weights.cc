@@ -1,6 +1,9 @@
 #include "model/checkpoint/stored_weights.h"
 
+#include <algorithm>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -9,6 +12,7 @@
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "model/config/tensors.h"
 #include "model/kernels/linear/packed_weight.h"
@@ -18,28 +22,44 @@ namespace {
 
 std::string ScaleName(const std::string& name) { return name + ".scale"; }
 
-// Stores the integers and the scales of a matrix.
-void Quantize(const std::string& name, const at::Tensor& matrix, TensorMap* stored) {
-  const int64_t out = matrix.size(0);
-  const int64_t in = matrix.size(1);
-  const at::Tensor integers = at::empty({out, in}, at::kChar);
-  const at::Tensor scales = at::empty({out}, at::kFloat);
-  for (int64_t n = 0; n < out; ++n) {
-    scales.data_ptr<float>()[n] = kernels::QuantizeOutput(matrix.const_data_ptr<float>() + n * in,
-                                                          in, integers.data_ptr<int8_t>() + n * in);
-  }
-  (*stored)[name] = integers;
-  (*stored)[ScaleName(name)] = scales;
+// Adds the integers and the scales of a matrix. Both are made at once, when the integers are made,
+// which is first because of their names.
+void AddQuantized(const std::string& name, const std::vector<int64_t>& shape,
+                  std::function<absl::StatusOr<at::Tensor>()> read, DeferredTensors* stored) {
+  const auto scales = std::make_shared<at::Tensor>();
+  const auto quantize = [shape, read = std::move(read), scales]() -> absl::StatusOr<at::Tensor> {
+    AFT_ASSIGN_OR_RETURN(const at::Tensor matrix, read());
+    const int64_t in = shape[1];
+    at::Tensor integers = at::empty(shape, at::kChar);
+    *scales = at::empty({shape[0]}, at::kFloat);
+    for (int64_t n = 0; n < shape[0]; ++n) {
+      scales->data_ptr<float>()[n] = kernels::QuantizeOutput(
+          matrix.const_data_ptr<float>() + n * in, in, integers.data_ptr<int8_t>() + n * in);
+    }
+    return integers;
+  };
+  (*stored)[name] = {at::kChar, shape, quantize};
+  (*stored)[ScaleName(name)] = {at::kFloat, {shape[0]}, [scales] {
+                                  AFT_CHECK(scales->defined());
+                                  return *scales;
+                                }};
 }
 
+// Reads a tensor in parts, so that it takes no memory in its own format.
 absl::StatusOr<at::Tensor> Read(const SafetensorsReader& file, const std::string& name) {
-  AFT_ASSIGN_OR_RETURN(at::Tensor tensor, file.Read(name));
-  if (tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf) {
-    return tensor.to(at::kFloat);
+  const TensorEntry& entry = file.header().tensors.at(name);
+  if (entry.dtype != "BF16" && entry.dtype != "F16" && entry.dtype != "I8") return file.Read(name);
+  constexpr int64_t kPart = int64_t{1} << 20;
+  at::Tensor tensor = at::empty(entry.shape, at::kFloat);
+  const at::Tensor numbers = tensor.view(-1);
+  for (int64_t first = 0; first < numbers.size(0); first += kPart) {
+    const int64_t count = std::min(kPart, numbers.size(0) - first);
+    AFT_ASSIGN_OR_RETURN(const at::Tensor part, file.ReadPart(name, first, count));
+    numbers.narrow(0, first, count).copy_(part);
   }
-  if (tensor.scalar_type() != at::kChar) return tensor;
+  if (entry.dtype != "I8") return tensor;
   AFT_ASSIGN_OR_RETURN(const at::Tensor scale, file.Read(ScaleName(name)));
-  return tensor.to(at::kFloat).mul_(scale.unsqueeze(1));
+  return tensor.mul_(scale.unsqueeze(1));
 }
 
 }  // namespace
@@ -82,16 +102,20 @@ Number StoredFormat(const NetworkConfig& config, const SafetensorsHeader& header
   return format.value_or(Number::kFp32);
 }
 
-absl::StatusOr<TensorMap> StoredWeights(const NetworkConfig& config, const TensorSource& tensors,
-                                        Number format) {
-  TensorMap stored;
+DeferredTensors StoredWeights(const NetworkConfig& config, TensorSource tensors, Number format) {
+  const auto source = std::make_shared<const TensorSource>(std::move(tensors));
+  DeferredTensors stored;
   for (const TensorSpec& spec : ExpectedTensors(config)) {
-    AFT_ASSIGN_OR_RETURN(const at::Tensor tensor, tensors.Read(spec.name));
-    if (spec.role == TensorRole::kMatrix && format == Number::kInt8) {
-      Quantize(spec.name, tensor, &stored);
+    const auto read = [source, name = spec.name] { return source->Read(name); };
+    if (spec.role != TensorRole::kMatrix || format == Number::kFp32) {
+      stored[spec.name] = {at::kFloat, spec.shape, read};
+    } else if (format == Number::kInt8) {
+      AddQuantized(spec.name, spec.shape, read, &stored);
     } else {
-      const bool bf16 = spec.role == TensorRole::kMatrix && format == Number::kBf16;
-      stored[spec.name] = bf16 ? tensor.to(at::kBFloat16) : tensor;
+      stored[spec.name] = {at::kBFloat16, spec.shape, [read]() -> absl::StatusOr<at::Tensor> {
+                             AFT_ASSIGN_OR_RETURN(const at::Tensor tensor, read());
+                             return tensor.to(at::kBFloat16);
+                           }};
     }
   }
   return stored;

@@ -22,8 +22,7 @@ absl::StatusOr<TensorSource> ExpandedTensors(std::shared_ptr<const SafetensorsRe
 Number StoredFormat(const NetworkConfig& config, const SafetensorsHeader& header);
 
 // The tensors of a network (CheckTensors) as a file with matrices in `format` holds them. kFp32
-// leaves them as they are. Errors are those of reading a tensor. REQUIRES: not kFp16.
-absl::StatusOr<TensorMap> StoredWeights(const NetworkConfig& config, const TensorSource& tensors,
-                                        Number format);
+// leaves them as they are. A tensor is read when it is made. REQUIRES: not kFp16.
+DeferredTensors StoredWeights(const NetworkConfig& config, TensorSource tensors, Number format);
 
 }  // namespace aft

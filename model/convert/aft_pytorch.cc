@@ -15,7 +15,7 @@ absl::StatusOr<Import> ImportAftPytorch(WeightFiles files, std::optional<int64_t
   MixerConfig& mixer = import.config.mixer;
   mixer.causal = false;
   if (source.Has("wbias")) {
-    AFT_ASSIGN_OR_RETURN(const at::Tensor bias, source.Take("wbias", {Source::kAny, Source::kAny}));
+    AFT_ASSIGN_OR_RETURN(const at::Tensor bias, source.Read("wbias", {Source::kAny, Source::kAny}));
     AFT_RETURN_IF_ERROR(
         UseBias(source, "wbias", bias, window, "layers.0.", &import.config, &import.tensors));
   } else if (window.has_value()) {

@@ -101,14 +101,14 @@ constexpr Renamed kBertLayers[] = {
 
 // Every token has type 0, so the row of type 0 is added to the row of each position.
 absl::Status UsePositions(Source& source, const std::string& prefix, const BertConfig& config,
-                          TensorMap* tensors) {
+                          DeferredTensors* tensors) {
   const std::string positions = prefix + "embeddings.position_embeddings.weight";
   const std::string types = prefix + "embeddings.token_type_embeddings.weight";
   const int64_t d = config.network.d_model;
   const int64_t rows = config.network.position_rows;
   AFT_ASSIGN_OR_RETURN(const at::Tensor table,
-                       source.Take(positions, {config.first_position + rows, d}));
-  AFT_ASSIGN_OR_RETURN(const at::Tensor type, source.Take(types, {config.token_types, d}));
+                       source.Read(positions, {config.first_position + rows, d}));
+  AFT_ASSIGN_OR_RETURN(const at::Tensor type, source.Read(types, {config.token_types, d}));
   (*tensors)["position.weight"] =
       (table.narrow(0, config.first_position, rows).to(at::kFloat) + type[0].to(at::kFloat))
           .contiguous();
@@ -137,8 +137,7 @@ absl::Status CopyTensors(const WeightFiles& files, const BertConfig& config, Imp
 
 }  // namespace
 
-absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options,
-                                  Progress* progress) {
+absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options) {
   const std::string config_path = absl::StrCat(dir, "/", kConfigFileName);
   AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(config_path));
   AFT_ASSIGN_OR_RETURN(const BertConfig config, InFile(config_path, ReadConfig(json)));
@@ -153,7 +152,7 @@ absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions
   AFT_RETURN_IF_ERROR(
       InFile(config_path, ParseNetworkConfig(FormatNetworkConfig(import.config)).status()));
   import.metadata["imported_from"] = config.roberta ? "roberta" : "bert";
-  AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir, progress));
+  AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir));
   AFT_RETURN_IF_ERROR(InFile(weights.path(), CopyTensors(weights, config, &import)));
   // BERT's WordPiece is not supported: such a model takes only ids.
   if (config.roberta) {

@@ -63,23 +63,26 @@ constexpr Renamed kLayers[] = {{"embed", "wte"},
 
 absl::Status CopyTensors(const WeightFiles& files, Import* import) {
   const NetworkConfig& config = import->config;
-  TensorMap* tensors = &import->tensors;
+  DeferredTensors* tensors = &import->tensors;
   Source source(files);
   const std::string prefix = source.HasPrefix("transformer.") ? "transformer." : "";
   // The head has no prefix in any version. Files may have it in addition to the embedding that it
   // is tied to.
   const std::string head = "lm_head.weight";
   const bool tied = config.tie_embeddings;
-  at::Tensor weight;
+  DeferredTensor weight;
   if (!tied || source.Has(head)) {
     AFT_ASSIGN_OR_RETURN(weight, source.Take(head, {config.vocab_size, config.d_model}));
     source.Became(head, tied ? "(embed.weight: tied)" : "head.weight");
   }
   if (!tied) (*tensors)["head.weight"] = weight;
   AFT_RETURN_IF_ERROR(TakeNetwork(source, config, prefix, kLayers, tensors));
-  if (tied && weight.defined() &&
-      !weight.to(at::kFloat).equal(tensors->at("embed.weight").to(at::kFloat))) {
-    return source.Error(head, "differs from the embedding, to which tie_word_embeddings ties it");
+  if (tied && source.Has(head)) {
+    AFT_ASSIGN_OR_RETURN(const at::Tensor left, weight.make());
+    AFT_ASSIGN_OR_RETURN(const at::Tensor right, tensors->at("embed.weight").make());
+    if (!left.to(at::kFloat).equal(right.to(at::kFloat))) {
+      return source.Error(head, "differs from the embedding, to which tie_word_embeddings ties it");
+    }
   }
   for (int64_t i = 0; i < config.n_layers; ++i) {
     const std::string attention = absl::StrCat(prefix, "h.", i, ".attn.");
@@ -91,8 +94,7 @@ absl::Status CopyTensors(const WeightFiles& files, Import* import) {
 
 }  // namespace
 
-absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options,
-                                  Progress* progress) {
+absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options) {
   const std::string config_path = absl::StrCat(dir, "/", kConfigFileName);
   AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(config_path));
   Import import;
@@ -104,7 +106,7 @@ absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions
   AFT_RETURN_IF_ERROR(
       InFile(config_path, ParseNetworkConfig(FormatNetworkConfig(import.config)).status()));
   import.metadata["imported_from"] = "gpt2";
-  AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir, progress));
+  AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir));
   AFT_RETURN_IF_ERROR(InFile(weights.path(), CopyTensors(weights, &import)));
   AFT_RETURN_IF_ERROR(UseHubTokenizer(dir, json, &import));
   return import;

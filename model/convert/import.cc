@@ -36,9 +36,7 @@ absl::Status WriteImport(const std::string& dir, const Import& import, Progress*
   };
   if (progress != nullptr) {
     int64_t bytes = Fp32Bytes(import.config);  // which are read again
-    for (const auto& [name, tensor] : import.tensors) {
-      bytes += static_cast<int64_t>(tensor.nbytes());
-    }
+    for (const auto& [name, tensor] : import.tensors) bytes += tensor.bytes();
     progress->Begin(bytes);
   }
   AFT_RETURN_IF_ERROR(

@@ -23,12 +23,10 @@ struct MappedTensor {
   std::string target;  // a tensor of the checkpoint, or in parentheses what the tensor was used for
 };
 
-// In all functions below, `progress` gets how much has been read or written. It may be null.
-
 // A checkpoint in the native format, not written yet.
 struct Import {
   NetworkConfig config;
-  TensorMap tensors;                            // in the form of the file (stored_weights.h)
+  DeferredTensors tensors;                      // in the form of the file (stored_weights.h)
   std::map<std::string, std::string> files;     // of a tokenizer: name -> content
   std::map<std::string, std::string> metadata;  // of the weights file: the origin of the weights
   std::vector<std::string> read;                // paths of the source's files
@@ -39,23 +37,25 @@ struct Import {
 // Empty when nothing was mapped.
 std::string ImportText(const Import& import);
 
-// Writes a checkpoint folder, either completely or not at all: it writes a folder with a temporary
+// Writes a checkpoint folder, either completely or not at all. It reads and makes one tensor at a
+// time, and reads the result back in the same way. It writes a folder with a temporary
 // name next to `dir` and renames it at the end. Removes such folders of killed runs
 // (RemoveAbandoned). ALREADY_EXISTS when `dir` exists and is not an empty folder; INVALID_ARGUMENT
 // or DATA_LOSS when config, tensors and tokenizer do not make a checkpoint (the message names the
-// key, tensor or token); otherwise errors of the file system.
+// key, tensor or token); the errors of the tensors' files; otherwise errors of the file system.
+// `progress` gets how much has been written and read back. It may be null.
 absl::Status WriteImport(const std::string& dir, const Import& import,
                          Progress* progress = nullptr);
 
 // The checkpoint of `dir`, tokenizer included, with its matrices in `format`
 // (model/checkpoint/stored_weights.h): half or a quarter of the bytes. Errors: those of
 // ReadCheckpoint; INVALID_ARGUMENT or DATA_LOSS (CheckTensors). REQUIRES: `format` has
-// FormatSpec::is_converted_to.
+// FormatSpec::is_converted_to. `progress` gets how much has been checked. It may be null.
 absl::StatusOr<Import> Quantized(const std::string& dir, Number format,
                                  Progress* progress = nullptr);
 
 // ---- From other packages. Tensors keep their format: fp32, bf16 or fp16. INVALID_ARGUMENT names
-// the tensor, key or option.
+// the tensor, key or option. A tensor's values are read and checked when it is written.
 
 // A module of the package aft-pytorch (rish-16/aft-pytorch, 9a89696; the AFT notebook has the same
 // code), from its state_dict: to_q, to_k, to_v, project, wbias [T, T]. All are bidirectional:
@@ -114,15 +114,13 @@ struct AttentionOptions {
 // eos_token_id if tokenizer.json has that token, otherwise with tokenizer_config.json's eos_token
 // (LoadTokenizerJson). Errors start with the file and name the key or tensor: NOT_FOUND,
 // INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
-absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options,
-                                  Progress* progress = nullptr);
+absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options);
 
 // A Hugging Face folder of RoBERTa or BERT (config.json's model_type), with the files and errors of
 // ImportGpt2. It becomes an encoder without a head, post-norm. Its vectors are last_hidden_state
 // for token ids that all have type 0, without padding on the left. The pooler and the head of
 // masked tokens are left out. RoBERTa gets its byte-level BPE, with RoBERTa's own tokens before and
 // after each text. BERT gets no tokenizer, because WordPiece is not supported: it takes ids.
-absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options,
-                                  Progress* progress = nullptr);
+absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options);
 
 }  // namespace aft

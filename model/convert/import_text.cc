@@ -46,9 +46,8 @@ std::string ImportText(const Import& import) {
     std::string target = tensor.target;
     const auto made = import.tensors.find(target);
     if (made != import.tensors.end()) {
-      absl::StrAppend(
-          &target, "  ",
-          Form(SafetensorsDtypeName(made->second.scalar_type()), made->second.sizes().vec()));
+      absl::StrAppend(&target, "  ",
+                      Form(SafetensorsDtypeName(made->second.type), made->second.shape));
     }
     left += made == import.tensors.end();
     read += Bytes(tensor);
@@ -56,9 +55,7 @@ std::string ImportText(const Import& import) {
                           static_cast<int>(form_width), forms[i], target);
   }
   int64_t written = 0;
-  for (const auto& [name, tensor] : import.tensors) {
-    written += static_cast<int64_t>(tensor.nbytes());
-  }
+  for (const auto& [name, tensor] : import.tensors) written += tensor.bytes();
   absl::StrAppend(&text, "tensors       ", import.mapped.size(), " read, ", read, " bytes; ",
                   import.tensors.size(), " made, ", written, " bytes; ", left,
                   left == 0 ? " left\n" : " left: those with a reason in ( )\n");

@@ -38,7 +38,7 @@ absl::StatusOr<int64_t> Window(Source& source, const std::string& prefix, int64_
     if (given.has_value()) return *given;
     return source.Error(name, "is missing: the window must be given (--window)");
   }
-  AFT_ASSIGN_OR_RETURN(const at::Tensor mask, source.TakeMask(name, {rows, rows}));
+  AFT_ASSIGN_OR_RETURN(const at::Tensor mask, source.ReadMask(name, {rows, rows}));
   const auto window = mask.select(0, 0).sum().item<int64_t>();
   const at::Tensor band = at::ones({rows, rows}, at::kFloat).tril(window - 1).triu(1 - window);
   if (!mask.equal(band.to(at::kBool))) {
@@ -59,7 +59,7 @@ absl::Status TakeAftLocal(Source& source, const std::string& prefix, const std::
                           std::optional<int64_t> given, bool first, Import* import) {
   NetworkConfig& config = import->config;
   const int64_t rows = first ? Source::kAny : config.max_seq_len;
-  AFT_ASSIGN_OR_RETURN(const at::Tensor bias, source.Take(prefix + "pos_bias", {rows, rows}));
+  AFT_ASSIGN_OR_RETURN(const at::Tensor bias, source.Read(prefix + "pos_bias", {rows, rows}));
   AFT_ASSIGN_OR_RETURN(const int64_t window, Window(source, prefix, bias.size(0), given));
   if (source.Has(prefix + "query.bias") != config.qkv_bias) {
     return source.Error(prefix + "query.bias", "must be there in all layers or in none");
@@ -92,7 +92,7 @@ bool AreWaves(const at::Tensor& positions) {
 absl::Status UsePositions(Source& source, Import* import) {
   NetworkConfig& config = import->config;
   AFT_ASSIGN_OR_RETURN(const at::Tensor table,
-                       source.Take(kPositions, {Source::kAny, 1, config.d_model}));
+                       source.Read(kPositions, {Source::kAny, 1, config.d_model}));
   if (table.size(0) < config.max_seq_len) {
     return source.Error(kPositions, absl::StrCat("has ", table.size(0), " rows, but pos_bias has ",
                                                  config.max_seq_len));

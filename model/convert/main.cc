@@ -71,32 +71,30 @@ absl::Status Finish(absl::StatusOr<Import> import, Flags& flags, bool name_sourc
 }
 
 absl::Status RunLabml(Flags& flags) {
-  AFT_ASSIGN_OR_RETURN(WeightFiles files,
-                       WeightFiles::OpenFile(flags.in, &flags.progress, flags.keys));
+  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in, flags.keys));
   return Finish(ImportLabml(std::move(files), flags.labml), flags, /*name_source=*/true);
 }
 
 absl::Status RunAftPytorch(Flags& flags) {
-  AFT_ASSIGN_OR_RETURN(WeightFiles files,
-                       WeightFiles::OpenFile(flags.in, &flags.progress, flags.keys));
+  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in, flags.keys));
   return Finish(ImportAftPytorch(std::move(files), flags.window), flags, /*name_source=*/true);
 }
 
 absl::Status RunMixer(Flags& flags) {
   WeightFiles files{TensorMap()};
   if (!flags.tensors.empty()) {
-    AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(flags.tensors, &flags.progress, flags.keys));
+    AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(flags.tensors, flags.keys));
   }
   return Finish(ImportMixer(flags.in, std::move(files)), flags, /*name_source=*/false);
 }
 
 absl::Status RunGpt2(Flags& flags) {
   // The errors of ImportGpt2 already name the file in the folder.
-  return Finish(ImportGpt2(flags.in, flags.hub, &flags.progress), flags, /*name_source=*/false);
+  return Finish(ImportGpt2(flags.in, flags.hub), flags, /*name_source=*/false);
 }
 
 absl::Status RunBert(Flags& flags) {
-  return Finish(ImportBert(flags.in, flags.hub, &flags.progress), flags, /*name_source=*/false);
+  return Finish(ImportBert(flags.in, flags.hub), flags, /*name_source=*/false);
 }
 
 absl::Status RunQuantize(Flags& flags) {

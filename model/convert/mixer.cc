@@ -62,7 +62,7 @@ absl::StatusOr<Import> ImportMixer(const std::string& config_path, WeightFiles f
   Source source(std::move(files));
   for (const TensorSpec& spec : ExpectedTensors(import.config)) {
     const std::string name(absl::StripPrefix(spec.name, kPrefix));
-    at::Tensor& tensor = import.tensors[spec.name];
+    DeferredTensor& tensor = import.tensors[spec.name];
     if (source.Has(name)) {
       AFT_ASSIGN_OR_RETURN(tensor, source.Take(name, spec.shape));
       source.Became(name, spec.name);

@@ -17,11 +17,10 @@ absl::StatusOr<Import> Quantized(const std::string& dir, Number format, Progress
   AFT_ASSIGN_OR_RETURN(CheckpointFile checkpoint, OpenCheckpoint(dir));
   Import import;
   import.config = std::move(checkpoint.config);
-  // All tensors are checked, then each is read once more: never all of them are in memory as fp32.
-  if (progress != nullptr) progress->Begin(2 * Fp32Bytes(import.config));
-  const TensorSource tensors = WithProgress(std::move(checkpoint.tensors), progress);
-  AFT_RETURN_IF_ERROR(CheckTensors(import.config, tensors).status());
-  AFT_ASSIGN_OR_RETURN(import.tensors, StoredWeights(import.config, tensors, format));
+  if (progress != nullptr) progress->Begin(Fp32Bytes(import.config));
+  AFT_RETURN_IF_ERROR(
+      CheckTensors(import.config, WithProgress(checkpoint.tensors, progress)).status());
+  import.tensors = StoredWeights(import.config, std::move(checkpoint.tensors), format);
   import.metadata = std::move(checkpoint.metadata);
   for (const char* name : kTokenizerFileNames) {
     const std::string path = (std::filesystem::path(dir) / name).string();

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "ATen/ops/cat.h"
-#include "ATen/ops/isfinite.h"
 #include "ATen/ops/zeros.h"
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
@@ -15,9 +14,11 @@
 #include "absl/strings/strip.h"
 #include "absl/strings/substitute.h"
 #include "base/check.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/safetensors_header.h"
 #include "model/config/tensors.h"
+#include "model/network/check_tensors.h"
 
 namespace aft {
 namespace {
@@ -59,11 +60,28 @@ at::Tensor BandOf(const at::Tensor& w, int64_t window, bool causal) {
   return band;
 }
 
+// The rows of several tensors, each transposed before if it is asked for.
+DeferredTensor Joined(std::vector<DeferredTensor> rows, bool transposed,
+                      std::vector<int64_t> shape) {
+  const bool same = absl::c_all_of(
+      rows, [&rows](const DeferredTensor& part) { return part.type == rows[0].type; });
+  const at::ScalarType type = same ? rows[0].type : at::kFloat;
+  const auto make = [rows = std::move(rows), transposed, type]() -> absl::StatusOr<at::Tensor> {
+    std::vector<at::Tensor> parts;
+    for (const DeferredTensor& row : rows) {
+      AFT_ASSIGN_OR_RETURN(const at::Tensor part, row.make());
+      parts.push_back((transposed ? part.t() : part).to(type));
+    }
+    return (parts.size() == 1 ? parts[0] : at::cat(parts)).contiguous();
+  };
+  return {type, std::move(shape), make};
+}
+
 }  // namespace
 
 absl::Status Source::Error(const std::string& name, const std::string& problem) const {
-  const auto entry = files_.entries().find(name);
-  const bool sharded = entry != files_.entries().end() && !entry->second.shard.empty();
+  const auto entry = files_->entries().find(name);
+  const bool sharded = entry != files_->entries().end() && !entry->second.shard.empty();
   return absl::InvalidArgumentError(
       absl::StrCat("tensor '", ShownTensorName(name), "': ", problem,
                    sharded ? absl::StrCat(" (in ", entry->second.shard, ")") : ""));
@@ -71,8 +89,8 @@ absl::Status Source::Error(const std::string& name, const std::string& problem) 
 
 absl::StatusOr<std::vector<int64_t>> Source::Shape(const std::string& name,
                                                    const std::vector<int64_t>& shape) const {
-  const auto found = files_.entries().find(name);
-  if (found == files_.entries().end()) return Error(name, "is missing");
+  const auto found = files_->entries().find(name);
+  if (found == files_->entries().end()) return Error(name, "is missing");
   if (!Fits(found->second.shape, shape)) {
     return Error(name, absl::StrCat("has shape [", absl::StrJoin(found->second.shape, ", "),
                                     "], expected ", ShownShape(shape)));
@@ -80,38 +98,48 @@ absl::StatusOr<std::vector<int64_t>> Source::Shape(const std::string& name,
   return found->second.shape;
 }
 
-absl::StatusOr<at::Tensor> Source::Take(const std::string& name,
-                                        const std::vector<int64_t>& shape) {
-  AFT_RETURN_IF_ERROR(Shape(name, shape).status());
-  const std::string& dtype = files_.entries().at(name).dtype;
+absl::StatusOr<DeferredTensor> Source::Take(const std::string& name,
+                                            const std::vector<int64_t>& shape) {
+  AFT_ASSIGN_OR_RETURN(std::vector<int64_t> sizes, Shape(name, shape));
+  const std::string& dtype = files_->entries().at(name).dtype;
   if (dtype != "F32" && dtype != "BF16" && dtype != "F16" && dtype != "F64") {
     return Error(name, absl::StrCat("holds ", dtype, ", expected F32, BF16, F16 or F64"));
   }
-  AFT_ASSIGN_OR_RETURN(at::Tensor tensor, files_.Read(name));
-  if (tensor.scalar_type() == at::kDouble) tensor = tensor.to(at::kFloat);
-  if (!at::isfinite(tensor).all().item<bool>()) {
-    return Error(name, "holds a value that is not finite in fp32");
-  }
   targets_.emplace(name, "");
-  return tensor.contiguous();
+  const at::ScalarType type = dtype == "F64" ? at::kFloat : SafetensorsType(dtype);
+  const auto make = [files = files_, name, type,
+                     problem = Error(name, "holds a value that is not finite in fp32")]()
+      -> absl::StatusOr<at::Tensor> {
+    AFT_ASSIGN_OR_RETURN(const at::Tensor tensor, files->Read(name));
+    at::Tensor made = tensor.to(type).contiguous();
+    if (AllFinite(made)) return made;
+    return files->paths().empty() ? problem : InFile(files->path(), problem);
+  };
+  return DeferredTensor(type, std::move(sizes), make);
 }
 
-absl::StatusOr<at::Tensor> Source::TakeMask(const std::string& name,
+absl::StatusOr<at::Tensor> Source::Read(const std::string& name,
+                                        const std::vector<int64_t>& shape) {
+  AFT_ASSIGN_OR_RETURN(const DeferredTensor tensor, Take(name, shape));
+  return tensor.make();
+}
+
+absl::StatusOr<at::Tensor> Source::ReadMask(const std::string& name,
                                             const std::vector<int64_t>& shape) {
   AFT_RETURN_IF_ERROR(Shape(name, shape).status());
-  const std::string& dtype = files_.entries().at(name).dtype;
+  const std::string& dtype = files_->entries().at(name).dtype;
   if (dtype != "BOOL") return Error(name, absl::StrCat("holds ", dtype, ", expected BOOL"));
   targets_.emplace(name, "");
-  return files_.Read(name);
+  return files_->Read(name);
 }
 
 bool Source::HasPrefix(const std::string& prefix) const {
-  const auto first = files_.entries().lower_bound(prefix);
-  return first != files_.entries().end() && first->first.compare(0, prefix.size(), prefix) == 0;
+  const auto first = files_->entries().lower_bound(prefix);
+  return first != files_->entries().end() && first->first.compare(0, prefix.size(), prefix) == 0;
 }
 
 absl::Status TakeNetwork(Source& source, const NetworkConfig& config, const std::string& prefix,
-                         absl::Span<const Renamed> layers, TensorMap* tensors) {
+                         absl::Span<const Renamed> layers, DeferredTensors* tensors) {
   for (const TensorSpec& spec : ExpectedTensors(config)) {
     if (tensors->count(spec.name) != 0) continue;
     // [layers.N.]name.leaf
@@ -130,21 +158,17 @@ absl::Status TakeNetwork(Source& source, const NetworkConfig& config, const std:
     std::vector<int64_t> shape = spec.shape;
     shape[0] /= static_cast<int64_t>(parts.size());
     if (layer->transposed) absl::c_reverse(shape);
-    std::vector<at::Tensor> rows;
+    std::vector<DeferredTensor> rows;
     for (const std::string& part : parts) {
-      const auto leaf = name.substr(std::strlen(layer->name));
-      AFT_ASSIGN_OR_RETURN(const at::Tensor tensor,
-                           source.Take(absl::StrCat(prefix, part, leaf), shape));
-      rows.push_back(layer->transposed && shape.size() == 2 ? tensor.t() : tensor);
-      source.Became(absl::StrCat(prefix, part, leaf), spec.name);
+      const std::string source_name =
+          absl::StrCat(prefix, part, name.substr(std::strlen(layer->name)));
+      AFT_ASSIGN_OR_RETURN(rows.emplace_back(), source.Take(source_name, shape));
+      source.Became(source_name, spec.name);
     }
-    const bool same = absl::c_all_of(rows, [&rows](const at::Tensor& part) {
-      return part.scalar_type() == rows[0].scalar_type();
-    });
-    for (at::Tensor& part : rows) {
-      if (!same) part = part.to(at::kFloat);
-    }
-    (*tensors)[spec.name] = rows.size() == 1 ? rows[0].contiguous() : at::cat(rows).contiguous();
+    (*tensors)[spec.name] =
+        rows.size() == 1 && !layer->transposed
+            ? rows[0]
+            : Joined(std::move(rows), layer->transposed && shape.size() == 2, spec.shape);
   }
   return absl::OkStatus();
 }
@@ -153,7 +177,7 @@ absl::Status Source::Finish(Import* import) const {
   constexpr size_t kMostShown = 10;
   std::vector<std::string> unknown;
   size_t count = 0;
-  for (const auto& [name, entry] : files_.entries()) {
+  for (const auto& [name, entry] : files_->entries()) {
     const auto target = targets_.find(name);
     if (target != targets_.end()) {
       import->mapped.push_back({name, entry.dtype, entry.shape, target->second});
@@ -161,7 +185,7 @@ absl::Status Source::Finish(Import* import) const {
       unknown.push_back(absl::StrCat("'", ShownTensorName(name), "'"));
     }
   }
-  import->read.insert(import->read.end(), files_.paths().begin(), files_.paths().end());
+  import->read.insert(import->read.end(), files_->paths().begin(), files_->paths().end());
   if (unknown.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(count == 1 ? "tensor " : "tensors ", absl::StrJoin(unknown, ", "),
@@ -184,7 +208,7 @@ absl::StatusOr<NetworkConfig> MixerModuleConfig(Source& source, const std::strin
 
 absl::Status UseBias(Source& source, const std::string& name, const at::Tensor& w,
                      std::optional<int64_t> window, const std::string& layer, NetworkConfig* config,
-                     TensorMap* tensors) {
+                     DeferredTensors* tensors) {
   const int64_t rows = w.size(0);
   if (w.size(1) != rows) {
     return source.Error(name, absl::StrCat("has shape [", rows, ", ", w.size(1),

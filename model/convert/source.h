@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,9 +28,10 @@ class Source {
   // Stands for any size in an expected shape.
   static constexpr int64_t kAny = -1;
 
-  explicit Source(WeightFiles files) : files_(std::move(files)) {}
+  explicit Source(WeightFiles files)
+      : files_(std::make_shared<const WeightFiles>(std::move(files))) {}
 
-  bool Has(const std::string& name) const { return files_.entries().count(name) > 0; }
+  bool Has(const std::string& name) const { return files_->entries().count(name) > 0; }
 
   // Whether the name of some tensor starts with `prefix`.
   bool HasPrefix(const std::string& prefix) const;
@@ -38,11 +40,15 @@ class Source {
   absl::StatusOr<std::vector<int64_t>> Shape(const std::string& name,
                                              const std::vector<int64_t>& shape) const;
 
-  // Takes the tensor, contiguous: fp32, bf16 or fp16 as it is, fp64 as fp32. Every value is finite.
-  absl::StatusOr<at::Tensor> Take(const std::string& name, const std::vector<int64_t>& shape);
+  // Takes the tensor, which is read when it is made, and is then contiguous: fp32, bf16 or fp16 as
+  // it is, fp64 as fp32. Every value is finite.
+  absl::StatusOr<DeferredTensor> Take(const std::string& name, const std::vector<int64_t>& shape);
 
-  // Takes a tensor of the type bool.
-  absl::StatusOr<at::Tensor> TakeMask(const std::string& name, const std::vector<int64_t>& shape);
+  // Takes the tensor and reads it.
+  absl::StatusOr<at::Tensor> Read(const std::string& name, const std::vector<int64_t>& shape);
+
+  // Takes a tensor of the type bool and reads it.
+  absl::StatusOr<at::Tensor> ReadMask(const std::string& name, const std::vector<int64_t>& shape);
 
   // Records what a tensor that was taken became (MappedTensor::target).
   void Became(const std::string& name, const std::string& target) { targets_[name] = target; }
@@ -60,7 +66,7 @@ class Source {
   absl::Status Error(const std::string& name, const std::string& problem) const;
 
  private:
-  const WeightFiles files_;
+  const std::shared_ptr<const WeightFiles> files_;
   std::map<std::string, std::string> targets_;  // of the tensors that were taken or ignored
 };
 
@@ -77,7 +83,7 @@ struct Renamed {
 // them to `tensors`. They keep the source's format; a tensor made of parts with different formats
 // is fp32. The names in the source begin with `prefix`.
 absl::Status TakeNetwork(Source& source, const NetworkConfig& config, const std::string& prefix,
-                         absl::Span<const Renamed> layers, TensorMap* tensors);
+                         absl::Span<const Renamed> layers, DeferredTensors* tensors);
 
 // The config of an architecture "mixer". `query` is the name of one of its projections: [hid, d],
 // with a bias or without. The caller has to set the kind.
@@ -89,7 +95,7 @@ absl::StatusOr<NetworkConfig> MixerModuleConfig(Source& source, const std::strin
 // `name`, the name of w in the source.
 absl::Status UseBias(Source& source, const std::string& name, const at::Tensor& w,
                      std::optional<int64_t> window, const std::string& layer, NetworkConfig* config,
-                     TensorMap* tensors);
+                     DeferredTensors* tensors);
 
 // Gives the import the bytes tokenizer, which needs no files. INVALID_ARGUMENT when the vocabulary
 // does not have 256 tokens; `wanted` tells the user what is needed then.

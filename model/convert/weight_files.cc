@@ -127,13 +127,8 @@ absl::StatusOr<OneFile> OpenOne(const std::string& path, absl::Span<const std::s
   return one;
 }
 
-int64_t Bytes(const std::map<std::string, WeightFiles::Entry>& entries) {
-  int64_t bytes = 0;
-  for (const auto& [name, entry] : entries) {
-    bytes +=
-        absl::c_accumulate(entry.shape, SafetensorsDtypeBytes(entry.dtype), std::multiplies<>());
-  }
-  return bytes;
+int64_t BytesOf(const WeightFiles::Entry& entry) {
+  return absl::c_accumulate(entry.shape, SafetensorsDtypeBytes(entry.dtype), std::multiplies<>());
 }
 
 }  // namespace
@@ -144,29 +139,29 @@ WeightFiles::WeightFiles(TensorMap tensors) : tensors_(std::move(tensors)) {
   }
 }
 
-// Checks that memory holds all tensors.
-absl::Status WeightFiles::Start(Progress* progress) {
-  const int64_t bytes = Bytes(entries_);
-  progress_ = progress;
-  if (progress_ != nullptr) progress_->Begin(bytes);
+absl::Status WeightFiles::CheckMemory() const {
   const int64_t available = AvailableMemory();
-  if (bytes <= available) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(path(), ": ", bytes, " bytes of tensors, but ",
-                                                   available, " bytes of memory are available"));
+  for (const auto& [name, entry] : entries_) {
+    if (BytesOf(entry) <= available) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(path(), ": tensor '", ShownTensorName(name),
+                                                     "': has ", BytesOf(entry), " bytes, but ",
+                                                     available, " bytes of memory are available"));
+  }
+  return absl::OkStatus();
 }
 
-absl::StatusOr<WeightFiles> WeightFiles::OpenFile(const std::string& path, Progress* progress,
+absl::StatusOr<WeightFiles> WeightFiles::OpenFile(const std::string& path,
                                                   absl::Span<const std::string> keys) {
   AFT_ASSIGN_OR_RETURN(OneFile one, OpenOne(path, keys));
   WeightFiles files;
   files.paths_ = {path};
   files.readers_[""] = std::move(one.read);
   files.entries_ = std::move(one.entries);
-  AFT_RETURN_IF_ERROR(files.Start(progress));
+  AFT_RETURN_IF_ERROR(files.CheckMemory());
   return files;
 }
 
-absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir, Progress* progress) {
+absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir) {
   const auto exists = [&dir](const char* name) {
     std::error_code ignored;
     return std::filesystem::exists(std::filesystem::path(dir) / name, ignored);
@@ -174,7 +169,7 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir, Prog
   const std::string prefix = (std::filesystem::path(dir) / "").string();
   for (const Layout& layout : kLayouts) {
     if (!exists(layout.index)) {
-      if (exists(layout.file)) return OpenFile(prefix + layout.file, progress);
+      if (exists(layout.file)) return OpenFile(prefix + layout.file);
       continue;
     }
     if (exists(layout.file)) {
@@ -182,10 +177,10 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir, Prog
                                                      " exists too; remove one of the two"));
     }
     AFT_ASSIGN_OR_RETURN(WeightFiles files, OpenShards(prefix, layout.index));
-    AFT_RETURN_IF_ERROR(files.Start(progress));
+    AFT_RETURN_IF_ERROR(files.CheckMemory());
     return files;
   }
-  return OpenFile(prefix + kWeightsFileName, progress);  // the error that it is missing
+  return OpenFile(prefix + kWeightsFileName);  // the error that it is missing
 }
 
 absl::StatusOr<WeightFiles> WeightFiles::OpenShards(const std::string& prefix,
@@ -193,6 +188,7 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenShards(const std::string& prefix,
   AFT_ASSIGN_OR_RETURN(const Index index, ReadIndex(prefix + index_name));
   WeightFiles files;
   files.paths_ = {prefix + index_name};
+  int64_t bytes = 0;
   for (const auto& [listed, shard] : index.shards) {
     if (files.readers_.count(shard) > 0) continue;
     const std::string& path = files.paths_.emplace_back(prefix + shard);
@@ -208,6 +204,7 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenShards(const std::string& prefix,
       }
       entry.shard = shard;
     }
+    for (const auto& [name, entry] : one.entries) bytes += BytesOf(entry);
     files.entries_.merge(one.entries);
   }
   for (const auto& [name, shard] : index.shards) {
@@ -217,16 +214,14 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenShards(const std::string& prefix,
   }
   // The total of .bin files counts tensors that share their numbers once.
   if (index_name == kLayouts[0].index) {
-    AFT_RETURN_IF_ERROR(InFile(files.path(), CheckTotal(index, Bytes(files.entries_))));
+    AFT_RETURN_IF_ERROR(InFile(files.path(), CheckTotal(index, bytes)));
   }
   return files;
 }
 
 absl::StatusOr<at::Tensor> WeightFiles::Read(const std::string& name) const {
   if (readers_.empty()) return tensors_.at(name);
-  AFT_ASSIGN_OR_RETURN(at::Tensor tensor, readers_.at(entries_.at(name).shard)(name));
-  if (progress_ != nullptr) progress_->Add(static_cast<int64_t>(tensor.nbytes()));
-  return tensor;
+  return readers_.at(entries_.at(name).shard)(name);
 }
 
 }  // namespace aft

@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/progress.h"
 #include "model/checkpoint/safetensors.h"
 
 namespace aft {
@@ -30,9 +29,8 @@ class WeightFiles {
 
   // The first bytes of the file say which of the formats it has. `keys` are those of ReadStateDict,
   // and are not for safetensors. Errors name the file: those of SafetensorsReader and of TorchFile;
-  // RESOURCE_EXHAUSTED when memory does not hold all tensors. `progress`, if not null, gets how
-  // many of all bytes have been read; it must outlive this.
-  static absl::StatusOr<WeightFiles> OpenFile(const std::string& path, Progress* progress = nullptr,
+  // RESOURCE_EXHAUSTED when memory does not hold the largest tensor.
+  static absl::StatusOr<WeightFiles> OpenFile(const std::string& path,
                                               absl::Span<const std::string> keys = {});
 
   // Opens what Hugging Face's libraries write: `dir`/model.safetensors, or several shards and
@@ -43,8 +41,7 @@ class WeightFiles {
   // pytorch_model.bin.index.json are read in the same way.
   // Errors start with the file: those of OpenFile; DATA_LOSS (index and shards differ), naming
   // the tensor; INVALID_ARGUMENT (not a valid index, both layouts).
-  static absl::StatusOr<WeightFiles> OpenFolder(const std::string& dir,
-                                                Progress* progress = nullptr);
+  static absl::StatusOr<WeightFiles> OpenFolder(const std::string& dir);
 
   // The file or the index, for messages about missing tensors. REQUIRES: not in memory.
   const std::string& path() const { return paths_.front(); }
@@ -61,13 +58,12 @@ class WeightFiles {
   WeightFiles() = default;
   static absl::StatusOr<WeightFiles> OpenShards(const std::string& prefix,
                                                 const std::string& index_name);
-  absl::Status Start(Progress* progress);
+  absl::Status CheckMemory() const;
 
   std::vector<std::string> paths_;
   std::map<std::string, Entry> entries_;
   std::map<std::string, ReadOne> readers_;  // by shard
   TensorMap tensors_;                       // in memory, when there are no readers
-  Progress* progress_ = nullptr;
 };
 
 }  // namespace aft

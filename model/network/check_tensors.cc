@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/core/Tensor.h"
 #include "ATen/ops/isfinite.h"
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -28,13 +28,21 @@ std::string Complaint(const TensorSpec& spec, const at::Tensor& tensor) {
   if (!tensor.is_contiguous() || !tensor.device().is_cpu()) {
     return absl::StrCat(spec.name, " is not contiguous on the CPU");
   }
-  if (!at::isfinite(tensor).all().item<bool>()) {
+  if (!AllFinite(tensor)) {
     return absl::StrCat(spec.name, " holds a value that is not finite");
   }
   return "";
 }
 
 }  // namespace
+
+bool AllFinite(const at::Tensor& tensor) {
+  // at::isfinite makes several tensors as large as the one that it checks.
+  constexpr int64_t kPart = int64_t{1} << 20;
+  return absl::c_all_of(tensor.flatten().split(kPart), [](const at::Tensor& part) {
+    return at::isfinite(part).all().item<bool>();
+  });
+}
 
 absl::StatusOr<uint64_t> CheckTensors(const NetworkConfig& config, const TensorSource& tensors) {
   std::map<std::string, TensorSpec> missing;

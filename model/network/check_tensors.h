@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "model/checkpoint/tensor_source.h"
 #include "model/config/config.h"
@@ -15,5 +16,8 @@ namespace aft {
 // tensor, the same on every machine. It says whether bytes of a sequence's state belong to this
 // model.
 absl::StatusOr<uint64_t> CheckTensors(const NetworkConfig& config, const TensorSource& tensors);
+
+// Whether all numbers are finite. Takes little memory for a contiguous tensor.
+bool AllFinite(const at::Tensor& tensor);
 
 }  // namespace aft

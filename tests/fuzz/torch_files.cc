@@ -32,7 +32,7 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
                       {"a/data/2", ""}}));
   }
   for (const std::vector<std::string>& keys : {std::vector<std::string>{}, {"model"}}) {
-    const absl::StatusOr<WeightFiles> files = WeightFiles::OpenFile(file.path(), nullptr, keys);
+    const absl::StatusOr<WeightFiles> files = WeightFiles::OpenFile(file.path(), keys);
     if (!files.ok()) {
       AFT_CHECK(absl::IsInvalidArgument(files.status()) || absl::IsDataLoss(files.status()));
       AFT_CHECK(absl::StartsWith(files.status().message(), file.path() + ": "));

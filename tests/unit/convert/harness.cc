@@ -8,6 +8,7 @@
 #include "ATen/ops/empty_like.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "model/network/activations.h"
 #include "model/network/mixer_module.h"
 #include "model/runtime/parallel.h"
@@ -56,6 +57,14 @@ Checkpoint WriteAndRead(const absl::StatusOr<Import>& import, const std::string&
   if (!checkpoint.ok()) ADD_FAILURE() << checkpoint.status();
   AFT_CHECK(checkpoint.ok());
   return *std::move(checkpoint);
+}
+
+absl::Status Made(const absl::StatusOr<Import>& import) {
+  AFT_RETURN_IF_ERROR(import.status());
+  for (const auto& [name, tensor] : import->tensors) {
+    AFT_RETURN_IF_ERROR(tensor.make().status());
+  }
+  return absl::OkStatus();
 }
 
 at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x) {

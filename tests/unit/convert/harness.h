@@ -20,6 +20,9 @@ namespace aft {
 // Writes an import as a checkpoint and reads it again. Ends the test if either fails.
 Checkpoint WriteAndRead(const absl::StatusOr<Import>& import, const std::string& dir);
 
+// Makes all tensors of an import. Returns the first error.
+absl::Status Made(const absl::StatusOr<Import>& import);
+
 // Run a module (architecture "mixer") on one sequence, x [T, d] -> [T, d]. EncodeModule reads the
 // whole sequence at once without a state. RunModule reads it in chunks and carries the state.
 at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x);

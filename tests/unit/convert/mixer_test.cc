@@ -78,9 +78,9 @@ TEST_F(MixerImportTest, UsesTheGivenTensorsAndMakesTheOthers) {
   const auto import = From(R"({"kind": "aft_full", "band_rows": 8, "bias": "full"})",
                            R"(, "max_seq_len": 8)", {{"out.weight", out}, {"w.full", w}});
   ASSERT_TRUE(import.ok()) << import.status();
-  EXPECT_TRUE(import->tensors.at("layers.0.mixer.out.weight").equal(out));
-  EXPECT_TRUE(import->tensors.at("layers.0.mixer.w.full").equal(w));
-  EXPECT_EQ(import->tensors.at("layers.0.mixer.out.bias").abs().max().item<float>(), 0);
+  EXPECT_TRUE(import->tensors.at("layers.0.mixer.out.weight").make()->equal(out));
+  EXPECT_TRUE(import->tensors.at("layers.0.mixer.w.full").make()->equal(w));
+  EXPECT_EQ(import->tensors.at("layers.0.mixer.out.bias").make()->abs().max().item<float>(), 0);
   const Checkpoint checkpoint = WriteAndRead(import, folder_.File("out"));
   EXPECT_EQ(checkpoint.tensors.size(), 5U);
 }

@@ -31,7 +31,7 @@ class TorchFileTest : public testing::Test {
   absl::StatusOr<WeightFiles> OpenBytes(const std::string& bytes,
                                         const std::vector<std::string>& keys = {}) {
     file_.Write(bytes);
-    return WeightFiles::OpenFile(file_.path(), nullptr, keys);
+    return WeightFiles::OpenFile(file_.path(), keys);
   }
   // Opens a file with a pickle of `value`, and with `data` in each of the storages "0" and "1".
   absl::StatusOr<WeightFiles> Open(const std::string& value,
@@ -126,7 +126,7 @@ TEST_F(TorchFileTest, KeysLeadToTheStateDict) {
   ExpectRefused(Open(value, {"net"}).status(), "give --key with one of: model, ema");
   ExpectRefused(Open(value, {"model"}).status(), "there is no key 'model' in it");
   ExpectRefused(Open(value, {"epoch"}).status(), "it holds an int, not a dict of tensors");
-  EXPECT_THAT(WeightFiles::OpenFile(std::string(kGolden) + ".safetensors", nullptr, {{"model"}}),
+  EXPECT_THAT(WeightFiles::OpenFile(std::string(kGolden) + ".safetensors", {{"model"}}),
               Refused("only a file of torch.save has keys"));
 }
 

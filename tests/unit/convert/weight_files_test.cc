@@ -205,7 +205,7 @@ TEST_F(ShardsTest, WeightsBeyondTheMemoryAreRefusedBeforeTheyAreRead) {
   fs::resize_file(folder_.File(second_), 8 + length + static_cast<uintmax_t>(bytes));
   index_["metadata"]["total_size"] = bytes + 24;
   ExpectError(Open().status(), absl::StatusCode::kResourceExhausted, "model.safetensors.index.json",
-              "4398046511128 bytes of tensors, but ");
+              "tensor 'c': has 4398046511104 bytes, but ");
   EXPECT_EQ(WeightFiles::OpenFile(folder_.File(second_)).status().code(),
             absl::StatusCode::kResourceExhausted);
 }
