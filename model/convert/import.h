@@ -123,4 +123,20 @@ absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions
 // after each text. BERT gets no tokenizer, because WordPiece is not supported: it takes ids.
 absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options);
 
+struct RwkvOptions {
+  // "world", "bytes", or a folder with a byte-level BPE (UseHubTokenizer). Empty: that of the hub's
+  // folder; for a file, and for the usual sizes, world for a vocabulary of 65,536 and bytes for
+  // 256.
+  std::string tokenizer = {};
+  std::vector<std::string> keys = {};  // of a file of torch.save (ReadStateDict)
+};
+
+// RWKV-4 or RWKV-7. `path` is a file with the names of BlinkDL's checkpoints (blocks.N.att.*) or of
+// one of the other two packages, or a folder of the hub: transformers' RwkvForCausalLM
+// (rwkv.blocks.N.attention.*, RWKV-4) or flash-linear-attention's RWKV7ForCausalLM
+// (model.layers.N.attn.*). The names say which version and package it is. Versions 5 and 6 and
+// networks with DeepEmbed are refused. Matrices keep their format; tables become fp32. Errors are
+// those of ImportGpt2.
+absl::StatusOr<Import> ImportRwkv(const std::string& path, const RwkvOptions& options);
+
 }  // namespace aft

@@ -43,7 +43,7 @@ struct Flags {
   std::string activation = "relu";
   std::optional<int64_t> window;
   std::string tensors;
-  std::vector<std::string> keys;
+  RwkvOptions rwkv;  // its keys are those of all other imports too
   AttentionOptions hub;
   std::string attention = "dot_product";
   std::string format;
@@ -71,19 +71,19 @@ absl::Status Finish(absl::StatusOr<Import> import, Flags& flags, bool name_sourc
 }
 
 absl::Status RunLabml(Flags& flags) {
-  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in, flags.keys));
+  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in, flags.rwkv.keys));
   return Finish(ImportLabml(std::move(files), flags.labml), flags, /*name_source=*/true);
 }
 
 absl::Status RunAftPytorch(Flags& flags) {
-  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in, flags.keys));
+  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(flags.in, flags.rwkv.keys));
   return Finish(ImportAftPytorch(std::move(files), flags.window), flags, /*name_source=*/true);
 }
 
 absl::Status RunMixer(Flags& flags) {
   WeightFiles files{TensorMap()};
   if (!flags.tensors.empty()) {
-    AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(flags.tensors, flags.keys));
+    AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(flags.tensors, flags.rwkv.keys));
   }
   return Finish(ImportMixer(flags.in, std::move(files)), flags, /*name_source=*/false);
 }
@@ -95,6 +95,10 @@ absl::Status RunGpt2(Flags& flags) {
 
 absl::Status RunBert(Flags& flags) {
   return Finish(ImportBert(flags.in, flags.hub), flags, /*name_source=*/false);
+}
+
+absl::Status RunRwkv(Flags& flags) {
+  return Finish(ImportRwkv(flags.in, flags.rwkv), flags, /*name_source=*/false);
 }
 
 absl::Status RunQuantize(Flags& flags) {
@@ -112,7 +116,7 @@ void AddFiles(CLI::App& command, Flags& flags, const char* in, const char* about
 // For files of torch.save.
 void AddKeys(CLI::App& command, Flags& flags) {
   command
-      .add_option("--key", flags.keys,
+      .add_option("--key", flags.rwkv.keys,
                   "The state_dict of a .pt file is under this key of a dict; repeat it for nested "
                   "dicts")
       ->expected(1);
@@ -220,6 +224,15 @@ int Run(int argc, char** argv) {
       "bert", "From a Hugging Face folder of RoBERTa, or of BERT, which then takes only token ids");
   AddHub(bert, flags);
 
+  CLI::App& rwkv = *app.add_subcommand("rwkv", "From RWKV-4 or RWKV-7");
+  AddFiles(rwkv, flags, "IN",
+           "BlinkDL's .pth or a .safetensors file, or a folder of Hugging Face: RwkvForCausalLM or "
+           "flash-linear-attention's RWKV7ForCausalLM");
+  rwkv.add_option("--tokenizer", flags.rwkv.tokenizer,
+                  "world, bytes, or a folder with tokenizer.json; default: world for a vocabulary "
+                  "of 65,536, otherwise that of IN");
+  AddKeys(rwkv, flags);
+
   CLI::App& quantize = *app.add_subcommand(
       "quantize",
       "Store a checkpoint's matrices in fewer bits; it becomes the model that weight_format makes");
@@ -256,6 +269,7 @@ int Run(int argc, char** argv) {
                               : aft_pytorch.parsed() ? RunAftPytorch(flags)
                               : mixer.parsed()       ? RunMixer(flags)
                               : quantize.parsed()    ? RunQuantize(flags)
+                              : rwkv.parsed()        ? RunRwkv(flags)
                               : bert.parsed()        ? RunBert(flags)
                                                      : RunGpt2(flags);
   if (status.ok()) return kExitOk;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 
 #include "ATen/ops/cat.h"
 #include "ATen/ops/zeros.h"
@@ -80,16 +81,16 @@ DeferredTensor Joined(std::vector<DeferredTensor> rows, bool transposed,
 }  // namespace
 
 absl::Status Source::Error(const std::string& name, const std::string& problem) const {
-  const auto entry = files_->entries().find(name);
+  const auto entry = files_->entries().find(InFiles(name));
   const bool sharded = entry != files_->entries().end() && !entry->second.shard.empty();
   return absl::InvalidArgumentError(
-      absl::StrCat("tensor '", ShownTensorName(name), "': ", problem,
+      absl::StrCat("tensor '", ShownTensorName(InFiles(name)), "': ", problem,
                    sharded ? absl::StrCat(" (in ", entry->second.shard, ")") : ""));
 }
 
 absl::StatusOr<std::vector<int64_t>> Source::Shape(const std::string& name,
                                                    const std::vector<int64_t>& shape) const {
-  const auto found = files_->entries().find(name);
+  const auto found = files_->entries().find(InFiles(name));
   if (found == files_->entries().end()) return Error(name, "is missing");
   if (!Fits(found->second.shape, shape)) {
     return Error(name, absl::StrCat("has shape [", absl::StrJoin(found->second.shape, ", "),
@@ -101,21 +102,37 @@ absl::StatusOr<std::vector<int64_t>> Source::Shape(const std::string& name,
 absl::StatusOr<DeferredTensor> Source::Take(const std::string& name,
                                             const std::vector<int64_t>& shape) {
   AFT_ASSIGN_OR_RETURN(std::vector<int64_t> sizes, Shape(name, shape));
-  const std::string& dtype = files_->entries().at(name).dtype;
+  const std::string in_files = InFiles(name);
+  const std::string& dtype = files_->entries().at(in_files).dtype;
   if (dtype != "F32" && dtype != "BF16" && dtype != "F16" && dtype != "F64") {
     return Error(name, absl::StrCat("holds ", dtype, ", expected F32, BF16, F16 or F64"));
   }
-  targets_.emplace(name, "");
+  targets_.emplace(in_files, "");
   const at::ScalarType type = dtype == "F64" ? at::kFloat : SafetensorsType(dtype);
-  const auto make = [files = files_, name, type,
+  const auto make = [files = files_, in_files, type,
                      problem = Error(name, "holds a value that is not finite in fp32")]()
       -> absl::StatusOr<at::Tensor> {
-    AFT_ASSIGN_OR_RETURN(const at::Tensor tensor, files->Read(name));
+    AFT_ASSIGN_OR_RETURN(const at::Tensor tensor, files->Read(in_files));
     at::Tensor made = tensor.to(type).contiguous();
     if (AllFinite(made)) return made;
     return files->paths().empty() ? problem : InFile(files->path(), problem);
   };
   return DeferredTensor(type, std::move(sizes), make);
+}
+
+absl::StatusOr<DeferredTensor> Source::TakeFlat(const std::string& name,
+                                                std::vector<int64_t> shape) {
+  const auto count = [](const std::vector<int64_t>& sizes) {
+    return absl::c_accumulate(sizes, int64_t{1}, std::multiplies<>());
+  };
+  const auto found = files_->entries().find(InFiles(name));
+  const bool fits = found != files_->entries().end() && count(found->second.shape) == count(shape);
+  AFT_ASSIGN_OR_RETURN(DeferredTensor tensor, Take(name, fits ? found->second.shape : shape));
+  const auto make = [shape, make = std::move(tensor.make)]() -> absl::StatusOr<at::Tensor> {
+    AFT_ASSIGN_OR_RETURN(const at::Tensor made, make());
+    return made.view(shape);
+  };
+  return DeferredTensor(tensor.type, std::move(shape), make);
 }
 
 absl::StatusOr<at::Tensor> Source::Read(const std::string& name,
@@ -127,15 +144,17 @@ absl::StatusOr<at::Tensor> Source::Read(const std::string& name,
 absl::StatusOr<at::Tensor> Source::ReadMask(const std::string& name,
                                             const std::vector<int64_t>& shape) {
   AFT_RETURN_IF_ERROR(Shape(name, shape).status());
-  const std::string& dtype = files_->entries().at(name).dtype;
+  const std::string in_files = InFiles(name);
+  const std::string& dtype = files_->entries().at(in_files).dtype;
   if (dtype != "BOOL") return Error(name, absl::StrCat("holds ", dtype, ", expected BOOL"));
-  targets_.emplace(name, "");
-  return files_->Read(name);
+  targets_.emplace(in_files, "");
+  return files_->Read(in_files);
 }
 
 bool Source::HasPrefix(const std::string& prefix) const {
-  const auto first = files_->entries().lower_bound(prefix);
-  return first != files_->entries().end() && first->first.compare(0, prefix.size(), prefix) == 0;
+  const std::string in_files = InFiles(prefix);
+  const auto first = files_->entries().lower_bound(in_files);
+  return first != files_->entries().end() && absl::StartsWith(first->first, in_files);
 }
 
 absl::Status TakeNetwork(Source& source, const NetworkConfig& config, const std::string& prefix,
@@ -150,7 +169,7 @@ absl::Status TakeNetwork(Source& source, const NetworkConfig& config, const std:
       name.remove_prefix(number.size() + 1);
     }
     const auto layer = absl::c_find_if(layers, [name](const Renamed& known) {
-      return absl::StartsWith(name, absl::StrCat(known.name, "."));
+      return name == known.name || absl::StartsWith(name, absl::StrCat(known.name, "."));
     });
     AFT_CHECK(layer != layers.end());
     const std::string source_names = absl::Substitute(layer->source, number);
@@ -162,7 +181,8 @@ absl::Status TakeNetwork(Source& source, const NetworkConfig& config, const std:
     for (const std::string& part : parts) {
       const std::string source_name =
           absl::StrCat(prefix, part, name.substr(std::strlen(layer->name)));
-      AFT_ASSIGN_OR_RETURN(rows.emplace_back(), source.Take(source_name, shape));
+      AFT_ASSIGN_OR_RETURN(rows.emplace_back(), layer->flat ? source.TakeFlat(source_name, shape)
+                                                            : source.Take(source_name, shape));
       source.Became(source_name, spec.name);
     }
     (*tensors)[spec.name] =

@@ -11,6 +11,7 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/config/config.h"
@@ -28,10 +29,13 @@ class Source {
   // Stands for any size in an expected shape.
   static constexpr int64_t kAny = -1;
 
-  explicit Source(WeightFiles files)
-      : files_(std::make_shared<const WeightFiles>(std::move(files))) {}
+  // Parts of the names that callers use, and what the files' names have in their place.
+  using Names = std::vector<std::pair<std::string, std::string>>;
 
-  bool Has(const std::string& name) const { return files_->entries().count(name) > 0; }
+  explicit Source(WeightFiles files, Names names = {})
+      : files_(std::make_shared<const WeightFiles>(std::move(files))), names_(std::move(names)) {}
+
+  bool Has(const std::string& name) const { return files_->entries().count(InFiles(name)) > 0; }
 
   // Whether the name of some tensor starts with `prefix`.
   bool HasPrefix(const std::string& prefix) const;
@@ -44,6 +48,9 @@ class Source {
   // it is, fp64 as fp32. Every value is finite.
   absl::StatusOr<DeferredTensor> Take(const std::string& name, const std::vector<int64_t>& shape);
 
+  // Takes a tensor that may have its numbers in another shape, in the same order.
+  absl::StatusOr<DeferredTensor> TakeFlat(const std::string& name, std::vector<int64_t> shape);
+
   // Takes the tensor and reads it.
   absl::StatusOr<at::Tensor> Read(const std::string& name, const std::vector<int64_t>& shape);
 
@@ -51,7 +58,9 @@ class Source {
   absl::StatusOr<at::Tensor> ReadMask(const std::string& name, const std::vector<int64_t>& shape);
 
   // Records what a tensor that was taken became (MappedTensor::target).
-  void Became(const std::string& name, const std::string& target) { targets_[name] = target; }
+  void Became(const std::string& name, const std::string& target) {
+    targets_[InFiles(name)] = target;
+  }
 
   // Records that the checkpoint does not need a tensor, which need not be there.
   void Ignore(const std::string& name, const std::string& reason) {
@@ -66,17 +75,21 @@ class Source {
   absl::Status Error(const std::string& name, const std::string& problem) const;
 
  private:
+  std::string InFiles(const std::string& name) const { return absl::StrReplaceAll(name, names_); }
+
   const std::shared_ptr<const WeightFiles> files_;
+  const Names names_;
   std::map<std::string, std::string> targets_;  // of the tensors that were taken or ignored
 };
 
-// A projection or norm of our networks ("ffn.up" stands for that of every layer), and its name in
-// the source, where $0 stands for the layer's number. With several names, separated by spaces,
-// their rows follow each other.
+// A projection, norm or tensor of our networks ("ffn.up" stands for that of every layer), and its
+// name in the source, where $0 stands for the layer's number. With several names, separated by
+// spaces, their rows follow each other.
 struct Renamed {
   const char* name;
   const char* source;
   bool transposed = false;  // the source's matrices are [in, out]
+  bool flat = false;        // the source's tensors may have another shape (Source::TakeFlat)
 };
 
 // Takes the tensors that a network of this config needs and `tensors` does not have yet, and adds

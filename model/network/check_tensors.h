@@ -17,7 +17,7 @@ namespace aft {
 // model.
 absl::StatusOr<uint64_t> CheckTensors(const NetworkConfig& config, const TensorSource& tensors);
 
-// Whether all numbers are finite. Takes little memory for a contiguous tensor.
+// Whether all numbers are finite in fp32. Takes no memory for a contiguous tensor.
 bool AllFinite(const at::Tensor& tensor);
 
 }  // namespace aft

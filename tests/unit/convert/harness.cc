@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ATen/ops/empty_like.h"
+#include "ATen/ops/randn.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -14,9 +15,36 @@
 #include "model/runtime/parallel.h"
 #include "model/state/state_pool.h"
 #include "tests/support/collect.h"
+#include "tests/support/torch_archive.h"
 
 namespace aft {
 namespace {
+
+at::Tensor RandomBf16(const std::vector<int64_t>& shape) { return at::randn(shape, at::kBFloat16); }
+
+// What both versions have.
+TensorMap RandomRwkv(int64_t d, int64_t layers) {
+  TensorMap tensors;
+  tensors["emb.weight"] = RandomBf16({256, d});
+  tensors["head.weight"] = RandomBf16({256, d});
+  const auto norm = [&](const std::string& name) {
+    tensors[name + ".weight"] = RandomBf16({d});
+    tensors[name + ".bias"] = RandomBf16({d});
+  };
+  norm("ln_out");
+  norm("blocks.0.ln0");
+  for (int64_t i = 0; i < layers; ++i) {
+    const std::string layer = absl::StrCat("blocks.", i, ".");
+    norm(layer + "ln1");
+    norm(layer + "ln2");
+    for (const char* part : {"receptance", "key", "value", "output"}) {
+      tensors[absl::StrCat(layer, "att.", part, ".weight")] = RandomBf16({d, d});
+    }
+    tensors[layer + "ffn.key.weight"] = RandomBf16({3 * d, d});
+    tensors[layer + "ffn.value.weight"] = RandomBf16({d, 3 * d});
+  }
+  return tensors;
+}
 
 std::unique_ptr<MixerModule> MakeModule(const Checkpoint& checkpoint) {
   auto module = MixerModule::Create(checkpoint.config, checkpoint.tensors);
@@ -65,6 +93,59 @@ absl::Status Made(const absl::StatusOr<Import>& import) {
     AFT_RETURN_IF_ERROR(tensor.make().status());
   }
   return absl::OkStatus();
+}
+
+TensorMap RandomRwkv4(int64_t d, int64_t layers) {
+  TensorMap tensors = RandomRwkv(d, layers);
+  for (int64_t i = 0; i < layers; ++i) {
+    const std::string layer = absl::StrCat("blocks.", i, ".");
+    for (const char* mix : {"att.time_mix_r", "att.time_mix_k", "att.time_mix_v", "ffn.time_mix_k",
+                            "ffn.time_mix_r"}) {
+      tensors[layer + mix] = RandomBf16({1, 1, d});
+    }
+    tensors[layer + "att.time_decay"] = at::randn({d});
+    tensors[layer + "att.time_first"] = at::randn({d});
+    tensors[layer + "ffn.receptance.weight"] = RandomBf16({d, d});
+  }
+  return tensors;
+}
+
+TensorMap RandomRwkv7(int64_t d, int64_t layers) {
+  TensorMap tensors = RandomRwkv(d, layers);
+  for (int64_t i = 0; i < layers; ++i) {
+    const std::string attention = absl::StrCat("blocks.", i, ".att.");
+    int64_t rank = 3;
+    for (const std::string part : {"w", "a", "v", "g"}) {
+      if (part != "g") tensors[attention + part + "0"] = RandomBf16({1, 1, d});
+      tensors[attention + part + "1"] = RandomBf16({d, rank});
+      tensors[attention + part + "2"] = RandomBf16({rank++, d});
+    }
+    for (const char* table : {"x_r", "x_w", "x_k", "x_v", "x_a", "x_g", "k_k", "k_a"}) {
+      tensors[attention + table] = RandomBf16({1, 1, d});
+    }
+    tensors[attention + "r_k"] = RandomBf16({2, d / 2});
+    tensors[attention + "ln_x.weight"] = RandomBf16({d});
+    tensors[attention + "ln_x.bias"] = RandomBf16({d});
+    tensors[absl::StrCat("blocks.", i, ".ffn.x_k")] = RandomBf16({1, 1, d});
+  }
+  return tensors;
+}
+
+std::string TorchFileOf(const TensorMap& tensors) {
+  std::vector<std::pair<std::string, std::string>> items;
+  std::vector<std::pair<std::string, std::string>> records = {{"model/data.pkl", ""}};
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor data = tensor.contiguous();
+    const std::string key = absl::StrCat(items.size());
+    const char* const type = tensor.scalar_type() == at::kFloat ? "Float" : "BFloat16";
+    items.emplace_back(name, pickled::Tensor(pickled::Storage(type, key, data.numel()), 0,
+                                             data.sizes().vec(), data.strides().vec()));
+    records.emplace_back(
+        "model/data/" + key,
+        std::string(static_cast<const char*>(data.const_data_ptr()), data.nbytes()));
+  }
+  records[0].second = pickled::Program(pickled::Dict(items));
+  return ZipOf(records, /*wide=*/true);
 }
 
 at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x) {

@@ -23,6 +23,15 @@ Checkpoint WriteAndRead(const absl::StatusOr<Import>& import, const std::string&
 // Makes all tensors of an import. Returns the first error.
 absl::Status Made(const absl::StatusOr<Import>& import);
 
+// Random weights of RWKV with BlinkDL's names, in bf16 except for the decay and bonus of version 4.
+// The vocabulary has 256 tokens, and version 7 has 2 heads and the ranks 3 (w), 4 (a), 5 (v), 6
+// (g).
+TensorMap RandomRwkv4(int64_t d, int64_t layers);
+TensorMap RandomRwkv7(int64_t d, int64_t layers);
+
+// A file of torch.save with these tensors.
+std::string TorchFileOf(const TensorMap& tensors);
+
 // Run a module (architecture "mixer") on one sequence, x [T, d] -> [T, d]. EncodeModule reads the
 // whole sequence at once without a state. RunModule reads it in chunks and carries the state.
 at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x);

@@ -1,0 +1,243 @@
+// Tests imports of RWKV. Random checkpoints in the forms of all packages become the same network.
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/ones.h"
+#include "ATen/ops/stack.h"
+#include "ATen/ops/zeros.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gtest/gtest.h"
+#include "tests/unit/convert/harness.h"
+
+namespace aft {
+namespace {
+
+// Returns the tensors with the names of transformers.
+TensorMap AsTransformers(const TensorMap& tensors) {
+  TensorMap renamed;
+  for (const auto& [name, tensor] : tensors) {
+    const bool head = absl::StartsWith(name, "head.");
+    renamed[absl::StrCat(head ? "" : "rwkv.",
+                         absl::StrReplaceAll(name, {{"emb.", "embeddings."},
+                                                    {"ln0", "pre_ln"},
+                                                    {"att.", "attention."},
+                                                    {"ffn.", "feed_forward."},
+                                                    {"time_mix_r", "time_mix_receptance"},
+                                                    {"time_mix_k", "time_mix_key"},
+                                                    {"time_mix_v", "time_mix_value"}}))] = tensor;
+  }
+  return renamed;
+}
+
+// Returns the tensors as flash-linear-attention has them. With `one_shift`, a layer's six shares
+// are one tensor, as in its first files.
+TensorMap AsFla(const TensorMap& tensors, bool one_shift) {
+  TensorMap renamed;
+  for (const auto& [name, tensor] : tensors) {
+    std::string theirs = absl::StrReplaceAll(name, {{"blocks", "model.layers"},
+                                                    {"emb", "model.embeddings"},
+                                                    {"ln_out", "model.norm"},
+                                                    {"head", "lm_head"},
+                                                    {"ln0", "pre_norm"},
+                                                    {"ln1", "attn_norm"},
+                                                    {"ln2", "ffn_norm"},
+                                                    {"att.ln_x", "attn.g_norm"},
+                                                    {"att.receptance", "attn.r_proj"},
+                                                    {"att.key", "attn.k_proj"},
+                                                    {"att.value", "attn.v_proj"},
+                                                    {"att.output", "attn.o_proj"},
+                                                    {"att.", "attn."}});
+    at::Tensor value = tensor;
+    const char part = name[name.size() - 2];
+    const char number = name.back();
+    if (absl::StrContains(name, "att.") && number >= '0' && number <= '2') {
+      theirs.resize(theirs.size() - 2);
+      absl::StrAppend(&theirs, std::string(1, part), "_lora.lora.",
+                      number == '0'   ? "2.bias"
+                      : number == '1' ? "0.weight"
+                                      : "2.weight");
+      value = number == '0' ? tensor.flatten() : tensor.t().contiguous();
+    }
+    if (!one_shift || !absl::StrContains(name, "att.x_")) renamed[theirs] = value;
+  }
+  for (int i = 0; one_shift && i < 2; ++i) {
+    std::vector<at::Tensor> rows;
+    for (const char* part : {"r", "w", "k", "v", "a", "g"}) {
+      rows.push_back(tensors.at(absl::StrCat("blocks.", i, ".att.x_", part)).flatten());
+    }
+    renamed[absl::StrCat("model.layers.", i, ".attn.x_x")] = at::stack(rows);
+  }
+  return renamed;
+}
+
+class RwkvTest : public testing::Test {
+ protected:
+  absl::StatusOr<Import> From(const TensorMap& tensors) {
+    WriteBytes(folder_.File("model.pth"), TorchFileOf(tensors));
+    return ImportRwkv(folder_.File("model.pth"), {});
+  }
+  // Writes a folder of the hub, and imports it.
+  absl::StatusOr<Import> FromHub(const TensorMap& tensors, const std::string& config,
+                                 bool pickled = false) {
+    const std::string dir = folder_.File("hub");
+    std::filesystem::remove_all(dir);
+    std::filesystem::create_directory(dir);
+    WriteBytes(dir + "/config.json", config);
+    if (pickled) WriteBytes(dir + "/pytorch_model.bin", TorchFileOf(tensors));
+    if (!pickled) AFT_CHECK(WriteSafetensors(dir + "/model.safetensors", tensors).ok());
+    return ImportRwkv(dir, {});
+  }
+  // The file that an import becomes.
+  TensorMap Written(const absl::StatusOr<Import>& import) {
+    WriteAndRead(import, folder_.File("out"));
+    TensorMap tensors = ReadSafetensors(folder_.File("out/model.safetensors"))->tensors;
+    std::filesystem::remove_all(folder_.File("out"));
+    return tensors;
+  }
+  void ExpectSame(const absl::StatusOr<Import>& import, const TensorMap& expected) {
+    const TensorMap tensors = Written(import);
+    ASSERT_EQ(tensors.size(), expected.size());
+    for (const auto& [name, tensor] : expected) {
+      EXPECT_EQ(tensors.at(name).scalar_type(), tensor.scalar_type()) << name;
+      EXPECT_TRUE(tensors.at(name).equal(tensor)) << name;
+    }
+  }
+
+  TempFolder folder_;
+  const std::string rwkv_ = R"({"model_type": "rwkv", "layer_norm_epsilon": 1e-5})";
+  const std::string rwkv7_ = R"({"model_type": "rwkv7", "norm_eps": 1e-5})";
+};
+
+TEST_F(RwkvTest, AllFormsOfVersion4BecomeTheSameNetwork) {
+  const TensorMap source = RandomRwkv4(16, 2);
+  const auto import = From(source);
+  ASSERT_TRUE(import.ok()) << import.status();
+  EXPECT_EQ(import->config.mixer.kind, MixerKind::kWkv4);
+  const TensorMap made = Written(import);
+  const std::string layer = "layers.1.";
+  const auto at = [&](const std::string& name) { return source.at("blocks.1." + name); };
+  const auto share = [&](const std::string& name) { return 1 - at(name).flatten().to(at::kFloat); };
+  EXPECT_TRUE(made.at(layer + "mixer.shift")
+                  .equal(at::stack({share("att.time_mix_r"), share("att.time_mix_k"),
+                                    share("att.time_mix_v")})));
+  EXPECT_TRUE(made.at(layer + "ffn.shift")
+                  .equal(at::stack({share("ffn.time_mix_k"), share("ffn.time_mix_r")})));
+  EXPECT_TRUE(made.at(layer + "mixer.decay").equal(at("att.time_decay")));
+  EXPECT_TRUE(made.at(layer + "mixer.bonus").equal(at("att.time_first")));
+  EXPECT_TRUE(made.at(layer + "mixer.k.weight").equal(at("att.key.weight")));
+  EXPECT_TRUE(made.at(layer + "ffn.gate.weight").equal(at("ffn.receptance.weight")));
+  EXPECT_TRUE(made.at(layer + "norm2.bias").equal(at("ln2.bias").to(at::kFloat)));
+
+  const TensorMap hub = AsTransformers(source);
+  ExpectSame(FromHub(hub, rwkv_), made);
+  ExpectSame(FromHub(hub, rwkv_, /*pickled=*/true), made);
+  ExpectSame(From(hub), made);
+  ASSERT_TRUE(WriteSafetensors(folder_.File("one.safetensors"), source).ok());
+  ExpectSame(ImportRwkv(folder_.File("one.safetensors"), {}), made);
+}
+
+TEST_F(RwkvTest, AllFormsOfVersion7BecomeTheSameNetwork) {
+  TensorMap source = RandomRwkv7(16, 2);
+  const auto import = From(source);
+  ASSERT_TRUE(import.ok()) << import.status();
+  const MixerConfig& mixer = import->config.mixer;
+  EXPECT_EQ(mixer.kind, MixerKind::kWkv7);
+  EXPECT_EQ(mixer.heads, 2);
+  EXPECT_EQ(mixer.decay_rank, 3);
+  EXPECT_EQ(mixer.rate_rank, 4);
+  EXPECT_EQ(mixer.value_rank, 5);
+  EXPECT_EQ(mixer.gate_rank, 6);
+  const TensorMap made = Written(import);
+  const std::string layer = "layers.1.mixer.";
+  const auto at = [&](const std::string& name) { return source.at("blocks.1.att." + name); };
+  for (const auto& [part, blink] : std::vector<std::pair<std::string, std::string>>{
+           {"w", "w"}, {"a", "a"}, {"v_gate", "v"}, {"g", "g"}}) {
+    EXPECT_TRUE(made.at(layer + part + ".down.weight").equal(at(blink + "1").t()));
+    EXPECT_TRUE(made.at(layer + part + ".up.weight").equal(at(blink + "2").t()));
+    if (part == "g") continue;
+    EXPECT_TRUE(made.at(layer + part + ".up.bias").equal(at(blink + "0").flatten().to(at::kFloat)));
+  }
+  const at::Tensor shift = made.at(layer + "shift");
+  EXPECT_TRUE(shift[1].equal(at("x_w").flatten().to(at::kFloat)));
+  EXPECT_TRUE(shift[5].equal(at("x_g").flatten().to(at::kFloat)));
+  EXPECT_TRUE(made.at(layer + "bonus").equal(at("r_k").flatten().to(at::kFloat)));
+  EXPECT_TRUE(made.at(layer + "key_scale").equal(at("k_k").flatten().to(at::kFloat)));
+  EXPECT_TRUE(made.at(layer + "out.weight").equal(at("output.weight")));
+  EXPECT_EQ(made.count("layers.0.mixer.v_gate.up.bias"), 0U);
+
+  for (const bool one_shift : {false, true}) {
+    ExpectSame(FromHub(AsFla(source, one_shift), rwkv7_), made);
+    ExpectSame(From(AsFla(source, one_shift)), made);
+  }
+  // Files of BlinkDL may have a value gate in layer 0, which nothing uses.
+  for (const char* name : {"v0", "v1", "v2"}) {
+    source.erase(absl::StrCat("blocks.0.att.", name));
+  }
+  ExpectSame(From(source), made);
+  ExpectSame(FromHub(AsFla(source, false), rwkv7_), made);
+}
+
+TEST_F(RwkvTest, RefusalsNameTheTensor) {
+  const auto import = [this](const TensorMap& tensors) { return Made(From(tensors)); };
+  const at::Tensor one = at::ones({16}, at::kBFloat16);
+  const std::string layer = "blocks.0.";
+  ExpectRefused(RandomRwkv4(16, 2), import,
+                {{layer + "att.ln_x.weight", one, "belongs to RWKV-5; only versions 4 and 7"},
+                 {layer + "att.time_maa_k", one, "belongs to RWKV-6; only versions 4 and 7"},
+                 {layer + "ffn.s_emb.weight", one, "belongs to DeepEmbed"},
+                 {layer + "att.time_mix_k", {}, "is missing"},
+                 {layer + "att.time_decay", at::ones({15}), "has shape [15], expected [16]"},
+                 {layer + "ffn.receptance.weight", at::ones({16, 15}), "has shape [16, 15]"},
+                 {layer + "ln1.weight", one / 0, "holds a value that is not finite"},
+                 {"blocks.1.ln0.weight", one, "has no place"}});
+  ExpectRefused(RandomRwkv7(16, 2), import,
+                {{layer + "att.w1", at::ones({3, 16}), "has shape [3, 16], expected [16, any]"},
+                 {"blocks.1.att.v2", at::ones({3, 16}), "has shape [3, 16], expected [5, 16]"},
+                 {layer + "att.time_state", at::ones({2, 8, 8}), "has no place"},
+                 {layer + "att.r_k", {}, "is missing"}});
+  EXPECT_THAT(import({{"emb.weight", one}}),
+              Refused("tensor 'blocks.0.att.k_k': is missing, and so is time_first of RWKV-4"));
+  // The names are those of the file.
+  ExpectRefused(AsFla(RandomRwkv7(16, 2), false), import,
+                {{"model.layers.1.attn.w_lora.lora.0.weight", {}, "is missing"},
+                 {"model.layers.0.attn.g_norm.bias", {}, "is missing"}});
+}
+
+TEST_F(RwkvTest, TheConfigOfAFolderIsChecked) {
+  const TensorMap hub = AsFla(RandomRwkv7(16, 2), false);
+  for (const auto& [config, problem] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"model_type": "gpt2"})", "model_type: must be rwkv or rwkv7"},
+           {R"({"model_type": "rwkv7", "norm_eps": 1e-6})", "norm_eps: must be 1e-5"},
+           {R"({"model_type": "rwkv7", "hidden_act": "gelu"})", "hidden_act: must be sqrelu"},
+           {R"({"model_type": "rwkv7", "norm_first": false})", "norm_first: only true"},
+           {R"({"model_type": "rwkv7", "tie_word_embeddings": true})", "tie_word_embeddings: only"},
+           {"[]", "must be an object"}}) {
+    EXPECT_THAT(FromHub(hub, config), Refused(folder_.File("hub/config.json: ") + problem));
+  }
+  const TensorMap rwkv4 = AsTransformers(RandomRwkv4(16, 2));
+  EXPECT_EQ(
+      FromHub(rwkv4, R"({"model_type": "rwkv", "layer_norm_epsilon": 1e-6})")->config.norm_eps,
+      1e-6F);
+}
+
+TEST_F(RwkvTest, OtherVocabulariesNeedTheirTokenizer) {
+  TensorMap source = RandomRwkv4(16, 2);
+  source["emb.weight"] = source["head.weight"] = at::zeros({260, 16});
+  EXPECT_THAT(From(source),
+              Refused("the vocabulary has 260 tokens: --tokenizer must name a folder"));
+  const std::string path = folder_.File("model.pth");
+  EXPECT_THAT(ImportRwkv(path, {.tokenizer = "bytes"}), Refused("the vocabulary has 260 tokens"));
+  const auto import = ImportRwkv(path, {.tokenizer = "tests/parity/goldens/gpt2_hub"});
+  ASSERT_TRUE(import.ok()) << import.status();
+  WriteAndRead(import, folder_.File("out"));
+  EXPECT_EQ(import->config.tokenizer, "bpe");
+  EXPECT_TRUE(std::filesystem::exists(folder_.File("out/tokenizer.json")));
+}
+
+}  // namespace
+}  // namespace aft
