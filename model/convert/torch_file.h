@@ -13,13 +13,21 @@
 namespace aft {
 
 // A file of torch.save (.pt, .pth, .bin) with a state_dict: a zip archive of a pickle, which is not
-// executed (ReadStateDict), and of the tensors' numbers. A tensor is read when it is asked for.
-// Thread-safe.
+// executed (ReadStateDict), and of the tensors' numbers. A tensor is read when it is asked for. The
+// archive is not trusted: its directory must fill the file up to its end, and the records that are
+// used must be within the file, must not overlap, and must not be compressed, which torch.save
+// never does. Zip64 is supported. Checksums are not verified. Thread-safe.
+//
+// LibTorch's own reader (PyTorchStreamReader) is not used: it unpacks a record before anything can
+// ask for its size, so that an archive of 1 MB takes 2 GB, and it accepts records that overlap.
 class TorchFile {
  public:
-  // Reads the pickle, and checks that the archive has all of the tensors. Errors name neither the
-  // file: those of ReadStateDict; DATA_LOSS (the archive is damaged or not from torch.save);
-  // RESOURCE_EXHAUSTED (the pickle is too large).
+  static bool IsZip(const TensorFile& file) { return file.BeginsWith("PK\3\4"); }
+
+  // Reads the pickle, and checks that the archive has all of the tensors. Errors do not name the
+  // file: those of ReadStateDict; INVALID_ARGUMENT (TorchScript, or from a big-endian machine);
+  // DATA_LOSS (the archive is damaged or not from torch.save); RESOURCE_EXHAUSTED (the pickle is
+  // too large).
   static absl::StatusOr<TorchFile> Open(std::shared_ptr<const TensorFile> file,
                                         absl::Span<const std::string> keys);
 

@@ -18,7 +18,6 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/safetensors_header.h"
 #include "model/checkpoint/tensor_file.h"
-#include "model/convert/stored_zip.h"
 #include "model/convert/torch_file.h"
 #include "model/tokenizer/json_walk.h"
 #include "model/tokenizer/vocabulary_file.h"
@@ -101,7 +100,7 @@ struct OneFile {
 absl::StatusOr<OneFile> OpenOne(const std::string& path, absl::Span<const std::string> keys) {
   AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const TensorFile> file, TensorFile::Open(path));
   OneFile one;
-  if (StoredZip::IsZip(*file)) {
+  if (TorchFile::IsZip(*file)) {
     AFT_ASSIGN_OR_RETURN(TorchFile opened, InFile(path, TorchFile::Open(file, keys)));
     const auto reader = std::make_shared<const TorchFile>(std::move(opened));
     one.read = [reader](const std::string& name) { return reader->Read(name); };
