@@ -16,6 +16,7 @@
 #include "model/convert/hub.h"
 #include "model/convert/import.h"
 #include "model/convert/source.h"
+#include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/vocabulary_file.h"
 #include "nlohmann/json.hpp"
 
@@ -238,10 +239,9 @@ absl::Status UseRwkvTokenizer(const std::string& asked, const std::string& hub_d
   }
   if (tokenizer == "bytes") return UseBytes("bytes are 256", import);
   if (tokenizer == "world") {
-    // TODO(#33): when the kind "world" exists, this is:
-    //   import->config.tokenizer = "world";
-    //   import->files[kWorldFileName] = std::string(ShippedWorldVocabulary());
-    return absl::UnimplementedError("the tokenizer world is not there yet");
+    import->config.tokenizer = "world";
+    import->files[kWorldFileName] = std::string(ShippedWorldVocabulary());
+    return absl::OkStatus();
   }
   if (tokenizer.empty()) {
     return absl::InvalidArgumentError(

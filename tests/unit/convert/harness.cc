@@ -20,28 +20,32 @@
 namespace aft {
 namespace {
 
-at::Tensor RandomBf16(const std::vector<int64_t>& shape) { return at::randn(shape, at::kBFloat16); }
-
-// What both versions have.
-TensorMap RandomRwkv(int64_t d, int64_t layers) {
+// Random bf16 tensors: those of a network, and those of each layer, whose names begin with
+// "blocks.N.".
+using Shapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+TensorMap RandomRwkv(int64_t d, int64_t layers, const Shapes& layer_shapes) {
   TensorMap tensors;
-  tensors["emb.weight"] = RandomBf16({256, d});
-  tensors["head.weight"] = RandomBf16({256, d});
-  const auto norm = [&](const std::string& name) {
-    tensors[name + ".weight"] = RandomBf16({d});
-    tensors[name + ".bias"] = RandomBf16({d});
-  };
-  norm("ln_out");
-  norm("blocks.0.ln0");
-  for (int64_t i = 0; i < layers; ++i) {
-    const std::string layer = absl::StrCat("blocks.", i, ".");
-    norm(layer + "ln1");
-    norm(layer + "ln2");
-    for (const char* part : {"receptance", "key", "value", "output"}) {
-      tensors[absl::StrCat(layer, "att.", part, ".weight")] = RandomBf16({d, d});
+  const auto add = [&](const std::string& prefix, const Shapes& shapes) {
+    for (const auto& [name, shape] : shapes) {
+      tensors[prefix + name] = at::randn(shape, at::kBFloat16);
     }
-    tensors[layer + "ffn.key.weight"] = RandomBf16({3 * d, d});
-    tensors[layer + "ffn.value.weight"] = RandomBf16({d, 3 * d});
+  };
+  add("", {{"emb.weight", {256, d}},
+           {"head.weight", {256, d}},
+           {"ln_out.weight", {d}},
+           {"ln_out.bias", {d}},
+           {"blocks.0.ln0.weight", {d}},
+           {"blocks.0.ln0.bias", {d}}});
+  for (int64_t i = 0; i < layers; ++i) {
+    const std::string prefix = absl::StrCat("blocks.", i, ".");
+    for (const char* norm : {"ln1", "ln2"}) {
+      add(prefix + norm, {{".weight", {d}}, {".bias", {d}}});
+    }
+    for (const char* part : {"receptance", "key", "value", "output"}) {
+      add(prefix + "att." + part, {{".weight", {d, d}}});
+    }
+    add(prefix + "ffn.", {{"key.weight", {3 * d, d}}, {"value.weight", {d, 3 * d}}});
+    add(prefix, layer_shapes);
   }
   return tensors;
 }
@@ -96,39 +100,25 @@ absl::Status Made(const absl::StatusOr<Import>& import) {
 }
 
 TensorMap RandomRwkv4(int64_t d, int64_t layers) {
-  TensorMap tensors = RandomRwkv(d, layers);
-  for (int64_t i = 0; i < layers; ++i) {
-    const std::string layer = absl::StrCat("blocks.", i, ".");
-    for (const char* mix : {"att.time_mix_r", "att.time_mix_k", "att.time_mix_v", "ffn.time_mix_k",
-                            "ffn.time_mix_r"}) {
-      tensors[layer + mix] = RandomBf16({1, 1, d});
-    }
-    tensors[layer + "att.time_decay"] = at::randn({d});
-    tensors[layer + "att.time_first"] = at::randn({d});
-    tensors[layer + "ffn.receptance.weight"] = RandomBf16({d, d});
+  Shapes shapes = {
+      {"ffn.receptance.weight", {d, d}}, {"att.time_decay", {d}}, {"att.time_first", {d}}};
+  for (const char* mix :
+       {"att.time_mix_r", "att.time_mix_k", "att.time_mix_v", "ffn.time_mix_k", "ffn.time_mix_r"}) {
+    shapes.emplace_back(mix, std::vector<int64_t>{1, 1, d});
   }
-  return tensors;
+  return RandomRwkv(d, layers, shapes);
 }
 
 TensorMap RandomRwkv7(int64_t d, int64_t layers) {
-  TensorMap tensors = RandomRwkv(d, layers);
-  for (int64_t i = 0; i < layers; ++i) {
-    const std::string attention = absl::StrCat("blocks.", i, ".att.");
-    int64_t rank = 3;
-    for (const std::string part : {"w", "a", "v", "g"}) {
-      if (part != "g") tensors[attention + part + "0"] = RandomBf16({1, 1, d});
-      tensors[attention + part + "1"] = RandomBf16({d, rank});
-      tensors[attention + part + "2"] = RandomBf16({rank++, d});
-    }
-    for (const char* table : {"x_r", "x_w", "x_k", "x_v", "x_a", "x_g", "k_k", "k_a"}) {
-      tensors[attention + table] = RandomBf16({1, 1, d});
-    }
-    tensors[attention + "r_k"] = RandomBf16({2, d / 2});
-    tensors[attention + "ln_x.weight"] = RandomBf16({d});
-    tensors[attention + "ln_x.bias"] = RandomBf16({d});
-    tensors[absl::StrCat("blocks.", i, ".ffn.x_k")] = RandomBf16({1, 1, d});
+  Shapes shapes = {{"att.r_k", {2, d / 2}}, {"att.ln_x.weight", {d}}, {"att.ln_x.bias", {d}},
+                   {"att.w1", {d, 3}},      {"att.w2", {3, d}},       {"att.a1", {d, 4}},
+                   {"att.a2", {4, d}},      {"att.v1", {d, 5}},       {"att.v2", {5, d}},
+                   {"att.g1", {d, 6}},      {"att.g2", {6, d}}};
+  for (const char* table : {"att.w0", "att.a0", "att.v0", "att.x_r", "att.x_w", "att.x_k",
+                            "att.x_v", "att.x_a", "att.x_g", "att.k_k", "att.k_a", "ffn.x_k"}) {
+    shapes.emplace_back(table, std::vector<int64_t>{1, 1, d});
   }
-  return tensors;
+  return RandomRwkv(d, layers, shapes);
 }
 
 std::string TorchFileOf(const TensorMap& tensors) {
@@ -137,7 +127,7 @@ std::string TorchFileOf(const TensorMap& tensors) {
   for (const auto& [name, tensor] : tensors) {
     const at::Tensor data = tensor.contiguous();
     const std::string key = absl::StrCat(items.size());
-    const char* const type = tensor.scalar_type() == at::kFloat ? "Float" : "BFloat16";
+    const char* const type = data.scalar_type() == at::kFloat ? "Float" : "BFloat16";
     items.emplace_back(name, pickled::Tensor(pickled::Storage(type, key, data.numel()), 0,
                                              data.sizes().vec(), data.strides().vec()));
     records.emplace_back(

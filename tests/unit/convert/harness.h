@@ -23,9 +23,8 @@ Checkpoint WriteAndRead(const absl::StatusOr<Import>& import, const std::string&
 // Makes all tensors of an import. Returns the first error.
 absl::Status Made(const absl::StatusOr<Import>& import);
 
-// Random weights of RWKV with BlinkDL's names, in bf16 except for the decay and bonus of version 4.
-// The vocabulary has 256 tokens, and version 7 has 2 heads and the ranks 3 (w), 4 (a), 5 (v), 6
-// (g).
+// Random bf16 weights of RWKV with BlinkDL's names. The vocabulary has 256 tokens, and version 7
+// has 2 heads and the ranks 3 (w), 4 (a), 5 (v), 6 (g).
 TensorMap RandomRwkv4(int64_t d, int64_t layers);
 TensorMap RandomRwkv7(int64_t d, int64_t layers);
 

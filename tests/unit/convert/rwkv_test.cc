@@ -127,8 +127,8 @@ TEST_F(RwkvTest, AllFormsOfVersion4BecomeTheSameNetwork) {
                                     share("att.time_mix_v")})));
   EXPECT_TRUE(made.at(layer + "ffn.shift")
                   .equal(at::stack({share("ffn.time_mix_k"), share("ffn.time_mix_r")})));
-  EXPECT_TRUE(made.at(layer + "mixer.decay").equal(at("att.time_decay")));
-  EXPECT_TRUE(made.at(layer + "mixer.bonus").equal(at("att.time_first")));
+  EXPECT_TRUE(made.at(layer + "mixer.decay").equal(at("att.time_decay").to(at::kFloat)));
+  EXPECT_TRUE(made.at(layer + "mixer.bonus").equal(at("att.time_first").to(at::kFloat)));
   EXPECT_TRUE(made.at(layer + "mixer.k.weight").equal(at("att.key.weight")));
   EXPECT_TRUE(made.at(layer + "ffn.gate.weight").equal(at("ffn.receptance.weight")));
   EXPECT_TRUE(made.at(layer + "norm2.bias").equal(at("ln2.bias").to(at::kFloat)));
@@ -225,8 +225,10 @@ TEST_F(RwkvTest, TheConfigOfAFolderIsChecked) {
       1e-6F);
 }
 
-TEST_F(RwkvTest, OtherVocabulariesNeedTheirTokenizer) {
+TEST_F(RwkvTest, TheVocabularyChoosesTheTokenizer) {
   TensorMap source = RandomRwkv4(16, 2);
+  source["emb.weight"] = source["head.weight"] = at::zeros({65536, 16});
+  EXPECT_EQ(WriteAndRead(From(source), folder_.File("world")).config.tokenizer, "world");
   source["emb.weight"] = source["head.weight"] = at::zeros({260, 16});
   EXPECT_THAT(From(source),
               Refused("the vocabulary has 260 tokens: --tokenizer must name a folder"));
