@@ -150,6 +150,14 @@ class AftConvertTest(unittest.TestCase):
     self.call("quantize", self.out, again, "--format", "int8")
     self.assertEqual((again / "tokenizer.json").read_bytes(), (self.out / "tokenizer.json").read_bytes())
 
+  def test_reads_files_of_torch_save(self):
+    for form in ("safetensors", "pt"):
+      self.call("labml", GOLDENS / f"labml_pickled.{form}", self.folder / form)
+    weights = [(self.folder / form / "model.safetensors").read_bytes() for form in ("safetensors", "pt")]
+    self.assertEqual(*weights)
+    self.assertIn("there is no key 'model' in it",
+                  self.call("labml", GOLDENS / "labml_pickled.pt", self.out, "--key", "model", code=1))
+
   def test_a_shard_that_is_missing_or_cut_is_named(self):
     shards = self.folder / "in"
     shutil.copytree(GOLDENS / "gpt2_hub", shards)
