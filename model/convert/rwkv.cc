@@ -112,7 +112,7 @@ constexpr Renamed kOneShift = {"mixer.shift", "blocks.$0.att.x_x"};
 absl::StatusOr<MixerKind> FindVersion(const Source& source, const WeightFiles& files) {
   for (const auto& [name, entry] : files.entries()) {
     if (!absl::StrContains(name, ".ffn.s_emb")) continue;
-    return source.Error(name, "belongs to DeepEmbed, which is not supported");
+    return Source(files).Error(name, "belongs to DeepEmbed, which is not supported");
   }
   const std::string attention = "blocks.0.att.";
   if (source.Has(attention + "k_k")) return MixerKind::kWkv7;
@@ -209,7 +209,7 @@ absl::Status TakeRwkv(const WeightFiles& files, Import* import) {
 }
 
 // Checks what config.json says about the network. The tensors say all sizes.
-absl::Status ReadRwkvConfig(const Json& json, NetworkConfig* config) {
+absl::Status CheckRwkvConfig(const Json& json) {
   if (!json.is_object()) return absl::InvalidArgumentError("must be an object");
   std::string type;
   AFT_RETURN_IF_ERROR(ReadString(json, "model_type", &type));
@@ -222,10 +222,10 @@ absl::Status ReadRwkvConfig(const Json& json, NetworkConfig* config) {
     return KeyError("hidden_act", "must be sqrelu");
   }
   const char* const epsilon = type == "rwkv" ? "layer_norm_epsilon" : "norm_eps";
-  if (json.contains(epsilon)) AFT_RETURN_IF_ERROR(ReadNorm(json, epsilon, &config->norm_eps));
-  // The epsilon of RWKV-7's group norm belongs to this one.
-  if (type == "rwkv7" && config->norm_eps != 1e-5F) return KeyError(epsilon, "must be 1e-5");
-  return absl::OkStatus();
+  float value = 1e-5F;
+  if (json.contains(epsilon)) AFT_RETURN_IF_ERROR(ReadNorm(json, epsilon, &value));
+  // The last norm of transformers and the group norm of our RWKV-7 have no other one.
+  return value == 1e-5F ? absl::OkStatus() : KeyError(epsilon, "must be 1e-5");
 }
 
 // Takes the tokenizer that was asked for or, without one, that of the folder or of the vocabulary.
@@ -263,7 +263,7 @@ absl::StatusOr<Import> ImportRwkv(const std::string& path, const RwkvOptions& op
     const std::string config_path = absl::StrCat(path, "/", kConfigFileName);
     AFT_ASSIGN_OR_RETURN(json, ReadHubJson(config_path));
     import.read.push_back(config_path);
-    AFT_RETURN_IF_ERROR(InFile(config_path, ReadRwkvConfig(json, &import.config)));
+    AFT_RETURN_IF_ERROR(InFile(config_path, CheckRwkvConfig(json)));
     AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFolder(path));
   } else {
     AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(path, options.keys));

@@ -203,6 +203,8 @@ TEST_F(RwkvTest, RefusalsNameTheTensor) {
   EXPECT_THAT(import({{"emb.weight", one}}),
               Refused("tensor 'blocks.0.att.k_k': is missing, and so is time_first of RWKV-4"));
   // The names are those of the file.
+  EXPECT_THAT(import({{"model.layers.0.ffn.s_emb.weight", one}}),
+              Refused("tensor 'model.layers.0.ffn.s_emb.weight': belongs to DeepEmbed"));
   ExpectRefused(AsFla(RandomRwkv7(16, 2), false), import,
                 {{"model.layers.1.attn.w_lora.lora.0.weight", {}, "is missing"},
                  {"model.layers.0.attn.g_norm.bias", {}, "is missing"}});
@@ -213,16 +215,13 @@ TEST_F(RwkvTest, TheConfigOfAFolderIsChecked) {
   for (const auto& [config, problem] : std::vector<std::pair<std::string, std::string>>{
            {R"({"model_type": "gpt2"})", "model_type: must be rwkv or rwkv7"},
            {R"({"model_type": "rwkv7", "norm_eps": 1e-6})", "norm_eps: must be 1e-5"},
+           {R"({"model_type": "rwkv", "layer_norm_epsilon": 1e-6})", "layer_norm_epsilon: must be"},
            {R"({"model_type": "rwkv7", "hidden_act": "gelu"})", "hidden_act: must be sqrelu"},
            {R"({"model_type": "rwkv7", "norm_first": false})", "norm_first: only true"},
            {R"({"model_type": "rwkv7", "tie_word_embeddings": true})", "tie_word_embeddings: only"},
            {"[]", "must be an object"}}) {
     EXPECT_THAT(FromHub(hub, config), Refused(folder_.File("hub/config.json: ") + problem));
   }
-  const TensorMap rwkv4 = AsTransformers(RandomRwkv4(16, 2));
-  EXPECT_EQ(
-      FromHub(rwkv4, R"({"model_type": "rwkv", "layer_norm_epsilon": 1e-6})")->config.norm_eps,
-      1e-6F);
 }
 
 TEST_F(RwkvTest, TheVocabularyChoosesTheTokenizer) {
