@@ -289,13 +289,15 @@ absl::StatusOr<Ref> FindKey(const Unpickler& values, const PickleValue& dict,
   return absl::InvalidArgumentError(absl::StrCat("there is no key '", key, "' in it"));
 }
 
-// Names the keys below which there may be a state_dict.
+// Names keys below which there may be a state_dict.
 std::string KeyHint(const Unpickler& values, const std::vector<Ref>& items) {
   constexpr size_t kMostShown = 5;
+  constexpr size_t kLongestShown = 20;
   std::vector<std::string> keys;
   for (size_t i = 0; i < items.size() && keys.size() < kMostShown; i += 2) {
-    if (values[items[i + 1]].kind != ValueKind::kDict) continue;
-    keys.push_back(ShownTensorName(values[items[i]].text));
+    const absl::string_view key = values[items[i]].text;
+    if (values[items[i + 1]].kind != ValueKind::kDict || key.size() > kLongestShown) continue;
+    keys.push_back(ShownTensorName(key));
   }
   return keys.empty() ? "" : absl::StrCat("; give --key with one of: ", absl::StrJoin(keys, ", "));
 }

@@ -191,7 +191,7 @@ absl::StatusOr<TorchFile> TorchFile::Open(std::shared_ptr<const TensorFile> file
   }
   AFT_ASSIGN_OR_RETURN(const std::string pickle, ReadRecord(*file, records, pickle_name));
   TorchFile result;
-  AFT_ASSIGN_OR_RETURN(result.tensors_, InFile(pickle_name, ReadStateDict(pickle, keys)));
+  AFT_ASSIGN_OR_RETURN(result.tensors_, InFile("data.pkl", ReadStateDict(pickle, keys)));
   for (const auto& [name, tensor] : result.tensors_) {
     const std::string shown = absl::StrCat("tensor '", ShownTensorName(name), "'");
     const std::string record = absl::StrCat(root, "data/", tensor.storage);
