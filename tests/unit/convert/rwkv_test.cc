@@ -92,9 +92,10 @@ class RwkvTest : public testing::Test {
     if (!pickled) AFT_CHECK(WriteSafetensors(dir + "/model.safetensors", tensors).ok());
     return ImportRwkv(dir, {});
   }
-  // The file that an import becomes.
+  // The file that an import becomes. The server can load it.
   TensorMap Written(const absl::StatusOr<Import>& import) {
     WriteAndRead(import, folder_.File("out"));
+    Load(folder_.File("out"), 8);
     TensorMap tensors = ReadSafetensors(folder_.File("out/model.safetensors"))->tensors;
     std::filesystem::remove_all(folder_.File("out"));
     return tensors;
