@@ -53,9 +53,12 @@ TEST(ImportMemoryTest, IsThatOfTheLargestTensor) {
   const auto import = ImportRwkv(folder.File("in.pth"), {});
   ASSERT_TRUE(import.ok()) << import.status();
   ASSERT_EQ(WriteImport(folder.File("out"), *import), absl::OkStatus());
-  const auto quantized = Quantized(folder.File("out"), Number::kInt8);
-  ASSERT_TRUE(quantized.ok()) << quantized.status();
-  ASSERT_EQ(WriteImport(folder.File("int8"), *quantized), absl::OkStatus());
+  for (const FormatSpec& format : kFormats) {
+    if (!format.is_converted_to) continue;
+    const auto converted = Quantized(folder.File("out"), format.format);
+    ASSERT_TRUE(converted.ok()) << converted.status();
+    ASSERT_EQ(WriteImport(folder.File(format.name), *converted), absl::OkStatus());
+  }
   const auto largest = static_cast<size_t>(3 * d * d) * sizeof(float);
   EXPECT_GT(counted.peak, largest);
   EXPECT_LT(counted.peak, 3 * largest);
