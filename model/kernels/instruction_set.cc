@@ -8,6 +8,12 @@
 
 #include "model/kernels/simd.h"
 
+#if AFT_HAS_DOTS
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
@@ -73,7 +79,26 @@ bool MayUseDots() { return Target() == HWY_AVX3 && use_dots.load(std::memory_ord
 #if AFT_HAS_DOTS
 bool HasInt8Dots() { return MayUseDots() && __builtin_cpu_supports("avx512vnni") != 0; }
 bool HasBf16Dots() { return MayUseDots() && __builtin_cpu_supports("avx512bf16") != 0; }
+bool HasInt8Tiles() {
+  static const bool is_permitted = [] {
+    // Intel's manual: leaf 7 of CPUID, EDX. Clang 14 does not know the names of these features.
+    constexpr uint32_t kTilesAndInt8 = (1U << 24) | (1U << 25);
+    uint32_t a = 0;
+    uint32_t b = 0;
+    uint32_t c = 0;
+    uint32_t d = 0;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTilesAndInt8) != kTilesAndInt8) {
+      return false;
+    }
+    // Linux saves the tiles of a process only if it has asked for that.
+    constexpr int64_t kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+    constexpr int64_t kTileData = 18;               // XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return is_permitted && HasInt8Dots();
+}
 #else
+bool HasInt8Tiles() { return false; }
 bool HasInt8Dots() { return false; }
 bool HasBf16Dots() { return false; }
 #endif

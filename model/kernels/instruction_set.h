@@ -16,6 +16,9 @@ std::string InstructionSet();
 // (linear.h) with these instructions must also be multiplied with them.
 bool HasInt8Dots();
 bool HasBf16Dots();
+// Whether products of int8 also use AMX, which needs a permission of the kernel. They give the same
+// bits as those with AVX512-VNNI. True only if HasInt8Dots().
+bool HasInt8Tiles();
 void UseDots(bool use);  // for tests; has no effect where the CPU lacks them
 
 }  // namespace aft::kernels

@@ -251,7 +251,7 @@ TEST(LinearFormatTest, PackedWeightsTakeTheBytesOfTheirFormat) {
 // set must give the same bits, with and without the instructions that add four products at once.
 TEST(LinearFormatTest, ProductsOfIntegersAreExactAndTheSameOnEveryInstructionSet) {
   TestRandom random;
-  for (const int64_t in : {1, 3, 4, 66, 1025, 5000}) {
+  for (const int64_t in : {1, 3, 4, 66, 1024, 1025, 5000}) {
     TestLinear linear(random, in, 40, Number::kInt8);
     for (size_t i = 0; i < linear.weight.size(); ++i) {
       linear.weight[i] = random.Below(4) == 0 ? linear.weight[i] : random.Below(2) == 0 ? 2 : -2;
