@@ -82,4 +82,8 @@ absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuAttentionMixer(const MixerConfi
                                                                 const MixerOptions& options,
                                                                 at::Device device);
 
+absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuWkvMixer(const MixerConfig& config, int64_t hid,
+                                                          const MixerTables& tables,
+                                                          at::Device device);
+
 }  // namespace aft

@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuMixer(const MixerConfig& config
     case KernelFamily::kAttention:
       return MakeGpuAttentionMixer(config, hid, tables, options, device);
     case KernelFamily::kWkv:
-      break;  // LoadModel refuses it
+      return MakeGpuWkvMixer(config, hid, tables, device);
   }
   AFT_CHECK(false);
 }

@@ -1,23 +1,46 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "model/config/tensors.h"
 #include "model/kernels/wkv/wkv.h"
 #include "model/mixers/families.h"
 
 namespace aft {
-namespace {
 
-std::vector<float> Values(const MixerTables& tables, const char* name) {
-  const at::Tensor& table = tables.at(name);
-  return {table.const_data_ptr<float>(), table.const_data_ptr<float>() + table.numel()};
+std::vector<float> FoldWkvTables(const MixerConfig& config, int64_t hid,
+                                 const MixerTables& tables) {
+  std::vector<float> folded;
+  for (const TensorSpec& spec : ExpectedMixerTables(config, hid)) {
+    const float* const values = tables.at(spec.name).const_data_ptr<float>();
+    folded.insert(folded.end(), values, values + hid);
+    if (spec.name != "decay") continue;
+    for (float& decay : folded) decay = -std::exp(decay);  // the first table of its kind
+  }
+  return folded;
 }
+
+kernels::Wkv4Params Wkv4ParamsOf(int64_t hid, const float* tables) {
+  return {hid, tables, tables + hid};
+}
+
+kernels::Wkv7Params Wkv7ParamsOf(int64_t hid, int64_t heads, const float* tables) {
+  return {hid, heads, tables, tables + hid, tables + 2 * hid, tables + 3 * hid, tables + 4 * hid};
+}
+
+namespace {
 
 // What both have in common: they run from step to step only, because a state that decays has no
 // form for masks and for encoders (NetworkConfig allows these kinds only in language models).
 class WkvMixer : public Mixer {
  public:
+  explicit WkvMixer(std::vector<float> tables) : tables_(std::move(tables)) {}
+
+  int64_t table_bytes() const override {
+    return static_cast<int64_t>(tables_.size() * sizeof(float));
+  }
   int64_t encode_scratch_floats(int64_t /*tokens*/) const override { return 0; }
   void Encode(PackedIn /*in*/, const SequenceBatch& /*batch*/, MixerOut /*out*/,
               const Workspace& /*workspace*/) const override {
@@ -27,20 +50,17 @@ class WkvMixer : public Mixer {
                    MixerOut /*out*/, const Workspace& /*workspace*/) const override {
     AFT_CHECK(false);
   }
+
+ protected:
+  const std::vector<float> tables_;
 };
 
 class Wkv4Mixer : public WkvMixer {
  public:
-  Wkv4Mixer(int64_t hid, const MixerTables& tables)
-      : decay_(Values(tables, "decay")), bonus_(Values(tables, "bonus")) {
-    for (float& decay : decay_) decay = -std::exp(decay);
-    params_ = {hid, decay_.data(), bonus_.data()};
-  }
+  Wkv4Mixer(int64_t hid, std::vector<float> tables)
+      : WkvMixer(std::move(tables)), params_(Wkv4ParamsOf(hid, tables_.data())) {}
 
   StateSpec state_spec() const override { return WkvStateSpec(kernels::Wkv4StateFloats(params_)); }
-  int64_t table_bytes() const override {
-    return static_cast<int64_t>((decay_.size() + bonus_.size()) * sizeof(float));
-  }
   int64_t scratch_floats() const override { return 0; }
 
   void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
@@ -57,27 +77,15 @@ class Wkv4Mixer : public WkvMixer {
   }
 
  private:
-  std::vector<float> decay_;
-  std::vector<float> bonus_;
-  kernels::Wkv4Params params_;  // points to the two above
+  const kernels::Wkv4Params params_;
 };
 
 class Wkv7Mixer : public WkvMixer {
  public:
-  Wkv7Mixer(const MixerConfig& config, int64_t hid, const MixerTables& tables) {
-    for (const char* name :
-         {"key_scale", "key_rate", "bonus", "group_norm.weight", "group_norm.bias"}) {
-      const std::vector<float> values = Values(tables, name);
-      tables_.insert(tables_.end(), values.begin(), values.end());
-    }
-    const float* const data = tables_.data();
-    params_ = {hid, config.heads, data, data + hid, data + 2 * hid, data + 3 * hid, data + 4 * hid};
-  }
+  Wkv7Mixer(int64_t hid, int64_t heads, std::vector<float> tables)
+      : WkvMixer(std::move(tables)), params_(Wkv7ParamsOf(hid, heads, tables_.data())) {}
 
   StateSpec state_spec() const override { return WkvStateSpec(kernels::Wkv7StateFloats(params_)); }
-  int64_t table_bytes() const override {
-    return static_cast<int64_t>(tables_.size() * sizeof(float));
-  }
   int64_t scratch_floats() const override { return kernels::Wkv7ScratchFloats(params_); }
 
   void Forward(PackedIn in, const RaggedBatch& batch, StateView state, MixerOut out,
@@ -100,16 +108,16 @@ class Wkv7Mixer : public WkvMixer {
     return std::max<int64_t>(kNumbersPerThread / unit, 1);
   }
 
-  std::vector<float> tables_;   // [5, hid]
-  kernels::Wkv7Params params_;  // points to tables_
+  const kernels::Wkv7Params params_;
 };
 
 }  // namespace
 
 std::unique_ptr<Mixer> MakeWkvMixer(const MixerConfig& config, int64_t hid,
                                     const MixerTables& tables) {
-  if (config.kind == MixerKind::kWkv4) return std::make_unique<Wkv4Mixer>(hid, tables);
-  return std::make_unique<Wkv7Mixer>(config, hid, tables);
+  std::vector<float> folded = FoldWkvTables(config, hid, tables);
+  if (config.kind == MixerKind::kWkv4) return std::make_unique<Wkv4Mixer>(hid, std::move(folded));
+  return std::make_unique<Wkv7Mixer>(hid, config.heads, std::move(folded));
 }
 
 }  // namespace aft

@@ -61,7 +61,7 @@ class DeviceLayer {
   std::vector<double> Reference(const Matrix& packed, const Matrix& mask = {}) const {
     return cpu_.Reference(packed, mask);
   }
-  // Expects y to be near Reference or `expected`, and no y to exceed the largest value.
+  // Expects y to be near Reference or `expected`, and no mean of values to exceed the largest one.
   void ExpectNear(const Matrix& y, const Matrix& packed, const Matrix& mask = {}) const;
   void ExpectNear(const Matrix& y, const Matrix& packed, const std::vector<double>& expected) const;
   // Draws an input and expects Run to give the formula's results and the CPU's state.
@@ -87,12 +87,14 @@ class DeviceLayer {
 
 // Shapes of mixers. Aft is AFT-local, and AFT-simple without a window. With rows of biases the last
 // row serves all later positions. Conv is AFT-conv on texts, Image on images of `width` columns.
-// The heads of Attention and Blocks have `width` columns.
+// The heads of Attention, Blocks and Wkv7 have `width` columns.
 MixerCase Aft(int64_t hid, MixerConfig config, double spread = 1.0);
 MixerCase Conv(int64_t hid, int64_t heads, int64_t taps, double spread = 1.0);
 MixerCase Image(int64_t hid, int64_t heads, int64_t taps, int64_t width, double spread = 1.0);
 MixerCase Attention(MixerKind kind, int64_t heads, int64_t width, int64_t tokens = 160);
 MixerCase Blocks(int64_t heads, int64_t width, int64_t block_size, bool global_token = true);
+MixerCase Wkv4(int64_t hid);
+MixerCase Wkv7(int64_t heads, int64_t width);
 MixerCase BothWays(MixerCase shape);
 MixerCase WithBf16Ring(MixerCase shape);
 extern const std::vector<MixerKind> kAttentions;

@@ -73,6 +73,12 @@ const std::vector<LayerCase> kCausalCases = {
     {"attention_blocks_full_decode", WithFullDecode(Blocks(2, 12, 16))},
 };
 
+// These mixers have a step, but no whole texts.
+const std::vector<LayerCase> kRecurrentCases = {
+    {"wkv4", Wkv4(24)},        {"wkv4_odd", Wkv4(133)},     {"wkv7", Wkv7(2, 12)},
+    {"wkv7_odd", Wkv7(3, 11)}, {"wkv7_of_64", Wkv7(1, 64)},
+};
+
 // These mixers are bidirectional, so they have no step.
 const std::vector<LayerCase> kBidirectionalCases = {
     {"aft_simple_both_ways", BothWays(Aft(12, {}))},
@@ -102,14 +108,27 @@ const std::vector<LayerCase> kKeyCases = {
     {"aft_odd_restart_bf16_ring", WithBf16Ring(Aft(33, {.window = 9, .prefix_block = 20}))},
 };
 
+// Returns the number of neighbouring channels that share keys.
+int64_t ChannelsOfAKey(const MixerCase& shape) {
+  const MixerConfig& config = shape.config;
+  const bool own =
+      SpecOf(config.kind).family == KernelFamily::kAft || config.kind == MixerKind::kWkv4;
+  return own ? 1 : shape.hid / config.heads;
+}
+
 // Returns the range [first, end) of output columns that depend on column `column` of `packed`.
 std::pair<int64_t, int64_t> Reached(const MixerCase& shape, const DeviceLayer& layer,
                                     int64_t column) {
   const KernelFamily family = SpecOf(shape.config.kind).family;
   const bool query = column < layer.key_column();
+  if (shape.config.kind == MixerKind::kWkv7) {  // its heads are normalised
+    const int64_t width = ChannelsOfAKey(shape);
+    const int64_t first = column % layer.hid() / width * width;
+    return {first, first + width};
+  }
   if (column >= layer.value_column()) {
     column -= layer.value_column();
-  } else if (family == KernelFamily::kAft) {
+  } else if (ChannelsOfAKey(shape) == 1 && family != KernelFamily::kConv) {
     column %= layer.hid();
   } else if (family == KernelFamily::kAttention || !query) {
     const int64_t width = layer.hid() / shape.config.heads;
@@ -135,7 +154,7 @@ class LayerFixture : public testing::TestWithParam<LayerCase> {
                    const std::function<Matrix(const Matrix&)>& run) {
     const MixerCase& shape = GetParam().shape;
     const KernelFamily family = SpecOf(shape.config.kind).family;
-    const int64_t part = family == KernelFamily::kAft ? 1 : layer.hid() / shape.config.heads;
+    const int64_t part = ChannelsOfAKey(shape);
     const Tolerance& rounding =
         layer.storage().in == Number::kBf16 ? tolerance::kBf16 : tolerance::kFp32;
     const Matrix packed = layer.Input(random_, kTokens);
@@ -283,13 +302,8 @@ TEST_P(CudaLayerTest, NonFiniteNumbersChangeOnlyTheirOwnOutputs) {
   ExpectStays(bf16, 64, [&](const Matrix& packed) { return bf16.Run(packed, {kTokens}); });
 }
 
-TEST_P(CudaLayerTest, WholeTextsArePrompts) {
-  DeviceLayer layer = Make();
-  const Matrix packed = layer.Input(random_, kTokens);
-  EXPECT_TRUE(SameBits(layer.Encode({packed})[0], layer.Run(packed, {kTokens}))) << layer.Name();
-}
-
 INSTANTIATE_TEST_SUITE_P(Causal, CudaLayerTest, testing::ValuesIn(kCausalCases), NameOf);
+INSTANTIATE_TEST_SUITE_P(Recurrent, CudaLayerTest, testing::ValuesIn(kRecurrentCases), NameOf);
 
 // ---- Layers whose keys may have any size
 class CudaKeysTest : public LayerFixture {};
@@ -366,6 +380,15 @@ TEST_P(CudaTextTest, EveryStorage) {
   for (const Storage& storage : kStorages) Make(1, storage).ExpectEncodes(random_, 80);
 }
 
+// Only causal mixers run these tests.
+class CudaPromptTest : public LayerFixture {};
+
+TEST_P(CudaPromptTest, WholeTextsArePrompts) {
+  DeviceLayer layer = Make();
+  const Matrix packed = layer.Input(random_, kTokens);
+  EXPECT_TRUE(SameBits(layer.Encode({packed})[0], layer.Run(packed, {kTokens}))) << layer.Name();
+}
+
 // Only bidirectional mixers run these tests. WholeTextsArePrompts covers causal texts.
 class CudaBothWaysTest : public LayerFixture {};
 
@@ -374,6 +397,7 @@ TEST_P(CudaBothWaysTest, NonFiniteNumbersChangeOnlyTheirOwnOutputs) {
   ExpectStays(layer, 64, [&](const Matrix& packed) { return layer.Encode({packed})[0]; });
 }
 
+INSTANTIATE_TEST_SUITE_P(Causal, CudaPromptTest, testing::ValuesIn(kCausalCases), NameOf);
 INSTANTIATE_TEST_SUITE_P(Causal, CudaTextTest, testing::ValuesIn(kCausalCases), NameOf);
 INSTANTIATE_TEST_SUITE_P(BothWays, CudaTextTest, testing::ValuesIn(kBidirectionalCases), NameOf);
 INSTANTIATE_TEST_SUITE_P(Cases, CudaBothWaysTest, testing::ValuesIn(kBidirectionalCases), NameOf);

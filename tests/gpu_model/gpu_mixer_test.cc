@@ -40,7 +40,9 @@ TEST(GpuMixerErrors, AMissingTableIsDataLoss) {
 
 TEST(GpuMixerErrors, ACallThatAKernelRefusesIsInternalAndNamed) {
   TestRandom random;
-  for (const MixerCase& mixer_case : CausalCases()) {
+  std::vector<MixerCase> cases = CausalCases();
+  for (const MixerCase& recurrent : RecurrentCases()) cases.push_back(recurrent);
+  for (const MixerCase& mixer_case : cases) {
     const TestMixer cpu(mixer_case, random, 1, CpuMixers());
     const GpuTestMixer gpu(mixer_case, cpu.tables());
     // The kernels refuse this because queries, keys and values are never fp16.

@@ -106,7 +106,6 @@ std::vector<MixerCase> CausalCases() {
 
 std::vector<MixerCase> RecurrentCases() {
   std::vector<MixerCase> cases;
-  if (!TestedMixers().one_order) return cases;
   for (const KindSpec& kind : AllKinds()) {
     if (kind.token_shift) cases.push_back({kind.name, ExampleMixer(kind.kind, kMixerTokens)});
   }
@@ -190,9 +189,12 @@ int64_t TestMixer::key_column() const {
 }
 
 int64_t TestMixer::value_column() const {
-  const std::vector<PackedPart> parts = SpecOf(case_.config.kind).packed(case_.config, hid());
-  const bool has_keys = absl::string_view(parts[1].name) != "v";
-  return parts[0].columns + (has_keys ? parts[1].columns : 0);
+  int64_t column = 0;
+  for (const PackedPart& part : SpecOf(case_.config.kind).packed(case_.config, hid())) {
+    if (absl::string_view(part.name) == "v") break;
+    column += part.columns;
+  }
+  return column;
 }
 
 std::vector<float> TestMixer::Unrounded(TestRandom& random, int64_t tokens,

@@ -33,7 +33,7 @@ bool IsAft(const MixerConfig& config);
 float RoundToBf16(float x);
 
 // Every kind and form that MakeMixer takes: mixers with a causal recurrence; those of them that
-// have no Encode (none on a GPU yet); and mixers that see the whole text.
+// have no Encode; and mixers that see the whole text.
 std::vector<MixerCase> CausalCases();
 std::vector<MixerCase> RecurrentCases();
 std::vector<MixerCase> BidirectionalCases();

@@ -349,7 +349,6 @@ auto OnEveryInstructionSet(const std::vector<MixerCase>& cases) {
                           testing::ValuesIn(TestedMixers().instruction_sets));
 }
 INSTANTIATE_TEST_SUITE_P(Mixers, CausalTest, OnEveryInstructionSet(CausalCases()), kName);
-// Empty on a GPU, which has no kernels for these yet.
 INSTANTIATE_TEST_SUITE_P(Recurrent, CausalTest, OnEveryInstructionSet(RecurrentCases()), kName);
 INSTANTIATE_TEST_SUITE_P(BothWays, BidirectionalTest, OnEveryInstructionSet(BidirectionalCases()),
                          kName);

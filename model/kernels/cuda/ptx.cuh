@@ -90,6 +90,15 @@ __device__ inline float Reciprocal(float x) {
 #endif
 }
 
+// 1 / (1 + e^-x). An overflow of the exponential is the limit 0.
+__device__ inline float Sigmoid(float x) { return Reciprocal(1.0F + Exp(-x)); }
+
+// tanh, to 2e-7. An overflow of the exponential is the limit 1.
+__device__ inline float Tanh(float x) {
+  const float e = Exp2((x + x) * 1.44269504F);
+  return 1.0F - 2.0F * Reciprocal(e + 1.0F);
+}
+
 // ---- Loads
 
 // The 16 bytes at an aligned address; zeros, without a read, when not valid. There is no branch, so

@@ -6,6 +6,7 @@
 #include "model/kernels/cuda/channels.cuh"
 #include "model/kernels/cuda/launch.cuh"
 #include "model/kernels/cuda/ptx.cuh"
+#include "model/kernels/cuda/sums.cuh"
 #include "model/kernels/cuda/types.h"
 
 // Common code of the attention kernels. Positions and widths are 32-bit here, offsets into memory
@@ -96,13 +97,6 @@ __device__ inline void StoreNumber(const Out& to, int64_t i, float x) {
   ToOut(to, i, [&](auto* number) { Store(Channels<1>{{x}}, number); });
 }
 
-template <typename T>
-__device__ inline T WarpSum(T x) {
-#pragma unroll
-  for (int bit = 16; bit > 0; bit /= 2) x += __shfl_xor_sync(kWarp, x, bit);
-  return x;
-}
-
 // 1 / |x| of `width` numbers from `first` on. All lanes must call it. In float64 nothing overflows.
 __device__ inline float InverseLength(const In& x, int64_t first, int width) {
   double sum = 0;
@@ -118,12 +112,6 @@ __device__ inline float Softplus(float x) { return fmaxf(x, 0.0F) + log1pf(expf(
 
 // A vector whose length is infinite has the factor 0, and is stored as 0 whatever its numbers are.
 __device__ inline float Scaled(float x, float factor) { return factor == 0.0F ? 0.0F : x * factor; }
-
-// tanh, to 2e-7. An overflow of the exponential is the limit 1.
-__device__ inline float Tanh(float x) {
-  const float e = Exp2((x + x) * 1.44269504F);
-  return 1.0F - 2.0F * Reciprocal(e + 1.0F);
-}
 
 // Offsets in the keys and values of one head, in the state or in position keys. KeyOffset: column 0
 // of key `at` of a span (columns are kKeyBlock floats apart). SpanKeys, SpanValues: the start of a

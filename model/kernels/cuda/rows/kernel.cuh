@@ -3,6 +3,7 @@
 #include "model/kernels/cuda/activation.cuh"
 #include "model/kernels/cuda/channels.cuh"
 #include "model/kernels/cuda/rows/rows.h"
+#include "model/kernels/cuda/sums.cuh"
 
 namespace aft::kernels::cuda::rows {
 
@@ -19,23 +20,14 @@ __device__ inline void StoreColumns(T* row, int column, int width, const Channel
 
 // ---- The residual and its norm
 
-__device__ inline float WarpSum(float x) {
-  for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xFFFFFFFF, x, lanes);
-  return x;
-}
-
-// The sum of x over all threads that share a row. These are a warp, or a block with kMaxWarps
-// floats of shared memory that no other sum uses.
+// The sum of x over all threads that share a row, which are a warp or a block.
 template <bool kBlock>
 __device__ inline float RowSum(float x, float* shared) {
-  x = WarpSum(x);
   if constexpr (kBlock) {
-    const unsigned lane = threadIdx.x % 32;
-    if (lane == 0) shared[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = WarpSum(lane < blockDim.x / 32 ? shared[lane] : 0.0F);
+    return BlockSum(x, shared);
+  } else {
+    return WarpSum(x);
   }
-  return x;
 }
 
 constexpr int kAddNormColumns = 4;  // neighbours that a thread takes at a time

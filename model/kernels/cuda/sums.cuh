@@ -1,0 +1,32 @@
+#pragma once
+
+#include "model/kernels/cuda/launch.cuh"
+
+// Sums over the threads of a warp or a block. Their order depends on the block's size alone.
+namespace aft::kernels::cuda {
+
+template <typename T>
+__device__ inline T WarpSum(T x) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xFFFFFFFFU, x, lanes);
+  return x;
+}
+
+// The sum over a block in two parts with a barrier between them, which several sums may share.
+// `warps`: a float of shared memory for each warp, which no other sum uses.
+__device__ inline void StoreWarpSum(float x, float* warps) {
+  x = WarpSum(x);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
+}
+__device__ inline float SumOfWarps(const float* warps) {
+  const unsigned lane = threadIdx.x % 32;
+  return WarpSum(lane < blockDim.x / 32 ? warps[lane] : 0.0F);
+}
+
+__device__ inline float BlockSum(float x, float* warps) {
+  StoreWarpSum(x, warps);
+  __syncthreads();
+  return SumOfWarps(warps);
+}
+
+}  // namespace aft::kernels::cuda

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+
+#include "model/kernels/cuda/aft/math.cuh"
+#include "model/kernels/cuda/wkv/rows.cuh"
+#include "model/kernels/cuda/wkv/wkv.h"
+
+namespace aft::kernels::cuda::wkv {
+
+constexpr int kWkv4Block = 128;
+constexpr int kWkv4Tokens = 4;  // their numbers are loaded before the first of them is used
+
+// A thread runs the tokens of row blockIdx.y through one channel. The sums are those of AFT, whose
+// maximum falls by the decay before each token.
+template <typename T, typename Y>
+__global__ void __launch_bounds__(kWkv4Block)
+    Wkv4Kernel(Wkv4Params params, ChunkRows rows, In packed, State state, Out out) {
+  const int64_t hid = params.hid;
+  const int64_t channel = int64_t{blockIdx.x} * kWkv4Block + threadIdx.x;
+  const Row row(rows, blockIdx.y);
+  if (channel >= hid || row.begin == row.end) return;
+  Y* const y = static_cast<Y*>(out.data) + channel;
+  if (row.slot < 0) {
+    for (int64_t t = row.begin; t < row.end; ++t) y[t * out.stride] = FromFloat<Y>(0.0F);
+    return;
+  }
+  float* const kept = state.base + row.slot * state.slot_stride + channel;
+  Prefix sums;
+  if (!row.is_new) sums = {kept[0], kept[hid], kept[2 * hid]};
+  const float decay = params.decay[channel];
+  const float bonus = params.bonus[channel];
+  const T* const in = static_cast<const T*>(packed.data) + channel;
+  for (int64_t first = row.begin; first < row.end; first += kWkv4Tokens) {
+    float r[kWkv4Tokens];
+    float k[kWkv4Tokens];
+    float v[kWkv4Tokens];
+#pragma unroll
+    for (int i = 0; i < kWkv4Tokens; ++i) {
+      if (first + i >= row.end) break;
+      const T* const token = in + (first + i) * packed.stride;
+      r[i] = ToFloat(token[0]);
+      k[i] = ToFloat(token[hid]);
+      v[i] = ToFloat(token[2 * hid]);
+    }
+#pragma unroll
+    for (int i = 0; i < kWkv4Tokens; ++i) {
+      if (first + i >= row.end) break;
+      Prefix seen = sums;
+      Insert(seen, k[i] + bonus, v[i]);
+      y[(first + i) * out.stride] = FromFloat<Y>(Gated(seen.num, seen.den, r[i]));
+      sums.max += decay;
+      Insert(sums, k[i], v[i]);
+    }
+  }
+  kept[0] = sums.num;
+  kept[hid] = sums.den;
+  kept[2 * hid] = sums.max;
+}
+
+}  // namespace aft::kernels::cuda::wkv
