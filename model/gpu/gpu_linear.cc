@@ -43,6 +43,12 @@ absl::StatusOr<GpuLinear> GpuLinear::Create(const std::string& name, const at::T
   return GpuLinear(converted);
 }
 
+absl::StatusOr<GpuLinear> GpuLinear::Load(const WeightMap& tensors, const std::string& name,
+                                          bool bias, Number format, at::Device device) {
+  return Create(name, tensors.at(name + ".weight"),
+                bias ? tensors.at(name + ".bias") : at::Tensor(), format, device);
+}
+
 // On the CPU, where tests run the network, LibTorch's operator uses the exact GELU instead.
 bool GpuLinear::Activates(Activation activation, Number format, at::Device device) {
   return device.is_cuda() && format == Number::kBf16 &&
@@ -59,9 +65,10 @@ absl::StatusOr<bool> GpuLinear::MultiplyFewRows(const at::Tensor& x, const at::T
   const kernels::cuda::In in = {x.const_data_ptr(), Number::kBf16, x.stride(0)};
   if (!FitsFewRows(model, in)) return false;
   const Number out = y.scalar_type() == at::kFloat ? Number::kFp32 : Number::kBf16;
-  AFT_RETURN_IF_ERROR(KernelStatus(
-      kernels::cuda::MultiplyFewRows(model, in, x.size(0), {y.data_ptr(), out, y.size(1)}, stream),
-      "MultiplyFewRows"));
+  AFT_RETURN_IF_ERROR(
+      KernelStatus(kernels::cuda::MultiplyFewRows(model, in, x.size(0),
+                                                  {y.data_ptr(), out, y.stride(0)}, stream),
+                   "MultiplyFewRows"));
   return true;
 }
 

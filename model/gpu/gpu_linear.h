@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/kernels/cuda/types.h"
+#include "model/layers/weights.h"
 
 namespace aft {
 
@@ -30,14 +31,17 @@ class GpuLinear {
   static absl::StatusOr<GpuLinear> Create(const std::string& name, const at::Tensor& weight,
                                           const at::Tensor& bias, Number format, at::Device device);
 
+  // Does that with "<name>.weight" and, with `bias`, "<name>.bias". REQUIRES: they exist.
+  static absl::StatusOr<GpuLinear> Load(const WeightMap& tensors, const std::string& name,
+                                        bool bias, Number format, at::Device device);
+
   // The columns of x: in, and kBiasColumns of ones when there is a bias.
   int64_t columns() const { return weight_.size(1); }
 
   int64_t weight_bytes() const { return static_cast<int64_t>(weight_.nbytes()); }
 
-  // x [rows, columns()] in the weights' format, whose rows may have gaps between them -> y [rows,
-  // out], dense, in that format or fp32. `stream` is LibTorch's current one. INTERNAL: a launch
-  // failed.
+  // x [rows, columns()] in the weights' format -> y [rows, out] in that format or fp32. The rows of
+  // both may have gaps between them. `stream` is LibTorch's current one. INTERNAL: a launch failed.
   absl::Status Forward(const at::Tensor& x, at::Tensor y, kernels::cuda::Stream stream) const;
 
   // Whether ForwardActivated supports this. fp32 is not supported: the library's GELU is only

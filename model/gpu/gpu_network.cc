@@ -7,7 +7,6 @@
 #include "ATen/ops/add.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/zeros.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
@@ -36,6 +35,15 @@ int64_t LogitRows(const NetworkConfig& config, const GpuLimits& limits) {
 int64_t NormedWidth(const NetworkConfig& config) {
   const bool head_bias = HeadRows(config) > 0 && config.head_bias;
   return config.d_model + (config.qkv_bias || head_bias ? kBiasColumns : 0);
+}
+
+// All tokens of a step, in the order of its matrices.
+cuda::TokenRows RowsOf(const GpuNetwork::Batch& batch) {
+  return {batch.tokens, batch.token_slots, batch.token_positions, batch.chunks.rows == 0};
+}
+
+const float* DataOrNull(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
 
 std::string InMib(int64_t bytes) {
@@ -76,7 +84,8 @@ GpuNetwork::GpuNetwork(const NetworkConfig& config, uint64_t fingerprint, Number
       fingerprint_(fingerprint),
       number_(format),
       up_number_(UpNumberOf(format)),
-      activates_in_product_(GpuLinear::Activates(config.activation, format, queue->device())),
+      activates_in_product_(!ShiftsFeedForward(config) &&
+                            GpuLinear::Activates(config.activation, format, queue->device())),
       limits_(limits),
       max_logit_rows_(LogitRows(config, limits)),
       queue_(queue),
@@ -93,8 +102,10 @@ std::vector<GpuNeed> GpuNetwork::Needs() const {
   const int64_t wide = std::max(config_.d_model, hid_);
   const int64_t half = NumberBytes(number_);
   const int64_t ffn = NumberBytes(up_number_) + (up_number_ == number_ ? 0 : half);
-  const int64_t per_token = 4 * ((replaces_stream() ? 3 : 2) * config_.d_model + packed_width_) +
-                            half * (2 * wide + normed_width_) + ffn * config_.d_ff;
+  const int64_t streams = replaces_stream() || shifts() ? 3 : 2;
+  const int64_t per_token = 4 * (streams * config_.d_model + packed_width_) +
+                            half * (2 * wide + normed_width_) + ffn * config_.d_ff +
+                            (shifts() ? GpuShiftBuffers::BytesPerToken(config_, number_) : 0);
   std::vector<GpuNeed> needs = {
       {"weights", weights},
       {absl::StrCat("activations of ", limits_.tokens, " tokens"), limits_.tokens * per_token}};
@@ -113,7 +124,10 @@ absl::Status GpuNetwork::Load(const TensorSource& source) {
   if (!is_bare_mixer()) AFT_RETURN_IF_ERROR(LoadEmbedding(source));
   for (int64_t i = 0; i < config_.n_layers; ++i) {
     AFT_ASSIGN_OR_RETURN(const TensorMap tensors, source.ReadAll(absl::StrCat("layers.", i, ".")));
-    AFT_RETURN_IF_ERROR(LoadLayer(tensors, i));
+    AFT_ASSIGN_OR_RETURN(GpuLayer layer, GpuLayer::Create(config_, i, tensors, number_,
+                                                          activates_in_product_, queue_->device()));
+    weight_bytes_ += layer.weight_bytes;
+    layers_.push_back(std::move(layer));
   }
   if (is_bare_mixer()) return MakeActivations();
   if (HasNormBehind(config_)) {
@@ -144,14 +158,10 @@ absl::Status GpuNetwork::LoadHead(const TensorSource& source) {
   return absl::OkStatus();
 }
 
-at::Tensor GpuNetwork::LoadVector(const TensorMap& tensors, const std::string& name) {
-  at::Tensor vector = ToDevice(tensors.at(name), queue_->device());
-  weight_bytes_ += DeviceBytes(vector);
-  return vector;
-}
-
 GpuNorm GpuNetwork::LoadNorm(const TensorMap& tensors, const std::string& name) {
-  return {LoadVector(tensors, name + ".weight"), LoadVector(tensors, name + ".bias")};
+  GpuNorm norm = GpuNorm::Load(tensors, name, queue_->device());
+  weight_bytes_ += norm.weight_bytes();
+  return norm;
 }
 
 absl::Status GpuNetwork::LoadEmbedding(const TensorSource& source) {
@@ -163,7 +173,8 @@ absl::Status GpuNetwork::LoadEmbedding(const TensorSource& source) {
   embed_model_.scale = config_.embedding_scale;
   if (config_.position == PositionKind::kLearned) {
     AFT_ASSIGN_OR_RETURN(const TensorMap positions, source.ReadAll("position."));
-    positions_ = LoadVector(positions, "position.weight");
+    positions_ = ToDevice(positions.at("position.weight"), queue_->device());
+    weight_bytes_ += DeviceBytes(positions_);
     embed_model_.positions = positions_.const_data_ptr<float>();
   }
   if (config_.position == PositionKind::kSinusoidal) {
@@ -178,47 +189,6 @@ absl::Status GpuNetwork::LoadEmbedding(const TensorSource& source) {
   return absl::OkStatus();
 }
 
-absl::Status GpuNetwork::LoadLayer(const TensorMap& tensors, int64_t index) {
-  const std::string prefix = absl::StrCat("layers.", index, ".");
-  const std::string mixer_prefix = prefix + "mixer.";
-  const auto linear = [&](const std::string& name, bool bias) -> absl::StatusOr<GpuLinear> {
-    AFT_ASSIGN_OR_RETURN(
-        GpuLinear made, GpuLinear::Create(prefix + name, tensors.at(prefix + name + ".weight"),
-                                          bias ? tensors.at(prefix + name + ".bias") : at::Tensor(),
-                                          number_, queue_->device()));
-    weight_bytes_ += made.weight_bytes();
-    return made;
-  };
-  MixerTables tables;
-  for (const auto& [name, tensor] : tensors) {
-    if (absl::StartsWith(name, mixer_prefix)) tables[name.substr(mixer_prefix.size())] = tensor;
-  }
-  GpuLayer layer;
-  AFT_ASSIGN_OR_RETURN(layer.qkv, linear("mixer.qkv", config_.qkv_bias));
-  AFT_ASSIGN_OR_RETURN(layer.mixer, MakeGpuMixer(config_.mixer, hid_, tables, {config_.max_seq_len},
-                                                 queue_->device()));
-  weight_bytes_ += layer.mixer->weight_bytes();
-  AFT_ASSIGN_OR_RETURN(layer.out, linear("mixer.out", false));
-  layer.out_bias = LoadVector(tensors, mixer_prefix + "out.bias");
-  if (is_bare_mixer()) {
-    layers_.push_back(std::move(layer));
-    return absl::OkStatus();
-  }
-  layer.norm1 = LoadNorm(tensors, prefix + "norm1");
-  if (!HasFeedForward(config_, index)) {
-    layers_.push_back(std::move(layer));
-    return absl::OkStatus();
-  }
-  if (HasSecondNorm(config_, index)) layer.norm2 = LoadNorm(tensors, prefix + "norm2");
-  AFT_ASSIGN_OR_RETURN(layer.up, linear("ffn.up", false));
-  layer.up_bias = LoadVector(tensors, prefix + "ffn.up.bias");
-  if (activates_in_product_) layer.up_bias = layer.up_bias.to(ScalarTypeOf(number_));
-  AFT_ASSIGN_OR_RETURN(layer.down, linear("ffn.down", false));
-  layer.down_bias = LoadVector(tensors, prefix + "ffn.down.bias");
-  layers_.push_back(std::move(layer));
-  return absl::OkStatus();
-}
-
 absl::Status GpuNetwork::MakeActivations() {
   int64_t floats = 0;
   int64_t scratch = 0;
@@ -229,7 +199,7 @@ absl::Status GpuNetwork::MakeActivations() {
   const at::Device device = queue_->device();
   const int64_t tokens = limits_.tokens;
   for (DeviceBuffer& stream : streams_) {
-    if (&stream == &streams_[2] && !replaces_stream()) continue;
+    if (&stream == &streams_[2] && !replaces_stream() && !shifts()) continue;
     stream = DeviceBuffer(tokens * config_.d_model, Number::kFp32, device);
   }
   for (DeviceBuffer& input : inputs_) {
@@ -245,6 +215,7 @@ absl::Status GpuNetwork::MakeActivations() {
   } else {
     vectors_ = DeviceBuffer(tokens * config_.d_model, Number::kFp32, device);
   }
+  if (shifts()) shift_ = GpuShiftBuffers(config_, number_, tokens, device);
   if (!generates()) no_slots_ = at::zeros({tokens}, at::TensorOptions(device).dtype(at::kInt));
   AFT_RETURN_IF_ERROR(
       CheckFits({{"the mixers' workspace", 4 * floats}, {"look-ahead", 4 * scratch}}, *queue_));
@@ -256,7 +227,7 @@ absl::Status GpuNetwork::MakeActivations() {
 int64_t GpuNetwork::workspace_bytes() const {
   int64_t bytes = DeviceBytes(workspace_) + DeviceBytes(slot_scratch_) + DeviceBytes(no_slots_) +
                   normed_.bytes() + packed_.bytes() + up_.bytes() + activated_.bytes() +
-                  logits_.bytes() + vectors_.bytes();
+                  logits_.bytes() + vectors_.bytes() + shift_.bytes();
   for (const DeviceBuffer& stream : streams_) bytes += stream.bytes();
   for (const DeviceBuffer& input : inputs_) bytes += input.bytes();
   return bytes;
@@ -264,7 +235,9 @@ int64_t GpuNetwork::workspace_bytes() const {
 
 std::vector<StateSpec> GpuNetwork::state_specs() const {
   std::vector<StateSpec> specs;
-  for (const GpuLayer& layer : layers_) specs.push_back(layer.mixer->state_spec());
+  for (const GpuLayer& layer : layers_) {
+    for (StateSpec& spec : layer.state_specs(config_)) specs.push_back(std::move(spec));
+  }
   return specs;
 }
 
@@ -322,6 +295,11 @@ absl::Status GpuNetwork::AddPendingAndNorm(const GpuNorm& norm, int64_t count) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<const float*> GpuNetwork::AddPendingForShift(const GpuNorm& norm, int64_t count) {
+  AFT_RETURN_IF_ERROR(AddPending(norm, count, next_->Out(config_.d_model)));
+  return static_cast<const float*>(next_->In(config_.d_model).data);
+}
+
 absl::Status GpuNetwork::Pack(const GpuLayer& layer, int64_t count) {
   if (is_bare_mixer() || config_.post_norm) {
     normed_.Rows(0, count, normed_width_)
@@ -336,10 +314,19 @@ absl::Status GpuNetwork::Pack(const GpuLayer& layer, int64_t count) {
 
 absl::Status GpuNetwork::Mix(int64_t layer, const Batch& batch,
                              const std::vector<StateView>& states) {
-  const StateView& state = states[static_cast<size_t>(layer)];
+  const StateView* const own = StatesOf(layer, states);
+  const StateView& state = own[0];
   const GpuLayer& parts = layers_[static_cast<size_t>(layer)];
   const GpuMixer& mixer = *parts.mixer;
-  AFT_RETURN_IF_ERROR(Pack(parts, batch.tokens));
+  if (parts.shifted.has_value()) {
+    const int64_t count = batch.tokens;
+    AFT_ASSIGN_OR_RETURN(const float* x, AddPendingForShift(parts.norm1, count));
+    AFT_RETURN_IF_ERROR(
+        parts.shifted->Forward(x, RowsOf(batch), own[1], shift_, branch_->Rows(0, count, hid_),
+                               packed_.Rows(0, count, packed_width_), queue_->stream()));
+  } else {
+    AFT_RETURN_IF_ERROR(Pack(parts, batch.tokens));
+  }
   float* const workspace = workspace_.data_ptr<float>();
   const int64_t decoded = batch.decode.rows;
   if (decoded > 0) {
@@ -353,6 +340,19 @@ absl::Status GpuNetwork::Mix(int64_t layer, const Batch& batch,
                        queue_->stream());
 }
 
+absl::Status GpuNetwork::ShiftFeedForward(int64_t layer, const Batch& batch,
+                                          const std::vector<StateView>& states) {
+  if (!shifts()) return absl::OkStatus();
+  const GpuLayer& parts = layers_[static_cast<size_t>(layer)];
+  AFT_RETURN_IF_ERROR(ProjectMixed(parts, batch.tokens));
+  AFT_ASSIGN_OR_RETURN(const float* x, AddPendingForShift(parts.norm2, batch.tokens));
+  for (int64_t part = 0; part < parts.shift->parts(); ++part) {
+    shifted_[part] = shift_.Input(part, batch.tokens);
+  }
+  return parts.shift->Forward(x, RowsOf(batch), StatesOf(layer, states)[2], shift_,
+                              queue_->stream());
+}
+
 absl::Status GpuNetwork::Encode(int64_t layer, const Texts& texts) {
   const GpuLayer& parts = layers_[static_cast<size_t>(layer)];
   AFT_RETURN_IF_ERROR(Pack(parts, texts.tokens));
@@ -363,30 +363,79 @@ absl::Status GpuNetwork::Encode(int64_t layer, const Texts& texts) {
 absl::Status GpuNetwork::Keep(const int64_t* outputs, int64_t count) {
   AFT_CHECK(!pending_);
   const int64_t d = config_.d_model;
-  AFT_RETURN_IF_ERROR(KernelStatus(
-      cuda::GatherRows(x_->In(d), outputs, count, d, branch_->Out(d), queue_->stream()),
-      "GatherRows"));
-  AFT_RETURN_IF_ERROR(KernelStatus(
-      cuda::GatherRows(mixed_->In(hid_), outputs, count, hid_, spare_->Out(hid_), queue_->stream()),
-      "GatherRows"));
+  const auto gather = [&](cuda::In from, cuda::Out to, int64_t width) {
+    return KernelStatus(cuda::GatherRows(from, outputs, count, width, to, queue_->stream()),
+                        "GatherRows");
+  };
+  AFT_RETURN_IF_ERROR(gather(x_->In(d), branch_->Out(d), d));
   std::swap(x_, branch_);
+  if (shifts()) {  // the mixer's output has been read, and its buffer is free
+    DeviceBuffer* const kept[] = {spare_, mixed_};
+    for (int64_t part = 0; part < layers_.back().shift->parts(); ++part) {
+      const cuda::In input = shift_.inputs.In(d, part * shift_.tokens);
+      AFT_RETURN_IF_ERROR(gather(input, kept[part]->Out(d), d));
+      shifted_[part] = kept[part]->Rows(0, count, d);
+    }
+    return absl::OkStatus();
+  }
+  AFT_RETURN_IF_ERROR(gather(mixed_->In(hid_), spare_->Out(hid_), hid_));
   std::swap(mixed_, spare_);
   return absl::OkStatus();
 }
 
-absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
-  const GpuLayer& layer = layers_[static_cast<size_t>(index)];
+absl::Status GpuNetwork::ProjectMixed(const GpuLayer& layer, int64_t count) {
   const int64_t d = config_.d_model;
-  const int64_t ff = config_.d_ff;
   AFT_RETURN_IF_ERROR(layer.out.Forward(mixed_->Rows(0, count, hid_), branch_->Rows(0, count, d),
                                         queue_->stream()));
+  pending_ = true;
+  pending_bias_ = DataOrNull(layer.out_bias);
+  return absl::OkStatus();
+}
+
+absl::Status GpuNetwork::FeedForward(const GpuLayer& layer, const at::Tensor& x, int64_t count) {
+  const int64_t d = config_.d_model;
+  const int64_t ff = config_.d_ff;
+  const at::Tensor up = up_.Rows(0, count, ff);
+  const DeviceBuffer& activated = up_number_ == number_ ? up_ : activated_;
+  if (activates_in_product_) {
+    AFT_RETURN_IF_ERROR(
+        layer.up.ForwardActivated(x, layer.up_bias, config_.activation, up, queue_->stream()));
+  } else {
+    AFT_RETURN_IF_ERROR(layer.up.Forward(x, up, queue_->stream()));
+    AFT_RETURN_IF_ERROR(
+        KernelStatus(cuda::BiasActivation(up_.In(ff), DataOrNull(layer.up_bias), config_.activation,
+                                          count, ff, activated.Out(ff), queue_->stream()),
+                     "BiasActivation"));
+  }
+  AFT_RETURN_IF_ERROR(layer.down.Forward(activated.Rows(0, count, ff), branch_->Rows(0, count, d),
+                                         queue_->stream()));
+  pending_ = true;
+  pending_bias_ = DataOrNull(layer.down_bias);
+  return absl::OkStatus();
+}
+
+absl::Status GpuNetwork::FinishShifted(const GpuLayer& layer, int64_t count) {
+  const int64_t d = config_.d_model;
+  AFT_RETURN_IF_ERROR(FeedForward(layer, shifted_[0].narrow(0, 0, count), count));
+  if (config_.feed_forward != FeedForwardKind::kGatedChannelMix) return absl::OkStatus();
+  const at::Tensor gate = next_->Rows(0, count, d);
+  AFT_RETURN_IF_ERROR(layer.gate.Forward(shifted_[1].narrow(0, 0, count), gate, queue_->stream()));
+  float* const branch = static_cast<float*>(branch_->Out(d).data);
+  return KernelStatus(
+      cuda::MultiplyBySigmoid(gate.const_data_ptr<float>(), count, d, branch, queue_->stream()),
+      "MultiplyBySigmoid");
+}
+
+absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
+  const GpuLayer& layer = layers_[static_cast<size_t>(index)];
+  if (shifts()) return FinishShifted(layer, count);
+  const int64_t d = config_.d_model;
+  AFT_RETURN_IF_ERROR(ProjectMixed(layer, count));
   if (is_bare_mixer()) {
     at::Tensor vectors = vectors_.Rows(0, count, d);
     at::add_out(vectors, branch_->Rows(0, count, d), layer.out_bias);
     return absl::OkStatus();
   }
-  pending_ = true;
-  pending_bias_ = layer.out_bias.const_data_ptr<float>();
   if (config_.post_norm) AFT_RETURN_IF_ERROR(AddPendingAndNorm(layer.norm1, count));
   if (!HasFeedForward(config_, index)) return absl::OkStatus();
   if (config_.post_norm) {
@@ -394,23 +443,7 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
   } else {
     AFT_RETURN_IF_ERROR(AddPending(layer.norm2, count, spare_->Out(d)));
   }
-  const DeviceBuffer& activated = up_number_ == number_ ? up_ : activated_;
-  if (activates_in_product_) {
-    AFT_RETURN_IF_ERROR(layer.up.ForwardActivated(spare_->Rows(0, count, d), layer.up_bias,
-                                                  config_.activation, up_.Rows(0, count, ff),
-                                                  queue_->stream()));
-  } else {
-    AFT_RETURN_IF_ERROR(
-        layer.up.Forward(spare_->Rows(0, count, d), up_.Rows(0, count, ff), queue_->stream()));
-    AFT_RETURN_IF_ERROR(KernelStatus(
-        cuda::BiasActivation(up_.In(ff), layer.up_bias.const_data_ptr<float>(), config_.activation,
-                             count, ff, activated.Out(ff), queue_->stream()),
-        "BiasActivation"));
-  }
-  AFT_RETURN_IF_ERROR(layer.down.Forward(activated.Rows(0, count, ff), branch_->Rows(0, count, d),
-                                         queue_->stream()));
-  pending_ = true;
-  pending_bias_ = layer.down_bias.const_data_ptr<float>();
+  AFT_RETURN_IF_ERROR(FeedForward(layer, spare_->Rows(0, count, d), count));
   const bool norms = config_.post_norm && HasSecondNorm(config_, index);
   return norms ? AddPendingAndNorm(layer.norm2, count) : absl::OkStatus();
 }
@@ -423,7 +456,8 @@ absl::Status GpuNetwork::FinalNorm(int64_t count) {
     if (!config_.final_norm) {
       pending_ = false;
       pending_bias_ = nullptr;
-      x_->Rows(0, count, d).add_(branch_->Rows(0, count, d)).add_(layers_.back().down_bias);
+      at::Tensor x = x_->Rows(0, count, d).add_(branch_->Rows(0, count, d));
+      if (const at::Tensor& bias = layers_.back().down_bias; bias.defined()) x.add_(bias);
     }
     const at::Tensor to = has_head() ? normed_.Rows(0, count, normed_width_).narrow(1, 0, d)
                                      : vectors_.Rows(0, count, d);

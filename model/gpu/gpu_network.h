@@ -9,9 +9,10 @@
 #include "absl/status/statusor.h"
 #include "model/config/config.h"
 #include "model/gpu/device_tensor.h"
+#include "model/gpu/gpu_layer.h"
 #include "model/gpu/gpu_linear.h"
-#include "model/gpu/gpu_mixer.h"
 #include "model/gpu/gpu_queue.h"
+#include "model/gpu/gpu_token_shift.h"
 #include "model/kernels/cuda/rows/rows.h"
 #include "model/network/check_tensors.h"
 #include "model/network/network.h"
@@ -25,25 +26,6 @@ struct GpuNeed {
 };
 // Checks that all of them fit into the device's free memory. RESOURCE_EXHAUSTED lists all needs.
 absl::Status CheckFits(const std::vector<GpuNeed>& needs, const GpuQueue& queue);
-
-// The constants of a layer norm on the device.
-struct GpuNorm {
-  at::Tensor weight;
-  at::Tensor bias;
-};
-
-struct GpuLayer {
-  GpuNorm norm1;
-  GpuLinear qkv;
-  std::unique_ptr<GpuMixer> mixer;
-  GpuLinear out;
-  at::Tensor out_bias;
-  GpuNorm norm2;
-  GpuLinear up;
-  at::Tensor up_bias;  // fp32; in the weights' format where the product adds it
-  GpuLinear down;
-  at::Tensor down_bias;
-};
 
 // The network on a GPU (see Network). It owns weights, activations and the mixers' look-ahead sums.
 // Weights, and so the operands of matrix products, are in `format`. The residual stream, keys,
@@ -87,7 +69,7 @@ class GpuNetwork {
   Number format() const { return number_; }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t workspace_bytes() const;
-  std::vector<StateSpec> state_specs() const;  // one per layer
+  std::vector<StateSpec> state_specs() const;
 
   // The tokens that one look-ahead of the mixers serves, the same in all layers; 0: no look-ahead.
   int64_t lookahead_rows() const { return layers_.front().mixer->lookahead_rows(); }
@@ -102,11 +84,8 @@ class GpuNetwork {
   absl::Status Embed(const Texts& texts);
   absl::Status Mix(int64_t layer, const Batch& batch, const std::vector<StateView>& states);
   absl::Status Encode(int64_t layer, const Texts& texts);
-  // No network with token shift runs on a GPU yet (LoadModel).
-  absl::Status ShiftFeedForward(int64_t /*layer*/, const Batch& /*batch*/,
-                                const std::vector<StateView>& /*states*/) {
-    return absl::OkStatus();
-  }
+  absl::Status ShiftFeedForward(int64_t layer, const Batch& batch,
+                                const std::vector<StateView>& states);
   absl::Status Keep(const int64_t* outputs, int64_t count);
   absl::Status Finish(int64_t index, int64_t count);
   absl::Status FinalNorm(int64_t count);
@@ -134,14 +113,13 @@ class GpuNetwork {
   bool has_head() const { return HeadRows(config_) > 0; }
   // Whether a norm's result becomes the residual stream.
   bool replaces_stream() const { return config_.post_norm || config_.embedding_norm; }
+  bool shifts() const { return ShiftsFeedForward(config_); }  // token shift in both halves
   bool is_bare_mixer() const { return config_.architecture == Architecture::kMixer; }
   std::vector<GpuNeed> Needs() const;  // memory that Load will need, as far as the config says
   absl::Status Load(const TensorSource& source);
   absl::Status LoadEmbedding(const TensorSource& source);
-  absl::Status LoadLayer(const TensorMap& tensors, int64_t index);
   absl::Status LoadHead(const TensorSource& source);
   GpuNorm LoadNorm(const TensorMap& tensors, const std::string& name);
-  at::Tensor LoadVector(const TensorMap& tensors, const std::string& name);
   absl::Status MakeActivations();
 
   absl::Status EmbedTokens(const kernels::cuda::EmbedModel& model, const int32_t* ids,
@@ -154,6 +132,17 @@ class GpuNetwork {
   absl::Status Pack(const GpuLayer& layer, int64_t count);
   // Adds the pending branch to the residual stream, then computes the norm into y.
   absl::Status AddPending(const GpuNorm& norm, int64_t count, kernels::cuda::Out y);
+  // Does this for a token shift, which reads and keeps fp32. Returns the norm [count, d].
+  absl::StatusOr<const float*> AddPendingForShift(const GpuNorm& norm, int64_t count);
+  // out(mixed) for the first rows. The result is the pending branch.
+  absl::Status ProjectMixed(const GpuLayer& layer, int64_t count);
+  // x [count, d] in the products' format. The result is the pending branch.
+  absl::Status FeedForward(const GpuLayer& layer, const at::Tensor& x, int64_t count);
+  absl::Status FinishShifted(const GpuLayer& layer, int64_t count);
+  // What the layer keeps of each sequence, in the order of GpuLayer::state_specs.
+  const StateView* StatesOf(int64_t layer, const std::vector<StateView>& states) const {
+    return &states[static_cast<size_t>(layer) * (states.size() / layers_.size())];
+  }
   // Rows of normed_ with the number of columns of ones that `linear` needs.
   at::Tensor NormedFor(const GpuLinear& linear, int64_t first, int64_t count) const;
   kernels::cuda::In packed(int64_t first) const { return packed_.In(packed_width_, first); }
@@ -185,7 +174,7 @@ class GpuNetwork {
   at::Tensor workspace_;     // used by one mixer at a time
   at::Tensor slot_scratch_;  // [layers, slots, GpuMixer::slot_scratch_floats()]
   at::Tensor no_slots_;      // all 0: texts have no slots; Embed pads where a slot is below 0
-  DeviceBuffer streams_[3];  // [tokens, d]; the last one only if replaces_stream()
+  DeviceBuffer streams_[3];  // [tokens, d]; the last one only if replaces_stream() or shifts()
   DeviceBuffer inputs_[2];   // [tokens, max(d, hid)]
   DeviceBuffer normed_;
   DeviceBuffer packed_;
@@ -193,6 +182,7 @@ class GpuNetwork {
   DeviceBuffer activated_;  // unused when the formats are the same, as up_ then serves
   DeviceBuffer logits_;
   DeviceBuffer vectors_;
+  GpuShiftBuffers shift_;  // only if shifts()
   // These point to the buffers above during a step: the residual stream, the branch that will be
   // added to it (with the bias), the mixers' output, and spare buffers for both.
   DeviceBuffer* x_ = &streams_[0];
@@ -200,6 +190,7 @@ class GpuNetwork {
   DeviceBuffer* next_ = &streams_[2];
   DeviceBuffer* mixed_ = &inputs_[0];
   DeviceBuffer* spare_ = &inputs_[1];
+  at::Tensor shifted_[2];  // the inputs of the products after a feed-forward's shift
   const float* pending_bias_ = nullptr;
   bool pending_ = false;
   int64_t output_count_ = 0;  // of the last FinalNorm

@@ -176,11 +176,6 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
 
   AFT_ASSIGN_OR_RETURN(CheckpointFile checkpoint, OpenCheckpoint(options.checkpoint_dir));
   const NetworkConfig& config = checkpoint.config;
-  if (device != kCpu && SpecOf(config.mixer.kind).family == KernelFamily::kWkv) {
-    return absl::UnimplementedError(absl::StrCat("device \"", options.device, "\": mixer.kind ",
-                                                 MixerKindName(config.mixer.kind),
-                                                 " is supported only on the CPU"));
-  }
   if (options.progress != nullptr) {
     options.progress->Begin(2 * Fp32Bytes(config));  // tensors are checked, then read once more
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ATen/ops/empty.h"
@@ -11,10 +12,10 @@
 #include "gtest/gtest.h"
 #include "tests/gpu_model/product_log.h"
 #include "tests/gpu_model/runner_pair.h"
-#include "tests/property/tested_runners.h"
 #include "tests/support/collect.h"
 #include "tests/support/cuda_on_cpu/launch_log.h"
 #include "tests/support/cuda_on_cpu/threads.h"
+#include "tests/support/mixer_reference.h"
 #include "tests/support/status_matchers.h"
 
 namespace aft {
@@ -84,8 +85,10 @@ TEST_F(GpuRunnerEdgeTest, SequencesMoveBetweenTheCpuAndTheGpu) {
   penalties.frequency_penalty = 0.3F;
   for (const MixerConfig& mixer : {MixerConfig{.window = 5},
                                    {.kind = MixerKind::kAftConv, .window = 5, .heads = 2},
-                                   {.kind = MixerKind::kDotProduct, .heads = 2}}) {
-    config_.mixer = mixer;
+                                   {.kind = MixerKind::kDotProduct, .heads = 2},
+                                   ExampleMixer(MixerKind::kWkv4, 80),
+                                   ExampleMixer(MixerKind::kWkv7, 80)}) {
+    UseMixer(mixer, &config_);
     config_.max_seq_len = StateGrows(mixer) ? 80 : 0;
     DrawWeights();
     const auto cpu = Cpu();
@@ -225,6 +228,27 @@ TEST_F(GpuRunnerEdgeTest, ADecodeStepHasEightNodesALayerAndFourMore) {
   }
 }
 
+// Both kinds launch two norms, two token shifts, the mixer and the activation in each layer. wkv4
+// also launches the feed-forward's gate. Its products are r, k, v, out, and three of the
+// feed-forward. wkv7 also launches the functions between the two products of w, a and g, and a copy
+// or mix of the values. From the second layer on, the mix needs two products.
+TEST_F(GpuRunnerEdgeTest, ADecodeStepOfRwkvHasTheNodesOfItsParts) {
+  for (const auto& [kind, launches, products, products_of_mix] :
+       {std::tuple(MixerKind::kWkv4, 7, 7, 0), {MixerKind::kWkv7, 8, 12, 2}}) {
+    for (const int64_t layers : {1, 3}) {
+      SCOPED_TRACE(testing::Message() << MixerKindName(kind) << ", layers " << layers);
+      config_.n_layers = layers;
+      UseMixer(ExampleMixer(kind, 1), &config_);
+      DrawWeights();
+      const StepWork work = WorkOfADecodeStep();
+      // The other launches are embedding, its norm, last norm and sampler.
+      EXPECT_EQ(work.launches, launches * layers + 4);
+      EXPECT_EQ(static_cast<int64_t>(work.products.size()),
+                products * layers + products_of_mix * (layers - 1) + 1);
+    }
+  }
+}
+
 TEST_F(GpuRunnerEdgeTest, ADecodeStepOfFewRowsInBf16ComputesItsProductsByOurKernel) {
   format_ = Number::kBf16;
   config_.d_model = 16;  // a row of 16-bit numbers begins at a multiple of 16 bytes
@@ -287,7 +311,6 @@ TEST_F(GpuRunnerEdgeTest, TheErrorSaysHowMuchMemoryEachPartNeeds) {
 
 TEST_F(GpuRunnerEdgeTest, DecodeStepsAllocateNothingOnTheDevice) {
   for (const NetworkCase& network : DecoderCases()) {
-    if (!RunsOnGpu(network)) continue;
     SCOPED_TRACE(network.name);
     config_ = network.config;
     DrawWeights();

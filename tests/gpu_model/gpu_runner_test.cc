@@ -13,7 +13,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/gpu_model/runner_pair.h"
-#include "tests/property/tested_runners.h"
 #include "tests/support/close.h"
 #include "tests/support/collect.h"
 
@@ -157,18 +156,11 @@ TEST_P(EveryKindOnGpuTest, GivesTheTokensOfTheCpuForAnyStep) {
 std::vector<NetworkCase> Cases() {
   std::vector<NetworkCase> cases;
   for (NetworkCase& one : DecoderCases()) {
-    if (!RunsOnGpu(one)) continue;
     const bool kind = cases.size() < AllKinds().size();
     const bool seen = one.name == "narrow_learned_relu";
     if (kind || seen || std::getenv("AFT_CUDA_FULL") != nullptr) cases.push_back(std::move(one));
   }
   cases.push_back(FullDecodeCase());
-  return cases;
-}
-
-std::vector<NetworkCase> DecodersOfGpus() {
-  std::vector<NetworkCase> cases = DecoderCases();
-  std::erase_if(cases, [](const NetworkCase& one) { return !RunsOnGpu(one); });
   return cases;
 }
 
@@ -204,7 +196,7 @@ TEST_P(SixteenBitsTest, DistributionsAreCloseToThoseOfFp32) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Decoders, SixteenBitsTest, testing::ValuesIn(DecodersOfGpus()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Decoders, SixteenBitsTest, testing::ValuesIn(DecoderCases()), CaseName);
 
 class SixteenBitEncoderTest : public SixteenBitsTest {};
 

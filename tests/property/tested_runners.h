@@ -4,7 +4,6 @@
 
 #include "absl/status/statusor.h"
 #include "model/api/load.h"
-#include "model/config/kinds.h"
 #include "model/network/check_tensors.h"
 #include "tests/property/network_reference.h"
 #include "tests/support/tolerances.h"
@@ -25,10 +24,6 @@ struct RunnerDevice {
 // Defined by cpu_runners_tested.cc or by tests/gpu_model.
 const RunnerDevice& TestedRunners();
 
-inline bool RunsOnGpu(const NetworkCase& one) {
-  return SpecOf(one.config.mixer.kind).family != KernelFamily::kWkv;
-}
-
 // The decoders with which an engine is tested: all, or on a slow device one of each sort that an
 // engine can distinguish. These are a state of constant size, a state that grows, and a model that
 // reads generated tokens differently. The tests of runners cover the states of every kind.
@@ -43,12 +38,10 @@ inline std::vector<NetworkCase> EngineCases() {
   return cases;
 }
 
-// All cases, or on a GPU all that it has kernels for, except those that are only another form of a
-// mixer. The suite of the mixers tests all forms on every device.
+// All cases, or on a slow device all except those that are only another form of a mixer. The suite
+// of the mixers tests all forms on every device.
 inline std::vector<NetworkCase> TestedCases(std::vector<NetworkCase> cases) {
-  if (TestedRunners().slow) {
-    std::erase_if(cases, [](const NetworkCase& one) { return one.form || !RunsOnGpu(one); });
-  }
+  if (TestedRunners().slow) std::erase_if(cases, [](const NetworkCase& one) { return one.form; });
   return cases;
 }
 

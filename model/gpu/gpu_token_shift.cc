@@ -1,0 +1,195 @@
+#include "model/gpu/gpu_token_shift.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "ATen/ops/empty.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "model/config/kinds.h"
+#include "model/gpu/kernel_status.h"
+
+namespace aft {
+
+namespace cuda = kernels::cuda;
+
+namespace {
+
+constexpr char kValueGate[] = "v_gate";
+
+// The parts of the packed input, and the gate of the values as a further part.
+std::vector<PackedPart> AllParts(const NetworkConfig& config) {
+  const KindSpec& kind = SpecOf(config.mixer.kind);
+  const int64_t hid = MixerWidth(config);
+  std::vector<PackedPart> parts = kind.packed(config.mixer, hid);
+  if (kind.value_rank != nullptr) {
+    parts.push_back({kValueGate, hid, kind.value_rank(config.mixer), PackedPart::Between::kNothing,
+                     /*bias=*/true});
+  }
+  return parts;
+}
+
+// The columns of GpuShiftBuffers::narrow that belong to a part. They begin at 16-byte boundaries in
+// every format.
+int64_t NarrowColumns(const PackedPart& part) {
+  constexpr int64_t kAligned = 8;
+  if (part.rank == 0) return 0;
+  return (part.rank + kAligned - 1) / kAligned * kAligned + (part.bias ? kBiasColumns : 0);
+}
+
+int64_t NarrowWidth(const NetworkConfig& config) {
+  int64_t columns = 0;
+  for (const PackedPart& part : AllParts(config)) columns += NarrowColumns(part);
+  return columns;
+}
+
+// The most parts of a token shift; those of a feed-forward are fewer.
+int64_t MostParts(const NetworkConfig& config) {
+  const KindSpec& kind = SpecOf(config.mixer.kind);
+  return static_cast<int64_t>(kind.packed(config.mixer, MixerWidth(config)).size());
+}
+
+bool MixesValues(const NetworkConfig& config) {
+  return SpecOf(config.mixer.kind).value_rank != nullptr;
+}
+
+cuda::ColumnFunction FunctionOf(PackedPart::Between between) {
+  if (between == PackedPart::Between::kTanh) return cuda::ColumnFunction::kTanh;
+  if (between == PackedPart::Between::kSigmoid) return cuda::ColumnFunction::kSigmoid;
+  return cuda::ColumnFunction::kNone;
+}
+
+}  // namespace
+
+int64_t GpuShiftBuffers::BytesPerToken(const NetworkConfig& config, Number format) {
+  const int64_t fp32 = NumberBytes(Number::kFp32);
+  const int64_t number = NumberBytes(format);
+  return number * MostParts(config) * config.d_model +
+         NarrowWidth(config) * (fp32 + (format == Number::kFp32 ? 0 : number)) +
+         (MixesValues(config) ? fp32 * MixerWidth(config) : 0);
+}
+
+GpuShiftBuffers::GpuShiftBuffers(const NetworkConfig& config, Number format, int64_t max_tokens,
+                                 at::Device device)
+    : tokens(max_tokens),
+      width(config.d_model),
+      narrow_width(NarrowWidth(config)),
+      inputs(MostParts(config) * tokens * width, format, device),
+      narrow(tokens * narrow_width, Number::kFp32, device) {
+  if (MixesValues(config)) {
+    first_values = DeviceBuffer(tokens * MixerWidth(config), Number::kFp32, device);
+  }
+  if (narrow_width == 0) return;
+  narrow.Rows(0, tokens, narrow_width).fill_(1);  // products write only the columns before the ones
+  if (format != Number::kFp32) rounded = DeviceBuffer(tokens * narrow_width, format, device);
+  std::vector<cuda::ColumnFunction> columns;
+  for (const PackedPart& part : AllParts(config)) {
+    columns.insert(columns.end(), static_cast<size_t>(part.rank), FunctionOf(part.between));
+    columns.insert(columns.end(), static_cast<size_t>(NarrowColumns(part) - part.rank),
+                   cuda::ColumnFunction::kNone);
+  }
+  functions = at::empty({narrow_width}, at::kByte);
+  std::copy(columns.begin(), columns.end(),
+            static_cast<cuda::ColumnFunction*>(functions.mutable_data_ptr()));
+  functions = functions.to(device);
+}
+
+absl::Status GpuTokenShift::Forward(const float* x, const cuda::TokenRows& rows, cuda::State state,
+                                    const GpuShiftBuffers& buffers, cuda::Stream stream) const {
+  const cuda::ShiftModel model = {buffers.width, parts(), shares_.const_data_ptr<float>()};
+  return KernelStatus(cuda::ShiftTokens(model, rows, x, state, buffers.inputs.Out(buffers.width),
+                                        buffers.tokens, stream),
+                      "ShiftTokens");
+}
+
+absl::StatusOr<GpuShiftedProjection> GpuShiftedProjection::Create(const NetworkConfig& config,
+                                                                  int64_t index,
+                                                                  const WeightMap& tensors,
+                                                                  Number format,
+                                                                  at::Device device) {
+  const std::string prefix = absl::StrCat("layers.", index, ".mixer.");
+  const at::Tensor shares = ToDevice(tensors.at(prefix + "shift"), device);
+  GpuShiftedProjection made((GpuTokenShift(shares)));
+  made.mixes_values_ = MixesValues(config);
+  made.weight_bytes_ = DeviceBytes(shares);
+  int64_t column = 0;
+  int64_t narrow = 0;
+  int64_t value_input = 0;
+  for (const PackedPart& spec : AllParts(config)) {
+    const std::string name = prefix + spec.name;
+    Part part;
+    part.input = static_cast<int64_t>(made.parts_.size());
+    part.column = column;
+    part.columns = spec.columns;
+    part.narrow = narrow;
+    part.rank = spec.rank;
+    if (absl::string_view(spec.name) == "v") {
+      value_input = part.input;
+      made.value_column_ = column;
+    }
+    if (absl::string_view(spec.name) == kValueGate) {
+      if (index == 0) break;
+      part.gates_values = true;
+      part.input = value_input;
+    }
+    if (spec.rank > 0) {
+      AFT_ASSIGN_OR_RETURN(
+          part.down, GpuLinear::Load(tensors, name + ".down", /*bias=*/false, format, device));
+      made.weight_bytes_ += part.down.weight_bytes();
+    }
+    AFT_ASSIGN_OR_RETURN(part.product, GpuLinear::Load(tensors, spec.rank > 0 ? name + ".up" : name,
+                                                       spec.bias, format, device));
+    made.weight_bytes_ += part.product.weight_bytes();
+    made.parts_.push_back(std::move(part));
+    column += spec.columns;
+    narrow += NarrowColumns(spec);
+  }
+  return made;
+}
+
+absl::Status GpuShiftedProjection::Forward(const float* x, const cuda::TokenRows& rows,
+                                           cuda::State state, const GpuShiftBuffers& buffers,
+                                           const at::Tensor& gates, const at::Tensor& packed,
+                                           cuda::Stream stream) const {
+  AFT_RETURN_IF_ERROR(shift_.Forward(x, rows, state, buffers, stream));
+  const int64_t count = rows.tokens;
+  const int64_t narrow_width = buffers.narrow_width;
+  const auto result = [&](const Part& part) {
+    return part.gates_values ? gates : packed.narrow(1, part.column, part.columns);
+  };
+  for (const Part& part : parts_) {
+    const at::Tensor input = buffers.Input(part.input, count);
+    if (part.rank == 0) {
+      AFT_RETURN_IF_ERROR(part.product.Forward(input, result(part), stream));
+    } else {
+      const at::Tensor narrow = buffers.narrow.Rows(0, count, narrow_width);
+      AFT_RETURN_IF_ERROR(
+          part.down.Forward(input, narrow.narrow(1, part.narrow, part.rank), stream));
+    }
+  }
+  if (narrow_width == 0) return absl::OkStatus();
+  AFT_RETURN_IF_ERROR(
+      KernelStatus(cuda::ApplyToColumns(
+                       static_cast<const float*>(buffers.narrow.In(narrow_width).data),
+                       static_cast<const cuda::ColumnFunction*>(buffers.functions.const_data_ptr()),
+                       count, narrow_width, buffers.activated().Out(narrow_width), stream),
+                   "ApplyToColumns"));
+  for (const Part& part : parts_) {
+    if (part.rank == 0) continue;
+    const at::Tensor activated = buffers.activated().Rows(0, count, narrow_width);
+    AFT_RETURN_IF_ERROR(part.product.Forward(
+        activated.narrow(1, part.narrow, part.product.columns()), result(part), stream));
+  }
+  if (!mixes_values_) return absl::OkStatus();
+  const at::Tensor values = packed.narrow(1, value_column_, gates.size(1));
+  const bool is_first = !parts_.back().gates_values;
+  return KernelStatus(
+      cuda::MixValues(values.data_ptr<float>(), values.stride(0),
+                      is_first ? nullptr : gates.const_data_ptr<float>(), count, gates.size(1),
+                      static_cast<float*>(buffers.first_values.Out(gates.size(1)).data), stream),
+      "MixValues");
+}
+
+}  // namespace aft
