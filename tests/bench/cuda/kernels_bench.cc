@@ -83,6 +83,7 @@ void AddAll(Bench& bench) {
       AddAttentionPrefill(bench, 1, tokens, 0, bf16);
     }
   }
+  AddWkv(bench);
   AddRows(bench);
   AddSamplers(bench);
 }
