@@ -27,11 +27,6 @@ struct Bf16Weights {
   }
 };
 
-// The distance in bytes at which weights are requested before they are used. The processor's own
-// prefetching follows the reads too closely while a turn of the loop computes several rows. One or
-// two rows read several panels at once, which is enough.
-constexpr int64_t kAhead = 4096;
-
 // All kRows * kPanels * 2 sums stay in registers.
 template <class Weights>
 struct FloatBlocks {
@@ -73,11 +68,7 @@ struct FloatBlocks {
     };
     int64_t k = 0;
     for (; k + kInputs <= in; k += kInputs) {
-      if constexpr (kRows > 2) {
-        for (int p = 0; p < kPanels; ++p) {
-          __builtin_prefetch(reinterpret_cast<const char*>(weights + p * panel_numbers) + kAhead);
-        }
-      }
+      for (int p = 0; p < kPanels; ++p) RequestAhead<kRows>(weights + p * panel_numbers);
       for (int i = 0; i < kInputs; ++i) add(k + i, i);
       weights += kInputs * kPanel;
     }
