@@ -194,6 +194,7 @@ void BM_RunnerContext(benchmark::State& state) {
         {.slot = slot, .first_position = context, .tokens = {'a'}, .output = RowOutput::kLast});
   }
   Decode(runner, std::move(step), state);
+  state.counters["state_bytes"] = static_cast<double>(runner.info().state_bytes);
 }
 BENCHMARK(BM_RunnerContext)
     ->ArgNames({"streams", "context"})

@@ -141,6 +141,11 @@ def make(folder, width, layers):
   save_file(model.state_dict(), folder / "model.safetensors")
 
 
+def text_scores(tokens, *logits):
+  """The log-probability of every token [T] but the first, from each of the logits [T, vocabulary]."""
+  return [torch.log_softmax(rows.double(), -1)[:-1].gather(1, tokens[1:, None])[:, 0].tolist() for rows in logits]
+
+
 def score(model, text):
   """Log-probabilities of every byte but the first, computed twice: from one prompt, and with half of it in steps."""
   tokens = torch.tensor([list(text.encode())])
@@ -149,8 +154,7 @@ def score(model, text):
   states = model.empty(1)
   logits = [*model.prompt(tokens[:, :half], states, last=False)[0]]
   logits += [model.step(tokens[:, at], states, at)[0] for at in range(half, tokens.shape[1])]
-  return [torch.log_softmax(rows.double(), -1)[:-1].gather(1, tokens.T[1:])[:, 0].tolist()
-          for rows in (at_once, torch.stack(logits))]
+  return text_scores(tokens[0], at_once, torch.stack(logits))
 
 
 def rate(work, tokens, seconds):

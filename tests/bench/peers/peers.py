@@ -4,9 +4,13 @@
   peers.py [--threads N] [--rounds N] [--seconds S] [--only 'M ours int8|M llama.cpp q8_0']
 
 S: 6.4 M weights (d = 256, 8 layers), M: 85 M (d = 768, 12 layers); random AFT-local models, window 32. PyTorch runs
-the same function (aft_torch.py), eager and by torch.compile; its results are first compared with aft-server's.
-llama.cpp runs a GPT-2 made of the same matrices. All run in turn, and each figure is the median of the rounds. The
-first start fetches, builds and compiles, which takes a while.
+the same function (aft_torch.py), eager and by torch.compile. llama.cpp runs a GPT-2 made of the same matrices.
+
+rwkv7-768x12, rwkv7-1024x24, rwkv4-768x12: random models of RWKV's public shapes. The package rwkv and, for RWKV-7,
+llama.cpp run the same model.
+
+Where a peer runs the same model, its results are first compared with aft-server's. All run in turn, and each figure is
+the median of the rounds. The first start fetches, builds and compiles, which takes a while.
 """
 
 import argparse
@@ -28,14 +32,23 @@ from server import Server
 from serving import table
 
 HERE = Path(__file__).parent
-MODELS = {"S": (256, 8), "M": (768, 12)}  # width, layers
-FORMATS = {"ours": ("fp32", "bf16", "int8"), "pytorch": ("float32", "bfloat16"),
-           "compiled": ("float32", "bfloat16"), "llama.cpp": ("q8_0", "f16")}
+# kind, width, layers
+MODELS = {"S": ("aft_local", 256, 8), "M": ("aft_local", 768, 12), "rwkv7-768x12": ("wkv7", 768, 12),
+          "rwkv7-1024x24": ("wkv7", 1024, 24), "rwkv4-768x12": ("wkv4", 768, 12)}
+OURS = {"ours": ("fp32", "bf16", "int8")}
+LLAMA_CPP = {"llama.cpp": ("q8_0", "f16")}
+FORMATS = {"aft_local": OURS | {"pytorch": ("float32", "bfloat16"), "compiled": ("float32", "bfloat16")} | LLAMA_CPP,
+           "wkv7": OURS | {"rwkv": ("fp32",)} | LLAMA_CPP, "wkv4": OURS | {"rwkv": ("fp32",)}}
 CONTEXTS = (100, 1000)
 FAR = 100_000
 DECODED = 32  # tokens of a sequence in llama.cpp, around the context
 MOST_STREAMS = 32
-TOLERANCE = 1e-4  # of a log-probability, between PyTorch and the server
+PROMPT = 512
+# The largest difference of a log-probability between the server and a peer, both in fp32.
+TOLERANCE = 1e-3
+# Formats of RWKV that are compared, and the least ratio of ours to theirs in each figure.
+RIVALS = (("ours fp32", "rwkv fp32"), ("ours bf16", "llama.cpp f16"), ("ours int8", "llama.cpp q8_0"))
+LEAST = {"decode/1/100": 1, "decode/8/100": 2, "decode/32/100": 2, "prompt/512": 1}
 
 
 def output_of(*command, **environment):
@@ -47,7 +60,7 @@ def output_of(*command, **environment):
 
 
 # ---- Figures: name -> rate. decode/STREAMS/CONTEXT, prompt/512, engine/STREAMS in tokens/s; read/1: how often the
-# weights can be read in a second, at the fastest.
+# weights can be read in a second, at the fastest; state bytes: of a stream.
 def engine_figures(text):
   figures = {}
   for bench in json.loads(text)["benchmarks"]:
@@ -61,6 +74,8 @@ def engine_figures(text):
     else:
       kind = {"BM_RunnerContext": "decode", "BM_RunnerPrefill": "prompt", "BM_Engine": "engine"}[family]
       figures["/".join((kind, *arguments))] = bench["items_per_second"]
+    if "state_bytes" in bench:
+      figures["state bytes"] = bench["state_bytes"]
   return figures
 
 
@@ -75,6 +90,30 @@ def llama_figures(text):
   return {f"decode/{run['pl']}/{run['pp'] + run['tg'] // 2}": run["speed_tg"] for run in runs}
 
 
+def llama_rwkv_figures(text):
+  """Of a run with one long prompt. A step of RWKV costs the same at every position."""
+  runs = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+  rates = {f"decode/{run['pl']}/{CONTEXTS[0]}": run["speed_tg"] for run in runs}
+  return rates | {f"prompt/{run['pp']}": run["speed_pp"] for run in runs if run["pl"] == 1}
+
+
+def is_rwkv(model):
+  return MODELS[model][0] != "aft_local"
+
+
+def torch_model(command, file, *options, **environment):
+  """What the model does in PyTorch: a checkpoint of ours, or a .pth of RWKV."""
+  script = "rwkv_model.py" if file.suffix == ".pth" else "aft_torch.py"
+  return output_of(install.PYTHON, "-B", HERE / script, command, file, *options, **environment)
+
+
+def make_rwkv(programs, folder, *options):
+  """Makes `folder`, and the .pth beside it that it is imported from."""
+  source = folder.with_suffix(".pth")
+  torch_model("make", source, *options)
+  output_of(programs / "aft-convert", "rwkv", source, folder)
+
+
 class Peers:
 
   def __init__(self, options):
@@ -83,36 +122,53 @@ class Peers:
   def checkpoint(self, model):
     folder = self.options.out / model
     if not (folder / "model.safetensors").exists():
-      width, layers = MODELS[model]
-      output_of(install.PYTHON, "-B", HERE / "aft_torch.py", "make", folder, "--width", width, "--layers", layers)
+      kind, width, layers = MODELS[model]
+      size = ("--width", width, "--layers", layers)
+      if is_rwkv(model):
+        make_rwkv(self.options.bin, folder, "--kind", kind, *size)
+      else:
+        torch_model("make", folder, *size)
     return folder
 
+  def source(self, model):
+    """What the peers read."""
+    folder = self.checkpoint(model)
+    return folder.with_suffix(".pth") if is_rwkv(model) else folder
+
+  def gguf(self, model, number):
+    file = self.options.out / f"{model}-{number}.gguf"
+    if not file.exists():
+      output_of(install.PYTHON, "-B", HERE / "gguf_model.py", "write", self.source(model), file, number)
+    return file
+
   def ours(self, model, number):
-    contexts = "|".join(map(str, (*CONTEXTS, FAR) if number == "int8" else CONTEXTS))
+    contexts = CONTEXTS[:1] if is_rwkv(model) else (*CONTEXTS, FAR) if number == "int8" else CONTEXTS
+    names = "ReadWeights|RunnerPrefill/512" + ("" if is_rwkv(model) else "|Engine/64")
     return engine_figures(output_of(
         self.options.bin / "engine_bench", "--benchmark_format=json", f"--benchmark_min_time={self.options.seconds}",
-        f"--benchmark_filter=RunnerContext/.*:({contexts})/|ReadWeights|RunnerPrefill/512|Engine/64",
+        f"--benchmark_filter=RunnerContext/.*:({'|'.join(map(str, contexts))})/|{names}",
         AFT_MODEL=str(self.checkpoint(model)), AFT_WEIGHT_FORMAT=number, AFT_THREADS=str(self.options.threads)))
 
   def pytorch(self, model, number, *more):
-    return pytorch_figures(output_of(
-        install.PYTHON, "-B", HERE / "aft_torch.py", "time", self.checkpoint(model), "--dtype", number,
-        "--threads", self.options.threads, "--seconds", self.options.seconds, *more,
-        TORCHINDUCTOR_CACHE_DIR=str(self.options.out / "inductor")))
+    return pytorch_figures(torch_model(
+        "time", self.source(model), "--dtype", number, "--threads", self.options.threads,
+        "--seconds", self.options.seconds, *more, TORCHINDUCTOR_CACHE_DIR=str(self.options.out / "inductor")))
 
   def compiled(self, model, number):
     return self.pytorch(model, number, "--compile")
 
+  def rwkv(self, model, number):
+    return self.pytorch(model, number)
+
   def llama_cpp(self, model, number):
-    file = self.options.out / f"{model}-{number}.gguf"
-    if not file.exists():
-      output_of(install.PYTHON, "-B", HERE / "gguf_model.py", self.checkpoint(model), file, number)
+    # One prompt, copied: each sequence has keys and values, or a state, of its own.
+    bench = (install.BATCHED_BENCH, "-m", self.gguf(model, number), "-pps", "--output-format", "jsonl", "-ntg", DECODED,
+             "-npl", f"1,8,{MOST_STREAMS}", "-t", self.options.threads, "-tb", self.options.threads)
+    if is_rwkv(model):
+      return llama_rwkv_figures(output_of(*bench, "-kvu", "-c", PROMPT + MOST_STREAMS * DECODED, "-npp", PROMPT))
     room = -(-(CONTEXTS[-1] + DECODED) // 256) * 256
-    # One prompt, copied: each sequence has keys and values of its own.
-    return llama_figures(output_of(
-        install.BATCHED_BENCH, "-m", file, "-c", MOST_STREAMS * room, "-pps", "--output-format", "jsonl",
-        "-npp", ",".join(str(context - DECODED // 2) for context in CONTEXTS), "-ntg", DECODED,
-        "-npl", f"1,8,{MOST_STREAMS}", "-t", self.options.threads, "-tb", self.options.threads))
+    return llama_figures(output_of(*bench, "-c", MOST_STREAMS * room,
+                                   "-npp", ",".join(str(context - DECODED // 2) for context in CONTEXTS)))
 
   def measure(self, results):
     """results[model][contender]: the figures of each round."""
@@ -123,17 +179,44 @@ class Peers:
         results[model][f"{peer} {number}"].append(run(model, number))
 
 
-def difference(programs, folder):
-  """The largest, in log-probability of a text's bytes, between aft_torch.py and what aft-server says."""
-  text = (ROOT / "model/zoo/austen-aft-local/held_out_sample.txt").read_text()[:300]
+# ---- Whether it is the same model: log-probabilities of a text's tokens but the first
+TEXT = (ROOT / "model/zoo/austen-aft-local/held_out_sample.txt").read_text()[:300].replace("\n", " ")
+
+
+def served_scores(programs, folder):
   with Server(programs, folder, slots=2) as server:
-    lines = output_of(programs / "aftctl", f"--address={server.address}", "score", "--json", "--prompt", text)
-  served = [entry["logprob"] for event in map(json.loads, lines.splitlines())
-            for entry in event.get("chunk", {}).get("logprobs", [])]
-  scored = json.loads(output_of(install.PYTHON, "-B", HERE / "aft_torch.py", "score", folder, "--text", text))
-  if [len(served)] * 2 != [len(one) for one in scored]:
-    sys.exit(f"aft-server scored {len(served)} bytes, PyTorch {[len(one) for one in scored]}")
+    lines = output_of(programs / "aftctl", f"--address={server.address}", "score", "--json", "--prompt", TEXT)
+  return [entry["logprob"] for event in map(json.loads, lines.splitlines())
+          for entry in event.get("chunk", {}).get("logprobs", [])]
+
+
+def torch_scores(file):
+  return json.loads(torch_model("score", file, "--text", TEXT))
+
+
+def llama_scores(file):
+  with tempfile.NamedTemporaryFile(suffix=".gguf") as results:
+    output_of(install.RESULTS, "-m", file, "-p", TEXT, "-o", results.name, "-c", PROMPT)
+    return json.loads(output_of(install.PYTHON, "-B", HERE / "gguf_model.py", "score", results.name))
+
+
+def difference(served, scored):
+  """The largest, between what aft-server says and each of the lists that a peer computed."""
+  if [len(one) for one in scored] != [len(served)] * len(scored):
+    sys.exit(f"aft-server scored {len(served)} tokens, the peer {[len(one) for one in scored]}")
   return max(abs(a - b) for one in scored for a, b in zip(served, one))
+
+
+def check(peers, model):
+  served = served_scores(peers.options.bin, peers.checkpoint(model))
+  scored = {"rwkv" if is_rwkv(model) else "pytorch": torch_scores(peers.source(model))}
+  if MODELS[model][0] == "wkv7":
+    scored["llama.cpp"] = llama_scores(peers.gguf(model, "f32"))
+  for peer, scores in scored.items():
+    apart = difference(served, scores)
+    if apart > TOLERANCE:
+      sys.exit(f"{model}: {peer} and aft-server differ by {apart:.1e} in log-probability")
+    print(f"{model}: {peer} and aft-server agree within {apart:.1e} in log-probability", flush=True)
 
 
 # ---- Targets
@@ -164,12 +247,23 @@ def targets(results):
         rates = best(of_model, "ours", mine), best(of_model, peer, other)
         if None not in rates:
           yield f"{model}, {mine}: best of ours / of {peer}", rates[0] / rates[1], f">= {least}"
+    if is_rwkv(model):
+      yield from rwkv_targets(model, of_model)
+      continue
     pair = [of_model.get(name) for name in ("ours int8", "llama.cpp q8_0")]
     if None not in pair:
       for streams in (1, MOST_STREAMS):
         for context in CONTEXTS:
           rates = [median(rounds, f"decode/{streams}/{context}") for rounds in pair]
           yield f"{model}, {streams} at context {context}: ours int8 / llama.cpp q8_0", rates[0] / rates[1], ">= 1"
+
+
+def rwkv_targets(model, of_model):
+  for mine, theirs in RIVALS:
+    for figure, least in LEAST.items():
+      pair = [of_model.get(name) for name in (mine, theirs)]
+      if None not in pair and all(figure in rounds[0] for rounds in pair):
+        yield f"{model}, {figure}: {mine} / {theirs}", median(pair[0], figure) / median(pair[1], figure), f">= {least}"
 
 
 def met(ratio, wanted):
@@ -181,7 +275,7 @@ def show(results):
   for model, of_model in results.items():
     print()
     names = list(dict.fromkeys(name for rounds in of_model.values() for name in rounds[0]))
-    table((f"{model}, per second", *of_model),
+    table((model, *of_model),
           [[name, *(median(rounds, name) if name in rounds[0] else "" for rounds in of_model.values())]
            for name in names])
   print()
@@ -191,7 +285,8 @@ def show(results):
 
 def chosen(pattern):
   """(model, peer, format) of all whose names, joined by blanks, match."""
-  every = [(model, peer, number) for model in MODELS for peer in FORMATS for number in FORMATS[peer]]
+  every = [(model, peer, number) for model, (kind, *_) in MODELS.items()
+           for peer, numbers in FORMATS[kind].items() for number in numbers]
   return [one for one in every if re.search(pattern, " ".join(one))]
 
 
@@ -206,7 +301,9 @@ def main():
   parser.add_argument("--rounds", type=int, default=3)
   parser.add_argument("--seconds", type=float, default=0.3, help="at least, of each figure")
   parser.add_argument("--only", type=chosen, default="", metavar="PATTERN",
-                      help="of " + ", ".join(f"M {peer} {'|'.join(FORMATS[peer])}" for peer in FORMATS))
+                      help="of " + ", ".join(f"{'|'.join(model for model in MODELS if MODELS[model][0] == kind)} "
+                                             f"{peer} {'|'.join(numbers)}" for kind, peers in FORMATS.items()
+                                             for peer, numbers in peers.items()))
   parser.add_argument("--bin", type=Path, default=ROOT / "build/default/bin")
   parser.add_argument("--out", type=Path, default=ROOT / "build/bench/peers")
   options = parser.parse_args()
@@ -215,10 +312,7 @@ def main():
   peers = Peers(options)
   results = {model: defaultdict(list) for model, *_ in options.only}
   for model in results:
-    apart = difference(options.bin, peers.checkpoint(model))
-    if apart > TOLERANCE:
-      sys.exit(f"{model}: PyTorch and aft-server differ by {apart:.1e} in log-probability")
-    print(f"{model}: PyTorch and aft-server agree within {apart:.1e} in log-probability")
+    check(peers, model)
   before = machine()
   peers.measure(results)
   (options.out / "rounds.json").write_text(json.dumps(results, indent=1) + "\n")

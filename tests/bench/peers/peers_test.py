@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests how peers.py reads the programs' output. peers_test.py --server DIR: tests that PyTorch's model is the served one,
-where ./dev bench peers has put PyTorch (else exit code 77)."""
+"""Tests how peers.py reads the programs' output. peers_test.py --server DIR: tests that the peers' models are the
+served ones, where ./dev bench peers has put PyTorch (else exit code 77)."""
 
 import io
 import json
@@ -14,7 +14,8 @@ import install
 import peers
 
 ENGINE = json.dumps({"benchmarks": [{"run_type": "iteration"} | bench for bench in (
-    {"name": "BM_RunnerContext/streams:32/context:1000/real_time", "items_per_second": 7.5, "real_time": 1},
+    {"name": "BM_RunnerContext/streams:32/context:1000/real_time", "items_per_second": 7.5, "real_time": 1,
+     "state_bytes": 64.0},
     {"name": "BM_RunnerPrefill/512/real_time", "items_per_second": 8.5},
     {"name": "BM_Engine/64/real_time", "items_per_second": 9.5},
     *({"name": "BM_ReadWeights/repeats:5/real_time/threads:2", "bytes_per_second": rate, "weight_bytes": 200.0}
@@ -37,7 +38,7 @@ class FiguresTest(unittest.TestCase):
 
   def test_of_the_engine(self):
     self.assertEqual(peers.engine_figures(ENGINE),
-                     {"decode/32/1000": 7.5, "prompt/512": 8.5, "engine/64": 9.5, "read/1": 3.0})
+                     {"decode/32/1000": 7.5, "state bytes": 64.0, "prompt/512": 8.5, "engine/64": 9.5, "read/1": 3.0})
 
   def test_a_benchmark_that_failed_is_no_figure(self):
     with self.assertRaisesRegex(SystemExit, "BM_Engine/64: no model"):
@@ -50,13 +51,20 @@ class FiguresTest(unittest.TestCase):
   def test_of_llama_cpp(self):
     self.assertEqual(peers.llama_figures(LLAMA), {"decode/8/100": 300.5, "decode/32/1000": 400.5})
 
+  def test_of_llama_cpp_with_rwkv(self):
+    lines = [json.dumps({"pp": 512, "tg": 32, "pl": pl, "speed_pp": 10.0 * pl, "speed_tg": pl}) for pl in (1, 8)]
+    self.assertEqual(peers.llama_rwkv_figures("\n".join(lines)),
+                     {"decode/1/100": 1, "decode/8/100": 8, "prompt/512": 10})
+
 
 class ChosenTest(unittest.TestCase):
 
   def test_by_pattern(self):
     self.assertEqual(peers.chosen("M (ours int8|llama)"),
                      [("M", "ours", "int8"), ("M", "llama.cpp", "q8_0"), ("M", "llama.cpp", "f16")])
-    self.assertEqual(len(peers.chosen("")), 18)
+    self.assertEqual(peers.chosen("rwkv4.* (ours fp32|rwkv|llama)"),
+                     [("rwkv4-768x12", "ours", "fp32"), ("rwkv4-768x12", "rwkv", "fp32")])
+    self.assertEqual(len(peers.chosen("")), 34)
 
 
 class TargetsTest(unittest.TestCase):
@@ -88,6 +96,19 @@ class TargetsTest(unittest.TestCase):
         ("M, 32 at context 100: ours int8 / llama.cpp q8_0", 2.0, ">= 1"),
         ("M, 32 at context 1000: ours int8 / llama.cpp q8_0", 8.0, ">= 1")])
 
+  def test_ratios_of_rwkv(self):
+    name = "rwkv7-768x12"
+    figures = lambda rate: rounds(("decode/1/100", rate), ("decode/8/100", 4 * rate), ("prompt/512", 100))
+    of_model = {"ours int8": figures(60), "ours bf16": figures(1), "llama.cpp q8_0": figures(40)}
+    for contender in of_model.values():
+      for one in contender:
+        one["read/1"] = 100
+    ratios = [target for target in peers.targets({name: of_model}) if "llama.cpp" in target[0]]
+    self.assertEqual(ratios, [(f"{name}, {figure}: ours int8 / llama.cpp q8_0", ratio, wanted)
+                              for figure, ratio, wanted in (
+                                  ("decode/1/100", 1.5, ">= 1"), ("decode/8/100", 1.5, ">= 2"),
+                                  ("prompt/512", 1.0, ">= 1"))])
+
   def test_ratios_of_one_process_come_before_their_median(self):
     lone = [{"decode/1/100": rate, "read/1": reads} for rate, reads in ((10, 100), (90, 90), (40, 50))]
     self.assertEqual([ratio for _, ratio, _ in peers.targets({"S": {"ours bf16": lone}})], [0.8])
@@ -115,8 +136,23 @@ class ServedModelTest(unittest.TestCase):
 
   def test_pytorch_computes_what_is_served(self):
     with tempfile.TemporaryDirectory() as folder:
-      peers.output_of(install.PYTHON, "-B", peers.HERE / "aft_torch.py", "make", folder, "--width", 64, "--layers", 2)
-      self.assertLess(peers.difference(self.PROGRAMS, Path(folder)), 2e-5)
+      folder = Path(folder)
+      peers.torch_model("make", folder, "--width", 64, "--layers", 2)
+      served = peers.served_scores(self.PROGRAMS, folder)
+      self.assertLess(peers.difference(served, peers.torch_scores(folder)), 2e-5)
+
+  def test_peers_compute_the_rwkv_that_is_served(self):
+    for kind in ("wkv4", "wkv7"):
+      with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder) / "model"
+        source = folder.with_suffix(".pth")
+        peers.make_rwkv(self.PROGRAMS, folder, "--kind", kind, "--width", 128, "--layers", 2)
+        served = peers.served_scores(self.PROGRAMS, folder)
+        self.assertLess(peers.difference(served, peers.torch_scores(source)), 2e-5)
+        if kind == "wkv7" and install.RESULTS.exists():
+          file = folder / "f32.gguf"
+          peers.output_of(install.PYTHON, "-B", peers.HERE / "gguf_model.py", "write", source, file, "f32")
+          self.assertLess(peers.difference(served, peers.llama_scores(file)), 1e-4)
 
 
 if __name__ == "__main__":
