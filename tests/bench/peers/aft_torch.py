@@ -193,17 +193,23 @@ def measure(model, seconds, compiled):
   return rates
 
 
-def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def flags(description, model, width, layers, dtypes):
+  """A parser of the flags that peers.py gives to a contender in PyTorch; `model` is the name of the model's path."""
+  parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("what", choices=("make", "score", "time"))
-  parser.add_argument("folder", type=Path)
-  parser.add_argument("--width", type=int, default=256)
-  parser.add_argument("--layers", type=int, default=8)
+  parser.add_argument(model, type=Path)
+  parser.add_argument("--width", type=int, default=width)
+  parser.add_argument("--layers", type=int, default=layers)
   parser.add_argument("--text")
-  parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-  parser.add_argument("--compile", action="store_true", help="torch.compile; takes minutes")
+  parser.add_argument("--dtype", default=dtypes[0], choices=dtypes)
   parser.add_argument("--threads", type=int, default=1)
   parser.add_argument("--seconds", type=float, default=1, help="duration of each case")
+  return parser
+
+
+def main():
+  parser = flags(__doc__, "folder", 256, 8, ("float32", "bfloat16"))
+  parser.add_argument("--compile", action="store_true", help="torch.compile; takes minutes")
   options = parser.parse_args()
   torch.set_num_threads(options.threads)
   with torch.inference_mode():

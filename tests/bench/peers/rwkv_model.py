@@ -8,7 +8,6 @@
 Vocabulary and low ranks are those of the public World models of up to 0.4 B weights. Needs torch and rwkv.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from aft_torch import PROMPT, rate, text_scores
+from aft_torch import PROMPT, flags, rate, text_scores
 
 VOCABULARY = Path(__file__).resolve().parents[3] / "model/tokenizer/world/rwkv_vocab_v20230424.txt"
 TOKENS = 65_536
@@ -107,16 +106,8 @@ def measure(model, seconds):
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("what", choices=("make", "score", "time"))
-  parser.add_argument("file", type=Path)
+  parser = flags(__doc__, "file", 768, 12, ("fp32",))
   parser.add_argument("--kind", default="wkv7", choices=("wkv4", "wkv7"))
-  parser.add_argument("--width", type=int, default=768)
-  parser.add_argument("--layers", type=int, default=12)
-  parser.add_argument("--text")
-  parser.add_argument("--dtype", default="fp32", choices=("fp32",))
-  parser.add_argument("--threads", type=int, default=1)
-  parser.add_argument("--seconds", type=float, default=1, help="duration of each case")
   options = parser.parse_args()
   torch.set_num_threads(options.threads)
   with torch.inference_mode():
