@@ -27,7 +27,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What a folder of the hub may have, the preferred one first.
+// A folder of the hub has one of these, and the first one is preferred.
 struct Layout {
   const char* file;
   const char* index;

@@ -139,7 +139,7 @@ class GpuNetwork {
   // x [count, d] in the products' format. The result is the pending branch.
   absl::Status FeedForward(const GpuLayer& layer, const at::Tensor& x, int64_t count);
   absl::Status FinishShifted(const GpuLayer& layer, int64_t count);
-  // What the layer keeps of each sequence, in the order of GpuLayer::state_specs.
+  // Returns the states of the layer, in the order of GpuLayer::state_specs.
   const StateView* StatesOf(int64_t layer, const std::vector<StateView>& states) const {
     return &states[static_cast<size_t>(layer) * (states.size() / layers_.size())];
   }

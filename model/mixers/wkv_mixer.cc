@@ -32,8 +32,8 @@ kernels::Wkv7Params Wkv7ParamsOf(int64_t hid, int64_t heads, const float* tables
 
 namespace {
 
-// What both have in common: they run from step to step only, because a state that decays has no
-// form for masks and for encoders (NetworkConfig allows these kinds only in language models).
+// Both kinds run from step to step only, because a state that decays has no form for masks and for
+// encoders (NetworkConfig allows these kinds only in language models).
 class WkvMixer : public Mixer {
  public:
   explicit WkvMixer(std::vector<float> tables) : tables_(std::move(tables)) {}

@@ -10,7 +10,7 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// What a token's step needs of a head, each with a number for each of the N channels.
+// A token's step needs these of a head. Each array has a number for each of the N channels.
 struct Wkv7Token {
   float* decay;    // w
   float* key;      // k

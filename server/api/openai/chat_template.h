@@ -14,7 +14,7 @@ struct ChatMessage {
   std::string text;
 };
 
-// What stands around messages, and how they are changed.
+// The text around messages, and how the messages are changed.
 struct ChatTemplate : ChatFormat {
   // An empty line ends a message. Therefore messages lose the space around them and, unless the
   // model wrote them, their empty lines.

@@ -12,7 +12,7 @@ namespace aft::kernels::cuda::wkv {
 constexpr int kWkv7MostThreads = 256;  // of a block; a wider head's state exceeds shared memory
 constexpr int kWkv7MostWarps = kWkv7MostThreads / 32;
 
-// What all threads of a block read.
+// All threads of a block read these.
 struct Wkv7Shared {
   __host__ __device__ Wkv7Shared(SharedLayout& shared, int width, bool has_state)
       : step(shared.Take<float4>(width)),
