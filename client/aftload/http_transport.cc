@@ -1,10 +1,6 @@
 #include <openssl/ssl.h>
 
 #include <algorithm>
-#include <boost/asio.hpp>
-#include <boost/asio/ssl.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http.hpp>
 #include <chrono>
 #include <limits>
 #include <memory>
@@ -18,6 +14,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "boost/asio.hpp"
+#include "boost/asio/ssl.hpp"
+#include "boost/beast/core/flat_buffer.hpp"
+#include "boost/beast/http.hpp"
 #include "client/aftload/http_events.h"
 #include "client/aftload/transport.h"
 #include "client/lib/error_details.h"
