@@ -22,7 +22,8 @@ ContinuousScheduler::ContinuousScheduler(const Options& options)
                .strict = options.strict_quotas},
               queue_),
       turns_({.max_step_tokens = options.max_step_tokens, .itl_target = options.itl_target},
-             queue_) {
+             queue_),
+      prompt_shares_(queue_) {
   AFT_CHECK(options.slots >= 1 && options.max_step_tokens > options.slots);
   AFT_CHECK(options.max_in_flight >= 1 && options.reserved_slots < options.slots);
 }
@@ -369,14 +370,10 @@ const Step* ContinuousScheduler::Schedule(int64_t prompt_budget, const StepCost&
     }
   }
   const auto decodes = static_cast<int64_t>(step_->sequences.size());
-  std::stable_sort(prompts_.begin(), prompts_.end(), [](const Sequence* a, const Sequence* b) {
-    return a->service_class() < b->service_class();
-  });
-  const auto prompts = static_cast<int64_t>(prompts_.size());
-  const int64_t budget = options_.max_step_tokens - decodes;
-  SharePrompts(std::min(budget, std::max(prompt_budget, prompts)));
-
-  for (size_t i = 0; i < prompts_.size(); ++i) AddPromptRow(*prompts_[i], chunks_[i]);
+  prompt_shares_.Share(prompt_budget, options_.max_step_tokens - decodes, prompts_);
+  for (Sequence* sequence : prompts_) {
+    if (sequence->chunk_ > 0) AddPromptRow(*sequence, sequence->chunk_);
+  }
   step_->tokens = decodes + step_->prompt_tokens;
   if (step_->sequences.empty()) {
     spare_.push_back(std::move(flight));
@@ -423,25 +420,6 @@ void ContinuousScheduler::AskForToken(Sequence& sequence, StepRow& row) {
   row.banned = sequence.banned_;
   ++sequence.pending_;
   --sequence.outputs_left_;
-}
-
-// Sets chunks_[i], the tokens of prompts_[i] in this step; see the class comment for the rule.
-void ContinuousScheduler::SharePrompts(int64_t budget) {
-  const auto count = static_cast<int64_t>(prompts_.size());
-  chunks_.assign(prompts_.size(), 0);
-  for (int64_t i = 0; i < count; ++i) {
-    const auto index = static_cast<size_t>(i);
-    const int64_t behind = count - 1 - i;
-    const int64_t spare = budget - behind;  // at least 1: each one after it keeps one token
-    const int64_t share = behind == 0 ? spare : (spare + 1) / 2;
-    chunks_[index] = std::min(share, prompts_[index]->allowed_);
-    budget -= chunks_[index];
-  }
-  for (size_t i = 0; i < prompts_.size() && budget > 0; ++i) {
-    const int64_t more = std::min(budget, prompts_[i]->allowed_ - chunks_[i]);
-    chunks_[i] += more;
-    budget -= more;
-  }
 }
 
 void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {

@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "model/api/model_runner.h"
 #include "server/scheduling/fair_queue.h"
+#include "server/scheduling/prompt_shares.h"
 #include "server/scheduling/sequence.h"
 #include "server/scheduling/slot_pool.h"
 #include "server/scheduling/slot_quotas.h"
@@ -68,28 +69,25 @@ struct Placement {
 // sequence that is to be parked also sits out a step first.
 //
 // A step that clients do not share has one row for each live decode, and splits the rest of the
-// token budget among the live prompts. Because the budget exceeds the number of slots, there is
-// room for a row of every live sequence.
+// token budget among the live prompts. The budget exceeds the number of slots.
 //
 // Clients share a step (ShareStep) while a sequence decodes, if the step would be too long compared
 // with one for the smallest client alone, which could use the fewest tokens for its weight. A
 // decode could use one token, prompts what the step has room for. Half of what a client gets is for
 // its prompts, or more where its decodes do not need it. Its sequences take turns of
 // StepTurns::kTurnSteps rows; one that has had its turn, or is new, comes last. So a sequence that
-// can have a row waits for less than kTurnSteps steps for each live sequence of its client. It has
-// a row in every step when all live sequences are of one client, or when its client is the
-// smallest, or, except in small steps, when its client needs no more than its share. Classes make
-// no difference to this. One of StepTurns::kSmallStep steps that could be shared is a small one,
+// decodes waits for less than kTurnSteps steps for each live sequence of its client. It has a row
+// in every step when all live sequences are of one client, or when its client is the smallest, or,
+// except in small steps, when its client needs no more than its share. Classes make no difference
+// to this. One of StepTurns::kSmallStep steps that could be shared is a small one,
 // without prompts of clients that have more than their share. It shows the cost of a token. A
 // sequence that sits out keeps its slot and its state, so its tokens are the same; so are those of
 // a prompt that is read in smaller pieces. Where nothing decodes no step is shared.
 //
-// How prompts share what a step has for all of them: the first takes up to half of what is left,
-// the next up to half of the rest, and so on, each at least one token. What short prompts leave
-// goes to the first that can use it. Better classes come first, then those that have had their slot
-// for longer. So prompts finish in about that order, and one very long prompt still leaves half of
-// the budget to those after it. In a shared step the prompts of a client share its part by the same
-// rule, in the order of their turns; a part that is too small to divide goes to one.
+// PromptShares says how prompts share what a step has for all of them. In a shared step each prompt
+// has at most what its client's part leaves it. The prompts of a client divide that part by halves,
+// in the order of their turns; a part that is too small to divide goes to one.
+//
 // A text to score is a prompt whose rows report the log-probabilities of the tokens that follow;
 // nothing is decoded after it.
 //
@@ -159,8 +157,9 @@ class ContinuousScheduler {
   // Plans the next step, which is then in flight. It is valid until it retires and Schedule is
   // called again. Null when there is nothing to run: no sequence is live, or each waits for results
   // of steps in flight. `prompt_budget` is the limit for prompt tokens in a step while sequences
-  // decode; each prompt in the step gets at least one. `cost` is that of steps, in seconds; where
-  // tokens cost nothing, no step is shared. REQUIRES: as Place; in_flight() < max_in_flight.
+  // decode, but each client's oldest prompt has one token, and one has two. `cost` is that of
+  // steps, in seconds; where tokens cost nothing, no step is shared. REQUIRES: as Place;
+  // in_flight() < max_in_flight.
   const Step* Schedule(int64_t prompt_budget = kNoLimit, const StepCost& cost = {});
 
   // The sequence sits out the next step. So no step names it once those in flight have retired.
@@ -222,7 +221,6 @@ class ContinuousScheduler {
   static int64_t Runnable(const Sequence& sequence);
   void AddDecodeRow(Sequence& sequence);
   void AskForToken(Sequence& sequence, StepRow& row);
-  void SharePrompts(int64_t budget);
   void AddPromptRow(Sequence& sequence, int64_t tokens);
   StepRow& AddRow(Sequence& sequence, int64_t tokens);
   void ClearRows();
@@ -230,8 +228,9 @@ class ContinuousScheduler {
   const Options options_;
   SlotPool slots_;
   FairQueue queue_;
-  SlotQuotas quotas_;            // valid within Place
-  StepTurns turns_;              // of sequences that own a slot
+  SlotQuotas quotas_;  // valid within Place
+  StepTurns turns_;    // of sequences that own a slot
+  PromptShares prompt_shares_;
   std::vector<Sequence*> live_;  // those that own a slot, longest first
   int32_t parked_ = 0;
   int32_t waiting_followers_ = 0;     // of waiting leaders
@@ -250,7 +249,6 @@ class ContinuousScheduler {
 
   // Scratch of Schedule, kept for its memory.
   std::vector<Sequence*> prompts_;
-  std::vector<int64_t> chunks_;
   std::vector<std::vector<TokenId>> row_tokens_;  // of finished rows, empty
 };
 

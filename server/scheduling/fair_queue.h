@@ -24,8 +24,9 @@ struct FairUser : FairShare {
 // What a FairQueue knows of one client.
 struct FairAccount : FairShare {
   FairShares<FairUser> users;
-  double weight = 1;         // of the item that came last
-  mutable size_t share = 0;  // where StepTurns has this client, while a step is planned
+  double weight = 1;                 // of the item that came last
+  mutable size_t share = 0;          // where StepTurns has this client, while a step is planned
+  mutable uint64_t prompt_step = 0;  // for PromptShares: the last step with a prompt of it
 };
 
 // Base of the items of a FairQueue. An item must outlive its stay in the queue.

@@ -139,6 +139,7 @@ class Sequence : public FairItem {
 
  private:
   friend class ContinuousScheduler;
+  friend class PromptShares;
   friend class StepTurns;
 
   const Purpose purpose_;
@@ -163,7 +164,8 @@ class Sequence : public FairItem {
   int flights_ = 0;        // steps in flight that name it
   bool firm_ = false;      // within quota and reservation, and not batch work: never parked
   bool paused_ = false;    // no row in the next step, so that none names it after that
-  int64_t allowed_ = 0;    // tokens of the step that is planned; 0: it has no row there
+  int64_t allowed_ = 0;    // the most tokens that it may have in the step that is planned
+  int64_t chunk_ = 0;      // tokens of its prompt in that step
   int turn_steps_ = 0;     // that its turn has had
   bool in_turn_ = false;   // see is_in_turn()
 };

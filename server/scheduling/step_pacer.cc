@@ -32,9 +32,8 @@ void StepPacer::Observe(int64_t decodes, int64_t prompt_tokens, Duration time) {
 int64_t StepPacer::PromptTokens() const {
   const double token_seconds = prompt_token_seconds();
   if (target_ == 0 || token_seconds == 0) return kNoLimit;
-  const double left = kPlanned * target_ - decode_seconds_;
-  if (left <= 0) return 0;
-  return static_cast<int64_t>(std::min(left / token_seconds, 1e9));
+  const double planned = std::max(kPlanned * target_, kLeastStep * decode_seconds_);
+  return static_cast<int64_t>(std::min((planned - decode_seconds_) / token_seconds, 1e9));
 }
 
 }  // namespace aft::server

@@ -8,9 +8,10 @@
 namespace aft::server {
 
 // Limits the tokens of prompts in a step with decodes, so that the step takes no longer than a
-// target. Learns from past steps how long a step of decodes alone takes, and how much a prompt
-// token adds. A step that stalls (a host that is suspended, a page that is read back) says little
-// about the next one, so it counts for no more than kOutlier usual ones. Thread-compatible.
+// target, or than kLeastStep times the decodes alone if that is longer. Learns from past steps how
+// long a step of decodes alone takes, and how much a prompt token adds. A step that stalls (a host
+// that is suspended, a page that is read back) says little about the next one, so it counts for no
+// more than kOutlier usual ones. Thread-compatible.
 class StepPacer {
  public:
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
@@ -35,6 +36,9 @@ class StepPacer {
   static constexpr double kOutlier = 8;
   // The part of the target that is planned for, because steps of one size differ.
   static constexpr double kPlanned = 0.8;
+  // A step with prompts may always take this many times as long as its decodes. Otherwise prompts
+  // would wait for streams to end where decodes alone take the target or more.
+  static constexpr double kLeastStep = 1.25;
 
   const double target_;
   double decode_seconds_ = 0;  // of a step without prompts

@@ -53,14 +53,15 @@ class Costs:
       return self._prompt[prompt_tokens]
     return self._decode[decodes] + self._beside[prompt_tokens]
 
-  def prompt_budget(self, decodes, prompts):
+  def prompt_budget(self, decodes):
     """The largest number of prompt tokens in a step, as in server/scheduling/step_pacer.h."""
     budget = self.max_step_tokens - decodes
     if decodes == 0 or self.step_target == 0:
       return budget
-    left = 0.8 * self.step_target - self._decode[decodes]
-    within = bisect.bisect_right(self._beside, left) - 1 if left > 0 else 0
-    return min(budget, max(within, prompts))
+    decode = self._decode[decodes]
+    left = max(0.8 * self.step_target, 1.25 * decode) - decode
+    within = bisect.bisect_right(self._beside, left) - 1
+    return min(budget, max(within, 2))
 
   def request_seconds(self, prompt, output):
     """The part of the replica's time that a request takes when all slots are in use: its share of the steps. The

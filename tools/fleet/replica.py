@@ -2,9 +2,9 @@
 
 StepReplica simulates every step of server/scheduling/continuous_scheduler.h for a single client, whose steps are not
 shared. Each sequence has a slot, and each decode one row in every step. The rest of the step's tokens is for prompts:
-the first prompt gets half of them, the next one half of the rest, and so on. FluidReplica assumes a constant speed
-between the events that change it, so that a request needs three events and not hundreds. fleet_test.py and
-`fleet_sim.py grains` compare the two.
+half of them for the oldest one, what is left for the shortest ones. FluidReplica assumes a constant speed between the
+events that change it, so that a request needs three events and not hundreds. fleet_test.py and `fleet_sim.py grains`
+compare the two.
 
 Both leave out fairness between clients and priorities (there is one client, in order), and refusals.
 """
@@ -95,23 +95,20 @@ class StepReplica(Replica):
     if not self.live:
       self._step = None
       return
-    chunks = self._share(self.costs.prompt_budget(len(self._decodes), len(self._prompts)))
+    chunks = self._share(self.costs.prompt_budget(len(self._decodes)))
     self._step = (list(self._decodes.values()), list(zip(self._prompts, chunks)), self.env.now)
     seconds = self.costs.step(len(self._decodes), sum(chunks))
     self.env.timeout(seconds, self.epoch).callbacks.append(self._end)
 
   def _share(self, budget):
-    """The same as ContinuousScheduler::SharePrompts."""
-    chunks = []
-    for i, request in enumerate(self._prompts):
-      behind = len(self._prompts) - 1 - i
-      spare = budget - behind
-      chunks.append(min(spare if behind == 0 else (spare + 1) // 2, request.prompt))
-      budget -= chunks[-1]
-    for i, request in enumerate(self._prompts):
-      more = min(budget, request.prompt - chunks[i])
-      chunks[i] += more
-      budget -= more
+    """The same as PromptShares::Share."""
+    left = [request.prompt for request in self._prompts]
+    chunks = [0] * len(left)
+    for i, most in ((0, (budget + 1) // 2), *((i, budget) for i in sorted(range(len(left)), key=left.__getitem__))):
+      if left:
+        tokens = min(most, budget, left[i] - chunks[i])
+        chunks[i] += tokens
+        budget -= tokens
     return chunks
 
   def _end(self, event):
@@ -188,7 +185,7 @@ class FluidReplica(Replica):
     self.live += 1
     if request.prompt > 1:
       self._prompts.append(request)
-    else:  # every prompt gets at least one token of the next step
+    else:  # the shortest prompts are read first
       heapq.heappush(self._ends, (self._steps + request.output, request.number, request))
       request.prompt = 0
       request.token(self.env.now + request.late + self.costs.step(len(self._ends), 0))
@@ -219,7 +216,7 @@ class FluidReplica(Replica):
     decodes = len(self._ends)
     self._tokens = 0
     if self._prompts:
-      backlog, budget = 0, self.costs.prompt_budget(decodes, len(self._prompts))
+      backlog, budget = 0, self.costs.prompt_budget(decodes)
       for request in self._prompts:
         backlog += request.prompt
         if backlog >= budget:

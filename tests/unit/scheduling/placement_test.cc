@@ -412,8 +412,8 @@ TEST_F(PlacementTest, PromptsKeepToTheBudgetAlongsideDecodesAndBetterClassesRead
     scheduler_->Sampled(sequences_[0], 7);
     return std::vector<size_t>{sizes[d], sizes[c], sizes[b], sizes[&sequences_[0]]};
   };
-  EXPECT_THAT(rows(20), ElementsAre(9, 5, 6, 1));
-  EXPECT_THAT(rows(0), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(rows(20), ElementsAre(18, 1, 1, 1));
+  EXPECT_THAT(rows(0), ElementsAre(2, 1, 1, 1));
   scheduler_->Remove(sequences_[0]);
   EXPECT_EQ(scheduler_->Schedule(20)->prompt_tokens, 1000);  // no stream waits for a token
 }
