@@ -10,9 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/status_macros.h"
 #include "base/utf8.h"
 #include "client/aftctl/commands.h"
 #include "client/aftctl/generation_flags.h"
@@ -25,8 +28,9 @@ namespace aft::client {
 namespace {
 
 constexpr char kHelp[] =
-    "Each line that you type is added to the text, and then the model continues it. Ctrl-C stops\n"
-    "the answer and takes the turn back.\n"
+    "Each line that you type is a message, in the format in which the model was trained on\n"
+    "conversations. Without such a format, or with --raw, the line is added to the text as it is.\n"
+    "Then the model continues the text. Ctrl-C stops the answer and takes the turn back.\n"
     "  /retry      take the last turn back, and answer its line again\n"
     "  /edit       take the last turn back, and edit its line\n"
     "  /save FILE  write the text to a file, and print the id of the state after it\n"
@@ -38,6 +42,7 @@ struct ChatFlags {
   v1::GenerateRequest request;  // sent with every turn
   std::string previous;         // id of a state
   double deadline = 600;
+  bool raw = false;  // lines are no messages
 };
 
 class Chat {
@@ -52,12 +57,15 @@ class Chat {
   struct Turn {
     std::string state;  // the state that the turn continued; empty: it began the text
     std::string line;
-    size_t text = 0;  // length in bytes of the text before the turn
+    size_t text = 0;       // length in bytes of the text before the turn
+    std::string ended_by;  // as in Chat, before the turn
   };
 
   // Each returns false if the chat is over; exit_code_ then says why.
   bool Obey(const std::string& command);
   bool Answer(std::string line, bool again);
+  absl::Status FindFormat();
+  std::string Prompt(const std::string& line) const;
   void TakeBack();
   bool Save(const std::string& path);
   void Forget(const std::string& state);
@@ -65,10 +73,13 @@ class Chat {
   Client& client_;
   const ChatFlags& flags_;
   Output& output_;
-  std::string state_;         // the state after the text; empty: none
-  std::string text_;          // the part that this chat has shown
-  std::optional<Turn> last_;  // the turn that can be taken back
-  std::string draft_;         // pre-filled in the next line
+  bool has_format_ = false;               // whether format_ is known
+  std::optional<v1::ChatFormat> format_;  // of messages; without it lines are no messages
+  std::string state_;                     // the state after the text; empty: none
+  std::string ended_by_;                  // the stop string that ended the last answer, if one did
+  std::string text_;                      // the part that this chat has shown
+  std::optional<Turn> last_;              // the turn that can be taken back
+  std::string draft_;                     // pre-filled in the next line
   int exit_code_ = kExitOk;
 };
 
@@ -113,17 +124,48 @@ void Chat::TakeBack() {
   if (state_ != last_->state) Forget(state_);
   state_ = last_->state;
   text_.resize(last_->text);
+  ended_by_ = last_->ended_by;
   last_.reset();
+}
+
+// Asks the server for the format of the model that answers.
+absl::Status Chat::FindFormat() {
+  AFT_ASSIGN_OR_RETURN(const v1::ListResponse list, client_.ListModels());
+  const std::string& name = flags_.request.model();
+  for (const v1::Model& model : list.models()) {
+    const bool answers = name.empty() ? list.models_size() == 1 : model.name() == name;
+    if (answers && model.has_chat_format()) format_ = model.chat_format();
+  }
+  has_format_ = true;
+  return absl::OkStatus();
+}
+
+// The text between the last answer and the next one.
+std::string Chat::Prompt(const std::string& line) const {
+  if (!format_) return line + "\n";
+  const std::string text =
+      absl::StrCat(state_.empty() ? "" : format_->assistant_suffix(), format_->user_prefix(),
+                   absl::StripAsciiWhitespace(line), format_->user_suffix(), format_->answer());
+  return std::string(absl::StripPrefix(text, ended_by_));  // the model has read it already
 }
 
 // `again`: the turn before had the same line.
 bool Chat::Answer(std::string line, bool again) {
+  if (!flags_.raw && !has_format_) {
+    if (const absl::Status found = FindFormat(); !found.ok()) {
+      exit_code_ = ReportError(found);
+      return true;
+    }
+  }
   v1::GenerateRequest request = flags_.request;
+  if (format_ && request.stop().strings().empty()) {
+    *request.mutable_stop()->mutable_strings() = format_->stop();
+  }
   v1::SamplingOptions& sampling = *request.mutable_sampling();
   if (again && sampling.has_seed()) sampling.clear_seed();  // it would give the same answer
   if (!state_.empty()) request.mutable_previous()->set_state_id(state_);
   request.mutable_store();
-  const std::string text = line + "\n";
+  const std::string text = Prompt(line);
   if (ToValidUtf8(text) == text) {
     request.set_text(text);
   } else {
@@ -155,7 +197,8 @@ bool Chat::Answer(std::string line, bool again) {
   }
   // The turn before this one cannot be taken back any more. This one can, whatever its result was.
   if (last_ && last_->state != state_) Forget(last_->state);
-  last_ = Turn{.state = state_, .line = std::move(line), .text = text_.size()};
+  last_ =
+      Turn{.state = state_, .line = std::move(line), .text = text_.size(), .ended_by = ended_by_};
   if (!result.ok()) {
     if (interrupt.exit_code() == 128 + SIGTERM) {
       exit_code_ = interrupt.exit_code();
@@ -170,7 +213,9 @@ bool Chat::Answer(std::string line, bool again) {
   }
   exit_code_ = kExitOk;
   state_ = result->finished.state().id();
+  ended_by_ = result->finished.stop_string();
   absl::StrAppend(&text_, text, result->text);
+  if (!request.stop().include_stop_string()) absl::StrAppend(&text_, ended_by_);
   return true;
 }
 
@@ -214,6 +259,8 @@ Command AddChat(CLI::App& app, const CommonFlags& common) {
       "--model", [flags](const std::string& model) { flags->request.set_model(model); },
       "Model; may be left out when the server has only one");
   app.add_option("--previous", flags->previous, "Continue from this state")->type_name("ID");
+  app.add_flag("--raw", flags->raw,
+               "Add lines to the text as they are, whatever the model's format");
   AddGenerationFlags(app, flags->request);
   AddDeadline(app, flags->deadline);
   return [&common, flags] { return RunChat(common, *flags); };

@@ -184,6 +184,7 @@ ModelStatus ModelTable::Describe(const Entry& entry, const NamedVersion* wanted)
   status.slots = status.load.slots;
   status.info = model->info;
   status.vector_width = model->vector_width;
+  if (model->generate != nullptr) status.chat = ChatTemplateOf(model->config, model->info);
   return status;
 }
 

@@ -15,6 +15,7 @@
 #include "server/config/client.h"
 #include "server/config/config.h"
 #include "server/observability/metrics.h"
+#include "server/registry/chat_template.h"
 #include "server/registry/repository.h"
 #include "server/registry/served_model.h"
 
@@ -42,6 +43,7 @@ struct ModelStatus : VersionStatus {
   std::optional<ModelInfo> info;
   EngineLoad load{};
   int64_t vector_width = 0;             // of the vectors that Encode gives
+  ChatTemplate chat{};                  // of a language model
   std::vector<VersionStatus> versions;  // all versions, the newest first
 };
 

@@ -76,6 +76,24 @@ class ModelLoad:
 
 
 @dataclass(frozen=True)
+class ChatFormat:
+  """How a conversation becomes a prompt: each message between the prefix and the suffix of its role, then `answer`."""
+
+  system_prefix: str
+  system_suffix: str
+  user_prefix: str
+  user_suffix: str
+  assistant_prefix: str  # before an earlier answer of the model
+  assistant_suffix: str
+  answer: str  # after all messages, where the model's answer begins
+  stop: Tuple[str, ...]  # strings that end the answer
+
+  @classmethod
+  def of(cls, message: Any) -> ChatFormat:
+    return cls(**_plain(cls, message, stop=tuple(message.stop)))
+
+
+@dataclass(frozen=True)
 class Model:
   """A model: the version that serves requests without a version."""
 
@@ -99,13 +117,15 @@ class Model:
   load: Optional[ModelLoad]  # None until it is loaded
   fingerprint: int  # 0 until it is loaded
   labels: Tuple[str, ...]  # labels of a classifier, in the order of its logits
+  chat_format: Optional[ChatFormat]  # None: the model was not trained on conversations
 
   @classmethod
   def of(cls, message: Any) -> Model:
     return cls(**_plain(
         cls, message, state=ModelState(message.state), task=Task(message.task), labels=tuple(message.labels),
         versions=tuple(map(ModelVersion.of, message.versions)),
-        load=ModelLoad.of(message.load) if message.HasField("load") else None))
+        load=ModelLoad.of(message.load) if message.HasField("load") else None,
+        chat_format=ChatFormat.of(message.chat_format) if message.HasField("chat_format") else None))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,17 @@ void EncodeLoad(const EngineLoad& load, v1::ModelLoad& message) {
   if (load.slots > 0) message.set_utilization(static_cast<double>(load.running) / load.slots);
 }
 
+void EncodeChatFormat(const ChatFormat& format, v1::ChatFormat& message) {
+  message.set_system_prefix(format.system_prefix);
+  message.set_system_suffix(format.system_suffix);
+  message.set_user_prefix(format.user_prefix);
+  message.set_user_suffix(format.user_suffix);
+  message.set_assistant_prefix(format.assistant_prefix);
+  message.set_assistant_suffix(format.assistant_suffix);
+  message.set_answer(format.answer);
+  message.mutable_stop()->Add(format.stop.begin(), format.stop.end());
+}
+
 }  // namespace
 
 v1::Model EncodeModel(const ModelStatus& status) {
@@ -63,6 +74,7 @@ v1::Model EncodeModel(const ModelStatus& status) {
     model.mutable_labels()->Add(status.info->labels.begin(), status.info->labels.end());
     model.set_vector_width(static_cast<uint32_t>(status.vector_width));
     EncodeLoad(status.load, *model.mutable_load());
+    if (status.chat.names_speakers()) EncodeChatFormat(status.chat, *model.mutable_chat_format());
   }
   return model;
 }

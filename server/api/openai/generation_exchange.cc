@@ -62,7 +62,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
   if (model.generate == nullptr || model.tokenizer == nullptr) return WrongTask(model, method_);
   v1::GenerateRequest& message = body_read_.options.message();
   if (chat_) {
-    const ChatTemplate format = FormatOf(model);
+    const ChatTemplate format = ChatTemplateOf(model.config, model.info);
     message.set_text(Render(format, body_read_.messages));
     auto& stops = *message.mutable_stop()->mutable_strings();
     if (stops.empty()) stops.Add(format.stop.begin(), format.stop.end());

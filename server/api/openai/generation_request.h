@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "aft/v1/inference.pb.h"
 #include "server/api/aft/named_options.h"
-#include "server/api/openai/chat_template.h"
+#include "server/api/openai/conversation.h"
 #include "server/api/openai/json_text.h"
 
 namespace aft::server::openai {

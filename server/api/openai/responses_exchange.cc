@@ -61,7 +61,7 @@ absl::Status ResponsesExchange::CheckRequest() {
 absl::StatusOr<DecodedRequest> ResponsesExchange::Decode(const ServedModel& model,
                                                          const LimitsConfig& limits) {
   if (model.generate == nullptr || model.tokenizer == nullptr) return WrongTask(model, method_);
-  const ChatTemplate format = FormatOf(model);
+  const ChatTemplate format = ChatTemplateOf(model.config, model.info);
   v1::GenerateRequest& message = request_.options.message();
   if (continues_) {
     message.set_text(Continue(format, stop_, request_.messages));

@@ -193,6 +193,24 @@ TEST(HttpGenerationTest, ConversationsUseTheModelsTemplate) {
     EXPECT_EQ(first["object"], "chat.completion.chunk");
     EXPECT_EQ(first["choices"][0]["delta"]["role"], "assistant");
     EXPECT_EQ(Streamed(stream, 0, "delta"), want);
+
+    // Over gRPC the client makes the prompt.
+    v1::GetRequest get;
+    get.set_name(config.models[0].name);
+    v1::GetResponse got;
+    grpc::ClientContext context;
+    ASSERT_TRUE(server.models().Get(&context, get, &got).ok());
+    const v1::ChatFormat& format = got.model().chat_format();
+    EXPECT_EQ(got.model().has_chat_format(), prompt != plain);
+    EXPECT_EQ(format.stop().empty(), prompt == plain);
+    if (prompt == plain) continue;
+    const std::string middle = absl::StrCat(format.system_prefix(), "S", format.system_suffix(),
+                                            format.user_prefix(), "a");
+    EXPECT_THAT(std::string(prompt), testing::StartsWith(middle));
+    const std::string end = absl::StrCat("d", format.assistant_suffix(), format.user_prefix(), "ef",
+                                         format.user_suffix(), format.answer());
+    EXPECT_THAT(std::string(prompt), testing::EndsWith(end));
+    EXPECT_THAT(std::string(prompt), HasSubstr(format.assistant_prefix()));
   }
 }
 

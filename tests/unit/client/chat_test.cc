@@ -123,6 +123,50 @@ TEST_F(ChatTest, ALineBeginsTheTextAndTheNextOneContinuesItsState) {
   EXPECT_EQ(last().previous().state_id(), "given");
 }
 
+// The model's own stop string begins the next message.
+TEST_F(ChatTest, ALineIsAMessageInTheModelsFormat) {
+  v1::Model other, model;
+  other.set_name("other");
+  model.set_name("austen");
+  v1::ChatFormat& format = *model.mutable_chat_format();
+  format.set_user_prefix("User: ");
+  format.set_user_suffix("\n\n");
+  format.set_assistant_suffix("\n\n");
+  format.set_answer("Assistant:");
+  format.add_stop("\n\nUser:");
+  server_.SetModels({other, model});
+  EXPECT_EQ(Run(" one \n", {"--model=austen"}).out, "abc");
+  EXPECT_EQ(last().text(), "User: one\n\nAssistant:");
+  EXPECT_THAT(last().stop().strings(), testing::ElementsAre("\n\nUser:"));
+  Run("one\ntwo\n", {"--model=austen", "--stop=x"});
+  EXPECT_EQ(last().text(), "\n\nUser: two\n\nAssistant:");
+  EXPECT_THAT(last().stop().strings(), testing::ElementsAre("x"));
+
+  Script script = TextScript({"abc"});
+  v1::Finished& finished = *script.events.back().mutable_finished();
+  finished.set_stop_string("\n\nUser:");
+  finished.mutable_state()->set_id("s1");
+  server_.SetScript(script);
+  const TempFolder folder;
+  const std::string path = folder.path() + "/text";
+  Run("one\ntwo\n/retry\n/save " + path + "\n", {"--model=austen"});
+  EXPECT_EQ(last().text(), " two\n\nAssistant:");
+  std::stringstream saved;
+  saved << std::ifstream(path).rdbuf();
+  EXPECT_EQ(saved.str(), "User: one\n\nAssistant:abc\n\nUser: two\n\nAssistant:abc\n\nUser:");
+  Run("one\n/retry\n", {"--model=austen"});
+  EXPECT_EQ(last().text(), "User: one\n\nAssistant:");
+
+  for (const char* flag : {"--raw", "--model=other"}) {
+    Run("one\n", {flag});
+    EXPECT_EQ(last().text(), "one\n");
+    EXPECT_TRUE(last().stop().strings().empty());
+  }
+  server_.SetModels({model});
+  Run("one\n");
+  EXPECT_EQ(last().text(), "User: one\n\nAssistant:");
+}
+
 TEST_F(ChatTest, ABrokenAnswerIsResumed) {
   server_.SetAnswer([](const v1::GenerateRequest& request) {
     Script script = TextScript({"abc"});

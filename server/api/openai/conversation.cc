@@ -1,4 +1,4 @@
-#include "server/api/openai/chat_template.h"
+#include "server/api/openai/conversation.h"
 
 #include <algorithm>
 
@@ -22,30 +22,6 @@ std::string Paragraph(absl::string_view text, bool own) {
 }
 
 }  // namespace
-
-ChatTemplate FormatOf(const ServedModel& model) {
-  ChatTemplate format{model.config.chat_format};
-  absl::string_view name = model.config.chat_template;
-  if (name == "auto") name = model.info.tokenizer == "world" ? "rwkv-world" : "plain";
-  if (name == "chatml") {
-    format.system_prefix = "<|im_start|>system\n";
-    format.user_prefix = "<|im_start|>user\n";
-    format.assistant_prefix = format.answer = "<|im_start|>assistant\n";
-    format.system_suffix = format.user_suffix = format.assistant_suffix = "<|im_end|>\n";
-    format.stop = {"<|im_end|>"};
-  } else if (name != "custom") {
-    format.system_suffix = format.user_suffix = format.assistant_suffix = "\n\n";
-  }
-  if (name == "rwkv-world") {
-    format.paragraphs = true;
-    format.system_prefix = "System: ";
-    format.user_prefix = "User: ";
-    format.assistant_prefix = "Assistant: ";
-    format.answer = "Assistant:";
-    format.stop = {"\n\nUser:"};
-  }
-  return format;
-}
 
 std::string Render(const ChatTemplate& format, const std::vector<ChatMessage>& messages) {
   std::string text;

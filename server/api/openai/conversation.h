@@ -4,8 +4,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "server/config/config.h"
-#include "server/registry/served_model.h"
+#include "server/registry/chat_template.h"
 
 namespace aft::server::openai {
 
@@ -13,16 +12,6 @@ struct ChatMessage {
   std::string role;  // "system", "developer", "user", "assistant"
   std::string text;
 };
-
-// The text around messages, and how the messages are changed.
-struct ChatTemplate : ChatFormat {
-  // An empty line ends a message. Therefore messages lose the space around them and, unless the
-  // model wrote them, their empty lines.
-  bool paragraphs = false;
-};
-
-// The format of a model's conversations. REQUIRES: the model's config is valid.
-ChatTemplate FormatOf(const ServedModel& model);
 
 // Returns the conversation as the prompt that the language model continues.
 std::string Render(const ChatTemplate& format, const std::vector<ChatMessage>& messages);

@@ -1,0 +1,31 @@
+#include "server/registry/chat_template.h"
+
+#include "absl/strings/string_view.h"
+
+namespace aft::server {
+
+ChatTemplate ChatTemplateOf(const ModelConfig& config, const ModelInfo& info) {
+  ChatTemplate format{config.chat_format};
+  absl::string_view name = config.chat_template;
+  if (name == "auto") name = info.tokenizer == "world" ? "rwkv-world" : "plain";
+  if (name == "chatml") {
+    format.system_prefix = "<|im_start|>system\n";
+    format.user_prefix = "<|im_start|>user\n";
+    format.assistant_prefix = format.answer = "<|im_start|>assistant\n";
+    format.system_suffix = format.user_suffix = format.assistant_suffix = "<|im_end|>\n";
+    format.stop = {"<|im_end|>"};
+  } else if (name != "custom") {
+    format.system_suffix = format.user_suffix = format.assistant_suffix = "\n\n";
+  }
+  if (name == "rwkv-world") {
+    format.paragraphs = true;
+    format.system_prefix = "System: ";
+    format.user_prefix = "User: ";
+    format.assistant_prefix = "Assistant: ";
+    format.answer = "Assistant:";
+    format.stop = {"\n\nUser:"};
+  }
+  return format;
+}
+
+}  // namespace aft::server
