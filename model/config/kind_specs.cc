@@ -436,7 +436,10 @@ KindSpec Wkv7() {
                                            {"group_norm.bias", {hid}}};
           },
       .token_shift = true,
-      .value_rank = [](const MixerConfig& mixer) { return mixer.value_rank; },
+      .value_gate =
+          [](const MixerConfig& mixer, int64_t hid) {
+            return PackedPart{"v_gate", hid, mixer.value_rank, Between::kNothing, true};
+          },
   };
 }
 

@@ -88,9 +88,10 @@ struct KindSpec {
   // layer keeps the last vector as state. Such kinds are causal, need a language model with one of
   // RWKV's feed-forwards, and have no masks.
   bool token_shift = false;
-  // token_shift: the rank of the gate through which a layer's values are mixed with those of the
-  // first layer (mixer.v_gate, in all layers but the first); null: values are not mixed.
-  int64_t (*value_rank)(const MixerConfig& mixer) = nullptr;
+  // token_shift: the gate by whose sigmoid the values (part "v") of all layers but the first are
+  // mixed with those of the first. It has a low rank, and reads the input of "v". Null: values are
+  // not mixed.
+  PackedPart (*value_gate)(const MixerConfig& mixer, int64_t hid) = nullptr;
 
   // Whether a sequence's state grows with its length, up to max_seq_len; null: it does not.
   bool (*state_grows)(const MixerConfig& mixer) = nullptr;

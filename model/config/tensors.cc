@@ -39,23 +39,21 @@ std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config) {
   };
 
   const KindSpec& kind = SpecOf(config.mixer.kind);
-  const auto low_rank = [&](const std::string& name, int64_t columns, int64_t rank, bool bias) {
-    matrix(name + ".down.weight", rank, d);
-    linear(name + ".up", columns, rank, bias);
-  };
   const auto shifted_parts = [&](const std::string& mixer, bool first_layer) {
-    const std::vector<PackedPart> parts = kind.packed(config.mixer, hid);
+    std::vector<PackedPart> parts = kind.packed(config.mixer, hid);
     specs.push_back(
         {mixer + "shift", {static_cast<int64_t>(parts.size()), d}, TensorStart::kNormal, 0.5});
-    for (const PackedPart& part : parts) {
-      if (part.rank == 0) {
-        matrix(mixer + part.name + ".weight", part.columns, d);
-      } else {
-        low_rank(mixer + part.name, part.columns, part.rank, part.bias);
-      }
+    if (kind.value_gate != nullptr && !first_layer) {
+      parts.push_back(kind.value_gate(config.mixer, hid));
     }
-    if (kind.value_rank != nullptr && !first_layer) {
-      low_rank(mixer + "v_gate", hid, kind.value_rank(config.mixer), true);
+    for (const PackedPart& part : parts) {
+      const std::string name = mixer + part.name;
+      if (part.rank == 0) {
+        matrix(name + ".weight", part.columns, d);
+      } else {
+        matrix(name + ".down.weight", part.rank, d);
+        linear(name + ".up", part.columns, part.rank, part.bias);
+      }
     }
   };
 

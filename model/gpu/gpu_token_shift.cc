@@ -17,17 +17,12 @@ namespace cuda = kernels::cuda;
 
 namespace {
 
-constexpr char kValueGate[] = "v_gate";
-
 // The parts of the packed input, and the gate of the values as a further part.
 std::vector<PackedPart> AllParts(const NetworkConfig& config) {
   const KindSpec& kind = SpecOf(config.mixer.kind);
   const int64_t hid = MixerWidth(config);
   std::vector<PackedPart> parts = kind.packed(config.mixer, hid);
-  if (kind.value_rank != nullptr) {
-    parts.push_back({kValueGate, hid, kind.value_rank(config.mixer), PackedPart::Between::kNothing,
-                     /*bias=*/true});
-  }
+  if (kind.value_gate != nullptr) parts.push_back(kind.value_gate(config.mixer, hid));
   return parts;
 }
 
@@ -52,7 +47,7 @@ int64_t MostParts(const NetworkConfig& config) {
 }
 
 bool MixesValues(const NetworkConfig& config) {
-  return SpecOf(config.mixer.kind).value_rank != nullptr;
+  return SpecOf(config.mixer.kind).value_gate != nullptr;
 }
 
 cuda::ColumnFunction FunctionOf(PackedPart::Between between) {
@@ -129,7 +124,7 @@ absl::StatusOr<GpuShiftedProjection> GpuShiftedProjection::Create(const NetworkC
       value_input = part.input;
       made.value_column_ = column;
     }
-    if (absl::string_view(spec.name) == kValueGate) {
+    if (part.input == MostParts(config)) {  // the value gate, which follows the packed parts
       if (index == 0) break;
       part.gates_values = true;
       part.input = value_input;

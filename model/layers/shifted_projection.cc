@@ -17,12 +17,12 @@ std::vector<PackedPart> PartsOf(const NetworkConfig& config) {
 
 }  // namespace
 
-ShiftedProjection::LowRank::LowRank(const std::string& name, int64_t in, int64_t rank, int64_t out,
-                                    bool bias, PackedPart::Between activation,
+ShiftedProjection::LowRank::LowRank(const std::string& prefix, int64_t in, const PackedPart& part,
                                     const WeightMap& tensors, WeightArena& arena)
-    : down(tensors, name + ".down.weight", "", in, rank, arena),
-      up(tensors, name + ".up.weight", bias ? name + ".up.bias" : "", rank, out, arena),
-      between(activation) {}
+    : down(tensors, prefix + part.name + ".down.weight", "", in, part.rank, arena),
+      up(tensors, prefix + part.name + ".up.weight",
+         part.bias ? prefix + part.name + ".up.bias" : "", part.rank, part.columns, arena),
+      between(part.between) {}
 
 void ShiftedProjection::LowRank::Forward(const float* x, int64_t tokens, float* narrow, float* y,
                                          int64_t stride, const Workspace& workspace) const {
@@ -46,28 +46,26 @@ ShiftedProjection::ShiftedProjection(const NetworkConfig& config, int64_t index,
              arena) {
   int64_t column = 0;
   for (const PackedPart& spec : PartsOf(config)) {
-    const std::string name = prefix + spec.name;
     Part& part = parts_.emplace_back();
     part.column = column;
     column += spec.columns;
     if (spec.rank == 0) {
-      part.whole.emplace(tensors, name + ".weight", "", width_, spec.columns, arena);
+      part.whole.emplace(tensors, prefix + spec.name + ".weight", "", width_, spec.columns, arena);
     } else {
-      part.low_rank.emplace(name, width_, spec.rank, spec.columns, spec.bias, spec.between, tensors,
-                            arena);
+      part.low_rank.emplace(prefix, width_, spec, tensors, arena);
     }
     if (absl::string_view(spec.name) == "v") value_part_ = parts_.size() - 1;
   }
   const KindSpec& kind = SpecOf(config.mixer.kind);
-  if (kind.value_rank != nullptr && !is_first_) {
-    value_gate_.emplace(prefix + "v_gate", width_, kind.value_rank(config.mixer), hid_,
-                        /*bias=*/true, PackedPart::Between::kNothing, tensors, arena);
+  if (kind.value_gate != nullptr && !is_first_) {
+    value_gate_.emplace(prefix, width_, kind.value_gate(config.mixer, hid_), tensors, arena);
   }
 }
 
 int64_t ShiftedProjection::LargestRank(const NetworkConfig& config) {
   const KindSpec& kind = SpecOf(config.mixer.kind);
-  int64_t rank = kind.value_rank == nullptr ? 0 : kind.value_rank(config.mixer);
+  int64_t rank =
+      kind.value_gate == nullptr ? 0 : kind.value_gate(config.mixer, MixerWidth(config)).rank;
   for (const PackedPart& part : PartsOf(config)) rank = std::max(rank, part.rank);
   return rank;
 }

@@ -16,8 +16,8 @@ namespace aft {
 // one or two matrices of its own. Immutable and thread-safe.
 class ShiftedProjection {
  public:
-  // Packs the tensors "<prefix>shift", "<prefix><part>.*" and "<prefix>v_gate.*" of layer `index`
-  // into `arena`. REQUIRES: they passed CheckTensors.
+  // Packs the tensors "<prefix>shift", "<prefix><part>.*" and those of the value gate of layer
+  // `index` into `arena`. REQUIRES: they passed CheckTensors.
   ShiftedProjection(const NetworkConfig& config, int64_t index, const std::string& prefix,
                     const WeightMap& tensors, WeightArena& arena);
 
@@ -33,8 +33,8 @@ class ShiftedProjection {
  private:
   // Two matrices with an activation between them.
   struct LowRank {
-    LowRank(const std::string& name, int64_t in, int64_t rank, int64_t out, bool bias,
-            PackedPart::Between activation, const WeightMap& tensors, WeightArena& arena);
+    LowRank(const std::string& prefix, int64_t in, const PackedPart& part, const WeightMap& tensors,
+            WeightArena& arena);
     void Forward(const float* x, int64_t tokens, float* narrow, float* y, int64_t stride,
                  const Workspace& workspace) const;
 

@@ -1,17 +1,16 @@
 #include "model/train/train_network.h"
 
 #include <cmath>
+#include <string>
 #include <utility>
 
 #include "ATen/TensorOperators.h"
 #include "ATen/ops/arange.h"
-#include "ATen/ops/cat.h"
 #include "ATen/ops/dropout.h"
 #include "ATen/ops/embedding.h"
 #include "ATen/ops/exp.h"
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/layer_norm.h"
-#include "ATen/ops/linear.h"
 #include "ATen/ops/relu.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/zeros.h"
@@ -20,6 +19,7 @@
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
 #include "model/train/start_values.h"
+#include "model/train/train_token_shift.h"
 
 namespace aft {
 
@@ -87,6 +87,107 @@ at::Tensor Activate(const at::Tensor& x, Activation activation) {
   AFT_CHECK(false);
 }
 
+at::Tensor Drop(const at::Tensor& x, double share) {
+  return share > 0 ? at::dropout(x, share, /*train=*/true) : x;
+}
+
+// One forward pass over a batch.
+class TrainPass {
+ public:
+  TrainPass(const NetworkConfig& config, const TensorMap& parameters,
+            const TrainNetwork::Options& options)
+      : config_(config),
+        parameters_(parameters),
+        options_(options),
+        linear_(parameters, options.bf16 ? at::kBFloat16 : at::kFloat),
+        shift_(config, parameters, linear_) {}
+
+  at::Tensor Embed(const at::Tensor& tokens) const;
+  // The residual stream x [B, T, d] after the mixer or the feed-forward of the layer whose tensors
+  // begin with `prefix`. `carried` is advanced, or null.
+  at::Tensor Mix(const at::Tensor& x, const std::string& prefix, LayerCarry* carried);
+  at::Tensor FeedForward(const at::Tensor& x, const std::string& prefix, LayerCarry* carried) const;
+  at::Tensor Norm(const at::Tensor& x, const std::string& name) const;
+  at::Tensor Head(const at::Tensor& x) const;
+
+ private:
+  const at::Tensor& P(const std::string& name) const { return parameters_.at(name); }
+  MixerTables Tables(const std::string& mixer) const;
+
+  const NetworkConfig& config_;
+  const TensorMap& parameters_;
+  const TrainNetwork::Options& options_;
+  const TrainLinear linear_;
+  TrainTokenShift shift_;
+};
+
+MixerTables TrainPass::Tables(const std::string& mixer) const {
+  MixerTables tables;
+  for (const TensorSpec& spec : ExpectedMixerTables(config_.mixer, MixerWidth(config_))) {
+    tables.emplace(spec.name, P(mixer + spec.name));
+  }
+  return tables;
+}
+
+at::Tensor TrainPass::Norm(const at::Tensor& x, const std::string& name) const {
+  return at::layer_norm(x, {config_.d_model}, P(name + ".weight"), P(name + ".bias"),
+                        config_.norm_eps);
+}
+
+at::Tensor TrainPass::Embed(const at::Tensor& tokens) const {
+  at::Tensor x = at::embedding(P("embed.weight"), tokens);
+  if (config_.embedding_scale != 1.0F) x = x * config_.embedding_scale;
+  if (config_.position == PositionKind::kLearned) {
+    x = x + P("position.weight").slice(0, 0, tokens.size(1));
+  } else if (config_.position == PositionKind::kSinusoidal) {
+    x = x + SinusoidalPositions(tokens.size(1), config_.d_model);
+  }
+  if (config_.embedding_norm) x = Norm(x, "embed_norm");
+  return Drop(x, options_.dropouts.embedding);
+}
+
+at::Tensor TrainPass::Mix(const at::Tensor& x, const std::string& prefix, LayerCarry* carried) {
+  const std::string mixer = prefix + "mixer.";
+  const at::Tensor in = config_.post_norm ? x : Norm(x, prefix + "norm1");
+  const at::Tensor packed =
+      ShiftsFeedForward(config_)
+          ? shift_.Pack(in, mixer, carried != nullptr ? &carried->shift : nullptr)
+          : linear_.Forward(in, mixer + "qkv").to(at::kFloat);
+  TrainFormOptions form;
+  if (carried != nullptr) form.carry = &carried->mixer;
+  form.gemm = linear_.format();
+  form.grid_width = options_.grid_width;
+  form.mask = options_.mask;
+  form.dropout = options_.dropouts.attention;
+  const at::Tensor mixed = TrainForm(config_.mixer, packed, Tables(mixer), form);
+  const at::Tensor out = linear_.Forward(mixed, mixer + "out").to(at::kFloat);
+  const at::Tensor sum = x + Drop(out, options_.dropouts.output);
+  return config_.post_norm ? Norm(sum, prefix + "norm1") : sum;
+}
+
+at::Tensor TrainPass::FeedForward(const at::Tensor& x, const std::string& prefix,
+                                  LayerCarry* carried) const {
+  const std::string ffn = prefix + "ffn.";
+  const at::Tensor in = config_.post_norm ? x : Norm(x, prefix + "norm2");
+  std::vector<at::Tensor> inputs = {in};
+  if (ShiftsFeedForward(config_)) {
+    inputs = shift_.Inputs(in, ffn + "shift",
+                           carried != nullptr ? &carried->feed_forward_shift : nullptr);
+  }
+  const at::Tensor up = Activate(linear_.Forward(inputs[0], ffn + "up"), config_.activation);
+  at::Tensor down =
+      linear_.Forward(Drop(up, options_.dropouts.feed_forward), ffn + "down").to(at::kFloat);
+  if (config_.feed_forward == FeedForwardKind::kGatedChannelMix) {
+    down = down * linear_.Forward(inputs[1], ffn + "gate").to(at::kFloat).sigmoid();
+  }
+  return x + Drop(down, options_.dropouts.output);
+}
+
+at::Tensor TrainPass::Head(const at::Tensor& x) const {
+  const char* const weight = config_.tie_embeddings ? "embed.weight" : "head.weight";
+  return linear_.Forward(x, weight, "head.bias").to(at::kFloat);
+}
+
 }  // namespace
 
 TrainNetwork::TrainNetwork(const NetworkConfig& config, uint64_t seed, double spread)
@@ -98,137 +199,24 @@ TrainNetwork::TrainNetwork(NetworkConfig config, TensorMap parameters)
   for (auto& [name, tensor] : parameters_) tensor.set_requires_grad(true);
 }
 
-MixerTables TrainNetwork::Tables(const std::string& prefix) const {
-  MixerTables tables;
-  for (const TensorSpec& spec : ExpectedMixerTables(config_.mixer, MixerWidth(config_))) {
-    tables.emplace(spec.name, P(prefix + spec.name));
-  }
-  return tables;
-}
-
-at::Tensor TrainNetwork::Embed(const at::Tensor& tokens) const {
-  at::Tensor x = at::embedding(P("embed.weight"), tokens);
-  if (config_.embedding_scale != 1.0F) x = x * config_.embedding_scale;
-  switch (config_.position) {
-    case PositionKind::kNone:
-      return x;
-    case PositionKind::kLearned:
-      return x + P("position.weight").slice(0, 0, tokens.size(1));
-    case PositionKind::kSinusoidal:
-      return x + SinusoidalPositions(tokens.size(1), config_.d_model);
-  }
-  return x;
-}
-
 at::Tensor TrainNetwork::Forward(const at::Tensor& tokens, NetworkCarry* carry,
                                  const Options& options) const {
-  const at::ScalarType gemm = options.bf16 ? at::kBFloat16 : at::kFloat;
-  const auto project = [&](const at::Tensor& x, const std::string& weight,
-                           const std::string& bias) {
-    const auto found = parameters_.find(bias);
-    return at::linear(x.to(gemm), P(weight).to(gemm),
-                      found == parameters_.end() ? at::Tensor() : found->second.to(gemm));
-  };
-  const auto linear = [&](const at::Tensor& x, const std::string& name) {
-    return project(x, name + ".weight", name + ".bias");
-  };
-  const auto norm = [&](const at::Tensor& x, const std::string& name) {
-    return at::layer_norm(x, {config_.d_model}, P(name + ".weight"), P(name + ".bias"),
-                          config_.norm_eps);
-  };
-  const auto drop = [](const at::Tensor& x, double share) {
-    return share > 0 ? at::dropout(x, share, /*train=*/true) : x;
-  };
-  const Dropouts& dropouts = options.dropouts;
   // A carried state belongs to a text that has begun, but positions are counted from 0 here.
   const bool carries = carry != nullptr && !carry->empty();
   AFT_CHECK(!carries || config_.position == PositionKind::kNone);
 
-  // Inputs from a token shift: x and the vectors before it, mixed by row `part` of the shares.
-  const auto previous = [](const at::Tensor& x, at::Tensor* carried) {
-    const at::Tensor first = carried != nullptr ? carried->unsqueeze(1).to(x.scalar_type())
-                                                : at::zeros({x.size(0), 1, x.size(2)}, x.options());
-    const at::Tensor before = at::cat({first, x.slice(1, 0, x.size(1) - 1)}, 1);
-    if (carried != nullptr) *carried = x.select(1, x.size(1) - 1).detach().to(at::kFloat);
-    return before;
-  };
-  const auto shifted = [&](const at::Tensor& x, const at::Tensor& before, const std::string& shares,
-                           int64_t part) { return x + (before - x) * P(shares).select(0, part); };
-  const auto low_rank = [&](const at::Tensor& x, const std::string& name,
-                            PackedPart::Between between) {
-    at::Tensor narrow = linear(x, name + ".down").to(at::kFloat);
-    if (between == PackedPart::Between::kTanh) narrow = narrow.tanh();
-    if (between == PackedPart::Between::kSigmoid) narrow = narrow.sigmoid();
-    return linear(narrow, name + ".up");
-  };
-  at::Tensor first_values;
-  // The packed input of a mixer with token shift.
-  const auto shifted_parts = [&](const at::Tensor& x, const at::Tensor& before,
-                                 const std::string& mixer) {
-    std::vector<at::Tensor> parts;
-    for (const PackedPart& spec :
-         SpecOf(config_.mixer.kind).packed(config_.mixer, MixerWidth(config_))) {
-      const at::Tensor input =
-          shifted(x, before, mixer + "shift", static_cast<int64_t>(parts.size()));
-      const std::string name = mixer + spec.name;
-      at::Tensor part = (spec.rank == 0 ? linear(input, name) : low_rank(input, name, spec.between))
-                            .to(at::kFloat);
-      if (spec.name == std::string("v")) {
-        if (!first_values.defined()) {
-          first_values = part;
-        } else if (parameters_.count(mixer + "v_gate.up.weight") > 0) {
-          const at::Tensor gate = low_rank(input, mixer + "v_gate", PackedPart::Between::kNothing);
-          part = part + (first_values - part) * gate.to(at::kFloat).sigmoid();
-        }
-      }
-      parts.push_back(part);
-    }
-    return at::cat(parts, 2);
-  };
-
-  at::Tensor x = Embed(tokens);
-  if (config_.embedding_norm) x = norm(x, "embed_norm");
-  x = drop(x, dropouts.embedding);
+  TrainPass pass(config_, parameters_, options);
+  at::Tensor x = pass.Embed(tokens);
   for (int64_t layer = 0; layer < config_.n_layers; ++layer) {
     const std::string prefix = absl::StrCat("layers.", layer, ".");
-    const bool post = config_.post_norm;
     LayerCarry* const carried = carries ? &(*carry)[static_cast<size_t>(layer)] : nullptr;
-    const at::Tensor in = post ? x : norm(x, prefix + "norm1");
-    const at::Tensor packed =
-        ShiftsFeedForward(config_)
-            ? shifted_parts(in, previous(in, carries ? &carried->shift : nullptr),
-                            prefix + "mixer.")
-            : linear(in, prefix + "mixer.qkv").to(at::kFloat);
-    TrainFormOptions mix;
-    if (carries) mix.carry = &carried->mixer;
-    mix.gemm = gemm;
-    mix.grid_width = options.grid_width;
-    mix.mask = options.mask;
-    mix.dropout = dropouts.attention;
-    const at::Tensor mixed = TrainForm(config_.mixer, packed, Tables(prefix + "mixer."), mix);
-    x = x + drop(linear(mixed, prefix + "mixer.out").to(at::kFloat), dropouts.output);
-    if (post) x = norm(x, prefix + "norm1");
+    x = pass.Mix(x, prefix, carried);
     if (!HasFeedForward(config_, layer)) continue;
-    const at::Tensor second = post ? x : norm(x, prefix + "norm2");
-    at::Tensor before;
-    if (ShiftsFeedForward(config_)) {
-      before = previous(second, carries ? &carried->feed_forward_shift : nullptr);
-    }
-    const auto input = [&](int64_t part) {
-      return before.defined() ? shifted(second, before, prefix + "ffn.shift", part) : second;
-    };
-    const at::Tensor up = Activate(linear(input(0), prefix + "ffn.up"), config_.activation);
-    at::Tensor down = linear(drop(up, dropouts.feed_forward), prefix + "ffn.down").to(at::kFloat);
-    if (config_.feed_forward == FeedForwardKind::kGatedChannelMix) {
-      down = down * linear(input(1), prefix + "ffn.gate").to(at::kFloat).sigmoid();
-    }
-    x = x + drop(down, dropouts.output);
-    if (post && HasSecondNorm(config_, layer)) x = norm(x, prefix + "norm2");
+    x = pass.FeedForward(x, prefix, carried);
+    if (config_.post_norm && HasSecondNorm(config_, layer)) x = pass.Norm(x, prefix + "norm2");
   }
-  if (HasNormBehind(config_)) x = norm(x, "norm");
-  if (HeadRows(config_) == 0) return x;
-  return project(x, config_.tie_embeddings ? "embed.weight" : "head.weight", "head.bias")
-      .to(at::kFloat);
+  if (HasNormBehind(config_)) x = pass.Norm(x, "norm");
+  return HeadRows(config_) == 0 ? x : pass.Head(x);
 }
 
 }  // namespace aft

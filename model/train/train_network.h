@@ -67,10 +67,6 @@ class TrainNetwork {
   const TensorMap& parameters() const { return parameters_; }
 
  private:
-  const at::Tensor& P(const std::string& name) const { return parameters_.at(name); }
-  at::Tensor Embed(const at::Tensor& tokens) const;
-  MixerTables Tables(const std::string& prefix) const;
-
   NetworkConfig config_;
   TensorMap parameters_;
 };
