@@ -13,13 +13,20 @@ GpuNorm GpuNorm::Load(const WeightMap& tensors, const std::string& name, at::Dev
           ToDevice(tensors.at(name + ".bias"), device)};
 }
 
+Number ActivatedNumber(const NetworkConfig& config, Number format) {
+  const bool may_overflow =
+      format == Number::kFp16 && config.activation == Activation::kSquaredRelu;
+  return may_overflow ? Number::kBf16 : format;
+}
+
 absl::StatusOr<GpuLayer> GpuLayer::Create(const NetworkConfig& config, int64_t index,
                                           const WeightMap& tensors, Number format,
                                           bool activates_in_product, at::Device device) {
   GpuLayer layer;
   const std::string prefix = absl::StrCat("layers.", index, ".");
-  const auto load = [&](const char* name, GpuLinear& linear, bool bias = false) -> absl::Status {
-    AFT_ASSIGN_OR_RETURN(linear, GpuLinear::Load(tensors, prefix + name, bias, format, device));
+  const auto load = [&](Number number, const char* name, GpuLinear& linear,
+                        bool bias = false) -> absl::Status {
+    AFT_ASSIGN_OR_RETURN(linear, GpuLinear::Load(tensors, prefix + name, bias, number, device));
     layer.weight_bytes += linear.weight_bytes();
     return absl::OkStatus();
   };
@@ -42,7 +49,7 @@ absl::StatusOr<GpuLayer> GpuLayer::Create(const NetworkConfig& config, int64_t i
                          GpuShiftedProjection::Create(config, index, tensors, format, device));
     layer.weight_bytes += layer.shifted->weight_bytes();
   } else {
-    AFT_RETURN_IF_ERROR(load("mixer.qkv", layer.qkv, config.qkv_bias));
+    AFT_RETURN_IF_ERROR(load(format, "mixer.qkv", layer.qkv, config.qkv_bias));
   }
   MixerTables tables;
   const std::string mixer_prefix = prefix + "mixer.";
@@ -52,17 +59,17 @@ absl::StatusOr<GpuLayer> GpuLayer::Create(const NetworkConfig& config, int64_t i
   AFT_ASSIGN_OR_RETURN(layer.mixer, MakeGpuMixer(config.mixer, MixerWidth(config), tables,
                                                  {config.max_seq_len}, device));
   layer.weight_bytes += layer.mixer->weight_bytes();
-  AFT_RETURN_IF_ERROR(load("mixer.out", layer.out));
+  AFT_RETURN_IF_ERROR(load(format, "mixer.out", layer.out));
   layer.out_bias = vector("mixer.out.bias");
   if (config.architecture == Architecture::kMixer) return layer;
   layer.norm1 = norm("norm1");
   if (!HasFeedForward(config, index)) return layer;
   if (HasSecondNorm(config, index)) layer.norm2 = norm("norm2");
   if (ShiftsFeedForward(config)) layer.shift.emplace(vector("ffn.shift"));
-  AFT_RETURN_IF_ERROR(load("ffn.up", layer.up));
-  AFT_RETURN_IF_ERROR(load("ffn.down", layer.down));
+  AFT_RETURN_IF_ERROR(load(format, "ffn.up", layer.up));
+  AFT_RETURN_IF_ERROR(load(ActivatedNumber(config, format), "ffn.down", layer.down));
   if (config.feed_forward == FeedForwardKind::kGatedChannelMix) {
-    AFT_RETURN_IF_ERROR(load("ffn.gate", layer.gate));
+    AFT_RETURN_IF_ERROR(load(format, "ffn.gate", layer.gate));
   }
   layer.up_bias = vector("ffn.up.bias");
   if (activates_in_product) layer.up_bias = layer.up_bias.to(ScalarTypeOf(format));

@@ -26,12 +26,16 @@ struct GpuNorm {
   at::Tensor bias;
 };
 
+// The format of a feed-forward's activations and of its second matrix. A squared ReLU may exceed
+// fp16's largest number, 65,504, so with it bf16 takes fp16's place.
+Number ActivatedNumber(const NetworkConfig& config, Number format);
+
 // One layer of a GpuNetwork, on the device. A part that the network does not have is empty, and a
 // bias undefined.
 struct GpuLayer {
   // `tensors`, on the CPU, have those of layer `index`. Matrices are stored in `format`, and so is
-  // the bias of a feed-forward that `activates_in_product`. Errors: those of MakeGpuMixer and
-  // GpuLinear::Create. REQUIRES: the tensors passed CheckTensors.
+  // the bias of a feed-forward that `activates_in_product`; `down` in ActivatedNumber. Errors:
+  // those of MakeGpuMixer and GpuLinear::Create. REQUIRES: the tensors passed CheckTensors.
   static absl::StatusOr<GpuLayer> Create(const NetworkConfig& config, int64_t index,
                                          const WeightMap& tensors, Number format,
                                          bool activates_in_product, at::Device device);

@@ -209,7 +209,9 @@ absl::Status GpuNetwork::MakeActivations() {
   normed_.Rows(0, tokens, normed_width_).fill_(1);  // norms leave the last columns as they are
   packed_ = DeviceBuffer(tokens * packed_width_, Number::kFp32, device);
   up_ = DeviceBuffer(tokens * config_.d_ff, up_number_, device);
-  if (up_number_ != number_) activated_ = DeviceBuffer(tokens * config_.d_ff, number_, device);
+  if (up_number_ != number_) {
+    activated_ = DeviceBuffer(tokens * config_.d_ff, ActivatedNumber(config_, number_), device);
+  }
   if (has_head()) {
     logits_ = DeviceBuffer(max_logit_rows_ * HeadRows(config_), Number::kFp32, device);
   } else {

@@ -10,11 +10,13 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/gpu_model/runner_pair.h"
 #include "tests/support/close.h"
 #include "tests/support/collect.h"
+#include "tests/support/mixer_reference.h"
 
 namespace aft {
 namespace {
@@ -197,6 +199,27 @@ TEST_P(SixteenBitsTest, DistributionsAreCloseToThoseOfFp32) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Decoders, SixteenBitsTest, testing::ValuesIn(DecoderCases()), CaseName);
+
+// A feed-forward with a squared ReLU has activations up to 10^6 here, and fp16 ends at 65,504.
+TEST_F(GpuRunnerTest, InFp16ASquaredReluDoesNotOverflow) {
+  for (const MixerKind kind : {MixerKind::kWkv4, MixerKind::kWkv7}) {
+    UseMixer(ExampleMixer(kind, kCaseTokens), &config_);
+    config_.vocab_size = kMaxTopLogprobs;
+    DrawWeights();
+    for (int layer = 0; layer < config_.n_layers; ++layer) {
+      const std::string ffn = absl::StrCat("layers.", layer, ".ffn.");
+      tensors_.at(ffn + "up.weight").mul_(1000);
+      tensors_.at(ffn + "down.weight").div_(1000);
+    }
+    format_ = Number::kFp16;
+    const std::vector<TokenId> text = RandomText(20);
+    const std::vector<SampledToken> exact = Score(*Cpu(), 0, text, kMaxTopLogprobs, text.size());
+    const std::vector<SampledToken> scored = Score(*Gpu(), 0, text, kMaxTopLogprobs, text.size());
+    for (size_t i = 0; i < exact.size(); ++i) {
+      EXPECT_LE(Divergence(exact[i], scored.at(i)), tolerance::kDivergenceBf16) << i;
+    }
+  }
+}
 
 class SixteenBitEncoderTest : public SixteenBitsTest {};
 
