@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Makes tests/parity/goldens/rwkv{4,7}*: random RWKV models with BlinkDL's names, and what they compute.
+"""Makes tests/parity/goldens/rwkv*: random RWKV models with BlinkDL's names and with transformers', and what they
+compute.
 
-Every golden is a float64 result of references/rwkv.py. The script checks that the package `rwkv` gives the same in
-fp32, and that each tensor of the weights changes the logits. It is deterministic: a second run changes no byte.
+The goldens of rwkv4 and rwkv7 are float64 results of references/rwkv.py, and the script checks that the package `rwkv`
+gives the same in fp32. Those of rwkv_hub are transformers' own, which the script compares with float64. It also checks
+that each tensor of the weights changes the logits. It is deterministic: a second run changes no byte.
 
   python3.11 -m venv /tmp/rwkv
-  /tmp/rwkv/bin/pip install typing_extensions sympy networkx jinja2 filelock fsspec numpy
+  /tmp/rwkv/bin/pip install typing_extensions sympy networkx jinja2 filelock fsspec numpy \
+    pyyaml regex requests safetensors packaging tqdm 'huggingface-hub<1.0' 'tokenizers>=0.14,<0.19'
   /tmp/rwkv/bin/pip install --no-deps torch==2.11.0 nvidia-cufile==1.15.1.6 nvidia-cusparselt-cu13==0.8.0 \
-    nvidia-nvshmem-cu13==3.4.5 rwkv==0.8.32
+    nvidia-nvshmem-cu13==3.4.5 rwkv==0.8.32 transformers==4.36.2
   /tmp/rwkv/bin/python tests/parity/make_rwkv_goldens.py
 """
 
@@ -19,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import RwkvConfig, RwkvForCausalLM
 
 from references.checks import agree
 from references.rwkv import Rwkv
@@ -27,6 +31,7 @@ from references.store import write
 GOLDENS = Path(__file__).resolve().parent / "goldens"
 TEXT, GENERATED = 100, 2000
 PACKAGE_ERROR = 5e-5  # of a whole model in fp32
+RESCALED_ERROR = 5e-4  # where the residual stream is halved, the epsilon of its norms counts four times
 SMALLEST_CHANGE = 0.05  # of a logit when a tensor is another one
 # The likeliest token is ahead of the second by at least this at every step, so that fp32 finds the same one.
 SMALLEST_GAP = 5e-4
@@ -64,8 +69,8 @@ class Draw(dict):
     return self
 
 
-def rwkv4(rng):
-  d, wide, draw = 36, 126, Draw(rng)
+def rwkv4(rng, vocabulary=45, d=36, wide=126):
+  draw = Draw(rng)
 
   def layer(att, ffn):
     draw.uniform(att + "time_decay", d, low=-6.0, high=1.5)  # the decay of a token is 0.998 to 0.01
@@ -80,7 +85,7 @@ def rwkv4(rng):
     draw.matrix(ffn + "receptance", d, d)
     draw.matrix(ffn + "value", d, wide)
 
-  return draw.network(45, d, 3, layer)
+  return draw.network(vocabulary, d, 3, layer)
 
 
 def rwkv7(rng):
@@ -159,6 +164,42 @@ def make(version, draw, seed):
   write(GOLDENS / f"rwkv{version}.cases.safetensors", cases, metadata)
 
 
+# The parts of names that transformers has in place of BlinkDL's.
+HUB_NAMES = {"emb.": "rwkv.embeddings.", "blocks.": "rwkv.blocks.", "ln_out": "rwkv.ln_out", "ln0": "pre_ln",
+             "att.": "attention.", "ffn.": "feed_forward.", "mix_k": "mix_key", "mix_v": "mix_value",
+             "mix_r": "mix_receptance"}
+
+
+def hub_name(name):
+  for theirs, hub in HUB_NAMES.items():
+    name = name.replace(theirs, hub)
+  return name
+
+
+def make_hub(seed):
+  """Makes rwkv_hub: a folder of transformers' RwkvForCausalLM. Its config asks transformers to halve the residual stream
+  after two layers, which only makes the norms' epsilon count four times as much."""
+  rng = np.random.default_rng(seed)
+  vocabulary, d, wide = 256, 24, 70
+  weights = rwkv4(rng, vocabulary, d, wide)
+  tokens = rng.integers(vocabulary, size=TEXT)
+  model = RwkvForCausalLM(RwkvConfig(vocabulary, hidden_size=d, intermediate_size=wide, num_hidden_layers=3,
+                                     rescale_every=2))
+  model.load_state_dict({hub_name(name): torch.from_numpy(value.astype(np.float32))
+                         for name, value in weights.items()})
+  model.half().save_pretrained(GOLDENS / "rwkv_hub")
+  expected = Rwkv(weights).read(tokens)[0]
+  for every, error in ((2, RESCALED_ERROR), (0, PACKAGE_ERROR)):
+    model = RwkvForCausalLM.from_pretrained(GOLDENS / "rwkv_hub", rescale_every=every).float().eval()
+    with torch.no_grad():
+      logits = model(torch.from_numpy(tokens)[None]).logits[0]
+    agree(f"rwkv_hub logits, rescaled every {every} layers", logits, expected, atol=error)
+  check_that_tensors_matter(weights, tokens, expected, rng)
+  write(GOLDENS / "rwkv_hub.cases.safetensors", {"tokens": tokens, "package": logits.log_softmax(-1).numpy()},
+        {"package": "transformers"})
+
+
 if __name__ == "__main__":
   make(4, rwkv4, seed=34)
   make(7, rwkv7, seed=25)
+  make_hub(seed=3)

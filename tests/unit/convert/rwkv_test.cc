@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
+#include "tests/parity/goldens.h"
+#include "tests/support/tolerances.h"
 #include "tests/unit/convert/harness.h"
 
 namespace aft {
@@ -113,6 +115,15 @@ class RwkvTest : public testing::Test {
   const std::string rwkv_ = R"({"model_type": "rwkv", "layer_norm_epsilon": 1e-5})";
   const std::string rwkv7_ = R"({"model_type": "rwkv7", "norm_eps": 1e-5})";
 };
+
+TEST_F(RwkvTest, AFolderOfTransformersGivesItsLogProbabilities) {
+  const TensorMap cases = ReadGoldens("rwkv_hub.cases").tensors;
+  const std::vector<int32_t> tokens = Ids(cases.at("tokens"));
+  const std::string out = folder_.File("out");
+  WriteAndRead(ImportRwkv("tests/parity/goldens/rwkv_hub", {}), out);
+  EXPECT_LE(ScoreDistance(out, tokens, cases.at("package")), tolerance::kLogProbability);
+  EXPECT_LE(ScoreDistance(out, tokens, cases.at("package"), 1), tolerance::kLogProbability);
+}
 
 TEST_F(RwkvTest, AllFormsOfVersion4BecomeTheSameNetwork) {
   const TensorMap source = RandomRwkv4(16, 2);
