@@ -46,7 +46,7 @@ FROM ${BASE} AS runtime
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get upgrade -y && \
     apt-get install -y --no-install-recommends \
-      libgrpc++1.51 libprotobuf32 libabsl20220623 libprometheus-cpp-core1.0 libhwy1 libre2-9 libedit2 libhiredis0.14 && \
+      libgrpc++1.51 libprotobuf32 libabsl20220623 libprometheus-cpp-core1.0 libhwy1 libre2-9 libedit2 libhiredis0.14 libutf8proc2 && \
     rm -rf /var/lib/apt/lists/* && \
     useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin aft
 COPY deploy/config/container.textproto /etc/aft/server.textproto

@@ -23,15 +23,18 @@ set(AFT_GRPC_HEADERS <grpcpp/grpcpp.h> <google/protobuf/message.h> <absl/functio
   <absl/status/statusor.h> <absl/strings/str_cat.h> <functional> <string> <vector>)
 aft_precompiled(grpc HEADERS ${AFT_GRPC_HEADERS} DEPS aft_grpc absl::status absl::statusor absl::strings)
 
-# libedit and hiredis have no CMake config.
+# libedit, hiredis and utf8proc have no CMake config.
 add_library(aft_edit INTERFACE)
 add_library(aft_hiredis INTERFACE)
+add_library(aft_utf8proc INTERFACE)
 if(AFT_STATIC)
   target_link_libraries(aft_edit INTERFACE -l:libedit.a -l:libtinfo.a -l:libbsd.a -l:libmd.a)
   target_link_libraries(aft_hiredis INTERFACE -l:libhiredis.a)
+  target_link_libraries(aft_utf8proc INTERFACE -l:libutf8proc.a)
 else()
   target_link_libraries(aft_edit INTERFACE edit)
   target_link_libraries(aft_hiredis INTERFACE hiredis)
+  target_link_libraries(aft_utf8proc INTERFACE utf8proc)
 endif()
 
 if(AFT_TORCH)

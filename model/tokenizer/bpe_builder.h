@@ -38,7 +38,7 @@ struct BpeMerges {
     return found == pairs.end() ? nullptr : &found->second;
   }
 
-  std::array<int32_t, 256> byte_ids{};
+  std::array<int32_t, 256> byte_ids{};         // -1 for a byte without a token
   absl::flat_hash_map<uint64_t, Merge> pairs;  // by Key
 };
 
@@ -47,7 +47,7 @@ struct BpeMerges {
 class BpeBuilder {
  public:
   // `tokens` are in the order of their ids. Tokens that merges make spell bytes as GPT-2 does, and
-  // each single byte is one of the tokens.
+  // each single byte that UTF-8 has is one of the tokens.
   static absl::StatusOr<BpeBuilder> Create(std::vector<std::string> tokens);
 
   // The id of a token in its spelling, or -1.
@@ -59,8 +59,9 @@ class BpeBuilder {
   // Adds the next merge, which is less preferred than those before it.
   absl::Status AddMerge(absl::string_view left, absl::string_view right);
 
+  // With `nfc`, texts are put into normal form C before they are encoded.
   // REQUIRES: `eos_id` is the id of a special token, or -1.
-  absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(int32_t eos_id) &&;
+  absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(int32_t eos_id, bool nfc = false) &&;
 
  private:
   BpeBuilder() = default;

@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "model/tokenizer/bpe_builder.h"
 #include "model/tokenizer/gpt2_pieces.h"
+#include "model/tokenizer/nfc.h"
 #include "model/tokenizer/utf8_character.h"
 #include "model/tokenizer/vocabulary_file.h"
 #include "re2/re2.h"
@@ -168,9 +169,11 @@ class AddedTokens {
 
 class BpeTokenizer : public Tokenizer {
  public:
-  BpeTokenizer(std::vector<std::string> bytes, int32_t eos_id, BpeMerges merges, AddedTokens added)
+  BpeTokenizer(std::vector<std::string> bytes, int32_t eos_id, bool nfc, BpeMerges merges,
+               AddedTokens added)
       : bytes_(std::move(bytes)),
         eos_id_(eos_id),
+        nfc_(nfc),
         merges_(std::move(merges)),
         added_(std::move(added)) {}
 
@@ -178,8 +181,16 @@ class BpeTokenizer : public Tokenizer {
   int32_t eos_id() const override { return eos_id_; }
 
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
+    std::string normal;
+    if (nfc_) text = normal = ToNfc(text);
     if (text.size() >= size_t{std::numeric_limits<int32_t>::max()}) {
       return absl::InvalidArgumentError("text is longer than 2 GiB");
+    }
+    for (const char byte : text) {
+      if (merges_.byte_ids[static_cast<uint8_t>(byte)] >= 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrFormat("text has the byte 0x%02X, which is not UTF-8 and has no token",
+                          static_cast<uint8_t>(byte)));
     }
     const std::string valid = WithValidUtf8(text);
     BpeMerger merger(merges_);
@@ -205,6 +216,7 @@ class BpeTokenizer : public Tokenizer {
  private:
   const std::vector<std::string> bytes_;  // by id; empty for special tokens
   const int32_t eos_id_;
+  const bool nfc_;
   const BpeMerges merges_;
   const AddedTokens added_;
   const Gpt2Splitter splitter_;
@@ -224,7 +236,8 @@ absl::StatusOr<BpeBuilder> BpeBuilder::Create(std::vector<std::string> tokens) {
   for (size_t byte = 0; byte < 256; ++byte) {
     const std::string token = EncodeUtf8(spelling[byte]);
     builder.merges_.byte_ids[byte] = builder.Find(token);
-    if (builder.merges_.byte_ids[byte] < 0) {
+    const bool in_utf8 = byte < 0xC0 || (byte > 0xC1 && byte < 0xF5);
+    if (builder.merges_.byte_ids[byte] < 0 && in_utf8) {
       return absl::InvalidArgumentError(
           absl::StrFormat("no token for byte 0x%02X, %s", byte, ShownToken(token)));
     }
@@ -278,7 +291,7 @@ absl::Status BpeBuilder::AddMerge(absl::string_view left, absl::string_view righ
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const Tokenizer>> BpeBuilder::Build(int32_t eos_id) && {
+absl::StatusOr<std::shared_ptr<const Tokenizer>> BpeBuilder::Build(int32_t eos_id, bool nfc) && {
   const std::array<char32_t, 256> spelling = ByteSpelling();
   absl::flat_hash_map<char32_t, char> spelled;
   for (size_t byte = 0; byte < 256; ++byte) spelled[spelling[byte]] = static_cast<char>(byte);
@@ -293,7 +306,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> BpeBuilder::Build(int32_t eos_i
   }
   AddedTokens added(added_);
   if (!added.ok()) return absl::InvalidArgumentError("too many added tokens that are not special");
-  return std::make_shared<BpeTokenizer>(std::move(tokens_), eos_id, std::move(merges_),
+  return std::make_shared<BpeTokenizer>(std::move(tokens_), eos_id, nfc, std::move(merges_),
                                         std::move(added));
 }
 

@@ -16,6 +16,7 @@
 #include "base/utf8.h"
 #include "model/tokenizer/bpe_builder.h"
 #include "model/tokenizer/json_walk.h"
+#include "model/tokenizer/nfc.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/vocabulary_file.h"
 
@@ -40,8 +41,8 @@ const Json& At(const Fields& fields, const std::string& field) {
 }
 
 // The values that a field may have, with null if it may be left out. An empty list allows any
-// value, because the field makes no difference here. (Every byte is a token, so no text is
-// unknown.)
+// value, because the field makes no difference here. (Every byte of UTF-8 is a token, so no
+// text is unknown.)
 struct Rule {
   const char* field;
   std::vector<Json> allowed;
@@ -49,7 +50,8 @@ struct Rule {
 const std::vector<Rule>& Rules() {
   static const auto* const rules = new std::vector<Rule>{
       {"version", {nullptr, "1.0"}},
-      {"normalizer", {nullptr}},
+      {"normalizer", {nullptr, Json::object()}},
+      {"normalizer.type", {nullptr, "NFC"}},
       {"pre_tokenizer", {Json::object()}},
       {"pre_tokenizer.type", {"ByteLevel"}},
       {"pre_tokenizer.add_prefix_space", {false}},
@@ -92,7 +94,10 @@ absl::Status CheckRules(const Fields& fields) {
   }
   // Refuses fields of later versions of the format, because they may change the tokens of a text.
   for (const auto& [field, value] : fields) {
-    if (!absl::StartsWith(field, "model.") && !absl::StartsWith(field, "pre_tokenizer.")) continue;
+    if (!absl::StartsWith(field, "model.") && !absl::StartsWith(field, "pre_tokenizer.") &&
+        !absl::StartsWith(field, "normalizer.")) {
+      continue;
+    }
     if (absl::c_none_of(Rules(), [&f = field](const Rule& rule) { return f == rule.field; })) {
       return FieldError(field, "is not known");
     }
@@ -226,6 +231,15 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(TokenizerJson json,
                                                        const std::string& eos_path) {
   AFT_RETURN_IF_ERROR(CheckRules(json.fields));
   AFT_ASSIGN_OR_RETURN(std::vector<AddedToken> added, AddedTokensOf(json.fields));
+  const bool nfc = At(json.fields, "normalizer.type").is_string();
+  for (const AddedToken& token : added) {
+    if (!nfc || token.special) continue;
+    // Such tokens would be looked for in a text as it is, or in a form that they do not have.
+    if (token.before_others || ToNfc(token.content) != token.content) {
+      return FieldError("added_tokens", absl::StrCat("token ", ShownToken(token.content),
+                                                     ": must be normalized, in form NFC"));
+    }
+  }
   std::map<std::string, uint64_t> ids(json.vocabulary.begin(), json.vocabulary.end());
   for (const AddedToken& token : added) {
     const auto [known, is_new] = ids.emplace(token.content, token.id);
@@ -261,7 +275,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(TokenizerJson json,
                                                     : absl::InvalidArgumentError("is empty");
     AFT_RETURN_IF_ERROR(InFile(absl::StrCat("model.merges.", i), status));
   }
-  return InFile("model.vocab", std::move(builder).Build(eos_id));
+  return InFile("model.vocab", std::move(builder).Build(eos_id, nfc));
 }
 
 }  // namespace

@@ -35,18 +35,19 @@ inline constexpr char kEndOfText[] = "<|endoftext|>";
 // as GPT-2 does. Within each piece, of all neighbouring pairs that `merges_path` lists, the one
 // that is listed first becomes one token, the leftmost first, until no such pair is left. Any bytes
 // round-trip; bytes that are not UTF-8 count as symbols, one each. O(n log n) in the length,
-// whatever the text is.
+// whatever the text is. A text with a byte that has no token is INVALID_ARGUMENT.
 //
-// `vocab_path`: {"token": id}, with every byte among the tokens. `merges_path`: "left right" lines,
-// most preferred first, after an optional "#version" line. Both spell bytes as GPT-2's printable
-// characters. The files are not trusted. Errors start with the path (and line): NOT_FOUND,
-// INVALID_ARGUMENT.
+// `vocab_path`: {"token": id}, with every byte that UTF-8 has among the tokens. `merges_path`:
+// "left right" lines, most preferred first, after an optional "#version" line. Both spell bytes as
+// GPT-2's printable characters. The files are not trusted. Errors start with the path (and line):
+// NOT_FOUND, INVALID_ARGUMENT.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadBpeTokenizer(const std::string& vocab_path,
                                                                   const std::string& merges_path);
 
 // Loads this encoding from a tokenizer.json, as Hugging Face's tokenizers writes it for GPT-2:
-// model BPE, pre-tokenizer and decoder ByteLevel, no normalizer. If the file asks for anything
-// else, the error names the field. Truncation and padding are not applied, as in `transformers`.
+// model BPE, pre-tokenizer and decoder ByteLevel, no normalizer or NFC. If the file asks for
+// anything else, the error names the field. With NFC the tokens are those of the text's form NFC.
+// Truncation and padding are not applied, as in `transformers`.
 //
 // Added tokens that are not special are found in a text: the first one, and the longest of those
 // that begin there. Their lstrip, rstrip and single_word must be false. Special tokens are not

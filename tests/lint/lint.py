@@ -24,6 +24,7 @@ THIRD_PARTIES = {
     "CUDA": (r"(cuda|cublas|cudnn|cooperative_groups|cub/|thrust/)", ["model/kernels/cuda/", "model/gpu/"]),
     "Highway": (r"hwy/", ["model/kernels/"]),
     "RE2": (r"re2/", ["model/tokenizer/"]),
+    "utf8proc": (r"utf8proc\.h", ["model/tokenizer/"]),
     "gRPC": (r"grpc(pp)?(/|\+\+)|.*\.grpc\.pb\.h$", ["server/transport/", "server/api/", "server/app/", "client/"]),
     "protobuf": (r"google/protobuf/|.*\.pb\.h$",
                  ["server/states/", "server/call/", "server/transport/", "server/api/", "server/app/", "server/config/", "client/"]),

@@ -213,7 +213,7 @@ TEST_F(HubTest, TheTokenizersErrorsNameItsFileAndField) {
   Json words = Json::parse(ReadBytes(in_ + "/tokenizer.json"));
   words["normalizer"] = {{"type", "NFKC"}};
   WriteBytes(in_ + "/tokenizer.json", words.dump());
-  EXPECT_THAT(ImportGpt2(in_, {}), Refused(in_ + "/tokenizer.json: normalizer: must be null"));
+  EXPECT_THAT(ImportGpt2(in_, {}), Refused(in_ + "/tokenizer.json: normalizer.type: must be null"));
 }
 
 }  // namespace

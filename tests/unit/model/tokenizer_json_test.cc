@@ -15,6 +15,7 @@
 #include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/utf8_character.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -197,6 +198,42 @@ TEST_F(TokenizerJsonTest, SomeAddedTokensAreLookedForBeforeTheOthers) {
   EXPECT_THAT(*tokenizer->Encode("zqzqv"), ElementsAre(667, z, 668));
 }
 
+TEST_F(TokenizerJsonTest, NormalizesTextsAsHuggingFacesTokenizersDoes) {
+  json_["normalizer"] = {{"type", "NFC"}};
+  for (Json& token : json_["added_tokens"]) {
+    if (!token["special"]) token["normalized"] = true;
+  }
+  const auto tokenizer = Loaded();
+  int changed = 0;
+  for (const Json& sample : Json::parse(ReadBytes(std::string(kFolder) + "nfc.json"))) {
+    const std::string text = sample["text"];
+    const auto ids = *tokenizer->Encode(text);
+    EXPECT_THAT(ids, ElementsAreArray(sample["ids"].get<std::vector<int32_t>>())) << sample;
+    changed += DecodeIds(*tokenizer, ids) != text;
+  }
+  EXPECT_GT(changed, 100);
+  const std::string no_text = "e\u0301\xFF";
+  EXPECT_EQ(DecodeIds(*tokenizer, *tokenizer->Encode(no_text)), no_text);
+  // A sort of these marks in quadratic time would take hours.
+  std::string marks = "e";
+  for (int i = 0; i < 500000; ++i) marks += "\u0301\u0323";
+  EXPECT_EQ(DecodeIds(*tokenizer, *tokenizer->Encode(marks)).size(), marks.size());
+  json_["added_tokens"][4]["content"] = "e\u0301";
+  ExpectRefused(Load(), "must be normalized, in form NFC");
+}
+
+// As in GPT-NeoX's vocabulary.
+TEST_F(TokenizerJsonTest, BytesThatUtf8DoesNotHaveNeedNoToken) {
+  Json& vocabulary = json_["model"]["vocab"];
+  const std::string spelling = "\u00ff";  // of the byte 0xFF
+  vocabulary["xyz"] = vocabulary.at(spelling);
+  vocabulary.erase(spelling);
+  const auto tokenizer = Loaded();
+  EXPECT_THAT(*tokenizer->Encode("\xFE"), ElementsAre(vocabulary["\u00fe"].get<int32_t>()));
+  EXPECT_THAT(tokenizer->Encode("a\xFF").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("byte 0xFF")));
+}
+
 TEST_F(TokenizerJsonTest, TheConfigNamesTheEndOfText) {
   const auto eos = [this](const std::string& config) {
     WriteBytes(config_path_, config);
@@ -223,7 +260,10 @@ TEST_F(TokenizerJsonTest, TheConfigNamesTheEndOfText) {
 
 TEST_F(TokenizerJsonTest, RefusesWhatItDoesNotImplementByField) {
   ExpectRefusedWith("/version", "2.0", R"(version: must be null or \"1.0\", got \"2.0\")");
-  ExpectRefusedWith("/normalizer", {{"type", "NFC"}}, "normalizer: must be null, got an object");
+  ExpectRefusedWith("/normalizer", "NFC", "normalizer: must be null or an object, got");
+  ExpectRefusedWith("/normalizer", {{"type", "Lowercase"}}, "normalizer.type: must be ");
+  ExpectRefusedWith("/normalizer", {{"type", "NFC"}, {"later", 1}}, "normalizer.later: is not");
+  ExpectRefusedWith("/normalizer", {{"type", "NFC"}}, "token '<tool>': must be normalized");
   ExpectRefusedWith("/pre_tokenizer", nullptr, "pre_tokenizer: must be an object, got null");
   ExpectRefusedWith("/pre_tokenizer/type", "Whitespace", "pre_tokenizer.type: must be ");
   ExpectRefusedWith("/pre_tokenizer/add_prefix_space", true,

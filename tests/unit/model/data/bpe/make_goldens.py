@@ -5,9 +5,10 @@
   make_goldens.py --train TXT  first trains those two on a text (the stored ones: Jane Austen, and SAMPLES)
 
 added/tokenizer.json is the same vocabulary with the tokens ADDED. hostile.json has its encodings of texts, in which
-special tokens are not looked for. trained.json has the tokens and merges that the trainer of `tokenizers` makes of the
-texts of samples.json and hostile.json. classes.json has the class that the pre-tokeniser gives every code point, as runs
-[first, class]: letter (L), digit (N), other sign (O), white space (S) or surrogate (-).
+special tokens are not looked for. nfc.json has those of texts with equivalent spellings, with the normaliser NFC, for
+which all of ADDED that are not special are "normalized". trained.json has the tokens and merges that the trainer of
+`tokenizers` makes of the texts of samples.json and hostile.json. classes.json has the class that the pre-tokeniser gives
+every code point, as runs [first, class]: letter (L), digit (N), other sign (O), white space (S) or surrogate (-).
 
 Needs `pip install tokenizers`; the tests need only the files.
 """
@@ -18,7 +19,8 @@ import random
 import unicodedata
 from pathlib import Path
 
-from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (AddedToken, ByteLevelBPETokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers,
+                        processors, trainers)
 
 HERE = Path(__file__).parent
 
@@ -59,14 +61,18 @@ ADDED = [
 ]
 
 
-def with_added_tokens():
+def with_added_tokens(nfc=False):
   tokenizer = Tokenizer(models.BPE.from_file(str(HERE / "vocab.json"), str(HERE / "merges.txt")))
   tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
   tokenizer.decoder = decoders.ByteLevel()
   tokenizer.add_special_tokens(["<|endoftext|>"])
   for token in ADDED:
+    if nfc and not token.special:
+      token = AddedToken(token.content, normalized=True)
     (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
+  if nfc:
+    tokenizer.normalizer = normalizers.NFC()
   tokenizer.encode_special_tokens = True
   return tokenizer
 
@@ -131,6 +137,17 @@ def hostile():
   store("classes.json", classes())
 
 
+def nfc():
+  tokenizer = with_added_tokens(nfc=True)
+  random.seed(13)
+  # Marks in any order, singletons, characters that are not composed again, Hangul in parts, and marks that open a text.
+  alphabet = ["a", "e", "the", " ", "\u00e9", "\u1ec7", "\u0301", "\u0323", "\u0302", "\u0327", "\u0344", "\u0345", "\u212b",
+              "\u2126", "\u0958", "\u0915\u093c", "\u1112", "\u1161", "\u11ab", "\ud55c", "\ud558", "\u09c7", "\u09be",
+              "\ufb1f", "\u2adc", "\U0001d15f", "\U0001109a", "\U000110ba", "\u3099", "\u304b", "<tool>", "<|user|>"]
+  texts = ["".join(random.choice(alphabet) for _ in range(random.randint(1, 24))) for _ in range(150)]
+  store("nfc.json", [{"text": text, "ids": tokenizer.encode(text).ids} for text in texts])
+
+
 def trained():
   texts = [sample["text"] for name in ("samples.json", "hostile.json")
            for sample in json.loads((HERE / name).read_text(encoding="utf-8"))]
@@ -162,6 +179,7 @@ def main():
     assert tokenizer.decode(sample["ids"]) == sample["text"], sample
   store("samples.json", samples)
   hostile()
+  nfc()
   trained()
 
 

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace aft {
+
+// `text` in normal form C of Unicode 14: equivalent spellings of a character become one. A text
+// that is not valid UTF-8 stays as it is. O(n log n) for every text. Thread-safe.
+std::string ToNfc(absl::string_view text);
+
+}  // namespace aft
