@@ -15,6 +15,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "base/mutex.h"
 #include "benchmark/benchmark.h"
 #include "model/api/load.h"
+#include "model/sampling/sampler.h"
 #include "model/state/aligned_buffer.h"
 #include "prometheus/registry.h"
 #include "server/engine/generate_engine.h"
@@ -44,6 +46,14 @@ int32_t Threads() { return std::atoi(FromEnvironment("AFT_THREADS", "1").c_str()
 void UpToSlots(benchmark::internal::Benchmark* bench) {
   for (const int64_t streams : {1, 4, 8, 16, 32, 64, 256, 1024}) {
     if (streams <= Slots()) bench->Arg(streams);
+  }
+}
+
+// Rows of a step, up to the slots. The numbers next to a power of two show where a kernel begins
+// another block of rows.
+void RowsUpToSlots(benchmark::internal::Benchmark* bench) {
+  for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 64, 256, 1024}) {
+    if (rows <= Slots()) bench->Arg(rows);
   }
 }
 
@@ -165,7 +175,7 @@ void BM_RunnerDecode(benchmark::State& state) {
   }
   Decode(runner, std::move(step), state);
 }
-BENCHMARK(BM_RunnerDecode)->Apply(UpToSlots)->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_RunnerDecode)->Apply(RowsUpToSlots)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
 // Returns a sequence of `tokens` tokens. It is made once, because 100,000 tokens take a while.
 const std::string& SequenceOf(int64_t tokens) {
@@ -202,6 +212,24 @@ BENCHMARK(BM_RunnerContext)
     ->Args({1, 100'000})
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
+
+// Draws a token from the model's vocabulary, on the CPU. A step draws one for each of its rows.
+void BM_Draw(benchmark::State& state) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> logits(static_cast<size_t>(Runner(256).info().vocab_size));
+  for (float& logit : logits) logit = normal(random);
+  Sampler sampler;
+  SampledToken token;
+  uint64_t index = 0;
+  for (auto _ : state) {
+    const auto drawn = sampler.Sample(logits.data(), static_cast<int64_t>(logits.size()), {},
+                                      nullptr, index++, &token);
+    if (!drawn.ok()) std::abort();
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_Draw);
 
 // A buffer of the weights' size, which the compute threads read. A step of one stream on the CPU
 // cannot take less time than that.
@@ -334,9 +362,10 @@ class CountingSink : public TokenSink {
   Duration first_token_{};
 };
 
-void BM_Engine(benchmark::State& state) {
+// Generates kTokens tokens after `prompt` in each of the benchmark's streams.
+void Generate(benchmark::State& state, const std::string& prompt_text) {
   Loaded& loaded = WithEngine();
-  const std::vector<TokenId> prompt = *loaded.model.tokenizer->Encode(kPrompt);
+  const std::vector<TokenId> prompt = *loaded.model.tokenizer->Encode(prompt_text);
   const int64_t streams = state.range(0);
   std::vector<double> ttft_ms;
   for (auto _ : state) {
@@ -360,7 +389,14 @@ void BM_Engine(benchmark::State& state) {
   state.counters["ttft_p50_ms"] = ttft_ms[ttft_ms.size() / 2];
   state.SetItemsProcessed(state.iterations() * streams * kTokens);
 }
+
+void BM_Engine(benchmark::State& state) { Generate(state, kPrompt); }
 BENCHMARK(BM_Engine)->Apply(UpToSlots)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+// The prompt is one token, so that the time is that of kTokens decode steps. What it takes longer
+// than as many steps of the runner is the engine's own work.
+void BM_EngineDecode(benchmark::State& state) { Generate(state, "a"); }
+BENCHMARK(BM_EngineDecode)->Apply(RowsUpToSlots)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace aft::server

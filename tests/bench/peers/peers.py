@@ -59,8 +59,12 @@ def output_of(*command, **environment):
   return done.stdout
 
 
-# ---- Figures: name -> rate. decode/STREAMS/CONTEXT, prompt/512, engine/STREAMS in tokens/s; read/1: how often the
-# weights can be read in a second, at the fastest; state bytes: of a stream.
+# ---- Figures: name -> rate. decode/STREAMS/CONTEXT, prompt/512, engine/STREAMS in tokens/s, also those of ENGINE_KINDS;
+# read/1: how often the weights can be read in a second, at the fastest; state bytes: of a stream.
+ENGINE_KINDS = {"BM_RunnerContext": "decode", "BM_RunnerPrefill": "prompt", "BM_Engine": "engine",
+                "BM_RunnerDecode": "step", "BM_EngineDecode": "engine step", "BM_Draw": "draw"}
+
+
 def engine_figures(text):
   figures = {}
   for bench in json.loads(text)["benchmarks"]:
@@ -72,8 +76,7 @@ def engine_figures(text):
     if family == "BM_ReadWeights":
       figures["read/1"] = max(figures.get("read/1", 0), bench["bytes_per_second"] / bench["weight_bytes"])
     else:
-      kind = {"BM_RunnerContext": "decode", "BM_RunnerPrefill": "prompt", "BM_Engine": "engine"}[family]
-      figures["/".join((kind, *arguments))] = bench["items_per_second"]
+      figures["/".join((ENGINE_KINDS[family], *arguments))] = bench["items_per_second"]
     if "state_bytes" in bench:
       figures["state bytes"] = bench["state_bytes"]
   return figures
