@@ -79,15 +79,15 @@ bool MayUseDots() { return Target() == HWY_AVX3 && use_dots.load(std::memory_ord
 #if AFT_HAS_DOTS
 bool HasInt8Dots() { return MayUseDots() && __builtin_cpu_supports("avx512vnni") != 0; }
 bool HasBf16Dots() { return MayUseDots() && __builtin_cpu_supports("avx512bf16") != 0; }
-bool HasInt8Tiles() {
+bool HasTiles() {
   static const bool is_permitted = [] {
     // Intel's manual: leaf 7 of CPUID, EDX. Clang 14 does not know the names of these features.
-    constexpr uint32_t kTilesAndInt8 = (1U << 24) | (1U << 25);
+    constexpr uint32_t kBf16TilesInt8 = (1U << 22) | (1U << 24) | (1U << 25);
     uint32_t a = 0;
     uint32_t b = 0;
     uint32_t c = 0;
     uint32_t d = 0;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTilesAndInt8) != kTilesAndInt8) {
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16TilesInt8) != kBf16TilesInt8) {
       return false;
     }
     // Linux saves the tiles of a process only if it has asked for that.
@@ -95,10 +95,10 @@ bool HasInt8Tiles() {
     constexpr int64_t kTileData = 18;               // XFEATURE_XTILEDATA
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   }();
-  return is_permitted && HasInt8Dots();
+  return is_permitted && HasInt8Dots() && HasBf16Dots();
 }
 #else
-bool HasInt8Tiles() { return false; }
+bool HasTiles() { return false; }
 bool HasInt8Dots() { return false; }
 bool HasBf16Dots() { return false; }
 #endif
@@ -108,7 +108,8 @@ void UseDots(bool use) { use_dots = use; }
 std::string InstructionSet() {
   switch (Target()) {
     case HWY_AVX3:
-      return HasBf16Dots()   ? "AVX-512 with VNNI and BF16"
+      return HasTiles()      ? "AVX-512 with VNNI, BF16 and AMX"
+             : HasBf16Dots() ? "AVX-512 with VNNI and BF16"
              : HasInt8Dots() ? "AVX-512 with VNNI"
                              : "AVX-512";
     case HWY_AVX2:

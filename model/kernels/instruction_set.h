@@ -4,10 +4,11 @@
 
 namespace aft::kernels {
 
-// The instruction set that the CPU kernels use on this machine: "AVX-512 with VNNI and BF16",
-// "AVX-512 with VNNI", "AVX-512", "AVX2", "SSE4" or "portable". The environment variable
-// AFT_INSTRUCTION_SET (AVX-512, AVX2 or SSE4) limits it, so that the speed and the numerics of a
-// lesser machine can be had on a better one. The program ends at its start if the name is unknown.
+// The instruction set that the CPU kernels use on this machine: "AVX-512 with VNNI, BF16 and AMX",
+// "AVX-512 with VNNI and BF16", "AVX-512 with VNNI", "AVX-512", "AVX2", "SSE4" or "portable". The
+// environment variable AFT_INSTRUCTION_SET (AVX-512, AVX2 or SSE4) limits it, so that the speed and
+// the numerics of a lesser machine can be had on a better one. The program ends at its start if the
+// name is unknown.
 std::string InstructionSet();
 
 // Whether products use instructions that only some CPUs with AVX-512 have, and for which Highway
@@ -16,9 +17,10 @@ std::string InstructionSet();
 // (linear.h) with these instructions must also be multiplied with them.
 bool HasInt8Dots();
 bool HasBf16Dots();
-// Whether products of int8 also use AMX, which needs a permission of the kernel. They give the same
-// bits as those with AVX512-VNNI. True only if HasInt8Dots().
-bool HasInt8Tiles();
+// Whether products also use AMX, which needs a permission of the kernel. Those of int8 give the
+// same bits as with AVX512-VNNI, those of bf16 do not give the bits of AVX512-BF16. True only if
+// HasInt8Dots() and HasBf16Dots().
+bool HasTiles();
 void UseDots(bool use);  // for tests; has no effect where the CPU lacks them
 
 }  // namespace aft::kernels

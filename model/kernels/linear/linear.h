@@ -20,7 +20,8 @@ void QuantizeRows(Number format, const LinearRows& rows, int64_t in, int64_t beg
 //
 // kFp32, kBf16: every output is one chain of fused multiply-adds over in = 0, 1, 2, ... that starts
 // from the bias. With AVX512-BF16, a kBf16 output is one chain of that instruction over pairs of
-// in, with x rounded to bf16 and denormals as zeros.
+// in, with x rounded to bf16 and denormals as zeros. With AMX, if `in` is a multiple of 32, it is a
+// chain from 0 over sums of 32 products, and the bias is added to it.
 //
 // kInt8: the sum of products of integers is exact. It is multiplied by (scale of x * scale of w)
 // and the bias is added, each rounded. Before the activation it has the same bits on every

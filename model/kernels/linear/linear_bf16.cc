@@ -3,8 +3,10 @@
 
 #include <cstring>
 
+#include "model/kernels/instruction_set.h"
 #include "model/kernels/linear/bf16-inl.h"
 #include "model/kernels/linear/linear-inl.h"
+#include "model/kernels/linear/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
@@ -68,6 +70,23 @@ struct Bf16DotBlocks {
   }
 };
 
+struct Bf16Tiles {
+  using Sum = float;
+  template <int kSum>
+  static HWY_INLINE void Add() {
+    if constexpr (kSum == 0) _tile_dpbf16ps(0, 4, 6);
+    if constexpr (kSum == 1) _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kSum == 2) _tile_dpbf16ps(2, 5, 6);
+    if constexpr (kSum == 3) _tile_dpbf16ps(3, 5, 7);
+  }
+  static HWY_INLINE void Store(const LinearCall& call, const Sum* sums, int64_t row,
+                               int64_t column) {
+    const LinearTag d;
+    const LinearVec bias = hn::Load(d, PackedBias(call.linear) + column);
+    StoreSums(call, hn::Add(hn::Load(d, sums), bias), row, column);
+  }
+};
+
 void RoundRow(const float* x, int64_t in, uint16_t* to) {
   const LinearTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -81,8 +100,14 @@ void RoundRow(const float* x, int64_t in, uint16_t* to) {
 
 void LinearBf16Dots(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
                     Epilogue epilogue, int64_t begin, int64_t end) {
-  HWY_NAMESPACE::AllRows<HWY_NAMESPACE::Bf16DotBlocks>({linear, rows, y, y_stride, epilogue}, begin,
-                                                       end);
+  const HWY_NAMESPACE::LinearCall call = {linear, rows, y, y_stride, epilogue};
+  const int64_t input_bytes = linear.in * 2;
+  // The number of rows must not decide this, because the sums have other bits.
+  if (input_bytes % HWY_NAMESPACE::kTileBytes == 0 && HasTiles()) {
+    return HWY_NAMESPACE::AllTiles<HWY_NAMESPACE::Bf16Tiles>(
+        call, {0, Bf16RowBytes(linear.in), input_bytes}, begin, end);
+  }
+  HWY_NAMESPACE::AllRows<HWY_NAMESPACE::Bf16DotBlocks>(call, begin, end);
 }
 
 int64_t Bf16RowBytes(int64_t in) { return HWY_NAMESPACE::RowBytes(in); }

@@ -14,6 +14,7 @@
 #endif
 #if AFT_INT8_DOTS
 #include "model/kernels/instruction_set.h"
+#include "model/kernels/linear/tiles-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -195,96 +196,21 @@ struct Int8Blocks {
 };
 
 #if AFT_INT8_DOTS
-// AMX multiplies tiles: up to 16 rows with 16 columns, 64 inputs at a time. The sums of integers
-// are exact, so that they are the same as those of AVX512-VNNI.
-constexpr int64_t kTileRows = 16;
-constexpr int64_t kTileInputs = 64;
-constexpr int64_t kTileColumns = 16;
-
-// The shapes of the tiles, as the processor reads them. Tiles 0 to 3 hold the sums of up to 32 rows
-// and a panel's 32 columns, 4 and 5 the rows, 6 and 7 the weights.
-struct alignas(64) TileShapes {
-  explicit TileShapes(int64_t block) {
-    const auto above = static_cast<uint8_t>(std::min(block, kTileRows));
-    const auto below = static_cast<uint8_t>(block - above);
-    rows[0] = rows[1] = rows[4] = above;
-    rows[2] = rows[3] = rows[5] = below;
-    rows[6] = rows[7] = kTileRows;
-    for (int tile = 0; tile < 8; ++tile) bytes[tile] = rows[tile] == 0 ? 0 : kTileInputs;
+// The sums of integers are exact, so that they are the same as those of AVX512-VNNI.
+struct Int8Tiles {
+  using Sum = int32_t;
+  template <int kSum>
+  static HWY_INLINE void Add() {
+    if constexpr (kSum == 0) _tile_dpbusd(0, 4, 6);
+    if constexpr (kSum == 1) _tile_dpbusd(1, 4, 7);
+    if constexpr (kSum == 2) _tile_dpbusd(2, 5, 6);
+    if constexpr (kSum == 3) _tile_dpbusd(3, 5, 7);
   }
-
-  uint8_t palette = 1;
-  uint8_t reserved[15] = {};
-  uint16_t bytes[16] = {};  // in a row of each tile
-  uint8_t rows[16] = {};
+  static HWY_INLINE void Store(const LinearCall& call, const Sum* sums, int64_t row,
+                               int64_t column) {
+    StoreProducts<QuadDots>(call, sums, row, column);
+  }
 };
-
-// Writes sums [rows, kPanel] of a block of rows, the first of which is at x, with a panel.
-template <bool kBelow>
-HWY_INLINE void SumTiles(const unsigned char* x, int64_t row_bytes, const int8_t* weights,
-                         int64_t in, int32_t* sums) {
-  constexpr int64_t kWeightBytes = 4 * kPanel;  // of four inputs
-  constexpr int64_t kSumBytes = 4 * kPanel;     // of a row
-  _tile_zero(0);
-  _tile_zero(1);
-  if constexpr (kBelow) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (int64_t k = 0; k < in; k += kTileInputs) {
-    _tile_loadd(4, x + k, row_bytes);
-    _tile_loadd(6, weights + k * kPanel, kWeightBytes);
-    _tile_dpbusd(0, 4, 6);
-    _tile_loadd(7, weights + k * kPanel + 4 * kTileColumns, kWeightBytes);
-    _tile_dpbusd(1, 4, 7);
-    if constexpr (kBelow) {
-      _tile_loadd(5, x + kTileRows * row_bytes + k, row_bytes);
-      _tile_dpbusd(2, 5, 6);
-      _tile_dpbusd(3, 5, 7);
-    }
-  }
-  _tile_stored(0, sums, kSumBytes);
-  _tile_stored(1, sums + kTileColumns, kSumBytes);
-  if constexpr (kBelow) {
-    _tile_stored(2, sums + kTileRows * kPanel, kSumBytes);
-    _tile_stored(3, sums + kTileRows * kPanel + kTileColumns, kSumBytes);
-  }
-}
-
-void AllTiles(const LinearCall& call, int64_t begin, int64_t end) {
-  const int64_t rows = call.rows.rows;
-  const int64_t in = call.linear.in;
-  const int64_t row_bytes = Int8RowBytes(in);
-  // All blocks have as many rows, so that the tiles keep their shapes.
-  const int64_t blocks = (rows + 2 * kTileRows - 1) / (2 * kTileRows);
-  const int64_t block = (rows + blocks - 1) / blocks;
-  const TileShapes shapes(block);
-  asm volatile("" : : "r"(&shapes) : "memory");  // GCC does not know that all of it is read
-  _tile_loadconfig(&shapes);
-  HWY_ALIGN int32_t sums[2 * kTileRows * kPanel];
-  for (int64_t panel = begin; panel < end; ++panel) {
-    const auto* const weights =
-        static_cast<const int8_t*>(call.linear.bytes) + panel * PanelBytes(in, call.linear.format);
-    for (int64_t first = 0; first < rows; first += block) {
-      // The last block may begin with rows that the block before it has stored.
-      const int64_t from = std::min(first, rows - block);
-      const auto* const x = static_cast<const unsigned char*>(call.rows.quantized) +
-                            from * row_bytes + kQuantizedHead;
-      if (block > kTileRows) {
-        SumTiles<true>(x, row_bytes, weights, in, sums);
-      } else {
-        SumTiles<false>(x, row_bytes, weights, in, sums);
-      }
-      for (int64_t row = first; row < from + block; ++row) {
-        for (int64_t column = 0; column < kPanel; column += kTileColumns) {
-          StoreProducts<QuadDots>(call, sums + (row - from) * kPanel + column, row,
-                                  panel * kPanel + column);
-        }
-      }
-    }
-  }
-  _tile_release();
-}
 #endif
 
 template <class D>
@@ -349,8 +275,9 @@ void LinearInt8Dots(const PackedWeight& linear, const LinearRows& rows, float* y
   // With few rows reading the weights takes longer than the sums.
   constexpr int64_t kLeastRows = 6;
   const HWY_NAMESPACE::LinearCall call = {linear, rows, y, y_stride, epilogue};
-  if (rows.rows >= kLeastRows && linear.in % HWY_NAMESPACE::kTileInputs == 0 && HasInt8Tiles()) {
-    return HWY_NAMESPACE::AllTiles(call, begin, end);
+  if (rows.rows >= kLeastRows && linear.in % HWY_NAMESPACE::kTileBytes == 0 && HasTiles()) {
+    return HWY_NAMESPACE::AllTiles<HWY_NAMESPACE::Int8Tiles>(
+        call, {kQuantizedHead, Int8RowBytes(linear.in), linear.in}, begin, end);
   }
   HWY_NAMESPACE::AllRows<Int8Blocks<QuadDots>>(call, begin, end);
 }
