@@ -93,14 +93,10 @@ HWY_INLINE void StoreSums(const LinearCall& call, LinearVec sum, int64_t row, in
 }
 
 // Requests the 128 bytes of weights that a turn of the loop will read 4 kB further on. The
-// processor's own prefetching follows the reads too closely while a turn computes several rows. One
-// or two rows read several panels at once, which is enough.
-template <int kRows>
+// processor's own prefetching follows the reads too closely.
 HWY_INLINE void RequestAhead(const void* weights) {
-  if constexpr (kRows > 2) {
-    __builtin_prefetch(static_cast<const char*>(weights) + 4096);
-    __builtin_prefetch(static_cast<const char*>(weights) + 4096 + 64);
-  }
+  __builtin_prefetch(static_cast<const char*>(weights) + 4096);
+  __builtin_prefetch(static_cast<const char*>(weights) + 4096 + 64);
 }
 
 // Registers hold about 24 sums with 32 registers and 12 with 16.

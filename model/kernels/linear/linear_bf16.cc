@@ -40,7 +40,7 @@ struct Bf16DotBlocks {
       __m512bh w[kPanels][2];
       for (int p = 0; p < kPanels; ++p) {
         const uint16_t* const at = weights + p * panel_numbers;
-        RequestAhead<kRows>(at);
+        RequestAhead(at);
         w[p][0] = reinterpret_cast<__m512bh>(_mm512_load_si512(at));
         w[p][1] = reinterpret_cast<__m512bh>(_mm512_load_si512(at + 2 * kLanes));
       }

@@ -68,7 +68,7 @@ struct FloatBlocks {
     };
     int64_t k = 0;
     for (; k + kInputs <= in; k += kInputs) {
-      for (int p = 0; p < kPanels; ++p) RequestAhead<kRows>(weights + p * panel_numbers);
+      for (int p = 0; p < kPanels; ++p) RequestAhead(weights + p * panel_numbers);
       for (int i = 0; i < kInputs; ++i) add(k + i, i);
       weights += kInputs * kPanel;
     }

@@ -164,7 +164,7 @@ struct Int8Blocks {
       typename D::Weights w[kPanels][2];
       for (int p = 0; p < kPanels; ++p) {
         const auto* const at = reinterpret_cast<const int32_t*>(weights + p * panel_bytes);
-        RequestAhead<kRows>(at);
+        RequestAhead(at);
         w[p][0] = D::Of(hn::Load(d, at));
         w[p][1] = D::Of(hn::Load(d, at + lanes));
       }
