@@ -16,7 +16,7 @@ RWKV = {"qkv_bias": False, "head_bias": False, "embedding_norm": True, "activati
 
 @dataclass(frozen=True)
 class Kind:
-  """One row of the comparison. `rows` below is the number of positions that a table by position covers."""
+  """One row of the comparison. `rows` is the number of positions that a table by position covers."""
   mixer: dict
   columns: Callable[[int], int] = lambda d: 3 * d  # outputs of the projections for a width d
   tables: Callable[[int, int], int] = lambda d, rows: 0  # weights of a layer's tables, from d and rows
@@ -26,11 +26,6 @@ class Kind:
   longest: int = 4096  # tokens of a text that can be scored
   slow: bool = False  # training takes several times as long as for the others
   network: dict = field(default_factory=dict)
-
-
-def low_rank(d):
-  """r, k and v of wkv7, and four low-rank matrices of two parts each."""
-  return 3 * d + 8 * RANK
 
 
 CAUSAL = {
@@ -46,9 +41,10 @@ CAUSAL = {
     "additive": Kind({"score_width": SCORE_WIDTH}, columns=lambda d: d + 2 * SCORE_WIDTH, positions=True,
                      state_grows=True, longest=1024, slow=True),
     "location": Kind({}, columns=lambda d: 2 * d, tables=lambda d, rows: d * rows, by_position=True, state_grows=True),
+    # The gate of its feed-forward counts as d columns.
     "wkv4": Kind({}, columns=lambda d: 4 * d, slow=True, network=RWKV | {"feed_forward": "gated_channel_mix"}),
     "wkv7": Kind({"heads": HEADS} | {f"{part}_rank": RANK for part in ("decay", "rate", "value", "gate")},
-                 columns=low_rank, slow=True, network=RWKV | {"feed_forward": "channel_mix"}),
+                 columns=lambda d: 3 * d + 8 * RANK, slow=True, network=RWKV | {"feed_forward": "channel_mix"}),
 }
 
 AFT = ("aft_full", "aft_simple", "aft_local", "aft_conv")

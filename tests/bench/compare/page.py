@@ -58,7 +58,7 @@ def encoder_table(encoders):
     return figures["accuracy"].get(length, {}).get("accuracy")
   rows = [[f"`{name}`", *(shown(accuracy(figures, length), ".1%") for length in lengths),
            shown(figures.get("rate"), ",.0f")]
-          for name, figures in sorted(encoders.items(), key=lambda item: -(accuracy(item[1], lengths[-1]) or 0))]
+          for name, figures in sorted(encoders.items(), key=lambda item: -(accuracy(item[1], lengths[0]) or 0))]
   return table(["kind", *(f"{length} bytes" for length in lengths), "training, texts/s"], rows)
 
 
@@ -91,3 +91,4 @@ def draw(path, curves, models, main):
   right.set_ylabel(f"bits per byte, texts of {main:,}")
   right.set_xscale("log")
   figure.savefig(path, metadata={"Date": None})
+  path.write_text(" ".join(path.read_text().split()) + "\n")  # one line instead of a thousand
