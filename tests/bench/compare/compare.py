@@ -7,7 +7,7 @@ Language models learn Jane Austen's novels, encoders the language of a text. All
 the same data, tokens, optimiser and learning rate. Each finished cell of the table is a file below --out, so the same
 command continues after an interruption; a training that was killed continues from its last evaluation.
 
-Speeds of decoding are measured last. `--speeds` measures them again, for a time without other work on the machine.
+`--speeds` measures the speeds again, for a time without other work on the machine.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import functools
 import json
 import os
 import re
-import statistics
+import shutil
 import subprocess
 import sys
 import time
@@ -28,6 +28,7 @@ import page
 ROOT = Path(__file__).resolve().parents[3]
 TOLERANCE = 0.05  # of the number of weights
 STREAMS = (1, 64)
+SPEED_STEPS = (10, 60)  # of the two runs whose difference is the speed of training
 LEAST_ROWS = 320  # of a table by position; engine_bench decodes 256 tokens after a prompt of 44
 
 
@@ -117,21 +118,17 @@ class Comparison:
     return json.loads(path.read_text())
 
   def train(self, name, config, wanted):
-    """Trains, or continues. `wanted` is the number of weights."""
+    """Trains, or continues. Returns the seconds of CPU time. `wanted` is the number of weights."""
     folder = self.out / "runs" / name
     write_json(folder.with_suffix(".json"), config)
-    log, seconds = run(self.bin / "aft-train", "--config", folder.with_suffix(".json"), "--out", folder)
-    amount = [int(line.split(",")[1]) for line in (folder / "curve.csv").read_text().splitlines()[1:]]
-    steps = number(r"; (\d+) steps", log)
-    first = number(r"step (\d+)\n", log)
-    facts, _ = run(self.bin / "aft-convert", "inspect", folder)
-    weights = number(r"parameters +([\d,]+)", facts)
+    _, seconds = run(self.bin / "aft-train", "--config", folder.with_suffix(".json"), "--out", folder)
+    weights = number(r"parameters +([\d,]+)", self.inspect(folder))
     if abs(weights / wanted - 1) > TOLERANCE:
       sys.exit(f"{name} has {weights:,.0f} weights instead of {wanted:,}")
-    return {"weights": weights, "state": number(r"state +([\d,]+)", facts),
-            "state_per_token": number(r"sequence: ([\d,]+) per token", facts),
-            # Nothing is known of the speed when the run had ended before.
-            "rate": None if steps is None else amount[-1] * (1 - first / steps) / seconds}
+    return seconds
+
+  def inspect(self, folder):
+    return run(self.bin / "aft-convert", "inspect", folder)[0]
 
   # ---- Language models
   def folder(self, name, seed):
@@ -161,22 +158,32 @@ class Comparison:
     kind = kinds.CAUSAL[name]
     config = self.language_config(name, kind, seed)
     run_name = self.folder(name, seed).name
-    figures = self.cell(f"{run_name}/train", lambda: self.train(run_name, config, self.budget.weights))
     longest = config["network"].get("max_seq_len", kind.longest)
-    figures["bits"] = {length: self.cell(f"{run_name}/{length}", lambda: self.score(run_name, config, length))
-                       for length in self.budget.lengths if length <= longest}
-    return figures
+    self.cell(f"{run_name}/train", lambda: {"cpu_seconds": self.train(run_name, config, self.budget.weights)})
+    return {length: self.cell(f"{run_name}/{length}", lambda: self.score(run_name, config, length))
+            for length in self.budget.lengths if length <= longest}
 
-  def decode(self, name):
-    """Tokens/s of the engine without gRPC, one compute thread."""
+  def speed(self, name):
+    """Tokens/s of training, for each second of CPU time: the steps by which one run is longer than another, so that the
+    start does not count. Tokens/s of decoding: those of the engine without gRPC."""
+    config = self.language_config(name, kinds.CAUSAL[name], 1)
+    seconds = []
+    for steps in SPEED_STEPS:
+      shutil.rmtree(self.out / "runs/speed", ignore_errors=True)  # a run that was killed would be continued
+      brief = config | {"total_tokens": steps * self.budget.step_tokens, "eval_every_steps": steps}
+      seconds.append(self.train("speed", brief, self.budget.weights))
+    folder = self.out / "runs/speed"
+    facts = self.inspect(folder)
     text, _ = run(self.bin / "engine_bench", "--benchmark_format=json", "--benchmark_repetitions=3",
                   f"--benchmark_min_time={self.budget.seconds}",
-                  f"--benchmark_filter=^BM_Engine/({'|'.join(map(str, STREAMS))})/",
-                  AFT_MODEL=str(self.folder(name, 1)))
-    rates = {streams: [bench["items_per_second"] for bench in json.loads(text[text.index("{"):])["benchmarks"]
-                       if bench["run_type"] == "iteration" and bench["run_name"].split("/")[1] == str(streams)]
-             for streams in STREAMS}
-    return {f"decode/{streams}": statistics.median(of_streams) for streams, of_streams in rates.items()}
+                  f"--benchmark_filter=^BM_Engine/({'|'.join(map(str, STREAMS))})/", AFT_MODEL=str(folder))
+    figures = {"train": (SPEED_STEPS[1] - SPEED_STEPS[0]) * self.budget.step_tokens / (seconds[1] - seconds[0]),
+               "state": number(r"state +([\d,]+)", facts),
+               "state_per_token": number(r"sequence: ([\d,]+) per token", facts)}
+    for bench in json.loads(text[text.index("{"):])["benchmarks"]:
+      if bench.get("aggregate_name") == "median":
+        figures["decode/" + bench["run_name"].split("/")[1]] = bench["items_per_second"]
+    return figures
 
   # ---- Encoders
   @functools.cached_property
@@ -206,11 +213,10 @@ class Comparison:
               "eval_every_steps": max(1, budget.examples // EXAMPLES_A_STEP // 4), "learning_rate": budget.rate,
               "warmup_steps": 20, "weight_spread": 0.06, "threads": 1, "seed": 1}
     run_name = f"encoder-{name}"
-    figures = self.cell(f"{run_name}/train", lambda: self.train(run_name, config, budget.encoder_weights))
-    figures["accuracy"] = {length: self.cell(f"{run_name}/{length}",
-                                             lambda: self.identify(run_name, config, folder / f"{length}.jsonl"))
-                           for length in lengths}
-    return figures
+    self.cell(f"{run_name}/train", lambda: {"cpu_seconds": self.train(run_name, config, budget.encoder_weights)})
+    return {length: self.cell(f"{run_name}/{length}",
+                              lambda: self.identify(run_name, config, folder / f"{length}.jsonl")).get("accuracy")
+            for length in lengths}
 
   def identify(self, name, config, pieces):
     path = self.out / "runs" / f"{name}-{pieces.stem}.json"
@@ -220,19 +226,17 @@ class Comparison:
 
   # ---- The whole
   def measure(self, only):
-    """All figures by kind: language models, encoders. What takes longest comes last."""
+    """(speeds by kind, quality by kind of each seed, accuracy by kind of encoder). What takes longest comes last."""
     chosen = [name for name in kinds.CAUSAL if re.search(only, name)]
-    quick = [name for name in chosen if not kinds.CAUSAL[name].slow]
-    models = {name: [self.language_model(name, 1)] for name in quick}
+    speeds = {name: self.cell(f"speeds/{name}", lambda: self.speed(name)) for name in chosen}
+    chosen.sort(key=lambda name: kinds.CAUSAL[name].slow)
+    models = {name: [self.language_model(name, 1)] for name in chosen}
     encoders = {name: self.encoder(name) for name in kinds.ENCODERS if re.search(only, name)}
     for seed in range(2, self.budget.seeds + 1):
-      for name in quick:
+      for name in chosen:
         if name in kinds.AFT:
           models[name].append(self.language_model(name, seed))
-    models |= {name: [self.language_model(name, 1)] for name in chosen if name not in models}
-    for name in chosen:
-      models[name][0] |= self.cell(f"speeds/{name}", lambda name=name: self.decode(name))
-    return models, encoders
+    return speeds, models, encoders
 
   def curves(self, models):
     """(tokens, held-out bits per byte) of the first seed's evaluations."""
@@ -260,10 +264,10 @@ def machine():
   return f"{os.cpu_count()} cores, {cpu.group(1) if cpu else 'unknown CPU'}"
 
 
-def tables(comparison, models, encoders, budget):
+def tables(comparison, speeds, models, encoders, budget):
   main = comparison.budget.segment
   return "\n".join((
-      page.model_table(models, comparison.budget.lengths, main), page.encoder_table(encoders),
+      page.model_table(speeds, models, comparison.budget.lengths, main), page.encoder_table(encoders),
       f"Budget `{budget}`, {comparison.hours():.1f} hours, one thread; {machine()}; {time.strftime('%Y-%m-%d')}.\n"))
 
 
@@ -273,7 +277,7 @@ def main():
                       help="full: at most 6 hours on two cores; hour: about one; small: minutes, for the test")
   parser.add_argument("--only", default="", metavar="PATTERN", help="kinds whose names match")
   parser.add_argument("--rate", type=float, help="another learning rate; needs another --out")
-  parser.add_argument("--speeds", action="store_true", help="measure decoding again")
+  parser.add_argument("--speeds", action="store_true", help="measure the speeds again")
   parser.add_argument("--show", action="store_true", help="only show what is finished")
   parser.add_argument("--page", type=Path, help="write the tables into this page, and the plot next to it")
   parser.add_argument("--texts", type=Path, default=ROOT / "build/compare/austen", help="a folder of .txt files")
@@ -292,12 +296,12 @@ def main():
   if options.speeds:
     for path in options.out.glob("cells/speeds/*.json"):
       path.unlink()
-  models, encoders = comparison.measure(options.only)
-  text = tables(comparison, models, encoders, name)
+  speeds, models, encoders = comparison.measure(options.only)
+  text = tables(comparison, speeds, models, encoders, name)
   print(text)
   if options.page:
     page.write_tables(options.page, text)
-    page.draw(options.page.with_suffix(".svg"), comparison.curves(models), models, options.budget.segment)
+    page.draw(options.page.with_suffix(".svg"), comparison.curves(models), speeds, models, options.budget.segment)
 
 
 if __name__ == "__main__":

@@ -22,44 +22,38 @@ def spread(values, form):
   return f"{statistics.mean(values):{form}} ± {(max(values) - min(values)) / 2:{form}}"
 
 
-def state(figures):
-  if figures.get("state_per_token"):
-    return f"{figures['state_per_token']:,.0f} a token"
-  return shown(figures.get("state"), ",.0f")
+def state(speed):
+  if speed.get("state_per_token"):
+    return f"{speed['state_per_token']:,.0f} a token"
+  return shown(speed.get("state"), ",.0f")
 
 
 def bits(seeds, length, figure="bits"):
-  return [seed["bits"][length].get(figure) for seed in seeds if length in seed["bits"]]
+  return [seed[length].get(figure) for seed in seeds if length in seed]
 
 
-def long_state(seeds, length):
-  return spread(bits(seeds, length, "carried"), ".3f")
-
-
-def order(seeds, length):
-  """Sorts by bits per byte; what has no figure comes last."""
+def quality(seeds, length):
+  """Bits per byte; infinite without a figure, so that such a row comes last."""
   found = [value for value in bits(seeds, length) if value is not None]
   return statistics.mean(found) if found else float("inf")
 
 
-def model_table(models, lengths, main):
+def model_table(speeds, models, lengths, main):
   head = ["kind", *(f"{length:,}" for length in lengths), "one long state", "training", "1 stream", "64 streams",
           "state, bytes"]
-  rows = [[f"`{name}`", *(spread(bits(seeds, length), ".3f") for length in lengths), long_state(seeds, main),
-           spread([seeds[0].get("rate")], ",.0f"), *(shown(seeds[0].get(f"decode/{n}"), ",.0f") for n in (1, 64)),
-           state(seeds[0])]
-          for name, seeds in sorted(models.items(), key=lambda item: order(item[1], main))]
+  rows = [[f"`{name}`", *(spread(bits(seeds, length), ".3f") for length in lengths),
+           spread(bits(seeds, main, "carried"), ".3f"),
+           *(shown(speeds[name].get(figure), ",.0f") for figure in ("train", "decode/1", "decode/64")),
+           state(speeds[name])]
+          for name, seeds in sorted(models.items(), key=lambda item: quality(item[1], main))]
   return table(head, rows)
 
 
 def encoder_table(encoders):
-  lengths = sorted({length for figures in encoders.values() for length in figures["accuracy"]})
-  def accuracy(figures, length):
-    return figures["accuracy"].get(length, {}).get("accuracy")
-  rows = [[f"`{name}`", *(shown(accuracy(figures, length), ".1%") for length in lengths),
-           shown(figures.get("rate"), ",.0f")]
-          for name, figures in sorted(encoders.items(), key=lambda item: -(accuracy(item[1], lengths[0]) or 0))]
-  return table(["kind", *(f"{length} bytes" for length in lengths), "training, texts/s"], rows)
+  lengths = sorted({length for accuracy in encoders.values() for length in accuracy})
+  rows = [[f"`{name}`", *(shown(accuracy[length], ".1%") for length in lengths)]
+          for name, accuracy in sorted(encoders.items(), key=lambda item: -(item[1][lengths[0]] or 0))]
+  return table(["kind", *(f"{length} bytes" for length in lengths)], rows)
 
 
 def write_tables(path, text):
@@ -69,7 +63,7 @@ def write_tables(path, text):
   path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
-def draw(path, curves, models, main):
+def draw(path, curves, speeds, models, main):
   """Left: held-out bits per byte during training, one seed. Right: quality and speed of decoding."""
   import matplotlib  # pylint: disable=import-outside-toplevel; only the plot needs it
   matplotlib.use("svg")
@@ -80,10 +74,10 @@ def draw(path, curves, models, main):
   figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
   for name, curve in curves.items():
     left.plot(*zip(*curve), linewidth=1, marker=".", label=name)
-    seeds = models[name]
-    if (speed := seeds[0].get("decode/64")) and order(seeds, main) < float("inf"):
-      right.plot(speed, order(seeds, main), "o", color=left.lines[-1].get_color())
-      right.annotate(name, (speed, order(seeds, main)), xytext=(4, 3), textcoords="offset points", fontsize=8)
+    place = speeds[name].get("decode/64"), quality(models[name], main)
+    if place[0] and place[1] < float("inf"):
+      right.plot(*place, "o", color=left.lines[-1].get_color())
+      right.annotate(name, place, xytext=(4, 3), textcoords="offset points", fontsize=8)
   left.set_xlabel("tokens of training")
   left.set_ylabel("held-out bits per byte")
   left.legend(frameon=False, fontsize=7, ncols=2)
