@@ -130,6 +130,12 @@ class Comparison:
   def inspect(self, folder):
     return run(self.bin / "aft-convert", "inspect", folder)[0]
 
+  def evaluate(self, name, what, config, *flags):
+    """What aft-train prints about the run's checkpoint, with another config."""
+    path = self.out / "runs" / f"{name}-{what}.json"
+    write_json(path, config)
+    return run(self.bin / "aft-train", "--config", path, "--evaluate", self.out / "runs" / name, *flags)[0]
+
   # ---- Language models
   def folder(self, name, seed):
     return self.out / "runs" / f"{name.replace(', ', '-')}-{seed}"
@@ -137,8 +143,8 @@ class Comparison:
   def language_config(self, name, kind, seed):
     budget = self.budget
     steps = budget.tokens // budget.step_tokens
-    return {"network": kinds.network(name, kind, budget.layers, budget.weights,
-                                     max(budget.segment, LEAST_ROWS)),
+    rows = max(budget.segment, LEAST_ROWS)
+    return {"network": kinds.network(name, kind, budget.layers, budget.weights, rows),
             "texts": [str(path.resolve()) for path in sorted(self.texts.glob("*.txt"))], "held_out": HELD_OUT,
             "segment": budget.segment, "batch": budget.step_tokens // budget.segment, "total_tokens": budget.tokens,
             "eval_tokens": 4 * budget.segment, "eval_every_steps": max(1, steps // 5),
@@ -147,10 +153,8 @@ class Comparison:
 
   def score(self, name, config, length):
     """Bits per byte of the held-out ends, in segments of this length that start from an empty state."""
-    path = self.out / "runs" / f"{name}-{length}.json"
-    batch = {"segment": length, "eval_tokens": length, "held_out": self.budget.held_out}
-    write_json(path, config | batch)
-    log, _ = run(self.bin / "aft-train", "--config", path, "--evaluate", self.out / "runs" / name, "--windows", "1")
+    ends = {"segment": length, "eval_tokens": length, "held_out": self.budget.held_out}
+    log = self.evaluate(name, length, config | ends, "--windows", "1")
     return {"bits": number(r"bits per byte: ([\d.]+) from", log),
             "carried": number(r"([\d.]+) carried", log) if "at position" in log else None}
 
@@ -188,8 +192,7 @@ class Comparison:
   # ---- Encoders
   @functools.cached_property
   def examples(self):
-    """A folder with every n-th line of the training text, and a file of test pieces for each length; the labels; the
-    lengths."""
+    """(folder, labels, lengths). The folder gets every n-th training text, and a file of test pieces for each length."""
     folder = self.out / "examples"
     lines = (self.languages / "train.jsonl").read_text().splitlines()
     pieces = [json.loads(line) for line in (self.languages / "test.jsonl").read_text().splitlines()]
@@ -214,15 +217,11 @@ class Comparison:
               "warmup_steps": 20, "weight_spread": 0.06, "threads": 1, "seed": 1}
     run_name = f"encoder-{name}"
     self.cell(f"{run_name}/train", lambda: {"cpu_seconds": self.train(run_name, config, budget.encoder_weights)})
-    return {length: self.cell(f"{run_name}/{length}",
-                              lambda: self.identify(run_name, config, folder / f"{length}.jsonl")).get("accuracy")
-            for length in lengths}
 
-  def identify(self, name, config, pieces):
-    path = self.out / "runs" / f"{name}-{pieces.stem}.json"
-    write_json(path, config | {"examples": [str(pieces)], "held_out": PIECES_HELD_OUT})
-    log, _ = run(self.bin / "aft-train", "--config", path, "--evaluate", self.out / "runs" / name)
-    return {"accuracy": number(r"accuracy ([\d.]+)", log)}
+    def identify(length):
+      pieces = {"examples": [str(folder / f"{length}.jsonl")], "held_out": PIECES_HELD_OUT}
+      return {"accuracy": number(r"accuracy ([\d.]+)", self.evaluate(run_name, length, config | pieces))}
+    return {length: self.cell(f"{run_name}/{length}", lambda: identify(length)).get("accuracy") for length in lengths}
 
   # ---- The whole
   def measure(self, only):
@@ -259,16 +258,13 @@ def fetch(script, folder):
     folder.with_suffix(".partial").rename(folder)
 
 
-def machine():
-  cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-  return f"{os.cpu_count()} cores, {cpu.group(1) if cpu else 'unknown CPU'}"
-
-
 def tables(comparison, speeds, models, encoders, budget):
-  main = comparison.budget.segment
+  cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
   return "\n".join((
-      page.model_table(speeds, models, comparison.budget.lengths, main), page.encoder_table(encoders),
-      f"Budget `{budget}`, {comparison.hours():.1f} hours, one thread; {machine()}; {time.strftime('%Y-%m-%d')}.\n"))
+      page.model_table(speeds, models, comparison.budget.lengths, comparison.budget.segment),
+      page.encoder_table(encoders),
+      f"Budget `{budget}`, {comparison.hours():.1f} hours, one thread of {os.cpu_count()} cores, "
+      f"{cpu.group(1) if cpu else 'unknown CPU'}; {time.strftime('%Y-%m-%d')}.\n"))
 
 
 def main():

@@ -56,10 +56,6 @@ ENCODERS = {name: kind for name, kind in CAUSAL.items() if "wkv" not in name and
 }
 
 
-def mixer_kind(name):
-  return name.split(",")[0]
-
-
 def sizes(kind, layers, weights, rows, head):
   """(d_model, d_ff) with about `weights` weights, and a feed-forward that is nearly four times as wide as the model.
   `head` is the number of outputs. Norms and biases, a hundredth of the weights, are not counted."""
@@ -75,7 +71,7 @@ def network(name, kind, layers, weights, rows, labels=None):
   d, d_ff = sizes(kind, layers, weights, rows, len(labels or range(BYTES)))
   config = {"format_version": 1, "architecture": "encoder" if labels else "decoder_lm", "vocab_size": BYTES,
             "d_model": d, "n_layers": layers, "d_ff": d_ff, "activation": "gelu_tanh", "norm": "layer_norm",
-            "norm_eps": 1e-5, "mixer": {"kind": mixer_kind(name)} | kind.mixer, "tokenizer": {"kind": "bytes"}}
+            "norm_eps": 1e-5, "mixer": {"kind": name.split(",")[0]} | kind.mixer, "tokenizer": {"kind": "bytes"}}
   if labels:
     config["labels"] = labels
     config["mixer"]["causal"] = False
