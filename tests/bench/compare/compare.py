@@ -192,7 +192,7 @@ class Comparison:
   # ---- Encoders
   @functools.cached_property
   def examples(self):
-    """(folder, labels, lengths). The folder gets every n-th training text, and a file of test pieces for each length."""
+    """(folder, labels, lengths). In the folder are every n-th training text and, for each length, a file of pieces."""
     folder = self.out / "examples"
     lines = (self.languages / "train.jsonl").read_text().splitlines()
     pieces = [json.loads(line) for line in (self.languages / "test.jsonl").read_text().splitlines()]
