@@ -151,9 +151,12 @@ struct SlotTerms {
   SamplingParams sampling{};
   // The index of its next output token. It is not 0 when the text already has output tokens.
   uint64_t output_index = 0;
-  // The tokens that the text has had so far, each id once; penalties depend on them. The runner
-  // adds the tokens that the sequence consumes and samples. It reads `had` only with penalties.
+  // The tokens that the text has had so far; only penalties depend on them. `had` has each id of
+  // the text before this request's output once. `sampled` is that output so far, in order, whose
+  // last token has the index before output_index. The runner adds the tokens that the sequence
+  // consumes and samples.
   absl::Span<const TokenUse> had{};
+  absl::Span<const TokenId> sampled{};
 };
 
 // Runs one model on one device. Thread-compatible: one thread (the engine's) makes every call.
@@ -182,12 +185,12 @@ class ModelRunner {
   // Gives `slot` to a sequence that begins from `from`, and returns how many tokens that sequence
   // has consumed: the position of its next row. kLastSampled is not valid before the sequence has
   // sampled a token. A fork of the slot itself gives new terms to the sequence that is there. On a
-  // GPU this call waits for the device only when it copies a snapshot or `had`.
+  // GPU this call waits for the device only when it copies a snapshot, `had` or `sampled`.
   // INVALID_ARGUMENT: the snapshot is damaged or of another model; the slot is as it was. INTERNAL,
   // RESOURCE_EXHAUSTED, UNAVAILABLE as in Collect: the slot's state is undefined, and only a new
   // sequence may use it.
   // REQUIRES: 0 <= slot < slots(); every submitted step that names the slot, or the slot that is
-  // forked, is collected; a kept state is this runner's; ids of `had` are within the vocabulary.
+  // forked, is collected; a kept state is this runner's; ids of the terms are of the vocabulary.
   virtual absl::StatusOr<int64_t> BindSlot(int32_t slot, const StateSource& from,
                                            const SlotTerms& terms) = 0;
 

@@ -16,6 +16,7 @@
 #include "model/runtime/slot_states.h"
 #include "model/runtime/torch_guard.h"
 #include "model/sampling/row_rules.h"
+#include "model/sampling/token_counts.h"
 
 namespace aft {
 namespace {
@@ -122,7 +123,8 @@ absl::Status GpuModelRunner::Allocate() {
     };
     params_ = on_device(params_bytes, at::kByte);
     rules_ = on_device(slots * kRulesBytes, at::kByte);
-    counts_ = on_device(slots * info_.vocab_size, at::kShort);
+    static_assert(sizeof(TokenCount) == sizeof(int64_t));
+    counts_ = on_device(slots * info_.vocab_size, at::kLong);
     last_sampled_ = on_device(slots, at::kInt);
     input_ = on_device(GpuStepInput::Bytes(largest), at::kByte);
     output_ = on_device(GpuStepOutput::Bytes(largest.outputs), at::kByte);
@@ -166,16 +168,17 @@ absl::StatusOr<int64_t> GpuModelRunner::BindSlot(int32_t slot, const StateSource
   has_bans_[static_cast<size_t>(slot)] = 0;
   // After an error no step can continue the slot: a row at a position other than 0 is refused.
   sequences_.Bind(slot, status.ok() ? position : 0, terms);
-  if (status.ok() && !terms.had.empty() && PenaltiesOf(terms.sampling).any()) {
-    status = SendCounts(slot, terms.had);
+  const bool had_tokens = !terms.had.empty() || !terms.sampled.empty();
+  if (status.ok() && had_tokens && PenaltiesOf(terms.sampling).any()) {
+    status = SendCounts(slot, terms);
   }
   if (!status.ok()) return WorkFailed("state of a sequence", status, queue_.get());
   return position;
 }
 
-absl::Status GpuModelRunner::SendCounts(int32_t slot, absl::Span<const TokenUse> had) {
-  std::vector<TokenCount> counts(static_cast<size_t>(info_.vocab_size), 0);
-  for (const TokenUse& use : had) counts[static_cast<size_t>(use.id)] = CountOf(use.sampled);
+absl::Status GpuModelRunner::SendCounts(int32_t slot, const SlotTerms& terms) {
+  std::vector<TokenCount> counts;
+  CountTokens(terms, info_.vocab_size, counts);
   return queue_->Run([&] {
     AFT_RETURN_IF_ERROR(SendTerms(slot));
     AFT_RETURN_IF_ERROR(queue_->Copy(sampler_slots().counts + slot * info_.vocab_size,

@@ -103,7 +103,7 @@ class GpuModelRunner final : public ModelRunner {
   absl::Status Compute(const GpuStepShape& shape, int64_t longest);
 
   // These wait for the device.
-  absl::Status SendCounts(int32_t slot, absl::Span<const TokenUse> had);
+  absl::Status SendCounts(int32_t slot, const SlotTerms& terms);
   void ReadMemory();
   at::Tensor HiddenOf(const Flight& flight) const;  // [outputs, d] fp32, dense; or undefined
   kernels::cuda::SamplerSlots sampler_slots() const;

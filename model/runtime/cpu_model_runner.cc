@@ -10,6 +10,7 @@
 #include "model/runtime/numerics.h"
 #include "model/runtime/slot_states.h"
 #include "model/runtime/torch_guard.h"
+#include "model/sampling/token_counts.h"
 
 namespace aft {
 absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
@@ -65,11 +66,8 @@ absl::StatusOr<int64_t> CpuModelRunner::BindSlot(int32_t slot, const StateSource
   sequences_.Bind(slot, position, terms);
   const bool penalties = PenaltiesOf(terms.sampling).any();
   std::vector<TokenCount>& counts = counts_[static_cast<size_t>(slot)];
-  counts.assign(static_cast<size_t>(penalties ? info_.vocab_size : 0), 0);
-  if (penalties) {
-    for (const TokenUse& use : terms.had)
-      counts[static_cast<size_t>(use.id)] = CountOf(use.sampled);
-  }
+  counts.clear();
+  if (penalties) CountTokens(terms, info_.vocab_size, counts);
   return position;
 }
 
@@ -212,15 +210,16 @@ void CpuModelRunner::ReportOne(const float* logits, const Wanted& wanted, Sample
     }
     return;
   }
+  const uint64_t index = sequence.sampled++;
   if (!sampler
-           ->Sample(logits, info_.vocab_size, sequence.params, wanted.counts, sequence.sampled++,
-                    wanted.token, wanted.banned)
+           ->Sample(logits, info_.vocab_size, sequence.params, wanted.counts, index, wanted.token,
+                    wanted.banned)
            .ok()) {
     id = kNoToken;
   }
   sequence.last_sampled = id;
   if (wanted.counts != nullptr && id != kNoToken) {
-    wanted.counts[id] = WithSample(wanted.counts[id]);
+    CountSample(sequence.params, id, index, wanted.counts);
   }
 }
 

@@ -27,4 +27,10 @@ constexpr int32_t FirstRule(const LogitRule* rules, int32_t count, TokenId id) {
   return begin;
 }
 
+// Whether the frequency penalty counts a token that was sampled.
+constexpr bool IsCounted(const LogitRule* rules, int32_t count, TokenId id) {
+  const int32_t rule = FirstRule(rules, count, id);
+  return rule == count || rules[rule].id != id || rules[rule].uncounted == 0;
+}
+
 }  // namespace aft

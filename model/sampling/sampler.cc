@@ -70,7 +70,7 @@ void Sampler::Adjust(const float* logits, const SamplingParams& params, const To
   const Penalties penalties = PenaltiesOf(params);
   if (counts == nullptr || !penalties.any()) return;
   for (size_t i = 0; i < adjusted_.size(); ++i) {
-    adjusted_[i] = Penalised(adjusted_[i], counts[i], penalties);
+    adjusted_[i] = Penalised(adjusted_[i], counts[i], penalties, output_index);
   }
 }
 
@@ -91,10 +91,12 @@ Sampler::Rank Sampler::LowestKept(const SamplingParams& params) {
   if (!limit_k && !limit_p && !limit_min_p) return 0;
 
   const double highest = RankedLogits::LogitOf(logits_.best());
-  const double lowest = limit_min_p ? highest + params.temperature * std::log(double{params.min_p})
+  const double temperature = params.temperature_last ? 1.0 : params.temperature;
+  const double lowest = limit_min_p ? highest + temperature * std::log(double{params.min_p})
                                     : -std::numeric_limits<double>::infinity();
   // With many tokens, only those above the best k so far are looked at.
-  const size_t k = limit_k ? static_cast<size_t>(params.top_k) : logits.size();
+  const bool k_last = limit_k && limit_p && params.temperature_last;
+  const size_t k = limit_k && !k_last ? static_cast<size_t>(params.top_k) : logits.size();
   Rank least = 0;
   const auto keep_best = [&] {
     if (ranks_.size() <= k) return;
@@ -117,9 +119,13 @@ Sampler::Rank Sampler::LowestKept(const SamplingParams& params) {
   candidates_.resize(ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const double logit = RankedLogits::LogitOf(ranks_[i]);
-    candidates_[i] = {ranks_[i], std::exp((logit - highest) / double{params.temperature})};
+    candidates_[i] = {ranks_[i], std::exp((logit - highest) / temperature)};
   }
-  return LowestOfTopP(params.top_p);
+  const Rank lowest_of_p = LowestOfTopP(params.top_p);
+  if (!k_last || ranks_.size() <= static_cast<size_t>(params.top_k)) return lowest_of_p;
+  const auto kth = ranks_.begin() + (params.top_k - 1);
+  std::nth_element(ranks_.begin(), kth, ranks_.end(), std::greater<>());
+  return std::max(lowest_of_p, *kth);
 }
 
 // The rank of the last candidate, from the best down, that is needed to reach `top_p` of all

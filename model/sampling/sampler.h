@@ -47,7 +47,7 @@ class Sampler {
   using Rank = RankedLogits::Rank;
   struct Candidate {
     Rank rank;
-    double weight;  // exp((logit - highest) / temperature)
+    double weight;  // exp((logit - highest) / temperature); temperature_last: 1 in its place
   };
 
   // Fills adjusted_ with the logits after rules, bans and penalties.

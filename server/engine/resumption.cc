@@ -10,22 +10,14 @@
 #include "server/engine/sequence_state.h"
 
 namespace aft::server {
-namespace {
-
-// Computes Resumption::had.
-std::shared_ptr<const std::vector<TokenUse>> UsesBeforeOutput(const GenerationRequest& request) {
-  if (!HasPenalties(request.sampling)) return nullptr;
-  const auto output = request.prompt.end() - static_cast<std::ptrdiff_t>(request.resumed);
-  return std::make_shared<const std::vector<TokenUse>>(
-      AddUses(AddUses(request.uses_before(), {request.prompt.begin(), output}, /*sampled=*/false),
-              {output, request.prompt.end()}, /*sampled=*/true));
-}
-
-}  // namespace
-
 Resumption::Resumption(const GenerationRequest& request)
-    : unread(static_cast<int64_t>(request.prompt.size())), had(UsesBeforeOutput(request)) {
+    : unread(static_cast<int64_t>(request.prompt.size())) {
   usage.prompt_tokens = static_cast<uint32_t>(request.prompt.size() - request.resumed);
+  if (!HasPenalties(request.sampling)) return;
+  const auto output = request.prompt.end() - static_cast<std::ptrdiff_t>(request.resumed);
+  had = std::make_shared<const std::vector<TokenUse>>(
+      AddUses(request.uses_before(), {request.prompt.begin(), output}, /*sampled=*/false));
+  sampled.assign(output, request.prompt.end());
 }
 
 absl::Status CheckPrevious(const TurnRequest& request, const ModelInfo& info,

@@ -21,9 +21,10 @@ struct Resumption {
 
   int64_t unread;  // tokens that the model has to read
   Usage usage;     // what is known of it
-  // The uses of each token in its text before the first one that it samples, in the order of ids.
-  // Null without penalties: nothing else depends on them.
+  // The uses of each token in its text before its output, in the order of ids, and the output that
+  // the request brings. Null and empty without penalties: nothing else depends on them.
   std::shared_ptr<const std::vector<TokenUse>> had{};
+  std::vector<TokenId> sampled{};
   std::unique_ptr<Outcome> ended{};  // how the output has ended; null: it continues
 };
 

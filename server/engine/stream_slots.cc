@@ -35,10 +35,8 @@ absl::Status StreamSlots::Unpark(TokenStream& stream) {
 
 absl::Status StreamSlots::Bind(TokenStream& stream, const StateSource& from) {
   return Catching([&]() -> absl::Status {
-    const std::vector<TokenUse> uses = stream.Uses();
-    AFT_ASSIGN_OR_RETURN(
-        const int64_t position,
-        runner_.BindSlot(stream.slot(), from, {stream.sampling, stream.next_output(), uses}));
+    AFT_ASSIGN_OR_RETURN(const int64_t position,
+                         runner_.BindSlot(stream.slot(), from, stream.Terms()));
     // If they differ, the runner would refuse the next step, and all of its sequences would end.
     if (position == stream.position()) return absl::OkStatus();
     return absl::DataLossError(

@@ -129,10 +129,11 @@ SamplingParams ScoringTerms(const ScoringRequest& request) {
   return sampling;
 }
 
-std::vector<TokenId> RoomForOutputs(bool penalties, const OutputBuilder& output) {
-  std::vector<TokenId> outputs;
-  if (penalties)
-    outputs.reserve(static_cast<size_t>(std::min(OutputsLeft(output), kOutputsAtOnce)));
+// Makes room for further outputs, where they are kept.
+std::vector<TokenId> WithRoom(std::vector<TokenId> outputs, bool penalties,
+                              const OutputBuilder& output) {
+  const auto further = static_cast<size_t>(std::min(OutputsLeft(output), kOutputsAtOnce));
+  if (penalties) outputs.reserve(outputs.size() + further);
   return outputs;
 }
 
@@ -155,7 +156,7 @@ TokenStream::TokenStream(GenerationRequest request, Resumption resumption,
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.prompt), request.resumed)),
       first_output(OutputsBefore(previous.get()) + request.resumed),
-      sampled(RoomForOutputs(resumption.had != nullptr, builder)),
+      sampled(WithRoom(std::move(resumption.sampled), resumption.had != nullptr, builder)),
       survival(std::move(request.survival)),
       next_point(position() + survival.interval),
       ended(std::move(resumption.ended)),
@@ -176,7 +177,7 @@ TokenStream::TokenStream(GenerationRequest request, TokenStream& leader,
       previous(std::move(request.previous)),
       end(EndOf(request, std::move(request.prompt))),
       first_output(OutputsBefore(previous.get())),
-      sampled(RoomForOutputs(uses != nullptr, builder)),
+      sampled(WithRoom({}, uses != nullptr, builder)),
       survival(std::move(request.survival)),
       output(std::move(builder)),
       had_(std::move(uses)) {
@@ -211,16 +212,16 @@ TokenStream::TokenStream(EncodingRequest request, int64_t width,
           Encoding{TextVectors(request.pooling, request.normalize, request.text.size(), width),
                    std::move(vector_sink)})) {}
 
-std::vector<TokenUse> TokenStream::Uses() const {
-  if (had_ == nullptr) return {};
-  // The text begins in this slot, so the runner itself counts all that it reads and samples.
-  if (position() == 0 && first_output == 0) return {};
-  return AddUses(*had_, sampled, /*sampled=*/true);
-}
-
-uint64_t TokenStream::next_output() const {
-  if (prompt_left() > 0) return first_output;
-  return first_output + static_cast<uint64_t>(position() - prompt_end() + 1);
+SlotTerms TokenStream::Terms() const {
+  SlotTerms terms = {sampling, first_output};
+  if (prompt_left() == 0) {
+    terms.output_index += static_cast<uint64_t>(position() - prompt_end() + 1);
+  }
+  // If the text begins in this slot, the runner itself counts all that it reads and samples.
+  if (had_ == nullptr || (position() == 0 && first_output == 0)) return terms;
+  terms.had = *had_;
+  terms.sampled = sampled;
+  return terms;
 }
 
 }  // namespace aft::server

@@ -36,11 +36,8 @@ struct TokenStream final : Sequence, Job {
 
   // The position where its own text begins.
   int64_t text_begin() const { return previous != nullptr ? previous->tokens : 0; }
-  // The SlotTerms for a slot that it gets now: the uses of each token in its text, if it has
-  // penalties, and the index of the token that it samples next. REQUIRES: no step in flight names
-  // it.
-  std::vector<TokenUse> Uses() const;
-  uint64_t next_output() const;
+  // The terms for a slot that it gets now. REQUIRES: no step in flight names it.
+  SlotTerms Terms() const;
 
   const SamplingParams sampling;
   const std::shared_ptr<TokenSink> sink;                // null: it encodes
@@ -49,7 +46,7 @@ struct TokenStream final : Sequence, Job {
   std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
   std::unique_ptr<PrefixRead> prefix;                   // null: it does not use the cache
   const uint64_t first_output;                          // index of the first token that it samples
-  std::vector<TokenId> sampled;                         // with penalties: its output tokens so far
+  std::vector<TokenId> sampled;                         // with penalties: its output so far
 
   // Resume points.
   const Survival survival;

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "model/sampling/sampler.h"
+#include "model/sampling/token_counts.h"
 #include "tests/cuda/device_array.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/tolerances.h"
@@ -44,6 +45,7 @@ struct Sequence {
                         params.top_k, ", top_p ", params.top_p, ", min_p ", params.min_p,
                         ", repetition ", params.repetition_penalty, ", presence ",
                         params.presence_penalty, ", frequency ", params.frequency_penalty,
+                        ", decay ", params.penalty_decay, params.temperature_last ? ", last" : "",
                         ", top_logprobs ", params.top_logprobs, ", target ", target, ", rules ",
                         params.rules == nullptr ? 0 : params.rules->rules.size());
   }
@@ -202,10 +204,7 @@ void ExpectEqualToCpu(const std::vector<Sequence>& sequences, const Result& resu
     }
     std::vector<TokenCount> counts = sequence.counts;
     const bool draws = sequence.target < 0 && token.id >= 0;
-    if (draws) {
-      TokenCount& count = counts[static_cast<size_t>(token.id)];
-      count = WithSample(count);
-    }
+    if (draws) CountSample(sequence.params, token.id, sequence.output_index, counts.data());
     EXPECT_EQ(result.counts[i], counts) << sequence.Name();
     EXPECT_EQ(result.last_sampled[i], draws ? token.id : kUnwritten) << sequence.Name();
   }
@@ -265,6 +264,8 @@ class CudaSamplerTest : public testing::Test {
     if (Pick(3) == 0) params.repetition_penalty = static_cast<float>(random_.Uniform(0.2, 3.0));
     if (Pick(3) == 0) params.presence_penalty = static_cast<float>(random_.Uniform(-2.0, 2.0));
     if (Pick(3) == 0) params.frequency_penalty = static_cast<float>(random_.Uniform(-2.0, 2.0));
+    if (Pick(2) == 0) params.penalty_decay = static_cast<float>(random_.Uniform(0.001, 1.0));
+    params.temperature_last = Pick(2) == 0;
     params.top_logprobs = static_cast<int32_t>(random_.Below(kMaxTopLogprobs + 2)) - 1;
     params.seed = static_cast<uint64_t>(random_.Below(std::numeric_limits<int64_t>::max()));
     params.sequence = static_cast<uint32_t>(Pick(3));
@@ -277,12 +278,14 @@ class CudaSamplerTest : public testing::Test {
     if (Pick(5) == 0) Spoil(&sequence.logits);
     sequence.params = RandomParams(vocab);
     sequence.counts.resize(static_cast<size_t>(vocab));
+    sequence.output_index = static_cast<uint64_t>(1000 + random_.Below(int64_t{1} << 40));
     for (TokenCount& count : sequence.counts) {
-      if (Pick(3) == 0) count = kSeen;
-      if (Pick(3) == 0) count = WithSample(static_cast<TokenCount>(Pick(4)));
+      if (Pick(3) == 0) count = WithSeen({});
+      if (Pick(3) != 0) continue;
+      count = WithSample({static_cast<float>(Pick(4)), 0}, 1.0F,
+                         sequence.output_index - 1 - Pick(1000), Pick(4) != 0);
     }
-    sequence.counts[Pick(vocab)] = kSeen | kMaxSampled;
-    sequence.output_index = static_cast<uint64_t>(random_.Below(int64_t{1} << 40));
+    sequence.counts[Pick(vocab)] = {1e6F, kSeen | kSampled};
     if (Pick(3) == 0) SetRules(vocab, sequence);
     if (Pick(5) == 0) sequence.target = static_cast<TokenId>(random_.Below(vocab));
     return sequence;
@@ -299,6 +302,7 @@ class CudaSamplerTest : public testing::Test {
       LogitRule rule = {.id = id, .bias = static_cast<float>(random_.Uniform(-100.0, 100.0))};
       if (Pick(4) == 0) rule.bias = kBannedBias;
       rule.ends = Pick(4) == 0 ? 1 : 0;
+      rule.uncounted = Pick(2) == 0 ? 1 : 0;
       rules->rules.push_back(rule);
     }
     sequence.params.rules = std::move(rules);
@@ -405,7 +409,9 @@ TEST_F(CudaSamplerTest, CountsAreMarkedAndCleared) {
   constexpr int64_t kVocab = 301;
   constexpr int32_t kSlots = 4;
   std::vector<TokenCount> counts(kSlots * kVocab);
-  for (TokenCount& count : counts) count = static_cast<TokenCount>(Pick(3));
+  for (TokenCount& count : counts) {
+    if (Pick(3) == 0) count = WithSample({}, 1.0F, Pick(9), /*counted=*/true);
+  }
   const DeviceArray<TokenCount> device_counts(counts);
   const DeviceArray<int32_t> last_sampled(std::vector<int32_t>{10, 11, 12, 13});
   const cuda::SamplerSlots slots = {kVocab, nullptr, device_counts.get(), last_sampled.get()};
@@ -429,7 +435,7 @@ TEST_F(CudaSamplerTest, CountsAreMarkedAndCleared) {
 
   EXPECT_EQ(cuda::ClearCounts(slots, 1, nullptr), 0);
   const auto at = [&](int64_t slot) { return counts.begin() + slot * kVocab; };
-  std::fill(at(1), at(2), TokenCount{0});
+  std::fill(at(1), at(2), TokenCount{});
   EXPECT_EQ(device_counts.Get(), counts);
   EXPECT_EQ(last_sampled.Get(), (std::vector<int32_t>{10, 0, 12, 13}));
 }

@@ -54,9 +54,10 @@ class GpuRunnerEdgeTest : public RunnerPairFixture {
     const std::string snapshot = from.SnapshotSlot(1);
     Uses uses;
     uses.Add(prompt);
-    uses.Add(begun);
     const std::vector<TokenUse> had = uses.all();
-    EXPECT_EQ(Bind(to, 4, snapshot, {params, begun.size(), had}), 11);
+    std::vector<TokenId> sampled;
+    for (const SampledToken& token : begun) sampled.push_back(token.id);
+    EXPECT_EQ(Bind(to, 4, snapshot, {params, begun.size(), had, sampled}), 11);
     EXPECT_EQ(to.SnapshotSlot(4), snapshot);
     const TokenId last = begun.back().id;
     ExpectNear(Continue(to, 4, 11, last, 7), Continue(from, 1, 11, last, 7));
@@ -83,6 +84,7 @@ TEST_F(GpuRunnerEdgeTest, SequencesMoveBetweenTheCpuAndTheGpu) {
   SamplingParams penalties = Warm(8);
   penalties.repetition_penalty = 1.5F;
   penalties.frequency_penalty = 0.3F;
+  penalties.penalty_decay = 0.9F;
   for (const MixerConfig& mixer : {MixerConfig{.window = 5},
                                    {.kind = MixerKind::kAftConv, .window = 5, .heads = 2},
                                    {.kind = MixerKind::kDotProduct, .heads = 2},

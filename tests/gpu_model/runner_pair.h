@@ -92,6 +92,8 @@ class RunnerPairFixture : public RunnerCalls {
     if (random_.Below(2) == 0) params.repetition_penalty = 1.3F;
     if (random_.Below(2) == 0) params.presence_penalty = 0.4F;
     if (random_.Below(2) == 0) params.frequency_penalty = 0.3F;
+    if (random_.Below(2) == 0) params.penalty_decay = 0.9F;
+    params.temperature_last = random_.Below(2) == 0;
     return params;
   }
 

@@ -36,23 +36,27 @@ class SamplingTest : public RunnerFixture {
     params.repetition_penalty = static_cast<float>(random_.Uniform(1.1, 3));
     params.presence_penalty = static_cast<float>(random_.Uniform(0, 2));
     params.frequency_penalty = static_cast<float>(random_.Uniform(0.1, 2));
+    params.penalty_decay = random_.Below(2) == 0 ? 1.0F : 0.9F;
     return params;
   }
 
   // The greedy continuation of `prompt`, by the definition of the penalties. `sampled` are tokens
-  // that were sampled before; the result has them and `count` tokens in total.
+  // of the output so far; the result has them and `count` tokens in total.
   std::vector<TokenId> Naive(const std::vector<TokenId>& prompt, const SamplingParams& params,
                              int64_t count, std::vector<TokenId> sampled = {}) const {
     while (static_cast<int64_t>(sampled.size()) < count) {
       std::vector<double> logits(bias_.begin(), bias_.end());
       for (size_t i = 0; i < logits.size(); ++i) {
         const auto id = static_cast<TokenId>(i);
-        const auto times = std::count(sampled.begin(), sampled.end(), id);
+        double times = 0;
+        for (const TokenId token : sampled) {
+          times = times * double{params.penalty_decay} + (token == id ? 1 : 0);
+        }
         if (times > 0 || std::count(prompt.begin(), prompt.end(), id) > 0) {
           const double penalty = double{params.repetition_penalty};
           logits[i] = logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty;
         }
-        logits[i] -= double{params.frequency_penalty} * static_cast<double>(times);
+        logits[i] -= double{params.frequency_penalty} * times;
         if (times > 0) logits[i] -= double{params.presence_penalty};
       }
       const auto best = std::max_element(logits.begin(), logits.end());
@@ -171,8 +175,8 @@ TEST_F(SamplingTest, ASequenceMovesWithItsTokenCounts) {
   const std::vector<SampledToken> begun = Generate(*runner_, 0, prompt, 10, params, 64);
   Uses uses;
   uses.Add(prompt);
-  uses.Add(begun);
   const std::vector<TokenUse> had = uses.all();
+  const std::vector<TokenId> sampled = Ids(begun);
   const std::string snapshot = runner_->SnapshotSlot(0);
   const std::shared_ptr<const KeptState> kept = runner_->KeepSlot(0);
   const std::vector<TokenId> rest(expected.begin() + 10, expected.end());
@@ -180,7 +184,7 @@ TEST_F(SamplingTest, ASequenceMovesWithItsTokenCounts) {
        {StateSource(snapshot), StateSource(kept.get()), StateSource(ForkOf{0})}) {
     // The previous content of the slot leaves no trace.
     Generate(*runner_, 1, RandomText(3), 5, RandomPenalties(), 64);
-    EXPECT_EQ(Bind(*runner_, 1, from, {params, 10, had}), 16);
+    EXPECT_EQ(Bind(*runner_, 1, from, {params, 10, had, sampled}), 16);
     EXPECT_EQ(Ids(Continue(*runner_, 1, 16, begun.back().id, 30)), rest) << from.index();
   }
   Bind(*runner_, 1, params);
@@ -198,7 +202,8 @@ TEST_F(SamplingTest, CountsComeFromEarlierTurnsWhateverTheirOptions) {
       had.push_back({.id = id, .sampled = times});
     }
   }
-  const SamplingParams params = RandomPenalties();
+  SamplingParams params = RandomPenalties();
+  params.penalty_decay = 1;
   Bind(*runner_, 0, ForkOf{0}, {params, before.size(), had});
   const std::vector<TokenId> all = Naive(prompt, params, 40, before);
   EXPECT_EQ(Ids(Continue(*runner_, 0, 16, before.back(), 30)),
@@ -206,6 +211,11 @@ TEST_F(SamplingTest, CountsComeFromEarlierTurnsWhateverTheirOptions) {
   // When `had` is empty, penalties ignore all earlier tokens.
   Bind(*runner_, 0, ForkOf{0}, {params});
   EXPECT_EQ(Ids(Continue(*runner_, 0, 46, 1, 20)), Naive({1}, params, 20));
+  // With a decay, penalties ignore the output of earlier turns.
+  params.repetition_penalty = 1;
+  params.penalty_decay = 0.9F;
+  Bind(*runner_, 1, ForkOf{0}, {params, 60, had});
+  EXPECT_EQ(Ids(Continue(*runner_, 1, 66, 1, 20)), Naive({}, params, 20));
 }
 
 TEST_F(SamplingTest, ATokenThatWasSampledAndDroppedCountsWhenItComesBack) {

@@ -1,6 +1,7 @@
 #include "tests/support/fake_model_runner.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "base/status_macros.h"
 #include "model/runtime/snapshot.h"
 #include "model/sampling/logit_rules.h"
+#include "model/sampling/token_counts.h"
 
 namespace aft {
 namespace {
@@ -163,7 +165,10 @@ TokenId FakeModelRunner::NextToken(const Options& options, uint64_t hash, int64_
   }
   uint64_t drawn = Consume(hash ^ params.seed, static_cast<TokenId>(output_index), count);
   if (PenaltiesOf(params).any()) {
-    for (const TokenCount count_of : counts) drawn = Consume(drawn, count_of, 0);
+    for (const TokenCount& count_of : counts) {
+      const float times = TimesAt(count_of, params.penalty_decay, output_index);
+      drawn = Consume(drawn, std::bit_cast<int32_t>(times), count_of.use >> 30);
+    }
   }
   if (params.rules != nullptr) {
     for (const LogitRule& rule : params.rules->rules) {
@@ -217,9 +222,13 @@ std::vector<TokenId> FakeModelRunner::Generate(const Options& options,
 void FakeModelRunner::Text::Read(const std::vector<TokenId>& tokens) {
   for (const TokenId token : tokens) {
     hash_ = Consume(hash_, token, position_++);
-    TokenCount& count = counts_[static_cast<size_t>(token)];
-    count = WithSeen(count);
+    had_[token] += 0;
   }
+}
+
+void FakeModelRunner::Text::BeginOutput() {
+  for (const TokenId token : output_) ++had_[token];
+  output_.clear();
 }
 
 std::vector<TokenId> FakeModelRunner::Text::Sample(
@@ -235,8 +244,12 @@ std::vector<TokenId> FakeModelRunner::Text::Sample(
         banned.push_back(word.back());
       }
     }
+    std::vector<TokenUse> had;
+    for (const auto& [id, sampled] : had_) had.push_back({.id = id, .sampled = sampled});
+    std::vector<TokenCount> counts;
+    CountTokens({params, outputs_, had, output_}, options_->vocab_size, counts);
     const TokenId token =
-        NextToken(*options_, hash_, position_, params, outputs_++, counts_, banned);
+        NextToken(*options_, hash_, position_, params, outputs_++, counts, banned);
     output.push_back(token);
     CountAndRead(token);
   }
@@ -249,8 +262,6 @@ void FakeModelRunner::Text::Replay(const std::vector<TokenId>& output) {
 }
 
 void FakeModelRunner::Text::CountAndRead(TokenId token) {
-  TokenCount& times = counts_[static_cast<size_t>(token)];
-  times = WithSample(times);
   Read({token});
   output_.push_back(token);
 }
@@ -283,12 +294,8 @@ absl::StatusOr<int64_t> FakeModelRunner::BindSlot(int32_t slot, const StateSourc
   // A new sequence keeps the old hash here: only a row at position 0 may reset it.
   if (!is_new) bound.hash = state.second;
   const bool penalties = PenaltiesOf(terms.sampling).any();
-  bound.counts.assign(static_cast<size_t>(penalties ? options_.vocab_size : 0), 0);
-  if (penalties) {
-    for (const TokenUse& use : terms.had) {
-      bound.counts[static_cast<size_t>(use.id)] = CountOf(use.sampled);
-    }
-  }
+  bound.counts.clear();
+  if (penalties) CountTokens(terms, options_.vocab_size, bound.counts);
   return state.first;
 }
 
@@ -397,11 +404,11 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
     if (row.output == RowOutput::kScore) flight.output.scored.push_back(std::move(scores));
     if (row.output != RowOutput::kLast) continue;
     SampledToken sampled;
-    sampled.id = NextToken(options_, slot.hash, position, sequence.params, sequence.sampled++,
-                           slot.counts, row.banned);
+    const uint64_t index = sequence.sampled++;
+    sampled.id =
+        NextToken(options_, slot.hash, position, sequence.params, index, slot.counts, row.banned);
     if (!slot.counts.empty() && sampled.id != kNoToken) {
-      TokenCount& count = slot.counts[static_cast<size_t>(sampled.id)];
-      count = WithSample(count);
+      CountSample(sequence.params, sampled.id, index, slot.counts.data());
     }
     if (sequence.params.top_logprobs >= 0) sampled.logprob = -1.0F;
     for (int32_t i = 0; i < sequence.params.top_logprobs; ++i) {

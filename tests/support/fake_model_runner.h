@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -77,7 +78,7 @@ class FakeModelRunner final : public ModelRunner {
     uint64_t fingerprint = 1;
     std::string numerics = "fake";
     std::string tokenizer = "bytes";  // reported in ModelInfo
-    bool generated_differ = false;  // reported in ModelInfo, but not true
+    bool generated_differ = false;    // reported in ModelInfo, but not true
     // Scripts the output: returns the token to sample after `count` consumed tokens with this
     // `hash`. If the rules do not permit it, the next permitted one is sampled. When it returns
     // kNoToken, nothing can be scored either, and the hidden vector is not finite. Null: NextToken.
@@ -96,15 +97,14 @@ class FakeModelRunner final : public ModelRunner {
   // A sequence without an engine. It computes what a correct engine must get, turn after turn.
   class Text {
    public:
-    explicit Text(const Options& options)
-        : options_(&options), counts_(static_cast<size_t>(options.vocab_size), 0) {}
+    explicit Text(const Options& options) : options_(&options) {}
 
     void Read(const std::vector<TokenId>& tokens);
     // Samples and reads `count` tokens. The output since BeginOutput never has one of `bad_words`.
     std::vector<TokenId> Sample(const SamplingParams& params, int64_t count,
                                 const std::vector<std::vector<TokenId>>& bad_words = {});
     // Begins a new turn: tokens sampled before belong to an earlier one.
-    void BeginOutput() { output_.clear(); }
+    void BeginOutput();
     // Reads these tokens as if they had been sampled.
     void Replay(const std::vector<TokenId>& output);
     // The score of `token` after the tokens that were read.
@@ -117,8 +117,8 @@ class FakeModelRunner final : public ModelRunner {
     uint64_t hash_ = kEmptyHash;
     int64_t position_ = 0;
     uint64_t outputs_ = 0;
-    std::vector<TokenCount> counts_;
-    std::vector<TokenId> output_;
+    std::map<TokenId, uint32_t> had_;  // the tokens of the text, as TokenUse::sampled
+    std::vector<TokenId> output_;      // its tokens are not counted in had_ yet
   };
 
   // What a correct engine gets for this prompt, computed without any batching.

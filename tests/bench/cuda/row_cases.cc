@@ -15,8 +15,8 @@ void AddSample(Bench& bench, const char* name, SlotSampling sampling) {
   const auto count = static_cast<size_t>(rows);
   const DeviceArray<float> logits = Filled(rows * slots.vocab_size, -10, 10);
   const DeviceArray<SlotSampling> params(std::vector<SlotSampling>(count, sampling));
-  const DeviceArray<TokenCount> counts(std::vector<TokenCount>(
-      count * static_cast<size_t>(slots.vocab_size), static_cast<TokenCount>(0)));
+  const DeviceArray<TokenCount> counts(
+      std::vector<TokenCount>(count * static_cast<size_t>(slots.vocab_size)));
   const DeviceArray<int32_t> last(std::vector<int32_t>(count, 0));
   slots.params = params.get();
   slots.counts = counts.get();

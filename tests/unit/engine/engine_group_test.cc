@@ -445,6 +445,7 @@ TEST_F(EngineGroupTest, UnderRandomNeighboursEachAnswerIsThatOfASingleRequest) {
       if (random.Below(2) == 0) request.client = client_b;
       if (random.Below(2) == 0) request.sampling.repetition_penalty = 1.5F;
       if (random.Below(2) == 0) request.sampling.presence_penalty = 0.5F;
+      if (random.Below(2) == 0) request.sampling.penalty_decay = 0.9F;
       for (int64_t n = random.Below(2) * 15; n > 0; --n) {
         request.stop.token_ids.push_back(static_cast<TokenId>(random.Below(256)));
       }

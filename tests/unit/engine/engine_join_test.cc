@@ -325,6 +325,7 @@ TEST_F(EngineJoinTest, EveryAnswerIsThatOfThePromptAlone) {
         if (random.Below(6) == 0) request.cache_salt = "salt";
         if (random.Below(3) == 0) request.sampling.repetition_penalty = 1.5F;
         if (random.Below(3) == 0) request.sampling.frequency_penalty = 0.5F;
+        if (random.Below(2) == 0) request.sampling.penalty_decay = 0.9F;
         if (random.Below(4) == 0) request.store = true;
         requests.push_back(request);
         accepted.push_back(Submit(request));

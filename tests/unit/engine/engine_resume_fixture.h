@@ -117,6 +117,7 @@ class EngineResumeTest : public EngineTest {
     if (random.Below(2) == 0) request.sampling.repetition_penalty = 1.5F;
     if (random.Below(3) == 0) request.sampling.presence_penalty = 0.5F;
     if (random.Below(3) == 0) request.sampling.frequency_penalty = 0.5F;
+    if (random.Below(2) == 0) request.sampling.penalty_decay = 0.9F;
     request.stop.ignore_eos = random.Below(2) == 0;
     RandomOwner(request);
     return request;

@@ -354,6 +354,7 @@ class EngineTurnsTest : public EngineStateTest {
              static_cast<int32_t>(1 + random.Below(12)));
     if (random.Below(2) == 0) request.sampling.repetition_penalty = 1.5F;
     if (random.Below(3) == 0) request.sampling.frequency_penalty = 0.5F;
+    if (random.Below(2) == 0) request.sampling.penalty_decay = 0.9F;
     if (random.Below(2) == 0) request.stop.token_ids = RandomText(20);
     if (random.Below(2) == 0) {
       request.sampling.rules = RandomRules(random, model.vocab_size, request.stop.token_ids);
@@ -366,6 +367,7 @@ class EngineTurnsTest : public EngineStateTest {
   // Returns the answer to the request, and adds the prompt and the answer to the text.
   static std::vector<TokenId> Answer(const GenerationRequest& request, Node& node) {
     node.text.Read(request.prompt);
+    node.text.BeginOutput();
     node.Add(request.prompt, /*sampled=*/false);
     std::vector<TokenId> answer;
     const std::vector<TokenId>& stop = request.stop.token_ids;

@@ -16,6 +16,7 @@
 #include "model/sampling/penalties.h"
 #include "model/sampling/philox.h"
 #include "model/sampling/row_rules.h"
+#include "tests/unit/model/sampling_inputs.h"
 
 namespace aft {
 namespace {
@@ -45,40 +46,6 @@ SampledToken SampleToken(const std::vector<float>& logits, const SamplingParams&
   return token;
 }
 
-std::vector<float> RandomLogits(std::mt19937& random, size_t count, double spread) {
-  std::normal_distribution<double> normal(0.0, spread);
-  std::vector<float> logits(count);
-  for (float& logit : logits) logit = static_cast<float>(normal(random));
-  return logits;
-}
-
-// How the sequence had each token: not at all, in its prompt, or sampled several times.
-std::vector<TokenCount> RandomCounts(std::mt19937& random, size_t count) {
-  std::vector<TokenCount> counts(count);
-  for (TokenCount& token : counts) {
-    if (random() % 3 != 0) token = kSeen;
-    for (auto times = random() % 5; token == kSeen && times > 1; --times) token = WithSample(token);
-  }
-  return counts;
-}
-
-// Random biases, bans and tokens that end the output. Sometimes only tokens with a rule may be
-// drawn. One token is always left.
-std::shared_ptr<const LogitRules> RandomRules(std::mt19937& random, size_t vocab_size) {
-  if (random() % 2 == 0) return nullptr;
-  auto rules = std::make_shared<LogitRules>();
-  rules->only_these = random() % 3 == 0;
-  const auto left = static_cast<TokenId>(random() % vocab_size);
-  for (TokenId id = 0; id < static_cast<TokenId>(vocab_size); ++id) {
-    if (id != left && random() % 3 != 0) continue;
-    LogitRule rule = {.id = id, .bias = 0.25F * static_cast<float>(random() % 33) - 4.0F};
-    if (id != left && random() % 4 == 0) rule.bias = kBannedBias;
-    if (id != left && random() % 4 == 0) rule.ends = 1;
-    rules->rules.push_back(rule);
-  }
-  return rules;
-}
-
 // The logits after the rules, token by token.
 std::vector<float> NaiveRuled(std::vector<float> logits, const SamplingParams& params,
                               uint64_t output_index) {
@@ -97,17 +64,36 @@ std::vector<float> NaiveRuled(std::vector<float> logits, const SamplingParams& p
 }
 
 std::vector<double> NaivePenalised(const std::vector<float>& logits, const SamplingParams& params,
-                                   const std::vector<TokenCount>& counts) {
+                                   const History& history) {
   std::vector<double> values(logits.begin(), logits.end());
-  for (size_t i = 0; i < counts.size(); ++i) {
-    const double sampled = counts[i] % 0x8000;
+  std::vector<double> times(logits.size());
+  std::vector<bool> seen(logits.size());
+  std::vector<bool> sampled(logits.size());
+  std::vector<bool> uncounted(logits.size());
+  if (params.rules != nullptr) {
+    for (const LogitRule& rule : params.rules->rules) {
+      uncounted[static_cast<size_t>(rule.id)] = rule.uncounted == 1;
+    }
+  }
+  const double decay = params.penalty_decay;
+  for (const TokenUse& use : history.had) {
+    const auto id = static_cast<size_t>(use.id);
+    seen[id] = true;
+    if (decay < 1 || use.sampled == 0) continue;
+    sampled[id] = true;
+    times[id] = use.sampled;
+  }
+  for (size_t i = 0; i < history.sampled.size(); ++i) {
+    const auto id = static_cast<size_t>(history.sampled[i]);
+    seen[id] = sampled[id] = true;
+    const auto since = static_cast<double>(history.sampled.size() - 1 - i);
+    if (!uncounted[id]) times[id] += std::pow(decay, since);
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
     const double repetition = double{params.repetition_penalty};
-    if (counts[i] >= 0x8000 && values[i] > 0)
-      values[i] /= repetition;
-    else if (counts[i] >= 0x8000)
-      values[i] *= repetition;
-    if (sampled > 0) values[i] -= double{params.presence_penalty};
-    values[i] -= double{params.frequency_penalty} * sampled;
+    if (seen[i]) values[i] = values[i] > 0 ? values[i] / repetition : values[i] * repetition;
+    if (sampled[i]) values[i] -= double{params.presence_penalty};
+    values[i] -= double{params.frequency_penalty} * times[i];
     values[i] = static_cast<float>(values[i]);  // logits are fp32
   }
   return values;
@@ -115,27 +101,31 @@ std::vector<double> NaivePenalised(const std::vector<float>& logits, const Sampl
 
 // The definition in plain steps: penalties, sort, cut, then the Gumbel maximum over what is left.
 TokenId NaiveSample(const std::vector<float>& logits, const SamplingParams& params,
-                    uint64_t output_index, const std::vector<TokenCount>& counts = {}) {
+                    uint64_t output_index, const History& history = {}) {
   std::vector<TokenId> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const std::vector<double> values =
-      NaivePenalised(NaiveRuled(logits, params, output_index), params, counts);
+      NaivePenalised(NaiveRuled(logits, params, output_index), params, history);
   const auto logit_of = [&](TokenId id) { return values[static_cast<size_t>(id)]; };
   std::stable_sort(order.begin(), order.end(),
                    [&](TokenId a, TokenId b) { return logit_of(a) > logit_of(b); });
   if (params.temperature == 0.0F) return order[0];
   const double best = logit_of(order[0]);
+  const double temperature = params.temperature_last ? 1.0 : params.temperature;
   const auto is_improbable = [&](TokenId id) {
-    return std::exp((logit_of(id) - best) / params.temperature) < double{params.min_p};
+    return std::exp((logit_of(id) - best) / temperature) < double{params.min_p};
   };
   order.erase(std::find_if(order.begin(), order.end(), is_improbable), order.end());
-  if (params.top_k > 0) {
-    order.resize(std::min(order.size(), static_cast<size_t>(params.top_k)));
-  }
+  const auto keep_top_k = [&] {
+    if (params.top_k > 0) {
+      order.resize(std::min(order.size(), static_cast<size_t>(params.top_k)));
+    }
+  };
+  if (!params.temperature_last) keep_top_k();
   if (params.top_p < 1.0F) {
     std::vector<double> weights;
     for (const TokenId id : order) {
-      weights.push_back(std::exp((logit_of(id) - logit_of(order[0])) / params.temperature));
+      weights.push_back(std::exp((logit_of(id) - logit_of(order[0])) / temperature));
     }
     const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
     double sum = 0.0;
@@ -143,6 +133,7 @@ TokenId NaiveSample(const std::vector<float>& logits, const SamplingParams& para
     while (kept < order.size() && sum < params.top_p * total) sum += weights[kept++];
     order.resize(std::max<size_t>(kept, 1));
   }
+  if (params.temperature_last) keep_top_k();
   std::sort(order.begin(), order.end());
   double highest = -std::numeric_limits<double>::infinity();
   TokenId winner = -1;
@@ -208,17 +199,23 @@ TEST(SamplerTest, AgreesWithThePlainDefinition) {
       if (random() % 2 == 0)
         params.frequency_penalty = 0.1F * static_cast<float>(random() % 41) - 2;
       if (random() % 8 == 0) params.temperature = 0.0F;
-      const std::vector<TokenCount> counts = RandomCounts(random, vocab_size);
+      if (random() % 2 == 0) params.penalty_decay = 0.01F * static_cast<float>(1 + random() % 100);
+      params.temperature_last = random() % 2 == 0;
+      const History history = RandomHistory(random, vocab_size);
       params.seed = uint64_t{random()} << 32 | random();
       params.sequence = static_cast<uint32_t>(random() % 3);
       const uint64_t output_index = uint64_t{random()} << (random() % 8);
       params.rules = RandomRules(random, vocab_size);
       params.ends_from = output_index + random() % 3;
-      EXPECT_EQ(SampleToken(logits, params, output_index, counts).id,
-                NaiveSample(logits, params, output_index, counts))
+      EXPECT_EQ(SampleToken(logits, params, output_index,
+                            history.Counts(params, output_index, vocab_size))
+                    .id,
+                NaiveSample(logits, params, output_index, history))
           << vocab_size << " tokens, round " << round << ", top_k " << params.top_k << ", top_p "
           << params.top_p << ", min_p " << params.min_p << ", repetition "
-          << params.repetition_penalty << (params.rules != nullptr ? ", rules" : "");
+          << params.repetition_penalty << ", decay " << params.penalty_decay
+          << (params.temperature_last ? ", temperature last" : "")
+          << (params.rules != nullptr ? ", rules" : "");
     }
   }
 }
@@ -233,7 +230,7 @@ TEST(SamplerTest, BiasComesBeforePenalties) {
   params.repetition_penalty = 4.0F;
   params.rules = Rules({{.id = 0, .bias = -3.0F}, {.id = 1, .bias = -3.0F}});
   // (1 - 3) * 4 = -8; the other way round it would be 1 / 4 - 3 = -2.75, above -3 - 1.
-  EXPECT_EQ(SampleToken({1.0F, -1.0F}, params, 0, {kSeen, 0}).id, 1);
+  EXPECT_EQ(SampleToken({1.0F, -1.0F}, params, 0, {WithSeen({}), {}}).id, 1);
 }
 
 TEST(SamplerTest, BiasMovesTheProbabilitiesByItsExponential) {
@@ -367,34 +364,14 @@ TEST(SamplerTest, ReportsAsManyLogprobsAsAskedFor) {
   EXPECT_EQ(SampleToken(logits, params).top.size(), 3U);
 }
 
-TEST(PenaltiesTest, CountsStopAtTheirMaximum) {
-  TokenCount count = 0;
-  for (int i = 0; i < 40'000; ++i) count = WithSample(count);
-  EXPECT_EQ(count, kSeen | kMaxSampled);
-  EXPECT_EQ(WithSeen(5), kSeen | 5);
-  EXPECT_EQ(WithSample(0), kSeen | 1);
-}
-
-TEST(PenaltiesTest, NoPenaltyBansAToken) {
-  const float largest = std::numeric_limits<float>::max();
-  for (const Penalties& penalties :
-       {Penalties{10.0F, 2.0F, 2.0F}, Penalties{1e-30F, -2.0F, -2.0F}}) {
-    for (const float logit : {-largest, -1.0F, 0.0F, 1.0F, largest}) {
-      const float penalised = Penalised(logit, kSeen | kMaxSampled, penalties);
-      EXPECT_GE(penalised, -largest) << logit;
-      EXPECT_LE(penalised, largest) << logit;
-    }
-    EXPECT_EQ(Penalised(-kInfinity, kSeen | 3, penalties), -kInfinity);
-  }
-}
-
 TEST(SamplerTest, LogprobsIgnorePenaltiesButTheGreedyChoiceDoesNot) {
   const std::vector<float> logits = {1.0F, 2.0F, 0.5F};
   SamplingParams params = Params(0.0F);
   params.top_logprobs = 3;
   const SampledToken plain = SampleToken(logits, params);
   params.presence_penalty = 1.5F;
-  const SampledToken token = SampleToken(logits, params, 0, {0, WithSample(0), 0});
+  const SampledToken token =
+      SampleToken(logits, params, 0, {{}, WithSample({}, 1.0F, 0, true), {}});
   EXPECT_EQ(plain.id, 1);
   EXPECT_EQ(token.id, 0);
   ASSERT_EQ(token.top.size(), 3U);
@@ -454,7 +431,7 @@ TEST(SamplerTest, BansAgreeWithRulesThatBanTheToken) {
   for (int round = 0; round < 500; ++round) {
     const size_t vocab_size = 1 + random() % 40;
     const std::vector<float> logits = RandomLogits(random, vocab_size, 2.0);
-    const std::vector<TokenCount> counts = RandomCounts(random, vocab_size);
+    const History history = RandomHistory(random, vocab_size);
     SamplingParams params = Params(random() % 3 == 0 ? 0.0F : 1.5F, 0, 1.0F, random());
     params.repetition_penalty = random() % 2 == 0 ? 1.0F : 1.7F;
     params.rules = RandomRules(random, vocab_size);
@@ -463,6 +440,7 @@ TEST(SamplerTest, BansAgreeWithRulesThatBanTheToken) {
     for (TokenId id = 0; id < static_cast<TokenId>(vocab_size); ++id) {
       if (random() % 3 == 0) banned.push_back(id);
     }
+    const std::vector<TokenCount> counts = history.Counts(params, 100, vocab_size);
     std::vector<LogitRule> merged(kMaxLogitRules);
     merged.resize(static_cast<size_t>(RulesWithBans(params.rules.get(), banned, merged.data())));
     SamplingParams as_rules = params;

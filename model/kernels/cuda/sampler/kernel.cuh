@@ -90,10 +90,9 @@ class Draw {
 };
 
 // The lowest logit that min-p keeps.
-__device__ inline float LowestOfMinP(const Best& best, const SlotSampling& params) {
+__device__ inline float LowestOfMinP(const Best& best, double temperature, float min_p) {
   const double lowest =
-      max(static_cast<double>(best.logit()) +
-              static_cast<double>(params.temperature) * log(static_cast<double>(params.min_p)),
+      max(static_cast<double>(best.logit()) + temperature * log(static_cast<double>(min_p)),
           -static_cast<double>(kLargest));
   const float rounded = static_cast<float>(lowest);
   return static_cast<double>(rounded) < lowest ? FromOrdered(Ordered(rounded) + 1U) : rounded;
@@ -101,15 +100,24 @@ __device__ inline float LowestOfMinP(const Best& best, const SlotSampling& param
 
 template <bool kAligned>
 __device__ int32_t DrawToken(const Space& space, const Row<kAligned>& row, const Best& best,
-                             const SlotSampling& params, uint64_t output_index) {
+                             const SlotSampling& params) {
+  const uint64_t output_index = row.output_index;
   Candidates<kAligned> kept;
   kept.row = row;
   kept.best = best;
-  const float lowest = params.min_p > 0.0F ? LowestOfMinP(best, params) : -kLargest;
+  const auto temperature = static_cast<double>(params.temperature_last ? 1.0F : params.temperature);
+  const float lowest =
+      params.min_p > 0.0F ? LowestOfMinP(best, temperature, params.min_p) : -kLargest;
   kept.last = Key{best.ordered - Ordered(lowest)} << 32 | 0xFFFFFFFFU;
-  kept.inverse_t = 1.4426950408889634 / static_cast<double>(params.temperature);
-  if (params.top_k > 0 && params.top_k < row.vocab_size) Keep(space, {params.top_k, 0.0F}, kept);
-  if (params.top_p < 1.0F) Keep(space, {0, params.top_p}, kept);
+  kept.inverse_t = 1.4426950408889634 / temperature;
+  const bool limit_k = params.top_k > 0 && params.top_k < row.vocab_size;
+  const bool limit_p = params.top_p < 1.0F;
+#pragma unroll 1
+  for (int cut = 0; cut < 2; ++cut) {
+    const bool by_k = (cut == 0) != params.temperature_last;
+    if (!(by_k ? limit_k : limit_p)) continue;
+    Keep(space, by_k ? Target{params.top_k, 0.0F} : Target{0, params.top_p}, kept);
+  }
 
   Draw draw(best, params.temperature, WordsOf(params, output_index, best.id).of(best.id));
   if (kept.listed >= 0) {
@@ -200,12 +208,13 @@ __device__ void SampleRow(const Space& space, const SamplerSlots& slots, const S
   const Row<kAligned> raw = {logits, static_cast<int32_t>(slots.vocab_size)};
   Row<kAligned> row = raw;
   row.penalties = PenaltiesOf(params);
+  row.output_index = rows.output_index[index];
   if (target < 0 && row.penalties.any()) row.counts = counts;
   if (target < 0 && params.rules >= 0) {
     row.rules = slots.rules + int64_t{slot} * kMaxLogitRules;
     row.rule_count = params.rules;
     row.only_these = params.only_these != 0;
-    row.early = rows.output_index[index] < params.ends_from;
+    row.early = row.output_index < params.ends_from;
   }
 
   const Best best = FindBest(row, space.keys);
@@ -215,7 +224,7 @@ __device__ void SampleRow(const Space& space, const SamplerSlots& slots, const S
     if (target >= 0) {
       id = target;
     } else if (params.temperature > 0.0F) {
-      id = DrawToken(space, row, best, params, rows.output_index[index]);
+      id = DrawToken(space, row, best, params);
     } else {
       id = best.id;
     }
@@ -231,7 +240,8 @@ __device__ void SampleRow(const Space& space, const SamplerSlots& slots, const S
   if (threadIdx.x != 0) return;
   out.id[index] = id;
   if (id < 0 || target >= 0) return;
-  counts[id] = WithSample(counts[id]);
+  const bool counted = row.rules == nullptr || IsCounted(row.rules, row.rule_count, id);
+  counts[id] = WithSample(counts[id], params.penalty_decay, row.output_index, counted);
   slots.last_sampled[slot] = id;
 }
 
@@ -256,20 +266,15 @@ __global__ void MarkSeenKernel(SamplerSlots slots, const int32_t* tokens,
                                const int32_t* token_slots, int64_t count) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= count || token_slots[i] < 0 || tokens[i] < 0) return;
-  TokenCount* const at = slots.counts + token_slots[i] * slots.vocab_size + tokens[i];
-  TokenCount expected = 0;
-  for (;;) {
-    const TokenCount found = atomicCAS(at, expected, WithSeen(expected));
-    if (found == expected || (found & kSeen) != 0) return;
-    expected = found;
-  }
+  // A count that is not 0 has the mark already.
+  atomicCAS(&slots.counts[token_slots[i] * slots.vocab_size + tokens[i]].use, 0U, kSeen);
 }
 
 // There is one thread per token of the vocabulary.
 __global__ void ClearCountsKernel(SamplerSlots slots, int32_t slot) {
   const int64_t id = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (id >= slots.vocab_size) return;
-  slots.counts[slot * slots.vocab_size + id] = 0;
+  slots.counts[slot * slots.vocab_size + id] = {};
   if (id == 0) slots.last_sampled[slot] = 0;
 }
 

@@ -58,6 +58,7 @@ struct Row {
   int32_t vocab_size;
   const TokenCount* counts = nullptr;  // null if there are no penalties
   Penalties penalties = {};
+  uint64_t output_index = 0;
   const LogitRule* rules = nullptr;  // null if there are no rules
   int32_t rule_count = 0;
   bool only_these = false;
@@ -128,8 +129,8 @@ struct Row {
     return logit == logit ? min(logit, kLargest) + 0.0F : MinusInfinity();
   }
 
-  __device__ float Pay(float logit, TokenCount count) const {
-    return count == 0 ? logit : Penalised(logit, count, penalties) + 0.0F;
+  __device__ float Pay(float logit, const TokenCount& count) const {
+    return count.use == 0 ? logit : Penalised(logit, count, penalties, output_index) + 0.0F;
   }
 };
 

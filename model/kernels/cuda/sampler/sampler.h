@@ -22,7 +22,7 @@ struct SlotSampling : SamplingNumbers {
   uint32_t only_these = 0;
   uint32_t unused = 0;
 };
-static_assert(sizeof(SlotSampling) == 64);  // on the host's compiler and on the device's
+static_assert(sizeof(SlotSampling) == 72);  // on the host's compiler and on the device's
 
 inline SlotSampling ForDevice(const SamplingParams& params) {
   SlotSampling sampling;
