@@ -84,7 +84,7 @@ void CheckRules(const LogitRules& rules) {
   TokenId before = -1;
   int left = rules.only_these ? 0 : kVocabSize - static_cast<int>(rules.rules.size());
   for (const LogitRule& rule : rules.rules) {
-    AFT_CHECK(rule.id > before && rule.id < kVocabSize && rule.ends <= 1);
+    AFT_CHECK(rule.id > before && rule.id < kVocabSize && rule.ends <= 1 && rule.uncounted <= 1);
     AFT_CHECK(IsIn(rule.bias, -100, 100) || rule.bias == kBannedBias);
     before = rule.id;
     if (rule.bias != kBannedBias && rule.ends == 0) ++left;
@@ -107,6 +107,7 @@ void CheckAccepted(const v1::GenerateRequest& message,
   AFT_CHECK(IsIn(sampling.top_p, 0, 1) && sampling.top_p > 0);
   AFT_CHECK(IsIn(sampling.repetition_penalty, 0, 10) && sampling.repetition_penalty > 0);
   AFT_CHECK(IsIn(sampling.presence_penalty, -2, 2) && IsIn(sampling.frequency_penalty, -2, 2));
+  AFT_CHECK(IsIn(sampling.penalty_decay, 0, 1) && sampling.penalty_decay > 0);
   AFT_CHECK(sampling.top_k >= 0);
   AFT_CHECK(sampling.top_logprobs >= -1 && sampling.top_logprobs <= kMaxTopLogprobs);
   const server::StopConditions& stop = request.stop;

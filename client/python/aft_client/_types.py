@@ -66,6 +66,9 @@ class Sampling:
   repetition_penalty: Optional[float] = None
   presence_penalty: Optional[float] = None
   frequency_penalty: Optional[float] = None
+  penalty_decay: Optional[float] = None
+  temperature_last: Optional[bool] = None
+  preset: Optional[str] = None  # "rwkv"
   seed: Optional[int] = None
   # These name tokens by id: what is added to a logit, the only ids to sample, and ids that are never sampled.
   logit_bias: Optional[Mapping[int, float]] = None

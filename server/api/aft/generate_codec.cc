@@ -27,12 +27,24 @@ constexpr uint32_t kMaxSequences = 16;
 absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message) {
   AFT_RETURN_IF_ERROR(CheckOptions(message));
   SamplingParams params;
+  if (message.preset() == kRwkvPreset) {
+    // The defaults of the package rwkv (0.8.32), class PIPELINE_ARGS.
+    params.top_p = 0.85F;
+    params.presence_penalty = 0.2F;
+    params.frequency_penalty = 0.2F;
+    params.penalty_decay = 0.996F;
+    params.temperature_last = true;
+  } else {
+    AFT_RETURN_IF_ERROR(CheckOneOf("sampling.preset", message.preset(), {kRwkvPreset, ""}));
+  }
   if (message.has_temperature()) params.temperature = message.temperature();
   if (message.has_top_p()) params.top_p = message.top_p();
   if (message.has_min_p()) params.min_p = message.min_p();
   if (message.has_repetition_penalty()) params.repetition_penalty = message.repetition_penalty();
   if (message.has_presence_penalty()) params.presence_penalty = message.presence_penalty();
   if (message.has_frequency_penalty()) params.frequency_penalty = message.frequency_penalty();
+  if (message.has_penalty_decay()) params.penalty_decay = message.penalty_decay();
+  if (message.has_temperature_last()) params.temperature_last = message.temperature_last();
   // A top_k above the size of the vocabulary keeps all tokens, so clamping has no effect.
   params.top_k = static_cast<int32_t>(
       std::min<uint32_t>(message.top_k(), std::numeric_limits<int32_t>::max()));

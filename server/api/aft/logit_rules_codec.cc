@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "model/api/tokenizer.h"
 #include "server/api/aft/option_rules.h"
 #include "server/api/aft/text_codec.h"
 #include "server/config/checks.h"
@@ -36,6 +37,19 @@ absl::StatusOr<std::map<TokenId, float>> DecodeBiases(const v1::SamplingOptions&
     biases.emplace(id, bias);
   }
   return biases;
+}
+
+// The package rwkv counts no token whose text is a part of this one.
+std::vector<TokenId> DigitsAndSpaces(const Tokenizer& tokenizer) {
+  constexpr absl::string_view kUncounted = " \t0123456789";
+  std::vector<TokenId> ids;
+  for (size_t begin = 0; begin < kUncounted.size(); ++begin) {
+    for (size_t length = 1; begin + length <= kUncounted.size(); ++length) {
+      const auto tokens = tokenizer.Encode(kUncounted.substr(begin, length));
+      if (tokens.ok() && tokens->size() == 1) ids.push_back(tokens->front());
+    }
+  }
+  return ids;
 }
 
 absl::Status NothingLeft(const v1::SamplingOptions& message) {
@@ -80,6 +94,12 @@ absl::StatusOr<std::shared_ptr<const LogitRules>> DecodeLogitRules(
   for (const TokenId id : ends) {
     const auto rule = only_these ? rules.find(id) : rules.emplace(id, LogitRule{.id = id}).first;
     if (rule != rules.end()) rule->second.ends = 1;
+  }
+  if (message.preset() == kRwkvPreset) {
+    for (const TokenId id : DigitsAndSpaces(*model.tokenizer)) {
+      const auto rule = only_these ? rules.find(id) : rules.emplace(id, LogitRule{.id = id}).first;
+      if (rule != rules.end()) rule->second.uncounted = 1;
+    }
   }
 
   int64_t left = only_these ? 0 : vocab_size - static_cast<int64_t>(rules.size());

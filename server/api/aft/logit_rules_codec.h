@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "aft/v1/inference.pb.h"
 #include "model/api/sampling_params.h"
 #include "server/engine/request.h"
@@ -11,10 +12,13 @@
 
 namespace aft::server {
 
+inline constexpr absl::string_view kRwkvPreset = "rwkv";  // SamplingOptions.preset
+
 // What a request says about single tokens: allowed tokens, banned tokens and biases. `bad_words`
 // has words of one token each, which are banned too. With min_tokens in `stop`, tokens that would
 // end the output too early are included. Null if the request says nothing. Errors begin with the
 // field's path.
+// The preset "rwkv" adds rules for the tokens that it does not count.
 absl::StatusOr<std::shared_ptr<const LogitRules>> DecodeLogitRules(
     const v1::SamplingOptions& message, const std::vector<TokenId>& bad_words,
     const StopConditions& stop, const ServedModel& model);

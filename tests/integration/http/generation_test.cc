@@ -311,6 +311,8 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   expect(kCompletions, R"({"prompt": "a", "temperature": -1})", "temperature", "[0, 100]");
   expect(kCompletions, R"({"prompt": "a", "max_tokens": 0})", "max_tokens", "0 needs echo and");
   expect(kCompletions, R"({"prompt": "a", "n": 17})", "n", "must be in [1, 16]");
+  expect(kChat, R"({"messages": [{"role": "user", "content": "a"}], "sampling_preset": "x"})",
+         "sampling_preset", "must be one of \"rwkv\"");
   expect(kCompletions, R"({"prompt": "a", "n": "2"})", "n", "integer");
   expect(kCompletions, R"({"prompt": [1, 9999]})", "prompt[1]", "must be below");
   expect(kCompletions, R"({"prompt": ["a", ""]})", "prompt[1]", "must not be empty");

@@ -68,7 +68,7 @@ TEST_F(ParkingTest, ParkedGenerationsContinueWithTheSameTokens) {
   sampling.set_temperature(0.9F);
   sampling.set_top_p(0.95F);
   sampling.set_repetition_penalty(1.2F);
-  sampling.set_frequency_penalty(0.1F);
+  sampling.set_preset("rwkv");  // its penalties decay
   for (v1::GenerateRequest* request : {&greedy, &sampled}) {
     request->set_priority(v1::PRIORITY_BATCH);
     ExpectTheSame([&](uint32_t length, const auto& interrupt) {

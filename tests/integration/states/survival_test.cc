@@ -42,6 +42,7 @@ class SurvivalTest : public StateTest {
     v1::GenerateRequest request = Request(prompt, max_tokens);
     request.set_resumable(true);
     request.mutable_sampling()->set_frequency_penalty(0.5F);
+    request.mutable_sampling()->set_penalty_decay(0.9F);
     return request;
   }
   // The request of a client that resumes a stream after all tokens that it received.
@@ -66,6 +67,7 @@ class SurvivalTest : public StateTest {
     SamplingParams params;
     params.seed = request.sampling().seed();
     params.frequency_penalty = request.sampling().frequency_penalty();
+    params.penalty_decay = request.sampling().penalty_decay();
     return FakeModelRunner::Generate(
         options_, *FakeTokenizer().Encode(request.text()), params,
         count > 0 ? static_cast<int64_t>(count) : int64_t{request.stop().max_tokens()});

@@ -42,6 +42,8 @@ TEST(GenerateCodecTest, UnsetFieldsTakeTheDocumentedDefaults) {
   EXPECT_EQ(request->sampling.repetition_penalty, 1.0F);
   EXPECT_EQ(request->sampling.presence_penalty, 0.0F);
   EXPECT_EQ(request->sampling.frequency_penalty, 0.0F);
+  EXPECT_EQ(request->sampling.penalty_decay, 1.0F);
+  EXPECT_FALSE(request->sampling.temperature_last);
   EXPECT_NE(request->sampling.seed, DecodeProto<GenerateCodec>("text: 'hi'")->sampling.seed);
   EXPECT_EQ(request->sampling.top_logprobs, -1);
   EXPECT_EQ(request->stop.max_tokens, 256);
@@ -216,7 +218,8 @@ TEST(GenerateCodecTest, AcceptsEveryFieldAtTheEdgeOfItsRange) {
   auto message = FromText<v1::GenerateRequest>(
       "tokens { ids: [0, 256] }"
       "sampling { temperature: 100 top_k: 4294967295 top_p: 1 min_p: 1 repetition_penalty: 10"
-      "           presence_penalty: -2 frequency_penalty: 2 seed: 18446744073709551615 }"
+      "           presence_penalty: -2 frequency_penalty: 2 penalty_decay: 1 seed: "
+      "18446744073709551615 }"
       "stop { max_tokens: 1048576 include_stop_string: true ignore_eos: true }"
       "output { top_logprobs: 20 }");
   message.set_cache_salt(std::string(64, 's'));

@@ -73,6 +73,7 @@ class CallsTest(ClientTest):
   def test_sends_every_option(self):
     server = self.server()
     examples = {FieldDescriptor.CPPTYPE_FLOAT: 0.5, FieldDescriptor.CPPTYPE_UINT64: 2**64 - 1,
+                FieldDescriptor.CPPTYPE_BOOL: True, FieldDescriptor.CPPTYPE_STRING: "seven",
                 FieldDescriptor.CPPTYPE_MESSAGE: {5: -1.5, 6: 100}}
     lists = {FieldDescriptor.CPPTYPE_UINT32: [5, 6], FieldDescriptor.CPPTYPE_STRING: ["five", "six"]}
     sampling = Sampling(**{
