@@ -73,6 +73,7 @@ struct MixerConfig {
   int64_t rate_rank = 0;
   int64_t value_rank = 0;
   int64_t gate_rank = 0;
+  bool initial_state = false;  // wkv7: a text begins from a table (state tuning), not from zeros
 };
 
 enum class Architecture {

@@ -417,6 +417,7 @@ KindSpec Wkv7() {
       .state = "d^2 / heads, and 2d for the token shifts, constant",
       .family = KernelFamily::kWkv,
       .required = {"heads", "decay_rank", "rate_rank", "value_rank", "gate_rank"},
+      .optional = {"initial_state"},
       .rules = {HeadsDivideTheWidth},
       .packed =
           [](const MixerConfig& mixer, int64_t hid) {
@@ -428,12 +429,17 @@ KindSpec Wkv7() {
                                            {"g", hid, mixer.gate_rank, Between::kSigmoid}};
           },
       .tables =
-          [](const MixerConfig& /*mixer*/, int64_t hid) {
-            return std::vector<TensorSpec>{{"key_scale", {hid}, TensorStart::kOnes},
-                                           {"key_rate", {hid}, TensorStart::kOnes},
-                                           {"bonus", {hid}},
-                                           {"group_norm.weight", {hid}, TensorStart::kOnes},
-                                           {"group_norm.bias", {hid}}};
+          [](const MixerConfig& mixer, int64_t hid) {
+            std::vector<TensorSpec> tables = {{"key_scale", {hid}, TensorStart::kOnes},
+                                              {"key_rate", {hid}, TensorStart::kOnes},
+                                              {"bonus", {hid}},
+                                              {"group_norm.weight", {hid}, TensorStart::kOnes},
+                                              {"group_norm.bias", {hid}}};
+            const int64_t width = hid / mixer.heads;
+            if (mixer.initial_state) {
+              tables.push_back({"initial_state", {mixer.heads, width, width}});
+            }
+            return tables;
           },
       .token_shift = true,
       .value_gate =

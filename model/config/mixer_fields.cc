@@ -58,6 +58,7 @@ constexpr Field kFields[] = {
     {"rate_rank", &MixerConfig::rate_rank, 1, kMaxWidth},
     {"value_rank", &MixerConfig::value_rank, 1, kMaxWidth},
     {"gate_rank", &MixerConfig::gate_rank, 1, kMaxWidth},
+    {"initial_state", &MixerConfig::initial_state},
 };
 // The fields that every kind uses.
 constexpr absl::string_view kCommon[] = {"causal", "hidden"};

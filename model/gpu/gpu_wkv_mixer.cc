@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuWkvMixer(const MixerConfig& con
     return std::make_unique<GpuWkvMixer<kernels::Wkv4Params>>(
         folded, params, kernels::Wkv4StateFloats(params), cuda::Wkv4Forward);
   }
-  const kernels::Wkv7Params params = Wkv7ParamsOf(hid, config.heads, data);
+  const kernels::Wkv7Params params = Wkv7ParamsOf(config, hid, data);
   return std::make_unique<GpuWkvMixer<kernels::Wkv7Params>>(
       folded, params, kernels::Wkv7StateFloats(params), cuda::Wkv7Forward);
 }

@@ -40,11 +40,11 @@ absl::StatusOr<AttentionTables> FoldAttentionTables(const MixerConfig& config, i
                                                     const MixerTables& tables,
                                                     const MixerOptions& options);
 
-// RWKV's tables as the kernels read them, [tables, hid] in the order of ExpectedMixerTables, and
+// RWKV's tables as the kernels read them, one after the other as in ExpectedMixerTables, and
 // parameters that point into such an array in the memory of any device.
 std::vector<float> FoldWkvTables(const MixerConfig& config, int64_t hid, const MixerTables& tables);
 kernels::Wkv4Params Wkv4ParamsOf(int64_t hid, const float* tables);
-kernels::Wkv7Params Wkv7ParamsOf(int64_t hid, int64_t heads, const float* tables);
+kernels::Wkv7Params Wkv7ParamsOf(const MixerConfig& config, int64_t hid, const float* tables);
 
 // The mixer of each family, for MakeMixer, which has checked the tables.
 

@@ -14,8 +14,9 @@ std::vector<float> FoldWkvTables(const MixerConfig& config, int64_t hid,
                                  const MixerTables& tables) {
   std::vector<float> folded;
   for (const TensorSpec& spec : ExpectedMixerTables(config, hid)) {
-    const float* const values = tables.at(spec.name).const_data_ptr<float>();
-    folded.insert(folded.end(), values, values + hid);
+    const at::Tensor& table = tables.at(spec.name);
+    const float* const values = table.const_data_ptr<float>();
+    folded.insert(folded.end(), values, values + table.numel());
     if (spec.name != "decay") continue;
     for (float& decay : folded) decay = -std::exp(decay);  // the first table of its kind
   }
@@ -26,8 +27,15 @@ kernels::Wkv4Params Wkv4ParamsOf(int64_t hid, const float* tables) {
   return {hid, tables, tables + hid};
 }
 
-kernels::Wkv7Params Wkv7ParamsOf(int64_t hid, int64_t heads, const float* tables) {
-  return {hid, heads, tables, tables + hid, tables + 2 * hid, tables + 3 * hid, tables + 4 * hid};
+kernels::Wkv7Params Wkv7ParamsOf(const MixerConfig& config, int64_t hid, const float* tables) {
+  return {hid,
+          config.heads,
+          tables,
+          tables + hid,
+          tables + 2 * hid,
+          tables + 3 * hid,
+          tables + 4 * hid,
+          config.initial_state ? tables + 5 * hid : nullptr};
 }
 
 namespace {
@@ -82,8 +90,8 @@ class Wkv4Mixer : public WkvMixer {
 
 class Wkv7Mixer : public WkvMixer {
  public:
-  Wkv7Mixer(int64_t hid, int64_t heads, std::vector<float> tables)
-      : WkvMixer(std::move(tables)), params_(Wkv7ParamsOf(hid, heads, tables_.data())) {}
+  Wkv7Mixer(const MixerConfig& config, int64_t hid, std::vector<float> tables)
+      : WkvMixer(std::move(tables)), params_(Wkv7ParamsOf(config, hid, tables_.data())) {}
 
   StateSpec state_spec() const override { return WkvStateSpec(kernels::Wkv7StateFloats(params_)); }
   int64_t scratch_floats() const override { return kernels::Wkv7ScratchFloats(params_); }
@@ -117,7 +125,7 @@ std::unique_ptr<Mixer> MakeWkvMixer(const MixerConfig& config, int64_t hid,
                                     const MixerTables& tables) {
   std::vector<float> folded = FoldWkvTables(config, hid, tables);
   if (config.kind == MixerKind::kWkv4) return std::make_unique<Wkv4Mixer>(hid, std::move(folded));
-  return std::make_unique<Wkv7Mixer>(hid, config.heads, std::move(folded));
+  return std::make_unique<Wkv7Mixer>(config, hid, std::move(folded));
 }
 
 }  // namespace aft

@@ -123,7 +123,11 @@ def run_package(version, weights, tokens):
     torch.save({name: torch.from_numpy(value.astype(np.float32)) for name, value in weights.items()}, path + ".pth")
     model = package.RWKV(model=path, strategy="cpu fp32")
   half = len(tokens) // 2
-  logits, state = model.forward(tokens[:half], None, full_output=True)
+  state = model.generate_zero_state() if version == 7 else None
+  for i in range(len(state or []) // 3):  # the package itself does not use the states of state tuning in RWKV-7
+    if f"blocks.{i}.att.time_state" in weights:
+      state[3 * i + 1] = torch.from_numpy(weights[f"blocks.{i}.att.time_state"].astype(np.float32))
+  logits, state = model.forward(tokens[:half], state, full_output=True)
   rows = [logits]
   for token in tokens[half:]:
     row, state = model.forward([token], state)
@@ -199,7 +203,24 @@ def make_hub(seed):
         {"package": "transformers"})
 
 
+def make_tuned(seed):
+  """The model of the golden rwkv7 with states of state tuning."""
+  weights, rng = rwkv7(np.random.default_rng(25)), np.random.default_rng(seed)
+  heads, n = weights["blocks.0.att.r_k"].shape
+  states = {f"blocks.{i}.att.time_state": rng.standard_normal((heads, n, n)).astype(np.float16) for i in range(2)}
+  tokens = rng.integers(len(weights["emb.weight"]), size=TEXT).tolist()
+  logits, _ = Rwkv(weights | states).read(tokens)
+  agree("tuned rwkv7", run_package(7, weights | states, tokens)[0], logits, atol=PACKAGE_ERROR)
+  turned = {name: value.transpose(0, 2, 1) for name, value in states.items()}
+  for others in ({}, turned):
+    change = np.abs(Rwkv(weights | others).read(tokens)[0] - logits).max(axis=1)
+    assert change[0] > SMALLEST_CHANGE, change
+  cases = {"tokens": np.array(tokens), "expected": logits.astype(np.float32)}
+  write(GOLDENS / "rwkv7_tuned.safetensors", states | cases, {"package": "rwkv", "version": 7})
+
+
 if __name__ == "__main__":
   make(4, rwkv4, seed=34)
   make(7, rwkv7, seed=25)
   make_hub(seed=3)
+  make_tuned(seed=26)

@@ -59,6 +59,7 @@ const std::vector<Name> kNames = {
     {"mixer.key_rate", {"att.k_a"}},
     {"mixer.bonus", {"att.r_k"}},
     {"mixer.group_norm", {"att.ln_x"}},
+    {"mixer.initial_state", {"att.time_state"}},
     {"ffn.shift", {"ffn.x_k"}}};
 // The ends of these names.
 constexpr struct {
@@ -95,6 +96,7 @@ NetworkConfig ConfigOf(const TensorMap& theirs, int version) {
   config.mixer.rate_rank = size("blocks.0.att.a1", 1);
   config.mixer.value_rank = size("blocks.0.att.v1", 1);
   config.mixer.gate_rank = size("blocks.0.att.g1", 1);
+  config.mixer.initial_state = theirs.contains("blocks.0.att.time_state");
   return config;
 }
 
@@ -111,6 +113,7 @@ TensorMap OurTensors(const TensorMap& theirs, const NetworkConfig& config) {
         for (const auto& part : row.theirs) parts.push_back(theirs.at(prefix + part + end.theirs));
         at::Tensor all = at::cat(parts).to(at::kFloat);
         if (end.transposed) all = all.t();
+        if (all.dim() == 3) all = all.transpose(1, 2);  // a state; vectors are [1, 1, d]
         if (row.one_minus) all = all.neg().add(1);
         tensors[spec.name] = all.reshape(spec.shape).contiguous();  // some vectors are [1, 1, d]
       }
@@ -123,12 +126,16 @@ TensorMap OurTensors(const TensorMap& theirs, const NetworkConfig& config) {
 class RwkvTest : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    const TensorMap theirs = ReadGoldens(absl::StrCat("rwkv", GetParam())).tensors;
+    Start(ReadGoldens(absl::StrCat("rwkv", GetParam())).tensors, cases_.at("tokens"));
+  }
+
+  // Makes the network of these tensors. `text` becomes tokens_.
+  void Start(const TensorMap& theirs, const at::Tensor& text) {
     const NetworkConfig config = ConfigOf(theirs, GetParam());
     auto network = CpuNetwork::Create(config, OurTensors(theirs, config));
     ASSERT_TRUE(network.ok()) << network.status();
     network_ = *std::move(network);
-    const at::Tensor tokens = cases_.at("tokens").to(at::kInt);
+    const at::Tensor tokens = text.to(at::kInt);
     tokens_.assign(tokens.const_data_ptr<int32_t>(),
                    tokens.const_data_ptr<int32_t>() + tokens.numel());
     ASSERT_TRUE(network_->Allocate(tokens.numel(), executor_).ok());
@@ -212,6 +219,19 @@ TEST_P(RwkvTest, TheStateHasTheNumbersOfThePackagesState) {
   ReadText(tokens_.size());
   for (int64_t layer = 0; layer < network_->config().n_layers; ++layer) {
     EXPECT_TRUE(Close(State(layer), GoldenState(layer), tolerance::kRwkvCpu)) << layer;
+  }
+}
+
+TEST_P(RwkvTest, ATextBeginsFromATunedState) {
+  if (GetParam() == 4) GTEST_SKIP() << "RWKV-4 has no tuned states";
+  TensorMap theirs = ReadGoldens("rwkv7").tensors;
+  TensorMap tuned = ReadGoldens("rwkv7_tuned").tensors;
+  const at::Tensor tokens = tuned.at("tokens");
+  const std::vector<float> expected = Floats(tuned.at("expected"));
+  theirs.merge(tuned);
+  Start(theirs, tokens);
+  for (const size_t chunk : {tokens_.size(), size_t{7}, size_t{1}}) {
+    EXPECT_TRUE(Close(ReadText(chunk), expected, tolerance::kRwkvCpu)) << chunk;
   }
 }
 

@@ -114,6 +114,9 @@ std::vector<MixerCase> RecurrentCases() {
     cases.push_back({absl::StrCat("wkv7_", heads, "_", hid), cases[1].config, hid});
     cases.back().config.heads = heads;
   }
+  cases.push_back(cases[1]);
+  cases.back().name += "_initial_state";
+  cases.back().config.initial_state = true;
   return cases;
 }
 

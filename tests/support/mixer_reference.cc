@@ -256,6 +256,9 @@ std::vector<double> Wkv7(const Inputs& x) {
   std::vector<double> y(At(x.tokens() * x.hid), 0.0);
   for (int64_t head = 0; head < x.config.heads; ++head) {
     std::vector<double> s(At(n * n), 0.0);
+    if (x.config.initial_state) {
+      std::copy_n(x.table("initial_state").begin() + head * n * n, n * n, s.begin());
+    }
     for (int64_t t = 0; t < x.tokens(); ++t) {
       Wkv7Token(x, t, head, s, y.data() + t * x.hid + head * n);
     }

@@ -59,6 +59,7 @@ struct Wkv7Params {
   const float* bonus = nullptr;
   const float* norm_weight = nullptr;
   const float* norm_bias = nullptr;
+  const float* initial = nullptr;  // S before a text's first token; null: zeros
 
   int64_t head_width() const { return hid / heads; }
 };

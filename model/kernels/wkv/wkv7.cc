@@ -143,7 +143,11 @@ void Wkv7Heads(const Wkv7Params& params, const RaggedBatch& batch, const float* 
     const int64_t head = unit % params.heads;
     const int32_t slot = batch.slot[row];
     float* const s = state.base + slot * state.slot_stride + head * width * width;
-    if (slot >= 0 && batch.position[row] == 0) std::fill_n(s, width * width, 0.0F);
+    const bool is_new = slot >= 0 && batch.position[row] == 0;
+    if (is_new && params.initial == nullptr) std::fill_n(s, width * width, 0.0F);
+    if (is_new && params.initial != nullptr) {
+      std::copy_n(params.initial + head * width * width, width * width, s);
+    }
     for (int64_t t = batch.offset[row]; t < batch.offset[row + 1]; ++t) {
       float* const out = y + t * y_stride + head * width;
       if (slot < 0) {

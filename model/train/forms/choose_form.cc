@@ -8,6 +8,8 @@ namespace aft {
 
 bool CanCarry(const MixerConfig& config) {
   const KernelFamily family = SpecOf(config.kind).family;
+  // The state before a text is a parameter, which is not carried from segment to segment.
+  if (config.initial_state) return false;
   if (family == KernelFamily::kWkv) return true;
   return family == KernelFamily::kAft && config.causal && config.band_rows == 0;
 }

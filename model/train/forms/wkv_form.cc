@@ -107,8 +107,9 @@ at::Tensor Wkv7Form(const MixerConfig& config, const at::Tensor& packed, const M
   const at::Tensor k = by_head(parts[2]) * (1 + (a - 1) * table("key_rate"));
   const at::Tensor b = c * a;
 
-  at::Tensor state = options.carry != nullptr ? options.carry->sums.to(packed.scalar_type())
-                                              : at::zeros({batch, heads, width, width}, type);
+  at::Tensor state = at::zeros({batch, heads, width, width}, type);
+  if (config.initial_state) state = state + tables.at("initial_state");
+  if (options.carry != nullptr) state = options.carry->sums.to(packed.scalar_type());
   std::vector<at::Tensor> sums;
   for (int64_t first = 0; first < tokens; first += kChunk) {
     const int64_t length = std::min(kChunk, tokens - first);

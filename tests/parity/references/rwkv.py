@@ -5,6 +5,8 @@ Weights have the names and shapes of BlinkDL's checkpoints. States have the orde
 
   RWKV-4   input of the time mix [d], numerator [d], denominator [d], running maximum [d], input of the channel mix [d]
   RWKV-7   input of the time mix [d], S [heads, values, keys], input of the channel mix [d]
+
+A text of RWKV-7 begins from S = att.time_state where the weights have it.
 """
 
 import numpy as np
@@ -38,10 +40,9 @@ class Rwkv:
     zeros = np.zeros(self.w["emb.weight"].shape[1])
     if self.seven:
       heads, n = self.time_mixes[0]["r_k"].shape
-      layer = [zeros, np.zeros((heads, n, n)), zeros]
-    else:
-      layer = [zeros, zeros, zeros, zeros - 1e30, zeros]
-    return layer * len(self.blocks)
+      begins = [mix.get("time_state", np.zeros((heads, n, n))) for mix in self.time_mixes]
+      return [part for begin in begins for part in (zeros, begin, zeros)]
+    return [zeros, zeros, zeros, zeros - 1e30, zeros] * len(self.blocks)
 
   def step(self, token, state):
     """Returns the logits after `token`, and the next state."""

@@ -228,11 +228,12 @@ TEST(ConfigTest, OtherValuesOfTheWrongKindAreRefused) {
 // Every field that its kind does not use is named.
 TEST(ConfigTest, FieldsOfOtherKindsAreRefusedByName) {
   for (const std::string field :
-       {"window=4",     "band_rows=64",       "prefix_block=8",   "heads=2",
-        "bias=full",    "bias_rank=3",        "ring=bf16",        "length_policy=zero",
-        "std_eps=0.5",  "unbiased_std=false", "grid=true",        "reparameterized=true",
-        "block_size=4", "global_token=false", "full_decode=true", "score_width=8",
-        "decay_rank=8", "rate_rank=8",        "value_rank=8",     "gate_rank=8"}) {
+       {"window=4",          "band_rows=64",       "prefix_block=8",   "heads=2",
+        "bias=full",         "bias_rank=3",        "ring=bf16",        "length_policy=zero",
+        "std_eps=0.5",       "unbiased_std=false", "grid=true",        "reparameterized=true",
+        "block_size=4",      "global_token=false", "full_decode=true", "score_width=8",
+        "decay_rank=8",      "rate_rank=8",        "value_rank=8",     "gate_rank=8",
+        "initial_state=true"}) {
     const bool of_simple = field == "prefix_block=8";
     const std::string kind = of_simple ? "location band_rows=64 " : "aft_simple ";
     ExpectRefused(Causal(kind + field, 64),

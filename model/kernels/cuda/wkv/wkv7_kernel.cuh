@@ -83,12 +83,14 @@ __global__ void __launch_bounds__(kWidth > 0 ? kWidth : kWkv7MostThreads)
   const float bonus_weight = params.bonus[channel];
   const float norm_weight = params.norm_weight[channel];
   const float norm_bias = params.norm_bias[channel];
-  float* const kept = state.base + row.slot * state.slot_stride +
-                      int64_t{blockIdx.x} * width * width + (exists ? i : 0);
+  const int64_t column = int64_t{blockIdx.x} * width * width + (exists ? i : 0);
+  float* const kept = state.base + row.slot * state.slot_stride + column;
+  const float* before = kept;  // null: zeros
+  if (row.is_new) before = params.initial == nullptr ? nullptr : params.initial + column;
   Wkv7Column<kWidth> s(shared, width, i);
 #pragma unroll
   for (int j = 0; j < width; ++j) {
-    if (exists) s[j] = row.is_new ? 0.0F : kept[j * width];
+    if (exists) s[j] = before == nullptr ? 0.0F : before[j * width];
   }
 
   const auto count = static_cast<float>(width);
