@@ -129,6 +129,9 @@ struct RwkvOptions {
   // 256.
   std::string tokenizer = {};
   std::vector<std::string> keys = {};  // of a file of torch.save (ReadStateDict)
+  // A file of state tuning, with blocks.N.att.time_state alone. Empty: texts begin from the states
+  // in `path` if it has any, and otherwise from zeros. RWKV-7 only.
+  std::string state = {};
 };
 
 // RWKV-4 or RWKV-7. `path` is a file with the names of BlinkDL's checkpoints (blocks.N.att.*) or of

@@ -231,6 +231,8 @@ int Run(int argc, char** argv) {
   rwkv.add_option("--tokenizer", flags.rwkv.tokenizer,
                   "world, bytes, or a folder with tokenizer.json; default: world for a vocabulary "
                   "of 65,536, otherwise that of IN");
+  rwkv.add_option("--state", flags.rwkv.state,
+                  "A file of state tuning (blocks.N.att.time_state): every text begins from it");
   AddKeys(rwkv, flags);
 
   CLI::App& quantize = *app.add_subcommand(

@@ -175,7 +175,42 @@ void ConvertTables(const NetworkConfig& config, DeferredTensors* tensors) {
   }
 }
 
-absl::Status TakeRwkv(const WeightFiles& files, Import* import) {
+std::string TimeState(int64_t layer) { return absl::StrCat("blocks.", layer, ".att.time_state"); }
+
+// Takes the states before a text. Those of RWKV-7 are [heads, values, keys], as RWKV-PEFT trains
+// them and RWKV-Runner reads them; ours are [heads, keys, values].
+absl::Status TakeStates(Source& source, Import* import) {
+  const NetworkConfig& config = import->config;
+  const int64_t width = config.d_model / config.mixer.heads;
+  for (int64_t i = 0; i < config.n_layers; ++i) {
+    AFT_ASSIGN_OR_RETURN(DeferredTensor state,
+                         source.Take(TimeState(i), {config.mixer.heads, width, width}));
+    const std::string ours = absl::StrCat("layers.", i, ".mixer.initial_state");
+    source.Became(TimeState(i), ours);
+    const auto turned = [make = std::move(state.make)]() -> absl::StatusOr<at::Tensor> {
+      AFT_ASSIGN_OR_RETURN(const at::Tensor made, make());
+      return made.transpose(1, 2).contiguous();
+    };
+    import->tensors[ours] = {state.type, state.shape, turned};
+  }
+  return absl::OkStatus();
+}
+
+// Takes the states from a file that has only them. They replace those of `weights`.
+absl::Status TakeStatesOf(const std::string& path, Source& weights, Import* import) {
+  if (import->config.mixer.kind != MixerKind::kWkv7) {
+    return absl::InvalidArgumentError("RWKV-4 has no tuned states: --state must be absent");
+  }
+  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(path));
+  Source source(std::move(files));
+  AFT_RETURN_IF_ERROR(InFile(path, TakeStates(source, import)));
+  for (int64_t i = 0; i < import->config.n_layers; ++i) {
+    weights.Ignore(TimeState(i), "(replaced by --state)");
+  }
+  return InFile(path, source.Finish(import));
+}
+
+absl::Status TakeRwkv(const WeightFiles& files, const RwkvOptions& options, Import* import) {
   RwkvNames form = RwkvNames::kBlink;
   if (Source(files).HasPrefix("rwkv.blocks.")) form = RwkvNames::kTransformers;
   if (Source(files).HasPrefix("model.layers.")) form = RwkvNames::kFla;
@@ -191,6 +226,13 @@ absl::Status TakeRwkv(const WeightFiles& files, Import* import) {
   config.embedding_norm = true;
   config.qkv_bias = config.head_bias = false;
   config.tokenizer = "bpe";  // UseRwkvTokenizer changes this
+  const bool has_states = is_7 && source.Has(TimeState(0));
+  config.mixer.initial_state = has_states || !options.state.empty();
+  if (!options.state.empty()) {
+    AFT_RETURN_IF_ERROR(TakeStatesOf(options.state, source, import));
+  } else if (has_states) {
+    AFT_RETURN_IF_ERROR(TakeStates(source, import));
+  }
   AFT_RETURN_IF_ERROR(ParseNetworkConfig(FormatNetworkConfig(config)).status());
 
   std::vector<Renamed> layers(std::begin(kRwkvLayers), std::end(kRwkvLayers));
@@ -268,7 +310,7 @@ absl::StatusOr<Import> ImportRwkv(const std::string& path, const RwkvOptions& op
   } else {
     AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(path, options.keys));
   }
-  AFT_RETURN_IF_ERROR(InFile(files.path(), TakeRwkv(files, &import)));
+  AFT_RETURN_IF_ERROR(InFile(files.path(), TakeRwkv(files, options, &import)));
   AFT_RETURN_IF_ERROR(
       InFile(path, UseRwkvTokenizer(options.tokenizer, folder ? path : "", json, &import)));
   return import;

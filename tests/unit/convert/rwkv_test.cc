@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/ops/arange.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/zeros.h"
@@ -210,7 +211,7 @@ TEST_F(RwkvTest, RefusalsNameTheTensor) {
   ExpectRefused(RandomRwkv7(16, 2), import,
                 {{layer + "att.w1", at::ones({3, 16}), "has shape [3, 16], expected [16, any]"},
                  {"blocks.1.att.v2", at::ones({3, 16}), "has shape [3, 16], expected [5, 16]"},
-                 {layer + "att.time_state", at::ones({2, 8, 8}), "has no place"},
+                 {layer + "att.time_state", at::ones({16, 8}), "has shape [16, 8]"},
                  {layer + "att.r_k", {}, "is missing"}});
   EXPECT_THAT(import({{"emb.weight", one}}),
               Refused("tensor 'blocks.0.att.k_k': is missing, and so is time_first of RWKV-4"));
@@ -220,6 +221,39 @@ TEST_F(RwkvTest, RefusalsNameTheTensor) {
   ExpectRefused(AsFla(RandomRwkv7(16, 2), false), import,
                 {{"model.layers.1.attn.w_lora.lora.0.weight", {}, "is missing"},
                  {"model.layers.0.attn.g_norm.bias", {}, "is missing"}});
+}
+
+TEST_F(RwkvTest, TunedStatesComeWithTheWeightsOrInAFileOfTheirOwn) {
+  const TensorMap source = RandomRwkv7(16, 2);
+  TensorMap states;
+  for (int i = 0; i < 2; ++i) {
+    states[absl::StrCat("blocks.", i, ".att.time_state")] =
+        at::arange(128 * i, 128 * (i + 1), at::kBFloat16).view({2, 8, 8});
+  }
+  TensorMap both = source;
+  both.insert(states.begin(), states.end());
+  const auto import = From(both);
+  ASSERT_TRUE(import.ok()) << import.status();
+  EXPECT_TRUE(import->config.mixer.initial_state);
+  const TensorMap made = Written(import);
+  EXPECT_TRUE(made.at("layers.1.mixer.initial_state")
+                  .equal(states.at("blocks.1.att.time_state").to(at::kFloat).transpose(1, 2)));
+
+  const std::string model = folder_.File("model.pth");
+  const std::string path = folder_.File("state.pth");
+  const auto with = [&](const TensorMap& weights, const TensorMap& tuned) {
+    WriteBytes(model, TorchFileOf(weights));
+    WriteBytes(path, TorchFileOf(tuned));
+    return ImportRwkv(model, {.state = path});
+  };
+  ExpectSame(with(source, states), made);
+  TensorMap others = both;
+  others["blocks.0.att.time_state"] = at::ones({2, 8, 8});
+  ExpectSame(with(others, states), made);
+  EXPECT_THAT(with(RandomRwkv4(16, 2), states), Refused("RWKV-4 has no tuned states"));
+  EXPECT_THAT(with(source, {*states.begin()}),
+              Refused(path + ": tensor 'blocks.1.att.time_state': is missing"));
+  EXPECT_THAT(with(source, both), Refused("have no place in the network"));
 }
 
 TEST_F(RwkvTest, TheConfigOfAFolderIsChecked) {
