@@ -109,16 +109,8 @@ def write_checkpoint(folder, config, shapes):
 
 
 def write_rwkv(path):
-  """A small RWKV-7 with random weights and the World vocabulary, as torch.save writes it: fp16, BlinkDL's names."""
-  d, vocab, draw = 64, 65536, random.Random(0)
-  # The upper byte of a number of fp16 between 2^-9 and 2^-3, of either sign.
-  upper = bytes((byte & 0x80) | (0x18 + (byte & 0x7f) % 0x18) for byte in range(256))
-
-  def storage(count):
-    data = bytearray(2 * count)
-    data[0::2], data[1::2] = draw.randbytes(count), draw.randbytes(count).translate(upper)
-    return bytes(data)
-
+  """A small RWKV-7 with random weights and the World vocabulary, with BlinkDL's names."""
+  d, vocab = 64, 65536
   shapes = {"emb.weight": (vocab, d), "head.weight": (vocab, d), "ln_out.weight": (d,), "ln_out.bias": (d,),
             "blocks.0.ln0.weight": (d,), "blocks.0.ln0.bias": (d,)}
   for layer in range(2):
@@ -131,6 +123,19 @@ def write_rwkv(path):
       part |= {f"att.{low}1": (d, rank), f"att.{low}2": (rank, d)}
     part |= {"ffn.key.weight": (4 * d, d), "ffn.value.weight": (d, 4 * d)}
     shapes |= {f"blocks.{layer}.{name}": shape for name, shape in part.items()}
+  write_pth(path, shapes)
+
+
+def write_pth(path, shapes):
+  """Writes random numbers in fp16 as torch.save does."""
+  draw = random.Random(0)
+  # The upper byte of a number of fp16 between 2^-9 and 2^-3, of either sign.
+  upper = bytes((byte & 0x80) | (0x18 + (byte & 0x7f) % 0x18) for byte in range(256))
+
+  def storage(count):
+    data = bytearray(2 * count)
+    data[0::2], data[1::2] = draw.randbytes(count), draw.randbytes(count).translate(upper)
+    return bytes(data)
 
   def text(value):
     return b"X" + struct.pack("<I", len(value)) + value.encode()
@@ -244,6 +249,7 @@ def run(page, programs):
     write_layer(folder / "my-layer")
     if "RWKV-x070-World.pth" in page.read_text():
       write_rwkv(folder / "RWKV-x070-World.pth")
+      write_pth(folder / "my-state.pth", {f"blocks.{layer}.att.time_state": (1, 64, 64) for layer in range(2)})
     runner = Page(folder, programs)
     try:
       found = list(blocks(page))
