@@ -5,6 +5,12 @@ target_compile_options(aft_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor -Wold-style-cast
   $<$<BOOL:${AFT_WERROR}>:-Werror>)
 
+# On ARM GCC would fuse multiplications with additions, and give other bits than on x86-64, whose baseline has no
+# such instruction.
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  add_compile_options(-ffp-contract=off)
+endif()
+
 if(AFT_SANITIZE)
   add_compile_options(-fsanitize=${AFT_SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${AFT_SANITIZE})

@@ -10,10 +10,11 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // x, but at least low (at most high). A NaN stays NaN: if either operand is NaN, x86's max and min
-// return the second operand, and the portable ones return the other operand.
+// return the second operand. Those of NEON and the portable ones return the operand that is not
+// NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V AtLeast(D d, float low, V x) {
-#if HWY_TARGET == HWY_SCALAR
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_NEON
   return hn::IfThenElse(hn::Lt(x, hn::Set(d, low)), hn::Set(d, low), x);
 #else
   return hn::Max(hn::Set(d, low), x);
@@ -21,7 +22,7 @@ HWY_INLINE V AtLeast(D d, float low, V x) {
 }
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V AtMost(D d, float high, V x) {
-#if HWY_TARGET == HWY_SCALAR
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_NEON
   return hn::IfThenElse(hn::Gt(x, hn::Set(d, high)), hn::Set(d, high), x);
 #else
   return hn::Min(hn::Set(d, high), x);

@@ -8,10 +8,12 @@
 
 #include "model/kernels/simd.h"
 
-#if AFT_HAS_DOTS
+#if AFT_HAS_INT8_DOTS && HWY_ARCH_X86
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif AFT_HAS_INT8_DOTS
+#include <sys/auxv.h>
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -51,7 +53,13 @@ struct NamedSet {
   const char* name;
   int64_t target;
 };
+#if HWY_ARCH_X86
 constexpr NamedSet kNamedSets[] = {{"AVX-512", HWY_AVX3}, {"AVX2", HWY_AVX2}, {"SSE4", HWY_SSE4}};
+constexpr char kNames[] = "AVX-512, AVX2 or SSE4";
+#else
+constexpr NamedSet kNamedSets[] = {{"NEON", HWY_NEON}};
+constexpr char kNames[] = "NEON";
+#endif
 
 // Takes every set above the named one, and the dots, from the kernels before the first of them
 // runs.
@@ -65,18 +73,21 @@ const bool kIsLimited = [] {
     hwy::DisableTargets(set.target - 1);  // Highway's better targets are the lower bits
     return true;
   }
-  std::fprintf(stderr, "AFT_INSTRUCTION_SET: must be AVX-512, AVX2 or SSE4, got %s\n", name);
+  std::fprintf(stderr, "AFT_INSTRUCTION_SET: must be %s, got %s\n", kNames, name);
   std::exit(1);
   // NOLINTEND(concurrency-mt-unsafe)
 }();
 
-#if AFT_HAS_DOTS
-bool MayUseDots() { return Target() == HWY_AVX3 && use_dots.load(std::memory_order_relaxed); }
+#if AFT_HAS_INT8_DOTS
+bool MayUseDots() {
+  constexpr int64_t kTarget = HWY_ARCH_X86 ? HWY_AVX3 : HWY_NEON;
+  return Target() == kTarget && use_dots.load(std::memory_order_relaxed);
+}
 #endif
 
 }  // namespace
 
-#if AFT_HAS_DOTS
+#if AFT_HAS_INT8_DOTS && HWY_ARCH_X86
 bool HasInt8Dots() { return MayUseDots() && __builtin_cpu_supports("avx512vnni") != 0; }
 bool HasBf16Dots() { return MayUseDots() && __builtin_cpu_supports("avx512bf16") != 0; }
 bool HasTiles() {
@@ -98,9 +109,16 @@ bool HasTiles() {
   return is_permitted && HasInt8Dots() && HasBf16Dots();
 }
 #else
-bool HasTiles() { return false; }
-bool HasInt8Dots() { return false; }
+bool HasInt8Dots() {
+#if AFT_HAS_INT8_DOTS
+  static const bool is_supported = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  return is_supported && MayUseDots();
+#else
+  return false;
+#endif
+}
 bool HasBf16Dots() { return false; }
+bool HasTiles() { return false; }
 #endif
 
 void UseDots(bool use) { use_dots = use; }
@@ -116,6 +134,8 @@ std::string InstructionSet() {
       return "AVX2";
     case HWY_SSE4:
       return "SSE4";
+    case HWY_NEON:
+      return HasInt8Dots() ? "NEON with dot products" : "NEON";
     default:
       return "portable";
   }

@@ -9,7 +9,8 @@
 //   AFT_EXPORT(Kernel);  // then HWY_DYNAMIC_DISPATCH(Kernel)(arguments)
 //   #endif
 //
-// So one binary runs on any x86-64, and no flag such as -march=native is needed. With
+// So one binary runs on any x86-64, and no flag such as -march=native is needed. On 64-bit ARM the
+// baseline is NEON, and there are no other sets. With
 // AFT_KERNEL_TARGETS=NATIVE there is one object per kernel, for the set AFT_KERNEL_NATIVE alone: it
 // compiles faster, and runs only on processors with that set. Kernels need external linkage. Names
 // that several files define in aft::kernels::HWY_NAMESPACE must differ.
@@ -27,7 +28,16 @@
 #define HWY_DISABLED_TARGETS (~(AFT_KERNEL_TARGETS | HWY_EMU128 | HWY_SCALAR | HWY_NEON))
 #endif
 
+// Without this, Highway asks the compiler for AES too, with pragmas. Not every ARM has AES, and GCC
+// 12 cannot inline functions with a pragma into the implicit constructors of a type, which have
+// none.
+#ifdef __aarch64__
+#define TOOLCHAIN_MISS_SYS_AUXV_H
+#endif
 #include "hwy/highway.h"
+
+// Whether the set has 32 vector registers. The others have 16.
+#define AFT_MANY_REGISTERS (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON)
 
 // Declares the variant of a kernel that another object file defines, for the dispatch table.
 #define AFT_DECLARE(set, kernel)          \

@@ -231,7 +231,7 @@ HWY_INLINE void AddProduct(D d, const float* const* weights, const float* x, int
 }
 
 // The number of sums that stay in registers while AddProduct goes through x.
-constexpr int kProductSums = HWY_TARGET <= HWY_AVX3 ? 24 : 12;
+constexpr int kProductSums = AFT_MANY_REGISTERS ? 24 : 12;
 constexpr int kProductRows = 6;
 
 // The columns that AddProduct processes at once with kRows rows; kColumns is a power of two.

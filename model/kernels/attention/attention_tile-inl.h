@@ -86,7 +86,7 @@ class AttentionTile {
   static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag()));
   // The numbers of queries that share the loads of keys and values, limited by the registers that
   // their sums need. Tiles are cut into groups of kTall, then kShort, then 1.
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+#if AFT_MANY_REGISTERS
   static constexpr int kTall = 12;
   static constexpr int kShort = 4;
   static constexpr bool kPrefetches = false;

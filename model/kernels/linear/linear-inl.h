@@ -100,7 +100,7 @@ HWY_INLINE void RequestAhead(const void* weights) {
 }
 
 // Registers hold about 24 sums with 32 registers and 12 with 16.
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+#if AFT_MANY_REGISTERS
 constexpr int kLinearRows = 12;  // at once
 constexpr int kLinearSums = 24;
 #else

@@ -3,7 +3,7 @@
 #include "model/kernels/instruction_set.h"
 #include "model/kernels/linear/linear_floats.h"
 #include "model/kernels/linear/linear_int8.h"
-#if AFT_HAS_DOTS
+#if AFT_HAS_BF16_DOTS
 #include "model/kernels/linear/linear_bf16.h"
 #endif
 
@@ -18,10 +18,12 @@ struct Products {
 };
 
 Products Of(Number format) {
-#if AFT_HAS_DOTS
+#if AFT_HAS_INT8_DOTS
   if (format == Number::kInt8 && HasInt8Dots()) {
     return {&LinearInt8Dots, &Int8RowBytes, &QuantizeInt8DotsRows};
   }
+#endif
+#if AFT_HAS_BF16_DOTS
   if (format == Number::kBf16 && HasBf16Dots()) {
     return {&LinearBf16Dots, &Bf16RowBytes, &QuantizeBf16DotsRows};
   }

@@ -1,5 +1,6 @@
-// Products of integers. This file is compiled once per instruction set (simd.h), and once more for
-// AVX3 with AVX512-VNNI (AFT_INT8_DOTS), for which Highway has no instruction set of its own.
+// Products of integers. This file is compiled once per instruction set (simd.h), and once more
+// (AFT_INT8_DOTS) for AVX3 with AVX512-VNNI or for NEON with dot products, for which Highway has no
+// instruction sets of their own.
 #include "model/kernels/linear/linear_int8.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 #ifndef AFT_INT8_DOTS
 #define AFT_INT8_DOTS 0
 #endif
-#if AFT_INT8_DOTS
+#if AFT_INT8_DOTS && HWY_ARCH_X86
 #include "model/kernels/instruction_set.h"
 #include "model/kernels/linear/tiles-inl.h"
 #endif
@@ -27,18 +28,18 @@ using Sum = hn::Vec<SumTag>;
 // QuadDots and PairDots add four products to each 32-bit lane. They define how a row's four
 // integers are stored, how lanes hold them, and how their products with `w` are summed.
 #if AFT_INT8_DOTS
-// The instruction multiplies unsigned bytes by signed ones. So x has 128 added to it, and Correct
-// subtracts what that added to the sum.
+// AVX512-VNNI multiplies unsigned bytes by signed ones. So x has 128 added to it, and Correct
+// subtracts what that added to the sum. NEON multiplies signed bytes.
 struct QuadDots {
-  using Number = uint8_t;
+  using Number = int8_t;
   struct Four {
     Sum x;
   };
   // Stores integers into row `x`, from input k on.
   static HWY_INLINE void Put(Sum integers, Number* x, int64_t k) {
     const hn::Rebind<int8_t, SumTag> bytes;
-    hn::StoreU(hn::Xor(hn::DemoteTo(bytes, integers), hn::Set(bytes, -128)), bytes,
-               reinterpret_cast<int8_t*>(x + k));
+    constexpr int8_t kAdded = HWY_ARCH_X86 ? -128 : 0;
+    hn::StoreU(hn::Xor(hn::DemoteTo(bytes, integers), hn::Set(bytes, kAdded)), bytes, x + k);
   }
   static HWY_INLINE Four Get(const Number* x) {
     int32_t four;
@@ -50,10 +51,15 @@ struct QuadDots {
   };
   static HWY_INLINE Weights Of(Sum w) { return {w}; }
   static HWY_INLINE Sum Add(Sum sum, Four x, Weights w) {
+#if HWY_ARCH_X86
     return Sum{_mm512_dpbusd_epi32(sum.raw, x.x.raw, w.w.raw)};
+#else
+    const hn::Repartition<int8_t, SumTag> bytes;
+    return Sum{vdotq_s32(sum.raw, hn::BitCast(bytes, x.x).raw, hn::BitCast(bytes, w.w).raw)};
+#endif
   }
-  static HWY_INLINE Sum Correct(Sum sum, Sum of_weights) {
-    return hn::Sub(sum, hn::ShiftLeft<7>(of_weights));
+  static HWY_INLINE Sum Correct(Sum sum, [[maybe_unused]] Sum of_weights) {
+    return HWY_ARCH_X86 ? hn::Sub(sum, hn::ShiftLeft<7>(of_weights)) : sum;
   }
 };
 #else
@@ -195,7 +201,7 @@ struct Int8Blocks {
   }
 };
 
-#if AFT_INT8_DOTS
+#if AFT_INT8_DOTS && HWY_ARCH_X86
 // The sums of integers are exact, so that they are the same as those of AVX512-VNNI.
 struct Int8Tiles {
   using Sum = int32_t;
@@ -272,13 +278,15 @@ void LinearInt8Dots(const PackedWeight& linear, const LinearRows& rows, float* y
                     Epilogue epilogue, int64_t begin, int64_t end) {
   using HWY_NAMESPACE::Int8Blocks;
   using HWY_NAMESPACE::QuadDots;
+  const HWY_NAMESPACE::LinearCall call = {linear, rows, y, y_stride, epilogue};
+#if HWY_ARCH_X86
   // With few rows reading the weights takes longer than the sums.
   constexpr int64_t kLeastRows = 6;
-  const HWY_NAMESPACE::LinearCall call = {linear, rows, y, y_stride, epilogue};
   if (rows.rows >= kLeastRows && linear.in % HWY_NAMESPACE::kTileBytes == 0 && HasTiles()) {
     return HWY_NAMESPACE::AllTiles<HWY_NAMESPACE::Int8Tiles>(
         call, {kQuantizedHead, Int8RowBytes(linear.in), linear.in}, begin, end);
   }
+#endif
   HWY_NAMESPACE::AllRows<Int8Blocks<QuadDots>>(call, begin, end);
 }
 void QuantizeInt8DotsRows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,

@@ -18,7 +18,7 @@ int64_t Int8RowBytes(int64_t in);
 void QuantizeInt8Rows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
                       void* quantized);
 
-// These use AVX512-VNNI. REQUIRES: HasInt8Dots() (instruction_set.h).
+// These use AVX512-VNNI or ARM's dot products. REQUIRES: HasInt8Dots() (instruction_set.h).
 void LinearInt8Dots(const PackedWeight& linear, const LinearRows& rows, float* y, int64_t y_stride,
                     Epilogue epilogue, int64_t begin, int64_t end);
 void QuantizeInt8DotsRows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
