@@ -16,7 +16,7 @@ test_command() {
   if [[ ${1:-} == --* ]]; then option=$1; shift; fi
   case $option in
     '') ;;
-    --asan | --full) ;;
+    --arm64 | --asan | --full) ;;
     --seeds)
       count=${1:-}
       [[ $count =~ ^[1-9][0-9]*$ ]] || die "usage: ./dev test --seeds N [NAME...]"
@@ -32,6 +32,9 @@ test_command() {
   elif [[ $option == --asan ]]; then
     build asan
     run_tests asan "${filter[@]}"
+  elif [[ $option == --arm64 ]]; then
+    build_arm64
+    run_tests arm64 "${filter[@]}"
   elif (( $# )) && [[ -z $option ]]; then
     build default
     fetch_tools
@@ -46,6 +49,7 @@ test_command() {
       build asan
       apt_install fuzz clang-14 libclang-rt-14-dev
       build fuzz fuzz_targets
+      build_arm64
       # All architectures, and the programs that need a GPU to run.
       build cuda aft-server cuda_kernels_bench cuda_kernels_gpu_test gpu_model_gpu_test
     fi
@@ -56,6 +60,7 @@ test_command() {
     if [[ $option == --full ]]; then
       run_tests asan
       run_tests fuzz
+      run_tests arm64
       export AFT_CUDA_FULL=1 AFT_CHAOS_SECONDS=60
       fetch_envoy
       fetch_aiperf
@@ -63,6 +68,33 @@ test_command() {
     run_tests default
   fi
   [[ -z $failed ]] || die "failed:$failed"
+}
+
+# Builds the tests of the preset arm64. They need only a part of the libraries, but CMake looks for all of them.
+build_arm64() {
+  local sysroot="$CACHE/arm64-1"
+  apt_install arm64 g++-aarch64-linux-gnu qemu-user mmdebstrap
+  setup
+  [[ -e $sysroot ]] || step fetch "Fetching Debian's libraries for ARM (80 MB)" unpack_arm64 "$sysroot"
+  configure arm64 "-DCMAKE_SYSROOT=$sysroot"
+  compile arm64 kernel_property_test model_unit_test tokenizer_unit_test
+}
+
+# Unpacks the build's libraries for ARM and everything that they need. Nothing is installed, because libraries of two
+# architectures side by side must have the same versions.
+unpack_arm64() {
+  local libraries
+  libraries=$(printf '%s\n' "${BUILD_PACKAGES[@]}" | grep -e '-dev$' | paste -sd ,)
+  rm -rf "$1.partial"
+  mkdir "$1.partial"
+  # The commands are chained, because errexit has no effect under `step`. Absolute links would lead out of the folder.
+  # Code generators run on this machine, so CMake gets this machine's.
+  mmdebstrap --variant=extract --architectures=arm64 --include="$libraries" bookworm - |
+    tar -x -C "$1.partial" --exclude=./dev &&
+    find "$1.partial" -type l -lname '/*' \
+      -exec sh -c 'ln -sfnr "$1$(readlink "$2")" "$2"' sh "$1.partial" {} \; &&
+    ln -sf /usr/bin/grpc_*_plugin "$1.partial/usr/bin/" &&
+    mv "$1.partial" "$1"
 }
 
 fetch_tools() {
