@@ -75,7 +75,7 @@ build_arm64() {
   local sysroot="$CACHE/arm64-1"
   apt_install arm64 g++-aarch64-linux-gnu qemu-user mmdebstrap
   setup
-  [[ -e $sysroot ]] || step fetch "Fetching Debian's libraries for ARM (80 MB)" unpack_arm64 "$sysroot"
+  [[ -e $sysroot ]] || step fetch "Fetching Debian's libraries for ARM (70 MB)" unpack_arm64 "$sysroot"
   configure arm64 "-DCMAKE_SYSROOT=$sysroot"
   compile arm64 kernel_property_test model_unit_test tokenizer_unit_test
 }

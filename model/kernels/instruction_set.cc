@@ -61,15 +61,14 @@ constexpr NamedSet kNamedSets[] = {{"NEON", HWY_NEON}};
 constexpr char kNames[] = "NEON";
 #endif
 
-// Takes every set above the named one, and the dots, from the kernels before the first of them
-// runs.
+// Takes every set above the named one from the kernels before the first of them runs. They do not
+// use the dots either.
 const bool kIsLimited = [] {
   // NOLINTBEGIN(concurrency-mt-unsafe): there is one thread before main
   const char* const name = std::getenv("AFT_INSTRUCTION_SET");
   if (name == nullptr || *name == '\0') return false;
   for (const NamedSet& set : kNamedSets) {
     if (std::strcmp(name, set.name) != 0) continue;
-    use_dots = false;
     hwy::DisableTargets(set.target - 1);  // Highway's better targets are the lower bits
     return true;
   }
@@ -81,7 +80,7 @@ const bool kIsLimited = [] {
 #if AFT_HAS_INT8_DOTS
 bool MayUseDots() {
   constexpr int64_t kTarget = HWY_ARCH_X86 ? HWY_AVX3 : HWY_NEON;
-  return Target() == kTarget && use_dots.load(std::memory_order_relaxed);
+  return Target() == kTarget && !kIsLimited && use_dots.load(std::memory_order_relaxed);
 }
 #endif
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -166,6 +167,24 @@ TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
       }
     }
   });
+}
+
+// So these products have the same bits on every processor that can fuse.
+TEST_P(LinearTest, AProductOfFloatsIsOneChainOfFusedMultiplyAdds) {
+  const std::string set = kernels::InstructionSet();
+  if (set == "SSE4" || set == "portable") GTEST_SKIP() << "cannot fuse";
+  for (const Number format : {Number::kFp32, Number::kBf16}) {
+    const TestLinear linear(random_, 100, 65, format);
+    if (kernels::QuantizedBytes(format, linear.in) > 0) continue;  // AVX512-BF16 adds pairs
+    const std::vector<float> x = random_.Normals(linear.in);
+    std::vector<float> chains = linear.bias;
+    for (size_t n = 0; n < chains.size(); ++n) {
+      for (size_t k = 0; k < x.size(); ++k) {
+        chains[n] = std::fma(x[k], linear.stored[n * x.size() + k], chains[n]);
+      }
+    }
+    EXPECT_TRUE(SameBits(linear.Run(x), chains)) << NumberName(format);
+  }
 }
 
 TEST_P(LinearTest, ARowIsTheSameBitsInEveryBatch) {
