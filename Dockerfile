@@ -1,6 +1,7 @@
 # Three images: `server` (the last one, so the default) has only aft-server, aftctl and the shipped model;
 # `server-cuda` is the same for GPUs too; `tools` adds the load generator, importers, trainer and a shell.
-# `./dev image` builds and runs them. The base is named by its digest; apt installs later fixes of Debian.
+# `./dev image` builds and runs them; so far only on x86-64. The base is named by its digest; apt installs later
+# fixes of Debian.
 ARG BASE=debian:bookworm-slim@sha256:40b107342c492725bc7aacbe93a49945445191ae364184a6d24fedb28172f6f7
 
 FROM ${BASE} AS packages
