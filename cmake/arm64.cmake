@@ -1,5 +1,5 @@
 # Toolchain file of the preset arm64: Debian's cross compiler for 64-bit ARM. CMAKE_SYSROOT has ARM's libraries
-# (tests/commands.sh fetch_arm64). QEMU runs the programs.
+# (tests/commands.sh build_arm64). QEMU runs the programs.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
