@@ -169,7 +169,7 @@ TEST_P(LinearTest, EqualsFloat64WithEveryEpilogue) {
   });
 }
 
-// So these products have the same bits on every processor that can fuse.
+// One chain has the same bits on every processor that can fuse.
 TEST_P(LinearTest, AProductOfFloatsIsOneChainOfFusedMultiplyAdds) {
   const std::string set = kernels::InstructionSet();
   if (set == "SSE4" || set == "portable") GTEST_SKIP() << "cannot fuse";
@@ -274,7 +274,8 @@ TEST(LinearFormatTest, PackedWeightsTakeTheBytesOfTheirFormat) {
   EXPECT_EQ(kernels::PackedWeightBytes(768, 3072, Number::kInt8), 768 * 3072 + 3072 * 12);
 }
 
-// The product of int8 as the header defines it, in operations that every processor rounds alike.
+// Computes a product of int8 as linear.h defines it, in operations that every processor rounds
+// alike.
 std::vector<float> ProductOfIntegers(const TestLinear& linear, const std::vector<float>& x) {
   std::vector<float> y;
   std::vector<int8_t> w(static_cast<size_t>(linear.in));
