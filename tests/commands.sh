@@ -72,24 +72,25 @@ test_command() {
 
 # Builds the tests of the preset arm64. They need only a part of the libraries, but CMake looks for all of them.
 build_arm64() {
-  local sysroot="$CACHE/arm64-1"
+  local libraries sysroot
+  libraries=$(printf '%s\n' "${BUILD_PACKAGES[@]}" | grep -e '-dev$' | paste -sd ,)
+  sysroot=$(sha256sum <<<"$libraries")
+  sysroot="$CACHE/arm64-${sysroot:0:12}"
   apt_install arm64 g++-aarch64-linux-gnu qemu-user mmdebstrap
   setup
-  [[ -e $sysroot ]] || step fetch "Fetching Debian's libraries for ARM (70 MB)" unpack_arm64 "$sysroot"
+  [[ -e $sysroot ]] || step fetch "Fetching Debian's libraries for ARM (70 MB)" unpack_arm64 "$sysroot" "$libraries"
   configure arm64 "-DCMAKE_SYSROOT=$sysroot"
   compile arm64 kernel_property_test model_unit_test tokenizer_unit_test
 }
 
-# Unpacks the build's libraries for ARM and everything that they need. Nothing is installed, because libraries of two
+# unpack_arm64 FOLDER PACKAGE,...: unpacks packages for ARM and everything that they need. Nothing is installed, because libraries of two
 # architectures side by side must have the same versions.
 unpack_arm64() {
-  local libraries
-  libraries=$(printf '%s\n' "${BUILD_PACKAGES[@]}" | grep -e '-dev$' | paste -sd ,)
   rm -rf "$1.partial"
   mkdir "$1.partial"
   # The commands are chained, because errexit has no effect under `step`. Absolute links would lead out of the folder.
   # Code generators run on this machine, so CMake gets this machine's.
-  mmdebstrap --variant=extract --architectures=arm64 --include="$libraries" bookworm - |
+  mmdebstrap --variant=extract --architectures=arm64 --include="$2" bookworm - |
     tar -x -C "$1.partial" --exclude=./dev &&
     find "$1.partial" -type l -lname '/*' \
       -exec sh -c 'ln -sfnr "$1$(readlink "$2")" "$2"' sh "$1.partial" {} \; &&
