@@ -5,7 +5,7 @@
 
 namespace aft::server {
 
-void PromptShares::Share(int64_t limit, int64_t room, std::vector<Sequence*>& prompts) {
+void PromptShares::Share(int64_t limit, int64_t room, const std::vector<Sequence*>& prompts) {
   if (prompts.empty()) return;
   ++steps_;
   int64_t clients = 0;
@@ -25,11 +25,12 @@ void PromptShares::Share(int64_t limit, int64_t room, std::vector<Sequence*>& pr
       prompts.begin(), prompts.end(),
       [](const Sequence* a, const Sequence* b) { return a->service_class() < b->service_class(); });
   give(first, (budget + 1) / 2 - first.chunk_);
-  std::stable_sort(prompts.begin(), prompts.end(), [](const Sequence* a, const Sequence* b) {
+  std::vector<Sequence*> by_length = prompts;
+  std::stable_sort(by_length.begin(), by_length.end(), [](const Sequence* a, const Sequence* b) {
     return std::pair(a->service_class(), a->prompt_left()) <
            std::pair(b->service_class(), b->prompt_left());
   });
-  for (Sequence* sequence : prompts) give(*sequence, left);
+  for (Sequence* sequence : by_length) give(*sequence, left);
 }
 
 }  // namespace aft::server

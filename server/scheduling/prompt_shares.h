@@ -21,8 +21,8 @@ class PromptShares {
   // Sets how many tokens each of these prompts has in a step (Sequence::chunk_): at most
   // Sequence::allowed_, at most `room` in all, and at most `limit` unless the first tokens of all
   // clients and one more need that. `prompts`: those that have had their slots for longest come
-  // first; their order is changed. REQUIRES: `room` exceeds the number of prompts.
-  void Share(int64_t limit, int64_t room, std::vector<Sequence*>& prompts);
+  // first. REQUIRES: `room` exceeds the number of prompts.
+  void Share(int64_t limit, int64_t room, const std::vector<Sequence*>& prompts);
 
  private:
   const FairQueue& queue_;

@@ -182,11 +182,11 @@ TEST_F(EngineScoreResumeTest, ADrainEndsResumableScoresAndWaitsForTheOthers) {
   model.max_step_tokens = 8;
   StartHeld();
   const std::vector<TokenId> text = RandomText(200);
-  const Accepted waits = Submit(Score(text));
   ScoringRequest resumable = Score(text);
   resumable.survival.resumable = true;
   resumable.store = true;
-  const Accepted leaves = Submit(resumable);
+  const Accepted leaves = Submit(resumable);  // is read first
+  const Accepted waits = Submit(Score(text));
   control->RunSteps(6);
   engine->BeginDrain();
   control->Resume();

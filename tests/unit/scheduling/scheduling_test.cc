@@ -110,8 +110,8 @@ TEST(ContinuousSchedulerTest, TheShortestPromptsAreReadAlongsideTheOldest) {
   Sequence a(Prompt(1000)), b(Prompt(1000)), c(Prompt(8)), d(Prompt(3));
   for (Sequence* s : {&a, &b, &c, &d}) scheduler.Add(*s, TimePoint());
   const Step& step = RunStep(scheduler);
-  EXPECT_THAT(step.sequences, ElementsAre(&d, &c, &a));
-  EXPECT_THAT(RowSizes(step), ElementsAre(3, 7, 10));
+  EXPECT_THAT(step.sequences, ElementsAre(&a, &c, &d));
+  EXPECT_THAT(RowSizes(step), ElementsAre(10, 7, 3));
 }
 
 TEST(ContinuousSchedulerTest, ALongPromptEndsHoweverManyShortOnesCome) {
@@ -139,7 +139,7 @@ TEST(ContinuousSchedulerTest, AClientsOldestPromptHasATokenOfEveryStepWhateverIt
   RunStep(scheduler);
   Sequence b(Prompt(1000)), c(Prompt(6));
   for (Sequence* s : {&b, &c}) scheduler.Add(*s, TimePoint());
-  EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(6, 13, 1));  // of c, b, a
+  EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(1, 13, 6));
 }
 
 TEST(ContinuousSchedulerTest, EveryLiveSequenceAdvancesWithTheSmallestBudget) {
