@@ -64,7 +64,7 @@ std::string Completed(const std::string& line) {
 
 TEST(AftctlUsageTest, BashCompletesSubcommandsFlagsAndValues) {
   EXPECT_EQ(Completed("aftctl gen"), "generate\n");
-  EXPECT_EQ(Completed("aftctl generate --temp"), "--temperature\n");
+  EXPECT_EQ(Completed("aftctl generate --temp"), "--temperature --temperature-last\n");
   EXPECT_EQ(Completed("aftctl --tls generate --addr"), "--address\n");
   EXPECT_EQ(Completed("aftctl generate --priority i"), "interactive\n");
   // In these words bash passes --priority=i and --priority=.
@@ -83,7 +83,7 @@ TEST(AftctlUsageTest, ZshCompletesSubcommandsFlagsAndValues) {
   const std::string file = "aftctl generate --file " + folder.File("the");
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"aftctl gen", "aftctl generate "},
-      {"aftctl generate --temp", "aftctl generate --temperature "},
+      {"aftctl generate --freq", "aftctl generate --frequency-penalty "},
       {"aftctl --tls generate --addr", "aftctl --tls generate --address "},
       {"aftctl generate --priority i", "aftctl generate --priority interactive "},
       {"aftctl generate --priority=i", "aftctl generate --priority=interactive "},
