@@ -21,7 +21,7 @@ struct LogitRule {
 };
 inline constexpr float kBannedBias = -std::numeric_limits<float>::infinity();
 
-// Room for what one request can have: about 300 biases, 1024 bans, 64 stop tokens, end-of-text.
+// Room for a request's 300 biases, 1024 bans, 256 bad words, 65 ends and 78 uncounted tokens.
 inline constexpr int32_t kMaxLogitRules = 2 * 1024 + 65;
 
 // The rules of a request for single tokens. Immutable once it is shared.
