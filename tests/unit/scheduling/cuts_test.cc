@@ -256,7 +256,9 @@ TEST(SetClassTest, APromptIsReadByTheClassThatItHasNow) {
   scheduler.Place(TimePoint());
   scheduler.SetClass(second, ServiceClass::kInteractive);
   const Step* const step = scheduler.Schedule();
-  EXPECT_THAT(step->sequences, ElementsAre(&second, &first));
+  EXPECT_THAT(step->sequences, ElementsAre(&first, &second));
+  EXPECT_EQ(step->input.rows[0].tokens.size(), 1U);
+  EXPECT_EQ(step->input.rows[1].tokens.size(), 15U);
 }
 
 }  // namespace
