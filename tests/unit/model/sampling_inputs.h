@@ -19,7 +19,7 @@ inline std::vector<float> RandomLogits(std::mt19937& random, size_t count, doubl
   return logits;
 }
 
-// What a sequence has had: tokens of the text before its output, and its output.
+// The tokens that a sequence has had: those of the text before its output, and its output.
 struct History {
   std::vector<TokenUse> had;
   std::vector<TokenId> sampled;
