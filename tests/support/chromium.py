@@ -49,7 +49,9 @@ class Page:
       line, self._rest = self._rest.split(b"\0", 1)
       answer = json.loads(line)
       if answer.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
-        self.console.append(json.dumps(answer["params"]))
+        # Information is no complaint: Chromium logs, for example, that a test typed before the page's autofocus.
+        if answer["params"].get("entry", {}).get("level") not in ("verbose", "info"):
+          self.console.append(json.dumps(answer["params"]))
       if answer.get("id") == self._id:
         return answer["result"]
 
