@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/progress.h"
@@ -15,7 +16,7 @@ namespace aft {
 struct LoadOptions {
   bool operator==(const LoadOptions& other) const = default;
 
-  // Folder with config.json and model.safetensors.
+  // Folder with config.json and model.safetensors, and with tuned states if there are any.
   std::string checkpoint_dir;
   // Where the model runs: "cpu" or "cuda:N", the N-th GPU.
   std::string device = "cpu";
@@ -45,10 +46,18 @@ struct LoadOptions {
   Progress* progress = nullptr;
 };
 
+// A tuned state: a text may begin from it instead of from nothing. It counts as one token.
+struct InitialState {
+  std::string name;
+  std::string snapshot;  // for ModelRunner::BindSlot
+  uint64_t hash = 0;     // of the snapshot: the same in every process
+};
+
 // Exactly one of the two runners is set.
 struct LoadedModel {
-  std::unique_ptr<ModelRunner> runner;     // language models
-  std::unique_ptr<EncoderRunner> encoder;  // encoders and bare mixers
+  std::unique_ptr<ModelRunner> runner;       // language models
+  std::unique_ptr<EncoderRunner> encoder;    // encoders and bare mixers
+  std::vector<InitialState> initial_states;  // of a language model; no two with the same name
   // Thread-safe: gRPC threads encode, the engine thread decodes. Null when the model takes vectors
   // or images instead of text.
   std::shared_ptr<const Tokenizer> tokenizer;

@@ -1,5 +1,6 @@
 #include "model/checkpoint/checkpoint.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -7,7 +8,9 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/atomic_file.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
@@ -15,6 +18,9 @@
 
 namespace aft {
 namespace {
+
+constexpr absl::string_view kStatePrefix = "state-";
+constexpr absl::string_view kStateSuffix = ".safetensors";
 
 std::string PathIn(const std::string& dir, const char* name) {
   return (std::filesystem::path(dir) / name).string();
@@ -38,6 +44,38 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
 }
 
 }  // namespace
+
+std::string StateFileName(absl::string_view state) {
+  return absl::StrCat(kStatePrefix, state, kStateSuffix);
+}
+
+std::string InitialStateName(int64_t layer) {
+  return absl::StrCat("layers.", layer, ".mixer.initial_state");
+}
+
+bool IsStateName(absl::string_view name) {
+  constexpr size_t kMaxBytes = 64;
+  return !name.empty() && name.size() <= kMaxBytes &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_';
+         });
+}
+
+absl::StatusOr<std::map<std::string, std::string>> FindStateFiles(const std::string& dir) {
+  std::map<std::string, std::string> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(dir, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string file = it->path().filename().string();
+    absl::string_view name = file;
+    if (absl::ConsumePrefix(&name, kStatePrefix) && absl::ConsumeSuffix(&name, kStateSuffix) &&
+        IsStateName(name)) {
+      found.emplace(name, it->path().string());
+    }
+  }
+  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read ", dir));
+  return found;
+}
 
 absl::StatusOr<CheckpointFile> OpenCheckpoint(const std::string& dir) {
   const std::string config_path = PathIn(dir, kConfigFileName);

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/tensor_source.h"
 #include "model/config/config.h"
@@ -15,6 +16,17 @@ namespace aft {
 // Names of the files in a checkpoint's folder.
 inline constexpr char kConfigFileName[] = "config.json";
 inline constexpr char kWeightsFileName[] = "model.safetensors";
+
+// A checkpoint may have tuned states of an RWKV-7 (state tuning), each in a file of this name with
+// a tensor InitialStateName of every layer, [heads, N, N] like the state of the kind wkv7. The name
+// of a state has 1 to 64 letters, digits, dots, hyphens and underscores.
+std::string StateFileName(absl::string_view state);
+std::string InitialStateName(int64_t layer);
+bool IsStateName(absl::string_view name);
+
+// The files with tuned states in a checkpoint's folder: name of the state -> path. Files with other
+// names are left out. Errors: those of the file system.
+absl::StatusOr<std::map<std::string, std::string>> FindStateFiles(const std::string& dir);
 
 struct CheckpointFile {
   NetworkConfig config;

@@ -47,7 +47,7 @@ std::string ImportText(const Import& import);
 absl::Status WriteImport(const std::string& dir, const Import& import,
                          Progress* progress = nullptr);
 
-// The checkpoint of `dir`, tokenizer included, with its matrices in `format`
+// The checkpoint of `dir`, tokenizer and tuned states included, with its matrices in `format`
 // (model/checkpoint/stored_weights.h): half or a quarter of the bytes. Errors: those of
 // ReadCheckpoint; INVALID_ARGUMENT or DATA_LOSS (CheckTensors). REQUIRES: `format` has
 // FormatSpec::is_converted_to. `progress` gets how much has been checked. It may be null.
@@ -129,17 +129,23 @@ struct RwkvOptions {
   // 256.
   std::string tokenizer = {};
   std::vector<std::string> keys = {};  // of a file of torch.save (ReadStateDict)
-  // A file of state tuning, with blocks.N.att.time_state alone. Empty: texts begin from the states
-  // in `path` if it has any, and otherwise from zeros. RWKV-7 only.
-  std::string state = {};
 };
 
 // RWKV-4 or RWKV-7. `path` is a file with the names of BlinkDL's checkpoints (blocks.N.att.*) or of
 // one of the other two packages, or a folder of the hub: transformers' RwkvForCausalLM
 // (rwkv.blocks.N.attention.*, RWKV-4) or flash-linear-attention's RWKV7ForCausalLM
 // (model.layers.N.attn.*). The names say which version and package it is. Versions 5 and 6 and
-// networks with DeepEmbed are refused. Matrices keep their format; tables become fp32. Errors are
-// those of ImportGpt2.
+// networks with DeepEmbed are refused. If there are states (blocks.N.att.time_state) among the
+// weights of an RWKV-7, every text begins from them. Matrices keep their format; tables become
+// fp32. Errors are those of ImportGpt2.
 absl::StatusOr<Import> ImportRwkv(const std::string& path, const RwkvOptions& options);
+
+// Adds the tuned state `name` to the checkpoint of an RWKV-7 in `dir`, where requests can begin a
+// text from it. `path`: a file with blocks.N.att.time_state of every layer, and nothing else;
+// `keys` as in RwkvOptions. Returns the path of the file that was written. ALREADY_EXISTS if the
+// checkpoint has a state of that name; otherwise errors as ImportGpt2.
+absl::StatusOr<std::string> AddRwkvState(const std::string& path,
+                                         const std::vector<std::string>& keys,
+                                         const std::string& dir, const std::string& name);
 
 }  // namespace aft

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/command_line.h"
 #include "base/in_file.h"
 #include "base/progress.h"
@@ -43,6 +45,7 @@ struct Flags {
   std::string activation = "relu";
   std::optional<int64_t> window;
   std::string tensors;
+  std::string state;
   RwkvOptions rwkv;  // its keys are those of all other imports too
   AttentionOptions hub;
   std::string attention = "dot_product";
@@ -99,6 +102,15 @@ absl::Status RunBert(Flags& flags) {
 
 absl::Status RunRwkv(Flags& flags) {
   return Finish(ImportRwkv(flags.in, flags.rwkv), flags, /*name_source=*/false);
+}
+
+absl::Status RunRwkvState(const Flags& flags) {
+  const std::string name =
+      flags.state.empty() ? std::filesystem::path(flags.in).stem().string() : flags.state;
+  AFT_ASSIGN_OR_RETURN(const std::string path,
+                       AddRwkvState(flags.in, flags.rwkv.keys, flags.out, name));
+  Print(absl::StrCat("wrote ", path, ", the initial state \"", name, "\"\n"));
+  return absl::OkStatus();
 }
 
 absl::Status RunQuantize(Flags& flags) {
@@ -231,9 +243,15 @@ int Run(int argc, char** argv) {
   rwkv.add_option("--tokenizer", flags.rwkv.tokenizer,
                   "world, bytes, or a folder with tokenizer.json; default: world for a vocabulary "
                   "of 65,536, otherwise that of IN");
-  rwkv.add_option("--state", flags.rwkv.state,
-                  "A file of state tuning (blocks.N.att.time_state): every text begins from it");
   AddKeys(rwkv, flags);
+  CLI::App& state = *app.add_subcommand(
+      "rwkv-state",
+      "Add a tuned state to an RWKV-7, from which requests can begin (initial_state)");
+  state.add_option("IN", flags.in, "A file of state tuning, with blocks.N.att.time_state alone")
+      ->required();
+  state.add_option("DIR", flags.out, "The checkpoint's folder")->required();
+  state.add_option("--name", flags.state, "Name of the state; default: that of the file");
+  AddKeys(state, flags);
 
   CLI::App& quantize = *app.add_subcommand(
       "quantize",
@@ -272,6 +290,7 @@ int Run(int argc, char** argv) {
                               : mixer.parsed()       ? RunMixer(flags)
                               : quantize.parsed()    ? RunQuantize(flags)
                               : rwkv.parsed()        ? RunRwkv(flags)
+                              : state.parsed()       ? RunRwkvState(flags)
                               : bert.parsed()        ? RunBert(flags)
                                                      : RunGpt2(flags);
   if (status.ok()) return kExitOk;

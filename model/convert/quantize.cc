@@ -1,8 +1,11 @@
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/stored_weights.h"
@@ -27,6 +30,13 @@ absl::StatusOr<Import> Quantized(const std::string& dir, Number format, Progress
     std::error_code error;
     if (!std::filesystem::exists(path, error)) continue;
     AFT_ASSIGN_OR_RETURN(import.files[name], ReadVocabularyText(path));
+  }
+  AFT_ASSIGN_OR_RETURN(const auto states, FindStateFiles(dir));
+  for (const auto& [name, path] : states) {
+    std::ifstream file(path, std::ios::binary);
+    std::string& copy = import.files[StateFileName(name)];
+    copy.assign(std::istreambuf_iterator<char>(file), {});
+    if (!file) return absl::DataLossError(absl::StrCat(path, ": cannot be read"));
   }
   return import;
 }

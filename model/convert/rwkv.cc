@@ -11,6 +11,7 @@
 #include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/safetensors.h"
 #include "model/config/json_fields.h"
 #include "model/config/tensors.h"
 #include "model/convert/hub.h"
@@ -185,7 +186,7 @@ absl::Status TakeStates(Source& source, Import* import) {
   for (int64_t i = 0; i < config.n_layers; ++i) {
     AFT_ASSIGN_OR_RETURN(DeferredTensor state,
                          source.Take(TimeState(i), {config.mixer.heads, width, width}));
-    const std::string ours = absl::StrCat("layers.", i, ".mixer.initial_state");
+    const std::string ours = InitialStateName(i);
     source.Became(TimeState(i), ours);
     const auto turned = [make = std::move(state.make)]() -> absl::StatusOr<at::Tensor> {
       AFT_ASSIGN_OR_RETURN(const at::Tensor made, make());
@@ -196,21 +197,7 @@ absl::Status TakeStates(Source& source, Import* import) {
   return absl::OkStatus();
 }
 
-// Takes the states from a file that has only them. They replace those of `weights`.
-absl::Status TakeStatesOf(const std::string& path, Source& weights, Import* import) {
-  if (import->config.mixer.kind != MixerKind::kWkv7) {
-    return absl::InvalidArgumentError("RWKV-4 has no tuned states: --state must be absent");
-  }
-  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(path));
-  Source source(std::move(files));
-  AFT_RETURN_IF_ERROR(InFile(path, TakeStates(source, import)));
-  for (int64_t i = 0; i < import->config.n_layers; ++i) {
-    weights.Ignore(TimeState(i), "(replaced by --state)");
-  }
-  return InFile(path, source.Finish(import));
-}
-
-absl::Status TakeRwkv(const WeightFiles& files, const RwkvOptions& options, Import* import) {
+absl::Status TakeRwkv(const WeightFiles& files, Import* import) {
   RwkvNames form = RwkvNames::kBlink;
   if (Source(files).HasPrefix("rwkv.blocks.")) form = RwkvNames::kTransformers;
   if (Source(files).HasPrefix("model.layers.")) form = RwkvNames::kFla;
@@ -226,13 +213,8 @@ absl::Status TakeRwkv(const WeightFiles& files, const RwkvOptions& options, Impo
   config.embedding_norm = true;
   config.qkv_bias = config.head_bias = false;
   config.tokenizer = "bpe";  // UseRwkvTokenizer changes this
-  const bool has_states = is_7 && source.Has(TimeState(0));
-  config.mixer.initial_state = has_states || !options.state.empty();
-  if (!options.state.empty()) {
-    AFT_RETURN_IF_ERROR(TakeStatesOf(options.state, source, import));
-  } else if (has_states) {
-    AFT_RETURN_IF_ERROR(TakeStates(source, import));
-  }
+  config.mixer.initial_state = is_7 && source.Has(TimeState(0));
+  if (config.mixer.initial_state) AFT_RETURN_IF_ERROR(TakeStates(source, import));
   AFT_RETURN_IF_ERROR(ParseNetworkConfig(FormatNetworkConfig(config)).status());
 
   std::vector<Renamed> layers(std::begin(kRwkvLayers), std::end(kRwkvLayers));
@@ -310,10 +292,37 @@ absl::StatusOr<Import> ImportRwkv(const std::string& path, const RwkvOptions& op
   } else {
     AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(path, options.keys));
   }
-  AFT_RETURN_IF_ERROR(InFile(files.path(), TakeRwkv(files, options, &import)));
+  AFT_RETURN_IF_ERROR(InFile(files.path(), TakeRwkv(files, &import)));
   AFT_RETURN_IF_ERROR(
       InFile(path, UseRwkvTokenizer(options.tokenizer, folder ? path : "", json, &import)));
   return import;
+}
+
+absl::StatusOr<std::string> AddRwkvState(const std::string& path,
+                                         const std::vector<std::string>& keys,
+                                         const std::string& dir, const std::string& name) {
+  AFT_ASSIGN_OR_RETURN(CheckpointFile checkpoint, OpenCheckpoint(dir));
+  if (checkpoint.config.mixer.kind != MixerKind::kWkv7) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir, ": only a model of the kind wkv7 takes tuned states"));
+  }
+  if (!IsStateName(name)) {
+    return absl::InvalidArgumentError(
+        "the name of a state must have 1 to 64 letters, digits, dots, hyphens and underscores");
+  }
+  const std::string target = (std::filesystem::path(dir) / StateFileName(name)).string();
+  std::error_code ignored;
+  if (std::filesystem::exists(target, ignored)) {
+    return absl::AlreadyExistsError(absl::StrCat(target, ": exists"));
+  }
+  AFT_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::OpenFile(path, keys));
+  Source source(std::move(files));
+  Import import;
+  import.config = std::move(checkpoint.config);
+  AFT_RETURN_IF_ERROR(InFile(path, TakeStates(source, &import)));
+  AFT_RETURN_IF_ERROR(InFile(path, source.Finish(&import)));
+  AFT_RETURN_IF_ERROR(StreamSafetensors(target, import.tensors));
+  return target;
 }
 
 }  // namespace aft

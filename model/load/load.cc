@@ -20,6 +20,7 @@
 #include "c10/core/InferenceMode.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/load/backend.h"
+#include "model/load/initial_states.h"
 #include "model/network/cpu_network.h"
 #include "model/runtime/cpu_encoder_runner.h"
 #include "model/runtime/cpu_model_runner.h"
@@ -141,7 +142,8 @@ absl::Status CheckMemory(const CpuNetwork& network, const CpuEncoderRunner::Opti
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCpuRunner(const LoadOptions& options,
                                                            Number format,
-                                                           const CheckpointFile& checkpoint) {
+                                                           const CheckpointFile& checkpoint,
+                                                           std::vector<InitialState>& states) {
   CpuModelRunner::Options runner;
   runner.slots = options.slots;
   runner.max_step_tokens = options.max_step_tokens;
@@ -149,6 +151,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCpuRunner(const LoadOptions& op
   AFT_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network,
                        CpuNetwork::Create(checkpoint.config, checkpoint.tensors, format));
   AFT_RETURN_IF_ERROR(CheckMemory(*network, runner));
+  AFT_ASSIGN_OR_RETURN(states, ReadInitialStates(options.checkpoint_dir, checkpoint.config,
+                                                 network->state_specs(), network->fingerprint()));
   return CpuModelRunner::Create(std::move(network), runner);
 }
 
@@ -198,9 +202,10 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options) {
   } else {
     AFT_ASSIGN_OR_RETURN(
         model.runner,
-        NamingTheFile(options, device == kCpu
-                                   ? LoadCpuRunner(options, format, checkpoint)
-                                   : LoadGpuRunner(options, format, device, checkpoint)));
+        NamingTheFile(options, device == kCpu ? LoadCpuRunner(options, format, checkpoint,
+                                                              model.initial_states)
+                                              : LoadGpuRunner(options, format, device, checkpoint,
+                                                              model.initial_states)));
   }
   return model;
 }

@@ -14,7 +14,8 @@ absl::Status NoCuda(const LoadOptions& options) {
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGpuRunner(const LoadOptions& options,
                                                            Number /*format*/, int /*index*/,
-                                                           const CheckpointFile& /*checkpoint*/) {
+                                                           const CheckpointFile& /*checkpoint*/,
+                                                           std::vector<InitialState>& /*states*/) {
   return NoCuda(options);
 }
 

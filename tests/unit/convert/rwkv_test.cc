@@ -239,21 +239,33 @@ TEST_F(RwkvTest, TunedStatesComeWithTheWeightsOrInAFileOfTheirOwn) {
   EXPECT_TRUE(made.at("layers.1.mixer.initial_state")
                   .equal(states.at("blocks.1.att.time_state").to(at::kFloat).transpose(1, 2)));
 
-  const std::string model = folder_.File("model.pth");
-  const std::string path = folder_.File("state.pth");
-  const auto with = [&](const TensorMap& weights, const TensorMap& tuned) {
-    WriteBytes(model, TorchFileOf(weights));
-    WriteBytes(path, TorchFileOf(tuned));
-    return ImportRwkv(model, {.state = path});
+  const std::string model = folder_.File("my-model");
+  ASSERT_EQ(WriteImport(model, *From(source)), absl::OkStatus());
+  const auto add = [&](const TensorMap& tensors, const std::string& name) {
+    WriteBytes(folder_.File("state.pth"), TorchFileOf(tensors));
+    return AddRwkvState(folder_.File("state.pth"), {}, model, name);
   };
-  ExpectSame(with(source, states), made);
-  TensorMap others = both;
-  others["blocks.0.att.time_state"] = at::ones({2, 8, 8});
-  ExpectSame(with(others, states), made);
-  EXPECT_THAT(with(RandomRwkv4(16, 2), states), Refused("RWKV-4 has no tuned states"));
-  EXPECT_THAT(with(source, {*states.begin()}),
-              Refused(path + ": tensor 'blocks.1.att.time_state': is missing"));
-  EXPECT_THAT(with(source, both), Refused("have no place in the network"));
+  const auto added = add(states, "tuned");
+  ASSERT_TRUE(added.ok()) << added.status();
+  EXPECT_EQ(*added, model + "/state-tuned.safetensors");
+  const TensorMap stored = ReadSafetensors(*added)->tensors;
+  ASSERT_EQ(stored.size(), 2U);
+  for (const auto& [name, tensor] : stored) EXPECT_TRUE(tensor.to(at::kFloat).equal(made.at(name)));
+  // The model's other forms have it too.
+  const std::string quantized = folder_.File("quantized");
+  ASSERT_EQ(WriteImport(quantized, *Quantized(model, Number::kBf16)), absl::OkStatus());
+  const TensorMap copied = ReadSafetensors(quantized + "/state-tuned.safetensors")->tensors;
+  for (const auto& [name, tensor] : stored) EXPECT_TRUE(tensor.equal(copied.at(name)));
+
+  EXPECT_THAT(add(states, "tuned"), StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(*added)));
+  EXPECT_THAT(add(states, "a/b"), Refused("the name of a state must have 1 to 64 letters"));
+  EXPECT_THAT(add({*states.begin()}, "x"), Refused("tensor 'blocks.1.att.time_state': is missing"));
+  EXPECT_THAT(add(both, "x"), Refused("have no place in the network"));
+  EXPECT_FALSE(std::filesystem::exists(model + "/state-x.safetensors"));
+  const std::string fourth = folder_.File("rwkv4");
+  ASSERT_EQ(WriteImport(fourth, *From(RandomRwkv4(16, 2))), absl::OkStatus());
+  EXPECT_THAT(AddRwkvState(folder_.File("state.pth"), {}, fourth, "x"),
+              Refused("only a model of the kind wkv7 takes tuned states"));
 }
 
 TEST_F(RwkvTest, TheConfigOfAFolderIsChecked) {
