@@ -163,7 +163,10 @@ bool Chat::Answer(std::string line, bool again) {
   }
   v1::SamplingOptions& sampling = *request.mutable_sampling();
   if (again && sampling.has_seed()) sampling.clear_seed();  // it would give the same answer
-  if (!state_.empty()) request.mutable_previous()->set_state_id(state_);
+  if (!state_.empty()) {
+    request.mutable_previous()->set_state_id(state_);
+    request.clear_initial_state();  // the first turn has begun from it
+  }
   request.mutable_store();
   const std::string text = Prompt(line);
   if (ToValidUtf8(text) == text) {
@@ -262,6 +265,7 @@ Command AddChat(CLI::App& app, const CommonFlags& common) {
   app.add_flag("--raw", flags->raw,
                "Add lines to the text as they are, whatever the model's format");
   AddGenerationFlags(app, flags->request);
+  app.get_option("--initial-state")->excludes("--previous");
   AddDeadline(app, flags->deadline);
   return [&common, flags] { return RunChat(common, *flags); };
 }

@@ -12,7 +12,7 @@ namespace aft::client {
 // that has such a name itself. `request` must outlive the parsing. Options without a flag on the
 // command line stay unset.
 void AddGenerationFlags(CLI::App& app, v1::GenerateRequest& request,
-                        std::initializer_list<absl::string_view> parts = {"sampling", "stop",
-                                                                          "cache_salt"});
+                        std::initializer_list<absl::string_view> parts = {
+                            "sampling", "stop", "cache_salt", "initial_state"});
 
 }  // namespace aft::client

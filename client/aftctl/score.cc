@@ -97,6 +97,11 @@ Command AddScore(CLI::App& app, const CommonFlags& common) {
          [&flags](uint32_t tokens) { flags.request.set_context_tokens(tokens); },
          "Number of tokens at the beginning that are only context: read, but not scored")
       ->type_name("N");
+  app.add_option_function<std::string>(
+         "--initial-state",
+         [&flags](const std::string& name) { flags.request.set_initial_state(name); },
+         "Begin the text from this tuned state of the model")
+      ->type_name("NAME");
   app.add_flag("--tokens", flags.tokens, "Print a line for each token before the totals")
       ->excludes(json);
   app.add_option("--logprobs", flags.logprobs,

@@ -23,6 +23,10 @@ struct PrefixRead {
   // In a text to score, this is the number of its first tokens, which alone take part, as if they
   // were a prompt. 0: the stream is a generation.
   int64_t context = 0;
+  // If the text begins from a tuned state, this is its prompt with a token in front that stands for
+  // that state, until the stream begins. So places in the text are positions of its sequence, and
+  // texts with different initial states have nothing in common.
+  std::vector<TokenId> marked;
 
   // Set once the stream has begun to read, if the cache has room for its prompt.
   PrefixCache::Node* text = nullptr;

@@ -30,13 +30,28 @@ int64_t MostKept(const TokenStream& stream) {
 
 // The part of the text that the cache may know. REQUIRES: none of it was read.
 absl::Span<const TokenId> PromptOf(const TokenStream& stream) {
-  const absl::Span<const TokenId> text = stream.prompt();
+  const std::vector<TokenId>& marked = stream.prefix->marked;
+  const absl::Span<const TokenId> text = marked.empty() ? stream.prompt() : marked;
   const int64_t context = stream.prefix->context;
   return context > 0 ? text.first(static_cast<size_t>(context)) : text;
 }
 
 PrefixCache::Key KeyOf(const TokenStream& stream) {
   return {.client = static_cast<const Sequence&>(stream).client(), .salt = stream.prefix->salt};
+}
+
+// Tells `read` that the text begins from a tuned state, if it does.
+void Mark(const SequenceState* initial, const std::vector<TokenId>& text, PrefixRead& read) {
+  if (initial == nullptr) return;
+  read.marked.reserve(text.size() + 1);
+  read.marked.push_back(kNoToken - initial->initial);  // is no id, and differs from state to state
+  read.marked.insert(read.marked.end(), text.begin(), text.end());
+  if (read.context > 0) ++read.context;
+}
+
+// Whether the text continues another one, so that its own tokens do not say what it is.
+bool Continues(const TurnRequest& request) {
+  return request.previous != nullptr && request.previous->initial == 0;
 }
 
 size_t ClassOf(const RequestHeader& request) { return static_cast<size_t>(request.service_class); }
@@ -55,12 +70,13 @@ PrefixReads::PrefixReads(const Options& options, const ModelInfo& info,
 }
 
 std::unique_ptr<PrefixRead> PrefixReads::Make(const GenerationRequest& request) const {
-  if (options_.bytes == 0 || request.previous != nullptr) return nullptr;
+  if (options_.bytes == 0 || Continues(request)) return nullptr;
   if (request.prompt_scores) return nullptr;  // the logits of every token are needed
   // A resumed stream of such a model reads all of its text as if it had generated it.
   if (info_.generated_differ && request.resumed > 0) return nullptr;
   auto read = std::make_unique<PrefixRead>();
   read->salt = request.cache_salt;
+  Mark(request.previous.get(), request.prompt, *read);
   read->outputs.reserve(
       static_cast<size_t>(std::min<int64_t>(request.stop.max_tokens, kOutputsAtOnce)));
   return read;
@@ -71,6 +87,7 @@ std::unique_ptr<PrefixRead> PrefixReads::Make(const ScoringRequest& request) con
   auto read = std::make_unique<PrefixRead>();
   read->salt = request.cache_salt;
   read->context = request.context;
+  Mark(request.previous.get(), request.text, *read);
   return read;
 }
 
@@ -129,7 +146,7 @@ void PrefixReads::Join(TokenStream& stream, TokenStream& leader, int64_t positio
 void PrefixReads::Begin(TokenStream& stream, const PrefixCache::Found& found) {
   PrefixRead& read = *stream.prefix;
   Usage& usage = stream.usage;
-  scheduler_.BeginAt(stream, found.position);
+  scheduler_.BeginAt(stream, std::max(found.position, stream.begin()));
   read.snapshot = found.snapshot;
   if (found.snapshot != nullptr) {
     cache_.Use();
@@ -139,11 +156,12 @@ void PrefixReads::Begin(TokenStream& stream, const PrefixCache::Found& found) {
     usage.cache_miss = CacheMiss::kEvicted;
   } else if (found.known >= kMinTokens) {
     usage.cache_miss = CacheMiss::kDiverged;
-    usage.diverged_at = static_cast<uint32_t>(found.known);
+    usage.diverged_at = static_cast<uint32_t>(found.known - stream.turn().first_position);
   } else {
     usage.cache_miss = CacheMiss::kCold;
   }
   read.text = cache_.Hold(KeyOf(stream), PromptOf(stream));
+  read.marked = {};
   if (read.text == nullptr) return;
   read.reads = true;
   readers_.push_back(&stream);
@@ -213,9 +231,10 @@ std::shared_ptr<const KeptState> PrefixReads::Take(TokenStream& stream) {
     metrics_.prefix_misses(miss).Increment();
     return nullptr;
   }
-  stream.usage.cached_tokens = static_cast<uint32_t>(stream.position());
+  const int64_t tokens = stream.position() - stream.turn().first_position;
+  stream.usage.cached_tokens = static_cast<uint32_t>(tokens);
   metrics_.prefix_hits.Increment();
-  metrics_.prefix_hit_tokens.Increment(static_cast<double>(stream.position()));
+  metrics_.prefix_hit_tokens.Increment(static_cast<double>(tokens));
   return snapshot;
 }
 

@@ -60,6 +60,17 @@ SequenceState MakeState(TurnEnd turn) {
   return state;
 }
 
+std::shared_ptr<const SequenceState> MakeInitialState(uint64_t model, InitialState state,
+                                                      int32_t number) {
+  auto made = std::make_shared<SequenceState>();
+  made->model = model;
+  made->snapshot = std::move(state.snapshot);
+  made->tokens = 1;
+  made->history = state.hash;
+  made->initial = number;
+  return made;
+}
+
 absl::Status CheckStateOf(const SequenceState& state, const ModelInfo& info,
                           absl::string_view model) {
   if (state.model != info.fingerprint) {

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "model/api/load.h"
 #include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
 
@@ -25,6 +26,9 @@ struct SequenceState {
   TokenId pending = kNoToken;  // the last token, if the model has yet to consume it
   std::vector<TokenUse> had;   // the uses of each token in the text, in the order of ids
   std::string note = {};       // a note by the request that left the state; models ignore it
+  // Not 0: nothing but this model's tuned state of that number, from 1 on, before any text. It
+  // counts as one token, of which no id is known.
+  int32_t initial = 0;
 
   // The number of tokens that the snapshot has consumed.
   int64_t consumed() const { return tokens - (pending == kNoToken ? 0 : 1); }
@@ -60,6 +64,10 @@ SequenceState MakeState(TurnEnd turn);
 // INVALID_ARGUMENT: its numbers fit no text. `model`: the name of the model.
 absl::Status CheckStateOf(const SequenceState& state, const ModelInfo& info,
                           absl::string_view model);
+
+// The state of `model` (ModelInfo::fingerprint) that is a tuned one; `number` counts from 1.
+std::shared_ptr<const SequenceState> MakeInitialState(uint64_t model, InitialState state,
+                                                      int32_t number);
 
 // No text is longer, so that sums of a few lengths do not overflow.
 inline constexpr int64_t kMaxTextTokens = int64_t{1} << 48;

@@ -245,6 +245,13 @@ absl::StatusOr<ModelHold> ModelRegistry::TryLoad(Entry& entry, const ModelConfig
       }};
   model->tokenizer = loaded.tokenizer;
   model->info = loaded.encoder != nullptr ? loaded.encoder->info() : loaded.runner->info();
+  for (InitialState& state : loaded.initial_states) {
+    model->info.memory_bytes += static_cast<int64_t>(state.snapshot.size());
+    const auto number = static_cast<int32_t>(model->initial_states.size()) + 1;
+    std::string name = state.name;
+    model->initial_states[std::move(name)] =
+        MakeInitialState(model->info.fingerprint, std::move(state), number);
+  }
   std::vector<MemoryPart> memory = Memory();
   for (MemoryPart& part : MemoryOfModel(config, model->info)) memory.push_back(std::move(part));
   AFT_RETURN_IF_ERROR(CheckMemory(memory, MemoryLimit()));

@@ -185,6 +185,7 @@ ModelStatus ModelTable::Describe(const Entry& entry, const NamedVersion* wanted)
   status.info = model->info;
   status.vector_width = model->vector_width;
   if (model->generate != nullptr) status.chat = ChatTemplateOf(model->config, model->info);
+  for (const auto& [name, state] : model->initial_states) status.initial_states.push_back(name);
   return status;
 }
 

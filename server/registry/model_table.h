@@ -42,8 +42,9 @@ struct ModelStatus : VersionStatus {
   // This is known once the model is loaded.
   std::optional<ModelInfo> info;
   EngineLoad load{};
-  int64_t vector_width = 0;             // of the vectors that Encode gives
-  ChatTemplate chat{};                  // of a language model
+  int64_t vector_width = 0;  // of the vectors that Encode gives
+  ChatTemplate chat{};       // of a language model
+  std::vector<std::string> initial_states;
   std::vector<VersionStatus> versions;  // all versions, the newest first
 };
 

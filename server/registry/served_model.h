@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "server/config/config.h"
 #include "server/engine/encode_engine.h"
 #include "server/engine/generate_engine.h"
+#include "server/engine/sequence_state.h"
 #include "server/observability/metrics.h"
 
 namespace aft::server {
@@ -23,6 +25,8 @@ struct ServedModel {
   // EncoderRunner::width, or ModelInfo::hidden_width of a language model.
   int64_t vector_width = 0;
   std::shared_ptr<const Tokenizer> tokenizer;
+  // The tuned states from which texts may begin, by name.
+  std::map<std::string, std::shared_ptr<const SequenceState>> initial_states;
   // Exactly one of them is set.
   std::unique_ptr<GenerateEngine> generate;  // for a language model
   std::unique_ptr<EncodeEngine> encode;      // for an encoder

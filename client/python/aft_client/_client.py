@@ -51,11 +51,11 @@ def _generate_request(prompt: Text, model: str, model_version: str, max_tokens: 
                       sampling: Sampling, stop: Sequence[str], stop_token_ids: Sequence[int],
                       include_stop_string: bool, ignore_eos: bool, min_tokens: int, top_logprobs: Optional[int],
                       echo: bool, priority: Priority, previous: Union[str, bytes, None], store: Union[bool, int],
-                      n: int, cache_salt: str, prompt_logprobs: bool) -> Any:
+                      n: int, cache_salt: str, prompt_logprobs: bool, initial_state: str) -> Any:
   if n < 1:
     raise ValueError(f"n must be at least 1, got {n}")
   request = wire.aft.GenerateRequest(model=model, model_version=model_version, priority=int(priority),
-                                     cache_salt=cache_salt, prompt_logprobs=prompt_logprobs)
+                                     cache_salt=cache_salt, prompt_logprobs=prompt_logprobs, initial_state=initial_state)
   if n > 1:
     request.n = n
   _set_text(request, prompt)
@@ -78,8 +78,9 @@ def _generate_request(prompt: Text, model: str, model_version: str, max_tokens: 
 
 
 def _score_request(model: str, model_version: str, top_logprobs: int, priority: Priority,
-                   previous: Union[str, bytes, None], store: Union[bool, int]) -> Any:
-  request = wire.aft.ScoreRequest(model=model, model_version=model_version, priority=int(priority))
+                   previous: Union[str, bytes, None], store: Union[bool, int], initial_state: str) -> Any:
+  request = wire.aft.ScoreRequest(model=model, model_version=model_version, priority=int(priority),
+                                  initial_state=initial_state)
   request.output.top_logprobs = top_logprobs
   _set_turn(request, previous, store)
   return request
@@ -207,7 +208,7 @@ class Client(Connection):
                include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
                top_logprobs: Optional[int] = None, echo: bool = False, prompt_logprobs: bool = False,
                priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
-               store: Union[bool, int] = False, n: int = 1,
+               store: Union[bool, int] = False, n: int = 1, initial_state: str = "",
                cache_salt: str = "", timeout: Optional[float] = None, request_id: str = "", traceparent: str = "",
                on_resumed: Optional[Callable[[Resumed], None]] = None) -> Generation:
     """Continues a prompt. Returns an iterator over the events; .text() gives the text.
@@ -215,14 +216,15 @@ class Client(Connection):
     `previous`: the id or the exported bytes of a state that the prompt continues. `store`: whether to store the state
     after the answer; a number stores it for that many milliseconds. `n`: number of answers to the prompt, which is
     read once; each event has its `sequence`, and .outputs has the output of each. `echo`: Started repeats the prompt.
-    `prompt_logprobs`: PromptScores come before the output; with it `max_tokens` may be 0.
+    `prompt_logprobs`: PromptScores come before the output; with it `max_tokens` may be 0. `initial_state`: the name
+    of a tuned state of the model (Model.initial_states), from which the text begins.
     `on_resumed`: called, during the iteration, each time that the stream was resumed. `cache_salt`: the cached
     prefix of the prompt is shared only with prompts that have the same salt, for example those of one user.
     `model_version`: a version of the model that serves; default: the newest. `traceparent`: the W3C trace that the
     call belongs to."""
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
-                                store, n, cache_salt, prompt_logprobs)
+                                store, n, cache_salt, prompt_logprobs, initial_state)
     return self._generated(request, timeout, request_id, traceparent, on_resumed)
 
   def complete(self, prompt: Text, *, model: str = "", model_version: str = "", max_tokens: Optional[int] = None,
@@ -230,13 +232,13 @@ class Client(Connection):
                include_stop_string: bool = False, ignore_eos: bool = False, min_tokens: int = 0,
                top_logprobs: Optional[int] = None, echo: bool = False, prompt_logprobs: bool = False,
                priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
-               store: Union[bool, int] = False, n: int = 1,
+               store: Union[bool, int] = False, n: int = 1, initial_state: str = "",
                cache_salt: str = "", timeout: Optional[float] = None, request_id: str = "", traceparent: str = "") -> Completion:
     """As generate(), but returns one value at the end, with `n` answers. A call that breaks is sent again, from the
     beginning."""
     request = _generate_request(prompt, model, model_version, max_tokens, sampling, stop, stop_token_ids,
                                 include_stop_string, ignore_eos, min_tokens, top_logprobs, echo, priority, previous,
-                                store, n, cache_salt, prompt_logprobs)
+                                store, n, cache_salt, prompt_logprobs, initial_state)
     return self._unary(self._inference.Complete, request, Completion.of, timeout, request_id, traceparent)
 
   def tokenize(self, text: Union[str, bytes], *, model: str = "", model_version: str = "",
@@ -254,25 +256,27 @@ class Client(Connection):
 
   def score(self, text: Text, *, model: str = "", model_version: str = "", top_logprobs: int = 0,
             priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
-            store: Union[bool, int] = False, context_tokens: int = 0, cache_salt: str = "",
+            store: Union[bool, int] = False, context_tokens: int = 0, initial_state: str = "", cache_salt: str = "",
             timeout: Optional[float] = None, request_id: str = "", traceparent: str = "",
             on_resumed: Optional[Callable[[Resumed], None]] = None) -> Scores:
     """The log-probability of every token of a text, and of the `top_logprobs` likeliest tokens at each place. The
-    first `context_tokens` have no scores, and are not read if the prefix cache has them. `cache_salt` and
-    `on_resumed` are as in generate()."""
-    request = _score_request(model, model_version, top_logprobs, priority, previous, store)
+    first `context_tokens` have no scores, and are not read if the prefix cache has them. `initial_state`,
+    `cache_salt` and `on_resumed` are as in generate()."""
+    request = _score_request(model, model_version, top_logprobs, priority, previous, store, initial_state)
     request.context_tokens, request.cache_salt = context_tokens, cache_salt
     _set_text(request, text)
     return self._scored(request, lambda scores: scores[0], timeout, request_id, traceparent, on_resumed)
 
   def score_all(self, texts: Sequence[Text], *, model: str = "", model_version: str = "", top_logprobs: int = 0,
                 priority: Priority = Priority.DEFAULT, previous: Union[str, bytes, None] = None,
-                store: Union[bool, int] = False, timeout: Optional[float] = None, request_id: str = "",
-                traceparent: str = "", on_resumed: Optional[Callable[[Resumed], None]] = None) -> List[Scores]:
-    """Scores several texts in one call; results have the order of the texts. Each continues `previous`, if given."""
+                store: Union[bool, int] = False, initial_state: str = "", timeout: Optional[float] = None,
+                request_id: str = "", traceparent: str = "",
+                on_resumed: Optional[Callable[[Resumed], None]] = None) -> List[Scores]:
+    """Scores several texts in one call; results have the order of the texts. Each continues `previous`, if given, or
+    begins from `initial_state`."""
     if not texts:
       return self._ready([])
-    request = _score_request(model, model_version, top_logprobs, priority, previous, store)
+    request = _score_request(model, model_version, top_logprobs, priority, previous, store, initial_state)
     _set_texts(request, texts)
     return self._scored(request, lambda scores: scores, timeout, request_id, traceparent, on_resumed)
 

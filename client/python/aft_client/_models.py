@@ -118,11 +118,13 @@ class Model:
   fingerprint: int  # 0 until it is loaded
   labels: Tuple[str, ...]  # labels of a classifier, in the order of its logits
   chat_format: Optional[ChatFormat]  # None: the model was not trained on conversations
+  initial_states: Tuple[str, ...]  # names of tuned states, from which texts can begin
 
   @classmethod
   def of(cls, message: Any) -> Model:
     return cls(**_plain(
         cls, message, state=ModelState(message.state), task=Task(message.task), labels=tuple(message.labels),
+        initial_states=tuple(message.initial_states),
         versions=tuple(map(ModelVersion.of, message.versions)),
         load=ModelLoad.of(message.load) if message.HasField("load") else None,
         chat_format=ChatFormat.of(message.chat_format) if message.HasField("chat_format") else None))

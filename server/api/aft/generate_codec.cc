@@ -115,6 +115,8 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
                        DecodePriority(message.priority(), ServiceClass::kNormal));
   AFT_RETURN_IF_ERROR(CheckLength("cache_salt", message.cache_salt().size(), kMaxCacheSaltBytes));
   request.cache_salt = message.cache_salt();
+  AFT_ASSIGN_OR_RETURN(request.previous,
+                       FindInitialState(message.initial_state(), message.has_previous(), model));
   AFT_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(message.sampling()));
   AFT_ASSIGN_OR_RETURN(request.stop, DecodeStop(message.stop(), message.prompt_logprobs() ? 0 : 1,
                                                 limits, vocab_size));

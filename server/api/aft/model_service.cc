@@ -74,6 +74,7 @@ v1::Model EncodeModel(const ModelStatus& status) {
     model.mutable_labels()->Add(status.info->labels.begin(), status.info->labels.end());
     model.set_vector_width(static_cast<uint32_t>(status.vector_width));
     EncodeLoad(status.load, *model.mutable_load());
+    model.mutable_initial_states()->Add(status.initial_states.begin(), status.initial_states.end());
     if (status.chat.names_speakers()) EncodeChatFormat(status.chat, *model.mutable_chat_format());
   }
   return model;

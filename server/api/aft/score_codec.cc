@@ -41,6 +41,8 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
   }
   AFT_RETURN_IF_ERROR(CheckLength("cache_salt", message.cache_salt().size(), kMaxCacheSaltBytes));
   request.cache_salt = message.cache_salt();
+  AFT_ASSIGN_OR_RETURN(request.previous,
+                       FindInitialState(message.initial_state(), message.has_previous(), model));
   request.context = message.context_tokens();
   AFT_RETURN_IF_ERROR(DecodeTexts(message, "text_to_score", rules, started));
   started.set_fingerprint(model.info.fingerprint);

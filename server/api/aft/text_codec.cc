@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "server/api/aft/option_rules.h"
 #include "server/engine/token_bytes.h"
@@ -114,6 +115,24 @@ absl::StatusOr<ServiceClass> DecodePriority(v1::Priority priority, ServiceClass 
       return BadField("priority", absl::StrCat("must be a value of aft.v1.Priority, got ",
                                                static_cast<int>(priority)));
   }
+}
+
+absl::StatusOr<std::shared_ptr<const SequenceState>> FindInitialState(const std::string& name,
+                                                                      bool continues,
+                                                                      const ServedModel& model) {
+  if (name.empty()) return nullptr;
+  if (continues) {
+    return BadField("initial_state",
+                    "must not be set if the request continues a state: that text has begun");
+  }
+  const auto found = model.initial_states.find(name);
+  if (found != model.initial_states.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, state] : model.initial_states) names.push_back(known);
+  return BadField(
+      "initial_state",
+      absl::StrCat("the model \"", model.config.name, "\" has no state \"", name, "\"; ",
+                   names.empty() ? "it has none" : "it has: ", absl::StrJoin(names, ", ")));
 }
 
 size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message) {

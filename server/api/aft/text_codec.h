@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,12 @@ absl::StatusOr<int32_t> DecodeTopLogprobs(const v1::OutputOptions& message, int3
 
 // Returns `priority`, or `unset` if it is not set.
 absl::StatusOr<ServiceClass> DecodePriority(v1::Priority priority, ServiceClass unset);
+
+// The model's tuned state of that name, or null if `name` is empty. `continues`: the request has
+// `previous` too, which is refused.
+absl::StatusOr<std::shared_ptr<const SequenceState>> FindInitialState(const std::string& name,
+                                                                      bool continues,
+                                                                      const ServedModel& model);
 
 // Both return the bytes that this adds on the wire, approximately.
 size_t AddLogprobs(const SampledToken& token, v1::TokenLogprobs& message);

@@ -93,7 +93,7 @@ TEST(OptionsTest, EveryFieldIsDescribedOnceAndNoNameStandsForTwo) {
     EXPECT_FALSE(rule.about->help().empty()) << rule.about->field();
     EXPECT_EQ(rule.field->is_repeated(), rule.about->has_max_entries()) << rule.about->field();
   }
-  size_t fields = 2;  // cache_salt, prompt_logprobs
+  size_t fields = 3;  // cache_salt, initial_state, prompt_logprobs
   for (const auto* part : {v1::SamplingOptions::descriptor(), v1::StopOptions::descriptor(),
                            v1::OutputOptions::descriptor()}) {
     fields += static_cast<size_t>(part->field_count());

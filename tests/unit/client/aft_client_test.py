@@ -82,12 +82,12 @@ class CallsTest(ClientTest):
     client = self.client(server, token="secret")
     client.generate(b"\xff", sampling=sampling, stop_token_ids=[10], include_stop_string=True, ignore_eos=True,
                     min_tokens=3, echo=True, top_logprobs=2, prompt_logprobs=True, priority=aft_client.Priority.BATCH, previous=b"sealed", store=60_000,
-                    cache_salt="user 1", request_id="mine", traceparent=TRACEPARENT).text()
+                    initial_state="tuned", cache_salt="user 1", request_id="mine", traceparent=TRACEPARENT).text()
     self.assertEqual(server.requests[0], inference_pb2.GenerateRequest(
         raw=b"\xff", sampling=vars(sampling), stop={"token_ids": [10], "include_stop_string": True,
                                                     "ignore_eos": True, "min_tokens": 3},
         output={"top_logprobs": 2, "echo": True}, priority=3, previous={"state": b"sealed"}, store={"ttl_ms": 60_000},
-        cache_salt="user 1", prompt_logprobs=True, resumable=True))
+        initial_state="tuned", cache_salt="user 1", prompt_logprobs=True, resumable=True))
     self.assertEqual(server.metadata[0]["authorization"], "Bearer secret")
     self.assertEqual(server.metadata[0]["x-request-id"], "mine")
     self.assertEqual(server.metadata[0]["traceparent"], TRACEPARENT)
@@ -162,10 +162,11 @@ class CallsTest(ClientTest):
     server.answer_score = lambda request, context: iter(map(lambda one: inference_pb2.ScoreResponse(**one), [
         {"started": {"tokens": 4}}, {"chunk": {"first_index": 3, "token_ids": [100], "logprobs": [{"logprob": -1}]}},
         {"finished": {"scored_tokens": 1, "logprob": -1, "usage": {"prompt_tokens": 4, "cached_tokens": 2}}}]))
-    scores = client.score("abcd", context_tokens=3, cache_salt="user 1")
+    scores = client.score("abcd", context_tokens=3, cache_salt="user 1", initial_state="tuned")
     self.assertEqual((scores.token_ids, scores.usage.cached_tokens), ((100,), 2))
     self.assertEqual(server.requests.pop(), inference_pb2.ScoreRequest(
-        text="abcd", output={"top_logprobs": 0}, context_tokens=3, cache_salt="user 1", resumable=True))
+        text="abcd", output={"top_logprobs": 0}, context_tokens=3, cache_salt="user 1", initial_state="tuned",
+        resumable=True))
     encoded = client.encode("ab", pooling=aft_client.Pooling.MEAN, normalize=True)
     self.assertEqual((encoded.vectors, encoded.tokens), (((1, 0.5), (-2.5, 3)), 2))
     self.assertEqual(server.requests[1], inference_pb2.EncodeRequest(text="ab", pooling=1, normalize=True))

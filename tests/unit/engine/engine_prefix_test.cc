@@ -112,6 +112,38 @@ TEST_F(EnginePrefixTest, ShortPromptsAreReportedAsTooShort) {
   EXPECT_EQ(Serve(prompt).cached_tokens, 32U);
 }
 
+TEST_F(EnginePrefixTest, TextsShareABeginningOnlyIfTheyBeginFromTheSameInitialState) {
+  Start();
+  const Tokens prompt = RandomText(100);
+  double hits = 0;
+  // Token `token` stands for what the state knows; 0: the text begins from nothing.
+  for (const int32_t token : {0, 7, 8}) {
+    std::shared_ptr<SequenceState> initial;
+    if (token > 0) {
+      initial = std::make_shared<SequenceState>(*StateBehind(nullptr, {token}, 0, false));
+      initial->initial = token;
+      initial->had.clear();
+    }
+    const auto serve = [&](const Tokens& text) {
+      GenerationRequest request = Request(text, 3);
+      request.previous = initial;
+      const Sink sink = Submit(request).sink;
+      request.prompt = initial == nullptr ? text : Joined({token}, text);
+      ExpectServed(sink, request);
+      return sink->Wait().usage;
+    };
+    EXPECT_EQ(serve(prompt).cache_miss, CacheMiss::kCold) << token;
+    EXPECT_EQ(serve(Joined(prompt, {1, 2})).diverged_at, 100U) << token;
+    const double before = read();
+    const Usage third = serve(Joined(prompt, {3, 4}));
+    EXPECT_EQ(third.cached_tokens, 100U) << token;
+    EXPECT_EQ(third.prompt_tokens, 102U) << token;
+    EXPECT_EQ(read() - before, 2) << token;
+    EXPECT_EQ(metrics.prefix_hit_tokens.Value(), hits += 100) << token;
+    EXPECT_EQ(serve({5}).cache_miss, CacheMiss::kTooShort) << token;
+  }
+}
+
 TEST_F(EnginePrefixTest, AnEvictedStateIsReported) {
   options.model.prefix_cache_bytes = 40'000;
   Start();
