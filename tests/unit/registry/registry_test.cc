@@ -43,6 +43,7 @@ class ModelRegistryTest : public testing::Test {
         config,
         [this](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
           LoadedModel model = fakes_.Load(options);
+          model.initial_states = initial_states_;
           loaded_ = options;
           if (options.checkpoint_dir == broken_) return absl::DataLossError("file: tensor: reason");
           return model;
@@ -71,6 +72,7 @@ class ModelRegistryTest : public testing::Test {
   }
 
   FakeModels fakes_;
+  std::vector<InitialState> initial_states_;
   std::string broken_;
   LoadOptions loaded_;  // those of the last load; read them after WaitLoaded
 
@@ -117,6 +119,25 @@ TEST_F(ModelRegistryTest, AModelThatExceedsTheMemoryLeftByOthersIsNotLoaded) {
   }
   EXPECT_THAT(uses,
               ElementsAre("program", "clients", "grpc", "states", "prefix_caches", "parking"));
+}
+
+TEST_F(ModelRegistryTest, TunedStatesAreServedByNameAndCountAsMemoryOfTheModel) {
+  initial_states_ = {{"a", std::string(1000, 'a'), 7}, {"b", std::string(500, 'b'), 8}};
+  Make({"m"});
+  Load();
+  const ModelStatus status = *registry_->Get(*AnonymousClient(), "m");
+  EXPECT_THAT(status.initial_states, ElementsAre("a", "b"));
+  EXPECT_EQ(status.info->memory_bytes, 1500);
+  const auto model = registry_->Acquire(*AnonymousClient(), "m");
+  ASSERT_TRUE(model.ok());
+  const SequenceState& a = *(*model)->initial_states.at("a");
+  const SequenceState& b = *(*model)->initial_states.at("b");
+  EXPECT_EQ(a.snapshot, std::string(1000, 'a'));
+  EXPECT_EQ(a.model, status.info->fingerprint);
+  EXPECT_EQ(a.consumed(), 1);
+  EXPECT_EQ(a.history, 7);
+  EXPECT_NE(a.initial, 0);
+  EXPECT_NE(a.initial, b.initial);
 }
 
 TEST_F(ModelRegistryTest, AModelIsLoadedAsItsConfigSays) {
