@@ -156,6 +156,8 @@ absl::StatusOr<OrderedJson> Inspect(const std::string& dir, const SizingOptions&
   inspection["max_seq_len"] =
       config.max_seq_len == 0 ? OrderedJson() : OrderedJson(config.max_seq_len);
   inspection["length_policy"] = stored.at("mixer").value("length_policy", "error");
+  AFT_ASSIGN_OR_RETURN(const auto states, FindStateFiles(dir));
+  for (const auto& [name, path] : states) inspection["initial_states"].push_back(name);
   inspection["tokenizer"] = nullptr;
   if (!config.tokenizer.empty()) {
     AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,
@@ -189,6 +191,10 @@ std::string InspectionText(const OrderedJson& inspection) {
   line("state", StateText(inspection));
   line("length", LengthText(inspection));
   line("tokenizer", TokenizerText(inspection["tokenizer"]));
+  if (inspection.contains("initial_states")) {
+    line("tuned states",
+         absl::StrJoin(inspection["initial_states"].get<std::vector<std::string>>(), ", "));
+  }
   return absl::StrCat(text, SizingText(inspection));
 }
 

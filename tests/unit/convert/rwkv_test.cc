@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
+#include "model/convert/inspect.h"
 #include "tests/parity/goldens.h"
 #include "tests/support/tolerances.h"
 #include "tests/unit/convert/harness.h"
@@ -251,6 +252,7 @@ TEST_F(RwkvTest, TunedStatesComeWithTheWeightsOrInAFileOfTheirOwn) {
   const TensorMap stored = ReadSafetensors(*added)->tensors;
   ASSERT_EQ(stored.size(), 2U);
   for (const auto& [name, tensor] : stored) EXPECT_TRUE(tensor.to(at::kFloat).equal(made.at(name)));
+  EXPECT_THAT(InspectionText(*Inspect(model)), HasSubstr("tuned states  tuned\n"));
   // The model's other forms have it too.
   const std::string quantized = folder_.File("quantized");
   ASSERT_EQ(WriteImport(quantized, *Quantized(model, Number::kBf16)), absl::OkStatus());
