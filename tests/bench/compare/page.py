@@ -72,12 +72,18 @@ def draw(path, curves, speeds, models, main):
                           "axes.prop_cycle": matplotlib.cycler(color=matplotlib.colormaps["tab20"].colors)}
   from matplotlib import pyplot  # pylint: disable=import-outside-toplevel; it needs the settings above
   figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
+  places = {}
   for name, curve in curves.items():
     left.plot(*zip(*curve), linewidth=1, marker=".", label=name)
     place = speeds[name].get("decode/64"), quality(models[name], main)
     if place[0] and place[1] < float("inf"):
       right.plot(*place, "o", color=left.lines[-1].get_color())
-      right.annotate(name, place, xytext=(4, 3), textcoords="offset points", fontsize=8)
+      places[name] = place
+  for name, (x, y) in places.items():
+    # On the right the label would hide a point that is near.
+    crowded = any(x < other <= 1.3 * x and abs(bits - y) < 0.03 for other, bits in places.values())
+    right.annotate(name, (x, y), xytext=(-4 if crowded else 4, 3), textcoords="offset points",
+                   ha="right" if crowded else "left", fontsize=8)
   left.set_xlabel("tokens of training")
   left.set_ylabel("held-out bits per byte")
   left.legend(frameon=False, fontsize=7, ncols=2)
