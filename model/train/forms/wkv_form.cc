@@ -15,6 +15,7 @@
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/tril.h"
+#include "ATen/ops/where.h"
 #include "ATen/ops/zeros.h"
 #include "model/train/forms/forms.h"
 
