@@ -29,9 +29,9 @@ struct ModelConfig : LoadOptions {
 
   std::string name;
   std::string version;
-  std::chrono::microseconds max_batch_delay{};  // encoders only
+  std::chrono::microseconds max_batch_delay{};  // encoders and bare mixers only
   int64_t parking_bytes{};                      // language models only
-  int64_t prefix_cache_interval_tokens{};       // language models only; 0: no prefix cache
+  int64_t prefix_cache_interval_tokens{};       // language models only; 0: no regular distance
   std::string chat_template;                    // language models only
   ChatFormat chat_format;                       // language models only
 };

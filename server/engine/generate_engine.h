@@ -28,12 +28,12 @@ namespace aft::server {
 // chunks of prompts and of texts to score and to encode. Clients share a step that would be too
 // long. A step is
 //   schedule -> submit to the model -> collect -> tokens, log-probabilities, vectors to the sinks
-// There is a step whenever a request is in flight: a queued request means that slots are busy. So
-// the thread sleeps only without requests, and checks queued deadlines before every step. Before a
-// step, slots change hands. The state of a sequence that is parked is copied into host memory, at
-// most model.parking_bytes in all, and later into its next slot, exactly as it was. Where the
-// runner allows two steps in flight, the next is scheduled and submitted while the device works on
-// this one.
+// The engine runs a step as long as it has requests, because a request waits only while slots are
+// busy. So the thread sleeps only without requests, and checks the deadlines of waiting requests
+// before every step. Slots are given and taken between steps. The state of a parked sequence is
+// copied into host memory (at most model.parking_bytes in all), and later into its next slot,
+// exactly as it was. If the runner allows two steps in flight, the engine schedules and submits the
+// next step while the device works on the current one.
 class GenerateEngine final : public RequestLoop {
  public:
   // The engine thread runs until Shutdown. `metrics` must outlive the engine. INVALID_ARGUMENT when
@@ -43,36 +43,35 @@ class GenerateEngine final : public RequestLoop {
       std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics);
   ~GenerateEngine() override { Shutdown(TimePoint::min()); }
 
-  // Continues a prompt, which follows the text of `previous` where there is one. INVALID_ARGUMENT
-  // also: the prompt leaves no room for a token within max_seq_len, which counts the text before;
-  // max_tokens is below 1 (0 with prompt_scores); the prompt is empty, and the text before has no
-  // pending token.
-  // FAILED_PRECONDITION: `previous` is a state of another model.
+  // Continues a prompt, which follows the text of `previous` if there is one. INVALID_ARGUMENT
+  // also: the prompt and the text before it leave no room for a token within max_seq_len;
+  // max_tokens is below 1 (below 0 with prompt_scores); the prompt is empty, and the text before
+  // has no pending token. FAILED_PRECONDITION: `previous` is a state of another model.
   absl::StatusOr<RequestHandle> Generate(GenerationRequest request,
                                          std::shared_ptr<TokenSink> sink);
 
-  // Generates for several requests, each with a sink of its own. All are accepted, or none. The
-  // handle is the first one's, the others' follow it.
+  // Generates for several requests, each with a sink of its own. Accepts all of them or none. The
+  // handle is that of the first request; those of the others follow it.
   absl::StatusOr<RequestHandle> GenerateTexts(std::vector<GenerationRequest> requests,
                                               const std::vector<std::shared_ptr<TokenSink>>& sinks);
 
   // Generates several answers to one prompt, one for each sink, at most as many as CheckGroup
-  // allows. The prompt is read once, and the i-th answer is what Generate gives with the seed + i.
-  // All answers get slots at the same time, and each ends by itself. But until the prompt is read,
-  // the end of the first one ends the others (CANCELLED). Usage::prompt_tokens is counted for the
-  // first one alone, which also has the scores of the prompt. The handle is the first one's, the
-  // others' follow it. REQUIRES: stop.max_tokens >= 1.
+  // allows. The prompt is read once, and the i-th answer is the one that Generate gives with the
+  // seed + i. All answers get slots at the same time, and each ends by itself. But if the first
+  // answer ends before the prompt is read, the others end too (CANCELLED). Only the first answer
+  // has Usage::prompt_tokens and the scores of the prompt. The handle is that of the first answer;
+  // those of the others follow it. REQUIRES: stop.max_tokens >= 1.
   absl::StatusOr<RequestHandle> GenerateGroup(const GenerationRequest& request,
                                               const std::vector<std::shared_ptr<TokenSink>>& sinks);
 
-  // INVALID_ARGUMENT: that many answers to one request can never run at the same time.
+  // INVALID_ARGUMENT if this number of answers to one request can never run at the same time.
   absl::Status CheckGroup(const Client& client, ServiceClass service_class, int64_t answers) const;
 
-  // Scores each text by itself, with a sink of its own. All texts are accepted, or none. Each token
-  // from the second on gets its log-probability, a part per chunk; also the first one, if
-  // `previous` has a pending token. Left out are tokens of the context, and those whose scores the
-  // client has (`scored`). The handle is the first one's, the others' follow it. Errors as
-  // Generate; INVALID_ARGUMENT also: the client has more scores than there are.
+  // Scores each text by itself, with a sink of its own. Accepts all texts or none. Each token from
+  // the second on gets its log-probability, and so does the first one if `previous` has a pending
+  // token. Each chunk gives one part. Tokens of the context, and tokens whose scores the client has
+  // already (`scored`), get none. The handle is that of the first text; those of the others follow
+  // it. Errors as Generate; INVALID_ARGUMENT also: the client has more scores than there are.
   absl::StatusOr<RequestHandle> ScoreTexts(std::vector<ScoringRequest> requests,
                                            const std::vector<std::shared_ptr<TokenSink>>& sinks);
 
@@ -102,7 +101,7 @@ class GenerateEngine final : public RequestLoop {
     return prefixes_.held_back(service_class);
   }
 
-  // The runner's answer for each step that the scheduler has in flight, in the same order.
+  // A step that the scheduler has in flight, and the runner's answer to its submission.
   struct Flight {
     TimePoint submitted;
     TokenCounts::Prompts prompt_tokens;
@@ -110,8 +109,8 @@ class GenerateEngine final : public RequestLoop {
   };
 
   void Place();
-  // False: the stream has ended, because its slot or the host does not have its state. `event` is
-  // the log event.
+  // Returns false, and ends the stream, if `status` says that its state could not be moved. `event`
+  // is the log event.
   bool CheckState(TokenStream& stream, const char* event, const absl::Status& status);
   void Launch(const Step& step);
   void CollectOldest();
@@ -124,11 +123,11 @@ class GenerateEngine final : public RequestLoop {
   // `row` is the index of the stream's row in that step.
   void PublishVectors(TokenStream& stream, const Step& step, size_t row, std::vector<float> vectors,
                       TimePoint now);
-  // Ends the stream when its reader is too slow for the delta, or when `ended`. A stream that takes
-  // turns in shared steps gets the tokens of its turn together.
+  // Gives the delta to the stream's sink. Ends the stream if its reader is too slow, or if `ended`.
+  // A stream that takes turns in shared steps gets the tokens of its turn together.
   void Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome, TimePoint now);
   // The time that the engine has worked, from an arbitrary start. On the CPU it is the CPU time of
-  // the engine thread. Where a GPU does the work, all time counts.
+  // the engine thread. On a GPU all time counts.
   Duration Work() const {
     return runner_->device_stats() == nullptr ? options_.cpu_clock() : Now().time_since_epoch();
   }
@@ -150,7 +149,7 @@ class GenerateEngine final : public RequestLoop {
   StepOutput output_;        // of the last step
   TimePoint collected_at_;   // when the last step was collected
   TimePoint advance_began_;  // when the running call of Advance began
-  Duration work_began_{};    // likewise, by Work()
+  Duration work_began_{};    // the value of Work() at that time
 };
 
 }  // namespace aft::server

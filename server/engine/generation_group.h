@@ -10,9 +10,9 @@
 namespace aft::server {
 
 // Makes the streams of one request, one for each sink. The first one reads the prompt and leads the
-// others (Sequence::Lead). The i-th stream has the request's seed + i. The prompt's tokens and the
-// reservation count once, for the first stream. `output` is that of a stream that has yet to begin.
-// REQUIRES: there are sinks.
+// others (Sequence::Lead). The i-th stream has the request's seed + i. Only the first stream has
+// the prompt's tokens and the reservation. `output`: the builder of a stream without output yet,
+// which is copied for each stream. REQUIRES: there are sinks.
 std::vector<std::unique_ptr<Job>> MakeGroup(const GenerationRequest& request,
                                             const std::vector<std::shared_ptr<TokenSink>>& sinks,
                                             const OutputBuilder& output);

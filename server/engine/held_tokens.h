@@ -20,15 +20,15 @@ class HeldTokens {
   // Returns all that is held of the stream, with `delta` after it.
   TokenDelta Take(TokenStream& stream, TokenDelta delta);
 
-  // Gives away what must not be held any longer. `next` is the step that was planned; null: there
-  // is none. A stream whose next token does not come with a step in flight may have to wait for it,
-  // so its tokens are given. Where steps are not shared, the tokens of all streams are given.
-  // Nothing is given before a small step: these are few and short, and measure what a step costs.
-  // `give` may end streams.
+  // Calls `give` with the tokens that must not be held any longer. `next` is the step that was
+  // planned; null: there is none. The tokens of a stream are given if no step in flight contains
+  // the stream, because its next token may be late. If the steps are not shared, the tokens of all
+  // streams are given. Nothing is given before a small step, because small steps are few and short,
+  // and measure the cost of a step. `give` may end streams.
   void Release(const Step* next, absl::FunctionRef<void(TokenStream&, TokenDelta)> give);
 
  private:
-  std::vector<TokenStream*> streams_;  // those with held tokens
+  std::vector<TokenStream*> streams_;  // the streams with held tokens
 };
 
 }  // namespace aft::server

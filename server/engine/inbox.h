@@ -17,9 +17,9 @@ namespace aft::server {
 
 class Inbox;
 
-// A place for a request that is not there yet. Its owner can parse the request, knowing that it
-// will not be refused for want of a place. It travels in RequestHeader::reservation. If no request
-// uses it, its destructor gives it back. Must not outlive the engine. Thread-compatible.
+// A place in the queue for a request that is not parsed yet. So a request that is parsed is not
+// refused for want of a place. RequestHeader::reservation passes it to the engine. If no request
+// uses the place, the destructor gives it back. Must not outlive the engine. Thread-compatible.
 class Reservation {
  public:
   Reservation(Inbox& inbox, const AdmissionBudget::Charge& charge)
@@ -35,62 +35,65 @@ class Reservation {
   AdmissionBudget::Charge charge_;
 };
 
-// Carries everything from other threads to the engine thread, and holds the admission budget. One
-// mutex protects both, and is only ever held for a moment. Thread-safe.
+// Passes everything from other threads to the engine thread, and holds the admission budget. One
+// mutex protects both, and is only held for a moment. Thread-safe.
 class Inbox {
  public:
-  // What has come in since the last Take.
+  // Everything that arrived since the last Take.
   struct Batch {
     std::vector<std::unique_ptr<Job>> added;  // in arrival order
     std::vector<RequestHandle> cancelled;
-    bool closed = false;               // Close was called; then `added` stays empty
+    bool closed = false;               // Close was called; `added` then stays empty
     std::optional<TimePoint> stop_at;  // set once Stop was called
   };
 
-  // `max_client_queued_requests` applies to clients without a quota of their own. `metrics` must
-  // outlive the inbox, which maintains the gauges of jobs that have not begun.
+  // `max_client_queued_requests` applies to clients without a quota of their own. The inbox
+  // maintains the gauges of jobs that have not begun; `metrics` must outlive it.
   Inbox(const AdmissionBudget::Limits& limits, int32_t max_client_queued_requests,
         ModelMetrics& metrics)
       : max_client_queued_requests_(max_client_queued_requests),
         budget_(limits),
         metrics_(metrics) {}
 
-  // Returns why any request of that client would be refused now: kDraining, kQueuedRequests or
-  // kClientQueue. nullopt: `reservation` is set.
+  // Reserves a place for a request of that client and sets `reservation`. If any request of the
+  // client would be refused now, returns the reason: kDraining, kQueuedRequests or kClientQueue.
   std::optional<Rejection> Reserve(const Client& client, std::shared_ptr<Reservation>& reservation);
 
   struct AddResult {
-    RequestHandle handle = 0;          // of the first; the others' follow it; 0 if refused
+    // The handle of the first job; those of the others follow it. 0 if the jobs are refused.
+    RequestHandle handle = 0;
     std::optional<Rejection> refused;  // as Reserve, or kQueuedTokens, or kDeadline
   };
-  // Adds all of these jobs, which are one client's, or none. The first job uses its reservation, if
-  // it has one of this inbox. `in_time` returns whether the jobs are read soon enough when `ahead`
-  // of the client's own requests go before them; it must be short and take no locks. An idle engine
-  // accepts jobs without calling it: they delay no others, and running them corrects the estimate.
+  // Adds all of these jobs of one client, or none. The first job uses its reservation, if it has
+  // one of this inbox. `in_time` returns whether the jobs are read soon enough if `ahead` requests
+  // of the same client go before them. It must be short and take no locks. An idle engine accepts
+  // jobs without calling it, because they delay no others, and running them corrects the estimate.
   AddResult Add(std::vector<std::unique_ptr<Job>> jobs,
                 absl::FunctionRef<bool(int32_t ahead)> in_time);
 
   void Cancel(RequestHandle handle);
 
-  // Add refuses from now on.
+  // From now on Add refuses all jobs.
   void Close();
 
-  // Closes, and tells the engine thread to end by `deadline`. The earliest deadline counts.
+  // Calls Close, and tells the engine thread to end by `deadline`. The earliest deadline counts.
   void Stop(TimePoint deadline);
 
-  // Replaces `batch` with what has come in. Only the engine thread calls it. Blocks until there is
-  // something that `batch` does not hold yet, at most for `wait`; Duration::max() is for ever.
+  // Replaces `batch` with everything that has arrived. Only the engine thread calls it. Blocks
+  // until there is something that `batch` does not hold yet, but at most for `wait`.
+  // Duration::max() means without a limit.
   void Take(Duration wait, Batch& batch);
 
-  // These jobs, which were waiting, run now.
+  // Records that these jobs, which were waiting, run now.
   void LeaveQueue(const std::vector<Job*>& started);
 
-  // These jobs have ended.
+  // Records that these jobs have ended.
   void Leave(const std::vector<std::unique_ptr<Job>>& ended);
 
   EngineLoad load() const;
 
-  // The earliest arrival of a job that the engine thread has not taken; max(): there is none.
+  // The earliest arrival among the jobs that the engine thread has not taken; max() if there is
+  // none.
   TimePoint oldest() const;
 
  private:

@@ -13,8 +13,8 @@
 
 namespace aft::server {
 
-// One accepted request, as RequestLoop and Inbox see it. Made by the engine's caller, then owned by
-// the engine thread alone.
+// One accepted request, as RequestLoop and Inbox see it. The engine's caller makes it; then the
+// engine thread alone owns it.
 struct Job : RequestHeader {
   Job(RequestHeader header, int64_t text_tokens, std::shared_ptr<FinishSink> sink)
       : RequestHeader(std::move(header)), tokens(text_tokens), finish_sink(std::move(sink)) {
@@ -24,25 +24,25 @@ struct Job : RequestHeader {
   Job& operator=(const Job&) = delete;
   virtual ~Job() = default;
 
-  const int64_t tokens;  // that the model has to read; they count against the queue's budget
-  Usage usage;           // as far as it is known beforehand
+  const int64_t tokens;  // the model has to read them, and they count against the queue's budget
+  Usage usage;           // as far as it is known in advance
   const std::shared_ptr<FinishSink> finish_sink;
 
-  // The number of `tokens` that have to be computed at least before an answer can begin.
+  // The least number of `tokens` that must be computed before the answer can begin.
   int64_t least_unread = tokens;
 
   RequestHandle handle = 0;
   AdmissionBudget::Charge charge;
 
-  std::optional<TimePoint> started_at;  // the first step that held it
-  // Says whether a text of a call with several has begun. Null: the call has only one text.
+  std::optional<TimePoint> started_at;  // when its first step began
+  // Whether any text of its call has begun. Null: the call has only one text.
   std::shared_ptr<bool> call_began;
   bool began() const { return started_at.has_value() || (call_began != nullptr && *call_began); }
   std::optional<TimePoint> first_output_at;  // when its first tokens came
 };
 
-// Why a job ends when its time is over. It has passed its deadline, which is the client's or
-// `arrival + max_request`, or it has waited for too long in the queue.
+// Returns the error of a job whose time is over. It has passed its deadline, which is that of the
+// client or `arrival + max_request`, or it has waited too long in the queue.
 inline absl::Status WhyExpired(const Job& job, TimePoint now, std::chrono::milliseconds max_queue,
                                std::chrono::milliseconds max_request) {
   if (now < job.deadline) {

@@ -13,10 +13,10 @@
 
 namespace aft::server {
 
-// Estimates how soon the text of a request that arrives now can have been read. The engine's thread
+// Estimates when the text of a request that arrives now will have been read. The engine's thread
 // reports how fast the queue moves and how fast texts are read; any thread may ask. A measurement
-// loses half of its weight every kHalfLife: if it refuses the requests that would correct it, it
-// does not do so for long.
+// loses half of its weight every kHalfLife, because one that causes refusals also prevents the
+// requests that would correct it.
 class LoadEstimate {
  public:
   // Engine thread: a request of that class has left the queue at `now`. `waiting`: other requests
@@ -35,9 +35,9 @@ class LoadEstimate {
   // Engine thread: the time for one token of a text, as measured by a step that ended at `now`.
   void SetTokenSeconds(double seconds, TimePoint now) { token_.Set(seconds, now); }
 
-  // The time until a text of `tokens` has been read, with `ahead` others of its client in the queue
-  // that go before it. Zero while nothing was measured. Only half of the measured time is counted,
-  // because a refusal must be right.
+  // The time until a text of `tokens` has been read, if `ahead` other requests of its client go
+  // before it in the queue. Zero while nothing was measured. Only half of the measured time counts,
+  // so that no request is refused that could have met its deadline.
   Duration UntilRead(ServiceClass service_class, int32_t ahead, int64_t tokens,
                      TimePoint now) const {
     const double turn = turns_[static_cast<size_t>(service_class)].measured.Get(now);

@@ -18,9 +18,9 @@ namespace aft::server {
 // Turns the sampled tokens of one sequence into output text, and decides whether the output ends
 // with them: token bytes -> stop strings -> valid UTF-8. Thread-compatible.
 //
-// Several reasons may hold for one token; the first of these counts: a stop token, the end-of-text
-// token, a stop string, a limit. A stop token or end-of-text token is not part of the output; a
-// token that completes a stop string is, though its text is cut.
+// If one token ends the output for several reasons, the first of these counts: a stop token, the
+// end-of-text token, a stop string, a limit. A stop token or end-of-text token is not part of the
+// output. A token that completes a stop string is part of it, although its text is cut.
 class OutputBuilder {
  public:
   // `tokenizer` must outlive this object. `tokens_before` is the length of the text that the output
@@ -30,16 +30,16 @@ class OutputBuilder {
   OutputBuilder(const Tokenizer& tokenizer, StopConditions stop, int64_t tokens_before,
                 int64_t max_seq_len, std::shared_ptr<const TokenSequences> bad_words = nullptr);
 
-  // Appends the next token and fills `delta` with what it adds. Token ids are in `delta` at once,
-  // text may be held back. True when the output has ended: then reason, stop_string, stop_token_id,
-  // end_token and limit of `outcome` are set, all text is in `delta`, and Append may not be called
-  // again. REQUIRES: stop.max_tokens >= 1.
+  // Appends the next token and fills `delta` with what it adds to the output. `delta` has the token
+  // id at once; its text may be held back. Returns true when the output has ended. Then reason,
+  // stop_string, stop_token_id, end_token and limit of `outcome` are set, all text is in `delta`,
+  // and Append may not be called again. REQUIRES: stop.max_tokens >= 1.
   bool Append(SampledToken token, TokenDelta& delta, Outcome& outcome);
 
-  // Appends the output tokens that the client has already, with their text. True: the output has
-  // ended with them, and `outcome` is set as by Append. INVALID_ARGUMENT, with the path of the
-  // field: no output begins with these tokens, because it would have ended before. REQUIRES: Append
-  // was not called.
+  // Appends the output tokens that the client has already, with their text. Returns true if the
+  // output has ended with them; `outcome` is then set as by Append. INVALID_ARGUMENT, with the path
+  // of the field: no output begins with these tokens, because it would have ended before. REQUIRES:
+  // Append was not called.
   absl::StatusOr<bool> Replay(absl::Span<const TokenId> tokens, Outcome& outcome);
 
   // The number of output tokens so far, and the number after which the output ends at the latest.
@@ -48,7 +48,7 @@ class OutputBuilder {
   // Before this number of tokens only a limit may end the output.
   int64_t min_tokens() const { return stop_.min_tokens; }
 
-  // Tokens that may not come next because of the bad words.
+  // The tokens that may not come next because of the bad words.
   const SequenceBans& bans() const { return bans_; }
 
   // Whether a sampled token may end the output before its limit.

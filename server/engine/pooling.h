@@ -8,9 +8,9 @@
 
 namespace aft::server {
 
-// Collects the vectors of a text, which come in parts and in order, and keeps what the client asked
-// for: all of them, or one. A mean is summed in float64, token by token, so the parts do not change
-// a bit of it.
+// Collects the vectors of a text, which arrive in parts and in order. Keeps all of them or one, as
+// the client asked. A mean is summed in float64, token by token, so the cut into parts changes no
+// bit of it.
 class TextVectors {
  public:
   // `tokens` is the number of tokens that have vectors, at least one. `width` is that of a vector.
@@ -23,7 +23,8 @@ class TextVectors {
   // Adds the next vectors, [tokens, width], one or more. With kLast, vectors before those of the
   // last part may be left out.
   void Add(std::vector<float> vectors);
-  // Returns the result; to be called once, last. Normalizing leaves a vector of length 0 as it is.
+  // Returns the result. May be called once, after all vectors were added. Normalizing leaves a
+  // vector of length 0 as it is.
   std::vector<float> Take();
 
  private:

@@ -23,14 +23,14 @@
 #include "server/scheduling/service_class.h"
 #include "server/scheduling/time.h"
 
-// What goes into an engine and what comes out, as plain values: no gRPC, no protobuf.
+// The requests and results of an engine, as plain values: no gRPC, no protobuf.
 namespace aft::server {
 
 // Names an accepted request.
 using RequestHandle = uint64_t;
 
 struct StopConditions {
-  // The limit is at least 1, or 0 with GenerationRequest::prompt_scores: the prompt is only scored.
+  // At least 1; or 0 with GenerationRequest::prompt_scores, so that the prompt is only scored.
   int32_t max_tokens = 0;
   std::vector<std::string> strings;
   std::vector<TokenId> token_ids;
@@ -43,7 +43,7 @@ struct StopConditions {
 
 class Reservation;
 
-// What every request carries.
+// The fields that every request has.
 struct RequestHeader {
   Method method = Method::kGenerate;      // label of its metrics; one that has an engine
   std::string id;                         // for logs and error messages
@@ -51,16 +51,18 @@ struct RequestHeader {
   TimePoint arrival;                      // when the RPC arrived, before tokenising
   TimePoint deadline = TimePoint::max();  // the client's
   std::shared_ptr<const Client> client = AnonymousClient();  // never null
-  // For whom the client sends it, if the client shares its turns by user; "": it does not say so.
+  // The user for whom the client sends the request, if the client shares its turns by user; "" if
+  // the request names none.
   std::string user{};
   ServiceClass service_class = ServiceClass::kNormal;
   std::shared_ptr<Reservation> reservation;  // its place in the engine, if it has one already
 };
 
-// A request whose text may continue another one's, and whose own text may be continued.
+// A request whose text may continue the text of an earlier request, and whose own text a later
+// request may continue.
 struct TurnRequest : RequestHeader {
   std::shared_ptr<const SequenceState> previous;  // null: the text begins here
-  bool store = false;                             // Outcome::turn is wanted
+  bool store = false;                             // the caller wants Outcome::turn
 
   // The number of tokens of all turns before.
   int64_t tokens_before() const { return previous != nullptr ? previous->tokens : 0; }
@@ -72,21 +74,23 @@ struct TurnRequest : RequestHeader {
 
 // A validated generation request.
 struct GenerationRequest : TurnRequest {
-  // All within the vocabulary. At least one token, unless `previous` has a pending one. In a stream
-  // that is resumed, the last `resumed` tokens are its output so far.
+  // Tokens of the vocabulary; at least one, unless `previous` has a pending token. If the request
+  // resumes a stream, the last `resumed` tokens are the output of the stream so far.
   std::vector<TokenId> prompt;
   size_t resumed = 0;
-  // A state of the text before, the prompt and the output, or of a beginning of them: what is in it
-  // is not read again. Null: there is none. REQUIRES: IsWithin (resumption.h).
+  // A state of the text that consists of the text before, the prompt and the output, or of a
+  // beginning of that text. Its tokens are not read again. Null: there is none. REQUIRES: IsWithin
+  // (resumption.h).
   std::shared_ptr<const SequenceState> start;
   Survival survival;
   SamplingParams sampling;
   StopConditions stop;
   std::shared_ptr<const TokenSequences> bad_words;  // never in the output; null: none
   std::string cache_salt;  // only requests of the client with the same salt share prefixes
-  // Whether the log-probabilities of the prompt's tokens are wanted, as ScoreTexts gives them, with
-  // sampling.top_logprobs alternatives. All come before the first token of the output. A resumed
-  // stream that has output has received them already. Such a prompt does not use the prefix cache.
+  // Whether the caller wants the log-probabilities of the prompt's tokens, as ScoreTexts gives
+  // them, with sampling.top_logprobs alternatives. All come before the first token of the output. A
+  // resumed stream that has output has received them already. Such a prompt does not use the prefix
+  // cache.
   bool prompt_scores = false;
 };
 
@@ -94,8 +98,8 @@ struct GenerationRequest : TurnRequest {
 struct ScoringRequest : TurnRequest {
   std::vector<TokenId> text;  // at least one token, all within the vocabulary
   int32_t top_logprobs = 0;   // alternatives reported for each token
-  // In a stream that is resumed: the number of scores that its client has, and their sum. Their
-  // tokens are read and not scored again.
+  // If the request resumes a stream: the number of scores that its client has, and their sum. The
+  // tokens of these scores are read, but not scored again.
   int64_t scored = 0;
   double logprob = 0;
   Survival survival{};
@@ -121,11 +125,11 @@ struct EncodingRequest : RequestHeader, EncoderInput {
   std::vector<uint8_t> kept{};
 };
 
-// Tokens that a step added to one sequence: generated ones, or scored ones of the text.
+// The tokens that a step added to one sequence: generated tokens, or scored tokens of the text.
 struct TokenDelta {
   uint32_t first_index = 0;  // position of tokens[0] in the output, or in the scored text
-  bool of_prompt = false;    // the tokens are scored ones of a generation's own prompt
-  // Empty in a last delta with only text, which was held back until the end was known.
+  bool of_prompt = false;    // these are scored tokens of a generation's own prompt
+  // Empty if the last delta has only text that was held back until the end was known.
   absl::InlinedVector<SampledToken, 1> tokens;
   // The text of generated tokens. Valid UTF-8; may be empty while a character is incomplete.
   std::string text;
@@ -146,21 +150,23 @@ struct Usage {
   uint32_t generated_tokens = 0;
   uint32_t scored_tokens = 0;   // scored tokens of the text, or of a generation's prompt
   uint32_t resumed_tokens = 0;  // output and scores that came with the request
-  // The number of prompt tokens that were not read, because a state after them was kept. If 0, why;
-  // and with kDiverged, the index of the first token that differs from all known texts.
+  // The number of prompt tokens that were not read, because a state after them was kept. If it is
+  // 0, cache_miss says why. With kDiverged, diverged_at is the index of the first token that
+  // differs from all known texts.
   uint32_t cached_tokens = 0;
   CacheMiss cache_miss = CacheMiss::kNone;
   uint32_t diverged_at = 0;
 };
 
-// Measured from RequestHeader::arrival. Zero: it did not happen.
+// Times since RequestHeader::arrival. Zero: it did not happen.
 struct Timings {
-  Duration queue{};        // until the first step that held the request, or its end without one
-  Duration first_token{};  // or first scored tokens
+  // Until the first step with the request, or until its end if there was no such step.
+  Duration queue{};
+  Duration first_token{};  // until the first generated or scored tokens
   Duration total{};
 };
 
-// These times as consecutive phases. The wait before them is Timings::queue.
+// The phases of a request after its wait (Timings::queue), one after the other.
 struct Phases {
   explicit Phases(const Timings& timings) {
     if (timings.first_token == Duration(0)) return;  // there was no token
@@ -168,8 +174,8 @@ struct Phases {
     decode = timings.total - timings.first_token;
   }
 
-  Duration prefill{};  // from the first step that held the request to its first tokens
-  Duration decode{};   // from there to its end
+  Duration prefill{};  // from the first step with the request to its first tokens
+  Duration decode{};   // from its first tokens to its end
 };
 
 // The one terminal event of a request.
@@ -185,8 +191,8 @@ struct Outcome {
   double logprob = 0;          // sum over the scored tokens, natural logarithm
   uint64_t scored_bytes = 0;   // the bytes of the scored tokens
   uint32_t batch_rows = 0;     // texts in the step that encoded this one
-  // The number of tokens that were read, generated or encoded here for the request. Tokens in a
-  // restored state do not count, nor those that the request brought and that were not read.
+  // The number of tokens that this engine read, generated or encoded for the request. Tokens of a
+  // restored state do not count.
   uint64_t computed_tokens = 0;
   // Set if a drain has ended a resumable stream that leaves a resume point.
   std::shared_ptr<ResumePoint> hand_over;
@@ -197,26 +203,26 @@ struct Outcome {
   Timings timings;
 };
 
-// The requests of an engine.
+// How busy an engine is.
 struct EngineLoad {
   int32_t running = 0;
   int32_t waiting = 0;
-  int32_t slots = 0;          // the number that can run at once
+  int32_t slots = 0;          // the number of requests that can run at once
   Duration oldest_waiting{};  // the wait of the request that has waited longest; 0: none waits
   Duration since_step{};      // since the last step was done, or the engine was made
 };
 
-// Receives the events of one request. Calls come from the engine thread; only if the model fails,
-// OnFinished may come from the thread that noticed. They must not block, throw or call the engine's
-// Shutdown.
+// Receives the events of one request. The engine thread makes all calls. If the model fails, the
+// thread that noticed the failure may call OnFinished instead. The functions must not block, throw
+// or call the engine's Shutdown.
 class FinishSink {
  public:
   virtual ~FinishSink() = default;
 
-  // Comes before any part: the request has left the queue, and the first step that holds it begins.
+  // The request has left the queue, and its first step begins. Is called before any part.
   virtual void OnStarted() {}
 
-  // Exactly once, last, for every request that an engine accepted.
+  // Is called last, and exactly once, for every request that an engine accepted.
   virtual void OnFinished(const Outcome& outcome) = 0;
 };
 
@@ -224,7 +230,8 @@ class FinishSink {
 template <typename Part>
 class Sink : public FinishSink {
  public:
-  // An error, because the reader is too slow, ends the request with it at once.
+  // Takes the next part. If it returns an error because the reader is too slow, the request ends
+  // with that error at once.
   virtual absl::Status OnPart(Part part) = 0;
 };
 

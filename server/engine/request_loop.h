@@ -43,11 +43,12 @@ struct EngineOptions {
   std::function<Duration()> cpu_clock = ThreadCpuTime;
 };
 
-// What all engines have in common: one thread, and the way of every request through it,
+// The base of all engines. It has one thread, which runs until Shutdown and leads each request
+// through these stages:
 //   inbox -> drop what is cancelled or expired -> a step of the model -> the one OnFinished
-// until Shutdown. The derived engine defines what a step is, and the methods that accept requests.
-// Each of these methods accepts a request, which then gets exactly one OnFinished, or refuses it
-// without side effects:
+// The derived engine defines what a step is, and the methods that accept requests. Each of these
+// methods accepts a request, which then gets exactly one OnFinished, or refuses it without side
+// effects:
 //   RESOURCE_EXHAUSTED  the queue is full, or the client's part of it (says which limit); or the
 //                       text would not be read before the deadline, according to measurements
 //   UNAVAILABLE         draining, or the model has failed
@@ -61,19 +62,18 @@ struct EngineOptions {
 // with UNAVAILABLE, even while the engine thread is stuck in the runner. The thread that noticed
 // the failure takes their sinks, so what the engine thread still produces is discarded.
 //
-// Thread-safety: any thread may call any public method. Except for Shutdown, they wait for the
-// engine thread no longer than one short critical section.
-// engine thread beyond one short critical section.
+// Thread-safety: any thread may call any public method. Except for Shutdown and TryShutdown, they
+// wait for the engine thread no longer than one short critical section.
 class RequestLoop {
  public:
   virtual ~RequestLoop() = default;
 
-  // The request ends with CANCELLED before the next step, and its slot is free then. Unknown and
-  // finished handles are ignored.
+  // Ends the request with CANCELLED before the next step, and frees its slot. Unknown and finished
+  // handles are ignored.
   void Cancel(RequestHandle handle) { inbox_.Cancel(handle); }
 
-  // New requests are refused with UNAVAILABLE, and those that no step has held yet end with it. So
-  // do resumable streams, which leave their resume points. The others continue.
+  // Refuses new requests with UNAVAILABLE. Requests that no step has held yet end with UNAVAILABLE,
+  // and so do resumable streams, which leave their resume points. All others continue.
   void BeginDrain() { inbox_.Close(); }
 
   // Calls BeginDrain, then waits until all requests have ended or `deadline` has passed; the rest
@@ -81,12 +81,12 @@ class RequestLoop {
   void Shutdown(TimePoint deadline);
 
   // Like Shutdown, but returns false when the thread is still in a step `margin` after `deadline`,
-  // or after the model has failed. Then the model has failed, and the thread lives on. Only _exit
-  // ends a thread that is stuck for ever; the destructor waits for it.
+  // or after the model has failed. The model counts as failed then, and the thread keeps running.
+  // Only _exit ends a thread that is stuck for ever; the destructor waits for it.
   bool TryShutdown(TimePoint deadline, Duration margin = std::chrono::seconds(2));
 
-  // To be called regularly: fails the model when its step has taken longer than
-  // health.step_timeout.
+  // Fails the model when its step has taken longer than health.step_timeout. Must be called
+  // regularly.
   void CheckProgress();
 
   // When the engine thread began its current step; TimePoint::max() while it has nothing to do.
@@ -94,53 +94,53 @@ class RequestLoop {
 
   EngineLoad load() const;
 
-  // Returns the vectors of each text to a sink of its own. All texts are accepted, or none. The
-  // handle is the first one's, the others' follow it. INVALID_ARGUMENT also: a text is longer than
-  // a batch may be, or the model does not accept this form of input.
+  // Returns the vectors of each text to a sink of its own. Accepts all texts or none. The handle is
+  // that of the first text; those of the others follow it. INVALID_ARGUMENT also: a text is longer
+  // than a batch may be, or the model does not accept this form of input.
   virtual absl::StatusOr<RequestHandle> EncodeTexts(
       std::vector<EncodingRequest> requests,
       const std::vector<std::shared_ptr<VectorSink>>& sinks) = 0;
 
-  // INVALID_ARGUMENT: a call of that client with this number of texts can never be accepted, even
+  // INVALID_ARGUMENT if a call of that client with this number of texts can never be accepted, even
   // if the client has no other requests. `field` is the request's field with the texts. REQUIRES:
   // texts > 1.
   absl::Status CheckTexts(const Client& client, int64_t texts, absl::string_view field) const;
 
   // Returns a place for a request of that client, for RequestHeader::reservation.
-  // RESOURCE_EXHAUSTED or UNAVAILABLE, as above, when any request would be refused now. Costs a
-  // lookup under a lock.
+  // RESOURCE_EXHAUSTED or UNAVAILABLE, as above, if any request of the client would be refused now.
+  // Costs a lookup under a lock.
   absl::StatusOr<std::shared_ptr<Reservation>> Reserve(const Client& client);
 
  protected:
   // `slots` is the number of requests that can run at once. `metrics` must outlive the loop.
   RequestLoop(const EngineOptions& options, int32_t slots, ModelMetrics& metrics);
 
-  // To be called at the end of the engine's construction, because the thread uses the whole engine.
-  // For the same reason the engine's destructor must begin with Shutdown. `name`: at most 15
-  // characters.
+  // Must be called at the end of the engine's construction, because the thread uses the whole
+  // engine. For the same reason the engine's destructor must begin with Shutdown. `name`: at most
+  // 15 characters.
   void StartThread(const char* name);
 
   // The methods that accept requests end with one of these.
   absl::StatusOr<RequestHandle> Accept(std::unique_ptr<Job> job);
-  // Accepts all of these, which arrive as one request, or none. The handle is the first one's; the
-  // others' follow it. Add is called in this order.
+  // Accepts all of these jobs, which arrive as one request, or none. The handle is that of the
+  // first job; those of the others follow it. Add is called in this order.
   absl::StatusOr<RequestHandle> Accept(std::vector<std::unique_ptr<Job>> jobs);
-  // Accepts the texts of one call, which begins with the first of them: from then on the others
-  // wait as long as they have to, also during a drain.
+  // Accepts the texts of one call. The call has begun when its first text begins. From then on the
+  // others wait as long as they have to, also during a drain.
   absl::StatusOr<RequestHandle> AcceptTexts(std::vector<std::unique_ptr<Job>> jobs);
   absl::Status RefuseInvalid(absl::Status status);
 
   // All that follows is for the engine thread alone.
 
   virtual void PrepareThread() = 0;  // called first
-  // From here until Remove the job may be in steps.
+  // From this call until Remove the job may be in steps.
   virtual void Add(Job& job, TimePoint now) = 0;
   // The server drains, and the job has begun: the engine may end it. Called repeatedly.
   virtual void Leave(Job& /*job*/, TimePoint /*now*/) {}
-  // The job has ended. Adds its results so far to `outcome`.
+  // Is called when the job has ended. Adds its results so far to `outcome`.
   virtual void Remove(Job& job, Outcome& outcome) = 0;
-  // Runs a step if there is one to run. Returns when it wants to be called again even if no request
-  // comes in: TimePoint::max() when there is nothing to do.
+  // Runs a step if there is one to run. Returns the time at which it must be called again even if
+  // no request arrives; TimePoint::max() when there is nothing to do.
   virtual TimePoint Advance() = 0;
   virtual void PublishGauges() = 0;
   // The number of jobs of that class that have not begun and wait for more than their turn.
@@ -148,7 +148,7 @@ class RequestLoop {
 
   TimePoint Now() const { return options_.clock(); }
 
-  // These jobs were waiting, and are in the step that begins.
+  // A step begins with these jobs, which were waiting until now.
   void BeginStep(const std::vector<Job*>& jobs, TimePoint now);
   // The time for one token of a text, measured by a step that ended at `now`; see LoadEstimate.
   void SetTokenSeconds(double seconds, TimePoint now) { estimate_.SetTokenSeconds(seconds, now); }
@@ -164,15 +164,17 @@ class RequestLoop {
     return failed_ ? absl::OkStatus() : sink.OnPart(std::move(part));
   }
 
-  // Ends a job, which gets its OnFinished before the next step. It must not be used any more.
+  // Ends a job, which gets its OnFinished before the next step. The caller must not use the job
+  // afterwards.
   void End(Job& job, Outcome outcome, TimePoint now);
   void Fail(Job& job, absl::Status status, TimePoint now);
-  // Fails all of these jobs, or the whole model, because their step has failed. `rows`: of the
-  // step.
+  // Fails all of these jobs, or the whole model, because their step has failed. `rows` is the
+  // number of rows of the step.
   void FailStep(const std::vector<Job*>& jobs, size_t rows, const absl::Status& status,
                 TimePoint now);
   void FailNotFinite(Job& job, TimePoint now);
-  // Gives a text its vectors, and ends it. `rows` is that of the step that made the last vectors.
+  // Gives a text its vectors, and ends it. `rows` is the number of rows of the step that made the
+  // last vectors.
   void EndEncoded(Job& job, VectorSink& sink, std::vector<float> vectors, size_t rows,
                   TimePoint now) {
     job.first_output_at = now;
@@ -191,7 +193,7 @@ class RequestLoop {
   absl::Status Refuse(Rejection reason);
   int32_t max_client_queued_requests() const;  // for clients without a quota of their own
   TimePoint Expiry(const Job& job) const;
-  // The job begins, or ends without having begun.
+  // Is called when the job begins, or when it ends without having begun.
   void LeaveQueue(const Job& job);
   void FindOldest();
   void Run(const char* name);
@@ -211,7 +213,7 @@ class RequestLoop {
   // knows.
   void Finish(FinishSink& sink, Ending ending, const Outcome& outcome);
 
-  // What it takes to end a request without its job, which belongs to the engine thread.
+  // The data with which any thread can end a request; the job belongs to the engine thread.
   struct Accepted {
     std::shared_ptr<FinishSink> sink;
     TimePoint arrival;
@@ -221,8 +223,8 @@ class RequestLoop {
   Inbox inbox_;
   LoadEstimate estimate_;
 
-  // Every accepted request whose OnFinished is still to come. The thread that removes it calls
-  // that.
+  // Every accepted request whose OnFinished has not been called. The thread that removes an entry
+  // calls it.
   Mutex accepted_mutex_;
   bool refuse_ ABSL_GUARDED_BY(accepted_mutex_) = false;  // the model has failed
   std::unordered_map<RequestHandle, Accepted> accepted_ ABSL_GUARDED_BY(accepted_mutex_);

@@ -9,19 +9,19 @@
 
 namespace aft::server {
 
-// What a running stream leaves behind, so that another stream can continue from there.
+// The data that a running stream leaves, so that another stream can continue from there.
 struct ResumePoint {
-  std::string snapshot;          // the state before the last of its tokens
-  std::vector<TokenId> outputs;  // since the resume point before, or since the stream began
+  std::string snapshot;          // the state before the last of the stream's tokens
+  std::vector<TokenId> outputs;  // those since the last resume point, or since the stream began
 };
 
-// Takes the resume points of one stream. Calls come from the engine thread and must not block.
+// Takes the resume points of one stream. The engine thread makes all calls, which must not block.
 class ResumePointSink {
  public:
   virtual ~ResumePointSink() = default;
 
-  // Whether a resume point may come now. False: the one before is still in work, and this one is
-  // left out.
+  // Whether the sink accepts a resume point now. False: it still works on the last one, so this one
+  // is left out.
   virtual bool Ready() = 0;
   // REQUIRES: Ready.
   virtual void OnResumePoint(ResumePoint point) = 0;
@@ -29,11 +29,11 @@ class ResumePointSink {
 
 // How a stream survives its server.
 struct Survival {
-  // Its client can resume it, so a drain ends it instead of waiting for it.
+  // The client can resume the stream, so a drain ends the stream instead of waiting for it.
   bool resumable = false;
-  std::shared_ptr<ResumePointSink> sink{};  // null: it leaves nothing behind
-  // The number of tokens that are read or generated between two resume points. 0: there is only the
-  // one at a drain (Outcome::hand_over).
+  std::shared_ptr<ResumePointSink> sink{};  // null: the stream leaves no resume points
+  // The number of tokens that are read or generated between two resume points. 0: the only resume
+  // point is that of a drain (Outcome::hand_over).
   int64_t interval = 0;
 };
 

@@ -10,24 +10,25 @@ namespace aft::server {
 // Decides when streams leave resume points (Survival). For the engine's thread alone.
 class ResumePoints {
  public:
-  // `slots` must outlive this.
+  // `slots` must outlive this object.
   explicit ResumePoints(const StreamSlots& slots) : slots_(slots) {}
 
   // The tokens of another step are about to be published.
   void BeginStep() { left_one_ = false; }
 
-  // The stream has got a token and continues. At most one stream begins a resume point in a step,
-  // so that no step takes much longer. A stream that a step in flight names sits out a step first.
+  // Is called when the stream has got a token and continues. At most one stream begins a resume
+  // point in a step, so that no step takes much longer. A stream that a step in flight names sits
+  // out a step first.
   void MaybeLeave(TokenStream& stream);
 
-  // The last resume point of a stream that a drain ends; null: it leaves none, because it still
-  // reads its prompt, which another server can read again, or because its state is lost.
-  // REQUIRES: no step in flight names the stream's slot.
+  // Returns the last resume point of a stream that a drain ends. Returns null if the stream leaves
+  // none, because its state is lost, or because it still reads its prompt, which another server can
+  // read again. REQUIRES: no step in flight names the stream's slot.
   std::shared_ptr<ResumePoint> TakeLast(TokenStream& stream) const;
 
  private:
   const StreamSlots& slots_;
-  bool left_one_ = false;  // in the step that is published
+  bool left_one_ = false;  // a stream has begun a resume point in this step
 };
 
 }  // namespace aft::server

@@ -19,13 +19,14 @@ struct Resumption {
   // For a new stream, or for one that reads all of its output again.
   explicit Resumption(const GenerationRequest& request);
 
-  int64_t unread;  // tokens that the model has to read
-  Usage usage;     // what is known of it
-  // The uses of each token in its text before its output, in the order of ids, and the output that
-  // the request brings. Null and empty without penalties: nothing else depends on them.
+  int64_t unread;  // the number of tokens that the model has to read
+  Usage usage;     // as far as it is known in advance
+  // `had`: the uses of each token in the text before the output, in the order of ids. `sampled`:
+  // the output that the request brings. Without penalties they are null and empty, because nothing
+  // else depends on them.
   std::shared_ptr<const std::vector<TokenUse>> had{};
   std::vector<TokenId> sampled{};
-  std::unique_ptr<Outcome> ended{};  // how the output has ended; null: it continues
+  std::unique_ptr<Outcome> ended{};  // the outcome of an output that has ended; null: it continues
 };
 
 // Checks that the request's `previous`, if it has one, is a state that `model` can continue from.

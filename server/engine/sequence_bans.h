@@ -13,8 +13,8 @@ namespace aft::server {
 // Sequences of at least two tokens each.
 using TokenSequences = std::vector<std::vector<TokenId>>;
 
-// Which tokens may not come next in an output, because it would then end with a forbidden sequence.
-// A copy shares the sequences. Thread-compatible.
+// Finds the tokens that may not come next in an output, because it would then end with a forbidden
+// sequence. A copy shares the sequences. Thread-compatible.
 class SequenceBans {
  public:
   // `sequences` is null if there are none.
@@ -25,14 +25,14 @@ class SequenceBans {
   // Appends the output's next token.
   void Append(TokenId token);
 
-  // The last token of each sequence whose tokens before it the output ends with, in the order of
-  // ids, each once.
+  // The tokens that may not come next, in the order of ids, each once. These are the last tokens of
+  // the sequences that the output would complete.
   std::vector<TokenId> Next() const;
 
  private:
   std::shared_ptr<const TokenSequences> sequences_;
   size_t longest_ = 0;
-  std::vector<TokenId> end_;  // of the output, longest_ - 1 tokens or more where it has as many
+  std::vector<TokenId> end_;  // the end of the output: at least its last longest_ - 1 tokens
 };
 
 // Whether rules and bans together leave no token to sample. `early`: as in Ruled. `banned`: in the

@@ -12,7 +12,7 @@
 #include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
 
-// A sequence between two turns, as a plain value. Immutable once it is shared.
+// A sequence between two turns, as a plain value.
 namespace aft::server {
 
 // All that a model needs to continue a text. It depends on the text's token ids alone, and on which
@@ -20,8 +20,8 @@ namespace aft::server {
 struct SequenceState {
   uint64_t model = 0;          // ModelInfo::fingerprint
   std::string snapshot;        // ModelRunner::SnapshotSlot
-  int64_t tokens = 0;          // of the text so far
-  uint64_t outputs = 0;        // the number of these that were sampled: the index of the next one
+  int64_t tokens = 0;          // the length of the text so far
+  uint64_t outputs = 0;        // the number of sampled tokens, which is the index of the next one
   uint64_t history = 0;        // HistoryOf the text
   TokenId pending = kNoToken;  // the last token, if the model has yet to consume it
   std::vector<TokenUse> had;   // the uses of each token in the text, in the order of ids
@@ -45,14 +45,14 @@ std::vector<TokenUse> AddUses(absl::Span<const TokenUse> had, std::vector<TokenI
 // Whether sampling depends on the uses of tokens in the text.
 bool HasPenalties(const SamplingParams& params);
 
-// What a turn leaves behind.
+// The data that a turn leaves, from which MakeState makes its state.
 struct TurnEnd {
   std::shared_ptr<const SequenceState> previous;  // null: the text began with this turn
   uint64_t model = 0;
   std::string snapshot;
-  std::vector<TokenId> text;     // the prompt, or what was scored
-  std::vector<TokenId> outputs;  // the ones that the client got
-  bool last_is_pending = false;  // the snapshot stands before the last of these tokens
+  std::vector<TokenId> text;     // the prompt, or the text that was scored
+  std::vector<TokenId> outputs;  // the output tokens that the client got
+  bool last_is_pending = false;  // the snapshot is the state before the last of these tokens
 };
 
 // Takes time in proportion to the turn's tokens and to the number of different tokens in the text.
@@ -78,8 +78,8 @@ inline constexpr int64_t kStateObjectBytes = 512;
 // The approximate memory of a state, which is charged to budgets.
 int64_t StateBytes(const SequenceState& state);
 
-// The most that the state after a turn takes, with what is kept for it during the turn. The text
-// has `tokens` in all, of which the turn adds `added`.
+// The most memory that the state after a turn takes, including the data that is kept for it during
+// the turn. The text has `tokens` in all, of which the turn adds `added`.
 int64_t MaxStateBytes(const ModelInfo& info, int64_t tokens, int64_t added);
 
 }  // namespace aft::server

@@ -14,19 +14,20 @@ namespace aft::server {
 // Looks for stop strings in a stream of bytes, across the borders of its pieces. Bytes that may be
 // the start of a stop string are held back until that is decided.
 //
-// The match that is complete first wins, and of several that end at the same byte the longest: both
-// depend only on the bytes, never on where the stream was split.
+// The match that is complete first wins. If several matches end at the same byte, the longest one
+// wins. So the result depends only on the bytes, and not on where the stream was split.
 //
 // Cost: O(1) per byte, amortised, however many strings there are (Aho-Corasick). A copy shares the
 // tables that were made of the strings. Thread-compatible.
 class StopMatcher {
  public:
-  // Empty strings are ignored. `include_match`: the output ends after the match instead of before.
+  // Empty strings are ignored. `include_match`: the output ends after the match instead of before
+  // it.
   StopMatcher(std::vector<std::string> strings, bool include_match);
 
-  // Appends to `out` the bytes that are decided. True when a stop string is complete: the output
-  // has ended, the rest of `bytes` is dropped, and nothing may be appended any more. If not
-  // `counts`, stop strings that end in these bytes are ignored.
+  // Appends to `out` the bytes that are decided. Returns true when a stop string is complete. Then
+  // the output has ended, the rest of `bytes` is dropped, and nothing may be appended any more. If
+  // `counts` is false, stop strings that end in these bytes are ignored.
   bool Append(absl::string_view bytes, std::string& out, bool counts = true);
 
   // The stream has ended without a match: the held bytes are output after all.

@@ -16,12 +16,11 @@ namespace aft::server {
 // Moves the states of streams into the slots of a runner, and out of them. For the engine's thread
 // alone. REQUIRES, for every call that names a slot: no step in flight names it.
 //
-// When a call that moves a state fails, the stream must end: DATA_LOSS when the state is not the
-// one that the stream needs, RESOURCE_EXHAUSTED when there is no memory, else as
-// ModelRunner::BindSlot.
+// If a call that moves a state fails, the stream must end. DATA_LOSS: the state is not the one that
+// the stream needs. RESOURCE_EXHAUSTED: there is no memory. Other errors as ModelRunner::BindSlot.
 class StreamSlots {
  public:
-  // All must outlive this.
+  // The arguments must outlive this object.
   StreamSlots(ModelRunner& runner, PrefixReads& prefixes, ModelMetrics& metrics)
       : runner_(runner), prefixes_(prefixes), metrics_(metrics) {}
 

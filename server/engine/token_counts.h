@@ -13,8 +13,8 @@
 namespace aft::server {
 
 // Counts the tokens of a language model's steps, and the times between them, by the method that
-// asked for them. The counts are gathered while a step is published, and given to the metrics at
-// its end. Owned by the engine's thread.
+// asked for them. The counts are collected while a step is published, and added to the metrics at
+// its end. Only the engine's thread uses it.
 class TokenCounts {
  public:
   using Prompts = std::array<int64_t, kEngineMethods>;
@@ -22,11 +22,12 @@ class TokenCounts {
   // `metrics` must outlive this object.
   explicit TokenCounts(ModelMetrics& metrics);
 
-  // The prompt tokens of a step that begins: some of its sequences may have ended when it is done.
+  // Counts the prompt tokens of a step that begins. At its end this would be too late, because some
+  // of its sequences may be gone.
   static Prompts OfPrompts(const Step& step);
 
-  // The number of tokens that steps read for the stream, from where it began, and of those that
-  // they sampled for its output.
+  // The number of tokens that steps read for the stream, plus the number that they sampled for its
+  // output.
   static uint64_t Computed(const TokenStream& stream);
 
   // A token of the stream was sampled; sets its times.

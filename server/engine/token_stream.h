@@ -19,13 +19,13 @@
 namespace aft::server {
 
 // One accepted generation, scoring or encoding, from its request to the turn that it leaves. The
-// scheduler sees only the Sequence in it. Made by the engine's caller, then owned by the engine
-// thread alone.
+// scheduler uses only its base Sequence. The engine's caller makes it; then the engine thread alone
+// owns it.
 struct TokenStream final : Sequence, Job {
   TokenStream(GenerationRequest request, Resumption resumption,
               std::shared_ptr<TokenSink> token_sink, OutputBuilder builder);
-  // Another answer to the prompt of `leader`, which it follows. `request` differs from the leader's
-  // only in its sampling. `uses` is Resumption::had of the leader.
+  // Makes another answer to the prompt of `leader`, which leads it (Sequence::Lead). `request`
+  // differs from the leader's only in its sampling. `uses` is Resumption::had of the leader.
   TokenStream(GenerationRequest request, TokenStream& leader,
               std::shared_ptr<const std::vector<TokenUse>> uses,
               std::shared_ptr<TokenSink> token_sink, OutputBuilder builder);
@@ -36,12 +36,12 @@ struct TokenStream final : Sequence, Job {
 
   // The position where its own text begins.
   int64_t text_begin() const { return previous != nullptr ? previous->tokens : 0; }
-  // The terms for a slot that it gets now. REQUIRES: no step in flight names it.
+  // The terms for the slot that the stream gets now. REQUIRES: no step in flight names the stream.
   SlotTerms Terms() const;
 
   const SamplingParams sampling;
   const std::shared_ptr<TokenSink> sink;                // null: it encodes
-  std::string snapshot;                                 // while it is parked
+  std::string snapshot;                                 // its state while it is parked
   const std::shared_ptr<const SequenceState> previous;  // null: its text begins here
   std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
   std::unique_ptr<PrefixRead> prefix;                   // null: it does not use the cache
@@ -50,13 +50,13 @@ struct TokenStream final : Sequence, Job {
 
   // Resume points.
   const Survival survival;
-  std::vector<TokenId> unsaved;  // outputs since the last one
-  int64_t next_point = 0;        // the first position at which there may be one
-  bool sits_out = false;         // it has no row, so that no step names it
+  std::vector<TokenId> unsaved;  // outputs since the last resume point
+  int64_t next_point = 0;        // the first position at which there may be a resume point
+  bool sits_out = false;         // the stream has no row, so that no step names it
 
   // Generation.
-  // The outcome, if the request brings all of its output or of its scores, or wants no output; else
-  // null.
+  // The outcome, if the request brings all of its output or all of its scores, or asks for no
+  // output; otherwise null.
   const std::unique_ptr<Outcome> ended;
   bool has_penalties() const { return had_ != nullptr; }
   bool nothing_to_do() const {
@@ -64,8 +64,8 @@ struct TokenStream final : Sequence, Job {
   }
   std::optional<OutputBuilder> output;
   TimePoint last_token_at;     // valid once first_output_at is set
-  int64_t further_tokens = 0;  // sampled after the first
-  TokenDelta held;             // what its sink gets together with the rest of its turn
+  int64_t further_tokens = 0;  // number of tokens sampled after the first one
+  TokenDelta held;             // held back, so that its sink gets all tokens of a turn together
 
   // Scoring.
   uint32_t scored_tokens = 0;

@@ -13,77 +13,79 @@
 
 namespace aft::server {
 
-// The way back to the client of one request. Of the server's thread, but for Post.
+// Sends the answer to one request. Only the server's thread may use it, except for Post.
 class HttpAnswer {
  public:
   virtual ~HttpAnswer() = default;
 
-  // Runs `work` on the server's thread, unless the server is stopped before. Any thread may call
-  // it, as long as the server is there.
+  // Runs `work` on the server's thread, unless the server is stopped before that. Any thread may
+  // call this until the server is destroyed.
   virtual void Post(std::function<void()> work) = 0;
 
-  // Answers with all of it.
+  // Sends a whole answer.
   virtual void Send(HttpPage page) = 0;
 
-  // These answer in parts: the head (`page` has no body), any number of parts one after the other,
-  // of which the next one may be given when `written` is called, and the end. `written` is called
-  // where the client is gone, too.
+  // These three send an answer in parts. Begin gives the head, which is sent with the first part;
+  // `page` has no body. Each Write sends one more part, and the next Write has to wait until
+  // `written` is called. `written` is called even if the client is gone.
   virtual void Begin(HttpPage page) = 0;
   virtual void Write(std::string part, std::function<void()> written) = 0;
   virtual void End() = 0;
-  // Closes the connection amid the answer.
+  // Closes the connection in the middle of the answer.
   virtual void Abort() = 0;
 };
 
-// A request whose body is still to come, and what answers it. The server's thread makes all calls,
-// and holds it until the answer is sent or the client is gone.
+// Receives the body of one request and answers the request. The server's thread makes all calls,
+// and holds the task until the answer is sent or the client is gone.
 class HttpTask {
  public:
   virtual ~HttpTask() = default;
 
-  // The body will have `bytes` at least, which are not there yet. A page: what is said instead.
+  // The body will have at least `bytes`. Is called before the server keeps these bytes, and again
+  // whenever a body of unknown length grows. If this returns a page, the server sends it as the
+  // answer and reads no more of the body.
   virtual std::optional<HttpPage> Expect(size_t bytes) = 0;
-  // The server has refused the body by itself, with this status: 408, it comes too slowly; 413, it
-  // is too large; 400, it is not valid HTTP. Start is never called.
+  // The server itself has refused the body, and Start is never called. `status`: 408 if the body
+  // arrives too slowly, 413 if it is too large, 400 if it is not valid HTTP.
   virtual void Refused(int status) = 0;
-  // All of it is there. `answer` is used once: by Send, or by Begin.
+  // The body has arrived. The task sends one answer: by Send, or by Begin, Write and End.
   virtual void Start(std::string body, std::shared_ptr<HttpAnswer> answer) = 0;
-  // All of the answer is with the client.
+  // The whole answer has been written to the connection.
   virtual void Done() = 0;
   // The client has closed the connection before the answer was complete, or does not read it
   // (`stuck`). Nothing that is given to `answer` from now on is sent.
   virtual void Gone(bool stuck) = 0;
 };
 
-// What a server answers with. The server's thread makes all calls.
+// Answers the requests of a server. The server's thread makes all calls.
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
 
-  // The head of a request is there: a page, which is sent without a look at the body, or what takes
-  // the body.
+  // The head of a request has arrived. Returns the answer, which is sent without reading the body,
+  // or the task that receives the body.
   virtual std::variant<HttpPage, std::shared_ptr<HttpTask>> Handle(const HttpRequest& request) = 0;
-  // The server has refused the head of a request by itself, with this status: 408, it comes too
-  // slowly; 431, it is too large; 400, it is not valid HTTP. `peer` is that of HttpRequest.
+  // The server itself has refused the head of a request. `status`: 408 if the head arrives too
+  // slowly, 431 if it is too large, 400 if it is not valid HTTP. `peer` is HttpRequest::peer.
   virtual void HeadRefused(int /*status*/, const std::string& /*peer*/) {}
 };
 
 struct HttpOptions {
-  // Connections at a time. One more closes the oldest that has no request under way; where each has
-  // one, the new connection is closed, or with `gives_way` the oldest.
+  // The most open connections. For one more, the server closes the oldest one without a request
+  // under way. If each has a request, it closes the new one or, with `gives_way`, the oldest.
   size_t connections = 64;
-  size_t address_connections = 64;  // the same of one address
+  size_t address_connections = 64;  // the same limit for the connections of one address
   bool gives_way = true;
-  bool keep_alive = false;  // else each answer ends its connection
+  bool keep_alive = false;  // false: each answer ends its connection
   size_t header_bytes = 8192;
-  size_t body_bytes = 0;  // most of a request
-  // Longest that the head of a request, and later its body, may take to arrive, and that any part
-  // of the answer may take to be read.
+  size_t body_bytes = 0;  // the largest body of a request
+  // The head of a request must arrive within `patience`, and the client must read each part of the
+  // answer within that time. The body must arrive within `body_patience`.
   std::chrono::milliseconds patience = std::chrono::seconds(10);
   std::chrono::milliseconds body_patience = std::chrono::seconds(60);
   std::chrono::milliseconds idle = std::chrono::seconds(75);  // between two requests
-  // What a new connection speaks TLS with; null: connections are bare. Called on the server's
-  // thread. The process must ignore SIGPIPE.
+  // Returns the TLS context for a new connection. Is called on the server's thread. If it is set,
+  // the process must ignore SIGPIPE. Null: connections do not use TLS.
   std::function<std::shared_ptr<SSL_CTX>()> tls = nullptr;
 };
 

@@ -14,13 +14,13 @@ namespace aft::server {
 // The head of a request.
 struct HttpRequest {
   std::string method;
-  std::string path;   // without the query; of a whole URL its path
-  std::string query;  // behind the '?'
+  std::string path;   // without the query; for a request with a whole URL, the path of that URL
+  std::string query;  // the part after the '?'
   std::string peer;   // the address, as gRPC writes it: "ipv4:127.0.0.1:4711"
   std::vector<std::pair<std::string, std::string>> headers;
   std::vector<std::string> certificate_names = {};  // that the client has proved under TLS
 
-  // The value of the only header of that name; "" where there is none, or there are several.
+  // The value of the header of that name; "" if there is none, or if there are several.
   absl::string_view Header(absl::string_view name) const {
     const std::string* found = nullptr;
     for (const auto& [key, value] : headers) {

@@ -12,8 +12,8 @@
 
 namespace aft::server {
 
-// Pages by their path, compressed if the client takes gzip. GET and HEAD; other paths are 404,
-// other methods 405. A page is made on the server's thread, one at a time.
+// Serves pages by their paths to GET and HEAD, compressed if the client accepts gzip. Other paths
+// get 404, other methods 405. The server's thread makes each page when it is asked for.
 class HttpPages final : public HttpHandler {
  public:
   using Pages = std::map<std::string, std::function<HttpPage()>>;

@@ -9,12 +9,12 @@
 
 namespace aft::server {
 
-// Serves HTTP/1.1 over TCP until it is destroyed. Bytes that are not HTTP are answered with 400, a
-// head longer than header_bytes with 431, a body longer than body_bytes with 413, and one that is
-// too slow with 408. Unless its page says otherwise, an answer may not be cached, framed or run
-// anything.
+// Serves HTTP/1.1 over TCP until it is destroyed. It answers bytes that are not HTTP with 400, a
+// head longer than header_bytes with 431, a body longer than body_bytes with 413, and a head or
+// body that arrives too slowly with 408. The headers of an answer forbid browsers to cache it, to
+// show it in a frame, and to run scripts in it, unless its page sets them differently.
 //
-// One thread (Boost.Asio's loop) has all connections. A connection that stalls costs a few
+// One thread (Boost.Asio's loop) handles all connections. A connection that stalls costs a few
 // kilobytes and delays no other one. A client may send requests before it has the answers to
 // earlier ones; it gets the answers in order.
 class HttpServer {
@@ -26,13 +26,15 @@ class HttpServer {
                                                             const HttpOptions& options = {});
   // Does the same as Stop.
   ~HttpServer();
-  // Ends its thread and closes every connection. Answers may still be given work, which is dropped.
+  // Ends its thread and closes every connection. HttpAnswer::Post may still be called, and drops
+  // its work.
   void Stop();
 
   // The bound port.
   int port() const;
 
-  // Takes no more connections and closes those without a request; the others end with their answer.
+  // Accepts no more connections and closes those without a request; the others end with their
+  // answer.
   void BeginDrain();
 
  private:

@@ -11,7 +11,7 @@
 
 namespace aft::server {
 
-// One connection.
+// One connection of a client. Only the server's thread uses it.
 class HttpSession {
  public:
   virtual ~HttpSession() = default;
@@ -21,17 +21,19 @@ class HttpSession {
   virtual bool running() const = 0;  // it has a request under way
 };
 
-// What the connections of a server share. The thread's own, but for `context`.
+// The data that all connections of a server share. Only the server's thread uses it, except for
+// `context`.
 struct HttpConnections {
   HttpHandler& handler;
   const HttpOptions options;
   std::list<HttpSession*> sessions = {};         // the oldest first
   std::map<std::string, size_t> addresses = {};  // connections of each
-  bool draining = false;                         // each answer is its connection's last
-  boost::asio::io_context context{1};  // what waits in it, sessions among them, goes first
+  bool draining = false;                         // each connection ends with its current answer
+  boost::asio::io_context context{1};  // last: it holds sessions, which use the members above
 };
 
-// Begins to read. The session is owned by what it waits for, and by who answers its request.
+// Makes a session that reads requests from the socket. The pending operations of the session own
+// it, and so does the HttpAnswer of its request.
 void StartHttpSession(HttpConnections& connections, boost::asio::ip::tcp::socket socket,
                       const boost::asio::ip::tcp::endpoint& peer);
 

@@ -12,17 +12,17 @@
 
 namespace aft::server {
 
-// The bytes of one connection, by a socket that does not block, under TLS or bare. The first bytes
-// that are read under TLS include the handshake. Used by the server's thread.
+// Reads and writes the bytes of one connection over a socket that does not block, with or without
+// TLS. With TLS, the first reads also make the handshake. Only the server's thread uses it.
 class HttpStream {
  public:
   using Ready = std::function<void(boost::system::error_code)>;
 
-  // `tls`: null for a bare connection. The process must ignore SIGPIPE if it is not null.
+  // `tls`: null for a connection without TLS. If it is not null, the process must ignore SIGPIPE.
   HttpStream(boost::asio::ip::tcp::socket socket, SSL_CTX* tls);
 
-  // Reads or writes as much as is possible now. `error` is would_block if that is nothing; then
-  // Wait of the same direction says when to try again, with the same bytes.
+  // Read or write as much as is possible now. `error` is would_block if that is nothing. The caller
+  // then has to wait (WaitToRead or WaitToWrite) and try again with the same bytes.
   size_t Read(void* data, size_t size, boost::system::error_code& error);
   size_t Write(absl::string_view bytes, boost::system::error_code& error);
   // Calls `ready` from the loop.
@@ -39,13 +39,14 @@ class HttpStream {
   std::vector<std::string> CertificateNames() const;
 
  private:
-  // Says what the last call of OpenSSL, which returned `result`, means.
+  // Returns the error of the last call of OpenSSL, which returned `result`.
   boost::system::error_code ErrorOf(int result);
   void Wait(bool to_read, Ready ready);
 
   boost::asio::ip::tcp::socket socket_;
   const std::unique_ptr<SSL, decltype(&SSL_free)> tls_;
-  // What TLS waits for, which may be the other direction during a handshake.
+  // Whether a read or a write that cannot continue has to wait until the socket can be read. During
+  // a handshake this may be the other direction.
   bool reads_to_read_ = true;
   bool reads_to_write_ = false;
 };
