@@ -12,10 +12,10 @@
 
 namespace aft::server {
 
-// Decides whether one more request may enter, so that the queue of waiting requests is bounded, and
-// each client's part of it. A request that finds a free slot does not wait and is always admitted;
-// the others need room in the queue. Whether there is room depends only on which requests have
-// entered, not on how far the engine thread has got with them. Thread-compatible.
+// Decides whether one more request may enter. So the queue of waiting requests is bounded, and so
+// is each client's part of it. A request that finds a free slot does not wait and is always
+// admitted; the others need room in the queue. Whether there is room depends only on which requests
+// have entered, not on the progress of the engine thread. Thread-compatible.
 class AdmissionBudget {
  public:
   struct Limits {
@@ -26,10 +26,11 @@ class AdmissionBudget {
 
   enum class Decision { kAdmitted, kTooManyRequests, kTooManyOfClient, kTooManyTokens };
 
-  // What an admitted request holds of the budget; its owner keeps it and gives it back. Movable.
+  // The part of the budget that an admitted request holds. Its owner gives it back. Movable.
   class Charge {
    public:
-    // Requests of the same client that wait and go before this one; 0 when it found a free slot.
+    // The number of waiting requests of the same client that go before this one; 0 when it found a
+    // free slot.
     int32_t ahead() const { return ahead_; }
 
    private:
@@ -50,9 +51,9 @@ class AdmissionBudget {
 
   explicit AdmissionBudget(const Limits& limits) : limits_(limits) {}
 
-  // Reserves a place for a request that is not known yet. `client_quota` is the number of requests
-  // of its client that may wait. Sets `charge` when the decision is kAdmitted; nothing changes
-  // otherwise.
+  // Reserves a place for a request that is not parsed yet. `client_quota` is the number of requests
+  // of its client that may wait. If the decision is kAdmitted, sets `charge`; otherwise nothing
+  // changes.
   Decision Enter(const std::string& client, int32_t client_quota, Charge& charge) {
     const bool queued = in_flight_ >= limits_.slots;
     if (queued && waiting() >= limits_.max_queued_requests) return Decision::kTooManyRequests;
@@ -68,8 +69,8 @@ class AdmissionBudget {
     return Decision::kAdmitted;
   }
 
-  // Adds the text of a request that has entered. It has no tokens if another request reads it.
-  // Unless the decision is kAdmitted, the request must leave.
+  // Adds the text of a request that has entered. `tokens` is 0 if another request reads the text.
+  // Unless the decision is kAdmitted, the caller must call Leave.
   Decision AddText(int64_t tokens, ServiceClass service_class, Charge& charge) {
     if (!charge.queued_) return Decision::kAdmitted;
     Charge::Client& client = charge.client_->second;

@@ -21,11 +21,12 @@
 
 namespace aft::server {
 
-// Which sequences got a slot or gave one up. The engine tells the runner, in this order.
+// The sequences that got a slot or gave one up. The engine tells the runner, in the order of the
+// members; each comment names the call.
 struct Placement {
   struct Parked {
     Sequence* sequence;
-    int32_t slot;  // its former slot, which one of those below has now
+    int32_t slot;  // its former slot, which one of the sequences below has now
   };
   std::vector<Parked> parked;        // SnapshotSlot
   std::vector<Sequence*> started;    // BindSlot
@@ -44,62 +45,64 @@ struct Placement {
 // Continuous batching as pure logic: no thread, lock or clock.
 //
 // Slots: Place hands out free slots in the order of FairQueue. A client is charged for every token
-// that is computed for it. A sequence is *firm* when it is not batch work. This needs three things,
-// with earlier sequences counted first: its class is better than batch; its client has no more than
-// its quota of firm ones; and unless it is interactive, it leaves the reserved slots alone. What a
-// client runs beyond that, in slots that are not needed otherwise, is batch work whatever its
-// class. When no slot is free and a waiting sequence would be firm, batch work is parked for it: of
-// the client that has had the most, the latest first. Batch work of one client is also parked for
+// that is computed for it. A sequence is *firm* if three conditions hold, with earlier sequences
+// counted first: its class is better than batch; its client has no more firm sequences than its
+// quota; and it leaves the reserved slots free unless it is interactive. All other sequences are
+// *batch work*, whatever their class; they use slots that are not needed otherwise. When no slot is
+// free and a waiting sequence would be firm, batch work is parked for it: that of the client that
+// has had the most service, the latest sequence first. Batch work of one client is also parked for
 // that of another client which has had less and has waited `age`. A parked sequence keeps its
-// progress, and goes before its client's others. Once it is back it has kQuantum rows before it may
-// be parked again.
+// progress, and goes before the other sequences of its client. When it has a slot again, it gets
+// kQuantum rows before it may be parked again.
 //
-// A group (Sequence::Lead) waits as one item and gets its slots at the same time. It takes free
-// slots. When its first sequence would be firm, it also parks batch work, but only if that makes
-// enough slots. When it is its turn and there are too few, slots are kept for it. Meanwhile waiting
-// batch work may use them, if it can be parked when the rest has come. The leader reads the prompt
-// except for the last token, sits out until no step in flight names its slot, and is forked. From
-// then on all are sequences like any other. Before that none of them is parked, and they end with
-// their leader. With strict quotas all of a group has to fit within them.
+// A group (Sequence::Lead) waits as one item and gets all of its slots at the same time. It uses
+// free slots. If its first sequence would be firm, batch work is also parked for it, but only if
+// that makes enough slots. If it is the group's turn and there are too few slots, they are kept for
+// it. Until there are enough, waiting batch work may use them if it can be parked then. The leader
+// reads the prompt except for the last token, sits out until no step in flight names its slot, and
+// is forked. From then on all members are sequences like any other. Before that none of them is
+// parked, and they end with their leader. With strict quotas the whole group has to fit into them.
 //
-// Steps are planned by Schedule and end with Retire, in the same order; up to `max_in_flight` may
-// be between the two. With more than one, a step is planned before the results of the one before
-// are known: its decode rows consume kLastSampled. A sequence that turns out to have ended is
-// Removed; its row in the next step is then wasted, and its slot is free when that step retires. A
-// sequence that is to be parked also sits out a step first.
+// Schedule plans a step and Retire ends it, in the same order; up to `max_in_flight` steps may be
+// between the two. With more than one, a step is planned before the results of the last step are
+// known, so its decode rows consume kLastSampled. If a sequence turns out to have ended, the owner
+// calls Remove. Its row in the next step is then wasted, and its slot is free when that step
+// retires. A sequence that is to be parked also sits out a step first.
 //
 // A step that clients do not share has one row for each live decode, and splits the rest of the
 // token budget among the live prompts. The budget exceeds the number of slots.
 //
 // Clients share a step (ShareStep) while a sequence decodes, if the step would be too long compared
-// with one for the smallest client alone, which could use the fewest tokens for its weight. A
-// decode could use one token, prompts what the step has room for. Half of what a client gets is for
-// its prompts, or more where its decodes do not need it. Its sequences take turns of
-// StepTurns::kTurnSteps rows; one that has had its turn, or is new, comes last. So a sequence that
-// decodes waits for less than kTurnSteps steps for each live sequence of its client. It has a row
-// in every step when all live sequences are of one client, or when its client is the smallest, or,
-// except in small steps, when its client needs no more than its share. Classes make no difference
-// to this. One of StepTurns::kSmallStep steps that could be shared is a small one,
-// without prompts of clients that have more than their share. It shows the cost of a token. A
-// sequence that sits out keeps its slot and its state, so its tokens are the same; so are those of
-// a prompt that is read in smaller pieces. Where nothing decodes no step is shared.
+// with one for the smallest client alone. The smallest client is the one that could use the fewest
+// tokens for its weight: one for each of its decodes, and for its prompts as many as the step has
+// room for. Half of a client's share is for its prompts, or more if its decodes do not need the
+// rest. Its sequences take turns of StepTurns::kTurnSteps rows; one that has had its turn, or is
+// new, comes last. So a sequence that decodes waits for less than kTurnSteps steps for each live
+// sequence of its client. It has a row in every step if all live sequences are of one client, or if
+// its client is the smallest one. If its client needs no more than its share, it has a row in every
+// step except the small ones. Classes make no difference to this. One of StepTurns::kSmallStep
+// steps that could be shared is a small one, without prompts of clients above their share. Small
+// steps show the cost of a token. A sequence that sits out keeps its slot and its state, so its
+// tokens do not change; nor do those of a prompt that is read in smaller pieces. If no sequence
+// decodes, no step is shared.
 //
-// PromptShares says how prompts share what a step has for all of them. In a shared step each prompt
-// has at most what its client's part leaves it. The prompts of a client divide that part by halves,
-// in the order of their turns; a part that is too small to divide goes to one.
+// PromptShares divides the part of a step that is for prompts. In a shared step each prompt gets at
+// most what its client's share leaves for it. The prompts of a client divide that part by halves,
+// in the order of their turns; a part that is too small to divide goes to one prompt.
 //
 // A text to score is a prompt whose rows report the log-probabilities of the tokens that follow;
 // nothing is decoded after it.
 //
-// A prompt can be cut (CutAt): a row ends there, and the sequence sits out until its owner has seen
-// the state at this point. A sequence whose prompt another one is reading may be kept from its
-// first slot (MayStart), begin after what was read (BeginAt), and lend its class (SetClass).
+// A prompt can be cut (CutAt): a row ends at the cut, and the sequence sits out until its owner has
+// seen the state there. If another sequence is reading the beginning of the same prompt, a sequence
+// may be held back from its first slot (MayStart), begin after that part (BeginAt), and lend its
+// class to the other one (SetClass).
 //
 // Thread-compatible.
 class ContinuousScheduler {
  public:
-  // Called for a sequence that is about to get its first slot. False: it is held back, and does not
-  // wait any more, until its owner calls Readmit.
+  // Is called for a sequence that is about to get its first slot. If it returns false, the sequence
+  // is held back: it does not wait until its owner calls Readmit.
   using MayStart = absl::FunctionRef<bool(Sequence&)>;
 
   struct Options {
@@ -109,7 +112,7 @@ class ContinuousScheduler {
     Duration age{};                // see FairQueue
     int32_t max_client_slots = 0;  // quota of a client without its own; 0: all slots
     int32_t reserved_slots = 0;    // for interactive sequences; below slots
-    bool strict_quotas = false;    // slots kept for others stay free
+    bool strict_quotas = false;    // slots that are kept for others stay free
     int32_t max_parked = 0;
     Duration itl_target{};  // a step that is no longer is not shared
   };
@@ -118,38 +121,39 @@ class ContinuousScheduler {
 
   explicit ContinuousScheduler(const Options& options);
 
-  // The sequence waits for a slot from `now` on. It must outlive its stay here. REQUIRES: phase
-  // kIdle, and it never had a slot; a follower comes after its leader, before Place.
+  // Adds a sequence, which waits for a slot from `now` on. It must live until Remove. REQUIRES:
+  // phase kIdle, and it never had a slot; a follower comes after its leader, before Place.
   void Add(Sequence& sequence, TimePoint now);
-  // The sequence waits as if it had never been held back. REQUIRES: phase kHeldBack.
+  // Lets the sequence wait as if it had never been held back. REQUIRES: phase kHeldBack.
   void Readmit(Sequence& sequence);
 
   // Takes a sequence out, whatever its phase. Its slot is free once no step in flight names it.
   void Remove(Sequence& sequence);
 
-  // Hands out slots. The result is valid until the next call. REQUIRES: of steps that have retired,
-  // Sampled was called for every kLast row and sequences in phase kRead were removed, except
-  // where sequences[i] is null.
+  // Hands out slots. The result is valid until the next call. REQUIRES: for the steps that have
+  // retired, Sampled was called for every kLast row, and sequences in phase kRead were removed,
+  // except where sequences[i] is null.
   const Placement& Place(TimePoint now, MayStart may_start);
   const Placement& Place(TimePoint now) {
     return Place(now, [](Sequence&) { return true; });
   }
 
-  // The tokens before `position` have been read for it, or have to be read after all. REQUIRES: no
-  // step has named it; the position is within its prompt.
+  // The sequence begins at `position`, because a state holds the tokens before it; or at an earlier
+  // position again, if that state is not available after all. REQUIRES: no step has named it; the
+  // position is within its prompt.
   void BeginAt(Sequence& sequence, int64_t position);
 
-  // No row of it goes beyond `position`, and none follows, until this is called again; kNoCut:
-  // there is no limit. REQUIRES: position() <= position < prompt_end(), or kNoCut.
+  // No row of the sequence goes beyond `position` until this is called again. kNoCut: there is no
+  // limit. REQUIRES: position() <= position < prompt_end(), or kNoCut.
   void CutAt(Sequence& sequence, int64_t position);
-  // Whether it has come to its cut, and no step in flight names it.
+  // Whether the sequence has reached its cut, and no step in flight names it.
   static bool IsAtCut(const Sequence& sequence) {
     return sequence.position_ == sequence.cut_ && sequence.flights_ == 0;
   }
-  // Whether a step in flight names it.
+  // Whether a step in flight names the sequence.
   static bool IsInFlight(const Sequence& sequence) { return sequence.flights_ > 0; }
 
-  // Changes its class. While Place runs, the counts there still go by the class before.
+  // Changes the class of the sequence. A Place that is running still counts it by its old class.
   void SetClass(Sequence& sequence, ServiceClass service_class) {
     queue_.SetClass(sequence, service_class);
   }
@@ -157,12 +161,12 @@ class ContinuousScheduler {
   // Plans the next step, which is then in flight. It is valid until it retires and Schedule is
   // called again. Null when there is nothing to run: no sequence is live, or each waits for results
   // of steps in flight. `prompt_budget` is the limit for prompt tokens in a step while sequences
-  // decode, but each client's oldest prompt has one token, and one has two. `cost` is that of
-  // steps, in seconds; where tokens cost nothing, no step is shared. REQUIRES: as Place;
-  // in_flight() < max_in_flight.
+  // decode; but the oldest prompt of each client gets at least one token, and one of them gets two.
+  // `cost` is the cost of steps in seconds; if tokens cost nothing, no step is shared. REQUIRES: as
+  // Place; in_flight() < max_in_flight.
   const Step* Schedule(int64_t prompt_budget = kNoLimit, const StepCost& cost = {});
 
-  // The sequence sits out the next step. So no step names it once those in flight have retired.
+  // Lets the sequence sit out the next step. So no step names it once those in flight have retired.
   static void Pause(Sequence& sequence) { sequence.paused_ = true; }
 
   // The runner has finished the oldest step in flight. The result is valid until the next call of
@@ -174,7 +178,8 @@ class ContinuousScheduler {
 
   int in_flight() const { return static_cast<int>(in_flight_.size()); }
 
-  // The sequences that wait for their first slot; and those that wait for another one.
+  // The numbers of sequences that wait for their first slot, and of those that wait for another
+  // one.
   int32_t waiting() const {
     return static_cast<int32_t>(queue_.waiting()) - parked_ + waiting_followers_;
   }
@@ -231,10 +236,10 @@ class ContinuousScheduler {
   SlotQuotas quotas_;  // valid within Place
   StepTurns turns_;    // of sequences that own a slot
   PromptShares prompt_shares_;
-  std::vector<Sequence*> live_;  // those that own a slot, longest first
+  std::vector<Sequence*> live_;  // the sequences that own a slot, the longest-standing owner first
   int32_t parked_ = 0;
-  int32_t waiting_followers_ = 0;     // of waiting leaders
-  int32_t unforked_ = 0;              // leaders with slots
+  int32_t waiting_followers_ = 0;     // followers of waiting leaders
+  int32_t unforked_ = 0;              // leaders with slots that are not forked yet
   std::vector<Sequence*> abandoned_;  // until the next Place
   Placement placement_;
   std::vector<std::unique_ptr<Flight>> in_flight_;  // oldest first

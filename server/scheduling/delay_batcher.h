@@ -13,7 +13,7 @@ namespace aft::server {
 // One text as the batcher sees it.
 class BatchItem : public FairItem {
  public:
-  // `tokens`: in [1, DelayBatcher::Limits::max_tokens]. `user`: as of FairItem.
+  // `tokens`: in [1, DelayBatcher::Limits::max_tokens]. `user`: as in FairItem.
   BatchItem(int64_t tokens, std::string client, double weight, ServiceClass service_class,
             std::string user = "")
       : FairItem(std::move(client), weight, service_class, std::move(user)), batch_tokens(tokens) {}
@@ -42,7 +42,7 @@ class DelayBatcher {
   // REQUIRES: max_rows and max_tokens are at least 1.
   explicit DelayBatcher(const Limits& limits);
 
-  // Adds a text that came at `arrival`. It must outlive its stay here. REQUIRES: 1 <=
+  // Adds a text that came at `arrival`. It must live until it is removed or taken. REQUIRES: 1 <=
   // item.batch_tokens <= max_tokens.
   void Add(BatchItem& item, TimePoint arrival);
 

@@ -16,20 +16,20 @@ namespace aft::server {
 
 class FairItem;
 
-// What a FairQueue knows of one user of a client.
+// The record of one user of a client in a FairQueue.
 struct FairUser : FairShare {
-  std::array<std::deque<FairItem*>, kServiceClasses> lines;  // what waits, in order
+  std::array<std::deque<FairItem*>, kServiceClasses> lines;  // the waiting items of each class
 };
 
-// What a FairQueue knows of one client.
+// The record of one client in a FairQueue.
 struct FairAccount : FairShare {
   FairShares<FairUser> users;
-  double weight = 1;                 // of the item that came last
-  mutable size_t share = 0;          // where StepTurns has this client, while a step is planned
-  mutable uint64_t prompt_step = 0;  // for PromptShares: the last step with a prompt of it
+  double weight = 1;                 // the weight of the client's last item
+  mutable size_t share = 0;          // the client's index in StepTurns, while a step is planned
+  mutable uint64_t prompt_step = 0;  // for PromptShares: the last step with a prompt of the client
 };
 
-// Base of the items of a FairQueue. An item must outlive its stay in the queue.
+// Base of the items of a FairQueue. An item must live as long as it is in the queue.
 class FairItem {
  public:
   // `user`: the user for whom the client sends the item; empty if the client names none. REQUIRES:

@@ -28,7 +28,7 @@ struct FairShare {
   }
 };
 
-// The records of all competitors on one level of a FairQueue: all clients, or the users of one
+// The records of all competitors on one level of a FairQueue: all clients, or all users of one
 // client. The comment of FairQueue states the rule. Thread-compatible.
 template <typename Share>
 class FairShares {
@@ -36,7 +36,8 @@ class FairShares {
   // The number of competitors without items that are remembered.
   static constexpr size_t kMaxIdle = 1024;
 
-  // The competitor of that name. It stays where it is until its last item leaves.
+  // The record of the competitor of that name. Its address does not change until its last item
+  // leaves.
   Share& operator[](const std::string& name) { return shares_[name]; }
 
   // One more of its items waits.
@@ -61,7 +62,7 @@ class FairShares {
     backlogged_.pop_back();
   }
 
-  // `share`, which has that name, is only remembered if none of its items is left.
+  // If `share`, which has that name, has no items any more, it is from now on only remembered.
   void DropIfEmpty(const std::string& name, Share& share) {
     if (share.waiting + share.serving > 0 || share.idle) return;
     share.idle = true;
@@ -75,7 +76,7 @@ class FairShares {
     return share.epoch == epoch_ ? share.virtual_time : 0;
   }
 
-  // Those with items that wait.
+  // The competitors with items that wait.
   const std::vector<Share*>& backlogged() const { return backlogged_; }
 
  private:

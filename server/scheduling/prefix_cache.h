@@ -18,22 +18,23 @@
 
 namespace aft::server {
 
-// Keeps texts, and states at places in them, as pure logic: no thread, lock or clock. Requests of
-// one client with one salt share texts: they are a partition. Each partition is a compressed trie
-// over token ids whose nodes may carry a snapshot.
+// Keeps texts, and snapshots of the states at places in them, as pure logic: no thread, lock or
+// clock. Only requests of one client with the same salt share texts. For each client and salt there
+// is a compressed trie over token ids, whose nodes may carry a snapshot.
 //
-// Snapshots, nodes and their tokens together take at most `capacity` bytes. When room is short,
-// evicts in the manner of a segmented LRU (Karedla, Love, Wherry: "Caching Strategies to Improve
-// Disk System Performance", 1994), from three lists:
-//   texts       ends of texts without a snapshot; evicted first if they have over an eighth of it
+// Snapshots, nodes and their tokens together take at most `capacity` bytes. When room is short, a
+// segmented LRU (Karedla, Love, Wherry: "Caching Strategies to Improve Disk System Performance",
+// 1994) decides what is evicted, from three lists:
+//   texts       ends of texts without a snapshot; evicted first if they take over an eighth of it
 //   probation   snapshots that were not used yet; evicted next
 //   protected   snapshots that were used; what exceeds five eighths of it returns to probation
-// Texts that are held, at most an eighth of the capacity, are not evicted. So what comes only once,
-// however much it is, evicts nothing that is used again. In each list the client that takes the
-// most of it loses first (ShareLru), so that no client can take the place of others. An evicted
-// snapshot is remembered as long as its text.
+// Texts that are held, at most an eighth of the capacity, are not evicted. So texts that come only
+// once, however many, evict nothing that is used again. In each list the client that takes the most
+// bytes loses first (ShareLru), so that no client can evict what others have within their share. An
+// evicted snapshot is remembered as long as its text.
 //
-// Costs: a walk along the text, and a logarithm of the number of clients. Thread-compatible.
+// A call walks along the text, and takes time in proportion to its length and to the logarithm of
+// the number of clients. Thread-compatible.
 class PrefixCache {
  public:
   // The shortest prefix that is worth a snapshot, and the least distance between two of one text.
@@ -59,28 +60,28 @@ class PrefixCache {
 
   // The result of looking up a text.
   struct Found {
-    int64_t known = 0;     // its first tokens that are also those of an earlier text
+    int64_t known = 0;     // the number of first tokens that an earlier text has too
     int64_t position = 0;  // the number of tokens that the snapshot has consumed
-    Snapshot snapshot;     // the last one along the text up to `limit`; null: none
+    Snapshot snapshot;     // the last snapshot along the text up to `limit`; null: none
     bool evicted = false;  // a snapshot up to `limit` was evicted
   };
   Found Find(const Key& key, absl::Span<const TokenId> text, int64_t limit);
 
-  // The snapshot that the last Find found is used. REQUIRES: it found one; nothing was called
+  // Records that the snapshot of the last Find is used. REQUIRES: it found one; nothing was called
   // since.
   void Use();
 
-  // Adds the text, and holds it until LetGo. Null: all texts that are held would take more than an
+  // Adds the text, and holds it until LetGo. Returns null if all held texts would take more than an
   // eighth of the capacity.
   Node* Hold(const Key& key, absl::Span<const TokenId> text);
   // REQUIRES: Hold has returned `text` more often than LetGo was called with it.
   void LetGo(Node* text);
 
-  // The number of tokens that a held text shares with the one of the last Find. REQUIRES: since
-  // then only Use was called.
+  // The number of first tokens that a held text shares with the text of the last Find. REQUIRES:
+  // since then only Use was called.
   int64_t Shared(const Node* text) const;
 
-  // Makes the snapshot that is to be kept; null: there is none after all.
+  // Makes the snapshot to keep. May return null; then none is kept.
   using Take = absl::FunctionRef<Snapshot()>;
 
   // Keeps the state at `position` of a held text, unless there is one less than kMinTokens before
@@ -96,7 +97,7 @@ class PrefixCache {
   int64_t bytes() const { return bytes_; }
   int64_t snapshots() const { return static_cast<int64_t>(positions_.size()); }
   int64_t evictions() const { return evictions_; }
-  // The largest position of a snapshot; 0: there is none.
+  // The largest position of a snapshot; 0 if there is none.
   int64_t deepest() const { return positions_.empty() ? 0 : *positions_.rbegin(); }
 
  private:
@@ -116,7 +117,7 @@ class PrefixCache {
   Node& Insert(Node& from, absl::Span<const TokenId> text);
   void Attach(Node& node, bool used, Take take);
   void Protect(Node& node);
-  // Moves the node to that list, as the one used last.
+  // Moves the node to that list, as the most recently used one.
   void Enlist(Node& node, List list);
   void Settle(Node& node);
   void Pin(Node& end);

@@ -17,20 +17,21 @@ namespace aft::server {
 // The client that a sequence belongs to, and its rights.
 struct SequenceOwner {
   std::string client;
-  std::string user{};     // of the client; see FairItem
+  std::string user{};     // a user of the client; see FairItem
   double weight = 1;      // see FairQueue
-  int32_t max_slots = 0;  // of this client; 0: the scheduler's default
+  int32_t max_slots = 0;  // the client's quota; 0: the scheduler's default
   ServiceClass service_class = ServiceClass::kNormal;
 };
 
-// How a sequence is connected with the text before and after it.
+// How a sequence continues an earlier text, and how a later one can continue it.
 struct SequenceTurn {
   // The position of the first token of its prompt. The tokens before it are in a restored state.
   int64_t first_position = 0;
-  // The last token is not consumed: the state stays before it. In a text to score it is a target.
+  // The model does not consume the last token, so that the state is the one before it. In a text to
+  // score, the last token is only a target.
   bool leaves_last = false;
-  // No step runs ahead of the sequence's results. So its state never holds a token that turns out
-  // not to belong to its text, and Sequence::Ban sees all of its output.
+  // No step runs ahead of the sequence's results. So its state never contains a token that turns
+  // out not to belong to its text, and Sequence::Ban can depend on all of its output.
   bool never_ahead = false;
   // In a text to score or to encode: tokens before this position are only read.
   int64_t asks_from = 0;
@@ -39,31 +40,31 @@ struct SequenceTurn {
   int64_t scores_until = 0;
 };
 
-// One sequence as the scheduler sees it: whose it is, and which tokens the model still has to
-// consume. Owned by the engine, moved through its phases by ContinuousScheduler alone.
-// Thread-compatible.
+// One sequence as the scheduler sees it: its owner, and the tokens that the model still has to
+// consume. The engine owns it; only ContinuousScheduler changes its phase. Thread-compatible.
 class Sequence : public FairItem {
  public:
   enum class Phase {
     kIdle,      // not with a scheduler
-    kWaiting,   // for its first slot
-    kHeldBack,  // it may not start yet
-    kFollows,   // owns a slot; it is forked from its leader's when that has read the prompt
+    kWaiting,   // waits for its first slot
+    kHeldBack,  // may not start yet
+    kFollows,   // owns a slot; becomes a fork of its leader when the leader has read the prompt
     kPrompt,    // owns a slot; prompt tokens are left
-    kDecode,    // owns a slot; one sampled token at a time
+    kDecode,    // owns a slot; samples one token at a time
     kRead,      // owns a slot; the model has all of the text, and nothing follows
-    kParked,    // has given its slot up in the middle, and waits for another one
+    kParked,    // has given up its slot before its end, and waits for another one
   };
   enum class Purpose {
     kGenerate,  // continue the prompt
     kScore,     // the log-probability of each of the prompt's tokens but the first
     kEncode,    // the hidden vectors of the prompt's tokens
-    kRead,      // the state behind the prompt
+    kRead,      // the state after the prompt
   };
   using Owner = SequenceOwner;
 
-  // `max_outputs`: tokens that may be generated; no step samples more, even where steps run ahead
-  // of their results. REQUIRES: the model has a token of `prompt` to consume; max_outputs >= 1.
+  // `max_outputs`: the number of tokens that may be generated; no step samples more, even if steps
+  // run ahead of their results. REQUIRES: the model has a token of `prompt` to consume; max_outputs
+  // >= 1.
   explicit Sequence(std::vector<TokenId> prompt, Purpose purpose = Purpose::kGenerate,
                     int64_t max_outputs = std::numeric_limits<int64_t>::max(),
                     const Owner& owner = {}, const SequenceTurn& turn = {})
@@ -79,24 +80,26 @@ class Sequence : public FairItem {
     AFT_CHECK(position_ >= 0 && prompt_left() > 0 && max_outputs >= 1);
   }
 
-  // `follower` is another answer to this one's prompt: the two wait for slots as one, with all
-  // others that follow, and it begins with the prompt's last token, as a copy of this one there.
-  // REQUIRES: neither was added to a scheduler; follower's prompt is that token.
+  // Makes `follower` another answer to the prompt of this sequence, its leader. The leader and all
+  // of its followers wait for slots as one item. A follower begins as a copy of the leader before
+  // the prompt's last token. REQUIRES: neither was added to a scheduler; the follower's prompt is
+  // that token.
   void Lead(Sequence& follower) {
     AFT_CHECK(follower.position_ == prompt_end_ - 1 && follower.prompt_end_ == prompt_end_);
     follower.leader_ = this;
     followers_.push_back(&follower);
   }
-  // Tokens that it does not sample next; see StepRow::banned. REQUIRES: none, or it is never_ahead.
+  // Sets the tokens that the sequence may not sample next; see StepRow::banned. REQUIRES: `tokens`
+  // is empty, or SequenceTurn::never_ahead is set.
   void Ban(std::vector<TokenId> tokens) {
     AFT_CHECK(tokens.empty() || turn_.never_ahead);
     banned_ = std::move(tokens);
   }
   const std::vector<TokenId>& banned() const { return banned_; }
 
-  // Until it is forked, or its leader has gone.
+  // Whether it has a leader. False once it is forked, or once its leader was removed.
   bool follows() const { return leader_ != nullptr; }
-  // With those that follow it.
+  // The number of sequences in its group: itself and its followers.
   int32_t group_size() const { return 1 + static_cast<int32_t>(followers_.size()); }
 
   Purpose purpose() const { return purpose_; }
@@ -106,13 +109,13 @@ class Sequence : public FairItem {
   const SequenceTurn& turn() const { return turn_; }
   // Empty once the model has all of it.
   const std::vector<TokenId>& prompt() const { return prompt_; }
-  // Tokens handed to the model so far; the position of the next one.
+  // The number of tokens handed to the model so far, which is the position of the next one.
   int64_t position() const { return position_; }
-  // Steps in flight that name it.
+  // The number of steps in flight that name it.
   int flights() const { return flights_; }
-  // The position at which it has begun, or would begin now: behind a state, where there is one.
+  // The position at which it has begun, or would begin now: after a kept state, if there is one.
   int64_t begin() const { return begin_; }
-  // Where the prompt, as far as the model consumes it, is over.
+  // The position after the last prompt token that the model consumes.
   int64_t prompt_end() const { return prompt_end_; }
   int64_t prompt_left() const { return position_ < prompt_end_ ? prompt_end_ - position_ : 0; }
   // The part of prompt_left() that may be read now. A group reads the last token together.
@@ -127,14 +130,14 @@ class Sequence : public FairItem {
   }
   // Whether its next row asks for the scores of a prompt to continue.
   bool scores_next() const { return position_ < turn_.scores_until; }
-  // It waits for a token that no step has been asked for yet.
+  // Whether it needs a token that no step has been asked for yet.
   bool decodes() const { return phase_ == Phase::kDecode && outputs_left_ > 0; }
   // The limit of its client; 0 means the scheduler's default.
   int32_t max_slots() const { return max_slots_; }
-  // It had a row in the step that was planned last, its client had less than it could use there,
-  // and the sequence is in the middle of its turn.
+  // Whether the sequence is in the middle of its turn: it had a row in the step that was planned
+  // last, and its client got less of that step than it could use.
   bool is_in_turn() const { return in_turn_; }
-  // Where its next row must end at the latest; see ContinuousScheduler::CutAt.
+  // The value of ContinuousScheduler::CutAt for a sequence without a cut.
   static constexpr int64_t kNoCut = std::numeric_limits<int64_t>::max();
 
  private:
@@ -154,19 +157,19 @@ class Sequence : public FairItem {
   Sequence* leader_ = nullptr;
   std::vector<Sequence*> followers_;
   int64_t cut_ = kNoCut;
-  int64_t outputs_left_;     // tokens that no step has been asked for yet
-  int pending_ = 0;          // tokens that steps were asked for and that are not known yet
-  TokenId next_token_ = -1;  // known, not yet consumed; when pending_ == 0
+  int64_t outputs_left_;     // number of tokens that no step has been asked for yet
+  int pending_ = 0;          // number of tokens that steps in flight will sample
+  TokenId next_token_ = -1;  // when pending_ == 0: the next token to consume
   std::vector<TokenId> banned_;
 
-  // While it owns a slot.
-  int64_t rows_left_ = 0;  // that it must have before it may be parked
+  // These are valid while it owns a slot.
+  int64_t rows_left_ = 0;  // rows that it must have before it may be parked
   int flights_ = 0;        // steps in flight that name it
-  bool firm_ = false;      // within quota and reservation, and not batch work: never parked
-  bool paused_ = false;    // no row in the next step, so that none names it after that
+  bool firm_ = false;      // it is not batch work, and never parked
+  bool paused_ = false;    // it has no row in the next step, so that no step names it after that
   int64_t allowed_ = 0;    // the most tokens that it may have in the step that is planned
   int64_t chunk_ = 0;      // tokens of its prompt in that step
-  int turn_steps_ = 0;     // that its turn has had
+  int turn_steps_ = 0;     // steps that its turn has had
   bool in_turn_ = false;   // see is_in_turn()
 };
 

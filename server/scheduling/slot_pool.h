@@ -8,8 +8,8 @@
 
 namespace aft::server {
 
-// Which of the runner's slots are free. Numbers only: the bytes belong to model/state.
-// Slots handed out plus free are the whole pool, always. Thread-compatible.
+// Knows which of the runner's slots are free. It handles only their numbers; model/state owns their
+// memory. Thread-compatible.
 class SlotPool {
  public:
   // REQUIRES: size >= 1.
@@ -22,7 +22,8 @@ class SlotPool {
   int32_t free() const { return static_cast<int32_t>(free_.size()); }
   int32_t used() const { return size() - free(); }
 
-  // The slot given back last, whose memory is the warmest. REQUIRES: free() > 0.
+  // Hands out the free slot that was released last, whose memory is most likely still in the
+  // caches. REQUIRES: free() > 0.
   int32_t Acquire() {
     AFT_CHECK(!free_.empty());
     const int32_t slot = free_.back();

@@ -8,8 +8,8 @@
 
 namespace aft::server {
 
-// Decides which sequences are firm: those within the quota of their client, and not in slots that
-// are reserved for others. The rule is in ContinuousScheduler's comment. Thread-compatible.
+// Decides which sequences are firm: they are within the quota of their client, and do not use slots
+// that are reserved for others. ContinuousScheduler's comment has the rule. Thread-compatible.
 class SlotQuotas {
  public:
   struct Options {
@@ -25,25 +25,26 @@ class SlotQuotas {
   // The largest group that can ever have its slots. `max_slots`: as in SequenceOwner.
   int32_t MaxGroup(int32_t max_slots, ServiceClass service_class) const;
 
-  // Starts again with no sequence that owns a slot.
+  // Removes all sequences.
   void Clear();
-  // The sequence owns a slot, after those that were added before. Returns whether it is firm.
+  // Adds a sequence that owns a slot, after those added before. Returns whether it is firm.
   bool Add(const Sequence& sequence);
-  // The sequence is parked. REQUIRES: it is not firm.
+  // Removes a sequence that is parked. REQUIRES: it is not firm.
   void RemoveParked(const Sequence& sequence);
 
-  // Whether the sequence and its followers may take slots from others. The first of a group decides
-  // for all of it: what exceeds the quota then is batch work. With strict quotas there is no such
-  // work, and the whole group must have room in them.
+  // Whether the sequence and its followers may take slots from batch work. The first sequence of a
+  // group decides for all of it; those beyond the quota are then batch work. With strict quotas no
+  // sequence may exceed the quota, so the whole group must fit.
   bool GroupMayBeFirm(const Sequence& sequence) const {
     return MayBeFirm(sequence, options_.strict ? sequence.group_size() : 1);
   }
 
-  // Whether the next sequence of its client would not be firm.
+  // Whether its client has all firm sequences that its quota allows.
   bool HasItsQuota(const Sequence& sequence) const;
 
-  // With strict quotas, the client would exceed its quota by these slots if the sequence and its
-  // followers got theirs, and likewise all that are not interactive. 0 or less: no excess.
+  // Both return by how many slots a limit would be exceeded if the sequence and its followers got
+  // their slots: with strict quotas the quota of its client, or the slots that are open to
+  // sequences that are not interactive. 0 or less: the limit would not be exceeded.
   int32_t BeyondQuota(const Sequence& sequence) const;
   int32_t BeyondOpenSlots(const Sequence& sequence) const;
 
@@ -55,8 +56,8 @@ class SlotQuotas {
   const Options options_;
   const FairQueue& queue_;
   std::unordered_map<const FairAccount*, int32_t> firm_;  // firm sequences of each client
-  int32_t firm_others_ = 0;                               // those that are not interactive
-  int32_t others_ = 0;  // sequences with slots that are not interactive
+  int32_t firm_others_ = 0;                               // firm sequences that are not interactive
+  int32_t others_ = 0;  // all sequences with slots that are not interactive
 };
 
 }  // namespace aft::server

@@ -12,11 +12,12 @@ class Sequence;
 // One planned step.
 struct Step {
   StepInput input;
-  // sequences[i] owns input.rows[i]; null once it is removed: the row's result is dropped.
+  // sequences[i] owns input.rows[i]. It is null once the sequence is removed; the result of the row
+  // is then dropped.
   std::vector<Sequence*> sequences;
   int64_t prompt_tokens = 0;  // of all rows
   int64_t tokens = 0;
-  bool small = false;   // as of ShareStep; for StepCostMeter
+  bool small = false;   // the argument of ShareStep and of StepCostMeter::Observe
   bool shared = false;  // a client has less of it than it could use
 
   bool empty() const { return sequences.empty(); }

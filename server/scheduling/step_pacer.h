@@ -9,9 +9,9 @@ namespace aft::server {
 
 // Limits the tokens of prompts in a step with decodes, so that the step takes no longer than a
 // target, or than kLeastStep times the decodes alone if that is longer. Learns from past steps how
-// long a step of decodes alone takes, and how much a prompt token adds. A step that stalls (a host
-// that is suspended, a page that is read back) says little about the next one, so it counts for no
-// more than kOutlier usual ones. Thread-compatible.
+// long a step of decodes alone takes, and how much time a prompt token adds. A step that stalls,
+// because the host was suspended or memory was swapped out, says little about the next one. So its
+// time counts as at most kOutlier times the expected one. Thread-compatible.
 class StepPacer {
  public:
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();

@@ -23,7 +23,7 @@ struct ClientShare {
   int64_t tokens = 1;
   int64_t prompt_tokens = 0;  // the prompt tokens among these; for the caller
   size_t oldest = 0;          // lower: one of its sequences has waited longer for a row
-  int64_t in_step = 0;        // the result: the tokens that the step may have
+  int64_t in_step = 0;        // the result: the number of tokens that the client may have
   bool cut = false;           // `in_step` is less than it could use
 
   double load() const { return static_cast<double>(tokens) / weight; }
@@ -38,8 +38,8 @@ struct ClientShare {
 // needs no more than its share has all of its tokens in every step. Nothing is cut when all clients
 // could use the same number of tokens for their weights.
 //
-// `small`: instead, no client has more tokens for its weight than the smallest client, so that the
-// difference to other steps shows what a token costs.
+// If `small`, this rule holds instead: no client has more tokens for its weight than the smallest
+// client. So the difference from other steps shows the cost of a token.
 //
 // Sets `in_step` and `cut` of all clients and changes their order. Returns whether any client is
 // cut.
