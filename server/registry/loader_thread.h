@@ -9,11 +9,12 @@
 
 namespace aft::server {
 
-// A thread that executes orders to load and unload, one after the other, and the orders that wait
-// for it. Thread-safety: all methods may be called from any thread.
+// A thread that executes orders to load and unload models, one after the other, and the queue of
+// these orders. Thread-safe.
 class LoaderThread {
  public:
-  // A task is called once, with OK to do its work or with why it may not. It must not throw.
+  // A task is called once. It does its work if `may` is OK; otherwise `may` says why the order was
+  // refused. It must not throw.
   using Task = std::function<void(const absl::Status& may)>;
 
   // The most orders that may wait.

@@ -11,14 +11,14 @@
 
 namespace aft::server {
 
-// Owns every loaded model, and alone destroys models.
+// Owns every loaded model, and is the only object that destroys models.
 //
 // A request holds its model to its end. It may end, and release the model, on the thread of the
-// model's own engine; but an engine's destructor joins that thread. So a hold owns nothing. When
-// the last hold is released, on any thread, the keeper's own thread is told; it ends the engine and
-// destroys the model. So the memory of a model is freed soon after its last request, and no thread
-// of a call ever waits for that. In whatever order a sink, a call and the registry release a model,
-// no thread joins itself.
+// model's own engine. But an engine's destructor joins that thread, so a hold owns nothing. When
+// the last hold is released, on any thread, the keeper's own thread ends the engine and destroys
+// the model. So the memory of a model is freed soon after its last request, and no thread of a call
+// waits for that. In whatever order a sink, a call and the registry release a model, no thread
+// joins itself.
 //
 // A retired model serves the requests that hold it. If they do not end soon, it drains like a
 // server.
@@ -33,9 +33,9 @@ class ModelKeeper {
   // Returns the first hold on a model. When the last one is released, the model is ended.
   ModelHold Keep(std::unique_ptr<ServedModel> model);
 
-  // Takes the registry's hold back, which must not be used any more. Other holds continue
-  // undisturbed until `drain_at`. Then the engine drains: requests that wait for a slot end with
-  // UNAVAILABLE, resumable streams are handed over, and the others have until `end_at`.
+  // Takes the registry's hold, which must not be used any more. Requests that hold the model
+  // continue undisturbed until `drain_at`. Then the engine drains: requests that wait for a slot
+  // end with UNAVAILABLE, resumable streams are handed over, and the others have until `end_at`.
   // `until_gone` is released when the model is destroyed, or in Shutdown.
   void Retire(ModelHold hold, TimePoint drain_at, TimePoint end_at,
               std::shared_ptr<void> until_gone = nullptr);
@@ -43,8 +43,8 @@ class ModelKeeper {
   // A hold on each model that is still held.
   std::vector<ModelHold> Held() const;
 
-  // Ends every engine, and at `deadline` the requests that it still has. False: the thread of an
-  // engine is stuck. Holds stay valid. Idempotent.
+  // Ends every engine, and at `deadline` the requests that it still has. Returns false if the
+  // thread of an engine is stuck. Holds stay valid. Idempotent.
   bool Shutdown(TimePoint deadline);
 
  private:
@@ -53,10 +53,10 @@ class ModelKeeper {
     std::unique_ptr<ServedModel> model;
     std::weak_ptr<const ServedModel> hold;
     bool released = false;  // the last hold was released
-    // Set when the model is retired; max(): done, or never.
+    // Set when the model is retired. max(): not retired, or this was done.
     TimePoint drain_at = TimePoint::max();
     TimePoint end_at = TimePoint::max();
-    TimePoint try_at = TimePoint::min();  // later: its thread was stuck
+    TimePoint try_at = TimePoint::min();  // when to try again to end a thread that was stuck
   };
   using Models = std::list<Kept>;
 
@@ -71,7 +71,7 @@ class ModelKeeper {
 
   void Run();
   Work TakeWork(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Keeps those in `work` whose threads are stuck.
+  // Does the work. Models whose threads are stuck stay in `work`.
   static void Do(Work& work, bool wait);
   bool IsEnding() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -23,7 +23,7 @@
 
 namespace aft::server {
 
-// aft::LoadModel, or a fake. Called on the loader thread.
+// Loads a model: aft::LoadModel, or a fake in tests. Is called on the loader thread.
 using ModelLoader = std::function<absl::StatusOr<LoadedModel>(const LoadOptions&)>;
 
 // Logs, every 5 seconds, how much of a model has been loaded. `config` is borrowed.
@@ -34,9 +34,9 @@ Progress LoadProgress(const ModelConfig& config,
 // for each version. They are loaded one after the other on one loader thread, at the start and on
 // request. A model that fails, in loading or serving, is reported and not served; all others are.
 //
-// A version that is loaded at run time takes its place when it is ready. Requests that come from
-// then on get it. Those that hold the version before continue with it, and it ends by the rules of
-// ModelKeeper. If not all new versions of a model load, no serving version is removed.
+// A version that is loaded at run time takes its place when it is ready. Requests that arrive from
+// then on get it. Requests that hold the previous version continue with it, and it ends by the
+// rules of ModelKeeper. Unless all new versions of a model load, no serving version is removed.
 //
 // Thread-safety: all methods may be called from any thread; none but Shutdown waits for a load.
 class ModelRegistry final : public ModelTable {
@@ -53,12 +53,13 @@ class ModelRegistry final : public ModelTable {
   // REQUIRES: called at most once.
   void StartLoading();
 
-  // Not set while models of the start are still to be loaded. Then OK when a model is ready, or the
-  // repository is empty; else FAILED_PRECONDITION with the name and the reason of each model.
+  // The result of the loads at the start; not set until they have ended. OK if a model is ready, or
+  // if the repository is empty; otherwise FAILED_PRECONDITION with the name and the reason of each
+  // model.
   std::optional<absl::Status> load_result() const;
 
-  // The memory of the machine that the server may take (server/config/memory_plan.h), with the
-  // loaded models.
+  // The memory of the machine that the server may take (server/config/memory_plan.h), loaded models
+  // included.
   std::vector<MemoryPart> Memory() const;
 
   // The ages of every model in the list, by name.
@@ -69,38 +70,38 @@ class ModelRegistry final : public ModelTable {
   // Whether an order is still wanted; called on the loader thread, before the order begins.
   using Wanted = std::function<bool()>;
 
-  // Loads the versions of a model that are to be served and are not, or whose files have changed,
-  // and retires the others. Once begun it continues to its end. CANCELLED: it was not wanted any
-  // more when its turn came; NOT_FOUND: no such model; else the error of the first version that did
-  // not load; RESOURCE_EXHAUSTED: too many orders wait for the loader; UNAVAILABLE: the server is
-  // draining.
+  // Loads the versions of a model that should be served and are not loaded, or whose files have
+  // changed, and retires the others. An order that has begun continues to its end. CANCELLED: it
+  // was not wanted any more when its turn came; NOT_FOUND: no such model; RESOURCE_EXHAUSTED: too
+  // many orders wait for the loader; UNAVAILABLE: the server is draining; otherwise the error of
+  // the first version that did not load.
   void Load(const std::string& name, Done done, Wanted wanted = {});
 
-  // Retires all versions of a model; done when they are gone. Errors as Load.
+  // Retires all versions of a model; `done` is called when they are destroyed. Errors as Load.
   void Unload(const std::string& name, Done done, Wanted wanted = {});
 
   // Reads the repository again, by new rules: loads new versions, as Load does, and unloads models
-  // that are gone. What was unloaded by an order stays so. REQUIRES: `repository` has the same
-  // folder.
+  // that are not in it any more. Models that an order has unloaded stay unloaded. REQUIRES:
+  // `repository` has the same folder.
   void Rescan(const RepositoryConfig& repository);
 
-  // The present RepositoryConfig::control.
+  // The current value of RepositoryConfig::control.
   std::string control() const { return repository().control; }
 
-  // Ready models turn draining: Acquire refuses them, and their engines finish the requests that
+  // Makes ready models draining: Acquire refuses them, and their engines finish the requests that
   // they have. Loading stops after the model in progress. Idempotent.
   void BeginDrain();
 
   // Calls BeginDrain, then waits for the engines; requests that still run at `deadline` are ended.
-  // Waits for a load in progress. False when an engine's thread is stuck: only _exit ends such a
-  // thread; the destructor waits for it. Idempotent.
+  // Waits for a load in progress. Returns false if an engine's thread is stuck: only _exit ends
+  // such a thread; the destructor waits for it. Idempotent.
   bool Shutdown(TimePoint deadline);
 
-  // To be called regularly: fails models whose step has taken too long.
+  // Fails models whose step has taken too long. Must be called regularly.
   void CheckProgress();
 
  private:
-  // For the loader thread, or before it starts.
+  // These are called only on the loader thread, or before it starts.
   void LoadAll();
   // Finds a model of the config or of the repository, whose folder may be new.
   absl::StatusOr<Entry*> FindOrAdd(const std::string& name);

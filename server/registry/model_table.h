@@ -28,14 +28,14 @@ struct VersionStatus {
   ModelState state = ModelState::kLoading;
   std::string error;         // why it could not be loaded, or reloaded, or why it failed
   uint64_t fingerprint = 0;  // ModelInfo's; 0: not loaded
-  // What it has executed since it was loaded.
+  // The steps and batches that it has executed since it was loaded.
   uint64_t steps = 0;
   bool encodes = false;
   std::map<size_t, BatchCounts::Count> batches{};
 };
 
-// What ModelService reports of a model. Its own status is that of the version that a request
-// without a version gets.
+// The status of a model, as ModelService reports it. The inherited fields describe the version that
+// a request without a version gets.
 struct ModelStatus : VersionStatus {
   std::string name;
   int32_t slots = 0;  // requests that run at once; for an encoder, rows of a batch
@@ -55,8 +55,8 @@ struct ModelAges {
   Duration since_step{};  // of versions that run requests; without any, of ModelStatus's version
 };
 
-// Which models there are, which versions of each, and in which states these are. Calls look them up
-// here; ModelRegistry, which derives from the table, changes them.
+// The models, their versions, and the states of the versions. Calls look them up here;
+// ModelRegistry, which derives from the table, changes them.
 //
 // Thread-safety: all methods may be called from any thread; none waits for a load.
 class ModelTable {
@@ -69,19 +69,19 @@ class ModelTable {
   // name.
   static absl::Status CheckMayUse(const Client& client, absl::string_view name);
 
-  // The model of that name; an empty name means the only one that the client may use. An empty
-  // version means the newest that is ready. Errors as CheckMayUse, before all others;
-  // INVALID_ARGUMENT (empty name with several models), NOT_FOUND (names the models that the client
-  // may use, or their versions), UNAVAILABLE (loading, unloaded, failed, draining).
+  // The model of that name; an empty name means the only model that the client may use. An empty
+  // version means the newest one that is ready. Errors: first those of CheckMayUse;
+  // INVALID_ARGUMENT (empty name with several models), NOT_FOUND (lists the models that the client
+  // may use, or the versions), UNAVAILABLE (loading, unloaded, failed, draining).
   absl::StatusOr<ModelHold> Acquire(const Client& client, absl::string_view name,
                                     absl::string_view version = {}) const;
 
-  // Like Acquire, for a caller that does not know the wanted version yet: NOT_FOUND also when there
+  // Like Acquire, for a caller that does not know the wanted version yet. NOT_FOUND also if there
   // are several versions.
   absl::StatusOr<ModelHold> AcquireOnly(const Client& client, absl::string_view name) const;
 
-  // The version of the same model with that ModelInfo::fingerprint, if one is ready; else `model`
-  // itself.
+  // The version of the same model with that ModelInfo::fingerprint if it is ready, otherwise
+  // `model` itself.
   ModelHold Matching(const ModelHold& model, uint64_t fingerprint) const;
 
   // All models, for operators.
@@ -89,8 +89,8 @@ class ModelTable {
   // The models that the client may use, as it may see them (ToldTo).
   std::vector<ModelStatus> List(const Client& client) const;
 
-  // An error as the client may see it: for an admin unchanged, for others without the server's
-  // paths.
+  // Returns an error as the client may see it: unchanged for an admin, without the server's paths
+  // for all others.
   std::string ToldTo(const Client& client, absl::string_view error) const;
 
   // The status of that version, or of the one that Acquire would give, as the client may see it.
@@ -98,8 +98,8 @@ class ModelTable {
   absl::StatusOr<ModelStatus> Get(const Client& client, absl::string_view name,
                                   absl::string_view version = {}) const;
 
-  // Metrics of the model of that name in any state; an empty name means the only model. nullptr:
-  // there is no such model. They live as long as the registry.
+  // The metrics of the model of that name, whatever its state; an empty name means the only model.
+  // Null if there is no such model. They live as long as the registry.
   ModelMetrics* FindMetrics(absl::string_view name) const;
 
  protected:
@@ -120,7 +120,7 @@ class ModelTable {
     std::optional<ModelConfig> config;  // of a model in the config
     // Guarded by the table's mutex_. Only the loader thread adds and removes versions.
     std::map<std::string, Version, NewestFirst> versions;
-    bool unloaded = false;  // and to stay so
+    bool unloaded = false;  // an order unloaded it, so it stays unloaded until Allow
   };
   using NamedVersion = std::pair<const std::string, Version>;
 
@@ -130,31 +130,32 @@ class ModelTable {
   Entry* FindEntry(absl::string_view name) const;
   std::vector<Entry*> Entries() const;
 
-  // These versions are to be loaded. False: this was known already, or the table drains.
+  // Adds the versions that will be loaded. Returns false if all of them are known already, or if
+  // the table drains.
   bool Announce(Entry& entry, const std::vector<ModelConfig>& wanted);
-  // The model may be served again, even if it was unloaded.
+  // Lets the model be served again, even if it was unloaded.
   void Allow(Entry& entry);
-  // The versions that were to be loaded are not there any more.
+  // Fails the announced versions, because they cannot be found any more.
   void FailLoading(Entry& entry, const absl::Status& error);
   void FailVersion(Entry& entry, const std::string& version, const absl::Status& error);
-  // Whether it is loaded as the config and the folder (FolderStamp) are now.
+  // Whether the version is loaded from the current config and folder (FolderStamp).
   bool IsLoaded(const Entry& entry, const ModelConfig& config, const std::string& stamp) const;
-  // Requests get `model` from here on. Returns the version that had its place; UNAVAILABLE: the
-  // table drains.
+  // Gives requests `model` from now on. Returns the model that it replaces, if any. UNAVAILABLE:
+  // the table drains.
   absl::StatusOr<ModelHold> Place(Entry& entry, ModelHold model, const std::string& stamp);
-  // Removes the versions that are not wanted. Returns their models.
+  // Removes all versions that are not in `wanted`. Returns their models.
   std::vector<ModelHold> TakeOthers(Entry& entry, const std::vector<ModelConfig>& wanted);
   // Unloads all versions and returns their models. `stay`: they stay unloaded until Allow.
   std::vector<ModelHold> TakeAll(Entry& entry, bool stay);
-  // A model that has been loaded has failed, and does not serve any more.
+  // Records that a loaded model has failed, so that it does not serve any more.
   void Fail(Entry& entry, const ServedModel& model, const std::string& reason);
-  // The repository's models that are to be served, but whose names are not in the list.
+  // The served models of the repository whose names are not in the list.
   std::vector<Entry*> Unlisted(const std::vector<std::string>& names) const;
   // Whether the repository may load it again without an order.
   bool MayReload(const Entry& entry) const;
-  // Name and reason of each model, if every one has failed to load; else nothing.
+  // The name and the reason of each model if all of them failed to load; otherwise nothing.
   std::optional<std::vector<std::string>> LoadFailures() const;
-  // Gives out no more models. False: it was so before.
+  // From now on Acquire refuses all models. Returns false if this was so before.
   bool Drain();
   bool IsDraining() const;
   // Releases all models.

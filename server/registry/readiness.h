@@ -16,7 +16,7 @@ class Readiness {
  public:
   explicit Readiness(HealthConfig config) : config_(std::move(config)) {}
 
-  // To be called when a model has changed, and regularly.
+  // Must be called when a model has changed, and regularly.
   void Update(const std::vector<ModelStatus>& models, TimePoint now) {
     const auto serves = [](const ModelStatus& model) {
       return model.state == ModelState::kReady || model.state == ModelState::kDraining;
@@ -40,8 +40,9 @@ class Readiness {
   // Whether as many models serve as health.readiness asks for.
   bool ready() const { return ready_; }
 
-  // False: the server has not been ready for health.liveness_grace, because a model failed that had
-  // been loaded; a new process may do better. It could not load a model that fails to load here.
+  // False if a loaded model has failed and the server has not been ready for health.liveness_grace:
+  // a new process may be able to serve the model. A model that failed to load does not count,
+  // because a new process could not load it either.
   bool alive() const { return alive_; }
 
  private:

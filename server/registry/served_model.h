@@ -15,7 +15,7 @@
 
 namespace aft::server {
 
-// A loaded version of a model: what a request needs of it.
+// A loaded version of a model, with all that requests need of it.
 struct ServedModel {
   ModelConfig config;
   std::unique_ptr<ModelMetrics> metrics;  // this version's part of the model's metrics
@@ -36,8 +36,8 @@ struct ServedModel {
   }
 };
 
-// A hold on a model that ModelKeeper owns. It may be released on any thread, also on that of the
-// model's own engine.
+// A hold on a model, which ModelKeeper owns. It may be released on any thread, even on the thread
+// of the model's own engine.
 using ModelHold = std::shared_ptr<const ServedModel>;
 
 }  // namespace aft::server

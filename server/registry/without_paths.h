@@ -7,8 +7,8 @@
 
 namespace aft::server {
 
-// Returns the text with each absolute path, and each path that begins with one of `folders`, cut to
-// its last name. It is fit for clients that must not learn how this machine is laid out.
+// Cuts each absolute path in the text, and each path that begins with one of `folders`, to its last
+// name. So clients do not learn the folders of this machine.
 std::string WithoutPaths(absl::string_view text, const std::vector<std::string>& folders);
 
 }  // namespace aft::server

@@ -22,15 +22,14 @@ namespace aft::server {
 
 // A thread that makes calls to Redis, over one connection, one after another. Clients of the server
 // take turns (FairQueue) by the time for which their calls had the connection. The calls of one
-// client go in the order in which they came. A client may have as many calls waiting as there are
-// places left, so that it never keeps others out; 1,024 if it is the only client.
+// client keep their order. A client may have at most as many waiting calls as places are left, so
+// that it never keeps others out. If it is the only client, these are 1,024.
 //
-// A call waits no longer than RedisConfig::timeout for its turn, and no longer than that for its
-// answer (but see RedisConnection on names of hosts; Expire ends calls that wait meanwhile). Redis
-// is down from a failed attempt to reach it until an attempt succeeds. Meanwhile calls fail at
-// once. The thread tries again after 50 ms, then after twice as long each time, up to 2 s. The log
-// has a line when Redis goes down and one when it is back, of each at most one a second.
-// Thread-safe.
+// A call waits at most RedisConfig::timeout for its turn, and as long again for its answer. (The
+// look-up of a host's name may take longer, see RedisConnection; Expire ends calls that wait
+// meanwhile.) After a failed attempt to reach Redis, calls fail at once until an attempt succeeds.
+// The thread tries again after 50 ms, then after twice as long each time, up to 2 s. The log has a
+// line when Redis goes down and one when it is back, each at most once a second. Thread-safe.
 class RedisClient {
  public:
   using Replies = absl::StatusOr<std::vector<RedisReply>>;
@@ -39,7 +38,7 @@ class RedisClient {
   using Open = std::function<absl::StatusOr<std::unique_ptr<RedisConnection>>(
       const RedisConfig&, const std::string& password, RedisConnection::Deadline)>;
 
-  // Redis need not be there yet. `metrics` must outlive the object.
+  // Does not need Redis to be running yet. `metrics` must outlive the object.
   RedisClient(const RedisConfig& config, std::string password, StateMetrics& metrics,
               Open open = RedisConnection::Open);
   // Ends all calls, then returns.
@@ -47,16 +46,16 @@ class RedisClient {
   RedisClient(const RedisClient&) = delete;
   RedisClient& operator=(const RedisClient&) = delete;
 
-  // `client` is the client whose turn the call takes. `done` is called once: on the thread of this
-  // object, on that of Expire, or on the calling one. Commands may be sent again if the connection
-  // breaks, so it must be harmless to repeat them. UNAVAILABLE: no answer, or too many calls wait;
-  // RESOURCE_EXHAUSTED: no memory for the answer. Both messages are fit for clients, and Redis may
-  // have executed the commands all the same. Replies may be errors of Redis. `begin_by`: the call
-  // waits for its turn no longer than until then.
+  // `client` is the client whose turn the call uses. `done` is called once: on the thread of this
+  // object, on the thread of Expire, or on the calling thread. Commands may be sent again if the
+  // connection breaks, so it must be harmless to repeat them. UNAVAILABLE: no answer, or too many
+  // calls wait; RESOURCE_EXHAUSTED: no memory for the answer. Clients may see both messages. Redis
+  // may have executed the commands despite the error. Replies may be errors of Redis. `begin_by`:
+  // the latest time until which the call waits for its turn.
   void Call(const std::string& client, std::vector<RedisCommand> commands, size_t max_bytes,
             Done done, RedisConnection::Deadline begin_by = RedisConnection::Deadline::max());
 
-  // Ends calls whose time is over. To be called about every second.
+  // Ends calls whose time is over. Must be called about every second.
   void Expire();
 
  private:
@@ -64,7 +63,7 @@ class RedisClient {
   using Tasks = std::deque<std::unique_ptr<Task>>;
 
   void Run();
-  // False: the object is being destroyed, and no call is left.
+  // Waits for work. Returns false if the object is being destroyed and no call is left.
   bool Wait();
   void Connect();
   // REQUIRES: there is a connection.

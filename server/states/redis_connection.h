@@ -34,9 +34,9 @@ class RedisConnection {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
-  // Connects, logs in with the password unless that is "", chooses the database, and waits until
-  // Redis says that it serves. UNAVAILABLE names address and reason. `deadline` does not hold for
-  // the look-up of a host's name. REQUIRES: the config's loader accepts such an address.
+  // Connects, logs in with the password unless it is "", chooses the database, and waits until
+  // Redis says that it serves. UNAVAILABLE names address and reason. The look-up of a host's name
+  // may exceed `deadline`. REQUIRES: ValidateServerConfig has accepted the address.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisConfig& config,
                                                                const std::string& password,
                                                                Deadline deadline);

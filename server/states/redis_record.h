@@ -14,10 +14,10 @@
 //   "AFTREDIS1" | when it expires, in ms since 1970 | bytes | client | owner | model |
 //   sealed summary | sealed state
 //
-// with a line feed after each but the last two. The summary is the state without its snapshot and
-// its counts, so it always has the same length. Both seals cover the id and the lines, each for its
-// own kind, so no part of a record fits into another one. An attacker without the key can at most
-// put an old record back, under its own id, until it expires.
+// The first six fields are lines, each with a line feed. The summary is the state without its
+// snapshot, its counts and its note, so it always has the same length. Both seals cover the id, the
+// lines and the kind of the part, so no part of a record fits into another one. An attacker without
+// the key can at most put an old record back, under its own id, until it expires.
 namespace aft::server {
 
 // The most bytes of the lines and the summary, with which each record begins.
@@ -32,8 +32,9 @@ struct RedisRecord {
 absl::StatusOr<std::string> SealRecord(const StateSealer& sealer, const StateFolder::File& file,
                                        int64_t now_ms);
 
-// Opens a record from its first kMaxRecordHead bytes, or from all of them. The state is the
-// summary. INVALID_ARGUMENT: it is not a record, or of another key, id or owner, or it is damaged.
+// Opens a record from its first kMaxRecordHead bytes, or from all of them. The state in the result
+// is the summary. INVALID_ARGUMENT: the bytes are no record, are damaged, or belong to another key,
+// id or owner.
 absl::StatusOr<RedisRecord> OpenRecordHead(const StateSealer& sealer, absl::string_view id,
                                            absl::string_view owner, absl::string_view head,
                                            int64_t now_ms);

@@ -18,26 +18,27 @@ namespace aft::server {
 // Keeps states in Redis, for every server that shares it. They take memory of this process
 // (StateBudget) only while a request uses them, or is about to leave one.
 //
-// A state is the value of PREFIX s:ID (RedisRecord) until it expires by Redis' own clock. What a
-// client has is found in three keys. Scripts change them together with the value, so that all agree
+// A state is the value of PREFIX s:ID (RedisRecord) until it expires by Redis' own clock. Three
+// keys list the states of a client. Scripts change them together with the value, so that all agree
 // even if several servers write, or one crashes:
 //
 //   PREFIX x:CLIENT   sorted set of ids, by when they expire in ms since 1970
 //   PREFIX n:CLIENT   sorted set of ID:BYTES, in the order of ids
 //   PREFIX b:CLIENT   the sum of these bytes
 //
-// Every script first takes out what has expired, by Redis' clock. A value that Redis evicted stays
-// in these keys until it would have expired, so Redis' maxmemory-policy should be noeviction.
+// Every script first removes the states that have expired by Redis' clock. A value that Redis
+// evicted stays in these keys until it would have expired, so Redis' maxmemory-policy should be
+// noeviction.
 class RedisStates final : public StatePlace {
  public:
-  // Runs a task of that client, whose time grows with a state's size, on a thread made for this.
+  // Runs a task of that client on a thread for tasks whose time grows with the size of a state.
   using Executor =
       std::function<void(const Client& client, size_t bytes, std::function<void()> task)>;
   using Clock = std::function<std::chrono::system_clock::time_point()>;
 
-  // Redis need not be there yet. NOT_FOUND names a password file that cannot be read. The sealer
-  // must outlive the object, and metrics must outlive every state. `executor` must have run its
-  // tasks before the object is destroyed. REQUIRES: config.max_bytes > 0.
+  // Does not need Redis to be running yet. NOT_FOUND names a password file that cannot be read. The
+  // sealer must outlive the object, and metrics must outlive every state. `executor` must have run
+  // its tasks before the object is destroyed. REQUIRES: config.max_bytes > 0.
   static absl::StatusOr<std::unique_ptr<RedisStates>> Create(
       const StatesConfig& config, const StateSealer& sealer, StateMetrics& metrics,
       Executor executor, Clock clock = std::chrono::system_clock::now);
@@ -68,21 +69,22 @@ class RedisStates final : public StatePlace {
   // EVAL of the prelude and the script, with the keys that all scripts share.
   RedisCommand Script(const char* script, const std::string& client, const std::string& id,
                       std::vector<std::string> arguments) const;
-  // OK, or what a client may know about why there are no replies.
+  // Returns OK, or an error that a client may see if there are no replies.
   absl::Status Check(const RedisClient::Replies& replies);
   absl::Status Unknown();
-  // Reads `head`, the beginning of the record of an id that was asked for.
+  // Reads `head`, the beginning of the record of `id`.
   absl::StatusOr<StoredState> Read(const std::string& owner, const std::string& id,
                                    const std::string& head);
   // The record was not sealed with our keys, or was sealed as something else.
   void Refused(const std::string& id, const absl::Status& why);
-  // Starts again, until `deadline`, if another record replaces the one that is being read.
+  // Finds a state. Starts again, until `deadline`, if another record replaces the one that is being
+  // read.
   void FindUntil(TimePoint deadline, const Client& client, const std::string& owner,
                  const std::string& id, Found found);
   void FindWhole(TimePoint deadline, const Client& client, const std::string& owner,
                  const StoredState& stored, int64_t size, const Found& found);
-  // Starts again, until `deadline`, after a page of which nothing is left. Sends nothing after
-  // that.
+  // Lists states. Starts again after a page of which nothing is left, but sends nothing after
+  // `deadline`.
   void ListUntil(TimePoint deadline, const std::string& client, const std::string& owner,
                  const std::string& after, size_t most, Listed listed);
   int64_t Now() const;  // ms since 1970

@@ -24,24 +24,24 @@ inline constexpr size_t kStateChunkBytes = size_t{256} << 10;
 // The stored states as calls see them: which client may have which state, and what the fields of a
 // request mean. Errors begin with the field's path. Thread-safe.
 //
-// Methods that may have to wait for the store answer by a callback: once, on the calling thread or
-// on another, where it must not wait for anything. A state from Redis comes on the executor's
-// thread.
+// Methods that may have to wait for the store answer by a callback. It is called once, on the
+// calling thread or on another one, and must not wait for anything. A state from Redis comes on the
+// executor's thread.
 class StateAccess {
  public:
   using Found = std::function<void(absl::StatusOr<std::shared_ptr<const SequenceState>>)>;
   template <typename Response>
   using Answer = std::function<void(const absl::StatusOr<Response>&)>;
 
-  // `known_clients`: every call is of a client that proved its identity, and each client has its
-  // own states. `metrics` must outlive every state. `executor`: see RedisStates. Errors as those of
+  // `known_clients`: every caller is a client that proved its identity, and each client has its own
+  // states. `metrics` must outlive every state. `executor`: see RedisStates. Errors as
   // StateSealer::Create, LocalStates::Create and RedisStates::Create.
   static absl::StatusOr<std::unique_ptr<StateAccess>> Create(const StatesConfig& config,
                                                              bool known_clients,
                                                              StateMetrics& metrics,
                                                              RedisStates::Executor executor);
 
-  // INVALID_ARGUMENT: larger than any request that only names a state.
+  // INVALID_ARGUMENT if the request is larger than any that only names a state.
   static absl::Status CheckRequestBytes(size_t bytes);
 
   // Finds the state that a request continues from: a stored one, or one in the request.
@@ -81,18 +81,19 @@ class StateAccess {
   void Discard(const Client& client, const std::string& id);
 
   // A resume point is a state that a running stream writes again and again under one id, so that
-  // another call can continue from there. Like a stored state it belongs to its client, and to the
-  // client's budget. But only FindResumePoint finds it, and no request of StateService. Each one
-  // replaces the last: a concurrent read finds the old or the new one, whole. It is kept for
-  // states.default_ttl_ms from its Put on, or until it is removed.
+  // another call can continue from there. Like a stored state it belongs to its client, and counts
+  // against the client's budget. But only FindResumePoint finds it; requests of StateService do
+  // not. Each resume point replaces the last one, and a concurrent read finds either the old or the
+  // new one as a whole. It is kept for states.default_ttl_ms after it was written, or until it is
+  // removed.
   static std::string NewResumeId() { return StateStore::NewId(); }
   // RESOURCE_EXHAUSTED, FAILED_PRECONDITION: as Reserve; UNAVAILABLE: as Put. After an error the
-  // old one may stay. The caller waits for `done` before the next one.
+  // old resume point may stay. The caller must wait for `done` before it puts the next one.
   void PutResumePoint(const Client& client, const std::string& model, const std::string& id,
                       SequenceState state, StatePlace::Done done);
   // Errors as Find: an id that is not a resume point, or not this client's, is NOT_FOUND.
   void FindResumePoint(const Client& client, const std::string& id, Found found);
-  // Removes the one that is being put, too. REQUIRES: the id was the client's.
+  // Removes the resume point, even one that is still being put. REQUIRES: the id was the client's.
   void RemoveResumePoint(const Client& client, const std::string& id);
 
   // The methods of StateService.

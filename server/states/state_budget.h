@@ -18,7 +18,8 @@ class StateBudget {
   struct Ledger;
 
  public:
-  // A place in the budget, given back on destruction; it may outlive the budget. Thread-compatible.
+  // A place in the budget, which its destructor gives back. It may outlive the budget.
+  // Thread-compatible.
   class Room {
    public:
     Room() = default;
@@ -28,7 +29,7 @@ class StateBudget {
 
     int64_t bytes() const { return bytes_; }
 
-    // Moves `bytes` of this place into one of their own. REQUIRES: it has that many.
+    // Moves `bytes` of this place into a new one. REQUIRES: it has this number of bytes.
     Room Split(int64_t bytes);
 
    private:
@@ -46,8 +47,8 @@ class StateBudget {
   // `metrics` must outlive every state. REQUIRES: config.max_bytes > 0.
   StateBudget(const StatesConfig& config, StateMetrics& metrics);
 
-  // A place for a state of at most `bytes` that this client is about to have. RESOURCE_EXHAUSTED:
-  // the budget, or the client's part of it, is full; the message says which.
+  // Reserves a place for a state of the client with at most `bytes`. RESOURCE_EXHAUSTED: the
+  // budget, or the client's part of it, is full; the message says which.
   absl::StatusOr<Room> Reserve(const Client& client, int64_t bytes);
 
   // Returns the state, whose bytes count against the budget until its last copy is released.

@@ -22,8 +22,8 @@
 
 namespace aft::server {
 
-// The expiry in a file is by the first clock, for the next process. While this process runs, files
-// expire by the second one, which cannot be set, as states in memory do.
+// The expiry in a file is a time of `wall`, so that the next process can use it. While this process
+// runs, files expire by `steady`, which cannot be set, as states in memory do.
 struct StateFolderClocks {
   std::function<std::chrono::system_clock::time_point()> wall = std::chrono::system_clock::now;
   std::function<TimePoint()> steady = std::chrono::steady_clock::now;
@@ -35,9 +35,9 @@ struct StateFolderClocks {
 //   "AFTKEPT1" | when it expires, in ms since 1970 | client | owner | model | sealed state
 //
 // with a line feed after each but the last. The seal covers the id and the lines. Files appear
-// whole or not at all. A file that is damaged or of another key is left alone, so that a server
-// with the key can use it. Thread-safe. A thread of its own writes and removes files, in the order
-// of the calls: no other thread waits for the disk.
+// whole or not at all. A file that is damaged or sealed with another key stays, so that a server
+// with the key can use it. A thread of its own writes and removes files, in the order of the calls,
+// so that no other thread waits for the disk. Thread-safe.
 class StateFolder {
  public:
   using Done = std::function<void(const absl::Status&)>;
@@ -56,13 +56,13 @@ class StateFolder {
     std::chrono::milliseconds ttl{};  // from now
     std::shared_ptr<const SequenceState> state{};
 
-    // Whether it can be written in lines, under its name. INTERNAL: it cannot.
+    // INTERNAL if a name cannot be a line of the file, or if the id cannot be its name.
     absl::Status Check() const;
   };
 
-  // Locks the folder for this object alone, and removes what a crash left half-written. Errors name
-  // the folder; FAILED_PRECONDITION: another server uses it. The sealer and metrics must outlive
-  // the object.
+  // Locks the folder for this object alone, and removes files that a crash left half-written.
+  // Errors name the folder; FAILED_PRECONDITION: another server uses it. The sealer and metrics
+  // must outlive the object.
   static absl::StatusOr<std::unique_ptr<StateFolder>> Open(const std::string& path,
                                                            const StateSealer& sealer,
                                                            StateMetrics& metrics,
@@ -72,14 +72,14 @@ class StateFolder {
   StateFolder(const StateFolder&) = delete;
   StateFolder& operator=(const StateFolder&) = delete;
 
-  // FAILED_PRECONDITION: the file system is smaller than that. If it only has fewer bytes left,
-  // this is logged.
+  // FAILED_PRECONDITION if the file system is smaller than `bytes`. If it only has less free space
+  // than that, the log has a line.
   absl::Status CheckSpace(int64_t bytes) const;
 
-  // Hands out the states in the folder, in the order of ids, with a `ttl` of at most `max_ttl`, and
-  // removes what has expired. Files of more than `max_bytes`, files that cannot be opened and
-  // states that `take` refuses are logged, counted and left there. The files of refused states are
-  // removed when they expire.
+  // Passes the states in the folder to `take`, in the order of ids, with a `ttl` of at most
+  // `max_ttl`, and removes files that have expired. Files of more than `max_bytes`, files that
+  // cannot be opened and states that `take` refuses are logged and counted, and stay. The files of
+  // refused states are removed when they expire.
   void Load(int64_t max_bytes, std::chrono::milliseconds max_ttl,
             const std::function<absl::Status(File)>& take);
 
@@ -87,12 +87,13 @@ class StateFolder {
   // file, except perhaps one of an earlier state of this id, which the new one was to replace.
   void Write(File file, Done done);
 
-  // Calls `done` on the folder's thread. OK: there is no such file. After an error there is, or may
-  // be, until it expires. When kMostRemovals wait, as when a disk does not answer, `done` gets
-  // UNAVAILABLE on the calling thread. A loss of power soon afterwards may bring the file back.
+  // Calls `done` on the folder's thread. OK: the file does not exist any more. After an error it
+  // may exist until it expires. If kMostRemovals wait, for example because the disk does not
+  // answer, `done` gets UNAVAILABLE on the calling thread. If the machine loses power soon
+  // afterwards, the file may exist again.
   void Remove(const std::string& id, Done done);
 
-  // Has the folder's thread remove expired files, unless they are written again before that.
+  // Lets the folder's thread remove expired files, unless they are written again before that.
   void Expire();
 
  private:

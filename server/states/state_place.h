@@ -12,9 +12,9 @@
 
 namespace aft::server {
 
-// A store of states. Thread-safe. Every callback is called once: on the calling thread, or on one
-// of the store's own, where it must not wait for anything. Calls of one client for one name are
-// executed in their order. UNAVAILABLE: the store cannot be reached, or does not accept the state.
+// A store of states. Every callback is called once, on the calling thread or on a thread of the
+// store, and must not wait for anything. Calls of one client for one name are executed in their
+// order. UNAVAILABLE: the store cannot be reached, or does not accept the state. Thread-safe.
 class StatePlace {
  public:
   using Found = std::function<void(absl::StatusOr<StoredState>)>;
@@ -23,12 +23,12 @@ class StatePlace {
 
   virtual ~StatePlace() = default;
 
-  // Does what StateBudget::Reserve does, with room for the sealed copy if states are sealed here.
+  // As StateBudget::Reserve, with additional room for the sealed copy if this store seals states.
   virtual absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) = 0;
 
-  // Stores the file, in place of what the owner has under that name. After an error the old one may
-  // still be there. `rest` is what Reserve gave, without what the state itself takes. It is given
-  // back when the sealed copy is freed.
+  // Stores the state in place of the owner's state with that id, if there is one. After an error
+  // the old one may still exist. `rest` is the room that Reserve gave, without the part that the
+  // state itself takes. It is given back when the sealed copy is freed.
   virtual void Put(StateFolder::File file, StateBudget::Room rest, Found put) = 0;
 
   // NOT_FOUND: the state is unknown, or has expired. RESOURCE_EXHAUSTED: no memory for it.
@@ -47,7 +47,7 @@ class StatePlace {
   virtual void Remove(const Client& client, const std::string& owner, const std::string& id,
                       Done done) = 0;
 
-  // Releases what has expired. To be called about every second.
+  // Releases states that have expired. Must be called about every second.
   virtual void Expire() = 0;
 };
 

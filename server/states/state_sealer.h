@@ -13,10 +13,10 @@
 
 namespace aft::server {
 
-// Makes states into bytes that leave the process and come back from anywhere. Without the key, a
-// holder of the bytes can neither read nor make nor change them: they are encrypted and
-// authenticated with AES-256-SIV (RFC 5297). SIV needs no random number, so equal states give equal
-// bytes, and a key may seal any number of states. Little-endian. Immutable and thread-safe.
+// Makes bytes of states, which may leave the process and come back from anywhere. Without the key
+// such bytes can be neither read nor made nor changed: they are encrypted and authenticated with
+// AES-256-SIV (RFC 5297). SIV needs no random number, so equal states give equal bytes, and a key
+// may seal any number of states. Little-endian. Immutable and thread-safe.
 //
 //   "AFTSEAL2", or "AFTSEAL3" with a note | id of the key, 8 | tag, 16 | the state, encrypted
 class StateSealer {
@@ -25,8 +25,8 @@ class StateSealer {
   static constexpr size_t kMaxKeyBytes = 4096;
 
   // The bytes of each file are a key. The first key seals and all of them open, so that a key can
-  // be replaced while there are states of the old one. Without files the key is random: then no
-  // other process opens what this one seals. NOT_FOUND or INVALID_ARGUMENT names the file.
+  // be replaced while states with the old one exist. Without files the key is random, and no other
+  // process can open the states that this one seals. NOT_FOUND or INVALID_ARGUMENT names the file.
   static absl::StatusOr<StateSealer> Create(const std::vector<std::string>& key_files);
 
   // Sealing and opening take time in proportion to the state's size. A state opens only in the

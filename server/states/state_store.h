@@ -26,7 +26,7 @@
 
 namespace aft::server {
 
-// A stored state, and what is known of it.
+// A stored state, and the facts about it.
 struct StoredState {
   std::string id;
   std::string model;  // the model's name on this server
@@ -35,10 +35,10 @@ struct StoredState {
   std::shared_ptr<const SequenceState> state;
 };
 
-// Keeps states in this process's memory, each until it expires or its owner deletes it: nothing
-// else removes one. Their names are 128 random bits. A caller names an owner; another owner's state
-// is as unknown to it as one that never existed. Where clients are not known, all states have the
-// owner "", and the id alone gives access. Thread-safe; every call is a short critical section.
+// Keeps states in this process's memory. A state is removed only when it expires or its owner
+// deletes it. Its id is 128 random bits. The state of another owner is NOT_FOUND, like one that
+// never existed. If clients are not known, all states have the owner "", and the id alone gives
+// access. Thread-safe; every call is a short critical section.
 class StateStore {
  public:
   using Room = StateBudget::Room;
@@ -67,12 +67,13 @@ class StateStore {
   // As StateBudget::Reserve, after releasing what has expired.
   absl::StatusOr<Room> Reserve(const Client& client, int64_t bytes);
 
-  // Replaces what the owner has under that id.
+  // Stores the state, in place of the owner's state with that id if there is one.
   StoredState Put(const std::string& owner, const std::string& id, const std::string& model,
                   std::shared_ptr<const SequenceState> state, std::chrono::milliseconds ttl);
 
-  // NOT_FOUND: the state is unknown, or has expired, which is remembered for a while. A state that
-  // was found lives on, with its place in the budget, for as long as a caller has it.
+  // NOT_FOUND: the state is unknown, or it has expired (which is remembered for a while, so that
+  // the message can say so). A state that was found lives, with its place in the budget, as long as
+  // a caller holds it.
   absl::StatusOr<StoredState> Find(const std::string& owner, const std::string& id);
 
   // NOT_FOUND as Find.
@@ -81,7 +82,7 @@ class StateStore {
   // Returns at most `most` of the owner's states after `after`, in the order of ids.
   std::vector<StoredState> List(const std::string& owner, const std::string& after, size_t most);
 
-  // Releases what has expired; every other call does so too.
+  // Releases states that have expired; every other call does so too.
   void Expire();
 
  private:
