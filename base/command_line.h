@@ -13,7 +13,7 @@ struct FlagHint {
   const char* use;    // "--listen_address=127.0.0.1:PORT"
 };
 
-// What ParseCommandLine has to know about a program.
+// The facts about a program that ParseCommandLine needs.
 struct ProgramInfo {
   int usage_code;                 // its exit code after a bad command line
   std::vector<FlagHint> hints{};  // checked before similar spellings

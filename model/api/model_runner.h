@@ -17,8 +17,8 @@
 // runner owns the bytes of the slots. No LibTorch, CUDA or gRPC type appears here.
 namespace aft {
 
-// What an encoder or a bare mixer takes in addition to a sequence of vectors and a mask of its
-// keys.
+// The forms of input that an encoder or a bare mixer accepts in addition to a sequence of vectors
+// and a mask of its keys.
 struct EncoderForms {
   bool pairs = false;         // EncoderInput::pairs
   bool sources = false;       // EncoderInput::keys and values
@@ -26,7 +26,7 @@ struct EncoderForms {
   bool free_lengths = false;  // more or fewer keys and values than queries
 };
 
-// What the server may know about a loaded model. It does not change during the runner's life.
+// The facts about a loaded model. They do not change during the runner's life.
 struct ModelInfo {
   std::string architecture;  // the mixer, e.g. "aft_local"
   std::string tokenizer{};   // its kind in config.json, e.g. "bytes"; empty: there is none
@@ -68,7 +68,7 @@ struct ModelInfo {
   std::string device;                 // "cpu (AVX2, 3 threads)", "cuda:0 (NVIDIA H100)"
 };
 
-// What a device reports about itself, for metrics.
+// The values that a device reports about itself, for metrics.
 struct DeviceStats {
   int64_t memory_total = 0;  // bytes
   int64_t memory_used = 0;   // by all programs; not read after every step
@@ -138,8 +138,8 @@ class KeptState {
   virtual int64_t bytes() const = 0;  // of the device's memory
 };
 
-// What a sequence begins from when it gets its slot: nothing; a copy of the sequence in another
-// slot, which continues independently; a state that KeepSlot kept; or the bytes of SnapshotSlot.
+// The beginning of a sequence that gets a slot: nothing; a copy of the sequence in another slot,
+// which continues independently; a state that KeepSlot kept; or the bytes of SnapshotSlot.
 struct NewSequence {};
 struct ForkOf {
   int32_t slot;
@@ -178,8 +178,9 @@ class ModelRunner {
   // Largest number of tokens, and of rows, that one StepInput may hold.
   virtual int64_t max_step_tokens() const = 0;
 
-  // The thread that makes all later calls calls this first. What a device's libraries keep for each
-  // thread is then made here and not in the first step. If that fails, the first step reports why.
+  // The thread that makes all later calls must call this first. It makes the data that a device's
+  // libraries keep for each thread, so that the first step does not have to. If that fails, the
+  // first step reports the reason.
   virtual void PrepareThread() {}
 
   // Gives `slot` to a sequence that begins from `from`, and returns how many tokens that sequence

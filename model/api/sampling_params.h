@@ -12,7 +12,7 @@ using TokenId = int32_t;
 // The most alternatives that can be reported per token.
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
-// What a request changes about the logit of one token.
+// The rule of a request for the logit of one token.
 struct LogitRule {
   TokenId id = 0;
   float bias = 0.0F;       // added; in [-100, 100], or kBannedBias: the token is never drawn

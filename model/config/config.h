@@ -20,7 +20,7 @@ enum class BiasForm {
   kFactors,  // w.u, w.v [T, bias_rank], w = u v^T (eq. 7); AFT-full and AFT-local
 };
 
-// What happens at positions beyond the last row of a bias table by absolute position.
+// The rule for positions beyond the last row of a bias table by absolute position.
 enum class LengthPolicy {
   kError,  // a longer prompt is refused, and generation ends there
   kClamp,  // the last row's biases, by offset

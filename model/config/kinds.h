@@ -30,9 +30,9 @@ enum class MixerKind {
 
 // The family of kernels that computes a kind. A device distinguishes kinds by their family only.
 enum class KernelFamily {
-  kAft,        // kernels/aft.h: means weighted by exp(key + position bias), per channel
-  kConv,       // kernels/conv.h: like kAft, with one key and one filter of biases per head
-  kAttention,  // kernels/attention.h: softmax over scores of a query and keys
+  kAft,        // kernels/aft/aft.h: means weighted by exp(key + position bias), per channel
+  kConv,       // kernels/conv/conv.h: like kAft, with one key and one filter of biases per head
+  kAttention,  // kernels/attention/attention.h: softmax over scores of a query and keys
   kWkv,        // kernels/wkv: RWKV's recurrences, with a decay in place of position biases
 };
 

@@ -23,7 +23,8 @@ class GpuStepShapes {
   // and for many short chunks.
   int64_t IndexFor(const GpuStepShape& step) const;
 
-  // What a network must be made for: all shapes, and any step within slots and max_step_tokens.
+  // The limits that a network must be made for: they include all shapes, and any step within slots
+  // and max_step_tokens.
   const GpuLimits& limits() const { return limits_; }
 
  private:

@@ -64,7 +64,7 @@ class Mixer {
                            MixerOut out, const Workspace& workspace) const = 0;
 };
 
-// What a mixer must know in addition to its own config.
+// The facts that a mixer must know in addition to its own config.
 struct MixerOptions {
   // Tokens of the longest sequence; > 0 for mixers whose state grows: their slots have room for it.
   int64_t max_seq_len = 0;

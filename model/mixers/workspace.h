@@ -22,7 +22,8 @@ class Executor {
                    absl::FunctionRef<void(int64_t, int64_t, int)> fn) const = 0;
 };
 
-// What Forward may use in addition to its arguments. Nothing is allocated in steady state.
+// The memory and threads that Forward may use in addition to its arguments. Nothing is allocated in
+// steady state.
 struct Workspace {
   const Executor* executor = nullptr;
   float* scratch = nullptr;    // 64-byte aligned; thread i owns the part at i * scratch_stride

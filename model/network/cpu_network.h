@@ -32,7 +32,8 @@ struct CpuLayer {
   MixerLayer mixer;
   std::optional<Rest> rest;
 
-  // What the layer's parts keep of a sequence, the mixer first. These are parts of a state pool.
+  // The states that the layer's parts keep of a sequence, the mixer's first. They are parts of a
+  // state pool.
   std::vector<StateSpec> state_specs(const NetworkConfig& config) const {
     std::vector<StateSpec> specs = ShiftStateSpecs(config);
     specs.insert(specs.begin(), mixer.mixer().state_spec());

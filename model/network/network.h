@@ -28,7 +28,7 @@ concept Network = requires(N& network, const typename N::Batch& batch,
   // x = embedding of the tokens. For texts of vectors, x = the vectors plus their positions.
   { network.Embed(batch) } -> std::same_as<absl::Status>;
   { network.Embed(texts) } -> std::same_as<absl::Status>;
-  // What all layers keep of a sequence.
+  // The states that all layers keep of a sequence.
   { network.state_specs() } -> std::same_as<std::vector<StateSpec>>;
   // mixed = mixer(qkv(norm1(x))) of layer i. Mix advances the layer's states; Encode has no states.
   { network.Mix(i, batch, states) } -> std::same_as<absl::Status>;

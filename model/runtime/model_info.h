@@ -16,7 +16,7 @@
 
 namespace aft {
 
-// What every runner says about its network. The sizes of states are left at 0.
+// Makes the facts that every runner reports about its network. The sizes of states are left at 0.
 inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes,
                                Number weight_format, std::string device) {
   ModelInfo info;
@@ -38,8 +38,8 @@ inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes
   return info;
 }
 
-// What Mixer::EncodePairs of an encoder's mixers takes. The number of keys is free when no key is
-// tied to a position of the queries.
+// The forms of input that Mixer::EncodePairs accepts for these mixers. The number of keys may
+// differ from that of the queries if no key is tied to a position of the queries.
 inline EncoderForms FormsOf(const NetworkConfig& config) {
   const MixerConfig& mixer = config.mixer;
   const KindSpec& kind = SpecOf(mixer.kind);
@@ -63,8 +63,8 @@ inline std::string CpuDeviceName(int threads) {
                       threads == 1 ? " thread)" : " threads)");
 }
 
-// Adds what a runner of a language model says about a slot with these layers. `network` is the
-// fingerprint of the network.
+// Adds the facts about a slot with these layers, for a language model. `network` is the fingerprint
+// of the network.
 inline void AddStateInfo(const std::vector<StateSpec>& layers, uint64_t network, ModelInfo* info) {
   const SlotLayout layout(layers);
   info->state_bytes = layout.bytes();

@@ -8,7 +8,7 @@
 
 namespace aft {
 
-// What the host knows about a sequence, without its state.
+// The host's record of a sequence, without its state.
 struct SequenceRecord {
   SamplingParams params;
   int64_t next_position = 0;  // tokens consumed

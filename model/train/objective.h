@@ -18,8 +18,8 @@
 
 namespace aft {
 
-// What a run learns. An objective has the data, the loss of a step and the held-out figures.
-// Thread-compatible.
+// The task that a run learns. An objective has the data, the loss of a step and the held-out
+// figures. Thread-compatible.
 class Objective {
  public:
   virtual ~Objective() = default;

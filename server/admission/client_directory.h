@@ -25,11 +25,11 @@ class ClientDirectory {
   // Reads the file again if it has changed. A bad file is logged and changes nothing.
   void Refresh();
 
-  // As Refresh, but reads a changed file only once two looks have seen the same change: a file that
-  // is written in place may be incomplete at first. To be called on one thread only.
+  // As Refresh, but reads a changed file only once two calls have seen the same change, because a
+  // file that is written in place may be incomplete at first. Only one thread may call it.
   void Look();
 
-  // Sets what is called after each change, on the thread that has read the file; null: nothing.
+  // Sets the function to call after each change, on the thread that has read the file; null: none.
   // Returns when no call of the former function is running.
   void OnChange(std::function<void()> on_change);
 

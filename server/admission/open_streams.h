@@ -12,8 +12,8 @@
 
 namespace aft::server {
 
-// A stream that may stay open without a request, until its client sends the next one or while the
-// client waits for news.
+// A stream that may be open without a request: its client sends the next one later, or waits for
+// changes.
 class OpenStream {
  public:
   virtual ~OpenStream() = default;
@@ -38,7 +38,7 @@ class OpenStreams {
   // UNAVAILABLE after EndAll.
   absl::Status Add(const std::shared_ptr<OpenStream>& stream, const std::string& client);
 
-  // These do nothing for a stream that was not added or has given way.
+  // These two do nothing for a stream that was not added or has given way.
   void SetIdle(const OpenStream* stream, bool idle);
   void Remove(const OpenStream* stream);
 
@@ -61,7 +61,8 @@ class OpenStreams {
   // Makes room for one more stream of `asking`. `gives_way` is set if a stream has to give way.
   absl::Status MakeRoom(Holders::iterator asking, std::shared_ptr<OpenStream>& gives_way)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // All places are taken: finds the client whose stream gives way to `asking`. end(): no client.
+  // Finds the client whose stream gives way to `asking` when all places are taken; end() if there
+  // is none.
   Holders::iterator WhoGivesWay(Holders::iterator asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetIdle(Entry& entry, bool idle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

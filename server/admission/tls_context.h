@@ -10,9 +10,9 @@
 
 namespace aft::server {
 
-// What a server of HTTP/1.1 needs to speak TLS 1.2 or later: its certificate and key, and the
-// authorities of its clients' certificates if there is a client_ca_file. INVALID_ARGUMENT names the
-// file that cannot be used. REQUIRES: tls.cert_file is not empty.
+// Makes the context with which a server of HTTP/1.1 speaks TLS 1.2 or later. It has the server's
+// certificate and key and, if there is a client_ca_file, the authorities of clients' certificates.
+// INVALID_ARGUMENT names the file that cannot be used. REQUIRES: tls.cert_file is not empty.
 absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsConfig& tls);
 
 // The TLS context of files that may change while the server runs. Only one thread may use it.

@@ -38,20 +38,21 @@ class ModelService;
 class StateAccess;
 class StateService;
 
-// Keeps what gRPC and protobuf log off stderr, where the server's own log is: every fault that
-// matters reaches a caller as a status, and clients decide how often the others come. Who wants
-// gRPC's log sets its variable GRPC_VERBOSITY. Affects the process; call before the first use of
-// gRPC, while there is one thread.
+// Turns off the logs of gRPC and protobuf, because stderr is for the server's own log. Every fault
+// that matters reaches a caller as a status, and clients decide how often the others occur. The
+// environment variable GRPC_VERBOSITY turns gRPC's log on again. Affects the whole process. Must be
+// called before the first use of gRPC, while there is one thread.
 void QuietLibraries();
 
-// The listening gRPC server with all of its services: aft.v1, inference, health, reflection. Owns
-// what stands before the engines: who calls, how much memory calls may hold, the threads that
-// tokenise.
+// The listening gRPC server with all of its services: aft.v1, inference, health, reflection. It
+// owns the parts that a call passes before it reaches an engine: the identity of clients, the
+// memory ledger, the stored states and the decode pool. HTTP uses them too.
 class GrpcServer {
  public:
-  // Binds config.listen_address and answers from then on. `registry` and `metrics` must outlive it.
-  // UNAVAILABLE, naming address and reason, when it cannot listen there; INVALID_ARGUMENT or
-  // NOT_FOUND for files of config.security and config.states that cannot be used.
+  // Binds config.listen_address and answers from then on. `registry` and `metrics` must outlive
+  // this object. UNAVAILABLE names the address and the reason if it cannot listen there;
+  // INVALID_ARGUMENT or NOT_FOUND for files of config.security and config.states that cannot be
+  // used.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const ServerConfig& config,
                                                             ModelRegistry& registry,
                                                             ServerMetrics& metrics,
@@ -61,23 +62,24 @@ class GrpcServer {
   // host:port with the port that was bound.
   const std::string& address() const { return address_; }
 
-  // Health of the server ("" and each service), of models, each of which is the service
-  // "aft.v1.InferenceService/MODEL", and of the process ("liveness": false asks for a restart).
+  // Sets the health of the server ("" and each service), of each model (the service
+  // "aft.v1.InferenceService/MODEL"), and of the process ("liveness"; false asks for a restart).
   void SetServing(bool serving, const std::map<std::string, bool>& models, bool alive);
 
   // ClientIdentity::Refresh.
   void RefreshClients();
 
-  // What other transports serve models with. `on_clients` is called when who may call has changed.
+  // Other transports use these to serve models. `on_clients` is called when the file of clients has
+  // changed.
   InferenceEnvironment& calls() { return calls_; }
   const ClientIdentity& identity() const { return *identity_; }
   void OnClients(std::function<void()> on_clients);
 
-  // Closes the port, ends idle streams and tells every client to go elsewhere (GOAWAY). Calls that
-  // have begun continue until `deadline`, when they are cancelled. Returns at once.
+  // Closes the port, ends idle streams and tells every client to use another server (GOAWAY). Calls
+  // that have begun continue until `deadline`, when they are cancelled. Returns at once.
   void BeginDrain(TimePoint deadline);
 
-  // BeginDrain, unless that was called, and returns when every call has ended.
+  // Calls BeginDrain unless it was called before. Returns when every call has ended.
   void Shutdown(TimePoint deadline);
 
  private:
@@ -105,11 +107,11 @@ class GrpcServer {
   std::unique_ptr<kserve::KserveService> kserve_;
   std::vector<std::unique_ptr<grpc::Service>> reflection_;
   std::string address_;
-  std::unique_ptr<grpc::Server> server_;                             // goes before the services
-  LingeringConnections connections_;                                 // of the port
+  std::unique_ptr<grpc::Server> server_;  // after the services: it is destroyed before them
+  LingeringConnections connections_;      // of the port
   std::promise<std::chrono::system_clock::time_point> drain_until_;  // set when a drain begins
   bool draining_ = false;
-  std::future<void> drain_;  // gRPC's shutdown, on a thread that is there from Listen on
+  std::future<void> drain_;  // gRPC's shutdown, on a thread that exists from Listen on
 };
 
 }  // namespace aft::server

@@ -23,37 +23,37 @@
 namespace aft::server {
 
 // Starting: the port is open, health is NOT_SERVING, Generate is UNAVAILABLE. Ready: loading has
-// ended, and at least one model serves; health says as well whether enough of them do. Draining:
-// see Wait. A server only moves forward.
+// ended, and at least one model serves or the repository is empty; health also depends on
+// health.readiness. Draining: see Wait. A server never returns to an earlier state.
 enum class Lifecycle { kStarting, kReady, kDraining, kStopped };
 
-// The whole service: the pages of the metrics port, models and their engines, gRPC. Composition
-// root; knows nothing of flags, signals and exit codes.
+// The whole service: models and their engines, gRPC, HTTP, and the pages of the metrics port. It
+// makes and connects all parts, and does not know flags, signals and exit codes.
 //
 // Thread-safety: all methods may be called from any thread after Start has returned.
 class Server {
  public:
-  // INVALID_ARGUMENT names the field of the config, RESOURCE_EXHAUSTED all budgets that together
-  // exceed the memory that there is. `build` goes to the metrics.
+  // INVALID_ARGUMENT names the field of the config. RESOURCE_EXHAUSTED lists all budgets if
+  // together they exceed the memory of the machine. `build` is for the metrics.
   static absl::StatusOr<std::unique_ptr<Server>> Create(ServerConfig config, ModelLoader loader,
                                                         const BuildInfo& build);
   // Stops at once: running requests end with UNAVAILABLE. Waits for every model's thread.
   ~Server();
 
-  // Opens both ports and starts to load. UNAVAILABLE names the address that cannot be used.
-  // REQUIRES: called once.
+  // Opens the ports and starts to load the models. UNAVAILABLE names the address that cannot be
+  // used. REQUIRES: called once.
   absl::Status Start();
 
-  // Waits until loading has ended. FAILED_PRECONDITION when no model is ready then (names each and
-  // why), CANCELLED when a drain was requested before.
+  // Waits until loading has ended. FAILED_PRECONDITION if no model is ready then (names each model
+  // and the reason), CANCELLED if a drain was requested before that.
   absl::Status WaitReady();
 
-  // Goes over to `config`, as far as that can be done (CheckReload): reads clients and the
-  // repository again too, whose models load in the background. After an error nothing has changed.
+  // Switches to `config` if CheckReload allows it. Also reads the clients and the repository again;
+  // models of the repository load in the background. After an error nothing has changed.
   absl::Status Reload(const ServerConfig& config);
 
-  // Asks for the drain and returns at once. `lame_duck`: false leaves its first stage out, or ends
-  // it.
+  // Asks for the drain and returns at once. If `lame_duck` is false, the first stage is left out,
+  // or ends now.
   void RequestDrain(bool lame_duck = true);
 
   // Waits until a drain is requested, carries it out and returns when the server has stopped:
@@ -62,7 +62,7 @@ class Server {
   //      wait for a slot, end with UNAVAILABLE, and so do resumable streams, which are handed over;
   //      other running ones have drain.grace to finish and to be read;
   //   3. the rest ends with UNAVAILABLE.
-  // False when the thread of a model that has failed is stuck: the process must end by _exit then.
+  // Returns false if the thread of a failed model is stuck: the process must then end by _exit.
   bool Wait();
 
   // RequestDrain and Wait.
@@ -70,7 +70,7 @@ class Server {
 
   Lifecycle lifecycle() const;
 
-  // host:port as bound; the metrics address is empty when there is no metrics page.
+  // host:port as bound. The metrics and HTTP addresses are empty if the config does not set them.
   std::string address() const { return grpc_->address(); }
   std::string metrics_address() const { return metrics_address_; }
   std::string http_address() const { return http_address_; }
@@ -86,7 +86,7 @@ class Server {
   void UpdateHealth();
   bool Stop(std::chrono::milliseconds grace);
 
-  const ServerConfig config_;  // of the start: what may change since is not read from here
+  const ServerConfig config_;  // at the start; fields that Reload can change are not read from it
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   const std::shared_ptr<prometheus::Registry> prometheus_;
   ServerMetrics metrics_;
@@ -96,7 +96,7 @@ class Server {
   std::unique_ptr<HttpServer> door_server_;  // stopped before gRPC's end, gone after its threads
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HttpPages> pages_;
-  std::unique_ptr<HttpServer> pages_server_;  // ends before all that they show
+  std::unique_ptr<HttpServer> pages_server_;  // destroyed before the objects that the pages show
   std::string metrics_address_;
   std::string http_address_;
 
@@ -109,10 +109,10 @@ class Server {
 
   Mutex health_mutex_;  // one thread computes and publishes health
   Readiness readiness_ ABSL_GUARDED_BY(health_mutex_);
-  std::atomic<bool> ready_{false};  // what gRPC's health says, for the pages
+  std::atomic<bool> ready_{false};  // the values of gRPC's health, for the pages
   std::atomic<bool> alive_{true};
 
-  // Looks for models that are stuck, and at how long one has failed.
+  // Looks for models that are stuck, and measures for how long a model has failed.
   std::unique_ptr<Periodic> watch_;
 
   Mutex stop_mutex_;                                // one thread stops the server

@@ -11,27 +11,27 @@
 
 namespace aft::server {
 
-// What metrics do not say of a server.
+// The facts about a server that its metrics do not contain.
 struct StatusReport {
   std::string version;
   std::string state;   // "starting", "ready", "draining", "stopped"
-  bool ready = false;  // as gRPC's health service "" has it
-  bool alive = true;   // as "liveness"
+  bool ready = false;  // whether the health service "" is SERVING
+  bool alive = true;   // whether the health service "liveness" is SERVING
   std::chrono::system_clock::time_point started;
   std::string address;
-  std::vector<MemoryPart> memory;  // that it may take
-  int64_t memory_limit = 0;        // that there is
-  std::string config;              // in force, as text-proto; files of secrets are names in it
+  std::vector<MemoryPart> memory;  // the parts of the memory that the server may take
+  int64_t memory_limit = 0;        // the memory of the machine or container, in bytes
+  std::string config;              // in force, as text-proto; it names the files of secrets
   std::vector<ModelStatus> models;
 };
 
 // /status.json: the report, its models as aft.v1.ModelService has them.
 HttpPage StatusJson(const StatusReport& report);
 
-// /readyz: 200 if it is ready; else 503, and why not.
+// /readyz: 200 if the server is ready; otherwise 503 and the reason.
 HttpPage ReadyPage(const StatusReport& report);
 
-// /healthz: 200 if it is alive; 503 asks for a restart.
+// /healthz: 200 if the server is alive; 503 asks for a restart.
 HttpPage AlivePage(const StatusReport& report);
 
 // /status: server/app/status.html, for people, which draws /status.json and /metrics.

@@ -26,7 +26,7 @@
 
 namespace aft::server {
 
-// What the calls of all models share. It outlives them all.
+// The objects that all calls of models share. They outlive the calls.
 struct InferenceEnvironment : CallEnvironment {
   const ModelTable& registry;
   DecodePool& decoders;

@@ -13,11 +13,11 @@
 
 namespace aft::server {
 
-// What a call costs in memory in addition to its message, about: objects of the transport and of
-// the server.
+// The approximate memory of a call in addition to its message: objects of the transport and of the
+// server.
 inline constexpr size_t kCallBytes = size_t{16} << 10;
 
-// What the calls of all services share. It outlives them all.
+// The objects that the calls of all services share. They outlive the calls.
 struct CallEnvironment {
   ServerMetrics& metrics;
   MemoryLedger& ledger;

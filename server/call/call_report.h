@@ -12,7 +12,7 @@
 
 namespace aft::server {
 
-// What the access log says about a call that has ended.
+// The facts about a call that has ended, for the access log.
 struct CallReport {
   const Caller& caller;
   Method method;

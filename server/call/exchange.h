@@ -21,7 +21,7 @@
 
 namespace aft::server {
 
-// What each sequence after the first costs in memory, about: its stream in the engine with its stop
+// The approximate memory of each sequence after the first: its stream in the engine with its stop
 // strings, and its part of the pending answer.
 inline constexpr size_t kSequenceBytes = size_t{8} << 10;
 
@@ -33,7 +33,7 @@ struct DecodedRequest {
   std::chrono::microseconds timeout{0};  // that the request sets; 0: none
 };
 
-// What a request continues from, and what it leaves to continue from. Borrows from the request.
+// The state that a request continues from, and the state that it leaves. Borrows from the request.
 struct Continuation {
   const v1::Previous* previous = nullptr;  // the text before
   const v1::Store* store = nullptr;        // the state at the end is to be stored
@@ -44,8 +44,8 @@ struct Continuation {
   const v1::Resume* resume = nullptr;  // names a state of the broken stream
 };
 
-// What a Call knows of its method: the messages of one request and of its answer. There is an
-// implementation for each kind of request, without any knowledge of gRPC or threads. One object
+// The part of a call that depends on its method: the messages of one request and of its answer.
+// Each kind of request has an implementation, which knows nothing of gRPC or threads. One object
 // serves one call.
 //
 // The call decodes on one thread. It holds its lock while it calls the functions of the answer,
@@ -81,8 +81,8 @@ class Exchange {
   // Checks all that does not depend on the model. The message of INVALID_ARGUMENT begins with the
   // path of the field.
   virtual absl::Status CheckRequest() { return absl::OkStatus(); }
-  // Moves out the user for whom the client sends the request; empty if the request names none. Errors
-  // as of CheckRequest; the call ignores them unless its client shares turns by user.
+  // Moves out the user for whom the client sends the request; empty if the request names none.
+  // Errors as of CheckRequest; the call ignores them unless its client shares turns by user.
   virtual absl::StatusOr<std::string> TakeUser() { return ""; }
   // Returns the work for `model`, and prepares the messages of the answer. Is called again when the
   // request switches to another version. INVALID_ARGUMENT as CheckRequest; FAILED_PRECONDITION as
@@ -125,8 +125,8 @@ class Exchange {
   // One of several sequences has ended well. `state`: the state that was stored for it, or null.
   virtual void AppendFinished(const Outcome& /*outcome*/, uint32_t /*sequence*/,
                               const v1::State* /*state*/) {}
-  // What to keep with the state of a single sequence with this outcome. Is called without the lock,
-  // after the last Append.
+  // The note to store with the state of a single sequence with this outcome. Is called without the
+  // lock, after the last Append.
   virtual std::string Note(const Outcome& /*outcome*/) const { return ""; }
   // Moves the pending answer, or a part of it, to outgoing(). Returns false if there is none. If
   // the message tells of a stored state, `state` gets the id of that state.

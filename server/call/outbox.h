@@ -19,9 +19,10 @@
 
 namespace aft::server {
 
-// What a call holds between its engine and its client: the pending part of the answer, the memory
-// that is charged for it and for the request, whether the client is still there, and how the
-// sequences have ended. An engine adds on one thread, and a carrier takes on another. Thread-safe.
+// The place of an answer between the engine and the client. It has the pending part of the answer
+// and the memory that is charged for it and for the request, and knows whether the client is still
+// there and how the sequences have ended. An engine adds on one thread, and a carrier takes on
+// another. Thread-safe.
 class Outbox {
  public:
   // Both must outlive this object. From now on, it guards what is pending in `exchange`.

@@ -31,7 +31,7 @@ namespace aft::server {
 // Thread-safe.
 class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this<StreamKeeper> {
  public:
-  // What the keepers of all streams share. It outlives them.
+  // The objects that the keepers of all streams share. They outlive the keepers.
   struct Environment {
     StateAccess& states;
     DecodePool& decoders;

@@ -19,8 +19,9 @@ struct Generations {
   uint32_t answers = 1;
 };
 
-// What a request asks of an engine: a generation (with one or more answers to one prompt), several
-// generations, or texts to score or to encode. With monostate, the exchange already has the answer.
+// The work of an engine for one request: a generation (with one or more answers to one prompt),
+// several generations, or texts to score or to encode. With monostate, the exchange already has the
+// answer.
 using Work = std::variant<std::monostate, GenerationRequest, Generations,
                           std::vector<ScoringRequest>, std::vector<EncodingRequest>>;
 

@@ -43,7 +43,7 @@ int32_t InferStreams(const LimitsConfig& limits);
 // All parts without models.
 std::vector<MemoryPart> MemoryOfConfig(const ServerConfig& config);
 
-// What a loaded version of a model adds. Memory of a GPU does not count.
+// The parts that a loaded version of a model adds. Memory of a GPU does not count.
 std::vector<MemoryPart> MemoryOfModel(const ModelConfig& config, const ModelInfo& info);
 
 int64_t SumOf(const std::vector<MemoryPart>& parts);

@@ -14,8 +14,8 @@
 namespace aft::server {
 
 // Writes text to a file descriptor on a thread of its own, so that threads that log never wait for
-// its reader: a pipe may be full for ever, a disk for a while. Text that has not been written yet
-// is bounded. Text beyond that, and text that the descriptor refuses, is dropped and counted.
+// the reader of a pipe or for a disk. The text that has not been written yet is bounded. Text
+// beyond that, and text that the descriptor refuses, is dropped and counted.
 //
 // Thread-safety: all methods may be called from any thread.
 class LineWriter {

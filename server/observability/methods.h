@@ -82,7 +82,8 @@ inline constexpr const char* MethodName(Method method) {
   return kMethodNames[static_cast<size_t>(method)];
 }
 
-// How many methods, from the first on, generate tokens; need an engine; have a model; exist at all.
+// The numbers of methods, from the first on, that generate tokens; that need an engine; that have a
+// model; and of all methods.
 inline constexpr size_t kGeneratingMethods = 7;
 inline constexpr size_t kEngineMethods = 11;
 inline constexpr size_t kModelMethods = 13;

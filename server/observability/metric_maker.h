@@ -129,8 +129,9 @@ class CounterByReason {
   std::array<prometheus::Counter*, kCount> counters_;
 };
 
-// Observations of one thread, added to a histogram in one go: prometheus-cpp takes a lock for each
-// Observe, which a step with many streams would pay per token. Thread-compatible.
+// Collects observations of one thread and adds them to a histogram together. prometheus-cpp takes a
+// lock for each Observe, so a step with many streams would take one for each token.
+// Thread-compatible.
 class HistogramBatch {
  public:
   // `bounds` are the histogram's; both must outlive this object.

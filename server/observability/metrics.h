@@ -16,10 +16,10 @@
 #include "server/scheduling/service_class.h"
 
 // Every metric of the server, except those that are made at each scrape (metrics_page.h).
-// docs/metrics.md says what each means. Created once at start over one prometheus::Registry, which
-// must outlive these structs, and passed by reference: there are no globals. Labels are bounded
-// (model, method, code, reason, state); none is a request id or another text of a client. Durations
-// are in seconds.
+// docs/metrics.md says what each means. The structs are made over one prometheus::Registry, which
+// must outlive them, and are passed by reference: there are no globals. Labels are bounded (model,
+// method, code, reason, state); none is a request id or another text of a client. Durations are in
+// seconds.
 //
 // Thread-safety: every metric may be changed from any thread.
 namespace aft::server {
@@ -43,8 +43,8 @@ class CallMetrics {
   std::vector<prometheus::Histogram*> seconds_;
 };
 
-// The number of requests of one version, as a GaugePart: of all in the gauge of that name, and of
-// each requested priority in the family with the suffix _by_priority.
+// The number of requests of one version of a model: all of them as a part of the gauge of that
+// name, and those of each priority as a part of a gauge of the family with the suffix _by_priority.
 class RequestGauge {
  public:
   using Counts = std::array<int, kServiceClasses>;  // by ServiceClass
@@ -60,7 +60,7 @@ class RequestGauge {
   std::array<GaugePart, kServiceClasses> by_priority_;
 };
 
-// Why a request was refused, label of aft_rejected_total.
+// Why a request was refused: the label `reason` of aft_rejected_total.
 enum class Rejection {
   kQueuedRequests,
   kQueuedTokens,
@@ -75,8 +75,8 @@ inline constexpr std::array<const char*, 8> kRejections = {
     "queued_requests", "queued_tokens", "client_queue", "deadline",
     "draining",        "invalid",       "failed",       "not_ready"};
 
-// How an accepted request ended, label of aft_request_finished_total. Begins with the values of
-// FinishReason.
+// How an accepted request ended: the label `reason` of aft_request_finished_total. The first values
+// are those of FinishReason.
 enum class Ending {
   kEos,
   kStop,
@@ -94,7 +94,7 @@ inline constexpr std::array<const char*, 11> kEndings = {
     "eos",      "stop",        "length",        "done",  "cancelled", "deadline",
     "shutdown", "slow_client", "queue_timeout", "error", "failed"};
 
-// What went wrong in an engine, label of aft_engine_failures_total.
+// Faults of an engine: the label `reason` of aft_engine_failures_total.
 enum class EngineFailure {
   kStep,       // a step of the model ended in an error
   kNotFinite,  // the output of a sequence is not finite
@@ -104,7 +104,8 @@ enum class EngineFailure {
 inline constexpr std::array<const char*, 4> kEngineFailures = {"step", "not_finite", "state_lost",
                                                                "model"};
 
-// Why a prompt found no state in the prefix cache, label of aft_prefix_cache_misses_total.
+// Why a prompt found no state in the prefix cache: the label `reason` of
+// aft_prefix_cache_misses_total.
 enum class PrefixMiss { kCold, kTooShort, kDiverged, kEvicted };
 inline constexpr std::array<const char*, 4> kPrefixMisses = {"cold", "too_short", "diverged",
                                                              "evicted"};
@@ -229,7 +230,7 @@ struct ModelMetrics : private MetricMaker {
   prometheus::Counter* loads_[2];
 };
 
-// Why a state was not found or kept, label of aft_states_refused_total.
+// Why a state was not found or kept: the label `reason` of aft_states_refused_total.
 enum class StateRefusal {
   kFull,  // the budget, or the client's part of it
   kUnknown,
@@ -240,7 +241,7 @@ enum class StateRefusal {
 inline constexpr std::array<const char*, 5> kStateRefusals = {"full", "unknown", "expired",
                                                               "invalid", "unwritten"};
 
-// How a call to Redis failed, label of aft_states_redis_failed_total.
+// How a call to Redis failed: the label `reason` of aft_states_redis_failed_total.
 enum class RedisFailure {
   kUnsent,  // it waited too long, or Redis was known to be down
   kBroken,  // no answer in time, one not in Redis' protocol, or a broken connection
@@ -321,7 +322,8 @@ struct ServerMetrics : private MetricMaker {
 
   const std::string version;
 
-  // Changed by calls, with label model="": of methods without a model, or that named no served one.
+  // Changed by calls of methods without a model, and by calls that named no served model. The label
+  // is model="".
   CallMetrics calls;
   // Changed by server/admission.
   prometheus::Gauge& memory_limit =
@@ -329,7 +331,8 @@ struct ServerMetrics : private MetricMaker {
   prometheus::Gauge& memory_used =
       AddGauge("aft_memory_used_bytes", "What requests and unsent answers hold of the budget.");
 
-  // Set by server/app: what the budgets of the config and the models may take, and what there is.
+  // Set by server/app: the memory that the budgets of the config and the models may take, and the
+  // memory of the machine.
   void SetPlannedMemory(const char* use, int64_t bytes) const;
   prometheus::Gauge& memory_there = AddGauge(
       "aft_memory_machine_bytes", "Memory of the machine or of its container, the lesser.");
@@ -350,7 +353,6 @@ struct ServerMetrics : private MetricMaker {
   // Changed by server/states.
   StateMetrics states;
 
-  // From the first sign of shutdown on.
   prometheus::Gauge& draining = AddGauge("aft_draining", "1 while the server shuts down.");
 };
 

@@ -20,8 +20,8 @@ struct ModelReport {
   std::string weight_format{};
 };
 
-// Their metrics, made at each scrape: ages, so that they grow while an engine is stuck, and labels
-// of what is served now, so that none is left of what was served before.
+// The metrics of these reports. They are made at each scrape, for two reasons: ages grow while an
+// engine is stuck, and labels of versions that are no longer served disappear.
 std::vector<prometheus::MetricFamily> ReportMetrics(const std::vector<ModelReport>& reports);
 
 }  // namespace aft::server

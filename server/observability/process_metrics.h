@@ -7,7 +7,7 @@
 namespace aft::server {
 
 // The resources that the process uses, read from /proc, under the names of Prometheus' own client
-// libraries: process_cpu_seconds_total and so on. What /proc does not have is left out.
+// libraries, such as process_cpu_seconds_total. Values that /proc does not have are left out.
 // Thread-safe.
 std::vector<prometheus::MetricFamily> ProcessMetrics();
 

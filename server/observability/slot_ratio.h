@@ -9,10 +9,10 @@
 
 namespace aft::server {
 
-// Adds to another source's metrics, for each model, aft_slots_used_ratio: aft_slots_used over
-// aft_slots, 0 to 1. It is for readers that use one metric as it is, as inference routers do;
-// others can divide. 0 while a model has no slots. It is computed at each scrape, so it costs a
-// step nothing. Thread-safe if the source is.
+// Adds the metric aft_slots_used_ratio of each model to the metrics of another source. It is
+// aft_slots_used divided by aft_slots, 0 to 1; 0 while a model has no slots. Inference routers need
+// it because they cannot divide metrics. It is computed at each scrape, so steps do not pay for it.
+// Thread-safe if the source is.
 class WithSlotRatio final : public prometheus::Collectable {
  public:
   explicit WithSlotRatio(std::shared_ptr<prometheus::Collectable> source)

@@ -33,7 +33,8 @@ class ActiveCall {
   // `context` must live until ContextGoes.
   explicit ActiveCall(grpc::CallbackServerContext& context) : context_(context) {}
 
-  // To be called around every write, and before the end, by the thread that may start operations.
+  // The thread that may start operations must call these around every write, and OperationBegins
+  // before the end.
   void OperationBegins();
   void OperationEnds() { since_.store(TimePoint::max()); }
 
@@ -43,7 +44,8 @@ class ActiveCall {
   // Whether the call was cancelled because its client did not read.
   bool stuck() const { return stuck_.load(); }
 
-  // The call is being cancelled because its client did not read. context() still exists.
+  // Is called when the call is being cancelled because its client did not read. context() still
+  // exists.
   virtual void OnStuck(Duration waited) = 0;
 
   // Finds the client of the call with `identity`; from then on the call belongs to that client.
@@ -58,11 +60,11 @@ class ActiveCall {
   using Needs = std::function<absl::Status(const Client&)>;
   absl::Status Require(Needs needs);
 
-  // The client may not make this call any more: the call must end with `why`, which is
-  // UNAUTHENTICATED or the error of Needs. context() may be gone.
+  // Is called when the client may not make this call any more. The call must end with `why`, which
+  // is UNAUTHENTICATED or the error of Needs. context() may be gone.
   virtual void OnRevoked(const absl::Status& why) = 0;
-  // The file of clients was read again, and has `client` for this call. It serves calls with
-  // several requests, each of which has its own needs.
+  // Is called when the file of clients was read again and has `client` for this call. Calls with
+  // several requests use it, because each request has its own needs.
   virtual void OnClient(const std::shared_ptr<const Client>& /*client*/) {}
   // Cancels the call, unless it is over.
   void TryCancel();
@@ -100,8 +102,8 @@ class ActiveCalls {
   // May destroy the call.
   void Remove(const ActiveCall* call);
 
-  // The clients of `identity` were read again: ends the calls that their clients may not make any
-  // more.
+  // Ends the calls that their clients may not make any more. Must be called when the clients of
+  // `identity` were read again.
   void CheckClients(const ClientIdentity& identity);
 
   // Returns when there are no calls, or at `deadline`.

@@ -32,10 +32,11 @@ class GrpcRequestBytes final : public RequestBytes {
   grpc::ByteBuffer bytes_;
 };
 
-// What a gRPC call that carries one Call does for it: it identifies the caller, reports what
-// happens to the client, and lets one thread at a time send. ActiveCalls owns the carrier from
-// Start to OnDone. After that, its Call keeps it alive for as long as an engine has the call. The
-// call is cancelled if an operation takes too long because the client does not read (ActiveCall).
+// Carries one Call over a gRPC call. It identifies the caller, tells the Call when the client is
+// gone, does not read or may not call any more, and lets one thread at a time send. ActiveCalls
+// owns the carrier from Start to OnDone. After that, its Call keeps it alive for as long as an
+// engine has the call. The call is cancelled if an operation takes too long because the client does
+// not read (ActiveCall).
 class CallCarrier : public ActiveCall, public Carrier {
  public:
   void Wake(Call& call) final;

@@ -11,7 +11,7 @@
 #include "server/call/call_ids.h"
 #include "server/scheduling/time.h"
 
-// What accompanies the messages of a call: metadata, deadline, status.
+// The metadata, deadline and status of a gRPC call.
 namespace aft::server {
 
 inline constexpr char kRequestIdKey[] = "x-request-id";

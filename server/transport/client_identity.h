@@ -15,7 +15,7 @@
 
 namespace aft::server {
 
-// What a request tells about its sender.
+// The facts in a request about its sender.
 struct CallerFacts {
   std::string peer;           // the address, as gRPC writes it
   std::string authorization;  // this and the next two are headers, or ""

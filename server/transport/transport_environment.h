@@ -7,7 +7,7 @@
 
 namespace aft::server {
 
-// What all gRPC services share. It outlives all their calls.
+// The objects that all gRPC services share. They outlive all calls.
 struct TransportEnvironment : CallEnvironment {
   ActiveCalls& active;
   const ClientIdentity& identity;

@@ -13,7 +13,7 @@ class ModelService final
     : public v1::ModelService::WithRawCallbackMethod_Get<
           v1::ModelService::WithRawCallbackMethod_List<v1::ModelService::Service>> {
  public:
-  // What the environment refers to, and the registry, must outlive the service.
+  // The registry, and the objects that the environment refers to, must outlive the service.
   ModelService(const TransportEnvironment& environment, const ModelTable& registry)
       : environment_(environment), registry_(registry) {}
 

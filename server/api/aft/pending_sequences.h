@@ -52,7 +52,7 @@ class PendingSequences {
     Message message;
     size_t bytes = 0;
   };
-  // What waits of one sequence.
+  // The messages of one sequence that wait.
   struct Pending {
     Waiting prompt;
     Waiting part;

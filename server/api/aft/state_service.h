@@ -15,7 +15,7 @@ class StateService final : public v1::StateService::WithRawCallbackMethod_Get<
                                            v1::StateService::WithRawCallbackMethod_Import<
                                                v1::StateService::Service>>>>> {
  public:
-  // What the environment refers to must outlive the service.
+  // The objects that the environment refers to must outlive the service.
   explicit StateService(const StateEnvironment& environment) : environment_(environment) {}
 
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,

@@ -13,7 +13,7 @@
 
 namespace aft::server {
 
-// What the calls of StateService share. It outlives them all.
+// The objects that all calls of StateService share. They outlive the calls.
 struct StateEnvironment : TransportEnvironment {
   StateAccess& states;
   const ModelTable& registry;

@@ -18,7 +18,7 @@
 #include "server/observability/metrics.h"
 #include "server/registry/model_registry.h"
 
-// What the codecs of InferenceService's methods share. Pure functions.
+// Functions that the codecs of several methods of InferenceService use. Pure functions.
 namespace aft::server {
 
 // The limit of `cache_salt`.

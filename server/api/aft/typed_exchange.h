@@ -27,7 +27,7 @@ namespace aft::server {
 // bytes, and a token of a prompt of four bytes.
 inline constexpr size_t kBytesPerRequestByte = 9;
 
-// What the exchanges of all methods of aft.v1 have in common.
+// The base of the exchanges of all methods of aft.v1.
 template <typename Codec>
 class AftExchange : public Exchange {
  public:

@@ -47,7 +47,7 @@ class Answer {
   virtual void WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) = 0;
 };
 
-// What the request wants of a generation.
+// The outputs that the request wants of a generation.
 struct GenerationForm : AnswerForm {
   bool ids = false;  // output_ids instead of text_output
   bool finish_reason = false;
@@ -102,7 +102,7 @@ class ScoringAnswer final : public Answer {
   std::vector<float> logprobs_;
 };
 
-// What the request wants of an encoder's texts.
+// The outputs that the request wants of an encoder's texts.
 struct EncodingForm : AnswerForm {
   std::vector<int64_t> lengths;  // of the texts in tokens
   // EncodingRequest::kept of each text.

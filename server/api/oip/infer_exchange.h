@@ -64,7 +64,7 @@ class InferExchange final : public Exchange {
   }
 
  private:
-  // What waits to become a response: a token, or several tokens if the client is far behind.
+  // The content of a response that waits: a token, or several tokens if the client is far behind.
   struct Part {
     TokenDelta token;
     size_t bytes = 0;  // on the wire, about

@@ -17,7 +17,7 @@
 #include "server/config/config.h"
 #include "server/registry/model_registry.h"
 
-// What reading the requests of all kinds of models has in common.
+// Functions for reading the requests to all kinds of models.
 namespace aft::server::kserve {
 
 inline constexpr size_t kMaxParameterNameBytes = 64;
