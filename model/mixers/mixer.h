@@ -59,7 +59,7 @@ class Mixer {
   // with a mask of pairs or with keys of their own (SequenceBatch::by_pairs). `keys` are the packed
   // rows of the keys and values; they are `queries` if batch.key_offset is null. The scratch is
   // Encode's, for `tokens` of the longest sequence of queries or keys. REQUIRES: as Encode; with
-  // batch.key_offset, that the config ties no key to a position (FreeLengths).
+  // batch.key_offset, that the config ties no key to a position (EncoderForms::free_lengths).
   virtual void EncodePairs(PackedIn queries, PackedIn keys, const SequenceBatch& batch,
                            MixerOut out, const Workspace& workspace) const = 0;
 };

@@ -10,10 +10,10 @@
 // one, with the filter. All tokens before and after these are beyond the filter's reach and are
 // added as sums:
 //
-//   ConvSums     sums of the tokens between the Left of a tile and that of the next; likewise Right
-//   ConvCarry    sums of all tokens before a tile's Left, and of all from its Right on
-//   ConvOutputs  y
-//   ConvStore    advances the state
+//   ConvSumsKernel    sums of the tokens between the Left of a tile and that of the next; also Right
+//   ConvCarryKernel   sums of all tokens before a tile's Left, and of all from its Right on
+//   ConvOutputKernel  y; ConvNarrowKernel for narrow filters
+//   ConvStoreKernel   advances the state
 //
 // Sums are numerators, denominators and maxima, relative to exp(max), as in a state.
 namespace aft::kernels::cuda {
