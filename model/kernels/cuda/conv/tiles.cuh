@@ -10,8 +10,8 @@
 // one, with the filter. All tokens before and after these are beyond the filter's reach and are
 // added as sums:
 //
-//   ConvSumsKernel    sums of the tokens between the Left of a tile and that of the next; also Right
-//   ConvCarryKernel   sums of all tokens before a tile's Left, and of all from its Right on
+//   ConvSumsKernel    sums of the tokens between the Left of a tile and that of the next; also
+//   Right ConvCarryKernel   sums of all tokens before a tile's Left, and of all from its Right on
 //   ConvOutputKernel  y; ConvNarrowKernel for narrow filters
 //   ConvStoreKernel   advances the state
 //
