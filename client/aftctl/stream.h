@@ -18,7 +18,7 @@
 #include "client/lib/aft_client.h"
 #include "client/tool/output.h"
 
-// What the commands share that stream the server's answer to a text.
+// Functions that all commands use which stream the server's answer to a text.
 namespace aft::client {
 
 // The flags of these commands.

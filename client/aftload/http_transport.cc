@@ -62,7 +62,8 @@ class HttpConnection {
   std::optional<asio::ssl::stream<tcp::socket&>> tls_;
 };
 
-// What all requests to one target share. Once the loop has begun, only its thread uses it.
+// The objects that all requests to one target share. Once the loop has begun, only its thread uses
+// them.
 struct HttpLoop {
   std::unique_ptr<HttpConnection> Open() {
     return std::make_unique<HttpConnection>(context, tls.has_value() ? &*tls : nullptr, host);

@@ -74,8 +74,8 @@ struct Second {
   uint64_t failed = 0;
 };
 
-// What was measured of any number of streams. Times are of normal requests only. Counts of tokens
-// and refusals, and `seconds`, are of all requests.
+// The measurements of any number of streams. Only normal requests count in the times. All requests
+// count in the numbers of tokens and refusals, and in `seconds`.
 struct LoadStats {
   explicit LoadStats(Clock::time_point run_start = {}) : start(run_start) {}
 

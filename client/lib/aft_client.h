@@ -99,8 +99,8 @@ using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 // every 20 s while calls run.
 //
 // A call that is refused before its first message, with UNAVAILABLE, RESOURCE_EXHAUSTED or
-// CANCELLED, is sent again. The pause before is what the server names (`grpc-retry-pushback-ms`; if
-// it is negative, the call is not sent again), or some tenths of a second. This ends with
+// CANCELLED, is sent again, after the time that the server names (`grpc-retry-pushback-ms`) or some
+// tenths of a second. If that time is negative, the call is not sent again. The attempts end with
 // ClientOptions::max_attempts or the deadline.
 //
 // A generation or scoring that breaks later is resumed, at any of the servers. The application sees

@@ -14,10 +14,10 @@
 
 namespace aft::client {
 
-// What a client needs for TLS, in PEM.
+// The certificates and key of a client for TLS, in PEM.
 struct ClientTls {
-  std::string authorities;  // which sign the server's certificate; empty: the system's
-  std::string certificate;  // of this client, if the server wants one; else empty
+  std::string authorities;  // they sign the server's certificate; empty: the system's
+  std::string certificate;  // the client's own, if the server wants one; otherwise empty
   std::string key;          // the private key of `certificate`
 };
 

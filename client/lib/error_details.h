@@ -19,8 +19,8 @@ enum class ErrorOrigin {
   kProtocol = 4,        // the answer breaks the protocol: lost tokens, missing Finished
 };
 
-// What is known about a failed call in addition to code and message. It is stored in payloads of
-// the absl::Status.
+// The facts about a failed call in addition to code and message. Payloads of the absl::Status hold
+// them.
 struct ErrorDetails {
   ErrorOrigin origin = ErrorOrigin::kServer;
   std::string request_id = {};   // the call's id; empty if the server never replied

@@ -14,7 +14,7 @@ class GenerateListener {
  public:
   virtual ~GenerateListener() = default;
 
-  // What the stream is to do after an event.
+  // Tells the stream how to continue after an event.
   struct Next {
     std::chrono::milliseconds pause{0};  // before the next event is read
     bool cancel = false;                 // cancel the call instead of reading on

@@ -24,7 +24,7 @@ namespace aft::client {
 // sequence is resumed in a lane of its own. Internal to the library.
 class GenerateStream {
  public:
-  // What a caller may want to know in addition to the events.
+  // Facts about the stream that its events do not contain.
   struct Summary {
     std::string request_id;
     uint32_t resumes = 0;

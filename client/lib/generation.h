@@ -35,7 +35,7 @@ class Generation : public Resumable {
   std::optional<std::chrono::milliseconds> End(const grpc::Status& status, Call& call);
 
  private:
-  // What has arrived of a sequence.
+  // The part of a sequence that has arrived.
   struct Answer {
     v1::Resume output;  // if there are several; else request_ has it
     std::string tail;   // text after the last token

@@ -13,7 +13,7 @@
 
 namespace aft::client {
 
-// What the client knows about a call when it ends.
+// The facts about a call that the client knows when it ends.
 struct CallFacts {
   absl::string_view address;
   bool tls = true;                        // the connection uses TLS

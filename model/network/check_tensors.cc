@@ -16,7 +16,7 @@
 namespace aft {
 namespace {
 
-// What is wrong with `tensor`, or empty.
+// Returns a message that says what is wrong with `tensor`, or "".
 std::string Complaint(const TensorSpec& spec, const at::Tensor& tensor) {
   if (tensor.sizes() != at::IntArrayRef(spec.shape)) {
     return absl::StrCat(spec.name, " has shape [", absl::StrJoin(tensor.sizes(), ", "),

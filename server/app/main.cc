@@ -1,4 +1,4 @@
-// aft-server: serves attention-free transformers over gRPC.
+// aft-server: serves attention-free transformers over gRPC and HTTP.
 //
 //   aft-server DIR                         serves one checkpoint with every default
 //   aft-server --config server.textproto   see proto/aft/config/v1/server_config.proto
@@ -12,7 +12,7 @@
 //   5        the drain was forced: it took longer than lame_duck + grace + 15 s, or the thread of a
 //            model that had failed was stuck
 //   128 + n  a second signal n during the drain
-// SIGHUP has the config file read again; the log says what came of it.
+// At SIGHUP the server reads the config file again; the log has the result.
 // For every code but 0, one line on stderr says why.
 #include <malloc.h>
 #include <signal.h>
@@ -57,7 +57,7 @@ constexpr std::chrono::milliseconds kHardLimitMargin{15'000};
 // How long the process may wait at its end for the reader of stderr.
 constexpr std::chrono::milliseconds kLastLines{2'000};
 
-// What the command line says; the rest is the config's.
+// The flags of the command line.
 struct Flags {
   std::string config;
   std::string model;

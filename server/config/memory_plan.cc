@@ -16,7 +16,7 @@ constexpr int64_t kProgramBytes = 140 * kMebibyte;
 
 // A connection with the beginning of a request and a part of its answer.
 constexpr int64_t kHttpConnectionBytes = 24 << 10;
-// What OpenSSL allocates for a connection with a record under way in each direction.
+// The memory that OpenSSL allocates for a connection with a record under way in each direction.
 constexpr int64_t kTlsConnectionBytes = 48 << 10;
 
 // The bounds for max_infer_streams if the config does not set it.

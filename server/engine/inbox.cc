@@ -50,7 +50,8 @@ Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>> jobs,
     if (!refused) ++entered;
   }
   const bool idle = budget_.in_flight() == static_cast<int32_t>(entered);
-  // What other users of the client wait for need not go before it, and a refusal has to be right.
+  // Requests of other users of the client may come after this one, so they do not count: no request
+  // may be refused that could have met its deadline.
   const Job& first_job = *jobs.front();
   if (!refused && !idle && !in_time(first_job.user.empty() ? first_job.charge.ahead() : 0)) {
     refused = Rejection::kDeadline;

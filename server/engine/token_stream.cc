@@ -20,7 +20,8 @@ Sequence::Owner OwnerOf(const Request& request) {
           .service_class = request.service_class};
 }
 
-// What the model has to consume: a token that the turn before left pending, then `text`.
+// The tokens that the model has to consume: the pending token of the previous turn, if there is
+// one, then `text`.
 std::vector<TokenId> Unread(const TurnRequest& request, std::vector<TokenId> text) {
   const SequenceState* const previous = request.previous.get();
   if (previous != nullptr && previous->pending != kNoToken) {

@@ -59,7 +59,7 @@ int StatusOf(error_code error) {
   return 400;
 }
 
-// One connection. Owned by what it waits for, and by who answers its request.
+// One connection. Its pending operations own it, and so does the HttpAnswer of its request.
 class Session final : public HttpSession,
                       public HttpAnswer,
                       public std::enable_shared_from_this<Session> {
@@ -159,7 +159,8 @@ class Session final : public HttpSession,
     Parse();
   }
 
-  // What is slower than that loses the connection, with a word if it has begun to speak.
+  // Closes the connection if the client takes longer than `patience`. A client that has begun to
+  // send a request gets a 408 first.
   void ReadUntil(milliseconds patience) {
     reading_until_.expires_after(patience);
     reading_until_.async_wait([self = shared_from_this()](error_code error) {

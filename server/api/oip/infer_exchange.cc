@@ -23,9 +23,9 @@ constexpr size_t kMaxIdBytes = 256;
 // eight bytes, the same number in a tensor, and a token of four bytes.
 constexpr size_t kInferBytesPerRequestByte = 22;
 
-// What a byte of raw contents can become. There are three cases: itself, a copy and a parsed copy;
-// or a parsed copy, a flag and a float of a mask; or a parsed copy, a copy of its text, and a token
-// with as much again while the list of tokens grows.
+// The most bytes of memory that a byte of raw contents can become. There are three cases: itself, a
+// copy and a parsed copy; or a parsed copy, a flag and a float of a mask; or a parsed copy, a copy
+// of its text, and a token with as much again while the list of tokens grows.
 constexpr size_t kBytesPerRawByte = 10;
 
 // Memory of a request in the engine in addition to its tokens.

@@ -12,9 +12,9 @@ int64_t NowMs() {
   return std::chrono::duration_cast<milliseconds>(now).count();
 }
 
-// What a version has executed, including requests of other services. A language model has steps. An
-// encoder has batches that ran without an error, their rows (inference_count), and the time of each
-// batch size.
+// Describes all that a version has executed, including requests of other services. A language model
+// has steps. An encoder has batches that ran without an error, their rows (inference_count), and
+// the time of each batch size.
 void DescribeExecutions(const VersionStatus& version, inference::ModelStatistics& message) {
   if (!version.encodes) return message.set_execution_count(version.steps);
   uint64_t rows = 0;
