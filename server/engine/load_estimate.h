@@ -37,7 +37,7 @@ class LoadEstimate {
 
   // The time until a text of `tokens` has been read, if `ahead` other requests of its client go
   // before it in the queue. Zero while nothing was measured. Only half of the measured time counts,
-  // so that no request is refused that could have met its deadline.
+  // because a refusal should be right even if the measurement is not.
   Duration UntilRead(ServiceClass service_class, int32_t ahead, int64_t tokens,
                      TimePoint now) const {
     const double turn = turns_[static_cast<size_t>(service_class)].measured.Get(now);
