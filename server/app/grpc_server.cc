@@ -104,7 +104,7 @@ void SetChannelArguments(grpc::ServerBuilder& builder, const ServerConfig& confi
   if (const auto grace = config.connections.max_age_grace.count(); grace > 0) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(grace));
   }
-  // The larger of the two limits: gRPC has one for all methods, and calls look at their own.
+  // gRPC has one limit for all methods, so this is the larger one; calls check the smaller one.
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::max(limits.max_message_bytes, TensorMessageBytes(limits))));
   // A compressed message would be inflated before its size is looked at.
@@ -262,8 +262,8 @@ void GrpcServer::Shutdown(TimePoint deadline) {
   active_.WaitForNone(deadline);
   // A client closes a connection that got GOAWAY when it has read the last of its streams.
   std::future_status drained = drain_.wait_for(kLastCalls);
-  // Left alone, gRPC would wait until its deadline for connections that stay without a call. Again
-  // and again, because one may still be on its way in.
+  // gRPC's shutdown would otherwise wait until its deadline for connections without a call. This is
+  // repeated, because a call may still be arriving.
   while (drained != std::future_status::ready) {
     grpc_server_cancel_all_calls(server_->c_server());
     drained = drain_.wait_for(std::chrono::milliseconds(10));

@@ -280,14 +280,14 @@ int Serve(const Flags& flags, const ServerConfig& config) {
 
 int Main(int argc, char** argv) {
   BlockShutdownSignals();
-  // The allocator raises the size from which it maps blocks by themselves, once a large one is
-  // freed. Snapshots would then come from its heaps, where small blocks split the holes that they
-  // leave, so that memory grows with every answer that is kept.
+  // When a large block is freed, the allocator raises the size from which each block has a mapping
+  // of its own. Snapshots would then come from its heaps, where small blocks split the holes that
+  // they leave, so that memory would grow with every stored answer.
   mallopt(M_MMAP_THRESHOLD, 128 << 10);
   mallopt(M_TRIM_THRESHOLD, 128 << 10);
   signal(SIGPIPE, SIG_IGN);  // a closed stderr or socket is no reason to die
-  // A GPU's matrix products give the same bits from run to run. Here, because a process with
-  // threads must not set it later. A value of the environment is kept.
+  // With this setting the matrix products of a GPU give the same bits from run to run. It is set
+  // here, because a process with threads must not change its environment.
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread yet
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   CLI::App app("Serves attention-free transformers over gRPC and OpenAI's HTTP API.", "aft-server");

@@ -25,7 +25,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// How long the last messages of streams that the end of the grace ended may take to leave.
+// The time to send the last messages of the streams that end when the grace is over.
 constexpr milliseconds kFlushTime{2'000};
 
 constexpr milliseconds kWatchInterval{100};

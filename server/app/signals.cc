@@ -28,7 +28,7 @@ sigset_t AllSignals() {
   return set;
 }
 
-// At once, but for what a healthy stderr needs to take the last lines.
+// Ends the process after the time that stderr usually needs for the last lines.
 [[noreturn]] void Exit(int code) {
   log::Flush(std::chrono::milliseconds(200));
   _exit(code);

@@ -69,7 +69,7 @@ absl::StatusOr<RequestHandle> EncodeEngine::EncodeTexts(
   return AcceptTexts(std::move(jobs));
 }
 
-// Refuses what the runner would refuse a batch for.
+// Refuses a request for which the runner would refuse the whole batch.
 absl::Status EncodeEngine::Check(const EncodingRequest& request) const {
   const int64_t batch = options_.model.max_batch_tokens;
   const int64_t longest = info_.max_seq_len == 0 ? batch : std::min(batch, info_.max_seq_len);

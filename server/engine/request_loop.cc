@@ -284,7 +284,7 @@ void RequestLoop::DropExpired(TimePoint now) {
   }
 }
 
-// Such jobs find a place on another server, and sooner.
+// Ends jobs that have not begun, because another server can begin them sooner.
 void RequestLoop::DropQueued() {
   std::vector<Job*> queued;
   for (const auto& [handle, job] : jobs_) {

@@ -40,8 +40,8 @@ SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& outpu
   return turn;
 }
 
-// A state to store after a prompt without output stays before the last token, as after an output.
-// A single token is all that the model has to consume, so there the state does not stay before it.
+// The state to store after a prompt without output is that before the last token, as after an
+// output. If the prompt is a single token, the model consumes it, because it must consume one.
 SequenceTurn TurnOf(const GenerationRequest& request, const OutputBuilder& output, bool ended) {
   SequenceTurn turn = TurnOf(request, output);
   const int64_t last = request.tokens_before() + static_cast<int64_t>(request.prompt.size()) - 1;
@@ -63,9 +63,9 @@ TokenId LastUnread(const GenerationRequest& request) {
   return request.prompt.empty() ? request.previous->pending : request.prompt.back();
 }
 
-// `tokens` is the length of the text. A state to store stays before the last token, so that the
-// next turn scores its first one. A single token without a pending one before it is all that the
-// model has to consume, so there the state does not stay before it.
+// `tokens` is the length of the text. The state to store is that before the last token, so that the
+// next turn can score its own first token. If there is only a single token and no pending one, the
+// model consumes it, because it must consume one.
 SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
   SequenceTurn turn = TurnOf(request);
   turn.leaves_last = request.store && request.tokens_before() - turn.first_position + tokens > 1;
@@ -74,13 +74,13 @@ SequenceTurn TurnOf(const ScoringRequest& request, int64_t tokens) {
   return turn;
 }
 
-// Where only the last vector is wanted, the tokens before it are only read.
+// If only the last vector is wanted, the tokens before the last one are only read.
 SequenceTurn TurnOf(const EncodingRequest& request) {
   const auto last = static_cast<int64_t>(request.text.size()) - 1;
   return {.asks_from = request.pooling == Pooling::kLast ? last : 0};
 }
 
-// A client that has all scores may still want the state after them. `tokens`: of the text.
+// A client that has all scores may still want the state after them. `tokens`: the text's length.
 Sequence::Purpose PurposeOf(const ScoringRequest& request, int64_t tokens) {
   const bool all = request.scored > 0 && request.scored == request.scores(tokens);
   return all ? Sequence::Purpose::kRead : Sequence::Purpose::kScore;
@@ -130,7 +130,7 @@ SamplingParams ScoringTerms(const ScoringRequest& request) {
   return sampling;
 }
 
-// Makes room for further outputs, where they are kept.
+// Makes room for further outputs if they are kept, which needs penalties.
 std::vector<TokenId> WithRoom(std::vector<TokenId> outputs, bool penalties,
                               const OutputBuilder& output) {
   const auto further = static_cast<size_t>(std::min(OutputsLeft(output), kOutputsAtOnce));
@@ -138,7 +138,7 @@ std::vector<TokenId> WithRoom(std::vector<TokenId> outputs, bool penalties,
   return outputs;
 }
 
-// Leaves the text in place where EndOf needs it.
+// Returns the text. Copies it if EndOf needs it too.
 std::vector<TokenId> TakeText(const TurnRequest& request, std::vector<TokenId>& text) {
   return request.store ? text : std::move(text);
 }

@@ -21,12 +21,12 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// How soon after an error the next connection is accepted.
+// The time from an error until the next connection is accepted.
 constexpr std::chrono::milliseconds kAcceptAgain{100};
 
 }  // namespace
 
-// The thread's own, all but construction, port, Stop and what it is given to run.
+// Only the server's thread uses it, except for construction, Listen, Stop, Post, CloseAll and port.
 class HttpServer::Loop {
  public:
   Loop(HttpHandler& handler, const HttpOptions& options) : connections_{handler, options} {}
@@ -59,7 +59,7 @@ class HttpServer::Loop {
   void Drain();
   int port() const { return port_; }
 
-  // Once the thread has ended.
+  // REQUIRES: the thread has ended.
   void CloseAll() {
     while (!connections_.sessions.empty()) connections_.sessions.front()->Close();
   }

@@ -348,7 +348,7 @@ class Session final : public HttpSession,
     return absl::StrCat(absl::Hex(part.size()), "\r\n", part, "\r\n");
   }
 
-  // `written`: null of the last part.
+  // `written` is null for the last part.
   void Transmit(std::string text, std::function<void()> written) {
     out_ = std::move(text);
     sent_ = 0;
@@ -364,7 +364,7 @@ class Session final : public HttpSession,
       if (error == asio::error::would_block) return WaitToSend(first);
       if (error) break;
     }
-    // From the loop, so that many parts need no deep stack.
+    // The loop calls this, so that many parts do not nest on the stack.
     asio::post(loop_.context, [self = shared_from_this(), error] {
       if (self->state_ == State::kClosed) return;
       return error ? self->Close() : self->Sent();
@@ -398,7 +398,8 @@ class Session final : public HttpSession,
     if (const std::shared_ptr<HttpTask> task = std::move(task_)) task->Done();
     begun_.clear();
     if (keep_alive_ && !loop_.draining) return NextRequest();
-    // Closed while the client still sends, as the body of a POST, it might never see the answer.
+    // If the connection were closed while the client still sends, for example the body of a POST,
+    // the client might never see the answer.
     state_ = State::kLingering;
     stream_.Shutdown();
     buffer_ = Buffer();

@@ -36,7 +36,7 @@ HttpStream::HttpStream(tcp::socket socket, SSL_CTX* tls)
   // An idle connection keeps no buffers.
   SSL_set_mode(tls_.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
                                SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  // Else one read would last for as long as records without data come, as updates of keys.
+  // With this mode one read would last as long as records without data arrive, such as key updates.
   SSL_clear_mode(tls_.get(), SSL_MODE_AUTO_RETRY);
   SSL_set_accept_state(tls_.get());
 }
@@ -80,7 +80,7 @@ void HttpStream::Wait(bool to_read, Ready ready) {
 }
 
 void HttpStream::WaitToRead(Ready ready) {
-  // The socket does not tell of what TLS has read already.
+  // The socket does not report bytes that TLS has read already.
   if (tls_ != nullptr && SSL_pending(tls_.get()) > 0) {
     return asio::post(executor(), [ready = std::move(ready)] { ready({}); });
   }

@@ -204,8 +204,8 @@ const Sequence* ContinuousScheduler::MostServed() const {
   return most;
 }
 
-// Fills victims_ with one for each slot that `next` lacks. False: there are too few, or it lacks
-// none.
+// Fills victims_ with a sequence for each slot that `next` lacks. Returns false if there are too
+// few sequences to park, or if it lacks no slot.
 bool ContinuousScheduler::ChooseVictims(const Sequence& next, bool by_age) {
   int32_t own = quotas_.BeyondQuota(next);  // from the client itself
   const int32_t lacking =
@@ -220,8 +220,8 @@ bool ContinuousScheduler::ChooseVictims(const Sequence& next, bool by_age) {
   return true;
 }
 
-// Batch work that may have a slot which is kept for a group. Null: none waits; or it could not be
-// parked for that group; or the lent slots are all that the group still lacks.
+// Returns waiting batch work that may use a slot which is kept for a group. Null if none waits, if
+// it could not be parked for the group, or if the group can start once the lent slots are parked.
 Sequence* ContinuousScheduler::Borrower(TimePoint now) {
   if (options_.strict_quotas || !quotas_.GroupMayBeFirm(*kept_for_)) return nullptr;
   const auto lent =
@@ -237,7 +237,8 @@ Sequence* ContinuousScheduler::Borrower(TimePoint now) {
       }));
 }
 
-// `own`: one of the same client. Leaves out those that are in victims_ already.
+// Chooses a sequence to park, which is not in victims_ yet. `own`: it must be of the client of
+// `next`.
 Sequence* ContinuousScheduler::ChooseVictim(const Sequence& next, bool by_age, bool own) const {
   Sequence* victim = nullptr;
   for (Sequence* sequence : live_) {
@@ -246,7 +247,7 @@ Sequence* ContinuousScheduler::ChooseVictim(const Sequence& next, bool by_age, b
     if (own && queue_.account(next) != queue_.account(*sequence)) continue;
     if (std::find(victims_.begin(), victims_.end(), sequence) != victims_.end()) continue;
     if (victim != nullptr) {
-      // One that sits out already can be parked soonest.
+      // A sequence that no step in flight names can be parked soonest.
       const bool later = sequence->flights_ > 0 && victim->flights_ == 0;
       const bool sooner = sequence->flights_ == 0 && victim->flights_ > 0;
       if (later || (!sooner && queue_.LessServed(*sequence, *victim))) continue;
