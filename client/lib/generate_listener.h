@@ -21,7 +21,8 @@ class GenerateListener {
   };
   // Is called for every event in order, and not after a cancellation.
   virtual Next OnEvent(const v1::GenerateResponse& event) = 0;
-  // Is called once, last. Errors as of Client. The listener may be destroyed then.
+  // Is called once, last, with an error of Client if the generation failed. The listener may be
+  // destroyed then.
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 

@@ -82,7 +82,7 @@ class Exchange {
   // path of the field.
   virtual absl::Status CheckRequest() { return absl::OkStatus(); }
   // Moves out the user for whom the client sends the request; empty if the request names none.
-  // Errors as of CheckRequest; the call ignores them unless its client shares turns by user.
+  // Errors as CheckRequest; the call ignores them unless its client shares turns by user.
   virtual absl::StatusOr<std::string> TakeUser() { return ""; }
   // Returns the work for `model`, and prepares the messages of the answer. Is called again when the
   // request switches to another version. INVALID_ARGUMENT as CheckRequest; FAILED_PRECONDITION as

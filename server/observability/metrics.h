@@ -161,8 +161,8 @@ struct ModelMetrics : private MetricMaker {
       "aft_time_per_output_token_seconds",
       "Mean time between the tokens of a sequence that has two at least.", kGeneratingMethods);
   prometheus::Histogram& step_seconds = AddSeconds("aft_step_seconds", "Model time of one step.");
-  std::atomic<uint64_t> steps{0};  // of this version alone
-  BatchCounts batches;  // likewise, for an encoder; not a metric, but for ModelStatistics
+  std::atomic<uint64_t> steps{0};  // the steps of this version alone
+  BatchCounts batches;  // the batches of this version alone, if it encodes; for ModelStatistics
   prometheus::Histogram& step_rows = AddSizes("aft_step_rows", "Sequences in one step.");
   prometheus::Histogram& step_tokens = AddSizes("aft_step_tokens", "Tokens computed in one step.");
   const CounterByMethod prompt_tokens =
