@@ -18,8 +18,9 @@ namespace aft::server {
 class Inbox;
 
 // A place in the queue for a request that is not parsed yet. So a request that is parsed is not
-// refused for want of a place. RequestHeader::reservation passes it to the engine. If no request
-// uses the place, the destructor gives it back. Must not outlive the engine. Thread-compatible.
+// refused because there is no place. RequestHeader::reservation passes it to the engine. If no
+// request uses the place, the destructor gives it back. Must not outlive the engine.
+// Thread-compatible.
 class Reservation {
  public:
   Reservation(Inbox& inbox, const AdmissionBudget::Charge& charge)

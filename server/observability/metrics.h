@@ -126,8 +126,8 @@ struct ModelMetrics : private MetricMaker {
   // Changed by server/engine. A request is a sequence here: each answer of `n`, each text of a
   // call.
   const CounterByReason<Rejection, kRejections.size()> rejected{
-      *this, "aft_rejected_total", "Requests refused for want of room or of a model that serves.",
-      kRejections};
+      *this, "aft_rejected_total",
+      "Requests refused because there was no room, or no model that serves.", kRejections};
   const CounterByReason<Ending, kEndings.size()> finished{
       *this, "aft_request_finished_total", "Accepted requests by how they ended.", kEndings};
   const CounterByReason<EngineFailure, kEngineFailures.size()> failures{
@@ -159,7 +159,7 @@ struct ModelMetrics : private MetricMaker {
       "aft_inter_token_seconds", "Time between two tokens of one stream.", kGeneratingMethods);
   const HistogramByMethod time_per_output_token_seconds = AddSecondsByMethod(
       "aft_time_per_output_token_seconds",
-      "Mean time between the tokens of a sequence that has two at least.", kGeneratingMethods);
+      "Mean time between the tokens of a sequence with at least two of them.", kGeneratingMethods);
   prometheus::Histogram& step_seconds = AddSeconds("aft_step_seconds", "Model time of one step.");
   std::atomic<uint64_t> steps{0};  // the steps of this version alone
   BatchCounts batches;  // the batches of this version alone, if it encodes; for ModelStatistics
