@@ -3,9 +3,13 @@
 tests of streams that break."""
 
 import dataclasses
+import itertools
 import os
+import subprocess
 import sys
+import threading
 import unittest
+from pathlib import Path
 
 os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers have no health service, and gRPC logs that each time
 os.environ["no_grpc_proxy"] = "127.0.0.1"
@@ -25,6 +29,7 @@ except ModuleNotFoundError as missing:
   sys.exit(77)
 
 
+EXAMPLE = Path(__file__).resolve().parents[3] / "client" / "python" / "examples" / "generate.py"
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -258,6 +263,24 @@ class CallsTest(ClientTest):
         ("UNKNOWN: Tls handshake failed: OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: self signed", "no authority"),
         ("UNAUTHENTICATED: Hostname Verification Check failed.", "the server's certificate is for another host name")):
       self.assertIn(f"cannot reach the server: {why}", explained("connections to all backends failing; last error: " + said))
+
+  def test_the_example_prints_text_as_it_comes_and_sends_options(self):
+    server, printed = self.server(), threading.Event()
+
+    def answer(request, context):
+      yield from itertools.islice(server.say(request, context), 2)
+      printed.wait()
+      context.abort(Code.INVALID_ARGUMENT, "sampling.seed: bad")
+
+    server.answer = answer
+    with subprocess.Popen([sys.executable, EXAMPLE, server.address, "It is", "temperature=0.5", "top_k=40",
+                           f"seed={2**64 - 1}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as example:
+      self.assertEqual(example.stdout.read(1), "a")
+      printed.set()
+      self.assertIn("generate.py: INVALID_ARGUMENT: sampling.seed: bad", example.stderr.read())
+    self.assertNotEqual(example.returncode, 0)
+    self.assertEqual((server.requests[0].text, server.requests[0].stop.max_tokens), ("It is", 64))
+    self.assertEqual(server.requests[0].sampling, inference_pb2.SamplingOptions(temperature=0.5, top_k=40, seed=2**64 - 1))
 
   def test_sampling_is_not_a_dictionary(self):
     with self.assertRaisesRegex(TypeError, "sampling must be a Sampling"):
