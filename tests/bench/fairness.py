@@ -1,23 +1,20 @@
 #!/usr/bin/env python3
-"""Measures how one client slows down another: TTFT and inter-token times of one stream, alone, next to
-prompts of 1 MiB and next to 64 endless generations of another client.
+"""Measures how one client slows down another: TTFT and inter-token times of one stream, alone and next to the load of
+another client, which has another address.
 
-  fairness.py BIN [--anonymous] [--step-tokens N]    BIN: the folder of aft-server and aftload
-  fairness.py BIN --rows [--seconds N] [--rounds N]
-  fairness.py BIN --prompts [--seconds N] [--rounds N]
+  fairness.py BIN (--rows|--prompts) [--seconds N] [--rounds N]    BIN: the folder of aft-server and aftload
 
---anonymous: sends no tokens, so that both are one client; for servers that know no clients.
---rows: one stream alone and next to 1, 10 and 100 endless generations of another client, which has another
-address. The server has its defaults except for 128 slots. Servers whose clients share steps (itl_target_ms: 0) and
-servers whose clients do not (60000, printed as "before") are measured in turn; medians of all rounds. CPU is the time
-of the engine's thread, and of the whole server, for each step; the one stream has a row in every step. While builds
-run on the machine, use: chrt -f 1 fairness.py BIN --rows.
---prompts: the same next to prompts of 64 KiB that the other client sends back to back, one and four at a time.
+--rows: next to 1, 10 and 100 endless generations.
+--prompts: next to prompts of 64 KiB that the other client sends back to back, one and four at a time.
+
+The server has its defaults except for 128 slots. Servers whose clients share steps (itl_target_ms: 0) and servers whose
+clients do not (60000, printed as "before") are measured in turn; medians of all rounds. CPU is the time of the engine's
+thread, and of the whole server, for each step; the one stream has a row in every step. While builds run on the machine,
+use: chrt -f 1 fairness.py BIN --rows.
 """
 
 import argparse
 import contextlib
-import hashlib
 import itertools
 import json
 import os
@@ -32,7 +29,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
 import aft_server  # noqa: E402
 
-SECONDS = 12
 # The options of the other client's load, by its number of streams.
 ROWS = {streams: ("--max-tokens", 1_000_000) for streams in (1, 10, 100)}
 PROMPTS = {streams: ("--max-tokens", 1, "--prompt-bytes", 1 << 16) for streams in (1, 4)}
@@ -41,22 +37,21 @@ PROMPTS = {streams: ("--max-tokens", 1, "--prompt-bytes", 1 << 16) for streams i
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("bin", type=pathlib.Path)
-    parser.add_argument("--anonymous", action="store_true")
-    parser.add_argument("--step-tokens", type=int, default=256)
-    parser.add_argument("--rows", dest="beside", action="store_const", const=ROWS)
-    parser.add_argument("--prompts", dest="beside", action="store_const", const=PROMPTS)
+    beside = parser.add_mutually_exclusive_group(required=True)
+    beside.add_argument("--rows", dest="beside", action="store_const", const=ROWS)
+    beside.add_argument("--prompts", dest="beside", action="store_const", const=PROMPTS)
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        (measure_beside if options.beside else measure)(options, pathlib.Path(name))
+        measure(options, pathlib.Path(name))
 
 
 class Server(aft_server.ServerProcess):
     """`with Server(...) as server`; its files are in `folder`."""
 
-    def __init__(self, options, folder, config, listen="127.0.0.1"):
-        self.folder, self.bin = folder, options.bin
+    def __init__(self, options, folder, config, listen):
+        self.bin = options.bin
         path = folder / "config"
         path.write_text(f'log {{ level: "info" }}\n{config}')
         super().__init__(folder, "server", options.bin / "aft-server", path, listen)
@@ -67,11 +62,9 @@ class Server(aft_server.ServerProcess):
     def __exit__(self, *_):
         self.stop()
 
-    def load(self, *arguments, address=None, client=None):
-        token = [] if client is None else ["--token-file", self.folder / client]
-        return subprocess.Popen(
-            [self.bin / "aftload", "--address", address or self.address, "--json", *token, *map(str, arguments)],
-            stdout=subprocess.PIPE, text=True)
+    def load(self, *arguments, address):
+        return subprocess.Popen([self.bin / "aftload", "--address", address, "--json", *map(str, arguments)],
+                                stdout=subprocess.PIPE, text=True)
 
     def cpu_seconds(self, thread=""):
         """The CPU time of the threads whose names begin with `thread`."""
@@ -92,41 +85,6 @@ def report_of(load):
     return json.loads(load.communicate()[0])
 
 
-# ---- Prompts and streams --------------------------------------------------------------------------
-def clients_config(options, folder):
-    config = f'models {{ path: "{ROOT}/model/zoo/austen-aft-local" max_step_tokens: {options.step_tokens} }}\n'
-    if options.anonymous:
-        return config
-    clients = ""
-    for client in ("light", "heavy"):
-        token = client * 8
-        (folder / client).write_text(token)
-        clients += f'clients {{ name: "{client}" token_sha256: "{hashlib.sha256(token.encode()).hexdigest()}" }}\n'
-    (folder / "clients").write_text(clients)
-    return config + 'security { clients_file: "clients" }\n'
-
-
-def measure(options, folder):
-    others = {
-        "alone": None,
-        "next to prompts of 1 MiB": ("--prompt-bytes", 1 << 20, "--max-tokens", 1),
-        "next to 64 endless generations": ("--streams", 64, "--max-tokens", 1_000_000),
-    }
-    light, heavy = (None, None) if options.anonymous else ("light", "heavy")
-    with Server(options, folder, clients_config(options, folder)) as server:
-        for what, arguments in others.items():
-            other = server.load(*arguments, "--duration", SECONDS + 3, client=heavy) if arguments else None
-            if other is not None:  # the other load is running
-                server.load("--requests", 1, "--max-tokens", 1, "--duration", 1, client=heavy).wait()
-            report = report_of(server.load("--max-tokens", 200, "--duration", SECONDS, client=light))
-            for name in ("ttft", "itl"):
-                p50, p99 = report[f"median_{name}_ms"], report[f"p99_{name}_ms"]
-                print(f"{what:30} {name:4} {report['count_' + name]:6} p50 {p50:9.2f} p99 {p99:9.2f} ms")
-            if other is not None:
-                other.communicate()
-
-
-# ---- Steps ----------------------------------------------------------------------------------------
 def run_beside(server, streams, other_load, seconds, seed):
     """`seed`: differs for each run, so that no prompt is in the prefix cache already."""
     port = server.address.rsplit(":", 1)[1]
@@ -163,7 +121,7 @@ def run_beside(server, streams, other_load, seconds, seed):
     }
 
 
-def measure_beside(options, folder):
+def measure(options, folder):
     config = f'models {{ path: "{ROOT}/model/zoo/austen-aft-local" slots: 128 weight_format: "int8" }}\n'
     loads = {0: (), **options.beside}
     runs = {}
