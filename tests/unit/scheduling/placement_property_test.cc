@@ -1,4 +1,4 @@
-// The scheduler under random load: slots, parking, tokens.
+// The scheduler under random load: slots, parking, tokens (invariants 5 and 7 of server/README.md).
 
 #include <algorithm>
 #include <chrono>
@@ -149,6 +149,7 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
           ++named[sequence];
           ASSERT_EQ(row.slot, sequence->slot());
           ASSERT_EQ(row.first_position, live.fed);
+          ASSERT_EQ(row.output == RowOutput::kLast, sequence->prompt_left() == 0);
           live.fed += static_cast<int64_t>(row.tokens.size());
           for (const TokenId token : row.tokens) {
             if (token == kLastSampled) {

@@ -1,10 +1,6 @@
-#include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <memory>
-#include <random>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -166,104 +162,6 @@ TEST(ContinuousSchedulerTest, AFreedSlotGoesToTheFirstInTheQueue) {
   scheduler.Remove(c);
   EXPECT_THAT(RunStep(scheduler).sequences, IsEmpty());
   EXPECT_EQ(scheduler.slots().free(), 1);
-}
-
-// Invariants 5 and 7 of server/README.md, for random arrivals, lengths and removals.
-TEST(ContinuousSchedulerTest, KeepsItsInvariantsUnderRandomLoad) {
-  for (uint32_t seed = 0; seed < 200; ++seed) {
-    SCOPED_TRACE(seed);
-    std::mt19937 random(seed);
-    const auto slots = static_cast<int32_t>(1 + random() % 6);
-    const int64_t budget = slots + 1 + random() % 20;
-    ContinuousScheduler scheduler(Options(slots, budget));
-    std::deque<Sequence> storage;
-    std::vector<Sequence*> inside;     // in arrival order
-    std::vector<TokenId> first_token;  // prompts count up from it, indexed like storage
-    const auto index_of = [&](const Sequence* s) {
-      return static_cast<size_t>(
-          std::find_if(storage.begin(), storage.end(), [&](const Sequence& x) { return &x == s; }) -
-          storage.begin());
-    };
-    for (int turn = 0; turn < 150; ++turn) {
-      for (uint64_t n = random() % 3; n > 0 && turn < 100; --n) {
-        first_token.push_back(static_cast<TokenId>(random() % 1000));
-        inside.push_back(&storage.emplace_back(Prompt(1 + random() % 40, first_token.back())));
-        scheduler.Add(*inside.back(), TimePoint());
-      }
-      for (size_t i = 0; i < inside.size();) {
-        if (random() % 16 == 0) {
-          scheduler.Remove(*inside[i]);
-          ASSERT_EQ(inside[i]->slot(), -1);
-          inside.erase(inside.begin() + static_cast<std::ptrdiff_t>(i));
-        } else {
-          ++i;
-        }
-      }
-
-      std::vector<int64_t> before;
-      std::vector<bool> decoding;
-      for (const Sequence* s : inside) {
-        before.push_back(s->position());
-        decoding.push_back(s->phase() == Sequence::Phase::kDecode);
-      }
-      const Step& step = RunStep(scheduler);
-
-      // The oldest own the slots, the rest waits in order.
-      const auto live = std::min(inside.size(), static_cast<size_t>(slots));
-      ASSERT_EQ(scheduler.live(), static_cast<int32_t>(live));
-      ASSERT_EQ(scheduler.waiting(), static_cast<int32_t>(inside.size() - live));
-      ASSERT_EQ(scheduler.slots().used() + scheduler.slots().free(), slots);
-      ASSERT_EQ(scheduler.slots().used(), static_cast<int32_t>(live));
-      for (size_t i = 0; i < inside.size(); ++i) ASSERT_EQ(inside[i]->slot() >= 0, i < live);
-
-      int64_t tokens = 0;
-      int64_t unfed = 0;
-      std::set<int32_t> used;
-      for (size_t r = 0; r < step.sequences.size(); ++r) {
-        const StepRow& row = step.input.rows[r];
-        const Sequence& s = *step.sequences[r];
-        const auto i =
-            static_cast<size_t>(std::find(inside.begin(), inside.end(), &s) - inside.begin());
-        ASSERT_LT(i, live);
-        ASSERT_TRUE(used.insert(row.slot).second);
-        ASSERT_EQ(row.slot, s.slot());
-        ASSERT_GE(row.tokens.size(), 1U);
-        ASSERT_EQ(row.first_position, before[i]);
-        ASSERT_EQ(s.position(), before[i] + static_cast<int64_t>(row.tokens.size()));
-        if (decoding[i]) {
-          ASSERT_THAT(row.tokens, ElementsAre(static_cast<TokenId>(7 + s.slot())));
-        } else {
-          const TokenId first = first_token[index_of(&s)];
-          ASSERT_EQ(row.tokens, Prompt(static_cast<int64_t>(row.tokens.size()),
-                                       first + static_cast<TokenId>(before[i])));
-        }
-        ASSERT_EQ(row.output == RowOutput::kLast, s.prompt_left() == 0);
-        tokens += static_cast<int64_t>(row.tokens.size());
-      }
-      // Every stream advances, and so does the oldest prompt.
-      bool oldest = true;
-      for (size_t i = 0; i < live; ++i) {
-        const Sequence& s = *inside[i];
-        if (decoding[i] || std::exchange(oldest, false)) {
-          ASSERT_GT(s.position(), before[i]);
-        }
-        unfed += s.prompt_left();
-      }
-      ASSERT_LE(tokens, budget);
-      ASSERT_EQ(step.tokens, tokens);
-      if (unfed > 0) {
-        ASSERT_EQ(tokens, budget);  // nothing is left idle
-      }
-      for (size_t r = 0; r < step.sequences.size(); ++r) {
-        if (step.input.rows[r].output == RowOutput::kLast) {
-          scheduler.Sampled(*step.sequences[r], static_cast<TokenId>(7 + step.input.rows[r].slot));
-        }
-      }
-    }
-    for (Sequence* s : inside) scheduler.Remove(*s);
-    ASSERT_EQ(scheduler.slots().free(), slots);
-    ASSERT_TRUE(RunStep(scheduler).empty());
-  }
 }
 
 TEST(ContinuousSchedulerTest, ATextToScoreBringsItsTargetsChunkByChunk) {
