@@ -52,30 +52,6 @@ class ClientTest : public testing::Test {
   std::unique_ptr<Client> client_ = Connect(server_.address());
 };
 
-TEST_F(ClientTest, StreamsEveryEventInOrderAndReturnsTheWhole) {
-  server_.SetScript(TextScript({"ab", "c", "def"}));
-  std::vector<std::string> texts;
-  int others = 0;
-  const auto result = client_->Generate(Prompt("hello"), [&](const v1::GenerateResponse& event) {
-    if (event.has_delta()) {
-      texts.push_back(event.delta().text());
-    } else {
-      ++others;
-    }
-  });
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_THAT(texts, ElementsAre("ab", "c", "def"));
-  EXPECT_EQ(others, 2);
-  EXPECT_EQ(result->text, "abcdef");
-  EXPECT_THAT(result->token_ids, ElementsAre('a', 'b', 'c', 'd', 'e', 'f'));
-  EXPECT_EQ(result->started.seed(), 7u);
-  EXPECT_EQ(result->finished.limit(), "stop.max_tokens=6");
-  EXPECT_EQ(result->request_id, "fake-1");
-  EXPECT_GT(result->time_to_first_token.count(), 0);
-  EXPECT_GE(result->duration, result->time_to_first_token);
-  EXPECT_EQ(server_.last<v1::GenerateRequest>().text(), "hello");
-}
-
 TEST_F(ClientTest, UnaryCallsReturnTheirResponses) {
   server_.SetScript(StreamScript<v1::CompleteResponse>({"answers { text: 'whole' }"}));
   EXPECT_EQ(client_->Complete(Prompt("hello"))->answers(0).text(), "whole");
@@ -93,45 +69,6 @@ TEST_F(ClientTest, UnaryCallsReturnTheirResponses) {
   server_.SetScript(FailedScript({grpc::INVALID_ARGUMENT, "token_ids[0]: no"}));
   ExpectFailed(client_->Complete(Prompt("hello")).status(), absl::StatusCode::kInvalidArgument,
                ErrorOrigin::kServer, HasSubstr("token_ids[0]: no"));
-}
-
-TEST_F(ClientTest, ReturnsTheOutputOfEachSequence) {
-  const auto of = [](uint32_t sequence, v1::GenerateResponse event) {
-    event.set_sequence(sequence);
-    return event;
-  };
-  Script script;
-  script.events = {StartedEvent(),          of(2, DeltaEvent(0, "xy")), of(0, DeltaEvent(0, "a")),
-                   of(2, FinishedEvent(2)), of(0, DeltaEvent(1, "b")),  of(1, FinishedEvent(0)),
-                   of(0, FinishedEvent(3))};
-  server_.SetScript(script);
-  v1::GenerateRequest request = Prompt("hello");
-  request.set_n(3);
-  const auto result = client_->Generate(request);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(server_.last<v1::GenerateRequest>().resumable());
-  EXPECT_GT(result->time_to_first_token.count(), 0);
-  EXPECT_EQ(result->text, "ab");
-  EXPECT_THAT(result->token_ids, ElementsAre('a', 'b'));
-  EXPECT_EQ(result->finished.limit(), "stop.max_tokens=3");
-  ASSERT_EQ(result->others.size(), 2U);
-  EXPECT_EQ(result->others[0].text, "");
-  EXPECT_EQ(result->others[0].finished.limit(), "stop.max_tokens=0");
-  EXPECT_EQ(result->others[1].text, "xy");
-  EXPECT_THAT(result->others[1].token_ids, ElementsAre('x', 'y'));
-  // Each sequence must end.
-  script.events.pop_back();
-  ExpectFailed(GenerateError(script), absl::StatusCode::kDataLoss, ErrorOrigin::kProtocol,
-               HasSubstr("sequence"));
-}
-
-TEST_F(ClientTest, TheFirstTokenMayComeAloneOrNever) {
-  for (const std::string text : {"a", ""}) {
-    server_.SetScript(TextScript({text}));
-    const auto result = client_->Generate(Prompt("hello"));
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_EQ(result->time_to_first_token.count() > 0, !text.empty());
-  }
 }
 
 TEST_F(ClientTest, RefusesARequestIdThatHttpCannotCarry) {
@@ -161,15 +98,6 @@ TEST_F(ClientTest, RefusesATraceparentThatServersWouldNotUnderstand) {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << bad;
     EXPECT_THAT(std::string(result.status().message()), HasSubstr("traceparent")) << bad;
   }
-}
-
-TEST_F(ClientTest, ReportsLostTokensAndCancelsOnTheServer) {
-  const absl::Status status =
-      GenerateError(StalledScript({StartedEvent(), DeltaEvent(0, "ab"), DeltaEvent(5, "cd")}));
-  ExpectFailed(status, absl::StatusCode::kDataLoss, ErrorOrigin::kProtocol,
-               HasSubstr("tokens 2 to 4 are lost"));
-  EXPECT_EQ(GetErrorDetails(status).received_tokens, 2u);
-  server_.WaitForCancellations(1);
 }
 
 TEST_F(ClientTest, KeepsEveryStatusCodeAndMessageOfTheServer) {
@@ -321,13 +249,6 @@ TEST_F(ClientTest, ReportsAConnectionThatBreaksMidStream) {
       HasSubstr(absl::StrCat("the connection to ", gate.address(), " broke after 3 tokens")));
 }
 
-TEST_F(ClientTest, WorksAgainAfterAFailedCall) {
-  EXPECT_EQ(GenerateError(FailedScript(grpc::Status(grpc::INTERNAL, "a defect"))).code(),
-            absl::StatusCode::kInternal);
-  server_.SetScript(TextScript({"a"}));
-  EXPECT_TRUE(client_->Generate(Prompt("x")).ok());
-}
-
 TEST_F(ClientTest, ListsAndGetsModels) {
   server_.SetModels({FromText<v1::Model>("name: 'austen' state: MODEL_STATE_READY")});
   const auto list = client_->ListModels();
@@ -424,19 +345,6 @@ TEST(ClientOptionsTest, KeepaliveHasADefault) {
     return absl::string_view(arg.key) == GRPC_ARG_KEEPALIVE_TIME_MS && arg.value.integer == 20'000;
   });
   EXPECT_TRUE(found);
-}
-
-TEST_F(ClientTest, EncodeReturnsEveryVector) {
-  server_.SetScript(EncodeScript());
-  v1::EncodeRequest request;
-  request.set_text("ab");
-  request.set_normalize(true);
-  const auto result = client_->Encode(request);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(server_.last<v1::EncodeRequest>().normalize());
-  EXPECT_EQ(result->started.width(), 2u);
-  EXPECT_THAT(result->values, ElementsAre(1.0F, 0.1F, -2.5F, 3.0F));
-  EXPECT_EQ(result->finished.batch_rows(), 4u);
 }
 
 }  // namespace

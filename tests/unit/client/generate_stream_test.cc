@@ -102,15 +102,6 @@ TEST_F(GenerateStreamTest, ACancellationEndsAPauseInWhichNothingIsRead) {
   EXPECT_THAT(recorder.events(), ElementsAre("started"));
 }
 
-TEST_F(GenerateStreamTest, TheListenerCancelsAndTheServerIsTold) {
-  Recorder recorder({.cancel = true});
-  const absl::Status status = Run(EndlessScript(), recorder);
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
-  EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kCaller);
-  EXPECT_THAT(recorder.events(), ElementsAre("started"));
-  server_.WaitForCancellations(1);
-}
-
 TEST_F(GenerateStreamTest, ATokenCancelsRunningStreamsAndLaterOnes) {
   server_.SetScript(EndlessScript());
   CancelToken cancel;

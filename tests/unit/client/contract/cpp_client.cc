@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -56,8 +57,14 @@ class Application : public GenerateListener {
       v1::GenerateResponse sum = SumOf(i);
       EXPECT_EQ(output.text, sum.delta().text());
       EXPECT_THAT(output.token_ids, testing::ElementsAreArray(sum.delta().token_ids()));
+      const auto end = std::find_if(
+          seen_.events().begin(), seen_.events().end(),
+          [i](const auto& event) { return event.has_finished() && event.sequence() == i; });
+      ASSERT_NE(end, seen_.events().end());
+      EXPECT_EQ(output.finished.ShortDebugString(), end->finished().ShortDebugString());
     }
     EXPECT_EQ(result->time_to_first_token.count() > 0, tokens_ > 0);
+    EXPECT_GE(result->duration, result->time_to_first_token);
   }
 
   void Listen() {
