@@ -1,29 +1,23 @@
-// Imported modules and single operators are served unchanged. Over real gRPC, ModelInfer must
-// answer what the packages computed (tests/parity/goldens), with masks, odd lengths and images, and
-// with any other rows in the batch.
+// Imported modules are served unchanged. Over real gRPC, ModelInfer must answer what the packages
+// computed (tests/parity/goldens), with masks and odd lengths, and with any other rows in the
+// batch.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "ATen/TensorOperators.h"
 #include "ATen/core/Tensor.h"
-#include "ATen/ops/eye.h"
 #include "ATen/ops/zeros.h"
 #include "gtest/gtest.h"
 #include "model/api/load.h"
-#include "model/checkpoint/checkpoint.h"
-#include "model/config/tensors.h"
 #include "model/convert/import.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/parity/goldens.h"
 #include "tests/property/random_inputs.h"
-#include "tests/support/mixer_of.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temp_files.h"
 #include "tests/support/tolerances.h"
@@ -37,29 +31,6 @@ class Models {
   void Add(const std::string& name, const absl::StatusOr<Import>& import) {
     ASSERT_TRUE(import.ok()) << import.status();
     const absl::Status written = WriteImport(folder_.File(name), *import);
-    ASSERT_TRUE(written.ok()) << written;
-    names_.push_back(name);
-  }
-
-  // Adds a mixer between identity projections. Its input is the packed input, and its output is in
-  // the first columns of the answer.
-  void AddOperator(const std::string& name, const MixerConfig& mixer, int64_t hid,
-                   const TensorMap& tables, int64_t max_seq_len = 0) {
-    NetworkConfig config;
-    config.architecture = Architecture::kMixer;
-    config.n_layers = 1;
-    config.d_model = PackedWidth(mixer, hid);
-    config.mixer = mixer;
-    config.mixer.hidden = hid;
-    config.max_seq_len = max_seq_len;
-    config.tokenizer.clear();
-    config.qkv_bias = false;
-    TensorMap tensors;
-    for (const auto& [table, tensor] : tables) tensors["layers.0.mixer." + table] = tensor;
-    tensors["layers.0.mixer.qkv.weight"] = at::eye(config.d_model, at::kFloat);
-    tensors["layers.0.mixer.out.weight"] = at::eye(config.d_model, hid, at::kFloat);
-    tensors["layers.0.mixer.out.bias"] = at::zeros({config.d_model}, at::kFloat);
-    const absl::Status written = WriteCheckpoint(folder_.File(name), config, tensors);
     ASSERT_TRUE(written.ok()) << written;
     names_.push_back(name);
   }
@@ -277,112 +248,6 @@ TEST(NotebookTest, TheCallOfAftPytorchsReadmeIsAnswered) {
   const at::Tensor mean = w.matmul(k * linear(row, "to_v")) / w.matmul(k);
   EXPECT_TRUE(
       Close(y[4], linear(linear(row, "to_q").sigmoid() * mean, "project"), tolerance::kLayer));
-}
-
-// Every published operator, including 2-D filters with their images.
-TEST(OperatorsTest, AnswerFloat64WithMasksAndImages) {
-  const SafetensorsFile goldens = ReadGoldens("operators");
-  constexpr int64_t kColumns = 7;  // columns of the images
-  Models models;
-  int images = 0;
-  int masked = 0;
-  for (const auto& [name, mixer] : goldens.metadata) {
-    const MixerConfig config = MixerOf(mixer);
-    const at::Tensor& expected = goldens.tensors.at(name + ".expected");
-    const int64_t hid = expected.size(1);
-    TensorMap tables;
-    for (const TensorSpec& spec : ExpectedMixerTables(config, hid)) {
-      tables[spec.name] = goldens.tensors.at(name + "." + spec.name);
-    }
-    const bool limited = (config.causal && StateGrows(config)) ||
-                         (config.band_rows > 0 && config.length_policy == LengthPolicy::kError);
-    models.AddOperator(name, config, hid, tables,
-                       !limited               ? 0
-                       : config.band_rows > 0 ? config.band_rows
-                                              : expected.size(0));
-  }
-  KserveServer server(models.Config(), LoadModel);
-  ASSERT_TRUE(server.server().WaitReady().ok());
-  for (const auto& [name, mixer] : goldens.metadata) {
-    const at::Tensor& expected = goldens.tensors.at(name + ".expected");
-    at::Tensor x = goldens.tensors.at(name + ".packed").unsqueeze(0);
-    const int64_t width = x.size(2);
-    at::Tensor mask;
-    if (goldens.tensors.count(name + ".mask") > 0) {
-      mask = goldens.tensors.at(name + ".mask").unsqueeze(0);
-      ++masked;
-    }
-    if (MixerOf(mixer).grid) {
-      x = x.reshape({1, -1, kColumns, width});
-      if (mask.defined()) mask = mask.reshape({1, -1, kColumns});
-      ++images;
-    }
-    const at::Tensor y =
-        Answer(server, name, x, mask).reshape({-1, width}).narrow(1, 0, expected.size(1));
-    EXPECT_TRUE(Close(y, expected, tolerance::kFp32)) << name;
-  }
-  EXPECT_GE(images, 1);
-  EXPECT_GE(masked, 1);
-}
-
-// The attention of lsg_converter.
-TEST(OperatorsTest, BlockLocalAttentionEqualsThePackage) {
-  const TensorMap goldens = ReadGoldens("block_local").tensors;
-  constexpr int64_t kHid = 16;
-  const std::pair<const char*, const char*> forms[] = {
-      {"causal.global", ""},
-      {"causal.local", " global_token=false"},
-      {"bidirectional.global", " causal=false"},
-      {"bidirectional.local", " causal=false global_token=false"}};
-  Models models;
-  for (const auto& [form, fields] : forms) {
-    models.AddOperator(form, MixerOf(std::string("block_local heads=2 block_size=4") + fields),
-                       kHid, {});
-  }
-  KserveServer server(models.Config(), LoadModel);
-  ASSERT_TRUE(server.server().WaitReady().ok());
-  const at::Tensor& packed = goldens.at("packed");
-  for (const auto& [form, fields] : forms) {
-    const std::string of_form = form;
-    for (const int64_t t : {1, 4, 8, 9, 19}) {
-      const at::Tensor y =
-          Answer(server, form, packed.narrow(0, 0, 1).narrow(1, 0, t))[0].narrow(1, 0, kHid);
-      EXPECT_TRUE(
-          Close(y, goldens.at(of_form + ".package." + std::to_string(t)), tolerance::kLayer))
-          << form << t;
-    }
-    for (const std::string value : {"inf", "min"}) {
-      const at::Tensor y = Answer(server, form, packed, goldens.at("mask." + value));
-      const int64_t lengths[] = {16, 9};
-      for (int64_t b = 0; b < 2; ++b) {
-        const at::Tensor text = y[b].narrow(0, 0, lengths[b]).narrow(1, 0, kHid);
-        EXPECT_TRUE(
-            Close(text, goldens.at(of_form + ".package.mask." + value)[b].narrow(0, 0, lengths[b]),
-                  tolerance::kLayer))
-            << form << value << b;
-      }
-    }
-  }
-}
-
-// mixers.py sends random inputs with tritonclient and compares the answers with the equations in
-// NumPy.
-TEST_F(ModulesTest, TritonclientGetsFloat64) {
-  const TensorMap operators = ReadGoldens("operators").tensors;
-  const SafetensorsFile goldens = ReadGoldens("operators");
-  for (const auto& [name, mixer] : goldens.metadata) {
-    const MixerConfig config = MixerOf(mixer);
-    if (!config.grid) continue;
-    const int64_t hid = operators.at(name + ".expected").size(1);
-    TensorMap tables;
-    for (const TensorSpec& spec : ExpectedMixerTables(config, hid)) {
-      tables[spec.name] = operators.at(name + "." + spec.name);
-    }
-    models_.AddOperator(name, config, hid, tables);
-  }
-  KserveServer server(models_.Config(), LoadModel);
-  ASSERT_TRUE(server.server().WaitReady().ok());
-  RunTritonclient("mixers.py", server.server());
 }
 
 }  // namespace
