@@ -160,11 +160,15 @@ TEST_P(AnyContractTest, ThePhasesFitIntoTheCall) {
   EXPECT_LE(line.Number("write_ms"), total + rounding(total));
 }
 
-TEST_P(AnyContractTest, TheLineOfARefusalHasItsMessageAndNoTimes) {
+TEST_P(AnyContractTest, ABadFieldIsNamedAndCountedAndTheLineHasNoTimes) {
   config_.limits.max_message_bytes = 8 << 20;
   Start();
   ContractCall call = Open(Ask::kBad);
   ExpectRefused(call, absl::StatusCode::kInvalidArgument, GetParam().bad_field);
+  EXPECT_EQ(call.Trailing("grpc-retry-pushback-ms"), "");
+  EXPECT_EQ(Calls("INVALID_ARGUMENT"), 1);
+  EXPECT_EQ(server_->Metric(OfModel("aft_rejected_total", ",reason=\"invalid\"")), 1);
+  EXPECT_EQ(server_->Metric("aft_rejected_total"), 1);
   const LogLine line = LineOf(call);
   EXPECT_EQ(line["level"], "info");
   EXPECT_THAT(line["peer"], StartsWith("ipv4:127.0.0.1:"));

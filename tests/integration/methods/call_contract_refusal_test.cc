@@ -153,18 +153,6 @@ TEST_P(AnyRefusalContractTest, AnUnknownModelIsNotFoundAndTheErrorNamesTheOthers
   EXPECT_EQ(LineOf(call)["model"], "unknown");
 }
 
-TEST_P(AnyRefusalContractTest, ABadFieldIsNamedAndCounted) {
-  config_.limits.max_message_bytes = 8 << 20;
-  Start();
-  ContractCall call = Open(Ask::kBad);
-  ExpectRefused(call, absl::StatusCode::kInvalidArgument, GetParam().bad_field);
-  EXPECT_EQ(call.Trailing("grpc-retry-pushback-ms"), "");
-  EXPECT_EQ(Calls("INVALID_ARGUMENT"), 1);
-  EXPECT_EQ(Rejected("invalid"), 1);
-  EXPECT_EQ(server_->Metric("aft_rejected_total"), 1);
-  EXPECT_EQ(LineOf(call)["level"], "info");
-}
-
 TEST_P(RefusalContractTest, AModelForOtherMethodsIsRefused) {
   if (GetParam().encoder() && !GetParam().infer()) return;  // all with a tokenizer do
   Start();

@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -207,24 +206,6 @@ TYPED_TEST(TextsTest, ADrainFinishesABegunCallAndEndsAWaitingOne) {
   const grpc::Status status = running.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
   drain.join();
-}
-
-TYPED_TEST(TextsTest, AModelThatFailsEndsAll) {
-  this->config_.health.max_failed_steps = 1;
-  this->Start();
-  this->gate().Hold();
-  auto stream = this->Open(this->Several(8, 16));
-  ASSERT_TRUE(stream.Next());
-  this->gate().WaitUntilBlocked();
-  if constexpr (std::is_same_v<TypeParam, EncodeMethod>) {
-    this->server_->encoder_control().FailNext(absl::InternalError("a step"));
-  } else {
-    this->server_->control().FailNextCollect(absl::InternalError("a step"));
-  }
-  this->gate().Resume();
-  EXPECT_FALSE(stream.Finish().ok());
-  this->WaitFor("aft_slots_used", 0);
-  this->server_->WaitForMetric(kMemoryUsed, 0);
 }
 
 TYPED_TEST(TextsTest, AFailedTextIsNamedAndEndsTheCall) {

@@ -1,12 +1,8 @@
 // How a server drains: what its clients see, and how they reach another server.
-#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "client/lib/aft_client.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
@@ -118,41 +114,6 @@ TEST(DrainTest, IdleConnectionsAndReflectionDoNotDelayTheDrain) {
   EXPECT_FALSE(stream->Finish().ok());
   EXPECT_NE(idle.ReadAll(), "");  // both connections have been closed
   silent.ReadAll();
-}
-
-// Two replicas, over which one channel of the client library spreads calls and retries.
-TEST(DrainTest, ARetryingClientOfTwoReplicasDoesNotNoticeThatOneDrains) {
-  ServerConfig config = TestConfig();
-  config.drain.grace = hours(1);
-  TestServer leaving(config);
-  TestServer staying(config);
-  grpc::ChannelArguments arguments;
-  arguments.SetServiceConfigJSON(client::MakeServiceConfig({}));
-  const auto channel = TestServer::Connect(
-      absl::StrCat("ipv4:", leaving.server().address(), ",", staying.server().address()),
-      arguments);
-  std::atomic<bool> gone = false;
-  std::atomic<int> done = 0;
-  std::vector<std::thread> clients;
-  for (int t = 0; t < 4; ++t) {
-    clients.emplace_back([&, t] {
-      const auto stub = v1::InferenceService::NewStub(channel);
-      while (!gone) {
-        const v1::GenerateRequest request = Request("go on", 20, static_cast<uint64_t>(t));
-        GenerateStream stream(*stub, request);
-        const grpc::Status status = stream.Finish();
-        EXPECT_TRUE(status.ok()) << status.error_code() << " " << status.error_message();
-        EXPECT_EQ(stream.tokens, Expected(request));
-        ++done;
-      }
-    });
-  }
-  while (done < 100) std::this_thread::yield();
-  EXPECT_TRUE(leaving.server().Drain());
-  const int before = done;
-  while (done < before + 100) std::this_thread::yield();
-  gone = true;
-  for (std::thread& client : clients) client.join();
 }
 
 TEST(DrainTest, AnOldConnectionGetsAGoawayToo) {

@@ -271,6 +271,21 @@ TEST(LimitsTest, ATimeoutBeyondTheClocksRangeIsIgnored) {
                                         "it took longer than limits.max_request_ms=30"));
 }
 
+TEST(LimitsTest, AClientThatKeepsUpMayReadMoreThanItsBufferHolds) {
+  ServerConfig config = TestConfig();
+  config.limits.max_stream_buffer_bytes = 256;
+  TestServer server(config);
+  server.control().Hold();
+  const v1::GenerateRequest request = Request("long", 500);
+  GenerateStream stream(server.inference(), request);
+  for (int i = 0; i < 500; ++i) {
+    server.control().AllowSteps(1);
+    ASSERT_TRUE(stream.ReadUntil(v1::GenerateResponse::kDelta)) << i;
+  }
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(stream.tokens, Expected(request));
+}
+
 // gRPC's client retries a refusal only if it consists of trailers alone. It waits for the time that
 // the refusal names.
 TEST(RefusalTest, IsRetriedByGrpc) {
