@@ -146,6 +146,7 @@ TEST(Utf8Test, AnySplitOfAnyBytesGivesTheReferenceResult) {
     }
     stream.Flush(out);
     ASSERT_EQ(out, Reference(bytes, prefixes)) << "round " << round;
+    ASSERT_EQ(ToValidUtf8(bytes), out) << "round " << round;
   }
 }
 
