@@ -7,7 +7,6 @@ Names:
   streams       tokens/s and latencies of 1, 8 and 64 streams
   rpc           what gRPC costs: a model that computes next to nothing, 1 to 512 streams, compared with a
                 bare server that writes the same messages
-  protocols     the same streams of that model through ModelStreamInfer and through Generate, in turn
   http          HTTP compared with gRPC, in turn, by aftload: 1 to 512 streams of that model, and of --model in int8
   batching      the same log-normal lengths one by one, in static batches, in continuous ones
   capacity      Poisson arrivals at rising rates: goodput and its knee
@@ -153,34 +152,6 @@ def rpc(bench):
                      1e6 * (server.cpu_seconds() - before) / tokens, 1e6 * run["client_cpu_seconds"] / tokens,
                      run["p99_itl_ms"]])
   table(("streams", "tokens/s", "of bare", "messages/s", "server us/token", "client us/token", "ITL p99, ms"), rows)
-
-
-def protocols(bench):
-  rows = []
-  with tempfile.TemporaryDirectory() as folder:
-    write_null_model(Path(folder))
-    with bench.server(model=folder) as server:
-      for count in (1, 8, 64):
-        runs = {"generate": [], "infer": []}
-        for _ in range(5):
-          for name, flags in (("generate", []), ("infer", ["--infer"])):
-            command = [bench.options.bin / "protocol_load", f"--address={server.address}", f"--streams={count}",
-                       f"--seconds={max(1, bench.options.seconds // 5)}", *flags]
-            before = server.cpu_seconds()
-            run = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-            run |= {"protocol": name, "streams": count, "messages_per_second": run["messages"] / run["seconds"],
-                    "tokens_per_second": run["tokens"] / run["seconds"],
-                    "server_us": 1e6 * (server.cpu_seconds() - before) / run["tokens"]}
-            runs[name].append(run)
-        medians = {name: {key: statistics.median(run[key] for run in runs[name]) for key in
-                          ("messages_per_second", "tokens_per_second", "server_us")} for name in runs}
-        ratio = {key: statistics.median(infer[key] / generate[key] for infer, generate
-                                        in zip(runs["infer"], runs["generate"]))
-                 for key in ("messages_per_second", "tokens_per_second")}
-        rows.append([count, *(medians[name][key] for key in ("messages_per_second", "tokens_per_second", "server_us")
-                              for name in runs), *ratio.values()])
-  table(("streams", "messages/s Generate", "infer", "tokens/s Generate", "infer", "server us/token Generate", "infer",
-         "messages/s, ratio", "tokens/s"), rows)
 
 
 def http(bench):
@@ -385,7 +356,7 @@ def soak(bench):
 
 
 BENCHES = {function.__name__: function for function in (
-    streams, rpc, protocols, http, batching, capacity, interference, overload, context, clients, rollout, survival,
+    streams, rpc, http, batching, capacity, interference, overload, context, clients, rollout, survival,
     checkpoints, soak, aiperf)}
 
 
