@@ -161,9 +161,6 @@ class EventStream<kMethod> {
 
   grpc::ClientContext& context() { return *context_; }
   const Response& event() const { return events.back(); }
-  std::string InitialMetadata(const std::string& key) const {
-    return Value(context_->GetServerInitialMetadata(), key);
-  }
   std::string TrailingMetadata(const std::string& key) const {
     return Value(context_->GetServerTrailingMetadata(), key);
   }
