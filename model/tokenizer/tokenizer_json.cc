@@ -33,6 +33,8 @@ absl::Status FieldError(absl::string_view field, absl::string_view problem) {
 // of objects and arrays are {} and [].
 using Fields = std::map<std::string, Json>;
 constexpr size_t kMaxFields = size_t{1} << 17;  // an added token has seven
+// A key is repeated in the path of each field below it, so one long key could fill the memory.
+constexpr size_t kMaxPathBytes = 1024;
 
 const Json& At(const Fields& fields, const std::string& field) {
   static const Json absent;
@@ -153,6 +155,12 @@ absl::Status TokenizerJson::Take(const JsonPath& path, const Json& value) {
     return value.is_object() ? absl::OkStatus()
                              : absl::InvalidArgumentError(
                                    absl::StrCat("must be an object, got ", ShownJson(value)));
+  }
+  size_t bytes = path.size();
+  for (const std::string& key : path) bytes += key.size();
+  if (bytes > kMaxPathBytes) {
+    return FieldError(path[0],
+                      absl::StrCat("has a key or a path of more than ", kMaxPathBytes, " bytes"));
   }
   const std::string field = absl::StrJoin(path, ".");
   if (!fields.emplace(field, value).second) return FieldError(field, "given more than once");

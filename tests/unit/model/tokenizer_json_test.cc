@@ -363,6 +363,8 @@ TEST_F(TokenizerJsonTest, RefusesFilesThatAreNoTokenizerJson) {
   std::string fields = "{\"x\":[0";
   for (int i = 0; i < 1 << 17; ++i) fields += ",0";
   ExpectRefused(LoadRaw(fields + "]}"), "more than 131072 fields");
+  ExpectRefused(LoadRaw("{\"x\":{\"" + std::string(1022, 'k') + "\":0}}"),
+                "x: has a key or a path of more than 1024 bytes");
   std::string twice = json_.dump();
   twice.pop_back();
   ExpectRefused(LoadRaw(twice + ",\"normalizer\":null}"), "normalizer: given more than once");
