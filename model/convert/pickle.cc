@@ -295,8 +295,9 @@ std::string KeyHint(const Unpickler& values, const std::vector<Ref>& items) {
   constexpr size_t kLongestShown = 20;
   std::vector<std::string> keys;
   for (size_t i = 0; i < items.size() && keys.size() < kMostShown; i += 2) {
-    const absl::string_view key = values[items[i]].text;
-    if (values[items[i + 1]].kind != ValueKind::kDict || key.size() > kLongestShown) continue;
+    const absl::string_view key = values[items[i]].text;  // empty unless it is a string
+    if (values[items[i + 1]].kind != ValueKind::kDict) continue;
+    if (key.empty() || key.size() > kLongestShown) continue;
     keys.push_back(ShownTensorName(key));
   }
   return keys.empty() ? "" : absl::StrCat("; give --key with one of: ", absl::StrJoin(keys, ", "));

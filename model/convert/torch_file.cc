@@ -25,7 +25,9 @@ constexpr size_t kEntryBytes = 46;
 constexpr int64_t kEndBytes = 22;
 constexpr int64_t kWideEndBytes = 56;
 constexpr int64_t kLocatorBytes = 20;
-constexpr int64_t kMostDirectBytes = int64_t{64} << 20;  // of the directory and the pickle
+constexpr int64_t kMostDirectoryBytes = int64_t{64} << 20;
+// A tensor has about 150 bytes in a pickle. Other pickles may need 80 times their size of memory.
+constexpr int64_t kMostPickleBytes = int64_t{8} << 20;
 
 struct Record {
   int64_t begin = 0;  // of its header
@@ -85,7 +87,7 @@ absl::Status TakeEntry(absl::string_view* directory, uint64_t records_end, Recor
   uint64_t begin = NumberAt<uint32_t>(*directory, 42);
   if (!ReadWideNumbers(directory->substr(kEntryBytes + name_bytes, extra_bytes),
                        {&bytes, &packed, &begin}) ||
-      begin >= records_end || bytes > records_end) {
+      begin >= records_end || packed > records_end) {
     return broken;
   }
   const bool encrypted = (NumberAt<uint16_t>(*directory, 8) & 1) != 0;
@@ -114,7 +116,7 @@ absl::StatusOr<Records> ReadDirectory(const TensorFile& file) {
     bytes = NumberAt<uint64_t>(wide, 40);
     begin = NumberAt<uint64_t>(wide, 48);
   }
-  if (bytes > uint64_t{kMostDirectBytes} || begin > static_cast<uint64_t>(end) ||
+  if (bytes > uint64_t{kMostDirectoryBytes} || begin > static_cast<uint64_t>(end) ||
       begin + bytes != static_cast<uint64_t>(end)) {
     return DamagedZip("its directory does not fill the file up to its end");
   }
@@ -166,9 +168,9 @@ absl::StatusOr<std::string> ReadRecord(const TensorFile& file, const Records& re
                                        const std::string& name) {
   AFT_ASSIGN_OR_RETURN(const int64_t offset, FindRecord(file, records, name));
   const int64_t bytes = records.at(name).bytes;
-  if (bytes <= kMostDirectBytes) return BytesAt(file, offset, bytes);
+  if (bytes <= kMostPickleBytes) return BytesAt(file, offset, bytes);
   return absl::ResourceExhaustedError(
-      absl::StrCat(ShownTensorName(name), " has ", bytes, " bytes; at most ", kMostDirectBytes));
+      absl::StrCat(ShownTensorName(name), " has ", bytes, " bytes; at most ", kMostPickleBytes));
 }
 
 }  // namespace

@@ -185,6 +185,8 @@ TEST_F(TorchFileTest, BrokenPicklesAndOtherValuesAreRefused) {
            {Dict({{"w", tensor}, {"w", tensor}}), "tensor 'w': given more than once"}}) {
     ExpectRefused(Open(value).status(), problem);
   }
+  // A key that is no string cannot be given as --key.
+  EXPECT_THAT(std::string(Open("}K\7}s").status().message()), testing::Not(HasSubstr("--key")));
   ExpectRefused(OpenBytes(ZipOf({{"data.pkl", ""}})).status(), "it ends too early");
 }
 
@@ -222,7 +224,7 @@ TEST_F(TorchFileTest, OtherFormatsAreNamed) {
   ExpectRefused(Open(good_, {}, {{"a/byteorder", "big"}}).status(), "a big-endian machine");
   EXPECT_TRUE(Open(good_, {}, {{"a/byteorder", "little"}}).ok());
   ExpectRefused(Open(good_, {}, {{"a/data/0", ""}}).status(), "a/data/0 is there more than once");
-  const std::string large(size_t{65} << 20, '.');
+  const std::string large((size_t{8} << 20) + 1, '.');
   EXPECT_EQ(OpenBytes(ZipOf({{"a/data.pkl", large}})).status().code(),
             absl::StatusCode::kResourceExhausted);
 }
@@ -254,7 +256,8 @@ TEST_F(TorchFileTest, DamagedDirectoriesAreRefused) {
   refused(first + 8, BytesOf<uint16_t>(1), "a/data.pkl is compressed or encrypted");
   refused(second + 10, BytesOf<uint16_t>(8), "a/data/0 is compressed or encrypted");
   refused(second + 20, BytesOf<uint32_t>(7), "a/data/0 is compressed or encrypted");
-  refused(second + 24, BytesOf<uint32_t>(1 << 20), broken);
+  refused(second + 20, BytesOf<uint32_t>(1 << 20), broken);
+  refused(second + 24, BytesOf<uint32_t>(1 << 20), "a/data/0 is compressed or encrypted");
   refused(second + 28, BytesOf<uint16_t>(999), broken);
   refused(second + 42, BytesOf<uint32_t>(1 << 20), broken);
   refused(second + 42, BytesOf<uint32_t>(~0U), broken);  // without a zip64 field
