@@ -33,13 +33,20 @@ constexpr ActivationName kActivations[] = {{"gelu_new", Activation::kGeluTanh},
                                            {"gelu", Activation::kGelu},
                                            {"relu", Activation::kRelu}};
 
-// Adds the id of a token that stands around each text; `pair` is an array [text, id].
-absl::Status AddFrameId(const Json& pair, const char* key, std::vector<int32_t>* ids) {
-  if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number_unsigned()) {
-    return KeyError(absl::StrCat("post_processor.", key), "must be a token and its id");
+// The member of an object, or null. A value that is not an object has no members.
+Json Member(const Json& value, const std::string& key) {
+  const auto found = value.find(key);
+  return found == value.end() ? Json() : *found;
+}
+
+// Adds the id of a token that stands around each text. Returns false if the vocabulary has none
+// with this id.
+bool AddFrameId(const Json& id, int64_t vocab_size, std::vector<int32_t>* ids) {
+  if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocab_size)) {
+    return false;
   }
-  ids->push_back(pair[1].get<int32_t>());
-  return absl::OkStatus();
+  ids->push_back(id.get<int32_t>());
+  return true;
 }
 
 // Moves the tokens that an encoder's tokenizer.json puts around each text into the config. It knows
@@ -52,8 +59,16 @@ absl::Status MoveFrame(std::string* text, NetworkConfig* config) {
   if (!processor.is_object()) return absl::OkStatus();
   const Json type = processor.value("type", Json());
   if (type == "RobertaProcessing") {
-    AFT_RETURN_IF_ERROR(AddFrameId(processor.value("cls", Json()), "cls", &config->text_prefix));
-    AFT_RETURN_IF_ERROR(AddFrameId(processor.value("sep", Json()), "sep", &config->text_suffix));
+    for (const auto& [key, ids] :
+         {std::pair("cls", &config->text_prefix), std::pair("sep", &config->text_suffix)}) {
+      const Json pair = Member(processor, key);  // [text, id]
+      if (pair.is_array() && pair.size() == 2 && AddFrameId(pair[1], config->vocab_size, ids)) {
+        continue;
+      }
+      return KeyError(
+          absl::StrCat("post_processor.", key),
+          absl::StrCat("must be a token and its id, which is below ", config->vocab_size));
+    }
   } else if (type == "TemplateProcessing") {
     const Json single = processor.value("single", Json());
     const Json known = processor.value("special_tokens", Json::object());
@@ -65,14 +80,13 @@ absl::Status MoveFrame(std::string* text, NetworkConfig* config) {
         ids = &config->text_suffix;
         continue;
       }
-      const Json name = piece.value("SpecialToken", Json::object()).value("id", Json());
-      const Json token =
-          known.value(name.is_string() ? name.get<std::string>() : "", Json::object());
-      const Json list = token.value("ids", Json());
-      if (!list.is_array() || list.size() != 1 || !list[0].is_number_unsigned()) {
-        return KeyError("post_processor.special_tokens", "each must have one id");
+      const Json name = Member(Member(piece, "SpecialToken"), "id");
+      const Json list =
+          Member(Member(known, name.is_string() ? name.get<std::string>() : ""), "ids");
+      if (!list.is_array() || list.size() != 1 || !AddFrameId(list[0], config->vocab_size, ids)) {
+        return KeyError("post_processor.special_tokens",
+                        absl::StrCat("each must have one id, below ", config->vocab_size));
       }
-      ids->push_back(list[0].get<int32_t>());
     }
   } else {
     return absl::OkStatus();
@@ -86,11 +100,10 @@ absl::Status MoveFrame(std::string* text, NetworkConfig* config) {
 absl::Status UseFrameOfConfig(const Json& json, NetworkConfig* config) {
   for (const auto& [key, ids] : {std::pair("bos_token_id", &config->text_prefix),
                                  std::pair("eos_token_id", &config->text_suffix)}) {
-    const auto id = json.find(key);
-    if (id == json.end() || !id->is_number_unsigned()) {
-      return KeyError(key, "must be the id of the token before or after each text");
-    }
-    ids->push_back(id->get<int32_t>());
+    if (AddFrameId(Member(json, key), config->vocab_size, ids)) continue;
+    return KeyError(key,
+                    absl::StrCat("must be the id of the token before or after each text, below ",
+                                 config->vocab_size));
   }
   return absl::OkStatus();
 }
@@ -190,7 +203,9 @@ absl::Status ReadSize(const Json& json, const char* key, int64_t* out) {
   if (value == json.end()) return KeyError(key, "missing");
   if (!value->is_number_unsigned() || value->get<uint64_t>() == 0 ||
       value->get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()}) {
-    return KeyError(key, absl::StrCat("must be a positive size, got ", value->type_name()));
+    return KeyError(
+        key, absl::StrCat("must be an integer from 1 to ", std::numeric_limits<int32_t>::max(),
+                          ", got ", ShownJson(*value)));
   }
   *out = value->get<int64_t>();
   return absl::OkStatus();

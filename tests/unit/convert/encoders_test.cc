@@ -176,11 +176,18 @@ TEST_P(RobertaTest, ReadsThePostProcessor) {
   EXPECT_TRUE(frame(pieces, out_ + "2").ok());
   pieces["special_tokens"]["</s>"]["ids"] = {9, 10};
   EXPECT_THAT(frame(pieces, out_ + "3"), Refused("post_processor.special_tokens: each must have"));
+  for (const Json& token : {Json("x"), Json(5), Json{{"ids", {9 + (uint64_t{1} << 32)}}}}) {
+    pieces["special_tokens"]["</s>"] = token;
+    EXPECT_THAT(frame(pieces, out_ + "3"),
+                Refused("tokenizer.json: post_processor.special_tokens: each must have"));
+  }
   roberta["sep"] = "</s>";
   EXPECT_THAT(frame(roberta, out_ + "4"),
               Refused("post_processor.sep: must be a token and its id"));
-  roberta["sep"] = {"</s>", 100000};
-  EXPECT_THAT(frame(roberta, out_ + "5"), Refused("tokenizer.suffix: must be a list of at most"));
+  for (const uint64_t id : {uint64_t{100000}, 9 + (uint64_t{1} << 32)}) {
+    roberta["sep"] = {"</s>", id};
+    EXPECT_THAT(frame(roberta, out_ + "5"), Refused("post_processor.sep: must be a token and its"));
+  }
 }
 
 // Reads modules.json and the config of the pooling, as sentence-transformers writes them.

@@ -277,9 +277,9 @@ TEST_F(Gpt2Test, NamesTheKeyThatItDoesNotSupport) {
                         {"scale_attn_weights", false, "only true is supported"},
                         {"scale_attn_by_inverse_layer_idx", true, "only false is supported"},
                         {"add_cross_attention", true, "only false is supported"},
-                        {"n_head", 0, "must be a positive size"},
-                        {"n_embd", "32", "must be a positive size, got string"},
-                        {"n_layer", nullptr, "must be a positive size, got null"},
+                        {"n_head", 0, "must be an integer from 1 to 2147483647, got 0"},
+                        {"n_embd", "32", "must be an integer from 1"},
+                        {"n_layer", nullptr, "must be an integer from 1 to 2147483647, got null"},
                         {"layer_norm_epsilon", "x", "must be a number"}}) {
     EXPECT_THAT(WithConfig(bad.key, bad.value),
                 Refused(absl::StrCat("config.json: ", bad.key, ": ", bad.problem)));
