@@ -1,6 +1,7 @@
 #include "server/api/aft/named_options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -147,6 +148,17 @@ std::string Suggestion(absl::string_view name, const char* others) {
 
 }  // namespace
 
+void MakeIntegers(Json& value) {
+  constexpr double kMost = uint64_t{1} << 53;  // to here a double has all whole numbers
+  if (value.is_structured()) {
+    for (Json& member : value) MakeIntegers(member);
+  } else if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    if (number != std::trunc(number) || std::abs(number) > kMost) return;
+    value = number < 0 ? Json(static_cast<int64_t>(number)) : Json(static_cast<uint64_t>(number));
+  }
+}
+
 absl::Status GenerationOptions::Set(absl::string_view place, absl::string_view name,
                                     const Json& value) {
   if (name.size() > kMaxOptionNameBytes) {
@@ -186,8 +198,9 @@ absl::Status GenerationOptions::SetAll(absl::string_view place, absl::string_vie
   };
   // The parser would treat a NUL as the end of its input.
   const bool cut = json.find('\0') != absl::string_view::npos;
-  const Json object = Json::parse(json.begin(), json.end(), look, /*allow_exceptions=*/false);
+  Json object = Json::parse(json.begin(), json.end(), look, /*allow_exceptions=*/false);
   if (cut || !object.is_object()) return BadField(place, "must be the text of a JSON object");
+  MakeIntegers(object);
   if (twice) return BadField(place, "a key occurs twice");
   for (const auto& [name, value] : object.items()) AFT_RETURN_IF_ERROR(Set(place, name, value));
   return absl::OkStatus();

@@ -10,6 +10,9 @@
 
 namespace aft::server {
 
+// Turns the whole numbers in `value` that are written as 2.0 or 2e0 into integers.
+void MakeIntegers(nlohmann::json& value);
+
 // Collects the options of a generation, which have the names of vLLM's sampling parameters. A
 // request can give them in three places: in the JSON text of the tensor `sampling_parameters`, as
 // parameters of the request, and as tensors of their own. Errors begin with the place and the name.

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "server/api/aft/named_options.h"
 
 namespace aft::server::openai {
 namespace {
@@ -91,6 +92,7 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
   // objects.
   Json object = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) return bad("must be a JSON object in UTF-8");
+  MakeIntegers(object);
   return object;
 }
 

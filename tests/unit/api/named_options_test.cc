@@ -189,6 +189,8 @@ TEST(OptionsTest, ANameOfTheOpenInferenceProtocolSetsItsField) {
   EXPECT_EQ(
       options.Set("", "tempature", 1),
       absl::InvalidArgumentError("tempature: there is no such option; did you mean temperature?"));
+  EXPECT_EQ(options.SetAll("all", R"({"top_k": 2.0})"), absl::OkStatus());
+  EXPECT_EQ(options.message().sampling().top_k(), 2U);
   GenerationOptions strict(/*lax=*/false);
   EXPECT_EQ(strict.Set("", "seed", "3"),
             absl::InvalidArgumentError("seed: must be an integer from 0 to 18446744073709551615"));
