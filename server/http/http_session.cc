@@ -298,10 +298,13 @@ class Session final : public HttpSession,
     task->Start(std::move(body), shared_from_this());
   }
 
-  // Refuses a request without its handler, and tells the handler.
+  // Refuses a request without its handler, and tells the handler. `page` is sent unless there is a
+  // task, which has a page of its own.
   void RefuseHere(HttpPage page) {
     if (task_ != nullptr) {
-      task_->Refused(page.status);
+      const int status = page.status;
+      page = task_->Refused(status);
+      page.status = status;
     } else {
       loop_.handler.HeadRefused(page.status, peer_);
     }

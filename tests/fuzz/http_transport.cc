@@ -31,7 +31,7 @@ class Echo final : public HttpTask {
   explicit Echo(bool parts) : parts_(parts) {}
 
   std::optional<HttpPage> Expect(size_t /*bytes*/) override { return std::nullopt; }
-  void Refused(int /*status*/) override {}
+  HttpPage Refused(int /*status*/) override { return {}; }
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override {
     AFT_CHECK(body.size() <= kMostBody);
     if (!parts_) return answer->Send({.body = body});

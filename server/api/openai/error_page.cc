@@ -83,6 +83,10 @@ absl::Status PartError(absl::string_view part, int http) {
   return absl::InvalidArgumentError(absl::StrCat("the ", part, " is not valid HTTP"));
 }
 
+HttpPage BodyErrorPage(int http, absl::string_view request_id) {
+  return ErrorPage(absl::InvalidArgumentError(PartError("body", http).message()), request_id);
+}
+
 HttpPage ErrorPage(const absl::Status& status, absl::string_view request_id,
                    std::optional<std::chrono::milliseconds> retry_after, absl::string_view path) {
   HttpPage page = {.status = FormOf(status.code()).http,

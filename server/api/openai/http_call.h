@@ -31,7 +31,10 @@ class HttpCall final : public HttpTask,
 
   // ---- HttpTask. The client is charged for the body before it is read.
   std::optional<HttpPage> Expect(size_t bytes) override;
-  void Refused(int status) override { Report(PartError("body", status), exchange_->method()); }
+  HttpPage Refused(int status) override {
+    Report(PartError("body", status), exchange_->method());
+    return WithHeaders(BodyErrorPage(status, caller_.ids.request));
+  }
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override;
   void Done() override;
   void Gone(bool stuck) override;

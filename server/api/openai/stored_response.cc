@@ -26,9 +26,12 @@ std::optional<HttpPage> StoredResponse::Expect(size_t bytes) {
                    caller_.ids.request);
 }
 
-void StoredResponse::Refused(int status) {
+HttpPage StoredResponse::Refused(int status) {
   ReportRefusal(environment_, environment_.client_metrics, caller_, method_,
                 PartError("body", status), std::chrono::steady_clock::now() - arrival_);
+  HttpPage page = BodyErrorPage(status, caller_.ids.request);
+  page.headers.insert(headers_.begin(), headers_.end());
+  return page;
 }
 
 void StoredResponse::Start(std::string /*body*/, std::shared_ptr<HttpAnswer> answer) {

@@ -22,7 +22,7 @@ class StoredResponse final : public HttpTask, public std::enable_shared_from_thi
   // ---- HttpTask.
   std::optional<HttpPage> Expect(size_t bytes) override;
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override;
-  void Refused(int status) override;
+  HttpPage Refused(int status) override;
   void Done() override { charge_.Close(); }
   void Gone(bool /*stuck*/) override { charge_.Close(); }
 

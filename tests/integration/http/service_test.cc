@@ -355,6 +355,8 @@ TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: 4194305\r\n\r\n");
   EXPECT_EQ(large.status, 413);
+  EXPECT_THAT(large.json()["error"]["message"], HasSubstr("limits.max_message_bytes"));
+  EXPECT_THAT(large.head, HasSubstr("x-request-id: "));
   const HttpReply broken = server.Ask(
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Transfer-Encoding: chunked\r\n\r\nno\r\n");

@@ -66,8 +66,9 @@ class TestTask final : public HttpTask, public std::enable_shared_from_this<Test
     if (path_ == "/deny" && bytes > 10) return HttpPage{.status = 429, .body = "too much\n"};
     return std::nullopt;
   }
-  void Refused(int status) override {
+  HttpPage Refused(int status) override {
     events_.Add(status == 408 ? 'l' : status == 413 ? 'm' : 'n');
+    return {.body = "refused\n"};
   }
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override {
     events_.Add(path_ == "/order" ? body[0] : 's');
@@ -235,7 +236,8 @@ TEST_P(HttpServerTest, BodiesThatAreTooLargeAreNotRead) {
     connection->Send(text);
     return connection->ReadAll();
   };
-  EXPECT_THAT(ask(Post("/echo", std::string(kMostBody + 1, 'b'))), StartsWith("HTTP/1.1 413 "));
+  EXPECT_THAT(ask(Post("/echo", std::string(kMostBody + 1, 'b'))),
+              AllOf(StartsWith("HTTP/1.1 413 "), EndsWith("refused\n")));
   EXPECT_THAT(ask("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n"),
               StartsWith("HTTP/1.1 413 "));
   EXPECT_THAT(ask("POST /deny HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n"),
