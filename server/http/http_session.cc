@@ -103,7 +103,9 @@ class Session final : public HttpSession,
 
   void Send(HttpPage page) override {
     if (state_ != State::kRunning) return;
-    const std::string length = absl::StrCat("Content-Length: ", page.body.size(), "\r\n");
+    // An answer 204 must not have a length (RFC 9110, 8.6).
+    const std::string length =
+        page.status == 204 ? "" : absl::StrCat("Content-Length: ", page.body.size(), "\r\n");
     std::string text = Head(page, length);
     if (!head_only_) absl::StrAppend(&text, page.body);
     Transmit(std::move(text), nullptr);
@@ -140,7 +142,7 @@ class Session final : public HttpSession,
   // ---- Requests.
 
   // Whether a part of the head is there.
-  bool HasBegun() const { return buffer_.size() > 0 || parser_->got_some(); }
+  bool HasBegun() const { return buffer_.size() > 0 || head_bytes_ > 0 || parser_->got_some(); }
 
   void NextRequest() {
     state_ = State::kHead;
@@ -209,6 +211,8 @@ class Session final : public HttpSession,
         if (bytes > loop_.options.body_bytes + kBodyReadBytes) return RefuseHere(Plain(413));
         if (const auto page = task_->Expect(bytes)) return Refuse(*page);
       }
+      // Some clients send an empty line after a body (RFC 9112, 2.2).
+      if (state_ == State::kHead && head_bytes_ == 0 && SkipEmptyLine()) continue;
       const size_t consumed = parser_->put(buffer_.data(), error);
       buffer_.consume(consumed);
       if (state_ == State::kHead) head_bytes_ += consumed;
@@ -228,6 +232,17 @@ class Session final : public HttpSession,
       if (parser_->get().body().size() > loop_.options.body_bytes) return RefuseHere(Plain(413));
       return Run();
     }
+  }
+
+  bool SkipEmptyLine() {
+    constexpr absl::string_view kEmptyLine = "\r\n";
+    const auto bytes = buffer_.data();
+    if (!absl::StartsWith({static_cast<const char*>(bytes.data()), bytes.size()}, kEmptyLine)) {
+      return false;
+    }
+    buffer_.consume(kEmptyLine.size());
+    head_bytes_ = kEmptyLine.size();
+    return true;
   }
 
   static HttpPage Plain(int status) {

@@ -287,6 +287,7 @@ TEST(HttpServiceTest, OnlyAllowedOriginsAndHostsReachIt) {
       "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://chat.example\r\n"
       "Connection: close\r\nAccess-Control-Request-Method: POST\r\n\r\n");
   EXPECT_EQ(preflight.status, 204);
+  EXPECT_THAT(preflight.head, Not(HasSubstr("Content-Length")));
   EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Headers: authorization"));
   // A form on any web page may send this request without a preflight.
   const HttpReply form = server.Ask(

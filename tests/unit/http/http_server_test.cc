@@ -182,7 +182,7 @@ TEST_P(HttpServerTest, AConnectionServesRequestAfterRequest) {
     EXPECT_THAT(connection->ReadTo(std::string("\r\n\r\n") + body),
                 AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("Connection: keep-alive\r\n")));
   }
-  connection->Send("GET /page HTTP/1.1\r\nHost: a\r\n\r\n");
+  connection->Send("\r\nGET /page HTTP/1.1\r\nHost: a\r\n\r\n");  // an empty line after a body
   EXPECT_THAT(connection->ReadTo("page\n"), HasSubstr("Content-Length: 5\r\n"));
   connection->Send(Post("/echo", "last", "Connection: close\r\n"));
   EXPECT_THAT(connection->ReadAll(), AllOf(HasSubstr("Connection: close\r\n"), EndsWith("last")));
