@@ -108,7 +108,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
                          {"logprobs", nullptr},
                          {"finish_reason", nullptr}});
     }
-    outgoing_.set_value(absl::StrCat(event_head_, "\"choices\":", Dump(choices), "}\n\n"));
+    outgoing_.set_value(absl::StrCat(event_head_, "\"choices\":", Dump(choices), EventEnd()));
   }
   return decoded;
 }
@@ -194,7 +194,12 @@ std::string GenerationExchange::EventOf(uint32_t index, absl::string_view conten
                                         absl::string_view logprobs,
                                         absl::string_view reason) const {
   return absl::StrCat(event_head_, "\"choices\":[{\"index\":", index, ",", content,
-                      ",\"logprobs\":", logprobs, ",\"finish_reason\":", reason, "}]}\n\n");
+                      ",\"logprobs\":", logprobs, ",\"finish_reason\":", reason, "}]", EventEnd());
+}
+
+// With include_usage every event has `usage`, which is null in all but the last one.
+const char* GenerationExchange::EventEnd() const {
+  return body_read_.usage ? ",\"usage\":null}\n\n" : "}\n\n";
 }
 
 std::string GenerationExchange::Text(const std::string& text) const {

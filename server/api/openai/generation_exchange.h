@@ -88,6 +88,7 @@ class GenerationExchange final : public JsonExchange {
   // share.
   std::string EventOf(uint32_t index, absl::string_view content, absl::string_view logprobs,
                       absl::string_view reason) const;
+  const char* EventEnd() const;
   std::string Text(const std::string& text) const;  // the content of an event
   std::string EndEvent(uint32_t index, v1::FinishReason reason);
 

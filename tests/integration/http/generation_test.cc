@@ -79,6 +79,7 @@ TEST(HttpGenerationTest, CompletionsEqualThoseOfGrpc) {
     const std::vector<std::string> events = stream.events();
     EXPECT_EQ(events.back(), "[DONE]");
     EXPECT_EQ(Json::parse(events[events.size() - 2])["usage"], json["usage"]);
+    EXPECT_EQ(Json::parse(events[0]).value("usage", Json("absent")), Json());
     for (uint32_t i = 0; i < n; ++i) {
       EXPECT_EQ(json["choices"][i]["text"], want.answers(static_cast<int>(i)).text());
       EXPECT_EQ(json["choices"][i]["finish_reason"], "length");
