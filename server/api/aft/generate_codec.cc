@@ -68,7 +68,7 @@ absl::StatusOr<StopConditions> DecodeStop(const v1::StopOptions& message, uint32
   }
   if (message.min_tokens() > static_cast<uint32_t>(stop.max_tokens)) {
     return BadField("stop.min_tokens",
-                    absl::StrCat("must be at most stop.max_tokens = ", stop.max_tokens, ", got ",
+                    absl::StrCat("must be at most max_tokens = ", stop.max_tokens, ", got ",
                                  message.min_tokens()));
   }
   stop.min_tokens = static_cast<int32_t>(message.min_tokens());

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
 
@@ -69,6 +68,7 @@ bool AsksForNothing(const std::string& name, const Json& value) {
   if (name == "modalities") return value == Json::array({"text"});
   if (name == "parallel_tool_calls") return value.is_boolean();
   if (name == "best_of") return value == 1;
+  if (name == "reasoning_effort") return value == "none";
   return name == "metadata" && value.is_object();
 }
 
@@ -97,8 +97,8 @@ absl::Status ReadStreamOptions(const Json& value, GenerationBody& body) {
 absl::Status ReadPriority(const std::string& name, const Json& value, GenerationBody& body) {
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
   if (name == "priority" && value.is_number_integer()) {
-    const auto number = value.get<int64_t>();
-    if (number != 0) priority = number < 0 ? v1::PRIORITY_INTERACTIVE : v1::PRIORITY_BATCH;
+    const bool negative = !value.is_number_unsigned() && value.get<int64_t>() < 0;
+    if (value != 0) priority = negative ? v1::PRIORITY_INTERACTIVE : v1::PRIORITY_BATCH;
   } else if (name == "service_tier" && (value == "flex" || value == "priority")) {
     priority = value == "flex" ? v1::PRIORITY_BATCH : v1::PRIORITY_INTERACTIVE;
   } else if (!value.is_null() && (name == "priority" || (value != "auto" && value != "default"))) {
@@ -157,10 +157,13 @@ absl::Status ReadMessages(const std::string& field, const Json& value, Generatio
   return absl::OkStatus();
 }
 
-// Reads max_tokens, which chat and responses call by names of their own.
-absl::Status ReadMaxTokens(const std::string& name, const Json& value, GenerationBody& body) {
-  body.max_tokens = name;
-  return InOwnNames(body, body.options.Set("", "max_tokens", value));
+// Reads an option that the endpoint may call by several names.
+absl::Status ReadOption(const std::string& option, const std::string& name, const Json& value,
+                        GenerationBody& body) {
+  if (value.is_null()) return absl::OkStatus();
+  const auto [own, added] = body.own_names.emplace(option, name);
+  if (!added) return BadField(name, absl::StrCat("is given as ", own->second, " too"));
+  return InOwnNames(body, body.options.Set("", option, value));
 }
 
 // Reads the input of a response: a text of the user, or a list of messages.
@@ -197,7 +200,7 @@ absl::StatusOr<bool> ReadOfResponses(const std::string& name, const Json& value,
   } else if (name == "metadata") {
     AFT_RETURN_IF_ERROR(ReadMetadata(value, body));
   } else if (name == "max_output_tokens") {
-    AFT_RETURN_IF_ERROR(ReadMaxTokens(name, value, body));
+    AFT_RETURN_IF_ERROR(ReadOption("max_tokens", name, value, body));
   } else if (name == "text") {
     const bool plain = AsksForNothing(name, value) || value == Json{{"format", {{"type", "text"}}}};
     if (!plain) return BadField(name, "supports only {\"format\": {\"type\": \"text\"}}");
@@ -223,10 +226,7 @@ absl::Status ReadLogprobs(const std::string& name, const Json& value, bool chat,
     return absl::OkStatus();
   }
   body.logprobs = body.logprobs || !chat;
-  const absl::Status set = body.options.Set("", "logprobs", value);
-  absl::string_view rest = set.message();
-  return absl::ConsumePrefix(&rest, "logprobs") ? absl::Status(set.code(), absl::StrCat(name, rest))
-                                                : set;
+  return ReadOption("logprobs", name, value, body);
 }
 
 absl::Status ReadField(const std::string& name, const Json& value, Endpoint endpoint,
@@ -261,14 +261,18 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
   }
   if (name == "n") {
     if (value.is_null()) return absl::OkStatus();
-    if (!value.is_number_unsigned() || value.get<uint64_t>() > 1000) {
-      return BadField(name, "must be an integer of at least 1");
-    }
-    body.options.message().set_n(value.get<uint32_t>());
+    if (!value.is_number_unsigned()) return BadField(name, "must be an integer of at least 1");
+    body.options.message().set_n(
+        static_cast<uint32_t>(std::min<uint64_t>(value.get<uint64_t>(), UINT32_MAX)));
     return absl::OkStatus();
   }
   if (name == "priority" || name == "service_tier") return ReadPriority(name, value, body);
-  if (name == "max_completion_tokens" && chat) return ReadMaxTokens(name, value, body);
+  if (name == "max_tokens" || (name == "max_completion_tokens" && chat)) {
+    return ReadOption("max_tokens", name, value, body);
+  }
+  if (name == "seed" && value.is_number_integer()) {  // OpenAI's seeds may be negative
+    return body.options.Set("", name, value.get<uint64_t>());
+  }
   if (IsOneOf(kIgnored, name)) return absl::OkStatus();
   if (IsOneOf(kUnsupported, name)) {
     return AsksForNothing(name, value) ? absl::OkStatus() : BadField(name, "is not supported");
@@ -326,10 +330,11 @@ absl::StatusOr<bool> SetTexts(const std::string& name, const Json& value, Texts&
 }
 
 absl::Status InOwnNames(const GenerationBody& body, const absl::Status& error) {
-  absl::Status renamed = body.options.Rename(error);
-  absl::string_view rest = renamed.message();
-  if (body.max_tokens.empty() || !absl::ConsumePrefix(&rest, "max_tokens")) return renamed;
-  return absl::Status(renamed.code(), absl::StrCat(body.max_tokens, rest));
+  const absl::Status renamed = body.options.Rename(error);
+  const absl::string_view message = renamed.message();
+  const auto own = body.own_names.find(std::string(message.substr(0, message.find(':'))));
+  if (own == body.own_names.end()) return renamed;
+  return absl::Status(renamed.code(), absl::StrCat(own->second, message.substr(own->first.size())));
 }
 
 absl::Status RenameText(const absl::Status& error, absl::string_view name) {
@@ -360,8 +365,9 @@ absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint 
   const bool chat = endpoint == Endpoint::kChat;
   if (body.usage && !body.stream) return BadField("stream_options", "needs stream");
   const v1::OutputOptions& output = body.options.message().output();
-  if (chat && output.has_top_logprobs() && !body.logprobs) {
-    return BadField("top_logprobs", "needs logprobs");
+  if (chat && !body.logprobs) {
+    if (output.top_logprobs() > 0) return BadField("top_logprobs", "needs logprobs");
+    body.options.message().mutable_output()->clear_top_logprobs();
   }
   // OpenAI's echo has the log-probabilities of all that it repeats.
   if (output.echo() && body.logprobs) {

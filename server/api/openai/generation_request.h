@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,11 +27,12 @@ struct GenerationBody {
   std::string model;
   absl::StatusOr<std::string> user;  // an error if it is not a string
   bool stream = false;
-  bool usage = false;                 // stream_options.include_usage
-  bool logprobs = false;              // the client wants them
-  bool token_ids = false;             // the client wants them
-  GenerationOptions options;          // options.message() has everything but the text
-  std::string max_tokens;             // the request's name for stop.max_tokens
+  bool usage = false;         // stream_options.include_usage
+  bool logprobs = false;      // the client wants them
+  bool token_ids = false;     // the client wants them
+  GenerationOptions options;  // options.message() has everything but the text
+  // The request's names of options that have several; the key is the name in GenerationOptions.
+  std::map<std::string, std::string> own_names;
   Texts prompts;                      // only in /v1/completions
   bool list = false;                  // the prompts came as a list
   std::vector<ChatMessage> messages;  // not in /v1/completions

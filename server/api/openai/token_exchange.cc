@@ -14,9 +14,10 @@ absl::Status TokenExchange::CheckRequest() {
   AFT_ASSIGN_OR_RETURN(model_, StringField(object, "model"));
   const char* const field = detokenize_ ? "tokens" : "prompt";
   for (const auto& [name, value] : object.items()) {
-    if (name != "model" && name != field) return BadField(name, "is not supported");
+    const bool known = name == "model" || name == field || value.is_null();
+    if (!known) return BadField(name, "is not supported");
   }
-  if (!object.contains(field)) return BadField(field, "is missing");
+  if (object.value(field, Json()).is_null()) return BadField(field, "is missing");
   if (!detokenize_) {
     AFT_ASSIGN_OR_RETURN(*text_.mutable_text(), StringField(object, field));
     return absl::OkStatus();

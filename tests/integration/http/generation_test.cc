@@ -293,8 +293,43 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
                {"stop", nullptr},
                {"logit_bias", Json::object()},
                {"frequency_penalty", 0},
-               {"top_k", -1}});
+               {"top_k", -1},
+               {"top_logprobs", 0},
+               {"reasoning_effort", "none"},
+               {"max_tokens", nullptr}});
   EXPECT_EQ(server.Post("/v1/chat/completions", body).status, 200);
+}
+
+TEST(HttpGenerationTest, IntegersMayHaveAFractionOfZeroAndSeedsASign) {
+  HttpApi server;
+  const auto text = [&server](const std::string& body) {
+    const HttpReply reply = server.Ask(HttpPost("/v1/completions", body));
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return reply.json()["choices"];
+  };
+  EXPECT_EQ(text(R"({"prompt": [104.0, 105], "max_tokens": 3e0, "n": 2.0, "seed": 7.0})"),
+            text(R"({"prompt": [104, 105], "max_tokens": 3, "n": 2, "seed": 7})"));
+  EXPECT_EQ(text(R"({"prompt": "hi", "max_tokens": 9, "seed": -2})"),
+            text(R"({"prompt": "hi", "max_tokens": 9, "seed": 18446744073709551614})"));
+}
+
+TEST(HttpGenerationTest, ThePriorityIsTheSignOfANumber) {
+  HttpApi server;
+  for (const char* field :
+       {R"("priority": -1)", R"("priority": -9223372036854775808)", R"("priority": 0)",
+        R"("priority": 18446744073709551615)", R"("service_tier": "priority")",
+        R"("service_tier": "default")", R"("service_tier": "flex")"}) {
+    const std::string body = absl::StrCat(R"({"prompt": "a", "max_tokens": 1, )", field, "}");
+    EXPECT_EQ(server.Ask(HttpPost("/v1/completions", body)).status, 200) << field;
+  }
+  const auto served = [&server](const char* priority) {
+    return server.Metric(
+        absl::StrCat(R"(aft_queue_seconds_count{method="Completions",model="fake",priority=")",
+                     priority, "\"}"));
+  };
+  EXPECT_EQ(served("interactive"), 3);
+  EXPECT_EQ(served("normal"), 2);
+  EXPECT_EQ(served("batch"), 2);
 }
 
 TEST(HttpGenerationTest, ErrorsNameTheField) {
@@ -314,7 +349,17 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   expect(kCompletions, R"({"prompt": "a", "n": 17})", "n", "must be in [1, 16]");
   expect(kChat, R"({"messages": [{"role": "user", "content": "a"}], "sampling_preset": "x"})",
          "sampling_preset", "must be one of \"rwkv\"");
+  expect(kCompletions, R"({"prompt": "a", "n": 18446744073709551615})", "n", "must be in [1, 16]");
   expect(kCompletions, R"({"prompt": "a", "n": "2"})", "n", "integer");
+  expect(kCompletions, R"({"prompt": "a", "max_tokens": 2.5})", "max_tokens", "an integer from 0");
+  expect(kCompletions, R"({"prompt": "a", "max_tokens": 1e30})", "max_tokens", "an integer from 0");
+  const auto chat = [](const char* fields) {
+    return absl::StrCat(R"({"messages": [{"role": "user", "content": "a"}], )", fields, "}");
+  };
+  expect(kChat, chat(R"("logprobs": true, "top_logprobs": 21)"), "top_logprobs", "[0, 20], got 21");
+  expect(kChat, chat(R"("max_tokens": 2, "max_completion_tokens": 3)"), "max_tokens",
+         "is given as max_completion_tokens too");
+  expect(kChat, chat(R"("max_tokens": 0, "max_completion_tokens": null)"), "max_tokens", "in [1, ");
   expect(kCompletions, R"({"prompt": [1, 9999]})", "prompt[1]", "must be below");
   expect(kCompletions, R"({"prompt": ["a", ""]})", "prompt[1]", "must not be empty");
   expect(kCompletions, R"({"prompt": ["a", [1, 9999]]})", "prompt[1][1]", "must be below");

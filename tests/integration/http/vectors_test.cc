@@ -113,6 +113,8 @@ TEST(HttpVectorsTest, TokensEqualTheModels) {
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", "x"}}).json()["error"]["param"], "tokens");
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", {257}}}).json()["error"]["param"], "tokens[0]");
   EXPECT_EQ(server.Post("/tokenize", {{"prompt", "x"}, {"y", 1}}).json()["error"]["param"], "y");
+  EXPECT_EQ(server.Post("/tokenize", {{"prompt", "x"}, {"y", nullptr}}).status, 200);
+  EXPECT_EQ(server.Post("/tokenize", {{"prompt", nullptr}}).json()["error"]["param"], "prompt");
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
       {"sampling_parameters.logprobs: must be in [0, 20], got 21", json(R"({"logprobs": 21})")},
       {"sampling_parameters.beams: there is no such option", json(R"({"beams": 2})")},
       {"sampling_parameters.n: must be 1", json(R"({"n": 2})")},
-      {"sampling_parameters.min_tokens: must be at most stop.max_tokens = 3, got 4",
+      {"sampling_parameters.min_tokens: must be at most max_tokens = 3, got 4",
        json(R"({"min_tokens": 4, "max_tokens": 3})")},
       {"sampling_parameters.logit_bias[257]: must be below 257",
        json(R"({"logit_bias": {"257": 1}})")},

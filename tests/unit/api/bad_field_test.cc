@@ -134,9 +134,9 @@ TEST(BadFieldTest, RulesForSingleTokens) {
       {with("allowed_tokens: [4, 256]", "token_ids: 4 max_tokens: 2 min_tokens: 1"),
        "stop.min_tokens: must be 0 if every token that may be sampled ends the output"},
       {with("", "max_tokens: 2 min_tokens: 3"),
-       "stop.min_tokens: must be at most stop.max_tokens = 2, got 3"},
+       "stop.min_tokens: must be at most max_tokens = 2, got 3"},
       {with("", "min_tokens: 4294967295"),
-       "stop.min_tokens: must be at most stop.max_tokens = 256, got 4294967295"},
+       "stop.min_tokens: must be at most max_tokens = 256, got 4294967295"},
   });
   ExpectRefused<ScoreCodec>({{"text: 'x' output { echo: true }",
                               "output.echo: must not be set: only Generate and Complete have it"},
