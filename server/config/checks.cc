@@ -3,11 +3,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/utf8.h"
 
 namespace aft::server {
 
 absl::Status BadField(absl::string_view path, absl::string_view reason) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", reason));
+  // The path may have the name of a field that a client has made up.
+  return absl::InvalidArgumentError(absl::StrCat(Shown(path), ": ", reason));
 }
 
 absl::Status CheckOneOf(absl::string_view path, const std::string& value,
@@ -16,7 +18,7 @@ absl::Status CheckOneOf(absl::string_view path, const std::string& value,
     if (value == candidate) return absl::OkStatus();
   }
   return BadField(path, absl::StrCat("must be one of \"", absl::StrJoin(allowed, "\", \""),
-                                     "\", got \"", value, "\""));
+                                     "\", got \"", Shown(value), "\""));
 }
 
 absl::Status CheckLength(absl::string_view path, size_t bytes, size_t most) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "server/api/aft/option_rules.h"
 #include "server/engine/token_bytes.h"
 
@@ -131,7 +132,7 @@ absl::StatusOr<std::shared_ptr<const SequenceState>> FindInitialState(const std:
   for (const auto& [known, state] : model.initial_states) names.push_back(known);
   return BadField(
       "initial_state",
-      absl::StrCat("the model \"", model.config.name, "\" has no state \"", name, "\"; ",
+      absl::StrCat("the model \"", model.config.name, "\" has no state \"", Shown(name), "\"; ",
                    names.empty() ? "it has none" : "it has: ", absl::StrJoin(names, ", ")));
 }
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "server/api/aft/named_options.h"
+#include "server/config/checks.h"
 
 namespace aft::server::openai {
 namespace {
@@ -84,10 +85,7 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
                                 ? "it ends too early"
                                 : absl::StrCat("byte ", keys.error, " is wrong")));
   }
-  if (!keys.twice.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Dump(Json(keys.twice)), ": the key occurs twice"));
-  }
+  if (!keys.twice.empty()) return BadField(keys.twice, "the key occurs twice");
   // This parses a second time, because a parse with a callback takes quadratic time for a list of
   // objects.
   Json object = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);

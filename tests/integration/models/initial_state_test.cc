@@ -231,6 +231,9 @@ TEST(NoInitialStateTest, AModelWithoutStatesSaysSo) {
   GenerateStream stream(server.inference(), request);
   EXPECT_EQ(stream.Finish().error_message(),
             "initial_state: the model \"fake\" has no state \"x\"; it has none");
+  request.set_initial_state(std::string(9000, 'x'));  // gRPC sends no message of that length
+  GenerateStream longer(server.inference(), request);
+  EXPECT_EQ(longer.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 }  // namespace

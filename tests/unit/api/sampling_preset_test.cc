@@ -55,6 +55,8 @@ TEST(SamplingPresetTest, AnotherNameIsRefused) {
   EXPECT_EQ(
       WithPreset("preset: 'RWKV'").status(),
       absl::InvalidArgumentError("sampling.preset: must be one of \"rwkv\", \"\", got \"RWKV\""));
+  // gRPC sends no message of more than 8 KiB.
+  EXPECT_LT(WithPreset("preset: '" + std::string(9000, 'x') + "'").status().message().size(), 300U);
 }
 
 TEST(SamplingPresetTest, RulesOfTheRequestRemain) {
