@@ -258,6 +258,13 @@ TEST_F(RwkvTest, TunedStatesComeWithTheWeightsOrInAFileOfTheirOwn) {
   ASSERT_EQ(WriteImport(quantized, *Quantized(model, Number::kBf16)), absl::OkStatus());
   const TensorMap copied = ReadSafetensors(quantized + "/state-tuned.safetensors")->tensors;
   for (const auto& [name, tensor] : stored) EXPECT_TRUE(tensor.equal(copied.at(name)));
+  // A broken state, which the server would refuse, is not copied.
+  const std::string broken = model + "/state-broken.safetensors";
+  WriteBytes(broken, ReadBytes(model + "/model.safetensors"));
+  EXPECT_THAT(Quantized(model, Number::kBf16), Refused(broken + ": tensor 'layers.0.mixer"));
+  WriteBytes(broken, ReadBytes(*added).substr(0, 100));
+  EXPECT_EQ(Quantized(model, Number::kBf16).status().code(), absl::StatusCode::kDataLoss);
+  std::filesystem::remove(broken);
 
   EXPECT_THAT(add(states, "tuned"), StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(*added)));
   EXPECT_THAT(add(states, "a/b"), Refused("the name of a state must have 1 to 64 letters"));
