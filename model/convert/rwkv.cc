@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/TensorOperators.h"
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "server/admission/memory_ledger.h"
+#include "server/api/openai/error_page.h"
 #include "server/api/openai/json_exchange.h"
 #include "server/call/call.h"
 #include "server/call/carrier.h"
