@@ -92,70 +92,116 @@ HWY_INLINE void StoreSums(const LinearCall& call, LinearVec sum, int64_t row, in
   }
 }
 
-// Requests the 128 bytes of weights that a turn of the loop will read 4 kB further on. The
-// processor's own prefetching follows the reads too closely.
-HWY_INLINE void RequestAhead(const void* weights) {
-  __builtin_prefetch(static_cast<const char*>(weights) + 4096);
-  __builtin_prefetch(static_cast<const char*>(weights) + 4096 + 64);
-}
+// The bytes of a panel for four bytes of inputs. A turn of a loop reads them, or a part of them.
+constexpr int64_t kPanelRow = 4 * kPanel;
 
-// Registers hold about 24 sums with 32 registers and 12 with 16.
+// The processor's own prefetching follows the reads of a loop too closely. So every turn requests
+// weights that will be read later. If only one pass reads a panel, its turns request what they will
+// read 4 kB further on.
+struct OwnAhead {
+  HWY_INLINE void Start(const char* /*next*/) {}
+  HWY_INLINE void Request(const void* weights, int64_t /*offset*/) {
+    const char* const at = static_cast<const char*>(weights) + 4096;
+    __builtin_prefetch(at);
+    __builtin_prefetch(at + 64);
+  }
+  HWY_INLINE void EndTurn() {}
+};
+
+// If several passes read the same panels, each of them requests a part of the panels after these.
+// Otherwise the first pass would wait for memory, and the others would leave memory idle. The
+// requested weights go to the second cache, because the first one may be too small.
+struct SharedAhead {
+  int64_t step;  // the bytes of each panel that a turn requests, at most 64
+  const char* at = nullptr;
+  HWY_INLINE void Start(const char* next) { at = next; }
+  HWY_INLINE void Request(const void* /*weights*/, int64_t offset) {
+    __builtin_prefetch(at + offset, 0, 2);
+  }
+  HWY_INLINE void EndTurn() { at += step; }
+};
+
+// The most bytes that passes may request before they are read. More would not stay in the cache.
+constexpr int64_t kMostAhead = 512 << 10;
+
+// Registers hold about 24 sums with 32 registers and 12 with 16. A loop that shares requests needs
+// one more address. Therefore x86 with 32 registers has room for fewer rows then.
 #if AFT_MANY_REGISTERS
 constexpr int kLinearRows = 12;  // at once
+constexpr int kSharedRows = 9;
 constexpr int kLinearSums = 24;
 #else
 constexpr int kLinearRows = 6;
+constexpr int kSharedRows = 6;
 constexpr int kLinearSums = 12;
 #endif
 
-// BlockFn::Run<kRows, kPanels>(call, row, panel, column) computes rows [row, row + kRows) of panels
-// [panel, panel + kPanels), and in each panel the two vectors at `column`.
-template <class BlockFn, int kRows, int kPanels>
-void WholePanels(const LinearCall& call, int64_t row, int64_t panel) {
+// How many panels a block of rows reads at once. With few rows it takes several: eight chains hide
+// the latency of the additions, and several streams read weights at the memory's speed.
+constexpr int PanelsAtOnce(int64_t rows) {
+  const int64_t wanted = kLinearSums / (2 * rows);
+  return static_cast<int>(wanted < 1 ? 1 : wanted > 4 ? 4 : wanted);
+}
+
+// BlockFn::Run<kRows, kPanels>(call, ahead, row, panel, column) computes rows [row, row + kRows) of
+// panels [panel, panel + kPanels), and in each panel the two vectors at `column`.
+template <class BlockFn, int kRows, int kPanels, class Ahead>
+void WholePanels(const LinearCall& call, Ahead& ahead, int64_t row, int64_t panel) {
   const int64_t pair = 2 * static_cast<int64_t>(hn::Lanes(LinearTag()));
+  if (row == 0) {
+    ahead.Start(static_cast<const char*>(call.linear.bytes) +
+                (panel + kPanels) * PanelBytes(call.linear.in, call.linear.format));
+  }
   for (int64_t column = 0; column < kPanel; column += pair) {
-    BlockFn::template Run<kRows, kPanels>(call, row, panel, column);
+    BlockFn::template Run<kRows, kPanels>(call, ahead, row, panel, column);
   }
 }
 
-// Runs kRows rows through all panels. With few rows several panels run at once: it takes eight
-// chains to hide the latency of the additions, and several streams to read weights at the memory's
-// speed.
-template <class BlockFn, int kRows>
-void AllPanels(const LinearCall& call, int64_t row, int64_t begin, int64_t end) {
-  constexpr int kWanted = kLinearSums / (2 * kRows);
-  constexpr int kAtOnce = kWanted < 1 ? 1 : kWanted > 4 ? 4 : kWanted;
+// Runs kRows rows through all panels.
+template <class BlockFn, int kRows, class Ahead>
+void AllPanels(const LinearCall& call, Ahead& ahead, int64_t row, int64_t begin, int64_t end) {
+  constexpr int kAtOnce = PanelsAtOnce(kRows);
   int64_t panel = begin;
   for (; panel + kAtOnce <= end; panel += kAtOnce) {
-    WholePanels<BlockFn, kRows, kAtOnce>(call, row, panel);
+    WholePanels<BlockFn, kRows, kAtOnce>(call, ahead, row, panel);
   }
   if constexpr (kAtOnce > 2) {
-    for (; panel + 2 <= end; panel += 2) WholePanels<BlockFn, kRows, 2>(call, row, panel);
+    for (; panel + 2 <= end; panel += 2) WholePanels<BlockFn, kRows, 2>(call, ahead, row, panel);
   }
-  for (; panel < end; ++panel) WholePanels<BlockFn, kRows, 1>(call, row, panel);
+  for (; panel < end; ++panel) WholePanels<BlockFn, kRows, 1>(call, ahead, row, panel);
 }
 
-// Calls AllPanels<rows>, for 1 <= rows <= kLinearRows.
-template <class BlockFn, int kRows = kLinearRows>
-HWY_INLINE void DispatchRows(const LinearCall& call, int64_t row, int64_t rows, int64_t begin,
-                             int64_t end) {
+// Calls AllPanels<rows>, for 1 <= rows <= kRows.
+template <class BlockFn, int kRows, class Ahead>
+HWY_INLINE void DispatchRows(const LinearCall& call, Ahead& ahead, int64_t row, int64_t rows,
+                             int64_t begin, int64_t end) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return DispatchRows<BlockFn, kRows - 1>(call, row, rows, begin, end);
+    if (rows < kRows) {
+      return DispatchRows<BlockFn, kRows - 1>(call, ahead, row, rows, begin, end);
+    }
   }
-  AllPanels<BlockFn, kRows>(call, row, begin, end);
+  AllPanels<BlockFn, kRows>(call, ahead, row, begin, end);
 }
 
 template <class BlockFn>
 void AllRows(const LinearCall& call, int64_t begin, int64_t end) {
   const int64_t rows = call.rows.rows;
   if (rows <= 0) return;
-  if (rows <= kLinearRows) return DispatchRows<BlockFn>(call, 0, rows, begin, end);
+  const int64_t blocks = rows <= kLinearRows ? 1 : (rows + kSharedRows - 1) / kSharedRows;
+  const int64_t passes = blocks * kPanel / (2 * static_cast<int64_t>(hn::Lanes(LinearTag())));
+  const int64_t panel_bytes = PanelBytes(call.linear.in, call.linear.format);
+  if (blocks == 1 && (passes == 1 || PanelsAtOnce(rows) * panel_bytes > kMostAhead)) {
+    OwnAhead ahead;
+    return DispatchRows<BlockFn, kLinearRows>(call, ahead, 0, rows, begin, end);
+  }
+  SharedAhead ahead = {kPanelRow / passes};
+  if (blocks == 1) return DispatchRows<BlockFn, kLinearRows>(call, ahead, 0, rows, begin, end);
   // Blocks of rows have nearly equal sizes. A panel stays in the cache while all rows use it.
-  const int64_t blocks = (rows + kLinearRows - 1) / kLinearRows;
   for (int64_t panel = begin; panel < end; ++panel) {
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t first = rows * b / blocks;
-      DispatchRows<BlockFn>(call, first, rows * (b + 1) / blocks - first, panel, panel + 1);
+      DispatchRows<BlockFn, kSharedRows>(call, ahead, first, rows * (b + 1) / blocks - first, panel,
+                                         panel + 1);
     }
   }
 }

@@ -17,8 +17,10 @@ namespace {
 int64_t RowBytes(int64_t in) { return (in * 2 + 63) / 64 * 64; }
 
 struct Bf16DotBlocks {
-  template <int kRows, int kPanels>
-  static HWY_INLINE void Run(const LinearCall& call, int64_t row, int64_t panel, int64_t column) {
+  template <int kRows, int kPanels, class Ahead>
+  static HWY_INLINE void Run(const LinearCall& call, Ahead& ahead_of_all, int64_t row,
+                             int64_t panel, int64_t column) {
+    Ahead ahead = ahead_of_all;
     constexpr int64_t kLanes = 16;
     const LinearTag d;
     const int64_t in = call.linear.in;
@@ -40,10 +42,11 @@ struct Bf16DotBlocks {
       __m512bh w[kPanels][2];
       for (int p = 0; p < kPanels; ++p) {
         const uint16_t* const at = weights + p * panel_numbers;
-        RequestAhead(at);
+        ahead.Request(at, p * 2 * panel_numbers);
         w[p][0] = reinterpret_cast<__m512bh>(_mm512_load_si512(at));
         w[p][1] = reinterpret_cast<__m512bh>(_mm512_load_si512(at + 2 * kLanes));
       }
+      ahead.EndTurn();
       for (int r = 0; r < kRows; ++r) {
         int32_t pair;
         std::memcpy(&pair, of_row[r] + 2 * k, sizeof(pair));
@@ -55,6 +58,7 @@ struct Bf16DotBlocks {
       }
       weights += 2 * kPanel;
     }
+    ahead_of_all = ahead;
 
     // The sums go through memory; linear_floats.cc says why.
     alignas(64) float products[kRows * kPanels * 2 * kLanes];

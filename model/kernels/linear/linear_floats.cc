@@ -30,20 +30,22 @@ struct Bf16Weights {
 // All kRows * kPanels * 2 sums stay in registers.
 template <class Weights>
 struct FloatBlocks {
-  template <int kRows, int kPanels>
-  static HWY_INLINE void Run(const LinearCall& call, int64_t row, int64_t panel, int64_t column) {
+  template <int kRows, int kPanels, class Ahead>
+  static HWY_INLINE void Run(const LinearCall& call, Ahead& ahead_of_all, int64_t row,
+                             int64_t panel, int64_t column) {
+    Ahead ahead = ahead_of_all;
     using Number = typename Weights::Number;
     constexpr int kInputs = Weights::kInputs;
     const LinearTag d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     const int64_t in = call.linear.in;
-    const int64_t panel_numbers =
-        PanelBytes(in, call.linear.format) / static_cast<int64_t>(sizeof(Number));
+    const int64_t panel_bytes = PanelBytes(in, call.linear.format);
+    const int64_t panel_numbers = panel_bytes / static_cast<int64_t>(sizeof(Number));
     const Number* weights =
         static_cast<const Number*>(call.linear.bytes) + panel * panel_numbers + column * kInputs;
     const float* bias = PackedBias(call.linear) + panel * kPanel + column;
-    const float* x = call.rows.x + row * call.rows.stride;
-    const int64_t x_stride = call.rows.stride;
+    const float* x[kRows];
+    for (int r = 0; r < kRows; ++r) x[r] = call.rows.x + (row + r) * call.rows.stride;
 
     LinearVec sum[kRows][kPanels][2];
     for (int r = 0; r < kRows; ++r) {
@@ -59,7 +61,7 @@ struct FloatBlocks {
         w[p][1] = Weights::Get(d, weights + p * panel_numbers + lanes * kInputs, i);
       }
       for (int r = 0; r < kRows; ++r) {
-        const LinearVec broadcast = hn::Set(d, x[r * x_stride + k]);
+        const LinearVec broadcast = hn::Set(d, x[r][k]);
         for (int p = 0; p < kPanels; ++p) {
           sum[r][p][0] = hn::MulAdd(broadcast, w[p][0], sum[r][p][0]);
           sum[r][p][1] = hn::MulAdd(broadcast, w[p][1], sum[r][p][1]);
@@ -68,11 +70,19 @@ struct FloatBlocks {
     };
     int64_t k = 0;
     for (; k + kInputs <= in; k += kInputs) {
-      for (int p = 0; p < kPanels; ++p) RequestAhead(weights + p * panel_numbers);
-      for (int i = 0; i < kInputs; ++i) add(k + i, i);
+      for (int p = 0; p < kPanels; ++p) {
+        ahead.Request(weights + p * panel_numbers, p * panel_bytes);
+      }
+      ahead.EndTurn();
+      for (int i = 0; i < kInputs; ++i) {
+        // Without this, GCC 12 reads the second inputs too early, and has no registers for them.
+        asm volatile("" : "+r"(weights));
+        add(k + i, i);
+      }
       weights += kInputs * kPanel;
     }
     for (int i = 0; k + i < in; ++i) add(k + i, i);
+    ahead_of_all = ahead;
 
     // The sums go through memory. Otherwise, because the code below needs registers too, the
     // compiler would write the sums in every turn of the loop above. (In one function with

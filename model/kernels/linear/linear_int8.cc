@@ -146,8 +146,10 @@ HWY_INLINE void StoreProducts(const LinearCall& call, const int32_t* products, i
 
 template <class D>
 struct Int8Blocks {
-  template <int kRows, int kPanels>
-  static HWY_INLINE void Run(const LinearCall& call, int64_t row, int64_t panel, int64_t column) {
+  template <int kRows, int kPanels, class Ahead>
+  static HWY_INLINE void Run(const LinearCall& call, Ahead& ahead_of_all, int64_t row,
+                             int64_t panel, int64_t column) {
+    Ahead ahead = ahead_of_all;
     using Number = typename D::Number;
     const SumTag d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -170,10 +172,11 @@ struct Int8Blocks {
       typename D::Weights w[kPanels][2];
       for (int p = 0; p < kPanels; ++p) {
         const auto* const at = reinterpret_cast<const int32_t*>(weights + p * panel_bytes);
-        RequestAhead(at);
+        ahead.Request(at, p * panel_bytes);
         w[p][0] = D::Of(hn::Load(d, at));
         w[p][1] = D::Of(hn::Load(d, at + lanes));
       }
+      ahead.EndTurn();
       for (int r = 0; r < kRows; ++r) {
         const auto four = D::Get(x[r] + k);
         for (int p = 0; p < kPanels; ++p) {
@@ -181,8 +184,9 @@ struct Int8Blocks {
           sum[r][p][1] = D::Add(sum[r][p][1], four, w[p][1]);
         }
       }
-      weights += 4 * kPanel;
+      weights += kPanelRow;
     }
+    ahead_of_all = ahead;
 
     // The sums go through memory; linear_floats.cc says why.
     HWY_ALIGN int32_t products[kRows * kPanels * 2 * 16];

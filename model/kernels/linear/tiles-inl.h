@@ -16,7 +16,6 @@ namespace HWY_NAMESPACE {
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileColumns = 16;
 constexpr int64_t kTileBytes = 64;                // of a row of any tile
-constexpr int64_t kPanelRow = 4 * kPanel;         // bytes of a panel for four bytes of inputs
 constexpr int64_t kTurn = kPanelRow * kTileRows;  // bytes of a panel for kTileBytes of inputs
 
 // The shapes of the tiles, as the processor reads them. Tiles 0 to 3 hold the sums of up to 32 rows
@@ -38,7 +37,7 @@ struct alignas(64) TileShapes {
 };
 
 // Weights that are requested while a panel is multiplied: `step` bytes in every turn.
-struct Ahead {
+struct TilesAhead {
   const unsigned char* at;
   int64_t step;
 };
@@ -47,7 +46,7 @@ struct Ahead {
 // Product::Add<0 to 3>() adds the products of tiles 4 4 5 5 and 6 7 6 7 to tiles 0 1 2 3.
 template <class Product, bool kBelow>
 HWY_INLINE void SumTiles(const unsigned char* x, int64_t row_bytes, const unsigned char* weights,
-                         int64_t input_bytes, Ahead ahead, void* sums) {
+                         int64_t input_bytes, TilesAhead ahead, void* sums) {
   auto* const above = static_cast<unsigned char*>(sums);
   _tile_zero(0);
   _tile_zero(1);
@@ -103,7 +102,7 @@ void AllTiles(const LinearCall& call, const TileRows& inputs, int64_t begin, int
         static_cast<const unsigned char*>(call.linear.bytes) + panel * panel_bytes;
     // A single block requests what it will read soon. Several blocks share the next panel, because
     // all but the first find this one in the cache.
-    Ahead ahead = {weights + 2 * kTurn, kTurn};
+    TilesAhead ahead = {weights + 2 * kTurn, kTurn};
     if (blocks > 1) ahead = {weights + panel_bytes, kTurn / blocks};
     for (int64_t first = 0; first < rows; first += block) {
       // The last block may begin with rows that the block before it has stored.
