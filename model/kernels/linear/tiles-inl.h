@@ -40,6 +40,7 @@ struct alignas(64) TileShapes {
 struct TilesAhead {
   const unsigned char* at;
   int64_t step;
+  bool is_shared;  // requests weights of the next panel
 };
 
 // Writes sums [rows, kPanel] of a block of rows, the first of which is at x, with a panel.
@@ -55,7 +56,13 @@ HWY_INLINE void SumTiles(const unsigned char* x, int64_t row_bytes, const unsign
     _tile_zero(3);
   }
   for (int64_t k = 0; k < input_bytes; k += kTileBytes) {
-    for (int64_t i = 0; i < ahead.step; i += kTileBytes) __builtin_prefetch(ahead.at + i);
+    for (int64_t i = 0; i < ahead.step; i += kTileBytes) {
+      if (ahead.is_shared) {
+        __builtin_prefetch(ahead.at + i, 0, 2);  // as SharedAhead
+      } else {
+        __builtin_prefetch(ahead.at + i);
+      }
+    }
     ahead.at += ahead.step;
     _tile_loadd(4, x + k, row_bytes);
     _tile_loadd(6, weights, kPanelRow);
@@ -102,8 +109,8 @@ void AllTiles(const LinearCall& call, const TileRows& inputs, int64_t begin, int
         static_cast<const unsigned char*>(call.linear.bytes) + panel * panel_bytes;
     // A single block requests what it will read soon. Several blocks share the next panel, because
     // all but the first find this one in the cache.
-    TilesAhead ahead = {weights + 2 * kTurn, kTurn};
-    if (blocks > 1) ahead = {weights + panel_bytes, kTurn / blocks};
+    TilesAhead ahead = {weights + 2 * kTurn, kTurn, false};
+    if (blocks > 1) ahead = {weights + panel_bytes, kTurn / blocks, true};
     for (int64_t first = 0; first < rows; first += block) {
       // The last block may begin with rows that the block before it has stored.
       const int64_t from = std::min(first, rows - block);
