@@ -22,6 +22,13 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
+namespace {
+
+// A row holds two bytes for each input, padded to whole vectors.
+int64_t RowBytes(int64_t in) { return (kQuantizedHead + (in + 15) / 16 * 32 + 63) / 64 * 64; }
+
+}  // namespace
+
 using SumTag = hn::RebindToSigned<LinearTag>;
 using Sum = hn::Vec<SumTag>;
 
@@ -71,12 +78,18 @@ struct PairDots {
     Sum odd;
   };
   static HWY_INLINE void Put(Sum integers, Number* x, int64_t k) {
+#if HWY_TARGET == HWY_SCALAR
     constexpr int kPlaces[] = {0, 2, 1, 3};
-    HWY_ALIGN int32_t part[16];
-    hn::Store(integers, SumTag(), part);
-    for (size_t i = 0; i < hn::Lanes(SumTag()); ++i, ++k) {
-      x[k / 4 * 4 + kPlaces[k % 4]] = static_cast<Number>(part[i]);
-    }
+    x[k / 4 * 4 + kPlaces[k % 4]] = static_cast<Number>(hn::GetLane(integers));
+#else
+    HWY_ALIGN static constexpr uint8_t kPlaces[] = {0, 1, 4,  5,  2,  3,  6,  7,
+                                                    8, 9, 12, 13, 10, 11, 14, 15};
+    const hn::Rebind<Number, SumTag> halves;
+    const hn::Repartition<uint8_t, decltype(halves)> bytes;
+    const auto ordered = hn::TableLookupBytes(hn::BitCast(bytes, hn::DemoteTo(halves, integers)),
+                                              hn::LoadDup128(bytes, kPlaces));
+    hn::StoreU(hn::BitCast(halves, ordered), halves, x + k);
+#endif
   }
   static HWY_INLINE Four Get(const Number* x) {
     // Two loads, which also broadcast. One load of both would be split in general registers.
@@ -136,7 +149,7 @@ HWY_INLINE void StoreProducts(const LinearCall& call, const int32_t* products, i
   float scale;
   std::memcpy(
       &scale,
-      static_cast<const unsigned char*>(call.rows.quantized) + row * Int8RowBytes(call.linear.in),
+      static_cast<const unsigned char*>(call.rows.quantized) + row * RowBytes(call.linear.in),
       sizeof(scale));
   const Sum exact = D::Correct(hn::Load(d, products), hn::Load(d, vectors.sums + first));
   const LinearVec scales = hn::Mul(hn::Set(df, scale), hn::Load(df, vectors.scales + first));
@@ -155,7 +168,7 @@ struct Int8Blocks {
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     const int64_t in = call.linear.in;
     const int64_t panel_bytes = PanelBytes(in, call.linear.format);
-    const int64_t row_bytes = Int8RowBytes(in);
+    const int64_t row_bytes = RowBytes(in);
     const auto* weights =
         static_cast<const int8_t*>(call.linear.bytes) + panel * panel_bytes + column * 4;
     const auto* const rows =
@@ -261,7 +274,7 @@ HWY_INLINE void QuantizeAll(const LinearRows& rows, int64_t in, int64_t begin, i
                             void* quantized) {
   auto* const to = static_cast<unsigned char*>(quantized);
   for (int64_t r = begin; r < end; ++r) {
-    QuantizeRow<D>(rows.x + r * rows.stride, in, to + r * Int8RowBytes(in));
+    QuantizeRow<D>(rows.x + r * rows.stride, in, to + r * RowBytes(in));
   }
 }
 
@@ -288,7 +301,7 @@ void LinearInt8Dots(const PackedWeight& linear, const LinearRows& rows, float* y
   constexpr int64_t kLeastRows = 6;
   if (rows.rows >= kLeastRows && linear.in % HWY_NAMESPACE::kTileBytes == 0 && HasTiles()) {
     return HWY_NAMESPACE::AllTiles<HWY_NAMESPACE::Int8Tiles>(
-        call, {kQuantizedHead, Int8RowBytes(linear.in), linear.in}, begin, end);
+        call, {kQuantizedHead, HWY_NAMESPACE::RowBytes(linear.in), linear.in}, begin, end);
   }
 #endif
   HWY_NAMESPACE::AllRows<Int8Blocks<QuadDots>>(call, begin, end);
@@ -313,9 +326,7 @@ void LinearInt8(const PackedWeight& linear, const LinearRows& rows, float* y, in
   HWY_DYNAMIC_DISPATCH(Int8Panels)(linear, rows, y, y_stride, epilogue, begin, end);
 }
 
-int64_t Int8RowBytes(int64_t in) {  // two bytes for each input, padded to whole vectors
-  return (kQuantizedHead + (in + 15) / 16 * 32 + 63) / 64 * 64;
-}
+int64_t Int8RowBytes(int64_t in) { return HWY_NAMESPACE::RowBytes(in); }
 
 void QuantizeInt8Rows(const LinearRows& rows, int64_t in, int64_t begin, int64_t end,
                       void* quantized) {
