@@ -112,17 +112,23 @@ struct OwnAhead {
 // Otherwise the first pass would wait for memory, and the others would leave memory idle. The
 // requested weights go to the second cache, because the first one may be too small.
 struct SharedAhead {
-  int64_t step;  // the bytes of each panel that a turn requests, at most 64
+  const char* past;  // weights that begin here or later belong to another thread
+  int64_t in_turn;   // the bytes of each panel that a turn requests, at most 64
   const char* at = nullptr;
-  HWY_INLINE void Start(const char* next) { at = next; }
+  int64_t step = 0;
+  HWY_INLINE void Start(const char* next) {
+    at = next;
+    step = next < past ? in_turn : 0;
+  }
   HWY_INLINE void Request(const void* /*weights*/, int64_t offset) {
     __builtin_prefetch(at + offset, 0, 2);
   }
   HWY_INLINE void EndTurn() { at += step; }
 };
 
-// The most bytes that passes may request before they are read. More would not stay in the cache.
-constexpr int64_t kMostAhead = 512 << 10;
+// The most bytes of several panels at once that passes may share. With more, two threads read the
+// weights of few rows up to 9 % more slowly.
+constexpr int64_t kMostShared = 256 << 10;
 
 // Registers hold about 24 sums with 32 registers and 12 with 16. A loop that shares requests needs
 // one more address. Therefore x86 with 32 registers has room for fewer rows then.
@@ -190,11 +196,16 @@ void AllRows(const LinearCall& call, int64_t begin, int64_t end) {
   const int64_t blocks = rows <= kLinearRows ? 1 : (rows + kSharedRows - 1) / kSharedRows;
   const int64_t passes = blocks * kPanel / (2 * static_cast<int64_t>(hn::Lanes(LinearTag())));
   const int64_t panel_bytes = PanelBytes(call.linear.in, call.linear.format);
-  if (blocks == 1 && (passes == 1 || PanelsAtOnce(rows) * panel_bytes > kMostAhead)) {
+  const int64_t at_once = PanelsAtOnce(rows);
+  if (blocks == 1 && (passes == 1 || (at_once > 1 && at_once * panel_bytes > kMostShared))) {
     OwnAhead ahead;
     return DispatchRows<BlockFn, kLinearRows>(call, ahead, 0, rows, begin, end);
   }
-  SharedAhead ahead = {kPanelRow / passes};
+  // One thread continues with the next layer, whose weights follow.
+  const bool is_alone = begin == 0 && end == LinearPanels(call.linear.out);
+  const int64_t past = is_alone ? end + 1 : end;
+  SharedAhead ahead = {static_cast<const char*>(call.linear.bytes) + past * panel_bytes,
+                       kPanelRow / passes};
   if (blocks == 1) return DispatchRows<BlockFn, kLinearRows>(call, ahead, 0, rows, begin, end);
   // Blocks of rows have nearly equal sizes. A panel stays in the cache while all rows use it.
   for (int64_t panel = begin; panel < end; ++panel) {
