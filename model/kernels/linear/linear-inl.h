@@ -205,7 +205,7 @@ void AllRows(const LinearCall& call, int64_t begin, int64_t end) {
   const bool is_alone = begin == 0 && end == LinearPanels(call.linear.out);
   const int64_t past = is_alone ? end + 1 : end;
   SharedAhead ahead = {static_cast<const char*>(call.linear.bytes) + past * panel_bytes,
-                       kPanelRow / passes};
+                       (kPanelRow + passes - 1) / passes};
   if (blocks == 1) return DispatchRows<BlockFn, kLinearRows>(call, ahead, 0, rows, begin, end);
   // Blocks of rows have nearly equal sizes. A panel stays in the cache while all rows use it.
   for (int64_t panel = begin; panel < end; ++panel) {
