@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/TensorOperators.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/stack.h"
