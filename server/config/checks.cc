@@ -8,8 +8,10 @@
 namespace aft::server {
 
 absl::Status BadField(absl::string_view path, absl::string_view reason) {
-  // The path may have the name of a field that a client has made up.
-  return absl::InvalidArgumentError(absl::StrCat(Shown(path), ": ", reason));
+  // A client may have made up the path. No path of our own is that long; some have quotes.
+  constexpr size_t kLongest = 200;
+  return absl::InvalidArgumentError(absl::StrCat(
+      path.size() > kLongest ? Shown(path, kLongest) : std::string(path), ": ", reason));
 }
 
 absl::Status CheckOneOf(absl::string_view path, const std::string& value,
