@@ -22,6 +22,8 @@
 namespace aft {
 namespace {
 
+using testing::HasSubstr;
+
 // Returns the tensors with the names of transformers.
 TensorMap AsTransformers(const TensorMap& tensors) {
   TensorMap renamed;
