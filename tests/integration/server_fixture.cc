@@ -191,6 +191,13 @@ std::vector<TokenId> Expected(const v1::GenerateRequest& request,
                                    request.stop().max_tokens());
 }
 
+GenerateStream RunToEnd(TestServer& server, const v1::GenerateRequest& request) {
+  GenerateStream stream(server.inference(), request);
+  const grpc::Status status = stream.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return stream;
+}
+
 void ExpectServes(TestServer& server) {
   const v1::GenerateRequest request = Request("and then it serves again", 20);
   GenerateStream stream(server.inference(), request);

@@ -206,6 +206,9 @@ v1::GenerateRequest Request(const std::string& prompt, uint32_t max_tokens, uint
 std::vector<TokenId> Expected(const v1::GenerateRequest& request,
                               const FakeModelRunner::Options& options = {});
 
+// Runs a request to its end, which must be OK.
+GenerateStream RunToEnd(TestServer& server, const v1::GenerateRequest& request);
+
 // Checks that the server still serves: a new request must get the right tokens.
 void ExpectServes(TestServer& server);
 

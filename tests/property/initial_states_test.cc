@@ -83,7 +83,7 @@ TEST_F(InitialStatesTest, ATextFromAStateIsThatOfAModelWithTheStateInItsWeights)
   TakeFromWeights();
   states = Read();
   const auto runner = Load();
-  // What another sequence has left in the slot must not matter.
+  // The slot still holds the state of another sequence.
   Generate(*runner, 3, RandomText(20), 5, Warm(1));
   EXPECT_TRUE(Same(ScoreFrom(*runner, states[0].snapshot, text), in_weights));
   EXPECT_TRUE(Same(ScoreFrom(*runner, NewSequence(), text), from_zeros));

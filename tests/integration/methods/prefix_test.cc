@@ -16,9 +16,7 @@ namespace {
 class PrefixTest : public testing::Test {
  protected:
   v1::Usage Run(const v1::GenerateRequest& request) {
-    GenerateStream stream(server_.inference(), request);
-    const grpc::Status status = stream.Finish();
-    EXPECT_TRUE(status.ok()) << status.error_message();
+    const GenerateStream stream = RunToEnd(server_, request);
     EXPECT_EQ(stream.tokens, Expected(request));
     return stream.finished.usage();
   }

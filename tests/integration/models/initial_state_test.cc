@@ -77,12 +77,7 @@ class InitialStateTest : public testing::Test {
     request.set_initial_state(state);
     return request;
   }
-  GenerateStream Run(const v1::GenerateRequest& request) {
-    GenerateStream stream(server_->inference(), request);
-    const grpc::Status status = stream.Finish();
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return stream;
-  }
+  GenerateStream Run(const v1::GenerateRequest& request) { return RunToEnd(*server_, request); }
   std::string Refusal(const v1::GenerateRequest& request) {
     GenerateStream stream(server_->inference(), request);
     const grpc::Status status = stream.Finish();

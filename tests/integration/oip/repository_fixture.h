@@ -121,12 +121,7 @@ class KserveRepositoryTest : public testing::Test {
     request.set_model_version(version);
     return request;
   }
-  GenerateStream Run(const v1::GenerateRequest& request) {
-    GenerateStream stream(server_->inference(), request);
-    const grpc::Status status = stream.Finish();
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return stream;
-  }
+  GenerateStream Run(const v1::GenerateRequest& request) { return RunToEnd(*server_, request); }
   const TempFolder folder_;
   const FakeModels fakes_;
   ServerConfig config_;
