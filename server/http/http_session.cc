@@ -266,10 +266,12 @@ class Session final : public HttpSession,
     head_only_ = request.method == "HEAD";
     old_version_ = head.version() < 11;
     keep_alive_ = loop_.options.keep_alive && head.keep_alive() && !loop_.draining;
-    // Two readers of such a request might not agree on where it ends.
+    // Two readers of such a request might not agree on where it ends, or for which host it is
+    // (RFC 9112, sections 3.2 and 6.1).
     const bool chunked = absl::EqualsIgnoreCase(request.Header("Transfer-Encoding"), "chunked");
-    if ((request.Count("Transfer-Encoding") > 0 && (!chunked || old_version_)) ||
-        request.Count("Host") > 1) {
+    const size_t hosts = request.Count("Host");
+    if ((request.Count("Transfer-Encoding") > 0 && (!chunked || old_version_)) || hosts > 1 ||
+        (hosts == 0 && !old_version_)) {
       keep_alive_ = false;
       RefuseHere(Plain(400));
       return false;

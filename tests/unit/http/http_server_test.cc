@@ -273,6 +273,17 @@ TEST_P(HttpServerTest, RequestsOfTwoLengthsAreRefusedAndEndTheConnection) {
   }
 }
 
+TEST_P(HttpServerTest, OnlyRequestsOfHttp10NeedNoHost) {
+  Start();
+  const auto ask = [this](const std::string& version) {
+    const auto connection = Connect();
+    connection->Send("GET /page HTTP/" + version + "\r\nConnection: close\r\n\r\n");
+    return connection->ReadAll();
+  };
+  EXPECT_THAT(ask("1.1"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(ask("1.0"), StartsWith("HTTP/1.1 200 "));
+}
+
 TEST_P(HttpServerTest, AHeadIsNoLargerThanItMayBe) {
   Start();
   std::string fields;
