@@ -25,7 +25,7 @@ prometheus::MetricFamily LogMetrics() {
 }  // namespace
 
 std::string MetricsText(const std::shared_ptr<prometheus::Registry>& registry,
-                     const std::vector<ModelReport>& models) {
+                        const std::vector<ModelReport>& models) {
   std::vector<prometheus::MetricFamily> families = WithSlotRatio(registry).Collect();
   for (std::vector<prometheus::MetricFamily> more : {ReportMetrics(models), ProcessMetrics()}) {
     std::move(more.begin(), more.end(), std::back_inserter(families));

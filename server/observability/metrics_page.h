@@ -14,6 +14,6 @@ inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charse
 // The metrics of the registry, the models, the log and the process, in Prometheus' text format.
 // Thread-safe.
 std::string MetricsText(const std::shared_ptr<prometheus::Registry>& registry,
-                     const std::vector<ModelReport>& models);
+                        const std::vector<ModelReport>& models);
 
 }  // namespace aft::server

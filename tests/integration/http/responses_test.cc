@@ -258,7 +258,8 @@ TEST(HttpResponsesTest, ErrorsNameTheField) {
   expect({{"input", {{{"role", "tool"}, {"content", "a"}}}}}, "input[0].role", "must be system");
   expect({{"input", "a"}, {"max_output_tokens", 0}}, "max_output_tokens", "must be in [1,");
   expect({{"input", "a"}, {"tools", {{{"type", "web_search"}}}}}, "tools", "not supported");
-  expect({{"input", "a"}, {"text", {{"format", {{"type", "json_object"}}}}}}, "text", "supports only");
+  expect({{"input", "a"}, {"text", {{"format", {{"type", "json_object"}}}}}}, "text",
+         "supports only");
   expect({{"input", "a"}, {"background", true}}, "background", "is not supported");
   expect({{"input", "a"}, {"truncation", "auto"}}, "truncation", "is not supported");
   expect({{"input", "a"}, {"n", 2}}, "n", "is not supported");

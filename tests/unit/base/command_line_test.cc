@@ -30,10 +30,9 @@ struct Tool {
     for (std::string& argument : arguments) argv.push_back(argument.data());
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
-    const auto code = ParseCommandLine(app, static_cast<int>(argv.size()), argv.data(),
-                                       {.usage_code = 9,
-                                        .hints = {{"--port", "--address=:PORT"}},
-                                        .libraries = "LibTest 1"});
+    const auto code = ParseCommandLine(
+        app, static_cast<int>(argv.size()), argv.data(),
+        {.usage_code = 9, .hints = {{"--port", "--address=:PORT"}}, .libraries = "LibTest 1"});
     out = testing::internal::GetCapturedStdout();
     err = testing::internal::GetCapturedStderr();
     return code;
