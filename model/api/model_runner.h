@@ -130,16 +130,28 @@ struct StepOutput {
   std::vector<std::vector<float>> hidden{};
 };
 
-// A copy of a sequence's state outside the slots, in the memory of its runner's device; see
-// ModelRunner::KeepSlot. Immutable. It may be released on any thread, and after its runner.
+// A copy of a sequence's state outside the slots; see ModelRunner::KeepSlot. Immutable and
+// thread-safe. It may be used and released on any thread, and after its runner.
 class KeptState {
  public:
   virtual ~KeptState() = default;
-  virtual int64_t bytes() const = 0;  // of the device's memory
+  virtual int64_t bytes() const = 0;  // of the memory that it is kept in
+
+  // Returns bytes that outlive the process: a header (magic, layout version, fingerprint of the
+  // model and its state's layout, position), and the part of the state that the sequence has
+  // written (the rest is zeros, whatever the slot held before). Two sequences with the same tokens,
+  // of which the same ones were sampled, have the same bytes when the runner computes the same
+  // bits. Waits until the copy is in the host's memory. Errors are those of the device. Throws
+  // std::bad_alloc when there is no memory for the bytes. REQUIRES: it is kept in the host's
+  // memory.
+  virtual absl::StatusOr<std::string> Snapshot() const = 0;
 };
 
+// The memory that a state is kept in. They are the same where the device is the CPU.
+enum class KeptIn { kDevice, kHost };
+
 // The beginning of a sequence that gets a slot: nothing; a copy of the sequence in another slot,
-// which continues independently; a state that KeepSlot kept; or the bytes of SnapshotSlot.
+// which continues independently; a state that KeepSlot kept; or the bytes of a snapshot.
 struct NewSequence {};
 struct ForkOf {
   int32_t slot;
@@ -185,8 +197,8 @@ class ModelRunner {
 
   // Gives `slot` to a sequence that begins from `from`, and returns how many tokens that sequence
   // has consumed: the position of its next row. kLastSampled is not valid before the sequence has
-  // sampled a token. A fork of the slot itself gives new terms to the sequence that is there. On a
-  // GPU this call waits for the device only when it copies a snapshot, `had` or `sampled`.
+  // sampled a token. A fork of the slot itself gives new terms to the sequence that is there. A GPU
+  // continues to work meanwhile; the call waits only for a copy to the host that has just begun.
   // INVALID_ARGUMENT: the snapshot is damaged or of another model; the slot is as it was. INTERNAL,
   // RESOURCE_EXHAUSTED, UNAVAILABLE as in Collect: the slot's state is undefined, and only a new
   // sequence may use it.
@@ -196,16 +208,11 @@ class ModelRunner {
                                            const SlotTerms& terms) = 0;
 
   // Keeps a copy of the state of the sequence in `slot`. This costs what a fork costs, and does not
-  // wait for a GPU. Null when there is no memory for the copy. REQUIRES: as for BindSlot.
-  virtual std::shared_ptr<const KeptState> KeepSlot(int32_t slot) = 0;
-
-  // Copies the state of the sequence in `slot` into bytes that outlive the process: a header
-  // (magic, layout version, fingerprint of the model and its state's layout, position), and the
-  // part of the state that the sequence has written (the rest is zeros, whatever the slot held
-  // before). Two sequences with the same tokens, of which the same ones were sampled, have the same
-  // bytes when the runner computes the same bits. Empty: the device failed. Throws std::bad_alloc
-  // when there is no memory for the bytes. REQUIRES: as for BindSlot.
-  virtual std::string SnapshotSlot(int32_t slot) const = 0;
+  // wait for a GPU: its copy to the host's memory runs alongside the steps that follow. (Without
+  // memory on the device for a copy in between, it waits.) RESOURCE_EXHAUSTED: there is no memory
+  // for the copy. Other errors are those of the device. REQUIRES: as for BindSlot.
+  virtual absl::StatusOr<std::shared_ptr<const KeptState>> KeepSlot(int32_t slot,
+                                                                    KeptIn memory) = 0;
 
   // The number of steps that may be submitted and not yet collected: 1, or 2 when the device works
   // on one step while the host prepares the next one.

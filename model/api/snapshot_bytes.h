@@ -9,7 +9,7 @@ namespace aft {
 // The size of a snapshot's header and checksum.
 inline constexpr int64_t kSnapshotFrameBytes = 48;
 
-// The most bytes that ModelRunner::SnapshotSlot returns: the state, the header and the checksum.
+// The most bytes that KeptState::Snapshot returns: the state, the header and the checksum.
 inline int64_t MaxSnapshotBytes(const ModelInfo& info) {
   return info.state_bytes + kSnapshotFrameBytes;
 }

@@ -4,12 +4,15 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <utility>
 
 #include "ATen/Context.h"
+#include "ATen/cuda/CUDAEvent.h"
 #include "ATen/cuda/CUDAGraph.h"
+#include "ATen/ops/empty.h"
 #include "ATen/ops/from_blob.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -71,6 +74,26 @@ class CudaEvent final : public GpuEvent {
   const c10::cuda::CUDAStream stream_;
 };
 
+// Floats in pinned memory, which LibTorch's allocator gives to others only after the copy.
+class PinnedFloats final : public HostFloats {
+ public:
+  PinnedFloats(at::Tensor floats, at::cuda::CUDAEvent arrived)
+      : floats_(std::move(floats)), arrived_(std::move(arrived)) {}
+
+  int64_t bytes() const override { return static_cast<int64_t>(floats_.nbytes()); }
+  absl::StatusOr<const float*> Get() const override {
+    AFT_RETURN_IF_ERROR(GuardTorch([&] {
+      arrived_.synchronize();
+      return absl::OkStatus();
+    }));
+    return floats_.const_data_ptr<float>();
+  }
+
+ private:
+  const at::Tensor floats_;
+  const at::cuda::CUDAEvent arrived_;
+};
+
 class CudaGraph final : public GpuGraph {
  public:
   CudaGraph(std::unique_ptr<at::cuda::CUDAGraph> graph, c10::cuda::CUDAStream stream)
@@ -97,8 +120,11 @@ class CudaGraph final : public GpuGraph {
 // opened by accident, whichever thread calls and whatever device was current there.
 class CudaQueue final : public GpuQueue {
  public:
-  CudaQueue(c10::cuda::CUDAStream stream, std::string name)
-      : stream_(stream), name_(std::move(name)), graph_pool_(at::cuda::graph_pool_handle()) {}
+  CudaQueue(c10::cuda::CUDAStream stream, c10::cuda::CUDAStream to_host, std::string name)
+      : stream_(stream),
+        to_host_(to_host),
+        name_(std::move(name)),
+        graph_pool_(at::cuda::graph_pool_handle()) {}
 
   at::Device device() const override { return stream_.device(); }
   kernels::cuda::Stream stream() const override { return stream_.stream(); }
@@ -127,6 +153,37 @@ class CudaQueue final : public GpuQueue {
     return CudaStatus(
         cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_.stream()),
         "cudaMemcpyAsync");
+  }
+
+  absl::StatusOr<std::shared_ptr<const HostFloats>> CopyToHost(DeviceFloats floats) override {
+    std::shared_ptr<const HostFloats> copy;
+    AFT_RETURN_IF_ERROR(OnStream([&] {
+      const at::Tensor& from = *static_cast<const at::Tensor*>(floats.owner.get());  // of Allocate
+      at::Tensor to = at::empty(from.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
+      at::cuda::CUDAEvent ready;
+      ready.record(stream_);
+      ready.block(to_host_);
+      const c10::cuda::CUDAStreamGuard on_their_stream(to_host_.unwrap());
+      to.copy_(from, /*non_blocking=*/true);
+      from.record_stream(to_host_.unwrap());  // its memory is not reused before
+      at::cuda::CUDAEvent arrived;
+      arrived.record(to_host_);
+      copy = std::make_shared<const PinnedFloats>(std::move(to), std::move(arrived));
+      return absl::OkStatus();
+    }));
+    return copy;
+  }
+
+  // From pinned memory, which LibTorch's allocator gives to others only after the copy.
+  absl::Status CopyFromHost(void* to, const void* from, int64_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    return OnStream([&] {
+      const at::TensorOptions options(at::kByte);
+      const at::Tensor pinned = at::empty({bytes}, options.pinned_memory(true));
+      std::memcpy(pinned.mutable_data_ptr(), from, static_cast<size_t>(bytes));
+      at::from_blob(to, {bytes}, options.device(device())).copy_(pinned, /*non_blocking=*/true);
+      return absl::OkStatus();
+    });
   }
 
   absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() override {
@@ -193,6 +250,7 @@ class CudaQueue final : public GpuQueue {
   }
 
   const c10::cuda::CUDAStream stream_;
+  const c10::cuda::CUDAStream to_host_;
   const std::string name_;
   const at::cuda::MempoolId_t graph_pool_;
 };
@@ -242,8 +300,10 @@ absl::StatusOr<std::unique_ptr<GpuQueue>> OpenCudaQueue(int device) {
     SetUpLibTorch();
     const auto index = static_cast<c10::DeviceIndex>(device);
     const c10::cuda::CUDAGuard on_device(index);
-    return std::make_unique<CudaQueue>(
-        c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index), std::move(name));
+    const auto stream = [index] {
+      return c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
+    };
+    return std::make_unique<CudaQueue>(stream(), stream(), std::move(name));
   });
 }
 

@@ -181,19 +181,14 @@ absl::Status GpuModelRunner::SendCounts(int32_t slot, const SlotTerms& terms) {
   CountTokens(terms, info_.vocab_size, counts);
   return queue_->Run([&] {
     AFT_RETURN_IF_ERROR(SendTerms(slot));
-    AFT_RETURN_IF_ERROR(queue_->Copy(sampler_slots().counts + slot * info_.vocab_size,
-                                     counts.data(),
-                                     info_.vocab_size * int64_t{sizeof(TokenCount)}));
-    return queue_->Synchronize();
+    return queue_->CopyFromHost(sampler_slots().counts + slot * info_.vocab_size, counts.data(),
+                                info_.vocab_size * int64_t{sizeof(TokenCount)});
   });
 }
 
-std::shared_ptr<const KeptState> GpuModelRunner::KeepSlot(int32_t slot) {
-  return KeepState(slot, sequences_, states_);
-}
-
-std::string GpuModelRunner::SnapshotSlot(int32_t slot) const {
-  return SnapshotState(slot, network_->fingerprint(), sequences_, states_);
+absl::StatusOr<std::shared_ptr<const KeptState>> GpuModelRunner::KeepSlot(int32_t slot,
+                                                                          KeptIn memory) {
+  return KeepState(slot, memory, network_->fingerprint(), sequences_, states_);
 }
 
 absl::StatusOr<ModelRunner::Ticket> GpuModelRunner::Submit(const StepInput& input) {

@@ -33,7 +33,7 @@ namespace aft {
 //
 // Create allocates everything except the states that KeepSlot keeps, and leaves memory for those.
 // If the device fails later, the step returns INTERNAL, or UNAVAILABLE when the device is lost, and
-// every later step does too. SnapshotSlot then returns an empty string, which BindSlot refuses.
+// every later step does too, and KeepSlot and the snapshots of kept states fail.
 class GpuModelRunner final : public ModelRunner {
  public:
   struct Options {
@@ -58,8 +58,7 @@ class GpuModelRunner final : public ModelRunner {
   void PrepareThread() override;
   absl::StatusOr<int64_t> BindSlot(int32_t slot, const StateSource& from,
                                    const SlotTerms& terms) override;
-  std::shared_ptr<const KeptState> KeepSlot(int32_t slot) override;
-  std::string SnapshotSlot(int32_t slot) const override;
+  absl::StatusOr<std::shared_ptr<const KeptState>> KeepSlot(int32_t slot, KeptIn memory) override;
   int max_steps_in_flight() const override { return kFlights; }
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
   absl::Status Collect(Ticket ticket, StepOutput& output) override;

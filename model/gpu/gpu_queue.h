@@ -31,9 +31,9 @@ class GpuGraph {
   virtual absl::Status Launch() = 0;
 };
 
-// One stream of one GPU: everything that a runner needs of a device in addition to kernels and
-// LibTorch's operators. Implementations: cuda_queue.h, and for tests without a GPU
-// tests/support/cuda_on_cpu/host_queue.h. Thread-compatible.
+// One stream of one GPU, and another one for copies to the host: everything that a runner needs of
+// a device in addition to kernels and LibTorch's operators. Implementations: cuda_queue.h, and for
+// tests without a GPU tests/support/cuda_on_cpu/host_queue.h. Thread-compatible.
 class GpuQueue : public Device {
  public:
   virtual at::Device device() const = 0;  // of the tensors that kernels and operators work on
@@ -53,7 +53,8 @@ class GpuQueue : public Device {
   // waiting.
   virtual absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) = 0;
 
-  // Device::Allocate. Memory is never lazy. (Copy may wait if host memory is not a HostBuffer.)
+  // Device::Allocate. Memory is never lazy. (Copy may wait if host memory is not a HostBuffer, and
+  // CopyFromHost and CopyToHost never wait for the device.)
   absl::StatusOr<DeviceFloats> Allocate(int64_t floats, absl::string_view what, bool lazy) final;
 
   virtual absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() = 0;

@@ -71,12 +71,9 @@ absl::StatusOr<int64_t> CpuModelRunner::BindSlot(int32_t slot, const StateSource
   return position;
 }
 
-std::shared_ptr<const KeptState> CpuModelRunner::KeepSlot(int32_t slot) {
-  return KeepState(slot, sequences_, states_);
-}
-
-std::string CpuModelRunner::SnapshotSlot(int32_t slot) const {
-  return SnapshotState(slot, network_->fingerprint(), sequences_, states_);
+absl::StatusOr<std::shared_ptr<const KeptState>> CpuModelRunner::KeepSlot(int32_t slot,
+                                                                          KeptIn memory) {
+  return KeepState(slot, memory, network_->fingerprint(), sequences_, states_);
 }
 
 void CpuModelRunner::Flatten(const StepInput& input) {

@@ -49,8 +49,7 @@ class CpuModelRunner final : public ModelRunner {
   void PrepareThread() override { executor_.PlaceCaller(); }
   absl::StatusOr<int64_t> BindSlot(int32_t slot, const StateSource& from,
                                    const SlotTerms& terms) override;
-  std::shared_ptr<const KeptState> KeepSlot(int32_t slot) override;
-  std::string SnapshotSlot(int32_t slot) const override;
+  absl::StatusOr<std::shared_ptr<const KeptState>> KeepSlot(int32_t slot, KeptIn memory) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
   absl::Status Collect(Ticket ticket, StepOutput& output) override;
 

@@ -11,12 +11,22 @@ namespace {
 
 class KeptSlot final : public KeptState {
  public:
-  explicit KeptSlot(StatePool::Kept kept) : kept_(std::move(kept)) {}
-  int64_t bytes() const override { return kept_.memory.bytes(); }
+  KeptSlot(StatePool::Kept kept, uint64_t model) : kept_(std::move(kept)), model_(model) {}
+  int64_t bytes() const override { return kept_.bytes(); }
   const StatePool::Kept& kept() const { return kept_; }
+
+  absl::StatusOr<std::string> Snapshot() const override {
+    const SlotLayout& layout = *kept_.layout;
+    std::string snapshot = BeginSnapshot(model_, layout.fingerprint(), kept_.position,
+                                         layout.UsedBytes(kept_.position));
+    AFT_RETURN_IF_ERROR(kept_.Write(snapshot.data() + SnapshotHeaderBytes()));
+    SealSnapshot(&snapshot);
+    return snapshot;
+  }
 
  private:
   const StatePool::Kept kept_;
+  const uint64_t model_;
 };
 
 absl::StatusOr<int64_t> ReadSnapshot(absl::string_view snapshot, int32_t slot, uint64_t model,
@@ -56,21 +66,15 @@ absl::StatusOr<int64_t> TakeState(const StateSource& from, int32_t slot, uint64_
   return 0;  // a new sequence: with its first row the old content of the slot is ignored
 }
 
-std::shared_ptr<const KeptState> KeepState(int32_t slot, const StepRules& sequences,
-                                           const StatePool& states) {
-  absl::StatusOr<StatePool::Kept> kept = states.Keep(slot, sequences.sequence(slot).next_position);
-  return kept.ok() ? std::make_shared<const KeptSlot>(*std::move(kept)) : nullptr;
-}
-
-std::string SnapshotState(int32_t slot, uint64_t model, const StepRules& sequences,
-                          const StatePool& states) {
+absl::StatusOr<std::shared_ptr<const KeptState>> KeepState(int32_t slot, KeptIn memory,
+                                                           uint64_t model,
+                                                           const StepRules& sequences,
+                                                           const StatePool& states) {
   const int64_t position = sequences.sequence(slot).next_position;
-  const SlotLayout& layout = states.layout();
-  std::string snapshot =
-      BeginSnapshot(model, layout.fingerprint(), position, layout.UsedBytes(position));
-  if (!states.WriteSlot(slot, position, snapshot.data() + SnapshotHeaderBytes()).ok()) return "";
-  SealSnapshot(&snapshot);
-  return snapshot;
+  AFT_ASSIGN_OR_RETURN(StatePool::Kept kept, memory == KeptIn::kHost
+                                                 ? states.KeepOnHost(slot, position)
+                                                 : states.Keep(slot, position));
+  return std::make_shared<const KeptSlot>(std::move(kept), model);
 }
 
 }  // namespace aft

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "model/api/model_runner.h"
@@ -20,11 +19,9 @@ absl::StatusOr<int64_t> TakeState(const StateSource& from, int32_t slot, uint64_
                                   const StepRules& sequences, StatePool& states);
 
 // Implements ModelRunner::KeepSlot.
-std::shared_ptr<const KeptState> KeepState(int32_t slot, const StepRules& sequences,
-                                           const StatePool& states);
-
-// Implements ModelRunner::SnapshotSlot.
-std::string SnapshotState(int32_t slot, uint64_t model, const StepRules& sequences,
-                          const StatePool& states);
+absl::StatusOr<std::shared_ptr<const KeptState>> KeepState(int32_t slot, KeptIn memory,
+                                                           uint64_t model,
+                                                           const StepRules& sequences,
+                                                           const StatePool& states);
 
 }  // namespace aft

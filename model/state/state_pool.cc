@@ -1,6 +1,7 @@
 #include "model/state/state_pool.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -9,6 +10,8 @@
 
 namespace aft {
 namespace {
+
+constexpr int64_t Floats(int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(float)); }
 
 // Calls fn(offset, bytes) for each range in use, until one call fails.
 absl::Status ForEachUsed(const SlotLayout& layout, int64_t position,
@@ -32,20 +35,20 @@ absl::StatusOr<StatePool> StatePool::Create(const std::vector<StateSpec>& parts,
                                             Device& device) {
   StatePool pool;
   pool.device_ = &device;
-  pool.layout_ = SlotLayout(parts);
+  pool.layout_ = std::make_shared<const SlotLayout>(parts);
   pool.slots_ = slots;
-  const int64_t stride = pool.layout_.floats();
+  const int64_t stride = pool.layout_->floats();
   AFT_ASSIGN_OR_RETURN(pool.memory_,
                        device.Allocate(stride * slots, absl::StrCat("states of ", slots, " slots"),
-                                       pool.layout_.grows()));
+                                       pool.layout_->grows()));
   pool.scratch_floats_ = ScratchBytes(parts) / static_cast<int64_t>(sizeof(float));
   AFT_ASSIGN_OR_RETURN(pool.scratch_,
                        AlignedBuffer::Create(pool.scratch_floats_ * slots,
                                              absl::StrCat("scratch of ", slots, " slots")));
   float* scratch = pool.scratch_.data();
-  for (int64_t i = 0; i < pool.layout_.layers(); ++i) {
+  for (int64_t i = 0; i < pool.layout_->layers(); ++i) {
     const int64_t floats = parts[static_cast<size_t>(i)].scratch_floats;
-    pool.parts_.push_back({pool.memory_.data + pool.layout_.layer_offset(i), stride,
+    pool.parts_.push_back({pool.memory_.data + pool.layout_->layer_offset(i), stride,
                            floats > 0 ? scratch : nullptr, pool.scratch_floats_});
     scratch += RoundUpToLine(floats);
   }
@@ -59,64 +62,87 @@ void StatePool::ForgetScratch(int32_t slot) {
 absl::Status StatePool::CopySlot(int32_t from, int32_t to, int64_t position) {
   ForgetScratch(to);
   // On a GPU one copy costs less than the several that would leave out the padding between parts.
-  if (position > 0 && !layout_.grows()) {
-    return device_->Copy(Slot(to), Slot(from), layout_.bytes());
+  if (position > 0 && !layout_->grows()) {
+    return device_->Copy(Slot(to), Slot(from), layout_->bytes());
   }
-  return ForEachUsed(layout_, position, [&](int64_t offset, int64_t bytes) {
+  return ForEachUsed(*layout_, position, [&](int64_t offset, int64_t bytes) {
     return device_->Copy(Slot(to) + offset, Slot(from) + offset, bytes);
   });
 }
 
-absl::Status StatePool::WriteSlot(int32_t slot, int64_t position, char* bytes) const {
-  char* next = bytes;
-  AFT_RETURN_IF_ERROR(ForEachUsed(layout_, position, [&](int64_t offset, int64_t size) {
-    char* const to = next;
-    next += size;
-    return device_->Copy(to, Slot(slot) + offset, size);
-  }));
-  AFT_RETURN_IF_ERROR(device_->Synchronize());
-  layout_.ClearUnwritten(position, bytes);
-  return absl::OkStatus();
-}
-
 absl::Status StatePool::ReadSlot(int32_t slot, int64_t position, const char* bytes) {
   ForgetScratch(slot);
-  AFT_RETURN_IF_ERROR(ForEachUsed(layout_, position, [&](int64_t offset, int64_t size) {
-    const char* const from = bytes;
-    bytes += size;
-    return device_->Copy(Slot(slot) + offset, from, size);
+  return ForEachUsed(*layout_, position, [&](int64_t offset, int64_t size) {
+    return device_->CopyFromHost(Slot(slot) + offset, std::exchange(bytes, bytes + size), size);
+  });
+}
+
+absl::StatusOr<DeviceFloats> StatePool::CopyOf(int32_t slot, int64_t position,
+                                               Device& memory) const {
+  const int64_t bytes = layout_->grows() ? layout_->UsedBytes(position) : layout_->bytes();
+  AFT_ASSIGN_OR_RETURN(DeviceFloats copy,
+                       memory.Allocate(bytes / static_cast<int64_t>(sizeof(float)), "a kept state",
+                                       /*lazy=*/true));
+  // As in CopySlot: if the state does not grow, one copy costs a GPU less than several.
+  if (!layout_->grows()) {
+    AFT_RETURN_IF_ERROR(device_->Copy(copy.data, Slot(slot), bytes));
+    return copy;
+  }
+  float* to = copy.data;
+  AFT_RETURN_IF_ERROR(ForEachUsed(*layout_, position, [&](int64_t offset, int64_t size) {
+    return device_->Copy(std::exchange(to, to + Floats(size)), Slot(slot) + offset, size);
   }));
-  return device_->Synchronize();
+  return copy;
 }
 
 absl::StatusOr<StatePool::Kept> StatePool::Keep(int32_t slot, int64_t position) const {
-  const int64_t bytes = layout_.grows() ? layout_.UsedBytes(position) : layout_.bytes();
-  Kept kept;
-  kept.position = position;
-  AFT_ASSIGN_OR_RETURN(kept.memory, device_->Allocate(bytes / static_cast<int64_t>(sizeof(float)),
-                                                      "a kept state", /*lazy=*/true));
-  // As in CopySlot: if the state does not grow, one copy costs a GPU less than several.
-  if (!layout_.grows()) {
-    AFT_RETURN_IF_ERROR(device_->Copy(kept.memory.data, Slot(slot), bytes));
-    return kept;
+  AFT_ASSIGN_OR_RETURN(DeviceFloats copy, CopyOf(slot, position, *device_));
+  return Kept{std::move(copy), nullptr, position, layout_};
+}
+
+absl::StatusOr<StatePool::Kept> StatePool::KeepOnHost(int32_t slot, int64_t position) const {
+  std::shared_ptr<const HostFloats> kept;
+  absl::StatusOr<DeviceFloats> copy = CopyOf(slot, position, *device_);
+  if (absl::IsResourceExhausted(copy.status())) {
+    AFT_ASSIGN_OR_RETURN(DeviceFloats on_host, CopyOf(slot, position, Host()));
+    AFT_RETURN_IF_ERROR(device_->Synchronize());
+    AFT_ASSIGN_OR_RETURN(kept, Host().CopyToHost(std::move(on_host)));
+  } else {
+    AFT_RETURN_IF_ERROR(copy.status());
+    AFT_ASSIGN_OR_RETURN(kept, device_->CopyToHost(*std::move(copy)));
   }
-  float* to = kept.memory.data;
-  AFT_RETURN_IF_ERROR(ForEachUsed(layout_, position, [&](int64_t offset, int64_t size) {
-    float* const here = std::exchange(to, to + size / static_cast<int64_t>(sizeof(float)));
-    return device_->Copy(here, Slot(slot) + offset, size);
-  }));
-  return kept;
+  return Kept{{}, std::move(kept), position, layout_};
 }
 
 absl::Status StatePool::TakeBack(int32_t slot, const Kept& kept) {
   ForgetScratch(slot);
-  if (!layout_.grows()) return device_->Copy(Slot(slot), kept.memory.data, kept.memory.bytes());
   const float* from = kept.memory.data;
-  return ForEachUsed(layout_, kept.position, [&](int64_t offset, int64_t size) {
-    const float* const here =
-        std::exchange(from, from + size / static_cast<int64_t>(sizeof(float)));
-    return device_->Copy(Slot(slot) + offset, here, size);
+  if (kept.host_memory != nullptr) {
+    AFT_ASSIGN_OR_RETURN(from, kept.host_memory->Get());
+  }
+  const auto copy = [&](float* to, int64_t bytes) {
+    const float* const here = std::exchange(from, from + Floats(bytes));
+    return kept.host_memory != nullptr ? device_->CopyFromHost(to, here, bytes)
+                                       : device_->Copy(to, here, bytes);
+  };
+  if (!layout_->grows()) return copy(Slot(slot), layout_->bytes());
+  return ForEachUsed(*layout_, kept.position, [&](int64_t offset, int64_t bytes) {
+    return copy(Slot(slot) + offset, bytes);
   });
+}
+
+absl::Status StatePool::Kept::Write(char* bytes) const {
+  AFT_ASSIGN_OR_RETURN(const float* const floats, host_memory->Get());
+  const char* from = reinterpret_cast<const char*>(floats);
+  char* to = bytes;
+  layout->ForEachUsed(position, [&](int64_t offset, int64_t count) {
+    const int64_t size = count * static_cast<int64_t>(sizeof(float));
+    const char* const range = layout->grows() ? std::exchange(from, from + size)
+                                              : from + offset * static_cast<int64_t>(sizeof(float));
+    std::memcpy(std::exchange(to, to + size), range, static_cast<size_t>(size));
+  });
+  layout->ClearUnwritten(position, bytes);
+  return absl::OkStatus();
 }
 
 }  // namespace aft

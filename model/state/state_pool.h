@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,39 +43,50 @@ class StatePool {
 
   const StateView& part(int64_t i) const { return parts_[static_cast<size_t>(i)]; }
   const std::vector<StateView>& parts() const { return parts_; }
-  const SlotLayout& layout() const { return layout_; }
+  const SlotLayout& layout() const { return *layout_; }
   int32_t slots() const { return slots_; }
-  int64_t slot_bytes() const { return layout_.bytes(); }
+  int64_t slot_bytes() const { return layout_->bytes(); }
   int64_t bytes() const { return memory_.bytes(); }
 
   // These copy the state of a sequence of `position` tokens: the ranges of its slot that are in
-  // use, as bytes in the slot's order (SlotLayout::UsedBytes). WriteSlot gives the bytes that the
-  // sequence itself has written and zeros for all others, and so nothing of the slot's earlier
-  // sequences. WriteSlot and ReadSlot wait for the device. REQUIRES: position >= 0.
+  // use. ReadSlot has them as bytes in the slot's order (SlotLayout::UsedBytes). REQUIRES:
+  // position >= 0.
   absl::Status CopySlot(int32_t from, int32_t to, int64_t position);
-  // Writes bytes[0 .. UsedBytes).
-  absl::Status WriteSlot(int32_t slot, int64_t position, char* bytes) const;
   absl::Status ReadSlot(int32_t slot, int64_t position, const char* bytes);
 
-  // The state of a sequence outside the slots, on the same device. It may outlive the pool.
+  // The state of a sequence outside the slots. It may be used on any thread, and after the pool.
   struct Kept {
-    DeviceFloats memory;
+    DeviceFloats memory;                            // set by Keep
+    std::shared_ptr<const HostFloats> host_memory;  // set by KeepOnHost
     int64_t position = 0;
+    std::shared_ptr<const SlotLayout> layout;
+
+    int64_t bytes() const { return host_memory ? host_memory->bytes() : memory.bytes(); }
+
+    // Writes bytes[0 .. layout->UsedBytes(position)): what the sequence itself has written, and
+    // zeros for all else, so nothing of the slot's earlier sequences. Waits for the copy to the
+    // host. REQUIRES: KeepOnHost made it.
+    absl::Status Write(char* bytes) const;
   };
-  // RESOURCE_EXHAUSTED: there is not enough memory. Neither call waits for the device.
+  // RESOURCE_EXHAUSTED: there is not enough memory. Keep uses the device's and does not wait for
+  // it.
   absl::StatusOr<Kept> Keep(int32_t slot, int64_t position) const;
-  // REQUIRES: this pool kept it.
+  // Uses the host's memory. Waits for the device only if it has no memory for a copy on the way.
+  absl::StatusOr<Kept> KeepOnHost(int32_t slot, int64_t position) const;
+  // Waits only for a copy to the host that has just begun. REQUIRES: this pool kept it.
   absl::Status TakeBack(int32_t slot, const Kept& kept);
 
  private:
-  float* Slot(int32_t slot) const { return memory_.data + slot * layout_.floats(); }
+  // Queues a copy of the state to new memory: the whole slot, or what is in use if it grows.
+  absl::StatusOr<DeviceFloats> CopyOf(int32_t slot, int64_t position, Device& memory) const;
+  float* Slot(int32_t slot) const { return memory_.data + slot * layout_->floats(); }
   void ForgetScratch(int32_t slot);
 
   Device* device_ = nullptr;
   DeviceFloats memory_;
   AlignedBuffer scratch_;
   int64_t scratch_floats_ = 0;  // of a slot
-  SlotLayout layout_;
+  std::shared_ptr<const SlotLayout> layout_;
   std::vector<StateView> parts_;
   int32_t slots_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/catching.h"
+#include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
 #include "server/engine/resumption.h"
 
@@ -19,7 +20,7 @@ SequenceState TextOf(const GenerationRequest& request, uint64_t model) {
   turn.text.assign(request.prompt.begin(), first);
   turn.outputs.assign(first, request.prompt.end());
   turn.last_is_pending = request.resumed > 0;
-  return MakeState(std::move(turn));
+  return MakeState(std::move(turn)).value();
 }
 
 }  // namespace
@@ -58,8 +59,8 @@ void CallStates::Put(const Client& client, const std::string& model, uint32_t se
                      std::shared_ptr<TurnEnd> turn, std::string note, StateAccess::Stored done) {
   StateAccess::Place place = std::exchange(places_[sequence], {});
   std::optional<SequenceState> state;
-  const absl::Status made = Catching([&] {
-    state = MakeState(std::move(*turn));
+  const absl::Status made = Catching([&]() -> absl::Status {
+    AFT_ASSIGN_OR_RETURN(state, MakeState(std::move(*turn)));
     state->note = std::move(note);
     return absl::OkStatus();
   });

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/catching.h"
+#include "base/status_macros.h"
 #include "server/call/call_ids.h"
 #include "server/observability/log.h"
 #include "server/observability/rate_limit.h"
@@ -59,7 +60,8 @@ void StreamKeeper::HandOver(ResumePoint point, bool seal, HandedOver done) {
 }
 
 void StreamKeeper::Add(Task task) {
-  const size_t bytes = task.point.snapshot.size();
+  const KeptState* const kept = task.point.state.get();
+  const size_t bytes = kept != nullptr ? static_cast<size_t>(kept->bytes()) : 0;
   {
     MutexLock lock(mutex_);
     tasks_.push_back(std::move(task));
@@ -116,10 +118,10 @@ absl::StatusOr<SequenceState> StreamKeeper::Make(ResumePoint point) {
     turn.model = text_->model;
     turn.outputs = std::move(point.outputs);
     turn.last_is_pending = true;
-    state = MakeState(std::move(turn));
+    AFT_ASSIGN_OR_RETURN(state, MakeState(std::move(turn)));
     text_ = std::make_shared<const SequenceState>(state);
   }
-  state.snapshot = std::move(point.snapshot);
+  AFT_ASSIGN_OR_RETURN(state.snapshot, point.state->Snapshot());
   return state;
 }
 

@@ -238,6 +238,11 @@ std::shared_ptr<const KeptState> PrefixReads::Take(TokenStream& stream) {
   return snapshot;
 }
 
+// Null: the state cannot be kept, so the cache does not have it.
+std::shared_ptr<const KeptState> PrefixReads::Keep(const TokenStream& stream) {
+  return runner_.KeepSlot(stream.slot(), KeptIn::kDevice).value_or(nullptr);
+}
+
 void PrefixReads::HasRead(TokenStream& stream) {
   if (stream.prefix == nullptr || !ContinuousScheduler::IsAtCut(stream)) return;
   PrefixRead& read = *stream.prefix;
@@ -245,7 +250,7 @@ void PrefixReads::HasRead(TokenStream& stream) {
   const bool awaited =
       std::any_of(read.joined.begin(), read.joined.end(),
                   [&](const TokenStream* waiting) { return waiting->prefix->awaited <= position; });
-  cache_.Keep(read.text, position, awaited, [&] { return runner_.KeepSlot(stream.slot()); });
+  cache_.Keep(read.text, position, awaited, [&] { return Keep(stream); });
   read.cuts.erase(position);
   CutNext(stream);
   for (TokenStream* waiting : read.joined) {
@@ -282,7 +287,7 @@ void PrefixReads::HasEnded(TokenStream& stream) {
     return;
   }
   const auto outputs = absl::MakeConstSpan(read.outputs).first(static_cast<size_t>(consumed));
-  cache_.KeepBehind(read.text, outputs, [&] { return runner_.KeepSlot(stream.slot()); });
+  cache_.KeepBehind(read.text, outputs, [&] { return Keep(stream); });
 }
 
 void PrefixReads::Remove(TokenStream& stream) {

@@ -94,6 +94,7 @@ class PrefixReads {
   void CutNext(TokenStream& stream);
   void Release(TokenStream& leader, int64_t position);
   void LendClass(TokenStream& leader);
+  std::shared_ptr<const KeptState> Keep(const TokenStream& stream);
   void StopReading(TokenStream& stream);
 
   const Options options_;

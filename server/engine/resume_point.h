@@ -2,16 +2,16 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
+#include "model/api/model_runner.h"
 #include "model/api/sampling_params.h"
 
 namespace aft::server {
 
 // The data that a running stream leaves, so that another stream can continue from there.
 struct ResumePoint {
-  std::string snapshot;          // the state before the last of the stream's tokens
+  std::shared_ptr<const KeptState> state;  // before the last of the stream's tokens
   std::vector<TokenId> outputs;  // those since the last resume point, or since the stream began
 };
 

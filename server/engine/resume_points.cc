@@ -1,6 +1,6 @@
 #include "server/engine/resume_points.h"
 
-#include <string>
+#include <memory>
 #include <utility>
 
 #include "server/scheduling/continuous_scheduler.h"
@@ -20,19 +20,17 @@ void ResumePoints::MaybeLeave(TokenStream& stream) {
   stream.sits_out = stream.flights() > 0;
   if (stream.sits_out) return ContinuousScheduler::Pause(stream);
   stream.next_point = stream.position() + survival.interval;
-  absl::StatusOr<std::string> snapshot = slots_.Snapshot(stream.slot());
-  if (!snapshot.ok()) return;  // the next one may succeed; if the device has failed, its steps fail
-  survival.sink->OnResumePoint({*std::move(snapshot), std::exchange(stream.unsaved, {})});
+  absl::StatusOr<std::shared_ptr<const KeptState>> state = slots_.Keep(stream.slot());
+  if (!state.ok()) return;  // the next one may succeed; if the device has failed, its steps fail
+  survival.sink->OnResumePoint({*std::move(state), std::exchange(stream.unsaved, {})});
 }
 
 std::shared_ptr<ResumePoint> ResumePoints::TakeLast(TokenStream& stream) const {
   if (stream.survival.sink == nullptr || stream.prompt_left() > 0) return nullptr;
-  const bool parked = stream.slot() < 0;
-  absl::StatusOr<std::string> snapshot =
-      parked ? std::move(stream.snapshot) : slots_.Snapshot(stream.slot());
-  if (!snapshot.ok() || snapshot->empty()) return nullptr;
-  return std::make_shared<ResumePoint>(
-      ResumePoint{*std::move(snapshot), std::move(stream.unsaved)});
+  std::shared_ptr<const KeptState> state = std::move(stream.parked);
+  if (stream.slot() >= 0) state = slots_.Keep(stream.slot()).value_or(nullptr);
+  if (state == nullptr) return nullptr;
+  return std::make_shared<ResumePoint>(ResumePoint{std::move(state), std::move(stream.unsaved)});
 }
 
 }  // namespace aft::server

@@ -43,12 +43,16 @@ uint64_t HistoryOf(uint64_t history, const std::vector<TokenId>& tokens) {
   return history;
 }
 
-SequenceState MakeState(TurnEnd turn) {
+absl::StatusOr<SequenceState> MakeState(TurnEnd turn) {
   static const auto& none = *new SequenceState();
   const SequenceState& previous = turn.previous != nullptr ? *turn.previous : none;
   SequenceState state;
   state.model = turn.model;
-  state.snapshot = std::move(turn.snapshot);
+  if (turn.state != nullptr) {
+    absl::StatusOr<std::string> snapshot = turn.state->Snapshot();
+    if (!snapshot.ok()) return absl::InternalError("the state was lost");
+    state.snapshot = *std::move(snapshot);
+  }
   state.tokens = previous.tokens + static_cast<int64_t>(turn.text.size() + turn.outputs.size());
   state.outputs = previous.outputs + turn.outputs.size();
   state.history = HistoryOf(HistoryOf(previous.history, turn.text), turn.outputs);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "model/api/load.h"
@@ -19,7 +20,7 @@ namespace aft::server {
 // of them were sampled: not on options, nor on how the text was cut into turns.
 struct SequenceState {
   uint64_t model = 0;          // ModelInfo::fingerprint
-  std::string snapshot;        // ModelRunner::SnapshotSlot
+  std::string snapshot;        // KeptState::Snapshot
   int64_t tokens = 0;          // the length of the text so far
   uint64_t outputs = 0;        // the number of sampled tokens, which is the index of the next one
   uint64_t history = 0;        // HistoryOf the text
@@ -49,15 +50,16 @@ bool HasPenalties(const SamplingParams& params);
 struct TurnEnd {
   std::shared_ptr<const SequenceState> previous;  // null: the text began with this turn
   uint64_t model = 0;
-  std::string snapshot;
-  std::vector<TokenId> text;     // the prompt, or the text that was scored
-  std::vector<TokenId> outputs;  // the output tokens that the client got
-  bool last_is_pending = false;  // the snapshot is the state before the last of these tokens
+  std::shared_ptr<const KeptState> state;  // null: the state that is made has no snapshot
+  std::vector<TokenId> text;               // the prompt, or the text that was scored
+  std::vector<TokenId> outputs;            // the output tokens that the client got
+  bool last_is_pending = false;            // `state` is that before the last of these tokens
 };
 
-// Takes time in proportion to the turn's tokens and to the number of different tokens in the text.
+// Takes time in proportion to the state, the turn's tokens and the number of different tokens in
+// the text, and waits until the state is in the host's memory. INTERNAL: the device failed.
 // REQUIRES: the turn has a token, or last_is_pending is false.
-SequenceState MakeState(TurnEnd turn);
+absl::StatusOr<SequenceState> MakeState(TurnEnd turn);
 
 // Checks that the model can continue from the state, as far as this is possible without the
 // snapshot. FAILED_PRECONDITION, with both fingerprints: it is a state of another model.

@@ -22,13 +22,13 @@ absl::Status StreamSlots::Fork(const TokenStream& leader, TokenStream& stream) {
 
 absl::Status StreamSlots::Park(TokenStream& stream, int32_t slot) {
   metrics_.parks.Increment();
-  AFT_ASSIGN_OR_RETURN(stream.snapshot, Snapshot(slot));
+  AFT_ASSIGN_OR_RETURN(stream.parked, Keep(slot));
   return absl::OkStatus();
 }
 
 absl::Status StreamSlots::Unpark(TokenStream& stream) {
-  const std::string snapshot = std::exchange(stream.snapshot, {});
-  AFT_RETURN_IF_ERROR(Bind(stream, snapshot));
+  const std::shared_ptr<const KeptState> parked = std::move(stream.parked);
+  AFT_RETURN_IF_ERROR(Bind(stream, parked.get()));
   metrics_.resumes.Increment();
   return absl::OkStatus();
 }
@@ -44,20 +44,20 @@ absl::Status StreamSlots::Bind(TokenStream& stream, const StateSource& from) {
   });
 }
 
-absl::StatusOr<std::string> StreamSlots::Snapshot(int32_t slot) const {
-  std::string snapshot;
-  AFT_RETURN_IF_ERROR(Catching([&] {
-    snapshot = runner_.SnapshotSlot(slot);
-    return snapshot.empty() ? absl::DataLossError("no snapshot") : absl::OkStatus();
+absl::StatusOr<std::shared_ptr<const KeptState>> StreamSlots::Keep(int32_t slot) const {
+  std::shared_ptr<const KeptState> kept;
+  AFT_RETURN_IF_ERROR(Catching([&]() -> absl::Status {
+    AFT_ASSIGN_OR_RETURN(kept, runner_.KeepSlot(slot, KeptIn::kHost));
+    return absl::OkStatus();
   }));
-  return snapshot;
+  return kept;
 }
 
 absl::StatusOr<std::shared_ptr<TurnEnd>> StreamSlots::TakeTurn(TokenStream& stream) const {
   std::shared_ptr<TurnEnd> turn = std::move(stream.end);
   turn->previous = stream.previous;
   turn->model = runner_.info().fingerprint;
-  AFT_ASSIGN_OR_RETURN(turn->snapshot, Snapshot(stream.slot()));
+  AFT_ASSIGN_OR_RETURN(turn->state, Keep(stream.slot()));
   return turn;
 }
 

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,16 +31,16 @@ class StreamSlots {
   // a slot.
   absl::Status Fork(const TokenStream& leader, TokenStream& stream);
 
-  // The stream has given up `slot`: its state is copied into host memory.
+  // The stream has given up `slot`: its state is kept in the host's memory.
   absl::Status Park(TokenStream& stream, int32_t slot);
   // The stream has got a slot again, and continues where it was.
   absl::Status Unpark(TokenStream& stream);
 
-  // RESOURCE_EXHAUSTED: there is no memory for it; DATA_LOSS: the device failed.
-  absl::StatusOr<std::string> Snapshot(int32_t slot) const;
+  // Keeps the state in the host's memory. Errors as ModelRunner::KeepSlot.
+  absl::StatusOr<std::shared_ptr<const KeptState>> Keep(int32_t slot) const;
 
   // Returns what the stream, which has ended and still owns its slot, leaves for the next turn.
-  // Errors as Snapshot. REQUIRES: stream.end.
+  // Errors as Keep. REQUIRES: stream.end.
   absl::StatusOr<std::shared_ptr<TurnEnd>> TakeTurn(TokenStream& stream) const;
 
  private:

@@ -41,7 +41,7 @@ struct TokenStream final : Sequence, Job {
 
   const SamplingParams sampling;
   const std::shared_ptr<TokenSink> sink;                // null: it encodes
-  std::string snapshot;                                 // its state while it is parked
+  std::shared_ptr<const KeptState> parked;              // its state while it is parked
   const std::shared_ptr<const SequenceState> previous;  // null: its text begins here
   std::unique_ptr<TurnEnd> end;                         // null: nothing is stored
   std::unique_ptr<PrefixRead> prefix;                   // null: it does not use the cache

@@ -28,10 +28,10 @@ struct Placement {
     Sequence* sequence;
     int32_t slot;  // its former slot, which one of the sequences below has now
   };
-  std::vector<Parked> parked;        // SnapshotSlot
+  std::vector<Parked> parked;        // KeepSlot
   std::vector<Sequence*> started;    // BindSlot
   std::vector<Sequence*> following;  // have slots now, and will be forked
-  std::vector<Sequence*> unparked;   // BindSlot with its snapshot
+  std::vector<Sequence*> unparked;   // BindSlot with its kept state
   struct Forked {
     Sequence* leader;  // no step in flight names its slot
     Sequence* sequence;

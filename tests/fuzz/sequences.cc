@@ -142,7 +142,7 @@ class World {
       for (const SampledToken& token : delta.tokens) answer.tokens.push_back(token.id);
     }
     if (answer.outcome.turn == nullptr) return answer;
-    answer.state = std::make_shared<const SequenceState>(MakeState(*answer.outcome.turn));
+    answer.state = std::make_shared<const SequenceState>(MakeState(*answer.outcome.turn).value());
     return answer;
   }
   void Keep(const Answer& answer, bool forged) {

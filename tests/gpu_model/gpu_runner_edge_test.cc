@@ -51,14 +51,14 @@ class GpuRunnerEdgeTest : public RunnerPairFixture {
   void ExpectMoves(ModelRunner& from, ModelRunner& to, const SamplingParams& params) {
     const std::vector<TokenId> prompt = RandomText(9);
     const std::vector<SampledToken> begun = Generate(from, 1, prompt, 3, params);
-    const std::string snapshot = from.SnapshotSlot(1);
+    const std::string snapshot = SnapshotOf(from, 1);
     Uses uses;
     uses.Add(prompt);
     const std::vector<TokenUse> had = uses.all();
     std::vector<TokenId> sampled;
     for (const SampledToken& token : begun) sampled.push_back(token.id);
     EXPECT_EQ(Bind(to, 4, snapshot, {params, begun.size(), had, sampled}), 11);
-    EXPECT_EQ(to.SnapshotSlot(4), snapshot);
+    EXPECT_EQ(SnapshotOf(to, 4), snapshot);
     const TokenId last = begun.back().id;
     ExpectNear(Continue(to, 4, 11, last, 7), Continue(from, 1, 11, last, 7));
   }
@@ -146,8 +146,8 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerContinues) {
   EXPECT_TRUE(Same(Generate(*gpu, 0, prompt, 4, Warm(1)), expected));
 
   device_->fail_copies = 1;
-  EXPECT_EQ(gpu->SnapshotSlot(0), "");
-  const std::string snapshot = gpu->SnapshotSlot(0);
+  EXPECT_EQ(SnapshotOf(*gpu, 0), "");
+  const std::string snapshot = SnapshotOf(*gpu, 0);
   device_->fail_copies = 1;
   EXPECT_FALSE(gpu->BindSlot(1, snapshot, {Warm(1)}).ok());
   device_->fail_copies = 1;
@@ -156,7 +156,7 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerContinues) {
     EXPECT_EQ(gpu->Submit({{{slot, 8, {1}, RowOutput::kLast}}}).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(gpu->SnapshotSlot(0), snapshot);
+  EXPECT_EQ(SnapshotOf(*gpu, 0), snapshot);
 }
 
 TEST_F(GpuRunnerEdgeTest, AFailedStepDoesNotAffectTheOneInFlight) {
@@ -209,11 +209,11 @@ TEST_F(GpuRunnerEdgeTest, LoadingComputesProductsOfEverySizeThatStepsUse) {
 TEST_F(GpuRunnerEdgeTest, PreparingAThreadComputesProductsAndChangesNoSequence) {
   const auto gpu = Gpu();
   Generate(*gpu, 0, RandomText(5), 3, Warm(1));
-  const std::string before = gpu->SnapshotSlot(0);
+  const std::string before = SnapshotOf(*gpu, 0);
   const ProductLog log;
   gpu->PrepareThread();
   EXPECT_EQ(log.rows().size(), static_cast<size_t>(4 * config_.n_layers + 1));
-  EXPECT_EQ(gpu->SnapshotSlot(0), before);
+  EXPECT_EQ(SnapshotOf(*gpu, 0), before);
 }
 
 // The nodes of a step's graph limit the speed of small batches on a GPU (tests/gpu/README.md).

@@ -194,7 +194,7 @@ TEST_P(SixteenBitsTest, DistributionsAreCloseToThoseOfFp32) {
           << NumberName(format);
     }
     // The format of the state does not depend on the format of the weights.
-    Bind(*cpu, 1, gpu->SnapshotSlot(0), {});
+    Bind(*cpu, 1, SnapshotOf(*gpu, 0), {});
   }
 }
 
@@ -315,7 +315,7 @@ TEST_F(GpuRunnerTest, GraphsAndStepsByOperatorGiveTheSameBits) {
   EXPECT_GT(graph_steps, 0);
   EXPECT_GT(graph_chunks, 0);
   for (int32_t slot = 0; slot < kSlots; ++slot) {
-    EXPECT_EQ(graphs->SnapshotSlot(slot), eager->SnapshotSlot(slot));
+    EXPECT_EQ(SnapshotOf(*graphs, slot), SnapshotOf(*eager, slot));
   }
 }
 
@@ -417,12 +417,12 @@ TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
   decode(10);
   // Slot 0 gets another sequence at a position for which its old sums would still be valid.
   for (ModelRunner* runner : both) {
-    Bind(*runner, 0, runner->SnapshotSlot(1), {Greedy()});
+    Bind(*runner, 0, SnapshotOf(*runner, 1), {Greedy()});
   }
   decode(2);
   for (ModelRunner* runner : both) {
     Bind(*runner, 1, ForkOf{0}, {Greedy()});
-    Bind(*runner, 2, runner->SnapshotSlot(0), {Greedy()});
+    Bind(*runner, 2, SnapshotOf(*runner, 0), {Greedy()});
   }
   decode(2);
   step({{{0, a, RandomText(3), RowOutput::kNone}}});
@@ -430,7 +430,7 @@ TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
   decode(12);
   for (ModelRunner* runner : both) {
     Bind(*runner, 2, ForkOf{0}, {Greedy()});
-    Bind(*runner, 3, runner->SnapshotSlot(1), {Greedy()});
+    Bind(*runner, 3, SnapshotOf(*runner, 1), {Greedy()});
     Bind(*runner, 0, ForkOf{1}, {Greedy()});  // over a slot whose sums are in use
   }
   step({{{2, a, RandomText(1), RowOutput::kScore, RandomText(1)},
@@ -447,20 +447,20 @@ TEST_F(GpuRunnerTest, PaddingTouchesNoSlot) {
   const auto gpu = Gpu();
   for (int32_t slot = 0; slot < kSlots; ++slot) Generate(*gpu, slot, RandomText(6), 3, Warm(5));
   std::vector<std::string> before;
-  for (int32_t slot = 0; slot < kSlots; ++slot) before.push_back(gpu->SnapshotSlot(slot));
+  for (int32_t slot = 0; slot < kSlots; ++slot) before.push_back(SnapshotOf(*gpu, slot));
   // Three rows run in a graph of four.
   Step(*gpu, {{{4, 8, {1}, RowOutput::kLast},
                {0, 8, {2}, RowOutput::kNone},
                {2, 8, {3}, RowOutput::kScore, {1}}}});
   EXPECT_TRUE(gpu->device_stats()->step_was_graph);
-  EXPECT_EQ(gpu->SnapshotSlot(1), before[1]);
-  EXPECT_EQ(gpu->SnapshotSlot(3), before[3]);
-  EXPECT_NE(gpu->SnapshotSlot(0), before[0]);
+  EXPECT_EQ(SnapshotOf(*gpu, 1), before[1]);
+  EXPECT_EQ(SnapshotOf(*gpu, 3), before[3]);
+  EXPECT_NE(SnapshotOf(*gpu, 0), before[0]);
   // A row and a chunk run in a shape with five rows, four chunks and 24 tokens of chunks.
   Step(*gpu, {{{4, 9, {1}, RowOutput::kLast}, {0, 9, {2, 3, 4}, RowOutput::kLast}}});
   EXPECT_TRUE(gpu->device_stats()->step_was_graph);
-  EXPECT_EQ(gpu->SnapshotSlot(1), before[1]);
-  EXPECT_EQ(gpu->SnapshotSlot(3), before[3]);
+  EXPECT_EQ(SnapshotOf(*gpu, 1), before[1]);
+  EXPECT_EQ(SnapshotOf(*gpu, 3), before[3]);
 }
 
 TEST_F(GpuRunnerTest, ALongTextIsScoredInParts) {

@@ -23,9 +23,11 @@ class LazyQueue final : public GpuQueue {
   struct Control {
     int fail_copies = 0;  // the number of next calls of Copy that fail
     int fail_graphs = 0;  // the number of next calls of GpuGraph::Launch that fail
+    bool full = false;    // allocations fail, as all work in Run
     bool lost = false;    // calls that reach the device fail, as after an illegal address
     int captures = 0;     // the number of graphs made
     int64_t late = 0;     // the most operations that waited at a time
+    int waits = 0;        // the number of calls of Synchronize
   };
 
   explicit LazyQueue(std::shared_ptr<Control> control) : control_(std::move(control)) {}
@@ -39,7 +41,9 @@ class LazyQueue final : public GpuQueue {
   std::string name() const override { return host_.name(); }
   int64_t free_bytes() const override { return host_.free_bytes(); }
   int64_t total_bytes() const override { return host_.total_bytes(); }
-  absl::Status Run(absl::FunctionRef<absl::Status()> work) override { return host_.Run(work); }
+  absl::Status Run(absl::FunctionRef<absl::Status()> work) override {
+    return control_->full ? absl::ResourceExhaustedError("full") : host_.Run(work);
+  }
   absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) override { return host_.HostBuffer(bytes); }
 
   absl::Status Copy(void* to, const void* from, int64_t bytes) override {
@@ -50,6 +54,25 @@ class LazyQueue final : public GpuQueue {
     }
     return Later([this, to, from, bytes] { return host_.Copy(to, from, bytes); });
   }
+  absl::StatusOr<std::shared_ptr<const HostFloats>> CopyToHost(DeviceFloats floats) override {
+    if (control_->lost) return Lost();
+    auto after = std::make_unique<Event>(this);
+    if (absl::Status status = after->Record(); !status.ok()) return status;
+    auto copy = host_.CopyToHost(std::move(floats));
+    if (!copy.ok()) return copy;
+    return std::make_shared<const Copied>(std::move(after), *std::move(copy));
+  }
+  absl::Status CopyFromHost(void* to, const void* from, int64_t bytes) override {
+    if (control_->lost) return Lost();
+    if (control_->fail_copies > 0) {
+      --control_->fail_copies;
+      return absl::InternalError("no copy today");
+    }
+    std::string content(static_cast<const char*>(from), static_cast<size_t>(bytes));
+    return Later([this, to, content = std::move(content)] {
+      return host_.Copy(to, content.data(), static_cast<int64_t>(content.size()));
+    });
+  }
   absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() override {
     return std::make_unique<Event>(this);
   }
@@ -58,6 +81,7 @@ class LazyQueue final : public GpuQueue {
     return std::make_unique<Graph>(this, std::move(work));
   }
   absl::Status Synchronize() override {
+    ++control_->waits;
     CatchUp();
     return control_->lost ? Lost() : absl::OkStatus();
   }
@@ -85,6 +109,22 @@ class LazyQueue final : public GpuQueue {
     LazyQueue* const queue_;
     int64_t time_ = 0;    // the number of calls of Record
     int64_t passed_ = 0;  // the last of them that the device has passed
+  };
+
+  // Copies as late as a device may: when the copy is asked for.
+  class Copied final : public HostFloats {
+   public:
+    Copied(std::unique_ptr<Event> after, std::shared_ptr<const HostFloats> copy)
+        : after_(std::move(after)), copy_(std::move(copy)) {}
+    int64_t bytes() const override { return copy_->bytes(); }
+    absl::StatusOr<const float*> Get() const override {
+      if (absl::Status status = after_->Wait(); !status.ok()) return status;
+      return copy_->Get();
+    }
+
+   private:
+    const std::unique_ptr<Event> after_;
+    const std::shared_ptr<const HostFloats> copy_;
   };
 
   class Graph final : public GpuGraph {

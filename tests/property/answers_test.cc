@@ -67,7 +67,7 @@ class AnswersTest : public RunnerFixture, public testing::WithParamInterface<Net
   static State StateOf(const Outcome& outcome) {
     EXPECT_EQ(outcome.status, absl::OkStatus());
     if (outcome.turn == nullptr) return nullptr;
-    return std::make_shared<const SequenceState>(MakeState(*outcome.turn));
+    return std::make_shared<const SequenceState>(MakeState(*outcome.turn).value());
   }
 };
 

@@ -172,7 +172,7 @@ TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
   const std::vector<SampledToken> sampled = Generate(*runner, 0, prompt, 8, Warm(9), 64);
   ASSERT_EQ(sampled.size(), 8U);
   const int64_t position = 28;
-  const std::string snapshot = runner->SnapshotSlot(0);
+  const std::string snapshot = SnapshotOf(*runner, 0);
   EXPECT_LE(static_cast<int64_t>(snapshot.size()), MaxSnapshotBytes(runner->info()));
   Bind(*runner, 6, ForkOf{0}, {Warm(9), 8});
 
@@ -188,7 +188,7 @@ TEST_P(EveryKindTest, ForksAndSnapshotsContinueBitForBit) {
   EXPECT_EQ(Bind(*other, 4, snapshot, {Warm(9), 8}), position);
   EXPECT_TRUE(Same(Continue(*other, 4, position, last, 30), original));
   Bind(*runner, 3, snapshot, {});
-  EXPECT_EQ(runner->SnapshotSlot(3), snapshot);
+  EXPECT_EQ(SnapshotOf(*runner, 3), snapshot);
 }
 
 INSTANTIATE_TEST_SUITE_P(Property, EveryKindTest, testing::ValuesIn(TestedCases(DecoderCases())),

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,6 +71,17 @@ class RunnerCalls : public testing::Test {
     const absl::StatusOr<int64_t> position = runner.BindSlot(slot, from, terms);
     EXPECT_TRUE(position.ok()) << position.status();
     return position.ok() ? *position : -1;
+  }
+
+  // Null: it fails.
+  static std::shared_ptr<const KeptState> Keep(ModelRunner& runner, int32_t slot,
+                                               KeptIn memory = KeptIn::kDevice) {
+    return runner.KeepSlot(slot, memory).value_or(nullptr);
+  }
+  // Empty: it fails.
+  static std::string SnapshotOf(ModelRunner& runner, int32_t slot) {
+    const std::shared_ptr<const KeptState> kept = Keep(runner, slot, KeptIn::kHost);
+    return kept != nullptr ? kept->Snapshot().value_or("") : "";
   }
 
   static StepOutput Step(ModelRunner& runner, const StepInput& input) {

@@ -153,7 +153,7 @@ TEST_F(SamplingTest, RulesComeWithTheTermsOfTheSlot) {
   EXPECT_EQ(Ids(Generate(*runner_, 0, prompt, 2, params, 64)),
             std::vector<TokenId>(expected.begin(), expected.begin() + 2));
   const std::vector<TokenId> rest(expected.begin() + 2, expected.end());
-  const std::string snapshot = runner_->SnapshotSlot(0);
+  const std::string snapshot = SnapshotOf(*runner_, 0);
   const auto go_on = [&](const StateSource& from, const SamplingParams& terms, int64_t count) {
     Bind(*runner_, 2, from, {terms, /*output_index=*/2});
     return Ids(Continue(*runner_, 2, 6, other, count));
@@ -177,8 +177,8 @@ TEST_F(SamplingTest, ASequenceMovesWithItsTokenCounts) {
   uses.Add(prompt);
   const std::vector<TokenUse> had = uses.all();
   const std::vector<TokenId> sampled = Ids(begun);
-  const std::string snapshot = runner_->SnapshotSlot(0);
-  const std::shared_ptr<const KeptState> kept = runner_->KeepSlot(0);
+  const std::string snapshot = SnapshotOf(*runner_, 0);
+  const std::shared_ptr<const KeptState> kept = Keep(*runner_, 0);
   const std::vector<TokenId> rest(expected.begin() + 10, expected.end());
   for (const StateSource& from :
        {StateSource(snapshot), StateSource(kept.get()), StateSource(ForkOf{0})}) {

@@ -23,7 +23,7 @@ class SnapshotTest : public RunnerFixture {
   void SetUp() override {
     runner_ = Load();
     Generate(*runner_, 0, RandomText(12), 3, Warm(5), 64);
-    snapshot_ = runner_->SnapshotSlot(0);
+    snapshot_ = SnapshotOf(*runner_, 0);
   }
 
   void ExpectRefused(ModelRunner& runner, const std::string& bytes, const std::string& why) {
@@ -48,7 +48,7 @@ class SnapshotTest : public RunnerFixture {
 
 TEST_F(SnapshotTest, DamageIsFoundWhereverItIsAndChangesNothing) {
   Generate(*runner_, 1, RandomText(7), 2, Warm(1), 64);
-  const std::string before = runner_->SnapshotSlot(1);
+  const std::string before = SnapshotOf(*runner_, 1);
   for (size_t at = 0; at < snapshot_.size(); at += 1 + static_cast<size_t>(random_.Below(20))) {
     std::string damaged = snapshot_;
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << random_.Below(8)));
@@ -58,7 +58,7 @@ TEST_F(SnapshotTest, DamageIsFoundWhereverItIsAndChangesNothing) {
     ExpectRefused(*runner_, snapshot_.substr(0, length), "snapshot: ");
   }
   ExpectRefused(*runner_, snapshot_ + '\0', "snapshot: damaged");
-  EXPECT_EQ(runner_->SnapshotSlot(1), before);
+  EXPECT_EQ(SnapshotOf(*runner_, 1), before);
   Bind(*runner_, 1, snapshot_, {Warm(5)});
 }
 
@@ -86,7 +86,7 @@ TEST_F(SnapshotTest, APositionBeyondTheModelsTextsIsRefused) {
   Rewrite();
   runner_ = Load();
   const std::vector<SampledToken> sampled = Generate(*runner_, 0, RandomText(12), 5, Warm(5), 64);
-  snapshot_ = runner_->SnapshotSlot(0);
+  snapshot_ = SnapshotOf(*runner_, 0);
   ASSERT_EQ(Bind(*runner_, 1, snapshot_, {}), 16);
   const std::string empty = BeginSnapshot(0, 0, 0, 0);
   ExpectRefused(*runner_, Changed(empty, BeginSnapshot(0, 0, 17, 0)),
@@ -106,7 +106,7 @@ TEST_F(SnapshotTest, OtherWeightsAndConfigsAreOtherModels) {
 
 TEST_F(SnapshotTest, AFreshSlotHasASnapshotToo) {
   Bind(*runner_, 2, Warm(8));
-  const std::string fresh = runner_->SnapshotSlot(2);
+  const std::string fresh = SnapshotOf(*runner_, 2);
   EXPECT_LT(fresh.size(), 100U);
   Bind(*runner_, 1, fresh, {Warm(8)});
   StepRow first = {1, 0, {1, 2}, RowOutput::kLast};
@@ -125,7 +125,7 @@ TEST_F(SlotTest, ASequenceThatTakesAnothersPlaceContinuesAsIfItWereAlone) {
     const std::vector<TokenId> prompt = RandomText(25);
     const int64_t position = 25 + count - 1;
     const TokenId last = Generate(*runner, 0, prompt, count, Warm(1)).back().id;
-    const std::string snapshot = runner->SnapshotSlot(0);
+    const std::string snapshot = SnapshotOf(*runner, 0);
     const std::vector<TokenId> another = RandomText(25);
     Generate(*runner, 1, another, count, Warm(2));
     Generate(*runner, 2, another, count, Warm(2));
@@ -144,15 +144,18 @@ TEST_F(SlotTest, AKeptStateStaysAsItWas) {
   const auto go_on = [&](int32_t slot) { return Continue(*runner, slot, 40, text[0], 6); };
   Bind(*runner, 0, Warm(3));
   Step(*runner, {{{0, 0, text, RowOutput::kNone}}});
-  const std::shared_ptr<const KeptState> kept = runner->KeepSlot(0);
+  const std::shared_ptr<const KeptState> kept = Keep(*runner, 0);
+  const std::shared_ptr<const KeptState> on_host = Keep(*runner, 0, KeptIn::kHost);
   Bind(*runner, 1, Greedy());
-  const std::shared_ptr<const KeptState> nothing = runner->KeepSlot(1);
+  const std::shared_ptr<const KeptState> nothing = Keep(*runner, 1);
   Bind(*runner, 0, ForkOf{0}, {Greedy()});
   const std::vector<SampledToken> expected = go_on(0);
   for (int32_t slot = 0; slot < 3; ++slot) {
     Generate(*runner, slot, RandomText(30), 5, Warm(4));
-    Bind(*runner, slot, kept.get(), {Greedy()});
-    EXPECT_TRUE(Same(go_on(slot), expected)) << slot;
+    for (const auto& state : {kept, on_host}) {
+      Bind(*runner, slot, state.get(), {Greedy()});
+      EXPECT_TRUE(Same(go_on(slot), expected)) << slot;
+    }
   }
   Bind(*runner, 1, nothing.get(), {Greedy()});
   const StepOutput fresh = Step(*runner, {{{1, 0, text, RowOutput::kLast}}});
@@ -183,24 +186,23 @@ TEST_P(OccupantTest, ASnapshotHoldsNothingOfTheSlotsFormerOccupants) {
       StepRow row = {slot, static_cast<int64_t>(begin), Slice(text, begin, end), RowOutput::kNone};
       Step(runner, {{std::move(row)}});
     };
-    for (int32_t slot = 1; slot < 5; ++slot) Occupy(*one, slot);
+    for (int32_t slot = 1; slot < 6; ++slot) Occupy(*one, slot);
     Occupy(*other, 0);
     Bind(*one, 1, Greedy());
     Bind(*other, 0, Greedy());
     read(*one, 1, 0, cut);
     read(*other, 0, 0, cut);
-    const std::string begun = other->SnapshotSlot(0);
+    const std::string begun = SnapshotOf(*other, 0);
     ASSERT_EQ(Bind(*one, 2, begun, {Greedy()}), static_cast<int64_t>(cut));
-    const std::shared_ptr<const KeptState> kept = one->KeepSlot(1);
-    ASSERT_NE(kept, nullptr);
-    Bind(*one, 3, kept.get(), {Greedy()});
+    Bind(*one, 3, Keep(*one, 1).get(), {Greedy()});
     Bind(*one, 4, ForkOf{1}, {Greedy()});
+    Bind(*one, 5, Keep(*one, 1, KeptIn::kHost).get(), {Greedy()});
     read(*other, 0, cut, tokens);
-    const std::string whole = other->SnapshotSlot(0);
-    for (int32_t slot = 1; slot < 5; ++slot) {
-      EXPECT_TRUE(one->SnapshotSlot(slot) == begun) << slot;
+    const std::string whole = SnapshotOf(*other, 0);
+    for (int32_t slot = 1; slot < 6; ++slot) {
+      EXPECT_TRUE(SnapshotOf(*one, slot) == begun) << slot;
       read(*one, slot, cut, tokens);
-      EXPECT_TRUE(one->SnapshotSlot(slot) == whole) << slot;
+      EXPECT_TRUE(SnapshotOf(*one, slot) == whole) << slot;
     }
   }
 }
@@ -236,10 +238,10 @@ TEST_F(GrowingSnapshotTest, HoldsOnlyWhatTheSequenceUses) {
   EXPECT_EQ(runner->info().state_bytes_per_token, 3 * 2 * 40 * 4);
   Generate(*runner, 0, RandomText(40), 1, Greedy(), 64);
   const auto used = static_cast<size_t>(runner->info().state_bytes_per_token);
-  EXPECT_GE(runner->SnapshotSlot(0).size(), 40 * used);
-  EXPECT_LT(runner->SnapshotSlot(0).size(), 80 * used);
-  EXPECT_GE(runner->KeepSlot(0)->bytes(), static_cast<int64_t>(40 * used));
-  EXPECT_LT(runner->KeepSlot(0)->bytes(), static_cast<int64_t>(80 * used));
+  EXPECT_GE(SnapshotOf(*runner, 0).size(), 40 * used);
+  EXPECT_LT(SnapshotOf(*runner, 0).size(), 80 * used);
+  EXPECT_GE(Keep(*runner, 0)->bytes(), static_cast<int64_t>(40 * used));
+  EXPECT_LT(Keep(*runner, 0)->bytes(), static_cast<int64_t>(80 * used));
 }
 
 }  // namespace

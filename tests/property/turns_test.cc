@@ -69,9 +69,9 @@ TEST_P(TurnsTest, ATextInTurnsEqualsOneRun) {
       outputs += expected.size();
       position += static_cast<int64_t>(unread.size()) + count - 1;
       unread = {expected.back().id};
-      state = runner->SnapshotSlot(1);
+      state = SnapshotOf(*runner, 1);
       EXPECT_LE(static_cast<int64_t>(state.size()), MaxSnapshotBytes(runner->info(), position));
-      kept = runner->KeepSlot(2);
+      kept = Keep(*runner, 2);
       ASSERT_NE(kept, nullptr);
       EXPECT_LE(kept->bytes(), MaxSnapshotBytes(runner->info(), position));
     }

@@ -73,7 +73,7 @@ TEST_P(DecoderFormatTest, DistributionsStayThoseOfFp32) {
     EXPECT_LE(Divergence(exact[i], scored[i]), allowed) << i;
   }
   // The meaning of a state does not depend on the format of the weights.
-  Bind(*fp32, 1, runner->SnapshotSlot(0), {});
+  Bind(*fp32, 1, SnapshotOf(*runner, 0), {});
 }
 
 TEST_P(DecoderFormatTest, NumericsDependOnlyOnWhatChangesBits) {

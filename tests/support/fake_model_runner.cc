@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "model/runtime/snapshot.h"
 #include "model/sampling/logit_rules.h"
@@ -269,9 +271,17 @@ void FakeModelRunner::Text::CountAndRead(TokenId token) {
 namespace {
 
 struct FakeKept final : KeptState {
-  int64_t bytes() const override { return size; }
+  int64_t bytes() const override { return static_cast<int64_t>(memory.size()); }
+  absl::StatusOr<std::string> Snapshot() const override {
+    AFT_CHECK(on_host);
+    std::string snapshot = BeginSnapshot(kModel, kLayout, position, bytes());
+    std::memcpy(snapshot.data() + SnapshotHeaderBytes(), &hash, sizeof(hash));
+    SealSnapshot(&snapshot);
+    return snapshot;
+  }
   const FakeModelRunner* runner = nullptr;
-  int64_t size = 0;
+  bool on_host = false;
+  std::string memory;
   int64_t position = 0;
   uint64_t hash = 0;
 };
@@ -321,26 +331,21 @@ absl::StatusOr<std::pair<int64_t, uint64_t>> FakeModelRunner::StateOf(
   return std::pair(int64_t{0}, uint64_t{0});
 }
 
-std::shared_ptr<const KeptState> FakeModelRunner::KeepSlot(int32_t slot) {
+absl::StatusOr<std::shared_ptr<const KeptState>> FakeModelRunner::KeepSlot(int32_t slot,
+                                                                           KeptIn memory) {
   CheckIdle("KeepSlot", slot);
-  if (control_->TakeSnapshotFailure()) return nullptr;
+  if (control_->TakeSnapshotFailure()) return absl::InternalError("secret detail");
   auto kept = std::make_shared<FakeKept>();
   kept->runner = this;
-  kept->size = options_.state_bytes;
+  kept->on_host = memory == KeptIn::kHost;
+  const absl::Status allocated = Catching([&] {
+    kept->memory.resize(static_cast<size_t>(options_.state_bytes));
+    return absl::OkStatus();
+  });
+  if (!allocated.ok()) return allocated;
   kept->position = sequences_.sequence(slot).next_position;
   kept->hash = slots_[static_cast<size_t>(slot)].hash;
   return kept;
-}
-
-std::string FakeModelRunner::SnapshotSlot(int32_t slot) const {
-  CheckIdle("SnapshotSlot", slot);
-  if (control_->TakeSnapshotFailure()) return "";
-  const uint64_t hash = slots_[static_cast<size_t>(slot)].hash;
-  std::string snapshot =
-      BeginSnapshot(kModel, kLayout, sequences_.sequence(slot).next_position, options_.state_bytes);
-  std::memcpy(snapshot.data() + SnapshotHeaderBytes(), &hash, sizeof(hash));
-  SealSnapshot(&snapshot);
-  return snapshot;
 }
 
 void FakeModelRunner::CheckIdle(const char* call, int32_t slot) const {

@@ -27,7 +27,7 @@ class FakeModelControl : public StepGate {
   // The next Submit, or the next Collect, fails with `status`.
   void FailNextSubmit(absl::Status status);
   void FailNextCollect(absl::Status status);
-  // The next snapshot is empty; the next BindSlot from an existing state fails.
+  // The next KeepSlot fails; the next BindSlot from an existing state fails.
   void FailNextSnapshot();
   void FailNextRestore();
 
@@ -141,8 +141,7 @@ class FakeModelRunner final : public ModelRunner {
   void PrepareThread() override { prepared_ = std::this_thread::get_id(); }
   absl::StatusOr<int64_t> BindSlot(int32_t slot, const StateSource& from,
                                    const SlotTerms& terms) override;
-  std::shared_ptr<const KeptState> KeepSlot(int32_t slot) override;
-  std::string SnapshotSlot(int32_t slot) const override;
+  absl::StatusOr<std::shared_ptr<const KeptState>> KeepSlot(int32_t slot, KeptIn memory) override;
   absl::StatusOr<Ticket> Submit(const StepInput& input) override;
   absl::Status Collect(Ticket ticket, StepOutput& output) override;
 

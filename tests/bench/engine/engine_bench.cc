@@ -189,7 +189,7 @@ const std::string& SequenceOf(int64_t tokens) {
     Collect(runner, *runner.Submit({{row}}));
     first += count;
   }
-  return snapshot = runner.SnapshotSlot(0);
+  return snapshot = *(*runner.KeepSlot(0, KeptIn::kHost))->Snapshot();
 }
 
 // Measures streams at a given position of the context.
@@ -309,9 +309,9 @@ void BM_RunnerKeepAndBind(benchmark::State& state) {
   const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
   Collect(runner, *runner.Submit({{row}}));
   for (auto _ : state) {
-    const std::shared_ptr<const KeptState> kept = runner.KeepSlot(0);
-    if (kept == nullptr) std::abort();
-    Bind(runner, 1, kept.get(), {});
+    const auto kept = runner.KeepSlot(0, KeptIn::kDevice);
+    if (!kept.ok()) std::abort();
+    Bind(runner, 1, kept->get(), {});
   }
   state.SetBytesProcessed(state.iterations() * runner.info().state_bytes);
 }
@@ -322,7 +322,7 @@ void BM_RunnerSnapshotAndRestore(benchmark::State& state) {
   const StepRow row = {.slot = 0, .tokens = {'a', 'b'}};
   Collect(runner, *runner.Submit({{row}}));
   for (auto _ : state) {
-    Bind(runner, 1, runner.SnapshotSlot(0), {});
+    Bind(runner, 1, *(*runner.KeepSlot(0, KeptIn::kHost))->Snapshot(), {});
   }
   state.SetBytesProcessed(state.iterations() * runner.info().state_bytes);
 }

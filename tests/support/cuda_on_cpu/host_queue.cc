@@ -2,7 +2,10 @@
 
 #include <chrono>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "ATen/Parallel.h"
 #include "ATen/ops/empty.h"
@@ -27,6 +30,22 @@ class HostEvent final : public GpuEvent {
 
  private:
   std::chrono::steady_clock::time_point at_;
+};
+
+// Copies when it is asked, as late as a device may.
+class LateFloats final : public HostFloats {
+ public:
+  explicit LateFloats(DeviceFloats from) : from_(std::move(from)) {}
+  int64_t bytes() const override { return from_.bytes(); }
+  absl::StatusOr<const float*> Get() const override {
+    std::call_once(copied_, [this] { floats_.assign(from_.data, from_.data + from_.floats); });
+    return floats_.data();
+  }
+
+ private:
+  const DeviceFloats from_;
+  mutable std::once_flag copied_;
+  mutable std::vector<float> floats_;
 };
 
 class HostGraph final : public GpuGraph {
@@ -62,6 +81,14 @@ absl::StatusOr<at::Tensor> HostQueue::HostBuffer(int64_t bytes) {
 absl::Status HostQueue::Copy(void* to, const void* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const HostFloats>> HostQueue::CopyToHost(DeviceFloats floats) {
+  return std::make_shared<const LateFloats>(std::move(floats));
+}
+
+absl::Status HostQueue::CopyFromHost(void* to, const void* from, int64_t bytes) {
+  return Copy(to, from, bytes);
 }
 
 absl::StatusOr<std::unique_ptr<GpuEvent>> HostQueue::MakeEvent() {

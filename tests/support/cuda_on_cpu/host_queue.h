@@ -10,8 +10,8 @@
 namespace aft {
 
 // A GpuQueue without a GPU: tensors are on the CPU, kernels are those of aft::cuda_kernels_on_cpu,
-// and all work is done when it is queued. A graph keeps the work that it was made from and does it
-// again at each launch. Events read a clock.
+// and all work is done when it is queued, but a copy to the host only when it is asked for. A graph
+// keeps the work that it was made from and does it again at each launch. Events read a clock.
 class HostQueue final : public GpuQueue {
  public:
   static constexpr int64_t kTotalBytes = int64_t{1} << 30;
@@ -28,6 +28,8 @@ class HostQueue final : public GpuQueue {
   absl::Status Run(absl::FunctionRef<absl::Status()> work) override;
   absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) override;
   absl::Status Copy(void* to, const void* from, int64_t bytes) override;
+  absl::StatusOr<std::shared_ptr<const HostFloats>> CopyToHost(DeviceFloats floats) override;
+  absl::Status CopyFromHost(void* to, const void* from, int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() override;
   absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(std::function<absl::Status()> work) override;
   absl::Status Synchronize() override { return absl::OkStatus(); }

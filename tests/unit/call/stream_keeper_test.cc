@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
+#include "tests/support/kept_bytes.h"
 
 namespace aft::server {
 namespace {
@@ -78,7 +79,7 @@ TEST_F(StreamKeeperTest, TheStartNeverTakesThePlaceOfALaterState) {
     const auto keeper = Keeper(State(11, 0), State(10, 30'000'000));
     keeper->KeepStart();
     std::promise<void> done;
-    keeper->HandOver({.snapshot = "s", .outputs = {}}, /*seal=*/false,
+    keeper->HandOver({.state = KeptBytes("s"), .outputs = {}}, /*seal=*/false,
                      [&done](const absl::StatusOr<std::string>& handed) {
                        EXPECT_TRUE(handed.ok()) << handed.status();
                        done.set_value();

@@ -140,7 +140,7 @@ TEST_F(EngineBadWordsTest, FormerTurnsAndPromptsDoNotCount) {
     text.Read(first.prompt);
     text.Replay(before.tokens);
     GenerationRequest second =
-        Random(std::make_shared<const SequenceState>(MakeState(*before.outcome.turn)));
+        Random(std::make_shared<const SequenceState>(MakeState(*before.outcome.turn).value()));
     if (random.Below(2) == 0) second.prompt.clear();  // it continues the answer
     ASSERT_EQ(Run(second).tokens, Naive(second, text));
   }

@@ -149,7 +149,7 @@ class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
     end->outputs.assign(first_output, text.end());
     end->text.assign(text.begin(), first_output);
     end->last_is_pending = pending;
-    return std::make_shared<const SequenceState>(MakeState(*end));
+    return std::make_shared<const SequenceState>(MakeState(*end).value());
   }
 
   // The output that the request must give, whatever else is in the batch.

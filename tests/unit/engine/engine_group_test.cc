@@ -78,7 +78,7 @@ class EngineGroupTest : public EngineTest {
 
   static std::shared_ptr<const SequenceState> StateOf(const Outcome& outcome) {
     AFT_CHECK(outcome.status.ok() && outcome.turn != nullptr);
-    return std::make_shared<const SequenceState>(MakeState(*outcome.turn));
+    return std::make_shared<const SequenceState>(MakeState(*outcome.turn).value());
   }
   static void ExpectSameState(const SequenceState& a, const SequenceState& b) {
     EXPECT_EQ(a.model, b.model);

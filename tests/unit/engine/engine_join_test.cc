@@ -362,7 +362,7 @@ TEST_F(EngineJoinTest, EveryAnswerIsThatOfThePromptAlone) {
           ASSERT_NE(usage.cache_miss, CacheMiss::kEvicted);
         }
         if (requests[i].store) {
-          const SequenceState state = MakeState(*outcome.turn);
+          const SequenceState state = MakeState(*outcome.turn).value();
           ASSERT_EQ(state.history,
                     HistoryOf(HistoryOf(0, requests[i].prompt), accepted[i].sink->tokens()));
         }

@@ -275,7 +275,7 @@ TEST_F(EnginePrefixTest, AStoredStateHasTheWholeText) {
     const Outcome outcome = sink->Wait();
     EXPECT_EQ(outcome.usage.cached_tokens, i < 2 ? 0U : 119U);
     ASSERT_NE(outcome.turn, nullptr);
-    auto state = std::make_shared<const SequenceState>(MakeState(*outcome.turn));
+    auto state = std::make_shared<const SequenceState>(MakeState(*outcome.turn).value());
     EXPECT_EQ(state->tokens, 124);
     EXPECT_EQ(state->history, HistoryOf(HistoryOf(0, prompt), Expected(request)));
     FakeModelRunner::Text text(model);

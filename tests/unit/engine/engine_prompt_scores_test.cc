@@ -85,7 +85,7 @@ class EnginePromptScoresTest : public EnginePrefixTest {
 
   static std::shared_ptr<const SequenceState> StateOf(const Outcome& outcome) {
     AFT_CHECK(outcome.turn != nullptr);
-    return std::make_shared<const SequenceState>(MakeState(*outcome.turn));
+    return std::make_shared<const SequenceState>(MakeState(*outcome.turn).value());
   }
 };
 

@@ -151,8 +151,8 @@ class EngineResumeTest : public EngineTest {
   void ExpectSameState(const Outcome& outcome, const Outcome& expected) {
     ASSERT_EQ(outcome.turn != nullptr, expected.turn != nullptr);
     if (expected.turn == nullptr) return;
-    const SequenceState state = MakeState(*outcome.turn);
-    const SequenceState whole = MakeState(*expected.turn);
+    const SequenceState state = MakeState(*outcome.turn).value();
+    const SequenceState whole = MakeState(*expected.turn).value();
     EXPECT_EQ(state.snapshot, whole.snapshot);
     EXPECT_EQ(state.tokens, whole.tokens);
     EXPECT_EQ(state.outputs, whole.outputs);
@@ -185,11 +185,11 @@ class EngineResumeTest : public EngineTest {
     TurnEnd turn;
     turn.previous = request.previous;
     turn.model = model.fingerprint;
-    turn.snapshot = point.snapshot;
+    turn.state = point.state;
     turn.text = request.prompt;
     turn.outputs = std::move(outputs);
     turn.last_is_pending = true;
-    return std::make_shared<const SequenceState>(MakeState(std::move(turn)));
+    return std::make_shared<const SequenceState>(MakeState(std::move(turn)).value());
   }
   ModelInfo info() const {
     ModelInfo facts;

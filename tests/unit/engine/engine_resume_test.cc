@@ -25,7 +25,8 @@ TEST_F(EngineResumeTest, WhereverAStreamBreaksItContinuesAsIfItHadNot) {
     RandomStops(Run(request).tokens, request);
     const Answer whole = Run(request);
     if (whole.outcome.turn != nullptr) {
-      states.push_back(std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn)));
+      states.push_back(
+          std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn).value()));
     }
     const auto size = static_cast<int64_t>(whole.tokens.size());
     const std::vector<size_t> cuts = {static_cast<size_t>(random.Below(size + 1)),

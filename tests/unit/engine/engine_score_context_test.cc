@@ -135,7 +135,7 @@ TEST_F(EngineScoreContextTest, TheRestAndTheStateAreThoseOfTheTextWhateverWasCac
   const Tokens text = RandomText(120);
   ScoringRequest whole = Score(text, 0);
   whole.store = true;
-  const SequenceState expected = MakeState(*Run(whole).turn);
+  const SequenceState expected = MakeState(*Run(whole).turn).value();
   for (const int64_t scored : {0, 1, 19, 20}) {
     for (const bool store : {false, true}) {
       ScoringRequest request = Score(text, 100);
@@ -149,7 +149,7 @@ TEST_F(EngineScoreContextTest, TheRestAndTheStateAreThoseOfTheTextWhateverWasCac
       if (!store) continue;
       EXPECT_EQ(outcome.usage.cached_tokens, 99U);
       ASSERT_NE(outcome.turn, nullptr);
-      const SequenceState state = MakeState(*outcome.turn);
+      const SequenceState state = MakeState(*outcome.turn).value();
       EXPECT_EQ(state.snapshot, expected.snapshot);
       EXPECT_EQ(state.history, expected.history);
       EXPECT_EQ(state.pending, expected.pending);

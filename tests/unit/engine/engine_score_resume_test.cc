@@ -64,8 +64,8 @@ class EngineScoreResumeTest : public EngineTest {
     EXPECT_EQ(rest.outcome.usage.resumed_tokens, count);
     ASSERT_EQ(rest.outcome.turn != nullptr, whole.outcome.turn != nullptr);
     if (whole.outcome.turn == nullptr) return;
-    const SequenceState state = MakeState(*rest.outcome.turn);
-    const SequenceState expected = MakeState(*whole.outcome.turn);
+    const SequenceState state = MakeState(*rest.outcome.turn).value();
+    const SequenceState expected = MakeState(*whole.outcome.turn).value();
     EXPECT_EQ(state.snapshot, expected.snapshot);
     EXPECT_EQ(state.tokens, expected.tokens);
     EXPECT_EQ(state.history, expected.history);
@@ -140,7 +140,8 @@ TEST_F(EngineScoreResumeTest, AfterAStateAndAlongsideOthersTheRestIsTheSame) {
     const Accepted generates = Submit(beside);
     const Answer whole = Run(request);
     if (whole.outcome.turn != nullptr) {
-      states.push_back(std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn)));
+      states.push_back(
+          std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn).value()));
     }
     const auto count =
         static_cast<size_t>(random.Below(static_cast<int64_t>(whole.scores.size()) + 1));
@@ -169,7 +170,7 @@ TEST_F(EngineScoreResumeTest, MoreScoresThanThereAreAreRefused) {
   ScoringRequest before = Score({1, 2});
   before.store = true;
   request.previous =
-      std::make_shared<const SequenceState>(MakeState(*Submit(before).sink->Wait().turn));
+      std::make_shared<const SequenceState>(MakeState(*Submit(before).sink->Wait().turn).value());
   request.scored = 1;
   const Answer all = Run(request);
   EXPECT_EQ(all.outcome.status, absl::OkStatus());

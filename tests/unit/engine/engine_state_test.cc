@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/kept_bytes.h"
 #include "tests/unit/engine/engine_fixture.h"
 #include "tests/unit/scheduling/random_rules.h"
 
@@ -45,7 +46,7 @@ class EngineStateTest : public EngineTest {
     EXPECT_EQ(outcome.status, absl::OkStatus());
     EXPECT_NE(outcome.turn, nullptr);
     if (outcome.turn == nullptr) return nullptr;
-    return std::make_shared<const SequenceState>(MakeState(*outcome.turn));
+    return std::make_shared<const SequenceState>(MakeState(*outcome.turn).value());
   }
   template <typename Request>
   State Run(Request request) {
@@ -462,14 +463,22 @@ TEST(SequenceStateTest, AStateTakesNoMoreThanItsMaximum) {
   info.vocab_size = 100;
   info.state_bytes = 1000;
   TurnEnd turn;
-  turn.snapshot = std::string(1072, 'x');
+  turn.state = KeptBytes(std::string(1072, 'x'));
   turn.text = {5, 7, 5, 99, 0};
   const int64_t most = MaxStateBytes(info, 5, 5);
-  const SequenceState state = MakeState(turn);
+  const SequenceState state = MakeState(turn).value();
   EXPECT_LE(StateBytes(state), most);
   EXPECT_GT(StateBytes(state), 1072);
   EXPECT_EQ(MaxStateBytes(info, 5, 1005), most + 4000);
   EXPECT_EQ(MaxStateBytes(info, 1'000'000, 5), MaxStateBytes(info, 100, 5));
+}
+
+TEST(SequenceStateTest, ATurnWhoseStateTheDeviceLostMakesNone) {
+  TurnEnd turn;
+  turn.state = KeptBytes(absl::InternalError("secret detail"));
+  turn.text = {5};
+  EXPECT_THAT(MakeState(turn).status(),
+              StatusIs(absl::StatusCode::kInternal, "the state was lost"));
 }
 
 TEST(SequenceStateTest, HistoriesTellTextsApart) {

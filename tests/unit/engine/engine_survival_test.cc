@@ -1,5 +1,6 @@
 // Streams that outlive their server: the states that they leave, and how they continue.
 
+#include "tests/support/kept_bytes.h"
 #include "tests/support/short_memory.h"
 #include "tests/unit/engine/engine_resume_fixture.h"
 
@@ -26,7 +27,8 @@ TEST_F(EngineSurvivalTest, FromAnyResumePointAStreamContinuesAndReadsOnlyWhatCam
     survives.survival = {.resumable = true, .sink = recorder, .interval = 1 + random.Below(12)};
     const Answer whole = Run(survives);
     if (whole.outcome.turn != nullptr) {
-      states.push_back(std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn)));
+      states.push_back(
+          std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn).value()));
     }
     std::vector<TokenId> outputs;
     for (const ResumePoint& point : recorder->points()) {
@@ -115,7 +117,7 @@ TEST_F(EngineSurvivalTest, OnlyAStateOfTheTextIsWithinIt) {
   const Answer whole = Run(request);
   const GenerationRequest resumed = Resumed(request, whole.tokens, 10);
   const auto state = [&](size_t count) {
-    return *StateOf(request, {"x", {}},
+    return *StateOf(request, {KeptBytes("x"), {}},
                     {whole.tokens.begin(), whole.tokens.begin() + static_cast<int>(count)});
   };
   const auto within = [&](const auto& change) {
@@ -213,10 +215,10 @@ TEST_F(EngineSurvivalTest, AfterEveryStateAGroupGivesTheAnswersOfSingleRequests)
           alone.sampling = request.sampling;
           alone.store = true;
           const Sink expected = Submit(alone).sink;
-          const SequenceState whole = MakeState(*expected->Wait().turn);
+          const SequenceState whole = MakeState(*expected->Wait().turn).value();
           EXPECT_EQ(sink->tokens(), expected->tokens());
           ASSERT_NE(outcome.turn, nullptr);
-          const SequenceState state = MakeState(*outcome.turn);
+          const SequenceState state = MakeState(*outcome.turn).value();
           EXPECT_EQ(state.snapshot, whole.snapshot);
           EXPECT_EQ(state.history, whole.history);
           ++request.sampling.seed;

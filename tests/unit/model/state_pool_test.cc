@@ -27,6 +27,14 @@ std::vector<StateSpec> Layers() {
   return {constant, growing};
 }
 
+// What a sequence of `position` tokens has in `slot`.
+std::string Written(const StatePool& pool, int32_t slot, int64_t position) {
+  const auto kept = pool.KeepOnHost(slot, position);
+  std::string bytes(static_cast<size_t>(pool.layout().UsedBytes(position)), 'x');
+  EXPECT_TRUE(kept.ok() && kept->Write(bytes.data()).ok());
+  return bytes;
+}
+
 TEST(StatePoolTest, PlacesLayersAndSlotsAtCacheLines) {
   auto pool = StatePool::Create(Layers(), 3);
   ASSERT_TRUE(pool.ok());
@@ -59,13 +67,10 @@ TEST(StatePoolTest, CopiesWhatASequenceUsesAndNothingElse) {
     EXPECT_EQ(to[i], used ? static_cast<float>(i) : -1.0F) << i;
   }
 
-  std::string bytes(static_cast<size_t>(pool->layout().UsedBytes(9)), '\0');
-  ASSERT_TRUE(pool->WriteSlot(1, 9, bytes.data()).ok());
+  const std::string bytes = Written(*pool, 1, 9);
   std::memset(from, 0, static_cast<size_t>(pool->slot_bytes()));
   ASSERT_TRUE(pool->ReadSlot(0, 9, bytes.data()).ok());
-  std::string again(bytes.size(), '\0');
-  ASSERT_TRUE(pool->WriteSlot(0, 9, again.data()).ok());
-  EXPECT_EQ(again, bytes);
+  EXPECT_EQ(Written(*pool, 0, 9), bytes);
   EXPECT_EQ(from[stride - 1], 0.0F);
 }
 
@@ -121,8 +126,7 @@ TEST(StatePoolTest, WritesWhatTheSequenceWroteAndZerosForTheRest) {
     }
     std::memset(pool->part(0).base + pool->part(0).slot_stride, 0xFF,
                 static_cast<size_t>(pool->slot_bytes()));
-    std::string bytes(static_cast<size_t>(pool->layout().UsedBytes(position)), 'x');
-    ASSERT_TRUE(pool->WriteSlot(1, position, bytes.data()).ok());
+    const std::string bytes = Written(*pool, 1, position);
     ASSERT_EQ(bytes.size(), expected.size());
     EXPECT_TRUE(bytes == expected);
   }
@@ -158,8 +162,7 @@ TEST(StatePoolTest, ScratchIsSeparateAndClearedWithItsState) {
   };
   for (int64_t slot = 0; slot < 3; ++slot) EXPECT_EQ(of_slot(slot), nothing);
   fill();
-  std::string bytes(static_cast<size_t>(pool->layout().UsedBytes(9)), '\0');
-  ASSERT_TRUE(pool->WriteSlot(1, 9, bytes.data()).ok());
+  const std::string bytes = Written(*pool, 1, 9);
   EXPECT_EQ(of_slot(1), something);
   ASSERT_TRUE(pool->ReadSlot(1, 9, bytes.data()).ok());
   EXPECT_EQ(of_slot(0), something);
