@@ -353,8 +353,9 @@ void Call::End(const Outcome& outcome, uint32_t sequence) {
     states_.DropPlace(sequence);
     return EndNow(outcome, sequence, std::nullopt);
   }
-  environment_.decoders.Add(*caller_.client,
-                            outcome.turn->text.size() + outcome.turn->outputs.size(),
+  const TurnEnd& turn = *outcome.turn;
+  const auto state_bytes = static_cast<size_t>(turn.state->bytes());
+  environment_.decoders.Add(*caller_.client, turn.text.size() + turn.outputs.size() + state_bytes,
                             [call = shared_from_this(), outcome = Outcome(outcome), sequence] {
                               call->Store(outcome, sequence);
                             });
