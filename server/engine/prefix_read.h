@@ -30,9 +30,9 @@ struct PrefixRead {
 
   // Set once the stream has begun to read, if the cache has room for its prompt.
   PrefixCache::Node* text = nullptr;
-  PrefixCache::Snapshot snapshot;    // to continue from, until its slot has it
-  std::set<int64_t> cuts;            // positions ahead where it leaves states
-  std::vector<TokenStream*> joined;  // streams that wait for one of these
+  std::shared_ptr<const KeptState> kept;  // to continue from, until its slot has it
+  std::set<int64_t> cuts;                 // positions ahead where it leaves states
+  std::vector<TokenStream*> joined;       // streams that wait for one of these
   std::vector<TokenId> outputs;
   bool reads = false;  // it still reads its prompt
 

@@ -99,7 +99,7 @@ void PrefixReads::Attach(std::unique_ptr<PrefixRead> read, TokenStream& stream) 
   stream.least_unread = std::max<int64_t>(stream.tokens - kept, 1);
 }
 
-// Whether the cache has room for a snapshot there at all.
+// Whether the cache has room for a kept state there at all.
 bool PrefixReads::Fits(int64_t position) const {
   return cache_.Fits(MaxSnapshotBytes(info_, position));
 }
@@ -119,8 +119,8 @@ bool PrefixReads::MayStart(TokenStream& stream) {
 // The reader that will read most of what this stream would read too, up to `position`; null: none.
 TokenStream* PrefixReads::FindLeader(const TokenStream& stream, const PrefixCache::Found& found,
                                      int64_t& position) const {
-  // It has waited before, in vain: the snapshot that was left has been evicted.
-  if (stream.prefix->has_waited && found.snapshot == nullptr) return nullptr;
+  // It has waited before, in vain: the state that was left has been evicted.
+  if (stream.prefix->has_waited && found.kept == nullptr) return nullptr;
   TokenStream* best = nullptr;
   for (TokenStream* reader : readers_) {
     const int64_t shared =
@@ -147,8 +147,8 @@ void PrefixReads::Begin(TokenStream& stream, const PrefixCache::Found& found) {
   PrefixRead& read = *stream.prefix;
   Usage& usage = stream.usage;
   scheduler_.BeginAt(stream, std::max(found.position, stream.begin()));
-  read.snapshot = found.snapshot;
-  if (found.snapshot != nullptr) {
+  read.kept = found.kept;
+  if (found.kept != nullptr) {
     cache_.Use();
   } else if (PromptEnd(stream) <= kMinTokens) {
     usage.cache_miss = CacheMiss::kTooShort;
@@ -225,8 +225,8 @@ void PrefixReads::LendClass(TokenStream& leader) {
 
 std::shared_ptr<const KeptState> PrefixReads::Take(TokenStream& stream) {
   if (stream.prefix == nullptr) return nullptr;
-  PrefixCache::Snapshot snapshot = std::move(stream.prefix->snapshot);
-  if (snapshot == nullptr) {
+  std::shared_ptr<const KeptState> kept = std::move(stream.prefix->kept);
+  if (kept == nullptr) {
     const auto miss = static_cast<PrefixMiss>(static_cast<int>(stream.usage.cache_miss) - 1);
     metrics_.prefix_misses(miss).Increment();
     return nullptr;
@@ -235,7 +235,7 @@ std::shared_ptr<const KeptState> PrefixReads::Take(TokenStream& stream) {
   stream.usage.cached_tokens = static_cast<uint32_t>(tokens);
   metrics_.prefix_hits.Increment();
   metrics_.prefix_hit_tokens.Increment(static_cast<double>(tokens));
-  return snapshot;
+  return kept;
 }
 
 // Null: the state cannot be kept, so the cache does not have it.
@@ -309,7 +309,7 @@ void PrefixReads::PublishGauges() {
   int64_t deepest = cache_.deepest();
   for (const TokenStream* reader : readers_) deepest = std::max(deepest, PromptEnd(*reader));
   deepest_.store(deepest, std::memory_order_relaxed);
-  metrics_.prefix_states.Set(static_cast<double>(cache_.snapshots()));
+  metrics_.prefix_states.Set(static_cast<double>(cache_.states()));
   metrics_.prefix_bytes.Set(static_cast<double>(cache_.bytes()));
   const int64_t evictions = cache_.evictions();
   if (evictions == published_evictions_) return;

@@ -154,7 +154,7 @@ Sequence* ContinuousScheduler::NextForFreeSlots(TimePoint now) {
   }
 }
 
-// Snapshots of sequences that come back are still in memory when others are parked.
+// Kept states of sequences that come back are still in memory when others are parked.
 int32_t ContinuousScheduler::ParkingRoom() const {
   return options_.max_parked - parked_ - static_cast<int32_t>(placement_.unparked.size());
 }

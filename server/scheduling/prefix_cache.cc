@@ -15,8 +15,8 @@ int64_t LabelBytes(int64_t tokens) { return tokens * static_cast<int64_t>(sizeof
 // The bytes of a partition's name, which is stored twice.
 int64_t NameBytes(const std::string& name) { return 2 * static_cast<int64_t>(name.size()); }
 
-int64_t SnapshotBytes(const KeptState& snapshot) {
-  return snapshot.bytes() + static_cast<int64_t>(sizeof(KeptState));
+int64_t KeptBytes(const KeptState& kept) {
+  return kept.bytes() + static_cast<int64_t>(sizeof(KeptState));
 }
 
 }  // namespace
@@ -26,9 +26,7 @@ class PrefixCache::Node {
   int64_t tokens() const { return static_cast<int64_t>(label.size()); }
   // The bytes that are charged for the node.
   int64_t text_bytes() const { return kNodeBytes + LabelBytes(tokens()); }
-  int64_t bytes() const {
-    return text_bytes() + (snapshot == nullptr ? 0 : SnapshotBytes(*snapshot));
-  }
+  int64_t bytes() const { return text_bytes() + (kept == nullptr ? 0 : KeptBytes(*kept)); }
 
   std::list<Node>::iterator self;
   Node* parent = nullptr;         // null: a root
@@ -38,8 +36,8 @@ class PrefixCache::Node {
   uint64_t owner = 0;             // the client, for ShareLru
   std::string name;               // of the partition, in its root
 
-  Snapshot snapshot;
-  bool evicted = false;  // it had a snapshot
+  std::shared_ptr<const KeptState> kept;
+  bool evicted = false;  // it had a kept state
   int pins = 0;          // the number of held texts through here
   List list = List::kNone;
   ShareLru<Node>::Place place;
@@ -92,10 +90,10 @@ PrefixCache::Found PrefixCache::Find(const Key& key, absl::Span<const TokenId> t
     node->found_by = finds_;
     node->shared = found.known;
     if (found.known < node->position) break;
-    if (node->position <= limit && node->snapshot != nullptr) {
+    if (node->position <= limit && node->kept != nullptr) {
       found_ = node;
       found.position = node->position;
-      found.snapshot = node->snapshot;
+      found.kept = node->kept;
     }
     found.evicted = found.evicted || (node->position <= limit && node->evicted);
     if (found.known == length) break;
@@ -174,7 +172,7 @@ void PrefixCache::KeepBehind(Node* text, absl::Span<const TokenId> more, Take ta
   Attach(Insert(*text, more), /*used=*/false, take);
 }
 
-bool PrefixCache::Fits(int64_t snapshot_bytes) const { return snapshot_bytes <= capacity_ / 2; }
+bool PrefixCache::Fits(int64_t kept_bytes) const { return kept_bytes <= capacity_ / 2; }
 
 // False: nothing that is left may be evicted.
 bool PrefixCache::MakeRoom(int64_t bytes) {
@@ -197,12 +195,12 @@ bool PrefixCache::EvictOne() {
   return true;
 }
 
-// Evicts the node's snapshot.
+// Evicts the node's kept state.
 void PrefixCache::Evict(Node& node) {
-  bytes_ -= SnapshotBytes(*node.snapshot);
+  bytes_ -= KeptBytes(*node.kept);
   positions_.erase(positions_.find(node.position));
   Enlist(node, List::kNone);
-  node.snapshot = nullptr;
+  node.kept = nullptr;
   node.evicted = true;
   Settle(node);
 }
@@ -278,13 +276,13 @@ PrefixCache::Node& PrefixCache::Insert(Node& from, absl::Span<const TokenId> tex
 void PrefixCache::Attach(Node& node, bool used, Take take) {
   Pin(node);  // it stays while room is made
   const Node* before = &node;
-  while (before != nullptr && before->snapshot == nullptr) before = before->parent;
-  Snapshot snapshot;
-  if (before == nullptr || node.position - before->position >= kMinTokens) snapshot = take();
-  if (snapshot != nullptr) {
-    const int64_t bytes = SnapshotBytes(*snapshot);
+  while (before != nullptr && before->kept == nullptr) before = before->parent;
+  std::shared_ptr<const KeptState> kept;
+  if (before == nullptr || node.position - before->position >= kMinTokens) kept = take();
+  if (kept != nullptr) {
+    const int64_t bytes = KeptBytes(*kept);
     if (Fits(bytes) && MakeRoom(bytes)) {
-      node.snapshot = std::move(snapshot);
+      node.kept = std::move(kept);
       node.evicted = false;
       bytes_ += bytes;
       positions_.insert(node.position);
@@ -301,9 +299,9 @@ void PrefixCache::Enlist(Node& node, List list) {
   if (ShareLru<Node>* const to = lru(list)) node.place = to->Add(node, node.owner, node.bytes());
 }
 
-// Lets a node without a snapshot be evicted, if it is a leaf and no text through it is held.
+// Lets a node without a kept state be evicted, if it is a leaf and no text through it is held.
 void PrefixCache::Settle(Node& node) {
-  if (node.snapshot != nullptr) return;
+  if (node.kept != nullptr) return;
   const bool may_go = node.next.empty() && node.pins == 0;
   if (!may_go) return Enlist(node, List::kNone);
   if (node.parent == nullptr) return Erase(node);

@@ -77,9 +77,9 @@ absl::Status FakeModelControl::TakeCollectFailure() {
   return std::exchange(collect_failure_, absl::OkStatus());
 }
 
-void FakeModelControl::FailNextSnapshot() {
+void FakeModelControl::FailNextKeep() {
   MutexLock lock(mutex_);
-  snapshot_failure_ = true;
+  keep_failure_ = true;
 }
 
 void FakeModelControl::FailNextRestore() {
@@ -87,9 +87,9 @@ void FakeModelControl::FailNextRestore() {
   restore_failure_ = true;
 }
 
-bool FakeModelControl::TakeSnapshotFailure() {
+bool FakeModelControl::TakeKeepFailure() {
   MutexLock lock(mutex_);
-  return std::exchange(snapshot_failure_, false);
+  return std::exchange(keep_failure_, false);
 }
 
 bool FakeModelControl::TakeRestoreFailure() {
@@ -334,7 +334,7 @@ absl::StatusOr<std::pair<int64_t, uint64_t>> FakeModelRunner::StateOf(
 absl::StatusOr<std::shared_ptr<const KeptState>> FakeModelRunner::KeepSlot(int32_t slot,
                                                                            KeptIn memory) {
   CheckIdle("KeepSlot", slot);
-  if (control_->TakeSnapshotFailure()) return absl::InternalError("secret detail");
+  if (control_->TakeKeepFailure()) return absl::InternalError("secret detail");
   auto kept = std::make_shared<FakeKept>();
   kept->runner = this;
   kept->on_host = memory == KeptIn::kHost;

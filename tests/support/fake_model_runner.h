@@ -28,7 +28,7 @@ class FakeModelControl : public StepGate {
   void FailNextSubmit(absl::Status status);
   void FailNextCollect(absl::Status status);
   // The next KeepSlot fails; the next BindSlot from an existing state fails.
-  void FailNextSnapshot();
+  void FailNextKeep();
   void FailNextRestore();
 
   // Every step that was submitted, refused ones included.
@@ -46,7 +46,7 @@ class FakeModelControl : public StepGate {
   void EnterStep(const StepInput& input);
   absl::Status TakeSubmitFailure();
   absl::Status TakeCollectFailure();
-  bool TakeSnapshotFailure();
+  bool TakeKeepFailure();
   bool TakeRestoreFailure();
   void Violation(std::string text);
 
@@ -55,7 +55,7 @@ class FakeModelControl : public StepGate {
   int64_t step_count_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status submit_failure_ ABSL_GUARDED_BY(mutex_);
   absl::Status collect_failure_ ABSL_GUARDED_BY(mutex_);
-  bool snapshot_failure_ ABSL_GUARDED_BY(mutex_) = false;
+  bool keep_failure_ ABSL_GUARDED_BY(mutex_) = false;
   bool restore_failure_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<StepInput> steps_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> violations_ ABSL_GUARDED_BY(mutex_);

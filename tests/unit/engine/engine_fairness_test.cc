@@ -146,7 +146,7 @@ TEST_F(EngineFairnessTest, AParkedRequestEndsWithTheServer) {
 TEST_F(EngineFairnessTest, AStateThatCannotBeReadEndsItsRequestAndNothingElse) {
   const GenerationRequest request = Batch(kEndless);
   const Accepted batch = StartBatch(request);
-  control->FailNextSnapshot();
+  control->FailNextKeep();
   const GenerationRequest urgent = Urgent(5);
   ExpectServed(Submit(urgent).sink, urgent);
   EXPECT_THAT(batch.sink->Wait().status,

@@ -178,7 +178,7 @@ TEST_F(EnginePrefixTest, APrefixWhoseStateCannotBeKeptIsReadAgain) {
   Start();
   const Tokens prompt = RandomText(100);
   Serve(prompt);
-  control->FailNextSnapshot();
+  control->FailNextKeep();
   Serve(prompt);
   EXPECT_EQ(Serve(prompt).cached_tokens, 0U);
   EXPECT_EQ(Serve(prompt).cached_tokens, 99U);

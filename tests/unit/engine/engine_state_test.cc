@@ -278,7 +278,7 @@ TEST_F(EngineStateTest, ALostStateEndsItsRequestAlone) {
   control->FailNextRestore();
   EXPECT_THAT(Submit(Turn(state, {3}, 2)).sink->Wait().status,
               StatusIs(absl::StatusCode::kInternal, Not(HasSubstr("secret"))));
-  control->FailNextSnapshot();
+  control->FailNextKeep();
   const Outcome outcome = Submit(Turn(state, {3}, 2)).sink->Wait();
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(outcome.turn, nullptr);

@@ -118,7 +118,7 @@ TEST(PlacementPropertyTest, KeepsItsPromisesUnderRandomLoad) {
       for (const auto& [sequence, slot] : placement.parked) {
         ASSERT_EQ(named[sequence], 0);
       }
-      // All new snapshots are in memory before any parked sequence gets a slot again.
+      // All newly kept states are in memory before any parked sequence gets a slot again.
       ASSERT_LE(parked_before + static_cast<int32_t>(placement.parked.size()), options.max_parked);
       ASSERT_LE(scheduler.parked(), options.max_parked);
       ASSERT_EQ(scheduler.live() + scheduler.waiting() + scheduler.parked(), inside);

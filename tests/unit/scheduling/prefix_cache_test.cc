@@ -17,7 +17,7 @@ namespace {
 
 using Tokens = std::vector<TokenId>;
 using Found = PrefixCache::Found;
-using Snapshot = PrefixCache::Snapshot;
+using State = std::shared_ptr<const KeptState>;
 
 constexpr PrefixCache::Key kAnn = {.client = "ann", .salt = ""};
 constexpr PrefixCache::Key kBob = {.client = "bob", .salt = ""};
@@ -36,10 +36,11 @@ Tokens Joined(Tokens text, const Tokens& more) {
 // A state with a label.
 struct Kept final : KeptState {
   int64_t bytes() const override { return size; }
+  absl::StatusOr<std::string> Snapshot() const override { return of; }
   std::string of;
   int64_t size = 0;
 };
-Snapshot Make(const std::string& of, int64_t bytes) {
+State Make(const std::string& of, int64_t bytes) {
   auto kept = std::make_shared<Kept>();
   kept->of = of;
   kept->size = bytes;
@@ -48,7 +49,7 @@ Snapshot Make(const std::string& of, int64_t bytes) {
 
 class PrefixCacheTest : public testing::Test {
  protected:
-  // Keeps a snapshot of `bytes` bytes at that position of the text.
+  // Keeps a state of `bytes` bytes at that position of the text.
   void Keep(PrefixCache::Key key, const Tokens& text, int64_t position, int64_t bytes = 1000,
             bool used = false) {
     PrefixCache::Node* const held = cache_.Hold(key, text);
@@ -71,18 +72,18 @@ class PrefixCacheTest : public testing::Test {
   int taken_ = 0;
 };
 
-TEST_F(PrefixCacheTest, FindsTheLastSnapshotOnTheWay) {
+TEST_F(PrefixCacheTest, FindsTheLastStateOnTheWay) {
   const Tokens text = Text(0, 300);
   Keep(kAnn, text, 100);
   Keep(kAnn, text, 200);
   const Found found = cache_.Find(kAnn, text, 299);
   EXPECT_EQ(found.known, 300);
   EXPECT_EQ(found.position, 200);
-  EXPECT_EQ(dynamic_cast<const Kept&>(*found.snapshot).of, "ann 200");
+  EXPECT_EQ(dynamic_cast<const Kept&>(*found.kept).of, "ann 200");
   EXPECT_FALSE(found.evicted);
   EXPECT_EQ(cache_.Find(kAnn, text, 200).position, 200);
   EXPECT_EQ(cache_.Find(kAnn, text, 199).position, 100);
-  EXPECT_EQ(cache_.Find(kAnn, text, 99).snapshot, nullptr);
+  EXPECT_EQ(cache_.Find(kAnn, text, 99).kept, nullptr);
   const Tokens parts = Joined(Text(0, 150), Text(1000, 80));
   EXPECT_EQ(cache_.Find(kAnn, parts, 229).known, 150);
   EXPECT_EQ(cache_.Find(kAnn, parts, 229).position, 100);
@@ -102,11 +103,11 @@ TEST_F(PrefixCacheTest, OnlyTheSameClientWithTheSameSaltFindsAnything) {
                                       PrefixCache::Key{.client = "an", .salt = "ns"}}) {
     const Found found = cache_.Find(key, text, 99);
     EXPECT_EQ(found.known, 0);
-    EXPECT_EQ(found.snapshot, nullptr);
+    EXPECT_EQ(found.kept, nullptr);
   }
 }
 
-TEST_F(PrefixCacheTest, SnapshotsKeepTheirDistance) {
+TEST_F(PrefixCacheTest, StatesKeepTheirDistance) {
   const Tokens text = Text(0, 300);
   Keep(kAnn, text, 100);
   EXPECT_EQ(taken_, 1);
@@ -115,7 +116,7 @@ TEST_F(PrefixCacheTest, SnapshotsKeepTheirDistance) {
   EXPECT_EQ(taken_, 1);
   Keep(kAnn, text, 132);
   EXPECT_EQ(taken_, 2);
-  EXPECT_EQ(cache_.snapshots(), 2);
+  EXPECT_EQ(cache_.states(), 2);
 }
 
 TEST_F(PrefixCacheTest, KeepsAStateAfterATextAndMoreTokens) {
@@ -130,11 +131,11 @@ TEST_F(PrefixCacheTest, KeepsAStateAfterATextAndMoreTokens) {
   EXPECT_EQ(cache_.Find(kAnn, whole, 139).known, 140);
 }
 
-TEST_F(PrefixCacheTest, ASnapshotThatIsNotTakenLeavesItsTextOnly) {
+TEST_F(PrefixCacheTest, AStateThatIsNotTakenLeavesItsTextOnly) {
   PrefixCache::Node* const held = cache_.Hold(kAnn, Text(0, 100));
   cache_.Keep(held, 50, false, [] { return nullptr; });
   cache_.LetGo(held);
-  EXPECT_EQ(cache_.snapshots(), 0);
+  EXPECT_EQ(cache_.states(), 0);
   EXPECT_EQ(cache_.Find(kAnn, Text(0, 100), 99).known, 100);
 }
 
@@ -151,7 +152,7 @@ TEST_F(PrefixCacheTest, CountsTheTokensThatATextSharesWithTheLastSearch) {
   for (PrefixCache::Node* node : {one, two, three, others}) cache_.LetGo(node);
 }
 
-TEST_F(PrefixCacheTest, AnEvictedSnapshotIsRemembered) {
+TEST_F(PrefixCacheTest, AnEvictedStateIsRemembered) {
   const Tokens text = Text(0, 100);
   Keep(kAnn, text, 64, 400'000);
   Keep(kAnn, Text(1000, 100), 64, 400'000);
@@ -159,7 +160,7 @@ TEST_F(PrefixCacheTest, AnEvictedSnapshotIsRemembered) {
   Keep(kAnn, Text(2000, 100), 64, 400'000);  // the first one is the least recently used
   EXPECT_EQ(cache_.evictions(), 1);
   const Found gone = cache_.Find(kAnn, text, 99);
-  EXPECT_EQ(gone.snapshot, nullptr);
+  EXPECT_EQ(gone.kept, nullptr);
   EXPECT_TRUE(gone.evicted);
   EXPECT_FALSE(cache_.Find(kAnn, text, 63).evicted);
   EXPECT_FALSE(cache_.Find(kAnn, Joined(Text(0, 63), Text(800, 40)), 99).evicted);
@@ -167,7 +168,7 @@ TEST_F(PrefixCacheTest, AnEvictedSnapshotIsRemembered) {
   EXPECT_FALSE(cache_.Find(kAnn, text, 99).evicted);
 }
 
-TEST_F(PrefixCacheTest, AUsedSnapshotSurvivesAnyNumberOfUnusedOnes) {
+TEST_F(PrefixCacheTest, AUsedStateSurvivesAnyNumberOfUnusedOnes) {
   const Tokens hot = Text(0, 100);
   Keep(kAnn, hot, 64, 50'000);
   Use(kAnn, hot);
@@ -181,7 +182,7 @@ TEST_F(PrefixCacheTest, AUsedSnapshotSurvivesAnyNumberOfUnusedOnes) {
   EXPECT_EQ(PositionOf(kAnn, hot), 64);
 }
 
-TEST_F(PrefixCacheTest, LongTextsWithoutSnapshotsEvictNoSnapshots) {
+TEST_F(PrefixCacheTest, LongTextsWithoutStatesEvictNoStates) {
   const Tokens hot = Text(0, 100);
   Keep(kAnn, hot, 64, 50'000);
   Keep(kBob, hot, 64, 50'000);  // never used
@@ -208,10 +209,10 @@ TEST_F(PrefixCacheTest, AClientThatUsesMuchLeavesOthersTheirShare) {
   }
   for (int i = 0; i < 4; ++i) EXPECT_EQ(PositionOf(kBob, Text(1000 * i, 100)), 64) << i;
   // Ann has all of the other room.
-  EXPECT_GT(cache_.snapshots(), 15);
+  EXPECT_GT(cache_.states(), 15);
 }
 
-TEST_F(PrefixCacheTest, TheLeastRecentlyUsedSnapshotIsEvictedFirst) {
+TEST_F(PrefixCacheTest, TheLeastRecentlyUsedStateIsEvictedFirst) {
   for (int i = 0; i < 13; ++i) {
     Keep(kAnn, Text(1000 * i, 100), 64, 50'000);
     Use(kAnn, Text(1000 * i, 100));
@@ -223,12 +224,12 @@ TEST_F(PrefixCacheTest, TheLeastRecentlyUsedSnapshotIsEvictedFirst) {
   EXPECT_EQ(PositionOf(kAnn, Text(109'000, 100)), 64);
 }
 
-TEST_F(PrefixCacheTest, ASnapshotOfMoreThanHalfIsNotKept) {
+TEST_F(PrefixCacheTest, AStateOfMoreThanHalfIsNotKept) {
   EXPECT_TRUE(cache_.Fits(1 << 19));
   EXPECT_FALSE(cache_.Fits((1 << 19) + 1));
   Keep(kAnn, Text(0, 100), 64);
   Keep(kAnn, Text(1000, 100), 64, (1 << 19) + 1);
-  EXPECT_EQ(cache_.snapshots(), 1);
+  EXPECT_EQ(cache_.states(), 1);
   EXPECT_EQ(cache_.evictions(), 0);
 }
 
@@ -260,7 +261,7 @@ TEST_F(PrefixCacheTest, SaltsThatNeverRepeatLeaveNothingBehind) {
     Keep({.client = "ann", .salt = salt}, Text(0, 40), 32, 100);
     ASSERT_LE(cache_.bytes(), cache_.capacity());
   }
-  EXPECT_LT(cache_.snapshots(), 1200);
+  EXPECT_LT(cache_.states(), 1200);
 }
 
 // A text may be cut into as many nodes as it has tokens, so the cache must not recurse.
@@ -286,7 +287,7 @@ TEST(PrefixCacheDepthTest, WithoutCapacityNothingIsKept) {
 }
 
 // Compares the cache with a list of all texts that were ever held. If there is room for all, the
-// two agree. If not, each snapshot that is found is the one that was kept there.
+// two agree. If not, each state that is found is the one that was kept there.
 TEST(PrefixCachePropertyTest, AgreesWithAListOfTexts) {
   TestRandom random;
   int64_t evictions = 0;
@@ -294,8 +295,8 @@ TEST(PrefixCachePropertyTest, AgreesWithAListOfTexts) {
     SCOPED_TRACE(round);
     const bool roomy = round % 2 == 0;
     PrefixCache cache(roomy ? int64_t{1} << 28 : 20'000 + random.Below(300'000));
-    std::map<std::string, std::vector<Tokens>> texts;             // by partition
-    std::map<std::string, std::map<Tokens, Snapshot>> snapshots;  // all that were ever kept
+    std::map<std::string, std::vector<Tokens>> texts;       // by partition
+    std::map<std::string, std::map<Tokens, State>> states;  // all that were ever kept
     std::vector<std::pair<PrefixCache::Node*, std::pair<std::string, Tokens>>> held;
     for (int turn = 0; turn < 400; ++turn) {
       const std::string client = absl::StrCat("c", random.Below(2));
@@ -321,7 +322,7 @@ TEST(PrefixCachePropertyTest, AgreesWithAListOfTexts) {
         known = std::max<int64_t>(known, end.first - text.begin());
       }
       int64_t position = 0;
-      for (const auto& [prefix, snapshot] : snapshots[name]) {
+      for (const auto& [prefix, state] : states[name]) {
         const auto size = static_cast<int64_t>(prefix.size());
         if (size > limit || size <= position) continue;
         if (!std::equal(prefix.begin(), prefix.end(), text.begin())) continue;
@@ -341,9 +342,9 @@ TEST(PrefixCachePropertyTest, AgreesWithAListOfTexts) {
             std::mismatch(text.begin(), text.end(), whose.second.begin(), whose.second.end());
         ASSERT_EQ(cache.Shared(node), whose.first == name ? end.first - text.begin() : 0);
       }
-      if (found.snapshot != nullptr) {
+      if (found.kept != nullptr) {
         const Tokens prefix(text.begin(), text.begin() + found.position);
-        ASSERT_EQ(found.snapshot, snapshots[name][prefix]);
+        ASSERT_EQ(found.kept, states[name][prefix]);
         if (random.Below(4) != 0) cache.Use();
       }
       PrefixCache::Node* const node = cache.Hold(key, text);
@@ -354,8 +355,8 @@ TEST(PrefixCachePropertyTest, AgreesWithAListOfTexts) {
         const int64_t at = 1 + random.Below(length);
         cache.Keep(node, at, random.Below(2) == 0, [&] {
           const Tokens prefix(text.begin(), text.begin() + at);
-          snapshots[name][prefix] = Make(name, 2000);
-          return snapshots[name][prefix];
+          states[name][prefix] = Make(name, 2000);
+          return states[name][prefix];
         });
         ASSERT_LE(cache.bytes(), cache.capacity());
       }
@@ -367,8 +368,8 @@ TEST(PrefixCachePropertyTest, AgreesWithAListOfTexts) {
         const Tokens whole = Joined(text, more);
         if (roomy) texts[name].push_back(whole);
         cache.KeepBehind(node, more, [&] {
-          snapshots[name][whole] = Make(name, 2000);
-          return snapshots[name][whole];
+          states[name][whole] = Make(name, 2000);
+          return states[name][whole];
         });
         if (!roomy) texts[name].push_back(whole);
       }
