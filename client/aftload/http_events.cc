@@ -58,6 +58,21 @@ absl::Status StatusOf(int http, const Json& error) {
   return {found == kHttpErrors.end() ? absl::StatusCode::kUnknown : found->code, message};
 }
 
+// Returns the text of an event that carries no more than some text; "" if the event has to be
+// parsed. Parsing each token's event into objects would cost the client more than the server spends
+// on the token. A quote within a JSON string has a backslash, so the keys found here are keys.
+absl::string_view PlainText(absl::string_view data) {
+  constexpr absl::string_view kChoice = "\"choices\":[{\"index\":0,\"text\":\"";
+  const size_t choice = data.find(kChoice);
+  if (choice == absl::string_view::npos) return "";
+  const absl::string_view rest = data.substr(choice + kChoice.size());
+  const absl::string_view text = rest.substr(0, rest.find('"'));
+  constexpr auto kNone = absl::string_view::npos;
+  const bool plain = text.find('\\') == kNone && data.front() == '{' && data.back() == '}' &&
+                     rest.find("\"error\"") == kNone && rest.find("\"usage\":{") == kNone;
+  return plain ? text : "";
+}
+
 }  // namespace
 
 std::string CompletionBody(const v1::GenerateRequest& request) {
@@ -95,7 +110,8 @@ void EventReader::Feed(absl::string_view bytes, const Take& take) {
 
 void EventReader::OnLine(absl::string_view line, const Take& take) {
   if (line.empty()) {
-    if (!data_.empty()) OnData(std::exchange(data_, ""), take);
+    if (!data_.empty()) OnData(data_, take);
+    data_.clear();
   } else if (absl::ConsumePrefix(&line, "data:")) {
     absl::ConsumePrefix(&line, " ");
     absl::StrAppend(&data_, data_.empty() ? "" : "\n", line);
@@ -106,28 +122,33 @@ void EventReader::OnData(absl::string_view data, const Take& take) {
   if (!status_.ok()) return;
   done_ |= data == "[DONE]";
   if (done_) return;
+  if (const absl::string_view text = PlainText(data); !text.empty()) return OnText(text, take);
   const Json event = Json::parse(data.begin(), data.end(), nullptr, /*allow_exceptions=*/false);
   if (!event.is_object()) status_ = absl::DataLossError("an event is no JSON object");
   if (event.contains("error")) {
     status_ = StatusOf(0, event["error"]);
     SetErrorDetails({.received_tokens = texts_}, status_);
   }
-  v1::GenerateResponse response;
   const Json& choices = Member(event, "choices");
   if (choices.is_array() && !choices.empty()) {
-    if (std::string text = Text(Member(choices[0], "text")); !text.empty()) {
-      ++texts_;
-      response.mutable_delta()->set_text(std::move(text));
-      take(response);
+    if (const std::string text = Text(Member(choices[0], "text")); !text.empty()) {
+      OnText(text, take);
     }
   }
   if (const Json& usage = Member(event, "usage"); usage.is_object()) {
     counted_ = true;
+    v1::GenerateResponse response;
     v1::Usage& counts = *response.mutable_finished()->mutable_usage();
     counts.set_prompt_tokens(Count(Member(usage, "prompt_tokens")));
     counts.set_generated_tokens(Count(Member(usage, "completion_tokens")));
     take(response);
   }
+}
+
+void EventReader::OnText(absl::string_view text, const Take& take) {
+  ++texts_;
+  delta_.mutable_delta()->mutable_text()->assign(text.data(), text.size());
+  take(delta_);
 }
 
 absl::Status EventReader::End() const {

@@ -34,9 +34,11 @@ class EventReader {
  private:
   void OnLine(absl::string_view line, const Take& take);
   void OnData(absl::string_view data, const Take& take);
+  void OnText(absl::string_view text, const Take& take);
 
   std::string line_;  // a line that is not complete yet
   std::string data_;  // an event that is not complete yet
+  v1::GenerateResponse delta_;
   absl::Status status_;
   bool done_ = false;
   bool counted_ = false;  // the usage has arrived

@@ -72,6 +72,22 @@ TEST(EventReaderTest, ReadsAStreamWhereverItIsCut) {
   }
 }
 
+// Our server's events with no more than text are read without parsing all of their JSON.
+TEST(EventReaderTest, ReadsCompactEventsAsItReadsOthers) {
+  const auto event = [](const std::string& choice, const std::string& more = ",\"usage\":null") {
+    return absl::StrCat(R"(data: {"id":"a","choices":[{"index":0,"text":")", choice, "}]", more,
+                        "}\n\n");
+  };
+  const std::string usage = R"(,"usage":{"prompt_tokens":5,"completion_tokens":7})";
+  EXPECT_EQ(ReadEvents({event("ab\",\"finish_reason\":null"), event("\""), event("c\""), kDone}),
+            "ab c DATA_LOSS");
+  EXPECT_EQ(ReadEvents({event(R"(\",\"text\":\"a")"), event(R"(\u0062")"), kUsage, kDone}),
+            R"(","text":"a b 5+7 OK)");
+  EXPECT_EQ(ReadEvents({event("ab\"", usage), kDone}), "ab 5+7 OK");
+  EXPECT_EQ(ReadEvents({event("ab\"", R"(,"error":{"code":"unavailable"})")}), "ab UNAVAILABLE");
+  EXPECT_EQ(ReadEvents({"data: {\"choices\":[{\"index\":0,\"text\":\"a\n\n"}), "DATA_LOSS");
+}
+
 TEST(EventReaderTest, SaysHowAStreamEnded) {
   const std::string text = TextEvent("a");
   EXPECT_EQ(ReadEvents({}), "DATA_LOSS");
