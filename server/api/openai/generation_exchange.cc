@@ -203,7 +203,7 @@ const char* GenerationExchange::EventEnd() const {
 }
 
 std::string GenerationExchange::Text(const std::string& text) const {
-  const std::string json = Dump(OrderedJson(text));
+  const std::string json = Quoted(text);
   return chat_ ? absl::StrCat("\"delta\":{\"content\":", json, "}")
                : absl::StrCat("\"text\":", json);
 }
@@ -230,19 +230,23 @@ bool GenerationExchange::Take(std::string& /*state*/) {
   // The scores of a prompt wait until the model has read all of it.
   if (!body_read_.stream || !codec_.GenerateCodec::Take(part, /*prompts=*/false)) return false;
   const uint32_t index = part.sequence();
-  const std::string echo = TakeEcho(index);
+  std::string text = TakeEcho(index);
   if (!part.has_delta()) {
-    outgoing_.set_value(absl::StrCat(echo, EndEvent(index, part.finished().reason())));
+    absl::StrAppend(&text, EndEvent(index, part.finished().reason()));
+    outgoing_.set_value(std::move(text));
     return true;
   }
   const v1::Delta& delta = part.delta();
-  const OrderedJson logprobs =
-      Logprobs(index, delta.token_ids(), delta.logprobs(), /*ended=*/false);
   std::string content = Text(delta.text());
   if (body_read_.token_ids) {
     absl::StrAppend(&content, ",\"token_ids\":[", absl::StrJoin(delta.token_ids(), ","), "]");
   }
-  outgoing_.set_value(absl::StrCat(echo, EventOf(index, content, Dump(logprobs), "null")));
+  const std::string logprobs =
+      body_read_.logprobs
+          ? Dump(Logprobs(index, delta.token_ids(), delta.logprobs(), /*ended=*/false))
+          : "null";
+  absl::StrAppend(&text, EventOf(index, content, logprobs, "null"));
+  outgoing_.set_value(std::move(text));
   return true;
 }
 

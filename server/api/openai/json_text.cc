@@ -1,5 +1,6 @@
 #include "server/api/openai/json_text.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -92,6 +93,13 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
   if (!object.is_object()) return bad("must be a JSON object in UTF-8");
   MakeIntegers(object);
   return object;
+}
+
+std::string Quoted(const std::string& text) {
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return c >= ' ' && c < 0x7f && c != '"' && c != '\\';
+  });
+  return plain ? absl::StrCat("\"", text, "\"") : Dump(OrderedJson(text));
 }
 
 }  // namespace aft::server::openai
