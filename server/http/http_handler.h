@@ -8,6 +8,7 @@
 #include <string>
 #include <variant>
 
+#include "absl/strings/string_view.h"
 #include "openssl/types.h"
 #include "server/http/http_message.h"
 
@@ -26,11 +27,12 @@ class HttpAnswer {
   virtual void Send(HttpPage page) = 0;
 
   // These three send an answer in parts. Begin gives the head, which is sent with the first part;
-  // `page` has no body. Each Write sends one more part, and the next Write has to wait until
-  // `written` is called. `written` is called even if the client is gone.
+  // `page` has no body. End sends the last part.
   virtual void Begin(HttpPage page) = 0;
-  virtual void Write(std::string part, std::function<void()> written) = 0;
-  virtual void End() = 0;
+  // Sends one more part. Returns true if the connection has taken all of it, or if the client is
+  // gone. Otherwise the next Write or End has to wait until HttpTask::Written is called.
+  virtual bool Write(absl::string_view part) = 0;
+  virtual void End(absl::string_view part) = 0;
   // Closes the connection in the middle of the answer.
   virtual void Abort() = 0;
 };
@@ -51,6 +53,8 @@ class HttpTask {
   virtual HttpPage Refused(int status) = 0;
   // The body has arrived. The task sends one answer: by Send, or by Begin, Write and End.
   virtual void Start(std::string body, std::shared_ptr<HttpAnswer> answer) = 0;
+  // The part for which HttpAnswer::Write returned false is sent, or the client is gone.
+  virtual void Written() {}
   // The whole answer has been written to the connection.
   virtual void Done() = 0;
   // The client has closed the connection before the answer was complete, or does not read it

@@ -26,6 +26,36 @@ constexpr std::chrono::milliseconds kAcceptAgain{100};
 
 }  // namespace
 
+void HttpConnections::Post(std::function<void()> work) {
+  {
+    MutexLock lock(mutex);
+    posted.push_back(std::move(work));
+    if (std::exchange(runs, true)) return;
+  }
+  try {
+    asio::post(context, [this] { RunPosted(); });
+  } catch (const std::exception&) {  // out of memory: the next Post tries again
+    MutexLock lock(mutex);
+    runs = false;
+  }
+}
+
+void HttpConnections::RunPosted() {
+  {
+    MutexLock lock(mutex);
+    running.swap(posted);
+    runs = false;
+  }
+  for (const std::function<void()>& work : running) {
+    try {
+      work();
+    } catch (const std::exception& error) {  // out of memory: that connection has ended
+      log::Error("http.failed", {{"error", error.what()}});
+    }
+  }
+  running.clear();
+}
+
 // Only the server's thread uses it, except for construction, Listen, Stop, Post, CloseAll and port.
 class HttpServer::Loop {
  public:
@@ -55,7 +85,7 @@ class HttpServer::Loop {
   }
 
   void Stop() { connections_.context.stop(); }
-  void Post(std::function<void()> work) { asio::post(connections_.context, std::move(work)); }
+  void Post(std::function<void()> work) { connections_.Post(std::move(work)); }
   void Drain();
   int port() const { return port_; }
 

@@ -92,14 +92,14 @@ class Session final : public HttpSession,
     writing_until_.cancel();
     const std::shared_ptr<HttpTask> task = std::move(task_);
     if (running && task != nullptr) task->Gone(stuck);
-    if (auto written = std::exchange(written_, nullptr)) Post(std::move(written));
+    if (std::exchange(writing_, false)) Post([task] { task->Written(); });
   }
 
   // ---- HttpAnswer.
 
   void Abort() override { Close(); }
 
-  void Post(std::function<void()> work) override { asio::post(loop_.context, std::move(work)); }
+  void Post(std::function<void()> work) override { loop_.Post(std::move(work)); }
 
   void Send(HttpPage page) override {
     if (state_ != State::kRunning) return;
@@ -108,7 +108,7 @@ class Session final : public HttpSession,
         page.status == 204 ? "" : absl::StrCat("Content-Length: ", page.body.size(), "\r\n");
     std::string text = Head(page, length);
     if (!head_only_) absl::StrAppend(&text, page.body);
-    Transmit(std::move(text), nullptr);
+    Finish(std::move(text));
   }
 
   void Begin(HttpPage page) override {
@@ -117,14 +117,24 @@ class Session final : public HttpSession,
     begun_ = Head(page, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
   }
 
-  void Write(std::string part, std::function<void()> written) override {
-    if (state_ != State::kRunning) return Post(std::move(written));
-    Transmit(absl::StrCat(std::exchange(begun_, ""), Framed(part)), std::move(written));
+  bool Write(absl::string_view part) override {
+    if (state_ != State::kRunning) return true;
+    out_ = Framed(part, "");
+    sent_ = 0;
+    const error_code error = SendNow();
+    writing_ = error == asio::error::would_block;
+    if (writing_) {
+      WaitToSend(/*first=*/true);
+    } else {
+      out_ = std::string();
+      // Later, because Close calls the task, which is in the middle of something.
+      if (error) Post([self = shared_from_this()] { self->Close(); });
+    }
+    return !writing_;
   }
 
-  void End() override {
-    if (state_ != State::kRunning) return;
-    Transmit(absl::StrCat(std::exchange(begun_, ""), chunked_ ? "0\r\n\r\n" : ""), nullptr);
+  void End(absl::string_view part) override {
+    if (state_ == State::kRunning) Finish(Framed(part, chunked_ ? "0\r\n\r\n" : ""));
   }
 
  private:
@@ -363,28 +373,33 @@ class Session final : public HttpSession,
     return absl::StrCat(text, length, "\r\n");
   }
 
-  std::string Framed(const std::string& part) const {
-    if (!chunked_ || part.empty()) return part;
-    return absl::StrCat(absl::Hex(part.size()), "\r\n", part, "\r\n");
+  // Returns the head, unless it was sent, then the part and `end`.
+  std::string Framed(absl::string_view part, absl::string_view end) {
+    const std::string head = std::exchange(begun_, "");
+    if (!chunked_ || part.empty()) return absl::StrCat(head, part, end);
+    return absl::StrCat(head, absl::Hex(part.size()), "\r\n", part, "\r\n", end);
   }
 
-  // `written` is null for the last part.
-  void Transmit(std::string text, std::function<void()> written) {
+  // Sends the last part.
+  void Finish(std::string text) {
     out_ = std::move(text);
     sent_ = 0;
-    written_ = std::move(written);
-    writing_ = true;
     SendMore(/*first=*/true);
   }
 
-  void SendMore(bool first) {
+  // Sends of out_ what the connection takes. Returns would_block if some is left.
+  error_code SendNow() {
     error_code error;
-    while (sent_ < out_.size()) {
+    while (sent_ < out_.size() && !error) {
       sent_ += stream_.Write(absl::string_view(out_).substr(sent_), error);
-      if (error == asio::error::would_block) return WaitToSend(first);
-      if (error) break;
     }
-    // The loop calls this, so that many parts do not nest on the stack.
+    return error;
+  }
+
+  void SendMore(bool first) {
+    const error_code error = SendNow();
+    if (error == asio::error::would_block) return WaitToSend(first);
+    // The loop calls this, so that many answers do not nest on the stack.
     asio::post(loop_.context, [self = shared_from_this(), error] {
       if (self->state_ == State::kClosed) return;
       return error ? self->Close() : self->Sent();
@@ -396,7 +411,7 @@ class Session final : public HttpSession,
       writing_until_.expires_after(loop_.options.patience);
       writing_until_.async_wait([self = shared_from_this()](error_code error) {
         const bool over = self->writing_until_.expiry() <= std::chrono::steady_clock::now();
-        if (!error && over && self->writing_) self->Close(/*stuck=*/true);
+        if (!error && over && !self->out_.empty()) self->Close(/*stuck=*/true);
       });
     }
     stream_.WaitToWrite([self = shared_from_this()](error_code error) {
@@ -407,16 +422,15 @@ class Session final : public HttpSession,
 
   void Sent() {
     writing_until_.cancel();
-    out_.clear();
-    writing_ = false;
-    if (written_ == nullptr) return Complete();
-    std::exchange(written_, nullptr)();
+    out_ = std::string();
+    if (!std::exchange(writing_, false)) return Complete();
+    const std::shared_ptr<HttpTask> task = task_;
+    task->Written();
   }
 
   // The answer is sent.
   void Complete() {
     if (const std::shared_ptr<HttpTask> task = std::move(task_)) task->Done();
-    begun_.clear();
     if (keep_alive_ && !loop_.draining) return NextRequest();
     // If the connection were closed while the client still sends, for example the body of a POST,
     // the client might never see the answer.
@@ -449,10 +463,9 @@ class Session final : public HttpSession,
   bool old_version_ = false;  // likewise: HTTP/1.0
   bool chunked_ = false;      // its answer
   std::string begun_;         // the head of an answer in parts, until the first of them
-  bool writing_ = false;      // out_ is being sent
-  std::string out_;
-  size_t sent_ = 0;  // of its bytes
-  std::function<void()> written_;
+  std::string out_;           // is being sent
+  size_t sent_ = 0;           // of its bytes
+  bool writing_ = false;      // Write has returned false; otherwise out_ is the last part
   asio::steady_timer reading_until_{stream_.executor()};
   asio::steady_timer writing_until_{stream_.executor()};
 };

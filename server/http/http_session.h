@@ -1,10 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <list>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "server/http/http_handler.h"
@@ -22,14 +26,25 @@ class HttpSession {
 };
 
 // The data that all connections of a server share. Only the server's thread uses it, except for
-// `context`.
+// Post and `context`.
 struct HttpConnections {
+  // Runs `work` on the server's thread. Work that is posted while that thread is busy costs it no
+  // further wake-up.
+  void Post(std::function<void()> work);
+  void RunPosted();
+
   HttpHandler& handler;
   const HttpOptions options;
   std::list<HttpSession*> sessions = {};         // the oldest first
   std::map<std::string, size_t> addresses = {};  // connections of each
   bool draining = false;                         // each connection ends with its current answer
-  boost::asio::io_context context{1};  // last: it holds sessions, which use the members above
+
+  // These hold sessions, which use the members above.
+  boost::asio::io_context context{1};
+  std::vector<std::function<void()>> running = {};  // RunPosted runs it
+  Mutex mutex = {};
+  std::vector<std::function<void()>> posted ABSL_GUARDED_BY(mutex) = {};
+  bool runs ABSL_GUARDED_BY(mutex) = false;  // RunPosted will run
 };
 
 // Makes a session that reads requests from the socket. The pending operations of the session own

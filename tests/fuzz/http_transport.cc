@@ -36,13 +36,16 @@ class Echo final : public HttpTask {
     AFT_CHECK(body.size() <= kMostBody);
     if (!parts_) return answer->Send({.body = body});
     answer->Begin({.content_type = "text/event-stream"});
-    answer->Write(body, [answer] { answer->End(); });
+    answer_ = answer;
+    if (answer->Write(body)) Written();
   }
+  void Written() override { answer_->End(""); }
   void Done() override {}
   void Gone(bool /*stuck*/) override {}
 
  private:
   const bool parts_;
+  std::shared_ptr<HttpAnswer> answer_;  // in parts
 };
 
 class Handler final : public HttpHandler {

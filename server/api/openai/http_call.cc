@@ -91,20 +91,28 @@ void HttpCall::Report(const absl::Status& refusal, Method method) const {
 }
 
 void HttpCall::Wake(Call& /*call*/) {
-  if (!woken_.exchange(true)) answer_->Post([self = shared_from_this()] { self->Pump(); });
+  if (state_.exchange(State::kWoken) == State::kIdle) PostPump();
+}
+
+// The call holds this object until it is over, which only Pump finds out.
+void HttpCall::PostPump() {
+  answer_->Post([this] { Pump(); });
 }
 
 void HttpCall::Pump() {
-  woken_ = false;
-  if (writing_ || ended_) return;
   try {
     while (true) {
+      state_ = State::kPumping;
       switch (call_->Take()) {
         case Call::Next::kNothing:
-          return;
+          if (auto same = State::kPumping; state_.compare_exchange_strong(same, State::kIdle)) {
+            return;
+          }
+          break;
         case Call::Next::kMessage:
-          if (!gone_) return SendPart(exchange().text(), /*last=*/false);
+          if (!SendPart()) return;
           call_->Written();
+          if (state_ == State::kWoken) return PostPump();  // other connections have their turn
           break;
         case Call::Next::kEnd:
           ended_ = true;
@@ -115,39 +123,38 @@ void HttpCall::Pump() {
     log::Error("http.failed", {{"id", caller_.ids.request}, {"error", error.what()}});
     if (ended_) return answer_->Abort();
     call_->Cancel(absl::InternalError(error.what()));
-    woken_ = true;
-    answer_->Post([self = shared_from_this()] { self->Pump(); });
+    PostPump();
   }
 }
 
-void HttpCall::SendPart(const std::string& text, bool last) {
+// Returns false if Written is called later.
+bool HttpCall::SendPart() {
+  if (gone_) return true;
   if (!std::exchange(begun_, true)) {
     answer_->Begin(WithHeaders({.content_type = "text/event-stream"}));
   }
-  writing_ = true;
-  answer_->Write(text, [self = shared_from_this(), last] {
-    self->writing_ = false;
-    if (self->call_ == nullptr) return;
-    if (last) return self->answer_->End();
-    self->call_->Written();
-    self->Pump();
-  });
+  return answer_->Write(exchange().text());
+}
+
+void HttpCall::Written() {
+  call_->Written();
+  Pump();
 }
 
 void HttpCall::SendEnd() {
   const CallEnd& ending = call_->ending();
   if (gone_) return Close();
-  if (!ending.status.ok()) {
-    const std::string& id = caller_.ids.request;
-    if (!begun_) {
-      return answer_->Send(
-          WithHeaders(ErrorPage(ending.status, id, ending.retry_after, ending.path)));
-    }
-    return SendPart(absl::StrCat("data: ", ErrorText(ending.status, id, ending.path), "\n\n"),
-                    /*last=*/true);
+  const bool failed = !ending.status.ok();
+  const std::string& id = caller_.ids.request;
+  if (begun_ || (!failed && exchange().streams())) {
+    if (!begun_) answer_->Begin(WithHeaders({.content_type = "text/event-stream"}));
+    return answer_->End(
+        failed ? absl::StrCat("data: ", ErrorText(ending.status, id, ending.path), "\n\n")
+               : exchange().text());
   }
-  if (exchange().streams()) return SendPart(exchange().text(), /*last=*/true);
-  answer_->Send(WithHeaders({.content_type = "application/json", .body = exchange().text()}));
+  answer_->Send(WithHeaders(
+      failed ? ErrorPage(ending.status, id, ending.retry_after, ending.path)
+             : HttpPage{.content_type = "application/json", .body = exchange().text()}));
 }
 
 HttpPage HttpCall::WithHeaders(HttpPage page) const {

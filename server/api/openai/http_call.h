@@ -37,6 +37,7 @@ class HttpCall final : public HttpTask,
     return WithHeaders(BodyErrorPage(status, caller_.ids.request));
   }
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override;
+  void Written() override;
   void Done() override;
   void Gone(bool stuck) override;
 
@@ -47,8 +48,9 @@ class HttpCall final : public HttpTask,
   JsonExchange& exchange() { return static_cast<JsonExchange&>(call_->exchange()); }
   // Reports a request that is refused before it becomes a call.
   void Report(const absl::Status& refusal, Method method) const;
+  void PostPump();
   void Pump();
-  void SendPart(const std::string& text, bool last);
+  bool SendPart();
   void SendEnd();
   HttpPage WithHeaders(HttpPage page) const;
   void Close();
@@ -65,11 +67,13 @@ class HttpCall final : public HttpTask,
   MemoryLedger::Charge charge_;  // for the body, until the call has its own
   std::shared_ptr<HttpAnswer> answer_;
   std::shared_ptr<Call> call_;  // from Start to Close
-  std::atomic<bool> woken_{false};
-  bool begun_ = false;    // the head of a stream is sent
-  bool writing_ = false;  // a part is being written
-  bool ended_ = false;    // the call is over
-  bool gone_ = false;     // the client is gone
+  // kPumping: Pump runs, is posted, or waits for Written, or the call is over. kWoken: likewise,
+  // and Wake was called since Pump last took a message.
+  enum class State { kIdle, kPumping, kWoken };
+  std::atomic<State> state_{State::kIdle};
+  bool begun_ = false;  // the head of a stream is sent
+  bool ended_ = false;  // the call is over
+  bool gone_ = false;   // the client is gone
 };
 
 }  // namespace aft::server::openai

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -47,6 +48,8 @@ class Events {
     return events_;
   }
 
+  std::promise<std::shared_ptr<HttpAnswer>> given;  // the begun answer to a request to /given
+
  private:
   Mutex mutex_;
   CondVar changed_;
@@ -54,7 +57,8 @@ class Events {
 };
 
 // Answers by the path: /echo with the body, /parts in two parts, /hold when it is told to, /large
-// with more than sockets hold. /deny refuses a body of more than ten bytes.
+// with more than sockets hold, /given with what the test sends. /deny refuses a body of more than
+// ten bytes.
 class TestTask final : public HttpTask, public std::enable_shared_from_this<TestTask> {
  public:
   // `held`: the threads that answer requests to /hold, once `go` is ready.
@@ -79,13 +83,17 @@ class TestTask final : public HttpTask, public std::enable_shared_from_this<Test
       });
       return;
     }
-    if (path_ != "/parts" && path_ != "/large") return answer->Send({.body = body});
+    if (path_ != "/parts" && path_ != "/large" && path_ != "/given") {
+      return answer->Send({.body = body});
+    }
     answer->Begin({.content_type = "text/event-stream"});
-    const std::string part = path_ == "/parts" ? body : std::string(size_t{8} << 20, 'x');
-    answer->Write(part, [this, answer, self = shared_from_this()] {
-      events_.Add('w');
-      answer->Write("end", [answer] { answer->End(); });
-    });
+    if (path_ == "/given") return events_.given.set_value(answer);
+    answer_ = answer;
+    if (answer->Write(path_ == "/parts" ? body : std::string(size_t{8} << 20, 'x'))) Written();
+  }
+  void Written() override {
+    events_.Add('w');
+    answer_->End("end");
   }
   void Done() override { events_.Add('d'); }
   void Gone(bool stuck) override { events_.Add(stuck ? 'k' : 'g'); }
@@ -95,6 +103,7 @@ class TestTask final : public HttpTask, public std::enable_shared_from_this<Test
   Events& events_;
   const std::shared_future<void> go_;
   std::vector<std::thread>& held_;
+  std::shared_ptr<HttpAnswer> answer_;  // in parts
 };
 
 class TestHandler final : public HttpHandler {
@@ -152,6 +161,12 @@ class HttpServerTest : public testing::TestWithParam<bool> {
                           const std::string& more = "") {
     return "POST " + path + " HTTP/1.1\r\nHost: a\r\n" + more +
            "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  }
+
+  // Sends a request, and returns its answer in parts.
+  std::shared_ptr<HttpAnswer> AnswerTo(const TcpConnection& connection) {
+    connection.Send(Post("/given", "", "Connection: close\r\n"));
+    return handler_.events.given.get_future().get();
   }
 
   std::shared_ptr<SSL_CTX> MakeTls() const {
@@ -344,6 +359,25 @@ TEST_P(HttpServerTest, NoticesThatAClientDoesNotRead) {
   const auto connection = Connect(/*receive_buffer=*/4096);
   connection->Send(Post("/large", ""));
   EXPECT_EQ(handler_.events.WaitFor(3), "skw");  // the callback of the part is called too
+}
+
+TEST_P(HttpServerTest, PostedWorkRunsInOrderAndEvenIfOtherWorkThrows) {
+  Start();
+  const auto connection = Connect();
+  const auto answer = AnswerTo(*connection);
+  const auto waits = Connect();
+  waits->Send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
+  handler_.waiting.get_future().wait();
+  for (const char* part : {"a", "b", "", "c"}) {  // while the server's thread is busy
+    answer->Post([answer, text = std::string(part)] {
+      if (text.empty()) throw std::bad_alloc();
+      EXPECT_TRUE(answer->Write(text));
+      if (text == "c") answer->Post([answer] { answer->End("d"); });
+    });
+  }
+  handler_.go.set_value();
+  EXPECT_THAT(connection->ReadAll(),
+              EndsWith("\r\n\r\n1\r\na\r\n1\r\nb\r\n1\r\nc\r\n1\r\nd\r\n0\r\n\r\n"));
 }
 
 TEST_P(HttpServerTest, WithTooManyConnectionsOneWithoutARequestIsClosed) {
