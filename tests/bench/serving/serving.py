@@ -174,14 +174,15 @@ def http(bench):
               [run] = bench.load(*sides[side], *load, "--requests", requests, "--warmup", count)
               run["server_us"] = (1e6 * (server.cpu_seconds() - before[0]) /
                                   (server.sum("aft_generated_tokens_total") - before[1]))
+              run["client_us"] = 1e6 * run["client_cpu_seconds"] / run["total_output_tokens"]
               runs[side].append(run)
           rows.append([name, count])
-          for figure in ("output_throughput", "server_us", "median_ttft_ms"):
+          for figure in ("output_throughput", "server_us", "client_us", "median_ttft_ms"):
             values = {side: [run[figure] for run in runs[side]] for side in sides}
             rows[-1] += [*(statistics.median(values[side]) for side in ("gRPC", "HTTP")),
                          statistics.median(over / under for over, under in zip(values["HTTP"], values["gRPC"]))]
   table(("model", "streams", "tokens/s gRPC", "HTTP", "ratio", "server us/token gRPC", "HTTP", "ratio",
-         "TTFT p50 gRPC", "HTTP, ms", "ratio"), rows)
+         "client us/token gRPC", "HTTP", "ratio", "TTFT p50 gRPC", "HTTP, ms", "ratio"), rows)
 
 
 def batching(bench):
