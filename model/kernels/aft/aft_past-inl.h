@@ -196,6 +196,7 @@ class Rings {
   }
   HWY_INLINE void LoadKey(int64_t element, V* k) const { Load(state_.k_ring, element, k); }
   HWY_INLINE void LoadValue(int64_t element, V* v) const { Load(state_.v_ring, element, v); }
+  HWY_INLINE V Value(int64_t element) const { return Ring::Load(d_, state_.v_ring, element); }
   HWY_INLINE void Store(int64_t element, const V* k, const V* v) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(d_));
     for (int i = 0; i < kVectors; ++i) {
