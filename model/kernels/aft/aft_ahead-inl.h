@@ -68,6 +68,23 @@ class AheadTile {
     rings.Fetch(rings.Element(row.position));
   }
 
+  // Whether the row begins a block, and so reads its whole ring.
+  static bool Begins(const TileState& state, const Row& row) {
+    return Age(state, row.position) == 0;
+  }
+
+  // Fetches one of kAftLookahead parts of this tile of the ring, into the second cache.
+  static HWY_INLINE void FetchRing(D d, const AftParams& params, const TileState& state,
+                                   int64_t part) {
+    const Rings<kVectors, Ring, D> rings(d, params, state);
+    const int64_t end = rings.rows() * (part + 1) / kAftLookahead;
+    int64_t j = rings.rows() * part / kAftLookahead;
+    for (int64_t element = rings.Element(j); j < end; ++j) {
+      rings.template Fetch<kSecond>(element);
+      element = rings.After(element);
+    }
+  }
+
   HWY_INLINE void Run() {
     const int64_t t = row_.position;
     V k[kVectors];

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "hwy/cache_control.h"
 #include "model/kernels/aft/aft.h"
 #include "model/kernels/exp-inl.h"
 #include "model/kernels/linear/bf16-inl.h"
@@ -58,11 +57,15 @@ struct TileState {
   int64_t next_bytes = 0;
 };
 
-// Prefetches memory. It is inlined because GCC drops calls of functions that only prefetch.
+// Prefetches memory into a cache. It is inlined because GCC drops calls of functions that only
+// prefetch.
+constexpr int kNearest = 3;
+constexpr int kSecond = 2;
+template <int kLocality = kNearest>
 HWY_INLINE void FetchBytes(const void* from, int64_t bytes) {
   constexpr int64_t kLine = 64;
   const char* const first = static_cast<const char*>(from);
-  for (int64_t i = 0; i < bytes; i += kLine) hwy::Prefetch(first + i);
+  for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(first + i, 0, kLocality);
 }
 
 inline bool Masked(const Row& row, int64_t i) {
