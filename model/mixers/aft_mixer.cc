@@ -43,7 +43,8 @@ class AftMixer : public Mixer {
     AFT_CHECK(bias_.causal);
     if (batch.rows == 0) return;
     workspace.executor->For(
-        kernels::AftUnits(params_, batch.rows), Grain(batch.rows, batch.offset[batch.rows]),
+        kernels::AftUnits(params_, batch.rows),
+        Grain(batch.rows, batch.offset[batch.rows], workspace.executor->threads()),
         [&](int64_t begin, int64_t end, int thread) {
           kernels::AftForward(params_, batch, in.data, in.stride, state, out.data, out.stride,
                               workspace.scratch + thread * workspace.scratch_stride, begin, end);
@@ -55,7 +56,7 @@ class AftMixer : public Mixer {
     if (batch.sequences == 0) return;
     workspace.executor->For(
         kernels::AftUnits(params_, batch.sequences),
-        Grain(batch.sequences, batch.offset[batch.sequences]),
+        Grain(batch.sequences, batch.offset[batch.sequences], workspace.executor->threads()),
         [&](int64_t begin, int64_t end, int thread) {
           kernels::AftEncode(params_, batch, in.data, in.stride, out.data, out.stride,
                              workspace.scratch + thread * workspace.scratch_stride, begin, end);
@@ -85,12 +86,15 @@ class AftMixer : public Mixer {
 
  private:
   // The least number of units per thread. With fewer, a second thread costs more than it saves.
-  int64_t Grain(int64_t rows, int64_t tokens) const {
-    // Exponentials per channel that take about 8 us. A prompt's window costs multiply-adds instead.
-    constexpr int64_t kWorkPerThread = 1024;
+  int64_t Grain(int64_t rows, int64_t tokens, int64_t threads) const {
+    // Exponentials per channel that take about 3 us. A prompt's window costs multiply-adds instead.
+    constexpr int64_t kWorkPerThread = 432;
     const int64_t tokens_per_row = std::max<int64_t>(tokens / rows, 1);
     const int64_t window = tokens_per_row > 1 ? params_.window() / 8 : params_.window();
-    return std::max<int64_t>(kWorkPerThread / ((window + 4) * tokens_per_row), 1);
+    const int64_t least = std::max<int64_t>(kWorkPerThread / ((window + 4) * tokens_per_row), 1);
+    // A decode step gives each thread one range, so that a state stays in the cache of one core.
+    if (tokens > rows) return least;
+    return std::max(least, kernels::AftUnits(params_, rows) / threads);
   }
 
   const kernels::AftBias bias_;

@@ -73,6 +73,10 @@ void RunUnits(const AftParams& params, const RaggedBatch& batch, const float* qk
   const int64_t state_bytes = layout.Floats() * static_cast<int64_t>(sizeof(float));
   const int64_t ahead_floats =
       state.scratch == nullptr ? 0 : AftSlotScratchFloats(params) / params.hid;
+  // Larger rings would not stay in the second cache until they are read.
+  constexpr int64_t kMostFetched = 256 << 10;
+  const int64_t ring_bytes = 2 * layout.ring_floats() * static_cast<int64_t>(sizeof(float));
+  const int64_t sharing = ring_bytes <= kMostFetched ? kAftLookahead : 0;
   const auto row_of = [&](int64_t r, int64_t channel) {
     const int64_t token = batch.offset[r];
     return Row{qkv + token * qkv_stride + channel,
@@ -115,6 +119,13 @@ void RunUnits(const AftParams& params, const RaggedBatch& batch, const float* qk
         using Ahead = AheadTile<decltype(vectors)::value, decltype(d), Ring>;
         if (decodes(r + 1)) {
           Ahead::Fetch(d, params, row_of(r + 1, channel), tile_of(r + 1, channel));
+        }
+        // The rows before one that will read its ring fetch a part of it each.
+        for (int64_t a = 1; a <= sharing && decodes(r + a); ++a) {
+          const TileState later = tile_of(r + a, channel);
+          if (!Ahead::Begins(later, row_of(r + a, channel))) continue;
+          Ahead::FetchRing(d, params, later, kAftLookahead - a);
+          break;
         }
       } else if (row.length == 1 && decodes(r + 1)) {
         // Every tile fetches its share of the next row's whole state.

@@ -43,7 +43,7 @@ class AheadTile {
         age_(Age(state, row.position)),
         rings_(d, params, state),
         past_(d, params, state),
-        x_(scratch) {}
+        e_(scratch) {}
 
   static void Forget(D d, const TileState& state) {
     std::fill_n(state.ahead, 2 * kVectors * hn::Lanes(d), 0.0F);
@@ -66,6 +66,23 @@ class AheadTile {
     FetchBytes(state.ahead + first * width, (end - first) * width * kFloat);
     const Rings<kVectors, Ring, D> rings(d, params, state);
     rings.Fetch(rings.Element(row.position));
+  }
+
+  // Whether the row begins a block, and so reads its whole ring.
+  static bool Begins(const TileState& state, const Row& row) {
+    return Age(state, row.position) == 0;
+  }
+
+  // Fetches one of kAftLookahead parts of this tile of the ring, into the second cache.
+  static HWY_INLINE void FetchRing(D d, const AftParams& params, const TileState& state,
+                                   int64_t part) {
+    const Rings<kVectors, Ring, D> rings(d, params, state);
+    const int64_t end = rings.rows() * (part + 1) / kAftLookahead;
+    int64_t j = rings.rows() * part / kAftLookahead;
+    for (int64_t element = rings.Element(j); j < end; ++j) {
+      rings.template Fetch<kSecond>(element);
+      element = rings.After(element);
+    }
   }
 
   HWY_INLINE void Run() {
@@ -93,15 +110,14 @@ class AheadTile {
     }
     V x[2 * kVectors];
     V sums[2 * kVectors];
-    if (made) {
-      Load(Pair(age_), sums);
-      for (int64_t a = made_at; a < age_; ++a) {
-        Load(Pair(a), x);
-        AddTo(sums, Weight(t, age_ - a), x);
-      }
-    } else {
+    if (!made) {
       made_at = age_;
-      SumRing(t, anchor, sums);
+      SumRing(t, anchor);
+    }
+    Load(Pair(age_), sums);
+    for (int64_t a = made_at; a < age_; ++a) {
+      Load(Pair(a), x);
+      AddTo(sums, Weight(t, age_ - a), x);
     }
     ToProductRow<kVectors>(d_, k, v, anchor, x);
     AddTo(sums, Weight(t, 0), x);
@@ -122,6 +138,8 @@ class AheadTile {
   static constexpr int64_t kBlockMax = 3;
   static constexpr int64_t kPairs = 4;
   static_assert(kPairs + 2 * kAftLookahead == kAftScratchRows);
+  // Tokens whose sums stay in registers while a vector of the ring's tokens is added.
+  static constexpr int kTokensAtOnce = AFT_MANY_REGISTERS ? kAftLookahead : kAftLookahead / 2;
 
   // The index of the token in its block.
   static int64_t Age(const TileState& state, int64_t position) {
@@ -151,34 +169,76 @@ class AheadTile {
     for (int i = 0; i < 2 * kVectors; ++i) sums[i] = hn::MulAdd(weight, x[i], sums[i]);
   }
 
-  // Computes the ring's contribution to t, and to the later tokens of its block, which is kept.
-  HWY_INLINE void SumRing(int64_t t, const V* anchor, V* sums) {
+  // Computes the ring's contribution to t and to the later tokens of its block.
+  HWY_INLINE void SumRing(int64_t t, const V* anchor) {
     constexpr int64_t kTokens = 32;  // processed at a time, in the L1 cache
     constexpr int64_t kFetched = 8;  // tokens to prefetch ahead
-    HWY_ALIGN float all[kAftLookahead * 2 * kVectors * HWY_MAX_BYTES / sizeof(float)];
-    StoreZeros(d_, kAftLookahead * 2 * kVectors, all);
     const int64_t oldest = std::max<int64_t>(t - rings_.rows(), 0);
     int64_t fetched = rings_.Element(oldest + kFetched);
-    for (int64_t first = oldest; first < t; first += kTokens) {
+    int64_t first = oldest;
+    do {  // also without a token, because the sums are 0 then
       const int64_t end = std::min(first + kTokens, t);
-      bool finite = true;
       rings_.ForEach(first, end, [&](int64_t j, int64_t element) HWY_ATTR {
-        V k[kVectors];
-        V v[kVectors];
-        V x[2 * kVectors];
         rings_.Fetch(fetched);
         fetched = rings_.After(fetched);
-        rings_.LoadKey(element, k);
-        rings_.LoadValue(element, v);
-        ToProductRow<kVectors>(d_, k, v, anchor, x);
-        finite = StoreProductRow<kVectors>(d_, x, x_ + (j - first) * 2 * width_) && finite;
+        V e[kVectors];
+        rings_.LoadKey(element, e);
+        for (int i = 0; i < kVectors; ++i) e[i] = hn::Sub(e[i], anchor[i]);
+        ExpEach<kVectors>(d_, e);
+        for (int i = 0; i < kVectors; ++i) {
+          hn::StoreU(e[i], d_, e_ + (j - first) * width_ + i * lanes_);
+        }
       });
-      AddWindows<AddBy::kGoOn, kAftLookahead, kVectors>(d_, *params_.bias, t, kAftLookahead, first,
-                                                        end, x_, finite, all);
+      for (int i = 0; i < kVectors; ++i) {
+        for (int64_t r = 0; age_ + r < kAftLookahead; r += kTokensAtOnce) {
+          AddTokens(t + r, age_ + r, first, end, first > oldest, i * lanes_);
+        }
+      }
+      first = end;
+    } while (first < t);
+  }
+
+  // Adds the ring's tokens [first, end) to the sums of tokens t, t + 1, ... of the block, the first
+  // of which has the age `age`, as far as they are in these tokens' windows. Vector `lane` of each.
+  HWY_INLINE void AddTokens(int64_t t, int64_t age, int64_t first, int64_t end, bool goes_on,
+                            int64_t lane) const {
+    const int64_t tokens = std::min<int64_t>(kTokensAtOnce, kAftLookahead - age);
+    V num[kTokensAtOnce];
+    V den[kTokensAtOnce];
+    const float* w[kTokensAtOnce];  // w[r][j - first] is the weight of token j for token t + r
+    for (int r = 0; r < kTokensAtOnce; ++r) {
+      w[r] = params_.bias->Row(t + r) + params_.window() - 1 - (t + r - first);
+      num[r] = den[r] = hn::Zero(d_);
+      if (!goes_on || r >= tokens) continue;
+      num[r] = hn::LoadU(d_, Pair(age + r) + lane);
+      den[r] = hn::LoadU(d_, Pair(age + r) + width_ + lane);
     }
-    Load(all, sums);
-    for (int64_t later = 1; age_ + later < kAftLookahead; ++later) {
-      std::copy_n(all + later * 2 * width_, 2 * width_, Pair(age_ + later));
+    const float* e = e_ + lane;
+    int64_t element = rings_.Element(first);
+    const auto add = [&](int64_t j, int r, V e_v, V e_j) HWY_ATTR {
+      const V weight = hn::Set(d_, w[r][j]);
+      num[r] = hn::MulAdd(weight, e_v, num[r]);
+      den[r] = hn::MulAdd(weight, e_j, den[r]);
+    };
+    // Token t + r sees token j if r <= j - oldest.
+    const int64_t oldest = t - rings_.rows();
+    const int64_t whole = std::clamp(oldest + kTokensAtOnce - 1, first, end) - first;
+    for (int64_t j = 0; j < end - first; ++j, e += width_) {
+      const V e_j = hn::LoadU(d_, e);
+      const V e_v = hn::Mul(e_j, rings_.Value(element + lane));
+      element = rings_.After(element);
+      if (j < whole) {
+        for (int r = 0; r < kTokensAtOnce; ++r) {
+          if (r <= first + j - oldest) add(j, r, e_v, e_j);
+        }
+      } else {
+        for (int r = 0; r < kTokensAtOnce; ++r) add(j, r, e_v, e_j);
+      }
+    }
+    for (int r = 0; r < kTokensAtOnce; ++r) {
+      if (r >= tokens) break;
+      hn::StoreU(num[r], d_, Pair(age + r) + lane);
+      hn::StoreU(den[r], d_, Pair(age + r) + width_ + lane);
     }
   }
 
@@ -191,7 +251,7 @@ class AheadTile {
   const int64_t age_;
   const Rings<kVectors, Ring, D> rings_;
   Past<kVectors, D> past_;
-  float* const x_;
+  float* const e_;
 };
 
 }  // namespace HWY_NAMESPACE

@@ -71,8 +71,8 @@ class ChunkTile {
         Read(t + rows, rows);
       } while (rows < kProductRows && finite_ && SameAnchor());
       const int64_t first = std::max(t - ring_rows_, base_);
-      AddWindows<AddBy::kWhole, kProductRows, kVectors>(d_, *params_.bias, t, rows, first, t + rows,
-                                                        X(first), finite_, sums_);
+      AddWindows<kProductRows, kVectors>(d_, *params_.bias, t, rows, first, t + rows, X(first),
+                                         finite_, sums_);
       for (int r = 0; r < rows; ++r) {
         V num[kVectors];
         V den[kVectors];

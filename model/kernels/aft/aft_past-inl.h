@@ -188,14 +188,16 @@ class Rings {
     int64_t element = Element(begin);
     for (int64_t j = begin; j < end; ++j, element = After(element)) fn(j, element);
   }
+  template <int kLocality = kNearest>
   HWY_INLINE void Fetch(int64_t element) const {
     for (const float* ring : {state_.k_ring, state_.v_ring}) {
-      FetchBytes(reinterpret_cast<const char*>(ring) + element * Ring::kBytes,
-                 kVectors * static_cast<int64_t>(hn::Lanes(d_)) * Ring::kBytes);
+      FetchBytes<kLocality>(reinterpret_cast<const char*>(ring) + element * Ring::kBytes,
+                            kVectors * static_cast<int64_t>(hn::Lanes(d_)) * Ring::kBytes);
     }
   }
   HWY_INLINE void LoadKey(int64_t element, V* k) const { Load(state_.k_ring, element, k); }
   HWY_INLINE void LoadValue(int64_t element, V* v) const { Load(state_.v_ring, element, v); }
+  HWY_INLINE V Value(int64_t element) const { return Ring::Load(d_, state_.v_ring, element); }
   HWY_INLINE void Store(int64_t element, const V* k, const V* v) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(d_));
     for (int i = 0; i < kVectors; ++i) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "hwy/cache_control.h"
 #include "model/kernels/aft/aft.h"
 #include "model/kernels/exp-inl.h"
 #include "model/kernels/linear/bf16-inl.h"
@@ -58,11 +57,15 @@ struct TileState {
   int64_t next_bytes = 0;
 };
 
-// Prefetches memory. It is inlined because GCC drops calls of functions that only prefetch.
+// Prefetches memory into a cache. It is inlined because GCC drops calls of functions that only
+// prefetch.
+constexpr int kNearest = 3;
+constexpr int kSecond = 2;
+template <int kLocality = kNearest>
 HWY_INLINE void FetchBytes(const void* from, int64_t bytes) {
   constexpr int64_t kLine = 64;
   const char* const first = static_cast<const char*>(from);
-  for (int64_t i = 0; i < bytes; i += kLine) hwy::Prefetch(first + i);
+  for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(first + i, 0, kLocality);
 }
 
 inline bool Masked(const Row& row, int64_t i) {
@@ -123,24 +126,6 @@ HWY_INLINE void LoadToken(D d, const Row& row, int64_t hid, int64_t i, V* k, V* 
   }
 }
 
-// Stores whole vectors, because the CPU cannot forward narrower stores to wider loads.
-template <class D>
-HWY_INLINE void StoreZeros(D d, int64_t vectors, float* to) {
-  for (int64_t i = 0; i < vectors; ++i) hn::StoreU(hn::Zero(d), d, to + i * hn::Lanes(d));
-}
-
-// Stores x and returns whether all of it is finite. This matters because a product multiplies what
-// a token does not see by 0.
-template <int kVectors, class D, class V = hn::Vec<D>>
-HWY_INLINE bool StoreProductRow(D d, const V* x, float* row) {
-  bool finite = true;
-  for (int i = 0; i < 2 * kVectors; ++i) {
-    hn::StoreU(x[i], d, row + i * hn::Lanes(d));
-    finite = finite && hn::AllTrue(d, hn::IsFinite(x[i]));
-  }
-  return finite;
-}
-
 // Computes x = [e v | e] with e = exp(k - anchor) from a token's k and v.
 template <int kVectors, class D, class V = hn::Vec<D>>
 HWY_INLINE void ToProductRow(D d, const V* k, const V* v, const V* anchor, V* x) {
@@ -151,7 +136,8 @@ HWY_INLINE void ToProductRow(D d, const V* k, const V* v, const V* anchor, V* x)
 }
 
 // ToProductRow in memory: [k | v], each half kVectors vectors wide, becomes [e v | e]; row may be
-// token. Returns whether all of it is finite.
+// token. Returns whether all of it is finite. This matters because a product multiplies what a
+// token does not see by 0.
 template <int kVectors, class D, class V = hn::Vec<D>>
 HWY_INLINE bool MakeProductRow(D d, const float* token, const V* anchor, float* row) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -159,7 +145,12 @@ HWY_INLINE bool MakeProductRow(D d, const float* token, const V* anchor, float* 
   V x[2 * kVectors];
   for (int i = 0; i < 2 * kVectors; ++i) kv[i] = hn::LoadU(d, token + i * lanes);
   ToProductRow<kVectors>(d, kv, kv + kVectors, anchor, x);
-  return StoreProductRow<kVectors>(d, x, row);
+  bool finite = true;
+  for (int i = 0; i < 2 * kVectors; ++i) {
+    hn::StoreU(x[i], d, row + i * lanes);
+    finite = finite && hn::AllTrue(d, hn::IsFinite(x[i]));
+  }
+  return finite;
 }
 
 // Adds one token to (n, D, m); e = exp(-|k - m|). With the new maximum m', one of the two factors
@@ -255,7 +246,7 @@ HWY_INLINE void AddProducts(D d, const float* const* weights, const float* x, in
 // Adds the contribution of the tokens [first, end) to the sums of tokens t .. t + rows - 1, as far
 // as they are in those tokens' windows; rows <= kRows. Each of the sums is [num | den]. x holds the
 // tokens' product rows one after the other, and `finite` says whether all of x is finite.
-template <AddBy kBy, int kRows, int kVectors, class D>
+template <int kRows, int kVectors, class D>
 HWY_INLINE void AddWindows(D d, const AftBias& bias, int64_t t, int rows, int64_t first,
                            int64_t end, const float* x, bool finite, float* sums) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -266,7 +257,7 @@ HWY_INLINE void AddWindows(D d, const AftBias& bias, int64_t t, int rows, int64_
   const float* weights[kRows];
   if (rows == kRows && finite) {
     for (int r = 0; r < kRows; ++r) weights[r] = weights_from(t + r, first);
-    AddProducts<kBy, kRows, kColumns>(d, weights, x, end - first, sums);
+    AddProducts<AddBy::kWhole, kRows, kColumns>(d, weights, x, end - first, sums);
     return;
   }
   for (int r = 0; r < rows; ++r) {
@@ -274,8 +265,8 @@ HWY_INLINE void AddWindows(D d, const AftBias& bias, int64_t t, int rows, int64_
     const int64_t to = std::min(end, t + r + 1);
     if (from >= to) continue;
     weights[0] = weights_from(t + r, from);
-    AddProducts<kBy, 1, kColumns>(d, weights, x + (from - first) * kColumns * lanes, to - from,
-                                  sums + r * kColumns * lanes);
+    AddProducts<AddBy::kWhole, 1, kColumns>(d, weights, x + (from - first) * kColumns * lanes,
+                                            to - from, sums + r * kColumns * lanes);
   }
 }
 

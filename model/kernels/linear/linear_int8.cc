@@ -241,31 +241,25 @@ void QuantizeRow(const float* x, int64_t in, unsigned char* to) {
   const LinearTag d;
   const SumTag di;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t whole = in / lanes * lanes;
-  LinearVec most = hn::Zero(d);
-  LinearVec zeros = hn::Zero(d);  // NaN if an input is not finite
-  for (int64_t k = 0; k < whole; k += lanes) {
-    const LinearVec v = hn::LoadU(d, x + k);
-    most = hn::Max(most, hn::Abs(v));
-    zeros = hn::MulAdd(v, hn::Zero(d), zeros);
+  // Magnitudes compare as their bits do, and numbers that are not finite have the largest bits.
+  Sum most = hn::Zero(di);
+  for (int64_t k = 0; k < in; k += lanes) {
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(LoadInputs(d, x + k, in - k))));
   }
-  float largest = hn::GetLane(hn::MaxOfLanes(d, most));
-  float zero = hn::GetLane(hn::SumOfLanes(d, zeros));
-  for (int64_t k = whole; k < in; ++k) {
-    largest = std::max(largest, std::abs(x[k]));
-    zero += x[k] * 0.0F;
-  }
-  const float scale = largest / kInt8Most + zero;
+  const float largest = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, most)));
+  const float scale = largest / kInt8Most + largest * 0.0F;  // NaN if an input is not finite
   std::memcpy(to, &scale, sizeof(scale));
   // If the inverse would be infinite, or the scale is not finite, all integers are 0.
   const float inverse = largest > 1e-36F && std::isfinite(scale) ? kInt8Most / largest : 0.0F;
 
   auto* const integers = reinterpret_cast<typename D::Number*>(to + kQuantizedHead);
   const LinearVec factor = hn::Set(d, inverse);
-  const Sum most_integer = hn::Set(di, static_cast<int32_t>(kInt8Most));
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the mantissa.
+  // NearestInt would also handle numbers that do not fit into an integer.
+  const LinearVec magic = hn::Set(d, 12582912.0F);
   for (int64_t k = 0; k < in; k += lanes) {
-    const Sum rounded = hn::NearestInt(hn::Mul(LoadInputs(d, x + k, in - k), factor));
-    D::Put(hn::Min(hn::Max(rounded, hn::Neg(most_integer)), most_integer), integers, k);
+    const LinearVec shifted = hn::Add(hn::Mul(LoadInputs(d, x + k, in - k), factor), magic);
+    D::Put(hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, magic)), integers, k);
   }
 }
 
