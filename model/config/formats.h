@@ -43,6 +43,9 @@ inline constexpr const FormatSpec& SpecOf(Number format) {
   return kFormats[static_cast<int>(format)];
 }
 
+// Whether products with such weights read rows of integers too (kernels/linear/linear_rows.h).
+inline constexpr bool IsQuantized(Number type) { return type == Number::kInt8; }
+
 inline constexpr int64_t NumberBytes(Number type) { return SpecOf(type).bytes; }
 inline constexpr const char* NumberName(Number type) { return SpecOf(type).name; }
 inline std::optional<Number> NumberNamed(const std::string& name) {
