@@ -37,11 +37,14 @@ inline constexpr FormatSpec kFormats[] = {
     {Number::kFp32, "fp32", "F32", 4, true, true, false, 1, 128, 0},
     {Number::kBf16, "bf16", "BF16", 2, true, true, true, 2, 128, 0},
     {Number::kFp16, "fp16", "F16", 2, false, true, false, 1, 128, 0},
-    {Number::kInt8, "int8", "I8", 1, true, false, true, 4, 512, int64_t{1} << 17},
+    {Number::kInt8, "int8", "I8", 1, true, true, true, 4, 512, int64_t{1} << 17},
 };
 inline constexpr const FormatSpec& SpecOf(Number format) {
   return kFormats[static_cast<int>(format)];
 }
+
+// Whether products with such weights read rows of integers too (kernels/linear/linear_rows.h).
+inline constexpr bool IsQuantized(Number type) { return type == Number::kInt8; }
 
 inline constexpr int64_t NumberBytes(Number type) { return SpecOf(type).bytes; }
 inline constexpr const char* NumberName(Number type) { return SpecOf(type).name; }

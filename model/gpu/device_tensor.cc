@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ATen/ops/empty.h"
+#include "ATen/ops/zeros.h"
 #include "base/check.h"
 
 namespace aft {
@@ -27,18 +28,22 @@ at::ScalarType ScalarTypeOf(Number number) {
       return at::kBFloat16;
     case Number::kFp16:
       return at::kHalf;
-    default:
-      break;
+    case Number::kInt8:
+      return at::kChar;
   }
   AFT_CHECK(false);
 }
 
-DeviceBuffer::DeviceBuffer(int64_t numbers, Number type, at::Device device)
-    : numbers_(at::empty({numbers}, at::TensorOptions(device).dtype(ScalarTypeOf(type)))),
-      type_(type) {}
+DeviceBuffer::DeviceBuffer(int64_t numbers, Number type, at::Device device) : type_(type) {
+  const at::TensorOptions options = at::TensorOptions(device).dtype(ScalarTypeOf(type));
+  numbers_ = IsQuantized(type) ? at::zeros({numbers}, options) : at::empty({numbers}, options);
+}
 
 at::Tensor DeviceBuffer::Rows(int64_t first, int64_t count, int64_t width) const {
-  return numbers_.narrow(0, first * width, count * width).view({count, width});
+  const int64_t stride = Stride(width);
+  return numbers_.narrow(0, first * stride, count * stride)
+      .view({count, stride})
+      .narrow(1, Head(), stride - Head());
 }
 
 void* DeviceBuffer::At(int64_t number) const {

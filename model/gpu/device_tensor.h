@@ -17,7 +17,8 @@ int64_t DeviceBytes(const at::Tensor& tensor);
 
 at::ScalarType ScalarTypeOf(Number number);
 
-// Numbers on the device that are used as dense matrices of the width that a step needs.
+// Numbers on the device that are used as dense matrices of the width that a step needs. Those of
+// int8 are quantized rows (kernels::cuda::QuantizedStride) and begin as zeros.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -25,16 +26,22 @@ class DeviceBuffer {
 
   int64_t bytes() const { return DeviceBytes(numbers_); }
 
-  // Rows [first, first + count) of the matrix [.., width], for LibTorch and for kernels.
+  // Rows [first, first + count) of the matrix [.., width], for LibTorch and for kernels. Those of
+  // int8 have QuantizedColumns(width) columns.
   at::Tensor Rows(int64_t first, int64_t count, int64_t width) const;
   kernels::cuda::In In(int64_t width, int64_t first = 0) const {
-    return {At(first * width), type_, width};
+    return {At(Head() + first * Stride(width)), type_, Stride(width)};
   }
   kernels::cuda::Out Out(int64_t width, int64_t first = 0) const {
-    return {At(first * width), type_, width};
+    return {At(Head() + first * Stride(width)), type_, Stride(width)};
   }
 
  private:
+  // The numbers before the first one of a row, and from one row to the next.
+  int64_t Head() const { return IsQuantized(type_) ? kernels::cuda::kScaleBytes : 0; }
+  int64_t Stride(int64_t width) const {
+    return IsQuantized(type_) ? kernels::cuda::QuantizedStride(width) : width;
+  }
   void* At(int64_t number) const;
 
   at::Tensor numbers_;

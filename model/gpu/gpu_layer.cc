@@ -72,7 +72,9 @@ absl::StatusOr<GpuLayer> GpuLayer::Create(const NetworkConfig& config, int64_t i
     AFT_RETURN_IF_ERROR(load(format, "ffn.gate", layer.gate));
   }
   layer.up_bias = vector("ffn.up.bias");
-  if (activates_in_product) layer.up_bias = layer.up_bias.to(ScalarTypeOf(format));
+  if (activates_in_product && layer.up_bias.defined()) {
+    layer.up_bias = layer.up_bias.to(ScalarTypeOf(ActivationFormat(format)));
+  }
   layer.down_bias = vector("ffn.down.bias");
   return layer;
 }

@@ -33,8 +33,9 @@ Number ActivatedNumber(const NetworkConfig& config, Number format);
 // One layer of a GpuNetwork, on the device. A part that the network does not have is empty, and a
 // bias undefined.
 struct GpuLayer {
-  // `tensors`, on the CPU, have those of layer `index`. Matrices are stored in `format`, and so is
-  // the bias of a feed-forward that `activates_in_product`; `down` in ActivatedNumber. Errors:
+  // `tensors`, on the CPU, have those of layer `index`. Matrices are stored in `format`, and the
+  // bias of a feed-forward that `activates_in_product` in ActivationFormat; `down` in
+  // ActivatedNumber. Errors:
   // those of MakeGpuMixer and GpuLinear::Create. REQUIRES: the tensors passed CheckTensors.
   static absl::StatusOr<GpuLayer> Create(const NetworkConfig& config, int64_t index,
                                          const WeightMap& tensors, Number format,

@@ -8,11 +8,11 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/config/tensors.h"
 #include "model/gpu/kernel_status.h"
+#include "model/kernels/cuda/product/quantize.h"
 
 namespace aft {
 
@@ -32,9 +32,9 @@ int64_t LogitRows(const NetworkConfig& config, const GpuLimits& limits) {
   return std::min(limits.tokens, std::max(limits.slots, kLogitRows));
 }
 
-int64_t NormedWidth(const NetworkConfig& config) {
+int64_t NormedWidth(const NetworkConfig& config, Number format) {
   const bool head_bias = HeadRows(config) > 0 && config.head_bias;
-  return config.d_model + (config.qkv_bias || head_bias ? kBiasColumns : 0);
+  return config.d_model + (config.qkv_bias || head_bias ? BiasColumns(format) : 0);
 }
 
 // All tokens of a step, in the order of its matrices.
@@ -46,24 +46,7 @@ const float* DataOrNull(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
 
-std::string InMib(int64_t bytes) {
-  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-}
-
 }  // namespace
-
-absl::Status CheckFits(const std::vector<GpuNeed>& needs, const GpuQueue& queue) {
-  int64_t all = 0;
-  std::string words;
-  for (const GpuNeed& need : needs) {
-    all += need.bytes;
-    absl::StrAppend(&words, words.empty() ? "" : ", ", need.name, " ", InMib(need.bytes));
-  }
-  if (all <= queue.free_bytes()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(queue.name(), " has ", InMib(queue.free_bytes()), " of ",
-                   InMib(queue.total_bytes()), " free, the model needs ", InMib(all), ": ", words));
-}
 
 absl::StatusOr<std::unique_ptr<GpuNetwork>> GpuNetwork::Create(const NetworkConfig& config,
                                                                const TensorSource& tensors,
@@ -72,6 +55,7 @@ absl::StatusOr<std::unique_ptr<GpuNetwork>> GpuNetwork::Create(const NetworkConf
                                                                GpuQueue* queue) {
   AFT_CHECK(limits.rows >= 1 && limits.tokens >= 1);
   AFT_ASSIGN_OR_RETURN(const uint64_t fingerprint, CheckTensors(config, tensors));
+  AFT_RETURN_IF_ERROR(CheckFormat(config, format));
   std::unique_ptr<GpuNetwork> network(new GpuNetwork(config, fingerprint, format, limits, queue));
   AFT_RETURN_IF_ERROR(CheckFits(network->Needs(), *queue));
   AFT_RETURN_IF_ERROR(queue->Run([&] { return network->Load(tensors); }));
@@ -83,15 +67,16 @@ GpuNetwork::GpuNetwork(const NetworkConfig& config, uint64_t fingerprint, Number
     : config_(config),
       fingerprint_(fingerprint),
       number_(format),
-      up_number_(UpNumberOf(format)),
-      activates_in_product_(!ShiftsFeedForward(config) &&
+      activation_number_(ActivationFormat(format)),
+      up_number_(UpNumberOf(activation_number_)),
+      activates_in_product_((quantizes() || !ShiftsFeedForward(config)) &&
                             GpuLinear::Activates(config.activation, format, queue->device())),
       limits_(limits),
       max_logit_rows_(LogitRows(config, limits)),
       queue_(queue),
       hid_(MixerWidth(config)),
       packed_width_(PackedWidth(config.mixer, hid_)),
-      normed_width_(NormedWidth(config)) {}
+      normed_width_(NormedWidth(config, format)) {}
 
 std::vector<GpuNeed> GpuNetwork::Needs() const {
   int64_t weights = 0;
@@ -100,11 +85,12 @@ std::vector<GpuNeed> GpuNetwork::Needs() const {
         spec.count() * NumberBytes(spec.role == TensorRole::kMatrix ? number_ : Number::kFp32);
   }
   const int64_t wide = std::max(config_.d_model, hid_);
-  const int64_t half = NumberBytes(number_);
-  const int64_t ffn = NumberBytes(up_number_) + (up_number_ == number_ ? 0 : half);
+  const int64_t half = NumberBytes(activation_number_);
+  const int64_t ffn = NumberBytes(up_number_) + (up_number_ == activation_number_ ? 0 : half);
   const int64_t streams = replaces_stream() || shifts() ? 3 : 2;
   const int64_t per_token = 4 * (streams * config_.d_model + packed_width_) +
                             half * (2 * wide + normed_width_) + ffn * config_.d_ff +
+                            QuantizedRow() +
                             (shifts() ? GpuShiftBuffers::BytesPerToken(config_, number_) : 0);
   std::vector<GpuNeed> needs = {
       {"weights", weights},
@@ -117,6 +103,11 @@ std::vector<GpuNeed> GpuNetwork::Needs() const {
                      limits_.tokens * config_.d_model * int64_t{sizeof(float)}});
   }
   return needs;
+}
+
+int64_t GpuNetwork::QuantizedRow() const {
+  if (!quantizes()) return 0;
+  return cuda::QuantizedStride(std::max({config_.d_model, hid_, config_.d_ff}));
 }
 
 absl::Status GpuNetwork::Load(const TensorSource& source) {
@@ -143,16 +134,19 @@ absl::Status GpuNetwork::Load(const TensorSource& source) {
 }
 
 absl::Status GpuNetwork::LoadHead(const TensorSource& source) {
-  if (config_.tie_embeddings && !config_.head_bias) {
-    head_ = GpuLinear(embed_);
-    return absl::OkStatus();
-  }
-  const char* const name = config_.tie_embeddings ? "embed.weight" : "head.weight";
-  AFT_ASSIGN_OR_RETURN(const at::Tensor weight, source.Read(name));
   at::Tensor bias;
   if (config_.head_bias) {
     AFT_ASSIGN_OR_RETURN(bias, source.Read("head.bias"));
   }
+  if (config_.tie_embeddings && (!bias.defined() || quantizes())) {
+    head_ = embed_;
+    if (!bias.defined()) return absl::OkStatus();
+    head_ = embed_.WithBias(ToDevice(bias, queue_->device()));
+    weight_bytes_ += DeviceBytes(bias);
+    return absl::OkStatus();
+  }
+  const char* const name = config_.tie_embeddings ? "embed.weight" : "head.weight";
+  AFT_ASSIGN_OR_RETURN(const at::Tensor weight, source.Read(name));
   AFT_ASSIGN_OR_RETURN(head_, GpuLinear::Create(name, weight, bias, number_, queue_->device()));
   weight_bytes_ += head_.weight_bytes();
   return absl::OkStatus();
@@ -166,9 +160,11 @@ GpuNorm GpuNetwork::LoadNorm(const TensorMap& tensors, const std::string& name) 
 
 absl::Status GpuNetwork::LoadEmbedding(const TensorSource& source) {
   AFT_ASSIGN_OR_RETURN(const at::Tensor table, source.Read("embed.weight"));
-  AFT_ASSIGN_OR_RETURN(embed_, ToFormat("embed.weight", table, number_, queue_->device()));
-  weight_bytes_ += DeviceBytes(embed_);
-  embed_model_.table = embed_.const_data_ptr();
+  AFT_ASSIGN_OR_RETURN(
+      embed_, GpuLinear::Create("embed.weight", table, at::Tensor(), number_, queue_->device()));
+  weight_bytes_ += embed_.weight_bytes();
+  embed_model_.table = embed_.weight();
+  embed_model_.table_scale = embed_.scale();
   embed_model_.type = number_;
   embed_model_.scale = config_.embedding_scale;
   if (config_.position == PositionKind::kLearned) {
@@ -203,13 +199,14 @@ absl::Status GpuNetwork::MakeActivations() {
     stream = DeviceBuffer(tokens * config_.d_model, Number::kFp32, device);
   }
   for (DeviceBuffer& input : inputs_) {
-    input = DeviceBuffer(tokens * std::max(config_.d_model, hid_), number_, device);
+    input = DeviceBuffer(tokens * std::max(config_.d_model, hid_), activation_number_, device);
   }
-  normed_ = DeviceBuffer(tokens * normed_width_, number_, device);
+  if (quantizes()) quantized_ = DeviceBuffer(tokens * QuantizedRow(), number_, device);
+  normed_ = DeviceBuffer(tokens * normed_width_, activation_number_, device);
   normed_.Rows(0, tokens, normed_width_).fill_(1);  // norms leave the last columns as they are
   packed_ = DeviceBuffer(tokens * packed_width_, Number::kFp32, device);
   up_ = DeviceBuffer(tokens * config_.d_ff, up_number_, device);
-  if (up_number_ != number_) {
+  if (up_number_ != activation_number_) {
     activated_ = DeviceBuffer(tokens * config_.d_ff, ActivatedNumber(config_, number_), device);
   }
   if (has_head()) {
@@ -228,8 +225,8 @@ absl::Status GpuNetwork::MakeActivations() {
 
 int64_t GpuNetwork::workspace_bytes() const {
   int64_t bytes = DeviceBytes(workspace_) + DeviceBytes(slot_scratch_) + DeviceBytes(no_slots_) +
-                  normed_.bytes() + packed_.bytes() + up_.bytes() + activated_.bytes() +
-                  logits_.bytes() + vectors_.bytes() + shift_.bytes();
+                  quantized_.bytes() + normed_.bytes() + packed_.bytes() + up_.bytes() +
+                  activated_.bytes() + logits_.bytes() + vectors_.bytes() + shift_.bytes();
   for (const DeviceBuffer& stream : streams_) bytes += stream.bytes();
   for (const DeviceBuffer& input : inputs_) bytes += input.bytes();
   return bytes;
@@ -302,16 +299,37 @@ absl::StatusOr<const float*> GpuNetwork::AddPendingForShift(const GpuNorm& norm,
   return static_cast<const float*>(next_->In(config_.d_model).data);
 }
 
-absl::Status GpuNetwork::Pack(const GpuLayer& layer, int64_t count) {
-  if (is_bare_mixer() || config_.post_norm) {
-    normed_.Rows(0, count, normed_width_)
-        .narrow(1, 0, config_.d_model)
-        .copy_(x_->Rows(0, count, config_.d_model));
+absl::StatusOr<at::Tensor> GpuNetwork::Operand(const at::Tensor& rows) const {
+  if (!quantizes()) return rows;
+  const int64_t count = rows.size(0);
+  const int64_t width = rows.size(1);
+  const cuda::In in = {rows.const_data_ptr(), Number::kFp32, rows.stride(0)};
+  AFT_RETURN_IF_ERROR(
+      KernelStatus(cuda::QuantizeRows({width}, in, count, quantized_.Out(width), queue_->stream()),
+                   "QuantizeRows"));
+  return quantized_.Rows(0, count, width);
+}
+
+absl::StatusOr<at::Tensor> GpuNetwork::NormedOperand(const GpuNorm& norm, int64_t count,
+                                                     const DeviceBuffer& to, int64_t stride) {
+  const int64_t d = config_.d_model;
+  const DeviceBuffer& buffer = quantizes() ? quantized_ : to;
+  const int64_t width = quantizes() ? d : stride;
+  if (!is_bare_mixer() && !config_.post_norm) {
+    AFT_RETURN_IF_ERROR(AddPending(norm, count, buffer.Out(width)));
+  } else if (quantizes()) {
+    return Operand(x_->Rows(0, count, d));
   } else {
-    AFT_RETURN_IF_ERROR(AddPending(layer.norm1, count, normed()));
+    buffer.Rows(0, count, width).narrow(1, 0, d).copy_(x_->Rows(0, count, d));
   }
-  return layer.qkv.Forward(NormedFor(layer.qkv, 0, count), packed_.Rows(0, count, packed_width_),
-                           queue_->stream());
+  return buffer.Rows(0, count, width);
+}
+
+absl::Status GpuNetwork::Pack(const GpuLayer& layer, int64_t count) {
+  AFT_ASSIGN_OR_RETURN(const at::Tensor x,
+                       NormedOperand(layer.norm1, count, normed_, normed_width_));
+  return layer.qkv.Forward(x.narrow(1, 0, layer.qkv.columns()),
+                           packed_.Rows(0, count, packed_width_), queue_->stream());
 }
 
 absl::Status GpuNetwork::Mix(int64_t layer, const Batch& batch,
@@ -374,7 +392,7 @@ absl::Status GpuNetwork::Keep(const int64_t* outputs, int64_t count) {
   if (shifts()) {  // the mixer's output has been read, and its buffer is free
     DeviceBuffer* const kept[] = {spare_, mixed_};
     for (int64_t part = 0; part < layers_.back().shift->parts(); ++part) {
-      const cuda::In input = shift_.inputs.In(d, part * shift_.tokens);
+      const cuda::In input = {shifted_[part].const_data_ptr(), activation_number_, d};
       AFT_RETURN_IF_ERROR(gather(input, kept[part]->Out(d), d));
       shifted_[part] = kept[part]->Rows(0, count, d);
     }
@@ -387,8 +405,8 @@ absl::Status GpuNetwork::Keep(const int64_t* outputs, int64_t count) {
 
 absl::Status GpuNetwork::ProjectMixed(const GpuLayer& layer, int64_t count) {
   const int64_t d = config_.d_model;
-  AFT_RETURN_IF_ERROR(layer.out.Forward(mixed_->Rows(0, count, hid_), branch_->Rows(0, count, d),
-                                        queue_->stream()));
+  AFT_ASSIGN_OR_RETURN(const at::Tensor x, Operand(mixed_->Rows(0, count, hid_)));
+  AFT_RETURN_IF_ERROR(layer.out.Forward(x, branch_->Rows(0, count, d), queue_->stream()));
   pending_ = true;
   pending_bias_ = DataOrNull(layer.out_bias);
   return absl::OkStatus();
@@ -398,7 +416,7 @@ absl::Status GpuNetwork::FeedForward(const GpuLayer& layer, const at::Tensor& x,
   const int64_t d = config_.d_model;
   const int64_t ff = config_.d_ff;
   const at::Tensor up = up_.Rows(0, count, ff);
-  const DeviceBuffer& activated = up_number_ == number_ ? up_ : activated_;
+  const DeviceBuffer& activated = up_number_ == activation_number_ ? up_ : activated_;
   if (activates_in_product_) {
     AFT_RETURN_IF_ERROR(
         layer.up.ForwardActivated(x, layer.up_bias, config_.activation, up, queue_->stream()));
@@ -409,8 +427,8 @@ absl::Status GpuNetwork::FeedForward(const GpuLayer& layer, const at::Tensor& x,
                                           count, ff, activated.Out(ff), queue_->stream()),
                      "BiasActivation"));
   }
-  AFT_RETURN_IF_ERROR(layer.down.Forward(activated.Rows(0, count, ff), branch_->Rows(0, count, d),
-                                         queue_->stream()));
+  AFT_ASSIGN_OR_RETURN(const at::Tensor operand, Operand(activated.Rows(0, count, ff)));
+  AFT_RETURN_IF_ERROR(layer.down.Forward(operand, branch_->Rows(0, count, d), queue_->stream()));
   pending_ = true;
   pending_bias_ = DataOrNull(layer.down_bias);
   return absl::OkStatus();
@@ -418,10 +436,12 @@ absl::Status GpuNetwork::FeedForward(const GpuLayer& layer, const at::Tensor& x,
 
 absl::Status GpuNetwork::FinishShifted(const GpuLayer& layer, int64_t count) {
   const int64_t d = config_.d_model;
-  AFT_RETURN_IF_ERROR(FeedForward(layer, shifted_[0].narrow(0, 0, count), count));
+  AFT_ASSIGN_OR_RETURN(const at::Tensor x, Operand(shifted_[0].narrow(0, 0, count)));
+  AFT_RETURN_IF_ERROR(FeedForward(layer, x, count));
   if (config_.feed_forward != FeedForwardKind::kGatedChannelMix) return absl::OkStatus();
   const at::Tensor gate = next_->Rows(0, count, d);
-  AFT_RETURN_IF_ERROR(layer.gate.Forward(shifted_[1].narrow(0, 0, count), gate, queue_->stream()));
+  AFT_ASSIGN_OR_RETURN(const at::Tensor gated, Operand(shifted_[1].narrow(0, 0, count)));
+  AFT_RETURN_IF_ERROR(layer.gate.Forward(gated, gate, queue_->stream()));
   float* const branch = static_cast<float*>(branch_->Out(d).data);
   return KernelStatus(
       cuda::MultiplyBySigmoid(gate.const_data_ptr<float>(), count, d, branch, queue_->stream()),
@@ -440,12 +460,8 @@ absl::Status GpuNetwork::Finish(int64_t index, int64_t count) {
   }
   if (config_.post_norm) AFT_RETURN_IF_ERROR(AddPendingAndNorm(layer.norm1, count));
   if (!HasFeedForward(config_, index)) return absl::OkStatus();
-  if (config_.post_norm) {
-    spare_->Rows(0, count, d).copy_(x_->Rows(0, count, d));
-  } else {
-    AFT_RETURN_IF_ERROR(AddPending(layer.norm2, count, spare_->Out(d)));
-  }
-  AFT_RETURN_IF_ERROR(FeedForward(layer, spare_->Rows(0, count, d), count));
+  AFT_ASSIGN_OR_RETURN(const at::Tensor x, NormedOperand(layer.norm2, count, *spare_, d));
+  AFT_RETURN_IF_ERROR(FeedForward(layer, x, count));
   const bool norms = config_.post_norm && HasSecondNorm(config_, index);
   return norms ? AddPendingAndNorm(layer.norm2, count) : absl::OkStatus();
 }
@@ -471,13 +487,10 @@ absl::Status GpuNetwork::FinalNorm(int64_t count) {
 
 absl::StatusOr<const float*> GpuNetwork::Logits(int64_t first, int64_t count) {
   AFT_CHECK(first >= 0 && count <= max_logit_rows_ && first + count <= output_count_);
-  AFT_RETURN_IF_ERROR(head_.Forward(NormedFor(head_, first, count),
+  AFT_ASSIGN_OR_RETURN(const at::Tensor x, Operand(normed_.Rows(first, count, normed_width_)));
+  AFT_RETURN_IF_ERROR(head_.Forward(x.narrow(1, 0, head_.columns()),
                                     logits_.Rows(0, count, HeadRows(config_)), queue_->stream()));
   return static_cast<const float*>(logits_.In(HeadRows(config_)).data);
-}
-
-at::Tensor GpuNetwork::NormedFor(const GpuLinear& linear, int64_t first, int64_t count) const {
-  return normed_.Rows(first, count, normed_width_).narrow(1, 0, linear.columns());
 }
 
 static_assert(Network<GpuNetwork>);

@@ -11,6 +11,7 @@
 #include "model/gpu/device_tensor.h"
 #include "model/gpu/gpu_layer.h"
 #include "model/gpu/gpu_linear.h"
+#include "model/gpu/gpu_need.h"
 #include "model/gpu/gpu_queue.h"
 #include "model/gpu/gpu_token_shift.h"
 #include "model/kernels/cuda/rows/rows.h"
@@ -19,18 +20,11 @@
 
 namespace aft {
 
-// A part of a model that needs memory of the device.
-struct GpuNeed {
-  std::string name;  // "logits of 64 tokens"
-  int64_t bytes = 0;
-};
-// Checks that all of them fit into the device's free memory. RESOURCE_EXHAUSTED lists all needs.
-absl::Status CheckFits(const std::vector<GpuNeed>& needs, const GpuQueue& queue);
-
 // The network on a GPU (see Network). It owns weights, activations and the mixers' look-ahead sums.
 // Weights, and so the operands of matrix products, are in `format`. The residual stream, keys,
-// values, states and logits are always fp32: products of 16-bit numbers are written as fp32, except
-// the first one of a bf16 feed-forward.
+// values, states and logits are always fp32: products of 16-bit numbers and of int8 are written as
+// fp32, except the first one of a bf16 feed-forward. Operands of int8 are quantized by the norm
+// that makes them, or by a launch of their own.
 //
 // Calls queue work on the queue's stream and return, within GpuQueue::Run. Steps allocate nothing
 // and may be captured. Thread-compatible. Errors: INTERNAL, with LibTorch's or CUDA's text.
@@ -57,8 +51,9 @@ class GpuNetwork {
     const float* vectors = nullptr;            // [tokens, d] fp32, in place of the embedding's rows
   };
 
-  // Errors: DATA_LOSS (CheckTensors, or a weight that the format cannot hold), RESOURCE_EXHAUSTED
-  // (lists the memory that each part needs). `queue` is borrowed; `tensors` are not kept.
+  // Errors: DATA_LOSS (CheckTensors, or a weight that the format cannot hold), INVALID_ARGUMENT
+  // (CheckFormat), RESOURCE_EXHAUSTED (lists the memory that each part needs). `queue` is borrowed;
+  // `tensors` are not kept.
   static absl::StatusOr<std::unique_ptr<GpuNetwork>> Create(const NetworkConfig& config,
                                                             const TensorSource& tensors,
                                                             Number format, const GpuLimits& limits,
@@ -115,6 +110,8 @@ class GpuNetwork {
   bool replaces_stream() const { return config_.post_norm || config_.embedding_norm; }
   bool shifts() const { return ShiftsFeedForward(config_); }  // token shift in both halves
   bool is_bare_mixer() const { return config_.architecture == Architecture::kMixer; }
+  bool quantizes() const { return IsQuantized(number_); }
+  int64_t QuantizedRow() const;        // the most bytes of a row of quantized_
   std::vector<GpuNeed> Needs() const;  // memory that Load will need, as far as the config says
   absl::Status Load(const TensorSource& source);
   absl::Status LoadEmbedding(const TensorSource& source);
@@ -127,6 +124,13 @@ class GpuNetwork {
                            const int32_t* last_sampled, int64_t count);
   // AddPending with a result that replaces the residual stream.
   absl::Status AddPendingAndNorm(const GpuNorm& norm, int64_t count);
+  // Returns `rows` as products read them: quantized, if weights are int8. Valid until the next
+  // call.
+  absl::StatusOr<at::Tensor> Operand(const at::Tensor& rows) const;
+  // Computes the norm, unless it comes later, and returns it as products read it, in `to` with rows
+  // of `stride` columns or quantized.
+  absl::StatusOr<at::Tensor> NormedOperand(const GpuNorm& norm, int64_t count,
+                                           const DeviceBuffer& to, int64_t stride);
   // Computes the layer's norm, unless it comes later, and the packed projections of the first
   // `count` rows, for its mixer.
   absl::Status Pack(const GpuLayer& layer, int64_t count);
@@ -136,15 +140,13 @@ class GpuNetwork {
   absl::StatusOr<const float*> AddPendingForShift(const GpuNorm& norm, int64_t count);
   // out(mixed) for the first rows. The result is the pending branch.
   absl::Status ProjectMixed(const GpuLayer& layer, int64_t count);
-  // x [count, d] in the products' format. The result is the pending branch.
+  // x [count, d] as products read it. The result is the pending branch.
   absl::Status FeedForward(const GpuLayer& layer, const at::Tensor& x, int64_t count);
   absl::Status FinishShifted(const GpuLayer& layer, int64_t count);
   // Returns the states of the layer, in the order of GpuLayer::state_specs.
   const StateView* StatesOf(int64_t layer, const std::vector<StateView>& states) const {
     return &states[static_cast<size_t>(layer) * (states.size() / layers_.size())];
   }
-  // Rows of normed_ with the number of columns of ones that `linear` needs.
-  at::Tensor NormedFor(const GpuLinear& linear, int64_t first, int64_t count) const;
   kernels::cuda::In packed(int64_t first) const { return packed_.In(packed_width_, first); }
   kernels::cuda::Out mixed(int64_t first) const { return mixed_->Out(hid_, first); }
   kernels::cuda::Out normed() const { return normed_.Out(normed_width_); }
@@ -152,6 +154,7 @@ class GpuNetwork {
   const NetworkConfig config_;
   const uint64_t fingerprint_;
   const Number number_;
+  const Number activation_number_;
   const Number up_number_;
   const bool activates_in_product_;
   const GpuLimits limits_;
@@ -162,7 +165,7 @@ class GpuNetwork {
   const int64_t normed_width_;  // d_model and columns of ones
   int64_t weight_bytes_ = 0;
 
-  at::Tensor embed_;
+  GpuLinear embed_;
   at::Tensor positions_;
   at::Tensor frequencies_;
   kernels::cuda::EmbedModel embed_model_;
@@ -176,6 +179,7 @@ class GpuNetwork {
   at::Tensor no_slots_;      // all 0: texts have no slots; Embed pads where a slot is below 0
   DeviceBuffer streams_[3];  // [tokens, d]; the last one only if replaces_stream() or shifts()
   DeviceBuffer inputs_[2];   // [tokens, max(d, hid)]
+  DeviceBuffer quantized_;   // only if quantizes(): the rows of one product
   DeviceBuffer normed_;
   DeviceBuffer packed_;
   DeviceBuffer up_;

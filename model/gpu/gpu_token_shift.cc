@@ -28,15 +28,14 @@ std::vector<PackedPart> AllParts(const NetworkConfig& config) {
 
 // The columns of GpuShiftBuffers::narrow that belong to a part. They begin at 16-byte boundaries in
 // every format.
-int64_t NarrowColumns(const PackedPart& part) {
-  constexpr int64_t kAligned = 8;
+int64_t NarrowColumns(const PackedPart& part, Number format) {
   if (part.rank == 0) return 0;
-  return (part.rank + kAligned - 1) / kAligned * kAligned + (part.bias ? kBiasColumns : 0);
+  return cuda::QuantizedColumns(part.rank) + (part.bias ? BiasColumns(format) : 0);
 }
 
-int64_t NarrowWidth(const NetworkConfig& config) {
+int64_t NarrowWidth(const NetworkConfig& config, Number format) {
   int64_t columns = 0;
-  for (const PackedPart& part : AllParts(config)) columns += NarrowColumns(part);
+  for (const PackedPart& part : AllParts(config)) columns += NarrowColumns(part, format);
   return columns;
 }
 
@@ -60,42 +59,84 @@ cuda::ColumnFunction FunctionOf(PackedPart::Between between) {
 
 int64_t GpuShiftBuffers::BytesPerToken(const NetworkConfig& config, Number format) {
   const int64_t fp32 = NumberBytes(Number::kFp32);
-  const int64_t number = NumberBytes(format);
-  return number * MostParts(config) * config.d_model +
-         NarrowWidth(config) * (fp32 + (format == Number::kFp32 ? 0 : number)) +
+  const int64_t number = NumberBytes(ActivationFormat(format));
+  const int64_t quantized = IsQuantized(format) ? cuda::QuantizedStride(config.d_model) : 0;
+  return (number * config.d_model + quantized) * MostParts(config) +
+         NarrowWidth(config, format) * (fp32 + (number == fp32 ? 0 : number)) +
          (MixesValues(config) ? fp32 * MixerWidth(config) : 0);
 }
 
-GpuShiftBuffers::GpuShiftBuffers(const NetworkConfig& config, Number format, int64_t max_tokens,
+GpuShiftBuffers::GpuShiftBuffers(const NetworkConfig& config, Number format, int64_t tokens,
                                  at::Device device)
-    : tokens(max_tokens),
-      width(config.d_model),
-      narrow_width(NarrowWidth(config)),
-      inputs(MostParts(config) * tokens * width, format, device),
+    : width(config.d_model),
+      narrow_width(NarrowWidth(config, format)),
+      inputs(MostParts(config) * tokens * width, ActivationFormat(format), device),
       narrow(tokens * narrow_width, Number::kFp32, device) {
   if (MixesValues(config)) {
     first_values = DeviceBuffer(tokens * MixerWidth(config), Number::kFp32, device);
   }
-  if (narrow_width == 0) return;
-  narrow.Rows(0, tokens, narrow_width).fill_(1);  // products write only the columns before the ones
-  if (format != Number::kFp32) rounded = DeviceBuffer(tokens * narrow_width, format, device);
   std::vector<cuda::ColumnFunction> columns;
+  std::vector<int32_t> begin = {0};
   for (const PackedPart& part : AllParts(config)) {
+    if (part.rank == 0) continue;
     columns.insert(columns.end(), static_cast<size_t>(part.rank), FunctionOf(part.between));
-    columns.insert(columns.end(), static_cast<size_t>(NarrowColumns(part) - part.rank),
+    columns.insert(columns.end(), static_cast<size_t>(NarrowColumns(part, format) - part.rank),
                    cuda::ColumnFunction::kNone);
+    begin.push_back(static_cast<int32_t>(columns.size()));
   }
+  narrow_parts = static_cast<int64_t>(begin.size()) - 1;
+  if (IsQuantized(format)) {
+    const int64_t row = std::max(MostParts(config) * cuda::QuantizedStride(width),
+                                 cuda::QuantizedStride(quantized_narrow_width()));
+    quantized = DeviceBuffer(tokens * row, format, device);
+  }
+  if (narrow_width == 0) return;
+  // Products write only the columns of the ranks.
+  narrow.Rows(0, tokens, narrow_width).fill_(IsQuantized(format) ? 0 : 1);
+  const Number activation = ActivationFormat(format);
+  if (activation != Number::kFp32) {
+    rounded = DeviceBuffer(tokens * narrow_width, activation, device);
+  }
+  narrow_begin = at::empty({narrow_parts + 1}, at::kInt);
+  std::copy(begin.begin(), begin.end(), narrow_begin.data_ptr<int32_t>());
+  narrow_begin = narrow_begin.to(device);
   functions = at::empty({narrow_width}, at::kByte);
   std::copy(columns.begin(), columns.end(),
             static_cast<cuda::ColumnFunction*>(functions.mutable_data_ptr()));
   functions = functions.to(device);
 }
 
+absl::Status GpuShiftBuffers::QuantizeInputs(int64_t rows, cuda::Stream stream) const {
+  if (quantized.bytes() == 0) return absl::OkStatus();
+  return KernelStatus(
+      cuda::QuantizeRows({width}, inputs.In(width), rows, quantized.Out(width), stream),
+      "QuantizeRows");
+}
+
+absl::StatusOr<at::Tensor> GpuShiftBuffers::Activate(int64_t count, cuda::Stream stream) const {
+  const cuda::In from = narrow.In(narrow_width);
+  const auto* const function = static_cast<const cuda::ColumnFunction*>(functions.const_data_ptr());
+  if (quantized.bytes() > 0) {
+    const cuda::QuantizeModel model = {narrow_width, narrow_parts,
+                                       narrow_begin.const_data_ptr<int32_t>(), function};
+    const int64_t row = quantized_narrow_width();
+    AFT_RETURN_IF_ERROR(KernelStatus(
+        cuda::QuantizeRows(model, from, count, quantized.Out(row), stream), "QuantizeRows"));
+    return quantized.Rows(0, count, row);
+  }
+  const DeviceBuffer& to = rounded.bytes() > 0 ? rounded : narrow;
+  AFT_RETURN_IF_ERROR(
+      KernelStatus(cuda::ApplyToColumns(static_cast<const float*>(from.data), function, count,
+                                        narrow_width, to.Out(narrow_width), stream),
+                   "ApplyToColumns"));
+  return to.Rows(0, count, narrow_width);
+}
+
 absl::Status GpuTokenShift::Forward(const float* x, const cuda::TokenRows& rows, cuda::State state,
                                     const GpuShiftBuffers& buffers, cuda::Stream stream) const {
   const cuda::ShiftModel model = {buffers.width, parts(), shares_.const_data_ptr<float>()};
   return KernelStatus(cuda::ShiftTokens(model, rows, x, state, buffers.inputs.Out(buffers.width),
-                                        buffers.tokens, stream),
+                                        rows.tokens, stream),
                       "ShiftTokens");
 }
 
@@ -111,6 +152,7 @@ absl::StatusOr<GpuShiftedProjection> GpuShiftedProjection::Create(const NetworkC
   made.weight_bytes_ = DeviceBytes(shares);
   int64_t column = 0;
   int64_t narrow = 0;
+  int64_t scales = 0;  // the columns of a quantized narrow row that are scales so far
   int64_t value_input = 0;
   for (const PackedPart& spec : AllParts(config)) {
     const std::string name = prefix + spec.name;
@@ -119,6 +161,7 @@ absl::StatusOr<GpuShiftedProjection> GpuShiftedProjection::Create(const NetworkC
     part.column = column;
     part.columns = spec.columns;
     part.narrow = narrow;
+    part.activated = narrow + scales;
     part.rank = spec.rank;
     if (absl::string_view(spec.name) == "v") {
       value_input = part.input;
@@ -139,7 +182,8 @@ absl::StatusOr<GpuShiftedProjection> GpuShiftedProjection::Create(const NetworkC
     made.weight_bytes_ += part.product.weight_bytes();
     made.parts_.push_back(std::move(part));
     column += spec.columns;
-    narrow += NarrowColumns(spec);
+    narrow += NarrowColumns(spec, format);
+    if (spec.rank > 0 && IsQuantized(format)) scales += cuda::kScaleBytes;
   }
   return made;
 }
@@ -151,11 +195,12 @@ absl::Status GpuShiftedProjection::Forward(const float* x, const cuda::TokenRows
   AFT_RETURN_IF_ERROR(shift_.Forward(x, rows, state, buffers, stream));
   const int64_t count = rows.tokens;
   const int64_t narrow_width = buffers.narrow_width;
+  AFT_RETURN_IF_ERROR(buffers.QuantizeInputs(shift_.parts() * count, stream));
   const auto result = [&](const Part& part) {
     return part.gates_values ? gates : packed.narrow(1, part.column, part.columns);
   };
   for (const Part& part : parts_) {
-    const at::Tensor input = buffers.Input(part.input, count);
+    const at::Tensor input = buffers.Operand(part.input, count);
     if (part.rank == 0) {
       AFT_RETURN_IF_ERROR(part.product.Forward(input, result(part), stream));
     } else {
@@ -165,17 +210,11 @@ absl::Status GpuShiftedProjection::Forward(const float* x, const cuda::TokenRows
     }
   }
   if (narrow_width == 0) return absl::OkStatus();
-  AFT_RETURN_IF_ERROR(
-      KernelStatus(cuda::ApplyToColumns(
-                       static_cast<const float*>(buffers.narrow.In(narrow_width).data),
-                       static_cast<const cuda::ColumnFunction*>(buffers.functions.const_data_ptr()),
-                       count, narrow_width, buffers.activated().Out(narrow_width), stream),
-                   "ApplyToColumns"));
+  AFT_ASSIGN_OR_RETURN(const at::Tensor activated, buffers.Activate(count, stream));
   for (const Part& part : parts_) {
     if (part.rank == 0) continue;
-    const at::Tensor activated = buffers.activated().Rows(0, count, narrow_width);
     AFT_RETURN_IF_ERROR(part.product.Forward(
-        activated.narrow(1, part.narrow, part.product.columns()), result(part), stream));
+        activated.narrow(1, part.activated, part.product.columns()), result(part), stream));
   }
   if (!mixes_values_) return absl::OkStatus();
   const at::Tensor values = packed.narrow(1, value_column_, gates.size(1));

@@ -10,6 +10,7 @@
 #include "model/config/config.h"
 #include "model/gpu/device_tensor.h"
 #include "model/gpu/gpu_linear.h"
+#include "model/kernels/cuda/product/quantize.h"
 #include "model/kernels/cuda/wkv/blend.h"
 
 namespace aft {
@@ -23,24 +24,37 @@ struct GpuShiftBuffers {
   // REQUIRES: a network with token shift.
   static int64_t BytesPerToken(const NetworkConfig& config, Number format);
   int64_t bytes() const {
-    return inputs.bytes() + narrow.bytes() + rounded.bytes() + first_values.bytes();
+    return inputs.bytes() + quantized.bytes() + narrow.bytes() + rounded.bytes() +
+           first_values.bytes();
   }
 
-  // The first `count` rows of the input of part `part`.
+  // The inputs of part `part` in a step of `count` tokens, and the same as products read them.
   at::Tensor Input(int64_t part, int64_t count) const {
-    return inputs.Rows(part * tokens, count, width);
+    return inputs.Rows(part * count, count, width);
   }
-  // [tokens, narrow_width] after the functions between the two matrices, in the products' format.
-  const DeviceBuffer& activated() const { return rounded.bytes() > 0 ? rounded : narrow; }
+  at::Tensor Operand(int64_t part, int64_t count) const {
+    return (quantized.bytes() > 0 ? quantized : inputs).Rows(part * count, count, width);
+  }
+  // Prepares the first `rows` rows of all parts for Operand.
+  absl::Status QuantizeInputs(int64_t rows, kernels::cuda::Stream stream) const;
+  // Applies the functions between the two matrices of parts to `narrow`. Returns the rows that the
+  // second matrices read; those of int8 have a scale before each part, and replace Operand.
+  absl::StatusOr<at::Tensor> Activate(int64_t count, kernels::cuda::Stream stream) const;
 
-  int64_t tokens = 0;
-  int64_t width = 0;          // d
-  int64_t narrow_width = 0;   // the ranks of all parts, each with columns of ones for a bias
-  DeviceBuffer inputs;        // [parts, tokens, d] of the products, in their format
+  int64_t quantized_narrow_width() const {
+    return narrow_width + (narrow_parts - 1) * kernels::cuda::kScaleBytes;
+  }
+
+  int64_t width = 0;         // d
+  int64_t narrow_width = 0;  // the ranks of all parts, each with columns of ones for a bias
+  int64_t narrow_parts = 0;
+  DeviceBuffer inputs;        // [parts, the step's tokens, d], in the activations' format
+  DeviceBuffer quantized;     // only with int8 weights: the same, or `narrow`
   DeviceBuffer narrow;        // [tokens, narrow_width] fp32, between the two matrices of parts
   DeviceBuffer rounded;       // the same in the products' format; unused when that is fp32
   DeviceBuffer first_values;  // [tokens, hid] fp32, the values of the first layer
   at::Tensor functions;       // [narrow_width] cuda::ColumnFunction
+  at::Tensor narrow_begin;    // [narrow_parts + 1] int32, the first column of each part
 };
 
 // TokenShift (model/layers) on a GPU. Immutable and thread-safe.
@@ -85,7 +99,8 @@ class GpuShiftedProjection {
     int64_t columns = 0;
     bool gates_values = false;  // the result is `gates`, not a part of packed
     int64_t rank = 0;           // 0: `product` is the only one
-    int64_t narrow = 0;  // `down` makes columns [narrow, narrow + rank), `product` reads them
+    int64_t narrow = 0;         // `down` makes columns [narrow, narrow + rank)
+    int64_t activated = 0;  // where `product` reads them in the result of GpuShiftBuffers::Activate
     GpuLinear down;
     GpuLinear product;
   };

@@ -69,4 +69,11 @@ absl::StatusOr<uint64_t> CheckTensors(const NetworkConfig& config, const TensorS
   return absl::DataLossError(absl::StrJoin(complaints, "; "));
 }
 
+absl::Status CheckFormat(const NetworkConfig& config, Number format) {
+  const FormatSpec& spec = SpecOf(format);
+  if (spec.most_inputs == 0 || config.d_ff <= spec.most_inputs) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("d_ff: at most ", spec.most_inputs, " with ",
+                                                 spec.name, " weights, got ", config.d_ff));
+}
+
 }  // namespace aft

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/checkpoint/tensor_source.h"
 #include "model/config/config.h"
@@ -16,6 +17,9 @@ namespace aft {
 // tensor, the same on every machine. It says whether bytes of a sequence's state belong to this
 // model.
 absl::StatusOr<uint64_t> CheckTensors(const NetworkConfig& config, const TensorSource& tensors);
+
+// INVALID_ARGUMENT: a matrix has more inputs than weights in this format can have.
+absl::Status CheckFormat(const NetworkConfig& config, Number format);
 
 // Whether all numbers are finite in fp32. Takes no memory for a contiguous tensor.
 bool AllFinite(const at::Tensor& tensor);

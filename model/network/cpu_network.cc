@@ -51,11 +51,7 @@ absl::StatusOr<std::unique_ptr<CpuNetwork>> CpuNetwork::Create(const NetworkConf
                                                                const TensorSource& tensors,
                                                                Number format) {
   AFT_ASSIGN_OR_RETURN(const uint64_t fingerprint, CheckTensors(config, tensors));
-  const FormatSpec& spec = SpecOf(format);
-  if (spec.most_inputs > 0 && config.d_ff > spec.most_inputs) {
-    return absl::InvalidArgumentError(absl::StrCat("d_ff: at most ", spec.most_inputs, " with ",
-                                                   spec.name, " weights, got ", config.d_ff));
-  }
+  AFT_RETURN_IF_ERROR(CheckFormat(config, format));
   AFT_ASSIGN_OR_RETURN(WeightArena arena,
                        WeightArena::Create(CountWeightBytes(config, format).total(), format));
   std::unique_ptr<CpuNetwork> network(new CpuNetwork(config, fingerprint, std::move(arena)));

@@ -101,7 +101,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Name of the model in requests; default: the name of its folder")
       ->type_name("NAME");
   app.add_option("--weight_format", flags.weight_format,
-                 "Format of the weights in memory: stored, fp32, bf16, int8 (CPU) or fp16 (GPU)")
+                 "Format of the weights in memory: stored, fp32, bf16, int8 or (GPU) fp16")
       ->type_name("FORMAT")
       ->capture_default_str();
   app.add_option("--slots", flags.slots, "Number of sequences that each model runs at once");

@@ -66,6 +66,22 @@ __global__ void ProductKernel(PtxProduct product, const float* a, const float* b
       fragment_b[i] = PackBf16(first[0], first[8]);
     }
     MmaBf16(sums, fragment_a, fragment_b);
+  } else if (product == PtxProduct::kIntegers) {
+    const auto word = [](const float* first, int stride) {
+      unsigned bytes = 0;
+      for (int k = 0; k < 4; ++k) {
+        bytes |= (static_cast<unsigned>(static_cast<int>(first[k * stride])) & 0xFFU) << 8 * k;
+      }
+      return bytes;
+    };
+    for (unsigned i = 0; i < 4; ++i) {
+      fragment_a[i] = word(a + (g + i % 2 * 8) * 32 + 4 * t + i / 2 * 16, 1);
+    }
+    for (unsigned i = 0; i < 2; ++i) fragment_b[i] = word(b + (4 * t + i * 16) * 8 + g, 8);
+    int integers[4];
+    for (int i = 0; i < 4; ++i) integers[i] = static_cast<int>(sums[i]);
+    MmaInt8(integers, fragment_a, fragment_b);
+    for (int i = 0; i < 4; ++i) sums[i] = static_cast<float>(integers[i]);
   } else {
     for (unsigned i = threadIdx.x; i < 16 * 16; i += 32) shared_a[i] = FromFloat<Bf16>(a[i]).bits;
     for (unsigned i = threadIdx.x; i < 16 * 8; i += 32) shared_b[i] = FromFloat<Bf16>(b[i]).bits;

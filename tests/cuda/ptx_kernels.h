@@ -22,11 +22,13 @@ enum class PtxFunction {
 };
 int RunPtx(PtxFunction function, const uint32_t* x, int64_t count, uint32_t* y, Stream stream);
 
-// One warp computes c [16, 8] += a [16, k] b [k, 8], row-major. k is 8 for kTf32, otherwise 16.
+// One warp computes c [16, 8] += a [16, k] b [k, 8], row-major. k is 8 for kTf32, 32 for kIntegers
+// (which are -128 to 127), otherwise 16.
 enum class PtxProduct {
   kTf32,
   kBf16,
   kBf16Matrices,  // operands by LoadMatrices and LoadMatricesTransposed
+  kIntegers,
 };
 int RunPtxProduct(PtxProduct product, const float* a, const float* b, float* c, Stream stream);
 

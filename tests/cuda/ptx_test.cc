@@ -293,5 +293,28 @@ TEST_P(CudaPtxProductTest, NaNAndInfinityStayInTheirRow) {
 
 INSTANTIATE_TEST_SUITE_P(Products, CudaPtxProductTest, testing::ValuesIn(kProducts));
 
+TEST(CudaPtx, ProductsOfIntegersAreExact) {
+  TestRandom random;
+  const auto integers = [&](size_t count) {
+    std::vector<float> all(count);
+    for (float& value : all) value = static_cast<float>(random.Below(256) - 128);
+    return all;
+  };
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    const std::vector<float> a = integers(16 * 32);
+    const std::vector<float> b = integers(32 * 8);
+    const std::vector<float> c = integers(16 * 8);
+    std::vector<float> expected = c;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      for (size_t k = 0; k < 32; ++k) expected[i] += a[i / 8 * 32 + k] * b[k * 8 + i % 8];
+    }
+    const DeviceArray<float> sums(c);
+    EXPECT_EQ(RunPtxProduct(PtxProduct::kIntegers, DeviceArray<float>(a).get(),
+                            DeviceArray<float>(b).get(), sums.get(), nullptr),
+              0);
+    EXPECT_EQ(sums.Get(), expected);
+  }
+}
+
 }  // namespace
 }  // namespace aft::kernels::cuda

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints the results of a GPU run as Markdown, with the ratios that matter: report.py FOLDER
 
-Reads the files that the stages of run.sh wrote there: kernels.json, pytorch.json, model.json, server.jsonl.
+Reads the files that the stages of run.sh wrote there: kernels.json, pytorch.json, model-FORMAT.json, server.jsonl.
 """
 
 import json
@@ -9,8 +9,9 @@ import re
 import sys
 from pathlib import Path
 
-# The sizes of run.sh's model. It has weights of 2 bytes, and states of fp32 with a bf16 ring.
+# The sizes of run.sh's model, whose states are fp32 with a bf16 ring, and the bytes of a weight.
 LAYERS, D, FF, VOCAB, WINDOW = 24, 1024, 4096, 50304, 32
+BYTES = {"bf16": 2, "int8": 1}
 
 
 def read(folder, name):
@@ -53,14 +54,14 @@ def pytorch_part(kernels, pytorch):
   table(("PyTorch", "tokens", "us", "ours, us", "ratio"), rows)
 
 
-def minimal_bytes(streams):
+def minimal_bytes(streams, weight_format):
   """Returns the least bytes of one decode step: weights are read once, each state is read and written."""
-  weights = 2 * (LAYERS * (4 * D * D + 2 * D * FF) + VOCAB * D)
+  weights = BYTES[weight_format] * (LAYERS * (4 * D * D + 2 * D * FF) + VOCAB * D)
   state = LAYERS * D * (24 + 2 * 2 * (WINDOW - 1) + 2 * 2)
   return weights + streams * state
 
 
-def model_part(model, kernels, pytorch):
+def model_part(model, weight_format, kernels, pytorch):
   gpt2 = {c["streams"]: c["us"] for c in (pytorch or {"cases": []})["cases"]
           if c["name"] == "gpt2" and "us" in c}
   copy = kernels["copy_gbs"] * 1e9 if kernels else None
@@ -71,10 +72,10 @@ def model_part(model, kernels, pytorch):
       rows.append((kind[3:], size, "", f"{run['items_per_second']:.0f}", "", ""))
       continue
     us = run["real_time"]
-    share = f"{100 * minimal_bytes(int(size)) / copy / (us * 1e-6):.0f}" if copy else ""
+    share = f"{100 * minimal_bytes(int(size), weight_format) / copy / (us * 1e-6):.0f}" if copy else ""
     ratio = f"{gpt2[int(size)] / us:.1f}" if int(size) in gpt2 else ""
     rows.append((kind[3:], size, f"{us:.0f}", f"{run['items_per_second']:.0f}", share, ratio))
-  print("The model without gRPC (24 layers, d = 1024, AFT-local-32, bf16):\n")
+  print(f"The model without gRPC (24 layers, d = 1024, AFT-local-32, {weight_format}):\n")
   table(("benchmark", "streams or tokens", "step, us", "tokens/s", "% of minimal bytes at copy rate",
          "times GPT-2"), rows)
 
@@ -93,16 +94,18 @@ def server_part(lines, model):
 
 def main():
   folder = Path(sys.argv[1])
-  kernels, pytorch, model = (read(folder, n) for n in ("kernels.json", "pytorch.json", "model.json"))
+  kernels, pytorch = (read(folder, n) for n in ("kernels.json", "pytorch.json"))
+  models = {name: read(folder, f"model-{name}.json") for name in BYTES}
   if kernels:
     kernels_part(kernels)
   if kernels and pytorch:
     pytorch_part(kernels, pytorch)
-  if model:
-    model_part(model, kernels, pytorch)
+  for name, model in models.items():
+    if model:
+      model_part(model, name, kernels, pytorch)
   server = folder / "server.jsonl"
   if server.exists():
-    server_part(server.read_text().splitlines(), model)
+    server_part(server.read_text().splitlines(), models["bf16"])
 
 
 if __name__ == "__main__":

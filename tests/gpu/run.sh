@@ -4,7 +4,8 @@
 #   tests/gpu/run.sh parity      kernels and runners against float64 and the CPU; 20 repeats, equal bits
 #   tests/gpu/run.sh sanitize    compute-sanitizer: memcheck, racecheck, initcheck, on a part of them
 #   tests/gpu/run.sh kernels     every kernel compared with the copy rate and with PyTorch on the same GPU
-#   tests/gpu/run.sh model       a model of 24 layers, d = 1024, bf16, without gRPC, compared with GPT-2
+#   tests/gpu/run.sh model       a model of 24 layers, d = 1024, without gRPC, compared with GPT-2; weights in
+#                                $AFT_WEIGHT_FORMAT (default bf16)
 #   tests/gpu/run.sh server      the same model over gRPC, with a load on the same machine
 #   tests/gpu/run.sh service     the shipped model on the GPU and on the CPU: what clients see must be the same
 #
@@ -17,6 +18,7 @@ ROOT=$(cd "$HERE/../.." && pwd)
 BUNDLE=${AFT_BUNDLE:-$ROOT/build/gpu-bundle}
 OUT=${OUT:-$ROOT/build/gpu-results}
 WORK=${AFT_WORK:-${TMPDIR:-/tmp}/aft-gpu}
+FORMAT=${AFT_WEIGHT_FORMAT:-bf16}
 STAGE=${1:-}
 
 say() { printf '%s\n' "gpu: $*"; }
@@ -77,8 +79,8 @@ make_model() {
 
 model() {
   make_model
-  AFT_MODEL=$MODEL AFT_DEVICE=cuda:0 AFT_WEIGHT_FORMAT=bf16 AFT_SLOTS=1024 timeout 400 "$BIN/engine_bench" \
-    --benchmark_filter='RunnerDecode|RunnerPrefill|Engine' --benchmark_out="$OUT/model.json" \
+  AFT_MODEL=$MODEL AFT_DEVICE=cuda:0 AFT_WEIGHT_FORMAT=$FORMAT AFT_SLOTS=1024 timeout 400 "$BIN/engine_bench" \
+    --benchmark_filter='RunnerDecode|RunnerPrefill|Engine' --benchmark_out="$OUT/model-$FORMAT.json" \
     --benchmark_out_format=json --benchmark_min_time=0.5
   python3 "$HERE/report.py" "$OUT" | tee "$OUT/model.md"
 }
@@ -89,7 +91,7 @@ server() {
   cat >"$WORK/server.textproto" <<END
 listen_address: "127.0.0.1:0"
 metrics_address: ""
-models { name: "bench" path: "$MODEL" device: "cuda:0" weight_format: "bf16" slots: 1024 max_step_tokens: 2048 }
+models { name: "bench" path: "$MODEL" device: "cuda:0" weight_format: "$FORMAT" slots: 1024 max_step_tokens: 2048 }
 END
   rm -f "$WORK/ready"
   "$BIN/aft-server" --config="$WORK/server.textproto" --ready_file="$WORK/ready" 2>"$OUT/server.log" &

@@ -251,6 +251,32 @@ TEST_F(GpuRunnerEdgeTest, ADecodeStepOfRwkvHasTheNodesOfItsParts) {
   }
 }
 
+// Norms quantize their results. The other operands are quantized by one launch each: the mixer's
+// output, the feed-forward's activations and the head's vectors; with a token shift all inputs of
+// the mixer together, and each input of the feed-forward.
+TEST_F(GpuRunnerEdgeTest, ADecodeStepInInt8HasNineNodesALayerAndFiveMore) {
+  format_ = Number::kInt8;
+  for (const int64_t layers : {1, 3}) {
+    config_.n_layers = layers;
+    DrawWeights();
+    const StepWork work = WorkOfADecodeStep();
+    EXPECT_EQ(work.launches, 9 * layers + 5);
+    EXPECT_TRUE(work.products.empty());
+  }
+  for (const auto& [kind, launches, launches_of_mix] :
+       {std::tuple(MixerKind::kWkv4, 18, 0), {MixerKind::kWkv7, 23, 2}}) {
+    for (const int64_t layers : {1, 3}) {
+      SCOPED_TRACE(testing::Message() << MixerKindName(kind) << ", layers " << layers);
+      config_.n_layers = layers;
+      UseMixer(ExampleMixer(kind, 1), &config_);
+      DrawWeights();
+      const StepWork work = WorkOfADecodeStep();
+      EXPECT_EQ(work.launches, launches * layers + launches_of_mix * (layers - 1) + 6);
+      EXPECT_TRUE(work.products.empty());
+    }
+  }
+}
+
 TEST_F(GpuRunnerEdgeTest, ADecodeStepOfFewRowsInBf16ComputesItsProductsByOurKernel) {
   format_ = Number::kBf16;
   config_.d_model = 16;  // a row of 16-bit numbers begins at a multiple of 16 bytes
@@ -316,13 +342,16 @@ TEST_F(GpuRunnerEdgeTest, DecodeStepsAllocateNothingOnTheDevice) {
     SCOPED_TRACE(network.name);
     config_ = network.config;
     DrawWeights();
-    const auto gpu = Gpu();
-    for (const int32_t slot : {0, 2}) Generate(*gpu, slot, {1, 2, 3}, 2, Greedy());
-    const CountingAllocator allocator;
-    Step(*gpu, {{{0, 4, {1}, RowOutput::kLast}, {2, 4, {kLastSampled}, RowOutput::kLast}}});
-    EXPECT_EQ(allocator.count(), 0);
-    const at::Tensor seen = at::empty({1}, at::kFloat);  // checks that the allocator counts
-    EXPECT_EQ(allocator.count(), 1);
+    for (const Number format : {Number::kFp32, Number::kInt8}) {
+      format_ = format;
+      const auto gpu = Gpu();
+      for (const int32_t slot : {0, 2}) Generate(*gpu, slot, {1, 2, 3}, 2, Greedy());
+      const CountingAllocator allocator;
+      Step(*gpu, {{{0, 4, {1}, RowOutput::kLast}, {2, 4, {kLastSampled}, RowOutput::kLast}}});
+      EXPECT_EQ(allocator.count(), 0);
+      const at::Tensor seen = at::empty({1}, at::kFloat);  // checks that the allocator counts
+      EXPECT_EQ(allocator.count(), 1);
+    }
   }
 }
 

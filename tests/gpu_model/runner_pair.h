@@ -132,7 +132,8 @@ class RunnerPairFixture : public RunnerCalls {
   }
 
   GpuModelRunner::Options options_;
-  Number format_ = Number::kFp32;
+  Number format_ = Number::kFp32;      // of the weights on the GPU
+  Number cpu_format_ = Number::kFp32;  // and on the CPU
   std::shared_ptr<LazyQueue::Control> device_ = std::make_shared<LazyQueue::Control>();
   int64_t tokens_ = 0;        // the number of compared tokens
   int64_t other_tokens_ = 0;  // those of them that differed
@@ -140,7 +141,7 @@ class RunnerPairFixture : public RunnerCalls {
  private:
   std::unique_ptr<CpuNetwork> CpuModel() {
     if (tensors_.empty()) DrawWeights();
-    auto network = CpuNetwork::Create(config_, tensors_);
+    auto network = CpuNetwork::Create(config_, tensors_, cpu_format_);
     EXPECT_TRUE(network.ok()) << network.status();
     return *std::move(network);
   }

@@ -147,9 +147,9 @@ TEST_F(LoadTest, RefusesDevicesByName) {
   ExpectRefused(absl::StatusCode::kInvalidArgument,
                 "device \"cpu\" takes \"stored\", \"fp32\", \"bf16\", \"int8\"");
   options_.device = "cuda:0";
-  options_.weight_format = "int8";
+  options_.weight_format = "fp64";
   ExpectRefused(absl::StatusCode::kInvalidArgument,
-                "device \"cuda:0\" takes \"stored\", \"fp32\", \"bf16\", \"fp16\"");
+                "device \"cuda:0\" takes \"stored\", \"fp32\", \"bf16\", \"fp16\", \"int8\"");
 }
 
 TEST_F(LoadTest, AGpuThatIsNotThereIsRefused) {

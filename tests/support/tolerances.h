@@ -61,9 +61,11 @@ inline constexpr Tolerance kVectorsGpu = {4e-3, 5e-4};
 inline constexpr Tolerance kVectorsFp16 = {0.03, 3e-3};
 inline constexpr Tolerance kVectorsBf16 = {0.2, 2e-2};
 inline constexpr Tolerance kVectorsInt8 = {0.2, 3e-2};
-inline constexpr double kDivergenceBf16 = 1e-3;  // KL of a token's distribution, nats
+inline constexpr Tolerance kVectorsInt8Gpu = {0.05, 1e-2};  // GPU in int8 against the CPU in int8
+inline constexpr double kDivergenceBf16 = 1e-3;             // KL of a token's distribution, nats
 inline constexpr double kDivergenceFp16 = 2e-5;
 inline constexpr double kDivergenceInt8 = 5e-3;
+inline constexpr double kDivergenceInt8Gpu = 1e-4;
 
 }  // namespace tolerance
 }  // namespace aft

@@ -119,6 +119,16 @@ __device__ inline void Store(const Channels<N>& c, T* to) {
   }
 }
 
+template <int N>
+__device__ inline Channels<N> Load(const int8_t* from) {
+  static_assert(N == 4);
+  const unsigned word = *reinterpret_cast<const unsigned*>(from);
+  Channels<N> c;
+#pragma unroll
+  for (int i = 0; i < N; ++i) c[i] = static_cast<float>(static_cast<int8_t>(word >> 8 * i & 0xFFU));
+  return c;
+}
+
 // Stores to global memory. nvcc splits some vector stores into scalar ones, for example of a token
 // that is copied into a ring or of sums after a barrier. It does not split these.
 template <int N>

@@ -17,6 +17,7 @@ struct Fp16 {
 };
 
 __device__ inline float ToFloat(float x) { return x; }
+__device__ inline float ToFloat(int8_t x) { return static_cast<float>(x); }
 __device__ inline float ToFloat(Bf16 x) {
   return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
 }
@@ -163,6 +164,9 @@ __device__ inline void WaitForCopies() {
 //   bf16  A [16, 16], two neighbours in k in a register, the lower k in the lower half:
 //                    a[0] (g, 2t), a[1] (g + 8, 2t), a[2] (g, 2t + 8), a[3] (g + 8, 2t + 8)
 //         B [16, 8]: b[0] (2t, g), b[1] (2t + 8, g)
+//   int8  A [16, 32], four neighbours in k in a register, the lowest k in the lowest byte:
+//                    a[0] (g, 4t), a[1] (g + 8, 4t), a[2] (g, 4t + 16), a[3] (g + 8, 4t + 16)
+//         B [32, 8]: b[0] (4t, g), b[1] (4t + 16, g)
 //   C [16, 8]:       c[0] (g, 2t), c[1] (g, 2t + 1), c[2] (g + 8, 2t), c[3] (g + 8, 2t + 1)
 
 // Rounds to TF32's 10 bits of mantissa, to nearest, ties away from zero.
@@ -194,9 +198,9 @@ struct MmaOperands {
   uint32_t b[2];
 };
 
-// `product` multiplies a register of A by one of B: the one or two elements in them.
-template <typename Product>
-void MmaOnCpu(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Product product) {
+// `product` multiplies a register of A by one of B: the one, two or four elements in them.
+template <typename Sum, typename Product>
+void MmaOnCpu(Sum (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Product product) {
   const cuda_on_cpu::FromWarp<MmaOperands> all(
       0xFFFFFFFFU, {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, cuda_on_cpu::Site::current());
   const unsigned g = cuda_on_cpu::Lane() / 4;
@@ -243,7 +247,27 @@ __device__ inline void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint
 #endif
 }
 
-// Load four 8 x 8 matrices of 16-bit numbers from shared memory as operands of MmaBf16. Lane l
+// c += A B for integers. All 32 lanes must call it.
+__device__ inline void MmaInt8(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#ifdef AFT_CUDA_ON_CPU
+  MmaOnCpu(c, a, b, [](uint32_t x, uint32_t y) {
+    int sum = 0;
+    for (int i = 0; i < 32; i += 8) {
+      sum += static_cast<int8_t>(x >> i & 0xFFU) * static_cast<int8_t>(y >> i & 0xFFU);
+    }
+    return sum;
+  });
+#else
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// Load four 8 x 8 matrices of 16-bit numbers from shared memory as operands of MmaBf16, or of
+// MmaInt8, for which such a number is two neighbours. Lane l
 // passes the 16-byte row l % 8 of matrix l / 8. r[i] receives elements of matrix i, with g and t as
 // above:
 //   LoadMatrices             (g, 2t) and (g, 2t + 1), the lower column in the lower half

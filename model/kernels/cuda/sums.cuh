@@ -2,7 +2,8 @@
 
 #include "model/kernels/cuda/launch.cuh"
 
-// Sums over the threads of a warp or a block. Their order depends on the block's size alone.
+// Sums and maxima over the threads of a warp or a block. The order of the sums depends on the
+// block's size alone.
 namespace aft::kernels::cuda {
 
 template <typename T>
@@ -27,6 +28,21 @@ __device__ inline float BlockSum(float x, float* warps) {
   StoreWarpSum(x, warps);
   __syncthreads();
   return SumOfWarps(warps);
+}
+
+__device__ inline unsigned WarpMax(unsigned x) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) x = max(x, __shfl_xor_sync(0xFFFFFFFFU, x, lanes));
+  return x;
+}
+
+// `warps` is as for StoreWarpSum.
+__device__ inline unsigned BlockMax(unsigned x, unsigned* warps) {
+  x = WarpMax(x);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
+  __syncthreads();
+  const unsigned lane = threadIdx.x % 32;
+  return WarpMax(lane < blockDim.x / 32 ? warps[lane] : 0);
 }
 
 }  // namespace aft::kernels::cuda

@@ -18,6 +18,11 @@ namespace aft::kernels::cuda {
 using Stream = CUstream_st*;  // cudaStream_t
 
 // Matrices [N, width]. Rows are `stride` numbers apart: a multiple of 16 bytes if width is one.
+//
+// A row of kInt8 is quantized as on the CPU (model/kernels/linear/linear_rows.h). It has
+// QuantizedColumns(width) integers, which begin at a multiple of 16 bytes. Those beyond the width
+// may have any value, because weights are 0 there. The row's scale, an fp32, is kScaleBytes before
+// its first integer. So the rows of a dense matrix are QuantizedStride(width) bytes apart.
 struct In {
   const void* data = nullptr;
   Number type = Number::kFp32;
@@ -28,6 +33,12 @@ struct Out {
   Number type = Number::kFp32;
   int64_t stride = 0;
 };
+
+inline constexpr int64_t kScaleBytes = 16;
+inline constexpr int64_t QuantizedColumns(int64_t width) { return (width + 15) / 16 * 16; }
+inline constexpr int64_t QuantizedStride(int64_t width) {
+  return kScaleBytes + QuantizedColumns(width);
+}
 
 using State = StateView;  // on the device
 

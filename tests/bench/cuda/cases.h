@@ -152,8 +152,9 @@ void AddAftPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t window, b
 void AddConv(Bench& bench, int64_t heads, int64_t taps);  // step and prefill
 void AddAttentionStep(Bench& bench, int64_t rows, Score score, int64_t block_size, int64_t context);
 void AddAttentionPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t block_size, bool bf16);
-void AddWkv(Bench& bench);   // both recurrences, step and prefill
-void AddRows(Bench& bench);  // norm, activation
+void AddWkv(Bench& bench);       // both recurrences, step and prefill
+void AddRows(Bench& bench);      // norm, activation
+void AddProducts(Bench& bench);  // those of our kernels
 void AddSamplers(Bench& bench);
 
 }  // namespace aft::kernels::cuda

@@ -85,6 +85,7 @@ void AddAll(Bench& bench) {
   }
   AddWkv(bench);
   AddRows(bench);
+  AddProducts(bench);
   AddSamplers(bench);
 }
 

@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "model/kernels/cuda/product/product.h"
+#include "model/kernels/cuda/product/quantize.h"
 #include "model/kernels/cuda/rows/rows.h"
 #include "model/kernels/cuda/sampler/sampler.h"
 #include "tests/bench/cuda/cases.h"
@@ -37,6 +40,44 @@ void AddSample(Bench& bench, const char* name, SlotSampling sampling) {
              }});
 }
 
+// A product of our own: few rows in bf16, any number in int8, and the quantization of its rows.
+void AddProduct(Bench& bench, int64_t full_rows, Number type) {
+  const bool int8 = IsQuantized(type);
+  const int64_t rows = bench.scale().smoke ? std::min<int64_t>(full_rows, 20) : full_rows;
+  const int64_t in = bench.scale().hid();
+  const int64_t out = 4 * in;
+  const int64_t stride = int8 ? QuantizedStride(in) : in;
+  const DeviceArray<float> from = Filled(rows * in, -1, 1);
+  const DeviceArray<uint16_t> x = FilledBf16(rows * stride, -1, 1);
+  const DeviceArray<uint16_t> weight = FilledBf16(in * out, -1, 1);
+  const DeviceArray<float> scale = Filled(out, 0, 1);
+  const DeviceArray<float> y(static_cast<size_t>(rows * out));
+  const In read = {reinterpret_cast<char*>(x.get()) + (int8 ? kScaleBytes : 0), type, stride};
+  const ProductModel model = {in, out, weight.get(), nullptr, Activation::kNone, scale.get()};
+  const auto weights = static_cast<double>(in * out);
+  const std::string shape = absl::StrCat(rows, " x ", in, " to ", out, ", ", NumberName(type));
+  bench.Add({.name = "product",
+             .shape = shape,
+             .bytes = static_cast<double>(NumberBytes(type)) *
+                          (weights + static_cast<double>(rows * in)) +
+                      4.0 * static_cast<double>(rows * out),
+             .flops = 2.0 * weights * static_cast<double>(rows),
+             .run = [&](Stream stream, int) {
+               const Out to = {y.get(), Number::kFp32, out};
+               return int8 ? MultiplyInt8(model, read, rows, to, stream)
+                           : MultiplyFewRows(model, read, rows, to, stream);
+             }});
+  if (!int8) return;
+  bench.Add({.name = "quantize",
+             .shape = absl::StrCat(rows, " x ", in, ", fp32 -> int8"),
+             .bytes = 5.0 * static_cast<double>(rows * in),
+             .run = [&](Stream stream, int) {
+               return QuantizeRows({in}, {from.get(), Number::kFp32, in}, rows,
+                                   {reinterpret_cast<char*>(x.get()) + kScaleBytes, type, stride},
+                                   stream);
+             }});
+}
+
 }  // namespace
 
 void AddRows(Bench& bench) {
@@ -67,6 +108,11 @@ void AddRows(Bench& bench) {
                                      Activation::kGeluTanh, count, 4 * width,
                                      {y.get(), Number::kBf16, 4 * width}, stream);
              }});
+}
+
+void AddProducts(Bench& bench) {
+  for (const int64_t rows : {1, 16}) AddProduct(bench, rows, Number::kBf16);
+  for (const int64_t rows : {1, 16, 64, 256, 2048}) AddProduct(bench, rows, Number::kInt8);
 }
 
 void AddSamplers(Bench& bench) {

@@ -297,7 +297,7 @@ TEST(ConfigValidationTest, EveryDeviceHasItsWeightFormats) {
     EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);
   }
   config.models[0].device = "cuda:12";
-  for (const char* format : {"stored", "fp32", "bf16", "fp16"}) {
+  for (const char* format : {"stored", "fp32", "bf16", "fp16", "int8"}) {
     config.models[0].weight_format = format;
     EXPECT_TRUE(ValidateServerConfig(config).ok()) << ValidateServerConfig(config);
   }
@@ -340,7 +340,7 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"models[0].weight_format: ",
        [](C& c) {
          c.models[0].device = "cuda:0";
-         c.models[0].weight_format = "int8";
+         c.models[0].weight_format = "int4";
        }},
       {"models[0].version: ", [](C& c) { c.models[0].version = "a b"; }},
       {"limits.default_max_tokens: ", [](C& c) { c.limits.max_max_tokens = 10; }},

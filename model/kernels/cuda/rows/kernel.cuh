@@ -1,7 +1,10 @@
 #pragma once
 
+#include <type_traits>
+
 #include "model/kernels/cuda/activation.cuh"
 #include "model/kernels/cuda/channels.cuh"
+#include "model/kernels/cuda/quantized.cuh"
 #include "model/kernels/cuda/rows/rows.h"
 #include "model/kernels/cuda/sums.cuh"
 
@@ -30,6 +33,15 @@ __device__ inline float RowSum(float x, float* shared) {
   }
 }
 
+template <bool kBlock>
+__device__ inline unsigned RowMax(unsigned x, unsigned* shared) {
+  if constexpr (kBlock) {
+    return BlockMax(x, shared);
+  } else {
+    return WarpMax(x);
+  }
+}
+
 constexpr int kAddNormColumns = 4;  // neighbours that a thread takes at a time
 constexpr int kMaxWarps = 16;
 constexpr int kAddNormWarpBlock = 128;  // most threads of a block where a warp has a row
@@ -42,6 +54,7 @@ __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
     AddNormKernel(NormModel norm, float* x_rows, In branch, const float* branch_bias, int64_t count,
                   Out y) {
   using Group = Channels<kAddNormColumns>;
+  constexpr bool kQuantizes = std::is_same_v<OutT, int8_t>;
   const int threads = kBlock ? static_cast<int>(blockDim.x) : 32;
   const int thread = static_cast<int>(threadIdx.x) % threads;
   const int64_t row =
@@ -111,7 +124,19 @@ __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
     for (int i = 0; i < kAddNormColumns; ++i) {
       x[g][i] = x[g][i] * scale * weight[g][i] + bias[g][i];
     }
-    StoreColumns<kWhole>(y_row, column(g), width, x[g]);
+    if constexpr (!kQuantizes) StoreColumns<kWhole>(y_row, column(g), width, x[g]);
+  }
+  if constexpr (kQuantizes) {
+    unsigned largest = 0;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) largest = max(largest, LargestMagnitude(x[g]));
+    // All threads have read the first sums before they passed the barrier of the second ones.
+    const RowScale row_scale(RowMax<kBlock>(largest, reinterpret_cast<unsigned*>(sums)));
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      if (column(g) < width) row_scale.StoreIntegers(x[g], y_row + column(g));
+    }
+    if (thread == 0) row_scale.StoreScale(y_row);
   }
 }
 
@@ -174,8 +199,13 @@ __global__ void __launch_bounds__(kEmbedBlock)
   if (slot >= 0) {
     const int32_t given = tokens[row];
     const int64_t token = given == kLastSampledToken ? last_sampled[slot] : given;
-    x = LoadColumns<kWhole, kEmbedColumns>(static_cast<const T*>(model.table) + token * width,
+    constexpr bool kQuantized = std::is_same_v<T, int8_t>;
+    const int64_t stride = kQuantized ? QuantizedColumns(width) : width;
+    x = LoadColumns<kWhole, kEmbedColumns>(static_cast<const T*>(model.table) + token * stride,
                                            column, width);
+    if constexpr (kQuantized) {
+      for (float& value : x.x) value *= model.table_scale[token];
+    }
     for (float& value : x.x) value *= model.scale;
     const int64_t position = positions[row];
     if (model.positions != nullptr) {

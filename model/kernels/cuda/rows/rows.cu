@@ -93,16 +93,19 @@ int Embed(const EmbedModel& model, const int32_t* tokens, const int32_t* slots,
   constexpr int kColumns = rows::kEmbedColumns;
   const int64_t items = count * Blocks(width, kColumns);
   if (items > rows::kMostThreads) return cudaErrorInvalidValue;
+  const bool quantized = IsQuantized(model.type);
+  const int64_t stride = quantized ? QuantizedColumns(width) : width;
   const bool whole =
-      rows::InGroups(In{model.table, model.type, width}, width, kColumns) &&
+      rows::InGroups(In{model.table, model.type, stride}, width, kColumns) &&
       rows::InGroups(x, width, kColumns) &&
       (model.positions == nullptr || rows::InGroups(model.positions, width, kColumns));
-  return rows::WithTypes(model.type, model.type, [&](auto type, auto /*same*/) {
+  const auto launch = [&](auto type, auto /*same*/) {
     using T = decltype(type);
     return Launch(whole ? &rows::EmbedKernel<T, true> : &rows::EmbedKernel<T, false>,
                   dim3(Blocks(items, rows::kEmbedBlock)), dim3(rows::kEmbedBlock), 0, stream, model,
                   tokens, slots, positions, last_sampled, count, x);
-  });
+  };
+  return quantized ? launch(int8_t{}, int8_t{}) : rows::WithTypes(model.type, model.type, launch);
 }
 
 int AddNorm(const NormModel& norm, float* x, In branch, const float* branch_bias, int64_t count,
@@ -113,7 +116,7 @@ int AddNorm(const NormModel& norm, float* x, In branch, const float* branch_bias
   }
   if (branch.data == nullptr) branch.type = Number::kFp32;
   if (y.data == nullptr) y.type = branch.type;
-  return rows::WithTypes(branch.type, y.type, [&](auto in, auto out) {
+  const auto launch = [&](auto in, auto out) {
     using InT = decltype(in);
     using OutT = decltype(out);
     const auto whole = [&](const auto& part) {
@@ -126,7 +129,10 @@ int AddNorm(const NormModel& norm, float* x, In branch, const float* branch_bias
                                                       count, y)
                : rows::LaunchAddNorm<InT, OutT, false>(stream, count, norm, x, branch, branch_bias,
                                                        count, y);
-  });
+  };
+  if (!IsQuantized(y.type)) return rows::WithTypes(branch.type, y.type, launch);
+  const bool fits = branch.type == Number::kFp32 && y.stride % 16 == 0 && Aligned(y.data, 16);
+  return fits ? launch(float{}, int8_t{}) : cudaErrorInvalidValue;
 }
 
 int BiasActivation(In x, const float* bias, Activation activation, int64_t count, int64_t width,

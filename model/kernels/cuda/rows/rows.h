@@ -5,7 +5,7 @@
 #include "model/kernels/cuda/types.h"
 
 // The small operators between the matrix products. Each processes every row by itself. Types of In
-// -> Out: fp32 to any, or both bf16 or fp16; others are cudaErrorInvalidValue.
+// -> Out: fp32 to fp32, bf16 or fp16, or both bf16 or fp16; others are cudaErrorInvalidValue.
 namespace aft::kernels::cuda {
 
 // Replaces a token id and means the token that the slot sampled last (Sample, sampler.h). Its value
@@ -13,13 +13,15 @@ namespace aft::kernels::cuda {
 inline constexpr int32_t kLastSampledToken = -1;
 
 struct EmbedModel {
-  int64_t width = 0;            // d
-  const void* table = nullptr;  // [vocab_size, d]
+  int64_t width = 0;  // d
+  // [vocab_size, d]; int8: [vocab_size, QuantizedColumns(d)]
+  const void* table = nullptr;
   Number type = Number::kFp32;
   float scale = 1.0F;
   const float* positions = nullptr;  // learned [position_rows, d], or null
   // [(d + 1) / 2] radians per token for sinusoidal positions, with sines in even columns; or null.
   const double* frequencies = nullptr;
+  const float* table_scale = nullptr;  // [vocab_size], only with int8
 };
 
 // x[i] = table[tokens[i]] * scale + position (model/layers/embedding.h). Rows whose slot is
@@ -34,7 +36,7 @@ int Embed(const EmbedModel& model, const int32_t* tokens, const int32_t* slots,
 //   x += branch + branch_bias            nothing is added when branch.data is null
 //   y = (x - mean) / sqrt(var + eps) * weight + bias
 // x [count, width] fp32, dense; width <= 8192; branch_bias [width] or null. y may be null, and then
-// only x is computed.
+// only x is computed. With an fp32 branch or none, y may also be int8 (types.h).
 struct NormModel {
   int64_t width = 0;
   const float* weight = nullptr;  // [width]

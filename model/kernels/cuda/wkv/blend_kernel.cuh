@@ -67,12 +67,15 @@ struct Shift {
   int64_t part_rows;
 };
 
+__device__ inline float ApplyFunction(ColumnFunction function, float x) {
+  if (function == ColumnFunction::kTanh) return Tanh(x);
+  return function == ColumnFunction::kSigmoid ? Sigmoid(x) : x;
+}
+
 struct Columns {
   __device__ void operator()(int64_t row, int64_t column) const {
-    float value = x[row * width + column];
-    if (function[column] == ColumnFunction::kTanh) value = Tanh(value);
-    if (function[column] == ColumnFunction::kSigmoid) value = Sigmoid(value);
-    StoreNumber(y, row * y.stride + column, value);
+    StoreNumber(y, row * y.stride + column,
+                ApplyFunction(function[column], x[row * width + column]));
   }
 
   const float* x;
