@@ -160,7 +160,7 @@ TEST_F(HttpPagesTest, BytesThatAreNoRequestAreRefused) {
   for (const char* bytes :
        {"\r\n\r\n\r\n", "GET\r\n\r\n", "GET /small\r\n\r\n", "GET /small HTTP/9.9\r\n\r\n",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x16\x03\x01\x02\x01\x01\x01\xfc\x03\x03\r\n\r\n",
-        "GET /small HTTP/1.1\r\nno colon\r\n\r\n"}) {
+        "GET /small HTTP/1.1\r\nHost: server\r\nno colon\r\n\r\n"}) {
     EXPECT_THAT(Ask(bytes), StartsWith("HTTP/1.1 400 ")) << bytes;
   }
   const std::string long_name(HttpOptions().header_bytes, 'n');
@@ -181,7 +181,7 @@ TEST_F(HttpPagesTest, ThousandsOfStalledConnectionsDoNotKeepOthersOut) {
     if (i >= 200) stalled.pop_front();  // the server has closed it long ago
     const TcpConnection& one = stalled.emplace_back(address_, /*receive_buffer=*/4096);
     if (i % 3 == 1) one.Send("GET /smal");
-    if (i % 9 == 2) one.Send("GET /large HTTP/1.1\r\n\r\n");
+    if (i % 9 == 2) one.Send("GET /large HTTP/1.1\r\nHost: server\r\n\r\n");
     if (i % 10 > 0) continue;
     ASSERT_THAT(AskFor("GET /small"), EndsWith("small page\n"));
   }
@@ -192,7 +192,7 @@ TEST_F(HttpPagesTest, WithTooManyConnectionsTheOldestIsClosed) {
   std::vector<TcpConnection> idle;
   for (size_t i = 0; i < HttpOptions().connections + 1; ++i) idle.emplace_back(address_);
   EXPECT_EQ(idle[0].ReadAll(), "");
-  idle[1].Send("GET /small HTTP/1.1\r\n\r\n");
+  idle[1].Send("GET /small HTTP/1.1\r\nHost: server\r\n\r\n");
   EXPECT_THAT(idle[1].ReadAll(), EndsWith("small page\n"));
 }
 
@@ -204,7 +204,7 @@ TEST_F(HttpPagesTest, AConnectionThatTakesTooLongIsClosed) {
   EXPECT_EQ(silent.ReadAll(), "");
   EXPECT_THAT(half.ReadAll(), StartsWith("HTTP/1.1 408 "));
   const TcpConnection reader(address_, /*receive_buffer=*/4096);
-  reader.Send("GET /large HTTP/1.1\r\n\r\n");
+  reader.Send("GET /large HTTP/1.1\r\nHost: server\r\n\r\n");
   const TcpConnection after(address_);  // its time is over when the reader's is
   EXPECT_EQ(after.ReadAll(), "");
   EXPECT_LT(reader.ReadAll().size(), kLarge);
@@ -219,7 +219,7 @@ TEST_F(HttpPagesTest, OutlivesALackOfFileDescriptors) {
   limit.rlim_cur = static_cast<rlim_t>(next) + 1;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   const TcpConnection connection(address_);  // the last one that the process may have
-  connection.Send("GET /small HTTP/1.1\r\n\r\n");
+  connection.Send("GET /small HTTP/1.1\r\nHost: server\r\n\r\n");
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_THAT(connection.ReadAll(), EndsWith("small page\n"));
 }
@@ -227,7 +227,7 @@ TEST_F(HttpPagesTest, OutlivesALackOfFileDescriptors) {
 TEST_F(HttpPagesTest, EndsAtOnceEvenIfClientsAreConnected) {
   const TcpConnection silent(address_);
   const TcpConnection reader(address_, /*receive_buffer=*/4096);
-  reader.Send("GET /large HTTP/1.1\r\n\r\n");
+  reader.Send("GET /large HTTP/1.1\r\nHost: server\r\n\r\n");
   server_.reset();
   EXPECT_EQ(silent.ReadAll(), "");
   EXPECT_LT(reader.ReadAll().size(), kLarge);
