@@ -35,8 +35,8 @@ Number ActivatedNumber(const NetworkConfig& config, Number format);
 struct GpuLayer {
   // `tensors`, on the CPU, have those of layer `index`. Matrices are stored in `format`, and the
   // bias of a feed-forward that `activates_in_product` in ActivationFormat; `down` in
-  // ActivatedNumber. Errors:
-  // those of MakeGpuMixer and GpuLinear::Create. REQUIRES: the tensors passed CheckTensors.
+  // ActivatedNumber. Errors: those of MakeGpuMixer and GpuLinear::Create. REQUIRES: the tensors
+  // passed CheckTensors.
   static absl::StatusOr<GpuLayer> Create(const NetworkConfig& config, int64_t index,
                                          const WeightMap& tensors, Number format,
                                          bool activates_in_product, at::Device device);

@@ -81,8 +81,7 @@ absl::StatusOr<DeviceFloats> StatePool::CopyOf(int32_t slot, int64_t position,
                                                Device& memory) const {
   const int64_t bytes = layout_->grows() ? layout_->UsedBytes(position) : layout_->bytes();
   AFT_ASSIGN_OR_RETURN(DeviceFloats copy,
-                       memory.Allocate(bytes / static_cast<int64_t>(sizeof(float)), "a kept state",
-                                       /*lazy=*/true));
+                       memory.Allocate(Floats(bytes), "a kept state", /*lazy=*/true));
   // As in CopySlot: if the state does not grow, one copy costs a GPU less than several.
   if (!layout_->grows()) {
     AFT_RETURN_IF_ERROR(device_->Copy(copy.data, Slot(slot), bytes));

@@ -115,7 +115,7 @@ class CudaInt8Test : public testing::Test {
       return {QuantizedColumns(in), out,        integers.get(),
               device_bias.get(),    activation, scales.get()};
     }
-    // What the CPU computes, dense.
+    // Returns the CPU's result, dense.
     std::vector<float> OnCpu(const std::vector<float>& x) const {
       std::vector<Line> packed = Lines(PackedWeightBytes(in, out, Number::kInt8));
       const PackedWeight linear =

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "ATen/ops/empty.h"
@@ -77,6 +76,27 @@ class GpuRunnerEdgeTest : public RunnerPairFixture {
     Step(*gpu, {{{0, 1, {kLastSampled}, RowOutput::kLast}}});
     EXPECT_TRUE(gpu->device_stats()->step_was_graph);
     return {cuda_on_cpu::LaunchCount() - launches, products.rows()};
+  }
+
+  // A number of nodes: in every layer, in the rest of the network, and in addition in every layer
+  // from the second one on.
+  struct Nodes {
+    int64_t layer = 0;
+    int64_t rest = 0;
+    int64_t later = 0;
+    int64_t Of(int64_t layers) const { return layer * layers + rest + later * (layers - 1); }
+  };
+  // Expects these nodes in the recorded step of one token, for networks of one and of three layers.
+  void ExpectDecodeStep(const Nodes& launches, const Nodes& products) {
+    for (const int64_t layers : {1, 3}) {
+      SCOPED_TRACE(testing::Message()
+                   << MixerKindName(config_.mixer.kind) << ", layers " << layers);
+      config_.n_layers = layers;
+      DrawWeights();
+      const StepWork work = WorkOfADecodeStep();
+      EXPECT_EQ(work.launches, launches.Of(layers));
+      EXPECT_EQ(work.products, std::vector<int64_t>(static_cast<size_t>(products.Of(layers)), 1));
+    }
   }
 };
 
@@ -219,36 +239,21 @@ TEST_F(GpuRunnerEdgeTest, PreparingAThreadComputesProductsAndChangesNoSequence) 
 // The nodes of a step's graph limit the speed of small batches on a GPU (tests/gpu/README.md).
 // There a product may include bias and activation, which leaves seven nodes a layer.
 TEST_F(GpuRunnerEdgeTest, ADecodeStepHasEightNodesALayerAndFourMore) {
-  for (const int64_t layers : {1, 3}) {
-    config_.n_layers = layers;
-    DrawWeights();
-    const StepWork work = WorkOfADecodeStep();
-    // The launches are embedding, last norm and sampler, and in each layer two norms, the mixer,
-    // and bias with activation.
-    EXPECT_EQ(work.launches, 4 * layers + 3);
-    EXPECT_EQ(work.products, std::vector<int64_t>(static_cast<size_t>(4 * layers + 1), 1));
-  }
+  // The launches are embedding, last norm and sampler, and in each layer two norms, the mixer,
+  // and bias with activation.
+  ExpectDecodeStep({4, 3}, {4, 1});
 }
 
 // Both kinds launch two norms, two token shifts, the mixer and the activation in each layer. wkv4
 // also launches the feed-forward's gate. Its products are r, k, v, out, and three of the
 // feed-forward. wkv7 also launches the functions between the two products of w, a and g, and a copy
-// or mix of the values. From the second layer on, the mix needs two products.
+// or mix of the values. From the second layer on, the mix needs two products. The other launches
+// are embedding, its norm, last norm and sampler.
 TEST_F(GpuRunnerEdgeTest, ADecodeStepOfRwkvHasTheNodesOfItsParts) {
-  for (const auto& [kind, launches, products, products_of_mix] :
-       {std::tuple(MixerKind::kWkv4, 7, 7, 0), {MixerKind::kWkv7, 8, 12, 2}}) {
-    for (const int64_t layers : {1, 3}) {
-      SCOPED_TRACE(testing::Message() << MixerKindName(kind) << ", layers " << layers);
-      config_.n_layers = layers;
-      UseMixer(ExampleMixer(kind, 1), &config_);
-      DrawWeights();
-      const StepWork work = WorkOfADecodeStep();
-      // The other launches are embedding, its norm, last norm and sampler.
-      EXPECT_EQ(work.launches, launches * layers + 4);
-      EXPECT_EQ(static_cast<int64_t>(work.products.size()),
-                products * layers + products_of_mix * (layers - 1) + 1);
-    }
-  }
+  UseMixer(ExampleMixer(MixerKind::kWkv4, 1), &config_);
+  ExpectDecodeStep({7, 4}, {7, 1});
+  UseMixer(ExampleMixer(MixerKind::kWkv7, 1), &config_);
+  ExpectDecodeStep({8, 4}, {12, 1, 2});
 }
 
 // Norms quantize their results. The other operands are quantized by one launch each: the mixer's
@@ -256,25 +261,11 @@ TEST_F(GpuRunnerEdgeTest, ADecodeStepOfRwkvHasTheNodesOfItsParts) {
 // the mixer together, and each input of the feed-forward.
 TEST_F(GpuRunnerEdgeTest, ADecodeStepInInt8HasNineNodesALayerAndFiveMore) {
   format_ = Number::kInt8;
-  for (const int64_t layers : {1, 3}) {
-    config_.n_layers = layers;
-    DrawWeights();
-    const StepWork work = WorkOfADecodeStep();
-    EXPECT_EQ(work.launches, 9 * layers + 5);
-    EXPECT_TRUE(work.products.empty());
-  }
-  for (const auto& [kind, launches, launches_of_mix] :
-       {std::tuple(MixerKind::kWkv4, 18, 0), {MixerKind::kWkv7, 23, 2}}) {
-    for (const int64_t layers : {1, 3}) {
-      SCOPED_TRACE(testing::Message() << MixerKindName(kind) << ", layers " << layers);
-      config_.n_layers = layers;
-      UseMixer(ExampleMixer(kind, 1), &config_);
-      DrawWeights();
-      const StepWork work = WorkOfADecodeStep();
-      EXPECT_EQ(work.launches, launches * layers + launches_of_mix * (layers - 1) + 6);
-      EXPECT_TRUE(work.products.empty());
-    }
-  }
+  ExpectDecodeStep({9, 5}, {});
+  UseMixer(ExampleMixer(MixerKind::kWkv4, 1), &config_);
+  ExpectDecodeStep({18, 6}, {});
+  UseMixer(ExampleMixer(MixerKind::kWkv7, 1), &config_);
+  ExpectDecodeStep({23, 6, 2}, {});
 }
 
 TEST_F(GpuRunnerEdgeTest, ADecodeStepOfFewRowsInBf16ComputesItsProductsByOurKernel) {

@@ -27,7 +27,7 @@ std::vector<StateSpec> Layers() {
   return {constant, growing};
 }
 
-// What a sequence of `position` tokens has in `slot`.
+// Returns the bytes that a sequence of `position` tokens has in `slot`.
 std::string Written(const StatePool& pool, int32_t slot, int64_t position) {
   const auto kept = pool.KeepOnHost(slot, position);
   std::string bytes(static_cast<size_t>(pool.layout().UsedBytes(position)), 'x');
