@@ -20,6 +20,7 @@ namespace {
 // thread that is late costs less.
 int32_t Chunks(int64_t n, int64_t grain, int64_t threads) {
   constexpr int64_t kMost = 4;  // of a thread
+  if (threads == 1) return 1;
   const int64_t grains = n / grain;
   if (grains < threads) return static_cast<int32_t>(std::max<int64_t>(grains, 1));
   return static_cast<int32_t>(threads * std::clamp<int64_t>(grains / (threads * kMost), 1, kMost));
@@ -55,7 +56,7 @@ void PlaceThread(int cpu) {
 }  // namespace
 
 ParallelExecutor::ParallelExecutor(int threads, std::vector<int> cpus)
-    : cpus_(std::move(cpus)), shares_(static_cast<size_t>(threads)) {
+    : cpus_(std::move(cpus)), shares_(static_cast<size_t>(threads)), used_(threads) {
   AFT_CHECK(threads >= 1);
   try {
     for (int i = 1; i < threads; ++i) {
@@ -70,7 +71,11 @@ ParallelExecutor::ParallelExecutor(int threads, std::vector<int> cpus)
 ParallelExecutor::~ParallelExecutor() { Stop(); }
 
 void ParallelExecutor::Stop() {
-  stop_.store(true);
+  {
+    const MutexLock lock(mutex_);
+    stop_.store(true);
+  }
+  used_changed_.NotifyAll();
   parts_.fetch_add(1);
   parts_.notify_all();
   for (std::thread& worker : workers_) worker.join();
@@ -80,14 +85,26 @@ void ParallelExecutor::PlaceCaller() const {
   if (!cpus_.empty()) PlaceThread(cpus_[0]);
 }
 
+void ParallelExecutor::Use(int threads) {
+  AFT_CHECK(threads >= 1 && threads <= this->threads());
+  const int before = used_.load(std::memory_order_relaxed);
+  if (threads == before) return;
+  {
+    const MutexLock lock(mutex_);
+    used_.store(threads);
+  }
+  if (threads > before) used_changed_.NotifyAll();
+}
+
 void ParallelExecutor::For(int64_t n, int64_t grain, Fn fn) const {
   if (n <= 0) return;
-  const int32_t chunks = Chunks(n, std::max<int64_t>(grain, 1), threads());
+  const int used = used_.load(std::memory_order_relaxed);
+  const int32_t chunks = Chunks(n, std::max<int64_t>(grain, 1), used);
   if (chunks == 1) return fn(0, n, 0);
   int32_t first = 0;
-  for (int i = 0; i < threads(); ++i) {
+  for (int i = 0; i < used; ++i) {
     Share& share = shares_[static_cast<size_t>(i)];
-    share.end = chunks * (i + 1) / threads();
+    share.end = chunks * (i + 1) / used;
     share.chunks = chunks;
     share.n = n;
     share.fn = &fn;
@@ -127,7 +144,9 @@ int32_t ParallelExecutor::RunChunks(int thread) const {
 void ParallelExecutor::WaitForShare(int thread, uint32_t parts) const {
   const std::atomic<int32_t>& left = shares_[static_cast<size_t>(thread)].left;
   if (SpinUntil([&left] { return left.load(std::memory_order_relaxed) > 0; })) return;
-  parts_.wait(parts);
+  if (thread < used_.load()) return parts_.wait(parts);
+  const MutexLock lock(mutex_);
+  while (thread >= used_.load() && !stop_.load()) used_changed_.Wait(mutex_);
 }
 
 void ParallelExecutor::Work(int thread) const {

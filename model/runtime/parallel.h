@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "base/mutex.h"
 #include "model/mixers/workspace.h"
 
 namespace aft {
@@ -37,6 +38,10 @@ class ParallelExecutor final : public Executor {
   ~ParallelExecutor() override;
 
   int threads() const override { return static_cast<int>(shares_.size()); }
+  // From the next For on, only the first `threads` threads work, the caller among them. The others
+  // sleep, and parts do not wake them. REQUIRES: 1 <= threads <= threads(). For the thread that
+  // calls For, between two calls.
+  void Use(int threads);
   void For(int64_t n, int64_t grain,
            absl::FunctionRef<void(int64_t, int64_t, int)> fn) const override;
 
@@ -63,7 +68,8 @@ class ParallelExecutor final : public Executor {
 
   // Runs chunks until there are no more; returns how many. failure_ keeps an exception of a chunk.
   int32_t RunChunks(int thread) const;
-  // Waits until the thread has a share or, after some spinning, until parts_ differs from `parts`.
+  // Waits until the thread has a share or, after some spinning, until parts_ differs from `parts`
+  // and the thread is in use.
   void WaitForShare(int thread, uint32_t parts) const;
   void Work(int thread) const;
 
@@ -75,6 +81,12 @@ class ParallelExecutor final : public Executor {
   mutable std::atomic<bool> failed_{false};             // a chunk of the current part has thrown
   mutable std::exception_ptr failure_;                  // set by the thread that has set failed_
   std::atomic<bool> stop_{false};
+  // Threads that work; changes under mutex_. It is not waited for as an atomic: libstdc++ counts
+  // waiting threads for several addresses together, so each part would wake nobody by a system
+  // call.
+  std::atomic<int> used_;
+  mutable Mutex mutex_;
+  mutable CondVar used_changed_;  // or stop_
   std::vector<std::thread> workers_;
 };
 

@@ -7,11 +7,16 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <new>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -152,6 +157,58 @@ TEST(ParallelExecutorTest, OthersDoTheChunksOfAThreadThatIsHeldUp) {
       EXPECT_EQ(done, kItems);
     }
   }
+}
+
+// Calls For until all of the first `threads` threads are in it at the same time.
+void MeetInFor(const ParallelExecutor& executor, int threads) {
+  std::atomic<int> met{0};
+  executor.For(threads, 1, [&](int64_t, int64_t, int) {
+    ++met;
+    while (met < threads) std::this_thread::yield();
+  });
+}
+
+// Nanoseconds for which each thread of this process except the caller has run.
+std::map<std::string, int64_t> TimesOfOtherThreads() {
+  std::map<std::string, int64_t> times;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    const std::string id = task.path().filename();
+    if (id == std::to_string(gettid())) continue;
+    std::ifstream(task.path() / "schedstat") >> times[id];
+  }
+  return times;
+}
+
+TEST(ParallelExecutorTest, ThreadsThatAreNotUsedSleepUntilTheyAreUsedAgain) {
+  constexpr int kThreads = 4;
+  const std::map<std::string, int64_t> of_others = TimesOfOtherThreads();
+  ParallelExecutor executor(kThreads);
+  const auto busy_threads = [&](int used) {
+    executor.Use(used);
+    std::map<std::string, int64_t> before = TimesOfOtherThreads();
+    constexpr auto kCaller = std::chrono::milliseconds(30);  // of its own time
+    const std::clock_t start = std::clock();
+    int64_t parts = 0;
+    while (std::clock() - start < kCaller.count() * CLOCKS_PER_SEC / 1000) {
+      executor.For(kThreads, 1, [&](int64_t, int64_t, int) {});
+      ++parts;
+    }
+    int busy = 0;
+    for (const auto& [id, time] : TimesOfOtherThreads()) {
+      if (of_others.count(id) == 0 && time - before[id] > 1'000'000) ++busy;
+    }
+    return busy;
+  };
+  for (int round = 0; round < 20; ++round) {
+    executor.Use(kThreads);
+    MeetInFor(executor, kThreads);
+    executor.Use(2);
+    MeetInFor(executor, 2);
+    executor.Use(1);
+    executor.For(60, 1, [](int64_t, int64_t, int thread) { EXPECT_EQ(thread, 0); });
+  }
+  EXPECT_LE(busy_threads(1), 0);
+  EXPECT_LE(busy_threads(2), 1);
 }
 
 TEST(ParallelExecutorTest, ThreadsRunOnTheCpusThatWereAskedFor) {
