@@ -38,6 +38,9 @@ struct LoadOptions {
   // Compute threads of a model on the CPU. 0: as many as `cpus` names or, when that is empty, one
   // less than AvailableCpus (base/cpus.h), at least 1.
   int32_t intra_op_threads = 0;
+  // Measure at load how many of these threads compute steps of few tokens fastest, and use that
+  // number. ModelInfo::device says which were chosen. Results do not depend on it.
+  bool measure_threads = false;
   // A list of CPUs such as "0-3,8". Each of these threads runs on one CPU of the list, in turn when
   // there are fewer CPUs than threads; the caller's thread (PrepareThread) runs on the first one.
   // Empty: the threads run wherever the process may run.

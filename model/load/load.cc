@@ -96,6 +96,7 @@ absl::Status PlaceThreads(const LoadOptions& options, Options& runner) {
   runner.threads = options.intra_op_threads > 0 ? options.intra_op_threads
                    : runner.cpus.empty()        ? std::max(AvailableCpus() - 1, 1)
                                                 : static_cast<int>(runner.cpus.size());
+  runner.measure_threads = options.measure_threads;
   return absl::OkStatus();
 }
 

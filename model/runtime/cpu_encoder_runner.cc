@@ -18,10 +18,18 @@ absl::StatusOr<std::unique_ptr<CpuEncoderRunner>> CpuEncoderRunner::Create(
   AFT_RETURN_IF_ERROR(runner->network_->Allocate(options.max_batch_tokens, runner->executor_));
   // This call warms up the caches and the threads before the first request.
   constexpr int64_t kWarmUpTokens = 256;
+  const int64_t longest = runner->limits_.longest();
   AFT_RETURN_IF_ERROR(
-      runner
-          ->Encode(ZeroInputs(runner->limits_, std::min(runner->limits_.longest(), kWarmUpTokens)))
-          .status());
+      runner->Encode(ZeroInputs(runner->limits_, std::min(longest, kWarmUpTokens))).status());
+  if (options.measure_threads) {
+    constexpr int64_t kMostTokens = 64;
+    AFT_ASSIGN_OR_RETURN(runner->threads_,
+                         StepThreads::Measure(options.threads, std::min(longest, kMostTokens),
+                                              [&](int64_t tokens, int threads) {
+                                                return runner->TimeStep(tokens, threads);
+                                              }));
+    runner->info_.device = CpuDeviceName(runner->threads_);
+  }
   return runner;
 }
 
@@ -35,9 +43,10 @@ CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Op
                .forms = FormsOf(network->config())}),
       width_(OutputWidth(network->config())),
       executor_(options.threads, options.cpus),
+      threads_(options.threads),
       network_(std::move(network)),
       info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
-                          CpuDeviceName(options.threads))) {
+                          CpuDeviceName(threads_))) {
   info_.max_image_width = limits_.max_image_width;
   info_.forms = limits_.forms;
   info_.memory_bytes =
@@ -61,6 +70,14 @@ absl::StatusOr<std::vector<TokenVectors>> CpuEncoderRunner::Encode(
     }
     return vectors;
   });
+}
+
+absl::StatusOr<std::chrono::nanoseconds> CpuEncoderRunner::TimeStep(int64_t tokens, int threads) {
+  threads_ = StepThreads(threads);
+  PauseAsBetweenSteps();
+  const auto start = std::chrono::steady_clock::now();
+  AFT_RETURN_IF_ERROR(Encode(ZeroInputs(limits_, tokens)).status());
+  return std::chrono::steady_clock::now() - start;
 }
 
 absl::Status CpuEncoderRunner::Run(const EncoderPass& pass,
@@ -105,6 +122,7 @@ absl::Status CpuEncoderRunner::Run(const EncoderPass& pass,
     texts.keys = keys_.data();
     texts.values = values_.data();
   }
+  executor_.Use(threads_.For(texts.tokens));
   AFT_RETURN_IF_ERROR(ForwardTexts(*network_, texts));
   for (size_t i = 0; i < pass.sequences.size(); ++i) {
     AFT_RETURN_IF_ERROR(Append(offsets_[i], offsets_[i + 1], vectors[pass.sequences[i]]));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "model/api/encoder_runner.h"
 #include "model/network/cpu_network.h"
 #include "model/runtime/parallel.h"
+#include "model/runtime/step_threads.h"
 #include "model/runtime/text_rules.h"
 
 namespace aft {
@@ -21,6 +23,8 @@ class CpuEncoderRunner final : public EncoderRunner {
     int64_t max_batch_tokens = 4096;  // >= max_batch_rows
     int threads = 1;                  // >= 1
     std::vector<int> cpus{};          // see ParallelExecutor
+    // Measure at load how many of the threads compute few tokens fastest (StepThreads).
+    bool measure_threads = false;
   };
 
   // Allocates the workspace and warms it up. RESOURCE_EXHAUSTED when memory is short.
@@ -39,6 +43,8 @@ class CpuEncoderRunner final : public EncoderRunner {
  private:
   CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
 
+  // Encodes `tokens` tokens with this number of threads. Returns how long it took.
+  absl::StatusOr<std::chrono::nanoseconds> TimeStep(int64_t tokens, int threads);
   // Appends the results of the tokens [first, end) of the last ForwardTexts: vectors or logits.
   absl::Status Append(int64_t first, int64_t end, TokenVectors& vectors);
   absl::Status Run(const EncoderPass& pass, const std::vector<EncoderInput>& sequences,
@@ -46,7 +52,8 @@ class CpuEncoderRunner final : public EncoderRunner {
 
   const TextLimits limits_;
   const int64_t width_;
-  const ParallelExecutor executor_;
+  ParallelExecutor executor_;
+  StepThreads threads_;
   const std::unique_ptr<CpuNetwork> network_;
   ModelInfo info_;
   // The arrays of the current pass; see CpuNetwork::Texts.

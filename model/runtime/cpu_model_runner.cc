@@ -29,13 +29,14 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
 CpuModelRunner::CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Options& options)
     : options_(options),
       executor_(options.threads, options.cpus),
+      threads_(options.threads),
       network_(std::move(network)),
       sequences_({.slots = options.slots,
                   .max_step_tokens = options.max_step_tokens,
                   .vocab_size = network_->config().vocab_size,
                   .max_seq_len = network_->config().max_seq_len}) {
   info_ = MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
-                        CpuDeviceName(options.threads));
+                        CpuDeviceName(threads_));
   const std::vector<StateSpec> states = network_->state_specs();
   AddStateInfo(states, network_->fingerprint(), &info_);
   info_.memory_bytes =
@@ -226,6 +227,7 @@ absl::StatusOr<ModelRunner::Ticket> CpuModelRunner::Submit(const StepInput& inpu
   ++step_;
   AFT_RETURN_IF_ERROR(GuardTorch([&] {
     Flatten(input);
+    executor_.Use(threads_.For(static_cast<int64_t>(tokens_.size())));
     return Forward();
   }));
   sequences_.Advance(input);
@@ -260,8 +262,31 @@ absl::Status CpuModelRunner::WarmUp() {
       step.rows.push_back({slot, 0, {0}, RowOutput::kLast});
     }
   }
+  if (options_.measure_threads) {
+    AFT_ASSIGN_OR_RETURN(threads_, StepThreads::Measure(options_.threads, slots(),
+                                                        [this](int64_t rows, int threads) {
+                                                          return TimeStep(rows, threads);
+                                                        }));
+    info_.device = CpuDeviceName(threads_);
+  }
   for (int32_t slot = 0; slot < slots(); ++slot) sequences_.Bind(slot, 0, {});
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::chrono::nanoseconds> CpuModelRunner::TimeStep(int64_t rows, int threads) {
+  StepInput step;
+  for (int32_t slot = 0; slot < static_cast<int32_t>(rows); ++slot) {
+    // A sequence grows from step to step, as in use, so that the windows of its mixers fill.
+    const int64_t position = sequences_.sequence(slot).next_position;
+    const bool full = info_.max_seq_len > 0 && position >= info_.max_seq_len;
+    step.rows.push_back({slot, full ? 0 : position, {0}, RowOutput::kLast});
+  }
+  threads_ = StepThreads(threads);
+  PauseAsBetweenSteps();
+  const auto start = std::chrono::steady_clock::now();
+  AFT_ASSIGN_OR_RETURN(const Ticket ticket, Submit(step));
+  AFT_RETURN_IF_ERROR(Collect(ticket, output_));
+  return std::chrono::steady_clock::now() - start;
 }
 
 }  // namespace aft

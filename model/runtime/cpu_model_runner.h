@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "model/network/cpu_network.h"
 #include "model/runtime/parallel.h"
 #include "model/runtime/step_rules.h"
+#include "model/runtime/step_threads.h"
 #include "model/sampling/sampler.h"
 #include "model/state/state_pool.h"
 
@@ -30,6 +32,8 @@ class CpuModelRunner final : public ModelRunner {
     int64_t max_step_tokens = 256;  // >= slots
     int threads = 1;                // >= 1
     std::vector<int> cpus{};        // see ParallelExecutor
+    // Measure at load how many of the threads compute steps of few tokens fastest (StepThreads).
+    bool measure_threads = false;
   };
 
   // A longer step runs in parts of this number of tokens, each through all layers. With more tokens
@@ -75,9 +79,13 @@ class CpuModelRunner final : public ModelRunner {
   absl::Status Report(size_t first_wanted, int64_t wanted);
   void ReportOne(const float* logits, const Wanted& wanted, Sampler* sampler) const;
   absl::Status WarmUp();
+  // Runs a step of one token in each of the first `rows` slots, with this number of threads.
+  // Returns how long it took.
+  absl::StatusOr<std::chrono::nanoseconds> TimeStep(int64_t rows, int threads);
 
   const Options options_;
-  const ParallelExecutor executor_;
+  ParallelExecutor executor_;
+  StepThreads threads_;
   const std::unique_ptr<CpuNetwork> network_;
   ModelInfo info_;
   StatePool states_;

@@ -12,6 +12,7 @@
 #include "model/config/kinds.h"
 #include "model/kernels/instruction_set.h"
 #include "model/runtime/snapshot.h"
+#include "model/runtime/step_threads.h"
 #include "model/state/slot_layout.h"
 
 namespace aft {
@@ -58,9 +59,8 @@ inline int64_t OutputWidth(const NetworkConfig& config) {
 }
 
 // Formats the name of the device: "cpu (AVX2, 3 threads)".
-inline std::string CpuDeviceName(int threads) {
-  return absl::StrCat("cpu (", kernels::InstructionSet(), ", ", threads,
-                      threads == 1 ? " thread)" : " threads)");
+inline std::string CpuDeviceName(const StepThreads& threads) {
+  return absl::StrCat("cpu (", kernels::InstructionSet(), ", ", threads.ToString(), ")");
 }
 
 // Adds the facts about a slot with these layers, for a language model. `network` is the fingerprint

@@ -81,9 +81,8 @@ class ParallelExecutor final : public Executor {
   mutable std::atomic<bool> failed_{false};             // a chunk of the current part has thrown
   mutable std::exception_ptr failure_;                  // set by the thread that has set failed_
   std::atomic<bool> stop_{false};
-  // Threads that work; changes under mutex_. It is not waited for as an atomic: libstdc++ counts
-  // waiting threads for several addresses together, so each part would wake nobody by a system
-  // call.
+  // Threads that work; changes under mutex_. An atomic is not waited for: libstdc++ counts the
+  // waiting threads of several addresses together, so each part would make a system call.
   std::atomic<int> used_;
   mutable Mutex mutex_;
   mutable CondVar used_changed_;  // or stop_

@@ -73,6 +73,7 @@ void Exchange(ModelConfig& model, pb::ModelConfig& message) {
   AFT_FIELD(model.slots, message, slots);
   AFT_FIELD(model.max_step_tokens, message, max_step_tokens);
   AFT_FIELD(model.intra_op_threads, message, intra_op_threads);
+  AFT_FIELD(model.measure_threads, message, measure_threads);
   AFT_FIELD(model.version, message, version);
   pb::BatchConfig& batch = *message.mutable_batch();
   AFT_FIELD(model.max_batch_delay, batch, max_delay_us);

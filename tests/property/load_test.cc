@@ -136,6 +136,35 @@ TEST_F(LoadTest, ThreadsRunOnTheCpusThatWereAskedFor) {
   }
 }
 
+// The steps that are measured leave nothing behind, although they are more than a short model
+// takes.
+TEST_F(LoadTest, MeasuringThreadsChangesNoAnswer) {
+  for (const int64_t longest : {3, 64}) {
+    config_.max_seq_len = longest;
+    const std::vector<TokenId> text = RandomText(2);
+    for (const bool encoder : {false, true}) {
+      config_.architecture = encoder ? Architecture::kEncoder : Architecture::kDecoderLm;
+      options_.intra_op_threads = 1;
+      options_.measure_threads = false;
+      Write();
+      const LoadedModel alone = LoadBoth();
+      options_.intra_op_threads = 3;
+      options_.measure_threads = true;
+      const LoadedModel measured = LoadBoth();
+      if (encoder) {
+        EXPECT_EQ(Encode(*measured.encoder, {text}), Encode(*alone.encoder, {text}));
+        EXPECT_THAT(measured.encoder->info().device, HasSubstr(" thread"));
+        continue;
+      }
+      EXPECT_THAT(measured.runner->info().device, HasSubstr(" thread"));
+      for (const int32_t slot : {0, 7}) {
+        EXPECT_TRUE(Same(Generate(*measured.runner, slot, text, 2, Warm(5)),
+                         Generate(*alone.runner, slot, text, 2, Warm(5))));
+      }
+    }
+  }
+}
+
 TEST_F(LoadTest, RefusesDevicesByName) {
   Write();
   for (const char* device : {"", "gpu", "cuda", "cuda:", "cuda:-1", "cuda: 1", "cuda:1x"}) {

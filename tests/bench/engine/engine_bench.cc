@@ -6,6 +6,8 @@
 //   AFT_DEVICE=cuda:0 AFT_WEIGHT_FORMAT=bf16 AFT_SLOTS=1024 engine_bench
 //                                      on a GPU, with up to 1024 streams
 //   AFT_THREADS=2 engine_bench         the number of compute threads on the CPU; the default is 1
+//   AFT_MEASURE_THREADS=1 AFT_THREADS=2 engine_bench
+//                                      as many of them for each step as a measurement at load chooses
 
 #include <algorithm>
 #include <chrono>
@@ -64,6 +66,7 @@ LoadedModel Load(int64_t step_tokens) {
   options.weight_format = FromEnvironment("AFT_WEIGHT_FORMAT", "fp32");
   options.slots = Slots();
   options.intra_op_threads = Threads();
+  options.measure_threads = FromEnvironment("AFT_MEASURE_THREADS", "0") == "1";
   options.max_step_tokens = std::max<int64_t>(step_tokens, options.slots + 1);
   auto model = LoadModel(options);
   if (!model.ok()) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares a step of 1 to 64 rows with what limits it, without gRPC: models, weight formats and threads in turn.
 
-  rows.py [--only 'M int8|S'] [--threads 1,2] [--rounds N] [--realtime]
+  rows.py [--only 'M int8|S'] [--threads 1,2] [--measured] [--rounds N] [--realtime]
 
 S: 6.4 M weights (d = 256, 8 layers), M: 85 M (d = 768, 12 layers), both AFT-local with random weights, and the shipped
 model. AFT_INSTRUCTION_SET limits the instructions. In milliseconds, medians of the rounds:
@@ -89,7 +89,8 @@ def measure(options, model, folder, number, threads):
   done = subprocess.run(
       [*first, options.bin / "engine_bench", f"--benchmark_filter={names}", "--benchmark_format=json",
        f"--benchmark_min_time={options.seconds}"], capture_output=True, text=True, check=False,
-      env=os.environ | {"AFT_MODEL": str(folder), "AFT_WEIGHT_FORMAT": number, "AFT_THREADS": str(threads)})
+      env=os.environ | {"AFT_MODEL": str(folder), "AFT_WEIGHT_FORMAT": number, "AFT_THREADS": str(threads),
+                        "AFT_MEASURE_THREADS": str(int(options.measured))})
   if done.returncode != 0:
     sys.exit(f"{' '.join(map(str, done.args))} failed:\n{done.stderr[-2000:]}")
   return engine_figures(done.stdout)
@@ -99,6 +100,8 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--only", default="", metavar="PATTERN", help="of 'S|M|shipped fp32|bf16|int8'")
   parser.add_argument("--threads", default="1,2", metavar="N,N")
+  parser.add_argument("--measured", action="store_true",
+                      help="each step takes as many of the threads as a measurement at load chooses (measure_threads)")
   parser.add_argument("--rounds", type=int, default=3)
   parser.add_argument("--seconds", type=float, default=0.1, help="at least, of each figure")
   parser.add_argument("--realtime", action="store_true",
