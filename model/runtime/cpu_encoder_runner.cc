@@ -16,6 +16,7 @@ absl::StatusOr<std::unique_ptr<CpuEncoderRunner>> CpuEncoderRunner::Create(
             options.threads >= 1);
   std::unique_ptr<CpuEncoderRunner> runner(new CpuEncoderRunner(std::move(network), options));
   AFT_RETURN_IF_ERROR(runner->network_->Allocate(options.max_batch_tokens, runner->executor_));
+  const ParallelExecutor::PlacedCaller placed(runner->executor_);
   // This call warms up the caches and the threads before the first request.
   constexpr int64_t kWarmUpTokens = 256;
   const int64_t longest = runner->limits_.longest();

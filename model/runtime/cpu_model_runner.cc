@@ -245,6 +245,7 @@ absl::Status CpuModelRunner::Collect(Ticket ticket, StepOutput& output) {
 }
 
 absl::Status CpuModelRunner::WarmUp() {
+  const ParallelExecutor::PlacedCaller placed(executor_);
   // Runs a prompt, then decode steps of every slot, so that the caches, the processor's frequency
   // and the threads have settled before the first request.
   const int64_t limit = info_.max_seq_len > 0 ? info_.max_seq_len : options_.max_step_tokens;

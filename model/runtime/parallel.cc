@@ -85,6 +85,15 @@ void ParallelExecutor::PlaceCaller() const {
   if (!cpus_.empty()) PlaceThread(cpus_[0]);
 }
 
+ParallelExecutor::PlacedCaller::PlacedCaller(const ParallelExecutor& executor) {
+  AFT_CHECK(pthread_getaffinity_np(pthread_self(), sizeof(before_), &before_) == 0);
+  executor.PlaceCaller();
+}
+
+ParallelExecutor::PlacedCaller::~PlacedCaller() {
+  pthread_setaffinity_np(pthread_self(), sizeof(before_), &before_);
+}
+
 void ParallelExecutor::Use(int threads) {
   AFT_CHECK(threads >= 1 && threads <= this->threads());
   const int before = used_.load(std::memory_order_relaxed);

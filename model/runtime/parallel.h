@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -48,6 +50,18 @@ class ParallelExecutor final : public Executor {
   // Lets the calling thread run only on cpus[0] from now on, if `cpus` is not empty. The thread
   // that is about to make all calls of For must call it.
   void PlaceCaller() const;
+
+  // Does the same for the calling thread until this object is destroyed.
+  class PlacedCaller {
+   public:
+    explicit PlacedCaller(const ParallelExecutor& executor);
+    ~PlacedCaller();
+    PlacedCaller(const PlacedCaller&) = delete;
+    PlacedCaller& operator=(const PlacedCaller&) = delete;
+
+   private:
+    cpu_set_t before_;
+  };
 
  private:
   using Fn = absl::FunctionRef<void(int64_t, int64_t, int)>;

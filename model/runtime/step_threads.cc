@@ -10,14 +10,14 @@
 namespace aft {
 namespace {
 
-// Runs up to seven steps with each number of threads, in turn, so that a disturbance hits all of
-// them, for about 50 ms or at least one step of each. Returns the smallest number that is about as
+// Runs up to five steps with each number of threads, in turn, so that a disturbance hits all of
+// them, for about 20 ms or at least one step of each. Returns the smallest number that is about as
 // fast as the best. The fastest step counts, because a model that is loaded while other programs
 // use the cores would otherwise be left with one thread for good.
 absl::StatusOr<int> Fastest(const std::vector<int>& candidates, int64_t tokens,
                             StepThreads::Step step) {
-  constexpr int kRounds = 7;
-  constexpr std::chrono::milliseconds kMost(50);
+  constexpr int kRounds = 5;
+  constexpr std::chrono::milliseconds kMost(20);
   std::vector<std::chrono::nanoseconds> least(candidates.size(), std::chrono::nanoseconds::max());
   std::chrono::nanoseconds spent{0};
   for (int round = 0; round < kRounds && spent < kMost; ++round) {

@@ -219,9 +219,16 @@ TEST(ParallelExecutorTest, ThreadsRunOnTheCpusThatWereAskedFor) {
     if (CPU_ISSET(static_cast<size_t>(cpu), &allowed)) cpus.push_back(cpu);
   }
   std::reverse(cpus.begin(), cpus.end());
-  std::thread([&cpus] {  // PlaceCaller places this thread
+  std::thread([&] {  // PlaceCaller places this thread
     constexpr int kThreads = 3;
     const ParallelExecutor executor(kThreads, cpus);
+    {
+      const ParallelExecutor::PlacedCaller placed(executor);
+      EXPECT_EQ(sched_getcpu(), cpus[0]);
+    }
+    cpu_set_t after;
+    ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+    EXPECT_TRUE(CPU_EQUAL(&after, &allowed));
     executor.PlaceCaller();
     std::array<std::atomic<int>, kThreads> seen{};
     while (std::find(seen.begin(), seen.end(), 0) != seen.end()) {
