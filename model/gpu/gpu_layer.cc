@@ -5,6 +5,7 @@
 #include "base/status_macros.h"
 #include "model/config/kinds.h"
 #include "model/layers/token_shift.h"
+#include "model/mixers/families.h"
 
 namespace aft {
 

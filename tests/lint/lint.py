@@ -7,6 +7,7 @@
 Only Python's standard library. Exit code 1 when something was found.
 """
 
+import functools
 import itertools
 import re
 import subprocess
@@ -210,6 +211,39 @@ def check_classes(files):
       yield f"{name} is defined in {' and '.join(paths)}"
 
 
+# ---- Declarations --------------------------------------------------------------------------------
+FUNCTION = re.compile(r"^[A-Za-z_][^\n;{}()=]*?[ &*>]([A-Z]\w+)\(", re.MULTILINE)  # outside of classes
+MEMBER_FUNCTION = re.compile(r"^ +(?!return\b|throw\b|new\b)[\w:<>,*& ~]*?[ &*>~]([A-Z]\w+)\(", re.MULTILINE)
+CALL = re.compile(r"(?<![\w.:])(?<!->)(?:(?:aft|kernels|server|client)::)*([A-Z]\w*[A-Z]\w*)\(")
+
+
+def check_declared(files):
+  """files: path -> text of the sources. A file that calls a function includes its header, directly or not: builds in
+  batches compile without it. Only functions whose name is declared in one header, and nowhere else, are checked."""
+  code = {path: strip_comments_and_strings(text) for path, text in files.items()}
+  to = {path: [h for h in INCLUDE.findall(text) if h in files] for path, text in files.items()}
+
+  @functools.cache
+  def reached(path):
+    return frozenset([path]).union(*map(reached, to[path]))
+
+  headers, elsewhere = {}, {}
+  for path, text in code.items():
+    header = re.search(r"\.(h|cuh)$", path)
+    for name in FUNCTION.findall(text):
+      (headers if header else elsewhere).setdefault(name, set()).add(path)
+    for name in MEMBER_FUNCTION.findall(text):
+      elsewhere.setdefault(name, set()).add(path)
+  # CUDA's own headers include those of the emulated GPU.
+  of_one = {name: min(paths) for name, paths in headers.items() if len(paths) == 1 and
+            not min(paths).startswith("tests/support/cuda_on_cpu/") and
+            all(min(paths) in reached(path) for path in elsewhere.get(name, ()))}
+  for path, text in code.items():
+    for name in sorted(set(CALL.findall(text))):
+      if name in of_one and of_one[name] not in reached(path):
+        yield f"{path} calls {name} without {of_one[name]}"
+
+
 # ---- Habits --------------------------------------------------------------------------------------
 def strip_comments_and_strings(text):
   """Blanks comments and literals, keeping lines, so that rules about code see only code."""
@@ -364,7 +398,8 @@ def repository_files():
 def main(arguments):
   if arguments == ["--self-test"]:
     import samples  # samples.py next to this file
-    return samples.self_test(check, check_circles, check_classes, check_order, [name for name, _, _ in RULES])
+    return samples.self_test(check, check_circles, check_classes, check_declared, check_order,
+                             [name for name, _, _ in RULES])
   paths = [str(Path(a).resolve().relative_to(ROOT)) for a in arguments] or repository_files()
   files = {path: (ROOT / path).read_text(errors="replace") for path in paths}
   findings = [f"{path}:{line}: [{rule}] {message}" for path, text in files.items()
@@ -374,6 +409,7 @@ def main(arguments):
     code = {path: text for path, text in files.items() if re.search(CODE, path)}
     findings += [f"[circles] {circle}" for circle in check_circles(code)]
     findings += [f"[classes] {torn}" for torn in check_classes(code)]
+    findings += [f"[declared] {call}" for call in check_declared(code)]
   print("\n".join([*findings, f"lint: {len(files)} files, {len(findings)} findings"]))
   return 1 if findings else 0
 

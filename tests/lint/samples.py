@@ -108,7 +108,16 @@ CLASSES = [  # (whether it is wrong, files)
 ]
 
 
-def self_test(check, check_circles, check_classes, check_order, rules):
+CALLS = [  # (whether a header is missing, files)
+    (True, {"a.h": "int MakeIt(int a);\n", "a.cc": '#include "a.h"\nint MakeIt(int a) {\n', "b.cc": "int b = MakeIt(1);\n"}),
+    (True, {"a.h": "int MakeIt(int a);\n", "b.cc": "int b = aft::MakeIt(1);\n"}),
+    (False, {"a.h": "int MakeIt(int a);\n", "b.h": '#include "a.h"\n', "b.cc": '#include "b.h"\nint b = MakeIt(1);\n'}),
+    (False, {"a.h": "int MakeIt(int a);\n", "b.cc": "static int MakeIt() {\nint b = MakeIt(1);\n"}),
+    (False, {"a.h": "int MakeIt(int a);\n", "b.cc": "int b = it.MakeIt(1);  // MakeIt(1)\n"}),
+]
+
+
+def self_test(check, check_circles, check_classes, check_declared, check_order, rules):
   failures = []
   for rule, path, text in BAD:
     found = {name for _, name, _ in check(path, text)}
@@ -124,6 +133,9 @@ def self_test(check, check_circles, check_classes, check_order, rules):
   for wrong, files in CLASSES:
     if bool(list(check_classes(files))) != wrong:
       failures.append(f"torn class {'not found' if wrong else 'found'} in {files}")
+  for wrong, files in CALLS:
+    if bool(list(check_declared(files))) != wrong:
+      failures.append(f"missing header {'not found' if wrong else 'found'} in {files}")
   for wrong, floors in ORDERS:
     if bool(list(check_order(floors))) != wrong:
       failures.append(f"order of {floors}: expected {'a finding' if wrong else 'none'}")
