@@ -1,5 +1,6 @@
 #include "tests/support/tcp.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -13,7 +14,8 @@
 
 namespace aft {
 
-TcpConnection::TcpConnection(const std::string& address, int receive_buffer) {
+TcpConnection::TcpConnection(const std::string& address, int receive_buffer,
+                             const std::string& from) {
   const size_t colon = address.rfind(':');
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -28,6 +30,12 @@ TcpConnection::TcpConnection(const std::string& address, int receive_buffer) {
   }
   const int on = 1;
   setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  if (!from.empty()) {
+    sockaddr_in own{};
+    own.sin_family = AF_INET;
+    AFT_CHECK(inet_pton(AF_INET, from.c_str(), &own.sin_addr) == 1);
+    AFT_CHECK(bind(fd_, reinterpret_cast<const sockaddr*>(&own), sizeof(own)) == 0);
+  }
   if (connect(fd_, found->ai_addr, found->ai_addrlen) != 0) close(std::exchange(fd_, -1));
   freeaddrinfo(found);
 }

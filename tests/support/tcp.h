@@ -8,9 +8,11 @@ namespace aft {
 // A TCP connection to host:port. Closed when the object dies.
 class TcpConnection {
  public:
-  // `receive_buffer`: bytes that can arrive before they are read; 0: the kernel chooses. If no
-  // server listens at the address, nothing can be sent and nothing is received.
-  explicit TcpConnection(const std::string& address, int receive_buffer = 0);
+  // `receive_buffer`: bytes that can arrive before they are read; 0: the kernel chooses. `from`:
+  // the IPv4 address of this side; "": the kernel chooses. If no server listens at the address,
+  // nothing can be sent and nothing is received.
+  explicit TcpConnection(const std::string& address, int receive_buffer = 0,
+                         const std::string& from = "");
   virtual ~TcpConnection();
   TcpConnection(TcpConnection&& other) noexcept;
   TcpConnection(const TcpConnection&) = delete;

@@ -30,6 +30,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr size_t kMostBody = 1000;
+constexpr std::chrono::milliseconds kPatient = std::chrono::hours(1);
 
 // What happened to the requests, one letter each: started (s), part written (w), done (d), gone
 // (g), stuck (k), or refused by the server with 408 (l), 413 (m) or 400 (n). Heads that the server
@@ -145,6 +146,7 @@ class HttpServerTest : public testing::TestWithParam<bool> {
     if (GetParam()) {
       options.tls = [context = MakeTls()] { return context; };
     }
+    server_.reset();
     auto created = HttpServer::Create("127.0.0.1:0", handler_, options);
     ASSERT_TRUE(created.ok()) << created.status();
     server_ = *std::move(created);
@@ -267,6 +269,13 @@ TEST_P(HttpServerTest, BodiesThatAreTooLargeAreNotRead) {
   EXPECT_THAT(ask("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nno\r\n"),
               StartsWith("HTTP/1.1 400 "));
   EXPECT_EQ(handler_.events.WaitFor(4), "mmmn");
+  // The largest body is accepted, whether its length is announced or not.
+  const std::string most(kMostBody, 'b');
+  EXPECT_THAT(ask(Post("/echo", most, "Connection: close\r\n")), EndsWith("\r\n\r\n" + most));
+  EXPECT_THAT(ask("POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+                  "Transfer-Encoding: chunked\r\n\r\n3e8\r\n" +
+                  most + "\r\n0\r\n\r\n"),
+              EndsWith("\r\n\r\n" + most));
 }
 
 // Two readers of such a request could disagree on where it ends.
@@ -310,19 +319,29 @@ TEST_P(HttpServerTest, AHeadIsNoLargerThanItMayBe) {
 }
 
 TEST_P(HttpServerTest, AClientThatIsTooSlowIsTold) {
-  Start({.patience = std::chrono::milliseconds(500),
-         .body_patience = std::chrono::milliseconds(500),
-         .idle = std::chrono::milliseconds(500)});
+  constexpr std::chrono::milliseconds kShort{50};
+  // A TLS handshake has to fit in.
+  Start({.patience = std::chrono::milliseconds(500), .body_patience = kPatient, .idle = kPatient});
   const auto silent = Connect();
   const auto head = Connect();
   head->Send("POST /echo HT");
+  EXPECT_EQ(silent->ReadAll(), "");  // it has sent no part of a head
+  EXPECT_THAT(head->ReadAll(), StartsWith("HTTP/1.1 408 "));
+  const auto again = Connect();
+  again->Send(Post("/echo", "x"));
+  EXPECT_THAT(again->ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
+  again->Send("POST /echo HT");
+  EXPECT_THAT(again->ReadAll(), StartsWith("HTTP/1.1 408 "));
+  EXPECT_EQ(handler_.events.WaitFor(4), "LsdL");
+  Start({.patience = kPatient, .body_patience = kShort, .idle = kPatient});
   const auto body = Connect();
   body->Send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nabc");
-  EXPECT_EQ(silent->ReadAll(), "");
-  EXPECT_THAT(head->ReadAll(), StartsWith("HTTP/1.1 408 "));
   EXPECT_THAT(body->ReadAll(), StartsWith("HTTP/1.1 408 "));
-  // The silent client has sent no part of a head.
-  EXPECT_THAT(handler_.events.WaitFor(2), testing::AnyOf("Ll", "lL"));
+  EXPECT_EQ(handler_.events.WaitFor(5), "LsdLl");
+  Start({.patience = kPatient, .body_patience = kPatient, .idle = kShort});
+  const auto idle = Connect();
+  idle->Send(Post("/echo", "x"));
+  EXPECT_THAT(idle->ReadAll(), EndsWith("\r\n\r\nx"));
 }
 
 // Without care, OpenSSL reads records without data in one call for as long as there are some.
@@ -403,6 +422,23 @@ TEST_P(HttpServerTest, AnAddressHasNoMoreThanItsShare) {
   handler_.events.WaitFor(1);
   const auto second = Connect();
   EXPECT_EQ(second->ReadAll(), "");
+  handler_.go.set_value();
+  EXPECT_THAT(holds->ReadTo("held\n"), StartsWith("HTTP/1.1 200 "));
+}
+
+// The newcomer has no idle connection of its own, and closes none of another address.
+TEST_P(HttpServerTest, AnAddressBeyondItsShareTakesNoPlaceOfOthers) {
+  if (GetParam()) GTEST_SKIP() << "TlsConnection has one address";
+  Start({.connections = 10, .address_connections = 1});
+  const TcpConnection other(address_, /*receive_buffer=*/0, "127.0.0.2");
+  other.Send(Post("/echo", "x"));
+  EXPECT_THAT(other.ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
+  const auto holds = Connect();
+  holds->Send(Post("/hold", ""));
+  handler_.events.WaitFor(3);
+  EXPECT_EQ(Connect()->ReadAll(), "");
+  other.Send(Post("/echo", "y"));
+  EXPECT_THAT(other.ReadTo("\r\n\r\ny"), StartsWith("HTTP/1.1 200 "));
   handler_.go.set_value();
   EXPECT_THAT(holds->ReadTo("held\n"), StartsWith("HTTP/1.1 200 "));
 }
