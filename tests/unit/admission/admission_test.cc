@@ -106,6 +106,16 @@ TEST_F(LedgerTest, AClientMayHaveALimitOfItsOwn) {
   EXPECT_TRUE(charge.Resize(50));
 }
 
+// Where this is false, a retry makes no sense.
+TEST_F(LedgerTest, ChargesKnowWhatTheyMayEverHold) {
+  const MemoryLedger::Charge charge(ledger_, alice_);
+  EXPECT_TRUE(charge.MayEverHold(600));
+  EXPECT_FALSE(charge.MayEverHold(601));
+  const MemoryLedger::Charge vast(ledger_, Client{.name = "vast", .max_memory_bytes = 5000});
+  EXPECT_TRUE(vast.MayEverHold(1000));
+  EXPECT_FALSE(vast.MayEverHold(1001));  // more than the process' 1000
+}
+
 TEST_F(LedgerTest, ThreadsLeaveNothingBehind) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

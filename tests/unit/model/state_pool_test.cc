@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "model/state/slot_layout.h"
 #include "model/state/xxhash64.h"
 
 namespace aft {
@@ -179,8 +180,22 @@ TEST(StatePoolTest, TheFingerprintTellsLayoutsApart) {
   const uint64_t layout = StatePool::Create(Layers(), 1)->layout().fingerprint();
   EXPECT_EQ(StatePool::Create(Layers(), 5)->layout().fingerprint(), layout);
   std::vector<StateSpec> other = Layers();
-  other[1].sections[1].granule_tokens = 4;
-  EXPECT_NE(StatePool::Create(other, 1)->layout().fingerprint(), layout);
+  const auto change = [&](int64_t StateSection::*member, int64_t value) {
+    other[1] = Layers()[1];
+    other[1].sections[1].*member = value;
+    EXPECT_NE(SlotLayout(other).fingerprint(), layout);
+  };
+  change(&StateSection::parts, 1);
+  change(&StateSection::granule_tokens, 4);
+  change(&StateSection::granule_floats, 12);
+  change(&StateSection::token_bytes, 8);
+  change(&StateSection::lanes, 2);
+  other[1] = Layers()[1];
+  other[1].sections[1].grows = false;
+  EXPECT_NE(SlotLayout(other).fingerprint(), layout);
+  other[1] = Layers()[1];
+  other[1].sections[1].name = "values";
+  EXPECT_NE(SlotLayout(other).fingerprint(), layout);
   other[1] = Layers()[1];
   other[1].scratch_floats = 5;
   EXPECT_EQ(StatePool::Create(other, 1)->layout().fingerprint(), layout);

@@ -47,6 +47,7 @@ class StateSealerTest : public testing::Test {
     EXPECT_EQ(a.history, b.history);
     EXPECT_EQ(a.pending, b.pending);
     EXPECT_EQ(a.had, b.had);
+    EXPECT_EQ(a.note, b.note);
   }
   static void ExpectRefused(const StateSealer& sealer, const std::string& sealed,
                             const std::string& why) {
@@ -71,6 +72,11 @@ TEST_F(StateSealerTest, OpensWhatItSealed) {
     ExpectSame(*opened, state);
   }
   ExpectSame(*sealer.Open(*sealer.Seal(SequenceState())), SequenceState());
+  SequenceState noted = State(20);
+  noted.note = "a stored response";
+  const std::string sealed = *sealer.Seal(noted);
+  EXPECT_EQ(static_cast<int64_t>(sealed.size()), StateSealer::SealedBytes(noted));
+  ExpectSame(*sealer.Open(sealed), noted);
 }
 
 TEST_F(StateSealerTest, TheBytesRevealNothingOfTheState) {
