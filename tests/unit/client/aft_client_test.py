@@ -2,11 +2,13 @@
 """Tests the calls of the Python client against a server in this process. The contract (contract/scenario.proto) has the
 tests of streams that break."""
 
+import asyncio
 import dataclasses
 import itertools
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 from pathlib import Path
@@ -15,6 +17,7 @@ os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers have no health service, a
 os.environ["no_grpc_proxy"] = "127.0.0.1"
 
 try:
+  import grpc
   import aft_client
   from aft.v1 import generation_options_pb2, inference_pb2, tokens_pb2
   from aft_client import AftError, Delta, Finished, ModelStatistics, Sampling, Started, State, Timing
@@ -100,6 +103,8 @@ class CallsTest(ClientTest):
     self.assertNotIn("traceparent", server.metadata[1])
     self.assertEqual(server.requests[1], inference_pb2.GenerateRequest(tokens={"ids": [1, 2]}, stop={},
                                                                        resumable=True))
+    client.generate([1, 2], store=0).text()  # for no time, which a server refuses
+    self.assertTrue(server.requests[2].store.HasField("ttl_ms"))
 
   def test_events_are_values(self):
     server = self.server()
@@ -159,22 +164,23 @@ class CallsTest(ClientTest):
   def test_scores_and_encodes(self):
     server = self.server()
     client = self.client(server)
-    scores = client.score("abc", top_logprobs=1, previous="p", store=True)
+    scores = client.score("abc", top_logprobs=1, previous="p", store=True, priority=aft_client.Priority.INTERACTIVE)
     self.assertEqual((scores.token_ids, [one.logprob for one in scores.logprobs]), ((98, 99), [-1, -2]))
     self.assertEqual((scores.logprobs[0].top, scores.perplexity, scores.state.id), (((5, -0.5),), 4.5, "s"))
     self.assertEqual(server.requests[0], inference_pb2.ScoreRequest(
-        text="abc", output={"top_logprobs": 1}, previous={"state_id": "p"}, store={}, resumable=True))
+        text="abc", output={"top_logprobs": 1}, previous={"state_id": "p"}, store={}, priority=1, resumable=True))
     server.answer_score = lambda request, context: iter(map(lambda one: inference_pb2.ScoreResponse(**one), [
         {"started": {"tokens": 4}}, {"chunk": {"first_index": 3, "token_ids": [100], "logprobs": [{"logprob": -1}]}},
         {"finished": {"scored_tokens": 1, "logprob": -1, "usage": {"prompt_tokens": 4, "cached_tokens": 2}}}]))
     scores = client.score("abcd", context_tokens=3, cache_salt="user 1", initial_state="tuned")
-    self.assertEqual((scores.token_ids, scores.usage.cached_tokens), ((100,), 2))
+    self.assertEqual((scores.token_ids, scores.usage.cached_tokens, scores.state), ((100,), 2, None))
     self.assertEqual(server.requests.pop(), inference_pb2.ScoreRequest(
         text="abcd", output={"top_logprobs": 0}, context_tokens=3, cache_salt="user 1", initial_state="tuned",
         resumable=True))
-    encoded = client.encode("ab", pooling=aft_client.Pooling.MEAN, normalize=True)
+    encoded = client.encode("ab", pooling=aft_client.Pooling.MEAN, normalize=True, priority=aft_client.Priority.BATCH)
     self.assertEqual((encoded.vectors, encoded.tokens), (((1, 0.5), (-2.5, 3)), 2))
-    self.assertEqual(server.requests[1], inference_pb2.EncodeRequest(text="ab", pooling=1, normalize=True))
+    self.assertEqual(server.requests[1], inference_pb2.EncodeRequest(
+        text="ab", pooling=1, normalize=True, priority=3))
 
   def test_several_texts(self):
     server = self.server()
@@ -185,11 +191,12 @@ class CallsTest(ClientTest):
         {"chunk": {"first_index": 1, "token_ids": [98, 97], "logprobs": [{"logprob": -1}, {"logprob": -3}]}},
         {"finished": {"scored_tokens": 2, "logprob": -4}}]))
     client = self.client(server)
-    scores = client.score_all(["abc", b"\xff", [1, 2]][:2], previous="p", store=True, model_version="3")
+    scores = client.score_all(["abc", b"\xff", [1, 2]][:2], previous="p", store=True, model_version="3",
+                              top_logprobs=4)
     self.assertEqual([(one.token_ids, one.logprob) for one in scores], [((98, 97), -4), ((99,), -2)])
     self.assertEqual(scores[1].state.id, "s")
     self.assertEqual(server.requests[0], inference_pb2.ScoreRequest(
-        texts=[{"text": "abc"}, {"raw": b"\xff"}], output={"top_logprobs": 0}, previous={"state_id": "p"}, store={},
+        texts=[{"text": "abc"}, {"raw": b"\xff"}], output={"top_logprobs": 4}, previous={"state_id": "p"}, store={},
         model_version="3", resumable=True))
     server.answer_encode = lambda request, context: iter(map(lambda one: inference_pb2.EncodeResponse(**one), [
         {"started": {"width": 2, "tokens": 3, "text_tokens": [1, 2]}},
@@ -216,6 +223,173 @@ class CallsTest(ClientTest):
     client.score("abc", model_version="2")
     client.encode("ab", model_version="2")
     self.assertEqual([request.model_version for request in server.requests], ["2"] * 6)
+
+  def test_other_services_get_the_version_too(self):
+    server = self.server()
+    client = self.client(server)
+    tensor = aft_client.Tensor("x", "UINT8", [2], [7, 255])
+    client.get_model("m", model_version="2")
+    client.metadata("m", model_version="2")
+    client.statistics("m", model_version="2")
+    client.infer("m", [tensor], model_version="2", outputs=["y"], parameters={"a": True, "b": -1, "c": 2**64 - 1})
+    infer = wire.oip.ModelInferRequest(
+        model_name="m", model_version="2", inputs=[{"name": "x", "datatype": "UINT8", "shape": [2]}],
+        outputs=[{"name": "y"}], raw_input_contents=[b"\x07\xff"])
+    infer.parameters["a"].bool_param = True
+    infer.parameters["b"].int64_param = -1
+    infer.parameters["c"].uint64_param = 2**64 - 1
+    expected = [
+        ("/aft.v1.ModelService/Get", wire.aft.GetRequest(name="m", version="2")),
+        ("/inference.GRPCInferenceService/ModelMetadata", wire.oip.ModelMetadataRequest(name="m", version="2")),
+        ("/inference.GRPCInferenceService/ModelStatistics", wire.oip.ModelStatisticsRequest(name="m", version="2")),
+        ("/inference.GRPCInferenceService/ModelInfer", infer)]
+    self.assertEqual([(method, type(one[1]).FromString(request)) for (method, request), one in
+                      zip(server.others.calls, expected)], expected)
+
+  def test_models_and_tensors_are_values(self):
+    model = aft_client.Model.of(wire.aft.Model(name="m", state=99, labels=["a", "b"], initial_states=["tuned"]))
+    self.assertEqual((model.state, model.load, model.chat_format), (aft_client.ModelState.UNSPECIFIED, None, None))
+    self.assertEqual((model.labels, model.initial_states), (("a", "b"), ("tuned",)))
+    for datatype, values, raw in (("FP16", (0.5, -2), b"\x00\x38\x00\xc0"), ("UINT8", (0, 255), b"\0\xff"),
+                                  ("BYTES", (b"", b"ab"), b"\0\0\0\0\2\0\0\0ab")):
+      tensor = aft_client.Tensor("x", datatype, (2,), values)
+      self.assertEqual((tensor.raw(), aft_client.Tensor.of(tensor, raw)), (raw, tensor))
+    with self.assertRaisesRegex(ValueError, "must be given as bytes"):
+      aft_client.Tensor("x", "BF16", (1,), [1]).raw()
+    answer = wire.oip.ModelInferResponse(outputs=[{"name": "y"}])
+    answer.parameters["a"].SetInParent()
+    answer.parameters["b"].bool_param = False
+    with self.assertRaisesRegex(AftError, "no raw contents"):
+      aft_client.Inference.of(answer)
+    answer.raw_output_contents.append(b"")
+    self.assertEqual(aft_client.Inference.of(answer).parameters, {"b": False})
+
+  def test_enums_have_the_numbers_of_the_protocol(self):
+    for own in (aft_client.ModelState, aft_client.Task, aft_client.FinishReason, aft_client.Pooling,
+                aft_client.Priority):
+      enum = wire._POOL.FindEnumTypeByName(f"aft.v1.{own.__name__}")
+      names = {value.number: value.name for value in enum.values}
+      for one in own:
+        if one > 0:  # 0 has names of its own
+          self.assertTrue(names[one].endswith(f"_{one.name}"), one)
+
+  def test_errors_have_what_the_server_says(self):
+    server = self.server()
+    client = self.client(server, max_resumes=0)
+
+    def refuse(trailers, message="full"):
+      def answer(request, context):
+        context.send_initial_metadata((("x-request-id", "initial"),))
+        context.set_trailing_metadata(trailers)
+        context.abort(Code.UNAVAILABLE, message)
+        yield
+
+      server.answer = answer
+      with self.assertRaises(AftError) as caught:
+        client.generate("hello").text()
+      return caught.exception
+
+    refused = refuse((("x-request-id", "mine"), ("grpc-retry-pushback-ms", "2500")))
+    self.assertEqual((refused.request_id, refused.retry_after_ms, refused.of_server), ("mine", 2500, True))
+    broken = refuse(())
+    self.assertEqual((broken.request_id, broken.retry_after_ms, broken.of_server), ("initial", None, False))
+    said = "Failed to connect: Connection refused"
+    self.assertEqual(refuse((("x-request-id", "mine"),), said).message, said)
+
+  def test_a_refused_call_is_sent_again_by_default(self):
+    server = self.server()
+
+    def refuse(request, context):
+      server.answer = server.say
+      context.set_trailing_metadata((("grpc-retry-pushback-ms", "0"),))
+      context.abort(Code.UNAVAILABLE, "draining")
+      yield
+
+    server.answer = refuse
+    with aft_client.Client(server.address) as client:
+      self.assertEqual(client.generate("hello").text(), "a")
+
+  def break_then_refuse(self, server, milliseconds):
+    """Lets a stream break. Then its continuation is refused once, for this time."""
+    def abort(context, message, *trailers):
+      context.set_trailing_metadata(trailers)
+      context.abort(Code.UNAVAILABLE, message)
+
+    def refuse(request, context):
+      server.answer = server.say
+      yield from abort(context, "full", ("x-request-id", "a"), ("grpc-retry-pushback-ms", str(milliseconds)))
+
+    def answer(request, context):
+      server.answer = refuse
+      yield started(fingerprint=1)
+      abort(context, "broken")
+
+    server.answer = answer
+    server.say = lambda request, context: iter([started(fingerprint=1), response(finished={"reason": 3})])
+
+  def test_a_stream_is_resumed_when_the_server_says(self):
+    server, resumed = self.server(), []
+    self.break_then_refuse(server, 300)
+    list(self.client(server).generate("hello", on_resumed=resumed.append))
+    self.assertTrue(0.3 <= resumed[0].until_sent < 100, resumed)
+
+  def test_closing_ends_the_pause_of_an_asynchronous_stream(self):
+    server = self.server()
+    self.break_then_refuse(server, 3_600_000)
+
+    async def call():
+      async with aft_client.AsyncClient(server.address, timeout=None, max_attempts=1) as client:
+        generation = client.generate("hello")
+        reader = asyncio.create_task(generation.text())
+        while len(server.requests) < 2:
+          await asyncio.sleep(0.01)
+        generation.close()
+        self.assertEqual(await reader, "")
+
+    asyncio.run(call())
+
+  def test_asynchronous_calls(self):
+    server = self.server()
+    server.answer_encode = lambda request, context: context.abort(Code.NOT_FOUND, "no such model")
+
+    async def call():
+      async with aft_client.AsyncClient(server.address, max_attempts=1) as client:
+        self.assertEqual([one.id async for one in client.list_states()], ["a", "b", "c"])
+        with self.assertRaisesRegex(AftError, "no such model"):
+          await client.encode("ab")
+
+    asyncio.run(call())
+
+  def test_the_timeout_of_a_call_wins(self):
+    server = self.server()
+    for timeout, own, least, most in ((1000, None, 500, 1000), (1000, 100, 1, 100), (100, 1000, 500, 1000)):
+      client = self.client(server, timeout=timeout)
+      client.generate("hello", timeout=own).text()
+      client.complete("hello", timeout=own)
+      for seconds in server.seconds[-2:]:
+        self.assertTrue(least < seconds <= 1.02 * most, seconds)  # gRPC rounds it up
+
+  def test_only_a_server_that_serves_gets_generations(self):
+    server = self.server()
+    server.others.serves = False
+    client = self.client(server)
+    self.assertEqual(client.list_models(), [])
+    with self.assertRaises(AftError) as caught:
+      client.generate("hello").text()
+    self.assertEqual((caught.exception.code, server.requests), (Code.UNAVAILABLE, []))
+
+  def test_both_sides_have_certificates(self):
+    with tempfile.TemporaryDirectory() as folder:
+      files = [Path(folder, name) for name in ("certificate", "key")]
+      subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                      "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout",
+                      files[1]], check=True, capture_output=True)
+      certificate, key = (file.read_bytes() for file in files)
+    server = Server(self, grpc.ssl_server_credentials([(key, certificate)], certificate, require_client_auth=True))
+    own = aft_client.Tls(authorities=certificate, certificate=certificate, key=key)
+    self.assertEqual(self.client(server, tls=own).generate("hello").text(), "a")
+    with self.assertRaises(AftError):
+      self.client(server, tls=dataclasses.replace(own, certificate=None, key=None)).generate("hello").text()
 
   def test_states(self):
     server = self.server()

@@ -1,6 +1,7 @@
 """A server for the tests of the Python client. It runs in their process."""
 
 import concurrent.futures
+import threading
 
 import grpc
 from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc, tokens_pb2
@@ -16,16 +17,41 @@ def started(**more):
   return response(started={"model": "m", "seed": 7, "prompt_tokens": 5, **more})
 
 
+class OtherServices(grpc.GenericRpcHandler):
+  """Keeps the calls of all other services, and answers each with an empty message. The health of the server, which a
+  client may watch, is that it serves as long as `serves` says."""
+
+  def __init__(self):
+    self.calls, self.serves, self._over = [], None, threading.Event()
+
+  def service(self, handler_call_details):
+    def keep(request, context):
+      self.calls.append((handler_call_details.method, request))
+      return b""
+
+    def watch(request, context):
+      context.add_callback(self._over.set)
+      yield b"\x08" + bytes([1 if self.serves else 2])  # HealthCheckResponse.status
+      self._over.wait()
+
+    if handler_call_details.method != "/grpc.health.v1.Health/Watch":
+      return grpc.unary_unary_rpc_method_handler(keep)
+    return None if self.serves is None else grpc.unary_stream_rpc_method_handler(watch)
+
+
 class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateServiceServicer):
   """Keeps the requests, and answers with `answer`, `answer_score` and `answer_encode`."""
 
-  def __init__(self, test):
-    self.requests, self.metadata = [], []
+  def __init__(self, test, credentials=None):
+    self.requests, self.metadata, self.seconds = [], [], []  # seconds: until the deadline of each generation
     self.answer, self.answer_score, self.answer_encode = self.say, self.score, self.encode
     self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, self._server)
     states_pb2_grpc.add_StateServiceServicer_to_server(self, self._server)
-    self.address = "127.0.0.1:%d" % self._server.add_insecure_port("127.0.0.1:0")
+    self.others = OtherServices()
+    self._server.add_generic_rpc_handlers((self.others,))
+    self.address = "127.0.0.1:%d" % (self._server.add_secure_port("127.0.0.1:0", credentials) if credentials else
+                                     self._server.add_insecure_port("127.0.0.1:0"))
     self._server.start()
     test.addCleanup(self.stop)
 
@@ -38,6 +64,7 @@ class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateS
     copy.CopyFrom(request)
     self.requests.append(copy)
     self.metadata.append(dict(context.invocation_metadata()))
+    self.seconds.append(context.time_remaining())
     yield from self.answer(request, context)
 
   def say(self, request, context):
@@ -48,6 +75,7 @@ class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateS
   def Complete(self, request, context):  # pylint: disable=invalid-name
     self.requests.append(request)
     self.metadata.append(dict(context.invocation_metadata()))
+    self.seconds.append(context.time_remaining())
     return inference_pb2.CompleteResponse(started={"seed": 7}, answers=[
         {"token_ids": [97, 98, 99], "text": "abc", "finished": {"reason": 3, "limit": "stop.max_tokens=3"}},
         {"token_ids": [100], "text": "d", "logprobs": [{"logprob": -1}],
