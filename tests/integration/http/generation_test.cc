@@ -152,6 +152,7 @@ TEST(HttpGenerationTest, PromptsAreAcceptedAllOrNone) {
   const HttpReply never = post(4);
   EXPECT_EQ(never.status, 400);
   EXPECT_THAT(never.body, HasSubstr("prompt: must have at most 3 entries"));
+  EXPECT_THAT(post(5).body, HasSubstr("prompt: must have at most 3 entries"));
   EXPECT_THAT(post(6).body, HasSubstr("prompt: must have at most 5 entries (limits.max_texts)"));
   EXPECT_THAT(post(401).body, HasSubstr("prompt: must have at most 400 entries, got 401"));
   server.WaitForMetric("aft_memory_used_bytes", 0);
@@ -159,7 +160,7 @@ TEST(HttpGenerationTest, PromptsAreAcceptedAllOrNone) {
 
 TEST(HttpGenerationTest, ConversationsUseTheModelsTemplate) {
   const std::vector<Json> messages = {
-      {{"role", "system"}, {"content", "S"}},
+      {{"role", "developer"}, {"content", "S"}},  // newer models call system so
       {{"role", "user"}, {"content", "a\n\r\nb "}},
       {{"role", "assistant"}, {"content", " c\n\nd"}},
       {{"role", "user"},
@@ -212,6 +213,30 @@ TEST(HttpGenerationTest, ConversationsUseTheModelsTemplate) {
                                          format.user_suffix(), format.answer());
     EXPECT_THAT(std::string(prompt), testing::EndsWith(end));
     EXPECT_THAT(std::string(prompt), HasSubstr(format.assistant_prefix()));
+  }
+}
+
+// The turn ends there for a conversation, unless the request has stop strings of its own.
+TEST(HttpGenerationTest, AnAnswerEndsWhereTheTemplateEndsATurn) {
+  for (const auto& [name, end] :
+       {std::pair("chatml", "<|im_end|>"), std::pair("rwkv-world", "\n\nUser:")}) {
+    ServerConfig config = WithHttp();
+    config.models[0].chat_template = name;
+    FakeModelRunner::Options model;
+    model.next_token = [text = absl::StrCat("on and on", end)](uint64_t /*hash*/, int64_t count) {
+      return static_cast<TokenId>(text[static_cast<size_t>(count) % text.size()]);
+    };
+    HttpApi server(config, model);
+    Json body = Chat({{{"role", "user"}, {"content", "x"}}}, 60);
+    Json choice = server.Post("/v1/chat/completions", body).json()["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "stop") << name;
+    EXPECT_THAT(choice["message"]["content"].get<std::string>(), Not(HasSubstr(end)));
+    body["stop"] = {"never"};
+    choice = server.Post("/v1/chat/completions", body).json()["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "length") << name;
+    EXPECT_THAT(choice["message"]["content"].get<std::string>(), HasSubstr(end));
+    const Json input = {{"input", "x"}, {"max_output_tokens", 60}};
+    EXPECT_EQ(server.Post("/v1/responses", input).json()["status"], "completed") << name;
   }
 }
 
@@ -295,6 +320,8 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
                {"frequency_penalty", 0},
                {"top_k", -1},
                {"top_logprobs", 0},
+               {"stream", true},
+               {"stream_options", {{"include_obfuscation", false}}},
                {"reasoning_effort", "none"},
                {"max_tokens", nullptr}});
   EXPECT_EQ(server.Post("/v1/chat/completions", body).status, 200);
@@ -391,6 +418,10 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   expect(kChat, R"({"messages": []})", "messages", "one message or more");
   expect(kChat, R"({"messages": [{"role": "tool", "content": "a"}]})", "messages[0].role", "must");
   expect(kChat, R"({"messages": [{"role": "user"}]})", "messages[0].content", "must be a string");
+  expect(kChat, R"({"messages": [{"role": "user", "content": "a", "tool_calls": [{"id": "b"}]}]})",
+         "messages[0].tool_calls", "is not supported");
+  expect(kCompletions, R"({"prompt": "a", "stream": true, "stream_options": {"usage": true}})",
+         "stream_options.usage", "there is no such option");
   expect(kChat,
          R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})",
          "messages[0].content[0]", "text");
@@ -404,9 +435,14 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   for (const std::string& body :
        {std::string("[]"), std::string("{"), std::string("\"\xff\""), std::string("{\"a\": 1e999}"),
         std::string("{\"prompt\": \"\xff\"}"), std::string("{}\0", 3), std::string(3000, '['),
-        "{\"a\":" + std::string(40, '[') + std::string(40, ']') + "}"}) {
+        "{\"a\":" + std::string(40, '[') + std::string(40, ']') + "}",
+        R"({"a\"b": )" + std::string(32, '[') + std::string(32, ']') + "}"}) {
     expect(kCompletions, body, nullptr, "the body ");
   }
+  // An object in 31 lists is the deepest one. Brackets in a text do not count.
+  const std::string deep = absl::StrCat(R"({"prompt": "\"[[[[", "max_tokens": 1, "user": )",
+                                        std::string(31, '['), std::string(31, ']'), "}");
+  EXPECT_EQ(server.Ask(HttpPost(kCompletions, deep)).status, 200);
   expect(kCompletions, "{\"prompt\": }", nullptr, "in UTF-8; byte 12 is wrong");
   expect(kCompletions, "{\"prompt\"", nullptr, "in UTF-8; it ends too early");
   // The parser must not read all objects again for each of them.

@@ -1,5 +1,6 @@
 // /v1/responses: turns that continue from states, compared with Complete over gRPC, with a fake
 // model.
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -174,6 +175,7 @@ TEST(HttpResponsesTest, OnlyItsClientReadsAndDeletesAStoredResponse) {
   EXPECT_EQ(stranger.status, 404);
   EXPECT_THAT(stranger.json()["error"]["message"].get<std::string>(), StartsWith("Response with"));
   EXPECT_EQ(server.Get(path).status, 401);
+  EXPECT_EQ(server.Get(path, as_a + "Content-Length: 1\r\n").status, 400);
   EXPECT_EQ(server.Post(kResponses, Turn("y", response["id"]), as_b).status, 404);
   EXPECT_EQ(server.Ask(remove + as_b + "\r\n").status, 404);
   const HttpReply removed = server.Ask(remove + as_a + "\r\n");
@@ -213,6 +215,17 @@ TEST(HttpResponsesTest, NothingIsStoredIfUnwantedOrImpossible) {
   streamed["stream"] = true;
   EXPECT_THAT(full.Post(kResponses, streamed).body, Not(HasSubstr("\"store\":true")));
   EXPECT_EQ(full.Post(kResponses, body).status, 429);
+  config = WithHttp();
+  const TempFolder folder;
+  config.states.folder = folder.File("states");
+  std::filesystem::create_directory(config.states.folder);
+  config.states.key_files = {folder.File("key")};
+  WriteBytes(folder.File("key"), std::string(32, 'k'));
+  HttpApi kept(config, Letters());
+  EXPECT_TRUE(stored(kept, nullptr));
+  std::filesystem::rename(config.states.folder, folder.File("away"));
+  EXPECT_FALSE(stored(kept, nullptr));
+  EXPECT_EQ(kept.Post(kResponses, body).status, 503);
 }
 
 TEST(HttpResponsesTest, AResponseIsAStateButAStateOfGrpcIsNoResponse) {
@@ -265,6 +278,16 @@ TEST(HttpResponsesTest, ErrorsNameTheField) {
   expect({{"input", "a"}, {"n", 2}}, "n", "is not supported");
   expect({{"input", "a"}, {"metadata", {{"a", 1}}}}, "metadata", "16 strings");
   expect({{"input", "a"}, {"metadata", {{std::string(65, 'k'), "v"}}}}, "metadata", "keys");
+  expect({{"input", "a"}, {"metadata", {{"k", std::string(513, 'v')}}}}, "metadata", "512 bytes");
+  Json most = Turn("a");
+  most["text"] = {{"format", {{"type", "text"}}}};
+  most["n"] = 1;
+  for (int i = 0; i < 16; ++i) {
+    most["metadata"][std::string(63, 'k') + static_cast<char>('a' + i)] = std::string(512, 'v');
+  }
+  EXPECT_EQ(server.Post(kResponses, most).json()["metadata"], most["metadata"]);
+  most["metadata"]["k"] = "v";
+  expect(most, "metadata", "at most 16");
   expect({{"input", "a"}, {"store", 1}}, "store", "true or false");
   expect({{"input", std::string(2'000'000, 'x')}}, "input", "must have at most");
   for (const std::string& id : {std::string("x"), std::string("resp_0"), std::string(5000, 'r'),

@@ -116,19 +116,25 @@ TEST_F(KnownClientsTest, BearerTokensAreApiKeys) {
 }
 
 TEST_F(KnownClientsTest, ARevokedTokenEndsItsStream) {
-  server_->control().Hold();
   Json body = kAsk;
   body["max_tokens"] = 100'000;
   body["ignore_eos"] = true;
   body["stream"] = true;
-  const TcpConnection connection(server_->address());
-  connection.Send(HttpPost(kPath, body.dump(), Bearer("token a")));
-  server_->control().WaitUntilBlocked();
-  Replace(config_.security.clients_file, ClientEntry("b", "token b"));
-  ASSERT_TRUE(server_->server().Reload(config_).ok());
-  server_->control().Resume();
-  EXPECT_THAT(connection.ReadAll(), HasSubstr("invalid_api_key"));
-  server_->WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+  for (const char* holder : {"", "c"}) {  // of the token, from now on
+    server_->control().Hold();
+    const TcpConnection connection(server_->address());
+    connection.Send(HttpPost(kPath, body.dump(), Bearer("token a")));
+    server_->control().WaitUntilBlocked();
+    const std::string before = ReadBytes(config_.security.clients_file);
+    Replace(config_.security.clients_file,
+            ClientEntry("b", "token b") + (*holder == 0 ? "" : ClientEntry(holder, "token a")));
+    ASSERT_TRUE(server_->server().Reload(config_).ok());
+    server_->control().Resume();
+    EXPECT_THAT(connection.ReadAll(), HasSubstr("invalid_api_key"));
+    server_->WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
+    Replace(config_.security.clients_file, before);
+    ASSERT_TRUE(server_->server().Reload(config_).ok());
+  }
 }
 
 TEST_F(KnownClientsTest, ThePageNeedsNoTokenButObeysTheRulesOfOtherPaths) {
@@ -259,6 +265,25 @@ TEST(HttpServiceTest, IdsAndTracesAreTakenAndReturned) {
   EXPECT_EQ(lines[0]["method"], "Completions");
 }
 
+TEST(HttpServiceTest, ATrustedProxyNamesTheClientAndKeepsItsUsersApart) {
+  const CapturedLog log;
+  ServerConfig config = WithHttp();
+  config.security.trusted_proxies = {"127.0.0.0/8"};
+  HttpApi server(config);
+  const Json ask = {{"prompt", std::string(300, 's')}, {"max_tokens", 2}};
+  const auto cached = [&](const std::string& salt) {
+    const HttpReply reply = server.Post(
+        kPath, ask, "X-Forwarded-For: 6.6.6.6, 9.9.9.9\r\naft-cache-salt: " + salt + "\r\n");
+    return reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>();
+  };
+  for (const int tokens : {0, 0, 299}) EXPECT_EQ(cached("ann"), tokens);
+  EXPECT_EQ(cached("bob"), 0);
+  for (const LogLine& line : log.Lines("request.done")) EXPECT_EQ(line["client"], "9.9.9.9");
+  for (const char* twice : {"X-Forwarded-For: 9.9.9.9\r\n", "aft-cache-salt: ann\r\n"}) {
+    EXPECT_EQ(server.Post(kPath, kAsk, std::string(twice) + twice).status, 400) << twice;
+  }
+}
+
 TEST(HttpServiceTest, OnlyAllowedOriginsAndHostsReachIt) {
   ServerConfig config = WithHttp();
   config.http.allow_origins = {"https://chat.example"};
@@ -294,6 +319,12 @@ TEST(HttpServiceTest, OnlyAllowedOriginsAndHostsReachIt) {
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
       "Connection: close\r\nContent-Length: 15\r\n\r\n{\"prompt\": \"a\"}");
   EXPECT_EQ(form.status, 415);
+  EXPECT_EQ(server
+                .Ask("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                     "Content-Type: application/json; charset=utf-8\r\n"
+                     "Content-Length: 15\r\n\r\n{\"prompt\": \"a\"}")
+                .status,
+            200);
 }
 
 TEST(HttpServiceTest, AFullQueueGivesARetryHint) {
@@ -316,7 +347,12 @@ TEST(HttpServiceTest, AFullQueueGivesARetryHint) {
   }
   const HttpReply refused = first->get();
   EXPECT_EQ(refused.status, 429);
-  EXPECT_THAT(refused.head, AllOf(HasSubstr("Retry-After: "), HasSubstr("retry-after-ms: ")));
+  // In whole seconds, rounded up.
+  const auto hint = [&refused](const std::string& name) {
+    return std::atoi(refused.head.substr(refused.head.find(name) + name.size()).c_str());
+  };
+  EXPECT_GE(hint("retry-after-ms: "), 100);
+  EXPECT_EQ(hint("Retry-After: "), (hint("retry-after-ms: ") + 999) / 1000);
   EXPECT_EQ(refused.json()["error"]["type"], "rate_limit_error");
   server.control().Resume();
   server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);

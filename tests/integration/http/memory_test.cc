@@ -1,0 +1,76 @@
+// The memory that requests over HTTP are charged for in addition to their bodies.
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/http/fixture.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kUsed[] = "aft_memory_used_bytes";
+
+// A response that repeats 8 KiB of the request.
+Json WithMetadata() {
+  Json body = {{"input", "x"}, {"max_output_tokens", 1}};
+  for (int i = 0; i < 16; ++i) body["metadata"][absl::StrCat(i)] = std::string(512, 'm');
+  return body;
+}
+
+// Each answer has a copy of the ids of its prompt, and each event of a response that repeats the
+// fields of the request has a copy of them.
+TEST(HttpMemoryTest, CopiesAreCharged) {
+  HttpApi server;
+  server.control().Hold();
+  const Json prompts = {{"prompt", std::vector<std::string>(2, std::string(10'000, 'p'))},
+                        {"n", 2},
+                        {"max_tokens", 1}};
+  Json response = WithMetadata();
+  response["store"] = false;
+  double least = 0;
+  std::vector<TcpConnection> connections;
+  for (const auto& [path, body, bytes] :
+       {std::tuple("/v1/completions", prompts, 2 * (2 + 1) * 10'000 * sizeof(TokenId)),
+        std::tuple("/v1/responses", response, size_t{8 * 16 * 512})}) {
+    connections.emplace_back(server.address()).Send(HttpPost(path, body.dump()));
+    least += kCall + static_cast<double>(bytes);
+    if (connections.size() == 1) {
+      server.control().WaitUntilBlocked();
+    } else {  // the other three answers wait, too
+      server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 4);
+    }
+    EXPECT_GE(server.Metric(kUsed), least) << path;
+  }
+  server.control().Resume();
+  for (const TcpConnection& one : connections) EXPECT_EQ(ParseReply(one.ReadAll()).status, 200);
+  server.WaitForMetric(kUsed, 0);
+}
+
+// The page and the copy that is being sent.
+TEST(HttpMemoryTest, AStoredResponseIsReadOnlyIfThereIsRoom) {
+  constexpr size_t kBudget = 1'000'000;
+  ServerConfig config = WithHttp();
+  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = kBudget;
+  HttpApi server(config);
+  const Json stored = server.Post("/v1/responses", WithMetadata()).json();
+  const std::string path = absl::StrCat("/v1/responses/", stored["id"].get<std::string>());
+  {
+    const TcpConnection holds(server.address());  // all but 10 kB, for a body that does not come
+    const size_t body = (kBudget - kCall - 10'000) / 2;
+    holds.Send(HttpPost("/v1/completions", std::string(body, 'x')).substr(0, 150));
+    server.WaitForMetric(kUsed, static_cast<double>(kCall + 2 * body));
+    const HttpReply refused = server.Get(path);
+    EXPECT_EQ(refused.status, 429);
+    EXPECT_THAT(refused.body, HasSubstr("memory: "));
+  }
+  server.WaitForMetric(kUsed, 0);
+  EXPECT_EQ(server.Get(path).json(), stored);
+}
+
+}  // namespace
+}  // namespace aft::server
