@@ -142,6 +142,7 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
       decoders_(std::move(decoders)),
       transport_{{metrics, *ledger_, refusal_lines_, config.limits},
                  active_,
+                 sender_,
                  *identity_,
                  watches_,
                  infer_streams_},

@@ -98,6 +98,7 @@ class GrpcServer {
   RateLimit refusal_lines_;
   std::unique_ptr<StateAccess> state_access_;
   std::unique_ptr<DecodePool> decoders_;
+  Sender sender_;
   TransportEnvironment transport_;
   InferenceEnvironment calls_;
   std::unique_ptr<ModelService> models_;

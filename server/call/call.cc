@@ -337,13 +337,13 @@ void Call::Begin() {
   CountResumed();
   states_.KeepStart();
   outbox_.Begin();
-  carrier_->Wake(*this);
+  carrier_->WakeLater(*this);
 }
 
 template <typename Part>
 absl::Status Call::Offer(Part part, uint32_t sequence) {
   AFT_RETURN_IF_ERROR(outbox_.Offer(std::move(part), sequence));
-  carrier_->Wake(*this);
+  carrier_->WakeLater(*this);
   return absl::OkStatus();
 }
 
@@ -395,7 +395,7 @@ void Call::HandOver(const Outcome& outcome, uint32_t sequence) {
 void Call::EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored) {
   const auto [bytes, others] = outbox_.EndSequence(outcome, sequence, std::move(stored));
   if (others.has_value()) CancelAll(*others);
-  if (bytes < kLargeMessageBytes) return carrier_->Wake(*this);
+  if (bytes < kLargeMessageBytes) return carrier_->WakeLater(*this);
   environment_.decoders.Add(*caller_.client, bytes,
                             [call = shared_from_this()] { call->carrier_->Wake(*call); });
 }

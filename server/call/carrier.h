@@ -63,9 +63,11 @@ class Carrier {
  public:
   virtual ~Carrier() = default;
 
-  // A message, or the end of the call, may be ready: Call::Take tells. Is called by threads of
-  // engines, of the decode pool and of the transport, without holding a lock of the call.
+  // A message, or the end of the call, may be ready: Call::Take tells. Is called by threads of the
+  // decode pool and of the transport, without holding a lock of the call.
   virtual void Wake(Call& call) = 0;
+  // As Wake, but returns soon, because another thread sends. For an engine's thread.
+  virtual void WakeLater(Call& call) { Wake(call); }
 };
 
 }  // namespace aft::server

@@ -38,6 +38,7 @@ void CallCarrier::Start(const std::shared_ptr<CallCarrier>& self, TransportEnvir
     call_ = call;
   }
   active_ = &transport.active;
+  sender_ = &transport.sender;
   active_->Add(self);
   Caller caller;
   caller.peer = context().peer();
@@ -58,13 +59,25 @@ void CallCarrier::Start(const std::shared_ptr<CallCarrier>& self, TransportEnvir
 }
 
 void CallCarrier::Wake(Call& call) {
-  {
-    MutexLock lock(mutex_);
-    woken_ = true;
-    if (sending_) return;
-    sending_ = true;
-  }
-  Pump(call);
+  if (MaySend()) Pump(call);
+}
+
+void CallCarrier::WakeLater(Call& call) {
+  // The call keeps this object alive.
+  if (MaySend()) sender_->Post(std::shared_ptr<Sender::Source>(call.shared_from_this(), this));
+}
+
+bool CallCarrier::MaySend() {
+  MutexLock lock(mutex_);
+  woken_ = true;
+  return !std::exchange(sending_, true);
+}
+
+void CallCarrier::Send() { Pump(*call()); }
+
+void CallCarrier::Fail(const absl::Status& why) {
+  call()->Cancel(why);
+  TryCancel();
 }
 
 void CallCarrier::Pump(Call& call) {

@@ -13,6 +13,7 @@
 #include "server/call/call.h"
 #include "server/call/carrier.h"
 #include "server/transport/active_calls.h"
+#include "server/call/sender.h"
 #include "server/transport/transport_environment.h"
 
 namespace aft::server {
@@ -37,9 +38,10 @@ class GrpcRequestBytes final : public RequestBytes {
 // owns the carrier from Start to OnDone. After that, its Call keeps it alive for as long as an
 // engine has the call. The call is cancelled if an operation takes too long because the client does
 // not read (ActiveCall).
-class CallCarrier : public ActiveCall, public Carrier {
+class CallCarrier : public ActiveCall, public Carrier, public Sender::Source {
  public:
   void Wake(Call& call) final;
+  void WakeLater(Call& call) final;
 
  protected:
   explicit CallCarrier(grpc::CallbackServerContext& context) : ActiveCall(context) {}
@@ -65,13 +67,18 @@ class CallCarrier : public ActiveCall, public Carrier {
   void Done();
 
  private:
+  // Takes the right to send. Returns false if a thread has it, which then looks again.
+  bool MaySend();
   void Pump(Call& call);
+  void Send() final;
+  void Fail(const absl::Status& why) final;
   std::shared_ptr<Call> call() const;
   void OnStuck(Duration waited) final;
   void OnRevoked(const absl::Status& why) final;
   void OnClient(const std::shared_ptr<const Client>& client) final;
 
   ActiveCalls* active_ = nullptr;
+  Sender* sender_ = nullptr;
   bool ids_sent_ = false;  // used only by the thread that may send
   mutable Mutex mutex_;
   std::shared_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);  // from Start to Done

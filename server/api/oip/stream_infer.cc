@@ -92,14 +92,20 @@ void StreamInfer::OnReadDone(bool ok) {
 }
 
 void StreamInfer::Wake(Call& call) {
-  {
-    MutexLock lock(mutex_);
-    const auto found = calls_.find(&call);
-    if (found == calls_.end()) return;  // its last response is being sent
-    if (!found->second.waits) turns_.push_back(&call);
-    found->second.waits = true;
-  }
-  WakeStream();
+  if (TakeTurn(call)) Pump();
+}
+
+void StreamInfer::WakeLater(Call& call) {
+  if (TakeTurn(call)) transport_.sender.Post(shared_from_this());
+}
+
+bool StreamInfer::TakeTurn(Call& call) {
+  MutexLock lock(mutex_);
+  const auto found = calls_.find(&call);
+  if (found == calls_.end()) return false;  // its last response is being sent
+  if (!found->second.waits) turns_.push_back(&call);
+  found->second.waits = true;
+  return !std::exchange(writing_, true);
 }
 
 void StreamInfer::WakeStream() {

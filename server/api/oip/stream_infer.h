@@ -32,6 +32,7 @@ class StreamInfer final : public BidiReactor,
                           public ActiveCall,
                           public Carrier,
                           public OpenStream,
+                          public Sender::Source,
                           public std::enable_shared_from_this<StreamInfer> {
  public:
   static constexpr size_t kMostRequests = 128;
@@ -43,6 +44,7 @@ class StreamInfer final : public BidiReactor,
               Statistics& statistics, grpc::CallbackServerContext& context);
 
   void Wake(Call& call) override;
+  void WakeLater(Call& call) override;
   void EndWhenIdle(const absl::Status& status) override;
 
   // These run on gRPC's threads.
@@ -59,6 +61,11 @@ class StreamInfer final : public BidiReactor,
   void Abort(const absl::Status& status, const absl::Status& why);
   // Calls Pump, unless another thread has set `writing_`.
   void WakeStream();
+  // Notes that `call` may have something to send. Returns whether the caller has to call Pump: it
+  // has set `writing_`.
+  bool TakeTurn(Call& call);
+  void Send() override { Pump(); }
+  void Fail(const absl::Status& why) override { Abort(why, why); }
   // Starts the next write or the end of the stream, or resets `writing_`. REQUIRES: the caller has
   // set `writing_`.
   void Pump();
