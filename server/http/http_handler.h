@@ -72,7 +72,10 @@ class HttpHandler {
   virtual std::variant<HttpPage, std::shared_ptr<HttpTask>> Handle(const HttpRequest& request) = 0;
   // The server itself has refused the head of a request. `status`: 408 if the head arrives too
   // slowly, 431 if it is too large, 400 if it is not valid HTTP. `peer` is HttpRequest::peer.
-  virtual void HeadRefused(int /*status*/, const std::string& /*peer*/) {}
+  // Returns the page that is sent with this status; null: a page with the status' name.
+  virtual std::optional<HttpPage> HeadRefused(int /*status*/, const std::string& /*peer*/) {
+    return std::nullopt;
+  }
 };
 
 struct HttpOptions {

@@ -326,16 +326,16 @@ class Session final : public HttpSession,
     task->Start(std::move(body), shared_from_this());
   }
 
-  // Refuses a request without its handler, and tells the handler. `page` is sent unless there is a
-  // task, which has a page of its own.
+  // Refuses a request without its handler, and tells the handler. `page` is sent unless the handler
+  // has a page of its own.
   void RefuseHere(HttpPage page) {
+    const int status = page.status;
     if (task_ != nullptr) {
-      const int status = page.status;
       page = task_->Refused(status);
-      page.status = status;
-    } else {
-      loop_.handler.HeadRefused(page.status, peer_);
+    } else if (std::optional<HttpPage> own = loop_.handler.HeadRefused(status, peer_)) {
+      page = *std::move(own);
     }
+    page.status = status;
     Refuse(std::move(page));
   }
 

@@ -140,12 +140,16 @@ HttpPage Door::Models(const Client& client, const std::string& name) const {
 }
 
 // The time that the head took is not known, so the log has 0 ms.
-void Door::HeadRefused(int status, const std::string& peer) {
+std::optional<HttpPage> Door::HeadRefused(int status, const std::string& peer) {
   Caller caller;
   caller.peer = peer;
   TakeIds(std::nullopt, "", caller.ids).IgnoreError();
   ReportRefusal(environment_, environment_.client_metrics, caller, Method::kHttpHead,
                 PartError("head", status), Duration(0));
+  HttpPage page = PartErrorPage("head", status, caller.ids.request);
+  page.headers = {{"x-request-id", caller.ids.request},
+                  {"traceparent", caller.ids.trace.Traceparent()}};
+  return page;
 }
 
 std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest& request) {

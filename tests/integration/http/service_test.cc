@@ -331,7 +331,10 @@ TEST(HttpServiceTest, HeadsThatNeverEndAreCountedAndLogged) {
   slow.Send("POST /v1/completions HTTP/1.1\r\nHost: local");
   EXPECT_EQ(ParseReply(slow.ReadAll()).status, 408);
   server.WaitForMetric(RequestsTotal("DEADLINE_EXCEEDED", "HttpHead", ""), 1);
-  EXPECT_EQ(server.Ask("what is this?\r\n\r\n").status, 400);
+  const HttpReply wrong = server.Ask("what is this?\r\n\r\n");
+  EXPECT_EQ(wrong.status, 400);
+  EXPECT_EQ(wrong.json()["error"]["message"], "the head is not valid HTTP");
+  EXPECT_THAT(wrong.head, AllOf(HasSubstr("x-request-id: "), HasSubstr("traceparent: ")));
   server.WaitForMetric(RequestsTotal("INVALID_ARGUMENT", "HttpHead", ""), 1);
   std::vector<std::string> reasons;
   for (const LogLine& line : log.Lines("request.done")) {

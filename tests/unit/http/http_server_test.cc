@@ -118,9 +118,10 @@ class TestHandler final : public HttpHandler {
     return std::make_shared<TestTask>(request.path, events, may_go_, held);
   }
 
-  void HeadRefused(int status, const std::string& peer) override {
+  std::optional<HttpPage> HeadRefused(int status, const std::string& peer) override {
     EXPECT_THAT(peer, StartsWith("ipv4:127.0.0.1:"));
     events.Add(status == 408 ? 'L' : status == 431 ? 'M' : 'N');
+    return std::nullopt;
   }
 
   Events events;
