@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "server/api/openai/embeddings_exchange.h"
 #include "server/api/openai/error_page.h"
@@ -79,6 +80,20 @@ const HttpPage& TryPage(bool gzip) {
 const char* TaskOf(const ModelStatus& model) {
   if (!model.encodes) return "generate";
   return model.info.has_value() && !model.info->labels.empty() ? "classify" : "encode";
+}
+
+// Returns the headers that a page of an allowed origin may send: these, and of those that it asks
+// for the ones by which OpenAI's packages describe themselves.
+std::string AllowedHeaders(absl::string_view asked) {
+  std::string allowed = "authorization, content-type, user-agent, x-request-id, traceparent";
+  for (absl::string_view name : absl::StrSplit(asked, ',')) {
+    name = absl::StripAsciiWhitespace(name);
+    if (absl::StartsWithIgnoreCase(name, "x-stainless-") ||
+        absl::StartsWithIgnoreCase(name, "openai-")) {
+      absl::StrAppend(&allowed, ", ", name);
+    }
+  }
+  return allowed;
 }
 
 HttpPage PlainError(int status, const absl::Status& error, const std::string& id) {
@@ -197,7 +212,7 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
                    .content_type = "",
                    .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
                                {"Access-Control-Allow-Headers",
-                                "authorization, content-type, x-request-id, traceparent"},
+                                AllowedHeaders(request.Header("Access-Control-Request-Headers"))},
                                {"Access-Control-Max-Age", "600"}}});
   }
 
