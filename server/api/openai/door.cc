@@ -96,6 +96,18 @@ std::string AllowedHeaders(absl::string_view asked) {
   return allowed;
 }
 
+// Returns what makes the body of the request unreadable; "" if nothing does.
+const char* WrongBody(const HttpRequest& request) {
+  const absl::string_view type = request.Header("Content-Type");
+  if (!absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(type.substr(0, type.find(';'))),
+                              "application/json")) {
+    return "Content-Type: must be application/json";
+  }
+  const bool coded = request.Count("Content-Encoding") > 0 &&
+                     !absl::EqualsIgnoreCase(request.Header("Content-Encoding"), "identity");
+  return coded ? "Content-Encoding: must be identity" : "";
+}
+
 HttpPage PlainError(int status, const absl::Status& error, const std::string& id) {
   HttpPage page = ErrorPage(error, id);
   page.status = status;
@@ -270,10 +282,8 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
     return answer(Models(*caller.client,
                          one_model ? request.path.substr(sizeof(kModelsPath)) : std::string()));
   }
-  const absl::string_view type = request.Header("Content-Type");
-  if (!absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(type.substr(0, type.find(';'))),
-                              "application/json")) {
-    HttpPage page = refuse(absl::InvalidArgumentError("Content-Type: must be application/json"));
+  if (const absl::string_view wrong = WrongBody(request); !wrong.empty()) {
+    HttpPage page = refuse(absl::InvalidArgumentError(wrong));
     page.status = 415;
     return page;
   }

@@ -301,6 +301,14 @@ TEST(HttpServiceTest, OnlyAllowedOriginsAndHostsReachIt) {
   EXPECT_EQ(form.status, 415);
 }
 
+TEST(HttpServiceTest, ACodedBodyIsRefusedByName) {
+  HttpApi server;
+  const HttpReply coded = server.Post(kPath, kAsk, "Content-Encoding: gzip\r\n");
+  EXPECT_EQ(coded.status, 415);
+  EXPECT_EQ(coded.json()["error"]["param"], "Content-Encoding");
+  EXPECT_EQ(server.Post(kPath, kAsk, "Content-Encoding: identity\r\n").status, 200);
+}
+
 TEST(HttpServiceTest, AFullQueueGivesARetryHint) {
   ServerConfig config = WithHttp();
   config.limits.max_queued_requests = 1;
