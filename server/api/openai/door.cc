@@ -273,6 +273,9 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
   if (!salt.ok()) return refuse(salt.status());
   caller.cache_salt = *std::move(salt);
   if (one_response) {
+    if (absl::StrContains(request.query, "stream=true")) {
+      return refuse(absl::InvalidArgumentError("stream: is not supported"));
+    }
     return std::make_shared<StoredResponse>(environment_, *method,
                                             request.path.substr(sizeof(kResponsePath) - 1),
                                             std::move(caller), std::move(headers));
