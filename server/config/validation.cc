@@ -70,6 +70,10 @@ absl::Status CheckSettings(const std::string& path, const ModelConfig& model) {
     return BadField(path + ".chat_format",
                     "must be set if chat_template is \"custom\", and only then");
   }
+  // These are the limits of a request's stop strings.
+  if (model.chat_format.stop.size() > 16) {
+    return BadField(path + ".chat_format.stop", "must have at most 16 entries");
+  }
   for (const std::string& stop : model.chat_format.stop) {
     if (stop.empty() || stop.size() > 256) {
       return BadField(path + ".chat_format.stop", "must have strings of 1 to 256 bytes");

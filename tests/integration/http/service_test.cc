@@ -456,6 +456,9 @@ TEST(HttpServiceTest, TheConfigIsChecked) {
   config.models[0].chat_format.stop = {""};
   EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
               HasSubstr("models[0].chat_format.stop: must have"));
+  config.models[0].chat_format.stop.assign(17, "x");  // a request may have 16
+  EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
+              HasSubstr("models[0].chat_format.stop: must have at most 16"));
 }
 
 }  // namespace
