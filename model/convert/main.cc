@@ -161,7 +161,7 @@ void AddSizingFlags(CLI::App& inspect, Flags& flags) {
       ->check(CLI::Range(2, 1 << 20));
   inspect
       .add_option("--max-batch-tokens", flags.sizing.max_batch_tokens,
-                  "max_batch_tokens of the server's config, for encoders")
+                  "batch.max_tokens of the server's config, for encoders")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   inspect.add_option("--threads", flags.sizing.threads, "intra_op_threads of the server's config")

@@ -4,6 +4,7 @@
 #include <openssl/ssl.h>
 
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -17,10 +18,12 @@ namespace {
 
 absl::Status CheckFile(bool ok, absl::string_view field, const std::string& file) {
   if (ok) return absl::OkStatus();
-  const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
+  const auto error = ERR_peek_error();  // the first one, which has caused the others
+  const char* const reason = ERR_reason_error_string(error);  // null for an error of the system
   ERR_clear_error();
-  return BadField(field, absl::StrCat("cannot use ", file, ": ",
-                                      reason != nullptr ? reason : "unknown reason"));
+  const std::string why =
+      reason != nullptr ? reason : std::generic_category().message(ERR_GET_REASON(error));
+  return BadField(field, absl::StrCat("cannot use ", file, ": ", why));
 }
 
 // Refuses a client that offers protocols without HTTP/1.1, for example HTTP/2 only.
@@ -37,6 +40,7 @@ int SelectHttp1(SSL* /*tls*/, const unsigned char** chosen, unsigned char* size,
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsConfig& tls) {
+  ERR_clear_error();  // connections of this thread may have left some
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   // Connections live long, so there is no session resumption, which would need rotating keys.

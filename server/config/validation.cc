@@ -70,6 +70,10 @@ absl::Status CheckSettings(const std::string& path, const ModelConfig& model) {
     return BadField(path + ".chat_format",
                     "must be set if chat_template is \"custom\", and only then");
   }
+  // These are the limits of a request's stop strings.
+  if (model.chat_format.stop.size() > 16) {
+    return BadField(path + ".chat_format.stop", "must have at most 16 entries");
+  }
   for (const std::string& stop : model.chat_format.stop) {
     if (stop.empty() || stop.size() > 256) {
       return BadField(path + ".chat_format.stop", "must have strings of 1 to 256 bytes");
@@ -97,6 +101,36 @@ absl::Status CheckSecurity(const SecurityConfig& security) {
     if (!network.ok()) {
       return BadField(absl::StrCat("security.trusted_proxies[", i, "]"), network.message());
     }
+  }
+  return absl::OkStatus();
+}
+
+// Browsers never send another form of an origin, so the entry would have no effect.
+bool IsOrigin(absl::string_view text) {
+  const size_t scheme = text.find("://");
+  return text == "*" || text == "null" ||
+         (scheme != absl::string_view::npos && scheme > 0 && scheme + 3 < text.size() &&
+          text.find_first_of("/?#*@ ", scheme + 3) == absl::string_view::npos);
+}
+
+bool IsHost(absl::string_view text) {
+  const bool bracketed = text.size() > 2 && text.front() == '[' && text.back() == ']';
+  return text == "*" || (!text.empty() && text.find_first_of("/*@ ") == absl::string_view::npos &&
+                         (bracketed || text.find(':') == absl::string_view::npos));
+}
+
+absl::Status CheckHttp(const HttpConfig& http) {
+  for (size_t i = 0; i < http.allow_origins.size(); ++i) {
+    if (IsOrigin(http.allow_origins[i])) continue;
+    return BadField(absl::StrCat("http.allow_origins[", i, "]"),
+                    absl::StrCat("must be scheme://host or scheme://host:port, or \"*\", got \"",
+                                 http.allow_origins[i], "\""));
+  }
+  for (size_t i = 0; i < http.allowed_hosts.size(); ++i) {
+    if (IsHost(http.allowed_hosts[i])) continue;
+    return BadField(absl::StrCat("http.allowed_hosts[", i, "]"),
+                    absl::StrCat("must be a host name without a port, or \"*\", got \"",
+                                 http.allowed_hosts[i], "\""));
   }
   return absl::OkStatus();
 }
@@ -178,6 +212,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
     }
   }
   AFT_RETURN_IF_ERROR(CheckSecurity(config.security));
+  AFT_RETURN_IF_ERROR(CheckHttp(config.http));
   AFT_RETURN_IF_ERROR(CheckStates(config.states));
   return CheckRepository(config.repository, config.security);
 }

@@ -48,8 +48,8 @@ class HttpTask {
   // answer and reads no more of the body.
   virtual std::optional<HttpPage> Expect(size_t bytes) = 0;
   // The server itself has refused the body, and Start is never called. `status`: 408 if the body
-  // arrives too slowly, 413 if it is too large, 400 if it is not valid HTTP. Returns the page that
-  // is sent with this status.
+  // arrives too slowly, 413 if it is too large, 431 if its trailer is, 400 if it is not valid HTTP.
+  // Returns the page that is sent with this status.
   virtual HttpPage Refused(int status) = 0;
   // The body has arrived. The task sends one answer: by Send, or by Begin, Write and End.
   virtual void Start(std::string body, std::shared_ptr<HttpAnswer> answer) = 0;
@@ -72,7 +72,10 @@ class HttpHandler {
   virtual std::variant<HttpPage, std::shared_ptr<HttpTask>> Handle(const HttpRequest& request) = 0;
   // The server itself has refused the head of a request. `status`: 408 if the head arrives too
   // slowly, 431 if it is too large, 400 if it is not valid HTTP. `peer` is HttpRequest::peer.
-  virtual void HeadRefused(int /*status*/, const std::string& /*peer*/) {}
+  // Returns the page that is sent with this status; null: a page with the status' name.
+  virtual std::optional<HttpPage> HeadRefused(int /*status*/, const std::string& /*peer*/) {
+    return std::nullopt;
+  }
 };
 
 struct HttpOptions {

@@ -34,7 +34,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLinger{1000};
 
 constexpr size_t kReadBytes = 4096;
-constexpr size_t kBodyReadBytes = size_t{64} << 10;
+// Together with header_bytes it is below 64 KiB, because the parser throws if a field of a trailer
+// is that long.
+constexpr size_t kBodyReadBytes = size_t{32} << 10;
 
 // Splits a request's target, which may be a whole URL (RFC 9112, 3.2.2).
 void SetTarget(absl::string_view target, HttpRequest& request) {
@@ -228,9 +230,8 @@ class Session final : public HttpSession,
       if (state_ == State::kHead) head_bytes_ += consumed;
       if (head_bytes_ > loop_.options.header_bytes) return RefuseHere(Plain(431));
       if (error == http::error::need_more) {
-        if (buffer_.size() > loop_.options.header_bytes + kBodyReadBytes) {
-          return RefuseHere(Plain(431));
-        }
+        // What is left of a body is the line before a chunk, or the trailer.
+        if (buffer_.size() > loop_.options.header_bytes) return RefuseHere(Plain(431));
         return Read();
       }
       if (error) return RefuseHere(Plain(StatusOf(error)));
@@ -325,16 +326,16 @@ class Session final : public HttpSession,
     task->Start(std::move(body), shared_from_this());
   }
 
-  // Refuses a request without its handler, and tells the handler. `page` is sent unless there is a
-  // task, which has a page of its own.
+  // Refuses a request without its handler, and tells the handler. `page` is sent unless the handler
+  // has a page of its own.
   void RefuseHere(HttpPage page) {
+    const int status = page.status;
     if (task_ != nullptr) {
-      const int status = page.status;
       page = task_->Refused(status);
-      page.status = status;
-    } else {
-      loop_.handler.HeadRefused(page.status, peer_);
+    } else if (std::optional<HttpPage> own = loop_.handler.HeadRefused(status, peer_)) {
+      page = *std::move(own);
     }
+    page.status = status;
     Refuse(std::move(page));
   }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "server/api/openai/embeddings_exchange.h"
 #include "server/api/openai/error_page.h"
@@ -81,6 +82,32 @@ const char* TaskOf(const ModelStatus& model) {
   return model.info.has_value() && !model.info->labels.empty() ? "classify" : "encode";
 }
 
+// Returns the headers that a page of an allowed origin may send: these, and of those that it asks
+// for the ones by which OpenAI's packages describe themselves.
+std::string AllowedHeaders(absl::string_view asked) {
+  std::string allowed = "authorization, content-type, user-agent, x-request-id, traceparent";
+  for (absl::string_view name : absl::StrSplit(asked, ',')) {
+    name = absl::StripAsciiWhitespace(name);
+    if (absl::StartsWithIgnoreCase(name, "x-stainless-") ||
+        absl::StartsWithIgnoreCase(name, "openai-")) {
+      absl::StrAppend(&allowed, ", ", name);
+    }
+  }
+  return allowed;
+}
+
+// Returns what makes the body of the request unreadable; "" if nothing does.
+const char* WrongBody(const HttpRequest& request) {
+  const absl::string_view type = request.Header("Content-Type");
+  if (!absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(type.substr(0, type.find(';'))),
+                              "application/json")) {
+    return "Content-Type: must be application/json";
+  }
+  const bool coded = request.Count("Content-Encoding") > 0 &&
+                     !absl::EqualsIgnoreCase(request.Header("Content-Encoding"), "identity");
+  return coded ? "Content-Encoding: must be identity" : "";
+}
+
 HttpPage PlainError(int status, const absl::Status& error, const std::string& id) {
   HttpPage page = ErrorPage(error, id);
   page.status = status;
@@ -140,12 +167,16 @@ HttpPage Door::Models(const Client& client, const std::string& name) const {
 }
 
 // The time that the head took is not known, so the log has 0 ms.
-void Door::HeadRefused(int status, const std::string& peer) {
+std::optional<HttpPage> Door::HeadRefused(int status, const std::string& peer) {
   Caller caller;
   caller.peer = peer;
   TakeIds(std::nullopt, "", caller.ids).IgnoreError();
   ReportRefusal(environment_, environment_.client_metrics, caller, Method::kHttpHead,
                 PartError("head", status), Duration(0));
+  HttpPage page = PartErrorPage("head", status, caller.ids.request);
+  page.headers = {{"x-request-id", caller.ids.request},
+                  {"traceparent", caller.ids.trace.Traceparent()}};
+  return page;
 }
 
 std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest& request) {
@@ -193,7 +224,7 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
                    .content_type = "",
                    .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
                                {"Access-Control-Allow-Headers",
-                                "authorization, content-type, x-request-id, traceparent"},
+                                AllowedHeaders(request.Header("Access-Control-Request-Headers"))},
                                {"Access-Control-Max-Age", "600"}}});
   }
 
@@ -242,6 +273,9 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
   if (!salt.ok()) return refuse(salt.status());
   caller.cache_salt = *std::move(salt);
   if (one_response) {
+    if (absl::StrContains(request.query, "stream=true")) {
+      return refuse(absl::InvalidArgumentError("stream: is not supported"));
+    }
     return std::make_shared<StoredResponse>(environment_, *method,
                                             request.path.substr(sizeof(kResponsePath) - 1),
                                             std::move(caller), std::move(headers));
@@ -251,10 +285,8 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
     return answer(Models(*caller.client,
                          one_model ? request.path.substr(sizeof(kModelsPath)) : std::string()));
   }
-  const absl::string_view type = request.Header("Content-Type");
-  if (!absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(type.substr(0, type.find(';'))),
-                              "application/json")) {
-    HttpPage page = refuse(absl::InvalidArgumentError("Content-Type: must be application/json"));
+  if (const absl::string_view wrong = WrongBody(request); !wrong.empty()) {
+    HttpPage page = refuse(absl::InvalidArgumentError(wrong));
     page.status = 415;
     return page;
   }

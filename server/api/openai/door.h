@@ -36,7 +36,7 @@ class Door final : public HttpHandler {
         version_(std::move(version)) {}
 
   std::variant<HttpPage, std::shared_ptr<HttpTask>> Handle(const HttpRequest& request) override;
-  void HeadRefused(int status, const std::string& peer) override;
+  std::optional<HttpPage> HeadRefused(int status, const std::string& peer) override;
 
   // Sets whether /health says that requests are served. Any thread may call it.
   void SetReady(bool ready) { ready_ = ready; }

@@ -79,12 +79,15 @@ absl::Status PartError(absl::string_view part, int http) {
   if (http == 413) {
     return absl::ResourceExhaustedError("the body is larger than limits.max_message_bytes");
   }
-  if (http == 431) return absl::ResourceExhaustedError("the head is too large");
+  if (http == 431) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the ", part == "head" ? part : "trailer of the body", " is too large"));
+  }
   return absl::InvalidArgumentError(absl::StrCat("the ", part, " is not valid HTTP"));
 }
 
-HttpPage BodyErrorPage(int http, absl::string_view request_id) {
-  return ErrorPage(absl::InvalidArgumentError(PartError("body", http).message()), request_id);
+HttpPage PartErrorPage(absl::string_view part, int http, absl::string_view request_id) {
+  return ErrorPage(absl::InvalidArgumentError(PartError(part, http).message()), request_id);
 }
 
 HttpPage ErrorPage(const absl::Status& status, absl::string_view request_id,

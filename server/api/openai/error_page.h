@@ -20,8 +20,8 @@ std::string ErrorText(const absl::Status& status, absl::string_view request_id,
 // "body") with the status `http` (HttpHandler::HeadRefused, HttpTask::Refused).
 absl::Status PartError(absl::string_view part, int http);
 
-// Returns the answer to a request whose body the HTTP server has refused.
-HttpPage BodyErrorPage(int http, absl::string_view request_id);
+// Returns it as an answer. The server sends it with the status `http`.
+HttpPage PartErrorPage(absl::string_view part, int http, absl::string_view request_id);
 
 // Returns ErrorText as an answer with the HTTP status of the error. `retry_after`: when a retry may
 // succeed. The header `Retry-After` has it in whole seconds, `retry-after-ms` exactly.

@@ -34,7 +34,7 @@ class HttpCall final : public HttpTask,
   std::optional<HttpPage> Expect(size_t bytes) override;
   HttpPage Refused(int status) override {
     Report(PartError("body", status), exchange_->method());
-    return WithHeaders(BodyErrorPage(status, caller_.ids.request));
+    return WithHeaders(PartErrorPage("body", status, caller_.ids.request));
   }
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override;
   void Written() override;

@@ -22,14 +22,16 @@ StoredResponse::StoredResponse(InferenceEnvironment& environment, Method method,
 
 std::optional<HttpPage> StoredResponse::Expect(size_t bytes) {
   if (bytes == 0) return std::nullopt;
-  return ErrorPage(absl::InvalidArgumentError("the request must have no body"),
-                   caller_.ids.request);
+  HttpPage page =
+      ErrorPage(absl::InvalidArgumentError("the request must have no body"), caller_.ids.request);
+  page.headers.insert(headers_.begin(), headers_.end());
+  return page;
 }
 
 HttpPage StoredResponse::Refused(int status) {
   ReportRefusal(environment_, environment_.client_metrics, caller_, method_,
                 PartError("body", status), std::chrono::steady_clock::now() - arrival_);
-  HttpPage page = BodyErrorPage(status, caller_.ids.request);
+  HttpPage page = PartErrorPage("body", status, caller_.ids.request);
   page.headers.insert(headers_.begin(), headers_.end());
   return page;
 }

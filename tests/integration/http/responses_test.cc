@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/http/fixture.h"
@@ -298,6 +299,11 @@ TEST(HttpResponsesTest, ErrorsNameTheField) {
   Json body = Turn("b", first["id"]);
   body["instructions"] = "others";
   expect(body, "instructions", "the model has read them");
+  const std::string stored = absl::StrCat(kResponses, "/", first["id"].get<std::string>());
+  EXPECT_EQ(server.Get(stored + "?stream=false").status, 200);
+  const HttpReply streamed = server.Get(stored + "?stream=true");
+  EXPECT_EQ(streamed.status, 400);
+  EXPECT_EQ(streamed.json()["error"]["param"], "stream");
   EXPECT_EQ(server
                 .Ask("PUT " + std::string(kResponses) +
                      "/x HTTP/1.1\r\nHost: localhost\r\n"

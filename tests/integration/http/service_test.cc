@@ -310,10 +310,15 @@ TEST(HttpServiceTest, OnlyAllowedOriginsAndHostsReachIt) {
   }
   const HttpReply preflight = server.Ask(
       "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://chat.example\r\n"
-      "Connection: close\r\nAccess-Control-Request-Method: POST\r\n\r\n");
+      "Connection: close\r\nAccess-Control-Request-Method: POST\r\n"
+      "Access-Control-Request-Headers: openai-project,x-forwarded-for, X-Stainless-OS\r\n\r\n");
   EXPECT_EQ(preflight.status, 204);
   EXPECT_THAT(preflight.head, Not(HasSubstr("Content-Length")));
-  EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Headers: authorization"));
+  // The package `openai` of JavaScript sends headers of its own.
+  EXPECT_THAT(preflight.head,
+              HasSubstr("Access-Control-Allow-Headers: authorization, content-type, "
+                        "user-agent, x-request-id, traceparent, openai-project, "
+                        "X-Stainless-OS\r\n"));
   // A form on any web page may send this request without a preflight.
   const HttpReply form = server.Ask(
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
@@ -325,6 +330,14 @@ TEST(HttpServiceTest, OnlyAllowedOriginsAndHostsReachIt) {
                      "Content-Length: 15\r\n\r\n{\"prompt\": \"a\"}")
                 .status,
             200);
+}
+
+TEST(HttpServiceTest, ACodedBodyIsRefusedByName) {
+  HttpApi server;
+  const HttpReply coded = server.Post(kPath, kAsk, "Content-Encoding: gzip\r\n");
+  EXPECT_EQ(coded.status, 415);
+  EXPECT_EQ(coded.json()["error"]["param"], "Content-Encoding");
+  EXPECT_EQ(server.Post(kPath, kAsk, "Content-Encoding: identity\r\n").status, 200);
 }
 
 TEST(HttpServiceTest, AFullQueueGivesARetryHint) {
@@ -367,7 +380,10 @@ TEST(HttpServiceTest, HeadsThatNeverEndAreCountedAndLogged) {
   slow.Send("POST /v1/completions HTTP/1.1\r\nHost: local");
   EXPECT_EQ(ParseReply(slow.ReadAll()).status, 408);
   server.WaitForMetric(RequestsTotal("DEADLINE_EXCEEDED", "HttpHead", ""), 1);
-  EXPECT_EQ(server.Ask("what is this?\r\n\r\n").status, 400);
+  const HttpReply wrong = server.Ask("what is this?\r\n\r\n");
+  EXPECT_EQ(wrong.status, 400);
+  EXPECT_EQ(wrong.json()["error"]["message"], "the head is not valid HTTP");
+  EXPECT_THAT(wrong.head, AllOf(HasSubstr("x-request-id: "), HasSubstr("traceparent: ")));
   server.WaitForMetric(RequestsTotal("INVALID_ARGUMENT", "HttpHead", ""), 1);
   std::vector<std::string> reasons;
   for (const LogLine& line : log.Lines("request.done")) {
@@ -476,6 +492,9 @@ TEST(HttpServiceTest, TheConfigIsChecked) {
   config.models[0].chat_format.stop = {""};
   EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
               HasSubstr("models[0].chat_format.stop: must have"));
+  config.models[0].chat_format.stop.assign(17, "x");  // a request may have 16
+  EXPECT_THAT(std::string(Server::Create(config, FakeLoader(), {}).status().message()),
+              HasSubstr("models[0].chat_format.stop: must have at most 16"));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "server/admission/client_directory.h"
 #include "server/admission/memory_ledger.h"
 #include "server/admission/peer_address.h"
+#include "server/admission/tls_context.h"
 #include "server/config/clients_file.h"
 #include "server/observability/log.h"
 #include "tests/support/status_matchers.h"
@@ -398,6 +399,18 @@ TEST(ClientDirectoryTest, LooksForChangesByItself) {
 TEST(ClientDirectoryTest, AFileThatCannotBeReadIsNamed) {
   EXPECT_THAT(ClientDirectory::Load("no/such/file", std::chrono::hours(1)).status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no/such/file")));
+}
+
+TEST(TlsContextTest, SaysWhyAFileCannotBeUsed) {
+  const TempFolder folder;
+  std::ofstream(folder.File("junk")) << "junk";
+  for (const auto& [name, why] :
+       {std::pair("missing", "No such file"), std::pair("junk", "no start line")}) {
+    TlsConfig tls;
+    tls.cert_file = folder.File(name);
+    EXPECT_THAT(MakeTlsContext(tls).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
+  }
 }
 
 }  // namespace

@@ -355,6 +355,16 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
        [](C& c) {
          c.security.trusted_proxies = {"10.0.0.0/8", "10.0.0.0/33"};
        }},
+      {"http.allow_origins[1]: ",
+       [](C& c) {
+         c.http.allow_origins = {"https://chat.example:8443", "https://chat.example/"};
+       }},
+      {"http.allow_origins[0]: ", [](C& c) { c.http.allow_origins = {"chat.example"}; }},
+      {"http.allowed_hosts[2]: ",
+       [](C& c) {
+         c.http.allowed_hosts = {"*", "[fd00::1]", "chat.example:8080"};
+       }},
+      {"http.allowed_hosts[0]: ", [](C& c) { c.http.allowed_hosts = {"*.example"}; }},
       {"log.level: ", [](C& c) { c.log.level = "loud"; }},
       {"log.format: ", [](C& c) { c.log.format = "xml"; }},
       {"health.readiness: ", [](C& c) { c.health.readiness = "most"; }},

@@ -119,9 +119,10 @@ class TestHandler final : public HttpHandler {
     return std::make_shared<TestTask>(request.path, events, may_go_, held);
   }
 
-  void HeadRefused(int status, const std::string& peer) override {
+  std::optional<HttpPage> HeadRefused(int status, const std::string& peer) override {
     EXPECT_THAT(peer, StartsWith("ipv4:127.0.0.1:"));
     events.Add(status == 408 ? 'L' : status == 431 ? 'M' : 'N');
+    return std::nullopt;
   }
 
   Events events;
@@ -142,7 +143,7 @@ class HttpServerTest : public testing::TestWithParam<bool> {
   void Start(HttpOptions options = {}) {
     options.keep_alive = true;
     options.gives_way = false;
-    options.body_bytes = kMostBody;
+    if (options.body_bytes == 0) options.body_bytes = kMostBody;
     if (GetParam()) {
       options.tls = [context = MakeTls()] { return context; };
     }
@@ -316,6 +317,19 @@ TEST_P(HttpServerTest, AHeadIsNoLargerThanItMayBe) {
   connection->Send("GET /page HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n");
   EXPECT_THAT(connection->ReadAll(), StartsWith("HTTP/1.1 431 "));
   EXPECT_EQ(handler_.events.WaitFor(1), "M");
+}
+
+// The parser throws if a field has 64 KiB.
+TEST_P(HttpServerTest, TooLongTrailersAreRefused) {
+  Start({.body_bytes = size_t{4} << 20});
+  for (const size_t bytes : {70'000, 1'000'000}) {
+    const auto connection = Connect();
+    connection->Send(
+        "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: " +
+        std::string(bytes, 'x') + "\r\n\r\n");
+    EXPECT_THAT(connection->ReadAll(), StartsWith("HTTP/1.1 431 ")) << bytes;
+  }
+  EXPECT_EQ(handler_.events.WaitFor(2), "nn");
 }
 
 TEST_P(HttpServerTest, AClientThatIsTooSlowIsTold) {
