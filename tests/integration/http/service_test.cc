@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <future>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -113,22 +111,6 @@ TEST_F(KnownClientsTest, BearerTokensAreApiKeys) {
   EXPECT_EQ(server_->Get("/v1/models", Bearer("token b")).json()["data"].size(), 0U);
   EXPECT_EQ(server_->Get("/health").status, 200);
   EXPECT_EQ(server_->Metric(RequestsTotal("UNAUTHENTICATED", "Completions", "")), 3);
-}
-
-TEST_F(KnownClientsTest, ARevokedTokenEndsItsStream) {
-  server_->control().Hold();
-  Json body = kAsk;
-  body["max_tokens"] = 100'000;
-  body["ignore_eos"] = true;
-  body["stream"] = true;
-  const TcpConnection connection(server_->address());
-  connection.Send(HttpPost(kPath, body.dump(), Bearer("token a")));
-  server_->control().WaitUntilBlocked();
-  Replace(config_.security.clients_file, ClientEntry("b", "token b"));
-  ASSERT_TRUE(server_->server().Reload(config_).ok());
-  server_->control().Resume();
-  EXPECT_THAT(connection.ReadAll(), HasSubstr("invalid_api_key"));
-  server_->WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
 }
 
 TEST_F(KnownClientsTest, ThePageNeedsNoTokenButObeysTheRulesOfOtherPaths) {
@@ -239,24 +221,15 @@ TEST_F(KnownClientsTest, AUserIsAStringOfLimitedLength) {
   }
 }
 
-TEST(HttpServiceTest, IdsAndTracesAreTakenAndReturned) {
+TEST(HttpServiceTest, TheRequestsIdIsPartOfTheAnswersIdAndABadHeaderMakesNoRequest) {
   const CapturedLog log;
   HttpApi server;
-  const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-  const HttpReply reply =
-      server.Post(kPath, kAsk, "X-Request-Id: mine\r\ntraceparent: " + trace + "\r\n");
-  EXPECT_THAT(reply.head, AllOf(HasSubstr("x-request-id: mine\r\n"),
-                                HasSubstr("traceparent: 00-0af7651916cd43dd8448eb211c80319c-")));
-  EXPECT_EQ(reply.json()["id"], "cmpl-mine");
+  EXPECT_EQ(server.Post(kPath, kAsk, "X-Request-Id: mine\r\n").json()["id"], "cmpl-mine");
   EXPECT_EQ(server.Post(kPath, kAsk, "X-Request-Id: \x01\r\n").status, 400);
-  EXPECT_EQ(server.Post(kPath, kAsk, "X-Request-Id: " + std::string(129, 'x') + "\r\n").status,
-            400);
   const auto lines = log.Lines("request.done");
-  ASSERT_EQ(lines.size(), 3U);
-  EXPECT_EQ(lines[1]["method"], "HttpHead");  // a bad header makes no request
-  EXPECT_EQ(lines[0]["id"], "mine");
-  EXPECT_EQ(lines[0]["parent_id"], "b7ad6b7169203331");
+  ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[0]["method"], "Completions");
+  EXPECT_EQ(lines[1]["method"], "HttpHead");
 }
 
 TEST(HttpServiceTest, OnlyAllowedOriginsAndHostsReachIt) {
@@ -296,32 +269,6 @@ TEST(HttpServiceTest, OnlyAllowedOriginsAndHostsReachIt) {
   EXPECT_EQ(form.status, 415);
 }
 
-TEST(HttpServiceTest, AFullQueueGivesARetryHint) {
-  ServerConfig config = WithHttp();
-  config.limits.max_queued_requests = 1;
-  HttpApi server(config);
-  server.control().Hold();
-  // These are two requests more than fit into the four slots and the queue. The model is held, so
-  // only refused requests are answered.
-  std::vector<std::future<HttpReply>> replies;
-  for (int i = 0; i < 7; ++i) {
-    replies.push_back(
-        std::async(std::launch::async, [&server] { return server.Post(kPath, kAsk); }));
-  }
-  auto first = replies.end();
-  while (first == replies.end()) {
-    first = absl::c_find_if(replies, [](const std::future<HttpReply>& reply) {
-      return reply.wait_for(std::chrono::milliseconds(1)) == std::future_status::ready;
-    });
-  }
-  const HttpReply refused = first->get();
-  EXPECT_EQ(refused.status, 429);
-  EXPECT_THAT(refused.head, AllOf(HasSubstr("Retry-After: "), HasSubstr("retry-after-ms: ")));
-  EXPECT_EQ(refused.json()["error"]["type"], "rate_limit_error");
-  server.control().Resume();
-  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
-}
-
 TEST(HttpServiceTest, HeadsThatNeverEndAreCountedAndLogged) {
   const CapturedLog log;
   ServerConfig config = WithHttp();
@@ -350,6 +297,8 @@ TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: 4000000\r\n\r\n");
   EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.head, AllOf(HasSubstr("Retry-After: "), HasSubstr("retry-after-ms: ")));
+  EXPECT_EQ(refused.json()["error"]["type"], "rate_limit_error");
   EXPECT_THAT(refused.body, HasSubstr("memory: "));
   EXPECT_EQ(server.Post(kPath, kAsk).status, 200);
   const HttpReply large = server.Ask(
