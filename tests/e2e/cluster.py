@@ -3,7 +3,6 @@ process. They leave nothing behind, because ./dev e2e gives it namespaces of its
 Debian has no CoreDNS, so this process answers DNS queries."""
 
 import json
-import os
 import socket
 import struct
 import subprocess

@@ -3,7 +3,7 @@
 It trains a labml_nn AFT language model in PyTorch for a few steps, imports it, serves it, and compares the
 log-probabilities that come over gRPC with PyTorch's. It does the same for a random GPT-2 with LSG's block-local
 attention, and for the vectors of random RoBERTas with and without it. The sizes are those of the papers' code, so the
-files are too large for goldens/. imported_model_test and convert_test do the same with small models on every run.
+files are too large for goldens/. convert_test does the same with small models on every run, without a server.
 
   PYTHON tests/parity/end_to_end.py [--bin build/default/bin] [--steps 20]     (PYTHON: see README.md)
 """

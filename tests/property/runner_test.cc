@@ -37,22 +37,6 @@ TEST_F(RunnerTest, AnOverflowStaysInItsOwnSequence) {
   EXPECT_EQ(scored.scored[0][1].id, kNoToken);
 }
 
-TEST_F(RunnerTest, AReusedSlotShowsNoTrace) {
-  for (const MixerConfig& mixer : {MixerConfig{.window = 5}, {.kind = MixerKind::kDotProduct}}) {
-    config_.mixer = mixer;
-    config_.max_seq_len = StateGrows(mixer) ? 64 : 0;
-    Write();
-    const std::unique_ptr<ModelRunner> runner = Load();
-    SamplingParams params = Warm(11);
-    params.repetition_penalty = 1.4F;
-    const std::vector<TokenId> prompt = RandomText(5);
-    const std::vector<SampledToken> fresh = Generate(*runner, 1, prompt, 6, params, 64);
-    Generate(*runner, 2, RandomText(20), 10, params, 64);
-    EXPECT_TRUE(Same(Generate(*runner, 2, prompt, 6, params, 64), fresh));
-    EXPECT_TRUE(Same(Generate(*runner, 1, prompt, 6, params, 64), fresh));
-  }
-}
-
 TEST_F(RunnerTest, RefusesStepsThatBreakTheRulesAndComputesNothing) {
   config_.max_seq_len = 20;
   const std::unique_ptr<ModelRunner> runner = Load();

@@ -115,21 +115,5 @@ std::vector<NetworkCase> Cases() {
 
 INSTANTIATE_TEST_SUITE_P(Property, TurnsTest, testing::ValuesIn(Cases()), CaseName);
 
-class FingerprintTest : public RunnerFixture {};
-
-TEST_F(FingerprintTest, ChangesWithWeightsAndConfig) {
-  const uint64_t one = Load()->info().fingerprint;
-  EXPECT_EQ(Load()->info().fingerprint, one);
-  options_.slots = 3;
-  EXPECT_EQ(Load()->info().fingerprint, one);
-  tensors_["norm.bias"][3] += 1e-3F;
-  Rewrite();
-  const uint64_t weights = Load()->info().fingerprint;
-  EXPECT_NE(weights, one);
-  config_.norm_eps = 2e-5F;
-  Rewrite();
-  EXPECT_NE(Load()->info().fingerprint, weights);
-}
-
 }  // namespace
 }  // namespace aft

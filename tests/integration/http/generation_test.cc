@@ -8,7 +8,6 @@
 #include "gtest/gtest.h"
 #include "server/api/openai/json_text.h"
 #include "tests/integration/http/fixture.h"
-#include "tests/support/captured_log.h"
 
 namespace aft::server {
 namespace {
@@ -450,32 +449,6 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   for (int i = 0; i < 300'000; ++i) objects += ",{}";
   EXPECT_EQ(server.Ask(HttpPost(kCompletions, objects + "]}")).status, 200);
   EXPECT_EQ(server.Post("/v1/completions", Body("still here", 2)).status, 200);
-}
-
-TEST(HttpGenerationTest, ClientsThatLeaveFreeTheirSlots) {
-  const CapturedLog log;
-  HttpApi server;
-  int left = 0;
-  for (const bool stream : {true, false}) {
-    server.control().Hold();
-    Json body = Body("x", 100'000);
-    body["stream"] = stream;
-    {
-      const TcpConnection connection(server.address());
-      connection.Send(HttpPost("/v1/completions", body.dump()));
-      server.control().WaitUntilBlocked();
-    }
-    // The test allows one step at a time, so that the text does not end before the server notices.
-    for (++left; server.Metric(RequestsTotal("CANCELLED", "Completions")) < left;) {
-      server.control().AllowSteps(1);
-    }
-    server.control().Resume();
-    server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
-  }
-  server.WaitForMetric("aft_memory_used_bytes", 0);
-  for (const LogLine& line : log.Lines("request.done")) {
-    EXPECT_EQ(line["method"], "Completions");
-  }
 }
 
 }  // namespace

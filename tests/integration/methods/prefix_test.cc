@@ -77,18 +77,6 @@ TEST_F(PrefixTest, AClientIsChargedForComputedTokensOnly) {
   EXPECT_EQ(tokens() - before, 6 + 4 + 7 + 4);
 }
 
-TEST_F(PrefixTest, ASaltKeepsUsersApart) {
-  v1::GenerateRequest request = Request(system_, 4);
-  request.set_cache_salt("user 1");
-  EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_COLD);
-  EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_DIVERGED);
-  EXPECT_EQ(Run(request).cached_tokens(), system_.size() - 1);
-  request.set_cache_salt("user 2");
-  EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_COLD);
-  request.clear_cache_salt();
-  EXPECT_EQ(Run(request).cache_miss(), v1::CACHE_MISS_COLD);
-}
-
 // An edge separates its users by metadata.
 class EdgeSaltTest : public PrefixTest {
  protected:

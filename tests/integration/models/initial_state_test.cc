@@ -161,24 +161,6 @@ TEST_F(InitialStateTest, ABrokenStreamIsResumed) {
             std::vector<TokenId>(whole.tokens.begin() + 5, whole.tokens.end()));
 }
 
-TEST_F(InitialStateTest, PromptsShareTheCacheOnlyIfTheyBeginFromTheSameState) {
-  const std::string prompt(100, 'p');
-  for (const char* state : {"tuned", "zero", ""}) {
-    EXPECT_EQ(Run(Generation(state, prompt)).finished.usage().cache_miss(), v1::CACHE_MISS_COLD);
-  }
-  std::vector<std::vector<TokenId>> outputs;
-  for (const char* state : {"tuned", "zero", ""}) {
-    const v1::Usage second = Run(Generation(state, prompt)).finished.usage();
-    EXPECT_EQ(second.diverged_at(), 100U) << state;
-    const GenerateStream third = Run(Generation(state, prompt));
-    EXPECT_EQ(third.finished.usage().cached_tokens(), 99U) << state;
-    EXPECT_EQ(third.finished.usage().prompt_tokens(), 100U) << state;
-    outputs.push_back(third.tokens);
-  }
-  EXPECT_NE(outputs[0], outputs[1]);
-  EXPECT_EQ(outputs[1], outputs[2]);
-}
-
 TEST_F(InitialStateTest, EveryProtocolNamesTheState) {
   const GenerateStream stream = Run(Generation("tuned"));
   const std::string address = server_->server().http_address();

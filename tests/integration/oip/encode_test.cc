@@ -12,7 +12,6 @@ namespace aft::server {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr size_t kWidth = 3;
 
@@ -152,29 +151,6 @@ TEST(KserveEncodeTest, StreamsAnswerWithOneFinalResponse) {
   EXPECT_THAT(OutputNames(responses[0].infer_response()), ElementsAre("last_hidden_state"));
   EXPECT_EQ(Numbers<float>(responses[0].infer_response(), "last_hidden_state"),
             Vectors({'a', 'b'}));
-}
-
-TEST(KserveEncodeTest, RowsThatDoNotAllFitAreRefusedAndNoneRuns) {
-  ServerConfig config = TestConfigWithEncoder();
-  config.limits.max_queued_requests = 2;
-  KserveServer server(config);
-  const auto rows = [](const std::vector<std::string>& texts) {
-    std::string raw;
-    for (const std::string& text : texts) raw += RawText(text);
-    return Encoder().Raw("text_input", "BYTES", {static_cast<int64_t>(texts.size())}, raw);
-  };
-  server.encoder_control().Hold();
-  InferStream running(server.kserve());
-  ASSERT_TRUE(running.Send(rows({"a", "b", "c"}).request()));  // fills three of four places
-  server.encoder_control().WaitUntilBlocked();
-  const auto refused = server.Infer(rows({"d", "e", "f", "g"}).request());
-  EXPECT_THAT(refused.status,
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the queue is full")));
-  EXPECT_EQ(server.Metric(R"(aft_requests_waiting{model="encoder"})"), 0);
-  server.encoder_control().Resume();
-  for (const auto& response : running.ReadAll()) EXPECT_EQ(response.error_message(), "");
-  EXPECT_TRUE(server.Infer(rows({"d", "e", "f", "g"}).request()).status.ok());
-  EXPECT_EQ(server.Metric("aft_encoded_tokens_total{model=\"encoder\"}"), 3 + 4);
 }
 
 // Another thread makes answers of more than 32 KiB.

@@ -146,45 +146,6 @@ TEST(KserveGenerateTest, SamplingOptionsMayBeParametersTensorsOrJson) {
   EXPECT_EQ(ids(json), IdsOf("abc", 4));
 }
 
-TEST(KserveGenerateTest, RulesForSingleTokensWorkAsInGenerate) {
-  FakeModelRunner::Options options;
-  options.next_token = [](uint64_t, int64_t) { return FakeTokenizer::kEos; };
-  KserveServer server(TestConfig(), options);
-  const auto text = [&](const std::string& json) {
-    const auto answer = server.Infer(InferBuilder()
-                                         .Text("text_input", "ab")
-                                         .Text("sampling_parameters", json)
-                                         .Flag("exclude_input_in_output")
-                                         .request());
-    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
-    return TextOutput(answer.response, "text_output");
-  };
-  EXPECT_EQ(text(R"({"max_tokens": 5})"), "");
-  EXPECT_EQ(text(R"({"max_tokens": 5, "min_tokens": 2})"), std::string(2, '\0'));
-  EXPECT_EQ(text(R"({"max_tokens": 3, "allowed_token_ids": [98, "99"]})"), "bbb");
-  EXPECT_EQ(text(R"({"max_tokens": 3, "allowed_token_ids": 99, "logit_bias": {"99": -1}})"), "ccc");
-}
-
-TEST(KserveGenerateTest, BadWordsNeverCome) {
-  FakeModelRunner::Options options;
-  options.next_token = [](uint64_t, int64_t count) {
-    return static_cast<TokenId>('a' + count % 3);
-  };
-  KserveServer server(TestConfig(), options);
-  const auto text = [&](const std::string& json) {
-    const auto answer = server.Infer(InferBuilder()
-                                         .Text("text_input", "xyz")
-                                         .Text("sampling_parameters", json)
-                                         .Flag("exclude_input_in_output")
-                                         .request());
-    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
-    return TextOutput(answer.response, "text_output");
-  };
-  EXPECT_EQ(text(R"({"max_tokens": 7})"), "abcabca");
-  EXPECT_EQ(text(R"({"max_tokens": 7, "bad_words": ["bc", "da"]})"), "abdbbdb");
-  EXPECT_EQ(text(R"({"max_tokens": 7, "bad_words": "b"})"), "accacca");
-}
-
 TEST(KserveGenerateTest, StopsAtAString) {
   FakeModelRunner::Options options;
   options.next_token = [](uint64_t, int64_t count) { return static_cast<TokenId>('a' + count); };

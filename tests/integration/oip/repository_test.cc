@@ -265,18 +265,6 @@ TEST_F(KserveRepositoryTest, AStateContinuesWithTheVersionThatMadeIt) {
               StatusIs(absl::StatusCode::kFailedPrecondition, StartsWith("previous: ")));
 }
 
-TEST_F(KserveRepositoryTest, AFailedLoadIsReportedAndChangesNothing) {
-  Start();
-  AddVersion("m/2");
-  std::ofstream(folder_.File("m/2/bad")) << "x";
-  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kDataLoss,
-                               "model \"m\", version \"2\": weights: are bad"));
-  EXPECT_THAT(Index(), ElementsAre("m 2 UNAVAILABLE weights: are bad", "m 1 READY "));
-  EXPECT_THAT(Index(/*ready=*/true), ElementsAre("m 1 READY "));
-  EXPECT_EQ(Infer(), "1");
-  EXPECT_EQ(server_->Health(""), grpc::health::v1::HealthCheckResponse::SERVING);
-}
-
 TEST_F(KserveRepositoryTest, AnUnloadedModelIsNotServedAndTheServerIsReady) {
   AddVersion("n/1");
   Start();

@@ -20,7 +20,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 class StateRedisServerTest : public StateTest {
@@ -267,32 +266,6 @@ TEST_F(StateRedisServerTest, InvalidAnswersEndTheCallThatAsked) {
     ExpectServes(*server_);
   }
   server_->WaitForMetric("aft_states_bytes", 0);
-}
-
-// The server knows its clients.
-class OwnedRedisStateTest : public StateRedisServerTest {
- protected:
-  OwnedRedisStateTest() { KnowClients(); }
-};
-
-TEST_F(OwnedRedisStateTest, EachClientHasItsOwnStates) {
-  const RedisServer redis;
-  StartTwo(redis.address());
-  const std::string id = Run(Turn("hello", 3), As("a")).finished.state().id();
-  Swap();
-  const grpc::Status none = Get(std::string(32, '0'), As("b"));
-  EXPECT_EQ(none.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(Get(id, As("b")).error_message(), none.error_message());
-  EXPECT_EQ(Delete(id, As("b")).error_message(), none.error_message());
-  EXPECT_EQ(Refused(Turn("x", 1, id), As("b")).error_code(), grpc::StatusCode::NOT_FOUND);
-  v1::StateServiceListResponse list;
-  ASSERT_TRUE(List(list, As("b")).ok());
-  EXPECT_THAT(list.states(), IsEmpty());
-  ASSERT_TRUE(List(list, As("a")).ok());
-  ASSERT_THAT(list.states(), SizeIs(1));
-  EXPECT_EQ(list.states(0).id(), id);
-  EXPECT_EQ(list.states(0).tokens(), 8U);
-  EXPECT_TRUE(Get(id, As("a")).ok());
 }
 
 }  // namespace

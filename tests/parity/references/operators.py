@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from references import equations as eq
-from references.checks import agree, same
+from references.checks import same
 from references.store import write
 
 T, HID, HEADS = 19, 16, 4

@@ -234,43 +234,6 @@ using Score = TypedExchange<ScoreCodec>;
 using Encode = TypedExchange<EncodeCodec>;
 using Tokenize = AnswerExchange<TokenizeCodec>;
 
-TEST_F(CallTest, AStreamBeginsHasAllTokensInOrderAndEndsOnce) {
-  Open open = Start<Generate>(Prompt("abc", 40));
-  const CallEnd& end = open.Join();
-  EXPECT_TRUE(end.status.ok()) << end.status;
-  EXPECT_TRUE(end.begun);
-  const auto messages = open.Messages<v1::GenerateResponse>();
-  ASSERT_GE(messages.size(), 3U);
-  EXPECT_TRUE(messages.front().has_started());
-  EXPECT_EQ(messages.back().finished().usage().generated_tokens(), 40U);
-  uint32_t next = 0;
-  for (size_t i = 1; i + 1 < messages.size(); ++i) {
-    EXPECT_EQ(messages[i].delta().first_index(), next);
-    next += static_cast<uint32_t>(messages[i].delta().token_ids_size());
-  }
-  EXPECT_EQ(next, 40U);
-}
-
-TEST_F(CallTest, TheCallEndsWithItsLastSequence) {
-  Open open = Start<Generate>(Prompt("abc", 5, /*n=*/3));
-  EXPECT_TRUE(open.Join().status.ok());
-  EXPECT_FALSE(open.call->ending().message);
-  size_t finished = 0;
-  for (const auto& message : open.Messages<v1::GenerateResponse>()) {
-    finished += message.has_finished() ? 1 : 0;
-  }
-  EXPECT_EQ(finished, 3U);
-}
-
-TEST_F(CallTest, AUnaryMethodHasOneMessage) {
-  Open open = Start<Complete>(Prompt("abc", 5, /*n=*/2));
-  EXPECT_TRUE(open.Join().status.ok());
-  const auto messages = open.Messages<v1::CompleteResponse>();
-  ASSERT_EQ(messages.size(), 1U);
-  EXPECT_EQ(messages[0].answers_size(), 2);
-  EXPECT_EQ(messages[0].answers(1).token_ids_size(), 5);
-}
-
 TEST_F(CallTest, TextsAreScoredAndEncoded) {
   v1::ScoreRequest score;
   score.set_model("fake");
@@ -317,16 +280,6 @@ TEST_F(CallTest, ARefusalHasSentNothingAndSaysWhenToRetry) {
   EXPECT_TRUE(refused.call->ending().retry_after.has_value());
 }
 
-TEST_F(CallTest, AnErrorOfTheTransportEndsTheCallBeforeAnythingElse) {
-  const auto carrier = std::make_shared<ThreadCarrier>();
-  const auto call = std::make_shared<Call>(*environment_, std::make_unique<Generate>(), carrier);
-  carrier->Start(call);
-  call->Start(Caller(), absl::UnauthenticatedError("no token"),
-              std::make_unique<StringBytes>(Prompt("abc", 5)));
-  EXPECT_THAT(carrier->Join(*call).status,
-              StatusIs(absl::StatusCode::kUnauthenticated, "no token"));
-}
-
 TEST_F(CallTest, ACallEndsWhenTheBufferOfASlowClientIsFull) {
   LimitsConfig small = limits_;
   small.max_stream_buffer_bytes = 64;
@@ -340,15 +293,6 @@ TEST_F(CallTest, ACallEndsWhenTheBufferOfASlowClientIsFull) {
   EXPECT_THAT(open.Join().status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("slow client")));
   EXPECT_TRUE(open.carrier->messages().empty());  // so that the client may try again
-}
-
-TEST_F(CallTest, ACancelledCallFreesItsSlotsAtOnce) {
-  for (const uint32_t n : {1U, 3U}) {
-    Open open = Start<Generate>(Prompt("abc", 1'000'000, n));
-    open.carrier->WaitForMessages(2);
-    open.call->Cancel(absl::CancelledError("the client left"));
-    EXPECT_THAT(open.Join().status, StatusIs(absl::StatusCode::kCancelled, "the client left"));
-  }
 }
 
 TEST_F(CallTest, ACallThatIsCancelledBeforeItStartsEndsWithThatStatus) {

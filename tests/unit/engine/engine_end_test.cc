@@ -12,7 +12,6 @@ namespace {
 using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr int32_t kManyTokens = 1'000'000;
@@ -316,34 +315,6 @@ TEST_F(EngineTest, ADeadlineEndsARequestInTheQueueAndOneThatDecodes) {
   EXPECT_EQ(c->Wait().status, absl::OkStatus());
 }
 
-TEST_F(EngineTest, DrainingRefusesNewRequestsAndFinishesTheOthers) {
-  StartHeld();
-  const GenerationRequest request = Request({1}, 20);
-  const Sink sink = Submit(request).sink;
-  control->WaitUntilBlocked();
-  engine->BeginDrain();
-  EXPECT_EQ(Refused(Request({1}, 1)).code(), absl::StatusCode::kUnavailable);
-  control->Resume();
-  engine->Shutdown(TimePoint::max());
-  EXPECT_TRUE(sink->finished());
-  EXPECT_EQ(sink->tokens(), Expected(request));
-}
-
-TEST_F(EngineTest, DrainingEndsRequestsThatWaitForASlot) {
-  model.slots = 1;
-  StartHeld();
-  const GenerationRequest request = Request({1}, 5);
-  const Sink running = Submit(request).sink;
-  control->WaitUntilBlocked();
-  const Sink waiting = Submit(Request({1}, 5)).sink;
-  engine->BeginDrain();
-  control->RunSteps(1);
-  EXPECT_EQ(waiting->Wait().status, absl::UnavailableError("the server is draining"));
-  EXPECT_FALSE(running->finished());
-  control->Resume();
-  ExpectServed(running, request);
-}
-
 TEST_F(EngineTest, ShutdownEndsTheRemainingRequestsAtItsDeadline) {
   model.slots = 1;
   Start();
@@ -395,35 +366,6 @@ TEST_F(EngineTest, ARequestWithoutATokenEndsAloneAndItsNeighboursContinue) {
   EXPECT_EQ(good->tokens().size(), 6U);
 }
 
-TEST_F(EngineTest, AFailedStepEndsItsRequestsWithTheirIdsAndNothingElse) {
-  model.max_steps_in_flight = 1;  // the test counts steps
-  for (const bool in_submit : {true, false}) {
-    SCOPED_TRACE(in_submit);
-    model.slots = 2;
-    StartHeld();
-    const GenerationRequest requests[] = {Request({1}, 3), Request({2}, 3), Request({3}, 3)};
-    std::vector<Sink> sinks = {Submit(requests[0]).sink};
-    control->WaitUntilBlocked();
-    sinks.push_back(Submit(requests[1]).sink);
-    sinks.push_back(Submit(requests[2]).sink);
-    control->RunSteps(1);  // a step with the first two
-    if (in_submit) {
-      control->FailNextSubmit(absl::InvalidArgumentError("secret detail"));
-    } else {
-      control->FailNextCollect(absl::InternalError("secret detail"));
-    }
-    control->Resume();
-    for (size_t i = 0; i < 2; ++i) {
-      EXPECT_THAT(sinks[i]->Wait().status,
-                  StatusIs(absl::StatusCode::kInternal,
-                           AllOf(HasSubstr(requests[i].id), Not(HasSubstr("secret")))));
-    }
-    ExpectServed(sinks[2], requests[2]);
-    ExpectServes();
-    engine.reset();
-  }
-}
-
 TEST_F(EngineTest, EveryStepReportsWhatTheDeviceSays) {
   DeviceStats device;
   device.memory_total = 1000;
@@ -443,18 +385,6 @@ TEST_F(EngineTest, EveryStepReportsWhatTheDeviceSays) {
   const auto times = metrics.device_step_seconds.Collect().histogram;
   EXPECT_EQ(static_cast<double>(times.sample_count), steps);
   EXPECT_EQ(times.sample_sum, 0.25 * steps);
-}
-
-TEST_F(EngineTest, AReaderThatIsTooSlowLosesItsRequest) {
-  Start();
-  const auto slow = std::make_shared<RecordingSink>(/*accept=*/3);
-  const GenerationRequest request = Request({1}, 20);
-  const Sink other = Submit(request).sink;
-  Submit(Request({1}, kManyTokens), slow);
-  EXPECT_THAT(slow->Wait().status,
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("slow client")));
-  EXPECT_EQ(slow->parts().size(), 3U);
-  ExpectServed(other, request);
 }
 
 TEST_F(EngineTest, AReaderThatRefusesTheLastDeltaLosesItsRequestToo) {

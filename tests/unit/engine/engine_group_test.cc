@@ -15,7 +15,6 @@ namespace aft::server {
 namespace {
 
 using std::chrono::seconds;
-using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -70,11 +69,6 @@ class EngineGroupTest : public EngineTest {
     request.sampling.seed += i;
     return request;
   }
-  void ExpectAnswers(const Group& group, const GenerationRequest& request) const {
-    for (size_t i = 0; i < group.sinks.size(); ++i) {
-      ExpectServed(group.sinks[i], Single(request, i));
-    }
-  }
 
   static std::shared_ptr<const SequenceState> StateOf(const Outcome& outcome) {
     AFT_CHECK(outcome.status.ok() && outcome.turn != nullptr);
@@ -89,28 +83,7 @@ class EngineGroupTest : public EngineTest {
     EXPECT_EQ(a.pending, b.pending);
     EXPECT_EQ(a.had, b.had);
   }
-
-  int64_t TokensRead(const std::vector<StepInput>& steps) const {
-    int64_t tokens = 0;
-    for (const StepInput& step : steps) {
-      for (const StepRow& row : step.rows) tokens += static_cast<int64_t>(row.tokens.size());
-    }
-    return tokens;
-  }
 };
-
-TEST_F(EngineGroupTest, EachAnswerIsThatOfItsSeedAndThePromptIsReadOnce) {
-  model.max_step_tokens = 8;
-  Start();
-  const GenerationRequest request = Request({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, 6);
-  const Group group = SubmitGroup(request, 4);
-  ExpectAnswers(group, request);
-  EXPECT_NE(group.sinks[0]->tokens(), group.sinks[1]->tokens());
-  // The prompt, its last token three more times, and the five outputs of each that are consumed.
-  EXPECT_EQ(TokensRead(control->steps()), 13 + 3 + 4 * 5);
-  EXPECT_EQ(metrics.prompt_tokens.Value(), 13 + 3);
-  EXPECT_EQ(metrics.generated_tokens.Value(), 4 * 6);
-}
 
 TEST_F(EngineGroupTest, SeedsWrapAround) {
   Start();
@@ -120,62 +93,6 @@ TEST_F(EngineGroupTest, SeedsWrapAround) {
   group.sinks[1]->Wait();
   request.sampling.seed = 0;
   EXPECT_EQ(group.sinks[1]->tokens(), Expected(request));
-}
-
-TEST_F(EngineGroupTest, UsageCountsThePromptOnce) {
-  Start();
-  const Group group = SubmitGroup(Request({1, 2, 3}, 2), 3);
-  std::vector<uint32_t> prompt;
-  for (const Sink& sink : group.sinks) {
-    const Usage usage = sink->Wait().usage;
-    prompt.push_back(usage.prompt_tokens);
-    EXPECT_EQ(usage.generated_tokens, 2U);
-  }
-  EXPECT_THAT(prompt, ElementsAre(3, 0, 0));
-}
-
-TEST_F(EngineGroupTest, APromptOfOneTokenWorks) {
-  Start();
-  const GenerationRequest request = Request({7}, 4);
-  ExpectAnswers(SubmitGroup(request, 3), request);
-  EXPECT_EQ(TokensRead(control->steps()), 3 + 3 * 3);
-}
-
-TEST_F(EngineGroupTest, AnswersContinueFromAStateAndLeaveTheirOwn) {
-  Start();
-  GenerationRequest first = Request({1, 2, 3}, 3);
-  first.store = true;
-  const auto state = StateOf(Submit(first).sink->Wait());
-  // New text of several tokens, of one, and of none, where there is only the pending token.
-  for (const std::vector<TokenId>& prompt : std::vector<std::vector<TokenId>>{{4, 5, 6}, {4}, {}}) {
-    SCOPED_TRACE(prompt.size());
-    GenerationRequest request = Request(prompt, 5);
-    request.previous = state;
-    request.store = true;
-    request.sampling.repetition_penalty = 1.3F;
-    request.sampling.frequency_penalty = 0.4F;
-    const Group group = SubmitGroup(request, 3);
-    for (size_t i = 0; i < 3; ++i) {
-      const Accepted single = Submit(Single(request, i));
-      const Outcome alone = single.sink->Wait();
-      const Outcome outcome = group.sinks[i]->Wait();
-      EXPECT_EQ(group.sinks[i]->tokens(), single.sink->tokens());
-      ExpectSameState(*StateOf(outcome), *StateOf(alone));
-    }
-  }
-}
-
-TEST_F(EngineGroupTest, RefusesMoreThanCanEverRunAtTheSameTime) {
-  model.slots = 3;
-  Start();
-  EXPECT_THAT(RefusedGroup(Request({1}, 1), 4),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(StartsWith("n: must be at most 3"), HasSubstr("got 4"))));
-  EXPECT_EQ(metrics.rejected(Rejection::kInvalid).Value(), 1);
-  EXPECT_THAT(RefusedGroup(Request({}, 1), 2),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is empty")));
-  const GenerationRequest request = Request({1, 2}, 3);
-  ExpectAnswers(SubmitGroup(request, 3), request);
 }
 
 TEST_F(EngineGroupTest, RefusesMoreAnswersThanAStrictQuotaAllows) {
@@ -219,23 +136,6 @@ TEST_F(EngineGroupTest, TakesAPlaceForEachAnswerOrNone) {
   }
   EXPECT_EQ(engine->load().waiting + engine->load().running, 0);
   EXPECT_EQ(metrics.requests_waiting.Value(), 0);
-}
-
-TEST_F(EngineGroupTest, AllBeginAtTheSameTime) {
-  model.slots = 3;
-  StartHeld();
-  const Accepted endless = Submit(Request({1}, kManyOutputs));
-  const Accepted another = Submit(Request({2}, kManyOutputs));
-  control->RunSteps(2);
-  const Group group = SubmitGroup(Request({3, 4, 5}, 2), 3);
-  control->RunSteps(10);
-  EXPECT_EQ(metrics.requests_waiting.Value(), 3);
-  engine->Cancel(endless.handle);
-  control->RunSteps(10);
-  EXPECT_EQ(metrics.requests_waiting.Value(), 3);
-  engine->Cancel(another.handle);
-  control->Resume();
-  EXPECT_THAT(group.Codes(), Each(absl::StatusCode::kOk));
 }
 
 TEST_F(EngineGroupTest, AnAnswerThatEndsEarlyFreesItsSlotAtOnce) {
@@ -390,24 +290,6 @@ TEST_F(EngineGroupTest, ATokenThatIsNotFiniteEndsItsAnswerAlone) {
                                          absl::StatusCode::kOk));
   EXPECT_THAT(group.sinks[1]->tokens(), SizeIs(3));
   ExpectServed(group.sinks[2], Single(request, 2));
-}
-
-TEST_F(EngineGroupTest, BatchGroupsAreParkedOneByOneAndContinueExactlyWhereTheyWere) {
-  model.slots = 3;
-  StartHeld();
-  GenerationRequest request = Request({1, 2, 3}, 150);
-  request.service_class = ServiceClass::kBatch;
-  const Group group = SubmitGroup(request, 3);
-  control->RunSteps(6);
-  for (int i = 0; i < 4; ++i) {
-    GenerationRequest urgent = Request({9}, 3);
-    urgent.service_class = ServiceClass::kInteractive;
-    Submit(urgent);
-    control->RunSteps(20);
-  }
-  control->Resume();
-  ExpectAnswers(group, request);
-  EXPECT_GE(metrics.parks.Value(), 3);
 }
 
 // Groups and single requests have all classes and clients, states, penalties and stop tokens. Some

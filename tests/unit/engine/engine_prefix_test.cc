@@ -13,27 +13,6 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-TEST_F(EnginePrefixTest, TheThirdPromptContinuesWhereTheSecondDiverged) {
-  Start();
-  const Tokens system = RandomText(200);
-  const Usage first = Serve(Joined(system, {1, 2, 3, 4}));
-  EXPECT_EQ(first.cache_miss, CacheMiss::kCold);
-  const Usage second = Serve(Joined(system, {5, 6, 7, 8}));
-  EXPECT_EQ(second.cache_miss, CacheMiss::kDiverged);
-  EXPECT_EQ(second.diverged_at, 200U);
-  EXPECT_EQ(second.cached_tokens, 0U);
-  const double before = read();
-  const Usage third = Serve(Joined(system, {9, 10, 11}));
-  EXPECT_EQ(third.cached_tokens, 200U);
-  EXPECT_EQ(third.cache_miss, CacheMiss::kNone);
-  EXPECT_EQ(third.diverged_at, 0U);
-  EXPECT_EQ(read() - before, 3);
-  EXPECT_EQ(metrics.prefix_hits.Value(), 1);
-  EXPECT_EQ(metrics.prefix_hit_tokens.Value(), 200);
-  EXPECT_EQ(metrics.prefix_misses(PrefixMiss::kCold).Value(), 1);
-  EXPECT_EQ(metrics.prefix_misses(PrefixMiss::kDiverged).Value(), 1);
-}
-
 TEST_F(EnginePrefixTest, TheLastTokenIsAlwaysRead) {
   Start();
   const Tokens prompt = RandomText(150);
@@ -98,18 +77,6 @@ TEST_F(EnginePrefixTest, StatesAreLeftAtIntervals) {
   const Usage parts = Serve(Joined({text.begin(), text.begin() + 550}, RandomText(100)));
   EXPECT_EQ(parts.cached_tokens, 500U);
   EXPECT_EQ(metrics.prefix_states.Value(), 13);  // at 550, at 600 and after the answer
-}
-
-TEST_F(EnginePrefixTest, ShortPromptsAreReportedAsTooShort) {
-  Start();
-  EXPECT_EQ(Serve(RandomText(32)).cache_miss, CacheMiss::kTooShort);
-  EXPECT_EQ(Serve(RandomText(1)).cache_miss, CacheMiss::kTooShort);
-  EXPECT_EQ(Serve(RandomText(33)).cache_miss, CacheMiss::kCold);
-  EXPECT_EQ(metrics.prefix_misses(PrefixMiss::kTooShort).Value(), 2);
-  const Tokens prompt = RandomText(33);
-  Serve(prompt);
-  Serve(prompt);
-  EXPECT_EQ(Serve(prompt).cached_tokens, 32U);
 }
 
 TEST_F(EnginePrefixTest, TextsShareABeginningOnlyIfTheyBeginFromTheSameInitialState) {

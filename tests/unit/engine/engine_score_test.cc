@@ -60,30 +60,12 @@ class EngineScoreTest : public EngineTest {
   }
 };
 
-TEST_F(EngineScoreTest, EveryTokenButTheFirstIsScored) {
-  Start();
-  const std::vector<TokenId> text = Text(20);
-  const Sink sink = Submit(Score(text)).sink;
-  ExpectScores(*sink, sink->Wait(), text);
-  EXPECT_EQ(control->step_count(), 1);
-  EXPECT_EQ(metrics.scored_tokens.Value(), 19);
-  EXPECT_EQ(metrics.finished(Ending::kDone).Value(), 1);
-}
-
-TEST_F(EngineScoreTest, ATextOfOneTokenHasNoChunk) {
-  Start();
-  const std::vector<TokenId> text = {42};
-  const Sink sink = Submit(Score(text)).sink;
-  ExpectScores(*sink, sink->Wait(), text);
-  EXPECT_TRUE(sink->parts().empty());
-}
-
 TEST_F(EngineScoreTest, ALongTextComesInChunksThatShareTheStepsBudget) {
   model.slots = 2;
   model.max_step_tokens = 8;
   Start();
-  // The last chunk of the text of 9 tokens has nothing to score.
-  for (const size_t size : {size_t{7}, size_t{8}, size_t{9}, size_t{100}}) {
+  // The last chunk of the text of 9 tokens has nothing to score, and neither has a text of one.
+  for (const size_t size : {size_t{1}, size_t{7}, size_t{8}, size_t{9}, size_t{100}}) {
     const int64_t before = control->step_count();
     const std::vector<TokenId> text = Text(size);
     const Sink sink = Submit(Score(text)).sink;

@@ -63,51 +63,12 @@ class EngineStateTest : public EngineTest {
   FakeModelRunner::Text text{model};
 };
 
-TEST_F(EngineStateTest, ATurnContinuesWhereTheLastOneEnded) {
-  Start();
-  const GenerationRequest first = Turn(nullptr, {1, 2, 3}, 5);
-  const Accepted begun = Submit(first);
-  const State state = StateOf(begun.sink->Wait());
-  text.Read({1, 2, 3});
-  const std::vector<TokenId> answer = text.Sample(first.sampling, 5);
-  EXPECT_EQ(begun.sink->tokens(), answer);
-  EXPECT_EQ(state->tokens, 8);
-  EXPECT_EQ(state->outputs, 5U);
-  EXPECT_EQ(state->pending, answer.back());
-  EXPECT_EQ(state->model, model.fingerprint);
-
-  const GenerationRequest second = Turn(state, {9}, 4);
-  const Accepted gone_on = Submit(second);
-  const Outcome outcome = gone_on.sink->Wait();
-  text.Read({9});
-  EXPECT_EQ(gone_on.sink->tokens(), text.Sample(second.sampling, 4));
-  EXPECT_EQ(outcome.usage.prompt_tokens, 1U);  // only the new text
-  EXPECT_EQ(StateOf(outcome)->tokens, 13);
-}
-
 TEST_F(EngineStateTest, NothingIsStoredUnlessTheRequestAsksForIt) {
   Start();
   EXPECT_EQ(Submit(Request({1}, 2)).sink->Wait().turn, nullptr);
   GenerationRequest request = Request({2}, 2);
   request.previous = Run(Turn(nullptr, {1}, 2));
   EXPECT_EQ(Submit(request).sink->Wait().turn, nullptr);
-}
-
-TEST_F(EngineStateTest, AnEmptyPromptContinuesTheAnswer) {
-  Start();
-  GenerationRequest request = Turn(nullptr, {7, 8}, 12);
-  text.Read({7, 8});
-  const std::vector<TokenId> whole = text.Sample(request.sampling, 12);
-  std::vector<TokenId> parts;
-  request.stop.max_tokens = 3;
-  for (int i = 0; i < 4; ++i) {
-    const Accepted part = Submit(request);
-    request.previous = StateOf(part.sink->Wait());
-    request.prompt = {};
-    const std::vector<TokenId> tokens = part.sink->tokens();
-    parts.insert(parts.end(), tokens.begin(), tokens.end());
-  }
-  EXPECT_EQ(parts, whole);
 }
 
 TEST_F(EngineStateTest, AStopTokenIsNoPartOfTheText) {

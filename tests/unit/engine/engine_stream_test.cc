@@ -21,21 +21,6 @@ std::vector<TokenId> RandomPrompt(std::mt19937& random, size_t size) {
   return prompt;
 }
 
-TEST_F(EngineTest, StreamsWhatTheModelWrites) {
-  Start();
-  const GenerationRequest request = Request({1, 2, 3}, 10);
-  const Sink sink = Submit(request).sink;
-  const Outcome outcome = sink->Wait();
-  EXPECT_EQ(outcome.status, absl::OkStatus());
-  EXPECT_EQ(outcome.reason, FinishReason::kLength);
-  EXPECT_EQ(outcome.limit, "stop.max_tokens=10");
-  EXPECT_EQ(outcome.usage.prompt_tokens, 3U);
-  EXPECT_EQ(outcome.usage.generated_tokens, 10U);
-  EXPECT_EQ(sink->tokens(), Expected(request));
-  EXPECT_EQ(sink->parts().size(), 10U);  // a delta for each step
-  EXPECT_EQ(control->step_count(), 10);  // the prompt's step gives the first token
-}
-
 TEST_F(EngineTest, FeedsALongPromptInChunks) {
   model.slots = 2;
   model.max_step_tokens = 8;
@@ -55,33 +40,6 @@ TEST_F(EngineTest, PassesLogProbabilitiesThrough) {
   const SampledToken token = sink->parts().at(0).tokens.at(0);
   EXPECT_EQ(token.logprob, -1.0F);
   EXPECT_EQ(token.top.size(), 2U);
-}
-
-TEST_F(EngineTest, EndsAtTheModelsLength) {
-  model.max_seq_len = 12;
-  Start();
-  const Sink sink = Submit(Request({1, 2, 3, 4}, 100)).sink;
-  const Outcome outcome = sink->Wait();
-  EXPECT_EQ(outcome.reason, FinishReason::kLength);
-  EXPECT_EQ(outcome.limit, "model max_seq_len=12");
-  EXPECT_EQ(sink->tokens().size(), 8U);
-}
-
-TEST_F(EngineTest, EndsAtAStopStringAcrossTokens) {
-  // After a prompt of one token the model writes "hello world", byte by byte.
-  model.next_token = [](uint64_t, int64_t count) {
-    return static_cast<TokenId>("hello world"[count - 1]);
-  };
-  Start();
-  GenerationRequest request = Request({0}, 11);
-  request.stop.strings = {"lo w", "nothing"};
-  const Sink sink = Submit(request).sink;
-  const Outcome outcome = sink->Wait();
-  EXPECT_EQ(outcome.reason, FinishReason::kStop);
-  EXPECT_EQ(outcome.stop_string, "lo w");
-  EXPECT_EQ(sink->text(), "hel");
-  EXPECT_EQ(sink->tokens().size(), 7U);
-  EXPECT_EQ(outcome.usage.generated_tokens, 7U);
 }
 
 TEST_F(EngineTest, TimingsCountFromTheArrival) {

@@ -223,17 +223,6 @@ TEST_F(ModelRegistryTest, AnEmptyNameMeansTheOnlyModel) {
   EXPECT_NE(registry_->FindMetrics(""), nullptr);
 }
 
-TEST_F(ModelRegistryTest, AFailedModelKeepsItsReasonAndTheOthersServe) {
-  broken_ = "a";
-  Make({"a", "b"});
-  Load();
-  EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kFailed);
-  EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->error, "file: tensor: reason");
-  EXPECT_EQ(registry_->Acquire(*AnonymousClient(), "a").status().code(),
-            absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "b").ok());
-}
-
 TEST_F(ModelRegistryTest, AModelWhoseThreadCannotStartFailsAndTheOthersServe) {
   std::optional<NoMoreThreads> no_more_threads;
   fakes_.loads->Resume();
@@ -287,18 +276,6 @@ TEST_F(ModelRegistryTest, DrainingModelsAreUnavailable) {
   EXPECT_EQ(registry_->FindMetrics("a")->rejected(Rejection::kDraining).Value(), 1);
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kDraining);
   registry_->Shutdown(TimePoint::max());  // returns, because nothing runs
-}
-
-TEST_F(ModelRegistryTest, DrainDuringALoadDropsTheModel) {
-  Make({"a", "b"});
-  registry_->StartLoading();
-  registry_->BeginDrain();
-  AllowLoads();
-  registry_->Shutdown(TimePoint::max());
-  for (const ModelStatus& model : registry_->List()) {
-    EXPECT_EQ(model.state, ModelState::kDraining);
-    EXPECT_FALSE(model.info.has_value());
-  }
 }
 
 TEST_F(ModelRegistryTest, AModelThatFailsWhileItServesKeepsItsReasonAndTheOthersServe) {

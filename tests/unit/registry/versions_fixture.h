@@ -156,13 +156,6 @@ class VersionsTest : public testing::Test {
     }
     return -1;
   }
-  size_t MetricCount() {
-    size_t count = 0;
-    for (const prometheus::MetricFamily& family : prometheus_.Collect()) {
-      count += family.metric.size();
-    }
-    return count;
-  }
   FakeModelControl& control(const std::string& path) {
     MutexLock lock(mutex_);
     auto& control = controls_[folder_.File(path)];

@@ -307,22 +307,5 @@ TEST_F(VersionsTest, AgesCountEveryVersionThatHasRequests) {
   for (const auto& sink : waiting) sink->Wait();
 }
 
-TEST_F(VersionsTest, AHundredSwapsLeaveNoMetricsBehind) {
-  Add("m/1");
-  Serve();
-  const size_t before = MetricCount();
-  for (int i = 2; i <= 101; ++i) {
-    Add("m/" + std::to_string(i));
-    ASSERT_EQ(Load(), absl::OkStatus());
-    Remove("m/" + std::to_string(i - 1));
-  }
-  WaitDestroyed(100);
-  while (Gauge("aft_model_versions") != 1) std::this_thread::yield();
-  EXPECT_EQ(MetricCount(), before);
-  EXPECT_EQ(Gauge("aft_slots"), 64);
-  EXPECT_EQ(registry_->FindMetrics("m")->loads(true).Value(), 101);
-  EXPECT_THAT(Versions(), ElementsAre("101 ready"));
-}
-
 }  // namespace
 }  // namespace aft::server

@@ -421,16 +421,6 @@ TEST_F(RedisStatesTest, AReadOnlyRedisIsConnectedToAgain) {
   EXPECT_EQ(replica_->metrics.redis_connects.Value(), 2);
 }
 
-TEST_F(RedisStatesTest, ARestartBetweenCallsIsNotNoticed) {
-  ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
-  redis_.Kill();
-  redis_.Start();
-  const auto found = Find(*replica_, "ada", Id('a'));
-  ASSERT_TRUE(found.ok()) << found.status();
-  EXPECT_EQ(replica_->metrics.redis_connects.Value(), 2);
-  EXPECT_EQ(replica_->metrics.redis_failed(RedisFailure::kBroken).Value(), 1);
-}
-
 TEST_F(RedisStatesTest, WhileItIsDownCallsFailAtOnceAndItIsFoundAgain) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
   redis_.Kill();

@@ -231,18 +231,6 @@ TEST_F(StateStoreTest, ANewStateOfAnIdReplacesTheLastOneAndItsExpiry) {
   EXPECT_EQ(metrics_.expired.Value(), 1);
 }
 
-TEST_F(StateStoreTest, ListsStatesAndNoResumePoints) {
-  const StoredState stored = Put("a", 1);
-  auto state = StateBudget::Hold(*store().Reserve(Named("a"), 5000), State(2));
-  const std::string name = StateStore::ResumePointName(stored.id);
-  store().Put("a", name, "model", *std::move(state), kOneHour);
-  ASSERT_THAT(store().List("a", "", 10), SizeIs(1));
-  EXPECT_EQ(store().List("a", "", 10)[0].id, stored.id);
-  EXPECT_THAT(store().List("a", stored.id, 10), IsEmpty());
-  EXPECT_EQ(store().Find("a", name)->state->tokens, 2);
-  EXPECT_EQ(store().Find("a", stored.id)->state->tokens, 1);
-}
-
 TEST_F(StateStoreTest, RecognizesTheNamesOfStates) {
   EXPECT_TRUE(StateStore::IsName(StateStore::NewId()));
   EXPECT_TRUE(StateStore::IsName(StateStore::ResumePointName(StateStore::NewId())));
