@@ -337,7 +337,7 @@ void Call::Begin() {
   CountResumed();
   states_.KeepStart();
   outbox_.Begin();
-  carrier_->WakeLater(*this);
+  carrier_->Wake(*this);  // the first message leaves now: the end tells more if it has left
 }
 
 template <typename Part>

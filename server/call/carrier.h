@@ -63,10 +63,12 @@ class Carrier {
  public:
   virtual ~Carrier() = default;
 
-  // A message, or the end of the call, may be ready: Call::Take tells. Is called by threads of the
-  // decode pool and of the transport, without holding a lock of the call.
+  // A message, or the end of the call, may be ready: Call::Take tells. Is called by threads of
+  // engines, for the first message, of the decode pool and of the transport, without holding a lock
+  // of the call.
   virtual void Wake(Call& call) = 0;
-  // As Wake, but returns soon, because another thread sends. For an engine's thread.
+  // As Wake, but returns soon, because another thread sends. Engines' threads call it for all other
+  // messages.
   virtual void WakeLater(Call& call) { Wake(call); }
 };
 
