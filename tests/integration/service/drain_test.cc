@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/no_more_threads.h"
