@@ -238,7 +238,10 @@ def check_declared(files):
   of_one = {name: min(paths) for name, paths in headers.items() if len(paths) == 1 and
             not min(paths).startswith("tests/support/cuda_on_cpu/") and
             all(min(paths) in reached(path) for path in elsewhere.get(name, ()))}
+  gmock = {path for path, text in files.items() if "gmock/gmock.h" in INCLUDE.findall(text)}
   for path, text in code.items():
+    if "_THAT(" in text and not gmock & reached(path):
+      yield f"{path} uses EXPECT_THAT or ASSERT_THAT without gmock/gmock.h"
     for name in sorted(set(CALL.findall(text))):
       if name in of_one and of_one[name] not in reached(path):
         yield f"{path} calls {name} without {of_one[name]}"

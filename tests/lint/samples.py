@@ -114,6 +114,8 @@ CALLS = [  # (whether a header is missing, files)
     (False, {"a.h": "int MakeIt(int a);\n", "b.h": '#include "a.h"\n', "b.cc": '#include "b.h"\nint b = MakeIt(1);\n'}),
     (False, {"a.h": "int MakeIt(int a);\n", "b.cc": "static int MakeIt() {\nint b = MakeIt(1);\n"}),
     (False, {"a.h": "int MakeIt(int a);\n", "b.cc": "int b = it.MakeIt(1);  // MakeIt(1)\n"}),
+    (True, {"a.cc": '#include "gtest/gtest.h"\nEXPECT_THAT(a, b);\n'}),
+    (False, {"a.h": '#include "gmock/gmock.h"\n', "a.cc": '#include "a.h"\nEXPECT_THAT(a, b);\n'}),
 ]
 
 
