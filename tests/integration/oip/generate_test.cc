@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -265,6 +266,23 @@ TEST(KserveGenerateTest, HarmlessParametersAreAccepted) {
   builder.Parameter("timeout").set_int64_param(0);
   builder.request().set_model_version("1");
   EXPECT_TRUE(server.Infer(builder.request()).status.ok());
+}
+
+// Triton's numbers: lower ones are served sooner, and 0 means the default.
+TEST(KserveGenerateTest, ThePriorityIsANumber) {
+  KserveServer server(TestConfigWithMetrics());
+  for (const uint64_t priority : {0, 1, 1, 2, 3, 1000}) {
+    InferBuilder builder = OnePrompt();
+    builder.Tokens(1).Parameter("priority").set_uint64_param(priority);
+    EXPECT_TRUE(server.Infer(builder.request()).status.ok());
+  }
+  const auto served = [&server](const char* priority) {
+    return server.Metric(absl::StrCat(
+        R"(aft_queue_seconds_count{method="ModelInfer",model="fake",priority=")", priority, "\"}"));
+  };
+  EXPECT_EQ(served("interactive"), 2);
+  EXPECT_EQ(served("normal"), 2);
+  EXPECT_EQ(served("batch"), 2);
 }
 
 }  // namespace

@@ -346,6 +346,26 @@ TEST_F(CallTest, AStateIsStoredAndContinued) {
   EXPECT_EQ(unknown.Join().status.code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(CallTest, AStateThatTheRequestBringsIsCharged) {
+  v1::GenerateRequest request = Prompt("abc", 5);
+  request.mutable_store();
+  Open open = Start<Generate>(request);
+  EXPECT_TRUE(open.Join().status.ok());
+  v1::Previous previous;
+  previous.set_state_id(open.Messages<v1::GenerateResponse>().back().finished().state().id());
+  SequenceState large;
+  states_->Find(*client_, previous, [&](const auto& found) { large = **found; });
+  large.note = std::string(size_t{1} << 20, 'n');
+  request.clear_store();
+  request.mutable_previous()->set_state(*states_->sealer().Seal(large));
+  fakes_.control->Hold();
+  Open next = Start<Generate>(request);
+  fakes_.control->WaitUntilBlocked();
+  EXPECT_GE(ledger_.used(), StateBytes(large));
+  fakes_.control->Resume();
+  EXPECT_TRUE(next.Join().status.ok());
+}
+
 // Every call ends with an expected status and no memory stays charged, in any order of events.
 TEST_F(CallTest, CallsThatEndInAllWaysAtOnce) {
   TestRandom random;

@@ -5,12 +5,15 @@
 #include <iterator>
 #include <string>
 
+#include "ATen/ops/arange.h"
 #include "ATen/ops/equal.h"
+#include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_replace.h"
 #include "base/atomic_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/checkpoint/stored_weights.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -84,6 +87,26 @@ TEST(CheckpointTest, ErrorsNameTheFile) {
   std::filesystem::remove(config);
   std::filesystem::create_directory(config);
   expect(absl::StatusCode::kInvalidArgument, config + ": not a regular file");
+}
+
+// Formats of less than four bytes are read in parts of 2^20 numbers.
+TEST(CheckpointTest, MatricesOfSeveralPartsAreReadWhole) {
+  const TempFolder folder;
+  const at::Tensor numbers = at::arange(3 * 700'001).remainder(251).sub(125).view({3, -1});
+  const at::Tensor scale = at::tensor({1.0F, 2.0F, 0.5F});
+  ASSERT_TRUE(WriteSafetensors(folder.File("x"), {{"bf16", numbers.to(at::kBFloat16)},
+                                                  {"f16", numbers.to(at::kHalf)},
+                                                  {"i8", numbers.to(at::kChar)},
+                                                  {"i8.scale", scale}})
+                  .ok());
+  auto reader = SafetensorsReader::Open(folder.File("x"));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const auto tensors = ExpandedTensors(*std::move(reader));
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  const at::Tensor expected = numbers.to(at::kFloat);
+  EXPECT_TRUE(at::equal(*tensors->Read("bf16"), expected));
+  EXPECT_TRUE(at::equal(*tensors->Read("f16"), expected));
+  EXPECT_TRUE(at::equal(*tensors->Read("i8"), expected * scale.unsqueeze(1)));
 }
 
 TEST(CheckpointTest, InvalidConfigIsNotWritten) {

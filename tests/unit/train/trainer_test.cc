@@ -2,6 +2,7 @@
 
 #include "model/train/trainer.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
@@ -435,6 +436,40 @@ TEST(AdamWTest, OnlyMatricesDecay) {
   for (const TensorSpec& spec : ExpectedTensors(network)) {
     const bool decayed = parameters.at(spec.name).max().item<float>() < 1;
     EXPECT_EQ(decayed, spec.role == TensorRole::kMatrix) << spec.name;
+  }
+}
+
+TEST(AdamWTest, GradientsBeyondTheNormAreScaledDown) {
+  const NetworkConfig network = TinyNetwork();
+  for (const double bound : {0.5, 2.0}) {  // times the norm
+    TensorMap parameters;
+    double numbers = 0;
+    for (const TensorSpec& spec : ExpectedTensors(network)) {
+      at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
+      tensor.mutable_grad() = at::ones(spec.shape);
+      numbers += static_cast<double>(spec.count());
+    }
+    TrainConfig config;
+    config.clip_norm = bound * std::sqrt(numbers);
+    AdamW optimizer(network, parameters);
+    EXPECT_NEAR(optimizer.Step(config, 0, 10, parameters), std::sqrt(numbers), 1e-3);
+    const double scale = std::min(bound, 1.0);
+    for (const auto& [name, first] : optimizer.first) {
+      EXPECT_NEAR(first.max().item<double>(), (1 - config.beta1) * scale, 1e-6) << name;
+      EXPECT_NEAR(optimizer.second.at(name).max().item<double>(),
+                  (1 - config.beta2) * scale * scale, 1e-6)
+          << name;
+    }
+  }
+}
+
+TEST(AdamWTest, TheRateRisesAndThenFallsToATenth) {
+  TrainConfig config;
+  config.learning_rate = 2;
+  config.warmup_steps = 4;
+  for (const auto& [step, rate] : {std::pair(0, 0.5), std::pair(3, 2.0), std::pair(4, 2.0),
+                                   std::pair(9, 1.1), std::pair(14, 0.2), std::pair(15, 0.2)}) {
+    EXPECT_NEAR(AdamW::LearningRate(config, step, /*total_steps=*/14), rate, 1e-12) << step;
   }
 }
 
