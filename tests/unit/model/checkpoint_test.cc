@@ -5,6 +5,7 @@
 #include <iterator>
 #include <string>
 
+#include "ATen/TensorOperators.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/equal.h"
 #include "ATen/ops/tensor.h"
