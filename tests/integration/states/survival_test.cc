@@ -282,10 +282,10 @@ TEST_F(SurvivalTest, ADrainEndsAStreamWithoutAHandOver) {
   v1::GenerateRequest request = Resumable("hello", 500);
   GenerateStream part = Break(request, 5);
   std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
+  server_->control().Resume();
   // The drain may be over before a metric could have shown it.
   EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_FALSE(part.event().has_hand_over());
-  server_->control().Resume();
   drain.join();
   server_ = nullptr;
   Start();
