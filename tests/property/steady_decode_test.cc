@@ -37,6 +37,9 @@ void* Allocate(size_t size, size_t alignment) {
 // These are not inlined: otherwise GCC would warn that free() does not match new.
 #define AFT_NOINLINE __attribute__((noinline))
 AFT_NOINLINE void* operator new(size_t size) { return Allocate(size, alignof(std::max_align_t)); }
+AFT_NOINLINE void* operator new(size_t size, const std::nothrow_t& /*tag*/) noexcept {
+  return Allocate(size, alignof(std::max_align_t));
+}
 AFT_NOINLINE void* operator new(size_t size, std::align_val_t alignment) {
   return Allocate(size, static_cast<size_t>(alignment));
 }
