@@ -12,8 +12,8 @@
 #include "grpcpp/support/server_callback.h"
 #include "server/call/call.h"
 #include "server/call/carrier.h"
-#include "server/transport/active_calls.h"
 #include "server/call/sender.h"
+#include "server/transport/active_calls.h"
 #include "server/transport/transport_environment.h"
 
 namespace aft::server {

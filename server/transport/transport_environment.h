@@ -2,9 +2,9 @@
 
 #include "server/admission/open_streams.h"
 #include "server/call/call_environment.h"
+#include "server/call/sender.h"
 #include "server/transport/active_calls.h"
 #include "server/transport/client_identity.h"
-#include "server/call/sender.h"
 
 namespace aft::server {
 
