@@ -7,7 +7,8 @@
 //                                      on a GPU, with up to 1024 streams
 //   AFT_THREADS=2 engine_bench         the number of compute threads on the CPU; the default is 1
 //   AFT_MEASURE_THREADS=1 AFT_THREADS=2 engine_bench
-//                                      as many of them for each step as a measurement at load chooses
+//                                      as many of them for each step as a measurement at load
+//                                      chooses
 
 #include <algorithm>
 #include <chrono>
