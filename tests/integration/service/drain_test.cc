@@ -3,8 +3,8 @@
 #include <string>
 #include <thread>
 
-#include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "gmock/gmock.h"
+#include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "gtest/gtest.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/no_more_threads.h"
