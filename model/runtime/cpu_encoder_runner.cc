@@ -24,11 +24,14 @@ absl::StatusOr<std::unique_ptr<CpuEncoderRunner>> CpuEncoderRunner::Create(
       runner->Encode(ZeroInputs(runner->limits_, std::min(longest, kWarmUpTokens))).status());
   if (options.measure_threads) {
     constexpr int64_t kMostTokens = 64;
-    AFT_ASSIGN_OR_RETURN(runner->threads_,
-                         StepThreads::Measure(options.threads, std::min(longest, kMostTokens),
-                                              [&](int64_t tokens, int threads) {
-                                                return runner->TimeStep(tokens, threads);
-                                              }));
+    AFT_ASSIGN_OR_RETURN(
+        runner->threads_,
+        StepThreads::Measure(
+            options.threads, std::min(longest, kMostTokens), [&](int64_t tokens, int threads) {
+              runner->threads_ = StepThreads(threads);
+              return TimeStep(
+                  [&] { return runner->Encode(ZeroInputs(runner->limits_, tokens)).status(); });
+            }));
     runner->info_.device = CpuDeviceName(runner->threads_);
   }
   return runner;
@@ -71,14 +74,6 @@ absl::StatusOr<std::vector<TokenVectors>> CpuEncoderRunner::Encode(
     }
     return vectors;
   });
-}
-
-absl::StatusOr<std::chrono::nanoseconds> CpuEncoderRunner::TimeStep(int64_t tokens, int threads) {
-  threads_ = StepThreads(threads);
-  PauseAsBetweenSteps();
-  const auto start = std::chrono::steady_clock::now();
-  AFT_RETURN_IF_ERROR(Encode(ZeroInputs(limits_, tokens)).status());
-  return std::chrono::steady_clock::now() - start;
 }
 
 absl::Status CpuEncoderRunner::Run(const EncoderPass& pass,

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -43,8 +42,6 @@ class CpuEncoderRunner final : public EncoderRunner {
  private:
   CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Options& options);
 
-  // Encodes `tokens` tokens with this number of threads. Returns how long it took.
-  absl::StatusOr<std::chrono::nanoseconds> TimeStep(int64_t tokens, int threads);
   // Appends the results of the tokens [first, end) of the last ForwardTexts: vectors or logits.
   absl::Status Append(int64_t first, int64_t end, TokenVectors& vectors);
   absl::Status Run(const EncoderPass& pass, const std::vector<EncoderInput>& sequences,

@@ -264,17 +264,19 @@ absl::Status CpuModelRunner::WarmUp() {
     }
   }
   if (options_.measure_threads) {
-    AFT_ASSIGN_OR_RETURN(threads_, StepThreads::Measure(options_.threads, slots(),
-                                                        [this](int64_t rows, int threads) {
-                                                          return TimeStep(rows, threads);
-                                                        }));
+    AFT_ASSIGN_OR_RETURN(
+        threads_,
+        StepThreads::Measure(options_.threads, slots(), [this](int64_t rows, int threads) {
+          threads_ = StepThreads(threads);
+          return TimeStep([&] { return DecodeZeros(rows); });
+        }));
     info_.device = CpuDeviceName(threads_);
   }
   for (int32_t slot = 0; slot < slots(); ++slot) sequences_.Bind(slot, 0, {});
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::chrono::nanoseconds> CpuModelRunner::TimeStep(int64_t rows, int threads) {
+absl::Status CpuModelRunner::DecodeZeros(int64_t rows) {
   StepInput step;
   for (int32_t slot = 0; slot < static_cast<int32_t>(rows); ++slot) {
     // A sequence grows from step to step, as in use, so that the windows of its mixers fill.
@@ -282,12 +284,8 @@ absl::StatusOr<std::chrono::nanoseconds> CpuModelRunner::TimeStep(int64_t rows, 
     const bool full = info_.max_seq_len > 0 && position >= info_.max_seq_len;
     step.rows.push_back({slot, full ? 0 : position, {0}, RowOutput::kLast});
   }
-  threads_ = StepThreads(threads);
-  PauseAsBetweenSteps();
-  const auto start = std::chrono::steady_clock::now();
   AFT_ASSIGN_OR_RETURN(const Ticket ticket, Submit(step));
-  AFT_RETURN_IF_ERROR(Collect(ticket, output_));
-  return std::chrono::steady_clock::now() - start;
+  return Collect(ticket, output_);
 }
 
 }  // namespace aft

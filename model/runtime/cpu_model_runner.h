@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -79,9 +78,8 @@ class CpuModelRunner final : public ModelRunner {
   absl::Status Report(size_t first_wanted, int64_t wanted);
   void ReportOne(const float* logits, const Wanted& wanted, Sampler* sampler) const;
   absl::Status WarmUp();
-  // Runs a step of one token in each of the first `rows` slots, with this number of threads.
-  // Returns how long it took.
-  absl::StatusOr<std::chrono::nanoseconds> TimeStep(int64_t rows, int threads);
+  // Runs a step of one token in each of the first `rows` slots.
+  absl::Status DecodeZeros(int64_t rows);
 
   const Options options_;
   ParallelExecutor executor_;

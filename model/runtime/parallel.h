@@ -40,9 +40,9 @@ class ParallelExecutor final : public Executor {
   ~ParallelExecutor() override;
 
   int threads() const override { return static_cast<int>(shares_.size()); }
-  // From the next For on, only the first `threads` threads work, the caller among them. The others
-  // sleep, and parts do not wake them. REQUIRES: 1 <= threads <= threads(). For the thread that
-  // calls For, between two calls.
+  // From the next For on, only the first `threads` threads get chunks, the caller among them. The
+  // others fall asleep, and parts do not wake them; a thread that is still awake may take a chunk.
+  // REQUIRES: 1 <= threads <= threads(). For the thread that calls For, between two calls.
   void Use(int threads);
   void For(int64_t n, int64_t grain,
            absl::FunctionRef<void(int64_t, int64_t, int)> fn) const override;

@@ -69,10 +69,13 @@ std::string StepThreads::ToString() const {
   return absl::StrCat(text, text.empty() ? "" : "then ", Counted(threads_.back()));
 }
 
-void PauseAsBetweenSteps() {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(30);
-  while (std::chrono::steady_clock::now() < end) {
+absl::StatusOr<std::chrono::nanoseconds> TimeStep(absl::FunctionRef<absl::Status()> step) {
+  const auto pause_ends = std::chrono::steady_clock::now() + std::chrono::microseconds(30);
+  while (std::chrono::steady_clock::now() < pause_ends) {
   }
+  const auto start = std::chrono::steady_clock::now();
+  AFT_RETURN_IF_ERROR(step());
+  return std::chrono::steady_clock::now() - start;
 }
 
 }  // namespace aft

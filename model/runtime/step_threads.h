@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace aft {
@@ -41,8 +42,9 @@ class StepThreads {
   std::vector<int> threads_;  // [i]: of steps of 2^i tokens and more; at least one
 };
 
-// Returns after 30 us: a server does other work for about that long between two steps, and the
-// other threads fall asleep in it. A `step` of Measure calls it first.
-void PauseAsBetweenSteps();
+// Runs a step for Measure and returns how long it took, or its error. It pauses for 30 us before:
+// a server does other work for about that long between two steps, and the other threads fall asleep
+// in it.
+absl::StatusOr<std::chrono::nanoseconds> TimeStep(absl::FunctionRef<absl::Status()> step);
 
 }  // namespace aft

@@ -29,8 +29,8 @@ void Sender::Post(std::shared_ptr<Source> source) {
 
 void Sender::Run() {
   pthread_setname_np(pthread_self(), "aft-send");
-  std::vector<std::shared_ptr<Source>>
-      sources;  // swapped with posted_, so that both keep their memory
+  // It is swapped with posted_, so that both keep their memory.
+  std::vector<std::shared_ptr<Source>> sources;
   MutexLock lock(mutex_);
   while (true) {
     while (posted_.empty()) {

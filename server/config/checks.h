@@ -11,6 +11,7 @@
 namespace aft::server {
 
 inline constexpr int kMaxModelNameBytes = 128;
+inline constexpr size_t kMaxStopStringBytes = 256;
 inline constexpr int kMaxServiceNameBytes = 256;
 
 absl::Status BadField(absl::string_view path, absl::string_view reason);

@@ -75,8 +75,9 @@ absl::Status CheckSettings(const std::string& path, const ModelConfig& model) {
     return BadField(path + ".chat_format.stop", "must have at most 16 entries");
   }
   for (const std::string& stop : model.chat_format.stop) {
-    if (stop.empty() || stop.size() > 256) {
-      return BadField(path + ".chat_format.stop", "must have strings of 1 to 256 bytes");
+    if (stop.empty() || stop.size() > kMaxStopStringBytes) {
+      return BadField(path + ".chat_format.stop",
+                      absl::StrCat("must have strings of 1 to ", kMaxStopStringBytes, " bytes"));
     }
   }
   return CheckCpus(path + ".cpus", model);

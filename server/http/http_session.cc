@@ -230,7 +230,7 @@ class Session final : public HttpSession,
       if (state_ == State::kHead) head_bytes_ += consumed;
       if (head_bytes_ > loop_.options.header_bytes) return RefuseHere(Plain(431));
       if (error == http::error::need_more) {
-        // What is left of a body is the line before a chunk, or the trailer.
+        // The rest of a body is here the line before a chunk, or the trailer.
         if (buffer_.size() > loop_.options.header_bytes) return RefuseHere(Plain(431));
         return Read();
       }

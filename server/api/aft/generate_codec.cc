@@ -21,7 +21,6 @@
 namespace aft::server {
 namespace {
 
-constexpr size_t kMaxStopStringBytes = 256;
 constexpr uint32_t kMaxSequences = 16;
 
 absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message) {

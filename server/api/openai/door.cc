@@ -82,6 +82,11 @@ const char* TaskOf(const ModelStatus& model) {
   return model.info.has_value() && !model.info->labels.empty() ? "classify" : "encode";
 }
 
+// The headers of every answer.
+std::map<std::string, std::string> IdHeaders(const CallIds& ids) {
+  return {{"x-request-id", ids.request}, {"traceparent", ids.trace.Traceparent()}};
+}
+
 // Returns the headers that a page of an allowed origin may send: these, and of those that it asks
 // for the ones by which OpenAI's packages describe themselves.
 std::string AllowedHeaders(absl::string_view asked) {
@@ -174,8 +179,7 @@ std::optional<HttpPage> Door::HeadRefused(int status, const std::string& peer) {
   ReportRefusal(environment_, environment_.client_metrics, caller, Method::kHttpHead,
                 PartError("head", status), Duration(0));
   HttpPage page = PartErrorPage("head", status, caller.ids.request);
-  page.headers = {{"x-request-id", caller.ids.request},
-                  {"traceparent", caller.ids.trace.Traceparent()}};
+  page.headers = IdHeaders(caller.ids);
   return page;
 }
 
@@ -203,8 +207,7 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
   absl::Status status =
       TakeIds(has_id ? std::make_optional(request.Header("x-request-id")) : std::nullopt,
               request.Header("traceparent"), caller.ids);
-  Headers headers = {{"x-request-id", caller.ids.request},
-                     {"traceparent", caller.ids.trace.Traceparent()}};
+  Headers headers = IdHeaders(caller.ids);
   const auto answer = [&headers](HttpPage page) {
     page.headers.insert(headers.begin(), headers.end());
     return page;

@@ -22,18 +22,14 @@ StoredResponse::StoredResponse(InferenceEnvironment& environment, Method method,
 
 std::optional<HttpPage> StoredResponse::Expect(size_t bytes) {
   if (bytes == 0) return std::nullopt;
-  HttpPage page =
-      ErrorPage(absl::InvalidArgumentError("the request must have no body"), caller_.ids.request);
-  page.headers.insert(headers_.begin(), headers_.end());
-  return page;
+  return WithHeaders(
+      ErrorPage(absl::InvalidArgumentError("the request must have no body"), caller_.ids.request));
 }
 
 HttpPage StoredResponse::Refused(int status) {
   ReportRefusal(environment_, environment_.client_metrics, caller_, method_,
                 PartError("body", status), std::chrono::steady_clock::now() - arrival_);
-  HttpPage page = PartErrorPage("body", status, caller_.ids.request);
-  page.headers.insert(headers_.begin(), headers_.end());
-  return page;
+  return WithHeaders(PartErrorPage("body", status, caller_.ids.request));
 }
 
 void StoredResponse::Start(std::string /*body*/, std::shared_ptr<HttpAnswer> answer) {
@@ -81,11 +77,14 @@ void StoredResponse::Answer(absl::StatusOr<std::string> json) {
   }
   environment_.Report(method_, arrival_, status.code());
   LogRequestWithoutModel(caller_, method_, status, std::chrono::steady_clock::now() - arrival_);
-  HttpPage page = status.ok()
-                      ? HttpPage{.content_type = "application/json", .body = *std::move(json)}
-                      : ErrorPage(status, caller_.ids.request);
+  answer_->Send(WithHeaders(
+      status.ok() ? HttpPage{.content_type = "application/json", .body = *std::move(json)}
+                  : ErrorPage(status, caller_.ids.request)));
+}
+
+HttpPage StoredResponse::WithHeaders(HttpPage page) const {
   page.headers.insert(headers_.begin(), headers_.end());
-  answer_->Send(std::move(page));
+  return page;
 }
 
 }  // namespace aft::server::openai

@@ -29,6 +29,7 @@ class StoredResponse final : public HttpTask, public std::enable_shared_from_thi
  private:
   void OnFound(const absl::StatusOr<std::shared_ptr<const SequenceState>>& found);
   void Answer(absl::StatusOr<std::string> json);
+  HttpPage WithHeaders(HttpPage page) const;
 
   InferenceEnvironment& environment_;
   const Method method_;

@@ -188,10 +188,8 @@ TEST(ParallelExecutorTest, ThreadsThatAreNotUsedSleepUntilTheyAreUsedAgain) {
     std::map<std::string, int64_t> before = TimesOfOtherThreads();
     constexpr auto kCaller = std::chrono::milliseconds(30);  // of its own time
     const std::clock_t start = std::clock();
-    int64_t parts = 0;
     while (std::clock() - start < kCaller.count() * CLOCKS_PER_SEC / 1000) {
       executor.For(kThreads, 1, [&](int64_t, int64_t, int) {});
-      ++parts;
     }
     int busy = 0;
     for (const auto& [id, time] : TimesOfOtherThreads()) {
