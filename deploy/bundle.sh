@@ -2,7 +2,7 @@
 # ./dev bundle: sourced by ./dev, whose settings and helpers it uses.
 
 readonly BUNDLE_PROGRAMS=(
-  aft-server aftload aftctl cuda_kernels_gpu_test gpu_model_gpu_test cuda_kernels_bench engine_bench
+  aft-server aft-convert aftload aftctl cuda_kernels_gpu_test gpu_model_gpu_test cuda_kernels_bench engine_bench
 )
 
 # A GPU host already has these: the C and C++ runtime, and PyTorch with its CUDA libraries.

@@ -12,6 +12,7 @@ from pathlib import Path
 # The sizes of run.sh's model, whose states are fp32 with a bf16 ring, and the bytes of a weight.
 LAYERS, D, FF, VOCAB, WINDOW = 24, 1024, 4096, 50304, 32
 BYTES = {"bf16": 2, "int8": 1}
+MICROSECONDS = {"ns": 1e-3, "us": 1, "ms": 1e3}  # of the units of google-benchmark
 
 
 def read(folder, name):
@@ -67,16 +68,17 @@ def model_part(model, weight_format, kernels, pytorch):
   copy = kernels["copy_gbs"] * 1e9 if kernels else None
   rows = []
   for run in model["benchmarks"]:
-    kind, size = run["name"].split("/")[:2]
+    kind, size = (run["name"] + "/").split("/")[:2]
+    us = run["real_time"] * MICROSECONDS[run["time_unit"]]
     if kind != "BM_RunnerDecode":
-      rows.append((kind[3:], size, "", f"{run['items_per_second']:.0f}", "", ""))
+      rate = f"{run['items_per_second']:.0f}" if "items_per_second" in run else ""
+      rows.append((kind[3:], size, f"{us:.0f}", rate, "", ""))
       continue
-    us = run["real_time"]
     share = f"{100 * minimal_bytes(int(size), weight_format) / copy / (us * 1e-6):.0f}" if copy else ""
     ratio = f"{gpt2[int(size)] / us:.1f}" if int(size) in gpt2 else ""
     rows.append((kind[3:], size, f"{us:.0f}", f"{run['items_per_second']:.0f}", share, ratio))
   print(f"The model without gRPC (24 layers, d = 1024, AFT-local-32, {weight_format}):\n")
-  table(("benchmark", "streams or tokens", "step, us", "tokens/s", "% of minimal bytes at copy rate",
+  table(("benchmark", "streams or tokens", "us", "tokens/s", "% of minimal bytes at copy rate",
          "times GPT-2"), rows)
 
 
