@@ -115,6 +115,7 @@ void DeviceLayer::ExpectNear(const Matrix& y, const Matrix& packed,
     return;
   }
   Tolerance allowed = {tolerance::kFp32.each};
+  if (shape_.config.kind == MixerKind::kWkv7) allowed = tolerance::kFp32Normed;
   if (shape_.config.kind == MixerKind::kLocation) {  // scores are not scaled
     allowed = tolerance::AttentionSplitTf32(
         LargestScore(packed, cpu_.tables().at("location.weight"), hid()));

@@ -3,6 +3,7 @@
 
 #include "model/kernels/cuda/wkv/wkv.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -18,6 +19,7 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
+constexpr int64_t kHead = 64;             // channels of a head that has a kernel of its own
 constexpr int kInvalidValue = 1;          // cudaErrorInvalidValue
 constexpr int kInvalidConfiguration = 9;  // cudaErrorInvalidConfiguration
 
@@ -28,7 +30,7 @@ class CudaWkvTest : public testing::Test {
 
 // Heads of one warp and of several. The state of the widest one fills 99 KiB of shared memory.
 TEST_F(CudaWkvTest, HeadsOfAnyWidthGiveTheFormulasResults) {
-  for (const int64_t width : {1, 31, 32, 33, 63, 64, 65, 128, 156}) {
+  for (const int64_t width : {1, 31, 32, 33, 63, 64, 65, 128, 151}) {
     DeviceLayer(random_, Wkv7(2, width)).ExpectRuns(random_, 7, {3, 0, 2, 1});
   }
   for (const int64_t hid : {1, 127, 128, 129, 300}) {
@@ -46,6 +48,43 @@ TEST_F(CudaWkvTest, NoCutChangesABit) {
     EXPECT_TRUE(SameBits(layer.Run(packed, {7, 0, 13, 2}, 1), whole)) << layer.Name();
     EXPECT_TRUE(SameBits(layer.State(1), layer.State(0))) << layer.Name();
   }
+}
+
+// A head of 64 channels has another kernel where its state cannot be read in fours.
+TEST_F(CudaWkvTest, AStateMayBeginAtAnyAddress) {
+  constexpr int64_t kTokens = 9;
+  kernels::Wkv7Params params;
+  params.hid = kHead;
+  const DeviceArray<float> tables(random_.Normals(5 * kHead));
+  params.key_scale = tables.get();
+  params.key_rate = tables.get() + kHead;
+  params.bonus = tables.get() + 2 * kHead;
+  params.norm_weight = tables.get() + 3 * kHead;
+  params.norm_bias = tables.get() + 4 * kHead;
+  const DeviceMatrix packed(random_.Normals(kTokens * 6 * kHead), 6 * kHead, Number::kFp32);
+  const DeviceArray<int32_t> slot(std::vector<int32_t>{1});
+  const DeviceArray<int64_t> position(std::vector<int64_t>{3});
+  const DeviceArray<int64_t> offset(std::vector<int64_t>{0, kTokens});
+  const Matrix before = random_.Normals(kHead * kHead);
+  Matrix outputs[2];
+  Matrix states[2];
+  for (const int64_t shift : {0, 1}) {
+    const int64_t stride = kHead * kHead + 4;
+    Matrix all(static_cast<size_t>(2 * stride + shift), 0.0F);
+    std::copy(before.begin(), before.end(), all.begin() + stride + shift);
+    const DeviceArray<float> state(all);
+    const DeviceMatrix y(kTokens, kHead, Number::kFp32);
+    ASSERT_EQ(cuda::Wkv7Forward(
+                  params, {1, slot.get(), position.get(), offset.get(), nullptr, kTokens, kTokens},
+                  packed.in(), {state.get() + shift, stride}, y.out(), nullptr),
+              0);
+    outputs[shift] = y.Get();
+    const Matrix after = state.Get();
+    states[shift].assign(after.begin() + stride + shift,
+                         after.begin() + stride + shift + kHead * kHead);
+  }
+  EXPECT_TRUE(SameBits(outputs[0], outputs[1]));
+  EXPECT_TRUE(SameBits(states[0], states[1]));
 }
 
 // A key of length 0 has no unit vector, and removes nothing.
@@ -76,6 +115,7 @@ TEST_F(CudaWkvTest, RefusesWhatNoKernelCanRun) {
   EXPECT_EQ(seven(64, 1, Number::kFp16), kInvalidValue);
   EXPECT_EQ(seven(64, 3, Number::kFp32), kInvalidValue);
   EXPECT_EQ(seven(256, 1, Number::kFp32), kInvalidConfiguration);
+  EXPECT_EQ(seven(512, 1, Number::kFp32), kInvalidConfiguration);
   const DeviceMatrix y(1, 8, Number::kFp32);
   EXPECT_EQ(cuda::Wkv4Forward({8}, rows, {nullptr, Number::kFp16, 24}, {}, y.out(), nullptr),
             kInvalidValue);

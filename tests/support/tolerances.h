@@ -22,6 +22,9 @@ inline constexpr Tolerance kFp32Large = {1e-4};          // exponents of several
 inline constexpr Tolerance kFp32LongRun = {5e-5, 1e-5};  // 10^4 tokens and more
 inline constexpr Tolerance kBf16 = {1e-2, 5e-3};         // inputs or outputs in bf16
 inline constexpr Tolerance kFp16 = {2e-3, 1e-3};
+// Heads that are normalised: where a head's numbers are nearly equal, the norm enlarges their
+// rounding.
+inline constexpr Tolerance kFp32Normed = {3e-5, 2e-6};
 // Softmax attention: scores are rounded too, in proportion to their size. S is the largest score.
 constexpr Tolerance Attention(double s) { return {3e-6 + 4e-7 * s}; }
 constexpr Tolerance AttentionSplitTf32(double s) { return {5e-6 + 6e-7 * s}; }

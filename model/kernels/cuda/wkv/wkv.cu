@@ -9,16 +9,31 @@ namespace {
 
 constexpr int64_t kMostChannels = int64_t{1} << 24;
 
-template <int kWidth, typename T, typename Y>
+template <int kWidth, int kParts, typename T, typename Y>
 int LaunchWkv7(const Wkv7Params& params, const ChunkRows& rows, In packed, State state, Out y,
                Stream stream) {
+  using Block = Wkv7Block<kWidth, kParts>;
   const auto width = static_cast<int>(params.head_width());
+  if (width > kWkv7MostWidth) return cudaErrorInvalidConfiguration;
   SharedLayout layout;
-  const Wkv7Shared shared(layout, width, kWidth == 0);
-  return Launch(Wkv7Kernel<kWidth, T, Y>,
+  const Wkv7Shared<kWidth, kParts> shared(layout, width);
+  return Launch(Wkv7Kernel<kWidth, kParts, T, Y>,
                 dim3(static_cast<unsigned>(params.heads), static_cast<unsigned>(rows.rows)),
-                dim3(32 * Blocks(width, 32)), layout.bytes(), stream, params, width, rows, packed,
-                state, y);
+                dim3(static_cast<unsigned>(Block::Threads(width))), layout.bytes(), stream, params,
+                width, rows, packed, state, y);
+}
+
+template <typename T, typename Y>
+int LaunchWkv7(const Wkv7Params& params, const ChunkRows& rows, In packed, State state, Out y,
+               Stream stream) {
+  if (params.head_width() != 64) {
+    return LaunchWkv7<0, 1, T, Y>(params, rows, packed, state, y, stream);
+  }
+  const bool is_step = rows.offset == nullptr;
+  const bool has_fours =
+      Aligned(state.base, 16) && state.slot_stride % 4 == 0 && Aligned(params.initial, 16);
+  return is_step || !has_fours ? LaunchWkv7<64, 1, T, Y>(params, rows, packed, state, y, stream)
+                               : LaunchWkv7<64, 8, T, Y>(params, rows, packed, state, y, stream);
 }
 
 }  // namespace
@@ -28,7 +43,9 @@ int Wkv4Forward(const Wkv4Params& params, const ChunkRows& rows, In packed, Stat
                 Stream stream) {
   if (params.hid <= 0 || params.hid > wkv::kMostChannels) return cudaErrorInvalidValue;
   return ForTypes(packed.type, y.type, [&](auto in, auto out) {
-    return Launch(wkv::Wkv4Kernel<decltype(in), decltype(out)>,
+    using T = decltype(in);
+    using Y = decltype(out);
+    return Launch(rows.offset == nullptr ? &wkv::Wkv4Kernel<1, T, Y> : &wkv::Wkv4Kernel<12, T, Y>,
                   dim3(Blocks(params.hid, wkv::kWkv4Block), static_cast<unsigned>(rows.rows)),
                   dim3(wkv::kWkv4Block), 0, stream, params, rows, packed, state, y);
   });
@@ -41,11 +58,7 @@ int Wkv7Forward(const Wkv7Params& params, const ChunkRows& rows, In packed, Stat
     return cudaErrorInvalidValue;
   }
   return ForTypes(packed.type, y.type, [&](auto in, auto out) {
-    using T = decltype(in);
-    using Y = decltype(out);
-    return params.head_width() == 64
-               ? wkv::LaunchWkv7<64, T, Y>(params, rows, packed, state, y, stream)
-               : wkv::LaunchWkv7<0, T, Y>(params, rows, packed, state, y, stream);
+    return wkv::LaunchWkv7<decltype(in), decltype(out)>(params, rows, packed, state, y, stream);
   });
 }
 

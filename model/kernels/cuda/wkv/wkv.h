@@ -17,8 +17,8 @@ int Wkv4Forward(const Wkv4Params& params, const ChunkRows& rows, In packed, Stat
                 Stream stream);
 
 // Does that for RWKV-7, with packed [N, 6 * hid]: r, w, k, v, a, g. A head has a block, whose
-// shared memory holds the head's state if the head is not 64 channels wide. So heads of at most 238
-// channels fit into 227 KiB, and of at most 156 into 99 KiB. Wider ones are
+// shared memory holds the head's state if the head is not 64 channels wide. So heads of at most 233
+// channels fit into 227 KiB, and of at most 151 into 99 KiB. Wider ones are
 // cudaErrorInvalidConfiguration.
 int Wkv7Forward(const Wkv7Params& params, const ChunkRows& rows, In packed, State state, Out y,
                 Stream stream);

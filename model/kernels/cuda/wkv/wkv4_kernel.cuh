@@ -9,11 +9,11 @@
 namespace aft::kernels::cuda::wkv {
 
 constexpr int kWkv4Block = 128;
-constexpr int kWkv4Tokens = 4;  // their numbers are loaded before the first of them is used
 
 // A thread runs the tokens of row blockIdx.y through one channel. The sums are those of AFT, whose
-// maximum falls by the decay before each token.
-template <typename T, typename Y>
+// maximum falls by the decay before each token. It loads the numbers of kTokens tokens before it
+// uses the first of them.
+template <int kTokens, typename T, typename Y>
 __global__ void __launch_bounds__(kWkv4Block)
     Wkv4Kernel(Wkv4Params params, ChunkRows rows, In packed, State state, Out out) {
   const int64_t hid = params.hid;
@@ -31,12 +31,12 @@ __global__ void __launch_bounds__(kWkv4Block)
   const float decay = params.decay[channel];
   const float bonus = params.bonus[channel];
   const T* const in = static_cast<const T*>(packed.data) + channel;
-  for (int64_t first = row.begin; first < row.end; first += kWkv4Tokens) {
-    float r[kWkv4Tokens];
-    float k[kWkv4Tokens];
-    float v[kWkv4Tokens];
+  for (int64_t first = row.begin; first < row.end; first += kTokens) {
+    float r[kTokens];
+    float k[kTokens];
+    float v[kTokens];
 #pragma unroll
-    for (int i = 0; i < kWkv4Tokens; ++i) {
+    for (int i = 0; i < kTokens; ++i) {
       if (first + i >= row.end) break;
       const T* const token = in + (first + i) * packed.stride;
       r[i] = ToFloat(token[0]);
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kWkv4Block)
       v[i] = ToFloat(token[2 * hid]);
     }
 #pragma unroll
-    for (int i = 0; i < kWkv4Tokens; ++i) {
+    for (int i = 0; i < kTokens; ++i) {
       if (first + i >= row.end) break;
       Prefix seen = sums;
       Insert(seen, k[i] + bonus, v[i]);
