@@ -290,6 +290,18 @@ TEST_F(CudaInt8Test, ProductsHaveTheBitsOfTheCpuForAllSizes) {
   }
 }
 
+// A product of many rows and outs has larger tiles. (These are the smallest ones that do.)
+TEST_F(CudaInt8Test, LargerTilesHaveTheBitsOfTheCpuToo) {
+  struct Size {
+    int64_t in, out, count;
+  };
+  for (const Size& size : {Size{330, 1530, 1000}, Size{700, 4090, 41}}) {
+    const Layer layer(random_, size.in, size.out);
+    const std::vector<float> x = random_.Normals(size.count * size.in);
+    EXPECT_TRUE(SameBits(Multiply(layer, x), layer.OnCpu(x))) << size.count << " rows";
+  }
+}
+
 TEST_F(CudaInt8Test, SumsOfTheLargestIntegersAreExact) {
   constexpr int64_t kIn = 4096;
   const Layer layer(std::vector<float>(kIn, 2.0F), {0.0F}, kIn);

@@ -22,7 +22,8 @@ using Stream = CUstream_st*;  // cudaStream_t
 // A row of kInt8 is quantized as on the CPU (model/kernels/linear/linear_rows.h). It has
 // QuantizedColumns(width) integers, which begin at a multiple of 16 bytes. Those beyond the width
 // may have any value, because weights are 0 there. The row's scale, an fp32, is kScaleBytes before
-// its first integer. So the rows of a dense matrix are QuantizedStride(width) bytes apart.
+// its first integer. So the rows of a dense matrix are QuantizedStride(width) bytes apart. Rows of
+// a usual width begin at a multiple of 32 bytes, which is what memory reads at least.
 struct In {
   const void* data = nullptr;
   Number type = Number::kFp32;
@@ -34,7 +35,7 @@ struct Out {
   int64_t stride = 0;
 };
 
-inline constexpr int64_t kScaleBytes = 16;
+inline constexpr int64_t kScaleBytes = 32;
 inline constexpr int64_t QuantizedColumns(int64_t width) { return (width + 15) / 16 * 16; }
 inline constexpr int64_t QuantizedStride(int64_t width) {
   return kScaleBytes + QuantizedColumns(width);

@@ -41,11 +41,9 @@ void AddSample(Bench& bench, const char* name, SlotSampling sampling) {
 }
 
 // A product of our own: few rows in bf16, any number in int8, and the quantization of its rows.
-void AddProduct(Bench& bench, int64_t full_rows, Number type) {
+void AddProduct(Bench& bench, int64_t full_rows, int64_t in, int64_t out, Number type) {
   const bool int8 = IsQuantized(type);
   const int64_t rows = bench.scale().smoke ? std::min<int64_t>(full_rows, 20) : full_rows;
-  const int64_t in = bench.scale().hid();
-  const int64_t out = 4 * in;
   const int64_t stride = int8 ? QuantizedStride(in) : in;
   const DeviceArray<float> from = Filled(rows * in, -1, 1);
   const DeviceArray<uint16_t> x = FilledBf16(rows * stride, -1, 1);
@@ -111,8 +109,12 @@ void AddRows(Bench& bench) {
 }
 
 void AddProducts(Bench& bench) {
-  for (const int64_t rows : {1, 16}) AddProduct(bench, rows, Number::kBf16);
-  for (const int64_t rows : {1, 16, 64, 256, 2048}) AddProduct(bench, rows, Number::kInt8);
+  const int64_t hid = bench.scale().hid();
+  for (const int64_t rows : {1, 16}) AddProduct(bench, rows, hid, 4 * hid, Number::kBf16);
+  for (const int64_t rows : {1, 16, 32, 64, 256, 1024, 8192}) {
+    AddProduct(bench, rows, hid, 4 * hid, Number::kInt8);
+    AddProduct(bench, rows, 4 * hid, hid, Number::kInt8);
+  }
 }
 
 void AddSamplers(Bench& bench) {

@@ -31,7 +31,10 @@ struct Multiplied<int8_t> {
     MmaInt8(c, a, b);
   }
   __device__ static float Result(const ProductModel& model, const int8_t* x, Sum sum, int out) {
-    const float y = __fmul_rn(static_cast<float>(sum), ScaleOf(x) * model.scale[out]);
+    return Result(model, ScaleOf(x), sum, out);
+  }
+  __device__ static float Result(const ProductModel& model, float row_scale, Sum sum, int out) {
+    const float y = __fmul_rn(static_cast<float>(sum), row_scale * model.scale[out]);
     return model.bias == nullptr ? y : y + static_cast<const float*>(model.bias)[out];
   }
 };

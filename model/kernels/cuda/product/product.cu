@@ -1,3 +1,4 @@
+
 #include "model/kernels/cuda/launch.cuh"
 #include "model/kernels/cuda/product/kernel.cuh"
 #include "model/kernels/cuda/product/product.h"
@@ -33,6 +34,26 @@ cudaError_t LaunchProduct(const ProductModel& model, In x, int64_t count, Out y,
   return LaunchProduct<16, 8, T, OutT>(model, x, count, y, stream);
 }
 
+template <typename Tile>
+cudaError_t LaunchTile(const ProductModel& model, In x, int64_t count, Out y, Stream stream) {
+  SharedLayout shared;
+  shared.Take<int8_t>(Tile::kStages * Tile::kStageBytes);
+  return Launch(&TileKernel<Tile>, dim3(Blocks(model.out, Tile::kOuts), Blocks(count, Tile::kRows)),
+                dim3(Tile::kThreads), shared.bytes(), stream, model, x, count, y);
+}
+
+using LargeTile = TileShape<128, 128, 64, 2, 4, 1>;
+using MiddleTile = TileShape<64, 64, 128, 2, 2, 2>;
+using SmallTile = TileShape<32, 32, 256, 2, 2, 2>;
+
+// Whether tiles of this size are enough to occupy a GPU. (On an H100, whose 132 multiprocessors
+// these numbers were measured on, other choices cost up to three times as much.)
+template <typename Tile>
+bool Occupies(const ProductModel& model, int64_t count, int64_t blocks) {
+  return count > Tile::kRows / 2 &&
+         int64_t{Blocks(model.out, Tile::kOuts)} * Blocks(count, Tile::kRows) >= blocks;
+}
+
 }  // namespace
 }  // namespace product
 
@@ -61,15 +82,17 @@ int MultiplyFewRows(const ProductModel& model, In x, int64_t count, Out y, Strea
 }
 
 int MultiplyInt8(const ProductModel& model, In x, int64_t count, Out y, Stream stream) {
-  const bool valid = !product::IsInvalid(model, x, count, kMaxRows * product::kTileRows) &&
+  const bool valid = !product::IsInvalid(model, x, count, kMaxRows * product::SmallTile::kRows) &&
                      IsQuantized(x.type) && y.type == Number::kFp32;
   if (!valid) return cudaErrorInvalidValue;
   if (count <= kFewRows) return MultiplyFewRows(model, x, count, y, stream);
-  SharedLayout shared;
-  shared.Take<int8_t>(product::kStages * product::kStageBytes);
-  return Launch(&product::TileKernel,
-                dim3(Blocks(model.out, product::kTileOuts), Blocks(count, product::kTileRows)),
-                dim3(product::kTileBlock), shared.bytes(), stream, model, x, count, y);
+  if (product::Occupies<product::LargeTile>(model, count, 96)) {
+    return product::LaunchTile<product::LargeTile>(model, x, count, y, stream);
+  }
+  if (product::Occupies<product::MiddleTile>(model, count, 64)) {
+    return product::LaunchTile<product::MiddleTile>(model, x, count, y, stream);
+  }
+  return product::LaunchTile<product::SmallTile>(model, x, count, y, stream);
 }
 
 }  // namespace aft::kernels::cuda
