@@ -17,7 +17,7 @@ PAGES = [  # heading, how its example is written, where, most files; comments na
     ("a config field", r"\bliveness_grace(_ms)?\b", PRODUCT, 4),
     ("a method", r"detokenize", (*CODE, *HTTP), 20),
     ("an option", r"(^|[^a-z])k?min[-_]?p([^a-z]|$)", (":!CONTRIBUTING.md",), 12),
-    ("a weight format", r"\bkInt8\b|\bLinearInt8\b|linear_int8", CODE, 18),
+    ("a weight format", r"\bkInt8\b|\bLinearInt8\b|linear_int8", CODE, 14),
 ]
 
 

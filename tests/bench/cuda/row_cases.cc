@@ -112,8 +112,11 @@ void AddProducts(Bench& bench) {
   const int64_t hid = bench.scale().hid();
   for (const int64_t rows : {1, 16}) AddProduct(bench, rows, hid, 4 * hid, Number::kBf16);
   for (const int64_t rows : {1, 16, 32, 64, 256, 1024, 8192}) {
-    AddProduct(bench, rows, hid, 4 * hid, Number::kInt8);
-    AddProduct(bench, rows, 4 * hid, hid, Number::kInt8);
+    for (const FormatSpec& spec : kFormats) {
+      if (!IsQuantized(spec.format)) continue;
+      AddProduct(bench, rows, hid, 4 * hid, spec.format);
+      AddProduct(bench, rows, 4 * hid, hid, spec.format);
+    }
   }
 }
 

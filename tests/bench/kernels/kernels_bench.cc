@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <random>
+#include <string>
 
 #include "ATen/Parallel.h"
 #include "ATen/core/Tensor.h"
@@ -12,6 +13,7 @@
 #include "ATen/ops/randn.h"
 #include "benchmark/benchmark.h"
 #include "c10/core/InferenceMode.h"
+#include "model/config/formats.h"
 #include "model/kernels/linear/linear.h"
 #include "model/kernels/norm.h"
 #include "model/state/aligned_buffer.h"
@@ -37,29 +39,28 @@ void CountLinear(benchmark::State& state, int64_t in, int64_t out, int64_t rows,
                          benchmark::Counter::kIsIterationInvariantRate);
 }
 
-template <Number kFormat>
-void BM_Linear(benchmark::State& state) {
+void BM_Linear(benchmark::State& state, Number format) {
   const int64_t in = state.range(0);
   const int64_t out = state.range(1);
   const int64_t rows = state.range(2);
   AlignedBuffer weight = Random(in * out);
   AlignedBuffer bias = Random(out);
-  AlignedBuffer packed = Random((kernels::PackedWeightBytes(in, out, kFormat) + 3) / 4);
+  AlignedBuffer packed = Random((kernels::PackedWeightBytes(in, out, format) + 3) / 4);
   const kernels::PackedWeight linear =
-      kernels::PackLinear(weight.data(), bias.data(), in, out, kFormat, packed.data());
-  AlignedBuffer quantized = Random(rows * kernels::QuantizedBytes(kFormat, in) / 4 + 1);
+      kernels::PackLinear(weight.data(), bias.data(), in, out, format, packed.data());
+  AlignedBuffer quantized = Random(rows * kernels::QuantizedBytes(format, in) / 4 + 1);
   AlignedBuffer x = Random(rows * in);
   AlignedBuffer y = Random(rows * out);
   for (auto _ : state) {
     kernels::LinearRows input = {x.data(), in, rows};
-    if (kernels::QuantizedBytes(kFormat, in) > 0) {
-      kernels::QuantizeRows(kFormat, input, in, 0, rows, quantized.data());
+    if (kernels::QuantizedBytes(format, in) > 0) {
+      kernels::QuantizeRows(format, input, in, 0, rows, quantized.data());
       input.quantized = quantized.data();
     }
     kernels::Linear(linear, input, y.data(), out, Activation::kNone, 0, kernels::LinearPanels(out));
     benchmark::ClobberMemory();
   }
-  CountLinear(state, in, out, rows, NumberBytes(kFormat));
+  CountLinear(state, in, out, rows, NumberBytes(format));
 }
 
 void BM_LinearTorch(benchmark::State& state) {
@@ -81,9 +82,6 @@ void LinearShapes(benchmark::internal::Benchmark* bench) {
     }
   }
 }
-BENCHMARK(BM_Linear<Number::kFp32>)->Apply(LinearShapes);
-BENCHMARK(BM_Linear<Number::kBf16>)->Apply(LinearShapes);
-BENCHMARK(BM_Linear<Number::kInt8>)->Apply(LinearShapes);
 BENCHMARK(BM_LinearTorch)->Apply(LinearShapes);
 
 void BM_LayerNorm(benchmark::State& state) {
@@ -102,4 +100,14 @@ BENCHMARK(BM_LayerNorm)->Arg(192);
 }  // namespace
 }  // namespace aft
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  for (const aft::FormatSpec& spec : aft::kFormats) {
+    if (!spec.on_cpu) continue;
+    benchmark::RegisterBenchmark((std::string("BM_Linear/") + spec.name).c_str(), aft::BM_Linear,
+                                 spec.format)
+        ->Apply(aft::LinearShapes);
+  }
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
