@@ -46,8 +46,8 @@ using LargeTile = TileShape<128, 128, 64, 2, 4, 1>;
 using MiddleTile = TileShape<64, 64, 128, 2, 2, 2>;
 using SmallTile = TileShape<32, 32, 256, 2, 2, 2>;
 
-// Whether tiles of this size are enough to occupy a GPU. (On an H100, whose 132 multiprocessors
-// these numbers were measured on, other choices cost up to three times as much.)
+// Whether the product has at least `blocks` tiles of this size, and none of them is mostly empty.
+// The callers' numbers were measured on an H100 with its 132 multiprocessors.
 template <typename Tile>
 bool Occupies(const ProductModel& model, int64_t count, int64_t blocks) {
   return count > Tile::kRows / 2 &&

@@ -5,8 +5,8 @@
 // Products of many rows of int8. A block computes a tile of y.
 namespace aft::kernels::cuda::product {
 
-// The sizes of a tile, and how the warps of a block divide it: its rows, its outs, and the columns
-// of x and of the weight that a stage of shared memory holds.
+// The size of a tile, and how the warps of a block divide the work: by rows, by outs, and by
+// columns of x and of the weight. Shared memory has kStages stages of kColumns columns each.
 template <int kRowsOf, int kOutsOf, int kColumnsOf, int kRowWarps, int kOutWarps, int kColumnWarps>
 struct TileShape {
   static constexpr int kRows = kRowsOf;
@@ -34,8 +34,9 @@ struct TileShape {
         out(warp % kOutWarps * kWarpOuts),
         split(warp / (kOutWarps * kRowWarps)) {}
 
-  // Where 16 columns of a row are in a stage. Neighbouring rows have them in another order, so that
-  // no access of eight rows, or of two whole ones, meets a bank of shared memory twice.
+  // The address in a stage of the 16 columns that begin at column 16 * part of a row. Their order
+  // differs in neighbouring rows, so that neither ldmatrix, which reads 16 bytes of eight rows, nor
+  // a copy of whole rows uses a bank of shared memory twice.
   __device__ static unsigned At(unsigned row, unsigned part) {
     const unsigned order = kParts >= 8 ? row % 8 : row / (8 / kParts) % kParts;
     return row * kColumns + (part ^ order) * 16;

@@ -9,14 +9,15 @@
 
 namespace aft::kernels::cuda::wkv {
 
-// A kernel is compiled for heads of kWidth channels, which keep the state in registers, or with
-// kWidth = 0 for heads of any width, which keep it in shared memory. A wider head than this exceeds
-// shared memory.
+// A kernel is compiled for heads of kWidth channels, whose state is in registers, or with kWidth =
+// 0 for heads of any width, whose state is in shared memory. A head that is wider than this does
+// not fit there.
 constexpr int kWkv7MostWidth = 256;
-// The sums over the key channels of a head of kWidth are the sum of this many chains, with four
-// neighbouring channels of each in turn. A column of the state has kParts threads, which share the
-// chains. So a result has the same bits with one thread (in a step, which waits for the state) as
-// with eight (in a prompt, which waits for the chains).
+// A sum over the key channels has this many chains of additions, which are added at its end. Four
+// neighbouring channels belong to one chain, the next four to the next. A column of the state has
+// kParts threads, and each of them has some of the chains. So a result has the same bits with one
+// thread a column (in a step, which waits for memory) as with eight (in a prompt, whose speed the
+// chains limit).
 template <int kWidth>
 inline constexpr int kWkv7Chains = kWidth > 0 ? 8 : 1;
 
@@ -38,7 +39,7 @@ struct Wkv7Block {
   }
 };
 
-// What the warps of a block tell each other of a token. Loads are of four neighbours.
+// What the warps of a block tell each other of a token. The key channels are read four at a time.
 struct Wkv7Token {
   float* decay;    // [key channels]
   float* key;      // k
