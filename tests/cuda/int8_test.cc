@@ -295,7 +295,7 @@ TEST_F(CudaInt8Test, LargerTilesHaveTheBitsOfTheCpuToo) {
   struct Size {
     int64_t in, out, count;
   };
-  for (const Size& size : {Size{330, 1530, 1000}, Size{700, 4090, 41}}) {
+  for (const Size& size : {Size{330, 1531, 950}, Size{20, 1530, 900}, Size{700, 4091, 41}}) {
     const Layer layer(random_, size.in, size.out);
     const std::vector<float> x = random_.Normals(size.count * size.in);
     EXPECT_TRUE(SameBits(Multiply(layer, x), layer.OnCpu(x))) << size.count << " rows";

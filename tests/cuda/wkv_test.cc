@@ -50,9 +50,10 @@ TEST_F(CudaWkvTest, NoCutChangesABit) {
   }
 }
 
-// A head of 64 channels has another kernel where its state cannot be read in fours.
-TEST_F(CudaWkvTest, AStateMayBeginAtAnyAddress) {
+// A head of 64 channels has another kernel where a state cannot be read in fours.
+TEST_F(CudaWkvTest, StatesMayBeginAtAnyAddress) {
   constexpr int64_t kTokens = 9;
+  constexpr int64_t kState = kHead * kHead;
   kernels::Wkv7Params params;
   params.hid = kHead;
   const DeviceArray<float> tables(random_.Normals(5 * kHead));
@@ -62,29 +63,38 @@ TEST_F(CudaWkvTest, AStateMayBeginAtAnyAddress) {
   params.norm_weight = tables.get() + 3 * kHead;
   params.norm_bias = tables.get() + 4 * kHead;
   const DeviceMatrix packed(random_.Normals(kTokens * 6 * kHead), 6 * kHead, Number::kFp32);
-  const DeviceArray<int32_t> slot(std::vector<int32_t>{1});
-  const DeviceArray<int64_t> position(std::vector<int64_t>{3});
-  const DeviceArray<int64_t> offset(std::vector<int64_t>{0, kTokens});
-  const Matrix before = random_.Normals(kHead * kHead);
-  Matrix outputs[2];
-  Matrix states[2];
-  for (const int64_t shift : {0, 1}) {
-    const int64_t stride = kHead * kHead + 4;
-    Matrix all(static_cast<size_t>(2 * stride + shift), 0.0F);
-    std::copy(before.begin(), before.end(), all.begin() + stride + shift);
-    const DeviceArray<float> state(all);
+  const Matrix before = random_.Normals(kState);
+  const auto shifted = [&](int64_t shift) {
+    Matrix all(static_cast<size_t>(shift), 0.0F);
+    all.insert(all.end(), before.begin(), before.end());
+    return all;
+  };
+  // The result and the state of slot 1, whose states are kState + `gap` apart and begin at `shift`.
+  const auto run = [&](int64_t shift, int64_t gap, int64_t position) {
+    const int64_t begin = shift + kState + gap;
+    const DeviceArray<float> state(shifted(begin));
     const DeviceMatrix y(kTokens, kHead, Number::kFp32);
-    ASSERT_EQ(cuda::Wkv7Forward(
-                  params, {1, slot.get(), position.get(), offset.get(), nullptr, kTokens, kTokens},
-                  packed.in(), {state.get() + shift, stride}, y.out(), nullptr),
+    EXPECT_EQ(cuda::Wkv7Forward(params,
+                                {1, DeviceArray<int32_t>(std::vector<int32_t>{1}).get(),
+                                 DeviceArray<int64_t>(std::vector<int64_t>{position}).get(),
+                                 DeviceArray<int64_t>(std::vector<int64_t>{0, kTokens}).get(),
+                                 nullptr, kTokens, kTokens},
+                                packed.in(), {state.get() + shift, kState + gap}, y.out(), nullptr),
               0);
-    outputs[shift] = y.Get();
+    Matrix result = y.Get();
     const Matrix after = state.Get();
-    states[shift].assign(after.begin() + stride + shift,
-                         after.begin() + stride + shift + kHead * kHead);
-  }
-  EXPECT_TRUE(SameBits(outputs[0], outputs[1]));
-  EXPECT_TRUE(SameBits(states[0], states[1]));
+    result.insert(result.end(), after.begin() + begin, after.end());
+    return result;
+  };
+  const Matrix expected = run(0, 4, 3);
+  EXPECT_TRUE(SameBits(run(1, 4, 3), expected));
+  EXPECT_TRUE(SameBits(run(0, 2, 3), expected));
+  const DeviceArray<float> initial(shifted(0));
+  params.initial = initial.get();
+  EXPECT_TRUE(SameBits(run(0, 4, 0), expected));
+  const DeviceArray<float> unaligned(shifted(1));
+  params.initial = unaligned.get() + 1;
+  EXPECT_TRUE(SameBits(run(0, 4, 0), expected));
 }
 
 // A key of length 0 has no unit vector, and removes nothing.

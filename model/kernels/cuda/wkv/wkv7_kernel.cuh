@@ -54,25 +54,28 @@ struct Wkv7Token {
 
 template <int kWidth, int kParts>
 struct Wkv7Shared {
-  __host__ __device__ Wkv7Shared(SharedLayout& shared, int width)
-      : stride((width + 3) / 4 * 4),
-        numbers(shared.Take<float>(int64_t{kGroups} * kTokens * kArrays * stride)),
-        state(shared.Take<float>(kWidth == 0 ? int64_t{width} * width : 0)) {}
+  __host__ __device__ Wkv7Shared(SharedLayout& shared, int width) : stride((width + 3) / 4 * 4) {
+    for (float*& array : arrays) array = shared.Take<float>(int64_t{kGroups} * kTokens * stride);
+    sums = kParts > 1 ? shared.Take<float>(int64_t{kGroups} * kTokens * kParts * stride)
+                      : arrays[kValue];
+    state = shared.Take<float>(kWidth == 0 ? int64_t{width} * width : 0);
+  }
 
   // Token i of a group. Every second group has the same memory.
   __device__ Wkv7Token Token(int64_t group, int i) const {
-    float* const from = numbers + (group % kGroups * kTokens + i) * kArrays * stride;
-    const auto array = [&](int which) { return from + which * stride; };
-    return {from,     array(1), array(2),
+    const int token = static_cast<int>(group % kGroups) * kTokens + i;
+    const auto array = [&](int which) { return arrays[which] + token * stride; };
+    return {array(0), array(1), array(2),
             array(3), array(4), array(5),
-            array(6), array(7), array(kParts > 1 ? 8 : 5)};
+            array(6), array(7), sums + token * kParts * stride};
   }
 
   static constexpr int kGroups = 2;
   static constexpr int kTokens = Wkv7Block<kWidth, kParts>::kTokens;
-  static constexpr int kArrays = kParts > 1 ? 8 + kParts : 8;
+  static constexpr int kValue = 5;  // of Wkv7Token::value
   int stride;
-  float* numbers;
+  float* arrays[8];  // of Wkv7Token
+  float* sums;
   float* state;  // S [width, width]
 };
 
