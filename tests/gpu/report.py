@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Prints the results of a GPU run as Markdown, with the ratios that matter: report.py FOLDER
 
-Reads the files that the stages of run.sh wrote there: kernels.json, pytorch.json, model-FORMAT.json, server.jsonl.
+Reads the files that the stages of run.sh wrote there: kernels.json, pytorch.json, model-FORMAT.json and
+model-KIND-FORMAT.json, server.jsonl.
 """
 
 import json
@@ -62,7 +63,7 @@ def minimal_bytes(streams, weight_format):
   return weights + streams * state
 
 
-def model_part(model, weight_format, kernels, pytorch):
+def model_part(model, kind_of_model, weight_format, kernels, pytorch):
   gpt2 = {c["streams"]: c["us"] for c in (pytorch or {"cases": []})["cases"]
           if c["name"] == "gpt2" and "us" in c}
   copy = kernels["copy_gbs"] * 1e9 if kernels else None
@@ -70,14 +71,14 @@ def model_part(model, weight_format, kernels, pytorch):
   for run in model["benchmarks"]:
     kind, size = (run["name"] + "/").split("/")[:2]
     us = run["real_time"] * MICROSECONDS[run["time_unit"]]
-    if kind != "BM_RunnerDecode":
+    if kind_of_model != "AFT-local-32" or kind != "BM_RunnerDecode":
       rate = f"{run['items_per_second']:.0f}" if "items_per_second" in run else ""
       rows.append((kind[3:], size, f"{us:.0f}", rate, "", ""))
       continue
     share = f"{100 * minimal_bytes(int(size), weight_format) / copy / (us * 1e-6):.0f}" if copy else ""
     ratio = f"{gpt2[int(size)] / us:.1f}" if int(size) in gpt2 else ""
     rows.append((kind[3:], size, f"{us:.0f}", f"{run['items_per_second']:.0f}", share, ratio))
-  print(f"The model without gRPC (24 layers, d = 1024, AFT-local-32, {weight_format}):\n")
+  print(f"The model without gRPC (24 layers, d = 1024, {kind_of_model}, {weight_format}):\n")
   table(("benchmark", "streams or tokens", "us", "tokens/s", "% of minimal bytes at copy rate",
          "times GPT-2"), rows)
 
@@ -97,17 +98,16 @@ def server_part(lines, model):
 def main():
   folder = Path(sys.argv[1])
   kernels, pytorch = (read(folder, n) for n in ("kernels.json", "pytorch.json"))
-  models = {name: read(folder, f"model-{name}.json") for name in BYTES}
   if kernels:
     kernels_part(kernels)
   if kernels and pytorch:
     pytorch_part(kernels, pytorch)
-  for name, model in models.items():
-    if model:
-      model_part(model, name, kernels, pytorch)
+  for path in sorted(folder.glob("model-*.json")):
+    *kind, weight_format = path.stem.split("-")[1:]
+    model_part(json.loads(path.read_text()), *(kind or ["AFT-local-32"]), weight_format, kernels, pytorch)
   server = folder / "server.jsonl"
   if server.exists():
-    server_part(server.read_text().splitlines(), models["bf16"])
+    server_part(server.read_text().splitlines(), read(folder, "model-bf16.json"))
 
 
 if __name__ == "__main__":

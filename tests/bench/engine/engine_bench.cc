@@ -407,6 +407,7 @@ BENCHMARK(BM_EngineDecode)->Apply(RowsUpToSlots)->UseRealTime()->Unit(benchmark:
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();
   aft::server::Drop();  // before the CUDA driver is unloaded at the end of main
   return 0;

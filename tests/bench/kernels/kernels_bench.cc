@@ -108,6 +108,7 @@ int main(int argc, char** argv) {
         ->Apply(aft::LinearShapes);
   }
   benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();
   return 0;
 }
