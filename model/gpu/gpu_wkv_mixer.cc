@@ -11,7 +11,7 @@ namespace cuda = kernels::cuda;
 
 namespace {
 
-// RWKV-4 and RWKV-7. Steps and prompts have one kernel.
+// RWKV-4 and RWKV-7. One function computes steps and prompts.
 template <typename Params>
 class GpuWkvMixer : public GpuMixer {
  public:
