@@ -52,9 +52,12 @@ struct Wkv7Token {
   float* sums;   // [parts, value channels] S r; with one part the same array as value
 };
 
+// The numbers from one array of width channels to the next.
+__host__ __device__ inline int Wkv7Stride(int width) { return (width + 3) / 4 * 4; }
+
 template <int kWidth, int kParts>
 struct Wkv7Shared {
-  __host__ __device__ Wkv7Shared(SharedLayout& shared, int width) : stride((width + 3) / 4 * 4) {
+  __host__ __device__ Wkv7Shared(SharedLayout& shared, int width) : stride(Wkv7Stride(width)) {
     for (float*& array : arrays) array = shared.Take<float>(int64_t{kGroups} * kTokens * stride);
     sums = kParts > 1 ? shared.Take<float>(int64_t{kGroups} * kTokens * kParts * stride)
                       : arrays[kValue];
@@ -178,7 +181,7 @@ class Wkv7Lane {
     float value[kChannels];
     float sum = 0.0F;
     ForEach([&](int i, int channel) {
-      value[i] = SumOf<kParts>(token.sums + channel, (width_ + 3) / 4 * 4);
+      value[i] = SumOf<kParts>(token.sums + channel, Wkv7Stride(width_));
       sum += value[i];
     });
     const float mean = WarpSum(sum) / count;
