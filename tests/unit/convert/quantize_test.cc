@@ -66,7 +66,8 @@ TEST_P(QuantizeTest, EqualsTheModelThatTheWeightFormatMakes) {
   const auto bytes = [](const std::string& folder) {
     return static_cast<double>(std::filesystem::file_size(folder + "/" + kWeightsFileName));
   };
-  EXPECT_LT(bytes(dir) / bytes(kModel), static_cast<double>(NumberBytes(GetParam())) / 4 + 0.02);
+  const double share = static_cast<double>(NumberBytes(GetParam())) / NumberBytes(Number::kFp32);
+  EXPECT_LT(bytes(dir) / bytes(kModel), share + (IsQuantized(GetParam()) ? 0.02 : 0.01));
   const CheckpointFile file = *OpenCheckpoint(dir);
   EXPECT_EQ(file.weight_format, GetParam());
   EXPECT_NEAR(static_cast<double>(file.weight_bytes), bytes(dir), 20'000);  // the file's header

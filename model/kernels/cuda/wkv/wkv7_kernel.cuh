@@ -39,7 +39,8 @@ struct Wkv7Block {
   }
 };
 
-// What the warps of a block tell each other of a token. The key channels are read four at a time.
+// The numbers of a token that the warps of a block pass to each other. The key channels are read
+// four at a time.
 struct Wkv7Token {
   float* decay;    // [key channels]
   float* key;      // k
