@@ -35,6 +35,15 @@ namespace {
 
 std::atomic<bool> use_dots = true;
 
+std::atomic<bool> prefers_one_stream = [] {
+#if HWY_ARCH_X86
+  __builtin_cpu_init();  // this may run before the constructors of the compiler's library
+  return __builtin_cpu_is("amd") != 0;
+#else
+  return false;
+#endif
+}();
+
 int64_t Target() { return HWY_DYNAMIC_DISPATCH(CompiledTarget)(); }
 
 #ifdef AFT_KERNEL_NATIVE
@@ -121,6 +130,9 @@ bool HasTiles() { return false; }
 #endif
 
 void UseDots(bool use) { use_dots = use; }
+
+bool PrefersOneStream() { return prefers_one_stream.load(std::memory_order_relaxed); }
+void PreferOneStream(bool prefer) { prefers_one_stream = prefer; }
 
 std::string InstructionSet() {
   switch (Target()) {

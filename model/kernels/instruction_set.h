@@ -24,4 +24,10 @@ bool HasBf16Dots();
 bool HasTiles();
 void UseDots(bool use);  // for tests; has no effect where the CPU lacks them
 
+// Whether a core of this CPU reads weights fastest as one stream, which its own prefetching
+// follows, as AMD's do, and not as several streams with requests in software, as Intel's do. It
+// changes the speed of products with few rows and none of their bits.
+bool PrefersOneStream();
+void PreferOneStream(bool prefer);  // for tests and benchmarks
+
 }  // namespace aft::kernels

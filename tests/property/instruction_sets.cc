@@ -8,8 +8,11 @@ namespace aft {
 
 namespace {
 
-constexpr int64_t kWithoutDots = int64_t{1} << 60;  // below Highway's own
-static_assert((HWY_TARGETS & kWithoutDots) == 0);
+// Bits that Highway does not use.
+constexpr int64_t kWithoutDots = int64_t{1} << 60;
+constexpr int64_t kReadsOtherwise = int64_t{1} << 59;
+constexpr int64_t kOwnBits = kWithoutDots | kReadsOtherwise;
+static_assert((HWY_TARGETS & kOwnBits) == 0);
 
 }  // namespace
 
@@ -24,18 +27,29 @@ std::vector<int64_t> InstructionSetsWithoutDots() {
   return sets;
 }
 
-std::string InstructionSetName(int64_t instruction_set) {
-  return absl::StrCat(hwy::TargetName(instruction_set & ~kWithoutDots),
-                      (instruction_set & kWithoutDots) != 0 ? "_without_dots" : "");
+std::vector<int64_t> InstructionSetsReadingOtherwise() {
+  std::vector<int64_t> sets = InstructionSets();
+  for (const int64_t set : InstructionSetsWithoutDots()) sets.push_back(set);
+  for (int64_t& set : sets) set |= kReadsOtherwise;
+  return sets;
 }
 
-UseInstructionSet::UseInstructionSet(int64_t instruction_set) {
+std::string InstructionSetName(int64_t instruction_set) {
+  return absl::StrCat(hwy::TargetName(instruction_set & ~kOwnBits),
+                      (instruction_set & kWithoutDots) != 0 ? "_without_dots" : "",
+                      (instruction_set & kReadsOtherwise) != 0 ? "_reading_otherwise" : "");
+}
+
+UseInstructionSet::UseInstructionSet(int64_t instruction_set)
+    : preferred_one_stream_(kernels::PrefersOneStream()) {
   kernels::UseDots((instruction_set & kWithoutDots) == 0);
-  hwy::SetSupportedTargetsForTest(instruction_set & ~kWithoutDots);
+  kernels::PreferOneStream(preferred_one_stream_ != ((instruction_set & kReadsOtherwise) != 0));
+  hwy::SetSupportedTargetsForTest(instruction_set & ~kOwnBits);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 UseInstructionSet::~UseInstructionSet() {
   kernels::UseDots(true);
+  kernels::PreferOneStream(preferred_one_stream_);
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }

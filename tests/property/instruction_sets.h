@@ -13,6 +13,9 @@ std::vector<int64_t> InstructionSets();
 // Those of them with which products also use special instructions (kernels::UseDots), with these
 // instructions switched off.
 std::vector<int64_t> InstructionSetsWithoutDots();
+// All of both, with products that read weights as another CPU prefers it
+// (kernels::PreferOneStream).
+std::vector<int64_t> InstructionSetsReadingOtherwise();
 std::string InstructionSetName(int64_t instruction_set);
 
 // The CPU kernels use this instruction set while the object exists.
@@ -22,6 +25,9 @@ class UseInstructionSet {
   ~UseInstructionSet();
   UseInstructionSet(const UseInstructionSet&) = delete;
   UseInstructionSet& operator=(const UseInstructionSet&) = delete;
+
+ private:
+  bool preferred_one_stream_;
 };
 
 // Every test of a derived class runs once per instruction set.

@@ -206,6 +206,19 @@ TEST_P(LinearTest, ARowIsTheSameBitsInEveryBatch) {
   });
 }
 
+TEST_P(LinearTest, BothWaysOfReadingWeightsGiveTheSameBits) {
+  const bool prefers_one_stream = kernels::PrefersOneStream();
+  ForEach(random_, [&](const TestLinear& linear) {
+    for (int64_t rows = 1; rows <= 14; ++rows) {
+      const std::vector<float> x = random_.Normals(rows * linear.in);
+      const std::vector<float> y = linear.Run(x);
+      kernels::PreferOneStream(!prefers_one_stream);
+      EXPECT_TRUE(SameBits(linear.Run(x), y)) << rows << " rows";
+      kernels::PreferOneStream(prefers_one_stream);
+    }
+  });
+}
+
 TEST_P(LinearTest, PanelsMayBeComputedApart) {
   for (const Number format : kFormats) {
     const TestLinear linear(random_, 40, 300, format);
@@ -314,6 +327,7 @@ TEST(LinearFormatTest, ProductsOfIntegersAreExactAndTheSameOnEveryInstructionSet
     const std::vector<float> product = ProductOfIntegers(linear, x);
     std::vector<int64_t> sets = InstructionSets();
     for (const int64_t set : InstructionSetsWithoutDots()) sets.push_back(set);
+    for (const int64_t set : InstructionSetsReadingOtherwise()) sets.push_back(set);
     for (const int64_t set : sets) {
       const UseInstructionSet use(set);
       EXPECT_TRUE(SameBits(linear.Run(x), product))
@@ -432,6 +446,9 @@ TEST_P(LinearTest, LayerNormEqualsFloat64) {
 
 AFT_EVERY_INSTRUCTION_SET(LinearTest);
 INSTANTIATE_TEST_SUITE_P(WithoutDots, LinearTest, testing::ValuesIn(InstructionSetsWithoutDots()),
+                         [](const auto& set) { return InstructionSetName(set.param); });
+INSTANTIATE_TEST_SUITE_P(ReadingOtherwise, LinearTest,
+                         testing::ValuesIn(InstructionSetsReadingOtherwise()),
                          [](const auto& set) { return InstructionSetName(set.param); });
 
 }  // namespace

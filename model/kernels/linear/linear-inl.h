@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "model/kernels/exp-inl.h"
+#include "model/kernels/instruction_set.h"
 #include "model/kernels/linear/linear_rows.h"
 #include "model/kernels/linear/packed_weight.h"
 #include "model/kernels/simd.h"
@@ -95,9 +96,11 @@ HWY_INLINE void StoreSums(const LinearCall& call, LinearVec sum, int64_t row, in
 // The bytes of a panel for four bytes of inputs. A turn of a loop reads them, or a part of them.
 constexpr int64_t kPanelRow = 4 * kPanel;
 
-// The processor's own prefetching follows the reads of a loop too closely. So every turn requests
-// weights that will be read later. If only one pass reads a panel, its turns request what they will
-// read 4 kB further on.
+// What the turns of a loop request, so that weights arrive before they are read. Request is called
+// once per turn and panel, and EndTurn at the end of a turn.
+//
+// If only one pass reads a panel, its turns request what they will read 4 kB further on, because
+// the own prefetching of many processors follows the reads of a loop too closely.
 struct OwnAhead {
   HWY_INLINE void Start(const char* /*next*/) {}
   HWY_INLINE void Request(const void* weights, int64_t /*offset*/) {
@@ -126,6 +129,23 @@ struct SharedAhead {
   HWY_INLINE void EndTurn() { at += step; }
 };
 
+// Where PrefersOneStream(), loops with few rows request nothing, because the processor's own
+// prefetching is faster. Others have time to request more than it does.
+struct NothingAhead {
+  HWY_INLINE void Start(const char* /*next*/) {}
+  HWY_INLINE void Request(const void* /*weights*/, int64_t /*offset*/) {}
+  HWY_INLINE void EndTurn() {}
+};
+struct StreamAhead {
+  HWY_INLINE void Start(const char* /*next*/) {}
+  HWY_INLINE void Request(const void* weights, int64_t /*offset*/) {
+    const char* const at = static_cast<const char*>(weights) + 8192;
+    __builtin_prefetch(at, 0, 2);
+    __builtin_prefetch(at + 64, 0, 2);
+  }
+  HWY_INLINE void EndTurn() {}
+};
+
 // The most bytes of several panels at once that passes may share. With more, two threads read the
 // weights of few rows up to 9 % more slowly.
 constexpr int64_t kMostShared = 256 << 10;
@@ -142,77 +162,145 @@ constexpr int kSharedRows = 6;
 constexpr int kLinearSums = 12;
 #endif
 
-// How many panels a block of rows reads at once. With few rows it takes several: eight chains hide
-// the latency of the additions, and several streams read weights at the memory's speed.
-constexpr int PanelsAtOnce(int64_t rows) {
-  const int64_t wanted = kLinearSums / (2 * rows);
-  return static_cast<int>(wanted < 1 ? 1 : wanted > 4 ? 4 : wanted);
-}
+constexpr int kVectorsInPanel = static_cast<int>(kPanel / hn::MaxLanes(LinearTag()));
 
-// BlockFn::Run<kRows, kPanels>(call, ahead, row, panel, column) computes rows [row, row + kRows) of
-// panels [panel, panel + kPanels), and in each panel the two vectors at `column`.
-template <class BlockFn, int kRows, int kPanels, class Ahead>
+// What a loop computes: kRows rows of kPanels panels, and in each panel kVectors vectors of sums.
+template <int kRowsAtOnce, int kPanelsAtOnce, int kVectorsAtOnce>
+struct BlockShape {
+  static constexpr int kRows = kRowsAtOnce;
+  static constexpr int kPanels = kPanelsAtOnce;
+  static constexpr int kVectors = kVectorsAtOnce;
+};
+
+// With few rows a loop reads several panels: eight chains hide the latency of the additions, and
+// several streams read weights at the memory's speed.
+struct SeveralStreams {
+  static constexpr int Panels(int64_t rows) {
+    const int64_t wanted = kLinearSums / (2 * rows);
+    return static_cast<int>(wanted < 1 ? 1 : wanted > 4 ? 4 : wanted);
+  }
+  static constexpr int kVectors = 2;
+};
+
+// Where PrefersOneStream(): a loop reads one panel.
+template <int kVectorsAtOnce>
+struct OneStream {
+  static constexpr int Panels(int64_t /*rows*/) { return 1; }
+  static constexpr int kVectors = kVectorsAtOnce;
+};
+
+// A BlockFn has
+//
+//   Run<Shape>(call, ahead, row, panel, column)  computes rows [row, row + kRows) of panels [panel,
+//                                                panel + kPanels), in each panel the vectors from
+//                                                `column` on
+//
+// and, for CPUs that prefer one stream,
+//
+//   kStreamAheadRows  the fewest rows with which StreamAhead is faster than NothingAhead, if a
+//                     panel has two vectors
+//   kWholeRows        the most rows with which Run computes whole panels, if they have more than
+//                     two vectors, and
+//   WholeAhead        what it requests then
+template <class BlockFn, class Shape, class Ahead>
 void WholePanels(const LinearCall& call, Ahead& ahead, int64_t row, int64_t panel) {
-  const int64_t pair = 2 * static_cast<int64_t>(hn::Lanes(LinearTag()));
+  const int64_t columns = Shape::kVectors * static_cast<int64_t>(hn::Lanes(LinearTag()));
   if (row == 0) {
     ahead.Start(static_cast<const char*>(call.linear.bytes) +
-                (panel + kPanels) * PanelBytes(call.linear.in, call.linear.format));
+                (panel + Shape::kPanels) * PanelBytes(call.linear.in, call.linear.format));
   }
-  for (int64_t column = 0; column < kPanel; column += pair) {
-    BlockFn::template Run<kRows, kPanels>(call, ahead, row, panel, column);
+  for (int64_t column = 0; column < kPanel; column += columns) {
+    BlockFn::template Run<Shape>(call, ahead, row, panel, column);
   }
 }
 
 // Runs kRows rows through all panels.
-template <class BlockFn, int kRows, class Ahead>
+template <class BlockFn, class Streams, int kRows, class Ahead>
 void AllPanels(const LinearCall& call, Ahead& ahead, int64_t row, int64_t begin, int64_t end) {
-  constexpr int kAtOnce = PanelsAtOnce(kRows);
+  constexpr int kAtOnce = Streams::Panels(kRows);
+  constexpr int kVectors = Streams::kVectors;
   int64_t panel = begin;
   for (; panel + kAtOnce <= end; panel += kAtOnce) {
-    WholePanels<BlockFn, kRows, kAtOnce>(call, ahead, row, panel);
+    WholePanels<BlockFn, BlockShape<kRows, kAtOnce, kVectors>>(call, ahead, row, panel);
   }
   if constexpr (kAtOnce > 2) {
-    for (; panel + 2 <= end; panel += 2) WholePanels<BlockFn, kRows, 2>(call, ahead, row, panel);
-  }
-  for (; panel < end; ++panel) WholePanels<BlockFn, kRows, 1>(call, ahead, row, panel);
-}
-
-// Calls AllPanels<rows>, for 1 <= rows <= kRows.
-template <class BlockFn, int kRows, class Ahead>
-HWY_INLINE void DispatchRows(const LinearCall& call, Ahead& ahead, int64_t row, int64_t rows,
-                             int64_t begin, int64_t end) {
-  if constexpr (kRows > 1) {
-    if (rows < kRows) {
-      return DispatchRows<BlockFn, kRows - 1>(call, ahead, row, rows, begin, end);
+    for (; panel + 2 <= end; panel += 2) {
+      WholePanels<BlockFn, BlockShape<kRows, 2, kVectors>>(call, ahead, row, panel);
     }
   }
-  AllPanels<BlockFn, kRows>(call, ahead, row, begin, end);
+  for (; panel < end; ++panel) {
+    WholePanels<BlockFn, BlockShape<kRows, 1, kVectors>>(call, ahead, row, panel);
+  }
+}
+
+// Calls AllPanels<rows>, for kFewest <= rows <= kRows.
+template <class BlockFn, class Streams, int kFewest, int kRows, class Ahead>
+HWY_INLINE void DispatchRows(const LinearCall& call, Ahead& ahead, int64_t row, int64_t rows,
+                             int64_t begin, int64_t end) {
+  if constexpr (kRows > kFewest) {
+    if (rows < kRows) {
+      return DispatchRows<BlockFn, Streams, kFewest, kRows - 1>(call, ahead, row, rows, begin, end);
+    }
+  }
+  AllPanels<BlockFn, Streams, kRows>(call, ahead, row, begin, end);
+}
+
+// Runs all rows in one pass over the panels if the registers suffice, and returns whether they do.
+template <class BlockFn>
+bool RunAsOneStream(const LinearCall& call, int64_t begin, int64_t end) {
+  const int64_t rows = call.rows.rows;
+  if constexpr (kVectorsInPanel == 2) {
+    constexpr int kFewest = BlockFn::kStreamAheadRows;
+    if (rows > kLinearRows) return false;
+    if (rows < kFewest) {
+      NothingAhead ahead;
+      DispatchRows<BlockFn, OneStream<2>, 1, kFewest - 1>(call, ahead, 0, rows, begin, end);
+    } else {
+      StreamAhead ahead;
+      DispatchRows<BlockFn, OneStream<2>, kFewest, kLinearRows>(call, ahead, 0, rows, begin, end);
+    }
+    return true;
+  } else if constexpr (BlockFn::kWholeRows > 0) {
+    if (rows > BlockFn::kWholeRows) return false;
+    typename BlockFn::WholeAhead ahead;
+    DispatchRows<BlockFn, OneStream<kVectorsInPanel>, 1, BlockFn::kWholeRows>(call, ahead, 0, rows,
+                                                                              begin, end);
+    return true;
+  }
+  return false;
 }
 
 template <class BlockFn>
 void AllRows(const LinearCall& call, int64_t begin, int64_t end) {
   const int64_t rows = call.rows.rows;
   if (rows <= 0) return;
+  const bool one_stream = PrefersOneStream();
+  if (one_stream && RunAsOneStream<BlockFn>(call, begin, end)) return;
   const int64_t blocks = rows <= kLinearRows ? 1 : (rows + kSharedRows - 1) / kSharedRows;
-  const int64_t passes = blocks * kPanel / (2 * static_cast<int64_t>(hn::Lanes(LinearTag())));
+  const int64_t passes = blocks * kVectorsInPanel / 2;
   const int64_t panel_bytes = PanelBytes(call.linear.in, call.linear.format);
-  const int64_t at_once = PanelsAtOnce(rows);
+  const int64_t at_once = one_stream ? 1 : SeveralStreams::Panels(rows);
   if (blocks == 1 && (passes == 1 || (at_once > 1 && at_once * panel_bytes > kMostShared))) {
     OwnAhead ahead;
-    return DispatchRows<BlockFn, kLinearRows>(call, ahead, 0, rows, begin, end);
+    return DispatchRows<BlockFn, SeveralStreams, 1, kLinearRows>(call, ahead, 0, rows, begin, end);
   }
   // One thread continues with the next layer, whose weights follow.
   const bool is_alone = begin == 0 && end == LinearPanels(call.linear.out);
   const int64_t past = is_alone ? end + 1 : end;
   SharedAhead ahead = {static_cast<const char*>(call.linear.bytes) + past * panel_bytes,
                        (kPanelRow + passes - 1) / passes};
-  if (blocks == 1) return DispatchRows<BlockFn, kLinearRows>(call, ahead, 0, rows, begin, end);
+  if (blocks == 1) {
+    if (one_stream) {
+      return DispatchRows<BlockFn, OneStream<2>, 1, kLinearRows>(call, ahead, 0, rows, begin, end);
+    }
+    return DispatchRows<BlockFn, SeveralStreams, 1, kLinearRows>(call, ahead, 0, rows, begin, end);
+  }
   // Blocks of rows have nearly equal sizes. A panel stays in the cache while all rows use it.
   for (int64_t panel = begin; panel < end; ++panel) {
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t first = rows * b / blocks;
-      DispatchRows<BlockFn, kSharedRows>(call, ahead, first, rows * (b + 1) / blocks - first, panel,
-                                         panel + 1);
+      DispatchRows<BlockFn, OneStream<2>, 1, kSharedRows>(
+          call, ahead, first, rows * (b + 1) / blocks - first, panel, panel + 1);
     }
   }
 }

@@ -17,10 +17,15 @@ namespace {
 int64_t RowBytes(int64_t in) { return (in * 2 + 63) / 64 * 64; }
 
 struct Bf16DotBlocks {
-  template <int kRows, int kPanels, class Ahead>
+  static constexpr int kStreamAheadRows = 6;
+
+  template <class Shape, class Ahead>
   static HWY_INLINE void Run(const LinearCall& call, Ahead& ahead_of_all, int64_t row,
                              int64_t panel, int64_t column) {
     Ahead ahead = ahead_of_all;
+    constexpr int kRows = Shape::kRows;
+    constexpr int kPanels = Shape::kPanels;
+    static_assert(Shape::kVectors == 2);
     constexpr int64_t kLanes = 16;
     const LinearTag d;
     const int64_t in = call.linear.in;

@@ -1,5 +1,7 @@
 #include "model/kernels/linear/linear_floats.h"
 
+#include <algorithm>
+
 #include "model/kernels/linear/linear-inl.h"
 #include "model/kernels/simd.h"
 
@@ -12,6 +14,8 @@ namespace HWY_NAMESPACE {
 struct Fp32Weights {
   using Number = float;
   static constexpr int kInputs = 1;
+  static constexpr int kMostWhole = 3;
+  using WholeAhead = NothingAhead;
   static HWY_INLINE LinearVec Get(LinearTag d, const float* at, int /*i*/) {
     return hn::Load(d, at);
   }
@@ -19,6 +23,8 @@ struct Fp32Weights {
 struct Bf16Weights {
   using Number = uint16_t;
   static constexpr int kInputs = 2;
+  static constexpr int kMostWhole = 2;  // its loop needs more registers
+  using WholeAhead = OwnAhead;
   static HWY_INLINE LinearVec Get(LinearTag d, const uint16_t* at, int i) {
     const hn::RebindToUnsigned<LinearTag> du;
     const auto pairs = hn::Load(du, reinterpret_cast<const uint32_t*>(at));
@@ -27,13 +33,20 @@ struct Bf16Weights {
   }
 };
 
-// All kRows * kPanels * 2 sums stay in registers.
+// All sums stay in registers.
 template <class Weights>
 struct FloatBlocks {
-  template <int kRows, int kPanels, class Ahead>
+  static constexpr int kStreamAheadRows = 6;
+  static constexpr int kWholeRows = std::min(kLinearSums / kVectorsInPanel, Weights::kMostWhole);
+  using WholeAhead = typename Weights::WholeAhead;
+
+  template <class Shape, class Ahead>
   static HWY_INLINE void Run(const LinearCall& call, Ahead& ahead_of_all, int64_t row,
                              int64_t panel, int64_t column) {
     Ahead ahead = ahead_of_all;
+    constexpr int kRows = Shape::kRows;
+    constexpr int kPanels = Shape::kPanels;
+    constexpr int kVectors = Shape::kVectors;
     using Number = typename Weights::Number;
     constexpr int kInputs = Weights::kInputs;
     const LinearTag d;
@@ -47,24 +60,30 @@ struct FloatBlocks {
     const float* x[kRows];
     for (int r = 0; r < kRows; ++r) x[r] = call.rows.x + (row + r) * call.rows.stride;
 
-    LinearVec sum[kRows][kPanels][2];
+    LinearVec sum[kRows][kPanels][kVectors];
     for (int r = 0; r < kRows; ++r) {
       for (int p = 0; p < kPanels; ++p) {
-        sum[r][p][0] = hn::Load(d, bias + p * kPanel);
-        sum[r][p][1] = hn::Load(d, bias + p * kPanel + lanes);
+        for (int v = 0; v < kVectors; ++v) {
+          sum[r][p][v] = hn::Load(d, bias + p * kPanel + v * lanes);
+        }
       }
     }
     const auto add = [&](int64_t k, int i) HWY_ATTR {
-      LinearVec w[kPanels][2];
+      LinearVec w[kPanels][kVectors];
       for (int p = 0; p < kPanels; ++p) {
-        w[p][0] = Weights::Get(d, weights + p * panel_numbers, i);
-        w[p][1] = Weights::Get(d, weights + p * panel_numbers + lanes * kInputs, i);
+        for (int v = 0; v < kVectors; v += 2) {
+          const Number* const at = weights + p * panel_numbers + v * lanes * kInputs;
+          w[p][v] = Weights::Get(d, at, i);
+          w[p][v + 1] = Weights::Get(d, at + lanes * kInputs, i);
+        }
       }
       for (int r = 0; r < kRows; ++r) {
         const LinearVec broadcast = hn::Set(d, x[r][k]);
         for (int p = 0; p < kPanels; ++p) {
-          sum[r][p][0] = hn::MulAdd(broadcast, w[p][0], sum[r][p][0]);
-          sum[r][p][1] = hn::MulAdd(broadcast, w[p][1], sum[r][p][1]);
+          for (int v = 0; v < kVectors; v += 2) {
+            sum[r][p][v] = hn::MulAdd(broadcast, w[p][v], sum[r][p][v]);
+            sum[r][p][v + 1] = hn::MulAdd(broadcast, w[p][v + 1], sum[r][p][v + 1]);
+          }
         }
       }
     };
@@ -87,17 +106,17 @@ struct FloatBlocks {
     // The sums go through memory. Otherwise, because the code below needs registers too, the
     // compiler would write the sums in every turn of the loop above. (In one function with
     // Int8Blocks, GCC 12 would do that with SSE4.)
-    HWY_ALIGN float products[kRows * kPanels * 2 * 16];
+    constexpr int kVectorsOfRow = kPanels * kVectors;
+    HWY_ALIGN float products[kRows * kVectorsOfRow * 16];
     for (int r = 0; r < kRows; ++r) {
-      for (int p = 0; p < kPanels; ++p) {
-        hn::Store(sum[r][p][0], d, products + (r * kPanels + p) * 2 * 16);
-        hn::Store(sum[r][p][1], d, products + ((r * kPanels + p) * 2 + 1) * 16);
+      for (int i = 0; i < kVectorsOfRow; ++i) {
+        hn::Store(sum[r][i / kVectors][i % kVectors], d, products + (r * kVectorsOfRow + i) * 16);
       }
     }
     for (int r = 0; r < kRows; ++r) {
-      for (int i = 0; i < 2 * kPanels; ++i) {
-        const int64_t first = (panel + i / 2) * kPanel + column + i % 2 * lanes;
-        StoreSums(call, hn::Load(d, products + (r * 2 * kPanels + i) * 16), row + r, first);
+      for (int i = 0; i < kVectorsOfRow; ++i) {
+        const int64_t first = (panel + i / kVectors) * kPanel + column + i % kVectors * lanes;
+        StoreSums(call, hn::Load(d, products + (r * kVectorsOfRow + i) * 16), row + r, first);
       }
     }
   }

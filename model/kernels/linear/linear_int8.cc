@@ -159,10 +159,17 @@ HWY_INLINE void StoreProducts(const LinearCall& call, const int32_t* products, i
 
 template <class D>
 struct Int8Blocks {
-  template <int kRows, int kPanels, class Ahead>
+  static constexpr int kStreamAheadRows = 5;
+  static constexpr int kWholeRows = kLinearSums / kVectorsInPanel;
+  using WholeAhead = StreamAhead;
+
+  template <class Shape, class Ahead>
   static HWY_INLINE void Run(const LinearCall& call, Ahead& ahead_of_all, int64_t row,
                              int64_t panel, int64_t column) {
     Ahead ahead = ahead_of_all;
+    constexpr int kRows = Shape::kRows;
+    constexpr int kPanels = Shape::kPanels;
+    constexpr int kVectors = Shape::kVectors;
     using Number = typename D::Number;
     const SumTag d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -173,28 +180,28 @@ struct Int8Blocks {
         static_cast<const int8_t*>(call.linear.bytes) + panel * panel_bytes + column * 4;
     const auto* const rows =
         static_cast<const unsigned char*>(call.rows.quantized) + row * row_bytes;
-    Sum sum[kRows][kPanels][2];
+    Sum sum[kRows][kPanels][kVectors];
     for (int r = 0; r < kRows; ++r) {
-      for (int p = 0; p < kPanels; ++p) sum[r][p][0] = sum[r][p][1] = hn::Zero(d);
+      for (int p = 0; p < kPanels; ++p) {
+        for (int v = 0; v < kVectors; ++v) sum[r][p][v] = hn::Zero(d);
+      }
     }
     const Number* x[kRows];
     for (int r = 0; r < kRows; ++r) {
       x[r] = reinterpret_cast<const Number*>(rows + r * row_bytes + kQuantizedHead);
     }
     for (int64_t k = 0; k < in; k += 4) {
-      typename D::Weights w[kPanels][2];
+      typename D::Weights w[kPanels][kVectors];
       for (int p = 0; p < kPanels; ++p) {
         const auto* const at = reinterpret_cast<const int32_t*>(weights + p * panel_bytes);
         ahead.Request(at, p * panel_bytes);
-        w[p][0] = D::Of(hn::Load(d, at));
-        w[p][1] = D::Of(hn::Load(d, at + lanes));
+        for (int v = 0; v < kVectors; ++v) w[p][v] = D::Of(hn::Load(d, at + v * lanes));
       }
       ahead.EndTurn();
       for (int r = 0; r < kRows; ++r) {
         const auto four = D::Get(x[r] + k);
         for (int p = 0; p < kPanels; ++p) {
-          sum[r][p][0] = D::Add(sum[r][p][0], four, w[p][0]);
-          sum[r][p][1] = D::Add(sum[r][p][1], four, w[p][1]);
+          for (int v = 0; v < kVectors; ++v) sum[r][p][v] = D::Add(sum[r][p][v], four, w[p][v]);
         }
       }
       weights += kPanelRow;
@@ -202,17 +209,17 @@ struct Int8Blocks {
     ahead_of_all = ahead;
 
     // The sums go through memory; linear_floats.cc says why.
-    HWY_ALIGN int32_t products[kRows * kPanels * 2 * 16];
+    constexpr int kVectorsOfRow = kPanels * kVectors;
+    HWY_ALIGN int32_t products[kRows * kVectorsOfRow * 16];
     for (int r = 0; r < kRows; ++r) {
-      for (int p = 0; p < kPanels; ++p) {
-        hn::Store(sum[r][p][0], d, products + (r * kPanels + p) * 2 * 16);
-        hn::Store(sum[r][p][1], d, products + ((r * kPanels + p) * 2 + 1) * 16);
+      for (int i = 0; i < kVectorsOfRow; ++i) {
+        hn::Store(sum[r][i / kVectors][i % kVectors], d, products + (r * kVectorsOfRow + i) * 16);
       }
     }
     for (int r = 0; r < kRows; ++r) {
-      for (int i = 0; i < 2 * kPanels; ++i) {
-        StoreProducts<D>(call, products + (r * 2 * kPanels + i) * 16, row + r,
-                         (panel + i / 2) * kPanel + column + i % 2 * lanes);
+      for (int i = 0; i < kVectorsOfRow; ++i) {
+        StoreProducts<D>(call, products + (r * kVectorsOfRow + i) * 16, row + r,
+                         (panel + i / kVectors) * kPanel + column + i % kVectors * lanes);
       }
     }
   }
