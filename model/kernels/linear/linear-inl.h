@@ -93,6 +93,15 @@ HWY_INLINE void StoreSums(const LinearCall& call, LinearVec sum, int64_t row, in
   }
 }
 
+// Keeps a vector of weights in a register if several rows use it. GCC 12 would read it from memory
+// for each of two or three rows, and AVX-512 reads only one vector in a cycle.
+template <int kRows, class V>
+HWY_INLINE void KeepForRows([[maybe_unused]] V& weights) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (kRows > 1) asm("" : "+v"(weights));
+#endif
+}
+
 // The bytes of a panel for four bytes of inputs. A turn of a loop reads them, or a part of them.
 constexpr int64_t kPanelRow = 4 * kPanel;
 

@@ -50,6 +50,8 @@ struct Bf16DotBlocks {
         ahead.Request(at, p * 2 * panel_numbers);
         w[p][0] = reinterpret_cast<__m512bh>(_mm512_load_si512(at));
         w[p][1] = reinterpret_cast<__m512bh>(_mm512_load_si512(at + 2 * kLanes));
+        KeepForRows<kRows>(w[p][0]);
+        KeepForRows<kRows>(w[p][1]);
       }
       ahead.EndTurn();
       for (int r = 0; r < kRows; ++r) {

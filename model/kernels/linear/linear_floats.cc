@@ -73,8 +73,12 @@ struct FloatBlocks {
       for (int p = 0; p < kPanels; ++p) {
         for (int v = 0; v < kVectors; v += 2) {
           const Number* const at = weights + p * panel_numbers + v * lanes * kInputs;
-          w[p][v] = Weights::Get(d, at, i);
-          w[p][v + 1] = Weights::Get(d, at + lanes * kInputs, i);
+          LinearVec first = Weights::Get(d, at, i);
+          LinearVec second = Weights::Get(d, at + lanes * kInputs, i);
+          KeepForRows<kRows>(first.raw);
+          KeepForRows<kRows>(second.raw);
+          w[p][v] = first;
+          w[p][v + 1] = second;
         }
       }
       for (int r = 0; r < kRows; ++r) {

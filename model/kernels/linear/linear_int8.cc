@@ -195,7 +195,11 @@ struct Int8Blocks {
       for (int p = 0; p < kPanels; ++p) {
         const auto* const at = reinterpret_cast<const int32_t*>(weights + p * panel_bytes);
         ahead.Request(at, p * panel_bytes);
-        for (int v = 0; v < kVectors; ++v) w[p][v] = D::Of(hn::Load(d, at + v * lanes));
+        for (int v = 0; v < kVectors; ++v) {
+          Sum loaded = hn::Load(d, at + v * lanes);
+          KeepForRows<kRows>(loaded.raw);
+          w[p][v] = D::Of(loaded);
+        }
       }
       ahead.EndTurn();
       for (int r = 0; r < kRows; ++r) {
