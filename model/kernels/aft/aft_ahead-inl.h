@@ -55,17 +55,17 @@ class AheadTile {
                                const TileState& state) {
     constexpr int64_t kFloat = sizeof(float);
     const int64_t width = kVectors * static_cast<int64_t>(hn::Lanes(d));
-    for (int64_t i = 0; i < 3; ++i) FetchBytes(row.q + i * params.hid, width * kFloat);
+    for (int64_t i = 0; i < 3; ++i) FetchBytes<kSecond>(row.q + i * params.hid, width * kFloat);
     for (int64_t i = 0; i < (params.prefix_block > 0 ? 6 : 3); ++i) {
-      FetchBytes(state.prefix + i * state.stride, width * kFloat);
+      FetchBytes<kSecond>(state.prefix + i * state.stride, width * kFloat);
     }
     const int64_t age = Age(state, row.position);
     const int64_t first = params.prefix_block > 0 ? kBeforeMax : kBlockMax;
     const int64_t end = kPairs + 2 * (age > 0 ? age + 1 : kAftLookahead);
-    FetchBytes(state.ahead, sizeof(int64_t));
-    FetchBytes(state.ahead + first * width, (end - first) * width * kFloat);
+    FetchBytes<kSecond>(state.ahead, sizeof(int64_t));
+    FetchBytes<kSecond>(state.ahead + first * width, (end - first) * width * kFloat);
     const Rings<kVectors, Ring, D> rings(d, params, state);
-    rings.Fetch(rings.Element(row.position));
+    rings.template Fetch<kSecond>(rings.Element(row.position));
   }
 
   // Whether the row begins a block, and so reads its whole ring.
