@@ -61,3 +61,13 @@
 #endif
 #define AFT_EXPORT(kernel) \
   AFT_DECLARE_AVX3(kernel) AFT_DECLARE_AVX2(kernel) AFT_DECLARE_SSE4(kernel) HWY_EXPORT(kernel)
+
+namespace aft::kernels {
+
+// Requests the cache line at `p` for the second cache. hwy::Prefetch requests it for the first one,
+// which waits for few lines at a time: a core that has requested more of them stops until some have
+// arrived. So this function is for what comes from memory. It is always inlined because GCC drops
+// calls of functions that only prefetch.
+HWY_INLINE void PrefetchToSecond(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+}  // namespace aft::kernels

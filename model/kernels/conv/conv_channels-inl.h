@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "hwy/cache_control.h"
 #include "model/kernels/conv/conv-inl.h"
 #include "model/kernels/conv/conv_row.h"
 #include "model/kernels/exp-inl.h"
@@ -89,7 +88,7 @@ class ConvChannels {
   HWY_INLINE void PrefetchNext(int64_t r) const {
     if (next_ == 0) return;
     for (int i = 0; i < kVectors; ++i) {
-      hwy::Prefetch(ring_ + r * ring_stride_ + next_ + i * Lanes());
+      PrefetchToSecond(ring_ + r * ring_stride_ + next_ + i * Lanes());
     }
   }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "hwy/cache_control.h"
 #include "model/kernels/aft/aft.h"
 #include "model/kernels/conv/conv-inl.h"
 #include "model/kernels/conv/conv_row.h"
@@ -44,7 +43,7 @@ class ConvHeads {
     for (int64_t r = 0; r < in_ring; ++r) {
       const Ring* keys = state_ring_ + r * params.heads;
       for (int64_t i = 0; rings.next_k != 0 && i < heads_; i += kConvPad) {
-        hwy::Prefetch(keys + rings.next_k + i);
+        PrefetchToSecond(keys + rings.next_k + i);
       }
       CopyRow(keys, ring_ + r * layout.stride);
     }
