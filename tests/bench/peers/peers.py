@@ -42,12 +42,16 @@ FORMATS = {"aft_local": OURS | {"pytorch": ("float32", "bfloat16"), "compiled": 
 CONTEXTS = (100, 1000)
 FAR = 100_000
 DECODED = 32  # tokens of a sequence in llama.cpp, around the context
-MOST_STREAMS = 32
+STREAMS = (1, 8, 32)  # of llama.cpp
+MOST_STREAMS = STREAMS[-1]
 PROMPT = 512
 # The largest difference of a log-probability between the server and a peer, both in fp32.
 TOLERANCE = 1e-3
 # Formats of RWKV that are compared, and the least ratio of ours to theirs in each figure.
 RIVALS = (("ours fp32", "rwkv fp32"), ("ours bf16", "llama.cpp f16"), ("ours int8", "llama.cpp q8_0"))
+# The same for ours int8 and llama.cpp q8_0 of AFT models, where it is not 2. One stream of M is limited by memory.
+LEAST_OF_LLAMA = {(model, "prompt/512"): 1.5 for model in ("S", "M")} | {
+    ("M", f"decode/1/{context}"): 1.7 for context in CONTEXTS}
 LEAST = {"decode/1/100": 1, "decode/8/100": 2, "decode/32/100": 2, "prompt/512": 1}
 
 
@@ -93,7 +97,7 @@ def llama_figures(text):
   return {f"decode/{run['pl']}/{run['pp'] + run['tg'] // 2}": run["speed_tg"] for run in runs}
 
 
-def llama_rwkv_figures(text):
+def llama_figures_of_prompt(text):
   """Of a run with one long prompt. A step of RWKV costs the same at every position."""
   runs = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
   rates = {f"decode/{run['pl']}/{CONTEXTS[0]}": run["speed_tg"] for run in runs}
@@ -165,13 +169,17 @@ class Peers:
 
   def llama_cpp(self, model, number):
     # One prompt, copied: each sequence has keys and values, or a state, of its own.
-    bench = (install.BATCHED_BENCH, "-m", self.gguf(model, number), "-pps", "--output-format", "jsonl", "-ntg", DECODED,
-             "-npl", f"1,8,{MOST_STREAMS}", "-t", self.options.threads, "-tb", self.options.threads)
+    bench = (install.BATCHED_BENCH, "-m", self.gguf(model, number), "-pps", "--output-format", "jsonl",
+             "-t", self.options.threads, "-tb", self.options.threads)
+    decode = ("-ntg", DECODED, "-npl", ",".join(map(str, STREAMS)))
     if is_rwkv(model):
-      return llama_rwkv_figures(output_of(*bench, "-kvu", "-c", PROMPT + MOST_STREAMS * DECODED, "-npp", PROMPT))
+      return llama_figures_of_prompt(output_of(*bench, *decode, "-kvu", "-c", PROMPT + MOST_STREAMS * DECODED,
+                                          "-npp", PROMPT))
+    prompt = llama_figures_of_prompt(output_of(*bench, "-ntg", 1, "-npl", 1, "-c", 2 * PROMPT, "-npp", PROMPT))
     room = -(-(CONTEXTS[-1] + DECODED) // 256) * 256
-    return llama_figures(output_of(*bench, "-c", MOST_STREAMS * room,
-                                   "-npp", ",".join(str(context - DECODED // 2) for context in CONTEXTS)))
+    return llama_figures(output_of(*bench, *decode, "-c", MOST_STREAMS * room, "-npp",
+                                   ",".join(str(context - DECODED // 2) for context in CONTEXTS))) | {
+                                       f"prompt/{PROMPT}": prompt[f"prompt/{PROMPT}"]}
 
   def measure(self, results):
     """results[model][contender]: the figures of each round."""
@@ -244,8 +252,8 @@ def targets(results):
           slower = statistics.median(figures[f"decode/1/{CONTEXTS[0]}"] / figures[f"decode/1/{FAR}"]
                                      for figures in rounds)
           yield f"{model}, {name}: time of a token at {FAR} / at {CONTEXTS[0]}", slower, "<= 1.05"
-    for mine, other, least in ((f"decode/64/{CONTEXTS[0]}", f"decode/64/{CONTEXTS[0]}", 3),
-                               ("engine/64", f"decode/64/{CONTEXTS[0]}", 3), ("prompt/512", "prompt/512", 2)):
+    for mine, other, least in ((f"decode/64/{CONTEXTS[0]}", f"decode/64/{CONTEXTS[0]}", 2.5),
+                               ("engine/64", f"decode/64/{CONTEXTS[0]}", 2.5), ("prompt/512", "prompt/512", 1.5)):
       for peer in ("pytorch", "compiled"):
         rates = best(of_model, "ours", mine), best(of_model, peer, other)
         if None not in rates:
@@ -255,10 +263,9 @@ def targets(results):
       continue
     pair = [of_model.get(name) for name in ("ours int8", "llama.cpp q8_0")]
     if None not in pair:
-      for streams in (1, MOST_STREAMS):
-        for context in CONTEXTS:
-          rates = [median(rounds, f"decode/{streams}/{context}") for rounds in pair]
-          yield f"{model}, {streams} at context {context}: ours int8 / llama.cpp q8_0", rates[0] / rates[1], ">= 1"
+      for name in (*(f"decode/{streams}/{context}" for streams in STREAMS for context in CONTEXTS), "prompt/512"):
+        ratio = median(pair[0], name) / median(pair[1], name)
+        yield f"{model}, {name}: ours int8 / llama.cpp q8_0", ratio, f">= {LEAST_OF_LLAMA.get((model, name), 2)}"
 
 
 def rwkv_targets(model, of_model):
