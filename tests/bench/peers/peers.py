@@ -168,18 +168,25 @@ class Peers:
     return self.pytorch(model, number)
 
   def llama_cpp(self, model, number):
-    # One prompt, copied: each sequence has keys and values, or a state, of its own.
-    bench = (install.BATCHED_BENCH, "-m", self.gguf(model, number), "-pps", "--output-format", "jsonl",
-             "-t", self.options.threads, "-tb", self.options.threads)
-    decode = ("-ntg", DECODED, "-npl", ",".join(map(str, STREAMS)))
+
+    def bench(prompts, streams, tokens, *more):
+      for _ in range(5):  # it ends now and then before it has printed its last lines
+        text = output_of(install.BATCHED_BENCH, "-m", self.gguf(model, number), "--output-format", "jsonl",
+                         "-t", self.options.threads, "-tb", self.options.threads, "-npp", ",".join(map(str, prompts)),
+                         "-npl", ",".join(map(str, streams)), "-ntg", tokens, *more)
+        if sum(line.startswith("{") for line in text.splitlines()) == len(prompts) * len(streams):
+          return text
+      sys.exit(f"llama.cpp printed only:\n{text}")
+
+    # "-pps": one prompt, copied; each sequence has keys and values, or a state, of its own.
     if is_rwkv(model):
-      return llama_figures_of_prompt(output_of(*bench, *decode, "-kvu", "-c", PROMPT + MOST_STREAMS * DECODED,
-                                          "-npp", PROMPT))
-    prompt = llama_figures_of_prompt(output_of(*bench, "-ntg", 1, "-npl", 1, "-c", 2 * PROMPT, "-npp", PROMPT))
+      return llama_figures_of_prompt(bench([PROMPT], STREAMS, DECODED, "-pps", "-kvu",
+                                           "-c", PROMPT + MOST_STREAMS * DECODED))
     room = -(-(CONTEXTS[-1] + DECODED) // 256) * 256
-    return llama_figures(output_of(*bench, *decode, "-c", MOST_STREAMS * room, "-npp",
-                                   ",".join(str(context - DECODED // 2) for context in CONTEXTS))) | {
-                                       f"prompt/{PROMPT}": prompt[f"prompt/{PROMPT}"]}
+    prompts = [context - DECODED // 2 for context in CONTEXTS]
+    prompt = llama_figures_of_prompt(bench([PROMPT], [1], 1, "-c", 2 * PROMPT))[f"prompt/{PROMPT}"]
+    return llama_figures(bench(prompts, STREAMS, DECODED, "-pps", "-c", MOST_STREAMS * room)) | {
+        f"prompt/{PROMPT}": prompt}
 
   def measure(self, results):
     """results[model][contender]: the figures of each round."""
