@@ -49,7 +49,7 @@ PROMPT = 512
 TOLERANCE = 1e-3
 # Formats of RWKV that are compared, and the least ratio of ours to theirs in each figure.
 RIVALS = (("ours fp32", "rwkv fp32"), ("ours bf16", "llama.cpp f16"), ("ours int8", "llama.cpp q8_0"))
-# The same for ours int8 and llama.cpp q8_0 of AFT models, where it is not 2. One stream of M is limited by memory.
+# The least ratio of ours int8 to llama.cpp q8_0 for AFT models, where it is not 2. Memory limits one stream of M.
 LEAST_OF_LLAMA = {(model, "prompt/512"): 1.5 for model in ("S", "M")} | {
     ("M", f"decode/1/{context}"): 1.7 for context in CONTEXTS}
 LEAST = {"decode/1/100": 1, "decode/8/100": 2, "decode/32/100": 2, "prompt/512": 1}
