@@ -109,7 +109,7 @@ constexpr int64_t kPanelRow = 4 * kPanel;
 // once per turn and panel, and EndTurn at the end of a turn.
 //
 // If only one pass reads a panel, its turns request what they will read 4 kB further on, because
-// the own prefetching of many processors follows the reads of a loop too closely.
+// the prefetching of many processors follows the reads of a loop too closely.
 struct OwnAhead {
   HWY_INLINE void Start(const char* /*next*/) {}
   HWY_INLINE void Request(const void* weights, int64_t /*offset*/) {
@@ -133,13 +133,14 @@ struct SharedAhead {
     step = next < past ? in_turn : 0;
   }
   HWY_INLINE void Request(const void* /*weights*/, int64_t offset) {
-    __builtin_prefetch(at + offset, 0, 2);
+    PrefetchToSecond(at + offset);
   }
   HWY_INLINE void EndTurn() { at += step; }
 };
 
-// Where PrefersOneStream(), loops with few rows request nothing, because the processor's own
-// prefetching is faster. Others have time to request more than it does.
+// Where PrefersOneStream(), loops with few rows request nothing, because such a processor fetches
+// one stream at the memory's speed itself. Loops with more rows read too slowly for that, so they
+// request what they will read 8 kB further on.
 struct NothingAhead {
   HWY_INLINE void Start(const char* /*next*/) {}
   HWY_INLINE void Request(const void* /*weights*/, int64_t /*offset*/) {}
@@ -149,8 +150,8 @@ struct StreamAhead {
   HWY_INLINE void Start(const char* /*next*/) {}
   HWY_INLINE void Request(const void* weights, int64_t /*offset*/) {
     const char* const at = static_cast<const char*>(weights) + 8192;
-    __builtin_prefetch(at, 0, 2);
-    __builtin_prefetch(at + 64, 0, 2);
+    PrefetchToSecond(at);
+    PrefetchToSecond(at + 64);
   }
   HWY_INLINE void EndTurn() {}
 };
