@@ -64,10 +64,15 @@
 
 namespace aft::kernels {
 
-// Requests the cache line at `p` for the second cache. hwy::Prefetch requests it for the first one,
-// which waits for few lines at a time: a core that has requested more of them stops until some have
-// arrived. So this function is for what comes from memory. It is always inlined because GCC drops
-// calls of functions that only prefetch.
-HWY_INLINE void PrefetchToSecond(const void* p) { __builtin_prefetch(p, 0, 2); }
+// Requests the cache line at `p` for a cache. The first cache waits for few lines at a time: a core
+// that has requested more of them stops until some have arrived. So what comes from memory is
+// requested for the second one. It is always inlined because GCC drops calls of functions that only
+// prefetch.
+constexpr int kFirstCache = 3;
+constexpr int kSecondCache = 2;
+template <int kCache>
+HWY_INLINE void FetchLine(const void* p) {
+  __builtin_prefetch(p, 0, kCache);
+}
 
 }  // namespace aft::kernels

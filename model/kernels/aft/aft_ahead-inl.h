@@ -55,17 +55,18 @@ class AheadTile {
                                const TileState& state) {
     constexpr int64_t kFloat = sizeof(float);
     const int64_t width = kVectors * static_cast<int64_t>(hn::Lanes(d));
-    for (int64_t i = 0; i < 3; ++i) FetchBytes<kSecond>(row.q + i * params.hid, width * kFloat);
+    for (int64_t i = 0; i < 3; ++i)
+      FetchBytes<kSecondCache>(row.q + i * params.hid, width * kFloat);
     for (int64_t i = 0; i < (params.prefix_block > 0 ? 6 : 3); ++i) {
-      FetchBytes<kSecond>(state.prefix + i * state.stride, width * kFloat);
+      FetchBytes<kSecondCache>(state.prefix + i * state.stride, width * kFloat);
     }
     const int64_t age = Age(state, row.position);
     const int64_t first = params.prefix_block > 0 ? kBeforeMax : kBlockMax;
     const int64_t end = kPairs + 2 * (age > 0 ? age + 1 : kAftLookahead);
-    FetchBytes<kSecond>(state.ahead, sizeof(int64_t));
-    FetchBytes<kSecond>(state.ahead + first * width, (end - first) * width * kFloat);
+    FetchBytes<kSecondCache>(state.ahead, sizeof(int64_t));
+    FetchBytes<kSecondCache>(state.ahead + first * width, (end - first) * width * kFloat);
     const Rings<kVectors, Ring, D> rings(d, params, state);
-    rings.template Fetch<kSecond>(rings.Element(row.position));
+    rings.template Fetch<kSecondCache>(rings.Element(row.position));
   }
 
   // Whether the row begins a block, and so reads its whole ring.
@@ -80,7 +81,7 @@ class AheadTile {
     const int64_t end = rings.rows() * (part + 1) / kAftLookahead;
     int64_t j = rings.rows() * part / kAftLookahead;
     for (int64_t element = rings.Element(j); j < end; ++j) {
-      rings.template Fetch<kSecond>(element);
+      rings.template Fetch<kSecondCache>(element);
       element = rings.After(element);
     }
   }
@@ -179,7 +180,7 @@ class AheadTile {
     do {  // also without a token, because the sums are 0 then
       const int64_t end = std::min(first + kTokens, t);
       rings_.ForEach(first, end, [&](int64_t j, int64_t element) HWY_ATTR {
-        rings_.Fetch(fetched);
+        rings_.template Fetch<kFirstCache>(fetched);
         fetched = rings_.After(fetched);
         V e[kVectors];
         rings_.LoadKey(element, e);

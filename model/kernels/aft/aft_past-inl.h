@@ -188,11 +188,11 @@ class Rings {
     int64_t element = Element(begin);
     for (int64_t j = begin; j < end; ++j, element = After(element)) fn(j, element);
   }
-  template <int kLocality = kNearest>
+  template <int kCache>
   HWY_INLINE void Fetch(int64_t element) const {
     for (const float* ring : {state_.k_ring, state_.v_ring}) {
-      FetchBytes<kLocality>(reinterpret_cast<const char*>(ring) + element * Ring::kBytes,
-                            kVectors * static_cast<int64_t>(hn::Lanes(d_)) * Ring::kBytes);
+      FetchBytes<kCache>(reinterpret_cast<const char*>(ring) + element * Ring::kBytes,
+                         kVectors * static_cast<int64_t>(hn::Lanes(d_)) * Ring::kBytes);
     }
   }
   HWY_INLINE void LoadKey(int64_t element, V* k) const { Load(state_.k_ring, element, k); }

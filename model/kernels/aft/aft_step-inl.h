@@ -185,7 +185,7 @@ class StepTile {
   // lines with each token of the ring.
   HWY_INLINE void PrefetchState(int64_t lines) {
     for (; lines > 0 && prefetched_ < state_.next_bytes; --lines, prefetched_ += kLine) {
-      PrefetchToSecond(state_.next + prefetched_);
+      FetchLine<kSecondCache>(state_.next + prefetched_);
     }
   }
 

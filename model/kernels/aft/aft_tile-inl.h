@@ -57,15 +57,11 @@ struct TileState {
   int64_t next_bytes = 0;
 };
 
-// Prefetches memory into a cache. It is inlined because GCC drops calls of functions that only
-// prefetch.
-constexpr int kNearest = 3;
-constexpr int kSecond = 2;
-template <int kLocality = kNearest>
+template <int kCache>
 HWY_INLINE void FetchBytes(const void* from, int64_t bytes) {
   constexpr int64_t kLine = 64;
   const char* const first = static_cast<const char*>(from);
-  for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(first + i, 0, kLocality);
+  for (int64_t i = 0; i < bytes; i += kLine) FetchLine<kCache>(first + i);
 }
 
 inline bool Masked(const Row& row, int64_t i) {

@@ -88,7 +88,7 @@ class ConvChannels {
   HWY_INLINE void PrefetchNext(int64_t r) const {
     if (next_ == 0) return;
     for (int i = 0; i < kVectors; ++i) {
-      PrefetchToSecond(ring_ + r * ring_stride_ + next_ + i * Lanes());
+      FetchLine<kSecondCache>(ring_ + r * ring_stride_ + next_ + i * Lanes());
     }
   }
 

@@ -43,7 +43,7 @@ class ConvHeads {
     for (int64_t r = 0; r < in_ring; ++r) {
       const Ring* keys = state_ring_ + r * params.heads;
       for (int64_t i = 0; rings.next_k != 0 && i < heads_; i += kConvPad) {
-        PrefetchToSecond(keys + rings.next_k + i);
+        FetchLine<kSecondCache>(keys + rings.next_k + i);
       }
       CopyRow(keys, ring_ + r * layout.stride);
     }

@@ -94,7 +94,8 @@ HWY_INLINE void StoreSums(const LinearCall& call, LinearVec sum, int64_t row, in
 }
 
 // Keeps a vector of weights in a register if several rows use it. GCC 12 would read it from memory
-// for each of two or three rows, and AVX-512 reads only one vector in a cycle.
+// for each of two or three rows, and AVX-512 reads only one vector in a cycle. `weights` must be a
+// local variable: GCC would write an element of an array to memory.
 template <int kRows, class V>
 HWY_INLINE void KeepForRows([[maybe_unused]] V& weights) {
 #if HWY_TARGET == HWY_AVX3
@@ -105,20 +106,29 @@ HWY_INLINE void KeepForRows([[maybe_unused]] V& weights) {
 // The bytes of a panel for four bytes of inputs. A turn of a loop reads them, or a part of them.
 constexpr int64_t kPanelRow = 4 * kPanel;
 
-// What the turns of a loop request, so that weights arrive before they are read. Request is called
+// The turns of a loop request weights, so that these arrive before they are read. Request is called
 // once per turn and panel, and EndTurn at the end of a turn.
-//
-// If only one pass reads a panel, its turns request what they will read 4 kB further on, because
-// the prefetching of many processors follows the reads of a loop too closely.
-struct OwnAhead {
+
+// If only one pass reads a panel, its turns request what they will read kDistance bytes further on,
+// or nothing if that is 0.
+template <int64_t kDistance, int kCache>
+struct PassAhead {
   HWY_INLINE void Start(const char* /*next*/) {}
-  HWY_INLINE void Request(const void* weights, int64_t /*offset*/) {
-    const char* const at = static_cast<const char*>(weights) + 4096;
-    __builtin_prefetch(at);
-    __builtin_prefetch(at + 64);
+  HWY_INLINE void Request([[maybe_unused]] const void* weights, int64_t /*offset*/) {
+    if constexpr (kDistance > 0) {
+      const char* const at = static_cast<const char*>(weights) + kDistance;
+      FetchLine<kCache>(at);
+      FetchLine<kCache>(at + 64);
+    }
   }
   HWY_INLINE void EndTurn() {}
 };
+// The prefetching of many processors follows the reads of a loop too closely.
+using OwnAhead = PassAhead<4096, kFirstCache>;
+// Where PrefersOneStream(), loops with few rows request nothing, because such a processor fetches
+// one stream at the memory's speed itself. Loops with more rows read too slowly for that.
+using NothingAhead = PassAhead<0, kFirstCache>;
+using StreamAhead = PassAhead<8192, kSecondCache>;
 
 // If several passes read the same panels, each of them requests a part of the panels after these.
 // Otherwise the first pass would wait for memory, and the others would leave memory idle. The
@@ -133,27 +143,9 @@ struct SharedAhead {
     step = next < past ? in_turn : 0;
   }
   HWY_INLINE void Request(const void* /*weights*/, int64_t offset) {
-    PrefetchToSecond(at + offset);
+    FetchLine<kSecondCache>(at + offset);
   }
   HWY_INLINE void EndTurn() { at += step; }
-};
-
-// Where PrefersOneStream(), loops with few rows request nothing, because such a processor fetches
-// one stream at the memory's speed itself. Loops with more rows read too slowly for that, so they
-// request what they will read 8 kB further on.
-struct NothingAhead {
-  HWY_INLINE void Start(const char* /*next*/) {}
-  HWY_INLINE void Request(const void* /*weights*/, int64_t /*offset*/) {}
-  HWY_INLINE void EndTurn() {}
-};
-struct StreamAhead {
-  HWY_INLINE void Start(const char* /*next*/) {}
-  HWY_INLINE void Request(const void* weights, int64_t /*offset*/) {
-    const char* const at = static_cast<const char*>(weights) + 8192;
-    PrefetchToSecond(at);
-    PrefetchToSecond(at + 64);
-  }
-  HWY_INLINE void EndTurn() {}
 };
 
 // The most bytes of several panels at once that passes may share. With more, two threads read the
@@ -174,7 +166,7 @@ constexpr int kLinearSums = 12;
 
 constexpr int kVectorsInPanel = static_cast<int>(kPanel / hn::MaxLanes(LinearTag()));
 
-// What a loop computes: kRows rows of kPanels panels, and in each panel kVectors vectors of sums.
+// A loop computes kRows rows of kPanels panels, and in each panel kVectors vectors of sums.
 template <int kRowsAtOnce, int kPanelsAtOnce, int kVectorsAtOnce>
 struct BlockShape {
   static constexpr int kRows = kRowsAtOnce;

@@ -70,6 +70,8 @@ struct FloatBlocks {
     }
     const auto add = [&](int64_t k, int i) HWY_ATTR {
       LinearVec w[kPanels][kVectors];
+      // Vectors are handled in pairs, because in loops over single ones GCC 12 keeps sums of bf16
+      // in memory with AVX2.
       for (int p = 0; p < kPanels; ++p) {
         for (int v = 0; v < kVectors; v += 2) {
           const Number* const at = weights + p * panel_numbers + v * lanes * kInputs;

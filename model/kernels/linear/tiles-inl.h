@@ -58,7 +58,7 @@ HWY_INLINE void SumTiles(const unsigned char* x, int64_t row_bytes, const unsign
   for (int64_t k = 0; k < input_bytes; k += kTileBytes) {
     for (int64_t i = 0; i < ahead.step; i += kTileBytes) {
       if (ahead.is_shared) {
-        PrefetchToSecond(ahead.at + i);  // as SharedAhead
+        FetchLine<kSecondCache>(ahead.at + i);  // as SharedAhead
       } else {
         __builtin_prefetch(ahead.at + i);
       }
