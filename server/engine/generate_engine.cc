@@ -446,7 +446,10 @@ void GenerateEngine::PublishVectors(TokenStream& stream, const Step& step, size_
 
 void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome,
                              TimePoint now) {
-  const bool news = !delta.tokens.empty() || !delta.text.empty();
+  // The last delta also takes along what is held, so that a reader that is too slow for it gets the
+  // error.
+  const bool news =
+      !delta.tokens.empty() || !delta.text.empty() || (ended && !stream.held.tokens.empty());
   // The first token of a stream is never held for the rest of its turn.
   if (news && !ended && stream.is_in_turn() && stream.further_tokens > 0) {
     held_.Hold(stream, std::move(delta));

@@ -32,6 +32,9 @@ TokenCounts::Prompts TokenCounts::OfPrompts(const Step& step) {
   Prompts tokens{};
   if (step.prompt_tokens == 0) return tokens;  // as in most steps
   for (size_t i = 0; i < step.sequences.size(); ++i) {
+    // It may have ended since the step was planned, because its reader is too slow (HeldTokens).
+    // Such a stream decodes, so it has no prompt to count.
+    if (step.sequences[i] == nullptr) continue;
     const auto& stream = static_cast<const TokenStream&>(*step.sequences[i]);
     const StepRow& row = step.input.rows[i];
     if (row.first_position >= stream.prompt_end()) continue;  // a decode

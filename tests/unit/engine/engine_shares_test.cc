@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -192,6 +193,76 @@ TEST_F(EngineSharesTest, TokensAreHeldOnlyWhileTheirStreamIsInItsTurn) {
   }
   EXPECT_EQ(most, static_cast<size_t>(StepTurns::kTurnSteps));
   EXPECT_GT(over_small, 0);
+}
+
+// Streams of one client end at stop tokens while their tokens are held, and their sinks refuse
+// parts at random. Another client and prompts come and go, so steps become shared and unshared.
+TEST_F(EngineSharesTest, ASlowReaderLosesItsOwnStreamAndNothingElse) {
+  model.max_steps_in_flight = 1;  // the clocks below count submitted steps
+  model.slots = 24;
+  options.cpu_clock = [&] {
+    size_t time = 0;
+    for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
+    return milliseconds(time);
+  };
+  options.clock = [&] { return clock.Now() + options.cpu_clock(); };
+  StartHeld();
+  TestRandom random;
+  const auto submit_slow = [&] {
+    GenerationRequest request = Request({static_cast<TokenId>(random.Below(50))}, kUnending);
+    for (TokenId id = 0; id < model.vocab_size; id += 16) request.stop.token_ids.push_back(id);
+    return Submit(std::move(request), std::make_shared<RecordingSink>(1 + random.Below(12)));
+  };
+  std::vector<Accepted> slow(8);
+  std::vector<std::pair<GenerationRequest, Sink>> others;
+  const auto submit_other = [&](std::vector<TokenId> prompt, int32_t tokens) {
+    GenerationRequest request = Request(std::move(prompt), tokens);
+    request.client = client_b;
+    others.emplace_back(request, Submit(request).sink);
+  };
+  int refused = 0;
+  int stopped = 0;
+  size_t most = 0;  // the most tokens that came together
+  for (int round = 0; round < 700; ++round) {
+    for (Accepted& stream : slow) {
+      if (stream.sink != nullptr && !stream.sink->finished()) continue;
+      if (stream.sink != nullptr) {
+        const Outcome outcome = stream.sink->Wait();
+        if (outcome.status.ok()) {
+          ASSERT_EQ(outcome.reason, FinishReason::kStop);
+          ASSERT_EQ(stream.sink->tokens().size(), outcome.usage.generated_tokens);
+          ++stopped;
+        } else {
+          ASSERT_EQ(outcome.status.code(), absl::StatusCode::kResourceExhausted);
+          ++refused;
+        }
+        const std::vector<TokenDelta> parts = stream.sink->parts();
+        // The first token is never held.
+        ASSERT_LE(parts.empty() ? 0 : parts.front().tokens.size(), 1U);
+        for (const TokenDelta& part : parts) most = std::max(most, part.tokens.size());
+        std::string letters;  // every token below 128 is one
+        for (const TokenId id : stream.sink->tokens()) {
+          if (id < 128) letters += static_cast<char>(id);
+        }
+        std::string text = stream.sink->text();
+        text.erase(std::remove_if(text.begin(), text.end(), [](char c) { return c < 0; }),
+                   text.end());
+        ASSERT_EQ(text, letters);
+      }
+      stream = submit_slow();
+    }
+    if (random.Below(12) == 0) submit_other({7, 8}, 1 + static_cast<int32_t>(random.Below(20)));
+    if (random.Below(6) == 0) {
+      submit_other(std::vector<TokenId>(30, static_cast<TokenId>(random.Below(50))), 1);
+    }
+    control->RunSteps(1);
+  }
+  EXPECT_GT(refused, 20);
+  EXPECT_GT(stopped, 20);
+  EXPECT_GT(most, 1U);
+  for (const Accepted& stream : slow) engine->Cancel(stream.handle);
+  control->Resume();
+  for (const auto& [request, sink] : others) ExpectServed(sink, request);
 }
 
 }  // namespace
