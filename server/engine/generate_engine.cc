@@ -262,8 +262,14 @@ void GenerateEngine::Place() {
   }
   for (Sequence* sequence : placement.unparked) {
     auto& stream = static_cast<TokenStream&>(*sequence);
+    if (stream.slot() < 0) continue;  // it was parked in the same placement, and that failed
     CheckState(stream, "engine.resume_failed", slots_.Unpark(stream));
   }
+  if (!started.empty()) {
+    BeginStep(started, now);
+    PublishGauges();  // so that they are right even if the step never ends
+  }
+  // These may end streams that began just now, so they come after BeginStep.
   for (const auto& [leader, sequence] : placement.forked) {
     auto& stream = static_cast<TokenStream&>(*sequence);
     if (leader->slot() < 0) {
@@ -272,10 +278,6 @@ void GenerateEngine::Place() {
       CheckState(stream, "engine.fork_failed",
                  slots_.Fork(static_cast<const TokenStream&>(*leader), stream));
     }
-  }
-  if (!started.empty()) {
-    BeginStep(started, now);
-    PublishGauges();  // so that they are right even if the step never ends
   }
   for (TokenStream* stream : over) End(*stream, *stream->ended, now);
 }

@@ -15,6 +15,7 @@ namespace aft::server {
 namespace {
 
 using std::chrono::seconds;
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -246,6 +247,24 @@ TEST_F(EngineGroupTest, ALostStateEndsTheGroupBeforeItHasBegun) {
                             absl::StatusCode::kCancelled));
   }
   ExpectServes();
+}
+
+// Followers of a prompt of one token begin and end in one placement. Each leaves the queue once.
+TEST_F(EngineGroupTest, ALostStateEndsAGroupThatHasNothingToRead) {
+  Start();
+  GenerationRequest first = Request({1, 2, 3}, 3);
+  first.store = true;
+  GenerationRequest request = Request({}, 5);
+  request.previous = StateOf(Submit(first).sink->Wait());
+  const auto left = [&] {
+    return metrics.queue_seconds(request.method, request.service_class)
+        .Collect()
+        .histogram.sample_count;
+  };
+  const uint64_t before = left();
+  control->FailNextRestore();
+  EXPECT_THAT(SubmitGroup(request, 3).Codes(), Not(Contains(absl::StatusCode::kOk)));
+  EXPECT_EQ(left(), before + 3);
 }
 
 TEST_F(EngineGroupTest, AForkThatFailsEndsItsAnswerAlone) {
