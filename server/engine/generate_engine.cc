@@ -92,6 +92,11 @@ absl::StatusOr<RequestHandle> GenerateEngine::GenerateTexts(
   std::vector<std::unique_ptr<Job>> jobs;
   for (size_t i = 0; i < requests.size(); ++i) {
     auto stream = MakeGeneration(std::move(requests[i]), sinks[i]);
+    absl::string_view reason = stream.status().message();
+    if (requests.size() > 1 && absl::ConsumePrefix(&reason, "prompt: ")) {
+      return RefuseInvalid(
+          absl::Status(stream.status().code(), absl::StrCat("prompt[", i, "]: ", reason)));
+    }
     if (!stream.ok()) return RefuseInvalid(stream.status());
     jobs.push_back(*std::move(stream));
   }
