@@ -325,10 +325,11 @@ void RequestLoop::FindOldest() {
 
 EngineLoad RequestLoop::load() const {
   EngineLoad load = inbox_.load();
+  const TimePoint last_step = last_step_;  // before `now`, so that it cannot be later
   const TimePoint now = Now();
   const TimePoint oldest = std::min(oldest_waiting_.load(), inbox_.oldest());
   if (oldest < now) load.oldest_waiting = now - oldest;
-  load.since_step = now - last_step_.load();
+  load.since_step = now - last_step;
   return load;
 }
 
