@@ -111,7 +111,7 @@ void EncodeEngine::Remove(Job& job, Outcome& outcome) {
 TimePoint EncodeEngine::Advance() {
   const TimePoint now = Now();
   const TimePoint ready = batcher_.ReadyAt();
-  if (batcher_.waiting() == 0 || now < ready) return ready;
+  if (now < ready) return ready;
   std::vector<Text*> batch;
   for (BatchItem* item : batcher_.Take(now)) batch.push_back(static_cast<Text*>(item));
   RunBatch(batch);

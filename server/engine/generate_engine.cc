@@ -218,12 +218,10 @@ TimePoint GenerateEngine::Advance() {
   work_began_ = Work();
   Place();
   const Step* const step = scheduler_.Schedule(pacer_.PromptTokens(), step_costs_.cost());
-  if (!held_.empty()) {
-    held_.Release(step, [this](TokenStream& stream, TokenDelta delta) {
-      absl::Status status = Give(*stream.sink, std::move(delta));
-      if (!status.ok()) Fail(stream, std::move(status), Now());
-    });
-  }
+  held_.Release(step, [this](TokenStream& stream, TokenDelta delta) {
+    absl::Status status = Give(*stream.sink, std::move(delta));
+    if (!status.ok()) Fail(stream, std::move(status), Now());
+  });
   if (step != nullptr) Launch(*step);
   if (!flights_.empty() && !flights_.back().ticket.ok()) {
     // The runner refused it: its sequences must end before the next step is planned.

@@ -28,7 +28,6 @@ void HeldTokens::Release(const Step* next, absl::FunctionRef<void(TokenStream&, 
   if (next != nullptr && next->small) return;
   const bool shared = next != nullptr && next->shared;
   for (size_t i = streams_.size(); i-- > 0;) {  // from the end, since released ones leave
-    if (i >= streams_.size()) continue;         // more than one stream has ended
     TokenStream& stream = *streams_[i];
     if (shared && stream.flights() > 0) continue;
     give(stream, Take(stream, {}));

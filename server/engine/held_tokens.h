@@ -12,8 +12,6 @@ namespace aft::server {
 // together. For the engine's thread alone.
 class HeldTokens {
  public:
-  bool empty() const { return streams_.empty(); }
-
   // Adds `delta` to what is held of the stream.
   void Hold(TokenStream& stream, TokenDelta delta);
 
@@ -24,7 +22,7 @@ class HeldTokens {
   // planned; null: there is none. The tokens of a stream are given if no step in flight contains
   // the stream, because its next token may be late. If the steps are not shared, the tokens of all
   // streams are given. Nothing is given before a small step, because small steps are few and short,
-  // and measure the cost of a step. `give` may end streams.
+  // and measure the cost of a step. `give` may end the stream that it is called with.
   void Release(const Step* next, absl::FunctionRef<void(TokenStream&, TokenDelta)> give);
 
  private:

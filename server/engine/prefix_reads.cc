@@ -282,7 +282,7 @@ void PrefixReads::HasEnded(TokenStream& stream) {
   const int64_t position = stream.position();
   const int64_t consumed = position - stream.prompt_end();
   // A row in flight consumes a token beyond the text; of a long answer, not all ids are known.
-  if (ContinuousScheduler::IsInFlight(stream) || info_.generated_differ || position < kMinTokens ||
+  if (stream.flights() > 0 || info_.generated_differ || position < kMinTokens ||
       consumed > static_cast<int64_t>(read.outputs.size()) || !Fits(position)) {
     return;
   }

@@ -150,8 +150,6 @@ class ContinuousScheduler {
   static bool IsAtCut(const Sequence& sequence) {
     return sequence.position_ == sequence.cut_ && sequence.flights_ == 0;
   }
-  // Whether a step in flight names the sequence.
-  static bool IsInFlight(const Sequence& sequence) { return sequence.flights_ > 0; }
 
   // Changes the class of the sequence. A Place that is running still counts it by its old class.
   void SetClass(Sequence& sequence, ServiceClass service_class) {

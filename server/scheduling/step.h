@@ -20,7 +20,6 @@ struct Step {
   bool small = false;   // the argument of ShareStep and of StepCostMeter::Observe
   bool shared = false;  // a client has less of it than it could use
 
-  bool empty() const { return sequences.empty(); }
   int64_t decodes() const { return tokens - prompt_tokens; }
 };
 

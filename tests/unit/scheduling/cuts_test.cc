@@ -50,10 +50,10 @@ TEST(CutTest, ARowEndsAtACutAndNoneFollowsUntilTheCutIsMoved) {
   EXPECT_FALSE(ContinuousScheduler::IsAtCut(cut));
   EXPECT_THAT(RowSizes(scheduler.Schedule()), ElementsAre(4));
   EXPECT_FALSE(ContinuousScheduler::IsAtCut(cut));
-  EXPECT_TRUE(ContinuousScheduler::IsInFlight(cut));
+  EXPECT_EQ(cut.flights(), 1);
   scheduler.Retire();
   EXPECT_TRUE(ContinuousScheduler::IsAtCut(cut));
-  EXPECT_FALSE(ContinuousScheduler::IsInFlight(cut));
+  EXPECT_EQ(cut.flights(), 0);
   EXPECT_EQ(scheduler.Schedule(), nullptr);
   scheduler.CutAt(cut, Sequence::kNoCut);
   EXPECT_FALSE(ContinuousScheduler::IsAtCut(cut));

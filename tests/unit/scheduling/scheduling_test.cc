@@ -180,7 +180,7 @@ TEST(ContinuousSchedulerTest, ATextToScoreBringsItsTargetsChunkByChunk) {
   EXPECT_THAT(last.input.rows[0].targets, ElementsAre(15));  // nothing follows the end
   EXPECT_EQ(text.phase(), Sequence::Phase::kRead);
   scheduler.Remove(text);
-  EXPECT_TRUE(RunStep(scheduler).empty());
+  EXPECT_TRUE(RunStep(scheduler).sequences.empty());
   EXPECT_EQ(scheduler.slots().free(), 2);
 }
 
