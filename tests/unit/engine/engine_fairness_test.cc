@@ -255,6 +255,17 @@ TEST_F(EngineFairnessTest, ADeadlineThatCannotBeMetIsRefusedOnceItIsKnown) {
                                  "least 49.500 s")));
   EXPECT_EQ(metrics.rejected(Rejection::kDeadline).Value(), 1);
   EXPECT_EQ(engine->load().running, 1);
+  // All texts of a call count for its deadline.
+  const auto text = [&] {
+    auto request = Arriving<ScoringRequest>();
+    request.text.assign(100, 1);
+    request.scored = 99;
+    request.deadline = clock.Now() + seconds(60);
+    return request;
+  };
+  const auto sink = std::make_shared<RecordingSink>();
+  EXPECT_THAT(engine->ScoreTexts({text(), text()}, {sink, sink}).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the deadline")));
   const Sink in_time = Submit(within(100, seconds(50))).sink;
   control->Resume();
   EXPECT_EQ(running->Wait().status, absl::OkStatus());
@@ -262,6 +273,32 @@ TEST_F(EngineFairnessTest, ADeadlineThatCannotBeMetIsRefusedOnceItIsKnown) {
   GenerationRequest late = Request({1}, 1);
   late.deadline = clock.Now();
   EXPECT_EQ(Submit(late).sink->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+// The only slot serves a request in 10 s, and two requests of the client wait for it.
+TEST_F(EngineFairnessTest, ADeadlineCountsTheRequestsThatGoBefore) {
+  model.max_steps_in_flight = 1;  // the test counts steps
+  model.slots = 1;
+  StartHeld();
+  std::vector<Sink> before;
+  for (int i = 0; i < 4; ++i) before.push_back(Submit(Request({1}, 2)).sink);
+  control->RunSteps(1);
+  control->WaitUntilBlocked();
+  clock.Advance(seconds(10));
+  control->RunSteps(1);
+  control->WaitUntilBlocked();  // the second request has begun
+  GenerationRequest request = Request({1}, 1);
+  request.deadline = clock.Now() + seconds(9);
+  EXPECT_THAT(Refused(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                         HasSubstr("would take at least 10.000 s")));
+  GenerationRequest of_user = request;  // it may overtake the requests of other users
+  of_user.user = "someone";
+  before.push_back(Submit(of_user).sink);
+  GenerationRequest of_other = request;
+  of_other.client = client_b;
+  before.push_back(Submit(of_other).sink);
+  control->Resume();
+  for (const Sink& sink : before) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
 }
 
 TEST_F(EngineFairnessTest, AStepThatStalledRefusesNoDeadlineOnAnIdleServer) {
