@@ -34,13 +34,13 @@ void LoaderThread::Run() {
   }
 }
 
-void LoaderThread::Order(Task task) {
+void LoaderThread::Order(Task task, bool limited) {
   absl::Status refused;
   {
     MutexLock lock(mutex_);
     if (draining_) {
       refused = Draining();
-    } else if (tasks_.size() >= kMaxTasks) {
+    } else if (limited && tasks_.size() >= kMaxTasks) {
       refused = absl::ResourceExhaustedError(
           absl::StrCat(kMaxTasks, " orders to load or unload wait already"));
     } else {

@@ -17,7 +17,7 @@ class LoaderThread {
   // refused. It must not throw.
   using Task = std::function<void(const absl::Status& may)>;
 
-  // The most orders that may wait.
+  // A limited order is refused while this many orders wait.
   static constexpr size_t kMaxTasks = 64;
 
   ~LoaderThread() { Join(); }
@@ -26,8 +26,8 @@ class LoaderThread {
   void Start(std::function<void()> first);
 
   // A refused `task` is called at once, on the calling thread, with UNAVAILABLE after Drain, or
-  // with RESOURCE_EXHAUSTED when too many wait already.
-  void Order(Task task);
+  // with RESOURCE_EXHAUSTED if it is `limited` and too many wait already.
+  void Order(Task task, bool limited = true);
 
   // Refuses the waiting orders and all later ones. The one in progress is completed. Idempotent.
   void Drain();

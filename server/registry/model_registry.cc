@@ -110,19 +110,20 @@ void ModelRegistry::Unload(const std::string& name, Done done, Wanted wanted) {
 }
 
 void ModelRegistry::Rescan(const RepositoryConfig& repository) {
-  thread_.Order([this, repository](const absl::Status& may) {
-    if (!may.ok()) return;
-    {
-      MutexLock lock(mutex_);
-      repository_ = repository;
-    }
-    if (repository.folder.empty()) return;
+  {
+    MutexLock lock(mutex_);
+    repository_ = repository;
+  }
+  if (repository.folder.empty()) return;
+  const auto rescan = [this](const absl::Status& may) {
+    if (!may.ok()) return;  // the server drains
     const absl::Status read = Catching([this] {
       ReadFolder();
       return absl::OkStatus();
     });
     if (!read.ok()) log::Error("repository.unreadable", {{"error", read.ToString()}});
-  });
+  };
+  thread_.Order(rescan, /*limited=*/false);
 }
 
 RepositoryConfig ModelRegistry::repository() const {
@@ -179,7 +180,7 @@ absl::Status ModelRegistry::LoadVersions(Entry& entry) {
 absl::Status ModelRegistry::LoadVersion(Entry& entry, const ModelConfig& config) {
   // The stamp is of the files before they are read: one that changes meanwhile is loaded again.
   const std::string stamp = FolderStamp(config.checkpoint_dir);
-  if (IsLoaded(entry, config, stamp)) return absl::OkStatus();
+  if (KeepLoaded(entry, config, stamp)) return absl::OkStatus();
   log::Info("model.loading",
             {{"model", config.name}, {"version", config.version}, {"path", config.checkpoint_dir}});
   const auto start = std::chrono::steady_clock::now();

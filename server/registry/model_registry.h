@@ -80,9 +80,10 @@ class ModelRegistry final : public ModelTable {
   // Retires all versions of a model; `done` is called when they are destroyed. Errors as Load.
   void Unload(const std::string& name, Done done, Wanted wanted = {});
 
-  // Reads the repository again, by new rules: loads new versions, as Load does, and unloads models
-  // that are not in it any more. Models that an order has unloaded stay unloaded. REQUIRES:
-  // `repository` has the same folder.
+  // Replaces the rules of the repository at once, and orders to read it again: this loads new
+  // versions, as Load does, and unloads models that are not in it any more. Models that an order
+  // has unloaded stay unloaded. Only a drain refuses the order. REQUIRES: `repository` has the same
+  // folder.
   void Rescan(const RepositoryConfig& repository);
 
   // The current value of RepositoryConfig::control.

@@ -88,10 +88,14 @@ absl::StatusOr<ModelTable::Entry*> ModelTable::Find(const Client& client,
 }
 
 const ModelTable::NamedVersion* ModelTable::Best(const Entry& entry) {
-  const auto best = std::max_element(entry.versions.begin(), entry.versions.end(),
-                                     [](const NamedVersion& a, const NamedVersion& b) {
-                                       return Rank(a.second.state) < Rank(b.second.state);
-                                     });
+  // A version that was never loaded must not hide one of the same rank that was: the liveness of
+  // the server depends on loaded models that have failed.
+  const auto rank = [](const NamedVersion& named) {
+    return std::make_pair(Rank(named.second.state), named.second.model != nullptr);
+  };
+  const auto best = std::max_element(
+      entry.versions.begin(), entry.versions.end(),
+      [rank](const NamedVersion& a, const NamedVersion& b) { return rank(a) < rank(b); });
   return best == entry.versions.end() ? nullptr : &*best;
 }
 
@@ -329,12 +333,16 @@ void ModelTable::FailVersion(Entry& entry, const std::string& version, const abs
   Publish(entry);
 }
 
-bool ModelTable::IsLoaded(const Entry& entry, const ModelConfig& config,
-                          const std::string& stamp) const {
+bool ModelTable::KeepLoaded(Entry& entry, const ModelConfig& config, const std::string& stamp) {
   MutexLock lock(mutex_);
-  const Version& version = entry.versions.at(config.version);
-  return version.state == ModelState::kReady && version.model->config == config && !stamp.empty() &&
-         version.stamp == stamp;
+  Version& version = entry.versions.at(config.version);
+  if (version.state != ModelState::kReady || version.model->config != config || stamp.empty() ||
+      version.stamp != stamp) {
+    return false;
+  }
+  version.error = absl::OkStatus();
+  Publish(entry);
+  return true;
 }
 
 absl::StatusOr<ModelHold> ModelTable::Place(Entry& entry, ModelHold model,

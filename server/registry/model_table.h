@@ -138,8 +138,9 @@ class ModelTable {
   // Fails the announced versions, because they cannot be found any more.
   void FailLoading(Entry& entry, const absl::Status& error);
   void FailVersion(Entry& entry, const std::string& version, const absl::Status& error);
-  // Whether the version is loaded from the current config and folder (FolderStamp).
-  bool IsLoaded(const Entry& entry, const ModelConfig& config, const std::string& stamp) const;
+  // Whether the version is loaded from the current config and folder (FolderStamp). If so, it has
+  // no error any more: another config or other files, which did not load, were taken back.
+  bool KeepLoaded(Entry& entry, const ModelConfig& config, const std::string& stamp);
   // Gives requests `model` from now on. Returns the model that it replaces, if any. UNAVAILABLE:
   // the table drains.
   absl::StatusOr<ModelHold> Place(Entry& entry, ModelHold model, const std::string& stamp);
@@ -169,7 +170,7 @@ class ModelTable {
   // Returns null if there is none.
   Entry* FindNamed(absl::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Publish(Entry& entry);
-  // Returns null if there is no version.
+  // The version that a request without a version gets. Returns null if there is no version.
   static const NamedVersion* Best(const Entry& entry);
   // An empty version means the best one.
   static absl::StatusOr<const NamedVersion*> Pick(const Entry& entry, absl::string_view version);

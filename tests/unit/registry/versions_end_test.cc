@@ -103,6 +103,23 @@ TEST_F(VersionsTest, ALimitedNumberOfOrdersMayWait) {
   EXPECT_THAT(orders[63].Wait(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
 }
 
+TEST_F(VersionsTest, NewRulesHoldAtOnceAndTheFolderIsReadHoweverManyOrdersWait) {
+  Add("m/1");
+  loads_.Hold();
+  Start();
+  loads_.WaitUntilBlocked();
+  std::vector<Ordered> orders(64);
+  for (Ordered& order : orders) registry_->Load("m", order.Done());
+  Add("n/1");
+  config_.repository.control = "anyone";
+  registry_->Rescan(config_.repository);
+  EXPECT_EQ(registry_->control(), "anyone");
+  loads_.Resume();
+  for (Ordered& order : orders) EXPECT_EQ(order.Wait(), absl::OkStatus());
+  EXPECT_EQ(Load("nobody").code(), absl::StatusCode::kNotFound);  // lint: allow
+  EXPECT_EQ(Serving("n"), "1");
+}
+
 TEST_F(VersionsTest, ADrainDuringALoadDropsTheNewVersion) {
   Add("m/1");
   Serve();

@@ -133,6 +133,14 @@ class VersionsTest : public testing::Test {
     EXPECT_EQ(Load("nobody").code(), absl::StatusCode::kNotFound);  // lint: allow
   }
 
+  // Fails a step of the model, whose folder is `path`, and the request of that step.
+  void FailStep(const ModelHold& model, const std::string& path) {
+    control(path).FailNextSubmit(absl::InternalError("no luck"));
+    const auto sink = std::make_shared<RecordingSink>();
+    ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
+    EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
+  }
+
   std::string Serving(const std::string& name = "m") const {
     const auto model = registry_->Acquire(*AnonymousClient(), name);
     return model.ok() ? (*model)->config.version : std::string(model.status().message());

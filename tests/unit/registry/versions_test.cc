@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/registry/readiness.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/registry/versions_fixture.h"
 
@@ -64,6 +65,7 @@ TEST_F(VersionsTest, AVersionThatDoesNotLoadTakesNothingAway) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("failed to load")));
   EXPECT_EQ(registry_->FindMetrics("m")->loads(true).Value(), 1);
   EXPECT_EQ(registry_->FindMetrics("m")->loads(false).Value(), 1);
+  EXPECT_GT(registry_->FindMetrics("m")->load_seconds.Value(), 0);
   Add("m/2", "2");
   EXPECT_EQ(Load(), absl::OkStatus());
   EXPECT_THAT(Versions(), ElementsAre("2 ready"));
@@ -128,13 +130,7 @@ TEST_F(VersionsTest, AVersionThatFailsWhileItServesLeavesItToTheOthers) {
   config_.repository.latest_versions = 2;
   config_.health.max_failed_steps = 1;
   Serve();
-  const auto fail = [&](const ModelHold& model, const std::string& path) {
-    control(path).FailNextSubmit(absl::InternalError("no luck"));
-    const auto sink = std::make_shared<RecordingSink>();
-    ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
-    EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
-  };
-  fail(*registry_->Acquire(*AnonymousClient(), "m", "2"), "m/2");
+  FailStep(*registry_->Acquire(*AnonymousClient(), "m", "2"), "m/2");
   EXPECT_THAT(Versions(), ElementsAre("2 failed", "1 ready"));
   EXPECT_EQ(Serving(), "1");
   EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "m", "2").status().message(),
@@ -146,8 +142,38 @@ TEST_F(VersionsTest, AVersionThatFailsWhileItServesLeavesItToTheOthers) {
   const ModelHold old = *registry_->Acquire(*AnonymousClient(), "m", "1");
   Add("m/3");
   ASSERT_EQ(Load(), absl::OkStatus());
-  fail(old, "m/1");
+  FailStep(old, "m/1");
   EXPECT_THAT(Versions(), ElementsAre("3 ready", "2 ready"));
+}
+
+TEST_F(VersionsTest, AVersionThatDoesNotLoadDoesNotHideThatTheOneBeforeHasFailed) {
+  Add("m/1");
+  config_.health.max_failed_steps = 1;
+  config_.health.liveness_grace = std::chrono::milliseconds(0);
+  Serve();
+  Add("m/2", "bad");
+  EXPECT_FALSE(Load().ok());
+  FailStep(*registry_->Acquire(*AnonymousClient(), "m"), "m/1");
+  EXPECT_THAT(Versions(), ElementsAre("2 failed", "1 failed"));
+  EXPECT_EQ(Serving(), "model \"m\" has failed");
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->version, "1");
+  Readiness readiness(config_.health);
+  readiness.Update(registry_->List(), std::chrono::steady_clock::now());
+  EXPECT_FALSE(readiness.alive());
+}
+
+TEST_F(VersionsTest, AVersionHasNoErrorWhenTheFilesThatDidNotLoadAreTakenBack) {
+  Add("m/1");
+  Serve();
+  WriteBytes(folder_.File("m/1/SHA256SUMS"), std::string(64, '0') + "  weights\n");
+  EXPECT_EQ(Load().code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(registry_->Get(*AnonymousClient(), "m")->error, "");
+  EXPECT_EQ(Gauge("aft_model_versions_failed"), 1);
+  Remove("m/1/SHA256SUMS");
+  EXPECT_EQ(Load(), absl::OkStatus());
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->error, "");
+  EXPECT_EQ(Gauge("aft_model_versions_failed"), 0);
+  EXPECT_THAT(loaded(), ElementsAre("m/1"));
 }
 
 TEST_F(VersionsTest, AFingerprintFindsItsVersion) {
@@ -305,6 +331,24 @@ TEST_F(VersionsTest, AgesCountEveryVersionThatHasRequests) {
   endless->Wait();
   other->Wait();
   for (const auto& sink : waiting) sink->Wait();
+}
+
+TEST_F(VersionsTest, AgesCountNoVersionThatHasFailed) {
+  Add("m/1");
+  Add("m/2");
+  config_.repository.latest_versions = 2;
+  config_.health.step_timeout = std::chrono::milliseconds(1);
+  Serve();
+  const ModelHold stuck = *registry_->Acquire(*AnonymousClient(), "m", "1");
+  control("m/1").Hold();
+  const auto running = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(stuck->generate->Generate(Tokens(1), running).ok());
+  control("m/1").WaitUntilBlocked();
+  const auto waiting = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(stuck->generate->Generate(Tokens(1), waiting).ok());
+  while (!running->finished() || !waiting->finished()) registry_->CheckProgress();
+  EXPECT_GT(stuck->engine().load().oldest_waiting, Duration(0));  // its thread has not seen the end
+  EXPECT_EQ(registry_->Ages().at("m").oldest_waiting, Duration(0));
 }
 
 }  // namespace
