@@ -28,14 +28,21 @@ ModelKeeper::~ModelKeeper() {
 }
 
 ModelHold ModelKeeper::Keep(std::unique_ptr<ServedModel> model) {
-  MutexLock lock(mutex_);
-  const auto kept = models_.emplace(models_.end());
-  kept->model = std::move(model);
-  ModelHold hold(kept->model.get(), [this, kept](const ServedModel* /*model*/) {
-    MutexLock release(mutex_);
+  const ServedModel* const served = model.get();
+  Models::iterator kept;
+  {
+    MutexLock lock(mutex_);
+    kept = models_.emplace(models_.end());
+    kept->model = std::move(model);
+  }
+  // The hold is made without the lock, because its deleter is called at once if there is no memory
+  // for it.
+  ModelHold hold(served, [this, kept](const ServedModel* /*model*/) {
+    MutexLock lock(mutex_);
     kept->released = true;
     changed_.NotifyAll();
   });
+  MutexLock lock(mutex_);
   kept->hold = hold;
   return hold;
 }
