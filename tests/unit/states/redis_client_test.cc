@@ -457,6 +457,21 @@ TEST_F(RedisClientTest, ACallThatWaitedTooLongEndsThoughTheThreadIsBlocked) {
   found.set_value();
 }
 
+TEST_F(RedisClientTest, TheTimeBetweenAttemptsDoubles) {
+  std::vector<std::chrono::steady_clock::time_point> attempts;
+  std::promise<void> third;
+  const auto open = [&](const RedisConfig&, const std::string&, RedisConnection::Deadline) {
+    attempts.push_back(std::chrono::steady_clock::now());
+    if (attempts.size() == 3) third.set_value();
+    return absl::UnavailableError("down");
+  };
+  {
+    const RedisClient client(RedisConfig(), "", metrics_, open);
+    third.get_future().wait();
+  }
+  EXPECT_GE(attempts.at(2) - attempts.at(1), milliseconds(100));
+}
+
 TEST_F(RedisClientTest, EndsEveryCallWhenItIsDestroyed) {
   FakeRedis redis([](const RedisCommand&) { return ""; });
   auto client = Connect(redis.address(), milliseconds(50));
