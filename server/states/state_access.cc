@@ -178,12 +178,10 @@ void StateAccess::Keep(Place place, const Client& client, const std::string& mod
               });
 }
 
-void StateAccess::Remove(const Client& client, const std::string& name) {
-  place_->Remove(client, OwnerOf(client), name,
+void StateAccess::Discard(const Client& client, const std::string& id) {
+  place_->Remove(client, OwnerOf(client), id,
                  [](const absl::Status& /*removed*/) {});  // it may have expired
 }
-
-void StateAccess::Discard(const Client& client, const std::string& id) { Remove(client, id); }
 
 void StateAccess::PutResumePoint(const Client& client, const std::string& model,
                                  const std::string& id, SequenceState state,
@@ -201,7 +199,7 @@ void StateAccess::FindResumePoint(const Client& client, const std::string& id, F
 }
 
 void StateAccess::RemoveResumePoint(const Client& client, const std::string& id) {
-  if (place_ != nullptr) Remove(client, StateStore::ResumePointName(id));
+  if (place_ != nullptr) Discard(client, StateStore::ResumePointName(id));
 }
 
 void StateAccess::Get(const Client& client, const v1::StateServiceGetRequest& request,

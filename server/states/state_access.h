@@ -116,7 +116,6 @@ class StateAccess {
             SequenceState state, StatePlace::Found kept);
   void Find(const Client& client, const char* field, const std::string& name,
             StatePlace::Found found);
-  void Remove(const Client& client, const std::string& name);
   std::string OwnerOf(const Client& client) const { return known_clients_ ? client.name : ""; }
 
   const StatesConfig config_;

@@ -225,17 +225,19 @@ absl::Status StateFolder::WriteNow(const File& file, int64_t expires, TimePoint 
   AFT_ASSIGN_OR_RETURN(const std::string sealed,
                        sealer_.Seal(*file.state, absl::StrCat(file.id, "\n", header)));
   const absl::Status status = WriteFileAtomically(PathOf(file.id), {header, sealed}, 0600);
-  MutexLock lock(mutex_);
-  if (!status.ok()) {
-    // The new file may be there or not, so it is removed; but where an earlier one had this id (a
-    // resume point), either of the two will do.
-    if (expiries_.count(file.id) == 0) unlink(PathOf(file.id).c_str());
-    return absl::Status(
-        status.code(),
-        absl::StrReplaceAll(status.message(), {{file.id, StateStore::ShownName(file.id)}}));
+  bool known = false;
+  {
+    MutexLock lock(mutex_);
+    known = expiries_.count(file.id) > 0;
+    if (status.ok()) expiries_[file.id] = over;
   }
-  expiries_[file.id] = over;
-  return absl::OkStatus();
+  if (status.ok()) return status;
+  // The new file may be there or not, so it is removed; but where an earlier one had this id (a
+  // resume point), either of the two will do. A slow disk must not delay those who need the lock.
+  if (!known) unlink(PathOf(file.id).c_str());
+  return absl::Status(
+      status.code(),
+      absl::StrReplaceAll(status.message(), {{file.id, StateStore::ShownName(file.id)}}));
 }
 
 void StateFolder::Remove(const std::string& id, Done done) {

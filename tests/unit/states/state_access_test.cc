@@ -110,6 +110,8 @@ TEST_P(ResumePointTest, TheNewestReplacesTheLastOne) {
     EXPECT_EQ((*found)->tokens, tokens);
     EXPECT_EQ((*found)->snapshot, std::string(1000, 's'));
   }
+  EXPECT_EQ(metrics_.store_seconds.Collect().histogram.sample_count, 3);
+  EXPECT_EQ(metrics_.restore_seconds.Collect().histogram.sample_count, 3);
   const bool in_memory = GetParam() != Place::kRedis;
   const double bytes = in_memory ? static_cast<double>(StateBytes(State(1))) : 0;
   while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
