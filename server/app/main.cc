@@ -62,7 +62,7 @@ struct Flags {
   std::string config;
   std::string model;
   std::string model_name;
-  std::string weight_format = "stored";
+  std::optional<std::string> weight_format;
   std::optional<int32_t> slots;
   std::optional<int32_t> threads;
   std::string listen_address;
@@ -102,8 +102,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("NAME");
   app.add_option("--weight_format", flags.weight_format,
                  "Format of the weights in memory: stored, fp32, bf16, int8 or (GPU) fp16")
-      ->type_name("FORMAT")
-      ->capture_default_str();
+      ->type_name("FORMAT");
   app.add_option("--slots", flags.slots, "Number of sequences that each model runs at once");
   app.add_option("--threads", flags.threads, "Number of compute threads of each model");
   app.add_option("--listen_address", flags.listen_address,
@@ -156,10 +155,11 @@ void Override(const std::string& flag, std::string& value) {
 }
 
 void OverrideModel(const Flags& flags, ModelConfig& model) {
+  if (flags.weight_format) model.weight_format = *flags.weight_format;
   if (flags.slots) {
     model.slots = *flags.slots;
     // A step has room for one token of every sequence, and for one of a prompt.
-    model.max_step_tokens = std::max<int64_t>(model.max_step_tokens, model.slots + 1);
+    model.max_step_tokens = std::max(model.max_step_tokens, int64_t{model.slots} + 1);
   }
   if (flags.threads) model.intra_op_threads = *flags.threads;
 }
@@ -180,7 +180,6 @@ absl::StatusOr<ServerConfig> EffectiveConfig(const Flags& flags) {
   if (!flags.model.empty()) {
     config.models = {DefaultModelConfig(flags.model)};
     if (!flags.model_name.empty()) config.models[0].name = flags.model_name;
-    config.models[0].weight_format = flags.weight_format;
   }
   for (ModelConfig& model : config.models) OverrideModel(flags, model);
   if (!config.repository.folder.empty()) OverrideModel(flags, config.repository.settings);
@@ -235,6 +234,22 @@ void Reload(const Flags& flags, Server& server) {
   }
 }
 
+// Waits until the server has drained, says the reason for a code other than 0 and returns the code
+// to exit with. If the thread of a model is stuck, ends the process instead, because the server's
+// destructor would wait for that thread.
+int End(Server& server, const std::string& ready_file, int code, absl::string_view reason) {
+  const bool clean = server.Wait();
+  RemoveReadyFile(ready_file);
+  if (code != 0) {
+    Fail(code, reason);
+  } else if (!clean) {
+    code = Fail(kExitForced, "a model that has failed is stuck; see the log");
+  }
+  if (clean) return code;
+  log::Flush(kLastLines);
+  _exit(code);  // nothing that its thread may still use is taken down
+}
+
 int Serve(const Flags& flags, const ServerConfig& config) {
   const std::string& ready_file = flags.ready_file;
   RemoveReadyFile(ready_file);
@@ -259,23 +274,20 @@ int Serve(const Flags& flags, const ServerConfig& config) {
       config.drain.lame_duck + config.drain.grace + kHardLimitMargin, kExitForced);
 
   const absl::Status ready = server->WaitReady();
+  if (!ready.ok() && !absl::IsCancelled(ready)) {
+    server->RequestDrain(/*lame_duck=*/false);
+    return End(*server, ready_file, kExitNoModel, ready.message());
+  }
   if (ready.ok()) {
-    if (!ready_file.empty()) {
-      if (const absl::Status status = WriteReadyFile(ready_file, *server); !status.ok()) {
-        return Fail(kExitListen, status.message());
-      }
+    const absl::Status written =
+        ready_file.empty() ? absl::OkStatus() : WriteReadyFile(ready_file, *server);
+    if (!written.ok()) {
+      server->RequestDrain(/*lame_duck=*/false);
+      return End(*server, ready_file, kExitListen, written.message());
     }
     log::Info("server.ready", {{"address", server->address()}});
-  } else if (!absl::IsCancelled(ready)) {
-    server->Drain();  // before the line that says why, so that it is the last
-    return Fail(kExitNoModel, ready.message());
   }
-  const bool clean = server->Wait();
-  RemoveReadyFile(ready_file);
-  if (clean) return 0;
-  Fail(kExitForced, "a model that has failed is stuck; see the log");
-  log::Flush(kLastLines);
-  _exit(kExitForced);  // nothing that its thread may still use is taken down
+  return End(*server, ready_file, 0, "");
 }
 
 int Main(int argc, char** argv) {

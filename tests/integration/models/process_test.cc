@@ -321,6 +321,18 @@ TEST_F(ServerProcessTest, PrintsVersionHelpAndEffectiveConfig) {
   EXPECT_THAT(config.out(), HasSubstr("weight_format: \"int8\""));
   EXPECT_THAT(config.out(), HasSubstr("name: \"tiny\""));
   EXPECT_THAT(config.out(), HasSubstr("listen_address: \"127.0.0.1:0\""));
+  // The flag also overrides the field of the config's own models.
+  WriteConfig("models { path: 'tiny' weight_format: 'bf16' }");
+  Process own({AFT_SERVER, "--config=" + config_, "--print_config", "--weight_format=int8"});
+  EXPECT_EQ(own.Wait(), 0);
+  EXPECT_THAT(own.out(), HasSubstr("weight_format: \"int8\""));
+}
+
+TEST_F(ServerProcessTest, AReadyFileThatCannotBeWrittenIsNamedAfterTheDrain) {
+  const std::string path = folder_.File("none/ready");
+  Process process(Command({"--ready_file=" + path}));
+  EXPECT_EQ(process.Wait(), 3);
+  EXPECT_THAT(process.err(), HasSubstr("event=server.stopped\naft-server: cannot write " + path));
 }
 
 TEST_F(ServerProcessTest, TheEnvironmentLimitsTheInstructionSet) {
