@@ -18,6 +18,7 @@
 // lines are dropped, counted (aft_log_lines_dropped_total) and reported in the line `log.dropped`.
 namespace aft::server::log {
 
+// No event has the level kDebug, but a config may name it.
 enum class Level { kDebug, kInfo, kWarning, kError };
 enum class Format { kLogfmt, kJson };
 
@@ -70,7 +71,6 @@ bool Flush(std::chrono::milliseconds at_most);
 // The number of lines that were dropped since the process started.
 uint64_t dropped_lines();
 
-void Debug(absl::string_view event, Fields fields = {});
 void Info(absl::string_view event, Fields fields = {});
 void Warning(absl::string_view event, Fields fields = {});
 void Error(absl::string_view event, Fields fields = {});

@@ -22,12 +22,19 @@ void AppendQuoted(absl::string_view text, std::string& line) {
   constexpr absl::string_view kEscaped = "\"\\\n\r\t";
   constexpr absl::string_view kEscapes = "\"\\nrt";
   line.push_back('"');
-  for (const char c : ToValidUtf8(text)) {
+  const std::string valid = ToValidUtf8(text);
+  for (size_t i = 0; i < valid.size(); ++i) {
+    const char c = valid[i];
     const size_t escape = kEscaped.find(c);
     if (escape != kEscaped.npos) {
       line += {'\\', kEscapes[escape]};
     } else if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
       absl::StrAppendFormat(&line, "\\u%04x", static_cast<int>(c));
+    } else if (c == '\xC2' && static_cast<unsigned char>(valid[i + 1]) < 0xA0) {
+      // This byte and the next one are a control character, U+0080 to U+009F. In valid text there
+      // is a next byte.
+      absl::StrAppendFormat(&line, "\\u%04x",
+                            static_cast<int>(static_cast<unsigned char>(valid[++i])));
     } else {
       line.push_back(c);
     }

@@ -63,7 +63,6 @@ void Text(absl::string_view text) { Writer().Add(text); }
 bool Flush(std::chrono::milliseconds at_most) { return Writer().Flush(at_most); }
 uint64_t dropped_lines() { return Writer().dropped(); }
 
-void Debug(absl::string_view event, Fields fields) { Write(Level::kDebug, event, fields); }
 void Info(absl::string_view event, Fields fields) { Write(Level::kInfo, event, fields); }
 void Warning(absl::string_view event, Fields fields) { Write(Level::kWarning, event, fields); }
 void Error(absl::string_view event, Fields fields) { Write(Level::kError, event, fields); }

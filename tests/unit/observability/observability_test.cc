@@ -254,10 +254,14 @@ TEST(LogFormatTest, WritesJson) {
 }
 
 TEST(LogFormatTest, NoValueCanBreakALineOrForgeAField) {
-  const absl::string_view evil("a=b c\n\r\t\"\\\0\x1B\xFF\x7F", 14);
+  const absl::string_view evil(
+      "a=b c\n\r\t\"\\\0\x1B\xFF\x7F"
+      "\xC2\x85\xC2\x9F\xC2\xA0",
+      20);
   const std::string quoted = R"("a=b c\n\r\t\"\\\u0000\u001b)"
                              "\xEF\xBF\xBD"
-                             R"(\u007f")";
+                             R"(\u007f\u0085\u009f)"
+                             "\xC2\xA0\"";
   EXPECT_THAT(log::FormatLine(log::Format::kLogfmt, log::Level::kInfo, kTime, "e", {{"v", evil}}),
               HasSubstr(" v=" + quoted));
   EXPECT_THAT(log::FormatLine(log::Format::kJson, log::Level::kInfo, kTime, "e", {{"v", evil}}),
