@@ -281,7 +281,7 @@ absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::str
   ServerConfig config;
   Exchange<true>(config, message);
   std::string& redis = config.states.redis.address;
-  if (absl::string_view path = redis; absl::ConsumePrefix(&path, "unix:")) {
+  if (absl::string_view path = redis; absl::ConsumePrefix(&path, "unix:") && !path.empty()) {
     redis = "unix:" + (std::filesystem::path(base_dir) / std::string(path)).string();
   }
   for (pb::ModelConfig& model : *message.mutable_models()) {

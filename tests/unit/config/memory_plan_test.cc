@@ -63,6 +63,16 @@ TEST(MemoryPlanTest, APlanThatExceedsTheMemoryNamesEveryPartAndItsField) {
                      HasSubstr("32.0 MiB parking_bytes of model \"austen\""))));
 }
 
+TEST(MemoryPlanTest, ConnectionsOfHttpCountAndMoreSoWithTls) {
+  ServerConfig config = ConfigFor(1024 * kMebibyte);
+  const int64_t before = SumOf(MemoryOfConfig(config));
+  config.http_address = "127.0.0.1:0";
+  config.http.max_connections = 1024;
+  EXPECT_EQ(SumOf(MemoryOfConfig(config)), before + 24 * kMebibyte);
+  config.security.tls.cert_file = "c";
+  EXPECT_THAT(DescribeMemory(MemoryOfConfig(config)), HasSubstr("72.0 MiB http.max_connections"));
+}
+
 TEST(MemoryPlanTest, OnlyPartsInTheMachinesMemoryCount) {
   ModelConfig model;
   model.device = "cuda:0";

@@ -1,0 +1,49 @@
+#include "server/config/validation.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/config/config.h"
+#include "server/config/loader.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ValidationTest, OriginsAndHostsHaveNothingButAHostAndAnOriginAPort) {
+  ServerConfig config;
+  config.models = {DefaultModelConfig("m")};
+  config.http.allow_origins = {"https://chat.example:8443", "null"};
+  config.http.allowed_hosts = {"chat.example"};
+  ASSERT_EQ(ValidateServerConfig(config), absl::OkStatus());
+  for (const char* wrong : {"/", "?", "#", "*", "@", " "}) {
+    ServerConfig bad = config;
+    bad.http.allow_origins[0] = absl::StrCat("https://chat", wrong, "example");
+    EXPECT_THAT(ValidateServerConfig(bad),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("http.allow_origins[0]: ")));
+  }
+  for (const char* wrong : {"/", "*", "@", " ", ":"}) {
+    ServerConfig bad = config;
+    bad.http.allowed_hosts[0] = absl::StrCat("chat", wrong, "example");
+    EXPECT_THAT(ValidateServerConfig(bad),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("http.allowed_hosts[0]: ")));
+  }
+}
+
+TEST(ValidationTest, TheFolderOfTheConfigIsNoNameOfASocket) {
+  const auto config =
+      ParseServerConfig("models { path: 'm' } states { key_files: 'k' redis { address: 'unix:' } }",
+                        "x.textproto", "/etc");
+  ASSERT_EQ(config.status(), absl::OkStatus());
+  EXPECT_THAT(ValidateServerConfig(*config),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("states.redis.address: must name a socket")));
+}
+
+}  // namespace
+}  // namespace aft::server
