@@ -18,11 +18,11 @@ class GpuAttentionMixer : public GpuMixer {
  public:
   GpuAttentionMixer(const AttentionTables& tables, at::Device device) : params_(tables.params) {
     if (tables.score_weight.defined()) {
-      score_weight_ = ToDevice(tables.score_weight, device);
+      score_weight_ = tables.score_weight.to(device);
       params_.score_weight = score_weight_.const_data_ptr<float>();
     }
     if (tables.position_keys.defined()) {
-      position_keys_ = ToDevice(tables.position_keys, device);
+      position_keys_ = tables.position_keys.to(device);
       params_.position_keys = position_keys_.const_data_ptr<float>();
     }
   }
@@ -34,11 +34,9 @@ class GpuAttentionMixer : public GpuMixer {
   }
 
   int64_t workspace_floats(const GpuLimits& limits) const override {
-    const int64_t encode =
-        cuda::AttentionEncodeWorkspaceFloats(params_, limits.rows, limits.tokens);
-    if (!params_.causal) return encode;
-    return std::max({encode, cuda::AttentionStepWorkspaceFloats(params_, limits.slots),
-                     cuda::AttentionPrefillWorkspaceFloats(params_, limits.rows, limits.tokens)});
+    const int64_t tokens = cuda::AttentionWorkspaceFloats(params_, limits.tokens);
+    if (!params_.causal) return tokens;
+    return std::max(tokens, cuda::AttentionStepWorkspaceFloats(params_, limits.slots));
   }
 
   absl::Status Step(const cuda::StepRows& rows, cuda::In packed, cuda::State state,

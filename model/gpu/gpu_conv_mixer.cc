@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <vector>
 
 #include "base/check.h"
@@ -28,6 +27,7 @@ class GpuConvMixer : public GpuMixer {
     model_.filter = filter_.const_data_ptr<float>();
     model_.wide = filter.wide;
     model_.ring = config.ring;
+    if (model_.grid) max_grid_width_ = cuda::ConvMaxGridWidth(model_);
   }
 
   StateSpec state_spec() const override { return ConvStateSpec(model_.layout()); }
@@ -35,14 +35,10 @@ class GpuConvMixer : public GpuMixer {
   int64_t weight_bytes() const override { return DeviceBytes(filter_); }
 
   int64_t workspace_floats(const GpuLimits& limits) const override {
-    const int64_t encode = cuda::ConvEncodeWorkspaceFloats(model_, limits.rows, limits.tokens);
-    if (!model_.causal) return encode;
-    return std::max(encode, cuda::ConvPrefillWorkspaceFloats(model_, limits.rows, limits.tokens));
+    return cuda::ConvWorkspaceFloats(model_, limits.rows, limits.tokens);
   }
 
-  int64_t max_grid_width() const override {
-    return model_.grid ? cuda::ConvMaxGridWidth(model_) : 0;
-  }
+  int64_t max_grid_width() const override { return max_grid_width_; }
 
   absl::Status Step(const cuda::StepRows& rows, cuda::In packed, cuda::State state,
                     float* /*slot_scratch*/, cuda::Out out, float* /*workspace*/,
@@ -68,6 +64,7 @@ class GpuConvMixer : public GpuMixer {
  private:
   at::Tensor filter_;  // on the device
   cuda::ConvModel model_;
+  int64_t max_grid_width_ = 0;
 };
 
 }  // namespace

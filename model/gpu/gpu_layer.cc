@@ -4,14 +4,21 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/config/kinds.h"
+#include "model/kernels/cuda/rows/rows.h"
 #include "model/layers/token_shift.h"
 #include "model/mixers/families.h"
 
 namespace aft {
 
 GpuNorm GpuNorm::Load(const WeightMap& tensors, const std::string& name, at::Device device) {
-  return {ToDevice(tensors.at(name + ".weight"), device),
-          ToDevice(tensors.at(name + ".bias"), device)};
+  return {tensors.at(name + ".weight").to(device), tensors.at(name + ".bias").to(device)};
+}
+
+absl::Status CheckNormWidth(const NetworkConfig& config) {
+  const bool has_norms = config.architecture != Architecture::kMixer;
+  if (!has_norms || config.d_model <= kernels::cuda::kMaxNormWidth) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("d_model: at most ", kernels::cuda::kMaxNormWidth,
+                                                 " on a GPU, got ", config.d_model));
 }
 
 Number ActivatedNumber(const NetworkConfig& config, Number format) {
@@ -34,8 +41,7 @@ absl::StatusOr<GpuLayer> GpuLayer::Create(const NetworkConfig& config, int64_t i
   // A tensor that does not exist is a bias that the network does not have.
   const auto vector = [&](const char* name) {
     const auto found = tensors.find(prefix + name);
-    const at::Tensor on_device =
-        found == tensors.end() ? at::Tensor() : ToDevice(found->second, device);
+    const at::Tensor on_device = found == tensors.end() ? at::Tensor() : found->second.to(device);
     layer.weight_bytes += DeviceBytes(on_device);
     return on_device;
   };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/config/config.h"
 #include "model/gpu/device_tensor.h"
@@ -25,6 +26,9 @@ struct GpuNorm {
   at::Tensor weight;
   at::Tensor bias;
 };
+
+// INVALID_ARGUMENT: the norms' kernel does not compute vectors of d_model numbers.
+absl::Status CheckNormWidth(const NetworkConfig& config);
 
 // The format of a feed-forward's activations and of its second matrix. A squared ReLU may exceed
 // fp16's largest number, 65,504, so with it bf16 takes fp16's place.

@@ -59,6 +59,7 @@ class GpuMixer {
 
 // Does what MakeMixer does, on a GPU: the tables are copied to `device`. `tables` are on the CPU.
 // Throws LibTorch's exceptions (GpuQueue::Run catches them) when the device has no memory.
+// REQUIRES: `device` is current, as within GpuQueue::Run.
 absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuMixer(const MixerConfig& config, int64_t hid,
                                                        const MixerTables& tables,
                                                        const MixerOptions& options,

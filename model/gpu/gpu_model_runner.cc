@@ -38,6 +38,12 @@ constexpr int64_t kRulesBytes = kMaxLogitRules * int64_t{sizeof(LogitRule)};  //
 
 constexpr char kStep[] = "step on the GPU";
 
+// The most tokens of a sequence.
+int64_t MostTokens(const NetworkConfig& config) {
+  const int64_t most = kernels::cuda::kMaxSequenceTokens;
+  return config.max_seq_len > 0 ? std::min(config.max_seq_len, most) : most;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuModelRunner>> GpuModelRunner::Create(
@@ -65,12 +71,13 @@ GpuModelRunner::GpuModelRunner(std::unique_ptr<GpuQueue> queue, std::unique_ptr<
       sequences_({.slots = options.slots,
                   .max_step_tokens = options.max_step_tokens,
                   .vocab_size = network_->config().vocab_size,
-                  .max_seq_len = network_->config().max_seq_len}),
+                  .max_seq_len = MostTokens(network_->config())}),
       ages_(options.slots, network_->lookahead_rows()),
       shapes_(options.slots, options.max_step_tokens),
       graphs_(shapes_.all().size()),
       has_terms_(static_cast<size_t>(options.slots), 1),
       has_bans_(static_cast<size_t>(options.slots), 0) {
+  info_.max_seq_len = sequences_.limits().max_seq_len;
   AddStateInfo(network_->state_specs(), network_->fingerprint(), &info_);
 }
 
@@ -145,7 +152,6 @@ absl::Status GpuModelRunner::Allocate() {
 kernels::cuda::SamplerSlots GpuModelRunner::sampler_slots() const {
   kernels::cuda::SamplerSlots slots;
   slots.vocab_size = info_.vocab_size;
-  if (!params_.defined()) return slots;  // only sizes are asked for
   slots.params = static_cast<const SlotSampling*>(params_.data_ptr());
   slots.counts = static_cast<TokenCount*>(counts_.data_ptr());
   slots.last_sampled = static_cast<int32_t*>(last_sampled_.data_ptr());
@@ -165,7 +171,6 @@ absl::StatusOr<int64_t> GpuModelRunner::BindSlot(int32_t slot, const StateSource
   const auto* const fork = std::get_if<ForkOf>(&from);
   if (fork == nullptr || fork->slot != slot) ages_.Forget(slot);
   has_terms_[static_cast<size_t>(slot)] = 0;
-  has_bans_[static_cast<size_t>(slot)] = 0;
   // After an error no step can continue the slot: a row at a position other than 0 is refused.
   sequences_.Bind(slot, status.ok() ? position : 0, terms);
   const bool had_tokens = !terms.had.empty() || !terms.sampled.empty();
@@ -347,7 +352,7 @@ absl::Status GpuModelRunner::RunChunks(int64_t tokens, int64_t length) {
 // prompts of every size come first, doubling, and then every shape that steps are padded to.
 absl::Status GpuModelRunner::WarmUp() {
   const int64_t most = options_.max_step_tokens;
-  const int64_t longest = info_.max_seq_len > 0 ? std::min(most, info_.max_seq_len) : most;
+  const int64_t longest = std::min(most, info_.max_seq_len);
   AFT_RETURN_IF_ERROR(RunChunks(most, longest));  // the largest first: it takes all memory
   AFT_RETURN_IF_ERROR(RunChunks(most, std::max<int64_t>(most / options_.slots, 1)));
   for (int64_t tokens = 2; tokens < most; tokens *= 2) {

@@ -31,6 +31,8 @@ namespace aft {
 // others (long texts to score) are queued operator by operator. A sequence's tokens depend on its
 // neighbours only by rounding, as far as LibTorch's matrix products depend on the number of rows.
 //
+// A sequence has at most kernels::cuda::kMaxSequenceTokens tokens (ModelInfo::max_seq_len).
+//
 // Create allocates everything except the states that KeepSlot keeps, and leaves memory for those.
 // If the device fails later, the step returns INTERNAL, or UNAVAILABLE when the device is lost, and
 // every later step does too, and KeepSlot and the snapshots of kept states fail.

@@ -54,6 +54,7 @@ absl::StatusOr<std::unique_ptr<GpuNetwork>> GpuNetwork::Create(const NetworkConf
                                                                const GpuLimits& limits,
                                                                GpuQueue* queue) {
   AFT_CHECK(limits.rows >= 1 && limits.tokens >= 1);
+  AFT_RETURN_IF_ERROR(CheckNormWidth(config));
   AFT_ASSIGN_OR_RETURN(const uint64_t fingerprint, CheckTensors(config, tensors));
   AFT_RETURN_IF_ERROR(CheckFormat(config, format));
   std::unique_ptr<GpuNetwork> network(new GpuNetwork(config, fingerprint, format, limits, queue));
@@ -141,7 +142,7 @@ absl::Status GpuNetwork::LoadHead(const TensorSource& source) {
   if (config_.tie_embeddings && (!bias.defined() || quantizes())) {
     head_ = embed_;
     if (!bias.defined()) return absl::OkStatus();
-    head_ = embed_.WithBias(ToDevice(bias, queue_->device()));
+    head_ = embed_.WithBias(bias.to(queue_->device()));
     weight_bytes_ += DeviceBytes(bias);
     return absl::OkStatus();
   }
@@ -169,7 +170,7 @@ absl::Status GpuNetwork::LoadEmbedding(const TensorSource& source) {
   embed_model_.scale = config_.embedding_scale;
   if (config_.position == PositionKind::kLearned) {
     AFT_ASSIGN_OR_RETURN(const TensorMap positions, source.ReadAll("position."));
-    positions_ = ToDevice(positions.at("position.weight"), queue_->device());
+    positions_ = positions.at("position.weight").to(queue_->device());
     weight_bytes_ += DeviceBytes(positions_);
     embed_model_.positions = positions_.const_data_ptr<float>();
   }
@@ -179,7 +180,7 @@ absl::Status GpuNetwork::LoadEmbedding(const TensorSource& source) {
       frequencies.data_ptr<double>()[i] =
           std::pow(10000.0, -static_cast<double>(2 * i) / static_cast<double>(config_.d_model));
     }
-    frequencies_ = ToDevice(frequencies, queue_->device());
+    frequencies_ = frequencies.to(queue_->device());
     embed_model_.frequencies = frequencies_.const_data_ptr<double>();
   }
   return absl::OkStatus();

@@ -52,8 +52,8 @@ class GpuNetwork {
   };
 
   // Errors: DATA_LOSS (CheckTensors, or a weight that the format cannot hold), INVALID_ARGUMENT
-  // (CheckFormat), RESOURCE_EXHAUSTED (lists the memory that each part needs). `queue` is borrowed;
-  // `tensors` are not kept.
+  // (CheckFormat, CheckNormWidth), RESOURCE_EXHAUSTED (lists the memory that each part needs).
+  // `queue` is borrowed; `tensors` are not kept.
   static absl::StatusOr<std::unique_ptr<GpuNetwork>> Create(const NetworkConfig& config,
                                                             const TensorSource& tensors,
                                                             Number format, const GpuLimits& limits,

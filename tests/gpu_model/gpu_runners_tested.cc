@@ -4,6 +4,7 @@
 #include "base/status_macros.h"
 #include "model/gpu/gpu_encoder_runner.h"
 #include "model/gpu/gpu_model_runner.h"
+#include "model/kernels/cuda/types.h"
 #include "tests/gpu_model/test_queue.h"
 #include "tests/property/tested_runners.h"
 
@@ -38,9 +39,12 @@ absl::StatusOr<LoadedModel> Load(const LoadOptions& options, const NetworkConfig
 
 const RunnerDevice& TestedRunners() {
   static const RunnerDevice device = {
-      &Load, /*same_bits=*/false, tolerance::kLogits.each,
+      &Load,
+      /*same_bits=*/false,
+      tolerance::kLogits.each,
       TestDevice().is_cuda() ? tolerance::kVectorsGpu : tolerance::kUnitVectors,
-      /*slow=*/!TestDevice().is_cuda() && std::getenv("AFT_CUDA_FULL") == nullptr};
+      /*slow=*/!TestDevice().is_cuda() && std::getenv("AFT_CUDA_FULL") == nullptr,
+      kernels::cuda::kMaxSequenceTokens};
   return device;
 }
 

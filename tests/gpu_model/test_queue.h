@@ -28,6 +28,7 @@ class LazyQueue final : public GpuQueue {
     int captures = 0;     // the number of graphs made
     int64_t late = 0;     // the most operations that waited at a time
     int waits = 0;        // the number of calls of Synchronize
+    int64_t used = 0;     // bytes of the device that other programs use
   };
 
   explicit LazyQueue(std::shared_ptr<Control> control) : control_(std::move(control)) {}
@@ -39,7 +40,7 @@ class LazyQueue final : public GpuQueue {
     return host_.stream();
   }
   std::string name() const override { return host_.name(); }
-  int64_t free_bytes() const override { return host_.free_bytes(); }
+  int64_t free_bytes() const override { return host_.free_bytes() - control_->used; }
   int64_t total_bytes() const override { return host_.total_bytes(); }
   absl::Status Run(absl::FunctionRef<absl::Status()> work) override {
     return control_->full ? absl::ResourceExhaustedError("full") : host_.Run(work);

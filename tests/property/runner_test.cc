@@ -75,7 +75,7 @@ TEST_F(RunnerTest, ReportsWhatTheServerMayKnow) {
   const ModelInfo& info = runner->info();
   EXPECT_EQ(info.architecture, "aft_local");
   EXPECT_EQ(info.vocab_size, 256);
-  EXPECT_EQ(info.max_seq_len, 0);
+  EXPECT_EQ(info.max_seq_len, device_.max_seq_len);
   EXPECT_EQ(info.state_bytes_per_token, 0);
   EXPECT_EQ(info.parameters, CountParameters(config_));
   // Two prefixes of three vectors and a ring of four tokens, padded to 64 bytes: 3 layers.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,10 +16,11 @@ struct RunnerDevice {
   // `config` and `tensors` are those of options.checkpoint_dir.
   absl::StatusOr<LoadedModel> (*load)(const LoadOptions& options, const NetworkConfig& config,
                                       const TensorMap& tensors);
-  bool same_bits;          // whatever else is in a step, and however a text is cut
-  double log_probability;  // largest difference to the formula and, without same_bits, among runs
-  Tolerance vectors;       // the same for the vectors of encoders
-  bool slow = false;       // fewer tests: no threads, and see TestedCases
+  bool same_bits;           // whatever else is in a step, and however a text is cut
+  double log_probability;   // largest difference to the formula and, without same_bits, among runs
+  Tolerance vectors;        // the same for the vectors of encoders
+  bool slow = false;        // fewer tests: no threads, and see TestedCases
+  int64_t max_seq_len = 0;  // of a model that sets no limit; 0: unlimited
 };
 
 // Defined by cpu_runners_tested.cc or by tests/gpu_model.

@@ -69,6 +69,24 @@ inline bool Aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes < 16 ? bytes : 16) == 0;
 }
 
+// Host: the most dynamic shared memory of a block of the current device (99 KiB at compute
+// capability 8.6, 8.9 and 12.0, 163 at 8.0, 227 at 9.0 and 10.0); 0 if the device does not answer.
+inline size_t SharedLimit() {
+#ifdef AFT_CUDA_ON_CPU
+  return cuda_on_cpu::SharedLimit();
+#else
+  int device = 0;
+  int bytes = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (error == cudaSuccess) return static_cast<size_t>(bytes);
+  static_cast<void>(cudaGetLastError());
+  return 0;
+#endif
+}
+
 template <typename T>
 struct AsGiven {
   using Type = T;
@@ -78,8 +96,7 @@ struct AsGiven {
 // empty grid. Shared memory above 48 KiB is requested first; that call is allowed while a graph is
 // captured. Returns cudaSuccess or the error. CUDA's last error is cleared, so that a later caller
 // does not take it for its own. cudaErrorInvalidConfiguration means that the device's blocks have
-// less shared memory (99 KiB at compute capability 8.6, 8.9 and 12.0, 163 at 8.0, 227 at 9.0 and
-// 10.0).
+// less shared memory.
 template <typename... Params>
 cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                    [[maybe_unused]] cudaStream_t stream, typename AsGiven<Params>::Type... args) {

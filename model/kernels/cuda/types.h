@@ -46,6 +46,10 @@ using State = StateView;  // on the device
 // The most rows, chunks or texts of one call: a launch's second dimension holds no more.
 inline constexpr int64_t kMaxRows = 65535;
 
+// The most tokens of a sequence. Many kernels count positions in 32 bits, and their sum with a tile
+// or a block must fit too.
+inline constexpr int64_t kMaxSequenceTokens = int64_t{1} << 30;
+
 // Decode rows: row i of the matrices is a token of the sequence in slot[i]. A slot occurs once.
 struct StepRows {
   int64_t rows = 0;

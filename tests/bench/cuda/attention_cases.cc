@@ -59,7 +59,7 @@ void AddAttentionPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t blo
   const Decode pool(prompts.rows, layout.Floats(), 0);
   const Matrices matrices(prompts.tokens, params.StrengthColumn(), params.hid(), bf16);
   const DeviceArray<float> workspace(
-      static_cast<size_t>(AttentionPrefillWorkspaceFloats(params, prompts.rows, prompts.tokens)));
+      static_cast<size_t>(AttentionWorkspaceFloats(params, prompts.tokens)));
   const double seen = block_size > 0 ? 1.5 * static_cast<double>(block_size)
                                      : static_cast<double>(prompts.longest) / 2;
   bench.Add({.name = "attention_prefill",

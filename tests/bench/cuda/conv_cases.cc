@@ -35,7 +35,7 @@ void AddConv(Bench& bench, int64_t heads, int64_t taps) {
     const Decode pool(prompts.rows, layout.Floats(), 0);
     const Matrices matrices(prompts.tokens, packed, model.hid, bf16);
     const DeviceArray<float> workspace(
-        static_cast<size_t>(ConvPrefillWorkspaceFloats(model, prompts.rows, prompts.tokens)));
+        static_cast<size_t>(ConvWorkspaceFloats(model, prompts.rows, prompts.tokens)));
     bench.Add({.name = "conv_prefill",
                .shape = absl::StrCat("h=", model.heads, " s=", taps, ", ", prompts.Name(matrices)),
                .bytes = matrices.bytes(prompts.tokens),

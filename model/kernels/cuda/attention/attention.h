@@ -16,15 +16,14 @@ int64_t AttentionStepWorkspaceFloats(const AttentionParams& params, int64_t rows
 int AttentionStep(const AttentionParams& params, const StepRows& rows, In packed, State state,
                   Out y, float* workspace, Stream stream);
 
+// The workspace of prompt chunks, or of texts.
+int64_t AttentionWorkspaceFloats(const AttentionParams& params, int64_t tokens);
+
 // Computes prompt chunks of any length. A token's result does not depend on the other rows.
-int64_t AttentionPrefillWorkspaceFloats(const AttentionParams& params, int64_t rows,
-                                        int64_t tokens);
 int AttentionPrefill(const AttentionParams& params, const ChunkRows& chunks, In packed, State state,
                      Out y, float* workspace, Stream stream);
 
 // Computes whole texts, causal or bidirectional.
-int64_t AttentionEncodeWorkspaceFloats(const AttentionParams& params, int64_t sequences,
-                                       int64_t tokens);
 int AttentionEncode(const AttentionParams& params, const Texts& texts, In packed, Out y,
                     float* workspace, Stream stream);
 

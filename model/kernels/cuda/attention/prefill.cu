@@ -28,6 +28,7 @@ template <typename T, int kWidth>
 cudaError_t LaunchMma(const AttendArgs& args, Stream stream) {
   SharedLayout shared;
   const MmaShared<T, kWidth> layout(shared);
+  if (shared.bytes() > SharedLimit()) return LaunchScalar<T, false>(args, stream);
   return Launch(
       AttentionMmaKernel<T, kWidth>,
       dim3(static_cast<unsigned>(TilesBefore(kMmaQueries, args.rows.rows, args.rows.tokens)),
@@ -76,10 +77,6 @@ void SetAlignment(AttendArgs& args) {
   args.y_in_pairs = Aligned(args.y.data, 8) && args.y.stride % 2 == 0 && shape.value_width % 2 == 0;
 }
 
-int64_t WorkspaceFloats(const AttentionParams& params, int64_t tokens) {
-  return params.score == Score::kCosine ? tokens * params.heads * 2 : 0;
-}
-
 // Computes the attention of args' rows. With kCosine their factors come first, in the workspace.
 cudaError_t Attend(AttendArgs args, float* workspace, Stream stream) {
   const int64_t tokens = args.rows.tokens;
@@ -101,9 +98,8 @@ cudaError_t Attend(AttendArgs args, float* workspace, Stream stream) {
 
 }  // namespace
 
-int64_t AttentionPrefillWorkspaceFloats(const AttentionParams& params, int64_t /*rows*/,
-                                        int64_t tokens) {
-  return WorkspaceFloats(params, tokens);
+int64_t AttentionWorkspaceFloats(const AttentionParams& params, int64_t tokens) {
+  return params.score == Score::kCosine ? tokens * params.heads * 2 : 0;
 }
 
 int AttentionPrefill(const AttentionParams& params, const ChunkRows& chunks, In packed, State state,
@@ -117,11 +113,6 @@ int AttentionPrefill(const AttentionParams& params, const ChunkRows& chunks, In 
   args.state = state;
   args.rows = chunks;
   return Attend(args, workspace, stream);
-}
-
-int64_t AttentionEncodeWorkspaceFloats(const AttentionParams& params, int64_t /*sequences*/,
-                                       int64_t tokens) {
-  return WorkspaceFloats(params, tokens);
 }
 
 int AttentionEncode(const AttentionParams& params, const Texts& texts, In packed, Out y,

@@ -36,16 +36,17 @@ struct ConvModel {
 int ConvStep(const ConvModel& model, const StepRows& rows, In packed, State state, Out y,
              Stream stream);
 
+// The workspace of prompt chunks, or of texts.
+int64_t ConvWorkspaceFloats(const ConvModel& model, int64_t rows, int64_t tokens);
+
 // Computes prompt chunks of any length. A token's result does not depend on the other rows.
-int64_t ConvPrefillWorkspaceFloats(const ConvModel& model, int64_t rows, int64_t tokens);
 int ConvPrefill(const ConvModel& model, const ChunkRows& chunks, In packed, State state, Out y,
                 float* workspace, Stream stream);
 
-// Computes whole texts, causal or not. Images wider than ConvMaxGridWidth columns are
-// cudaErrorInvalidValue, because a block keeps the keys of all image rows that its tokens reach. A
-// maximum of 0 means that the filter alone is too large.
+// Computes whole texts, causal or not. An image may have at most ConvMaxGridWidth columns on the
+// current device, because a block keeps the keys of all image rows that its tokens reach. A maximum
+// of 0 means that the filter alone is too large.
 int64_t ConvMaxGridWidth(const ConvModel& model);
-int64_t ConvEncodeWorkspaceFloats(const ConvModel& model, int64_t sequences, int64_t tokens);
 int ConvEncode(const ConvModel& model, const Texts& texts, In packed, Out y, float* workspace,
                Stream stream);
 

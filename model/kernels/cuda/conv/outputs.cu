@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "model/kernels/cuda/conv/narrow_kernel.cuh"
 #include "model/kernels/cuda/conv/output_kernel.cuh"
 #include "model/kernels/cuda/conv/tiles.cuh"
@@ -6,6 +8,9 @@ namespace aft::kernels::cuda {
 namespace {
 
 constexpr size_t kMostShared = size_t{160} << 10;
+
+// The most shared memory of a block that launches on the current device.
+size_t MostShared() { return std::min(kMostShared, SharedLimit()); }
 
 template <typename T, typename Y, int kChannels, bool kGrid>
 int StartMatrix(const ConvTileArgs& args, unsigned places, Stream stream) {
@@ -19,10 +24,10 @@ int StartMatrix(const ConvTileArgs& args, unsigned places, Stream stream) {
 }
 
 template <int kChannels>
-bool GridFits(const ConvTileArgs& args) {
+bool GridFits(const ConvTileArgs& args, size_t most) {
   SharedLayout layout;
   const ConvOutputShared<kChannels, true> shared(layout, args);
-  return layout.bytes() <= kMostShared;
+  return layout.bytes() <= most;
 }
 
 // Heads narrower than this use ConvNarrowKernel, if it has enough shared memory.
@@ -33,7 +38,7 @@ int StartOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
   if (args.dims.width < kMatrixWidth && !args.grid) {
     SharedLayout layout;
     const ConvNarrowShared shared(layout, args.dims);
-    if (layout.bytes() <= kMostShared) {
+    if (layout.bytes() <= MostShared()) {
       const dim3 blocks(places, Blocks(args.dims.hid, kConvNarrowChannels));
       return Launch(ConvNarrowKernel<T, Y>, blocks, kConvNarrowThreads, layout.bytes(), stream,
                     args);
@@ -51,9 +56,10 @@ int StartOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
 
 int64_t ConvMaxGridWidth(const ConvModel& model) {
   ConvTileArgs args = {ConvDims(model)};
+  const size_t most = MostShared();
   const auto fits = [&](int64_t width) {
     args.grid_width = width;
-    return args.dims.width <= 32 ? GridFits<32>(args) : GridFits<64>(args);
+    return args.dims.width <= 32 ? GridFits<32>(args, most) : GridFits<64>(args, most);
   };
   int64_t width = 0;
   while (fits(width + 1)) ++width;

@@ -5,10 +5,6 @@
 namespace aft::kernels::cuda {
 namespace {
 
-int64_t WorkspaceFloats(const ConvModel& model, int64_t rows, int64_t tokens) {
-  return 2 * ConvPlaces(rows, tokens) * (model.causal ? 1 : 2) * (model.hid + 2 * model.heads);
-}
-
 ConvTileArgs MakeArgs(const ConvModel& model, const ChunkRows& rows, In packed, Out y,
                       float* workspace) {
   const ConvStateLayout layout = model.layout();
@@ -21,7 +17,7 @@ ConvTileArgs MakeArgs(const ConvModel& model, const ChunkRows& rows, In packed, 
   args.v_ring = layout.VRing();
   args.y = y;
   args.sums = workspace;
-  args.carry = workspace + WorkspaceFloats(model, rows.rows, rows.tokens) / 2;
+  args.carry = workspace + ConvWorkspaceFloats(model, rows.rows, rows.tokens) / 2;
   return args;
 }
 
@@ -67,8 +63,8 @@ int Start(ConvTileArgs& args, Stream stream) {
 
 }  // namespace
 
-int64_t ConvPrefillWorkspaceFloats(const ConvModel& model, int64_t rows, int64_t tokens) {
-  return WorkspaceFloats(model, rows, tokens);
+int64_t ConvWorkspaceFloats(const ConvModel& model, int64_t rows, int64_t tokens) {
+  return 2 * ConvPlaces(rows, tokens) * (model.causal ? 1 : 2) * (model.hid + 2 * model.heads);
 }
 
 int ConvPrefill(const ConvModel& model, const ChunkRows& chunks, In packed, State state, Out y,
@@ -77,10 +73,6 @@ int ConvPrefill(const ConvModel& model, const ChunkRows& chunks, In packed, Stat
   ConvTileArgs args = MakeArgs(model, chunks, packed, y, workspace);
   args.state = state;
   return Start(args, stream);
-}
-
-int64_t ConvEncodeWorkspaceFloats(const ConvModel& model, int64_t sequences, int64_t tokens) {
-  return WorkspaceFloats(model, sequences, tokens);
 }
 
 int ConvEncode(const ConvModel& model, const Texts& texts, In packed, Out y, float* workspace,

@@ -111,7 +111,8 @@ int Embed(const EmbedModel& model, const int32_t* tokens, const int32_t* slots,
 int AddNorm(const NormModel& norm, float* x, In branch, const float* branch_bias, int64_t count,
             Out y, Stream stream) {
   const int64_t width = norm.width;
-  if (count < 0 || count > rows::kMaxGrid || width <= 0 || width > 16 * rows::kAddNormMaxBlock) {
+  static_assert(kMaxNormWidth == 16 * rows::kAddNormMaxBlock);
+  if (count < 0 || count > rows::kMaxGrid || width <= 0 || width > kMaxNormWidth) {
     return cudaErrorInvalidValue;
   }
   if (branch.data == nullptr) branch.type = Number::kFp32;

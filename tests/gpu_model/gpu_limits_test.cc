@@ -1,0 +1,153 @@
+// Tests of what a GPU limits: positions, widths, the shared memory of a block, and memory.
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/config/formats.h"
+#include "model/config/kinds.h"
+#include "model/config/tensors.h"
+#include "model/kernels/cuda/types.h"
+#include "model/runtime/snapshot.h"
+#include "tests/gpu_model/runner_pair.h"
+#include "tests/support/cuda_on_cpu/host_queue.h"
+#include "tests/support/cuda_on_cpu/threads.h"
+#include "tests/support/formats.h"
+#include "tests/support/mixer_reference.h"
+#include "tests/support/status_matchers.h"
+
+namespace aft {
+namespace {
+
+using testing::HasSubstr;
+
+class GpuLimitsTest : public RunnerPairFixture {
+ protected:
+  ~GpuLimitsTest() override { cuda_on_cpu::SetSharedLimit(cuda_on_cpu::kMostShared); }
+
+  // Emulates a device of compute capability 8.6, 8.9 or 12.0.
+  static void UseSmallBlocks() { cuda_on_cpu::SetSharedLimit(size_t{99} << 10); }
+};
+
+TEST_F(GpuLimitsTest, PositionsThatKernelsCannotCountAreRefusedAndTheLastOnesComputed) {
+  constexpr int64_t kEnd = kernels::cuda::kMaxSequenceTokens;
+  for (const MixerConfig& mixer : {MixerConfig{.window = 5},
+                                   {.window = 5, .prefix_block = (1 << 29) + 3},
+                                   {.kind = MixerKind::kBlockLocal, .heads = 2, .block_size = 4}}) {
+    config_.mixer = mixer;
+    DrawWeights();
+    const auto cpu = Cpu();
+    const auto gpu = Gpu();
+    EXPECT_EQ(gpu->info().max_seq_len, kEnd);
+    Generate(*gpu, 0, RandomText(9), 2, Greedy());
+    std::string snapshot = SnapshotOf(*gpu, 0);
+    const auto move_to = [&snapshot](int64_t position) {  // the last field of the header
+      std::memcpy(snapshot.data() + SnapshotHeaderBytes() - 8, &position, 8);
+      SealSnapshot(&snapshot);
+    };
+    move_to(int64_t{1} << 31);
+    EXPECT_THAT(gpu->BindSlot(1, snapshot, {Greedy()}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("position 2147483648 is beyond max_seq_len 1073741824")));
+    move_to(kEnd - 3);
+    const StepInput prompt = {{{1, kEnd - 3, {1, 2}, RowOutput::kLast}}};
+    const StepInput last = {{{1, kEnd - 1, {3}, RowOutput::kLast}}};
+    for (ModelRunner* const runner : std::vector<ModelRunner*>{cpu.get(), gpu.get()}) {
+      EXPECT_EQ(Bind(*runner, 1, snapshot, {Greedy()}), kEnd - 3);
+    }
+    ExpectNear(Step(*gpu, prompt), Step(*cpu, prompt));
+    ExpectNear(Step(*gpu, last), Step(*cpu, last));
+    EXPECT_THAT(gpu->Submit({{{1, kEnd, {1}, RowOutput::kLast}}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is beyond max_seq_len")));
+  }
+  ExpectTheSameTokens();
+}
+
+TEST_F(GpuLimitsTest, TheWidestImageFitsIntoTheBlocksOfTheDevice) {
+  config_.architecture = Architecture::kMixer;
+  config_.vocab_size = config_.d_ff = 0;
+  config_.n_layers = 1;
+  config_.mixer.kind = MixerKind::kAftConv;
+  config_.mixer.causal = false;
+  config_.mixer.grid = true;
+  config_.mixer.window = 63;
+  options_.max_step_tokens = 400;
+  UseSmallBlocks();
+  const auto gpu = GpuEncoder();
+  const int64_t widest = gpu->info().max_image_width;
+  EXPECT_GT(widest, 250);
+  EXPECT_LT(widest, 400);
+  const int64_t numbers = widest * config_.d_model;
+  const std::vector<EncoderInput> image = {
+      {.vectors = random_.Normals(numbers), .image_width = widest}};
+  EXPECT_EQ(Run(*gpu, image).size(), static_cast<size_t>(numbers));
+}
+
+TEST_F(GpuLimitsTest, KernelsThatNeedLessServeADeviceWithSmallBlocks) {
+  UseSmallBlocks();
+  config_.n_layers = 1;
+  for (const MixerConfig& mixer :
+       {MixerConfig{.kind = MixerKind::kAftConv, .window = 200, .heads = 8},
+        {.kind = MixerKind::kDotProduct, .heads = 1}}) {
+    config_.mixer = mixer;
+    config_.d_model = StateGrows(mixer) ? 128 : 8;
+    config_.max_seq_len = StateGrows(mixer) ? 40 : 0;
+    DrawWeights();
+    const std::vector<TokenId> prompt = RandomText(9);
+    ExpectNear(Generate(*Gpu(), 0, prompt, 3, Greedy()), Generate(*Cpu(), 0, prompt, 3, Greedy()));
+  }
+  ExpectTheSameTokens();
+}
+
+TEST_F(GpuLimitsTest, VectorsTooWideForANormAreRefusedBeforeAWeightIsRead) {
+  DrawWeights();
+  config_.d_model = 8193;  // the weights are of another width, which would be DATA_LOSS
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("d_model: at most 8192 on a GPU, got 8193")));
+}
+
+// The kernels of these mixers have no workspace, which is checked later.
+TEST_F(GpuLimitsTest, WeightsAndActivationsAreCountedToTheByteBeforeTheyAreAllocated) {
+  config_.max_seq_len = 40;
+  for (const MixerKind kind : {MixerKind::kDotProduct, MixerKind::kWkv7}) {
+    UseMixer(ExampleMixer(kind, 40), &config_);
+    DrawWeights();
+    for (const Number format : FormatsThat([](const FormatSpec& spec) { return spec.on_gpu; })) {
+      SCOPED_TRACE(testing::Message() << MixerKindName(kind) << " " << NumberName(format));
+      format_ = format;
+      HostQueue large;
+      const auto network = GpuModel(large);
+      ASSERT_TRUE(network.ok()) << network.status();
+      int64_t bytes = (*network)->workspace_bytes();
+      for (const TensorSpec& spec : ExpectedTensors(config_)) {
+        const bool matrix = spec.role == TensorRole::kMatrix;
+        bytes += spec.count() * NumberBytes(matrix ? format : Number::kFp32);
+      }
+      HostQueue enough(bytes);
+      EXPECT_EQ(GpuModel(enough).status(), absl::OkStatus());
+      HostQueue small(bytes - 1);
+      EXPECT_EQ(GpuModel(small).status().code(), absl::StatusCode::kResourceExhausted);
+    }
+  }
+}
+
+TEST_F(GpuLimitsTest, LoadingLeavesMemoryForThePrefixCache) {
+  options_.kept_bytes = int64_t{512} << 20;
+  EXPECT_THAT(
+      TryGpu(std::make_unique<HostQueue>(int64_t{700} << 20)),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the prefix cache 512.0 MiB")));
+}
+
+TEST_F(GpuLimitsTest, TheDevicesMemoryIsReadAgainAfterAThousandSteps) {
+  const auto gpu = Gpu();
+  device_->used = 5;
+  for (int i = 0; i < 1024; ++i) Step(*gpu, {});
+  EXPECT_EQ(gpu->device_stats()->memory_used, 5);
+}
+
+}  // namespace
+}  // namespace aft
