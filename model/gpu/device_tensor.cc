@@ -14,8 +14,6 @@ at::Tensor ToDevice(const std::vector<float>& values, at::Device device) {
   return tensor.to(device);
 }
 
-at::Tensor ToDevice(const at::Tensor& tensor, at::Device device) { return tensor.to(device); }
-
 int64_t DeviceBytes(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
 }

@@ -8,9 +8,8 @@
 
 namespace aft {
 
-// Copies on the device. They throw LibTorch's exceptions when the device has no memory.
+// A copy on the device. Throws LibTorch's exceptions when the device has no memory.
 at::Tensor ToDevice(const std::vector<float>& values, at::Device device);
-at::Tensor ToDevice(const at::Tensor& tensor, at::Device device);
 
 // Bytes of a tensor; 0 when it is undefined.
 int64_t DeviceBytes(const at::Tensor& tensor);

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "base/check.h"
 #include "model/gpu/device_tensor.h"
 #include "model/gpu/gpu_mixer.h"
@@ -24,7 +22,7 @@ class GpuAftMixer : public GpuMixer {
     model_.ring = config.ring;
     model_.causal = config.causal;
     if (band.w.defined()) {
-      band_ = ToDevice(band.w, device);
+      band_ = band.w.to(device);
       model_.bias = band_.const_data_ptr<float>();
       model_.bias_rows = band_.size(0);
       model_.wide = band.w.abs().gt(kernels::kNarrowBias).any().item<bool>();
@@ -41,9 +39,7 @@ class GpuAftMixer : public GpuMixer {
   int64_t weight_bytes() const override { return DeviceBytes(band_); }
 
   int64_t workspace_floats(const GpuLimits& limits) const override {
-    const int64_t encode = cuda::AftEncodeWorkspaceFloats(model_, limits.rows, limits.tokens);
-    if (!model_.causal) return encode;
-    return std::max(encode, cuda::AftPrefillWorkspaceFloats(model_, limits.rows, limits.tokens));
+    return cuda::AftEncodeWorkspaceFloats(model_, limits.rows, limits.tokens);
   }
 
   int64_t lookahead_rows() const override { return lookahead_rows_; }

@@ -146,7 +146,7 @@ absl::StatusOr<GpuShiftedProjection> GpuShiftedProjection::Create(const NetworkC
                                                                   Number format,
                                                                   at::Device device) {
   const std::string prefix = absl::StrCat("layers.", index, ".mixer.");
-  const at::Tensor shares = ToDevice(tensors.at(prefix + "shift"), device);
+  const at::Tensor shares = tensors.at(prefix + "shift").to(device);
   GpuShiftedProjection made((GpuTokenShift(shares)));
   made.mixes_values_ = MixesValues(config);
   made.weight_bytes_ = DeviceBytes(shares);

@@ -40,7 +40,7 @@ cudaError_t WholeWindows(const AftArgs& args, int64_t tiles, Stream stream) {
 }  // namespace
 
 int64_t AftEncodeWorkspaceFloats(const AftModel& model, int64_t sequences, int64_t tokens) {
-  if (model.causal) return AftCausalWorkspaceFloats(model, sequences, tokens);
+  if (model.causal) return AftPrefillWorkspaceFloats(model, sequences, tokens);
   return AftTiles(sequences, tokens) * (model.window == 0 ? 1 : 3) * 3 * model.hid;
 }
 

@@ -162,12 +162,8 @@ int AftCausal(const AftArgs& args, Stream stream) {
                                         : Windows<float>(args, stream);
 }
 
-int64_t AftCausalWorkspaceFloats(const AftModel& model, int64_t rows, int64_t tokens) {
-  return AftTiles(rows, tokens) * model.layout().prefixes() * 3 * model.hid;
-}
-
 int64_t AftPrefillWorkspaceFloats(const AftModel& model, int64_t rows, int64_t tokens) {
-  return AftCausalWorkspaceFloats(model, rows, tokens);
+  return AftTiles(rows, tokens) * model.layout().prefixes() * 3 * model.hid;
 }
 
 int AftPrefill(const AftModel& model, const ChunkRows& chunks, In qkv, State state, Out y,

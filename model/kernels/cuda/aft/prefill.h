@@ -22,7 +22,6 @@ struct AftWarps {
 
 // Computes causal rows. They begin from the state and update it if there is one.
 int AftCausal(const AftArgs& args, Stream stream);
-int64_t AftCausalWorkspaceFloats(const AftModel& model, int64_t rows, int64_t tokens);
 
 // Runs AFT-simple, causal or not. `blocks` is the number of rows or tiles, as `scan` requires.
 int AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, Stream stream);
