@@ -2,6 +2,7 @@
 
 #include "model/gpu/cuda_queue.h"
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -9,6 +10,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/mm.h"
 #include "ATen/ops/ones.h"
+#include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "tests/gpu_model/test_queue.h"
 
@@ -41,6 +43,25 @@ TEST(CudaQueueTest, AnyThreadMayUseIt) {
     EXPECT_TRUE(queue->Synchronize().ok());
   }).join();
   EXPECT_EQ(sum, 16.0F);
+}
+
+TEST(CudaQueueTest, EventsMeasureSeconds) {
+  const std::unique_ptr<GpuQueue> queue = MakeTestQueue();
+  const auto begin = queue->MakeEvent();
+  const auto end = queue->MakeEvent();
+  ASSERT_TRUE(begin.ok() && end.ok());
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_TRUE((*begin)->Record().ok() && (*end)->Record().ok() && (*end)->Wait().ok());
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+  EXPECT_GT((*end)->SecondsSince(**begin), 0);
+  EXPECT_LE((*end)->SecondsSince(**begin), waited.count());
+}
+
+TEST(CudaQueueTest, WorkRunsAfterACaptureThatFailed) {
+  const std::unique_ptr<GpuQueue> queue = MakeTestQueue();
+  const auto graph = queue->Capture([] { return absl::InternalError("no work today"); });
+  EXPECT_EQ(graph.status(), absl::InternalError("no work today"));
+  EXPECT_TRUE(queue->Synchronize().ok());
 }
 
 }  // namespace
