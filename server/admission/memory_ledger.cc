@@ -1,7 +1,6 @@
 #include "server/admission/memory_ledger.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 namespace aft::server {
@@ -45,10 +44,8 @@ void MemoryLedger::Give(Account& account, int64_t bytes) {
 MemoryLedger::Charge::Charge(MemoryLedger& ledger, const Client& client) : ledger_(&ledger) {
   const int64_t limit = client.max_memory_bytes != 0 ? client.max_memory_bytes : ledger.per_client_;
   MutexLock lock(ledger.mutex_);
-  account_ = ledger.accounts_
-                 .emplace(std::piecewise_construct, std::forward_as_tuple(client.name),
-                          std::forward_as_tuple(limit))
-                 .first;
+  account_ = ledger.accounts_.try_emplace(client.name).first;
+  account_->second.limit = limit;
   ++account_->second.charges;
 }
 
@@ -72,7 +69,7 @@ void MemoryLedger::Charge::Close() {
 }
 
 bool MemoryLedger::Charge::MayEverHold(int64_t bytes) const {
-  return ledger_ == nullptr || bytes <= std::min(account_->second.limit, ledger_->total_);
+  return ledger_ == nullptr || bytes <= std::min(account_->second.limit.load(), ledger_->total_);
 }
 
 bool MemoryLedger::Charge::Resize(int64_t bytes) {

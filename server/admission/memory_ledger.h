@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
+#include <utility>
 
 #include "base/mutex.h"
 #include "server/config/client.h"
@@ -28,9 +28,7 @@ class MemoryLedger {
 
  private:
   struct Account {
-    explicit Account(int64_t most) : limit(most) {}
-
-    const int64_t limit;
+    std::atomic<int64_t> limit{0};  // as of the newest charge: the client's limit may change
     std::atomic<int64_t> used{0};
     int64_t charges = 0;  // guarded by the ledger's mutex_
   };

@@ -105,6 +105,11 @@ TEST_F(LedgerTest, AClientMayHaveALimitOfItsOwn) {
   MemoryLedger::Charge charge(ledger_, Client{.name = "small", .max_memory_bytes = 50});
   EXPECT_FALSE(charge.Resize(51));
   EXPECT_TRUE(charge.Resize(50));
+  // The file of clients was read again, and the client still has a charge.
+  MemoryLedger::Charge later(ledger_, Client{.name = "small", .max_memory_bytes = 80});
+  EXPECT_FALSE(later.MayEverHold(81));
+  EXPECT_FALSE(later.Resize(31));
+  EXPECT_TRUE(later.Resize(30));
 }
 
 // Where this is false, a retry makes no sense.
