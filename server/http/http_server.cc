@@ -148,7 +148,7 @@ void HttpServer::Loop::Drain() {
   const std::vector<HttpSession*> sessions(connections_.sessions.begin(),
                                            connections_.sessions.end());
   for (HttpSession* const session : sessions) {
-    if (!session->running()) session->Close();
+    if (session->waiting()) session->Close();
   }
 }
 

@@ -33,8 +33,8 @@ class HttpServer {
   // The bound port.
   int port() const;
 
-  // Accepts no more connections and closes those without a request; the others end with their
-  // answer.
+  // Accepts no more connections and closes those that wait for a request; the others end with their
+  // answer, also if the body of the request is still arriving.
   void BeginDrain();
 
  private:

@@ -80,6 +80,7 @@ class Session final : public HttpSession,
 
   const std::string& address() const override { return address_; }
   bool running() const override { return state_ == State::kRunning; }
+  bool waiting() const override { return state_ == State::kHead; }
 
   void Start() { NextRequest(); }
 
@@ -223,8 +224,7 @@ class Session final : public HttpSession,
         if (bytes > loop_.options.body_bytes + kBodyReadBytes) return RefuseHere(Plain(413));
         if (const auto page = task_->Expect(bytes)) return Refuse(*page);
       }
-      // Some clients send an empty line after a body (RFC 9112, 2.2).
-      if (state_ == State::kHead && head_bytes_ == 0 && SkipEmptyLine()) continue;
+      if (state_ == State::kHead && head_bytes_ == 0 && SkipEmptyLine()) return NextRequest();
       const size_t consumed = parser_->put(buffer_.data(), error);
       buffer_.consume(consumed);
       if (state_ == State::kHead) head_bytes_ += consumed;
@@ -245,14 +245,17 @@ class Session final : public HttpSession,
     }
   }
 
+  // Some clients send an empty line after a body (RFC 9112, 2.2). It is no part of a request, so
+  // the connection is idle if nothing follows. Skips one such line before each head.
   bool SkipEmptyLine() {
     constexpr absl::string_view kEmptyLine = "\r\n";
     const auto bytes = buffer_.data();
-    if (!absl::StartsWith({static_cast<const char*>(bytes.data()), bytes.size()}, kEmptyLine)) {
+    if (skipped_line_ ||
+        !absl::StartsWith({static_cast<const char*>(bytes.data()), bytes.size()}, kEmptyLine)) {
       return false;
     }
     buffer_.consume(kEmptyLine.size());
-    head_bytes_ = kEmptyLine.size();
+    skipped_line_ = true;
     return true;
   }
 
@@ -273,7 +276,7 @@ class Session final : public HttpSession,
     for (const auto& field : head) {
       request.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
     }
-    first_ = false;
+    first_ = skipped_line_ = false;
     head_only_ = request.method == "HEAD";
     old_version_ = head.version() < 11;
     keep_alive_ = loop_.options.keep_alive && head.keep_alive() && !loop_.draining;
@@ -459,14 +462,15 @@ class Session final : public HttpSession,
   std::optional<Parser> parser_;
   std::shared_ptr<HttpTask> task_;
   size_t head_bytes_ = 0;
-  bool keep_alive_ = false;   // of the request that is answered
-  bool head_only_ = false;    // likewise
-  bool old_version_ = false;  // likewise: HTTP/1.0
-  bool chunked_ = false;      // its answer
-  std::string begun_;         // the head of an answer in parts, until the first of them
-  std::string out_;           // is being sent
-  size_t sent_ = 0;           // of its bytes
-  bool writing_ = false;      // Write has returned false; otherwise out_ is the last part
+  bool skipped_line_ = false;  // an empty line before the head
+  bool keep_alive_ = false;    // of the request that is answered
+  bool head_only_ = false;     // likewise
+  bool old_version_ = false;   // likewise: HTTP/1.0
+  bool chunked_ = false;       // its answer
+  std::string begun_;          // the head of an answer in parts, until the first of them
+  std::string out_;            // is being sent
+  size_t sent_ = 0;            // of its bytes
+  bool writing_ = false;       // Write has returned false; otherwise out_ is the last part
   asio::steady_timer reading_until_{stream_.executor()};
   asio::steady_timer writing_until_{stream_.executor()};
 };

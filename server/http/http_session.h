@@ -22,7 +22,8 @@ class HttpSession {
 
   virtual void Close() = 0;
   virtual const std::string& address() const = 0;
-  virtual bool running() const = 0;  // it has a request under way
+  virtual bool running() const = 0;  // it has a request under way, whose body has arrived
+  virtual bool waiting() const = 0;  // it waits for the head of a request, or for the rest of one
 };
 
 // The data that all connections of a server share. Only the server's thread uses it, except for

@@ -91,6 +91,32 @@ TEST(DrainTest, AReaderThatStopsDelaysTheDrainNoLongerThanTheGrace) {
   EXPECT_TRUE(server.server().Drain());
 }
 
+// The request has passed the check for a drain with its head.
+TEST(DrainTest, AnHttpRequestWhoseBodyArrivesDuringTheDrainGetsAnAnswer) {
+  ServerConfig config = PatientConfig();
+  config.http_address = "127.0.0.1:0";
+  TestServer server(config);
+  server.control().Hold();
+  GenerateStream running(server.inference(), Request("running", 5));
+  server.control().WaitUntilBlocked();
+  const TcpConnection sends(server.server().http_address());
+  const std::string body = R"({"model":"fake","prompt":"late"})";
+  sends.Send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Expect: 100-continue\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
+  EXPECT_EQ(sends.ReadTo("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  const TcpConnection idle(server.server().http_address());
+  std::thread drain([&server] { EXPECT_TRUE(server.server().Drain()); });
+  EXPECT_EQ(idle.ReadAll(), "");
+  sends.Send(body);
+  EXPECT_THAT(sends.ReadAll(), testing::AllOf(testing::StartsWith("HTTP/1.1 503 "),
+                                              testing::HasSubstr("Retry-After: 1\r\n")));
+  server.control().Resume();
+  EXPECT_TRUE(running.Finish().ok());
+  drain.join();
+}
+
 // These connections would last as long as the grace, an hour: one that sends nothing, an HTTP/2
 // connection that ignores the GOAWAY, and a stream of reflection.
 TEST(DrainTest, IdleConnectionsAndReflectionDoNotDelayTheDrain) {

@@ -264,12 +264,14 @@ TEST_P(HttpServerTest, BodiesThatAreTooLargeAreNotRead) {
       "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (int i = 0; i < 200; ++i) chunks += "a\r\n0123456789\r\n";
   EXPECT_THAT(ask(chunks + "0\r\n\r\n"), StartsWith("HTTP/1.1 413 "));
+  for (int i = 0; i < 4000; ++i) chunks += "a\r\n0123456789\r\n";
+  EXPECT_THAT(ask(chunks), StartsWith("HTTP/1.1 413 "));  // before its end
   EXPECT_THAT(ask("POST /deny HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
                   "6\r\nabcdef\r\n6\r\nabcdef\r\n"),
               StartsWith("HTTP/1.1 429 "));
   EXPECT_THAT(ask("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nno\r\n"),
               StartsWith("HTTP/1.1 400 "));
-  EXPECT_EQ(handler_.events.WaitFor(4), "mmmn");
+  EXPECT_EQ(handler_.events.WaitFor(5), "mmmmn");
   // The largest body is accepted, whether its length is announced or not.
   const std::string most(kMostBody, 'b');
   EXPECT_THAT(ask(Post("/echo", most, "Connection: close\r\n")), EndsWith("\r\n\r\n" + most));
@@ -352,10 +354,12 @@ TEST_P(HttpServerTest, AClientThatIsTooSlowIsTold) {
   body->Send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nabc");
   EXPECT_THAT(body->ReadAll(), StartsWith("HTTP/1.1 408 "));
   EXPECT_EQ(handler_.events.WaitFor(5), "LsdLl");
-  Start({.patience = kPatient, .body_patience = kPatient, .idle = kShort});
-  const auto idle = Connect();
-  idle->Send(Post("/echo", "x"));
-  EXPECT_THAT(idle->ReadAll(), EndsWith("\r\n\r\nx"));
+  Start({.body_patience = kPatient, .idle = kShort});
+  for (const char* line : {"", "\r\n"}) {  // an empty line after a body begins no request
+    const auto idle = Connect();
+    idle->Send(Post("/echo", "x") + line);
+    EXPECT_THAT(idle->ReadAll(), EndsWith("\r\n\r\nx"));
+  }
 }
 
 // Without care, OpenSSL reads records without data in one call for as long as there are some.
@@ -462,11 +466,17 @@ TEST_P(HttpServerTest, ADrainLetsRunningRequestsEnd) {
   const auto holds = Connect();
   holds->Send(Post("/hold", ""));
   handler_.events.WaitFor(1);
+  const auto sends = Connect();
+  sends->Send(
+      "POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  EXPECT_EQ(sends->ReadTo("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   const auto idle = Connect();
   idle->Send(Post("/echo", "x"));
   EXPECT_THAT(idle->ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
   server_->BeginDrain();
   EXPECT_EQ(idle->ReadAll(), "");
+  sends->Send("body");
+  EXPECT_THAT(sends->ReadAll(), EndsWith("\r\n\r\nbody"));
   handler_.go.set_value();
   EXPECT_THAT(holds->ReadAll(), EndsWith("held\n"));
 }
