@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/catching.h"
@@ -77,7 +78,9 @@ void Call::Start(Caller caller, absl::Status admitted, std::unique_ptr<RequestBy
 }
 
 absl::Status Call::Admit() {
-  AFT_RETURN_IF_ERROR(environment_.CheckMessage(message_->size(), exchange_->takes_tensors()));
+  const absl::Status fits = environment_.CheckMessage(message_->size(), exchange_->takes_tensors());
+  too_large_ = !fits.ok();
+  AFT_RETURN_IF_ERROR(fits);
   const std::optional<std::string> model =
       message_->PeekString(Exchange::kModelField, kMaxModelNameBytes);
   if (model.has_value() && exchange_->needs_engine()) AFT_RETURN_IF_ERROR(Reserve(*model));
@@ -230,23 +233,11 @@ absl::Status Call::SetPrevious(const std::shared_ptr<const SequenceState>& previ
 
 absl::Status Call::PrepareTurn() {
   const Continuation continuation = exchange_->continuation();
-  auto* const generation = std::get_if<GenerationRequest>(&decoded_.work);
   if (continuation.store != nullptr) {
-    std::vector<size_t> lengths;
-    int64_t before = 0;
-    ForEachTurn(decoded_.work, [&](TurnRequest& request) {
-      request.store = true;
-      before = request.tokens_before();
-    });
-    if (generation != nullptr) {
-      lengths.assign(sequences_, generation->prompt.size() - generation->resumed);
-    } else if (const auto* texts = std::get_if<std::vector<ScoringRequest>>(&decoded_.work)) {
-      for (const ScoringRequest& text : *texts) lengths.push_back(text.text.size());
-    }
+    ForEachTurn(decoded_.work, [](TurnRequest& request) { request.store = true; });
     const absl::Status kept =
-        states_.KeepPlaces(*caller_.client, *continuation.store, model_->info, lengths,
-                           /*most_outputs=*/generation != nullptr ? generation->stop.max_tokens : 0,
-                           before, continuation.note_bytes);
+        states_.KeepPlaces(*caller_.client, *continuation.store, model_->info, decoded_.work,
+                           sequences_, continuation.note_bytes);
     stores_if_room_ = continuation.store_if_room;
     if (kept.ok()) {
       if (sequences_ == 1) exchange_->SetStateId(states_.state_id(0));
@@ -258,9 +249,10 @@ absl::Status Call::PrepareTurn() {
     }
   }
   if (continuation.resume == nullptr) return PrepareStream();
-  states_.FindStart(
-      *caller_.client, *continuation.resume, model_->info, *generation,
-      [call = shared_from_this()] { call->Attempt([&] { return call->PrepareStream(); }); });
+  states_.FindStart(*caller_.client, *continuation.resume, model_->info,
+                    std::get<GenerationRequest>(decoded_.work), [call = shared_from_this()] {
+                      call->Attempt([&] { return call->PrepareStream(); });
+                    });
   return absl::OkStatus();
 }
 
@@ -355,32 +347,41 @@ void Call::End(const Outcome& outcome, uint32_t sequence) {
   }
   const TurnEnd& turn = *outcome.turn;
   const auto state_bytes = static_cast<size_t>(turn.state->bytes());
+  const auto ending = std::make_shared<Ending>(outcome, sequence);
   environment_.decoders.Add(*caller_.client, turn.text.size() + turn.outputs.size() + state_bytes,
-                            [call = shared_from_this(), outcome = Outcome(outcome), sequence] {
-                              call->Store(outcome, sequence);
-                            });
+                            [call = shared_from_this(), ending] { call->Store(ending); });
 }
 
-// Stores the turn of `outcome`. If that fails, `outcome.status` becomes the error, unless the
-// request stores only if there is room.
-void Call::Store(Outcome outcome, uint32_t sequence) {
-  std::shared_ptr<TurnEnd> turn = std::move(outcome.turn);
-  std::string note = exchange_->Note(outcome);
-  const bool too_long = note.size() > states_.note_bytes();
-  if (too_long || outbox_.ended_early()) {  // in the latter case no client would learn of the state
-    states_.DropPlace(sequence);
-    return EndNow(outcome, sequence, std::nullopt);
-  }
-  states_.Put(
-      *caller_.client, model_->config.name, sequence, std::move(turn), std::move(note),
-      [call = shared_from_this(), outcome, sequence](absl::StatusOr<v1::State> stored) mutable {
-        if (stored.ok()) return call->EndNow(outcome, sequence, *std::move(stored));
-        log::Error("request.store_failed", {{"id", call->caller_.ids.request},
-                                            {"error", stored.status().ToString()},
-                                            {"trace_id", call->caller_.ids.trace.trace_id}});
-        if (!call->stores_if_room_) outcome.status = stored.status();
-        call->EndNow(outcome, sequence, std::nullopt);
-      });
+void Call::Store(const std::shared_ptr<Ending>& ending) {
+  const absl::Status done = Catching([&] {
+    std::shared_ptr<TurnEnd> turn = std::move(ending->outcome.turn);
+    std::string note = exchange_->Note(ending->outcome);
+    // If the call has ended early, no client would learn of the state.
+    if (note.size() > states_.note_bytes() || outbox_.ended_early()) {
+      states_.DropPlace(ending->sequence);
+      Stored(*ending, std::nullopt);
+    } else {
+      states_.Put(*caller_.client, model_->config.name, ending->sequence, std::move(turn),
+                  std::move(note),
+                  [call = shared_from_this(), ending](absl::StatusOr<v1::State> state) {
+                    call->Stored(*ending, std::move(state));
+                  });
+    }
+    return absl::OkStatus();
+  });
+  if (done.ok()) return;
+  states_.DropPlace(ending->sequence);
+  Stored(*ending, done);
+}
+
+void Call::Stored(Ending& ending, absl::StatusOr<std::optional<v1::State>> state) {
+  if (ending.told.exchange(true)) return;
+  if (state.ok()) return EndNow(ending.outcome, ending.sequence, *std::move(state));
+  log::Error("request.store_failed", {{"id", caller_.ids.request},
+                                      {"error", state.status().ToString()},
+                                      {"trace_id", caller_.ids.trace.trace_id}});
+  if (!stores_if_room_) ending.outcome.status = state.status();
+  EndNow(ending.outcome, ending.sequence, std::nullopt);
 }
 
 void Call::HandOver(const Outcome& outcome, uint32_t sequence) {
@@ -448,7 +449,8 @@ void Call::Conclude() {
     ending_.message = exchange_->Finish(outcome, outbox_.stored());
   } else if (!outbox_.engine_began() && absl::IsResourceExhausted(ending_.status)) {
     const EngineLoad load = model_ != nullptr ? model_->engine().load() : EngineLoad();
-    ending_.retry_after = environment_.retry_hint.After(load);
+    ending_.retry_after =
+        too_large_ ? std::chrono::milliseconds(-1) : environment_.retry_hint.After(load);
   }
 }
 
@@ -461,10 +463,8 @@ void Call::Report() {
   const Method method = exchange_->method();
   const absl::Status& status = ending_.status;
   const Duration total = std::chrono::steady_clock::now() - arrival_;
-  if (!refused_) {
-    CountResumed();
-    metrics_->calls.Observe(method, total);
-  }
+  if (status.ok()) CountResumed();  // a stream whose output was complete does not begin
+  if (!refused_) metrics_->calls.Observe(method, total);
   (metrics_ != nullptr ? metrics_->calls : environment_.metrics.calls).Count(method, status.code());
   if (model_ != nullptr && status.ok() && exchange_->needs_engine()) {
     environment_.retry_hint.Record(timings.total - timings.queue);

@@ -1,12 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -97,6 +96,14 @@ class Call final : public std::enable_shared_from_this<Call> {
  private:
   template <typename Part>
   class SequenceSink;
+  // A sequence that has ended, and whose turn is stored before the client learns of the end.
+  struct Ending {
+    Ending(const Outcome& how, uint32_t number) : outcome(how), sequence(number) {}
+
+    Outcome outcome;
+    const uint32_t sequence;
+    std::atomic<bool> told{false};  // Stored was called
+  };
 
   // ---- The way in.
   absl::Status Admit();
@@ -138,7 +145,11 @@ class Call final : public std::enable_shared_from_this<Call> {
   template <typename Part>
   absl::Status Offer(Part part, uint32_t sequence);
   void End(const Outcome& outcome, uint32_t sequence);
-  void Store(Outcome outcome, uint32_t sequence);
+  // Stores the turn of the sequence, then calls Stored.
+  void Store(const std::shared_ptr<Ending>& ending);
+  // Ends the sequence. `state`: of its turn, if that was stored. An error is that of the call,
+  // unless the request stores only if there is room. Only the first call for a sequence counts.
+  void Stored(Ending& ending, absl::StatusOr<std::optional<v1::State>> state);
   void HandOver(const Outcome& outcome, uint32_t sequence);
   void EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored);
   void CancelAll(RequestHandle first);
@@ -169,6 +180,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   size_t answered_bytes_ = 0;               // size of an answer that Submit made
   prometheus::Counter* resumed_ = nullptr;  // null once the resumed stream is counted
   bool refused_ = false;
+  bool too_large_ = false;  // the message is
   CallStates states_;
   Outbox outbox_;
 

@@ -1,6 +1,7 @@
 #include "server/call/call_environment.h"
 
 #include <chrono>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "server/config/memory_plan.h"

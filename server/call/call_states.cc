@@ -1,7 +1,9 @@
 #include "server/call/call_states.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "base/catching.h"
 #include "base/status_macros.h"
@@ -38,19 +40,29 @@ void CallStates::FindPrevious(const Client& client, const v1::Previous& previous
 }
 
 absl::Status CallStates::KeepPlaces(const Client& client, const v1::Store& store,
-                                    const ModelInfo& info, const std::vector<size_t>& lengths,
-                                    int64_t most_outputs, int64_t tokens_before,
+                                    const ModelInfo& info, const Work& work, uint32_t sequences,
                                     size_t note_bytes) {
   note_bytes_ = note_bytes;
-  const int64_t longest = info.max_seq_len;
-  for (const size_t length : lengths) {
+  const auto keep = [&](const TurnRequest& turn, size_t length, int64_t most_outputs) {
+    const int64_t longest = info.max_seq_len;
+    const int64_t before = turn.tokens_before();
     int64_t added = static_cast<int64_t>(length) + most_outputs;
-    if (longest > 0) added = std::min(added, std::max<int64_t>(longest - tokens_before, 0));
+    if (longest > 0) added = std::min(added, std::max<int64_t>(longest - before, 0));
     const int64_t bytes =
-        MaxStateBytes(info, tokens_before + added, added) + static_cast<int64_t>(note_bytes);
+        MaxStateBytes(info, before + added, added) + static_cast<int64_t>(note_bytes);
     auto place = states_.Reserve(client, store, bytes);
-    if (!place.ok()) return place.status();
-    places_.push_back(*std::move(place));
+    if (place.ok()) places_.push_back(*std::move(place));
+    return place.status();
+  };
+  if (const auto* const generation = std::get_if<GenerationRequest>(&work)) {
+    const size_t length = generation->prompt.size() - generation->resumed;
+    for (uint32_t i = 0; i < sequences; ++i) {
+      AFT_RETURN_IF_ERROR(keep(*generation, length, generation->stop.max_tokens));
+    }
+  } else if (const auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
+    for (const ScoringRequest& text : *texts) {
+      AFT_RETURN_IF_ERROR(keep(text, text.text.size(), /*most_outputs=*/0));
+    }
   }
   return absl::OkStatus();
 }
@@ -94,19 +106,20 @@ void CallStates::FindStart(const Client& client, const v1::Resume& resume, const
                           });
 }
 
-bool CallStates::Survive(const std::shared_ptr<const Client>& client, const ServedModel& model,
+void CallStates::Survive(const std::shared_ptr<const Client>& client, const ServedModel& model,
                          const CallIds& ids, GenerationRequest& request,
                          const std::function<bool(size_t)>& hold) {
   const StatesConfig& config = states_.config();
-  const bool kept = states_.keeps() && (config.checkpoint_tokens > 0 || states_.outlive_server());
+  // A drain stores the last state only where other servers find it.
+  const bool kept = states_.keeps() && (config.checkpoint_tokens > 0 || states_.shared());
   hands_to_client_ = !states_.shared() && !config.key_files.empty();
-  if (!kept && !hands_to_client_) return false;
+  if (!kept && !hands_to_client_) return;
 
   // Twice the largest state: one is held while another one is written or sent.
   const int64_t before = request.tokens_before() + static_cast<int64_t>(request.prompt.size());
   const int64_t most = MaxStateBytes(model.info, before + request.stop.max_tokens, /*added=*/0);
   const auto bytes = static_cast<size_t>(2 * (most + 2 * model.info.vocab_size));
-  if (!hold(bytes)) return false;
+  if (!hold(bytes)) return;
   kept_bytes_ = bytes;
   keeper_ = std::make_shared<StreamKeeper>(
       StreamKeeper::Environment{states_, decoders_, metrics_}, client, model.config.name,
@@ -116,7 +129,6 @@ bool CallStates::Survive(const std::shared_ptr<const Client>& client, const Serv
     request.survival.interval = std::max<int64_t>(config.checkpoint_tokens / 2, 1);
   }
   if (kept) resume_id_ = keeper_->id();
-  return true;
 }
 
 void CallStates::HandOver(ResumePoint point, std::function<void(std::string)> done) {

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "server/call/call_ids.h"
 #include "server/call/decode_pool.h"
 #include "server/call/stream_keeper.h"
+#include "server/call/work.h"
 #include "server/config/client.h"
 #include "server/engine/request.h"
 #include "server/registry/served_model.h"
@@ -37,12 +37,10 @@ class CallStates {
   // Memory of the states that came with the request itself.
   size_t brought_bytes() const { return brought_bytes_; }
 
-  // Reserves room for the state of each sequence. Sequence i has lengths[i] tokens, then at most
-  // `most_outputs` generated ones, and a note of at most `note_bytes`. Errors as
-  // StateAccess::Reserve.
+  // Reserves room for the state of each of the `sequences` of `work`, with a note of at most
+  // `note_bytes`. Errors as StateAccess::Reserve.
   absl::Status KeepPlaces(const Client& client, const v1::Store& store, const ModelInfo& info,
-                          const std::vector<size_t>& lengths, int64_t most_outputs,
-                          int64_t tokens_before, size_t note_bytes);
+                          const Work& work, uint32_t sequences, size_t note_bytes);
   // The value that KeepPlaces got.
   size_t note_bytes() const { return note_bytes_; }
   // The id that the state of `sequence` will have. REQUIRES: room is reserved for it.
@@ -62,17 +60,18 @@ class CallStates {
                  GenerationRequest& request, std::function<void()> done);
 
   // Prepares a stream to survive this server. Calls `hold` to reserve kept_bytes() of memory;
-  // `hold` returns false if there is no room. Returns whether the stream will leave a state.
-  bool Survive(const std::shared_ptr<const Client>& client, const ServedModel& model,
+  // `hold` returns false if there is no room, and then the stream leaves no state.
+  void Survive(const std::shared_ptr<const Client>& client, const ServedModel& model,
                const CallIds& ids, GenerationRequest& request,
                const std::function<bool(size_t)>& hold);
   // The id under which resume points are kept; "" if none are kept.
   const std::string& resume_id() const { return resume_id_; }
   size_t kept_bytes() const { return kept_bytes_; }
 
-  // Is called when the engine begins with the stream.
+  // Is called when the engine begins with the stream. Without an id no request could find its
+  // start.
   void KeepStart() {
-    if (keeper_ != nullptr) keeper_->KeepStart();
+    if (!resume_id_.empty()) keeper_->KeepStart();
   }
   // Takes the last resume point. `done` gets the sealed state if the client is to have it, else "".
   // Never fails: if the state is lost, the stream is resumed from its text, which only costs time.

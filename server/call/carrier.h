@@ -52,8 +52,9 @@ struct CallEnd {
   bool message = false;  // Exchange::outgoing() is the last message, to be sent with the status
   bool begun = false;    // the engine had begun with the request
   std::string path;      // path of the text that failed by a defect, or ""
-  std::optional<std::chrono::milliseconds> retry_after;  // when to retry, if there was no room
-  Usage usage;                                           // of what was done, also after an error
+  // When to retry, if there was no room. Negative: the request can never succeed.
+  std::optional<std::chrono::milliseconds> retry_after;
+  Usage usage;  // of what was done, also after an error
   Timings timings;
 };
 

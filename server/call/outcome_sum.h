@@ -16,9 +16,11 @@ inline void AddOutcome(const Outcome& one, Outcome& total) {
   total.usage.generated_tokens += one.usage.generated_tokens;
   total.usage.scored_tokens += one.usage.scored_tokens;
   if (one.usage.prompt_tokens > 0) {  // set only in the outcome that counts the prompt
-    total.usage.cached_tokens = one.usage.cached_tokens;
-    total.usage.cache_miss = one.usage.cache_miss;
-    total.usage.diverged_at = one.usage.diverged_at;
+    if (total.usage.cached_tokens == 0) {
+      total.usage.cache_miss = one.usage.cache_miss;
+      total.usage.diverged_at = one.usage.diverged_at;
+    }
+    total.usage.cached_tokens += one.usage.cached_tokens;
   }
   Timings& times = total.timings;
   times.queue = std::max(times.queue, one.timings.queue);

@@ -42,7 +42,7 @@ void StreamKeeper::KeepStart() {
 
 bool StreamKeeper::Ready() {
   MutexLock lock(mutex_);
-  if (!busy_ && !writing_) return true;
+  if (!busy_ && writing_ == 0) return true;
   environment_.metrics.checkpoints_skipped.Increment();
   return false;
 }
@@ -101,9 +101,9 @@ void StreamKeeper::Work() {
     task.done(done.ok() ? std::move(sealed) : done);
   } else if (task.done) {
     any_ = any_but_start_ = true;
-    Write(*std::move(state), number, std::move(task.done));
+    Write({*std::move(state), number, std::move(task.done)});
   } else if (turn.has_value() && !forgotten_) {
-    Write(*std::move(turn), number, nullptr);
+    Write({*std::move(turn), number});
   }
   MutexLock lock(mutex_);
   busy_ = false;
@@ -132,35 +132,41 @@ std::optional<SequenceState> StreamKeeper::Turn(SequenceState state) {
   return turn;
 }
 
-void StreamKeeper::Write(SequenceState state, uint64_t number, HandedOver done) {
+void StreamKeeper::Write(Made made) {
   {
     MutexLock lock(mutex_);
     // Another thread was faster with a newer state. The state of a handover is always the newest.
-    if (number < newest_) return environment_.metrics.checkpoints_skipped.Increment();
-    newest_ = number;
-    if (writing_) {
-      auto waits = std::make_shared<SequenceState>(std::move(state));
-      next_ = [self = shared_from_this(), waits, number, done = std::move(done)] {
-        self->Write(std::move(*waits), number, done);
-      };
+    if (made.number < newest_) return environment_.metrics.checkpoints_skipped.Increment();
+    newest_ = made.number;
+    if (writing_ != 0) {
+      next_ = std::move(made);
       return;
     }
-    writing_ = true;
+    writing_ = made.number;
   }
-  environment_.states.PutResumePoint(
-      *client_, model_, id_, std::move(state),
-      [self = shared_from_this(), done = std::move(done)](const absl::Status& status) {
-        // Any client that has an output after the start knows the new id.
-        if (status.ok() && self->any_but_start_) self->RemoveOld();
-        std::function<void()> next;
-        {
-          MutexLock lock(self->mutex_);
-          self->writing_ = self->busy_ = false;
-          next.swap(self->next_);
-        }
-        self->Written(status, done);
-        if (next) next();
-      });
+  const absl::Status status = Catching([&] {
+    environment_.states.PutResumePoint(
+        *client_, model_, id_, std::move(made.state),
+        [self = shared_from_this(), number = made.number,
+         done = made.done](const absl::Status& put) { self->Put(put, number, done); });
+    return absl::OkStatus();
+  });
+  if (!status.ok()) Put(status, made.number, made.done);
+}
+
+void StreamKeeper::Put(const absl::Status& status, uint64_t number, const HandedOver& done) {
+  // Any client that has an output after the start knows the new id.
+  if (status.ok() && any_but_start_) RemoveOld();
+  std::optional<Made> next;
+  {
+    MutexLock lock(mutex_);
+    if (writing_ != number) return;
+    writing_ = 0;
+    busy_ = false;
+    next.swap(next_);
+  }
+  Written(status, done);
+  if (next.has_value()) Write(*std::move(next));
 }
 
 void StreamKeeper::Written(const absl::Status& status, const HandedOver& done) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -70,15 +71,22 @@ class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this
     bool seal = false;
     HandedOver done{};  // set only for the last resume point
   };
+  // A state that is to be written. `number`: the position of its task in the order of tasks.
+  struct Made {
+    SequenceState state;
+    uint64_t number = 0;
+    HandedOver done{};
+  };
 
   void Add(Task task);
   void Work();
   absl::StatusOr<SequenceState> Make(ResumePoint point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(work_mutex_);
   // Returns the state to write now, if there is one.
   std::optional<SequenceState> Turn(SequenceState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(work_mutex_);
-  // `number` is the position of its task in the order of tasks. A state is skipped if a newer one
-  // is written or waits to be written.
-  void Write(SequenceState state, uint64_t number, HandedOver done);
+  // A state is skipped if a newer one is written or waits to be written.
+  void Write(Made made);
+  // The place has written the state of that number, or has failed. Only the first call counts.
+  void Put(const absl::Status& status, uint64_t number, const HandedOver& done);
   void Written(const absl::Status& status, const HandedOver& done);
   void RemoveOld();
 
@@ -102,10 +110,10 @@ class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this
 
   Mutex mutex_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;           // a resume point waits or is being made
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;        // a state is being written
-  uint64_t newest_ ABSL_GUARDED_BY(mutex_) = 0;         // number of the newest state given to Write
-  std::function<void()> next_ ABSL_GUARDED_BY(mutex_);  // writes the state that waits for that
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;         // a resume point waits or is being made
+  uint64_t writing_ ABSL_GUARDED_BY(mutex_) = 0;      // number of the state being written, or 0
+  uint64_t newest_ ABSL_GUARDED_BY(mutex_) = 0;       // number of the newest state given to Write
+  std::optional<Made> next_ ABSL_GUARDED_BY(mutex_);  // waits until that state is written
 };
 
 }  // namespace aft::server

@@ -69,8 +69,7 @@ class StateAccess {
 
   const StatesConfig& config() const { return config_; }
   bool keeps() const { return place_ != nullptr; }
-  // Whether the next process has the stored states, and whether other servers have them now.
-  bool outlive_server() const { return shared() || !config_.folder.empty(); }
+  // Whether other servers have the stored states too.
   bool shared() const { return !config_.redis.address.empty(); }
 
   const StateSealer& sealer() const { return sealer_; }

@@ -9,7 +9,8 @@
 //   an unknown client, or an    aft.v1 writes a log line, ModelInfer does not. A ModelStreamInfer
 //   invalid id                  has no request yet
 //   the retry hint              comes with every RESOURCE_EXHAUSTED of a call that has not begun,
-//                               except for requests of a ModelStreamInfer, which have no metadata
+//                               except for requests of a ModelStreamInfer, which have no metadata.
+//                               For a message that is too large it is -1: the client must not retry
 //
 // HTTP differs in these points, by its nature or by OpenAI's API:
 //   errors                      have a name for each gRPC code that occurs. Some share a status:

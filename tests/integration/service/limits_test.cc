@@ -168,9 +168,10 @@ TEST(MessageTest, MessagesWithTensorsHaveTheirOwnLimit) {
       server.models().Get(&get_context, get, &got),
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("limits.max_message_bytes")));
   v1::GenerateRequest generate = Request(std::string(2001, 'x'), 1);
-  EXPECT_THAT(
-      GenerateStream(server.inference(), generate).Finish(),
-      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("limits.max_message_bytes")));
+  GenerateStream large(server.inference(), generate);
+  EXPECT_THAT(large.Finish(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                       HasSubstr("limits.max_message_bytes")));
+  EXPECT_EQ(large.TrailingMetadata("grpc-retry-pushback-ms"), "-1");
   ExpectServes(server);
 }
 

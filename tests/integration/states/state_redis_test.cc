@@ -232,6 +232,35 @@ TEST_F(StateRedisServerTest, ADrainWaitsForLookupsAndWrites) {
   drain.join();
 }
 
+TEST_F(StateRedisServerTest, ADrainLeavesAStreamsStateInRedisAndNotWithItsClient) {
+  const RedisServer redis;
+  config_.drain.grace = std::chrono::hours(1);
+  StartTwo(redis.address());
+  v1::GenerateRequest request = Request("hello", 1'000'000);
+  request.set_resumable(true);
+  server_->control().Hold();
+  GenerateStream part(server_->inference(), request);
+  while (part.tokens.size() < 5) {
+    server_->control().AllowSteps(1);
+    ASSERT_TRUE(part.Next());
+  }
+  std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
+  server_->WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
+  server_->control().Resume();
+  EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_FALSE(part.event().has_hand_over());
+  drain.join();
+  Swap();
+  v1::Resume& resume = *request.mutable_resume();
+  resume.set_fingerprint(part.started.fingerprint());
+  resume.set_numerics(part.started.numerics());
+  resume.set_resume_id(part.started.resume_id());
+  for (const TokenId id : part.tokens) resume.add_token_ids(static_cast<uint32_t>(id));
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(part.tokens.size() + 10));
+  Run(request);
+  EXPECT_EQ(server_->Metric("aft_streams_resumed_total{from=\"state\",model=\"fake\"}"), 1);
+}
+
 TEST_F(StateRedisServerTest, InvalidAnswersEndTheCallThatAsked) {
   Mutex mutex;
   std::string answer;

@@ -197,6 +197,28 @@ TEST_F(SurvivalTest, AStreamThatBreaksTwiceKeepsItsResumePoint) {
   EXPECT_LE(server_->Metric(kRead) - read, 8 + Since(30, output));
 }
 
+TEST_F(SurvivalTest, AResumedStreamThatEndsInTheQueueLeavesTheOldResumePoint) {
+  config_.states.checkpoint_tokens = 8;
+  config_.models[0].slots = 1;
+  Start();
+  v1::GenerateRequest request = Resumable(std::string(100, 'p'), 80);
+  GenerateStream part = BreakWithResumePoints(request, 30, 4);
+  const std::vector<TokenId> output = Whole(request, Leave(part));
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(output.size() + 30));
+  GenerateStream running = Break(Request("running", 1), 1);
+  GenerateStream waiting(server_->inference(), Resumed(request, part.started, output));
+  server_->WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
+  waiting.context().TryCancel();
+  EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  while (server_->Metric("aft_requests_waiting{model=\"fake\"}") > 0) {
+    server_->control().AllowSteps(1);
+  }
+  Leave(running);
+  ExpectWhole(output, Run(Resumed(request, part.started, output)), Whole(request));
+  EXPECT_EQ(server_->Metric(kFromState), 1);
+  EXPECT_EQ(server_->Metric("aft_streams_resumed_total"), 1);  // not the one that ended
+}
+
 TEST_F(SurvivalTest, OnlyResumableStreamsLeaveResumePoints) {
   config_.states.checkpoint_tokens = 4;
   Start();
@@ -220,6 +242,7 @@ TEST_F(SurvivalTest, AFullBudgetEndsNoStream) {
 
 TEST_F(SurvivalTest, ADrainHandsStreamsOverToTheirClients) {
   config_.states.key_files = {folder_.File("key")};
+  options_.state_bytes = 300'000;  // more than one message
   Start();
   v1::GenerateRequest request = Resumable("hello", 500);
   GenerateStream part = Break(request, 5);
@@ -258,6 +281,16 @@ TEST_F(SurvivalTest, ADrainHandsStreamsOverToTheirClients) {
   EXPECT_EQ(Run(other).tokens, rest.tokens);
   EXPECT_EQ(server_->Metric(kFromState), 1);
   EXPECT_EQ(server_->Metric(kFromText), 2);
+  // The server told no client an id under which it could find a state.
+  EXPECT_EQ(rest.started.resume_id(), "");
+  EXPECT_EQ(server_->Metric(kWritten), 0);
+}
+
+TEST_F(SurvivalTest, AFolderAloneKeepsNoStateOfAStream) {
+  config_.states.key_files = {folder_.File("key")};
+  config_.states.folder = folder_.path();
+  Start();
+  EXPECT_EQ(Run(Resumable("hello", 5)).started.resume_id(), "");
 }
 
 TEST_F(SurvivalTest, WithAFolderTheNextServerResumesFromTheLastOnesResumePoint) {

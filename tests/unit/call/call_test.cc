@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -234,6 +235,27 @@ using Score = TypedExchange<ScoreCodec>;
 using Encode = TypedExchange<EncodeCodec>;
 using Tokenize = AnswerExchange<TokenizeCodec>;
 
+// An exchange that has no memory for its note.
+class Forgetful final : public Exchange {
+ public:
+  Method method() const override { return inner_.method(); }
+  size_t RequestCost(const RequestBytes& bytes) const override { return inner_.RequestCost(bytes); }
+  google::protobuf::Message& request() override { return inner_.request(); }
+  ModelName model_name() const override { return inner_.model_name(); }
+  absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
+                                        const LimitsConfig& limits) override {
+    return inner_.Decode(model, limits);
+  }
+  Continuation continuation() const override { return inner_.continuation(); }
+  std::string Note(const Outcome& /*outcome*/) const override { throw std::bad_alloc(); }
+  void Drop() override {}
+  const google::protobuf::MessageLite& outgoing() override { return inner_.outgoing(); }
+  bool Finish(const Outcome& /*outcome*/, const v1::State* /*stored*/) override { return false; }
+
+ private:
+  Generate inner_;
+};
+
 TEST_F(CallTest, TextsAreScoredAndEncoded) {
   v1::ScoreRequest score;
   score.set_model("fake");
@@ -300,6 +322,7 @@ TEST_F(CallTest, ACallThatIsCancelledBeforeItStartsEndsWithThatStatus) {
   const auto call = std::make_shared<Call>(*environment_, std::make_unique<Generate>(), carrier);
   carrier->Start(call);
   call->Cancel(absl::ResourceExhaustedError("slow client"));
+  call->Cancel(absl::CancelledError("a later reason"));
   Caller caller;
   caller.client = client_;
   call->Start(std::move(caller), absl::OkStatus(),
@@ -344,6 +367,40 @@ TEST_F(CallTest, AStateIsStoredAndContinued) {
   second.mutable_previous()->set_state_id(std::string(32, 'a'));
   Open unknown = Start<Generate>(second);
   EXPECT_EQ(unknown.Join().status.code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(CallTest, ACallWithoutMemoryToStoreItsStateEnds) {
+  v1::GenerateRequest request = Prompt("abc", 5);
+  request.mutable_store();
+  Open open = Start<Forgetful>(request);
+  EXPECT_THAT(open.Join().status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: ")));
+}
+
+TEST_F(CallTest, TheStatesThatAStreamLeavesAreCharged) {
+  StatesConfig config;
+  config.checkpoint_tokens = 1'000'000;
+  const auto states =
+      StateAccess::Create(config, /*known_clients=*/true, metrics_.states,
+                          [](const Client&, size_t, const std::function<void()>& task) { task(); });
+  ASSERT_TRUE(states.ok()) << states.status();
+  InferenceEnvironment environment{{metrics_, ledger_, refusal_lines_, limits_},
+                                   *registry_,
+                                   decoders_,
+                                   client_metrics_,
+                                   **states};
+  int64_t used = 0;
+  for (const bool resumable : {false, true}) {
+    v1::GenerateRequest request = Prompt("abc", 5);
+    request.set_resumable(resumable);
+    fakes_.control->Hold();
+    Open open = StartIn<Generate>(environment, request);
+    fakes_.control->WaitUntilBlocked();
+    EXPECT_GT(ledger_.used(), resumable ? used + 4 * fakes_.options.vocab_size : 0);
+    used = ledger_.used();
+    fakes_.control->Resume();
+    EXPECT_TRUE(open.Join().status.ok());
+  }
 }
 
 TEST_F(CallTest, AStateThatTheRequestBringsIsCharged) {

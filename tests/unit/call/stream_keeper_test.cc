@@ -18,12 +18,16 @@ namespace {
 class StreamKeeperTest : public testing::Test {
  protected:
   StreamKeeperTest() {
+    Keep(StatesConfig());
+    pool_.emplace();
+  }
+
+  void Keep(const StatesConfig& config) {
     auto access = StateAccess::Create(
-        StatesConfig(), /*known_clients=*/true, metrics_,
+        config, /*known_clients=*/true, metrics_,
         [](const Client&, size_t, const std::function<void()>& task) { task(); });
     EXPECT_TRUE(access.ok()) << access.status();
     access_ = *std::move(access);
-    pool_.emplace();
   }
 
   static SequenceState State(int64_t tokens, size_t bytes) {
@@ -33,10 +37,11 @@ class StreamKeeperTest : public testing::Test {
     return state;
   }
 
-  std::shared_ptr<StreamKeeper> Keeper(SequenceState text, SequenceState start) {
+  std::shared_ptr<StreamKeeper> Keeper(SequenceState text, SequenceState start,
+                                       const std::string& old_id = "") {
     return std::make_shared<StreamKeeper>(
         StreamKeeper::Environment{*access_, *pool_, metrics_}, client_, "austen", std::move(text),
-        std::make_shared<const SequenceState>(std::move(start)), "", CallIds());
+        std::make_shared<const SequenceState>(std::move(start)), old_id, CallIds());
   }
 
   // Returns when the keepers have done all their tasks.
@@ -90,6 +95,28 @@ TEST_F(StreamKeeperTest, TheStartNeverTakesThePlaceOfALaterState) {
     keeper->Forget(/*old=*/false);
   }
   EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+}
+
+TEST_F(StreamKeeperTest, TheOldStateGoesWhenALaterOneIsWritten) {
+  StatesConfig config;
+  config.max_bytes = 100'000;
+  Keep(config);
+  const auto old = Keeper(State(1, 0), State(10, 0));
+  old->KeepStart();
+  Finish();
+  const auto keeper = Keeper(State(11, 0), State(10, 0), old->id());
+  keeper->KeepStart();
+  Finish();
+  EXPECT_EQ(Kept(*keeper), 10);
+  EXPECT_EQ(Kept(*old), 10);
+  for (const bool fits : {false, true}) {
+    keeper->HandOver({.state = KeptBytes(std::string(fits ? 1 : 200'000, 's')), .outputs = {}},
+                     /*seal=*/false, [fits](const absl::StatusOr<std::string>& handed) {
+                       EXPECT_EQ(handed.ok(), fits) << handed.status();
+                     });
+    Finish();
+    EXPECT_EQ(Kept(*old), fits ? -1 : 10);
+  }
 }
 
 }  // namespace
