@@ -171,8 +171,9 @@ void HttpCall::Gone(bool stuck) {
     environment_.metrics.stuck_calls.Increment();
     LogStuck(caller_, exchange().method(), environment_.limits.write_stall);
   }
-  if (ended_) return Close();
+  // This follows the end too, because the client may lack the id of a state that was stored.
   call_->Cancel(stuck ? SlowClient() : absl::CancelledError("the client cancelled the request"));
+  if (ended_) Close();
 }
 
 // Breaks the cycle of references between this object, its call and OpenCalls.
