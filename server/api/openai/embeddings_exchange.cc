@@ -19,8 +19,7 @@ constexpr size_t kTextPerByte = 5;
 }  // namespace
 
 absl::Status EmbeddingsExchange::CheckRequest() {
-  AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(body_.value()));
-  body_.Clear();
+  AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(TakeBody()));
   AFT_ASSIGN_OR_RETURN(const std::string model, StringField(object, "model"));
   request_.set_model(model);
   user_ = StringField(object, "user");
@@ -60,7 +59,7 @@ absl::StatusOr<DecodedRequest> EmbeddingsExchange::Decode(const ServedModel& mod
   if (classifies()) labels_ = model.info.labels;
   DecodedRequest decoded;
   decoded.sequences = codec_.sequences();
-  decoded.bytes = codec_.tokens() * sizeof(TokenId);
+  decoded.bytes = codec_.tokens() * sizeof(TokenId) + (decoded.sequences - 1) * kSequenceBytes;
   codec_.ExpectSequences(decoded.sequences);
   vectors_.resize(decoded.sequences);
   decoded.work = codec_.Split(*std::move(request));

@@ -26,7 +26,7 @@ class EmbeddingsExchange final : public JsonExchange {
   absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
                                         const LimitsConfig& limits) override;
   std::string TextPath(uint32_t text) const override;
-  void Prepare() override { request_.Clear(); }
+  void Prepare() override { request_ = {}; }
   using Exchange::Append;
   void Append(std::vector<float> vector, uint32_t sequence) override {
     vectors_[sequence] = std::move(vector);

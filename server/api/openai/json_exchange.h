@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "google/protobuf/wrappers.pb.h"
 #include "server/api/openai/json_text.h"
@@ -38,6 +39,10 @@ class JsonExchange : public Exchange {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     return std::chrono::duration_cast<std::chrono::seconds>(now).count();
   }
+
+  // Moves the text of the request out. StringValue::Clear would keep its memory, which is no longer
+  // charged then.
+  std::string TakeBody() { return std::move(*body_.mutable_value()); }
 
   const Method method_;
   const std::string id_;

@@ -9,8 +9,7 @@
 namespace aft::server::openai {
 
 absl::Status TokenExchange::CheckRequest() {
-  AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(body_.value()));
-  body_.Clear();
+  AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(TakeBody()));
   AFT_ASSIGN_OR_RETURN(model_, StringField(object, "model"));
   const char* const field = detokenize_ ? "tokens" : "prompt";
   for (const auto& [name, value] : object.items()) {
@@ -44,6 +43,9 @@ absl::StatusOr<DecodedRequest> TokenExchange::Decode(const ServedModel& model,
     json["tokens"] = response->token_ids();
   }
   outgoing_.set_value(Dump(json));
+  // The answer stays until the client has read it, but only the answer is charged.
+  text_ = {};
+  tokens_ = {};
   return DecodedRequest();
 }
 

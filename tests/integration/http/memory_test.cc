@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/call/exchange.h"
 #include "tests/integration/http/fixture.h"
 
 namespace aft::server {
@@ -34,8 +35,9 @@ TEST(HttpMemoryTest, CopiesAreCharged) {
   response["store"] = false;
   double least = 0;
   std::vector<TcpConnection> connections;
+  const size_t copies = 2 * (2 + 1) * 10'000 * sizeof(TokenId);
   for (const auto& [path, body, bytes] :
-       {std::tuple("/v1/completions", prompts, 2 * (2 + 1) * 10'000 * sizeof(TokenId)),
+       {std::tuple("/v1/completions", prompts, copies + 3 * kSequenceBytes),
         std::tuple("/v1/responses", response, size_t{8 * 16 * 512})}) {
     connections.emplace_back(server.address()).Send(HttpPost(path, body.dump()));
     least += kCall + static_cast<double>(bytes);
@@ -48,6 +50,19 @@ TEST(HttpMemoryTest, CopiesAreCharged) {
   }
   server.control().Resume();
   for (const TcpConnection& one : connections) EXPECT_EQ(ParseReply(one.ReadAll()).status, 200);
+  server.WaitForMetric(kUsed, 0);
+}
+
+TEST(HttpMemoryTest, EachTextToEncodeIsCharged) {
+  HttpApi server(WithHttp(TestConfigWithEncoder()));
+  server.encoder_control().Hold();
+  const TcpConnection connection(server.address());
+  const Json body = {{"model", "encoder"}, {"input", {"a", "b", "c", "d"}}};
+  connection.Send(HttpPost("/v1/embeddings", body.dump()));
+  server.encoder_control().WaitUntilBlocked();
+  EXPECT_GE(server.Metric(kUsed), kCall + static_cast<double>(3 * kSequenceBytes));
+  server.encoder_control().Resume();
+  EXPECT_EQ(ParseReply(connection.ReadAll()).status, 200);
   server.WaitForMetric(kUsed, 0);
 }
 

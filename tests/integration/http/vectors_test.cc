@@ -105,9 +105,13 @@ TEST(HttpVectorsTest, ClassesFollowFromTheLogits) {
 }
 
 TEST(HttpVectorsTest, TokensEqualTheModels) {
-  HttpApi server;
+  FakeModelRunner::Options options;
+  options.max_seq_len = 40;
+  HttpApi server(WithHttp(), options);
   const Json tokens = server.Post("/tokenize", {{"model", "fake"}, {"prompt", "ab"}}).json();
   EXPECT_EQ(tokens["count"], 2);
+  EXPECT_EQ(tokens["max_model_len"], 40);
+  EXPECT_EQ(server.Get("/v1/models/fake").json()["max_model_len"], 40);
   EXPECT_EQ(tokens["tokens"], Json::array({97, 98}));
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", {97, 98}}}).json()["prompt"], "ab");
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", "x"}}).json()["error"]["param"], "tokens");
