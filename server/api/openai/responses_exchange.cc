@@ -50,8 +50,8 @@ ResponsesExchange::ResponsesExchange(std::string id)
       response_id_(absl::StrCat(kIdPrefix, id_)) {}
 
 absl::Status ResponsesExchange::CheckRequest() {
-  AFT_ASSIGN_OR_RETURN(request_, ParseGeneration(body_.value(), Endpoint::kResponses));
-  body_.Clear();
+  AFT_ASSIGN_OR_RETURN(request_, ParseGeneration(TakeBody(), Endpoint::kResponses));
+  is_read_ = true;
   if (request_.previous.empty()) return absl::OkStatus();
   previous_.set_state_id(StateIdOf(request_.previous));
   if (!previous_.state_id().empty()) return absl::OkStatus();
@@ -63,17 +63,21 @@ absl::StatusOr<DecodedRequest> ResponsesExchange::Decode(const ServedModel& mode
   if (model.generate == nullptr || model.tokenizer == nullptr) return WrongTask(model, method_);
   const ChatTemplate format = ChatTemplateOf(model.config, model.info);
   v1::GenerateRequest& message = request_.options.message();
-  if (continues_) {
-    message.set_text(Continue(format, stop_, request_.messages));
-  } else {
+  if (request_.previous.empty()) {
     std::vector<ChatMessage> messages = request_.messages;
     if (!request_.instructions.empty()) {
       messages.insert(messages.begin(), {"system", request_.instructions});
     }
     message.set_text(Render(format, messages));
+  } else if (continues_) {
+    message.set_text(Continue(format, stop_, request_.messages));
   }
-  auto& stops = *message.mutable_stop()->mutable_strings();
-  if (stops.empty()) stops.Add(format.stop.begin(), format.stop.end());
+  // Until its state is found, a continuation has neither text nor stop strings: the text depends on
+  // the state, and the state may need another version, whose template may have other stop strings.
+  if (request_.previous.empty() || continues_) {
+    auto& stops = *message.mutable_stop()->mutable_strings();
+    if (stops.empty()) stops.Add(format.stop.begin(), format.stop.end());
+  }
   if (!request_.previous.empty()) message.mutable_previous();  // the text may be empty
   v1::Started started;
   auto decoding = codec_.Decode(message, limits, model, started);
@@ -126,10 +130,16 @@ void ResponsesExchange::SetStateId(const std::string& id) {
 
 absl::Status ResponsesExchange::InOwnNames(const absl::Status& status) const {
   absl::string_view rest = status.message();
-  if (!absl::ConsumePrefix(&rest, "previous.state_id: ")) {
-    return openai::InOwnNames(request_, status);
+  // An error of the body itself is about a field that it has.
+  if (!is_read_) return openai::InOwnNames(request_, status);
+  for (const auto& [field, own] :
+       {std::pair("previous.state_id: ", "previous_response_id: "),
+        std::pair("previous: ", "previous_response_id: "), std::pair("prompt: ", "input: ")}) {
+    if (absl::ConsumePrefix(&rest, field)) {
+      return absl::Status(status.code(), absl::StrCat(own, rest));
+    }
   }
-  return absl::Status(status.code(), absl::StrCat("previous_response_id: ", rest));
+  return openai::InOwnNames(request_, status);
 }
 
 OrderedJson ResponsesExchange::Item(const char* status, bool with_text) const {

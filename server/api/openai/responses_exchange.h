@@ -63,6 +63,7 @@ class ResponsesExchange final : public JsonExchange {
 
   const int64_t created_;  // seconds since 1970
   GenerationBody request_;
+  bool is_read_ = false;  // whether request_ is set
   v1::Previous previous_;
   v1::Store store_;
   bool continues_ = false;  // SetPrevious was called

@@ -92,6 +92,53 @@ TEST(HttpResponsesTest, ATurnReadsOnlyNewText) {
             TextOf(server.Post(kResponses, Turn("b", first["id"])).json()));
 }
 
+// The instructions of a continuation are not read again, so they do not count for its length.
+TEST(HttpResponsesTest, AContinuationMayRepeatItsInstructions) {
+  ServerConfig config = WithHttp();
+  config.limits.max_prompt_bytes = 100;
+  HttpApi server(config, Letters());
+  Json body = Turn("a");
+  body["instructions"] = std::string(70, 'i');
+  const Json first = server.Post(kResponses, body).json();
+  body["input"] = std::string(60, 'b');
+  body["previous_response_id"] = first["id"];
+  const HttpReply second = server.Post(kResponses, body);
+  ASSERT_EQ(second.status, 200) << second.body;
+  EXPECT_EQ(second.json()["usage"]["input_tokens"], 64);
+}
+
+TEST(HttpResponsesTest, AResponseRepeatsItsOptionsAndCountsTokens) {
+  HttpApi server(WithHttp(), Letters());
+  Json body = Turn(std::string(300, 's'));
+  body["temperature"] = 0.7;
+  body["top_p"] = 0.9;
+  Json response;
+  for (int i = 0; i < 3; ++i) response = server.Post(kResponses, body).json();
+  EXPECT_EQ(response["temperature"], 0.7);
+  EXPECT_EQ(response["top_p"], 0.9);
+  const Json& usage = response["usage"];
+  EXPECT_EQ(usage["output_tokens"], 7);
+  EXPECT_EQ(usage["total_tokens"], 302 + 7);
+  const int cached = usage["input_tokens_details"]["cached_tokens"];
+  EXPECT_GT(cached, 7);
+  EXPECT_LT(cached, 302);
+}
+
+TEST(HttpResponsesTest, AStateOfAnotherModelIsRefusedByName) {
+  const TempFolder folder;
+  ServerConfig config = WithHttp();
+  config.states.folder = folder.File("states");
+  std::filesystem::create_directory(config.states.folder);
+  config.states.key_files = {folder.File("key")};
+  WriteBytes(folder.File("key"), std::string(32, 'k'));
+  FakeModelRunner::Options options = Letters();
+  const Json first = HttpApi(config, options).Post(kResponses, Turn("a")).json();
+  options.fingerprint = 2;
+  const HttpReply refused = HttpApi(config, options).Post(kResponses, Turn("b", first["id"]));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.json()["error"]["param"], "previous_response_id") << refused.body;
+}
+
 // A stop string is a part of the text that it ends, so the next turn must not repeat it.
 TEST(HttpResponsesTest, ATurnContinuesAfterTheStopStringOfTheLastOne) {
   ServerConfig config = WithHttp();
@@ -226,7 +273,24 @@ TEST(HttpResponsesTest, NothingIsStoredIfUnwantedOrImpossible) {
   EXPECT_TRUE(stored(kept, nullptr));
   std::filesystem::rename(config.states.folder, folder.File("away"));
   EXPECT_FALSE(stored(kept, nullptr));
-  EXPECT_EQ(kept.Post(kResponses, body).status, 503);
+  const HttpReply unavailable = kept.Post(kResponses, body);
+  EXPECT_EQ(unavailable.status, 503);
+  EXPECT_THAT(unavailable.head, HasSubstr("Retry-After: 1\r\n"));
+}
+
+TEST(HttpResponsesTest, AStateIsDeletedWhenItsClientLeavesBeforeItHasTheAnswer) {
+  ServerConfig config = WithHttp();
+  config.models[0].max_step_tokens = 4096;
+  HttpApi server(config, Letters());
+  Json body = Turn("a");
+  body["instructions"] = std::string(1'000'000, 'i');  // the answer repeats more than sockets hold
+  {
+    const TcpConnection leaves(server.address(), /*receive_buffer=*/4096);
+    leaves.Send(HttpPost(kResponses, body.dump()));
+    server.WaitForMetric(RequestsTotal("OK", "Responses"), 1);
+    EXPECT_EQ(server.Metric("aft_states"), 1);
+  }
+  server.WaitForMetric("aft_states", 0);
 }
 
 TEST(HttpResponsesTest, AResponseIsAStateButAStateOfGrpcIsNoResponse) {
