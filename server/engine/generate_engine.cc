@@ -95,7 +95,7 @@ absl::StatusOr<RequestHandle> GenerateEngine::GenerateTexts(
     absl::string_view reason = stream.status().message();
     if (requests.size() > 1 && absl::ConsumePrefix(&reason, "prompt: ")) {
       return RefuseInvalid(
-          absl::Status(stream.status().code(), absl::StrCat("prompt[", i, "]: ", reason)));
+          absl::Status(stream.status().code(), absl::StrCat("texts[", i, "]: ", reason)));
     }
     if (!stream.ok()) return RefuseInvalid(stream.status());
     jobs.push_back(*std::move(stream));

@@ -5,29 +5,22 @@
 #include "absl/strings/str_cat.h"
 
 namespace aft::server {
-namespace {
 
-// Checks all texts before any of them is tokenised.
-absl::Status CheckAll(const google::protobuf::RepeatedPtrField<v1::Text>& texts,
-                      const TextSource& single, const LimitsConfig& limits) {
-  constexpr absl::string_view kPath = "texts";
-  if (const absl::string_view field = single.field(); !field.empty()) {
-    return BadField(kPath, absl::StrCat("must not be set together with ", field));
-  }
+absl::Status CheckTexts(absl::string_view path,
+                        const google::protobuf::RepeatedPtrField<v1::Text>& texts,
+                        const LimitsConfig& limits) {
   if (texts.size() > limits.max_texts) {
-    return BadField(kPath, absl::StrCat("must have at most ", limits.max_texts,
-                                        " entries (limits.max_texts), got ", texts.size()));
+    return BadField(path, absl::StrCat("must have at most ", limits.max_texts,
+                                       " entries (limits.max_texts), got ", texts.size()));
   }
   size_t bytes = 0;
   for (const v1::Text& text : texts) bytes += text.text().size() + text.raw().size();
   if (static_cast<int64_t>(bytes) > limits.max_prompt_bytes) {
-    return BadField(kPath, absl::StrCat("must have at most ", limits.max_prompt_bytes,
-                                        " bytes together, got ", bytes));
+    return BadField(path, absl::StrCat("must have at most ", limits.max_prompt_bytes,
+                                       " bytes together, got ", bytes));
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 size_t CallTexts::tokens() const {
   size_t sum = 0;
@@ -43,7 +36,10 @@ absl::StatusOr<std::vector<std::vector<TokenId>>> CallTexts::Decode(
     AFT_ASSIGN_OR_RETURN(decoded.emplace_back(), DecodeText(single, rules));
     return decoded;
   }
-  AFT_RETURN_IF_ERROR(CheckAll(texts, single, rules.limits));
+  if (const absl::string_view field = single.field(); !field.empty()) {
+    return BadField("texts", absl::StrCat("must not be set together with ", field));
+  }
+  AFT_RETURN_IF_ERROR(CheckTexts("texts", texts, rules.limits));
   // All texts together may be as long as a single text. Several texts must also fit half of the
   // queue, because no client may fill more than that with more than one text.
   int64_t most = rules.limits.max_prompt_tokens;

@@ -16,6 +16,12 @@
 
 namespace aft::server {
 
+// Checks the number of the texts and their bytes, before any of them is tokenised. Errors begin
+// with `path`, the field of the texts.
+absl::Status CheckTexts(absl::string_view path,
+                        const google::protobuf::RepeatedPtrField<v1::Text>& texts,
+                        const LimitsConfig& limits);
+
 // The texts of a Score or Encode call. Each text is a sequence of its own; most calls have one.
 // Thread-compatible.
 class CallTexts {

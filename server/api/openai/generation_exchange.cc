@@ -1,12 +1,15 @@
 #include "server/api/openai/generation_exchange.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "server/api/aft/text_codec.h"
+#include "server/api/aft/texts_codec.h"
 #include "server/config/checks.h"
 
 namespace aft::server::openai {
@@ -16,11 +19,13 @@ const char* FinishReasonName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
 }
 
-OrderedJson UsageOf(const Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
+// `copies`: how often the engine has counted each prompt.
+OrderedJson UsageOf(const Usage& usage, uint32_t copies) {
+  const uint32_t prompt_tokens = usage.prompt_tokens / copies;
+  return {{"prompt_tokens", prompt_tokens},
           {"completion_tokens", usage.generated_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.generated_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+          {"total_tokens", prompt_tokens + usage.generated_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens / copies}}}};
 }
 
 }  // namespace
@@ -33,8 +38,8 @@ GenerationExchange::GenerationExchange(bool chat, const std::string& id)
 
 absl::Status GenerationExchange::CheckRequest() {
   AFT_ASSIGN_OR_RETURN(
-      body_read_, ParseGeneration(body_.value(), chat_ ? Endpoint::kChat : Endpoint::kCompletions));
-  body_.Clear();
+      body_read_, ParseGeneration(TakeBody(), chat_ ? Endpoint::kChat : Endpoint::kCompletions));
+  is_read_ = true;
   return absl::OkStatus();
 }
 
@@ -68,13 +73,10 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
     if (stops.empty()) stops.Add(format.stop.begin(), format.stop.end());
   }
   const auto prompts = static_cast<size_t>(chat_ ? 1 : body_read_.prompts.size());
-  if (prompts > static_cast<size_t>(limits.max_texts)) {
-    return BadField("prompt", absl::StrCat("must have at most ", limits.max_texts,
-                                           " entries (limits.max_texts), got ", prompts));
-  }
+  if (prompts > 1) AFT_RETURN_IF_ERROR(CheckTexts("prompt", body_read_.prompts, limits));
   DecodedRequest decoded;
   Generations generations;
-  started_.clear();
+  int64_t tokens = 0;
   for (size_t i = 0; i < prompts; ++i) {
     AFT_ASSIGN_OR_RETURN(GenerationRequest request, DecodePrompt(i, model, limits));
     const size_t bytes = codec_.kept_tokens(request) * sizeof(TokenId);
@@ -82,6 +84,15 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
       decoded.work = std::move(request);
       decoded.bytes = bytes;
       break;
+    }
+    // The prompts count together. Each answer waits with a copy of its prompt, and may wait in half
+    // of the queue, because no client may fill more than that with more than one text.
+    tokens += static_cast<int64_t>(request.prompt.size());
+    const int64_t most = std::min(limits.max_prompt_tokens,
+                                  limits.max_queued_tokens / 2 / int64_t{codec_.sequences()});
+    if (tokens > most) {
+      return BadField("prompt", absl::StrCat("must have at most ", most, " tokens together with n=",
+                                             codec_.sequences(), ", more by prompt[", i, "]"));
     }
     generations.prompts.push_back(std::move(request));
     // Each sequence gets a copy of its prompt's tokens after the charge.
@@ -115,8 +126,17 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
 
 absl::Status GenerationExchange::InOwnNames(const absl::Status& status) const {
   absl::string_view rest = status.message();
-  if (!absl::ConsumePrefix(&rest, "texts: ")) return openai::InOwnNames(body_read_, status);
-  return absl::Status(status.code(), absl::StrCat("prompt: ", rest));
+  // For the engine each answer to one of several prompts is a text.
+  if (uint32_t text = 0; absl::ConsumePrefix(&rest, "texts[") &&
+                         absl::SimpleAtoi(rest.substr(0, rest.find(']')), &text)) {
+    rest.remove_prefix(rest.find(']') + 1);
+    return absl::Status(status.code(), absl::StrCat(TextPath(text), rest));
+  }
+  // An error of the body itself is about a field that it has.
+  if (chat_ && is_read_ && absl::ConsumePrefix(&rest, "prompt: ")) {
+    return absl::Status(status.code(), absl::StrCat("messages: ", rest));
+  }
+  return openai::InOwnNames(body_read_, status);
 }
 
 void GenerationExchange::Prepare() {
@@ -146,7 +166,7 @@ OrderedJson GenerationExchange::Logprobs(uint32_t index, const TokenIdList& ids,
   if (!body_read_.logprobs) return nullptr;
   if (chat_) return ChatLogprobs(*tokenizer_, ids, logprobs);
   CompletionLogprobs& of_choice = choices_[index].logprobs;
-  for (int i = 0; i < ids.size() && i < logprobs.size(); ++i) {
+  for (int i = 0; i < ids.size(); ++i) {
     of_choice.Add(*tokenizer_, ids[i], &logprobs[i]);
   }
   if (ended) AddEnd(index);
@@ -271,8 +291,8 @@ bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored)
       absl::StrAppend(&text, EndEvent(0, finished.reason()));
     }
     if (body_read_.usage) {
-      absl::StrAppend(&text, event_head_, "\"choices\":[],\"usage\":", Dump(UsageOf(outcome.usage)),
-                      "}\n\n");
+      absl::StrAppend(&text, event_head_,
+                      "\"choices\":[],\"usage\":", Dump(UsageOf(outcome.usage, copies())), "}\n\n");
     }
     outgoing_.set_value(absl::StrCat(text, "data: [DONE]\n\n"));
     return true;
@@ -284,7 +304,7 @@ bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored)
   for (uint32_t i = 0; i < sequences_; ++i) choices.push_back(ChoiceOf(i, response));
   OrderedJson json = Envelope(/*chunk=*/false);
   json["choices"] = std::move(choices);
-  json["usage"] = UsageOf(outcome.usage);
+  json["usage"] = UsageOf(outcome.usage, copies());
   outgoing_.set_value(Dump(json));
   return true;
 }

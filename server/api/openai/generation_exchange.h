@@ -71,6 +71,9 @@ class GenerationExchange final : public JsonExchange {
   // Several answers to a single prompt share its scores, which the first one has. Each answer to
   // one of several prompts has its own.
   bool SharesScores() const { return sequences_ > 1 && sequences_ == codec_.sequences(); }
+  // How often the engine counts each prompt. Each answer to one of several prompts reads its own
+  // copy.
+  uint32_t copies() const { return SharesScores() ? 1 : codec_.sequences(); }
   OrderedJson Envelope(bool chunk) const;
   OrderedJson ChoiceOf(uint32_t index, const v1::CompleteResponse& response);
   // Returns the log-probabilities of these tokens of the answer, after those that were added
@@ -95,6 +98,7 @@ class GenerationExchange final : public JsonExchange {
   const bool chat_;
   const int64_t created_;  // seconds since 1970
   GenerationBody body_read_;
+  bool is_read_ = false;  // whether body_read_ is set
   CompleteCodec codec_;
   std::vector<v1::Started> started_;  // one for each prompt
   std::string model_;

@@ -49,7 +49,7 @@ size_t Characters(absl::string_view text) {
 OrderedJson ChatLogprobs(const Tokenizer& tokenizer, const TokenIdList& ids,
                          const LogprobList& logprobs) {
   OrderedJson content = OrderedJson::array();
-  for (int i = 0; i < ids.size() && i < logprobs.size(); ++i) {
+  for (int i = 0; i < ids.size(); ++i) {
     OrderedJson top = OrderedJson::array();
     for (const v1::Alternative& other : logprobs[i].top()) {
       top.push_back(ChatEntry(tokenizer, other.token_id(), other.logprob()));

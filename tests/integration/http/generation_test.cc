@@ -322,6 +322,9 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
                {"stream", true},
                {"stream_options", {{"include_obfuscation", false}}},
                {"reasoning_effort", "none"},
+               {"best_of", 1},
+               {"modalities", Json::array({"text"})},
+               {"truncation", "disabled"},
                {"max_tokens", nullptr}});
   EXPECT_EQ(server.Post("/v1/chat/completions", body).status, 200);
 }

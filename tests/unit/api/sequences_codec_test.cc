@@ -160,6 +160,7 @@ TEST(OutcomeSumTest, TheCallHasTheFirstErrorAndTheWholeTime) {
   AddOutcome(one, total);
   EXPECT_EQ(total.status, absl::InternalError("first"));
   EXPECT_EQ(total.usage.prompt_tokens, 10U);
+  EXPECT_EQ(total.usage.cached_tokens, 3U);
   EXPECT_EQ(total.usage.generated_tokens, 28U);
   EXPECT_EQ(total.timings.queue, milliseconds(2));
   EXPECT_EQ(total.timings.first_token, milliseconds(3));

@@ -1,0 +1,83 @@
+// /v1/completions with several prompts, and prompts that are too long for the model.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/http/fixture.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+Json Prompts(const std::vector<std::string>& prompts, int n) {
+  return {{"prompt", prompts}, {"n", n}, {"max_tokens", 2}, {"ignore_eos", true}};
+}
+
+// Otherwise the queue could never take them, and each refusal would say when to try again.
+TEST(HttpPromptsTest, TheLimitsOfAPromptHoldForAllTogether) {
+  ServerConfig config = WithHttp();
+  config.limits.max_prompt_bytes = 300;
+  config.limits.max_prompt_tokens = 150;
+  config.limits.max_queued_tokens = 400;
+  HttpApi server(config);
+  const auto post = [&](size_t first, size_t second, int n) {
+    return server.Post("/v1/completions",
+                       Prompts({std::string(first, 'a'), std::string(second, 'b')}, n));
+  };
+  const auto refused = [](const HttpReply& reply) {
+    EXPECT_EQ(reply.status, 400);
+    return reply.json()["error"].value("message", "");
+  };
+  EXPECT_EQ(refused(post(150, 151, 1)), "prompt: must have at most 300 bytes together, got 301");
+  EXPECT_EQ(refused(post(75, 76, 1)),
+            "prompt: must have at most 150 tokens together with n=1, more by prompt[1]");
+  EXPECT_EQ(refused(post(25, 26, 4)),
+            "prompt: must have at most 50 tokens together with n=4, more by prompt[1]");
+  EXPECT_EQ(post(75, 75, 1).status, 200);
+  EXPECT_EQ(post(25, 25, 4).status, 200);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(HttpPromptsTest, TheUsageIsThatOfAllPrompts) {
+  HttpApi server;
+  const std::string known(300, 'k');
+  for (int i = 0; i < 2; ++i) server.Post("/v1/completions", Prompts({known}, 1));
+  // The unknown prompt is longer, so it ends last.
+  Json usage = server.Post("/v1/completions", Prompts({known, std::string(400, 'u')}, 1)).json();
+  usage = usage["usage"];
+  EXPECT_EQ(usage["prompt_tokens"], 700);
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 299);
+  // Each prompt counts once, like a single prompt.
+  usage = server.Post("/v1/completions", Prompts({"a", "bc"}, 2)).json()["usage"];
+  EXPECT_EQ(usage["prompt_tokens"], 3);
+  EXPECT_EQ(usage["completion_tokens"], 8);
+  EXPECT_EQ(usage["total_tokens"], 11);
+}
+
+TEST(HttpPromptsTest, AnErrorOfTheEngineNamesTheFieldOfTheText) {
+  FakeModelRunner::Options options;
+  options.max_seq_len = 20;
+  HttpApi server(WithHttp(), options);
+  const std::string longer(30, 'x');
+  const auto expect = [&](const char* path, const Json& body, const char* param) {
+    const HttpReply reply = server.Post(path, body);
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    EXPECT_EQ(reply.json()["error"]["param"], param) << reply.body;
+    EXPECT_THAT(reply.body, HasSubstr("exceed the model's max_seq_len=20"));
+  };
+  expect("/v1/completions", {{"prompt", longer}}, "prompt");
+  for (const int n : {1, 2}) {
+    expect("/v1/completions", Prompts({"a", longer}, n), "prompt[1]");
+  }
+  const Json message = {{"role", "user"}, {"content", longer}};
+  expect("/v1/chat/completions", {{"messages", {message}}}, "messages");
+  expect("/v1/responses", {{"input", longer}}, "input");
+  const Json first =
+      server.Post("/v1/responses", {{"input", "a"}, {"max_output_tokens", 1}}).json();
+  expect("/v1/responses", {{"input", longer}, {"previous_response_id", first["id"]}}, "input");
+}
+
+}  // namespace
+}  // namespace aft::server
