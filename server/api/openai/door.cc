@@ -284,9 +284,11 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
                                             std::move(caller), std::move(headers));
   }
   if (has_page) {
-    environment_.Report(*method, arrival, absl::StatusCode::kOk);
-    return answer(Models(*caller.client,
-                         one_model ? request.path.substr(sizeof(kModelsPath)) : std::string()));
+    HttpPage page = Models(*caller.client,
+                           one_model ? request.path.substr(sizeof(kModelsPath)) : std::string());
+    environment_.Report(*method, arrival,
+                        page.status == 200 ? absl::StatusCode::kOk : absl::StatusCode::kNotFound);
+    return answer(std::move(page));
   }
   if (const absl::string_view wrong = WrongBody(request); !wrong.empty()) {
     HttpPage page = refuse(absl::InvalidArgumentError(wrong));

@@ -21,7 +21,6 @@ struct Form {
 };
 constexpr Form kForms[] = {
     {StatusCode::kInvalidArgument, 400, "invalid_request_error", "invalid_value"},
-    {StatusCode::kOutOfRange, 400, "invalid_request_error", "invalid_value"},
     {StatusCode::kFailedPrecondition, 400, "invalid_request_error", "unsupported"},
     {StatusCode::kUnauthenticated, 401, "authentication_error", "invalid_api_key"},
     {StatusCode::kPermissionDenied, 403, "permission_error", "permission_denied"},

@@ -22,14 +22,19 @@ StoredResponse::StoredResponse(InferenceEnvironment& environment, Method method,
 
 std::optional<HttpPage> StoredResponse::Expect(size_t bytes) {
   if (bytes == 0) return std::nullopt;
-  return WithHeaders(
-      ErrorPage(absl::InvalidArgumentError("the request must have no body"), caller_.ids.request));
+  const absl::Status status = absl::InvalidArgumentError("the request must have no body");
+  Report(status);
+  return WithHeaders(ErrorPage(status, caller_.ids.request));
 }
 
 HttpPage StoredResponse::Refused(int status) {
-  ReportRefusal(environment_, environment_.client_metrics, caller_, method_,
-                PartError("body", status), std::chrono::steady_clock::now() - arrival_);
+  Report(PartError("body", status));
   return WithHeaders(PartErrorPage("body", status, caller_.ids.request));
+}
+
+void StoredResponse::Report(const absl::Status& refusal) const {
+  ReportRefusal(environment_, environment_.client_metrics, caller_, method_, refusal,
+                std::chrono::steady_clock::now() - arrival_);
 }
 
 void StoredResponse::Start(std::string /*body*/, std::shared_ptr<HttpAnswer> answer) {
@@ -76,7 +81,9 @@ void StoredResponse::Answer(absl::StatusOr<std::string> json) {
     status = absl::NotFoundError(absl::StrCat("Response with id ", Dump(Json(id_)), " not found."));
   }
   environment_.Report(method_, arrival_, status.code());
-  LogRequestWithoutModel(caller_, method_, status, std::chrono::steady_clock::now() - arrival_);
+  if (status.ok() || absl::IsInternal(status) || environment_.LogsRefusal()) {
+    LogRequestWithoutModel(caller_, method_, status, std::chrono::steady_clock::now() - arrival_);
+  }
   answer_->Send(WithHeaders(
       status.ok() ? HttpPage{.content_type = "application/json", .body = *std::move(json)}
                   : ErrorPage(status, caller_.ids.request)));

@@ -27,6 +27,8 @@ class StoredResponse final : public HttpTask, public std::enable_shared_from_thi
   void Gone(bool /*stuck*/) override { charge_.Close(); }
 
  private:
+  // Reports a request that is refused before it is started.
+  void Report(const absl::Status& refusal) const;
   void OnFound(const absl::StatusOr<std::shared_ptr<const SequenceState>>& found);
   void Answer(absl::StatusOr<std::string> json);
   HttpPage WithHeaders(HttpPage page) const;

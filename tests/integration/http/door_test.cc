@@ -1,0 +1,72 @@
+// What HTTP answers without a call: headers for pages of other origins, the codes of errors, and
+// the metrics and log lines of these requests.
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/http/fixture.h"
+#include "tests/support/captured_log.h"
+
+namespace aft::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(HttpDoorTest, PagesOfAllowedOriginsMayReadTheAnswer) {
+  ServerConfig config = WithHttp();
+  config.http.allow_origins = {"https://chat.example"};
+  HttpApi server(config);
+  const std::string origin = "Origin: https://chat.example\r\n";
+  EXPECT_THAT(
+      server.Get("/v1/models", origin).head,
+      AllOf(
+          HasSubstr("Access-Control-Expose-Headers: x-request-id, retry-after, retry-after-ms\r\n"),
+          HasSubstr("Cross-Origin-Resource-Policy: cross-origin\r\n"),
+          HasSubstr("Vary: Origin\r\n")));
+  EXPECT_THAT(server
+                  .Ask("OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\n" + origin +
+                       "Connection: close\r\nAccess-Control-Request-Method: POST\r\n\r\n")
+                  .head,
+              AllOf(HasSubstr("Access-Control-Allow-Methods: GET, POST, DELETE\r\n"),
+                    HasSubstr("Access-Control-Max-Age: 600\r\n")));
+}
+
+TEST(HttpDoorTest, TheCodeSaysWhatWasNotFound) {
+  HttpApi server;
+  const auto code = [](const HttpReply& reply) {
+    EXPECT_EQ(reply.status, 404) << reply.body;
+    return reply.json()["error"].value("code", "");
+  };
+  EXPECT_EQ(code(server.Get("/v1/models/other")), "model_not_found");
+  EXPECT_EQ(code(server.Post("/v1/completions", {{"model", "other"}, {"prompt", "a"}})),
+            "model_not_found");
+  EXPECT_EQ(code(server.Get("/v1/nothing")), "not_found");
+  EXPECT_EQ(code(server.Get("/v1/responses/x")), "not_found");
+  EXPECT_EQ(code(server.Post("/v1/responses", {{"input", "a"}, {"previous_response_id", "x"}})),
+            "previous_response_not_found");
+  EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "ListModels", "")), 1);
+}
+
+TEST(HttpDoorTest, ABodyWhereNoneBelongsIsCountedAndLogged) {
+  const CapturedLog log;
+  HttpApi server;
+  EXPECT_EQ(server.Get("/v1/responses/x", "Content-Length: 1\r\n").status, 400);
+  EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "GetState", "")), 1);
+  const auto lines = log.Lines("request.done");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["reason"], "the request must have no body");
+}
+
+// As in RefusalLogTest: many failed requests cannot fill the log.
+TEST(HttpDoorTest, ManyUnknownResponsesGetAtMostTwentyLinesASecond) {
+  const CapturedLog log;
+  HttpApi server;
+  constexpr int kLookups = 400;
+  for (int i = 0; i < kLookups; ++i) EXPECT_EQ(server.Get("/v1/responses/x").status, 404);
+  EXPECT_LT(log.Lines("request.done").size(), size_t{kLookups});
+  EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "GetState", "")), kLookups);
+}
+
+}  // namespace
+}  // namespace aft::server
