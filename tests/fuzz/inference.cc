@@ -119,18 +119,16 @@ struct Texts {
 };
 
 Texts TextsOf(const Inference& inference) {
-  struct Visitor {
-    Texts operator()(const server::GenerationRequest& request) const {
-      return {TextInputs({request.prompt}), static_cast<size_t>(request.stop.max_tokens)};
-    }
-    Texts operator()(const server::ScoringRequest& request) const {
-      return {TextInputs({request.text})};
-    }
-    Texts operator()(const std::vector<server::EncodingRequest>& requests) const {
-      return {{requests.begin(), requests.end()}};
-    }
-  };
-  return std::visit(Visitor(), inference.work);
+  const server::Work& work = inference.work;
+  if (const auto* generation = std::get_if<server::GenerationRequest>(&work)) {
+    return {TextInputs({generation->prompt}), static_cast<size_t>(generation->stop.max_tokens)};
+  }
+  if (const auto* scorings = std::get_if<std::vector<server::ScoringRequest>>(&work)) {
+    AFT_CHECK(scorings->size() == 1);
+    return {TextInputs({scorings->front().text})};
+  }
+  const auto& encodings = std::get<std::vector<server::EncodingRequest>>(work);
+  return {{encodings.begin(), encodings.end()}};
 }
 
 bool Same(const EncoderInput& a, const EncoderInput& b) {

@@ -104,7 +104,6 @@ size_t GenerationAnswer::held_bytes() const {
 
 void GenerationAnswer::WriteToken(const TokenDelta& delta,
                                   inference::ModelInferResponse& response) {
-  streams_ = true;
   Part part;
   Add(delta, part);
   Write(part, kNotFinished, response);
@@ -112,8 +111,8 @@ void GenerationAnswer::WriteToken(const TokenDelta& delta,
 
 void GenerationAnswer::WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) {
   // The tokens have left already, so only the reason may be new.
-  if (streams_ && !(form_.finish_reason && form_.Wants("finish_reason"))) return;
-  if (!streams_) kept_.text.insert(0, form_.prefix);
+  if (form_.streams && !(form_.finish_reason && form_.Wants("finish_reason"))) return;
+  if (!form_.streams) kept_.text.insert(0, form_.prefix);
   Write(kept_, ReasonName(outcome), response);
 }
 

@@ -29,7 +29,8 @@ class Answer {
  public:
   virtual ~Answer() = default;
 
-  // The number of bytes that it will keep, if known in advance; Prepare allocates that memory.
+  // The number of bytes that it will keep, as far as known in advance; Prepare allocates that
+  // memory.
   virtual size_t most_bytes() const { return 0; }
   virtual void Prepare() {}
 
@@ -49,7 +50,8 @@ class Answer {
 
 // The outputs that the request wants of a generation.
 struct GenerationForm : AnswerForm {
-  bool ids = false;  // output_ids instead of text_output
+  bool streams = false;  // there is a response for each token
+  bool ids = false;      // output_ids instead of text_output
   bool finish_reason = false;
   bool cumulative_logprob = false;
   bool logprobs = false;
@@ -64,6 +66,7 @@ class GenerationAnswer final : public Answer {
   GenerationAnswer(GenerationForm form, std::shared_ptr<const Tokenizer> tokenizer)
       : form_(std::move(form)), tokenizer_(std::move(tokenizer)) {}
 
+  size_t most_bytes() const override { return form_.prefix.size(); }
   void Collect(TokenDelta delta) override;
   size_t held_bytes() const override;
   void WriteToken(const TokenDelta& delta, inference::ModelInferResponse& response) override;
@@ -85,7 +88,6 @@ class GenerationAnswer final : public Answer {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   Part kept_;
   double logprob_ = 0;
-  bool streams_ = false;  // WriteToken was called
 };
 
 class ScoringAnswer final : public Answer {

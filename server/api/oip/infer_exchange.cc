@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "server/api/oip/request.h"
 #include "server/config/checks.h"
@@ -98,20 +99,22 @@ absl::StatusOr<DecodedRequest> InferExchange::Decode(const ServedModel& model,
         absl::StrCat("outputs: the answer may have ", answer_->most_bytes(),
                      " bytes, and a message has at most ", kMaxMessageBytes));
   }
+  text_ = inference.text;
   DecodedRequest decoded;
-  if (auto* const generation = std::get_if<GenerationRequest>(&inference.work)) {
-    decoded.work = std::move(*generation);
-  } else if (auto* const scoring = std::get_if<ScoringRequest>(&inference.work)) {
-    decoded.work.emplace<std::vector<ScoringRequest>>().push_back(std::move(*scoring));
-  } else {
-    auto& texts = std::get<std::vector<EncodingRequest>>(inference.work);
-    decoded.sequences = static_cast<uint32_t>(texts.size());
-    decoded.work = std::move(texts);
+  if (const auto* const texts = std::get_if<std::vector<EncodingRequest>>(&inference.work)) {
+    decoded.sequences = static_cast<uint32_t>(texts->size());
   }
+  decoded.work = std::move(inference.work);
   decoded.bytes = inference.tokens * sizeof(TokenId) + inference.tensor_bytes +
                   decoded.sequences * kEngineRequestBytes + kAnswerCopies * answer_->most_bytes();
   decoded.timeout = inference.timeout;
   return decoded;
+}
+
+absl::Status InferExchange::InOwnNames(const absl::Status& status) const {
+  absl::string_view rest = status.message();
+  if (!absl::ConsumePrefix(&rest, "prompt: ")) return status;
+  return absl::Status(status.code(), absl::StrCat(text_, ": ", rest));
 }
 
 void InferExchange::Prepare() {

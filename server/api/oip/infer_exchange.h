@@ -45,6 +45,7 @@ class InferExchange final : public Exchange {
   absl::Status CheckRequest() override;
   absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
                                         const LimitsConfig& limits) override;
+  absl::Status InOwnNames(const absl::Status& status) const override;
   void Prepare() override;
 
   void Append(TokenDelta delta, uint32_t sequence) override;
@@ -81,6 +82,7 @@ class InferExchange final : public Exchange {
   std::string id_;  // the id that the request has
   std::string model_;
   std::string version_;
+  const char* text_ = "";     // the name of the tensor with a generation's prompt
   bool streams_ = false;      // there is a response for each token
   bool empty_final_ = false;  // the last response is sent even if it is empty
   std::unique_ptr<Answer> answer_;

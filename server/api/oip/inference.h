@@ -3,18 +3,16 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <variant>
-#include <vector>
 
 #include "server/api/oip/answer.h"
-#include "server/engine/request.h"
+#include "server/call/work.h"
 
 namespace aft::server::kserve {
 
 // One request of ModelInfer or ModelStreamInfer, decoded and checked.
 struct Inference {
-  // Only the service class of the headers is set. Each sequence of an encoder is one request.
-  std::variant<GenerationRequest, ScoringRequest, std::vector<EncodingRequest>> work;
+  Work work;              // of the headers, only the service class is set
+  const char* text = "";  // the name of the tensor with a generation's prompt
   std::unique_ptr<Answer> answer;
   size_t tokens = 0;        // number of tokens in its texts
   size_t tensor_bytes = 0;  // of its vectors and masks, as the engine stores them

@@ -152,6 +152,7 @@ absl::Status DecodeGeneration(const Source& source, GenerationOptions& options,
   if (inference.streams && source.reply == Reply::kUnary) {
     return BadField("stream", "ModelInfer has one response; ModelStreamInfer streams");
   }
+  form.streams = inference.streams;
   AFT_ASSIGN_OR_RETURN(form.finish_reason, source.Flag("return_finish_reason"));
   AFT_ASSIGN_OR_RETURN(form.cumulative_logprob, source.Flag("return_cumulative_logprob"));
   AFT_ASSIGN_OR_RETURN(form.logprobs, source.Flag("return_logprobs"));
@@ -174,6 +175,7 @@ absl::Status DecodeGeneration(const Source& source, GenerationOptions& options,
     return RenameText(options.Rename(request.status()), "text_input", "input_ids");
   }
   form.prompt_tokens = started.prompt_tokens();
+  inference.text = form.ids ? "input_ids" : "text_input";
   inference.tokens = request->prompt.size();
   inference.work = *std::move(request);
   inference.answer = std::make_unique<GenerationAnswer>(std::move(form), source.model.tokenizer);
@@ -197,7 +199,7 @@ absl::Status DecodeScoring(const Source& source, const GenerationOptions& option
   auto request = codec.Decode(message, source.limits, source.model, started);
   if (!request.ok()) return RenameText(request.status(), "text_input", "input_ids");
   inference.tokens = codec.tokens();
-  inference.work = std::move(codec.Split(*std::move(request)).front());
+  inference.work = codec.Split(*std::move(request));
   inference.answer = std::make_unique<ScoringAnswer>(source.form);
   return absl::OkStatus();
 }

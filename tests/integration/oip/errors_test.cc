@@ -177,5 +177,15 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
   ExpectServes(server);
 }
 
+TEST(KserveErrorsTest, APromptThatIsTooLongForTheModelNamesItsTensor) {
+  FakeModelRunner::Options options;
+  options.max_seq_len = 20;
+  KserveServer server(TestConfigWithMetrics(), options);
+  ExpectRefused(server, {{"text_input: 30 tokens and at least one more exceed",
+                          InferBuilder().Text("text_input", std::string(30, 'x'))},
+                         {"input_ids: 30 tokens and at least one more exceed",
+                          InferBuilder().Ids(std::vector<int64_t>(30, 1))}});
+}
+
 }  // namespace
 }  // namespace aft::server

@@ -1,4 +1,5 @@
 // ModelInfer with a fake language model, over real gRPC.
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,24 @@ TEST(KserveGenerateTest, TheTextOutputBeginsWithThePrompt) {
   EXPECT_EQ(answer.context->GetServerInitialMetadata().count("x-request-id"), 1U);
   EXPECT_EQ(server.Metric(RequestsTotal("OK", "ModelInfer")), 1);
   server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+// The prompt is in the answer, in its response and in the serialised message.
+TEST(KserveGenerateTest, TheRepeatedPromptIsCharged) {
+  KserveServer server(TestConfigWithMetrics());
+  server.control().Hold();
+  InferStream stream(server.kserve());
+  ASSERT_TRUE(stream.Send(InferBuilder()
+                              .Text("text_input", std::string(10'000, 'p'))
+                              .Tokens(1)
+                              .Flag("stream", false)
+                              .request()));
+  server.control().WaitUntilBlocked();
+  EXPECT_GE(server.Metric(kMemoryUsed), 2 * kCall + 10'000 * (sizeof(TokenId) + 3));
+  server.control().Resume();
+  EXPECT_EQ(stream.ReadAll().size(), 1U);
+  EXPECT_TRUE(stream.Finish().ok());
+  server.WaitForMetric(kMemoryUsed, 0);
 }
 
 TEST(KserveGenerateTest, GivesTheRequestedOutputs) {
@@ -265,6 +284,8 @@ TEST(KserveGenerateTest, HarmlessParametersAreAccepted) {
   builder.Parameter("priority").set_uint64_param(1);
   builder.Parameter("timeout").set_int64_param(0);
   builder.request().set_model_version("1");
+  EXPECT_TRUE(server.Infer(builder.request()).status.ok());
+  builder.Parameter("timeout").set_int64_param(INT64_MAX);  // microseconds
   EXPECT_TRUE(server.Infer(builder.request()).status.ok());
 }
 

@@ -256,6 +256,18 @@ TEST(KservePairsTest, AnEncoderTakesMasksOfPairs) {
             Want({{.vectors = Count(6), .pairs = Pairs(mask)}}));
 }
 
+TEST(KservePairsTest, TheNumberOfPairsOfARowIsLimited) {
+  ServerConfig config = TestConfigWithEncoder();
+  config.models[1].max_batch_tokens = 4'100;
+  KserveServer server(config, {}, Mixer());
+  ExpectRefused(server,
+                {{"value: must have at most 4194304 pairs with query, got 2048 times 2049",
+                  Apart(1, 2048, 2049)},
+                 {"attention_mask: must have at most 4194304 pairs a row, got 2049 times 2049",
+                  Row(2049).Raw("attention_mask", "BOOL", {2049, 2049},
+                                std::string(size_t{2049} * 2049, '\1'))}});
+}
+
 TEST(KservePairsTest, MetadataNamesAMixersInputs) {
   KserveServer server(TestConfigWithEncoder(), {}, Mixer());
   inference::ModelMetadataRequest request;

@@ -74,6 +74,26 @@ TEST(KserveStreamTest, EveryTokenIsAResponse) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
+TEST(KserveStreamTest, AnAnswerWithoutTokensHasOnlyAnEmptyLastResponse) {
+  FakeModelRunner::Options options;
+  options.next_token = [](uint64_t /*hash*/, int64_t /*count*/) {
+    return TokenId{256};
+  };  // the end
+  KserveServer server(TestConfig(), options);
+  for (const bool empty_final : {false, true}) {
+    InferStream stream(server.kserve());
+    InferBuilder builder = InferBuilder().Ids({1});
+    if (empty_final) EnableEmptyFinal(builder);
+    ASSERT_TRUE(stream.Send(builder.request()));
+    const auto responses = stream.ReadAll();
+    EXPECT_TRUE(stream.Finish().ok());
+    ASSERT_EQ(responses.size(), empty_final ? 1U : 0U);
+    if (empty_final) {
+      EXPECT_EQ(responses[0].infer_response().outputs_size(), 0);
+    }
+  }
+}
+
 TEST(KserveStreamTest, TheLastResponseHasTheFinishReasonIfRequested) {
   KserveServer server;
   GenerateStream native(server.inference(), Request("a prompt", 10));
@@ -306,6 +326,32 @@ TEST(KserveStreamTest, ASlowReaderGetsEveryToken) {
   EXPECT_EQ(ids, ExpectedIds("abc", kTokens));
   EXPECT_GT(largest, 1U);
   server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+// Tokens that joined a waiting response count as unread until that response leaves, and no longer.
+TEST(KserveStreamTest, AReaderMayFallBehindAgainAndAgain) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_stream_buffer_bytes = 50'000;
+  KserveServer server(config);
+  const auto stub = StubWithASmallWindow(server);
+  server.control().Hold();
+  InferStream stream(*stub);
+  ASSERT_TRUE(stream.Send(Ids("abc", 8'100).request()));
+  server.control().WaitUntilBlocked();
+  size_t read = 0;
+  const auto take = [&read](const ModelStreamInferResponse& response) {
+    EXPECT_EQ(response.error_message(), "");
+    read += Numbers<int64_t>(response.infer_response(), "output_ids").size();
+  };
+  ModelStreamInferResponse response;
+  for (size_t steps = 2'000; steps <= 8'000; steps += 2'000) {
+    server.control().RunSteps(2'000);
+    while (read + 200 < steps && stream.Next(response)) take(response);
+  }
+  server.control().Resume();
+  for (const auto& rest : stream.ReadAll()) take(rest);
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(read, 8'100U);
 }
 
 TEST(KserveStreamTest, AStreamIsChargedForItsMemory) {
