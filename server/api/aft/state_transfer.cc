@@ -233,11 +233,12 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
       return absl::DeadlineExceededError("the import takes longer than limits.max_request_ms");
     }
     AFT_RETURN_IF_ERROR(environment_.CheckMessage(incoming_.Length()));
-    AFT_RETURN_IF_ERROR(Hold(sealed_.size() + 3 * incoming_.Length()));
+    const size_t message = 3 * incoming_.Length();
+    AFT_RETURN_IF_ERROR(Hold(bytes_ + message));
     v1::StateServiceImportRequest request;
     AFT_RETURN_IF_ERROR(ParseMessage(incoming_, request));
     incoming_.Clear();
-    if (bytes_ == 0) AFT_RETURN_IF_ERROR(Announced(request));
+    if (bytes_ == 0) AFT_RETURN_IF_ERROR(Announced(request, message));
     if (request.chunk().size() > bytes_ - sealed_.size()) {
       return BadField("chunk", absl::StrCat("more has arrived than bytes=", bytes_));
     }
@@ -247,7 +248,8 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     return absl::OkStatus();
   }
 
-  absl::Status Announced(const v1::StateServiceImportRequest& request) {
+  // `message`: the memory of the request.
+  absl::Status Announced(const v1::StateServiceImportRequest& request, size_t message) {
     AFT_RETURN_IF_ERROR(CheckLength("model", request.model().size(), kMaxModelNameBytes));
     AFT_ASSIGN_OR_RETURN(const ModelHold model,
                          environment_.registry.Acquire(*caller_.client, request.model()));
@@ -265,6 +267,8 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     AFT_ASSIGN_OR_RETURN(
         place_, environment_.states.Reserve(*caller_.client, request.store(),
                                             kStateObjectBytes + static_cast<int64_t>(bytes_)));
+    AFT_RETURN_IF_ERROR(Hold(bytes_ + message));
+    sealed_.reserve(bytes_);  // all of it is charged, so it must not grow by doubling
     return absl::OkStatus();
   }
 

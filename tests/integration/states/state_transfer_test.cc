@@ -120,7 +120,7 @@ TEST_F(StateTransferTest, TransfersOfARemovedClientEnd) {
   first.set_chunk("the rest never comes");
   ASSERT_TRUE(writer->Write(first));
   server_->WaitForMetric("aft_memory_used_bytes",
-                         (16 << 10) + 3 * static_cast<double>(first.ByteSizeLong()));
+                         (16 << 10) + 1000 + 3 * static_cast<double>(first.ByteSizeLong()));
 
   const auto stub = v1::StateService::NewStub(  // its window is smaller than a chunk
       TestServer::ConnectWithASmallWindow(server_->server().address()));
@@ -229,6 +229,16 @@ TEST_F(StateTransferTest, AnImportMustHaveTheAnnouncedSize) {
   EXPECT_THAT(Import(good, 100, 1'000'000), invalid("bytes: must be in"));
   EXPECT_EQ(server_->Metric("aft_states"), 1);
   EXPECT_TRUE(Import(good).ok());
+}
+
+TEST_F(StateTransferTest, AnImportThatTakesTooLongEnds) {
+  options_.state_bytes = 1 << 14;
+  Start();
+  const std::string bytes = Export(Run(Turn("hello", 10)).finished.state().id());
+  config_.limits.max_request = std::chrono::milliseconds(1);
+  Start();
+  EXPECT_THAT(Import(bytes, /*chunk=*/1),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("limits.max_request_ms")));
 }
 
 // The client need not half-close the stream.
