@@ -6,6 +6,7 @@
 #include <exception>
 #include <limits>
 #include <set>
+#include <stdexcept>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -16,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+constexpr int kMaxLevels = 2000;
 
 std::string Show(const Json& value) {
   if (value.is_object()) return "an object";
@@ -43,10 +44,10 @@ double ShortestDouble(float value) {
   return std::strtod(text, nullptr);
 }
 
-absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
-  if (text.size() > kMaxConfigBytes) {
+absl::StatusOr<Json> ParseStrictJson(absl::string_view text, size_t max_bytes) {
+  if (text.size() > max_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("config is ", text.size(), " bytes; at most ", kMaxConfigBytes));
+        absl::StrCat("config is ", text.size(), " bytes; at most ", max_bytes));
   }
   if (text.find('\0') != absl::string_view::npos) {
     // The parser takes a NUL for the end of its input and would not look at the bytes after it.
@@ -58,7 +59,8 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
   };
   std::vector<Level> levels;
   std::string duplicate;
-  const auto watch = [&](int /*depth*/, Json::parse_event_t event, const Json& value) {
+  const auto watch = [&](int depth, Json::parse_event_t event, const Json& value) {
+    if (depth > kMaxLevels) throw std::runtime_error("too many levels");
     if (event == Json::parse_event_t::object_start) {
       levels.emplace_back();
     } else if (event == Json::parse_event_t::object_end) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,8 +12,13 @@
 
 namespace aft {
 
-// Parses JSON text and refuses duplicate keys, of which nlohmann::json would keep the last.
-absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text);
+inline constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+
+// Parses JSON text and refuses duplicate keys, of which nlohmann::json would keep the last. It also
+// refuses a text that is longer than `max_bytes`, and values in more than 2,000 levels, because
+// nlohmann::json copies and prints a value by recursion.
+absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text,
+                                               size_t max_bytes = kMaxConfigBytes);
 
 // INVALID_ARGUMENT "key: problem".
 absl::Status KeyError(absl::string_view key, absl::string_view problem);

@@ -53,7 +53,7 @@ bool AddFrameId(const Json& id, int64_t vocab_size, std::vector<int32_t>* ids) {
 // RobertaProcessing and a template of tokens before and after the text. It leaves other processors
 // to the tokenizer, which refuses them.
 absl::Status MoveFrame(std::string* text, NetworkConfig* config) {
-  AFT_ASSIGN_OR_RETURN(Json json, ParseStrictJson(*text));
+  AFT_ASSIGN_OR_RETURN(Json json, ParseStrictJson(*text, text->size()));
   if (!json.is_object() || !json.contains("post_processor")) return absl::OkStatus();
   const Json processor = json["post_processor"];
   if (!processor.is_object()) return absl::OkStatus();
