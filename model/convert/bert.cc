@@ -118,8 +118,14 @@ absl::Status UsePositions(Source& source, const std::string& prefix, const BertC
 }
 
 absl::Status CopyTensors(const WeightFiles& files, const BertConfig& config, Import* import) {
-  Source source(files);
   const std::string name = config.roberta ? "roberta." : "bert.";
+  // The first checkpoints of BERT name the tensors of their norms gamma and beta.
+  const std::string gamma = "embeddings.LayerNorm.gamma";
+  Source::Names names;
+  if (files.entries().count(name + gamma) > 0 || files.entries().count(gamma) > 0) {
+    names = {{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}};
+  }
+  Source source(files, std::move(names));
   const std::string prefix = source.HasPrefix(name) ? name : "";
   AFT_RETURN_IF_ERROR(UsePositions(source, prefix, config, &import->tensors));
   AFT_RETURN_IF_ERROR(TakeNetwork(source, import->config, prefix, kBertLayers, &import->tensors));

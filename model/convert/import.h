@@ -119,8 +119,9 @@ absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions
 // A Hugging Face folder of RoBERTa or BERT (config.json's model_type), with the files and errors of
 // ImportGpt2. It becomes an encoder without a head, post-norm. Its vectors are last_hidden_state
 // for token ids that all have type 0, without padding on the left. The pooler and the head of
-// masked tokens are left out. RoBERTa gets its byte-level BPE, with RoBERTa's own tokens before and
-// after each text. BERT gets no tokenizer, because WordPiece is not supported: it takes ids.
+// masked tokens are left out. The norms may have gamma and beta, as in bert-base-uncased, instead
+// of weight and bias. RoBERTa gets its byte-level BPE, with RoBERTa's own tokens before and after
+// each text. BERT gets no tokenizer, because WordPiece is not supported: it takes ids.
 absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options);
 
 struct RwkvOptions {

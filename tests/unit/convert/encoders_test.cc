@@ -10,10 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/ops/equal.h"
 #include "ATen/ops/from_blob.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
 #include "model/convert/import.h"
 #include "nlohmann/json.hpp"
@@ -114,6 +116,24 @@ TEST_P(EncoderImportTest, ReportsTheTensorsThatItLeavesOut) {
   EXPECT_THAT(ImportBert(in_, {}), Refused("tensor 'classifier.dense.weight': has no place"));
 }
 
+// The norms of bert-base-uncased have these names.
+TEST_P(EncoderImportTest, NormsMayHaveGammaAndBeta) {
+  const Checkpoint expected = WriteAndRead(ImportBert(in_, {}), out_);
+  const auto files = WeightFiles::OpenFolder(in_);
+  ASSERT_TRUE(files.ok()) << files.status();
+  TensorMap weights;
+  for (const auto& [name, entry] : files->entries()) {
+    weights[absl::StrReplaceAll(name, {{"LayerNorm.weight", "LayerNorm.gamma"},
+                                       {"LayerNorm.bias", "LayerNorm.beta"}})] = *files->Read(name);
+  }
+  ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+  const Checkpoint got = WriteAndRead(ImportBert(in_, {}), out_ + "2");
+  ASSERT_EQ(got.tensors.size(), expected.tensors.size());
+  for (const auto& [name, tensor] : got.tensors) {
+    EXPECT_TRUE(at::equal(tensor, expected.tensors.at(name))) << name;
+  }
+}
+
 TEST_P(EncoderImportTest, FaultsOfTheConfigNameTheKey) {
   const std::pair<const char*, Json> faults[] = {
       {"model_type", "gpt2"},        {"is_decoder", true},
@@ -150,6 +170,7 @@ TEST_P(RobertaTest, TextsGetTheirFirstAndLastToken) {
 // and the last token of a text.
 TEST_P(RobertaTest, ReadsThePostProcessor) {
   Json words = Json::parse(ReadBytes("tests/parity/goldens/gpt2_hub/tokenizer.json"));
+  words["unused"] = std::string(2 << 20, 'x');  // the vocabulary of RoBERTa is as large
   Json config = Json::parse(ReadBytes(in_ + "/config.json"));
   config["eos_token_id"] = nullptr;  // the id is a byte in that vocabulary
   WriteBytes(in_ + "/config.json", config.dump());
