@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -37,6 +38,18 @@ TEST(PenaltiesTest, CountsThatFollowATextEqualThoseOfItsTokens) {
     }
     EXPECT_EQ(history.Counts(params, kFirst + 3000, 20), counts) << decay;
   }
+}
+
+TEST(PenaltiesTest, UncountedTokensOfEarlierTurnsAreNotCounted) {
+  SamplingParams params;
+  auto rules = std::make_shared<LogitRules>();
+  rules->rules = {{.id = 7, .uncounted = 1}};
+  params.rules = rules;
+  const History history = {{{.id = 6, .sampled = 5}, {.id = 7, .sampled = 5}, {.id = 8}}, {}};
+  const std::vector<TokenCount> counts = history.Counts(params, /*output_index=*/9, 10);
+  EXPECT_EQ(counts[6], (TokenCount{5, kSeen | kSampled}));
+  EXPECT_EQ(counts[7], (TokenCount{0, kSeen | kSampled}));
+  EXPECT_EQ(counts[8], (TokenCount{0, kSeen}));
 }
 
 TEST(PenaltiesTest, NoPenaltyBansAToken) {

@@ -81,7 +81,7 @@ std::vector<double> NaivePenalised(const std::vector<float>& logits, const Sampl
     seen[id] = true;
     if (decay < 1 || use.sampled == 0) continue;
     sampled[id] = true;
-    times[id] = use.sampled;
+    if (!uncounted[id]) times[id] = use.sampled;
   }
   for (size_t i = 0; i < history.sampled.size(); ++i) {
     const auto id = static_cast<size_t>(history.sampled[i]);
