@@ -4,10 +4,13 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
-#include <sstream>
+#include <string>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/atomic_file.h"
 
 namespace aft {
@@ -60,16 +63,20 @@ absl::StatusOr<std::vector<CurvePoint>> ReadCurve(const std::string& path,
     return absl::DataLossError(absl::StrCat(path, ": not a curve of this version"));
   }
   while (std::getline(file, line)) {
-    std::replace(line.begin(), line.end(), ',', ' ');
-    std::istringstream fields(line);
     CurvePoint point;
     point.held_out.resize(names.held_out.size());
-    fields >> point.step >> point.amount >> point.seconds >> point.train;
-    for (double& figure : point.held_out) fields >> figure;
-    if (!(fields >> point.learning_rate)) {
-      return absl::DataLossError(absl::StrCat(path, ": bad line: ", line));
+    std::vector<double*> numbers = {&point.seconds, &point.train};
+    for (double& figure : point.held_out) numbers.push_back(&figure);
+    numbers.push_back(&point.learning_rate);
+    const std::vector<std::string> fields = absl::StrSplit(line, ',');
+    bool read = fields.size() == numbers.size() + 2 && absl::SimpleAtoi(fields[0], &point.step) &&
+                absl::SimpleAtoi(fields[1], &point.amount);
+    // A figure may be inf or nan.
+    for (size_t i = 0; read && i < numbers.size(); ++i) {
+      read = absl::SimpleAtod(fields[i + 2], numbers[i]);
     }
-    curve.push_back(point);
+    if (!read) return absl::DataLossError(absl::StrCat(path, ": bad line: ", line));
+    curve.push_back(std::move(point));
   }
   return curve;
 }

@@ -28,7 +28,7 @@ struct CurvePoint {
   int64_t step = 0;
   int64_t amount = 0;            // FigureNames::amount so far
   double seconds = 0;            // of training, over all resumed runs
-  double train = 0;              // the mean loss since the last point
+  double train = 0;              // the mean loss since the last point, or since the run (re)started
   std::vector<double> held_out;  // in the order of FigureNames::held_out
   double learning_rate = 0;
 };

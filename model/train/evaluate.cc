@@ -30,7 +30,7 @@ int64_t Size(const std::vector<Place>& places) { return static_cast<int64_t>(pla
 struct Bits {
   double bits = 0;
   int64_t bytes = 0;
-  double per_byte() const { return bits / static_cast<double>(bytes); }
+  double per_byte() const { return bits / static_cast<double>(std::max<int64_t>(bytes, 1)); }
 };
 
 // Scores `score` tokens of each place, after `skip` tokens that only build up the state.

@@ -10,7 +10,7 @@ namespace aft {
 
 // Bits per byte of held-out text; lower is better. Both figures divide by the number of bytes that
 // the scored tokens stand for, so that models with different tokenizers can be compared. The token
-// of an unknown character stands for 0 bytes.
+// of an unknown character stands for 0 bytes; a text of such tokens alone counts as one byte.
 struct HeldOut {
   double fresh = 0;  // segments that start from an empty state: positions 0 .. segment
   // One long state per text, from the start of its held-out part on, in whole segments. With an

@@ -45,6 +45,10 @@ double AdamW::Step(const TrainConfig& config, int64_t step, int64_t total_steps,
     square_sum += norm * norm;
   }
   const double norm = std::sqrt(square_sum);
+  if (!std::isfinite(norm)) {
+    for (auto& [name, tensor] : parameters) tensor.mutable_grad().reset();
+    return norm;
+  }
   // The fused kernel divides gradients by grad_scale.
   const at::Tensor grad_scale =
       at::full({}, static_cast<float>(std::max(1.0, norm / config.clip_norm)));

@@ -16,7 +16,8 @@ class AdamW {
   // The parameters of a network with this config.
   AdamW(const NetworkConfig& config, const TensorMap& parameters);
 
-  // Applies the gradients and clears them. Returns the gradient's global norm before clipping.
+  // Applies the gradients and clears them. Returns the gradient's global norm before clipping. When
+  // that is not finite, it only clears the gradients.
   double Step(const TrainConfig& config, int64_t step, int64_t total_steps, TensorMap& parameters);
 
   static double LearningRate(const TrainConfig& config, int64_t step, int64_t total_steps);

@@ -95,10 +95,17 @@ double Trainer::TrainStep() {
   SeedDropout(config_.seed, step());
   const Objective::Loss loss = objective_->Next(network_, step());
   const double figure = loss.nats.item<double>() * loss.scale;
-  if (!std::isfinite(figure)) return figure;  // leaves the weights as they are
+  if (!std::isfinite(figure)) return figure;
   loss.nats.backward();
-  optimizer_.Step(config_, step(), objective_->total_steps(), network_.parameters());
-  return figure;
+  const double norm =
+      optimizer_.Step(config_, step(), objective_->total_steps(), network_.parameters());
+  return std::isfinite(norm) ? figure : norm;
+}
+
+absl::Status Trainer::NotFinite() const {
+  return absl::InternalError(absl::StrFormat(
+      "the loss or its gradient is not finite at step %d; the last good state is in %s", step(),
+      out_dir_));
 }
 
 absl::Status Trainer::Run(const std::atomic<bool>& stop, const ProgressFn& on_progress,
@@ -114,10 +121,7 @@ absl::Status Trainer::Run(const std::atomic<bool>& stop, const ProgressFn& on_pr
   int64_t loss_count = 0;
   while (step() < total_steps && !stop) {
     const double loss = TrainStep();
-    if (!std::isfinite(loss)) {
-      return absl::InternalError(absl::StrFormat(
-          "the loss is not finite at step %d; the last good state is in %s", step(), out_dir_));
-    }
+    if (!std::isfinite(loss)) return NotFinite();
     loss_sum += loss;
     ++loss_count;
     const double elapsed = SecondsSince(start);
@@ -134,11 +138,11 @@ absl::Status Trainer::Run(const std::atomic<bool>& stop, const ProgressFn& on_pr
           Evaluate(loss_sum / static_cast<double>(loss_count), seconds_ + elapsed, on_eval));
       loss_sum = 0;
       loss_count = 0;
-      AFT_RETURN_IF_ERROR(Save());
+      AFT_RETURN_IF_ERROR(Save(seconds_ + SecondsSince(start)));
     }
   }
   seconds_ += SecondsSince(start);
-  return Save();
+  return Save(seconds_);
 }
 
 absl::Status Trainer::Evaluate(double train_loss, double seconds, const EvalFn& on_eval) {
@@ -149,6 +153,10 @@ absl::Status Trainer::Evaluate(double train_loss, double seconds, const EvalFn& 
       .train = train_loss,
       .held_out = objective_->Measure(network_, /*all=*/false),
       .learning_rate = AdamW::LearningRate(config_, step(), objective_->total_steps())};
+  // The last step may have ruined the weights, which no loss of a step has shown yet.
+  for (const double figure : point.held_out) {
+    if (!std::isfinite(figure)) return NotFinite();
+  }
   const std::optional<double> rank = objective_->Rank(point.held_out);
   const bool kept = !rank || *rank < best_;
   if (kept) {
@@ -162,7 +170,7 @@ absl::Status Trainer::Evaluate(double train_loss, double seconds, const EvalFn& 
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Save() const {
+absl::Status Trainer::Save(double seconds) const {
   SafetensorsFile file;
   for (const auto& [name, tensor] : network_.parameters()) {
     file.tensors["weights/" + name] = tensor.detach();
@@ -173,7 +181,7 @@ absl::Status Trainer::Save() const {
                    {"objective", ObjectiveName(config_.objective)},
                    {"batch", absl::StrCat(config_.batch)},
                    {"steps", absl::StrCat(optimizer_.steps)},
-                   {"seconds", absl::StrCat(seconds_)},
+                   {"seconds", absl::StrCat(seconds)},
                    {"best", absl::StrFormat("%.17g", best_)}};
   objective_->Save(file);
   return WriteSafetensors(ResumePath(out_dir_), file.tensors, file.metadata);

@@ -43,7 +43,8 @@ class Trainer {
   static absl::StatusOr<Trainer> Create(TrainConfig config, std::string out_dir);
 
   // Trains until the last step, or until *stop becomes true; saves before it returns. INTERNAL when
-  // the loss is not finite; the folder then holds the last good state.
+  // the loss, its gradient or a held-out figure is not finite; the folder then holds the last good
+  // state.
   absl::Status Run(const std::atomic<bool>& stop, const ProgressFn& on_progress,
                    const EvalFn& on_eval);
 
@@ -56,10 +57,11 @@ class Trainer {
  private:
   Trainer(TrainConfig config, std::string out_dir, std::unique_ptr<Objective> objective);
 
-  double TrainStep();  // returns the loss
+  double TrainStep();  // returns the loss; if that is not finite, the weights stay as they are
   absl::Status Evaluate(double train_loss, double seconds, const EvalFn& on_eval);
   absl::Status TakeInitialWeights();
-  absl::Status Save() const;
+  absl::Status Save(double seconds) const;  // `seconds` of training, over all runs
+  absl::Status NotFinite() const;
   absl::Status Resume();
 
   TrainConfig config_;

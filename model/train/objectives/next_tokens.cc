@@ -55,9 +55,10 @@ class NextTokens : public RunningText {
     }
     const at::Tensor logits =
         network.Forward(input, &carry_, {.bf16 = config().bf16, .dropouts = DropoutsOf(config())});
-    return {
-        at::cross_entropy_loss(logits.flatten(0, 1), target.flatten()),
-        static_cast<double>(amount_per_step()) / static_cast<double>(bytes) / std::numbers::ln2};
+    // As in EvaluateHeldOut, tokens that all stand for 0 bytes count as one byte.
+    return {at::cross_entropy_loss(logits.flatten(0, 1), target.flatten()),
+            static_cast<double>(amount_per_step()) /
+                static_cast<double>(std::max<int64_t>(bytes, 1)) / std::numbers::ln2};
   }
 
   std::vector<double> Measure(const TrainNetwork& network, bool all) const override {

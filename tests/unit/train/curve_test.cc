@@ -2,6 +2,8 @@
 
 #include "model/train/curve.h"
 
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,27 @@ TEST(CurveTest, ReadsBackWhatItWrites) {
   FigureNames other = kNames;
   other.held_out.pop_back();
   EXPECT_THAT(ReadCurve(path, other), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+}
+
+TEST(CurveTest, ReadsFiguresThatAreNotFinite) {
+  const TempFolder folder;
+  const std::string path = folder.File("curve.csv");
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  ASSERT_TRUE(
+      WriteCurveCsv(path, kNames, {{1, 50, 0.5, 3.0, {kInfinity, -std::nan("")}, 0.001}}).ok());
+  const auto curve = ReadCurve(path, kNames);
+  ASSERT_TRUE(curve.ok()) << curve.status();
+  ASSERT_EQ(curve->size(), 1U);
+  EXPECT_EQ((*curve)[0].held_out[0], kInfinity);
+  EXPECT_TRUE(std::isnan((*curve)[0].held_out[1]));
+  EXPECT_EQ((*curve)[0].learning_rate, 0.001);
+  for (const char* line : {"2,100,1.5,2.0,2.1,0.75", "2,100,1.5,2.0,2.1,0.75,0.0005,1",
+                           "2,100,1.5,x,2.1,0.75,0.0005"}) {
+    WriteBytes(path, ReadBytes(path) + line + "\n");
+    EXPECT_THAT(ReadCurve(path, kNames),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("bad line: ")));
+    ASSERT_TRUE(WriteCurveCsv(path, kNames, kCurve).ok());
+  }
 }
 
 // The picture is 720 wide and 400 high. The lines are at x 56 to 704 and y 16 to 356.

@@ -2,32 +2,23 @@
 
 #include "model/train/trainer.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "ATen/Context.h"
 #include "ATen/Parallel.h"
-#include "ATen/ops/allclose.h"
-#include "ATen/ops/arange.h"
-#include "ATen/ops/cat.h"
 #include "ATen/ops/equal.h"
-#include "ATen/ops/full.h"
-#include "ATen/ops/ones.h"
-#include "ATen/ops/zeros.h"
+#include "absl/strings/numbers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/kinds.h"
-#include "model/config/tensors.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/train/corpus.h"
 #include "model/train/evaluate.h"
@@ -98,6 +89,19 @@ class TrainerTest : public testing::Test {
         [](const CurvePoint&, bool) {});
     EXPECT_TRUE(status.ok()) << status;
     return losses;
+  }
+
+  // Trains in `out` with a rate that makes the weights so large after one step that no loss is
+  // finite.
+  absl::Status Ruin(const std::string& out) {
+    config_.learning_rate = 1e30;
+    config_.warmup_steps = 0;
+    config_.clip_norm = 1e30;
+    auto trainer = Trainer::Create(config_, dir_ + out);
+    if (!trainer.ok()) return trainer.status();
+    const std::atomic<bool> stop = false;
+    return trainer->Run(
+        stop, [](const Trainer::Progress&) {}, [](const CurvePoint&, bool) {});
   }
 
   const TempFolder folder_;
@@ -233,6 +237,19 @@ TEST_F(TrainerTest, AnInterruptedRunContinuesBitForBit) {
   EXPECT_EQ(pieces, whole);
 }
 
+TEST_F(TrainerTest, AnInterruptedRunOfARecurrenceContinuesBitForBit) {
+  config_.total_tokens = 4 * 32 * 12;
+  for (const MixerKind kind : {MixerKind::kWkv4, MixerKind::kWkv7}) {
+    config_.network = TinyNetwork();
+    UseMixer(ExampleMixer(kind, kTokens), &config_.network);
+    const std::string out = std::string("/") + MixerKindName(kind);
+    const std::vector<double> whole = Train(out + "-whole");
+    std::vector<double> pieces = Train(out + "-pieces", 5);
+    for (const double loss : Train(out + "-pieces")) pieces.push_back(loss);
+    EXPECT_EQ(pieces, whole) << out;
+  }
+}
+
 TEST_F(TrainerTest, TrainsEveryCausalMixer) {
   config_.total_tokens = 4 * 32 * 20;
   config_.eval_every_steps = 1000;
@@ -341,15 +358,78 @@ TEST_F(TrainerTest, StartsFromGivenWeights) {
 }
 
 TEST_F(TrainerTest, StopsOnALossThatIsNotFinite) {
-  config_.learning_rate = 1e30;
-  config_.warmup_steps = 0;
-  config_.clip_norm = 1e30;
+  EXPECT_THAT(Ruin("/run"),
+              StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("not finite at step ")));
+}
+
+// The loss of a step is measured before the step changes the weights.
+TEST_F(TrainerTest, SavesNoWeightsThatItsLastStepHasRuined) {
+  Train("/run", 25);
+  std::map<std::string, std::string> before;
+  for (const char* name : {"/resume.safetensors", "/model.safetensors", "/curve.csv"}) {
+    before[name] = ReadBytes(dir_ + "/run" + name);
+  }
+  const TrainConfig good = config_;
+  config_.eval_every_steps = 1;
+  EXPECT_THAT(Ruin("/run"), StatusIs(absl::StatusCode::kInternal,
+                                     testing::HasSubstr("not finite at step 26; the last good")));
+  for (const auto& [name, bytes] : before) {
+    EXPECT_TRUE(ReadBytes(dir_ + "/run" + name) == bytes) << name;
+  }
+  config_ = good;
+  EXPECT_EQ(Train("/run").size(), 35U);
+}
+
+TEST_F(TrainerTest, AResumeFileHasTheSecondsOfItsEvaluation) {
   auto trainer = Trainer::Create(config_, dir_ + "/run");
-  ASSERT_TRUE(trainer.ok());
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
   const std::atomic<bool> stop = false;
-  const absl::Status status = trainer->Run(
-      stop, [](const Trainer::Progress&) {}, [](const CurvePoint&, bool) {});
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("not finite")));
+  double first = 0;
+  const auto on_eval = [&](const CurvePoint& point, bool) {
+    if (point.step == 20) first = point.seconds;
+    if (point.step != 40) return;
+    // A run that is killed now resumes with the file of step 20.
+    const auto file = ReadSafetensors(dir_ + "/run/resume.safetensors");
+    ASSERT_TRUE(file.ok()) << file.status();
+    double seconds = 0;
+    ASSERT_TRUE(absl::SimpleAtod(file->metadata.at("seconds"), &seconds));
+    EXPECT_GT(seconds, 0.99 * first);  // six digits are stored
+  };
+  ASSERT_TRUE(trainer
+                  ->Run(
+                      stop, [](const Trainer::Progress&) {}, on_eval)
+                  .ok());
+  EXPECT_GT(first, 0);
+}
+
+TEST_F(TrainerTest, KeepsOnlyBetterWeights) {
+  Train("/run", 21);
+  const std::string path = dir_ + "/run/resume.safetensors";
+  auto file = ReadSafetensors(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  file->metadata["best"] = "-1";
+  ASSERT_TRUE(WriteSafetensors(path, file->tensors, file->metadata).ok());
+  const std::string weights = ReadBytes(dir_ + "/run/model.safetensors");
+  auto trainer = Trainer::Create(config_, dir_ + "/run");
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  const std::atomic<bool> stop = false;
+  ASSERT_TRUE(trainer
+                  ->Run(
+                      stop, [](const Trainer::Progress&) {},
+                      [](const CurvePoint&, bool kept) { EXPECT_FALSE(kept); })
+                  .ok());
+  EXPECT_TRUE(ReadBytes(dir_ + "/run/model.safetensors") == weights);
+}
+
+// Such characters stand for no bytes, so there is nothing to divide the bits by.
+TEST_F(TrainerTest, TheHeldOutTextMayHaveOnlyUnknownCharacters) {
+  config_.network.tokenizer = "chars";
+  config_.tokenizer = dir_;
+  std::ofstream(dir_ + "/chars.json") << R"(["<unk>", "e"])";
+  std::ofstream(dir_ + "/text.txt") << std::string(8000, 'e') + std::string(1000, 'x');
+  Train("/run", 25);
+  EXPECT_TRUE(ReadCheckpoint(dir_ + "/run").ok());
+  EXPECT_EQ(Train("/run").size(), 35U);
 }
 
 TEST_F(TrainerTest, EverySegmentWithoutACarriedStateIsAtANewPlace) {
@@ -359,118 +439,6 @@ TEST_F(TrainerTest, EverySegmentWithoutACarriedStateIsAtANewPlace) {
   const std::vector<double> rarely = Train("/rarely");
   config_.restart_probability = 1;
   EXPECT_EQ(Train("/always"), rarely);
-}
-
-// Each dropout changes the outputs and follows the global generator.
-TEST(TrainNetworkTest, EachDropoutActs) {
-  NetworkConfig config = TinyNetwork();
-  config.mixer = MixerOf("dot_product heads=2");
-  config.max_seq_len = 64;
-  const TrainNetwork network(config, 1, 0.3);
-  const at::Tensor tokens = at::arange(64, at::kLong).view({2, 32});
-  const at::Tensor plain = network.Forward(tokens, nullptr, {.bf16 = false});
-  const Dropouts each[] = {
-      {.output = 0.3}, {.embedding = 0.3}, {.feed_forward = 0.3}, {.attention = 0.3}};
-  for (const Dropouts& dropouts : each) {
-    const auto forward = [&](uint64_t seed) {
-      at::manual_seed(seed);
-      return network.Forward(tokens, nullptr, {.bf16 = false, .dropouts = dropouts});
-    };
-    EXPECT_FALSE(at::allclose(forward(1), plain));
-    EXPECT_FALSE(at::equal(forward(1), forward(2)));
-    EXPECT_TRUE(at::equal(forward(1), forward(1)));
-  }
-}
-
-// The vectors of a text do not depend on the padding of its row.
-TEST(TrainNetworkTest, MaskedTokensChangeNothing) {
-  for (const KindSpec& kind : AllKinds()) {
-    if (kind.token_shift) continue;  // only language models, whose texts have no padding
-    SCOPED_TRACE(kind.name);
-    NetworkConfig config = TinyNetwork();
-    config.architecture = Architecture::kEncoder;
-    config.mixer = ExampleMixer(kind.kind, kTokens);
-    config.mixer.causal = false;
-    config.mixer.prefix_block = 0;
-    if (kind.kind == MixerKind::kAftConv) config.mixer.window = 5;
-    config.max_seq_len = kTokens;
-    const TrainNetwork network(config, 1, 0.3);
-    const at::Tensor text = at::arange(20, at::kLong).unsqueeze(0);
-    const at::Tensor padded = at::cat({text, at::full({1, 12}, 77, at::kLong)}, 1);
-    at::Tensor mask = at::zeros({1, kTokens});
-    mask.slice(1, 20, kTokens).fill_(-std::numeric_limits<float>::infinity());
-    const at::Tensor want = network.Forward(text, nullptr, {.bf16 = false});
-    const at::Tensor got = network.Forward(padded, nullptr, {.bf16 = false, .mask = mask});
-    EXPECT_EQ(want.size(2), config.d_model) << "there is no head";
-    EXPECT_TRUE(at::allclose(got.slice(1, 0, 20), want, 1e-4, 1e-5));
-  }
-}
-
-TEST(TrainNetworkTest, RestartingOneStreamLeavesTheOthersAlone) {
-  const NetworkConfig config = TinyNetwork();
-  const TrainNetwork network(config, 1);
-  const at::Tensor tokens = at::arange(64, at::kLong).view({2, 32});
-  NetworkCarry carry = EmptyNetworkCarry(config, 2);
-  const TrainNetwork::Options options{.bf16 = false};
-  const at::Tensor fresh = network.Forward(tokens, &carry, options);
-  const at::Tensor carried = network.Forward(tokens, &carry, options);
-  EXPECT_FALSE(at::equal(fresh[0], carried[0]));
-  RestartStream(config, 0, carry);
-  const at::Tensor mixed = network.Forward(tokens, &carry, options);
-  EXPECT_TRUE(at::equal(mixed[0], fresh[0]));
-  EXPECT_FALSE(at::equal(mixed[1], fresh[1]));
-}
-
-TEST(AdamWTest, OnlyMatricesDecay) {
-  NetworkConfig network = TinyNetwork();
-  network.position = PositionKind::kLearned;
-  network.position_rows = network.max_seq_len = 8;
-  TensorMap parameters;
-  for (const TensorSpec& spec : ExpectedTensors(network)) {
-    at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
-    tensor.mutable_grad() = at::zeros(spec.shape);
-  }
-  TrainConfig config;
-  config.warmup_steps = 0;
-  AdamW(network, parameters).Step(config, 0, 10, parameters);
-  for (const TensorSpec& spec : ExpectedTensors(network)) {
-    const bool decayed = parameters.at(spec.name).max().item<float>() < 1;
-    EXPECT_EQ(decayed, spec.role == TensorRole::kMatrix) << spec.name;
-  }
-}
-
-TEST(AdamWTest, GradientsBeyondTheNormAreScaledDown) {
-  const NetworkConfig network = TinyNetwork();
-  for (const double bound : {0.5, 2.0}) {  // times the norm
-    TensorMap parameters;
-    double numbers = 0;
-    for (const TensorSpec& spec : ExpectedTensors(network)) {
-      at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
-      tensor.mutable_grad() = at::ones(spec.shape);
-      numbers += static_cast<double>(spec.count());
-    }
-    TrainConfig config;
-    config.clip_norm = bound * std::sqrt(numbers);
-    AdamW optimizer(network, parameters);
-    EXPECT_NEAR(optimizer.Step(config, 0, 10, parameters), std::sqrt(numbers), 1e-3);
-    const double scale = std::min(bound, 1.0);
-    for (const auto& [name, first] : optimizer.first) {
-      EXPECT_NEAR(first.max().item<double>(), (1 - config.beta1) * scale, 1e-6) << name;
-      EXPECT_NEAR(optimizer.second.at(name).max().item<double>(),
-                  (1 - config.beta2) * scale * scale, 1e-6)
-          << name;
-    }
-  }
-}
-
-TEST(AdamWTest, TheRateRisesAndThenFallsToATenth) {
-  TrainConfig config;
-  config.learning_rate = 2;
-  config.warmup_steps = 4;
-  for (const auto& [step, rate] : {std::pair(0, 0.5), std::pair(3, 2.0), std::pair(4, 2.0),
-                                   std::pair(9, 1.1), std::pair(14, 0.2), std::pair(15, 0.2)}) {
-    EXPECT_NEAR(AdamW::LearningRate(config, step, /*total_steps=*/14), rate, 1e-12) << step;
-  }
 }
 
 }  // namespace

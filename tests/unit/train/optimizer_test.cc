@@ -1,0 +1,99 @@
+#include "model/train/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "ATen/ops/equal.h"
+#include "ATen/ops/full.h"
+#include "ATen/ops/ones.h"
+#include "ATen/ops/ones_like.h"
+#include "ATen/ops/zeros.h"
+#include "gtest/gtest.h"
+#include "model/config/tensors.h"
+#include "tests/support/mixer_of.h"
+
+namespace aft {
+namespace {
+
+NetworkConfig OptimizedNetwork() {
+  NetworkConfig config;
+  config.vocab_size = 256;
+  config.d_model = 16;
+  config.n_layers = 2;
+  config.d_ff = 32;
+  config.mixer = MixerOf("aft_local window=4");
+  return config;
+}
+
+TEST(AdamWTest, OnlyMatricesDecay) {
+  NetworkConfig network = OptimizedNetwork();
+  network.position = PositionKind::kLearned;
+  network.position_rows = network.max_seq_len = 8;
+  TensorMap parameters;
+  for (const TensorSpec& spec : ExpectedTensors(network)) {
+    at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
+    tensor.mutable_grad() = at::zeros(spec.shape);
+  }
+  TrainConfig config;
+  config.warmup_steps = 0;
+  AdamW(network, parameters).Step(config, 0, 10, parameters);
+  for (const TensorSpec& spec : ExpectedTensors(network)) {
+    const bool decayed = parameters.at(spec.name).max().item<float>() < 1;
+    EXPECT_EQ(decayed, spec.role == TensorRole::kMatrix) << spec.name;
+  }
+}
+
+TEST(AdamWTest, GradientsBeyondTheNormAreScaledDown) {
+  const NetworkConfig network = OptimizedNetwork();
+  for (const double bound : {0.5, 2.0}) {  // times the norm
+    TensorMap parameters;
+    double numbers = 0;
+    for (const TensorSpec& spec : ExpectedTensors(network)) {
+      at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
+      tensor.mutable_grad() = at::ones(spec.shape);
+      numbers += static_cast<double>(spec.count());
+    }
+    TrainConfig config;
+    config.clip_norm = bound * std::sqrt(numbers);
+    AdamW optimizer(network, parameters);
+    EXPECT_NEAR(optimizer.Step(config, 0, 10, parameters), std::sqrt(numbers), 1e-3);
+    const double scale = std::min(bound, 1.0);
+    for (const auto& [name, first] : optimizer.first) {
+      EXPECT_NEAR(first.max().item<double>(), (1 - config.beta1) * scale, 1e-6) << name;
+      EXPECT_NEAR(optimizer.second.at(name).max().item<double>(),
+                  (1 - config.beta2) * scale * scale, 1e-6)
+          << name;
+    }
+  }
+}
+
+TEST(AdamWTest, AGradientThatIsNotFiniteChangesNothing) {
+  const NetworkConfig network = OptimizedNetwork();
+  TensorMap parameters;
+  for (const TensorSpec& spec : ExpectedTensors(network)) {
+    at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
+    tensor.mutable_grad() =
+        at::full(spec.shape, spec.name == "norm.bias" ? std::nan("") : 1.0, at::kFloat);
+  }
+  AdamW optimizer(network, parameters);
+  EXPECT_TRUE(std::isnan(optimizer.Step(TrainConfig(), 0, 10, parameters)));
+  EXPECT_EQ(optimizer.steps, 0);
+  for (const auto& [name, tensor] : parameters) {
+    EXPECT_TRUE(at::equal(tensor, at::ones_like(tensor))) << name;
+    EXPECT_FALSE(tensor.grad().defined()) << name;
+  }
+}
+
+TEST(AdamWTest, TheRateRisesAndThenFallsToATenth) {
+  TrainConfig config;
+  config.learning_rate = 2;
+  config.warmup_steps = 4;
+  for (const auto& [step, rate] : {std::pair(0, 0.5), std::pair(3, 2.0), std::pair(4, 2.0),
+                                   std::pair(9, 1.1), std::pair(14, 0.2), std::pair(15, 0.2)}) {
+    EXPECT_NEAR(AdamW::LearningRate(config, step, /*total_steps=*/14), rate, 1e-12) << step;
+  }
+}
+
+}  // namespace
+}  // namespace aft
