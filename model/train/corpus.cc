@@ -1,8 +1,10 @@
 #include "model/train/corpus.h"
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -48,7 +50,11 @@ absl::StatusOr<std::vector<TextFile>> ReadTextFiles(const std::vector<std::strin
   std::vector<TextFile> files;
   for (const std::string& path : paths) {
     std::ifstream file(path, std::ios::binary);
-    if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+    std::error_code ignored;
+    // A folder can be opened, and then the iterator below throws.
+    if (!file || std::filesystem::is_directory(path, ignored)) {
+      return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+    }
     TextFile text{.path = path};
     text.bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     const size_t size = text.bytes.size();

@@ -121,6 +121,12 @@ int Evaluate(const aft::TrainConfig& config, const std::string& dir, int64_t win
     const absl::Status fits = aft::CheckSegment(config.segment, have);
     if (!fits.ok()) return Fail(aft::InFile(dir, fits));
   }
+  if (config.objective == aft::ObjectiveKind::kMaskedTokens &&
+      config.mask_token >= have.vocab_size) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat(dir, ": mask_token: must be below the network's vocab_size, ", have.vocab_size,
+                     ", got ", config.mask_token)));
+  }
   if (config.objective != aft::ObjectiveKind::kNextTokens) {
     return EvaluateObjective(config, *network, dir);
   }

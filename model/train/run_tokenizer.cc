@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/atomic_file.h"
@@ -33,9 +34,11 @@ absl::StatusOr<Files> ReadFiles(const std::string& dir) {
 }
 
 // Writes `files` and removes other tokenizer files that another run has left in `dir`, because
-// LoadTokenizer would read them too.
+// LoadTokenizer would read them too. `dir` may hold the only copy of `files`, so they are replaced
+// and never removed.
 absl::Status WriteFiles(const std::string& dir, const Files& files) {
   for (const char* name : kTokenizerFileNames) {
+    if (absl::c_any_of(files, [name](const auto& file) { return file.first == name; })) continue;
     std::error_code error;
     fs::remove(absl::StrCat(dir, "/", name), error);
     if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat(dir, "/", name));

@@ -41,6 +41,9 @@ TEST(CorpusTest, HoldsOutTheTailOfEveryText) {
 TEST(CorpusTest, NamesAMissingFileAndATooShortOne) {
   EXPECT_THAT(ReadTextFiles({"no/such/file.txt"}, 0.1),
               StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr("no/such/file.txt")));
+  const TempFolder folder;
+  EXPECT_THAT(ReadTextFiles({folder.path()}, 0.1),
+              StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr(folder.path())));
   EXPECT_THAT(ReadByteCorpus({WriteText("tiny.txt", 50)}, 10),
               StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("tiny.txt")));
 }
@@ -97,6 +100,24 @@ TEST(TextStreamTest, ReadsOnWithoutGapsAndNeverTouchesHeldOutTokens) {
     previous = tokens.data();
   }
   EXPECT_GT(continued, 400);
+}
+
+// The texts have 900 and 450 training tokens.
+TEST(TextStreamTest, BeginsAtAnyPlaceOfAnyText) {
+  const auto corpus = ReadByteCorpus({WriteText("a.txt", 1000), WriteText("c.txt", 500)}, 33);
+  ASSERT_TRUE(corpus.ok());
+  TextStream stream(&*corpus);
+  std::mt19937_64 random(5);
+  bool restarted = false;
+  int of_second = 0, early = 0;
+  for (int i = 0; i < 900; ++i) {
+    stream.Next(32, /*restart=*/true, random, &restarted);
+    EXPECT_TRUE(stream.IsInCorpus());
+    of_second += stream.text == 1 ? 1 : 0;
+    early += stream.text == 1 && stream.offset - 32 < 225 ? 1 : 0;
+  }
+  EXPECT_NEAR(of_second, 300, 60);
+  EXPECT_NEAR(early, 150, 45);
 }
 
 }  // namespace

@@ -65,6 +65,24 @@ TEST_F(EvaluateTest, ASegmentMustFitTheCheckpoint) {
   EXPECT_THAT(rows.err, HasSubstr(dir + "must not exceed the network's max_seq_len, 16, got 32"));
 }
 
+TEST_F(EvaluateTest, TheMaskTokenMustFitTheCheckpoint) {
+  NetworkConfig network = NetworkWith("aft_local window=4 causal=false");
+  network.architecture = Architecture::kEncoder;
+  network.vocabulary_head = true;
+  network.tokenizer = "chars";
+  std::ofstream(folder_.File("train.json"))
+      << R"({"texts": ["text.txt"], "segment": 32, "mask_token": 40, "network": )"
+      << FormatNetworkConfig(network) << "}";
+  network.vocab_size = 40;
+  const TrainNetwork made(network, /*seed=*/1);
+  ASSERT_TRUE(WriteCheckpoint(folder_.path(), network, made.parameters()).ok());
+  const client::Ended ended = client::RunToEnd(
+      {AFT_TRAIN, "--config", folder_.File("train.json"), "--evaluate", folder_.path()});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, HasSubstr(folder_.path() + ": mask_token: must be below the network's "
+                                                    "vocab_size, 40, got 40"));
+}
+
 // A fresh network gives each of its 256 tokens the same probability: 8 bits for two bytes.
 TEST_F(EvaluateTest, CountsTheBytesOfTheCheckpointsTokens) {
   NetworkConfig checkpoint = NetworkWith("aft_full band_rows=32 bias=full", 32);
