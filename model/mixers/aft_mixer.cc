@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/check.h"
 #include "model/kernels/aft/aft.h"
@@ -67,6 +68,10 @@ class AftMixer : public Mixer {
                    const Workspace& workspace) const override {
     const int64_t hid = params_.hid;
     const int64_t block = params_.prefix_block;
+    std::vector<float> rounded;
+    if (params_.ring == Number::kBf16 && bias_.window > 1) {
+      keys = InBf16(keys, batch, hid, 3 * hid, &rounded);
+    }
     const auto sees = [&](int64_t t, int64_t key) {
       return (!bias_.causal || key <= t) && (block == 0 || key >= (t / block - 1) * block);
     };

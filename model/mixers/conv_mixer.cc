@@ -111,6 +111,10 @@ class ConvMixer : public Mixer {
     const int64_t hid = causal_.hid;
     const int64_t heads = causal_.heads;
     const int64_t width = causal_.head_width();
+    std::vector<float> rounded;
+    if (causal_.ring == Number::kBf16) {
+      keys = InBf16(keys, batch, hid, 2 * hid + heads, &rounded);
+    }
     const auto sees = [&](int64_t t, int64_t key) { return !is_causal_ || key <= t; };
     ForEachPairQuery(queries, keys, batch, hid, out, workspace, sees, [&](const PairQuery& query) {
       for (int64_t head = 0; head < heads; ++head) {

@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/property/runner_fixture.h"
 #include "tests/support/close.h"
+#include "tests/support/mixer_of.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/status_matchers.h"
 
@@ -228,6 +230,31 @@ TEST_F(PairRulesTest, WeightsOfEveryFormatAreAppliedInParts) {
     const std::vector<float> alone = Run(*mixer, {input});
     input.keys = input.values = input.vectors;
     EXPECT_TRUE(SameBits(Run(*mixer, {input}), alone)) << format;
+  }
+}
+
+// EncodePairs agrees with Encode for mixers that see blocks, round keys and values, or have large
+// biases.
+TEST_F(PairRulesTest, AMaskThatHidesNothingChangesNothing) {
+  config_.max_seq_len = 0;
+  for (const auto& [mixer, spread] : {std::pair("aft_local window=5 prefix_block=8", 1),
+                                      {"aft_local window=5 ring=bf16", 1},
+                                      {"aft_conv heads=2 window=5 ring=bf16", 1},
+                                      {"aft_local window=5", 100}}) {
+    SCOPED_TRACE(mixer);
+    config_.mixer = MixerOf(mixer);
+    Write();
+    for (auto& [name, tensor] : tensors_) {
+      if (absl::StrContains(name, ".w.band")) tensor.mul_(spread);
+    }
+    Rewrite();
+    const std::unique_ptr<EncoderRunner> runner = LoadForms();
+    if (!forms_.pairs) return;
+    EncoderInput input = Vectors(35);
+    const std::vector<float> alone = Run(*runner, {input});
+    input.pairs = std::make_shared<const std::vector<float>>(35 * 35);
+    EXPECT_TRUE(Close(Run(*runner, {input}), std::vector<double>(alone.begin(), alone.end()),
+                      device_.vectors));
   }
 }
 
