@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "ATen/TensorOperators.h"
-#include "ATen/core/grad_mode.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/eye.h"
@@ -13,7 +12,6 @@
 #include "ATen/ops/matmul.h"
 #include "ATen/ops/maximum.h"
 #include "ATen/ops/sigmoid.h"
-#include "ATen/ops/stack.h"
 #include "ATen/ops/tril.h"
 #include "ATen/ops/where.h"
 #include "ATen/ops/zeros.h"

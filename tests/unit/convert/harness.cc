@@ -11,11 +11,11 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/network/activations.h"
-#include "model/network/mixer_module.h"
 #include "model/runtime/parallel.h"
 #include "model/state/state_pool.h"
 #include "tests/support/collect.h"
 #include "tests/support/torch_archive.h"
+#include "tests/unit/convert/mixer_module.h"
 
 namespace aft {
 namespace {

@@ -1,6 +1,4 @@
-#include "model/network/mixer_module.h"
-
-#include <utility>
+#include "tests/unit/convert/mixer_module.h"
 
 #include "base/status_macros.h"
 #include "model/network/check_tensors.h"
