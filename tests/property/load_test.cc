@@ -199,6 +199,13 @@ TEST_F(LoadTest, SaysWhatNeedsHowMuchMemory) {
   ExpectRefused(absl::StatusCode::kResourceExhausted, "2000000000 slots of ");
 }
 
+TEST_F(LoadTest, SaysHowMuchMemoryTheBatchesOfAnEncoderNeed) {
+  config_.architecture = Architecture::kEncoder;
+  Write();
+  options_.max_batch_tokens = 2'000'000'000;
+  ExpectRefused(absl::StatusCode::kResourceExhausted, "of workspace for 2000000000 tokens a batch");
+}
+
 TEST_F(LoadTest, GrowingStatesCountWithTheirFullSize) {
   config_.mixer = {.kind = MixerKind::kDotProduct};
   config_.max_seq_len = int64_t{1} << 30;

@@ -261,6 +261,16 @@ TEST_P(CausalTest, ConstantValuesStayConstantExceptForTheGate) {
   }
 }
 
+// wkv7 divides a key by its length.
+TEST_P(CausalTest, AKeyOfZerosHasNoDirection) {
+  if (mixer_case().config.kind != MixerKind::kWkv7) return;
+  TestMixer mixer(mixer_case(), random_);
+  std::vector<float> packed = mixer.Packed(random_, 8);
+  const int64_t keys = mixer.value_column() - mixer.hid();  // behind r and w
+  std::fill_n(packed.begin() + 3 * mixer.width() + keys, mixer.hid(), 0.0F);
+  EXPECT_TRUE(Close(mixer.RunCut(packed, {5, 1}), mixer.Reference(packed), device_.prompt));
+}
+
 TEST_P(CausalTest, StateSectionsAreContiguousAndComplete) {
   const TestMixer mixer(mixer_case(), random_);
   const StateSpec spec = mixer.state_spec();

@@ -114,6 +114,10 @@ class AftConvertTest(unittest.TestCase):
     self.assertEqual((about["vocab_size"], about["max_seq_len"]), (40, 64))
     config = json.loads((self.out / "config.json").read_text())
     self.assertEqual(config["activation"], "relu")
+    for activation in ("gelu", "gelu_tanh"):
+      other = self.folder / activation
+      self.call("labml", GOLDENS / "labml_lm.safetensors", other, "--chars", chars, "--activation", activation)
+      self.assertEqual(json.loads((other / "config.json").read_text())["activation"], activation)
     self.assertEqual(sorted(p.name for p in self.out.iterdir()),
                      ["chars.json", "config.json", "model.safetensors"])
 
@@ -148,7 +152,8 @@ class AftConvertTest(unittest.TestCase):
                      ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
     again = self.folder / "int8"
     self.call("quantize", self.out, again, "--format", "int8")
-    self.assertEqual((again / "tokenizer.json").read_bytes(), (self.out / "tokenizer.json").read_bytes())
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+      self.assertEqual((again / file).read_bytes(), (self.out / file).read_bytes())
 
   def test_reads_files_of_torch_save(self):
     for form in ("safetensors", "pt"):
@@ -185,6 +190,7 @@ class AftConvertTest(unittest.TestCase):
   def test_wrong_usage(self):
     for args in ([], ["labml"], ["inspect"], ["gpt2", "a", "b", "--attention", "x"], ["fly", "a"],
                  ["aft-pytorch", "a", "b", "--window", "-1"], ["gpt2", "a", "b", "--full-decode"],
+                 ["bert", "a", "b", "--block-size", "64"],
                  ["gpt2", "a", "b", "--attention", "block_local", "--block-size", "0"],
                  ["inspect", "a", "--slots", "0"], ["inspect", "a", "--bandwidth", "-1"],
                  ["inspect", "a", "--slots", "300", "--max-step-tokens", "300"],

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/ops/ones.h"
@@ -252,6 +253,17 @@ TEST_F(Gpt2Test, AcceptsNamesWithoutPrefixAndBuffersAndTheTiedHead) {
   ASSERT_EQ(plain->tensors.size(), prefixed->tensors.size());
   for (const auto& [name, tensor] : prefixed->tensors) {
     EXPECT_TRUE(tensor.make()->equal(*plain->tensors.at(name).make())) << name;
+  }
+}
+
+TEST_F(Gpt2Test, TakesTheActivation) {
+  for (const auto& [name, activation] : {std::pair("gelu_new", Activation::kGeluTanh),
+                                         {"gelu_pytorch_tanh", Activation::kGeluTanh},
+                                         {"gelu", Activation::kGelu},
+                                         {"relu", Activation::kRelu}}) {
+    const auto import = WithConfig("activation_function", name);
+    ASSERT_TRUE(import.ok()) << import.status();
+    EXPECT_EQ(import->config.activation, activation) << name;
   }
 }
 

@@ -158,6 +158,15 @@ TEST_F(RwkvTest, AllFormsOfVersion4BecomeTheSameNetwork) {
   ExpectSame(ImportRwkv(folder_.File("one.safetensors"), {}), made);
 }
 
+// The first layer has no value gate, and there is no other layer.
+TEST_F(RwkvTest, Version7MayHaveOneLayer) {
+  TensorMap source = RandomRwkv7(16, 1);
+  const TensorMap made = Written(From(source));
+  for (const char* name : {"v0", "v1", "v2"}) source.erase(absl::StrCat("blocks.0.att.", name));
+  ExpectSame(From(source), made);
+  EXPECT_EQ(made.count("layers.0.mixer.v_gate.up.bias"), 0U);
+}
+
 TEST_F(RwkvTest, AllFormsOfVersion7BecomeTheSameNetwork) {
   TensorMap source = RandomRwkv7(16, 2);
   const auto import = From(source);

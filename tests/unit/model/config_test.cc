@@ -216,6 +216,15 @@ TEST(ConfigTest, OtherValuesOfTheWrongKindAreRefused) {
   for (const Json& outside : {Json(0), Json(-1e-5), Json(1e-13), Json(0.11), Json(1e300)}) {
     ExpectRefused(With("/norm_eps", outside), "norm_eps: must be >= 1e-12 and <= 0.1, got ");
   }
+  for (const Json& outside : {Json(0), Json(-1), Json(9e-7), Json(1.1e6)}) {
+    ExpectRefused(With("/embedding_scale", outside),
+                  "embedding_scale: must be >= 1e-06 and <= 1e+06, got ");
+  }
+  for (const Json& outside : {Json(-1e-6), Json(1.1)}) {
+    ExpectRefused(
+        With("/mixer/std_eps", outside, Causal("aft_conv window=4 heads=6 reparameterized=true")),
+        "mixer.std_eps: must be >= 0 and <= 1, got ");
+  }
   for (const Json& wrong : {Json(1), Json("aft_local"), Json(nullptr), Json::array()}) {
     ExpectRefused(With("/mixer", wrong), "mixer: must be an object, got ");
     ExpectRefused(With("/tokenizer", wrong), "tokenizer: must be an object, got ");
@@ -397,7 +406,8 @@ TEST(ConfigTest, TextThatIsNotJsonIsRefused) {
     EXPECT_THAT(Refusal(text), StartsWith("config is not valid JSON"));
   }
   EXPECT_THAT(Refusal(std::string(2 << 20, ' ')), HasSubstr("at most 1048576"));
-  Refusal("{\"mixer\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}");
+  EXPECT_THAT(Refusal("{\"mixer\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}"),
+              HasSubstr("config is not valid JSON: too many levels"));
 }
 
 TEST(ConfigTest, QuotationsInMessagesAreShortAndValidUtf8) {

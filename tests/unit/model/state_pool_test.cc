@@ -174,6 +174,13 @@ TEST(StatePoolTest, ScratchIsSeparateAndClearedWithItsState) {
   EXPECT_EQ(of_slot(0), something);
   EXPECT_EQ(of_slot(1), something);
   EXPECT_EQ(of_slot(2), nothing);
+  fill();
+  const auto kept = pool->Keep(0, 9);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  ASSERT_TRUE(pool->TakeBack(1, *kept).ok());
+  EXPECT_EQ(of_slot(0), something);
+  EXPECT_EQ(of_slot(1), nothing);
+  EXPECT_EQ(of_slot(2), something);
 }
 
 TEST(StatePoolTest, TheFingerprintTellsLayoutsApart) {

@@ -20,6 +20,8 @@
 #include "model/config/kinds.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/train/examples.h"
+#include "model/train/objective.h"
+#include "model/train/train_network.h"
 #include "model/train/trainer.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/mixer_reference.h"
@@ -255,6 +257,30 @@ TEST_F(TextObjectivesTest, ExamplesAreHeldOutEvenly) {
   EXPECT_EQ(split->held_out.texts, (std::vector<std::vector<int32_t>>{{'4'}, {'9'}}));
   EXPECT_EQ(split->train.texts.size(), 8U);
   EXPECT_EQ(split->train.classes, std::vector<int64_t>(8, 0));
+}
+
+// Held out are a, b, a, b. Two of the four examples are the first and the third.
+TEST_F(TextObjectivesTest, AnEvaluationTakesItsExamplesFromAllThatAreHeldOut) {
+  std::ofstream file(folder_.File("labels.jsonl"));
+  for (int i = 0; i < 20; ++i) {
+    file << R"({"label": "up", "text": ")" << (i % 10 == 4 ? "a" : "b") << "\"}\n";
+  }
+  file.close();
+  TrainConfig config =
+      Config(Json(R"({"kind": "aft_simple", "causal": false})", R"(, "labels": ["up", "down"])",
+                  R"("examples": ["labels.jsonl"])"));
+  const TrainNetwork network(config.network, /*seed=*/1, /*spread=*/0.3);
+  const auto loss = [&](int64_t examples, bool all) {
+    config.eval_examples = examples;
+    const auto objective =
+        MakeTextLabels(config, [](const std::vector<absl::string_view>& /*training_texts*/) {
+          return LoadTokenizer("bytes", "", 256);
+        });
+    EXPECT_TRUE(objective.ok()) << objective.status();
+    return (*objective)->Measure(network, all)[0];
+  };
+  EXPECT_NEAR(loss(2, false), loss(1, false), 1e-6);
+  EXPECT_GT(std::abs(loss(2, false) - loss(2, true)), 1e-5);
 }
 
 TEST_F(TextObjectivesTest, FaultsOfExamplesNameTheLine) {
