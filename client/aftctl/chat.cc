@@ -1,6 +1,5 @@
 // A text that a user and the model write in turns. The server stores the state after every turn, so
 // no turn reads the text again, and the last turn can be taken back.
-#include <errno.h>
 #include <signal.h>
 
 #include <fstream>
@@ -61,7 +60,7 @@ class Chat {
     std::string ended_by;  // as in Chat, before the turn
   };
 
-  // Each returns false if the chat is over; exit_code_ then says why.
+  // Each returns false if the chat is over; the error of output_ or exit_code_ then says why.
   bool Obey(const std::string& command);
   bool Answer(std::string line, bool again);
   absl::Status FindFormat();
@@ -93,7 +92,10 @@ int Chat::Run(LineEditor& editor) {
     if (!line) break;
     const bool command = absl::StartsWith(*line, "/") && !absl::StartsWith(*line, "//");
     if (!command && absl::StartsWith(*line, "/")) line->erase(0, 1);
-    if (!(command ? Obey(*line) : Answer(*std::move(line), /*again=*/false))) return exit_code_;
+    if (!(command ? Obey(*line) : Answer(*std::move(line), /*again=*/false))) {
+      const int code = OutputCode("aftctl", output_);
+      return code != kExitOk ? code : exit_code_;
+    }
   }
   if (!state_.empty()) PrintSummary(absl::StrCat("to continue: aftctl chat --previous ", state_));
   return exit_code_;
@@ -190,10 +192,7 @@ bool Chat::Answer(std::string line, bool again) {
                         .on_resumed = [&](const Resumed& one) { resumed.push_back(one); }});
   output_.EndLine();
   PrintResumed(resumed);
-  if (output_.error() != 0) {
-    exit_code_ = output_.error() == EPIPE ? kExitBrokenPipe : kExitFailed;
-    return false;
-  }
+  if (output_.error() != 0) return false;
   if (result.ok() && !result->finished.has_state()) {
     exit_code_ = ReportError(absl::DataLossError("the answer came without its state"));
     return false;
@@ -241,7 +240,7 @@ void Chat::Forget(const std::string& state) {
 }
 
 int RunChat(const CommonFlags& common, const ChatFlags& flags) {
-  LineEditor editor("aftctl");  // made first, because the client starts threads
+  LineEditor editor;  // made first, because the client starts threads
   Output output;
   absl::StatusOr<ClientOptions> options = MakeClientOptions(common);
   if (!options.ok()) return UsageError(options.status());

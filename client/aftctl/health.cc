@@ -20,6 +20,7 @@ int RunHealth(Client& client, const HealthFlags& flags) {
   Output output;
   output.Write(
       absl::StrCat(grpc::health::v1::HealthCheckResponse::ServingStatus_Name(*health), "\n"));
+  if (const int code = OutputCode("aftctl", output); code != kExitOk) return code;
   return *health == grpc::health::v1::HealthCheckResponse::SERVING ? kExitOk : kExitFailed;
 }
 

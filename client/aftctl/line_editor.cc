@@ -38,14 +38,13 @@ class SignalsThrough {
 
 }  // namespace
 
-LineEditor::LineEditor(const char* program)
-    : is_terminal_(isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1) {
+LineEditor::LineEditor() : is_terminal_(isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1) {
   if (!is_terminal_) return;
   setlocale(LC_CTYPE, "");  // NOLINT(concurrency-mt-unsafe)
   HistEvent event;
   history_.reset(history_init());
   history(history_.get(), &event, H_SETSIZE, kHistoryLines);
-  editor_.reset(el_init(program, stdin, stdout, stderr));
+  editor_.reset(el_init("aftctl", stdin, stdout, stderr));
   el_set(editor_.get(), EL_PROMPT, &Prompt);
   el_set(editor_.get(), EL_EDITOR, "emacs");
   el_set(editor_.get(), EL_SIGNAL, 1);  // signals restore the terminal first

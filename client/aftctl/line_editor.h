@@ -12,7 +12,7 @@ namespace aft::client {
 // and there is a history of this session. Must be made before other threads run. Not thread-safe.
 class LineEditor {
  public:
-  explicit LineEditor(const char* program);
+  LineEditor();
 
   bool is_terminal() const { return is_terminal_; }
 

@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "client/aftctl/commands.h"
 #include "client/aftctl/json.h"
-#include "client/tool/exit_code.h"
 #include "client/tool/output.h"
 
 namespace aft::client {
@@ -129,7 +128,8 @@ int RunModels(Client& client, const ModelsFlags& flags) {
     text = flags.json ? JsonLine(*model) : ForTerminal(Describe(*model));
   }
   Output output;
-  return output.Write(text) ? kExitOk : kExitFailed;
+  output.Write(text);
+  return OutputCode("aftctl", output);
 }
 
 }  // namespace

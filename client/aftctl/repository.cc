@@ -41,7 +41,8 @@ int RunRepository(Client& client, const RepositoryFlags& flags) {
   const auto list = client.ListModels();
   if (!list.ok()) return ReportError(list.status());
   Output output;
-  return output.Write(ForTerminal(ListVersions(*list))) ? kExitOk : kExitFailed;
+  output.Write(ForTerminal(ListVersions(*list)));
+  return OutputCode("aftctl", output);
 }
 
 }  // namespace

@@ -1,14 +1,16 @@
-#include <fstream>
-#include <iterator>
+#include <cstddef>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "client/aftctl/commands.h"
 #include "client/aftctl/json.h"
 #include "client/tool/exit_code.h"
 #include "client/tool/output.h"
+#include "client/tool/read_file.h"
 
 namespace aft::client {
 namespace {
@@ -44,9 +46,8 @@ absl::Status Export(Client& client, const StateFlags& flags, std::string& bytes)
 // Stores the state in each file, and appends a line for each.
 absl::Status Import(Client& client, const StateFlags& flags, std::string& text) {
   for (const std::string& path : flags.ids) {
-    std::ifstream file(path, std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    if (!file) return absl::NotFoundError("cannot read " + path);
+    AFT_ASSIGN_OR_RETURN(const std::string bytes,
+                         ReadFile(path, std::numeric_limits<size_t>::max()));
     const auto state = client.ImportState(flags.model, bytes);
     if (!state.ok()) return state.status();
     text += JsonLine(*state);
@@ -75,7 +76,8 @@ int RunState(Client& client, const StateFlags& flags) {
     status = Show(client, flags, text);
   }
   Output output;
-  if (!output.Write(text)) return kExitFailed;
+  output.Write(text);
+  if (const int code = OutputCode("aftctl", output); code != kExitOk) return code;
   return status.ok() ? kExitOk : ReportError(status);
 }
 

@@ -1,11 +1,7 @@
 #include "client/aftctl/stream.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <array>
 #include <map>
 #include <vector>
 
@@ -14,26 +10,10 @@
 #include "absl/strings/string_view.h"
 #include "client/tool/exit_code.h"
 #include "client/tool/interrupt.h"
+#include "client/tool/read_file.h"
 
 namespace aft::client {
 namespace {
-
-// Reads all of `fd`. `name` is for error messages.
-absl::StatusOr<std::string> ReadAll(int fd, absl::string_view name) {
-  constexpr size_t kMaxBytes = size_t{64} << 20;
-  std::string text;
-  std::array<char, 65536> buffer;
-  while (true) {
-    const ssize_t size = read(fd, buffer.data(), buffer.size());
-    if (size == 0) return text;
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", name));
-    text.append(buffer.data(), static_cast<size_t>(size));
-    if (text.size() > kMaxBytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(name, " is longer than 64 MiB"));
-    }
-  }
-}
 
 void ReportStreamError(Output& output, bool json, const absl::Status& status, bool interrupted) {
   if (json) output.Write(JsonErrorLine(status));
@@ -107,19 +87,13 @@ CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& f
 }
 
 absl::StatusOr<std::string> ReadText(const StreamFlags& flags) {
-  if (!flags.file.empty()) {
-    const int fd = open(flags.file.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", flags.file));
-    absl::StatusOr<std::string> text = ReadAll(fd, flags.file);
-    close(fd);
-    return text;
-  }
+  if (!flags.file.empty()) return ReadFile(flags.file);
   if (flags.prompt != "-") return flags.prompt;
   if (isatty(STDIN_FILENO) == 1) {
     constexpr absl::string_view kHint = "Type the text, then Ctrl-D:\n";
     [[maybe_unused]] const ssize_t ignored = write(STDERR_FILENO, kHint.data(), kHint.size());
   }
-  return ReadAll(STDIN_FILENO, "standard input");
+  return ReadStandardInput();
 }
 
 int RunCall(const CommonFlags& common, const StreamFlags& flags,
@@ -142,11 +116,7 @@ int RunCall(const CommonFlags& common, const StreamFlags& flags,
             .on_resumed = [&](const Resumed& one) { resumed.push_back(one); }},
            output);
   PrintResumed(resumed);
-  if (output.error() == EPIPE) return kExitBrokenPipe;
-  if (output.error() != 0) {
-    PrintError("aftctl", absl::StrCat("cannot write the output: ", strerror(output.error())));
-    return kExitFailed;
-  }
+  if (const int code = OutputCode("aftctl", output); code != kExitOk) return code;
   if (status.ok()) return kExitOk;
   const int signal_code = interrupt.exit_code();
   ReportStreamError(output, flags.json, status, signal_code != 0);

@@ -294,8 +294,8 @@ int Measure(Flags& flags, CancelToken& cancel, const Interrupt& interrupt) {
       PrintError("aftload", report.status().message());
       return interrupt.exit_code() != 0 ? interrupt.exit_code() : ExitCodeOf(report.status());
     }
-    good &= output.Write(flags.json ? JsonReport(flags.load, *report)
-                                    : TextReport(flags.load, *report));
+    output.Write(flags.json ? JsonReport(flags.load, *report) : TextReport(flags.load, *report));
+    if (const int code = OutputCode("aftload", output); code != kExitOk) return code;
     good &= report->stats.normal().errors.empty() && !report->stats.differences.any();
     if (interrupt.exit_code() != 0) return interrupt.exit_code();
   }

@@ -1,21 +1,16 @@
 #include "client/tool/connection_flags.h"
 
-#include <fstream>
-#include <iterator>
-
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/tool/read_file.h"
 
 namespace aft::client {
 namespace {
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
+// Returns "" if no file is named.
+absl::StatusOr<std::string> ReadIfNamed(const std::string& path) {
   if (path.empty()) return "";
-  std::ifstream file(path, std::ios::binary);
-  std::string content{std::istreambuf_iterator<char>(file), {}};
-  if (!file) return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
-  return content;
+  return ReadFile(path);
 }
 
 }  // namespace
@@ -46,11 +41,11 @@ absl::StatusOr<ClientOptions> MakeClientOptions(const ConnectionFlags& flags) {
   options.address = flags.address;
   if (flags.tls) {
     ClientTls& tls = options.tls.emplace();
-    AFT_ASSIGN_OR_RETURN(tls.authorities, ReadFile(flags.ca));
-    AFT_ASSIGN_OR_RETURN(tls.certificate, ReadFile(flags.cert));
-    AFT_ASSIGN_OR_RETURN(tls.key, ReadFile(flags.key));
+    AFT_ASSIGN_OR_RETURN(tls.authorities, ReadIfNamed(flags.ca));
+    AFT_ASSIGN_OR_RETURN(tls.certificate, ReadIfNamed(flags.cert));
+    AFT_ASSIGN_OR_RETURN(tls.key, ReadIfNamed(flags.key));
   }
-  AFT_ASSIGN_OR_RETURN(std::string token, ReadFile(flags.token_file));
+  AFT_ASSIGN_OR_RETURN(std::string token, ReadIfNamed(flags.token_file));
   options.token = std::string(absl::StripAsciiWhitespace(token));
   return options;
 }

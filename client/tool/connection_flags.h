@@ -22,7 +22,7 @@ struct ConnectionFlags {
 // Adds --address, --tls, --ca, --cert, --key and --token-file. `flags` must outlive the parsing.
 void AddConnectionFlags(CLI::App& app, ConnectionFlags& flags);
 
-// Reads the files. INVALID_ARGUMENT and similar errors name the file that cannot be read.
+// Reads the files. Errors as ReadFile's (client/tool/read_file.h).
 absl::StatusOr<ClientOptions> MakeClientOptions(const ConnectionFlags& flags);
 
 }  // namespace aft::client

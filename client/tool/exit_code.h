@@ -16,6 +16,7 @@ enum ExitCode : int {
   kExitBusy = 5,
   kExitDeadline = 6,
   kExitBroken = 7,
+  kExitBrokenPipe = 141,  // as for a filter that SIGPIPE ended
 };
 
 inline constexpr char kExitCodeHelp[] =

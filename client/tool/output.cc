@@ -3,12 +3,14 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "base/utf8.h"
+#include "client/tool/exit_code.h"
 
 namespace aft::client {
 
@@ -32,6 +34,13 @@ bool Output::Write(absl::string_view text) {
 
 void Output::EndLine() {
   if (in_line_ && is_terminal_) Write("\n");
+}
+
+int OutputCode(absl::string_view program, const Output& output) {
+  if (output.error() == 0) return kExitOk;
+  if (output.error() == EPIPE) return kExitBrokenPipe;
+  PrintError(program, absl::StrCat("cannot write the output: ", strerror(output.error())));
+  return kExitFailed;
 }
 
 std::string ForTerminal(absl::string_view text) {

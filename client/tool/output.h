@@ -6,9 +6,6 @@
 
 namespace aft::client {
 
-// Exit code of a program whose output has no reader any more: as for a filter that SIGPIPE ended.
-inline constexpr int kExitBrokenPipe = 141;
-
 // Unbuffered standard output: text shows as it arrives, and a closed output is noticed. Ignores
 // SIGPIPE for the whole process from construction on. Not thread-safe.
 class Output {
@@ -31,6 +28,11 @@ class Output {
   bool in_line_ = false;
   int error_ = 0;
 };
+
+// Returns the exit code for a program that has written its output: kExitOk; without a message
+// kExitBrokenPipe, if the output has no reader any more; otherwise kExitFailed, after an error
+// message of `program`.
+int OutputCode(absl::string_view program, const Output& output);
 
 // Replaces what could control a terminal: control characters other than newline and tab become
 // U+FFFD. `text` must be valid UTF-8.
