@@ -43,7 +43,7 @@ std::chrono::milliseconds ToMilliseconds(double seconds) {
 int RunUnary(const CommonFlags& flags, double deadline, absl::FunctionRef<int(Client&)> run) {
   absl::StatusOr<ClientOptions> options = MakeClientOptions(flags);
   if (!options.ok()) return UsageError(options.status());
-  options->connect_timeout = ToMilliseconds(deadline);
+  if (deadline > 0) options->connect_timeout = ToMilliseconds(deadline);
   options->deadline = ToMilliseconds(deadline);
   const auto client = Client::Create(*std::move(options));
   return client.ok() ? run(**client) : UsageError(client.status());
