@@ -253,6 +253,18 @@ class RoutingTest(unittest.TestCase):
     first = proxy.send(Request(0, 0, 1, 1, prefix=0))
     self.assertIs(first, sent[0])
 
+  def test_bounded_affinity_forgets_the_requests_of_a_removed_replica(self):
+    proxy = routing.BoundedAffinity(random.Random(1))
+    replicas = [self.Replica(i) for i in range(10)]
+    proxy.set_replicas(replicas)
+    sent = [proxy.send(Request(i, 0, 1, 1, prefix=0)) for i in range(400)]
+    proxy.set_replicas(replicas[:5])
+    for replica in sent:
+      proxy.ended(replica)
+    for i in range(10):
+      proxy.send(Request(i, 0, 1, 1, prefix=0))
+    self.assertLessEqual(max(proxy.open.values()), 1.25 * 10 / 5 + 1)
+
   def test_affinity_finds_what_is_cached(self):
     hits = {}
     for policy in ("two choices", "affinity", "bounded affinity", "affinity of two"):

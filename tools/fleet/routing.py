@@ -127,13 +127,14 @@ class BoundedAffinity(Affinity):
 
   def changed(self):
     super().changed()
+    self._known = set(self.replicas)
     self._total = sum(self.open[replica] for replica in self.replicas)
 
   def opened(self, replica):
     self._total += 1
 
   def closed(self, replica):
-    self._total -= 1
+    self._total -= replica in self._known  # The total has no requests of a replica that has been removed.
 
   def choose(self, request):
     most = self.BOUND * (self._total + 1) / len(self.replicas)
