@@ -75,10 +75,12 @@ absl::StatusOr<GreyImage> ReadRows(absl::string_view file) {
     int64_t columns = 0;
     for (const absl::string_view word :
          absl::StrSplit(line, absl::ByAnyChar(", \t\r"), absl::SkipEmpty())) {
-      if (!absl::SimpleAtoi(word, &image.pixels.emplace_back())) {
+      uint32_t id = 0;
+      if (!absl::SimpleAtoi(word, &id)) {
         return absl::InvalidArgumentError(
             "is neither PGM (P2 or P5) nor rows of numbers, the ids of pixels");
       }
+      image.pixels.push_back(id);
       ++columns;
     }
     if (image.height > 0 && columns != image.width) {

@@ -85,6 +85,7 @@ TEST_F(AftctlInferTest, FilesThatAreNoImagesAreRefused) {
   const std::pair<std::string, const char*> faults[] = {
       {"", "is empty"},
       {"hello", "is neither PGM (P2 or P5) nor rows of numbers"},
+      {"-9223372036854775808\n", "rows of numbers, the ids of pixels"},
       {"1 2\n3\n", "row 2 has 1 pixels, the first row 2"},
       {"P2 0 1 16 1", "PGM: width: must be in [1, 16777216], got \"0\""},
       {"P2 2 9999999 16 1", "PGM: height: must be in [1, 8388608], got \"9999999\""},
