@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -45,19 +44,18 @@ double TokensPerSecond(const v1::Finished& finished) {
 }
 
 // The summary of one sequence: "limit stop.max_tokens=64 | 64 tokens | first token after 12.3 ms |
-// 512.0 tokens/s | seed 7".
-std::string Summary(const GenerateResult& result, size_t sequence) {
-  const v1::Finished& finished =
-      sequence == 0 ? result.finished : result.others[sequence - 1].finished;
+// 512.0 tokens/s | seed 7". `first_token`: 0 if the time is unknown.
+std::string Summary(const v1::Finished& finished, uint64_t seed,
+                    std::chrono::nanoseconds first_token) {
   std::string line =
       absl::StrCat(WhatEndedIt(finished), " | ", TokenCount(finished.usage().generated_tokens()));
-  if (sequence == 0 && result.time_to_first_token.count() > 0) {
-    absl::StrAppendFormat(&line, " | first token after %.1f ms", Ms(result.time_to_first_token));
+  if (first_token.count() > 0) {
+    absl::StrAppendFormat(&line, " | first token after %.1f ms", Ms(first_token));
   }
   if (const double rate = TokensPerSecond(finished); rate > 0) {
     absl::StrAppendFormat(&line, " | %.1f tokens/s", rate);
   }
-  absl::StrAppend(&line, " | seed ", result.started.seed() + sequence);
+  absl::StrAppend(&line, " | seed ", seed);
   if (finished.has_state()) absl::StrAppend(&line, " | state ", finished.state().id());
   return line;
 }
@@ -72,18 +70,12 @@ int RunGenerate(const CommonFlags& common, const GenerateFlags& flags) {
                (several ? texts.Take(event) : event.delta().text());
       },
       [](const GenerateResult& result, Output&) {
-        for (size_t i = 0; i <= result.others.size(); ++i) PrintSummary(Summary(result, i));
+        uint64_t seed = result.started.seed();
+        PrintSummary(Summary(result.finished, seed, result.time_to_first_token));
+        for (const GenerateOutput& other : result.others) {
+          PrintSummary(Summary(other.finished, ++seed, std::chrono::nanoseconds(0)));
+        }
       });
-}
-
-GenerateResult ResultOf(const v1::CompleteResponse& response) {
-  GenerateResult result;
-  result.started = response.started();
-  for (int i = 0; i < response.answers_size(); ++i) {
-    GenerateOutput& output = i == 0 ? result : result.others.emplace_back();
-    output.finished = response.answers(i).finished();
-  }
-  return result;
 }
 
 // The text as generate would have shown it.
@@ -117,9 +109,9 @@ int RunComplete(const CommonFlags& common, const GenerateFlags& flags) {
     const std::string shown = flags.json ? JsonLine(*response) : TextOf(*response);
     output.Write(output.is_terminal() ? ForTerminal(shown) : shown);
     output.EndLine();
-    const GenerateResult result = ResultOf(*response);
-    for (int i = 0; i < response->answers_size(); ++i) {
-      PrintSummary(Summary(result, static_cast<size_t>(i)));
+    uint64_t seed = response->started().seed();
+    for (const v1::Answer& answer : response->answers()) {
+      PrintSummary(Summary(answer.finished(), seed++, std::chrono::nanoseconds(0)));
     }
     return response.status();
   });

@@ -277,17 +277,14 @@ Progress LoadRun::GetProgress() {
   return progress;
 }
 
-void LoadRun::KeepConnected() {
-  for (const auto& transport : transports_) transport->KeepConnected();
-}
-
 LoadReport LoadRun::Run(const std::function<void(const Progress&)>& on_progress) {
   const double cpu_before = CpuSeconds();
   const auto end = start_ + options_.arrivals.duration + options_.drain;
   std::atomic<bool> done = false;
+  // Waits for connections, because calls that fail at once do not.
   std::thread connector([this, &done] {
     while (!done) {
-      KeepConnected();
+      for (const auto& transport : transports_) transport->KeepConnected();
       std::this_thread::sleep_for(kTick);
     }
   });

@@ -51,8 +51,6 @@ class LoadRun {
   // Starts no more requests, and cancels those that run.
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
   Progress GetProgress() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for connections, because calls that fail at once do not.
-  void KeepConnected();
 
   const LoadOptions& options_;
   const Workload& workload_;

@@ -14,8 +14,7 @@ from ._models import (Health, Inference, Model, ModelMetadata, ModelStatistics, 
                       infer_request)
 from ._resumable import Resumed
 from ._scoring import Scoring
-from ._types import (Answer, Completion, Pooling, Priority, Sampling, Scores, Started, State, Text, Tls, Tokens,
-                     Vectors)
+from ._types import Completion, Pooling, Priority, Sampling, Scores, State, Text, Tls, Tokens, Vectors
 
 _CHUNK_BYTES = 256 << 10  # far below the limit of a message
 
