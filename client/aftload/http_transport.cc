@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -193,12 +194,12 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
     const auto& answer = parser_->get();
     if (answer.result_int() == 200) return events_.End();
     std::optional<milliseconds> retry_after;  // the exact one, if the answer has both headers
-    for (const auto& [name, unit] :
-         {std::pair("Retry-After", 1000), std::pair("retry-after-ms", 1)}) {
+    for (const auto& [name, unit] : {std::pair("Retry-After", milliseconds(1000)),
+                                     std::pair("retry-after-ms", milliseconds(1))}) {
       const auto text = answer[name];
       int64_t count = 0;
       if (absl::SimpleAtoi(absl::string_view(text.data(), text.size()), &count) && count >= 0) {
-        retry_after = milliseconds(count * unit);
+        retry_after = std::min<int64_t>(count, kLongestRetryAfter / unit) * unit;
       }
     }
     return HttpStatus(static_cast<int>(answer.result_int()), answer.body(), retry_after);

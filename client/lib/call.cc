@@ -36,6 +36,13 @@ bool IsCancelled(const CallOptions& options) {
   return options.cancel != nullptr && options.cancel->cancelled();
 }
 
+std::optional<std::chrono::system_clock::time_point> EndOf(std::chrono::milliseconds deadline) {
+  // A longer time might not fit into the clock.
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+  if (deadline.count() <= 0) return std::nullopt;
+  return std::chrono::system_clock::now() + std::min(deadline, kLongest);
+}
+
 absl::Status Call::Prepare(const ClientOptions& client, const CallOptions& options) {
   AFT_RETURN_IF_ERROR(CheckRequestId(options.request_id));
   AFT_RETURN_IF_ERROR(CheckTraceparent(options.traceparent));
@@ -45,9 +52,7 @@ absl::Status Call::Prepare(const ClientOptions& client, const CallOptions& optio
   facts.address = client.address;
   facts.tls = client.tls.has_value();
   facts.deadline = options.deadline.value_or(client.deadline);
-  if (facts.deadline.count() > 0) {
-    context.set_deadline(std::chrono::system_clock::now() + facts.deadline);
-  }
+  if (const auto end = EndOf(facts.deadline)) context.set_deadline(*end);
   return absl::OkStatus();
 }
 

@@ -3,6 +3,9 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 
+#include <chrono>
+#include <optional>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "client/lib/call_options.h"
@@ -31,6 +34,9 @@ absl::Status CheckRequestId(absl::string_view id);
 absl::Status CheckTraceparent(absl::string_view traceparent);
 
 bool IsCancelled(const CallOptions& options);
+
+// Returns the time at which a call that begins now ends; nullopt if there is no deadline.
+std::optional<std::chrono::system_clock::time_point> EndOf(std::chrono::milliseconds deadline);
 
 // Whether `text` can be sent as metadata. gRPC aborts the process if HTTP/2 cannot carry it.
 bool IsPrintable(absl::string_view text);

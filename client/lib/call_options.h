@@ -69,6 +69,7 @@ struct Resuming {
 
 struct CallOptions {
   // It counts from the call's start, including connecting. 0: none; unset: ClientOptions::deadline.
+  // More than a year counts as a year.
   std::optional<std::chrono::milliseconds> deadline = std::nullopt;
   // The id of the request in the server's log and answers. At most 128 printable ASCII characters;
   // empty: the server chooses one.

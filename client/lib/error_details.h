@@ -31,6 +31,9 @@ struct ErrorDetails {
   std::optional<std::chrono::milliseconds> retry_after = std::nullopt;
 };
 
+// A server's `retry_after` above this counts as this, so that it can be added to any time.
+inline constexpr std::chrono::milliseconds kLongestRetryAfter = std::chrono::hours(24);
+
 // `status` must not be OK: an OK absl::Status carries no payloads.
 void SetErrorDetails(const ErrorDetails& details, absl::Status& status);
 

@@ -21,11 +21,6 @@ using std::chrono::system_clock;
 // request that crashes servers from reaching all of them.
 constexpr int kMostInVain = 3;
 
-std::optional<system_clock::time_point> Deadline(milliseconds deadline) {
-  if (deadline.count() <= 0) return std::nullopt;
-  return system_clock::now() + deadline;
-}
-
 double Chance() {
   static thread_local std::minstd_rand random{std::random_device()()};
   return std::uniform_real_distribution<double>()(random);
@@ -43,7 +38,7 @@ Resumable::Resumable(const ClientOptions& client, const CallOptions& options, St
     : checker_(std::move(checker)),
       client_(&client),
       options_(options),
-      deadline_(Deadline(options.deadline.value_or(client.deadline))) {}
+      deadline_(EndOf(options.deadline.value_or(client.deadline))) {}
 
 absl::Status Resumable::Prepare(Call& call) {
   AFT_RETURN_IF_ERROR(call.Prepare(*client_, options_));
@@ -54,6 +49,7 @@ absl::Status Resumable::Prepare(Call& call) {
 
 void Resumable::Begin(uint64_t fingerprint) {
   begun_ = true;
+  ++in_vain_;  // until it brings something new
   fingerprint_ = fingerprint;
 }
 
@@ -83,8 +79,6 @@ std::optional<milliseconds> Resumable::EndCall(const grpc::Status& status, Call&
   if (tries_ == 0) {
     cause_ = error;
     broke_ = steady_clock::now();
-  } else if (begun_) {
-    ++in_vain_;
   }
   const ErrorDetails details = GetErrorDetails(error);
   const milliseconds pause =

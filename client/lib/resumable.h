@@ -93,7 +93,7 @@ class Resumable {
   uint64_t fingerprint_ = 0;  // of the model
   uint32_t resumes_ = 0;
   int tries_ = 0;                                // calls to resume since something new arrived
-  int in_vain_ = 0;                              // of these, the calls that began
+  int in_vain_ = 0;                              // calls that began since something new arrived
   absl::Status cause_;                           // why the first of these calls was needed
   std::chrono::steady_clock::time_point broke_;  // when that break occurred
   absl::Status status_;

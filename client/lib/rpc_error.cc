@@ -46,7 +46,7 @@ ErrorDetails ReadDetails(const grpc::ClientContext& context, const CallFacts& fa
   int64_t retry_ms = 0;
   const auto retry = Trailer(context, "grpc-retry-pushback-ms");
   if (retry && absl::SimpleAtoi(*retry, &retry_ms) && retry_ms >= 0) {
-    details.retry_after = Milliseconds(retry_ms);
+    details.retry_after = std::min(Milliseconds(retry_ms), kLongestRetryAfter);
   }
   return details;
 }

@@ -184,7 +184,8 @@ class GenerationState(Resumable):
     part = type(self)(self._start, request, metadata=self._metadata, timeout=None, request_id=self.request_id,
                       max_resumes=self._max_resumes,
                       on_resumed=lambda resumed: put(replace(resumed, sequence=sequence)))
-    part._deadline, part._cause, part._broke, part._tries = self._deadline, self._cause, self._broke, self._tries
+    part._deadline, part._cause, part._broke = self._deadline, self._cause, self._broke
+    part._tries, part._in_vain = self._tries, self._in_vain
     part._has_started, part._fingerprint, part._sequence = True, self._fingerprint, sequence
     part._tails, part._scored = [self._tails[sequence]], self._scored
     part.outputs[0].token_ids.extend(self.outputs[sequence].token_ids)

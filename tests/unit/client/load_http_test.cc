@@ -244,10 +244,34 @@ TEST(HttpLoadTest, SendsRefusedRequestsAgainWhenTheAnswerSays) {
   ScriptedHttp later([](int /*number*/, const std::string& /*request*/) {
     return ScriptedHttp::Answer{Refused("retry-after-ms: 3600000\r\nRetry-After: 0")};
   });
-  const auto waits = RunHttpLoad(later.address(), {"--rate", "1000", "--requests", "1",
-                                                   "--duration", "0.5", "--drain", "0.5"});
-  EXPECT_EQ(waits["cut"], 1);
-  EXPECT_EQ(waits["refused"], 1);
+  // A time that fits into no clock counts as a day.
+  ScriptedHttp never([](int /*number*/, const std::string& /*request*/) {
+    return ScriptedHttp::Answer{Refused("Retry-After: 9223372036854775807")};
+  });
+  for (const ScriptedHttp* const server_to_wait_for : {&later, &never}) {
+    const auto waits =
+        RunHttpLoad(server_to_wait_for->address(),
+                    {"--rate", "1000", "--requests", "1", "--duration", "0.5", "--drain", "0.5"});
+    EXPECT_EQ(waits["cut"], 1);
+    EXPECT_EQ(waits["refused"], 1);
+  }
+}
+
+TEST(HttpLoadTest, DeadlinesAndSlowReadersAreCountedApart) {
+  ScriptedHttp stalled([](int /*number*/, const std::string& /*request*/) {
+    return ScriptedHttp::Answer{Chunked(TextEvent("a"), /*last=*/false)};
+  });
+  const auto expired = RunHttpLoad(stalled.address(), {"--requests", "1", "--deadline-share", "1",
+                                                       "--deadline-ms", "5", "--duration", "20"});
+  EXPECT_EQ(expired["others"]["deadline"]["expired"], 1);
+  // A client that does not read does not see that the connection breaks.
+  ScriptedHttp broken([](int /*number*/, const std::string& /*request*/) {
+    return ScriptedHttp::Answer{Chunked(TextEvent("a"), /*last=*/false), /*close=*/true};
+  });
+  const auto slow = RunHttpLoad(broken.address(),
+                                {"--slow-share", "1", "--slow-ms", "3600000", "--duration", "0.3"});
+  EXPECT_EQ(slow["others"]["slow"]["cut"], 1);
+  EXPECT_EQ(slow["others"]["slow"]["failed"], 0);
 }
 
 TEST(HttpLoadTest, AnswersThatBreakOrEndWrongAreCountedByCode) {
