@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
-from typing import (Any, AsyncGenerator, AsyncIterator, Callable, Concatenate, Coroutine, Generator, List, Optional,
-                    ParamSpec, Sequence, Tuple, TypeVar, Union, cast)
+import weakref
+from contextlib import aclosing, contextmanager
+from typing import (Any, AsyncGenerator, AsyncIterator, Callable, Concatenate, Coroutine, Generator, Iterator, List,
+                    Optional, ParamSpec, Sequence, Tuple, TypeVar, Union, cast)
 
 import grpc
 import grpc.aio
 
 from . import _wire as wire
 from ._client import Client, Connection
-from ._errors import AftError, from_call, request_id_of
+from ._errors import AftError, closed_error, from_call, request_id_of
 from ._generation import GenerationState
 from ._resumable import Resumable
 from ._scoring import Scoring
@@ -20,6 +21,20 @@ from ._types import Delta, Event, Scores, State, Tls
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+@contextmanager
+def _aft_errors(received: Callable[[], int] = lambda: 0) -> Iterator[None]:
+  """Turns the errors of a call of grpc.aio into AftError. `received`: the number of tokens so far."""
+  try:
+    yield
+  except grpc.RpcError as error:
+    raise from_call(error, received()) from None
+  except asyncio.CancelledError:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling() > 0:
+      raise
+    raise closed_error(received()) from None  # the call has been cancelled, but not the task
 
 
 class _AsyncRun(Resumable):
@@ -59,19 +74,13 @@ class _AsyncRun(Resumable):
     self._before_call()
     call = self._open()
     try:
-      async for response in call:
-        if not self.request_id:
-          self.request_id = request_id_of(await call.initial_metadata())
-        event = self._receive(response)
-        if event is not None:
-          yield event
-    except grpc.RpcError as error:
-      raise from_call(error, self._received()) from None
-    except asyncio.CancelledError:
-      task = asyncio.current_task()
-      if not self._closed.is_set() or (task is not None and task.cancelling() > 0):
-        raise
-      return  # close() has cancelled the call, but not the task
+      with _aft_errors(self._received):
+        async for response in call:
+          if not self.request_id:
+            self.request_id = request_id_of(await call.initial_metadata())
+          event = self._receive(response)
+          if event is not None:
+            yield event
     finally:
       call.cancel()  # has no effect if the call has ended
     if not self._is_finished():
@@ -166,6 +175,8 @@ class AsyncClient(Connection):
                tls: Optional[Tls] = None, timeout: Optional[float] = 600, max_attempts: int = 5,
                max_resumes: int = 10, options: Sequence[Tuple[str, Any]] = ()) -> None:
     super().__init__(grpc.aio, addresses, token, tls, timeout, max_attempts, max_resumes, options)
+    # Streams that may be under way. Closing a channel of grpc.aio does not end them.
+    self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
 
   async def __aenter__(self) -> AsyncClient:
     return self
@@ -175,6 +186,8 @@ class AsyncClient(Connection):
 
   async def close(self) -> None:
     """Ends all calls."""
+    for call in list(self._streams):
+      call.cancel()
     await self._channel.close()
     await self._any_channel.close()
 
@@ -212,39 +225,45 @@ class AsyncClient(Connection):
   async def _ready(self, value: _R) -> _R:
     return value
 
+  def _stream(self, method: Any) -> Callable[..., Any]:
+    """The method, whose calls end with this client."""
+
+    def start(*arguments: Any, **options: Any) -> Any:
+      call = method(*arguments, **options)
+      self._streams.add(call)
+      return call
+
+    return start
+
   async def _unary(self, method: Any, request: Any, convert: Callable[[Any], _R], timeout: Optional[float],
                    request_id: str = "", traceparent: str = "") -> _R:
-    try:
+    with _aft_errors():
       return convert(await method(request, **self._options(timeout, request_id, traceparent)))
-    except grpc.RpcError as error:
-      raise from_call(error) from None
 
   async def _gathered(self, method: Any, request: Any, take: Callable[[Any], None], result: Callable[[], _R],
                       timeout: Optional[float], request_id: str = "", traceparent: str = "") -> _R:
-    call = method(request, **self._options(timeout, request_id, traceparent))
+    call = self._stream(method)(request, **self._options(timeout, request_id, traceparent))
     try:
-      async for response in call:
-        take(response)
-    except grpc.RpcError as error:
-      raise from_call(error) from None
+      with _aft_errors():
+        async for response in call:
+          take(response)
     finally:
       call.cancel()  # has no effect if the call has ended
     return result()
 
   async def _iterated(self, method: Any, request: Any, convert: Callable[[Any], _R],
                       *options: Any) -> AsyncGenerator[_R, None]:
-    call = method(iter([request]), **self._one_request_options(*options))
+    call = self._stream(method)(iter([request]), **self._one_request_options(*options))
     try:
-      async for response in call:
-        yield convert(response)
-    except grpc.RpcError as error:
-      raise from_call(error) from None
+      with _aft_errors():
+        async for response in call:
+          yield convert(response)
     finally:
       call.cancel()  # has no effect if the call has ended
 
   def _generated(self, request: Any, *options: Any) -> AsyncGeneration:
-    return AsyncGeneration(self._inference.Generate, request, **self._resumable(*options))
+    return AsyncGeneration(self._stream(self._inference.Generate), request, **self._resumable(*options))
 
   async def _scored(self, request: Any, convert: Callable[[List[Scores]], _R], *options: Any) -> _R:
-    scoring = _AsyncScoring(self._inference.Score, request, **self._resumable(*options))
+    scoring = _AsyncScoring(self._stream(self._inference.Score), request, **self._resumable(*options))
     return convert(await scoring.results_async())

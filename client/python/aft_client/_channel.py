@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import grpc
@@ -27,6 +28,14 @@ def target_of(addresses: Union[str, Sequence[str]]) -> str:
   if len(kinds) != 1:
     raise ValueError("several addresses must be all IPv4 or all IPv6")
   return f"ipv{kinds.pop()}:" + ",".join(addresses)
+
+
+def is_loopback(target: str) -> bool:
+  """Whether all servers of a gRPC target are on this machine, as client/lib/address.cc has it."""
+  if target.startswith(("unix:", "unix-abstract:")):
+    return True
+  endpoints = re.sub(r"^(dns|ipv4|ipv6):(///?)?", "", target).split(",")
+  return all(re.fullmatch(r"(localhost|\[::1\]|127\.[0-9.]*)(:[^:]*)?", endpoint) for endpoint in endpoints)
 
 
 def service_config(max_attempts: int, watch_health: bool = True) -> str:
@@ -62,6 +71,8 @@ def open_channel(module: Any, target: str, tls: Optional[Tls], max_attempts: int
       ("grpc.http2.max_pings_without_data", 0),  # also during long waits
       ("grpc.per_rpc_retry_buffer_size", 16 << 20),  # prompts are larger than gRPC's 256 KiB
   ]
+  if is_loopback(target):  # a proxy from the environment cannot reach this machine's loopback addresses
+    defaults.append(("grpc.enable_http_proxy", 0))
   given = {name for name, _ in options}
   merged = [one for one in defaults if one[0] not in given] + list(options)
   if tls is None:

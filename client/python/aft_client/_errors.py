@@ -7,6 +7,10 @@ from typing import Any, Optional
 import grpc
 
 
+# A server's hint to wait longer than this counts as this, in ms, so that it can be added to any time.
+_LONGEST_RETRY_AFTER = 24 * 3_600_000
+
+
 class AftError(Exception):
   """A call that failed. The codes are those of inference.proto; DATA_LOSS means that the answer broke the protocol."""
 
@@ -25,6 +29,12 @@ class AftError(Exception):
 
 def protocol_error(message: str, received_tokens: int) -> AftError:
   return AftError(grpc.StatusCode.DATA_LOSS, f"the answer is broken: {message}", received_tokens=received_tokens)
+
+
+def closed_error(received_tokens: int = 0) -> AftError:
+  """The error of a call that the client's close() has ended."""
+  return AftError(grpc.StatusCode.CANCELLED, "the client has been closed", received_tokens=received_tokens,
+                  retry_after_ms=-1, of_server=False)
 
 
 def misplaced(unit: str, first: int, received: int) -> str:
@@ -74,7 +84,7 @@ def from_call(call: Any, received_tokens: int = 0) -> AftError:
   trailers = call.trailing_metadata()
   pushback = find_metadata(trailers, "grpc-retry-pushback-ms")
   try:
-    retry_after_ms = int(pushback) if pushback is not None else None
+    retry_after_ms = min(int(pushback), _LONGEST_RETRY_AFTER) if pushback is not None else None
   except ValueError:
     retry_after_ms = None
   refused_id = find_metadata(trailers, "x-request-id")

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional, Sequence, Tuple
 
 import grpc
+import grpc.aio
 
-from ._errors import AftError, from_call, misplaced, protocol_error, request_id_of
+from ._errors import AftError, closed_error, from_call, misplaced, protocol_error, request_id_of
 
 # gRPC's default limit of a message.
 MAX_REQUEST_BYTES = 4 << 20
@@ -72,7 +73,7 @@ class Resumable:
     self._has_started = False  # the application has seen Started
     self._fingerprint = 0  # of the model
     self._tries = 0  # calls to resume since something new arrived
-    self._in_vain = 0  # of these, the calls that began
+    self._in_vain = 0  # calls that began since something new arrived
     self._cause: Optional[AftError] = None  # why the first of these calls was needed
     self._broke = 0.0  # when that break occurred
     self._sent = 0.0  # when the call under way was sent
@@ -165,7 +166,12 @@ class Resumable:
     self._sent = time.monotonic()
     timeout = None if self._deadline is None else max(0.0, self._deadline - self._sent)
     with self._lock:
-      self._call = self._start(self._request, timeout=timeout, metadata=tuple(metadata))
+      try:
+        self._call = self._start(self._request, timeout=timeout, metadata=tuple(metadata))
+      except (ValueError, grpc.aio.UsageError):
+        if self._cause is None:
+          raise  # the application has called a closed client, or its metadata cannot be sent
+        raise closed_error(self._received()) from None
       if self._closed.is_set():
         self._call.cancel()
       return self._call
@@ -186,6 +192,7 @@ class Resumable:
     if self._has_started and message.fingerprint != self._fingerprint:
       raise self._broken("the stream was resumed with another model")
     self._begun = True
+    self._in_vain += 1  # until it brings something new
     self._remember(message)
     if not self._has_started:
       self._has_started = True
@@ -218,8 +225,6 @@ class Resumable:
     """Returns the seconds before the next call; raises the error if there is no next call."""
     if self._tries == 0:
       self._cause, self._broke = error, time.monotonic()
-    elif self._begun:
-      self._in_vain += 1
     pause = max(back_off(self._tries, random.random()), (error.retry_after_ms or 0) / 1000)
     in_time = self._deadline is None or time.monotonic() + pause < self._deadline
     if not in_time or not self._may_go_on(error):

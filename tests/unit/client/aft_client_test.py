@@ -14,7 +14,6 @@ import unittest
 from pathlib import Path
 
 os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers have no health service, and gRPC logs that each time
-os.environ["no_grpc_proxy"] = "127.0.0.1"
 
 try:
   import grpc

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Tests the channel of the Python client: its options, and what ends when a client is closed."""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import unittest
+
+os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers have no health service, and gRPC logs that each time
+
+try:
+  import grpc  # pylint: disable=unused-import
+  import aft_client
+  from aft_client import AftError, _channel
+  from aft_fake_server import Code, Server, started
+except ModuleNotFoundError as missing:
+  if missing.name not in ("grpc", "google", "google.protobuf"):
+    raise
+  print(f"no Python with gRPC: {missing}")
+  sys.exit(77)
+
+
+class OptionsTest(unittest.TestCase):
+
+  class Module:
+    """Keeps the options of the channel that it would open."""
+
+    @staticmethod
+    def insecure_channel(target, options):
+      return dict(options)
+
+  def options(self, target, *given, **more):
+    return _channel.open_channel(self.Module, target, None, 5, given, **more)
+
+  def test_a_server_that_is_gone_or_back_is_noticed_soon(self):
+    options = self.options("aft:8500")
+    config = json.loads(options.pop("grpc.service_config"))
+    self.assertEqual(options, {
+        "grpc.min_reconnect_backoff_ms": 5000, "grpc.initial_reconnect_backoff_ms": 100,
+        "grpc.max_reconnect_backoff_ms": 1000, "grpc.dns_min_time_between_resolutions_ms": 1000,
+        "grpc.keepalive_time_ms": 20_000, "grpc.keepalive_timeout_ms": 10_000,
+        "grpc.http2.max_pings_without_data": 0, "grpc.per_rpc_retry_buffer_size": 16 << 20})
+    self.assertEqual(config["healthCheckConfig"], {"serviceName": ""})
+    self.assertNotIn("healthCheckConfig",
+                     json.loads(self.options("aft:8500", watch_health=False)["grpc.service_config"]))
+
+  def test_the_options_of_the_application_win(self):
+    options = self.options("127.0.0.1:8500", ("grpc.keepalive_time_ms", 9), ("grpc.enable_http_proxy", 1), ("own", 2))
+    self.assertEqual([options[name] for name in ("grpc.keepalive_time_ms", "grpc.enable_http_proxy", "own")], [9, 1, 2])
+    self.assertEqual(options["grpc.keepalive_timeout_ms"], 10_000)
+
+  def test_no_proxy_is_between_servers_of_this_machine(self):
+    for target in ("127.0.0.1:8500", "127.90.8.1:8500", "localhost:8500", "[::1]:8500", "unix:/run/aft.sock",
+                   "dns:///localhost:8500", "ipv4:127.0.0.1:8500,127.0.0.2:8500", "ipv6:[::1]:8500,[::1]:8501"):
+      self.assertEqual(self.options(target).get("grpc.enable_http_proxy"), 0, target)
+    for target in ("10.0.0.1:8500", "127.example.org:8500", "localhost.example:8500", "aft:8500", "0.0.0.0:8500",
+                   "[::2]:8500", "ipv4:127.0.0.1:8500,10.0.0.1:8500"):
+      self.assertNotIn("grpc.enable_http_proxy", self.options(target), target)
+
+
+class CloseTest(unittest.TestCase):
+  """A generation that is under way, of one sequence or of several that have been resumed, when its client is closed."""
+
+  def server(self, sequences):
+    server, self.stalled = Server(self), threading.Semaphore(0)
+
+    def stall(request, context):
+      over = threading.Event()
+      context.add_callback(over.set)
+      yield started(fingerprint=1)
+      self.stalled.release()
+      over.wait()
+
+    def break_off(request, context):
+      server.answer = stall
+      yield started(fingerprint=1)
+      context.abort(Code.UNAVAILABLE, "broken")
+
+    server.answer = stall if sequences == 1 else break_off
+    return server
+
+  def wait(self, sequences):
+    for _ in range(sequences):
+      self.assertTrue(self.stalled.acquire(timeout=60))
+
+  def check(self, error):
+    self.assertIsInstance(error, AftError)
+    self.assertEqual((error.code, error.of_server), (Code.CANCELLED, False))
+    self.assertIn("the client has been closed", error.message)
+
+  def test_it_ends(self):
+    for sequences in (1, 3):
+      client = aft_client.Client(self.server(sequences).address, max_attempts=1)
+      errors = []
+
+      def read(client=client, sequences=sequences, errors=errors):
+        try:
+          client.generate("hello", n=sequences).text()
+        except Exception as error:  # pylint: disable=broad-except  # it is checked below
+          errors.append(error)
+
+      reader = threading.Thread(target=read, daemon=True)
+      reader.start()
+      self.wait(sequences)
+      client.close()
+      reader.join(60)
+      self.check(*errors)
+
+  def run_async(self, sequences, end):
+    """Reads a generation in a task until `end(client, task)`. Returns the task, which has ended."""
+
+    async def call():
+      client = aft_client.AsyncClient(self.server(sequences).address, max_attempts=1)
+      task = asyncio.create_task(client.generate("hello", n=sequences).text())
+      await asyncio.to_thread(self.wait, sequences)
+      await end(client, task)
+      await asyncio.wait([task], timeout=60)
+      await client.close()
+      return task
+
+    return asyncio.run(call())
+
+  def test_it_ends_asynchronously(self):
+    async def close(client, task):
+      await client.close()
+
+    for sequences in (1, 3):
+      self.check(self.run_async(sequences, close).exception())
+
+  def test_a_task_that_is_cancelled_stays_cancelled(self):
+    async def cancel(client, task):
+      task.cancel()
+
+    for sequences in (1, 3):
+      self.assertTrue(self.run_async(sequences, cancel).cancelled())
+
+  def test_an_asynchronous_call_without_events_ends_too(self):
+    server, begun, over = Server(self), threading.Event(), threading.Event()
+    self.addCleanup(over.set)
+
+    def stall(request, context):
+      begun.set()
+      over.wait()
+      yield from ()
+
+    server.answer_encode = stall
+
+    async def call():
+      client = aft_client.AsyncClient(server.address, max_attempts=1)
+      task = asyncio.create_task(client.encode("ab"))
+      await asyncio.to_thread(begun.wait, 60)
+      await client.close()
+      await asyncio.wait([task], timeout=60)
+      return task.exception()
+
+    self.check(asyncio.run(call()))
+
+
+if __name__ == "__main__":
+  unittest.main()
