@@ -432,6 +432,13 @@ class PagesTest(unittest.TestCase):
                                for metric in service["spec"]["predictor"]["autoScaling"]["metrics"]])
     self.assertEqual(targets, [metric["external"]["target"]["averageValue"] for metric in autoscaler["spec"]["metrics"]])
 
+  def test_the_autoscaler_removes_no_replica_while_it_has_no_data(self):
+    spec = of_kind(render_all()["ha"], "ScaledObject")[0]["spec"]
+    self.assertEqual(spec["fallback"]["behavior"], "currentReplicasIfHigher")
+    self.assertEqual(spec["fallback"]["replicas"], spec["minReplicaCount"])
+    for trigger in spec["triggers"]:
+      self.assertEqual(trigger["metadata"]["ignoreNullValues"], "false")
+
   def test_manifests_on_pages_are_accepted_too(self):
     found = 0
     for page in DEPLOY.rglob("*.md"):

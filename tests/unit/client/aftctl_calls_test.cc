@@ -23,6 +23,14 @@ using testing::StartsWith;
 
 class AftctlCallsTest : public AftctlFixture {
  protected:
+  // Returns a shell that waits for a line of input and then becomes aftctl.
+  Arguments Later(const char* arguments) const {
+    Arguments later = {"sh", "-c", "read -r line && exec \"$@\"", "sh"};
+    const Arguments command = Command(arguments);
+    later.insert(later.end(), command.begin(), command.end());
+    return later;
+  }
+
   // Runs a generation whose server is lost after the text "abc" and never comes back.
   Ended LoseTheServer(const std::string& max_resumes) {
     server_.SetScript(StalledScript({StartedEvent(7, 1), DeltaEvent(0, "abc")}));
@@ -82,6 +90,38 @@ TEST_F(AftctlCallsTest, FailedUnaryCallsReportTheError) {
   server_.SetScript(FailedScript({grpc::INVALID_ARGUMENT, "token_ids[0]: must be below 3"}));
   EXPECT_THAT(Run("detokenize 5", "", 4).err, HasSubstr("token_ids[0]: must be below 3"));
   EXPECT_THAT(Run("complete --prompt x", "", 4).err, HasSubstr("token_ids[0]"));
+}
+
+TEST_F(AftctlCallsTest, AnErrorDoesNotControlTheTerminal) {
+  server_.SetScript(FailedScript({grpc::INVALID_ARGUMENT, "bad \x1B[2J \xC2\x9Bm"}));
+  EXPECT_THAT(Run("generate x", "", 4).err, HasSubstr("bad \xEF\xBF\xBD[2J \xEF\xBF\xBDm"));
+}
+
+TEST_F(AftctlCallsTest, AnOutputThatCannotBeWrittenIsNoSuccess) {
+  server_.SetModels({FromText<v1::Model>("name: 'm' versions { version: '1' }")});
+  for (const char* arguments :
+       {"health", "models", "repository list", "state list", "tokenize x", "chat"}) {
+    server_.SetScript(StreamScript<v1::TokenizeResponse>({"token_ids: 5 byte_ends: 1"}));
+    Process unread(Later(arguments));
+    unread.CloseOutput();
+    unread.Send("go\n/help\n");
+    EXPECT_EQ(unread.Wait(), 141) << arguments;
+    EXPECT_EQ(unread.err(), "") << arguments;
+    Arguments full = {"sh", "-c", "exec \"$@\" >/dev/full", "sh"};
+    const Arguments command = Command(arguments);
+    full.insert(full.end(), command.begin(), command.end());
+    const Ended ended = RunToEnd(full, "/help\n");
+    EXPECT_EQ(ended.code, 1) << arguments;
+    EXPECT_EQ(ended.err, "aftctl: cannot write the output: No space left on device\n");
+  }
+}
+
+TEST_F(AftctlCallsTest, AFolderIsNoFileToRead) {
+  for (const char* arguments :
+       {"health --token-file /", "health --tls --ca /", "generate --file /", "infer --image /"}) {
+    EXPECT_THAT(Run(arguments, "", 2).err, HasSubstr("cannot read /: Is a directory"));
+  }
+  EXPECT_THAT(Run("state import /", "", 4).err, HasSubstr("cannot read /: Is a directory"));
 }
 
 TEST_F(AftctlCallsTest, ScoreAcceptsAContext) {

@@ -222,7 +222,8 @@ TEST_F(AftctlTest, ExitCodesFollowTheKindOfFailure) {
       {grpc::INVALID_ARGUMENT, 4}, {grpc::NOT_FOUND, 4},          {grpc::UNIMPLEMENTED, 4},
       {grpc::UNAVAILABLE, 5},      {grpc::RESOURCE_EXHAUSTED, 5}, {grpc::DEADLINE_EXCEEDED, 6},
       {grpc::DATA_LOSS, 1},        {grpc::INTERNAL, 1},           {grpc::UNKNOWN, 1},
-      {grpc::CANCELLED, 1}};
+      {grpc::CANCELLED, 1},        {grpc::PERMISSION_DENIED, 4},  {grpc::UNAUTHENTICATED, 4},
+      {grpc::OUT_OF_RANGE, 4}};
   for (const auto& [code, exit_code] : cases) {
     server_.SetScript(FailedScript(grpc::Status(code, "the server's own words")));
     const Ended ended = Fail("generate --prompt x", exit_code);

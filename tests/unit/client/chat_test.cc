@@ -123,6 +123,14 @@ TEST_F(ChatTest, ALineBeginsTheTextAndTheNextOneContinuesItsState) {
   EXPECT_EQ(last().previous().state_id(), "given");
 }
 
+TEST_F(ChatTest, OnlyTheFirstTurnBeginsFromTheTunedState) {
+  Run("one\n/retry\n", {"--initial-state=tuned"});
+  EXPECT_EQ(last().initial_state(), "tuned");
+  Run("one\ntwo\n", {"--initial-state=tuned"});
+  EXPECT_EQ(last().previous().state_id(), "s1");
+  EXPECT_EQ(last().initial_state(), "");
+}
+
 // The model's own stop string begins the next message.
 TEST_F(ChatTest, ALineIsAMessageInTheModelsFormat) {
   v1::Model other, model;
@@ -287,6 +295,14 @@ TEST_F(ChatTest, AnInterruptStopsTheAnswerAndNotTheChat) {
   ASSERT_TRUE(ended.WaitForOutput("abc"));
   ended.Signal(SIGTERM);
   EXPECT_EQ(ended.Wait(), 143);
+}
+
+TEST_F(ChatTest, AnAnswerDoesNotControlTheTerminal) {
+  Answer("\x1B[2Jx\xC2\x9By", "s1");
+  TerminalProcess chat(ChatCommand(server_));
+  ASSERT_TRUE(chat.WaitFor("> "));
+  chat.Type("one\r");
+  EXPECT_TRUE(chat.WaitFor("\xEF\xBF\xBD[2Jx\xEF\xBF\xBDy"));
 }
 
 TEST_F(ChatTest, LinesAreEditedOnATerminal) {

@@ -317,5 +317,12 @@ TEST(ClientOptionsTest, TheChannelReconnectsSoonUnlessTheOptionsSayOtherwise) {
   EXPECT_EQ(value(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS), 10);
 }
 
+TEST(ClientOptionsTest, RefusedCallsOfBothServicesAreSentAgain) {
+  EXPECT_THAT(
+      MakeServiceConfig({}),
+      testing::AllOf(HasSubstr(R"({"service": "aft.v1.InferenceService"})"),
+                     HasSubstr(R"({"service": "aft.v1.ModelService"})"), HasSubstr("retryPolicy")));
+}
+
 }  // namespace
 }  // namespace aft::client

@@ -361,6 +361,24 @@ TEST_F(AftloadTest, WithResumeACallThatBreaksBeforeItBeginsIsSentAgain) {
   EXPECT_EQ(RunJson({"--requests", "2"}, 1)["errors"], nlohmann::json({{"UNAVAILABLE", 1}}));
 }
 
+// Usage in the trailers says that the stream had begun.
+TEST_F(AftloadTest, AStreamThatEndsBeforeItsFirstTokenIsNoRefusal) {
+  server_.SetScript(TextScript({"ab"}));
+  server_.RefuseNext(1, grpc::Status(grpc::UNAVAILABLE, "draining"),
+                     {{"aft-usage-bin", v1::Usage().SerializeAsString()}});
+  const auto report = RunJson({"--requests", "1"}, 1);
+  EXPECT_EQ(report["errors"], nlohmann::json({{"UNAVAILABLE", 1}}));
+  EXPECT_EQ(report["refused"], 0);
+}
+
+TEST_F(AftloadTest, AFullDiskIsReported) {
+  server_.SetScript(TextScript({"a"}));
+  const Ended ended = RunToEnd({"sh", "-c", "exec \"$@\" >/dev/full", "sh", AFTLOAD, "--address",
+                                server_.address(), "--requests", "1"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.err, "aftload: cannot write the output: No space left on device\n");
+}
+
 TEST_F(AftloadTest, WaitsAsLongAsARefusalSays) {
   server_.SetScript(TextScript({"ab"}));
   server_.RefuseNext(1, grpc::Status(grpc::RESOURCE_EXHAUSTED, "full"),

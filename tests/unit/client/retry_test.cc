@@ -96,6 +96,8 @@ TEST(OneServerTest, AServerThatDoesNotServeGetsNoGenerations) {
   EXPECT_EQ(server.requests(), 0);
   EXPECT_EQ(*client->Health(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
   EXPECT_TRUE(client->ListModels().ok());
+  EXPECT_TRUE(client->LoadModel("m").ok());
+  EXPECT_TRUE(client->UnloadModel("m").ok());
   EXPECT_FALSE(client->WaitForServer(milliseconds(1)));
   server.SetServing(true);
   EXPECT_TRUE(client->WaitForServer(kPatience));
