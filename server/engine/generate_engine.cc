@@ -106,15 +106,21 @@ absl::StatusOr<RequestHandle> GenerateEngine::GenerateTexts(
 absl::StatusOr<std::unique_ptr<TokenStream>> GenerateEngine::MakeGeneration(
     GenerationRequest request, std::shared_ptr<TokenSink> sink) {
   AFT_RETURN_IF_ERROR(CheckGeneration(request, info_, options_.model.name));
-  if (request.resumed > 0) request.prompt_scores = false;  // they came before the output
-  if (request.prompt_scores) request.start = nullptr;      // all of the prompt is read again
   const auto prompt = static_cast<int64_t>(request.prompt.size() - request.resumed);
+  uint32_t scored = 0;
+  if (request.prompt_scores && request.resumed > 0) {
+    request.prompt_scores = false;  // they came before the output
+    const bool first = request.previous != nullptr && request.previous->pending != kNoToken;
+    scored = static_cast<uint32_t>(prompt - (first ? 0 : 1));
+  }
+  if (request.prompt_scores) request.start = nullptr;  // all of the prompt is read again
   OutputBuilder output(*tokenizer_, std::move(request.stop), request.tokens_before() + prompt,
                        info_.max_seq_len, request.bad_words);
   AFT_ASSIGN_OR_RETURN(Resumption resumption, Replay(request, output));
   std::unique_ptr<PrefixRead> prefix = prefixes_.Make(request);
   auto stream = std::make_unique<TokenStream>(std::move(request), std::move(resumption),
                                               std::move(sink), std::move(output));
+  stream->scored_tokens = scored;
   prefixes_.Attach(std::move(prefix), *stream);
   return stream;
 }
@@ -451,15 +457,17 @@ void GenerateEngine::PublishVectors(TokenStream& stream, const Step& step, size_
 
 void GenerateEngine::Deliver(TokenStream& stream, TokenDelta delta, bool ended, Outcome outcome,
                              TimePoint now) {
-  // The last delta also takes along what is held, so that a reader that is too slow for it gets the
-  // error.
-  const bool news =
-      !delta.tokens.empty() || !delta.text.empty() || (ended && !stream.held.tokens.empty());
+  const bool news = !delta.tokens.empty() || !delta.text.empty();
   // The first token of a stream is never held for the rest of its turn.
   if (news && !ended && stream.is_in_turn() && stream.further_tokens > 0) {
     held_.Hold(stream, std::move(delta));
-  } else if (news) {
-    absl::Status status = Give(*stream.sink, held_.Take(stream, std::move(delta)));
+  } else {
+    absl::Status status;
+    // Text without tokens comes again when the stream is resumed, so it stays apart from tokens.
+    if (delta.tokens.empty() && !stream.held.tokens.empty()) {
+      status = Give(*stream.sink, held_.Take(stream, {}));
+    }
+    if (news && status.ok()) status = Give(*stream.sink, held_.Take(stream, std::move(delta)));
     if (!status.ok()) return Fail(stream, std::move(status), now);
   }
   if (!ended) return;

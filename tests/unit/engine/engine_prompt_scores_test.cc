@@ -208,6 +208,7 @@ TEST_F(EnginePromptScoresTest, AStreamIsResumedWithThemUnlessItHasOutput) {
   Start();
   const GenerationRequest request = Scored(RandomText(50), 6);
   Run(request);
+  EXPECT_EQ(Submit(request).sink->Wait().usage.scored_tokens, 49U);
   GenerationRequest begun = request;
   begun.start =
       StateBehind(nullptr, {request.prompt.begin(), request.prompt.begin() + 30}, 0, true);
@@ -219,6 +220,7 @@ TEST_F(EnginePromptScoresTest, AStreamIsResumedWithThemUnlessItHasOutput) {
   const Sink sink = Submit(broken).sink;
   EXPECT_EQ(sink->Wait().status, absl::OkStatus());
   EXPECT_THAT(ScoresOf(*sink), IsEmpty());
+  EXPECT_EQ(sink->Wait().usage.scored_tokens, 49U);  // of the whole stream
   EXPECT_EQ(sink->parts().front().first_index, 2U);
   broken.stop.max_tokens = 0;
   EXPECT_FALSE(Refused(broken).ok());
