@@ -150,7 +150,7 @@ void PrefixReads::Begin(TokenStream& stream, const PrefixCache::Found& found) {
   read.kept = found.kept;
   if (found.kept != nullptr) {
     cache_.Use();
-  } else if (PromptEnd(stream) <= kMinTokens) {
+  } else if (MostKept(stream) < kMinTokens) {
     usage.cache_miss = CacheMiss::kTooShort;
   } else if (found.evicted) {
     usage.cache_miss = CacheMiss::kEvicted;

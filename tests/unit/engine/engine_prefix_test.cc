@@ -28,6 +28,23 @@ TEST_F(EnginePrefixTest, TheLastTokenIsAlwaysRead) {
   EXPECT_EQ(Serve({prompt.begin(), prompt.begin() + 149}).cached_tokens, 148U);
 }
 
+// Each answer of a group reads the last token itself, so the leader leaves a state before it.
+TEST_F(EnginePrefixTest, APromptOfAGroupMayBeTooShortByOneTokenMore) {
+  Start();
+  for (const size_t length : {33U, 34U}) {
+    const GenerationRequest request = Request(RandomText(length), 2);
+    for (int time = 0; time < 3; ++time) {
+      const std::vector<Sink> sinks = {std::make_shared<RecordingSink>(),
+                                       std::make_shared<RecordingSink>()};
+      ASSERT_TRUE(engine->GenerateGroup(request, {sinks.begin(), sinks.end()}).ok());
+      const Usage usage = sinks[0]->Wait().usage;
+      sinks[1]->Wait();
+      EXPECT_EQ(usage.cache_miss == CacheMiss::kTooShort, length == 33) << time;
+      EXPECT_EQ(usage.cached_tokens > 0, length == 34 && time == 2) << time;
+    }
+  }
+}
+
 TEST_F(EnginePrefixTest, ATurnContinuesAfterTheAnswer) {
   Start();
   Tokens text = RandomText(50);
