@@ -51,11 +51,16 @@ std::optional<RequestHandle> Outbox::Cancel(const absl::Status& why) {
     cancelled_at_ = std::chrono::steady_clock::now();
   }
   cancelled_ = true;
-  if (taken_all_) return std::nullopt;
-  exchange_.Drop();
-  hand_over_ = {};
-  Recharge();
+  // Before the engine has the request, another thread may be decoding it: see Accepted.
+  if (!handle_.has_value() || taken_all_) return std::nullopt;
+  DropPending();
   return handle_;
+}
+
+void Outbox::DropPending() {
+  exchange_.Drop();
+  hand_over_ = std::string();
+  Recharge();
 }
 
 absl::Status Outbox::CheckClient() const {
@@ -73,6 +78,7 @@ bool Outbox::ended_early() const {
 bool Outbox::Accepted(RequestHandle first) {
   MutexLock lock(mutex_);
   handle_ = first;
+  if (cancelled_ && !taken_all_) DropPending();
   return cancelled_ || failed_;
 }
 

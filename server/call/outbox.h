@@ -25,7 +25,8 @@ namespace aft::server {
 // another. Thread-safe.
 class Outbox {
  public:
-  // Both must outlive this object. From now on, it guards what is pending in `exchange`.
+  // Both must outlive this object. From Accepted or the first part on, it guards `exchange`. Until
+  // then only the thread that decodes uses the exchange, also in Hold, HoldMore and Need.
   Outbox(const CallEnvironment& environment, Exchange& exchange);
 
   // ---- Memory.
@@ -109,6 +110,7 @@ class Outbox {
  private:
   bool IsBehind() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Overflow(bool behind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adjusts the charge and the metric to what is held. Returns false if there is no room.
   bool Recharge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakeHandOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -4,8 +4,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -20,6 +20,7 @@
 #include "tests/property/random_inputs.h"
 #include "tests/support/fake_loader.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/call/silent_exchanges.h"
 
 namespace aft::server {
 namespace {
@@ -235,27 +236,6 @@ using Score = TypedExchange<ScoreCodec>;
 using Encode = TypedExchange<EncodeCodec>;
 using Tokenize = AnswerExchange<TokenizeCodec>;
 
-// An exchange that has no memory for its note.
-class Forgetful final : public Exchange {
- public:
-  Method method() const override { return inner_.method(); }
-  size_t RequestCost(const RequestBytes& bytes) const override { return inner_.RequestCost(bytes); }
-  google::protobuf::Message& request() override { return inner_.request(); }
-  ModelName model_name() const override { return inner_.model_name(); }
-  absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
-                                        const LimitsConfig& limits) override {
-    return inner_.Decode(model, limits);
-  }
-  Continuation continuation() const override { return inner_.continuation(); }
-  std::string Note(const Outcome& /*outcome*/) const override { throw std::bad_alloc(); }
-  void Drop() override {}
-  const google::protobuf::MessageLite& outgoing() override { return inner_.outgoing(); }
-  bool Finish(const Outcome& /*outcome*/, const v1::State* /*stored*/) override { return false; }
-
- private:
-  Generate inner_;
-};
-
 TEST_F(CallTest, TextsAreScoredAndEncoded) {
   v1::ScoreRequest score;
   score.set_model("fake");
@@ -315,6 +295,22 @@ TEST_F(CallTest, ACallEndsWhenTheBufferOfASlowClientIsFull) {
   EXPECT_THAT(open.Join().status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("slow client")));
   EXPECT_TRUE(open.carrier->messages().empty());  // so that the client may try again
+}
+
+TEST_F(CallTest, ACancelLeavesTheExchangeToTheThreadThatDecodes) {
+  const auto carrier = std::make_shared<ThreadCarrier>();
+  auto interrupted = std::make_unique<Interrupted>();
+  Interrupted& exchange = *interrupted;
+  const auto call = std::make_shared<Call>(*environment_, std::move(interrupted), carrier);
+  exchange.cancel = [&] { call->Cancel(absl::CancelledError("gone")); };
+  carrier->Start(call);
+  Caller caller;
+  caller.client = client_;
+  call->Start(std::move(caller), absl::OkStatus(),
+              std::make_unique<StringBytes>(Prompt("abc", 1'000'000)));
+  EXPECT_THAT(carrier->Join(*call).status,
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("gone")));
+  EXPECT_FALSE(exchange.used_while_decoding);
 }
 
 TEST_F(CallTest, ACallThatIsCancelledBeforeItStartsEndsWithThatStatus) {
