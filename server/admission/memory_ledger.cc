@@ -6,11 +6,14 @@
 namespace aft::server {
 namespace {
 
-// Adds to `used` unless that exceeds `limit`.
+// Adds to `used` unless that exceeds `limit`. What is refused is never added, not even for a moment,
+// because other charges would be refused then.
 bool AddWithin(int64_t limit, int64_t bytes, std::atomic<int64_t>& used) {
-  if (used.fetch_add(bytes, std::memory_order_relaxed) <= limit - bytes) return true;
-  used.fetch_sub(bytes, std::memory_order_relaxed);
-  return false;
+  int64_t before = used.load(std::memory_order_relaxed);
+  do {
+    if (before > limit - bytes) return false;
+  } while (!used.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
+  return true;
 }
 
 }  // namespace
