@@ -68,10 +68,7 @@ class AftMixer : public Mixer {
                    const Workspace& workspace) const override {
     const int64_t hid = params_.hid;
     const int64_t block = params_.prefix_block;
-    std::vector<float> rounded;
-    if (params_.ring == Number::kBf16 && bias_.window > 1) {
-      keys = InBf16(keys, batch, hid, 3 * hid, &rounded);
-    }
+    const Number ring = bias_.window > 1 ? params_.ring : Number::kFp32;
     const auto sees = [&](int64_t t, int64_t key) {
       return (!bias_.causal || key <= t) && (block == 0 || key >= (t / block - 1) * block);
     };
@@ -83,7 +80,7 @@ class AftMixer : public Mixer {
         const float w = row[later + bias_.window - 1];
         query.biases[i] += bias_.wide ? w : std::log(w);
       }
-      kernels::PairAft(query.keys + hid, query.keys + 2 * hid, query.stride, hid, query.seen,
+      kernels::PairAft(query.keys + hid, query.keys + 2 * hid, query.stride, hid, ring, query.seen,
                        query.y);
       kernels::PairGate(query.packed, hid, query.y);
     });

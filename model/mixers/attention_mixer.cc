@@ -90,16 +90,17 @@ class AttentionMixer : public Mixer {
       if (b == 0 || std::abs(t / b - key / b) <= 1) return true;
       return params_.global_token && (key == 0 || (t == 0 && !params_.causal));
     };
-    ForEachPairQuery(
-        queries, keys, batch, params_.hid(), out, workspace, sees, [&](const PairQuery& query) {
-          for (int64_t head = 0; head < params_.heads; ++head) {
-            const int64_t column = head * params_.value_width;
-            kernels::PairScores(params_, head, query.packed, query.keys, query.stride, query.seen,
-                                query.scores);
-            kernels::PairMean(query.keys + params_.ValueColumn() + column, query.stride,
-                              params_.value_width, query.seen, query.scores, query.y + column);
-          }
-        });
+    ForEachPairQuery(queries, keys, batch, params_.hid(), out, workspace, sees,
+                     [&](const PairQuery& query) {
+                       for (int64_t head = 0; head < params_.heads; ++head) {
+                         const int64_t column = head * params_.value_width;
+                         kernels::PairScores(params_, head, query.packed, query.keys, query.stride,
+                                             query.seen, query.scores);
+                         kernels::PairMean(query.keys + params_.ValueColumn() + column,
+                                           query.stride, params_.value_width, Number::kFp32,
+                                           query.seen, query.scores, query.y + column);
+                       }
+                     });
   }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "c10/util/BFloat16.h"
 #include "model/kernels/conv/conv.h"
 #include "model/mixers/families.h"
 #include "model/mixers/pairs.h"
@@ -111,26 +112,27 @@ class ConvMixer : public Mixer {
     const int64_t hid = causal_.hid;
     const int64_t heads = causal_.heads;
     const int64_t width = causal_.head_width();
-    std::vector<float> rounded;
-    if (causal_.ring == Number::kBf16) {
-      keys = InBf16(keys, batch, hid, 2 * hid + heads, &rounded);
-    }
+    const bool rounds = causal_.ring == Number::kBf16;
     const auto sees = [&](int64_t t, int64_t key) { return !is_causal_ || key <= t; };
     ForEachPairQuery(queries, keys, batch, hid, out, workspace, sees, [&](const PairQuery& query) {
       for (int64_t head = 0; head < heads; ++head) {
         const float* const k = query.keys + hid + head;
+        const auto key_of = [&](int64_t key) {
+          const float x = k[key * query.stride];
+          return rounds ? static_cast<float>(c10::BFloat16(x)) : x;
+        };
         float max = -std::numeric_limits<float>::infinity();
         for (int64_t i = 0; i < query.seen.count; ++i) {
-          max = std::max(max, k[query.seen.rows[i] * query.stride]);
+          max = std::max(max, key_of(query.seen.rows[i]));
         }
         for (int64_t i = 0; i < query.seen.count; ++i) {
           const int64_t key = query.seen.rows[i];
           const int64_t tap = Tap(query.t, key, batch.grid_width);
           const float bias = tap < 0 ? 0.0F : filter_[static_cast<size_t>(tap * heads + head)];
-          query.scores[i] = (k[key * query.stride] - max) + (bias + query.biases[i]);
+          query.scores[i] = (key_of(key) - max) + (bias + query.biases[i]);
         }
-        kernels::PairMean(query.keys + hid + heads + head * width, query.stride, width, query.seen,
-                          query.scores, query.y + head * width);
+        kernels::PairMean(query.keys + hid + heads + head * width, query.stride, width,
+                          causal_.ring, query.seen, query.scores, query.y + head * width);
       }
       kernels::PairGate(query.packed, hid, query.y);
     });

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
-#include "c10/util/BFloat16.h"
 #include "model/kernels/pairs/pairs.h"
 #include "model/mixers/mixer.h"
 
@@ -26,20 +24,6 @@ struct PairQuery {
 
 // The floats of scratch that ForEachPairQuery needs for up to `keys` keys.
 inline int64_t PairScratchFloats(int64_t keys) { return 3 * keys; }
-
-// The packed rows of keys and values [width] of a batch, rounded as a ring of bf16 rounds them. The
-// first `hid` columns, which are those of the queries, are 0. The result points to `numbers`.
-inline PackedIn InBf16(PackedIn keys, const SequenceBatch& batch, int64_t hid, int64_t width,
-                       std::vector<float>* numbers) {
-  const int64_t rows =
-      (batch.key_offset != nullptr ? batch.key_offset : batch.offset)[batch.sequences];
-  numbers->assign(static_cast<size_t>(rows * width), 0.0F);
-  for (int64_t row = 0; row < rows; ++row) {
-    float* const to = numbers->data() + row * width;
-    for (int64_t c = hid; c < width; ++c) to[c] = c10::BFloat16(keys.data[row * keys.stride + c]);
-  }
-  return {numbers->data(), width};
-}
 
 // Calls mix(query) for every query that sees a key, and writes zeros for the others. sees(t, key)
 // says whether the mixer lets query t see the key, apart from the masks.

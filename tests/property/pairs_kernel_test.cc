@@ -31,7 +31,7 @@ TEST_P(PairKernelTest, MeansAreExactForKeysAndBiasesOfAnySize) {
       }
       const std::vector<float> biases = random.Normals(static_cast<int64_t>(rows.size()), spread);
       std::vector<float> y(kHid);
-      kernels::PairAft(qkv.data() + kHid, qkv.data() + 2 * kHid, 3 * kHid, kHid,
+      kernels::PairAft(qkv.data() + kHid, qkv.data() + 2 * kHid, 3 * kHid, kHid, Number::kFp32,
                        {static_cast<int64_t>(rows.size()), rows.data(), biases.data()}, y.data());
       std::vector<double> want;
       for (int64_t c = 0; c < kHid; ++c) {

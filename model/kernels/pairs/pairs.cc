@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "model/kernels/exp-inl.h"
+#include "model/kernels/linear/bf16-inl.h"
 #include "model/kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -15,8 +16,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
+template <bool kRounds, class D>
+HWY_INLINE hn::Vec<D> LoadKey(D d, const float* x) {
+  const hn::Vec<D> v = hn::LoadU(d, x);
+  if constexpr (kRounds) return RoundToBf16(d, v);
+  return v;
+}
+
 // Computes kCount vectors of channels.
-template <int kCount, class D>
+template <bool kRounds, int kCount, class D>
 HWY_INLINE void PairAftVectors(D d, const float* k, const float* v, int64_t stride,
                                const SeenKeys& seen, float* y) {
   using V = hn::Vec<D>;
@@ -31,11 +39,12 @@ HWY_INLINE void PairAftVectors(D d, const float* k, const float* v, int64_t stri
   }
   for (int64_t i = 0; i < seen.count; ++i) {
     const float* const key = k + seen.rows[i] * stride;
-    for (int c = 0; c < kCount; ++c) max[c] = hn::Max(max[c], hn::LoadU(d, key + c * lanes));
+    for (int c = 0; c < kCount; ++c) max[c] = hn::Max(max[c], LoadKey<kRounds>(d, key + c * lanes));
   }
   const auto exponent = [&](int64_t i, int c) HWY_ATTR {
     const float* const key = k + seen.rows[i] * stride;
-    return hn::Add(hn::Sub(hn::LoadU(d, key + c * lanes), max[c]), hn::Set(d, seen.biases[i]));
+    return hn::Add(hn::Sub(LoadKey<kRounds>(d, key + c * lanes), max[c]),
+                   hn::Set(d, seen.biases[i]));
   };
   for (int64_t i = 0; i < seen.count; ++i) {
     for (int c = 0; c < kCount; ++c) rise[c] = hn::Max(rise[c], exponent(i, c));
@@ -47,23 +56,31 @@ HWY_INLINE void PairAftVectors(D d, const float* k, const float* v, int64_t stri
     ExpEach<kCount>(d, e);
     for (int c = 0; c < kCount; ++c) {
       sum[c] = hn::Add(sum[c], e[c]);
-      mean[c] = hn::MulAdd(e[c], hn::LoadU(d, value + c * lanes), mean[c]);
+      mean[c] = hn::MulAdd(e[c], LoadKey<kRounds>(d, value + c * lanes), mean[c]);
     }
   }
   for (int c = 0; c < kCount; ++c) hn::StoreU(hn::Div(mean[c], sum[c]), d, y + c * lanes);
 }
 
-void PairAftImpl(const float* k, const float* v, int64_t stride, int64_t hid, const SeenKeys& seen,
-                 float* y) {
+template <bool kRounds>
+void PairAftRow(const float* k, const float* v, int64_t stride, int64_t hid, const SeenKeys& seen,
+                float* y) {
   const hn::ScalableTag<float> d;
   const hn::CappedTag<float, 1> one;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t c = 0;
   for (; c + 4 * lanes <= hid; c += 4 * lanes) {
-    PairAftVectors<4>(d, k + c, v + c, stride, seen, y + c);
+    PairAftVectors<kRounds, 4>(d, k + c, v + c, stride, seen, y + c);
   }
-  for (; c + lanes <= hid; c += lanes) PairAftVectors<1>(d, k + c, v + c, stride, seen, y + c);
-  for (; c < hid; ++c) PairAftVectors<1>(one, k + c, v + c, stride, seen, y + c);
+  for (; c + lanes <= hid; c += lanes) {
+    PairAftVectors<kRounds, 1>(d, k + c, v + c, stride, seen, y + c);
+  }
+  for (; c < hid; ++c) PairAftVectors<kRounds, 1>(one, k + c, v + c, stride, seen, y + c);
+}
+
+void PairAftImpl(const float* k, const float* v, int64_t stride, int64_t hid, Number ring,
+                 const SeenKeys& seen, float* y) {
+  (ring == Number::kBf16 ? PairAftRow<true> : PairAftRow<false>)(k, v, stride, hid, seen, y);
 }
 
 void PairGateImpl(const float* q, int64_t hid, float* y) {
@@ -172,18 +189,19 @@ void PairScoresImpl(const AttentionParams& params, int64_t head, const float* qu
   }
 }
 
-template <class D>
+template <bool kRounds, class D>
 HWY_INLINE void PairMeanVector(D d, const float* v, int64_t stride, const SeenKeys& seen,
                                const float* weights, float sum, float* y) {
   auto mean = hn::Zero(d);
   for (int64_t i = 0; i < seen.count; ++i) {
-    mean = hn::MulAdd(hn::Set(d, weights[i]), hn::LoadU(d, v + seen.rows[i] * stride), mean);
+    mean = hn::MulAdd(hn::Set(d, weights[i]), LoadKey<kRounds>(d, v + seen.rows[i] * stride), mean);
   }
   hn::StoreU(hn::Div(mean, hn::Set(d, sum)), d, y);
 }
 
-void PairMeanImpl(const float* v, int64_t stride, int64_t width, const SeenKeys& seen,
-                  float* scores, float* y) {
+template <bool kRounds>
+void PairMeanRow(const float* v, int64_t stride, int64_t width, const SeenKeys& seen, float* scores,
+                 float* y) {
   const hn::ScalableTag<float> d;
   const hn::CappedTag<float, 1> one;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -198,9 +216,15 @@ void PairMeanImpl(const float* v, int64_t stride, int64_t width, const SeenKeys&
   for (i = 0; i < seen.count; ++i) sum += scores[i];
   int64_t c = 0;
   for (; c + lanes <= width; c += lanes) {
-    PairMeanVector(d, v + c, stride, seen, scores, sum, y + c);
+    PairMeanVector<kRounds>(d, v + c, stride, seen, scores, sum, y + c);
   }
-  for (; c < width; ++c) PairMeanVector(one, v + c, stride, seen, scores, sum, y + c);
+  for (; c < width; ++c) PairMeanVector<kRounds>(one, v + c, stride, seen, scores, sum, y + c);
+}
+
+void PairMeanImpl(const float* v, int64_t stride, int64_t width, Number ring, const SeenKeys& seen,
+                  float* scores, float* y) {
+  (ring == Number::kBf16 ? PairMeanRow<true> : PairMeanRow<false>)(v, stride, width, seen, scores,
+                                                                   y);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -215,9 +239,9 @@ AFT_EXPORT(PairGateImpl);
 AFT_EXPORT(PairScoresImpl);
 AFT_EXPORT(PairMeanImpl);
 
-void PairAft(const float* k, const float* v, int64_t stride, int64_t hid, const SeenKeys& seen,
-             float* y) {
-  HWY_DYNAMIC_DISPATCH(PairAftImpl)(k, v, stride, hid, seen, y);
+void PairAft(const float* k, const float* v, int64_t stride, int64_t hid, Number ring,
+             const SeenKeys& seen, float* y) {
+  HWY_DYNAMIC_DISPATCH(PairAftImpl)(k, v, stride, hid, ring, seen, y);
 }
 
 void PairGate(const float* q, int64_t hid, float* y) {
@@ -229,9 +253,9 @@ void PairScores(const AttentionParams& params, int64_t head, const float* query,
   HWY_DYNAMIC_DISPATCH(PairScoresImpl)(params, head, query, keys, stride, seen, scores);
 }
 
-void PairMean(const float* v, int64_t stride, int64_t width, const SeenKeys& seen, float* scores,
-              float* y) {
-  HWY_DYNAMIC_DISPATCH(PairMeanImpl)(v, stride, width, seen, scores, y);
+void PairMean(const float* v, int64_t stride, int64_t width, Number ring, const SeenKeys& seen,
+              float* scores, float* y) {
+  HWY_DYNAMIC_DISPATCH(PairMeanImpl)(v, stride, width, ring, seen, scores, y);
 }
 
 }  // namespace aft::kernels

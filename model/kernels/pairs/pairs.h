@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "model/config/formats.h"
 #include "model/kernels/attention/attention.h"
 
 // The operators computed directly from their definitions, one query at a time over a list of the
@@ -20,8 +21,9 @@ struct SeenKeys {
 // exponents are (k - max k) + bias, minus the largest of these numbers, so that keys and biases may
 // have any size.
 //   k, v  point to the first key and value; rows are `stride` floats apart
-void PairAft(const float* k, const float* v, int64_t stride, int64_t hid, const SeenKeys& seen,
-             float* y);
+//   ring  with kBf16 keys and values are rounded first, as a ring of bf16 rounds them
+void PairAft(const float* k, const float* v, int64_t stride, int64_t hid, Number ring,
+             const SeenKeys& seen, float* y);
 
 // y_c /= 1 + exp(-q_c), which is the gate of AFT.
 void PairGate(const float* q, int64_t hid, float* y);
@@ -33,8 +35,8 @@ void PairScores(const AttentionParams& params, int64_t head, const float* query,
                 int64_t stride, const SeenKeys& seen, float* scores);
 
 // y_c = sum_i exp(score_i) v_ic / sum_i exp(score_i) for `width` channels c. `scores` [count] is
-// overwritten.
-void PairMean(const float* v, int64_t stride, int64_t width, const SeenKeys& seen, float* scores,
-              float* y);
+// overwritten. `ring`: see PairAft.
+void PairMean(const float* v, int64_t stride, int64_t width, Number ring, const SeenKeys& seen,
+              float* scores, float* y);
 
 }  // namespace aft::kernels
