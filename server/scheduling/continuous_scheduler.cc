@@ -447,7 +447,7 @@ void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
   if (sequence.purpose_ == Sequence::Purpose::kGenerate) AskForToken(sequence, row);
   sequence.phase_ = sequence.purpose_ == Sequence::Purpose::kGenerate ? Sequence::Phase::kDecode
                                                                       : Sequence::Phase::kRead;
-  sequence.prompt_ = {};  // a decode must not keep a long prompt in memory
+  std::vector<TokenId>().swap(sequence.prompt_);  // a decode must not keep a long prompt in memory
 }
 
 // Keeps the memory of decode rows, so that decoding allocates nothing.

@@ -176,7 +176,7 @@ void EncodingAnswer::WriteEnd(const Outcome& /*outcome*/, inference::ModelInferR
   const auto add = [&](const char* name, std::vector<int64_t> rest, std::vector<float>& values) {
     rest.insert(rest.begin(), batch.begin(), batch.end());
     writer.AddFloats(name, rest, values);
-    values = {};
+    std::vector<float>().swap(values);
   };
   if (form_.hidden) {
     std::vector<int64_t> rest = form_.image;

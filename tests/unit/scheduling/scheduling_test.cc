@@ -85,6 +85,7 @@ TEST(ContinuousSchedulerTest, FeedsAPromptInChunksAndSamplesFromTheLast) {
   }
   EXPECT_THAT(chunks,
               ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7), ElementsAre(8, 9)));
+  EXPECT_EQ(sequence.prompt().capacity(), 0U);  // a decode does not keep it
   scheduler.Sampled(sequence, 42);
   const Step& step = RunStep(scheduler);
   EXPECT_THAT(step.input.rows[0].tokens, ElementsAre(42));
