@@ -8,6 +8,7 @@ void CompleteCodec::TakeAnswers(Response& outgoing) {
     v1::Answer& answer = *outgoing.add_answers();
     answer.mutable_token_ids()->Swap(delta.mutable_token_ids());
     answer.mutable_text()->swap(*delta.mutable_text());
+    answer.mutable_text()->append(pending.tail.message.delta().text());
     answer.mutable_logprobs()->Swap(delta.mutable_logprobs());
     if (pending.prompt.message.has_prompt_scores()) {
       answer.mutable_prompt_scores()->Swap(pending.prompt.message.mutable_prompt_scores());

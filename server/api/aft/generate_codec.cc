@@ -177,7 +177,11 @@ size_t GenerateCodec::kept_tokens(const GenerationRequest& request) const {
 }
 
 void GenerateCodec::Append(Part part, uint32_t sequence) {
-  auto& pending = part.of_prompt ? pending_[sequence].prompt : pending_[sequence].part;
+  Pending& of_sequence = pending_[sequence];
+  const bool is_tail = part.tokens.empty() && of_sequence.part.message.delta().token_ids_size() > 0;
+  Waiting& pending = part.of_prompt ? of_sequence.prompt
+                     : is_tail      ? of_sequence.tail
+                                    : of_sequence.part;
   pending.message.set_sequence(sequence);
   if (part.of_prompt) {
     return Grew(pending, AddScores(part, *pending.message.mutable_prompt_scores()));

@@ -14,7 +14,8 @@ namespace aft::server {
 // The end of the error about a max_tokens of 0 that is not accepted. GenerationOptions removes it.
 inline constexpr char kZeroTokensHint[] = "; 0 needs prompt_logprobs";
 
-// Generate; see TypedExchange. All waiting tokens of a sequence are merged into one Delta.
+// Generate; see TypedExchange. All waiting tokens of a sequence are merged into one Delta. Text
+// without tokens is not merged with tokens before it, because a resumed stream sends it again.
 class GenerateCodec : public PendingSequences<v1::GenerateResponse> {
  public:
   using Request = v1::GenerateRequest;

@@ -13,21 +13,23 @@ namespace aft::server {
 inline constexpr size_t kHeldBytes = 5;
 
 // The messages of a call that wait to be written, for each of its sequences. A sequence has a part
-// for the scores of its prompt, a part to which everything else is added, and after these its end.
-// Sequences take turns. `Message` is the message of the stream. Thread-compatible.
+// for the scores of its prompt, a part to which nearly everything else is added, a tail, and after
+// these its end. Several answers to one prompt share its scores, which sequence 0 has. Sequences
+// take turns. `Message` is the message of the stream. Thread-compatible.
 template <typename Message>
 class PendingSequences {
  public:
   // There is one sequence until this is called.
   void ExpectSequences(uint32_t sequences) { pending_.resize(sequences); }
 
-  // Returns false if nothing waits. Without `prompts`, the scores of prompts are not taken.
+  // Returns false if nothing waits. With `prompts`, the scores of sequence 0 precede everything
+  // else; without, the scores of prompts are not taken.
   bool Take(Message& outgoing, bool prompts = true) {
+    if (prompts && TakePart(pending_.front().prompt, outgoing)) return true;
     for (size_t i = 0; i < pending_.size(); ++i) {
       Pending& pending = pending_[turn_];
       turn_ = turn_ + 1 < pending_.size() ? turn_ + 1 : 0;
-      if (prompts && TakePart(pending.prompt, outgoing)) return true;
-      if (TakePart(pending.part, outgoing)) return true;
+      if (TakePart(pending.part, outgoing) || TakePart(pending.tail, outgoing)) return true;
       if (pending.finished.has_value()) {
         outgoing = *std::exchange(pending.finished, std::nullopt);
         pending_bytes_ -= outgoing.ByteSizeLong();
@@ -56,6 +58,7 @@ class PendingSequences {
   struct Pending {
     Waiting prompt;
     Waiting part;
+    Waiting tail;  // what must not be merged with `part`
     std::optional<Message> finished;
   };
 

@@ -139,6 +139,7 @@ TEST(CompleteCodecTest, AnswersAreWholeAndInOrder) {
   codec.Append(part(0, 7, "b"), 1);
   codec.Append(part(0, 5, "a"), 0);
   codec.Append(part(1, 8, "c"), 1);
+  codec.Append({.first_index = 2, .tokens = {}, .text = "d"}, 1);
   v1::CompleteResponse response;
   EXPECT_FALSE(codec.Take(response));
   EXPECT_GT(codec.pending_bytes(), 0U);
@@ -151,7 +152,7 @@ TEST(CompleteCodecTest, AnswersAreWholeAndInOrder) {
   ASSERT_EQ(response.answers_size(), 2);
   EXPECT_EQ(response.answers(0).text(), "a");
   EXPECT_EQ(response.answers(0).finished().limit(), "one");
-  EXPECT_EQ(response.answers(1).text(), "bc");
+  EXPECT_EQ(response.answers(1).text(), "bcd");
   EXPECT_THAT(response.answers(1).token_ids(), ElementsAre(7, 8));
   EXPECT_EQ(response.answers(1).logprobs_size(), 2);
   EXPECT_EQ(response.answers(1).finished().limit(), "two");

@@ -76,6 +76,30 @@ TEST_F(SequencesCodecTest, ThePromptsScoresAreSentBeforeTheOutput) {
   EXPECT_EQ(codec_.pending_bytes(), 0U);
 }
 
+TEST_F(SequencesCodecTest, TheLastScoresPrecedeTheOutputOfEverySequence) {
+  TokenDelta scores;
+  scores.of_prompt = true;
+  scores.tokens.emplace_back().id = 5;
+  v1::GenerateResponse message;
+  for (scores.first_index = 1; scores.first_index < 3; ++scores.first_index) {
+    codec_.Append(scores, 0);
+    if (scores.first_index == 2) Append(1, 0, "a");
+    ASSERT_TRUE(codec_.Take(message));
+    EXPECT_EQ(message.prompt_scores().first_index(), scores.first_index);
+  }
+  EXPECT_THAT(TakeAll(), ElementsAre("1:0 a"));
+}
+
+// A client that resumes the stream gets such text again.
+TEST_F(SequencesCodecTest, TextWithoutTokensIsNotMergedWithTokensBeforeIt) {
+  Append(1, 0, "a");
+  codec_.Append({.first_index = 1, .tokens = {}, .text = "b"}, 1);
+  Finish(1);
+  Append(2, 0, "c");
+  EXPECT_THAT(TakeAll(), ElementsAre("1:0 a", "2:0 c", "1:1 b", "1 end"));
+  EXPECT_EQ(codec_.pending_bytes(), 0U);
+}
+
 TEST_F(SequencesCodecTest, WaitingTokensOfASequenceAreOneMessageAndSequencesTakeTurns) {
   EXPECT_EQ(codec_.sequences(), 3U);
   Append(1, 5, "a");
