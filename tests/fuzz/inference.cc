@@ -183,7 +183,10 @@ void CheckAccepted(const Inference& inference, const LimitsConfig& limits,
     AFT_CHECK(row.image_width > 0 || row.text.size() <= size_t(limits.max_prompt_tokens));
     for (const TokenId id : row.text) AFT_CHECK(id >= 0 && id < model.info.vocab_size);
   }
-  AFT_CHECK(ids == inference.tokens && bytes == inference.tensor_bytes);
+  // A generation is also charged for its stop strings, bad words and rules.
+  const bool generates = std::holds_alternative<server::GenerationRequest>(inference.work);
+  AFT_CHECK(generates ? ids <= inference.tokens : ids == inference.tokens);
+  AFT_CHECK(bytes == inference.tensor_bytes);
 }
 
 void CheckError(const absl::Status& status) {

@@ -14,7 +14,7 @@ struct Inference {
   Work work;              // of the headers, only the service class is set
   const char* text = "";  // the name of the tensor with a generation's prompt
   std::unique_ptr<Answer> answer;
-  size_t tokens = 0;        // number of tokens in its texts
+  size_t tokens = 0;        // number of tokens that the engine keeps
   size_t tensor_bytes = 0;  // of its vectors and masks, as the engine stores them
   bool streams = false;     // there is a response for each token
   // The last response is sent even if it is empty.

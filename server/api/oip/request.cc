@@ -176,7 +176,7 @@ absl::Status DecodeGeneration(const Source& source, GenerationOptions& options,
   }
   form.prompt_tokens = started.prompt_tokens();
   inference.text = form.ids ? "input_ids" : "text_input";
-  inference.tokens = request->prompt.size();
+  inference.tokens = codec.kept_tokens(*request);
   inference.work = *std::move(request);
   inference.answer = std::make_unique<GenerationAnswer>(std::move(form), source.model.tokenizer);
   return absl::OkStatus();

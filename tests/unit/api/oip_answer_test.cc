@@ -3,8 +3,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/api/sampling_params.h"
 #include "server/api/oip/answer.h"
+#include "server/api/oip/request.h"
+#include "server/registry/model_registry.h"
 #include "tests/support/fake_tokenizer.h"
+#include "tests/support/proto_text.h"
 
 namespace aft::server::kserve {
 namespace {
@@ -25,6 +29,29 @@ TEST(GenerationAnswerTest, IdsBeyondTheTokenizersVocabularyHaveNoText) {
   EXPECT_THAT(response.raw_output_contents(0),
               HasSubstr(R"("300":{"decoded_token":"","logprob":-0.5,"rank":1})"));
   EXPECT_THAT(response.raw_output_contents(0), HasSubstr(R"("97":{"decoded_token":"a")"));
+}
+
+TEST(InferenceTest, RulesForTokensAndBadWordsAreCharged) {
+  ServedModel model;
+  model.info.vocab_size = 257;
+  model.tokenizer = std::make_shared<FakeTokenizer>();
+  const auto decoded = DecodeInference(
+      FromText<inference::ModelInferRequest>(R"pb(
+        inputs {
+          name: "text_input"
+          datatype: "BYTES"
+          shape: 1
+          contents { bytes_contents: "hi" }
+        }
+        inputs {
+          name: "sampling_parameters"
+          datatype: "BYTES"
+          shape: 1
+          contents { bytes_contents: '{"logit_bias": {"5": 1}, "bad_words": ["abc"]}' }
+        })pb"),
+      {}, model, Reply::kUnary);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->tokens, 2 + 3 + sizeof(LogitRule) / sizeof(TokenId));
 }
 
 }  // namespace
