@@ -144,7 +144,7 @@ absl::StatusOr<GenerationRequest> GenerateCodec::Decode(const Request& message,
   started.set_seed(request.sampling.seed);
   started.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
   started.set_fingerprint(model.info.fingerprint);
-  started.set_numerics(model.info.numerics);
+  started.set_numerics(NumericsOf(model.info, request));
   if (message.output().echo()) {
     AFT_RETURN_IF_ERROR(Echo(request, limits, *model.tokenizer, *started.mutable_prompt()));
   }

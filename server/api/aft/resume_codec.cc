@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -27,8 +28,8 @@ absl::Status CheckModel(const Resume& resume, const ServedModel& model) {
       resume.fingerprint(), model.config.name, model.info.fingerprint));
 }
 
-bool ComputesAlike(absl::string_view numerics, const ModelInfo& info) {
-  return !info.numerics.empty() && numerics == info.numerics;
+bool ComputesAlike(absl::string_view theirs, absl::string_view ours) {
+  return !ours.empty() && theirs == ours;
 }
 
 }  // namespace
@@ -66,13 +67,19 @@ absl::Status DecodeResume(const v1::ScoreRequest& message, const ServedModel& mo
   return absl::OkStatus();
 }
 
-bool IsExact(const v1::ScoreResume& resume, const ModelInfo& info) {
-  return resume.scores() == 0 || ComputesAlike(resume.numerics(), info);
+std::string NumericsOf(const ModelInfo& info, const TurnRequest& request) {
+  if (info.numerics.empty() || request.previous == nullptr) return info.numerics;
+  return absl::StrFormat("%s, %016x", info.numerics, request.previous->history);
 }
 
-bool IsExact(const v1::Resume& resume, const ModelInfo& info, const GenerationRequest& request) {
+bool IsExact(const v1::ScoreResume& resume, absl::string_view numerics) {
+  return resume.scores() == 0 || ComputesAlike(resume.numerics(), numerics);
+}
+
+bool IsExact(const v1::Resume& resume, absl::string_view numerics, const ModelInfo& info,
+             const GenerationRequest& request) {
   if (request.resumed == 0) return true;  // no token was computed elsewhere
-  if (!ComputesAlike(resume.numerics(), info)) return false;
+  if (!ComputesAlike(resume.numerics(), numerics)) return false;
   // The output is read after the prompt in one go, so both are computed as a prompt. It is still
   // exact if the stream continues from a state that already contains output.
   const SequenceState* const from =

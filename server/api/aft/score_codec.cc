@@ -46,11 +46,11 @@ absl::StatusOr<ScoringRequest> ScoreCodec::Decode(const Request& message,
   request.context = message.context_tokens();
   AFT_RETURN_IF_ERROR(DecodeTexts(message, "text_to_score", rules, started));
   started.set_fingerprint(model.info.fingerprint);
-  started.set_numerics(model.info.numerics);
+  started.set_numerics(NumericsOf(model.info, request));
   request.survival.resumable = message.resumable();
   if (message.has_resume()) {
     AFT_RETURN_IF_ERROR(DecodeResume(message, model, request));
-    started.set_exact(IsExact(message.resume(), model.info));
+    started.set_exact(IsExact(message.resume(), started.numerics()));
   }
   return request;
 }

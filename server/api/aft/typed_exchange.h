@@ -112,8 +112,13 @@ class TypedExchange final : public AftExchange<Codec> {
   }
   bool SetExact(const Work& work, const ModelInfo& info) override {
     if constexpr (kGenerates) {
-      started().set_exact(
-          IsExact(this->request_->resume(), info, std::get<GenerationRequest>(work)));
+      const v1::Resume& resume = this->request_->resume();
+      const auto& request = std::get<GenerationRequest>(work);
+      started().set_exact(IsExact(resume, started().numerics(), info, request));
+      // No other server computes this stream's bits if another kind of server began its state.
+      if (request.start != nullptr && resume.numerics() != started().numerics()) {
+        started().clear_numerics();
+      }
     }
     if constexpr (requires { started().exact(); }) return started().exact();
     return false;

@@ -1,6 +1,7 @@
 // Tuned states of an RWKV-7, served: requests of every protocol begin their texts from one.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/convert/import.h"
 #include "tests/integration/http/fixture.h"
@@ -33,12 +35,15 @@ class InitialStateTest : public testing::Test {
   static constexpr int64_t kVocabulary = 256;  // bytes; the goldens have fewer tokens
 
   InitialStateTest() {
-    ServerConfig config = WithHttp();
-    config.models[0].checkpoint_dir = dir_;
-    config.models[0].weight_format = "fp32";
-    config.states.max_bytes = 1 << 26;
+    config_.models[0].checkpoint_dir = dir_;
+    config_.models[0].weight_format = "fp32";
+    config_.states.max_bytes = 1 << 26;
     WriteModel();
-    server_ = std::make_unique<KserveServer>(config, LoadModel);
+    Start();
+  }
+
+  void Start() {
+    server_ = std::make_unique<KserveServer>(config_, LoadModel);
     EXPECT_EQ(server_->server().WaitReady(), absl::OkStatus());
   }
 
@@ -88,6 +93,7 @@ class InitialStateTest : public testing::Test {
   const TensorMap golden_ = ReadGoldens("rwkv7_tuned").tensors;
   const TempFolder folder_;
   const std::string dir_ = folder_.File("model");
+  ServerConfig config_ = WithHttp();
   std::unique_ptr<KserveServer> server_;
 };
 
@@ -157,8 +163,29 @@ TEST_F(InitialStateTest, ABrokenStreamIsResumed) {
   for (int i = 0; i < 5; ++i) resume.add_token_ids(static_cast<uint32_t>(whole.tokens[i]));
   resume.set_fingerprint(whole.started.fingerprint());
   resume.set_numerics(whole.started.numerics());
-  EXPECT_EQ(Run(request).tokens,
-            std::vector<TokenId>(whole.tokens.begin() + 5, whole.tokens.end()));
+  const GenerateStream rest = Run(request);
+  EXPECT_EQ(rest.tokens, std::vector<TokenId>(whole.tokens.begin() + 5, whole.tokens.end()));
+  EXPECT_TRUE(rest.started.exact());
+  v1::ScoreRequest score;
+  score.set_text("A state");
+  score.set_initial_state("tuned");
+  score.mutable_resume()->set_scores(2);
+  score.mutable_resume()->set_fingerprint(resume.fingerprint());
+  score.mutable_resume()->set_numerics(resume.numerics());
+  const auto scores_exactly = [&] {
+    ScoreStream stream(server_->inference(), score);
+    const grpc::Status status = stream.Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return status.ok() && stream.events.front().started().exact();
+  };
+  EXPECT_TRUE(scores_exactly());
+  // Another server has other numbers under the name.
+  const std::filesystem::path dir = dir_;
+  std::filesystem::copy_file(dir / StateFileName("zero"), dir / StateFileName("tuned"),
+                             std::filesystem::copy_options::overwrite_existing);
+  Start();
+  EXPECT_FALSE(Run(request).started.exact());
+  EXPECT_FALSE(scores_exactly());
 }
 
 TEST_F(InitialStateTest, EveryProtocolNamesTheState) {
