@@ -175,7 +175,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfi
                                                                prometheus::Registry& prometheus) {
   AFT_ASSIGN_OR_RETURN(auto identity, ClientIdentity::Create(config.security));
   auto decoders = std::make_unique<DecodePool>();
-  // Only lookups under way call this. Each belongs to a call, and calls end before the pool goes.
+  // Only lookups under way call this. Each belongs to a call or to a stored response over HTTP, and
+  // these end before the pool goes.
   const auto decode = [pool = decoders.get()](const Client& client, size_t bytes,
                                               std::function<void()> task) {
     pool->Add(client, bytes, std::move(task));

@@ -273,7 +273,7 @@ bool Server::Stop(milliseconds grace) {
   }
   clean_ = registry_.Shutdown(deadline);
   if (door_server_ != nullptr) {
-    door_->calls().WaitForNone(deadline + kFlushTime);
+    door_->calls().WaitForNone(deadline + kFlushTime, [this] { door_server_->CloseConnections(); });
     grpc_->OnClients(nullptr);
     door_server_->Stop();
   }

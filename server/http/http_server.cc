@@ -89,7 +89,7 @@ class HttpServer::Loop {
   void Drain();
   int port() const { return port_; }
 
-  // REQUIRES: the thread has ended.
+  // REQUIRES: the server's thread calls it, or has ended.
   void CloseAll() {
     while (!connections_.sessions.empty()) connections_.sessions.front()->Close();
   }
@@ -125,10 +125,13 @@ bool HttpServer::Loop::MakeRoom(const std::string& address) {
 
 void HttpServer::Loop::Accept() {
   acceptor_.async_accept([this](error_code error, tcp::socket socket) {
-    if (error == asio::error::operation_aborted) return;  // drained
+    // Drain has closed the acceptor. A connection that arrived just before that is closed here.
+    if (connections_.draining) return;
     if (error) {  // perhaps there is no file descriptor left: try again later
       again_.expires_after(kAcceptAgain);
-      again_.async_wait([this](error_code) { Accept(); });
+      again_.async_wait([this](error_code aborted) {
+        if (!aborted) Accept();
+      });
       return;
     }
     Accept();
@@ -184,6 +187,10 @@ int HttpServer::port() const { return loop_->port(); }
 
 void HttpServer::BeginDrain() {
   loop_->Post([loop = loop_.get()] { loop->Drain(); });
+}
+
+void HttpServer::CloseConnections() {
+  loop_->Post([loop = loop_.get()] { loop->CloseAll(); });
 }
 
 }  // namespace aft::server

@@ -36,6 +36,8 @@ class HttpServer {
   // Accepts no more connections and closes those that wait for a request; the others end with their
   // answer, also if the body of the request is still arriving.
   void BeginDrain();
+  // Closes all connections soon, also those whose clients do not read their answers.
+  void CloseConnections();
 
  private:
   class Loop;

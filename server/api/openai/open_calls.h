@@ -1,11 +1,14 @@
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "base/mutex.h"
 #include "server/call/call.h"
@@ -14,7 +17,7 @@
 
 namespace aft::server::openai {
 
-// The calls over HTTP that have not ended. Thread-safe.
+// The calls over HTTP that have not ended, and the requests for stored responses. Thread-safe.
 class OpenCalls {
  public:
   struct Entry {
@@ -22,6 +25,23 @@ class OpenCalls {
     CallerFacts facts;
     std::string client;  // the client's name
   };
+
+  struct Leave {
+    void operator()(OpenCalls* calls) const {
+      MutexLock lock(calls->mutex_);
+      --calls->others_;
+      calls->changed_.NotifyAll();
+    }
+  };
+  // A request that is no call counts until its place is destroyed.
+  using Place = std::unique_ptr<OpenCalls, Leave>;
+  // Returns null after WaitForNone has been called.
+  Place Enter() {
+    MutexLock lock(mutex_);
+    if (closed_) return nullptr;
+    ++others_;
+    return Place(this);
+  }
 
   // Returns false after WaitForNone has been called. Also checks the client again, because the list
   // of clients may have changed while the body of the request arrived.
@@ -45,21 +65,27 @@ class OpenCalls {
     for (const Entry& entry : List()) CheckClient(entry, identity);
   }
 
-  // Accepts no more calls and waits until all have ended. Cancels those still open at the deadline.
-  void WaitForNone(TimePoint deadline) {
+  // Accepts no more requests and waits until all have ended. At the deadline it cancels the calls
+  // that are still open. Then it calls `close`, which must close the connections, because a
+  // cancelled call also waits for its client to read what is being sent.
+  void WaitForNone(TimePoint deadline, absl::FunctionRef<void()> close) {
     {
       MutexLock lock(mutex_);
       closed_ = true;
-      while (!calls_.empty() && changed_.WaitUntil(mutex_, deadline)) continue;
+      while (!none() && changed_.WaitUntil(mutex_, deadline)) continue;
+      if (none()) return;
     }
     for (const Entry& entry : List()) {
       entry.call->Cancel(absl::UnavailableError("the server is shutting down"));
     }
+    close();
     MutexLock lock(mutex_);
-    while (!calls_.empty()) changed_.Wait(mutex_);
+    while (!none()) changed_.Wait(mutex_);
   }
 
  private:
+  bool none() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty() && others_ == 0; }
+
   // May be called before the call has started.
   static void CheckClient(const Entry& entry, const ClientIdentity& identity) {
     auto client = identity.Find(entry.facts);
@@ -83,6 +109,7 @@ class OpenCalls {
   mutable CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<const void*, Entry> calls_ ABSL_GUARDED_BY(mutex_);
+  size_t others_ ABSL_GUARDED_BY(mutex_) = 0;  // places that are in use
 };
 
 }  // namespace aft::server::openai

@@ -1,6 +1,7 @@
 #include "server/api/openai/stored_response.h"
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,9 +11,11 @@
 
 namespace aft::server::openai {
 
-StoredResponse::StoredResponse(InferenceEnvironment& environment, Method method, std::string id,
-                               Caller caller, std::map<std::string, std::string> headers)
+StoredResponse::StoredResponse(InferenceEnvironment& environment, OpenCalls& calls, Method method,
+                               std::string id, Caller caller,
+                               std::map<std::string, std::string> headers)
     : environment_(environment),
+      calls_(calls),
       method_(method),
       id_(std::move(id)),
       arrival_(std::chrono::steady_clock::now()),
@@ -39,6 +42,8 @@ void StoredResponse::Report(const absl::Status& refusal) const {
 
 void StoredResponse::Start(std::string /*body*/, std::shared_ptr<HttpAnswer> answer) {
   answer_ = std::move(answer);
+  place_ = calls_.Enter();
+  if (place_ == nullptr) return Answer(absl::UnavailableError("the server is shutting down"));
   v1::Previous state;
   state.set_state_id(StateIdOf(id_));
   if (state.state_id().empty()) return Answer(absl::NotFoundError("there is no such response"));
@@ -84,9 +89,13 @@ void StoredResponse::Answer(absl::StatusOr<std::string> json) {
   if (status.ok() || absl::IsInternal(status) || environment_.LogsRefusal()) {
     LogRequestWithoutModel(caller_, method_, status, std::chrono::steady_clock::now() - arrival_);
   }
+  std::optional<std::chrono::milliseconds> retry_after;
+  if (absl::IsResourceExhausted(status)) {
+    retry_after = environment_.retry_hint.After(EngineLoad());
+  }
   answer_->Send(WithHeaders(
       status.ok() ? HttpPage{.content_type = "application/json", .body = *std::move(json)}
-                  : ErrorPage(status, caller_.ids.request)));
+                  : ErrorPage(status, caller_.ids.request, retry_after)));
 }
 
 HttpPage StoredResponse::WithHeaders(HttpPage page) const {

@@ -6,18 +6,20 @@
 #include <string>
 
 #include "server/admission/memory_ledger.h"
+#include "server/api/openai/open_calls.h"
 #include "server/call/call.h"
 #include "server/http/http_handler.h"
 
 namespace aft::server::openai {
 
 // GET and DELETE of /v1/responses/ID. The response is the note of a stored state. The answer may
-// have to wait for the storage of states (a folder or Redis).
+// have to wait for the storage of states (a folder or Redis). A drain waits until the answer is
+// sent, and until the storage has made its last callback.
 class StoredResponse final : public HttpTask, public std::enable_shared_from_this<StoredResponse> {
  public:
-  // `headers`: are added to the answer. `environment` must outlive this object.
-  StoredResponse(InferenceEnvironment& environment, Method method, std::string id, Caller caller,
-                 std::map<std::string, std::string> headers);
+  // `headers`: are added to the answer. The first two arguments must outlive this object.
+  StoredResponse(InferenceEnvironment& environment, OpenCalls& calls, Method method, std::string id,
+                 Caller caller, std::map<std::string, std::string> headers);
 
   // ---- HttpTask.
   std::optional<HttpPage> Expect(size_t bytes) override;
@@ -34,6 +36,8 @@ class StoredResponse final : public HttpTask, public std::enable_shared_from_thi
   HttpPage WithHeaders(HttpPage page) const;
 
   InferenceEnvironment& environment_;
+  OpenCalls& calls_;
+  OpenCalls::Place place_;  // from Start on; destroyed after `answer_`, which uses the server
   const Method method_;
   const std::string id_;
   const TimePoint arrival_;

@@ -107,6 +107,8 @@ TEST(DrainTest, AnHttpRequestWhoseBodyArrivesDuringTheDrainGetsAnAnswer) {
       std::to_string(body.size()) + "\r\n\r\n");
   EXPECT_EQ(sends.ReadTo("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   const TcpConnection idle(server.server().http_address());
+  idle.Send("GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(idle.ReadTo("}\n"), testing::StartsWith("HTTP/1.1 200 "));
   std::thread drain([&server] { EXPECT_TRUE(server.server().Drain()); });
   EXPECT_EQ(idle.ReadAll(), "");
   sends.Send(body);

@@ -398,6 +398,15 @@ TEST_P(HttpServerTest, NoticesThatAClientDoesNotRead) {
   EXPECT_EQ(handler_.events.WaitFor(3), "skw");  // the callback of the part is called too
 }
 
+TEST_P(HttpServerTest, ClosesConnectionsWhoseClientsDoNotRead) {
+  Start({.patience = std::chrono::hours(1)});
+  const auto connection = Connect(/*receive_buffer=*/4096);
+  connection->Send(Post("/large", ""));
+  handler_.events.WaitFor(1);
+  server_->CloseConnections();
+  EXPECT_EQ(handler_.events.WaitFor(3), "sgw");
+}
+
 TEST_P(HttpServerTest, PostedWorkRunsInOrderAndEvenIfOtherWorkThrows) {
   Start();
   const auto connection = Connect();
