@@ -253,7 +253,9 @@ grpc::ChannelArguments WithoutHealthChecks(grpc::ChannelArguments args) {
 }  // namespace
 
 // CANCELLED is included because gRPC's core returns it if a call meets the GOAWAY of a draining
-// server.
+// server. Two methods of StateService are missing on purpose. When gRPC repeats a stream of
+// messages such as Import, messages get lost or the call hangs (seen with gRPC 1.51 and 1.85). A
+// Delete whose answer was lost would end with NOT_FOUND.
 std::string MakeServiceConfig(const ClientOptions& options) {
   constexpr absl::string_view kRetry = R"(,
     "retryPolicy": {
@@ -265,7 +267,13 @@ std::string MakeServiceConfig(const ClientOptions& options) {
   "loadBalancingConfig": [{"round_robin": {}}],
   "healthCheckConfig": {"serviceName": ""},
   "methodConfig": [{
-    "name": [{"service": "aft.v1.InferenceService"}, {"service": "aft.v1.ModelService"}]$0
+    "name": [
+      {"service": "aft.v1.InferenceService"}, {"service": "aft.v1.ModelService"},
+      {"service": "aft.v1.StateService", "method": "Export"},
+      {"service": "aft.v1.StateService", "method": "Get"},
+      {"service": "aft.v1.StateService", "method": "List"},
+      {"service": "inference.GRPCInferenceService", "method": "ModelInfer"}
+    ]$0
   }]
 })",
       options.max_attempts > 1 ? absl::Substitute(kRetry, std::min(options.max_attempts, 5)) : "");

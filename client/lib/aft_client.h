@@ -101,7 +101,8 @@ using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 // A call that is refused before its first message, with UNAVAILABLE, RESOURCE_EXHAUSTED or
 // CANCELLED, is sent again, after the time that the server names (`grpc-retry-pushback-ms`) or some
 // tenths of a second. If that time is negative, the call is not sent again. The attempts end with
-// ClientOptions::max_attempts or the deadline.
+// ClientOptions::max_attempts or the deadline. Calls of ImportState, DeleteState, LoadModel,
+// UnloadModel and Health are never sent again.
 //
 // A generation or scoring that breaks later is resumed, at any of the servers. The application sees
 // one stream with one Started (the first), every token once, and one Finished (of each sequence),

@@ -40,9 +40,16 @@ def is_loopback(target: str) -> bool:
 
 def service_config(max_attempts: int, watch_health: bool = True) -> str:
   """gRPC's service config: balancing, watching health and retries. CANCELLED is included because gRPC's core returns
-  it if a call meets the GOAWAY of a draining server."""
+  it if a call meets the GOAWAY of a draining server. The methods are those of MakeServiceConfig of the C++ client, which
+  says why two are missing."""
   method: dict[str, Any] = {
-      "name": [{"service": "aft.v1.InferenceService"}, {"service": "aft.v1.ModelService"}],
+      "name": [
+          {"service": "aft.v1.InferenceService"}, {"service": "aft.v1.ModelService"},
+          {"service": "aft.v1.StateService", "method": "Export"},
+          {"service": "aft.v1.StateService", "method": "Get"},
+          {"service": "aft.v1.StateService", "method": "List"},
+          {"service": "inference.GRPCInferenceService", "method": "ModelInfer"},
+      ],
   }
   if max_attempts > 1:
     method["retryPolicy"] = {

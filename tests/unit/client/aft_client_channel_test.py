@@ -43,6 +43,10 @@ class OptionsTest(unittest.TestCase):
         "grpc.keepalive_time_ms": 20_000, "grpc.keepalive_timeout_ms": 10_000,
         "grpc.http2.max_pings_without_data": 0, "grpc.per_rpc_retry_buffer_size": 16 << 20})
     self.assertEqual(config["healthCheckConfig"], {"serviceName": ""})
+    states = [{"service": "aft.v1.StateService", "method": method} for method in ("Export", "Get", "List")]
+    self.assertEqual(config["methodConfig"][0]["name"], [
+        {"service": "aft.v1.InferenceService"}, {"service": "aft.v1.ModelService"}, *states,
+        {"service": "inference.GRPCInferenceService", "method": "ModelInfer"}])
     self.assertNotIn("healthCheckConfig",
                      json.loads(self.options("aft:8500", watch_health=False)["grpc.service_config"]))
 

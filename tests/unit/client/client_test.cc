@@ -317,11 +317,19 @@ TEST(ClientOptionsTest, TheChannelReconnectsSoonUnlessTheOptionsSayOtherwise) {
   EXPECT_EQ(value(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS), 10);
 }
 
-TEST(ClientOptionsTest, RefusedCallsOfBothServicesAreSentAgain) {
-  EXPECT_THAT(
-      MakeServiceConfig({}),
-      testing::AllOf(HasSubstr(R"({"service": "aft.v1.InferenceService"})"),
-                     HasSubstr(R"({"service": "aft.v1.ModelService"})"), HasSubstr("retryPolicy")));
+TEST(ClientOptionsTest, RefusedCallsOfTheseMethodsAreSentAgain) {
+  const std::string config = MakeServiceConfig({});
+  for (const char* const name :
+       {R"({"service": "aft.v1.InferenceService"})", R"({"service": "aft.v1.ModelService"})",
+        R"({"service": "aft.v1.StateService", "method": "Export"})",
+        R"({"service": "aft.v1.StateService", "method": "Get"})",
+        R"({"service": "aft.v1.StateService", "method": "List"})",
+        R"({"service": "inference.GRPCInferenceService", "method": "ModelInfer"})",
+        "retryPolicy"}) {
+    EXPECT_THAT(config, HasSubstr(name));
+  }
+  EXPECT_THAT(config, testing::Not(HasSubstr("Import")));  // messages would get lost
+  EXPECT_THAT(config, testing::Not(HasSubstr("Delete")));  // a repeated one is NOT_FOUND
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/lib/aft_client.h"
+#include "inference/grpc_service.pb.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/tcp_gate.h"
@@ -36,7 +37,9 @@ std::unique_ptr<Client> ConnectTo(const std::string& address, int max_attempts =
 class TwoServersTest : public testing::Test {
  protected:
   TwoServersTest() {
-    for (FakeServer* server : {&a_, &b_}) server->SetScript(TextScript({"ab"}));
+    Script script = TextScript({"ab"});
+    script.other_events.push_back(std::make_shared<inference::ModelInferResponse>());
+    for (FakeServer* server : {&a_, &b_}) server->SetScript(script);
     client_ = ConnectTo(absl::StrCat("ipv4:", a_.address(), ",", b_.address()));
   }
 
@@ -81,6 +84,8 @@ TEST_F(TwoServersTest, ACallThatOneServerRefusesGoesToTheOther) {
   a_.RefuseNext(1000, {grpc::UNAVAILABLE, "not now"}, {{"grpc-retry-pushback-ms", "0"}});
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(client_->Generate(AnyPrompt()).ok());
   EXPECT_GE(b_.requests(), 20);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(client_->Infer({}).ok());
+  EXPECT_GE(b_.requests(), 40);
 }
 
 TEST(OneServerTest, AServerThatDoesNotServeGetsNoGenerations) {
