@@ -120,7 +120,7 @@ grpc::Status CallCarrier::EndWith(const Call& call, bool unary) {
     context().AddTrailingMetadata(kRetryPushbackKey, absl::StrCat(ending.retry_after->count()));
   } else if (unary && absl::IsResourceExhausted(ending.status)) {
     // The answer to a repeated request would fail in the same way, so clients must not retry.
-    context().AddTrailingMetadata(kRetryPushbackKey, "-1");
+    context().AddTrailingMetadata(kRetryPushbackKey, kNeverRetry);
   }
   if (ending.begun) {
     context().AddTrailingMetadata(kUsageKey, EncodeUsage(ending.usage).SerializeAsString());

@@ -16,6 +16,10 @@ namespace aft::server {
 inline constexpr char kRequestIdKey[] = "x-request-id";
 inline constexpr char kTraceparentKey[] = "traceparent";
 inline constexpr char kRetryPushbackKey[] = "grpc-retry-pushback-ms";  // gRPC clients obey it
+// The value for calls that need no engine: budgets have no queue from which to compute a better
+// time.
+inline constexpr char kRetryAfterMs[] = "1000";
+inline constexpr char kNeverRetry[] = "-1";
 inline constexpr char kUsageKey[] = "aft-usage-bin";
 inline constexpr char kTimingsKey[] = "aft-timings-bin";
 

@@ -31,7 +31,9 @@ UnaryCall::UnaryCall(const TransportEnvironment& environment, const char* method
       response_(response) {}
 
 absl::Status UnaryCall::Admit() {
-  AFT_RETURN_IF_ERROR(environment_.CheckMessage(request_.Length()));
+  const absl::Status fits = environment_.CheckMessage(request_.Length());
+  too_large_ = !fits.ok();
+  AFT_RETURN_IF_ERROR(fits);
   AFT_ASSIGN_OR_RETURN(client_, Identify(environment_.identity));
   charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
   if (charge_.Resize(static_cast<int64_t>(kCallBytes + request_.Length()))) {
@@ -89,6 +91,9 @@ void UnaryCall::End(Method method, const absl::Status& status) {
 
 void UnaryCall::Close(const grpc::Status& status) {
   DropRequest();
+  if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
+    context().AddTrailingMetadata(kRetryPushbackKey, too_large_ ? kNeverRetry : kRetryAfterMs);
+  }
   OperationBegins();
   Finish(status);
 }

@@ -48,7 +48,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   // Whether the call still waits for an answer. Any thread may call it.
   bool waiting() const;
 
-  // Exactly one of these ends the call. End also reports the call and sends its trace.
+  // Exactly one of these ends the call, with a retry hint if it is refused for lack of space. End
+  // also reports the call and sends its trace.
   void End(Method method, const absl::Status& status);
   void Close(const grpc::Status& status);
 
@@ -75,6 +76,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   grpc::ByteBuffer& response_;
   std::shared_ptr<const Client> client_;
   MemoryLedger::Charge charge_;
+  bool too_large_ = false;  // the request
   mutable Mutex mutex_;
   Ending end_ ABSL_GUARDED_BY(mutex_);
   absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // the reason, once revoked

@@ -18,9 +18,6 @@
 namespace aft::server {
 namespace {
 
-// When a refused call should be retried. Budgets have no queue from which to compute a better time.
-constexpr char kRetryAfterMs[] = "1000";
-
 // The largest size of a sealed state of this model.
 int64_t MostSealedBytes(const ModelInfo& info) {
   constexpr int64_t kSeal = 1024;
@@ -76,7 +73,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
     ReportStateCall(environment_, caller_, method_, arrival_, status);
     if (!begun_) SendIds(context(), caller_.ids, Metadata::kTrailing);
     if (absl::IsResourceExhausted(status)) {
-      context().AddTrailingMetadata(kRetryPushbackKey, kRetryAfterMs);
+      context().AddTrailingMetadata(kRetryPushbackKey, too_large_ ? kNeverRetry : kRetryAfterMs);
     }
     return ToGrpcStatus(status, caller_.ids.request);
   }
@@ -95,6 +92,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   Caller caller_;  // without a client until it is identified
   MemoryLedger::Charge charge_;
   bool begun_ = false;
+  bool too_large_ = false;  // a message of the client
   std::atomic<bool> cancelled_{false};
   Mutex mutex_;
   absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // the reason, once revoked
@@ -232,7 +230,9 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     if (std::chrono::steady_clock::now() - arrival_ > environment_.limits.max_request) {
       return absl::DeadlineExceededError("the import takes longer than limits.max_request_ms");
     }
-    AFT_RETURN_IF_ERROR(environment_.CheckMessage(incoming_.Length()));
+    const absl::Status fits = environment_.CheckMessage(incoming_.Length());
+    too_large_ = !fits.ok();
+    AFT_RETURN_IF_ERROR(fits);
     const size_t message = 3 * incoming_.Length();
     AFT_RETURN_IF_ERROR(Hold(bytes_ + message));
     v1::StateServiceImportRequest request;

@@ -13,6 +13,7 @@ namespace aft::server {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kUsed[] = "aft_memory_used_bytes";
 
@@ -82,6 +83,8 @@ TEST(HttpMemoryTest, AStoredResponseIsReadOnlyIfThereIsRoom) {
     const HttpReply refused = server.Get(path);
     EXPECT_EQ(refused.status, 429);
     EXPECT_THAT(refused.body, HasSubstr("memory: "));
+    EXPECT_THAT(refused.head, HasSubstr("retry-after-ms: 100\r\n"));  // the shortest one
+    EXPECT_THAT(refused.head, Not(HasSubstr("x-should-retry")));
   }
   server.WaitForMetric(kUsed, 0);
   EXPECT_EQ(server.Get(path).json(), stored);

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -197,6 +198,26 @@ TEST_F(StateTransferTest, AnEndedStreamMayBringAStateWithoutAPendingToken) {
   }
 }
 
+TEST_F(StateTransferTest, AStreamThatAnotherKindOfServerBeganIsExactNowhere) {
+  Start();
+  const GenerateStream first = Run(Turn("hello", 4));
+  v1::GenerateRequest request = Request("hello", 10);
+  v1::Resume& resume = *request.mutable_resume();
+  for (const TokenId id : first.tokens) resume.add_token_ids(static_cast<uint32_t>(id));
+  resume.set_fingerprint(first.started.fingerprint());
+  const auto numerics_after = [&](const std::string& numerics) {
+    resume.set_numerics(numerics);
+    const GenerateStream rest = Run(request);
+    EXPECT_EQ(rest.started.exact(), numerics == "fake");
+    return rest.started.numerics();
+  };
+  EXPECT_EQ(numerics_after("AVX2"), "fake");  // this server has read all of the text
+  resume.set_state(Export(first.finished.state().id()));
+  EXPECT_EQ(numerics_after("fake"), "fake");
+  EXPECT_EQ(numerics_after("AVX2"), "");
+  EXPECT_EQ(server_->Metric("aft_streams_resumed_total{from=\"state\"}"), 2);
+}
+
 TEST_F(StateTransferTest, AnImportedStateIsInTheFolderBeforeItsIdIsKnown) {
   WriteBytes(folder_.File("key"), std::string(32, 'k'));
   config_.states.key_files = {folder_.File("key")};
@@ -275,6 +296,37 @@ TEST_F(StateTransferTest, ARefusalForLackOfSpaceHasARetryHint) {
   writer->Write(request);
   EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1u);
+}
+
+TEST_F(StateTransferTest, ACallThatIsTooLargeMustNotBeRetriedAndOneWithoutMemoryMay) {
+  config_.limits.max_message_bytes = 1 << 20;
+  config_.limits.max_tensor_message_bytes = 4 << 20;  // gRPC accepts messages up to this size
+  config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 100'000;
+  Start();
+  const auto hint = [](const grpc::ClientContext& context) {
+    const auto found = context.GetServerTrailingMetadata().find("grpc-retry-pushback-ms");
+    return found == context.GetServerTrailingMetadata().end()
+               ? ""
+               : std::string(found->second.data(), found->second.size());
+  };
+  for (const auto& [bytes, expected] : {std::pair(200'000, "1000"), std::pair(2'000'000, "-1")}) {
+    grpc::ClientContext get_context;
+    v1::StateServiceGetRequest get;
+    get.set_id(std::string(static_cast<size_t>(bytes), 'x'));
+    v1::StateServiceGetResponse got;
+    EXPECT_EQ(server_->states().Get(&get_context, get, &got).error_code(),
+              grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(hint(get_context), expected);
+
+    grpc::ClientContext import_context;
+    v1::StateServiceImportResponse imported;
+    const auto writer = server_->states().Import(&import_context, &imported);
+    v1::StateServiceImportRequest request;
+    request.set_chunk(get.id());
+    writer->Write(request);
+    EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(hint(import_context), expected);
+  }
 }
 
 TEST_F(StateTransferTest, AnExportOfAnUnknownStateIsRefused) {
