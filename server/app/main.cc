@@ -6,7 +6,7 @@
 // Exit codes:
 //   0        drained after SIGTERM or SIGINT; --help; --version; --print_config
 //   1        bad command line
-//   2        the config cannot be read or is invalid
+//   2        the config, or a file or folder that it names, cannot be used
 //   3        an address cannot be listened on, or --ready_file cannot be written
 //   4        no model could be loaded
 //   5        the drain was forced: it took longer than lame_duck + grace + 15 s, or the thread of a
@@ -137,7 +137,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "Exit codes:\n"
       "  0      drained\n"
       "  1      bad command line\n"
-      "  2      the config cannot be read or is invalid\n"
+      "  2      the config, or a file or folder that it names, cannot be used\n"
       "  3      an address cannot be listened on, or the ready file cannot be written\n"
       "  4      no model could be loaded\n"
       "  5      the drain took too long, or a model was stuck\n"
@@ -259,7 +259,9 @@ int Serve(const Flags& flags, const ServerConfig& config) {
   if (!created.ok()) return Fail(kExitConfig, created.status().message());
   const std::shared_ptr<Server> server = *std::move(created);
   if (const absl::Status status = server->Start(); !status.ok()) {
-    return Fail(kExitListen, status.message());
+    // The server could not listen. Every other error is one of a file or folder that the config
+    // names.
+    return Fail(absl::IsUnavailable(status) ? kExitListen : kExitConfig, status.message());
   }
   // The handler outlives the server: a signal may come while main returns.
   HandleShutdownSignals(

@@ -296,6 +296,15 @@ TEST_F(ServerProcessTest, ABadCommandLineOrConfigGivesOneLineAndADocumentedCode)
   std::ofstream(config) << "models { path: 'tiny' slots: -1 }\n";
   ExpectExit({AFT_SERVER, "--config=" + config}, 2,
              config + ": models[0].slots: must be in [1, 65536], got -1");
+  // A file or folder that is found to be missing when the server starts.
+  const std::string none = folder_.File("none");
+  WriteConfig("security { clients_file: '" + none + "' }");
+  ExpectExit(Command(), 2, none + ": No such file");
+  WriteBytes(folder_.File("key"), std::string(32, 'k'));
+  WriteConfig("states { folder: '" + none + "' key_files: '" + folder_.File("key") + "' }");
+  ExpectExit(Command(), 2, "states.folder: " + none);
+  WriteConfig("");
+  ExpectExit(Command({"--listen_address=192.0.2.1:1"}), 3, "listen_address: cannot listen on ");
 }
 
 TEST_F(ServerProcessTest, PrintsVersionHelpAndEffectiveConfig) {
