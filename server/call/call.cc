@@ -86,7 +86,9 @@ absl::Status Call::Admit() {
   if (model.has_value() && exchange_->needs_engine()) AFT_RETURN_IF_ERROR(Reserve(*model));
   outbox_.Open(MemoryLedger::Charge(environment_.ledger, *caller_.client));
   const size_t bytes = kCallBytes + exchange_->RequestCost(*message_);
-  return outbox_.Hold(bytes) ? absl::OkStatus() : environment_.RefuseForMemory();
+  if (outbox_.Hold(bytes)) return absl::OkStatus();
+  if (model.has_value()) SetModelName(*model);
+  return environment_.RefuseForMemory();
 }
 
 // Runs before the message is parsed. It can therefore reserve only for a `model` that stands at the
@@ -102,11 +104,13 @@ absl::Status Call::Reserve(const std::string& model) {
   } else if (!absl::IsUnavailable(status) && !absl::IsPermissionDenied(status)) {
     return absl::OkStatus();
   }
-  if (!status.ok()) {
-    metrics_ = environment_.registry.FindMetrics(model);
-    model_name_ = model_ != nullptr ? model_->config.name : model;
-  }
+  if (!status.ok()) SetModelName(model);
   return status;
+}
+
+void Call::SetModelName(const std::string& model) {
+  model_name_ = model_ != nullptr ? model_->config.name : model;
+  metrics_ = environment_.registry.FindMetrics(model_name_);
 }
 
 void Call::Attempt(absl::FunctionRef<absl::Status()> part) {
@@ -463,7 +467,6 @@ void Call::Report() {
   const Method method = exchange_->method();
   const absl::Status& status = ending_.status;
   const Duration total = std::chrono::steady_clock::now() - arrival_;
-  if (status.ok()) CountResumed();  // a stream whose output was complete does not begin
   if (!refused_) metrics_->calls.Observe(method, total);
   (metrics_ != nullptr ? metrics_->calls : environment_.metrics.calls).Count(method, status.code());
   if (model_ != nullptr && status.ok() && exchange_->needs_engine()) {

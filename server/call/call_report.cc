@@ -73,6 +73,7 @@ void ReportRefusal(const CallEnvironment& environment, ClientMetrics& clients, c
                    Method method, const absl::Status& status, Duration total) {
   environment.metrics.calls.Count(method, status.code());
   const bool of_model = static_cast<size_t>(method) < kModelMethods;
+  if (!of_model && method != Method::kHttpHead) environment.metrics.calls.Observe(method, total);
   if (of_model && caller.client != nullptr) {
     clients.Count(caller.client->name, status.code(), /*tokens=*/0);
   }

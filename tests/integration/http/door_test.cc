@@ -53,6 +53,7 @@ TEST(HttpDoorTest, ABodyWhereNoneBelongsIsCountedAndLogged) {
   HttpApi server;
   EXPECT_EQ(server.Get("/v1/responses/x", "Content-Length: 1\r\n").status, 400);
   EXPECT_EQ(server.Metric(RequestsTotal("INVALID_ARGUMENT", "GetState", "")), 1);
+  EXPECT_EQ(server.Metric("aft_e2e_seconds_count{method=\"GetState\",model=\"\"}"), 1);
   const auto lines = log.Lines("request.done");
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(lines[0]["reason"], "the request must have no body");

@@ -160,6 +160,14 @@ TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {
   EXPECT_EQ(Metric(R"(aft_requests_total{model=""})"), 6);
 }
 
+TEST_F(MetricsTest, ACallThatIsRefusedForMemoryIsCountedWithItsModel) {
+  ServerConfig config = Config();
+  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 1000;
+  Start(config);
+  EXPECT_EQ(Generate(2).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate", "fake")), 1);
+}
+
 TEST_F(MetricsTest, RunningAndWaitingRequestsAreCountedByPriority) {
   ServerConfig config = Config();
   config.models[0].slots = 2;
