@@ -113,7 +113,8 @@ absl::StatusOr<DecodedRequest> InferExchange::Decode(const ServedModel& model,
 
 absl::Status InferExchange::InOwnNames(const absl::Status& status) const {
   absl::string_view rest = status.message();
-  if (!absl::ConsumePrefix(&rest, "prompt: ")) return status;
+  // Until the request is decoded, a tensor may have that name.
+  if (*text_ == '\0' || !absl::ConsumePrefix(&rest, "prompt: ")) return status;
   return absl::Status(status.code(), absl::StrCat(text_, ": ", rest));
 }
 

@@ -127,7 +127,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
 absl::Status GenerationExchange::InOwnNames(const absl::Status& status) const {
   absl::string_view rest = status.message();
   // For the engine each answer to one of several prompts is a text.
-  if (uint32_t text = 0; absl::ConsumePrefix(&rest, "texts[") &&
+  if (uint32_t text = 0; is_read_ && absl::ConsumePrefix(&rest, "texts[") &&
                          absl::SimpleAtoi(rest.substr(0, rest.find(']')), &text)) {
     rest.remove_prefix(rest.find(']') + 1);
     return absl::Status(status.code(), absl::StrCat(TextPath(text), rest));

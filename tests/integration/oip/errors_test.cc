@@ -22,6 +22,7 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
   const auto json = [](const char* text) { return Prompt().Text("sampling_parameters", text); };
   const std::vector<Fault> faults = {
       {"text_input: exactly one of", InferBuilder()},
+      {"prompt: is no input of model", InferBuilder().Text("prompt", "x")},
       {"text_input: exactly one of", Prompt().Ids({1})},
       {"text_input: must be BYTES, got INT64",
        InferBuilder().Raw("text_input", "INT64", {1}, RawOf<int64_t>({1}))},
