@@ -299,6 +299,7 @@ bool GenerateEngine::CheckState(TokenStream& stream, const char* event,
                      {"id", stream.id},
                      {"error", status.ToString()},
                      {"trace_id", stream.trace_id}});
+  if (absl::IsUnavailable(status)) FailStep({}, /*rows=*/0, status, Now());  // its device is lost
   Outcome outcome;
   outcome.no_memory = absl::IsResourceExhausted(status);
   outcome.status =

@@ -82,9 +82,9 @@ void FakeModelControl::FailNextKeep() {
   keep_failure_ = true;
 }
 
-void FakeModelControl::FailNextRestore() {
+void FakeModelControl::FailNextRestore(absl::Status status) {
   MutexLock lock(mutex_);
-  restore_failure_ = true;
+  restore_failure_ = std::move(status);
 }
 
 bool FakeModelControl::TakeKeepFailure() {
@@ -92,9 +92,9 @@ bool FakeModelControl::TakeKeepFailure() {
   return std::exchange(keep_failure_, false);
 }
 
-bool FakeModelControl::TakeRestoreFailure() {
+absl::Status FakeModelControl::TakeRestoreFailure() {
   MutexLock lock(mutex_);
-  return std::exchange(restore_failure_, false);
+  return std::exchange(restore_failure_, absl::OkStatus());
 }
 
 void FakeModelControl::Violation(std::string text) {
@@ -296,7 +296,7 @@ absl::StatusOr<int64_t> FakeModelRunner::BindSlot(int32_t slot, const StateSourc
   }
   CheckIdle("BindSlot", slot);
   const bool is_new = std::holds_alternative<NewSequence>(from);
-  if (!is_new && control_->TakeRestoreFailure()) return absl::InternalError("secret detail");
+  if (!is_new) AFT_RETURN_IF_ERROR(control_->TakeRestoreFailure());
   AFT_ASSIGN_OR_RETURN(const auto state, StateOf(from));
   sequences_.Bind(slot, state.first, terms);
   Slot& bound = slots_[static_cast<size_t>(slot)];

@@ -29,7 +29,7 @@ class FakeModelControl : public StepGate {
   void FailNextCollect(absl::Status status);
   // The next KeepSlot fails; the next BindSlot from an existing state fails.
   void FailNextKeep();
-  void FailNextRestore();
+  void FailNextRestore(absl::Status status = absl::InternalError("secret detail"));
 
   // Every step that was submitted, refused ones included.
   std::vector<StepInput> steps() const;
@@ -47,7 +47,7 @@ class FakeModelControl : public StepGate {
   absl::Status TakeSubmitFailure();
   absl::Status TakeCollectFailure();
   bool TakeKeepFailure();
-  bool TakeRestoreFailure();
+  absl::Status TakeRestoreFailure();
   void Violation(std::string text);
 
   mutable Mutex mutex_;
@@ -56,7 +56,7 @@ class FakeModelControl : public StepGate {
   absl::Status submit_failure_ ABSL_GUARDED_BY(mutex_);
   absl::Status collect_failure_ ABSL_GUARDED_BY(mutex_);
   bool keep_failure_ ABSL_GUARDED_BY(mutex_) = false;
-  bool restore_failure_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status restore_failure_ ABSL_GUARDED_BY(mutex_);
   std::vector<StepInput> steps_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> violations_ ABSL_GUARDED_BY(mutex_);
 };

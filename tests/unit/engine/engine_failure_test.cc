@@ -126,6 +126,17 @@ TEST_F(EngineFailureTest, ALostDeviceFailsTheModelAtOnce) {
   ExpectFailed("device is lost: UNAVAILABLE: it is gone");
 }
 
+// All requests may begin with a kept state, so that no step is ever submitted to the device.
+TEST_F(EngineFailureTest, ADeviceThatIsLostWhileItIsIdleFailsTheModelToo) {
+  Start();
+  const std::vector<TokenId> prompt(50, 7);
+  for (int i = 0; i < 2; ++i) Submit(Request(prompt, 1)).sink->Wait();
+  control->FailNextRestore(absl::UnavailableError("it is gone"));
+  EXPECT_EQ(CodeOf(Submit(Request(prompt, 1)).sink), absl::StatusCode::kUnavailable);
+  ExpectFailed("device is lost: UNAVAILABLE: it is gone");
+  ExpectNothingLeft();
+}
+
 TEST_F(EngineFailureTest, AnExceptionFailsTheModelAndNothingElse) {
   model.next_token = [](uint64_t, int64_t) -> TokenId { throw std::runtime_error("boom"); };
   const Held held = StartHeldWithTwo();
