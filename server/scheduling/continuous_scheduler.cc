@@ -405,7 +405,10 @@ void ContinuousScheduler::Sampled(Sequence& sequence, TokenId token) {
 
 // The number of tokens that its next row could have.
 int64_t ContinuousScheduler::Runnable(const Sequence& sequence) {
-  if (sequence.phase_ == Sequence::Phase::kPrompt) return sequence.next_prompt_tokens();
+  if (sequence.phase_ == Sequence::Phase::kPrompt) {
+    // A row with bans must be the only one of its sequence in flight (StepRow::banned).
+    return !sequence.banned_.empty() && sequence.flights_ > 0 ? 0 : sequence.next_prompt_tokens();
+  }
   if (!sequence.decodes()) return 0;
   return sequence.turn_.never_ahead && sequence.pending_ > 0 ? 0 : 1;
 }
