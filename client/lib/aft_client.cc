@@ -272,7 +272,10 @@ std::string MakeServiceConfig(const ClientOptions& options) {
       {"service": "aft.v1.StateService", "method": "Export"},
       {"service": "aft.v1.StateService", "method": "Get"},
       {"service": "aft.v1.StateService", "method": "List"},
-      {"service": "inference.GRPCInferenceService", "method": "ModelInfer"}
+      {"service": "inference.GRPCInferenceService", "method": "ModelInfer"},
+      {"service": "inference.GRPCInferenceService", "method": "ModelMetadata"},
+      {"service": "inference.GRPCInferenceService", "method": "ModelStatistics"},
+      {"service": "inference.GRPCInferenceService", "method": "RepositoryIndex"}
     ]$0
   }]
 })",

@@ -49,6 +49,9 @@ def service_config(max_attempts: int, watch_health: bool = True) -> str:
           {"service": "aft.v1.StateService", "method": "Get"},
           {"service": "aft.v1.StateService", "method": "List"},
           {"service": "inference.GRPCInferenceService", "method": "ModelInfer"},
+          {"service": "inference.GRPCInferenceService", "method": "ModelMetadata"},
+          {"service": "inference.GRPCInferenceService", "method": "ModelStatistics"},
+          {"service": "inference.GRPCInferenceService", "method": "RepositoryIndex"},
       ],
   }
   if max_attempts > 1:

@@ -175,7 +175,7 @@ class Connection:
 
 class Client(Connection):
   """The servers behind one address. Calls go in turn to those that are reachable and serve. A refused call is sent
-  again, if possible to another server, at most `max_attempts` times in all; imports and deletions of states are not. A
+  again, if possible to another server, at most `max_attempts` times in all; imports and deletions of states, and streams of inferences, are not. A
   generation or scoring that breaks is resumed.
 
   `addresses`: "host:port"; any gRPC target, such as "dns:///aft:8500"; or several IP addresses with ports. `token`

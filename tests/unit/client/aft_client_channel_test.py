@@ -44,9 +44,10 @@ class OptionsTest(unittest.TestCase):
         "grpc.http2.max_pings_without_data": 0, "grpc.per_rpc_retry_buffer_size": 16 << 20})
     self.assertEqual(config["healthCheckConfig"], {"serviceName": ""})
     states = [{"service": "aft.v1.StateService", "method": method} for method in ("Export", "Get", "List")]
+    infer = [{"service": "inference.GRPCInferenceService", "method": method}
+             for method in ("ModelInfer", "ModelMetadata", "ModelStatistics", "RepositoryIndex")]
     self.assertEqual(config["methodConfig"][0]["name"], [
-        {"service": "aft.v1.InferenceService"}, {"service": "aft.v1.ModelService"}, *states,
-        {"service": "inference.GRPCInferenceService", "method": "ModelInfer"}])
+        {"service": "aft.v1.InferenceService"}, {"service": "aft.v1.ModelService"}, *states, *infer])
     self.assertNotIn("healthCheckConfig",
                      json.loads(self.options("aft:8500", watch_health=False)["grpc.service_config"]))
 

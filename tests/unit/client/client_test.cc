@@ -325,6 +325,9 @@ TEST(ClientOptionsTest, RefusedCallsOfTheseMethodsAreSentAgain) {
         R"({"service": "aft.v1.StateService", "method": "Get"})",
         R"({"service": "aft.v1.StateService", "method": "List"})",
         R"({"service": "inference.GRPCInferenceService", "method": "ModelInfer"})",
+        R"({"service": "inference.GRPCInferenceService", "method": "ModelMetadata"})",
+        R"({"service": "inference.GRPCInferenceService", "method": "ModelStatistics"})",
+        R"({"service": "inference.GRPCInferenceService", "method": "RepositoryIndex"})",
         "retryPolicy"}) {
     EXPECT_THAT(config, HasSubstr(name));
   }
