@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "base/check.h"
 #include "model/kernels/aft/aft.h"

@@ -6,8 +6,8 @@
 namespace aft::server {
 namespace {
 
-// Adds to `used` unless that exceeds `limit`. What is refused is never added, not even for a moment,
-// because other charges would be refused then.
+// Adds to `used` unless that exceeds `limit`. What is refused is never added, not even for a
+// moment, because other charges would be refused then.
 bool AddWithin(int64_t limit, int64_t bytes, std::atomic<int64_t>& used) {
   int64_t before = used.load(std::memory_order_relaxed);
   do {
@@ -29,6 +29,7 @@ size_t MemoryLedger::clients() const {
 }
 
 bool MemoryLedger::Take(Account& account, int64_t bytes) {
+  if (used_.load(std::memory_order_relaxed) > total_ - bytes) return false;
   if (!AddWithin(account.limit, bytes, account.used)) return false;
   if (!AddWithin(total_, bytes, used_)) {
     account.used.fetch_sub(bytes, std::memory_order_relaxed);

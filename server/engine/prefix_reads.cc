@@ -161,7 +161,7 @@ void PrefixReads::Begin(TokenStream& stream, const PrefixCache::Found& found) {
     usage.cache_miss = CacheMiss::kCold;
   }
   read.text = cache_.Hold(KeyOf(stream), PromptOf(stream));
-  read.marked = {};
+  std::vector<TokenId>().swap(read.marked);
   if (read.text == nullptr) return;
   read.reads = true;
   readers_.push_back(&stream);

@@ -101,7 +101,7 @@ bool EncodeCodec::Take(Response& outgoing) {
   answer.sent += count;
   unsent_bytes_ -= count * width_ * sizeof(float);
   if (count < left) return true;
-  answer.vectors = {};
+  std::vector<float>().swap(answer.vectors);
   if (!answer.finished.has_value()) answers_.pop_front();
   return true;
 }
