@@ -259,8 +259,8 @@ int Serve(const Flags& flags, const ServerConfig& config) {
   if (!created.ok()) return Fail(kExitConfig, created.status().message());
   const std::shared_ptr<Server> server = *std::move(created);
   if (const absl::Status status = server->Start(); !status.ok()) {
-    // The server could not listen. Every other error is one of a file or folder that the config
-    // names.
+    // UNAVAILABLE: the server could not listen. Nearly every other error is one of a file or folder
+    // that the config names.
     return Fail(absl::IsUnavailable(status) ? kExitListen : kExitConfig, status.message());
   }
   // The handler outlives the server: a signal may come while main returns.
