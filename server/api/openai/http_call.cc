@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/catching.h"
 #include "google/protobuf/wrappers.pb.h"
 #include "server/api/openai/error_page.h"
@@ -148,9 +147,8 @@ void HttpCall::SendEnd() {
   const std::string& id = caller_.ids.request;
   if (begun_ || (!failed && exchange().streams())) {
     if (!begun_) answer_->Begin(WithHeaders({.content_type = "text/event-stream"}));
-    return answer_->End(
-        failed ? absl::StrCat("data: ", ErrorText(ending.status, id, ending.path), "\n\n")
-               : exchange().text());
+    return answer_->End(failed ? exchange().ErrorEvent(ErrorText(ending.status, id, ending.path))
+                               : exchange().text());
   }
   answer_->Send(WithHeaders(
       failed ? ErrorPage(ending.status, id, ending.retry_after, ending.path)

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "google/protobuf/wrappers.pb.h"
 #include "server/api/openai/json_text.h"
 #include "server/call/exchange.h"
@@ -22,14 +23,21 @@ class JsonExchange : public Exchange {
   // Whether the answer is a stream of events; known once the call has begun.
   virtual bool streams() const { return false; }
   // The text in outgoing().
-  const std::string& text() const { return outgoing_.value(); }
+  const std::string& text() {
+    outgoing();
+    return outgoing_.value();
+  }
+  // Returns the last event of a stream that has failed. `error` is the result of ErrorText.
+  virtual std::string ErrorEvent(const std::string& error) {
+    return absl::StrCat("data: ", error, "\n\n");
+  }
 
   Method method() const final { return method_; }
   size_t RequestCost(const RequestBytes& bytes) const final {
     return kBytesPerJsonByte * bytes.size();
   }
   google::protobuf::Message& request() final { return body_; }
-  const google::protobuf::MessageLite& outgoing() final { return outgoing_; }
+  const google::protobuf::MessageLite& outgoing() override { return outgoing_; }
   void Drop() override {}
   bool Finish(const Outcome& /*outcome*/, const v1::State* /*stored*/) override { return true; }
 

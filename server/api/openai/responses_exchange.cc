@@ -201,8 +201,19 @@ void ResponsesExchange::AddEvent(const char* type, const OrderedJson& fields) {
   absl::StrAppend(outgoing_.mutable_value(), "event: ", type, "\ndata: ", Dump(event), "\n\n");
 }
 
+// Clients that know only the other endpoints look for the member `error`.
+std::string ResponsesExchange::ErrorEvent(const std::string& error) {
+  const OrderedJson object = OrderedJson::parse(error)["error"];
+  outgoing_.clear_value();
+  AddEvent("error", {{"code", object["code"]},
+                     {"message", object["message"]},
+                     {"param", object["param"]},
+                     {"error", object}});
+  return text();
+}
+
 void ResponsesExchange::Prepare() {
-  request_.messages = {};
+  std::vector<ChatMessage>().swap(request_.messages);
   request_.options.message().clear_prompt();
   if (!request_.stream) return;
   const OrderedJson response = Response(nullptr, stores_);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -203,6 +204,31 @@ TEST(HttpResponsesTest, AStreamsEventsAreInOrder) {
   EXPECT_EQ(
       server.Get(std::string(kResponses) + "/" + last["response"]["id"].get<std::string>()).json(),
       last["response"]);
+}
+
+TEST(HttpResponsesTest, AStreamThatFailsEndsWithAnErrorEvent) {
+  HttpApi server(WithHttp(), Letters());
+  server.control().Hold();
+  Json body = Turn("a");
+  body["stream"] = true;
+  const TcpConnection connection(server.address());
+  connection.Send(HttpPost(kResponses, body.dump()));
+  server.control().AllowSteps(3);
+  const std::string begin = connection.ReadTo("\"logprobs\":[]}\n\n\r\n");  // a delta's end
+  server.control().FailNextCollect(absl::InternalError("secret"));
+  server.control().Resume();
+  const HttpReply reply = ParseReply(begin + connection.ReadAll());
+  const std::vector<std::string> events = reply.events();
+  const Json last = Json::parse(events.back());
+  EXPECT_THAT(begin, HasSubstr("event: response.output_text.delta"));
+  EXPECT_THAT(reply.body, HasSubstr("\n\nevent: error\ndata: {\"type\":\"error\","));
+  EXPECT_EQ(last["sequence_number"], events.size() - 1);
+  EXPECT_EQ(last["code"], "internal_error");
+  EXPECT_THAT(last["message"].get<std::string>(), StartsWith("internal error; request id"));
+  EXPECT_EQ(last["param"], nullptr);
+  for (const char* name : {"code", "message", "param"}) {
+    EXPECT_EQ(last["error"][name], last[name]);
+  }
 }
 
 TEST(HttpResponsesTest, OnlyItsClientReadsAndDeletesAStoredResponse) {
