@@ -145,7 +145,8 @@ absl::Status Door::CheckOrigin(const HttpRequest& request, Headers& headers) con
     return absl::PermissionDeniedError("Origin: is not one of http.allow_origins");
   }
   headers["Access-Control-Allow-Origin"] = std::string(origin);
-  headers["Access-Control-Expose-Headers"] = "x-request-id, retry-after, retry-after-ms";
+  headers["Access-Control-Expose-Headers"] =
+      "x-request-id, retry-after, retry-after-ms, x-should-retry";
   headers["Cross-Origin-Resource-Policy"] = "cross-origin";
   headers["Vary"] = "Origin";
   return absl::OkStatus();

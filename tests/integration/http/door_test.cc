@@ -20,10 +20,10 @@ TEST(HttpDoorTest, PagesOfAllowedOriginsMayReadTheAnswer) {
   const std::string origin = "Origin: https://chat.example\r\n";
   EXPECT_THAT(
       server.Get("/v1/models", origin).head,
-      AllOf(
-          HasSubstr("Access-Control-Expose-Headers: x-request-id, retry-after, retry-after-ms\r\n"),
-          HasSubstr("Cross-Origin-Resource-Policy: cross-origin\r\n"),
-          HasSubstr("Vary: Origin\r\n")));
+      AllOf(HasSubstr("Access-Control-Expose-Headers: x-request-id, retry-after, retry-after-ms, "
+                      "x-should-retry\r\n"),
+            HasSubstr("Cross-Origin-Resource-Policy: cross-origin\r\n"),
+            HasSubstr("Vary: Origin\r\n")));
   EXPECT_THAT(server
                   .Ask("OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\n" + origin +
                        "Connection: close\r\nAccess-Control-Request-Method: POST\r\n\r\n")
