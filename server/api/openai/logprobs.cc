@@ -71,10 +71,11 @@ void CompletionLogprobs::Add(const Tokenizer& tokenizer, uint32_t id,
   OrderedJson top = nullptr;
   if (logprob != nullptr) {
     top = OrderedJson::object();
+    // If several tokens have the same bytes, the first and most likely one keeps the name.
     for (const v1::Alternative& other : logprob->top()) {
-      top[NameOf(tokenizer, other.token_id())] = other.logprob();
+      top.emplace(NameOf(tokenizer, other.token_id()), other.logprob());
     }
-    if (!top.contains(name)) top[name] = logprob->logprob();
+    top.emplace(name, logprob->logprob());
   }
   tokens_.push_back(std::move(name));
   logprobs_.push_back(logprob != nullptr ? OrderedJson(logprob->logprob()) : nullptr);
