@@ -55,16 +55,22 @@ bool IsOneOf(const Names& names, const std::string& name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
+// Whether all members of the object are null, except perhaps `name` with the value `plain`.
+bool HasOnly(const Json& object, const char* name, const Json& plain) {
+  if (!object.is_object()) return false;
+  for (const auto& [key, member] : object.items()) {
+    if (!member.is_null() && (key != name || member != plain)) return false;
+  }
+  return true;
+}
+
 bool AsksForNothing(const std::string& name, const Json& value) {
   if (value.is_null() || value == Json(false) || value == Json("")) return true;
   if (value.is_structured() && value.empty()) return true;
   if (name == "tool_choice" || name == "function_call") return value == "none" || value == "auto";
   if (name == "response_format") return value == Json{{"type", "text"}};
   if (name == "truncation") return value == "disabled";
-  if (name == "reasoning") {
-    return value.is_object() && std::all_of(value.begin(), value.end(),
-                                            [](const Json& member) { return member.is_null(); });
-  }
+  if (name == "reasoning") return HasOnly(value, "effort", "none");
   if (name == "modalities") return value == Json::array({"text"});
   if (name == "parallel_tool_calls") return value.is_boolean();
   if (name == "best_of") return value == 1;
@@ -202,7 +208,8 @@ absl::StatusOr<bool> ReadOfResponses(const std::string& name, const Json& value,
   } else if (name == "max_output_tokens") {
     AFT_RETURN_IF_ERROR(ReadOption("max_tokens", name, value, body));
   } else if (name == "text") {
-    const bool plain = AsksForNothing(name, value) || value == Json{{"format", {{"type", "text"}}}};
+    const bool plain =
+        AsksForNothing(name, value) || HasOnly(value, "format", Json{{"type", "text"}});
     if (!plain) return BadField(name, "supports only {\"format\": {\"type\": \"text\"}}");
   } else if (name == "n" || name == "top_logprobs" || name == "logprobs") {
     if (!value.is_null() && value != 0 && value != Json(false) && !(name == "n" && value == 1)) {

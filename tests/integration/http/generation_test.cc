@@ -327,6 +327,15 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
                {"truncation", "disabled"},
                {"max_tokens", nullptr}});
   EXPECT_EQ(server.Post("/v1/chat/completions", body).status, 200);
+  body = {{"input", "x"}, {"max_output_tokens", 1}, {"reasoning", {{"effort", "none"}}}};
+  const Json format = {{"type", "text"}};
+  for (const Json& text :
+       {Json{{"format", format}, {"verbosity", nullptr}}, Json{{"format", nullptr}}}) {
+    body["text"] = text;
+    EXPECT_EQ(server.Post("/v1/responses", body).status, 200) << text;
+  }
+  body["text"]["verbosity"] = "low";
+  EXPECT_EQ(server.Post("/v1/responses", body).json()["error"]["param"], "text");
 }
 
 TEST(HttpGenerationTest, IntegersMayHaveAFractionOfZeroAndSeedsASign) {
