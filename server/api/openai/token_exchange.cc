@@ -13,8 +13,11 @@ absl::Status TokenExchange::CheckRequest() {
   AFT_ASSIGN_OR_RETURN(model_, StringField(object, "model"));
   const char* const field = detokenize_ ? "tokens" : "prompt";
   for (const auto& [name, value] : object.items()) {
-    const bool known = name == "model" || name == field || value.is_null();
-    if (!known) return BadField(name, "is not supported");
+    // No tokenizer adds special tokens, so the value has no effect.
+    const bool special = !detokenize_ && name == "add_special_tokens";
+    const bool known =
+        name == "model" || name == field || value.is_null() || (special && value.is_boolean());
+    if (!known) return BadField(name, special ? "must be true or false" : "is not supported");
   }
   if (object.value(field, Json()).is_null()) return BadField(field, "is missing");
   if (!detokenize_) {

@@ -118,6 +118,11 @@ TEST(HttpVectorsTest, TokensEqualTheModels) {
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", {257}}}).json()["error"]["param"], "tokens[0]");
   EXPECT_EQ(server.Post("/tokenize", {{"prompt", "x"}, {"y", 1}}).json()["error"]["param"], "y");
   EXPECT_EQ(server.Post("/tokenize", {{"prompt", "x"}, {"y", nullptr}}).status, 200);
+  Json special = {{"prompt", "ab"}, {"add_special_tokens", true}};
+  EXPECT_EQ(server.Post("/tokenize", special).json()["tokens"], Json::array({97, 98}));
+  special["add_special_tokens"] = 1;
+  EXPECT_THAT(server.Post("/tokenize", special).body,
+              HasSubstr("add_special_tokens: must be true"));
   // An error repeats only the beginning of a name.
   EXPECT_LT(server.Post("/tokenize", {{std::string(5000, 'y'), 1}}).body.size(), 1000U);
   EXPECT_EQ(server.Post("/tokenize", {{"prompt", nullptr}}).json()["error"]["param"], "prompt");
