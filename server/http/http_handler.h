@@ -82,7 +82,7 @@ struct HttpOptions {
   // The most open connections. For one more, the server closes the oldest one without a request
   // under way. If each has a request, it closes the new one or, with `gives_way`, the oldest.
   size_t connections = 64;
-  size_t address_connections = 64;  // the same limit for the connections of one address
+  size_t address_connections = 64;  // the same limit for the connections of one host (HostOf)
   bool gives_way = true;
   bool keep_alive = false;  // false: each answer ends its connection
   size_t header_bytes = 8192;

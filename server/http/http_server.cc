@@ -96,7 +96,7 @@ class HttpServer::Loop {
 
  private:
   void Accept();
-  bool MakeRoom(const std::string& address);
+  bool MakeRoom(const std::string& host);
 
   HttpConnections connections_;
   int port_ = 0;
@@ -104,13 +104,13 @@ class HttpServer::Loop {
   asio::steady_timer again_{connections_.context};
 };
 
-bool HttpServer::Loop::MakeRoom(const std::string& address) {
-  const auto of_address = connections_.addresses.find(address);
-  const bool crowded = of_address != connections_.addresses.end() &&
-                       of_address->second >= connections_.options.address_connections;
+bool HttpServer::Loop::MakeRoom(const std::string& host) {
+  const auto of_host = connections_.hosts.find(host);
+  const bool crowded = of_host != connections_.hosts.end() &&
+                       of_host->second >= connections_.options.address_connections;
   if (!crowded && connections_.sessions.size() < connections_.options.connections) return true;
   const auto may_go = [&](const HttpSession* session, bool running) {
-    return (!crowded || session->address() == address) && (running || !session->running());
+    return (!crowded || session->host() == host) && (running || !session->running());
   };
   for (const bool running : {false, true}) {
     if (running && !connections_.options.gives_way) break;
@@ -136,7 +136,7 @@ void HttpServer::Loop::Accept() {
     }
     Accept();
     const tcp::endpoint peer = socket.remote_endpoint(error);
-    if (error || !MakeRoom(peer.address().to_string())) return;
+    if (error || !MakeRoom(HostOf(peer.address()))) return;
     socket.set_option(tcp::no_delay(true), error);
     socket.non_blocking(true, error);
     StartHttpSession(connections_, std::move(socket), peer);

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "boost/asio/ip/network_v6.hpp"
 #include "boost/asio/post.hpp"
 #include "boost/asio/steady_timer.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
@@ -41,11 +42,10 @@ constexpr size_t kBodyReadBytes = size_t{32} << 10;
 // Splits a request's target, which may be a whole URL (RFC 9112, 3.2.2).
 void SetTarget(absl::string_view target, HttpRequest& request) {
   if (const size_t scheme = target.find("://"); scheme < target.find('/')) {
-    const size_t path = target.find('/', scheme + 3);
-    target = path == absl::string_view::npos ? "/" : target.substr(path);
+    target = absl::ClippedSubstr(target, target.find_first_of("/?", scheme + 3));
   }
   const size_t query = std::min(target.find('?'), target.size());
-  request.path = std::string(target.substr(0, query));
+  request.path = query == 0 ? "/" : std::string(target.substr(0, query));
   request.query = std::string(absl::ClippedSubstr(target, query + 1));
 }
 
@@ -70,15 +70,15 @@ class Session final : public HttpSession,
       : loop_(loop),
         stream_(std::move(socket), loop.options.tls ? loop.options.tls().get() : nullptr),
         peer_(NameOf(peer)),
-        address_(peer.address().to_string()) {
-    ++loop_.addresses[address_];
+        host_(HostOf(peer.address())) {
+    ++loop_.hosts[host_];
     entry_ = loop_.sessions.insert(loop_.sessions.end(), this);
   }
   ~Session() override { Forget(); }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  const std::string& address() const override { return address_; }
+  const std::string& host() const override { return host_; }
   bool running() const override { return state_ == State::kRunning; }
   bool waiting() const override { return state_ == State::kHead; }
 
@@ -148,8 +148,8 @@ class Session final : public HttpSession,
     if (!entry_.has_value()) return;
     loop_.sessions.erase(*entry_);
     entry_.reset();
-    const auto count = loop_.addresses.find(address_);
-    if (--count->second == 0) loop_.addresses.erase(count);
+    const auto count = loop_.hosts.find(host_);
+    if (--count->second == 0) loop_.hosts.erase(count);
   }
 
   // ---- Requests.
@@ -368,7 +368,7 @@ class Session final : public HttpSession,
     const auto add = [&text](absl::string_view name, absl::string_view value) {
       absl::StrAppend(&text, name, ": ", value, "\r\n");
     };
-    add("Connection", keep_alive_ ? "keep-alive" : "close");
+    add("Connection", keep_alive_ && !loop_.draining ? "keep-alive" : "close");
     if (!page.content_type.empty()) add("Content-Type", page.content_type);
     for (const auto& [name, value] : kAlways) {
       if (page.headers.count(name) == 0) add(name, value);
@@ -453,7 +453,7 @@ class Session final : public HttpSession,
   HttpConnections& loop_;
   HttpStream stream_;
   const std::string peer_;
-  const std::string address_;
+  const std::string host_;
   std::optional<std::list<HttpSession*>::iterator> entry_;
   State state_ = State::kHead;
   bool first_ = true;     // no request has come yet
@@ -476,6 +476,11 @@ class Session final : public HttpSession,
 };
 
 }  // namespace
+
+std::string HostOf(const asio::ip::address& address) {
+  if (!address.is_v6() || address.to_v6().is_v4_mapped()) return address.to_string();
+  return asio::ip::make_network_v6(address.to_v6(), 64).canonical().to_string();
+}
 
 void StartHttpSession(HttpConnections& connections, tcp::socket socket, const tcp::endpoint& peer) {
   std::make_shared<Session>(connections, std::move(socket), peer)->Start();

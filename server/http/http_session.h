@@ -10,10 +10,15 @@
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "boost/asio/io_context.hpp"
+#include "boost/asio/ip/address.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "server/http/http_handler.h"
 
 namespace aft::server {
+
+// The host whose connections are counted together: an IPv4 address, or the /64 of an IPv6 address,
+// because one host usually has all addresses of a /64.
+std::string HostOf(const boost::asio::ip::address& address);
 
 // One connection of a client. Only the server's thread uses it.
 class HttpSession {
@@ -21,7 +26,7 @@ class HttpSession {
   virtual ~HttpSession() = default;
 
   virtual void Close() = 0;
-  virtual const std::string& address() const = 0;
+  virtual const std::string& host() const = 0;  // HostOf the client's address
   virtual bool running() const = 0;  // it has a request under way, whose body has arrived
   virtual bool waiting() const = 0;  // it waits for the head of a request, or for the rest of one
 };
@@ -36,9 +41,9 @@ struct HttpConnections {
 
   HttpHandler& handler;
   const HttpOptions options;
-  std::list<HttpSession*> sessions = {};         // the oldest first
-  std::map<std::string, size_t> addresses = {};  // connections of each
-  bool draining = false;                         // each connection ends with its current answer
+  std::list<HttpSession*> sessions = {};     // the oldest first
+  std::map<std::string, size_t> hosts = {};  // connections of each (HostOf)
+  bool draining = false;                     // each connection ends with its current answer
 
   // These hold sessions, which use the members above.
   boost::asio::io_context context{1};

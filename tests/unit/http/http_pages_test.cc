@@ -16,12 +16,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/http/http_server.h"
+#include "server/http/http_session.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/tcp.h"
 
 namespace aft::server {
 namespace {
 
+using boost::asio::ip::make_address;
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -81,6 +83,13 @@ class HttpPagesTest : public testing::Test {
   std::string address_;
 };
 
+TEST(HostTest, AddressesOfOneNetworkAreOneHost) {
+  EXPECT_EQ(HostOf(make_address("2001:db8:1:2::3")), HostOf(make_address("2001:db8:1:2:ffff::4")));
+  EXPECT_NE(HostOf(make_address("2001:db8:1:2::3")), HostOf(make_address("2001:db8:1:3::3")));
+  EXPECT_NE(HostOf(make_address("192.0.2.1")), HostOf(make_address("192.0.2.2")));
+  EXPECT_NE(HostOf(make_address("::ffff:192.0.2.1")), HostOf(make_address("::ffff:192.0.2.2")));
+}
+
 TEST_F(HttpPagesTest, ReportsThePortThatTheKernelChoseAndOneThatIsTaken) {
   EXPECT_GT(server_->port(), 0);
   EXPECT_THAT(
@@ -105,8 +114,8 @@ TEST_F(HttpPagesTest, AnswersEachPath) {
 }
 
 TEST_F(HttpPagesTest, UnknownPathsAreNotFoundAndTheAnswerNamesTheKnownOnes) {
-  for (const char* target :
-       {"/", "/nothing", "/small/", "//small", "/../small", "/SMALL", "*", "http://server"}) {
+  for (const char* target : {"/", "/nothing", "/small/", "//small", "/../small", "/SMALL", "*",
+                             "http://server", "http://server?x=/small"}) {
     const std::string answer = AskFor(std::string("GET ") + target);
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 ")) << target;
     EXPECT_THAT(answer, HasSubstr(" /small")) << target;

@@ -485,7 +485,8 @@ TEST_P(HttpServerTest, ADrainLetsRunningRequestsEnd) {
   server_->BeginDrain();
   EXPECT_EQ(idle->ReadAll(), "");
   sends->Send("body");
-  EXPECT_THAT(sends->ReadAll(), EndsWith("\r\n\r\nbody"));
+  EXPECT_THAT(sends->ReadAll(),
+              AllOf(HasSubstr("Connection: close\r\n"), EndsWith("\r\n\r\nbody")));
   handler_.go.set_value();
   EXPECT_THAT(holds->ReadAll(), EndsWith("held\n"));
 }
