@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -34,13 +35,11 @@ class GenerateCodec : public PendingSequences<v1::GenerateResponse> {
   // it, or null.
   void AppendFinished(const Outcome& outcome, uint32_t sequence, const v1::State* state);
   void Finish(const Outcome& outcome, v1::Finished& finished) const;
-  // The scores of the sequence's prompt that wait to be taken.
-  const v1::ScoreChunk& prompt_scores(uint32_t sequence) const {
-    return pending_[sequence].prompt.message.prompt_scores();
-  }
-  void DropPromptScores(uint32_t sequence) {
-    Response dropped;
-    TakePart(pending_[sequence].prompt, dropped);
+  // Moves out the scores of the sequence's prompt that wait.
+  v1::ScoreChunk TakePromptScores(uint32_t sequence) {
+    Response taken;
+    TakePart(pending_[sequence].prompt, taken);
+    return std::move(*taken.mutable_prompt_scores());
   }
 
  private:

@@ -79,6 +79,19 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
   int64_t tokens = 0;
   for (size_t i = 0; i < prompts; ++i) {
     AFT_ASSIGN_OR_RETURN(GenerationRequest request, DecodePrompt(i, model, limits));
+    if (i > 0) {
+      const GenerationRequest& first = generations.prompts.front();
+      request.sampling.rules = first.sampling.rules;
+      request.bad_words = first.bad_words;
+    } else if (prompts > 1) {
+      // These options become `rules` and `bad_words`, which do not depend on the prompt. It would
+      // take seconds to tokenise the bad words again for each of many prompts.
+      v1::SamplingOptions& sampling = *message.mutable_sampling();
+      sampling.clear_bad_words();
+      sampling.clear_logit_bias();
+      sampling.clear_allowed_tokens();
+      sampling.clear_banned_tokens();
+    }
     const size_t bytes = codec_.kept_tokens(request) * sizeof(TokenId);
     if (prompts == 1) {
       decoded.work = std::move(request);
@@ -141,7 +154,7 @@ absl::Status GenerationExchange::InOwnNames(const absl::Status& status) const {
 
 void GenerationExchange::Prepare() {
   Texts().Swap(&body_read_.prompts);
-  body_read_.messages = {};
+  std::vector<ChatMessage>().swap(body_read_.messages);
   body_read_.options.message().clear_prompt();
 }
 
@@ -228,10 +241,23 @@ std::string GenerationExchange::Text(const std::string& text) const {
                : absl::StrCat("\"text\":", json);
 }
 
-std::string GenerationExchange::TakeEcho(uint32_t index) {
-  if (Prompt(index).token_ids().empty() || std::exchange(choices_[index].echoed, true)) return "";
-  AddPrompt(index, codec_.prompt_scores(SharesScores() ? 0 : index));
-  if (!SharesScores()) codec_.DropPromptScores(index);
+GenerationExchange::SharedScores GenerationExchange::TakeEcho(uint32_t index) {
+  if (Prompt(index).token_ids().empty() || std::exchange(choices_[index].echoed, true)) {
+    return nullptr;
+  }
+  if (!SharesScores()) return std::make_shared<v1::ScoreChunk>(codec_.TakePromptScores(index));
+  if (shared_scores_ == nullptr) {
+    const size_t bytes = codec_.pending_bytes();
+    shared_scores_ = std::make_shared<v1::ScoreChunk>(codec_.TakePromptScores(0));
+    shared_bytes_ = bytes - codec_.pending_bytes();
+  }
+  if (++echoes_ < sequences_) return shared_scores_;
+  shared_bytes_ = 0;
+  return std::exchange(shared_scores_, nullptr);
+}
+
+std::string GenerationExchange::EchoEvent(uint32_t index, const v1::ScoreChunk& scores) {
+  AddPrompt(index, scores);
   OrderedJson logprobs = nullptr;
   if (body_read_.logprobs) logprobs = choices_[index].logprobs.Take();
   return EventOf(index, Text(Prompt(index).text()), Dump(logprobs), "null");
@@ -246,17 +272,33 @@ std::string GenerationExchange::EndEvent(uint32_t index, v1::FinishReason reason
 }
 
 bool GenerationExchange::Take(std::string& /*state*/) {
-  v1::GenerateResponse part;
+  Taken taken;
   // The scores of a prompt wait until the model has read all of it.
-  if (!body_read_.stream || !codec_.GenerateCodec::Take(part, /*prompts=*/false)) return false;
-  const uint32_t index = part.sequence();
-  std::string text = TakeEcho(index);
-  if (!part.has_delta()) {
-    absl::StrAppend(&text, EndEvent(index, part.finished().reason()));
-    outgoing_.set_value(std::move(text));
-    return true;
+  if (!body_read_.stream || !codec_.GenerateCodec::Take(taken.part, /*prompts=*/false)) {
+    return false;
   }
-  const v1::Delta& delta = part.delta();
+  taken.echo = TakeEcho(taken.part.sequence());
+  taken_ = std::move(taken);
+  return true;
+}
+
+const google::protobuf::MessageLite& GenerationExchange::outgoing() {
+  if (taken_.has_value()) {
+    outgoing_.set_value(EventsOf(*taken_));
+    taken_.reset();
+  }
+  return outgoing_;
+}
+
+std::string GenerationExchange::EventsOf(const Taken& taken) {
+  const uint32_t index = taken.part.sequence();
+  std::string text;
+  if (taken.echo != nullptr) text = EchoEvent(index, *taken.echo);
+  if (!taken.part.has_delta()) {
+    absl::StrAppend(&text, EndEvent(index, taken.part.finished().reason()));
+    return text;
+  }
+  const v1::Delta& delta = taken.part.delta();
   std::string content = Text(delta.text());
   if (body_read_.token_ids) {
     absl::StrAppend(&content, ",\"token_ids\":[", absl::StrJoin(delta.token_ids(), ","), "]");
@@ -266,8 +308,7 @@ bool GenerationExchange::Take(std::string& /*state*/) {
           ? Dump(Logprobs(index, delta.token_ids(), delta.logprobs(), /*ended=*/false))
           : "null";
   absl::StrAppend(&text, EventOf(index, content, logprobs, "null"));
-  outgoing_.set_value(std::move(text));
-  return true;
+  return text;
 }
 
 absl::string_view GenerationExchange::too_much() const {
@@ -282,13 +323,14 @@ absl::string_view GenerationExchange::too_much() const {
 
 bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored) {
   if (body_read_.stream) {
+    taken_.reset();  // it is still there if the client is gone
     std::string text;
     if (sequences_ == 1) {
-      v1::Finished finished;
-      codec_.GenerateCodec::Finish(outcome, finished);
+      Taken last;
+      codec_.GenerateCodec::Finish(outcome, *last.part.mutable_finished());
       choices_[0].end = outcome.end_token;
-      text = TakeEcho(0);
-      absl::StrAppend(&text, EndEvent(0, finished.reason()));
+      last.echo = TakeEcho(0);
+      text = EventsOf(last);
     }
     if (body_read_.usage) {
       absl::StrAppend(&text, event_head_,

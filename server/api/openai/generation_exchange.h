@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,8 +10,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
 #include "model/api/tokenizer.h"
 #include "server/api/aft/complete_codec.h"
+#include "server/api/aft/pending_sequences.h"
 #include "server/api/openai/generation_request.h"
 #include "server/api/openai/json_exchange.h"
 #include "server/api/openai/logprobs.h"
@@ -44,10 +47,15 @@ class GenerationExchange final : public JsonExchange {
     codec_.AppendFinished(outcome, sequence, state);
   }
   bool Take(std::string& state) override;
-  void Drop() override { codec_.Drop(); }
-  size_t pending_bytes() const override { return codec_.pending_bytes(); }
-  size_t held_bytes() const override { return codec_.held_bytes(); }
+  void Drop() override {
+    codec_.Drop();
+    shared_scores_.reset();
+    shared_bytes_ = 0;
+  }
+  size_t pending_bytes() const override { return codec_.pending_bytes() + shared_bytes_; }
+  size_t held_bytes() const override { return codec_.held_bytes() + kHeldBytes * shared_bytes_; }
   absl::string_view too_much() const override;
+  const google::protobuf::MessageLite& outgoing() override;
   bool Finish(const Outcome& outcome, const v1::State* stored) override;
   size_t last_message_bytes() const override {
     return body_read_.stream ? 0 : codec_.pending_bytes();
@@ -59,9 +67,16 @@ class GenerationExchange final : public JsonExchange {
                                                  const LimitsConfig& limits);
   // The state of one answer that the client receives.
   struct Choice {
-    bool echoed = false;  // its prompt has been sent
+    bool echoed = false;  // its prompt has been taken
     CompletionLogprobs logprobs;
-    std::optional<SampledToken> end;  // Outcome::end_token
+    std::optional<SampledToken> end;  // Outcome::end_token; constant once the end can be taken
+  };
+  using SharedScores = std::shared_ptr<const v1::ScoreChunk>;
+  // What Take moves out. An event is made from it without the lock, because that can take a long
+  // time and the engine's thread needs the lock.
+  struct Taken {
+    v1::GenerateResponse part;
+    SharedScores echo;  // not null if the prompt is to be repeated before `part`
   };
 
   // Returns the prompt that the answer repeats (`echo`), or an empty one.
@@ -84,8 +99,11 @@ class GenerationExchange final : public JsonExchange {
   // latter is not part of the answer, but OpenAI's echo has it.
   void AddPrompt(uint32_t index, const v1::ScoreChunk& scores);
   void AddEnd(uint32_t index);
-  // Returns the event that repeats the prompt, or "" if there is none or it was sent already.
-  std::string TakeEcho(uint32_t index);
+  // Returns the scores of the prompt, which may be empty, if the next event of the answer is to
+  // repeat the prompt; null otherwise.
+  SharedScores TakeEcho(uint32_t index);
+  // Returns the event that repeats the prompt.
+  std::string EchoEvent(uint32_t index, const v1::ScoreChunk& scores);
   // Makes an event with one choice from pieces of JSON text. There is one for each token, and
   // making it from JSON objects would take most of the time of the thread that all connections
   // share.
@@ -94,6 +112,7 @@ class GenerationExchange final : public JsonExchange {
   const char* EventEnd() const;
   std::string Text(const std::string& text) const;  // the content of an event
   std::string EndEvent(uint32_t index, v1::FinishReason reason);
+  std::string EventsOf(const Taken& taken);
 
   const bool chat_;
   const int64_t created_;  // seconds since 1970
@@ -106,6 +125,10 @@ class GenerationExchange final : public JsonExchange {
   std::shared_ptr<const Tokenizer> tokenizer_;
   uint32_t sequences_ = 1;
   std::vector<Choice> choices_;  // one for each sequence
+  SharedScores shared_scores_;   // kept until every answer that shares them has repeated the prompt
+  size_t shared_bytes_ = 0;      // of shared_scores_, on the wire
+  uint32_t echoes_ = 0;          // number of answers for which shared_scores_ were taken
+  std::optional<Taken> taken_;   // the next outgoing() is made from it
 };
 
 }  // namespace aft::server::openai

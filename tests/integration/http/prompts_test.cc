@@ -1,10 +1,14 @@
 // /v1/completions with several prompts, and prompts that are too long for the model.
+#include <atomic>
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/http/fixture.h"
+#include "tests/support/fake_loader.h"
+#include "tests/support/tcp.h"
 
 namespace aft::server {
 namespace {
@@ -54,6 +58,40 @@ TEST(HttpPromptsTest, TheUsageIsThatOfAllPrompts) {
   EXPECT_EQ(usage["prompt_tokens"], 3);
   EXPECT_EQ(usage["completion_tokens"], 8);
   EXPECT_EQ(usage["total_tokens"], 11);
+}
+
+// Tokenising 128 bad words takes long, and a request may have 128 prompts.
+TEST(HttpPromptsTest, BadWordsAreTokenisedOnceForAllPrompts) {
+  std::atomic<int> encoded{0};
+  TestServer server(WithHttp(), FakeModels{.before_encoding = [&](absl::string_view text) {
+                      if (text == "((") ++encoded;
+                    }});
+  Json body = {{"max_tokens", 20},
+               {"seed", 7},
+               {"ignore_eos", true},
+               {"allowed_token_ids", {'(', 'F', 'a', 'x'}},
+               {"logit_bias", {{"70", 1.5}}},
+               {"bad_words", Json::array({"((", "x"})}};
+  const auto texts = [&](const std::vector<std::string>& prompts) {
+    body["prompt"] = prompts;
+    const TcpConnection connection(server.server().http_address());
+    connection.Send(HttpPost("/v1/completions", body.dump()));
+    const HttpReply reply = ParseReply(connection.ReadAll());
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    std::vector<std::string> answers;
+    const Json whole = reply.json();
+    for (const Json& choice : whole["choices"]) {
+      answers.push_back(choice["text"].get<std::string>());
+    }
+    return answers;
+  };
+  std::vector<std::string> expected;
+  for (const char* prompt : {"one", "two", "three"}) {
+    for (const std::string& text : texts({prompt})) expected.push_back(text);
+  }
+  encoded = 0;
+  EXPECT_EQ(texts({"one", "two", "three"}), expected);
+  EXPECT_EQ(encoded, 1);
 }
 
 TEST(HttpPromptsTest, AnErrorOfTheEngineNamesTheFieldOfTheText) {
