@@ -7,6 +7,7 @@
 
 #include "base/catching.h"
 #include "base/status_macros.h"
+#include "model/api/sampling_params.h"
 #include "model/api/snapshot_bytes.h"
 #include "server/engine/resumption.h"
 
@@ -95,15 +96,18 @@ void CallStates::FindStart(const Client& client, const v1::Resume& resume, const
     }
   }
   if (resume.resume_id().empty() || !states_.keeps()) return done();
-  states_.FindResumePoint(client, resume.resume_id(),
-                          [this, &resume, &info, &request, done = std::move(done)](
-                              const absl::StatusOr<std::shared_ptr<const SequenceState>>& found) {
-                            if (found.ok()) found_id_ = resume.resume_id();
-                            if (found.ok() && IsWithin(**found, request, info)) {
-                              request.start = *found;
-                            }
-                            done();
-                          });
+  states_.FindResumePoint(
+      client, resume.resume_id(),
+      [this, &client, &resume, &info, &request,
+       done = std::move(done)](const absl::StatusOr<std::shared_ptr<const SequenceState>>& found) {
+        if (!found.ok()) {
+          // This may be the thread that talks to Redis for all clients, and `done` reads the text.
+          return decoders_.Add(client, request.prompt.size() * sizeof(TokenId), done);
+        }
+        found_id_ = resume.resume_id();
+        if (IsWithin(**found, request, info)) request.start = *found;
+        done();
+      });
 }
 
 void CallStates::Survive(const std::shared_ptr<const Client>& client, const ServedModel& model,

@@ -55,7 +55,7 @@ class CallStates {
            std::shared_ptr<TurnEnd> turn, std::string note, StateAccess::Stored done);
 
   // Looks for a state of the broken stream that `request` continues, and makes it `request.start`.
-  // Calls `done` on this or another thread. It is no error if no state is found.
+  // Calls `done` on this thread or one of the decode pool. It is no error if no state is found.
   void FindStart(const Client& client, const v1::Resume& resume, const ModelInfo& info,
                  GenerationRequest& request, std::function<void()> done);
 
