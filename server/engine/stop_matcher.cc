@@ -6,6 +6,9 @@
 namespace aft::server {
 
 StopMatcher::Trie::Trie(std::vector<std::string> strings) : texts(std::move(strings)) {
+  size_t most = nodes.size();
+  for (const std::string& text : texts) most += text.size();
+  nodes.reserve(most);
   for (uint32_t text = 0; text < texts.size(); ++text) Add(text);
   Link();
 }

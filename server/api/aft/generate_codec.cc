@@ -23,6 +23,9 @@ namespace {
 
 constexpr uint32_t kMaxSequences = 16;
 
+// StopMatcher has a node of 28 bytes for each byte of the stop strings.
+constexpr size_t kTokensPerStopByte = 28 / sizeof(TokenId);
+
 absl::StatusOr<SamplingParams> DecodeSampling(const v1::SamplingOptions& message) {
   AFT_RETURN_IF_ERROR(CheckOptions(message));
   SamplingParams params;
@@ -173,7 +176,10 @@ size_t GenerateCodec::kept_tokens(const GenerationRequest& request) const {
   if (request.bad_words != nullptr) {
     for (const std::vector<TokenId>& sequence : *request.bad_words) bad_words += sequence.size();
   }
-  return request.prompt.size() + bad_words + (echo_bytes_ + rules_bytes) / sizeof(TokenId);
+  size_t stops = 0;  // bytes
+  for (const std::string& text : request.stop.strings) stops += text.size();
+  return request.prompt.size() + bad_words + kTokensPerStopByte * stops +
+         (echo_bytes_ + rules_bytes) / sizeof(TokenId);
 }
 
 void GenerateCodec::Append(Part part, uint32_t sequence) {

@@ -124,6 +124,15 @@ TEST(GenerateCodecTest, AnEchoHasTheIdsAndTheTextOfThePromptAndIsCharged) {
             "output.echo: must not be set: the prompt's text has 5 bytes, at most 4 are repeated");
 }
 
+TEST(GenerateCodecTest, TheNodesOfStopStringsAreCharged) {
+  const GenerateCodec codec;
+  const auto kept = [&](const std::string& stop) {
+    return codec.kept_tokens(*DecodeProto<GenerateCodec>("text: 'hi' stop { " + stop + " }"));
+  };
+  EXPECT_EQ(kept("strings: 'abc' strings: 'de'") * sizeof(TokenId),
+            kept("") * sizeof(TokenId) + size_t{28} * 5);
+}
+
 TEST(CompleteCodecTest, AnswersAreWholeAndInOrder) {
   CompleteCodec codec;
   ASSERT_TRUE(
