@@ -46,7 +46,7 @@ struct RedisClient::Task : FairItem {
   std::vector<RedisCommand> commands;
   size_t max_bytes = 0;
   Done done;
-  RedisConnection::Deadline deadline;  // for its turn
+  RedisConnection::Deadline deadline;  // for its turn; later if other calls take longer
   bool again = false;                  // the connection broke during the call
 };
 
@@ -101,15 +101,20 @@ void RedisClient::Expire() {
   Tasks gone;
   {
     MutexLock lock(mutex_);
+    const auto now = steady_clock::now();
     const auto over = std::stable_partition(
         tasks_.begin(), tasks_.end(),
-        [now = steady_clock::now()](const auto& task) { return task->deadline > now; });
+        [latest = now - Excess(now)](const auto& task) { return task->deadline > latest; });
     gone.assign(std::make_move_iterator(over), std::make_move_iterator(tasks_.end()));
     tasks_.erase(over, tasks_.end());
     for (const auto& task : gone) queue_.Leave(*task);
     metrics_.redis_waiting.Set(static_cast<double>(tasks_.size()));
   }
   for (const auto& task : gone) Fail(*task, NotReached());
+}
+
+steady_clock::duration RedisClient::Excess(steady_clock::time_point now) const {
+  return now - std::min(now, due_);
 }
 
 void RedisClient::Fail(const Task& task, const absl::Status& why) {
@@ -167,7 +172,11 @@ void RedisClient::DoNext() {
     metrics_.redis_waiting.Set(static_cast<double>(tasks_.size()));
     queue_.Serve(*task, began);
     over = task->deadline <= began;
-    if (over) queue_.Leave(*task);
+    if (over) {
+      queue_.Leave(*task);
+    } else {
+      due_ = began + config_.timeout / 2;  // a call that has waited longer than this went first
+    }
   }
   if (over) return Fail(*task, NotReached());
   Replies replies;
@@ -178,6 +187,9 @@ void RedisClient::DoNext() {
   const bool again = absl::IsUnavailable(status) && !task->again;  // closed, perhaps while idle
   {
     MutexLock lock(mutex_);
+    const auto excess = Excess(steady_clock::now());
+    due_ = steady_clock::time_point::max();
+    for (const auto& waiting : tasks_) waiting->deadline += excess;
     if (again) {
       task->again = true;
       queue_.PushFront(*task, began);

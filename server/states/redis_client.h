@@ -25,11 +25,13 @@ namespace aft::server {
 // client keep their order. A client may have at most as many waiting calls as places are left, so
 // that it never keeps others out. If it is the only client, these are 1,024.
 //
-// A call waits at most RedisConfig::timeout for its turn, and as long again for its answer. (The
-// look-up of a host's name may take longer, see RedisConnection; Expire ends calls that wait
-// meanwhile.) After a failed attempt to reach Redis, calls fail at once until an attempt succeeds.
-// The thread tries again after 50 ms, then after twice as long each time, up to 2 s. The log has a
-// line when Redis goes down and one when it is back, each at most once a second. Thread-safe.
+// A call waits at most RedisConfig::timeout for its turn, and as long again for its answer. A call
+// with many bytes may take longer (RedisConnection::Call). So that it does not end the calls that
+// wait behind it, their time stops while a call takes longer than half of the timeout. (The look-up
+// of a host's name may take longer, see RedisConnection; Expire ends calls that wait meanwhile.)
+// After a failed attempt to reach Redis, calls fail at once until an attempt succeeds. The thread
+// tries again after 50 ms, then after twice as long each time, up to 2 s. The log has a line when
+// Redis goes down and one when it is back, each at most once a second. Thread-safe.
 class RedisClient {
  public:
   using Replies = absl::StatusOr<std::vector<RedisReply>>;
@@ -70,6 +72,9 @@ class RedisClient {
   void DoNext();
   void SetDown(const absl::Status& why);
   void SetUp();
+  // The time by which the call under way has exceeded half of config_.timeout, or 0.
+  std::chrono::steady_clock::duration Excess(std::chrono::steady_clock::time_point now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends a call that was not sent.
   void Fail(const Task& task, const absl::Status& why);
 
@@ -89,6 +94,9 @@ class RedisClient {
   CondVar changed_;
   Tasks tasks_ ABSL_GUARDED_BY(mutex_);  // waiting ones, each client's in order
   FairQueue queue_ ABSL_GUARDED_BY(mutex_);
+  // When the call under way reaches half of config_.timeout; max(): there is none.
+  std::chrono::steady_clock::time_point due_ ABSL_GUARDED_BY(mutex_) =
+      std::chrono::steady_clock::time_point::max();
   bool down_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above

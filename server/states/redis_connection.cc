@@ -32,6 +32,8 @@ using std::chrono::steady_clock;
 constexpr size_t kReadBytes = size_t{64} << 10;
 // The most elements of an array. No command here asks for more.
 constexpr int kMaxElements = 1024;
+// The time for a byte of a long command or reply, so that large states need no larger timeout.
+constexpr std::chrono::nanoseconds kByteTime{100};
 
 // Makes a reply for hiredis: in the array that it belongs to, or on the heap. Null: refused. No
 // exception may pass through hiredis.
@@ -109,7 +111,8 @@ absl::Status Closed(int error) {
 
 }  // namespace
 
-RedisConnection::RedisConnection(redisContext* context) : context_(context), reader_(MakeReader()) {
+RedisConnection::RedisConnection(redisContext* context, std::chrono::milliseconds timeout)
+    : context_(context), reader_(MakeReader()), timeout_(timeout) {
   if (reader_ != nullptr) reader_->privdata = &refused_;
 }
 
@@ -125,8 +128,8 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const Red
     return absl::UnavailableError(absl::StrCat("states.redis: ", config.address, ": ", why));
   };
   const auto left = std::chrono::duration_cast<microseconds>(deadline - steady_clock::now());
-  auto connection = absl::WrapUnique(
-      new RedisConnection(Connect(config.address, std::max(left, microseconds(1)))));
+  auto connection = absl::WrapUnique(new RedisConnection(
+      Connect(config.address, std::max(left, microseconds(1))), config.timeout));
   const redisContext* const context = connection->context_;
   if (context == nullptr || connection->reader_ == nullptr) return failed("no memory");
   if (context->err != 0) return failed(context->errstr);
@@ -168,6 +171,7 @@ absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(
     const ssize_t got = recv(context_->fd, bytes.data(), bytes.size(), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (got <= 0) return Closed(got < 0 ? errno : 0);
+    Extend(deadline, static_cast<size_t>(got));
     read += static_cast<size_t>(got);
     if (read > max_bytes) {
       return absl::DataLossError(absl::StrCat("an answer of more than ", max_bytes, " bytes"));
@@ -176,7 +180,7 @@ absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(
   }
 }
 
-absl::Status RedisConnection::Send(const std::vector<RedisCommand>& commands, Deadline deadline) {
+absl::Status RedisConnection::Send(const std::vector<RedisCommand>& commands, Deadline& deadline) {
   std::string bytes;  // collects small parts; a large one is not copied: there is no room for that
   for (const RedisCommand& command : commands) {
     absl::StrAppend(&bytes, "*", command.size(), "\r\n");
@@ -195,14 +199,21 @@ absl::Status RedisConnection::Send(const std::vector<RedisCommand>& commands, De
   return SendBytes(bytes, deadline);
 }
 
-absl::Status RedisConnection::SendBytes(absl::string_view bytes, Deadline deadline) const {
+absl::Status RedisConnection::SendBytes(absl::string_view bytes, Deadline& deadline) const {
   while (!bytes.empty()) {
     AFT_RETURN_IF_ERROR(Await(POLLOUT, deadline));
     const ssize_t sent = send(context_->fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) return Closed(errno);
-    bytes.remove_prefix(static_cast<size_t>(std::max<ssize_t>(sent, 0)));
+    const auto moved = static_cast<size_t>(std::max<ssize_t>(sent, 0));
+    bytes.remove_prefix(moved);
+    Extend(deadline, moved);
   }
   return absl::OkStatus();
+}
+
+void RedisConnection::Extend(Deadline& deadline, size_t bytes) const {
+  const Deadline later = deadline + kByteTime * static_cast<int64_t>(bytes);
+  deadline = std::max(deadline, std::min(later, steady_clock::now() + timeout_));
 }
 
 absl::Status RedisConnection::Await(int16_t events, Deadline deadline) const {

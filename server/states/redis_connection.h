@@ -45,23 +45,28 @@ class RedisConnection {
   RedisConnection& operator=(const RedisConnection&) = delete;
 
   // Returns a reply to each command, in order; together they have at most `max_bytes` on the wire.
-  // No array has more than 1,024 elements, or is in another one. After an error the connection must
-  // not be used. UNAVAILABLE: it is closed; DEADLINE_EXCEEDED; DATA_LOSS: the answer is too long,
-  // or not in Redis' protocol; RESOURCE_EXHAUSTED: no memory for it.
+  // No array has more than 1,024 elements, or is in another one. For each 10 MB that are sent or
+  // received the call may take a second longer, but it waits at most RedisConfig::timeout (or until
+  // `deadline`, if that is later) for the next bytes. After an error the connection must not be
+  // used. UNAVAILABLE: it is closed; DEADLINE_EXCEEDED; DATA_LOSS: the answer is too long, or not
+  // in Redis' protocol; RESOURCE_EXHAUSTED: no memory for it.
   absl::StatusOr<std::vector<RedisReply>> Call(const std::vector<RedisCommand>& commands,
                                                size_t max_bytes, Deadline deadline);
 
  private:
-  explicit RedisConnection(redisContext* context);
+  RedisConnection(redisContext* context, std::chrono::milliseconds timeout);
 
-  absl::Status Send(const std::vector<RedisCommand>& commands, Deadline deadline);
-  absl::Status SendBytes(absl::string_view bytes, Deadline deadline) const;
+  absl::Status Send(const std::vector<RedisCommand>& commands, Deadline& deadline);
+  absl::Status SendBytes(absl::string_view bytes, Deadline& deadline) const;
+  // Gives the call more time for `bytes` that were moved.
+  void Extend(Deadline& deadline, size_t bytes) const;
   // Waits until there is something to read, or room to write.
   absl::Status Await(int16_t events, Deadline deadline) const;
 
   redisContext* const context_;  // null: no memory
   redisReader* const reader_;    // null: no memory
-  bool refused_ = false;         // an array was refused; hiredis reports this as out of memory
+  const std::chrono::milliseconds timeout_;
+  bool refused_ = false;  // an array was refused; hiredis reports this as out of memory
 };
 
 }  // namespace aft::server

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
 
 namespace aft::server {
@@ -21,28 +22,28 @@ namespace {
 constexpr char kLoggedIn[] = "+OK\r\n";
 
 // Takes the number after `mark`, up to its line break. -1: the line is not complete.
-int64_t TakeNumber(char mark, std::string& bytes) {
+int64_t TakeNumber(char mark, absl::string_view& bytes) {
   const size_t end = bytes.find("\r\n");
-  if (end == std::string::npos) return -1;
+  if (end == absl::string_view::npos) return -1;
   int64_t number = 0;
   AFT_CHECK(bytes[0] == mark && absl::SimpleAtoi(bytes.substr(1, end - 1), &number));
-  bytes.erase(0, end + 2);
+  bytes.remove_prefix(end + 2);
   return number;
 }
 
 // Takes the first command. False when it is not complete.
 bool TakeCommand(std::string& bytes, RedisCommand& command) {
-  std::string rest = bytes;
+  absl::string_view rest = bytes;
   command.clear();
   const int64_t parts = TakeNumber('*', rest);
   for (int64_t i = 0; i < parts; ++i) {
     const int64_t size = TakeNumber('$', rest);
     if (size < 0 || static_cast<int64_t>(rest.size()) < size + 2) return false;
-    command.push_back(rest.substr(0, static_cast<size_t>(size)));
-    rest.erase(0, static_cast<size_t>(size) + 2);
+    command.emplace_back(rest.substr(0, static_cast<size_t>(size)));
+    rest.remove_prefix(static_cast<size_t>(size) + 2);
   }
   if (parts < 0) return false;
-  bytes = rest;
+  bytes.erase(0, bytes.size() - rest.size());
   return true;
 }
 
@@ -93,7 +94,8 @@ RedisReply RedisServer::Do(const RedisCommand& command, const std::string& passw
   return replies->front();
 }
 
-FakeRedis::FakeRedis(Answer answer, bool login) : answer_(std::move(answer)), login_(login) {
+FakeRedis::FakeRedis(Answer answer, bool login, Pace pace)
+    : answer_(std::move(answer)), login_(login), pace_(std::move(pace)) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   const std::string path = folder_.File("socket");
@@ -133,13 +135,16 @@ void FakeRedis::Run() {
 void FakeRedis::Serve(int connection) {
   std::string bytes;
   RedisCommand command;
+  size_t read = 0;
   while (true) {
     std::array<pollfd, 2> files = {{{connection, POLLIN, 0}, {wake_read_, POLLIN, 0}}};
     AFT_CHECK(poll(files.data(), files.size(), -1) > 0);
     if (files[1].revents != 0) return;
+    if (pace_) pace_(read);
     std::array<char, 4096> buffer;
     const ssize_t got = recv(connection, buffer.data(), buffer.size(), 0);
     if (got <= 0) return;
+    read += static_cast<size_t>(got);
     bytes.append(buffer.data(), static_cast<size_t>(got));
     while (TakeCommand(bytes, command)) {
       const std::string answer = AnswerTo(command);

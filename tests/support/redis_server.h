@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -39,11 +40,13 @@ class FakeRedis {
  public:
   // Returns the reply to a command: "" sends nothing, kHangUp closes the connection.
   using Answer = std::function<std::string(const RedisCommand&)>;
+  // Is called before each read, with the number of bytes that the connection has read.
+  using Pace = std::function<void(size_t)>;
   static constexpr char kHangUp[] = "hang up";
 
   // Unless `login` is false, PING, AUTH and SELECT get the replies of a real Redis. The object
   // calls `answer` for all other commands, on its own thread.
-  explicit FakeRedis(Answer answer, bool login = true);
+  explicit FakeRedis(Answer answer, bool login = true, Pace pace = {});
   ~FakeRedis();
 
   std::string address() const { return "unix:" + folder_.File("socket"); }
@@ -56,6 +59,7 @@ class FakeRedis {
 
   const Answer answer_;
   const bool login_;
+  const Pace pace_;
   const TempFolder folder_;
   int listener_ = -1;
   int wake_read_ = -1;
