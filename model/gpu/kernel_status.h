@@ -20,11 +20,17 @@ inline absl::Status KernelStatus(int error, absl::string_view name) {
 }
 
 // Converts an `error` of work on `queue` to the status that a runner reports. It waits until queued
-// work no longer uses the runner's arrays. INTERNAL: the device can continue. UNAVAILABLE: it
+// work no longer uses the runner's arrays. INTERNAL, RESOURCE_EXHAUSTED (as `error`): the device
+// can continue. UNAVAILABLE: it
 // cannot (an illegal address, a card that fell off the bus), and every later call fails too.
 inline absl::Status WorkFailed(absl::string_view work, const absl::Status& error, GpuQueue* queue) {
   const absl::Status device = queue->Synchronize();
-  if (device.ok()) return absl::InternalError(absl::StrCat(work, ": ", error.message()));
+  if (device.ok()) {
+    const bool no_memory = absl::IsResourceExhausted(error);
+    return absl::Status(
+        no_memory ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal,
+        absl::StrCat(work, ": ", error.message()));
+  }
   return absl::UnavailableError(
       absl::StrCat(queue->name(), " is lost: ", work, ": ", error.message()));
 }
