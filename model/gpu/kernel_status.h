@@ -21,8 +21,8 @@ inline absl::Status KernelStatus(int error, absl::string_view name) {
 
 // Converts an `error` of work on `queue` to the status that a runner reports. It waits until queued
 // work no longer uses the runner's arrays. INTERNAL, RESOURCE_EXHAUSTED (as `error`): the device
-// can continue. UNAVAILABLE: it
-// cannot (an illegal address, a card that fell off the bus), and every later call fails too.
+// can continue. UNAVAILABLE: it cannot (an illegal address, a card that fell off the bus), and
+// every later call fails too.
 inline absl::Status WorkFailed(absl::string_view work, const absl::Status& error, GpuQueue* queue) {
   const absl::Status device = queue->Synchronize();
   if (device.ok()) {

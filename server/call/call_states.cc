@@ -102,7 +102,12 @@ void CallStates::FindStart(const Client& client, const v1::Resume& resume, const
        done = std::move(done)](const absl::StatusOr<std::shared_ptr<const SequenceState>>& found) {
         if (!found.ok()) {
           // This may be the thread that talks to Redis for all clients, and `done` reads the text.
-          return decoders_.Add(client, request.prompt.size() * sizeof(TokenId), done);
+          const absl::Status added = Catching([&] {
+            decoders_.Add(client, request.prompt.size() * sizeof(TokenId), done);
+            return absl::OkStatus();
+          });
+          if (!added.ok()) done();
+          return;
         }
         found_id_ = resume.resume_id();
         if (IsWithin(**found, request, info)) request.start = *found;

@@ -187,11 +187,15 @@ void RedisClient::DoNext() {
   const bool again = absl::IsUnavailable(status) && !task->again;  // closed, perhaps while idle
   {
     MutexLock lock(mutex_);
-    const auto excess = Excess(steady_clock::now());
+    const auto now = steady_clock::now();
+    const auto excess = Excess(now);
     due_ = steady_clock::time_point::max();
-    for (const auto& waiting : tasks_) waiting->deadline += excess;
+    for (const auto& waiting : tasks_) {
+      waiting->deadline += std::min<steady_clock::duration>(excess, now - waiting->since());
+    }
     if (again) {
       task->again = true;
+      task->deadline += now - began;  // it did not wait for its turn meanwhile
       queue_.PushFront(*task, began);
       tasks_.push_front(std::move(task));
       metrics_.redis_waiting.Set(static_cast<double>(tasks_.size()));

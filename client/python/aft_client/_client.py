@@ -175,8 +175,8 @@ class Connection:
 
 class Client(Connection):
   """The servers behind one address. Calls go in turn to those that are reachable and serve. A refused call is sent
-  again, if possible to another server, at most `max_attempts` times in all; imports and deletions of states, and streams of inferences, are not. A
-  generation or scoring that breaks is resumed.
+  again, if possible to another server, at most `max_attempts` times in all; imports and deletions of states, and streams
+  of inferences, are not. A generation or scoring that breaks is resumed.
 
   `addresses`: "host:port"; any gRPC target, such as "dns:///aft:8500"; or several IP addresses with ports. `token`
   identifies this client to the servers; without TLS, the network must be trusted. `timeout`: in seconds, for every
