@@ -287,7 +287,10 @@ TEST_F(CallTest, ACallEndsWhenTheBufferOfASlowClientIsFull) {
   small.max_stream_buffer_bytes = 64;
   InferenceEnvironment environment{
       {metrics_, ledger_, refusal_lines_, small}, *registry_, decoders_, client_metrics_, *states_};
+  fakes_.control->Hold();
   Open open = StartIn<Generate>(environment, Prompt("abc", 1'000'000), /*reads=*/false);
+  fakes_.control->WaitUntilBlocked();  // the engine has the first call
+  fakes_.control->Resume();
   // The engine ends the first call, so that its slot is free for the second one.
   Open other = Start<Generate>(Prompt("def", 5, /*n=*/4));
   EXPECT_TRUE(other.Join().status.ok());
