@@ -17,6 +17,20 @@ const std::string& NameOf(const Caller& caller) {
   return caller.client != nullptr ? caller.client->name : none;
 }
 
+void LogRequestWithoutModel(const Caller& caller, Method method, const absl::Status& status,
+                            Duration total) {
+  log::Info("request.done", {{"id", caller.ids.request},
+                             {"peer", caller.peer},
+                             {"client", NameOf(caller)},
+                             {"method", MethodName(method)},
+                             {"code", absl::StatusCodeToString(status.code())},
+                             {"reason", status.message()},
+                             {"total_ms", Milliseconds(total)},
+                             {"trace_id", caller.ids.trace.trace_id},
+                             {"span_id", caller.ids.trace.span_id},
+                             {"parent_id", caller.ids.trace.parent_id}});
+}
+
 }  // namespace
 
 void LogRequest(const CallReport& report) {
@@ -55,18 +69,11 @@ void LogRequest(const CallReport& report) {
                        {"parent_id", ids.trace.parent_id}});
 }
 
-void LogRequestWithoutModel(const Caller& caller, Method method, const absl::Status& status,
-                            Duration total) {
-  log::Info("request.done", {{"id", caller.ids.request},
-                             {"peer", caller.peer},
-                             {"client", NameOf(caller)},
-                             {"method", MethodName(method)},
-                             {"code", absl::StatusCodeToString(status.code())},
-                             {"reason", status.message()},
-                             {"total_ms", Milliseconds(total)},
-                             {"trace_id", caller.ids.trace.trace_id},
-                             {"span_id", caller.ids.trace.span_id},
-                             {"parent_id", caller.ids.trace.parent_id}});
+void ReportWithoutModel(const CallEnvironment& environment, const Caller& caller, Method method,
+                        TimePoint arrival, const absl::Status& status) {
+  environment.Report(method, arrival, status.code());
+  if (!status.ok() && !absl::IsInternal(status) && !environment.LogsRefusal()) return;
+  LogRequestWithoutModel(caller, method, status, std::chrono::steady_clock::now() - arrival);
 }
 
 void ReportRefusal(const CallEnvironment& environment, ClientMetrics& clients, const Caller& caller,

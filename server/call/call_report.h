@@ -27,9 +27,10 @@ struct CallReport {
 // Writes the line `request.done`.
 void LogRequest(const CallReport& report);
 
-// Writes `request.done`, with fewer fields, for a call whose method has no model.
-void LogRequestWithoutModel(const Caller& caller, Method method, const absl::Status& status,
-                            Duration total);
+// Counts a call that has ended and whose method has no model. Writes its `request.done`, with fewer
+// fields, unless it was refused and there are too many refusals (CallEnvironment::LogsRefusal).
+void ReportWithoutModel(const CallEnvironment& environment, const Caller& caller, Method method,
+                        TimePoint arrival, const absl::Status& status);
 
 // Counts a request that was refused before it became a call; in `clients` too if its client is
 // known. Writes its `request.done` unless there are too many refusals

@@ -4,6 +4,7 @@
 
 #include "base/status_macros.h"
 #include "server/call/call_ids.h"
+#include "server/call/call_report.h"
 #include "server/transport/call_metadata.h"
 #include "server/transport/message_bytes.h"
 
@@ -32,7 +33,7 @@ grpc::ServerUnaryReactor* StateService::Answer(Method method, Action<Request, Re
   const absl::Status begun = Begin(bytes, *call, ids, request);
   const auto end = [this, method, call, ids](const absl::Status& status) {
     const Caller caller{.ids = ids, .peer = call->context().peer(), .client = call->client()};
-    ReportStateCall(environment_, caller, method, call->arrival(), status);
+    ReportWithoutModel(environment_, caller, method, call->arrival(), status);
     SendIds(call->context(), ids, status.ok() ? Metadata::kInitial : Metadata::kTrailing);
     call->Close(ToGrpcStatus(status, ids.request));
   };

@@ -11,6 +11,7 @@
 #include "base/catching.h"
 #include "base/status_macros.h"
 #include "server/call/call_report.h"
+#include "server/call/carrier.h"
 #include "server/config/checks.h"
 #include "server/transport/call_metadata.h"
 #include "server/transport/message_bytes.h"
@@ -70,7 +71,7 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
       MutexLock lock(mutex_);
       if (!revoked_.ok()) status = revoked_;
     }
-    ReportStateCall(environment_, caller_, method_, arrival_, status);
+    ReportWithoutModel(environment_, caller_, method_, arrival_, status);
     if (!begun_) SendIds(context(), caller_.ids, Metadata::kTrailing);
     if (absl::IsResourceExhausted(status)) {
       context().AddTrailingMetadata(kRetryPushbackKey, too_large_ ? kNeverRetry : kRetryAfterMs);
@@ -317,13 +318,6 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
 };
 
 }  // namespace
-
-void ReportStateCall(StateEnvironment& environment, const Caller& caller, Method method,
-                     TimePoint arrival, const absl::Status& status) {
-  environment.Report(method, arrival, status.code());
-  if (!status.ok() && !absl::IsInternal(status) && !environment.LogsRefusal()) return;
-  LogRequestWithoutModel(caller, method, status, std::chrono::steady_clock::now() - arrival);
-}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartExport(StateEnvironment& environment,
                                                         grpc::CallbackServerContext& context,

@@ -4,7 +4,6 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/call/carrier.h"
 #include "server/call/decode_pool.h"
 #include "server/registry/model_table.h"
 #include "server/states/state_access.h"
@@ -19,10 +18,6 @@ struct StateEnvironment : TransportEnvironment {
   const ModelTable& registry;
   DecodePool& decoders;
 };
-
-// Counts a call of StateService that has ended, and writes its line of the access log.
-void ReportStateCall(StateEnvironment& environment, const Caller& caller, Method method,
-                     TimePoint arrival, const absl::Status& status);
 
 // StateService.Export and Import. Each returns the reactor of one call, which deletes itself when
 // gRPC is done with it. Parsing, sealing and opening run in the decode pool. The memory of a call

@@ -85,10 +85,7 @@ void StoredResponse::Answer(absl::StatusOr<std::string> json) {
   if (absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) {
     status = absl::NotFoundError(absl::StrCat("Response with id ", Dump(Json(id_)), " not found."));
   }
-  environment_.Report(method_, arrival_, status.code());
-  if (status.ok() || absl::IsInternal(status) || environment_.LogsRefusal()) {
-    LogRequestWithoutModel(caller_, method_, status, std::chrono::steady_clock::now() - arrival_);
-  }
+  ReportWithoutModel(environment_, caller_, method_, arrival_, status);
   std::optional<std::chrono::milliseconds> retry_after;
   if (absl::IsResourceExhausted(status)) {
     retry_after = environment_.retry_hint.After(EngineLoad());
