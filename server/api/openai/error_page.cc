@@ -58,8 +58,8 @@ const char* CodeOf(const Form& form, const std::string& field, absl::string_view
 
 }  // namespace
 
-std::string ErrorText(const absl::Status& status, absl::string_view request_id,
-                      absl::string_view path) {
+OrderedJson ErrorOf(const absl::Status& status, absl::string_view request_id,
+                    absl::string_view path) {
   const Form& form = FormOf(status.code());
   const bool internal = form.code == StatusCode::kInternal;
   std::string message = internal ? absl::StrCat("internal error; request id ", request_id)
@@ -69,7 +69,12 @@ std::string ErrorText(const absl::Status& status, absl::string_view request_id,
   OrderedJson error = {{"message", message}, {"type", form.type}};
   error["param"] = field.empty() ? OrderedJson() : OrderedJson(field);
   error["code"] = CodeOf(form, field, message);
-  return Dump(OrderedJson{{"error", std::move(error)}});
+  return error;
+}
+
+std::string ErrorText(const absl::Status& status, absl::string_view request_id,
+                      absl::string_view path) {
+  return Dump(OrderedJson{{"error", ErrorOf(status, request_id, path)}});
 }
 
 absl::Status PartError(absl::string_view part, int http) {

@@ -6,13 +6,18 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "server/api/openai/json_text.h"
 #include "server/http/http_message.h"
 
 namespace aft::server::openai {
 
-// Returns an error in OpenAI's form, {"error": {"message", "type", "param", "code"}}. `param` is
-// the field that the message begins with. For INTERNAL, the message contains only the request's id.
-// `path`: the path of the text that has failed, which is put in front of the message.
+// Returns an error in OpenAI's form, {"message", "type", "param", "code"}. `param` is the field
+// that the message begins with. For INTERNAL, the message contains only the request's id. `path`:
+// the path of the text that has failed, which is put in front of the message.
+OrderedJson ErrorOf(const absl::Status& status, absl::string_view request_id,
+                    absl::string_view path = "");
+
+// Returns {"error": ErrorOf} as text.
 std::string ErrorText(const absl::Status& status, absl::string_view request_id,
                       absl::string_view path = "");
 

@@ -72,7 +72,7 @@ class GenerationExchange final : public JsonExchange {
     std::optional<SampledToken> end;  // Outcome::end_token; constant once the end can be taken
   };
   using SharedScores = std::shared_ptr<const v1::ScoreChunk>;
-  // What Take moves out. An event is made from it without the lock, because that can take a long
+  // Take moves this out. An event is made from it without the lock, because that can take a long
   // time and the engine's thread needs the lock.
   struct Taken {
     v1::GenerateResponse part;

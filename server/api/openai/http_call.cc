@@ -147,7 +147,7 @@ void HttpCall::SendEnd() {
   const std::string& id = caller_.ids.request;
   if (begun_ || (!failed && exchange().streams())) {
     if (!begun_) answer_->Begin(WithHeaders({.content_type = "text/event-stream"}));
-    return answer_->End(failed ? exchange().ErrorEvent(ErrorText(ending.status, id, ending.path))
+    return answer_->End(failed ? exchange().ErrorEvent(ErrorOf(ending.status, id, ending.path))
                                : exchange().text());
   }
   answer_->Send(WithHeaders(

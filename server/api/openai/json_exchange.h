@@ -27,9 +27,9 @@ class JsonExchange : public Exchange {
     outgoing();
     return outgoing_.value();
   }
-  // Returns the last event of a stream that has failed. `error` is the result of ErrorText.
-  virtual std::string ErrorEvent(const std::string& error) {
-    return absl::StrCat("data: ", error, "\n\n");
+  // Returns the last event of a stream that has failed. `error` is the result of ErrorOf.
+  virtual std::string ErrorEvent(const OrderedJson& error) {
+    return absl::StrCat("data: ", Dump(OrderedJson{{"error", error}}), "\n\n");
   }
 
   Method method() const final { return method_; }

@@ -202,13 +202,12 @@ void ResponsesExchange::AddEvent(const char* type, const OrderedJson& fields) {
 }
 
 // Clients that know only the other endpoints look for the member `error`.
-std::string ResponsesExchange::ErrorEvent(const std::string& error) {
-  const OrderedJson object = OrderedJson::parse(error)["error"];
+std::string ResponsesExchange::ErrorEvent(const OrderedJson& error) {
   outgoing_.clear_value();
-  AddEvent("error", {{"code", object["code"]},
-                     {"message", object["message"]},
-                     {"param", object["param"]},
-                     {"error", object}});
+  AddEvent("error", {{"code", error["code"]},
+                     {"message", error["message"]},
+                     {"param", error["param"]},
+                     {"error", error}});
   return text();
 }
 

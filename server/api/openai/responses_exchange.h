@@ -24,7 +24,7 @@ class ResponsesExchange final : public JsonExchange {
   explicit ResponsesExchange(std::string id);
 
   bool streams() const override { return request_.stream; }
-  std::string ErrorEvent(const std::string& error) override;
+  std::string ErrorEvent(const OrderedJson& error) override;
 
   // ---- Exchange.
   ModelName model_name() const override { return {"model", request_.model, "model_version", ""}; }
