@@ -1,4 +1,4 @@
-// What HTTP answers without a call: headers for pages of other origins, the codes of errors, and
+// Answers of HTTP that need no call: headers for pages of other origins, the codes of errors, and
 // the metrics and log lines of these requests.
 #include <string>
 

@@ -21,7 +21,21 @@ using std::chrono::seconds;
 
 constexpr int32_t kUnending = 1'000'000;
 
-using EngineSharesTest = EngineTest;
+class EngineSharesTest : public EngineTest {
+ protected:
+  // StartHeld with 24 slots. A step takes a millisecond, and another one for each row.
+  void StartHeldWithRowsThatTakeTime() {
+    model.max_steps_in_flight = 1;  // the clocks count submitted steps
+    model.slots = 24;
+    options.cpu_clock = [this] {
+      size_t time = 0;
+      for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
+      return milliseconds(time);
+    };
+    options.clock = [this] { return clock.Now() + options.cpu_clock(); };
+    StartHeld();
+  }
+};
 
 TEST_F(EngineSharesTest, OneStreamAlongsideManyHasATokenInEveryStepAndAllAreExact) {
   model.slots = 24;
@@ -121,15 +135,7 @@ TEST_F(EngineSharesTest, PromptsOfAnotherClientCostAStreamNoMoreThanItsStreamsWo
 
 // If a client has more than its share, the tokens of a stream come together at the end of its turn.
 TEST_F(EngineSharesTest, TokensAreHeldOnlyWhileTheirStreamIsInItsTurn) {
-  model.max_steps_in_flight = 1;  // the clocks below count submitted steps
-  model.slots = 24;
-  options.cpu_clock = [&] {
-    size_t time = 0;
-    for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
-    return milliseconds(time);
-  };
-  options.clock = [&] { return clock.Now() + options.cpu_clock(); };
-  StartHeld();
+  StartHeldWithRowsThatTakeTime();
   std::vector<Accepted> streams;
   for (TokenId i = 0; i < 8; ++i) streams.push_back(Submit(Request({i}, kUnending)));
   // Two other clients come and go. With both of them the first client's share is larger, so turns
@@ -198,15 +204,7 @@ TEST_F(EngineSharesTest, TokensAreHeldOnlyWhileTheirStreamIsInItsTurn) {
 // Streams of one client end at stop tokens while their tokens are held, and their sinks refuse
 // parts at random. Another client and prompts come and go, so steps become shared and unshared.
 TEST_F(EngineSharesTest, ASlowReaderLosesItsOwnStreamAndNothingElse) {
-  model.max_steps_in_flight = 1;  // the clocks below count submitted steps
-  model.slots = 24;
-  options.cpu_clock = [&] {
-    size_t time = 0;
-    for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
-    return milliseconds(time);
-  };
-  options.clock = [&] { return clock.Now() + options.cpu_clock(); };
-  StartHeld();
+  StartHeldWithRowsThatTakeTime();
   TestRandom random;
   const auto submit_slow = [&] {
     GenerationRequest request = Request({static_cast<TokenId>(random.Below(50))}, kUnending);

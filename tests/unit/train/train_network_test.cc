@@ -13,25 +13,16 @@
 #include "model/config/kinds.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
+#include "tests/unit/train/tiny_network.h"
 
 namespace aft {
 namespace {
 
 constexpr int64_t kTextTokens = 32;
 
-NetworkConfig NarrowNetwork() {
-  NetworkConfig config;
-  config.vocab_size = 256;
-  config.d_model = 16;
-  config.n_layers = 2;
-  config.d_ff = 32;
-  config.mixer = MixerOf("aft_local window=4 prefix_block=16");
-  return config;
-}
-
 // Each dropout changes the outputs and follows the global generator.
 TEST(TrainNetworkTest, EachDropoutActs) {
-  NetworkConfig config = NarrowNetwork();
+  NetworkConfig config = TinyNetwork();
   config.mixer = MixerOf("dot_product heads=2");
   config.max_seq_len = 64;
   const TrainNetwork network(config, 1, 0.3);
@@ -55,7 +46,7 @@ TEST(TrainNetworkTest, MaskedTokensChangeNothing) {
   for (const KindSpec& kind : AllKinds()) {
     if (kind.token_shift) continue;  // only language models, whose texts have no padding
     SCOPED_TRACE(kind.name);
-    NetworkConfig config = NarrowNetwork();
+    NetworkConfig config = TinyNetwork();
     config.architecture = Architecture::kEncoder;
     config.mixer = ExampleMixer(kind.kind, kTextTokens);
     config.mixer.causal = false;
@@ -75,7 +66,7 @@ TEST(TrainNetworkTest, MaskedTokensChangeNothing) {
 }
 
 TEST(TrainNetworkTest, RestartingOneStreamLeavesTheOthersAlone) {
-  const NetworkConfig config = NarrowNetwork();
+  const NetworkConfig config = TinyNetwork();
   const TrainNetwork network(config, 1);
   const at::Tensor tokens = at::arange(64, at::kLong).view({2, 32});
   NetworkCarry carry = EmptyNetworkCarry(config, 2);

@@ -27,19 +27,10 @@
 #include "tests/support/mixer_reference.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
+#include "tests/unit/train/tiny_network.h"
 
 namespace aft {
 namespace {
-
-NetworkConfig TinyNetwork() {
-  NetworkConfig config;
-  config.vocab_size = 256;
-  config.d_model = 16;
-  config.n_layers = 2;
-  config.d_ff = 32;
-  config.mixer = MixerOf("aft_local window=4 prefix_block=16");
-  return config;
-}
 
 constexpr int64_t kTokens = 32;
 
