@@ -280,13 +280,12 @@ TEST_F(EngineFairnessTest, ADeadlineCountsTheRequestsThatGoBefore) {
   model.max_steps_in_flight = 1;  // the test counts steps
   model.slots = 1;
   StartHeld();
-  std::vector<Sink> before;
-  for (int i = 0; i < 4; ++i) before.push_back(Submit(Request({1}, 2)).sink);
-  control->RunSteps(1);
+  std::vector<Sink> before = {Submit(Request({1}, 1)).sink};
   control->WaitUntilBlocked();
+  for (int i = 0; i < 4; ++i) before.push_back(Submit(Request({1}, 2)).sink);
+  control->RunSteps(2);  // the first of the four has begun while the others wait
   clock.Advance(seconds(10));
-  control->RunSteps(1);
-  control->WaitUntilBlocked();  // the second request has begun
+  control->RunSteps(1);  // the second has begun
   GenerationRequest request = Request({1}, 1);
   request.deadline = clock.Now() + seconds(9);
   EXPECT_THAT(Refused(request), StatusIs(absl::StatusCode::kResourceExhausted,
