@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 
 namespace aft {
@@ -21,7 +22,10 @@ absl::Status StatusOf(const Any& any) {
 }
 
 // Matches a status, as above, with this code and a message that `message` matches.
-MATCHER_P2(StatusIs, code, message, "") {
+MATCHER_P2(StatusIs, code, message,
+           absl::StrCat(negation ? "isn't " : "is ", absl::StatusCodeToString(code),
+                        " with a message that ",
+                        testing::DescribeMatcher<std::string>(message, false))) {
   const absl::Status status = StatusOf(arg);
   *result_listener << "which is " << status.ToString() << "; ";
   return status.code() == code &&
