@@ -47,6 +47,7 @@ class SlowRedisTest : public testing::Test {
 TEST_F(SlowRedisTest, ALargeStateThatArrivesSteadilyEndsNoCall) {
   constexpr size_t kLarge = 20'000'000;
   constexpr milliseconds kTimeout{1500};
+  constexpr milliseconds kQuarter{550};
   std::atomic<steady_clock::time_point> began = steady_clock::time_point();
   // Reads the last quarter when one and a half timeouts are over.
   FakeRedis redis([](const RedisCommand&) { return "+OK\r\n"; }, /*login=*/true,
