@@ -26,9 +26,9 @@ namespace aft::server {
 //   PREFIX n:CLIENT   sorted set of ID:BYTES, in the order of ids
 //   PREFIX b:CLIENT   the sum of these bytes
 //
-// Every script first removes the states that have expired by Redis' clock. A value that Redis
-// evicted stays in these keys until it would have expired, so Redis' maxmemory-policy should be
-// noeviction.
+// Every script first removes the states that have expired by Redis' clock. States can be listed and
+// removed even if Redis is beyond its maxmemory. A value that Redis evicted stays in these keys
+// until it would have expired, so Redis' maxmemory-policy should be noeviction.
 class RedisStates final : public StatePlace {
  public:
   // Runs a task of that client on a thread for tasks whose time grows with the size of a state.

@@ -408,17 +408,6 @@ TEST_F(RedisStatesTest, PrefixAndDatabaseKeepServersApart) {
   EXPECT_TRUE(Find(*third, "ada", Id('c')).ok());
 }
 
-TEST_F(RedisStatesTest, AFullRedisIsNamed) {
-  redis_.Do({"CONFIG", "SET", "maxmemory", "1"});
-  EXPECT_THAT(Put(*replica_, File("ada", Id('a'))).status(),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory left")));
-  EXPECT_EQ(replica_->metrics.refused(StateRefusal::kUnwritten).Value(), 1);
-  EXPECT_EQ(replica_->metrics.redis_failed(RedisFailure::kRefused).Value(), 1);
-  redis_.Do({"CONFIG", "SET", "maxmemory", "0"});
-  EXPECT_EQ(BytesOf("ada"), 0);
-  EXPECT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
-}
-
 TEST_F(RedisStatesTest, AReadOnlyRedisIsConnectedToAgain) {
   redis_.Do({"REPLICAOF", "127.0.0.1", "1"});
   EXPECT_EQ(Put(*replica_, File("ada", Id('a'))).status().code(), absl::StatusCode::kUnavailable);
