@@ -28,6 +28,12 @@ absl::Status NotReached() {
   return absl::UnavailableError("states: Redis cannot be reached (states.redis)");
 }
 
+absl::Status HungUp() {
+  return absl::UnavailableError(
+      "states: Redis closed the connection during the call, and again when it was repeated "
+      "(states.redis)");
+}
+
 // Errors that another server behind the same address might not give.
 bool MeansAnotherServer(const std::vector<RedisReply>& replies) {
   return std::any_of(replies.begin(), replies.end(), [](const RedisReply& reply) {

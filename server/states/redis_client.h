@@ -29,9 +29,11 @@ namespace aft::server {
 // with many bytes may take longer (RedisConnection::Call). So that it does not end the calls that
 // wait behind it, their time stops while a call takes longer than half of the timeout. (The look-up
 // of a host's name may take longer, see RedisConnection; Expire ends calls that wait meanwhile.)
-// After a failed attempt to reach Redis, calls fail at once until an attempt succeeds. The thread
-// tries again after 50 ms, then after twice as long each time, up to 2 s. The log has a line when
-// Redis goes down and one when it is back, each at most once a second. Thread-safe.
+// A call during which Redis closes the connection is repeated once. If that happens again, the call
+// ends alone. After a failed attempt to reach Redis, calls fail at once until an attempt succeeds.
+// The thread tries again after 50 ms, then after twice as long each time, up to 2 s. The log has a
+// line when Redis goes down, one when it is back, and one when a call ends because Redis has closed
+// the connection twice, each at most once a second. Thread-safe.
 class RedisClient {
  public:
   using Replies = absl::StatusOr<std::vector<RedisReply>>;

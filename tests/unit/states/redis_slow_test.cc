@@ -1,8 +1,9 @@
-// Calls with many bytes, to a Redis that reads them slowly.
+// Calls to a Redis that is slow, or that closes the connection or contradicts itself in a call.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "server/states/redis_client.h"
+#include "server/states/redis_record.h"
 #include "tests/unit/states/redis_fixture.h"
 
 namespace aft::server {
@@ -18,7 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-class SlowRedisTest : public testing::Test {
+class SlowRedisTest : public RedisTest {
  protected:
   std::unique_ptr<RedisClient> Connect(const FakeRedis& redis, milliseconds timeout) {
     RedisConfig config;
@@ -49,12 +51,17 @@ TEST_F(SlowRedisTest, ALargeStateThatArrivesSteadilyEndsNoCall) {
   constexpr milliseconds kTimeout{1500};
   constexpr milliseconds kQuarter{550};
   std::atomic<steady_clock::time_point> began = steady_clock::time_point();
-  // Reads the last quarter when one and a half timeouts are over.
-  FakeRedis redis([](const RedisCommand&) { return "+OK\r\n"; }, /*login=*/true,
-                  [&](size_t read) {
-                    const auto quarter = static_cast<int>(std::min<size_t>(read / (kLarge / 4), 3));
-                    WaitUntil(began.load() + quarter * kTimeout / 2);
-                  });
+  std::atomic<bool> broken = false;
+  // Reads the last quarter when the timeout is over.
+  FakeRedis redis(
+      [&](const RedisCommand& command) -> std::string {
+        return command[0] == "SET" && !broken.exchange(true) ? FakeRedis::kHangUp : "+OK\r\n";
+      },
+      /*login=*/true,
+      [&](size_t read) {
+        const auto quarter = static_cast<int>(std::min<size_t>(read / (kLarge / 4), 3));
+        WaitUntil(began.load() + quarter * kQuarter);
+      });
   const auto client = Connect(redis, kTimeout);
   began = steady_clock::now();
   auto large = Call(*client, "ada", {"SET", "x", std::string(kLarge, 'x')});
@@ -63,7 +70,7 @@ TEST_F(SlowRedisTest, ALargeStateThatArrivesSteadilyEndsNoCall) {
   EXPECT_EQ(large.get(), absl::StatusCode::kOk);
   EXPECT_EQ(small.get(), absl::StatusCode::kOk);
   EXPECT_GT(steady_clock::now() - began.load(), kTimeout);
-  EXPECT_EQ(redis.connections(), 1);
+  EXPECT_EQ(redis.connections(), 2);
 }
 
 TEST_F(SlowRedisTest, ATransferThatHardlyAdvancesEnds) {
@@ -75,6 +82,65 @@ TEST_F(SlowRedisTest, ATransferThatHardlyAdvancesEnds) {
   const auto client = Connect(redis, milliseconds(200));
   auto large = Call(*client, "ada", {"SET", "x", std::string(2'000'000, 'x')});
   EXPECT_EQ(large.get(), absl::StatusCode::kUnavailable);
+}
+
+// A call gets no more time for the part of a long call in which it did not wait yet.
+TEST_F(SlowRedisTest, ALongCallGivesNoTimeToACallThatComesAtItsEnd) {
+  constexpr milliseconds kTimeout{200};
+  std::promise<void> asked;
+  std::promise<void> go_on;
+  FakeRedis redis([&](const RedisCommand& command) {
+    if (command[1] == "long") {
+      asked.set_value();
+      go_on.get_future().wait();
+    } else {
+      WaitUntil(steady_clock::now() + kTimeout * 2 / 5);
+    }
+    return "+OK\r\n";
+  });
+  const auto client = Connect(redis, kTimeout);
+  Call(*client, "ada", {"GET", "long"});
+  asked.get_future().wait();
+  WaitUntil(steady_clock::now() + kTimeout * 9 / 10);
+  for (const std::string key : {"a", "b", "c"}) Call(*client, "ada", {"GET", key});
+  auto late = Call(*client, "ada", {"GET", "d"});
+  go_on.set_value();
+  EXPECT_EQ(late.get(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(SlowRedisTest, ACallOnWhichRedisHangsUpEachTimeEndsAlone) {
+  std::promise<void> go_on;
+  const std::shared_future<void> going_on = go_on.get_future().share();
+  FakeRedis redis([&](const RedisCommand& command) -> std::string {
+    going_on.wait();
+    return command[1] == "bad" ? FakeRedis::kHangUp : "+OK\r\n";
+  });
+  const auto client = Connect(redis, std::chrono::minutes(1));
+  auto bad = Call(*client, "ada", {"GET", "bad"});
+  auto good = Call(*client, "bob", {"GET", "x"});
+  go_on.set_value();
+  EXPECT_EQ(bad.get(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(good.get(), absl::StatusCode::kOk);
+  EXPECT_EQ(metrics_.redis_failed(RedisFailure::kBroken).Value(), 2);
+  EXPECT_EQ(metrics_.redis_failed(RedisFailure::kUnsent).Value(), 0);
+}
+
+TEST_F(SlowRedisTest, ARecordThatNeverHasItsSizeEndsAtTheTimeout) {
+  const int64_t now =
+      std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count();
+  const std::string record = *SealRecord(sealer_, File("ada", Id('a')), now);
+  int asked = 0;
+  FakeRedis redis([&](const RedisCommand& command) {
+    if (++asked > 100'000) return std::string("$0\r\n\r\n");  // a defect: ends the test
+    if (command[0] == "STRLEN") return absl::StrCat(":", record.size() + 1, "\r\n");
+    const size_t last = std::stoul(command[3]);
+    const std::string text = record.substr(0, last + 1);
+    return absl::StrCat("$", text.size(), "\r\n", text, "\r\n");
+  });
+  config_.redis.address = redis.address();
+  config_.redis.timeout = milliseconds(200);
+  EXPECT_EQ(Find(*Open(), "ada", Id('a')).status().code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace
