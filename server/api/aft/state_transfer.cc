@@ -19,10 +19,14 @@
 namespace aft::server {
 namespace {
 
-// The largest size of a sealed state of this model.
-int64_t MostSealedBytes(const ModelInfo& info) {
-  constexpr int64_t kSeal = 1024;
-  return MaxStateBytes(info, std::max(info.max_seq_len, info.vocab_size), /*added=*/0) + kSeal;
+// The largest size of a sealed state of this model. The note of a response repeats the instructions
+// and the metadata of its request, and has at most 16 bytes for each token of the answer
+// (ResponsesExchange).
+int64_t MostSealedBytes(const ModelInfo& info, const LimitsConfig& limits) {
+  constexpr int64_t kFurther = int64_t{64} << 10;  // metadata, other fields and the seal
+  const int64_t note = limits.max_message_bytes + 16 * int64_t{limits.max_max_tokens};
+  return MaxStateBytes(info, std::max(info.max_seq_len, info.vocab_size), /*added=*/0) + note +
+         kFurther;
 }
 
 // The base of both calls. At most one operation is under way; the thread that ends it starts the

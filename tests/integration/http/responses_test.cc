@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/lib/aft_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/http/fixture.h"
@@ -347,6 +348,25 @@ TEST(HttpResponsesTest, AResponseIsAStateButAStateOfGrpcIsNoResponse) {
   grpc::ClientContext context;
   ASSERT_TRUE(server.inference().Complete(&context, request, &response).ok());
   EXPECT_EQ(response.answers(0).text(), OverGrpc(server, "a\n\n" + TextOf(first) + "!", 2));
+}
+
+// The note of its state is longer than the state itself.
+TEST(HttpResponsesTest, AnExportedResponseCanBeImported) {
+  HttpApi server(WithHttp(), Letters());
+  Json body = Turn("a");
+  body["instructions"] = std::string(100'000, 'i');
+  const Json first = server.Post(kResponses, body).json();
+  client::ClientOptions options;
+  options.address = server.server().address();
+  const auto client = client::Client::Create(options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const auto bytes = (*client)->ExportState(first["id"].get<std::string>().substr(5));
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_GT(bytes->size(), 100'000);
+  const auto imported = (*client)->ImportState("fake", *bytes);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const HttpReply next = server.Post(kResponses, Turn("b", "resp_" + imported->id()));
+  EXPECT_EQ(next.status, 200) << next.body;
 }
 
 TEST(HttpResponsesTest, ErrorsNameTheField) {
