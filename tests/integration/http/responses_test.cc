@@ -408,7 +408,10 @@ TEST(HttpResponsesTest, ErrorsNameTheField) {
   const Json first = server.Post(kResponses, Turn("a")).json();
   Json body = Turn("b", first["id"]);
   body["instructions"] = "others";
+  const char* const invalid = R"(aft_rejected_total{model="fake",reason="invalid"})";
+  const double before = server.Metric(invalid);
   expect(body, "instructions", "the model has read them");
+  EXPECT_EQ(server.Metric(invalid), before + 1);
   const std::string stored = absl::StrCat(kResponses, "/", first["id"].get<std::string>());
   EXPECT_EQ(server.Get(stored + "?stream=false").status, 200);
   const HttpReply streamed = server.Get(stored + "?stream=true");
