@@ -127,7 +127,7 @@ void Call::Refuse(const absl::Status& status) {
   states_.DropPlaces();
   refused_ = true;
   Outcome refusal;
-  refusal.status = exchange_->InOwnNames(status);
+  refusal.status = status;
   refusal.timings.total = std::chrono::steady_clock::now() - arrival_;
   outbox_.EndCall(std::move(refusal));
   carrier_->Wake(*this);
@@ -443,6 +443,7 @@ void Call::Written() {
 void Call::Conclude() {
   const Outcome& outcome = outbox_.outcome();
   ending_.status = outbox_.FinalStatus(arrival_, deadline_);
+  if (!ending_.status.ok()) ending_.status = exchange_->InOwnNames(ending_.status);
   ending_.begun = outbox_.begun();
   ending_.path = outbox_.failed_path();
   ending_.usage = outcome.usage;

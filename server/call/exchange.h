@@ -96,7 +96,8 @@ class Exchange {
   virtual absl::StatusOr<bool> SetPrevious(const SequenceState& /*previous*/) { return false; }
   // Room is reserved for the state of a single sequence, which will have this id.
   virtual void SetStateId(const std::string& /*id*/) {}
-  // Rewords an error from before the engine, so that it uses names of fields that the client knows.
+  // Rewords the error with which the call ends, so that it uses names of fields that the client
+  // knows. Is called once, without the lock, perhaps after Prepare.
   virtual absl::Status InOwnNames(const absl::Status& status) const { return status; }
   // The path of one of several texts in an error, such as "texts[3]"; "" if texts have no paths.
   virtual std::string TextPath(uint32_t /*text*/) const { return ""; }

@@ -100,6 +100,7 @@ absl::StatusOr<DecodedRequest> InferExchange::Decode(const ServedModel& model,
                      " bytes, and a message has at most ", kMaxMessageBytes));
   }
   text_ = inference.text;
+  options_ = std::move(inference.options);
   DecodedRequest decoded;
   if (const auto* const texts = std::get_if<std::vector<EncodingRequest>>(&inference.work)) {
     decoded.sequences = static_cast<uint32_t>(texts->size());
@@ -112,9 +113,10 @@ absl::StatusOr<DecodedRequest> InferExchange::Decode(const ServedModel& model,
 }
 
 absl::Status InferExchange::InOwnNames(const absl::Status& status) const {
+  // Until the request is decoded, a tensor may have a name of these fields.
+  if (*text_ == '\0') return status;
   absl::string_view rest = status.message();
-  // Until the request is decoded, a tensor may have that name.
-  if (*text_ == '\0' || !absl::ConsumePrefix(&rest, "prompt: ")) return status;
+  if (!absl::ConsumePrefix(&rest, "prompt: ")) return options_.Rename(status);
   return absl::Status(status.code(), absl::StrCat(text_, ": ", rest));
 }
 

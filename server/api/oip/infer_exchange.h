@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "inference/grpc_service.pb.h"
+#include "server/api/aft/named_options.h"
 #include "server/api/oip/answer.h"
 #include "server/api/oip/statistics.h"
 #include "server/call/exchange.h"
@@ -82,9 +83,10 @@ class InferExchange final : public Exchange {
   std::string id_;  // the id that the request has
   std::string model_;
   std::string version_;
-  const char* text_ = "";     // the name of the tensor with a generation's prompt
-  bool streams_ = false;      // there is a response for each token
-  bool empty_final_ = false;  // the last response is sent even if it is empty
+  const char* text_ = "";      // the name of the tensor with a generation's prompt
+  GenerationOptions options_;  // of a generation, without their values
+  bool streams_ = false;       // there is a response for each token
+  bool empty_final_ = false;   // the last response is sent even if it is empty
   std::unique_ptr<Answer> answer_;
   std::deque<Part> parts_;
   size_t part_bytes_ = 0;            // sum over all parts

@@ -178,6 +178,8 @@ absl::Status DecodeGeneration(const Source& source, GenerationOptions& options,
   inference.text = form.ids ? "input_ids" : "text_input";
   inference.tokens = codec.kept_tokens(*request);
   inference.work = *std::move(request);
+  message = v1::GenerateRequest();
+  inference.options = std::move(options);
   inference.answer = std::make_unique<GenerationAnswer>(std::move(form), source.model.tokenizer);
   return absl::OkStatus();
 }

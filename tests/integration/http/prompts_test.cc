@@ -117,5 +117,16 @@ TEST(HttpPromptsTest, AnErrorOfTheEngineNamesTheFieldOfTheText) {
   expect("/v1/responses", {{"input", longer}, {"previous_response_id", first["id"]}}, "input");
 }
 
+TEST(HttpPromptsTest, AnErrorOfARunningRequestNamesTheField) {
+  HttpApi server;
+  const HttpReply reply = server.Post("/v1/completions", {{"prompt", "x"},
+                                                          {"allowed_token_ids", Json::array({97})},
+                                                          {"bad_words", Json::array({"aa"})},
+                                                          {"max_tokens", 5}});
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_EQ(reply.json()["error"]["param"], "bad_words") << reply.body;
+  EXPECT_THAT(reply.body, HasSubstr("\"bad_words: leave no token to sample as number 1"));
+}
+
 }  // namespace
 }  // namespace aft::server

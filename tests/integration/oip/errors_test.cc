@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/oip/fixture.h"
 
@@ -186,6 +187,14 @@ TEST(KserveErrorsTest, APromptThatIsTooLongForTheModelNamesItsTensor) {
                           InferBuilder().Text("text_input", std::string(30, 'x'))},
                          {"input_ids: 30 tokens and at least one more exceed",
                           InferBuilder().Ids(std::vector<int64_t>(30, 1))}});
+}
+
+TEST(KserveErrorsTest, AnErrorOfARunningRequestNamesTheParameter) {
+  KserveServer server(TestConfigWithMetrics());
+  const char* const options = R"({"allowed_token_ids": [97], "bad_words": ["aa"]})";
+  EXPECT_THAT(server.Infer(Prompt().Text("sampling_parameters", options).request()).status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("sampling_parameters.bad_words: leave no token")));
 }
 
 }  // namespace
