@@ -448,8 +448,6 @@ void Call::Conclude() {
   ending_.path = outbox_.failed_path();
   ending_.usage = outcome.usage;
   ending_.timings = outcome.timings;
-  Report();
-  states_.Forget(ending_.status.code(), ending_.begun);
   if (ending_.status.ok()) {
     ending_.message = exchange_->Finish(outcome, outbox_.stored());
   } else if (!outbox_.engine_began() && absl::IsResourceExhausted(ending_.status)) {
@@ -457,10 +455,8 @@ void Call::Conclude() {
     ending_.retry_after =
         too_large_ ? std::chrono::milliseconds(-1) : environment_.retry_hint.After(load);
   }
-}
-
-void Call::CountResumed() {
-  if (auto* const counter = std::exchange(resumed_, nullptr)) counter->Increment();
+  Report();
+  states_.Forget(ending_.status.code(), ending_.begun);
 }
 
 void Call::Report() {

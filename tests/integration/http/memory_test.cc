@@ -67,6 +67,57 @@ TEST(HttpMemoryTest, EachTextToEncodeIsCharged) {
   server.WaitForMetric(kUsed, 0);
 }
 
+// A float becomes up to 24 bytes of the answer.
+TEST(HttpMemoryTest, EmbeddingsThatAreNotReadAreChargedAndKeptOnlyOnce) {
+  FakeEncoderRunner::Options options;
+  options.width = 400'000;   // the answer is larger than what sockets hold
+  options.normalize = true;  // most numbers have 17 digits
+  HttpApi server(WithHttp(TestConfigWithEncoder()), {}, options);
+  const Json body = {{"model", "encoder"}, {"input", "a"}};
+  const auto answer = static_cast<double>(server.Post("/v1/embeddings", body).body.size());
+  server.WaitForMetric(kUsed, 0);
+  const double before = HeapBytes();
+  {
+    const TcpConnection connection(server.address(), /*receive_buffer=*/4096);
+    connection.Send(HttpPost("/v1/embeddings", body.dump()));
+    server.WaitForMetric(RequestsTotal("OK", "Embeddings", "encoder"), 2);
+    EXPECT_EQ(server.Get("/v1/models").status, 200);  // from the thread that has made the answer
+    EXPECT_LT(HeapBytes() - before, 2 * answer);
+    EXPECT_GE(server.Metric(kUsed), kCall + answer);
+  }
+  server.WaitForMetric(kUsed, 0);
+}
+
+// The answer is larger than anything that the call allocates before it.
+TEST(HttpMemoryTest, ACallWithoutMemoryForItsAnswerIsReportedOnce) {
+  FakeEncoderRunner::Options options;
+  options.width = 4'000;
+  HttpApi server(WithHttp(TestConfigWithEncoder()), {}, options);
+  const CapturedLog log;
+  const TcpConnection connection(server.address());
+  {
+    const ShortMemory none(40'000);
+    connection.Send(HttpPost("/v1/embeddings", Json{{"model", "encoder"}, {"input", "a"}}.dump()));
+    EXPECT_EQ(ParseReply(connection.ReadAll()).status, 429);
+  }
+  const std::vector<LogLine> lines = log.Lines("request.done");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["code"], "RESOURCE_EXHAUSTED");
+  EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Embeddings", "encoder")), 1);
+}
+
+// A control character becomes six bytes of JSON.
+TEST(HttpMemoryTest, TheEscapesOfAResponseAreCharged) {
+  constexpr size_t kText = 10'000;
+  openai::ResponsesExchange exchange("id");
+  TokenDelta delta;
+  delta.text = std::string(kText, '\x01');
+  exchange.Append(std::move(delta), /*sequence=*/0);
+  const size_t charged = exchange.held_bytes();
+  EXPECT_TRUE(exchange.Finish(Outcome(), /*stored=*/nullptr));
+  EXPECT_GE(charged, kText + exchange.text().size());
+}
+
 // The page and the copy that is being sent.
 TEST(HttpMemoryTest, AStoredResponseIsReadOnlyIfThereIsRoom) {
   constexpr size_t kBudget = 1'000'000;
