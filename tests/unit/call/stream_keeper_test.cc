@@ -119,5 +119,21 @@ TEST_F(StreamKeeperTest, TheOldStateGoesWhenALaterOneIsWritten) {
   }
 }
 
+// The resume point before the newest one is written.
+TEST_F(StreamKeeperTest, TheOldStateGoesWithTheSecondResumePoint) {
+  const auto old = Keeper(State(1, 0), State(10, 0));
+  old->KeepStart();
+  Finish();
+  const auto keeper = Keeper(State(11, 0), State(10, 0), old->id());
+  keeper->KeepStart();
+  Finish();
+  for (const int64_t left : {10, -1}) {
+    keeper->OnResumePoint({.state = KeptBytes("s"), .outputs = {}});
+    Finish();
+    EXPECT_EQ(Kept(*old), left);
+  }
+  EXPECT_EQ(Kept(*keeper), 11);
+}
+
 }  // namespace
 }  // namespace aft::server
