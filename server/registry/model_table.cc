@@ -186,6 +186,11 @@ ModelStatus ModelTable::Describe(const Entry& entry, const NamedVersion* wanted)
   if (model == nullptr) return status;
   status.load = model->engine().load();
   status.slots = status.load.slots;
+  // The requests of a failed model have ended, even while its thread is stuck and holds them.
+  if (!model->failure.empty()) {
+    status.load.running = status.load.waiting = 0;
+    status.load.oldest_waiting = Duration(0);
+  }
   status.info = model->info;
   status.vector_width = model->vector_width;
   if (model->generate != nullptr) status.chat = ChatTemplateOf(model->config, model->info);
@@ -258,9 +263,7 @@ std::map<std::string, ModelAges> ModelTable::AgesOf(const std::vector<ModelHold>
   MutexLock lock(mutex_);
   std::map<std::string, ModelAges> all;
   for (const auto& entry : entries_) {
-    const EngineLoad best = Describe(*entry, Best(*entry)).load;
     ModelAges& ages = all[entry->name];
-    ages.oldest_waiting = best.oldest_waiting;
     std::optional<Duration> since_step;  // of versions that run requests
     for (const ModelHold& model : held) {
       if (model->config.name != entry->name || !model->failure.empty()) continue;
@@ -270,7 +273,7 @@ std::map<std::string, ModelAges> ModelTable::AgesOf(const std::vector<ModelHold>
         since_step = std::max(since_step.value_or(Duration(0)), load.since_step);
       }
     }
-    ages.since_step = since_step.value_or(best.since_step);
+    ages.since_step = since_step.value_or(Describe(*entry, Best(*entry)).load.since_step);
   }
   return all;
 }

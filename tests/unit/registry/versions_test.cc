@@ -333,22 +333,46 @@ TEST_F(VersionsTest, AgesCountEveryVersionThatHasRequests) {
   for (const auto& sink : waiting) sink->Wait();
 }
 
-TEST_F(VersionsTest, AgesCountNoVersionThatHasFailed) {
+class StuckVersionTest : public VersionsTest {
+ protected:
+  // Serves, and fails version 1 while its thread is in a step. Two requests end with it: one was in
+  // that step, and the other one waited.
+  void ServeAndFail() {
+    config_.repository.settings.slots = 1;
+    config_.health.step_timeout = std::chrono::milliseconds(1);
+    Serve();
+    const ModelHold stuck = *registry_->Acquire(*AnonymousClient(), "m", "1");
+    control("m/1").Hold();
+    const auto running = std::make_shared<RecordingSink>();
+    ASSERT_TRUE(stuck->generate->Generate(Tokens(1), running).ok());
+    control("m/1").WaitUntilBlocked();
+    const auto waiting = std::make_shared<RecordingSink>();
+    ASSERT_TRUE(stuck->generate->Generate(Tokens(1), waiting).ok());
+    while (!running->finished() || !waiting->finished()) registry_->CheckProgress();
+    const EngineLoad load = stuck->engine().load();  // its thread has not seen the end
+    EXPECT_EQ(load.running, 1);
+    EXPECT_EQ(load.waiting, 1);
+    EXPECT_GT(load.oldest_waiting, Duration(0));
+  }
+};
+
+TEST_F(StuckVersionTest, AgesCountNoVersionThatHasFailed) {
   Add("m/1");
   Add("m/2");
   config_.repository.latest_versions = 2;
-  config_.health.step_timeout = std::chrono::milliseconds(1);
-  Serve();
-  const ModelHold stuck = *registry_->Acquire(*AnonymousClient(), "m", "1");
-  control("m/1").Hold();
-  const auto running = std::make_shared<RecordingSink>();
-  ASSERT_TRUE(stuck->generate->Generate(Tokens(1), running).ok());
-  control("m/1").WaitUntilBlocked();
-  const auto waiting = std::make_shared<RecordingSink>();
-  ASSERT_TRUE(stuck->generate->Generate(Tokens(1), waiting).ok());
-  while (!running->finished() || !waiting->finished()) registry_->CheckProgress();
-  EXPECT_GT(stuck->engine().load().oldest_waiting, Duration(0));  // its thread has not seen the end
+  ServeAndFail();
   EXPECT_EQ(registry_->Ages().at("m").oldest_waiting, Duration(0));
+}
+
+TEST_F(StuckVersionTest, AModelThatHasFailedHasNoRequests) {
+  Add("m/1");
+  ServeAndFail();
+  EXPECT_EQ(registry_->Ages().at("m").oldest_waiting, Duration(0));
+  const EngineLoad load = registry_->Get(*AnonymousClient(), "m")->load;
+  EXPECT_EQ(load.running, 0);
+  EXPECT_EQ(load.waiting, 0);
+  EXPECT_EQ(load.oldest_waiting, Duration(0));
+  EXPECT_EQ(load.slots, 1);
 }
 
 }  // namespace
