@@ -117,6 +117,8 @@ Outbox::SequenceEnd Outbox::EndSequence(const Outcome& outcome, uint32_t sequenc
   if (total_.status.ok() && absl::IsInternal(outcome.status)) {
     failed_path_ = exchange_.TextPath(sequence);
   }
+  // The first error cancels all sequences. Their own ends are errors too, and cancel nothing again.
+  const bool cancels = !last && total_.status.ok() && !outcome.status.ok();
   AddOutcome(outcome, total_);
   if (outcome.status.ok() && !cancelled_ && !failed_) {
     exchange_.AppendFinished(outcome, sequence, stored.has_value() ? &*stored : nullptr);
@@ -124,7 +126,6 @@ Outbox::SequenceEnd Outbox::EndSequence(const Outcome& outcome, uint32_t sequenc
   }
   failed_ = failed_ || !outcome.status.ok();
   if (last) outcome_ = total_;
-  const bool cancels = !last && !outcome.status.ok();
   return {.message_bytes = last ? exchange_.last_message_bytes() : 0,
           .others = cancels ? handle_ : std::nullopt};
 }

@@ -77,7 +77,7 @@ class Outbox {
   void SetHandOver(std::string sealed);
   struct SequenceEnd {
     size_t message_bytes = 0;                  // of the last message, if this was the last sequence
-    std::optional<RequestHandle> others = {};  // what the engine is to cancel
+    std::optional<RequestHandle> others = {};  // what the engine is to cancel, at the first error
   };
   // A sequence has ended. `stored`: the state that was stored for it.
   SequenceEnd EndSequence(const Outcome& outcome, uint32_t sequence,

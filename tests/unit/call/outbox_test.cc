@@ -1,0 +1,45 @@
+#include "server/call/outbox.h"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "server/admission/memory_ledger.h"
+#include "server/call/call_environment.h"
+#include "server/config/config.h"
+#include "server/engine/request.h"
+#include "server/observability/metrics.h"
+#include "server/observability/rate_limit.h"
+#include "tests/unit/call/silent_exchanges.h"
+
+namespace aft::server {
+namespace {
+
+// Each cancellation is a message for every sequence, and every cancelled sequence ends in turn.
+TEST(OutboxTest, OnlyTheFirstErrorCancelsTheOtherSequences) {
+  prometheus::Registry registry;
+  ServerMetrics metrics(registry, {.version = "test"});
+  MemoryLedger ledger(1 << 20, 1 << 20, metrics);
+  RateLimit refusal_lines(1);
+  const CallEnvironment environment = {metrics, ledger, refusal_lines, LimitsConfig()};
+  Silent exchange;
+  Outbox outbox(environment, exchange);
+  outbox.ExpectSequences(4);
+  EXPECT_FALSE(outbox.Accepted(7));
+  Outcome outcome;
+  outcome.status = absl::CancelledError("");
+  std::vector<RequestHandle> cancelled;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const std::optional<RequestHandle> others =
+        outbox.EndSequence(outcome, i, /*stored=*/std::nullopt).others;
+    if (others.has_value()) cancelled.push_back(*others);
+  }
+  EXPECT_THAT(cancelled, testing::ElementsAre(7U));
+}
+
+}  // namespace
+}  // namespace aft::server
