@@ -449,14 +449,14 @@ void RequestLoop::Finish(FinishSink& sink, Ending ending, const Outcome& outcome
 
 // Runs on the engine thread, or on another one while the engine thread is stuck.
 void RequestLoop::FailModel(const std::string& reason) {
-  {
-    MutexLock lock(delivery_mutex_);
-    if (std::exchange(failed_, true)) return;
-    state_changed_.NotifyAll();
-  }
   std::unordered_map<RequestHandle, Accepted> accepted;
   {
-    MutexLock lock(accepted_mutex_);
+    MutexLock delivery_lock(delivery_mutex_);
+    if (std::exchange(failed_, true)) return;
+    state_changed_.NotifyAll();
+    // Once the engine thread sees failed_, it empties the inbox for the last time. No request may
+    // be added after that.
+    MutexLock accepted_lock(accepted_mutex_);
     refuse_ = true;
     accepted.swap(accepted_);
   }
