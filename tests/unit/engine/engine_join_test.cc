@@ -205,6 +205,58 @@ TEST_F(EngineLentClassTest, ALeaderHasTheBestClassOfThoseThatWait) {
   ExpectServed(third.sink, other);
 }
 
+// A deadline is refused if the queue was measured to move too slowly. Prompts that have joined
+// another one do not hold the queue up.
+class EngineJoinTurnTest : public EngineJoinTest {
+ protected:
+  static constexpr int32_t kForever = 1'000'000;
+
+  // One of two slots has a long prompt, and a prompt that came together with it has joined it.
+  void StartWithAJoinedPrompt() {
+    model.max_steps_in_flight = 1;  // the tests count steps
+    model.slots = 2;
+    StartHeld();
+    Submit(Request({1}, 1));
+    control->WaitUntilBlocked();
+    const Tokens system = RandomText(400);
+    Submit(Request(Joined(system, {0}), kForever));
+    joined_ = Submit(Request(Joined(system, {1}), kForever));
+    control->RunSteps(1);
+    EXPECT_EQ(metrics.prefix_joins.Value(), 1);
+  }
+  // A request that must be read soon, though another one waits before it. REQUIRES: no slot is
+  // free.
+  GenerationRequest Urgent() {
+    Submit(Request({1}, 1));
+    GenerationRequest request = Request({1}, 1);
+    request.deadline = clock.Now() + std::chrono::seconds(2);
+    return request;
+  }
+
+  Accepted joined_;
+};
+
+TEST_F(EngineJoinTurnTest, TheWaitForALeaderDoesNotCountAsTheWaitForASlot) {
+  StartWithAJoinedPrompt();
+  clock.Advance(std::chrono::seconds(10));
+  control->Resume();
+  joined_.sink->WaitForParts(1);
+  Submit(Urgent());  // it is accepted
+}
+
+TEST_F(EngineJoinTurnTest, APromptThatEndsWhileItIsJoinedDoesNotHideThatOthersWait) {
+  StartWithAJoinedPrompt();
+  engine->Cancel(joined_.handle);
+  Submit(Request({1}, 1));
+  const Sink second = Submit(Request({1}, kForever)).sink;
+  control->RunSteps(1);  // the first has begun while the second waits
+  clock.Advance(std::chrono::seconds(10));
+  control->Resume();
+  second->WaitForParts(1);
+  EXPECT_THAT(Refused(Urgent()), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          ::testing::HasSubstr("the deadline cannot be met")));
+}
+
 class EngineGroupJoinTest : public EngineJoinTest {
  protected:
   std::vector<Sink> SubmitGroup(const GenerationRequest& request, size_t answers) {
