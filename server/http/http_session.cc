@@ -109,6 +109,7 @@ class Session final : public HttpSession,
     // An answer 204 must not have a length (RFC 9110, 8.6).
     const std::string length =
         page.status == 204 ? "" : absl::StrCat("Content-Length: ", page.body.size(), "\r\n");
+    // The body is copied, because its string may have as much spare room as it has text.
     std::string text = Head(page, length);
     if (!head_only_) absl::StrAppend(&text, page.body);
     Finish(std::move(text));

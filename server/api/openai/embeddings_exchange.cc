@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -13,8 +14,9 @@
 namespace aft::server::openai {
 namespace {
 
-// A float becomes 20 characters of JSON at most, or 6 of base64.
-constexpr size_t kTextPerByte = 5;
+// The four bytes of a float become at most 24 characters of JSON with the comma, for example
+// -0.00012345678901234567, or 6 of base64.
+constexpr size_t kTextPerByte = 6;
 
 }  // namespace
 
@@ -93,11 +95,13 @@ OrderedJson EmbeddingsExchange::Classification(const std::vector<float>& logits)
 bool EmbeddingsExchange::Finish(const Outcome& outcome, const v1::State* /*stored*/) {
   OrderedJson data = OrderedJson::array();
   for (size_t i = 0; i < vectors_.size(); ++i) {
+    // Each vector is freed here, because the client may take long to read the answer.
+    const std::vector<float> vector = std::move(vectors_[i]);
     OrderedJson item = {{"index", i}};
     if (classifies()) {
-      item.update(Classification(vectors_[i]));
+      item.update(Classification(vector));
     } else {
-      item = {{"object", "embedding"}, {"index", i}, {"embedding", Embedding(vectors_[i])}};
+      item = {{"object", "embedding"}, {"index", i}, {"embedding", Embedding(vector)}};
     }
     data.push_back(std::move(item));
   }

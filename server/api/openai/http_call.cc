@@ -148,11 +148,11 @@ void HttpCall::SendEnd() {
   if (begun_ || (!failed && exchange().streams())) {
     if (!begun_) answer_->Begin(WithHeaders({.content_type = "text/event-stream"}));
     return answer_->End(failed ? exchange().ErrorEvent(ErrorOf(ending.status, id, ending.path))
-                               : exchange().text());
+                               : exchange().TakeText());
   }
   answer_->Send(WithHeaders(
       failed ? ErrorPage(ending.status, id, ending.retry_after, ending.path)
-             : HttpPage{.content_type = "application/json", .body = exchange().text()}));
+             : HttpPage{.content_type = "application/json", .body = exchange().TakeText()}));
 }
 
 HttpPage HttpCall::WithHeaders(HttpPage page) const {

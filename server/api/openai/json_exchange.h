@@ -27,6 +27,11 @@ class JsonExchange : public Exchange {
     outgoing();
     return outgoing_.value();
   }
+  // Moves the last text out, so that it is not kept in addition to what is being sent.
+  std::string TakeText() {
+    outgoing();
+    return std::move(*outgoing_.mutable_value());
+  }
   // Returns the last event of a stream that has failed. `error` is the result of ErrorOf.
   virtual std::string ErrorEvent(const OrderedJson& error) {
     return absl::StrCat("data: ", Dump(OrderedJson{{"error", error}}), "\n\n");

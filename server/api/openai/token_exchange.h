@@ -22,7 +22,7 @@ class TokenExchange final : public JsonExchange {
   absl::Status CheckRequest() override;
   absl::StatusOr<DecodedRequest> Decode(const ServedModel& model,
                                         const LimitsConfig& limits) override;
-  size_t held_bytes() const override { return outgoing_.value().size(); }
+  size_t held_bytes() const override { return outgoing_.value().capacity(); }
 
  private:
   const bool detokenize_;

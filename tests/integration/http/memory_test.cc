@@ -1,13 +1,21 @@
 // The memory that requests over HTTP are charged for in addition to their bodies.
+#include <malloc.h>
+
+#include <cstdint>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/api/openai/responses_exchange.h"
 #include "server/call/exchange.h"
+#include "server/engine/request.h"
 #include "tests/integration/http/fixture.h"
+#include "tests/support/captured_log.h"
+#include "tests/support/short_memory.h"
 
 namespace aft::server {
 namespace {
@@ -16,6 +24,12 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr char kUsed[] = "aft_memory_used_bytes";
+
+// The bytes that are allocated on the heap. They are about 0 under a sanitizer.
+double HeapBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<double>(info.uordblks + info.hblkhd);
+}
 
 // A response that repeats 8 KiB of the request.
 Json WithMetadata() {
