@@ -112,15 +112,6 @@ bool PutMap(const Json& value, const FieldDescriptor& field, Message& message, b
   return true;
 }
 
-// Returns false if the value does not fit the option's type.
-bool Apply(const OptionRule& rule, const Json& value, bool lax, v1::GenerateRequest& message) {
-  Message& part = PartOf(rule, message);
-  if (rule.field->is_map()) return PutMap(value, *rule.field, part, lax);
-  if (!rule.field->is_repeated() || !value.is_array()) return Put(value, *rule.field, part, lax);
-  return std::all_of(value.begin(), value.end(),
-                     [&](const Json& element) { return Put(element, *rule.field, part, lax); });
-}
-
 // Says which values the option has.
 std::string Wanted(const OptionRule& rule) {
   if (rule.field->is_map()) {
@@ -137,6 +128,23 @@ std::string Wanted(const OptionRule& rule) {
                           ? "a string"
                           : absl::StrCat("an integer from ", rule.low, " to ", most),
                       rule.field->is_repeated() ? ", or a list of these" : "");
+}
+
+// Sets the option. `path`: the beginning of errors.
+absl::Status Apply(const OptionRule& rule, absl::string_view path, const Json& value, bool lax,
+                   v1::GenerateRequest& message) {
+  const FieldDescriptor& field = *rule.field;
+  const bool is_list = field.is_repeated() && !field.is_map() && value.is_array();
+  if (is_list || (field.is_map() && value.is_object())) {
+    // The copies of the entries are not charged to the client, so their number is checked first.
+    AFT_RETURN_IF_ERROR(CheckEntries(rule, path, value.size()));
+  }
+  Message& part = PartOf(rule, message);
+  const auto put = [&](const Json& one) { return Put(one, field, part, lax); };
+  const bool fits = field.is_map() ? PutMap(value, field, part, lax)
+                    : is_list      ? std::all_of(value.begin(), value.end(), put)
+                                   : put(value);
+  return fits ? absl::OkStatus() : BadField(path, Wanted(rule));
 }
 
 // Suggests an option, or one of the words in `others`, for a name that is probably misspelt.
@@ -173,9 +181,8 @@ absl::Status GenerationOptions::Set(absl::string_view place, absl::string_view n
     if (Number<uint32_t>(value, lax_) != 1U) return BadField(path, "must be 1");
   } else if (rule == nullptr) {
     return BadField(path, absl::StrCat("there is no such option", Suggestion(name, others_)));
-  } else if (const bool all = name == "top_k" && Number<int32_t>(value, lax_) == -1;  // like 0
-             !all && !Apply(*rule, value, lax_, message_)) {
-    return BadField(path, Wanted(*rule));
+  } else if (name != "top_k" || Number<int32_t>(value, lax_) != -1) {  // -1 is like 0
+    AFT_RETURN_IF_ERROR(Apply(*rule, path, value, lax_, message_));
   }
   const auto [before, added] = places_.emplace(name, place);
   if (added) return absl::OkStatus();

@@ -52,10 +52,7 @@ absl::Status CheckField(const OptionRule& rule, const google::protobuf::Message&
   const google::protobuf::Reflection& reflection = *part.GetReflection();
   const std::string& path = rule.about->field();
   if (rule.field->is_repeated()) {
-    const int entries = reflection.FieldSize(part, rule.field);
-    if (static_cast<uint32_t>(entries) <= rule.about->max_entries()) return absl::OkStatus();
-    return BadField(path, absl::StrCat("must have at most ", rule.about->max_entries(),
-                                       " entries, got ", entries));
+    return CheckEntries(rule, path, static_cast<size_t>(reflection.FieldSize(part, rule.field)));
   }
   if (!reflection.HasField(part, rule.field)) return absl::OkStatus();
   if (rule.field->cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) {
@@ -91,6 +88,12 @@ const OptionRule* FindOption(OptionName name, absl::string_view value) {
 google::protobuf::Message& PartOf(const OptionRule& rule, v1::GenerateRequest& request) {
   if (rule.part == nullptr) return request;
   return *request.GetReflection()->MutableMessage(&request, rule.part);
+}
+
+absl::Status CheckEntries(const OptionRule& rule, absl::string_view path, size_t entries) {
+  const uint32_t most = rule.about->max_entries();
+  if (entries <= most) return absl::OkStatus();
+  return BadField(path, absl::StrCat("must have at most ", most, " entries, got ", entries));
 }
 
 absl::Status CheckOptions(const google::protobuf::Message& part) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ const OptionRule* FindOption(OptionName name, absl::string_view value);
 // The part of a request that has the option's field.
 google::protobuf::Message& PartOf(const OptionRule& rule, v1::GenerateRequest& request);
 
+// Checks the number of entries of a list or map. `path`: the beginning of the error.
+absl::Status CheckEntries(const OptionRule& rule, absl::string_view path, size_t entries);
 // Checks each number, list and map of `part` (SamplingOptions, StopOptions, OutputOptions) against
 // its rule, but not the values in a map. Errors begin with the path.
 absl::Status CheckOptions(const google::protobuf::Message& part);

@@ -155,6 +155,10 @@ TEST(OptionsTest, BothProtocolsLimitTheNumberOfEntriesOfAList) {
     EXPECT_EQ(
         DecodedFromJson(rule, JsonOf(rule, 1, most + 1)),
         absl::InvalidArgumentError(absl::StrCat(kPlace, ".", rule.about->oip_name(), reason)));
+    GenerationOptions options;  // it makes no message of a list that is too long
+    EXPECT_EQ(options.Set("", rule.about->oip_name(), JsonOf(rule, 1, most + 1)),
+              absl::InvalidArgumentError(rule.about->oip_name() + reason));
+    EXPECT_EQ(options.message().ShortDebugString(), "");
   }
 }
 
