@@ -425,6 +425,7 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
          "stream_options", "needs stream");
   expect(kCompletions, R"({"prompt": "a", "model": 3})", "model", "must be a string");
   expect(kCompletions, R"({"prompt": "a", "prompt": "b"})", "prompt", "twice");
+  expect("/v1/responses", R"({"input": "a", "metadata": {"": "x", "": "y"}})", nullptr, "twice");
   expect(kCompletions, R"({"prompt": "a", "model": "other"})", nullptr, "no model", 404);
   expect(kChat, R"({"messages": []})", "messages", "one message or more");
   expect(kChat, R"({"messages": [{"role": "tool", "content": "a"}]})", "messages[0].role", "must");
