@@ -348,12 +348,15 @@ TEST_P(HttpServerTest, AClientThatIsTooSlowIsTold) {
   EXPECT_THAT(again->ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
   again->Send("POST /echo HT");
   EXPECT_THAT(again->ReadAll(), StartsWith("HTTP/1.1 408 "));
-  EXPECT_EQ(handler_.events.WaitFor(4), "LsdL");
+  const auto both = Connect();
+  both->Send(Post("/echo", "x") + "POST /echo HT");
+  EXPECT_THAT(both->ReadAll(), AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("HTTP/1.1 408 ")));
+  EXPECT_EQ(handler_.events.WaitFor(7), "LsdLsdL");
   Start({.patience = kPatient, .body_patience = kShort, .idle = kPatient});
   const auto body = Connect();
   body->Send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nabc");
   EXPECT_THAT(body->ReadAll(), StartsWith("HTTP/1.1 408 "));
-  EXPECT_EQ(handler_.events.WaitFor(5), "LsdLl");
+  EXPECT_EQ(handler_.events.WaitFor(8), "LsdLsdLl");
   Start({.body_patience = kPatient, .idle = kShort});
   for (const char* line : {"", "\r\n"}) {  // an empty line after a body begins no request
     const auto idle = Connect();
