@@ -32,6 +32,15 @@ class ConfigTest(unittest.TestCase):
         result = print_config(path)
         self.assertEqual(result.returncode, 0, result.stderr)
 
+  def test_every_overlay_for_cpus_has_the_same_model(self):
+    """deploy/sizing.md says why it has 16 slots."""
+    def model(overlay):
+      printed = print_config(DEPLOY / f"k8s/{overlay}/server.textproto").stdout
+      return re.search(r"^models \{\n.*?^\}", printed, re.DOTALL | re.MULTILINE).group()
+    self.assertIn("  slots: 16\n", model("cpu"))
+    for overlay in ("edge", "ha"):
+      self.assertEqual(model(overlay), model("cpu"), overlay)
+
 
 class EdgeTest(unittest.TestCase):
 

@@ -1,8 +1,11 @@
 #include "server/config/memory_plan.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/config/loader.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
 
 namespace aft::server {
 namespace {
@@ -11,6 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kMebibyte = int64_t{1} << 20;
+constexpr int64_t kShippedModel = 40 * kMebibyte;
 
 ModelInfo Info(int64_t memory_bytes) {
   ModelInfo info;
@@ -33,10 +37,25 @@ std::vector<MemoryPart> All(const ServerConfig& config, const ModelConfig& model
 }
 
 TEST(MemoryPlanTest, TheShippedModelFitsIntoTheShippedContainersByDefault) {
-  constexpr int64_t kShippedModel = 40 * kMebibyte;
   for (const int64_t container : {1024 * kMebibyte, 2048 * kMebibyte}) {
     EXPECT_EQ(CheckMemory(All(ConfigFor(container), ModelConfig(), kShippedModel), container),
               absl::OkStatus());
+  }
+}
+
+TEST(MemoryPlanTest, TheShippedConfigsFitIntoTheContainersOfTheDeployment) {
+  ASSERT_THAT(ReadBytes("deploy/k8s/cpu/resources.yaml"),
+              HasSubstr("limits:\n              memory: 1Gi\n"));
+  constexpr int64_t kContainer = 1024 * kMebibyte;
+  for (const char* path :
+       {"config/container", "k8s/cpu/server", "k8s/edge/server", "k8s/ha/server"}) {
+    auto config = LoadServerConfig(absl::StrCat("deploy/", path, ".textproto"));
+    ASSERT_EQ(config.status(), absl::OkStatus());
+    ASSERT_EQ(config->limits.max_memory_bytes, 0);
+    config->limits.max_memory_bytes = kContainer / 4;
+    EXPECT_EQ(CheckMemory(All(*config, config->models.at(0), kShippedModel), kContainer),
+              absl::OkStatus())
+        << path;
   }
 }
 
