@@ -69,6 +69,7 @@ GpuEncoderRunner::GpuEncoderRunner(std::unique_ptr<GpuQueue> queue,
       network_(std::move(network)),
       info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
                           queue_->name())) {
+  AddStateInfo({}, network_->fingerprint(), &info_);
   info_.max_image_width = limits_.max_image_width;
 }
 

@@ -51,6 +51,7 @@ CpuEncoderRunner::CpuEncoderRunner(std::unique_ptr<CpuNetwork> network, const Op
       network_(std::move(network)),
       info_(MakeModelInfo(network_->config(), network_->weight_bytes(), network_->format(),
                           CpuDeviceName(threads_))) {
+  AddStateInfo({}, network_->fingerprint(), &info_);
   info_.max_image_width = limits_.max_image_width;
   info_.forms = limits_.forms;
   info_.memory_bytes =

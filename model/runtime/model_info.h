@@ -17,7 +17,7 @@
 
 namespace aft {
 
-// Makes the facts that every runner reports about its network. The sizes of states are left at 0.
+// Makes the facts that every runner reports about its network, except for those of AddStateInfo.
 inline ModelInfo MakeModelInfo(const NetworkConfig& config, int64_t weight_bytes,
                                Number weight_format, std::string device) {
   ModelInfo info;
@@ -63,8 +63,8 @@ inline std::string CpuDeviceName(const StepThreads& threads) {
   return absl::StrCat("cpu (", kernels::InstructionSet(), ", ", threads.ToString(), ")");
 }
 
-// Adds the facts about a slot with these layers, for a language model. `network` is the fingerprint
-// of the network.
+// Adds the fingerprint and the facts about a slot with these layers. There are none in an encoder,
+// which keeps no states. `network` is the fingerprint of the network.
 inline void AddStateInfo(const std::vector<StateSpec>& layers, uint64_t network, ModelInfo* info) {
   const SlotLayout layout(layers);
   info->state_bytes = layout.bytes();

@@ -139,6 +139,7 @@ TEST_F(EncoderTest, ReportsWhatTheServerMayKnow) {
   const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
   EXPECT_EQ(encoder->info().architecture, "block_local");
   EXPECT_EQ(encoder->info().state_bytes, 0);
+  EXPECT_NE(encoder->info().fingerprint, 0U);
   EXPECT_EQ(encoder->info().parameters, CountParameters(config_));
   EXPECT_EQ(encoder->width(), 40);
   EXPECT_EQ(encoder->max_batch_rows(), 9);

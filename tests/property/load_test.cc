@@ -63,14 +63,21 @@ TEST_F(LoadTest, ShowsItsProgress) {
   shown.ExpectComplete();
 }
 
-TEST_F(LoadTest, NumberFormatsHaveFingerprintsOfTheirOwn) {
-  Write();
-  std::set<uint64_t> fingerprints;
-  for (const char* format : {"fp32", "bf16", "int8"}) {
-    options_.weight_format = format;
-    const absl::StatusOr<LoadedModel> model = LoadModel(options_);
-    ASSERT_TRUE(model.ok()) << model.status();
-    EXPECT_TRUE(fingerprints.insert(model->runner->info().fingerprint).second) << format;
+TEST_F(LoadTest, WeightsAndNumberFormatsHaveFingerprintsOfTheirOwn) {
+  std::set<uint64_t> fingerprints = {0};
+  for (const bool encoder : {false, true}) {
+    config_.architecture = encoder ? Architecture::kEncoder : Architecture::kDecoderLm;
+    Write();
+    for (const float weight : {0.0F, 1.0F}) {
+      tensors_["layers.1.norm2.bias"][0] = weight;
+      Rewrite();
+      for (const char* format : {"fp32", "bf16", "int8"}) {
+        options_.weight_format = format;
+        const LoadedModel model = LoadBoth();
+        const ModelInfo& info = encoder ? model.encoder->info() : model.runner->info();
+        EXPECT_TRUE(fingerprints.insert(info.fingerprint).second) << encoder << weight << format;
+      }
+    }
   }
 }
 

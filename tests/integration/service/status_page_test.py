@@ -120,7 +120,7 @@ class StatusPageTest(unittest.TestCase):
     def status(_):
       models = [model("m", versions=[{"version": v, "state": "MODEL_STATE_READY", "error": EVIL, "fingerprint": v}
                                      for v in ("2", "1")]),
-                model("e", task="TASK_ENCODE"), model("c", task="TASK_CLASSIFY")]
+                model("e", task="TASK_ENCODE", state_bytes="0"), model("c", task="TASK_CLASSIFY", state_bytes="0")]
       return json.dumps({"version": "1.2.3", "state": "draining", "ready": False, "alive": True, "address": "a:1",
                          "started": "2026-11-23T05:00:00+00:00", "config": EVIL, "memory": MEMORY, "models": models})
 
@@ -159,7 +159,8 @@ aft_e2e_seconds_bucket{{model="e",le="+Inf"}} {i}
     self.assertEqual(self.figure(dom, "between tokens p50 / p99, last 30 s"), "– / –")
     self.assertEqual(self.figure(dom, "request p50 / p99, last 30 s"), "2.00 s / 2.00 s")  # above the last finite bound
     self.assertIn("First token, over 30 s", dom)
-    self.assertIn("fingerprint ffffffffffffffff", dom)
+    self.assertEqual(dom.count("fingerprint ffffffffffffffff"), 3)
+    self.assertEqual(dom.count(" a sequence ·"), 1)  # Encoders and classifiers keep no states.
     self.assertIn("failed or refused since the start: RESOURCE_EXHAUSTED", dom)
     self.assertEqual(self.figure(dom, "prefix cache"), "3 MiB")
     self.assertAlmostEqual(float(self.figure(dom, "prompt tokens/s from the prefix cache")), 5, delta=1.25)
