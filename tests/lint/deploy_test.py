@@ -50,6 +50,12 @@ class EdgeTest(unittest.TestCase):
     self.assertEqual(re.findall(r'address: "0\.0\.0\.0:(\d+)"', container), list(exposed))
     self.assertIn(f"port: {exposed[1]}", (DEPLOY / "prometheus/prometheus.yml").read_text())
 
+  def test_the_page_installs_the_key_for_envoy_only(self):
+    commands = re.findall(r"^\$ sudo install (.*)$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
+    self.assertTrue(any("tls.key" in command for command in commands))
+    for command in commands:
+      self.assertIn(" -m 400 -o envoy " if "tls.key" in command else " -m 644 ", command)
+
   def test_the_edge_fits_its_server(self):
     envoy = (DEPLOY / "envoy/envoy.yaml").read_text()
     server = print_config(DEPLOY / "config/server.textproto").stdout
@@ -60,6 +66,10 @@ class EdgeTest(unittest.TestCase):
     streams = number(r"kMostInferStreams = (\d+);", (ROOT / "server/config/memory_plan.cc").read_text())
     for site, bound in (("watches", number(r"\bmax_watches: (\d+)", server)), ("streams", streams)):
       self.assertGreater(number(rf"max_requests: (\d+).*# site: {site}\n", envoy), bound, site)
+    # The edge has one address, to which a server allows half of its connections.
+    beside = print_config(DEPLOY / "k8s/edge/server.textproto").stdout
+    self.assertLess(number(r"max_connections: (\d+).*# site: http_connections\n", envoy),
+                    number(r"\bmax_connections: (\d+)", beside) // 2)
     # Clients that balance over servers look for new ones equally often, with the edge or without it.
     cluster = (DEPLOY / "k8s/cpu/server.textproto").read_text()
     self.assertEqual(number(r"max_connection_duration: (\d+)s", envoy) * 1000, number(r"max_age_ms: (\d+)", cluster))
