@@ -224,9 +224,13 @@ void RemoveReadyFile(const std::string& path) {
   if (!path.empty()) std::filesystem::remove(path, ignored);
 }
 
-void Reload(const Flags& flags, Server& server) {
+// Reading the config may block for as long as the process lives, for example on a pipe. Until it is
+// read, the server may therefore be destroyed.
+void Reload(const Flags& flags, const std::weak_ptr<Server>& server) {
   const absl::StatusOr<ServerConfig> config = EffectiveConfig(flags);
-  const absl::Status status = config.ok() ? server.Reload(*config) : config.status();
+  const std::shared_ptr<Server> alive = server.lock();
+  if (alive == nullptr) return;
+  const absl::Status status = config.ok() ? alive->Reload(*config) : config.status();
   if (status.ok()) {
     log::Info("config.reloaded");
   } else {
@@ -270,9 +274,7 @@ int Serve(const Flags& flags, const ServerConfig& config) {
         const bool lame_duck = signal != SIGINT;
         if (const std::shared_ptr<Server> alive = weak.lock()) alive->RequestDrain(lame_duck);
       },
-      [weak = std::weak_ptr<Server>(server), flags] {
-        if (const std::shared_ptr<Server> alive = weak.lock()) Reload(flags, *alive);
-      },
+      [weak = std::weak_ptr<Server>(server), flags] { Reload(flags, weak); },
       config.drain.lame_duck + config.drain.grace + kHardLimitMargin, kExitForced);
 
   const absl::Status ready = server->WaitReady();

@@ -4,7 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <initializer_list>
 #include <thread>
 #include <utility>
 
@@ -14,17 +14,10 @@
 namespace aft::server {
 namespace {
 
-sigset_t ShutdownSignals() {
+sigset_t SetOf(std::initializer_list<int> signals) {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
-  return set;
-}
-
-sigset_t AllSignals() {
-  sigset_t set = ShutdownSignals();
-  sigaddset(&set, SIGHUP);
+  for (const int signal : signals) sigaddset(&set, signal);
   return set;
 }
 
@@ -37,18 +30,21 @@ sigset_t AllSignals() {
 }  // namespace
 
 void BlockShutdownSignals() {
-  const sigset_t set = AllSignals();
+  const sigset_t set = SetOf({SIGTERM, SIGINT, SIGHUP});
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
 void HandleShutdownSignals(std::function<void(int)> on_shutdown, std::function<void()> on_reload,
                            std::chrono::milliseconds hard_limit, int forced_exit_code) {
-  std::thread([on_shutdown = std::move(on_shutdown), on_reload = std::move(on_reload), hard_limit,
-               forced_exit_code] {
-    const sigset_t all = AllSignals();
-    const sigset_t set = ShutdownSignals();
+  std::thread([on_reload = std::move(on_reload)] {
+    const sigset_t set = SetOf({SIGHUP});
     int signal = 0;
-    while (sigwait(&all, &signal) == 0 && signal == SIGHUP) on_reload();
+    while (sigwait(&set, &signal) == 0) on_reload();
+  }).detach();
+  std::thread([on_shutdown = std::move(on_shutdown), hard_limit, forced_exit_code] {
+    const sigset_t set = SetOf({SIGTERM, SIGINT});
+    int signal = 0;
+    sigwait(&set, &signal);
     log::Info("signal.shutdown", {{"signal", signal}});
     on_shutdown(signal);
 

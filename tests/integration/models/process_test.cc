@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <chrono>
@@ -194,6 +195,24 @@ TEST_F(ServerProcessTest, SighupReadsConfigAndRepositoryAgain) {
   process.Signal(SIGHUP);
   ASSERT_TRUE(process.WaitForError("/3/config.json: its SHA-256 is")) << process.err();
   EXPECT_EQ(serving(), "2");
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0) << process.err();
+}
+
+// Opening a pipe for writing waits until the server reads it.
+TEST_F(ServerProcessTest, AReloadThatBlocksTakesNoSignalAway) {
+  Process process(Command());
+  WaitReady(process);
+  std::filesystem::remove(config_);
+  ASSERT_EQ(mkfifo(config_.c_str(), 0600), 0);
+  process.Signal(SIGHUP);
+  {
+    std::ofstream first(config_);
+    process.Signal(SIGHUP);
+    first << "drain { lame_duck_ms: 0 }";
+  }
+  ASSERT_TRUE(process.WaitForError("event=config.reloaded")) << process.err();
+  const std::ofstream second(config_);
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0) << process.err();
 }
