@@ -1,13 +1,19 @@
 #include "server/call/trace_context.h"
 
 #include <algorithm>
+#include <cstdint>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace aft::server {
 namespace {
 
 constexpr size_t kLength = 55;  // length of version 00: "00-" trace "-" parent "-" flags
+
+// The flags of version 00 (of Level 2): sampled, and random trace id. All others must be sent as 0.
+constexpr uint32_t kKnownFlags = 0x03;
 
 bool IsHex(absl::string_view text) {
   return std::all_of(text.begin(), text.end(),
@@ -33,7 +39,9 @@ std::optional<TraceContext> ParseTraceparent(absl::string_view text) {
   const absl::string_view trace = text.substr(3, 32);
   const absl::string_view parent = text.substr(36, 16);
   const absl::string_view flags = text.substr(53, 2);
-  if (!IsHex(version) || version == "ff" || !IsId(trace) || !IsId(parent) || !IsHex(flags)) {
+  uint32_t set = 0;
+  if (!IsHex(version) || version == "ff" || !IsId(trace) || !IsId(parent) || !IsHex(flags) ||
+      !absl::SimpleHexAtoi(flags, &set)) {
     return std::nullopt;
   }
   // Later versions begin like version 00, and may have more fields after another dash.
@@ -41,7 +49,7 @@ std::optional<TraceContext> ParseTraceparent(absl::string_view text) {
   return TraceContext{.trace_id = std::string(trace),
                       .span_id = "",
                       .parent_id = std::string(parent),
-                      .flags = std::string(flags)};
+                      .flags = absl::StrFormat("%02x", set & kKnownFlags)};
 }
 
 }  // namespace aft::server

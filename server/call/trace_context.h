@@ -13,7 +13,7 @@ struct TraceContext {
   std::string trace_id;      // 32 digits
   std::string span_id;       // 16 digits; the call's own
   std::string parent_id;     // 16 digits; empty: the trace begins with the call
-  std::string flags = "00";  // 2 digits; "01": the caller records its part
+  std::string flags = "00";  // 2 digits, without reserved flags; "01": the caller records its part
 
   // Returns the header `traceparent` that names the call's own span.
   std::string Traceparent() const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <string>
 #include <thread>
 
@@ -57,6 +58,16 @@ TEST(TraceparentTest, NamesTraceParentAndFlags) {
   EXPECT_EQ(trace->flags, "01");
   trace->span_id = "b7ad6b7169203331";
   EXPECT_EQ(trace->Traceparent(), "00-4bf92f3577b34da6a3ce929d0e0e4736-b7ad6b7169203331-01");
+}
+
+TEST(TraceparentTest, ReservedFlagsAreNotPassedOn) {
+  const std::string ids = std::string(kTraceparent).substr(0, 53);
+  for (const auto& [given, passed] :
+       std::map<std::string, std::string>{{"00", "00"}, {"02", "02"}, {"fd", "01"}, {"ff", "03"}}) {
+    const std::optional<TraceContext> trace = ParseTraceparent(ids + given);
+    ASSERT_TRUE(trace.has_value()) << given;
+    EXPECT_EQ(trace->flags, passed);
+  }
 }
 
 TEST(TraceparentTest, KnownFieldsOfLaterVersionsAreRead) {
