@@ -1,5 +1,6 @@
 // Answers of HTTP that need no call: headers for pages of other origins, the codes of errors, and
-// the metrics and log lines of these requests.
+// the metrics and log lines of these requests. Also the connections of one address.
+#include <chrono>
 #include <string>
 
 #include "gmock/gmock.h"
