@@ -84,7 +84,7 @@ std::string Lines(const inference::ModelInferResponse& response, const v1::Model
 
 absl::Status Infer(const InferFlags& flags, AddInput add_input, Client& client,
                    const CallOptions& options, Output& output) {
-  const auto model = client.GetModel(flags.model, options);
+  const auto model = client.GetModel(flags.model, flags.model_version, options);
   if (!model.ok()) return model.status();
   if (model->labels().empty()) {
     return absl::FailedPreconditionError(

@@ -392,7 +392,8 @@ absl::StatusOr<v1::ListResponse> Client::ListModels(const CallOptions& call) {
                &v1::ModelService::Stub::List, v1::ListRequest());
 }
 
-absl::StatusOr<v1::Model> Client::GetModel(absl::string_view name, const CallOptions& call) {
+absl::StatusOr<v1::Model> Client::GetModel(absl::string_view name, absl::string_view version,
+                                           const CallOptions& call) {
   v1::GetRequest request;
   request.set_name(std::string(name));
   AFT_ASSIGN_OR_RETURN(v1::GetResponse response,

@@ -182,8 +182,10 @@ class Client {
 
   absl::StatusOr<v1::ListResponse> ListModels(const CallOptions& call = {});
 
-  // NOT_FOUND names the existing models.
-  absl::StatusOr<v1::Model> GetModel(absl::string_view name, const CallOptions& call = {});
+  // An empty version means the one that serves requests without a version. NOT_FOUND names the
+  // existing models or versions.
+  absl::StatusOr<v1::Model> GetModel(absl::string_view name, absl::string_view version = "",
+                                     const CallOptions& call = {});
 
   // Make the server load the newest versions of a model of its repository, or unload the model.
   // They return when that is done; it also completes if the call ends earlier. With several servers

@@ -66,6 +66,7 @@ TEST_F(AftctlInferTest, PrintsTheLikeliestLabels) {
   EXPECT_EQ(nlohmann::json::parse(Run("5\n", {"--json"}).out)["outputs"][0]["name"], "logits");
   Run("5\n", {"--model-version", "7"});
   EXPECT_EQ(server_.last<inference::ModelInferRequest>().model_version(), "7");
+  EXPECT_EQ(server_.last<v1::GetRequest>().version(), "7");  // the labels are of that version
 }
 
 TEST_F(AftctlInferTest, ReadsRowsOfNumbersAndPgm) {
