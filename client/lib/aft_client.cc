@@ -305,6 +305,8 @@ grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options) {
   set_default(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // also during long waits
   // Calls are repeated from this buffer: prompts are larger than gRPC's default of 256 KiB.
   set_default(GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE, 16 << 20);
+  // The answer of Infer can be far larger than gRPC's default of 4 MiB, so there is no limit.
+  set_default(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1);
   if (!is_set(GRPC_ARG_SERVICE_CONFIG)) args.SetServiceConfigJSON(MakeServiceConfig(options));
   // A proxy from the environment cannot reach this machine's loopback addresses.
   if (IsLoopback(options.address)) set_default(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -396,6 +398,7 @@ absl::StatusOr<v1::Model> Client::GetModel(absl::string_view name, absl::string_
                                            const CallOptions& call) {
   v1::GetRequest request;
   request.set_name(std::string(name));
+  request.set_version(std::string(version));
   AFT_ASSIGN_OR_RETURN(v1::GetResponse response,
                        Unary(options_, call, v1::ModelService::NewStub(any_channel_),
                              &v1::ModelService::Stub::Get, request));

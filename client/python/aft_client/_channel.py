@@ -80,6 +80,8 @@ def open_channel(module: Any, target: str, tls: Optional[Tls], max_attempts: int
       ("grpc.keepalive_timeout_ms", 10_000),
       ("grpc.http2.max_pings_without_data", 0),  # also during long waits
       ("grpc.per_rpc_retry_buffer_size", 16 << 20),  # prompts are larger than gRPC's 256 KiB
+      # The answer of infer() can be far larger than gRPC's default of 4 MiB, so there is no limit.
+      ("grpc.max_receive_message_length", -1),
   ]
   if is_loopback(target):  # a proxy from the environment cannot reach this machine's loopback addresses
     defaults.append(("grpc.enable_http_proxy", 0))

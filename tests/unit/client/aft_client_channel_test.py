@@ -41,7 +41,8 @@ class OptionsTest(unittest.TestCase):
         "grpc.min_reconnect_backoff_ms": 5000, "grpc.initial_reconnect_backoff_ms": 100,
         "grpc.max_reconnect_backoff_ms": 1000, "grpc.dns_min_time_between_resolutions_ms": 1000,
         "grpc.keepalive_time_ms": 20_000, "grpc.keepalive_timeout_ms": 10_000,
-        "grpc.http2.max_pings_without_data": 0, "grpc.per_rpc_retry_buffer_size": 16 << 20})
+        "grpc.http2.max_pings_without_data": 0, "grpc.per_rpc_retry_buffer_size": 16 << 20,
+        "grpc.max_receive_message_length": -1})
     self.assertEqual(config["healthCheckConfig"], {"serviceName": ""})
     states = [{"service": "aft.v1.StateService", "method": method} for method in ("Export", "Get", "List")]
     infer = [{"service": "inference.GRPCInferenceService", "method": method}
@@ -63,6 +64,23 @@ class OptionsTest(unittest.TestCase):
     for target in ("10.0.0.1:8500", "127.example.org:8500", "localhost.example:8500", "aft:8500", "0.0.0.0:8500",
                    "[::2]:8500", "ipv4:127.0.0.1:8500,10.0.0.1:8500"):
       self.assertNotIn("grpc.enable_http_proxy", self.options(target), target)
+
+
+class LargeAnswersTest(unittest.TestCase):
+
+  def test_an_inference_may_be_larger_than_grpcs_default_limit(self):
+    server, size = Server(self), 5 << 20
+    server.others.answer = wire.oip.ModelInferResponse(
+        outputs=[{"name": "y", "datatype": "UINT8", "shape": [size]}],
+        raw_output_contents=[bytes(size)]).SerializeToString()
+
+    async def call():
+      async with aft_client.AsyncClient(server.address, max_attempts=1) as client:
+        return await client.infer("m", [])
+
+    with aft_client.Client(server.address, max_attempts=1) as client:
+      for answer in (client.infer("m", []), asyncio.run(call())):
+        self.assertEqual(len(answer.outputs[0].values), size)
 
 
 class CloseTest(unittest.TestCase):

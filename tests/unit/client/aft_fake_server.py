@@ -18,16 +18,16 @@ def started(**more):
 
 
 class OtherServices(grpc.GenericRpcHandler):
-  """Keeps the calls of all other services, and answers each with an empty message. The health of the server, which a
+  """Keeps the calls of all other services, and answers each with `answer`, at first an empty message. The health of the server, which a
   client may watch, is that it serves as long as `serves` says."""
 
   def __init__(self):
-    self.calls, self.serves, self._over = [], None, threading.Event()
+    self.calls, self.answer, self.serves, self._over = [], b"", None, threading.Event()
 
   def service(self, handler_call_details):
     def keep(request, context):
       self.calls.append((handler_call_details.method, request))
-      return b""
+      return self.answer
 
     def watch(request, context):
       context.add_callback(self._over.set)

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/lib/aft_client.h"
+#include "inference/grpc_service.pb.h"
 #include "tests/support/proto_text.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
@@ -68,6 +70,15 @@ TEST_F(ClientTest, UnaryCallsReturnTheirResponses) {
   server_.SetScript(FailedScript({grpc::INVALID_ARGUMENT, "token_ids[0]: no"}));
   ExpectFailed(client_->Complete(Prompt("hello")).status(), absl::StatusCode::kInvalidArgument,
                ErrorOrigin::kServer, HasSubstr("token_ids[0]: no"));
+}
+
+TEST_F(ClientTest, AnAnswerMayBeLargerThanGrpcsDefaultLimit) {
+  auto answer = std::make_shared<inference::ModelInferResponse>();
+  answer->add_raw_output_contents(std::string(size_t{5} << 20, 'x'));
+  server_.SetScript({.other_events = {answer}});
+  const auto result = client_->Infer(inference::ModelInferRequest());
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->raw_output_contents(0), answer->raw_output_contents(0));
 }
 
 TEST_F(ClientTest, RefusesARequestIdThatHttpCannotCarry) {
