@@ -42,11 +42,7 @@ class _AsyncRun(Resumable):
 
   def __init__(self, *args: Any, **options: Any) -> None:
     super().__init__(*args, **options)
-    self._woken = asyncio.Event()  # set by close()
-
-  def close(self) -> None:
-    super().close()
-    self._woken.set()
+    self._woken = asyncio.Event()
 
   async def _run_async(self) -> AsyncIterator[Any]:
     while not self._closed.is_set():
@@ -190,6 +186,7 @@ class AsyncClient(Connection):
       call.cancel()
     await self._channel.close()
     await self._any_channel.close()
+    self._wake_streams()
 
   generate = _streaming(Client.generate)
   complete = _awaitable(Client.complete)
@@ -262,8 +259,8 @@ class AsyncClient(Connection):
       call.cancel()  # has no effect if the call has ended
 
   def _generated(self, request: Any, *options: Any) -> AsyncGeneration:
-    return AsyncGeneration(self._stream(self._inference.Generate), request, **self._resumable(*options))
+    return self._kept(AsyncGeneration(self._stream(self._inference.Generate), request, **self._resumable(*options)))
 
   async def _scored(self, request: Any, convert: Callable[[List[Scores]], _R], *options: Any) -> _R:
-    scoring = _AsyncScoring(self._stream(self._inference.Score), request, **self._resumable(*options))
+    scoring = self._kept(_AsyncScoring(self._stream(self._inference.Score), request, **self._resumable(*options)))
     return convert(await scoring.results_async())

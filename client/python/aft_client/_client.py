@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from typing import Any, Callable, Generator, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar, Union
 
 import grpc
@@ -12,13 +14,14 @@ from ._errors import from_call, misplaced, protocol_error
 from ._generation import Generation
 from ._models import (Health, Inference, Model, ModelMetadata, ModelStatistics, Parameter, RepositoryModel, Tensor,
                       infer_request)
-from ._resumable import Resumed
+from ._resumable import Resumable, Resumed
 from ._scoring import Scoring
 from ._types import Completion, Pooling, Priority, Sampling, Scores, State, Text, Tls, Tokens, Vectors
 
 _CHUNK_BYTES = 256 << 10  # far below the limit of a message
 
 _R = TypeVar("_R")
+_S = TypeVar("_S", bound=Resumable)
 
 
 def _set_text(request: Any, text: Text) -> None:
@@ -156,6 +159,21 @@ class Connection:
     self._metadata: Tuple[Tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
     self._timeout = timeout
     self._max_resumes = max_resumes
+    self._lock = threading.Lock()  # guards _resumables
+    self._resumables: weakref.WeakSet[Resumable] = weakref.WeakSet()  # streams that may be under way
+
+  def _kept(self, stream: _S) -> _S:
+    """The stream, whose pauses end with this client."""
+    with self._lock:
+      self._resumables.add(stream)
+    return stream
+
+  def _wake_streams(self) -> None:
+    """Ends the pauses of broken streams. As the channels are closed, their next calls fail."""
+    with self._lock:
+      streams = list(self._resumables)
+    for stream in streams:
+      stream._wake()
 
   def _options(self, timeout: Optional[float], request_id: str, traceparent: str) -> dict[str, Any]:
     named = (("x-request-id", request_id), ("traceparent", traceparent))
@@ -201,6 +219,7 @@ class Client(Connection):
     """Ends all calls."""
     self._channel.close()
     self._any_channel.close()
+    self._wake_streams()
 
   def generate(self, prompt: Text, *, model: str = "", model_version: str = "", max_tokens: Optional[int] = None,
                sampling: Sampling = Sampling(), stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
@@ -434,7 +453,7 @@ class Client(Connection):
       call.cancel()  # has no effect if the call has ended
 
   def _generated(self, request: Any, *options: Any) -> Generation:
-    return Generation(self._inference.Generate, request, **self._resumable(*options))
+    return self._kept(Generation(self._inference.Generate, request, **self._resumable(*options)))
 
   def _scored(self, request: Any, convert: Callable[[List[Scores]], _R], *options: Any) -> _R:
-    return convert(Scoring(self._inference.Score, request, **self._resumable(*options)).results())
+    return convert(self._kept(Scoring(self._inference.Score, request, **self._resumable(*options))).results())

@@ -54,10 +54,17 @@ class GenerationState(Resumable):
   def close(self) -> None:
     """Ends the generation and the iteration; `finished` stays None. The server is told."""
     super().close()
-    with self._lock:
-      parts = list(self._parts)
-    for part in parts:
+    for part in self._made_parts():
       part.close()
+
+  def _wake(self) -> None:
+    super()._wake()
+    for part in self._made_parts():
+      part._wake()
+
+  def _made_parts(self) -> List[GenerationState]:
+    with self._lock:
+      return list(self._parts)
 
   def _received(self) -> int:
     return sum(len(output.token_ids) for output in self.outputs)

@@ -67,6 +67,7 @@ class Resumable:
     self._request = request
     self._request.resumable = max_resumes > 0
     self._closed = threading.Event()
+    self._woken: Any = threading.Event()  # ends the pauses before calls
     self._lock = threading.Lock()  # guards _call, which close() cancels
     self._call: Any = None
 
@@ -84,9 +85,14 @@ class Resumable:
   def close(self) -> None:
     """Ends the stream. The server is told."""
     self._closed.set()
+    self._woken.set()
     with self._lock:
       if self._call is not None:
         self._call.cancel()
+
+  def _wake(self) -> None:
+    """Ends the pause before the next call, which fails if the client has been closed."""
+    self._woken.set()
 
   def _received(self) -> int:
     raise NotImplementedError
@@ -124,7 +130,7 @@ class Resumable:
         if self._is_over():
           return
         pause = self._prepare_next(error)
-      self._closed.wait(pause)
+      self._woken.wait(pause)
       if self._sequences > 1:
         yield from self._run_apart()
         return

@@ -7,13 +7,15 @@ import os
 import sys
 import threading
 import unittest
+from unittest import mock
 
 os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers have no health service, and gRPC logs that each time
 
 try:
   import grpc  # pylint: disable=unused-import
   import aft_client
-  from aft_client import AftError, _channel
+  from aft.v1 import inference_pb2
+  from aft_client import AftError, _channel, _resumable, _wire as wire
   from aft_fake_server import Code, Server, started
 except ModuleNotFoundError as missing:
   if missing.name not in ("grpc", "google", "google.protobuf"):
@@ -120,13 +122,14 @@ class CloseTest(unittest.TestCase):
 
       def read(client=client, sequences=sequences, errors=errors):
         try:
-          client.generate("hello", n=sequences).text()
+          for _ in client.generate("hello", n=sequences):
+            self.stalled.release()  # Started, which the server may have sent long before
         except Exception as error:  # pylint: disable=broad-except  # it is checked below
           errors.append(error)
 
       reader = threading.Thread(target=read, daemon=True)
       reader.start()
-      self.wait(sequences)
+      self.wait(1 + sequences)
       client.close()
       reader.join(60)
       self.check(*errors)
@@ -179,6 +182,75 @@ class CloseTest(unittest.TestCase):
       return task.exception()
 
     self.check(asyncio.run(call()))
+
+  # The streams of these calls break. Then the server refuses to continue them for an hour.
+  PAUSING = [(1, lambda client: client.generate("hello").text()), (1, lambda client: client.score("abc")),
+             (3, lambda client: client.generate("hello", n=3).text())]
+
+  def pausing_server(self):
+    server = Server(self)
+
+    def refuse(request, context):
+      context.set_trailing_metadata((("grpc-retry-pushback-ms", "3600000"),))
+      context.abort(Code.UNAVAILABLE, "full")
+      yield
+
+    def break_off(request, context):
+      scores = isinstance(request, inference_pb2.ScoreRequest)
+      server.answer = server.answer_score = refuse
+      yield inference_pb2.ScoreResponse(started={"tokens": 3, "fingerprint": 1}) if scores else started(fingerprint=1)
+      context.abort(Code.UNAVAILABLE, "broken")
+
+    server.answer = server.answer_score = break_off
+    return server
+
+  def count_breaks(self):
+    """A semaphore that counts the breaks from now on."""
+    breaks = threading.Semaphore(0)
+
+    def count(*_):
+      breaks.release()
+      return 0.0
+
+    patch = mock.patch.object(_resumable, "back_off", count)
+    patch.start()
+    self.addCleanup(patch.stop)
+    return breaks
+
+  def wait_for_breaks(self, breaks, sequences):
+    for _ in range(1 + sequences):
+      self.assertTrue(breaks.acquire(timeout=60))
+
+  def test_a_pause_ends(self):
+    for sequences, call in self.PAUSING:
+      breaks = self.count_breaks()
+      client, errors = aft_client.Client(self.pausing_server().address, timeout=None, max_attempts=1), []
+
+      def read(client=client, call=call, errors=errors):
+        try:
+          call(client)
+        except Exception as error:  # pylint: disable=broad-except  # it is checked below
+          errors.append(error)
+
+      reader = threading.Thread(target=read, daemon=True)
+      reader.start()
+      self.wait_for_breaks(breaks, sequences)
+      client.close()
+      reader.join(60)
+      self.assertFalse(reader.is_alive())
+      self.check(*errors)
+
+  def test_a_pause_ends_asynchronously(self):
+    async def end(breaks, address, sequences, call):
+      client = aft_client.AsyncClient(address, timeout=None, max_attempts=1)
+      task = asyncio.create_task(call(client))
+      await asyncio.to_thread(self.wait_for_breaks, breaks, sequences)
+      await client.close()
+      await asyncio.wait([task], timeout=60)
+      return task.exception()
+
+    for sequences, call in self.PAUSING:
+      self.check(asyncio.run(end(self.count_breaks(), self.pausing_server().address, sequences, call)))
 
 
 if __name__ == "__main__":
