@@ -41,7 +41,8 @@ bool IsRefusal(const absl::Status& status, bool broken) {
   return (absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
           absl::IsCancelled(status)) &&
          (broken || details.origin != ErrorOrigin::kConnectionLost) &&
-         details.origin != ErrorOrigin::kCaller && details.received_tokens == 0 && !details.usage;
+         details.origin != ErrorOrigin::kCaller && details.may_retry &&
+         details.received_tokens == 0 && !details.usage;
 }
 
 }  // namespace

@@ -83,10 +83,10 @@ struct LoadStats {
   std::array<Outcomes, kBehaviours> outcomes;
   std::map<std::string, Outcomes> targets;  // the same outcomes, by address
   uint64_t good = 0;                        // normal requests that completed within all limits
-  uint64_t refused = 0;   // attempts that ended with UNAVAILABLE or RESOURCE_EXHAUSTED, unbegun
-  uint64_t retried = 0;   // refused attempts after which the request was sent again
-  uint64_t tokens = 0;    // of cut streams too
-  uint64_t messages = 0;  // messages with tokens
+  uint64_t refused = 0;        // attempts that ended before they began, and allow another one
+  uint64_t retried = 0;        // refused attempts after which the request was sent again
+  uint64_t tokens = 0;         // of cut streams too
+  uint64_t messages = 0;       // messages with tokens
   uint64_t prompt_tokens = 0;  // of the streams that began
   Histogram ttft;              // from the scheduled time to the first token
   Histogram itl;               // between two messages with tokens, whatever their number of tokens

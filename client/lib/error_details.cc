@@ -12,6 +12,7 @@ constexpr absl::string_view kOrigin = "aft.client/origin";
 constexpr absl::string_view kRequestId = "aft.client/request-id";
 constexpr absl::string_view kReceivedTokens = "aft.client/received-tokens";
 constexpr absl::string_view kRetryAfterMs = "aft.client/retry-after-ms";
+constexpr absl::string_view kNoRetry = "aft.client/no-retry";
 constexpr absl::string_view kUsage = "type.googleapis.com/aft.v1.Usage";
 constexpr absl::string_view kTimings = "type.googleapis.com/aft.v1.Timings";
 
@@ -41,6 +42,7 @@ void SetErrorDetails(const ErrorDetails& details, absl::Status& status) {
   set(kReceivedTokens, absl::StrCat(details.received_tokens));
   if (!details.request_id.empty()) set(kRequestId, details.request_id);
   if (details.retry_after) set(kRetryAfterMs, absl::StrCat(details.retry_after->count()));
+  if (!details.may_retry) set(kNoRetry, "");
   if (details.usage) set(kUsage, details.usage->SerializeAsString());
   if (details.timings) set(kTimings, details.timings->SerializeAsString());
 }
@@ -55,6 +57,7 @@ ErrorDetails GetErrorDetails(const absl::Status& status) {
   if (const auto ms = GetNumber<int64_t>(status, kRetryAfterMs)) {
     details.retry_after = std::chrono::milliseconds(*ms);
   }
+  details.may_retry = !status.GetPayload(kNoRetry);
   details.usage = GetMessage<v1::Usage>(status, kUsage);
   details.timings = GetMessage<v1::Timings>(status, kTimings);
   return details;

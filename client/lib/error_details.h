@@ -29,6 +29,7 @@ struct ErrorDetails {
   std::optional<v1::Usage> usage = std::nullopt;
   std::optional<v1::Timings> timings = std::nullopt;
   std::optional<std::chrono::milliseconds> retry_after = std::nullopt;
+  bool may_retry = true;  // false: the server asks not to send the call again
 };
 
 // A server's `retry_after` above this counts as this, so that it can be added to any time.

@@ -103,7 +103,7 @@ std::optional<milliseconds> Resumable::EndCall(const grpc::Status& status, Call&
 
 bool Resumable::MayGoOn(const absl::Status& error, const Call& call) const {
   if (!checker_.started() || fingerprint_ == 0 || tries_ >= client_->max_resumes ||
-      in_vain_ >= kMostInVain || ForbidsRetry(call.context)) {
+      in_vain_ >= kMostInVain || !GetErrorDetails(error).may_retry) {
     return false;
   }
   switch (error.code()) {

@@ -48,6 +48,7 @@ ErrorDetails ReadDetails(const grpc::ClientContext& context, const CallFacts& fa
   if (retry && absl::SimpleAtoi(*retry, &retry_ms) && retry_ms >= 0) {
     details.retry_after = std::min(Milliseconds(retry_ms), kLongestRetryAfter);
   }
+  details.may_retry = !retry || !absl::StartsWith(*retry, "-");
   return details;
 }
 
@@ -163,6 +164,7 @@ std::string ServerSentence(const grpc::Status& status, const ErrorDetails& detai
       return absl::StrCat("the server cancelled the call", After(facts), ": ", message);
     case grpc::UNAVAILABLE:
     case grpc::RESOURCE_EXHAUSTED: {
+      if (!details.may_retry) return message;
       const std::string when = details.retry_after
                                    ? absl::StrCat("in ", Seconds(*details.retry_after))
                                    : std::string("later");
@@ -221,11 +223,6 @@ absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& co
 // Trailers have usage once a stream has begun, and the request's id if it is refused.
 bool IsOfServer(const grpc::ClientContext& context) {
   return Trailer(context, "aft-usage-bin") || Trailer(context, "x-request-id");
-}
-
-bool ForbidsRetry(const grpc::ClientContext& context) {
-  const auto pushback = Trailer(context, "grpc-retry-pushback-ms");
-  return pushback && absl::StartsWith(*pushback, "-");
 }
 
 std::string RequestId(const grpc::ClientContext& context) {

@@ -36,9 +36,6 @@ absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& co
 // Whether the server itself ended the call. False if gRPC or a proxy made the status.
 bool IsOfServer(const grpc::ClientContext& context);
 
-// Whether the server asks not to send the call again (a negative `grpc-retry-pushback-ms`).
-bool ForbidsRetry(const grpc::ClientContext& context);
-
 // The `x-request-id` of an answer, from the initial metadata, or from the trailers of a refusal; ""
 // if there is none. REQUIRES: the call has finished.
 std::string RequestId(const grpc::ClientContext& context);

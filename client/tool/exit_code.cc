@@ -6,7 +6,8 @@ namespace aft::client {
 
 int ExitCodeOf(const absl::Status& status) {
   if (status.ok()) return kExitOk;
-  switch (GetErrorDetails(status).origin) {
+  const ErrorDetails details = GetErrorDetails(status);
+  switch (details.origin) {
     case ErrorOrigin::kUnreachable:
       return kExitUnreachable;
     case ErrorOrigin::kConnectionLost:
@@ -27,7 +28,7 @@ int ExitCodeOf(const absl::Status& status) {
       return kExitRefused;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kResourceExhausted:
-      return kExitBusy;
+      return details.may_retry ? kExitBusy : kExitRefused;
     case absl::StatusCode::kDeadlineExceeded:
       return kExitDeadline;
     default:

@@ -25,7 +25,7 @@ inline constexpr char kExitCodeHelp[] =
     "  1    the server failed, or is not serving\n"
     "  2    wrong usage of this program\n"
     "  3    the server cannot be reached\n"
-    "  4    the server refused the request: a bad field or an unknown model\n"
+    "  4    the server refused the request: a bad field, an unknown model or a size above a limit\n"
     "  5    the server is full, loading or draining: try again later\n"
     "  6    the deadline passed\n"
     "  7    the answer broke off: lost connection or lost tokens\n"

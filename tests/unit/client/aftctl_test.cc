@@ -230,6 +230,10 @@ TEST_F(AftctlTest, ExitCodesFollowTheKindOfFailure) {
     EXPECT_THAT(ended.out, IsEmpty());
     EXPECT_THAT(ended.err, AllOf(StartsWith("aftctl: "), HasSubstr("(request fake-1)"))) << code;
   }
+  Script final = FailedScript(grpc::Status(grpc::RESOURCE_EXHAUSTED, "too large"));
+  final.trailers = {{"grpc-retry-pushback-ms", "-1"}};
+  server_.SetScript(final);
+  Fail("generate --prompt x", 4);  // another try would end in the same way
 }
 
 TEST_F(AftctlTest, GenerateReportsLostTokensWithItsOwnCode) {

@@ -178,12 +178,26 @@ TEST_F(ClientTest, ReadsUsageTimingsAndRetryHintFromTheTrailers) {
   EXPECT_EQ(*details.retry_after, milliseconds(1500));
 }
 
+TEST_F(ClientTest, SaysNothingOfAnotherTryAfterANegativePushback) {
+  for (const grpc::StatusCode code : {grpc::UNAVAILABLE, grpc::RESOURCE_EXHAUSTED}) {
+    Script script = FailedScript(grpc::Status(code, "too large"));
+    script.trailers = {{"grpc-retry-pushback-ms", "-1"}};
+    const absl::Status status = GenerateError(script);
+    EXPECT_EQ(status.message(), "too large");
+    EXPECT_FALSE(GetErrorDetails(status).may_retry);
+    EXPECT_FALSE(GetErrorDetails(status).retry_after.has_value());
+  }
+  EXPECT_TRUE(GetErrorDetails(GenerateError(FailedScript({grpc::UNAVAILABLE, "full"}))).may_retry);
+}
+
 TEST_F(ClientTest, IgnoresInvalidTrailers) {
   Script script = FailedScript(grpc::Status(grpc::RESOURCE_EXHAUSTED, "the queue is full"));
   script.trailers = {{"aft-usage-bin", "\xFF\xFF"}, {"grpc-retry-pushback-ms", "soon"}};
   const absl::Status status = GenerateError(script);
-  EXPECT_EQ(status.message(), "the queue is full; try again later");
+  EXPECT_EQ(status.message(), "the queue is full");
   EXPECT_FALSE(GetErrorDetails(status).usage.has_value());
+  EXPECT_FALSE(GetErrorDetails(status).retry_after.has_value());
+  EXPECT_FALSE(GetErrorDetails(status).may_retry);  // gRPC makes a negative number of "soon"
 }
 
 TEST_F(ClientTest, UsesTheClientsDeadlineUnlessTheCallHasItsOwn) {
@@ -326,6 +340,8 @@ TEST(ClientOptionsTest, TheChannelReconnectsSoonUnlessTheOptionsSayOtherwise) {
   EXPECT_EQ(value(GRPC_ARG_KEEPALIVE_TIME_MS), 9);
   options.channel_args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 10);
   EXPECT_EQ(value(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS), 10);
+  options.channel_args.SetMaxReceiveMessageSize(11);
+  EXPECT_EQ(value(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH), 11);
 }
 
 TEST(ClientOptionsTest, RefusedCallsOfTheseMethodsAreSentAgain) {

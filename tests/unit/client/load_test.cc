@@ -361,6 +361,16 @@ TEST_F(AftloadTest, WithResumeACallThatBreaksBeforeItBeginsIsSentAgain) {
   EXPECT_EQ(RunJson({"--requests", "2"}, 1)["errors"], nlohmann::json({{"UNAVAILABLE", 1}}));
 }
 
+TEST_F(AftloadTest, ACallThatTheServerDoesNotWantAgainIsNoRefusal) {
+  server_.SetScript(TextScript({"ab"}));
+  server_.RefuseNext(1, grpc::Status(grpc::RESOURCE_EXHAUSTED, "too large"),
+                     {{"grpc-retry-pushback-ms", "-1"}});
+  const auto report = RunJson({"--requests", "1"}, 1);
+  EXPECT_EQ(report["errors"], nlohmann::json({{"RESOURCE_EXHAUSTED", 1}}));
+  EXPECT_EQ(report["refused"], 0);
+  EXPECT_EQ(report["retried"], 0);
+}
+
 // Usage in the trailers says that the stream had begun.
 TEST_F(AftloadTest, AStreamThatEndsBeforeItsFirstTokenIsNoRefusal) {
   server_.SetScript(TextScript({"ab"}));
