@@ -19,7 +19,7 @@ Scoring::Scoring(const ClientOptions& client, const CallOptions& options, v1::Sc
 
 Scoring::Verdict Scoring::Take(v1::ScoreResponse& event) {
   const bool first = !checker_.started();
-  const bool repeats = !texts_.empty() && !first && !GoesOn();  // an event of a later call
+  const bool repeats = !texts_.empty() && resumes() > 0 && !GoesOn();  // an event of a later call
   if (repeats && !Translate(event)) return Verdict::kKeep;
   const bool exact = exact_;
   const Verdict verdict = Check(event);
