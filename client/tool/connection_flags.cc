@@ -1,16 +1,22 @@
 #include "client/tool/connection_flags.h"
 
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/tool/read_file.h"
 
 namespace aft::client {
 namespace {
 
-// Returns "" if no file is named.
+// Returns "" if no file is named. An empty file is an error, because "" stands for the default.
 absl::StatusOr<std::string> ReadIfNamed(const std::string& path) {
   if (path.empty()) return "";
-  return ReadFile(path);
+  AFT_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  if (absl::StripAsciiWhitespace(text).empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is empty"));
+  }
+  return text;
 }
 
 }  // namespace

@@ -442,6 +442,10 @@ TEST(AftctlTlsTest, UsesTlsAndSendsItsToken) {
   EXPECT_THAT(refused("localhost", {}), HasSubstr("give the authority's certificate (--ca)"));
   EXPECT_THAT(refused("127.0.0.1", {"--ca", ca}), HasSubstr("is for another host name"));
   EXPECT_EQ(run({"--tls", "--ca", ca + ".absent"}), 2);
+  const std::string empty = folder.File("empty");
+  WriteBytes(empty, "\n");
+  EXPECT_EQ(run({"--tls", "--ca", empty}), 2);
+  EXPECT_EQ(run({"--tls", "--ca", ca, "--token-file", empty}), 2);
   EXPECT_EQ(run({"--tls", "--cert", ca}), 2);  // without its key
   EXPECT_EQ(run({"--ca", ca}), 2);             // without --tls
   EXPECT_EQ(server.requests(), 1);
