@@ -73,6 +73,7 @@ void StreamRecorder::OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_poi
   if (tokens == 0) return;
   stats.tokens += tokens;
   ++stats.messages;
+  ++messages_;
   stats.At(now).output_tokens += tokens;
   if (tokens_ == 0) {
     first_ = now;
@@ -135,7 +136,7 @@ void StreamRecorder::OnCompleted(LoadStats& stats, Clock::time_point now) {
   if (!measured()) return;
   stats.e2el.Add(now - scheduled_);
   if (tokens_ > 1) stats.tpot.Add((last_ - first_) / static_cast<int64_t>(tokens_ - 1));
-  if (tokens_ > first_message_tokens_) stats.gap.Add(longest_gap_);
+  if (messages_ > 1) stats.gap.Add(longest_gap_);
   if (IsGood(Milliseconds(now - scheduled_))) ++stats.good;
   if (tokens_ < expected_ || corrected_) return;
   stats.early.Add(early_);

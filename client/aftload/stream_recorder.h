@@ -155,6 +155,7 @@ class StreamRecorder {
   const std::string request_id_;
 
   uint64_t tokens_ = 0;
+  uint64_t messages_ = 0;   // with tokens
   bool corrected_ = false;  // then the time of each token is unknown
   uint64_t first_message_tokens_ = 0;
   Clock::time_point first_;

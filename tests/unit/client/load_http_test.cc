@@ -128,6 +128,16 @@ TEST(StreamRecorderTest, TokensThatOnlyTheUsageCountsAreSpreadEvenly) {
   EXPECT_EQ(stats.ttft.count(), 2u);
 }
 
+TEST(StreamRecorderTest, AStreamOfOneMessageHasNoGapWhateverItsUsage) {
+  LoadStats stats(Clock::time_point(std::chrono::hours(1)));
+  StreamRecorder recorder(5, stats.start, Behaviour::kNormal, {}, "a:1");
+  recorder.OnTokens(stats, 1, stats.start);
+  recorder.OnUsage(stats, 5, stats.start);
+  recorder.OnCompleted(stats, stats.start);
+  EXPECT_EQ(stats.tokens, 5u);
+  EXPECT_EQ(stats.gap.count(), 0u);
+}
+
 // Answers requests, one connection after the other, a byte at a time.
 class ScriptedHttp : public BoundPort {
  public:
