@@ -63,7 +63,9 @@ class Chat {
   // Each returns false if the chat is over; the error of output_ or exit_code_ then says why.
   bool Obey(const std::string& command);
   bool Answer(std::string line, bool again);
-  absl::Status FindFormat();
+  bool ReportFailedTurn(const absl::Status& error, const Interrupt& interrupt);
+  bool GoOn(const Interrupt& interrupt);
+  absl::Status FindFormat(CancelToken& cancel);
   std::string Prompt(const std::string& line) const;
   void TakeBack();
   bool Save(const std::string& path);
@@ -131,8 +133,8 @@ void Chat::TakeBack() {
 }
 
 // Asks the server for the format of the model that answers.
-absl::Status Chat::FindFormat() {
-  AFT_ASSIGN_OR_RETURN(const v1::ListResponse list, client_.ListModels());
+absl::Status Chat::FindFormat(CancelToken& cancel) {
+  AFT_ASSIGN_OR_RETURN(const v1::ListResponse list, client_.ListModels({.cancel = &cancel}));
   const std::string& name = flags_.request.model();
   for (const v1::Model& model : list.models()) {
     const bool answers = name.empty() ? list.models_size() == 1 : model.name() == name;
@@ -154,9 +156,8 @@ std::string Chat::Prompt(const std::string& line) const {
 // `again`: the turn before had the same line.
 bool Chat::Answer(std::string line, bool again) {
   if (!flags_.raw && !has_format_) {
-    if (const absl::Status found = FindFormat(); !found.ok()) {
-      exit_code_ = ReportError(found);
-      return true;
+    if (const absl::Status found = FindFormat(cancel); !found.ok()) {
+      return ReportFailedTurn(found, interrupt);
     }
   }
   v1::GenerateRequest request = flags_.request;
@@ -176,8 +177,6 @@ bool Chat::Answer(std::string line, bool again) {
   } else {
     request.set_raw(text);
   }
-  CancelToken cancel;
-  const Interrupt interrupt(cancel);
   std::vector<Resumed> resumed;
   const auto result =
       client_.Generate(request,
@@ -186,8 +185,7 @@ bool Chat::Answer(std::string line, bool again) {
                          if (!output_.Write(output_.is_terminal() ? ForTerminal(delta) : delta))
                            cancel.Cancel();
                        },
-                       {.deadline = ToMilliseconds(flags_.deadline),
-                        .cancel = &cancel,
+                       {.cancel = &cancel,
                         .on_resuming = PrintResuming(output_),
                         .on_resumed = [&](const Resumed& one) { resumed.push_back(one); }});
   output_.EndLine();
@@ -244,6 +242,7 @@ int RunChat(const CommonFlags& common, const ChatFlags& flags) {
   Output output;
   absl::StatusOr<ClientOptions> options = MakeClientOptions(common);
   if (!options.ok()) return UsageError(options.status());
+  options->deadline = ToMilliseconds(flags.deadline);
   CancelToken nothing;
   std::optional<Interrupt> signals(nothing);  // made before the client: see Interrupt
   const auto client = Client::Create(*std::move(options));

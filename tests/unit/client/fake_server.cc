@@ -193,13 +193,13 @@ FakeServer::Answer FakeServer::AnswerTo(const grpc::GenericCallbackServerContext
   const google::protobuf::MethodDescriptor& method = FindMethod(context.method());
   MutexLock lock(mutex_);
   last_[method.input_type()->full_name()] = request;
+  changed_.NotifyAll();
   Answer answer = {.script = script_, .end = script_.end, .messages = {}};
   if (method.service()->name() == "InferenceService" || method.name() == "ModelInfer") {
     ++requests_;
     authorization_ = Metadata(context, "authorization");
     request_ids_.push_back(Metadata(context, "x-request-id"));
     traceparent_ = Metadata(context, "traceparent");
-    changed_.NotifyAll();
     if (refusals_ > 0) {
       --refusals_;
       return {.script = refusal_, .end = Script::End::kStatus, .messages = {}, .refused = true};

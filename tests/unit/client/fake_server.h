@@ -87,6 +87,12 @@ class FakeServer {
   // The number of streams that have begun, including refused ones but not watches of health.
   int requests() const;
 
+  // Blocks until a request of that type has come.
+  template <typename Request>
+  void WaitFor() {
+    MutexLock lock(mutex_);
+    while (last_.count(Request::descriptor()->full_name()) == 0) changed_.Wait(mutex_);
+  }
   // Block until n streams have begun, or until n calls of any kind were cancelled by their clients.
   void WaitForRequests(int n);
   void WaitForCancellations(int n);
