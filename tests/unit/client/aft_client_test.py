@@ -332,6 +332,14 @@ class CallsTest(ClientTest):
     list(self.client(server).generate("hello", on_resumed=resumed.append))
     self.assertTrue(0.3 <= resumed[0].until_sent < 100, resumed)
 
+  def test_a_state_that_does_not_fit_into_a_request_is_not_collected(self):
+    server, size = self.server(), 1 << 20
+    chunks = [response(hand_over={"chunk": bytes(size)})] * 8
+    server.answer = lambda request, context: iter([started(fingerprint=1), *chunks, response(finished={"reason": 3})])
+    generation = self.client(server).generate("hello")
+    list(generation)
+    self.assertEqual(len(generation._hand_over), _resumable.MAX_REQUEST_BYTES + size)
+
   def test_closing_ends_the_pause_of_an_asynchronous_stream(self):
     server = self.server()
     self.break_then_refuse(server, 3_600_000)

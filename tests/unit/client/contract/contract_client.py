@@ -87,6 +87,7 @@ class Application:
     request = self.scenario.generate
     generation = self.client.generate(
         request.text, max_tokens=request.stop.max_tokens, n=max(request.n, 1), store=request.HasField("store"),
+        prompt_logprobs=request.prompt_logprobs,
         sampling=aft_client.Sampling(**{field.name: value for field, value in request.sampling.ListFields()}),
         **self.common(request))
     then, done = self.scenario.then, False

@@ -241,6 +241,7 @@ v1::GenerateRequest ScriptedModel::WantedOf(const v1::GenerateRequest& got, uint
     output.mutable_token_ids()->Truncate(got.resume().token_ids_size());
   }
   wanted.clear_n();
+  if (sequence > 0) wanted.clear_prompt_logprobs();
   wanted.mutable_sampling()->set_seed(seed_ + sequence);
   *wanted.mutable_resume() = output;
   return wanted;
