@@ -61,6 +61,8 @@ absl::StatusOr<std::vector<Example>> ReadFiles(const std::vector<std::string>& p
       AFT_ASSIGN_OR_RETURN(example.values, InFile(example.place, ReadLine(line, keys)));
       examples.push_back(std::move(example));
     }
+    // A folder can be opened, and then no line of it can be read.
+    if (file.bad()) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
   }
   return examples;
 }
@@ -83,6 +85,15 @@ absl::Status Add(const TrainConfig& config, const Example& example, const Tokeni
 }
 
 }  // namespace
+
+uint64_t ExampleSplit::Hash() const {
+  uint64_t hash = 0;
+  for (const TextExamples* part : {&train, &held_out}) {
+    hash = HashOf(part->classes, hash ^ part->texts.size());
+    for (const std::vector<int32_t>& text : part->texts) hash = HashOf(text, hash);
+  }
+  return hash;
+}
 
 absl::StatusOr<int64_t> FindLabel(const NetworkConfig& network, absl::string_view label) {
   const std::vector<std::string>& labels = network.labels;

@@ -21,6 +21,8 @@ struct TextExamples {
 
 struct ExampleSplit {
   TextExamples train, held_out;
+
+  uint64_t Hash() const;  // of both parts
 };
 
 // Reads the config's files of JSON Lines: {"label": "de", "text": "..."} for labels, {"a": "...",

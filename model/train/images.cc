@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "model/train/examples.h"
 
@@ -48,7 +49,8 @@ absl::StatusOr<LabelledImages> ReadImages(const std::string& path, const Network
   std::vector<int64_t> classes;
   int64_t size = 0;
   for (std::string line; std::getline(file, line);) {
-    const std::vector<absl::string_view> fields = absl::StrSplit(line, ',');
+    const std::vector<absl::string_view> fields =
+        absl::StrSplit(absl::StripSuffix(line, "\r"), ',');
     const auto read = [&]() -> absl::Status {
       if (classes.empty()) size = static_cast<int64_t>(fields.size()) - 1;
       if (static_cast<int64_t>(fields.size()) != size + 1) {
@@ -66,6 +68,8 @@ absl::StatusOr<LabelledImages> ReadImages(const std::string& path, const Network
           absl::StrCat(path, ": line ", number, ": ", status.message()));
     }
   }
+  // A folder can be opened, and then no line of it can be read.
+  if (file.bad()) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
   if (classes.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": has no images"));
   const auto count = static_cast<int64_t>(classes.size());
   return LabelledImages{at::tensor(pixels, at::kLong).view({count, size / width, width}),

@@ -21,6 +21,7 @@ struct LabelledImages {
 };
 
 // Reads a file of lines "pixel,pixel,...,label", with the pixels row by row in rows of `width`.
+// Lines end with "\n" or "\r\n".
 // This is the format of scikit-learn's digits. `network` is a classifier. Errors: NOT_FOUND, or
 // INVALID_ARGUMENT naming file and line: an incomplete image, images of different sizes, a pixel
 // outside the vocabulary, an unknown label, an image that is too long for the network.

@@ -10,7 +10,9 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/state/xxhash64.h"
 #include "model/train/curve.h"
 #include "model/train/run_tokenizer.h"
 #include "model/train/train_config.h"
@@ -27,6 +29,8 @@ class Objective {
   virtual const FigureNames& names() const = 0;
   // One sentence about the data: "1000 training tokens, 100 held out".
   virtual std::string Describe() const = 0;
+  // A hash of the training data and of the held-out data, as tokens or pixels.
+  virtual uint64_t DataHash() const = 0;
 
   virtual int64_t total_steps() const = 0;
   virtual int64_t eval_every_steps() const = 0;  // 0: the trainer chooses
@@ -49,7 +53,7 @@ class Objective {
   virtual std::optional<double> Rank(const std::vector<double>& figures) const = 0;
 
   // Save adds to a resume file the state of Next, which is not in the weights; Restore reads it
-  // again. FAILED_PRECONDITION: the file belongs to other data; DATA_LOSS: it is damaged.
+  // again. FAILED_PRECONDITION: the file does not fit the data; DATA_LOSS: it is damaged.
   virtual void Save(SafetensorsFile& /*file*/) const {}
   virtual absl::Status Restore(const SafetensorsFile& /*file*/) { return absl::OkStatus(); }
 };
@@ -61,6 +65,14 @@ absl::StatusOr<std::unique_ptr<Objective>> MakeObjective(const TrainConfig& conf
 
 // A generator of random numbers that depend only on the arguments.
 std::mt19937_64 SeededBy(uint64_t seed, uint64_t stream);
+
+// A hash of the bytes of an array.
+template <typename Array>
+uint64_t HashOf(const Array& values, uint64_t seed) {
+  return XxHash64(absl::string_view(reinterpret_cast<const char*>(values.data()),
+                                    values.size() * sizeof(*values.data())),
+                  seed);
+}
 
 // Copies the file's tensor of that name into `tensor`. False when the file has none of that shape.
 bool RestoreTensor(const SafetensorsFile& file, const std::string& name, at::Tensor& tensor);

@@ -44,6 +44,7 @@ Trainer::Trainer(TrainConfig config, std::string out_dir, std::unique_ptr<Object
     : config_(std::move(config)),
       out_dir_(std::move(out_dir)),
       objective_(std::move(objective)),
+      data_hash_(absl::StrCat(objective_->DataHash())),
       network_(config_.network, StartValues(config_.network, StartOptionsOf(config_))),
       optimizer_(config_.network, network_.parameters()) {}
 
@@ -195,6 +196,14 @@ absl::Status Trainer::Resume() {
       file.metadata["batch"] != absl::StrCat(config_.batch)) {
     return absl::FailedPreconditionError(absl::StrCat(
         path, ": belongs to a run with another network, objective or batch; choose another --out"));
+  }
+  // Files of earlier versions have no hash of the data.
+  const std::string& data_hash = file.metadata["data"];
+  if (!data_hash.empty() && data_hash != data_hash_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path,
+                     ": belongs to a run with other training or held-out data; choose "
+                     "another --out"));
   }
   bool complete = true;
   for (auto& [name, tensor] : network_.parameters()) {

@@ -67,6 +67,7 @@ class Trainer {
   TrainConfig config_;
   std::string out_dir_;
   std::unique_ptr<Objective> objective_;
+  std::string data_hash_;
   TrainNetwork network_;
   AdamW optimizer_;
   std::vector<std::string> new_tensors_;

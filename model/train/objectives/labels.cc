@@ -12,6 +12,7 @@
 #include "ATen/ops/stack.h"
 #include "ATen/ops/tensor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "model/train/examples.h"
 #include "model/train/images.h"
@@ -108,6 +109,7 @@ class TextLabels : public Labels {
     return absl::StrCat(examples_.train.texts.size(), " training texts, ",
                         examples_.held_out.texts.size(), " held out");
   }
+  uint64_t DataHash() const override { return examples_.Hash(); }
   int64_t eval_every_steps() const override { return config().eval_every_steps; }
   std::optional<double> Rank(const std::vector<double>& figures) const override {
     return figures[0];
@@ -169,6 +171,16 @@ class ImageLabels : public Labels {
   }
   std::string Describe() const override {
     return absl::StrCat(train_.count(), " training images, ", held_out_.count(), " held out");
+  }
+  uint64_t DataHash() const override {
+    auto hash = static_cast<uint64_t>(config().image_width);
+    for (const at::Tensor& part :
+         {train_.pixels, train_.classes, held_out_.pixels, held_out_.classes}) {
+      hash = HashOf(
+          absl::MakeConstSpan(part.const_data_ptr<int64_t>(), static_cast<size_t>(part.numel())),
+          hash);
+    }
+    return hash;
   }
   int64_t eval_every_steps() const override { return steps_per_epoch(); }
   // The last weights are kept.

@@ -38,6 +38,7 @@ class Pairs : public Objective {
     return absl::StrCat(Count(examples_.train), " training pairs, ", Count(examples_.held_out),
                         " held out");
   }
+  uint64_t DataHash() const override { return examples_.Hash(); }
 
   int64_t total_steps() const override { return config_.epochs * order_.steps_per_epoch(); }
   int64_t eval_every_steps() const override { return config_.eval_every_steps; }
@@ -115,6 +116,13 @@ absl::StatusOr<std::unique_ptr<Objective>> MakePairs(const TrainConfig& config,
   if (examples.train.texts.size() < 4) {
     return absl::InvalidArgumentError(
         absl::StrCat(config.examples.front(), ": needs at least two pairs to train on"));
+  }
+  // A text that is sought among one is always found, so the first evaluation would stay the best.
+  if (examples.held_out.texts.size() < 4) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.examples.front(),
+                     ": only one pair is held out, but a figure needs at least two; give "
+                     "more pairs or a larger held_out"));
   }
   return std::make_unique<Pairs>(config, std::move(examples));
 }

@@ -17,6 +17,13 @@ class RunningText : public Objective {
     return absl::StrCat(corpus().train_tokens(), " training tokens, ", corpus().held_out_tokens(),
                         " held out");
   }
+  uint64_t DataHash() const override {
+    uint64_t hash = 0;
+    for (const Corpus::Text& text : corpus().texts) {
+      hash = HashOf(text.tokens, hash ^ static_cast<uint64_t>(text.train_tokens));
+    }
+    return hash;
+  }
   int64_t total_steps() const override {
     return (config().total_tokens + amount_per_step() - 1) / amount_per_step();
   }

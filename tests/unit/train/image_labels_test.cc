@@ -140,6 +140,10 @@ TEST_F(ImageLabelsTest, TheSameConfigGivesTheSameWeightsInOneRunOrInTwo) {
     EXPECT_TRUE(at::equal(tensor, two.at(name))) << name;
     EXPECT_FALSE(at::equal(tensor, other.at(name))) << name;
   }
+  WritePairs(61);
+  EXPECT_THAT(Trainer::Create(config_, folder_.File("other")),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("resume.safetensors: belongs to a run with other training")));
 }
 
 // All training images are of one class, so the class of the held-out images cannot be learned.
@@ -160,6 +164,7 @@ TEST_F(ImageLabelsTest, TheLastImagesAreHeldOut) {
 TEST_F(ImageLabelsTest, FaultsNameTheLine) {
   EXPECT_TRUE(Reads("0,1,2,0,row\n2,2,2,2,column\n").ok());
   EXPECT_TRUE(Reads("0,1,2,0,row").ok());
+  EXPECT_TRUE(Reads("0,1,2,0,row\r\n2,2,2,2,column\r\n").ok());
   const std::pair<const char*, const char*> faults[] = {
       {"", "has no images"},
       {"0,1,2,0,row\n\n", "line 2: has 0 pixels, the first line has 4"},
@@ -180,6 +185,9 @@ TEST_F(ImageLabelsTest, FaultsNameTheLine) {
   config_.images = folder_.File("none.csv");
   EXPECT_THAT(Trainer::Create(config_, folder_.File("run")),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("none.csv")));
+  config_.images = folder_.path();
+  EXPECT_THAT(Trainer::Create(config_, folder_.File("run")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot be read")));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/Parallel.h"
@@ -112,6 +113,17 @@ class TextObjectivesTest : public testing::Test {
         [&](const CurvePoint& point, bool) { points.push_back(point); });
     EXPECT_TRUE(status.ok()) << status;
     return points;
+  }
+
+  // The held-out figures of a network of bytes.
+  static std::vector<double> Measure(const TrainConfig& config, const TrainNetwork& network,
+                                     Extent extent = Extent::kEvaluation) {
+    const auto objective =
+        MakeObjective(config, [](const std::vector<absl::string_view>& /*training_texts*/) {
+          return LoadTokenizer("bytes", "", 256);
+        });
+    EXPECT_TRUE(objective.ok()) << objective.status();
+    return objective.ok() ? (*objective)->Measure(network, extent) : std::vector<double>(2);
   }
 
   // Expects that a run that is killed after its first evaluation and started again ends like a run
@@ -272,12 +284,30 @@ TEST_F(TextObjectivesTest, AnEvaluationTakesItsExamplesFromAllThatAreHeldOut) {
   const TrainNetwork network(config.network, /*seed=*/1, /*spread=*/0.3);
   const auto loss = [&](int64_t examples, bool all) {
     config.eval_examples = examples;
-    const auto objective =
-        MakeTextLabels(config, [](const std::vector<absl::string_view>& /*training_texts*/) {
-          return LoadTokenizer("bytes", "", 256);
-        });
-    EXPECT_TRUE(objective.ok()) << objective.status();
-    return (*objective)->Measure(network, all)[0];
+    return Measure(config, network, extent)[0];
+  };
+  EXPECT_NEAR(loss(2), loss(1), 1e-6);
+  EXPECT_GT(std::abs(loss(2) - loss(2, Extent::kAll)), 1e-5);
+}
+
+// Held out are four batches of two pairs. The third one is equal to the first, and the fourth to
+// the second.
+TEST_F(TextObjectivesTest, AnEvaluationTakesItsPairsFromAllThatAreHeldOut) {
+  std::ofstream file(folder_.File("pairs.jsonl"));
+  for (int i = 0; i < 40; ++i) {
+    const int kind = i / 5 % 4;
+    file << R"({"a": ")"
+         << "abcd"[kind] << R"(", "b": ")"
+         << "pqrs"[kind] << "\"}\n";
+  }
+  file.close();
+  TrainConfig config =
+      Config(Json(R"({"kind": "aft_simple", "causal": false})", "",
+                  R"("objective": "pairs", "examples": ["pairs.jsonl"], "batch": 2)"));
+  const TrainNetwork network(config.network, /*seed=*/1, /*spread=*/0.3);
+  const auto loss = [&](int64_t examples, Extent extent = Extent::kEvaluation) {
+    config.eval_examples = examples;
+    return Measure(config, network, extent)[0];
   };
   EXPECT_NEAR(loss(2, false), loss(1, false), 1e-6);
   EXPECT_GT(std::abs(loss(2, false) - loss(2, true)), 1e-5);
@@ -302,9 +332,27 @@ TEST_F(TextObjectivesTest, FaultsOfExamplesNameTheLine) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)))
         << lines;
   }
+  TrainConfig unreadable = labels;
+  unreadable.examples = {folder_.path()};
+  EXPECT_THAT(
+      Trainer::Create(unreadable, folder_.File("faulty")),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr(folder_.path() + ": cannot be read")));
   std::filesystem::remove(folder_.File("labels.jsonl"));
   EXPECT_THAT(Trainer::Create(labels, folder_.File("faulty")),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("labels.jsonl")));
+}
+
+TEST_F(TextObjectivesTest, PairsNeedTwoThatAreHeldOut) {
+  const TrainConfig config = Config(PairsJson());
+  const auto create = [&](int pairs) {
+    std::ofstream file(folder_.File("pairs.jsonl"));
+    for (int i = 0; i < pairs; ++i) file << "{\"a\": \"a\", \"b\": \"b\"}\n";
+    file.close();
+    return Trainer::Create(config, folder_.File("few")).status();
+  };
+  EXPECT_THAT(create(9), StatusIs(absl::StatusCode::kInvalidArgument,
+                                  HasSubstr("pairs.jsonl: only one pair is held out")));
+  EXPECT_TRUE(create(10).ok());
 }
 
 TEST(EpochOrderTest, EveryExampleOnceAnEpochInANewOrder) {

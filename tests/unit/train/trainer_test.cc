@@ -83,16 +83,17 @@ class TrainerTest : public testing::Test {
   }
 
   // Trains in `out` with a rate that makes the weights so large after one step that no loss is
-  // finite.
-  absl::Status Ruin(const std::string& out) {
+  // finite. With `stop_at_once` the run is stopped after that step.
+  absl::Status Ruin(const std::string& out, bool stop_at_once = false) {
     config_.learning_rate = 1e30;
     config_.warmup_steps = 0;
     config_.clip_norm = 1e30;
     auto trainer = Trainer::Create(config_, dir_ + out);
     if (!trainer.ok()) return trainer.status();
-    const std::atomic<bool> stop = false;
+    std::atomic<bool> stop = false;
     return trainer->Run(
-        stop, [](const Trainer::Progress&) {}, [](const CurvePoint&, bool) {});
+        stop, [&](const Trainer::Progress&) { stop = stop_at_once; },
+        [](const CurvePoint&, bool) {});
   }
 
   const TempFolder folder_;
@@ -116,6 +117,7 @@ TEST_F(TrainerTest, LearnsAndWritesALoadableCheckpoint) {
   const auto curve = ReadCurve(dir_ + "/run/curve.csv", trainer->objective().names());
   ASSERT_TRUE(curve.ok());
   ASSERT_EQ(curve->size(), 3U);
+  EXPECT_EQ(trainer->objective().Rank({1, 3}), 2);
   EXPECT_LT(curve->back().held_out[1], curve->front().held_out[1]);
   std::ifstream file(dir_ + "/run/curve.csv");
   std::string header;
@@ -131,6 +133,28 @@ TEST_F(TrainerTest, ARunHasTwentyEvaluationsUnlessItsConfigSaysMore) {
   const auto trainer = Trainer::Create(config_, dir_ + "/run");
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_EQ(ReadCurve(dir_ + "/run/curve.csv", trainer->objective().names())->size(), 20U);
+}
+
+TEST_F(TrainerTest, ALongRunIsEvaluatedAfter500Steps) {
+  config_.network.n_layers = 1;
+  config_.batch = 1;
+  config_.segment = 16;
+  config_.eval_tokens = 16;
+  config_.eval_every_steps = 0;
+  config_.total_tokens = 16 * 20'000;
+  auto trainer = Trainer::Create(config_, dir_ + "/run");
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  std::atomic<bool> stop = false;
+  int64_t evaluated = 0;
+  ASSERT_TRUE(trainer
+                  ->Run(
+                      stop, [&](const Trainer::Progress& p) { stop = p.step > 500; },
+                      [&](const CurvePoint& point, bool) {
+                        evaluated = point.step;
+                        stop = true;
+                      })
+                  .ok());
+  EXPECT_EQ(evaluated, 500);
 }
 
 TEST_F(TrainerTest, RemovesTheTemporaryFilesOfAKilledRun) {
@@ -203,6 +227,8 @@ TEST_F(TrainerTest, UsesTheGivenTokenizerAndRefusesAnotherOneLater) {
   EXPECT_THAT(Trainer::Create(config_, dir_ + "/run"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        testing::HasSubstr(given.path() + ": not the tokenizer")));
+  std::filesystem::remove_all(given.path());
+  EXPECT_TRUE(Trainer::Create(config_, dir_ + "/run").ok()) << "the run has a copy";
 }
 
 TEST_F(TrainerTest, AGivenTokenizerMayLieInTheFolderOfTheRun) {
@@ -285,6 +311,15 @@ TEST_F(TrainerTest, RefusesTheStateOfAnotherNetwork) {
       StatusIs(absl::StatusCode::kFailedPrecondition, testing::HasSubstr("resume.safetensors")));
 }
 
+TEST_F(TrainerTest, RefusesTheStateOfOtherTexts) {
+  Train("/run", 1);
+  std::ofstream(config_.texts[0], std::ios::app) << "line 8\n";
+  EXPECT_THAT(
+      Trainer::Create(config_, dir_ + "/run"),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               testing::HasSubstr("resume.safetensors: belongs to a run with other train")));
+}
+
 TEST_F(TrainerTest, RefusesAResumeFileThatWasAltered) {
   Train("/run", 1);
   const std::string path = dir_ + "/run/resume.safetensors";
@@ -296,6 +331,13 @@ TEST_F(TrainerTest, RefusesAResumeFileThatWasAltered) {
     EXPECT_TRUE(WriteSafetensors(path, file->tensors, metadata).ok());
     return Trainer::Create(config_, dir_ + "/run").status();
   };
+  for (const char* key : {"objective", "batch", "data"}) {
+    EXPECT_THAT(create_with(key, "1"),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         testing::HasSubstr("resume.safetensors: belongs to a run with")))
+        << key;
+  }
+  EXPECT_TRUE(create_with("data", "").ok()) << "as in files of earlier versions";
   for (const char* streams :
        {"1 0 0 0 0 0 0 0", "-2 0 0 0 0 0 0 0", "0 -1 0 0 0 0 0 0", "0 0 0 0 0 0 0 1000000",
         "0 9223372036854775807 0 0 0 0 0 0", "9223372036854775807 0 0 0 0 0 0 0"}) {
@@ -361,11 +403,14 @@ TEST_F(TrainerTest, SavesNoWeightsThatItsLastStepHasRuined) {
     before[name] = ReadBytes(dir_ + "/run" + name);
   }
   const TrainConfig good = config_;
-  config_.eval_every_steps = 1;
-  EXPECT_THAT(Ruin("/run"), StatusIs(absl::StatusCode::kInternal,
-                                     testing::HasSubstr("not finite at step 26; the last good")));
-  for (const auto& [name, bytes] : before) {
-    EXPECT_TRUE(ReadBytes(dir_ + "/run" + name) == bytes) << name;
+  for (const bool stop_at_once : {false, true}) {
+    config_.eval_every_steps = stop_at_once ? 1000 : 1;
+    EXPECT_THAT(Ruin("/run", stop_at_once),
+                StatusIs(absl::StatusCode::kInternal,
+                         testing::HasSubstr("not finite at step 26; the last good")));
+    for (const auto& [name, bytes] : before) {
+      EXPECT_TRUE(ReadBytes(dir_ + "/run" + name) == bytes) << name << stop_at_once;
+    }
   }
   config_ = good;
   EXPECT_EQ(Train("/run").size(), 35U);
