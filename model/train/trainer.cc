@@ -146,18 +146,23 @@ absl::Status Trainer::Run(const std::atomic<bool>& stop, const ProgressFn& on_pr
   return Save(seconds_);
 }
 
+absl::StatusOr<std::vector<double>> Trainer::Measure(Objective::Extent extent) const {
+  std::vector<double> figures = objective_->Measure(network_, extent);
+  // The last step may have ruined the weights, which no loss of a step has shown yet.
+  for (const double figure : figures) {
+    if (!std::isfinite(figure)) return NotFinite();
+  }
+  return figures;
+}
+
 absl::Status Trainer::Evaluate(double train_loss, double seconds, const EvalFn& on_eval) {
   CurvePoint point{
       .step = step(),
       .amount = step() * objective_->amount_per_step(),
       .seconds = seconds,
       .train = train_loss,
-      .held_out = objective_->Measure(network_, /*all=*/false),
+      .held_out = std::move(held_out),
       .learning_rate = AdamW::LearningRate(config_, step(), objective_->total_steps())};
-  // The last step may have ruined the weights, which no loss of a step has shown yet.
-  for (const double figure : point.held_out) {
-    if (!std::isfinite(figure)) return NotFinite();
-  }
   const std::optional<double> rank = objective_->Rank(point.held_out);
   const bool kept = !rank || *rank < best_;
   if (kept) {
@@ -181,6 +186,7 @@ absl::Status Trainer::Save(double seconds) const {
   file.metadata = {{"network", FormatNetworkConfig(config_.network)},
                    {"objective", ObjectiveName(config_.objective)},
                    {"batch", absl::StrCat(config_.batch)},
+                   {"data", data_hash_},
                    {"steps", absl::StrCat(optimizer_.steps)},
                    {"seconds", absl::StrCat(seconds)},
                    {"best", absl::StrFormat("%.17g", best_)}};
