@@ -69,7 +69,9 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> RunTokenizer(
   const bool bytes = network.tokenizer == "bytes";  // which has no files
   const std::string& folder = config.tokenizer.empty() ? config.initial : config.tokenizer;
   Files given;
-  if (!folder.empty() && !bytes) {
+  std::error_code ignored;
+  const bool gone = resumed && !fs::exists(folder, ignored);
+  if (!folder.empty() && !bytes && !gone) {
     AFT_RETURN_IF_ERROR(LoadTokenizer(network.tokenizer, folder, network.vocab_size).status());
     AFT_ASSIGN_OR_RETURN(given, ReadFiles(folder));
   }

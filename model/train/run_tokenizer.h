@@ -17,12 +17,12 @@ using TokenizerSource = absl::FunctionRef<absl::StatusOr<std::shared_ptr<const T
     const std::vector<absl::string_view>& training_texts)>;
 
 // The tokenizer of a run, of the `tokenizer.kind` of config.network. It puts the tokenizer's files
-// into `out_dir`, next to the checkpoint. A `resumed` run continues with the files that are there.
-// A new run copies the files of config.tokenizer or, without it, of config.initial. When neither is
-// given it learns a vocabulary from `training_texts` (train_bpe.h), or takes the shipped one of
-// "world".
-// Errors: those of LoadTokenizer; FAILED_PRECONDITION when a resumed run began with other files
-// than those of the folder that the config names.
+// into `out_dir`, next to the checkpoint. A `resumed` run continues with the files that are there,
+// also when the folder that the config names no longer exists. A new run copies the files of
+// config.tokenizer or, without it, of config.initial. When neither is given it learns a vocabulary
+// from `training_texts` (train_bpe.h), or takes the shipped one of "world". Errors: those of
+// LoadTokenizer; FAILED_PRECONDITION when a resumed run began with other files than those of the
+// folder that the config names.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> RunTokenizer(
     const TrainConfig& config, const std::vector<absl::string_view>& training_texts,
     const std::string& out_dir, bool resumed);
