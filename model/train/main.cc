@@ -226,7 +226,7 @@ int main(int argc, char** argv) {
   }
   const auto config = aft::ReadTrainConfig(config_file);
   if (!config.ok()) return Fail(config.status());
-  if (config->threads > 0) at::set_num_threads(config->threads);
+  if (config->threads > 0) at::set_num_threads(static_cast<int>(config->threads));
   std::signal(SIGINT, RequestStop);
   std::signal(SIGTERM, RequestStop);
   try {

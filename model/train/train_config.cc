@@ -47,6 +47,13 @@ absl::Status Require(bool condition, absl::string_view message) {
   return condition ? absl::OkStatus() : absl::InvalidArgumentError(message);
 }
 
+// Takes an integer in [least, most]. The bounds keep the products of such numbers in 64 bits.
+absl::Status TakeCount(Json& object, const char* key, int64_t least, int64_t most, int64_t& field) {
+  AFT_RETURN_IF_ERROR(Take(object, key, field));
+  return Require(field >= least && field <= most,
+                 absl::StrCat(key, ": must be in [", least, ", ", most, "]"));
+}
+
 constexpr Named<ObjectiveKind> kObjectiveNames[] = {{ObjectiveKind::kNextTokens, "next_tokens"},
                                                     {ObjectiveKind::kMaskedTokens, "masked_tokens"},
                                                     {ObjectiveKind::kLabels, "labels"},
@@ -93,14 +100,13 @@ absl::Status TakeDropouts(Json& object, TrainConfig& config) {
 }
 
 absl::Status TakeOptimizer(Json& object, TrainConfig& config) {
-  AFT_RETURN_IF_ERROR(Take(object, "batch", config.batch));
+  AFT_RETURN_IF_ERROR(TakeCount(object, "batch", 1, int64_t{1} << 20, config.batch));
   AFT_RETURN_IF_ERROR(Take(object, "learning_rate", config.learning_rate));
   AFT_RETURN_IF_ERROR(Take(object, "warmup_steps", config.warmup_steps));
   AFT_RETURN_IF_ERROR(Take(object, "beta1", config.beta1));
   AFT_RETURN_IF_ERROR(Take(object, "beta2", config.beta2));
   AFT_RETURN_IF_ERROR(Take(object, "weight_decay", config.weight_decay));
   AFT_RETURN_IF_ERROR(Take(object, "clip_norm", config.clip_norm));
-  AFT_RETURN_IF_ERROR(Require(config.batch >= 1, "batch: must be at least 1"));
   AFT_RETURN_IF_ERROR(Require(config.learning_rate > 0, "learning_rate: must be positive"));
   AFT_RETURN_IF_ERROR(Require(config.warmup_steps >= 0, "warmup_steps: must not be negative"));
   AFT_RETURN_IF_ERROR(Require(config.beta1 >= 0 && config.beta1 < 1, "beta1: must be in [0, 1)"));
@@ -129,13 +135,11 @@ absl::Status TakeCommon(Json& object, TrainConfig& config) {
   AFT_RETURN_IF_ERROR(TakeDropouts(object, config));
   AFT_RETURN_IF_ERROR(Take(object, "bf16", config.bf16));
   AFT_RETURN_IF_ERROR(Take(object, "seed", config.seed));
-  AFT_RETURN_IF_ERROR(Take(object, "threads", config.threads));
+  AFT_RETURN_IF_ERROR(TakeCount(object, "threads", 0, 1024, config.threads));
   std::string device = "cpu";
   AFT_RETURN_IF_ERROR(Take(object, "device", device));
-  AFT_RETURN_IF_ERROR(Require(device == "cpu",
-                              "device: must be \"cpu\": the differentiable forms "
-                              "make their tensors there"));
-  return Require(config.threads >= 0, "threads: must not be negative");
+  return Require(device == "cpu",
+                 "device: must be \"cpu\": the differentiable forms make their tensors there");
 }
 
 absl::Status TakeImages(Json& object, TrainConfig& config) {
@@ -172,10 +176,9 @@ absl::Status TakeTokens(Json& object, TrainConfig& config) {
 absl::Status TakeRunningText(Json& object, TrainConfig& config) {
   AFT_RETURN_IF_ERROR(Take(object, "texts", config.texts));
   AFT_RETURN_IF_ERROR(TakeTokens(object, config));
-  AFT_RETURN_IF_ERROR(Take(object, "total_tokens", config.total_tokens));
+  AFT_RETURN_IF_ERROR(TakeCount(object, "total_tokens", 1, int64_t{1} << 60, config.total_tokens));
   AFT_RETURN_IF_ERROR(Take(object, "eval_tokens", config.eval_tokens));
   AFT_RETURN_IF_ERROR(Require(!config.texts.empty(), "texts: name at least one file"));
-  AFT_RETURN_IF_ERROR(Require(config.total_tokens >= 1, "total_tokens: must be at least 1"));
   AFT_RETURN_IF_ERROR(
       Require(config.eval_tokens >= config.segment, "eval_tokens: must be at least one segment"));
   if (config.objective == ObjectiveKind::kNextTokens) {
@@ -192,8 +195,7 @@ absl::Status TakeRunningText(Json& object, TrainConfig& config) {
 }
 
 absl::Status TakeExamples(Json& object, TrainConfig& config) {
-  AFT_RETURN_IF_ERROR(Take(object, "epochs", config.epochs));
-  AFT_RETURN_IF_ERROR(Require(config.epochs >= 1, "epochs: must be at least 1"));
+  AFT_RETURN_IF_ERROR(TakeCount(object, "epochs", 1, int64_t{1} << 30, config.epochs));
   if (config.learns_images()) return TakeImages(object, config);
   AFT_RETURN_IF_ERROR(Take(object, "examples", config.examples));
   AFT_RETURN_IF_ERROR(Take(object, "eval_examples", config.eval_examples));

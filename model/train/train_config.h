@@ -100,7 +100,7 @@ struct TrainConfig {
   double attention_dropout = 0.0;
   bool bf16 = true;  // weights and sums stay fp32
   uint64_t seed = 1;
-  int32_t threads = 0;
+  int64_t threads = 0;
 
   // Whether the run learns labels of images.
   bool learns_images() const { return objective == ObjectiveKind::kLabels && network.mixer.grid; }
