@@ -23,6 +23,9 @@ class Tokenizer {
   // which the vocabulary has no token, and its place; byte-level vocabularies never fail.
   virtual absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const = 0;
 
+  // The tokenizer that encodes a text without the special tokens that this one adds around it.
+  virtual const Tokenizer& unframed() const { return *this; }
+
   // The exact bytes that `id` stands for; empty for ids that stand for no text.
   // REQUIRES: 0 <= id < vocab_size().
   virtual absl::string_view TokenBytes(int32_t id) const = 0;

@@ -53,6 +53,7 @@ class FramedTokenizer : public Tokenizer {
     ids.insert(ids.end(), suffix_.begin(), suffix_.end());
     return ids;
   }
+  const Tokenizer& unframed() const override { return *tokenizer_; }
 
  private:
   const std::shared_ptr<const Tokenizer> tokenizer_;

@@ -25,8 +25,10 @@ absl::Status CheckTokenizer(const ServedModel& model) {
 
 absl::StatusOr<v1::TokenizeResponse> TokenizeCodec::Answer(const Request& message,
                                                            const LimitsConfig& limits,
-                                                           const ServedModel& model) {
+                                                           const ServedModel& model,
+                                                           bool special_tokens) {
   AFT_RETURN_IF_ERROR(CheckTokenizer(model));
+  const Tokenizer& tokenizer = special_tokens ? *model.tokenizer : model.tokenizer->unframed();
   const TextSource source = {.oneof = "text_to_tokenize",
                              .text = message.has_text() ? &message.text() : nullptr,
                              .raw = message.has_raw() ? &message.raw() : nullptr};
@@ -35,13 +37,13 @@ absl::StatusOr<v1::TokenizeResponse> TokenizeCodec::Answer(const Request& messag
   }
   AFT_ASSIGN_OR_RETURN(const std::vector<TokenId> tokens,
                        DecodeText(source, {.limits = limits,
-                                           .tokenizer = *model.tokenizer,
+                                           .tokenizer = tokenizer,
                                            .vocab_size = model.info.vocab_size,
                                            .may_be_empty = true}));
   Response response;
   response.set_model(model.config.name);
   response.mutable_token_ids()->Add(tokens.begin(), tokens.end());
-  BytesOf(tokens, *model.tokenizer, response.mutable_byte_ends());
+  BytesOf(tokens, tokenizer, response.mutable_byte_ends());
   return response;
 }
 

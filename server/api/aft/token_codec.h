@@ -14,8 +14,9 @@ struct TokenizeCodec {
   using Request = v1::TokenizeRequest;
   using Response = v1::TokenizeResponse;
   static constexpr Method kMethod = Method::kTokenize;
+  // `special_tokens`: whether the ids have the special tokens that the tokenizer adds to a text.
   static absl::StatusOr<Response> Answer(const Request& message, const LimitsConfig& limits,
-                                         const ServedModel& model);
+                                         const ServedModel& model, bool special_tokens = true);
 };
 
 struct DetokenizeCodec {

@@ -16,7 +16,8 @@ struct ChatMessage {
 // Returns the conversation as the prompt that the language model continues.
 std::string Render(const ChatTemplate& format, const std::vector<ChatMessage>& messages);
 // Returns what the model reads after a text that ends with its own last answer. `ended_by`: the
-// stop string that ended that answer, which the model has read already; empty if none did.
+// stop string that ended that answer, which the model has read already; empty if none did. It is
+// left out where the result would begin with it.
 std::string Continue(const ChatTemplate& format, absl::string_view ended_by,
                      const std::vector<ChatMessage>& messages);
 

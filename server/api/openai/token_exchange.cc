@@ -13,11 +13,11 @@ absl::Status TokenExchange::CheckRequest() {
   AFT_ASSIGN_OR_RETURN(model_, StringField(object, "model"));
   const char* const field = detokenize_ ? "tokens" : "prompt";
   for (const auto& [name, value] : object.items()) {
-    // No tokenizer adds special tokens, so the value has no effect.
     const bool special = !detokenize_ && name == "add_special_tokens";
     const bool known =
         name == "model" || name == field || value.is_null() || (special && value.is_boolean());
     if (!known) return BadField(name, special ? "must be true or false" : "is not supported");
+    if (special && !value.is_null()) special_tokens_ = value.get<bool>();
   }
   if (object.value(field, Json()).is_null()) return BadField(field, "is missing");
   if (!detokenize_) {
@@ -39,7 +39,7 @@ absl::StatusOr<DecodedRequest> TokenExchange::Decode(const ServedModel& model,
     if (!response.ok()) return RenameText(response.status(), "tokens");
     json["prompt"] = response->text();
   } else {
-    const auto response = TokenizeCodec::Answer(text_, limits, model);
+    const auto response = TokenizeCodec::Answer(text_, limits, model, special_tokens_);
     if (!response.ok()) return RenameText(response.status(), "prompt");
     json["count"] = response->token_ids_size();
     if (model.info.max_seq_len > 0) json["max_model_len"] = model.info.max_seq_len;

@@ -27,6 +27,7 @@ class TokenExchange final : public JsonExchange {
  private:
   const bool detokenize_;
   std::string model_;
+  bool special_tokens_ = true;  // add_special_tokens
   v1::TokenizeRequest text_;
   v1::DetokenizeRequest tokens_;
 };
