@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -27,13 +28,14 @@ std::string Quoted(absl::string_view piece) {
                       "\"");
 }
 
-// One line for each id, with its piece of the text.
-std::string Lines(absl::string_view text, const v1::TokenizeResponse& tokens) {
+// One line for each id, with its piece of the text that the ids stand for.
+std::string Lines(const v1::TokenizeResponse& tokens, const v1::DetokenizeResponse& pieces) {
+  const absl::string_view text = pieces.raw();
   std::string lines;
   size_t begin = 0;
   // Clamped, so that wrong offsets of a server stay within the text.
-  for (int i = 0; i < std::min(tokens.token_ids_size(), tokens.byte_ends_size()); ++i) {
-    const size_t end = std::clamp<size_t>(tokens.byte_ends(i), begin, text.size());
+  for (int i = 0; i < std::min(tokens.token_ids_size(), pieces.byte_ends_size()); ++i) {
+    const size_t end = std::clamp<size_t>(pieces.byte_ends(i), begin, text.size());
     absl::StrAppend(&lines, tokens.token_ids(i), "\t", Quoted(text.substr(begin, end - begin)),
                     "\n");
     begin = end;
@@ -49,8 +51,18 @@ int RunTokenize(const CommonFlags& common, const StreamFlags& flags) {
   SetText(*text, request);
   return RunCall(common, flags, [&](Client& client, const CallOptions& options, Output& output) {
     const auto tokens = client.Tokenize(request, options);
-    if (tokens.ok()) output.Write(flags.json ? JsonLine(*tokens) : Lines(*text, *tokens));
-    return tokens.status();
+    if (!tokens.ok()) return tokens.status();
+    if (flags.json) {
+      output.Write(JsonLine(*tokens));
+      return absl::OkStatus();
+    }
+    // The tokenizer may have changed the text, so the pieces come from the ids.
+    v1::DetokenizeRequest back;
+    SetModel(flags, back);
+    *back.mutable_token_ids() = tokens->token_ids();
+    const auto pieces = client.Detokenize(back, options);
+    if (pieces.ok()) output.Write(Lines(*tokens, *pieces));
+    return pieces.status();
   });
 }
 

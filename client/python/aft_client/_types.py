@@ -244,7 +244,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Tokens:
-  """The tokens of a text. `byte_ends`: where the piece of each id ends in the text's UTF-8 bytes."""
+  """The tokens of a text. `byte_ends`: where the piece of each id ends in the bytes that the ids stand for."""
 
   ids: Tuple[int, ...]
   byte_ends: Tuple[int, ...]

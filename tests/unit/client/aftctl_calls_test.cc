@@ -31,6 +31,14 @@ class AftctlCallsTest : public AftctlFixture {
     return later;
   }
 
+  // The answers to Tokenize and Detokenize.
+  static Script TokensScript(const char* tokens, const char* pieces) {
+    Script script = StreamScript<v1::TokenizeResponse>({tokens});
+    const Script back = StreamScript<v1::DetokenizeResponse>({pieces});
+    script.other_events.push_back(back.other_events.front());
+    return script;
+  }
+
   // Runs a generation whose server is lost after the text "abc" and never comes back.
   Ended LoseTheServer(const std::string& max_resumes) {
     server_.SetScript(StalledScript({StartedEvent(7, 1), DeltaEvent(0, "abc")}));
@@ -69,10 +77,11 @@ TEST_F(AftctlCallsTest, CompletePrintsSeveralAnswersOneAfterTheOther) {
 }
 
 TEST_F(AftctlCallsTest, TokenizePrintsALineForEachId) {
-  server_.SetScript(
-      StreamScript<v1::TokenizeResponse>({"model: 'm' token_ids: [5, 6] byte_ends: [2, 5]"}));
-  EXPECT_EQ(Run("tokenize --prompt hello --model m").out, "5\t\"he\"\n6\t\"llo\"\n");
+  server_.SetScript(TokensScript("model: 'm' token_ids: [5, 6] byte_ends: [2, 5]",
+                                 "raw: 'h\\377llo' byte_ends: [2, 5]"));
+  EXPECT_EQ(Run("tokenize --prompt hello --model m").out, "5\t\"h\\xff\"\n6\t\"llo\"\n");
   ExpectText(server_.last<v1::TokenizeRequest>(), "model: 'm' text: 'hello'");
+  ExpectText(server_.last<v1::DetokenizeRequest>(), "model: 'm' token_ids: [5, 6]");
   EXPECT_EQ(Run("tokenize", "h\xFFllo").out, "5\t\"h\\xff\"\n6\t\"llo\"\n");
   EXPECT_EQ(server_.last<v1::TokenizeRequest>().raw(), "h\xFFllo");
   EXPECT_EQ(nlohmann::json::parse(Run("tokenize --prompt hello --json").out)["byte_ends"][1], 5);
@@ -101,7 +110,7 @@ TEST_F(AftctlCallsTest, AnOutputThatCannotBeWrittenIsNoSuccess) {
   server_.SetModels({FromText<v1::Model>("name: 'm' versions { version: '1' }")});
   for (const char* arguments :
        {"health", "models", "repository list", "state list", "tokenize x", "chat"}) {
-    server_.SetScript(StreamScript<v1::TokenizeResponse>({"token_ids: 5 byte_ends: 1"}));
+    server_.SetScript(TokensScript("token_ids: 5", "raw: 'x' byte_ends: 1"));
     Process unread(Later(arguments));
     unread.CloseOutput();
     unread.Send("go\n/help\n");
