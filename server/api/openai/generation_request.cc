@@ -264,6 +264,7 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
     bool echo = false;
     AFT_RETURN_IF_ERROR(ReadFlag(name, value, echo));
     if (echo) body.options.message().mutable_output()->set_echo(true);
+    body.own_names.emplace("output.echo", name);
     return absl::OkStatus();
   }
   if (name == "n") {

@@ -184,6 +184,16 @@ TEST(HttpEchoTest, TheTokenThatEndedTheAnswerIsTheLastEntry) {
   EXPECT_EQ(choice["logprobs"]["tokens"], Json::array());
 }
 
+TEST(HttpEchoTest, APromptWithTooMuchTextIsRefusedByTheNameOfTheField) {
+  ServerConfig config = WithHttp();
+  config.limits.max_prompt_bytes = 100;
+  HttpApi server(config);
+  const HttpReply reply = server.Post(kEchoPath, EchoBody(std::vector<int>(40, 0xFF), 1));
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.json()["error"]["param"], "echo");
+  EXPECT_THAT(reply.body, HasSubstr("echo: must not be set: the prompt's text has 120 bytes"));
+}
+
 TEST(HttpEchoTest, RefusesWhatHasNoAnswer) {
   ServerConfig config = WithHttp();
   config.limits.max_stream_buffer_bytes = 2000;
