@@ -10,6 +10,7 @@ import json
 import math
 import sys
 import unittest
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -132,6 +133,23 @@ class TryPageTest(unittest.TestCase):
     pieces = page.run("answers[0].pieces.map(piece => [piece.text, piece.tokens.length])")
     self.assertEqual(pieces, [["a", 1], ["—", 3], ["<b>", 1]])
     self.assertEqual(page.run("answers[0].text.querySelectorAll('b').length"), 0)
+
+  def test_a_token_without_text_is_a_part_of_the_answer(self):
+    page = self.ready()
+    page.run("""answers = [new Answer({ model: "m", prompt: "x" }, "x")]; answers[0].begin(); answers[0].take({
+        text: "ab", token_ids: [5, 6, 7, 8], finish_reason: "stop", logprobs: {
+          tokens: ["a", "", "b", ""], token_logprobs: [-1, -1, -1, -1], top_logprobs: [{}, {}, {}, {}] } });
+        sent = null; answers[0].context().then(prompt => { sent = prompt })""")
+    page.until("sent !== null")
+    self.assertEqual(page.run("[sent, answers[0].textOf()]"), [[ord("x"), 5, 6, 7, 8], "ab"])
+
+  def test_the_most_answers_are_those_of_the_api(self):
+    page = self.ready()
+    most = page.run("byId('n').max")
+    with self.assertRaises(urllib.error.HTTPError) as refused:
+      self.api(PROMPT, n=int(most) + 1)
+    with refused.exception as answer:
+      self.assertIn(f"n: must be in [1, {most}]", answer.read().decode())
 
   def test_a_classifier_shows_its_labels(self):
     page = self.ready(prompt="Wo ist der Bahnhof?")
