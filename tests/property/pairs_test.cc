@@ -239,6 +239,7 @@ TEST_F(PairRulesTest, AMaskThatHidesNothingChangesNothing) {
   config_.max_seq_len = 0;
   for (const auto& [mixer, spread] : {std::pair("aft_local window=5 prefix_block=8", 1),
                                       {"aft_local window=5 ring=bf16", 1},
+                                      {"aft_local window=1 ring=bf16", 1},  // rounds nothing
                                       {"aft_conv heads=2 window=5 ring=bf16", 1},
                                       {"aft_local window=5", 100}}) {
     SCOPED_TRACE(mixer);
