@@ -85,13 +85,16 @@ void ParallelExecutor::PlaceCaller() const {
   if (!cpus_.empty()) PlaceThread(cpus_[0]);
 }
 
-ParallelExecutor::PlacedCaller::PlacedCaller(const ParallelExecutor& executor) {
+ParallelExecutor::PlacedCaller::PlacedCaller(const ParallelExecutor& executor)
+    : placed_(!executor.cpus_.empty()) {
+  // A machine may have more CPUs than a cpu_set_t holds. `cpus_` is empty there.
+  if (!placed_) return;
   AFT_CHECK(pthread_getaffinity_np(pthread_self(), sizeof(before_), &before_) == 0);
   executor.PlaceCaller();
 }
 
 ParallelExecutor::PlacedCaller::~PlacedCaller() {
-  pthread_setaffinity_np(pthread_self(), sizeof(before_), &before_);
+  if (placed_) pthread_setaffinity_np(pthread_self(), sizeof(before_), &before_);
 }
 
 void ParallelExecutor::Use(int threads) {

@@ -60,7 +60,8 @@ class ParallelExecutor final : public Executor {
     PlacedCaller& operator=(const PlacedCaller&) = delete;
 
    private:
-    cpu_set_t before_;
+    const bool placed_;
+    cpu_set_t before_ = {};
   };
 
  private:

@@ -209,6 +209,24 @@ TEST(ParallelExecutorTest, ThreadsThatAreNotUsedSleepUntilTheyAreUsedAgain) {
   EXPECT_LE(busy_threads(2), 1);
 }
 
+// On a machine with more CPUs than a cpu_set_t holds, the caller's CPUs cannot even be read.
+TEST(ParallelExecutorTest, WithoutCpusTheCallersCpusAreLeftAlone) {
+  std::thread([] {  // its CPUs change
+    const ParallelExecutor executor(1);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<size_t>(sched_getcpu()), &one);
+    {
+      const ParallelExecutor::PlacedCaller placed(executor);
+      ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    }
+    cpu_set_t after;
+    ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+    EXPECT_TRUE(CPU_EQUAL(&after, &one));
+  })
+      .join();
+}
+
 TEST(ParallelExecutorTest, ThreadsRunOnTheCpusThatWereAskedFor) {
   cpu_set_t allowed;
   ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
