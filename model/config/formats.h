@@ -43,6 +43,8 @@ inline constexpr const FormatSpec& SpecOf(Number format) {
   return kFormats[static_cast<int>(format)];
 }
 
+static_assert(127 * 127 * SpecOf(Number::kInt8).most_inputs <= INT32_MAX);
+
 // Whether products with such weights read rows of integers too (kernels/linear/linear_rows.h).
 inline constexpr bool IsQuantized(Number type) { return type == Number::kInt8; }
 

@@ -197,6 +197,24 @@ TEST_P(AttentionTest, CuttingASequenceAnywhereChangesNothing) {
   }
 }
 
+// Rows of one token each are computed together, in tiles of kTileRows rows.
+TEST_P(AttentionTest, LocationGivesEachOfManyRowsTheBitsThatItHasAlone) {
+  constexpr int32_t kRows = 200;
+  TestMixer mixer(Attention(MixerKind::kLocation, 1, 8, 8), random_, kRows);
+  std::vector<MixerChunk> prompts;
+  std::vector<MixerChunk> steps;
+  for (int32_t slot = 0; slot < kRows; ++slot) {
+    const int64_t length = 1 + slot % 7;
+    prompts.push_back({slot, 0, mixer.Packed(random_, length)});
+    steps.push_back({slot, length, mixer.Packed(random_, 1)});
+  }
+  mixer.Run(prompts);
+  const std::vector<std::vector<float>> together = mixer.Run(steps);
+  for (const size_t row : std::vector<size_t>{0, 47, 48, 99, 100, 147, 148, 199}) {
+    EXPECT_TRUE(Same(mixer.Run({steps[row]})[0], together[row])) << row;
+  }
+}
+
 AFT_ON_TESTED_MIXERS(AttentionTest);
 
 }  // namespace

@@ -54,6 +54,9 @@ TEST(HttpPromptsTest, TheUsageIsThatOfAllPrompts) {
   EXPECT_EQ(usage["prompt_tokens"], 700);
   EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 299);
   // Each prompt counts once, like a single prompt.
+  usage = server.Post("/v1/completions", Prompts({known, "a"}, 2)).json()["usage"];
+  EXPECT_EQ(usage["prompt_tokens"], 301);
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 299);
   usage = server.Post("/v1/completions", Prompts({"a", "bc"}, 2)).json()["usage"];
   EXPECT_EQ(usage["prompt_tokens"], 3);
   EXPECT_EQ(usage["completion_tokens"], 8);
