@@ -17,7 +17,6 @@
 #include "server/api/aft/encode_codec.h"
 #include "server/api/aft/generate_codec.h"
 #include "server/api/aft/score_codec.h"
-#include "server/api/aft/token_codec.h"
 #include "tests/support/proto_text.h"
 #include "tests/unit/api/decode.h"
 
@@ -166,52 +165,6 @@ TEST(CompleteCodecTest, AnswersAreWholeAndInOrder) {
   EXPECT_EQ(response.answers(1).logprobs_size(), 2);
   EXPECT_EQ(response.answers(1).finished().limit(), "two");
   EXPECT_EQ(codec.pending_bytes(), 0U);
-}
-
-// Returns the answer of Tokenize or Detokenize.
-template <typename Codec>
-auto Answer(const std::string& request,
-            std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<FakeTokenizer>()) {
-  LimitsConfig limits;
-  limits.max_prompt_bytes = 6;
-  limits.max_prompt_tokens = 5;
-  ServedModel model;
-  model.config.name = "m";
-  model.info.vocab_size = 300;
-  model.tokenizer = std::move(tokenizer);
-  return Codec::Answer(FromText<typename Codec::Request>(request), limits, model);
-}
-
-TEST(TokenCodecTest, EveryIdHasTheEndOfItsPiece) {
-  const auto ids = Answer<TokenizeCodec>("raw: 'h\xFF\xC3'");
-  ASSERT_TRUE(ids.ok()) << ids.status();
-  EXPECT_EQ(ids->model(), "m");
-  EXPECT_THAT(ids->token_ids(), ElementsAre('h', 255, 0xC3));
-  EXPECT_THAT(ids->byte_ends(), ElementsAre(1, 2, 3));
-  const auto text = Answer<DetokenizeCodec>("token_ids: [104, 299, 255, 256, 105]");
-  ASSERT_TRUE(text.ok()) << text.status();
-  EXPECT_EQ(text->raw(), "h\xFFi");
-  EXPECT_EQ(text->text(), "h\xEF\xBF\xBDi");
-  EXPECT_THAT(text->byte_ends(), ElementsAre(1, 1, 2, 2, 3));
-  EXPECT_EQ(Answer<TokenizeCodec>("text: ''")->token_ids_size(), 0);
-  EXPECT_EQ(Answer<DetokenizeCodec>("")->raw(), "");
-}
-
-TEST(TokenCodecTest, RefusalsNameTheField) {
-  const auto error = [](const auto& answer) { return std::string(answer.status().message()); };
-  EXPECT_EQ(error(Answer<TokenizeCodec>("")), "text_to_tokenize: one of text, raw must be set");
-  EXPECT_EQ(error(Answer<TokenizeCodec>("text: '1234567'")),
-            "text: must have at most 6 bytes, got 7");
-  EXPECT_EQ(error(Answer<TokenizeCodec>("raw: '123456'")),
-            "raw: must have at most 5 tokens, got 6");
-  EXPECT_EQ(error(Answer<DetokenizeCodec>("token_ids: [1, 300]")),
-            "token_ids[1]: must be below 300, the size of the vocabulary, got 300");
-  EXPECT_EQ(error(Answer<DetokenizeCodec>("token_ids: [1, 2, 3, 4, 5, 6]")),
-            "token_ids: must have at most 5 tokens, got 6");
-  for (const auto& status : {Answer<TokenizeCodec>("text: 'x'", nullptr).status(),
-                             Answer<DetokenizeCodec>("token_ids: 1", nullptr).status()}) {
-    EXPECT_EQ(status, absl::FailedPreconditionError("model \"m\" has no tokenizer"));
-  }
 }
 
 TEST(GenerateCodecTest, ZeroDiffersFromUnset) {
