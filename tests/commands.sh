@@ -78,7 +78,7 @@ build_arm64() {
   sysroot="$CACHE/arm64-${sysroot:0:12}"
   apt_install arm64 g++-aarch64-linux-gnu qemu-user mmdebstrap
   setup
-  [[ -e $sysroot ]] || step fetch "Fetching Debian's libraries for ARM (70 MB)" unpack_arm64 "$sysroot" "$libraries"
+  once "$sysroot" fetch "Fetching Debian's libraries for ARM (70 MB)" unpack_arm64 "$sysroot" "$libraries"
   configure arm64 "-DCMAKE_SYSROOT=$sysroot"
   compile arm64 kernel_property_test model_unit_test tokenizer_unit_test
 }
@@ -118,14 +118,14 @@ fetch_tools() {
 # exists. Sets FETCHED to that folder.
 fetch() {
   FETCHED="$CACHE/$1"
-  [[ -e $FETCHED ]] || step fetch "Fetching $2" install_wheels "$FETCHED" "${@:3}"
+  once "$FETCHED" fetch "Fetching $2" install_wheels "$FETCHED" "${@:3}"
 }
 
 install_wheels() {
-  rm -rf "$1.partial"
-  "$VENV/bin/python" -m pip install --disable-pip-version-check --no-cache-dir --no-deps --no-compile \
-    --only-binary :all: --target "$1.partial" "${@:2}"
-  mv "$1.partial" "$1"
+  rm -rf "$1.partial" &&
+    "$VENV/bin/python" -m pip install --disable-pip-version-check --no-cache-dir --no-deps --no-compile \
+      --only-binary :all: --target "$1.partial" "${@:2}" &&
+    mv "$1.partial" "$1"
 }
 
 lint_dockerfile() {
@@ -197,7 +197,7 @@ fetch_aiperf() {
 # AFT_PROMETHEUS: a folder with Debian's promtool and prometheus. Only these two are unpacked, because installing the
 # package would also install libraries for web pages and start a service.
 fetch_prometheus() {
-  [[ -e "$CACHE/prometheus" ]] || step fetch "Fetching prometheus (19 MB)" unpack_prometheus "$CACHE/prometheus"
+  once "$CACHE/prometheus" fetch "Fetching prometheus (19 MB)" unpack_prometheus "$CACHE/prometheus"
   export AFT_PROMETHEUS="$CACHE/prometheus"
 }
 
@@ -229,7 +229,7 @@ fetch_kubernetes() {
     kubernetes-validate==1.37.0 jsonschema==4.26.0 jsonschema-specifications==2025.9.1 referencing==0.37.0 \
     rpds-py==2026.9.1 attrs==26.1.0 PyYAML==6.0.3 importlib-resources==7.1.0 typing-extensions==4.16.0 packaging==26.3
   export AFT_KUBERNETES="$FETCHED"
-  [[ -e $FETCHED/kubectl ]] || step fetch "Unpacking kubectl" unpack_kubectl "$FETCHED"
+  once "$FETCHED/kubectl" fetch "Unpacking kubectl" unpack_kubectl "$FETCHED"
 }
 
 unpack_kubectl() {
