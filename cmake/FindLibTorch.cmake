@@ -7,8 +7,11 @@
 #         LibTorch::cuda  adds libtorch_cuda and libc10_cuda; only when the wheel has them.
 set(LIBTORCH_ROOT "$ENV{LIBTORCH_ROOT}" CACHE PATH "Folder of the installed torch wheel (.../site-packages/torch)")
 
+# The cached paths may be of another LIBTORCH_ROOT, so they are searched again each time.
+unset(LibTorch_INCLUDE_DIR CACHE)
 find_path(LibTorch_INCLUDE_DIR ATen/core/Tensor.h PATHS "${LIBTORCH_ROOT}/include" NO_DEFAULT_PATH)
 foreach(lib c10 torch_cpu c10_cuda torch_cuda)
+  unset(LibTorch_${lib}_LIBRARY CACHE)
   find_library(LibTorch_${lib}_LIBRARY ${lib} PATHS "${LIBTORCH_ROOT}/lib" NO_DEFAULT_PATH)
   mark_as_advanced(LibTorch_${lib}_LIBRARY)
 endforeach()
