@@ -4,6 +4,8 @@
 # run_tests PRESET [CTEST ARGUMENT...]: runs the tests of a preset, which must be built. Adds a failure to $failed.
 run_tests() {
   say "Tests ($1)${2:+: ${*:2}}"
+  # These variables make tests longer than the time limit of the preset.
+  if [[ -n ${AFT_CUDA_FULL:-}${AFT_CHAOS_SECONDS:-}${AFT_CONVERSATION_TURNS:-} ]]; then set -- "$@" --timeout 1800; fi
   ctest --preset "$1" -j "$JOBS" "${@:2}" || failed+=" $1"
 }
 
@@ -121,6 +123,8 @@ fetch() {
   once "$FETCHED" fetch "Fetching $2" install_wheels "$FETCHED" "${@:3}"
 }
 
+# install_wheels FOLDER WHEEL...: FOLDER appears only when it is complete. The commands are chained, because errexit has
+# no effect under `step`.
 install_wheels() {
   rm -rf "$1.partial" &&
     "$VENV/bin/python" -m pip install --disable-pip-version-check --no-cache-dir --no-deps --no-compile \
