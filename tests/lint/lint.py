@@ -297,6 +297,15 @@ def check_length(path, text):
     yield lines, f"{lines} lines; split it: {MAX_LINES} is the limit"
 
 
+def check_tsan(path, text):
+  """Unit tests whose precompiled headers are neither torch's nor gRPC's run under ThreadSanitizer."""
+  for part in re.finditer(r"^set\(AFT_PRECOMPILED test\)(.(?!set\(AFT_PRECOMPILED))*", text, re.MULTILINE | re.DOTALL):
+    for test in re.finditer(r"\baft_test\((\w+)([^)]*)\)", part.group(0)):
+      if "tsan" not in test.group(2).split():
+        line = text.count("\n", 0, part.start() + test.start()) + 1
+        yield line, f"{test.group(1)} needs neither torch nor gRPC, so it gets the label tsan"
+
+
 def check_machine_paths(path, text):
   return find_all(r"(?<![\w.}$~/-])/(work|root|home|Users)/\w[\w./-]*|/tmp/w/", text,
                   "{0}: a path of one machine")
@@ -371,6 +380,7 @@ RULES = [  # (name, which files, check)
     ("string-view", r"\.(h|cuh)$", check_string_view),
     ("guard", r"\.(h|cuh)$", check_guard),
     ("length", r"(\.(h|cc|cu|cuh|py|sh|proto|cmake)|CMakeLists\.txt|^dev)$", check_length),
+    ("tsan", r"^tests/unit/\w+/CMakeLists\.txt$", check_tsan),
     ("machine-paths", ANY, check_machine_paths),
     ("todo", ANY, check_todo),
     ("english", ANY, check_english),

@@ -40,6 +40,7 @@ BAD = [
     ("string-view", "base/text.h", "#pragma once\nvoid F(std::string_view text);\n"),
     ("guard", "base/text.h", "#ifndef AFT_BASE_TEXT_H_\n#define AFT_BASE_TEXT_H_\n#endif\n"),
     ("length", "server/engine/loop.cc", "int a;\n" * 501),
+    ("tsan", "tests/unit/call/CMakeLists.txt", "set(AFT_PRECOMPILED test)\naft_test(a_test SOURCES tsan.cc\n  LABELS unit)\n"),
     ("machine-paths", "README.md", "Look into /home/someone/aft.\n"),
     ("machine-paths", "dev", "cp a /root/cache/b\n"),
     ("todo", "server/engine/loop.cc", "// TODO: finish\n"),
@@ -72,6 +73,8 @@ GOOD = [  # (path, text)
     ("tests/integration/one_process_test.cc", '#include "ATen/ops/mm.h"\n#include "grpcpp/grpcpp.h"\n'),
     ("base/text.h", "#pragma once\nvoid F(absl::string_view text);  // not std::string_view\n"),
     ("server/engine/loop.cc", "// TODO(#12): finish\n" + "int a;\n" * 499),
+    ("tests/unit/call/CMakeLists.txt", "set(AFT_PRECOMPILED test)\naft_test(a_test SOURCES a.cc LABELS unit tsan)\n"
+                                       "set(AFT_PRECOMPILED grpc_test)\naft_test(b_test SOURCES b.cc LABELS unit)\n"),
     ("Dockerfile", "COPY a /opt/aft/home/b\n"),
     ("dev", 'CACHE="$HOME/work/cache" OTHER="~/home/x"\n'),
     ("client/README.md", "# A `name.of` it\n## Two\n## Two\n[a](#a-nameof-it) [b](#two-1) [c](../proto/README.md#statuses) "
