@@ -191,6 +191,7 @@ absl::Status GpuNetwork::MakeActivations() {
   int64_t scratch = 0;
   for (const GpuLayer& layer : layers_) {
     floats = std::max(floats, layer.mixer->workspace_floats(limits_));
+    scratch_offsets_.push_back(scratch);
     if (generates()) scratch += limits_.slots * layer.mixer->slot_scratch_floats();
   }
   const at::Device device = queue_->device();
@@ -352,7 +353,7 @@ absl::Status GpuNetwork::Mix(int64_t layer, const Batch& batch,
   const int64_t decoded = batch.decode.rows;
   if (decoded > 0) {
     float* const scratch =
-        slot_scratch_.data_ptr<float>() + layer * limits_.slots * mixer.slot_scratch_floats();
+        slot_scratch_.data_ptr<float>() + scratch_offsets_[static_cast<size_t>(layer)];
     AFT_RETURN_IF_ERROR(
         mixer.Step(batch.decode, packed(0), state, scratch, mixed(0), workspace, queue_->stream()));
   }

@@ -174,8 +174,11 @@ class GpuNetwork {
   GpuNorm norm_;
   GpuLinear head_;
 
-  at::Tensor workspace_;     // used by one mixer at a time
-  at::Tensor slot_scratch_;  // [layers, slots, GpuMixer::slot_scratch_floats()]
+  at::Tensor workspace_;  // used by one mixer at a time
+  // For each layer [slots, GpuMixer::slot_scratch_floats()], which differs between layers: wide
+  // biases need more. The offsets are of the layers' first floats.
+  at::Tensor slot_scratch_;
+  std::vector<int64_t> scratch_offsets_;
   at::Tensor no_slots_;      // all 0: texts have no slots; Embed pads where a slot is below 0
   DeviceBuffer streams_[3];  // [tokens, d]; the last one only if replaces_stream() or shifts()
   DeviceBuffer inputs_[2];   // [tokens, max(d, hid)]

@@ -110,15 +110,7 @@ class Traffic {
   std::vector<Sequence> sequences_;
 };
 
-class GpuRunnerTest : public RunnerPairFixture {
- protected:
-  // Returns whether a model of config_ decodes with look-ahead sums.
-  bool HasLookahead() {
-    const std::unique_ptr<GpuQueue> queue = MakeTestQueue(device_);
-    const auto network = GpuModel(*queue);
-    return network.ok() && (*network)->lookahead_rows() > 0;
-  }
-};
+class GpuRunnerTest : public RunnerPairFixture {};
 
 class EveryKindOnGpuTest : public RunnerPairFixture,
                            public testing::WithParamInterface<NetworkCase> {};
@@ -389,58 +381,6 @@ TEST(GpuStepShapesTest, ATextToScoreHasNoShape) {
   const GpuStepShapes shapes(64, 256);
   EXPECT_EQ(shapes.IndexFor({.chunks = 1, .tokens = 200, .outputs = 199}), -1);
   EXPECT_GE(shapes.IndexFor({.chunks = 1, .tokens = 200, .outputs = 1}), 0);
-}
-
-// The slots are at different ages of their look-ahead sums. In between they are read, forked and
-// restored. A prompt's chunk must make the sums invalid.
-TEST_F(GpuRunnerTest, LookaheadFollowsItsSequence) {
-  config_.mixer.window = 20;
-  config_.d_model = 32;
-  const auto cpu = Cpu();
-  const auto gpu = Gpu();
-  ASSERT_TRUE(HasLookahead());
-  const std::vector<ModelRunner*> both = {cpu.get(), gpu.get()};
-  const auto step = [&](const StepInput& input) {
-    ExpectNear(Step(*gpu, input), Step(*cpu, input));
-  };
-  for (ModelRunner* runner : both) {
-    for (int32_t slot = 0; slot < kSlots; ++slot) Bind(*runner, slot, Greedy());
-  }
-  int64_t a = 0;
-  int64_t b = 0;
-  const auto decode = [&](int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      step({{{0, a++, RandomText(1), RowOutput::kScore, RandomText(1)},
-             {1, b++, RandomText(1), RowOutput::kScore, RandomText(1)}}});
-    }
-  };
-  decode(10);
-  // Slot 0 gets another sequence at a position for which its old sums would still be valid.
-  for (ModelRunner* runner : both) {
-    Bind(*runner, 0, SnapshotOf(*runner, 1), {Greedy()});
-  }
-  decode(2);
-  for (ModelRunner* runner : both) {
-    Bind(*runner, 1, ForkOf{0}, {Greedy()});
-    Bind(*runner, 2, SnapshotOf(*runner, 0), {Greedy()});
-  }
-  decode(2);
-  step({{{0, a, RandomText(3), RowOutput::kNone}}});
-  a += 3;
-  decode(12);
-  for (ModelRunner* runner : both) {
-    Bind(*runner, 2, ForkOf{0}, {Greedy()});
-    Bind(*runner, 3, SnapshotOf(*runner, 1), {Greedy()});
-    Bind(*runner, 0, ForkOf{1}, {Greedy()});  // over a slot whose sums are in use
-  }
-  step({{{2, a, RandomText(1), RowOutput::kScore, RandomText(1)},
-         {3, b, RandomText(1), RowOutput::kScore, RandomText(1)}}});
-  a = b;
-  decode(30);
-  for (ModelRunner* runner : both) Bind(*runner, 1, Greedy());
-  b = 0;
-  decode(3);
-  EXPECT_EQ(other_tokens_, 0);
 }
 
 TEST_F(GpuRunnerTest, PaddingTouchesNoSlot) {
