@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -74,13 +75,17 @@ class CudaEvent final : public GpuEvent {
   const c10::cuda::CUDAStream stream_;
 };
 
-// Floats in pinned memory, which LibTorch's allocator gives to others only after the copy.
+// Floats in pinned memory, which LibTorch's allocator gives to others only after the copy. It keeps
+// released memory for them, because cudaFreeHost would wait for the device.
 class PinnedFloats final : public HostFloats {
  public:
   PinnedFloats(at::Tensor floats, at::cuda::CUDAEvent arrived)
       : floats_(std::move(floats)), arrived_(std::move(arrived)) {}
 
-  int64_t bytes() const override { return static_cast<int64_t>(floats_.nbytes()); }
+  // LibTorch's allocator rounds sizes of pinned memory up to a power of two.
+  int64_t bytes() const override {
+    return static_cast<int64_t>(std::bit_ceil(uint64_t{floats_.nbytes()}));
+  }
   absl::StatusOr<const float*> Get() const override {
     AFT_RETURN_IF_ERROR(GuardTorch([&] {
       arrived_.synchronize();
@@ -244,6 +249,9 @@ class CudaQueue final : public GpuQueue {
       try {
         return work();
       } catch (const c10::OutOfMemoryError& error) {
+        return absl::ResourceExhaustedError(error.what_without_backtrace());
+      } catch (const c10::AcceleratorError& error) {  // pinned memory, among others
+        if (error.get_error_code() != cudaErrorMemoryAllocation) throw;
         return absl::ResourceExhaustedError(error.what_without_backtrace());
       }
     });

@@ -2,6 +2,7 @@
 
 #include "model/gpu/cuda_queue.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "ATen/ops/mm.h"
 #include "ATen/ops/ones.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/gpu_model/test_queue.h"
 
@@ -55,6 +57,58 @@ TEST(CudaQueueTest, EventsMeasureSeconds) {
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
   EXPECT_GT((*end)->SecondsSince(**begin), 0);
   EXPECT_LE((*end)->SecondsSince(**begin), waited.count());
+}
+
+// CUDA refuses pinned memory of this size, and LibTorch reports that by another exception than for
+// memory of the device.
+TEST(CudaQueueTest, LackOfPinnedMemoryIsResourceExhausted) {
+  const std::unique_ptr<GpuQueue> queue = MakeTestQueue();
+  float number = 0;
+  const absl::Status status = queue->CopyFromHost(&number, &number, int64_t{1} << 50);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_TRUE(queue->Synchronize().ok());
+}
+
+// The source is released while the copy runs, which takes milliseconds. Memory of its size is then
+// allocated and zeroed at once.
+TEST(CudaQueueTest, ACopyToTheHostKeepsItsSourceAndReportsAllItsMemory) {
+  constexpr int64_t kFloats = (int64_t{1} << 25) + 1;
+  const std::unique_ptr<GpuQueue> queue = MakeTestQueue();
+  absl::StatusOr<DeviceFloats> floats = queue->Allocate(kFloats, "floats", /*lazy=*/false);
+  ASSERT_TRUE(floats.ok()) << floats.status();
+  ASSERT_TRUE(queue
+                  ->Run([&] {
+                    static_cast<at::Tensor*>(floats->owner.get())->fill_(1);
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  const auto copy = queue->CopyToHost(*std::move(floats));
+  ASSERT_TRUE(copy.ok()) << copy.status();
+  ASSERT_TRUE(queue->Allocate(kFloats, "zeros", /*lazy=*/false).ok());
+  EXPECT_EQ((*copy)->bytes(), int64_t{1} << 28);  // pinned memory is rounded to a power of two
+  const absl::StatusOr<const float*> copied = (*copy)->Get();
+  ASSERT_TRUE(copied.ok()) << copied.status();
+  EXPECT_EQ(std::count(*copied, *copied + kFloats, 1.0F), kFloats);
+}
+
+// LibTorch's pool has 32 streams. A model that is loaded must not capture the work of one that
+// serves.
+TEST(CudaQueueTest, QueuesShareNoStreamAndLaterOnesUseTheStreamsOfThoseThatEnded) {
+  const std::unique_ptr<GpuQueue> kept = MakeTestQueue();
+  constexpr size_t kQueues = 40;
+  const auto streams = [] {
+    std::vector<std::unique_ptr<GpuQueue>> queues;
+    std::set<kernels::cuda::Stream> all;
+    while (queues.size() < kQueues) {
+      queues.push_back(MakeTestQueue());
+      all.insert(queues.back()->stream());
+    }
+    return all;
+  };
+  const std::set<kernels::cuda::Stream> first = streams();
+  EXPECT_EQ(first.size(), kQueues);
+  EXPECT_FALSE(first.contains(kept->stream()));
+  EXPECT_EQ(streams(), first);
 }
 
 TEST(CudaQueueTest, WorkRunsAfterACaptureThatFailed) {

@@ -4,13 +4,17 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/gpu/gpu_model_runner.h"
 #include "tests/gpu_model/runner_pair.h"
 #include "tests/support/collect.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft {
 namespace {
+
+using testing::HasSubstr;
 
 class GpuStatesTest : public RunnerPairFixture {};
 
@@ -71,6 +75,20 @@ TEST_F(GpuStatesTest, AStateIsKeptOnTheHostWithoutMemoryOnTheDevice) {
   const int waits = device_->waits;
   EXPECT_EQ(SnapshotOf(*gpu, 0), snapshot);
   EXPECT_EQ(device_->waits, waits + 1);
+}
+
+// Lack of memory ends one request. It is not an error of the server.
+TEST_F(GpuStatesTest, ABindingWithoutMemoryIsResourceExhausted) {
+  const auto gpu = Gpu();
+  Generate(*gpu, 0, RandomText(9), 3, Warm(1));
+  const std::string snapshot = SnapshotOf(*gpu, 0);
+  device_->full = true;
+  EXPECT_THAT(
+      gpu->BindSlot(1, snapshot, {Greedy()}),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("state of a sequence: full")));
+  device_->full = false;
+  Bind(*gpu, 1, snapshot, {Greedy()});
+  EXPECT_EQ(SnapshotOf(*gpu, 1), snapshot);
 }
 
 }  // namespace
