@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "base/catching.h"
 #include "base/status_macros.h"
 #include "server/api/oip/infer_exchange.h"
 #include "server/call/call_report.h"
@@ -177,19 +178,19 @@ bool StreamInfer::SendNext(const std::shared_ptr<Call>& call) {
 
 bool StreamInfer::Write(const std::shared_ptr<Call>& call) {
   auto& exchange = static_cast<InferExchange&>(call->exchange());
+  absl::Status status;
   if (sent_last_) {
-    const absl::Status& status = call->ending().status;
+    status = call->ending().status;
     if (status.ok() && !call->ending().message) return false;
-    if (!status.ok() && end_on_error_) {
-      Abort(status, absl::CancelledError("another request of the stream has failed"));
-      return false;
-    }
-    if (!status.ok()) {
-      exchange.SetError(ToGrpcStatus(status, caller_.ids.request).error_message());
-    }
   }
-  if (const absl::Status status = SerializeMessage(exchange.outgoing(), outgoing_); !status.ok()) {
-    Abort(status, absl::CancelledError("an answer of the stream was too large"));
+  const auto serialize = [&] { return SerializeMessage(exchange.outgoing(), outgoing_); };
+  if (status.ok()) status = Catching(serialize);
+  if (!status.ok() && sent_last_ && !end_on_error_) {
+    exchange.SetError(ToGrpcStatus(status, caller_.ids.request).error_message());
+    status = Catching(serialize);
+  }
+  if (!status.ok()) {
+    Abort(status, absl::CancelledError("another request of the stream has failed"));
     return false;
   }
   OperationBegins();

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/support/fake_tokenizer.h"
+#include "tests/support/short_memory.h"
 #include "tests/support/status_matchers.h"
 
 namespace aft::server {
@@ -203,6 +204,51 @@ TEST(KserveStreamTest, ARequestThatDoesNotParseIsAnErrorToo) {
   EXPECT_THAT(responses[0].error_message(), StartsWith("request: is no inference."));
   EXPECT_EQ(responses[0].infer_response().id(), "many fields");
   EXPECT_TRUE(stream.Finish().ok());
+}
+
+// The answer is larger than anything that the request allocates before it. Another thread makes it.
+TEST(KserveStreamTest, ARequestWithoutMemoryForItsAnswerFailsAlone) {
+  constexpr size_t kWidth = 1 << 15;
+  FakeEncoderRunner::Options options;
+  options.width = kWidth;
+  KserveServer server(TestConfigWithEncoder(), {}, options);
+  InferStream stream(server.kserve());
+  InferBuilder request("encoder");
+  request.Text("text_input", "x").Output("last_hidden_state").Id("large");
+  ModelStreamInferResponse response;
+  {
+    const ShortMemory none(kWidth * sizeof(float) + 1);
+    ASSERT_TRUE(stream.Send(request.request()));
+    ASSERT_TRUE(stream.Next(response));
+  }
+  EXPECT_THAT(response.error_message(), StartsWith("memory: "));
+  EXPECT_EQ(response.infer_response().id(), "large");
+  EXPECT_EQ(response.infer_response().outputs_size(), 0);
+  EXPECT_TRUE(IsFinal(response));
+  EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "ModelStreamInfer", "encoder")), 1);
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "ModelStreamInfer", "encoder")), 0);
+  ASSERT_TRUE(stream.Send(request.request()));
+  const auto others = stream.ReadAll();
+  ASSERT_EQ(others.size(), 1U);
+  EXPECT_EQ(Numbers<float>(others[0].infer_response(), "last_hidden_state").size(), kWidth);
+  EXPECT_TRUE(stream.Finish().ok());
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(KserveTest, AnAnswerWithoutMemoryIsCountedAsThatError) {
+  constexpr size_t kWidth = 1 << 15;
+  FakeEncoderRunner::Options options;
+  options.width = kWidth;
+  KserveServer server(TestConfigWithEncoder(), {}, options);
+  InferBuilder request("encoder");
+  request.Text("text_input", "x").Output("last_hidden_state");
+  {
+    const ShortMemory none(kWidth * sizeof(float) + 1);
+    EXPECT_THAT(server.Infer(request.request()).status,
+                StatusIs(absl::StatusCode::kResourceExhausted, StartsWith("memory: ")));
+  }
+  EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "ModelInfer", "encoder")), 1);
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "ModelInfer", "encoder")), 0);
 }
 
 TEST(KserveStreamTest, ACancelledStreamFreesTheSlotsOfItsRequests) {
