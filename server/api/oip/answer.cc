@@ -22,6 +22,13 @@ const char* ReasonName(const Outcome& outcome) {
 }
 constexpr char kNotFinished[] = "None";
 
+// Approximate sizes of a token and of an alternative, without the text of the token. As JSON, each
+// is an object with an id and a number of up to 22 characters.
+constexpr size_t kTokenBytes = 8;
+constexpr size_t kAlternativeBytes = 11;  // in memory: it is not in the response
+constexpr size_t kTokenJsonBytes = 72;
+constexpr size_t kAlternativeJsonBytes = 80;
+
 // The `count` largest logits of each row, as Triton writes them: "logit:index:label".
 std::vector<std::string> TopClasses(const std::vector<float>& logits,
                                     const std::vector<std::string>& labels, size_t count) {
@@ -100,6 +107,18 @@ void GenerationAnswer::Collect(TokenDelta delta) { Add(delta, kept_); }
 
 size_t GenerationAnswer::held_bytes() const {
   return kept_.text.size() + kept_.ids.size() * sizeof(int64_t) + kept_.logprobs.size();
+}
+
+size_t GenerationAnswer::WireBytes(const TokenDelta& delta) const {
+  if (form_.ids && delta.tokens.empty()) return 0;  // text that was held back until the end
+  const size_t token_bytes = form_.logprobs ? kTokenJsonBytes : kTokenBytes;
+  const size_t alternative_bytes = form_.logprobs ? kAlternativeJsonBytes : kAlternativeBytes;
+  size_t bytes = delta.text.size();
+  if (form_.logprobs) bytes *= 2;  // each token has its text there, too
+  for (const SampledToken& token : delta.tokens) {
+    bytes += token_bytes + token.top.size() * alternative_bytes;
+  }
+  return bytes;
 }
 
 void GenerationAnswer::WriteToken(const TokenDelta& delta,

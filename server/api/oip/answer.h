@@ -40,7 +40,10 @@ class Answer {
   // The number of bytes that it keeps, about.
   virtual size_t held_bytes() const { return 0; }
 
-  // Writes the response of one token, for an answer with a response per token.
+  // For an answer with a response per token: the size on the wire of the tensors that WriteToken
+  // makes of `delta`, about; 0 if `delta` needs no response.
+  virtual size_t WireBytes(const TokenDelta& /*delta*/) const { return 0; }
+  // Writes the response of one token.
   virtual void WriteToken(const TokenDelta& /*delta*/,
                           inference::ModelInferResponse& /*response*/) {}
 
@@ -69,6 +72,7 @@ class GenerationAnswer final : public Answer {
   size_t most_bytes() const override { return form_.prefix.size(); }
   void Collect(TokenDelta delta) override;
   size_t held_bytes() const override;
+  size_t WireBytes(const TokenDelta& delta) const override;
   void WriteToken(const TokenDelta& delta, inference::ModelInferResponse& response) override;
   void WriteEnd(const Outcome& outcome, inference::ModelInferResponse& response) override;
 

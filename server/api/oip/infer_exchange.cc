@@ -38,11 +38,8 @@ constexpr size_t kAnswerCopies = 3;
 // Size of a response without its tensors: names, shapes and parameters.
 constexpr size_t kRestOfMessage = size_t{1} << 16;
 
-// Approximate sizes on the wire: of a response without the data of its tensors, of a token, and of
-// an alternative.
+// Approximate size on the wire of a response without the data of its tensors.
 constexpr size_t kPartBytes = 64;
-constexpr size_t kTokenBytes = 8;
-constexpr size_t kAlternativeBytes = 11;
 
 // Bytes in memory for each byte on the wire, because all of these are objects.
 constexpr size_t kHeldPerByte = 5;
@@ -52,14 +49,6 @@ constexpr size_t kHeldPerByte = 5;
 constexpr size_t kManyParts = 256;
 
 constexpr char kFinalKey[] = "triton_final_response";
-
-size_t BytesOfDelta(const TokenDelta& delta) {
-  size_t bytes = delta.text.size();
-  for (const SampledToken& token : delta.tokens) {
-    bytes += kTokenBytes + token.top.size() * kAlternativeBytes;
-  }
-  return bytes;
-}
 
 }  // namespace
 
@@ -127,7 +116,8 @@ void InferExchange::Prepare() {
 
 void InferExchange::Append(TokenDelta delta, uint32_t /*sequence*/) {
   if (!streams_) return answer_->Collect(std::move(delta));
-  size_t bytes = BytesOfDelta(delta);
+  size_t bytes = answer_->WireBytes(delta);
+  if (bytes == 0) return;
   if (parts_.size() >= kManyParts) {
     Part& last = parts_.back();
     last.token.text += delta.text;
@@ -209,6 +199,8 @@ size_t InferExchange::last_message_bytes() const {
 }
 
 void InferExchange::SetError(const std::string& message) {
+  taken_.reset();
+  finished_.reset();
   response_.Clear();
   inference::ModelInferResponse& response = *response_.mutable_infer_response();
   response.set_id(id_);

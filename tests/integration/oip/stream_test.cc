@@ -95,6 +95,21 @@ TEST(KserveStreamTest, AnAnswerWithoutTokensHasOnlyAnEmptyLastResponse) {
   }
 }
 
+// The text of an incomplete character appears with the end, which has no id.
+TEST(KserveStreamTest, TextWithoutATokenIsNoResponseWithIds) {
+  FakeModelRunner::Options options;
+  options.next_token = [](uint64_t /*hash*/, int64_t count) {
+    return count == 1 ? TokenId{0xC3} : TokenId{256};
+  };
+  KserveServer server(TestConfig(), options);
+  InferStream stream(server.kserve());
+  ASSERT_TRUE(stream.Send(InferBuilder().Ids({1}).request()));
+  const auto responses = stream.ReadAll();
+  EXPECT_TRUE(stream.Finish().ok());
+  ASSERT_EQ(responses.size(), 1U);
+  EXPECT_THAT(Numbers<int64_t>(responses[0].infer_response(), "output_ids"), ElementsAre(0xC3));
+}
+
 TEST(KserveStreamTest, TheLastResponseHasTheFinishReasonIfRequested) {
   KserveServer server;
   GenerateStream native(server.inference(), Request("a prompt", 10));

@@ -31,6 +31,31 @@ TEST(GenerationAnswerTest, IdsBeyondTheTokenizersVocabularyHaveNoText) {
   EXPECT_THAT(response.raw_output_contents(0), HasSubstr(R"("97":{"decoded_token":"a")"));
 }
 
+TEST(GenerationAnswerTest, LogprobsCountAsTheJsonThatTheyBecome) {
+  GenerationForm form;
+  form.streams = form.logprobs = true;
+  GenerationAnswer answer(form, std::make_shared<FakeTokenizer>());
+  for (const int alternatives : {0, 20}) {
+    TokenDelta delta;
+    delta.text = "abc";
+    for (const char c : delta.text) {
+      SampledToken token;
+      token.id = c;
+      token.logprob = -1.2345678F;
+      for (int i = 0; i < alternatives; ++i) {
+        token.top.push_back({.id = 'A' + i, .logprob = -12.345678F});
+      }
+      delta.tokens.push_back(std::move(token));
+    }
+    inference::ModelInferResponse response;
+    answer.WriteToken(delta, response);
+    ASSERT_EQ(response.raw_output_contents_size(), 2);
+    const size_t json = response.raw_output_contents(1).size();
+    EXPECT_GE(answer.WireBytes(delta), json);
+    EXPECT_LT(answer.WireBytes(delta), 2 * json);
+  }
+}
+
 TEST(InferenceTest, RulesForTokensAndBadWordsAreCharged) {
   ServedModel model;
   model.info.vocab_size = 257;
