@@ -169,13 +169,12 @@ absl::Status Call::FindModel() {
   AFT_RETURN_IF_ERROR(CheckLength(field, name.size(), kMaxModelNameBytes));
   AFT_RETURN_IF_ERROR(CheckLength(version_field, version.size(), kMaxModelNameBytes));
   names_version_ = !version.empty();
-  absl::StatusOr<ModelHold> model = environment_.registry.Acquire(*caller_.client, name, version);
-  model_name_ = model.ok() ? (*model)->config.name : name;
-  // This follows Acquire, because a model that is served has metrics.
-  metrics_ = environment_.registry.FindMetrics(model_name_);
-  if (!model.ok()) return model.status();
-  if (*model != model_) reservation_.reset();  // the reservation was for another model
-  model_ = *std::move(model);
+  const auto model = environment_.registry.Acquire(*caller_.client, name, version);
+  const ModelHold found = model.ok() ? *model : nullptr;
+  if (found != model_) reservation_.reset();  // the reservation was for another model
+  model_ = found;
+  SetModelName(name);  // after Acquire, because a model that is served has metrics
+  AFT_RETURN_IF_ERROR(model.status());
   MutexLock lock(mutex_);
   found_ = true;
   return CheckModel();

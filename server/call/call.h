@@ -108,7 +108,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   // ---- The way in.
   absl::Status Admit();
   absl::Status Reserve(const std::string& model);
-  // For the report of a call that is refused before FindModel. `model`: as requested.
+  // Sets model_name_ and metrics_. `model`: the requested name, which counts if model_ is null.
   void SetModelName(const std::string& model);
   // Runs one part of the way in. The call is refused if the part fails or throws, or if the client
   // has cancelled.

@@ -199,7 +199,10 @@ TEST(KserveModelsTest, StatisticsCountCallsOfThisProtocol) {
     ASSERT_TRUE(
         server.Infer(InferBuilder().Text("text_input", "x").Tokens(4).request()).status.ok());
   }
-  EXPECT_FALSE(server.Infer(InferBuilder().Text("text_input", "").request()).status.ok());
+  InferBuilder bad = InferBuilder().Text("text_input", "");
+  EXPECT_FALSE(server.Infer(bad.request()).status.ok());
+  bad.request().set_model_version("9");  // counts for no version
+  EXPECT_THAT(server.Infer(bad.request()).status, StatusIs(absl::StatusCode::kNotFound, _));
   inference::ModelStatisticsResponse response;
   ASSERT_TRUE(
       Call<&Stub::ModelStatistics>(server, inference::ModelStatisticsRequest(), response).ok());
