@@ -220,7 +220,7 @@ TEST(KserveGenerateTest, TypedContentsEqualRawOnes) {
   const auto& ids = typed.response.outputs(0).contents().int64_contents();
   EXPECT_EQ(std::vector<int64_t>(ids.begin(), ids.end()), IdsOf("abc", 6));
   EXPECT_THAT(typed.response.outputs(1).contents().bytes_contents(), ElementsAre("length"));
-  EXPECT_EQ(typed.response.outputs(2).contents().fp32_contents_size(), 1);
+  EXPECT_THAT(typed.response.outputs(2).contents().fp32_contents(), ElementsAre(-6));  // 6 tokens
   EXPECT_THAT(typed.response.outputs(3).contents().uint_contents(), ElementsAre(6));
 }
 

@@ -225,6 +225,10 @@ TEST_F(KserveRepositoryTest, StatisticsAreSeparateForEachVersion) {
   ASSERT_TRUE(Load().ok());
   Infer();
   EXPECT_THAT(statistics(""), ElementsAre("3: 1 in 2", "2: 2 in 4"));
+  std::filesystem::remove_all(folder_.File("m/2"));
+  std::filesystem::remove_all(folder_.File("m/3"));
+  ASSERT_TRUE(Load().ok());
+  EXPECT_THAT(statistics(""), ElementsAre("1: 0 in 0"));  // its requests were forgotten
 }
 
 TEST_F(KserveRepositoryTest, AStateContinuesWithTheVersionThatMadeIt) {

@@ -213,11 +213,15 @@ TEST(KserveStreamTest, ARequestThatDoesNotParseIsAnErrorToo) {
   InferStream stream(server.kserve());
   InferBuilder builder = Ids("abc", 3, "many fields");
   for (int i = 0; i < 2000; ++i) builder.Output("text_output");
-  ASSERT_TRUE(stream.Send(builder.request()));
-  const auto responses = stream.ReadAll();
-  ASSERT_EQ(responses.size(), 1U);
-  EXPECT_THAT(responses[0].error_message(), StartsWith("request: is no inference."));
-  EXPECT_EQ(responses[0].infer_response().id(), "many fields");
+  // An id that cannot be printed is not repeated before the message is known to be UTF-8.
+  for (const std::string& id : {std::string("many fields"), std::string("two\nlines")}) {
+    ModelStreamInferResponse response;
+    ASSERT_TRUE(stream.Send(builder.Id(id).request()));
+    ASSERT_TRUE(stream.Next(response));
+    EXPECT_THAT(response.error_message(), StartsWith("request: is no inference."));
+    EXPECT_EQ(response.infer_response().id(), id == "many fields" ? id : "");
+  }
+  EXPECT_TRUE(stream.ReadAll().empty());
   EXPECT_TRUE(stream.Finish().ok());
 }
 

@@ -23,9 +23,11 @@ TEST(GenerationAnswerTest, IdsBeyondTheTokenizersVocabularyHaveNoText) {
   TokenDelta delta;
   delta.tokens.push_back({.id = 'a', .logprob = -1, .top = {{.id = 300, .logprob = -0.5F}}});
   answer.Collect(std::move(delta));
+  const size_t held = answer.held_bytes();
   inference::ModelInferResponse response;
   answer.WriteEnd(Outcome(), response);
   ASSERT_EQ(response.raw_output_contents_size(), 1);
+  EXPECT_GE(held, response.raw_output_contents(0).size());
   EXPECT_THAT(response.raw_output_contents(0),
               HasSubstr(R"("300":{"decoded_token":"","logprob":-0.5,"rank":1})"));
   EXPECT_THAT(response.raw_output_contents(0), HasSubstr(R"("97":{"decoded_token":"a")"));
