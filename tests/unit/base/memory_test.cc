@@ -65,5 +65,21 @@ TEST_F(MemoryTest, TheFreeMemoryOfTheCgroupCountsIfItIsLess) {
   EXPECT_EQ(Available(), 4000 * 1024);
 }
 
+TEST_F(MemoryTest, FilesThatTheCgroupHasCachedAreAvailable) {
+  const std::string folder = "/sys/fs/cgroup/";
+  Write(folder + "memory.max", "1000000\n");
+  Write(folder + "memory.current", "900000\n");
+  Write(folder + "memory.stat", "file 750000\ninactive_file 300000\nactive_file 400000\n");
+  EXPECT_EQ(Available(), 800'000);
+  Write(folder + "memory.current", "600000\n");  // an older number than those of the files
+  EXPECT_EQ(Available(), 1'000'000);
+  std::filesystem::remove_all(folder_.path() + folder);
+  Write(folder + "memory/memory.limit_in_bytes", "1000000\n");
+  Write(folder + "memory/memory.usage_in_bytes", "900000\n");
+  Write(folder + "memory/memory.stat",
+        "active_file 1\ninactive_file 2\ntotal_inactive_file 300000\ntotal_active_file 400000\n");
+  EXPECT_EQ(Available(), 800'000);
+}
+
 }  // namespace
 }  // namespace aft
