@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <exception>
 #include <limits>
 #include <set>
-#include <stdexcept>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json_check.h"
 #include "base/utf8.h"
 
 namespace aft {
@@ -49,41 +48,16 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text, size_t max_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("config is ", text.size(), " bytes; at most ", max_bytes));
   }
-  if (text.find('\0') != absl::string_view::npos) {
-    // The parser takes a NUL for the end of its input and would not look at the bytes after it.
-    return absl::InvalidArgumentError("config is not valid JSON: it has a NUL byte");
+  const JsonCheck check = CheckJson(text, kMaxLevels);
+  if (check.too_deep || check.wrong_byte != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "config is not valid JSON: ", check.too_deep ? "too many levels" : Shown(check.why)));
   }
-  struct Level {
-    std::set<std::string> keys;
-    std::string current;  // the key whose value is being read
-  };
-  std::vector<Level> levels;
-  std::string duplicate;
-  const auto watch = [&](int depth, Json::parse_event_t event, const Json& value) {
-    if (depth > kMaxLevels) throw std::runtime_error("too many levels");
-    if (event == Json::parse_event_t::object_start) {
-      levels.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      levels.pop_back();
-    } else if (event == Json::parse_event_t::key) {
-      Level& level = levels.back();
-      level.current = value.get<std::string>();
-      if (!level.keys.insert(level.current).second && duplicate.empty()) {
-        duplicate = absl::StrJoin(
-            levels, ".", [](std::string* out, const Level& l) { absl::StrAppend(out, l.current); });
-      }
-    }
-    return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(text.begin(), text.end(), watch);
-  } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("config is not valid JSON: ", Shown(error.what())));
+  if (!check.twice.empty()) {
+    const std::string path = absl::StrJoin(check.twice, ".");
+    return KeyError(path.empty() ? "\"\"" : Shown(path), "given more than once");
   }
-  if (!duplicate.empty()) return KeyError(Shown(duplicate), "given more than once");
-  return json;
+  return Json::parse(text.begin(), text.end());
 }
 
 JsonFields::JsonFields(const Json& object, absl::string_view path,

@@ -34,8 +34,8 @@ THIRD_PARTIES = {
                               "client/aftload/"]),
     "Boost": (r"boost/", ["server/http/", "client/aftload/"]),
     "hiredis": (r"hiredis/", ["server/states/"]),
-    "nlohmann-json": (r"nlohmann/", ["model/config/", "model/checkpoint/", "model/convert/", "model/tokenizer/",
-                      "model/train/", "server/api/", "server/app/", "client/"]),
+    "nlohmann-json": (r"nlohmann/", ["base/json_check", "model/config/", "model/checkpoint/", "model/convert/",
+                      "model/tokenizer/", "model/train/", "server/api/", "server/app/", "client/"]),
 }
 
 # Own folders, lowest first: each may include itself and the folders named, all of which stand above

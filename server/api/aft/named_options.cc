@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/json_check.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "server/api/aft/generate_codec.h"
@@ -28,6 +29,7 @@ using google::protobuf::Reflection;
 using Json = nlohmann::json;
 
 constexpr size_t kMaxJsonBytes = size_t{16} << 10;
+constexpr int kMaxJsonLevels = 32;
 constexpr size_t kMaxOptionNameBytes = 64;
 
 // Returns the number in `value`, which is a number or, if `lax`, a string with one.
@@ -194,21 +196,19 @@ absl::Status GenerationOptions::SetAll(absl::string_view place, absl::string_vie
     return BadField(place,
                     absl::StrCat("must have at most ", kMaxJsonBytes, " bytes, got ", json.size()));
   }
-  // Duplicate keys are found here, because the parser would keep the last one.
-  std::set<std::string> keys;
-  bool twice = false;
-  const auto look = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1) {
-      twice = !keys.insert(parsed.get<std::string>()).second || twice;
-    }
-    return true;
-  };
-  // The parser would treat a NUL as the end of its input.
-  const bool cut = json.find('\0') != absl::string_view::npos;
-  Json object = Json::parse(json.begin(), json.end(), look, /*allow_exceptions=*/false);
-  if (cut || !object.is_object()) return BadField(place, "must be the text of a JSON object");
+  const JsonCheck check = CheckJson(json, kMaxJsonLevels);
+  if (check.too_deep) {
+    return BadField(place,
+                    absl::StrCat("must not be nested deeper than ", kMaxJsonLevels, " levels"));
+  }
+  Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  if (check.wrong_byte != 0 || !object.is_object()) {
+    return BadField(place, "must be the text of a JSON object");
+  }
+  if (!check.twice.empty()) {
+    return BadField(Path(place, check.TwicePath()), "the key occurs twice");
+  }
   MakeIntegers(object);
-  if (twice) return BadField(place, "a key occurs twice");
   for (const auto& [name, value] : object.items()) AFT_RETURN_IF_ERROR(Set(place, name, value));
   return absl::OkStatus();
 }

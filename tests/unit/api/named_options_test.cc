@@ -195,6 +195,15 @@ TEST(OptionsTest, ANameOfTheOpenInferenceProtocolSetsItsField) {
       absl::InvalidArgumentError("tempature: there is no such option; did you mean temperature?"));
   EXPECT_EQ(options.SetAll("all", R"({"top_k": 2.0})"), absl::OkStatus());
   EXPECT_EQ(options.message().sampling().top_k(), 2U);
+  const auto nested = [](size_t levels) {
+    return "{\"a\": " + std::string(levels - 1, '[') + std::string(levels - 1, ']') + "}";
+  };
+  EXPECT_EQ(options.SetAll("all", nested(33)),
+            absl::InvalidArgumentError("all: must not be nested deeper than 32 levels"));
+  EXPECT_EQ(options.SetAll("all", nested(32)),
+            absl::InvalidArgumentError("all.a: there is no such option"));
+  EXPECT_EQ(options.SetAll("all", R"({"": 1, "": 2})"),
+            absl::InvalidArgumentError("all.\"\": the key occurs twice"));
   GenerationOptions strict(/*lax=*/false);
   EXPECT_EQ(strict.Set("", "seed", "3"),
             absl::InvalidArgumentError("seed: must be an integer from 0 to 18446744073709551615"));

@@ -394,6 +394,7 @@ TEST(ConfigTest, DuplicateKeysAreNamedWithTheirPath) {
   };
   EXPECT_EQ(insert_before("\"d_model\"", "\"d_model\": 1, "), "d_model: given more than once");
   EXPECT_EQ(insert_before("\"window\"", "\"window\": 32, "), "mixer.window: given more than once");
+  EXPECT_EQ(Refusal(std::string(R"({"": 1, "": 2})")), "\"\": given more than once");
 }
 
 TEST(ConfigTest, TextThatIsNotJsonIsRefused) {
