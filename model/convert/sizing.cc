@@ -106,7 +106,8 @@ absl::StatusOr<OrderedJson> Size(const CheckpointFile& checkpoint, const SizingO
   const int64_t scratch = StatePool::ScratchBytes(mixers.states);
   const int64_t flops = 2 * (ProductWeights(config) + used);
   const int64_t slots = language_model ? options.slots : 0;
-  if (slot + scratch > std::numeric_limits<int64_t>::max() / 2 / options.slots) {
+  const int64_t slot_bytes = CpuModelRunner::SlotBytes(mixers.states, config.vocab_size);
+  if (slot_bytes > std::numeric_limits<int64_t>::max() / 2 / options.slots) {
     return absl::ResourceExhaustedError(absl::StrCat("slots: ", options.slots, " states of ", slot,
                                                      " bytes are too many to count"));
   }
@@ -121,7 +122,7 @@ absl::StatusOr<OrderedJson> Size(const CheckpointFile& checkpoint, const SizingO
     OrderedJson size = {{"weight_bytes", weight_bytes},
                         {"step_bytes", weights.products},
                         {"workspace_bytes", workspace},
-                        {"memory_bytes", weight_bytes + workspace + slots * (slot + scratch)}};
+                        {"memory_bytes", weight_bytes + workspace + slots * slot_bytes}};
     if (language_model && (options.bandwidth > 0 || options.flops > 0)) {
       size["tokens_per_second"] = TokensPerSecond(options, weights.products, moved * kFloat, flops);
     }

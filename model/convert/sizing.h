@@ -32,7 +32,9 @@ struct SizingOptions {
 //     weight_bytes               tables of the mixers included
 //     step_bytes                 the part of weight_bytes that every step reads: matrices, norms
 //     workspace_bytes            activations and logits of the largest step
-//     memory_bytes               all of these, with the states of all slots, without the program
+//     memory_bytes               all of these, with the states of all slots and their counts for
+//                                penalties (8 bytes for each token of the vocabulary), without the
+//                                program
 //     tokens_per_second.B        the most tokens that B = 1, 8, slots streams can get together: a
 //                                step reads the weights once and moves B states. For language
 //                                models only, and only when bandwidth or flops are known

@@ -21,7 +21,9 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/load/backend.h"
 #include "model/load/initial_states.h"
+#include "model/network/check_tensors.h"
 #include "model/network/cpu_network.h"
+#include "model/network/weight_bytes.h"
 #include "model/runtime/cpu_encoder_runner.h"
 #include "model/runtime/cpu_model_runner.h"
 #include "model/runtime/torch_guard.h"
@@ -108,12 +110,29 @@ absl::StatusOr<Runner> NamingTheFile(const LoadOptions& options, absl::StatusOr<
       absl::StrCat(options.checkpoint_dir, "/", kWeightsFileName, ": ", runner.status().message()));
 }
 
-// Both checks come before the large allocations: beyond the limit the kernel would kill the process
-// instead. States that grow count with their full size, so that no admitted sequence ever lacks
-// memory.
+// The checks of memory come before the large allocations: beyond the limit the kernel would kill
+// the process instead. This one comes before the tensors are read.
+absl::StatusOr<std::unique_ptr<CpuNetwork>> LoadCpuNetwork(const CheckpointFile& checkpoint,
+                                                           Number format) {
+  const NetworkConfig& config = checkpoint.config;
+  AFT_RETURN_IF_ERROR(CheckFormat(config, format));
+  const int64_t tables = CountTableBytes(config);
+  // The table of a layer exists twice while it is folded.
+  const int64_t needed =
+      CountWeightBytes(config, format).total() + tables + tables / config.n_layers;
+  const int64_t available = AvailableMemory();
+  if (needed > available) {
+    return absl::ResourceExhaustedError(absl::StrCat("not enough memory: ", Mebibytes(needed),
+                                                     " of weights in ", NumberName(format), "; ",
+                                                     Mebibytes(available), " are available"));
+  }
+  return CpuNetwork::Create(config, checkpoint.tensors, format);
+}
+
+// States that grow count with their full size, so that no admitted sequence ever lacks memory.
 absl::Status CheckMemory(const CpuNetwork& network, const CpuModelRunner::Options& options) {
-  const std::vector<StateSpec> states = network.state_specs();
-  const int64_t slot = StatePool::SlotBytes(states) + StatePool::ScratchBytes(states);
+  const int64_t slot =
+      CpuModelRunner::SlotBytes(network.state_specs(), network.config().vocab_size);
   const int64_t tokens_at_once = CpuModelRunner::TokensAtOnce(options);
   const int64_t workspace = network.WorkspaceBytes(tokens_at_once, options.threads);
   const int64_t available = AvailableMemory();
@@ -149,8 +168,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCpuRunner(const LoadOptions& op
   runner.slots = options.slots;
   runner.max_step_tokens = options.max_step_tokens;
   AFT_RETURN_IF_ERROR(PlaceThreads(options, runner));
-  AFT_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network,
-                       CpuNetwork::Create(checkpoint.config, checkpoint.tensors, format));
+  AFT_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network, LoadCpuNetwork(checkpoint, format));
   AFT_RETURN_IF_ERROR(CheckMemory(*network, runner));
   AFT_ASSIGN_OR_RETURN(states, ReadInitialStates(options.checkpoint_dir, checkpoint.config,
                                                  network->state_specs(), network->fingerprint()));
@@ -164,8 +182,7 @@ absl::StatusOr<std::unique_ptr<EncoderRunner>> LoadCpuEncoder(const LoadOptions&
   runner.max_batch_rows = options.max_batch_rows;
   runner.max_batch_tokens = options.max_batch_tokens;
   AFT_RETURN_IF_ERROR(PlaceThreads(options, runner));
-  AFT_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network,
-                       CpuNetwork::Create(checkpoint.config, checkpoint.tensors, format));
+  AFT_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network, LoadCpuNetwork(checkpoint, format));
   AFT_RETURN_IF_ERROR(CheckMemory(*network, runner));
   return CpuEncoderRunner::Create(std::move(network), runner);
 }

@@ -5,6 +5,7 @@
 #include "ATen/ops/cat.h"
 #include "ATen/ops/constant_pad_nd.h"
 #include "model/config/kinds.h"
+#include "model/kernels/aft/aft.h"
 #include "model/mixers/tables.h"
 
 namespace aft {
@@ -52,6 +53,14 @@ at::Tensor BandOfPairs(const MixerConfig& config, const MixerTables& tables, int
 }
 
 }  // namespace
+
+int64_t AftTableFloats(const MixerConfig& config) {
+  const int64_t window = Window(config);
+  if (window == 0) return 0;
+  const int64_t rows = std::max<int64_t>(config.band_rows, 1) +  // 0: one row for all positions
+                       (config.length_policy == LengthPolicy::kZero ? 1 : 0);
+  return rows * (Columns(config, window) + 2 * kernels::AftBias::kPadding);
+}
 
 AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables) {
   AftBand band;

@@ -33,6 +33,9 @@ struct AftBand {
 // `tables` hold the tensors that ExpectedMixerTables lists. Differentiable in them.
 AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables);
 
+// The floats of the table that a kernel makes of that band (kernels::AftBias). 0: there is no band.
+int64_t AftTableFloats(const MixerConfig& config);
+
 // AFT-conv's filter as it is applied: conv.w [heads, taps], normalised per head with conv.gamma and
 // conv.beta (eq. 8) when the config says so. Differentiable in the tables.
 at::Tensor AppliedConvFilter(const MixerConfig& config, const MixerTables& tables);

@@ -10,6 +10,7 @@
 #include "model/config/tensors.h"
 #include "model/kernels/linear/packed_weight.h"
 #include "model/layers/embedding.h"
+#include "model/mixers/tables.h"
 #include "model/state/aligned_buffer.h"  // RoundUpToLine
 
 namespace aft {
@@ -36,6 +37,16 @@ WeightBytes CountWeightBytes(const NetworkConfig& config, Number format) {
   }
   bytes.lookups += vector(Embedding::PositionFloats(config));
   return bytes;
+}
+
+int64_t CountTableBytes(const NetworkConfig& config) {
+  int64_t floats = AftTableFloats(config.mixer);
+  if (floats == 0) {
+    for (const TensorSpec& spec : ExpectedMixerTables(config.mixer, MixerWidth(config))) {
+      floats += spec.count();
+    }
+  }
+  return config.n_layers * floats * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace aft

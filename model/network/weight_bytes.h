@@ -18,4 +18,8 @@ struct WeightBytes {
 // Matrices in `format`, one that the CPU has.
 WeightBytes CountWeightBytes(const NetworkConfig& config, Number format);
 
+// The bytes of the tables of all mixers: those of AFT as they are folded, and others as they are in
+// the file, which is about the size that they have in memory.
+int64_t CountTableBytes(const NetworkConfig& config);
+
 }  // namespace aft

@@ -39,9 +39,9 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<CpuNetwork> network, const Option
                         CpuDeviceName(threads_));
   const std::vector<StateSpec> states = network_->state_specs();
   AddStateInfo(states, network_->fingerprint(), &info_);
-  info_.memory_bytes =
-      info_.weight_bytes + network_->WorkspaceBytes(TokensAtOnce(options), options.threads) +
-      options.slots * (StatePool::SlotBytes(states) + StatePool::ScratchBytes(states));
+  info_.memory_bytes = info_.weight_bytes +
+                       network_->WorkspaceBytes(TokensAtOnce(options), options.threads) +
+                       options.slots * SlotBytes(states, info_.vocab_size);
   samplers_.resize(static_cast<size_t>(options.threads));
   const auto slots = static_cast<size_t>(options.slots);
   counts_.resize(slots);

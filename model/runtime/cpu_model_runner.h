@@ -40,6 +40,13 @@ class CpuModelRunner final : public ModelRunner {
     return std::min(options.max_step_tokens, kTokensAtOnce);
   }
 
+  // The memory of a slot: its states, and the counts of its tokens, which are allocated when a
+  // sequence with penalties first has the slot.
+  static int64_t SlotBytes(const std::vector<StateSpec>& states, int64_t vocab_size) {
+    return StatePool::SlotBytes(states) + StatePool::ScratchBytes(states) +
+           vocab_size * static_cast<int64_t>(sizeof(TokenCount));
+  }
+
   // Allocates states and workspace and warms them up. RESOURCE_EXHAUSTED when memory is short.
   static absl::StatusOr<std::unique_ptr<CpuModelRunner>> Create(std::unique_ptr<CpuNetwork> network,
                                                                 const Options& options);

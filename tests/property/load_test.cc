@@ -16,6 +16,7 @@
 #include "tests/property/runner_fixture.h"
 #include "tests/support/shown_progress.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
 
 namespace aft {
 namespace {
@@ -199,6 +200,34 @@ TEST_F(LoadTest, AGpuThatIsNotThereIsRefused) {
                              HasSubstr("no GPU"), HasSubstr("cuda:999: this machine has")));
 }
 
+// The file has other tensors, so an error that names none of them shows that they were not read.
+TEST_F(LoadTest, WeightsThatCannotFitAreNotRead) {
+  Write();
+  const auto expect_refused = [this] {
+    WriteBytes(options_.checkpoint_dir + "/config.json", FormatNetworkConfig(config_));
+    ExpectRefused(absl::StatusCode::kResourceExhausted, "MiB of weights in fp32; ");
+  };
+  config_.n_layers = 1024;
+  config_.d_model = 1 << 16;
+  config_.d_ff = 1 << 18;
+  expect_refused();
+  // Small factors of large tables: 2 GiB a layer.
+  config_.architecture = Architecture::kEncoder;
+  config_.d_model = config_.d_ff = 8;
+  config_.max_seq_len = 1 << 14;
+  config_.mixer = {.window = 1 << 14,
+                   .band_rows = 1 << 14,
+                   .causal = false,
+                   .bias = BiasForm::kFactors,
+                   .bias_rank = 1};
+  expect_refused();
+  // While a layer is folded, its table exists twice.
+  const int64_t needed = CountWeightBytes(config_, *NumberNamed("fp32")).total() +
+                         CountTableBytes(config_) * (config_.n_layers + 1) / config_.n_layers;
+  ExpectRefused(absl::StatusCode::kResourceExhausted, ": " + Mebibytes(needed) + " of weights in ");
+}
+
+// The counts for penalties are 8 bytes for each token of the vocabulary.
 TEST_F(LoadTest, SaysWhatNeedsHowMuchMemory) {
   Write();
   options_.slots = 2'000'000'000;

@@ -8,11 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "base/memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/config/formats.h"
 #include "model/convert/inspect.h"
+#include "model/mixers/tables.h"
+#include "model/network/weight_bytes.h"
 #include "tests/property/runner_fixture.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/temp_files.h"
 
 namespace aft {
 namespace {
@@ -49,6 +54,10 @@ TEST_P(EverySizeTest, EqualsWhatTheRunnerReports) {
         << format;
     EXPECT_EQ(sizes.at("sizing").at("formats").at(format).at("memory_bytes"), info.memory_bytes)
         << format;
+    if (AftTableFloats(config_.mixer) > 0) {
+      EXPECT_EQ(CountWeightBytes(config_, *NumberNamed(format)).total() + CountTableBytes(config_),
+                info.weight_bytes);
+    }
     if (model.runner == nullptr) continue;
     EXPECT_EQ(sizes.at("state_bytes_per_sequence"), info.state_bytes);
     EXPECT_EQ(sizes.at("state_bytes_per_token"), info.state_bytes_per_token);
@@ -82,6 +91,11 @@ class MemoryTest : public SizingFixture {
     first = {};
     const int64_t before = Allocated();
     const LoadedModel model = LoadBoth();
+    SamplingParams penalties;
+    penalties.repetition_penalty = 1.5F;
+    for (int32_t slot = 0; model.runner != nullptr && slot < options_.slots; ++slot) {
+      Bind(*model.runner, slot, penalties);
+    }
     const int64_t taken = Allocated() - before;
     EXPECT_GE(taken, expected);
     EXPECT_LE(taken, expected + slack);
@@ -99,6 +113,34 @@ TEST_F(MemoryTest, EqualsWhatALanguageModelTakes) {
     options_.weight_format = format;
     ExpectWhatLoadingTakes();
   }
+}
+
+// The counts for penalties are larger here than the slack of ExpectWhatLoadingTakes.
+TEST_F(MemoryTest, EqualsWhatPenaltiesTake) {
+  config_.vocab_size = 8192;
+  config_.tokenizer = "chars";
+  WriteBytes(options_.checkpoint_dir + "/chars.json", R"(["a"])");
+  options_.slots = 1024;
+  options_.max_step_tokens = 1024;
+  options_.weight_format = "fp32";
+  ExpectWhatLoadingTakes();
+}
+
+TEST_F(MemoryTest, SlotsGetWhatTheWorkspaceLeaves) {
+  options_.weight_format = "fp32";
+  Write();
+  const auto workspace = [this](int threads) {
+    options_.intra_op_threads = threads;
+    return Format().at("workspace_bytes").get<int64_t>();
+  };
+  const int64_t slots = Format().at("memory_bytes").get<int64_t>() - workspace(1) -
+                        Format().at("weight_bytes").get<int64_t>();
+  const int64_t most = AvailableMemory() / 10 * 6;  // each of the two has room without the other
+  options_.intra_op_threads = static_cast<int32_t>(most / (workspace(2) - workspace(1)));
+  options_.slots = static_cast<int32_t>(most / (slots / options_.slots));
+  options_.max_step_tokens = options_.slots;
+  EXPECT_THAT(LoadModel(options_),
+              StatusIs(absl::StatusCode::kResourceExhausted, testing::HasSubstr(" slots of ")));
 }
 
 TEST_F(MemoryTest, EqualsWhatAnEncoderTakes) {
