@@ -170,8 +170,7 @@ absl::Status ModelRegistry::LoadVersions(Entry& entry) {
     if (IsDraining()) return Draining();
     failed.Update(LoadVersion(entry, config));
   }
-  if (!failed.ok()) return failed;
-  std::vector<ModelHold> others = TakeOthers(entry, *wanted);
+  std::vector<ModelHold> others = TakeOthers(entry, *wanted, /*loaded=*/failed.ok());
   if (!others.empty()) on_change_();
   Retire(std::move(others));
   return failed;

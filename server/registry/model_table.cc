@@ -321,8 +321,9 @@ void ModelTable::Allow(Entry& entry) {
 void ModelTable::FailLoading(Entry& entry, const absl::Status& error) {
   MutexLock lock(mutex_);
   for (auto& [name, version] : entry.versions) {
-    if (version.state != ModelState::kLoading) continue;
-    version.state = ModelState::kFailed;
+    const bool loading = version.state == ModelState::kLoading;
+    if (!loading && version.state != ModelState::kReady) continue;
+    if (loading) version.state = ModelState::kFailed;
     version.error = error;
   }
   Publish(entry);
@@ -362,13 +363,14 @@ absl::StatusOr<ModelHold> ModelTable::Place(Entry& entry, ModelHold model,
   return model;
 }
 
-std::vector<ModelHold> ModelTable::TakeOthers(Entry& entry,
-                                              const std::vector<ModelConfig>& wanted) {
+std::vector<ModelHold> ModelTable::TakeOthers(Entry& entry, const std::vector<ModelConfig>& wanted,
+                                              bool loaded) {
   std::vector<ModelHold> others;
   MutexLock lock(mutex_);
   for (auto it = entry.versions.begin(); it != entry.versions.end();) {
     const auto version = it++;
     if (HasVersion(wanted, version->first)) continue;
+    if (!loaded && version->second.model != nullptr) continue;
     if (version->second.model != nullptr) others.push_back(std::move(version->second.model));
     entry.versions.erase(version);
   }

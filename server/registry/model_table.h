@@ -139,13 +139,15 @@ class ModelTable {
   void FailLoading(Entry& entry, const absl::Status& error);
   void FailVersion(Entry& entry, const std::string& version, const absl::Status& error);
   // Whether the version is loaded from the current config and folder (FolderStamp). If so, it has
-  // no error any more: another config or other files, which did not load, were taken back.
+  // no error any more: the config or the files that could not be used were taken back.
   bool KeepLoaded(Entry& entry, const ModelConfig& config, const std::string& stamp);
   // Gives requests `model` from now on. Returns the model that it replaces, if any. UNAVAILABLE:
   // the table drains.
   absl::StatusOr<ModelHold> Place(Entry& entry, ModelHold model, const std::string& stamp);
-  // Removes all versions that are not in `wanted`. Returns their models.
-  std::vector<ModelHold> TakeOthers(Entry& entry, const std::vector<ModelConfig>& wanted);
+  // Removes the versions that are not in `wanted`; those in memory only if `loaded`. Returns their
+  // models.
+  std::vector<ModelHold> TakeOthers(Entry& entry, const std::vector<ModelConfig>& wanted,
+                                    bool loaded);
   // Unloads all versions and returns their models. `stay`: they stay unloaded until Allow.
   std::vector<ModelHold> TakeAll(Entry& entry, bool stay);
   // Records that a loaded model has failed, so that it does not serve any more.

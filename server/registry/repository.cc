@@ -95,7 +95,6 @@ absl::StatusOr<std::vector<ModelConfig>> FindVersions(const RepositoryConfig& re
     const std::string version = entry.path().filename().string();
     const int64_t number = VersionOf(version);
     if (number == 0 || !entry.is_directory(error) || !IsWanted(repository, number)) continue;
-    AFT_RETURN_IF_ERROR(CheckInside(repository.folder, entry.path()));
     ModelConfig& model = found.emplace_back(repository.settings);
     model.name = name;
     model.version = version;
@@ -132,9 +131,11 @@ absl::Status CheckVersionFolder(const std::string& repository, const ModelConfig
     if (name != kChecksumsName) files.push_back(name);
     bytes += entry.file_size(error);
   }
-  // Other formats may take less. The loader checks for memory beyond the weights once it knows.
+  // This saves the time to hash the files. Other formats may take less, and a GPU has memory of its
+  // own. The loader checks the memory of what it allocates.
   const int64_t available = AvailableMemory();
-  if (model.weight_format == "stored" && bytes > static_cast<uintmax_t>(available)) {
+  if (model.device == "cpu" && model.weight_format == "stored" &&
+      bytes > static_cast<uintmax_t>(available)) {
     return absl::ResourceExhaustedError(absl::StrCat("not enough memory: the files of ",
                                                      model.checkpoint_dir, " have ", bytes,
                                                      " bytes, and ", available, " are available"));

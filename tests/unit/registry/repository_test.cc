@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -49,9 +50,11 @@ class RepositoryTest : public testing::Test {
     for (const ModelConfig& model : *models) versions.push_back(model.version);
     return versions;
   }
-  absl::Status Check(const std::string& folder, const std::string& weight_format = "stored") {
+  absl::Status Check(const std::string& folder, const std::string& weight_format = "stored",
+                     const std::string& device = "cpu") {
     ModelConfig model;
     model.checkpoint_dir = folder;
+    model.device = device;
     model.weight_format = weight_format;
     return CheckVersionFolder(repository_.folder, model);
   }
@@ -129,6 +132,14 @@ TEST_F(RepositoryTest, LinksMayNotLeadOutside) {
   EXPECT_THAT(Check(folder), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("/more")));
 }
 
+TEST_F(RepositoryTest, ALinkOutsideHidesNoOtherVersion) {
+  Add("m/2");
+  fs::create_directory_symlink(folder_.path(), repository_.folder + "/m/1");
+  EXPECT_THAT(Versions("m"), ElementsAre("2"));
+  repository_.latest_versions = 2;
+  EXPECT_THAT(Versions("m"), ElementsAre("2", "1"));
+}
+
 TEST_F(RepositoryTest, LinksInsideAreFollowed) {
   const std::string blobs = Add("blobs");
   fs::create_directories(repository_.folder + "/m/1");
@@ -153,6 +164,7 @@ TEST_F(RepositoryTest, AModelThatCannotFitIsNotRead) {
   EXPECT_THAT(Check(folder), StatusIs(absl::StatusCode::kResourceExhausted,
                                       HasSubstr("have 4398046511104 bytes")));
   EXPECT_EQ(Check(folder, "int8"), absl::OkStatus());  // it may take less than its files
+  EXPECT_EQ(Check(folder, "stored", "cuda:0"), absl::OkStatus());
 }
 
 TEST_F(RepositoryTest, ChecksumsVouchForEveryFile) {
@@ -204,6 +216,22 @@ TEST_F(RepositoryTest, AStampDiffersWhenAFileDoes) {
   EXPECT_NE(FolderStamp(folder), longer);
   EXPECT_THAT(FolderStamp(folder_.File("other")), IsEmpty());
   EXPECT_NE(FolderStamp(folder_.path()), "");  // a folder that has only folders
+}
+
+// A checkpoint that was trained again has the same size.
+TEST_F(RepositoryTest, AStampDiffersWhenAFileOfTheSameSizeDoes) {
+  const std::string folder = Add("m/1");
+  const std::string weights = folder + "/weights";
+  const std::string before = FolderStamp(folder);
+  const fs::file_time_type time = fs::last_write_time(weights);
+  fs::last_write_time(weights, time + std::chrono::milliseconds(1));
+  EXPECT_NE(FolderStamp(folder), before);
+  fs::last_write_time(weights, time);
+  EXPECT_EQ(FolderStamp(folder), before);
+  WriteBytes(folder_.File("new"), "one");
+  fs::last_write_time(folder_.File("new"), time);
+  fs::rename(folder_.File("new"), weights);
+  EXPECT_NE(FolderStamp(folder), before);
 }
 
 TEST(WithoutPathsTest, LeavesTheLastNameOfEachPath) {

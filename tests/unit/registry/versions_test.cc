@@ -1,5 +1,6 @@
 // New versions of models that come while others serve.
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -283,6 +284,18 @@ TEST_F(VersionsTest, AVersionThatShouldBeServedAndIsNotIsCounted) {
   const double before = registry_->FindMetrics("m")->loads(false).Value();
   EXPECT_FALSE(Load().ok());
   EXPECT_EQ(registry_->FindMetrics("m")->loads(false).Value(), before + 1);
+}
+
+TEST_F(VersionsTest, AFailedVersionThatIsNotWantedAnyMoreIsForgotten) {
+  Add("m/1");
+  Serve();
+  Add("m/2", "bad");
+  EXPECT_FALSE(Load().ok());
+  Remove("m/2");
+  Add("m/3", "bad");
+  EXPECT_FALSE(Load().ok());
+  EXPECT_THAT(Versions(), ElementsAre("3 failed", "1 ready"));
+  EXPECT_EQ(Gauge("aft_model_versions_failed"), 1);
 }
 
 // A stuck engine must not seem younger because others step, and one that steps must not seem older
