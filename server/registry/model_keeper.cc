@@ -76,6 +76,12 @@ bool ModelKeeper::Shutdown(TimePoint deadline) {
   std::vector<std::shared_ptr<void>> told;
   MutexLock lock(mutex_);
   shut_down_ = true;
+  while (busy_) changed_.Wait(mutex_);
+  // A thread that was stuck may have ended since.
+  for (Kept& kept : models_) {
+    if (kept.released) kept.try_at = TimePoint::min();
+  }
+  changed_.NotifyAll();
   while (IsEnding()) changed_.Wait(mutex_);
   for (Kept& kept : models_) {
     ended &= kept.try_at == TimePoint::min();

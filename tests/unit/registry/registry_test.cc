@@ -264,7 +264,18 @@ TEST_F(ModelRegistryTest, AModelThatTheEngineRefusesFails) {
   registry_->StartLoading();
   registry_->Shutdown(TimePoint::max());  // joins the loader
   EXPECT_FALSE(registry_->Acquire(*AnonymousClient(), "a").ok());
-  EXPECT_NE(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kReady);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kFailed);
+  EXPECT_THAT(registry_->Get(*AnonymousClient(), "a")->error, HasSubstr("max_step_tokens"));
+}
+
+TEST_F(ModelRegistryTest, ADrainBeginsNoFurtherLoad) {
+  Make({"a", "b"});
+  registry_->StartLoading();
+  fakes_.loads->WaitUntilBlocked();
+  registry_->BeginDrain();
+  AllowLoads();
+  EXPECT_TRUE(registry_->Shutdown(TimePoint::max()));  // joins the loader
+  EXPECT_EQ(loaded_.checkpoint_dir, "a");
 }
 
 TEST_F(ModelRegistryTest, DrainingModelsAreUnavailable) {

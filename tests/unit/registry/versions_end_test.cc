@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -236,6 +237,40 @@ TEST_F(VersionsTest, AnOldVersionWhoseThreadIsStuckIsReportedAndNotWaitedFor) {
   EXPECT_FALSE(registry_->Shutdown(TimePoint::min()));
   EXPECT_EQ(unload.Wait(), absl::OkStatus());
   EXPECT_EQ(destroyed(), 0U);
+}
+
+TEST_F(VersionsTest, AThreadThatWasStuckBeforeTheShutdownIsTriedAgain) {
+  Add("m/1");
+  Serve();
+  control("m/1").Hold();
+  ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
+  control("m/1").WaitUntilBlocked();
+  model.reset();
+  Ordered unload;
+  registry_->Unload("m", unload.Done());
+  // The keeper gives up, which ends the request.
+  EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
+  control("m/1").Resume();
+  EXPECT_TRUE(registry_->Shutdown(TimePoint::max()));
+  EXPECT_EQ(unload.Wait(), absl::OkStatus());
+  EXPECT_EQ(destroyed(), 1U);
+}
+
+TEST_F(VersionsTest, AnUnloadAfterTheShutdownIsAnsweredThoughARequestHasTheModel) {
+  bool answered = false;
+  ModelKeeper keeper;
+  EXPECT_TRUE(keeper.Shutdown(TimePoint::max()));
+  auto served = std::make_unique<ServedModel>();
+  served->metrics = std::make_unique<ModelMetrics>(prometheus_, "m");
+  LoadedModel fake = FakeModels().Load(served->config);
+  served->generate = *GenerateEngine::Create(EngineOptions(), std::move(fake.runner),
+                                             std::move(fake.tokenizer), *served->metrics);
+  const ModelHold request = keeper.Keep(std::move(served));
+  keeper.Retire(request, TimePoint::max(), TimePoint::max(),
+                std::shared_ptr<void>(nullptr, [&](void* /*nothing*/) { answered = true; }));
+  EXPECT_TRUE(answered);
 }
 
 }  // namespace
