@@ -280,9 +280,9 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
     if (absl::StrContains(request.query, "stream=true")) {
       return refuse(absl::InvalidArgumentError("stream: is not supported"));
     }
-    return std::make_shared<StoredResponse>(environment_, calls_, *method,
-                                            request.path.substr(sizeof(kResponsePath) - 1),
-                                            std::move(caller), std::move(headers));
+    return std::make_shared<StoredResponse>(
+        environment_, calls_, identity_, *method, request.path.substr(sizeof(kResponsePath) - 1),
+        std::move(caller), std::move(facts), std::move(headers));
   }
   if (has_page) {
     HttpPage page = Models(*caller.client,

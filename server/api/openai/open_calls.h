@@ -10,8 +10,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "server/call/call.h"
+#include "server/config/client.h"
 #include "server/scheduling/time.h"
 #include "server/transport/client_identity.h"
 
@@ -54,6 +56,18 @@ class OpenCalls {
     CheckClient(entry, identity);
     return true;
   }
+  // Finds the client of a request again, because the list of clients may have changed.
+  // UNAUTHENTICATED if the client of that name may no longer make the request.
+  static absl::StatusOr<std::shared_ptr<const Client>> FindAgain(const ClientIdentity& identity,
+                                                                 const CallerFacts& facts,
+                                                                 const std::string& name) {
+    auto client = identity.Find(facts);
+    if (client.ok() && (*client)->name != name) {
+      return absl::UnauthenticatedError("authorization: it is another client's now");
+    }
+    return client;
+  }
+
   void Remove(const void* owner) {
     MutexLock lock(mutex_);
     calls_.erase(owner);
@@ -88,11 +102,9 @@ class OpenCalls {
 
   // May be called before the call has started.
   static void CheckClient(const Entry& entry, const ClientIdentity& identity) {
-    auto client = identity.Find(entry.facts);
+    auto client = FindAgain(identity, entry.facts, entry.client);
     if (!client.ok()) {
       entry.call->Cancel(client.status());
-    } else if ((*client)->name != entry.client) {
-      entry.call->Cancel(absl::UnauthenticatedError("authorization: it is another client's now"));
     } else {
       entry.call->OnClient(*std::move(client));
     }

@@ -11,15 +11,18 @@
 
 namespace aft::server::openai {
 
-StoredResponse::StoredResponse(InferenceEnvironment& environment, OpenCalls& calls, Method method,
-                               std::string id, Caller caller,
+StoredResponse::StoredResponse(InferenceEnvironment& environment, OpenCalls& calls,
+                               const ClientIdentity& identity, Method method, std::string id,
+                               Caller caller, CallerFacts facts,
                                std::map<std::string, std::string> headers)
     : environment_(environment),
       calls_(calls),
+      identity_(identity),
       method_(method),
       id_(std::move(id)),
       arrival_(std::chrono::steady_clock::now()),
       caller_(std::move(caller)),
+      facts_(std::move(facts)),
       headers_(std::move(headers)),
       charge_(environment.ledger, *caller_.client) {}
 
@@ -56,6 +59,11 @@ void StoredResponse::Start(std::string /*body*/, std::shared_ptr<HttpAnswer> ans
 }
 
 void StoredResponse::OnFound(const absl::StatusOr<std::shared_ptr<const SequenceState>>& found) {
+  // The list of clients may have changed while the storage was asked.
+  if (const auto client = OpenCalls::FindAgain(identity_, facts_, caller_.client->name);
+      !client.ok()) {
+    return Answer(client.status());
+  }
   if (!found.ok()) return Answer(found.status());
   const absl::string_view response = ResponseOf(**found);
   if (response.empty()) return Answer(absl::NotFoundError("there is no such response"));

@@ -9,6 +9,7 @@
 #include "server/api/openai/open_calls.h"
 #include "server/call/call.h"
 #include "server/http/http_handler.h"
+#include "server/transport/client_identity.h"
 
 namespace aft::server::openai {
 
@@ -17,9 +18,10 @@ namespace aft::server::openai {
 // sent, and until the storage has made its last callback.
 class StoredResponse final : public HttpTask, public std::enable_shared_from_this<StoredResponse> {
  public:
-  // `headers`: are added to the answer. The first two arguments must outlive this object.
-  StoredResponse(InferenceEnvironment& environment, OpenCalls& calls, Method method, std::string id,
-                 Caller caller, std::map<std::string, std::string> headers);
+  // `headers`: are added to the answer. The references must outlive this object.
+  StoredResponse(InferenceEnvironment& environment, OpenCalls& calls,
+                 const ClientIdentity& identity, Method method, std::string id, Caller caller,
+                 CallerFacts facts, std::map<std::string, std::string> headers);
 
   // ---- HttpTask.
   std::optional<HttpPage> Expect(size_t bytes) override;
@@ -37,11 +39,13 @@ class StoredResponse final : public HttpTask, public std::enable_shared_from_thi
 
   InferenceEnvironment& environment_;
   OpenCalls& calls_;
+  const ClientIdentity& identity_;
   OpenCalls::Place place_;  // from Start on; destroyed after `answer_`, which uses the server
   const Method method_;
   const std::string id_;
   const TimePoint arrival_;
   const Caller caller_;
+  const CallerFacts facts_;
   const std::map<std::string, std::string> headers_;
   MemoryLedger::Charge charge_;  // for the answer
   std::shared_ptr<HttpAnswer> answer_;

@@ -1,7 +1,9 @@
-// How a drain ends requests over HTTP: those that wait for Redis, and those whose clients do not
-// read.
+// How requests over HTTP end in a drain: those that wait for Redis, and those whose clients do not
+// read. Also how those that wait for Redis end when their token is revoked.
+#include <atomic>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/integration/http/fixture.h"
+#include "tests/integration/known_clients.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/temp_files.h"
@@ -16,45 +19,87 @@
 namespace aft::server {
 namespace {
 
-TEST(HttpDrainTest, AStoredResponseThatWaitsForRedisIsSent) {
-  std::promise<void> asked;
-  std::promise<void> go_on;
-  bool is_asked = false;
-  std::string record;
-  FakeRedis redis([&](const RedisCommand& command) -> std::string {
-    if (command[0] == "EVAL") {  // stores the response: script, 4, four keys, id, record
-      record = command[8];
+// A server whose Redis has one record, that of a stored response. The first command that reads the
+// record waits until the test sets `go_on_`.
+class HttpSlowRedisTest : public testing::Test {
+ protected:
+  // Starts the server. Returns a response that it has stored.
+  Json Store() {
+    WriteBytes(folder_.File("key"), std::string(32, 'k'));
+    config_.drain.grace = std::chrono::minutes(1);
+    config_.states.key_files = {folder_.File("key")};
+    config_.states.redis.address = redis_.address();
+    config_.states.redis.timeout = std::chrono::minutes(1);
+    server_ = std::make_unique<HttpApi>(config_);
+    server_->WaitForMetric("aft_states_redis_up", 1);
+    return server_->Post("/v1/responses", {{"input", "x"}, {"max_output_tokens", 1}}, kToken)
+        .json();
+  }
+
+  // Sends a request for the response.
+  TcpConnection Ask(const std::string& method, const Json& response) {
+    TcpConnection connection(server_->address());
+    connection.Send(absl::StrCat(method, " /v1/responses/", response["id"].get<std::string>(),
+                                 " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n", kToken,
+                                 "\r\n"));
+    return connection;
+  }
+
+  std::string AnswerTo(const RedisCommand& command) {
+    if (command[0] == "EVAL") {  // the first stores: script, 4, four keys, id, record
+      if (scripts_++ == 0) record_ = command[8];
       return ":-1\r\n";
     }
-    if (!std::exchange(is_asked, true)) {
-      asked.set_value();
-      go_on.get_future().wait();
+    if (!std::exchange(is_asked_, true)) {
+      asked_.set_value();
+      go_on_.get_future().wait();
     }
-    if (command[0] == "STRLEN") return absl::StrCat(":", record.size(), "\r\n");
-    const std::string part = record.substr(0, std::stoul(command[3]) + 1);  // GETRANGE
+    if (command[0] == "STRLEN") return absl::StrCat(":", record_.size(), "\r\n");
+    const std::string part = record_.substr(0, std::stoul(command[3]) + 1);  // GETRANGE
     return absl::StrCat("$", part.size(), "\r\n", part, "\r\n");
-  });
-  const TempFolder folder;
-  WriteBytes(folder.File("key"), std::string(32, 'k'));
-  ServerConfig config = WithHttp();
-  config.drain.grace = std::chrono::minutes(1);
-  config.states.key_files = {folder.File("key")};
-  config.states.redis.address = redis.address();
-  config.states.redis.timeout = std::chrono::minutes(1);
-  HttpApi server(config);
-  server.WaitForMetric("aft_states_redis_up", 1);
-  const Json stored =
-      server.Post("/v1/responses", {{"input", "x"}, {"max_output_tokens", 1}}).json();
-  const TcpConnection waits(server.address());
-  waits.Send(absl::StrCat("GET /v1/responses/", stored["id"].get<std::string>(),
-                          " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
-  asked.get_future().wait();
-  auto drain = std::async(std::launch::async, [&server] { return server.server().Drain(); });
+  }
+
+  static constexpr char kToken[] = "Authorization: Bearer old\r\n";
+  const TempFolder folder_;
+  ServerConfig config_ = WithHttp();
+  std::promise<void> asked_;
+  std::promise<void> go_on_;
+  std::atomic<int> scripts_ = 0;  // that Redis has received
+  bool is_asked_ = false;
+  std::string record_;
+  FakeRedis redis_{[this](const RedisCommand& command) { return AnswerTo(command); }};
+  std::unique_ptr<HttpApi> server_;  // last: it uses Redis
+};
+
+TEST_F(HttpSlowRedisTest, AStoredResponseThatWaitsForRedisIsSentInADrain) {
+  const Json stored = Store();
+  const TcpConnection waits = Ask("GET", stored);
+  asked_.get_future().wait();
+  auto drain = std::async(std::launch::async, [this] { return server_->server().Drain(); });
   // A server that did not wait for the response would have closed the connection by then.
   EXPECT_EQ(drain.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
-  go_on.set_value();
+  go_on_.set_value();
   EXPECT_EQ(ParseReply(waits.ReadAll()).json(), stored);
   EXPECT_TRUE(drain.get());
+}
+
+TEST_F(HttpSlowRedisTest, AStoredResponseIsNeitherSentNorDeletedOnceItsTokenIsRevoked) {
+  config_.security.clients_file = folder_.File("clients");
+  Replace(config_.security.clients_file, ClientEntry("a", "old"));
+  const Json stored = Store();
+  const TcpConnection gets = Ask("GET", stored);
+  asked_.get_future().wait();
+  const TcpConnection deletes = Ask("DELETE", stored);
+  server_->WaitForMetric("aft_states_redis_waiting", 1);
+  Replace(config_.security.clients_file, ClientEntry("a", "new"));
+  EXPECT_TRUE(server_->server().Reload(config_).ok());
+  go_on_.set_value();
+  for (const TcpConnection* const connection : {&gets, &deletes}) {
+    const HttpReply reply = ParseReply(connection->ReadAll());
+    EXPECT_EQ(reply.status, 401) << reply.body;
+    EXPECT_EQ(reply.json()["error"]["message"], "authorization: unknown token");
+  }
+  EXPECT_EQ(scripts_, 1);
 }
 
 TEST(HttpDrainTest, AReaderThatStopsDelaysTheDrainNoLongerThanTheGrace) {
