@@ -19,6 +19,7 @@ struct HttpRequest {
   std::string peer;   // the address, as gRPC writes it: "ipv4:127.0.0.1:4711"
   std::vector<std::pair<std::string, std::string>> headers;
   std::vector<std::string> certificate_names = {};  // that the client has proved under TLS
+  bool at_loopback = false;                         // the server listens at a loopback address
 
   // The value of the header of that name; "" if there is none, or if there are several.
   absl::string_view Header(absl::string_view name) const {
@@ -29,6 +30,12 @@ struct HttpRequest {
       found = &value;
     }
     return found != nullptr ? absl::string_view(*found) : absl::string_view();
+  }
+  // The header Host without its port, such as "localhost" or "[::1]"; "" if there is none.
+  absl::string_view Host() const {
+    const absl::string_view host = Header("Host");
+    const size_t bracket = host.find(']');
+    return host.substr(0, host.find(':', bracket == absl::string_view::npos ? 0 : bracket));
   }
   size_t Count(absl::string_view name) const {
     size_t count = 0;

@@ -70,6 +70,7 @@ class HttpServer::Loop {
     acceptor_.bind(endpoint);
     acceptor_.listen();
     port_ = acceptor_.local_endpoint().port();
+    connections_.at_loopback = endpoint.address().is_loopback();
     Accept();
   }
 

@@ -272,6 +272,7 @@ class Session final : public HttpSession,
     HttpRequest request;
     request.method = std::string(head.method_string());
     request.peer = peer_;
+    request.at_loopback = loop_.at_loopback;
     request.certificate_names = stream_.CertificateNames();
     SetTarget({head.target().data(), head.target().size()}, request);
     for (const auto& field : head) {

@@ -44,6 +44,7 @@ struct HttpConnections {
   std::list<HttpSession*> sessions = {};     // the oldest first
   std::map<std::string, size_t> hosts = {};  // connections of each (HostOf)
   bool draining = false;                     // each connection ends with its current answer
+  bool at_loopback = false;                  // HttpRequest::at_loopback
 
   // These hold sessions, which use the members above.
   boost::asio::io_context context{1};

@@ -286,7 +286,7 @@ def stalled_scrapers(connect, count=3):
   for i in range(count):
     scraper = socket.create_connection((host, int(port)))
     scraper.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-    scraper.sendall(b"GET /metr" if i % 2 else b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+    scraper.sendall(b"GET /metr" if i % 2 else b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
     sockets.append(scraper)
   return sockets
 

@@ -122,10 +122,7 @@ HttpPage PlainError(int status, const absl::Status& error, const std::string& id
 }  // namespace
 
 absl::Status Door::CheckHost(const HttpRequest& request) const {
-  absl::string_view host = request.Header("Host");
-  const size_t bracket = host.find(']');
-  const size_t colon = host.find(':', bracket == absl::string_view::npos ? 0 : bracket);
-  host = host.substr(0, colon);
+  const absl::string_view host = request.Host();
   for (const absl::string_view own : {"localhost", "127.0.0.1", "[::1]"}) {
     if (absl::EqualsIgnoreCase(host, own)) return absl::OkStatus();
   }

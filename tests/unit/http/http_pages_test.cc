@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -75,7 +76,7 @@ class HttpPagesTest : public testing::Test {
     return connection.ReadAll();
   }
   std::string AskFor(const std::string& line, const std::string& more = "") const {
-    return Ask(line + " HTTP/1.1\r\nHost: server\r\n" + more + "\r\n");
+    return Ask(line + " HTTP/1.1\r\nHost: localhost\r\n" + more + "\r\n");
   }
 
   std::unique_ptr<HttpPages> pages_;
@@ -111,6 +112,29 @@ TEST_F(HttpPagesTest, AnswersEachPath) {
   }
   EXPECT_THAT(AskFor("GET /page"), HasSubstr("Content-Type: text/html\r\n"));
   EXPECT_THAT(HttpGet(address_, "/small"), HasSubstr("small page"));  // HTTP/1.0, without a Host
+}
+
+// A page of another origin may point a host name of its own to this machine (DNS rebinding).
+TEST_F(HttpPagesTest, AtALoopbackAddressTheHostIsNoNameOfDns) {
+  const auto ask = [this](const std::string& path, const std::string& host) {
+    return Ask("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+  };
+  for (const std::string host : {"localhost", "LocalHost:8501", "127.0.0.1", "127.0.0.1:8501",
+                                 "10.0.0.7", "[::1]", "[::1]:8501", ""}) {
+    EXPECT_THAT(ask("/small", host), StartsWith("HTTP/1.1 200 ")) << host;
+  }
+  for (const std::string host : {"evil.example", "evil.example:8501", "localhost.evil.example",
+                                 "127.0.0.1.evil.example", "[::1", "[evil.example]"}) {
+    for (const char* path : {"/small", "/nothing"}) {
+      EXPECT_THAT(ask(path, host), AllOf(StartsWith("HTTP/1.1 403 "), EndsWith("IP address\n")))
+          << host;
+    }
+  }
+  HttpRequest elsewhere;  // at another address any Host is served
+  elsewhere.method = "GET";
+  elsewhere.path = "/small";
+  elsewhere.headers = {{"Host", "service.example:8501"}};
+  EXPECT_EQ(std::get<HttpPage>(pages_->Handle(elsewhere)).status, 200);
 }
 
 TEST_F(HttpPagesTest, UnknownPathsAreNotFoundAndTheAnswerNamesTheKnownOnes) {
@@ -169,7 +193,7 @@ TEST_F(HttpPagesTest, BytesThatAreNoRequestAreRefused) {
   for (const char* bytes :
        {"\r\n\r\n\r\n", "GET\r\n\r\n", "GET /small\r\n\r\n", "GET /small HTTP/9.9\r\n\r\n",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x16\x03\x01\x02\x01\x01\x01\xfc\x03\x03\r\n\r\n",
-        "GET /small HTTP/1.1\r\nHost: server\r\nno colon\r\n\r\n"}) {
+        "GET /small HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n"}) {
     EXPECT_THAT(Ask(bytes), StartsWith("HTTP/1.1 400 ")) << bytes;
   }
   const std::string long_name(HttpOptions().header_bytes, 'n');
@@ -190,7 +214,7 @@ TEST_F(HttpPagesTest, ThousandsOfStalledConnectionsDoNotKeepOthersOut) {
     if (i >= 200) stalled.pop_front();  // the server has closed it long ago
     const TcpConnection& one = stalled.emplace_back(address_, /*receive_buffer=*/4096);
     if (i % 3 == 1) one.Send("GET /smal");
-    if (i % 9 == 2) one.Send("GET /large HTTP/1.1\r\nHost: server\r\n\r\n");
+    if (i % 9 == 2) one.Send("GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n");
     if (i % 10 > 0) continue;
     ASSERT_THAT(AskFor("GET /small"), EndsWith("small page\n"));
   }
@@ -201,19 +225,19 @@ TEST_F(HttpPagesTest, WithTooManyConnectionsTheOldestIsClosed) {
   std::vector<TcpConnection> idle;
   for (size_t i = 0; i < HttpOptions().connections + 1; ++i) idle.emplace_back(address_);
   EXPECT_EQ(idle[0].ReadAll(), "");
-  idle[1].Send("GET /small HTTP/1.1\r\nHost: server\r\n\r\n");
+  idle[1].Send("GET /small HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(idle[1].ReadAll(), EndsWith("small page\n"));
 }
 
 TEST_F(HttpPagesTest, AConnectionThatTakesTooLongIsClosed) {
-  Start(std::chrono::milliseconds(50));
+  Start(std::chrono::seconds(1));
   const TcpConnection silent(address_);
   const TcpConnection half(address_);
   half.Send("GET /small HTTP/1.1\r\n");
   EXPECT_EQ(silent.ReadAll(), "");
   EXPECT_THAT(half.ReadAll(), StartsWith("HTTP/1.1 408 "));
   const TcpConnection reader(address_, /*receive_buffer=*/4096);
-  reader.Send("GET /large HTTP/1.1\r\nHost: server\r\n\r\n");
+  reader.Send("GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const TcpConnection after(address_);  // its time is over when the reader's is
   EXPECT_EQ(after.ReadAll(), "");
   EXPECT_LT(reader.ReadAll().size(), kLarge);
@@ -228,7 +252,7 @@ TEST_F(HttpPagesTest, OutlivesALackOfFileDescriptors) {
   limit.rlim_cur = static_cast<rlim_t>(next) + 1;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   const TcpConnection connection(address_);  // the last one that the process may have
-  connection.Send("GET /small HTTP/1.1\r\nHost: server\r\n\r\n");
+  connection.Send("GET /small HTTP/1.1\r\nHost: localhost\r\n\r\n");
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_THAT(connection.ReadAll(), EndsWith("small page\n"));
 }
@@ -236,7 +260,7 @@ TEST_F(HttpPagesTest, OutlivesALackOfFileDescriptors) {
 TEST_F(HttpPagesTest, EndsAtOnceEvenIfClientsAreConnected) {
   const TcpConnection silent(address_);
   const TcpConnection reader(address_, /*receive_buffer=*/4096);
-  reader.Send("GET /large HTTP/1.1\r\nHost: server\r\n\r\n");
+  reader.Send("GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n");
   server_.reset();
   EXPECT_EQ(silent.ReadAll(), "");
   EXPECT_LT(reader.ReadAll().size(), kLarge);
