@@ -235,6 +235,7 @@ TEST_F(StateRedisServerTest, ADrainWaitsForLookupsAndWrites) {
 TEST_F(StateRedisServerTest, ADrainLeavesAStreamsStateInRedisAndNotWithItsClient) {
   const RedisServer redis;
   config_.drain.grace = std::chrono::hours(1);
+  config_.limits.max_stream_buffer_bytes = 1 << 30;  // the stream is faster than this client
   StartTwo(redis.address());
   v1::GenerateRequest request = Request("hello", 1'000'000);
   request.set_resumable(true);

@@ -394,7 +394,7 @@ TEST_F(RedisClientTest, AListAsksForNothingAfterItsTimeout) {
   using std::chrono::steady_clock;
   std::atomic<int> heads = 0;
   std::atomic<bool> holds = false;
-  std::atomic<steady_clock::time_point> until = steady_clock::time_point();
+  std::atomic<steady_clock::time_point> until = steady_clock::time_point::max() - kMinute;
   FakeRedis redis([&](const RedisCommand& command) {
     const bool list = command[0] == "EVAL";
     if (!list && command[1].find(Id('a')) == std::string::npos) ++heads;
@@ -405,14 +405,14 @@ TEST_F(RedisClientTest, AListAsksForNothingAfterItsTimeout) {
     return list ? Page(Id('b')) : std::string("$0\r\n\r\n");
   });
   config_.redis.address = redis.address();
-  config_.redis.timeout = milliseconds(400);
+  config_.redis.timeout = milliseconds(1000);
   const auto replica = Open();
   RedisTest::WaitUntilUp(*replica);
-  until = steady_clock::now();
   std::promise<void> described;
   replica->states->Describe(ClientOf("bob"), "bob", Id('a'),
                             [&](const absl::StatusOr<StoredState>&) { described.set_value(); });
   while (!holds) std::this_thread::yield();
+  until = steady_clock::now();
   EXPECT_EQ(List(*replica, "ada").status().code(), absl::StatusCode::kUnavailable);
   described.get_future().wait();
   EXPECT_EQ(heads, 0);
