@@ -256,14 +256,26 @@ class RenderedTest(unittest.TestCase):
                 elif "configMap" in mounts[folder]:
                   self.assertIn(path, files)
 
-  def test_secrets_are_read_by_the_server_alone(self):
+  def test_only_some_containers_read_each_secret(self):
+    readers = {"aft-states": {"aft-server", "redis"}, "aft-edge-tls": {"edge"}}
+    seen = set()
     for overlay, documents in render_all().items():
       with self.subTest(overlay):
+        found = set()
         for _, _, pod in pods(documents):
-          for volume in pod.get("volumes", []):
-            if "secret" in volume:
-              self.assertEqual(volume["secret"]["defaultMode"], 0o440)
-              self.assertEqual(pod["securityContext"]["fsGroup"], pod["securityContext"]["runAsGroup"])
+          secrets = {volume["name"]: volume["secret"] for volume in pod.get("volumes", []) if "secret" in volume}
+          for secret in secrets.values():
+            self.assertEqual(secret["defaultMode"], 0o440)
+            self.assertEqual(pod["securityContext"]["fsGroup"], pod["securityContext"]["runAsGroup"])
+          for container in containers(pod):
+            found |= {(secrets[mount["name"]]["secretName"], container["name"])
+                      for mount in container.get("volumeMounts", []) if mount["name"] in secrets}
+            found |= {(one["secretKeyRef"]["name"], container["name"]) for one in objects(container)
+                      if "secretKeyRef" in one}
+        mounted = {secret for secret, _ in found}
+        self.assertEqual(found, {(secret, reader) for secret in mounted for reader in readers[secret]})
+        seen |= mounted
+    self.assertEqual(seen, {*readers})
 
   def test_a_changed_config_rolls_its_pods(self):
     for overlay, documents in render_all().items():
@@ -338,12 +350,13 @@ class RenderedTest(unittest.TestCase):
     for overlay, documents in render_all().items():
       with self.subTest(overlay):
         for workload in workloads(documents):
-          pod = workload["spec"]["template"]["spec"]
-          self.assertTrue(pod["securityContext"]["runAsNonRoot"])
-          self.assertEqual(pod["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
-          self.assertIs(pod["automountServiceAccountToken"], False)
+          self.assertIs(workload["spec"]["template"]["spec"]["automountServiceAccountToken"], False)
+        self.assertTrue([*pods(documents)])
+        for _, _, pod in pods(documents):
           for container in containers(pod):
-            security = container["securityContext"]
+            security = {**pod.get("securityContext", {}), **container["securityContext"]}
+            self.assertIs(security["runAsNonRoot"], True)
+            self.assertEqual(security["seccompProfile"], {"type": "RuntimeDefault"})
             self.assertIs(security["allowPrivilegeEscalation"], False)
             self.assertIs(security["readOnlyRootFilesystem"], True)
             self.assertEqual(security["capabilities"], {"drop": ["ALL"]})

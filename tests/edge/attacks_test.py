@@ -171,6 +171,7 @@ class AttackTest(unittest.TestCase):
         self.assertEqual(len(neighbour.answers), 1)
         if ends is not None:
           self.assertLessEqual(set(last["streams"]), ends)
+          self.assertEqual(bool(last["streams"]), bool(ends))
         allowed = ALLOWED.get(title(name, numbers), 64)
         self.assertLess(peaks[0] - before[0], allowed, "the server's memory")
         self.assertLess(peaks[1], 512, "the edge's memory")

@@ -169,11 +169,13 @@ TEST(DrainTest, AnOldConnectionGetsAGoawayToo) {
 
 TEST(DrainTest, AStreamOutlivesItsConnectionsAgeOnlyByTheConfiguredGrace) {
   ServerConfig config = PatientConfig();
-  config.connections.max_age = milliseconds(10);
-  config.connections.max_age_grace = milliseconds(10);
+  config.connections.max_age = milliseconds(100);
+  config.connections.max_age_grace = milliseconds(500);
+  config.limits.max_stream_buffer_bytes = 1 << 30;  // nothing else ends the stream
   TestServer server(config);
   GenerateStream stream(server.inference(), Request("old", kEndless));
-  EXPECT_FALSE(stream.Finish().ok());
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_FALSE(stream.tokens.empty());
 }
 
 }  // namespace

@@ -262,7 +262,7 @@ TEST_F(ModelRegistryTest, AModelThatTheEngineRefusesFails) {
       },
       prometheus_, [] {});
   registry_->StartLoading();
-  registry_->Shutdown(TimePoint::max());  // joins the loader
+  while (!registry_->load_result().has_value()) std::this_thread::yield();
   EXPECT_FALSE(registry_->Acquire(*AnonymousClient(), "a").ok());
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kFailed);
   EXPECT_THAT(registry_->Get(*AnonymousClient(), "a")->error, HasSubstr("max_step_tokens"));

@@ -286,6 +286,7 @@ TEST_F(FairQueueTest, BackloggedClientsStayTogetherInProportionToTheirWeights) {
     }
     std::deque<Item> items;
     std::map<std::string, double> virtual_time;
+    for (const std::string& client : clients) virtual_time[client] = 0;
     struct Served {
       Item* item;
       double left;

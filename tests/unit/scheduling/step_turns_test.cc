@@ -110,7 +110,7 @@ TEST_F(StepTurnsTest, OneStepInSixtyFourIsSmall) {
   Start();
   AddAll({"a1", "b1", "b2", "b3", "b4"});
   for (int i = 0; i < 200; ++i) {
-    const bool small = i % StepTurns::kSmallStep == 0;
+    const bool small = i % 64 == 0;
     const Step* const step = scheduler_->Schedule(ContinuousScheduler::kNoLimit, kThreeTokens);
     EXPECT_EQ(step->small, small);
     EXPECT_EQ(step->sequences.size(), small ? 2U : 3U);

@@ -300,6 +300,10 @@ TEST_F(RedisStatesTest, EveryByteIsUnderASeal) {
   const std::string later = Value(Id('a'));
   expect_refused(Id('a'),
                  later.substr(0, later.size() - sealed) + good.substr(good.size() - sealed));
+  // The summary in the place of the state.
+  const size_t summary = static_cast<size_t>(StateSealer::SealedBytes(SequenceState()));
+  const std::string head = good.substr(0, good.size() - sealed);
+  expect_refused(Id('a'), head + head.substr(head.size() - summary));
   WaitForBytes(*replica_, 0);
   SetValue(Id('a'), good);
   EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());

@@ -50,16 +50,20 @@ TEST(CorpusTest, NamesAMissingFileAndATooShortOne) {
 
 TEST(CorpusTest, CutsNoCharacterInTwo) {
   const TempFolder folder;
-  for (int ascii = 0; ascii < 8; ++ascii) {
-    std::string text(static_cast<size_t>(ascii), 'x');
+  int moved = 0;
+  for (size_t ascii = 0; ascii < 8; ++ascii) {
+    std::string text(ascii, 'x');
     for (int i = 0; i < 40; ++i) text += "\xF0\x9F\x98\x80\xE2\x82\xAC\xC3\xA9";
+    text.append(8 - ascii, 'x');  // each round cuts at another byte of the nine
     std::ofstream(folder.File("text"), std::ios::binary) << text;
     const auto files = ReadTextFiles({folder.File("text")}, 0.1);
     ASSERT_TRUE(files.ok()) << files.status();
     const TextFile& file = files->front();
     EXPECT_NE(static_cast<unsigned char>(file.bytes[file.train_bytes]) & 0xC0, 0x80) << ascii;
     EXPECT_NEAR(static_cast<double>(file.train_bytes), 0.9 * static_cast<double>(text.size()), 4);
+    moved += file.train_bytes != 332 ? 1 : 0;  // 368 bytes without a tenth of them
   }
+  EXPECT_EQ(moved, 6);
 }
 
 TEST(CorpusTest, CountsTheBytesOfTokensAndEncodesBothPartsByThemselves) {
