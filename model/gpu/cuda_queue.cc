@@ -7,15 +7,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ATen/Context.h"
 #include "ATen/cuda/CUDAEvent.h"
 #include "ATen/cuda/CUDAGraph.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/from_blob.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/cuda/CUDACachingAllocator.h"
@@ -48,6 +52,57 @@ int64_t CachedBytes(c10::DeviceIndex device) {
   return stats.reserved_bytes[kAll].current - stats.active_bytes[kAll].current -
          stats.inactive_split_bytes[kAll].current;
 }
+
+struct Streams {
+  c10::cuda::CUDAStream work;
+  c10::cuda::CUDAStream to_host;
+};
+
+// The streams of all queues of the process. LibTorch's pool has only 32 for each device and hands
+// them out in turn. A later queue would get the streams of one that is in use, and would capture
+// the work of both. Streams are not destroyed, because LibTorch never releases the workspace that
+// cuBLAS has for a stream. A later queue uses them again.
+class AllStreams {
+ public:
+  static AllStreams& Get() {
+    static AllStreams& all = *new AllStreams;
+    return all;
+  }
+
+  // REQUIRES: `device` is current.
+  absl::StatusOr<Streams> Take(c10::DeviceIndex device) {
+    {
+      const MutexLock lock(mutex_);
+      if (std::vector<Streams>& unused = unused_[device]; !unused.empty()) {
+        const Streams streams = unused.back();
+        unused.pop_back();
+        return streams;
+      }
+    }
+    cudaStream_t work = nullptr;
+    cudaStream_t to_host = nullptr;
+    cudaError_t error = cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking);
+    if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&to_host, cudaStreamNonBlocking);
+    if (error != cudaSuccess && work != nullptr) static_cast<void>(cudaStreamDestroy(work));
+    AFT_RETURN_IF_ERROR(CudaStatus(error, "cudaStreamCreateWithFlags"));
+    {
+      const MutexLock lock(mutex_);
+      unused_[device].reserve(++made_[device]);  // so that GiveBack needs no memory
+    }
+    return Streams{c10::cuda::getStreamFromExternal(work, device),
+                   c10::cuda::getStreamFromExternal(to_host, device)};
+  }
+
+  void GiveBack(const Streams& streams) {
+    const MutexLock lock(mutex_);
+    unused_[streams.work.device_index()].push_back(streams);
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<c10::DeviceIndex, std::vector<Streams>> unused_ ABSL_GUARDED_BY(mutex_);
+  std::map<c10::DeviceIndex, size_t> made_ ABSL_GUARDED_BY(mutex_);
+};
 
 class CudaEvent final : public GpuEvent {
  public:
@@ -125,11 +180,13 @@ class CudaGraph final : public GpuGraph {
 // opened by accident, whichever thread calls and whatever device was current there.
 class CudaQueue final : public GpuQueue {
  public:
-  CudaQueue(c10::cuda::CUDAStream stream, c10::cuda::CUDAStream to_host, std::string name)
-      : stream_(stream),
-        to_host_(to_host),
+  CudaQueue(const Streams& streams, std::string name)
+      : stream_(streams.work),
+        to_host_(streams.to_host),
         name_(std::move(name)),
         graph_pool_(at::cuda::graph_pool_handle()) {}
+  // Work that still waits on a stream runs before the work of the next queue.
+  ~CudaQueue() override { AllStreams::Get().GiveBack({stream_, to_host_}); }
 
   at::Device device() const override { return stream_.device(); }
   kernels::cuda::Stream stream() const override { return stream_.stream(); }
@@ -308,10 +365,8 @@ absl::StatusOr<std::unique_ptr<GpuQueue>> OpenCudaQueue(int device) {
     SetUpLibTorch();
     const auto index = static_cast<c10::DeviceIndex>(device);
     const c10::cuda::CUDAGuard on_device(index);
-    const auto stream = [index] {
-      return c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
-    };
-    return std::make_unique<CudaQueue>(stream(), stream(), std::move(name));
+    AFT_ASSIGN_OR_RETURN(const Streams streams, AllStreams::Get().Take(index));
+    return std::make_unique<CudaQueue>(streams, std::move(name));
   });
 }
 

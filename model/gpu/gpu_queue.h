@@ -31,9 +31,10 @@ class GpuGraph {
   virtual absl::Status Launch() = 0;
 };
 
-// One stream of one GPU, and another one for copies to the host: everything that a runner needs of
-// a device in addition to kernels and LibTorch's operators. Implementations: cuda_queue.h, and for
-// tests without a GPU tests/support/cuda_on_cpu/host_queue.h. Thread-compatible.
+// One stream of one GPU, and another one for copies to the host, which no other queue has at the
+// same time: everything that a runner needs of a device in addition to kernels and LibTorch's
+// operators. Implementations: cuda_queue.h, and for tests without a GPU
+// tests/support/cuda_on_cpu/host_queue.h. Thread-compatible.
 class GpuQueue : public Device {
  public:
   virtual at::Device device() const = 0;  // of the tensors that kernels and operators work on
