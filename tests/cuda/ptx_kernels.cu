@@ -117,6 +117,8 @@ __global__ void PrefixKernel(float* sums, const float* tokens, const float* more
   at[2] = prefix.max;
 }
 
+__global__ void NothingKernel() {}
+
 unsigned BlocksOf(int64_t count) { return static_cast<unsigned>((count + kBlock - 1) / kBlock); }
 
 }  // namespace
@@ -136,6 +138,16 @@ int RunPtxProduct(PtxProduct product, const float* a, const float* b, float* c, 
   layout.Take<uint16_t>(16 * 16);
   layout.Take<uint16_t>(16 * 8);
   return Launch(&ProductKernel, dim3(1), dim3(32), layout.bytes(), stream, product, a, b, c);
+}
+
+int RunNothing(int64_t shared_bytes, Stream stream) {
+  return Launch(&NothingKernel, dim3(1), dim3(32), static_cast<size_t>(shared_bytes), stream);
+}
+
+int64_t SharedLimitOfNothing() {
+  cudaFuncAttributes attributes;
+  if (cudaFuncGetAttributes(&attributes, &NothingKernel) != cudaSuccess) return -1;
+  return attributes.maxDynamicSharedSizeBytes;
 }
 
 }  // namespace aft::kernels::cuda

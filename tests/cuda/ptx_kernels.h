@@ -5,7 +5,7 @@
 #include "model/kernels/cuda/types.h"
 
 // Kernels that each run one function of model/kernels/cuda/ptx.cuh, or one of those of aft/math.cuh
-// that promise exact bits.
+// that promise exact bits; and one to test launch.cuh.
 namespace aft::kernels::cuda {
 
 // Functions from bits to bits. A 16-bit number is in the lower half of its word.
@@ -35,5 +35,10 @@ int RunPtxProduct(PtxProduct product, const float* a, const float* b, float* c, 
 // A row of sums [count, 3] is (num, den, max). Inserts tokens [count, 2], each (k, v), into the
 // sums. If `tokens` is null, combines the sums with `more` [count, 3].
 int RunPrefix(float* sums, const float* tokens, const float* more, int64_t count, Stream stream);
+
+// Runs a kernel that does nothing with `shared_bytes` bytes of dynamic shared memory.
+int RunNothing(int64_t shared_bytes, Stream stream);
+// The most bytes with which that kernel can now be launched; negative on an error.
+int64_t SharedLimitOfNothing();
 
 }  // namespace aft::kernels::cuda

@@ -1,5 +1,5 @@
 // Tests bit by bit what ptx.cuh promises. On the CPU this tests the C++ code that replaces the PTX.
-// On a GPU it tests that the hardware computes the same.
+// On a GPU it tests that the hardware computes the same. One test is of launch.cuh.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -314,6 +314,17 @@ TEST(CudaPtx, ProductsOfIntegersAreExact) {
               0);
     EXPECT_EQ(sums.Get(), expected);
   }
+}
+
+// Another thread's launch may come between this thread's request for more shared memory and its
+// launch. 99 KiB is what the smallest devices have.
+TEST(CudaLaunch, LessSharedMemoryDoesNotLowerTheKernelsLimit) {
+  constexpr int64_t kMuch = int64_t{99} << 10;
+  EXPECT_EQ(RunNothing(kMuch, nullptr), 0);
+  EXPECT_EQ(RunNothing(kMuch - 4096, nullptr), 0);
+  EXPECT_GE(SharedLimitOfNothing(), kMuch);
+  EXPECT_EQ(RunNothing(int64_t{1} << 20, nullptr), 9);  // cudaErrorInvalidConfiguration
+  EXPECT_GE(SharedLimitOfNothing(), kMuch);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 // in tests/support/cuda_on_cpu.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -101,22 +102,27 @@ template <typename... Params>
 cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                    [[maybe_unused]] cudaStream_t stream, typename AsGiven<Params>::Type... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return cudaSuccess;
-#ifdef AFT_CUDA_ON_CPU
-  if (shared_bytes > cuda_on_cpu::SharedLimit()) return cudaErrorInvalidConfiguration;
-  const bool ran = cuda_on_cpu::Run(
-      {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, [&] { kernel(args...); },
-      reinterpret_cast<const void*>(kernel));
-  return ran ? cudaSuccess : cudaErrorLaunchFailure;
-#else
   constexpr size_t kWithoutAsking = size_t{48} << 10;
   if (shared_bytes > kWithoutAsking) {
+    // The limit belongs to the kernel, and other threads launch the same kernel with other sizes.
+    // So every launch sets the device's limit. CUDA refuses a larger one. No kernel has static
+    // shared memory, which would be part of the limit.
+    const size_t limit = std::max(shared_bytes, SharedLimit());
     const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(limit));
     if (error != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
       return error == cudaErrorInvalidValue ? cudaErrorInvalidConfiguration : error;
     }
   }
+#ifdef AFT_CUDA_ON_CPU
+  // A test's device may have less than 48 KiB.
+  if (shared_bytes > SharedLimit()) return cudaErrorInvalidConfiguration;
+  const bool ran = cuda_on_cpu::Run(
+      {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, [&] { kernel(args...); },
+      reinterpret_cast<const void*>(kernel));
+  return ran ? cudaSuccess : cudaErrorLaunchFailure;
+#else
   kernel<<<grid, block, shared_bytes, stream>>>(args...);
   return cudaGetLastError();
 #endif

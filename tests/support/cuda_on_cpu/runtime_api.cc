@@ -1,7 +1,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
+#include "tests/support/cuda_on_cpu/include/cuda_runtime.h"
 #include "tests/support/cuda_on_cpu/include/cuda_runtime_api.h"
 #include "tests/support/cuda_on_cpu/threads.h"
 
@@ -78,6 +80,11 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t /*replay*/, cudaStream_t /*stream*/)
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t /*replay*/) { return cudaErrorNotSupported; }
 cudaError_t cudaGraphDestroy(cudaGraph_t /*graph*/) { return cudaErrorNotSupported; }
+
+int& cuda_on_cpu::SharedLimitOf(const void* kernel) {
+  static std::map<const void*, int> limits;
+  return limits.try_emplace(kernel, 48 << 10).first->second;
+}
 
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {

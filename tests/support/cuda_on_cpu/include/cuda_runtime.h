@@ -53,6 +53,26 @@ extern const cuda_on_cpu::Index& blockIdx;
 extern const dim3& blockDim;
 extern const dim3& gridDim;
 
+// ---- A kernel's limit of dynamic shared memory
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+struct cudaFuncAttributes {
+  int maxDynamicSharedSizeBytes;
+};
+namespace cuda_on_cpu {
+int& SharedLimitOf(const void* kernel);  // 48 KiB at first
+}  // namespace cuda_on_cpu
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute /*limit*/, int bytes) {
+  if (static_cast<size_t>(bytes) > cuda_on_cpu::SharedLimit()) return cudaErrorInvalidValue;
+  cuda_on_cpu::SharedLimitOf(reinterpret_cast<const void*>(kernel)) = bytes;
+  return cudaSuccess;
+}
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel* kernel) {
+  *attributes = {cuda_on_cpu::SharedLimitOf(reinterpret_cast<const void*>(kernel))};
+  return cudaSuccess;
+}
+
 // ---- Barriers
 inline void __syncthreads(cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
   cuda_on_cpu::SyncBlock(site);
