@@ -85,6 +85,7 @@ std::vector<GpuNeed> GpuNetwork::Needs() const {
     weights +=
         spec.count() * NumberBytes(spec.role == TensorRole::kMatrix ? number_ : Number::kFp32);
   }
+  if (copies_embedding()) weights += HeadRows(config_) * normed_width_ * NumberBytes(number_);
   const int64_t wide = std::max(config_.d_model, hid_);
   const int64_t half = NumberBytes(activation_number_);
   const int64_t ffn = NumberBytes(up_number_) + (up_number_ == activation_number_ ? 0 : half);
@@ -139,10 +140,8 @@ absl::Status GpuNetwork::LoadHead(const TensorSource& source) {
   if (config_.head_bias) {
     AFT_ASSIGN_OR_RETURN(bias, source.Read("head.bias"));
   }
-  if (config_.tie_embeddings && (!bias.defined() || quantizes())) {
-    head_ = embed_;
-    if (!bias.defined()) return absl::OkStatus();
-    head_ = embed_.WithBias(bias.to(queue_->device()));
+  if (config_.tie_embeddings && !copies_embedding()) {
+    head_ = bias.defined() ? embed_.WithBias(bias.to(queue_->device())) : embed_;
     weight_bytes_ += DeviceBytes(bias);
     return absl::OkStatus();
   }

@@ -111,6 +111,10 @@ class GpuNetwork {
   bool shifts() const { return ShiftsFeedForward(config_); }  // token shift in both halves
   bool is_bare_mixer() const { return config_.architecture == Architecture::kMixer; }
   bool quantizes() const { return IsQuantized(number_); }
+  // Whether a tied head is a matrix of its own, with further columns for its bias.
+  bool copies_embedding() const {
+    return config_.tie_embeddings && config_.head_bias && !quantizes();
+  }
   int64_t QuantizedRow() const;        // the most bytes of a row of quantized_
   std::vector<GpuNeed> Needs() const;  // memory that Load will need, as far as the config says
   absl::Status Load(const TensorSource& source);

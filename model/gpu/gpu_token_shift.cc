@@ -58,12 +58,7 @@ cuda::ColumnFunction FunctionOf(PackedPart::Between between) {
 }  // namespace
 
 int64_t GpuShiftBuffers::BytesPerToken(const NetworkConfig& config, Number format) {
-  const int64_t fp32 = NumberBytes(Number::kFp32);
-  const int64_t number = NumberBytes(ActivationFormat(format));
-  const int64_t quantized = IsQuantized(format) ? cuda::QuantizedStride(config.d_model) : 0;
-  return (number * config.d_model + quantized) * MostParts(config) +
-         NarrowWidth(config, format) * (fp32 + (number == fp32 ? 0 : number)) +
-         (MixesValues(config) ? fp32 * MixerWidth(config) : 0);
+  return GpuShiftBuffers(config, format, /*tokens=*/1, at::kCPU).bytes();
 }
 
 GpuShiftBuffers::GpuShiftBuffers(const NetworkConfig& config, Number format, int64_t tokens,

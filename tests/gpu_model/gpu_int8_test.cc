@@ -134,6 +134,16 @@ TEST_F(GpuInt8Test, MatricesTakeAQuarterOfTheMemoryAndATiedHeadNone) {
   }
 }
 
+// Together they are wider than the six inputs, with which they share a buffer.
+TEST_F(GpuInt8Test, RanksThatAreWideHaveTheMemoryThatTheyNeed) {
+  UseMixer(ExampleMixer(MixerKind::kWkv7, 0), &config_);
+  MixerConfig& mixer = config_.mixer;
+  mixer.decay_rank = mixer.rate_rank = mixer.value_rank = mixer.gate_rank = 5 * config_.d_model;
+  const std::vector<TokenId> text = RandomText(kStepTokens);
+  EXPECT_TRUE(Close(Hidden(*Gpu(), 0, text, kStepTokens), Hidden(*Cpu(), 0, text, kStepTokens),
+                    tolerance::kVectorsInt8Gpu));
+}
+
 TEST_F(GpuInt8Test, AFeedForwardThatIsTooWideIsRefused) {
   config_.d_model = 2;
   config_.n_layers = 1;

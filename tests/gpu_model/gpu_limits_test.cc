@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -10,6 +11,7 @@
 #include "model/config/formats.h"
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
+#include "model/gpu/gpu_linear.h"
 #include "model/kernels/cuda/types.h"
 #include "model/runtime/snapshot.h"
 #include "tests/gpu_model/runner_pair.h"
@@ -113,11 +115,18 @@ TEST_F(GpuLimitsTest, VectorsTooWideForANormAreRefusedBeforeAWeightIsRead) {
 // The kernels of these mixers have no workspace, which is checked later.
 TEST_F(GpuLimitsTest, WeightsAndActivationsAreCountedToTheByteBeforeTheyAreAllocated) {
   config_.max_seq_len = 40;
-  for (const MixerKind kind : {MixerKind::kDotProduct, MixerKind::kWkv7}) {
-    UseMixer(ExampleMixer(kind, 40), &config_);
+  const MixerConfig attention = ExampleMixer(MixerKind::kDotProduct, 40);
+  const MixerConfig wkv7 = ExampleMixer(MixerKind::kWkv7, 40);
+  MixerConfig wide = wkv7;  // the ranks together are wider than the six inputs
+  wide.decay_rank = wide.rate_rank = wide.value_rank = wide.gate_rank = 5 * config_.d_model;
+  for (const auto& [mixer, tied] : std::vector<std::pair<MixerConfig, bool>>{
+           {attention, false}, {attention, true}, {wkv7, false}, {wide, false}}) {
+    UseMixer(mixer, &config_);
+    config_.tie_embeddings = config_.head_bias = tied;
     DrawWeights();
     for (const Number format : FormatsThat([](const FormatSpec& spec) { return spec.on_gpu; })) {
-      SCOPED_TRACE(testing::Message() << MixerKindName(kind) << " " << NumberName(format));
+      SCOPED_TRACE(testing::Message() << MixerKindName(mixer.kind) << " " << mixer.gate_rank
+                                      << ", tied " << tied << " " << NumberName(format));
       format_ = format;
       HostQueue large;
       const auto network = GpuModel(large);
@@ -126,6 +135,9 @@ TEST_F(GpuLimitsTest, WeightsAndActivationsAreCountedToTheByteBeforeTheyAreAlloc
       for (const TensorSpec& spec : ExpectedTensors(config_)) {
         const bool matrix = spec.role == TensorRole::kMatrix;
         bytes += spec.count() * NumberBytes(matrix ? format : Number::kFp32);
+      }
+      if (tied && !IsQuantized(format)) {  // the head is a copy with columns for its bias
+        bytes += config_.vocab_size * (config_.d_model + kBiasColumns) * NumberBytes(format);
       }
       HostQueue enough(bytes);
       EXPECT_EQ(GpuModel(enough).status(), absl::OkStatus());
