@@ -300,6 +300,11 @@ bool ModelTable::Announce(Entry& entry, const std::vector<ModelConfig>& wanted) 
   MutexLock lock(mutex_);
   if (draining_) return false;
   bool news = false;
+  for (auto& [name, version] : entry.versions) {
+    // The version is only served until a wanted one is ready, so its current files do not matter.
+    if (HasVersion(wanted, name) || version.state != ModelState::kReady) continue;
+    version.error = absl::OkStatus();
+  }
   for (const ModelConfig& config : wanted) {
     const auto [it, added] = entry.versions.try_emplace(config.version);
     Version& version = it->second;

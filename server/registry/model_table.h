@@ -131,11 +131,12 @@ class ModelTable {
   std::vector<Entry*> Entries() const;
 
   // Adds the versions that will be loaded. Returns false if all of them are known already, or if
-  // the table drains.
+  // the table drains. Other versions that are ready have no error any more.
   bool Announce(Entry& entry, const std::vector<ModelConfig>& wanted);
   // Lets the model be served again, even if it was unloaded.
   void Allow(Entry& entry);
-  // Fails the announced versions, because they cannot be found any more.
+  // Fails the announced versions, because the wanted versions cannot be found out. Versions that
+  // are ready stay so, with this error.
   void FailLoading(Entry& entry, const absl::Status& error);
   void FailVersion(Entry& entry, const std::string& version, const absl::Status& error);
   // Whether the version is loaded from the current config and folder (FolderStamp). If so, it has

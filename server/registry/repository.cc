@@ -114,6 +114,7 @@ absl::StatusOr<std::vector<ModelConfig>> FindVersions(const RepositoryConfig& re
 }
 
 absl::Status CheckVersionFolder(const std::string& repository, const ModelConfig& model) {
+  AFT_RETURN_IF_ERROR(CheckInside(repository, model.checkpoint_dir));
   AFT_ASSIGN_OR_RETURN(const auto entries, Entries(model.checkpoint_dir));
   std::vector<std::string> files;
   bool has_checksums = false;

@@ -20,7 +20,7 @@ absl::StatusOr<std::vector<std::string>> ListModelFolders(const std::string& fol
 
 // The versions of a model that the repository should serve, the newest first. INVALID_ARGUMENT:
 // ListModelFolders could not return this name. NOT_FOUND: no such folder, or no such version in it.
-// PERMISSION_DENIED: it is outside of the repository.
+// A version may still lead out of the repository, which CheckVersionFolder finds out.
 absl::StatusOr<std::vector<ModelConfig>> FindVersions(const RepositoryConfig& repository,
                                                       const std::string& name);
 
@@ -31,9 +31,9 @@ struct NewestFirst {
   }
 };
 
-// Must be called before a version of a repository is loaded. PERMISSION_DENIED: one of its files is
-// outside of the repository, or not a regular file. DATA_LOSS: as CheckChecksums.
-// RESOURCE_EXHAUSTED: its files are larger than the available memory.
+// Must be called before a version of a repository is loaded. PERMISSION_DENIED: it or one of its
+// files is outside of the repository, or a file is not a regular one. DATA_LOSS: as CheckChecksums.
+// RESOURCE_EXHAUSTED: its files are larger than the available memory, and would be loaded into it.
 absl::Status CheckVersionFolder(const std::string& repository, const ModelConfig& model);
 
 // Returns a text that changes when a file of the folder is replaced or changed; empty if there is

@@ -121,11 +121,14 @@ TEST_F(RepositoryTest, LinksMayNotLeadOutside) {
   WriteBytes(outside + "/1/weights", "one");
   Add("m/1");
   fs::create_symlink(outside + "/1", repository_.folder + "/m/2");
-  EXPECT_THAT(FindVersions(repository_, "m").status(),
+  EXPECT_THAT(Check(repository_.folder + "/m/2"),
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("/m/2: leads out")));
   fs::create_symlink(outside, repository_.folder + "/n");
-  EXPECT_THAT(FindVersions(repository_, "n").status(),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("leads out")));
+  EXPECT_THAT(Check(repository_.folder + "/n/1"),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("/n/1: leads out")));
+  fs::create_directory(outside + "/2");  // no file of it could lead out
+  EXPECT_THAT(Check(repository_.folder + "/n/2"),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("/n/2: leads out")));
 
   const std::string folder = Add("file/1");
   fs::create_symlink(outside + "/1/weights", folder + "/more");

@@ -253,6 +253,38 @@ TEST_F(VersionsTest, AFolderThatGoesAwayBeforeItsLoadFails) {
   EXPECT_EQ(Load().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(VersionsTest, AVersionThatLeadsOutFailsAlone) {
+  Add("m/1");
+  config_.repository.latest_versions = 2;
+  Serve();
+  Add("m/2");
+  std::filesystem::create_directory_symlink("/", folder_.File("m/3"));
+  Rescan();
+  EXPECT_THAT(Versions(), ElementsAre("3 failed", "2 ready", "1 ready"));
+  EXPECT_THAT(registry_->Get(*AnonymousClient(), "m", "3")->error, HasSubstr("3: leads out"));
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->error, "");
+  EXPECT_EQ(Gauge("aft_model_versions_failed"), 1);
+  Remove("m/3");
+  Rescan();
+  EXPECT_THAT(Versions(), ElementsAre("2 ready", "1 ready"));
+  EXPECT_EQ(Gauge("aft_model_versions_failed"), 0);
+  EXPECT_THAT(loaded(), ElementsAre("m/1", "m/2"));
+}
+
+TEST_F(VersionsTest, AVersionWhoseFolderIsGoneHasNoErrorOnceAnotherIsWanted) {
+  Add("m/1");
+  Serve();
+  Remove("m");
+  EXPECT_EQ(Load().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(registry_->Get(*AnonymousClient(), "m", "1")->error, HasSubstr("cannot read"));
+  EXPECT_EQ(Gauge("aft_model_versions_failed"), 1);
+  Add("m/2", "bad");
+  EXPECT_EQ(Load().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Versions(), ElementsAre("2 failed", "1 ready"));
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "1")->error, "");
+  EXPECT_EQ(Gauge("aft_model_versions_failed"), 1);
+}
+
 TEST_F(VersionsTest, AVersionWithWrongChecksumsIsNotLoaded) {
   Add("m/1");
   Serve();
