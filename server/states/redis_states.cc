@@ -32,8 +32,15 @@ constexpr milliseconds kClockSkew = std::chrono::minutes(5);
 // The bytes of a reply in addition to its payload.
 constexpr size_t kReplyBytes = 4096;
 
+// The first line of kPut. With this line, Redis without memory refuses the script before it begins.
+// Without this line, Redis checks its memory only at the first write of a script, and accepts one
+// that frees memory, such as the first write of `forget`. The other scripts lack the line, because
+// a read-only Redis would refuse them with it even if they write nothing.
+constexpr char kCheckFirst[] = "#!lua";
+
 // KEYS: the value, x, n, b (RedisStates). ARGV[1]: an id. In a lexical range, "[" precedes an
-// inclusive bound, and "(" an exclusive one; ";" is the character after ":".
+// inclusive bound, and "(" an exclusive one; ";" is the character after ":". ZREM comes before
+// DECRBY, because Redis without memory refuses DECRBY as the first write of a script.
 constexpr char kPrelude[] = R"(
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -45,10 +52,10 @@ constexpr char kPrelude[] = R"(
     return found and tonumber(string.sub(found, #id + 2)) or 0
   end
   local function forget(id)
-    local found = entry(id)
+    local found, bytes = entry(id), size(id)
     if found then
-      redis.call('DECRBY', KEYS[4], size(id))
       redis.call('ZREM', KEYS[3], found)
+      redis.call('DECRBY', KEYS[4], bytes)
     end
     redis.call('ZREM', KEYS[2], id)
   end
@@ -130,7 +137,8 @@ RedisCommand RedisStates::HeadOf(const std::string& id) const {
 
 RedisCommand RedisStates::Script(const char* script, const std::string& client,
                                  const std::string& id, std::vector<std::string> arguments) const {
-  RedisCommand command = {"EVAL", absl::StrCat(kPrelude, script), "4", KeyOf(id)};
+  const char* const first = script == kPut ? kCheckFirst : "";
+  RedisCommand command = {"EVAL", absl::StrCat(first, kPrelude, script), "4", KeyOf(id)};
   for (const char* key : {"x:", "n:", "b:"}) {
     command.push_back(absl::StrCat(config_.prefix, key, client));
   }

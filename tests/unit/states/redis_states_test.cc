@@ -420,6 +420,14 @@ TEST_F(RedisStatesTest, AReadOnlyRedisIsConnectedToAgain) {
   EXPECT_EQ(replica_->metrics.redis_connects.Value(), 2);
 }
 
+TEST_F(RedisStatesTest, AReadOnlyRedisListsStates) {
+  ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
+  redis_.Do({"REPLICAOF", "127.0.0.1", "1"});
+  const auto listed = List(*replica_, "ada");
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_THAT(*listed, ElementsAre(Id('a')));
+}
+
 TEST_F(RedisStatesTest, WhileItIsDownCallsFailAtOnceAndItIsFoundAgain) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
   redis_.Kill();
