@@ -219,6 +219,14 @@ void RedisClient::DoNext() {
   metrics_.redis_failed(RedisFailure::kBroken).Increment();
   if (again) return;
   if (absl::IsResourceExhausted(status)) return task->done(status);  // it concerns this call alone
+  // The call was repeated on a connection on which Redis had answered, so the call may be the
+  // cause. If Redis is down, the next attempt to connect fails.
+  if (absl::IsUnavailable(status)) {
+    if (const auto left_out = hang_ups_.Pass(steady_clock::now())) {
+      log::Error("states.redis_hung_up", {{"error", status.message()}, {"left_out", *left_out}});
+    }
+    return task->done(HungUp());
+  }
   // All waiting calls fail now. They need not find out one by one that Redis does not answer.
   SetDown(absl::Status(status.code(),
                        absl::StrCat("states.redis: ", config_.address, ": ", status.message())));

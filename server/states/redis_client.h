@@ -91,6 +91,7 @@ class RedisClient {
   std::chrono::milliseconds pause_{};  // before the next attempt; 0: Redis is not down
   RateLimit downs_{1};
   RateLimit ups_{1};
+  RateLimit hang_ups_{1};
 
   Mutex mutex_;
   CondVar changed_;

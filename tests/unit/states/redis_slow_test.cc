@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "server/observability/log.h"
 #include "server/states/redis_client.h"
 #include "server/states/redis_record.h"
 #include "tests/unit/states/redis_fixture.h"
@@ -46,6 +48,17 @@ class SlowRedisTest : public RedisTest {
   StateMetrics metrics_{registry_};
 };
 
+TEST_F(SlowRedisTest, ACallThatEndsBecauseRedisHangsUpIsLogged) {
+  FakeRedis redis([](const RedisCommand&) -> std::string { return FakeRedis::kHangUp; });
+  const auto client = Connect(redis, std::chrono::minutes(1));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Call(*client, "ada", {"GET", "x"}).get(), absl::StatusCode::kUnavailable);
+  log::Flush(std::chrono::hours(1));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("level=error event=states.redis_hung_up error="));
+}
+
+// The large state is sent twice, because the connection breaks after the timeout.
 TEST_F(SlowRedisTest, ALargeStateThatArrivesSteadilyEndsNoCall) {
   constexpr size_t kLarge = 20'000'000;
   constexpr milliseconds kTimeout{1500};
