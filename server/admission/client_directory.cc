@@ -28,6 +28,7 @@ std::string VersionOf(const std::string& path) {
 absl::StatusOr<std::unique_ptr<ClientDirectory>> ClientDirectory::Load(
     const std::string& path, std::chrono::seconds period) {
   auto directory = absl::WrapUnique(new ClientDirectory(path));
+  MutexLock reading(directory->read_mutex_);
   MutexLock lock(directory->mutex_);
   directory->version_ = VersionOf(path);
   AFT_ASSIGN_OR_RETURN(ClientsFile file, LoadClientsFile(path));
@@ -50,21 +51,21 @@ void ClientDirectory::Look() {
 void ClientDirectory::Refresh() { Read(VersionOf(path_)); }
 
 void ClientDirectory::Read(const std::string& version) {
-  {
-    MutexLock lock(mutex_);
-    if (version == version_) return;
-  }
+  MutexLock reading(read_mutex_);
+  if (version == version_) return;
   absl::StatusOr<ClientsFile> file = LoadClientsFile(path_);
-  if (VersionOf(path_) != version) return;  // it is changing; a later look reads the rest
+  // If the version differs, the file is changing, and a later look reads the rest.
+  if (VersionOf(path_) != version) return;
+  version_ = version;
+  if (!file.ok()) {
+    log::Error("clients.reload_failed", {{"error", file.status().message()}});
+    return;
+  }
+  log::Info("clients.reloaded", {{"path", path_}, {"clients", file->clients.size()}});
+  auto clients = std::make_shared<const Clients>(std::move(file->clients));
   {
     MutexLock lock(mutex_);
-    version_ = version;
-    if (!file.ok()) {
-      log::Error("clients.reload_failed", {{"error", file.status().message()}});
-      return;
-    }
-    log::Info("clients.reloaded", {{"path", path_}, {"clients", file->clients.size()}});
-    clients_ = std::make_shared<const Clients>(std::move(file->clients));
+    clients_.swap(clients);
   }
   MutexLock lock(change_mutex_);
   if (on_change_) on_change_();

@@ -53,9 +53,11 @@ class ClientDirectory {
   std::shared_ptr<const Clients> clients() const;
 
   const std::string path_;
+  // Held while the file is read, so that no older file replaces a newer one.
+  Mutex read_mutex_;
+  std::string version_ ABSL_GUARDED_BY(read_mutex_);  // of the file read last, good or bad
+  std::string looked_at_;                             // version that Look saw last
   mutable Mutex mutex_;
-  std::string version_ ABSL_GUARDED_BY(mutex_);  // of the file read last, good or bad
-  std::string looked_at_;                        // version that Look saw last
   std::shared_ptr<const Clients> clients_ ABSL_GUARDED_BY(mutex_);
   Mutex change_mutex_;  // held while on_change_ is called
   std::function<void()> on_change_ ABSL_GUARDED_BY(change_mutex_);

@@ -1,5 +1,6 @@
 // How clients are identified, and how much memory their calls may hold.
 #include <openssl/sha.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <filesystem>
@@ -399,6 +400,29 @@ TEST(ClientDirectoryTest, LooksForChangesByItself) {
   std::filesystem::rename(path + ".new", path);
   while ((*directory)->FindToken("changed") == nullptr) std::this_thread::yield();
   EXPECT_EQ((*directory)->FindToken("secret"), nullptr);
+}
+
+// A pipe is an older file whose reader is slow.
+TEST(ClientDirectoryTest, AFileThatIsReplacedWhileItIsReadCountsForNothing) {
+  const TempFolder folder;
+  const std::string path = folder.File("clients.textproto");
+  std::ofstream(path) << Line("a", "first");
+  const auto directory = ClientDirectory::Load(path, std::chrono::hours(1));
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  std::filesystem::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  std::thread reader([&] { (*directory)->Refresh(); });
+  {
+    std::ofstream older(path);  // waits until the reader has opened the pipe
+    EXPECT_NE((*directory)->FindToken("first"), nullptr);
+    std::ofstream(path + ".new") << Line("a", "newer");
+    std::filesystem::rename(path + ".new", path);
+    older << Line("a", "older");
+  }
+  reader.join();
+  EXPECT_NE((*directory)->FindToken("first"), nullptr);
+  (*directory)->Refresh();
+  EXPECT_NE((*directory)->FindToken("newer"), nullptr);
 }
 
 TEST(ClientDirectoryTest, AFileThatCannotBeReadIsNamed) {
