@@ -240,18 +240,20 @@ void Reload(const Flags& flags, const std::weak_ptr<Server>& server) {
 
 // Waits until the server has drained, says the reason for a code other than 0 and returns the code
 // to exit with. If the thread of a model is stuck, ends the process instead, because the server's
-// destructor would wait for that thread.
-int End(Server& server, const std::string& ready_file, int code, absl::string_view reason) {
-  const bool clean = server.Wait();
+// destructor would wait for that thread. It does so too if a reload still has the server, because
+// the reload would then destroy it while main returns. REQUIRES: `server` is the caller's only one.
+int End(const std::shared_ptr<Server>& server, const std::string& ready_file, int code,
+        absl::string_view reason) {
+  const bool clean = server->Wait();
   RemoveReadyFile(ready_file);
   if (code != 0) {
     Fail(code, reason);
   } else if (!clean) {
     code = Fail(kExitForced, "a model that has failed is stuck; see the log");
   }
-  if (clean) return code;
+  if (clean && server.use_count() == 1) return code;
   log::Flush(kLastLines);
-  _exit(code);  // nothing that its thread may still use is taken down
+  _exit(code);  // nothing that the other thread may still use is taken down
 }
 
 int Serve(const Flags& flags, const ServerConfig& config) {
@@ -280,18 +282,18 @@ int Serve(const Flags& flags, const ServerConfig& config) {
   const absl::Status ready = server->WaitReady();
   if (!ready.ok() && !absl::IsCancelled(ready)) {
     server->RequestDrain(/*lame_duck=*/false);
-    return End(*server, ready_file, kExitNoModel, ready.message());
+    return End(server, ready_file, kExitNoModel, ready.message());
   }
   if (ready.ok()) {
     const absl::Status written =
         ready_file.empty() ? absl::OkStatus() : WriteReadyFile(ready_file, *server);
     if (!written.ok()) {
       server->RequestDrain(/*lame_duck=*/false);
-      return End(*server, ready_file, kExitListen, written.message());
+      return End(server, ready_file, kExitListen, written.message());
     }
     log::Info("server.ready", {{"address", server->address()}});
   }
-  return End(*server, ready_file, 0, "");
+  return End(server, ready_file, 0, "");
 }
 
 int Main(int argc, char** argv) {
