@@ -1,8 +1,11 @@
 #include "server/call/work.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/api/sampling_params.h"
+#include "server/engine/sequence_state.h"
 
 namespace aft::server {
 namespace {
@@ -44,6 +47,25 @@ void ForEachTurn(Work& work, absl::FunctionRef<void(TurnRequest&)> set) {
   if (auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
     for (ScoringRequest& text : *texts) set(text);
   }
+}
+
+size_t UsesBytes(const Work& work, int64_t vocab_size) {
+  const auto bytes = [vocab_size](const GenerationRequest& request) {
+    if (!HasPenalties(request.sampling)) return size_t{0};
+    const size_t most = request.uses_before().size() + request.prompt.size();
+    return sizeof(TokenUse) * std::min(most, static_cast<size_t>(vocab_size));
+  };
+  // Several answers to one prompt share the uses.
+  if (const auto* const generation = std::get_if<GenerationRequest>(&work)) {
+    return bytes(*generation);
+  }
+  size_t sum = 0;
+  if (const auto* const generations = std::get_if<Generations>(&work)) {
+    for (const GenerationRequest& prompt : generations->prompts) {
+      sum += generations->answers * bytes(prompt);
+    }
+  }
+  return sum;
 }
 
 absl::StatusOr<RequestHandle> AskEngine(

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -27,6 +28,10 @@ using Work = std::variant<std::monostate, GenerationRequest, Generations,
 
 // Calls `set` for each request in the work that can continue another text.
 void ForEachTurn(Work& work, absl::FunctionRef<void(TurnRequest&)> set);
+
+// The memory for the uses of tokens in the texts before the outputs (Resumption::had), at most. The
+// engine keeps them for every generation with penalties.
+size_t UsesBytes(const Work& work, int64_t vocab_size);
 
 // Hands the work to an engine of `model`. Each of its requests gets `header`, but keeps its own
 // service class. `proxy_salt` is what a trusted proxy adds to the salt of the prefix cache.

@@ -24,6 +24,7 @@ std::vector<TokenUse> AddUses(absl::Span<const TokenUse> had, std::vector<TokenI
     first = last;
   }
   merged.insert(merged.end(), before, had.end());
+  merged.shrink_to_fit();  // budgets are charged for its size
   return merged;
 }
 

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/api/sampling_params.h"
 #include "tests/integration/states/state_fixture.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/fake_tokenizer.h"
