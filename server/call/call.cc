@@ -141,16 +141,16 @@ absl::Status Call::Submit() {
   AFT_RETURN_IF_ERROR(FindModel());
   const Continuation continuation = exchange_->continuation();
   if (continuation.resumes.has_value()) PreferVersion(*continuation.resumes);
-  AFT_RETURN_IF_ERROR(Decode());
+  const absl::Status decoded = Decode();
+  // The text before may be of another version, and the request may be good for that one.
+  const bool is_final = continuation.previous == nullptr || names_version_;
+  if (!decoded.ok() && is_final) return Invalid(decoded);
   if (!exchange_->needs_engine()) return Answer();
-  AFT_RETURN_IF_ERROR(CheckSequences());
   if (continuation.previous == nullptr) return PrepareTurn();
-  using Found = absl::StatusOr<std::shared_ptr<const SequenceState>>;
   states_.FindPrevious(*caller_.client, *continuation.previous,
-                       [call = shared_from_this()](const Found& found) {
+                       [call = shared_from_this(), decoded](const Found& found) {
                          call->Attempt([&] {
-                           if (!found.ok()) return call->StateError(found.status());
-                           AFT_RETURN_IF_ERROR(call->SetPrevious(*found));
+                           AFT_RETURN_IF_ERROR(call->SetPrevious(found, decoded));
                            return call->PrepareTurn();
                          });
                        });
@@ -194,9 +194,7 @@ bool Call::PreferVersion(uint64_t fingerprint) {
 }
 
 absl::Status Call::Decode() {
-  auto decoded = exchange_->Decode(*model_, environment_.limits);
-  if (!decoded.ok()) return Invalid(decoded.status());
-  decoded_ = *std::move(decoded);
+  AFT_ASSIGN_OR_RETURN(decoded_, exchange_->Decode(*model_, environment_.limits));
   sequences_ = decoded_.sequences;
   if (decoded_.timeout.count() > 0) deadline_ = std::min(deadline_, arrival_ + decoded_.timeout);
   return absl::OkStatus();
@@ -218,23 +216,25 @@ absl::Status Call::Invalid(absl::Status status) const {
   return status;
 }
 
-absl::Status Call::StateError(absl::Status status) const {
-  const bool ours = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
-  return ours ? status : Invalid(std::move(status));
+absl::Status Call::StateError(const absl::Status& status, const absl::Status& decoded) const {
+  if (absl::IsUnavailable(status) || absl::IsResourceExhausted(status)) return status;
+  return Invalid(decoded.ok() ? status : decoded);
 }
 
-absl::Status Call::SetPrevious(const std::shared_ptr<const SequenceState>& previous) {
-  AFT_ASSIGN_OR_RETURN(const bool again, exchange_->SetPrevious(*previous));
-  if (PreferVersion(previous->model) || again) AFT_RETURN_IF_ERROR(Decode());
-  absl::Status status;
+absl::Status Call::SetPrevious(const Found& found, absl::Status decoded) {
+  if (!found.ok()) return StateError(found.status(), decoded);
+  const absl::StatusOr<bool> again = exchange_->SetPrevious(**found);
+  if (!again.ok()) return Invalid(again.status());
+  if (PreferVersion((*found)->model) || *again) decoded = Decode();
   ForEachTurn(decoded_.work, [&](TurnRequest& request) {
-    request.previous = previous;
-    if (status.ok()) status = CheckPrevious(request, model_->info, model_->config.name);
+    request.previous = *found;
+    if (decoded.ok()) decoded = CheckPrevious(request, model_->info, model_->config.name);
   });
-  return Invalid(std::move(status));
+  return Invalid(std::move(decoded));
 }
 
 absl::Status Call::PrepareTurn() {
+  AFT_RETURN_IF_ERROR(CheckSequences());
   const Continuation continuation = exchange_->continuation();
   if (continuation.store != nullptr) {
     ForEachTurn(decoded_.work, [](TurnRequest& request) { request.store = true; });
@@ -287,7 +287,8 @@ absl::Status Call::Enter() {
 absl::Status Call::Charge() {
   outbox_.ExpectSequences(sequences_);
   const size_t users = 2 * sequences_ * user_.size();  // in the job and the sequence of each
-  if (outbox_.Hold(kCallBytes + decoded_.bytes + users + states_.brought_bytes() +
+  const size_t uses = UsesBytes(decoded_.work, model_->info.vocab_size);
+  if (outbox_.Hold(kCallBytes + decoded_.bytes + users + uses + states_.brought_bytes() +
                    states_.kept_bytes())) {
     return absl::OkStatus();
   }

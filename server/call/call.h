@@ -121,16 +121,23 @@ class Call final : public std::enable_shared_from_this<Call> {
   // If the request names no version, switches to the version of the model with that fingerprint.
   // Returns false, and changes nothing, if there is no such other version.
   bool PreferVersion(uint64_t fingerprint);
+  // Sets decoded_. The caller counts the errors, because another version may take the request.
   absl::Status Decode();
   // Checks that the engine could ever run all sequences of the call at the same time.
   absl::Status CheckSequences() const;
   // Counts a request with a bad field; returns `status`.
   absl::Status Invalid(absl::Status status) const;
-  // Counts the error as Invalid does, unless the place of the states is full or unreachable.
-  absl::Status StateError(absl::Status status) const;
-  // Makes every sequence continue from `previous`.
-  absl::Status SetPrevious(const std::shared_ptr<const SequenceState>& previous);
-  // Reserves room for the states to store, and finds the state where a broken stream continues.
+  // Returns the error to tell if a state cannot be used because of `status`: `status` if the place
+  // of the states is full or unreachable, because another try may succeed. Else the error of Decode
+  // if there is one, or `status`, counted as Invalid does.
+  absl::Status StateError(const absl::Status& status,
+                          const absl::Status& decoded = absl::OkStatus()) const;
+  // Makes every sequence continue from the state in `found`. `decoded` is the result of Decode. If
+  // the state switches the version, the request is decoded again, and only the new result counts.
+  using Found = absl::StatusOr<std::shared_ptr<const SequenceState>>;
+  absl::Status SetPrevious(const Found& found, absl::Status decoded);
+  // The version is final. Checks the sequences, reserves room for the states to store, and finds
+  // the state where a broken stream continues.
   absl::Status PrepareTurn();
   // Arranges that a resumable stream survives this server.
   absl::Status PrepareStream();

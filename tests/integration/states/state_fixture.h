@@ -1,12 +1,15 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/known_clients.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/fake_loader.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -29,6 +32,25 @@ class StateTest : public testing::Test {
   StateTest() { config_.limits.max_queued_requests = 10; }
 
   void Start() { server_ = std::make_unique<TestServer>(config_, options_); }
+
+  // The server has two versions of the model "m": version 1 has options_, and version 2 `newest`.
+  void StartWithTwoVersions(const FakeModelRunner::Options& newest) {
+    config_.models.clear();
+    config_.repository.folder = folder_.File("models");
+    config_.repository.latest_versions = 2;
+    config_.repository.settings.slots = 4;
+    config_.repository.settings.max_step_tokens = 64;
+    for (const char* version : {"1", "2"}) {
+      std::filesystem::create_directories(folder_.File("models/m/") + version);
+    }
+    server_ = std::make_unique<TestServer>(
+        config_, [old = options_, newest](const LoadOptions& load) -> absl::StatusOr<LoadedModel> {
+          FakeModels fakes;
+          fakes.options = load.checkpoint_dir.ends_with("/2") ? newest : old;
+          return fakes.Load(load);
+        });
+    ASSERT_TRUE(server_->server().WaitReady().ok());
+  }
 
   GenerateStream Run(const v1::GenerateRequest& request, const Prepare& prepare = {}) {
     GenerateStream stream(server_->inference(), request, prepare);

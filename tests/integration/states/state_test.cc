@@ -76,6 +76,54 @@ TEST_F(StateTest, GetDescribesAState) {
   EXPECT_EQ(server_->Metric("aft_rejected_total{model=\"fake\",reason=\"invalid\"}"), 1);
 }
 
+TEST_F(StateTest, ARequestIsGoodIfItIsGoodForTheVersionOfItsState) {
+  FakeModelRunner::Options newest = options_;
+  newest.fingerprint = 2;
+  newest.vocab_size = options_.vocab_size - 1;
+  StartWithTwoVersions(newest);
+  v1::GenerateRequest first = Turn("x", 2);
+  first.set_model("m");
+  first.set_model_version("1");
+  v1::GenerateRequest next = Turn("", 2, Run(first).finished.state().id());
+  next.set_model("m");
+  next.mutable_tokens()->add_ids(static_cast<uint32_t>(newest.vocab_size));
+  EXPECT_EQ(Run(next).started.model_version(), "1");
+  const std::string invalid = "aft_rejected_total{model=\"m\",reason=\"invalid\"}";
+  EXPECT_EQ(server_->Metric(invalid), 0);
+  // Without such a state it gets the error of the newest version.
+  const auto refused =
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tokens.ids[0]: must be below 256"));
+  next.mutable_previous()->set_state_id(std::string(32, '0'));
+  EXPECT_THAT(Refused(next), refused);
+  first.set_model_version("2");
+  next.mutable_previous()->set_state_id(Run(first).finished.state().id());
+  EXPECT_THAT(Refused(next), refused);
+  EXPECT_EQ(server_->Metric(invalid), 2);
+}
+
+TEST_F(StateTest, AnEmptyPromptNeedsAnOutput) {
+  Start();
+  v1::GenerateRequest nothing = Turn("", 0, Run(Turn("hello", 3)).finished.state().id());
+  nothing.set_prompt_logprobs(true);
+  EXPECT_THAT(Refused(nothing), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("stop.max_tokens: must be at least 1")));
+}
+
+TEST_F(StateTest, PenaltiesAreChargedForTheTokensOfTheTextBefore) {
+  options_.next_token = [](uint64_t /*hash*/, int64_t /*count*/) { return TokenId{'a'}; };
+  Start();
+  v1::GenerateRequest request = Request("x", 1);
+  request.mutable_previous()->set_state_id(Run(Turn("abcdefgh", 1)).finished.state().id());
+  request.mutable_sampling()->set_frequency_penalty(0.5F);
+  server_->WaitForMetric(kMemoryUsed, 0);
+  server_->control().Hold();
+  GenerateStream stream(server_->inference(), request);
+  // The text before has eight different tokens, and the prompt has another one.
+  server_->WaitForMetric(kMemoryUsed, kCall + sizeof(TokenId) + 9 * sizeof(TokenUse));
+  server_->control().Resume();
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
 TEST_F(StateTest, AnExpiredStateIsNotFoundAndTheErrorSaysSo) {
   Start();
   v1::GenerateRequest request = Turn("hello", 3);
