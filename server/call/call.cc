@@ -429,9 +429,14 @@ void Call::OnClient(std::shared_ptr<const Client> client) {
 // ---- The way out --------------------------------------------------------------------------------
 
 Call::Next Call::Take() {
-  const Next next = outbox_.Take();
-  if (next == Next::kMessage) taken_at_ = std::chrono::steady_clock::now();
-  if (next == Next::kEnd) Conclude();
+  Next next = Next::kNothing;
+  const auto take = [&] {
+    next = outbox_.Take();
+    if (next == Next::kMessage) taken_at_ = std::chrono::steady_clock::now();
+    if (next == Next::kEnd) Conclude();
+    return absl::OkStatus();
+  };
+  for (absl::Status taken = Catching(take); !taken.ok(); taken = Catching(take)) Cancel(taken);
   return next;
 }
 

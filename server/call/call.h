@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -78,7 +79,8 @@ class Call final : public std::enable_shared_from_this<Call> {
   void Cancel(const absl::Status& why);
 
   // Finds what to send next. kMessage: exchange().outgoing() is to be sent. kEnd: the call is over,
-  // see ending(). Only the thread that may send calls this, and never again after kEnd.
+  // see ending(). Only the thread that may send calls this, and never again after kEnd. If there is
+  // no memory for the last message, the call ends with that error.
   using Next = Outbox::Next;
   Next Take();
   // The message of the last Take has reached the client, or is lost.
@@ -166,7 +168,9 @@ class Call final : public std::enable_shared_from_this<Call> {
   // ---- The way out.
   void Conclude();
   void Report();
-  void CountResumed();
+  void CountResumed() {
+    if (auto* const counter = std::exchange(resumed_, nullptr)) counter->Increment();
+  }
 
   InferenceEnvironment& environment_;
   const std::unique_ptr<Exchange> exchange_;

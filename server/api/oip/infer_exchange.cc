@@ -189,9 +189,8 @@ const google::protobuf::MessageLite& InferExchange::outgoing() {
 
 bool InferExchange::Finish(const Outcome& outcome, const v1::State* /*stored*/) {
   finished_ = outcome;
-  if (!streams_) return true;
   outgoing();
-  return empty_final_ || response_.infer_response().outputs_size() > 0;
+  return !streams_ || empty_final_ || response_.infer_response().outputs_size() > 0;
 }
 
 size_t InferExchange::last_message_bytes() const {
