@@ -13,6 +13,8 @@
 #include "server/call/call_report.h"
 #include "server/call/carrier.h"
 #include "server/config/checks.h"
+#include "server/config/config.h"
+#include "server/registry/model_table.h"
 #include "server/transport/call_metadata.h"
 #include "server/transport/message_bytes.h"
 
@@ -262,7 +264,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     AFT_RETURN_IF_ERROR(Require([name = model_name_](const Client& client) {
       return ModelTable::CheckMayUse(client, name);
     }));
-    const auto most = static_cast<uint64_t>(MostSealedBytes(model->info));
+    AFT_ASSIGN_OR_RETURN(const uint64_t most, MostBytes(*model));
     if (request.bytes() < 1 || request.bytes() > most) {
       return BadField("bytes",
                       absl::StrCat("must be in [1, ", most, "], the largest that a state ", "of \"",
@@ -275,6 +277,21 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     AFT_RETURN_IF_ERROR(Hold(bytes_ + message));
     sealed_.reserve(bytes_);  // all of it is charged, so it must not grow by doubling
     return absl::OkStatus();
+  }
+
+  // The largest size of a sealed state of any version that serves, because Open accepts a state of
+  // each of them. `newest`: the version that requests without a version get.
+  absl::StatusOr<uint64_t> MostBytes(const ServedModel& newest) const {
+    AFT_ASSIGN_OR_RETURN(const ModelStatus status,
+                         environment_.registry.Get(*caller_.client, model_name_));
+    int64_t most = MostSealedBytes(newest.info, environment_.limits);
+    for (const VersionStatus& version : status.versions) {
+      if (version.state != ModelState::kReady) continue;
+      const auto model =
+          environment_.registry.Acquire(*caller_.client, model_name_, version.version);
+      if (model.ok()) most = std::max(most, MostSealedBytes((*model)->info, environment_.limits));
+    }
+    return static_cast<uint64_t>(most);
   }
 
   absl::Status Open() {

@@ -218,6 +218,53 @@ TEST_F(StateTransferTest, AStreamThatAnotherKindOfServerBeganIsExactNowhere) {
   EXPECT_EQ(server_->Metric("aft_streams_resumed_total{from=\"state\"}"), 2);
 }
 
+TEST_F(StateTransferTest, AStateWithWhichAStreamIsResumedIsCharged) {
+  options_.state_bytes = 1 << 16;
+  Start();
+  const GenerateStream first = Run(Turn("hello", 4));
+  v1::GenerateRequest request = Request("hello", 10);
+  v1::Resume& resume = *request.mutable_resume();
+  for (const TokenId id : first.tokens) resume.add_token_ids(static_cast<uint32_t>(id));
+  resume.set_fingerprint(first.started.fingerprint());
+  resume.set_state(Export(first.finished.state().id()));
+  server_->WaitForMetric(kMemoryUsed, 0);
+  server_->control().Hold();
+  GenerateStream rest(server_->inference(), request);
+  server_->control().WaitUntilBlocked();
+  EXPECT_GE(server_->Metric(kMemoryUsed), kCall + options_.state_bytes);
+  server_->control().Resume();
+  EXPECT_TRUE(rest.Finish().ok());
+}
+
+TEST_F(StateTransferTest, APromptWhoseScoresAreMissingIsResumedFromItsText) {
+  Start();
+  v1::GenerateRequest begun = Turn("hel", 0);
+  begun.set_prompt_logprobs(true);
+  const GenerateStream first = Run(begun);
+  v1::GenerateRequest request = Request("hello", 4);
+  request.set_prompt_logprobs(true);
+  request.mutable_resume()->set_fingerprint(first.started.fingerprint());
+  request.mutable_resume()->set_state(Export(first.finished.state().id()));
+  EXPECT_EQ(Run(request).finished.usage().scored_tokens(), 4U);
+  EXPECT_EQ(server_->Metric("aft_streams_resumed_total{from=\"state\"}"), 0);
+  EXPECT_EQ(server_->Metric("aft_streams_resumed_total{from=\"text\"}"), 1);
+}
+
+TEST_F(StateTransferTest, AStateOfAnOlderVersionMayBeLargerThanThoseOfTheNewestOne) {
+  config_.limits.max_message_bytes = 1 << 20;
+  config_.limits.max_max_tokens = config_.limits.default_max_tokens = 1000;
+  FakeModelRunner::Options newest = options_;
+  newest.fingerprint = 2;
+  options_.state_bytes = 4 << 20;
+  StartWithTwoVersions(newest);
+  v1::GenerateRequest request = Turn("hello", 2);
+  request.set_model("m");
+  request.set_model_version("1");
+  const std::string bytes = Export(Run(request).finished.state().id());
+  const grpc::Status status = Import(bytes, /*chunk=*/500'000);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
 TEST_F(StateTransferTest, AnImportedStateIsInTheFolderBeforeItsIdIsKnown) {
   WriteBytes(folder_.File("key"), std::string(32, 'k'));
   config_.states.key_files = {folder_.File("key")};
