@@ -77,15 +77,16 @@ void Inbox::Cancel(RequestHandle handle) {
   arrived_.NotifyOne();
 }
 
-void Inbox::Close() {
+void Inbox::Close(bool streams_leave) {
   MutexLock lock(mutex_);
   pending_.closed = true;
+  pending_.streams_leave = pending_.streams_leave || streams_leave;
   arrived_.NotifyOne();
 }
 
 void Inbox::Stop(TimePoint deadline) {
   MutexLock lock(mutex_);
-  pending_.closed = true;
+  pending_.closed = pending_.streams_leave = true;
   pending_.stop_at = std::min(pending_.stop_at.value_or(deadline), deadline);
   arrived_.NotifyOne();
 }
@@ -97,7 +98,8 @@ void Inbox::Take(Duration wait, Batch& batch) {
   batch.cancelled.clear();
   MutexLock lock(mutex_);
   while (wait > Duration(0) && pending_.added.empty() && pending_.cancelled.empty() &&
-         pending_.closed == batch.closed && pending_.stop_at == batch.stop_at) {
+         pending_.closed == batch.closed && pending_.streams_leave == batch.streams_leave &&
+         pending_.stop_at == batch.stop_at) {
     if (for_ever) {
       arrived_.Wait(mutex_);
     } else if (!arrived_.WaitUntil(mutex_, until)) {
@@ -108,6 +110,7 @@ void Inbox::Take(Duration wait, Batch& batch) {
   batch.added.swap(pending_.added);
   batch.cancelled.swap(pending_.cancelled);
   batch.closed = pending_.closed;
+  batch.streams_leave = pending_.streams_leave;
   batch.stop_at = pending_.stop_at;
 }
 

@@ -45,6 +45,7 @@ class Inbox {
     std::vector<std::unique_ptr<Job>> added;  // in arrival order
     std::vector<RequestHandle> cancelled;
     bool closed = false;               // Close was called; `added` then stays empty
+    bool streams_leave = false;        // as in Close
     std::optional<TimePoint> stop_at;  // set once Stop was called
   };
 
@@ -74,10 +75,11 @@ class Inbox {
 
   void Cancel(RequestHandle handle);
 
-  // From now on Add refuses all jobs.
-  void Close();
+  // From now on Add refuses all jobs. `streams_leave`: resumable streams are to end.
+  void Close(bool streams_leave);
 
-  // Calls Close, and tells the engine thread to end by `deadline`. The earliest deadline counts.
+  // Calls Close(true), and tells the engine thread to end by `deadline`. The earliest deadline
+  // counts.
   void Stop(TimePoint deadline);
 
   // Replaces `batch` with everything that has arrived. Only the engine thread calls it. Blocks

@@ -240,10 +240,8 @@ void RequestLoop::Serve() {
       jobs_.emplace(handle, std::move(job));
     }
     DropCancelled(batch.cancelled);
-    if (batch.closed) {
-      DropQueued();
-      LeaveRunning();
-    }
+    if (batch.closed) DropQueued();
+    if (batch.streams_leave) LeaveRunning();
     DropExpired(now);
     const bool stop = batch.stop_at && (jobs_.empty() || now >= *batch.stop_at);
     if (stop) {

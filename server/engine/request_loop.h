@@ -73,8 +73,9 @@ class RequestLoop {
   void Cancel(RequestHandle handle) { inbox_.Cancel(handle); }
 
   // Refuses new requests with UNAVAILABLE. Requests that no step has held yet end with UNAVAILABLE,
-  // and so do resumable streams, which leave their resume points. All others continue.
-  void BeginDrain() { inbox_.Close(); }
+  // and so do resumable streams, which leave their resume points. All others continue. Without
+  // `streams_leave` resumable streams continue too, until a drain with it or the shutdown.
+  void BeginDrain(bool streams_leave = true) { inbox_.Close(streams_leave); }
 
   // Calls BeginDrain, then waits until all requests have ended or `deadline` has passed; the rest
   // ends with UNAVAILABLE. The thread is joined on return. Idempotent.
@@ -135,7 +136,7 @@ class RequestLoop {
   virtual void PrepareThread() = 0;  // called first
   // From this call until Remove the job may be in steps.
   virtual void Add(Job& job, TimePoint now) = 0;
-  // The server drains, and the job has begun: the engine may end it. Called repeatedly.
+  // Streams leave (BeginDrain), and the job has begun: the engine may end it. Called repeatedly.
   virtual void Leave(Job& /*job*/, TimePoint /*now*/) {}
   // Is called when the job has ended. Adds its results so far to `outcome`.
   virtual void Remove(Job& job, Outcome& outcome) = 0;

@@ -13,6 +13,7 @@ namespace {
 
 // How often the keeper tries again to end an engine whose thread is stuck.
 constexpr std::chrono::seconds kStuckInterval{10};
+constexpr std::chrono::seconds kHandOver{1};
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
 
@@ -155,9 +156,11 @@ void ModelKeeper::Do(Work& work, bool wait) {
   for (const ModelHold& model : work.drain) {
     log::Info("model.draining",
               {{"model", model->config.name}, {"version", model->config.version}});
-    model->engine().BeginDrain();
+    // This server could not resume the streams: it has only other versions.
+    model->engine().BeginDrain(/*streams_leave=*/false);
   }
-  for (const ModelHold& model : work.end) model->engine().TryShutdown(Now());
+  // Resumable streams are handed over once their steps in flight have ended.
+  for (const ModelHold& model : work.end) model->engine().TryShutdown(Now() + kHandOver);
   work.drain.clear();
   work.end.clear();
   for (auto it = work.released.begin(); it != work.released.end();) {

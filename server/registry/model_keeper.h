@@ -20,8 +20,8 @@ namespace aft::server {
 // waits for that. In whatever order a sink, a call and the registry release a model, no thread
 // joins itself.
 //
-// A retired model serves the requests that hold it. If they do not end soon, it drains like a
-// server.
+// A retired model serves the requests that hold it. If they do not end soon, it refuses those that
+// wait, and later it ends the others.
 //
 // Thread-safety: all methods may be called from any thread, except the destructor.
 class ModelKeeper {
@@ -34,8 +34,9 @@ class ModelKeeper {
   ModelHold Keep(std::unique_ptr<ServedModel> model);
 
   // Takes the registry's hold, which must not be used any more. Requests that hold the model
-  // continue undisturbed until `drain_at`. Then the engine drains: requests that wait for a slot
-  // end with UNAVAILABLE, resumable streams are handed over, and the others have until `end_at`.
+  // continue undisturbed until `drain_at`. Then requests that wait for a slot end with UNAVAILABLE,
+  // and the others have until `end_at`. Then resumable streams are handed over, and the rest ends
+  // with UNAVAILABLE.
   // `until_gone` is released when the model is destroyed, or in Shutdown.
   void Retire(ModelHold hold, TimePoint drain_at, TimePoint end_at,
               std::shared_ptr<void> until_gone = nullptr);

@@ -8,6 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/engine/resume_point.h"
+#include "server/registry/model_keeper.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/registry/versions_fixture.h"
 
@@ -172,7 +174,7 @@ TEST_F(VersionsTest, AShutdownAnswersAnUnloadThatWaits) {
   EXPECT_EQ(destroyed(), 0U);
 }
 
-TEST_F(VersionsTest, WhenItsTimeIsOverAnOldVersionDrains) {
+TEST_F(VersionsTest, WhenItsTimeIsOverAnOldVersionEndsOnlyTheRequestsThatWait) {
   Add("m/1");
   config_.repository.drain = std::chrono::milliseconds(0);
   config_.drain.grace = std::chrono::hours(1);
@@ -198,24 +200,38 @@ TEST_F(VersionsTest, WhenItsTimeIsOverAnOldVersionDrains) {
   while (old->generate->Reserve(Client()).ok()) std::this_thread::yield();
   control("m/1").Resume();
   EXPECT_EQ(queued->Wait().status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(resumable->Wait().status,
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
+  EXPECT_EQ(resumable->Wait().status, absl::OkStatus());
   EXPECT_EQ(plain->Wait().status, absl::OkStatus());
   old.reset();
   WaitDestroyed(1);
 }
 
+class AnyPoints final : public ResumePointSink {
+  bool Ready() override { return true; }
+  void OnResumePoint(ResumePoint /*point*/) override {}
+};
+
 TEST_F(VersionsTest, AfterItsGraceAnOldVersionEndsItsRequests) {
   Add("m/1");
+  max_steps_in_flight_ = 2;  // the stream must wait for its last step before it is handed over
   config_.repository.drain = config_.drain.grace = std::chrono::milliseconds(0);
   Serve();
   ModelHold old = *registry_->Acquire(*AnonymousClient(), "m");
   const auto endless = std::make_shared<RecordingSink>();
   ASSERT_TRUE(old->generate->Generate(Tokens(1 << 30), endless).ok());
+  GenerationRequest request = Tokens(1 << 30);
+  request.survival.resumable = true;
+  request.survival.sink = std::make_shared<AnyPoints>();
+  const auto resumable = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(old->generate->Generate(request, resumable).ok());
   endless->WaitForParts(1);
+  resumable->WaitForParts(1);
   Add("m/2");
   ASSERT_EQ(Load(), absl::OkStatus());
   EXPECT_EQ(endless->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(resumable->Wait().status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
+  EXPECT_NE(resumable->Wait().hand_over, nullptr);
   EXPECT_EQ(Serving(), "2");
   EXPECT_EQ(destroyed(), 0U);  // the test still holds it
 }

@@ -188,6 +188,7 @@ class VersionsTest : public testing::Test {
 
   const TempFolder folder_;
   ServerConfig config_;
+  int max_steps_in_flight_ = 1;  // of the models
   LoadGate loads_;
   Mutex mutex_;
   CondVar changed_;
@@ -212,6 +213,7 @@ class VersionsTest : public testing::Test {
     }
     fake.slots = options.slots;
     fake.max_step_tokens = options.max_step_tokens;
+    fake.max_steps_in_flight = max_steps_in_flight_;
     // Lives as long as the runner.
     const std::shared_ptr<void> witness(nullptr, [this](void* /*nothing*/) {
       MutexLock lock(mutex_);
