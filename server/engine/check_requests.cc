@@ -52,6 +52,10 @@ absl::Status CheckGeneration(const GenerationRequest& request, const ModelInfo& 
     return absl::InvalidArgumentError(
         absl::StrCat("stop.max_tokens: ", request.stop.max_tokens, " is below ", least));
   }
+  // A state without its pending token would be stored.
+  if (empty && request.stop.max_tokens == 0) {
+    return absl::InvalidArgumentError("stop.max_tokens: must be at least 1 if the prompt is empty");
+  }
   return absl::OkStatus();
 }
 

@@ -45,8 +45,8 @@ class GenerateEngine final : public RequestLoop {
 
   // Continues a prompt, which follows the text of `previous` if there is one. INVALID_ARGUMENT
   // also: the prompt and the text before it leave no room for a token within max_seq_len;
-  // max_tokens is below 1 (below 0 with prompt_scores); the prompt is empty, and the text before
-  // has no pending token. FAILED_PRECONDITION: `previous` is a state of another model.
+  // max_tokens is below 1 (below 0 with prompt_scores and a prompt); the prompt is empty, and the
+  // text before has no pending token. FAILED_PRECONDITION: `previous` is a state of another model.
   absl::StatusOr<RequestHandle> Generate(GenerationRequest request,
                                          std::shared_ptr<TokenSink> sink);
 
