@@ -87,6 +87,8 @@ void CallStates::Put(const Client& client, const std::string& model, uint32_t se
 
 void CallStates::FindStart(const Client& client, const v1::Resume& resume, const ModelInfo& info,
                            GenerationRequest& request, std::function<void()> done) {
+  // The engine reads all of a prompt whose scores the client does not have.
+  if (request.prompt_scores && request.resumed == 0) return done();
   if (!resume.state().empty()) {
     auto state = states_.Open("resume.state", resume.state());
     if (state.ok() && IsWithin(*state, request, info)) {

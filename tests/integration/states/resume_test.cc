@@ -120,6 +120,23 @@ TEST_F(ResumeTest, AResumedAnswerIsReadAsTheModelsOwnOutput) {
   EXPECT_EQ(rest.finished.state().tokens(), whole.finished.state().tokens());
 }
 
+TEST_F(ResumeTest, AResumedStreamReservesTheSameRoomForItsState) {
+  Start();
+  const v1::GenerateRequest request = Turn("hello", 10);
+  const GenerateStream whole = Run(request);
+  const auto reserved = [&](const v1::GenerateRequest& held) {
+    const double before = server_->Metric("aft_states_bytes");
+    server_->control().Hold();
+    GenerateStream stream(server_->inference(), held);
+    server_->control().WaitUntilBlocked();
+    const double bytes = server_->Metric("aft_states_bytes") - before;
+    server_->control().Resume();
+    EXPECT_TRUE(stream.Finish().ok());
+    return bytes;
+  };
+  EXPECT_EQ(reserved(Resumed(request, whole.started, whole.tokens, 6)), reserved(request));
+}
+
 TEST_F(ResumeTest, EveryFieldIsCheckedByName) {
   options_.fingerprint = 0xABCD;
   Start();
