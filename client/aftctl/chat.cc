@@ -70,6 +70,7 @@ class Chat {
   void TakeBack();
   bool Save(const std::string& path);
   void Forget(const std::string& state);
+  void DeleteUnneeded(CancelToken& cancel);
 
   Client& client_;
   const ChatFlags& flags_;
@@ -80,6 +81,7 @@ class Chat {
   std::string ended_by_;                  // the stop string that ended the last answer, if one did
   std::string text_;                      // the part that this chat has shown
   std::optional<Turn> last_;              // the turn that can be taken back
+  std::vector<std::string> unneeded_;     // states to delete
   std::string draft_;                     // pre-filled in the next line
   int exit_code_ = kExitOk;
 };
@@ -120,10 +122,13 @@ bool Chat::Obey(const std::string& command) {
   TakeBack();
   if (command == "/retry") return Answer(line, /*again=*/true);
   draft_ = line;
-  return true;
+  CancelToken cancel;
+  const Interrupt interrupt(cancel);
+  DeleteUnneeded(cancel);
+  return GoOn(interrupt);
 }
 
-// Removes the last turn and the state after it.
+// Removes the last turn. The state after it is not needed any more.
 void Chat::TakeBack() {
   if (state_ != last_->state) Forget(state_);
   state_ = last_->state;
@@ -155,6 +160,8 @@ std::string Chat::Prompt(const std::string& line) const {
 
 // `again`: the turn before had the same line.
 bool Chat::Answer(std::string line, bool again) {
+  CancelToken cancel;
+  const Interrupt interrupt(cancel);
   if (!flags_.raw && !has_format_) {
     if (const absl::Status found = FindFormat(cancel); !found.ok()) {
       return ReportFailedTurn(found, interrupt);
@@ -199,23 +206,33 @@ bool Chat::Answer(std::string line, bool again) {
   if (last_ && last_->state != state_) Forget(last_->state);
   last_ =
       Turn{.state = state_, .line = std::move(line), .text = text_.size(), .ended_by = ended_by_};
-  if (!result.ok()) {
-    if (interrupt.exit_code() == 128 + SIGTERM) {
-      exit_code_ = interrupt.exit_code();
-      return false;
-    }
-    if (interrupt.exit_code() != 0) {
-      PrintSummary("stopped: the text is as it was before this turn");
-    } else {
-      exit_code_ = ReportError(result.status());
-    }
-    return true;
+  if (result.ok()) {
+    exit_code_ = kExitOk;
+    state_ = result->finished.state().id();
+    ended_by_ = result->finished.stop_string();
+    absl::StrAppend(&text_, text, result->text);
+    if (!request.stop().include_stop_string()) absl::StrAppend(&text_, ended_by_);
+  } else if (!ReportFailedTurn(result.status(), interrupt)) {
+    return false;
   }
-  exit_code_ = kExitOk;
-  state_ = result->finished.state().id();
-  ended_by_ = result->finished.stop_string();
-  absl::StrAppend(&text_, text, result->text);
-  if (!request.stop().include_stop_string()) absl::StrAppend(&text_, ended_by_);
+  DeleteUnneeded(cancel);
+  return GoOn(interrupt);
+}
+
+// SIGTERM ends the chat, and Ctrl-C does not.
+bool Chat::GoOn(const Interrupt& interrupt) {
+  if (interrupt.exit_code() != 128 + SIGTERM) return true;
+  exit_code_ = interrupt.exit_code();
+  return false;
+}
+
+bool Chat::ReportFailedTurn(const absl::Status& error, const Interrupt& interrupt) {
+  if (!GoOn(interrupt)) return false;
+  if (interrupt.exit_code() != 0) {
+    PrintSummary("stopped: the text is as it was before this turn");
+  } else {
+    exit_code_ = ReportError(error);
+  }
   return true;
 }
 
@@ -232,9 +249,17 @@ bool Chat::Save(const std::string& path) {
   return true;
 }
 
-// Deletes a state of this chat that is not needed any more. A state that is missing is no error.
+// Remembers that a state is not needed any more, if this chat has stored it.
 void Chat::Forget(const std::string& state) {
-  if (!state.empty() && state != flags_.previous) client_.DeleteState(state).IgnoreError();
+  if (!state.empty() && state != flags_.previous) unneeded_.push_back(state);
+}
+
+// A state that is missing is no error. After an interrupt the states wait for the next turn.
+void Chat::DeleteUnneeded(CancelToken& cancel) {
+  while (!unneeded_.empty() && !cancel.cancelled()) {
+    client_.DeleteState(unneeded_.back(), {.cancel = &cancel}).IgnoreError();
+    if (!cancel.cancelled()) unneeded_.pop_back();
+  }
 }
 
 int RunChat(const CommonFlags& common, const ChatFlags& flags) {

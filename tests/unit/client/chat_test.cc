@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/fake_server.h"
@@ -295,6 +296,72 @@ TEST_F(ChatTest, AnInterruptStopsTheAnswerAndNotTheChat) {
   ASSERT_TRUE(ended.WaitForOutput("abc"));
   ended.Signal(SIGTERM);
   EXPECT_EQ(ended.Wait(), 143);
+}
+
+TEST_F(ChatTest, AnInterruptAndTheDeadlineEndTheQuestionForTheFormat) {
+  server_.SetScript(StalledScript());
+  Process chat(ChatCommand(server_));
+  chat.Send("one\n");
+  server_.WaitFor<v1::ListRequest>();
+  chat.Signal(SIGINT);
+  ASSERT_TRUE(chat.WaitForError("as it was before this turn"));
+  EXPECT_EQ(chat.Wait(), 0);
+  const Ended late = Run("one\n", {"--deadline=0.1"});
+  EXPECT_EQ(late.code, 6);
+  EXPECT_THAT(late.err, HasSubstr("0.1 s"));
+}
+
+// A server that no longer answers does not delete states either.
+TEST_F(ChatTest, AnInterruptDoesNotWaitForTheDeletionOfStates) {
+  Process chat(ChatCommand(server_));
+  const auto say = [&](const std::string& line, const std::string& answer,
+                       const std::string& state) {
+    Answer(answer, state);
+    chat.Send(line + "\n");
+    ASSERT_TRUE(chat.WaitForOutput(answer));
+  };
+  const auto stop = [&](const std::string& line, int requests) {
+    chat.Send(line + "\n");
+    server_.WaitForRequests(requests);
+    chat.Signal(SIGINT);
+    server_.WaitForCancellations(requests - 2);
+  };
+  say("one", "first", "s1");
+  say("two", "second", "s2");
+  server_.SetScript(StalledScript());
+  stop("three", 3);
+  ASSERT_TRUE(chat.WaitForError("as it was before this turn"));
+  stop("/retry", 4);
+  chat.Send("/save /dev/null\n");
+  ASSERT_TRUE(chat.WaitForError("the state is s2"));
+  EXPECT_EQ(deleted(), "");
+  say("four", "fourth", "s4");
+  EXPECT_EQ(chat.Wait(), 0);
+  EXPECT_EQ(deleted(), "s1");
+}
+
+TEST_F(ChatTest, AnInterruptEndsTheDeletionOfAState) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    FakeServer server;
+    Process chat(ChatCommand(server));
+    server.SetAnswer([](const v1::GenerateRequest& request) {
+      Script script = TextScript({absl::StrCat("after ", request.text())});
+      script.events.back().mutable_finished()->mutable_state()->set_id("s");
+      return script;
+    });
+    chat.Send("one\n");
+    ASSERT_TRUE(chat.WaitForOutput("after one"));
+    server.SetScript(StalledScript());
+    chat.Send("/edit\n");
+    server.WaitFor<v1::StateServiceDeleteRequest>();
+    chat.Signal(signal);
+    if (signal == SIGINT) {
+      server.WaitForCancellations(1);
+      chat.Send("/save /dev/null\n");
+      EXPECT_TRUE(chat.WaitForError("the state is none yet"));
+    }
+    EXPECT_EQ(chat.Wait(), signal == SIGINT ? 0 : 143);
+  }
 }
 
 TEST_F(ChatTest, AnAnswerDoesNotControlTheTerminal) {
