@@ -76,7 +76,7 @@ int EvaluateObjective(aft::TrainConfig config, const aft::TrainNetwork& network,
         return aft::LoadRunTokenizer(network.config(), dir);
       });
   if (!objective.ok()) return Fail(objective.status());
-  const std::vector<double> figures = (*objective)->Measure(network, /*all=*/true);
+  const std::vector<double> figures = (*objective)->Measure(network, aft::Objective::Extent::kAll);
   std::printf("%s (%s)\n", Sentence((*objective)->names(), figures).c_str(),
               (*objective)->Describe().c_str());
   return 0;

@@ -45,9 +45,11 @@ class Objective {
   };
   virtual Loss Next(const TrainNetwork& network, int64_t step) = 0;
 
-  // The figures of the held-out data: of all of it, or of as much as the config says for
-  // evaluations during a run.
-  virtual std::vector<double> Measure(const TrainNetwork& network, bool all) const = 0;
+  // How much of the held-out data is measured: all of it, as much as the config says for
+  // evaluations during a run, or one batch (of kNextTokens, one segment of each text).
+  enum class Extent { kAll, kEvaluation, kOneBatch };
+  // The figures of the held-out data.
+  virtual std::vector<double> Measure(const TrainNetwork& network, Extent extent) const = 0;
   // The trainer keeps the weights with the lowest rank. Without a rank it keeps the last weights,
   // so that the held-out figures do not influence the choice.
   virtual std::optional<double> Rank(const std::vector<double>& figures) const = 0;

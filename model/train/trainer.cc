@@ -142,6 +142,9 @@ absl::Status Trainer::Run(const std::atomic<bool>& stop, const ProgressFn& on_pr
       AFT_RETURN_IF_ERROR(Save(seconds_ + SecondsSince(start)));
     }
   }
+  // After a stop there may be steps that no evaluation has measured. A whole evaluation could take
+  // too long: `docker stop`, for example, kills the process after 10 s.
+  if (loss_count > 0) AFT_RETURN_IF_ERROR(Measure(Objective::Extent::kOneBatch).status());
   seconds_ += SecondsSince(start);
   return Save(seconds_);
 }
@@ -156,6 +159,7 @@ absl::StatusOr<std::vector<double>> Trainer::Measure(Objective::Extent extent) c
 }
 
 absl::Status Trainer::Evaluate(double train_loss, double seconds, const EvalFn& on_eval) {
+  AFT_ASSIGN_OR_RETURN(std::vector<double> held_out, Measure(Objective::Extent::kEvaluation));
   CurvePoint point{
       .step = step(),
       .amount = step() * objective_->amount_per_step(),

@@ -42,7 +42,8 @@ class Trainer {
   // damaged; INVALID_ARGUMENT, naming `initial`, when the checkpoint in that folder does not fit.
   static absl::StatusOr<Trainer> Create(TrainConfig config, std::string out_dir);
 
-  // Trains until the last step, or until *stop becomes true; saves before it returns. INTERNAL when
+  // Trains until the last step, or until *stop becomes true; saves before it returns. After
+  // a stop between two evaluations it first measures one batch of the held-out data. INTERNAL when
   // the loss, its gradient or a held-out figure is not finite; the folder then holds the last good
   // state.
   absl::Status Run(const std::atomic<bool>& stop, const ProgressFn& on_progress,
@@ -58,6 +59,8 @@ class Trainer {
   Trainer(TrainConfig config, std::string out_dir, std::unique_ptr<Objective> objective);
 
   double TrainStep();  // returns the loss; if that is not finite, the weights stay as they are
+  // INTERNAL: a figure is not finite.
+  absl::StatusOr<std::vector<double>> Measure(Objective::Extent extent) const;
   absl::Status Evaluate(double train_loss, double seconds, const EvalFn& on_eval);
   absl::Status TakeInitialWeights();
   absl::Status Save(double seconds) const;  // `seconds` of training, over all runs

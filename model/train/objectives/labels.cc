@@ -54,15 +54,16 @@ class Labels : public Objective {
     return {at::cross_entropy_loss(logits, batch.classes)};
   }
 
-  std::vector<double> Measure(const TrainNetwork& network, bool all) const override {
+  std::vector<double> Measure(const TrainNetwork& network, Extent extent) const override {
     const at::NoGradGuard no_grad;
     const int64_t have = held_out_count();
-    const int64_t count = all ? have : std::min(have, eval_count());
+    const int64_t spread = extent == Extent::kAll ? have : std::min(have, eval_count());
+    const int64_t count = extent == Extent::kOneBatch ? std::min(spread, kMeasuredAtOnce) : spread;
     double loss = 0, right = 0;
     for (int64_t begin = 0; begin < count; begin += kMeasuredAtOnce) {
       std::vector<int64_t> examples;
       for (int64_t i = begin; i < std::min(begin + kMeasuredAtOnce, count); ++i) {
-        examples.push_back(i * have / count);
+        examples.push_back(i * have / spread);
       }
       const LabelledBatch batch = HeldOutBatch(examples);
       const at::Tensor logits = Classify(network, batch, {.bf16 = false});

@@ -61,10 +61,13 @@ class MaskedTokens : public RunningText {
             1 / std::numbers::ln2};
   }
 
-  std::vector<double> Measure(const TrainNetwork& network, bool all) const override {
+  std::vector<double> Measure(const TrainNetwork& network, Extent extent) const override {
     const at::NoGradGuard no_grad;
     const auto have = static_cast<int64_t>(held_out_.size());
-    const int64_t count = all ? have : std::min(have, config().eval_tokens / config().segment);
+    const int64_t count = extent == Extent::kAll ? have
+                          : extent == Extent::kOneBatch
+                              ? 1
+                              : std::min(have, config().eval_tokens / config().segment);
     double nats = 0, found = 0, tokens = 0;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t segment = i * have / count;

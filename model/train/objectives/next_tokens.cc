@@ -61,8 +61,10 @@ class NextTokens : public RunningText {
                 static_cast<double>(std::max<int64_t>(bytes, 1)) / std::numbers::ln2};
   }
 
-  std::vector<double> Measure(const TrainNetwork& network, bool all) const override {
-    const int64_t tokens = all ? corpus().held_out_tokens() : config().eval_tokens;
+  std::vector<double> Measure(const TrainNetwork& network, Extent extent) const override {
+    const int64_t tokens = extent == Extent::kAll        ? corpus().held_out_tokens()
+                           : extent == Extent::kOneBatch ? config().segment
+                                                         : config().eval_tokens;
     const HeldOut held_out =
         EvaluateHeldOut(network, corpus(), config().segment, tokens, config().bf16);
     return {held_out.fresh, held_out.carried};

@@ -51,11 +51,14 @@ class Pairs : public Objective {
   }
 
   // The batches have the same size as in training, because a text is harder to find among more.
-  std::vector<double> Measure(const TrainNetwork& network, bool all) const override {
+  std::vector<double> Measure(const TrainNetwork& network, Extent extent) const override {
     const at::NoGradGuard no_grad;
     const int64_t batch = std::min(order_.batch(), Count(examples_.held_out));
     const int64_t have = Count(examples_.held_out) / batch;
-    const int64_t count = all ? have : std::clamp<int64_t>(config_.eval_examples / batch, 1, have);
+    const int64_t count = extent == Extent::kAll ? have
+                          : extent == Extent::kOneBatch
+                              ? 1
+                              : std::clamp<int64_t>(config_.eval_examples / batch, 1, have);
     double loss = 0, found = 0;
     for (int64_t i = 0; i < count; ++i) {
       std::vector<int64_t> pairs;

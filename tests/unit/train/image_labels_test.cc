@@ -106,8 +106,10 @@ TEST_F(ImageLabelsTest, LearnsClassesThatDifferOnlyInPlaces) {
   const auto objective = MakeImageLabels(config_);
   ASSERT_TRUE(objective.ok()) << objective.status();
   EXPECT_EQ((*objective)->Describe(), "180 training images, 60 held out");
-  EXPECT_EQ((*objective)->Measure(TrainNetwork(checkpoint->config, checkpoint->tensors), true),
-            epochs.back().held_out);
+  EXPECT_EQ(
+      (*objective)
+          ->Measure(TrainNetwork(checkpoint->config, checkpoint->tensors), Objective::Extent::kAll),
+      epochs.back().held_out);
   const TensorMap fresh = StartValues(config_.network, StartOptionsOf(config_));
   for (const auto& [name, trained] : checkpoint->tensors) {
     if (name == "embed.weight") continue;  // the images have no pixel of value 1

@@ -8,11 +8,14 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ATen/Parallel.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
@@ -34,6 +37,7 @@ namespace aft {
 namespace {
 
 using testing::HasSubstr;
+using Extent = Objective::Extent;
 
 constexpr int64_t kLongest = 32;
 
@@ -282,7 +286,7 @@ TEST_F(TextObjectivesTest, AnEvaluationTakesItsExamplesFromAllThatAreHeldOut) {
       Config(Json(R"({"kind": "aft_simple", "causal": false})", R"(, "labels": ["up", "down"])",
                   R"("examples": ["labels.jsonl"])"));
   const TrainNetwork network(config.network, /*seed=*/1, /*spread=*/0.3);
-  const auto loss = [&](int64_t examples, bool all) {
+  const auto loss = [&](int64_t examples, Extent extent = Extent::kEvaluation) {
     config.eval_examples = examples;
     return Measure(config, network, extent)[0];
   };
@@ -309,8 +313,72 @@ TEST_F(TextObjectivesTest, AnEvaluationTakesItsPairsFromAllThatAreHeldOut) {
     config.eval_examples = examples;
     return Measure(config, network, extent)[0];
   };
-  EXPECT_NEAR(loss(2, false), loss(1, false), 1e-6);
-  EXPECT_GT(std::abs(loss(2, false) - loss(2, true)), 1e-5);
+  EXPECT_NEAR(loss(4), loss(2), 1e-6);
+  EXPECT_GT(std::abs(loss(4) - loss(4, Extent::kAll)), 1e-5);
+}
+
+// The network answers 'a' to everything. The first half of the held-out segments has no other byte,
+// and the second half does not have it.
+TEST_F(TextObjectivesTest, AnEvaluationTakesItsSegmentsFromAllThatAreHeldOut) {
+  std::ofstream(folder_.File("text.txt")) << std::string(1152, 'a') << std::string(128, 'b');
+  const TrainConfig config =
+      Config(Json(R"({"kind": "aft_simple", "causal": false})",
+                  R"(, "vocabulary_head": true, "tie_embeddings": false)",
+                  R"("texts": ["text.txt"], "eval_tokens": 128, "mask_probability": 1e-9)"));
+  TrainNetwork network(config.network, /*seed=*/1, /*spread=*/1e-6);
+  {
+    const at::NoGradGuard no_grad;
+    network.parameters().at("head.bias").select(0, 'a').fill_(1);
+  }
+  EXPECT_EQ(Measure(config, network)[1], 0.5);
+}
+
+// A whole evaluation computes at least 10 losses here, and would delay the save.
+TEST_F(TextObjectivesTest, AStopMeasuresOneBatchBeforeItSaves) {
+  static int losses;
+  const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(
+      [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
+        if (call.name() == std::string("aten::cross_entropy_loss")) ++losses;
+        return nullptr;
+      }));
+  TrainConfig next_tokens = Config(MaskedJson());
+  next_tokens.objective = ObjectiveKind::kNextTokens;
+  next_tokens.network.architecture = Architecture::kDecoderLm;
+  next_tokens.network.vocabulary_head = false;
+  next_tokens.network.mixer.causal = true;
+  for (const TrainConfig& config : {next_tokens, Config(MaskedJson()), Config(PairsJson())}) {
+    const std::string out = folder_.File(absl::StrCat("run", static_cast<int>(config.objective)));
+    auto trainer = Trainer::Create(config, out);
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    if (!trainer.ok()) continue;
+    std::atomic<bool> stop = false;
+    const auto stop_now = [&](const Trainer::Progress&) {
+      stop = true;
+      losses = 0;
+    };
+    EXPECT_TRUE(trainer->Run(stop, stop_now, {}).ok());
+    EXPECT_TRUE(losses == 1 || losses == 2) << losses << " in " << out;
+  }
+  at::removeCallback(handle);
+}
+
+TEST_F(TextObjectivesTest, ARunIsNotResumedWithOtherData) {
+  const std::pair<std::string, std::string> objectives[] = {
+      {MaskedJson(), "text.txt"}, {LabelsJson(), "labels.jsonl"}, {PairsJson(), "pairs.jsonl"}};
+  for (const auto& [json, data] : objectives) {
+    const TrainConfig config = Config(json);
+    const std::string out = folder_.File(data + "-run");
+    const std::atomic<bool> stop = true;
+    auto trainer = Trainer::Create(config, out);
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    ASSERT_TRUE(trainer->Run(stop, {}, {}).ok());
+    EXPECT_TRUE(Trainer::Create(config, out).ok());
+    const std::string lines = File(folder_.File(data));
+    std::ofstream(folder_.File(data), std::ios::app) << lines.substr(0, lines.find('\n') + 1);
+    EXPECT_THAT(Trainer::Create(config, out),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("resume.safetensors: belongs to a run with other training")));
+  }
 }
 
 TEST_F(TextObjectivesTest, FaultsOfExamplesNameTheLine) {
