@@ -213,7 +213,7 @@ unpack_prometheus() {
   (  # The commands are joined by &&, because errexit has no effect under `step`.
     cd "$partial" &&
       # The package lists may be absent, or may name a version that the mirror no longer has.
-      { apt-get download prometheus || { "${sudo[@]}" apt-get update && apt-get download prometheus; }; } &&
+      { apt-get download prometheus || { apt_get_update "${sudo[@]}" && apt-get download prometheus; }; } &&
       dpkg-deb --fsys-tarfile prometheus_*.deb |
       tar -x --strip-components=3 ./usr/bin/promtool ./usr/bin/prometheus &&
       rm prometheus_*.deb
