@@ -130,7 +130,10 @@ absl::StatusOr<MixerKind> FindVersion(const Source& source, const WeightFiles& f
   return source.Error(attention + "k_k", "is missing, and so is time_first of RWKV-4");
 }
 
-absl::Status ReadRwkvSizes(const Source& source, bool low_rank_transposed, NetworkConfig* config) {
+// flash-linear-attention has the low-rank matrices as linear layers, [out, in].
+bool IsLowRankTransposed(RwkvNames form) { return form != RwkvNames::kFla; }
+
+absl::Status ReadRwkvSizes(const Source& source, RwkvNames form, NetworkConfig* config) {
   AFT_ASSIGN_OR_RETURN(const std::vector<int64_t> embedding,
                        source.Shape("emb.weight", {Source::kAny, Source::kAny}));
   config->vocab_size = embedding[0];
@@ -144,6 +147,12 @@ absl::Status ReadRwkvSizes(const Source& source, bool low_rank_transposed, Netwo
   AFT_ASSIGN_OR_RETURN(const std::vector<int64_t> heads,
                        source.Shape("blocks.0.att.r_k", {Source::kAny, Source::kAny}));
   config->mixer.heads = heads[0];
+  // BlinkDL's norm of a head adds 64e-5 at any width, flash-linear-attention's and ours 1e-5 for
+  // each channel.
+  if (form == RwkvNames::kBlink && heads[1] != 64) {
+    return source.Error("blocks.0.att.r_k",
+                        absl::StrCat("has heads of ", heads[1], " channels, must have 64"));
+  }
   // A network of one layer has no value gate, and may have any rank of it.
   const bool has_values = source.Has("blocks.1.att.v1");
   const std::pair<std::string, int64_t*> ranks[] = {
@@ -151,11 +160,12 @@ absl::Status ReadRwkvSizes(const Source& source, bool low_rank_transposed, Netwo
       {"blocks.0.att.a1", &config->mixer.rate_rank},
       {has_values ? "blocks.1.att.v1" : "blocks.0.att.a1", &config->mixer.value_rank},
       {"blocks.0.att.g1", &config->mixer.gate_rank}};
+  const bool transposed = IsLowRankTransposed(form);
   for (const auto& [name, rank] : ranks) {
     std::vector<int64_t> shape = {Source::kAny, config->d_model};
-    if (low_rank_transposed) absl::c_reverse(shape);
+    if (transposed) absl::c_reverse(shape);
     AFT_ASSIGN_OR_RETURN(shape, source.Shape(name, shape));
-    *rank = shape[low_rank_transposed ? 1 : 0];
+    *rank = shape[transposed ? 1 : 0];
   }
   return absl::OkStatus();
 }
@@ -206,9 +216,7 @@ absl::Status TakeRwkv(const WeightFiles& files, Import* import) {
   NetworkConfig& config = import->config;
   AFT_ASSIGN_OR_RETURN(config.mixer.kind, FindVersion(source, files));
   const bool is_7 = config.mixer.kind == MixerKind::kWkv7;
-  // flash-linear-attention has the low-rank matrices as linear layers, [out, in].
-  const bool low_rank_transposed = form != RwkvNames::kFla;
-  AFT_RETURN_IF_ERROR(ReadRwkvSizes(source, low_rank_transposed, &config));
+  AFT_RETURN_IF_ERROR(ReadRwkvSizes(source, form, &config));
   config.feed_forward = is_7 ? FeedForwardKind::kChannelMix : FeedForwardKind::kGatedChannelMix;
   config.activation = Activation::kSquaredRelu;
   config.embedding_norm = true;
@@ -219,7 +227,9 @@ absl::Status TakeRwkv(const WeightFiles& files, Import* import) {
   AFT_RETURN_IF_ERROR(ParseNetworkConfig(FormatNetworkConfig(config)).status());
 
   std::vector<Renamed> layers(std::begin(kRwkvLayers), std::end(kRwkvLayers));
-  for (Renamed& layer : layers) layer.transposed = layer.transposed && low_rank_transposed;
+  for (Renamed& layer : layers) {
+    layer.transposed = layer.transposed && IsLowRankTransposed(form);
+  }
   const absl::Span<const Renamed> own =
       is_7 ? absl::MakeConstSpan(kRwkv7Layers) : absl::MakeConstSpan(kRwkv4Layers);
   if (is_7 && source.Has("blocks.0.att.x_x")) layers.push_back(kOneShift);
@@ -303,10 +313,7 @@ absl::StatusOr<std::string> AddRwkvState(const std::string& path,
                                          const std::vector<std::string>& keys,
                                          const std::string& dir, const std::string& name) {
   AFT_ASSIGN_OR_RETURN(CheckpointFile checkpoint, OpenCheckpoint(dir));
-  if (checkpoint.config.mixer.kind != MixerKind::kWkv7) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(dir, ": only a model of the kind wkv7 takes tuned states"));
-  }
+  AFT_RETURN_IF_ERROR(CheckTakesStates(checkpoint.config, dir));
   if (!IsStateName(name)) {
     return absl::InvalidArgumentError(
         "the name of a state must have 1 to 64 letters, digits, dots, hyphens and underscores");

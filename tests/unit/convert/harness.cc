@@ -110,7 +110,7 @@ TensorMap RandomRwkv4(int64_t d, int64_t layers) {
 }
 
 TensorMap RandomRwkv7(int64_t d, int64_t layers) {
-  Shapes shapes = {{"att.r_k", {2, d / 2}}, {"att.ln_x.weight", {d}}, {"att.ln_x.bias", {d}},
+  Shapes shapes = {{"att.r_k", {d / 64, 64}}, {"att.ln_x.weight", {d}}, {"att.ln_x.bias", {d}},
                    {"att.w1", {d, 3}},      {"att.w2", {3, d}},       {"att.a1", {d, 4}},
                    {"att.a2", {4, d}},      {"att.v1", {d, 5}},       {"att.v2", {5, d}},
                    {"att.g1", {d, 6}},      {"att.g2", {6, d}}};

@@ -24,7 +24,7 @@ Checkpoint WriteAndRead(const absl::StatusOr<Import>& import, const std::string&
 absl::Status Made(const absl::StatusOr<Import>& import);
 
 // Random bf16 weights of RWKV with BlinkDL's names. The vocabulary has 256 tokens, and version 7
-// has 2 heads and the ranks 3 (w), 4 (a), 5 (v), 6 (g).
+// has heads of 64 channels and the ranks 3 (w), 4 (a), 5 (v), 6 (g).
 TensorMap RandomRwkv4(int64_t d, int64_t layers);
 TensorMap RandomRwkv7(int64_t d, int64_t layers);
 

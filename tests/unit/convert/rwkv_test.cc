@@ -160,7 +160,7 @@ TEST_F(RwkvTest, AllFormsOfVersion4BecomeTheSameNetwork) {
 
 // The first layer has no value gate, and there is no other layer.
 TEST_F(RwkvTest, Version7MayHaveOneLayer) {
-  TensorMap source = RandomRwkv7(16, 1);
+  TensorMap source = RandomRwkv7(128, 1);
   const TensorMap made = Written(From(source));
   for (const char* name : {"v0", "v1", "v2"}) source.erase(absl::StrCat("blocks.0.att.", name));
   ExpectSame(From(source), made);
@@ -168,7 +168,7 @@ TEST_F(RwkvTest, Version7MayHaveOneLayer) {
 }
 
 TEST_F(RwkvTest, AllFormsOfVersion7BecomeTheSameNetwork) {
-  TensorMap source = RandomRwkv7(16, 2);
+  TensorMap source = RandomRwkv7(128, 2);
   const auto import = From(source);
   ASSERT_TRUE(import.ok()) << import.status();
   const MixerConfig& mixer = import->config.mixer;
@@ -221,27 +221,28 @@ TEST_F(RwkvTest, RefusalsNameTheTensor) {
                  {layer + "ffn.receptance.weight", at::ones({16, 15}), "has shape [16, 15]"},
                  {layer + "ln1.weight", one / 0, "holds a value that is not finite"},
                  {"blocks.1.ln0.weight", one, "has no place"}});
-  ExpectRefused(RandomRwkv7(16, 2), import,
-                {{layer + "att.w1", at::ones({3, 16}), "has shape [3, 16], expected [16, any]"},
-                 {"blocks.1.att.v2", at::ones({3, 16}), "has shape [3, 16], expected [5, 16]"},
+  ExpectRefused(RandomRwkv7(128, 2), import,
+                {{layer + "att.w1", at::ones({3, 128}), "has shape [3, 128], expected [128, any]"},
+                 {"blocks.1.att.v2", at::ones({3, 128}), "has shape [3, 128], expected [5, 128]"},
                  {layer + "att.time_state", at::ones({16, 8}), "has shape [16, 8]"},
+                 {layer + "att.r_k", at::ones({4, 32}), "has heads of 32 channels, must have 64"},
                  {layer + "att.r_k", {}, "is missing"}});
   EXPECT_THAT(import({{"emb.weight", one}}),
               Refused("tensor 'blocks.0.att.k_k': is missing, and so is time_first of RWKV-4"));
   // The names are those of the file.
   EXPECT_THAT(import({{"model.layers.0.ffn.s_emb.weight", one}}),
               Refused("tensor 'model.layers.0.ffn.s_emb.weight': belongs to DeepEmbed"));
-  ExpectRefused(AsFla(RandomRwkv7(16, 2), false), import,
+  ExpectRefused(AsFla(RandomRwkv7(128, 2), false), import,
                 {{"model.layers.1.attn.w_lora.lora.0.weight", {}, "is missing"},
                  {"model.layers.0.attn.g_norm.bias", {}, "is missing"}});
 }
 
 TEST_F(RwkvTest, TunedStatesComeWithTheWeightsOrInAFileOfTheirOwn) {
-  const TensorMap source = RandomRwkv7(16, 2);
+  const TensorMap source = RandomRwkv7(128, 2);
   TensorMap states;
   for (int i = 0; i < 2; ++i) {
     states[absl::StrCat("blocks.", i, ".att.time_state")] =
-        at::arange(128 * i, 128 * (i + 1), at::kBFloat16).view({2, 8, 8});
+        at::arange(8192).remainder(251 + i).to(at::kBFloat16).view({2, 64, 64});
   }
   TensorMap both = source;
   both.insert(states.begin(), states.end());
@@ -290,7 +291,7 @@ TEST_F(RwkvTest, TunedStatesComeWithTheWeightsOrInAFileOfTheirOwn) {
 }
 
 TEST_F(RwkvTest, TheConfigOfAFolderIsChecked) {
-  const TensorMap hub = AsFla(RandomRwkv7(16, 2), false);
+  const TensorMap hub = AsFla(RandomRwkv7(128, 2), false);
   for (const auto& [config, problem] : std::vector<std::pair<std::string, std::string>>{
            {R"({"model_type": "gpt2"})", "model_type: must be rwkv or rwkv7"},
            {R"({"model_type": "rwkv7", "norm_eps": 1e-6})", "norm_eps: must be 1e-5"},
