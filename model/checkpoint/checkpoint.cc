@@ -53,6 +53,18 @@ std::string InitialStateName(int64_t layer) {
   return absl::StrCat("layers.", layer, ".mixer.initial_state");
 }
 
+absl::Status CheckTakesStates(const NetworkConfig& config, absl::string_view path) {
+  if (config.mixer.kind != MixerKind::kWkv7) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": only a model of the kind wkv7 takes tuned states"));
+  }
+  if (config.position != PositionKind::kNone) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": a model with a table of positions takes no tuned states"));
+  }
+  return absl::OkStatus();
+}
+
 bool IsStateName(absl::string_view name) {
   constexpr size_t kMaxBytes = 64;
   return !name.empty() && name.size() <= kMaxBytes &&

@@ -24,6 +24,10 @@ std::string StateFileName(absl::string_view state);
 std::string InitialStateName(int64_t layer);
 bool IsStateName(absl::string_view name);
 
+// INVALID_ARGUMENT, which begins with `path`, if a network of this config takes no tuned states. A
+// text that begins from one begins at position 1, so the network must not number its positions.
+absl::Status CheckTakesStates(const NetworkConfig& config, absl::string_view path);
+
 // The files with tuned states in a checkpoint's folder: name of the state -> path. Files with other
 // names are left out. Errors: those of the file system.
 absl::StatusOr<std::map<std::string, std::string>> FindStateFiles(const std::string& dir);

@@ -70,10 +70,7 @@ absl::StatusOr<std::vector<InitialState>> ReadInitialStates(const std::string& d
   AFT_ASSIGN_OR_RETURN(const auto files, FindStateFiles(dir));
   std::vector<InitialState> read;
   for (const auto& [name, path] : files) {
-    if (config.mixer.kind != MixerKind::kWkv7) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": only a model of the kind wkv7 takes tuned states"));
-    }
+    AFT_RETURN_IF_ERROR(CheckTakesStates(config, path));
     absl::StatusOr<std::string> snapshot = ReadSnapshot(path, config, states, network);
     if (absl::IsDataLoss(snapshot.status())) {  // LoadModel takes DATA_LOSS for one of the weights
       return absl::InvalidArgumentError(snapshot.status().message());

@@ -159,5 +159,14 @@ TEST_F(InitialStatesTest, OnlyRwkv7TakesStates) {
                                             HasSubstr("only a model of the kind wkv7 takes")));
 }
 
+TEST_F(InitialStatesTest, AModelThatNumbersItsPositionsTakesNoStates) {
+  WriteState("x", state_);
+  config_.position = PositionKind::kSinusoidal;
+  config_.max_seq_len = 64;
+  Write();
+  EXPECT_THAT(LoadModel(options_), StatusIs(absl::StatusCode::kInvalidArgument,
+                                            HasSubstr("a model with a table of positions takes")));
+}
+
 }  // namespace
 }  // namespace aft
