@@ -11,8 +11,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/config/config.h"
+#include "model/config/formats.h"
+#include "model/network/weight_bytes.h"
 #include "tests/property/runner_fixture.h"
 #include "tests/support/shown_progress.h"
 #include "tests/support/status_matchers.h"
@@ -229,10 +233,13 @@ TEST_F(LoadTest, WeightsThatCannotFitAreNotRead) {
 
 // The counts for penalties are 8 bytes for each token of the vocabulary.
 TEST_F(LoadTest, SaysWhatNeedsHowMuchMemory) {
+  config_.vocab_size = 1 << 16;
+  config_.tokenizer = "chars";
+  WriteBytes(options_.checkpoint_dir + "/chars.json", R"(["a"])");
   Write();
   options_.slots = 2'000'000'000;
   options_.max_step_tokens = 2'000'000'000;
-  ExpectRefused(absl::StatusCode::kResourceExhausted, "2000000000 slots of ");
+  ExpectRefused(absl::StatusCode::kResourceExhausted, "2000000000 slots of 0.5 MiB");
 }
 
 TEST_F(LoadTest, SaysHowMuchMemoryTheBatchesOfAnEncoderNeed) {

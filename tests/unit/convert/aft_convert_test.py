@@ -56,7 +56,8 @@ class AftConvertTest(unittest.TestCase):
     about = json.loads(self.call("inspect", model, "--json", "--slots", 8, "--bandwidth", 40))
     sizes = about["sizing"]["formats"]
     self.assertEqual(list(sizes), ["fp32", "bf16", "int8"])
-    states = 8 * (about["state_bytes_per_sequence"] + about["scratch_bytes_per_sequence"])
+    counts = 8 * about["tokenizer"]["vocab_size"]  # for penalties
+    states = 8 * (about["state_bytes_per_sequence"] + about["scratch_bytes_per_sequence"] + counts)
     for size in sizes.values():
       self.assertEqual(size["memory_bytes"], size["weight_bytes"] + size["workspace_bytes"] + states)
       self.assertEqual(list(size["tokens_per_second"]), ["1", "8"])

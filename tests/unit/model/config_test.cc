@@ -2,6 +2,8 @@
 
 #include "model/config/config.h"
 
+#include <time.h>
+
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -409,6 +411,23 @@ TEST(ConfigTest, TextThatIsNotJsonIsRefused) {
   EXPECT_THAT(Refusal(std::string(2 << 20, ' ')), HasSubstr("at most 1048576"));
   EXPECT_THAT(Refusal("{\"mixer\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}"),
               HasSubstr("config is not valid JSON: too many levels"));
+}
+
+// The long list has 16 times the objects of the short one. A parser that looks at all objects of
+// the list for each of them needs 256 times the time for it.
+TEST(ConfigTest, ALongListOfObjectsIsReadInLinearTime) {
+  const auto seconds = [](size_t bytes) {
+    std::string text = R"({"x": [{})";
+    while (text.size() < bytes - 8) text += ",{}";
+    text += "]}";
+    timespec begin{}, end{};
+    EXPECT_EQ(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin), 0);
+    EXPECT_THAT(Refusal(text), StartsWith("x: unknown key"));
+    EXPECT_EQ(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end), 0);
+    return static_cast<double>(end.tv_sec - begin.tv_sec) +
+           1e-9 * static_cast<double>(end.tv_nsec - begin.tv_nsec);
+  };
+  EXPECT_LT(seconds(1 << 20), 64 * seconds(1 << 16));
 }
 
 TEST(ConfigTest, QuotationsInMessagesAreShortAndValidUtf8) {
