@@ -32,7 +32,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const Json kAsk = {{"prompt", "x"}, {"max_tokens", 2}};
+const Json kAsk = {{"prompt", "x"}, {"max_tokens", 2}, {"seed", 1}};
 constexpr char kPath[] = "/v1/completions";
 
 std::string Bearer(const std::string& token) { return "Authorization: Bearer " + token + "\r\n"; }
