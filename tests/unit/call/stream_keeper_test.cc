@@ -50,6 +50,16 @@ class StreamKeeperTest : public testing::Test {
     pool_.emplace();
   }
 
+  // A stream that has broken, and the one that resumes it. Both have stored their start.
+  std::pair<std::shared_ptr<StreamKeeper>, std::shared_ptr<StreamKeeper>> Resumed() {
+    const auto old = Keeper(State(1, 0), State(10, 0));
+    old->KeepStart();
+    Finish();
+    const auto keeper = Keeper(State(11, 0), State(10, 0), old->id());
+    keeper->KeepStart();
+    Finish();
+    return {old, keeper};
+  }
   // The number of tokens of the kept state, or -1 without a kept state.
   int64_t Kept(const StreamKeeper& keeper) {
     int64_t tokens = -1;
@@ -101,12 +111,7 @@ TEST_F(StreamKeeperTest, TheOldStateGoesWhenALaterOneIsWritten) {
   StatesConfig config;
   config.max_bytes = 100'000;
   Keep(config);
-  const auto old = Keeper(State(1, 0), State(10, 0));
-  old->KeepStart();
-  Finish();
-  const auto keeper = Keeper(State(11, 0), State(10, 0), old->id());
-  keeper->KeepStart();
-  Finish();
+  const auto [old, keeper] = Resumed();
   EXPECT_EQ(Kept(*keeper), 10);
   EXPECT_EQ(Kept(*old), 10);
   for (const bool fits : {false, true}) {
@@ -121,12 +126,7 @@ TEST_F(StreamKeeperTest, TheOldStateGoesWhenALaterOneIsWritten) {
 
 // The resume point before the newest one is written.
 TEST_F(StreamKeeperTest, TheOldStateGoesWithTheSecondResumePoint) {
-  const auto old = Keeper(State(1, 0), State(10, 0));
-  old->KeepStart();
-  Finish();
-  const auto keeper = Keeper(State(11, 0), State(10, 0), old->id());
-  keeper->KeepStart();
-  Finish();
+  const auto [old, keeper] = Resumed();
   for (const int64_t left : {10, -1}) {
     keeper->OnResumePoint({.state = KeptBytes("s"), .outputs = {}});
     Finish();

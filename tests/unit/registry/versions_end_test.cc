@@ -236,18 +236,28 @@ TEST_F(VersionsTest, AfterItsGraceAnOldVersionEndsItsRequests) {
   EXPECT_EQ(destroyed(), 0U);  // the test still holds it
 }
 
-TEST_F(VersionsTest, AnOldVersionWhoseThreadIsStuckIsReportedAndNotWaitedFor) {
-  Add("m/1");
+class StuckUnloadTest : public VersionsTest {
+ protected:
+  // Serves m/1, and orders its unload while a step of its only request does not end.
+  std::shared_ptr<RecordingSink> UnloadWhileStuck(Ordered& unload) {
+    Add("m/1");
+    Serve();
+    control("m/1").Hold();
+    auto sink = std::make_shared<RecordingSink>();
+    {
+      const ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
+      EXPECT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
+      control("m/1").WaitUntilBlocked();
+    }
+    registry_->Unload("m", unload.Done());
+    return sink;
+  }
+};
+
+TEST_F(StuckUnloadTest, AnOldVersionWhoseThreadIsStuckIsReportedAndNotWaitedFor) {
   config_.health.step_timeout = std::chrono::milliseconds(1);
-  Serve();
-  control("m/1").Hold();
-  ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
-  const auto sink = std::make_shared<RecordingSink>();
-  ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
-  control("m/1").WaitUntilBlocked();
-  model.reset();
   Ordered unload;
-  registry_->Unload("m", unload.Done());
+  const auto sink = UnloadWhileStuck(unload);
   while (!sink->finished()) registry_->CheckProgress();
   EXPECT_EQ(Load(), absl::OkStatus());  // other orders are still done
   EXPECT_FALSE(registry_->Shutdown(TimePoint::min()));
@@ -255,17 +265,9 @@ TEST_F(VersionsTest, AnOldVersionWhoseThreadIsStuckIsReportedAndNotWaitedFor) {
   EXPECT_EQ(destroyed(), 0U);
 }
 
-TEST_F(VersionsTest, AThreadThatWasStuckBeforeTheShutdownIsTriedAgain) {
-  Add("m/1");
-  Serve();
-  control("m/1").Hold();
-  ModelHold model = *registry_->Acquire(*AnonymousClient(), "m");
-  const auto sink = std::make_shared<RecordingSink>();
-  ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
-  control("m/1").WaitUntilBlocked();
-  model.reset();
+TEST_F(StuckUnloadTest, AThreadThatWasStuckBeforeTheShutdownIsTriedAgain) {
   Ordered unload;
-  registry_->Unload("m", unload.Done());
+  const auto sink = UnloadWhileStuck(unload);
   // The keeper gives up, which ends the request.
   EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
   control("m/1").Resume();

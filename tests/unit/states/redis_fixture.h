@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdlib>
 #include <future>
 #include <limits>
 #include <memory>
@@ -149,6 +150,23 @@ class RedisTest : public testing::Test {
   StateSealer sealer_;
   std::chrono::milliseconds ahead_{};  // how far servers' clocks are ahead
   size_t executor_memory_ = std::numeric_limits<size_t>::max();  // the limit of ShortMemory
+};
+
+// A server with states in a Redis of its own.
+class OneRedisTest : public RedisTest {
+ protected:
+  OneRedisTest() {
+    config_.redis.address = redis_.address();
+    replica_ = Open();
+  }
+
+  // The bytes that Redis counts for a client.
+  int64_t BytesOf(const std::string& client) const {
+    return std::atoll(redis_.Do({"GET", "aft:b:" + client}).text.c_str());
+  }
+
+  RedisServer redis_;
+  std::unique_ptr<Replica> replica_;
 };
 
 }  // namespace aft::server

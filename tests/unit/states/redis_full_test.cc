@@ -1,7 +1,6 @@
 // States in a real Redis that has no memory left.
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -13,18 +12,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class FullRedisTest : public RedisTest {
+class FullRedisTest : public OneRedisTest {
  protected:
-  FullRedisTest() {
-    config_.redis.address = redis_.address();
-    replica_ = Open();
-  }
-
   void SetMaxMemory(const std::string& bytes) const {
     redis_.Do({"CONFIG", "SET", "maxmemory", bytes});
-  }
-  int64_t BytesOf(const std::string& client) const {
-    return std::atoll(redis_.Do({"GET", "aft:b:" + client}).text.c_str());
   }
   bool Exists(const std::string& id) const {
     return redis_.Do({"EXISTS", "aft:s:" + id}).integer > 0;
@@ -34,9 +25,6 @@ class FullRedisTest : public RedisTest {
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory left")));
     EXPECT_FALSE(Exists(Id('d')));
   }
-
-  RedisServer redis_;
-  std::unique_ptr<Replica> replica_;
 };
 
 TEST_F(FullRedisTest, IsNamed) {

@@ -22,23 +22,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class RedisStatesTest : public RedisTest {
+class RedisStatesTest : public OneRedisTest {
  protected:
-  RedisStatesTest() {
-    config_.redis.address = redis_.address();
-    replica_ = Open();
-  }
-
   std::string Value(const std::string& id) const { return redis_.Do({"GET", "aft:s:" + id}).text; }
   void SetValue(const std::string& id, const std::string& value) const {
     redis_.Do({"SET", "aft:s:" + id, value});
   }
-  int64_t BytesOf(const std::string& client) const {
-    return std::atoll(redis_.Do({"GET", "aft:b:" + client}).text.c_str());
-  }
-
-  RedisServer redis_;
-  std::unique_ptr<Replica> replica_;
 };
 
 const absl::Status kNone = absl::NotFoundError("no state of this id, or it has expired");

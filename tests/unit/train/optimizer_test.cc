@@ -11,23 +11,13 @@
 #include "ATen/ops/zeros.h"
 #include "gtest/gtest.h"
 #include "model/config/tensors.h"
-#include "tests/support/mixer_of.h"
+#include "tests/unit/train/tiny_network.h"
 
 namespace aft {
 namespace {
 
-NetworkConfig OptimizedNetwork() {
-  NetworkConfig config;
-  config.vocab_size = 256;
-  config.d_model = 16;
-  config.n_layers = 2;
-  config.d_ff = 32;
-  config.mixer = MixerOf("aft_local window=4");
-  return config;
-}
-
 TEST(AdamWTest, OnlyMatricesDecay) {
-  NetworkConfig network = OptimizedNetwork();
+  NetworkConfig network = TinyNetwork();
   network.position = PositionKind::kLearned;
   network.position_rows = network.max_seq_len = 8;
   TensorMap parameters;
@@ -45,7 +35,7 @@ TEST(AdamWTest, OnlyMatricesDecay) {
 }
 
 TEST(AdamWTest, GradientsBeyondTheNormAreScaledDown) {
-  const NetworkConfig network = OptimizedNetwork();
+  const NetworkConfig network = TinyNetwork();
   for (const double bound : {0.5, 2.0}) {  // times the norm
     TensorMap parameters;
     double numbers = 0;
@@ -69,7 +59,7 @@ TEST(AdamWTest, GradientsBeyondTheNormAreScaledDown) {
 }
 
 TEST(AdamWTest, AGradientThatIsNotFiniteChangesNothing) {
-  const NetworkConfig network = OptimizedNetwork();
+  const NetworkConfig network = TinyNetwork();
   TensorMap parameters;
   for (const TensorSpec& spec : ExpectedTensors(network)) {
     at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
