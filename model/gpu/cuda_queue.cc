@@ -87,7 +87,8 @@ class AllStreams {
     AFT_RETURN_IF_ERROR(CudaStatus(error, "cudaStreamCreateWithFlags"));
     {
       const MutexLock lock(mutex_);
-      unused_[device].reserve(++made_[device]);  // so that GiveBack needs no memory
+      std::vector<Streams>& unused = unused_[device];
+      unused.reserve(unused.capacity() + 1);  // so that GiveBack needs no memory
     }
     return Streams{c10::cuda::getStreamFromExternal(work, device),
                    c10::cuda::getStreamFromExternal(to_host, device)};
@@ -101,7 +102,6 @@ class AllStreams {
  private:
   Mutex mutex_;
   std::map<c10::DeviceIndex, std::vector<Streams>> unused_ ABSL_GUARDED_BY(mutex_);
-  std::map<c10::DeviceIndex, size_t> made_ ABSL_GUARDED_BY(mutex_);
 };
 
 class CudaEvent final : public GpuEvent {
