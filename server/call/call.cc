@@ -82,7 +82,7 @@ absl::Status Call::Admit() {
   too_large_ = !fits.ok();
   AFT_RETURN_IF_ERROR(fits);
   const std::optional<std::string> model =
-      message_->PeekString(Exchange::kModelField, kMaxModelNameBytes);
+      message_->PeekStrings(Exchange::kModelField, kMaxModelNameBytes).back();
   if (model.has_value() && exchange_->needs_engine()) AFT_RETURN_IF_ERROR(Reserve(*model));
   outbox_.Open(MemoryLedger::Charge(environment_.ledger, *caller_.client));
   const size_t bytes = kCallBytes + exchange_->RequestCost(*message_);

@@ -33,12 +33,10 @@ class RequestBytes {
   virtual ~RequestBytes() = default;
 
   virtual size_t size() const = 0;
-  // Returns the string of field number `field` if the message begins with that field, and "" if it
-  // begins with another one. Returns nullopt if the string is longer than `most` or incomplete.
-  virtual std::optional<std::string> PeekString(int field, int most) const = 0;
-  // Returns the strings of the fields 1 to `last`. A string is "" if the message does not begin
-  // with these fields in this order, or if it is longer than `most`.
-  virtual std::vector<std::string> PeekStrings(int last, size_t most) const = 0;
+  // Returns the strings of the fields 1 to `last`, as far as the message begins with these fields
+  // in this order. A string is "" if its field is not there, and nullopt if it cannot be read yet,
+  // is longer than `most` or incomplete.
+  virtual std::vector<std::optional<std::string>> PeekStrings(int last, size_t most) const = 0;
   // The number of bytes in all values of `field`, up to the first malformed byte.
   virtual size_t FieldBytes(int field) const = 0;
   // Parses the bytes and frees them. INVALID_ARGUMENT if they are malformed, CANCELLED if they have

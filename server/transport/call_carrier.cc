@@ -11,11 +11,7 @@
 
 namespace aft::server {
 
-std::optional<std::string> GrpcRequestBytes::PeekString(int field, int most) const {
-  return server::PeekString(bytes_, field, most);
-}
-
-std::vector<std::string> GrpcRequestBytes::PeekStrings(int last, size_t most) const {
+std::vector<std::optional<std::string>> GrpcRequestBytes::PeekStrings(int last, size_t most) const {
   return server::PeekStrings(bytes_, last, most);
 }
 

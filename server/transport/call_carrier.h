@@ -24,8 +24,7 @@ class GrpcRequestBytes final : public RequestBytes {
   explicit GrpcRequestBytes(grpc::ByteBuffer bytes) { bytes_.Swap(&bytes); }
 
   size_t size() const override { return bytes_.Length(); }
-  std::optional<std::string> PeekString(int field, int most) const override;
-  std::vector<std::string> PeekStrings(int last, size_t most) const override;
+  std::vector<std::optional<std::string>> PeekStrings(int last, size_t most) const override;
   size_t FieldBytes(int field) const override;
   absl::Status ParseInto(google::protobuf::Message& message) override;
 

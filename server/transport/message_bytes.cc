@@ -1,7 +1,5 @@
 #include "server/transport/message_bytes.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -65,36 +63,26 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
                    "; its strings must be valid UTF-8, its fields at most ", kMostFields));
 }
 
-std::optional<std::string> PeekString(const grpc::ByteBuffer& bytes, int field, int most) {
+std::vector<std::optional<std::string>> PeekStrings(const grpc::ByteBuffer& bytes, int last,
+                                                    size_t most) {
   grpc::ByteBuffer copy(bytes);  // shares the slices
   grpc::ProtoBufferReader reader(&copy);
   google::protobuf::io::CodedInputStream input(&reader);
-  const uint32_t tag = WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
-  if (input.ReadTag() != tag) return "";
-  std::string value;
-  int size = 0;
-  const bool read =
-      input.ReadVarintSizeAsInt(&size) && size <= most && input.ReadString(&value, size);
-  return read ? std::make_optional(std::move(value)) : std::nullopt;
-}
-
-std::vector<std::string> PeekStrings(const grpc::ByteBuffer& bytes, int last, size_t most) {
-  grpc::ByteBuffer copy(bytes);  // shares the slices
-  grpc::ProtoBufferReader reader(&copy);
-  google::protobuf::io::CodedInputStream input(&reader);
-  std::vector<std::string> values(static_cast<size_t>(last));
+  std::vector<std::optional<std::string>> values(static_cast<size_t>(last), "");
   for (int before = 0; before < last;) {
     const uint32_t tag = input.ReadTag();
     const int field = WireFormatLite::GetTagFieldNumber(tag);
-    int size = 0;
     if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED ||
-        field <= before || field > last || !input.ReadVarintSizeAsInt(&size) ||
-        static_cast<size_t>(size) > most) {
+        field <= before || field > last) {
       break;
     }
-    std::string value;
-    if (!input.ReadString(&value, size)) break;
-    values[static_cast<size_t>(field) - 1] = std::move(value);
+    std::optional<std::string>& value = values[static_cast<size_t>(field) - 1];
+    int size = 0;
+    if (!input.ReadVarintSizeAsInt(&size) || static_cast<size_t>(size) > most ||
+        !input.ReadString(&*value, size)) {
+      value = std::nullopt;
+      break;
+    }
     before = field;
   }
   return values;

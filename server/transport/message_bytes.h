@@ -23,14 +23,11 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
 // for as long as the call.
 grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request);
 
-// Returns the string of field number `field` if the message begins with that field. Serialisers
-// write the field with the lowest number first. Returns "" if the message begins with another
-// field, and nullopt if the string is longer than `most` or incomplete. Reads no further.
-std::optional<std::string> PeekString(const grpc::ByteBuffer& bytes, int field, int most);
-
-// Returns the strings of the fields 1 to `last`. A string is "" if the message does not begin with
-// these fields in this order, or if it is longer than `most`.
-std::vector<std::string> PeekStrings(const grpc::ByteBuffer& bytes, int last, size_t most);
+// Returns the strings of the fields 1 to `last`, as far as the message begins with these fields in
+// this order, as serialisers write them. A string is "" if its field is not there, and nullopt if
+// it is longer than `most` or incomplete. Reads no further than such a string.
+std::vector<std::optional<std::string>> PeekStrings(const grpc::ByteBuffer& bytes, int last,
+                                                    size_t most);
 
 // The number of bytes in all values of a field of strings or bytes, up to the first malformed byte
 // and within the number of fields that ParseMessage accepts. Skips the values.

@@ -45,7 +45,7 @@ grpc::ByteBuffer InSlices(absl::string_view bytes, size_t first) {
   return grpc::ByteBuffer(slices, 2);
 }
 
-// Returns what PeekString must find in valid protobuf.
+// Returns what PeekStrings must find in valid protobuf.
 std::optional<std::string> NameInFront(absl::string_view bytes) {
   google::protobuf::Empty message;
   AFT_CHECK(message.ParseFromString(std::string(bytes)));
@@ -177,8 +177,8 @@ template <typename Codec>
 void Run(absl::string_view bytes, size_t cut, bool tight) {
   const grpc::ByteBuffer whole = InSlices(bytes, bytes.size());
   const grpc::ByteBuffer slices = InSlices(bytes, cut);
-  const auto peeked = server::PeekString(slices, kModelField, kMostNameBytes);
-  AFT_CHECK(peeked == server::PeekString(whole, kModelField, kMostNameBytes));
+  const auto peeked = server::PeekStrings(slices, kModelField, kMostNameBytes).back();
+  AFT_CHECK(peeked == server::PeekStrings(whole, kModelField, kMostNameBytes).back());
 
   typename Codec::Request message;
   typename Codec::Request other;

@@ -59,7 +59,7 @@ size_t InferExchange::RequestCost(const RequestBytes& bytes) const {
 
 // Reads the id without parsing the message, so that a refusal can name the request.
 void InferExchange::Peek(const RequestBytes& bytes) {
-  std::string id = bytes.PeekStrings(kIdField, kMaxIdBytes).back();
+  std::string id = bytes.PeekStrings(kIdField, kMaxIdBytes).back().value_or("");
   const bool printable = std::all_of(id.begin(), id.end(), [](char c) {
     return absl::ascii_isprint(static_cast<unsigned char>(c));
   });

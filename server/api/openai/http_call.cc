@@ -23,11 +23,8 @@ class Body final : public RequestBytes {
   explicit Body(std::string text) : text_(std::move(text)) {}
 
   size_t size() const override { return text_.size(); }
-  std::optional<std::string> PeekString(int /*field*/, int /*most*/) const override {
-    return std::nullopt;
-  }
-  std::vector<std::string> PeekStrings(int last, size_t /*most*/) const override {
-    return std::vector<std::string>(static_cast<size_t>(last));
+  std::vector<std::optional<std::string>> PeekStrings(int last, size_t /*most*/) const override {
+    return std::vector<std::optional<std::string>>(static_cast<size_t>(last));
   }
   size_t FieldBytes(int /*field*/) const override { return 0; }
   absl::Status ParseInto(google::protobuf::Message& message) override {

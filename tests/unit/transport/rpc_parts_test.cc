@@ -146,7 +146,7 @@ TEST(MessageBytesTest, ANameAtTheBeginningIsReadWithoutTheRest) {
   const auto peek = [](const std::string& bytes) {
     const grpc::Slice slices[] = {bytes.substr(0, 3),
                                   bytes.substr(std::min<size_t>(3, bytes.size()))};
-    return PeekString(grpc::ByteBuffer(slices, 2), /*field=*/1, /*most=*/4);
+    return PeekStrings(grpc::ByteBuffer(slices, 2), /*last=*/1, /*most=*/4).front();
   };
   EXPECT_EQ(peek("\x0a\x02hi\x12\xff and what is no message"), "hi");
   EXPECT_EQ(peek("\x0a\x04"
