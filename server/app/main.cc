@@ -3,17 +3,8 @@
 //   aft-server DIR                         serves one checkpoint with every default
 //   aft-server --config server.textproto   see proto/aft/config/v1/server_config.proto
 //
-// Exit codes:
-//   0        drained after SIGTERM or SIGINT; --help; --version; --print_config
-//   1        bad command line
-//   2        the config, or a file or folder that it names, cannot be used
-//   3        an address cannot be listened on, or --ready_file cannot be written
-//   4        no model could be loaded
-//   5        the drain was forced: it took longer than lame_duck + grace + 15 s, or the thread of a
-//            model that had failed was stuck
-//   128 + n  a second signal n during the drain
-// At SIGHUP the server reads the config file again; the log has the result.
-// For every code but 0, one line on stderr says why.
+// `aft-server --help` lists the exit codes and the signals. For every exit code but 0, one line on
+// stderr says why.
 #include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
@@ -23,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +21,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/atomic_file.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -140,7 +131,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "  2      the config, or a file or folder that it names, cannot be used\n"
       "  3      an address cannot be listened on, or the ready file cannot be written\n"
       "  4      no model could be loaded\n"
-      "  5      the drain took too long, or a model was stuck\n"
+      "  5      the drain took too long, or the thread of a failed model was stuck\n"
       "  128+n  a second signal n came during the drain");
 }
 
@@ -202,21 +193,12 @@ void InitLog(const LogConfig& config) {
   QuietLibraries();
 }
 
-// Readers see the whole file or none.
 absl::Status WriteReadyFile(const std::string& path, const Server& server) {
-  const std::string temporary = absl::StrCat(path, ".tmp");
-  {
-    std::ofstream file(temporary, std::ios::trunc);
-    file << server.address() << "\n"
-         << server.metrics_address() << "\n"
-         << server.http_address() << "\n";
-    file.flush();
-    if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", temporary));
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", error.message()));
+  const std::string addresses = absl::StrCat(server.address(), "\n", server.metrics_address(), "\n",
+                                             server.http_address(), "\n");
+  const absl::Status written = WriteFileAtomically(path, {addresses});
+  if (written.ok()) return written;
+  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", written.message()));
 }
 
 void RemoveReadyFile(const std::string& path) {
