@@ -75,5 +75,7 @@ def draw(name, rows, series, folder):
     return
   figure = DRAWN[name](rows, series)
   figure.tight_layout()
-  figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+  path = folder / f"{name}.svg"
+  figure.savefig(path, metadata={"Date": None})
+  path.write_text(" ".join(path.read_text().split()) + "\n")  # one line instead of a thousand
   plt.close(figure)
