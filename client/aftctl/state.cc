@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "client/aftctl/commands.h"
 #include "client/aftctl/json.h"
 #include "client/tool/exit_code.h"
 #include "client/tool/output.h"
-#include "client/tool/read_file.h"
 
 namespace aft::client {
 namespace {

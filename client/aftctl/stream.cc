@@ -8,9 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "base/read_file.h"
+#include "client/lib/call.h"
 #include "client/tool/exit_code.h"
 #include "client/tool/interrupt.h"
-#include "client/tool/read_file.h"
 
 namespace aft::client {
 namespace {

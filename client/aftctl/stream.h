@@ -60,8 +60,7 @@ void AddTexts(CLI::App& app, StreamFlags& flags);
 // Adds all flags of StreamFlags except --text and --lines. Returns --json.
 CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& flags);
 
-// Reads the text that the flags name, byte for byte. Errors as ReadFile's
-// (client/tool/read_file.h).
+// Reads the text that the flags name, byte for byte. Errors as ReadFile's (base/read_file.h).
 absl::StatusOr<std::string> ReadText(const StreamFlags& flags);
 
 // Sets the text in the field for it: `raw` if it is not valid UTF-8.

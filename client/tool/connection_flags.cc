@@ -3,8 +3,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
-#include "client/tool/read_file.h"
 
 namespace aft::client {
 namespace {

@@ -22,7 +22,7 @@ struct ConnectionFlags {
 // Adds --address, --tls, --ca, --cert, --key and --token-file. `flags` must outlive the parsing.
 void AddConnectionFlags(CLI::App& app, ConnectionFlags& flags);
 
-// Reads the files. Errors as ReadFile's (client/tool/read_file.h); INVALID_ARGUMENT for a file that
+// Reads the files. Errors as ReadFile's (base/read_file.h); INVALID_ARGUMENT for a file that
 // is empty.
 absl::StatusOr<ClientOptions> MakeClientOptions(const ConnectionFlags& flags);
 

@@ -1,9 +1,7 @@
 #include "model/checkpoint/checkpoint.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -13,8 +11,10 @@
 #include "absl/strings/strip.h"
 #include "base/atomic_file.h"
 #include "base/in_file.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/stored_weights.h"
+#include "model/config/json_fields.h"
 
 namespace aft {
 namespace {
@@ -24,23 +24,6 @@ constexpr absl::string_view kStateSuffix = ".safetensors";
 
 std::string PathIn(const std::string& dir, const char* name) {
   return (std::filesystem::path(dir) / name).string();
-}
-
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
-  // One byte more than the parser accepts, so that the parser itself refuses longer text.
-  constexpr size_t kMaxBytes = (size_t{1} << 20) + 1;
-  std::error_code error;
-  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
-  }
-  errno = EIO;  // in case the library fails and sets no errno
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  std::string text(kMaxBytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return absl::DataLossError(absl::StrCat(path, ": cannot read"));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
 }
 
 }  // namespace
@@ -91,7 +74,7 @@ absl::StatusOr<std::map<std::string, std::string>> FindStateFiles(const std::str
 
 absl::StatusOr<CheckpointFile> OpenCheckpoint(const std::string& dir) {
   const std::string config_path = PathIn(dir, kConfigFileName);
-  AFT_ASSIGN_OR_RETURN(const std::string json, ReadSmallFile(config_path));
+  AFT_ASSIGN_OR_RETURN(const std::string json, ReadRegularFile(config_path, kMaxConfigBytes));
   AFT_ASSIGN_OR_RETURN(NetworkConfig config, InFile(config_path, ParseNetworkConfig(json)));
   const std::string weights_path = PathIn(dir, kWeightsFileName);
   AFT_ASSIGN_OR_RETURN(std::shared_ptr<const SafetensorsReader> file,

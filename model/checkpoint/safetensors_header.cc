@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json_walk.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace aft {
@@ -24,172 +25,117 @@ absl::Status TensorError(absl::string_view name, absl::string_view reason) {
   return absl::DataLossError(absl::StrCat("tensor '", ShownTensorName(name), "': ", reason));
 }
 
-// Takes the header's JSON event by event, and stores nothing but what a header may have. So a
-// hostile header costs no more memory than its own length.
-class HeaderReader : public nlohmann::json_sax<Json> {
+// Takes the values of the header in order (WalkJson), and stores nothing but what a header may
+// have. So a hostile header costs little more memory than its own length.
+class HeaderReader {
  public:
-  SafetensorsHeader TakeHeader() { return std::move(header_); }
-  const absl::Status& status() const { return status_; }
-
-  bool null() override { return Unexpected("null"); }
-  bool boolean(bool) override { return Unexpected("a boolean"); }
-  bool number_float(number_float_t, const string_t& text) override {
-    return Unexpected(absl::StrCat("the number ", text.substr(0, 40)));
-  }
-  bool binary(binary_t&) override { return Unexpected("binary data"); }
-
-  bool number_integer(number_integer_t value) override {
-    if (place_ == Place::kShape || place_ == Place::kOffsets) {
-      return Fail(absl::StrCat(place_ == Place::kShape ? "shape" : "data_offsets",
-                               " has a negative number, ", value));
-    }
-    return Unexpected(absl::StrCat("the number ", value));
-  }
-
-  bool number_unsigned(number_unsigned_t value) override {
-    if (place_ != Place::kShape && place_ != Place::kOffsets) {
-      return Unexpected(absl::StrCat("the number ", value));
-    }
-    if (value > number_unsigned_t{std::numeric_limits<int64_t>::max()}) {
-      return Fail(absl::StrCat("number too large: ", value));
-    }
-    if (place_ == Place::kOffsets) {
-      offsets_.push_back(static_cast<int64_t>(value));
-      return offsets_.size() <= 2 || Fail("data_offsets must be two numbers");
-    }
-    entry_.shape.push_back(static_cast<int64_t>(value));
-    return entry_.shape.size() <= kMaxRank ||
-           Fail(absl::StrCat("shape has more than ", kMaxRank, " dimensions"));
-  }
-
-  bool string(string_t& value) override {
-    if (place_ == Place::kMetadata) {
-      header_.metadata.emplace(key_, std::move(value));
-      return true;
-    }
-    if (place_ != Place::kEntry || key_ != "dtype") return Unexpected("a string");
-    entry_.dtype = std::move(value);
-    return true;
-  }
-
-  bool start_object(size_t) override {
-    switch (place_) {
-      case Place::kOutside:
-        place_ = Place::kTop;
-        return true;
-      case Place::kTop:
-        place_ = name_ == kMetadataKey ? Place::kMetadata : Place::kEntry;
-        entry_ = {};
-        offsets_.clear();
-        keys_seen_.clear();
-        return true;
+  absl::Status Take(const JsonPath& path, const Json& value) {
+    switch (path.size()) {
+      case 0:
+        return absl::OkStatus();  // an object, because the header begins with '{'
+      case 1:
+        return BeginEntry(path[0], value);
+      case 2:
+        return path[0] == kMetadataKey ? TakeMetadata(path[1], value) : TakeKey(path[1], value);
       default:
-        return Unexpected("an object");
+        return TakeNumber(path[1], value);
     }
   }
 
-  bool key(string_t& value) override {
-    switch (place_) {
-      case Place::kTop:
-        name_ = std::move(value);
-        if (header_.tensors.count(name_) != 0 || (name_ == kMetadataKey && metadata_seen_)) {
-          return Fail("given more than once");
-        }
-        metadata_seen_ = metadata_seen_ || name_ == kMetadataKey;
-        return true;
-      case Place::kMetadata:
-        key_ = std::move(value);
-        return header_.metadata.count(key_) == 0 ||
-               Fail(absl::StrCat("key '", ShownTensorName(key_), "' given more than once"));
-      default:
-        key_ = std::move(value);
-        if (key_ != "dtype" && key_ != "shape" && key_ != "data_offsets") {
-          return Fail(absl::StrCat("unknown key '", ShownTensorName(key_), "'"));
-        }
-        if (std::find(keys_seen_.begin(), keys_seen_.end(), key_) != keys_seen_.end()) {
-          return Fail(absl::StrCat("key '", key_, "' given more than once"));
-        }
-        keys_seen_.push_back(key_);
-        return true;
-    }
-  }
-
-  bool end_object() override {
-    if (place_ == Place::kTop) {
-      place_ = Place::kOutside;
-      return true;
-    }
-    if (place_ == Place::kEntry) {
-      for (const char* needed : {"dtype", "shape", "data_offsets"}) {
-        if (std::find(keys_seen_.begin(), keys_seen_.end(), needed) == keys_seen_.end()) {
-          return Fail(absl::StrCat("key '", needed, "' is missing"));
-        }
+  // Ends the entry being read. Must be called after the last value.
+  absl::Status EndEntry() {
+    if (entry_ == nullptr) return absl::OkStatus();
+    for (const char* needed : {"dtype", "shape", "data_offsets"}) {
+      if (keys_seen_.count(needed) == 0) {
+        return Fail(absl::StrCat("key '", needed, "' is missing"));
       }
-      entry_.begin = offsets_[0];
-      entry_.end = offsets_[1];
-      header_.tensors.emplace(name_, std::move(entry_));
     }
-    place_ = Place::kTop;
-    return true;
+    if (offsets_.size() != 2) return Fail("data_offsets must be two numbers");
+    entry_->second.begin = offsets_[0];
+    entry_->second.end = offsets_[1];
+    return absl::OkStatus();
   }
 
-  bool start_array(size_t) override {
-    if (place_ != Place::kEntry || key_ == "dtype") return Unexpected("an array");
-    place_ = key_ == "shape" ? Place::kShape : Place::kOffsets;
-    return true;
-  }
-
-  bool end_array() override {
-    if (place_ == Place::kOffsets && offsets_.size() != 2) {
-      return Fail("data_offsets must be two numbers");
-    }
-    place_ = Place::kEntry;
-    return true;
-  }
-
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::detail::exception& error) override {
-    status_ = absl::DataLossError(
-        absl::StrCat("header is not valid JSON at byte ", position, ": ", Shown(error.what())));
-    return false;
-  }
+  SafetensorsHeader TakeHeader() { return std::move(header_); }
 
  private:
-  enum class Place { kOutside, kTop, kMetadata, kEntry, kShape, kOffsets };
+  // Returns an error of the entry being read.
+  absl::Status Fail(absl::string_view reason) const { return TensorError(entry_->first, reason); }
 
-  bool Fail(absl::string_view reason) {
-    status_ = TensorError(name_, reason);
-    return false;
-  }
-
-  bool Unexpected(absl::string_view what) {
-    switch (place_) {
-      case Place::kOutside:
-        status_ = absl::DataLossError(absl::StrCat("header must be an object, not ", what));
-        return false;
-      case Place::kTop:
-        return Fail(absl::StrCat("must be an object, not ", what));
-      case Place::kMetadata:
-        return Fail(absl::StrCat("key '", ShownTensorName(key_), "' must be a string, not ", what));
-      case Place::kEntry:
-        return Fail(absl::StrCat("key '", key_, "' must be ",
-                                 key_ == "dtype" ? "a string" : "an array", ", not ", what));
-      case Place::kShape:
-      case Place::kOffsets:
-        return Fail(absl::StrCat(key_, " must hold whole numbers, not ", what));
+  absl::Status BeginEntry(const std::string& name, const Json& value) {
+    AFT_RETURN_IF_ERROR(EndEntry());
+    if (!value.is_object()) {
+      return TensorError(name, absl::StrCat("must be an object, got ", ShownJson(value)));
     }
-    return Fail("unexpected content");
+    bool is_new = false;
+    if (name == kMetadataKey) {
+      entry_ = nullptr;
+      is_new = !std::exchange(metadata_seen_, true);
+    } else {
+      const auto [place, added] = header_.tensors.try_emplace(name);
+      entry_ = &*place;
+      is_new = added;
+    }
+    offsets_.clear();
+    keys_seen_.clear();
+    return is_new ? absl::OkStatus() : TensorError(name, "given more than once");
   }
 
-  Place place_ = Place::kOutside;
-  std::string name_;                    // of the entry being read
-  std::string key_;                     // within that entry
-  TensorEntry entry_;                   // so far
-  std::vector<int64_t> offsets_;        // so far
-  std::vector<std::string> keys_seen_;  // of the entry
-  bool metadata_seen_ = false;
+  absl::Status TakeMetadata(const std::string& key, const Json& value) {
+    const std::string shown = absl::StrCat("key '", ShownTensorName(key), "'");
+    if (!value.is_string()) {
+      return TensorError(kMetadataKey,
+                         absl::StrCat(shown, " must be a string, got ", ShownJson(value)));
+    }
+    if (!header_.metadata.emplace(key, value.get<std::string>()).second) {
+      return TensorError(kMetadataKey, absl::StrCat(shown, " given more than once"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeKey(const std::string& key, const Json& value) {
+    if (key != "dtype" && key != "shape" && key != "data_offsets") {
+      return Fail(absl::StrCat("unknown key '", ShownTensorName(key), "'"));
+    }
+    if (!keys_seen_.insert(key).second) {
+      return Fail(absl::StrCat("key '", key, "' given more than once"));
+    }
+    const bool is_text = key == "dtype";
+    if (is_text ? !value.is_string() : !value.is_array()) {
+      return Fail(absl::StrCat("key '", key, "' must be ", is_text ? "a string" : "an array",
+                               ", got ", ShownJson(value)));
+    }
+    if (is_text) entry_->second.dtype = value.get<std::string>();
+    return absl::OkStatus();
+  }
+
+  // Takes an element of the array `key`.
+  absl::Status TakeNumber(const std::string& key, const Json& value) {
+    if (!value.is_number_integer()) {
+      return Fail(absl::StrCat(key, " must hold whole numbers, got ", ShownJson(value)));
+    }
+    if (!value.is_number_unsigned()) {
+      return Fail(absl::StrCat(key, " has a negative number, ", ShownJson(value)));
+    }
+    if (value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
+      return Fail(absl::StrCat("number too large: ", ShownJson(value)));
+    }
+    const bool is_shape = key == "shape";
+    std::vector<int64_t>& numbers = is_shape ? entry_->second.shape : offsets_;
+    if (is_shape && numbers.size() == kMaxRank) {
+      return Fail(absl::StrCat("shape has more than ", kMaxRank, " dimensions"));
+    }
+    if (!is_shape && numbers.size() == 2) return Fail("data_offsets must be two numbers");
+    numbers.push_back(value.get<int64_t>());
+    return absl::OkStatus();
+  }
+
   SafetensorsHeader header_;
-  absl::Status status_;
+  bool metadata_seen_ = false;
+  // The entry being read, in header_; null before the first one and in the metadata.
+  std::pair<const std::string, TensorEntry>* entry_ = nullptr;
+  std::vector<int64_t> offsets_;     // of the entry, so far
+  std::set<std::string> keys_seen_;  // in the entry
 };
 
 absl::Status CheckEntry(const std::string& name, const TensorEntry& entry, int64_t data_bytes) {
@@ -270,15 +216,19 @@ std::string ShownTensorName(absl::string_view name) {
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          int64_t data_bytes) {
-  // Both checks are here because the JSON parser skips a byte order mark and stops at a NUL.
+  // The JSON parser skips a byte order mark.
   if (json.empty() || json.front() != '{') {
     return absl::DataLossError("header does not start with '{': not a safetensors file");
   }
-  if (const size_t nul = json.find('\0'); nul != absl::string_view::npos) {
-    return absl::DataLossError(absl::StrCat("header has a NUL at byte ", nul));
-  }
   HeaderReader reader;
-  if (!Json::sax_parse(json.begin(), json.end(), &reader)) return reader.status();
+  const absl::Status walked = WalkJson(json, [&reader](const JsonPath& path, const Json& value) {
+    return reader.Take(path, value);
+  });
+  if (absl::IsInvalidArgument(walked)) {
+    return absl::DataLossError(absl::StrCat("header is ", walked.message()));
+  }
+  AFT_RETURN_IF_ERROR(walked);
+  AFT_RETURN_IF_ERROR(reader.EndEntry());
   SafetensorsHeader header = reader.TakeHeader();
   for (const auto& [name, entry] : header.tensors) {
     AFT_RETURN_IF_ERROR(CheckEntry(name, entry, data_bytes));

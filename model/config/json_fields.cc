@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/json_check.h"
+#include "base/json_walk.h"
 #include "base/utf8.h"
 
 namespace aft {
@@ -17,14 +18,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMaxLevels = 2000;
-
-std::string Show(const Json& value) {
-  if (value.is_object()) return "an object";
-  if (value.is_array()) return "an array";
-  constexpr size_t kMaxShown = 80;
-  const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
-  return absl::StrCat(text.substr(0, kMaxShown), text.size() > kMaxShown ? "..." : "");
-}
 
 }  // namespace
 
@@ -64,7 +57,8 @@ JsonFields::JsonFields(const Json& object, absl::string_view path,
                        const std::vector<absl::string_view>& known)
     : object_(object), prefix_(path.empty() ? "" : absl::StrCat(path, ".")) {
   if (!object.is_object()) {
-    Fail(path.empty() ? "config" : path, absl::StrCat("must be an object, got ", Show(object)));
+    Fail(path.empty() ? "config" : path,
+         absl::StrCat("must be an object, got ", ShownJson(object)));
     return;
   }
   for (const auto& member : object.items()) {
@@ -84,11 +78,12 @@ void JsonFields::Integer(const char* key, int64_t min, int64_t max, int64_t* out
                     (!value->is_number_unsigned() ||
                      value->get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
   if (!value->is_number_integer()) {
-    Fail(absl::StrCat(prefix_, key), absl::StrCat("must be an integer, got ", Show(*value)));
+    Fail(absl::StrCat(prefix_, key), absl::StrCat("must be an integer, got ", ShownJson(*value)));
   } else if (!fits || value->get<int64_t>() < min || value->get<int64_t>() > max) {
     Fail(absl::StrCat(prefix_, key),
-         min == max ? absl::StrCat("must be ", min, ", got ", Show(*value))
-                    : absl::StrCat("must be >= ", min, " and <= ", max, ", got ", Show(*value)));
+         min == max
+             ? absl::StrCat("must be ", min, ", got ", ShownJson(*value))
+             : absl::StrCat("must be >= ", min, " and <= ", max, ", got ", ShownJson(*value)));
   } else {
     *out = value->get<int64_t>();
   }
@@ -98,10 +93,10 @@ void JsonFields::Number(const char* key, double min, double max, float* out) {
   const Json* value = Find(key);
   if (value == nullptr) return;
   if (!value->is_number()) {
-    Fail(absl::StrCat(prefix_, key), absl::StrCat("must be a number, got ", Show(*value)));
+    Fail(absl::StrCat(prefix_, key), absl::StrCat("must be a number, got ", ShownJson(*value)));
   } else if (const double number = value->get<double>(); !(number >= min && number <= max)) {
     Fail(absl::StrCat(prefix_, key),
-         absl::StrCat("must be >= ", min, " and <= ", max, ", got ", Show(*value)));
+         absl::StrCat("must be >= ", min, " and <= ", max, ", got ", ShownJson(*value)));
   } else {
     *out = static_cast<float>(number);
   }
@@ -111,7 +106,8 @@ void JsonFields::Bool(const char* key, bool* out) {
   const Json* value = Find(key);
   if (value == nullptr) return;
   if (!value->is_boolean()) {
-    Fail(absl::StrCat(prefix_, key), absl::StrCat("must be true or false, got ", Show(*value)));
+    Fail(absl::StrCat(prefix_, key),
+         absl::StrCat("must be true or false, got ", ShownJson(*value)));
   } else {
     *out = value->get<bool>();
   }
@@ -124,8 +120,8 @@ void JsonFields::Name(const char* key, const std::vector<absl::string_view>& all
   if (!value->is_string() ||
       std::find(allowed.begin(), allowed.end(),
                 absl::string_view(value->get_ref<const std::string&>())) == allowed.end()) {
-    Fail(absl::StrCat(prefix_, key),
-         absl::StrCat("must be \"", absl::StrJoin(allowed, "\" or \""), "\", got ", Show(*value)));
+    Fail(absl::StrCat(prefix_, key), absl::StrCat("must be \"", absl::StrJoin(allowed, "\" or \""),
+                                                  "\", got ", ShownJson(*value)));
   } else {
     *out = value->get<std::string>();
   }
@@ -149,7 +145,7 @@ void JsonFields::Strings(const char* key, size_t min, size_t max, size_t max_byt
     }
     if (!seen.insert(element.get<std::string>()).second) {
       return Fail(absl::StrCat(prefix_, key, "[", i, "]"),
-                  absl::StrCat("occurs twice: ", Show(element)));
+                  absl::StrCat("occurs twice: ", ShownJson(element)));
     }
   }
   *out = value->get<std::vector<std::string>>();

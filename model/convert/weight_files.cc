@@ -13,13 +13,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
+#include "base/json_walk.h"
 #include "base/memory.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/safetensors_header.h"
 #include "model/checkpoint/tensor_file.h"
 #include "model/convert/torch_file.h"
-#include "model/tokenizer/json_walk.h"
 #include "model/tokenizer/vocabulary_file.h"
 
 namespace aft {

@@ -9,8 +9,8 @@
 #include "absl/strings/string_view.h"
 
 // The JSON files of vocabularies. They are not trusted: size, form, duplicates and gaps are
-// checked. Errors start with the path: NOT_FOUND (no such file), INVALID_ARGUMENT with entry and
-// reason.
+// checked. Errors name the path: NOT_FOUND (no such file), INVALID_ARGUMENT, which begins with the
+// path, with entry and reason.
 namespace aft {
 
 // The most tokens of a vocabulary, which is also config.json's limit.

@@ -1,14 +1,13 @@
 #include "model/train/train_config.h"
 
 #include <filesystem>
-#include <fstream>
 #include <iterator>
-#include <sstream>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/in_file.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "model/config/json_fields.h"
 #include "model/config/kinds.h"
@@ -288,11 +287,8 @@ absl::Status CheckSegment(int64_t segment, const NetworkConfig& network) {
 }
 
 absl::StatusOr<TrainConfig> ReadTrainConfig(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  std::stringstream text;
-  text << file.rdbuf();
-  Json json = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  AFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded())
     return absl::InvalidArgumentError(absl::StrCat(path, ": not valid JSON"));
   AFT_ASSIGN_OR_RETURN(TrainConfig config, InFile(path, Parse(std::move(json))));

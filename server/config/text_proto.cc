@@ -1,11 +1,7 @@
 #include "server/config/text_proto.h"
 
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
-
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
@@ -45,25 +41,7 @@ absl::Status ParseTextProto(absl::string_view text, absl::string_view file_name,
 }
 
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path, int64_t max_bytes) {
-  std::ifstream file(path, std::ios::binary);
-  const int open_error = errno;
-  std::error_code ignored;
-  if (!file || std::filesystem::is_directory(path, ignored)) {
-    const int error = file ? EISDIR : open_error;
-    return absl::ErrnoToStatus(error, absl::StrCat("cannot read config file ", path));
-  }
-  // Reads in parts, because the length of a pipe or another special file is not known in advance.
-  std::string text;
-  std::string part(size_t{64} << 10, '\0');
-  while (file.read(part.data(), static_cast<std::streamsize>(part.size())), file.gcount() > 0) {
-    text.append(part, 0, static_cast<size_t>(file.gcount()));
-    if (static_cast<int64_t>(text.size()) > max_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat("cannot read config file ", path,
-                                                       ": it has more than ", max_bytes, " bytes"));
-    }
-  }
-  if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read config file ", path));
-  return text;
+  return ReadFile(path, static_cast<size_t>(max_bytes));
 }
 
 }  // namespace aft::server

@@ -103,13 +103,13 @@ TEST(LoadTokenizerTest, NamesWhatIsWrong) {
   };
   EXPECT_THAT(message("words", 9), HasSubstr("tokenizer.kind"));
   EXPECT_EQ(LoadTokenizer("chars", folder.path(), 9).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(message("chars", 9), StartsWith(folder.File(kCharsFileName)));
+  EXPECT_THAT(message("chars", 9), StartsWith("cannot read " + folder.File(kCharsFileName)));
   for (const auto& [text, reason] : std::vector<std::pair<std::string, std::string>>{
            {"[\"a\", \"bc\"]", "token 1: must be one character, got 'bc'"},
-           {"[\"a\", 7]", "token 1: must be a string, not a number"},
-           {"[\"a\", [\"b\"]]", "token 1: must be a string, not an array"},
+           {"[\"a\", 7]", "token 1: must be a string, got 7"},
+           {"[\"a\", [\"b\"]]", "token 1: must be a string, got an array"},
            {"[\"a\", \"a\"]", "'a': given more than once"},
-           {"{\"a\": 0}", "must be an array of strings, not an object"},
+           {"{\"a\": 0}", "must be an array of strings, got an object"},
            {"[]", "has no tokens"},
            {"[\"\xFF\"]", "not valid JSON at byte"},
            {"[\"a\xFF\"]", "a\xEF\xBF\xBD"},

@@ -72,7 +72,7 @@ TEST(CheckpointTest, ErrorsNameTheFile) {
     EXPECT_EQ(status.code(), code);
     EXPECT_THAT(std::string(status.message()), StartsWith(message));
   };
-  expect(absl::StatusCode::kNotFound, "cannot open " + config);
+  expect(absl::StatusCode::kNotFound, "cannot read " + config);
   ASSERT_TRUE(WriteCheckpoint(folder.path(), SmallConfig(), SomeTensors()).ok());
   WriteBytes(weights, "not weights at all");
   expect(absl::StatusCode::kDataLoss, weights + ": ");
@@ -84,7 +84,7 @@ TEST(CheckpointTest, ErrorsNameTheFile) {
   WriteBytes(config, json + std::string((1 << 20) - json.size(), ' '));
   expect(absl::StatusCode::kNotFound, "cannot open " + weights);
   WriteBytes(config, std::string(3 << 20, ' '));
-  expect(absl::StatusCode::kInvalidArgument, config + ": config is ");
+  expect(absl::StatusCode::kInvalidArgument, config + ": 3145728 bytes; at most 1048576");
   std::filesystem::remove(config);
   std::filesystem::create_directory(config);
   expect(absl::StatusCode::kInvalidArgument, config + ": not a regular file");

@@ -83,9 +83,9 @@ TEST(SafetensorsHeaderTest, EveryFaultIsRefusedWithItsReason) {
            {Entry("[1e999]"), "not valid JSON"},
            {R"({"x":)" + std::string(100'000, '['), "'x': must be an object"},
            // Entries.
-           {R"({"x":1})", "'x': must be an object, not the number 1"},
+           {R"({"x":1})", "'x': must be an object, got 1"},
            {R"({"x":"y"})", "'x': must be an object"},
-           {R"({"x":null})", "'x': must be an object, not null"},
+           {R"({"x":null})", "'x': must be an object, got null"},
            {"{\"a\\nb\":1}", "tensor 'a\\nb'"},
            {R"({"x":{}})", "'x': key 'dtype' is missing"},
            {R"({"x":{"dtype":"F32","data_offsets":[0,8]}})", "'x': key 'shape' is missing"},
@@ -101,7 +101,7 @@ TEST(SafetensorsHeaderTest, EveryFaultIsRefusedWithItsReason) {
            {Entry("\"2\""), "key 'shape' must be an array"},
            {Entry("[-2]"), "'x': shape has a negative number, -2"},
            {Entry("[2.0]"), "shape must hold whole numbers"},
-           {Entry("[[2]]"), "shape must hold whole numbers, not an array"},
+           {Entry("[[2]]"), "shape must hold whole numbers, got an array"},
            {Entry("[true]"), "shape must hold whole numbers"},
            {Entry("[18446744073709551615]"), "'x': number too large"},
            {Entry("[4294967296,4294967296]"), "is too large"},
@@ -129,8 +129,8 @@ TEST(SafetensorsHeaderTest, EveryFaultIsRefusedWithItsReason) {
            // Metadata.
            {R"({"__metadata__":{},"__metadata__":{}})", "'__metadata__': given more than once"},
            {R"({"__metadata__":{"k":"1","k":"2"}})", "key 'k' given more than once"},
-           {R"({"__metadata__":{"k":1}})", "key 'k' must be a string, not the number 1"},
-           {R"({"__metadata__":"k"})", "'__metadata__': must be an object, not a string"}}) {
+           {R"({"__metadata__":{"k":1}})", "key 'k' must be a string, got 1"},
+           {R"({"__metadata__":"k"})", "'__metadata__': must be an object, got \"k\""}}) {
     EXPECT_THAT(ParseSafetensorsHeader(bad.json, bad.data_bytes),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr(bad.message)));
   }

@@ -1,16 +1,19 @@
-#include "client/tool/read_file.h"
+#include "base/read_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
+#include <cstdint>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-namespace aft::client {
+namespace aft {
 namespace {
 
 // Reads all of `fd`. `name` is for error messages.
@@ -25,7 +28,7 @@ absl::StatusOr<std::string> ReadAll(int fd, absl::string_view name, size_t most_
     text.append(buffer.data(), static_cast<size_t>(size));
     if (text.size() > most_bytes) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(name, " is longer than ", most_bytes >> 20, " MiB"));
+          absl::StrCat("cannot read ", name, ": it has more than ", most_bytes, " bytes"));
     }
   }
 }
@@ -41,7 +44,20 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t most_bytes)
 }
 
 absl::StatusOr<std::string> ReadStandardInput() {
-  return ReadAll(STDIN_FILENO, "standard input", kMostTextBytes);
+  return ReadAll(STDIN_FILENO, "standard input", kMostFileBytes);
 }
 
-}  // namespace aft::client
+absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most_bytes) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
+  }
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (!error && bytes > most_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", bytes, " bytes; at most ", most_bytes));
+  }
+  return ReadFile(path, most_bytes);
+}
+
+}  // namespace aft

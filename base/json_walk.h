@@ -26,7 +26,7 @@ absl::Status WalkJson(
     absl::string_view text,
     const std::function<absl::Status(const JsonPath& path, const nlohmann::json& value)>& take);
 
-// `value` in the form for messages: "an object", "an array", or its text, escaped and shortened.
+// `value` in the form for messages: "an object", "an array", or its text in ASCII, shortened.
 std::string ShownJson(const nlohmann::json& value);
 
 }  // namespace aft

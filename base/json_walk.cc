@@ -1,4 +1,4 @@
-#include "model/tokenizer/json_walk.h"
+#include "base/json_walk.h"
 
 #include <utility>
 
@@ -95,7 +95,9 @@ absl::Status WalkJson(absl::string_view text,
 std::string ShownJson(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "an array";
-  return Shown(value.dump(-1, ' ', /*ensure_ascii=*/true), 80);
+  constexpr size_t kMaxShown = 80;
+  const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
+  return absl::StrCat(text.substr(0, kMaxShown), text.size() > kMaxShown ? "..." : "");
 }
 
 }  // namespace aft
