@@ -5,10 +5,9 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_format.h"
+#include "client/aftctl/in_turn.h"
 #include "client/aftctl/stream.h"
 
 namespace aft::client {
@@ -29,43 +28,12 @@ std::string Rows(const v1::Vectors& vectors, uint32_t width) {
   return rows;
 }
 
-// Prints the rows of texts in the order of the texts, although they arrive in any order. Puts a
-// blank line between texts with several rows.
-class TextsInTurn {
- public:
-  TextsInTurn(uint32_t texts, bool apart) : texts_(texts), apart_(apart) {}
-
-  // Adds rows that have arrived, and returns what can be shown now.
-  std::string Take(uint32_t index, const std::string& rows, bool finished) {
-    if (index >= texts_.size()) texts_.resize(size_t{index} + 1);  // even if Started said otherwise
-    texts_[index].rows += rows;
-    texts_[index].finished |= finished;
-    std::string show;
-    while (shown_ < texts_.size()) {
-      show += std::exchange(texts_[shown_].rows, "");
-      if (!texts_[shown_].finished) break;
-      if (++shown_ < texts_.size() && apart_) show += '\n';
-    }
-    return show;
-  }
-
- private:
-  struct Text {
-    std::string rows;
-    bool finished = false;
-  };
-
-  std::vector<Text> texts_;
-  const bool apart_;
-  size_t shown_ = 0;  // index of the text whose turn it is
-};
-
 int RunEncode(const CommonFlags& common, const EncodeFlags& flags) {
   v1::EncodeRequest request;
   request.set_pooling(flags.pooling);
   request.set_normalize(flags.normalize);
   uint32_t width = 1;
-  std::optional<TextsInTurn> texts;
+  std::optional<InTurn> texts;  // their rows
   const auto show = [&](const v1::EncodeResponse& event) -> std::string {
     if (event.has_started()) {
       width = event.started().width();

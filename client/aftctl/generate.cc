@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -60,14 +61,29 @@ std::string Summary(const v1::Finished& finished, uint64_t seed,
   return line;
 }
 
+// Begins the text of each sequence with a line that has its number and seed. Returns what can be
+// shown.
+std::string Titles(const v1::Started& started, uint32_t sequences, InTurn& texts) {
+  std::string show;
+  for (uint32_t i = 0; i < sequences; ++i) {
+    const std::string title =
+        absl::StrCat("== ", i + 1, " of ", sequences, ", seed ", started.seed() + i, " ==\n");
+    show += texts.Take(i, title, /*finished=*/false);
+  }
+  return show;
+}
+
 int RunGenerate(const CommonFlags& common, const GenerateFlags& flags) {
-  InTurn texts(std::max(flags.request.n(), 1U));
-  const bool several = flags.request.n() > 1;
+  const uint32_t sequences = std::max(flags.request.n(), 1U);
+  InTurn texts(sequences, /*apart=*/true);
   return RunStream(
       common, flags, flags.request, &Client::Generate,
       [&](const v1::GenerateResponse& event) {
-        return event.started().prompt().text() +
-               (several ? texts.Take(event) : event.delta().text());
+        std::string show = event.started().prompt().text();
+        if (sequences > 1 && event.has_started()) {
+          show += Titles(event.started(), sequences, texts);
+        }
+        return show + texts.Take(event.sequence(), event.delta().text(), event.has_finished());
       },
       [](const GenerateResult& result, Output&) {
         uint64_t seed = result.started.seed();
@@ -82,16 +98,12 @@ int RunGenerate(const CommonFlags& common, const GenerateFlags& flags) {
 std::string TextOf(const v1::CompleteResponse& response) {
   std::string text = response.started().prompt().text();
   if (response.answers_size() == 1) return text + response.answers(0).text();
-  InTurn texts(static_cast<uint32_t>(std::max(response.answers_size(), 1)));
-  v1::GenerateResponse event;
-  *event.mutable_started() = response.started();
-  text += texts.Take(event);
-  for (int i = 0; i < response.answers_size(); ++i) {
-    event.set_sequence(static_cast<uint32_t>(i));
-    event.mutable_delta()->set_text(response.answers(i).text());
-    text += texts.Take(event);
-    *event.mutable_finished() = response.answers(i).finished();
-    text += texts.Take(event);
+  const auto sequences = static_cast<uint32_t>(response.answers_size());
+  InTurn texts(sequences, /*apart=*/true);
+  text += Titles(response.started(), sequences, texts);
+  size_t index = 0;
+  for (const v1::Answer& answer : response.answers()) {
+    text += texts.Take(index++, answer.text(), /*finished=*/true);
   }
   return text;
 }

@@ -1,25 +1,24 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "aft/v1/inference.pb.h"
+#include "absl/strings/string_view.h"
 
 namespace aft::client {
 
-// Shows the texts of several sequences one after the other, although they arrive at the same time.
-// The first text is shown as it arrives. The next one follows when the text before has finished.
+// Shows several texts one after the other, although their parts arrive in any order. The first text
+// is shown as it arrives. The next one follows when the text before has finished.
 // Thread-compatible.
 class InTurn {
  public:
-  // REQUIRES: sequences >= 1, and events have smaller numbers of sequences.
-  explicit InTurn(uint32_t sequences) : texts_(sequences) {}
+  // `apart`: there is a blank line between texts.
+  InTurn(size_t texts, bool apart) : texts_(texts), apart_(apart) {}
 
-  // Returns what can be shown once `event` has arrived. The text of each sequence begins with a
-  // line that has its number and seed.
-  std::string Take(const v1::GenerateResponse& event);
+  // Adds a part of a text, and returns what can be shown now. An index beyond the number of texts
+  // adds texts.
+  std::string Take(size_t index, absl::string_view part, bool finished);
 
  private:
   struct Text {
@@ -27,11 +26,9 @@ class InTurn {
     bool finished = false;
   };
 
-  std::string Title() const;
-
   std::vector<Text> texts_;
-  size_t shown_ = 0;  // the sequence whose turn it is
-  uint64_t seed_ = 0;
+  const bool apart_;
+  size_t shown_ = 0;  // the text whose turn it is
   bool line_ended_ = true;
 };
 
