@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -30,12 +31,13 @@ constexpr Renamed kModelLayers[] = {
     {"norm", "encoder.norm"},
     {"head", "generator.projection"}};
 
-// The window of the band in the local_mask below `prefix` or, without local_mask, the given one.
+// The window of the band in the local_mask below `prefix` or, without local_mask, the given one. A
+// window above `rows` covers the whole table, as a window of `rows` does.
 absl::StatusOr<int64_t> Window(Source& source, const std::string& prefix, int64_t rows,
                                std::optional<int64_t> given) {
   const std::string name = prefix + "local_mask";
   if (!source.Has(name)) {
-    if (given.has_value()) return *given;
+    if (given.has_value()) return std::min(*given, rows);
     return source.Error(name, "is missing: the window must be given (--window)");
   }
   AFT_ASSIGN_OR_RETURN(const at::Tensor mask, source.ReadMask(name, {rows, rows}));
@@ -45,7 +47,7 @@ absl::StatusOr<int64_t> Window(Source& source, const std::string& prefix, int64_
     return source.Error(name,
                         absl::StrCat("is not a band as wide as its first row says, ", window));
   }
-  if (given.has_value() && *given != window) {
+  if (given.has_value() && std::min(*given, rows) != window) {
     return source.Error(name,
                         absl::StrCat("has a window of ", window, ", but --window is ", *given));
   }

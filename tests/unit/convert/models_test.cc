@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "model/convert/import.h"
@@ -132,6 +134,15 @@ TEST_P(LabmlModelTest, NamesWhatIsWrongWithTheCharacters) {
   WriteBytes(options.chars_path, R"(["a", "bc"])");
   EXPECT_THAT(ImportLabml(golden_.tensors, options),
               Refused("short.json: token 1: must be one character"));
+}
+
+TEST_P(LabmlModelTest, AWindowBeyondTheTableCoversAllOfIt) {
+  TensorMap state = golden_.tensors;
+  std::erase_if(state, [](const auto& entry) { return absl::EndsWith(entry.first, "local_mask"); });
+  options_.window = 100;
+  const auto import = ImportLabml(state, options_);
+  ASSERT_TRUE(import.ok()) << import.status();
+  EXPECT_EQ(import->config.mixer.window, 64);
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, LabmlModelTest, testing::Values("labml_lm", "labml_lm_learned"),

@@ -273,6 +273,12 @@ TEST(LabmlRefusalTest, TheWindowMustBeThatOfTheMask) {
   options.window = 9;
   EXPECT_THAT(ImportLabml(state, options),
               Refused("tensor 'local_mask': has a window of 8, but --window is 9"));
+  options.window = 100;
+  EXPECT_THAT(ImportLabml(state, options), Refused("a window of 8, but --window is 100"));
+  // In labml, the mask of a window beyond T hides nothing.
+  state["local_mask"] = at::ones({64, 64}, at::kBool);
+  EXPECT_TRUE(ImportLabml(state, options).ok());
+  options.window = 9;
   state.erase("local_mask");
   const auto import = ImportLabml(state, options);
   ASSERT_TRUE(import.ok()) << import.status();
