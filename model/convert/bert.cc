@@ -153,7 +153,7 @@ absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions
   import.config.mixer = HubAttention(options, config.heads);
   import.config.mixer.causal = false;
   import.config.tokenizer.clear();
-  AFT_RETURN_IF_ERROR(UseSentencePooling(dir, &import.config));
+  AFT_RETURN_IF_ERROR(UseSentenceModules(dir, config.roberta, &import.config));
   // The config is checked before anything of the size that it asks for is read.
   AFT_RETURN_IF_ERROR(
       InFile(config_path, ParseNetworkConfig(FormatNetworkConfig(import.config)).status()));

@@ -1,5 +1,6 @@
 #include "model/convert/hub.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -129,6 +130,18 @@ absl::Status ReadPooling(const Json& json, NetworkConfig* config) {
   return KeyError("pooling_mode_*", "one of mean_tokens, cls_token and lasttoken must be true");
 }
 
+// Reads what the module Transformer does to a text before the network reads it.
+absl::Status ReadTransformer(const Json& json, bool has_tokenizer, NetworkConfig* config) {
+  if (has_tokenizer && !Member(json, "do_lower_case").is_null()) {
+    AFT_RETURN_IF_ERROR(CheckFlag(json, "do_lower_case", false));
+  }
+  if (Member(json, "max_seq_length").is_null()) return absl::OkStatus();
+  int64_t longest = 0;
+  AFT_RETURN_IF_ERROR(ReadSize(json, "max_seq_length", &longest));
+  config->max_seq_len = std::min(config->max_seq_len, longest);
+  return absl::OkStatus();
+}
+
 // The content of the token with this id in the text of a tokenizer.json, if there is such a token.
 std::optional<std::string> TokenWithId(const std::string& text, uint64_t id) {
   std::optional<std::string> found;
@@ -173,7 +186,7 @@ absl::StatusOr<Json> ReadHubJson(const std::string& path) {
   return InFile(path, ParseStrictJson(text));
 }
 
-absl::Status UseSentencePooling(const std::string& dir, NetworkConfig* config) {
+absl::Status UseSentenceModules(const std::string& dir, bool has_tokenizer, NetworkConfig* config) {
   const std::string modules_path = absl::StrCat(dir, "/modules.json");
   std::error_code error;
   if (!std::filesystem::exists(modules_path, error)) return absl::OkStatus();
@@ -182,14 +195,24 @@ absl::Status UseSentencePooling(const std::string& dir, NetworkConfig* config) {
     std::string type, folder;
     AFT_RETURN_IF_ERROR(InFile(modules_path, ReadString(module, "type", &type)));
     AFT_RETURN_IF_ERROR(InFile(modules_path, ReadString(module, "path", &folder)));
+    const std::string module_dir = folder.empty() ? dir : absl::StrCat(dir, "/", folder);
     const absl::string_view name = absl::StripPrefix(type, "sentence_transformers.models.");
     if (name == "Normalize") {
       config->normalize = true;
     } else if (name == "Pooling") {
-      const std::string path = absl::StrCat(dir, "/", folder, "/", kConfigFileName);
+      const std::string path = absl::StrCat(module_dir, "/", kConfigFileName);
       AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(path));
       AFT_RETURN_IF_ERROR(InFile(path, ReadPooling(json, config)));
-    } else if (name != "Transformer") {
+    } else if (name == "Transformer") {
+      // The package reads the first of these files. Its older versions write the second.
+      for (const char* file : {"sentence_bert_config.json", "sentence_roberta_config.json"}) {
+        const std::string path = absl::StrCat(module_dir, "/", file);
+        if (!std::filesystem::exists(path, error)) continue;
+        AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(path));
+        AFT_RETURN_IF_ERROR(InFile(path, ReadTransformer(json, has_tokenizer, config)));
+        break;
+      }
+    } else {
       return InFile(modules_path,
                     KeyError("type", absl::StrCat("must be Transformer, Pooling or Normalize, got ",
                                                   ShownToken(type))));

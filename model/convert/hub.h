@@ -35,8 +35,10 @@ MixerConfig HubAttention(const AttentionOptions& options, int64_t heads);
 // tokenizer.json names or, without that file, config.json's bos_token_id and eos_token_id.
 absl::Status UseHubTokenizer(const std::string& dir, const nlohmann::json& config, Import* import);
 
-// Reads how a folder of sentence-transformers (modules.json, 1_Pooling/config.json) makes one
-// vector of a text. Other folders leave `config` as it is. Errors name the file.
-absl::Status UseSentencePooling(const std::string& dir, NetworkConfig* config);
+// Reads how a folder of sentence-transformers (modules.json and the configs of its modules) makes
+// one vector of a text. Its max_seq_length lowers config->max_seq_len, so that a longer text, which
+// the package cuts, is refused. If the model `has_tokenizer`, do_lower_case is refused, because no
+// tokenizer here changes letters. Other folders leave `config` as it is. Errors name the file.
+absl::Status UseSentenceModules(const std::string& dir, bool has_tokenizer, NetworkConfig* config);
 
 }  // namespace aft

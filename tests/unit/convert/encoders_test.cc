@@ -151,6 +151,35 @@ TEST_P(EncoderImportTest, FaultsOfTheConfigNameTheKey) {
   }
 }
 
+// The package cuts longer texts and lower-cases them. A model without a tokenizer leaves the second
+// to its client.
+TEST_P(EncoderImportTest, ReadsHowSentenceTransformersPreparesTexts) {
+  std::filesystem::create_directory(in_ + "/0");
+  const auto import = [this](const std::string& folder, const char* file, const char* config) {
+    const Json module = {{"path", folder}, {"type", "sentence_transformers.models.Transformer"}};
+    WriteBytes(in_ + "/modules.json", Json::array({module}).dump());
+    WriteBytes(absl::StrCat(in_, "/", folder, "/", file), config);
+    return ImportBert(in_, {});
+  };
+  const auto old = import("", "sentence_roberta_config.json",
+                          R"({"max_seq_length": 16, "do_lower_case": false})");
+  ASSERT_TRUE(old.ok()) << old.status();
+  EXPECT_EQ(old->config.max_seq_len, 16);
+  const char* const file = "sentence_bert_config.json";
+  const auto both = import("", file, R"({"max_seq_length": 512, "do_lower_case": null})");
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->config.max_seq_len, 64);
+  EXPECT_TRUE(import("0", file, R"({"max_seq_length": null})").ok());
+  EXPECT_THAT(import("0", file, R"({"max_seq_length": 0})"),
+              Refused("/0/sentence_bert_config.json: max_seq_length: must be an integer from 1"));
+  const auto lower = import("0", file, R"({"do_lower_case": true})");
+  if (std::string(GetParam()) == "roberta") {
+    EXPECT_THAT(lower, Refused("/0/sentence_bert_config.json: do_lower_case: only false"));
+  } else {
+    EXPECT_TRUE(lower.ok()) << lower.status();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Packages, EncoderImportTest, testing::Values("roberta", "bert"),
                          [](const auto& package) { return std::string(package.param); });
 
