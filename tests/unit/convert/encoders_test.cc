@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/TensorOperators.h"
 #include "ATen/ops/equal.h"
 #include "ATen/ops/from_blob.h"
 #include "ATen/ops/zeros.h"
@@ -287,6 +288,20 @@ TEST_P(RobertaTest, ReadsThePoolingOfSentenceTransformers) {
   const auto plain = ImportBert(in_, {});
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_TRUE(plain->config.pooling == Pooling::kMean && !plain->config.normalize);
+}
+
+TEST_P(RobertaTest, PositionsBeginAfterThePadding) {
+  Json config = Json::parse(ReadBytes(in_ + "/config.json"));
+  config["pad_token_id"] = 3;
+  WriteBytes(in_ + "/config.json", config.dump());
+  const auto import = ImportBert(in_, {});
+  ASSERT_TRUE(import.ok()) << import.status();
+  EXPECT_EQ(import->config.position_rows, 62);
+  const TensorMap weights = ReadGoldens("roberta/model").tensors;
+  const at::Tensor& table = weights.at("roberta.embeddings.position_embeddings.weight");
+  const at::Tensor& types = weights.at("roberta.embeddings.token_type_embeddings.weight");
+  const at::Tensor positions = *import->tensors.at("position.weight").make();
+  EXPECT_TRUE(at::equal(positions[0], table[4] + types[0]));
 }
 
 class BertTest : public EncoderImportTest {};

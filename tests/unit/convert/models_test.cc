@@ -278,6 +278,25 @@ TEST_F(Gpt2Test, TakesTheActivation) {
   }
 }
 
+TEST_F(Gpt2Test, TakesTheEpsilonOfTheNorms) {
+  const auto import = WithConfig("layer_norm_epsilon", 1e-6);
+  ASSERT_TRUE(import.ok()) << import.status();
+  EXPECT_EQ(import->config.norm_eps, 1e-6F);
+}
+
+TEST_F(Gpt2Test, TakesTheWidthOfTheFeedForward) {
+  TensorMap narrow = weights_;
+  for (const std::string layer : {"transformer.h.0.mlp.", "transformer.h.1.mlp."}) {
+    narrow[layer + "c_fc.weight"] = at::zeros({32, 96});
+    narrow[layer + "c_fc.bias"] = at::zeros({96});
+    narrow[layer + "c_proj.weight"] = at::zeros({96, 32});
+  }
+  EXPECT_THAT(WithWeights(narrow), Refused("has shape [32, 96], expected [32, 128]"));
+  const auto import = WithConfig("n_inner", 96);
+  ASSERT_TRUE(import.ok()) << import.status();
+  EXPECT_EQ(import->config.d_ff, 96);
+}
+
 TEST_F(Gpt2Test, KeepsAHeadThatIsNotTied) {
   TensorMap other = weights_;
   other["lm_head.weight"] = at::ones({260, 32});
