@@ -30,7 +30,12 @@ HWY_INLINE V AtMost(D d, float high, V x) {
 }
 
 // x[i] = exp(x[i]) for x[i] <= 88, to 1.5 ulp. Below -87.3 the result stays at 2^-126, which is
-// negligible next to terms near 1. NaN stays NaN.
+// negligible next to terms near 1.
+//
+// A NaN stays NaN if the low 9 bits of its mantissa are 0, as in every NaN that arithmetic makes or
+// that is widened from bf16 or fp16. Other NaNs would need a further operation in every
+// exponential. So the server replaces those that clients send (ReadFloats in
+// server/api/oip/tensors.h).
 //
 // Every lane gets the same operations in the same order, whatever the vector's width and kCount
 // are. All vectors go through each step together: one exponential is a chain of 15 dependent

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -249,6 +251,9 @@ absl::StatusOr<std::vector<float>> ReadFloats(const InputTensor& tensor, int64_t
             ? static_cast<const void*>(tensor.typed->fp32_contents().data() + first)
             : tensor.raw->data() + first * int64_t{sizeof(float)};
     std::memcpy(values.data(), data, values.size() * sizeof(float));
+    for (float& value : values) {
+      if (std::isnan(value)) value = std::numeric_limits<float>::quiet_NaN();
+    }
     return values;
   }
   if (tensor.datatype != "BF16" || tensor.raw == nullptr)

@@ -36,7 +36,9 @@ absl::StatusOr<std::vector<int64_t>> ReadIntegers(const InputTensor& tensor);  /
 // BOOL, INT32 or INT64, each 0 or 1. `or_numbers` only changes the list of allowed datatypes in an
 // error.
 absl::StatusOr<std::vector<uint8_t>> ReadFlags(const InputTensor& tensor, bool or_numbers);
-// Elements [first, first + count) as fp32, from FP32 or BF16. REQUIRES: the tensor has them.
+// Elements [first, first + count) as fp32, from FP32 or BF16. Every NaN of FP32 becomes the same
+// quiet one, because a kernel's exponential of another NaN may be finite. REQUIRES: the tensor has
+// them.
 absl::StatusOr<std::vector<float>> ReadFloats(const InputTensor& tensor, int64_t first,
                                               int64_t count);
 absl::StatusOr<std::vector<absl::string_view>> ReadStrings(const InputTensor& tensor);  // BYTES

@@ -2,6 +2,7 @@
 // fakes of width 3 show which values arrived.
 #include "tests/integration/oip/tensors.h"
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -167,6 +168,20 @@ TEST(KserveTensorsTest, NumbersThatAreNotFinitePassAndHarmNoOtherRow) {
     }
   }
   server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+// A kernel's exponential of a NaN with other bits may be finite.
+TEST(KserveTensorsTest, EveryNanArrivesAsTheQuietOne) {
+  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
+  const std::vector<float> nans = {std::bit_cast<float>(0x7FC00001U),
+                                   std::bit_cast<float>(0xFFFFFFFFU), kNan};
+  ModelInferRequest request = Vectors({1, 1, 3}, nans).request();
+  const std::vector<float> quiet(3, kNan);
+  EXPECT_TRUE(SameBits(Hidden(server.Infer(request)), quiet));
+  request.clear_raw_input_contents();
+  auto& typed = *request.mutable_inputs(0)->mutable_contents();
+  for (const float nan : nans) typed.add_fp32_contents(nan);
+  EXPECT_TRUE(SameBits(Hidden(server.Infer(request)), quiet));
 }
 
 TEST(KserveTensorsTest, RowsOfManyRequestsRunTogetherAndAreCounted) {
