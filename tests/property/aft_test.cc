@@ -115,6 +115,25 @@ TEST_P(AftTest, AnOverflowStaysInfiniteAndInItsChannel) {
   }
 }
 
+// A hidden key has no weight next to a visible one, however low that is.
+TEST_P(AftTest, AHiddenKeyIsBelowEveryVisibleKey) {
+  std::vector<float> mask(9, 0.0F);
+  mask[0] = mask[4] = kMasked;
+  for (const bool causal : {true, false}) {
+    for (MixerCase mixer_case : {Local(5, 0, 0), Local(5, 3, 0), Conv(8, 2, 3, causal, 0)}) {
+      mixer_case.config.causal = causal;
+      SCOPED_TRACE(absl::StrCat(causal, " ", mixer_case.config.window));
+      TestMixer mixer(mixer_case, random_);
+      std::vector<float> packed = mixer.Packed(random_, 9);
+      for (int64_t t = 0; t < 9; ++t) {
+        float* const row = packed.data() + t * mixer.width();
+        std::fill(row + mixer.key_column(), row + mixer.value_column(), -1e33F);
+      }
+      EXPECT_TRUE(Close(mixer.Encode({packed}, {mask})[0], mixer.Reference(packed, mask), kEach));
+    }
+  }
+}
+
 // The scratch memory of a slot, next to its state, still has data of the previous sequence, at the
 // same positions.
 TEST_P(AftTest, ASlotKeepsNothingOfTheSequenceBefore) {

@@ -153,6 +153,26 @@ TEST_P(AttentionTest, RisingAndFallingScoresEqualFloat64) {
   }
 }
 
+// A key is hidden by a mask of at most -1e30, but not by a low score.
+TEST_P(AttentionTest, VeryLowScoresAreNotHidden) {
+  constexpr int64_t kTokens = 3;
+  TestMixer mixer(Attention(MixerKind::kDotProduct, 1, 1, kTokens), random_);
+  std::vector<float> packed = mixer.Packed(random_, kTokens);
+  const auto set = [&](float query, float key) {
+    for (size_t i = 0; i < packed.size(); i += 3) {
+      packed[i] = query;
+      packed[i + 1] = key;
+    }
+  };
+  set(1e16F, -1e15F);
+  EXPECT_TRUE(Close(mixer.RunCut(packed, {2, 1}), mixer.Reference(packed), tolerance::kFp32));
+  EXPECT_TRUE(Close(mixer.Encode({packed})[0], mixer.Reference(packed), tolerance::kFp32));
+  set(1, -2e29F);
+  const std::vector<float> mask(kTokens, -9e29F);
+  EXPECT_TRUE(
+      Close(mixer.Encode({packed}, {mask})[0], mixer.Reference(packed, mask), tolerance::kFp32));
+}
+
 // Multiplies the queries and keys, but not the values, of token t by factors[t mod size].
 std::vector<float> Scaled(const TestMixer& mixer, std::vector<float> packed,
                           const std::vector<float>& factors) {
@@ -173,6 +193,17 @@ TEST_P(AttentionTest, CosineIgnoresLengthsAndTakesShortOnesAsZero) {
       Close(mixer.RunCut(Scaled(mixer, packed, {1e-4F, 1e30F}), {20, 1}), y, tolerance::kFp32));
   const std::vector<float> some_short = Scaled(mixer, packed, {1, 0, 1e-9F, 1, 1});
   EXPECT_TRUE(Close(mixer.RunCut(some_short, {20, 1}), mixer.Reference(some_short), Scores(6)));
+}
+
+// Infinity divided by the infinite length of its key is NaN.
+TEST_P(AttentionTest, CosineOfAnInfiniteKeyIsNan) {
+  TestMixer mixer(Attention(MixerKind::kCosine, 1, 6, 3), random_);
+  std::vector<float> packed = mixer.Packed(random_, 3);
+  packed[static_cast<size_t>(mixer.width() + mixer.key_column())] = HUGE_VALF;
+  for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{3}, {1}, {2, 1}}) {
+    const std::vector<float> y = mixer.RunCut(packed, lengths);
+    for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i >= 6) << i;
+  }
 }
 
 // Cases that mixer_test does not have: several groups of 64 keys, blocks that begin within a group,

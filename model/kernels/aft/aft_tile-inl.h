@@ -14,9 +14,6 @@ HWY_BEFORE_NAMESPACE();
 namespace aft::kernels {
 namespace HWY_NAMESPACE {
 
-// The key of a masked token; its value is 0. Next to any other key its weight is 0.
-constexpr float kMaskedKey = -1e32F;
-
 // One row of the batch, at the first channel of a tile.
 struct Row {
   const float* q;  // keys and values are hid and 2 * hid floats further
@@ -98,7 +95,8 @@ struct Bf16Ring {
   }
 };
 
-// Loads key and value of the row's token i: rounded first, then masked.
+// Loads key and value of the row's token i: rounded first, then masked. A hidden token has the
+// value 0 and the key kEmptyMax, which has no weight next to a visible key.
 template <int kVectors, bool kRounds, class D, class V = hn::Vec<D>>
 HWY_INLINE void LoadToken(D d, const Row& row, int64_t hid, int64_t i, V* k, V* v) {
   const float* from = row.q + i * row.qkv_stride + hid;
@@ -116,7 +114,7 @@ HWY_INLINE void LoadToken(D d, const Row& row, int64_t hid, int64_t i, V* k, V* 
   if (row.mask != nullptr) {
     const bool masked = Masked(row, i);
     for (int j = 0; j < kVectors; ++j) {
-      k[j] = masked ? hn::Set(d, kMaskedKey) : hn::Add(k[j], hn::Set(d, row.mask[i]));
+      k[j] = masked ? hn::Set(d, kEmptyMax) : hn::Add(k[j], hn::Set(d, row.mask[i]));
       if (masked) v[j] = hn::Zero(d);
     }
   }

@@ -74,12 +74,11 @@ class AttentionHead {
     if (t == 0 && keys_.first_v != nullptr) std::copy_n(v, p_.value_width, keys_.first_v);
     if (!p_.stores_keys()) return;
     const float* k = Packed(t) + p_.KeyColumn() + head_ * p_.score_width;
-    float factor = hidden ? 0.0F : 1.0F;
-    if (p_.score == Score::kCosine && !hidden) factor = InverseLength(k, p_.score_width);
+    const float factor = p_.score == Score::kCosine ? InverseLength(k, p_.score_width) : 1.0F;
     float* to_k =
         Keys(t / keys_.span) + at / kKeyBlock * kKeyBlock * p_.score_width + at % kKeyBlock;
     for (int64_t c = 0; c < p_.score_width; ++c) {
-      to_k[c * kKeyBlock] = factor == 0.0F ? 0.0F : k[c] * factor;
+      to_k[c * kKeyBlock] = hidden ? 0.0F : k[c] * factor;
     }
     if (t == 0 && keys_.first_k != nullptr) std::copy_n(k, p_.score_width, keys_.first_k);
   }

@@ -260,7 +260,7 @@ class AttentionTile {
       }
       ExpEach<kAtOnce>(d_, p);
       for (int j = 0; j < kAtOnce; ++j) {
-        p[j] = hn::IfThenZeroElse(hn::Le(x[j], hn::Set(d_, kMaskedBelow)), p[j]);
+        p[j] = hn::IfThenZeroElse(hn::Le(x[j], hidden), p[j]);
         den = hn::Add(den, p[j]);
         hn::StoreU(p[j], d_, scores + (i + j) * kLanes);
       }

@@ -12,7 +12,8 @@ namespace aft::kernels {
 inline constexpr int64_t kTileRows = 48;
 // The number of keys of one step of the online softmax.
 inline constexpr int64_t kKeyGroup = 2 * kKeyBlock;
-// The score of a key that a query does not see. It is finite, because -inf minus -inf is NaN.
+// Keys with this or a lower score have no weight. It is finite, because -inf minus -inf is NaN, and
+// far below the scores of visible keys.
 inline constexpr float kHiddenScore = -3e38F;
 
 // Keys of one head that are stored one after the other, beginning at the start of a block.

@@ -16,8 +16,8 @@ namespace aft::kernels::cuda {
 inline constexpr unsigned kWarp = 0xFFFFFFFFU;
 // Running maxima start at this score, and keys with this or a lower score count as hidden. A hidden
 // key gets the score -inf, so its weight exp(-inf - maximum) is 0 without a test, also before any
-// visible key.
-inline constexpr float kNoMaximum = -1e30F;
+// visible key. The scores of visible keys may be far below kMaskedBelow.
+inline constexpr float kNoMaximum = -3e38F;
 #define AFT_HIDDEN (-INFINITY)
 
 // AttentionParams and AttentionStateLayout as kernels read them.
@@ -109,9 +109,6 @@ __device__ inline float InverseLength(const In& x, int64_t first, int width) {
 }
 
 __device__ inline float Softplus(float x) { return fmaxf(x, 0.0F) + log1pf(expf(-fabsf(x))); }
-
-// A vector whose length is infinite has the factor 0, and is stored as 0 whatever its numbers are.
-__device__ inline float Scaled(float x, float factor) { return factor == 0.0F ? 0.0F : x * factor; }
 
 // Offsets in the keys and values of one head, in the state or in position keys. KeyOffset: column 0
 // of key `at` of a span (columns are kKeyBlock floats apart). SpanKeys, SpanValues: the start of a

@@ -145,7 +145,7 @@ class MmaTile {
   __device__ float Key(const HeadKeys& keys, int j, int column) const {
     if (column >= shape_.score_width) return 0.0F;
     if (j >= keys.stored_k) {
-      return Scaled(ToFloat(packed_[keys.PackedKey(j) + column]), keys.KeyFactor(j));
+      return ToFloat(packed_[keys.PackedKey(j) + column]) * keys.KeyFactor(j);
     }
     int step = 0;
     const float* const key = keys.StoredKey(j, &step);
@@ -220,8 +220,7 @@ class MmaTile {
     for (int i = 0; i < kPer16; ++i) {
       const int c = column + i;
       if (c >= shape_.score_width) continue;
-      to[i] =
-          stored ? key[int64_t{c} * step] : Scaled(ToFloat(packed_[keys.PackedKey(j) + c]), factor);
+      to[i] = stored ? key[int64_t{c} * step] : ToFloat(packed_[keys.PackedKey(j) + c]) * factor;
     }
   }
   __device__ void LoadValue(const HeadKeys& keys, int j, int column, Channels<kPer16>& to) const {

@@ -193,7 +193,7 @@ class ScalarTile {
       if (j < keys_.stored_k) continue;
       float x = 0.0F;
       if (j < j1 && c < shape_.score_width && !keys_.Masked(j)) {
-        x = Scaled(ToFloat(packed_[keys_.PackedKey(j) + c]), keys_.KeyFactor(j));
+        x = ToFloat(packed_[keys_.PackedKey(j) + c]) * keys_.KeyFactor(j);
       }
       shared_.k[lane_ * 33 + i] = x;
     }

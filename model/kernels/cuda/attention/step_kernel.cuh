@@ -231,7 +231,7 @@ __device__ inline void StoreToken(const AttentionStepArgs& args, const Attention
                       KeyOffset(seen.own_seen, shape.score_width);
   for (int c = lane; c < shape.score_width; c += 32) {
     const float x = LoadNumber(args.packed, k + c);
-    to_k[int64_t{c} * kKeyBlock] = Scaled(x, inverse);
+    to_k[int64_t{c} * kKeyBlock] = x * inverse;
     if (is_first) state[shape.first_key + int64_t{head} * shape.score_width + c] = x;
   }
 }
@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector == 1 || kGroups > 1 ?
           sums, shared.q, weight, shape.score_width, columns,
           [&](int c) {
             return own != nullptr ? own[int64_t{c} * kKeyBlock]
-                                  : Scaled(LoadNumber(args.packed, k + c), inverse);
+                                  : LoadNumber(args.packed, k + c) * inverse;
           },
           [&](int c) { return LoadNumber(args.packed, v + c); });
     }

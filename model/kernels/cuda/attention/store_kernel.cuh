@@ -78,8 +78,7 @@ __global__ void __launch_bounds__(kStoreWarps * 32) AttentionStoreKernel(const A
     for (int i = warp; i < tile.end - begin; i += kStoreWarps) {
       const int c = c0 + lane;
       if (c >= shape.score_width) continue;
-      k[lane * 33 + i] =
-          Scaled(ToFloat(packed[keys.PackedKey(begin + i) + c]), keys.KeyFactor(begin + i));
+      k[lane * 33 + i] = ToFloat(packed[keys.PackedKey(begin + i) + c]) * keys.KeyFactor(begin + i);
     }
     __syncthreads();
     for (int i = warp; i < min(32, shape.score_width - c0); i += kStoreWarps) {
