@@ -50,14 +50,20 @@ std::string ToNfc(absl::string_view text) {
     points.insert(points.end(), parts, parts + count);
   }
   OrderMarks(points);
-  const auto composed =
-      utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
-                               static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
-  AFT_CHECK(composed >= 0);
-  points.resize(static_cast<size_t>(composed));
   std::string normal;
   normal.reserve(text.size());
-  for (const int32_t point : points) normal += EncodeUtf8(static_cast<char32_t>(point));
+  for (auto begin = points.begin(); begin != points.end();) {
+    // utf8proc composes U+11A7 with a syllable before it, and the character is lost. No character
+    // composes with it in Unicode, so each part that begins with it is composed by itself.
+    const auto end = std::find(begin + 1, points.end(), 0x11A7);
+    const auto composed = utf8proc_normalize_utf32(
+        &*begin, end - begin, static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
+    AFT_CHECK(composed >= 0);
+    for (auto point = begin; point != begin + composed; ++point) {
+      normal += EncodeUtf8(static_cast<char32_t>(*point));
+    }
+    begin = end;
+  }
   return normal;
 }
 

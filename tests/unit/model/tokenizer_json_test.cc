@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/tokenizer/nfc.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/utf8_character.h"
 #include "nlohmann/json.hpp"
@@ -196,6 +197,14 @@ TEST_F(TokenizerJsonTest, SomeAddedTokensAreLookedForBeforeTheOthers) {
   const int32_t z = json_["model"]["vocab"]["z"];
   EXPECT_THAT(*tokenizer->Encode("zqv"), ElementsAre(z, 668));
   EXPECT_THAT(*tokenizer->Encode("zqzqv"), ElementsAre(667, z, 668));
+}
+
+// U+11A7 is before the first of the characters that a syllable composes with.
+TEST(NfcTest, KeepsTheCharacterBeforeTheFinalConsonants) {
+  EXPECT_EQ(ToNfc("\uac00\u11a7"), "\uac00\u11a7");
+  EXPECT_EQ(ToNfc("\u1100\u1161\u11a7"), "\uac00\u11a7");
+  EXPECT_EQ(ToNfc("\uac00\u11a7\u11a8"), "\uac00\u11a7\u11a8");
+  EXPECT_EQ(ToNfc("\u11a7\u11a7\u1100\u1161\u11a8"), "\u11a7\u11a7\uac01");
 }
 
 TEST_F(TokenizerJsonTest, NormalizesTextsAsHuggingFacesTokenizersDoes) {
