@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
@@ -45,7 +46,10 @@ class FramedTokenizer : public Tokenizer {
 
   int32_t vocab_size() const override { return tokenizer_->vocab_size(); }
   int32_t eos_id() const override { return tokenizer_->eos_id(); }
-  absl::string_view TokenBytes(int32_t id) const override { return tokenizer_->TokenBytes(id); }
+  absl::string_view TokenBytes(int32_t id) const override {
+    const bool frame = absl::c_linear_search(prefix_, id) || absl::c_linear_search(suffix_, id);
+    return frame ? absl::string_view() : tokenizer_->TokenBytes(id);
+  }
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const override {
     AFT_ASSIGN_OR_RETURN(const std::vector<int32_t> inner, tokenizer_->Encode(text));
     std::vector<int32_t> ids = prefix_;
