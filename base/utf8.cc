@@ -12,7 +12,7 @@ void Utf8Stream::Append(absl::string_view bytes, std::string& out) {
   for (size_t i = 0; i < bytes.size();) {
     const auto byte = static_cast<uint8_t>(bytes[i]);
     if (missing_ > 0) {
-      if (byte < lower_ || byte > upper_) {
+      if (!Takes(bytes[i])) {
         // The bytes so far are a maximal subpart; this byte starts anew.
         Flush(out);
         continue;

@@ -18,6 +18,12 @@ class Utf8Stream {
   // Appends to `out` all text that is complete with these `bytes`.
   void Append(absl::string_view bytes, std::string& out);
 
+  // Whether `byte` continues the incomplete character at the end of the stream.
+  bool Takes(char byte) const {
+    const auto value = static_cast<uint8_t>(byte);
+    return missing_ > 0 && lower_ <= value && value <= upper_;
+  }
+
   // Ends the stream: an incomplete character becomes U+FFFD. The object can then take a new stream.
   void Flush(std::string& out);
 

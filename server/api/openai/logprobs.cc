@@ -63,8 +63,8 @@ OrderedJson ChatLogprobs(const Tokenizer& tokenizer, const TokenIdList& ids,
 void CompletionLogprobs::Add(const Tokenizer& tokenizer, uint32_t id,
                              const v1::TokenLogprobs* logprob) {
   const absl::string_view bytes = BytesOfToken(tokenizer, id);
-  // A byte that begins a character makes an incomplete one before it a character: U+FFFD.
-  if (!bytes.empty() && !Continues(bytes.front())) EndCharacter();
+  // A byte that does not continue an incomplete character makes it a character: U+FFFD.
+  if (!bytes.empty() && !utf8_.Takes(bytes.front())) EndCharacter();
   offsets_.push_back(characters_);
   Read(bytes);
   std::string name = NameOf(tokenizer, id);

@@ -1,6 +1,9 @@
 // Tests the log-probabilities of OpenAI's API.
 #include "server/api/openai/logprobs.h"
 
+#include <cstdint>
+#include <vector>
+
 #include "aft/v1/inference.pb.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_tokenizer.h"
@@ -22,6 +25,19 @@ TEST(CompletionLogprobsTest, TheMostLikelyOfTokensWithTheSameBytesIsShown) {
   const OrderedJson json = logprobs.Take();
   EXPECT_EQ(json["token_logprobs"][0], -3);
   EXPECT_EQ(json["top_logprobs"][0], (OrderedJson{{"a", -1}, {"b", -2}}));
+}
+
+TEST(CompletionLogprobsTest, OffsetsCountTheCharactersOfTheText) {
+  const FakeTokenizer tokenizer;
+  const auto offsets = [&](const std::vector<uint32_t>& ids) {
+    CompletionLogprobs logprobs;
+    for (const uint32_t id : ids) logprobs.Add(tokenizer, id, nullptr);
+    return logprobs.Take()["text_offset"];
+  };
+  // No character begins with E0 80, so each of the two bytes becomes a character: U+FFFD.
+  EXPECT_EQ(offsets({0xE0, 0x80, 'a'}), OrderedJson({0, 1, 2}));
+  // A token without bytes does not end the character around it.
+  EXPECT_EQ(offsets({0xE2, FakeTokenizer::kEos, 0x82, 0xAC, 'a'}), OrderedJson({0, 0, 0, 0, 1}));
 }
 
 }  // namespace
