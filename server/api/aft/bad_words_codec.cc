@@ -4,11 +4,13 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/api/model_runner.h"
 #include "model/api/tokenizer.h"
 #include "server/config/checks.h"
+#include "server/engine/token_bytes.h"
 
 namespace aft::server {
 namespace {
@@ -16,7 +18,10 @@ namespace {
 constexpr size_t kMaxBadWordBytes = 256;
 constexpr size_t kMaxBadWordTokens = 64;
 
-void Add(std::vector<TokenId> tokens, BadWords& words, TokenSequences& sequences) {
+void Add(std::vector<TokenId> tokens, const Tokenizer& tokenizer, BadWords& words,
+         TokenSequences& sequences) {
+  // A token without bytes stands for an unknown character, which the output cannot have.
+  if (absl::c_any_of(tokens, [&](TokenId id) { return TokenBytes(tokenizer, id).empty(); })) return;
   if (tokens.size() == 1) {
     words.tokens.push_back(tokens.front());
   } else {
@@ -49,9 +54,9 @@ absl::StatusOr<BadWords> DecodeBadWords(const v1::SamplingOptions& message,
     absl::StatusOr<std::vector<TokenId>> spaced = std::vector<TokenId>();
     if (text.front() != ' ') spaced = tokenizer.Encode(absl::StrCat(" ", text));
     if (spaced.ok() && spaced->size() == tokens->size() && *spaced != *tokens) {
-      Add(*std::move(spaced), words, sequences);
+      Add(*std::move(spaced), tokenizer, words, sequences);
     }
-    Add(*std::move(tokens), words, sequences);
+    Add(*std::move(tokens), tokenizer, words, sequences);
   }
   // Each entry of the option becomes at most two sequences.
   static_assert(kMaxRowBans >= 2 * 128);

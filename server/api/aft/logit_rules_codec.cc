@@ -46,7 +46,10 @@ std::vector<TokenId> DigitsAndSpaces(const Tokenizer& tokenizer) {
   for (size_t begin = 0; begin < kUncounted.size(); ++begin) {
     for (size_t length = 1; begin + length <= kUncounted.size(); ++length) {
       const auto tokens = tokenizer.Encode(kUncounted.substr(begin, length));
-      if (tokens.ok() && tokens->size() == 1) ids.push_back(tokens->front());
+      // The token for unknown characters has no bytes.
+      if (tokens.ok() && tokens->size() == 1 && !tokenizer.TokenBytes(tokens->front()).empty()) {
+        ids.push_back(tokens->front());
+      }
     }
   }
   return ids;

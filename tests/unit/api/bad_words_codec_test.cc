@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/tokenizer/tokenizers.h"
 #include "server/api/aft/generate_codec.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/api/decode.h"
@@ -101,6 +102,24 @@ TEST(BadWordsCodecTest, BadWordsWorkInAVocabularyWithoutASpace) {
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_THAT(*request->bad_words, ElementsAre(ElementsAre(0, 1)));
   EXPECT_EQ(request->sampling.rules->rules.size(), 1U);
+}
+
+TEST(BadWordsCodecTest, ABannedSpaceDoesNotBanTheTokenOfTwoSpaces) {
+  const auto request = DecodeWords({" "}, {"a", " ", "  "});
+  ASSERT_TRUE(request.ok()) << request.status();
+  ASSERT_EQ(request->sampling.rules->rules.size(), 1U);
+  EXPECT_EQ(request->sampling.rules->rules.begin()->id, 1);
+}
+
+TEST(BadWordsCodecTest, AWordWithAnUnknownCharacterDoesNotBanTheirToken) {
+  v1::GenerateRequest message;
+  message.mutable_tokens()->add_ids(0);
+  for (const char* word : {"\u00e9", "a\u00e9"}) message.mutable_sampling()->add_bad_words(word);
+  const auto request =
+      Decode<GenerateCodec>(message, {.tokenizer = *MakeCharTokenizer({kUnknownCharacter, "a"})});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->sampling.rules, nullptr);
+  EXPECT_EQ(request->bad_words, nullptr);
 }
 
 TEST(BadWordsCodecTest, WithoutBadWordsThereAreNoRules) {

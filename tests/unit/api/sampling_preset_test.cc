@@ -84,5 +84,12 @@ TEST(SamplingPresetTest, SparesTheTokensOfTheWorldVocabularyThatThePackageSpares
                                                 621, 632, 643, 654, 665, 676, 687, 698, 709));
 }
 
+TEST(SamplingPresetTest, TheTokenForUnknownCharactersIsNotSpared) {
+  const auto sampling = WithPreset(
+      "preset: 'rwkv'", {.tokenizer = *MakeCharTokenizer({kUnknownCharacter, "1", "a"})});
+  ASSERT_TRUE(sampling.ok()) << sampling.status();
+  EXPECT_THAT(Uncounted(*sampling), ElementsAre(1));
+}
+
 }  // namespace
 }  // namespace aft::server
