@@ -26,6 +26,10 @@ class Tokenizer {
   // The tokenizer that encodes a text without the special tokens that this one adds around it.
   virtual const Tokenizer& unframed() const { return *this; }
 
+  // A special token whose characters are in `text`. Encode never returns its id for them. Empty if
+  // there is none.
+  virtual absl::string_view SpecialTokenIn(absl::string_view /*text*/) const { return {}; }
+
   // The exact bytes that `id` stands for; empty for ids that stand for no text.
   // REQUIRES: 0 <= id < vocab_size().
   virtual absl::string_view TokenBytes(int32_t id) const = 0;

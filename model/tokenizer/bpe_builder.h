@@ -20,7 +20,7 @@ struct AddedToken {
   std::string content;
   // Only its id stands for a special token: no text is encoded as it, and it decodes to nothing.
   bool special = false;
-  // If true, a token that is not special is looked for before others ("normalized": false).
+  // If true, the token is looked for before others ("normalized": false).
   bool before_others = false;
 };
 

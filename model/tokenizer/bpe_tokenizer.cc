@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
@@ -112,18 +113,26 @@ void BpeMerger::Append(absl::string_view piece, std::vector<int32_t>& ids) {
   }
 }
 
-// Cuts a text at added tokens. Thread-safe.
+// Cuts a text at added tokens that are not special. Thread-safe.
 class AddedTokens {
  public:
   explicit AddedTokens(const absl::flat_hash_map<int32_t, AddedToken>& added) {
+    for (const auto& [id, token] : added) {
+      if (token.special) special_.push_back(token.content);
+    }
+    absl::c_sort(special_);
     for (const bool before_others : {true, false}) {
       std::string pattern;
+      bool cuts = false;
       for (const auto& [id, token] : added) {
-        if (token.special || token.before_others != before_others) continue;
+        if (token.before_others != before_others) continue;
+        // Special tokens are in the pattern because no other token is found within them.
         absl::StrAppend(&pattern, pattern.empty() ? "" : "|", re2::RE2::QuoteMeta(token.content));
+        if (token.special) continue;
         ids_[token.content] = id;
+        cuts = true;
       }
-      if (pattern.empty()) continue;
+      if (!cuts) continue;
       re2::RE2::Options options(re2::RE2::Latin1);  // bytes: the text need not be UTF-8
       options.set_longest_match(true);
       options.set_log_errors(false);
@@ -144,6 +153,13 @@ class AddedTokens {
     Cut(text, 0, text.size(), 0, part);
   }
 
+  // The first special token, in the order of bytes, that `text` has; empty if there is none.
+  absl::string_view SpecialIn(absl::string_view text) const {
+    const auto found = absl::c_find_if(
+        special_, [text](const std::string& token) { return absl::StrContains(text, token); });
+    return found == special_.end() ? absl::string_view() : *found;
+  }
+
  private:
   static constexpr int64_t kPatternBytes = 64 << 20;
 
@@ -154,17 +170,22 @@ class AddedTokens {
     if (level == patterns_.size()) return part(begin, end, -1);
     const re2::StringPiece input(text.data(), text.size());
     re2::StringPiece match;
-    while (patterns_[level]->Match(input, begin, end, re2::RE2::UNANCHORED, &match, 1)) {
+    size_t from = begin;
+    while (patterns_[level]->Match(input, from, end, re2::RE2::UNANCHORED, &match, 1)) {
       const auto at = static_cast<size_t>(match.data() - text.data());
+      from = at + match.size();
+      const auto id = ids_.find(absl::string_view(match.data(), match.size()));
+      if (id == ids_.end()) continue;  // a special token, which does not cut the part
       Cut(text, begin, at, level + 1, part);
-      begin = at + match.size();
-      part(at, begin, ids_.at(absl::string_view(match.data(), match.size())));
+      part(at, from, id->second);
+      begin = from;
     }
     Cut(text, begin, end, level + 1, part);
   }
 
   std::vector<std::unique_ptr<re2::RE2>> patterns_;
-  absl::flat_hash_map<std::string, int32_t> ids_;
+  absl::flat_hash_map<std::string, int32_t> ids_;  // of tokens that are not special
+  std::vector<std::string> special_;
 };
 
 class BpeTokenizer : public Tokenizer {
@@ -206,6 +227,10 @@ class BpeTokenizer : public Tokenizer {
       }
     });
     return ids;
+  }
+
+  absl::string_view SpecialTokenIn(absl::string_view text) const override {
+    return added_.SpecialIn(text);
   }
 
   absl::string_view TokenBytes(int32_t id) const override {
@@ -305,7 +330,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> BpeBuilder::Build(int32_t eos_i
     }
   }
   AddedTokens added(added_);
-  if (!added.ok()) return absl::InvalidArgumentError("too many added tokens that are not special");
+  if (!added.ok()) return absl::InvalidArgumentError("too many added tokens");
   return std::make_shared<BpeTokenizer>(std::move(tokens_), eos_id, nfc, std::move(merges_),
                                         std::move(added));
 }

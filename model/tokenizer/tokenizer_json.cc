@@ -270,7 +270,11 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(TokenizerJson json,
       return absl::InvalidArgumentError(
           absl::StrCat("has no token ", ShownToken(*eos), ", the eos_token of ", eos_path));
     }
-    added.push_back({.id = eos_id, .content = *eos, .special = true});
+    const auto same = absl::c_find_if(added, [&](const auto& one) { return one.id == eos_id; });
+    added.push_back({.id = eos_id,
+                     .content = *eos,
+                     .special = true,
+                     .before_others = same == added.end() || same->before_others});
   }
   for (AddedToken& token : added) {
     if (!eos.has_value() && token.special && token.content == kEndOfText) eos_id = token.id;

@@ -50,8 +50,9 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadBpeTokenizer(const std::str
 // Truncation and padding are not applied, as in `transformers`.
 //
 // Added tokens that are not special are found in a text: the first one, and the longest of those
-// that begin there. Their lstrip, rstrip and single_word must be false. Special tokens are not
-// found in a text, as with tokenizers' encode_special_tokens, and decode to nothing.
+// that begin there. Their lstrip, rstrip and single_word must be false. Special tokens decode to
+// nothing. As with tokenizers' encode_special_tokens, the characters of a special token are text,
+// in which no added token with the same "normalized" is found.
 //
 // `config_path`: a tokenizer_config.json. Only its "eos_token" is read: the token that ends a text.
 // Without the file or the field, that is kEndOfText if it is a special token. Errors as above, with
@@ -92,7 +93,8 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(absl::string_view
                                                                const std::string& checkpoint_dir,
                                                                int64_t vocab_size);
 
-// A tokenizer that adds these ids before and after the ids of every text, even an empty one.
+// A tokenizer that adds these ids before and after the ids of every text, even an empty one. These
+// ids stand for no bytes, even if the vocabulary has no special tokens.
 std::shared_ptr<const Tokenizer> MakeFramedTokenizer(std::shared_ptr<const Tokenizer> tokenizer,
                                                      std::vector<int32_t> prefix,
                                                      std::vector<int32_t> suffix);

@@ -1,6 +1,11 @@
 #include "server/registry/chat_template.h"
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/utf8.h"
+#include "server/config/checks.h"
 
 namespace aft::server {
 
@@ -26,6 +31,23 @@ ChatTemplate ChatTemplateOf(const ModelConfig& config, const ModelInfo& info) {
     format.stop = {"\n\nUser:"};
   }
   return format;
+}
+
+absl::Status CheckChatTemplate(const ModelConfig& config, const ModelInfo& info,
+                               const Tokenizer& tokenizer) {
+  if (config.chat_template == "auto") return absl::OkStatus();
+  const ChatTemplate format = ChatTemplateOf(config, info);
+  for (const std::string& text :
+       {format.system_prefix, format.system_suffix, format.user_prefix, format.user_suffix,
+        format.assistant_prefix, format.assistant_suffix, format.answer}) {
+    const absl::string_view token = tokenizer.SpecialTokenIn(text);
+    if (token.empty()) continue;
+    return BadField(config.chat_template == "custom" ? "chat_format" : "chat_template",
+                    absl::StrCat("\"", Shown(token),
+                                 "\" is a special token of the tokenizer, which a text cannot "
+                                 "contain"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace aft::server

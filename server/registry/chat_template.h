@@ -1,6 +1,8 @@
 #pragma once
 
+#include "absl/status/status.h"
 #include "model/api/model_runner.h"
+#include "model/api/tokenizer.h"
 #include "server/config/config.h"
 
 namespace aft::server {
@@ -18,5 +20,11 @@ struct ChatTemplate : ChatFormat {
 
 // The format of a model's conversations. REQUIRES: the config is valid.
 ChatTemplate ChatTemplateOf(const ModelConfig& config, const ModelInfo& info);
+
+// Refuses a format that was chosen for the model (not "auto") if a special token is in the text
+// around messages. The model was trained with the token there, but it would read the token's
+// characters. INVALID_ARGUMENT names the field and the token. REQUIRES: the config is valid.
+absl::Status CheckChatTemplate(const ModelConfig& config, const ModelInfo& info,
+                               const Tokenizer& tokenizer);
 
 }  // namespace aft::server

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/status_macros.h"
 #include "server/observability/log.h"
+#include "server/registry/chat_template.h"
 
 namespace aft::server {
 
@@ -261,6 +262,7 @@ absl::StatusOr<ModelHold> ModelRegistry::TryLoad(Entry& entry, const ModelConfig
     AFT_ASSIGN_OR_RETURN(model->encode,
                          EncodeEngine::Create(options, std::move(loaded.encoder), *model->metrics));
   } else {
+    AFT_RETURN_IF_ERROR(CheckChatTemplate(config, model->info, *model->tokenizer));
     model->vector_width = model->info.hidden_width;
     AFT_ASSIGN_OR_RETURN(model->generate,
                          GenerateEngine::Create(options, std::move(loaded.runner),

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -174,6 +175,30 @@ TEST_F(TokenizerJsonTest, SpecialTokensAreIdsAndNotTheirSpelling) {
   EXPECT_THAT(ids,
               testing::Not(testing::Contains(testing::AllOf(testing::Ge(657), testing::Lt(660)))));
   EXPECT_EQ(ids.back(), 660);
+  EXPECT_EQ(tokenizer->SpecialTokenIn("a<|user|>\n"), "<|user|>");
+  EXPECT_EQ(tokenizer->SpecialTokenIn("a<|user<tool>"), "");
+}
+
+// The ids are those of tokenizers 0.23.3.
+TEST_F(TokenizerJsonTest, FindsNoAddedTokenOfTheSameClassWithinASpecialToken) {
+  Json token = json_["added_tokens"][0];
+  int32_t next_id = 667;
+  for (const auto& [content, special, normalized] :
+       {std::tuple("<|zq|>", true, false), std::tuple("zq", false, false),
+        std::tuple("zq|>x", false, true)}) {
+    token["id"] = next_id++;
+    token["content"] = content;
+    token["special"] = special;
+    token["normalized"] = normalized;
+    json_["added_tokens"].push_back(token);
+  }
+  for (const std::string eos : {"<|endoftext|>", "<|zq|>"}) {
+    WriteBytes(config_path_, Json{{"eos_token", eos}}.dump());
+    const auto tokenizer = Loaded();
+    EXPECT_THAT(*tokenizer->Encode("<|zq|>"), ElementsAre(27, 91, 89, 80, 91, 29)) << eos;
+    EXPECT_THAT(*tokenizer->Encode("zq<|zq|>x"), ElementsAre(668, 27, 91, 669)) << eos;
+    EXPECT_THAT(*tokenizer->Encode("a<|zq|"), ElementsAre(64, 27, 91, 668, 91)) << eos;
+  }
 }
 
 TEST_F(TokenizerJsonTest, AddedTokensAreFoundBetweenBytesThatAreNotText) {
@@ -234,9 +259,11 @@ TEST_F(TokenizerJsonTest, NormalizesTextsAsHuggingFacesTokenizersDoes) {
 // As in GPT-NeoX's vocabulary.
 TEST_F(TokenizerJsonTest, BytesThatUtf8DoesNotHaveNeedNoToken) {
   Json& vocabulary = json_["model"]["vocab"];
-  const std::string spelling = "\u00ff";  // of the byte 0xFF
-  vocabulary["xyz"] = vocabulary.at(spelling);
-  vocabulary.erase(spelling);
+  // These spell the bytes 0xC0, 0xC1, 0xF5 and 0xFF.
+  for (const std::string spelling : {"\u00c0", "\u00c1", "\u00f5", "\u00ff"}) {
+    vocabulary["xyz" + spelling] = vocabulary.at(spelling);
+    vocabulary.erase(spelling);
+  }
   const auto tokenizer = Loaded();
   EXPECT_THAT(*tokenizer->Encode("\xFE"), ElementsAre(vocabulary["\u00fe"].get<int32_t>()));
   EXPECT_THAT(tokenizer->Encode("a\xFF").status(),
@@ -268,7 +295,7 @@ TEST_F(TokenizerJsonTest, TheConfigNamesTheEndOfText) {
 }
 
 TEST_F(TokenizerJsonTest, RefusesWhatItDoesNotImplementByField) {
-  ExpectRefusedWith("/version", "2.0", R"(version: must be null or \"1.0\", got \"2.0\")");
+  ExpectRefusedWith("/version", "2.0", R"(version: must be null or "1.0", got "2.0")");
   ExpectRefusedWith("/normalizer", "NFC", "normalizer: must be null or an object, got");
   ExpectRefusedWith("/normalizer", {{"type", "Lowercase"}}, "normalizer.type: must be ");
   ExpectRefusedWith("/normalizer", {{"type", "NFC"}, {"later", 1}}, "normalizer.later: is not");

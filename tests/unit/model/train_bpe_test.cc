@@ -64,6 +64,8 @@ TEST(TrainBpeTest, TrainsOnBytesThatAreNotUtf8AndLoads) {
 TEST(TrainBpeTest, PiecesThatAreTooLongAreLeftOut) {
   const Json made = Json::parse(TrainBpe({std::string(257, 'a'), " bb bb"}, 300));
   EXPECT_THAT(made["model"]["merges"], ElementsAre("b b", "Ġ bb"));
+  const Json longest = Json::parse(TrainBpe({std::string(256, 'a')}, 257));
+  EXPECT_THAT(longest["model"]["merges"], ElementsAre("a a"));
 }
 
 TEST(CollectCharactersTest, KeepsTheMostFrequentAndOneForTheRest) {
