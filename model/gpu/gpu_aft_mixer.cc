@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "model/gpu/device_tensor.h"
 #include "model/gpu/gpu_mixer.h"
 #include "model/gpu/kernel_status.h"
@@ -83,7 +84,8 @@ class GpuAftMixer : public GpuMixer {
 absl::StatusOr<std::unique_ptr<GpuMixer>> MakeGpuAftMixer(const MixerConfig& config, int64_t hid,
                                                           const MixerTables& tables,
                                                           at::Device device) {
-  return std::make_unique<GpuAftMixer>(config, hid, FoldAftBand(config, tables), device);
+  AFT_ASSIGN_OR_RETURN(const AftBand band, CheckedAftBand(config, tables));
+  return std::make_unique<GpuAftMixer>(config, hid, band, device);
 }
 
 }  // namespace aft

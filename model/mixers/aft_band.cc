@@ -1,9 +1,12 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "ATen/TensorOperators.h"
+#include "ATen/ops/aminmax.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/constant_pad_nd.h"
+#include "absl/status/status.h"
 #include "model/config/kinds.h"
 #include "model/kernels/aft/aft.h"
 #include "model/mixers/tables.h"
@@ -79,6 +82,14 @@ AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables) {
     band.w = at::constant_pad_nd(band.w, {0, 0, 0, 1});
   }
   return band;
+}
+
+absl::StatusOr<AftBand> CheckedAftBand(const MixerConfig& config, const MixerTables& tables) {
+  AftBand band = FoldAftBand(config, tables);
+  if (config.bias != BiasForm::kFactors || !band.w.defined()) return band;
+  const auto [least, greatest] = at::aminmax(band.w);
+  if (std::isfinite(least.item<float>()) && std::isfinite(greatest.item<float>())) return band;
+  return absl::DataLossError("w.u, w.v: a bias is not finite");
 }
 
 }  // namespace aft

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "model/kernels/aft/aft.h"
 #include "model/mixers/families.h"
 #include "model/mixers/pairs.h"
@@ -23,9 +24,8 @@ kernels::AftBias ToBias(const MixerConfig& config, const AftBand& band) {
 // Results never depend on how a sequence is cut.
 class AftMixer : public Mixer {
  public:
-  AftMixer(const MixerConfig& config, int64_t hid, const MixerTables& tables)
-      : bias_(ToBias(config, FoldAftBand(config, tables))),
-        params_{hid, &bias_, config.prefix_block, config.ring} {}
+  AftMixer(const MixerConfig& config, int64_t hid, const AftBand& band)
+      : bias_(ToBias(config, band)), params_{hid, &bias_, config.prefix_block, config.ring} {}
 
   StateSpec state_spec() const override {
     return AftStateSpec(kernels::AftLayout(params_), kernels::AftSlotScratchFloats(params_));
@@ -106,7 +106,8 @@ class AftMixer : public Mixer {
 
 absl::StatusOr<std::unique_ptr<Mixer>> MakeAftMixer(const MixerConfig& config, int64_t hid,
                                                     const MixerTables& tables) {
-  return std::make_unique<AftMixer>(config, hid, tables);
+  AFT_ASSIGN_OR_RETURN(const AftBand band, CheckedAftBand(config, tables));
+  return std::make_unique<AftMixer>(config, hid, band);
 }
 
 }  // namespace aft

@@ -33,6 +33,9 @@ struct AftBand {
 // `tables` hold the tensors that ExpectedMixerTables lists. Differentiable in them.
 AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables);
 
+// FoldAftBand, checked. DATA_LOSS when a bias is not finite: a product of w.u and w.v may overflow.
+absl::StatusOr<AftBand> CheckedAftBand(const MixerConfig& config, const MixerTables& tables);
+
 // The floats of the table that a kernel makes of that band (kernels::AftBias). 0: there is no band.
 int64_t AftTableFloats(const MixerConfig& config);
 

@@ -301,6 +301,32 @@ TEST(ConvFilterTest, AFilterWithoutSpreadIsRefused) {
   EXPECT_TRUE(MakeMixer(conv.config, 8, tables).ok());
 }
 
+TEST(ConvFilterTest, AFilterThatOverflowsIsRefused) {
+  TestRandom random;
+  MixerCase conv = Conv(8, 2, 7, true);
+  conv.config.reparameterized = true;
+  MixerTables tables = TestMixer(conv, random).tables();
+  tables["conv.gamma"].fill_(3e38);
+  tables["conv.beta"].fill_(3e38);
+  EXPECT_EQ(MakeMixer(conv.config, 8, tables).status().code(), absl::StatusCode::kDataLoss);
+}
+
+// Only the products of pairs within the window count.
+TEST(AftBandTest, FactorsWhoseProductOverflowsAreRefused) {
+  TestRandom random;
+  MixerCase local = Local(8, 3);
+  local.config.band_rows = 9;
+  local.config.bias = BiasForm::kFactors;
+  local.config.bias_rank = 2;
+  MixerTables tables = TestMixer(local, random).tables();
+  tables["w.u"][8].fill_(1e20);
+  tables["w.v"][5].fill_(1e20);
+  EXPECT_TRUE(MakeMixer(local.config, 8, tables).ok());
+  tables["w.v"][6].fill_(1e20);
+  EXPECT_EQ(MakeMixer(local.config, 8, tables).status(),
+            absl::DataLossError("w.u, w.v: a bias is not finite"));
+}
+
 AFT_ON_TESTED_MIXERS(AftTest);
 
 }  // namespace
