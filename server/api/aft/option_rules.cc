@@ -45,7 +45,7 @@ absl::Status CheckRange(const OptionRule& rule, absl::string_view path, Value va
   const bool low_enough = number <= rule.high;
   const bool high_enough = range.front() == '(' ? number > rule.low : number >= rule.low;
   if (low_enough && high_enough) return absl::OkStatus();
-  return BadField(path, absl::StrCat("must be in ", range, ", got ", value));
+  return BadField(path, absl::StrCat("must be in ", range, ", got ", AsWritten(value)));
 }
 
 absl::Status CheckField(const OptionRule& rule, const google::protobuf::Message& part) {

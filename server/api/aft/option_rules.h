@@ -1,5 +1,6 @@
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -30,6 +31,14 @@ const OptionRule* FindOption(OptionName name, absl::string_view value);
 
 // The part of a request that has the option's field.
 google::protobuf::Message& PartOf(const OptionRule& rule, v1::GenerateRequest& request);
+
+// The number as the client wrote it, if that fits its type: 0.7, not 0.699999988. These are the
+// fewest digits from which T is read back unchanged.
+template <typename T>
+std::string AsWritten(T value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof(text), value).ptr};
+}
 
 // Checks the number of entries of a list or map. `path`: the beginning of the error.
 absl::Status CheckEntries(const OptionRule& rule, absl::string_view path, size_t entries);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "server/api/aft/option_rules.h"
 #include "server/config/checks.h"
 #include "server/states/state_store.h"
 
@@ -19,10 +20,10 @@ constexpr char kIdPrefix[] = "resp_";
 constexpr size_t kBytesPerToken = 16;
 constexpr size_t kFurtherBytes = 512;
 
-// Returns for example 0.7 instead of 0.699999988, the exact value of the float.
-double AsWritten(float value) {
+// A double that JSON shows as the client wrote the option.
+double JsonNumber(float value) {
   double shown = 0;
-  return absl::SimpleAtod(absl::StrCat(value), &shown) ? shown : value;
+  return absl::SimpleAtod(AsWritten(value), &shown) ? shown : value;
 }
 
 OrderedJson OrNull(const std::string& text) {
@@ -176,11 +177,11 @@ OrderedJson ResponsesExchange::Response(const Outcome* outcome, bool stored) con
   json["previous_response_id"] = OrNull(request_.previous);
   json["reasoning"] = {{"effort", nullptr}, {"summary", nullptr}};
   json["store"] = stored;
-  json["temperature"] = AsWritten(temperature_);
+  json["temperature"] = JsonNumber(temperature_);
   json["text"] = {{"format", {{"type", "text"}}}};
   json["tool_choice"] = "none";
   json["tools"] = OrderedJson::array();
-  json["top_p"] = AsWritten(top_p_);
+  json["top_p"] = JsonNumber(top_p_);
   json["truncation"] = "disabled";
   json["usage"] = nullptr;
   if (outcome != nullptr) {

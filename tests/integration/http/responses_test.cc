@@ -113,11 +113,11 @@ TEST(HttpResponsesTest, AResponseRepeatsItsOptionsAndCountsTokens) {
   HttpApi server(WithHttp(), Letters());
   Json body = Turn(std::string(300, 's'));
   body["temperature"] = 0.7;
-  body["top_p"] = 0.9;
+  body["top_p"] = 0.9999999;
   Json response;
   for (int i = 0; i < 3; ++i) response = server.Post(kResponses, body).json();
   EXPECT_EQ(response["temperature"], 0.7);
-  EXPECT_EQ(response["top_p"], 0.9);
+  EXPECT_EQ(response["top_p"], 0.9999999);
   const Json& usage = response["usage"];
   EXPECT_EQ(usage["output_tokens"], 7);
   EXPECT_EQ(usage["total_tokens"], 302 + 7);

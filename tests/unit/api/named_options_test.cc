@@ -123,8 +123,8 @@ TEST(OptionsTest, BothProtocolsAcceptANumberOnlyInItsRange) {
     }
     const std::string entry = rule.field->is_map() ? "[0]" : "";
     const auto refusal = [&](const std::string& path, float value) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, entry, ": must be in ", rule.about->range(), ", got ", value));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, entry, ": must be in ", rule.about->range(), ", got ", AsWritten(value)));
     };
     for (const float value : inside) {
       EXPECT_EQ(Decoded(With(rule, value)), absl::OkStatus()) << rule.about->field();
@@ -137,6 +137,12 @@ TEST(OptionsTest, BothProtocolsAcceptANumberOnlyInItsRange) {
     }
   }
   EXPECT_GE(ranges, 8);
+}
+
+TEST(OptionsTest, ARefusalShowsTheNumberWithAllItsDigits) {
+  const OptionRule& rule = *FindOption(&v1::GenerationOption::field, "sampling.top_p");
+  EXPECT_EQ(Decoded(With(rule, 1.0000001F)),
+            absl::InvalidArgumentError("sampling.top_p: must be in (0, 1], got 1.0000001"));
 }
 
 TEST(OptionsTest, BothProtocolsLimitTheNumberOfEntriesOfAList) {
@@ -195,6 +201,10 @@ TEST(OptionsTest, ANameOfTheOpenInferenceProtocolSetsItsField) {
       absl::InvalidArgumentError("tempature: there is no such option; did you mean temperature?"));
   EXPECT_EQ(options.SetAll("all", R"({"top_k": 2.0})"), absl::OkStatus());
   EXPECT_EQ(options.message().sampling().top_k(), 2U);
+  // Above 2^53 a double may be a rounded number.
+  EXPECT_EQ(
+      options.SetAll("all", R"({"seed": 1e18})"),
+      absl::InvalidArgumentError("all.seed: must be an integer from 0 to 18446744073709551615"));
   const auto nested = [](size_t levels) {
     return "{\"a\": " + std::string(levels - 1, '[') + std::string(levels - 1, ']') + "}";
   };
