@@ -41,7 +41,8 @@ PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int6
 
 // Represents w [in] as scale * integers of -127 .. 127. Returns the scale, which is NaN where w is
 // not finite. The scale is largest |w| / 127, rounded up to 16 significant bits. Therefore its
-// products with the integers are exact, and quantizing them again changes nothing.
+// products with the integers are exact, and quantizing them again changes nothing, if largest |w|
+// is above 1e-37; below that fp32 has too few digits.
 float QuantizeOutput(const float* w, int64_t in, int8_t* integers);
 
 // Sets w [in] to the weights of output n as they are stored.
