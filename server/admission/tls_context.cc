@@ -1,20 +1,36 @@
 #include "server/admission/tls_context.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
 #include "server/observability/log.h"
 
 namespace aft::server {
 namespace {
+
+constexpr struct {
+  const char* name;
+  std::string TlsConfig::*file;
+} kFields[] = {{"security.tls.cert_file", &TlsConfig::cert_file},
+               {"security.tls.key_file", &TlsConfig::key_file},
+               {"security.tls.client_ca_file", &TlsConfig::client_ca_file}};
+
+constexpr size_t kMaxFileBytes = size_t{16} << 20;  // as for the config
 
 absl::Status CheckFile(bool ok, absl::string_view field, const std::string& file) {
   if (ok) return absl::OkStatus();
@@ -37,9 +53,8 @@ int SelectHttp1(SSL* /*tls*/, const unsigned char** chosen, unsigned char* size,
   return result == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsConfig& tls) {
+// Reads the files of `tls`; errors name those of `names`.
+absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeContext(const TlsConfig& tls, const TlsConfig& names) {
   ERR_clear_error();  // connections of this thread may have left some
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
@@ -50,33 +65,90 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsConfig& tls) {
   SSL_CTX_set_alpn_select_cb(context.get(), &SelectHttp1, nullptr);
   AFT_RETURN_IF_ERROR(
       CheckFile(SSL_CTX_use_certificate_chain_file(context.get(), tls.cert_file.c_str()) == 1,
-                "security.tls.cert_file", tls.cert_file));
+                kFields[0].name, names.cert_file));
   AFT_RETURN_IF_ERROR(CheckFile(
       SSL_CTX_use_PrivateKey_file(context.get(), tls.key_file.c_str(), SSL_FILETYPE_PEM) == 1,
-      "security.tls.key_file", tls.key_file));
+      kFields[1].name, names.key_file));
   if (tls.client_ca_file.empty()) return context;
   AFT_RETURN_IF_ERROR(CheckFile(
       SSL_CTX_load_verify_locations(context.get(), tls.client_ca_file.c_str(), nullptr) == 1,
-      "security.tls.client_ca_file", tls.client_ca_file));
+      kFields[2].name, names.client_ca_file));
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   return context;
 }
 
-absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Load(const SecurityConfig& config) {
-  AFT_ASSIGN_OR_RETURN(std::shared_ptr<SSL_CTX> context, MakeTlsContext(config.tls));
-  return absl::WrapUnique(new TlsFiles(config, std::move(context)));
+// Copies the file of a field into memory, and returns the copy's descriptor.
+absl::StatusOr<int> CopyToMemory(const char* field, const std::string& path) {
+  const absl::StatusOr<std::string> bytes = ReadFile(path, kMaxFileBytes);
+  if (!bytes.ok()) {
+    return BadField(field, absl::StrCat("cannot use ", path, ": ", bytes.status().message()));
+  }
+  // The flag says that the copy is no program, as some systems demand. Linux before 6.3 lacks it.
+  constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL
+  int copy = memfd_create("tls", MFD_CLOEXEC | kNoExecSeal);
+  if (copy < 0 && errno == EINVAL) copy = memfd_create("tls", MFD_CLOEXEC);
+  if (copy >= 0 && write(copy, bytes->data(), bytes->size()) == std::ssize(*bytes)) return copy;
+  if (copy >= 0) close(copy);
+  return BadField(field, absl::StrCat("cannot use ", path, ": no memory for a copy"));
 }
 
-std::shared_ptr<SSL_CTX> TlsFiles::Newest() {
-  const Clock::time_point now = Clock::now();
-  if (now - read_at_ < reload_) return context_;
-  read_at_ = now;
-  auto read = MakeTlsContext(tls_);
-  if (read.ok()) {
-    context_ = *std::move(read);
-  } else {
-    log::Warning("tls.files_rejected", {{"error", read.status().message()}});
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsConfig& tls) {
+  return MakeContext(tls, tls);
+}
+
+absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Load(const SecurityConfig& config) {
+  auto files = absl::WrapUnique(new TlsFiles(config.tls));
+  {
+    MutexLock lock(files->read_mutex_);
+    AFT_RETURN_IF_ERROR(files->Read());
   }
+  files->watch_ = std::make_unique<Periodic>("aft-tls", config.reload,
+                                             [files = files.get()] { files->Refresh(); });
+  return files;
+}
+
+void TlsFiles::Refresh() {
+  MutexLock lock(read_mutex_);
+  const absl::Status status = Read();
+  if (!status.ok() && status.message() != rejected_) {
+    log::Warning("tls.files_rejected", {{"error", status.message()}});
+  }
+  rejected_ = std::string(status.message());
+}
+
+absl::Status TlsFiles::Read() {
+  std::array<int, 3> read = {-1, -1, -1};
+  const absl::Cleanup close_all = [&read] {
+    for (const int file : read) {
+      if (file >= 0) close(file);
+    }
+  };
+  TlsConfig paths;
+  for (size_t i = 0; i < read.size(); ++i) {
+    const auto [name, file] = kFields[i];
+    if ((tls_.*file).empty()) continue;
+    AFT_ASSIGN_OR_RETURN(read[i], CopyToMemory(name, tls_.*file));
+    paths.*file = absl::StrCat("/proc/self/fd/", read[i]);
+  }
+  AFT_ASSIGN_OR_RETURN(std::shared_ptr<SSL_CTX> context, MakeContext(paths, tls_));
+  for (size_t i = 0; i < read.size(); ++i) {
+    if (descriptors_[i] >= 0) {
+      // A thread that opens the path meanwhile gets the old copy or the new one.
+      if (dup3(read[i], descriptors_[i], O_CLOEXEC) < 0) return absl::ErrnoToStatus(errno, "dup3");
+    } else {
+      copies_.*kFields[i].file = paths.*kFields[i].file;
+      descriptors_[i] = std::exchange(read[i], -1);
+    }
+  }
+  MutexLock lock(mutex_);
+  context_ = std::move(context);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<SSL_CTX> TlsFiles::context() const {
+  MutexLock lock(mutex_);
   return context_;
 }
 

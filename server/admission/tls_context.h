@@ -1,10 +1,12 @@
 #pragma once
 
-#include <chrono>
+#include <array>
 #include <memory>
-#include <utility>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "base/periodic.h"
 #include "openssl/types.h"
 #include "server/config/config.h"
 
@@ -15,26 +17,39 @@ namespace aft::server {
 // INVALID_ARGUMENT names the file that cannot be used. REQUIRES: tls.cert_file is not empty.
 absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsConfig& tls);
 
-// The TLS context of files that may change while the server runs. Only one thread may use it.
+// The files of TLS, which may change while the server runs. Thread-safe.
 class TlsFiles {
  public:
-  // Errors as MakeTlsContext.
+  // Reads the files, and calls Refresh every `config.reload` on a thread of its own.
+  // INVALID_ARGUMENT names the file that cannot be used. REQUIRES: config.tls.cert_file is not
+  // empty.
   static absl::StatusOr<std::unique_ptr<TlsFiles>> Load(const SecurityConfig& config);
 
-  // Reads the files again if `config.reload` has passed since the last time. Files that cannot be
-  // used are logged, and the former context stays.
-  std::shared_ptr<SSL_CTX> Newest();
+  // Reads the files again. Files that cannot be used together are logged and change nothing.
+  void Refresh();
+
+  // For HTTP: what the newest usable files say.
+  std::shared_ptr<SSL_CTX> context() const;
+
+  // For gRPC, which reads files itself and refuses every connection if it cannot use them: the
+  // paths of copies of the newest usable files, in memory. They exist until the process ends,
+  // because threads of gRPC may read them after its server has ended.
+  const TlsConfig& copies() const { return copies_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  TlsFiles(const SecurityConfig& config, std::shared_ptr<SSL_CTX> context)
-      : tls_(config.tls), reload_(config.reload), context_(std::move(context)) {}
+  explicit TlsFiles(const TlsConfig& tls) : tls_(tls) {}
+  // Replaces the copies and the context if the files can be used.
+  absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(read_mutex_);
 
   const TlsConfig tls_;
-  const std::chrono::seconds reload_;
-  std::shared_ptr<SSL_CTX> context_;
-  Clock::time_point read_at_ = Clock::now();
+  TlsConfig copies_;  // complete when Load returns
+  Mutex read_mutex_;
+  // The copies' descriptors; -1 where there is no file.
+  std::array<int, 3> descriptors_ ABSL_GUARDED_BY(read_mutex_) = {-1, -1, -1};
+  std::string rejected_ ABSL_GUARDED_BY(read_mutex_);  // the error that was logged last
+  mutable Mutex mutex_;
+  std::shared_ptr<SSL_CTX> context_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Periodic> watch_;  // last: its thread uses all of the above
 };
 
 }  // namespace aft::server

@@ -19,6 +19,7 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "server/admission/memory_ledger.h"
+#include "server/admission/tls_context.h"
 #include "server/api/aft/inference_service.h"
 #include "server/api/aft/model_service.h"
 #include "server/api/aft/state_service.h"
@@ -192,7 +193,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfi
 }
 
 absl::Status GrpcServer::Listen(const ServerConfig& config) {
-  AFT_ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(config.security));
+  if (!config.security.tls.cert_file.empty()) {
+    AFT_ASSIGN_OR_RETURN(tls_files_, TlsFiles::Load(config.security));
+  }
   grpc::ServerBuilder builder;
   SetChannelArguments(builder, config);
   SetQuota(builder, config.limits);
@@ -203,7 +206,7 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
   builder.RegisterService(kserve_.get());
   for (const auto& service : reflection_) builder.RegisterService(service.get());
   int port = 0;
-  builder.AddListeningPort(config.listen_address, credentials, &port);
+  builder.AddListeningPort(config.listen_address, MakeServerCredentials(tls_files_.get()), &port);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
     return absl::UnavailableError(
@@ -241,7 +244,10 @@ void GrpcServer::SetServing(bool serving, const std::map<std::string, bool>& mod
   health_->SetServing(services);
 }
 
-void GrpcServer::RefreshClients() { identity_->Refresh(); }
+void GrpcServer::RefreshFiles() {
+  identity_->Refresh();
+  if (tls_files_ != nullptr) tls_files_->Refresh();
+}
 
 void GrpcServer::OnClients(std::function<void()> on_clients) {
   identity_->OnChange([this, on_clients = std::move(on_clients)] {

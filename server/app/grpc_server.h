@@ -37,6 +37,7 @@ class MemoryLedger;
 class ModelService;
 class StateAccess;
 class StateService;
+class TlsFiles;
 
 // Turns off the logs of gRPC and protobuf, because stderr is for the server's own log. Every fault
 // that matters reaches a caller as a status, and clients decide how often the others occur. The
@@ -66,13 +67,14 @@ class GrpcServer {
   // "aft.v1.InferenceService/MODEL"), and of the process ("liveness"; false asks for a restart).
   void SetServing(bool serving, const std::map<std::string, bool>& models, bool alive);
 
-  // ClientIdentity::Refresh.
-  void RefreshClients();
+  // Reads the file of clients and those of TLS again.
+  void RefreshFiles();
 
   // Other transports use these to serve models. `on_clients` is called when the file of clients has
   // changed.
   InferenceEnvironment& calls() { return calls_; }
   const ClientIdentity& identity() const { return *identity_; }
+  const TlsFiles* tls_files() const { return tls_files_.get(); }  // null: plaintext
   void OnClients(std::function<void()> on_clients);
 
   // Closes the port, ends idle streams and tells every client to use another server (GOAWAY). Calls
@@ -90,6 +92,7 @@ class GrpcServer {
   absl::Status Listen(const ServerConfig& config);
 
   const std::unique_ptr<ClientIdentity> identity_;
+  std::unique_ptr<TlsFiles> tls_files_;
   std::unique_ptr<MemoryLedger> ledger_;
   ClientMetrics client_metrics_;
   ActiveCalls active_;

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "base/memory.h"
 #include "base/status_macros.h"
+#include "server/admission/tls_context.h"
 #include "server/config/loader.h"
 #include "server/config/memory_plan.h"
 #include "server/config/validation.h"
@@ -131,9 +132,8 @@ absl::Status Server::StartHttp() {
                          .header_bytes = size_t{16} << 10,
                          .body_bytes = static_cast<size_t>(config_.limits.max_message_bytes),
                          .patience = config_.limits.write_stall};
-  if (!config_.security.tls.cert_file.empty()) {
-    AFT_ASSIGN_OR_RETURN(tls_files_, TlsFiles::Load(config_.security));
-    options.tls = [this] { return tls_files_->Newest(); };
+  if (const TlsFiles* files = grpc_->tls_files(); files != nullptr) {
+    options.tls = [files] { return files->context(); };
   }
   auto created = HttpServer::Create(config_.http_address, *door_, options);
   if (!created.ok()) {
@@ -220,7 +220,7 @@ absl::Status Server::WaitReady() {
 absl::Status Server::Reload(const ServerConfig& config) {
   AFT_RETURN_IF_ERROR(CheckReload(config_, config));
   log::Init(*log::ParseLevel(config.log.level), *log::ParseFormat(config.log.format));
-  grpc_->RefreshClients();
+  grpc_->RefreshFiles();
   registry_.Rescan(config.repository);
   MutexLock lock(mutex_);
   config_text_ = FormatEffectiveConfig(config);

@@ -9,7 +9,6 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/periodic.h"
-#include "server/admission/tls_context.h"
 #include "server/api/openai/door.h"
 #include "server/app/grpc_server.h"
 #include "server/app/status_page.h"
@@ -92,7 +91,6 @@ class Server {
   ServerMetrics metrics_;
   ModelRegistry registry_;
   std::unique_ptr<openai::Door> door_;
-  std::unique_ptr<TlsFiles> tls_files_;      // of door_server_, null without TLS
   std::unique_ptr<HttpServer> door_server_;  // stopped before gRPC's end, gone after its threads
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HttpPages> pages_;

@@ -207,14 +207,7 @@ TEST_F(TlsTest, CertificatesAreReadAgainWhenTheyChange) {
   EXPECT_FALSE(Call(server, authority_).ok());
 }
 
-TEST_F(TlsTest, ClientCertificatesIdentifyClients) {
-  const Certificate clients = MakeAuthority("clients");
-  Replace(Path("ca.pem"), clients.certificate);
-  Replace(Path("clients.textproto"),
-          "clients { name: 'service-a' certificate: 'a.example' models: 'fake' }"
-          "clients { name: 'service-u' certificate: 'spiffe://u' }"
-          "clients { name: 'others' certificate: 'a@b.example' certificate: '127.0.0.9' }"
-          "clients { name: 'service-b' certificate: 'b.example' models: 'other' }");
+TEST_F(TlsTest, FilesThatCannotBeUsedChangeNothing) {
   ServerConfig config = Config();
   config.security.tls.client_ca_file = Path("ca.pem");
   config.security.clients_file = Path("clients.textproto");
@@ -271,7 +264,18 @@ TEST_F(TlsTest, HttpHasTheSameCertificates) {
   EXPECT_EQ(Models(server, authority_), "");
 }
 
-TEST_F(TlsTest, ClientCertificatesIdentifyClientsOverHttp) {
+TEST_F(TlsTest, AReloadReadsCertificatesAtOnce) {
+  ServerConfig config = Config();
+  config.http_address = "localhost:0";
+  config.security.reload = std::chrono::hours(1);
+  TestServer server(config);
+  const Certificate next = MakeAuthority("next");
+  Write("server", MakeCertificate(next, "localhost"));
+  ASSERT_TRUE(server.server().Reload(config).ok());
+  EXPECT_THAT(Models(server, next), StartsWith("HTTP/1.1 200 OK"));
+}
+
+TEST_F(TlsTest, ClientCertificatesIdentifyClients) {
   const Certificate clients = MakeAuthority("clients");
   Replace(Path("ca.pem"), clients.certificate);
   Replace(Path("clients.textproto"),
