@@ -22,6 +22,7 @@
 #include "server/admission/tls_context.h"
 #include "server/api/aft/inference_service.h"
 #include "server/api/aft/model_service.h"
+#include "server/api/aft/option_rules.h"
 #include "server/api/aft/state_service.h"
 #include "server/api/oip/oip_service.h"
 #include "server/call/decode_pool.h"
@@ -174,6 +175,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfi
                                                                ModelRegistry& registry,
                                                                ServerMetrics& metrics,
                                                                prometheus::Registry& prometheus) {
+  OptionRules();  // made while there is memory, because the error of a call without memory needs
+                  // them
   AFT_ASSIGN_OR_RETURN(auto identity, ClientIdentity::Create(config.security));
   auto decoders = std::make_unique<DecodePool>();
   // Only lookups under way call this. Each belongs to a call or to a stored response over HTTP, and

@@ -78,7 +78,9 @@ void HttpCall::Start(std::string body, std::shared_ptr<HttpAnswer> answer) {
   ended_ = true;  // the call has not started and will never wake this object
   Close();
   Report(started, method);
-  answer_->Send(WithHeaders(ErrorPage(started, caller_.ids.request)));
+  std::optional<std::chrono::milliseconds> retry_after;
+  if (absl::IsResourceExhausted(started)) retry_after = environment_.retry_hint.After(EngineLoad());
+  answer_->Send(WithHeaders(ErrorPage(started, caller_.ids.request, retry_after)));
 }
 
 void HttpCall::Report(const absl::Status& refusal, Method method) const {
