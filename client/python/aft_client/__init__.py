@@ -13,13 +13,14 @@ from ._generation import Generation, Output
 from ._models import (BatchStatistics, ChatFormat, Health, Inference, Model, ModelLoad, ModelMetadata, ModelState,
                       ModelStatistics, ModelVersion, Parameter, RepositoryModel, Task, Tensor, TensorMetadata, Timing)
 from ._resumable import Resumed
-from ._types import (Answer, Completion, Delta, Event, Finished, FinishReason, Pooling, Priority, PromptScores, Sampling,
-                     Scores, Started, State, Text, Tls, TokenLogprobs, Tokens, Usage, Vectors)
+from ._types import (Answer, CacheMiss, Completion, Delta, Event, Finished, FinishReason, Pooling, Priority,
+                     PromptScores, Sampling, Scores, Started, State, Text, Timings, Tls, TokenLogprobs, Tokens, Usage,
+                     Vectors)
 
 __all__ = [
-    "AftError", "Answer", "AsyncClient", "AsyncGeneration", "BatchStatistics", "ChatFormat", "Client", "Completion",
-    "Delta", "Event", "FinishReason", "Finished", "Generation", "Health", "Inference", "Model", "ModelLoad",
-    "ModelMetadata", "ModelState", "ModelStatistics", "ModelVersion", "Output", "Parameter", "Pooling", "Priority",
-    "PromptScores", "RepositoryModel", "Resumed", "Sampling", "Scores", "Started", "State", "Task", "Tensor",
-    "TensorMetadata", "Text", "Timing", "Tls", "TokenLogprobs", "Tokens", "Usage", "Vectors"
+    "AftError", "Answer", "AsyncClient", "AsyncGeneration", "BatchStatistics", "CacheMiss", "ChatFormat", "Client",
+    "Completion", "Delta", "Event", "FinishReason", "Finished", "Generation", "Health", "Inference", "Model",
+    "ModelLoad", "ModelMetadata", "ModelState", "ModelStatistics", "ModelVersion", "Output", "Parameter", "Pooling",
+    "Priority", "PromptScores", "RepositoryModel", "Resumed", "Sampling", "Scores", "Started", "State", "Task",
+    "Tensor", "TensorMetadata", "Text", "Timing", "Timings", "Tls", "TokenLogprobs", "Tokens", "Usage", "Vectors"
 ]

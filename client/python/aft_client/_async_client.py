@@ -52,6 +52,8 @@ class _AsyncRun(Resumable):
             yield event
         return
       except AftError as error:
+        if error is self._callback_error:
+          raise
         if self._is_over():
           return
         pause = self._prepare_next(error)

@@ -14,9 +14,10 @@ from ._errors import from_call, misplaced, protocol_error
 from ._generation import Generation
 from ._models import (Health, Inference, Model, ModelMetadata, ModelStatistics, Parameter, RepositoryModel, Tensor,
                       infer_request)
-from ._resumable import Resumable, Resumed
+from ._resumable import Resumable, Resumed, check_ids, is_printable
 from ._scoring import Scoring
-from ._types import Completion, Pooling, Priority, Sampling, Scores, State, Text, Tls, Tokens, Vectors
+from ._types import (Completion, Pooling, Priority, Sampling, Scores, State, Text, Tls, Tokens, Vectors,
+                     check_several)
 
 _CHUNK_BYTES = 256 << 10  # far below the limit of a message
 
@@ -27,13 +28,14 @@ _S = TypeVar("_S", bound=Resumable)
 def _set_text(request: Any, text: Text) -> None:
   if isinstance(text, str):
     request.text = text
-  elif isinstance(text, bytes):
-    request.raw = text
+  elif isinstance(text, (bytes, bytearray, memoryview)):
+    request.raw = bytes(text)
   else:
     request.tokens.ids.extend(text)
 
 
 def _set_texts(request: Any, texts: Sequence[Text]) -> None:
+  check_several(texts, "texts")
   for text in texts:
     _set_text(request.texts.add(), text)
 
@@ -66,6 +68,7 @@ def _generate_request(prompt: Text, model: str, model_version: str, max_tokens: 
   sampling.fill(request.sampling)
   if max_tokens is not None:
     request.stop.max_tokens = max_tokens
+  check_several(stop, "stop")
   request.stop.strings.extend(stop)
   request.stop.token_ids.extend(stop_token_ids)
   request.stop.include_stop_string = include_stop_string
@@ -147,6 +150,8 @@ class Connection:
   def __init__(self, module: Any, addresses: Union[str, Sequence[str]], token: str, tls: Optional[Tls],
                timeout: Optional[float], max_attempts: int, max_resumes: int,
                options: Sequence[Tuple[str, Any]]) -> None:
+    if not is_printable(token or ""):
+      raise ValueError("the token must be printable ASCII without spaces")
     target = target_of(addresses)
     self._channel = open_channel(module, target, tls, max_attempts, options)  # only to servers that are SERVING
     self._any_channel = open_channel(module, target, tls, max_attempts, options, watch_health=False)
@@ -159,7 +164,7 @@ class Connection:
     self._metadata: Tuple[Tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
     self._timeout = timeout
     self._max_resumes = max_resumes
-    self._lock = threading.Lock()  # guards _resumables
+    self._lock = threading.RLock()  # guards _resumables, also from close() in a signal handler
     self._resumables: weakref.WeakSet[Resumable] = weakref.WeakSet()  # streams that may be under way
 
   def _kept(self, stream: _S) -> _S:
@@ -176,6 +181,7 @@ class Connection:
       stream._wake()
 
   def _options(self, timeout: Optional[float], request_id: str, traceparent: str) -> dict[str, Any]:
+    check_ids(request_id, traceparent)
     named = (("x-request-id", request_id), ("traceparent", traceparent))
     return {"timeout": self._timeout if timeout is None else timeout,
             "metadata": self._metadata + tuple((key, value) for key, value in named if value)}
@@ -187,6 +193,7 @@ class Connection:
 
   def _resumable(self, timeout: Optional[float], request_id: str, traceparent: str,
                  on_resumed: Optional[Callable[[Resumed], None]]) -> dict[str, Any]:
+    check_ids(request_id, "")  # _options checks the other
     return {**self._options(timeout, "", traceparent), "request_id": request_id, "max_resumes": self._max_resumes,
             "on_resumed": on_resumed}
 
@@ -201,7 +208,8 @@ class Client(Connection):
   call without its own; None: no limit. `max_resumes`: how often in a row, without new tokens in between, a stream is
   resumed. `options`: options of the gRPC channel, which win over the client's own.
 
-  Errors are AftError. Any thread may call any method.
+  Errors of calls are AftError. A wrong argument is a ValueError or TypeError, also a `token`, `request_id` or
+  `traceparent` that gRPC cannot send or servers would not understand. Any thread may call any method.
   """
 
   def __init__(self, addresses: Union[str, Sequence[str]] = "127.0.0.1:8500", *, token: str = "",

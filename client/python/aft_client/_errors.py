@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import grpc
 
@@ -25,6 +25,10 @@ class AftError(Exception):
     self.retry_after_ms = retry_after_ms
     # Whether a server itself made the error. False: gRPC or a proxy made it.
     self.of_server = of_server
+
+  def __reduce__(self) -> Tuple[Any, ...]:
+    # Copies and pickles of an exception call its class with `args`, which do not have the code.
+    return type(self), (self.code, self.message), vars(self)
 
 
 def protocol_error(message: str, received_tokens: int) -> AftError:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import io
 import queue
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Callable, Iterator, List, Optional, Self
 
 import grpc
 
 from ._errors import AftError
 from ._resumable import MAX_REQUEST_BYTES, Resumable, Resumed
-from ._types import Delta, Event, Finished, PromptScores, Started
+from ._types import CacheMiss, Delta, Event, Finished, PromptScores, Started
 
 
-@dataclass
 class Output:
   """What has arrived of one sequence."""
 
-  token_ids: List[int] = field(default_factory=list)
-  text: str = ""
-  finished: Optional[Finished] = None
+  def __init__(self) -> None:
+    self.token_ids: List[int] = []
+    self.finished: Optional[Finished] = None
+    self._text = io.StringIO()  # does not copy the whole text for each token, as += would
+
+  def __repr__(self) -> str:
+    return f"Output(token_ids={self.token_ids}, text={self.text!r}, finished={self.finished})"
+
+  @property
+  def text(self) -> str:
+    return self._text.getvalue()
+
+  def _append(self, text: str) -> None:
+    self._text.write(text)
 
 
 class GenerationState(Resumable):
@@ -98,7 +109,9 @@ class GenerationState(Resumable):
     if kind == "finished":
       finished = Finished.of(response.finished, self._sequence + sequence)
       if finished.sequence > 0:  # the prompt is counted once, with the first sequence
-        finished = replace(finished, usage=replace(finished.usage, prompt_tokens=0, cached_tokens=0))
+        usage = replace(finished.usage, prompt_tokens=0, cached_tokens=0, cache_miss=CacheMiss.UNSPECIFIED,
+                        diverged_at=0)
+        finished = replace(finished, usage=usage)
       self.outputs[sequence].finished = finished
       return finished
     if kind == "hand_over" and len(self._hand_over) <= MAX_REQUEST_BYTES:
@@ -126,7 +139,7 @@ class GenerationState(Resumable):
       self._repeat = ""
       if not message.text and not message.token_ids:
         return None
-    output.text += message.text
+    output._append(message.text)
     if message.token_ids:
       output.token_ids.extend(message.token_ids)
       if self._sequences == 1:
@@ -176,7 +189,7 @@ class GenerationState(Resumable):
     output = self.outputs[event.sequence]
     if isinstance(event, Delta):
       output.token_ids.extend(event.token_ids)
-      output.text += event.text
+      output._append(event.text)
     else:
       output.finished = event
 

@@ -8,7 +8,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _wire as wire
 from ._errors import protocol_error
-from ._types import _OpenEnum
+from ._types import _OpenEnum, check_several
 
 # A parameter of the Open Inference Protocol.
 Parameter = Union[bool, int, float, str]
@@ -292,6 +292,7 @@ def infer_request(model: str, model_version: str, inputs: Sequence[Tensor], outp
   for tensor in inputs:
     request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     request.raw_input_contents.append(tensor.raw())
+  check_several(outputs, "outputs")
   for name in outputs:
     request.outputs.add(name=name)
   for name, value in parameters.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -37,6 +38,25 @@ class Resumed:
   until_started: float = 0.0
 
 
+def is_printable(text: str) -> bool:
+  """Whether the text can be sent as metadata. With other metadata, streams of grpc.aio never begin."""
+  return all("!" <= one <= "~" for one in text)
+
+
+def _sendable(request_id: str) -> str:
+  """The id of a request, or "" if the next server would not accept it (client/lib/call.cc has the same rule)."""
+  return request_id if len(request_id) <= 128 and is_printable(request_id) else ""
+
+
+def check_ids(request_id: str, traceparent: str) -> None:
+  """Raises ValueError if one is wrong (client/lib/call.cc has the same rules)."""
+  if request_id and not _sendable(request_id):
+    raise ValueError("the request id must be at most 128 printable ASCII characters without spaces")
+  if traceparent and not re.fullmatch("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", traceparent):
+    raise ValueError(
+        "the traceparent must be 00-<32>-<16>-<2 lower-case hexadecimal digits> (W3C Trace Context)")
+
+
 def back_off(tries: int, chance: float) -> float:
   """Seconds before the next attempt, after `tries` in vain: none at first, then from 0.1, doubling up to 5. The pause
   is shortened by up to a half, by `chance` in [0, 1)."""
@@ -68,7 +88,8 @@ class Resumable:
     self._request.resumable = max_resumes > 0
     self._closed = threading.Event()
     self._woken: Any = threading.Event()  # ends the pauses before calls
-    self._lock = threading.Lock()  # guards _call, which close() cancels
+    # Guards _call, which close() cancels. A signal handler may call close() while this thread holds the lock.
+    self._lock = threading.RLock()
     self._call: Any = None
 
     self._has_started = False  # the application has seen Started
@@ -80,6 +101,7 @@ class Resumable:
     self._sent = 0.0  # when the call under way was sent
     self._begun = False  # the call under way has begun
     self._is_broken = False  # an answer broke the protocol
+    self._callback_error: Optional[AftError] = None  # on_resumed raised it, so it is no break of the stream
     self._sequences = 1  # number of sequences in the next call
 
   def close(self) -> None:
@@ -127,6 +149,8 @@ class Resumable:
         yield from self._run_call()
         return
       except AftError as error:
+        if error is self._callback_error:
+          raise
         if self._is_over():
           return
         pause = self._prepare_next(error)
@@ -176,7 +200,7 @@ class Resumable:
         self._call = self._start(self._request, timeout=timeout, metadata=tuple(metadata))
       except (ValueError, grpc.aio.UsageError):
         if self._cause is None:
-          raise  # the application has called a closed client, or its metadata cannot be sent
+          raise  # the application has called a closed client
         raise closed_error(self._received()) from None
       if self._closed.is_set():
         self._call.cancel()
@@ -206,8 +230,13 @@ class Resumable:
     self.resumes += 1
     self.exact = self.exact and self._is_exact(message)
     if self._on_resumed is not None and self._cause is not None:
-      self._on_resumed(Resumed(self._cause, self._received(), self.exact, tries=self._tries,
-                               until_sent=self._sent - self._broke, until_started=time.monotonic() - self._sent))
+      resumed = Resumed(self._cause, self._received(), self.exact, tries=self._tries,
+                        until_sent=self._sent - self._broke, until_started=time.monotonic() - self._sent)
+      try:
+        self._on_resumed(resumed)
+      except AftError as error:
+        self._callback_error = error
+        raise
     return None
 
   def _check_open(self, response: Any, unit: str, is_finished: bool) -> None:
@@ -236,7 +265,7 @@ class Resumable:
     if not in_time or not self._may_go_on(error):
       raise self._final(error) from None
     self._tries += 1
-    self.request_id = self.request_id or error.request_id
+    self.request_id = _sendable(self.request_id) or _sendable(error.request_id)
     return pause
 
   def _may_go_on(self, error: AftError) -> bool:

@@ -10,6 +10,12 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 Text = Union[str, bytes, Sequence[int]]
 
 
+def check_several(texts: Any, name: str) -> None:
+  """Raises TypeError for a single text, whose characters would be taken for texts."""
+  if isinstance(texts, str):
+    raise TypeError(f"{name} must be a sequence of texts, not a text")
+
+
 class _OpenEnum(enum.IntEnum):
   """An enum in which a value of a newer server, unknown to this client, becomes the value 0."""
 
@@ -36,6 +42,16 @@ class FinishReason(_OpenEnum):
   LENGTH = 3
 
 
+class CacheMiss(_OpenEnum):
+  """Why the prefix cache saved no tokens. inference.proto describes each value."""
+
+  UNSPECIFIED = 0
+  COLD = 1
+  TOO_SHORT = 2
+  DIVERGED = 3
+  EVICTED = 4
+
+
 class Pooling(enum.IntEnum):
   """Which vectors of a text to return. NONE: one for each token."""
 
@@ -52,7 +68,7 @@ class Tls:
 
   authorities: Optional[bytes] = None
   certificate: Optional[bytes] = None
-  key: Optional[bytes] = None
+  key: Optional[bytes] = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,9 @@ class Sampling:
   banned_tokens: Optional[Sequence[int]] = None
   bad_words: Optional[Sequence[str]] = None  # texts that the output never has
 
+  def __post_init__(self) -> None:
+    check_several(self.bad_words, "bad_words")
+
   def fill(self, message: Any) -> None:
     """Sets what is not None."""
     for name, value in vars(self).items():
@@ -93,10 +112,12 @@ class State:
   bytes: int
   ttl_ms: int
   pending: bool
+  history: int = 0  # a hash of the text's token ids
 
   @classmethod
   def of(cls, message: Any) -> State:
-    return cls(message.id, message.model, message.tokens, message.bytes, message.ttl_ms, message.pending)
+    return cls(message.id, message.model, message.tokens, message.bytes, message.ttl_ms, message.pending,
+               message.history)
 
   @classmethod
   def of_response(cls, message: Any) -> State:
@@ -116,11 +137,26 @@ class Usage:
   scored_tokens: int = 0
   cached_tokens: int = 0
   resumed_tokens: int = 0
+  cache_miss: CacheMiss = CacheMiss.UNSPECIFIED  # why cached_tokens is 0
+  diverged_at: int = 0  # with DIVERGED: the number of known tokens of the prompt
 
   @classmethod
   def of(cls, message: Any) -> Usage:
     return cls(message.prompt_tokens, message.generated_tokens, message.scored_tokens, message.cached_tokens,
-               message.resumed_tokens)
+               message.resumed_tokens, CacheMiss(message.cache_miss), message.diverged_at)
+
+
+@dataclass(frozen=True)
+class Timings:
+  """Microseconds on the server's clock, from the arrival of the request."""
+
+  queue_us: int = 0
+  first_token_us: int = 0  # 0: the request ended before
+  total_us: int = 0
+
+  @classmethod
+  def of(cls, message: Any) -> Timings:
+    return cls(message.queue_us, message.first_token_us, message.total_us)
 
 
 @dataclass(frozen=True)
@@ -146,11 +182,12 @@ class Started:
   # These have the prompt, as ids and as text, only with `echo`.
   prompt_ids: Tuple[int, ...] = ()
   prompt: str = ""
+  numerics: str = ""  # servers with the same value give the same bits; empty on a GPU
 
   @classmethod
   def of(cls, message: Any) -> Started:
     return cls(message.model, message.model_version, message.seed, message.prompt_tokens,
-               tuple(message.prompt.token_ids), message.prompt.text)
+               tuple(message.prompt.token_ids), message.prompt.text, message.numerics)
 
 
 @dataclass(frozen=True)
@@ -197,11 +234,13 @@ class Finished:
   # Only if the request has `store`.
   state: Optional[State] = None
   sequence: int = 0
+  timings: Timings = Timings()  # of the last server, if the stream was resumed
 
   @classmethod
   def of(cls, message: Any, sequence: int = 0) -> Finished:
     ended = message.WhichOneof("stopped_by")
     return cls(reason=FinishReason(message.reason), usage=Usage.of(message.usage), sequence=sequence,
+               timings=Timings.of(message.timings),
                state=State.of(message.state) if message.HasField("state") else None,
                **({ended: getattr(message, ended)} if ended else {}))
 

@@ -3,25 +3,15 @@
 
 import asyncio
 import json
-import os
-import sys
 import threading
 import unittest
 from unittest import mock
 
-os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers have no health service, and gRPC logs that each time
-
-try:
-  import grpc  # pylint: disable=unused-import
-  import aft_client
-  from aft.v1 import inference_pb2
-  from aft_client import AftError, _channel, _resumable, _wire as wire
-  from aft_fake_server import Code, Server, started
-except ModuleNotFoundError as missing:
-  if missing.name not in ("grpc", "google", "google.protobuf"):
-    raise
-  print(f"no Python with gRPC: {missing}")
-  sys.exit(77)
+from aft_fake_server import Code, Server, started
+import grpc.aio
+import aft_client
+from aft.v1 import inference_pb2
+from aft_client import AftError, _channel, _resumable, _wire as wire
 
 
 class OptionsTest(unittest.TestCase):
@@ -106,82 +96,119 @@ class CloseTest(unittest.TestCase):
     server.answer = stall if sequences == 1 else break_off
     return server
 
-  def wait(self, sequences):
-    for _ in range(sequences):
-      self.assertTrue(self.stalled.acquire(timeout=60))
+  def wait(self, semaphore, times):
+    for _ in range(times):
+      self.assertTrue(semaphore.acquire(timeout=60))
 
   def check(self, error):
     self.assertIsInstance(error, AftError)
     self.assertEqual((error.code, error.of_server), (Code.CANCELLED, False))
     self.assertIn("the client has been closed", error.message)
 
-  def test_it_ends(self):
-    for sequences in (1, 3):
-      client = aft_client.Client(self.server(sequences).address, max_attempts=1)
-      errors = []
+  def close_in_call(self, address, call, semaphore, times, **options):
+    """Closes a client when its call has released the semaphore `times` times, and checks how the call ends."""
+    client, errors = aft_client.Client(address, max_attempts=1, **options), []
 
-      def read(client=client, sequences=sequences, errors=errors):
-        try:
-          for _ in client.generate("hello", n=sequences):
-            self.stalled.release()  # Started, which the server may have sent long before
-        except Exception as error:  # pylint: disable=broad-except  # it is checked below
-          errors.append(error)
+    def run():
+      try:
+        call(client)
+      except Exception as error:  # pylint: disable=broad-except  # it is checked below
+        errors.append(error)
 
-      reader = threading.Thread(target=read, daemon=True)
-      reader.start()
-      self.wait(1 + sequences)
-      client.close()
-      reader.join(60)
-      self.check(*errors)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    self.wait(semaphore, times)
+    client.close()
+    thread.join(60)
+    self.assertFalse(thread.is_alive())
+    self.check(*errors)
 
-  def run_async(self, sequences, end):
-    """Reads a generation in a task until `end(client, task)`. Returns the task, which has ended."""
+  def end_task(self, address, call, semaphore, times, cancel=False, **options):
+    """Makes a call in a task, and closes the client, or cancels the task, when the call has released the semaphore so
+    many times. Returns the task, which has ended."""
 
-    async def call():
-      client = aft_client.AsyncClient(self.server(sequences).address, max_attempts=1)
-      task = asyncio.create_task(client.generate("hello", n=sequences).text())
-      await asyncio.to_thread(self.wait, sequences)
-      await end(client, task)
+    async def run():
+      client = aft_client.AsyncClient(address, max_attempts=1, **options)
+      task = asyncio.create_task(call(client))
+      await asyncio.to_thread(self.wait, semaphore, times)
+      if cancel:
+        task.cancel()
+      else:
+        await client.close()
       await asyncio.wait([task], timeout=60)
       await client.close()
       return task
 
-    return asyncio.run(call())
+    return asyncio.run(run())
+
+  def test_it_ends(self):
+    for sequences in (1, 3):
+
+      def read(client, sequences=sequences):
+        for _ in client.generate("hello", n=sequences):
+          self.stalled.release()  # Started, which the server may have sent long before
+
+      server = self.server(sequences)
+      self.close_in_call(server.address, read, self.stalled, 1 + sequences)
+
+  def end_generation(self, sequences, cancel=False):
+    server = self.server(sequences)
+    return self.end_task(server.address, lambda client: client.generate("hello", n=sequences).text(), self.stalled,
+                         sequences, cancel)
 
   def test_it_ends_asynchronously(self):
-    async def close(client, task):
-      await client.close()
-
     for sequences in (1, 3):
-      self.check(self.run_async(sequences, close).exception())
+      self.check(self.end_generation(sequences).exception())
 
   def test_a_task_that_is_cancelled_stays_cancelled(self):
-    async def cancel(client, task):
-      task.cancel()
-
     for sequences in (1, 3):
-      self.assertTrue(self.run_async(sequences, cancel).cancelled())
+      self.assertTrue(self.end_generation(sequences, cancel=True).cancelled())
 
   def test_an_asynchronous_call_without_events_ends_too(self):
-    server, begun, over = Server(self), threading.Event(), threading.Event()
+    server, begun, over = Server(self), threading.Semaphore(0), threading.Event()
     self.addCleanup(over.set)
 
     def stall(request, context):
-      begun.set()
+      begun.release()
       over.wait()
       yield from ()
 
     server.answer_encode = stall
+    self.check(self.end_task(server.address, lambda client: client.encode("ab"), begun, 1).exception())
 
-    async def call():
-      client = aft_client.AsyncClient(server.address, max_attempts=1)
-      task = asyncio.create_task(client.encode("ab"))
-      await asyncio.to_thread(begun.wait, 60)
+  def test_no_call_begins_later(self):
+    server = Server(self)
+    calls = [lambda client: client.score("abc"), lambda client: client.list_models()]
+    client = aft_client.Client(server.address)
+    client.close()
+    for call in calls:
+      with self.assertRaisesRegex(ValueError, "closed"):
+        call(client)
+
+    async def run():
+      client = aft_client.AsyncClient(server.address)
       await client.close()
-      await asyncio.wait([task], timeout=60)
-      return task.exception()
+      for call in calls:
+        with self.assertRaisesRegex(grpc.aio.UsageError, "closed"):
+          await call(client)
 
-    self.check(asyncio.run(call()))
+    asyncio.run(run())
+
+  def test_a_signal_handler_may_close_a_generation_whose_call_begins(self):
+    client, ended = aft_client.Client(Server(self).address), []
+    generation = client.generate("hello")
+    start = generation._start
+
+    def close_first(*arguments, **options):
+      generation.close()
+      return start(*arguments, **options)
+
+    generation._start = close_first
+    thread = threading.Thread(target=lambda: ended.append(list(generation)), daemon=True)
+    thread.start()
+    thread.join(60)
+    self.assertEqual(ended, [[]])
+    client.close()
 
   # The streams of these calls break. Then the server refuses to continue them for an hour.
   PAUSING = [(1, lambda client: client.generate("hello").text()), (1, lambda client: client.score("abc")),
@@ -217,40 +244,14 @@ class CloseTest(unittest.TestCase):
     self.addCleanup(patch.stop)
     return breaks
 
-  def wait_for_breaks(self, breaks, sequences):
-    for _ in range(1 + sequences):
-      self.assertTrue(breaks.acquire(timeout=60))
-
   def test_a_pause_ends(self):
     for sequences, call in self.PAUSING:
-      breaks = self.count_breaks()
-      client, errors = aft_client.Client(self.pausing_server().address, timeout=None, max_attempts=1), []
-
-      def read(client=client, call=call, errors=errors):
-        try:
-          call(client)
-        except Exception as error:  # pylint: disable=broad-except  # it is checked below
-          errors.append(error)
-
-      reader = threading.Thread(target=read, daemon=True)
-      reader.start()
-      self.wait_for_breaks(breaks, sequences)
-      client.close()
-      reader.join(60)
-      self.assertFalse(reader.is_alive())
-      self.check(*errors)
+      self.close_in_call(self.pausing_server().address, call, self.count_breaks(), 1 + sequences, timeout=None)
 
   def test_a_pause_ends_asynchronously(self):
-    async def end(breaks, address, sequences, call):
-      client = aft_client.AsyncClient(address, timeout=None, max_attempts=1)
-      task = asyncio.create_task(call(client))
-      await asyncio.to_thread(self.wait_for_breaks, breaks, sequences)
-      await client.close()
-      await asyncio.wait([task], timeout=60)
-      return task.exception()
-
     for sequences, call in self.PAUSING:
-      self.check(asyncio.run(end(self.count_breaks(), self.pausing_server().address, sequences, call)))
+      task = self.end_task(self.pausing_server().address, call, self.count_breaks(), 1 + sequences, timeout=None)
+      self.check(task.exception())
 
 
 if __name__ == "__main__":

@@ -5,31 +5,22 @@ tests of streams that break."""
 import asyncio
 import dataclasses
 import itertools
-import os
 import subprocess
 import sys
 import tempfile
 import threading
 import unittest
 from pathlib import Path
+from unittest import mock
 
-os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers have no health service, and gRPC logs that each time
-
-try:
-  import grpc
-  import aft_client
-  from aft.v1 import generation_options_pb2, inference_pb2, tokens_pb2
-  from aft_client import AftError, Delta, Finished, ModelStatistics, Sampling, Started, State, Timing
-  from aft_client import _channel, _resumable, _wire as wire
-  from aft_client._errors import explained
-  from google.protobuf.descriptor import FieldDescriptor
-  from aft_fake_server import Code, Server, response, started
-except ModuleNotFoundError as missing:
-  if missing.name not in ("grpc", "google", "google.protobuf"):
-    raise
-  print(f"no Python with gRPC: {missing}")
-  sys.exit(77)
-
+from aft_fake_server import Code, Server, response, started
+import grpc
+import aft_client
+from aft.v1 import generation_options_pb2, inference_pb2, tokens_pb2
+from aft_client import AftError, Delta, Finished, ModelStatistics, Sampling, Started, State, Timing
+from aft_client import _channel, _resumable, _wire as wire
+from aft_client._errors import explained
+from google.protobuf.descriptor import FieldDescriptor
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "client" / "python" / "examples" / "generate.py"
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -108,15 +99,19 @@ class CallsTest(ClientTest):
   def test_events_are_values(self):
     server = self.server()
     server.answer = lambda request, context: iter([
-        started(), response(delta={"token_ids": [97], "text": "a", "logprobs": [
+        started(numerics="fp32"), response(delta={"token_ids": [97], "text": "a", "logprobs": [
             {"logprob": -1, "top": [{"token_id": 5, "logprob": -2}]}]}),
-        response(finished={"reason": 2, "stop_string": "x", "usage": {"prompt_tokens": 5, "generated_tokens": 1},
-                           "state": {"id": "s", "model": "m", "tokens": 6, "bytes": 9, "ttl_ms": 8, "pending": True}})])
+        response(finished={"reason": 2, "stop_string": "x",
+                           "timings": {"queue_us": 1, "first_token_us": 2, "total_us": 3},
+                           "usage": {"prompt_tokens": 5, "generated_tokens": 1, "cache_miss": 3, "diverged_at": 4},
+                           "state": {"id": "s", "model": "m", "tokens": 6, "bytes": 9, "ttl_ms": 8, "pending": True,
+                                     "history": 7}})])
     generation = self.client(server).generate("hello")
     self.assertEqual(list(generation), [
-        Started("m", "", 7, 5), Delta(0, (97,), "a", (aft_client.TokenLogprobs(-1, ((5, -2),)),)),
-        Finished(aft_client.FinishReason.STOP, aft_client.Usage(5, 1), stop_string="x",
-                 state=State("s", "m", 6, 9, 8, True))])
+        Started("m", "", 7, 5, numerics="fp32"), Delta(0, (97,), "a", (aft_client.TokenLogprobs(-1, ((5, -2),)),)),
+        Finished(aft_client.FinishReason.STOP, stop_string="x", timings=aft_client.Timings(1, 2, 3),
+                 usage=aft_client.Usage(5, 1, cache_miss=aft_client.CacheMiss.DIVERGED, diverged_at=4),
+                 state=State("s", "m", 6, 9, 8, True, 7))])
     self.assertEqual(generation.started.seed, 7)
     self.assertEqual(generation.finished.state.id, "s")
 
@@ -249,8 +244,14 @@ class CallsTest(ClientTest):
     model = aft_client.Model.of(wire.aft.Model(name="m", state=99, labels=["a", "b"], initial_states=["tuned"]))
     self.assertEqual((model.state, model.load, model.chat_format), (aft_client.ModelState.UNSPECIFIED, None, None))
     self.assertEqual((model.labels, model.initial_states), (("a", "b"), ("tuned",)))
-    for datatype, values, raw in (("FP16", (0.5, -2), b"\x00\x38\x00\xc0"), ("UINT8", (0, 255), b"\0\xff"),
-                                  ("BYTES", (b"", b"ab"), b"\0\0\0\0\2\0\0\0ab")):
+    integers = [(f"{kind}INT{bits}", (low, low + 2**bits - 1), bits // 8) for bits in (8, 16, 32, 64)
+                for kind, low in (("", -2**(bits - 1)), ("U", 0))]
+    for datatype, values, raw in (
+        ("FP16", (0.5, -2), b"\x00\x38\x00\xc0"), ("FP32", (0.5, -2), b"\0\0\0\x3f\0\0\0\xc0"),
+        ("FP64", (0.5, -2), bytes(6) + b"\xe0\x3f" + bytes(7) + b"\xc0"), ("BOOL", (False, True), b"\0\1"),
+        ("BYTES", (b"", b"ab"), b"\0\0\0\0\2\0\0\0ab"),
+        *((name, ends, b"".join((one % 256**size).to_bytes(size, "little") for one in ends))
+          for name, ends, size in integers)):
       tensor = aft_client.Tensor("x", datatype, (2,), values)
       self.assertEqual((tensor.raw(), aft_client.Tensor.of(tensor, raw)), (raw, tensor))
     with self.assertRaisesRegex(ValueError, "must be given as bytes"):
@@ -265,7 +266,7 @@ class CallsTest(ClientTest):
 
   def test_enums_have_the_numbers_of_the_protocol(self):
     for own in (aft_client.ModelState, aft_client.Task, aft_client.FinishReason, aft_client.Pooling,
-                aft_client.Priority):
+                aft_client.Priority, aft_client.CacheMiss):
       enum = wire._POOL.FindEnumTypeByName(f"aft.v1.{own.__name__}")
       names = {value.number: value.name for value in enum.values}
       for one in own:
@@ -331,6 +332,16 @@ class CallsTest(ClientTest):
     self.break_then_refuse(server, 300)
     list(self.client(server).generate("hello", on_resumed=resumed.append))
     self.assertTrue(0.3 <= resumed[0].until_sent < 100, resumed)
+
+  def test_the_timeout_is_that_of_all_calls_together(self):
+    for n in (1, 2):
+      server = self.server()
+      self.break_then_refuse(server, 0)
+      # This clock is 1000 s later each time it is read.
+      with mock.patch.object(_resumable, "time", mock.Mock(monotonic=itertools.count(step=1000).__next__)):
+        list(self.client(server, timeout=20_000).generate("hello", n=n))
+      self.assertGreaterEqual(len(server.seconds), 3)
+      self.assertLess(max(server.seconds[1:]), 16_500)  # gRPC rounds it up
 
   def test_a_state_that_does_not_fit_into_a_request_is_not_collected(self):
     server, size = self.server(), 1 << 20

@@ -1,10 +1,23 @@
-"""A server for the tests of the Python client. It runs in their process."""
+"""A server for the tests of the Python client. It runs in their process.
+
+Tests import this module first: if Python has no gRPC, it ends them with the status of a skipped test.
+"""
 
 import concurrent.futures
+import os
+import sys
 import threading
 
-import grpc
-from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc, tokens_pb2
+os.environ["GRPC_VERBOSITY"] = "NONE"  # these servers have no health service, and gRPC logs that each time
+
+try:
+  import grpc
+  from aft.v1 import inference_pb2, inference_pb2_grpc, states_pb2, states_pb2_grpc, tokens_pb2
+except ModuleNotFoundError as missing:
+  if missing.name not in ("grpc", "google", "google.protobuf"):
+    raise
+  print(f"no Python with gRPC: {missing}")
+  sys.exit(77)
 
 Code = grpc.StatusCode
 

@@ -88,8 +88,9 @@ class FakeServer::Call final : public grpc::ServerGenericBidiReactor {
  private:
   void AddMetadata() {
     const std::string given = Metadata(context_, "x-request-id");
-    const std::string id = given.empty() ? "fake-1" : given;
-    if (!answer_.script.anonymous) {
+    const std::string& own = answer_.script.request_id;
+    const std::string id = given.empty() ? own : given;
+    if (!own.empty()) {
       answer_.refused ? context_.AddTrailingMetadata("x-request-id", id)
                       : context_.AddInitialMetadata("x-request-id", id);
     }
@@ -200,6 +201,7 @@ FakeServer::Answer FakeServer::AnswerTo(const grpc::GenericCallbackServerContext
     authorization_ = Metadata(context, "authorization");
     request_ids_.push_back(Metadata(context, "x-request-id"));
     traceparent_ = Metadata(context, "traceparent");
+    peers_.insert(context.peer());
     if (refusals_ > 0) {
       --refusals_;
       return {.script = refusal_, .end = Script::End::kStatus, .messages = {}, .refused = true};
@@ -271,6 +273,11 @@ std::string FakeServer::authorization() const {
 std::string FakeServer::traceparent() const {
   MutexLock lock(mutex_);
   return traceparent_;
+}
+
+std::set<std::string> FakeServer::peers() const {
+  MutexLock lock(mutex_);
+  return peers_;
 }
 
 std::vector<std::string> FakeServer::request_ids() const {

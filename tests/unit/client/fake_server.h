@@ -22,9 +22,9 @@
 
 namespace aft::client {
 
-// The fake's answer to a call. The fake also sends the call's own x-request-id, or "fake-1". Calls
-// of other services than InferenceService, ModelInfer excepted, end with `status`, and get a normal
-// answer if it is OK. If a script that stalls has no events, they stall too.
+// The fake's answer to a call. The fake also sends the call's own x-request-id, or `request_id`.
+// Calls of other services than InferenceService, ModelInfer excepted, end with `status`, and get a
+// normal answer if it is OK. If a script that stalls has no events, they stall too.
 struct Script {
   std::vector<v1::GenerateResponse> events = {};  // for Generate
   // For the method whose answers have this type.
@@ -37,7 +37,7 @@ struct Script {
   End end = End::kStatus;
   grpc::Status status = {};
   std::multimap<std::string, std::string> trailers = {};
-  bool anonymous = false;  // without a request id, like an error that a broken connection causes
+  std::string request_id = "fake-1";  // "": no id, like an error that a broken connection causes
 };
 
 // A server on a loopback port (0: a free one) that answers every call according to one script, and
@@ -83,6 +83,8 @@ class FakeServer {
   std::vector<std::string> request_ids() const;
   // Metadata `traceparent` of the last stream.
   std::string traceparent() const;
+  // The connections that streams have come from.
+  std::set<std::string> peers() const;
 
   // The number of streams that have begun, including refused ones but not watches of health.
   int requests() const;
@@ -134,6 +136,7 @@ class FakeServer {
   std::string authorization_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> request_ids_ ABSL_GUARDED_BY(mutex_);
   std::string traceparent_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> peers_ ABSL_GUARDED_BY(mutex_);
   std::set<Call*> watches_ ABSL_GUARDED_BY(mutex_);
   int cancellations_ ABSL_GUARDED_BY(mutex_) = 0;
 

@@ -288,7 +288,7 @@ std::function<Script(const v1::GenerateRequest&)> Breaking(grpc::Status status, 
     v1::GenerateResponse started = StartedEvent(7, 1);
     started.mutable_started()->set_exact(request.has_resume());
     if (++calls % 2 == 0) {
-      if (unbegun) return Script{.status = status, .anonymous = true};
+      if (unbegun) return Script{.status = status, .request_id = ""};
       return FailedScript(status,
                           {started, DeltaEvent(first, std::string("abcdef").substr(first, 2))});
     }

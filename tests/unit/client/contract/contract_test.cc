@@ -135,12 +135,8 @@ void ExpectWholeAnswer(const Scenario& scenario, const Observed& seen) {
     EXPECT_EQ(usage.generated_tokens(), scenario.length());
     EXPECT_EQ(usage.prompt_tokens(), s == 0 ? 5U : 0U);  // the prompt is counted once
     EXPECT_EQ(usage.cached_tokens(), s == 0 ? 3U : 0U);
-    if (s > 0) {
-      EXPECT_EQ(usage.cache_miss(), v1::CACHE_MISS_UNSPECIFIED);
-    }
-    if (s > 0) {
-      EXPECT_EQ(usage.diverged_at(), 0U);
-    }
+    EXPECT_EQ(usage.cache_miss(), s == 0 ? v1::CACHE_MISS_DIVERGED : v1::CACHE_MISS_UNSPECIFIED);
+    EXPECT_EQ(usage.diverged_at(), s == 0 ? 1U : 0U);
   }
 }
 
@@ -288,7 +284,11 @@ void ExpectRequestIds(const Scenario& scenario, Way way, const Observed& seen,
     EXPECT_EQ(seen.request_id(), id);
   }
   if (scenario.options().max_attempts() > 1) return;  // attempts of gRPC are one call
-  for (size_t i = 0; i < of_calls.size(); ++i) EXPECT_EQ(of_calls[i], i == 0 ? mine : id);
+  const auto& expected = scenario.expect().request_ids();
+  for (size_t i = 0; i < of_calls.size(); ++i) {
+    const bool given = i < static_cast<size_t>(expected.size());
+    EXPECT_EQ(of_calls[i], given ? expected[static_cast<int>(i)] : i == 0 ? mine : id);
+  }
 }
 
 void RunScenario(const Scenario& scenario, Way way) {

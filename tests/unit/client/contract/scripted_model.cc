@@ -20,7 +20,7 @@ Script ScriptOf(const Call& call) {
   Script script;
   script.status = {static_cast<grpc::StatusCode>(call.code()), call.message()};
   script.trailers = {call.trailers().begin(), call.trailers().end()};
-  script.anonymous = call.anonymous();
+  if (call.has_request_id()) script.request_id = call.request_id();
   if (call.stall()) script.end = Script::End::kStall;
   return script;
 }
