@@ -22,3 +22,5 @@ for package in $(printf '%s\n' "${packages[@]}" | sort -u); do
   dpkg-query -s "$package" >"$root/var/lib/dpkg/status.d/$package"
 done
 cp -L --parents /usr/share/doc/*/copyright "$root"
+# `aftctl chat` reads characters beyond ASCII with this locale.
+cp -L --parents /usr/lib/locale/C.utf8/LC_CTYPE "$root"

@@ -93,7 +93,7 @@ int Chat::Run(LineEditor& editor) {
   }
   while (true) {
     std::optional<std::string> line = editor.Read(std::exchange(draft_, ""));
-    if (!line) break;
+    if (!line || *line == "/quit") break;
     const bool command = absl::StartsWith(*line, "/") && !absl::StartsWith(*line, "//");
     if (!command && absl::StartsWith(*line, "/")) line->erase(0, 1);
     if (!(command ? Obey(*line) : Answer(*std::move(line), /*again=*/false))) {
@@ -107,7 +107,6 @@ int Chat::Run(LineEditor& editor) {
 
 bool Chat::Obey(const std::string& command) {
   absl::string_view path = command;
-  if (command == "/quit") return false;
   if (command == "/help") return output_.Write(kHelp);
   if (absl::ConsumePrefix(&path, "/save ")) return Save(std::string(path));
   if (command != "/retry" && command != "/edit") {
@@ -121,7 +120,7 @@ bool Chat::Obey(const std::string& command) {
   const std::string line = last_->line;
   TakeBack();
   if (command == "/retry") return Answer(line, /*again=*/true);
-  draft_ = line;
+  draft_ = absl::StrCat(absl::StartsWith(line, "/") ? "/" : "", line);  // Run takes the / away
   CancelToken cancel;
   const Interrupt interrupt(cancel);
   DeleteUnneeded(cancel);

@@ -2,6 +2,7 @@
 
 #include <locale.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -40,7 +41,11 @@ class SignalsThrough {
 
 LineEditor::LineEditor() : is_terminal_(isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1) {
   if (!is_terminal_) return;
-  setlocale(LC_CTYPE, "");  // NOLINT(concurrency-mt-unsafe)
+  // NOLINTBEGIN(concurrency-mt-unsafe): no other thread runs yet.
+  setlocale(LC_CTYPE, "");
+  // The editor drops characters that the locale does not have. Texts are UTF-8.
+  if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
+  // NOLINTEND(concurrency-mt-unsafe)
   HistEvent event;
   history_.reset(history_init());
   history(history_.get(), &event, H_SETSIZE, kHistoryLines);

@@ -8,13 +8,16 @@
 
 #include <array>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
+#include "inference/grpc_service.pb.h"
+#include "tests/support/proto_text.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/process.h"
@@ -97,6 +100,13 @@ class ChatTest : public testing::Test {
   Ended Run(const std::string& lines, const std::vector<std::string>& more = {}) const {
     return RunToEnd(ChatCommand(server_, more), lines);
   }
+  // Sends a line and waits for its answer. Every turn gets this answer from now on.
+  void Say(Process& chat, const std::string& line, const std::string& answer,
+           const std::string& state) {
+    Answer(answer, state);
+    chat.Send(line + "\n");
+    EXPECT_TRUE(chat.WaitForOutput(answer));
+  }
   v1::GenerateRequest last() const { return server_.last<v1::GenerateRequest>(); }
   std::string deleted() const { return server_.last<v1::StateServiceDeleteRequest>().id(); }
 
@@ -160,11 +170,13 @@ TEST_F(ChatTest, ALineIsAMessageInTheModelsFormat) {
   const std::string path = folder.path() + "/text";
   Run("one\ntwo\n/retry\n/save " + path + "\n", {"--model=austen"});
   EXPECT_EQ(last().text(), " two\n\nAssistant:");
-  std::stringstream saved;
-  saved << std::ifstream(path).rdbuf();
-  EXPECT_EQ(saved.str(), "User: one\n\nAssistant:abc\n\nUser: two\n\nAssistant:abc\n\nUser:");
+  EXPECT_EQ(ReadBytes(path), "User: one\n\nAssistant:abc\n\nUser: two\n\nAssistant:abc\n\nUser:");
   Run("one\n/retry\n", {"--model=austen"});
   EXPECT_EQ(last().text(), "User: one\n\nAssistant:");
+  script.events[1] = DeltaEvent(0, "abc\n\nUser:");
+  server_.SetScript(script);
+  Run("one\n/save " + path + "\n", {"--model=austen", "--include-stop"});
+  EXPECT_EQ(ReadBytes(path), "User: one\n\nAssistant:abc\n\nUser:");
 
   for (const char* flag : {"--raw", "--model=other"}) {
     Run("one\n", {flag});
@@ -200,20 +212,28 @@ TEST_F(ChatTest, AStateThatNoCommandCanUseAnyMoreIsDeleted) {
   EXPECT_EQ(Run("one\ntwo\n", {"--previous", "given"}).code, 0);
   EXPECT_EQ(deleted(), "");  // "given" stays, because the chat did not store it
   Process chat(ChatCommand(server_));
-  const auto say = [&](const std::string& line, const std::string& answer,
-                       const std::string& state) {
-    Answer(answer, state);
-    chat.Send(line + "\n");
-    EXPECT_TRUE(chat.WaitForOutput(answer));
-  };
-  say("one", "first", "s1");
-  say("two", "second", "s2");
-  say("three", "third", "s3");
-  say("four", "fourth", "s4");
+  Say(chat, "one", "first", "s1");
+  Say(chat, "two", "second", "s2");
+  Say(chat, "three", "third", "s3");
+  Say(chat, "four", "fourth", "s4");
   chat.Send("/quit\n");
   EXPECT_EQ(chat.Wait(), 0);
+  EXPECT_THAT(chat.err(), HasSubstr("to continue: aftctl chat --previous s4"));
   EXPECT_EQ(deleted(), "s2");  // s1 was deleted before
   EXPECT_EQ(last().previous().state_id(), "s3");
+}
+
+TEST_F(ChatTest, AfterAFailedTurnTheStateThatTheChatContinuesFromStays) {
+  Process chat(ChatCommand(server_));
+  Say(chat, "one", "first", "s1");
+  Say(chat, "two", "second", "s2");
+  server_.SetScript(FailedScript({grpc::NOT_FOUND, "gone"}));
+  chat.Send("three\n");
+  ASSERT_TRUE(chat.WaitForError("gone"));
+  Say(chat, "four", "fourth", "s4");
+  EXPECT_EQ(chat.Wait(), 0);
+  EXPECT_EQ(deleted(), "s1");
+  EXPECT_EQ(last().previous().state_id(), "s2");
 }
 
 TEST_F(ChatTest, RetryRepeatsTheTurnFromTheStateBeforeIt) {
@@ -236,9 +256,7 @@ TEST_F(ChatTest, EditReplacesTheTurn) {
   EXPECT_EQ(Run("one\n/edit\nother\n/save " + path + "\n").out, "abcabc");
   EXPECT_EQ(last().text(), "other\n");
   EXPECT_FALSE(last().has_previous());
-  std::stringstream saved;
-  saved << std::ifstream(path).rdbuf();
-  EXPECT_EQ(saved.str(), "other\nabc");
+  EXPECT_EQ(ReadBytes(path), "other\nabc");
   EXPECT_THAT(Run("one\n/edit\n/edit\n").err, HasSubstr("no turn to take back"));
 }
 
@@ -260,9 +278,7 @@ TEST_F(ChatTest, AnErrorLeavesTheTextAsItWas) {
   server_.SetScript(FailedScript({grpc::NOT_FOUND, "previous.state_id: this state has expired"}));
   chat.Send("two\n");
   ASSERT_TRUE(chat.WaitForError("has expired"));
-  Answer("def", "s2");
-  chat.Send("/retry\n");
-  ASSERT_TRUE(chat.WaitForOutput("def"));
+  Say(chat, "/retry", "def", "s2");
   EXPECT_EQ(last().text(), "two\n");
   EXPECT_EQ(last().previous().state_id(), "s1");
   EXPECT_EQ(chat.Wait(), 0);
@@ -284,9 +300,7 @@ TEST_F(ChatTest, AnInterruptStopsTheAnswerAndNotTheChat) {
   chat.Signal(SIGINT);
   ASSERT_TRUE(chat.WaitForError("as it was before this turn"));
   server_.WaitForCancellations(1);
-  Answer("def", "s2");
-  chat.Send("two\n");
-  ASSERT_TRUE(chat.WaitForOutput("def"));
+  Say(chat, "two", "def", "s2");
   EXPECT_FALSE(last().has_previous());
   EXPECT_EQ(chat.Wait(), 0);
 
@@ -314,20 +328,14 @@ TEST_F(ChatTest, AnInterruptAndTheDeadlineEndTheQuestionForTheFormat) {
 // A server that no longer answers does not delete states either.
 TEST_F(ChatTest, AnInterruptDoesNotWaitForTheDeletionOfStates) {
   Process chat(ChatCommand(server_));
-  const auto say = [&](const std::string& line, const std::string& answer,
-                       const std::string& state) {
-    Answer(answer, state);
-    chat.Send(line + "\n");
-    ASSERT_TRUE(chat.WaitForOutput(answer));
-  };
   const auto stop = [&](const std::string& line, int requests) {
     chat.Send(line + "\n");
     server_.WaitForRequests(requests);
     chat.Signal(SIGINT);
     server_.WaitForCancellations(requests - 2);
   };
-  say("one", "first", "s1");
-  say("two", "second", "s2");
+  Say(chat, "one", "first", "s1");
+  Say(chat, "two", "second", "s2");
   server_.SetScript(StalledScript());
   stop("three", 3);
   ASSERT_TRUE(chat.WaitForError("as it was before this turn"));
@@ -335,7 +343,7 @@ TEST_F(ChatTest, AnInterruptDoesNotWaitForTheDeletionOfStates) {
   chat.Send("/save /dev/null\n");
   ASSERT_TRUE(chat.WaitForError("the state is s2"));
   EXPECT_EQ(deleted(), "");
-  say("four", "fourth", "s4");
+  Say(chat, "four", "fourth", "s4");
   EXPECT_EQ(chat.Wait(), 0);
   EXPECT_EQ(deleted(), "s1");
 }
@@ -372,6 +380,30 @@ TEST_F(ChatTest, AnAnswerDoesNotControlTheTerminal) {
   EXPECT_TRUE(chat.WaitFor("\xEF\xBF\xBD[2Jx\xEF\xBF\xBDy"));
 }
 
+TEST_F(ChatTest, OtherCommandsDoNotLetAServerControlTheTerminal) {
+  const std::string text = "\x1B[2Jx\xC2\x9By";
+  Script script = TextScript({text});
+  v1::CompleteResponse complete;
+  complete.add_answers()->set_text(text);
+  const auto infer = FromText<inference::ModelInferResponse>(
+      "outputs { name: 'logits' contents { fp32_contents: 0 } }");
+  script.other_events = {std::make_shared<v1::CompleteResponse>(complete),
+                         std::make_shared<inference::ModelInferResponse>(infer)};
+  server_.SetScript(script);
+  auto model = FromText<v1::Model>("name: 'm' versions { version: '1' }");
+  model.set_error(text);
+  model.add_labels(text);
+  model.mutable_versions(0)->set_error(text);
+  server_.SetModels({model});
+  for (const char* arguments : {"generate x", "complete x", "models", "models m", "repository list",
+                                "infer --model m --text x"}) {
+    std::vector<std::string> command = {AFTCTL, "--address", server_.address()};
+    for (const absl::string_view one : absl::StrSplit(arguments, ' ')) command.emplace_back(one);
+    TerminalProcess aftctl(command);
+    EXPECT_TRUE(aftctl.WaitFor("\xEF\xBF\xBD[2Jx\xEF\xBF\xBDy")) << arguments;
+  }
+}
+
 TEST_F(ChatTest, LinesAreEditedOnATerminal) {
   TerminalProcess chat(ChatCommand(server_));
   ASSERT_TRUE(chat.WaitFor("> "));
@@ -392,9 +424,28 @@ TEST_F(ChatTest, LinesAreEditedOnATerminal) {
   ASSERT_TRUE(chat.WaitFor("> "));
   EXPECT_EQ(last().text(), "ones\n");
   EXPECT_EQ(last().previous().state_id(), "s1");
+  chat.Type("//a\r");
+  ASSERT_TRUE(chat.WaitFor("abc"));
+  ASSERT_TRUE(chat.WaitFor("> "));
+  chat.Type("/edit\r");
+  ASSERT_TRUE(chat.WaitFor("> //a"));
+  chat.Type("b\r");
+  ASSERT_TRUE(chat.WaitFor("abc"));
+  ASSERT_TRUE(chat.WaitFor("> "));
+  EXPECT_EQ(last().text(), "/ab\n");
   chat.Type("\x03");
   const int status = chat.Wait();
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
+}
+
+TEST_F(ChatTest, ALineMayHaveAnyCharacterWithoutALocale) {
+  std::vector<std::string> command = {"/usr/bin/env", "LC_ALL=C"};
+  for (const std::string& argument : ChatCommand(server_)) command.push_back(argument);
+  TerminalProcess chat(command);
+  ASSERT_TRUE(chat.WaitFor("> "));
+  chat.Type("\xC3\xA9\r");
+  ASSERT_TRUE(chat.WaitFor("abc"));
+  EXPECT_EQ(last().text(), "\xC3\xA9\n");
 }
 
 }  // namespace
