@@ -1,5 +1,6 @@
 #include "client/aftctl/stream.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <map>
@@ -53,9 +54,12 @@ void AddCall(CLI::App& app, StreamFlags& flags) {
       ->type_name("VERSION");
   AddDeadline(app, flags.deadline);
   app.add_option("--request-id", flags.request_id, "Id of the request in the server's log");
+  // The user need not know of a value from the environment, so a bad one is ignored, as servers do.
+  const char* const inherited = getenv("TRACEPARENT");  // NOLINT(concurrency-mt-unsafe)
+  if (inherited != nullptr && CheckTraceparent(inherited).ok()) flags.traceparent = inherited;
   app.add_option("--traceparent", flags.traceparent,
-                 "W3C Trace Context: make the call a part of this trace")
-      ->envname("TRACEPARENT");
+                 "W3C Trace Context: make the call a part of this trace; default: the environment "
+                 "variable TRACEPARENT, unless it is invalid");
 }
 
 void AddTexts(CLI::App& app, StreamFlags& flags) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/status_macros.h"
+#include "client/lib/error_details.h"
 
 namespace aft::client {
 
@@ -44,8 +44,12 @@ std::optional<std::chrono::system_clock::time_point> EndOf(std::chrono::millisec
 }
 
 absl::Status Call::Prepare(const ClientOptions& client, const CallOptions& options) {
-  AFT_RETURN_IF_ERROR(CheckRequestId(options.request_id));
-  AFT_RETURN_IF_ERROR(CheckTraceparent(options.traceparent));
+  absl::Status checked = CheckRequestId(options.request_id);
+  checked.Update(CheckTraceparent(options.traceparent));
+  if (!checked.ok()) {
+    SetErrorDetails({.origin = ErrorOrigin::kCaller}, checked);
+    return checked;
+  }
   if (!options.traceparent.empty()) context.AddMetadata("traceparent", options.traceparent);
   if (!options.request_id.empty()) context.AddMetadata("x-request-id", options.request_id);
   if (!client.token.empty()) context.AddMetadata("authorization", "Bearer " + client.token);

@@ -13,8 +13,10 @@ int ExitCodeOf(const absl::Status& status) {
     case ErrorOrigin::kConnectionLost:
     case ErrorOrigin::kProtocol:
       return kExitBroken;
-    case ErrorOrigin::kServer:
     case ErrorOrigin::kCaller:
+      if (status.code() == absl::StatusCode::kInvalidArgument) return kExitUsage;
+      break;
+    case ErrorOrigin::kServer:
       break;
   }
   switch (status.code()) {

@@ -451,9 +451,21 @@ TEST(AftctlTlsTest, UsesTlsAndSendsItsToken) {
   EXPECT_EQ(server.requests(), 1);
 }
 
-TEST_F(AftctlTest, ReadsTheAddressFromTheEnvironment) {
-  const Ended ended = RunToEnd({AFTCTL, "health"}, "", {"AFT_ADDRESS=" + server_.address()});
+TEST_F(AftctlTest, ReadsTheAddressTheTokenAndTheTraceFromTheEnvironment) {
+  const TempFolder folder;
+  WriteBytes(folder.File("token"), "abc123\n");
+  const std::string trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  server_.SetScript(TextScript({"a"}));
+  const Ended ended = RunToEnd({AFTCTL, "generate", "--prompt", "x"}, "",
+                               {"AFT_ADDRESS=" + server_.address(), "TRACEPARENT=" + trace,
+                                "AFT_TOKEN_FILE=" + folder.File("token")});
   EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(server_.traceparent(), trace);
+  EXPECT_EQ(server_.authorization(), "Bearer abc123");
+  const Ended ignored =
+      RunToEnd(Command("generate --prompt x"), "", {absl::StrCat("TRACEPARENT=", trace, "-more")});
+  EXPECT_EQ(ignored.code, 0) << ignored.err;
+  EXPECT_EQ(server_.traceparent(), "");
 }
 
 TEST(AftctlUnreachableTest, ExitsWithThree) {

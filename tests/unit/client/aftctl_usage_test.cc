@@ -40,6 +40,8 @@ TEST(AftctlUsageTest, ExitsWithTwoAndSaysWhatIsWrong) {
       {{"encode", "--prompt", "x", "--pooling", "max"}, "--pooling"},
       {{"score", "--prompt", "x", "--priority", "high"}, "--priority"},
       {{"generate", "--prompt", "x", "--address", "nowhere"}, "the port is missing"},
+      {{"generate", "--prompt", "x", "--request-id", "a b"}, "the request id must be"},
+      {{"generate", "--prompt", "x", "--traceparent", "00-1"}, "the traceparent must be"},
       {{"models", "a", "b"}, "b"},
       {{"models", "--max-resumes", "-1"}, "--max-resumes"},
   };

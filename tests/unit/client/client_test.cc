@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/lib/aft_client.h"
+#include "client/lib/call.h"
+#include "client/lib/generation.h"
 #include "inference/grpc_service.pb.h"
 #include "tests/support/proto_text.h"
 #include "tests/support/status_matchers.h"
@@ -85,7 +87,8 @@ TEST_F(ClientTest, RefusesARequestIdThatHttpCannotCarry) {
   for (const std::string& id : {std::string("two words"), std::string("line\n"),
                                 std::string(129, 'x'), std::string("\xC3\xA4")}) {
     const auto result = client_->Generate(Prompt("x"), {}, {.request_id = id});
-    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << id;
+    ExpectFailed(result.status(), absl::StatusCode::kInvalidArgument, ErrorOrigin::kCaller,
+                 HasSubstr("the request id must be"));
   }
 }
 
@@ -342,6 +345,16 @@ TEST(ClientOptionsTest, TheChannelReconnectsSoonUnlessTheOptionsSayOtherwise) {
   EXPECT_EQ(value(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS), 10);
   options.channel_args.SetMaxReceiveMessageSize(11);
   EXPECT_EQ(value(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH), 11);
+}
+
+TEST(GenerationTest, TheDeadlineIsThatOfAllCallsTogether) {
+  const ClientOptions options;
+  Generation all(options, {}, FromText<v1::GenerateRequest>("n: 2"));
+  Generation one(all, /*sequence=*/1);
+  Call first, next, of_one;
+  ASSERT_TRUE(all.Prepare(first).ok() && all.Prepare(next).ok() && one.Prepare(of_one).ok());
+  EXPECT_EQ(next.context.deadline(), first.context.deadline());
+  EXPECT_EQ(of_one.context.deadline(), first.context.deadline());
 }
 
 TEST(ClientOptionsTest, RefusedCallsOfTheseMethodsAreSentAgain) {
