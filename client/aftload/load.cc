@@ -16,8 +16,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Keeps warm-up requests different from the measured ones.
-constexpr uint64_t kFirstWarmup = uint64_t{1} << 40;
+// Keeps warm-up requests different from the measured ones, also from those of other runs.
+constexpr uint64_t kFirstWarmup = kRunStride / 2;
 
 absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options, bool resume,
                                                 CancelToken& cancel) {
@@ -76,9 +76,10 @@ absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& canc
     LoadOptions warmup = options;
     warmup.arrivals.rate = 0;
     warmup.arrivals.requests = options.warmup;
-    LoadRun(warmup, workload, kFirstWarmup, {}, transports, cancel).Run({});
+    LoadRun(warmup, workload, options.first_index + kFirstWarmup, {}, transports, cancel).Run({});
   }
-  return LoadRun(options, workload, 0, references, transports, cancel).Run(on_progress);
+  return LoadRun(options, workload, options.first_index, references, transports, cancel)
+      .Run(on_progress);
 }
 
 }  // namespace aft::client

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "absl/status/statusor.h"
@@ -7,6 +8,9 @@
 #include "client/lib/cancel_token.h"
 
 namespace aft::client {
+
+// The distance between the LoadOptions::first_index of runs that are to share no request.
+inline constexpr uint64_t kRunStride = uint64_t{1} << 41;
 
 // Runs the load. It ends when all requests are done, or after the duration and the drain, when it
 // cuts the streams that still run. `cancel` ends it early; the measurements so far are returned.

@@ -21,7 +21,8 @@ struct LoadOptions {
   Arrivals arrivals;
   std::chrono::milliseconds drain{0};  // time after arrivals.duration for running requests
   uint64_t warmup = 0;                 // requests before the measurement, in a closed loop
-  uint32_t attempts = 5;  // how often a refused request is sent, the first time included
+  uint64_t first_index = 0;  // in the workload, of the first request; must be 0 with `verify`
+  uint32_t attempts = 5;     // how often a refused request is sent, the first time included
   // Resume streams that break; count a break before the stream has begun as a refusal.
   bool resume = false;
   // The number of different requests. Each is answered once before the load, and all answers are

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -146,9 +147,15 @@ TEST_F(AftloadTest, RequestsThatRunAtTheEndHaveTimeToDrain) {
 }
 
 TEST_F(AftloadTest, ARunForEachRate) {
-  server_.SetScript(TextScript({"ab"}));
-  const Ended ended = RunToEnd(Command({"--rate", "500,1000", "--requests", "5", "--json",
-                                        "--goodput", "e2el:1000000", "tpot:1000000"}));
+  Mutex mutex;
+  std::set<std::string> prompts;
+  server_.SetAnswer([&](const v1::GenerateRequest& request) {
+    MutexLock lock(mutex);
+    prompts.insert(request.text());
+    return TextScript({"ab"});
+  });
+  const Ended ended = RunToEnd(Command({"--rate", "500,1000", "--requests", "5", "--warmup", "2",
+                                        "--json", "--goodput", "e2el:1000000", "tpot:1000000"}));
   EXPECT_EQ(ended.code, 0) << ended.err;
   const std::vector<std::string> lines = absl::StrSplit(ended.out, '\n', absl::SkipEmpty());
   ASSERT_EQ(lines.size(), 2u);
@@ -317,6 +324,14 @@ TEST_F(AftloadTest, BrokenStreamsAreResumedAndCompared) {
   EXPECT_TRUE(server_.last<v1::GenerateRequest>().resumable());
 }
 
+TEST_F(AftloadTest, WithoutResumeABrokenStreamIsAnError) {
+  server_.SetAnswer(Breaking({grpc::UNAVAILABLE, "draining"}, /*unbegun=*/false));
+  const auto report = RunJson({"--requests", "2"}, 1);
+  EXPECT_EQ(report["errors"], nlohmann::json({{"UNAVAILABLE", 1}}));
+  EXPECT_EQ(report["completed"], 1);
+  EXPECT_FALSE(server_.last<v1::GenerateRequest>().resumable());
+}
+
 TEST_F(AftloadTest, AnotherAnswerThanTheReferenceFailsTheRun) {
   server_.SetAnswer([calls = 0](const v1::GenerateRequest&) mutable {
     return TextScript({++calls <= 2 ? "abcd" : "abxd"});
@@ -379,6 +394,18 @@ TEST_F(AftloadTest, AStreamThatEndsBeforeItsFirstTokenIsNoRefusal) {
   const auto report = RunJson({"--requests", "1"}, 1);
   EXPECT_EQ(report["errors"], nlohmann::json({{"UNAVAILABLE", 1}}));
   EXPECT_EQ(report["refused"], 0);
+}
+
+TEST_F(AftloadTest, ARequestThatBeginsTwiceHasOnePrompt) {
+  server_.SetAnswer([calls = 0](const v1::GenerateRequest&) mutable {
+    if (++calls > 1) return TextScript({"ab"});
+    Script script = FailedScript({grpc::RESOURCE_EXHAUSTED, "full"}, {StartedEvent()});
+    script.trailers = {{"grpc-retry-pushback-ms", "0"}};
+    return script;
+  });
+  const auto report = RunJson({"--requests", "1"}, 0);
+  EXPECT_EQ(report["retried"], 1);
+  EXPECT_EQ(report["total_input_tokens"], 5);
 }
 
 TEST_F(AftloadTest, AFullDiskIsReported) {
