@@ -176,18 +176,19 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
       events_.Feed({body.data(), body.size()}, [&](const v1::GenerateResponse& event) {
         if (next.cancel) return;
         const auto asked = listener_.OnEvent(event);
-        next = {.pause = std::max(next.pause, asked.pause), .cancel = asked.cancel};
+        next = {.pause = next.pause + asked.pause, .cancel = asked.cancel};
       });
       body.clear();
     }
     if (next.cancel) return Cancel();
-    if (parser_->is_done()) return End(Result());
-    if (next.pause.count() == 0) return Read();
+    if (next.pause.count() == 0) return GoOn();
     pause_.expires_after(next.pause);
     pause_.async_wait([self = shared_from_this()](error_code error) {
-      if (!error && !self->ended_) self->Read();
+      if (!error && !self->ended_) self->GoOn();
     });
   }
+
+  void GoOn() { parser_->is_done() ? End(Result()) : Read(); }
 
   // REQUIRES: the answer is complete.
   absl::Status Result() const {

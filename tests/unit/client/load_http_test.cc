@@ -284,6 +284,18 @@ TEST(HttpLoadTest, DeadlinesAndSlowReadersAreCountedApart) {
   EXPECT_EQ(slow["others"]["slow"]["failed"], 0);
 }
 
+TEST(HttpLoadTest, ASlowReaderPausesForEachEventThatArrived) {
+  std::string events;
+  for (int i = 0; i < 10; ++i) absl::StrAppend(&events, TextEvent("a"));
+  ScriptedHttp server([&](int /*number*/, const std::string& /*request*/) {
+    return ScriptedHttp::Answer{Chunked(absl::StrCat(events, kUsage, kDone))};
+  });
+  const auto report =
+      RunHttpLoad(server.address(), {"--slow-share", "1", "--slow-ms", "40", "--requests", "1"});
+  EXPECT_EQ(report["others"]["slow"]["completed"], 1);
+  EXPECT_GE(report["duration"], 0.4);
+}
+
 TEST(HttpLoadTest, AnswersThatBreakOrEndWrongAreCountedByCode) {
   const std::string text = TextEvent("a");
   for (const auto& [answer, close, code] : std::vector<std::tuple<std::string, bool, const char*>>{
