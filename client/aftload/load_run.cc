@@ -103,7 +103,10 @@ class LoadRun::Stream final : public GenerateListener {
     const auto now = Clock::now();
     Next next;
     MutexLock lock(shard_.mutex);
-    if (event.has_started()) shard_.stats.prompt_tokens += event.started().prompt_tokens();
+    if (event.has_started() && !begun_) {
+      begun_ = true;
+      shard_.stats.prompt_tokens += event.started().prompt_tokens();
+    }
     if (event.has_delta()) {
       // Over HTTP, a message does not say how many tokens it has; the usage at the end does.
       const bool one = run_.options_.http && !event.delta().text().empty();
@@ -179,6 +182,7 @@ class LoadRun::Stream final : public GenerateListener {
   StreamRecorder recorder_;
   StreamVerifier verifier_;
   uint32_t attempts_ = 0;
+  bool begun_ = false;  // Started has come; it may come again in a later attempt
   Clock::time_point sent_;
 };
 

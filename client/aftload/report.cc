@@ -24,6 +24,20 @@ double Ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 bool IsOpen(const LoadOptions& options) { return options.arrivals.rate > 0; }
 
+std::string MaxTokensText(const WorkloadOptions& workload) {
+  for (const Prompt& prompt : workload.prompts) {
+    if (prompt.max_tokens) return "file";
+  }
+  return workload.max_tokens.text();
+}
+
+std::string PromptBytesText(const WorkloadOptions& workload) {
+  if (workload.prompts.empty()) return workload.prompt_bytes.text();
+  // The length is known, for example of the text of --prompt.
+  if (workload.prompts.size() == 1) return absl::StrCat(workload.prompts[0].text.size());
+  return "file";
+}
+
 double TokensPerSecond(const LoadReport& report) {
   return Ratio(static_cast<double>(report.stats.tokens), report.seconds);
 }
@@ -156,7 +170,7 @@ std::string TextReport(const LoadOptions& options, const LoadReport& report) {
           ? absl::StrFormat("open loop, %g requests/s (burstiness %g), at most %d streams",
                             arrivals.rate, arrivals.burstiness, options.streams)
           : absl::StrFormat("closed loop, %d streams", options.streams);
-  absl::StrAppendFormat(&text, ", %s tokens each, %.2f s\n", options.workload.max_tokens.text(),
+  absl::StrAppendFormat(&text, ", %s tokens each, %.2f s\n", MaxTokensText(options.workload),
                         report.seconds);
   absl::StrAppendFormat(&text, "requests               %s\n", OutcomesText(stats.normal()));
   for (size_t i = 1; i < kBehaviours; ++i) {
@@ -242,8 +256,8 @@ std::string JsonReport(const LoadOptions& options, const LoadReport& report) {
       {"burstiness", arrivals.burstiness},
       {"max_concurrency", options.streams},
       {"connections", options.connections},
-      {"max_tokens", workload.max_tokens.text()},
-      {"prompt_bytes", workload.prompts.empty() ? workload.prompt_bytes.text() : "file"},
+      {"max_tokens", MaxTokensText(workload)},
+      {"prompt_bytes", PromptBytesText(workload)},
       {"prefix_bytes", workload.prefix_bytes},
       {"seed", workload.seed},
       {"num_prompts", normal.completed + normal.failed() + normal.cut},

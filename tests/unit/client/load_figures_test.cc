@@ -6,6 +6,7 @@
 #include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -373,6 +374,19 @@ TEST(ReportTest, JsonHasTheNamesOfVllmsBenchmark) {
               AllOf(HasSubstr("2 completed, 1 cut at the end, 1 UNAVAILABLE"),
                     HasSubstr("0.25 requests/s, 25.0 % of all"), HasSubstr("  slow "),
                     HasSubstr("  b:1 "), HasSubstr("refused                2 times")));
+}
+
+TEST(ReportTest, SaysThatAFileHasTheLengths) {
+  LoadOptions options;
+  options.workload.prompts = {{.text = "four", .max_tokens = std::nullopt}};
+  auto json = nlohmann::json::parse(JsonReport(options, {.seconds = 1}));
+  EXPECT_EQ(json["max_tokens"], "64");
+  EXPECT_EQ(json["prompt_bytes"], "4");
+  options.workload.prompts.push_back({.text = "", .max_tokens = 3});
+  json = nlohmann::json::parse(JsonReport(options, {.seconds = 1}));
+  EXPECT_EQ(json["max_tokens"], "file");
+  EXPECT_EQ(json["prompt_bytes"], "file");
+  EXPECT_THAT(TextReport(options, {.seconds = 1}), HasSubstr(", file tokens each, 1.00 s"));
 }
 
 TEST(ReportTest, AClosedLoopWithoutLimitsHasNoGoodput) {

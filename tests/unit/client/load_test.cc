@@ -51,6 +51,7 @@ TEST_F(AftloadTest, AClosedLoopSendsTheGivenLoadAndReports) {
                "--max-tokens", "6", "--model", "austen", "--prompt-bytes", "33"},
               0);
   server_.WaitForRequests(23);
+  EXPECT_EQ(server_.peers().size(), 2u);
   EXPECT_EQ(report["completed"], 20);
   EXPECT_EQ(report["cut"], 0);
   EXPECT_EQ(report["total_output_tokens"], 120);
@@ -174,6 +175,8 @@ TEST_F(AftloadTest, ARunForEachRate) {
   EXPECT_EQ(page.code, 0) << page.err;
   EXPECT_THAT(page.out, HasSubstr("The knee: 1000 requests/s"));
   EXPECT_EQ(RunJson({"--requests", "2", "--goodput", "ttft:0"}, 0)["goodput_ratio"], 0);
+  MutexLock lock(mutex);
+  EXPECT_EQ(prompts.size(), 14U);  // this last run repeats two; the others share none
 }
 
 TEST_F(AftloadTest, CancelsAsPlanned) {
@@ -259,6 +262,8 @@ TEST_F(AftloadTest, CountsErrorsByCodeAndFails) {
   EXPECT_EQ(report["errors"]["DATA_LOSS"], 3);
   EXPECT_EQ(report["refused"], 0);  // a stream that has begun is not sent again
   EXPECT_EQ(report["failed"], 3);
+  // A closed loop waits 0.1 s after each failure.
+  EXPECT_GE(RunJson({"--requests", "3"}, 1)["duration"], 0.2);
 }
 
 TEST_F(AftloadTest, SendsRefusedRequestsAgainAndCountsThem) {
@@ -281,6 +286,12 @@ TEST_F(AftloadTest, SendsRefusedRequestsAgainAndCountsThem) {
   EXPECT_EQ(given_up["failed"], 1);
   EXPECT_EQ(given_up["errors"]["RESOURCE_EXHAUSTED"], 1);
   server_.WaitForRequests(10);
+
+  // Each refusal counts from its own attempt, without the pauses.
+  server_.RefuseNext(2, grpc::Status(grpc::UNAVAILABLE, "draining"),
+                     {{"grpc-retry-pushback-ms", "50"}});
+  const auto paused = RunJson({"--requests", "1"}, 0);
+  EXPECT_LT(2 * paused["mean_refusal_ms"].get<double>() + 2 * 50, paused["max_e2el_ms"]);
 
   server_.RefuseNext(1, grpc::Status(grpc::UNAVAILABLE, "draining"), at_once);
   EXPECT_THAT(RunToEnd(Command({"--requests", "1"})).out,
