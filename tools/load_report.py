@@ -6,8 +6,8 @@
 
 Chart.js draws the plots, and the page contains it. It comes from Debian's package libjs-chart.js, or from the
 file that the environment variable CHART_JS names. For a sweep of rates the page shows the knee: the highest rate
-up to which at least 99 % of the requests met the limits of --goodput. Exit code 1, without a page, if the
-input is not such JSON, or if Chart.js is missing.
+up to which at least 99 % of the requests met the limits of --goodput. Each file is a sweep of its own. Exit code 1,
+without a page, if the input is not such JSON, or if Chart.js is missing.
 """
 
 import argparse
@@ -26,10 +26,11 @@ class Refused(Exception):
   """Its text tells the user what is wrong."""
 
 
-def read_runs(files):
-  """Returns [(name of the file, run)] for every line; the name is empty if there is only one file."""
-  runs = []
+def read_files(files):
+  """Returns [(name, runs)] of the files that have runs; the name is empty if there is only one file."""
+  groups = []
   for file in files:
+    runs = []
     for number, line in enumerate(file, 1):
       if not line.strip():
         continue
@@ -40,10 +41,12 @@ def read_runs(files):
         complete = False
       if not complete:
         raise Refused(f"{file.name}:{number} is not what aftload --json prints")
-      runs.append((pathlib.Path(file.name).stem if len(files) > 1 else "", run))
-  if not runs:
+      runs.append(run)
+    if runs:
+      groups.append((pathlib.Path(file.name).stem if len(files) > 1 else "", runs))
+  if not groups:
     raise Refused("there is no run to show")
-  return runs
+  return groups
 
 
 def label(name, run):
@@ -104,15 +107,16 @@ def in_script(value):
   return json.dumps(value).replace("<", "\\u003c")
 
 
-def page(named_runs, chart_js):
+def page(groups, chart_js):
   if "</script" in chart_js:
     raise Refused("Chart.js cannot be inlined: it contains the end of a script")
-  runs = [run for _, run in named_runs]
-  labels = [label(name, run) for name, run in named_runs]
-  data = {"labels": labels, "runs": runs, "knee": knee(runs)}
+  data = [{"name": name, "labels": [label(name, run) for run in runs], "runs": runs, "knee": knee(runs)}
+          for name, runs in groups]
+  labels, runs = ([one for file in data for one in file[key]] for key in ("labels", "runs"))
+  verdicts = ((f"{name}: " if name else "") + verdict(runs) for name, runs in groups)
   # All places are filled in one pass, because a value may contain the name of another place.
   parts = {"CHART_JS": chart_js, "DATA": in_script(data), "TABLE": table(labels, runs),
-           "VERDICT": html.escape(verdict(runs))}
+           "VERDICTS": "".join(f"<p>{html.escape(said)}</p>" for said in verdicts)}
   pieces = PAGE.read_text(encoding="utf-8").split("@@")
   return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
 
@@ -133,7 +137,7 @@ def main():
   parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="where the page goes; default: standard output")
   options = parser.parse_args()
   try:
-    text = page(read_runs(options.files), read_chart_js())
+    text = page(read_files(options.files), read_chart_js())
     if options.out is None:
       print(text)
     else:

@@ -82,6 +82,14 @@ class ReportTest(unittest.TestCase):
     self.assertIn("<th>file0: 4 requests/s</th>", page)
     self.assertIn("<th>file1: 8 streams</th>", page)
 
+  def test_each_file_has_its_own_knee_and_limits(self):
+    before = [run(10, 1), run(20, 1), run(40, 0.5)]
+    after = [run(rate, 1, goodput_limits_ms={"ttft": 100.0}) for rate in (10, 20, 40, 80)]
+    for files in ((before, after), (after, before)):
+      page = report(*files)
+      self.assertIn(f"file{files.index(before)}: Limits: ttft 200 ms. The knee: 20 requests/s", page)
+      self.assertIn(f"file{files.index(after)}: Limits: ttft 100 ms. The knee: 80 requests/s", page)
+
   def test_the_content_of_a_run_is_escaped(self):
     page = report([run(4, errors={"</script><b>@@DATA@@": 1})])
     self.assertNotIn("</script><b>", page)
@@ -129,8 +137,8 @@ addEventListener("securitypolicyviolation", event => document.documentElement.da
 
 class BrowserTest(unittest.TestCase):
 
-  def charts(self, runs):
-    page = report(runs, chart_js=CHART_JS.read_text())
+  def charts(self, *files):
+    page = report(*files, chart_js=CHART_JS.read_text())
     page = page.replace("<title>", ERRORS + "<title>").replace("</body>", PROBE + "</body>")
     with tempfile.TemporaryDirectory() as folder:
       (Path(folder) / "page.html").write_text(page)
@@ -141,7 +149,7 @@ class BrowserTest(unittest.TestCase):
     self.assertNotIn("data-error", dom)
     found = re.search('<pre id="probe">(.*?)</pre>', dom, re.DOTALL)
     self.assertIsNotNone(found, dom[-2000:])
-    return {chart["title"] + (" (sweep)" if "p50" in chart["lines"] else ""): chart
+    return {chart["title"] + (" (sweep)" if "p50" in "".join(chart["lines"]) else ""): chart
             for chart in json.loads(html.unescape(found.group(1)))}
 
   def test_a_sweep_has_all_plots_and_its_knee(self):
@@ -156,6 +164,17 @@ class BrowserTest(unittest.TestCase):
     self.assertEqual(charts["Time to first token (sweep)"]["lines"]["p99"][0], {"x": 4, "y": 120})
     self.assertEqual(charts["Time to first token"]["lines"]["8 requests/s"][1], {"x": 10, "y": 50})
     self.assertEqual(charts["Tokens a second"]["lines"]["4 requests/s"][2], {"x": 2, "y": 272})
+
+  def test_each_file_has_its_own_lines_and_knee(self):
+    charts = self.charts([run(4, 1.0), run(8, 0.3)], [run(8, 1.0), run(16, 1.0), run(2, 1.0)], [run(32, 1.0)])
+    for title, name in (("Completed and good requests", "completed"), ("Whole request (sweep)", "p99")):
+      lines = {name: [point["x"] for point in points] for name, points in charts[title]["lines"].items()}
+      self.assertEqual(lines[f"file0: {name}"], [4, 8])
+      self.assertEqual(lines[f"file1: {name}"], [2, 8, 16])
+      self.assertEqual(lines["file0: knee: 4 requests/s"], [4, 4])
+      self.assertEqual(lines["file1: knee: 16 requests/s"], [16, 16])
+      self.assertFalse(any(name.startswith("file2") for name in lines))
+    self.assertEqual(len(charts["Tokens a second"]["lines"]), 6)
 
   def test_a_single_run_has_no_sweep(self):
     charts = self.charts([run(4, loop="closed", max_concurrency=8)])
