@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_split.h"
@@ -192,6 +193,43 @@ TEST_F(AftctlCallsTest, EncodePrintsTextsInTheirOrder) {
   EXPECT_EQ(ended.out, "3 4\n\n1 2\n5 6\n\n7 8\n");
   EXPECT_THAT(ended.err, StartsWith("[3 texts | 4 tokens | 4 vectors of 2 | "));
   EXPECT_EQ(Run("encode --pooling last --text a --text bc --text d").out, "3 4\n1 2\n5 6\n7 8\n");
+}
+
+TEST_F(AftctlCallsTest, NamesOfPoolingsAndPrioritiesAreThoseOfTheProtocol) {
+  const std::pair<std::string, v1::Pooling> poolings[] = {{"none", v1::POOLING_UNSPECIFIED},
+                                                          {"mean", v1::POOLING_MEAN},
+                                                          {"first", v1::POOLING_FIRST},
+                                                          {"last", v1::POOLING_LAST},
+                                                          {"model", v1::POOLING_MODEL}};
+  server_.SetScript(EncodeScript());
+  for (const auto& [name, pooling] : poolings) {
+    Run(Arguments{"encode", "--prompt", "ab", "--pooling", name});
+    EXPECT_EQ(server_.last<v1::EncodeRequest>().pooling(), pooling) << name;
+  }
+  const std::pair<std::string, v1::Priority> priorities[] = {
+      {"interactive", v1::PRIORITY_INTERACTIVE},
+      {"normal", v1::PRIORITY_NORMAL},
+      {"batch", v1::PRIORITY_BATCH}};
+  server_.SetScript(TextScript({"a"}));
+  for (const auto& [name, priority] : priorities) {
+    Run(Arguments{"generate", "--prompt", "x", "--priority", name});
+    EXPECT_EQ(server_.last<v1::GenerateRequest>().priority(), priority) << name;
+  }
+}
+
+TEST_F(AftctlCallsTest, ModelsDescribesWhatAModelServes) {
+  server_.SetModels(
+      {FromText<v1::Model>("name: 'austen' task: TASK_GENERATE vector_width: 192 "
+                           "state_bytes_per_token: 2048 "
+                           "load { requests_running: 2 requests_waiting: 3 utilization: 0.25 }"),
+       FromText<v1::Model>("name: 'bert' task: TASK_ENCODE vector_width: 64"),
+       FromText<v1::Model>("name: 'lines' task: TASK_CLASSIFY labels: ['a', 'b']")});
+  EXPECT_THAT(Run("models austen").out,
+              AllOf(HasSubstr("  generate, score, encode: vectors of 192\n"),
+                    HasSubstr("0 B, 2.0 KiB per token\n"),
+                    HasSubstr("  2 running, 3 waiting, 25 % of the slots\n")));
+  EXPECT_THAT(Run("models bert").out, HasSubstr("  encode: vectors of 64\n"));
+  EXPECT_THAT(Run("models lines").out, HasSubstr("  classify: 2 labels\n"));
 }
 
 TEST_F(AftctlCallsTest, AModelsVersionIsNamed) {
