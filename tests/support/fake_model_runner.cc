@@ -29,14 +29,9 @@ void AddHidden(uint64_t hash, std::vector<float>& vectors) {
 
 }  // namespace
 
-void FakeModelControl::FailNextSubmit(absl::Status status) {
+void FakeModelControl::FailNext(FakeCall call, absl::Status status) {
   MutexLock lock(mutex_);
-  submit_failure_ = std::move(status);
-}
-
-void FakeModelControl::FailNextCollect(absl::Status status) {
-  MutexLock lock(mutex_);
-  collect_failure_ = std::move(status);
+  failures_[call] = std::move(status);
 }
 
 std::vector<StepInput> FakeModelControl::steps() const {
@@ -67,34 +62,9 @@ void FakeModelControl::EnterStep(const StepInput& input) {
   if (record_inputs_) steps_.push_back(input);
 }
 
-absl::Status FakeModelControl::TakeSubmitFailure() {
+absl::Status FakeModelControl::TakeFailure(FakeCall call) {
   MutexLock lock(mutex_);
-  return std::exchange(submit_failure_, absl::OkStatus());
-}
-
-absl::Status FakeModelControl::TakeCollectFailure() {
-  MutexLock lock(mutex_);
-  return std::exchange(collect_failure_, absl::OkStatus());
-}
-
-void FakeModelControl::FailNextKeep() {
-  MutexLock lock(mutex_);
-  keep_failure_ = true;
-}
-
-void FakeModelControl::FailNextRestore(absl::Status status) {
-  MutexLock lock(mutex_);
-  restore_failure_ = std::move(status);
-}
-
-bool FakeModelControl::TakeKeepFailure() {
-  MutexLock lock(mutex_);
-  return std::exchange(keep_failure_, false);
-}
-
-absl::Status FakeModelControl::TakeRestoreFailure() {
-  MutexLock lock(mutex_);
-  return std::exchange(restore_failure_, absl::OkStatus());
+  return std::exchange(failures_[call], absl::OkStatus());
 }
 
 void FakeModelControl::Violation(std::string text) {
@@ -296,7 +266,7 @@ absl::StatusOr<int64_t> FakeModelRunner::BindSlot(int32_t slot, const StateSourc
   }
   CheckIdle("BindSlot", slot);
   const bool is_new = std::holds_alternative<NewSequence>(from);
-  if (!is_new) AFT_RETURN_IF_ERROR(control_->TakeRestoreFailure());
+  if (!is_new) AFT_RETURN_IF_ERROR(control_->TakeFailure(FakeCall::kRestore));
   AFT_ASSIGN_OR_RETURN(const auto state, StateOf(from));
   sequences_.Bind(slot, state.first, terms);
   Slot& bound = slots_[static_cast<size_t>(slot)];
@@ -334,7 +304,7 @@ absl::StatusOr<std::pair<int64_t, uint64_t>> FakeModelRunner::StateOf(
 absl::StatusOr<std::shared_ptr<const KeptState>> FakeModelRunner::KeepSlot(int32_t slot,
                                                                            KeptIn memory) {
   CheckIdle("KeepSlot", slot);
-  if (control_->TakeKeepFailure()) return absl::InternalError("secret detail");
+  AFT_RETURN_IF_ERROR(control_->TakeFailure(FakeCall::kKeep));
   auto kept = std::make_shared<FakeKept>();
   kept->runner = this;
   kept->on_host = memory == KeptIn::kHost;
@@ -363,9 +333,7 @@ absl::StatusOr<ModelRunner::Ticket> FakeModelRunner::Submit(const StepInput& inp
   if (static_cast<int>(flights_.size()) >= options_.max_steps_in_flight) {
     control_->Violation("too many steps uncollected");
   }
-  if (absl::Status failure = control_->TakeSubmitFailure(); !failure.ok()) {
-    return failure;
-  }
+  AFT_RETURN_IF_ERROR(control_->TakeFailure(FakeCall::kSubmit));
   ++last_ticket_;
   if (absl::Status status = Check(input); !status.ok()) {
     control_->Violation(std::string(status.message()));
@@ -434,7 +402,7 @@ absl::Status FakeModelRunner::Collect(Ticket ticket, StepOutput& output) {
   }
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
-  if (absl::Status failure = control_->TakeCollectFailure(); !failure.ok()) {
+  if (absl::Status failure = control_->TakeFailure(FakeCall::kCollect); !failure.ok()) {
     for (const int32_t slot : flight.slots) {
       sequences_.sequence(slot).next_position = -1;  // undefined from now on
     }

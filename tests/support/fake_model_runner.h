@@ -21,15 +21,14 @@
 
 namespace aft {
 
+// The calls that a test can let fail. kRestore is a BindSlot from an existing state.
+enum class FakeCall { kSubmit, kCollect, kKeep, kRestore };
+
 // Lets a test observe and control a FakeModelRunner while the engine owns the runner. Thread-safe.
 class FakeModelControl : public StepGate {
  public:
-  // The next Submit, or the next Collect, fails with `status`.
-  void FailNextSubmit(absl::Status status);
-  void FailNextCollect(absl::Status status);
-  // The next KeepSlot fails; the next BindSlot from an existing state fails.
-  void FailNextKeep();
-  void FailNextRestore(absl::Status status = absl::InternalError("secret detail"));
+  // The next such call fails with `status`.
+  void FailNext(FakeCall call, absl::Status status = absl::InternalError("secret detail"));
 
   // Every step that was submitted, refused ones included.
   std::vector<StepInput> steps() const;
@@ -44,19 +43,13 @@ class FakeModelControl : public StepGate {
   friend class FakeModelRunner;
 
   void EnterStep(const StepInput& input);
-  absl::Status TakeSubmitFailure();
-  absl::Status TakeCollectFailure();
-  bool TakeKeepFailure();
-  absl::Status TakeRestoreFailure();
+  absl::Status TakeFailure(FakeCall call);
   void Violation(std::string text);
 
   mutable Mutex mutex_;
   bool record_inputs_ ABSL_GUARDED_BY(mutex_) = true;
   int64_t step_count_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status submit_failure_ ABSL_GUARDED_BY(mutex_);
-  absl::Status collect_failure_ ABSL_GUARDED_BY(mutex_);
-  bool keep_failure_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status restore_failure_ ABSL_GUARDED_BY(mutex_);
+  std::map<FakeCall, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
   std::vector<StepInput> steps_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> violations_ ABSL_GUARDED_BY(mutex_);
 };

@@ -216,7 +216,7 @@ TEST(HttpResponsesTest, AStreamThatFailsEndsWithAnErrorEvent) {
   connection.Send(HttpPost(kResponses, body.dump()));
   server.control().AllowSteps(3);
   const std::string begin = connection.ReadTo("\"logprobs\":[]}\n\n\r\n");  // a delta's end
-  server.control().FailNextCollect(absl::InternalError("secret"));
+  server.control().FailNext(FakeCall::kCollect, absl::InternalError("secret"));
   server.control().Resume();
   const HttpReply reply = ParseReply(begin + connection.ReadAll());
   const std::vector<std::string> events = reply.events();

@@ -171,7 +171,7 @@ void ContractTest::FailNextStep(const absl::Status& status) {
   if (GetParam().encoder()) {
     server_->encoder_control().FailNext(status);
   } else {
-    server_->control().FailNextCollect(status);
+    server_->control().FailNext(FakeCall::kCollect, status);
   }
 }
 

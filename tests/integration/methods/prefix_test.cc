@@ -176,7 +176,7 @@ TEST_F(PrefixTest, AFailedStreamHasItsCachedTokensInTrailers) {
   server_.control().Hold();
   GenerateStream stream(server_.inference(), Request(system_, 1000));
   server_.control().RunSteps(3);
-  server_.control().FailNextCollect(absl::InternalError("boom"));
+  server_.control().FailNext(FakeCall::kCollect, absl::InternalError("boom"));
   server_.control().Resume();
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::INTERNAL);
   v1::Usage usage;

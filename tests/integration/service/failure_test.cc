@@ -38,7 +38,7 @@ class LostDeviceTest : public testing::Test {
   void Start(ServerConfig config) {
     server_ = std::make_unique<TestServer>(std::move(config));
     EXPECT_EQ(server_->Health("liveness"), HealthCheckResponse::SERVING);
-    server_->control().FailNextSubmit(absl::UnavailableError("device lost"));
+    server_->control().FailNext(FakeCall::kSubmit, absl::UnavailableError("device lost"));
     const grpc::Status status = GenerateStream(server_->inference(), Request("x", 1)).Finish();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
     EXPECT_THAT(status.error_message(), HasSubstr("model \"fake\" has failed"));

@@ -260,11 +260,11 @@ TEST_F(MetricsTest, UnreadBytesCountAsUndelivered) {
 
 TEST_F(MetricsTest, FailuresOfTheEngineAreCounted) {
   Start();
-  server_->control().FailNextCollect(absl::InternalError("no luck"));
+  server_->control().FailNext(FakeCall::kCollect, absl::InternalError("no luck"));
   EXPECT_EQ(Generate(2).error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_EQ(Metric(R"(aft_engine_failures_total{model="fake",reason="step"})"), 1);
   EXPECT_EQ(Of("aft_e2e_seconds_count", "Generate"), 1);
-  server_->control().FailNextCollect(absl::UnavailableError("it is gone"));
+  server_->control().FailNext(FakeCall::kCollect, absl::UnavailableError("it is gone"));
   EXPECT_EQ(Generate(2).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Metric(R"(aft_engine_failures_total{model="fake",reason="step"})"), 2);
   EXPECT_EQ(Metric(R"(aft_engine_failures_total{model="fake",reason="model"})"), 1);

@@ -135,7 +135,7 @@ TEST_F(StatusTest, AFailedModelIsNamedAndFinallyFailsLiveness) {
   config.health.liveness_grace = std::chrono::milliseconds(0);
   server_ = std::make_unique<TestServer>(config);
   EXPECT_TRUE(Ready());
-  server_->control().FailNextSubmit(absl::UnavailableError("device <b>lost</b>\xff"));
+  server_->control().FailNext(FakeCall::kSubmit, absl::UnavailableError("device <b>lost</b>\xff"));
   EXPECT_FALSE(GenerateStream(server_->inference(), Request("x", 1)).Finish().ok());
   EXPECT_FALSE(Ready());
   EXPECT_THAT(Get("/readyz"), HasSubstr("fake: MODEL_STATE_FAILED: its device is lost: "

@@ -85,7 +85,7 @@ TEST_F(EngineFailureTest, MaxFailedStepsInARowFailTheModel) {
   options.health.max_failed_steps = 3;
   Start();
   for (int i = 0; i < 3; ++i) {
-    control->FailNextCollect(absl::InternalError("no luck"));
+    control->FailNext(FakeCall::kCollect, absl::InternalError("no luck"));
     EXPECT_EQ(CodeOf(Submit(Request({1}, 1)).sink),
               i < 2 ? absl::StatusCode::kInternal : absl::StatusCode::kUnavailable);
   }
@@ -97,7 +97,7 @@ TEST_F(EngineFailureTest, AStepThatWorksStartsTheCountAnew) {
   options.health.max_failed_steps = 2;
   Start();
   for (int i = 0; i < 3; ++i) {
-    control->FailNextCollect(absl::InternalError("no luck"));
+    control->FailNext(FakeCall::kCollect, absl::InternalError("no luck"));
     EXPECT_EQ(CodeOf(Submit(Request({1}, 1)).sink), absl::StatusCode::kInternal);
     ExpectServes();
   }
@@ -108,7 +108,7 @@ TEST_F(EngineFailureTest, WaitingRequestsEndWithTheRunningOnes) {
   options.health.max_failed_steps = 1;
   const Held held = StartHeldWithTwo();
   clock.Advance(milliseconds(30));
-  control->FailNextCollect(absl::InternalError("no luck"));
+  control->FailNext(FakeCall::kCollect, absl::InternalError("no luck"));
   control->Resume();
   ExpectBothEnded(held);
   const Outcome outcome = held.running->Wait();
@@ -121,7 +121,7 @@ TEST_F(EngineFailureTest, WaitingRequestsEndWithTheRunningOnes) {
 
 TEST_F(EngineFailureTest, ALostDeviceFailsTheModelAtOnce) {
   Start();
-  control->FailNextSubmit(absl::UnavailableError("it is gone"));
+  control->FailNext(FakeCall::kSubmit, absl::UnavailableError("it is gone"));
   EXPECT_EQ(CodeOf(Submit(Request({1}, 1)).sink), absl::StatusCode::kUnavailable);
   ExpectFailed("device is lost: UNAVAILABLE: it is gone");
 }
@@ -131,7 +131,7 @@ TEST_F(EngineFailureTest, ADeviceThatIsLostWhileItIsIdleFailsTheModelToo) {
   Start();
   const std::vector<TokenId> prompt(50, 7);
   for (int i = 0; i < 2; ++i) Submit(Request(prompt, 1)).sink->Wait();
-  control->FailNextRestore(absl::UnavailableError("it is gone"));
+  control->FailNext(FakeCall::kRestore, absl::UnavailableError("it is gone"));
   EXPECT_EQ(CodeOf(Submit(Request(prompt, 1)).sink), absl::StatusCode::kUnavailable);
   ExpectFailed("device is lost: UNAVAILABLE: it is gone");
   ExpectNothingLeft();

@@ -143,10 +143,20 @@ TEST_F(EngineFairnessTest, AParkedRequestEndsWithTheServer) {
   EXPECT_EQ(urgent.sink->Wait().status.code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(EngineFairnessTest, AFailedModelHasNoParkedRequest) {
+  const Accepted batch = StartBatch(Batch(kEndless));
+  const Accepted urgent = ParkIt();
+  control->FailNext(FakeCall::kCollect, absl::UnavailableError("lost"));
+  EXPECT_EQ(batch.sink->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(urgent.sink->Wait().status.code(), absl::StatusCode::kUnavailable);
+  engine->Shutdown(TimePoint::max());
+  EXPECT_EQ(metrics.requests_parked.Value(), 0);
+}
+
 TEST_F(EngineFairnessTest, AStateThatCannotBeReadEndsItsRequestAndNothingElse) {
   const GenerationRequest request = Batch(kEndless);
   const Accepted batch = StartBatch(request);
-  control->FailNextKeep();
+  control->FailNext(FakeCall::kKeep);
   const GenerationRequest urgent = Urgent(5);
   ExpectServed(Submit(urgent).sink, urgent);
   EXPECT_THAT(batch.sink->Wait().status,
@@ -162,7 +172,7 @@ TEST_F(EngineFairnessTest, AStateThatCannotBeRestoredEndsItsRequestAndNothingEls
   const Sink neighbour = Submit(Urgent(kEndless)).sink;
   const Sink batch = Submit(request).sink;
   batch->WaitForParts(3);
-  control->FailNextRestore();
+  control->FailNext(FakeCall::kRestore);
   GenerationRequest other = Urgent(5);  // the quota of one client is one slot
   other.client = client_b;
   ExpectServed(Submit(other).sink, other);

@@ -217,7 +217,7 @@ TEST_F(EngineGroupTest, AFailedStepEndsTheGroupThatIsInIt) {
   StartHeld();
   const Group reading = SubmitGroup(Request(std::vector<TokenId>(100, 3), 5), 3);
   control->RunSteps(1);
-  control->FailNextCollect(absl::InternalError("a step"));
+  control->FailNext(FakeCall::kCollect, absl::InternalError("a step"));
   control->Resume();
   EXPECT_THAT(reading.Codes(),
               ElementsAre(absl::StatusCode::kInternal, absl::StatusCode::kCancelled,
@@ -226,7 +226,7 @@ TEST_F(EngineGroupTest, AFailedStepEndsTheGroupThatIsInIt) {
   control->Hold();
   const Group forked = SubmitGroup(request, 3);
   control->RunSteps(8);
-  control->FailNextSubmit(absl::InternalError("a step"));
+  control->FailNext(FakeCall::kSubmit, absl::InternalError("a step"));
   control->Resume();
   EXPECT_THAT(forked.Codes(), Each(absl::StatusCode::kInternal));
   ExpectServes();
@@ -240,7 +240,7 @@ TEST_F(EngineGroupTest, ALostStateEndsTheGroupBeforeItHasBegun) {
   for (const std::vector<TokenId>& prompt : std::vector<std::vector<TokenId>>{{}, {4, 5, 6}}) {
     GenerationRequest request = Request(prompt, 5);
     request.previous = state;
-    control->FailNextRestore();
+    control->FailNext(FakeCall::kRestore);
     const Group group = SubmitGroup(request, 3);
     EXPECT_THAT(group.Codes(),
                 ElementsAre(absl::StatusCode::kInternal, absl::StatusCode::kCancelled,
@@ -262,7 +262,7 @@ TEST_F(EngineGroupTest, ALostStateEndsAGroupThatHasNothingToRead) {
         .histogram.sample_count;
   };
   const uint64_t before = left();
-  control->FailNextRestore();
+  control->FailNext(FakeCall::kRestore);
   EXPECT_THAT(SubmitGroup(request, 3).Codes(), Not(Contains(absl::StatusCode::kOk)));
   EXPECT_EQ(left(), before + 3);
 }
@@ -270,7 +270,7 @@ TEST_F(EngineGroupTest, ALostStateEndsAGroupThatHasNothingToRead) {
 TEST_F(EngineGroupTest, AForkThatFailsEndsItsAnswerAlone) {
   Start();
   const GenerationRequest request = Request({1, 2, 3}, 5);
-  control->FailNextRestore();
+  control->FailNext(FakeCall::kRestore);
   const Group group = SubmitGroup(request, 3);
   EXPECT_THAT(group.sinks[1]->Wait().status,
               StatusIs(absl::StatusCode::kInternal, Not(HasSubstr("secret"))));
@@ -294,7 +294,7 @@ TEST_F(EngineGroupTest, DeadlineDrainAndFailureEndTheWholeGroup) {
   engine->BeginDrain();
   control->RunSteps(2);
   EXPECT_THAT(queued.Codes(), Each(absl::StatusCode::kUnavailable));
-  control->FailNextSubmit(absl::UnavailableError("lost"));
+  control->FailNext(FakeCall::kSubmit, absl::UnavailableError("lost"));
   control->Resume();
   EXPECT_THAT(running.Codes(), Each(absl::StatusCode::kUnavailable));
 }

@@ -116,7 +116,7 @@ TEST_F(EngineJoinTest, AFailedStepOfALeaderDoesNotEndWaitingPrompts) {
   const GenerationRequest request = Request(Joined(system, {1}), 3);
   const Accepted waits = Submit(request);
   control->RunSteps(2);
-  control->FailNextCollect(absl::InternalError("boom"));
+  control->FailNext(FakeCall::kCollect, absl::InternalError("boom"));
   control->Resume();
   EXPECT_EQ(leader.sink->Wait().status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(UsageOf(waits, request).cached_tokens, 0U);
@@ -302,8 +302,8 @@ TEST_F(EngineGroupJoinTest, AStateThatIsLostEndsItsGroupAlone) {
   // There is a state before the last token, but it would leave a group nothing to read.
   EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, 0U);
   EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, 98U);
-  control->FailNextRestore();
-  for (const Sink& sink : SubmitGroup(request, 3)) EXPECT_FALSE(sink->Wait().status.ok());
+  control->FailNext(FakeCall::kRestore);
+  for (const Sink& sink : SubmitGroup(request, 3).sinks) EXPECT_FALSE(sink->Wait().status.ok());
   EXPECT_EQ(ExpectGroup(SubmitGroup(request, 3), request).cached_tokens, 98U);
 }
 

@@ -58,7 +58,7 @@ TEST_F(EnginePipelineTest, AFailedStepEndsItsRequestsAndNotThoseOfTheNextStep) {
   const Sink first = Submit(requests[0]).sink;
   control->WaitUntilBlocked();  // the first step, with the first request alone
   const Sink second = Submit(requests[1]).sink;
-  control->FailNextCollect(absl::InternalError("secret detail"));
+  control->FailNext(FakeCall::kCollect);
   control->Resume();
   EXPECT_EQ(first->Wait().status.code(), absl::StatusCode::kInternal);
   ExpectServed(second, requests[1]);
@@ -70,7 +70,7 @@ TEST_F(EnginePipelineTest, ARefusedStepEndsAllThatAreInItAndTheNextOnesAreServed
   StartHeld();
   const std::vector<Sink> sinks = {Submit(Request({1}, 8)).sink, Submit(Request({2}, 8)).sink};
   control->RunSteps(2);
-  control->FailNextSubmit(absl::InvalidArgumentError("secret detail"));
+  control->FailNext(FakeCall::kSubmit, absl::InvalidArgumentError("secret detail"));
   control->Resume();
   for (const Sink& sink : sinks) {
     EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kInternal);

@@ -152,7 +152,7 @@ TEST_F(EnginePrefixTest, AStateThatIsLostEndsItsRequestAlone) {
   const Tokens prompt = RandomText(100);
   Serve(prompt);
   Serve(prompt);
-  control->FailNextRestore();
+  control->FailNext(FakeCall::kRestore);
   EXPECT_THAT(Submit(Request(prompt, 3)).sink->Wait().status,
               StatusIs(absl::StatusCode::kInternal, HasSubstr("its state was lost")));
   EXPECT_EQ(Serve(prompt).cached_tokens, 99U);
@@ -162,7 +162,7 @@ TEST_F(EnginePrefixTest, APrefixWhoseStateCannotBeKeptIsReadAgain) {
   Start();
   const Tokens prompt = RandomText(100);
   Serve(prompt);
-  control->FailNextKeep();
+  control->FailNext(FakeCall::kKeep);
   Serve(prompt);
   EXPECT_EQ(Serve(prompt).cached_tokens, 0U);
   EXPECT_EQ(Serve(prompt).cached_tokens, 99U);

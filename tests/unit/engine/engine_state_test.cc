@@ -236,10 +236,10 @@ TEST_F(EngineStateTest, AnInvalidStateIsRefusedBeforeItReachesTheModel) {
 TEST_F(EngineStateTest, ALostStateEndsItsRequestAlone) {
   Start();
   const State state = Run(Turn(nullptr, {1, 2}, 2));
-  control->FailNextRestore();
+  control->FailNext(FakeCall::kRestore);
   EXPECT_THAT(Submit(Turn(state, {3}, 2)).sink->Wait().status,
               StatusIs(absl::StatusCode::kInternal, Not(HasSubstr("secret"))));
-  control->FailNextKeep();
+  control->FailNext(FakeCall::kKeep);
   const Outcome outcome = Submit(Turn(state, {3}, 2)).sink->Wait();
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(outcome.turn, nullptr);

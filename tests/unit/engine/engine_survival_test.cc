@@ -105,7 +105,7 @@ TEST_F(EngineSurvivalTest, AResumePointThatIsNotWantedIsLeftOutButNotItsTokens) 
   EXPECT_EQ(whole.tokens, Expected(request));
   // A snapshot that fails does no harm either.
   recorder->SetReady(true);
-  control->FailNextKeep();
+  control->FailNext(FakeCall::kKeep);
   EXPECT_EQ(Run(request).tokens, whole.tokens);
   ASSERT_GE(recorder->points().size(), 2U);
   EXPECT_GE(recorder->points().front().outputs.size(), 16U);

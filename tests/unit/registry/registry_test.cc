@@ -295,7 +295,7 @@ TEST_F(ModelRegistryTest, AModelThatFailsWhileItServesKeepsItsReasonAndTheOthers
   MakeFrom(config);
   Load();
   const auto served = *registry_->Acquire(*AnonymousClient(), "a");
-  fakes_.control->FailNextSubmit(absl::InternalError("no luck"));
+  fakes_.control->FailNext(FakeCall::kSubmit, absl::InternalError("no luck"));
   const auto sink = std::make_shared<RecordingSink>();
   GenerationRequest request;
   request.prompt = {1};

@@ -135,7 +135,7 @@ class VersionsTest : public testing::Test {
 
   // Fails a step of the model, whose folder is `path`, and the request of that step.
   void FailStep(const ModelHold& model, const std::string& path) {
-    control(path).FailNextSubmit(absl::InternalError("no luck"));
+    control(path).FailNext(FakeCall::kSubmit, absl::InternalError("no luck"));
     const auto sink = std::make_shared<RecordingSink>();
     ASSERT_TRUE(model->generate->Generate(Tokens(1), sink).ok());
     EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kUnavailable);
