@@ -103,6 +103,14 @@ class RecordingSink final : public PartRecorder<TokenDelta> {
     }
     return ids;
   }
+  // Returns the tokens of all parts, with the scores of the prompt if they were asked for.
+  std::vector<SampledToken> all_tokens() const {
+    std::vector<SampledToken> all;
+    for (const TokenDelta& delta : parts()) {
+      all.insert(all.end(), delta.tokens.begin(), delta.tokens.end());
+    }
+    return all;
+  }
   std::string text() const {
     std::string text;
     for (const TokenDelta& delta : parts()) text += delta.text;

@@ -17,11 +17,7 @@ class EngineBadWordsTest : public EngineResumeTest {
  protected:
   EngineBadWordsTest() { model.vocab_size = 5; }  // few tokens, so that words occur
 
-  std::vector<TokenId> SmallText(int64_t length) {
-    std::vector<TokenId> tokens(static_cast<size_t>(length));
-    for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(5));
-    return tokens;
-  }
+  std::vector<TokenId> SmallText(int64_t length) { return RandomText(length, model.vocab_size); }
 
   static std::shared_ptr<const TokenSequences> Shared(TokenSequences words) {
     return std::make_shared<const TokenSequences>(std::move(words));
@@ -121,9 +117,7 @@ TEST_F(EngineBadWordsTest, EachAnswerOfAGroupKeepsToItsOwnOutput) {
     GenerationRequest request = Random();
     request.client = AnonymousClient();
     request.service_class = ServiceClass::kNormal;
-    std::vector<Sink> sinks = {std::make_shared<RecordingSink>(),
-                               std::make_shared<RecordingSink>()};
-    ASSERT_TRUE(engine->GenerateGroup(request, {sinks.begin(), sinks.end()}).ok());
+    const std::vector<Sink> sinks = SubmitGroup(request, 2).sinks;
     for (size_t i = 0; i < sinks.size(); ++i) {
       ASSERT_EQ(sinks[i]->Wait().status, absl::OkStatus());
       ASSERT_EQ(sinks[i]->tokens(), Naive(request, i));
@@ -140,8 +134,7 @@ TEST_F(EngineBadWordsTest, FormerTurnsAndPromptsDoNotCount) {
     FakeModelRunner::Text text(model);
     text.Read(first.prompt);
     text.Replay(before.tokens);
-    GenerationRequest second =
-        Random(std::make_shared<const SequenceState>(MakeState(*before.outcome.turn).value()));
+    GenerationRequest second = Random(StateOf(before.outcome));
     if (random.Below(2) == 0) second.prompt.clear();  // it continues the answer
     ASSERT_EQ(Run(second).tokens, Naive(second, text));
   }

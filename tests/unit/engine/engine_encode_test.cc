@@ -1,7 +1,5 @@
 // Texts that a language model encodes, alone and alongside generations.
 
-#include <cmath>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -82,13 +80,12 @@ TEST_F(EngineEncodeTest, TextsAndGenerationsShareStepsAndDoNotHarmEachOther) {
   model.slots = 5;
   model.max_step_tokens = 16;
   Start();
-  std::mt19937 random(23);
   std::vector<std::pair<EncodingRequest, VectorsSink>> encoded;
   std::vector<std::pair<GenerationRequest, Sink>> generated;
   for (int i = 0; i < 40; ++i) {
-    const size_t tokens = 1 + random() % 70;
+    const auto tokens = static_cast<size_t>(1 + random.Below(70));
     if (i % 2 == 0) {
-      const EncodingRequest request = Encoding(tokens, kPoolings[random() % 4]);
+      const EncodingRequest request = Encoding(tokens, kPoolings[random.Below(4)]);
       encoded.emplace_back(request, Encode(request));
     } else {
       const GenerationRequest request = Request(std::vector<TokenId>(tokens, 9), 1 + i % 30);

@@ -1,9 +1,13 @@
 // Requests that do not finish, because they are refused, cancelled, expired, drained or failed.
 
 #include <chrono>
+#include <future>
+#include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace aft::server {
@@ -115,9 +119,8 @@ TEST_F(EngineTest, ACancelOrADeadlineBeforeTheFirstTokenCountsAsMissed) {
   GenerationRequest limited = Request({1}, 1);
   limited.deadline = clock.Now() + seconds(8);
   const Sink late = Submit(limited).sink;
-  auto scoring = Arriving<ScoringRequest>();
+  ScoringRequest scoring = Score({1, 2});
   scoring.method = Method::kScore;
-  scoring.text = {1, 2};
   const Accepted scored = Submit(scoring);  // a score has no first token
   clock.Advance(seconds(5));
   engine->Cancel(impatient.handle);

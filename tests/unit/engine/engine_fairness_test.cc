@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "model/api/snapshot_bytes.h"
-#include "tests/property/random_inputs.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace aft::server {
@@ -74,8 +73,7 @@ TEST_F(EngineFairnessTest, AParkedStreamContinuesExactlyWhereItWas) {
 TEST_F(EngineFairnessTest, AParkedTextIsScoredWhole) {
   model.max_step_tokens = 4;
   model.slots = 1;
-  ScoringRequest request = Arriving<ScoringRequest>();
-  for (TokenId i = 0; i < 200; ++i) request.text.push_back(i);
+  ScoringRequest request = Score(RandomText(200));
   request.service_class = ServiceClass::kBatch;
   StartHeld();
   const Sink score = Submit(request).sink;
@@ -86,12 +84,9 @@ TEST_F(EngineFairnessTest, AParkedTextIsScoredWhole) {
   ExpectServed(sink, urgent);
   EXPECT_EQ(score->Wait().status, absl::OkStatus());
   const std::vector<SampledToken> expected = FakeModelRunner::Score(request.text, 0);
-  std::vector<float> scores;
-  for (const TokenDelta& delta : score->parts()) {
-    for (const SampledToken& token : delta.tokens) scores.push_back(token.logprob);
-  }
+  const std::vector<SampledToken> scores = score->all_tokens();
   ASSERT_EQ(scores.size(), expected.size());
-  for (size_t i = 0; i < scores.size(); ++i) EXPECT_EQ(scores[i], expected[i].logprob) << i;
+  for (size_t i = 0; i < scores.size(); ++i) EXPECT_EQ(scores[i].logprob, expected[i].logprob) << i;
   EXPECT_EQ(Count(metrics.parks), 1);
 }
 
@@ -267,8 +262,7 @@ TEST_F(EngineFairnessTest, ADeadlineThatCannotBeMetIsRefusedOnceItIsKnown) {
   EXPECT_EQ(engine->load().running, 1);
   // All texts of a call count for its deadline.
   const auto text = [&] {
-    auto request = Arriving<ScoringRequest>();
-    request.text.assign(100, 1);
+    ScoringRequest request = Score(std::vector<TokenId>(100, 1));
     request.scored = 99;
     request.deadline = clock.Now() + seconds(60);
     return request;
@@ -377,7 +371,6 @@ TEST_F(EngineFairnessTest, ALongPromptKeepsToTheStepTargetAlongsideDecodes) {
 }
 
 TEST_F(EngineFairnessTest, EveryStreamIsRightUnderRandomClassesClientsAndCancels) {
-  TestRandom random;
   model.slots = 3;
   model.max_step_tokens = 16;
   options.limits.max_queued_requests = 1000;

@@ -13,6 +13,7 @@
 #include "prometheus/text_serializer.h"
 #include "server/engine/generate_engine.h"
 #include "server/observability/metrics.h"
+#include "tests/property/random_inputs.h"
 #include "tests/support/fake_model_runner.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/manual_clock.h"
@@ -96,6 +97,8 @@ class AnyEngineTest : public ::testing::Test {
 // AFT_STEPS_IN_FLIGHT=2, as a GPU does.
 class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
  protected:
+  using State = std::shared_ptr<const SequenceState>;
+
   EngineTest() {
     const char* in_flight = std::getenv("AFT_STEPS_IN_FLIGHT");
     if (in_flight != nullptr) model.max_steps_in_flight = std::atoi(in_flight);
@@ -130,13 +133,74 @@ class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
     request.stop.ignore_eos = true;
     return request;
   }
+  ScoringRequest Score(std::vector<TokenId> text) {
+    auto request = Arriving<ScoringRequest>();
+    request.text = std::move(text);
+    return request;
+  }
+
+  std::vector<TokenId> RandomText(int64_t length, int64_t below = 256) {
+    std::vector<TokenId> text(static_cast<size_t>(length));
+    for (TokenId& token : text) token = static_cast<TokenId>(random.Below(below));
+    return text;
+  }
+  template <typename AnyRequest>
+  void RandomOwner(AnyRequest& request) {
+    request.service_class = static_cast<ServiceClass>(random.Below(3));
+    request.client = random.Below(2) == 0 ? client_b : AnonymousClient();
+  }
+
+  // A group is several answers to one prompt.
+  struct Group {
+    RequestHandle handle;  // of the first answer
+    std::vector<Sink> sinks;
+
+    std::vector<absl::StatusCode> Codes() const {
+      std::vector<absl::StatusCode> codes;
+      for (const Sink& sink : sinks) codes.push_back(sink->Wait().status.code());
+      return codes;
+    }
+  };
+  static std::vector<Sink> Sinks(size_t count) {
+    std::vector<Sink> sinks(count);
+    for (Sink& sink : sinks) sink = std::make_shared<RecordingSink>();
+    return sinks;
+  }
+  // REQUIRES: the engine accepts it.
+  Group SubmitGroup(const GenerationRequest& request, std::vector<Sink> sinks) {
+    const auto handle = engine->GenerateGroup(request, {sinks.begin(), sinks.end()});
+    AFT_CHECK(handle.ok());
+    return {*handle, std::move(sinks)};
+  }
+  Group SubmitGroup(const GenerationRequest& request, size_t count) {
+    return SubmitGroup(request, Sinks(count));
+  }
+
+  // Returns the state that a request left. REQUIRES: it left one.
+  static State StateOf(const Outcome& outcome) {
+    EXPECT_EQ(outcome.status, absl::OkStatus());
+    AFT_CHECK(outcome.turn != nullptr);
+    return std::make_shared<const SequenceState>(MakeState(*outcome.turn).value());
+  }
+  static void ExpectSameState(const SequenceState& a, const SequenceState& b) {
+    EXPECT_EQ(a.model, b.model);
+    EXPECT_EQ(a.snapshot, b.snapshot);
+    EXPECT_EQ(a.tokens, b.tokens);
+    EXPECT_EQ(a.outputs, b.outputs);
+    EXPECT_EQ(a.history, b.history);
+    EXPECT_EQ(a.pending, b.pending);
+    EXPECT_EQ(a.had, b.had);
+  }
+  // Expects that both left the same state, or that neither left one.
+  static void ExpectSameState(const Outcome& a, const Outcome& b) {
+    ASSERT_EQ(a.turn != nullptr, b.turn != nullptr);
+    if (a.turn != nullptr) ExpectSameState(*StateOf(a), *StateOf(b));
+  }
 
   // The state of `previous` and `text`, of which the last `outputs` tokens were sampled. The model
   // has consumed all of it, or, with `pending`, all but the last token. REQUIRES: it has consumed
   // a token.
-  std::shared_ptr<const SequenceState> StateBehind(std::shared_ptr<const SequenceState> previous,
-                                                   std::vector<TokenId> text, size_t outputs,
-                                                   bool pending) {
+  State StateBehind(State previous, std::vector<TokenId> text, size_t outputs, bool pending) {
     GenerationRequest request = Request(text, 1);
     request.previous = std::move(previous);
     request.store = true;
@@ -172,6 +236,7 @@ class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
     return prometheus::TextSerializer().Serialize(registry.Collect());
   }
 
+  TestRandom random;
   FakeModelRunner::Options model;
   std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<FakeTokenizer>();
   std::shared_ptr<FakeModelControl> control = std::make_shared<FakeModelControl>();

@@ -1,13 +1,10 @@
 // Several answers to one prompt, through the engine.
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
-#include "tests/property/random_inputs.h"
 #include "tests/unit/engine/engine_fixture.h"
 #include "tests/unit/scheduling/random_rules.h"
 
@@ -28,38 +25,10 @@ constexpr int32_t kManyOutputs = 1'000'000;
 
 class EngineGroupTest : public EngineTest {
  protected:
-  struct Group {
-    RequestHandle handle;
-    std::vector<Sink> sinks;
-
-    std::vector<absl::StatusCode> Codes() const {
-      std::vector<absl::StatusCode> codes;
-      for (const Sink& sink : sinks) codes.push_back(sink->Wait().status.code());
-      return codes;
-    }
-  };
-
-  static std::vector<Sink> Sinks(size_t count) {
-    std::vector<Sink> sinks(count);
-    for (Sink& sink : sinks) sink = std::make_shared<RecordingSink>();
-    return sinks;
-  }
-  absl::StatusOr<RequestHandle> Offer(const GenerationRequest& request,
-                                      const std::vector<Sink>& sinks) {
-    return engine->GenerateGroup(request, {sinks.begin(), sinks.end()});
-  }
-  // REQUIRES: the engine accepts it.
-  Group SubmitGroup(const GenerationRequest& request, std::vector<Sink> sinks) {
-    const absl::StatusOr<RequestHandle> handle = Offer(request, sinks);
-    AFT_CHECK(handle.ok());
-    return {*handle, std::move(sinks)};
-  }
-  Group SubmitGroup(const GenerationRequest& request, size_t count) {
-    return SubmitGroup(request, Sinks(count));
-  }
   absl::Status RefusedGroup(const GenerationRequest& request, size_t count) {
     const std::vector<Sink> sinks = Sinks(count);
-    const absl::Status status = Offer(request, sinks).status();
+    const absl::Status status =
+        engine->GenerateGroup(request, {sinks.begin(), sinks.end()}).status();
     EXPECT_FALSE(status.ok());
     for (const Sink& sink : sinks) EXPECT_FALSE(sink->finished());
     return status;
@@ -69,20 +38,6 @@ class EngineGroupTest : public EngineTest {
   static GenerationRequest Single(GenerationRequest request, size_t i) {
     request.sampling.seed += i;
     return request;
-  }
-
-  static std::shared_ptr<const SequenceState> StateOf(const Outcome& outcome) {
-    AFT_CHECK(outcome.status.ok() && outcome.turn != nullptr);
-    return std::make_shared<const SequenceState>(MakeState(*outcome.turn).value());
-  }
-  static void ExpectSameState(const SequenceState& a, const SequenceState& b) {
-    EXPECT_EQ(a.model, b.model);
-    EXPECT_EQ(a.snapshot, b.snapshot);
-    EXPECT_EQ(a.tokens, b.tokens);
-    EXPECT_EQ(a.outputs, b.outputs);
-    EXPECT_EQ(a.history, b.history);
-    EXPECT_EQ(a.pending, b.pending);
-    EXPECT_EQ(a.had, b.had);
   }
 };
 
@@ -314,7 +269,6 @@ TEST_F(EngineGroupTest, ATokenThatIsNotFiniteEndsItsAnswerAlone) {
 // Groups and single requests have all classes and clients, states, penalties and stop tokens. Some
 // are cancelled. Each answer is that of a single request, to the last bit of its state.
 TEST_F(EngineGroupTest, UnderRandomNeighboursEachAnswerIsThatOfASingleRequest) {
-  TestRandom random;
   model.slots = 5;
   model.max_step_tokens = 16;
   options.limits.max_queued_requests = 1000;
@@ -322,7 +276,7 @@ TEST_F(EngineGroupTest, UnderRandomNeighboursEachAnswerIsThatOfASingleRequest) {
   StartHeld();
   const Accepted endless =
       Submit(Request({0}, kManyOutputs));  // so that there is always a next step
-  std::vector<std::shared_ptr<const SequenceState>> states = {nullptr};
+  std::vector<State> states = {nullptr};
   for (int round = 0; round < 60; ++round) {
     SCOPED_TRACE(round);
     struct One {
@@ -335,21 +289,16 @@ TEST_F(EngineGroupTest, UnderRandomNeighboursEachAnswerIsThatOfASingleRequest) {
     for (int i = 0; i < 5; ++i) {
       if (i > 1) control->RunSteps(1 + random.Below(3));
       const size_t from = static_cast<size_t>(random.Below(static_cast<int64_t>(states.size())));
-      std::vector<TokenId> prompt(static_cast<size_t>(
-          (states[from] != nullptr && states[from]->pending != kNoToken ? 0 : 1) +
-          random.Below(30)));
-      for (TokenId& token : prompt) token = static_cast<TokenId>(random.Below(256));
+      const bool may_be_empty = states[from] != nullptr && states[from]->pending != kNoToken;
+      const std::vector<TokenId> prompt = RandomText((may_be_empty ? 0 : 1) + random.Below(30));
       GenerationRequest request = Request(prompt, static_cast<int32_t>(1 + random.Below(20)));
       request.previous = states[from];
       request.store = true;
-      request.service_class = static_cast<ServiceClass>(random.Below(3));
-      if (random.Below(2) == 0) request.client = client_b;
+      RandomOwner(request);
       if (random.Below(2) == 0) request.sampling.repetition_penalty = 1.5F;
       if (random.Below(2) == 0) request.sampling.presence_penalty = 0.5F;
       if (random.Below(2) == 0) request.sampling.penalty_decay = 0.9F;
-      for (int64_t n = random.Below(2) * 15; n > 0; --n) {
-        request.stop.token_ids.push_back(static_cast<TokenId>(random.Below(256)));
-      }
+      request.stop.token_ids = RandomText(random.Below(2) * 15);
       if (random.Below(2) == 0) {
         request.sampling.rules = RandomRules(random, model.vocab_size, request.stop.token_ids);
         request.stop.min_tokens = static_cast<int32_t>(random.Below(request.stop.max_tokens + 1));

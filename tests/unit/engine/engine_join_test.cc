@@ -1,9 +1,7 @@
 // Prompts that begin alike and come at the same time: one reads, the others wait for it.
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "tests/unit/scheduling/prefix_fixture.h"
@@ -259,24 +257,14 @@ TEST_F(EngineJoinTurnTest, APromptThatEndsWhileItIsJoinedDoesNotHideThatOthersWa
 
 class EngineGroupJoinTest : public EngineJoinTest {
  protected:
-  std::vector<Sink> SubmitGroup(const GenerationRequest& request, size_t answers) {
-    std::vector<Sink> sinks(answers);
-    for (Sink& sink : sinks) sink = std::make_shared<RecordingSink>();
-    const auto handle = engine->GenerateGroup(request, {sinks.begin(), sinks.end()});
-    EXPECT_TRUE(handle.ok()) << handle.status();
-    if (handle.ok()) handle_ = *handle;
-    return sinks;
-  }
   // Returns the usage of the first.
-  Usage ExpectGroup(const std::vector<Sink>& sinks, GenerationRequest request) {
-    for (const Sink& sink : sinks) {
+  Usage ExpectGroup(const Group& group, GenerationRequest request) {
+    for (const Sink& sink : group.sinks) {
       ExpectServed(sink, request);
       ++request.sampling.seed;
     }
-    return sinks.front()->Wait().usage;
+    return group.sinks.front()->Wait().usage;
   }
-
-  RequestHandle handle_ = 0;  // the handle of the last group's first answer
 };
 
 TEST_F(EngineGroupJoinTest, AGroupContinuesFromAStateAndLeavesStates) {
@@ -313,8 +301,8 @@ TEST_F(EngineGroupJoinTest, AGroupWaitsForTheStateOfAnotherGroup) {
   const Tokens system = RandomText(400);
   const GenerationRequest first = Request(Joined(system, {1, 2}), 4);
   const GenerationRequest second = Request(Joined(system, {3, 4}), 4);
-  const std::vector<Sink> leaders = SubmitGroup(first, 3);
-  const std::vector<Sink> waits = SubmitGroup(second, 3);
+  const Group leaders = SubmitGroup(first, 3);
+  const Group waits = SubmitGroup(second, 3);
   control->Resume();
   EXPECT_EQ(ExpectGroup(leaders, first).cached_tokens, 0U);
   EXPECT_EQ(ExpectGroup(waits, second).cached_tokens, 400U);
@@ -327,15 +315,13 @@ TEST_F(EngineGroupJoinTest, AGroupThatWaitsMayBeCancelled) {
   StartHeld();
   const Tokens system = RandomText(400);
   const GenerationRequest first = Request(Joined(system, {1, 2}), 4);
-  const std::vector<Sink> leaders = SubmitGroup(first, 3);
-  const std::vector<Sink> waits = SubmitGroup(Request(Joined(system, {3, 4}), 4), 3);
+  const Group leaders = SubmitGroup(first, 3);
+  const Group waits = SubmitGroup(Request(Joined(system, {3, 4}), 4), 3);
   control->RunSteps(3);
   EXPECT_EQ(metrics.prefix_joins.Value(), 1);
-  engine->Cancel(handle_);
+  engine->Cancel(waits.handle);
   control->Resume();
-  for (const Sink& sink : waits) {
-    EXPECT_EQ(sink->Wait().status.code(), absl::StatusCode::kCancelled);
-  }
+  EXPECT_THAT(waits.Codes(), ::testing::Each(absl::StatusCode::kCancelled));
   ExpectGroup(leaders, first);
 }
 
@@ -414,8 +400,7 @@ TEST_F(EngineJoinTest, EveryAnswerIsThatOfThePromptAlone) {
           ASSERT_NE(usage.cache_miss, CacheMiss::kEvicted);
         }
         if (requests[i].store) {
-          const SequenceState state = MakeState(*outcome.turn).value();
-          ASSERT_EQ(state.history,
+          ASSERT_EQ(StateOf(outcome)->history,
                     HistoryOf(HistoryOf(0, requests[i].prompt), accepted[i].sink->tokens()));
         }
       }

@@ -79,13 +79,5 @@ TEST_F(EnginePipelineTest, ARefusedStepEndsAllThatAreInItAndTheNextOnesAreServed
   ExpectServes();
 }
 
-TEST_F(EnginePipelineTest, ALongTextIsScoredWhole) {
-  model.max_step_tokens = 8;
-  Start();
-  auto request = Arriving<ScoringRequest>();
-  request.text = std::vector<TokenId>(50, 3);
-  EXPECT_EQ(Submit(std::move(request)).sink->Wait().usage.scored_tokens, 49U);
-}
-
 }  // namespace
 }  // namespace aft::server

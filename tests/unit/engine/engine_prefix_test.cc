@@ -34,11 +34,9 @@ TEST_F(EnginePrefixTest, APromptOfAGroupMayBeTooShortByOneTokenMore) {
   for (const size_t length : {33U, 34U}) {
     const GenerationRequest request = Request(RandomText(length), 2);
     for (int time = 0; time < 3; ++time) {
-      const std::vector<Sink> sinks = {std::make_shared<RecordingSink>(),
-                                       std::make_shared<RecordingSink>()};
-      ASSERT_TRUE(engine->GenerateGroup(request, {sinks.begin(), sinks.end()}).ok());
-      const Usage usage = sinks[0]->Wait().usage;
-      sinks[1]->Wait();
+      const Group group = SubmitGroup(request, 2);
+      const Usage usage = group.sinks[0]->Wait().usage;
+      group.sinks[1]->Wait();
       EXPECT_EQ(usage.cache_miss == CacheMiss::kTooShort, length == 33) << time;
       EXPECT_EQ(usage.cached_tokens > 0, length == 34 && time == 2) << time;
     }
@@ -229,9 +227,7 @@ TEST_F(EnginePrefixTest, AResumedStreamContinuesFromAStateOfItsPromptOrItsOutput
     EXPECT_EQ(outcome.computed_tokens, read() - before + static_cast<double>(80 - count));
     EXPECT_EQ(outcome.status, absl::OkStatus());
     Tokens got(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(count));
-    for (const TokenDelta& delta : sink->parts()) {
-      for (const SampledToken& token : delta.tokens) got.push_back(token.id);
-    }
+    for (const SampledToken& token : sink->all_tokens()) got.push_back(token.id);
     EXPECT_EQ(got, whole);
     EXPECT_EQ(outcome.usage.prompt_tokens, 100U);
     return outcome.usage;
@@ -258,8 +254,7 @@ TEST_F(EnginePrefixTest, AStoredStateHasTheWholeText) {
     const Sink sink = Submit(request).sink;
     const Outcome outcome = sink->Wait();
     EXPECT_EQ(outcome.usage.cached_tokens, i < 2 ? 0U : 119U);
-    ASSERT_NE(outcome.turn, nullptr);
-    auto state = std::make_shared<const SequenceState>(MakeState(*outcome.turn).value());
+    const State state = StateOf(outcome);
     EXPECT_EQ(state->tokens, 124);
     EXPECT_EQ(state->history, HistoryOf(HistoryOf(0, prompt), Expected(request)));
     FakeModelRunner::Text text(model);

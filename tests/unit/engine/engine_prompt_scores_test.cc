@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,8 +50,7 @@ class EnginePromptScoresTest : public EnginePrefixTest {
 
   // What Score gives for the text.
   std::vector<std::string> ScoresOfText(const Tokens& text, int32_t top_logprobs) {
-    auto request = Arriving<ScoringRequest>();
-    request.text = text;
+    ScoringRequest request = Score(text);
     request.top_logprobs = std::max(top_logprobs, 0);
     const Sink sink = Submit(std::move(request)).sink;
     EXPECT_EQ(sink->Wait().status, absl::OkStatus());
@@ -81,11 +79,6 @@ class EnginePromptScoresTest : public EnginePrefixTest {
   }
   Outcome Run(const GenerationRequest& request) {
     return ExpectScored(Submit(request).sink, request);
-  }
-
-  static std::shared_ptr<const SequenceState> StateOf(const Outcome& outcome) {
-    AFT_CHECK(outcome.turn != nullptr);
-    return std::make_shared<const SequenceState>(MakeState(*outcome.turn).value());
   }
 };
 
@@ -197,9 +190,7 @@ TEST_F(EnginePromptScoresTest, OfSeveralAnswersTheFirstHasThem) {
   Start();
   for (const int64_t length : {1, 2, 100}) {
     const GenerationRequest request = Scored(RandomText(length), 5, 1);
-    const std::vector<Sink> sinks = {std::make_shared<RecordingSink>(),
-                                     std::make_shared<RecordingSink>()};
-    ASSERT_TRUE(engine->GenerateGroup(request, {sinks.begin(), sinks.end()}).ok());
+    const std::vector<Sink> sinks = SubmitGroup(request, 2).sinks;
     ExpectScored(sinks[0], request);
     GenerationRequest second = request;
     ++second.sampling.seed;

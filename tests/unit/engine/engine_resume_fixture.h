@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "server/engine/resumption.h"
-#include "tests/property/random_inputs.h"
 #include "tests/unit/engine/engine_fixture.h"
 #include "tests/unit/scheduling/random_rules.h"
 
@@ -50,7 +49,7 @@ class ResumePointRecorder : public ResumePointSink {
 
 class EngineResumeTest : public EngineTest {
  protected:
-  using State = std::shared_ptr<const SequenceState>;
+  using EngineTest::StateOf;
 
   // The answer to a request.
   struct Answer {
@@ -103,12 +102,6 @@ class EngineResumeTest : public EngineTest {
     return request;
   }
 
-  std::vector<TokenId> RandomText(int64_t length) {
-    std::vector<TokenId> tokens(static_cast<size_t>(length));
-    for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(256));
-    return tokens;
-  }
-
   GenerationRequest RandomRequest(const State& previous) {
     GenerationRequest request =
         Request(RandomText(1 + random.Below(20)), static_cast<int32_t>(1 + random.Below(40)));
@@ -121,10 +114,6 @@ class EngineResumeTest : public EngineTest {
     request.stop.ignore_eos = random.Below(2) == 0;
     RandomOwner(request);
     return request;
-  }
-  void RandomOwner(GenerationRequest& request) {
-    request.service_class = static_cast<ServiceClass>(random.Below(3));
-    request.client = random.Below(2) == 0 ? client_b : AnonymousClient();
   }
   // Gives the request random ends, some of which it meets somewhere in `output`.
   void RandomStops(const std::vector<TokenId>& output, GenerationRequest& request) {
@@ -146,20 +135,6 @@ class EngineResumeTest : public EngineTest {
     if (!request.stop.ignore_eos) ends.push_back(tokenizer->eos_id());
     request.sampling.rules = RandomRules(random, model.vocab_size, ends);
     request.stop.min_tokens = static_cast<int32_t>(random.Below(request.stop.max_tokens + 1));
-  }
-
-  void ExpectSameState(const Outcome& outcome, const Outcome& expected) {
-    ASSERT_EQ(outcome.turn != nullptr, expected.turn != nullptr);
-    if (expected.turn == nullptr) return;
-    const SequenceState state = MakeState(*outcome.turn).value();
-    const SequenceState whole = MakeState(*expected.turn).value();
-    EXPECT_EQ(state.snapshot, whole.snapshot);
-    EXPECT_EQ(state.tokens, whole.tokens);
-    EXPECT_EQ(state.outputs, whole.outputs);
-    EXPECT_EQ(state.history, whole.history);
-    EXPECT_EQ(state.pending, whole.pending);
-    EXPECT_EQ(state.had, whole.had);
-    EXPECT_EQ(state.model, whole.model);
   }
 
   void ExpectGoesOn(const Answer& rest, const Answer& whole, size_t from) {
@@ -201,8 +176,6 @@ class EngineResumeTest : public EngineTest {
   absl::Status RefusedOutput(GenerationRequest request, const std::vector<TokenId>& output) {
     return Refused(Resumed(std::move(request), output, output.size()));
   }
-
-  TestRandom random;
 };
 
 }  // namespace aft::server

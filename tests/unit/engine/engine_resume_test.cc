@@ -24,10 +24,7 @@ TEST_F(EngineResumeTest, WhereverAStreamBreaksItContinuesAsIfItHadNot) {
         states[static_cast<size_t>(random.Below(static_cast<int64_t>(states.size())))]);
     RandomStops(Run(request).tokens, request);
     const Answer whole = Run(request);
-    if (whole.outcome.turn != nullptr) {
-      states.push_back(
-          std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn).value()));
-    }
+    if (whole.outcome.turn != nullptr) states.push_back(StateOf(whole.outcome));
     const auto size = static_cast<int64_t>(whole.tokens.size());
     const std::vector<size_t> cuts = {static_cast<size_t>(random.Below(size + 1)),
                                       static_cast<size_t>(random.Below(size + 1)),

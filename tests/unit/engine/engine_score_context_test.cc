@@ -1,7 +1,6 @@
 // Texts to score whose beginning is context: which tokens are scored, and which are not read.
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,8 +15,7 @@ using ::testing::HasSubstr;
 class EngineScoreContextTest : public EnginePrefixTest {
  protected:
   ScoringRequest Score(Tokens text, int64_t context) {
-    auto request = Arriving<ScoringRequest>();
-    request.text = std::move(text);
+    ScoringRequest request = EngineTest::Score(std::move(text));
     request.context = context;
     return request;
   }
@@ -135,7 +133,7 @@ TEST_F(EngineScoreContextTest, TheRestAndTheStateAreThoseOfTheTextWhateverWasCac
   const Tokens text = RandomText(120);
   ScoringRequest whole = Score(text, 0);
   whole.store = true;
-  const SequenceState expected = MakeState(*Run(whole).turn).value();
+  const State expected = StateOf(Run(whole));
   for (const int64_t scored : {0, 1, 19, 20}) {
     for (const bool store : {false, true}) {
       ScoringRequest request = Score(text, 100);
@@ -148,11 +146,7 @@ TEST_F(EngineScoreContextTest, TheRestAndTheStateAreThoseOfTheTextWhateverWasCac
       EXPECT_EQ(outcome.usage.resumed_tokens, scored);
       if (!store) continue;
       EXPECT_EQ(outcome.usage.cached_tokens, 99U);
-      ASSERT_NE(outcome.turn, nullptr);
-      const SequenceState state = MakeState(*outcome.turn).value();
-      EXPECT_EQ(state.snapshot, expected.snapshot);
-      EXPECT_EQ(state.history, expected.history);
-      EXPECT_EQ(state.pending, expected.pending);
+      ExpectSameState(*StateOf(outcome), *expected);
     }
   }
 }

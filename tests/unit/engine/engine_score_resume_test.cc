@@ -1,10 +1,8 @@
 // Scores that broke off, and the requests for the rest of them.
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
-#include "tests/property/random_inputs.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace aft::server {
@@ -15,15 +13,6 @@ using ::testing::IsEmpty;
 
 class EngineScoreResumeTest : public EngineTest {
  protected:
-  using State = std::shared_ptr<const SequenceState>;
-
-  ScoringRequest Score(std::vector<TokenId> text, State previous = nullptr) {
-    auto request = Arriving<ScoringRequest>();
-    request.text = std::move(text);
-    request.previous = std::move(previous);
-    return request;
-  }
-
   struct Answer {
     std::vector<float> scores;
     Outcome outcome;
@@ -62,29 +51,16 @@ class EngineScoreResumeTest : public EngineTest {
     EXPECT_EQ(rest.outcome.usage.prompt_tokens, whole.outcome.usage.prompt_tokens);
     EXPECT_EQ(rest.outcome.usage.scored_tokens, whole.outcome.usage.scored_tokens);
     EXPECT_EQ(rest.outcome.usage.resumed_tokens, count);
-    ASSERT_EQ(rest.outcome.turn != nullptr, whole.outcome.turn != nullptr);
-    if (whole.outcome.turn == nullptr) return;
-    const SequenceState state = MakeState(*rest.outcome.turn).value();
-    const SequenceState expected = MakeState(*whole.outcome.turn).value();
-    EXPECT_EQ(state.snapshot, expected.snapshot);
-    EXPECT_EQ(state.tokens, expected.tokens);
-    EXPECT_EQ(state.history, expected.history);
-    EXPECT_EQ(state.pending, expected.pending);
+    ExpectSameState(rest.outcome, whole.outcome);
   }
 
-  std::vector<TokenId> RandomText(int64_t length) {
-    std::vector<TokenId> tokens(static_cast<size_t>(length));
-    for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(257));
-    return tokens;
-  }
-
-  TestRandom random;
+  std::vector<TokenId> AnyText(int64_t length) { return RandomText(length, model.vocab_size); }
 };
 
 TEST_F(EngineScoreResumeTest, WhereverScoresBreakOffTheRestIsWhatWouldHaveCome) {
   model.max_step_tokens = 8;
   Start();
-  const ScoringRequest request = Score(RandomText(20));
+  const ScoringRequest request = Score(AnyText(20));
   const Answer whole = Run(request);
   ASSERT_EQ(whole.scores.size(), 19U);
   EXPECT_EQ(whole.outcome.usage.resumed_tokens, 0U);
@@ -104,7 +80,7 @@ TEST_F(EngineScoreResumeTest, WhereverScoresBreakOffTheRestIsWhatWouldHaveCome) 
 TEST_F(EngineScoreResumeTest, ScoresThatTheClientHasAreNotComputed) {
   model.max_step_tokens = 8;
   Start();
-  const ScoringRequest request = Score(RandomText(40));
+  const ScoringRequest request = Score(AnyText(40));
   const Answer whole = Run(request);
   const size_t before = control->steps().size();
   Run(Rest(request, whole, 19));
@@ -132,17 +108,14 @@ TEST_F(EngineScoreResumeTest, AfterAStateAndAlongsideOthersTheRestIsTheSame) {
     SCOPED_TRACE(round);
     const State previous =
         states[static_cast<size_t>(random.Below(static_cast<int64_t>(states.size())))];
-    ScoringRequest request = Score(RandomText(1 + random.Below(60)), previous);
+    ScoringRequest request = Score(AnyText(1 + random.Below(60)));
+    request.previous = previous;
     request.store = random.Below(2) == 0;
-    request.service_class = static_cast<ServiceClass>(random.Below(3));
-    request.client = random.Below(2) == 0 ? client_b : AnonymousClient();
-    const GenerationRequest beside = Request(RandomText(1 + random.Below(30)), 20);
+    RandomOwner(request);
+    const GenerationRequest beside = Request(AnyText(1 + random.Below(30)), 20);
     const Accepted generates = Submit(beside);
     const Answer whole = Run(request);
-    if (whole.outcome.turn != nullptr) {
-      states.push_back(
-          std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn).value()));
-    }
+    if (whole.outcome.turn != nullptr) states.push_back(StateOf(whole.outcome));
     const auto count =
         static_cast<size_t>(random.Below(static_cast<int64_t>(whole.scores.size()) + 1));
     if (previous != nullptr && previous->pending != kNoToken) ++pending;
@@ -169,8 +142,7 @@ TEST_F(EngineScoreResumeTest, MoreScoresThanThereAreAreRefused) {
   // A pending token gives the first token a score.
   ScoringRequest before = Score({1, 2});
   before.store = true;
-  request.previous =
-      std::make_shared<const SequenceState>(MakeState(*Submit(before).sink->Wait().turn).value());
+  request.previous = StateOf(Submit(before).sink->Wait());
   request.scored = 1;
   const Answer all = Run(request);
   EXPECT_EQ(all.outcome.status, absl::OkStatus());
@@ -182,7 +154,7 @@ TEST_F(EngineScoreResumeTest, ADrainEndsResumableScoresAndWaitsForTheOthers) {
   model.slots = 3;
   model.max_step_tokens = 8;
   StartHeld();
-  const std::vector<TokenId> text = RandomText(200);
+  const std::vector<TokenId> text = AnyText(200);
   ScoringRequest resumable = Score(text);
   resumable.survival.resumable = true;
   resumable.store = true;

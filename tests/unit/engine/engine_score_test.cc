@@ -1,10 +1,11 @@
 // The results of texts to score, alone and alongside generations.
 
-#include <numeric>
-#include <random>
-#include <thread>
+#include <chrono>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace aft::server {
@@ -14,17 +15,17 @@ using ::testing::HasSubstr;
 
 class EngineScoreTest : public EngineTest {
  protected:
-  ScoringRequest Score(std::vector<TokenId> text, int32_t top_logprobs = 0) {
-    auto request = Arriving<ScoringRequest>();
-    request.text = std::move(text);
-    request.top_logprobs = top_logprobs;
-    return request;
-  }
-
   static std::vector<TokenId> Text(size_t size, TokenId first = 3) {
     std::vector<TokenId> text(size);
     for (size_t i = 0; i < size; ++i) text[i] = (first + 7 * static_cast<TokenId>(i)) % 256;
     return text;
+  }
+
+  // Submits the texts as one call. REQUIRES: the engine accepts it.
+  std::vector<Sink> SubmitCall(const std::vector<ScoringRequest>& texts) {
+    std::vector<Sink> sinks = Sinks(texts.size());
+    AFT_CHECK(engine->ScoreTexts(texts, {sinks.begin(), sinks.end()}).ok());
+    return sinks;
   }
 
   // All scores of a finished request, whose chunks must follow each other.
@@ -76,7 +77,9 @@ TEST_F(EngineScoreTest, ALongTextComesInChunksThatShareTheStepsBudget) {
 
 TEST_F(EngineScoreTest, AlternativesComeWhenTheyAreAskedFor) {
   Start();
-  const Sink sink = Submit(Score(Text(5), /*top_logprobs=*/3)).sink;
+  ScoringRequest request = Score(Text(5));
+  request.top_logprobs = 3;
+  const Sink sink = Submit(request).sink;
   EXPECT_TRUE(sink->Wait().status.ok());
   for (const SampledToken& token : Scores(*sink)) EXPECT_EQ(token.top.size(), 3U);
 }
@@ -95,15 +98,14 @@ TEST_F(EngineScoreTest, ScoresAndGenerationsShareStepsAndDoNotHarmEachOther) {
   model.slots = 5;
   model.max_step_tokens = 16;
   Start();
-  std::mt19937 random(23);
   std::vector<std::pair<std::vector<TokenId>, Sink>> scored;
   std::vector<std::pair<GenerationRequest, Sink>> generated;
   for (int i = 0; i < 40; ++i) {
-    const std::vector<TokenId> text = Text(1 + random() % 70, static_cast<TokenId>(random() % 200));
-    if (random() % 2 == 0) {
+    const std::vector<TokenId> text = RandomText(1 + random.Below(70));
+    if (random.Below(2) == 0) {
       scored.emplace_back(text, Submit(Score(text)).sink);
     } else {
-      const GenerationRequest request = Request(text, 1 + static_cast<int32_t>(random() % 30));
+      const GenerationRequest request = Request(text, 1 + static_cast<int32_t>(random.Below(30)));
       generated.emplace_back(request, Submit(request).sink);
     }
   }
@@ -169,19 +171,13 @@ TEST_F(EngineScoreTest, TheTextsOfACallThatHasBegunWaitAsLongAsTheyHaveTo) {
   options.scheduling.max_queue = std::chrono::seconds(1);
   StartHeld();
   std::vector<ScoringRequest> texts;
-  std::vector<std::shared_ptr<TokenSink>> sinks;
-  std::vector<Sink> recorded;
-  for (size_t i = 0; i < 6; ++i) {  // two more than there are slots
-    texts.push_back(Score(Text(10 + i)));
-    recorded.push_back(std::make_shared<RecordingSink>());
-    sinks.push_back(recorded.back());
-  }
-  ASSERT_TRUE(engine->ScoreTexts(texts, sinks).ok());
+  for (size_t i = 0; i < 6; ++i) texts.push_back(Score(Text(10 + i)));  // there are four slots
+  const std::vector<Sink> sinks = SubmitCall(texts);
   control->WaitUntilBlocked();
   const Accepted other = Submit(Score(Text(10)));
   clock.Advance(std::chrono::seconds(2));
   control->Resume();
-  for (size_t i = 0; i < 6; ++i) ExpectScores(*recorded[i], recorded[i]->Wait(), texts[i].text);
+  for (size_t i = 0; i < 6; ++i) ExpectScores(*sinks[i], sinks[i]->Wait(), texts[i].text);
   EXPECT_THAT(other.sink->Wait().status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queue_ms")));
 }
@@ -190,20 +186,13 @@ TEST_F(EngineScoreTest, TheTextsOfACallThatHasBegunWaitAsLongAsTheyHaveTo) {
 TEST_F(EngineScoreTest, ACallOfTextsThatHasNotBegunInTimeEnds) {
   options.scheduling.max_queue = std::chrono::seconds(1);
   StartHeld();
-  std::vector<Sink> running(4);  // one call, so that the first step has them all
-  for (Sink& sink : running) sink = std::make_shared<RecordingSink>();
-  ASSERT_TRUE(engine
-                  ->ScoreTexts(std::vector<ScoringRequest>(4, Score(Text(10))),
-                               {running.begin(), running.end()})
-                  .ok());
+  // These are one call, so that the first step has them all.
+  const std::vector<Sink> running = SubmitCall(std::vector<ScoringRequest>(4, Score(Text(10))));
   control->WaitUntilBlocked();
-  const std::vector<Sink> recorded = {std::make_shared<RecordingSink>(),
-                                      std::make_shared<RecordingSink>()};
-  ASSERT_TRUE(
-      engine->ScoreTexts({Score(Text(10)), Score(Text(10))}, {recorded[0], recorded[1]}).ok());
+  const std::vector<Sink> waiting = SubmitCall({Score(Text(10)), Score(Text(10))});
   clock.Advance(std::chrono::seconds(2));
   control->Resume();
-  for (const Sink& sink : recorded) {
+  for (const Sink& sink : waiting) {
     EXPECT_THAT(sink->Wait().status,
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queue_ms")));
   }

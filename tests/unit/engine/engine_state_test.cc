@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "tests/property/random_inputs.h"
 #include "tests/support/kept_bytes.h"
 #include "tests/unit/engine/engine_fixture.h"
 #include "tests/unit/scheduling/random_rules.h"
@@ -23,8 +21,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-using State = std::shared_ptr<const SequenceState>;
-
 class EngineStateTest : public EngineTest {
  protected:
   // A request whose state is to be stored.
@@ -35,19 +31,12 @@ class EngineStateTest : public EngineTest {
     return request;
   }
   ScoringRequest ScoreTurn(State previous, std::vector<TokenId> tokens) {
-    auto request = Arriving<ScoringRequest>();
-    request.text = std::move(tokens);
+    ScoringRequest request = Score(std::move(tokens));
     request.previous = std::move(previous);
     request.store = true;
     return request;
   }
 
-  static State StateOf(const Outcome& outcome) {
-    EXPECT_EQ(outcome.status, absl::OkStatus());
-    EXPECT_NE(outcome.turn, nullptr);
-    if (outcome.turn == nullptr) return nullptr;
-    return std::make_shared<const SequenceState>(MakeState(*outcome.turn).value());
-  }
   template <typename Request>
   State Run(Request request) {
     return StateOf(Submit(std::move(request)).sink->Wait());
@@ -271,7 +260,7 @@ TEST_F(EngineStateTest, ScoresOfTheTurnsOfATextAreThoseOfTheText) {
 struct Node {
   explicit Node(const FakeModelRunner::Options& model) : text(model) {}
 
-  State state;
+  std::shared_ptr<const SequenceState> state;
   FakeModelRunner::Text text;
   std::vector<TokenId> ids;
   std::map<TokenId, uint32_t> had;
@@ -298,17 +287,6 @@ struct Node {
 
 class EngineTurnsTest : public EngineStateTest {
  protected:
-  std::vector<TokenId> RandomText(int64_t length) {
-    std::vector<TokenId> tokens(static_cast<size_t>(length));
-    for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(256));
-    return tokens;
-  }
-  template <typename Request>
-  void RandomOwner(Request& request) {
-    request.service_class = static_cast<ServiceClass>(random.Below(3));
-    if (random.Below(2) == 0) request.client = client_b;
-  }
-
   GenerationRequest RandomGeneration(const Node& from) {
     const bool may_be_empty = from.pending;
     GenerationRequest request =
@@ -361,8 +339,6 @@ class EngineTurnsTest : public EngineStateTest {
     node.Add(request.text, /*sampled=*/false);
     return scores;
   }
-
-  TestRandom random;
 };
 
 TEST_F(EngineTurnsTest, HoweverATextIsCutIntoTurnsItIsTheTextOfOneRun) {
@@ -400,14 +376,11 @@ TEST_F(EngineTurnsTest, HoweverATextIsCutIntoTurnsItIsTheTextOfOneRun) {
       SCOPED_TRACE(i);
       Node& node = after[i];
       node.state = StateOf(sinks[i]->Wait());
-      ASSERT_NE(node.state, nullptr);
       std::vector<TokenId> got;
       std::vector<float> got_scores;
-      for (const TokenDelta& delta : sinks[i]->parts()) {
-        for (const SampledToken& token : delta.tokens) {
-          if (scores[i].empty()) got.push_back(token.id);
-          if (!scores[i].empty()) got_scores.push_back(token.logprob);
-        }
+      for (const SampledToken& token : sinks[i]->all_tokens()) {
+        if (scores[i].empty()) got.push_back(token.id);
+        if (!scores[i].empty()) got_scores.push_back(token.logprob);
       }
       ASSERT_EQ(got, tokens[i]);
       ASSERT_EQ(got_scores, scores[i]);

@@ -15,18 +15,11 @@ namespace {
 using std::chrono::microseconds;
 using ::testing::HasSubstr;
 
-std::vector<TokenId> RandomPrompt(std::mt19937& random, size_t size) {
-  std::vector<TokenId> prompt(size);
-  for (TokenId& id : prompt) id = static_cast<TokenId>(random() % 256);
-  return prompt;
-}
-
 TEST_F(EngineTest, FeedsALongPromptInChunks) {
   model.slots = 2;
   model.max_step_tokens = 8;
   Start();
-  std::mt19937 random(1);
-  const GenerationRequest request = Request(RandomPrompt(random, 100), 5);
+  const GenerationRequest request = Request(RandomText(100), 5);
   ExpectServed(Submit(request).sink, request);
   EXPECT_EQ(control->step_count(), 13 + 4);
 }
@@ -133,17 +126,16 @@ TEST_F(EngineTest, SurvivesManyClientsThatCancelAtRandom) {
   std::atomic<int> refused = 0;
   std::atomic<int> finished = 0;
   std::vector<std::vector<GenerationRequest>> requests(4);
-  for (size_t c = 0; c < 4; ++c) {
-    std::mt19937 random(static_cast<uint32_t>(c));
+  for (std::vector<GenerationRequest>& of_client : requests) {
     for (int i = 0; i < 150; ++i) {
-      requests[c].push_back(Request(RandomPrompt(random, 1 + random() % 30),
-                                    static_cast<int32_t>(1 + random() % 20)));
+      const auto max_tokens = static_cast<int32_t>(1 + random.Below(20));
+      of_client.push_back(Request(RandomText(1 + random.Below(30)), max_tokens));
     }
   }
   std::vector<std::thread> clients;
   for (size_t c = 0; c < 4; ++c) {
     clients.emplace_back([&, c] {
-      std::mt19937 random(static_cast<uint32_t>(100 + c));
+      std::mt19937 draw(static_cast<uint32_t>(100 + c));
       std::vector<std::pair<Sink, const GenerationRequest*>> open;
       const auto close = [&] {
         const auto [sink, request] = open.back();
@@ -161,12 +153,12 @@ TEST_F(EngineTest, SurvivesManyClientsThatCancelAtRandom) {
         const auto handle = engine->Generate(request, sink);
         if (handle.ok()) {
           open.emplace_back(sink, &request);
-          if (random() % 3 == 0) engine->Cancel(*handle);
+          if (draw() % 3 == 0) engine->Cancel(*handle);
         } else {
           EXPECT_EQ(handle.status().code(), absl::StatusCode::kResourceExhausted);
           refused.fetch_add(1);
         }
-        while (open.size() > random() % 4) close();
+        while (open.size() > draw() % 4) close();
       }
       while (!open.empty()) close();
     });

@@ -26,10 +26,7 @@ TEST_F(EngineSurvivalTest, FromAnyResumePointAStreamContinuesAndReadsOnlyWhatCam
     const auto recorder = std::make_shared<ResumePointRecorder>();
     survives.survival = {.resumable = true, .sink = recorder, .interval = 1 + random.Below(12)};
     const Answer whole = Run(survives);
-    if (whole.outcome.turn != nullptr) {
-      states.push_back(
-          std::make_shared<const SequenceState>(MakeState(*whole.outcome.turn).value()));
-    }
+    if (whole.outcome.turn != nullptr) states.push_back(StateOf(whole.outcome));
     std::vector<TokenId> outputs;
     for (const ResumePoint& point : recorder->points()) {
       ++seen;
@@ -205,22 +202,14 @@ TEST_F(EngineSurvivalTest, AfterEveryStateAGroupGivesTheAnswersOfSingleRequests)
         request.previous = StateBehind(nullptr, {text.begin(), last}, 0, pending);
         if (penalties) request.sampling.repetition_penalty = 1.5F;
         request.store = true;
-        std::vector<Sink> sinks(3);
-        for (Sink& sink : sinks) sink = std::make_shared<RecordingSink>();
-        ASSERT_TRUE(engine->GenerateGroup(request, {sinks.begin(), sinks.end()}).ok());
-        for (const Sink& sink : sinks) {
-          const Outcome outcome = sink->Wait();
-          EXPECT_EQ(outcome.status, absl::OkStatus());
+        for (const Sink& sink : SubmitGroup(request, 3).sinks) {
+          const State state = StateOf(sink->Wait());
           GenerationRequest alone = Request(text, 4);
           alone.sampling = request.sampling;
           alone.store = true;
           const Sink expected = Submit(alone).sink;
-          const SequenceState whole = MakeState(*expected->Wait().turn).value();
+          ExpectSameState(*state, *StateOf(expected->Wait()));
           EXPECT_EQ(sink->tokens(), expected->tokens());
-          ASSERT_NE(outcome.turn, nullptr);
-          const SequenceState state = MakeState(*outcome.turn).value();
-          EXPECT_EQ(state.snapshot, whole.snapshot);
-          EXPECT_EQ(state.history, whole.history);
           ++request.sampling.seed;
         }
       }

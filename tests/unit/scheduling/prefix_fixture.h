@@ -1,10 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
-#include "tests/property/random_inputs.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace aft::server {
@@ -23,12 +21,6 @@ class EnginePrefixTest : public EngineTest {
     model.slots = 4;
     model.max_step_tokens = 64;
     options.model.prefix_cache_interval_tokens = 0;
-  }
-
-  Tokens RandomText(int64_t length) {
-    Tokens tokens(static_cast<size_t>(length));
-    for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(256));
-    return tokens;
   }
 
   // Serves the request and checks its answer.
@@ -50,8 +42,6 @@ class EnginePrefixTest : public EngineTest {
 
   // The prompt tokens that steps have read, for all requests.
   double read() const { return metrics.prompt_tokens.Value(); }
-
-  TestRandom random;
 };
 
 }  // namespace aft::server
