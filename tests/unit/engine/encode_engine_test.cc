@@ -170,6 +170,30 @@ TEST_F(EncodeEngineTest, TextsThatArriveDuringAStepAreTheNextBatch) {
   EXPECT_THAT(BatchRows(), ElementsAre(4, 4, 2));
 }
 
+// A text costs four tokens. Divided by the weight this is 4 for one client and 1.6 for the other.
+TEST_F(EncodeEngineTest, ClientsHaveBatchesByTheirWeights) {
+  options.model.max_batch_rows = 1;
+  options.model.max_batch_delay = seconds(0);
+  StartHeld();
+  Client heavy;
+  heavy.name = "heavy";
+  heavy.weight = 2.5;
+  const auto client = std::make_shared<const Client>(heavy);
+  std::vector<Sink> sinks = {Submit(Request(std::vector<TokenId>{1})).sink};
+  control->WaitUntilBlocked();
+  for (TokenId i = 0; i < 4; ++i) {
+    sinks.push_back(Submit(Request(std::vector<TokenId>(4, 10 + i))).sink);
+    EncodingRequest request = Request(std::vector<TokenId>(4, 20 + i));
+    request.client = client;
+    sinks.push_back(Submit(std::move(request)).sink);
+  }
+  control->Resume();
+  for (const Sink& sink : sinks) EXPECT_TRUE(sink->Wait().status.ok());
+  std::vector<TokenId> order;
+  for (const TokenSequences& batch : control->batches()) order.push_back(batch.at(0).at(0));
+  EXPECT_THAT(order, ElementsAre(1, 10, 20, 21, 22, 11, 23, 12, 13));
+}
+
 TEST_F(EncodeEngineTest, PoolsAndNormalizes) {
   Start();
   std::vector<Sink> sinks;

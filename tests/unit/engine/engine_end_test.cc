@@ -316,6 +316,7 @@ TEST_F(EngineTest, ADeadlineEndsARequestInTheQueueAndOneThatDecodes) {
   EXPECT_EQ(outcome.usage.generated_tokens, 4U);
   EXPECT_EQ(outcome.timings.total, seconds(2));
   EXPECT_EQ(c->Wait().status, absl::OkStatus());
+  EXPECT_EQ(metrics.finished(Ending::kDeadline).Value(), 2);
 }
 
 TEST_F(EngineTest, ShutdownEndsTheRemainingRequestsAtItsDeadline) {
@@ -331,6 +332,7 @@ TEST_F(EngineTest, ShutdownEndsTheRemainingRequestsAtItsDeadline) {
   shutdown.join();
   EXPECT_EQ(running->Wait().status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(waiting->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(metrics.finished(Ending::kShutdown).Value(), 2);
   engine->Shutdown(TimePoint::max());  // again is harmless
   EXPECT_EQ(Refused(Request({1}, 1)).code(), absl::StatusCode::kUnavailable);
 }
@@ -388,6 +390,30 @@ TEST_F(EngineTest, EveryStepReportsWhatTheDeviceSays) {
   const auto times = metrics.device_step_seconds.Collect().histogram;
   EXPECT_EQ(static_cast<double>(times.sample_count), steps);
   EXPECT_EQ(times.sample_sum, 0.25 * steps);
+  device.step_was_graph = false;
+  Start();
+  ExpectServes();
+  engine.reset();
+  EXPECT_EQ(metrics.device_graph_steps.Value(), steps);
+  EXPECT_EQ(metrics.device_eager_steps.Value(), static_cast<double>(control->step_count()) - steps);
+}
+
+// The engine's thread needs that lock to end requests.
+TEST_F(EngineTest, ARefusedRequestIsFreedWithoutTheLockOfAcceptedOnes) {
+  Start();
+  engine->BeginDrain();
+  const Client last;
+  bool may_lock = false;
+  GenerationRequest request = Request({1}, 1);
+  request.client = std::shared_ptr<const Client>(&last, [&](const Client* /*client*/) {
+    const std::future<void> other =
+        std::async(std::launch::async, [&] { engine->Reserve(*client_b).IgnoreError(); });
+    // The destructor of `other` would wait for a lock that this thread has.
+    may_lock = other.wait_for(std::chrono::minutes(1)) == std::future_status::ready;
+    AFT_CHECK(may_lock);
+  });
+  EXPECT_EQ(Refused(std::move(request)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(may_lock);
 }
 
 TEST_F(EngineTest, AReaderThatRefusesTheLastDeltaLosesItsRequestToo) {

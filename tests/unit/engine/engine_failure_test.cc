@@ -47,6 +47,7 @@ class EngineFailureTest : public EngineTest {
     engine->Shutdown(TimePoint::max());
     EXPECT_EQ(metrics.requests_running.Value(), 0);
     EXPECT_EQ(metrics.requests_waiting.Value(), 0);
+    EXPECT_EQ(metrics.waiting_tokens.Value(), 0);
     EXPECT_EQ(metrics.slots_used.Value(), 0);
   }
 

@@ -230,6 +230,7 @@ TEST_F(EngineFairnessTest, ARequestThatWaitsTooLongIsRefusedInTheEnd) {
   EXPECT_EQ(second->Wait().status.code(), absl::StatusCode::kResourceExhausted);
   running.sink->WaitForParts(running.sink->parts().size() + 3);  // it still has its slot
   EXPECT_EQ(metrics.finished(Ending::kSlowClient).Value(), 0);
+  EXPECT_DOUBLE_EQ(SumOf(metrics.ttft_missed_seconds[Method::kGenerate]), 2 + 10);
 }
 
 TEST_F(EngineFairnessTest, ADeadlineThatCannotBeMetIsRefusedOnceItIsKnown) {

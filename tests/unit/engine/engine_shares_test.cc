@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "tests/property/random_inputs.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace aft::server {
@@ -23,30 +22,29 @@ constexpr int32_t kUnending = 1'000'000;
 
 class EngineSharesTest : public EngineTest {
  protected:
-  // StartHeld with 24 slots. A step takes a millisecond, and another one for each row.
-  void StartHeldWithRowsThatTakeTime() {
-    model.max_steps_in_flight = 1;  // the clocks count submitted steps
-    model.slots = 24;
-    options.cpu_clock = [this] {
-      size_t time = 0;
-      for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
-      return milliseconds(time);
-    };
-    options.clock = [this] { return clock.Now() + options.cpu_clock(); };
-    StartHeld();
-  }
-};
-
-TEST_F(EngineSharesTest, OneStreamAlongsideManyHasATokenInEveryStepAndAllAreExact) {
-  model.slots = 24;
-  // A step works for a millisecond, and for another one for each row. Then it waits for a core.
-  options.cpu_clock = [&] {
+  // The time of all steps: a millisecond for each, and another one for each of its rows.
+  milliseconds TimeOfSteps() const {
     size_t time = 0;
     for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
     return milliseconds(time);
-  };
-  options.clock = [&] { return clock.Now() + seconds(control->step_count()); };
-  StartHeld();
+  }
+
+  // StartHeld with 24 slots, and with steps that take this time.
+  void StartHeldWithRowsThatTakeTime() {
+    model.max_steps_in_flight = 1;  // the clocks count submitted steps
+    model.slots = 24;
+    options.cpu_clock = [this] { return TimeOfSteps(); };
+    options.clock = [this] { return clock.Now() + TimeOfSteps(); };
+    StartHeld();
+  }
+
+  // Submits a stream alongside 20 streams of another client. Expects that the stream is in every
+  // step, that steps soon have at most four rows, and that all answers are exact. REQUIRES: 24
+  // slots, and held steps.
+  void ExpectOneStreamAlongsideManyInEveryStep();
+};
+
+void EngineSharesTest::ExpectOneStreamAlongsideManyInEveryStep() {
   std::vector<GenerationRequest> requests;
   std::vector<Sink> sinks;
   for (int i = 0; i < 20; ++i) {
@@ -82,6 +80,27 @@ TEST_F(EngineSharesTest, OneStreamAlongsideManyHasATokenInEveryStepAndAllAreExac
   if (model.max_steps_in_flight > 1) return;  // the clock above counts submitted steps
   // A step of the stream alone takes 2 ms, so the others have two rows once that is known.
   EXPECT_EQ(std::count_if(rows.begin() + 50, rows.end(), [](size_t n) { return n > 4; }), 0);
+}
+
+TEST_F(EngineSharesTest, OneStreamAlongsideManyHasATokenInEveryStepAndAllAreExact) {
+  model.slots = 24;
+  // A step works for this time. Then it waits for a core.
+  options.cpu_clock = [this] { return TimeOfSteps(); };
+  options.clock = [this] { return clock.Now() + seconds(control->step_count()); };
+  StartHeld();
+  ExpectOneStreamAlongsideManyInEveryStep();
+}
+
+// On a GPU the engine's thread only waits, so its CPU time says nothing of the cost of a token.
+TEST_F(EngineSharesTest, OnAGpuAllTimeOfAStepCountsAsItsCost) {
+  static const DeviceStats device{};
+  model.device_stats = &device;
+  model.max_steps_in_flight = 1;  // the clock counts submitted steps
+  model.slots = 24;
+  options.cpu_clock = [] { return Duration(0); };
+  options.clock = [this] { return clock.Now() + TimeOfSteps(); };
+  StartHeld();
+  ExpectOneStreamAlongsideManyInEveryStep();
 }
 
 TEST_F(EngineSharesTest, PromptsOfAnotherClientCostAStreamNoMoreThanItsStreamsWould) {
@@ -145,7 +164,6 @@ TEST_F(EngineSharesTest, TokensAreHeldOnlyWhileTheirStreamIsInItsTurn) {
     std::optional<Accepted> stream;
   };
   Other others[] = {{client_b, {}}, {NamedClient("c"), {}}};
-  TestRandom random;
   size_t most = 0;     // the most tokens that came together
   int over_small = 0;  // times when tokens were held over a small step without a row
   for (int round = 0; round < 400; ++round) {
@@ -205,7 +223,6 @@ TEST_F(EngineSharesTest, TokensAreHeldOnlyWhileTheirStreamIsInItsTurn) {
 // parts at random. Another client and prompts come and go, so steps become shared and unshared.
 TEST_F(EngineSharesTest, ASlowReaderLosesItsOwnStreamAndNothingElse) {
   StartHeldWithRowsThatTakeTime();
-  TestRandom random;
   const auto submit_slow = [&] {
     GenerationRequest request = Request({static_cast<TokenId>(random.Below(50))}, kUnending);
     for (TokenId id = 0; id < model.vocab_size; id += 16) request.stop.token_ids.push_back(id);

@@ -233,6 +233,8 @@ TEST_F(EngineStateTest, ALostStateEndsItsRequestAlone) {
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(outcome.turn, nullptr);
   ExpectServes();
+  EXPECT_EQ(metrics.failures(EngineFailure::kStateLost).Value(), 2);
+  EXPECT_EQ(metrics.failures(EngineFailure::kStep).Value(), 0);
 }
 
 TEST_F(EngineStateTest, ScoresOfTheTurnsOfATextAreThoseOfTheText) {
