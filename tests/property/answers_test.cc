@@ -50,19 +50,12 @@ class AnswersTest : public RunnerFixture, public testing::WithParamInterface<Net
     return request;
   }
 
-  static std::vector<SampledToken> TokensOf(const RecordingSink& sink) {
-    std::vector<SampledToken> tokens;
-    for (const TokenDelta& delta : sink.parts()) {
-      tokens.insert(tokens.end(), delta.tokens.begin(), delta.tokens.end());
-    }
-    return tokens;
-  }
   static std::vector<SampledToken> Answer(GenerateEngine& engine,
                                           const GenerationRequest& request) {
     const auto sink = std::make_shared<RecordingSink>();
     EXPECT_TRUE(engine.Generate(request, sink).ok());
     EXPECT_EQ(sink->Wait().status, absl::OkStatus());
-    return TokensOf(*sink);
+    return sink->all_tokens();
   }
   static State StateOf(const Outcome& outcome) {
     EXPECT_EQ(outcome.status, absl::OkStatus());
@@ -103,7 +96,7 @@ TEST_P(AnswersTest, EachAnswerEqualsThatOfASingleRequest) {
         ASSERT_TRUE(engine->Generate(alone, sink).ok());
         const State expected = StateOf(sink->Wait());
         ASSERT_NE(expected, nullptr);
-        ASSERT_TRUE(Same(TokensOf(*sinks[i]), TokensOf(*sink)));
+        ASSERT_TRUE(Same(sinks[i]->all_tokens(), sink->all_tokens()));
         EXPECT_EQ(state->had, expected->had);
         EXPECT_EQ(state->history, expected->history);
         // The slots are compared by how their sequences continue. Their bytes cannot be compared,
@@ -140,10 +133,10 @@ TEST_P(AnswersTest, TheScoresOfAPromptAreThoseOfATextToScore) {
     const auto scored = std::make_shared<RecordingSink>();
     ASSERT_TRUE(engine->ScoreTexts({text}, {scored}).ok());
     ASSERT_TRUE(scored->Wait().status.ok() && sink->Wait().status.ok());
-    std::vector<SampledToken> all = TokensOf(*sink);  // the prompt's, then the output
+    std::vector<SampledToken> all = sink->all_tokens();  // the prompt's, then the output
     const std::vector<SampledToken> output(all.begin() + std::ssize(request.prompt) - 1, all.end());
     all.resize(request.prompt.size() - 1);
-    EXPECT_TRUE(Same(all, TokensOf(*scored)));
+    EXPECT_TRUE(Same(all, scored->all_tokens()));
     request.prompt_scores = false;
     EXPECT_TRUE(Same(output, Answer(*engine, request)));
   }

@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
-#include "tests/support/close.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
 
@@ -177,12 +176,6 @@ TestMixer::TestMixer(const MixerCase& mixer_case,
     tables_[spec.name] = ToTensor(tables.at(spec.name), spec.shape);
   }
   mixer_ = device.make(case_, tables_, slots);
-}
-
-testing::AssertionResult TestedMixersTest::Same(const std::vector<float>& y,
-                                                const std::vector<float>& other) const {
-  if (device_.one_order) return testing::AssertionResult(SameBits(y, other));
-  return Close(y, other, device_.prompt);
 }
 
 int64_t TestMixer::width() const { return PackedWidth(case_.config, case_.hid); }

@@ -12,6 +12,7 @@
 #include "model/mixers/mixer.h"
 #include "tests/property/instruction_sets.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/close.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/tolerances.h"
 
@@ -103,13 +104,17 @@ const MixerDevice& CpuMixers();
 // The device of this test program: defined by cpu_mixers_tested.cc or by tests/gpu_model.
 const MixerDevice& TestedMixers();
 
+// Whether outputs that were computed from another cut or another form of the text are the same.
+inline testing::AssertionResult Same(const std::vector<float>& y, const std::vector<float>& other) {
+  if (TestedMixers().one_order) return testing::AssertionResult(SameBits(y, other));
+  return Close(y, other, TestedMixers().prompt);
+}
+
 inline std::string SetName(int64_t set) { return set == 0 ? "gpu" : InstructionSetName(set); }
 
 // Every test of a derived class runs once per instruction set of TestedMixers().
 class TestedMixersTest : public testing::TestWithParam<int64_t> {
  protected:
-  // Whether outputs that were computed from another cut or another form of the text are the same.
-  testing::AssertionResult Same(const std::vector<float>& y, const std::vector<float>& other) const;
   // `all`, or `few` of them on an emulated GPU, which is slow, unless AFT_CUDA_FULL is set.
   template <class T>
   std::vector<T> Few(const std::vector<T>& all, const std::vector<T>& few) const {

@@ -61,13 +61,6 @@ class MixerTest : public testing::TestWithParam<std::tuple<MixerCase, int64_t>> 
     }
   }
 
-  // Whether outputs that were computed from another cut or another form of the text are the same.
-  testing::AssertionResult Same(const std::vector<float>& y,
-                                const std::vector<float>& other) const {
-    if (device_.one_order) return testing::AssertionResult(SameBits(y, other));
-    return Close(y, other, device_.prompt);
-  }
-
   const MixerDevice& device_ = TestedMixers();
   TestRandom random_;
 

@@ -206,12 +206,6 @@ class Reference {
     return y;
   }
 
-  static std::vector<double> Flat(const Matrix& rows) {
-    std::vector<double> flat;
-    for (const std::vector<double>& row : rows) flat.insert(flat.end(), row.begin(), row.end());
-    return flat;
-  }
-
   Matrix Mix(const Matrix& packed, const std::string& name, const EncoderInput& input,
              const Matrix& keys = {}) const {
     const int64_t hid = MixerWidth(config_);

@@ -17,6 +17,14 @@ TensorMap RandomTensors(const NetworkConfig& config, TestRandom& random);
 
 using Matrix = std::vector<std::vector<double>>;  // one row per token
 
+// Returns the rows, one after the other.
+template <class T>
+std::vector<T> Flat(const std::vector<std::vector<T>>& rows) {
+  std::vector<T> flat;
+  for (const std::vector<T>& row : rows) flat.insert(flat.end(), row.begin(), row.end());
+  return flat;
+}
+
 // Logits [T][HeadRows()] of a whole sequence, or the vectors [T][d_model] without a head. They are
 // computed in float64 directly from the equations, without a state. Only the config and the tensors
 // are shared with the implementation.

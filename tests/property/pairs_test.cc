@@ -56,13 +56,6 @@ class PairsFixture : public RunnerFixture {
     std::fill_n(pairs.begin() + queries / 2 * keys, keys, kHidden);
     input.pairs = std::make_shared<const std::vector<float>>(std::move(pairs));
   }
-  std::vector<double> Want(const EncoderInput& input) {
-    std::vector<double> want;
-    for (const std::vector<double>& row : NetworkReference(config_, tensors_, input)) {
-      want.insert(want.end(), row.begin(), row.end());
-    }
-    return want;
-  }
   std::unique_ptr<EncoderRunner> LoadForms() {
     std::unique_ptr<EncoderRunner> runner = LoadEncoder();
     forms_ = runner->info().forms;
@@ -142,10 +135,8 @@ TEST_P(MixerPairsTest, KeysMayBeMoreOrFewerThanQueriesIfNoPositionTiesThem) {
 }
 
 TEST_P(MixerPairsTest, NeighboursOfEveryFormAndThreadsChangeNoBit) {
-  const std::unique_ptr<EncoderRunner> mixer = LoadForms();
+  LoadForms();
   if (!forms_.sources) return;
-  options_.intra_op_threads = 3;
-  const std::unique_ptr<EncoderRunner> threaded = LoadEncoder();
   std::vector<EncoderInput> inputs;
   for (const int64_t tokens : {35, 7, 49}) {
     inputs.push_back(Vectors(tokens));
@@ -155,16 +146,7 @@ TEST_P(MixerPairsTest, NeighboursOfEveryFormAndThreadsChangeNoBit) {
     inputs.push_back(Apart(tokens, forms_.free_lengths ? tokens + 9 : tokens));
     MaskPairs(inputs.back());
   }
-  std::vector<std::vector<float>> alone;
-  for (const EncoderInput& input : inputs) alone.push_back(Run(*mixer, {input}));
-  for (int turn = 0; turn < 2; ++turn) {
-    std::vector<float> all;
-    for (const std::vector<float>& one : alone) all.insert(all.end(), one.begin(), one.end());
-    EXPECT_TRUE(SameBits(Run(*mixer, inputs), all));
-    EXPECT_TRUE(SameBits(Run(*threaded, inputs), all));
-    std::reverse(inputs.begin(), inputs.end());
-    std::reverse(alone.begin(), alone.end());
-  }
+  ExpectNeighboursAndThreadsChangeNothing(inputs);
 }
 
 // A hidden token may have any numbers: a NaN reaches only the queries that see it.

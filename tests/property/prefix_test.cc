@@ -83,10 +83,7 @@ TEST_P(PrefixTest, EveryAnswerEqualsThatOfThePromptAlone) {
     for (size_t i = 0; i < requests.size(); ++i) {
       SCOPED_TRACE(i);
       const GenerationRequest& request = requests[i];
-      std::vector<SampledToken> answer;
-      for (const TokenDelta& part : sinks[i]->parts()) {
-        answer.insert(answer.end(), part.tokens.begin(), part.tokens.end());
-      }
+      const std::vector<SampledToken> answer = sinks[i]->all_tokens();
       const std::vector<SampledToken> expected =
           Generate(*alone, 0, request.prompt, request.stop.max_tokens, request.sampling);
       ASSERT_TRUE(Same(answer, expected)) << "round " << round;
@@ -114,11 +111,8 @@ TEST_P(PrefixTest, APromptThatHoldsAnAnswerIsReadAsAPrompt) {
     ASSERT_EQ(outcome.status, absl::OkStatus());
     // Such a model may have a state for the end of the first prompt, but not for places after it.
     EXPECT_EQ(outcome.usage.cached_tokens > 40, turn > 0 && !alone->info().generated_differ);
-    std::vector<SampledToken> answer;
-    for (const TokenDelta& part : sink->parts()) {
-      answer.insert(answer.end(), part.tokens.begin(), part.tokens.end());
-      for (const SampledToken& token : part.tokens) text.push_back(token.id);
-    }
+    const std::vector<SampledToken> answer = sink->all_tokens();
+    for (const SampledToken& token : answer) text.push_back(token.id);
     ASSERT_TRUE(Same(answer, Generate(*alone, 0, request.prompt, 12, request.sampling))) << turn;
     text.push_back(7);
   }
@@ -142,9 +136,7 @@ TEST_P(PrefixTest, AResumedStreamUsesTheCacheUnlessGeneratedTokensDiffer) {
     ASSERT_EQ(outcome.status, absl::OkStatus());
     std::vector<TokenId> got(whole.begin(),
                              whole.begin() + static_cast<std::ptrdiff_t>(request.resumed));
-    for (const TokenDelta& part : sink->parts()) {
-      for (const SampledToken& token : part.tokens) got.push_back(token.id);
-    }
+    for (const SampledToken& token : sink->all_tokens()) got.push_back(token.id);
     if (i == 0) whole = got;
     if (alone->info().generated_differ) {
       EXPECT_EQ(outcome.usage.cache_miss, i == 0 ? CacheMiss::kCold : CacheMiss::kNone);
@@ -175,10 +167,7 @@ TEST_P(PrefixTest, ScoresAfterAContextEqualThoseOfTheTextAlone) {
     const Outcome outcome = sink->Wait();
     ASSERT_EQ(outcome.status, absl::OkStatus());
     EXPECT_EQ(outcome.usage.cached_tokens, round == 0 ? 0U : 49U);
-    std::vector<SampledToken> scores;
-    for (const TokenDelta& part : sink->parts()) {
-      scores.insert(scores.end(), part.tokens.begin(), part.tokens.end());
-    }
+    const std::vector<SampledToken> scores = sink->all_tokens();
     std::vector<SampledToken> expected = Score(*alone, 0, request.text, 0, 40);
     expected.erase(expected.begin(), expected.begin() + 49);
     ASSERT_TRUE(Same(scores, expected)) << round;

@@ -189,6 +189,11 @@ class RunnerCalls : public testing::Test {
     return all;
   }
 
+  // Returns the result in float64 that an encoder must have for the input.
+  std::vector<double> Want(const EncoderInput& input) const {
+    return Flat(NetworkReference(config_, tensors_, input));
+  }
+
   static std::vector<TokenId> Slice(const std::vector<TokenId>& tokens, size_t begin, size_t end) {
     return {tokens.begin() + static_cast<int64_t>(begin),
             tokens.begin() + static_cast<int64_t>(end)};

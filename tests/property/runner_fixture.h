@@ -10,6 +10,8 @@
 #include "model/checkpoint/checkpoint.h"
 #include "tests/property/runner_calls.h"
 #include "tests/property/tested_runners.h"
+#include "tests/support/close.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/temp_files.h"
 
 namespace aft {
@@ -43,10 +45,35 @@ class RunnerFixture : public RunnerCalls {
   std::unique_ptr<ModelRunner> Load() { return LoadBoth().runner; }
   std::unique_ptr<EncoderRunner> LoadEncoder() { return LoadBoth().encoder; }
 
-  // Whether tokens are the same that were computed in another batch or from another cut.
+  // Whether tokens that were computed in another batch, or from another cut, are the same.
   template <typename Tokens>
   bool Same(const Tokens& a, const Tokens& b) const {
     return RunnerCalls::Same(a, b, device_.same_bits ? 0 : device_.log_probability);
+  }
+
+  // Whether vectors that were computed in another batch, or from another cut, are the same.
+  testing::AssertionResult Same(const std::vector<float>& a, const std::vector<float>& b) const {
+    if (device_.same_bits && SameBits(a, b)) return testing::AssertionSuccess();
+    if (device_.same_bits) return testing::AssertionFailure() << Close(a, b, {0, 0}).message();
+    return Close(a, b, device_.vectors);
+  }
+
+  // Expects the same vectors for each input of an encoder, alone and in a batch in either order, on
+  // one thread and on three.
+  void ExpectNeighboursAndThreadsChangeNothing(std::vector<EncoderInput> inputs) {
+    const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
+    options_.intra_op_threads = 3;
+    const std::unique_ptr<EncoderRunner> threaded = LoadEncoder();
+    std::vector<std::vector<float>> alone;
+    for (const EncoderInput& input : inputs) alone.push_back(Run(*encoder, {input}));
+    for (int turn = 0; turn < 2; ++turn) {
+      EXPECT_TRUE(Same(Run(*encoder, inputs), Flat(alone)));
+      if (!device_.slow) {
+        EXPECT_TRUE(Same(Run(*threaded, inputs), Flat(alone)));
+      }
+      std::reverse(inputs.begin(), inputs.end());
+      std::reverse(alone.begin(), alone.end());
+    }
   }
 
   // Loads a language model or an encoder.

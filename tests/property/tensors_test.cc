@@ -55,14 +55,6 @@ class TensorsFixture : public RunnerFixture {
     }
     return inputs;
   }
-  std::vector<double> Want(const EncoderInput& input) {
-    std::vector<double> want;
-    for (const std::vector<double>& row : NetworkReference(config_, tensors_, input)) {
-      want.insert(want.end(), row.begin(), row.end());
-    }
-    return want;
-  }
-  Tolerance SameAs() const { return device_.same_bits ? Tolerance{0, 0} : device_.vectors; }
 };
 
 class EveryMixerTest : public TensorsFixture, public testing::WithParamInterface<NetworkCase> {
@@ -85,22 +77,7 @@ TEST_P(EveryMixerTest, EqualsFloat64) {
 }
 
 TEST_P(EveryMixerTest, NeighboursOfAnySizeAndThreadsChangeNoBit) {
-  const std::unique_ptr<EncoderRunner> mixer = LoadEncoder();
-  options_.intra_op_threads = 3;
-  const std::unique_ptr<EncoderRunner> threaded = LoadEncoder();
-  std::vector<EncoderInput> inputs = Mixed();
-  std::vector<std::vector<float>> alone;
-  for (const EncoderInput& input : inputs) alone.push_back(Run(*mixer, {input}));
-  for (int turn = 0; turn < 2; ++turn) {
-    std::vector<float> all;
-    for (const std::vector<float>& one : alone) all.insert(all.end(), one.begin(), one.end());
-    EXPECT_TRUE(Close(Run(*mixer, inputs), all, SameAs()));
-    if (!device_.slow) {
-      EXPECT_TRUE(Close(Run(*threaded, inputs), all, SameAs()));
-    }
-    std::reverse(inputs.begin(), inputs.end());
-    std::reverse(alone.begin(), alone.end());
-  }
+  ExpectNeighboursAndThreadsChangeNothing(Mixed());
 }
 
 TEST_P(EveryMixerTest, NumbersThatAreNotFiniteStayInTheirSequence) {
@@ -122,9 +99,9 @@ TEST_P(EveryMixerTest, NumbersThatAreNotFiniteStayInTheirSequence) {
     if (i % 2 == 0) std::copy_n(clean.begin() + first, count, got.begin() + first);
     first += count;
   }
-  EXPECT_TRUE(Close(got, clean, SameAs()));
+  EXPECT_TRUE(Same(got, clean));
   // With clean inputs again, all results are correct again.
-  EXPECT_TRUE(Close(Run(*mixer, inputs), clean, SameAs()));
+  EXPECT_TRUE(Same(Run(*mixer, inputs), clean));
 }
 
 TEST_P(EveryMixerTest, HiddenTokensMayHoldAnything) {
@@ -143,7 +120,7 @@ TEST_P(EveryMixerTest, HiddenTokensMayHoldAnything) {
     const std::vector<float> got = Run(*mixer, {input});
     for (int64_t t = 0; t < 35; ++t) {
       if (input.mask[static_cast<size_t>(t)] == kHidden) continue;
-      EXPECT_TRUE(Close(Tokens(got, d, t, t + 1), Tokens(clean, d, t, t + 1), SameAs())) << t;
+      EXPECT_TRUE(Same(Tokens(got, d, t, t + 1), Tokens(clean, d, t, t + 1))) << t;
     }
   }
 }
@@ -189,8 +166,8 @@ TEST_P(EncoderVectorsTest, EqualWhatTheEmbeddingWouldHaveMade) {
     both.push_back(length % 2 == 0 ? texts.back() : vectors.back());
   }
   const std::vector<float> want = Run(*encoder, texts);
-  EXPECT_TRUE(Close(Run(*encoder, vectors), want, SameAs()));
-  EXPECT_TRUE(Close(Run(*encoder, both), want, SameAs()));
+  EXPECT_TRUE(Same(Run(*encoder, vectors), want));
+  EXPECT_TRUE(Same(Run(*encoder, both), want));
   for (EncoderInput& input : both) {
     HideSome(input);
     EXPECT_TRUE(Close(Run(*encoder, {input}), Want(input), device_.vectors));

@@ -30,10 +30,7 @@ TEST_P(TrainNetworkPropertyTest, EqualsTheNetworkThatIsServed) {
     const at::Tensor got =
         network.Forward(at::from_blob(ids.data(), {1, tokens}, at::kInt).to(at::kLong), nullptr,
                         {.bf16 = false})[0];
-    std::vector<double> want;
-    for (const auto& row : NetworkReference(config, network.parameters(), ids)) {
-      want.insert(want.end(), row.begin(), row.end());
-    }
+    const std::vector<double> want = Flat(NetworkReference(config, network.parameters(), ids));
     const at::Tensor dense = got.contiguous();
     const auto* first = dense.const_data_ptr<float>();
     EXPECT_TRUE(Close(std::vector<float>(first, first + dense.numel()), want, tolerance::kVectors))

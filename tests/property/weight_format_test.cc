@@ -50,6 +50,18 @@ class WeightFormatTest : public RunnerCalls, public testing::WithParamInterface<
     EXPECT_TRUE(encoder.ok()) << encoder.status();
     return *std::move(encoder);
   }
+  // Expects vectors close to those of fp32, and the same bits for each input alone on three
+  // threads.
+  void ExpectVectors(const std::vector<EncoderInput>& inputs) {
+    const std::vector<float> exact = Run(*Encoder(Number::kFp32), inputs);
+    const std::vector<float> together = Run(*Encoder(format()), inputs);
+    EXPECT_TRUE(Close(together, exact, int8() ? tolerance::kVectorsInt8 : tolerance::kVectorsBf16));
+    EXPECT_FALSE(SameBits(together, exact));
+    const auto threads = Encoder(format(), 3);
+    std::vector<std::vector<float>> apart;
+    for (const EncoderInput& input : inputs) apart.push_back(Run(*threads, {input}));
+    EXPECT_TRUE(SameBits(Flat(apart), together));
+  }
 };
 
 std::string FormatName(const testing::TestParamInfo<Format>& test) {
@@ -223,39 +235,18 @@ TEST_F(LoadingTest, EveryFailedReadEndsLoading) {
 class EncoderFormatTest : public WeightFormatTest {};
 
 TEST_P(EncoderFormatTest, VectorsStayCloseAndNeighboursAndThreadsChangeNoBit) {
-  const std::vector<std::vector<TokenId>> texts = {RandomText(17), RandomText(1), RandomText(40)};
-  const std::vector<float> exact = Encode(*Encoder(Number::kFp32), texts);
-  const auto encoder = Encoder(format());
-  const std::vector<float> together = Encode(*encoder, texts);
-  EXPECT_TRUE(Close(together, exact, int8() ? tolerance::kVectorsInt8 : tolerance::kVectorsBf16));
-  const auto threads = Encoder(format(), 3);
-  std::vector<float> apart;
-  for (const std::vector<TokenId>& text : texts) {
-    const std::vector<float> vectors = Encode(*threads, {text});
-    apart.insert(apart.end(), vectors.begin(), vectors.end());
-  }
-  EXPECT_TRUE(SameBits(apart, together));
+  ExpectVectors(TextInputs({RandomText(17), RandomText(1), RandomText(40)}));
 }
 
 class BareMixerFormatTest : public WeightFormatTest {};
 
-TEST_P(BareMixerFormatTest, VectorsStayCloseAndNeighboursChangeNoBit) {
+TEST_P(BareMixerFormatTest, VectorsStayCloseAndNeighboursAndThreadsChangeNoBit) {
   std::vector<EncoderInput> inputs;
   for (const int64_t tokens : {17, 1, 40}) {
     inputs.push_back({.vectors = random_.Normals(tokens * config_.d_model)});
     if (config_.mixer.grid) inputs.back().image_width = 1;
   }
-  const std::vector<float> exact = Run(*Encoder(Number::kFp32), inputs);
-  const auto mixer = Encoder(format());
-  const std::vector<float> together = Run(*mixer, inputs);
-  EXPECT_TRUE(Close(together, exact, int8() ? tolerance::kVectorsInt8 : tolerance::kVectorsBf16));
-  EXPECT_FALSE(SameBits(together, exact));
-  std::vector<float> apart;
-  for (const EncoderInput& input : inputs) {
-    const std::vector<float> vectors = Run(*mixer, {input});
-    apart.insert(apart.end(), vectors.begin(), vectors.end());
-  }
-  EXPECT_TRUE(SameBits(apart, together));
+  ExpectVectors(inputs);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, BareMixerFormatTest,
