@@ -177,6 +177,21 @@ TEST_P(AftTest, BiasesByPositionEndWithTheLastRow) {
   }
 }
 
+// A table of pairs is folded in slabs of 256 rows.
+TEST_P(AftTest, BiasesOfPairsBeyondTheFirstSlab) {
+  for (const BiasForm form : {BiasForm::kFull, BiasForm::kFactors}) {
+    for (const bool causal : {true, false}) {
+      SCOPED_TRACE(absl::StrCat("factors ", form == BiasForm::kFactors, ", causal ", causal));
+      MixerCase local = Local(4, 7);
+      local.config.causal = causal;
+      local.config.band_rows = 300;
+      local.config.bias = form;
+      if (form == BiasForm::kFactors) local.config.bias_rank = 2;
+      ExpectFloat64(local, {300}, "n1", tolerance::kFp32);
+    }
+  }
+}
+
 TEST_P(AftTest, AChannelDoesNotDependOnTheWidth) {
   constexpr int64_t kHid = 100;
   const std::map<std::string, std::vector<float>> band = {{"w.band", random_.Normals(32)}};

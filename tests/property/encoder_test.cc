@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/api/pooling.h"
 #include "tests/property/runner_fixture.h"
 #include "tests/support/close.h"
 #include "tests/support/status_matchers.h"
@@ -106,8 +107,12 @@ TEST_F(EncoderTest, RefusesWhatBreaksTheRules) {
 
 TEST_F(EncoderTest, ReportsWhatTheServerMayKnow) {
   config_ = EncoderCases()[4].config;
+  config_.pooling = Pooling::kFirst;
+  config_.normalize = true;
   const std::unique_ptr<EncoderRunner> encoder = LoadEncoder();
   EXPECT_EQ(encoder->info().architecture, "block_local");
+  EXPECT_EQ(encoder->info().pooling, Pooling::kFirst);
+  EXPECT_TRUE(encoder->info().normalize);
   EXPECT_EQ(encoder->info().state_bytes, 0);
   EXPECT_NE(encoder->info().fingerprint, 0U);
   EXPECT_EQ(encoder->info().parameters, CountParameters(config_));

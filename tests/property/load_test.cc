@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/cpus.h"
 #include "base/memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,16 +30,34 @@
 namespace aft {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
+
+// The CPUs that this process may run on.
+std::vector<int> AllowedCpus() {
+  cpu_set_t allowed;
+  AFT_CHECK(sched_getaffinity(0, sizeof(allowed), &allowed) == 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(static_cast<size_t>(cpu), &allowed)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
 
 class LoadTest : public RunnerFixture {
  protected:
+  // ModelInfo::device of the model that is loaded with these options.
+  std::string Device() {
+    const LoadedModel model = LoadBoth();
+    return (model.encoder != nullptr ? model.encoder->info() : model.runner->info()).device;
+  }
   void ExpectRefused(absl::StatusCode code, const std::string& why) {
     EXPECT_THAT(LoadModel(options_), StatusIs(code, HasSubstr(why)));
   }
 };
 
 TEST_F(LoadTest, AModelIsARunnerOrAnEncoderAndItsTokenizer) {
+  options_.max_batch_rows = options_.max_batch_tokens = 8;  // as few tokens as rows are allowed
   for (const bool encoder : {false, true}) {
     config_.architecture = encoder ? Architecture::kEncoder : Architecture::kDecoderLm;
     Write();
@@ -104,6 +127,15 @@ TEST_F(LoadTest, NamesEveryTensorThatDoesNotFit) {
   ExpectRefused(absl::StatusCode::kDataLoss, "head.bias is missing");
 }
 
+TEST_F(LoadTest, NamesTheFileOfAnEncoder) {
+  config_.architecture = Architecture::kEncoder;
+  Write();
+  tensors_["norm.bias"][0] = NAN;
+  Rewrite();
+  ExpectRefused(absl::StatusCode::kDataLoss,
+                "model.safetensors: norm.bias holds a value that is not finite");
+}
+
 TEST_F(LoadTest, RefusesBadOptionsByName) {
   Write();
   options_.weight_format = "int4";
@@ -127,10 +159,7 @@ TEST_F(LoadTest, RefusesBadOptionsByName) {
 }
 
 TEST_F(LoadTest, ThreadsRunOnTheCpusThatWereAskedFor) {
-  cpu_set_t allowed;
-  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
-  int last = CPU_SETSIZE - 1;
-  while (!CPU_ISSET(static_cast<size_t>(last), &allowed)) --last;
+  const int last = AllowedCpus().back();
   options_.cpus = std::to_string(last);
   options_.intra_op_threads = 0;
   for (const bool encoder : {false, true}) {
@@ -145,6 +174,34 @@ TEST_F(LoadTest, ThreadsRunOnTheCpusThatWereAskedFor) {
       EXPECT_EQ(sched_getcpu(), last);
     })
         .join();
+  }
+}
+
+TEST_F(LoadTest, WithoutANumberOfThreadsTheCpusDecide) {
+  options_.intra_op_threads = 0;
+  const int threads = std::max(AvailableCpus() - 1, 1);
+  EXPECT_THAT(Device(),
+              EndsWith(absl::StrCat(", ", threads, threads == 1 ? " thread)" : " threads)")));
+  const std::vector<int> cpus = AllowedCpus();
+  if (cpus.size() < 2) return;
+  options_.cpus = absl::StrCat(cpus.front(), ",", cpus.back());
+  EXPECT_THAT(Device(), EndsWith(", 2 threads)"));
+}
+
+// Three threads on one CPU are not faster than one. Where other programs disturbed every step of
+// one thread, the model is measured again.
+TEST_F(LoadTest, ThreadsAreMeasuredIfThatIsAskedFor) {
+  options_.cpus = absl::StrCat(AllowedCpus().back());
+  options_.intra_op_threads = 3;
+  for (const bool encoder : {false, true}) {
+    config_.architecture = encoder ? Architecture::kEncoder : Architecture::kDecoderLm;
+    Write();
+    options_.measure_threads = false;
+    EXPECT_THAT(Device(), EndsWith(", 3 threads)"));
+    options_.measure_threads = true;
+    std::string measured;
+    for (int i = 0; i < 20 && !absl::StrContains(measured, " below "); ++i) measured = Device();
+    EXPECT_THAT(measured, HasSubstr(" below "));
   }
 }
 
