@@ -1,9 +1,12 @@
 // The rules for the input of runners on every device: each rule at its limit and one beyond.
 
+#include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/runtime/snapshot.h"
@@ -97,6 +100,12 @@ TEST(StepRulesTest, BansNeedARowThatSamplesAndAscendingIds) {
   EXPECT_EQ(error({4, 4}), "row 0: bans are out of order");
   EXPECT_EQ(error({4, 3}), "row 0: bans are out of order");
   EXPECT_EQ(error(std::vector<TokenId>(kMaxRowBans + 1)), "row 0: 257 bans");
+  StepRules::Limits limits = kLimits;
+  limits.vocab_size = kMaxRowBans;
+  StepRow row = Row(0, 0, {1});
+  row.banned.resize(kMaxRowBans);
+  std::iota(row.banned.begin(), row.banned.end(), 0);
+  EXPECT_EQ(StepRules(limits).Check({{row}}), absl::OkStatus());
 }
 
 TEST(StepRulesTest, LastSampledStandsAloneAndOnlyAfterASampledToken) {
@@ -160,6 +169,32 @@ TEST(TextRulesTest, VectorsCountAsTokens) {
   EXPECT_EQ(error({vectors(9), vectors(9)}), "6 tokens in a batch of at most 5");
   EXPECT_EQ(error({vectors(2)}), "sequence 0: 2 numbers in vectors of 3");
   EXPECT_EQ(error({{{1}}}), "sequence 0: token 1 is out of range");
+}
+
+TEST(TextRulesTest, PairsAreLimitedWhereEachOfThemCostsAScore) {
+  TextLimits limits = {.max_batch_rows = 1,
+                       .max_batch_tokens = 5000,
+                       .vocab_size = 2,
+                       .width = 1,
+                       .forms = {.pairs = true, .sources = true, .free_lengths = true}};
+  const auto error = [&limits](const EncoderInput& input) {
+    return std::string(CheckTexts(limits, {input}).message());
+  };
+  const auto masked = [](size_t tokens) {
+    return EncoderInput{.vectors = TokenVectors(tokens),
+                        .pairs = std::make_shared<std::vector<float>>(tokens * tokens)};
+  };
+  const auto with_keys = [](size_t tokens, size_t keys) {
+    return EncoderInput{
+        .vectors = TokenVectors(tokens), .keys = TokenVectors(keys), .values = TokenVectors(keys)};
+  };
+  static_assert(kMaxPairs == 2048 * 2048);
+  EXPECT_EQ(error({std::vector<TokenId>(4096)}), "");
+  EXPECT_EQ(error(masked(2048)), "");
+  EXPECT_EQ(error(masked(2049)), "sequence 0: more pairs than kMaxPairs");
+  EXPECT_EQ(error(with_keys(2048, 2049)), "sequence 0: more pairs than kMaxPairs");
+  limits.max_seq_len = 4;
+  EXPECT_EQ(error(with_keys(3, 5)), "sequence 0: 5 tokens; max_seq_len is 4");
 }
 
 TEST(TextRulesTest, InputsThatAreAlikeShareARunOfTheNetwork) {
