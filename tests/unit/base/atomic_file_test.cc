@@ -5,6 +5,7 @@
 #include <iterator>
 #include <string>
 
+#include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "tests/support/stopped_writer.h"
 #include "tests/support/temp_files.h"
@@ -33,6 +34,28 @@ TEST(RemoveAbandonedTest, RemovesFilesOfKilledProcessesOnly) {
   EXPECT_EQ(lines.find("base_test: removed " + path + ".tmp."), 0) << lines;
   EXPECT_NE(lines.find(", which a killed process left\n"), std::string::npos) << lines;
   EXPECT_EQ(Entries(folder), 3);
+}
+
+class WorkingFolderTest : public testing::Test {
+ protected:
+  WorkingFolderTest() { std::filesystem::current_path(folder_.path()); }
+  ~WorkingFolderTest() override { std::filesystem::current_path(before_); }
+
+  const std::filesystem::path before_ = std::filesystem::current_path();
+  const TempFolder folder_;
+};
+
+TEST_F(WorkingFolderTest, ANameWithoutAFolderIsWrittenAndItsAbandonedFilesAreRemoved) {
+  const absl::Status status = WriteFileAtomically("file", {"x"});
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(ReadBytes("file"), "x");
+
+  StoppedWriter([] { WriteFileAtomically("model", {"content"}).IgnoreError(); }).Kill();
+  EXPECT_EQ(Entries(folder_), 2);
+  testing::internal::CaptureStderr();
+  RemoveAbandoned("model.tmp.", "base_test");
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(Entries(folder_), 1);
 }
 
 }  // namespace
