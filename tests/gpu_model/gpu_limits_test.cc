@@ -24,6 +24,7 @@
 namespace aft {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 class GpuLimitsTest : public RunnerPairFixture {
@@ -145,6 +146,47 @@ TEST_F(GpuLimitsTest, WeightsAndActivationsAreCountedToTheByteBeforeTheyAreAlloc
       EXPECT_EQ(GpuModel(small).status().code(), absl::StatusCode::kResourceExhausted);
     }
   }
+}
+
+TEST_F(GpuLimitsTest, TheErrorSaysHowMuchMemoryEachPartNeeds) {
+  DrawWeights();
+  const auto lacks = [](auto... parts) {
+    return StatusIs(absl::StatusCode::kResourceExhausted, AllOf(HasSubstr(parts)...));
+  };
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(10 << 10)),
+              lacks("cuda:0", "0.0 MiB of 1024.0 MiB free", "weights ", "activations of 29 tokens ",
+                    "logits of 29 tokens "));
+  const int64_t mib = int64_t{1} << 20;
+  // The decoder fits, but not with the memory that is kept for libraries.
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(100 * mib)),
+              lacks("5 slots of ", "kept for libraries 256.0 MiB", "of weights"));
+  EXPECT_TRUE(TryGpu(std::make_unique<HostQueue>(300 * mib)).ok());
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(100 * mib, 512 * mib)),
+              lacks("kept for libraries 128.0 MiB"));
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(100 * mib, 80 * 1024 * mib)),
+              lacks("kept for libraries 1638.4 MiB"));
+
+  config_.vocab_size = 1 << 14;
+  DrawWeights();
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(100 * mib)),
+              lacks("token counts and rules 0.8 MiB"));
+
+  config_.mixer = {.kind = MixerKind::kDotProduct};
+  config_.max_seq_len = int64_t{1} << 30;
+  DrawWeights();
+  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>()), lacks("(1073741824 tokens, max_seq_len)"));
+}
+
+// The memory has room for the weights, the activations and one of the two: the workspace or the
+// look-ahead.
+TEST_F(GpuLimitsTest, TheMixersWorkspaceAndLookAheadAreCountedBeforeTheyAreAllocated) {
+  config_.mixer.window = 64;
+  options_.slots = 1000;
+  options_.max_step_tokens = 1000;
+  HostQueue small(2 << 20);
+  EXPECT_THAT(GpuModel(small),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("the mixers' workspace 0.4 MiB, look-ahead 1.8 MiB")));
 }
 
 TEST_F(GpuLimitsTest, LoadingLeavesMemoryForThePrefixCache) {

@@ -178,6 +178,13 @@ TEST_F(GpuRunnerEdgeTest, AFailedStepIsInternalAndTheRunnerContinues) {
               absl::StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(SnapshotOf(*gpu, 0), snapshot);
+
+  SamplingParams penalties = Warm(1);
+  penalties.repetition_penalty = 1.5F;
+  const std::vector<TokenUse> had = {{1, 0}};
+  device_->fail_copies = 1;  // the copy of the parameters
+  EXPECT_THAT(gpu->BindSlot(3, NewSequence(), {penalties, 0, had}),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("state of a sequence: no copy")));
 }
 
 TEST_F(GpuRunnerEdgeTest, AFailedStepDoesNotAffectTheOneInFlight) {
@@ -311,26 +318,6 @@ TEST_F(GpuRunnerEdgeTest, AnEmptyStepSucceeds) {
   const auto gpu = Gpu();
   const StepOutput output = Step(*gpu, {});
   EXPECT_TRUE(output.sampled.empty() && output.scored.empty());
-}
-
-TEST_F(GpuRunnerEdgeTest, TheErrorSaysHowMuchMemoryEachPartNeeds) {
-  DrawWeights();
-  const auto lacks = [](auto... parts) {
-    return StatusIs(absl::StatusCode::kResourceExhausted, AllOf(HasSubstr(parts)...));
-  };
-  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(10 << 10)),
-              lacks("cuda:0", "0.0 MiB of 1024.0 MiB free", "weights ", "activations of 29 tokens ",
-                    "logits of 29 tokens "));
-  const int64_t mib = int64_t{1} << 20;
-  // The decoder fits, but not with the memory that is kept for libraries.
-  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>(100 * mib)),
-              lacks("5 slots of ", "kept for libraries 256.0 MiB", "of weights"));
-  EXPECT_TRUE(TryGpu(std::make_unique<HostQueue>(300 * mib)).ok());
-
-  config_.mixer = {.kind = MixerKind::kDotProduct};
-  config_.max_seq_len = int64_t{1} << 30;
-  DrawWeights();
-  EXPECT_THAT(TryGpu(std::make_unique<HostQueue>()), lacks("(1073741824 tokens, max_seq_len)"));
 }
 
 TEST_F(GpuRunnerEdgeTest, DecodeStepsAllocateNothingOnTheDevice) {
@@ -478,6 +465,16 @@ TEST_F(GpuEncoderEdgeTest, AFilterThatIsTooLargeIsRefused) {
   EXPECT_THAT(GpuEncoderRunner::Create(std::move(queue), *std::move(network), {1, 8}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("mixer.window: a 2-D filter of 255 taps is too large for a GPU")));
+}
+
+TEST_F(GpuEncoderEdgeTest, BatchesThatDoNotFitAreRefused) {
+  std::unique_ptr<GpuQueue> queue = MakeTestQueue(device_);
+  auto network = GpuModel(*queue);
+  ASSERT_TRUE(network.ok()) << network.status();
+  device_->used = HostQueue::kTotalBytes;
+  EXPECT_THAT(
+      GpuEncoderRunner::Create(std::move(queue), *std::move(network), {kSlots, kStepTokens}),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("batches of 24 tokens")));
 }
 
 TEST_F(GpuEncoderEdgeTest, LoadingAndPreparingAThreadComputeProductsOfEverySize) {

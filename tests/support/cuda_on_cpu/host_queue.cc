@@ -61,7 +61,10 @@ class HostGraph final : public GpuGraph {
 
 }  // namespace
 
-HostQueue::HostQueue(int64_t free_bytes) : free_bytes_(free_bytes) { at::set_num_threads(1); }
+HostQueue::HostQueue(int64_t free_bytes, int64_t total_bytes)
+    : free_bytes_(free_bytes), total_bytes_(total_bytes) {
+  at::set_num_threads(1);
+}
 
 absl::Status HostQueue::Run(absl::FunctionRef<absl::Status()> work) {
   return GuardTorch([&]() -> absl::Status {

@@ -16,15 +16,16 @@ class HostQueue final : public GpuQueue {
  public:
   static constexpr int64_t kTotalBytes = int64_t{1} << 30;
 
-  // A device on which `free_bytes` are free, whatever is allocated. From here on LibTorch uses one
-  // thread, because its small products would wait for other threads on a loaded machine.
-  explicit HostQueue(int64_t free_bytes = kTotalBytes);
+  // A device of `total_bytes`, of which `free_bytes` are free, whatever is allocated. From here on
+  // LibTorch uses one thread, because its small products would wait for other threads on a loaded
+  // machine.
+  explicit HostQueue(int64_t free_bytes = kTotalBytes, int64_t total_bytes = kTotalBytes);
 
   at::Device device() const override { return at::kCPU; }
   kernels::cuda::Stream stream() const override { return nullptr; }
   std::string name() const override { return "cuda:0 (a test's CPU)"; }
   int64_t free_bytes() const override { return free_bytes_; }
-  int64_t total_bytes() const override { return kTotalBytes; }
+  int64_t total_bytes() const override { return total_bytes_; }
   absl::Status Run(absl::FunctionRef<absl::Status()> work) override;
   absl::StatusOr<at::Tensor> HostBuffer(int64_t bytes) override;
   absl::Status Copy(void* to, const void* from, int64_t bytes) override;
@@ -36,6 +37,7 @@ class HostQueue final : public GpuQueue {
 
  private:
   const int64_t free_bytes_;
+  const int64_t total_bytes_;
 };
 
 }  // namespace aft
