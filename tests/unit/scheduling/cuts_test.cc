@@ -1,39 +1,19 @@
 // The scheduler's support for prompts with a common prefix: cuts, late beginnings, sequences that
 // are held back, and changes of class.
 
-#include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/scheduling/continuous_scheduler.h"
 #include "server/scheduling/fair_queue.h"
+#include "tests/unit/scheduling/scheduler_calls.h"
 
 namespace aft::server {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-std::vector<TokenId> Prompt(int64_t size) {
-  std::vector<TokenId> prompt(static_cast<size_t>(size));
-  std::iota(prompt.begin(), prompt.end(), 0);
-  return prompt;
-}
-
-std::vector<int64_t> RowSizes(const Step* step) {
-  std::vector<int64_t> sizes;
-  if (step == nullptr) return sizes;
-  for (const StepRow& row : step->input.rows) {
-    sizes.push_back(static_cast<int64_t>(row.tokens.size()));
-  }
-  return sizes;
-}
-
-ContinuousScheduler::Options Options(int32_t slots, int64_t max_step_tokens, int max_in_flight) {
-  return {.slots = slots, .max_step_tokens = max_step_tokens, .max_in_flight = max_in_flight};
-}
 
 Sequence::Owner OfClass(ServiceClass service_class) {
   return {.client = "a", .service_class = service_class};

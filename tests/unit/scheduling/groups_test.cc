@@ -14,6 +14,7 @@
 #include "server/scheduling/continuous_scheduler.h"
 #include "tests/support/manual_clock.h"
 #include "tests/unit/scheduling/named_sequence.h"
+#include "tests/unit/scheduling/scheduler_calls.h"
 
 namespace aft::server {
 namespace {
@@ -93,14 +94,7 @@ class GroupsTest : public testing::Test {
     }
     return rows;
   }
-  void Retire() {
-    const Step& step = scheduler_->Retire();
-    for (size_t row = 0; row < step.sequences.size(); ++row) {
-      if (step.input.rows[row].output == RowOutput::kLast && step.sequences[row] != nullptr) {
-        scheduler_->Sampled(*step.sequences[row], 7);
-      }
-    }
-  }
+  void Retire() { SampleAll(*scheduler_, scheduler_->Retire(), 7); }
   // Runs a step and returns its rows.
   std::vector<Row> Run() {
     const std::vector<Row> rows = Schedule();

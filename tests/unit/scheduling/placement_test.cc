@@ -13,6 +13,7 @@
 #include "server/scheduling/continuous_scheduler.h"
 #include "tests/support/manual_clock.h"
 #include "tests/unit/scheduling/named_sequence.h"
+#include "tests/unit/scheduling/scheduler_calls.h"
 
 namespace aft::server {
 namespace {
@@ -59,12 +60,7 @@ class PlacementTest : public testing::Test {
   void Run(int64_t steps = 1) {
     for (int64_t i = 0; i < steps; ++i) {
       if (scheduler_->Schedule() == nullptr) return;
-      const Step& step = scheduler_->Retire();
-      for (size_t row = 0; row < step.sequences.size(); ++row) {
-        if (step.input.rows[row].output == RowOutput::kLast && step.sequences[row] != nullptr) {
-          scheduler_->Sampled(*step.sequences[row], 7);
-        }
-      }
+      SampleAll(*scheduler_, scheduler_->Retire(), 7);
     }
   }
 

@@ -8,25 +8,13 @@
 #include "server/scheduling/continuous_scheduler.h"
 #include "server/scheduling/sequence.h"
 #include "server/scheduling/slot_pool.h"
+#include "tests/unit/scheduling/scheduler_calls.h"
 
 namespace aft::server {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-std::vector<TokenId> Prompt(int64_t size, TokenId first = 0) {
-  std::vector<TokenId> prompt(static_cast<size_t>(size));
-  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = first + static_cast<TokenId>(i);
-  return prompt;
-}
-
-std::vector<int64_t> RowSizes(const Step& step) {
-  std::vector<int64_t> sizes;
-  for (const StepRow& row : step.input.rows)
-    sizes.push_back(static_cast<int64_t>(row.tokens.size()));
-  return sizes;
-}
 
 // The clock stands still in these tests.
 const Step* PlaceAndSchedule(ContinuousScheduler& scheduler) {
@@ -39,18 +27,6 @@ const Step* PlaceAndSchedule(ContinuousScheduler& scheduler) {
 const Step& RunStep(ContinuousScheduler& scheduler) {
   static const Step none;
   return PlaceAndSchedule(scheduler) == nullptr ? none : scheduler.Retire();
-}
-
-ContinuousScheduler::Options Options(int32_t slots, int64_t max_step_tokens,
-                                     int max_in_flight = 1) {
-  return {.slots = slots, .max_step_tokens = max_step_tokens, .max_in_flight = max_in_flight};
-}
-
-// Plays the model: every kLast row draws `token`.
-void SampleAll(ContinuousScheduler& scheduler, const Step& step, TokenId token = 1) {
-  for (size_t i = 0; i < step.sequences.size(); ++i) {
-    if (step.input.rows[i].output == RowOutput::kLast) scheduler.Sampled(*step.sequences[i], token);
-  }
 }
 
 TEST(SlotPoolTest, HandsOutEverySlotOnceAndTakesThemBack) {
@@ -98,7 +74,7 @@ TEST(ContinuousSchedulerTest, ReadsEqualPromptsOneAfterTheOther) {
   std::deque<Sequence> sequences;
   for (int i = 0; i < 5; ++i) scheduler.Add(sequences.emplace_back(Prompt(10)), TimePoint());
   const Step& step = RunStep(scheduler);
-  EXPECT_THAT(RowSizes(step), ElementsAre(10, 10, 3));
+  EXPECT_THAT(RowSizes(&step), ElementsAre(10, 10, 3));
   EXPECT_THAT(step.sequences, ElementsAre(&sequences[0], &sequences[1], &sequences[2]));
 }
 
@@ -108,7 +84,7 @@ TEST(ContinuousSchedulerTest, TheShortestPromptsAreReadAlongsideTheOldest) {
   for (Sequence* s : {&a, &b, &c, &d}) scheduler.Add(*s, TimePoint());
   const Step& step = RunStep(scheduler);
   EXPECT_THAT(step.sequences, ElementsAre(&a, &c, &d));
-  EXPECT_THAT(RowSizes(step), ElementsAre(10, 7, 3));
+  EXPECT_THAT(RowSizes(&step), ElementsAre(10, 7, 3));
 }
 
 TEST(ContinuousSchedulerTest, ALongPromptEndsHoweverManyShortOnesCome) {
@@ -136,7 +112,7 @@ TEST(ContinuousSchedulerTest, AClientsOldestPromptHasATokenOfEveryStepWhateverIt
   RunStep(scheduler);
   Sequence b(Prompt(1000)), c(Prompt(6));
   for (Sequence* s : {&b, &c}) scheduler.Add(*s, TimePoint());
-  EXPECT_THAT(RowSizes(RunStep(scheduler)), ElementsAre(1, 13, 6));
+  EXPECT_THAT(RowSizes(&RunStep(scheduler)), ElementsAre(1, 13, 6));
 }
 
 TEST(ContinuousSchedulerTest, EveryLiveSequenceAdvancesWithTheSmallestBudget) {
@@ -146,7 +122,7 @@ TEST(ContinuousSchedulerTest, EveryLiveSequenceAdvancesWithTheSmallestBudget) {
   SampleAll(scheduler, RunStep(scheduler));
   scheduler.Add(sequences.emplace_back(Prompt(50)), TimePoint());
   const Step& step = RunStep(scheduler);
-  EXPECT_THAT(RowSizes(step), ElementsAre(1, 1, 1, 2));
+  EXPECT_THAT(RowSizes(&step), ElementsAre(1, 1, 1, 2));
   EXPECT_EQ(step.tokens, 5);
 }
 

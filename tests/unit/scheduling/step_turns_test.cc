@@ -15,6 +15,7 @@
 #include "server/scheduling/continuous_scheduler.h"
 #include "tests/property/random_inputs.h"
 #include "tests/unit/scheduling/named_sequence.h"
+#include "tests/unit/scheduling/scheduler_calls.h"
 
 namespace aft::server {
 namespace {
@@ -51,7 +52,7 @@ class StepTurnsTest : public ::testing::Test {
     scheduler_->Place(TimePoint());
     if (scheduler_->Schedule(ContinuousScheduler::kNoLimit, cost) == nullptr) return {};
     const Step& step = scheduler_->Retire();
-    SampleAll(step);
+    SampleAll(*scheduler_, step);
     return Names(step.sequences);
   }
   // Like Run, but with the number of prompt tokens that a sequence reads, as in "b1:20".
@@ -66,14 +67,8 @@ class StepTurnsTest : public ::testing::Test {
         absl::StrAppend(&rows.back(), ":", row.tokens.size());
       }
     }
-    SampleAll(scheduler_->Retire());
+    SampleAll(*scheduler_, scheduler_->Retire());
     return rows;
-  }
-  void SampleAll(const Step& step, TokenId token = 1) {
-    for (size_t i = 0; i < step.sequences.size(); ++i) {
-      if (step.sequences[i] == nullptr || step.input.rows[i].output != RowOutput::kLast) continue;
-      scheduler_->Sampled(*step.sequences[i], token);
-    }
   }
   // Runs the small step that comes first. The next small step is then far away.
   void PassSmallStep() { Run(kThreeTokens); }
@@ -114,7 +109,7 @@ TEST_F(StepTurnsTest, OneStepInSixtyFourIsSmall) {
     const Step* const step = scheduler_->Schedule(ContinuousScheduler::kNoLimit, kThreeTokens);
     EXPECT_EQ(step->small, small);
     EXPECT_EQ(step->sequences.size(), small ? 2U : 3U);
-    SampleAll(scheduler_->Retire());
+    SampleAll(*scheduler_, scheduler_->Retire());
   }
 }
 
@@ -204,7 +199,7 @@ TEST_F(StepTurnsTest, APromptKeepsToItsBudgetWhileStreamsSitOut) {
     const Step* const step = scheduler_->Schedule(/*prompt_budget=*/1, {.fixed = 0, .token = 1});
     EXPECT_LE(step->prompt_tokens, 2);  // one each
     without_decodes += step->decodes() == 0 ? 1 : 0;
-    SampleAll(scheduler_->Retire());
+    SampleAll(*scheduler_, scheduler_->Retire());
   }
   EXPECT_GT(without_decodes, 0);
 }
@@ -219,7 +214,7 @@ TEST_F(StepTurnsTest, APromptKeepsToItsBudgetAlongsideAStreamWhoseResultIsAwaite
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(scheduler_->Schedule(/*prompt_budget=*/4)->prompt_tokens, 4);
   }
-  for (int i = 0; i < 2; ++i) SampleAll(scheduler_->Retire());
+  for (int i = 0; i < 2; ++i) SampleAll(*scheduler_, scheduler_->Retire());
   scheduler_->Remove(stream);
 }
 
@@ -248,7 +243,7 @@ TEST_F(StepTurnsTest, ASequenceThatSatOutKnowsItsTokenWhenItContinues) {
     }
     return rows;
   };
-  const auto retire = [&](TokenId token) { SampleAll(scheduler_->Retire(), token); };
+  const auto retire = [&](TokenId token) { SampleAll(*scheduler_, scheduler_->Retire(), token); };
   // b1 has had three rows of its turn, b2 two.
   for (int i = 0; i < 3; ++i) {
     plan();
@@ -386,7 +381,7 @@ TEST_F(StepTurnsTest, KeepsItsPromisesUnderRandomLoad) {
         ASSERT_LT(waited[sequence], StepTurns::kTurnSteps * others[sequence]);
         if (waited[sequence] > 0) ++sat_out;
       }
-      SampleAll(scheduler_->Retire());
+      SampleAll(*scheduler_, scheduler_->Retire());
     }
     for (NamedSequence* sequence : inside) scheduler_->Remove(*sequence);
   }
