@@ -1,9 +1,14 @@
 #include <chrono>
+#include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
+#include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/registry/model_registry.h"
@@ -39,21 +44,20 @@ class ModelRegistryTest : public testing::Test {
 
   void Make(const std::vector<std::string>& names) { MakeFrom(Config(names)); }
   void MakeFrom(const ServerConfig& config) {
-    registry_ = std::make_unique<ModelRegistry>(
-        config,
-        [this](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
-          LoadedModel model = fakes_.Load(options);
-          model.initial_states = initial_states_;
-          loaded_ = options;
-          if (options.checkpoint_dir == broken_) return absl::DataLossError("file: tensor: reason");
-          return model;
-        },
-        prometheus_,
-        [this] {
-          MutexLock lock(mutex_);
-          ++changes_;
-          changed_.NotifyAll();
-        });
+    MakeFrom(config, [this](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
+      LoadedModel model = fakes_.Load(options);
+      model.initial_states = initial_states_;
+      loaded_ = options;
+      if (options.checkpoint_dir == broken_) return absl::DataLossError("file: tensor: reason");
+      return model;
+    });
+  }
+  void MakeFrom(const ServerConfig& config, const ModelLoader& loader) {
+    registry_ = std::make_unique<ModelRegistry>(config, loader, prometheus_, [this] {
+      MutexLock lock(mutex_);
+      ++changes_;
+      changed_.NotifyAll();
+    });
   }
 
   void AllowLoads() { fakes_.loads->Resume(); }
@@ -225,17 +229,13 @@ TEST_F(ModelRegistryTest, AnEmptyNameMeansTheOnlyModel) {
 
 TEST_F(ModelRegistryTest, AModelWhoseThreadCannotStartFailsAndTheOthersServe) {
   std::optional<NoMoreThreads> no_more_threads;
-  fakes_.loads->Resume();
-  registry_ = std::make_unique<ModelRegistry>(
-      Config({"a", "encoder", "b"}),
-      [&](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
-        no_more_threads.reset();
-        if (options.checkpoint_dir != "b") no_more_threads.emplace();
-        return fakes_.Load(options);
-      },
-      prometheus_, [] {});
-  registry_->StartLoading();
-  while (!registry_->load_result().has_value()) std::this_thread::yield();
+  MakeFrom(Config({"a", "encoder", "b"}),
+           [&](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
+             no_more_threads.reset();
+             if (options.checkpoint_dir != "b") no_more_threads.emplace();
+             return fakes_.Load(options);
+           });
+  Load();
   for (const char* const name : {"a", "encoder"}) {
     EXPECT_EQ(registry_->Get(*AnonymousClient(), name)->state, ModelState::kFailed);
     EXPECT_THAT(registry_->Get(*AnonymousClient(), name)->error,
@@ -253,19 +253,49 @@ TEST_F(ModelRegistryTest, WithoutAnyReadyModelTheResultSaysWhy) {
 }
 
 TEST_F(ModelRegistryTest, AModelThatTheEngineRefusesFails) {
-  ServerConfig config = Config({"a"});
-  registry_ = std::make_unique<ModelRegistry>(
-      config,
-      [](LoadOptions options) {
-        options.max_step_tokens = 2;  // less than slots + 1
-        return absl::StatusOr<LoadedModel>(FakeModels().Load(options));
-      },
-      prometheus_, [] {});
+  MakeFrom(Config({"a"}), [](LoadOptions options) {
+    options.max_step_tokens = 2;  // less than slots + 1
+    return absl::StatusOr<LoadedModel>(FakeModels().Load(options));
+  });
   registry_->StartLoading();
-  while (!registry_->load_result().has_value()) std::this_thread::yield();
+  EXPECT_FALSE(WaitLoaded().ok());
   EXPECT_FALSE(registry_->Acquire(*AnonymousClient(), "a").ok());
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kFailed);
   EXPECT_THAT(registry_->Get(*AnonymousClient(), "a")->error, HasSubstr("max_step_tokens"));
+}
+
+constexpr absl::string_view kMarker = "<|im_start|>";
+
+// A tokenizer of which kMarker is a special token.
+class MarkerTokenizer final : public Tokenizer {
+ public:
+  int32_t vocab_size() const override { return 257; }
+  int32_t eos_id() const override { return -1; }
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view /*text*/) const override {
+    return std::vector<int32_t>();
+  }
+  absl::string_view SpecialTokenIn(absl::string_view text) const override {
+    return absl::StrContains(text, kMarker) ? kMarker : "";
+  }
+  absl::string_view TokenBytes(int32_t /*id*/) const override { return ""; }
+};
+
+TEST_F(ModelRegistryTest, AChatTemplateWithASpecialTokenIsRefused) {
+  ServerConfig config = Config({"a", "b", "c"});
+  config.models[0].chat_template = "chatml";
+  config.models[1].chat_template = "custom";
+  config.models[1].chat_format.answer = std::string(kMarker);
+  MakeFrom(config, [this](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
+    LoadedModel model = fakes_.Load(options);
+    model.tokenizer = std::make_shared<MarkerTokenizer>();
+    return model;
+  });
+  Load();
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->error,
+            "chat_template: \"<|im_start|>\" is a special token of the tokenizer, which a text "
+            "cannot contain");
+  EXPECT_THAT(registry_->Get(*AnonymousClient(), "b")->error, HasSubstr("chat_format: \"<|im_st"));
+  EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "c").ok());
 }
 
 TEST_F(ModelRegistryTest, ADrainBeginsNoFurtherLoad) {
