@@ -141,8 +141,8 @@ class AftConvertTest(unittest.TestCase):
 
   def test_reports_what_it_read_mapped_and_left_out(self):
     text = self.call("gpt2", GOLDENS / "gpt2_hub", self.out)
-    for file in ("config.json", "model.safetensors.index.json", "model-00003-of-00003.safetensors",
-                 "tokenizer.json", "tokenizer_config.json"):
+    for file in ("config.json", "model.safetensors.index.json", "model-00002-of-00003.safetensors",
+                 "model-00003-of-00003.safetensors", "tokenizer.json", "tokenizer_config.json"):
       self.assertIn(f"read          {GOLDENS / 'gpt2_hub' / file}\n", text)
     self.assertRegex(text, r"transformer\.h\.1\.attn\.c_attn\.weight +BF16 \[32, 96\] +->  "
                            r"layers\.1\.mixer\.qkv\.weight  BF16 \[96, 32\]\n")

@@ -36,16 +36,6 @@ class EncoderImportTest : public testing::TestWithParam<const char*> {
     std::filesystem::copy(absl::StrCat("tests/parity/goldens/", GetParam()), in_);
   }
 
-  LoadedModel LoadAsServed(const std::string& dir) const {
-    LoadOptions options;
-    options.checkpoint_dir = dir;
-    options.weight_format = "fp32";
-    auto model = LoadModel(options);
-    EXPECT_TRUE(model.ok()) << model.status();
-    AFT_CHECK(model.ok());
-    return *std::move(model);
-  }
-
   absl::Status WithConfig(const std::string& key, const Json& value) const {
     Json config = Json::parse(ReadBytes(in_ + "/config.json"));
     config[key] = value;
@@ -72,7 +62,7 @@ TEST_P(EncoderImportTest, GivesThePackagesVectors) {
         WriteAndRead(ImportBert(in_, {.block_local = block_local, .block_size = 8}), dir);
     EXPECT_TRUE(checkpoint.config.post_norm && checkpoint.config.embedding_norm);
     EXPECT_EQ(checkpoint.config.max_seq_len, 64);
-    const LoadedModel model = LoadAsServed(dir);
+    const LoadedModel model = Load(dir);
     // All texts are encoded at once, because no text may depend on the others.
     std::vector<EncoderInput> inputs;
     std::vector<at::Tensor> wanted;
@@ -105,10 +95,7 @@ TEST_P(EncoderImportTest, ReportsTheTensorsThatItLeavesOut) {
   EXPECT_THAT(text, HasSubstr("(the head of masked tokens)"));
   EXPECT_THAT(text, HasSubstr("position.weight (type 0, which all tokens have)"));
   // A tensor that is neither imported nor known as superfluous is an error.
-  const auto files = WeightFiles::OpenFolder(in_);
-  ASSERT_TRUE(files.ok());
-  TensorMap weights;
-  for (const auto& [name, entry] : files->entries()) weights[name] = *files->Read(name);
+  TensorMap weights = ReadGoldens(absl::StrCat(GetParam(), "/model")).tensors;
   weights[absl::StrCat(GetParam(), ".pooler.dense.weight")] = at::zeros({32, 32});
   ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
   EXPECT_TRUE(ImportBert(in_, {}).ok());
@@ -120,12 +107,11 @@ TEST_P(EncoderImportTest, ReportsTheTensorsThatItLeavesOut) {
 // The norms of bert-base-uncased have these names.
 TEST_P(EncoderImportTest, NormsMayHaveGammaAndBeta) {
   const Checkpoint expected = WriteAndRead(ImportBert(in_, {}), out_);
-  const auto files = WeightFiles::OpenFolder(in_);
-  ASSERT_TRUE(files.ok()) << files.status();
+  const TensorMap source = ReadGoldens(absl::StrCat(GetParam(), "/model")).tensors;
   TensorMap weights;
-  for (const auto& [name, entry] : files->entries()) {
+  for (const auto& [name, tensor] : source) {
     weights[absl::StrReplaceAll(name, {{"LayerNorm.weight", "LayerNorm.gamma"},
-                                       {"LayerNorm.bias", "LayerNorm.beta"}})] = *files->Read(name);
+                                       {"LayerNorm.bias", "LayerNorm.beta"}})] = tensor;
   }
   ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
   const Checkpoint got = WriteAndRead(ImportBert(in_, {}), out_ + "2");
@@ -189,11 +175,14 @@ INSTANTIATE_TEST_SUITE_P(Package, RobertaTest, testing::Values("roberta"));
 
 TEST_P(RobertaTest, TextsGetTheirFirstAndLastToken) {
   WriteAndRead(ImportBert(in_, {}), out_);
-  const LoadedModel model = LoadAsServed(out_);
+  const LoadedModel model = Load(out_);
   ASSERT_NE(model.tokenizer, nullptr);
   const std::string& text = cases_.metadata.at("text");
   EXPECT_EQ(*model.tokenizer->Encode(text), Ids(cases_.tensors.at("text.tokens")));
   EXPECT_EQ(*model.tokenizer->Encode(""), (std::vector<int32_t>{0, 2}));
+  // They stand for no bytes of the text.
+  EXPECT_EQ(model.tokenizer->TokenBytes(0), "");
+  EXPECT_EQ(model.tokenizer->TokenBytes(2), "");
 }
 
 // The post-processor of a tokenizer.json, as the library tokenizers writes it, defines the first
@@ -210,7 +199,7 @@ TEST_P(RobertaTest, ReadsThePostProcessor) {
     const auto import = ImportBert(in_, {});
     if (!import.ok()) return import.status();
     WriteAndRead(import, dir);
-    const std::vector<int32_t> ids = *LoadAsServed(dir).tokenizer->Encode("a");
+    const std::vector<int32_t> ids = *Load(dir).tokenizer->Encode("a");
     EXPECT_EQ(ids.size(), 3U);
     EXPECT_EQ(ids.front(), 7);
     EXPECT_EQ(ids.back(), 9);
@@ -309,7 +298,7 @@ INSTANTIATE_TEST_SUITE_P(Package, BertTest, testing::Values("bert"));
 
 TEST_P(BertTest, AcceptsOnlyTokenIds) {
   WriteAndRead(ImportBert(in_, {}), out_);
-  EXPECT_EQ(LoadAsServed(out_).tokenizer, nullptr);
+  EXPECT_EQ(Load(out_).tokenizer, nullptr);
 }
 
 }  // namespace

@@ -2,20 +2,25 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <utility>
 
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/randn.h"
+#include "ATen/ops/tensor.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "model/layers/mixer_layer.h"
+#include "model/layers/weights.h"
 #include "model/network/activations.h"
+#include "model/network/cpu_network.h"
+#include "model/network/weight_bytes.h"
+#include "model/runtime/cpu_encoder_runner.h"
 #include "model/runtime/parallel.h"
 #include "model/state/state_pool.h"
+#include "tests/parity/goldens.h"
 #include "tests/support/collect.h"
 #include "tests/support/torch_archive.h"
-#include "tests/unit/convert/mixer_module.h"
 
 namespace aft {
 namespace {
@@ -48,13 +53,6 @@ TensorMap RandomRwkv(int64_t d, int64_t layers, const Shapes& layer_shapes) {
     add(prefix, layer_shapes);
   }
   return tensors;
-}
-
-std::unique_ptr<MixerModule> MakeModule(const Checkpoint& checkpoint) {
-  auto module = MixerModule::Create(checkpoint.config, checkpoint.tensors);
-  if (!module.ok()) ADD_FAILURE() << module.status();
-  AFT_CHECK(module.ok());
-  return *std::move(module);
 }
 
 // Returns the steps of a text. The first step scores the tokens before `first_generated`. If more
@@ -111,9 +109,9 @@ TensorMap RandomRwkv4(int64_t d, int64_t layers) {
 
 TensorMap RandomRwkv7(int64_t d, int64_t layers) {
   Shapes shapes = {{"att.r_k", {d / 64, 64}}, {"att.ln_x.weight", {d}}, {"att.ln_x.bias", {d}},
-                   {"att.w1", {d, 3}},      {"att.w2", {3, d}},       {"att.a1", {d, 4}},
-                   {"att.a2", {4, d}},      {"att.v1", {d, 5}},       {"att.v2", {5, d}},
-                   {"att.g1", {d, 6}},      {"att.g2", {6, d}}};
+                   {"att.w1", {d, 3}},        {"att.w2", {3, d}},       {"att.a1", {d, 4}},
+                   {"att.a2", {4, d}},        {"att.v1", {d, 5}},       {"att.v2", {5, d}},
+                   {"att.g1", {d, 6}},        {"att.g2", {6, d}}};
   for (const char* table : {"att.w0", "att.a0", "att.v0", "att.x_r", "att.x_w", "att.x_k",
                             "att.x_v", "att.x_a", "att.x_g", "att.k_k", "att.k_a", "ffn.x_k"}) {
     shapes.emplace_back(table, std::vector<int64_t>{1, 1, d});
@@ -139,32 +137,34 @@ std::string TorchFileOf(const TensorMap& tensors) {
 }
 
 at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x) {
-  const auto module = MakeModule(checkpoint);
-  const ParallelExecutor executor(1);
-  const int64_t tokens = x.size(0);
-  auto activations = *Activations::Create(checkpoint.config, tokens,
-                                          module->mixer().encode_scratch_floats(tokens), executor);
-  const at::Tensor in = x.contiguous();
-  at::Tensor y = at::empty_like(in);
-  const int64_t offsets[] = {0, tokens};
-  module->Encode(in.const_data_ptr<float>(), {1, offsets, nullptr, 0}, activations,
-                 y.data_ptr<float>());
-  return y;
+  auto network = CpuNetwork::Create(checkpoint.config, checkpoint.tensors);
+  if (!network.ok()) ADD_FAILURE() << network.status();
+  AFT_CHECK(network.ok());
+  const auto encoder = *CpuEncoderRunner::Create(*std::move(network), {});
+  const auto vectors = *encoder->Encode({{.vectors = Floats(x)}});
+  return at::tensor(vectors.at(0)).view(x.sizes());
 }
 
+// No runner decodes with a bare mixer, so this calls its layer.
 at::Tensor RunModule(const Checkpoint& checkpoint, const at::Tensor& x, int64_t chunk) {
-  const auto module = MakeModule(checkpoint);
+  const NetworkConfig& config = checkpoint.config;
+  auto arena = *WeightArena::Create(CountWeightBytes(config, Number::kFp32).total(), Number::kFp32);
+  const auto layer =
+      *MixerLayer::Create(config, 0, checkpoint.tensors, {config.max_seq_len}, arena);
   const ParallelExecutor executor(1);
-  auto activations =
-      *Activations::Create(checkpoint.config, chunk, module->mixer().scratch_floats(), executor);
-  auto states = *StatePool::Create({module->mixer().state_spec()}, 1);
+  auto activations = *Activations::Create(config, chunk, layer.mixer().scratch_floats(), executor);
+  auto states = *StatePool::Create({layer.mixer().state_spec()}, 1);
+  const StateView state = states.part(0);
   const at::Tensor in = x.contiguous();
   at::Tensor y = at::empty_like(in);
   const int32_t slot = 0;
   for (int64_t t = 0; t < in.size(0); t += chunk) {
-    const int64_t offsets[] = {0, std::min(chunk, in.size(0) - t)};
-    module->Forward(in.const_data_ptr<float>() + t * in.size(1), {1, &slot, &t, offsets, nullptr},
-                    states.part(0), activations, y.data_ptr<float>() + t * in.size(1));
+    const int64_t tokens = std::min(chunk, in.size(0) - t);
+    const int64_t offsets[] = {0, tokens};
+    layer.Forward(in.const_data_ptr<float>() + t * in.size(1), {1, &slot, &t, offsets, nullptr},
+                  &state, activations.wide, {}, activations.mixed, activations.shared);
+    layer.Output(activations.mixed, tokens, y.data_ptr<float>() + t * in.size(1), Activation::kNone,
+                 activations.shared);
   }
   return y;
 }

@@ -36,9 +36,9 @@ std::string TorchFileOf(const TensorMap& tensors);
 at::Tensor EncodeModule(const Checkpoint& checkpoint, const at::Tensor& x);
 at::Tensor RunModule(const Checkpoint& checkpoint, const at::Tensor& x, int64_t chunk);
 
-// Loads a language model as the server does, with weights in fp32 and one slot. Ends the test if
-// that fails.
-LoadedModel Load(const std::string& dir, int64_t max_step_tokens);
+// Loads a model as the server does, with weights in fp32, one thread and one slot. Ends the test if
+// that fails. Only language models have steps.
+LoadedModel Load(const std::string& dir, int64_t max_step_tokens = 1);
 
 // Loads a language model from `dir` as the server does, and scores a text with it. Returns the
 // largest distance of its log-probabilities from `expected` [n, vocabulary], whose rows are the

@@ -152,14 +152,6 @@ TEST_F(HubTest, ReportsTheTensorsThatItReadMappedAndLeftOut) {
   EXPECT_EQ(ImportText(*Quantized("model/zoo/austen-aft-local", Number::kBf16)), "");
 }
 
-TEST_F(HubTest, ReportsThatNoTensorIsLeftOut) {
-  const auto import = ImportGpt2(in_, {});
-  ASSERT_TRUE(import.ok()) << import.status();
-  EXPECT_THAT(ImportText(*import),
-              HasSubstr("28 read, 75776 bytes; 28 made, 75776 bytes; 0 left\n"));
-  EXPECT_THAT(ImportText(*import), HasSubstr("read          " + in_ + "/model-00002-of-00003"));
-}
-
 TEST_F(HubTest, ErrorsNameIndexTensorShardAndShapes) {
   EXPECT_THAT(
       WithConfig("n_embd", 64),

@@ -1,11 +1,7 @@
 // Tests imports of bare mixers from a config. Missing projections become identities, so that LSG's
 // class and others are functions of q, k and v. Projections that cannot be identities are refused.
 
-#include <cstdint>
-#include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "ATen/ops/from_blob.h"
 #include "ATen/ops/randn.h"
@@ -33,35 +29,26 @@ class MixerImportTest : public testing::Test {
   const std::string path_ = folder_.File("config.json");
 };
 
-std::vector<float> Floats(const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.to(at::kFloat).contiguous();
-  const auto* first = dense.const_data_ptr<float>();
-  return {first, first + dense.numel()};
-}
-
 TEST_F(MixerImportTest, EqualsTheClassOfLsgOnQueriesKeysAndValues) {
   const TensorMap cases = ReadGoldens("block_local").tensors;
   const at::Tensor packed = cases.at("packed")[0];  // [19, 48]
   for (const bool global : {true, false}) {
     const std::string dir = folder_.File(global ? "global" : "local");
-    const Checkpoint checkpoint = WriteAndRead(
+    WriteAndRead(
         From(absl::StrCat(R"({"kind": "block_local", "block_size": 4, "heads": 2, "causal": false,
                           "global_token": )",
                           global ? "true" : "false", "}")),
         dir);
-    LoadOptions options;
-    options.checkpoint_dir = dir;
-    auto model = LoadModel(options);
-    ASSERT_TRUE(model.ok()) << model.status();
+    const LoadedModel model = Load(dir);
     const std::string form = absl::StrCat("bidirectional.", global ? "global" : "local");
     int seen = 0;
     for (const auto& [name, want] : cases) {
       if (name.find(form + ".expected.") != 0 || want.dim() != 2) continue;
       if (name.find("mask") != std::string::npos) continue;
       const at::Tensor rows = packed.narrow(0, 0, want.size(0));
-      const auto vectors = model->encoder->Encode({{.vectors = Floats(rows.narrow(1, 0, 16)),
-                                                    .keys = Floats(rows.narrow(1, 16, 16)),
-                                                    .values = Floats(rows.narrow(1, 32, 16))}});
+      const auto vectors = model.encoder->Encode({{.vectors = Floats(rows.narrow(1, 0, 16)),
+                                                   .keys = Floats(rows.narrow(1, 16, 16)),
+                                                   .values = Floats(rows.narrow(1, 32, 16))}});
       ASSERT_TRUE(vectors.ok()) << vectors.status();
       EXPECT_EQ((*vectors)[0].size(), static_cast<size_t>(want.numel()));
       const at::Tensor got = at::from_blob(const_cast<float*>((*vectors)[0].data()), want.sizes());
