@@ -2,30 +2,22 @@
 
 #include "model/config/kinds.h"
 
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/config/config.h"
+#include "tests/support/temp_files.h"
 
 namespace aft {
 namespace {
 
 using testing::HasSubstr;
 
-// Tests run in the repository's root.
-std::string ModelPage() {
-  std::ostringstream text;
-  text << std::ifstream("model/README.md").rdbuf();
-  return text.str();
-}
-
 TEST(KindsTest, ThePageListsEveryKindAsItIsDescribed) {
-  const std::string page = ModelPage();
+  const std::string page = ReadBytes("model/README.md");
   for (const KindSpec& kind : AllKinds()) {
     EXPECT_THAT(page,
                 HasSubstr(absl::StrCat("\n| `", kind.name, "` | ", kind.output, " | ", kind.bias,
