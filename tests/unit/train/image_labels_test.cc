@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "ATen/Parallel.h"
+#include "ATen/TensorOperators.h"
 #include "ATen/ops/equal.h"
+#include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,6 +21,7 @@
 #include "tests/support/mixer_of.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
+#include "tests/unit/train/tokens_of.h"
 
 namespace aft {
 namespace {
@@ -146,6 +149,22 @@ TEST_F(ImageLabelsTest, TheSameConfigGivesTheSameWeightsInOneRunOrInTwo) {
   EXPECT_THAT(Trainer::Create(config_, folder_.File("other")),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("resume.safetensors: belongs to a run with other training")));
+}
+
+TEST_F(ImageLabelsTest, AShiftMovesThePixelsToEveryPlace) {
+  std::ofstream file(config_.images);
+  for (int i = 0; i < 12; ++i) file << "0,0,0,0,2,0,0,0,0,row\n";
+  file.close();
+  config_.image_width = 3;
+  config_.shift = 1;
+  const auto objective = MakeImageLabels(config_);
+  ASSERT_TRUE(objective.ok()) << objective.status();
+  at::Tensor sums = at::zeros({9}, at::kLong);
+  for (int64_t step = 0; step < 20; ++step) {
+    sums += TokensOf(**objective, config_.network, step).sum(0);
+  }
+  EXPECT_GT(sums.min().item<int64_t>(), 0);
+  EXPECT_EQ(sums.sum().item<int64_t>(), 20 * 8 * 2) << "no pixel leaves the frame";
 }
 
 // All training images are of one class, so the class of the held-out images cannot be learned.

@@ -8,7 +8,6 @@
 #include "ATen/ops/full.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/ones_like.h"
-#include "ATen/ops/zeros.h"
 #include "gtest/gtest.h"
 #include "model/config/tensors.h"
 #include "tests/unit/train/tiny_network.h"
@@ -16,15 +15,21 @@
 namespace aft {
 namespace {
 
+// Returns parameters that are all 1, with gradients that are all `gradient`.
+TensorMap Ones(const NetworkConfig& network, double gradient) {
+  TensorMap parameters;
+  for (const TensorSpec& spec : ExpectedTensors(network)) {
+    at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
+    tensor.mutable_grad() = at::full(spec.shape, gradient, at::kFloat);
+  }
+  return parameters;
+}
+
 TEST(AdamWTest, OnlyMatricesDecay) {
   NetworkConfig network = TinyNetwork();
   network.position = PositionKind::kLearned;
   network.position_rows = network.max_seq_len = 8;
-  TensorMap parameters;
-  for (const TensorSpec& spec : ExpectedTensors(network)) {
-    at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
-    tensor.mutable_grad() = at::zeros(spec.shape);
-  }
+  TensorMap parameters = Ones(network, 0);
   TrainConfig config;
   config.warmup_steps = 0;
   AdamW(network, parameters).Step(config, 0, 10, parameters);
@@ -36,18 +41,13 @@ TEST(AdamWTest, OnlyMatricesDecay) {
 
 TEST(AdamWTest, GradientsBeyondTheNormAreScaledDown) {
   const NetworkConfig network = TinyNetwork();
+  const double norm = std::sqrt(CountParameters(network));
   for (const double bound : {0.5, 2.0}) {  // times the norm
-    TensorMap parameters;
-    double numbers = 0;
-    for (const TensorSpec& spec : ExpectedTensors(network)) {
-      at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
-      tensor.mutable_grad() = at::ones(spec.shape);
-      numbers += static_cast<double>(spec.count());
-    }
+    TensorMap parameters = Ones(network, 1);
     TrainConfig config;
-    config.clip_norm = bound * std::sqrt(numbers);
+    config.clip_norm = bound * norm;
     AdamW optimizer(network, parameters);
-    EXPECT_NEAR(optimizer.Step(config, 0, 10, parameters), std::sqrt(numbers), 1e-3);
+    EXPECT_NEAR(optimizer.Step(config, 0, 10, parameters), norm, 1e-3);
     const double scale = std::min(bound, 1.0);
     for (const auto& [name, first] : optimizer.first) {
       EXPECT_NEAR(first.max().item<double>(), (1 - config.beta1) * scale, 1e-6) << name;
@@ -60,12 +60,8 @@ TEST(AdamWTest, GradientsBeyondTheNormAreScaledDown) {
 
 TEST(AdamWTest, AGradientThatIsNotFiniteChangesNothing) {
   const NetworkConfig network = TinyNetwork();
-  TensorMap parameters;
-  for (const TensorSpec& spec : ExpectedTensors(network)) {
-    at::Tensor& tensor = parameters[spec.name] = at::ones(spec.shape);
-    tensor.mutable_grad() =
-        at::full(spec.shape, spec.name == "norm.bias" ? std::nan("") : 1.0, at::kFloat);
-  }
+  TensorMap parameters = Ones(network, 1);
+  parameters.at("norm.bias").mutable_grad().fill_(std::nan(""));
   AdamW optimizer(network, parameters);
   EXPECT_TRUE(std::isnan(optimizer.Step(TrainConfig(), 0, 10, parameters)));
   EXPECT_EQ(optimizer.steps, 0);

@@ -14,10 +14,13 @@
 #include <vector>
 
 #include "ATen/Parallel.h"
+#include "ATen/core/Tensor.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/record_function.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/checkpoint.h"
@@ -32,6 +35,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/process.h"
+#include "tests/unit/train/tokens_of.h"
 
 namespace aft {
 namespace {
@@ -40,11 +44,6 @@ using testing::HasSubstr;
 using Extent = Objective::Extent;
 
 constexpr int64_t kLongest = 32;
-
-std::string File(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class TextObjectivesTest : public testing::Test {
  protected:
@@ -119,15 +118,26 @@ class TextObjectivesTest : public testing::Test {
     return points;
   }
 
+  static absl::StatusOr<std::unique_ptr<Objective>> Make(const TrainConfig& config) {
+    return MakeObjective(config, [](const std::vector<absl::string_view>& /*training_texts*/) {
+      return LoadTokenizer("bytes", "", 256);
+    });
+  }
+
   // The held-out figures of a network of bytes.
   static std::vector<double> Measure(const TrainConfig& config, const TrainNetwork& network,
                                      Extent extent = Extent::kEvaluation) {
-    const auto objective =
-        MakeObjective(config, [](const std::vector<absl::string_view>& /*training_texts*/) {
-          return LoadTokenizer("bytes", "", 256);
-        });
+    const auto objective = Make(config);
     EXPECT_TRUE(objective.ok()) << objective.status();
     return objective.ok() ? (*objective)->Measure(network, extent) : std::vector<double>(2);
+  }
+
+  // Returns the loss of a fresh network on `examples` of the held-out examples, or with kAll on
+  // all.
+  static double Loss(TrainConfig config, int64_t examples, Extent extent = Extent::kEvaluation) {
+    config.eval_examples = examples;
+    const TrainNetwork network(config.network, /*seed=*/1, /*spread=*/0.3);
+    return Measure(config, network, extent)[0];
   }
 
   // Expects that a run that is killed after its first evaluation and started again ends like a run
@@ -159,9 +169,10 @@ class TextObjectivesTest : public testing::Test {
     const client::Ended resumed = client::RunToEnd(argv("killed"));
     ASSERT_EQ(resumed.code, 0) << resumed.err;
     for (const char* name : {"/model.safetensors", "/config.json"}) {
-      EXPECT_EQ(File(folder_.File("killed") + name), File(folder_.File("whole") + name)) << name;
+      EXPECT_EQ(ReadBytes(folder_.File("killed") + name), ReadBytes(folder_.File("whole") + name))
+          << name;
     }
-    EXPECT_THAT(File(folder_.File("killed/curve.svg")), HasSubstr("held out, "));
+    EXPECT_THAT(ReadBytes(folder_.File("killed/curve.svg")), HasSubstr("held out, "));
     const client::Ended measured = client::RunToEnd(
         {AFT_TRAIN, "--config", folder_.File("train.json"), "--evaluate", folder_.File("whole")});
     EXPECT_EQ(measured.code, 0) << measured.err;
@@ -179,7 +190,7 @@ TEST_F(TextObjectivesTest, MaskedTokensAreFoundFromBothSides) {
   const std::vector<CurvePoint> points = Train(config, "run");
   ASSERT_EQ(points.size(), 12U);
   std::map<char, double> counts;
-  const std::string text = File(config.texts[0]);
+  const std::string text = ReadBytes(config.texts[0]);
   for (const char byte : text) ++counts[byte];
   double entropy = 0, most = 0;
   for (const auto& [byte, count] : counts) {
@@ -192,11 +203,31 @@ TEST_F(TextObjectivesTest, MaskedTokensAreFoundFromBothSides) {
   EXPECT_LT(points.back().held_out[0], points.front().held_out[0]);
 }
 
+// The text has one letter, and nearly every token is one that the network has to find.
+TEST_F(TextObjectivesTest, MostMaskedTokensAreReplacedAndSomeStay) {
+  TrainConfig config = Config(MaskedJson());
+  std::ofstream(folder_.File("text.txt")) << std::string(1280, 'a');
+  config.batch = 64;
+  config.mask_probability = 0.999;
+  const auto objective = Make(config);
+  ASSERT_TRUE(objective.ok()) << objective.status();
+  double all = 0, masked = 0, same = 0;
+  for (int64_t step = 0; step < 5; ++step) {
+    const at::Tensor tokens = TokensOf(**objective, config.network, step);
+    all += static_cast<double>(tokens.numel());
+    masked += tokens.eq(config.mask_token).sum().item<double>();
+    same += tokens.eq('a').sum().item<double>();
+  }
+  EXPECT_EQ(all, 5 * 64 * 32);
+  EXPECT_NEAR(masked / all, 0.8, 0.02);
+  EXPECT_NEAR(same / all, 0.1, 0.02) << "the others are random";
+}
+
 TEST_F(TextObjectivesTest, LearnsLabelsOfTextsThatDifferOnlyInTheirOrder) {
   const std::vector<CurvePoint> points = Train(Config(LabelsJson()), "run");
   ASSERT_FALSE(points.empty());
   EXPECT_GE(points.back().held_out[1], 0.95) << "half of them are found by guessing";
-  EXPECT_EQ(File(folder_.File("run/curve.csv")).substr(0, 54),
+  EXPECT_EQ(ReadBytes(folder_.File("run/curve.csv")).substr(0, 54),
             "step,texts,seconds,train_loss,held_out_loss,held_out_a");
 }
 
@@ -231,6 +262,22 @@ TEST_F(TextObjectivesTest, EveryObjectiveSurvivesAKill) {
   }
 }
 
+// The run has that many steps that it cannot end before the signal arrives.
+TEST_F(TextObjectivesTest, ASignalStopsARunThatTheSameCommandResumes) {
+  std::ofstream(folder_.File("train.json")) << absl::StrReplaceAll(
+      MaskedJson(), {{R"("total_tokens": 30720)", R"("total_tokens": 768000)"}});
+  for (const auto& [signal, begun] : {std::pair(SIGTERM, "steps, from step 0\n"),
+                                      std::pair(SIGINT, "steps, resuming at step ")}) {
+    client::Process run(
+        {AFT_TRAIN, "--config", folder_.File("train.json"), "--out", folder_.File("stopped")});
+    ASSERT_TRUE(run.WaitForError("\nstep ")) << run.err();
+    run.Signal(signal);
+    EXPECT_EQ(run.Wait(), 130);
+    EXPECT_THAT(run.err(), HasSubstr(begun));
+    EXPECT_THAT(run.err(), testing::ContainsRegex("\naft-train: stopped at step [0-9]+, saved; "));
+  }
+}
+
 TEST_F(TextObjectivesTest, EveryKindLearnsBidirectionally) {
   for (const KindSpec& kind : AllKinds()) {
     if (kind.token_shift) continue;
@@ -255,7 +302,7 @@ TEST_F(TextObjectivesTest, LearnsTheTokenizerOfTheTrainingTexts) {
   json = absl::StrReplaceAll(json, {{R"({"kind": "bytes"})", R"({"kind": "chars"})"},
                                     {R"("vocab_size": 256)", R"("vocab_size": 9)"}});
   EXPECT_GE(Train(Config(json), "run").back().held_out[1], 0.95);
-  EXPECT_THAT(File(folder_.File("run/chars.json")), HasSubstr("\"a\""));
+  EXPECT_THAT(ReadBytes(folder_.File("run/chars.json")), HasSubstr("\"a\""));
 }
 
 TEST_F(TextObjectivesTest, ExamplesAreHeldOutEvenly) {
@@ -282,16 +329,11 @@ TEST_F(TextObjectivesTest, AnEvaluationTakesItsExamplesFromAllThatAreHeldOut) {
     file << R"({"label": "up", "text": ")" << (i % 10 == 4 ? "a" : "b") << "\"}\n";
   }
   file.close();
-  TrainConfig config =
+  const TrainConfig config =
       Config(Json(R"({"kind": "aft_simple", "causal": false})", R"(, "labels": ["up", "down"])",
                   R"("examples": ["labels.jsonl"])"));
-  const TrainNetwork network(config.network, /*seed=*/1, /*spread=*/0.3);
-  const auto loss = [&](int64_t examples, Extent extent = Extent::kEvaluation) {
-    config.eval_examples = examples;
-    return Measure(config, network, extent)[0];
-  };
-  EXPECT_NEAR(loss(2), loss(1), 1e-6);
-  EXPECT_GT(std::abs(loss(2) - loss(2, Extent::kAll)), 1e-5);
+  EXPECT_NEAR(Loss(config, 2), Loss(config, 1), 1e-6);
+  EXPECT_GT(std::abs(Loss(config, 2) - Loss(config, 2, Extent::kAll)), 1e-5);
 }
 
 // Held out are four batches of two pairs. The third one is equal to the first, and the fourth to
@@ -305,16 +347,11 @@ TEST_F(TextObjectivesTest, AnEvaluationTakesItsPairsFromAllThatAreHeldOut) {
          << "pqrs"[kind] << "\"}\n";
   }
   file.close();
-  TrainConfig config =
+  const TrainConfig config =
       Config(Json(R"({"kind": "aft_simple", "causal": false})", "",
                   R"("objective": "pairs", "examples": ["pairs.jsonl"], "batch": 2)"));
-  const TrainNetwork network(config.network, /*seed=*/1, /*spread=*/0.3);
-  const auto loss = [&](int64_t examples, Extent extent = Extent::kEvaluation) {
-    config.eval_examples = examples;
-    return Measure(config, network, extent)[0];
-  };
-  EXPECT_NEAR(loss(4), loss(2), 1e-6);
-  EXPECT_GT(std::abs(loss(4) - loss(4, Extent::kAll)), 1e-5);
+  EXPECT_NEAR(Loss(config, 4), Loss(config, 2), 1e-6);
+  EXPECT_GT(std::abs(Loss(config, 4) - Loss(config, 4, Extent::kAll)), 1e-5);
 }
 
 // The network answers 'a' to everything. The first half of the held-out segments has no other byte,
@@ -373,11 +410,16 @@ TEST_F(TextObjectivesTest, ARunIsNotResumedWithOtherData) {
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     ASSERT_TRUE(trainer->Run(stop, {}, {}).ok());
     EXPECT_TRUE(Trainer::Create(config, out).ok());
-    const std::string lines = File(folder_.File(data));
-    std::ofstream(folder_.File(data), std::ios::app) << lines.substr(0, lines.find('\n') + 1);
-    EXPECT_THAT(Trainer::Create(config, out),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr("resume.safetensors: belongs to a run with other training")));
+    const std::string lines = ReadBytes(folder_.File(data));
+    const std::string changed = absl::StrReplaceAll(
+        lines,
+        {{R"("up")", R"("down")"}, {R"("down")", R"("up")"}, {"quick", "quack"}, {"no.", "No."}});
+    for (const std::string& other : {lines + lines.substr(0, lines.find('\n') + 1), changed}) {
+      WriteBytes(folder_.File(data), other);
+      EXPECT_THAT(Trainer::Create(config, out),
+                  StatusIs(absl::StatusCode::kFailedPrecondition,
+                           HasSubstr("resume.safetensors: belongs to a run with other training")));
+    }
   }
 }
 

@@ -42,6 +42,10 @@ TEST(TrainConfigTest, ReadsAValidFile) {
   EXPECT_EQ(config->segment, 32);
   EXPECT_EQ(config->network.mixer.prefix_block, 8);
   EXPECT_EQ(config->texts[0], Folder().File("a.txt")) << "relative to the config's folder";
+  const auto chars = Read(absl::StrReplaceAll(
+      kConfig, {{R"("bytes")", R"("chars")"}, {R"("texts")", R"("tokenizer": "b", "texts")"}}));
+  ASSERT_TRUE(chars.ok()) << chars.status();
+  EXPECT_EQ(chars->tokenizer, Folder().File("b"));
 }
 
 TEST(TrainConfigTest, EveryFaultIsNamed) {

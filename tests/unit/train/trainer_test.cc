@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -119,11 +118,9 @@ TEST_F(TrainerTest, LearnsAndWritesALoadableCheckpoint) {
   ASSERT_EQ(curve->size(), 3U);
   EXPECT_EQ(trainer->objective().Rank({1, 3}), 2);
   EXPECT_LT(curve->back().held_out[1], curve->front().held_out[1]);
-  std::ifstream file(dir_ + "/run/curve.csv");
-  std::string header;
-  std::getline(file, header);
-  EXPECT_EQ(header,
-            "step,tokens,seconds,train_bpb,held_out_fresh_bpb,held_out_carried_bpb,learning_rate");
+  EXPECT_THAT(ReadBytes(dir_ + "/run/curve.csv"),
+              testing::StartsWith("step,tokens,seconds,train_bpb,held_out_fresh_bpb,"
+                                  "held_out_carried_bpb,learning_rate\n"));
   EXPECT_TRUE(std::filesystem::exists(dir_ + "/run/curve.svg"));
 }
 
@@ -196,9 +193,11 @@ TEST_F(TrainerTest, LearnsTheTokensOfTheNetworksTokenizer) {
 TEST_F(TrainerTest, TakesTheShippedVocabularyOfWorld) {
   config_.network.tokenizer = "world";
   config_.network.vocab_size = 65536;
+  const std::string left[] = {dir_ + "/tokenizer.json", dir_ + "/tokenizer_config.json"};
+  for (const std::string& file : left) WriteBytes(file, "of another run");
   ASSERT_TRUE(RunTokenizer(config_, {"text"}, dir_, /*resumed=*/false).ok());
-  std::ifstream file(dir_ + "/" + kWorldFileName, std::ios::binary);
-  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), ShippedWorldVocabulary());
+  for (const std::string& file : left) EXPECT_FALSE(std::filesystem::exists(file)) << file;
+  EXPECT_EQ(ReadBytes(dir_ + "/" + kWorldFileName), ShippedWorldVocabulary());
   config_.network.vocab_size = 65529;
   EXPECT_THAT(RunTokenizer(config_, {"text"}, dir_, /*resumed=*/false),
               StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("65530 tokens")));
@@ -239,8 +238,7 @@ TEST_F(TrainerTest, AGivenTokenizerMayLieInTheFolderOfTheRun) {
   const std::string characters = R"(["<unk>", "e"])";
   std::ofstream(config_.tokenizer + "/chars.json") << characters;
   Train("/run", 1);
-  std::ifstream file(config_.tokenizer + "/chars.json");
-  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), characters);
+  EXPECT_EQ(ReadBytes(config_.tokenizer + "/chars.json"), characters);
 }
 
 TEST_F(TrainerTest, AnInterruptedRunContinuesBitForBit) {
@@ -252,6 +250,16 @@ TEST_F(TrainerTest, AnInterruptedRunContinuesBitForBit) {
   EXPECT_EQ(pieces.size(), 13U);
   for (const double loss : Train("/pieces")) pieces.push_back(loss);
   EXPECT_EQ(pieces, whole);
+}
+
+// A run that is killed may have written the row of an evaluation that it had not saved.
+TEST_F(TrainerTest, AResumedRunReplacesTheRowsAfterItsStep) {
+  Train("/run", 21);
+  const std::string path = dir_ + "/run/curve.csv";
+  WriteBytes(path, ReadBytes(path) + "40,5120,9.9,1,1,1,0.01\n");
+  Train("/run");
+  EXPECT_THAT(ReadBytes(path),
+              testing::MatchesRegex("step,[^\n]*\n20,[^\n]*\n40,[^\n]*\n60,[^\n]*\n"));
 }
 
 TEST_F(TrainerTest, AnInterruptedRunOfARecurrenceContinuesBitForBit) {
@@ -313,11 +321,14 @@ TEST_F(TrainerTest, RefusesTheStateOfAnotherNetwork) {
 
 TEST_F(TrainerTest, RefusesTheStateOfOtherTexts) {
   Train("/run", 1);
-  std::ofstream(config_.texts[0], std::ios::app) << "line 8\n";
-  EXPECT_THAT(
-      Trainer::Create(config_, dir_ + "/run"),
+  const auto refused =
       StatusIs(absl::StatusCode::kFailedPrecondition,
-               testing::HasSubstr("resume.safetensors: belongs to a run with other train")));
+               testing::HasSubstr("resume.safetensors: belongs to a run with other train"));
+  const double held_out = std::exchange(config_.held_out, 0.04);
+  EXPECT_THAT(Trainer::Create(config_, dir_ + "/run"), refused) << "more of the text is trained on";
+  config_.held_out = held_out;
+  std::ofstream(config_.texts[0], std::ios::app) << "line 8\n";
+  EXPECT_THAT(Trainer::Create(config_, dir_ + "/run"), refused);
 }
 
 TEST_F(TrainerTest, RefusesAResumeFileThatWasAltered) {

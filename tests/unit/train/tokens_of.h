@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/arange.h"
+#include "ATen/record_function.h"
+#include "absl/strings/string_view.h"
+#include "model/config/config.h"
+#include "model/train/objective.h"
+#include "model/train/train_network.h"
+
+namespace aft {
+
+// The tokens [B, T] that a network reads in step `step` of an objective. The network has the id of
+// each token in the token's embedding, because builds without NDEBUG cannot record inputs.
+inline at::Tensor TokensOf(Objective& objective, const NetworkConfig& config, int64_t step) {
+  const at::NoGradGuard no_grad;
+  TrainNetwork network(config, /*seed=*/1);
+  at::Tensor& embedding = network.parameters().at("embed.weight");
+  embedding.copy_(at::arange(embedding.size(0)).unsqueeze(1).expand_as(embedding));
+  static at::Tensor* seen;  // a callback can capture nothing
+  at::Tensor vectors;
+  seen = &vectors;
+  at::RecordFunctionCallback record(nullptr,
+                                    [](const at::RecordFunction& call, at::ObserverContext*) {
+                                      if (call.name() == absl::string_view("aten::embedding")) {
+                                        *seen = call.outputs()[0].toTensor();
+                                      }
+                                    });
+  const auto handle = at::addThreadLocalCallback(record.needsOutputs(true));
+  objective.Next(network, step);
+  at::removeCallback(handle);
+  return vectors.select(2, 0).to(at::kLong);
+}
+
+}  // namespace aft
