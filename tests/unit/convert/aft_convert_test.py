@@ -67,6 +67,21 @@ class AftConvertTest(unittest.TestCase):
     self.assertRegex(text, r"  8 streams +[0-9,]+ +[0-9,]+ +[0-9,]+  tokens/s at most\n")
     self.assertNotIn("tokens/s", self.call("inspect", model))
 
+  def test_the_resources_follow_the_flags(self):
+    model = ROOT / "model" / "zoo" / "austen-aft-local"
+
+    def sizing(*flags):
+      about = json.loads(self.call("inspect", model, "--json", *flags))["sizing"]
+      return about, about["formats"]["int8"]
+
+    about, size = sizing("--bandwidth", 40)
+    moved = size["step_bytes"] + about["state_traffic_per_token"]
+    self.assertAlmostEqual(size["tokens_per_second"]["1"], 40e9 / moved, 1)
+    about, size = sizing("--gflops", 1, "--context", 7, "--threads", 3, "--max-step-tokens", 100)
+    self.assertAlmostEqual(size["tokens_per_second"]["1"], 1e9 / about["flops_per_token"], 1)
+    self.assertEqual((about["context"], about["threads"], about["tokens_at_once"]), (7, 3, 100))
+    self.assertEqual(sizing("--slots", 300)[0]["tokens_at_once"], 301)
+
   def test_makes_a_bare_mixer_of_a_config(self):
     config = self.folder / "mixer.json"
     mixer = {"kind": "block_local", "block_size": 16, "heads": 4, "causal": False}
