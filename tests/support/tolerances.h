@@ -54,12 +54,11 @@ inline constexpr Tolerance kLayer = {1e-5};
 inline constexpr Tolerance kLayerKeys100 = {5e-5};  // keys near 100 come out of the projection
 
 // ---- Whole models
-inline constexpr double kLogProbability = 1e-4;        // CPU against float64 or the package
-inline constexpr Tolerance kVectors = {1e-4};          // encoders: CPU against float64
-inline constexpr Tolerance kRwkvCpu = {2e-5, 3e-6};    // logits, states: CPU against float64
-inline constexpr Tolerance kLogits = {1e-3};           // GPU in fp32 against the CPU
-inline constexpr Tolerance kLogitsReordered = {1e-4};  // prefill against decode on one device
-inline constexpr Tolerance kUnitVectors = {2e-4};      // pooled and normalised; GPU against CPU
+inline constexpr double kLogProbability = 1e-4;      // CPU against float64 or the package
+inline constexpr Tolerance kVectors = {1e-4};        // encoders: CPU against float64
+inline constexpr Tolerance kRwkvCpu = {2e-5, 3e-6};  // logits, states: CPU against float64
+inline constexpr Tolerance kLogits = {1e-3};         // GPU in fp32 against the CPU
+inline constexpr Tolerance kUnitVectors = {2e-4};    // pooled and normalised; GPU against CPU
 inline constexpr Tolerance kVectorsGpu = {4e-3, 5e-4};
 inline constexpr Tolerance kVectorsFp16 = {0.03, 3e-3};
 inline constexpr Tolerance kVectorsBf16 = {0.2, 2e-2};
