@@ -333,13 +333,13 @@ void Call::Begin() {
   CountResumed();
   states_.KeepStart();
   outbox_.Begin();
-  carrier_->Wake(*this);  // the first message leaves now: the end tells more if it has left
+  if (exchange_->streams()) carrier_->Wake(*this);  // the end tells more if a message has left
 }
 
 template <typename Part>
 absl::Status Call::Offer(Part part, uint32_t sequence) {
   AFT_RETURN_IF_ERROR(outbox_.Offer(std::move(part), sequence));
-  carrier_->WakeLater(*this);
+  if (exchange_->streams()) carrier_->WakeLater(*this);
   return absl::OkStatus();
 }
 
@@ -398,11 +398,12 @@ void Call::HandOver(const Outcome& outcome, uint32_t sequence) {
 }
 
 void Call::EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored) {
-  const auto [bytes, others] = outbox_.EndSequence(outcome, sequence, std::move(stored));
+  const auto [last, bytes, others] = outbox_.EndSequence(outcome, sequence, std::move(stored));
   if (others.has_value()) CancelAll(*others);
+  if (!last && !exchange_->streams()) return;
   if (bytes < kLargeMessageBytes) return carrier_->WakeLater(*this);
   environment_.decoders.Add(*caller_.client, bytes,
-                            [call = shared_from_this()] { call->carrier_->Wake(*call); });
+                            [call = shared_from_this()] { call->carrier_->WakeLast(*call); });
 }
 
 void Call::CancelAll(RequestHandle first) {

@@ -69,6 +69,9 @@ class Carrier {
   // As Wake, but returns soon, because another thread sends. Engines' threads call it for all other
   // messages.
   virtual void WakeLater(Call& call) { Wake(call); }
+  // As Wake, but is called by a thread of the decode pool when the last message is large. A carrier
+  // whose own thread serves many clients therefore calls Call::Take on this thread.
+  virtual void WakeLast(Call& call) { Wake(call); }
 };
 
 }  // namespace aft::server

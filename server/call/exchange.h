@@ -116,6 +116,9 @@ class Exchange {
 
   // ---- The answer, while it arrives.
 
+  // Whether parts of the answer may leave before the last message. Is constant once the request is
+  // decoded, and is called without the lock.
+  virtual bool streams() const { return true; }
   // Whether a first message tells the client that the call has begun. Decode puts it in outgoing().
   virtual bool has_first_message() const { return false; }
   // Adds a part to the pending answer of a sequence.

@@ -112,7 +112,7 @@ Outbox::SequenceEnd Outbox::EndSequence(const Outcome& outcome, uint32_t sequenc
   if (sequences_ == 1) {
     stored_ = std::move(stored);
     outcome_ = outcome;
-    return {.message_bytes = exchange_.last_message_bytes()};
+    return {.last = true, .message_bytes = exchange_.last_message_bytes()};
   }
   if (total_.status.ok() && absl::IsInternal(outcome.status)) {
     failed_path_ = exchange_.TextPath(sequence);
@@ -126,7 +126,8 @@ Outbox::SequenceEnd Outbox::EndSequence(const Outcome& outcome, uint32_t sequenc
   }
   failed_ = failed_ || !outcome.status.ok();
   if (last) outcome_ = total_;
-  return {.message_bytes = last ? exchange_.last_message_bytes() : 0,
+  return {.last = last,
+          .message_bytes = last ? exchange_.last_message_bytes() : 0,
           .others = cancels ? handle_ : std::nullopt};
 }
 

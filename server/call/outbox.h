@@ -76,6 +76,7 @@ class Outbox {
   // not ended.
   void SetHandOver(std::string sealed);
   struct SequenceEnd {
+    bool last = false;                         // all sequences have ended
     size_t message_bytes = 0;                  // of the last message, if this was the last sequence
     std::optional<RequestHandle> others = {};  // what the engine is to cancel, at the first error
   };

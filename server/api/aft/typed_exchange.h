@@ -131,6 +131,7 @@ class TypedExchange final : public AftExchange<Codec> {
     if constexpr (kGenerates) started().set_resume_id(id);
   }
 
+  bool streams() const override { return !kUnary; }
   bool has_first_message() const override { return !kUnary; }
   using Exchange::Append;
   void Append(typename Codec::Part part, uint32_t sequence) override {
@@ -175,6 +176,7 @@ class TypedExchange final : public AftExchange<Codec> {
       return true;
     }
   }
+  size_t last_message_bytes() const override { return kUnary ? codec_.pending_bytes() : 0; }
 
  private:
   static constexpr bool kGenerates = std::derived_from<Codec, GenerateCodec>;

@@ -37,6 +37,7 @@ class InferExchange final : public Exchange {
     return is_stream() ? Method::kModelStreamInfer : Method::kModelInfer;
   }
   bool takes_tensors() const override { return true; }
+  bool streams() const override { return streams_; }
   size_t RequestCost(const RequestBytes& bytes) const override;
   void Peek(const RequestBytes& bytes) override;
   google::protobuf::Message& request() override { return *request_; }

@@ -1,7 +1,9 @@
 #include "server/api/openai/embeddings_exchange.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -74,11 +76,24 @@ std::string EmbeddingsExchange::TextPath(uint32_t text) const {
 
 size_t EmbeddingsExchange::held_bytes() const { return kTextPerByte * codec_.held_bytes(); }
 
-OrderedJson EmbeddingsExchange::Embedding(const std::vector<float>& vector) const {
-  if (!base64_) return vector;
-  const std::string bytes(reinterpret_cast<const char*>(vector.data()),
-                          vector.size() * sizeof(float));
-  return absl::Base64Escape(bytes);
+void EmbeddingsExchange::AppendEmbedding(const std::vector<float>& vector,
+                                         std::string& text) const {
+  if (base64_) {
+    const absl::string_view bytes(reinterpret_cast<const char*>(vector.data()),
+                                  vector.size() * sizeof(float));
+    absl::StrAppend(&text, "\"", absl::Base64Escape(bytes), "\"");
+    return;
+  }
+  text += '[';
+  for (const float x : vector) {
+    char number[32];
+    const char* const end = std::to_chars(number, std::end(number), double{x}).ptr;
+    const absl::string_view digits(number, static_cast<size_t>(end - number));
+    if (text.back() != '[') text += ',';
+    absl::StrAppend(&text, digits,
+                    digits.find_first_of(".e") == absl::string_view::npos ? ".0" : "");
+  }
+  text += ']';
 }
 
 OrderedJson EmbeddingsExchange::Classification(const std::vector<float>& logits) const {
@@ -92,23 +107,28 @@ OrderedJson EmbeddingsExchange::Classification(const std::vector<float>& logits)
           {"num_classes", logits.size()}};
 }
 
+// Makes vectors as text. A JSON list takes memory even to be freed, and its destructor would end
+// the process if there were none.
 bool EmbeddingsExchange::Finish(const Outcome& outcome, const v1::State* /*stored*/) {
-  OrderedJson data = OrderedJson::array();
+  std::string text = "{\"object\":\"list\",\"data\":[";
   for (size_t i = 0; i < vectors_.size(); ++i) {
     // Each vector is freed here, because the client may take long to read the answer.
     const std::vector<float> vector = std::move(vectors_[i]);
-    OrderedJson item = {{"index", i}};
+    if (i > 0) text += ',';
     if (classifies()) {
+      OrderedJson item = {{"index", i}};
       item.update(Classification(vector));
+      text += Dump(item);
     } else {
-      item = {{"object", "embedding"}, {"index", i}, {"embedding", Embedding(vector)}};
+      absl::StrAppend(&text, "{\"object\":\"embedding\",\"index\":", i, ",\"embedding\":");
+      AppendEmbedding(vector, text);
+      text += '}';
     }
-    data.push_back(std::move(item));
   }
-  OrderedJson json = {{"object", "list"}, {"data", std::move(data)}, {"model", model_}};
-  json["usage"] = {{"prompt_tokens", outcome.usage.prompt_tokens},
-                   {"total_tokens", outcome.usage.prompt_tokens}};
-  outgoing_.set_value(Dump(json));
+  const OrderedJson usage = {{"prompt_tokens", outcome.usage.prompt_tokens},
+                             {"total_tokens", outcome.usage.prompt_tokens}};
+  absl::StrAppend(&text, "],\"model\":", Quoted(model_), ",\"usage\":", Dump(usage), "}");
+  outgoing_.set_value(std::move(text));
   return true;
 }
 

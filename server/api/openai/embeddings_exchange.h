@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,10 +35,11 @@ class EmbeddingsExchange final : public JsonExchange {
   void Drop() override { vectors_.clear(); }
   size_t held_bytes() const override;
   bool Finish(const Outcome& outcome, const v1::State* stored) override;
+  size_t last_message_bytes() const override { return held_bytes(); }
 
  private:
   bool classifies() const { return method() == Method::kClassify; }
-  OrderedJson Embedding(const std::vector<float>& vector) const;
+  void AppendEmbedding(const std::vector<float>& vector, std::string& text) const;
   OrderedJson Classification(const std::vector<float>& logits) const;
 
   v1::EncodeRequest request_;

@@ -92,16 +92,36 @@ void HttpCall::Wake(Call& /*call*/) {
   if (state_.exchange(State::kWoken) == State::kIdle) PostPump();
 }
 
+// JSON of some megabytes takes up to hundreds of milliseconds to make. On the server's thread that
+// would delay all clients. Until the posted Pump, nothing else takes messages, resets call_ or uses
+// what the exchange makes: a client that goes only calls Call::Cancel.
+void HttpCall::WakeLast(Call& call) {
+  if (state_.exchange(State::kWoken) != State::kIdle) return;
+  std::optional<Call::Next> taken;
+  const absl::Status status = Catching([&] {
+    taken = Take(call);
+    return absl::OkStatus();
+  });
+  status.IgnoreError();  // without a result, Pump tries again
+  answer_->Post([this, taken] { Pump(taken); });
+}
+
 // The call holds this object until it is over, which only Pump finds out.
 void HttpCall::PostPump() {
   answer_->Post([this] { Pump(); });
 }
 
-void HttpCall::Pump() {
+Call::Next HttpCall::Take(Call& call) {
+  state_ = State::kPumping;
+  return call.Take();
+}
+
+void HttpCall::Pump(std::optional<Call::Next> taken) {
   try {
     while (true) {
-      state_ = State::kPumping;
-      switch (call_->Take()) {
+      const Call::Next next = taken.has_value() ? *taken : Take(*call_);
+      taken.reset();
+      switch (next) {
         case Call::Next::kNothing:
           if (auto same = State::kPumping; state_.compare_exchange_strong(same, State::kIdle)) {
             return;

@@ -20,7 +20,8 @@ namespace aft::server::openai {
 
 class OpenCalls;
 
-// An HTTP request that becomes a Call. Only the server's thread uses it, except for Wake.
+// An HTTP request that becomes a Call. Only the server's thread uses it, except for Wake and
+// WakeLast.
 class HttpCall final : public HttpTask,
                        public Carrier,
                        public std::enable_shared_from_this<HttpCall> {
@@ -43,13 +44,17 @@ class HttpCall final : public HttpTask,
 
   // ---- Carrier.
   void Wake(Call& call) override;
+  void WakeLast(Call& call) override;
 
  private:
   JsonExchange& exchange() { return static_cast<JsonExchange&>(call_->exchange()); }
   // Reports a request that is refused before it becomes a call.
   void Report(const absl::Status& refusal, Method method) const;
   void PostPump();
-  void Pump();
+  // `taken`: what Take has returned already, if it was called.
+  void Pump(std::optional<Call::Next> taken = std::nullopt);
+  // Calls Call::Take. REQUIRES: the caller has set kPumping or kWoken in place of kIdle.
+  Call::Next Take(Call& call);
   bool SendPart();
   void SendEnd();
   HttpPage WithHeaders(HttpPage page) const;
@@ -67,8 +72,8 @@ class HttpCall final : public HttpTask,
   MemoryLedger::Charge charge_;  // for the body, until the call has its own
   std::shared_ptr<HttpAnswer> answer_;
   std::shared_ptr<Call> call_;  // from Start to Close
-  // kPumping: Pump runs, is posted, or waits for Written, or the call is over. kWoken: likewise,
-  // and Wake was called since Pump last took a message.
+  // kPumping: Pump or WakeLast runs, Pump is posted, or waits for Written, or the call is over.
+  // kWoken: likewise, and Wake or WakeLast was called since the last Take.
   enum class State { kIdle, kPumping, kWoken };
   std::atomic<State> state_{State::kIdle};
   bool begun_ = false;  // the head of a stream is sent

@@ -20,8 +20,8 @@ class JsonExchange : public Exchange {
   // `id`: the request's id.
   JsonExchange(Method method, std::string id) : method_(method), id_(std::move(id)) {}
 
-  // Whether the answer is a stream of events; known once the call has begun.
-  virtual bool streams() const { return false; }
+  // The answer is a stream of events only if an endpoint overrides this.
+  bool streams() const override { return false; }
   // The text in outgoing().
   const std::string& text() {
     outgoing();

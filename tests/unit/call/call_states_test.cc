@@ -1,11 +1,8 @@
 #include "server/call/call_states.h"
 
-#include <pthread.h>
-
-#include <array>
 #include <chrono>
-#include <functional>
 #include <future>
+#include <memory>
 #include <string>
 
 #include "aft/v1/inference.pb.h"
@@ -16,6 +13,8 @@
 #include "server/config/config.h"
 #include "server/engine/request.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/states.h"
+#include "tests/support/thread_name.h"
 
 namespace aft::server {
 namespace {
@@ -28,23 +27,16 @@ TEST(CallStatesTest, WithoutAStateAStreamIsReadOnADecodeThread) {
   config.redis.timeout = std::chrono::minutes(1);
   prometheus::Registry registry;
   StateMetrics metrics(registry);
-  auto access =
-      StateAccess::Create(config, /*known_clients=*/true, metrics,
-                          [](const Client&, size_t, const std::function<void()>& task) { task(); });
-  ASSERT_TRUE(access.ok()) << access.status();
+  const std::unique_ptr<StateAccess> access = OpenStates(config, metrics);
   DecodePool decoders;
-  CallStates states(**access, decoders, metrics);
+  CallStates states(*access, decoders, metrics);
   const Client client;
   v1::Resume resume;
   resume.set_resume_id(std::string(32, 'a'));
   const ModelInfo info;
   GenerationRequest request;
   std::promise<std::string> thread;
-  states.FindStart(client, resume, info, request, [&] {
-    std::array<char, 16> name = {};
-    pthread_getname_np(pthread_self(), name.data(), name.size());
-    thread.set_value(name.data());
-  });
+  states.FindStart(client, resume, info, request, [&] { thread.set_value(ThreadName()); });
   EXPECT_EQ(thread.get_future().get(), "aft-decode");
   EXPECT_EQ(request.start, nullptr);
 }

@@ -2,29 +2,26 @@
 // threads of their own, but there is no gRPC, so ThreadSanitizer can check these tests too.
 #include "server/call/call.h"
 
-#include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "prometheus/registry.h"
 #include "server/api/aft/typed_exchange.h"
 #include "tests/property/random_inputs.h"
-#include "tests/support/fake_loader.h"
+#include "tests/support/states.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/call/call_fixture.h"
 #include "tests/unit/call/silent_exchanges.h"
 
 namespace aft::server {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -60,6 +57,21 @@ TEST_F(CallTest, TokenizeDoesNotWaitForTheEngine) {
   EXPECT_EQ(open.Messages<v1::TokenizeResponse>().at(0).token_ids_size(), 3);
 }
 
+TEST_F(CallTest, ALargeAnswerIsMadeOnTheDecodePool) {
+  v1::GenerateRequest request = Prompt("abc", 500);
+  request.mutable_output()->set_top_logprobs(20);
+  Open large = Start<Complete>(request);
+  EXPECT_TRUE(large.Join().status.ok()) << large.call->ending().status;
+  EXPECT_GT(large.carrier->messages().at(0).size(), size_t{32} << 10);
+  EXPECT_THAT(large.carrier->wakers(), ElementsAre("aft-decode"));
+}
+
+TEST_F(CallTest, ASingleMessageWakesItsCarrierOnce) {
+  Open open = Start<Complete>(Prompt("abc", 5, /*n=*/3));
+  EXPECT_TRUE(open.Join().status.ok());
+  EXPECT_THAT(open.carrier->wakers(), SizeIs(1));
+}
+
 TEST_F(CallTest, ARefusalHasSentNothingAndSaysWhenToRetry) {
   Open unknown = Start<Generate>([] {
     v1::GenerateRequest request = Prompt("abc", 5);
@@ -72,9 +84,8 @@ TEST_F(CallTest, ARefusalHasSentNothingAndSaysWhenToRetry) {
   EXPECT_TRUE(unknown.carrier->messages().empty());
 
   MemoryLedger full(1, 1, metrics_);
-  InferenceEnvironment without_room{
-      {metrics_, full, refusal_lines_, limits_}, *registry_, decoders_, client_metrics_, *states_};
-  Open refused = StartIn<Generate>(without_room, Prompt("abc", 5));
+  const auto without_room = EnvironmentWith(full, limits_, *states_);
+  Open refused = StartIn<Generate>(*without_room, Prompt("abc", 5));
   EXPECT_THAT(refused.Join().status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
   EXPECT_TRUE(refused.call->ending().retry_after.has_value());
@@ -83,10 +94,9 @@ TEST_F(CallTest, ARefusalHasSentNothingAndSaysWhenToRetry) {
 TEST_F(CallTest, ACallEndsWhenTheBufferOfASlowClientIsFull) {
   LimitsConfig small = limits_;
   small.max_stream_buffer_bytes = 64;
-  InferenceEnvironment environment{
-      {metrics_, ledger_, refusal_lines_, small}, *registry_, decoders_, client_metrics_, *states_};
+  const auto environment = EnvironmentWith(ledger_, small, *states_);
   fakes_.control->Hold();
-  Open open = StartIn<Generate>(environment, Prompt("abc", 1'000'000), /*reads=*/false);
+  Open open = StartIn<Generate>(*environment, Prompt("abc", 1'000'000), /*reads=*/false);
   fakes_.control->WaitUntilBlocked();  // the engine has the first call
   fakes_.control->Resume();
   // The engine ends the first call, so that its slot is free for the second one.
@@ -99,33 +109,21 @@ TEST_F(CallTest, ACallEndsWhenTheBufferOfASlowClientIsFull) {
 }
 
 TEST_F(CallTest, ACancelLeavesTheExchangeToTheThreadThatDecodes) {
-  const auto carrier = std::make_shared<ThreadCarrier>();
   auto interrupted = std::make_unique<Interrupted>();
   Interrupted& exchange = *interrupted;
-  const auto call = std::make_shared<Call>(*environment_, std::move(interrupted), carrier);
-  exchange.cancel = [&] { call->Cancel(absl::CancelledError("gone")); };
-  carrier->Start(call);
-  Caller caller;
-  caller.client = client_;
-  call->Start(std::move(caller), absl::OkStatus(),
-              std::make_unique<StringBytes>(Prompt("abc", 1'000'000)));
-  EXPECT_THAT(carrier->Join(*call).status,
-              StatusIs(absl::StatusCode::kCancelled, HasSubstr("gone")));
+  Open open = Make(*environment_, std::move(interrupted));
+  exchange.cancel = [&] { open.call->Cancel(absl::CancelledError("gone")); };
+  Begin(*open.call, Prompt("abc", 1'000'000));
+  EXPECT_THAT(open.Join().status, StatusIs(absl::StatusCode::kCancelled, HasSubstr("gone")));
   EXPECT_FALSE(exchange.used_while_decoding);
 }
 
 TEST_F(CallTest, ACallThatIsCancelledBeforeItStartsEndsWithThatStatus) {
-  const auto carrier = std::make_shared<ThreadCarrier>();
-  const auto call = std::make_shared<Call>(*environment_, std::make_unique<Generate>(), carrier);
-  carrier->Start(call);
-  call->Cancel(absl::ResourceExhaustedError("slow client"));
-  call->Cancel(absl::CancelledError("a later reason"));
-  Caller caller;
-  caller.client = client_;
-  call->Start(std::move(caller), absl::OkStatus(),
-              std::make_unique<StringBytes>(Prompt("abc", 1'000'000)));
-  EXPECT_THAT(carrier->Join(*call).status,
-              StatusIs(absl::StatusCode::kResourceExhausted, "slow client"));
+  Open open = Make(*environment_, std::make_unique<Generate>());
+  open.call->Cancel(absl::ResourceExhaustedError("slow client"));
+  open.call->Cancel(absl::CancelledError("a later reason"));
+  Begin(*open.call, Prompt("abc", 1'000'000));
+  EXPECT_THAT(open.Join().status, StatusIs(absl::StatusCode::kResourceExhausted, "slow client"));
 }
 
 TEST_F(CallTest, ACallEndsWhenItsClientLosesAccessToTheModel) {
@@ -135,14 +133,10 @@ TEST_F(CallTest, ACallEndsWhenItsClientLosesAccessToTheModel) {
   open.call->OnClient(Named("ada", {"encoder"}));
   EXPECT_EQ(open.Join().status.code(), absl::StatusCode::kPermissionDenied);
   // The status is the same if the client loses access before the call knows its model.
-  const auto carrier = std::make_shared<ThreadCarrier>();
-  const auto call = std::make_shared<Call>(*environment_, std::make_unique<Generate>(), carrier);
-  carrier->Start(call);
-  call->OnClient(Named("ada", {"encoder"}));
-  Caller caller;
-  caller.client = client_;
-  call->Start(std::move(caller), absl::OkStatus(), std::make_unique<StringBytes>(Prompt("abc", 5)));
-  EXPECT_EQ(carrier->Join(*call).status.code(), absl::StatusCode::kPermissionDenied);
+  Open early = Make(*environment_, std::make_unique<Generate>());
+  early.call->OnClient(Named("ada", {"encoder"}));
+  Begin(*early.call, Prompt("abc", 5));
+  EXPECT_EQ(early.Join().status.code(), absl::StatusCode::kPermissionDenied);
 }
 
 TEST_F(CallTest, ACallThatExceedsItsDeadlineEndsWithThatStatus) {
@@ -177,21 +171,14 @@ TEST_F(CallTest, ACallWithoutMemoryToStoreItsStateEnds) {
 TEST_F(CallTest, TheStatesThatAStreamLeavesAreCharged) {
   StatesConfig config;
   config.checkpoint_tokens = 1'000'000;
-  const auto states =
-      StateAccess::Create(config, /*known_clients=*/true, metrics_.states,
-                          [](const Client&, size_t, const std::function<void()>& task) { task(); });
-  ASSERT_TRUE(states.ok()) << states.status();
-  InferenceEnvironment environment{{metrics_, ledger_, refusal_lines_, limits_},
-                                   *registry_,
-                                   decoders_,
-                                   client_metrics_,
-                                   **states};
+  const std::unique_ptr<StateAccess> states = OpenStates(config, metrics_.states);
+  const auto environment = EnvironmentWith(ledger_, limits_, *states);
   int64_t used = 0;
   for (const bool resumable : {false, true}) {
     v1::GenerateRequest request = Prompt("abc", 5);
     request.set_resumable(resumable);
     fakes_.control->Hold();
-    Open open = StartIn<Generate>(environment, request);
+    Open open = StartIn<Generate>(*environment, request);
     fakes_.control->WaitUntilBlocked();
     EXPECT_GT(ledger_.used(), resumable ? used + 4 * fakes_.options.vocab_size : 0);
     used = ledger_.used();
