@@ -179,12 +179,24 @@ void StreamKeeper::Written(const absl::Status& status, const HandedOver& done) {
 
 void StreamKeeper::RemoveOld() {
   if (old_id_.empty() || old_is_gone_.exchange(true)) return;
-  environment_.states.RemoveResumePoint(*client_, old_id_);
+  Remove(old_id_);
+}
+
+// To free a state takes up to milliseconds. On a thread that sends for many clients, that would
+// delay all of them.
+void StreamKeeper::Remove(const std::string& id) {
+  const absl::Status added = Catching([&] {
+    environment_.decoders.Add(*client_, 0, [self = shared_from_this(), id] {
+      self->environment_.states.RemoveResumePoint(*self->client_, id);
+    });
+    return absl::OkStatus();
+  });
+  if (!added.ok()) environment_.states.RemoveResumePoint(*client_, id);
 }
 
 void StreamKeeper::Forget(bool old) {
   forgotten_ = true;
-  if (any_) environment_.states.RemoveResumePoint(*client_, id_);
+  if (any_) Remove(id_);
   if (old) RemoveOld();
 }
 

@@ -89,6 +89,8 @@ class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this
   void Put(const absl::Status& status, uint64_t number, const HandedOver& done);
   void Written(const absl::Status& status, const HandedOver& done);
   void RemoveOld();
+  // Removes the resume point of that id, which is id_ or old_id_, on another thread.
+  void Remove(const std::string& id);
 
   const Environment environment_;
   const std::shared_ptr<const Client> client_;
