@@ -38,7 +38,7 @@ std::optional<Rejection> Inbox::Reserve(const Client& client,
   return std::nullopt;
 }
 
-Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>> jobs,
+Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>>&& jobs,
                             absl::FunctionRef<bool(int32_t ahead)> in_time) {
   // Declared before the lock: a place in another inbox is given back after the unlock.
   const std::shared_ptr<Reservation> reservation = std::move(jobs.front()->reservation);

@@ -97,6 +97,7 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::vector<std::unique_ptr<Jo
   for (const auto& job : jobs) accepted.push_back({job->finish_sink, job->arrival, job->usage});
   Inbox::AddResult result;
   {
+    // Refused jobs stay in `jobs`, because freeing them must not delay the engine's thread.
     MutexLock lock(accepted_mutex_);
     result = refuse_ ? Inbox::AddResult{.refused = Rejection::kFailed}
                      : inbox_.Add(std::move(jobs), in_time);
