@@ -5,6 +5,8 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,6 +23,7 @@
 #include "server/admission/tls_context.h"
 #include "server/config/clients_file.h"
 #include "server/observability/log.h"
+#include "tests/support/certificates.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -439,6 +442,54 @@ TEST(TlsContextTest, SaysWhyAFileCannotBeUsed) {
     tls.cert_file = folder.File(name);
     EXPECT_THAT(MakeTlsContext(tls).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
+  }
+}
+
+class TlsFilesTest : public testing::Test {
+ protected:
+  TlsFilesTest() {
+    config_.tls.cert_file = folder_.File("cert");
+    config_.tls.key_file = folder_.File("key");
+    config_.reload = std::chrono::hours(1);
+    std::ofstream(config_.tls.key_file) << own_.key;
+    Write(own_.certificate);
+    auto files = TlsFiles::Load(config_);
+    EXPECT_TRUE(files.ok()) << files.status();
+    files_ = *std::move(files);
+  }
+  void Write(const std::string& certificate) const {
+    std::ofstream(config_.tls.cert_file) << certificate;
+  }
+
+  const TempFolder folder_;
+  const Certificate own_ = MakeCertificate(MakeAuthority("authority"), "localhost");
+  SecurityConfig config_;
+  std::unique_ptr<TlsFiles> files_;
+};
+
+TEST_F(TlsFilesTest, ReadingThemAgainLeavesNoFileOpen) {
+  const auto open_files = [] {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+  };
+  const auto before = open_files();
+  for (int i = 0; i < 10; ++i) files_->Refresh();
+  EXPECT_EQ(open_files(), before);
+}
+
+TEST_F(TlsFilesTest, ABadFileIsLoggedOnceAndAgainAfterAGoodOne) {
+  const auto logs = [this] {
+    testing::internal::CaptureStderr();
+    files_->Refresh();
+    log::Flush(std::chrono::hours(1));
+    return absl::StrContains(testing::internal::GetCapturedStderr(), "event=tls.files_rejected");
+  };
+  for (int round = 0; round < 2; ++round) {
+    Write("junk");
+    EXPECT_TRUE(logs()) << round;
+    EXPECT_FALSE(logs()) << round;
+    Write(own_.certificate);
+    EXPECT_FALSE(logs()) << round;
   }
 }
 
