@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "tests/support/kept_bytes.h"
+#include "tests/support/states.h"
 
 namespace aft::server {
 namespace {
@@ -18,23 +19,8 @@ namespace {
 class StreamKeeperTest : public testing::Test {
  protected:
   StreamKeeperTest() {
-    Keep(StatesConfig());
+    access_ = OpenStates(StatesConfig(), metrics_);
     pool_.emplace();
-  }
-
-  void Keep(const StatesConfig& config) {
-    auto access = StateAccess::Create(
-        config, /*known_clients=*/true, metrics_,
-        [](const Client&, size_t, const std::function<void()>& task) { task(); });
-    EXPECT_TRUE(access.ok()) << access.status();
-    access_ = *std::move(access);
-  }
-
-  static SequenceState State(int64_t tokens, size_t bytes) {
-    SequenceState state;
-    state.tokens = tokens;
-    state.snapshot = std::string(bytes, 's');
-    return state;
   }
 
   std::shared_ptr<StreamKeeper> Keeper(SequenceState text, SequenceState start,
@@ -52,10 +38,10 @@ class StreamKeeperTest : public testing::Test {
 
   // A stream that has broken, and the one that resumes it. Both have stored their start.
   std::pair<std::shared_ptr<StreamKeeper>, std::shared_ptr<StreamKeeper>> Resumed() {
-    const auto old = Keeper(State(1, 0), State(10, 0));
+    const auto old = Keeper(StateAfter(1, 0), StateAfter(10, 0));
     old->KeepStart();
     Finish();
-    const auto keeper = Keeper(State(11, 0), State(10, 0), old->id());
+    const auto keeper = Keeper(StateAfter(11, 0), StateAfter(10, 0), old->id());
     keeper->KeepStart();
     Finish();
     return {old, keeper};
@@ -91,7 +77,7 @@ TEST_F(StreamKeeperTest, TheStartNeverTakesThePlaceOfALaterState) {
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
   Finish();  // makes new threads for the pool, which run only on this processor
   for (int round = 0; round < 20; ++round) {
-    const auto keeper = Keeper(State(11, 0), State(10, 30'000'000));
+    const auto keeper = Keeper(StateAfter(11, 0), StateAfter(10, 30'000'000));
     keeper->KeepStart();
     std::promise<void> done;
     keeper->HandOver({.state = KeptBytes("s"), .outputs = {}}, /*seal=*/false,
@@ -110,7 +96,7 @@ TEST_F(StreamKeeperTest, TheStartNeverTakesThePlaceOfALaterState) {
 TEST_F(StreamKeeperTest, TheOldStateGoesWhenALaterOneIsWritten) {
   StatesConfig config;
   config.max_bytes = 100'000;
-  Keep(config);
+  access_ = OpenStates(config, metrics_);
   const auto [old, keeper] = Resumed();
   EXPECT_EQ(Kept(*keeper), 10);
   EXPECT_EQ(Kept(*old), 10);
@@ -133,6 +119,23 @@ TEST_F(StreamKeeperTest, TheOldStateGoesWithTheSecondResumePoint) {
     EXPECT_EQ(Kept(*old), left);
   }
   EXPECT_EQ(Kept(*keeper), 11);
+}
+
+// To free a state takes long, and a thread that sends for all clients calls Forget.
+TEST_F(StreamKeeperTest, ForgottenStatesAreRemovedOnTheDecodePool) {
+  const auto [old, keeper] = Resumed();
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future();
+  for (int i = 0; i < 8; ++i) {  // more than the pool has threads
+    pool_->Add(*client_, 0, [released] { released.wait(); });
+  }
+  keeper->Forget(/*old=*/true);
+  EXPECT_EQ(Kept(*old), 10);
+  EXPECT_EQ(Kept(*keeper), 10);
+  release.set_value();
+  Finish();
+  EXPECT_EQ(Kept(*old), -1);
+  EXPECT_EQ(Kept(*keeper), -1);
 }
 
 }  // namespace

@@ -32,27 +32,14 @@ class RedisClientTest : public RedisTest {
     return answer_;
   }
 
-  std::unique_ptr<RedisClient> Connect(const std::string& address, milliseconds timeout) {
-    RedisConfig config;
-    config.address = address;
-    config.timeout = timeout;
-    return std::make_unique<RedisClient>(config, "", metrics_);
-  }
   // Makes a call and waits for its end.
   static RedisClient::Replies Ask(RedisClient& client, size_t max_bytes = 100'000,
                                   std::vector<RedisCommand> commands = {{"GET", "x"}}) {
-    std::promise<RedisClient::Replies> done;
-    client.Call("ada", std::move(commands), max_bytes,
-                [&](RedisClient::Replies replies) { done.set_value(Own(std::move(replies))); });
-    return done.get_future().get();
+    return Await<RedisClient::Replies>(
+        [&](const auto& done) { client.Call("ada", std::move(commands), max_bytes, done); });
   }
   double failed(RedisFailure failure) { return metrics_.redis_failed(failure).Value(); }
-  void WaitUntilUp() {
-    while (metrics_.redis_up.Value() != 1) std::this_thread::yield();
-  }
 
-  prometheus::Registry registry_;
-  StateMetrics metrics_{registry_};
   Mutex mutex_;
   std::string answer_ ABSL_GUARDED_BY(mutex_) = "$2\r\nhi\r\n";
 };
@@ -95,11 +82,11 @@ TEST_F(RedisClientTest, AnInvalidReplyBreaksTheConnectionAndNothingElse) {
         "$9223372036854775807\r\n" + std::string(200'000, 'x')}) {
     SCOPED_TRACE(bytes.substr(0, 40));
     Answer(bytes);
-    WaitUntilUp();
+    WaitUntilUp(metrics_);
     EXPECT_THAT(Ask(*client).status(),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("states.redis")));
     EXPECT_EQ(failed(RedisFailure::kBroken), ++broken);
-    WaitUntilUp();
+    WaitUntilUp(metrics_);
     Answer("$2\r\nhi\r\n");
     const auto replies = Ask(*client);
     ASSERT_TRUE(replies.ok()) << replies.status();
@@ -130,7 +117,7 @@ TEST_F(RedisClientTest, ACallIsSentAgainOnceWhenTheConnectionBreaks) {
   EXPECT_EQ(Ask(*client).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(calls, 4);
   hang_ups = 0;
-  WaitUntilUp();
+  WaitUntilUp(metrics_);
   EXPECT_TRUE(Ask(*client).ok());
 }
 
@@ -168,7 +155,7 @@ TEST_F(RedisClientTest, AnOutageIsTwoLinesOfTheLog) {
     client->Call("ada", {{"GET", "x"}}, 100, [](const RedisClient::Replies&) {});
   }
   Answer("$2\r\nhi\r\n");
-  WaitUntilUp();
+  WaitUntilUp(metrics_);
   ASSERT_TRUE(Ask(*client).ok());
   log::Flush(std::chrono::hours(1));
   const std::string lines = testing::internal::GetCapturedStderr();
@@ -407,7 +394,7 @@ TEST_F(RedisClientTest, AListAsksForNothingAfterItsTimeout) {
   config_.redis.address = redis.address();
   config_.redis.timeout = milliseconds(1000);
   const auto replica = Open();
-  RedisTest::WaitUntilUp(*replica);
+  WaitUntilUp(replica->metrics);
   std::promise<void> described;
   replica->states->Describe(ClientOf("bob"), "bob", Id('a'),
                             [&](const absl::StatusOr<StoredState>&) { described.set_value(); });
@@ -422,7 +409,7 @@ TEST_F(RedisClientTest, AStateIsCopiedOnceToBeWritten) {
   RedisServer redis;
   config_.redis.address = redis.address();
   const auto replica = Open();
-  RedisTest::WaitUntilUp(*replica);
+  WaitUntilUp(replica->metrics);
   constexpr size_t kLarge = 1'000'000;
   const StateFolder::File file = File("ada", Id('a'), 12, kLarge);
   {

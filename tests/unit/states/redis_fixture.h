@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <future>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -13,9 +12,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
+#include "server/states/redis_client.h"
 #include "server/states/redis_states.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/short_memory.h"
+#include "tests/support/states.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -84,67 +85,54 @@ class RedisTest : public testing::Test {
   // An id of 32 such digits.
   static std::string Id(char digit) { return std::string(32, digit); }
 
-  // A copy for another thread. ThreadSanitizer does not see how Debian's Abseil shares a status.
-  static absl::Status Own(const absl::Status& status) {
-    return absl::Status(status.code(), status.message());
-  }
-  template <typename Value>
-  static absl::StatusOr<Value> Own(absl::StatusOr<Value> value) {
-    if (!value.ok()) return Own(value.status());
-    return value;
-  }
-
   static absl::StatusOr<StoredState> Put(Replica& replica, StateFolder::File file) {
-    std::promise<absl::StatusOr<StoredState>> done;
-    replica.states->Put(std::move(file), {}, [&](absl::StatusOr<StoredState> stored) {
-      done.set_value(Own(std::move(stored)));
-    });
-    return done.get_future().get();
+    return Await<absl::StatusOr<StoredState>>(
+        [&](const auto& done) { replica.states->Put(std::move(file), {}, done); });
   }
   static absl::StatusOr<StoredState> Find(Replica& replica, const std::string& owner,
                                           const std::string& id) {
-    std::promise<absl::StatusOr<StoredState>> done;
-    replica.states->Find(ClientOf(owner), owner, id, [&](absl::StatusOr<StoredState> stored) {
-      done.set_value(Own(std::move(stored)));
-    });
-    return done.get_future().get();
+    return Await<absl::StatusOr<StoredState>>(
+        [&](const auto& done) { replica.states->Find(ClientOf(owner), owner, id, done); });
   }
   static absl::StatusOr<StoredState> Describe(Replica& replica, const std::string& owner,
                                               const std::string& id) {
-    std::promise<absl::StatusOr<StoredState>> done;
-    replica.states->Describe(ClientOf(owner), owner, id, [&](absl::StatusOr<StoredState> stored) {
-      done.set_value(Own(std::move(stored)));
-    });
-    return done.get_future().get();
+    return Await<absl::StatusOr<StoredState>>(
+        [&](const auto& done) { replica.states->Describe(ClientOf(owner), owner, id, done); });
   }
   static absl::StatusOr<std::vector<std::string>> List(Replica& replica, const std::string& owner,
                                                        const std::string& after = "",
                                                        size_t most = 100) {
-    std::promise<absl::StatusOr<std::vector<std::string>>> done;
-    replica.states->List(ClientOf(owner), owner, after, most,
-                         [&](const absl::StatusOr<std::vector<StoredState>>& states) {
-                           if (!states.ok()) return done.set_value(Own(states.status()));
-                           std::vector<std::string> ids;
-                           for (const StoredState& stored : *states) ids.push_back(stored.id);
-                           done.set_value(ids);
-                         });
-    return done.get_future().get();
+    const auto states = Await<absl::StatusOr<std::vector<StoredState>>>(
+        [&](const auto& done) { replica.states->List(ClientOf(owner), owner, after, most, done); });
+    if (!states.ok()) return states.status();
+    std::vector<std::string> ids;
+    for (const StoredState& stored : *states) ids.push_back(stored.id);
+    return ids;
   }
   static absl::Status Remove(Replica& replica, const std::string& owner, const std::string& id) {
-    std::promise<absl::Status> done;
-    replica.states->Remove(ClientOf(owner), owner, id,
-                           [&](const absl::Status& status) { done.set_value(Own(status)); });
-    return done.get_future().get();
+    return Await<absl::Status>(
+        [&](const auto& done) { replica.states->Remove(ClientOf(owner), owner, id, done); });
   }
 
   // Waits, because a state leaves memory only at the very end of a call.
   static void WaitForBytes(const Replica& replica, int64_t bytes) {
     while (replica.metrics.bytes.Value() != static_cast<double>(bytes)) std::this_thread::yield();
   }
-  static void WaitUntilUp(const Replica& replica, bool up = true) {
-    while (replica.metrics.redis_up.Value() != (up ? 1 : 0)) std::this_thread::yield();
+  static void WaitUntilUp(const StateMetrics& metrics) {
+    while (metrics.redis_up.Value() != 1) std::this_thread::yield();
   }
 
+  // A client of Redis that no states use.
+  std::unique_ptr<RedisClient> Connect(const std::string& address,
+                                       std::chrono::milliseconds timeout) {
+    RedisConfig config;
+    config.address = address;
+    config.timeout = timeout;
+    return std::make_unique<RedisClient>(config, "", metrics_);
+  }
+
+  prometheus::Registry registry_;
+  StateMetrics metrics_{registry_};  // the metrics of such clients
   TempFolder temp_;
   StatesConfig config_;
   StateSealer sealer_;

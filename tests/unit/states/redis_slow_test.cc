@@ -25,11 +25,8 @@ using std::chrono::steady_clock;
 class SlowRedisTest : public RedisTest {
  protected:
   std::unique_ptr<RedisClient> Connect(const FakeRedis& redis, milliseconds timeout) {
-    RedisConfig config;
-    config.address = redis.address();
-    config.timeout = timeout;
-    auto client = std::make_unique<RedisClient>(config, "", metrics_);
-    while (metrics_.redis_up.Value() != 1) std::this_thread::yield();
+    auto client = RedisTest::Connect(redis.address(), timeout);
+    WaitUntilUp(metrics_);
     return client;
   }
   static std::future<absl::StatusCode> Call(RedisClient& client, const std::string& name,
@@ -43,9 +40,6 @@ class SlowRedisTest : public RedisTest {
   static void WaitUntil(steady_clock::time_point time) {
     while (steady_clock::now() < time) std::this_thread::yield();
   }
-
-  prometheus::Registry registry_;
-  StateMetrics metrics_{registry_};
 };
 
 TEST_F(SlowRedisTest, ACallThatEndsBecauseRedisHangsUpIsLogged) {

@@ -18,9 +18,11 @@ namespace aft::server {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class RedisStatesTest : public OneRedisTest {
  protected:
@@ -433,7 +435,7 @@ TEST_F(RedisStatesTest, WhileItIsDownCallsFailAtOnceAndItIsFoundAgain) {
   EXPECT_GE(replica_->metrics.redis_failed(RedisFailure::kUnsent).Value(), 500);
   WaitForBytes(*replica_, 0);
   redis_.Start();
-  WaitUntilUp(*replica_);
+  WaitUntilUp(replica_->metrics);
   EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
   EXPECT_EQ(Find(*replica_, "ada", Id('b')).status(), kNone);
 }
@@ -443,7 +445,7 @@ TEST_F(RedisStatesTest, RedisMayStartAfterTheServer) {
   const auto early = Open();
   EXPECT_EQ(Put(*early, File("ada", Id('a'))).status().code(), absl::StatusCode::kUnavailable);
   redis_.Start();
-  WaitUntilUp(*early);
+  WaitUntilUp(early->metrics);
   EXPECT_TRUE(Put(*early, File("ada", Id('a'))).ok());
 }
 
@@ -458,27 +460,15 @@ TEST_F(RedisStatesTest, CallsAreDoneBeforeTheObjectIsDestroyed) {
   EXPECT_EQ(List(*Open(), "ada")->size(), 10);
 }
 
-TEST(RedisPasswordTest, IsReadFromItsFile) {
+TEST_F(RedisTest, ThePasswordIsReadFromItsFile) {
   const RedisServer redis({"--requirepass", "sesame"});
-  struct Client : RedisTest {
-    void TestBody() override {}
-    using RedisTest::config_;
-    using RedisTest::File;
-    using RedisTest::Find;
-    using RedisTest::Id;
-    using RedisTest::Open;
-    using RedisTest::Put;
-    using RedisTest::temp_;
-  } test;
-  test.config_.redis.address = redis.address();
-  EXPECT_EQ(test.Put(*test.Open(), test.File("ada", test.Id('a'))).status().code(),
-            absl::StatusCode::kUnavailable);
-  test.config_.redis.password_file = test.temp_.File("password");
-  WriteBytes(test.temp_.File("password"), "open\n");
-  EXPECT_EQ(test.Put(*test.Open(), test.File("ada", test.Id('a'))).status().code(),
-            absl::StatusCode::kUnavailable);
-  WriteBytes(test.temp_.File("password"), "sesame\n");
-  EXPECT_TRUE(test.Put(*test.Open(), test.File("ada", test.Id('a'))).ok());
+  config_.redis.address = redis.address();
+  EXPECT_EQ(Put(*Open(), File("ada", Id('a'))).status().code(), absl::StatusCode::kUnavailable);
+  config_.redis.password_file = temp_.File("password");
+  WriteBytes(temp_.File("password"), "open\n");
+  EXPECT_EQ(Put(*Open(), File("ada", Id('a'))).status().code(), absl::StatusCode::kUnavailable);
+  WriteBytes(temp_.File("password"), "sesame\n");
+  EXPECT_TRUE(Put(*Open(), File("ada", Id('a'))).ok());
 }
 
 }  // namespace

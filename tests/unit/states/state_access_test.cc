@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/states.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -48,46 +49,29 @@ class ResumePointTest : public testing::TestWithParam<Place> {
   // Opens the states as a new process does.
   void Open() {
     access_.reset();
-    const auto at_once = [](const Client&, size_t, const std::function<void()>& task) { task(); };
-    auto access = StateAccess::Create(config_, /*known_clients=*/true, metrics_, at_once);
-    ASSERT_TRUE(access.ok()) << access.status();
-    access_ = *std::move(access);
-  }
-
-  static SequenceState State(int64_t tokens, size_t bytes = 1000) {
-    SequenceState state;
-    state.tokens = tokens;
-    state.snapshot = std::string(bytes, 's');
-    return state;
+    access_ = OpenStates(config_, metrics_);
   }
 
   absl::Status Put(const std::string& id, SequenceState state) {
-    std::promise<absl::Status> done;
-    access_->PutResumePoint(ada_, "austen", id, std::move(state),
-                            [&](const absl::Status& status) { done.set_value(status); });
-    return done.get_future().get();
+    return Await<absl::Status>([&](const auto& done) {
+      access_->PutResumePoint(ada_, "austen", id, std::move(state), done);
+    });
   }
   using Looked = absl::StatusOr<std::shared_ptr<const SequenceState>>;
   Looked Find(const Client& client, const std::string& id) {
-    std::promise<Looked> found;
-    access_->FindResumePoint(client, id, [&](const Looked& state) { found.set_value(state); });
-    return found.get_future().get();
+    return Await<Looked>([&](const auto& done) { access_->FindResumePoint(client, id, done); });
   }
   Looked FindPrevious(const Client& client, const std::string& id) {
     v1::Previous previous;
     previous.set_state_id(id);
-    std::promise<Looked> found;
-    access_->Find(client, previous, [&](const Looked& state) { found.set_value(state); });
-    return found.get_future().get();
+    return Await<Looked>([&](const auto& done) { access_->Find(client, previous, done); });
   }
   template <typename Request, typename Response>
   absl::StatusOr<Response> Ask(void (StateAccess::*method)(const Client&, const Request&,
                                                            const StateAccess::Answer<Response>&),
                                const Request& request) {
-    std::promise<absl::StatusOr<Response>> got;
-    ((*access_).*method)(ada_, request,
-                         [&](const absl::StatusOr<Response>& answer) { got.set_value(answer); });
-    return got.get_future().get();
+    return Await<absl::StatusOr<Response>>(
+        [&](const auto& done) { ((*access_).*method)(ada_, request, done); });
   }
 
   TempFolder temp_;
@@ -104,7 +88,7 @@ TEST_P(ResumePointTest, TheNewestReplacesTheLastOne) {
   const std::string id = StateAccess::NewResumeId();
   EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kNotFound);
   for (const int64_t tokens : {10, 20, 30}) {
-    ASSERT_TRUE(Put(id, State(tokens)).ok());
+    ASSERT_TRUE(Put(id, StateAfter(tokens)).ok());
     const auto found = Find(ada_, id);
     ASSERT_TRUE(found.ok()) << found.status();
     EXPECT_EQ((*found)->tokens, tokens);
@@ -113,7 +97,7 @@ TEST_P(ResumePointTest, TheNewestReplacesTheLastOne) {
   EXPECT_EQ(metrics_.store_seconds.Collect().histogram.sample_count, 3);
   EXPECT_EQ(metrics_.restore_seconds.Collect().histogram.sample_count, 3);
   const bool in_memory = GetParam() != Place::kRedis;
-  const double bytes = in_memory ? static_cast<double>(StateBytes(State(1))) : 0;
+  const double bytes = in_memory ? static_cast<double>(StateBytes(StateAfter(1))) : 0;
   while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
   Open();
   const auto found = Find(ada_, id);
@@ -125,7 +109,7 @@ TEST_P(ResumePointTest, TheNewestReplacesTheLastOne) {
 
 TEST_P(ResumePointTest, NoOtherClientAndNoOtherRequestFindsIt) {
   const std::string id = StateAccess::NewResumeId();
-  ASSERT_TRUE(Put(id, State(10)).ok());
+  ASSERT_TRUE(Put(id, StateAfter(10)).ok());
   const absl::Status none = Find(ada_, StateAccess::NewResumeId()).status();
   EXPECT_THAT(none, StatusIs(absl::StatusCode::kNotFound, StartsWith("resume_id: ")));
   EXPECT_EQ(Find(bob_, id).status(), none);
@@ -148,39 +132,40 @@ TEST_P(ResumePointTest, NoOtherClientAndNoOtherRequestFindsIt) {
 
 TEST_P(ResumePointTest, WithoutRoomTheLastOneStays) {
   const std::string id = StateAccess::NewResumeId();
-  ASSERT_TRUE(Put(id, State(10, 2000)).ok());
-  EXPECT_THAT(Put(id, State(20, 9000)),
+  ASSERT_TRUE(Put(id, StateAfter(10, 2000)).ok());
+  EXPECT_THAT(Put(id, StateAfter(20, 9000)),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
   EXPECT_EQ((*Find(ada_, id))->tokens, 10);
   const double bytes =
-      GetParam() != Place::kRedis ? static_cast<double>(StateBytes(State(10, 2000))) : 0;
+      GetParam() != Place::kRedis ? static_cast<double>(StateBytes(StateAfter(10, 2000))) : 0;
   while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
-  ASSERT_TRUE(Put(id, State(30, 2000)).ok());
+  ASSERT_TRUE(Put(id, StateAfter(30, 2000)).ok());
   EXPECT_EQ((*Find(ada_, id))->tokens, 30);
 }
 
 TEST_P(ResumePointTest, ASealedCopyCountsInTheBudgetWhileItExists) {
   const std::string id = StateAccess::NewResumeId();
-  const absl::Status large = Put(id, State(10, 6000));  // there is room for it, and not for two
+  const absl::Status large =
+      Put(id, StateAfter(10, 6000));  // there is room for it, and not for two
   if (GetParam() == Place::kMemory) {
     EXPECT_TRUE(large.ok()) << large;
     return;
   }
   EXPECT_THAT(large, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
-  ASSERT_TRUE(Put(id, State(20, 2000)).ok());
+  ASSERT_TRUE(Put(id, StateAfter(20, 2000)).ok());
   const bool in_memory = GetParam() != Place::kRedis;
-  const double bytes = in_memory ? static_cast<double>(StateBytes(State(20, 2000))) : 0;
+  const double bytes = in_memory ? static_cast<double>(StateBytes(StateAfter(20, 2000))) : 0;
   while (metrics_.bytes.Value() != bytes) std::this_thread::yield();
 }
 
 TEST_P(ResumePointTest, ARemovedResumePointIsGoneEvenIfItIsBeingPut) {
   const std::string id = StateAccess::NewResumeId();
   std::promise<absl::Status> put;
-  access_->PutResumePoint(ada_, "austen", id, State(10),
+  access_->PutResumePoint(ada_, "austen", id, StateAfter(10),
                           [&](const absl::Status& status) { put.set_value(status); });
   access_->RemoveResumePoint(ada_, id);
   EXPECT_TRUE(put.get_future().get().ok());
-  ASSERT_TRUE(Put(StateAccess::NewResumeId(), State(1)).ok());  // after the removal
+  ASSERT_TRUE(Put(StateAccess::NewResumeId(), StateAfter(1)).ok());  // after the removal
   EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kNotFound);
   access_->RemoveResumePoint(ada_, id);
   Open();
@@ -193,7 +178,7 @@ TEST_P(ResumePointTest, AServerWithoutStatesSaysSo) {
   config_.redis.address.clear();
   Open();
   const std::string id = StateAccess::NewResumeId();
-  EXPECT_EQ(Put(id, State(1)).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Put(id, StateAfter(1)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Find(ada_, id).status().code(), absl::StatusCode::kFailedPrecondition);
   access_->RemoveResumePoint(ada_, id);
 }

@@ -20,6 +20,7 @@
 #include "prometheus/registry.h"
 #include "server/states/state_store.h"
 #include "tests/support/short_memory.h"
+#include "tests/support/states.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -31,6 +32,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 namespace fs = std::filesystem;
 
@@ -39,6 +41,11 @@ constexpr int64_t kMaxBytes = 100'000;
 
 // An id of 32 such digits.
 std::string Id(char digit) { return std::string(32, digit); }
+
+// The whole id gives access to the state, so no error in the log may have it.
+auto ShowsOnlyTheBeginningOf(const std::string& id) {
+  return AllOf(HasSubstr(id.substr(0, 8) + "*"), Not(HasSubstr(id)));
+}
 
 class StateFolderTest : public testing::Test {
  protected:
@@ -92,14 +99,10 @@ class StateFolderTest : public testing::Test {
             .state = std::make_shared<const SequenceState>(std::move(state))};
   }
   absl::Status Write(const StateFolder::File& file) {
-    std::promise<absl::Status> done;
-    folder_->Write(file, [&](const absl::Status& status) { done.set_value(status); });
-    return done.get_future().get();
+    return Await<absl::Status>([&](const auto& done) { folder_->Write(file, done); });
   }
   absl::Status Remove(const std::string& id) {
-    std::promise<absl::Status> done;
-    folder_->Remove(id, [&](const absl::Status& status) { done.set_value(status); });
-    return done.get_future().get();
+    return Await<absl::Status>([&](const auto& done) { folder_->Remove(id, done); });
   }
   // Returns when all that was asked for before is done.
   void Finish() { EXPECT_TRUE(Remove(Id('f')).ok()); }

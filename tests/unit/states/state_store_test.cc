@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/states.h"
 #include "tests/support/status_matchers.h"
 
 namespace aft::server {
@@ -43,18 +44,12 @@ class StateStoreTest : public testing::Test {
     client.name = name;
     return client;
   }
-  static SequenceState State(int64_t tokens, size_t bytes = 1000) {
-    SequenceState state;
-    state.tokens = tokens;
-    state.snapshot = std::string(bytes, 's');
-    return state;
-  }
 
   // Puts a state for the owner of that name. REQUIRES: there is room.
   StoredState Put(const std::string& owner, int64_t tokens, milliseconds ttl = kOneHour) {
     auto room = store().Reserve(Named(owner), 5000);
     EXPECT_TRUE(room.ok()) << room.status();
-    auto state = StateBudget::Hold(*std::move(room), State(tokens));
+    auto state = StateBudget::Hold(*std::move(room), StateAfter(tokens));
     EXPECT_TRUE(state.ok()) << state.status();
     return store().Put(owner, StateStore::NewId(), "model", *std::move(state), ttl);
   }
@@ -205,7 +200,7 @@ TEST_F(StateStoreTest, AStateTakesItsOwnBytesAndGivesThemBackWithItsLastUser) {
 TEST_F(StateStoreTest, AStateThatIsLargerThanItsRoomIsNotKept) {
   auto room = store().Reserve(Named("a"), 1200);
   ASSERT_TRUE(room.ok());
-  EXPECT_EQ(StateBudget::Hold(*std::move(room), State(1)).status().code(),
+  EXPECT_EQ(StateBudget::Hold(*std::move(room), StateAfter(1)).status().code(),
             absl::StatusCode::kInternal);
   EXPECT_EQ(metrics_.bytes.Value(), 0);
 }
@@ -213,7 +208,7 @@ TEST_F(StateStoreTest, AStateThatIsLargerThanItsRoomIsNotKept) {
 TEST_F(StateStoreTest, ANewStateOfAnIdReplacesTheLastOneAndItsExpiry) {
   const std::string id = StateStore::ResumePointName(StateStore::NewId());
   const auto put = [&](const std::string& owner, int64_t tokens, milliseconds ttl) {
-    auto state = StateBudget::Hold(*store().Reserve(Named(owner), 5000), State(tokens));
+    auto state = StateBudget::Hold(*store().Reserve(Named(owner), 5000), StateAfter(tokens));
     return store().Put(owner, id, "model", *std::move(state), ttl);
   };
   const StoredState first = put("a", 1, milliseconds(100));
@@ -252,7 +247,7 @@ TEST_F(StateStoreTest, HoldsItsBudgetUnderManyThreads) {
       for (int i = 0; i < 300; ++i) {
         auto room = store().Reserve(Named(owner), 30'000);
         if (!room.ok()) continue;
-        auto state = StateBudget::Hold(*std::move(room), State(i));
+        auto state = StateBudget::Hold(*std::move(room), StateAfter(i));
         ASSERT_TRUE(state.ok());
         const std::string id = i % 5 == 0 ? std::string(32, 'a') : StateStore::NewId();
         store().Put(owner, id, "model", *std::move(state), milliseconds(5));
