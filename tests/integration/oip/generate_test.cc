@@ -1,4 +1,5 @@
 // ModelInfer with a fake language model, over real gRPC.
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/integration/oip/fixture.h"
 #include "tests/support/fake_tokenizer.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
@@ -271,6 +273,19 @@ TEST(KserveGenerateTest, ATimeoutEndsARequest) {
   EXPECT_EQ(server.Infer(builder.request()).status.error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   ExpectServes(server);
+}
+
+TEST(KserveGenerateTest, ATimeoutDoesNotExtendTheServersLimit) {
+  ServerConfig config = TestConfig();
+  config.limits.max_request = std::chrono::milliseconds(30);
+  config.limits.max_stream_buffer_bytes = 1 << 30;  // the size must not be the reason
+  KserveServer server(config);
+  InferBuilder builder;
+  builder.Text("text_input", "late").Tokens(kEndless);
+  builder.Parameter("timeout").set_uint64_param(3'600'000'000);  // an hour
+  EXPECT_THAT(server.Infer(builder.request()).status,
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       "it took longer than limits.max_request_ms=30"));
 }
 
 InferBuilder OnePrompt() { return InferBuilder().Text("text_input", "x"); }

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/api/aft/typed_exchange.h"
+#include "server/scheduling/time.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/states.h"
 #include "tests/support/status_matchers.h"
@@ -89,6 +90,31 @@ TEST_F(CallTest, ARefusalHasSentNothingAndSaysWhenToRetry) {
   EXPECT_THAT(refused.Join().status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
   EXPECT_TRUE(refused.call->ending().retry_after.has_value());
+}
+
+TEST_F(CallTest, OnlyTheTimeInWhichGoodCallsRanChangesTheRetryHint) {
+  const auto hint = [this] {
+    return environment_->retry_hint.After({.waiting = 100, .slots = 1}).count();
+  };
+  Open good = Make(*environment_, std::make_unique<Generate>());  // waits while the others run
+  EXPECT_EQ(hint(), 50'000);
+  v1::TokenizeRequest request;
+  request.set_model("fake");
+  request.set_text("abc");
+  EXPECT_TRUE(Start<Tokenize>(request).Join().status.ok());
+  EXPECT_EQ(hint(), 50'000);
+  fakes_.control->Hold();
+  Open cancelled = Start<Generate>(Prompt("abc", 1'000'000));
+  fakes_.control->RunSteps(20);
+  cancelled.call->Cancel(absl::CancelledError("gone"));
+  fakes_.control->Resume();
+  EXPECT_EQ(cancelled.Join().status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(hint(), 50'000);
+  Begin(*good.call, Prompt("abc", 5));
+  EXPECT_TRUE(good.Join().status.ok());
+  const Timings& timings = good.call->ending().timings;
+  EXPECT_NEAR(static_cast<double>(hint()),
+              50'000 * (0.9 + 0.1 * Seconds(timings.total - timings.queue)), 2);
 }
 
 TEST_F(CallTest, ACallEndsWhenTheBufferOfASlowClientIsFull) {
