@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "tests/support/captured_log.h"
 #include "tests/unit/states/redis_fixture.h"
 
 namespace aft::server {
@@ -136,6 +137,8 @@ TEST_F(RedisStatesTest, ClocksOfServersMayDifferByMinutes) {
 TEST_F(RedisStatesTest, AStateOfAnotherClientIsAsUnknownAsAMissingOne) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
   EXPECT_EQ(Find(*replica_, "ada", Id('0')).status(), kNone);
+  EXPECT_EQ(replica_->metrics.refused(StateRefusal::kUnknown).Value(), 1);
+  EXPECT_EQ(replica_->metrics.refused(StateRefusal::kInvalid).Value(), 0);
   EXPECT_EQ(Find(*replica_, "bob", Id('a')).status(), kNone);
   EXPECT_EQ(Find(*replica_, "", Id('a')).status(), kNone);
   EXPECT_EQ(Describe(*replica_, "bob", Id('a')).status(), kNone);
@@ -351,7 +354,10 @@ TEST_F(RedisStatesTest, AStateUnderAKeyThatThisServerLacksIsNotOpened) {
   const StateSealer other = SealerOf('o');
   const auto stranger = Open(other);
   ASSERT_TRUE(Put(*stranger, File("ada", Id('a'))).ok());
+  const CapturedLog log;
   EXPECT_EQ(Find(*replica_, "ada", Id('a')).status(), kNone);
+  // The whole id gives access to the state.
+  EXPECT_THAT(log.Text(), AllOf(HasSubstr("aaaaaaaa*"), Not(HasSubstr(Id('a')))));
   EXPECT_EQ(Remove(*replica_, "ada", Id('a')), kNone);
   EXPECT_TRUE(Find(*stranger, "ada", Id('a')).ok());
 }

@@ -172,7 +172,7 @@ TEST_F(StateFolderTest, ARemovedStateIsGoneAndMayBeRemovedTwice) {
   EXPECT_TRUE(Remove(Id('a')).ok());
   EXPECT_THAT(Names(), IsEmpty());
   fs::create_directory(FileOf(Id('b')));  // unlink fails on a folder
-  EXPECT_FALSE(Remove(Id('b')).ok());
+  EXPECT_THAT(Remove(Id('b')).message(), ShowsOnlyTheBeginningOf(Id('b')));
 }
 
 TEST_F(StateFolderTest, NothingButAnIdBecomesAPath) {
@@ -402,8 +402,8 @@ TEST_F(StateFolderTest, AFullDiskIsAnErrorOfOneStateAlone) {
   const absl::Status full = Write(File(Id('b')));
   const absl::Status again = Write(File(Id('a')));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_FALSE(full.ok());
-  EXPECT_FALSE(again.ok());
+  EXPECT_THAT(full.message(), ShowsOnlyTheBeginningOf(Id('b')));
+  EXPECT_THAT(again.message(), ShowsOnlyTheBeginningOf(Id('a')));
   EXPECT_EQ(metrics_.refused(StateRefusal::kUnwritten).Value(), 2);
   EXPECT_THAT(Names(), ElementsAre(Id('a') + ".state"));
   EXPECT_EQ(ReadBytes(FileOf(Id('a'))), good);
