@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -45,6 +46,17 @@ ServerConfig TestConfigWithEncoder() {
   model.max_batch_tokens = 64;
   config.models.push_back(model);
   return config;
+}
+
+void UseStateKey(const TempFolder& folder, ServerConfig& config) {
+  WriteBytes(folder.File("key"), std::string(32, 'k'));
+  config.states.key_files = {folder.File("key")};
+}
+
+void UseStateFolder(const TempFolder& folder, ServerConfig& config) {
+  UseStateKey(folder, config);
+  config.states.folder = folder.File("states");
+  std::filesystem::create_directory(config.states.folder);
 }
 
 ModelLoader FakeLoader(FakeModels models) {
@@ -155,11 +167,32 @@ void TestServer::WaitForMetric(const std::string& name, double value) {
   }
 }
 
+std::vector<float> ValuesOf(const EncodeStream& stream) {
+  std::vector<float> values;
+  for (const v1::EncodeResponse& event : stream.events) {
+    values.insert(values.end(), event.vectors().values().begin(), event.vectors().values().end());
+  }
+  return values;
+}
+
 void GenerateStream::OnEvent(const v1::GenerateResponse& event) {
   if (event.has_started()) started = event.started();
   if (event.has_finished()) finished = event.finished();
   tokens.insert(tokens.end(), event.delta().token_ids().begin(), event.delta().token_ids().end());
   text += event.delta().text();
+}
+
+HealthWatch::HealthWatch(TestServer& server, const std::string& service,
+                         const TestServer::Prepare& prepare) {
+  if (prepare) prepare(*context_);
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  reader_ = server.health().Watch(context_.get(), request);
+}
+
+HealthWatch::Response::ServingStatus HealthWatch::Next() {
+  Response response;
+  return reader_->Read(&response) ? response.status() : kEnd;
 }
 
 TestServer::Prepare From(const std::string& address) {

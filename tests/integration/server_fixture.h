@@ -17,6 +17,7 @@
 #include "server/config/config.h"
 #include "server/registry/model_registry.h"
 #include "tests/support/fake_loader.h"
+#include "tests/support/temp_files.h"
 
 namespace aft::server {
 
@@ -35,6 +36,11 @@ ServerConfig TestConfigWithMetrics();
 // A batch starts as soon as the encoder is idle. A test that needs a full batch holds the one
 // before it.
 ServerConfig TestConfigWithEncoder();
+
+// Gives a server's states the key of this folder, which is the same for all servers.
+void UseStateKey(const TempFolder& folder, ServerConfig& config);
+// Also lets the server keep its states in a folder within `folder`.
+void UseStateFolder(const TempFolder& folder, ServerConfig& config);
 
 ModelLoader FakeLoader(FakeModels models = {});
 
@@ -91,6 +97,27 @@ class TestServer {
   std::unique_ptr<v1::ModelService::Stub> models_;
   std::unique_ptr<v1::StateService::Stub> states_;
   std::unique_ptr<grpc::health::v1::Health::Stub> health_;
+};
+
+// A call of Watch in the health service. It can be moved.
+class HealthWatch {
+ public:
+  using Response = grpc::health::v1::HealthCheckResponse;
+  // Next returns this at the end of the stream.
+  static constexpr auto kEnd = Response::UNKNOWN;
+
+  explicit HealthWatch(TestServer& server, const std::string& service = "",
+                       const TestServer::Prepare& prepare = {});
+
+  // Returns the next status.
+  Response::ServingStatus Next();
+  void Cancel() { context_->TryCancel(); }
+  // REQUIRES: the call has ended or was cancelled.
+  grpc::Status Finish() { return reader_->Finish(); }
+
+ private:
+  std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
+  std::unique_ptr<grpc::ClientReader<Response>> reader_;
 };
 
 // Makes a call come from `address`, as a trusted proxy may claim.
@@ -184,6 +211,9 @@ class EventStream<kMethod> {
 
 using ScoreStream = EventStream<&v1::InferenceService::Stub::Score>;
 using EncodeStream = EventStream<&v1::InferenceService::Stub::Encode>;
+
+// All numbers that a stream of Encode has brought, in order.
+std::vector<float> ValuesOf(const EncodeStream& stream);
 
 // Collects the tokens and the text of all events.
 class GenerateStream : public EventStream<&v1::InferenceService::Stub::Generate> {

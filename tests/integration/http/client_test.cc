@@ -14,12 +14,7 @@ namespace {
 TEST(HttpClientTest, OrdinaryClientsWorkUnmodified) {
   const char* const site = std::getenv("AFT_OPENAI");
   if (site == nullptr) GTEST_SKIP() << "no openai: AFT_OPENAI is not set";
-  FakeModelRunner::Options options;
-  // The model generates letters only, so that a program's output can be compared with them.
-  options.next_token = [](uint64_t hash, int64_t /*count*/) {
-    return static_cast<TokenId>('a' + hash % 26);
-  };
-  HttpApi server(WithHttp(TestConfigWithEncoder()), options);
+  HttpApi server(WithHttp(TestConfigWithEncoder()), Letters());
   Json answers;
   for (const char* prompt : {"hello", "hello\n\n"}) {
     v1::GenerateRequest request;
@@ -28,10 +23,7 @@ TEST(HttpClientTest, OrdinaryClientsWorkUnmodified) {
     request.set_n(2);
     request.mutable_sampling()->set_seed(7);
     request.mutable_stop()->set_max_tokens(6);
-    grpc::ClientContext context;
-    v1::CompleteResponse response;
-    const grpc::Status status = server.inference().Complete(&context, request, &response);
-    ASSERT_TRUE(status.ok()) << status.error_message();
+    const v1::CompleteResponse response = server.OverGrpc(request);
     for (const v1::Answer& answer : response.answers()) answers[prompt].push_back(answer.text());
   }
   const TempFolder folder;

@@ -25,9 +25,8 @@ class HttpSlowRedisTest : public testing::Test {
  protected:
   // Starts the server. Returns a response that it has stored.
   Json Store() {
-    WriteBytes(folder_.File("key"), std::string(32, 'k'));
     config_.drain.grace = std::chrono::minutes(1);
-    config_.states.key_files = {folder_.File("key")};
+    UseStateKey(folder_, config_);
     config_.states.redis.address = redis_.address();
     config_.states.redis.timeout = std::chrono::minutes(1);
     server_ = std::make_unique<HttpApi>(config_);

@@ -24,8 +24,8 @@ Json EchoBody(const Json& prompt, int max_tokens) {
 }
 
 // Returns what the same request receives over gRPC.
-v1::CompleteResponse ScoredOverGrpc(TestServer& server, const std::string& prompt,
-                                    uint32_t max_tokens, uint32_t n) {
+v1::CompleteResponse ScoredOverGrpc(HttpApi& server, const std::string& prompt, uint32_t max_tokens,
+                                    uint32_t n) {
   v1::GenerateRequest request;
   request.set_raw(prompt);
   request.set_n(n);
@@ -33,11 +33,7 @@ v1::CompleteResponse ScoredOverGrpc(TestServer& server, const std::string& promp
   request.mutable_stop()->set_max_tokens(max_tokens);
   request.mutable_sampling()->set_seed(7);
   request.mutable_output()->set_top_logprobs(2);
-  grpc::ClientContext context;
-  v1::CompleteResponse response;
-  const grpc::Status status = server.inference().Complete(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return response;
+  return server.OverGrpc(request);
 }
 
 // The choices of a stream, each as one that came whole. The first event of a choice repeats its

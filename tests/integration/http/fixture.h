@@ -72,6 +72,15 @@ inline ServerConfig WithHttp(ServerConfig config = TestConfigWithMetrics()) {
   return config;
 }
 
+// A model that generates only letters, which look the same in JSON and in a program's output.
+inline FakeModelRunner::Options Letters() {
+  FakeModelRunner::Options options;
+  options.next_token = [](uint64_t hash, int64_t /*count*/) {
+    return static_cast<TokenId>('a' + hash % 26);
+  };
+  return options;
+}
+
 // A server with OpenAI's API.
 class HttpApi : public TestServer {
  public:
@@ -87,6 +96,15 @@ class HttpApi : public TestServer {
   }
   HttpReply Post(const std::string& path, const Json& body, const std::string& more = "") {
     return Ask(HttpPost(path, body.dump(), more));
+  }
+  // The answer to the same request over gRPC, which must be OK. Has at least one answer.
+  v1::CompleteResponse OverGrpc(const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    v1::CompleteResponse response;
+    const grpc::Status status = inference().Complete(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    if (response.answers().empty()) response.add_answers();
+    return response;
   }
   HttpReply Get(const std::string& path, const std::string& more = "") {
     return Ask(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",

@@ -16,14 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-v1::CompleteResponse OverGrpc(TestServer& server, const v1::GenerateRequest& request) {
-  grpc::ClientContext context;
-  v1::CompleteResponse response;
-  const grpc::Status status = server.inference().Complete(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return response;
-}
-
 v1::GenerateRequest Request(const std::string& text, uint32_t max_tokens, uint32_t n = 1) {
   v1::GenerateRequest request;
   request.set_text(text);
@@ -60,7 +52,7 @@ std::string Streamed(const HttpReply& reply, uint32_t index, const char* place) 
 TEST(HttpGenerationTest, CompletionsEqualThoseOfGrpc) {
   HttpApi server;
   for (const uint32_t n : {1U, 3U}) {
-    const v1::CompleteResponse want = OverGrpc(server, Request("hello", 9, n));
+    const v1::CompleteResponse want = server.OverGrpc(Request("hello", 9, n));
     Json body = Body("hello", 9);
     body["n"] = n;
     const HttpReply reply = server.Post("/v1/completions", body);
@@ -94,7 +86,7 @@ TEST(HttpGenerationTest, CompletionsEqualThoseOfGrpc) {
 
 TEST(HttpGenerationTest, PromptsMayBeTokensAndBeEchoed) {
   HttpApi server;
-  const std::string want = OverGrpc(server, Request("hey", 4)).answers(0).text();
+  const std::string want = server.OverGrpc(Request("hey", 4)).answers(0).text();
   Json body = Body("", 4);
   for (const Json& prompt : {Json("hey"), Json::array({"hey"}), Json::array({'h', 'e', 'y'}),
                              Json::array({Json::array({'h', 'e', 'y'})})}) {
@@ -125,7 +117,7 @@ TEST(HttpGenerationTest, SeveralPromptsHaveAnswersOfTheirOwn) {
     const HttpReply stream = server.Post("/v1/completions", body);
     for (uint32_t i = 0; i < 3 * n; ++i) {
       const std::string& prompt = prompts[i / n];
-      const v1::CompleteResponse want = OverGrpc(server, Request(prompt, 5, n));
+      const v1::CompleteResponse want = server.OverGrpc(Request(prompt, 5, n));
       const std::string text = prompt + want.answers(static_cast<int>(i % n)).text();
       EXPECT_EQ(json["choices"][i]["index"], i);
       EXPECT_EQ(json["choices"][i]["text"], text);
@@ -182,7 +174,7 @@ TEST(HttpGenerationTest, ConversationsUseTheModelsTemplate) {
     FakeModelRunner::Options model;
     model.tokenizer = tokenizer;
     HttpApi server(config, model);
-    const std::string want = OverGrpc(server, Request(prompt, 6)).answers(0).text();
+    const std::string want = server.OverGrpc(Request(prompt, 6)).answers(0).text();
     Json body = Chat(messages, 6);
     const Json json = server.Post("/v1/chat/completions", body).json();
     EXPECT_EQ(json["object"], "chat.completion");
@@ -242,13 +234,13 @@ TEST(HttpGenerationTest, AnAnswerEndsWhereTheTemplateEndsATurn) {
 TEST(HttpGenerationTest, StopsAndLogprobsHaveOpenAisForm) {
   HttpApi server;
   v1::GenerateRequest request = Request("x", 80);
-  const std::string whole = OverGrpc(server, request).answers(0).text();
+  const std::string whole = server.OverGrpc(request).answers(0).text();
   const size_t place = whole.find_first_of("abcdefghijklmnopqrstuvwxyz", 1);
   ASSERT_NE(place, std::string::npos) << whole;
   const std::string stop = whole.substr(place, 1);
   request.mutable_stop()->add_strings(stop);
   request.mutable_output()->set_top_logprobs(2);
-  const v1::Answer want = OverGrpc(server, request).answers(0);
+  const v1::Answer want = server.OverGrpc(request).answers(0);
   Json body = Body("x", 80);
   body["stop"] = stop;
   body["logprobs"] = 2;
@@ -270,7 +262,7 @@ TEST(HttpGenerationTest, StopsAndLogprobsHaveOpenAisForm) {
 
 TEST(HttpGenerationTest, TokensHaveIdsAndBytes) {
   HttpApi server;
-  const v1::Answer want = OverGrpc(server, Request("x", 80)).answers(0);
+  const v1::Answer want = server.OverGrpc(Request("x", 80)).answers(0);
   const std::vector<uint32_t> ids(want.token_ids().begin(), want.token_ids().end());
   Json body = Body("x", 80);
   body["logprobs"] = 0;

@@ -23,25 +23,13 @@ using ::testing::StartsWith;
 
 constexpr char kResponses[] = "/v1/responses";
 
-FakeModelRunner::Options Letters() {
-  FakeModelRunner::Options options;
-  options.next_token = [](uint64_t hash, int64_t /*count*/) {
-    return static_cast<TokenId>('a' + hash % 26);
-  };
-  return options;
-}
-
-std::string OverGrpc(TestServer& server, const std::string& text, uint32_t tokens,
-                     const std::string& stop = "") {
+std::string TextOverGrpc(HttpApi& server, const std::string& text, uint32_t tokens,
+                         const std::string& stop = "") {
   v1::GenerateRequest request;
   request.set_text(text);
   request.mutable_stop()->set_max_tokens(tokens);
   if (!stop.empty()) request.mutable_stop()->add_strings(stop);
-  grpc::ClientContext context;
-  v1::CompleteResponse response;
-  const grpc::Status status = server.inference().Complete(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return response.answers(0).text();
+  return server.OverGrpc(request).answers(0).text();
 }
 
 std::string TextOf(const Json& response) {
@@ -64,7 +52,7 @@ TEST(HttpResponsesTest, ATurnReadsOnlyNewText) {
   body["instructions"] = "be brief";
   const Json first = server.Post(kResponses, body).json();
   const std::string text = "be brief\n\na\n\n";
-  const std::string answer = OverGrpc(server, text, 7);
+  const std::string answer = TextOverGrpc(server, text, 7);
   EXPECT_EQ(TextOf(first), answer);
   EXPECT_EQ(first["object"], "response");
   EXPECT_EQ(first["status"], "incomplete");
@@ -76,7 +64,7 @@ TEST(HttpResponsesTest, ATurnReadsOnlyNewText) {
   // Two turns continue from the first one and do not affect each other.
   for (const char* input : {"b", "c"}) {
     const Json second = server.Post(kResponses, Turn(input, first["id"])).json();
-    EXPECT_EQ(TextOf(second), OverGrpc(server, text + answer + "\n\n" + input + "\n\n", 7));
+    EXPECT_EQ(TextOf(second), TextOverGrpc(server, text + answer + "\n\n" + input + "\n\n", 7));
     EXPECT_EQ(second["usage"]["input_tokens"], std::string("\n\nb\n\n").size());
     EXPECT_EQ(second["previous_response_id"], first["id"]);
     EXPECT_EQ(second["instructions"], "be brief");
@@ -129,10 +117,7 @@ TEST(HttpResponsesTest, AResponseRepeatsItsOptionsAndCountsTokens) {
 TEST(HttpResponsesTest, AStateOfAnotherModelIsRefusedByName) {
   const TempFolder folder;
   ServerConfig config = WithHttp();
-  config.states.folder = folder.File("states");
-  std::filesystem::create_directory(config.states.folder);
-  config.states.key_files = {folder.File("key")};
-  WriteBytes(folder.File("key"), std::string(32, 'k'));
+  UseStateFolder(folder, config);
   FakeModelRunner::Options options = Letters();
   const Json first = HttpApi(config, options).Post(kResponses, Turn("a")).json();
   options.fingerprint = 2;
@@ -161,11 +146,11 @@ TEST(HttpResponsesTest, ATurnContinuesAfterTheStopStringOfTheLastOne) {
   const Json first = server.Post(kResponses, body).json();
   EXPECT_EQ(first["status"], "completed");
   EXPECT_EQ(first["incomplete_details"], nullptr);
-  const std::string answer = OverGrpc(server, "<x>A:", 40, "e");
+  const std::string answer = TextOverGrpc(server, "<x>A:", 40, "e");
   EXPECT_EQ(TextOf(first), answer);
   body = Turn("y", first["id"]);
   EXPECT_EQ(TextOf(server.Post(kResponses, body).json()),
-            OverGrpc(server, "<x>A:" + answer + "ee|<y>A:", 7, "e"));
+            TextOverGrpc(server, "<x>A:" + answer + "ee|<y>A:", 7, "e"));
 }
 
 TEST(HttpResponsesTest, AStreamsEventsAreInOrder) {
@@ -195,7 +180,7 @@ TEST(HttpResponsesTest, AStreamsEventsAreInOrder) {
                                  "response.output_item.added", "response.content_part.added",
                                  "response.output_text.done", "response.content_part.done",
                                  "response.output_item.done", "response.incomplete"));
-  EXPECT_EQ(text, OverGrpc(server, "a\n\n", 7));
+  EXPECT_EQ(text, TextOverGrpc(server, "a\n\n", 7));
   EXPECT_EQ(TextOf(last["response"]), text);
   EXPECT_EQ(last["response"]["metadata"]["key"], "value");
   // The first event has the id under which the response is later stored.
@@ -266,7 +251,7 @@ TEST(HttpResponsesTest, NothingIsStoredIfUnwantedOrImpossible) {
     Json body = Turn("a");
     body["store"] = store;
     const Json response = server.Post(kResponses, body).json();
-    EXPECT_EQ(TextOf(response), OverGrpc(server, "a\n\n", 7));
+    EXPECT_EQ(TextOf(response), TextOverGrpc(server, "a\n\n", 7));
     const std::string path = std::string(kResponses) + "/" + response["id"].get<std::string>();
     EXPECT_EQ(server.Get(path).status, response["store"] ? 200 : 404);
     return response["store"].get<bool>();
@@ -292,10 +277,7 @@ TEST(HttpResponsesTest, NothingIsStoredIfUnwantedOrImpossible) {
   EXPECT_EQ(full.Post(kResponses, body).status, 429);
   config = WithHttp();
   const TempFolder folder;
-  config.states.folder = folder.File("states");
-  std::filesystem::create_directory(config.states.folder);
-  config.states.key_files = {folder.File("key")};
-  WriteBytes(folder.File("key"), std::string(32, 'k'));
+  UseStateFolder(folder, config);
   HttpApi kept(config, Letters());
   EXPECT_TRUE(stored(kept, nullptr));
   std::filesystem::rename(config.states.folder, folder.File("away"));
@@ -326,12 +308,7 @@ TEST(HttpResponsesTest, AResponseIsAStateButAStateOfGrpcIsNoResponse) {
   request.set_text("a");
   request.mutable_stop()->set_max_tokens(2);
   request.mutable_store();
-  v1::CompleteResponse response;
-  {
-    grpc::ClientContext context;
-    ASSERT_TRUE(server.inference().Complete(&context, request, &response).ok());
-  }
-  const std::string id = "resp_" + response.answers(0).finished().state().id();
+  const std::string id = "resp_" + server.OverGrpc(request).answers(0).finished().state().id();
   EXPECT_EQ(server.Post(kResponses, Turn("b", id)).status, 404);
   EXPECT_EQ(server.Get(std::string(kResponses) + "/" + id).status, 404);
   EXPECT_EQ(server
@@ -345,9 +322,8 @@ TEST(HttpResponsesTest, AResponseIsAStateButAStateOfGrpcIsNoResponse) {
   request.set_text("!");
   request.clear_store();
   request.mutable_previous()->set_state_id(first["id"].get<std::string>().substr(5));
-  grpc::ClientContext context;
-  ASSERT_TRUE(server.inference().Complete(&context, request, &response).ok());
-  EXPECT_EQ(response.answers(0).text(), OverGrpc(server, "a\n\n" + TextOf(first) + "!", 2));
+  EXPECT_EQ(server.OverGrpc(request).answers(0).text(),
+            TextOverGrpc(server, "a\n\n" + TextOf(first) + "!", 2));
 }
 
 // The note of its state is longer than the state itself.

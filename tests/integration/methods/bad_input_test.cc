@@ -2,12 +2,12 @@
 // call_contract_refusal_test.cc and tests/unit/api/bad_field_test.cc.
 #include <new>
 #include <string>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "tests/integration/oip/fixture.h"
+#include "tests/integration/raw_call.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/fake_loader.h"
 #include "tests/support/status_matchers.h"
@@ -16,25 +16,6 @@ namespace aft::server {
 namespace {
 
 using ::testing::StartsWith;
-
-// Makes one call with any bytes, through gRPC's untyped client.
-grpc::Status CallWithBytes(const std::string& address, const std::string& method,
-                           const std::string& bytes) {
-  grpc::GenericStub stub(TestServer::Connect(address));
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const grpc::Slice slice(bytes);
-  const grpc::ByteBuffer request(&slice, 1);
-  auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
-  call->StartCall();
-  grpc::ByteBuffer response;
-  grpc::Status status;
-  call->Finish(&response, &status, &queue);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  return status;
-}
 
 TEST(BadInputTest, ACallWithoutMemoryIsRefusedWithResourceExhausted) {
   KserveServer server(TestConfig(), FakeModels{.before_encoding = [](absl::string_view text) {
@@ -70,12 +51,13 @@ TEST(BadInputTest, ACallCancelledBeforeItsMessageIsCountedAsCancelled) {
 
 TEST(BadInputTest, BytesThatDoNotParseAreRefused) {
   TestServer server;
+  const auto channel = TestServer::Connect(server.server().address());
   for (const std::string method : {"Generate", "Score", "Encode"}) {
     for (const std::string& bytes :
          {std::string("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11), std::string(100, '\xff'),
           std::string("\x0a\x05hi", 4), std::string("\x12\x01\xff")}) {
       EXPECT_THAT(
-          CallWithBytes(server.server().address(), "/aft.v1.InferenceService/" + method, bytes),
+          RawCall(*channel, ("/aft.v1.InferenceService/" + method).c_str(), bytes).Finish(),
           StatusIs(absl::StatusCode::kInvalidArgument,
                    "request: is no aft.v1." + method +
                        "Request; its strings must be valid UTF-8, its fields at most 1000"));

@@ -6,7 +6,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/engine/pooling.h"
-#include "tests/integration/encode_values.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/status_matchers.h"

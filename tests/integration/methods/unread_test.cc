@@ -104,9 +104,7 @@ TEST_F(UnreadTest, AnswersAreChargedUntilTheyAreRead) {
 
 TEST_F(UnreadTest, UnreadCallsAreCancelled) {
   KnowClients();
-  WriteBytes(folder_.File("key"), std::string(32, 'k'));
-  config_.states.key_files = {folder_.File("key")};
-  config_.states.folder = folder_.path();
+  UseStateFolder(folder_, config_);
   Start();
   const std::string state = Run(Turn("hello", 10), As("a")).finished.state().id();
   config_.limits.write_stall = std::chrono::milliseconds(50);

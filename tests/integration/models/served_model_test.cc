@@ -10,7 +10,6 @@
 #include "model/api/load.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/tensors.h"
-#include "tests/integration/encode_values.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/temp_files.h"
 
@@ -91,8 +90,7 @@ Generated Generate(TestServer& server, uint64_t seed) {
 TEST(ServedModelTest, AnExportedStateRevealsNothingOfEarlierUsersOfTheSlot) {
   const TempFolder folder;
   ServerConfig config = ConfigOf(kShippedModel);
-  WriteBytes(folder.File("key"), std::string(32, 'k'));  // so that exports are comparable
-  config.states.key_files = {folder.File("key")};
+  UseStateKey(folder, config);  // so that exports are comparable
   const auto export_of = [](TestServer& server, const std::string& text) {
     v1::ScoreRequest request;
     request.set_raw(text);

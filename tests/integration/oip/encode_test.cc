@@ -30,11 +30,7 @@ std::vector<float> NativePooled(KserveServer& server, const std::string& text, v
   request.set_normalize(normalize);
   EncodeStream stream(server.inference(), request);
   EXPECT_TRUE(stream.Finish().ok());
-  std::vector<float> values;
-  for (const auto& event : stream.events) {
-    values.insert(values.end(), event.vectors().values().begin(), event.vectors().values().end());
-  }
-  return values;
+  return ValuesOf(stream);
 }
 
 TEST(KserveEncodeTest, AMaskMarksPadding) {

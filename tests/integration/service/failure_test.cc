@@ -9,7 +9,6 @@
 namespace aft::server {
 namespace {
 
-using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 using ::testing::HasSubstr;
 
@@ -66,18 +65,13 @@ TEST_F(LostDeviceTest, LivenessFailsAfterItsGraceAndWatchersAreTold) {
   ServerConfig config = TestConfigWithEncoder();
   config.health.liveness_grace = std::chrono::milliseconds(50);
   Start(config);
-  HealthCheckRequest request;
-  HealthCheckResponse response;
-  request.set_service("liveness");
-  grpc::ClientContext context;
-  auto watch = server_->health().Watch(&context, request);
-  do {
-    ASSERT_TRUE(watch->Read(&response));
-  } while (response.status() == HealthCheckResponse::SERVING);
-  EXPECT_EQ(response.status(), HealthCheckResponse::NOT_SERVING);
+  HealthWatch watch(*server_, "liveness");
+  auto status = watch.Next();
+  while (status == HealthCheckResponse::SERVING) status = watch.Next();
+  EXPECT_EQ(status, HealthCheckResponse::NOT_SERVING);
   EXPECT_TRUE(Encode(*server_).ok());
-  context.TryCancel();
-  watch->Finish();
+  watch.Cancel();
+  watch.Finish();
 }
 
 TEST(FailureTest, AServerThatCannotLoadOneModelIsNotReadyUnlessAnyIsEnough) {

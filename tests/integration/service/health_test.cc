@@ -1,6 +1,9 @@
 #include <string>
 
+#include "google/protobuf/message.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "gtest/gtest.h"
+#include "server/config/checks.h"
 #include "tests/integration/known_clients.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/temp_files.h"
@@ -8,29 +11,7 @@
 namespace aft::server {
 namespace {
 
-using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
-
-class Watch {
- public:
-  Watch(TestServer& server, const std::string& service) {
-    HealthCheckRequest request;
-    request.set_service(service);
-    reader_ = server.health().Watch(&context_, request);
-  }
-
-  // The next status; UNKNOWN at the end of the stream.
-  HealthCheckResponse::ServingStatus Next() {
-    HealthCheckResponse response;
-    return reader_->Read(&response) ? response.status() : HealthCheckResponse::UNKNOWN;
-  }
-  grpc::Status Finish() { return reader_->Finish(); }
-  void Cancel() { context_.TryCancel(); }
-
- private:
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<HealthCheckResponse>> reader_;
-};
 
 const char* const kServices[] = {"",
                                  "aft.v1.InferenceService",
@@ -48,7 +29,7 @@ TEST(HealthTest, IsNotServingUntilTheModelIsLoaded) {
     EXPECT_EQ(server.Health(service), HealthCheckResponse::NOT_SERVING) << service;
   }
   EXPECT_EQ(server.Health("liveness"), HealthCheckResponse::SERVING);
-  Watch watch(server, "");
+  HealthWatch watch(server);
   EXPECT_EQ(watch.Next(), HealthCheckResponse::NOT_SERVING);
   GenerateStream stream(server.inference(), Request("too early", 1));
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -67,7 +48,7 @@ TEST(HealthTest, WatchReportsDrainingBeforeRunningStreamsEnd) {
   config.drain.lame_duck = std::chrono::hours(1);
   config.drain.grace = std::chrono::hours(1);
   TestServer server(config);
-  Watch watch(server, "");
+  HealthWatch watch(server);
   ASSERT_EQ(watch.Next(), HealthCheckResponse::SERVING);
   server.control().Hold();
   GenerateStream stream(server.inference(), Request("held", 10));
@@ -82,17 +63,17 @@ TEST(HealthTest, WatchReportsDrainingBeforeRunningStreamsEnd) {
   server.server().RequestDrain(/*lame_duck=*/false);
   server.control().Resume();
   EXPECT_TRUE(stream.Finish().ok());
-  EXPECT_EQ(watch.Next(), HealthCheckResponse::UNKNOWN);
+  EXPECT_EQ(watch.Next(), HealthWatch::kEnd);
   EXPECT_EQ(watch.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   drain.join();
 }
 
 TEST(HealthTest, AWatchOfAnUnknownServiceReportsItAndStaysOpen) {
   TestServer server;
-  Watch watch(server, "unknown");
+  HealthWatch watch(server, "unknown");
   EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVICE_UNKNOWN);
   watch.Cancel();
-  EXPECT_EQ(watch.Next(), HealthCheckResponse::UNKNOWN);
+  EXPECT_EQ(watch.Next(), HealthWatch::kEnd);
   EXPECT_EQ(watch.Finish().error_code(), grpc::StatusCode::CANCELLED);
   ExpectServes(server);
 }
@@ -112,7 +93,7 @@ TEST(HealthTest, AWatchIsNotChargedToAClientNamedLikeItsAddress) {
   });
   server.control().WaitUntilBlocked();
   server.WaitForMetric("aft_memory_used_bytes", (16 << 10) + 4 * 4);
-  Watch watch(server, "");
+  HealthWatch watch(server);
   EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVING);
   server.control().Resume();
   EXPECT_TRUE(call.Finish().ok());

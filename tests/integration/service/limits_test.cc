@@ -1,7 +1,6 @@
 // The limits on what one client can use of the server, over real gRPC, with a fake model.
 #include <chrono>
 #include <deque>
-#include <memory>
 #include <string>
 #include <thread>
 
@@ -76,23 +75,17 @@ TEST(MemoryTest, TheBytesOfARequestAreFreedOnceItIsParsed) {
 }
 
 TEST(MemoryTest, WatchesOfHealthAreChargedToo) {
-  using grpc::health::v1::HealthCheckResponse;
   ServerConfig config = TestConfigWithMetrics();
   config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 2 * kCall;
   TestServer server(config);
-  std::deque<grpc::ClientContext> contexts;
-  std::deque<std::unique_ptr<grpc::ClientReader<HealthCheckResponse>>> watches;
-  HealthCheckResponse response;
-  for (int i = 0; i < 2; ++i) {
-    watches.push_back(server.health().Watch(&contexts.emplace_back(), {}));
-    ASSERT_TRUE(watches.back()->Read(&response));
-  }
-  auto refused = server.health().Watch(&contexts.emplace_back(), {});
-  EXPECT_FALSE(refused->Read(&response));
-  EXPECT_THAT(refused->Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
-  for (int i = 0; i < 2; ++i) {
-    contexts[static_cast<size_t>(i)].TryCancel();
-    watches[static_cast<size_t>(i)]->Finish();
+  std::deque<HealthWatch> watches;
+  for (int i = 0; i < 2; ++i) ASSERT_NE(watches.emplace_back(server).Next(), HealthWatch::kEnd);
+  HealthWatch refused(server);
+  EXPECT_EQ(refused.Next(), HealthWatch::kEnd);
+  EXPECT_THAT(refused.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
+  for (HealthWatch& watch : watches) {
+    watch.Cancel();
+    watch.Finish();
   }
   server.WaitForMetric(kMemoryUsed, 0);
 }
@@ -207,10 +200,9 @@ TEST(NamesTest, LongServiceNamesAreRefusedToo) {
     const auto refused =
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("service: must have at most"));
     EXPECT_THAT(server.health().Check(&check, request, &response), refused);
-    grpc::ClientContext watch;
-    const auto reader = server.health().Watch(&watch, request);
-    EXPECT_FALSE(reader->Read(&response));
-    EXPECT_THAT(reader->Finish(), refused);
+    HealthWatch watch(server, request.service());
+    EXPECT_EQ(watch.Next(), HealthWatch::kEnd);
+    EXPECT_THAT(watch.Finish(), refused);
   }
   request.set_service(std::string(256, 's'));
   grpc::ClientContext check;

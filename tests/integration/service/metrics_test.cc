@@ -2,7 +2,6 @@
 // bounded, and that the page agrees with its documentation and Prometheus' conventions.
 #include <cstdlib>
 #include <fstream>
-#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -15,7 +14,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
-#include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "re2/re2.h"
 #include "server/observability/methods.h"
@@ -288,7 +286,7 @@ TEST_F(MetricsTest, NoTextFromClientsBecomesALabel) {
   Start(config);
   const std::set<std::string> before = Series(server_->Metrics());
   EXPECT_GT(before.size(), 1000U);
-  grpc::GenericStub generic(TestServer::Connect(server_->server().address()));
+  const auto channel = TestServer::Connect(server_->server().address());
   for (int i = 0; i < 1000; ++i) {
     const std::string evil = absl::StrCat("evil-", i, "\"} 1\nforged{a=\"");
     v1::GenerateRequest request = Request("x", 1);
@@ -303,14 +301,8 @@ TEST_F(MetricsTest, NoTextFromClientsBecomesALabel) {
     request.set_model("fake");
     request.set_model_version("");
     GenerateStream(server_->inference(), request).Finish();  // any priority or none
-    grpc::ClientContext context;
-    const grpc::Slice empty;
-    const grpc::ByteBuffer nothing(&empty, 1);
-    grpc::ByteBuffer response;
-    std::promise<grpc::Status> ended;
-    generic.UnaryCall(&context, absl::StrCat("/aft.v1.InferenceService/Evil", i), {}, &nothing,
-                      &response, [&ended](grpc::Status status) { ended.set_value(status); });
-    EXPECT_EQ(ended.get_future().get().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+    RawCall unknown(*channel, absl::StrCat("/aft.v1.InferenceService/Evil", i).c_str(), "");
+    EXPECT_EQ(unknown.Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
   }
   EXPECT_EQ(Series(server_->Metrics()), before);
   EXPECT_THAT(server_->Metrics(), testing::Not(HasSubstr("evil")));

@@ -40,23 +40,11 @@ InferBuilder Prompt(int tokens) {
 }
 
 // A Watch that has received its first answer.
-class Watch {
+class Watch : public HealthWatch {
  public:
-  Watch(TestServer& server, const std::string& address) {
-    From(address)(*context_);
-    reader_ = server.health().Watch(context_.get(), {});
-    EXPECT_TRUE(Next());
+  Watch(TestServer& server, const std::string& address) : HealthWatch(server, "", From(address)) {
+    EXPECT_NE(Next(), kEnd);
   }
-  bool Next() {
-    grpc::health::v1::HealthCheckResponse response;
-    return reader_->Read(&response);
-  }
-  // REQUIRES: Next has returned false.
-  grpc::Status Finish() { return reader_->Finish(); }
-
- private:
-  std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
-  std::unique_ptr<grpc::ClientReader<grpc::health::v1::HealthCheckResponse>> reader_;
 };
 
 class Reflection {
@@ -105,7 +93,7 @@ TEST(OpenStreamsTest, AnAddressHasAShareOfTheWatchesAndItsOldestGivesWay) {
   EXPECT_EQ(server.Metric(kWatches), 4 + 1);
   EXPECT_EQ(server.Metric(kWatchesGaveWay), 6);
   for (int i = 0; i < 6; ++i) {
-    EXPECT_FALSE(many[i].Next());
+    EXPECT_EQ(many[i].Next(), Watch::kEnd);
     EXPECT_THAT(many[i].Finish(), StatusIs(absl::StatusCode::kResourceExhausted,
                                            HasSubstr("limits.max_watches: this stream was idle")));
   }
@@ -113,7 +101,7 @@ TEST(OpenStreamsTest, AnAddressHasAShareOfTheWatchesAndItsOldestGivesWay) {
   many.erase(many.begin(), many.begin() + 6);
   many.emplace_back(std::move(other));
   for (Watch& watch : many) {
-    while (watch.Next()) {  // skips the status of the drain
+    while (watch.Next() != Watch::kEnd) {  // skips the status of the drain
     }
     EXPECT_THAT(watch.Finish(),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("shutting down")));
@@ -128,7 +116,7 @@ TEST(OpenStreamsTest, AmongManyAddressesTheOneWithMostGivesWay) {
   std::deque<Watch> many;
   for (int i = 0; i < 3; ++i) many.emplace_back(server, "10.0.0.1");
   Watch late(server, "10.0.0.3");
-  EXPECT_FALSE(many[0].Next());
+  EXPECT_EQ(many[0].Next(), Watch::kEnd);
   EXPECT_THAT(many[0].Finish(), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("idle")));
   EXPECT_EQ(server.Metric(kWatches), 4);
   EXPECT_EQ(server.Metric(kWatchesGaveWay), 1);
@@ -144,7 +132,7 @@ TEST(OpenStreamsTest, ReflectionIsBoundedWithTheWatches) {
   EXPECT_THAT(idle.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("idle")));
   Reflection asking(server, "10.0.0.1");
   EXPECT_TRUE(asking.Ask());
-  EXPECT_FALSE(first.Next());
+  EXPECT_EQ(first.Next(), Watch::kEnd);
   EXPECT_THAT(first.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("idle")));
   EXPECT_EQ(server.Metric(kWatches), 2);
 }

@@ -17,7 +17,6 @@
 namespace aft::server {
 namespace {
 
-using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -117,8 +116,7 @@ TEST_F(RevokedTest, StateCallsThatWaitForRedisEndAtOnce) {
   });
   config_.states.redis.address = redis.address();
   config_.states.redis.timeout = std::chrono::minutes(1);
-  WriteBytes(folder_.File("key"), std::string(32, 'k'));
-  config_.states.key_files = {folder_.File("key")};
+  UseStateKey(folder_, config_);
   Start();
   server_->WaitForMetric("aft_states_redis_up", 1);
   const auto ask = [&](auto method, auto request, auto response) {
@@ -168,36 +166,23 @@ TEST_F(RevokedTest, HealthNamesModelsOnlyToClientsThatMayUseThem) {
 }
 
 TEST_F(RevokedTest, AWatchReportsAModelOnlyWhileItsClientMayUseIt) {
-  const auto watch = [&](const std::string& value, grpc::ClientContext& context) {
-    if (!value.empty()) Authorization(value)(context);
-    HealthCheckRequest request;
-    request.set_service(kFake);
-    return server_->health().Watch(&context, request);
-  };
-  grpc::ClientContext contexts[3];
-  const auto own = watch(kOwn, contexts[0]);
-  const auto other = watch("Bearer token b", contexts[1]);
-  const auto anybody = watch("", contexts[2]);
-  HealthCheckResponse response;
-  ASSERT_TRUE(own->Read(&response));
-  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
-  for (auto* stranger : {other.get(), anybody.get()}) {
-    ASSERT_TRUE(stranger->Read(&response));
-    EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
+  HealthWatch own(*server_, kFake, Authorization(kOwn));
+  HealthWatch other(*server_, kFake, Authorization("Bearer token b"));
+  HealthWatch anybody(*server_, kFake);
+  EXPECT_EQ(own.Next(), HealthCheckResponse::SERVING);
+  for (HealthWatch* const stranger : {&other, &anybody}) {
+    EXPECT_EQ(stranger->Next(), HealthCheckResponse::SERVICE_UNKNOWN);
   }
   Change("token new", "");  // team-a's old token is revoked
-  ASSERT_TRUE(own->Read(&response));
-  EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
+  EXPECT_EQ(own.Next(), HealthCheckResponse::SERVICE_UNKNOWN);
   Change("token a", "models: 'fake'");
-  ASSERT_TRUE(own->Read(&response));
-  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+  EXPECT_EQ(own.Next(), HealthCheckResponse::SERVING);
   Change("token a", "models: 'other'");  // team-a may no longer use "fake"
-  ASSERT_TRUE(own->Read(&response));
-  EXPECT_EQ(response.status(), HealthCheckResponse::SERVICE_UNKNOWN);
+  EXPECT_EQ(own.Next(), HealthCheckResponse::SERVICE_UNKNOWN);
   // None of these watches learns the state of the model: the next event of each is its end.
   EXPECT_TRUE(server_->server().Drain());
-  for (auto* watcher : {own.get(), other.get(), anybody.get()}) {
-    EXPECT_FALSE(watcher->Read(&response));
+  for (HealthWatch* const watcher : {&own, &other, &anybody}) {
+    EXPECT_EQ(watcher->Next(), HealthWatch::kEnd);
     EXPECT_EQ(watcher->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   }
 }

@@ -1,9 +1,9 @@
 // A stream resumes at another server from what its client received, over real gRPC, with a fake
 // model.
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/states/state_fixture.h"
@@ -22,15 +22,9 @@ constexpr char kOtherwise[] =
     "aft_streams_resumed_total{exact=\"no\",from=\"text\",model=\"fake\"}";
 
 // The request of a client that resumes a stream after its first `count` tokens.
-v1::GenerateRequest Resumed(v1::GenerateRequest request, const v1::Started& started,
-                            const std::vector<TokenId>& tokens, size_t count) {
-  request.mutable_sampling()->set_seed(started.seed());
-  v1::Resume& resume = *request.mutable_resume();
-  resume.set_fingerprint(started.fingerprint());
-  resume.set_numerics(started.numerics());
-  resume.set_resume_id(started.resume_id());
-  for (size_t i = 0; i < count; ++i) resume.add_token_ids(static_cast<uint32_t>(tokens[i]));
-  return request;
+v1::GenerateRequest ResumedAfter(size_t count, const v1::GenerateRequest& request,
+                                 const GenerateStream& whole) {
+  return Resumed(request, whole.started, absl::MakeConstSpan(whole.tokens).first(count));
 }
 
 class ResumeTest : public StateTest {
@@ -56,7 +50,7 @@ TEST_F(ResumeTest, AStreamResumesAtAnotherServer) {
   EXPECT_FALSE(whole.started.exact());
   for (const size_t cut : {0U, 1U, 17U, 29U, 30U}) {
     SCOPED_TRACE(cut);
-    GenerateStream rest(other.inference(), Resumed(request, whole.started, whole.tokens, cut));
+    GenerateStream rest(other.inference(), ResumedAfter(cut, request, whole));
     EXPECT_TRUE(rest.Finish().ok());
     std::vector<TokenId> tokens(whole.tokens.begin(),
                                 whole.tokens.begin() + static_cast<std::ptrdiff_t>(cut));
@@ -87,7 +81,7 @@ TEST_F(ResumeTest, OnlyTheSameBitsAreExact) {
   const auto exact_at = [&](const FakeModelRunner::Options& options, size_t cut,
                             const std::string& numerics = "fake") {
     TestServer other(config_, options);
-    v1::GenerateRequest resumed = Resumed(request, whole.started, whole.tokens, cut);
+    v1::GenerateRequest resumed = ResumedAfter(cut, request, whole);
     resumed.mutable_resume()->set_numerics(numerics);
     GenerateStream rest(other.inference(), resumed);
     EXPECT_TRUE(rest.Finish().ok());
@@ -114,7 +108,7 @@ TEST_F(ResumeTest, AResumedAnswerIsReadAsTheModelsOwnOutput) {
   const GenerateStream first = Run(Turn("hello", 5));
   const v1::GenerateRequest request = Turn(" you", 10, first.finished.state().id());
   const GenerateStream whole = Run(request);
-  const GenerateStream rest = Run(Resumed(request, whole.started, whole.tokens, 6));
+  const GenerateStream rest = Run(ResumedAfter(6, request, whole));
   EXPECT_TRUE(rest.started.exact());
   EXPECT_EQ(rest.finished.state().history(), whole.finished.state().history());
   EXPECT_EQ(rest.finished.state().tokens(), whole.finished.state().tokens());
@@ -134,7 +128,7 @@ TEST_F(ResumeTest, AResumedStreamReservesTheSameRoomForItsState) {
     EXPECT_TRUE(stream.Finish().ok());
     return bytes;
   };
-  EXPECT_EQ(reserved(Resumed(request, whole.started, whole.tokens, 6)), reserved(request));
+  EXPECT_EQ(reserved(ResumedAfter(6, request, whole)), reserved(request));
 }
 
 TEST_F(ResumeTest, EveryFieldIsCheckedByName) {
@@ -142,7 +136,7 @@ TEST_F(ResumeTest, EveryFieldIsCheckedByName) {
   Start();
   const v1::GenerateRequest request = Request("hello", 4);
   const GenerateStream whole = Run(request);
-  const v1::GenerateRequest good = Resumed(request, whole.started, whole.tokens, 2);
+  const v1::GenerateRequest good = ResumedAfter(2, request, whole);
   const auto with = [&](const auto& change) {
     v1::GenerateRequest bad = good;
     change(bad);
@@ -183,7 +177,7 @@ TEST_F(ResumeTest, AnUnknownIdIsNoError) {
   Start();
   const v1::GenerateRequest request = Request("hello", 8);
   const GenerateStream whole = Run(request);
-  v1::GenerateRequest resumed = Resumed(request, whole.started, whole.tokens, 5);
+  v1::GenerateRequest resumed = ResumedAfter(5, request, whole);
   for (const std::string& id : {std::string(32, '0'), std::string("x"), std::string(32, '\0')}) {
     resumed.mutable_resume()->set_resume_id(id);
     resumed.mutable_resume()->set_state(id);

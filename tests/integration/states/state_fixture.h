@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/known_clients.h"
@@ -24,6 +25,28 @@ inline v1::GenerateRequest Turn(const std::string& prompt, uint32_t max_tokens,
   request.mutable_store();
   if (!previous.empty()) request.mutable_previous()->set_state_id(previous);
   return request;
+}
+
+// The request of a client that resumes a stream after these tokens.
+inline v1::GenerateRequest Resumed(v1::GenerateRequest request, const v1::Started& started,
+                                   absl::Span<const TokenId> tokens) {
+  request.mutable_sampling()->set_seed(started.seed());
+  v1::Resume& resume = *request.mutable_resume();
+  resume.set_fingerprint(started.fingerprint());
+  resume.set_numerics(started.numerics());
+  resume.set_resume_id(started.resume_id());
+  for (const TokenId id : tokens) resume.add_token_ids(static_cast<uint32_t>(id));
+  return request;
+}
+
+// The request of a client that resumes a stream from all that it received.
+inline v1::GenerateRequest Resumed(const v1::GenerateRequest& request,
+                                   const GenerateStream& stream) {
+  v1::GenerateRequest resumed = Resumed(request, stream.started, stream.tokens);
+  for (const v1::GenerateResponse& event : stream.events) {
+    resumed.mutable_resume()->mutable_state()->append(event.hand_over().chunk());
+  }
+  return resumed;
 }
 
 // A server with a fake model, and calls of StateService.

@@ -21,12 +21,7 @@ namespace fs = std::filesystem;
 
 class StateFolderServerTest : public StateTest {
  protected:
-  StateFolderServerTest() {
-    WriteBytes(folder_.File("key"), std::string(32, 'k'));
-    config_.states.key_files = {folder_.File("key")};
-    config_.states.folder = folder_.File("states");
-    fs::create_directory(config_.states.folder);
-  }
+  StateFolderServerTest() { UseStateFolder(folder_, config_); }
 
   // Stops the server and starts the next one.
   void Restart() {

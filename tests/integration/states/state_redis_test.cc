@@ -25,8 +25,7 @@ using ::testing::SizeIs;
 class StateRedisServerTest : public StateTest {
  protected:
   StateRedisServerTest() {
-    WriteBytes(folder_.File("key"), std::string(32, 'k'));
-    config_.states.key_files = {folder_.File("key")};
+    UseStateKey(folder_, config_);
     config_.states.redis.timeout = std::chrono::minutes(1);
     config_.limits.max_queued_requests = 2000;
   }
@@ -237,7 +236,9 @@ TEST_F(StateRedisServerTest, ADrainLeavesAStreamsStateInRedisAndNotWithItsClient
   config_.drain.grace = std::chrono::hours(1);
   config_.limits.max_stream_buffer_bytes = 1 << 30;  // the stream is faster than this client
   StartTwo(redis.address());
-  v1::GenerateRequest request = Request("hello", 1'000'000);
+  GenerateStream other(server_->inference(), Request("other", kEndless));
+  ASSERT_TRUE(other.Next());
+  v1::GenerateRequest request = Request("hello", kEndless);
   request.set_resumable(true);
   GenerateStream part(server_->inference(), request);
   while (part.tokens.size() < 5) ASSERT_TRUE(part.Next());
@@ -246,13 +247,8 @@ TEST_F(StateRedisServerTest, ADrainLeavesAStreamsStateInRedisAndNotWithItsClient
   EXPECT_FALSE(part.event().has_hand_over());
   drain.join();
   Swap();
-  v1::Resume& resume = *request.mutable_resume();
-  resume.set_fingerprint(part.started.fingerprint());
-  resume.set_numerics(part.started.numerics());
-  resume.set_resume_id(part.started.resume_id());
-  for (const TokenId id : part.tokens) resume.add_token_ids(static_cast<uint32_t>(id));
   request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(part.tokens.size() + 10));
-  Run(request);
+  Run(Resumed(request, part));
   EXPECT_EQ(server_->Metric("aft_streams_resumed_total{from=\"state\",model=\"fake\"}"), 1);
 }
 

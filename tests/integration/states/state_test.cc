@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "google/protobuf/message.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "gtest/gtest.h"
 #include "model/api/sampling_params.h"
 #include "tests/integration/states/state_fixture.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/status_matchers.h"
-#include "tests/support/temp_files.h"
 
 namespace aft::server {
 namespace {
@@ -311,9 +312,7 @@ TEST_F(OwnedStateTest, TheStateOfAnotherClientLooksUnknown) {
 }
 
 TEST_F(OwnedStateTest, ItsOwnerCanUseItAtTheNextServerToo) {
-  WriteBytes(folder_.File("key"), std::string(32, 'k'));
-  config_.states.key_files = {folder_.File("key")};
-  config_.states.folder = folder_.path();
+  UseStateFolder(folder_, config_);
   Start();
   const std::string id = Run(Turn("hello", 3), As("a")).finished.state().id();
   server_.reset();

@@ -145,8 +145,7 @@ TEST_F(StateTransferTest, TransfersOfARemovedClientEnd) {
 }
 
 TEST_F(StateTransferTest, ServersWithOneKeyContinueEachOthersConversations) {
-  WriteBytes(folder_.File("key"), std::string(32, 'k'));
-  config_.states.key_files = {folder_.File("key")};
+  UseStateKey(folder_, config_);
   Start();
   const v1::State state = Run(Turn("hello", 10)).finished.state();
   const std::string bytes = Export(state.id());
@@ -201,10 +200,8 @@ TEST_F(StateTransferTest, AnEndedStreamMayBringAStateWithoutAPendingToken) {
 TEST_F(StateTransferTest, AStreamThatAnotherKindOfServerBeganIsExactNowhere) {
   Start();
   const GenerateStream first = Run(Turn("hello", 4));
-  v1::GenerateRequest request = Request("hello", 10);
+  v1::GenerateRequest request = Resumed(Request("hello", 10), first);
   v1::Resume& resume = *request.mutable_resume();
-  for (const TokenId id : first.tokens) resume.add_token_ids(static_cast<uint32_t>(id));
-  resume.set_fingerprint(first.started.fingerprint());
   const auto numerics_after = [&](const std::string& numerics) {
     resume.set_numerics(numerics);
     const GenerateStream rest = Run(request);
@@ -222,11 +219,8 @@ TEST_F(StateTransferTest, AStateWithWhichAStreamIsResumedIsCharged) {
   options_.state_bytes = 1 << 16;
   Start();
   const GenerateStream first = Run(Turn("hello", 4));
-  v1::GenerateRequest request = Request("hello", 10);
-  v1::Resume& resume = *request.mutable_resume();
-  for (const TokenId id : first.tokens) resume.add_token_ids(static_cast<uint32_t>(id));
-  resume.set_fingerprint(first.started.fingerprint());
-  resume.set_state(Export(first.finished.state().id()));
+  v1::GenerateRequest request = Resumed(Request("hello", 10), first);
+  request.mutable_resume()->set_state(Export(first.finished.state().id()));
   server_->WaitForMetric(kMemoryUsed, 0);
   server_->control().Hold();
   GenerateStream rest(server_->inference(), request);
@@ -266,10 +260,7 @@ TEST_F(StateTransferTest, AStateOfAnOlderVersionMayBeLargerThanThoseOfTheNewestO
 }
 
 TEST_F(StateTransferTest, AnImportedStateIsInTheFolderBeforeItsIdIsKnown) {
-  WriteBytes(folder_.File("key"), std::string(32, 'k'));
-  config_.states.key_files = {folder_.File("key")};
-  config_.states.folder = folder_.File("states");
-  std::filesystem::create_directory(config_.states.folder);
+  UseStateFolder(folder_, config_);
   Start();
   const std::string bytes = Export(Run(Turn("hello", 10)).finished.state().id());
   v1::StateServiceImportResponse response;

@@ -1,7 +1,7 @@
 // Resumable streams: the resume points that their server stores while it runs, and how it hands the
 // streams over to their clients when it drains.
 #include <algorithm>
-#include <memory>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -10,7 +10,6 @@
 #include "gtest/gtest.h"
 #include "tests/integration/states/state_fixture.h"
 #include "tests/support/status_matchers.h"
-#include "tests/support/temp_files.h"
 
 namespace aft::server {
 namespace {
@@ -32,7 +31,6 @@ constexpr char kFailed[] = "aft_checkpoints_total{result=\"failed\"}";
 class SurvivalTest : public StateTest {
  protected:
   SurvivalTest() {
-    WriteBytes(folder_.File("key"), std::string(32, 'k'));
     config_.drain.grace = std::chrono::hours(1);
     // The model reads a prompt in one step.
     config_.models[0].max_step_tokens = options_.max_step_tokens = 512;
@@ -44,24 +42,6 @@ class SurvivalTest : public StateTest {
     request.mutable_sampling()->set_frequency_penalty(0.5F);
     request.mutable_sampling()->set_penalty_decay(0.9F);
     return request;
-  }
-  // The request of a client that resumes a stream after all tokens that it received.
-  static v1::GenerateRequest Resumed(v1::GenerateRequest request, const v1::Started& started,
-                                     const std::vector<TokenId>& tokens) {
-    v1::Resume& resume = *request.mutable_resume();
-    resume.set_fingerprint(started.fingerprint());
-    resume.set_numerics(started.numerics());
-    resume.set_resume_id(started.resume_id());
-    for (const TokenId id : tokens) resume.add_token_ids(static_cast<uint32_t>(id));
-    return request;
-  }
-  static v1::GenerateRequest Resumed(const v1::GenerateRequest& request,
-                                     const GenerateStream& stream) {
-    v1::GenerateRequest resumed = Resumed(request, stream.started, stream.tokens);
-    for (const v1::GenerateResponse& event : stream.events) {
-      resumed.mutable_resume()->mutable_state()->append(event.hand_over().chunk());
-    }
-    return resumed;
   }
   std::vector<TokenId> Whole(const v1::GenerateRequest& request, size_t count = 0) const {
     SamplingParams params;
@@ -241,7 +221,7 @@ TEST_F(SurvivalTest, AFullBudgetEndsNoStream) {
 }
 
 TEST_F(SurvivalTest, ADrainHandsStreamsOverToTheirClients) {
-  config_.states.key_files = {folder_.File("key")};
+  UseStateKey(folder_, config_);
   options_.state_bytes = 300'000;  // more than one message
   Start();
   v1::GenerateRequest request = Resumable("hello", 500);
@@ -287,15 +267,13 @@ TEST_F(SurvivalTest, ADrainHandsStreamsOverToTheirClients) {
 }
 
 TEST_F(SurvivalTest, AFolderAloneKeepsNoStateOfAStream) {
-  config_.states.key_files = {folder_.File("key")};
-  config_.states.folder = folder_.path();
+  UseStateFolder(folder_, config_);
   Start();
   EXPECT_EQ(Run(Resumable("hello", 5)).started.resume_id(), "");
 }
 
 TEST_F(SurvivalTest, WithAFolderTheNextServerResumesFromTheLastOnesResumePoint) {
-  config_.states.key_files = {folder_.File("key")};
-  config_.states.folder = folder_.path();
+  UseStateFolder(folder_, config_);
   config_.states.checkpoint_tokens = 10;
   Start();
   v1::GenerateRequest request = Resumable(std::string(150, 'p'), 300);
