@@ -156,7 +156,9 @@ void CallStates::HandOver(ResumePoint point, std::function<void(std::string)> do
 
 void CallStates::Forget(absl::StatusCode code, bool begun) {
   if (keeper_ == nullptr) return;
-  // A client resumes a stream that ended with one of these codes.
+  // A client may resume a stream that ended with one of these codes. The clients of this repository
+  // resume after INTERNAL only if another program, such as a proxy, gave it. Other clients may try
+  // to resume once.
   const bool broken = code == absl::StatusCode::kUnavailable ||
                       code == absl::StatusCode::kCancelled || code == absl::StatusCode::kInternal;
   if (!broken || !begun) keeper_->Forget(/*old=*/begun);

@@ -292,7 +292,7 @@ struct StateMetrics : private MetricMaker {
   }
   prometheus::Counter& HandOvers(const char* to) const {
     return AddCounter("aft_streams_handed_over_total",
-                      "Resumable streams that a drain ended, by where their states went.",
+                      "States of streams that a drain ended, by where the states went.",
                       {{"to", to}});
   }
 };

@@ -245,6 +245,11 @@ TEST_F(StateRedisServerTest, ADrainLeavesAStreamsStateInRedisAndNotWithItsClient
   std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
   EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_FALSE(part.event().has_hand_over());
+  // The drain is not over before the other stream ends.
+  EXPECT_EQ(server_->Metric("aft_streams_handed_over_total{to=\"store\"}"), 1);
+  EXPECT_EQ(server_->Metric("aft_streams_handed_over_total"), 1);
+  other.context().TryCancel();
+  EXPECT_EQ(other.Finish().error_code(), grpc::StatusCode::CANCELLED);
   drain.join();
   Swap();
   request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(part.tokens.size() + 10));

@@ -199,6 +199,19 @@ TEST_F(SurvivalTest, AResumedStreamThatEndsInTheQueueLeavesTheOldResumePoint) {
   EXPECT_EQ(server_->Metric("aft_streams_resumed_total"), 1);  // not the one that ended
 }
 
+TEST_F(SurvivalTest, AStreamWhoseStepFailedKeepsItsResumePoint) {
+  config_.states.checkpoint_tokens = 20;
+  Start();
+  v1::GenerateRequest request = Resumable(std::string(200, 'p'), 100);
+  GenerateStream part = BreakWithResumePoints(request, 73, 10);
+  server_->control().FailNext(FakeCall::kCollect);
+  server_->control().Resume();
+  EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::INTERNAL);
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(part.tokens.size() + 30));
+  ExpectWhole(part.tokens, Run(Resumed(request, part)), Whole(request));
+  EXPECT_EQ(server_->Metric(kFromState), 1);
+}
+
 TEST_F(SurvivalTest, OnlyResumableStreamsLeaveResumePoints) {
   config_.states.checkpoint_tokens = 4;
   Start();
@@ -239,6 +252,10 @@ TEST_F(SurvivalTest, ADrainHandsStreamsOverToTheirClients) {
   EXPECT_THAT(status.error_message(), HasSubstr("draining"));
   EXPECT_TRUE(part.event().has_hand_over());
   EXPECT_EQ(part.started.resume_id(), "");
+  server_->control().Hold();  // the drain is not over before the other stream ends
+  EXPECT_EQ(server_->Metric("aft_streams_handed_over_total{to=\"client\"}"), 1);
+  EXPECT_EQ(server_->Metric("aft_streams_handed_over_total"), 1);
+  server_->control().Resume();
   EXPECT_TRUE(waits.Finish().ok());
   EXPECT_EQ(waits.tokens, Expected(patient));
   drain.join();

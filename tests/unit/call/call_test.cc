@@ -213,6 +213,24 @@ TEST_F(CallTest, TheStatesThatAStreamLeavesAreCharged) {
   }
 }
 
+TEST_F(CallTest, AStreamThatNoClientCanResumeLeavesNoResumePoint) {
+  StatesConfig config;
+  config.checkpoint_tokens = 4;
+  states_ = OpenStates(config, metrics_.states);
+  environment_ = EnvironmentWith(ledger_, limits_, *states_);
+  v1::GenerateRequest request = Prompt("abc", 1'000'000);
+  request.set_resumable(true);
+  fakes_.control->Hold();
+  Open open = Start<Generate>(request);
+  fakes_.control->RunSteps(20);
+  open.carrier->WaitForMessages(2);
+  while (metrics_.states.checkpoints_written.Value() == 0) std::this_thread::yield();
+  open.call->OnClient(Named("ada", {"encoder"}));
+  fakes_.control->Resume();
+  EXPECT_EQ(open.Join().status.code(), absl::StatusCode::kPermissionDenied);
+  while (metrics_.states.states.Value() > 0) std::this_thread::yield();
+}
+
 TEST_F(CallTest, AStateThatTheRequestBringsIsCharged) {
   v1::GenerateRequest request = Prompt("abc", 5);
   request.mutable_store();
