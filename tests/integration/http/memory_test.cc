@@ -149,6 +149,7 @@ TEST(HttpMemoryTest, AStoredResponseIsReadOnlyIfThereIsRoom) {
     EXPECT_EQ(refused.status, 429);
     EXPECT_THAT(refused.body, HasSubstr("memory: "));
     EXPECT_THAT(refused.head, HasSubstr("retry-after-ms: 100\r\n"));  // the shortest one
+    EXPECT_THAT(refused.head, HasSubstr("Retry-After: 1\r\n"));       // rounded up
     EXPECT_THAT(refused.head, Not(HasSubstr("x-should-retry")));
   }
   server.WaitForMetric(kUsed, 0);

@@ -1,11 +1,7 @@
-// HTTP requests apart from generation: authentication, allowed origins and hosts, limits, and what
-// happens to requests during a drain. try_page_test.py tests the page at `/` in a browser.
+// HTTP requests apart from generation: authentication, allowed origins and hosts, and limits.
+// try_page_test.py tests the page at `/` in a browser.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstring>
-#include <fstream>
-#include <future>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -331,37 +326,6 @@ TEST(HttpServiceTest, ACodedBodyIsRefusedByName) {
   EXPECT_EQ(server.Post(kPath, kAsk, "Content-Encoding: identity\r\n").status, 200);
 }
 
-TEST(HttpServiceTest, AFullQueueGivesARetryHint) {
-  ServerConfig config = WithHttp();
-  config.limits.max_queued_requests = 1;
-  HttpApi server(config);
-  server.control().Hold();
-  // These are two requests more than fit into the four slots and the queue. The model is held, so
-  // only refused requests are answered.
-  std::vector<std::future<HttpReply>> replies;
-  for (int i = 0; i < 7; ++i) {
-    replies.push_back(
-        std::async(std::launch::async, [&server] { return server.Post(kPath, kAsk); }));
-  }
-  auto first = replies.end();
-  while (first == replies.end()) {
-    first = absl::c_find_if(replies, [](const std::future<HttpReply>& reply) {
-      return reply.wait_for(std::chrono::milliseconds(1)) == std::future_status::ready;
-    });
-  }
-  const HttpReply refused = first->get();
-  EXPECT_EQ(refused.status, 429);
-  // In whole seconds, rounded up.
-  const auto hint = [&refused](const std::string& name) {
-    return std::atoi(refused.head.substr(refused.head.find(name) + name.size()).c_str());
-  };
-  EXPECT_GE(hint("retry-after-ms: "), 100);
-  EXPECT_EQ(hint("Retry-After: "), (hint("retry-after-ms: ") + 999) / 1000);
-  EXPECT_EQ(refused.json()["error"]["type"], "rate_limit_error");
-  server.control().Resume();
-  server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
-}
-
 TEST(HttpServiceTest, HeadsThatNeverEndAreCountedAndLogged) {
   const CapturedLog log;
   ServerConfig config = WithHttp();
@@ -426,7 +390,6 @@ TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
 
 // Each attempt has memory for one more copy of a header that the call keeps.
 TEST(HttpServiceTest, ARequestWithoutMemoryReleasesAll) {
-  const CapturedLog log;
   ServerConfig config = WithHttp();
   config.limits.write_stall = std::chrono::milliseconds(100);  // ends a head that failed
   HttpApi server(config);
@@ -455,25 +418,6 @@ TEST(HttpServiceTest, ARequestWithoutMemoryReleasesAll) {
   EXPECT_EQ(server.Metric(R"(aft_requests_total{code="RESOURCE_EXHAUSTED",method="Completions"})"),
             static_cast<double>(calls - 1));
   server.WaitForMetric("aft_memory_used_bytes", 0);
-}
-
-TEST(HttpServiceTest, ADrainFinishesStreamsAndClosesIdleConnections) {
-  ServerConfig config = WithHttp();
-  config.drain.grace = std::chrono::minutes(1);
-  HttpApi server(config);
-  server.control().Hold();
-  Json body = kAsk;
-  body["stream"] = true;
-  const TcpConnection running(server.address());
-  running.Send(HttpPost(kPath, body.dump()));
-  server.control().WaitUntilBlocked();
-  const TcpConnection idle(server.address());
-  std::thread drain([&server] { server.server().Drain(); });
-  EXPECT_EQ(idle.ReadAll(), "");
-  server.control().Resume();
-  const std::string all = running.ReadAll();
-  EXPECT_THAT(all, HasSubstr("data: [DONE]"));
-  drain.join();
 }
 
 TEST(HttpServiceTest, TheConfigIsChecked) {

@@ -227,6 +227,18 @@ void ContractTest::KnowTeamA(const std::string& token, const std::string& fields
 CallTerms ContractTest::AsTeamA() { return {.headers = {{"authorization", "Bearer token a"}}}; }
 CallTerms ContractTest::AsTeamB() { return {.headers = {{"authorization", "Bearer token b"}}}; }
 
+ContractCall ContractTest::OpenAndChangeTeamA(Ask ask, const std::string& fields) {
+  KnowTeamA("token a", "");
+  Start();
+  gate().Hold();
+  ContractCall call = Open(ask, AsTeamA());
+  gate().WaitUntilBlocked();
+  WaitUntilDecoded();
+  KnowTeamA("token a", fields);
+  gate().Resume();
+  return call;
+}
+
 void ContractTest::ExpectNothingIsHeld() {
   server_->WaitForMetric(kMemoryUsed, 0);
   for (const char* gauge : {"aft_slots_used", "aft_requests_waiting", "aft_requests_running"}) {

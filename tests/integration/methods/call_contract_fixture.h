@@ -93,6 +93,9 @@ class ContractTest : public testing::TestWithParam<Case> {
   void KnowTeamA(const std::string& token, const std::string& fields);
   static CallTerms AsTeamA();
   static CallTerms AsTeamB();
+  // Starts the server, opens a call of team-a, and gives team-a these fields while the call is in
+  // its first step.
+  ContractCall OpenAndChangeTeamA(Ask ask, const std::string& fields);
 
   const TempFolder folder_;
   ServerConfig config_;

@@ -482,10 +482,12 @@ TEST_P(HttpServerTest, ADrainLetsRunningRequestsEnd) {
   sends->Send(
       "POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
   EXPECT_EQ(sends->ReadTo("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  const auto silent = Connect();
   const auto idle = Connect();
   idle->Send(Post("/echo", "x"));
   EXPECT_THAT(idle->ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
   server_->BeginDrain();
+  EXPECT_EQ(silent->ReadAll(), "");
   EXPECT_EQ(idle->ReadAll(), "");
   sends->Send("body");
   EXPECT_THAT(sends->ReadAll(),
