@@ -1,6 +1,7 @@
 // Authentication by tokens and certificates, and what reflection shows to clients.
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -22,8 +23,10 @@ namespace aft::server {
 namespace {
 
 using ::testing::_;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST_F(TokenTest, OnlyKnownClientsMayCall) {
@@ -114,9 +117,9 @@ TEST_F(TokenTest, NoErrorNamesAModelThatTheClientMayNotUse) {
           writer->Finish()}) {
       EXPECT_EQ(status.error_code(), expected) << status.error_message();
       if (std::string(model) != "fake") {
-        EXPECT_THAT(status.error_message(), testing::Not(HasSubstr("fake")));
+        EXPECT_THAT(status.error_message(), Not(HasSubstr("fake")));
       }
-      EXPECT_THAT(status.error_message(), testing::Not(HasSubstr("version")));
+      EXPECT_THAT(status.error_message(), Not(HasSubstr("version")));
     }
   }
 }
@@ -150,7 +153,7 @@ TEST_F(TokenTest, MetricsNameTheFirstClientsAndSumUpTheRest) {
   EXPECT_EQ(requests("other", "ok"), 0);
   EXPECT_EQ(requests("other", "failed"), 1);
   EXPECT_EQ(server_->Metric("aft_client_tokens_total{client=\"team-a\"}"), 1 + 3);
-  EXPECT_THAT(server_->Metrics(), testing::Not(HasSubstr("team-b")));
+  EXPECT_THAT(server_->Metrics(), Not(HasSubstr("team-b")));
 }
 
 class TlsTest : public testing::Test {
@@ -209,26 +212,42 @@ TEST_F(TlsTest, CertificatesAreReadAgainWhenTheyChange) {
 
 TEST_F(TlsTest, FilesThatCannotBeUsedChangeNothing) {
   ServerConfig config = Config();
+  config.security.reload = std::chrono::seconds(1);
   config.security.tls.client_ca_file = Path("ca.pem");
-  config.security.clients_file = Path("clients.textproto");
+  Replace(Path("ca.pem"), authority_.certificate);
   TestServer server(config);
-  const auto call = [&](const Certificate& certificate) {
-    return Call(server, authority_, certificate);
+  const Certificate own = MakeCertificate(authority_, "a.example");
+  ASSERT_TRUE(Call(server, authority_, own).ok());
+  struct File {
+    const char* name;
+    std::string bad;  // junk, or what does not belong to the other files
+    std::string good;
   };
-  EXPECT_TRUE(call(MakeCertificate(clients, "a.example")).ok());
-  EXPECT_TRUE(call(MakeCertificate(clients, "x", "DNS:x.example,DNS:a.example")).ok());
-  EXPECT_TRUE(call(MakeCertificate(clients, "x", "URI:spiffe://u")).ok());
-  // clients.proto does not support names of other kinds.
-  EXPECT_THAT(call(MakeCertificate(clients, "x", "email:a@b.example,IP:127.0.0.9")),
-              StatusIs(absl::StatusCode::kUnauthenticated, _));
-  EXPECT_THAT(call(MakeCertificate(clients, "b.example")),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("service-b")));
-  EXPECT_THAT(call(MakeCertificate(clients, "c.example")),
-              StatusIs(absl::StatusCode::kUnauthenticated, _));
-  EXPECT_THAT(call(MakeCertificate(authority_, "a.example")),  // signed by another authority
-              StatusIs(absl::StatusCode::kUnavailable, _));
-  EXPECT_THAT(Call(server, authority_),  // without a certificate
-              StatusIs(absl::StatusCode::kUnavailable, _));
+  const Certificate other = MakeCertificate(authority_, "localhost");
+  const std::vector<File> files = {{"server.pem", "half of a cert", ReadBytes(Path("server.pem"))},
+                                   {"server.key", other.key, ReadBytes(Path("server.key"))},
+                                   {"ca.pem", "", authority_.certificate}};
+  for (const File& file : files) {
+    const CapturedLog log;
+    Replace(Path(file.name), file.bad);
+    // gRPC looks for changes every second.
+    auto end = TimePoint::max();
+    while (std::chrono::steady_clock::now() < end) {
+      ASSERT_TRUE(Call(server, authority_, own).ok()) << file.name;
+      if (end != TimePoint::max() || log.Lines("tls.files_rejected").empty()) continue;
+      end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1200);
+    }
+    const auto lines = log.Lines("tls.files_rejected");
+    ASSERT_EQ(lines.size(), 1);  // not once for each time that it looked
+    EXPECT_THAT(lines[0]["error"], HasSubstr(file.name));
+    Replace(Path(file.name), file.good);
+  }
+  // The descriptors of the copies stay the same when their content changes.
+  const Certificate next = MakeAuthority("next");
+  Write("server", MakeCertificate(next, "localhost"));
+  while (!Call(server, next, own).ok()) {
+  }
+  EXPECT_FALSE(Call(server, authority_, own).ok());
 }
 
 // Requests the list of models over HTTP. Returns "" when the TLS handshake fails.
@@ -279,24 +298,43 @@ TEST_F(TlsTest, ClientCertificatesIdentifyClients) {
   const Certificate clients = MakeAuthority("clients");
   Replace(Path("ca.pem"), clients.certificate);
   Replace(Path("clients.textproto"),
-          "clients { name: 'by-common-name' certificate: 'a.example' models: 'fake' }"
-          "clients { name: 'by-uri' certificate: 'spiffe://u' }"
-          "clients { name: 'unproved' certificate: 'a@b.example' certificate: '127.0.0.9' }");
+          "clients { name: 'service-a' certificate: 'a.example' models: 'fake' }"
+          "clients { name: 'service-u' certificate: 'spiffe://u' }"
+          "clients { name: 'others' certificate: 'a@b.example' certificate: '127.0.0.9' }"
+          "clients { name: 'service-b' certificate: 'b.example' models: 'other' }");
   ServerConfig config = Config();
   config.http_address = "localhost:0";
   config.security.tls.client_ca_file = Path("ca.pem");
   config.security.clients_file = Path("clients.textproto");
   TestServer server(config);
-  const auto models = [&](const Certificate& own) { return Models(server, authority_, own); };
-  EXPECT_THAT(models(MakeCertificate(clients, "a.example", "DNS:x.example")),
-              HasSubstr("\"fake\""));
-  EXPECT_THAT(models(MakeCertificate(clients, "x", "DNS:x.example,DNS:a.example")),
-              HasSubstr("\"fake\""));
-  EXPECT_THAT(models(MakeCertificate(clients, "x", "URI:spiffe://u")), StartsWith("HTTP/1.1 200"));
-  EXPECT_THAT(models(MakeCertificate(clients, "x", "email:a@b.example,IP:127.0.0.9")),
-              StartsWith("HTTP/1.1 401"));
-  EXPECT_EQ(models(MakeCertificate(authority_, "a.example")), "");  // signed by another authority
-  EXPECT_EQ(models({}), "");
+  const auto allowed = StatusIs(absl::StatusCode::kOk, _);
+  const auto unknown = StatusIs(absl::StatusCode::kUnauthenticated, _);
+  const auto unavailable = StatusIs(absl::StatusCode::kUnavailable, _);
+  const auto lists_fake = HasSubstr("\"fake\"");
+  const auto is_401 = StartsWith("HTTP/1.1 401");
+  struct Attempt {
+    const char* name;
+    Certificate certificate;
+    testing::Matcher<grpc::Status> over_grpc;
+    testing::Matcher<std::string> over_http;
+  };
+  const std::vector<Attempt> attempts = {
+      {"common name", MakeCertificate(clients, "a.example", "DNS:x.example"), allowed, lists_fake},
+      {"both names", MakeCertificate(clients, "a.example"), allowed, lists_fake},
+      {"DNS", MakeCertificate(clients, "x", "DNS:x.example,DNS:a.example"), allowed, lists_fake},
+      {"URI", MakeCertificate(clients, "x", "URI:spiffe://u"), allowed, lists_fake},
+      // clients.proto does not support names of these kinds.
+      {"others", MakeCertificate(clients, "x", "email:a@b.example,IP:127.0.0.9"), unknown, is_401},
+      {"another model's", MakeCertificate(clients, "b.example"),
+       StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("service-b")),
+       AllOf(StartsWith("HTTP/1.1 200"), Not(lists_fake))},
+      {"unknown", MakeCertificate(clients, "c.example"), unknown, is_401},
+      {"another authority's", MakeCertificate(authority_, "a.example"), unavailable, ""},
+      {"none", {}, unavailable, ""}};
+  for (const Attempt& one : attempts) {
+    EXPECT_THAT(Call(server, authority_, one.certificate), one.over_grpc) << one.name;
+    EXPECT_THAT(Models(server, authority_, one.certificate), one.over_http) << one.name;
+  }
 }
 
 TEST_F(TlsTest, UnusableFilesAreNamedAtStart) {
