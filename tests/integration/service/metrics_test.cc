@@ -352,6 +352,20 @@ TEST_F(MetricsTest, ThePageHasExactlyTheDocumentedMetrics) {
   }
 }
 
+TEST_F(MetricsTest, AModelHasAsManySeriesAsDocumented) {
+  Start();
+  const std::string page = server_->Metrics();
+  int series = 0;
+  for (const absl::string_view line : absl::StrSplit(page, '\n')) {
+    if (absl::StrContains(line, "model=\"fake\"")) ++series;
+  }
+  const int rounded = (series + 25) / 50 * 50;
+  std::stringstream text;
+  text << std::ifstream("docs/metrics.md").rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr(absl::StrFormat("A model has some %d,%03d series",
+                                                    rounded / 1000, rounded % 1000)));
+}
+
 TEST_F(MetricsTest, ModelInfoNamesVersionAndFingerprint) {
   Start();
   GenerateStream stream(server_->inference(), Request("abc", 2));
