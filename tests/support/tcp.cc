@@ -17,11 +17,12 @@ namespace aft {
 TcpConnection::TcpConnection(const std::string& address, int receive_buffer,
                              const std::string& from) {
   const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  AFT_CHECK(getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints,
-                        &found) == 0);
+  AFT_CHECK(getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found) == 0);
   fd_ = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, found->ai_protocol);
   if (receive_buffer > 0) {
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));

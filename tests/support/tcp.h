@@ -5,7 +5,7 @@
 
 namespace aft {
 
-// A TCP connection to host:port. Closed when the object dies.
+// A TCP connection to host:port or [IPv6]:port. Closed when the object dies.
 class TcpConnection {
  public:
   // `receive_buffer`: bytes that can arrive before they are read; 0: the kernel chooses. `from`:

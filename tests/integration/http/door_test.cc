@@ -1,7 +1,14 @@
-// Answers of HTTP that need no call: headers for pages of other origins, the codes of errors, and
-// the metrics and log lines of these requests. Also the connections of one address.
+// Answers of HTTP that need no call: headers for pages of other origins, the codes of errors,
+// readiness, and the metrics and log lines of these requests. Also how connections are named,
+// limited and read.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -15,6 +22,7 @@ namespace {
 using std::chrono::steady_clock;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST(HttpDoorTest, PagesOfAllowedOriginsMayReadTheAnswer) {
   ServerConfig config = WithHttp();
@@ -33,6 +41,42 @@ TEST(HttpDoorTest, PagesOfAllowedOriginsMayReadTheAnswer) {
                   .head,
               AllOf(HasSubstr("Access-Control-Allow-Methods: GET, POST, DELETE\r\n"),
                     HasSubstr("Access-Control-Max-Age: 600\r\n")));
+}
+
+TEST(HttpDoorTest, AStarAllowsEveryHostAndOrigin) {
+  ServerConfig config = WithHttp();
+  config.http.allow_origins = config.http.allowed_hosts = {"*"};
+  HttpApi server(config);
+  const HttpReply reply = server.Ask(
+      "GET /v1/models HTTP/1.1\r\nHost: any.example\r\nOrigin: https://other.example\r\n"
+      "Connection: close\r\n\r\n");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_THAT(reply.head, HasSubstr("Access-Control-Allow-Origin: https://other.example\r\n"));
+}
+
+TEST(HttpDoorTest, OnlyAReadyModelIsListedAndMakesTheServerHealthy) {
+  const FakeModels fakes;
+  fakes.loads->Hold();
+  TestServer server(WithHttp(), FakeLoader(fakes), fakes);
+  const auto ask = [&server](const std::string& request) {
+    const TcpConnection connection(server.server().http_address());
+    connection.Send(request);
+    return ParseReply(connection.ReadAll());
+  };
+  const auto get = [&ask](const std::string& path) {
+    return ask("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  };
+  const HttpReply loading = get("/health");
+  EXPECT_EQ(loading.status, 503);
+  EXPECT_THAT(loading.head, HasSubstr("Retry-After: 1\r\n"));
+  EXPECT_EQ(get("/v1/models").json()["data"].size(), 0U);
+  EXPECT_EQ(get("/v1/models/fake").status, 404);
+  fakes.loads->Resume();
+  while (get("/health").status != 200) std::this_thread::yield();
+  EXPECT_EQ(get("/v1/models").json()["data"].size(), 1U);
+  server.control().FailNext(FakeCall::kSubmit, absl::UnavailableError("device lost"));
+  EXPECT_EQ(ask(HttpPost("/v1/completions", R"({"prompt": "a"})")).status, 503);
+  while (get("/health").status != 503) std::this_thread::yield();
 }
 
 TEST(HttpDoorTest, TheCodeSaysWhatWasNotFound) {
@@ -60,6 +104,43 @@ TEST(HttpDoorTest, ABodyWhereNoneBelongsIsCountedAndLogged) {
   const auto lines = log.Lines("request.done");
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(lines[0]["reason"], "the request must have no body");
+}
+
+TEST(HttpDoorTest, AnAddressOfVersion6IsNamedByItsNetwork) {
+  sockaddr_in6 loopback{};
+  loopback.sin6_family = AF_INET6;
+  loopback.sin6_addr = in6addr_loopback;
+  const void* const raw = &loopback;
+  const int fd = socket(AF_INET6, SOCK_STREAM, 0);
+  const bool there = bind(fd, static_cast<const sockaddr*>(raw), sizeof(loopback)) == 0;
+  close(fd);
+  if (!there) GTEST_SKIP() << "no IPv6 here";
+  ServerConfig config = WithHttp();
+  config.http_address = "[::1]:0";
+  const CapturedLog log;
+  HttpApi server(config);
+  EXPECT_EQ(server.Post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}}).status, 200);
+  const auto lines = log.Lines("request.done");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["client"], "::/64");
+  EXPECT_THAT(lines[0]["peer"], StartsWith("ipv6:%5B::1%5D:"));
+}
+
+// A client must not fill the memory of the server while its request runs.
+TEST(HttpDoorTest, BytesBehindARunningRequestWaitOutsideTheServer) {
+  struct Sender : TcpConnection {
+    using TcpConnection::fd;
+    using TcpConnection::TcpConnection;
+  };
+  HttpApi server;
+  server.control().Hold();
+  const Sender sender(server.address());
+  sender.Send(HttpPost("/v1/completions", R"({"prompt": "a"})"));
+  server.control().WaitUntilBlocked();
+  const timeval second{1, 0};
+  ASSERT_EQ(setsockopt(sender.fd(), SOL_SOCKET, SO_SNDTIMEO, &second, sizeof(second)), 0);
+  EXPECT_FALSE(sender.TrySend(std::string(size_t{64} << 20, 'x')));
+  server.control().Resume();
 }
 
 TEST(HttpDoorTest, OneAddressMayHaveHalfOfTheConnections) {

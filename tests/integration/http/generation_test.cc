@@ -258,6 +258,16 @@ TEST(HttpGenerationTest, StopsAndLogprobsHaveOpenAisForm) {
   ASSERT_EQ(content.size(), 3U);
   EXPECT_EQ(content[0]["top_logprobs"].size(), 1U);
   EXPECT_EQ(content[0]["bytes"].size(), 1U);
+  chat.erase("top_logprobs");
+  const Json own =
+      server.Post("/v1/chat/completions", chat).json()["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(own.size(), 3U);
+  EXPECT_EQ(own[0]["top_logprobs"].size(), 0U);
+  EXPECT_TRUE(own[0]["logprob"].is_number());
+  chat["stream"] = true;
+  const HttpReply stream = server.Post("/v1/chat/completions", chat);
+  EXPECT_EQ(stream.status, 200);
+  EXPECT_EQ(stream.events().back(), "[DONE]");
 }
 
 TEST(HttpGenerationTest, TokensHaveIdsAndBytes) {
@@ -296,9 +306,13 @@ TEST(HttpGenerationTest, TokensHaveIdsAndBytes) {
 
 TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
   HttpApi server;
-  Json body = Chat({{{"role", "user"}, {"content", "x"}, {"name", "me"}}}, 2);
+  const Json answer = {{"role", "assistant"},
+                       {"content", "y"},
+                       {"refusal", nullptr},
+                       {"tool_calls", Json::array()},
+                       {"function_call", nullptr}};
+  Json body = Chat({{{"role", "user"}, {"content", "x"}, {"name", "me"}}, answer}, 2);
   body.update({{"tools", Json::array()},
-               {"tool_choice", "none"},
                {"response_format", {{"type", "text"}}},
                {"user", "a user"},
                {"metadata", {{"a", "b"}}},
@@ -318,7 +332,10 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
                {"modalities", Json::array({"text"})},
                {"truncation", "disabled"},
                {"max_tokens", nullptr}});
-  EXPECT_EQ(server.Post("/v1/chat/completions", body).status, 200);
+  for (const char* choice : {"none", "auto"}) {
+    body["tool_choice"] = choice;
+    EXPECT_EQ(server.Post("/v1/chat/completions", body).status, 200) << choice;
+  }
   body = {{"input", "x"}, {"max_output_tokens", 1}, {"reasoning", {{"effort", "none"}}}};
   const Json format = {{"type", "text"}};
   for (const Json& text :
@@ -413,6 +430,9 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   expect(kCompletions, R"({"prompt": "a", "temperature": "1"})", "temperature", "must be a number");
   expect(kCompletions, R"({"prompt": "a", "ignore_eos": "true"})", "ignore_eos", "true or false");
   expect(kCompletions, R"({"prompt": "a", "stream": 1})", "stream", "true or false");
+  expect(kCompletions, R"({"prompt": "a", "service_tier": "gold"})", "service_tier",
+         "must be auto, default, flex or priority");
+  expect(kCompletions, R"({"prompt": "a", "priority": "1"})", "priority", "must be an integer");
   expect(kCompletions, R"({"prompt": "a", "stream_options": {"include_usage": true}})",
          "stream_options", "needs stream");
   expect(kCompletions, R"({"prompt": "a", "model": 3})", "model", "must be a string");

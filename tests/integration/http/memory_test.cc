@@ -2,6 +2,7 @@
 #include <malloc.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,6 +21,7 @@
 namespace aft::server {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -106,6 +108,7 @@ TEST(HttpMemoryTest, EmbeddingsThatAreNotReadAreChargedAndKeptOnlyOnce) {
 TEST(HttpMemoryTest, ACallWithoutMemoryForItsAnswerIsReportedOnce) {
   FakeEncoderRunner::Options options;
   options.width = 4'000;
+  options.normalize = true;  // most numbers have 17 digits
   HttpApi server(WithHttp(TestConfigWithEncoder()), {}, options);
   const CapturedLog log;
   const TcpConnection connection(server.address());
@@ -118,6 +121,26 @@ TEST(HttpMemoryTest, ACallWithoutMemoryForItsAnswerIsReportedOnce) {
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(lines[0]["code"], "RESOURCE_EXHAUSTED");
   EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Embeddings", "encoder")), 1);
+}
+
+// Each attempt has memory for one more large block, the last of which is the copy that is sent.
+TEST(HttpMemoryTest, ACallWithoutMemoryForTheCopyToSendEndsWithItsConnection) {
+  FakeEncoderRunner::Options options;
+  options.width = 4'000;
+  options.normalize = true;  // most numbers have 17 digits
+  HttpApi server(WithHttp(TestConfigWithEncoder()), {}, options);
+  const std::string request =
+      HttpPost("/v1/embeddings", Json{{"model", "encoder"}, {"input", "a"}}.dump());
+  std::set<int> answers;  // 0: the connection ended without one
+  for (int left = 0; answers.count(200) == 0; ++left) {
+    ASSERT_LT(left, 100);
+    const TcpConnection connection(server.address());
+    const ShortMemory none(40'000, left);
+    connection.Send(request);
+    answers.insert(ParseReply(connection.ReadTo("\r\n\r\n")).status);
+  }
+  EXPECT_THAT(answers, Contains(0));
+  server.WaitForMetric(kUsed, 0);
 }
 
 // A control character becomes six bytes of JSON.

@@ -148,6 +148,10 @@ TEST(HttpResponsesTest, ATurnContinuesAfterTheStopStringOfTheLastOne) {
   EXPECT_EQ(first["incomplete_details"], nullptr);
   const std::string answer = TextOverGrpc(server, "<x>A:", 40, "e");
   EXPECT_EQ(TextOf(first), answer);
+  body["stream"] = true;
+  const Json last = Json::parse(server.Post(kResponses, body).events().back());
+  EXPECT_EQ(last["type"], "response.completed");
+  EXPECT_EQ(last["response"]["status"], "completed");
   body = Turn("y", first["id"]);
   EXPECT_EQ(TextOf(server.Post(kResponses, body).json()),
             TextOverGrpc(server, "<x>A:" + answer + "ee|<y>A:", 7, "e"));

@@ -58,6 +58,9 @@ class TryPageTest(unittest.TestCase):
     page.point("#go", click=True)
     return self.finish(page)
 
+  def choose(self, page, model):
+    page.run(f"byId('model').value = '{model}'; byId('model').dispatchEvent(new Event('change'))")
+
   def post(self, path, body):
     request = urllib.request.Request(f"http://{self.server.http_address}/v1/{path}", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
@@ -83,6 +86,25 @@ class TryPageTest(unittest.TestCase):
     texts = self.ask(page)
     self.assertEqual(texts, [choice["text"] for choice in self.api(PROMPT, temperature=1, n=3, seed=7)])
     self.assertEqual(len(set(texts)), 3)
+
+  def test_a_wrong_setting_stops_only_requests_with_settings(self):
+    page = self.ready(temperature="0.75", max_tokens="5")
+    self.ask(page)
+    for seed, fits in ((2**53 - 1, True), (2**53 + 1, False)):  # The second is no number of JavaScript.
+      page.fill("#seed", str(seed))
+      self.assertIs(page.run("byId('form').checkValidity()"), fits)
+    self.choose(page, "languages")
+    page.point("#go", click=True)
+    page.until("document.querySelectorAll('.bar').length === 20")
+    self.choose(page, "m")
+    page.fill("#seed", "")
+    page.fill("#max_tokens", "100000")
+    page.point("#go", click=True)
+    page.until("answers[0].pieces.length > 5")  # The first answer has 5.
+    page.fill("#n", "99")
+    page.point("#go", click=True)
+    self.finish(page)
+    self.assertEqual(page.run("answers[0].note.textContent"), "stopped")
 
   def test_a_stop_string_ends_the_text(self):
     page = self.ready(stop=" the")
@@ -121,6 +143,43 @@ class TryPageTest(unittest.TestCase):
     page.fill(".answer textarea", " Mr. Darcy")
     page.press("Enter", control=True)
     self.assertEqual(self.finish(page), [" Mr. Darcy" + self.api(PROMPT + " Mr. Darcy")[0]["text"]])
+    self.assertEqual(page.run("document.querySelectorAll('.answer textarea').length"), 0)
+
+  def test_a_refused_request_changes_no_answer_and_loses_no_edit(self):
+    page = self.ready()
+    [text] = self.ask(page)
+    page.run("""fetch = async () => new Response('{"error": {"message": "x"}}', { status: 429 })""")
+    page.point(".text span:nth-child(6)")
+    page.point(".detail li:nth-child(2) button", click=True)
+    page.until("running === null && byId('error').textContent === 'x'")
+    self.assertEqual(page.run("answers[0].text.textContent"), text)
+    page.point(EDIT, click=True)
+    page.fill(".answer textarea", " Mr. Darcy")
+    page.press("Enter", control=True)
+    page.until("running === null && byId('error').textContent === 'x'")
+    self.assertEqual([page.run("answers[0].textOf()"), page.run("document.querySelector('.answer textarea').value")],
+                     [text, " Mr. Darcy"])
+
+  def test_a_stream_arrives_in_parts_and_breaks(self):
+    page = self.ready()
+    page.run("fetch = async () => new Response(new ReadableStream({ start(stream) { sender = stream; } }))")
+
+    def send(text):
+      return f"sender.enqueue(new TextEncoder().encode({json.dumps(text)}))"
+
+    event = json.dumps({"choices": [{"index": 0, "text": "ab", "token_ids": [5], "logprobs": {
+        "tokens": ["ab"], "token_logprobs": [-1], "top_logprobs": [{}]}}]})
+    for end, error in (("sender.close()", "The connection broke."),
+                       (send('data: {"error": {"message": "x"}}\n\n'), "x")):
+      page.run("sender = null")
+      page.point("#go", click=True)
+      page.until("sender !== null")
+      page.run(send(f"data: {event[:20]}"))
+      page.run(send(f"{event[20:]}\n\n"))
+      page.until("answers[0]?.textOf() === 'ab'")
+      page.run(end)
+      page.until("running === null")
+      self.assertEqual([page.text("#error"), page.run("answers[0].note.textContent")], [error, "broken"])
 
   def test_a_character_of_several_tokens_is_one_piece(self):
     page = self.ready()
@@ -153,7 +212,8 @@ class TryPageTest(unittest.TestCase):
 
   def test_a_classifier_shows_its_labels(self):
     page = self.ready(prompt="Wo ist der Bahnhof?")
-    page.run("byId('model').value = 'languages'; byId('model').dispatchEvent(new Event('change'))")
+    self.choose(page, "languages")
+    page.run("chosen().labels.reverse()")  # The list is now as old as after a reload of the model.
     self.assertEqual(page.text("#go"), "Classify")
     page.point("#go", click=True)
     page.until("document.querySelectorAll('.bar').length === 20")
@@ -182,6 +242,13 @@ class TryPageTest(unittest.TestCase):
       self.assertEqual(page.run("[...document.querySelectorAll('.vector')].map(one => one.textContent)"), lines[:count])
     self.assertEqual(page.console, [])
 
+  def test_without_a_model_the_button_asks_for_the_list_again(self):
+    page = self.ready()
+    page.run("models = []; byId('model').replaceChildren(); update()")
+    page.point("#go", click=True)
+    page.until("models.length === 2")
+    self.assertEqual(page.run("answers.length"), 0)
+
   def test_errors_of_the_api_are_shown(self):
     page = self.ready(prompt="")
     page.point("#go", click=True)
@@ -204,6 +271,13 @@ class TryPageTest(unittest.TestCase):
     self.open(page)
     page.until("models.length === 2")
     self.assertEqual(page.run("[localStorage.length, document.cookie]"), [0, ""])
+
+  def test_control_and_enter_start_only(self):
+    page = self.ready()
+    page.run("byId('max_tokens').focus()")
+    page.press("Enter", control=True)
+    self.finish(page)
+    self.assertEqual(page.run("answers[0].note.textContent"), "reached its length")
 
   def test_the_keyboard_is_enough(self):
     page = self.ready()
