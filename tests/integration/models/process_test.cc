@@ -30,6 +30,7 @@ namespace aft::server {
 namespace {
 
 using client::Process;
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
@@ -323,7 +324,9 @@ TEST_F(ServerProcessTest, ABadCommandLineOrConfigGivesOneLineAndADocumentedCode)
   WriteConfig("states { folder: '" + none + "' key_files: '" + folder_.File("key") + "' }");
   ExpectExit(Command(), 2, "states.folder: " + none);
   WriteConfig("");
+  WriteBytes(ready_file_, "of a server that was killed");
   ExpectExit(Command({"--listen_address=192.0.2.1:1"}), 3, "listen_address: cannot listen on ");
+  EXPECT_FALSE(std::filesystem::exists(ready_file_));
 }
 
 TEST_F(ServerProcessTest, PrintsVersionHelpAndEffectiveConfig) {
@@ -341,6 +344,13 @@ TEST_F(ServerProcessTest, PrintsVersionHelpAndEffectiveConfig) {
   EXPECT_THAT(flags.out(), HasSubstr("max_step_tokens: 301\n"));
   EXPECT_THAT(flags.out(), HasSubstr("intra_op_threads: 1\n"));
   EXPECT_THAT(flags.out(), HasSubstr("level: \"debug\""));
+  Process security(Command({"--print_config", "--tls_cert_file=c", "--tls_key_file=k",
+                            "--tls_client_ca_file=a", "--http_address=127.0.0.1:9"}));
+  EXPECT_EQ(security.Wait(), 0);
+  for (const char* field : {" cert_file: \"c\"", " key_file: \"k\"", " client_ca_file: \"a\"",
+                            "\nhttp_address: \"127.0.0.1:9\""}) {
+    EXPECT_THAT(security.out(), HasSubstr(field));
+  }
   ExpectExit(Command({"--slots=0"}), 2, "models[0].slots: must be in [1, 65536], got 0");
   ExpectExit(Command({"--tls_cert_file=x"}), 2, "security.tls");
   ExpectExit(Command({"--weight_format=int4"}), 2, "models[0].weight_format: ");
@@ -349,11 +359,16 @@ TEST_F(ServerProcessTest, PrintsVersionHelpAndEffectiveConfig) {
   EXPECT_THAT(config.out(), HasSubstr("weight_format: \"int8\""));
   EXPECT_THAT(config.out(), HasSubstr("name: \"tiny\""));
   EXPECT_THAT(config.out(), HasSubstr("listen_address: \"127.0.0.1:0\""));
-  // The flag also overrides the field of the config's own models.
+  // The flags also override the fields of the config's own models and of its repository.
   WriteConfig("models { path: 'tiny' weight_format: 'bf16' }");
   Process own({AFT_SERVER, "--config=" + config_, "--print_config", "--weight_format=int8"});
   EXPECT_EQ(own.Wait(), 0);
   EXPECT_THAT(own.out(), HasSubstr("weight_format: \"int8\""));
+  WriteConfig("repository { folder: 'models' }");
+  Process repository({AFT_SERVER, "--config=" + config_, "--print_config", "--slots=300"});
+  EXPECT_EQ(repository.Wait(), 0);
+  EXPECT_THAT(repository.out(),
+              AllOf(HasSubstr("slots: 300\n"), HasSubstr("max_step_tokens: 301\n")));
 }
 
 TEST_F(ServerProcessTest, AReadyFileThatCannotBeWrittenIsNamedAfterTheDrain) {

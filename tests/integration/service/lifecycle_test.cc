@@ -1,9 +1,13 @@
+#include <signal.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <string>
 #include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/app/signals.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/status_matchers.h"
 
@@ -76,6 +80,19 @@ TEST(LifecycleTest, BudgetsThatExceedTheMemoryAreRefusedBeforeAnythingOpens) {
   EXPECT_THAT(server.status(), StatusIs(absl::StatusCode::kResourceExhausted,
                                         AllOf(HasSubstr("1048576.0 MiB limits.max_memory_bytes"),
                                               HasSubstr("1073741824.0 MiB states.max_bytes"))));
+}
+
+// The test expects no text, because the process does not wait long for its last log line.
+TEST(LifecycleTest, AProcessThatStillRunsAtTheHardLimitIsEnded) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // no other thread can take the signal
+  EXPECT_EXIT(
+      {
+        BlockShutdownSignals();
+        HandleShutdownSignals([](int) {}, [] {}, std::chrono::milliseconds(50), 5);
+        kill(getpid(), SIGTERM);
+        while (true) pause();
+      },
+      testing::ExitedWithCode(5), "");
 }
 
 TEST(LifecycleTest, ABadConfigIsRefusedBeforeAnythingOpens) {

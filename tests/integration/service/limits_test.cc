@@ -90,6 +90,24 @@ TEST(MemoryTest, WatchesOfHealthAreChargedToo) {
   server.WaitForMetric(kMemoryUsed, 0);
 }
 
+TEST(MemoryTest, AClientMayUseHalfOfTheBudgetByDefault) {
+  ServerConfig config = TestConfig();
+  config.limits.max_memory_bytes = 4 * kCall;
+  config.security.trusted_proxies = {"127.0.0.0/8"};
+  TestServer server(config);
+  std::deque<HealthWatch> watches;
+  for (const char* client : {"10.0.0.1", "10.0.0.1", "10.0.0.2"}) {
+    ASSERT_NE(watches.emplace_back(server, "", From(client)).Next(), HealthWatch::kEnd);
+  }
+  HealthWatch refused(server, "", From("10.0.0.1"));
+  ASSERT_EQ(refused.Next(), HealthWatch::kEnd);
+  EXPECT_THAT(refused.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
+  for (HealthWatch& watch : watches) {
+    watch.Cancel();
+    watch.Finish();
+  }
+}
+
 TEST(MessageTest, ACompressedOneIsRefused) {
   TestServer server;
   for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/tcp.h"
 
 namespace aft::server {
@@ -47,6 +48,7 @@ class StatusTest : public testing::Test {
 
 TEST_F(StatusTest, ReportsModelsAndTheConfigInForce) {
   ServerConfig config = TestConfigWithEncoder();
+  config.http_address = "127.0.0.1:0";  // a second part of the program's memory
   server_ = std::make_unique<TestServer>(config);
   const json status = Status();
   EXPECT_EQ(status["version"], "test");
@@ -63,6 +65,7 @@ TEST_F(StatusTest, ReportsModelsAndTheConfigInForce) {
   for (const json& part : memory["parts"]) planned += int64_t{part["bytes"]};
   EXPECT_EQ(memory["planned"], planned);
   EXPECT_EQ(server_->Metric("aft_memory_machine_bytes"), static_cast<double>(MemoryLimit()));
+  EXPECT_EQ(server_->Metric("aft_memory_planned_bytes"), static_cast<double>(planned));
   EXPECT_EQ(server_->Metric("aft_memory_planned_bytes{use=\"states\"}"),
             static_cast<double>(config.states.max_bytes));
 
@@ -85,8 +88,13 @@ TEST_F(StatusTest, ReportsModelsAndTheConfigInForce) {
   config.log.level = "error";
   ASSERT_TRUE(server_->server().Reload(config).ok());
   EXPECT_THAT(std::string(Status()["config"]), HasSubstr("level: \"error\""));
+  const CapturedLog log;
+  RunToEnd(*server_, Request("x", 1));
+  EXPECT_EQ(log.Lines("request.done").size(), 0U);
   config.log.level = "info";  // later tests in this process need this level
   ASSERT_TRUE(server_->server().Reload(config).ok());
+  RunToEnd(*server_, Request("x", 1));
+  EXPECT_EQ(log.Lines("request.done").size(), 1U);
   config.limits.max_prompt_bytes += 1;
   ASSERT_FALSE(server_->server().Reload(config).ok());
   EXPECT_EQ(
