@@ -164,6 +164,16 @@ TEST(KserveEncodeTest, LargeAnswersAreComplete) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
+// The refusal comes before the answer has memory.
+TEST(KserveEncodeTest, AnAnswerThatNoMessageHoldsIsRefused) {
+  FakeEncoderRunner::Options options;
+  options.width = 1 << 24;
+  KserveServer server(TestConfigWithEncoder(), {}, options);
+  ExpectRefused(server,
+                {{"outputs: the answer may have 2684354560 bytes",
+                  Encoder().Text("text_input", std::string(40, 'x')).Output("last_hidden_state")}});
+}
+
 TEST(KserveEncodeTest, ErrorsNameTheTensorOrTheParameter) {
   KserveServer server(TestConfigWithEncoder());
   InferBuilder pooling = Encoder().Text("text_input", "x");

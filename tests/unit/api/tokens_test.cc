@@ -96,6 +96,10 @@ TEST(TokenCodecTest, RefusalsNameTheField) {
             "token_ids[1]: must be below 300, the size of the vocabulary, got 300");
   EXPECT_EQ(error(Answer<DetokenizeCodec>("token_ids: [1, 2, 3, 4, 5, 6]")),
             "token_ids: must have at most 5 tokens, got 6");
+  const auto words = std::make_shared<FakeTokenizer>(std::vector<std::string>{"abc"});
+  EXPECT_EQ(Answer<DetokenizeCodec>("token_ids: [257, 257]", words)->raw(), "abcabc");
+  EXPECT_EQ(error(Answer<DetokenizeCodec>("token_ids: [257, 257, 104]", words)),
+            "token_ids: must stand for at most 6 bytes, more by token_ids[2]");
   for (const auto& status : {Answer<TokenizeCodec>("text: 'x'", nullptr).status(),
                              Answer<DetokenizeCodec>("token_ids: 1", nullptr).status()}) {
     EXPECT_EQ(status, absl::FailedPreconditionError("model \"m\" has no tokenizer"));

@@ -11,6 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/api/tokenizer.h"
+#include "server/registry/loader_thread.h"
 #include "server/registry/model_registry.h"
 #include "server/registry/readiness.h"
 #include "tests/support/captured_log.h"
@@ -444,6 +446,28 @@ TEST_F(ModelRegistryTest, AnEncoderIsServedByAnEngineOfItsOwnKind) {
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "encoder")->slots, 3);
   EXPECT_EQ(loaded_.max_batch_rows, 3);
   EXPECT_EQ(loaded_.max_batch_tokens, 50);
+}
+
+TEST(LoaderThreadTest, OnlyALimitedOrderIsRefusedWhenManyWait) {
+  std::promise<void> go;
+  std::promise<absl::Status> limited;
+  std::promise<absl::Status> unlimited;
+  LoaderThread thread;
+  thread.Start([&go] { go.get_future().wait(); });
+  for (size_t i = 0; i < LoaderThread::kMaxTasks; ++i) {
+    thread.Order([](const absl::Status& may) { EXPECT_TRUE(may.ok()); });
+  }
+  thread.Order([&limited](const absl::Status& may) { limited.set_value(may); });
+  thread.Order([&unlimited](const absl::Status& may) { unlimited.set_value(may); },
+               /*limited=*/false);
+  constexpr std::chrono::seconds kNow{0};
+  auto refused = limited.get_future();
+  EXPECT_EQ(refused.wait_for(kNow), std::future_status::ready);
+  auto done = unlimited.get_future();
+  EXPECT_EQ(done.wait_for(kNow), std::future_status::timeout);
+  go.set_value();
+  EXPECT_EQ(refused.get().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(done.get(), absl::OkStatus());
 }
 
 }  // namespace
