@@ -32,8 +32,9 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/support"))
+sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "tests/bench/serving")]
 import aft_server  # noqa: E402
+from server import write_checkpoint, write_encoder  # noqa: E402
 
 PATIENCE = aft_server.PATIENCE = 600  # Seconds until a block counts as one that does not end.
 TOOLS = Path(sys.executable).parent  # ./dev's environment, with buf
@@ -66,46 +67,16 @@ def matches(shown, printed):
                                    for want, got in zip(numbers, found.groups()))
 
 
-def write_encoder(folder):
-  """An encoder of bytes."""
-  d, ff = 16, 32
-  write_checkpoint(folder, {
-      "format_version": 1, "architecture": "encoder", "vocab_size": 256, "d_model": d, "n_layers": 1, "d_ff": ff,
-      "activation": "gelu_tanh", "norm": "layer_norm", "norm_eps": 1e-5,
-      "mixer": {"kind": "aft_simple", "causal": False}, "tokenizer": {"kind": "bytes"}}, {
-          "embed.weight": (256, d), "norm.weight": (d,), "norm.bias": (d,),
-          **{f"layers.0.{name}": shape for name, shape in {
-              "norm1.weight": (d,), "norm1.bias": (d,), "mixer.qkv.weight": (3 * d, d), "mixer.qkv.bias": (3 * d,),
-              "mixer.out.weight": (d, d), "mixer.out.bias": (d,), "norm2.weight": (d,), "norm2.bias": (d,),
-              "ffn.up.weight": (ff, d), "ffn.up.bias": (ff,), "ffn.down.weight": (d, ff), "ffn.down.bias": (d,),
-          }.items()}})
-
-
 def write_layer(folder):
   """A bare mixer, as aft-convert makes it from a module."""
   d, t = 16, 32
+  folder.mkdir()
   write_checkpoint(folder, {
       "format_version": 1, "architecture": "mixer", "d_model": d, "n_layers": 1, "max_seq_len": t,
       "mixer": {"kind": "aft_full", "causal": False, "band_rows": t, "bias": "full"}}, {
           f"layers.0.mixer.{name}": shape for name, shape in {
               "qkv.weight": (3 * d, d), "qkv.bias": (3 * d,), "out.weight": (d, d), "out.bias": (d,),
               "w.full": (t, t)}.items()})
-
-
-def write_checkpoint(folder, config, shapes):
-  """Writes a model with random weights. It writes safetensors by hand, because NumPy is not installed."""
-  folder.mkdir()
-  folder.joinpath("config.json").write_text(json.dumps(config))
-  draw = random.Random(0)
-  header, data = {}, b""
-  for name, shape in shapes.items():
-    count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-    values = struct.pack(f"<{count}f", *(draw.gauss(0, 1) for _ in range(count)))
-    header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
-    data += values
-  text = json.dumps(header).encode()
-  text += b" " * (-len(text) % 8)
-  folder.joinpath("model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def write_rwkv(path):
@@ -245,7 +216,7 @@ def run(page, programs):
     folder = Path(name)
     for there in ("model", "proto"):
       (folder / there).symlink_to(ROOT / there)
-    write_encoder(folder / "my-encoder")
+    write_encoder(folder / "my-encoder", width=16)
     write_layer(folder / "my-layer")
     if "RWKV-x070-World.pth" in page.read_text():
       write_rwkv(folder / "RWKV-x070-World.pth")

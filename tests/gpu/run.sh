@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs everything that needs a GPU, in stages of at most 8 minutes. Each stage writes one small JSON file to $OUT:
+# Runs everything that needs a GPU, in stages of at most 8 minutes. Each stage writes its results to $OUT (README.md):
 #
 #   tests/gpu/run.sh parity      kernels and runners against float64 and the CPU; 20 repeats, equal bits
 #   tests/gpu/run.sh sanitize    compute-sanitizer: memcheck, racecheck, initcheck, on a part of them
@@ -78,7 +78,14 @@ make_model() {
   MODEL=$WORK/model${KIND:+-$KIND}
   [[ ! -e $MODEL/model.safetensors ]] || return 0
   if [[ -z $KIND ]]; then
-    python3 "$HERE/make_model.py" "$MODEL"
+    mkdir -p "$MODEL"
+    PYTHONPATH=$ROOT/tests/bench/serving python3 -B - "$MODEL" <<'END'
+import sys
+from pathlib import Path
+import server
+config = server.model_config("aft_local", 1024, 24, window=32, ring="bf16")
+server.write_model(Path(sys.argv[1]), config | {"vocab_size": 50304, "tokenizer": {"kind": "chars"}})
+END
   else
     python3 "$ROOT/tests/bench/peers/rwkv_model.py" make "$MODEL.pth" --kind "$KIND" --width 1024 --layers 24
     "$BIN/aft-convert" rwkv "$MODEL.pth" "$MODEL"

@@ -166,7 +166,7 @@ def mixer_shapes(mixer, d):
 
 
 def write_model(folder, config):
-  """Writes a model with random weights. The numbers repeat: this is quick, and steps take equally long."""
+  """Writes a language model or an encoder with random weights."""
   d, ff = config["d_model"], config["d_ff"]
   packed, tables = mixer_shapes(config["mixer"], d)
   shapes = {"embed.weight": (config["vocab_size"], d), "norm.weight": (d,), "norm.bias": (d,)}
@@ -178,8 +178,15 @@ def write_model(folder, config):
     shapes |= {layer + "mixer.out.weight": (d, d), layer + "mixer.out.bias": (d,), layer + "norm2.weight": (d,),
                layer + "norm2.bias": (d,), layer + "ffn.up.weight": (ff, d), layer + "ffn.up.bias": (ff,),
                layer + "ffn.down.weight": (d, ff), layer + "ffn.down.bias": (d,)}
+  write_checkpoint(folder, config, shapes)
+  if config["tokenizer"]["kind"] == "chars":
+    (folder / "chars.json").write_text(json.dumps([chr(point) for point in range(1, config["vocab_size"] + 1)]))
+
+
+def write_checkpoint(folder, config, shapes):
+  """Writes random weights of these shapes. The numbers repeat: this is quick, and steps take equally long."""
   chance = random.Random(0)
-  numbers = array.array("f", (chance.gauss(0, d**-0.5) for _ in range(65_537)))  # prime: no two rows are equal
+  numbers = array.array("f", (chance.gauss(0, config["d_model"]**-0.5) for _ in range(65_537)))  # prime: no two rows are equal
   header, end = {}, 0
   for name, shape in shapes.items():
     start, end = end, end + 4 * math.prod(shape)
@@ -193,8 +200,6 @@ def write_model(folder, config):
       file.write(data)
     file.write(data[:end % len(data)])
   (folder / "config.json").write_text(json.dumps(config))
-  if config["tokenizer"]["kind"] == "chars":
-    (folder / "chars.json").write_text(json.dumps([chr(point) for point in range(1, config["vocab_size"] + 1)]))
 
 
 def write_encoder(folder, width):
