@@ -85,20 +85,22 @@ def report_of(load):
     return json.loads(load.communicate()[0])
 
 
-def run_beside(server, streams, other_load, seconds, seed):
-    """`seed`: differs for each run, so that no prompt is in the prefix cache already."""
+def run_beside(server, streams, other_load, seconds, seeds):
+    """`seeds`: each load takes the next one, so that no prompt is in the prefix cache already."""
     port = server.address.rsplit(":", 1)[1]
     one, two = f"127.0.0.1:{port}", f"[::1]:{port}"
     other = None
     if streams > 0:
-        other = server.load("--streams", streams, *other_load, "--seed", seed, "--duration", seconds + 60, address=two)
+        other = server.load("--streams", streams, *other_load, "--seed", next(seeds), "--duration", seconds + 60,
+                            address=two)
         while server.metric("aft_requests_running") < streams:
             assert other.poll() is None
             time.sleep(0.05)
-    load = ("--max-tokens", 1000, "--seed", seed, "--duration")
-    server.load(*load, 1, address=one).wait()  # after this, the server knows the cost of a step
+    load = ("--max-tokens", 1000, "--seed")
+    # After this, the server knows the cost of a step.
+    server.load(*load, next(seeds), "--duration", 1, address=one).wait()
     start = server.counters()
-    report = report_of(server.load(*load, seconds, address=one))
+    report = report_of(server.load(*load, next(seeds), "--duration", seconds, address=one))
     wall, engine, cpu, generated, prompts, steps = (b - a for a, b in zip(start, server.counters()))
     if other is not None:
         other.terminate()
@@ -131,11 +133,12 @@ def measure(options, folder):
             (folder / what).mkdir()
             servers[what] = stack.enter_context(Server(
                 options, folder / what, f"{config}scheduling {{ itl_target_ms: {target} }}\n", "[::]"))
-        seeds = itertools.count(1)
+        # A request's prompt depends on the sum of its seed and its index, so the seeds are far apart.
+        seeds = itertools.count(1, 1_000_000)
         for _ in range(options.rounds):
             for streams, load in loads.items():
                 for what, server in servers.items():
-                    run = run_beside(server, streams, load, options.seconds, next(seeds))
+                    run = run_beside(server, streams, load, options.seconds, seeds)
                     runs.setdefault((streams, what), []).append(run)
     rates = ("tokens/s", "tokens/engine s", "tokens/CPU s")
     print(f"load {os.getloadavg()[0]:.1f}; ms; engine, server: CPU for each step; in brackets: times that alone")

@@ -9,6 +9,7 @@ Client and server share the machine, so the client's work adds to the costs. Med
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -26,12 +27,14 @@ STEP_TARGET = 0.020  # the server's default
 ROWS, PROMPTS = (1, 2, 4, 8, 16, 32, 64), (1, 8, 32, 128, 256)
 LENGTHS = (64, 0.8, 512)  # prompts and outputs of the check: median, sigma, most
 LOADS = (0.2, 0.4, 0.6, 0.8)
+# A request's prompt depends on the sum of its seed and its index, so the seeds of two loads are far apart.
+SEEDS = itertools.count(1, 1_000_000)
 
 
 def load(options, server, *arguments):
-  """One run of aftload."""
+  """One run of aftload. No other run has its prompts, so none is in the prefix cache."""
   ended = subprocess.run([options.bin / "aftload", "--json", f"--address={server.address}", "--connections", "4",
-                          *map(str, arguments)], capture_output=True, text=True, check=False)
+                          f"--seed={next(SEEDS)}", *map(str, arguments)], capture_output=True, text=True, check=False)
   if ended.returncode:
     sys.exit(f"fleet.py: aftload failed: {ended.stderr}{ended.stdout[-2000:]}")
   return json.loads(ended.stdout)
@@ -78,8 +81,8 @@ def check(options, server):
   print(f"{'of capacity':>12}" + "".join(f"{name:>26}" for name in columns))
   for share in LOADS:
     rate = share * most
-    runs = [load(options, server, "--rate", f"{rate:.4g}", "--duration", options.seconds, "--seed", 1 + i,
-                 "--max-tokens", lengths, "--prompt-bytes", lengths, "--warmup", 8) for i in range(options.rounds)]
+    runs = [load(options, server, "--rate", f"{rate:.4g}", "--duration", options.seconds,
+                 "--max-tokens", lengths, "--prompt-bytes", lengths, "--warmup", 8) for _ in range(options.rounds)]
     real = [statistics.median(run[name] for run in runs) for name in columns]
     until = max(options.seconds * options.rounds, 2000 / rate)
     fleet = Fleet(costs, 1, exact=True).run(Workload(rate, LENGTHS, LENGTHS), until)

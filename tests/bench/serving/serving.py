@@ -31,6 +31,7 @@ are drawn in OUT/NAME.html. Client and server share the machine.
 """
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -64,11 +65,16 @@ class Bench:
   def __init__(self, name, options):
     self.name, self.options = name, options
     self.runs = []
+    # A request's prompt depends on the sum of its seed and its index, so the seeds of two loads are far apart.
+    self.seeds = itertools.count(1_000_001, 1_000_000)
 
   def server(self, **settings):
     return Server(self.options.bin, **{"model": self.options.model, "slots": SLOTS} | settings)
 
   def start_load(self, address, *arguments, stderr=None):
+    """Without --seed, no other load has the same prompts, so none is in the prefix cache."""
+    if "--seed" not in arguments:
+      arguments += ("--seed", next(self.seeds))
     command = [self.options.bin / "aftload", "--json", f"--address={address}", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
@@ -195,7 +201,7 @@ def batching(bench):
   lengths = ("--max-tokens", LENGTHS)
   with bench.server(slots=1) as server:
     bench.warm(server, 1)
-    [run] = bench.load(server.address, "--streams", 1, "--requests", 2 * batch, *lengths)
+    [run] = bench.load(server.address, "--streams", 1, "--requests", 2 * batch, "--seed", 1, *lengths)
     add("one by one", [run], run["output_throughput"])
   with bench.server(slots=batch) as server:
     bench.warm(server, batch)
@@ -203,7 +209,9 @@ def batching(bench):
     runs = [bench.load(server.address, "--streams", batch, "--requests", batch, "--seed", 1 + i * batch, *lengths)[0]
             for i in range(rounds)]
     add("static batches", runs, sum(run["total_output_tokens"] for run in runs) / sum(run["duration"] for run in runs))
-    [run] = bench.load(server.address, "--streams", batch, "--requests", rounds * batch, *lengths)
+  with bench.server(slots=batch) as server:  # It has none of these prompts in its prefix cache.
+    bench.warm(server, batch)
+    [run] = bench.load(server.address, "--streams", batch, "--requests", rounds * batch, "--seed", 1, *lengths)
     add("continuous", [run], run["output_throughput"])
   table((f"{batch} at once", "tokens/s", "TPOT p99, ms", "of static"),
         [[*row, row[1] / rows[1][1]] for row in rows])
