@@ -277,6 +277,27 @@ class RoutingTest(unittest.TestCase):
     self.assertGreater(hits["affinity"], hits["affinity of two"])
 
 
+  def test_requests_of_the_warm_up_are_not_counted(self):
+    ran = Fleet(SERVER, 10, "affinity", seed=8, prefixes=20, warmup=15)
+    ran.run(experiments.offered(SERVER, 10, 0.3, prefixes=200, prefix_tokens=256), 30)
+    self.assertEqual(ran.hits + ran.misses, ran.ttft.count)
+    self.assertLess(ran.ttft.count, ran.completed)
+
+
+class ExperimentTest(unittest.TestCase):
+
+  def test_policies_name_the_requests_that_were_measured(self):
+    for row in experiments.policies(SERVER, 1, sizes=(2,), loads=(), seconds=6, proxies=1):
+      ran = Fleet(SERVER, 2, row["policy"], seed=1, warmup=2).run(experiments.offered(SERVER, 2, 0.8), 6)
+      self.assertEqual(row["requests"], ran.ttft.count)
+      self.assertLess(row["requests"], ran.completed)
+
+  def test_waiting_requests_use_no_slot(self):
+    rows = list(experiments.slots_by_load(SERVER, 1, loads=(1.5,), replicas=2))
+    self.assertLessEqual(rows[0]["slots_used"], 1)
+    self.assertGreater(rows[0]["slots_used"], 0.9)
+
+
 class ProgramTest(unittest.TestCase):
 
   def run_program(self, *arguments, code=0):

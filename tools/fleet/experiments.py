@@ -45,22 +45,22 @@ def policies(costs, seed, sizes=SIZES, loads=(0.5, 0.7, 0.8, 0.9), seconds=None,
         fleet = Fleet(costs, size, policy, knowing, seed=seed, warmup=until / 3)
         fleet.run(offered(costs, size, load), until)
         yield {"replicas": size, "load": load, "policy": policy, "proxies": knowing,
-               "requests": fleet.completed} | latencies(fleet)
+               "requests": int(fleet.ttft.count)} | latencies(fleet)
 
 
-def slots_by_load(costs, seed):
+def slots_by_load(costs, seed, loads=(0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.05), replicas=20):
   """How many slots are used at which load; an autoscaler sees this number."""
-  for load in (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.05):
-    fleet = Fleet(costs, 20, "two choices", seed=seed, warmup=30)
+  for load in loads:
+    fleet = Fleet(costs, replicas, "two choices", seed=seed, warmup=30)
     seen = []
 
     def watch():
       while fleet.env.now < 120:
         yield fleet.env.timeout(1)
         if fleet.env.now > 30:
-          seen.append(sum(replica.load() for replica in fleet.replicas) / 20 / costs.slots)
+          seen.append(sum(replica.live for replica in fleet.replicas) / replicas / costs.slots)
 
-    fleet.run(offered(costs, 20, load), 120, watch())
+    fleet.run(offered(costs, replicas, load), 120, watch())
     yield {"load": load, "slots_used": statistics.mean(seen)} | latencies(fleet)
 
 

@@ -137,15 +137,15 @@ class Fleet:
   def _ended(self, replica, request):
     request.proxy.ended(replica)
     self.completed += 1
-    if request.prefix >= 0:
-      self.hits += bool(request.cached)
-      self.misses += not request.cached
     overhead = self.costs.overhead
     ttft = request.first - request.arrival + overhead
     self.arrivals_ended.append(request.arrival)
     self.ttfts_ended.append(ttft)
     if request.arrival >= self.warmup:
       self.ttft.add(ttft)
+      if request.prefix >= 0:
+        self.hits += bool(request.cached)
+        self.misses += not request.cached
       self.e2e.add(request.last - request.arrival + overhead)
       if request.gap and request.moves:
         self.gap.add(request.gap)
