@@ -79,7 +79,7 @@ class Page:
 
   def press(self, key, control=False):
     event = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": 2 * control}
-    text = {"text": "\r"} if key == "Enter" and not control else {}
+    text = {"text": "\r"} if key == "Enter" else {}
     self.send("Input.dispatchKeyEvent", type="keyDown", **event, **text)
     self.send("Input.dispatchKeyEvent", type="keyUp", **event)
 
