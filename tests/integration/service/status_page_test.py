@@ -56,14 +56,19 @@ class Replay(http.server.BaseHTTPRequestHandler):
     pass
 
 
-def browse(address, *flags):
-  """Returns the page after 9 s of its own time, and the messages on the console."""
+def browse(address, seconds=9):
+  """Returns the page after some seconds of its own time, and the messages on the console."""
   with tempfile.TemporaryDirectory() as profile:
     done = subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
-         "--virtual-time-budget=9000", "--enable-logging=stderr", *(flags or ["--dump-dom"]),
+         f"--virtual-time-budget={1000 * seconds}", "--enable-logging=stderr", "--dump-dom",
          f"http://{address}/status"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=True)
   return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
+
+
+def status_of(models, **more):
+  return json.dumps({"version": "1", "state": "ready", "ready": True, "alive": True, "address": "a:1",
+                     "started": "2026-11-23T05:00:00Z", "config": "", "memory": MEMORY, "models": models} | more)
 
 
 def model(name, **more):
@@ -84,14 +89,14 @@ class StatusPageTest(unittest.TestCase):
     cls.server.stop(hard=True)
     cls.folder.cleanup()
 
-  def replay(self, status, metrics):
+  def replay(self, status, metrics, **time):
     answer, body = self.server.page("/status")
     replay = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Replay)
     replay.page = (dict(answer.getheaders()), body)
     replay.status, replay.metrics, replay.asked = status, metrics, {}
     threading.Thread(target=replay.serve_forever, daemon=True).start()
     try:
-      return browse("127.0.0.1:%d" % replay.server_port)
+      return browse("127.0.0.1:%d" % replay.server_port, **time)
     finally:
       replay.shutdown()
       replay.server_close()
@@ -121,8 +126,7 @@ class StatusPageTest(unittest.TestCase):
       models = [model("m", versions=[{"version": v, "state": "MODEL_STATE_READY", "error": EVIL, "fingerprint": v}
                                      for v in ("2", "1")]),
                 model("e", task="TASK_ENCODE", state_bytes="0"), model("c", task="TASK_CLASSIFY", state_bytes="0")]
-      return json.dumps({"version": "1.2.3", "state": "draining", "ready": False, "alive": True, "address": "a:1",
-                         "started": "2026-11-23T05:00:00+00:00", "config": EVIL, "memory": MEMORY, "models": models})
+      return status_of(models, version="1.2.3", state="draining", ready=False, config=EVIL)
 
     def metrics(i):
       # Between two scrapes there are 40 tokens, 10 requests of which 2 fail, and first tokens after 1 to 2 ms.
@@ -174,14 +178,23 @@ aft_e2e_seconds_bucket{{model="e",le="+Inf"}} {i}
 
   def test_rates_restart_with_a_new_process_and_a_missing_one_is_unreachable(self):
     def status(i):
-      return json.dumps({"version": "1", "state": "ready", "ready": True, "alive": True, "address": "a:1",
-                         "started": f"2026-11-23T05:00:0{min(i, 1)}Z", "config": "", "memory": MEMORY,
-                         "models": [model("m")]})
+      return status_of([model("m")], started=f"2026-11-23T05:00:0{min(i, 1)}Z")
     dom, _ = self.replay(status, lambda i: f'aft_generated_tokens_total{{model="m"}} {1000 if i == 0 else 0}\n')
     self.assertEqual(self.figure(dom, "tokens generated/s"), "0")
     dom, _ = self.replay(lambda i: status(0) if i == 0 else "no JSON", lambda i: "")
     self.assertIn('<span class="state bad">unreachable</span>', dom)
+    self.assertIn('title="SyntaxError', dom)
     self.assertIn("<h2>m</h2>", dom)  # the last known models remain
+    dom, _ = self.replay(lambda i: "no JSON" if i == 0 else status(1), lambda i: "")
+    self.assertIn('<span class="state good">ready</span>', dom)
+    self.assertNotIn("SyntaxError", dom)
+
+  def test_quantiles_are_those_of_the_last_30_seconds(self):
+    def metrics(i):  # The first tokens of the first 3 intervals come after 1 to 2 s, and later ones within 1 s.
+      return "".join(f'aft_ttft_seconds_bucket{{model="m",le="{bound}"}} {count}\n'
+                     for bound, count in (("1", 10 * max(i - 3, 0)), ("2", 10 * i), ("+Inf", 10 * i)))
+    dom, _ = self.replay(lambda _: status_of([model("m")]), metrics, seconds=60)
+    self.assertEqual(self.figure(dom, "first token p50 / p99, last 30 s"), "500 ms / 990 ms")
 
 
 if __name__ == "__main__":
