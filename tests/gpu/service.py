@@ -13,35 +13,31 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest.mock
 import urllib.request
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+import aft_server
 
 PROMPT = "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of "
 PROMPTS = [PROMPT[i:] + PROMPT[:i] for i in range(64)]
 
 
-class Server:
+class Server(aft_server.ServerProcess):
 
   def __init__(self, bin_folder, model, device, folder):
     self.aftctl, self.folder, self.model = bin_folder / "aftctl", folder, model
     (folder / "models").mkdir()
-    (folder / "server.textproto").write_text(f"""
-listen_address: "127.0.0.1:0"
-metrics_address: "127.0.0.1:0"
+    config = folder / "server.textproto"
+    config.write_text(f"""
 http_address: "127.0.0.1:0"
 models {{ name: "cpu" path: "{model}" device: "cpu" }}
 models {{ name: "gpu" path: "{model}" device: "{device}" }}
 repository {{ folder: "models" control: "anyone" settings {{ device: "{device}" }} }}
 """)
-    ready = folder / "ready"
-    self.log = (folder / "log").open("w")
-    self.process = subprocess.Popen([bin_folder / "aft-server", f"--config={folder}/server.textproto",
-                                     f"--ready_file={ready}"], stderr=self.log)
-    while not ready.exists():
-      if self.process.poll() is not None:
-        raise RuntimeError((folder / "log").read_text()[-2000:])
-      time.sleep(0.1)
-    self.address, self.metrics, self.http = ready.read_text().split()
+    with unittest.mock.patch.object(aft_server, "PATIENCE", 400):  # the first use of a device takes long
+      super().__init__(folder, "server", bin_folder / "aft-server", config)
 
   def ask(self, *arguments, text=""):
     done = subprocess.run([self.aftctl, arguments[0], f"--address={self.address}", *arguments[1:]],
@@ -71,10 +67,6 @@ repository {{ folder: "models" control: "anyone" settings {{ device: "{device}" 
     lines = self.ask("models", "--json").splitlines()
     loads = [json.loads(line).get("load", {}) for line in lines]
     return [(load.get("requests_running", 0), load.get("requests_waiting", 0)) for load in loads]
-
-  def stop(self):
-    self.process.terminate()
-    return self.process.wait(60)
 
 
 GREEDY = ["--temperature=0"]
@@ -166,7 +158,7 @@ def embeddings_as_on_the_cpu(server):
 def http_as_grpc(server):
   body = {"model": "gpu", "prompt": PROMPT, "max_tokens": 256, "temperature": 0, "ignore_eos": True,
           "return_token_ids": True}
-  request = urllib.request.Request(f"http://{server.http}/v1/completions", json.dumps(body).encode(),
+  request = urllib.request.Request(f"http://{server.http_address}/v1/completions", json.dumps(body).encode(),
                                    {"Content-Type": "application/json"})
   with urllib.request.urlopen(request, timeout=60) as answer:
     ids = json.load(answer)["choices"][0]["token_ids"]
@@ -174,10 +166,7 @@ def http_as_grpc(server):
 
 
 def the_metrics_page_counts(server):
-  with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=60) as page:
-    lines = [line for line in page.read().decode().splitlines() if line.startswith("aft_generated_tokens_total{")]
-  counts = {model: sum(float(line.split()[-1]) for line in lines if f'model="{model}"' in line)
-            for model in ("cpu", "gpu")}
+  counts = {model: server.metric(rf'aft_generated_tokens_total\{{.*model="{model}".*\}}') for model in ("cpu", "gpu")}
   print(f"  tokens by model: {counts}")
   assert counts["gpu"] > 1000 and counts["cpu"] > 1000
 
@@ -227,7 +216,7 @@ def main(bin_folder, model, device, out):
     code = server.stop()
     results["the server stops"] = "passed" if code == 0 else f"exit code {code}"
     if set(results.values()) != {"passed"}:
-      print((Path(folder) / "log").read_text()[-3000:])
+      print(server.log.read_text()[-3000:])
   Path(out).write_text(json.dumps(results, indent=1))
   return 0 if set(results.values()) == {"passed"} else 1
 

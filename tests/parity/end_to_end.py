@@ -11,13 +11,14 @@ files are too large for goldens/. convert_test does the same with small models o
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
-import time
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
+import aft_server
 from labml_nn.transformers import models
 from references import encoders
 from references import language_models as lm
@@ -38,20 +39,11 @@ def run(*command):
 
 def ask(binaries, checkpoint, command, text):
   """Returns the events that `aftctl COMMAND` prints for a text, which it sends over gRPC."""
-  ready = checkpoint / "ready"
-  server = subprocess.Popen([str(binaries / "aft-server"), "--model", str(checkpoint),
-                             "--listen_address", "127.0.0.1:0", "--metrics_address", "none",
-                             "--ready_file", str(ready)], stderr=subprocess.DEVNULL)
+  server = aft_server.Server(checkpoint.parent, binaries / "aft-server", checkpoint, checkpoint.name)
   try:
-    while not ready.exists():
-      if server.poll() is not None:
-        sys.exit(f"aft-server ended with {server.returncode}")
-      time.sleep(0.05)
-    address = ready.read_text().split()[0]
-    lines = run(binaries / "aftctl", "--address", address, command, "--json", "--prompt", text)
+    lines = run(binaries / "aftctl", "--address", server.address, command, "--json", "--prompt", text)
   finally:
-    server.terminate()
-    server.wait()
+    server.stop()
   return [json.loads(line) for line in lines.splitlines()]
 
 

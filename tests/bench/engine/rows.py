@@ -19,14 +19,13 @@ import argparse
 import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests/bench/serving"), str(ROOT / "tests/bench/peers")]
-from peers import engine_figures, machine
+from peers import engine_figures, machine, output_of
 from server import model_config, write_model
 from tables import table
 
@@ -86,14 +85,10 @@ def measure(options, model, folder, number, threads):
   names = f"ReadWeights|Draw|RunnerDecode/({'|'.join(map(str, ROWS))})/|RunnerPrefill/{PROMPT}/"
   if model in SHORT:
     names += f"|EngineDecode/({'|'.join(map(str, ENGINE_ROWS))})/"
-  done = subprocess.run(
-      [*first, options.bin / "engine_bench", f"--benchmark_filter={names}", "--benchmark_format=json",
-       f"--benchmark_min_time={options.seconds}"], capture_output=True, text=True, check=False,
-      env=os.environ | {"AFT_MODEL": str(folder), "AFT_WEIGHT_FORMAT": number, "AFT_THREADS": str(threads),
-                        "AFT_MEASURE_THREADS": str(int(options.measured))})
-  if done.returncode != 0:
-    sys.exit(f"{' '.join(map(str, done.args))} failed:\n{done.stderr[-2000:]}")
-  return engine_figures(done.stdout)
+  return engine_figures(output_of(
+      *first, options.bin / "engine_bench", f"--benchmark_filter={names}", "--benchmark_format=json",
+      f"--benchmark_min_time={options.seconds}", AFT_MODEL=str(folder), AFT_WEIGHT_FORMAT=number,
+      AFT_THREADS=str(threads), AFT_MEASURE_THREADS=str(int(options.measured))))
 
 
 def main():
