@@ -111,6 +111,19 @@ class IdleTest(edge.EdgeTest):
     counted = lambda: [front.stat(f"http.edge.downstream_rq_{why}") for why in ("idle_timeout", "max_duration_reached")]
     wait_until(lambda: counted() == [1, 1], "the edge has counted both")  # It may end a stream before it counts it.
 
+  def test_a_request_that_waits_too_long_for_a_slot_is_not_sent_again(self):
+    front = self.start_edge(self.start_server(config="scheduling { max_client_slots: 1 strict_quotas: true }"),
+                            idle=("300s", "1s"))
+    connection = self.connect(front)
+    running = connection.request(attacker.GENERATE)
+    connection.data(running, attacker.generate(1_000_000))
+    self.until(connection, lambda: connection.streams[running].data, "it has the slot")
+    waiting = connection.request(attacker.GENERATE)
+    connection.data(waiting, attacker.generate(1))
+    self.until(connection, lambda: connection.streams[waiting].ended, "the edge gives up")
+    self.assertEqual(connection.streams[waiting].outcome, "DEADLINE_EXCEEDED")
+    self.assertEqual(len(connection.streams[waiting].data), 0)
+
   def test_large_incomplete_messages_to_reflection_are_refused(self):
     front = self.start_edge(self.start_server(), reflection=("10s", "600s"))
     connection = self.connect(front)
