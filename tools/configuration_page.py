@@ -32,8 +32,8 @@ def options_of(text):
 
 
 def read(path):
-  """Returns (comment of the file, message -> (comment, its fields as (repeated, type, name, comment, options)))."""
-  head, messages, comment, name, part = "", {}, [], None, ""
+  """Returns message -> (comment, its fields as (repeated, type, name, comment, options))."""
+  messages, comment, name, part = {}, [], None, ""
   for number, line in enumerate(path.read_text().splitlines(), 1):
     if found := re.fullmatch(r" *// (.*)", line):
       comment.append(found.group(1))
@@ -50,12 +50,11 @@ def read(path):
     elif found := re.fullmatch(r"message (\w+) {", line):
       name = found.group(1)
       messages[name] = (" ".join(comment), [])
-    elif line.startswith("syntax "):
-      head = " ".join(comment)
-    elif line not in ("", "}", "package aft.config.v1;", 'import "aft/config/v1/field_options.proto";'):
+    elif line not in ("", "}", 'syntax = "proto3";', "package aft.config.v1;",
+                      'import "aft/config/v1/field_options.proto";'):
       sys.exit(f"{path.relative_to(ROOT)}:{number}: this program cannot parse this line: {line}")
     comment = []
-  return head, messages
+  return messages
 
 
 def shown(number):
@@ -94,15 +93,16 @@ def text_of(repeated, kind, comment, options):
 
 
 def default_of(repeated, kind, options):
-  value = options.get("default", ["0" if kind in ("int32", "int64") else "false" if kind == "bool" else ""])[0]
+  number = kind in ("int32", "int64") and ("zero" in options or "max" in options)  # Without them, unset is not 0.
+  value = options.get("default", ["0" if number else "false" if kind == "bool" else ""])[0]
   return "" if repeated or not value else f'`"{value}"`' if kind == "string" else f"`{value}`"
 
 
-def section(messages, message, title, path, at, level=2):
+def section(messages, message, title, path, at):
   """Lines for a message and the messages in it. `path`: its place in the file; `at`: message -> its first path."""
   comment, fields = messages[message]
   at[message] = path
-  yield from ("", f"{'#' * level} {title}", "")
+  yield from ("", f"{'###' if path else '##'} {title}", "")
   if comment:
     yield from (comment, "")
   yield from ("| field | | default | range | |", "|---|---|---|---|---|")
@@ -125,12 +125,12 @@ def section(messages, message, title, path, at, level=2):
 
 
 def page(there):
-  _, server = read(PROTO / "server_config.proto")
-  head, clients = read(PROTO / "clients.proto")
-  lines = [there[:there.index(FIRST)].rstrip()]
-  lines += section(server, "ServerConfig", FIRST[3:], "", {})
-  lines += ["", "## The clients' file", "", head]
-  lines += section(clients, "ClientConfig", "`clients`", "clients", {}, 3)
+  messages = read(PROTO / "server_config.proto") | read(PROTO / "clients.proto")
+  lines, at = [there[:there.index(FIRST)].rstrip()], {}
+  lines += section(messages, "ServerConfig", FIRST[3:], "", at)
+  lines += section(messages, "ClientsFile", "The clients' file", "", at)
+  if missing := messages.keys() - at.keys():
+    sys.exit(f"{PROTO.relative_to(ROOT)}: the page has no table of {', '.join(sorted(missing))}")
   return "\n".join(lines) + "\n"
 
 

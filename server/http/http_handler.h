@@ -79,8 +79,8 @@ class HttpHandler {
 };
 
 struct HttpOptions {
-  // The most open connections. For one more, the server closes the oldest one without a request
-  // under way. If each has a request, it closes the new one or, with `gives_way`, the oldest.
+  // The most open connections. For one more, the server closes the oldest one without a complete
+  // request. If each has one, it closes the new one or, with `gives_way`, the oldest.
   size_t connections = 64;
   size_t address_connections = 64;  // the same limit for the connections of one host (HostOf)
   bool gives_way = true;
