@@ -3,6 +3,7 @@
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -74,6 +75,48 @@ class DevTest(unittest.TestCase):
       (self._folder / "errors").write_text("".join(error + "\n" for error in errors))
       code, output = self._run('PATH="$PWD/bin:$PATH"; sleep() { echo pause; }; apt_get_install 0 tool')
       self.assertEqual((code, output.count("pause\n"), "E: No space\n" in output), (rc, pauses, rc == 1), output)
+
+  def test_run_also_builds_the_client_for_a_second_terminal(self):
+    _, output = self._run('build() { echo "build $*"; }; BIN=none; run_server --config=a')
+    self.assertIn("build default aft-server aftctl\n", output)
+
+  def test_a_build_for_gpus_fetches_nvcc_if_there_is_none(self):
+    (self._folder / "bin").mkdir()
+    build = 'PATH="$PWD/bin"; unset CUDACXX; for name in configure compile sed; do eval "$name() { :; }"; done; ' \
+            'setup() { echo "setup $*"; }; build '
+    for preset, option in (("bundle", "--cuda"), ("cuda", "--cuda"), ("default", "")):
+      self.assertEqual(self._run(build + preset), (0, f"setup {option}\n"), preset)
+    self.assertEqual(self._run(build.replace("unset CUDACXX", "export CUDACXX=nvcc") + "cuda"), (0, "setup \n"))
+    (self._folder / "bin/nvcc").touch(0o755)
+    self.assertEqual(self._run(build + "bundle"), (0, "setup \n"))
+
+  def test_protos_are_compared_with_an_earlier_commit_in_clones_of_every_kind(self):
+    buf = self._folder / "venv/bin/buf"
+    buf.write_text("#!/bin/sh\nif [ $1 = breaking ]; then tar -xO proto/a.proto; fi\n")
+    buf.chmod(0o755)
+    origin = self._folder / "origin"
+    (origin / "proto").mkdir(parents=True)
+
+    def git(*arguments):
+      subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=origin, check=True,
+                     capture_output=True)
+    git("init", "--initial-branch=main")
+    for content, branch in (("first", "main"), ("main", "main"), ("feature", "feature")):
+      git("checkout", "-B", branch)
+      (origin / "proto/a.proto").write_text(content)
+      git("add", "proto")
+      git("commit", "-m", content)
+    for number, (options, compared) in enumerate((
+        (["--branch=feature"], "main"), (["--branch=main"], "first"),
+        (["--branch=main", "--depth=1"], "dev: buf breaking: skipped, because this clone has no earlier commit\n"))):
+      git("clone", *options, f"file://{origin}", f"../clone-{number}")
+      self.assertEqual(self._run(f"VENV=$PWD/venv; cd clone-{number}; lint_protos"),
+                       (0, f"dev: buf lint, buf breaking\n{compared}"), options)
+
+  def test_the_page_names_the_rules_for_changes_of_protos(self):
+    settings = (ROOT / "proto/buf.yaml").read_text()
+    rules, = re.findall(r"^breaking:\n  use:\n    - (\w+)\n  except:", settings, re.MULTILINE)
+    self.assertIn(f"(rule set `{rules}`)", (ROOT / "proto/README.md").read_text())
 
   def test_the_quota_of_a_container_limits_the_jobs(self):
     for quota, count in (("max 100000", 8), ("50000 100000", 1), ("150000 100000", 2), ("900000 100000", 8)):
