@@ -18,13 +18,15 @@ RUN --mount=type=bind,target=/context \
 ENV LANG=C.UTF-8
 
 FROM packages AS build
-COPY CMakeLists.txt CMakePresets.json ./
+COPY CMakeLists.txt CMakePresets.json LICENSE ./
 COPY base base
 COPY cmake cmake
 COPY proto proto
 COPY model model
 COPY server server
 COPY client client
+# For --version. With another revision this step runs again, but ccache has all files except the two that contain it.
+ARG AFT_GIT_REVISION=unknown
 RUN --mount=type=cache,target=/root/.cache/aft-serve/ccache \
     ./dev build --preset image && \
     cmake --install build/image --prefix /out/server --component server --strip && \
@@ -37,6 +39,7 @@ RUN --mount=type=bind,target=/context \
     ./dev setup --cuda && \
     rm -rf ~/.cache/aft-serve/wheels
 COPY --from=build /src ./
+ARG AFT_GIT_REVISION=unknown
 RUN --mount=type=cache,target=/root/.cache/aft-serve/ccache \
     ./dev build --preset image-cuda aft-server aftctl aft_descriptors && \
     cmake --install build/image-cuda --prefix /out/server --component server --strip && \
@@ -50,6 +53,14 @@ RUN apt-get update && apt-get upgrade -y && \
       libgrpc++1.51 libprotobuf32 libabsl20220623 libprometheus-cpp-core1.0 libhwy1 libre2-9 libedit2 libhiredis0.14 libutf8proc2 && \
     rm -rf /var/lib/apt/lists/* && \
     useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin aft
+# Headers of these packages are compiled into the programs, so the images have their licences and their entries too.
+RUN --mount=type=bind,from=packages,source=/,target=/packages \
+    mkdir -p /var/lib/dpkg/status.d && \
+    for package in libboost1.74-dev libcli11-dev nlohmann-json3-dev; do \
+      mkdir -p "/usr/share/doc/$package" && \
+      cp "/packages/usr/share/doc/$package/copyright" "/usr/share/doc/$package/" && \
+      dpkg-query --admindir=/packages/var/lib/dpkg -s "$package" >"/var/lib/dpkg/status.d/$package" || exit 1; \
+    done
 COPY deploy/config/container.textproto /etc/aft/server.textproto
 COPY deploy/rootfs.sh /
 
@@ -72,6 +83,8 @@ RUN case "$(ldd /opt/aft/bin/*)" in *'not found'*) exit 1 ;; esac
 ENV PATH=/opt/aft/bin:$PATH
 USER 10001:10001
 CMD ["bash"]
+ARG AFT_GIT_REVISION=unknown
+LABEL org.opencontainers.image.revision=$AFT_GIT_REVISION
 
 # There is no shell and no package manager, so an intruder finds no tools. `cp` is for the edge's sidecar,
 # which copies the services' descriptors from this image.
@@ -83,8 +96,9 @@ USER 10001:10001
 # gRPC, metrics, HTTP.
 EXPOSE 8500 8501 8080
 STOPSIGNAL SIGTERM
+# Some platforms restart an unhealthy container, so this asks what Kubernetes' liveness probe asks.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
-  CMD ["/opt/aft/bin/aftctl", "health", "--address=127.0.0.1:8500"]
+  CMD ["/opt/aft/bin/aftctl", "health", "--address=127.0.0.1:8500", "--service=liveness"]
 ENTRYPOINT ["/opt/aft/bin/aft-server"]
 CMD ["--config=/etc/aft/server.textproto"]
 
@@ -96,6 +110,8 @@ LABEL org.opencontainers.image.title="aft-serve" \
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=rootfs-cuda /rootfs /
 COPY --from=build-cuda /out/server /opt/aft
+ARG AFT_GIT_REVISION=unknown
+LABEL org.opencontainers.image.revision=$AFT_GIT_REVISION
 
 FROM service AS server
 LABEL org.opencontainers.image.title="aft-serve" \
@@ -103,3 +119,5 @@ LABEL org.opencontainers.image.title="aft-serve" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=rootfs /rootfs /
 COPY --from=build /out/server /opt/aft
+ARG AFT_GIT_REVISION=unknown
+LABEL org.opencontainers.image.revision=$AFT_GIT_REVISION

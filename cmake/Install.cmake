@@ -33,6 +33,7 @@ aft_install(server aft-server aftctl)
 aft_install(tools aftload aft-convert aft-train)
 
 install(FILES "${CMAKE_BINARY_DIR}/share/aft-serve/aft.pb" DESTINATION share/aft-serve COMPONENT server)
+install(FILES LICENSE DESTINATION share/doc/aft-serve COMPONENT server)
 
 # Component `client`: the C++ client for other projects, which find it with find_package(AftClient) and link
 # AftClient::client. Its headers are in include/aft-client, so that they include each other as they do here, and no
@@ -52,6 +53,7 @@ endforeach()
 install(DIRECTORY "${CMAKE_BINARY_DIR}/proto/" DESTINATION ${_headers} COMPONENT client FILES_MATCHING
   PATTERN "*.pb.h" PATTERN "*.grpc.pb.h" EXCLUDE
   PATTERN CMakeFiles EXCLUDE PATTERN config EXCLUDE PATTERN reflection EXCLUDE)
+install(FILES LICENSE DESTINATION share/doc/aft-client COMPONENT client)
 include(CMakePackageConfigHelpers)
 write_basic_package_version_file("${CMAKE_BINARY_DIR}/AftClientConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${CMAKE_BINARY_DIR}/AftClientConfigVersion.cmake" "${CMAKE_SOURCE_DIR}/cmake/AftClientConfig.cmake"

@@ -69,12 +69,15 @@ make_base_image() {
 
 # image [cuda]: builds, then proves the server's image by running it as a cluster would.
 image() {
-  local version tag target=server limit=$IMAGE_LIMIT_MB wheel wheels=("${WHEELS[@]}")
+  local version revision tag target=server limit=$IMAGE_LIMIT_MB wheel wheels=("${WHEELS[@]}")
   local name=aft-serve-check ready prompt='It is a truth universally acknowledged, that' rc size
   setup
   mkdir -p "$CACHE/image" "$LOGS"
   choose_engine
   version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+  # With this name a new image reaches nodes that have one of the same version.
+  revision=$(git describe --always --exclude='*' --dirty 2>/dev/null || echo unknown)
+  BUILD+=(--build-arg "AFT_GIT_REVISION=$revision")
   tag="aft-serve:$version"
   if [[ ${1:-} == cuda ]]; then
     target=server-cuda tag+=-cuda limit=$CUDA_IMAGE_LIMIT_MB wheels+=("${CUDA_WHEELS[@]}")
@@ -89,7 +92,7 @@ image() {
   # buildah caches only images that have a tag, so the build stage gets one.
   [[ ${ENGINE[0]} == docker ]] ||
     step image-build "Building the programs" "${BUILD[@]}" --target build -t "aft-serve-build:$version" .
-  step image "Building the image $tag" "${BUILD[@]}" --target "$target" -t "$tag" .
+  step image "Building the image $tag" "${BUILD[@]}" --target "$target" -t "$tag" -t "$tag-$revision" .
   [[ $target != server ]] ||
     step image-tools "Building the image ${tag/:/-tools:}" "${BUILD[@]}" --target tools -t "${tag/:/-tools:}" .
   rm -rf build/wheels
@@ -113,7 +116,10 @@ image() {
   say "from start to ready: $(( $(milliseconds "$(sed 's/.*"time": *"\([^"]*\)".*/\1/' <<<"$ready")") -
     $(milliseconds "$("${ENGINE[@]}" inspect -f '{{.State.StartedAt}}' "$name")") )) ms"
   check "declares a health probe" grep -q '/opt/aft/bin/aftctl' <("${ENGINE[@]}" image inspect "$tag")
-  check "and the probe succeeds" inside aftctl health --address=127.0.0.1:8500
+  check "and the probe succeeds" inside aftctl health --address=127.0.0.1:8500 --service=liveness
+  check "is of the revision $revision" grep -qx "git revision $revision" <(inside aft-server --version)
+  check "has its licence" grep -q 'Apache License' <(inside cp /opt/aft/share/doc/aft-serve/LICENSE /dev/stdout)
+  check "and others'" grep -q 'Niels Lohmann' <(inside cp /usr/share/doc/nlohmann-json3-dev/copyright /dev/stdout)
   check "runs as uid 10001" grep -qP '^Uid:\t10001\t10001\t' <(inside cp /proc/1/status /dev/stdout)
   check "its root file system is read-only" grep -q 'Read-only file system' <(inside cp /bin/cp /etc/aft/probe 2>&1)
   check "has no capabilities" grep -qx 'CapEff:[[:space:]]*0000000000000000' <(inside cp /proc/1/status /dev/stdout)
@@ -145,7 +151,7 @@ image() {
   trap - EXIT
   "${ENGINE[@]}" rm -f "$name" >/dev/null
   size=$("${ENGINE[@]}" image inspect -f '{{.Size}}' "$tag")
-  say "$tag: $(( size / 1000000 )) MB"
+  say "$tag and $tag-$revision: $(( size / 1000000 )) MB"
   (( size <= limit * 1000000 )) || die "image: $tag has more than $limit MB"
   # Removes the images that this run has replaced.
   if [[ ${ENGINE[0]} == docker ]]; then
@@ -179,7 +185,8 @@ list_packages() {
   check "its packages are known: $2" /usr/bin/python3 - "$2" <<'END'
 import json, sys
 names = {package["name"] for package in json.load(open(sys.argv[1]))["packages"]}
-missing = {"libc6", "libgrpc29", "libssl3", "torch", "nvidia-cuda-runtime"} - names
+missing = {"libc6", "libgrpc29", "libssl3", "torch", "nvidia-cuda-runtime",
+           "libboost1.74-dev", "libcli11-dev", "nlohmann-json3-dev"} - names
 sys.exit(f"not listed: {missing}" if missing else 0)
 END
 }

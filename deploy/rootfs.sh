@@ -1,11 +1,13 @@
 #!/bin/bash
 # rootfs.sh FOLDER PROGRAM...: the file system of the server's image but for /opt/aft: these programs, the libraries
 # that they load, /etc/aft, and what libc looks for. With it go Debian's licences, and the packages' entries in
-# dpkg's form for images without dpkg (status.d), which scanners read.
+# dpkg's form for images without dpkg (status.d), which scanners read. The stage `runtime` has added those of headers
+# that are compiled in.
 set -euo pipefail
 root=$1
 shift
-mkdir -p "$root"/{etc,tmp,var/lib/dpkg/status.d}
+mkdir -p "$root"/{etc,tmp,var/lib/dpkg}
+cp -a /var/lib/dpkg/status.d "$root/var/lib/dpkg/"
 cp -a /etc/aft /etc/passwd /etc/group /etc/nsswitch.conf /etc/os-release "$root/etc/"
 chmod 1777 "$root/tmp"
 packages=(base-files)

@@ -38,7 +38,8 @@ class CppPackageTest(unittest.TestCase):
 
   def test_it_has_what_other_projects_include_and_no_more(self):
     files = {str(path.relative_to(self.package)) for path in self.package.rglob("*") if path.is_file()}
-    self.assertEqual({name.split("/")[0] for name in files}, {"include", "lib"})
+    self.assertEqual({name.split("/")[0] for name in files}, {"include", "lib", "share"})
+    self.assertEqual([name for name in files if name.startswith("share/")], ["share/doc/aft-client/LICENSE"])
     headers = {name.removeprefix("include/aft-client/") for name in files if name.startswith("include/")}
     self.assertIn("client/lib/aft_client.h", headers)
     self.assertEqual([name for name in headers if name.endswith(".grpc.pb.h") or "config/" in name], [])
@@ -46,6 +47,15 @@ class CppPackageTest(unittest.TestCase):
       text = (self.package / f"lib/cmake/AftClient/{name}.cmake").read_text()
       self.assertNotIn(str(ROOT), text)
       self.assertNotIn(BUILD, text)
+
+  def test_another_minor_version_is_refused(self):
+    script = self.folder / "asked.cmake"
+    script.write_text(f'include("{self.package}/lib/cmake/AftClient/AftClientConfigVersion.cmake")\n'
+                      'file(WRITE "${ANSWER}" "${PACKAGE_VERSION_COMPATIBLE}")\n')
+    for minor, answer in ((1, "TRUE"), (0, "FALSE"), (2, "FALSE")):
+      run("cmake", f"-DPACKAGE_FIND_VERSION=0.{minor}", "-DPACKAGE_FIND_VERSION_MAJOR=0",
+          f"-DPACKAGE_FIND_VERSION_MINOR={minor}", f"-DANSWER={self.folder}/answer", "-P", str(script))
+      self.assertEqual((self.folder / "answer").read_text(), answer, minor)
 
   def test_the_example_of_the_page_streams_with_it(self):
     project, build = self.folder / "project", self.folder / "build"

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 import aft_server  # noqa: E402
 
 PACKAGES = {"new": os.environ.get("AFT_PYTHON_CLIENT"), "triton": os.environ.get("AFT_TRITONCLIENT")}
-MADE = shutil.ignore_patterns("build", "dist", "*.egg-info", "wire.pb")  # by pip, in the checkout of a developer
+MADE = shutil.ignore_patterns("build", "dist", "*.egg-info", "wire.pb", "LICENSE")  # by pip, in a developer's checkout
 PROGRAM = MODEL = ""
 
 
@@ -44,10 +44,13 @@ class PythonPackageTest(unittest.TestCase):
     checkout = cls.folder / "checkout"
     for part in ("client/python", "proto"):
       shutil.copytree(ROOT / part, checkout / part, ignore=MADE)
+    shutil.copy(ROOT / "LICENSE", checkout)
     cls.build(checkout / "client/python", "sdist")
     sdist, = cls.folder.glob("*.tar.gz")
-    shutil.unpack_archive(sdist, cls.folder)
-    cls.build(cls.folder / sdist.name.removesuffix(".tar.gz"), "wheel")
+    # It is not a checkout, even below a folder of another project that has a `proto`.
+    (cls.folder / "proto").mkdir()
+    shutil.unpack_archive(sdist, cls.folder / "unpacked")
+    cls.build(cls.folder / "unpacked" / sdist.name.removesuffix(".tar.gz"), "wheel")
     cls.wheel, = cls.folder.glob("*.whl")
     cls.server = aft_server.Server(cls.folder, PROGRAM, MODEL)
     cls.addClassCleanup(cls.server.stop, hard=True)
@@ -70,8 +73,10 @@ class PythonPackageTest(unittest.TestCase):
   def test_the_wheel_has_the_package_alone(self):
     with zipfile.ZipFile(self.wheel) as archive:
       names = archive.namelist()
+      licence = archive.read("aft_client-0.1.0.dist-info/licenses/LICENSE").decode()
     self.assertEqual({name.split("/")[0] for name in names}, {"aft_client", "aft_client-0.1.0.dist-info"})
     self.assertLessEqual({"aft_client/py.typed", "aft_client/wire.pb", "aft_client/_client.py"}, set(names))
+    self.assertEqual(licence, (ROOT / "LICENSE").read_text())
 
   def test_it_works_with_the_oldest_versions_it_asks_for(self):
     self.assertIn("grpcio 1.51.1 protobuf 4.21.12", self.use("debian", "--system-site-packages"))

@@ -2,9 +2,11 @@
 """Checks deploy/ against the server that it deploys: deploy_test.py AFT_SERVER. tests/deploy checks what kustomize
 makes of it."""
 
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -75,6 +77,41 @@ class EdgeTest(unittest.TestCase):
     self.assertEqual(number(r"max_connection_duration: (\d+)s", envoy) * 1000, number(r"max_age_ms: (\d+)", cluster))
     limits = re.findall(r"limits: {memory: (\d+)Mi}", (DEPLOY / "envoy/sidecar.yaml").read_text())
     self.assertEqual(number(r"max_heap_size_bytes: (\d+)", envoy), int(limits[-1]) * 2**20 * 3 // 4)
+
+
+class ImageTest(unittest.TestCase):
+
+  def test_its_revision_reaches_the_programs(self):
+    stages = [stage for stage in (ROOT / "Dockerfile").read_text().split("\nFROM ") if "./dev build" in stage]
+    self.assertEqual(len(stages), 2)
+    for stage in stages:
+      self.assertRegex(stage, r"(?s)\nARG AFT_GIT_REVISION=.*\./dev build")
+    with tempfile.TemporaryDirectory() as folder:
+      (Path(folder) / "CMakeLists.txt").write_text(
+          "cmake_minimum_required(VERSION 3.25)\nproject(stub LANGUAGES NONE)\nfunction(aft_library)\nendfunction()\n"
+          f'function(target_include_directories)\nendfunction()\nadd_subdirectory("{ROOT}/base" base)\n')
+      subprocess.run(["cmake", "-G", "Ninja", "-S", folder, "-B", f"{folder}/build"], check=True, capture_output=True,
+                     env={**os.environ, "AFT_GIT_REVISION": "1234567-dirty"}, timeout=60)
+      header = Path(folder, "build/generated/base/version.h").read_text()
+    self.assertIn('kGitRevision[] = "1234567-dirty";', header)
+
+  def test_its_health_check_asks_what_the_liveness_probe_asks(self):
+    """Some platforms restart a container that is not healthy."""
+    probe = re.search(r"livenessProbe:\n +grpc:\n +port: (\d+)\n +service: (\w+)\n",
+                      (DEPLOY / "k8s/base/deployment.yaml").read_text())
+    check = re.search(r"^HEALTHCHECK .*\\\n +CMD (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE).group(1)
+    self.assertIn(f'"--address=127.0.0.1:{probe[1]}", "--service={probe[2]}"]', check)
+
+  def test_nothing_that_git_ignores_gets_into_it(self):
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    copied = {line[1:] for line in lines if line.startswith("!")}
+    for pattern in (ROOT / ".gitignore").read_text().splitlines():
+      path = pattern.strip("/")
+      folders = [path[:end.start()] for end in re.finditer("/|$", path)]
+      if pattern.startswith("/") and copied.isdisjoint(folders):
+        continue
+      left_out = {*folders, f"{path}/*"} if pattern.startswith("/") else {f"**/{path}"}
+      self.assertFalse(left_out.isdisjoint(lines), pattern)
 
 
 if __name__ == "__main__":
