@@ -78,6 +78,17 @@ TEST(HealthTest, AWatchOfAnUnknownServiceReportsItAndStaysOpen) {
   ExpectServes(server);
 }
 
+TEST(HealthTest, ARequestMayHaveAFieldThatOnlyNewerClientsKnow) {
+  TestServer server;
+  grpc::health::v1::HealthCheckRequest request;
+  request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(
+      100, std::string(kMaxServiceNameBytes + 200, 'x'));
+  HealthCheckResponse response;
+  grpc::ClientContext context;
+  EXPECT_TRUE(server.health().Check(&context, request, &response).ok());
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+}
+
 // The health service does not authenticate, so a watch is charged to its address even when the
 // server knows clients. A client whose name equals this address is a different client.
 TEST(HealthTest, AWatchIsNotChargedToAClientNamedLikeItsAddress) {

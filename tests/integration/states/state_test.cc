@@ -77,6 +77,16 @@ TEST_F(StateTest, GetDescribesAState) {
   EXPECT_EQ(server_->Metric("aft_rejected_total{model=\"fake\",reason=\"invalid\"}"), 1);
 }
 
+TEST_F(StateTest, ARequestMayHaveAFieldThatOnlyNewerClientsKnow) {
+  Start();
+  v1::StateServiceGetRequest request;
+  request.set_id(Run(Turn("hello", 3)).finished.state().id());
+  request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(
+      100, std::string(200, 'x'));
+  v1::StateServiceGetResponse response;
+  EXPECT_TRUE(Ask<&v1::StateService::Stub::Get>(request, response).ok());
+}
+
 TEST_F(StateTest, ARequestIsGoodIfItIsGoodForTheVersionOfItsState) {
   FakeModelRunner::Options newest = options_;
   newest.fingerprint = 2;
