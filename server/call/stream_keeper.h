@@ -24,12 +24,8 @@ namespace aft::server {
 
 // Keeps what a resumable stream leaves: resume points under an id of its own, and a last state when
 // the stream is handed over. States are made, sealed and written on other threads than the
-// engine's. If a state cannot be written, the stream still continues.
-//
-// When a stream breaks, its client may lack the last tokens. A state that includes them is of no
-// use to it. The keeper therefore writes the state before the newest one, and takes twice as many.
-//
-// Thread-safe.
+// engine's. If a state cannot be written, the stream still continues. "Resume points" in
+// server/states/README.md says why the state before the newest one is written. Thread-safe.
 class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this<StreamKeeper> {
  public:
   // The objects that the keepers of all streams share. They outlive the keepers.

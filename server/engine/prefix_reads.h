@@ -20,24 +20,9 @@ namespace aft::server {
 
 struct TokenStream;
 
-// Decides, with PrefixCache, from which states prompts continue and which states they leave. For
-// the engine's thread alone, except for Make and Attach.
-//
-// A prompt continues from the last kept state along its text that leaves it a token to read. It
-// leaves kept states
-//   where it differs from what is known (a text that is known to its end: before its last token),
-//   every `interval` tokens,
-//   where a prompt that has joined it differs from it,
-// and its stream leaves one after its answer. Each is at least kMinTokens after the one before. At
-// the first three, its row is cut, and it sits out while a step in flight names its slot. The
-// context of a text to score is like a prompt, but leaves a kept state before its last token the
-// first time already, because its request says that others begin with it. There is no kept state
-// after the text.
-//
-// A prompt that would read what another one, its leader, is reading, joins it. It holds no slot,
-// and waits until the kept state is there or the leader has ended. Then it is in the queue as if it
-// had waited there. The first of several to get a slot reads on, and the others join it. Meanwhile
-// the leader has the best class of those that have joined it.
+// Decides, with PrefixCache, from which states prompts continue and which states they leave.
+// "Prefix cache" in README.md has the rules. Other threads than the engine's may call only Make and
+// Attach.
 class PrefixReads {
  public:
   struct Options {

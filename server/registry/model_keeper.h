@@ -11,14 +11,8 @@
 
 namespace aft::server {
 
-// Owns every loaded model, and is the only object that destroys models.
-//
-// A request holds its model to its end. It may end, and release the model, on the thread of the
-// model's own engine. But an engine's destructor joins that thread, so a hold owns nothing. When
-// the last hold is released, on any thread, the keeper's own thread ends the engine and destroys
-// the model. So the memory of a model is freed soon after its last request, and no thread of a call
-// waits for that. In whatever order a sink, a call and the registry release a model, no thread
-// joins itself.
+// Owns every loaded model, and is the only object that destroys models. README.md says why a hold
+// owns nothing. No thread of a call waits until a model is destroyed.
 //
 // A retired model serves the requests that hold it. If they do not end soon, it refuses those that
 // wait, and later it ends the others.

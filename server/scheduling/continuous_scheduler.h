@@ -55,13 +55,8 @@ struct Placement {
 // progress, and goes before the other sequences of its client. When it has a slot again, it gets
 // kQuantum rows before it may be parked again.
 //
-// A group (Sequence::Lead) waits as one item and gets all of its slots at the same time. It uses
-// free slots. If its first sequence would be firm, batch work is also parked for it, but only if
-// that makes enough slots. If it is the group's turn and there are too few slots, they are kept for
-// it. Until there are enough, waiting batch work may use them if it can be parked then. The leader
-// reads the prompt except for the last token, sits out until no step in flight names its slot, and
-// is forked. From then on all members are sequences like any other. Before that none of them is
-// parked, and they end with their leader. With strict quotas the whole group has to fit into them.
+// The members of a group (Sequence::Lead) wait as one item and get their slots at the same time.
+// "Several answers" in server/engine/README.md has the rule.
 //
 // Schedule plans a step and Retire ends it, in the same order; up to `max_in_flight` steps may be
 // between the two. With more than one, a step is planned before the results of the last step are
@@ -72,23 +67,8 @@ struct Placement {
 // A step that clients do not share has one row for each live decode, and splits the rest of the
 // token budget among the live prompts. The budget exceeds the number of slots.
 //
-// Clients share a step (ShareStep) while a sequence decodes, if the step would be too long compared
-// with one for the smallest client alone. The smallest client is the one that could use the fewest
-// tokens for its weight: one for each of its decodes, and for its prompts as many as the step has
-// room for. Half of a client's share is for its prompts, or more if its decodes do not need the
-// rest. Its sequences take turns of StepTurns::kTurnSteps rows; one that has had its turn, or is
-// new, comes last. So a sequence that decodes waits for less than kTurnSteps steps for each live
-// sequence of its client. It has a row in every step if all live sequences are of one client, or if
-// its client is the smallest one. If its client needs no more than its share, it has a row in every
-// step except the small ones. Classes make no difference to this. One of StepTurns::kSmallStep
-// steps that could be shared is a small one, without prompts of clients above their share. Small
-// steps show the cost of a token. A sequence that sits out keeps its slot and its state, so its
-// tokens do not change; nor do those of a prompt that is read in smaller pieces. If no sequence
-// decodes, no step is shared.
-//
-// PromptShares divides the part of a step that is for prompts. In a shared step each prompt gets at
-// most what its client's share leaves for it. The prompts of a client divide that part by halves,
-// in the order of their turns; a part that is too small to divide goes to one prompt.
+// While a sequence decodes, clients may share a step. "Prompts" and "Shared steps" in README.md
+// have the rules. A sequence that sits out a step keeps its slot and its state.
 //
 // A text to score is a prompt whose rows report the log-probabilities of the tokens that follow;
 // nothing is decoded after it.

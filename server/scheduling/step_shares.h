@@ -29,17 +29,10 @@ struct ClientShare {
   double load() const { return static_cast<double>(tokens) / weight; }
 };
 
-// Shares a step among clients. The smallest client is the one that could use the fewest tokens for
-// its weight. Its slowdown is the length of the step over that of a step with its tokens alone. If
-// all clients shared the time of a step by their weights, the slowdown would be the sum of all
-// weights over its own weight: two, for two equal clients. ShareStep keeps the slowdown below this
-// plus one; when `target` is longer, it keeps the step to `target`. Clients get tokens by their
-// weights, at least one each, and what a client does not need goes to the others. So a client that
-// needs no more than its share has all of its tokens in every step. Nothing is cut when all clients
-// could use the same number of tokens for their weights.
-//
-// If `small`, this rule holds instead: no client has more tokens for its weight than the smallest
-// client. So the difference from other steps shows the cost of a token.
+// Shares a step among clients. "Shared steps" in README.md has the rule. ShareStep keeps the step
+// below a multiple of the time of a step with the smallest client's tokens alone. A longer `target`
+// replaces that limit. If `small`, no client has more tokens for its weight than the smallest
+// client, so the difference from other steps shows the cost of a token.
 //
 // Sets `in_step` and `cut` of all clients and changes their order. Returns whether any client is
 // cut.

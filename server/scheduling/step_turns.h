@@ -13,7 +13,7 @@
 namespace aft::server {
 
 // Decides what each sequence has of a step that clients share, and the turns of sequences of one
-// client in such steps. The rule is in ContinuousScheduler's comment. Thread-compatible.
+// client in such steps. "Shared steps" in README.md has the rule. Thread-compatible.
 class StepTurns {
  public:
   struct Options {

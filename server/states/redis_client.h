@@ -30,10 +30,10 @@ namespace aft::server {
 // wait behind it, their time stops while a call takes longer than half of the timeout. (The look-up
 // of a host's name may take longer, see RedisConnection; Expire ends calls that wait meanwhile.)
 // A call during which Redis closes the connection is repeated once. If that happens again, the call
-// ends alone. After a failed attempt to reach Redis, calls fail at once until an attempt succeeds.
-// The thread tries again after 50 ms, then after twice as long each time, up to 2 s. The log has a
-// line when Redis goes down, one when it is back, and one when a call ends because Redis has closed
-// the connection twice, each at most once a second. Thread-safe.
+// ends alone. After a failed attempt to connect, or an answer that does not come, all calls fail at
+// once until an attempt succeeds. The thread tries again after 50 ms, then after twice as long each
+// time, up to 2 s. The log has a line when Redis goes down, one when it is back, and one when a
+// call ends because Redis has closed the connection twice, each at most once a second. Thread-safe.
 class RedisClient {
  public:
   using Replies = absl::StatusOr<std::vector<RedisReply>>;
@@ -55,7 +55,8 @@ class RedisClient {
   // connection breaks, so it must be harmless to repeat them. UNAVAILABLE: no answer, or too many
   // calls wait; RESOURCE_EXHAUSTED: no memory for the answer. Clients may see both messages. Redis
   // may have executed the commands despite the error. Replies may be errors of Redis. `begin_by`:
-  // the latest time until which the call waits for its turn.
+  // the latest time until which the call waits for its turn. All calls for one list of states have
+  // the same.
   void Call(const std::string& client, std::vector<RedisCommand> commands, size_t max_bytes,
             Done done, RedisConnection::Deadline begin_by = RedisConnection::Deadline::max());
 
