@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "boost/asio/executor_work_guard.hpp"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/post.hpp"
@@ -100,6 +101,9 @@ class HttpServer::Loop {
   bool MakeRoom(const std::string& host);
 
   HttpConnections connections_;
+  // Keeps the thread: during a drain there may be only connections that neither read nor write.
+  asio::executor_work_guard<asio::io_context::executor_type> work_{
+      connections_.context.get_executor()};
   int port_ = 0;
   tcp::acceptor acceptor_{connections_.context};
   asio::steady_timer again_{connections_.context};
