@@ -54,12 +54,13 @@ RUN apt-get update && apt-get upgrade -y && \
     rm -rf /var/lib/apt/lists/* && \
     useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin aft
 # Headers of these packages are compiled into the programs, so the images have their licences and their entries too.
-RUN --mount=type=bind,from=packages,source=/,target=/packages \
+RUN --mount=type=bind,from=packages,source=/usr/share/doc,target=/packages/doc \
+    --mount=type=bind,from=packages,source=/var/lib/dpkg,target=/packages/dpkg \
     mkdir -p /var/lib/dpkg/status.d && \
     for package in libboost1.74-dev libcli11-dev nlohmann-json3-dev; do \
       mkdir -p "/usr/share/doc/$package" && \
-      cp "/packages/usr/share/doc/$package/copyright" "/usr/share/doc/$package/" && \
-      dpkg-query --admindir=/packages/var/lib/dpkg -s "$package" >"/var/lib/dpkg/status.d/$package" || exit 1; \
+      cp "/packages/doc/$package/copyright" "/usr/share/doc/$package/" && \
+      dpkg-query --admindir=/packages/dpkg -s "$package" >"/var/lib/dpkg/status.d/$package" || exit 1; \
     done
 COPY deploy/config/container.textproto /etc/aft/server.textproto
 COPY deploy/rootfs.sh /
