@@ -146,6 +146,7 @@ TEST_F(RedisClientTest, AnOutageIsTwoLinesOfTheLog) {
     return command[0] == "PING" && bytes[0] == '$' ? "+PONG\r\n" : bytes;
   };
   FakeRedis redis(serve, /*login=*/false);
+  log::Flush(std::chrono::hours(1));  // lines of the tests before
   testing::internal::CaptureStderr();
   const auto client = Connect(redis.address(), kMinute);
   ASSERT_TRUE(Ask(*client).ok());
