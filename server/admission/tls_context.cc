@@ -15,9 +15,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
+#include "server/config/text_proto.h"
 #include "server/observability/log.h"
 
 namespace aft::server {
@@ -29,8 +29,6 @@ constexpr struct {
 } kFields[] = {{"security.tls.cert_file", &TlsConfig::cert_file},
                {"security.tls.key_file", &TlsConfig::key_file},
                {"security.tls.client_ca_file", &TlsConfig::client_ca_file}};
-
-constexpr size_t kMaxFileBytes = size_t{16} << 20;  // as for the config
 
 absl::Status CheckFile(bool ok, absl::string_view field, const std::string& file) {
   if (ok) return absl::OkStatus();
@@ -79,7 +77,7 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeContext(const TlsConfig& tls, const
 
 // Copies the file of a field into memory, and returns the copy's descriptor.
 absl::StatusOr<int> CopyToMemory(const char* field, const std::string& path) {
-  const absl::StatusOr<std::string> bytes = ReadFile(path, kMaxFileBytes);
+  const absl::StatusOr<std::string> bytes = ReadConfigFile(path);
   if (!bytes.ok()) {
     return BadField(field, absl::StrCat("cannot use ", path, ": ", bytes.status().message()));
   }

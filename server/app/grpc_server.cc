@@ -175,8 +175,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerConfi
                                                                ModelRegistry& registry,
                                                                ServerMetrics& metrics,
                                                                prometheus::Registry& prometheus) {
-  OptionRules();  // made while there is memory, because the error of a call without memory needs
-                  // them
+  // Makes the rules while there is memory, because the error of a call without memory needs them.
+  OptionRules();
   AFT_ASSIGN_OR_RETURN(auto identity, ClientIdentity::Create(config.security));
   auto decoders = std::make_unique<DecodePool>();
   // Only lookups under way call this. Each belongs to a call or to a stored response over HTTP, and

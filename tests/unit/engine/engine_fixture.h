@@ -18,6 +18,7 @@
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/recording_sink.h"
+#include "tests/support/same_state.h"
 #include "tests/support/status_matchers.h"
 
 namespace aft::server {
@@ -182,17 +183,8 @@ class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
     AFT_CHECK(outcome.turn != nullptr);
     return std::make_shared<const SequenceState>(MakeState(*outcome.turn).value());
   }
-  static void ExpectSameState(const SequenceState& a, const SequenceState& b) {
-    EXPECT_EQ(a.model, b.model);
-    EXPECT_EQ(a.snapshot, b.snapshot);
-    EXPECT_EQ(a.tokens, b.tokens);
-    EXPECT_EQ(a.outputs, b.outputs);
-    EXPECT_EQ(a.history, b.history);
-    EXPECT_EQ(a.pending, b.pending);
-    EXPECT_EQ(a.had, b.had);
-  }
   // Expects that both left the same state, or that neither left one.
-  static void ExpectSameState(const Outcome& a, const Outcome& b) {
+  static void ExpectSameTurn(const Outcome& a, const Outcome& b) {
     ASSERT_EQ(a.turn != nullptr, b.turn != nullptr);
     if (a.turn != nullptr) ExpectSameState(*StateOf(a), *StateOf(b));
   }

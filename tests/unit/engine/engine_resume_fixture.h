@@ -151,7 +151,7 @@ class EngineResumeTest : public EngineTest {
     EXPECT_EQ(outcome.usage.prompt_tokens, expected.usage.prompt_tokens);
     EXPECT_EQ(outcome.usage.generated_tokens, expected.usage.generated_tokens);
     EXPECT_EQ(outcome.usage.resumed_tokens, from);
-    ExpectSameState(outcome, expected);
+    ExpectSameTurn(outcome, expected);
   }
 
   // The state of the resume point, which comes after the request's prompt and `outputs`.

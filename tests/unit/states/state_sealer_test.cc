@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/property/random_inputs.h"
+#include "tests/support/same_state.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -39,16 +40,6 @@ class StateSealerTest : public testing::Test {
     state.had = {{.id = 3, .sampled = 0}, {.id = 200, .sampled = 77}};
     return state;
   }
-  static void ExpectSame(const SequenceState& a, const SequenceState& b) {
-    EXPECT_EQ(a.model, b.model);
-    EXPECT_EQ(a.snapshot, b.snapshot);
-    EXPECT_EQ(a.tokens, b.tokens);
-    EXPECT_EQ(a.outputs, b.outputs);
-    EXPECT_EQ(a.history, b.history);
-    EXPECT_EQ(a.pending, b.pending);
-    EXPECT_EQ(a.had, b.had);
-    EXPECT_EQ(a.note, b.note);
-  }
   static void ExpectRefused(const StateSealer& sealer, const std::string& sealed,
                             const std::string& why) {
     EXPECT_THAT(sealer.Open(sealed).status(),
@@ -69,14 +60,14 @@ TEST_F(StateSealerTest, OpensWhatItSealed) {
     EXPECT_LE(StateBytes(state), kStateObjectBytes + static_cast<int64_t>(sealed.size()));
     const auto opened = sealer.Open(sealed);
     ASSERT_TRUE(opened.ok()) << opened.status();
-    ExpectSame(*opened, state);
+    ExpectSameState(*opened, state);
   }
-  ExpectSame(*sealer.Open(*sealer.Seal(SequenceState())), SequenceState());
+  ExpectSameState(*sealer.Open(*sealer.Seal(SequenceState())), SequenceState());
   SequenceState noted = State(20);
   noted.note = "a stored response";
   const std::string sealed = *sealer.Seal(noted);
   EXPECT_EQ(static_cast<int64_t>(sealed.size()), StateSealer::SealedBytes(noted));
-  ExpectSame(*sealer.Open(sealed), noted);
+  ExpectSameState(*sealer.Open(sealed), noted);
 }
 
 TEST_F(StateSealerTest, TheBytesRevealNothingOfTheState) {
