@@ -43,6 +43,13 @@ inline constexpr const FormatSpec& SpecOf(Number format) {
   return kFormats[static_cast<int>(format)];
 }
 
+constexpr bool NeighboursArePowersOfTwo() {
+  for (const FormatSpec& spec : kFormats) {
+    if ((spec.neighbours & (spec.neighbours - 1)) != 0) return false;
+  }
+  return true;
+}
+static_assert(NeighboursArePowersOfTwo());
 static_assert(127 * 127 * SpecOf(Number::kInt8).most_inputs <= INT32_MAX);
 
 // Whether products with such weights read rows of integers too (kernels/linear/linear_rows.h).

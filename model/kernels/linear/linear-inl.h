@@ -77,21 +77,36 @@ HWY_INLINE LinearVec Finish(LinearTag d, Epilogue epilogue, LinearVec sum, const
   return sum;
 }
 
-// Stores the vector of sums of columns [column, column + lanes) of a row.
-HWY_INLINE void StoreSums(const LinearCall& call, LinearVec sum, int64_t row, int64_t column) {
-  const LinearTag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  float* const y = call.y + row * call.y_stride + column;
-  const int64_t left = call.linear.out - column;
-  if (left >= lanes) {
-    hn::StoreU(Finish(d, call.epilogue, sum, y), d, y);
-  } else if (left > 0) {
-    HWY_ALIGN float part[16] = {};
-    std::memcpy(part, y, static_cast<size_t>(left) * sizeof(float));
-    hn::Store(Finish(d, call.epilogue, sum, part), d, part);
-    std::memcpy(y, part, static_cast<size_t>(left) * sizeof(float));
+// Stores vectors of sums of the columns [column, column + lanes). One object serves many rows: it
+// reads the call once, because a compiler must assume that the stores may change the call.
+class ColumnStore {
+ public:
+  HWY_INLINE ColumnStore(const LinearCall& call, int64_t column)
+      : y_(call.y + column),
+        stride_(call.y_stride),
+        left_(call.linear.out - column),
+        epilogue_(call.epilogue) {}
+
+  HWY_INLINE void Put(LinearVec sum, int64_t row) const {
+    const LinearTag d;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    float* const y = y_ + row * stride_;
+    if (left_ >= lanes) {
+      hn::StoreU(Finish(d, epilogue_, sum, y), d, y);
+    } else if (left_ > 0) {
+      HWY_ALIGN float part[16] = {};
+      std::memcpy(part, y, static_cast<size_t>(left_) * sizeof(float));
+      hn::Store(Finish(d, epilogue_, sum, part), d, part);
+      std::memcpy(y, part, static_cast<size_t>(left_) * sizeof(float));
+    }
   }
-}
+
+ private:
+  float* y_;
+  int64_t stride_;
+  int64_t left_;
+  Epilogue epilogue_;
+};
 
 // Keeps a vector of weights in a register if several rows use it. GCC 12 would read it from memory
 // for each of two or three rows, and AVX-512 reads only one vector in a cycle. `weights` must be a

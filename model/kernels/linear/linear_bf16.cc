@@ -72,10 +72,10 @@ struct Bf16DotBlocks {
     for (int i = 0; i < kRows * kPanels * 2; ++i) {
       _mm512_store_ps(products + i * kLanes, sum[i / (2 * kPanels)][i / 2 % kPanels][i % 2]);
     }
-    for (int r = 0; r < kRows; ++r) {
-      for (int i = 0; i < 2 * kPanels; ++i) {
-        const int64_t first = (panel + i / 2) * kPanel + column + i % 2 * kLanes;
-        StoreSums(call, hn::Load(d, products + (r * 2 * kPanels + i) * kLanes), row + r, first);
+    for (int i = 0; i < 2 * kPanels; ++i) {
+      const ColumnStore store(call, (panel + i / 2) * kPanel + column + i % 2 * kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        store.Put(hn::Load(d, products + (r * 2 * kPanels + i) * kLanes), row + r);
       }
     }
   }
@@ -90,11 +90,14 @@ struct Bf16Tiles {
     if constexpr (kSum == 2) _tile_dpbf16ps(2, 5, 6);
     if constexpr (kSum == 3) _tile_dpbf16ps(3, 5, 7);
   }
-  static HWY_INLINE void Store(const LinearCall& call, const Sum* sums, int64_t row,
+  static HWY_INLINE void Store(const LinearCall& call, const Sum* sums, int64_t row, int64_t rows,
                                int64_t column) {
     const LinearTag d;
     const LinearVec bias = hn::Load(d, PackedBias(call.linear) + column);
-    StoreSums(call, hn::Add(hn::Load(d, sums), bias), row, column);
+    const ColumnStore store(call, column);
+    for (int64_t r = 0; r < rows; ++r) {
+      store.Put(hn::Add(hn::Load(d, sums + r * kPanel), bias), row + r);
+    }
   }
 };
 

@@ -119,10 +119,11 @@ struct FloatBlocks {
         hn::Store(sum[r][i / kVectors][i % kVectors], d, products + (r * kVectorsOfRow + i) * 16);
       }
     }
-    for (int r = 0; r < kRows; ++r) {
-      for (int i = 0; i < kVectorsOfRow; ++i) {
-        const int64_t first = (panel + i / kVectors) * kPanel + column + i % kVectors * lanes;
-        StoreSums(call, hn::Load(d, products + (r * kVectorsOfRow + i) * 16), row + r, first);
+    for (int i = 0; i < kVectorsOfRow; ++i) {
+      const int64_t first = (panel + i / kVectors) * kPanel + column + i % kVectors * lanes;
+      const ColumnStore store(call, first);
+      for (int r = 0; r < kRows; ++r) {
+        store.Put(hn::Load(d, products + (r * kVectorsOfRow + i) * 16), row + r);
       }
     }
   }

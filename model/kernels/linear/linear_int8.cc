@@ -139,22 +139,29 @@ struct PairDots {
 };
 #endif
 
-// Stores the vector of outputs from `first` on that the sums of integers at `products` give.
+// Stores the vector of outputs from `column` on that the sums of integers at `products` give, for
+// `rows` rows from `row` on. The sums of two rows are `distance` apart.
 template <class D>
-HWY_INLINE void StoreProducts(const LinearCall& call, const int32_t* products, int64_t row,
-                              int64_t first) {
+HWY_INLINE void StoreProducts(const LinearCall& call, const int32_t* products, int64_t distance,
+                              int64_t row, int64_t rows, int64_t column) {
   const LinearTag df;
   const SumTag d;
   const Int8Vectors vectors(call.linear);
-  float scale;
-  std::memcpy(
-      &scale,
-      static_cast<const unsigned char*>(call.rows.quantized) + row * RowBytes(call.linear.in),
-      sizeof(scale));
-  const Sum exact = D::Correct(hn::Load(d, products), hn::Load(d, vectors.sums + first));
-  const LinearVec scales = hn::Mul(hn::Set(df, scale), hn::Load(df, vectors.scales + first));
-  const LinearVec product = hn::Mul(hn::ConvertTo(df, exact), scales);
-  StoreSums(call, hn::Add(product, hn::Load(df, vectors.bias + first)), row, first);
+  const Sum of_weights = hn::Load(d, vectors.sums + column);
+  const LinearVec scales = hn::Load(df, vectors.scales + column);
+  const LinearVec bias = hn::Load(df, vectors.bias + column);
+  const int64_t row_bytes = RowBytes(call.linear.in);
+  const auto* const quantized =
+      static_cast<const unsigned char*>(call.rows.quantized) + row * row_bytes;
+  const ColumnStore store(call, column);
+  for (int64_t r = 0; r < rows; ++r) {
+    float scale;
+    std::memcpy(&scale, quantized + r * row_bytes, sizeof(scale));
+    const Sum exact = D::Correct(hn::Load(d, products + r * distance), of_weights);
+    const LinearVec product =
+        hn::Mul(hn::ConvertTo(df, exact), hn::Mul(hn::Set(df, scale), scales));
+    store.Put(hn::Add(product, bias), row + r);
+  }
 }
 
 template <class D>
@@ -220,11 +227,9 @@ struct Int8Blocks {
         hn::Store(sum[r][i / kVectors][i % kVectors], d, products + (r * kVectorsOfRow + i) * 16);
       }
     }
-    for (int r = 0; r < kRows; ++r) {
-      for (int i = 0; i < kVectorsOfRow; ++i) {
-        StoreProducts<D>(call, products + (r * kVectorsOfRow + i) * 16, row + r,
-                         (panel + i / kVectors) * kPanel + column + i % kVectors * lanes);
-      }
+    for (int i = 0; i < kVectorsOfRow; ++i) {
+      StoreProducts<D>(call, products + i * 16, kVectorsOfRow * 16, row, kRows,
+                       (panel + i / kVectors) * kPanel + column + i % kVectors * lanes);
     }
   }
 };
@@ -240,9 +245,9 @@ struct Int8Tiles {
     if constexpr (kSum == 2) _tile_dpbusd(2, 5, 6);
     if constexpr (kSum == 3) _tile_dpbusd(3, 5, 7);
   }
-  static HWY_INLINE void Store(const LinearCall& call, const Sum* sums, int64_t row,
+  static HWY_INLINE void Store(const LinearCall& call, const Sum* sums, int64_t row, int64_t rows,
                                int64_t column) {
-    StoreProducts<QuadDots>(call, sums, row, column);
+    StoreProducts<QuadDots>(call, sums, kPanel, row, rows, column);
   }
 };
 #endif

@@ -27,8 +27,8 @@ inline constexpr int64_t kPanel = 32;
 
 inline int64_t LinearPanels(int64_t out) { return (out + kPanel - 1) / kPanel; }
 constexpr int64_t PanelBytes(int64_t in, Number format) {
-  const int64_t neighbours = SpecOf(format).neighbours;
-  return (in + neighbours - 1) / neighbours * neighbours * kPanel * NumberBytes(format);
+  const int64_t neighbours = SpecOf(format).neighbours;  // a power of two
+  return ((in + neighbours - 1) & -neighbours) * kPanel * NumberBytes(format);
 }
 // The bytes that a packed weight occupies. REQUIRES: one of the above formats.
 int64_t PackedWeightBytes(int64_t in, int64_t out, Number format);

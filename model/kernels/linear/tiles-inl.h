@@ -92,7 +92,8 @@ struct TileRows {
   int64_t input_bytes;  // a multiple of kTileBytes
 };
 
-// Calls Product::Store(call, sums, row, column) for the sums of every row and 16 columns.
+// Calls Product::Store(call, sums, row, rows, column) for the sums of all rows and 16 columns at a
+// time. The sums of two rows are kPanel apart.
 template <class Product>
 void AllTiles(const LinearCall& call, const TileRows& inputs, int64_t begin, int64_t end) {
   const int64_t rows = call.rows.rows;
@@ -122,10 +123,9 @@ void AllTiles(const LinearCall& call, const TileRows& inputs, int64_t begin, int
         SumTiles<Product, false>(x, inputs.row_bytes, weights, inputs.input_bytes, ahead, sums);
       }
       ahead.at += panel_bytes / blocks;
-      for (int64_t row = first; row < from + block; ++row) {
-        for (int64_t column = 0; column < kPanel; column += kTileColumns) {
-          Product::Store(call, sums + (row - from) * kPanel + column, row, panel * kPanel + column);
-        }
+      for (int64_t column = 0; column < kPanel; column += kTileColumns) {
+        Product::Store(call, sums + (first - from) * kPanel + column, first, from + block - first,
+                       panel * kPanel + column);
       }
     }
   }
