@@ -18,14 +18,16 @@ uint16_t ToBf16(float x) {
 }
 
 // Calls fn(k, place) for every input k of output n; `place` is in numbers from the weight's start.
-template <typename Fn>
-void ForEachInput(int64_t in, Number format, int64_t n, const Fn& fn) {
-  const int64_t neighbours = SpecOf(format).neighbours;
+template <Number kFormat, typename Fn>
+void ForEachInput(int64_t in, int64_t n, const Fn& fn) {
+  constexpr int64_t kNeighbours = SpecOf(kFormat).neighbours;
   int64_t place =
-      n / kPanel * (PanelBytes(in, format) / NumberBytes(format)) + n % kPanel * neighbours;
-  for (int64_t k = 0; k < in; k += neighbours, place += kPanel * neighbours) {
-    for (int64_t i = 0; i < neighbours && k + i < in; ++i) fn(k + i, place + i);
+      n / kPanel * (PanelBytes(in, kFormat) / NumberBytes(kFormat)) + n % kPanel * kNeighbours;
+  int64_t k = 0;
+  for (; k + kNeighbours <= in; k += kNeighbours, place += kPanel * kNeighbours) {
+    for (int64_t i = 0; i < kNeighbours; ++i) fn(k + i, place + i);
   }
+  for (; k < in; ++k, ++place) fn(k, place);
 }
 
 }  // namespace
@@ -68,33 +70,50 @@ PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int6
     const float* const row = weight + n * in;
     if (bias != nullptr) packed_bias[n] = bias[n];
     if (format == Number::kInt8) scales[n] = QuantizeOutput(row, in, integers.data());
-    ForEachInput(in, format, n, [&](int64_t k, int64_t place) {
-      if (format == Number::kInt8) {
-        const int8_t integer = integers[static_cast<size_t>(k)];
-        static_cast<int8_t*>(packed)[place] = integer;
-        sums[n] += integer;
-      } else if (format == Number::kBf16) {
-        static_cast<uint16_t*>(packed)[place] = ToBf16(row[k]);
-      } else {
-        static_cast<float*>(packed)[place] = row[k];
-      }
-    });
+    switch (format) {
+      case Number::kInt8:
+        ForEachInput<Number::kInt8>(in, n, [&](int64_t k, int64_t place) {
+          const int8_t integer = integers[static_cast<size_t>(k)];
+          static_cast<int8_t*>(packed)[place] = integer;
+          sums[n] += integer;
+        });
+        break;
+      case Number::kBf16:
+        ForEachInput<Number::kBf16>(in, n, [&](int64_t k, int64_t place) {
+          static_cast<uint16_t*>(packed)[place] = ToBf16(row[k]);
+        });
+        break;
+      default:
+        ForEachInput<Number::kFp32>(
+            in, n, [&](int64_t k, int64_t place) { static_cast<float*>(packed)[place] = row[k]; });
+    }
   }
   return {format, packed, in, out};
 }
 
 void UnpackOutput(const PackedWeight& linear, int64_t n, float* w) {
-  const float scale = linear.format == Number::kInt8 ? Int8Vectors(linear).scales[n] : 0;
-  ForEachInput(linear.in, linear.format, n, [&](int64_t k, int64_t place) {
-    if (linear.format == Number::kInt8) {
-      w[k] = scale * static_cast<float>(static_cast<const int8_t*>(linear.bytes)[place]);
-    } else if (linear.format == Number::kBf16) {
-      w[k] =
-          std::bit_cast<float>(uint32_t{static_cast<const uint16_t*>(linear.bytes)[place]} << 16);
-    } else {
-      w[k] = static_cast<const float*>(linear.bytes)[place];
+  switch (linear.format) {
+    case Number::kInt8: {
+      const float scale = Int8Vectors(linear).scales[n];
+      const auto* const integers = static_cast<const int8_t*>(linear.bytes);
+      ForEachInput<Number::kInt8>(linear.in, n, [=](int64_t k, int64_t place) {
+        w[k] = scale * static_cast<float>(integers[place]);
+      });
+      break;
     }
-  });
+    case Number::kBf16: {
+      const auto* const numbers = static_cast<const uint16_t*>(linear.bytes);
+      ForEachInput<Number::kBf16>(linear.in, n, [=](int64_t k, int64_t place) {
+        w[k] = std::bit_cast<float>(uint32_t{numbers[place]} << 16);
+      });
+      break;
+    }
+    default: {
+      const auto* const numbers = static_cast<const float*>(linear.bytes);
+      ForEachInput<Number::kFp32>(linear.in, n,
+                                  [=](int64_t k, int64_t place) { w[k] = numbers[place]; });
+    }
+  }
 }
 
 }  // namespace aft::kernels
