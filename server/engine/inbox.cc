@@ -93,11 +93,13 @@ void Inbox::Stop(TimePoint deadline) {
 
 void Inbox::Take(Duration wait, Batch& batch) {
   const bool for_ever = wait == Duration::max();
-  const TimePoint until = for_ever ? TimePoint::max() : std::chrono::steady_clock::now() + wait;
+  const bool returns = wait <= Duration(0);  // a busy engine calls in every step, without the clock
+  const TimePoint until =
+      for_ever || returns ? TimePoint::max() : std::chrono::steady_clock::now() + wait;
   batch.added.clear();
   batch.cancelled.clear();
   MutexLock lock(mutex_);
-  while (wait > Duration(0) && pending_.added.empty() && pending_.cancelled.empty() &&
+  while (!returns && pending_.added.empty() && pending_.cancelled.empty() &&
          pending_.closed == batch.closed && pending_.streams_leave == batch.streams_leave &&
          pending_.stop_at == batch.stop_at) {
     if (for_ever) {

@@ -69,15 +69,19 @@ void HistogramBatch::Add(double value) {
   const auto bound = std::lower_bound(bounds_.begin(), bounds_.end(), value);
   counts_[static_cast<size_t>(bound - bounds_.begin())] += 1.0;
   sum_ += value;
-  empty_ = false;
+  ++values_;
 }
 
 void HistogramBatch::Flush() {
-  if (empty_) return;
-  histogram_.ObserveMultiple(counts_, sum_);
+  if (values_ == 0) return;
+  if (values_ == 1) {
+    histogram_.Observe(sum_);  // ObserveMultiple also writes the buckets that have no new value
+  } else {
+    histogram_.ObserveMultiple(counts_, sum_);
+  }
   std::fill(counts_.begin(), counts_.end(), 0.0);
   sum_ = 0.0;
-  empty_ = true;
+  values_ = 0;
 }
 
 }  // namespace aft::server

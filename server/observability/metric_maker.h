@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -147,7 +148,7 @@ class HistogramBatch {
   const std::vector<double>& bounds_;
   std::vector<double> counts_;  // one per bound, then +Inf
   double sum_ = 0.0;
-  bool empty_ = true;
+  int64_t values_ = 0;
 };
 
 }  // namespace aft::server
