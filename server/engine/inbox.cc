@@ -53,9 +53,8 @@ Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>>&& jobs,
   // Requests of other users of the client may come after this one, so they do not count: no request
   // may be refused that could have met its deadline.
   const Job& first_job = *jobs.front();
-  if (!refused && !idle && !in_time(first_job.user.empty() ? first_job.charge.ahead() : 0)) {
-    refused = Rejection::kDeadline;
-  }
+  const int32_t ahead = first_job.client->shares_by_user ? 0 : first_job.charge.ahead();
+  if (!refused && !idle && !in_time(ahead)) refused = Rejection::kDeadline;
   if (pending_.closed) refused = Rejection::kDraining;  // it may have closed after Reserve
   if (refused) {
     for (size_t i = 0; i < entered; ++i) budget_.Leave(jobs[i]->charge);

@@ -68,8 +68,8 @@ class Inbox {
   };
   // Adds all of these jobs of one client, or leaves all in `jobs`. The first job uses its
   // reservation, if it has one of this inbox. `in_time` returns whether the jobs are read soon
-  // enough if `ahead` requests of the same client go before them. It must be short and take no
-  // locks. An idle engine accepts jobs without calling it, because they delay no others, and
+  // enough if at most `ahead` requests of the same client go before them. It must be short and take
+  // no locks. An idle engine accepts jobs without calling it, because they delay no others, and
   // running them corrects the estimate.
   AddResult Add(std::vector<std::unique_ptr<Job>>&& jobs,
                 absl::FunctionRef<bool(int32_t ahead)> in_time);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "model/api/snapshot_bytes.h"
@@ -295,9 +296,14 @@ TEST_F(EngineFairnessTest, ADeadlineCountsTheRequestsThatGoBefore) {
   request.deadline = clock.Now() + seconds(9);
   EXPECT_THAT(Refused(request), StatusIs(absl::StatusCode::kResourceExhausted,
                                          HasSubstr("would take at least 10.000 s")));
-  GenerationRequest of_user = request;  // it may overtake the requests of other users
-  of_user.user = "someone";
-  before.push_back(Submit(of_user).sink);
+  Client sharing = *AnonymousClient();
+  sharing.shares_by_user = true;
+  for (const char* user : {"someone", ""}) {  // it may overtake the requests of other users
+    GenerationRequest of_user = request;
+    of_user.client = std::make_shared<const Client>(sharing);
+    of_user.user = user;
+    before.push_back(Submit(of_user).sink);
+  }
   GenerationRequest of_other = request;
   of_other.client = client_b;
   before.push_back(Submit(of_other).sink);
