@@ -17,6 +17,8 @@ namespace {
 
 // How often all requests are searched for the one that has waited longest.
 constexpr std::chrono::milliseconds kLookInterval{100};
+// The most time that one call of CheckProgress adds to the time of a step.
+constexpr std::chrono::seconds kLongestPause{1};
 
 static_assert(static_cast<int>(Ending::kDone) == static_cast<int>(FinishReason::kDone));
 
@@ -50,6 +52,7 @@ RequestLoop::RequestLoop(const EngineOptions& options, int32_t slots, ModelMetri
               .max_queued_requests = options_.limits.max_queued_requests,
               .max_queued_tokens = options_.limits.max_queued_tokens},
              max_client_queued_requests(), metrics),
+      checked_at_(options_.clock()),
       last_step_(options_.clock()) {
   metrics_.slots_total.Set(slots);
 }
@@ -186,7 +189,12 @@ bool RequestLoop::TryShutdown(TimePoint deadline, Duration margin) {
 
 void RequestLoop::CheckProgress() {
   const TimePoint since = busy_since_;
-  if (since == TimePoint::max() || Now() - since <= options_.health.step_timeout) return;
+  const TimePoint now = Now();
+  const Duration passed = std::min<Duration>(now - std::exchange(checked_at_, now), kLongestPause);
+  if (since != std::exchange(checked_step_, since)) step_time_ = Duration(0);
+  if (since == TimePoint::max()) return;
+  step_time_ += std::min(passed, now - since);
+  if (step_time_ <= options_.health.step_timeout) return;
   FailModel(absl::StrCat("a step did not end within health.step_timeout_ms=",
                          options_.health.step_timeout.count()));
 }

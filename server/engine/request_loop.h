@@ -86,8 +86,9 @@ class RequestLoop {
   // Only _exit ends a thread that is stuck for ever; the destructor waits for it.
   bool TryShutdown(TimePoint deadline, Duration margin = std::chrono::seconds(2));
 
-  // Fails the model when its step has taken longer than health.step_timeout. Must be called
-  // regularly.
+  // Fails the model when its step has taken longer than health.step_timeout. Must be called several
+  // times a second, by one thread at a time. A longer time between two calls counts as one second,
+  // because the process was stopped meanwhile, and the step with it.
   void CheckProgress();
 
   // When the engine thread began its current step; TimePoint::max() while it has nothing to do.
@@ -236,6 +237,11 @@ class RequestLoop {
   CondVar state_changed_;
   bool failed_ ABSL_GUARDED_BY(delivery_mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(delivery_mutex_) = false;  // the thread is about to end
+
+  // Only CheckProgress uses these.
+  TimePoint checked_at_;                       // when it was called last
+  TimePoint checked_step_ = TimePoint::max();  // busy_since_ at that time
+  Duration step_time_{};                       // of that step, as CheckProgress counts it
 
   std::atomic<TimePoint> busy_since_{TimePoint::max()};
   std::atomic<TimePoint> last_step_;                         // when the last step was done

@@ -322,6 +322,7 @@ TEST_F(EncodeEngineTest, FailedBatchesInARowFailTheModel) {
 
 TEST_F(EncodeEngineTest, ABatchThatDoesNotEndFailsTheModelAndItsVectorsAreDropped) {
   options.model.max_batch_delay = seconds(0);
+  options.health.step_timeout = milliseconds(200);
   StartHeld();
   const Sink running = Submit(Request(1)).sink;
   control->WaitUntilBlocked();

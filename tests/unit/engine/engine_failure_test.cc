@@ -177,6 +177,20 @@ TEST_F(EngineFailureTest, AStepThatDoesNotEndFailsTheModelWhileItsThreadIsStuck)
   EXPECT_EQ(control->step_count(), 1);
 }
 
+// The clock also runs while the process is stopped or frozen, or its machine is suspended.
+TEST_F(EngineFailureTest, AStepOfAProcessThatWasStoppedMayStillEnd) {
+  options.health.step_timeout = std::chrono::minutes(2);
+  StartHeld();
+  const GenerationRequest request = Request({1}, 5);
+  const Sink sink = Submit(request).sink;
+  control->WaitUntilBlocked();
+  clock.Advance(std::chrono::hours(1));
+  engine->CheckProgress();
+  EXPECT_THAT(reasons(), ElementsAre());
+  control->Resume();
+  ExpectServed(sink, request);
+}
+
 TEST_F(EngineFailureTest, NeitherManyStepsNorIdlenessCountAsAStuckStep) {
   StartHeld();
   const GenerationRequest request = Request({1}, 5);
