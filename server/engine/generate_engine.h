@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -97,7 +98,7 @@ class GenerateEngine final : public RequestLoop {
   void Leave(Job& job, TimePoint now) override;
   TimePoint Advance() override;
   void PublishGauges() override;
-  size_t HeldBack(ServiceClass service_class) const override {
+  int32_t HeldBack(ServiceClass service_class) const override {
     return prefixes_.held_back(service_class);
   }
 

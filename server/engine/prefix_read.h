@@ -39,6 +39,7 @@ struct PrefixRead {
   // Used while the stream waits for the state of another one.
   TokenStream* leader = nullptr;
   int64_t awaited = 0;      // the position of that state
+  int32_t held_back = 0;    // the streams that wait with it: itself and its followers
   bool has_waited = false;  // the awaited state was left
 };
 

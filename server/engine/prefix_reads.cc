@@ -137,7 +137,8 @@ void PrefixReads::Join(TokenStream& stream, TokenStream& leader, int64_t positio
   stream.prefix->leader = &leader;
   stream.prefix->awaited = AddCut(leader, position);
   leader.prefix->joined.push_back(&stream);
-  ++held_back_[ClassOf(stream)];
+  stream.prefix->held_back = stream.group_size();
+  held_back_[ClassOf(stream)] += stream.prefix->held_back;
   CutNext(leader);
   LendClass(leader);
   metrics_.prefix_joins.Increment();
@@ -209,7 +210,7 @@ void PrefixReads::Release(TokenStream& leader, int64_t position) {
       continue;
     }
     waiting->prefix->leader = nullptr;
-    --held_back_[ClassOf(*waiting)];
+    held_back_[ClassOf(*waiting)] -= waiting->prefix->held_back;
     scheduler_.Readmit(*waiting);
   }
   leader.prefix->joined = std::move(still);
@@ -297,7 +298,7 @@ void PrefixReads::Remove(TokenStream& stream) {
   if (TokenStream* const leader = std::exchange(read.leader, nullptr); leader != nullptr) {
     std::vector<TokenStream*>& joined = leader->prefix->joined;
     joined.erase(std::find(joined.begin(), joined.end(), &stream));
-    --held_back_[ClassOf(stream)];
+    held_back_[ClassOf(stream)] -= read.held_back;
     LendClass(*leader);
   }
   Release(stream, Sequence::kNoCut);

@@ -21,8 +21,8 @@ namespace aft::server {
 struct TokenStream;
 
 // Decides, with PrefixCache, from which states prompts continue and which states they leave.
-// "Prefix cache" in README.md has the rules. Other threads than the engine's may call only Make and
-// Attach.
+// "Prefix cache" in README.md has the rules. Other threads than the engine's may call only Make,
+// Attach and held_back.
 class PrefixReads {
  public:
   struct Options {
@@ -62,8 +62,10 @@ class PrefixReads {
   // The stream leaves the engine, however it ended.
   void Remove(TokenStream& stream);
 
-  // The number of streams of that class that wait for another one's state.
-  size_t held_back(ServiceClass service_class) const {
+  // The number of streams of that class that wait for another one's state. All streams of a group
+  // count until its first one waits no more, even if some of the others have ended by then. Any
+  // thread.
+  int32_t held_back(ServiceClass service_class) const {
     return held_back_[static_cast<size_t>(service_class)];
   }
 
@@ -89,7 +91,7 @@ class PrefixReads {
   ModelMetrics& metrics_;
   PrefixCache cache_;
   std::vector<TokenStream*> readers_;  // whose prompts are known and not wholly read
-  std::array<size_t, kServiceClasses> held_back_{};
+  std::array<std::atomic<int32_t>, kServiceClasses> held_back_{};
   int64_t published_evictions_ = 0;
   std::atomic<int64_t> deepest_{0};  // the longest prefix to continue from
 };

@@ -92,7 +92,12 @@ absl::StatusOr<RequestHandle> RequestLoop::Accept(std::vector<std::unique_ptr<Jo
   const TimePoint now = Now();
   Duration estimate{};
   const auto in_time = [&](int32_t ahead) {
-    estimate = estimate_.UntilRead(service_class, ahead, least_unread, now);
+    // A job that is held back may begin after this one. Jobs of other clients are subtracted too,
+    // so the estimate may be too low, but not too high.
+    for (int i = 0; i <= static_cast<int>(service_class); ++i) {
+      ahead -= HeldBack(static_cast<ServiceClass>(i));
+    }
+    estimate = estimate_.UntilRead(service_class, std::max(ahead, 0), least_unread, now);
     return deadline <= now || estimate <= deadline - now;  // it may have expired already
   };
   std::vector<Accepted> accepted;
@@ -155,11 +160,6 @@ absl::Status RequestLoop::Refuse(Rejection reason) {
     default:
       return Draining();
   }
-}
-
-absl::Status RequestLoop::RefuseInvalid(absl::Status status) {
-  metrics_.rejected(Rejection::kInvalid).Increment();
-  return status;
 }
 
 void RequestLoop::Shutdown(TimePoint deadline) {
@@ -340,8 +340,6 @@ EngineLoad RequestLoop::load() const {
   return load;
 }
 
-void RequestLoop::LeaveQueue(const Job& job) { --waiting_[static_cast<size_t>(job.service_class)]; }
-
 void RequestLoop::DropAll(const absl::Status& status) {
   const TimePoint now = Now();
   while (!jobs_.empty()) Fail(*jobs_.begin()->second, status, now);
@@ -353,7 +351,7 @@ void RequestLoop::BeginStep(const std::vector<Job*>& jobs, TimePoint now) {
     if (job->call_began != nullptr) *job->call_began = true;
     metrics_.queue_seconds(job->method, job->service_class).Observe(Seconds(now - job->arrival));
     LeaveQueue(*job);
-    const size_t waiting = waiting_[static_cast<size_t>(job->service_class)];
+    const auto waiting = static_cast<int32_t>(waiting_[static_cast<size_t>(job->service_class)]);
     estimate_.ObserveTurn(job->service_class, waiting > HeldBack(job->service_class), now);
   }
   inbox_.LeaveQueue(jobs);
@@ -490,11 +488,6 @@ void RequestLoop::ClearGauges() {
   metrics_.waiting_tokens.Set(0);
   metrics_.requests_parked.Set(0);
   metrics_.slots_used.Set(0);
-}
-
-bool RequestLoop::failed() const {
-  MutexLock lock(delivery_mutex_);
-  return failed_;
 }
 
 absl::Status RequestLoop::HasFailed() const {

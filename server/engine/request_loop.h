@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -130,7 +131,10 @@ class RequestLoop {
   // Accepts the texts of one call. The call has begun when its first text begins. From then on the
   // others wait as long as they have to, also during a drain.
   absl::StatusOr<RequestHandle> AcceptTexts(std::vector<std::unique_ptr<Job>> jobs);
-  absl::Status RefuseInvalid(absl::Status status);
+  absl::Status RefuseInvalid(absl::Status status) {
+    metrics_.rejected(Rejection::kInvalid).Increment();
+    return status;
+  }
 
   // All that follows is for the engine thread alone.
 
@@ -145,8 +149,9 @@ class RequestLoop {
   // no request arrives; TimePoint::max() when there is nothing to do.
   virtual TimePoint Advance() = 0;
   virtual void PublishGauges() = 0;
-  // The number of jobs of that class that have not begun and wait for more than their turn.
-  virtual size_t HeldBack(ServiceClass /*service_class*/) const { return 0; }
+  // The number of jobs of that class that have not begun and wait for more than their turn. Any
+  // thread may call it, also under a lock.
+  virtual int32_t HeldBack(ServiceClass /*service_class*/) const { return 0; }
 
   TimePoint Now() const { return options_.clock(); }
 
@@ -196,7 +201,7 @@ class RequestLoop {
   int32_t max_client_queued_requests() const;  // for clients without a quota of their own
   TimePoint Expiry(const Job& job) const;
   // Is called when the job begins, or when it ends without having begun.
-  void LeaveQueue(const Job& job);
+  void LeaveQueue(const Job& job) { --waiting_[static_cast<size_t>(job.service_class)]; }
   void FindOldest();
   void Run(const char* name);
   void DropCancelled(const std::vector<RequestHandle>& handles);
@@ -209,7 +214,10 @@ class RequestLoop {
   void ForgetJobs();
   void FailModel(const std::string& reason);
   void ClearGauges();
-  bool failed() const;
+  bool failed() const {
+    MutexLock lock(delivery_mutex_);
+    return failed_;
+  }
   absl::Status HasFailed() const;
   // Calls the one OnFinished after the metrics are updated, so that they show what the client
   // knows.

@@ -1,6 +1,7 @@
 // Prompts that begin alike and come at the same time: one reads, the others wait for it.
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -209,16 +210,17 @@ class EngineJoinTurnTest : public EngineJoinTest {
  protected:
   static constexpr int32_t kForever = 1'000'000;
 
-  // One of two slots has a long prompt, and a prompt that came together with it has joined it.
-  void StartWithAJoinedPrompt() {
+  // One slot has a long prompt, and a prompt that came together with it has joined it. The other
+  // slots suffice for this number of answers to the second prompt.
+  void StartWithAJoinedPrompt(int32_t answers = 1) {
     model.max_steps_in_flight = 1;  // the tests count steps
-    model.slots = 2;
+    model.slots = 1 + answers;
     StartHeld();
     Submit(Request({1}, 1));
     control->WaitUntilBlocked();
     const Tokens system = RandomText(400);
     Submit(Request(Joined(system, {0}), kForever));
-    joined_ = Submit(Request(Joined(system, {1}), kForever));
+    joined_ = SubmitGroup(Request(Joined(system, {1}), kForever), static_cast<size_t>(answers));
     control->RunSteps(1);
     EXPECT_EQ(metrics.prefix_joins.Value(), 1);
   }
@@ -231,15 +233,37 @@ class EngineJoinTurnTest : public EngineJoinTest {
     return request;
   }
 
-  Accepted joined_;
+  Group joined_;
 };
 
 TEST_F(EngineJoinTurnTest, TheWaitForALeaderDoesNotCountAsTheWaitForASlot) {
   StartWithAJoinedPrompt();
   clock.Advance(std::chrono::seconds(10));
   control->Resume();
-  joined_.sink->WaitForParts(1);
+  joined_.sinks.front()->WaitForParts(1);
   Submit(Urgent());  // it is accepted
+}
+
+TEST_F(EngineJoinTurnTest, TheWaitOfAGroupForALeaderDoesNotCountEither) {
+  StartWithAJoinedPrompt(/*answers=*/2);
+  clock.Advance(std::chrono::seconds(10));
+  control->Resume();
+  joined_.sinks.front()->WaitForParts(1);
+  Submit(Urgent());  // it is accepted
+}
+
+TEST_F(EngineJoinTurnTest, APromptThatHasJoinedAnotherDoesNotGoBeforeARequest) {
+  StartWithAJoinedPrompt();
+  Submit(Request({1}, 1));
+  Submit(Request({1}, 1));
+  control->RunSteps(1);  // the first has begun while the second waits
+  clock.Advance(std::chrono::seconds(10));
+  control->RunSteps(1);  // the second has begun
+  GenerationRequest request = Request({1}, 1);
+  request.deadline = clock.Now() + std::chrono::seconds(2);
+  const Sink in_time = Submit(request).sink;
+  control->RunSteps(2);
+  EXPECT_TRUE(in_time->finished());  // the leader reads on
 }
 
 TEST_F(EngineJoinTurnTest, APromptThatEndsWhileItIsJoinedDoesNotHideThatOthersWait) {
