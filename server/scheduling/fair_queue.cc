@@ -117,9 +117,11 @@ void FairQueue::SetClass(FairItem& item, ServiceClass service_class) {
 }
 
 void FairQueue::InsertInOrder(FairItem& item, std::deque<FairItem*>& line) {
-  line.insert(std::find_if(line.begin(), line.end(),
-                           [&](const FairItem* other) { return other->order_ > item.order_; }),
-              &item);
+  // Items of PushFront are not in order, so the search begins at the end.
+  const auto last = std::find_if(line.rbegin(), line.rend(), [&](const FairItem* other) {
+    return other->order_ < item.order_;
+  });
+  line.insert(last.base(), &item);
 }
 
 void FairQueue::Charge(FairItem& item, double service) {
@@ -143,7 +145,7 @@ TimePoint FairQueue::oldest() const {
   for (const FairAccount* account : clients_.backlogged()) {
     for (const FairUser* user : account->users.backlogged()) {
       for (const std::deque<FairItem*>& line : user->lines) {
-        if (!line.empty()) oldest = std::min(oldest, line.front()->since_);
+        for (const FairItem* item : line) oldest = std::min(oldest, item->since_);
       }
     }
   }

@@ -139,8 +139,8 @@ class FairQueue {
   // The number of items of this item's client that are being served. REQUIRES: the item waits or is
   // served here.
   size_t serving(const FairItem& item) const { return item.account_->serving; }
-  // The time since which the longest-waiting of the first items in line has waited; max() if none
-  // waits.
+  // The time since which the longest-waiting item has waited; max() if none waits. Cost: linear in
+  // the number of items that wait.
   TimePoint oldest() const;
 
  private:

@@ -149,6 +149,15 @@ TEST_F(DelayBatcherTest, TheDelayIsThatOfTheOldestTextWhicheverGoesFirst) {
   EXPECT_THAT(Take(), ElementsAre(20, 10));
 }
 
+// A text that came first may be added last, because it took longer to decode.
+TEST_F(DelayBatcherTest, TheDelayIsThatOfTheOldestTextWhicheverWasAddedFirst) {
+  const TimePoint first = clock_.Now();
+  clock_.Advance(milliseconds(3));
+  Add(10);
+  batcher_.Add(items_.emplace_back(20, "a", 1, ServiceClass::kNormal), first);
+  EXPECT_EQ(batcher_.ReadyAt(), first + kDelay);
+}
+
 TEST_F(DelayBatcherTest, AnySequenceOfTextsRunsInOrderWithinTheLimits) {
   constexpr unsigned kSeed = 11;
   SCOPED_TRACE(kSeed);

@@ -235,6 +235,17 @@ TEST_F(FairQueueTest, AnItemThatIsPushedAgainHasItsFormerPlace) {
   EXPECT_THAT(RunAll(), ElementsAre("a1", "a2", "a3", "a4"));
 }
 
+TEST_F(FairQueueTest, AnItemThatIsPushedAgainStaysBehindOneThatCameBack) {
+  for (const char* name : {"a1", "a2", "a3"}) Push(name);
+  Item& fourth = Push("a4");
+  Item& last = Push("a5");
+  queue_.Leave(fourth);
+  queue_.Serve(last, clock_.Now());
+  queue_.PushFront(last, clock_.Now());
+  queue_.PushAgain(fourth);
+  EXPECT_THAT(RunAll(), ElementsAre("a5", "a1", "a2", "a3", "a4"));
+}
+
 TEST_F(FairQueueTest, AnItemMayLeaveAtAnyTime) {
   Item& waits = Push("a1");
   Item& served = Push("a2");
