@@ -193,6 +193,22 @@ TEST_F(EngineLentClassTest, ALeaderHasItsOwnClassAgainOnceItsStateIsKept) {
   ExpectServed(leader_.sink, slow_);
 }
 
+TEST_F(EngineLentClassTest, ALeaderHasItsOwnClassAgainOnceNothingWaitsForIt) {
+  StartWithABatchLeader(100);
+  control->RunSteps(1);
+  EXPECT_EQ(metrics.prefix_joins.Value(), 1);
+  engine->Cancel(waits_.handle);
+  GenerationRequest other = Request(RandomText(5), 1);
+  other.service_class = ServiceClass::kInteractive;
+  const Accepted third = Submit(other);
+  control->RunSteps(4);  // it would take the leader more steps to come to the state
+  EXPECT_TRUE(third.sink->finished());
+  EXPECT_EQ(metrics.parks.Value(), 1);
+  control->Resume();
+  ExpectServed(third.sink, other);
+  ExpectServed(leader_.sink, slow_);
+}
+
 TEST_F(EngineLentClassTest, ALeaderHasTheBestClassOfThoseThatWait) {
   StartWithABatchLeader(3);
   GenerationRequest other = Request(RandomText(40), 3);

@@ -317,6 +317,12 @@ TEST_F(EnginePrefixTest, ADeadlineIsNotRefusedForTokensThatNeedNotBeRead) {
   longer.deadline = clock.Now() + milliseconds(20);
   EXPECT_THAT(Refused(longer), StatusIs(absl::StatusCode::kResourceExhausted,
                                         HasSubstr("the deadline cannot be met")));
+  // So is a text of which no kept state can have more than a short context.
+  ScoringRequest text = Score(prompt);
+  text.context = 10;
+  text.deadline = clock.Now() + milliseconds(10);
+  EXPECT_THAT(Refused(text), StatusIs(absl::StatusCode::kResourceExhausted,
+                                      HasSubstr("the deadline cannot be met")));
   control->Resume();
   EXPECT_EQ(other.sink->Wait().status, absl::OkStatus());
   engine.reset();  // it must end before its clock

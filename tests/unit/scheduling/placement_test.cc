@@ -330,6 +330,22 @@ TEST_F(PlacementTest, StrictQuotasLetAClientsUrgentWorkParkItsOwn) {
   EXPECT_THAT(Parked(), ElementsAre("a2"));
 }
 
+TEST_F(PlacementTest, StrictQuotasDoNotCountASequenceThatWasJustParked) {
+  Start({.slots = 4,
+         .max_client_slots = 3,
+         .reserved_slots = 1,
+         .strict_quotas = true,
+         .max_parked = 4});
+  for (const char* name : {"a1", "a2", "a3"}) Add(name, kBatch);
+  scheduler_->Place(clock_.Now());
+  Run();
+  Add("b1", kBatch);
+  EXPECT_THAT(Started(), IsEmpty());  // the fourth slot is for interactive ones
+  Add("a4", kInteractive);
+  EXPECT_THAT(Started(), ElementsAre("a4", "b1"));
+  EXPECT_EQ(scheduler_->parked(), 1);
+}
+
 TEST_F(PlacementTest, ASequenceInAStepInFlightSitsOutAStepBeforeItIsParked) {
   Start({.slots = 2, .max_in_flight = 2, .max_parked = 2});
   NamedSequence& a = Add("a1", kBatch);
