@@ -97,19 +97,22 @@ std::vector<Place> Spread(const Corpus& corpus, int64_t count, int64_t length) {
 
 HeldOut EvaluateHeldOut(const TrainNetwork& network, const Corpus& corpus, int64_t segment,
                         int64_t tokens, bool bf16) {
-  tokens = std::min(tokens, corpus.held_out_tokens());
+  tokens = std::clamp(tokens, segment, corpus.held_out_tokens());
   HeldOut result;
-  const std::vector<Place> places = Spread(corpus, std::max<int64_t>(1, tokens / segment), segment);
+  const std::vector<Place> places = Spread(corpus, tokens / segment, segment);
   AFT_CHECK(!places.empty());
   result.fresh = SumBits(corpus, network, places, 0, segment, segment, bf16).per_byte();
 
   Bits all;
+  int64_t seen = 0;      // tokens of the texts so far
+  int64_t measured = 0;  // of their share of `tokens`, those that were measured
   for (const Corpus::Text& text : corpus.texts) {
-    const double share =
-        static_cast<double>(HeldOutTokens(text)) / static_cast<double>(corpus.held_out_tokens());
-    const auto wanted = static_cast<int64_t>(static_cast<double>(tokens) * share);
-    const int64_t segments = std::min(wanted, HeldOutTokens(text) - 1) / segment;
-    const int64_t length = std::max<int64_t>(segments, 1) * segment;
+    seen += HeldOutTokens(text);
+    const double share = static_cast<double>(seen) / static_cast<double>(corpus.held_out_tokens());
+    const auto wanted = static_cast<int64_t>(static_cast<double>(tokens) * share) - measured;
+    const int64_t length = std::min(wanted, HeldOutTokens(text) - 1) / segment * segment;
+    if (length == 0) continue;
+    measured += length;
     const Bits bits =
         SumBits(corpus, network, {{&text, text.train_tokens}}, 0, length, segment, bf16);
     all.bits += bits.bits;

@@ -17,9 +17,9 @@ struct HeldOut {
   // empty NetworkCarry these are consecutive segments that start from an empty state.
   double carried = 0;
 };
-// Measures about `tokens` tokens for each figure, taken from every text in proportion to its
-// held-out part. When `tokens` is corpus.held_out_tokens() or more it measures everything except
-// less than a segment per text.
+// Measures about `tokens` tokens for each figure, at least one segment, taken from the texts in
+// proportion to their held-out parts, so that a small text may have no share. When `tokens` is
+// corpus.held_out_tokens() or more it measures everything except less than a segment per text.
 // REQUIRES: CheckSegment is OK; tokens >= 1; the network's vocabulary has all tokens of the corpus;
 // each text's held-out part has more than `segment` tokens, as MakeCorpus(..., segment + 1)
 // ensures.

@@ -153,6 +153,18 @@ TextBatch MakeTextBatch(const std::vector<absl::Span<const int32_t>>& texts) {
   return batch;
 }
 
+std::vector<int32_t> CutText(const std::vector<int32_t>& text, const NetworkConfig& network,
+                             size_t most, size_t skip) {
+  if (text.size() <= most) return text;
+  const std::vector<int32_t>& suffix = network.text_suffix;
+  std::vector<int32_t> cut = network.text_prefix;
+  const auto stretch =
+      absl::MakeConstSpan(text).subspan(cut.size() + skip, most - cut.size() - suffix.size());
+  cut.insert(cut.end(), stretch.begin(), stretch.end());
+  cut.insert(cut.end(), suffix.begin(), suffix.end());
+  return cut;
+}
+
 at::Tensor MeanOfTokens(const at::Tensor& values, const at::Tensor& mask) {
   if (!mask.defined()) return values.mean(1);
   const at::Tensor live = mask.eq(0).to(values.scalar_type()).unsqueeze(2);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -42,6 +43,13 @@ struct TextBatch {
   at::Tensor mask = {};
 };
 TextBatch MakeTextBatch(const std::vector<absl::Span<const int32_t>>& texts);
+
+// A text of at most `most` tokens. A longer text keeps the tokens that the network's tokenizer adds
+// around every text, because every text that is served has them, and between them the stretch that
+// begins `skip` tokens after the prefix. REQUIRES: most > FrameTokens(network); for a
+// longer text, skip <= its size - most.
+std::vector<int32_t> CutText(const std::vector<int32_t>& text, const NetworkConfig& network,
+                             size_t most, size_t skip = 0);
 
 // The means over the tokens of each text: values [B, T, n] -> [B, n].
 at::Tensor MeanOfTokens(const at::Tensor& values, const at::Tensor& mask);

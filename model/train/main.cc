@@ -4,7 +4,8 @@
 //   aft-train --config train.json --out runs/first      trains, or resumes the run in that folder
 //   aft-train --config train.json --evaluate DIR        prints the held-out figures of a checkpoint
 //
-// Exit codes: 0 done, 1 error, 2 bad command line, 130 stopped by Ctrl-C or SIGTERM (state saved).
+// Exit codes: 0 done, 1 error, 2 bad command line, 130 stopped by Ctrl-C or SIGTERM (a training run
+// has saved its state).
 
 #include <unistd.h>
 
@@ -41,6 +42,10 @@ std::atomic<bool> stop_requested = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void RequestStop(int) { stop_requested = true; }
+
+// A measurement has nothing to save. Without a handler, SIGTERM would not end the first process of
+// a container.
+void EndNow(int) { _exit(130); }
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "aft-train: %s\n", std::string(status.message()).c_str());
@@ -93,6 +98,7 @@ int EvaluateTexts(const aft::TrainConfig& config, const aft::TrainNetwork& netwo
                                                 corpus->held_out_tokens(), /*bf16=*/false);
   std::printf("held-out bits per byte: %.4f from an empty state (segments of %ld), %.4f carried\n",
               all.fresh, static_cast<long>(config.segment), all.carried);
+  std::fflush(stdout);                                                // EndNow does not
   if (aft::EmptyNetworkCarry(network.config(), 1).empty()) return 0;  // segments only
   double base = 0;
   for (const int64_t position : {256, 4096, 32768}) {
@@ -218,7 +224,8 @@ int main(int argc, char** argv) {
   app.footer(
       "Threads that wait do not spin, so that other work can share the cores; set "
       "OMP_WAIT_POLICY=active to let them spin\n"
-      "Exit codes: 0 done, 1 error, 2 wrong usage, 130 stopped by a signal (state saved)");
+      "Exit codes: 0 done, 1 error, 2 wrong usage, 130 stopped by a signal (a training run has "
+      "saved its state)");
   if (const auto code = aft::ParseCommandLine(app, argc, argv, {.usage_code = 2})) return *code;
   if (out.empty() && evaluate.empty()) {
     app.exit(CLI::RequiredError("--out DIR or --evaluate DIR"));
@@ -227,8 +234,9 @@ int main(int argc, char** argv) {
   const auto config = aft::ReadTrainConfig(config_file);
   if (!config.ok()) return Fail(config.status());
   if (config->threads > 0) at::set_num_threads(static_cast<int>(config->threads));
-  std::signal(SIGINT, RequestStop);
-  std::signal(SIGTERM, RequestStop);
+  const auto on_signal = out.empty() ? EndNow : RequestStop;
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
   try {
     return out.empty() ? Evaluate(*config, evaluate, windows) : Train(*config, out);
   } catch (const std::exception& error) {  // LibTorch reports by exception

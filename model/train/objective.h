@@ -46,7 +46,7 @@ class Objective {
   virtual Loss Next(const TrainNetwork& network, int64_t step) = 0;
 
   // How much of the held-out data is measured: all of it, as much as the config says for
-  // evaluations during a run, or one batch (of kNextTokens, one segment of each text).
+  // evaluations during a run, or one batch (of kNextTokens, one segment for each figure).
   enum class Extent { kAll, kEvaluation, kOneBatch };
   // The figures of the held-out data.
   virtual std::vector<double> Measure(const TrainNetwork& network, Extent extent) const = 0;

@@ -281,6 +281,12 @@ absl::Status CheckSegment(int64_t segment, const NetworkConfig& network) {
       Require(block == 0 || segment % block == 0,
               absl::StrCat("segment: must be a multiple of the network's mixer.prefix_block, ",
                            block, ", got ", segment)));
+  AFT_RETURN_IF_ERROR(
+      Require(segment > FrameTokens(network),
+              absl::StrCat("segment: must exceed the ", FrameTokens(network),
+                           " tokens that the network's tokenizer.prefix and tokenizer.suffix add "
+                           "to every text, got ",
+                           segment)));
   return Require(longest == 0 || segment <= longest,
                  absl::StrCat("segment: must not exceed the network's max_seq_len, ", longest,
                               ", got ", segment));

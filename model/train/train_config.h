@@ -108,6 +108,11 @@ struct TrainConfig {
 
 const char* ObjectiveName(ObjectiveKind kind);
 
+// The tokens that the network's tokenizer adds around every text.
+inline int64_t FrameTokens(const NetworkConfig& network) {
+  return static_cast<int64_t>(network.text_prefix.size() + network.text_suffix.size());
+}
+
 // INVALID_ARGUMENT, naming `segment`, when the network cannot take segments of that many tokens.
 // ReadTrainConfig has checked a config's segment with the config's own network.
 absl::Status CheckSegment(int64_t segment, const NetworkConfig& network);

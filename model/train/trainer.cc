@@ -1,9 +1,14 @@
 #include "model/train/trainer.h"
 
+#include <dirent.h>
+#include <sys/file.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <random>
 #include <utility>
@@ -38,11 +43,45 @@ void SeedDropout(uint64_t seed, int64_t step) {
   at::manual_seed(SeededBy(seed, static_cast<uint64_t>(step))());
 }
 
+// Two runs in one folder would replace each other's files. The lock ends with the returned object,
+// or with the process.
+absl::StatusOr<std::shared_ptr<void>> LockFolder(const std::string& path) {
+  DIR* const folder = opendir(path.c_str());
+  if (folder == nullptr) return absl::ErrnoToStatus(errno, path);
+  std::shared_ptr<void> lock(folder, closedir);
+  // A file system without locks gives another error, and the run then continues without one.
+  if (flock(dirfd(folder), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": another aft-train works in this folder"));
+  }
+  return lock;
+}
+
+// Whether a tensor is one of those that `initial` and the network must both have or both lack.
+bool IsOfLayers(const std::string& name) {
+  return absl::StartsWith(name, "layers.") || absl::StartsWith(name, "norm.") ||
+         absl::StartsWith(name, "embed_norm.");
+}
+
+// The settings that decide what the held-out figures measure, by their keys in the config. Those
+// that the objective does not use have their defaults.
+std::map<std::string, std::string> FigureSettings(const TrainConfig& config) {
+  return {{"segment", absl::StrCat(config.segment)},
+          {"eval_tokens", absl::StrCat(config.eval_tokens)},
+          {"eval_examples", absl::StrCat(config.eval_examples)},
+          {"mask_probability", absl::StrCat(config.mask_probability)},
+          {"mask_token", absl::StrCat(config.mask_token)},
+          {"least_tokens", absl::StrCat(config.least_tokens)},
+          {"temperature", absl::StrCat(config.temperature)}};
+}
+
 }  // namespace
 
-Trainer::Trainer(TrainConfig config, std::string out_dir, std::unique_ptr<Objective> objective)
+Trainer::Trainer(TrainConfig config, std::string out_dir, std::shared_ptr<void> lock,
+                 std::unique_ptr<Objective> objective)
     : config_(std::move(config)),
       out_dir_(std::move(out_dir)),
+      lock_(std::move(lock)),
       objective_(std::move(objective)),
       data_hash_(absl::StrCat(objective_->DataHash())),
       network_(config_.network, StartValues(config_.network, StartOptionsOf(config_))),
@@ -52,6 +91,7 @@ absl::StatusOr<Trainer> Trainer::Create(TrainConfig config, std::string out_dir)
   std::error_code error;
   std::filesystem::create_directories(out_dir, error);
   if (error) return absl::InternalError(absl::StrCat(out_dir, ": ", error.message()));
+  AFT_ASSIGN_OR_RETURN(std::shared_ptr<void> lock, LockFolder(out_dir));
   for (const std::string& path : {ResumePath(out_dir), out_dir + "/" + kWeightsFileName}) {
     RemoveAbandoned(path + ".tmp.", "aft-train");
   }
@@ -61,7 +101,7 @@ absl::StatusOr<Trainer> Trainer::Create(TrainConfig config, std::string out_dir)
       MakeObjective(config, [&](const std::vector<absl::string_view>& training_texts) {
         return RunTokenizer(config, training_texts, out_dir, resumed);
       }));
-  Trainer trainer(std::move(config), std::move(out_dir), std::move(objective));
+  Trainer trainer(std::move(config), std::move(out_dir), std::move(lock), std::move(objective));
   if (resumed) {
     AFT_RETURN_IF_ERROR(trainer.Resume());
   } else if (!trainer.config_.initial.empty()) {
@@ -82,9 +122,14 @@ absl::Status Trainer::TakeInitialWeights() {
       new_tensors_.push_back(name);
     }
   }
-  const auto misfit =
-      std::find_if(new_tensors_.begin(), new_tensors_.end(),
-                   [](const std::string& name) { return absl::StartsWith(name, "layers."); });
+  for (const auto& [name, tensor] : file->tensors) {
+    if (!IsOfLayers(name) || network_.parameters().contains(name)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("initial: ", config_.initial, " has ", name,
+                     ", for which the network has no place; only heads, embeddings and positions ",
+                     "may differ"));
+  }
+  const auto misfit = std::find_if(new_tensors_.begin(), new_tensors_.end(), IsOfLayers);
   if (misfit == new_tensors_.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("initial: ", config_.initial, " has no ", *misfit,
@@ -194,6 +239,7 @@ absl::Status Trainer::Save(double seconds) const {
                    {"steps", absl::StrCat(optimizer_.steps)},
                    {"seconds", absl::StrCat(seconds)},
                    {"best", absl::StrFormat("%.17g", best_)}};
+  file.metadata.merge(FigureSettings(config_));
   objective_->Save(file);
   return WriteSafetensors(ResumePath(out_dir_), file.tensors, file.metadata);
 }
@@ -214,6 +260,13 @@ absl::Status Trainer::Resume() {
         absl::StrCat(path,
                      ": belongs to a run with other training or held-out data; choose "
                      "another --out"));
+  }
+  for (const auto& [key, value] : FigureSettings(config_)) {
+    const std::string& before = file.metadata[key];  // as for "data"
+    if (before.empty() || before == value) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": belongs to a run with ", key, " ", before, ", not ", value,
+                     ", so its held-out figures cannot be compared; choose another --out"));
   }
   bool complete = true;
   for (auto& [name, tensor] : network_.parameters()) {

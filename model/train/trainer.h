@@ -38,8 +38,10 @@ class Trainer {
   using EvalFn = std::function<void(const CurvePoint&, bool kept)>;
 
   // Resumes from `out_dir`/resume.safetensors when it exists. FAILED_PRECONDITION when that file
-  // belongs to another network, objective, batch, tokenizer or other texts; DATA_LOSS when it is
-  // damaged; INVALID_ARGUMENT, naming `initial`, when the checkpoint in that folder does not fit.
+  // belongs to another network, objective, batch, tokenizer or other texts, when a setting (the
+  // error names it) has changed that decides what the held-out figures measure, or when another
+  // Trainer works in `out_dir`; DATA_LOSS when the file is damaged; INVALID_ARGUMENT, naming
+  // `initial`, when the checkpoint in that folder does not fit.
   static absl::StatusOr<Trainer> Create(TrainConfig config, std::string out_dir);
 
   // Trains until the last step, or until *stop becomes true; saves before it returns. After
@@ -56,7 +58,8 @@ class Trainer {
   const std::vector<std::string>& new_tensors() const { return new_tensors_; }
 
  private:
-  Trainer(TrainConfig config, std::string out_dir, std::unique_ptr<Objective> objective);
+  Trainer(TrainConfig config, std::string out_dir, std::shared_ptr<void> lock,
+          std::unique_ptr<Objective> objective);
 
   double TrainStep();  // returns the loss; if that is not finite, the weights stay as they are
   // INTERNAL: a figure is not finite.
@@ -69,6 +72,7 @@ class Trainer {
 
   TrainConfig config_;
   std::string out_dir_;
+  std::shared_ptr<void> lock_;  // keeps other processes from training in out_dir_
   std::unique_ptr<Objective> objective_;
   std::string data_hash_;
   TrainNetwork network_;

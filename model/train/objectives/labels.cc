@@ -134,17 +134,18 @@ class TextLabels : public Labels {
   LabelledBatch Batch(const TextExamples& from, const std::vector<int64_t>& examples,
                       std::mt19937_64& random) const {
     const auto most = static_cast<size_t>(Length(random));
-    std::vector<absl::Span<const int32_t>> texts;
+    std::vector<std::vector<int32_t>> texts;
     std::vector<int64_t> classes;
     for (const int64_t i : examples) {
-      absl::Span<const int32_t> text = from.texts[static_cast<size_t>(i)];
+      const std::vector<int32_t>& text = from.texts[static_cast<size_t>(i)];
+      size_t skip = 0;
       if (config().least_tokens > 0 && text.size() > most) {
-        text.remove_prefix(std::uniform_int_distribution<size_t>(0, text.size() - most)(random));
+        skip = std::uniform_int_distribution<size_t>(0, text.size() - most)(random);
       }
-      texts.push_back(text.first(std::min(most, text.size())));
+      texts.push_back(CutText(text, config().network, most, skip));
       classes.push_back(from.classes[static_cast<size_t>(i)]);
     }
-    return {MakeTextBatch(texts), at::tensor(classes, at::kLong)};
+    return {MakeTextBatch({texts.begin(), texts.end()}), at::tensor(classes, at::kLong)};
   }
 
   // The most tokens that a text of the batch has.
@@ -153,9 +154,9 @@ class TextLabels : public Labels {
     const double ratio =
         static_cast<double>(config().segment) / static_cast<double>(config().least_tokens);
     const double power = std::uniform_real_distribution<double>()(random);
-    return std::min(
-        config().segment,
-        static_cast<int64_t>(static_cast<double>(config().least_tokens) * std::pow(ratio, power)));
+    return std::clamp(
+        static_cast<int64_t>(static_cast<double>(config().least_tokens) * std::pow(ratio, power)),
+        FrameTokens(config().network) + 1, config().segment);
   }
 
   const ExampleSplit examples_;

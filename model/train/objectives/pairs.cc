@@ -9,15 +9,25 @@
 #include "ATen/ops/linalg_vector_norm.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "model/api/pooling.h"
 #include "model/train/examples.h"
 #include "model/train/objective.h"
 
 namespace aft {
 namespace {
 
+// The vector of each text, by the pooling of the network: values [B, T, n] -> [B, n].
+at::Tensor VectorsOfTexts(const at::Tensor& values, const at::Tensor& mask, Pooling pooling) {
+  if (pooling == Pooling::kMean) return MeanOfTokens(values, mask);
+  if (pooling == Pooling::kFirst) return values.select(1, 0);
+  if (!mask.defined()) return values.select(1, values.size(1) - 1);
+  const at::Tensor last = mask.eq(0).sum(1) - 1;
+  return values.gather(1, last.view({-1, 1, 1}).expand({-1, 1, values.size(2)})).squeeze(1);
+}
+
 // Learns to find, for each text, the other text of its pair among the texts of the batch. It goes
-// by the cosine of the texts' vectors. A text's vector is the mean over its tokens, as the server's
-// Encode makes it with pooling MEAN and normalize.
+// by the cosine of the texts' vectors. A text's vector is the one that the server's Encode makes
+// with POOLING_MODEL and normalize.
 class Pairs : public Objective {
  public:
   Pairs(const TrainConfig& config, ExampleSplit examples)
@@ -83,17 +93,17 @@ class Pairs : public Objective {
   // The first texts of the pairs are the rows, the second ones the columns.
   at::Tensor Cosines(const TrainNetwork& network, const TextExamples& from,
                      const std::vector<int64_t>& pairs, TrainNetwork::Options options) const {
-    std::vector<absl::Span<const int32_t>> texts;
+    std::vector<std::vector<int32_t>> texts;
     for (const size_t side : {0, 1}) {
       for (const int64_t pair : pairs) {
-        const absl::Span<const int32_t> text = from.texts[2 * static_cast<size_t>(pair) + side];
-        texts.push_back(text.first(std::min(text.size(), static_cast<size_t>(config_.segment))));
+        texts.push_back(CutText(from.texts[2 * static_cast<size_t>(pair) + side], config_.network,
+                                static_cast<size_t>(config_.segment)));
       }
     }
-    const TextBatch batch = MakeTextBatch(texts);
+    const TextBatch batch = MakeTextBatch({texts.begin(), texts.end()});
     options.mask = batch.mask;
-    const at::Tensor vectors =
-        MeanOfTokens(network.Forward(batch.ids, nullptr, options), batch.mask);
+    const at::Tensor vectors = VectorsOfTexts(network.Forward(batch.ids, nullptr, options),
+                                              batch.mask, config_.network.pooling);
     const at::Tensor units =
         vectors / at::clamp_min(at::linalg_vector_norm(vectors, 2, {1}, /*keepdim=*/true), 1e-12);
     const auto sides = units.chunk(2, 0);

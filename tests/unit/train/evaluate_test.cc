@@ -1,4 +1,9 @@
 // Runs aft-train --evaluate as a process, with checkpoints and texts that do not fit together.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -43,13 +48,18 @@ class EvaluateTest : public testing::Test {
   client::Ended EvaluateText(const NetworkConfig& checkpoint, int64_t segment,
                              const std::string& text, const std::string& windows = "1") const {
     std::ofstream(folder_.File("text.txt")) << text;
+    return client::RunToEnd(Command(checkpoint, segment, windows));
+  }
+  // Writes the config and the checkpoint.
+  std::vector<std::string> Command(const NetworkConfig& checkpoint, int64_t segment,
+                                   const std::string& windows = "1") const {
     std::ofstream(folder_.File("train.json"))
         << R"({"texts": ["text.txt"], "held_out": 0.25, "threads": 1, "segment": )" << segment
         << R"(, "network": )" << FormatNetworkConfig(NetworkWith("aft_local window=4")) << "}";
     const TrainNetwork network(checkpoint, /*seed=*/1);
     EXPECT_TRUE(WriteCheckpoint(folder_.path(), checkpoint, network.parameters()).ok());
-    return client::RunToEnd({AFT_TRAIN, "--config", folder_.File("train.json"), "--evaluate",
-                             folder_.path(), "--windows", windows});
+    return {AFT_TRAIN,   "--config", folder_.File("train.json"), "--evaluate", folder_.path(),
+            "--windows", windows};
   }
 
   const TempFolder folder_;
@@ -129,6 +139,21 @@ TEST_F(EvaluateTest, TheNumberOfWindowsMustBePositiveAndPossible) {
     const client::Ended ended = Evaluate(NetworkWith("aft_local window=4"), 32, 8000, windows);
     EXPECT_EQ(ended.code, 2) << ended.err;
     EXPECT_THAT(ended.err, HasSubstr("--windows: Value"));
+  }
+}
+
+// The program waits for its text until the signal has been sent.
+TEST_F(EvaluateTest, ASignalEndsIt) {
+  const std::string text = folder_.File("text.txt");
+  ASSERT_EQ(mkfifo(text.c_str(), 0600), 0);
+  const std::vector<std::string> command = Command(NetworkWith("aft_local window=4"), 32);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    client::Process run(command);
+    const int fd = open(text.c_str(), O_WRONLY | O_CLOEXEC);  // waits for the reader
+    ASSERT_GE(fd, 0);
+    run.Signal(signal);
+    close(fd);
+    EXPECT_EQ(run.Wait(), 130) << run.err();
   }
 }
 

@@ -370,7 +370,7 @@ TEST_F(TextObjectivesTest, AnEvaluationTakesItsSegmentsFromAllThatAreHeldOut) {
   EXPECT_EQ(Measure(config, network)[1], 0.5);
 }
 
-// A whole evaluation computes at least 10 losses here, and would delay the save.
+// A whole evaluation computes at least 3 losses here, and would delay the save.
 TEST_F(TextObjectivesTest, AStopMeasuresOneBatchBeforeItSaves) {
   static int losses;
   const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(
@@ -383,7 +383,11 @@ TEST_F(TextObjectivesTest, AStopMeasuresOneBatchBeforeItSaves) {
   next_tokens.network.architecture = Architecture::kDecoderLm;
   next_tokens.network.vocabulary_head = false;
   next_tokens.network.mixer.causal = true;
-  for (const TrainConfig& config : {next_tokens, Config(MaskedJson()), Config(PairsJson())}) {
+  next_tokens.texts = std::vector<std::string>(20, next_tokens.texts[0]);
+  TrainConfig labels = Config(LabelsJson());
+  labels.held_out = 0.45;
+  for (const TrainConfig& config :
+       {next_tokens, Config(MaskedJson()), labels, Config(PairsJson())}) {
     const std::string out = folder_.File(absl::StrCat("run", static_cast<int>(config.objective)));
     auto trainer = Trainer::Create(config, out);
     EXPECT_TRUE(trainer.ok()) << trainer.status();
@@ -406,9 +410,11 @@ TEST_F(TextObjectivesTest, ARunIsNotResumedWithOtherData) {
     const TrainConfig config = Config(json);
     const std::string out = folder_.File(data + "-run");
     const std::atomic<bool> stop = true;
-    auto trainer = Trainer::Create(config, out);
-    ASSERT_TRUE(trainer.ok()) << trainer.status();
-    ASSERT_TRUE(trainer->Run(stop, {}, {}).ok());
+    {
+      auto trainer = Trainer::Create(config, out);
+      ASSERT_TRUE(trainer.ok()) << trainer.status();
+      ASSERT_TRUE(trainer->Run(stop, {}, {}).ok());
+    }
     EXPECT_TRUE(Trainer::Create(config, out).ok());
     const std::string lines = ReadBytes(folder_.File(data));
     const std::string changed = absl::StrReplaceAll(
@@ -421,6 +427,19 @@ TEST_F(TextObjectivesTest, ARunIsNotResumedWithOtherData) {
                            HasSubstr("resume.safetensors: belongs to a run with other training")));
     }
   }
+}
+
+TEST_F(TextObjectivesTest, OnlyOneTrainerWorksInAFolder) {
+  const TrainConfig config = Config(LabelsJson());
+  const std::string out = folder_.File("shared");
+  {
+    const auto trainer = Trainer::Create(config, out);
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    EXPECT_THAT(Trainer::Create(config, out),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr(out + ": another aft-train works in this folder")));
+  }
+  EXPECT_TRUE(Trainer::Create(config, out).ok());
 }
 
 TEST_F(TextObjectivesTest, FaultsOfExamplesNameTheLine) {
@@ -463,26 +482,6 @@ TEST_F(TextObjectivesTest, PairsNeedTwoThatAreHeldOut) {
   EXPECT_THAT(create(9), StatusIs(absl::StatusCode::kInvalidArgument,
                                   HasSubstr("pairs.jsonl: only one pair is held out")));
   EXPECT_TRUE(create(10).ok());
-}
-
-TEST(EpochOrderTest, EveryExampleOnceAnEpochInANewOrder) {
-  EpochOrder order(10, 3, 1);
-  EXPECT_EQ(order.steps_per_epoch(), 3);
-  std::vector<std::vector<int64_t>> epochs;
-  for (int64_t epoch = 0; epoch < 2; ++epoch) {
-    std::vector<int64_t>& seen = epochs.emplace_back();
-    for (int64_t step = 0; step < 3; ++step) {
-      for (const int64_t i : order.Get(3 * epoch + step)) seen.push_back(i);
-    }
-    std::vector<int64_t> sorted = seen;
-    std::sort(sorted.begin(), sorted.end());
-    EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end());
-    EXPECT_TRUE(sorted.front() >= 0 && sorted.back() < 10);
-  }
-  EXPECT_NE(epochs[0], epochs[1]);
-  EXPECT_EQ(EpochOrder(10, 3, 1).Get(4), order.Get(4)) << "whatever was asked before";
-  EXPECT_NE(EpochOrder(10, 3, 2).Get(0), order.Get(0));
-  EXPECT_EQ(EpochOrder(2, 8, 1).batch(), 2);
 }
 
 }  // namespace

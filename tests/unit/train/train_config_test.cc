@@ -202,6 +202,11 @@ TEST(TrainConfigTest, TheHeadOfAnEncoderDecidesItsObjective) {
     EXPECT_THAT(Read(EncoderRun(fault.more, fault.keys)),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(fault.message)));
   }
+  EXPECT_THAT(
+      Read(absl::StrReplaceAll(EncoderRun(kLabelled, R"("examples": ["a"], "segment": 2)"),
+                               {{R"("bytes"})", R"("bytes", "prefix": [1], "suffix": [2]})"}})),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("segment: must exceed the 2 tokens that the network's token")));
 }
 
 }  // namespace
