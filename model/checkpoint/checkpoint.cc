@@ -6,8 +6,10 @@
 #include <system_error>
 #include <utility>
 
+#include "ATen/ops/isfinite.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/atomic_file.h"
 #include "base/in_file.h"
@@ -70,6 +72,34 @@ absl::StatusOr<std::map<std::string, std::string>> FindStateFiles(const std::str
   }
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read ", dir));
   return found;
+}
+
+absl::StatusOr<std::vector<at::Tensor>> ReadStateFile(const std::string& path,
+                                                      const NetworkConfig& config) {
+  AFT_RETURN_IF_ERROR(CheckTakesStates(config, path));
+  AFT_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> file,
+                       SafetensorsReader::Open(path));
+  const auto& listed = file->header().tensors;
+  const int64_t width = config.d_model / config.mixer.heads;
+  const std::vector<int64_t> shape = {config.mixer.heads, width, width};
+  std::vector<at::Tensor> tables;
+  for (int64_t i = 0; i < config.n_layers; ++i) {
+    const std::string name = InitialStateName(i);
+    const auto error = [&](const auto&... what) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": tensor '", name, "': ", what...));
+    };
+    if (listed.count(name) == 0) return error("is missing");
+    AFT_ASSIGN_OR_RETURN(const at::Tensor read, file->Read(name));
+    if (read.sizes() != at::IntArrayRef(shape) || !read.is_floating_point()) {
+      return error("must have floating-point numbers and the shape [", absl::StrJoin(shape, ", "),
+                   "]");
+    }
+    const at::Tensor& table = tables.emplace_back(read.to(at::kFloat).contiguous());
+    if (!at::isfinite(table).all().item<bool>()) return error("has a value that is not finite");
+  }
+  if (listed.size() == tables.size()) return tables;
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": must have ", tables.size(), " tensors, has ", listed.size()));
 }
 
 absl::StatusOr<CheckpointFile> OpenCheckpoint(const std::string& dir) {

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -31,6 +33,12 @@ absl::Status CheckTakesStates(const NetworkConfig& config, absl::string_view pat
 // The files with tuned states in a checkpoint's folder: name of the state -> path. Files with other
 // names are left out. Errors: those of the file system.
 absl::StatusOr<std::map<std::string, std::string>> FindStateFiles(const std::string& dir);
+
+// Reads a file with a tuned state for a network of this config: the fp32 tables of its layers,
+// whose values are finite. The file must have nothing else. Errors name file and tensor:
+// INVALID_ARGUMENT (of another network, or the network takes none); those of SafetensorsReader.
+absl::StatusOr<std::vector<at::Tensor>> ReadStateFile(const std::string& path,
+                                                      const NetworkConfig& config);
 
 struct CheckpointFile {
   NetworkConfig config;

@@ -1,5 +1,6 @@
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ATen/TensorOperators.h"
 #include "absl/strings/match.h"
@@ -75,7 +76,7 @@ absl::StatusOr<BertConfig> ReadConfig(const Json& json) {
     // RoBERTa counts positions from the padding's id + 1.
     const auto padding = json.find("pad_token_id");
     if (padding == json.end() || !padding->is_number_unsigned() ||
-        padding->get<uint64_t>() + 1 >= static_cast<uint64_t>(rows)) {
+        padding->get<uint64_t>() >= static_cast<uint64_t>(rows - 1)) {
       return KeyError("pad_token_id", "must be an id below max_position_embeddings - 1");
     }
     config.first_position = padding->get<int64_t>() + 1;
@@ -143,7 +144,8 @@ absl::Status CopyTensors(const WeightFiles& files, const BertConfig& config, Imp
 
 }  // namespace
 
-absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options) {
+absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options,
+                                  const std::vector<std::string>& keys) {
   const std::string config_path = absl::StrCat(dir, "/", kConfigFileName);
   AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(config_path));
   AFT_ASSIGN_OR_RETURN(const BertConfig config, InFile(config_path, ReadConfig(json)));
@@ -158,7 +160,7 @@ absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions
   AFT_RETURN_IF_ERROR(
       InFile(config_path, ParseNetworkConfig(FormatNetworkConfig(import.config)).status()));
   import.metadata["imported_from"] = config.roberta ? "roberta" : "bert";
-  AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir));
+  AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir, keys));
   AFT_RETURN_IF_ERROR(InFile(weights.path(), CopyTensors(weights, config, &import)));
   // BERT's WordPiece is not supported: such a model takes only ids.
   if (config.roberta) {

@@ -1,4 +1,5 @@
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
@@ -94,7 +95,8 @@ absl::Status CopyTensors(const WeightFiles& files, Import* import) {
 
 }  // namespace
 
-absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options) {
+absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options,
+                                  const std::vector<std::string>& keys) {
   const std::string config_path = absl::StrCat(dir, "/", kConfigFileName);
   AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(config_path));
   Import import;
@@ -106,7 +108,7 @@ absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions
   AFT_RETURN_IF_ERROR(
       InFile(config_path, ParseNetworkConfig(FormatNetworkConfig(import.config)).status()));
   import.metadata["imported_from"] = "gpt2";
-  AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir));
+  AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir, keys));
   AFT_RETURN_IF_ERROR(InFile(weights.path(), CopyTensors(weights, &import)));
   AFT_RETURN_IF_ERROR(UseHubTokenizer(dir, json, &import));
   return import;

@@ -112,17 +112,20 @@ struct AttentionOptions {
 // "transformer."; linear weights are [in, out] there), and its tokenizer: tokenizer.json, otherwise
 // vocab.json and merges.txt, otherwise no files (bytes). A text ends with config.json's
 // eos_token_id if tokenizer.json has that token, otherwise with tokenizer_config.json's eos_token
-// (LoadTokenizerJson). Errors start with the file and name the key or tensor: NOT_FOUND,
-// INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
-absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options);
+// (LoadTokenizerJson). `keys` are those of the weights (WeightFiles::OpenFolder). Errors start with
+// the file and name the key or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
+absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options,
+                                  const std::vector<std::string>& keys = {});
 
-// A Hugging Face folder of RoBERTa or BERT (config.json's model_type), with the files and errors of
-// ImportGpt2. It becomes an encoder without a head, post-norm. Its vectors are last_hidden_state
-// for token ids that all have type 0, without padding on the left. The pooler and the head of
-// masked tokens are left out. The norms may have gamma and beta, as in bert-base-uncased, instead
-// of weight and bias. RoBERTa gets its byte-level BPE, with RoBERTa's own tokens before and after
-// each text. BERT gets no tokenizer, because WordPiece is not supported: it takes ids.
-absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options);
+// A Hugging Face folder of RoBERTa or BERT (config.json's model_type), with the files, keys and
+// errors of ImportGpt2. It becomes an encoder without a head, post-norm. Its vectors are
+// last_hidden_state for token ids that all have type 0, without padding on the left. The pooler and
+// the head of masked tokens are left out. The norms may have gamma and beta, as in
+// bert-base-uncased, instead of weight and bias. RoBERTa gets its byte-level BPE, with RoBERTa's
+// own tokens before and after each text. BERT gets no tokenizer, because WordPiece is not
+// supported: it takes ids.
+absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions& options,
+                                  const std::vector<std::string>& keys = {});
 
 struct RwkvOptions {
   // "world", "bytes", or a folder with a byte-level BPE (UseHubTokenizer). Empty: that of the hub's

@@ -157,7 +157,10 @@ absl::StatusOr<OrderedJson> Inspect(const std::string& dir, const SizingOptions&
       config.max_seq_len == 0 ? OrderedJson() : OrderedJson(config.max_seq_len);
   inspection["length_policy"] = stored.at("mixer").value("length_policy", "error");
   AFT_ASSIGN_OR_RETURN(const auto states, FindStateFiles(dir));
-  for (const auto& [name, path] : states) inspection["initial_states"].push_back(name);
+  for (const auto& [name, path] : states) {
+    AFT_RETURN_IF_ERROR(ReadStateFile(path, config).status());
+    inspection["initial_states"].push_back(name);
+  }
   inspection["tokenizer"] = nullptr;
   if (!config.tokenizer.empty()) {
     AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,

@@ -8,13 +8,14 @@
 
 namespace aft {
 
-// A description of a checkpoint. It reads and checks all files: config, every tensor, tokenizer.
+// A description of a checkpoint. It reads and checks all files: config, every tensor, tokenizer,
+// tuned states.
 // "weight_format" and "weight_bytes" are those of the file. "state_bytes_per_sequence" is the
 // memory of a live sequence, 0 when no state is kept. "state_bytes_per_token" is the part of it
 // that each token of context fills, 0 when the state does not grow. "sizing" has the resources that
 // serving the model takes (sizing.h). "initial_states" has the names of tuned states, if there are
-// any; their tensors are not read. null means no limit, no tokenizer or no end of text. Errors
-// name the file, key or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
+// any. null means no limit, no tokenizer or no end of text. Errors name the file, key or tensor:
+// NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
 absl::StatusOr<nlohmann::ordered_json> Inspect(const std::string& dir,
                                                const SizingOptions& options = {});
 

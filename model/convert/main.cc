@@ -93,11 +93,11 @@ absl::Status RunMixer(Flags& flags) {
 
 absl::Status RunGpt2(Flags& flags) {
   // The errors of ImportGpt2 already name the file in the folder.
-  return Finish(ImportGpt2(flags.in, flags.hub), flags, /*name_source=*/false);
+  return Finish(ImportGpt2(flags.in, flags.hub, flags.rwkv.keys), flags, /*name_source=*/false);
 }
 
 absl::Status RunBert(Flags& flags) {
-  return Finish(ImportBert(flags.in, flags.hub), flags, /*name_source=*/false);
+  return Finish(ImportBert(flags.in, flags.hub, flags.rwkv.keys), flags, /*name_source=*/false);
 }
 
 absl::Status RunRwkv(Flags& flags) {
@@ -129,7 +129,8 @@ void AddFiles(CLI::App& command, Flags& flags, const char* in, const char* about
 void AddKeys(CLI::App& command, Flags& flags) {
   command
       .add_option("--key", flags.rwkv.keys,
-                  "The state_dict of a .pt file is under this key of a dict; repeat it for nested "
+                  "The state_dict of a file of torch.save is under this key of a dict; repeat it "
+                  "for nested "
                   "dicts")
       ->expected(1);
 }
@@ -138,6 +139,7 @@ void AddHub(CLI::App& command, Flags& flags) {
   AddFiles(command, flags, "IN_DIR",
            "config.json, model.safetensors or pytorch_model.bin or the shards and index of either, "
            "tokenizer.json or vocab.json and merges.txt");
+  AddKeys(command, flags);
   command
       .add_option("--attention", flags.attention,
                   "The model's own attention, or LSG's block-local instead")
@@ -175,11 +177,11 @@ void AddSizingFlags(CLI::App& inspect, Flags& flags) {
   inspect
       .add_option("--bandwidth", flags.bandwidth_gb,
                   "Bandwidth of the memory in 1e9 bytes per second; prints the most tokens/s")
-      ->check(CLI::Range(1e-3, 1e6));
+      ->check(Between(1e-3, 1e6));
   inspect
       .add_option("--gflops", flags.gflops,
                   "1e9 operations per second of all threads; prints the most tokens/s")
-      ->check(CLI::Range(1e-3, 1e9));
+      ->check(Between(1e-3, 1e9));
 }
 
 int Run(int argc, char** argv) {

@@ -1,4 +1,3 @@
-#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -9,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
-#include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/stored_weights.h"
 #include "model/convert/import.h"
 #include "model/network/check_tensors.h"
@@ -19,15 +17,9 @@
 namespace aft {
 namespace {
 
-// The bytes of a file with a tuned state. The reader refuses what is no regular file or no valid
-// safetensors file before any of it is copied.
-absl::StatusOr<std::string> ReadStateFile(const std::string& path, const NetworkConfig& config) {
-  AFT_ASSIGN_OR_RETURN(const auto reader, SafetensorsReader::Open(path));
-  for (int64_t i = 0; i < config.n_layers; ++i) {
-    if (reader->header().tensors.count(InitialStateName(i)) > 0) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": tensor '", InitialStateName(i), "': is missing"));
-  }
+// The bytes of a file with a tuned state that the server would load.
+absl::StatusOr<std::string> StateBytes(const std::string& path, const NetworkConfig& config) {
+  AFT_RETURN_IF_ERROR(ReadStateFile(path, config).status());
   std::ifstream file(path, std::ios::binary);
   std::string bytes(std::istreambuf_iterator<char>(file), {});
   if (!file) return absl::DataLossError(absl::StrCat(path, ": cannot be read"));
@@ -53,7 +45,7 @@ absl::StatusOr<Import> Quantized(const std::string& dir, Number format, Progress
   }
   AFT_ASSIGN_OR_RETURN(const auto states, FindStateFiles(dir));
   for (const auto& [name, path] : states) {
-    AFT_ASSIGN_OR_RETURN(import.files[StateFileName(name)], ReadStateFile(path, import.config));
+    AFT_ASSIGN_OR_RETURN(import.files[StateFileName(name)], StateBytes(path, import.config));
   }
   return import;
 }

@@ -299,7 +299,7 @@ absl::StatusOr<Import> ImportRwkv(const std::string& path, const RwkvOptions& op
     AFT_ASSIGN_OR_RETURN(json, ReadHubJson(config_path));
     import.read.push_back(config_path);
     AFT_RETURN_IF_ERROR(InFile(config_path, CheckRwkvConfig(json)));
-    AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFolder(path));
+    AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFolder(path, options.keys));
   } else {
     AFT_ASSIGN_OR_RETURN(files, WeightFiles::OpenFile(path, options.keys));
   }

@@ -97,6 +97,10 @@ struct OneFile {
   std::function<absl::StatusOr<at::Tensor>(const std::string&)> read;
 };
 
+int64_t BytesOf(const WeightFiles::Entry& entry) {
+  return absl::c_accumulate(entry.shape, SafetensorsDtypeBytes(entry.dtype), std::multiplies<>());
+}
+
 absl::StatusOr<OneFile> OpenOne(const std::string& path, absl::Span<const std::string> keys) {
   AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const TensorFile> file, TensorFile::Open(path));
   OneFile one;
@@ -105,7 +109,11 @@ absl::StatusOr<OneFile> OpenOne(const std::string& path, absl::Span<const std::s
     const auto reader = std::make_shared<const TorchFile>(std::move(opened));
     one.read = [reader](const std::string& name) { return reader->Read(name); };
     for (const auto& [name, tensor] : reader->tensors()) {
-      one.entries[name] = {tensor.dtype, tensor.shape, ""};
+      one.entries[name] = {tensor.dtype, tensor.shape, "",
+                           tensor.span * SafetensorsDtypeBytes(tensor.dtype)};
+      // With a stride of 0 a tensor has more numbers than its span.
+      WeightFiles::Entry& entry = one.entries[name];
+      entry.read_bytes = std::max(entry.read_bytes, BytesOf(entry));
     }
     return one;
   }
@@ -121,29 +129,25 @@ absl::StatusOr<OneFile> OpenOne(const std::string& path, absl::Span<const std::s
                        SafetensorsReader::Open(path));
   one.read = [reader](const std::string& name) { return reader->Read(name); };
   for (const auto& [name, entry] : reader->header().tensors) {
-    one.entries[name] = {entry.dtype, entry.shape, ""};
+    one.entries[name] = {entry.dtype, entry.shape, "", entry.end - entry.begin};
   }
   return one;
-}
-
-int64_t BytesOf(const WeightFiles::Entry& entry) {
-  return absl::c_accumulate(entry.shape, SafetensorsDtypeBytes(entry.dtype), std::multiplies<>());
 }
 
 }  // namespace
 
 WeightFiles::WeightFiles(TensorMap tensors) : tensors_(std::move(tensors)) {
   for (const auto& [name, tensor] : tensors_) {
-    entries_[name] = {SafetensorsDtypeName(tensor.scalar_type()), tensor.sizes().vec(), ""};
+    entries_[name] = {SafetensorsDtypeName(tensor.scalar_type()), tensor.sizes().vec(), "", 0};
   }
 }
 
 absl::Status WeightFiles::CheckMemory() const {
   const int64_t available = AvailableMemory();
   for (const auto& [name, entry] : entries_) {
-    if (BytesOf(entry) <= available) continue;
+    if (entry.read_bytes <= available) continue;
     return absl::ResourceExhaustedError(absl::StrCat(path(), ": tensor '", ShownTensorName(name),
-                                                     "': has ", BytesOf(entry), " bytes, but ",
+                                                     "': has ", entry.read_bytes, " bytes, but ",
                                                      available, " bytes of memory are available"));
   }
   return absl::OkStatus();
@@ -160,7 +164,8 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenFile(const std::string& path,
   return files;
 }
 
-absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir) {
+absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir,
+                                                    absl::Span<const std::string> keys) {
   const auto exists = [&dir](const char* name) {
     std::error_code ignored;
     return std::filesystem::exists(std::filesystem::path(dir) / name, ignored);
@@ -168,14 +173,14 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir) {
   const std::string prefix = (std::filesystem::path(dir) / "").string();
   for (const Layout& layout : kLayouts) {
     if (!exists(layout.index)) {
-      if (exists(layout.file)) return OpenFile(prefix + layout.file);
+      if (exists(layout.file)) return OpenFile(prefix + layout.file, keys);
       continue;
     }
     if (exists(layout.file)) {
       return absl::InvalidArgumentError(absl::StrCat(prefix, layout.index, ": ", layout.file,
                                                      " exists too; remove one of the two"));
     }
-    AFT_ASSIGN_OR_RETURN(WeightFiles files, OpenShards(prefix, layout.index));
+    AFT_ASSIGN_OR_RETURN(WeightFiles files, OpenShards(prefix, layout.index, keys));
     AFT_RETURN_IF_ERROR(files.CheckMemory());
     return files;
   }
@@ -183,7 +188,8 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenFolder(const std::string& dir) {
 }
 
 absl::StatusOr<WeightFiles> WeightFiles::OpenShards(const std::string& prefix,
-                                                    const std::string& index_name) {
+                                                    const std::string& index_name,
+                                                    absl::Span<const std::string> keys) {
   AFT_ASSIGN_OR_RETURN(const Index index, ReadIndex(prefix + index_name));
   WeightFiles files;
   files.paths_ = {prefix + index_name};
@@ -191,7 +197,7 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenShards(const std::string& prefix,
   for (const auto& [listed, shard] : index.shards) {
     if (files.readers_.count(shard) > 0) continue;
     const std::string& path = files.paths_.emplace_back(prefix + shard);
-    AFT_ASSIGN_OR_RETURN(OneFile one, OpenOne(path, {}));
+    AFT_ASSIGN_OR_RETURN(OneFile one, OpenOne(path, keys));
     files.readers_[shard] = std::move(one.read);
     for (auto& [name, entry] : one.entries) {
       const auto place = index.shards.find(name);

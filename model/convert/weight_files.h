@@ -23,6 +23,9 @@ class WeightFiles {
     std::string dtype;  // "F32"
     std::vector<int64_t> shape;
     std::string shard;  // the name of its file, when there are several
+    // The bytes that reading it takes: the tensor's, or those of the file with what lies between
+    // the tensor's numbers, if these are more. 0: it is in memory.
+    int64_t read_bytes = 0;
   };
 
   WeightFiles(TensorMap tensors);  // NOLINT(google-explicit-constructor): is the same in memory
@@ -38,10 +41,12 @@ class WeightFiles {
   // shard}}. Each shard is a file of that folder and must have exactly the tensors that the index
   // assigns to it. Together they must have total_size bytes, if the index has it. Links are
   // followed, as in the hub's cache. Without either of the two files, pytorch_model.bin and
-  // pytorch_model.bin.index.json are read in the same way.
+  // pytorch_model.bin.index.json are read in the same way. `keys` are those of OpenFile, for every
+  // file.
   // Errors start with the file: those of OpenFile; DATA_LOSS (index and shards differ), naming
   // the tensor; INVALID_ARGUMENT (not a valid index, both layouts).
-  static absl::StatusOr<WeightFiles> OpenFolder(const std::string& dir);
+  static absl::StatusOr<WeightFiles> OpenFolder(const std::string& dir,
+                                                absl::Span<const std::string> keys = {});
 
   // The file or the index, for messages about missing tensors. REQUIRES: not in memory.
   const std::string& path() const { return paths_.front(); }
@@ -57,7 +62,8 @@ class WeightFiles {
 
   WeightFiles() = default;
   static absl::StatusOr<WeightFiles> OpenShards(const std::string& prefix,
-                                                const std::string& index_name);
+                                                const std::string& index_name,
+                                                absl::Span<const std::string> keys);
   absl::Status CheckMemory() const;
 
   std::vector<std::string> paths_;

@@ -178,6 +178,8 @@ class AftConvertTest(unittest.TestCase):
     self.assertEqual(*weights)
     self.assertIn("there is no key 'model' in it",
                   self.call("labml", GOLDENS / "labml_pickled.pt", self.out, "--key", "model", code=1))
+    self.assertIn("only a file of torch.save has keys",
+                  self.call("gpt2", GOLDENS / "gpt2_hub", self.out, "--key", "model", code=1))
 
   def test_a_shard_that_is_missing_or_cut_is_named(self):
     shards = self.folder / "in"

@@ -134,7 +134,9 @@ TEST_P(EncoderImportTest, FaultsOfTheConfigNameTheKey) {
     EXPECT_THAT(WithConfig(key, value), Refused(absl::StrCat("/config.json: ", named, ": ")));
   }
   if (std::string(GetParam()) == "roberta") {
-    EXPECT_THAT(WithConfig("pad_token_id", 65), Refused("pad_token_id: must be an id below"));
+    for (const uint64_t id : {uint64_t{65}, ~uint64_t{0}}) {
+      EXPECT_THAT(WithConfig("pad_token_id", id), Refused("pad_token_id: must be an id below"));
+    }
   }
 }
 

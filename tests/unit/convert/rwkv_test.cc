@@ -200,6 +200,14 @@ TEST_F(RwkvTest, AllFormsOfVersion7BecomeTheSameNetwork) {
     ExpectSame(FromHub(AsFla(source, one_shift), rwkv7_), made);
     ExpectSame(From(AsFla(source, one_shift)), made);
   }
+  TensorMap narrow = source;
+  for (const char* name : {"blocks.0.att.r_k", "blocks.1.att.r_k"}) {
+    at::Tensor& bonus = narrow.at(name);
+    bonus = bonus.view({4, 32});
+  }
+  const auto fla = From(AsFla(narrow, /*one_shift=*/false));
+  ASSERT_TRUE(fla.ok()) << fla.status();
+  EXPECT_EQ(fla->config.mixer.heads, 4);
   // Files of BlinkDL may have a value gate in layer 0, which nothing uses.
   for (const char* name : {"v0", "v1", "v2"}) {
     source.erase(absl::StrCat("blocks.0.att.", name));
@@ -275,6 +283,15 @@ TEST_F(RwkvTest, TunedStatesComeWithTheWeightsOrInAFileOfTheirOwn) {
   const std::string broken = model + "/state-broken.safetensors";
   WriteBytes(broken, ReadBytes(model + "/model.safetensors"));
   EXPECT_THAT(Quantized(model, Number::kBf16), Refused(broken + ": tensor 'layers.0.mixer"));
+  for (const auto& [tensor, problem] : std::vector<std::pair<at::Tensor, std::string>>{
+           {at::ones({2, 64, 32}), "tensor 'layers.1.mixer.initial_state': must have"},
+           {at::ones({2, 64, 64}) / 0, "tensor 'layers.1.mixer.initial_state': has a value"}}) {
+    TensorMap others = stored;
+    others["layers.1.mixer.initial_state"] = tensor;
+    ASSERT_TRUE(WriteSafetensors(broken, others).ok());
+    EXPECT_THAT(Quantized(model, Number::kBf16), Refused(absl::StrCat(broken, ": ", problem)));
+    EXPECT_THAT(Inspect(model), Refused(absl::StrCat(broken, ": ", problem)));
+  }
   WriteBytes(broken, ReadBytes(*added).substr(0, 100));
   EXPECT_EQ(Quantized(model, Number::kBf16).status().code(), absl::StatusCode::kDataLoss);
   std::filesystem::remove(broken);
@@ -318,6 +335,20 @@ TEST_F(RwkvTest, TheVocabularyChoosesTheTokenizer) {
   WriteAndRead(import, folder_.File("out"));
   EXPECT_EQ(import->config.tokenizer, "bpe");
   EXPECT_TRUE(std::filesystem::exists(folder_.File("out/tokenizer.json")));
+
+  const std::string hub = folder_.File("hub");
+  const std::string config = R"({"model_type": "rwkv", "eos_token_id": 259})";
+  EXPECT_FALSE(FromHub(AsTransformers(source), config).ok());  // it has no tokenizer
+  // Only config.json says that this token ends a text.
+  WriteBytes(hub + "/tokenizer.json",
+             absl::StrReplaceAll(ReadBytes("tests/parity/goldens/gpt2_hub/tokenizer.json"),
+                                 {{"<|endoftext|>", "<|end|>"}}));
+  WriteAndRead(ImportRwkv(hub, {}), folder_.File("from-hub"));
+  const auto inspection = Inspect(folder_.File("from-hub"));
+  ASSERT_TRUE(inspection.ok()) << inspection.status();
+  EXPECT_EQ((*inspection)["tokenizer"]["kind"], "bpe");
+  EXPECT_EQ((*inspection)["tokenizer"]["eos_id"], 259);
+  EXPECT_THAT(ImportRwkv(hub, {.keys = {"x"}}), Refused("only a file of torch.save has keys"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <utility>
@@ -132,6 +133,48 @@ TEST_F(TorchFileTest, KeysLeadToTheStateDict) {
               Refused("only a file of torch.save has keys"));
 }
 
+TEST_F(TorchFileTest, KeysHoldForTheFilesOfAFolder) {
+  const TempFolder folder;
+  const std::string file =
+      ZipOf({{"a/data.pkl", Program(Dict({{"model", good_}}))}, {"a/data/0", data_}});
+  for (const char* name : {"pytorch_model.bin", "one.bin"}) WriteBytes(folder.File(name), file);
+  EXPECT_THAT(WeightFiles::OpenFolder(folder.path()), Refused("give --key with one of: model"));
+  EXPECT_TRUE(WeightFiles::OpenFolder(folder.path(), {{"model"}}).ok());
+  std::filesystem::remove(folder.File("pytorch_model.bin"));
+  WriteBytes(folder.File("pytorch_model.bin.index.json"), R"({"weight_map": {"w": "one.bin"}})");
+  const auto shards = WeightFiles::OpenFolder(folder.path(), {{"model"}});
+  ASSERT_TRUE(shards.ok()) << shards.status();
+  EXPECT_EQ(shards->entries().at("w").shard, "one.bin");
+}
+
+// A tensor of two numbers that are the first and the last of a storage of 4 TiB.
+TEST_F(TorchFileTest, StridesBeyondTheMemoryAreRefusedBeforeTheyAreRead) {
+  constexpr int64_t kNumbers = int64_t{1} << 40;
+  constexpr int64_t kBytes = 4 * kNumbers;
+  // One tensor reads all of the file, the other repeats its first number.
+  for (const auto& [shape, stride] :
+       {std::pair(int64_t{2}, kNumbers - 1), std::pair(kNumbers, int64_t{0})}) {
+    const std::string value =
+        Dict({{"w", Tensor(Storage("Float", "0", kNumbers), 0, {shape}, {stride})}});
+    const std::string zip =
+        ZipOf({{"a/data.pkl", Program(value)}, {"a/data/0", ""}}, /*wide=*/true);
+    const size_t begin = zip.find("PK\1\2");  // of the directory, which moves
+    std::string directory = zip.substr(begin);
+    const size_t sizes = directory.rfind(std::string("\1\0\x18\0", 4)) + 4;
+    directory.replace(sizes, 16, BytesOf(kBytes) + BytesOf(kBytes));
+    directory.replace(directory.find("PK\6\6") + 48, 8,
+                      BytesOf(static_cast<int64_t>(begin) + kBytes));
+    const TempFolder folder;
+    const std::string path = folder.File("sparse.pth");
+    WriteBytes(path, zip.substr(0, begin));
+    std::filesystem::resize_file(path, begin + static_cast<uintmax_t>(kBytes));
+    std::ofstream(path, std::ios::binary | std::ios::app) << directory;
+    EXPECT_THAT(WeightFiles::OpenFile(path),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("tensor 'w': has 4398046511104 bytes")));
+  }
+}
+
 TEST_F(TorchFileTest, OnlyTheNamesAndCallsOfAStateDictAreKnown) {
   const auto refused = [this](const std::vector<std::string>& values, const std::string& problem) {
     for (const std::string& value : values) ExpectRefused(Open(value).status(), problem);
@@ -223,6 +266,7 @@ TEST_F(TorchFileTest, OtherFormatsAreNamed) {
   ExpectRefused(Open(good_, {}, {{"b/data.pkl", ""}}).status(), "must have exactly one data.pkl");
   ExpectRefused(Open(good_, {}, {{"a/byteorder", "big"}}).status(), "a big-endian machine");
   EXPECT_TRUE(Open(good_, {}, {{"a/byteorder", "little"}}).ok());
+  EXPECT_TRUE(Open(good_, {}, {{"x/byteorder", "big"}}).ok());  // it is not about this pickle
   ExpectRefused(Open(good_, {}, {{"a/data/0", ""}}).status(), "a/data/0 is there more than once");
   const std::string large((size_t{8} << 20) + 1, '.');
   EXPECT_EQ(OpenBytes(ZipOf({{"a/data.pkl", large}})).status().code(),
