@@ -120,11 +120,13 @@ absl::StatusOr<std::unique_ptr<CpuNetwork>> LoadCpuNetwork(const CheckpointFile&
   // The table of a layer exists twice while it is folded.
   const int64_t needed =
       CountWeightBytes(config, format).total() + tables + tables / config.n_layers;
+  const int64_t read = CountReadBytes(config);
   const int64_t available = AvailableMemory();
-  if (needed > available) {
-    return absl::ResourceExhaustedError(absl::StrCat("not enough memory: ", Mebibytes(needed),
-                                                     " of weights in ", NumberName(format), "; ",
-                                                     Mebibytes(available), " are available"));
+  if (needed + read > available) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "not enough memory: ", Mebibytes(needed), " of weights in ", NumberName(format), " and ",
+        Mebibytes(read), " of tensors in fp32 that are read at once; ", Mebibytes(available),
+        " are available"));
   }
   return CpuNetwork::Create(config, checkpoint.tensors, format);
 }

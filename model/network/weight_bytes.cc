@@ -1,5 +1,8 @@
 #include "model/network/weight_bytes.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <map>
 #include <set>
 #include <string>
 
@@ -47,6 +50,19 @@ int64_t CountTableBytes(const NetworkConfig& config) {
     }
   }
   return config.n_layers * floats * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t CountReadBytes(const NetworkConfig& config) {
+  constexpr absl::string_view kLayers = "layers.";
+  std::map<std::string, int64_t> floats;  // of what LoadLayers reads at once
+  int64_t most = 0;
+  for (const TensorSpec& spec : ExpectedTensors(config)) {
+    const size_t name = absl::StartsWith(spec.name, kLayers) ? kLayers.size() : 0;
+    int64_t& all = floats[spec.name.substr(0, spec.name.find('.', name))];
+    all += spec.count();
+    most = std::max(most, all);
+  }
+  return most * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace aft

@@ -22,4 +22,8 @@ WeightBytes CountWeightBytes(const NetworkConfig& config, Number format);
 // the file, which is about the size that they have in memory.
 int64_t CountTableBytes(const NetworkConfig& config);
 
+// The most bytes of tensors that CpuNetwork has in memory while it packs them: in fp32 those of a
+// layer, of the head or of the embedding.
+int64_t CountReadBytes(const NetworkConfig& config);
+
 }  // namespace aft

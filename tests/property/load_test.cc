@@ -266,7 +266,7 @@ TEST_F(LoadTest, WeightsThatCannotFitAreNotRead) {
   Write();
   const auto expect_refused = [this] {
     WriteBytes(options_.checkpoint_dir + "/config.json", FormatNetworkConfig(config_));
-    ExpectRefused(absl::StatusCode::kResourceExhausted, "MiB of weights in fp32; ");
+    ExpectRefused(absl::StatusCode::kResourceExhausted, "MiB of weights in fp32 and ");
   };
   config_.n_layers = 1024;
   config_.d_model = 1 << 16;
@@ -286,6 +286,20 @@ TEST_F(LoadTest, WeightsThatCannotFitAreNotRead) {
   const int64_t needed = CountWeightBytes(config_, *NumberNamed("fp32")).total() +
                          CountTableBytes(config_) * (config_.n_layers + 1) / config_.n_layers;
   ExpectRefused(absl::StatusCode::kResourceExhausted, ": " + Mebibytes(needed) + " of weights in ");
+}
+
+// Weights in bf16 take half of the memory that there is, and those of the layer in fp32 as much as
+// all of it.
+TEST_F(LoadTest, TheTensorsThatAreReadAtOnceMustFitToo) {
+  Write();
+  config_.n_layers = 1;
+  config_.d_model = static_cast<int64_t>(std::sqrt(AvailableMemory() / 48));
+  config_.d_ff = 4 * config_.d_model;
+  if (config_.d_model > 1 << 16) GTEST_SKIP() << "no model is so large";
+  WriteBytes(options_.checkpoint_dir + "/config.json", FormatNetworkConfig(config_));
+  options_.weight_format = "bf16";
+  ExpectRefused(absl::StatusCode::kResourceExhausted,
+                " of weights in bf16 and " + Mebibytes(CountReadBytes(config_)) + " of tensors");
 }
 
 // The counts for penalties are 8 bytes for each token of the vocabulary.
