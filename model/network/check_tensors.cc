@@ -1,6 +1,7 @@
 #include "model/network/check_tensors.h"
 
 #include <cmath>
+#include <cstddef>
 #include <map>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "model/checkpoint/safetensors_header.h"
 #include "model/config/tensors.h"
 #include "model/state/xxhash64.h"
 
@@ -34,6 +36,25 @@ std::string Complaint(const TensorSpec& spec, const at::Tensor& tensor) {
   return "";
 }
 
+// The first complaints, and the number of all. A file may give rise to millions of them.
+class Complaints {
+ public:
+  void Add(std::string complaint) {
+    constexpr size_t kNamed = 16;
+    if (++count_ <= kNamed) named_.push_back(std::move(complaint));
+  }
+  bool empty() const { return count_ == 0; }
+  absl::Status Error() const {
+    const size_t more = count_ - named_.size();
+    return absl::DataLossError(absl::StrCat(absl::StrJoin(named_, "; "),
+                                            more > 0 ? absl::StrCat("; and ", more, " more") : ""));
+  }
+
+ private:
+  std::vector<std::string> named_;
+  size_t count_ = 0;
+};
+
 }  // namespace
 
 bool AllFinite(const at::Tensor& tensor) {
@@ -47,26 +68,26 @@ bool AllFinite(const at::Tensor& tensor) {
 absl::StatusOr<uint64_t> CheckTensors(const NetworkConfig& config, const TensorSource& tensors) {
   std::map<std::string, TensorSpec> missing;
   for (TensorSpec& spec : ExpectedTensors(config)) missing.emplace(spec.name, std::move(spec));
-  std::vector<std::string> complaints;
+  Complaints complaints;
   uint64_t hash = XxHash64(FormatNetworkConfig(config), 0);
   for (const std::string& name : tensors.names()) {
     const auto spec = missing.extract(name);
     if (spec.empty()) {
-      complaints.push_back(absl::StrCat(name, " is not part of a network with this config"));
+      complaints.Add(ShownTensorName(name) + " is not part of a network with this config");
       continue;
     }
     AFT_ASSIGN_OR_RETURN(const at::Tensor tensor, tensors.Read(name));
     std::string complaint = Complaint(spec.mapped(), tensor);
     if (!complaint.empty()) {
-      complaints.push_back(std::move(complaint));
+      complaints.Add(std::move(complaint));
       continue;
     }
     hash = XxHash64(name, hash);
     hash = XxHash64({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}, hash);
   }
-  for (const auto& [name, spec] : missing) complaints.push_back(name + " is missing");
+  for (const auto& [name, spec] : missing) complaints.Add(name + " is missing");
   if (complaints.empty()) return hash;
-  return absl::DataLossError(absl::StrJoin(complaints, "; "));
+  return complaints.Error();
 }
 
 absl::Status CheckFormat(const NetworkConfig& config, Number format) {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,12 +23,17 @@ absl::string_view Traceparent(const grpc::ServerContextBase& context) {
   return {first->second.data(), first->second.size()};
 }
 
-}  // namespace
-
-TraceContext TakeTrace(const grpc::ServerContextBase& context) {
-  CallIds ids;
-  static_cast<void>(TakeIds(std::nullopt, Traceparent(context), ids));
-  return ids.trace;
+// gRPC sends the message as metadata, in which each byte that is not printable ASCII takes three. A
+// client that gets more than 8 KiB of metadata reports this instead of the status.
+std::string Cut(absl::string_view message) {
+  constexpr size_t kMost = 2000;
+  if (message.size() <= kMost) return std::string(message);
+  const auto continues = [message](size_t i) {
+    return (static_cast<unsigned char>(message[i]) & 0xC0U) == 0x80U;
+  };
+  size_t size = kMost;
+  while (size > kMost - 3 && continues(size)) --size;  // no part of a character of UTF-8
+  return absl::StrCat(message.substr(0, size), "... (", message.size() - size, " more bytes)");
 }
 
 absl::Status TakeIds(const grpc::ServerContextBase& context, CallIds& ids) {
@@ -73,8 +80,13 @@ grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_
     return grpc::Status(grpc::StatusCode::INTERNAL,
                         absl::StrCat("internal error; request id ", request_id));
   }
+  return ToOperatorStatus(status);
+}
+
+grpc::Status ToOperatorStatus(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
   // gRPC's codes and Abseil's are the same numbers.
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), Cut(status.message()));
 }
 
 }  // namespace aft::server

@@ -39,7 +39,10 @@ void SendIds(grpc::ServerContextBase& context, const CallIds& ids, Metadata wher
 // The client's deadline on the monotonic clock; TimePoint::max() if the client set none.
 TimePoint DeadlineOf(const grpc::ServerContextBase& context);
 
-// Converts code and message. For INTERNAL, the client sees only its request id.
+// Converts code and message; a message of more than 2,000 bytes is cut. For INTERNAL, the client
+// sees only its request id.
 grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id = "");
+// Does the same for a client that may read the message of INTERNAL, too.
+grpc::Status ToOperatorStatus(const absl::Status& status);
 
 }  // namespace aft::server

@@ -127,6 +127,16 @@ TEST_F(LoadTest, NamesEveryTensorThatDoesNotFit) {
   ExpectRefused(absl::StatusCode::kDataLoss, "head.bias is missing");
 }
 
+TEST_F(LoadTest, NamesTheFirstOfManyTensorsThatDoNotFit) {
+  Write();
+  const TensorMap all = tensors_;
+  tensors_ = {{"a\n" + std::string(1000, 'b'), all.at("norm.bias")}};
+  Rewrite();
+  const std::string message(LoadModel(options_).status().message());
+  EXPECT_THAT(message, HasSubstr("a\\n" + std::string(78, 'b') + "... is not part of a network"));
+  EXPECT_THAT(message, EndsWith(absl::StrCat(" is missing; and ", all.size() - 15, " more")));
+}
+
 TEST_F(LoadTest, NamesTheFileOfAnEncoder) {
   config_.architecture = Architecture::kEncoder;
   Write();

@@ -260,7 +260,7 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
     transport_.Report(method, call->arrival(), outcome.code());
     SendTrace(call->context(), trace, outcome.ok() ? Metadata::kInitial : Metadata::kTrailing);
     const std::string told = registry_.ToldTo(*whose, outcome.message());
-    call->Close(ToGrpcStatus(absl::Status(outcome.code(), told)));
+    call->Close(ToOperatorStatus(absl::Status(outcome.code(), told)));  // as the index has it
   };
   if (!status.ok()) {
     end(status);

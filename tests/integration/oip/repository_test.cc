@@ -122,7 +122,18 @@ TEST_F(KserveRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
   EXPECT_LT(lines.size(), 2000U);
 }
 
-TEST_F(KserveRepositoryTest, AskingForReadinessCountsNoRefusal) {
+// The names have 12 kB. A client of gRPC takes at most 8 KiB of metadata, the status included.
+TEST_F(KserveRepositoryTest, AnErrorThatNamesManyModelsArrives) {
+  for (int i = 100; i < 200; ++i) {
+    AddVersion(absl::StrCat(std::string(117, 'n'), i, "/1/bad"));
+  }
+  Start();
+  EXPECT_THAT(server_->Infer(InferBuilder("other").Text("text_input", "x").request()).status,
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("there is \"m\", \"nnn"), HasSubstr(" more bytes)"))));
+}
+
+TEST_F(KserveRepositoryTest, AskingAboutAModelCountsNoRefusal) {
   Start();
   ASSERT_TRUE(Unload().ok());
   EXPECT_FALSE(Ready(""));

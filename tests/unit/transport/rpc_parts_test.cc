@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <map>
 #include <string>
 #include <thread>
@@ -40,6 +41,25 @@ TEST(StatusTest, KeepsCodeAndMessageOfEveryStatus) {
     EXPECT_EQ(converted.error_message(), defect ? "internal error; request id id-1" : "why");
   }
   EXPECT_TRUE(ToGrpcStatus(absl::OkStatus()).ok());
+}
+
+TEST(StatusTest, ALongMessageIsCutAtACharacter) {
+  const auto message = [](const std::string& text) {
+    return ToGrpcStatus(absl::NotFoundError(text)).error_message();
+  };
+  const std::string longest(2000, 'x');
+  EXPECT_EQ(message(longest), longest);
+  EXPECT_EQ(message(longest + "x"), longest + "... (1 more bytes)");
+  for (size_t first = 1998; first <= 2000; ++first) {  // the bytes of the character that is cut
+    const std::string whole = longest.substr(0, first);
+    EXPECT_EQ(message(whole + "\u20ac"), whole + "... (3 more bytes)");
+  }
+  EXPECT_EQ(message(longest.substr(3) + "\u20ac"), longest.substr(3) + "\u20ac");
+}
+
+TEST(StatusTest, AnOperatorReadsTheReasonOfADefect) {
+  EXPECT_EQ(ToOperatorStatus(absl::InternalError("why")).error_message(), "why");
+  EXPECT_TRUE(ToOperatorStatus(absl::OkStatus()).ok());
 }
 
 TEST(RequestIdTest, NewIdsAreHexadecimalAndDiffer) {
