@@ -8,16 +8,17 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ATen/Context.h"
-#include "ATen/cuda/CUDAEvent.h"
 #include "ATen/cuda/CUDAGraph.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/from_blob.h"
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -26,6 +27,7 @@
 #include "c10/cuda/CUDAGuard.h"
 #include "c10/cuda/CUDAStream.h"
 #include "c10/util/Exception.h"
+#include "model/gpu/device_tensor.h"
 #include "model/runtime/torch_guard.h"
 
 namespace aft {
@@ -42,6 +44,16 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view call) {
   const std::string text = absl::StrCat(call, ": ", cudaGetErrorString(error));
   return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
                                             : absl::InternalError(text);
+}
+
+// Calls CUDA with the stream's device current. LibTorch's guard may throw after the device was
+// lost, and destructors come here too.
+absl::Status OnDevice(const c10::cuda::CUDAStream& stream, absl::string_view name,
+                      absl::FunctionRef<cudaError_t()> call) {
+  return GuardTorch([&] {
+    const c10::cuda::CUDAGuard on_device(stream.device_index());
+    return CudaStatus(call(), name);
+  });
 }
 
 // The device's memory that LibTorch's allocator holds unused, in whole segments. The unused ends of
@@ -106,16 +118,33 @@ class AllStreams {
 
 class CudaEvent final : public GpuEvent {
  public:
+  static absl::StatusOr<std::unique_ptr<CudaEvent>> Create(const c10::cuda::CUDAStream& stream,
+                                                           unsigned flags) {
+    cudaEvent_t event = nullptr;
+    AFT_RETURN_IF_ERROR(OnDevice(stream, "cudaEventCreateWithFlags",
+                                 [&] { return cudaEventCreateWithFlags(&event, flags); }));
+    return std::make_unique<CudaEvent>(event, stream);
+  }
   CudaEvent(cudaEvent_t event, c10::cuda::CUDAStream stream) : event_(event), stream_(stream) {}
-  ~CudaEvent() override { static_cast<void>(cudaEventDestroy(event_)); }
+  ~CudaEvent() override {
+    OnDevice(stream_, "cudaEventDestroy", [this] {
+      return cudaEventDestroy(event_);
+    }).IgnoreError();
+  }
 
   absl::Status Record() override {
-    const c10::cuda::CUDAGuard on_device(stream_.device_index());
-    return CudaStatus(cudaEventRecord(event_, stream_.stream()), "cudaEventRecord");
+    return OnDevice(stream_, "cudaEventRecord",
+                    [this] { return cudaEventRecord(event_, stream_.stream()); });
   }
   absl::Status Wait() override {
-    const c10::cuda::CUDAGuard on_device(stream_.device_index());
-    return CudaStatus(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    return OnDevice(stream_, "cudaEventSynchronize",
+                    [this] { return cudaEventSynchronize(event_); });
+  }
+  // Later work on `other`, which is a stream of this device, waits for the last Record.
+  absl::Status Block(const c10::cuda::CUDAStream& other) {
+    return OnDevice(other, "cudaStreamWaitEvent", [&] {
+      return cudaStreamWaitEvent(other.stream(), event_, cudaEventWaitDefault);
+    });
   }
   double SecondsSince(const GpuEvent& earlier) const override {
     float milliseconds = 0;
@@ -134,24 +163,21 @@ class CudaEvent final : public GpuEvent {
 // released memory for them, because cudaFreeHost would wait for the device.
 class PinnedFloats final : public HostFloats {
  public:
-  PinnedFloats(at::Tensor floats, at::cuda::CUDAEvent arrived)
+  PinnedFloats(std::shared_ptr<const at::Tensor> floats, std::unique_ptr<CudaEvent> arrived)
       : floats_(std::move(floats)), arrived_(std::move(arrived)) {}
 
   // LibTorch's allocator rounds sizes of pinned memory up to a power of two.
   int64_t bytes() const override {
-    return static_cast<int64_t>(std::bit_ceil(uint64_t{floats_.nbytes()}));
+    return static_cast<int64_t>(std::bit_ceil(uint64_t{floats_->nbytes()}));
   }
   absl::StatusOr<const float*> Get() const override {
-    AFT_RETURN_IF_ERROR(GuardTorch([&] {
-      arrived_.synchronize();
-      return absl::OkStatus();
-    }));
-    return floats_.const_data_ptr<float>();
+    AFT_RETURN_IF_ERROR(arrived_->Wait());
+    return floats_->const_data_ptr<float>();
   }
 
  private:
-  const at::Tensor floats_;
-  const at::cuda::CUDAEvent arrived_;
+  const std::shared_ptr<const at::Tensor> floats_;
+  const std::unique_ptr<CudaEvent> arrived_;
 };
 
 class CudaGraph final : public GpuGraph {
@@ -166,8 +192,8 @@ class CudaGraph final : public GpuGraph {
 
   // at::cuda::CUDAGraph::replay is not used: it also advances LibTorch's random numbers.
   absl::Status Launch() override {
-    const c10::cuda::CUDAGuard on_device(stream_.device_index());
-    return CudaStatus(cudaGraphLaunch(executable_, stream_.stream()), "cudaGraphLaunch");
+    return OnDevice(stream_, "cudaGraphLaunch",
+                    [this] { return cudaGraphLaunch(executable_, stream_.stream()); });
   }
 
  private:
@@ -211,28 +237,32 @@ class CudaQueue final : public GpuQueue {
 
   absl::Status Copy(void* to, const void* from, int64_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
-    const c10::cuda::CUDAGuard on_device(stream_.device_index());
-    return CudaStatus(
-        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_.stream()),
-        "cudaMemcpyAsync");
+    return OnDevice(stream_, "cudaMemcpyAsync", [&] {
+      return cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault,
+                             stream_.stream());
+    });
   }
 
   absl::StatusOr<std::shared_ptr<const HostFloats>> CopyToHost(DeviceFloats floats) override {
     std::shared_ptr<const HostFloats> copy;
-    AFT_RETURN_IF_ERROR(OnStream([&] {
+    const absl::Status outcome = OnStream([&]() -> absl::Status {
       const at::Tensor& from = *static_cast<const at::Tensor*>(floats.owner.get());  // of Allocate
-      at::Tensor to = at::empty(from.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
-      at::cuda::CUDAEvent ready;
-      ready.record(stream_);
-      ready.block(to_host_);
+      std::shared_ptr<at::Tensor> to =
+          Owned(at::empty(from.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true)));
+      AFT_ASSIGN_OR_RETURN(const std::unique_ptr<CudaEvent> ready,
+                           CudaEvent::Create(stream_, cudaEventDisableTiming));
+      AFT_ASSIGN_OR_RETURN(std::unique_ptr<CudaEvent> arrived,
+                           CudaEvent::Create(to_host_, cudaEventDisableTiming));
+      AFT_RETURN_IF_ERROR(ready->Record());
+      AFT_RETURN_IF_ERROR(ready->Block(to_host_));
       const c10::cuda::CUDAStreamGuard on_their_stream(to_host_.unwrap());
-      to.copy_(from, /*non_blocking=*/true);
+      to->copy_(from, /*non_blocking=*/true);
       from.record_stream(to_host_.unwrap());  // its memory is not reused before
-      at::cuda::CUDAEvent arrived;
-      arrived.record(to_host_);
+      AFT_RETURN_IF_ERROR(arrived->Record());
       copy = std::make_shared<const PinnedFloats>(std::move(to), std::move(arrived));
       return absl::OkStatus();
-    }));
+    });
+    AFT_RETURN_IF_ERROR(outcome);
     return copy;
   }
 
@@ -241,18 +271,16 @@ class CudaQueue final : public GpuQueue {
     if (bytes == 0) return absl::OkStatus();
     return OnStream([&] {
       const at::TensorOptions options(at::kByte);
-      const at::Tensor pinned = at::empty({bytes}, options.pinned_memory(true));
-      std::memcpy(pinned.mutable_data_ptr(), from, static_cast<size_t>(bytes));
-      at::from_blob(to, {bytes}, options.device(device())).copy_(pinned, /*non_blocking=*/true);
+      const std::shared_ptr<at::Tensor> pinned =
+          Owned(at::empty({bytes}, options.pinned_memory(true)));
+      std::memcpy(pinned->mutable_data_ptr(), from, static_cast<size_t>(bytes));
+      at::from_blob(to, {bytes}, options.device(device())).copy_(*pinned, /*non_blocking=*/true);
       return absl::OkStatus();
     });
   }
 
   absl::StatusOr<std::unique_ptr<GpuEvent>> MakeEvent() override {
-    cudaEvent_t event = nullptr;
-    AFT_RETURN_IF_ERROR(
-        OnStream([&] { return CudaStatus(cudaEventCreate(&event), "cudaEventCreate"); }));
-    return std::make_unique<CudaEvent>(event, stream_);
+    return CudaEvent::Create(stream_, cudaEventDefault);
   }
 
   // Uses LibTorch's capture, so that memory which its allocator hands out meanwhile remains the
@@ -278,8 +306,8 @@ class CudaQueue final : public GpuQueue {
   }
 
   absl::Status Synchronize() override {
-    const c10::cuda::CUDAGuard on_device(stream_.device_index());
-    return CudaStatus(cudaStreamSynchronize(stream_.stream()), "cudaStreamSynchronize");
+    return OnDevice(stream_, "cudaStreamSynchronize",
+                    [this] { return cudaStreamSynchronize(stream_.stream()); });
   }
 
  private:

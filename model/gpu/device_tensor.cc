@@ -1,10 +1,14 @@
 #include "model/gpu/device_tensor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ATen/ops/empty.h"
 #include "ATen/ops/zeros.h"
+#include "absl/status/status.h"
 #include "base/check.h"
+#include "c10/core/Allocator.h"
+#include "model/runtime/torch_guard.h"
 
 namespace aft {
 
@@ -12,6 +16,18 @@ at::Tensor ToDevice(const std::vector<float>& values, at::Device device) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kFloat);
   std::copy(values.begin(), values.end(), tensor.data_ptr<float>());
   return tensor.to(device);
+}
+
+std::shared_ptr<at::Tensor> Owned(at::Tensor tensor) {
+  return std::shared_ptr<at::Tensor>(new at::Tensor(std::move(tensor)), [](at::Tensor* released) {
+    const std::unique_ptr<at::Tensor> owner(released);
+    GuardTorch([&] {
+      c10::DataPtr memory = owner->storage().set_data_ptr({});
+      const c10::DeleterFnPtr release = memory.get_deleter();
+      if (void* const context = memory.release_context(); context != nullptr) release(context);
+      return absl::OkStatus();
+    }).IgnoreError();
+  });
 }
 
 int64_t DeviceBytes(const at::Tensor& tensor) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -10,6 +11,12 @@ namespace aft {
 
 // A copy on the device. Throws LibTorch's exceptions when the device has no memory.
 at::Tensor ToDevice(const std::vector<float>& values, at::Device device);
+
+// Takes a tensor whose memory nothing else refers to, and releases that memory with the last copy
+// of the pointer. LibTorch throws when it releases memory of several streams after the device was
+// lost. In a tensor's destructor that would end the process. This function's pointers then leak the
+// memory instead.
+std::shared_ptr<at::Tensor> Owned(at::Tensor tensor);
 
 // Bytes of a tensor; 0 when it is undefined.
 int64_t DeviceBytes(const at::Tensor& tensor);

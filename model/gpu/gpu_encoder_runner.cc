@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "model/gpu/kernel_status.h"
+#include "model/kernels/cuda/product/product.h"
 #include "model/runtime/model_info.h"
 #include "model/runtime/torch_guard.h"
 
@@ -95,8 +96,7 @@ absl::Status GpuEncoderRunner::Allocate() {
 // Products choose and load their kernels by the number of rows. So batches of every size are run,
 // doubling. The largest comes first, so that LibTorch takes the memory for all of them at once.
 absl::Status GpuEncoderRunner::WarmUp() {
-  const int64_t longest = limits_.longest();
-  const int64_t most = std::min(limits_.max_batch_tokens, limits_.max_batch_rows * longest);
+  const int64_t most = MostTokens();
   AFT_RETURN_IF_ERROR(EncodeZeros(most));
   for (int64_t tokens = 1; tokens < most; tokens *= 2) AFT_RETURN_IF_ERROR(EncodeZeros(tokens));
   stats_ = {};
@@ -105,8 +105,14 @@ absl::Status GpuEncoderRunner::WarmUp() {
   return absl::OkStatus();
 }
 
+int64_t GpuEncoderRunner::MostTokens() const {
+  return std::min(limits_.max_batch_tokens, limits_.max_batch_rows * limits_.longest());
+}
+
+// Products of few rows may not use LibTorch (GpuLinear), so this batch has more, if any can.
+// WarmUp has run a batch of this size.
 void GpuEncoderRunner::PrepareThread() {
-  EncodeZeros(1).IgnoreError();
+  EncodeZeros(std::min(MostTokens(), 2 * kernels::cuda::kFewRows)).IgnoreError();
   stats_.step_seconds = 0;
 }
 

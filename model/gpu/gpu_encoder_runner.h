@@ -54,6 +54,8 @@ class GpuEncoderRunner final : public EncoderRunner {
 
   absl::Status Allocate();
   absl::Status WarmUp();
+  // The most tokens that a batch can have.
+  int64_t MostTokens() const;
   absl::Status EncodeZeros(int64_t tokens);
   // Queues the copy of Encode's results for `tokens` tokens to host_vectors_.
   absl::Status CopyVectors(int64_t tokens);

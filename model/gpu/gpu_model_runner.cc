@@ -393,6 +393,8 @@ absl::Status GpuModelRunner::Record(size_t index) {
   return absl::OkStatus();
 }
 
-void GpuModelRunner::PrepareThread() { RunPadding(GpuStepShape::Decode(1)).IgnoreError(); }
+// Runs the largest shape, which ran at load too. Products of few rows may not use LibTorch
+// (GpuLinear), so a small one might prepare nothing.
+void GpuModelRunner::PrepareThread() { RunPadding(shapes_.all().back()).IgnoreError(); }
 
 }  // namespace aft

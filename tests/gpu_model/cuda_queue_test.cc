@@ -2,20 +2,28 @@
 
 #include "model/gpu/cuda_queue.h"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "ATen/Context.h"
 #include "ATen/ops/empty.h"
+#include "ATen/ops/from_blob.h"
 #include "ATen/ops/mm.h"
 #include "ATen/ops/ones.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "c10/cuda/CUDACachingAllocator.h"
 #include "gtest/gtest.h"
 #include "tests/gpu_model/test_queue.h"
 
@@ -31,6 +39,26 @@ TEST(CudaQueueTest, MemoryThatLibTorchHoldsUnusedIsFree) {
   EXPECT_LE(queue->free_bytes(), before - kBytes);
   tensor = at::Tensor();
   EXPECT_GT(queue->free_bytes(), before - kBytes / 2);
+}
+
+// LibTorch cuts two MiB from a segment of 20. Nothing else of that segment is free, because a
+// larger allocation cannot have it.
+TEST(CudaQueueTest, TheRestOfASegmentInUseIsNotFree) {
+  const std::unique_ptr<GpuQueue> queue = MakeTestQueue();
+  const at::Tensor tensor =
+      at::empty({int64_t{2} << 20}, at::TensorOptions(at::kByte).device(queue->device()));
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  size_t free = 0;
+  size_t total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  EXPECT_LT(queue->free_bytes(), static_cast<int64_t>(free) + (int64_t{8} << 20));
+}
+
+TEST(CudaQueueTest, ProductsOf16BitsAreSummedInFp32) {
+  const std::unique_ptr<GpuQueue> queue = MakeTestQueue();
+  constexpr auto kNarrowSums = at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK;
+  EXPECT_NE(at::globalContext().allowBF16ReductionCuBLAS(), kNarrowSums);
+  EXPECT_NE(at::globalContext().allowFP16ReductionCuBLAS(), kNarrowSums);
 }
 
 TEST(CudaQueueTest, AnyThreadMayUseIt) {
@@ -94,6 +122,27 @@ TEST(CudaQueueTest, ACopyToTheHostKeepsItsSourceAndReportsAllItsMemory) {
   EXPECT_EQ(std::count(*copied, *copied + kFloats, 1.0F), kFloats);
 }
 
+// The work takes the device some ten milliseconds. LibTorch has the pinned memory already, so the
+// copy could begin at once.
+TEST(CudaQueueTest, ACopyToTheHostComesAfterTheWorkThatWasQueuedBefore) {
+  constexpr int64_t kFloats = int64_t{1} << 25;
+  constexpr int kFills = 200;
+  const std::unique_ptr<GpuQueue> queue = MakeTestQueue();
+  const absl::StatusOr<DeviceFloats> floats = queue->Allocate(kFloats, "floats", /*lazy=*/false);
+  ASSERT_TRUE(floats.ok()) << floats.status();
+  ASSERT_TRUE(queue->CopyToHost(*floats).value()->Get().ok());
+  const absl::Status filled = queue->Run([&] {
+    for (int i = 1; i <= kFills; ++i) static_cast<at::Tensor*>(floats->owner.get())->fill_(i);
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(filled.ok()) << filled;
+  const auto copy = queue->CopyToHost(*floats);
+  ASSERT_TRUE(copy.ok()) << copy.status();
+  const absl::StatusOr<const float*> copied = (*copy)->Get();
+  ASSERT_TRUE(copied.ok()) << copied.status();
+  EXPECT_EQ(std::count(*copied, *copied + kFloats, static_cast<float>(kFills)), kFloats);
+}
+
 // LibTorch's pool has 32 streams. A model that is loaded must not capture the work of one that
 // serves.
 TEST(CudaQueueTest, QueuesShareNoStreamAndLaterOnesUseTheStreamsOfThoseThatEnded) {
@@ -119,6 +168,38 @@ TEST(CudaQueueTest, WorkRunsAfterACaptureThatFailed) {
   const auto graph = queue->Capture([] { return absl::InternalError("no work today"); });
   EXPECT_EQ(graph.status(), absl::InternalError("no work today"));
   EXPECT_TRUE(queue->Synchronize().ok());
+}
+
+// Ends the process with 0 if calls fail after an illegal address, and all releases still return.
+[[noreturn]] void LoseTheDeviceAndReleaseAll() {
+  std::unique_ptr<GpuQueue> queue = MakeTestQueue();
+  DeviceFloats floats = queue->Allocate(1, "floats", /*lazy=*/false).value();
+  std::shared_ptr<const HostFloats> copy = queue->CopyToHost(floats).value();
+  std::unique_ptr<GpuEvent> event = queue->MakeEvent().value();
+  const bool copied = copy->Get().ok();
+  queue
+      ->Run([&] {
+        at::for_blob(std::bit_cast<void*>(uintptr_t{8}), {1})
+            .options(at::TensorOptions(at::kFloat).device(queue->device()))
+            .target_device(queue->device())
+            .make_tensor()
+            .fill_(1);
+        return absl::OkStatus();
+      })
+      .IgnoreError();
+  const bool lost =
+      !queue->Synchronize().ok() && !event->Record().ok() && !queue->CopyToHost(floats).ok();
+  copy.reset();
+  floats = {};
+  event.reset();
+  queue.reset();
+  std::_Exit(copied && lost ? 0 : 1);
+}
+
+// A process of its own has the fault, because CUDA refuses all its later calls.
+TEST(CudaQueueDeathTest, ALostDeviceDoesNotEndTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(LoseTheDeviceAndReleaseAll(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -1,9 +1,13 @@
 // States on their way between a device and the host, on a device that is late.
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "c10/core/Allocator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/gpu/gpu_model_runner.h"
@@ -62,6 +66,25 @@ TEST_F(GpuStatesTest, AKeptStateOfALostDeviceIsAnError) {
   device_->lost = true;
   EXPECT_FALSE(kept->Snapshot().ok());
   EXPECT_FALSE(gpu->KeepSlot(0, KeptIn::kHost).ok());
+}
+
+// LibTorch's allocators throw when they release memory of a lost device, which would end the
+// process in a tensor's destructor.
+TEST_F(GpuStatesTest, ReleasingMemoryOfALostDeviceDoesNotEndTheProcess) {
+  int releases = 0;
+  absl::StatusOr<DeviceFloats> floats = MakeTestQueue()->Allocate(1, "floats", /*lazy=*/false);
+  ASSERT_TRUE(floats.ok()) << floats.status();
+  static_cast<at::Tensor*>(floats->owner.get())
+      ->storage()
+      .set_data_ptr_noswap(c10::DataPtr(
+          floats->data, &releases,
+          [](void* count) {
+            ++*static_cast<int*>(count);
+            throw std::runtime_error("an illegal address");
+          },
+          at::kCPU));
+  floats = DeviceFloats{};
+  EXPECT_EQ(releases, 1);
 }
 
 // The device may have no memory for a copy that is on its way to the host.
