@@ -7,10 +7,13 @@
 // stderr says why.
 #include <malloc.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -18,11 +21,14 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/atomic_file.h"
+#include "base/catching.h"
 #include "base/command_line.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "model/api/load.h"
@@ -31,7 +37,9 @@
 #include "server/app/signals.h"
 #include "server/config/loader.h"
 #include "server/config/validation.h"
+#include "server/http/http_handler.h"
 #include "server/observability/log.h"
+#include "server/transport/lingering_connections.h"
 
 namespace aft::server {
 namespace {
@@ -47,6 +55,9 @@ constexpr std::chrono::milliseconds kHardLimitMargin{15'000};
 
 // How long the process may wait at its end for the reader of stderr.
 constexpr std::chrono::milliseconds kLastLines{2'000};
+
+// File descriptors for gRPC's connections, whose number has no limit of its own, and for files.
+constexpr int64_t kOtherDescriptors = 256;
 
 // The flags of the command line.
 struct Flags {
@@ -122,17 +133,20 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--print_config", flags.print_config, "Print the effective config and exit");
   app.footer(
       "A flag overrides the field of the config that it names.\n\n"
-      "SIGTERM and SIGINT drain the server, and a second one ends it at once. On SIGHUP the "
-      "server\n"
-      "reads the config and the model repository again.\n\n"
+      "SIGTERM and SIGINT drain the server, and a second one ends it at once. Before the server\n"
+      "listens, the first one does. On SIGHUP it reads the config and the model repository "
+      "again.\n\n"
       "Exit codes:\n"
       "  0      drained\n"
       "  1      bad command line\n"
-      "  2      the config, or a file or folder that it names, cannot be used\n"
+      "  2      the config, or a file or folder that it names, cannot be used; or the system has "
+      "no\n"
+      "         threads or memory for it\n"
       "  3      an address cannot be listened on, or the ready file cannot be written\n"
       "  4      no model could be loaded\n"
       "  5      the drain took too long, or the thread of a failed model was stuck\n"
-      "  128+n  a second signal n came during the drain");
+      "  128+n  a second signal n came during the drain, or a first one before the server "
+      "listened");
 }
 
 int Fail(int code, absl::string_view message) {
@@ -187,10 +201,23 @@ absl::StatusOr<ServerConfig> EffectiveConfig(const Flags& flags) {
   return absl::InvalidArgumentError(absl::StrCat(flags.config, prefix, valid.message()));
 }
 
-void InitLog(const LogConfig& config) {
-  // Both were validated.
-  log::Init(*log::ParseLevel(config.level), *log::ParseFormat(config.format));
-  QuietLibraries();
+// Raises the soft limit of file descriptors to the hard one. Shells and service managers keep it at
+// 1,024 for programs that use select(2), which this one does not. Every HTTP connection that the
+// config allows takes a descriptor, so a limit below their number lets one client use up all.
+void RaiseFileLimit(const ServerConfig& config) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  auto needed = kOtherDescriptors + static_cast<int64_t>(LingeringConnections::kMost);
+  if (!config.http_address.empty()) needed += config.http.max_connections;
+  if (!config.metrics_address.empty()) needed += static_cast<int64_t>(HttpOptions().connections);
+  if (static_cast<int64_t>(limit.rlim_cur) >= needed) return;
+  log::Warning("server.few_file_descriptors",
+               {{"limit", limit.rlim_cur},
+                {"needed", needed},
+                {"hint", "raise the hard limit, or lower http.max_connections"}});
 }
 
 absl::Status WriteReadyFile(const std::string& path, const Server& server) {
@@ -238,7 +265,38 @@ int End(const std::shared_ptr<Server>& server, const std::string& ready_file, in
   _exit(code);  // nothing that the other thread may still use is taken down
 }
 
-int Serve(const Flags& flags, const ServerConfig& config) {
+// The thread of the signals needs this of a server that has started.
+struct Started {
+  std::weak_ptr<Server> server;
+  std::chrono::milliseconds hard_limit;  // for the whole drain
+};
+
+// The thread of the signals shares this and outlives the server, because a signal may come while
+// main returns.
+struct SignalState {
+  Mutex mutex;
+  std::optional<Started> started ABSL_GUARDED_BY(mutex);  // nullopt: there is nothing to drain
+};
+
+std::optional<std::chrono::milliseconds> OnShutdownSignal(SignalState& state, int signal) {
+  std::optional<Started> started;
+  {
+    MutexLock lock(state.mutex);
+    started = state.started;
+  }
+  if (!started.has_value()) {
+    log::Warning("signal.early", {{"signal", signal}});
+    return std::nullopt;
+  }
+  log::Info("signal.shutdown",
+            {{"signal", signal}, {"hard_limit_ms", started->hard_limit.count()}});
+  // No balancer has to notice when a person ends the server.
+  const bool lame_duck = signal != SIGINT;
+  if (const auto alive = started->server.lock()) alive->RequestDrain(lame_duck);
+  return started->hard_limit;
+}
+
+int Serve(const Flags& flags, const ServerConfig& config, SignalState& signals) {
   const std::string& ready_file = flags.ready_file;
   RemoveReadyFile(ready_file);
   absl::StatusOr<std::unique_ptr<Server>> created = Server::Create(
@@ -251,15 +309,12 @@ int Serve(const Flags& flags, const ServerConfig& config) {
     // that the config names.
     return Fail(absl::IsUnavailable(status) ? kExitListen : kExitConfig, status.message());
   }
-  // The handler outlives the server: a signal may come while main returns.
-  HandleShutdownSignals(
-      [weak = std::weak_ptr<Server>(server)](int signal) {
-        // No balancer has to notice when a person ends the server.
-        const bool lame_duck = signal != SIGINT;
-        if (const std::shared_ptr<Server> alive = weak.lock()) alive->RequestDrain(lame_duck);
-      },
-      [weak = std::weak_ptr<Server>(server), flags] { Reload(flags, weak); },
-      config.drain.lame_duck + config.drain.grace + kHardLimitMargin, kExitForced);
+  {
+    MutexLock lock(signals.mutex);
+    signals.started =
+        Started{server, config.drain.lame_duck + config.drain.grace + kHardLimitMargin};
+  }
+  HandleReloadSignal([weak = std::weak_ptr<Server>(server), flags] { Reload(flags, weak); });
 
   const absl::Status ready = server->WaitReady();
   if (!ready.ok() && !absl::IsCancelled(ready)) {
@@ -290,10 +345,15 @@ int Main(int argc, char** argv) {
   // here, because a process with threads must not change its environment.
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread yet
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  QuietLibraries();
   CLI::App app("Serves attention-free transformers over gRPC and OpenAI's HTTP API.", "aft-server");
   Flags flags;
   AddFlags(app, flags);
   if (const auto code = ParseCommandLine(app, argc, argv, Info())) return *code;
+  // Reading the config and starting may take for as long as a file system or a pipe is silent.
+  const auto signals = std::make_shared<SignalState>();
+  HandleShutdownSignals([signals](int signal) { return OnShutdownSignal(*signals, signal); },
+                        [path = flags.ready_file] { RemoveReadyFile(path); }, kExitForced);
   const absl::StatusOr<ServerConfig> config = EffectiveConfig(flags);
   if (!config.ok()) return Fail(kExitConfig, config.status().message());
   if (flags.print_config) {
@@ -302,15 +362,28 @@ int Main(int argc, char** argv) {
   }
   log::Text(absl::StrCat("# Config without defaults (--print_config shows every field)\n",
                          FormatChangedConfig(*config)));
-  InitLog(config->log);
-  return Serve(flags, *config);
+  // Both were validated.
+  log::Init(*log::ParseLevel(config->log.level), *log::ParseFormat(config->log.format));
+  RaiseFileLimit(*config);
+  return Serve(flags, *config, *signals);
 }
 
 }  // namespace
 }  // namespace aft::server
 
 int main(int argc, char** argv) {
-  const int code = aft::server::Main(argc, argv);
-  aft::server::log::Flush(aft::server::kLastLines);
+  int code = aft::server::kExitConfig;
+  const auto flush = [] {
+    aft::server::log::Flush(aft::server::kLastLines);
+    return absl::OkStatus();
+  };
+  const absl::Status status = aft::Catching([&] {
+    code = aft::server::Main(argc, argv);
+    return flush();
+  });
+  if (status.ok()) return code;
+  aft::Catching(flush).IgnoreError();
+  // The log may have no thread.
+  std::fputs(absl::StrCat("aft-server: ", status.message(), "\n").c_str(), stderr);
   return code;
 }

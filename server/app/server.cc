@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "server/observability/log.h"
 #include "server/observability/metrics_page.h"
 #include "server/scheduling/time.h"
+#include "server/transport/accept_again.h"
 
 namespace aft::server {
 namespace {
@@ -87,6 +89,12 @@ absl::Status Server::Start() {
   watch_ = std::make_unique<Periodic>("aft-watch", kWatchInterval, [this] {
     registry_.CheckProgress();
     UpdateHealth();
+    const int error = AcceptAgain();
+    if (error == 0) return;
+    if (const auto left_out = accept_failures_.Pass(std::chrono::steady_clock::now())) {
+      log::Error("server.accept_failed",
+                 {{"error", std::system_category().message(error)}, {"left_out", *left_out}});
+    }
   });
   return absl::OkStatus();
 }

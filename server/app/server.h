@@ -16,6 +16,7 @@
 #include "server/http/http_pages.h"
 #include "server/http/http_server.h"
 #include "server/observability/metrics.h"
+#include "server/observability/rate_limit.h"
 #include "server/registry/model_registry.h"
 #include "server/registry/readiness.h"
 
@@ -110,7 +111,9 @@ class Server {
   std::atomic<bool> ready_{false};  // the values of gRPC's health, for the pages
   std::atomic<bool> alive_{true};
 
-  // Looks for models that are stuck, and measures for how long a model has failed.
+  RateLimit accept_failures_{1};  // of log lines
+  // Looks for models that are stuck, measures for how long a model has failed, and lets gRPC accept
+  // connections again after an error.
   std::unique_ptr<Periodic> watch_;
 
   Mutex stop_mutex_;                                // one thread stops the server

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <initializer_list>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -34,32 +35,38 @@ void BlockShutdownSignals() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-void HandleShutdownSignals(std::function<void(int)> on_shutdown, std::function<void()> on_reload,
-                           std::chrono::milliseconds hard_limit, int forced_exit_code) {
+void HandleReloadSignal(std::function<void()> on_reload) {
   std::thread([on_reload = std::move(on_reload)] {
     const sigset_t set = SetOf({SIGHUP});
     int signal = 0;
     while (sigwait(&set, &signal) == 0) on_reload();
   }).detach();
-  std::thread([on_shutdown = std::move(on_shutdown), hard_limit, forced_exit_code] {
+}
+
+void HandleShutdownSignals(std::function<std::optional<std::chrono::milliseconds>(int)> on_shutdown,
+                           std::function<void()> before_exit, int forced_exit_code) {
+  std::thread([on_shutdown = std::move(on_shutdown), before_exit = std::move(before_exit),
+               forced_exit_code] {
     const sigset_t set = SetOf({SIGTERM, SIGINT});
     int signal = 0;
     sigwait(&set, &signal);
-    log::Info("signal.shutdown", {{"signal", signal}});
-    on_shutdown(signal);
+    const std::optional<std::chrono::milliseconds> hard_limit = on_shutdown(signal);
+    if (!hard_limit.has_value()) Exit(128 + signal);
 
-    const auto deadline = std::chrono::steady_clock::now() + hard_limit;
+    const auto deadline = std::chrono::steady_clock::now() + *hard_limit;
     while (true) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
           deadline - std::chrono::steady_clock::now());
       if (left.count() <= 0) {
-        log::Error("signal.hard_limit", {{"limit_ms", hard_limit.count()}});
+        log::Error("signal.hard_limit", {{"limit_ms", hard_limit->count()}});
+        before_exit();
         Exit(forced_exit_code);
       }
       const timespec timeout = absl::ToTimespec(absl::FromChrono(left));
       signal = sigtimedwait(&set, nullptr, &timeout);
       if (signal > 0) {
         log::Warning("signal.second", {{"signal", signal}});
+        before_exit();
         Exit(128 + signal);
       }
     }

@@ -28,10 +28,17 @@ struct DecodePool::Task : FairItem {
 };
 
 DecodePool::DecodePool() {
-  for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Run(); });
+  try {
+    for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Run(); });
+  } catch (...) {  // a thread that is not joined would end the process
+    End();
+    throw;
+  }
 }
 
-DecodePool::~DecodePool() {
+DecodePool::~DecodePool() { End(); }
+
+void DecodePool::End() {
   {
     MutexLock lock(mutex_);
     closed_ = true;

@@ -32,6 +32,7 @@ class DecodePool {
  private:
   struct Task;
 
+  void End();
   FairItem* Next(TimePoint now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run();
 

@@ -10,6 +10,7 @@
 namespace {
 
 constinit std::atomic<bool> refuse{false};
+constinit std::atomic<int> left_over{0};
 
 // Whether the start function of a thread belongs to the standard library.
 bool IsStdThread(void* (*start)(void*)) {
@@ -20,7 +21,10 @@ bool IsStdThread(void* (*start)(void*)) {
 
 }  // namespace
 
-aft::NoMoreThreads::NoMoreThreads() { refuse = true; }
+aft::NoMoreThreads::NoMoreThreads(int left) {
+  left_over = left;
+  refuse = true;
+}
 aft::NoMoreThreads::~NoMoreThreads() { refuse = false; }
 
 // Replaces the function of libc or of a sanitizer in the whole program and its shared libraries.
@@ -29,5 +33,6 @@ extern "C" __attribute__((visibility("default"))) int pthread_create(
     void* argument) noexcept {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
-  return refuse && IsStdThread(start) ? EAGAIN : create(thread, attributes, start, argument);
+  const bool refused = refuse && IsStdThread(start) && left_over.fetch_sub(1) <= 0;
+  return refused ? EAGAIN : create(thread, attributes, start, argument);
 }

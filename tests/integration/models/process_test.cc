@@ -218,8 +218,30 @@ TEST_F(ServerProcessTest, AReloadThatBlocksTakesNoSignalAway) {
   EXPECT_EQ(process.Wait(), 0) << process.err();
 }
 
+TEST_F(ServerProcessTest, ASignalBeforeTheServerListensEndsIt) {
+  std::filesystem::remove(config_);
+  ASSERT_EQ(mkfifo(config_.c_str(), 0600), 0);
+  Process process(Command());
+  const std::ofstream unwritten(config_);  // waits until the server reads it
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 128 + SIGTERM) << process.err();
+}
+
+TEST_F(ServerProcessTest, RaisesItsLimitOfFileDescriptorsAndWarnsIfThatIsTooLow) {
+  std::vector<std::string> command =
+      Command({"--metrics_address=127.0.0.1:0", "--http_address=127.0.0.1:0"});
+  command.insert(command.begin(),
+                 {"sh", "-c", "ulimit -S -n 100 && ulimit -H -n 2000 && exec \"$@\"", "sh"});
+  Process process(command);
+  WaitReady(process);
+  EXPECT_THAT(process.err(), HasSubstr("server.few_file_descriptors limit=2000 needed=4928"));
+  EXPECT_THAT(HttpGet(metrics_address_, "/metrics"), HasSubstr("process_max_fds 2000\n"));
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0) << process.err();
+}
+
 TEST_F(ServerProcessTest, ALameDuckIsNotServingButServesAndASecondSignalEndsItAtOnce) {
-  WriteConfig("drain { lame_duck_ms: 3600000 }");
+  WriteConfig("drain { lame_duck_ms: 3600000 grace_ms: 1000 }");
   Process process(Command());
   const auto channel = TestServer::Connect(WaitReady(process));
   auto stub = v1::InferenceService::NewStub(channel);
@@ -237,6 +259,8 @@ TEST_F(ServerProcessTest, ALameDuckIsNotServingButServesAndASecondSignalEndsItAt
   EXPECT_TRUE(GenerateStream(*stub, TinyRequest(5)).Finish().ok());  // it still serves
   process.Signal(SIGINT);
   EXPECT_EQ(process.Wait(), 128 + SIGINT);
+  EXPECT_FALSE(std::filesystem::exists(ready_file_));
+  EXPECT_THAT(process.err(), HasSubstr("event=signal.shutdown signal=15 hard_limit_ms=3616000"));
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   watch->Finish();
 }

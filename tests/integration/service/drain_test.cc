@@ -3,9 +3,13 @@
 #include <string>
 #include <thread>
 
+#include "absl/status/status.h"
+#include "base/catching.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "gtest/gtest.h"
+#include "server/observability/log.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/no_more_threads.h"
 #include "tests/support/tcp.h"
@@ -60,6 +64,26 @@ TEST(DrainTest, NeedsNoNewThread) {
   const NoMoreThreads no_more_threads;
   EXPECT_TRUE(server.server().Drain());
   EXPECT_EQ(GenerateStream(*stub, request).Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// Every round lets one more thread start, until there are enough.
+TEST(DrainTest, AServerThatGetsTooFewThreadsToStartEndsAloneWithAnError) {
+  log::Text("");  // starts the thread of the log
+  ServerConfig config = PatientConfig();
+  config.http_address = "127.0.0.1:0";
+  const auto start = [&config]() -> absl::Status {
+    AFT_ASSIGN_OR_RETURN(const auto server,
+                         Server::Create(config, FakeLoader(), {.version = "test"}));
+    return server->Start();
+  };
+  absl::Status status = absl::UnknownError("not started");
+  for (int left = 0; !status.ok(); ++left) {
+    const NoMoreThreads none(left);
+    status = Catching(start);
+    EXPECT_THAT(status.ToString(),
+                testing::AnyOf("OK", testing::HasSubstr("cannot start a thread: ")));
+    ASSERT_LT(left, 100);
+  }
 }
 
 TEST(DrainTest, AReaderMayBeSlowForAsLongAsTheGraceLasts) {

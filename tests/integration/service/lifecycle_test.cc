@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -9,12 +10,16 @@
 #include "gtest/gtest.h"
 #include "server/app/signals.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/captured_log.h"
+#include "tests/support/no_more_files.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/tcp.h"
 
 namespace aft::server {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 TEST(LifecycleTest, TheEndOfTheGracePeriodEndsRunningStreams) {
@@ -72,6 +77,18 @@ TEST(LifecycleTest, APortInUseIsNamedAndItsOwnerStillServes) {
   ExpectServes(first);
 }
 
+// gRPC sends its settings (a frame of type 4) as soon as it has accepted a connection.
+TEST(LifecycleTest, AConnectionThatFindsNoFreeFileDescriptorIsAcceptedLater) {
+  TestServer server;
+  const CapturedLog log;
+  auto none = std::make_unique<NoMoreFiles>(/*left=*/1);
+  const TcpConnection connection(server.server().address());
+  while (log.Lines("server.accept_failed").empty()) std::this_thread::yield();
+  none.reset();
+  EXPECT_THAT(connection.ReadTo("\4"), EndsWith("\4"));
+  ExpectServes(server);
+}
+
 TEST(LifecycleTest, BudgetsThatExceedTheMemoryAreRefusedBeforeAnythingOpens) {
   ServerConfig config = TestConfig();
   config.limits.max_memory_bytes = int64_t{1} << 40;
@@ -88,7 +105,7 @@ TEST(LifecycleTest, AProcessThatStillRunsAtTheHardLimitIsEnded) {
   EXPECT_EXIT(
       {
         BlockShutdownSignals();
-        HandleShutdownSignals([](int) {}, [] {}, std::chrono::milliseconds(50), 5);
+        HandleShutdownSignals([](int) { return std::chrono::milliseconds(50); }, [] {}, 5);
         kill(getpid(), SIGTERM);
         while (true) pause();
       },

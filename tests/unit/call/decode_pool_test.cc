@@ -4,6 +4,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/no_more_threads.h"
 #include "tests/support/step_gate.h"
 
 namespace aft::server {
@@ -140,6 +142,11 @@ TEST_F(DecodePoolTest, TheDestructionOfATaskMayAddAnotherTask) {
   std::shared_ptr<void> last(nullptr, [this](void*) { Add(Client{.name = "a"}, 1, "6"); });
   pool_->Add(Client{.name = "a"}, 1, [held = std::move(last)] {});
   EXPECT_THAT(Run(), testing::Contains("6"));
+}
+
+TEST(DecodePoolStartTest, EndsTheThreadThatItHasWhenAnotherCannotStart) {
+  const NoMoreThreads no_more_threads(/*left=*/1);
+  EXPECT_THROW(DecodePool(), std::system_error);
 }
 
 }  // namespace
