@@ -1,6 +1,11 @@
 #include "server/transport/message_bytes.h"
 
+#include <cstdint>
+#include <memory>
+#include <new>
+
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
@@ -15,6 +20,10 @@ using google::protobuf::internal::WireFormatLite;
 
 // The largest number of fields that IsModest accepts. A request has a few dozen.
 constexpr int kMostFields = 1000;
+
+// gRPC ends the process when it has no memory for a slice. Up to this size its memory is used all
+// the same, because that takes one allocation, and memory of operator new takes two.
+constexpr size_t kMostBytesOfGrpc = 4096;
 
 // Whether parsing takes memory in proportion to the bytes. An element of a list of strings, or an
 // unknown field, takes up to 50 times its two bytes. So there may be at most `fields_left` fields
@@ -45,22 +54,45 @@ bool IsModest(google::protobuf::io::CodedInputStream& input,
   return input.ConsumedEntireMessage();
 }
 
-}  // namespace
-
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
-  if (!bytes.Valid()) return absl::CancelledError("the call was cancelled before its message came");
-  grpc::Slice whole;
-  if (!bytes.TrySingleSlice(&whole).ok()) bytes.DumpToSingleSlice(&whole);
-  const auto size = static_cast<int>(whole.size());
-  google::protobuf::io::CodedInputStream input(whole.begin(), size);
+absl::Status ParseBytes(const uint8_t* begin, size_t bytes, google::protobuf::Message& message) {
+  const auto size = static_cast<int>(bytes);
+  google::protobuf::io::CodedInputStream input(begin, size);
   int fields = kMostFields;
-  if (IsModest(input, *message.GetDescriptor(), fields) &&
-      message.ParseFromArray(whole.begin(), size)) {
+  if (IsModest(input, *message.GetDescriptor(), fields) && message.ParseFromArray(begin, size)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
       absl::StrCat("request: is no ", message.GetTypeName(),
                    "; its strings must be valid UTF-8, its fields at most ", kMostFields));
+}
+
+absl::Status ParseSlices(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+  grpc::Slice whole;
+  if (bytes.TrySingleSlice(&whole).ok()) return ParseBytes(whole.begin(), whole.size(), message);
+  std::vector<grpc::Slice> slices;
+  bytes.Dump(&slices);
+  std::vector<uint8_t> joined;  // DumpToSingleSlice would take memory of gRPC
+  joined.reserve(bytes.Length());
+  for (const grpc::Slice& slice : slices) joined.insert(joined.end(), slice.begin(), slice.end());
+  return ParseBytes(joined.data(), joined.size(), message);
+}
+
+// A slice in memory of operator new. REQUIRES: `size` is message.ByteSizeLong(), which was called
+// just before.
+grpc::Slice LargeSlice(const google::protobuf::MessageLite& message, size_t size) {
+  void (*const release)(void*) = [](void* memory) { operator delete(memory); };
+  std::unique_ptr<void, void (*)(void*)> memory(operator new(size), release);
+  message.SerializeWithCachedSizesToArray(static_cast<uint8_t*>(memory.get()));
+  grpc::Slice slice(memory.get(), size, release);
+  memory.release();
+  return slice;
+}
+
+}  // namespace
+
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+  if (!bytes.Valid()) return absl::CancelledError("the call was cancelled before its message came");
+  return Catching([&] { return ParseSlices(bytes, message); });
 }
 
 std::vector<std::optional<std::string>> PeekStrings(const grpc::ByteBuffer& bytes, int last,
@@ -117,11 +149,14 @@ absl::Status SerializeMessage(const google::protobuf::MessageLite& message,
     return absl::ResourceExhaustedError(
         absl::StrCat("the answer has ", size, " bytes, a message at most ", kMaxMessageBytes));
   }
+  const auto put = [&bytes](const grpc::Slice& slice) {
+    grpc::ByteBuffer(&slice, 1).Swap(&bytes);
+    return absl::OkStatus();
+  };
+  if (size > kMostBytesOfGrpc) return Catching([&] { return put(LargeSlice(message, size)); });
   grpc_slice memory = grpc_slice_malloc(size);
   message.SerializeWithCachedSizesToArray(GRPC_SLICE_START_PTR(memory));
-  const grpc::Slice slice(memory, grpc::Slice::STEAL_REF);
-  grpc::ByteBuffer(&slice, 1).Swap(&bytes);
-  return absl::OkStatus();
+  return put(grpc::Slice(memory, grpc::Slice::STEAL_REF));
 }
 
 grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request) {

@@ -16,7 +16,8 @@
 namespace aft::server {
 
 // Parses a message. Refuses in advance what would take memory out of proportion to its bytes.
-// INVALID_ARGUMENT names the message's type; CANCELLED if the message has not arrived.
+// INVALID_ARGUMENT names the message's type; CANCELLED if the message has not arrived;
+// RESOURCE_EXHAUSTED if there is no memory for it.
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
 // Takes the bytes out of a request. gRPC passes it as constant, and would otherwise keep its bytes
@@ -36,8 +37,8 @@ size_t FieldBytes(const grpc::ByteBuffer& bytes, int field);
 // The largest message that protobuf and gRPC can carry: its size is an int.
 inline constexpr size_t kMaxMessageBytes = std::numeric_limits<int>::max();
 
-// Replaces `bytes`. RESOURCE_EXHAUSTED if the message is larger than kMaxMessageBytes; then `bytes`
-// is empty.
+// Replaces `bytes`. RESOURCE_EXHAUSTED if the message is larger than kMaxMessageBytes, or if there
+// is no memory for its bytes; then `bytes` is empty.
 absl::Status SerializeMessage(const google::protobuf::MessageLite& message,
                               grpc::ByteBuffer& bytes);
 

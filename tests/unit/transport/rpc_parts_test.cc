@@ -28,6 +28,7 @@
 #include "server/transport/call_metadata.h"
 #include "server/transport/message_bytes.h"
 #include "tests/support/proto_text.h"
+#include "tests/support/short_memory.h"
 
 namespace aft::server {
 namespace {
@@ -255,6 +256,30 @@ TEST(MessageBytesTest, BytesThatAreNoMessageAreRefused) {
   }
   v1::GenerateRequest message;
   EXPECT_FALSE(ParseMessage(grpc::ByteBuffer(), message).ok());  // there are no bytes at all
+}
+
+// The message has 60 kB, and neither of its strings has more than 30 kB.
+TEST(MessageBytesTest, AMessageWithoutMemoryIsRefused) {
+  v1::GenerateRequest message;
+  message.set_model(std::string(30'000, 'm'));
+  message.set_text(std::string(30'000, 't'));
+  const std::string text = message.SerializeAsString();
+  const grpc::Slice slices[] = {text.substr(0, 20'000), text.substr(20'000)};
+  const grpc::ByteBuffer two(slices, 2);
+  const grpc::Slice whole(text);
+  grpc::ByteBuffer written(&whole, 1);
+  v1::GenerateRequest parsed;
+  {
+    const ShortMemory none(50'000);
+    EXPECT_EQ(ParseMessage(two, parsed).code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(SerializeMessage(message, written).code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_FALSE(written.Valid());
+    // The bytes of a single slice are parsed where they are.
+    EXPECT_TRUE(ParseMessage(grpc::ByteBuffer(&whole, 1), parsed).ok());
+  }
+  EXPECT_TRUE(SerializeMessage(message, written).ok());
+  EXPECT_TRUE(ParseMessage(written, parsed).ok());
+  EXPECT_EQ(parsed.SerializeAsString(), text);
 }
 
 struct SilentCall : ActiveCall {
