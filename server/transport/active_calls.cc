@@ -18,6 +18,8 @@ void ActiveCall::ContextGoes() {
 bool ActiveCall::CancelIfStuck(TimePoint now, Duration longest) {
   const TimePoint since = since_.load();
   if (since > now - longest || stuck()) return false;
+  // The clock also runs while the process is stopped, and the operation may end right after that.
+  if (std::exchange(overdue_, since) != since) return false;
   MutexLock lock(context_mutex_);  // what TryCancel causes runs on threads of gRPC
   if (context_gone_) return false;
   stuck_.store(true);
@@ -68,7 +70,7 @@ void ActiveCall::CheckClient(const ClientIdentity& identity) {
 ActiveCalls::ActiveCalls(Duration longest_operation, ServerMetrics& metrics)
     : longest_operation_(longest_operation),
       metrics_(metrics),
-      watch_("aft-calls", longest_operation / 4, [this] { CancelStuck(); }) {}
+      watch_("aft-calls", longest_operation / 8, [this] { CancelStuck(); }) {}
 
 void ActiveCalls::Add(std::shared_ptr<ActiveCall> call) {
   const ActiveCall* const key = call.get();

@@ -74,7 +74,8 @@ class ActiveCall {
  private:
   friend class ActiveCalls;
 
-  // Returns whether it has cancelled the call.
+  // Cancels the call when an operation is overdue for the second time. Returns whether it has done
+  // so.
   bool CancelIfStuck(TimePoint now, Duration longest);
   void CheckClient(const ClientIdentity& identity);
   absl::Status FindClient(const ClientIdentity& identity)
@@ -83,6 +84,7 @@ class ActiveCall {
   grpc::CallbackServerContext& context_;
   std::atomic<TimePoint> since_{TimePoint::max()};  // when the operation under way began
   std::atomic<bool> stuck_{false};
+  TimePoint overdue_ = TimePoint::max();  // since_ of an operation that was found overdue once
   Mutex context_mutex_;
   bool context_gone_ ABSL_GUARDED_BY(context_mutex_) = false;
   std::shared_ptr<const Client> client_ ABSL_GUARDED_BY(context_mutex_);  // as last read
@@ -95,7 +97,8 @@ class ActiveCall {
 class ActiveCalls {
  public:
   // A call whose operation takes longer than `longest_operation` is cancelled and counted, at most
-  // a quarter of that time later.
+  // a quarter of that time later. If the process was stopped meanwhile, the operation still gets an
+  // eighth of that time.
   ActiveCalls(Duration longest_operation, ServerMetrics& metrics);
 
   void Add(std::shared_ptr<ActiveCall> call);
