@@ -9,14 +9,18 @@
 namespace aft {
 
 absl::Status OutOfMemory() {
-  return absl::ResourceExhaustedError("memory: the process has none left for this call");
+  // Copies of a status share one object, so they take no memory.
+  static const absl::Status& status = *new absl::Status(
+      absl::StatusCode::kResourceExhausted, "memory: the process has none left for this call");
+  return status;
 }
 
 absl::Status Catching(absl::FunctionRef<absl::Status()> work) {
+  const absl::Status no_memory = OutOfMemory();  // exists before memory is short
   try {
     return work();
   } catch (const std::bad_alloc&) {
-    return OutOfMemory();
+    return no_memory;
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again) {
       return absl::InternalError(error.what());

@@ -6,6 +6,7 @@
 namespace aft {
 
 // RESOURCE_EXHAUSTED with a message for clients: the process has no memory left for this call.
+// Takes no memory, except for the first call of OutOfMemory or Catching in a process.
 absl::Status OutOfMemory();
 
 // Runs `work` and turns what it throws into a status: OutOfMemory(), RESOURCE_EXHAUSTED when the

@@ -45,7 +45,7 @@ void Sender::Run() {
         return absl::OkStatus();
       };
       for (absl::Status sent = Catching(send); !sent.ok(); sent = Catching(send)) {
-        log::Error("send.failed", {{"error", sent.ToString()}});
+        log::Error("send.failed", {{"error", sent.message()}});
         source->Fail(sent);
       }
       source.reset();  // may free a call

@@ -9,6 +9,9 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "base/catching.h"
+
 namespace aft::server {
 namespace {
 
@@ -49,6 +52,12 @@ void LineWriter::Add(absl::string_view text) {
   added_.NotifyOne();
 }
 
+void LineWriter::Drop() {
+  MutexLock lock(mutex_);
+  ++dropped_;
+  ++unreported_;
+}
+
 bool LineWriter::Flush(std::chrono::milliseconds at_most) {
   const auto deadline = std::chrono::steady_clock::now() + at_most;
   MutexLock lock(mutex_);
@@ -79,10 +88,13 @@ void LineWriter::Run() {
       text.swap(waiting_);
       reported = std::exchange(unreported_, 0);
     }
-    if (reported > 0) text += report_(reported);
+    const absl::Status report = Catching([&] {
+      if (reported > 0) text += report_(reported);
+      return absl::OkStatus();
+    });
     const absl::string_view lost = Write(text);
-    if (lost.empty()) continue;
-    const uint64_t lines = CountLines(lost) - (reported > 0 ? 1 : 0);
+    if (lost.empty() && report.ok()) continue;
+    const uint64_t lines = CountLines(lost) - (reported > 0 && report.ok() ? 1 : 0);
     MutexLock lock(mutex_);
     dropped_ += lines;
     unreported_ += reported + lines;  // reported after the next line

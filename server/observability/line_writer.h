@@ -27,6 +27,8 @@ class LineWriter {
 
   // `text`: one line or several, each with its line break. It is dropped as a whole, or not at all.
   void Add(absl::string_view text);
+  // Counts a line that could not be made.
+  void Drop();
 
   // Returns true when no text waits or is being written; false if `at_most` passes before.
   bool Flush(std::chrono::milliseconds at_most);

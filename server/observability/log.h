@@ -16,6 +16,8 @@
 // Nothing is logged per token. All functions are thread-safe, and none waits for stderr: they leave
 // lines in a queue, which a thread of its own writes. When the reader of stderr does not keep up,
 // lines are dropped, counted (aft_log_lines_dropped_total) and reported in the line `log.dropped`.
+// So is a line for which there is no memory: once that thread runs, Info, Warning and Error do not
+// throw.
 namespace aft::server::log {
 
 // No event has the level kDebug, but a config may name it.

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstddef>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "server/observability/line_writer.h"
 #include "server/observability/log.h"
 #include "server/observability/log_format.h"
@@ -34,7 +36,12 @@ LineWriter& Writer() {
 
 void Write(Level level, absl::string_view event, Fields fields) {
   if (level < min_level.load(std::memory_order_relaxed)) return;
-  Writer().Add(Line(level, event, fields));
+  LineWriter& writer = Writer();
+  const absl::Status added = Catching([&] {
+    writer.Add(Line(level, event, fields));
+    return absl::OkStatus();
+  });
+  if (!added.ok()) writer.Drop();
 }
 
 }  // namespace

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "base/check.h"
 #include "server/engine/request_loop.h"  // Draining
+#include "server/observability/log.h"
 
 namespace aft::server {
 
@@ -30,7 +32,11 @@ void LoaderThread::Run() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    task(absl::OkStatus());
+    const absl::Status status = Catching([&task] {
+      task(absl::OkStatus());
+      return absl::OkStatus();
+    });
+    if (!status.ok()) log::Error("loader.task_failed", {{"error", status.message()}});
   }
 }
 

@@ -14,7 +14,7 @@ namespace aft::server {
 class LoaderThread {
  public:
   // A task is called once. It does its work if `may` is OK; otherwise `may` says why the order was
-  // refused. It must not throw.
+  // refused. An exception is logged and ends only the task.
   using Task = std::function<void(const absl::Status& may)>;
 
   // A limited order is refused while this many orders wait.

@@ -59,16 +59,15 @@ void ModelRegistry::StartLoading() {
 }
 
 void ModelRegistry::LoadAll() {
-  for (Entry* entry : Entries()) LoadVersions(*entry).IgnoreError();  // the log has the error
-  absl::Status result;
-  std::optional<std::vector<std::string>> failures = LoadFailures();
-  if (failures.has_value()) {
+  absl::Status result = Catching([this] {
+    for (Entry* entry : Entries()) LoadVersions(*entry).IgnoreError();  // the log has the error
+    std::optional<std::vector<std::string>> failures = LoadFailures();
+    if (!failures.has_value()) return absl::OkStatus();
     if (!scanned_.ok()) failures->push_back(absl::StrCat("repository: ", scanned_.message()));
-    if (!failures->empty()) {  // otherwise the repository has no model yet
-      result = absl::FailedPreconditionError(
-          absl::StrCat("no model could be loaded: ", absl::StrJoin(*failures, "; ")));
-    }
-  }
+    if (failures->empty()) return absl::OkStatus();  // the repository has no model yet
+    return absl::FailedPreconditionError(
+        absl::StrCat("no model could be loaded: ", absl::StrJoin(*failures, "; ")));
+  });
   {
     MutexLock lock(mutex_);
     load_result_ = std::move(result);
@@ -101,8 +100,12 @@ void ModelRegistry::Load(const std::string& name, Done done, Wanted wanted) {
 void ModelRegistry::Unload(const std::string& name, Done done, Wanted wanted) {
   const auto unload = [this, name, done = std::move(done)](const absl::Status& may) {
     if (!may.ok()) return done(may);
-    const absl::StatusOr<Entry*> entry = FindOrAdd(name);
-    if (!entry.ok()) return done(entry.status());
+    absl::StatusOr<Entry*> entry;
+    const absl::Status found = Catching([&] {
+      entry = FindOrAdd(name);
+      return entry.status();
+    });
+    if (!found.ok()) return done(found);
     const std::shared_ptr<void> until_gone(nullptr,
                                            [done](void* /*nothing*/) { done(absl::OkStatus()); });
     UnloadEntry(**entry, /*stay=*/true, until_gone);

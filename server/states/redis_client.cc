@@ -104,6 +104,7 @@ void RedisClient::Call(const std::string& client, std::vector<RedisCommand> comm
 }
 
 void RedisClient::Expire() {
+  const absl::Status not_reached = NotReached();  // made before a call leaves: it needs memory
   Tasks gone;
   {
     MutexLock lock(mutex_);
@@ -116,7 +117,7 @@ void RedisClient::Expire() {
     for (const auto& task : gone) queue_.Leave(*task);
     metrics_.redis_waiting.Set(static_cast<double>(tasks_.size()));
   }
-  for (const auto& task : gone) Fail(*task, NotReached());
+  FailAll(gone, not_reached);
 }
 
 steady_clock::duration RedisClient::Excess(steady_clock::time_point now) const {
@@ -128,17 +129,26 @@ void RedisClient::Fail(const Task& task, const absl::Status& why) {
   task.done(why);
 }
 
+// Each call is told, even where the callback of another one throws.
+void RedisClient::FailAll(const Tasks& tasks, const absl::Status& why) {
+  for (const auto& task : tasks) {
+    Catching([&] {
+      Fail(*task, why);
+      return absl::OkStatus();
+    }).IgnoreError();
+  }
+}
+
 void RedisClient::Run() {
   pthread_setname_np(pthread_self(), "aft-redis");
   while (Wait()) {
-    if (connection_ == nullptr) Connect();
-    if (connection_ == nullptr) continue;
     const absl::Status status = Catching([this] {
-      DoNext();
+      if (connection_ == nullptr) Connect();
+      if (connection_ != nullptr) DoNext();
       return absl::OkStatus();
     });
     // There is not even enough memory to tell the call.
-    if (!status.ok()) log::Error("states.task_failed", {{"error", status.ToString()}});
+    if (!status.ok()) log::Error("states.task_failed", {{"error", status.message()}});
   }
 }
 
@@ -157,8 +167,12 @@ bool RedisClient::Wait() {
 }
 
 void RedisClient::Connect() {
-  auto connection = open_(config_, password_, steady_clock::now() + config_.timeout);
-  if (!connection.ok()) return SetDown(connection.status());
+  absl::StatusOr<std::unique_ptr<RedisConnection>> connection;
+  const absl::Status status = Catching([&] {
+    connection = open_(config_, password_, steady_clock::now() + config_.timeout);
+    return connection.status();
+  });
+  if (!status.ok()) return SetDown(status);
   connection_ = *std::move(connection);
   SetUp();
 }
@@ -228,12 +242,26 @@ void RedisClient::DoNext() {
     return task->done(HungUp());
   }
   // All waiting calls fail now. They need not find out one by one that Redis does not answer.
-  SetDown(absl::Status(status.code(),
-                       absl::StrCat("states.redis: ", config_.address, ": ", status.message())));
-  task->done(NotReached());
+  const absl::Status not_reached = NotReached();
+  Catching([&] {
+    SetDown(absl::Status(status.code(),
+                         absl::StrCat("states.redis: ", config_.address, ": ", status.message())));
+    return absl::OkStatus();
+  }).IgnoreError();
+  task->done(not_reached);
 }
 
 void RedisClient::SetDown(const absl::Status& why) {
+  const bool was_up = pause_.count() == 0;
+  pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
+  next_attempt_ = steady_clock::now() + pause_;
+  // The calls leave the queue after everything that needs memory, so that an exception loses none.
+  if (was_up) {
+    if (const auto left_out = downs_.Pass(steady_clock::now())) {
+      log::Error("states.redis_down", {{"error", why.ToString()}, {"left_out", *left_out}});
+    }
+  }
+  const absl::Status not_reached = NotReached();
   Tasks failed;
   {
     MutexLock lock(mutex_);
@@ -242,15 +270,8 @@ void RedisClient::SetDown(const absl::Status& why) {
     for (const auto& task : failed) queue_.Leave(*task);
     metrics_.redis_waiting.Set(0);
   }
-  if (pause_.count() == 0) {
-    if (const auto left_out = downs_.Pass(steady_clock::now())) {
-      log::Error("states.redis_down", {{"error", why.ToString()}, {"left_out", *left_out}});
-    }
-  }
-  pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
-  next_attempt_ = steady_clock::now() + pause_;
   metrics_.redis_up.Set(0);
-  for (const auto& task : failed) Fail(*task, NotReached());
+  FailAll(failed, not_reached);
 }
 
 void RedisClient::SetUp() {

@@ -80,6 +80,7 @@ class RedisClient {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends a call that was not sent.
   void Fail(const Task& task, const absl::Status& why);
+  void FailAll(const Tasks& tasks, const absl::Status& why);
 
   const RedisConfig config_;
   const std::string password_;

@@ -319,7 +319,7 @@ void StateFolder::Run() {
       return absl::OkStatus();
     });
     // There is not even enough memory to tell the call.
-    if (!status.ok()) log::Error("states.task_failed", {{"error", status.ToString()}});
+    if (!status.ok()) log::Error("states.task_failed", {{"error", status.message()}});
   }
 }
 

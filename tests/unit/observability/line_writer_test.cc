@@ -8,6 +8,7 @@
 
 #include <array>
 #include <chrono>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -124,6 +125,25 @@ TEST(LineWriterTest, ATextThatDoesNotFitIsDroppedAsAWhole) {
   writer.Add("123456789\n");
   EXPECT_EQ(pipe.ReadLine(), "123456789");
   EXPECT_EQ(pipe.ReadLine(), "dropped 6");
+}
+
+TEST(LineWriterTest, AReportWithoutMemoryFollowsALaterLine) {
+  Ends pipe = Ends::OfPipe();
+  int reports = 0;
+  const auto report = [&](uint64_t lines) {
+    if (++reports == 1) throw std::bad_alloc();
+    return Report(lines);
+  };
+  LineWriter writer(pipe.in, 100, report);
+  writer.Drop();
+  writer.Drop();
+  for (const char* line : {"a", "b"}) {
+    writer.Add(absl::StrCat(line, "\n"));
+    EXPECT_EQ(pipe.ReadLine(), line);
+    EXPECT_TRUE(writer.Flush(hours(1)));
+  }
+  EXPECT_EQ(pipe.ReadLine(), "dropped 2");
+  EXPECT_EQ(writer.dropped(), 2);
 }
 
 TEST(LineWriterTest, RefusedLinesAreReportedOnceTheDescriptorAcceptsLines) {

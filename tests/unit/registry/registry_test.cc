@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -468,6 +469,15 @@ TEST(LoaderThreadTest, OnlyALimitedOrderIsRefusedWhenManyWait) {
   go.set_value();
   EXPECT_EQ(refused.get().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(done.get(), absl::OkStatus());
+}
+
+TEST(LoaderThreadTest, AnOrderWithoutMemoryIsFollowedByOthers) {
+  std::promise<void> next;
+  LoaderThread thread;
+  thread.Start([] {});
+  thread.Order([](const absl::Status& /*may*/) { throw std::bad_alloc(); });
+  thread.Order([&next](const absl::Status& /*may*/) { next.set_value(); });
+  next.get_future().wait();
 }
 
 }  // namespace

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "server/observability/log.h"
 #include "server/states/redis_client.h"
@@ -148,6 +150,32 @@ TEST_F(SlowRedisTest, ARecordThatNeverHasItsSizeEndsAtTheTimeout) {
   config_.redis.address = redis.address();
   config_.redis.timeout = milliseconds(200);
   EXPECT_EQ(Find(*Open(), "ada", Id('a')).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(SlowRedisTest, AnAttemptWithoutMemoryEndsTheCallsThatWaitAndIsRepeated) {
+  std::promise<void> waiting;
+  std::promise<void> repeated;
+  std::promise<absl::StatusCode> told;
+  int attempts = 0;
+  const auto open =
+      [&](const RedisConfig&, const std::string&,
+          RedisConnection::Deadline) -> absl::StatusOr<std::unique_ptr<RedisConnection>> {
+    if (++attempts == 2) repeated.set_value();
+    if (attempts > 1) return absl::UnavailableError("down");
+    waiting.get_future().wait();
+    throw std::bad_alloc();
+  };
+  RedisConfig config;
+  config.timeout = std::chrono::minutes(1);
+  RedisClient client(config, "", metrics_, open);
+  client.Call("ada", {{"GET", "x"}}, 100,
+              [](const RedisClient::Replies&) { throw std::bad_alloc(); });
+  client.Call("ada", {{"GET", "x"}}, 100, [&](const RedisClient::Replies& replies) {
+    told.set_value(replies.status().code());
+  });
+  waiting.set_value();
+  EXPECT_EQ(told.get_future().get(), absl::StatusCode::kUnavailable);
+  repeated.get_future().wait();
 }
 
 }  // namespace
