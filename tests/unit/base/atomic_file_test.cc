@@ -1,5 +1,10 @@
 #include "base/atomic_file.h"
 
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
@@ -12,6 +17,9 @@
 
 namespace aft {
 namespace {
+
+std::string synced;           // "file " or "folder " for each
+std::string refuses_to_sync;  // one of these
 
 int64_t Entries(const TempFolder& folder) {
   return std::distance(std::filesystem::directory_iterator(folder.path()), {});
@@ -34,6 +42,20 @@ TEST(RemoveAbandonedTest, RemovesFilesOfKilledProcessesOnly) {
   EXPECT_EQ(lines.find("base_test: removed " + path + ".tmp."), 0) << lines;
   EXPECT_NE(lines.find(", which a killed process left\n"), std::string::npos) << lines;
   EXPECT_EQ(Entries(folder), 3);
+}
+
+TEST(WriteFileAtomicallyTest, SyncsTheFileAndThenItsFolder) {
+  const TempFolder folder;
+  synced.clear();
+  EXPECT_EQ(WriteFileAtomically(folder.File("a"), {"x"}), absl::OkStatus());
+  EXPECT_EQ(synced, "file folder ");
+  refuses_to_sync = "folder ";
+  EXPECT_FALSE(WriteFileAtomically(folder.File("a"), {"y"}).ok());
+  refuses_to_sync = "file ";
+  EXPECT_FALSE(WriteFileAtomically(folder.File("a"), {"z"}).ok());
+  refuses_to_sync.clear();
+  EXPECT_EQ(ReadBytes(folder.File("a")), "y");
+  EXPECT_EQ(Entries(folder), 1);
 }
 
 class WorkingFolderTest : public testing::Test {
@@ -60,3 +82,13 @@ TEST_F(WorkingFolderTest, ANameWithoutAFolderIsWrittenAndItsAbandonedFilesAreRem
 
 }  // namespace
 }  // namespace aft
+
+// Replaces libc's fsync in this program.
+extern "C" int fsync(int fd) {
+  struct stat info = {};
+  const std::string kind = fstat(fd, &info) == 0 && S_ISDIR(info.st_mode) ? "folder " : "file ";
+  aft::synced += kind;
+  if (kind != aft::refuses_to_sync) return static_cast<int>(syscall(SYS_fsync, fd));
+  errno = EIO;
+  return -1;
+}
