@@ -21,6 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The file with the weights. Its folder may also have files that are not loaded.
+constexpr char kWeightsName[] = "model.safetensors";
+
 // The version that a folder's name stands for; 0: none.
 int64_t VersionOf(const std::string& name) {
   const bool digits = name.find_first_not_of("0123456789") == std::string::npos;
@@ -41,6 +44,15 @@ absl::StatusOr<std::vector<fs::directory_entry>> Entries(const fs::path& folder)
   }
   std::sort(entries.begin(), entries.end());
   return entries;
+}
+
+// Whether the entry is a folder. The answer is also true when the file system cannot tell, because
+// a model or version that is served must not seem to be gone. Reading the folder gives the error.
+bool MayBeFolder(const fs::directory_entry& entry) {
+  std::error_code error;
+  if (entry.is_directory(error)) return true;
+  return error && error != std::errc::no_such_file_or_directory &&
+         error != std::errc::not_a_directory && error != std::errc::too_many_symbolic_link_levels;
 }
 
 // Checks that `path` is in `folder` when all links of both are followed.
@@ -77,9 +89,8 @@ absl::StatusOr<std::vector<std::string>> ListModelFolders(const std::string& fol
   AFT_ASSIGN_OR_RETURN(const auto entries, Entries(folder));
   std::vector<std::string> names;
   for (const fs::directory_entry& entry : entries) {
-    std::error_code error;
     std::string name = entry.path().filename().string();
-    if (entry.is_directory(error) && CheckModelName(name).ok()) names.push_back(std::move(name));
+    if (MayBeFolder(entry) && CheckModelName(name).ok()) names.push_back(std::move(name));
   }
   return names;
 }
@@ -91,10 +102,9 @@ absl::StatusOr<std::vector<ModelConfig>> FindVersions(const RepositoryConfig& re
   AFT_ASSIGN_OR_RETURN(const auto entries, Entries(folder));
   std::vector<ModelConfig> found;
   for (const fs::directory_entry& entry : entries) {
-    std::error_code error;
     const std::string version = entry.path().filename().string();
     const int64_t number = VersionOf(version);
-    if (number == 0 || !entry.is_directory(error) || !IsWanted(repository, number)) continue;
+    if (number == 0 || !MayBeFolder(entry) || !IsWanted(repository, number)) continue;
     ModelConfig& model = found.emplace_back(repository.settings);
     model.name = name;
     model.version = version;
@@ -130,15 +140,15 @@ absl::Status CheckVersionFolder(const std::string& repository, const ModelConfig
     const std::string name = entry.path().filename().string();
     has_checksums |= name == kChecksumsName;
     if (name != kChecksumsName) files.push_back(name);
-    bytes += entry.file_size(error);
+    if (name == kWeightsName) bytes = entry.file_size(error);
   }
   // This saves the time to hash the files. Other formats may take less, and a GPU has memory of its
-  // own. The loader checks the memory of what it allocates.
+  // own. The loader checks the memory that it will use.
   const int64_t available = AvailableMemory();
   if (model.device == "cpu" && model.weight_format == "stored" &&
       bytes > static_cast<uintmax_t>(available)) {
-    return absl::ResourceExhaustedError(absl::StrCat("not enough memory: the files of ",
-                                                     model.checkpoint_dir, " have ", bytes,
+    return absl::ResourceExhaustedError(absl::StrCat("not enough memory: ", model.checkpoint_dir,
+                                                     "/", kWeightsName, " has ", bytes,
                                                      " bytes, and ", available, " are available"));
   }
   return has_checksums ? CheckChecksums(model.checkpoint_dir, files) : absl::OkStatus();

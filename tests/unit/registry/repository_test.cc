@@ -138,6 +138,9 @@ TEST_F(RepositoryTest, LinksMayNotLeadOutside) {
 TEST_F(RepositoryTest, ALinkOutsideHidesNoOtherVersion) {
   Add("m/2");
   fs::create_directory_symlink(folder_.path(), repository_.folder + "/m/1");
+  fs::create_directory_symlink("3", repository_.folder + "/m/3");  // it leads to itself
+  fs::create_directory_symlink("gone", repository_.folder + "/m/4");
+  fs::create_directory_symlink("2/weights/x", repository_.folder + "/m/5");  // through a file
   EXPECT_THAT(Versions("m"), ElementsAre("2"));
   repository_.latest_versions = 2;
   EXPECT_THAT(Versions("m"), ElementsAre("2", "1"));
@@ -161,11 +164,14 @@ TEST_F(RepositoryTest, SpecialFilesAreNotOpened) {
   EXPECT_THAT(Check(folder), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("/pipe")));
 }
 
+// The file is sparse. It is loaded only if it has the name of the weights.
 TEST_F(RepositoryTest, AModelThatCannotFitIsNotRead) {
   const std::string folder = Add("m/1");
-  fs::resize_file(folder + "/weights", uintmax_t{1} << 42);  // sparse
+  fs::resize_file(folder + "/weights", uintmax_t{1} << 42);
+  EXPECT_EQ(Check(folder), absl::OkStatus());
+  fs::rename(folder + "/weights", folder + "/model.safetensors");
   EXPECT_THAT(Check(folder), StatusIs(absl::StatusCode::kResourceExhausted,
-                                      HasSubstr("have 4398046511104 bytes")));
+                                      HasSubstr("/model.safetensors has 4398046511104 bytes")));
   EXPECT_EQ(Check(folder, "int8"), absl::OkStatus());  // it may take less than its files
   EXPECT_EQ(Check(folder, "stored", "cuda:0"), absl::OkStatus());
 }
@@ -228,6 +234,8 @@ TEST_F(RepositoryTest, AStampDiffersWhenAFileOfTheSameSizeDoes) {
   const std::string before = FolderStamp(folder);
   const fs::file_time_type time = fs::last_write_time(weights);
   fs::last_write_time(weights, time + std::chrono::milliseconds(1));
+  EXPECT_NE(FolderStamp(folder), before);
+  fs::last_write_time(weights, time + std::chrono::seconds(1));
   EXPECT_NE(FolderStamp(folder), before);
   fs::last_write_time(weights, time);
   EXPECT_EQ(FolderStamp(folder), before);

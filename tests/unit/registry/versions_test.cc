@@ -104,6 +104,18 @@ TEST_F(VersionsTest, FilesThatHaveChangedAreLoadedAgainAndOthersAreNot) {
   WaitDestroyed(1);
 }
 
+TEST_F(VersionsTest, FilesThatChangeDuringALoadAreLoadedAgain) {
+  Add("m/1");
+  loads_.Hold();
+  Start();
+  loads_.WaitUntilBlocked();
+  Add("m/1", "22");
+  loads_.Resume();
+  ASSERT_EQ(WaitLoaded(), absl::OkStatus());
+  EXPECT_EQ(Load(), absl::OkStatus());
+  EXPECT_THAT(loaded(), ElementsAre("m/1", "m/1"));
+}
+
 TEST_F(VersionsTest, SettingsThatHaveChangedLoadAgain) {
   Add("m/1");
   Serve();
@@ -269,6 +281,21 @@ TEST_F(VersionsTest, AVersionThatLeadsOutFailsAlone) {
   EXPECT_THAT(Versions(), ElementsAre("2 ready", "1 ready"));
   EXPECT_EQ(Gauge("aft_model_versions_failed"), 0);
   EXPECT_THAT(loaded(), ElementsAre("m/1", "m/2"));
+}
+
+// A network's file system may give an error for a moment. Here the target's name is too long.
+TEST_F(VersionsTest, VersionsAndModelsThatCannotBeReadForAMomentStay) {
+  for (const char* path : {"m/1", "m/2", "n/1"}) Add(path);
+  Serve();
+  for (const char* path : {"m/2", "n"}) {
+    Remove(path);
+    std::filesystem::create_directory_symlink(std::string(300, 'x'), folder_.File(path));
+  }
+  Rescan();
+  EXPECT_THAT(Versions(), ElementsAre("2 ready"));
+  EXPECT_THAT(registry_->Get(*AnonymousClient(), "m")->error, HasSubstr("too long"));
+  EXPECT_EQ(Serving("n"), "1");
+  EXPECT_THAT(registry_->Get(*AnonymousClient(), "n")->error, HasSubstr("too long"));
 }
 
 TEST_F(VersionsTest, AVersionWhoseFolderIsGoneHasNoErrorOnceAnotherIsWanted) {
