@@ -42,7 +42,10 @@ ModelRegistry::ModelRegistry(const ServerConfig& config, ModelLoader loader,
   if (config.repository.folder.empty()) return;
   const auto names = ListModelFolders(config.repository.folder);
   scanned_ = names.status();
-  if (!names.ok()) return;
+  if (!names.ok()) {
+    log::Error("repository.unreadable", {{"error", names.status().ToString()}});
+    return;
+  }
   for (const std::string& name : *names) {
     const absl::Status found = FindOrAdd(name).status();
     if (!found.ok()) LogSkipped(name, found);

@@ -22,7 +22,10 @@ class Readiness {
       return model.state == ModelState::kReady || model.state == ModelState::kDraining;
     };
     const auto as_wanted = [&](const ModelStatus& model) {
-      return serves(model) || model.state == ModelState::kUnloaded;
+      // While a model loads, it leaves the server as it was: not ready at the start or after it has
+      // failed, and ready if it was unloaded or is new.
+      return serves(model) || model.state == ModelState::kUnloaded ||
+             (ready_ && model.state == ModelState::kLoading);
     };
     ready_ = config_.readiness == "any" ? std::any_of(models.begin(), models.end(), serves)
                                         : std::all_of(models.begin(), models.end(), as_wanted);

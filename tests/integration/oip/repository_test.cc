@@ -292,7 +292,13 @@ TEST_F(KserveRepositoryTest, AnUnloadedModelIsNotServedAndTheServerIsReady) {
   EXPECT_EQ(server_->Health("aft.v1.InferenceService/m"), Status::NOT_SERVING);
   EXPECT_EQ(server_->Health("aft.v1.InferenceService/n"), Status::SERVING);
   EXPECT_EQ(server_->Health(""), Status::SERVING);
-  ASSERT_TRUE(Load().ok());
+  fakes_.loads->Hold();
+  auto load = std::async(std::launch::async, [&] { return Load(); });
+  fakes_.loads->WaitUntilBlocked();
+  EXPECT_EQ(server_->Health(""), Status::SERVING);
+  EXPECT_EQ(server_->Health("aft.v1.InferenceService/m"), Status::NOT_SERVING);
+  fakes_.loads->Resume();
+  ASSERT_TRUE(load.get().ok());
   EXPECT_EQ(server_->Health("aft.v1.InferenceService/m"), Status::SERVING);
   AddVersion("new/1");
   ASSERT_TRUE(Load("new").ok());

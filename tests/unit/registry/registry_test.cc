@@ -15,7 +15,6 @@
 #include "model/api/tokenizer.h"
 #include "server/registry/loader_thread.h"
 #include "server/registry/model_registry.h"
-#include "server/registry/readiness.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/fake_loader.h"
 #include "tests/support/no_more_threads.h"
@@ -255,6 +254,17 @@ TEST_F(ModelRegistryTest, WithoutAnyReadyModelTheResultSaysWhy) {
   EXPECT_EQ(WaitLoaded().message(), "no model could be loaded: \"a\": file: tensor: reason");
 }
 
+TEST_F(ModelRegistryTest, ARepositoryThatCannotBeReadIsLoggedThoughAModelServes) {
+  ServerConfig config = Config({"a"});
+  config.repository.folder = "no-such-folder";
+  const CapturedLog log;
+  MakeFrom(config);
+  const std::vector<LogLine> lines = log.Lines("repository.unreadable");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_THAT(lines[0]["error"], HasSubstr("no-such-folder"));
+  Load();
+}
+
 TEST_F(ModelRegistryTest, AModelThatTheEngineRefusesFails) {
   MakeFrom(Config({"a"}), [](LoadOptions options) {
     options.max_step_tokens = 2;  // less than slots + 1
@@ -370,65 +380,6 @@ TEST_F(ModelRegistryTest, AStuckModelFailsAndDoesNotKeepTheOthersFromEnding) {
               HasSubstr("health.step_timeout_ms=1"));
   EXPECT_FALSE(registry_->Shutdown(TimePoint::max()));
   fakes_.control->Resume();
-}
-
-// Models in these states. `loaded`: they were loaded before, as those that fail while they serve.
-std::vector<ModelStatus> Models(const std::vector<ModelState>& states, bool loaded) {
-  std::vector<ModelStatus> models;
-  for (const ModelState state : states) {
-    models.emplace_back().state = state;
-    if (loaded) models.back().info = ModelInfo();
-  }
-  return models;
-}
-
-TEST(ReadinessTest, AllModelsOrAnyMakeAServerReady) {
-  using S = ModelState;
-  const struct {
-    std::vector<S> states;
-    bool all;
-    bool any;
-  } cases[] = {
-      {{S::kReady, S::kReady}, true, true},       {{S::kReady, S::kLoading}, false, true},
-      {{S::kFailed, S::kReady}, false, true},     {{S::kFailed, S::kFailed}, false, false},
-      {{S::kLoading, S::kLoading}, false, false}, {{S::kDraining, S::kReady}, true, true},
-  };
-  for (const auto& c : cases) {
-    HealthConfig config;
-    config.readiness = "all";
-    Readiness all(config);
-    config.readiness = "any";
-    Readiness any(config);
-    all.Update(Models(c.states, true), TimePoint());
-    any.Update(Models(c.states, true), TimePoint());
-    EXPECT_EQ(all.ready(), c.all) << (&c - cases);
-    EXPECT_EQ(any.ready(), c.any) << (&c - cases);
-  }
-}
-
-TEST(ReadinessTest, LivenessEndsAGraceAfterAFailureThatLeavesTheServerNotReady) {
-  using std::chrono::seconds;
-  const TimePoint start(std::chrono::hours(1));
-  HealthConfig config;
-  config.readiness = "any";
-  config.liveness_grace = seconds(10);
-  Readiness readiness(config);
-  const auto alive = [&](const std::vector<ModelState>& states, int second, bool loaded = true) {
-    readiness.Update(Models(states, loaded), start + seconds(second));
-    return readiness.alive();
-  };
-  EXPECT_TRUE(readiness.alive());
-  EXPECT_TRUE(alive({ModelState::kLoading, ModelState::kLoading}, 0));
-  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kReady}, 50));  // one serves
-  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 100));
-  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 109));
-  EXPECT_FALSE(alive({ModelState::kFailed, ModelState::kFailed}, 110));
-  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kReady}, 111));  // one serves again
-  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 112));
-  EXPECT_FALSE(alive({ModelState::kFailed, ModelState::kFailed}, 122));
-  // A model that could not be loaded would not load after a restart either.
-  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 200, /*loaded=*/false));
-  EXPECT_TRUE(alive({ModelState::kFailed, ModelState::kFailed}, 300, /*loaded=*/false));
 }
 
 TEST_F(ModelRegistryTest, AnEncoderIsServedByAnEngineOfItsOwnKind) {
