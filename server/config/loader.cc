@@ -237,10 +237,8 @@ void SetDefaults(Config& config) {
   Exchange<true>(config, message);
 }
 
-// Normalizes a path; the result has no slash at its end.
-std::filesystem::path Normal(const std::filesystem::path& path) {
-  std::filesystem::path normal = path.lexically_normal();
-  return normal.has_filename() ? normal : normal.parent_path();
+std::filesystem::path WithoutSlashAtTheEnd(const std::filesystem::path& path) {
+  return path.has_filename() ? path : path.parent_path();
 }
 
 }  // namespace
@@ -265,11 +263,12 @@ AFT_DEFAULTS(ServerConfig)
 #undef AFT_DEFAULTS
 
 ModelConfig DefaultModelConfig(const std::string& dir) {
-  const std::filesystem::path path = Normal(dir);
+  const std::filesystem::path path = WithoutSlashAtTheEnd(dir);
   ModelConfig model;
-  model.checkpoint_dir = path.string();
-  std::error_code failed;  // the name is then empty, which validation refuses
-  model.name = Normal(std::filesystem::absolute(path, failed)).filename().string();
+  model.checkpoint_dir = path.string();  // not normalized: "link/.." is not the folder of the link
+  std::error_code failed;                // the name is then empty, which validation refuses
+  const std::filesystem::path normal = std::filesystem::absolute(path, failed).lexically_normal();
+  model.name = WithoutSlashAtTheEnd(normal).filename().string();
   return model;
 }
 
@@ -288,6 +287,7 @@ absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::str
     config.models.push_back(model.path().empty() ? ModelConfig()
                                                  : DefaultModelConfig(model.path()));
     model.clear_path();
+    if (model.name().empty()) model.clear_name();
     Exchange<true>(config.models.back(), model);
   }
   return config;

@@ -122,7 +122,7 @@ TEST(ConfigLoaderTest, ReadsAndPrintsEveryField) {
 }
 
 TEST(ConfigLoaderTest, ModelPathsAreRelativeToTheConfigFile) {
-  EXPECT_EQ(Parse("models { path: '../zoo/austen/' }").models[0].checkpoint_dir, "/zoo/austen");
+  EXPECT_EQ(Parse("models { path: '../a/b/' }").models[0].checkpoint_dir, "/base/../a/b");
   EXPECT_EQ(Parse("models { path: '../zoo/austen/' }").models[0].name, "austen");
   EXPECT_EQ(Parse("models { path: '/abs/m' }").models[0].checkpoint_dir, "/abs/m");
 }
