@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/catching.h"
 #include "base/status_macros.h"
 #include "server/call/call_report.h"
@@ -18,7 +17,6 @@ namespace {
 
 // A last message of at least this size is made on the decode pool, not on an engine's thread.
 constexpr size_t kLargeMessageBytes = size_t{32} << 10;
-
 // OpenAI allows 64 characters, each of which has at most 4 bytes.
 constexpr size_t kMaxUserBytes = 256;
 
@@ -88,7 +86,7 @@ absl::Status Call::Admit() {
   const size_t bytes = kCallBytes + exchange_->RequestCost(*message_);
   if (outbox_.Hold(bytes)) return absl::OkStatus();
   if (model.has_value()) SetModelName(*model);
-  return environment_.RefuseForMemory();
+  return environment_.RefuseForMemory(outbox_.Need());
 }
 
 // Runs before the message is parsed. It can therefore reserve only for a `model` that stands at the
@@ -116,8 +114,7 @@ void Call::SetModelName(const std::string& model) {
 void Call::Attempt(absl::FunctionRef<absl::Status()> part) {
   absl::Status status = outbox_.CheckClient();
   if (status.ok()) status = Catching(part);
-  // After a part has succeeded, the engine has the request, or the next part checks the client
-  // again.
+  // After a success, the engine has the request, or the next part checks the client again.
   if (!status.ok()) Refuse(status);
 }
 
@@ -280,7 +277,7 @@ absl::Status Call::Enter() {
   exchange_->Prepare();
   const absl::StatusOr<RequestHandle> handle = Ask();
   AFT_RETURN_IF_ERROR(handle.status());
-  if (outbox_.Accepted(*handle)) CancelAll(*handle);
+  if (outbox_.Accepted(*handle)) CancelAll(*handle, /*by_client=*/!outbox_.CheckClient().ok());
   return absl::OkStatus();
 }
 
@@ -292,13 +289,12 @@ absl::Status Call::Charge() {
                    states_.kept_bytes())) {
     return absl::OkStatus();
   }
-  const auto [bytes, may_ever] = outbox_.Need();
+  const std::pair<size_t, bool> need = outbox_.Need();
   const std::string texts = exchange_->texts_field();
-  if (may_ever) return environment_.RefuseForMemory();
   const bool several = sequences_ > 1 && !texts.empty();
-  return Invalid(absl::InvalidArgumentError(absl::StrCat(
-      several ? texts + ": they and their answers" : "the request and its answer", " would take ",
-      bytes, " bytes, more than max_client_memory_bytes or max_memory_bytes")));
+  absl::Status refused = environment_.RefuseForMemory(
+      need, several ? texts + ": they and their answers" : "the request and its answer");
+  return need.second ? refused : Invalid(std::move(refused));
 }
 
 absl::StatusOr<RequestHandle> Call::Ask() {
@@ -318,7 +314,7 @@ absl::StatusOr<RequestHandle> Call::Ask() {
 
 absl::Status Call::Answer() {
   answered_bytes_ = exchange_->held_bytes();
-  if (!outbox_.Hold(kCallBytes)) return environment_.RefuseForMemory();
+  if (!outbox_.Hold(kCallBytes)) return environment_.RefuseForMemory(outbox_.Need(), "the answer");
   Outcome outcome;
   outcome.reason = FinishReason::kDone;
   outcome.timings.total = std::chrono::steady_clock::now() - arrival_;
@@ -399,15 +395,15 @@ void Call::HandOver(const Outcome& outcome, uint32_t sequence) {
 
 void Call::EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored) {
   const auto [last, bytes, others] = outbox_.EndSequence(outcome, sequence, std::move(stored));
-  if (others.has_value()) CancelAll(*others);
+  if (others.has_value()) CancelAll(*others, /*by_client=*/false);
   if (!last && !exchange_->streams()) return;
   if (bytes < kLargeMessageBytes) return carrier_->WakeLater(*this);
   environment_.decoders.Add(*caller_.client, bytes,
                             [call = shared_from_this()] { call->carrier_->WakeLast(*call); });
 }
 
-void Call::CancelAll(RequestHandle first) {
-  for (uint32_t i = 0; i < sequences_; ++i) model_->engine().Cancel(first + i);
+void Call::CancelAll(RequestHandle first, bool by_client) {
+  for (uint32_t i = 0; i < sequences_; ++i) model_->engine().Cancel(first + i, by_client);
 }
 
 void Call::Cancel(const absl::Status& why) {
@@ -434,10 +430,11 @@ Call::Next Call::Take() {
   const auto take = [&] {
     next = outbox_.Take();
     if (next == Next::kMessage) taken_at_ = std::chrono::steady_clock::now();
-    if (next == Next::kEnd) Conclude();
-    return absl::OkStatus();
+    return next == Next::kEnd ? Conclude() : absl::OkStatus();
   };
   for (absl::Status taken = Catching(take); !taken.ok(); taken = Catching(take)) Cancel(taken);
+  // A report that fails for lack of memory is not repeated, because it would count the call again.
+  if (next == Next::kEnd && !reported_) Catching([this] { return Report(); }).IgnoreError();
   return next;
 }
 
@@ -446,7 +443,7 @@ void Call::Written() {
   taken_at_.reset();
 }
 
-void Call::Conclude() {
+absl::Status Call::Conclude() {
   const Outcome& outcome = outbox_.outcome();
   ending_.status = outbox_.FinalStatus(arrival_, deadline_);
   if (!ending_.status.ok()) ending_.status = exchange_->InOwnNames(ending_.status);
@@ -455,32 +452,34 @@ void Call::Conclude() {
   ending_.usage = outcome.usage;
   ending_.timings = outcome.timings;
   if (ending_.status.ok()) {
-    ending_.message = exchange_->Finish(outcome, outbox_.stored());
+    const bool message = exchange_->Finish(outcome, outbox_.stored());
+    if (message) AFT_RETURN_IF_ERROR(carrier_->Serialize(exchange_->outgoing()));
+    ending_.message = message;
   } else if (!outbox_.engine_began() && absl::IsResourceExhausted(ending_.status)) {
     const EngineLoad load = model_ != nullptr ? model_->engine().load() : EngineLoad();
     ending_.retry_after =
         too_large_ ? std::chrono::milliseconds(-1) : environment_.retry_hint.After(load);
   }
-  Report();
-  states_.Forget(ending_.status.code(), ending_.begun);
+  return absl::OkStatus();
 }
 
-void Call::Report() {
-  const Timings& timings = ending_.timings;
+absl::Status Call::Report() {
+  reported_ = true;
   const Method method = exchange_->method();
   const absl::Status& status = ending_.status;
   const Duration total = std::chrono::steady_clock::now() - arrival_;
   if (!refused_) metrics_->calls.Observe(method, total);
   (metrics_ != nullptr ? metrics_->calls : environment_.metrics.calls).Count(method, status.code());
   if (model_ != nullptr && status.ok() && exchange_->needs_engine()) {
-    environment_.retry_hint.Record(timings.total - timings.queue);
+    environment_.retry_hint.Record(ending_.timings.total - ending_.timings.queue);
   }
-  if (model_ != nullptr) exchange_->Record(*model_, status, timings);
   if (caller_.client != nullptr) {
     environment_.client_metrics.Count(caller_.client->name, status.code(),
                                       outbox_.computed_tokens());
   }
-  if (refused_ && !absl::IsInternal(status) && !environment_.LogsRefusal()) return;
+  states_.Forget(status.code(), ending_.begun);
+  if (model_ != nullptr) exchange_->Record(*model_, status, ending_.timings);
+  if (refused_ && !absl::IsInternal(status) && !environment_.LogsRefusal()) return absl::OkStatus();
   LogRequest({.caller = caller_,
               .method = method,
               .model = model_name_,
@@ -489,6 +488,7 @@ void Call::Report() {
               .reason = outbox_.outcome().reason,
               .total = total,
               .writing = writing_});
+  return absl::OkStatus();
 }
 
 void Call::Close() {

@@ -49,7 +49,8 @@ struct InferenceEnvironment : CallEnvironment {
 //   Offer     engine               adds a part of the answer
 //   End       engine               ends a sequence, once its state is stored if that was asked for
 //   Take      carrier              returns the next message
-//   Conclude  carrier              sets the final status, writes the access log, counts metrics
+//   Conclude  carrier              sets the final status, makes the last message
+//   Report    carrier              writes the access log, counts metrics
 //
 // "states" is the thread on which the place of the states answers. It may be the caller's.
 //
@@ -58,7 +59,7 @@ struct InferenceEnvironment : CallEnvironment {
 // no message: the client gets only a status, and may therefore retry.
 //
 // Lifetime: the carrier holds the call until its client is served. The engine holds it, as its
-// sink, until the last sequence has ended. Every call passes Conclude exactly once.
+// sink, until the last sequence has ended. Every call passes Report exactly once.
 class Call final : public std::enable_shared_from_this<Call> {
  public:
   Call(InferenceEnvironment& environment, std::unique_ptr<Exchange> exchange,
@@ -163,11 +164,13 @@ class Call final : public std::enable_shared_from_this<Call> {
   void Stored(Ending& ending, absl::StatusOr<std::optional<v1::State>> state);
   void HandOver(const Outcome& outcome, uint32_t sequence);
   void EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored);
-  void CancelAll(RequestHandle first);
+  // `by_client`: otherwise a sequence of the call has failed.
+  void CancelAll(RequestHandle first, bool by_client = true);
 
   // ---- The way out.
-  void Conclude();
-  void Report();
+  // May throw. An error is that of the last message.
+  absl::Status Conclude();
+  absl::Status Report();
   void CountResumed() {
     if (auto* const counter = std::exchange(resumed_, nullptr)) counter->Increment();
   }
@@ -200,6 +203,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   // Only the thread that may send uses these.
   std::optional<TimePoint> taken_at_;  // when the message under way was taken
   Duration writing_{};                 // how long messages were under way in total
+  bool reported_ = false;
   CallEnd ending_;
 
   mutable Mutex mutex_;

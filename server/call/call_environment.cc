@@ -28,6 +28,15 @@ absl::Status CallEnvironment::CheckMessage(size_t bytes, bool with_tensors) cons
                    with_tensors ? "max_tensor_message_bytes" : "max_message_bytes"));
 }
 
+absl::Status CallEnvironment::RefuseForMemory(std::pair<size_t, bool> need,
+                                              absl::string_view what) const {
+  const auto [bytes, may_ever] = need;
+  if (may_ever) return RefuseForMemory();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " would take ", bytes,
+                   " bytes, more than max_client_memory_bytes or max_memory_bytes"));
+}
+
 bool HoldUnsent(size_t fixed, size_t unsent, MemoryLedger::Charge& charge, GaugePart& undelivered) {
   constexpr int64_t kSlack = 4096;
   const auto held = static_cast<int64_t>(fixed + unsent);

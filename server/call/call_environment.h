@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "server/admission/memory_ledger.h"
 #include "server/config/config.h"
 #include "server/observability/methods.h"
@@ -42,6 +44,11 @@ struct CallEnvironment {
         "memory: the requests and unread answers of this client, or of all, fill "
         "max_client_memory_bytes or max_memory_bytes");
   }
+  // Refuses a number of bytes (`need.first`) as above if they could ever fit (`need.second`).
+  // Otherwise a retry makes no sense, so the status is INVALID_ARGUMENT and no refusal is counted.
+  // `what` takes the bytes.
+  absl::Status RefuseForMemory(std::pair<size_t, bool> need,
+                               absl::string_view what = "the request") const;
 };
 
 // Adjusts `charge` and the metric `undelivered` to what a stream holds: `fixed` bytes, and `unsent`

@@ -72,6 +72,11 @@ class Carrier {
   // As Wake, but is called by a thread of the decode pool when the last message is large. A carrier
   // whose own thread serves many clients therefore calls Call::Take on this thread.
   virtual void WakeLast(Call& call) { Wake(call); }
+  // Makes the bytes of the last message and keeps them. Call::Take calls it before the call is
+  // reported, so that a call whose answer cannot be sent is reported with that error.
+  virtual absl::Status Serialize(const google::protobuf::MessageLite& /*message*/) {
+    return absl::OkStatus();
+  }
 };
 
 }  // namespace aft::server

@@ -282,7 +282,7 @@ void GenerateEngine::Place() {
   for (const auto& [leader, sequence] : placement.forked) {
     auto& stream = static_cast<TokenStream&>(*sequence);
     if (leader->slot() < 0) {
-      Fail(stream, absl::CancelledError("the sequence that it follows has ended"), now);
+      Fail(stream, absl::AbortedError("the state of the sequence that it follows was lost"), now);
     } else {
       CheckState(stream, "engine.fork_failed",
                  slots_.Fork(static_cast<const TokenStream&>(*leader), stream));

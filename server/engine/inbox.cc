@@ -70,9 +70,9 @@ Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>>&& jobs,
   return {.handle = first, .refused = std::nullopt};
 }
 
-void Inbox::Cancel(RequestHandle handle) {
+void Inbox::Cancel(RequestHandle handle, bool by_client) {
   MutexLock lock(mutex_);
-  pending_.cancelled.push_back(handle);
+  pending_.cancelled.push_back({handle, by_client});
   arrived_.NotifyOne();
 }
 

@@ -40,10 +40,14 @@ class Reservation {
 // mutex protects both, and is only held for a moment. Thread-safe.
 class Inbox {
  public:
+  struct Cancelled {
+    RequestHandle handle;
+    bool by_client;  // as in RequestLoop::Cancel
+  };
   // Everything that arrived since the last Take.
   struct Batch {
     std::vector<std::unique_ptr<Job>> added;  // in arrival order
-    std::vector<RequestHandle> cancelled;
+    std::vector<Cancelled> cancelled;
     bool closed = false;               // Close was called; `added` then stays empty
     bool streams_leave = false;        // as in Close
     std::optional<TimePoint> stop_at;  // set once Stop was called
@@ -74,7 +78,7 @@ class Inbox {
   AddResult Add(std::vector<std::unique_ptr<Job>>&& jobs,
                 absl::FunctionRef<bool(int32_t ahead)> in_time);
 
-  void Cancel(RequestHandle handle);
+  void Cancel(RequestHandle handle, bool by_client);
 
   // From now on Add refuses all jobs. `streams_leave`: resumable streams are to end.
   void Close(bool streams_leave);

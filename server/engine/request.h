@@ -181,7 +181,8 @@ struct Phases {
 // The one terminal event of a request.
 struct Outcome {
   // OK: `reason` says why the request ended. Else CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
-  // (shutdown), RESOURCE_EXHAUSTED (slow client, or no memory) or INTERNAL.
+  // (shutdown), RESOURCE_EXHAUSTED (slow client, or no memory), ABORTED (another request of its
+  // call has failed) or INTERNAL.
   absl::Status status;
   bool no_memory = false;  // RESOURCE_EXHAUSTED because the server has no memory for its state
   FinishReason reason = FinishReason::kLength;

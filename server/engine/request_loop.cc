@@ -266,11 +266,13 @@ void RequestLoop::Serve() {
   }
 }
 
-void RequestLoop::DropCancelled(const std::vector<RequestHandle>& handles) {
-  for (const RequestHandle handle : handles) {
+void RequestLoop::DropCancelled(const std::vector<Inbox::Cancelled>& cancelled) {
+  for (const auto& [handle, by_client] : cancelled) {
     const auto it = jobs_.find(handle);
     if (it == jobs_.end()) continue;  // it has finished meanwhile
-    Fail(*it->second, absl::CancelledError("the client cancelled the request"), Now());
+    absl::Status why = absl::CancelledError("the client cancelled the request");
+    if (!by_client) why = absl::AbortedError("another request of the call has failed");
+    Fail(*it->second, std::move(why), Now());
   }
 }
 

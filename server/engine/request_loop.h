@@ -69,9 +69,10 @@ class RequestLoop {
  public:
   virtual ~RequestLoop() = default;
 
-  // Ends the request with CANCELLED before the next step, and frees its slot. Unknown and finished
-  // handles are ignored.
-  void Cancel(RequestHandle handle) { inbox_.Cancel(handle); }
+  // Ends the request before the next step, and frees its slot: with CANCELLED if its client has
+  // given up, otherwise with ABORTED, because another request of its call has failed. Unknown and
+  // finished handles are ignored.
+  void Cancel(RequestHandle handle, bool by_client = true) { inbox_.Cancel(handle, by_client); }
 
   // Refuses new requests with UNAVAILABLE. Requests that no step has held yet end with UNAVAILABLE,
   // and so do resumable streams, which leave their resume points. All others continue. Without
@@ -204,7 +205,7 @@ class RequestLoop {
   void LeaveQueue(const Job& job) { --waiting_[static_cast<size_t>(job.service_class)]; }
   void FindOldest();
   void Run(const char* name);
-  void DropCancelled(const std::vector<RequestHandle>& handles);
+  void DropCancelled(const std::vector<Inbox::Cancelled>& cancelled);
   void DropExpired(TimePoint now);
   void DropQueued();
   void LeaveRunning();

@@ -12,11 +12,13 @@ void Count(const CounterByMethod& counters, const std::array<int64_t, kCount>& t
   }
 }
 
-// True for a deadline, a client that gave up, or max_queue_ms, but not for a shutdown or a failure
-// of the server.
-bool IsOutOfTime(const absl::Status& status) {
-  return absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
-         absl::IsResourceExhausted(status);
+// True for a deadline, a client that gave up, or max_queue_ms, but not for a shutdown, a failure of
+// the server or a client that reads too slowly.
+bool IsOutOfTime(const TokenStream& stream, const Outcome& outcome) {
+  const absl::Status& status = outcome.status;
+  const bool queued_too_long =
+      absl::IsResourceExhausted(status) && !stream.started_at && !outcome.no_memory;
+  return queued_too_long || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
 }
 
 }  // namespace
@@ -63,8 +65,7 @@ void TokenCounts::Sampled(TokenStream& stream, TimePoint now) {
 }
 
 void TokenCounts::Ended(const TokenStream& stream, const Outcome& outcome) {
-  const bool missed = !outcome.no_memory && IsOutOfTime(outcome.status);
-  if (stream.output && !stream.first_output_at && missed) {
+  if (stream.output && !stream.first_output_at && IsOutOfTime(stream, outcome)) {
     metrics_.ttft_missed_seconds[stream.method].Observe(Seconds(outcome.timings.total));
   }
   if (stream.further_tokens == 0) return;

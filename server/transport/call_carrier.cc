@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/catching.h"
 #include "server/call/call_report.h"
 #include "server/call/outcome_messages.h"
 #include "server/transport/call_metadata.h"
@@ -179,11 +178,18 @@ void StreamCarrier::OnWriteDone(bool ok) {
   Sent();
 }
 
+absl::Status StreamCarrier::Serialize(const google::protobuf::MessageLite& message) {
+  return SerializeMessage(message, outgoing_);
+}
+
 void StreamCarrier::SendMessage(Call& call) {
+  const absl::Status serialized = Serialize(call.exchange().outgoing());
+  if (!serialized.ok()) {
+    // gRPC ends the process if it gets a message without bytes. The call ends with the error.
+    call.Cancel(serialized);
+    return Sent();
+  }
   SendIdsOnce(call, /*with_status=*/false);
-  // max_stream_buffer_bytes, which bounds what is pending, is far below the largest message. If a
-  // message is still too large, the call ends as if its client were gone.
-  if (!SerializeMessage(call.exchange().outgoing(), outgoing_).ok()) TryCancel();
   OperationBegins();
   StartWrite(&outgoing_);
 }
@@ -194,8 +200,6 @@ void StreamCarrier::SendEnd(Call& call) {
   if (!ending.status.ok()) return Finish(EndWith(call, /*unary=*/false));
   if (!ending.message) return Finish(grpc::Status::OK);
   SendIdsOnce(call, /*with_status=*/false);
-  const absl::Status serialized = SerializeMessage(call.exchange().outgoing(), outgoing_);
-  if (!serialized.ok()) return Finish(ToGrpcStatus(serialized, call.caller().ids.request));
   StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), grpc::Status::OK);
 }
 
@@ -212,13 +216,15 @@ grpc::ServerUnaryReactor* UnaryCarrier::Start(TransportEnvironment& transport,
   return carrier.get();
 }
 
+absl::Status UnaryCarrier::Serialize(const google::protobuf::MessageLite& message) {
+  return SerializeMessage(message, response_);
+}
+
 void UnaryCarrier::SendEnd(Call& call) {
   OperationBegins();
   if (!call.ending().status.ok()) return Finish(EndWith(call, /*unary=*/true));
   SendIdsOnce(call, /*with_status=*/false);
-  const absl::Status serialized =
-      Catching([&] { return SerializeMessage(call.exchange().outgoing(), response_); });
-  Finish(ToGrpcStatus(serialized, call.caller().ids.request));
+  Finish(grpc::Status::OK);
 }
 
 }  // namespace aft::server

@@ -50,8 +50,8 @@ class CallCarrier : public ActiveCall, public Carrier, public Sender::Source {
              InferenceEnvironment& inference, std::unique_ptr<Exchange> exchange,
              const grpc::ByteBuffer& request);
 
-  // SendMessage starts to send what Call::Take has made; SendEnd starts to send the end. Sent is
-  // called when a message is sent.
+  // SendMessage starts to send what Call::Take has made; SendEnd starts to send the end, with what
+  // Serialize has kept. Sent is called when a message is sent, or cannot be sent.
   virtual void SendMessage(Call& call) = 0;
   virtual void SendEnd(Call& call) = 0;
   void Sent();
@@ -102,6 +102,7 @@ class StreamCarrier final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, p
   void OnDone() override { Done(); }
 
  private:
+  absl::Status Serialize(const google::protobuf::MessageLite& message) override;
   void SendMessage(Call& call) override;
   void SendEnd(Call& call) override;
 
@@ -126,6 +127,7 @@ class UnaryCarrier final : public grpc::ServerUnaryReactor, public CallCarrier {
   void OnDone() override { Done(); }
 
  private:
+  absl::Status Serialize(const google::protobuf::MessageLite& message) override;
   void SendMessage(Call& /*call*/) override {}  // the only message is sent by SendEnd
   void SendEnd(Call& call) override;
 

@@ -176,18 +176,21 @@ bool StreamInfer::SendNext(const std::shared_ptr<Call>& call) {
   return written;
 }
 
+absl::Status StreamInfer::Serialize(const google::protobuf::MessageLite& message) {
+  return SerializeMessage(message, outgoing_);
+}
+
 bool StreamInfer::Write(const std::shared_ptr<Call>& call) {
   auto& exchange = static_cast<InferExchange&>(call->exchange());
+  const auto serialize = [&] { return Serialize(exchange.outgoing()); };
   absl::Status status;
-  if (sent_last_) {
-    status = call->ending().status;
-    if (status.ok() && !call->ending().message) return false;
-  }
-  const auto serialize = [&] { return SerializeMessage(exchange.outgoing(), outgoing_); };
-  if (status.ok()) status = Catching(serialize);
-  if (!status.ok() && sent_last_ && !end_on_error_) {
+  if (!sent_last_) {
+    status = Catching(serialize);
+  } else if (status = call->ending().status; !status.ok() && !end_on_error_) {
     exchange.SetError(ToGrpcStatus(status, caller_.ids.request).error_message());
     status = Catching(serialize);
+  } else if (status.ok() && !call->ending().message) {
+    return false;
   }
   if (!status.ok()) {
     Abort(status, absl::CancelledError("another request of the stream has failed"));

@@ -45,6 +45,7 @@ class StreamInfer final : public BidiReactor,
 
   void Wake(Call& call) override;
   void WakeLater(Call& call) override;
+  absl::Status Serialize(const google::protobuf::MessageLite& message) override;
   void EndWhenIdle(const absl::Status& status) override;
 
   // These run on gRPC's threads.
@@ -71,8 +72,7 @@ class StreamInfer final : public BidiReactor,
   void Pump();
   // Sends the next message of `call`. Returns false if no write has begun.
   bool SendNext(const std::shared_ptr<Call>& call);
-  // Starts to write outgoing(), or the error of the call. A last response that cannot be made, for
-  // example without memory, becomes an error too. Returns false if no write has begun.
+  // Starts to write outgoing(), or the error of the call. Returns false if no write has begun.
   bool Write(const std::shared_ptr<Call>& call);
   std::vector<std::shared_ptr<Call>> calls() const;
   void OnStuck(Duration waited) override;

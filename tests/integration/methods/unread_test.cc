@@ -13,6 +13,7 @@
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/raw_call.h"
 #include "tests/integration/states/state_fixture.h"
+#include "tests/support/captured_log.h"
 
 namespace aft::server {
 namespace {
@@ -112,13 +113,24 @@ TEST_F(UnreadTest, UnreadCallsAreCancelled) {
   Start();  // with the same states
   std::vector<Question> all = Charged(state);
   for (Question& question : Free()) all.push_back(std::move(question));
+  const CapturedLog log;
+  const Prepare named = [](grpc::ClientContext& context) {
+    As("a")(context);
+    context.AddMetadata("x-request-id", "mine");
+  };
   double stuck = server_->Metric(kStuckCalls);
   for (const Question& question : all) {
     SCOPED_TRACE(question.path);
-    std::deque<RawCall> unread = Ask(question, 3, As("a"));
+    std::deque<RawCall> unread = Ask(question, 3, named);
     server_->WaitForMetric(kStuckCalls, stuck += 3);
     server_->WaitForMetric(kMemoryUsed, 0);  // although the client still does not read
     for (RawCall& call : unread) EXPECT_FALSE(call.Finish().ok());
+  }
+  const std::vector<LogLine> lines = log.Lines("request.stuck");
+  EXPECT_EQ(lines.size(), 3 * all.size());
+  for (const LogLine& line : lines) {
+    EXPECT_EQ(line["id"], "mine");
+    EXPECT_NE(line["trace_id"], "");
   }
 }
 

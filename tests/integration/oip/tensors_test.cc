@@ -222,7 +222,7 @@ TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
   config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 10 * 120'000;
   KserveServer server(config, {}, options);
   EXPECT_THAT(server.Infer(Vectors({1, 100, 300}, values).request()).status,
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_memory_bytes")));
   server.WaitForMetric("aft_memory_used_bytes", 0);
   EXPECT_TRUE(server.Infer(Vectors({1, 50, 300}, Count(50 * 300)).request()).status.ok());
   // It charges 22 bytes for each byte of typed contents.
@@ -234,7 +234,7 @@ TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
   const std::vector<float> half = Count(50 * 300);
   input.mutable_contents()->mutable_fp32_contents()->Add(half.begin(), half.end());
   EXPECT_THAT(server.Infer(typed.request()).status,
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_memory_bytes")));
   // A waiting request is charged for its vectors and three times the same amount for its answer.
   const auto used = [&](int64_t tokens) {
     server.WaitForMetric("aft_memory_used_bytes", 0);

@@ -53,7 +53,7 @@ TEST(MemoryTest, AClientThatFillsItsShareIsRefusedAndOtherStreamsContinue) {
   }
   while (server.Metric("aft_memory_refused_total") == 0) std::this_thread::yield();
   // The accepted requests still wait and hold their memory, so another large one is refused too.
-  GenerateStream another(server.inference(), Request(std::string(4'000'000, 'x'), 1),
+  GenerateStream another(server.inference(), Request(std::string(3'000'000, 'x'), 1),
                          From("203.0.113.1"));
   EXPECT_THAT(another.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
   for (GenerateStream& stream : large) stream.context().TryCancel();

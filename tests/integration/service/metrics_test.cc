@@ -158,12 +158,12 @@ TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {
   EXPECT_EQ(Metric(R"(aft_requests_total{model=""})"), 6);
 }
 
-TEST_F(MetricsTest, ACallThatIsRefusedForMemoryIsCountedWithItsModel) {
+TEST_F(MetricsTest, ACallThatNeverFitsIntoTheMemoryIsCountedWithItsModel) {
   ServerConfig config = Config();
   config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 1000;
   Start(config);
-  EXPECT_EQ(Generate(2).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Generate", "fake")), 1);
+  EXPECT_EQ(Generate(2).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Metric(RequestsTotal("INVALID_ARGUMENT", "Generate", "fake")), 1);
 }
 
 TEST_F(MetricsTest, RunningAndWaitingRequestsAreCountedByPriority) {

@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "google/protobuf/message.h"
 #include "gtest/gtest.h"
+#include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
 #include "server/admission/memory_ledger.h"
 #include "server/call/call.h"
@@ -215,6 +216,16 @@ class CallTest : public testing::Test {
     caller.client = client_;
     caller.deadline = deadline;
     call.Start(std::move(caller), absl::OkStatus(), std::make_unique<StringBytes>(request));
+  }
+
+  // The sum of the counters of that name.
+  double Counted(const std::string& name) const {
+    double sum = 0;
+    for (const prometheus::MetricFamily& family : prometheus_.Collect()) {
+      if (family.name != name) continue;
+      for (const prometheus::ClientMetric& metric : family.metric) sum += metric.counter.value;
+    }
+    return sum;
   }
 
   static v1::GenerateRequest Prompt(const std::string& text, uint32_t tokens, uint32_t n = 1) {

@@ -11,7 +11,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/admission/memory_ledger.h"
 #include "server/api/aft/typed_exchange.h"
+#include "server/config/client.h"
 #include "server/scheduling/time.h"
 #include "tests/property/random_inputs.h"
 #include "tests/support/states.h"
@@ -84,12 +86,21 @@ TEST_F(CallTest, ARefusalHasSentNothingAndSaysWhenToRetry) {
   EXPECT_FALSE(unknown.call->ending().retry_after.has_value());
   EXPECT_TRUE(unknown.carrier->messages().empty());
 
-  MemoryLedger full(1, 1, metrics_);
+  MemoryLedger full(1 << 20, 1 << 20, metrics_);
+  MemoryLedger::Charge charge(full, Client{});
+  ASSERT_TRUE(charge.Resize(1 << 20));
   const auto without_room = EnvironmentWith(full, limits_, *states_);
   Open refused = StartIn<Generate>(*without_room, Prompt("abc", 5));
   EXPECT_THAT(refused.Join().status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_memory_bytes")));
   EXPECT_TRUE(refused.call->ending().retry_after.has_value());
+
+  MemoryLedger small(1, 1, metrics_);
+  const auto too_small = EnvironmentWith(small, limits_, *states_);
+  Open never = StartIn<Generate>(*too_small, Prompt("abc", 5));
+  EXPECT_THAT(never.Join().status,
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the request would take ")));
+  EXPECT_FALSE(never.call->ending().retry_after.has_value());
 }
 
 TEST_F(CallTest, OnlyTheTimeInWhichGoodCallsRanChangesTheRetryHint) {
@@ -150,6 +161,27 @@ TEST_F(CallTest, ACallThatIsCancelledBeforeItStartsEndsWithThatStatus) {
   open.call->Cancel(absl::CancelledError("a later reason"));
   Begin(*open.call, Prompt("abc", 1'000'000));
   EXPECT_THAT(open.Join().status, StatusIs(absl::StatusCode::kResourceExhausted, "slow client"));
+}
+
+TEST_F(CallTest, AReportThatFailsIsNotRepeated) {
+  Open open = Start<Unrecorded>(Prompt("abc", 5));
+  EXPECT_EQ(open.Join().status, absl::OkStatus());
+  EXPECT_EQ(Counted("aft_requests_total"), 1);
+  EXPECT_EQ(Counted("aft_client_requests_total"), 1);
+}
+
+// The client has not given up on them, so no first token is late.
+TEST_F(CallTest, SequencesThatEndBecauseAnotherOneHasFailedAreNotCancelled) {
+  fakes_.control->Hold();
+  Open open = Start<Complete>(Prompt("abcdef", 5, /*n=*/3));
+  fakes_.control->WaitUntilBlocked();
+  fakes_.control->FailNext(FakeCall::kCollect);
+  fakes_.control->Resume();
+  EXPECT_EQ(open.Join().status.code(), absl::StatusCode::kInternal);
+  ModelMetrics& metrics = *registry_->FindMetrics("fake");
+  EXPECT_EQ(metrics.finished(Ending::kError).Value(), 3);
+  const auto missed = metrics.ttft_missed_seconds[Method::kComplete].Collect();
+  EXPECT_EQ(missed.histogram.sample_count, 0U);
 }
 
 TEST_F(CallTest, ACallEndsWhenItsClientLosesAccessToTheModel) {

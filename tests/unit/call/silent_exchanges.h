@@ -6,7 +6,9 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/api/aft/generate_codec.h"
 #include "server/api/aft/typed_exchange.h"
@@ -38,6 +40,18 @@ class Silent : public Exchange {
 class Forgetful final : public Silent {
  public:
   std::string Note(const Outcome& /*outcome*/) const override { throw std::bad_alloc(); }
+};
+
+// An exchange that has no memory for its record the first time.
+class Unrecorded final : public Silent {
+ public:
+  void Record(const ServedModel& /*model*/, const absl::Status& /*status*/,
+              const Timings& /*timings*/) override {
+    if (!std::exchange(failed_, true)) throw std::bad_alloc();
+  }
+
+ private:
+  bool failed_ = false;
 };
 
 // An exchange that is cancelled while it decodes.

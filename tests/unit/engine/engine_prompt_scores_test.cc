@@ -222,5 +222,15 @@ TEST_F(EnginePromptScoresTest, AStreamIsResumedWithThemUnlessItHasOutput) {
   EXPECT_FALSE(Refused(broken).ok());
 }
 
+TEST_F(EnginePromptScoresTest, AClientThatIsTooSlowForTheScoresHasMissedNoFirstToken) {
+  Start();
+  const auto full = std::make_shared<RecordingSink>(/*accept=*/0);
+  EXPECT_EQ(Submit(Scored({1, 2, 3}, 5), full).sink->Wait().status.code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(metrics.finished(Ending::kSlowClient).Value(), 1);
+  const auto missed = metrics.ttft_missed_seconds[Method::kGenerate].Collect();
+  EXPECT_EQ(missed.histogram.sample_count, 0U);
+}
+
 }  // namespace
 }  // namespace aft::server

@@ -333,5 +333,19 @@ TEST_F(EngineSurvivalTest, AStateForWhichThereIsNoMemoryEndsAtMostItsRequest) {
   EXPECT_THAT(recorder->points(), IsEmpty());
 }
 
+TEST_F(EngineSurvivalTest, NoMemoryForAStateCountsNoFirstTokenAsMissed) {
+  Start();
+  GenerationRequest first = Request({1, 2, 3}, 3);
+  first.store = true;
+  GenerationRequest next = Request({4}, 3);
+  next.previous = StateOf(Submit(first).sink->Wait());
+  control->FailNext(FakeCall::kRestore, absl::ResourceExhaustedError("none"));
+  EXPECT_THAT(Submit(next).sink->Wait().status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory")));
+  EXPECT_EQ(metrics.finished(Ending::kError).Value(), 1);
+  const auto missed = metrics.ttft_missed_seconds[Method::kGenerate].Collect();
+  EXPECT_EQ(missed.histogram.sample_count, 0U);
+}
+
 }  // namespace
 }  // namespace aft::server
