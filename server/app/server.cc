@@ -44,6 +44,8 @@ std::vector<ModelReport> ReportOf(const ModelRegistry& registry) {
     if (!model.info.has_value()) continue;
     report.version = model.version;
     report.last_step_age_seconds = Seconds(ages[model.name].since_step);
+    report.device_memory_used = static_cast<double>(model.device_memory_used);
+    report.device_memory_total = static_cast<double>(model.device_memory_total);
     report.fingerprint = absl::StrFormat("%016x", model.info->fingerprint);
     report.architecture = model.info->architecture;
     report.device = model.info->device;

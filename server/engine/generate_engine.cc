@@ -337,6 +337,7 @@ void GenerateEngine::CollectOldest() {
     }
     return;
   }
+  counts_.Flush(flight.prompt_tokens);  // Computed has them too
   std::vector<Job*> failed;
   for (Sequence* sequence : step.sequences) {
     if (sequence != nullptr) failed.push_back(static_cast<TokenStream*>(sequence));

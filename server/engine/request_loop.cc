@@ -374,8 +374,8 @@ void RequestLoop::ObserveStep(size_t rows, int64_t tokens, Duration time, TimePo
   if (!status.ok()) return;
   failed_steps_ = 0;
   if (device == nullptr) return;
-  metrics_.device_memory_used.Set(static_cast<double>(device->memory_used));
-  metrics_.device_memory_total.Set(static_cast<double>(device->memory_total));
+  metrics_.device_memory_used = device->memory_used;
+  metrics_.device_memory_total = device->memory_total;
   metrics_.device_step_seconds.Observe(device->step_seconds);
   (device->step_was_graph ? metrics_.device_graph_steps : metrics_.device_eager_steps).Increment();
 }

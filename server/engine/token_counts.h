@@ -27,7 +27,7 @@ class TokenCounts {
   static Prompts OfPrompts(const Step& step);
 
   // The number of tokens that steps read for the stream, plus the number that they sampled for its
-  // output.
+  // output. Steps that failed count too, as in OfPrompts.
   static uint64_t Computed(const TokenStream& stream);
 
   // A token of the stream was sampled; sets its times.

@@ -196,10 +196,8 @@ struct ModelMetrics : private MetricMaker {
       AddPart("aft_prefix_cache_limit_bytes", "The most that the prefix cache may take.");
 
   // Changed by server/engine, for models on a GPU; 0 and empty on the CPU.
-  prometheus::Gauge& device_memory_used = AddGauge(
-      "aft_device_memory_used_bytes", "Memory of the model's GPU in use, by all programs.");
-  prometheus::Gauge& device_memory_total =
-      AddGauge("aft_device_memory_bytes", "Memory of the model's GPU.");
+  std::atomic<int64_t> device_memory_used{0};   // of this version's GPU; for ModelReport
+  std::atomic<int64_t> device_memory_total{0};  // likewise
   prometheus::Histogram& device_step_seconds =
       AddSeconds("aft_device_step_seconds", "Time of one step on the GPU.");
   prometheus::Counter& device_graph_steps = DeviceSteps("graph");  // one launch of a recorded graph

@@ -23,9 +23,14 @@ std::vector<MetricFamily> ReportMetrics(const std::vector<ModelReport>& reports)
                                 "Wait of the request that has waited longest; 0: none waits.");
   MetricFamily step =
       Gauges("aft_last_step_age_seconds", "Time since the last step was done, idle or not.");
+  MetricFamily memory_used =
+      Gauges("aft_device_memory_used_bytes", "Memory of the model's GPU in use, by all programs.");
+  MetricFamily memory = Gauges("aft_device_memory_bytes", "Memory of the model's GPU.");
   MetricFamily info = Gauges("aft_model_info", "Constant 1; the labels say what is served.");
   for (const ModelReport& report : reports) {
     Add(waiting, report.oldest_waiting_seconds, {{"model", report.model}});
+    Add(memory_used, report.device_memory_used, {{"model", report.model}});
+    Add(memory, report.device_memory_total, {{"model", report.model}});
     if (report.version.empty()) continue;
     Add(step, report.last_step_age_seconds, {{"model", report.model}});
     Add(info, 1,
@@ -36,7 +41,7 @@ std::vector<MetricFamily> ReportMetrics(const std::vector<ModelReport>& reports)
          {"device", report.device},
          {"weight_format", report.weight_format}});
   }
-  return {waiting, step, info};
+  return {waiting, step, memory_used, memory, info};
 }
 
 }  // namespace aft::server

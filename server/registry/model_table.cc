@@ -126,28 +126,42 @@ ModelHold ModelTable::Matching(const ModelHold& model, uint64_t fingerprint) con
 
 absl::StatusOr<ModelHold> ModelTable::Acquire(const Client& client, absl::string_view name,
                                               absl::string_view version) const {
+  return FindReady(client, name, version, /*counts=*/true);
+}
+
+absl::StatusOr<ModelHold> ModelTable::Look(const Client& client, absl::string_view name,
+                                           absl::string_view version) const {
+  return FindReady(client, name, version, /*counts=*/false);
+}
+
+absl::StatusOr<ModelHold> ModelTable::FindReady(const Client& client, absl::string_view name,
+                                                absl::string_view version, bool counts) const {
   MutexLock lock(mutex_);
   AFT_ASSIGN_OR_RETURN(Entry * entry, Find(client, name));
   AFT_ASSIGN_OR_RETURN(const NamedVersion* named, Pick(*entry, version));
   const std::string model = absl::StrCat("model ", Quoted(entry->name));
   const ModelState state = named != nullptr ? named->second.state : ModelState::kUnloaded;
+  const auto refuse = [&](Rejection why, absl::Status status) {
+    if (counts) entry->metrics.rejected(why).Increment();
+    return status;
+  };
   switch (state) {
     case ModelState::kReady:
       return named->second.model;
     case ModelState::kLoading:
     case ModelState::kUnloaded:
-      entry->metrics.rejected(Rejection::kNotReady).Increment();
-      return absl::UnavailableError(
-          absl::StrCat(model, state == ModelState::kLoading ? " is loading" : " is not loaded"));
+      return refuse(
+          Rejection::kNotReady,
+          absl::UnavailableError(
+              model + (state == ModelState::kLoading ? " is loading" : " is not loaded")));
     case ModelState::kDraining:
-      entry->metrics.rejected(Rejection::kDraining).Increment();
-      return Draining();
+      return refuse(Rejection::kDraining, Draining());
     case ModelState::kFailed:
       break;
   }
-  entry->metrics.rejected(Rejection::kFailed).Increment();
-  return absl::UnavailableError(
-      model + (named->second.model != nullptr ? " has failed" : " failed to load"));
+  return refuse(Rejection::kFailed,
+                absl::UnavailableError(
+                    model + (named->second.model != nullptr ? " has failed" : " failed to load")));
 }
 
 absl::StatusOr<ModelHold> ModelTable::AcquireOnly(const Client& client,
@@ -192,6 +206,8 @@ ModelStatus ModelTable::Describe(const Entry& entry, const NamedVersion* wanted)
     status.load.oldest_waiting = Duration(0);
   }
   status.info = model->info;
+  status.device_memory_used = model->metrics->device_memory_used;
+  status.device_memory_total = model->metrics->device_memory_total;
   status.vector_width = model->vector_width;
   if (model->generate != nullptr) status.chat = ChatTemplateOf(model->config, model->info);
   for (const auto& [name, state] : model->initial_states) status.initial_states.push_back(name);

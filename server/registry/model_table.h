@@ -42,6 +42,8 @@ struct ModelStatus : VersionStatus {
   // This is known once the model is loaded.
   std::optional<ModelInfo> info;
   EngineLoad load{};
+  int64_t device_memory_used = 0;  // of its GPU, at its last step; 0: no step has run on a GPU
+  int64_t device_memory_total = 0;
   int64_t vector_width = 0;  // of the vectors that Encode gives
   ChatTemplate chat{};       // of a language model
   std::vector<std::string> initial_states;
@@ -75,6 +77,10 @@ class ModelTable {
   // may use, or the versions), UNAVAILABLE (loading, unloaded, failed, draining).
   absl::StatusOr<ModelHold> Acquire(const Client& client, absl::string_view name,
                                     absl::string_view version = {}) const;
+
+  // Like Acquire, for a caller that has no request for the model. It is not counted as refused.
+  absl::StatusOr<ModelHold> Look(const Client& client, absl::string_view name,
+                                 absl::string_view version = {}) const;
 
   // Like Acquire, for a caller that does not know the wanted version yet. NOT_FOUND also if there
   // are several versions.
@@ -172,6 +178,8 @@ class ModelTable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns null if there is none.
   Entry* FindNamed(absl::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<ModelHold> FindReady(const Client& client, absl::string_view name,
+                                      absl::string_view version, bool counts) const;
   static void Publish(Entry& entry);
   // The version that a request without a version gets. Returns null if there is no version.
   static const NamedVersion* Best(const Entry& entry);

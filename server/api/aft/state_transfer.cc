@@ -259,7 +259,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   absl::Status Announced(const v1::StateServiceImportRequest& request, size_t message) {
     AFT_RETURN_IF_ERROR(CheckLength("model", request.model().size(), kMaxModelNameBytes));
     AFT_ASSIGN_OR_RETURN(const ModelHold model,
-                         environment_.registry.Acquire(*caller_.client, request.model()));
+                         environment_.registry.Look(*caller_.client, request.model()));
     model_name_ = model->config.name;
     AFT_RETURN_IF_ERROR(Require([name = model_name_](const Client& client) {
       return ModelTable::CheckMayUse(client, name);
@@ -287,8 +287,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     int64_t most = MostSealedBytes(newest.info, environment_.limits);
     for (const VersionStatus& version : status.versions) {
       if (version.state != ModelState::kReady) continue;
-      const auto model =
-          environment_.registry.Acquire(*caller_.client, model_name_, version.version);
+      const auto model = environment_.registry.Look(*caller_.client, model_name_, version.version);
       if (model.ok()) most = std::max(most, MostSealedBytes((*model)->info, environment_.limits));
     }
     return static_cast<uint64_t>(most);
@@ -297,8 +296,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   absl::Status Open() {
     AFT_RETURN_IF_ERROR(Hold(2 * sealed_.size()));
     AFT_ASSIGN_OR_RETURN(SequenceState state, environment_.states.Open("chunk", sealed_));
-    AFT_ASSIGN_OR_RETURN(ModelHold model,
-                         environment_.registry.Acquire(*caller_.client, model_name_));
+    AFT_ASSIGN_OR_RETURN(ModelHold model, environment_.registry.Look(*caller_.client, model_name_));
     model = environment_.registry.Matching(model, state.model);
     AFT_RETURN_IF_ERROR(CheckStateOf(state, model->info, model_name_));
     environment_.states.Put(std::move(place_), *caller_.client, model_name_, std::move(state),

@@ -89,7 +89,7 @@ grpc::ServerUnaryReactor* KserveService::Answer(
 absl::StatusOr<std::shared_ptr<const ServedModel>> KserveService::Find(
     const Client& client, const std::string& name, const std::string& version) const {
   AFT_RETURN_IF_ERROR(CheckNames(name, version));
-  return registry_.Acquire(client, name, version);
+  return registry_.Look(client, name, version);
 }
 
 grpc::ServerUnaryReactor* KserveService::ServerLive(Context* context, const Bytes* request,

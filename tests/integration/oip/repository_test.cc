@@ -137,6 +137,26 @@ TEST_F(KserveRepositoryTest, AskingAboutAModelCountsNoRefusal) {
   Start();
   ASSERT_TRUE(Unload().ok());
   EXPECT_FALSE(Ready(""));
+  const auto not_loaded = StatusIs(absl::StatusCode::kUnavailable, HasSubstr("not loaded"));
+  const auto ask = [this](auto method, auto request, auto response) {
+    grpc::ClientContext context;
+    request.set_name("m");
+    return (kserve().*method)(&context, request, &response);
+  };
+  using Kserve = inference::GRPCInferenceService::Stub;
+  EXPECT_THAT(ask(&Kserve::ModelMetadata, inference::ModelMetadataRequest(),
+                  inference::ModelMetadataResponse()),
+              not_loaded);
+  EXPECT_THAT(
+      ask(&Kserve::ModelConfig, inference::ModelConfigRequest(), inference::ModelConfigResponse()),
+      not_loaded);
+  grpc::ClientContext context;
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest request;
+  request.set_model("m");
+  writer->Write(request);
+  EXPECT_THAT(writer->Finish(), not_loaded);
   EXPECT_EQ(server_->Metric("aft_rejected_total"), 0);
   EXPECT_THAT(Infer(), HasSubstr("not loaded"));
   EXPECT_EQ(server_->Metric("aft_rejected_total"), 1);

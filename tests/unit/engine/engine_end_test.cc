@@ -383,8 +383,8 @@ TEST_F(EngineTest, EveryStepReportsWhatTheDeviceSays) {
   engine.reset();
   const auto steps = static_cast<double>(control->step_count());
   EXPECT_GT(steps, 0);
-  EXPECT_EQ(metrics.device_memory_total.Value(), 1000);
-  EXPECT_EQ(metrics.device_memory_used.Value(), 600);
+  EXPECT_EQ(metrics.device_memory_total, 1000);
+  EXPECT_EQ(metrics.device_memory_used, 600);
   EXPECT_EQ(metrics.device_graph_steps.Value(), steps);
   EXPECT_EQ(metrics.device_eager_steps.Value(), 0);
   const auto times = metrics.device_step_seconds.Collect().histogram;

@@ -105,6 +105,16 @@ TEST_F(EngineFailureTest, AStepThatWorksStartsTheCountAnew) {
   EXPECT_THAT(reasons(), ElementsAre());
 }
 
+TEST_F(EngineFailureTest, TheModelAndTheClientHaveTheSameTokensOfAFailedStep) {
+  options.health.max_failed_steps = 2;
+  Start();
+  control->FailNext(FakeCall::kCollect, absl::InternalError("no luck"));
+  const Outcome outcome = Submit(Request({1, 2, 3}, 1)).sink->Wait();
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(outcome.computed_tokens, 3U);
+  EXPECT_EQ(metrics.prompt_tokens.Value(), 3);
+}
+
 TEST_F(EngineFailureTest, WaitingRequestsEndWithTheRunningOnes) {
   options.health.max_failed_steps = 1;
   const Held held = StartHeldWithTwo();

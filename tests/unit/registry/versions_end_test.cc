@@ -291,5 +291,21 @@ TEST_F(VersionsTest, AnUnloadAfterTheShutdownIsAnsweredThoughARequestHasTheModel
   EXPECT_TRUE(answered);
 }
 
+TEST_F(VersionsTest, AnUnloadedModelHasNoMemoryOfADevice) {
+  device_stats_.memory_total = 1000;
+  device_stats_.memory_used = 600;
+  Add("m/1");
+  Serve();
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(
+      (*registry_->Acquire(*AnonymousClient(), "m"))->generate->Generate(Tokens(1), sink).ok());
+  EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->device_memory_total, 1000);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->device_memory_used, 600);
+  EXPECT_EQ(Unload(), absl::OkStatus());
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->device_memory_total, 0);
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->device_memory_used, 0);
+}
+
 }  // namespace
 }  // namespace aft::server

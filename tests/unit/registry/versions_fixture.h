@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/api/model_runner.h"
 #include "server/registry/model_registry.h"
 #include "tests/support/fake_loader.h"
 #include "tests/support/recording_sink.h"
@@ -189,6 +190,7 @@ class VersionsTest : public testing::Test {
   const TempFolder folder_;
   ServerConfig config_;
   int max_steps_in_flight_ = 1;  // of the models
+  DeviceStats device_stats_;     // likewise
   LoadGate loads_;
   Mutex mutex_;
   CondVar changed_;
@@ -214,6 +216,7 @@ class VersionsTest : public testing::Test {
     fake.slots = options.slots;
     fake.max_step_tokens = options.max_step_tokens;
     fake.max_steps_in_flight = max_steps_in_flight_;
+    fake.device_stats = &device_stats_;
     // Lives as long as the runner.
     const std::shared_ptr<void> witness(nullptr, [this](void* /*nothing*/) {
       MutexLock lock(mutex_);
