@@ -36,6 +36,8 @@ std::string Cut(absl::string_view message) {
   return absl::StrCat(message.substr(0, size), "... (", message.size() - size, " more bytes)");
 }
 
+}  // namespace
+
 absl::Status TakeIds(const grpc::ServerContextBase& context, CallIds& ids) {
   std::optional<absl::string_view> id;
   const auto found = context.client_metadata().find(kRequestIdKey);

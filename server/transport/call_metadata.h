@@ -23,9 +23,6 @@ inline constexpr char kNeverRetry[] = "-1";
 inline constexpr char kUsageKey[] = "aft-usage-bin";
 inline constexpr char kTimingsKey[] = "aft-timings-bin";
 
-// The trace that the client's `traceparent` names, or a new one if there is no valid header.
-TraceContext TakeTrace(const grpc::ServerContextBase& context);
-
 // Fills `ids`, also when it fails. INVALID_ARGUMENT if the client's `x-request-id` is not 1 to 128
 // printable ASCII characters.
 absl::Status TakeIds(const grpc::ServerContextBase& context, CallIds& ids);

@@ -27,6 +27,7 @@ UnaryCall::UnaryCall(const TransportEnvironment& environment, const char* method
       environment_(environment),
       method_(method),
       arrival_(std::chrono::steady_clock::now()),
+      ids_status_(TakeIds(context, ids_)),
       request_(request),
       response_(response) {}
 
@@ -84,8 +85,7 @@ void UnaryCall::OnRevoked(const absl::Status& why) {
 
 void UnaryCall::End(Method method, const absl::Status& status) {
   environment_.Report(method, arrival_, status.code());
-  SendTrace(context(), TakeTrace(context()),
-            status.ok() ? Metadata::kInitial : Metadata::kTrailing);
+  SendTrace(context(), ids_.trace, status.ok() ? Metadata::kInitial : Metadata::kTrailing);
   Close(ToGrpcStatus(status));
 }
 
@@ -107,10 +107,12 @@ void UnaryCall::OnDone() {
 }
 
 void UnaryCall::OnStuck(Duration waited) {
-  log::Warning("request.stuck", {{"peer", context().peer()},
+  log::Warning("request.stuck", {{"id", ids_.request},
+                                 {"peer", context().peer()},
                                  {"client", client_ != nullptr ? client_->name : ""},
                                  {"method", method_},
-                                 {"waited_ms", 1000 * Seconds(waited)}});
+                                 {"waited_ms", 1000 * Seconds(waited)},
+                                 {"trace_id", ids_.trace.trace_id}});
 }
 
 }  // namespace aft::server

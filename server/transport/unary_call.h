@@ -9,6 +9,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "server/call/call_ids.h"
 #include "server/transport/transport_environment.h"
 
 namespace aft::server {
@@ -30,6 +31,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   // methods of the health service skip this: they need no client, and answer even if memory is
   // full.
   absl::Status Admit();
+  const CallIds& ids() const { return ids_; }
+  // INVALID_ARGUMENT if the client's `x-request-id` is not valid. The call then has a new id.
+  const absl::Status& ids_status() const { return ids_status_; }
   // Null unless Admit has found the client.
   const std::shared_ptr<const Client>& client() const { return client_; }
 
@@ -72,6 +76,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   const TransportEnvironment& environment_;
   const char* const method_;
   const TimePoint arrival_;
+  CallIds ids_;
+  const absl::Status ids_status_;
   const grpc::ByteBuffer& request_;
   grpc::ByteBuffer& response_;
   std::shared_ptr<const Client> client_;

@@ -13,8 +13,8 @@ namespace {
 
 // Identifies the caller and parses the request.
 template <typename Request>
-absl::Status Begin(const grpc::ByteBuffer& bytes, UnaryCall& call, CallIds& ids, Request& request) {
-  AFT_RETURN_IF_ERROR(TakeIds(call.context(), ids));
+absl::Status Begin(const grpc::ByteBuffer& bytes, UnaryCall& call, Request& request) {
+  AFT_RETURN_IF_ERROR(call.ids_status());
   AFT_RETURN_IF_ERROR(call.Admit());
   AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
   return ParseMessage(bytes, request);
@@ -28,10 +28,10 @@ grpc::ServerUnaryReactor* StateService::Answer(Method method, Action<Request, Re
                                                const grpc::ByteBuffer& bytes,
                                                grpc::ByteBuffer& response) {
   const auto call = UnaryCall::Start(environment_, MethodName(method), context, bytes, response);
-  CallIds ids;
   Request request;
-  const absl::Status begun = Begin(bytes, *call, ids, request);
-  const auto end = [this, method, call, ids](const absl::Status& status) {
+  const absl::Status begun = Begin(bytes, *call, request);
+  const auto end = [this, method, call](const absl::Status& status) {
+    const CallIds& ids = call->ids();
     const Caller caller{.ids = ids, .peer = call->context().peer(), .client = call->client()};
     ReportWithoutModel(environment_, caller, method, call->arrival(), status);
     SendIds(call->context(), ids, status.ok() ? Metadata::kInitial : Metadata::kTrailing);

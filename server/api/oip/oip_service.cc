@@ -244,8 +244,8 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
   // A name that no model can have is not written to the log.
   const bool named = CheckName("model_name", request.model_name()).ok();
   const auto whose = call->client() != nullptr ? call->client() : AnonymousClient();
-  const auto end = [=, this, model = named ? request.model_name() : "",
-                    trace = TakeTrace(context)](absl::Status outcome) {
+  const auto end = [=, this, model = named ? request.model_name() : ""](absl::Status outcome) {
+    const TraceContext& trace = call->ids().trace;
     if (outcome.ok()) outcome = call->Answer(Response());
     if (status.ok() || transport_.LogsRefusal()) {
       log::Info(event, {{"peer", call->context().peer()},

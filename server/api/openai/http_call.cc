@@ -138,7 +138,9 @@ void HttpCall::Pump(std::optional<Call::Next> taken) {
       }
     }
   } catch (const std::exception& error) {  // out of memory: the client sees a broken answer
-    log::Error("http.failed", {{"id", caller_.ids.request}, {"error", error.what()}});
+    log::Error("http.failed", {{"id", caller_.ids.request},
+                               {"error", error.what()},
+                               {"trace_id", caller_.ids.trace.trace_id}});
     if (ended_) return answer_->Abort();
     call_->Cancel(absl::InternalError(error.what()));
     PostPump();

@@ -38,6 +38,13 @@ HttpPage StoredResponse::Refused(int status) {
   return WithHeaders(PartErrorPage("body", status, caller_.ids.request));
 }
 
+void StoredResponse::Gone(bool stuck) {
+  charge_.Close();
+  if (!stuck) return;
+  environment_.metrics.stuck_calls.Increment();
+  LogStuck(caller_, method_, environment_.limits.write_stall);
+}
+
 void StoredResponse::Report(const absl::Status& refusal) const {
   ReportRefusal(environment_, environment_.client_metrics, caller_, method_, refusal,
                 std::chrono::steady_clock::now() - arrival_);

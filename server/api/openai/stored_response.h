@@ -28,7 +28,7 @@ class StoredResponse final : public HttpTask, public std::enable_shared_from_thi
   void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override;
   HttpPage Refused(int status) override;
   void Done() override { charge_.Close(); }
-  void Gone(bool /*stuck*/) override { charge_.Close(); }
+  void Gone(bool stuck) override;
 
  private:
   // Reports a request that is refused before it is started.

@@ -10,16 +10,20 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "gtest/gtest.h"
 #include "server/api/openai/embeddings_exchange.h"
 #include "server/api/openai/open_calls.h"
+#include "server/api/openai/stored_response.h"
 #include "server/call/carrier.h"
 #include "server/config/config.h"
 #include "server/http/http_handler.h"
+#include "server/observability/methods.h"
 #include "server/transport/client_identity.h"
+#include "tests/support/captured_log.h"
 #include "tests/unit/call/call_fixture.h"
 
 namespace aft::server {
@@ -101,6 +105,24 @@ TEST_F(HttpCallTest, AClientMayGoWhileItsAnswerIsMade) {
     EXPECT_FALSE(answer_->page.has_value());
     EXPECT_EQ(ledger_.used(), 0);
   }
+}
+
+TEST_F(HttpCallTest, AClientThatDoesNotReadAStoredResponseIsCountedAndLogged) {
+  const CapturedLog log;
+  CallerFacts facts;
+  facts.peer = "ipv4:127.0.0.1:1";
+  Caller caller;
+  caller.ids.request = "mine";
+  caller.client = *identity_->Find(facts);
+  openai::StoredResponse response(*environment_, calls_, *identity_, Method::kGetState, "resp_x",
+                                  caller, facts, {});
+  response.Gone(/*stuck=*/false);
+  EXPECT_EQ(metrics_.stuck_calls.Value(), 0);
+  response.Gone(/*stuck=*/true);
+  EXPECT_EQ(metrics_.stuck_calls.Value(), 1);
+  const std::vector<LogLine> lines = log.Lines("request.stuck");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["id"], "mine");
 }
 
 }  // namespace
