@@ -155,8 +155,6 @@ void StreamKeeper::Write(Made made) {
 }
 
 void StreamKeeper::Put(const absl::Status& status, uint64_t number, const HandedOver& done) {
-  // Any client that has an output after the start knows the new id.
-  if (status.ok() && any_but_start_) RemoveOld();
   std::optional<Made> next;
   {
     MutexLock lock(mutex_);
@@ -164,6 +162,13 @@ void StreamKeeper::Put(const absl::Status& status, uint64_t number, const Handed
     writing_ = 0;
     busy_ = false;
     next.swap(next_);
+  }
+  // Any client that has an output after the start knows the new id. The pool may be gone already.
+  if (status.ok() && any_but_start_ && TakeOld()) {
+    Catching([&] {
+      environment_.states.RemoveResumePoint(*client_, old_id_);
+      return absl::OkStatus();
+    }).IgnoreError();
   }
   Written(status, done);
   if (next.has_value()) Write(*std::move(next));
@@ -175,11 +180,6 @@ void StreamKeeper::Written(const absl::Status& status, const HandedOver& done) {
   if (!done) (status.ok() ? metrics.checkpoints_written : metrics.checkpoints_failed).Increment();
   if (forgotten_) environment_.states.RemoveResumePoint(*client_, id_);
   if (done) done(status.ok() ? absl::StatusOr<std::string>("") : status);
-}
-
-void StreamKeeper::RemoveOld() {
-  if (old_id_.empty() || old_is_gone_.exchange(true)) return;
-  Remove(old_id_);
 }
 
 // To free a state takes up to milliseconds. On a thread that sends for many clients, that would
@@ -197,7 +197,7 @@ void StreamKeeper::Remove(const std::string& id) {
 void StreamKeeper::Forget(bool old) {
   forgotten_ = true;
   if (any_) Remove(id_);
-  if (old) RemoveOld();
+  if (old && TakeOld()) Remove(old_id_);
 }
 
 }  // namespace aft::server

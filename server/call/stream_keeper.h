@@ -28,7 +28,8 @@ namespace aft::server {
 // server/states/README.md says why the state before the newest one is written. Thread-safe.
 class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this<StreamKeeper> {
  public:
-  // The objects that the keepers of all streams share. They outlive the keepers.
+  // The objects that the keepers of all streams share. They outlive the calls. But a server that
+  // ends frees the pool before the states, which complete their writes only then.
   struct Environment {
     StateAccess& states;
     DecodePool& decoders;
@@ -84,7 +85,8 @@ class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this
   // The place has written the state of that number, or has failed. Only the first call counts.
   void Put(const absl::Status& status, uint64_t number, const HandedOver& done);
   void Written(const absl::Status& status, const HandedOver& done);
-  void RemoveOld();
+  // Whether to remove the resume point under old_id_ now; true at most once.
+  bool TakeOld() { return !old_id_.empty() && !old_is_gone_.exchange(true); }
   // Removes the resume point of that id, which is id_ or old_id_, on another thread.
   void Remove(const std::string& id);
 

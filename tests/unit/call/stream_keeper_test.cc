@@ -12,6 +12,7 @@
 #include "prometheus/registry.h"
 #include "tests/support/kept_bytes.h"
 #include "tests/support/states.h"
+#include "tests/support/temp_files.h"
 
 namespace aft::server {
 namespace {
@@ -118,6 +119,33 @@ TEST_F(StreamKeeperTest, TheOldStateGoesWithTheSecondResumePoint) {
     Finish();
     EXPECT_EQ(Kept(*old), left);
   }
+  EXPECT_EQ(Kept(*keeper), 11);
+}
+
+// A server that ends frees the pool, and then the states, which complete the writes that wait.
+TEST_F(StreamKeeperTest, AWriteThatOutlivesThePoolRemovesTheOldState) {
+  const TempFolder folder;
+  WriteBytes(folder.File("key"), std::string(32, 'k'));
+  StatesConfig config;
+  config.max_bytes = 100'000;
+  config.key_files = {folder.File("key")};
+  config.folder = folder.path();
+  access_ = OpenStates(config, metrics_);
+  const auto [old, keeper] = Resumed();
+  std::promise<void> begun;
+  std::promise<void> release;
+  access_->PutResumePoint(*client_, "austen", StateAccess::NewResumeId(), StateAfter(1, 0),
+                          [&](const absl::Status& /*put*/) {
+                            begun.set_value();
+                            release.get_future().wait();
+                          });
+  begun.get_future().wait();
+  for (int i = 0; i < 2; ++i) keeper->OnResumePoint({.state = KeptBytes("s"), .outputs = {}});
+  pool_.reset();
+  release.set_value();
+  access_.reset();
+  access_ = OpenStates(config, metrics_);
+  EXPECT_EQ(Kept(*old), -1);
   EXPECT_EQ(Kept(*keeper), 11);
 }
 
