@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <exception>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -82,10 +83,13 @@ void* MakeNil(const redisReadTask* task) {
 
 void FreeReply(void* reply) { absl::WrapUnique(static_cast<RedisReply*>(reply)).reset(); }
 
-redisReader* MakeReader() {
+// Null: no memory. `refused` is set when an array is refused.
+std::unique_ptr<redisReader, void (*)(redisReader*)> MakeReader(bool& refused) {
   static redisReplyObjectFunctions functions = {MakeText, MakeArray, MakeInteger, MakeNil,
                                                 FreeReply};
-  return redisReaderCreateWithFunctions(&functions);
+  redisReader* const reader = redisReaderCreateWithFunctions(&functions);
+  if (reader != nullptr) reader->privdata = &refused;
+  return {reader, redisReaderFree};
 }
 
 redisContext* Connect(absl::string_view address, microseconds timeout) {
@@ -112,14 +116,9 @@ absl::Status Closed(int error) {
 }  // namespace
 
 RedisConnection::RedisConnection(redisContext* context, std::chrono::milliseconds timeout)
-    : context_(context), reader_(MakeReader()), timeout_(timeout) {
-  if (reader_ != nullptr) reader_->privdata = &refused_;
-}
+    : context_(context), timeout_(timeout) {}
 
-RedisConnection::~RedisConnection() {
-  redisReaderFree(reader_);
-  redisFree(context_);
-}
+RedisConnection::~RedisConnection() { redisFree(context_); }
 
 absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const RedisConfig& config,
                                                                        const std::string& password,
@@ -131,7 +130,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const Red
   auto connection = absl::WrapUnique(new RedisConnection(
       Connect(config.address, std::max(left, microseconds(1))), config.timeout));
   const redisContext* const context = connection->context_;
-  if (context == nullptr || connection->reader_ == nullptr) return failed("no memory");
+  if (context == nullptr) return failed("no memory");
   if (context->err != 0) return failed(context->errstr);
   const int flags = fcntl(context->fd, F_GETFL);
   if (flags < 0 || fcntl(context->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
@@ -151,20 +150,25 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const Red
 
 absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(
     const std::vector<RedisCommand>& commands, size_t max_bytes, Deadline deadline) {
+  // Each call has a reader of its own, because a reader keeps the memory of a long reply until the
+  // next reply, and no budget counts that memory.
+  bool refused = false;  // hiredis reports a refused array as out of memory
+  const auto reader = MakeReader(refused);
+  if (reader == nullptr) return OutOfMemory();
   AFT_RETURN_IF_ERROR(Send(commands, deadline));
   std::vector<RedisReply> replies;
   std::array<char, kReadBytes> bytes;
   size_t read = 0;
   while (true) {
     void* reply = nullptr;
-    if (redisReaderGetReply(reader_, &reply) != REDIS_OK) {
-      if (reader_->err == REDIS_ERR_OOM && !refused_) return OutOfMemory();
-      return absl::DataLossError(absl::StrCat("not an answer of Redis: ", reader_->errstr));
+    if (redisReaderGetReply(reader.get(), &reply) != REDIS_OK) {
+      if (reader->err == REDIS_ERR_OOM && !refused) return OutOfMemory();
+      return absl::DataLossError(absl::StrCat("not an answer of Redis: ", reader->errstr));
     }
     if (reply != nullptr) {
       replies.push_back(std::move(*absl::WrapUnique(static_cast<RedisReply*>(reply))));
       if (replies.size() < commands.size()) continue;
-      if (reader_->pos == reader_->len) return replies;
+      if (reader->pos == reader->len) return replies;
       return absl::DataLossError("not an answer of Redis: there are bytes after its end");
     }
     AFT_RETURN_IF_ERROR(Await(POLLIN, deadline));
@@ -176,7 +180,7 @@ absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(
     if (read > max_bytes) {
       return absl::DataLossError(absl::StrCat("an answer of more than ", max_bytes, " bytes"));
     }
-    redisReaderFeed(reader_, bytes.data(), static_cast<size_t>(got));  // errors stay in the reader
+    redisReaderFeed(reader.get(), bytes.data(), static_cast<size_t>(got));  // it keeps errors
   }
 }
 

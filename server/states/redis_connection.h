@@ -13,7 +13,6 @@
 #include "server/config/config.h"
 
 struct redisContext;
-struct redisReader;
 
 namespace aft::server {
 
@@ -64,9 +63,7 @@ class RedisConnection {
   absl::Status Await(int16_t events, Deadline deadline) const;
 
   redisContext* const context_;  // null: no memory
-  redisReader* const reader_;    // null: no memory
   const std::chrono::milliseconds timeout_;
-  bool refused_ = false;  // an array was refused; hiredis reports this as out of memory
 };
 
 }  // namespace aft::server

@@ -1,6 +1,8 @@
 #include "server/call/call_states.h"
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <string>
@@ -9,9 +11,12 @@
 #include "gtest/gtest.h"
 #include "model/api/model_runner.h"
 #include "prometheus/registry.h"
+#include "server/call/call_ids.h"
 #include "server/call/decode_pool.h"
 #include "server/config/config.h"
 #include "server/engine/request.h"
+#include "server/engine/sequence_state.h"
+#include "server/registry/served_model.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/states.h"
 #include "tests/support/thread_name.h"
@@ -39,6 +44,36 @@ TEST(CallStatesTest, WithoutAStateAStreamIsReadOnADecodeThread) {
   states.FindStart(client, resume, info, request, [&] { thread.set_value(ThreadName()); });
   EXPECT_EQ(thread.get_future().get(), "aft-decode");
   EXPECT_EQ(request.start, nullptr);
+}
+
+// One state is held while another one is written or sent. A stream without this room leaves none.
+TEST(CallStatesTest, AStreamThatIsToSurviveHoldsRoomForTwoOfItsLargestStates) {
+  StatesConfig config;
+  config.checkpoint_tokens = 64;
+  prometheus::Registry registry;
+  StateMetrics metrics(registry);
+  const std::unique_ptr<StateAccess> access = OpenStates(config, metrics);
+  DecodePool decoders;
+  CallStates states(*access, decoders, metrics);
+  const auto client = std::make_shared<const Client>();
+  ServedModel model;
+  model.info.vocab_size = 256;
+  model.info.state_bytes = 1000;
+  GenerationRequest request;
+  request.prompt = {1, 2, 3};
+  request.stop.max_tokens = 7;
+  for (const bool fits : {false, true}) {
+    size_t asked = 0;
+    states.Survive(client, model, CallIds(), request, [&](size_t bytes) {
+      asked = bytes;
+      return fits;
+    });
+    const int64_t state = MaxStateBytes(model.info, /*tokens=*/10, /*added=*/0);
+    EXPECT_EQ(asked, static_cast<size_t>(2 * (state + 2 * 256)));
+    EXPECT_EQ(states.kept_bytes(), fits ? asked : 0);
+    EXPECT_EQ(!states.resume_id().empty(), fits);
+    EXPECT_EQ(request.survival.sink != nullptr, fits);
+  }
 }
 
 }  // namespace

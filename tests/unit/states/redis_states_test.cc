@@ -113,6 +113,17 @@ TEST_F(RedisStatesTest, NothingOfAClientOutlivesItsStates) {
   }
 }
 
+// A call that forgot more of them would make others wait.
+TEST_F(RedisStatesTest, ACallForgetsAtMostAThousandExpiredStates) {
+  RedisCommand expired = {"ZADD", "aft:x:ada"};
+  for (int i = 0; i < 1001; ++i) expired.insert(expired.end(), {"1", absl::StrCat(i)});
+  redis_.Do(expired);
+  for (const int64_t left : {1, 0}) {
+    EXPECT_TRUE(List(*replica_, "ada").ok());
+    EXPECT_EQ(redis_.Do({"ZCARD", "aft:x:ada"}).integer, left);
+  }
+}
+
 TEST_F(RedisStatesTest, AStateThatIsPutBackAfterItsExpiryIsNotFound) {
   ASSERT_TRUE(Put(*replica_, File("ada", Id('a'))).ok());
   SetValue(Id('a'), Value(Id('a')));  // now it does not expire in Redis
