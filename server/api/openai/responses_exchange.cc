@@ -45,6 +45,12 @@ absl::string_view ResponseOf(const SequenceState& state) {
   return line == absl::string_view::npos ? absl::string_view() : note.substr(line + 1);
 }
 
+std::string WithId(absl::string_view response, const std::string& id) {
+  // The id is the first member, and all ids have the same length.
+  constexpr absl::string_view kBefore = "{\"id\":\"";
+  return absl::StrCat(kBefore, id, response.substr(kBefore.size() + id.size()));
+}
+
 ResponsesExchange::ResponsesExchange(std::string id)
     : JsonExchange(Method::kResponses, std::move(id)),
       created_(SecondsNow()),

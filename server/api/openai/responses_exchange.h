@@ -16,6 +16,8 @@ namespace aft::server::openai {
 std::string StateIdOf(const std::string& response_id);
 // Returns the response that was stored with a state, as JSON; "" if the state has no response.
 absl::string_view ResponseOf(const SequenceState& state);
+// Returns such a response with that id. An import gives it another id than it has.
+std::string WithId(absl::string_view response, const std::string& id);
 
 // /v1/responses: one answer to a conversation. It is stored as a state, with the response as the
 // state's note. A request that continues it does not read the conversation again.

@@ -71,13 +71,18 @@ void StoredResponse::OnFound(const absl::StatusOr<std::shared_ptr<const Sequence
       !client.ok()) {
     return Answer(client.status());
   }
-  if (!found.ok()) return Answer(found.status());
-  const absl::string_view response = ResponseOf(**found);
-  if (response.empty()) return Answer(absl::NotFoundError("there is no such response"));
+  if (found.ok()) {
+    if (ResponseOf(**found).empty()) {
+      return Answer(absl::NotFoundError("there is no such response"));
+    }
+  } else if (method_ == Method::kGetState || !absl::IsResourceExhausted(found.status())) {
+    return Answer(found.status());
+  }  // else a state that has no room in this server's memory is deleted unseen
   if (method_ == Method::kGetState) {
+    const absl::string_view response = ResponseOf(**found);
     // The charge covers the page and the copy of it that is being sent.
     if (charge_.Resize(static_cast<int64_t>(2 * response.size()))) {
-      return Answer(std::string(response));
+      return Answer(WithId(response, id_));
     }
     return Answer(environment_.RefuseForMemory());
   }

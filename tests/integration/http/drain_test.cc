@@ -1,5 +1,5 @@
 // How requests over HTTP end in a drain: those that wait for Redis, and those whose clients do not
-// read. Also how those that wait for Redis end when their token is revoked.
+// read. Also how those that need Redis end when their token is revoked, or the state is too large.
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -99,6 +99,19 @@ TEST_F(HttpSlowRedisTest, AStoredResponseIsNeitherSentNorDeletedOnceItsTokenIsRe
     EXPECT_EQ(reply.json()["error"]["message"], "authorization: unknown token");
   }
   EXPECT_EQ(scripts_, 1);
+}
+
+TEST_F(HttpSlowRedisTest, AStoredResponseThatIsTooLargeForThisServerCanBeDeleted) {
+  go_on_.set_value();
+  const Json stored = Store();
+  config_.states.max_client_bytes = 1000;
+  server_.reset();
+  server_ = std::make_unique<HttpApi>(config_);
+  server_->WaitForMetric("aft_states_redis_up", 1);
+  EXPECT_EQ(ParseReply(Ask("GET", stored).ReadAll()).status, 429);
+  const HttpReply deleted = ParseReply(Ask("DELETE", stored).ReadAll());
+  EXPECT_EQ(deleted.status, 200) << deleted.body;
+  EXPECT_EQ(scripts_, 2);
 }
 
 TEST(HttpDrainTest, AReaderThatStopsDelaysTheDrainNoLongerThanTheGrace) {

@@ -345,7 +345,10 @@ TEST(HttpResponsesTest, AnExportedResponseCanBeImported) {
   EXPECT_GT(bytes->size(), 100'000);
   const auto imported = (*client)->ImportState("fake", *bytes);
   ASSERT_TRUE(imported.ok()) << imported.status();
-  const HttpReply next = server.Post(kResponses, Turn("b", "resp_" + imported->id()));
+  Json there = first;
+  there["id"] = "resp_" + imported->id();
+  EXPECT_EQ(server.Get(absl::StrCat(kResponses, "/resp_", imported->id())).json(), there);
+  const HttpReply next = server.Post(kResponses, Turn("b", there["id"]));
   EXPECT_EQ(next.status, 200) << next.body;
 }
 
