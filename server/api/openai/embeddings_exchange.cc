@@ -1,9 +1,7 @@
 #include "server/api/openai/embeddings_exchange.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -23,7 +21,8 @@ constexpr size_t kTextPerByte = 6;
 }  // namespace
 
 absl::Status EmbeddingsExchange::CheckRequest() {
-  AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(TakeBody()));
+  AFT_ASSIGN_OR_RETURN(const JsonPtr parsed, ParseObject(TakeBody()));
+  const Json& object = *parsed;
   AFT_ASSIGN_OR_RETURN(const std::string model, StringField(object, "model"));
   request_.set_model(model);
   user_ = StringField(object, "user");
@@ -86,12 +85,8 @@ void EmbeddingsExchange::AppendEmbedding(const std::vector<float>& vector,
   }
   text += '[';
   for (const float x : vector) {
-    char number[32];
-    const char* const end = std::to_chars(number, std::end(number), double{x}).ptr;
-    const absl::string_view digits(number, static_cast<size_t>(end - number));
     if (text.back() != '[') text += ',';
-    absl::StrAppend(&text, digits,
-                    digits.find_first_of(".e") == absl::string_view::npos ? ".0" : "");
+    AppendNumber(double{x}, text);
   }
   text += ']';
 }
@@ -107,8 +102,7 @@ OrderedJson EmbeddingsExchange::Classification(const std::vector<float>& logits)
           {"num_classes", logits.size()}};
 }
 
-// Makes vectors as text. A JSON list takes memory even to be freed, and its destructor would end
-// the process if there were none.
+// Makes vectors as text, because a list of JSON would take several times the memory.
 bool EmbeddingsExchange::Finish(const Outcome& outcome, const v1::State* /*stored*/) {
   std::string text = "{\"object\":\"list\",\"data\":[";
   for (size_t i = 0; i < vectors_.size(); ++i) {

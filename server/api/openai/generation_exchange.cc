@@ -8,12 +8,17 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "server/api/aft/pending_sequences.h"
 #include "server/api/aft/text_codec.h"
 #include "server/api/aft/texts_codec.h"
 #include "server/config/checks.h"
 
 namespace aft::server::openai {
 namespace {
+
+// Bytes of text for each byte of chat's log-probabilities on the wire. An alternative has 11 bytes
+// there, and as text about 45 bytes and 6 more for each byte of its token.
+constexpr size_t kChatTextBytes = 8;
 
 const char* FinishReasonName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
@@ -93,9 +98,14 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
       sampling.clear_banned_tokens();
     }
     const size_t bytes = codec_.kept_tokens(request) * sizeof(TokenId);
+    // An answer that comes whole repeats its prompt (`echo`), escaped. A stream does so with one
+    // event at a time.
+    if (const std::string& echo = started_.back().prompt().text(); !echo.empty()) {
+      decoded.bytes += (body_read_.stream ? 1 : codec_.sequences()) * Quoted(echo).size();
+    }
     if (prompts == 1) {
       decoded.work = std::move(request);
-      decoded.bytes = bytes;
+      decoded.bytes += bytes;
       break;
     }
     // The prompts count together. Each answer waits with a copy of its prompt, and may wait in half
@@ -167,6 +177,13 @@ const v1::Prompt& GenerationExchange::Prompt(uint32_t sequence) const {
   return started_[sequence / codec_.sequences()].prompt();
 }
 
+size_t GenerationExchange::TextBytes(size_t pending) const {
+  const size_t each = chat_ && body_read_.logprobs ? kChatTextBytes : kHeldBytes;
+  // Every answer that comes whole repeats the scores of the prompt.
+  const bool repeated = SharesScores() && !body_read_.stream && ScoresPrompt();
+  return (repeated ? sequences_ : 1) * each * pending;
+}
+
 OrderedJson GenerationExchange::Envelope(bool chunk) const {
   const char* const object = !chat_  ? "text_completion"
                              : chunk ? "chat.completion.chunk"
@@ -174,16 +191,20 @@ OrderedJson GenerationExchange::Envelope(bool chunk) const {
   return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}};
 }
 
-OrderedJson GenerationExchange::Logprobs(uint32_t index, const TokenIdList& ids,
-                                         const LogprobList& logprobs, bool ended) {
-  if (!body_read_.logprobs) return nullptr;
-  if (chat_) return ChatLogprobs(*tokenizer_, ids, logprobs);
+void GenerationExchange::AppendLogprobs(uint32_t index, const TokenIdList& ids,
+                                        const LogprobList& logprobs, bool ended,
+                                        std::string& json) {
+  if (!body_read_.logprobs) {
+    json += "null";
+    return;
+  }
+  if (chat_) return AppendChatLogprobs(*tokenizer_, ids, logprobs, json);
   CompletionLogprobs& of_choice = choices_[index].logprobs;
   for (int i = 0; i < ids.size(); ++i) {
     of_choice.Add(*tokenizer_, ids[i], &logprobs[i]);
   }
   if (ended) AddEnd(index);
-  return of_choice.Take();
+  of_choice.Take(json);
 }
 
 void GenerationExchange::AddPrompt(uint32_t index, const v1::ScoreChunk& scores) {
@@ -206,28 +227,31 @@ void GenerationExchange::AddEnd(uint32_t index) {
   choices_[index].logprobs.Add(*tokenizer_, static_cast<uint32_t>(end->id), &logprobs);
 }
 
-OrderedJson GenerationExchange::ChoiceOf(uint32_t index, const v1::CompleteResponse& response) {
+void GenerationExchange::AppendChoice(uint32_t index, const v1::CompleteResponse& response,
+                                      std::string& json) {
   const v1::Answer& answer = response.answers(static_cast<int>(index));
-  const std::string text = absl::StrCat(Prompt(index).text(), answer.text());
-  OrderedJson choice = {{"index", index}};
-  if (!chat_) {
-    choice["text"] = text;
-  } else {
-    choice["message"] = {{"role", "assistant"}, {"content", text}};
+  absl::StrAppend(&json, "{\"index\":", index,
+                  chat_ ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"text\":",
+                  Quoted(absl::StrCat(Prompt(index).text(), answer.text())), chat_ ? "}" : "");
+  if (body_read_.token_ids) {
+    absl::StrAppend(&json, ",\"token_ids\":[", absl::StrJoin(answer.token_ids(), ","), "]");
   }
-  if (body_read_.token_ids) choice["token_ids"] = answer.token_ids();
   const int scored = SharesScores() ? 0 : static_cast<int>(index);
   AddPrompt(index, response.answers(scored).prompt_scores());
-  choice["logprobs"] = Logprobs(index, answer.token_ids(), answer.logprobs(), /*ended=*/true);
-  choice["finish_reason"] = FinishReasonName(answer.finished().reason());
-  return choice;
+  json += ",\"logprobs\":";
+  AppendLogprobs(index, answer.token_ids(), answer.logprobs(), /*ended=*/true, json);
+  absl::StrAppend(&json, ",\"finish_reason\":\"", FinishReasonName(answer.finished().reason()),
+                  "\"}");
 }
 
-std::string GenerationExchange::EventOf(uint32_t index, absl::string_view content,
-                                        absl::string_view logprobs,
-                                        absl::string_view reason) const {
-  return absl::StrCat(event_head_, "\"choices\":[{\"index\":", index, ",", content,
-                      ",\"logprobs\":", logprobs, ",\"finish_reason\":", reason, "}]", EventEnd());
+void GenerationExchange::OpenEvent(uint32_t index, absl::string_view content,
+                                   std::string& text) const {
+  absl::StrAppend(&text, event_head_, "\"choices\":[{\"index\":", index, ",", content,
+                  ",\"logprobs\":");
+}
+
+void GenerationExchange::CloseEvent(absl::string_view reason, std::string& text) const {
+  absl::StrAppend(&text, ",\"finish_reason\":", reason, "}]", EventEnd());
 }
 
 // With include_usage every event has `usage`, which is null in all but the last one.
@@ -256,19 +280,23 @@ GenerationExchange::SharedScores GenerationExchange::TakeEcho(uint32_t index) {
   return std::exchange(shared_scores_, nullptr);
 }
 
-std::string GenerationExchange::EchoEvent(uint32_t index, const v1::ScoreChunk& scores) {
+void GenerationExchange::AppendEcho(uint32_t index, const v1::ScoreChunk& scores,
+                                    std::string& text) {
   AddPrompt(index, scores);
-  OrderedJson logprobs = nullptr;
-  if (body_read_.logprobs) logprobs = choices_[index].logprobs.Take();
-  return EventOf(index, Text(Prompt(index).text()), Dump(logprobs), "null");
+  OpenEvent(index, Text(Prompt(index).text()), text);
+  AppendLogprobs(index, {}, {}, /*ended=*/false, text);
+  CloseEvent("null", text);
 }
 
-std::string GenerationExchange::EndEvent(uint32_t index, v1::FinishReason reason) {
-  OrderedJson logprobs = nullptr;
+void GenerationExchange::AppendEnd(uint32_t index, v1::FinishReason reason, std::string& text) {
   AddEnd(index);
-  if (!choices_[index].logprobs.empty()) logprobs = choices_[index].logprobs.Take();
-  return EventOf(index, chat_ ? "\"delta\":{}" : Text(""), Dump(logprobs),
-                 absl::StrCat("\"", FinishReasonName(reason), "\""));
+  OpenEvent(index, chat_ ? "\"delta\":{}" : Text(""), text);
+  if (choices_[index].logprobs.empty()) {
+    text += "null";
+  } else {
+    choices_[index].logprobs.Take(text);
+  }
+  CloseEvent(absl::StrCat("\"", FinishReasonName(reason), "\""), text);
 }
 
 bool GenerationExchange::Take(std::string& /*state*/) {
@@ -293,9 +321,10 @@ const google::protobuf::MessageLite& GenerationExchange::outgoing() {
 std::string GenerationExchange::EventsOf(const Taken& taken) {
   const uint32_t index = taken.part.sequence();
   std::string text;
-  if (taken.echo != nullptr) text = EchoEvent(index, *taken.echo);
+  if (body_read_.logprobs) text.reserve(TextBytes(taken.part.ByteSizeLong()));
+  if (taken.echo != nullptr) AppendEcho(index, *taken.echo, text);
   if (!taken.part.has_delta()) {
-    absl::StrAppend(&text, EndEvent(index, taken.part.finished().reason()));
+    AppendEnd(index, taken.part.finished().reason(), text);
     return text;
   }
   const v1::Delta& delta = taken.part.delta();
@@ -303,11 +332,9 @@ std::string GenerationExchange::EventsOf(const Taken& taken) {
   if (body_read_.token_ids) {
     absl::StrAppend(&content, ",\"token_ids\":[", absl::StrJoin(delta.token_ids(), ","), "]");
   }
-  const std::string logprobs =
-      body_read_.logprobs
-          ? Dump(Logprobs(index, delta.token_ids(), delta.logprobs(), /*ended=*/false))
-          : "null";
-  absl::StrAppend(&text, EventOf(index, content, logprobs, "null"));
+  OpenEvent(index, content, text);
+  AppendLogprobs(index, delta.token_ids(), delta.logprobs(), /*ended=*/false, text);
+  CloseEvent("null", text);
   return text;
 }
 
@@ -340,14 +367,18 @@ bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored)
     return true;
   }
   if (sequences_ == 1) AppendFinished(outcome, 0, stored);
+  std::string json = Dump(Envelope(/*chunk=*/false));
+  if (body_read_.logprobs) json.reserve(held_bytes());
+  json.back() = ',';  // instead of the closing brace
+  json += "\"choices\":[";
   v1::CompleteResponse response;
   codec_.TakeAnswers(response);
-  OrderedJson choices = OrderedJson::array();
-  for (uint32_t i = 0; i < sequences_; ++i) choices.push_back(ChoiceOf(i, response));
-  OrderedJson json = Envelope(/*chunk=*/false);
-  json["choices"] = std::move(choices);
-  json["usage"] = UsageOf(outcome.usage, copies());
-  outgoing_.set_value(Dump(json));
+  for (uint32_t i = 0; i < sequences_; ++i) {
+    if (i > 0) json += ',';
+    AppendChoice(i, response, json);
+  }
+  absl::StrAppend(&json, "],\"usage\":", Dump(UsageOf(outcome.usage, copies())), "}");
+  outgoing_.set_value(std::move(json));
   return true;
 }
 

@@ -13,7 +13,6 @@
 #include "google/protobuf/message_lite.h"
 #include "model/api/tokenizer.h"
 #include "server/api/aft/complete_codec.h"
-#include "server/api/aft/pending_sequences.h"
 #include "server/api/openai/generation_request.h"
 #include "server/api/openai/json_exchange.h"
 #include "server/api/openai/logprobs.h"
@@ -53,7 +52,7 @@ class GenerationExchange final : public JsonExchange {
     shared_bytes_ = 0;
   }
   size_t pending_bytes() const override { return codec_.pending_bytes() + shared_bytes_; }
-  size_t held_bytes() const override { return codec_.held_bytes() + kHeldBytes * shared_bytes_; }
+  size_t held_bytes() const override { return TextBytes(pending_bytes()); }
   absl::string_view too_much() const override;
   const google::protobuf::MessageLite& outgoing() override;
   bool Finish(const Outcome& outcome, const v1::State* stored) override;
@@ -89,12 +88,14 @@ class GenerationExchange final : public JsonExchange {
   // How often the engine counts each prompt. Each answer to one of several prompts reads its own
   // copy.
   uint32_t copies() const { return SharesScores() ? 1 : codec_.sequences(); }
+  // The bytes, about, that `pending` bytes on the wire take in memory or as text.
+  size_t TextBytes(size_t pending) const;
   OrderedJson Envelope(bool chunk) const;
-  OrderedJson ChoiceOf(uint32_t index, const v1::CompleteResponse& response);
-  // Returns the log-probabilities of these tokens of the answer, after those that were added
+  void AppendChoice(uint32_t index, const v1::CompleteResponse& response, std::string& json);
+  // Appends the log-probabilities of these tokens of the answer, after those that were added
   // before; null if the client does not want them. `ended`: these tokens are the last ones.
-  OrderedJson Logprobs(uint32_t index, const TokenIdList& ids, const LogprobList& logprobs,
-                       bool ended);
+  void AppendLogprobs(uint32_t index, const TokenIdList& ids, const LogprobList& logprobs,
+                      bool ended, std::string& json);
   // Add the repeated prompt, or the token that ended the answer, to the choice's logprobs. The
   // latter is not part of the answer, but OpenAI's echo has it.
   void AddPrompt(uint32_t index, const v1::ScoreChunk& scores);
@@ -102,16 +103,16 @@ class GenerationExchange final : public JsonExchange {
   // Returns the scores of the prompt, which may be empty, if the next event of the answer is to
   // repeat the prompt; null otherwise.
   SharedScores TakeEcho(uint32_t index);
-  // Returns the event that repeats the prompt.
-  std::string EchoEvent(uint32_t index, const v1::ScoreChunk& scores);
-  // Makes an event with one choice from pieces of JSON text. There is one for each token, and
-  // making it from JSON objects would take most of the time of the thread that all connections
-  // share.
-  std::string EventOf(uint32_t index, absl::string_view content, absl::string_view logprobs,
-                      absl::string_view reason) const;
+  // Appends the event that repeats the prompt.
+  void AppendEcho(uint32_t index, const v1::ScoreChunk& scores, std::string& text);
+  // These two append an event with one choice, except for its log-probabilities, which come between
+  // them. There is an event for each token, and making it from JSON objects would take most of the
+  // time of the thread that all connections share.
+  void OpenEvent(uint32_t index, absl::string_view content, std::string& text) const;
+  void CloseEvent(absl::string_view reason, std::string& text) const;
   const char* EventEnd() const;
   std::string Text(const std::string& text) const;  // the content of an event
-  std::string EndEvent(uint32_t index, v1::FinishReason reason);
+  void AppendEnd(uint32_t index, v1::FinishReason reason, std::string& text);
   std::string EventsOf(const Taken& taken);
 
   const bool chat_;

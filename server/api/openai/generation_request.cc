@@ -16,10 +16,13 @@ namespace {
 constexpr const char* kUnsupported[] = {"audio",
                                         "background",
                                         "best_of",
+                                        "continue_final_message",
                                         "conversation",
+                                        "echo",
                                         "function_call",
                                         "functions",
                                         "include",
+                                        "length_penalty",
                                         "max_tool_calls",
                                         "metadata",
                                         "modalities",
@@ -27,12 +30,14 @@ constexpr const char* kUnsupported[] = {"audio",
                                         "reasoning",
                                         "parallel_tool_calls",
                                         "response_format",
+                                        "skip_special_tokens",
                                         "store",
                                         "suffix",
                                         "tool_choice",
                                         "tools",
                                         "truncation",
                                         "reasoning_effort",
+                                        "use_beam_search",
                                         "verbosity",
                                         "web_search_options"};
 // Fields that are accepted and ignored.
@@ -44,7 +49,8 @@ constexpr std::array<const char*, 3> kPaths = {"/v1/completions", "/v1/chat/comp
                                                "/v1/responses"};
 // The other fields of each endpoint that are not options of GenerationOptions.
 constexpr std::array<const char*, 3> kOwnFields = {
-    "prompt model user stream stream_options priority service_tier echo return_token_ids",
+    "prompt model user stream stream_options priority service_tier max_completion_tokens echo "
+    "return_token_ids",
     "messages model user stream stream_options priority service_tier max_completion_tokens "
     "top_logprobs return_token_ids",
     "input model user stream stream_options priority service_tier instructions "
@@ -65,6 +71,8 @@ bool HasOnly(const Json& object, const char* name, const Json& plain) {
 }
 
 bool AsksForNothing(const std::string& name, const Json& value) {
+  // The texts of special tokens are never sent, which is vLLM's default.
+  if (name == "skip_special_tokens") return value.is_null() || value == Json(true);
   if (value.is_null() || value == Json(false) || value == Json("")) return true;
   if (value.is_structured() && value.empty()) return true;
   if (name == "tool_choice" || name == "function_call") return value == "none" || value == "auto";
@@ -73,7 +81,7 @@ bool AsksForNothing(const std::string& name, const Json& value) {
   if (name == "reasoning") return HasOnly(value, "effort", "none");
   if (name == "modalities") return value == Json::array({"text"});
   if (name == "parallel_tool_calls") return value.is_boolean();
-  if (name == "best_of") return value == 1;
+  if (name == "best_of" || name == "length_penalty") return value == 1;
   if (name == "reasoning_effort") return value == "none";
   return name == "metadata" && value.is_object();
 }
@@ -91,6 +99,8 @@ absl::Status ReadStreamOptions(const Json& value, GenerationBody& body) {
   for (const auto& [name, option] : value.items()) {
     const std::string path = absl::StrCat("stream_options.", name);
     bool unused = false;
+    // vLLM's, for the usage in every event.
+    if (name == "continuous_usage_stats" && AsksForNothing(name, option)) continue;
     if (name != "include_usage" && name != "include_obfuscation") {
       return BadField(path, "there is no such option");
     }
@@ -125,9 +135,11 @@ absl::StatusOr<std::string> ReadContent(const std::string& path, const Json& mes
   std::string text;
   for (size_t i = 0; i < content->size(); ++i) {
     const Json& part = (*content)[i];
-    const Json type = part.is_object() ? part.value("type", Json()) : Json();
-    const bool is_text = type.is_string() && IsOneOf(kTexts, type.get<std::string>()) &&
-                         part.value("text", Json()).is_string();
+    // Json::value would copy what the client has put there.
+    const auto type = part.is_object() ? part.find("type") : part.end();
+    const bool is_text = type != part.end() && type->is_string() &&
+                         IsOneOf(kTexts, type->get_ref<const std::string&>()) &&
+                         part.contains("text") && part["text"].is_string();
     if (!is_text) {
       return BadField(absl::StrCat(path, "[", i, "]"),
                       "must be {\"type\": \"text\", \"text\": ...}");
@@ -146,29 +158,36 @@ absl::Status ReadMessages(const std::string& field, const Json& value, Generatio
     const std::string path = absl::StrCat(field, "[", i, "]");
     const Json& message = value[i];
     if (!message.is_object()) return BadField(path, "must be an object");
-    const Json role = message.value("role", Json());
-    if (!role.is_string() || !IsOneOf(kRoles, role.get<std::string>())) {
+    const auto role = message.find("role");
+    if (role == message.end() || !role->is_string() ||
+        !IsOneOf(kRoles, role->get_ref<const std::string&>())) {
       return BadField(absl::StrCat(path, ".role"), "must be system, developer, user or assistant");
     }
     for (const auto& [name, member] : message.items()) {
       const bool known = name == "role" || name == "content" || name == "name" || name == "id" ||
-                         name == "status" || (name == "type" && member == "message");
+                         name == "status" || (name == "type" && member == "message") ||
+                         (name == "type" && field == "messages" && member == "text");
       if (!known && !AsksForNothing(name, member)) {
         return BadField(absl::StrCat(path, ".", name), "is not supported");
       }
     }
     AFT_ASSIGN_OR_RETURN(std::string text, ReadContent(absl::StrCat(path, ".content"), message));
-    body.messages.push_back({role.get<std::string>(), std::move(text)});
+    body.messages.push_back({role->get<std::string>(), std::move(text)});
   }
   return absl::OkStatus();
 }
 
-// Reads an option that the endpoint may call by several names.
+// Reads an option that the endpoint may call by several names. Only `max_tokens` has more than one
+// in the same endpoint. Some clients send both.
 absl::Status ReadOption(const std::string& option, const std::string& name, const Json& value,
                         GenerationBody& body) {
   if (value.is_null()) return absl::OkStatus();
   const auto [own, added] = body.own_names.emplace(option, name);
-  if (!added) return BadField(name, absl::StrCat("is given as ", own->second, " too"));
+  if (!added) {
+    return value == body.options.message().stop().max_tokens()
+               ? absl::OkStatus()
+               : BadField(name, absl::StrCat("is given as ", own->second, " too"));
+  }
   return InOwnNames(body, body.options.Set("", option, value));
 }
 
@@ -275,7 +294,8 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
     return absl::OkStatus();
   }
   if (name == "priority" || name == "service_tier") return ReadPriority(name, value, body);
-  if (name == "max_tokens" || (name == "max_completion_tokens" && chat)) {
+  if (name == "max_tokens" ||
+      (name == "max_completion_tokens" && endpoint != Endpoint::kResponses)) {
     return ReadOption("max_tokens", name, value, body);
   }
   if (name == "seed" && value.is_number_integer()) {  // OpenAI's seeds may be negative
@@ -356,7 +376,8 @@ absl::Status RenameText(const absl::Status& error, absl::string_view name) {
 }
 
 absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint endpoint) {
-  AFT_ASSIGN_OR_RETURN(const Json object, ParseObject(text));
+  AFT_ASSIGN_OR_RETURN(const JsonPtr parsed, ParseObject(text));
+  const Json& object = *parsed;
   GenerationBody body;
   body.options = GenerationOptions(/*lax=*/false, kOwnFields[static_cast<size_t>(endpoint)]);
   AFT_ASSIGN_OR_RETURN(body.model, StringField(object, "model"));

@@ -55,11 +55,18 @@ std::optional<HttpPage> HttpCall::Expect(size_t bytes) {
   // The buffer of the body doubles while it grows, so up to twice the size is charged. The size
   // that the client has announced stays charged.
   expected_ = std::max(expected_, bytes);
-  if (charge_.Resize(static_cast<int64_t>(kCallBytes + 2 * expected_))) return std::nullopt;
-  const absl::Status status = environment_.RefuseForMemory();
-  Report(status, exchange_->method());
-  return WithHeaders(
-      ErrorPage(status, caller_.ids.request, environment_.retry_hint.After(EngineLoad())));
+  const size_t held = kCallBytes + 2 * expected_;
+  if (charge_.Resize(static_cast<int64_t>(held))) return std::nullopt;
+  return Refuse(
+      environment_.RefuseForMemory({held, charge_.MayEverHold(static_cast<int64_t>(held))}),
+      exchange_->method());
+}
+
+HttpPage HttpCall::Refuse(const absl::Status& status, Method method) const {
+  Report(status, method);
+  std::optional<std::chrono::milliseconds> retry_after;
+  if (absl::IsResourceExhausted(status)) retry_after = environment_.retry_hint.After(EngineLoad());
+  return WithHeaders(ErrorPage(status, caller_.ids.request, retry_after));
 }
 
 void HttpCall::Start(std::string body, std::shared_ptr<HttpAnswer> answer) {
@@ -77,10 +84,7 @@ void HttpCall::Start(std::string body, std::shared_ptr<HttpAnswer> answer) {
   if (started.ok()) return;
   ended_ = true;  // the call has not started and will never wake this object
   Close();
-  Report(started, method);
-  std::optional<std::chrono::milliseconds> retry_after;
-  if (absl::IsResourceExhausted(started)) retry_after = environment_.retry_hint.After(EngineLoad());
-  answer_->Send(WithHeaders(ErrorPage(started, caller_.ids.request, retry_after)));
+  answer_->Send(Refuse(started, method));
 }
 
 void HttpCall::Report(const absl::Status& refusal, Method method) const {
@@ -153,7 +157,7 @@ bool HttpCall::SendPart() {
   if (!std::exchange(begun_, true)) {
     answer_->Begin(WithHeaders({.content_type = "text/event-stream"}));
   }
-  return answer_->Write(exchange().text());
+  return answer_->Write(exchange().TakeText());
 }
 
 void HttpCall::Written() {

@@ -50,6 +50,8 @@ class HttpCall final : public HttpTask,
   JsonExchange& exchange() { return static_cast<JsonExchange&>(call_->exchange()); }
   // Reports a request that is refused before it becomes a call.
   void Report(const absl::Status& refusal, Method method) const;
+  // Reports such a request, and returns the page that tells its client.
+  HttpPage Refuse(const absl::Status& status, Method method) const;
   void PostPump();
   // `taken`: what Take has returned already, if it was called.
   void Pump(std::optional<Call::Next> taken = std::nullopt);

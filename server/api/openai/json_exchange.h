@@ -27,7 +27,7 @@ class JsonExchange : public Exchange {
     outgoing();
     return outgoing_.value();
   }
-  // Moves the last text out, so that it is not kept in addition to what is being sent.
+  // Moves the text out, so that it is not kept in addition to what is being sent.
   std::string TakeText() {
     outgoing();
     return std::move(*outgoing_.mutable_value());

@@ -1,6 +1,9 @@
 #include "server/api/openai/json_text.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <iterator>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,9 +17,20 @@ namespace {
 
 constexpr int kDeepest = 32;
 
+void Clear(Json& json) {
+  if (!json.is_structured()) return;
+  for (Json& member : json) Clear(member);
+  json.clear();
+}
+
 }  // namespace
 
-absl::StatusOr<Json> ParseObject(absl::string_view text) {
+void FreeJson::operator()(Json* json) const {
+  Clear(*json);
+  delete json;
+}
+
+absl::StatusOr<JsonPtr> ParseObject(absl::string_view text) {
   const auto bad = [](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat("the body ", why));
   };
@@ -32,9 +46,12 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
     const std::string& key = check.twice.back();
     return BadField(key.empty() ? "\"\"" : key, "the key occurs twice");
   }
-  Json object = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) return bad("must be a JSON object in UTF-8");
-  MakeIntegers(object);
+  JsonPtr object(new Json());
+  // If memory runs out, Json::parse would leave an unfinished value to its own destructor.
+  nlohmann::detail::json_sax_dom_parser<Json> into(*object, /*allow_exceptions=*/false);
+  const bool parsed = Json::sax_parse(text.begin(), text.end(), &into);
+  if (!parsed || !object->is_object()) return bad("must be a JSON object in UTF-8");
+  MakeIntegers(*object);
   return object;
 }
 
@@ -43,6 +60,17 @@ std::string Quoted(const std::string& text) {
     return c >= ' ' && c < 0x7f && c != '"' && c != '\\';
   });
   return plain ? absl::StrCat("\"", text, "\"") : Dump(OrderedJson(text));
+}
+
+void AppendNumber(double number, std::string& json) {
+  if (!std::isfinite(number)) {
+    json += "null";
+    return;
+  }
+  char text[32];
+  const char* const end = std::to_chars(text, std::end(text), number).ptr;
+  const absl::string_view digits(text, static_cast<size_t>(end - text));
+  absl::StrAppend(&json, digits, digits.find_first_of(".e") == absl::string_view::npos ? ".0" : "");
 }
 
 }  // namespace aft::server::openai

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -17,9 +18,16 @@ using OrderedJson = nlohmann::ordered_json;
 // duplicates.
 inline constexpr size_t kBytesPerJsonByte = 32;
 
-// Parses the JSON object of a request. INVALID_ARGUMENT if `text` is not an object, is not UTF-8,
-// has a key twice or is nested deeper than 32.
-absl::StatusOr<Json> ParseObject(absl::string_view text);
+// Frees a value without allocating. The destructor of a value allocates a list of its members, and
+// ends the process if there is no memory for it. REQUIRES: the value is not nested deeply.
+struct FreeJson {
+  void operator()(Json* json) const;
+};
+using JsonPtr = std::unique_ptr<Json, FreeJson>;
+
+// Parses the JSON object of a request; the result is not null. INVALID_ARGUMENT if `text` is not an
+// object, is not UTF-8, has a key twice or is nested deeper than 32.
+absl::StatusOr<JsonPtr> ParseObject(absl::string_view text);
 
 // Writes JSON on one line. Bytes that are not valid UTF-8 become U+FFFD.
 template <typename J>
@@ -29,5 +37,8 @@ std::string Dump(const J& json) {
 
 // Writes a JSON string as Dump does. It is quick for text that needs no escapes.
 std::string Quoted(const std::string& text);
+
+// Appends a number, always with a fraction or an exponent. What is not finite becomes null.
+void AppendNumber(double number, std::string& json);
 
 }  // namespace aft::server::openai

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/api/openai/json_text.h"
 #include "server/engine/token_bytes.h"
 
 namespace aft::server::openai {
@@ -14,10 +16,9 @@ absl::string_view BytesOfToken(const Tokenizer& tokenizer, uint32_t id) {
   return TokenBytes(tokenizer, static_cast<TokenId>(id));
 }
 
-OrderedJson ListOf(absl::string_view bytes) {
-  OrderedJson list = OrderedJson::array();
-  for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
-  return list;
+// Appends the comma in front of an entry that is not the first one of its list.
+void Separate(bool first, std::string& json) {
+  if (!first) json += ',';
 }
 
 // Completions have no field for bytes, so a part of a character is written as OpenAI does.
@@ -32,9 +33,17 @@ std::string NameOf(const Tokenizer& tokenizer, uint32_t id) {
   return name;
 }
 
-OrderedJson ChatEntry(const Tokenizer& tokenizer, uint32_t id, float logprob) {
+// Appends an object without its last brace.
+void OpenChatEntry(const Tokenizer& tokenizer, uint32_t id, float logprob, std::string& json) {
   const absl::string_view bytes = BytesOfToken(tokenizer, id);
-  return {{"token", ToValidUtf8(bytes)}, {"logprob", logprob}, {"bytes", ListOf(bytes)}};
+  absl::StrAppend(&json, "{\"token\":", Quoted(ToValidUtf8(bytes)), ",\"logprob\":");
+  AppendNumber(double{logprob}, json);
+  json += ",\"bytes\":[";
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    Separate(i == 0, json);
+    absl::StrAppend(&json, int{static_cast<unsigned char>(bytes[i])});
+  }
+  json += ']';
 }
 
 // Whether the byte of UTF-8 continues a character.
@@ -46,18 +55,21 @@ size_t Characters(absl::string_view text) {
 
 }  // namespace
 
-OrderedJson ChatLogprobs(const Tokenizer& tokenizer, const TokenIdList& ids,
-                         const LogprobList& logprobs) {
-  OrderedJson content = OrderedJson::array();
+void AppendChatLogprobs(const Tokenizer& tokenizer, const TokenIdList& ids,
+                        const LogprobList& logprobs, std::string& json) {
+  json += "{\"content\":[";
   for (int i = 0; i < ids.size(); ++i) {
-    OrderedJson top = OrderedJson::array();
-    for (const v1::Alternative& other : logprobs[i].top()) {
-      top.push_back(ChatEntry(tokenizer, other.token_id(), other.logprob()));
+    Separate(i == 0, json);
+    OpenChatEntry(tokenizer, ids[i], logprobs[i].logprob(), json);
+    json += ",\"top_logprobs\":[";
+    for (int j = 0; j < logprobs[i].top_size(); ++j) {
+      Separate(j == 0, json);
+      OpenChatEntry(tokenizer, logprobs[i].top(j).token_id(), logprobs[i].top(j).logprob(), json);
+      json += '}';
     }
-    content.push_back(ChatEntry(tokenizer, ids[i], logprobs[i].logprob()));
-    content.back()["top_logprobs"] = std::move(top);
+    json += "]}";
   }
-  return {{"content", std::move(content)}};
+  json += "]}";
 }
 
 void CompletionLogprobs::Add(const Tokenizer& tokenizer, uint32_t id,
@@ -65,21 +77,34 @@ void CompletionLogprobs::Add(const Tokenizer& tokenizer, uint32_t id,
   const absl::string_view bytes = BytesOfToken(tokenizer, id);
   // A byte that does not continue an incomplete character makes it a character: U+FFFD.
   if (!bytes.empty() && !utf8_.Takes(bytes.front())) EndCharacter();
-  offsets_.push_back(characters_);
+  for (std::string* const list : {&tokens_, &logprobs_, &tops_, &offsets_}) {
+    Separate(list->empty(), *list);
+  }
+  absl::StrAppend(&offsets_, characters_);
   Read(bytes);
   std::string name = NameOf(tokenizer, id);
-  OrderedJson top = nullptr;
-  if (logprob != nullptr) {
-    top = OrderedJson::object();
-    // If several tokens have the same bytes, the first and most likely one keeps the name.
-    for (const v1::Alternative& other : logprob->top()) {
-      top.emplace(NameOf(tokenizer, other.token_id()), other.logprob());
-    }
-    top.emplace(name, logprob->logprob());
+  tokens_ += Quoted(name);
+  if (logprob == nullptr) {
+    logprobs_ += "null";
+    tops_ += "null";
+    return;
   }
-  tokens_.push_back(std::move(name));
-  logprobs_.push_back(logprob != nullptr ? OrderedJson(logprob->logprob()) : nullptr);
-  tops_.push_back(std::move(top));
+  AppendNumber(double{logprob->logprob()}, logprobs_);
+  // If several tokens have the same bytes, the first and most likely one keeps the name.
+  std::vector<std::string> names;
+  const auto add = [&](std::string other, float value) {
+    if (std::find(names.begin(), names.end(), other) != names.end()) return;
+    Separate(names.empty(), tops_);
+    absl::StrAppend(&tops_, Quoted(other), ":");
+    AppendNumber(double{value}, tops_);
+    names.push_back(std::move(other));
+  };
+  tops_ += '{';
+  for (const v1::Alternative& other : logprob->top()) {
+    add(NameOf(tokenizer, other.token_id()), other.logprob());
+  }
+  add(std::move(name), logprob->logprob());
+  tops_ += '}';
 }
 
 void CompletionLogprobs::Read(absl::string_view bytes) {
@@ -94,12 +119,15 @@ void CompletionLogprobs::EndCharacter() {
   characters_ += Characters(text);
 }
 
-OrderedJson CompletionLogprobs::Take() {
-  const auto take = [](OrderedJson& list) { return std::exchange(list, OrderedJson::array()); };
-  return {{"tokens", take(tokens_)},
-          {"token_logprobs", take(logprobs_)},
-          {"top_logprobs", take(tops_)},
-          {"text_offset", take(offsets_)}};
+void CompletionLogprobs::Take(std::string& json) {
+  const auto take = [&json](const char* name, std::string& list) {
+    absl::StrAppend(&json, name, std::exchange(list, std::string()));
+  };
+  take("{\"tokens\":[", tokens_);
+  take("],\"token_logprobs\":[", logprobs_);
+  take("],\"top_logprobs\":[", tops_);
+  take("],\"text_offset\":[", offsets_);
+  json += "]}";
 }
 
 }  // namespace aft::server::openai

@@ -2,22 +2,23 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/strings/string_view.h"
 #include "aft/v1/inference.pb.h"
 #include "base/utf8.h"
 #include "model/api/tokenizer.h"
-#include "server/api/openai/json_text.h"
 
-// Log-probabilities of tokens in OpenAI's two forms.
+// Log-probabilities of tokens in OpenAI's two forms. They are written as text: a value of JSON for
+// each of them would take several times the memory.
 namespace aft::server::openai {
 
 using TokenIdList = google::protobuf::RepeatedField<uint32_t>;
 using LogprobList = google::protobuf::RepeatedPtrField<v1::TokenLogprobs>;
 
-// The form of chat: an object for each token.
-OrderedJson ChatLogprobs(const Tokenizer& tokenizer, const TokenIdList& ids,
-                         const LogprobList& logprobs);
+// Appends the form of chat: an object for each token.
+void AppendChatLogprobs(const Tokenizer& tokenizer, const TokenIdList& ids,
+                        const LogprobList& logprobs, std::string& json);
 
 // The form of completions: parallel lists, one of them with the place of each token in the text.
 // There is one object for the text of a choice, which may come in several parts. A token that is a
@@ -30,17 +31,18 @@ class CompletionLogprobs {
   // character of the prompt.
   void EndPrompt() { EndCharacter(); }
   bool empty() const { return tokens_.empty(); }
-  // Returns the object for the tokens that were added since the last call.
-  OrderedJson Take();
+  // Appends the object for the tokens that were added since the last call.
+  void Take(std::string& json);
 
  private:
   void Read(absl::string_view bytes);
   void EndCharacter();
 
-  OrderedJson tokens_ = OrderedJson::array();
-  OrderedJson logprobs_ = OrderedJson::array();
-  OrderedJson tops_ = OrderedJson::array();
-  OrderedJson offsets_ = OrderedJson::array();
+  // Lists without their brackets.
+  std::string tokens_;
+  std::string logprobs_;
+  std::string tops_;
+  std::string offsets_;
   Utf8Stream utf8_;
   size_t characters_ = 0;  // of the text so far, without an incomplete one at its end
 };

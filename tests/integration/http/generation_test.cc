@@ -311,7 +311,9 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
                        {"refusal", nullptr},
                        {"tool_calls", Json::array()},
                        {"function_call", nullptr}};
-  Json body = Chat({{{"role", "user"}, {"content", "x"}, {"name", "me"}}, answer}, 2);
+  const Json user = {{"role", "user"}, {"content", "x"}, {"name", "me"}, {"type", "text"}};
+  const Json stream = {{"include_obfuscation", true}, {"continuous_usage_stats", false}};
+  Json body = Chat({user, answer}, 2);
   body.update({{"tools", Json::array()},
                {"response_format", {{"type", "text"}}},
                {"user", "a user"},
@@ -326,7 +328,14 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
                {"top_k", -1},
                {"top_logprobs", 0},
                {"stream", true},
-               {"stream_options", {{"include_obfuscation", false}}},
+               {"stream_options", stream},
+               {"safety_identifier", "a user"},
+               {"prompt_cache_key", "a key"},
+               {"use_beam_search", false},
+               {"echo", false},
+               {"skip_special_tokens", true},
+               {"length_penalty", 1.0},
+               {"continue_final_message", false},
                {"reasoning_effort", "none"},
                {"best_of", 1},
                {"modalities", Json::array({"text"})},
@@ -334,8 +343,14 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
                {"max_tokens", nullptr}});
   for (const char* choice : {"none", "auto"}) {
     body["tool_choice"] = choice;
-    EXPECT_EQ(server.Post("/v1/chat/completions", body).status, 200) << choice;
+    const HttpReply reply = server.Post("/v1/chat/completions", body);
+    EXPECT_EQ(reply.status, 200) << choice;
+    EXPECT_THAT(reply.body, Not(HasSubstr("usage")));
   }
+  // Some clients send one number under both names, also for completions.
+  body = Body("x", 3);
+  body["max_completion_tokens"] = 3;
+  EXPECT_EQ(server.Post("/v1/completions", body).json()["usage"]["completion_tokens"], 3);
   body = {{"input", "x"}, {"max_output_tokens", 1}, {"reasoning", {{"effort", "none"}}}};
   const Json format = {{"type", "text"}};
   for (const Json& text :
@@ -403,9 +418,12 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   const auto chat = [](const char* fields) {
     return absl::StrCat(R"({"messages": [{"role": "user", "content": "a"}], )", fields, "}");
   };
+  const std::string texts = chat(R"("skip_special_tokens": false)");
+  expect(kChat, texts, "skip_special_tokens", "is not supported");
   expect(kChat, chat(R"("logprobs": true, "top_logprobs": 21)"), "top_logprobs", "[0, 20], got 21");
   expect(kChat, chat(R"("max_tokens": 2, "max_completion_tokens": 3)"), "max_tokens",
          "is given as max_completion_tokens too");
+  expect(kChat, chat(R"("use_beam_search": true)"), "use_beam_search", "is not supported");
   expect(kChat, chat(R"("max_tokens": 0, "max_completion_tokens": null)"), "max_tokens", "in [1, ");
   expect(kCompletions, R"({"prompt": [1, 9999]})", "prompt[1]", "must be below");
   expect(kCompletions, R"({"prompt": ["a", ""]})", "prompt[1]", "must not be empty");

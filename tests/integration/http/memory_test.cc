@@ -104,6 +104,41 @@ TEST(HttpMemoryTest, EmbeddingsThatAreNotReadAreChargedAndKeptOnlyOnce) {
   server.WaitForMetric(kUsed, 0);
 }
 
+// A control character becomes six bytes of JSON in each of the answers.
+TEST(HttpMemoryTest, EachCopyOfAPromptThatIsRepeatedIsCharged) {
+  HttpApi server;
+  server.control().Hold();
+  const TcpConnection connection(server.address());
+  const Json body = {
+      {"prompt", std::string(20'000, '\x01')}, {"n", 4}, {"max_tokens", 1}, {"echo", true}};
+  connection.Send(HttpPost("/v1/completions", body.dump()));
+  server.control().WaitUntilBlocked();
+  EXPECT_GE(server.Metric(kUsed), kCall + 4.0 * 6 * 20'000);
+  server.control().Resume();
+  EXPECT_EQ(ParseReply(connection.ReadAll()).status, 200);
+}
+
+// Each answer repeats the log-probabilities of the prompt, which wait only once.
+TEST(HttpMemoryTest, EachCopyOfThePromptsLogProbabilitiesIsCharged) {
+  HttpApi server;
+  const Json body = {{"prompt", std::string(4'000, 'p')},
+                     {"n", 4},
+                     {"max_tokens", 1},
+                     {"seed", 1},
+                     {"echo", true},
+                     {"logprobs", 20}};
+  const auto answer = static_cast<double>(server.Post("/v1/completions", body).body.size());
+  EXPECT_GT(answer, 4e6);  // more than what sockets hold
+  server.WaitForMetric(kUsed, 0);
+  {
+    const TcpConnection connection(server.address(), /*receive_buffer=*/4096);
+    connection.Send(HttpPost("/v1/completions", body.dump()));
+    server.WaitForMetric(RequestsTotal("OK", "Completions"), 2);
+    EXPECT_GE(server.Metric(kUsed), kCall + answer);
+  }
+  server.WaitForMetric(kUsed, 0);
+}
+
 // The answer is larger than anything that the call allocates before it.
 TEST(HttpMemoryTest, ACallWithoutMemoryForItsAnswerIsReportedOnce) {
   FakeEncoderRunner::Options options;

@@ -340,6 +340,7 @@ TEST(HttpServiceTest, HeadsThatNeverEndAreCountedAndLogged) {
   EXPECT_EQ(wrong.json()["error"]["message"], "the head is not valid HTTP");
   EXPECT_THAT(wrong.head, AllOf(HasSubstr("x-request-id: "), HasSubstr("traceparent: ")));
   server.WaitForMetric(RequestsTotal("INVALID_ARGUMENT", "HttpHead", ""), 1);
+  EXPECT_EQ(server.Metric("aft_e2e_seconds_count{method=\"HttpHead\"}"), 0);
   std::vector<std::string> reasons;
   for (const LogLine& line : log.Lines("request.done")) {
     EXPECT_EQ(line["method"], "HttpHead");
@@ -353,9 +354,16 @@ TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
   ServerConfig config = WithHttp();
   config.limits.max_memory_bytes = 1 << 20;
   HttpApi server(config);
-  const HttpReply refused = server.Ask(
-      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-      "Content-Length: 4000000\r\n\r\n");
+  HttpReply refused;
+  {
+    const TcpConnection holds(server.address());  // 400 of the client's 512 KiB
+    holds.Send(HttpPost(kPath, std::string(200'000, 'x')).substr(0, 150));
+    server.WaitForMetric("aft_memory_used_bytes", kCall + 2 * 200'000);
+    refused = server.Ask(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 100000\r\n\r\n");
+  }
+  server.WaitForMetric("aft_memory_used_bytes", 0);
   EXPECT_EQ(refused.status, 429);
   EXPECT_THAT(refused.head, AllOf(HasSubstr("Retry-After: "), HasSubstr("retry-after-ms: ")));
   EXPECT_EQ(refused.json()["error"]["type"], "rate_limit_error");
@@ -386,6 +394,48 @@ TEST(HttpServiceTest, BodiesAreChargedBeforeTheyAreRead) {
     server.WaitForMetric("aft_memory_used_bytes", kCall + 2 * 100);
   }
   server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+// The second body is refused before it is parsed, and the third one before it is read.
+TEST(HttpServiceTest, ABodyThatCanNeverFitIsABadRequest) {
+  ServerConfig config = WithHttp();
+  config.limits.max_client_memory_bytes = 4 << 20;
+  HttpApi server(config);
+  for (const auto& [bytes, status] :
+       {std::pair(50'000, 200), std::pair(200'000, 400), std::pair(4'000'000, 400)}) {
+    Json body = kAsk;
+    body["user"] = std::string(static_cast<size_t>(bytes), 'u');
+    const std::string request = HttpPost(kPath, body.dump());
+    const HttpReply reply =
+        server.Ask(bytes < 4'000'000 ? request : request.substr(0, request.find('{')));
+    EXPECT_EQ(reply.status, status) << reply.body;
+    if (status == 200) continue;
+    EXPECT_THAT(reply.body, HasSubstr("the request would take "));
+    EXPECT_THAT(reply.head, AllOf(Not(HasSubstr("Retry-After")), Not(HasSubstr("retry"))));
+  }
+  EXPECT_EQ(server.Metric("aft_memory_refused_total"), 0);
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+// Each attempt has memory for one more large block. The destructor of a value of JSON would need
+// one, and would end the process without it.
+TEST(HttpServiceTest, AListWithoutMemoryEndsOnlyItsRequest) {
+  HttpApi server;
+  const std::pair<const char*, Json> requests[] = {
+      {"/detokenize", {{"tokens", std::vector<int>(70'000, 'a')}}},
+      {"/tokenize", {{"prompt", std::string(70'000, 'a')}}}};
+  for (const auto& [path, body] : requests) {
+    const std::string request = HttpPost(path, body.dump());
+    int status = 429;
+    for (int left = 0; status == 429; ++left) {
+      ASSERT_LT(left, 100) << path;
+      const TcpConnection connection(server.address());
+      const ShortMemory none(1'000'000, left);
+      connection.Send(request);
+      status = ParseReply(connection.ReadAll()).status;
+    }
+    EXPECT_EQ(status, 200) << path;
+  }
 }
 
 // Each attempt has memory for one more copy of a header that the call keeps.
