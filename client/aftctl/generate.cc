@@ -39,7 +39,10 @@ std::string WhatEndedIt(const v1::Finished& finished) {
 // The rate of decoding on the server, without the first token; 0 if it is unknown.
 double TokensPerSecond(const v1::Finished& finished) {
   const v1::Timings& timings = finished.timings();
-  const uint32_t tokens = finished.usage().generated_tokens();
+  const v1::Usage& usage = finished.usage();
+  // The timings are those of the last server, which did not generate the resumed tokens.
+  const uint32_t tokens =
+      usage.generated_tokens() - std::min(usage.generated_tokens(), usage.resumed_tokens());
   if (tokens < 2 || timings.total_us() <= timings.first_token_us()) return 0;
   return (tokens - 1) * 1e6 / static_cast<double>(timings.total_us() - timings.first_token_us());
 }

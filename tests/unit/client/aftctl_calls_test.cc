@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -75,6 +76,20 @@ TEST_F(AftctlCallsTest, CompletePrintsSeveralAnswersOneAfterTheOther) {
   const Ended ended = Run("complete --prompt hello --n 2");
   EXPECT_EQ(ended.out, "== 1 of 2, seed 7 ==\none\n\n== 2 of 2, seed 8 ==\ntwo");
   EXPECT_THAT(ended.err, AllOf(HasSubstr("seed 7"), HasSubstr("seed 8")));
+}
+
+// The times are those of the last server, so tokens from before the break do not count.
+TEST_F(AftctlCallsTest, TheRateIsOfTheTokensThatTheLastServerGenerated) {
+  for (const auto& [resumed, rate] :
+       std::vector<std::pair<uint32_t, const char*>>{{0, " ms | 12000.0 tokens/s | seed 7]"},
+                                                     {6, " ms | 6000.0 tokens/s | seed 7]"},
+                                                     {13, " ms | seed 7]"},
+                                                     {14, " ms | seed 7]"}}) {
+    Script script = TextScript({"It is a truth"});
+    script.events.back().mutable_finished()->mutable_usage()->set_resumed_tokens(resumed);
+    server_.SetScript(script);
+    EXPECT_THAT(Run("generate --prompt hello").err, AllOf(HasSubstr("13 tokens"), HasSubstr(rate)));
+  }
 }
 
 TEST_F(AftctlCallsTest, TokenizePrintsALineForEachId) {
