@@ -159,6 +159,10 @@ std::string Chat::Prompt(const std::string& line) const {
 
 // `again`: the turn before had the same line.
 bool Chat::Answer(std::string line, bool again) {
+  // The turn before this one cannot be taken back any more. This one can, whatever its result is.
+  if (last_ && last_->state != state_) Forget(last_->state);
+  last_ =
+      Turn{.state = state_, .line = std::move(line), .text = text_.size(), .ended_by = ended_by_};
   CancelToken cancel;
   const Interrupt interrupt(cancel);
   if (!flags_.raw && !has_format_) {
@@ -177,7 +181,7 @@ bool Chat::Answer(std::string line, bool again) {
     request.clear_initial_state();  // the first turn has begun from it
   }
   request.mutable_store();
-  const std::string text = Prompt(line);
+  const std::string text = Prompt(last_->line);
   if (ToValidUtf8(text) == text) {
     request.set_text(text);
   } else {
@@ -201,10 +205,6 @@ bool Chat::Answer(std::string line, bool again) {
     exit_code_ = ReportError(absl::DataLossError("the answer came without its state"));
     return false;
   }
-  // The turn before this one cannot be taken back any more. This one can, whatever its result was.
-  if (last_ && last_->state != state_) Forget(last_->state);
-  last_ =
-      Turn{.state = state_, .line = std::move(line), .text = text_.size(), .ended_by = ended_by_};
   if (result.ok()) {
     exit_code_ = kExitOk;
     state_ = result->finished.state().id();

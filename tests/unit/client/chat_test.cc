@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -323,6 +324,22 @@ TEST_F(ChatTest, AnInterruptAndTheDeadlineEndTheQuestionForTheFormat) {
   const Ended late = Run("one\n", {"--deadline=0.1"});
   EXPECT_EQ(late.code, 6);
   EXPECT_THAT(late.err, HasSubstr("0.1 s"));
+}
+
+TEST_F(ChatTest, ALineIsAnsweredAgainWhenTheQuestionForTheFormatHasFailed) {
+  for (const auto& [commands, text] : std::vector<std::pair<std::string, std::string>>{
+           {"/retry\n", "one\n"}, {"/edit\nother\n", "other\n"}}) {
+    Process chat(ChatCommand(server_));
+    server_.SetScript(FailedScript({grpc::PERMISSION_DENIED, "not yet"}));
+    chat.Send("one\n");
+    ASSERT_TRUE(chat.WaitForError("not yet"));
+    Answer("abc", "s1");
+    chat.Send(commands);
+    EXPECT_EQ(chat.Wait(), 0);
+    EXPECT_EQ(chat.out(), "abc");
+    EXPECT_EQ(last().text(), text);
+    EXPECT_THAT(chat.err(), testing::Not(HasSubstr("no turn to take back")));
+  }
 }
 
 // A server that no longer answers does not delete states either.
