@@ -1,6 +1,8 @@
 #include "base/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
 #include <iostream>
 
 #include "absl/strings/match.h"
@@ -57,6 +59,13 @@ std::string Mistake(const CLI::App& app, const CLI::Error& error,
 }
 
 }  // namespace
+
+CLI::Validator Between(double least, double most) {
+  const auto number = [](const std::string& text) {
+    return std::isnan(std::strtod(text.c_str(), nullptr)) ? text + " is not a number" : "";
+  };
+  return CLI::Range(least, most) & CLI::Validator(number, "");
+}
 
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv, const ProgramInfo& info) {
   app.set_version_flag(

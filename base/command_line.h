@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/App.hpp>
+#include <CLI/Validators.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@ struct ProgramInfo {
   std::vector<FlagHint> hints{};  // checked before similar spellings
   std::string libraries{};        // a line for --version, "LibTorch 2.11.0"
 };
+
+// Checks the range of a number with a fraction. CLI::Range alone accepts nan, because every
+// comparison with nan is false.
+CLI::Validator Between(double least, double most);
 
 // Parses the command line of a program in the way that all programs of this project share. Returns
 // nullopt if the program is to run. Otherwise the program has to end with the returned exit code: 0

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/command_line.h"
 #include "base/status_macros.h"
 #include "client/aftctl/commands.h"
 #include "client/tool/exit_code.h"
@@ -32,7 +33,7 @@ absl::StatusOr<ClientOptions> MakeClientOptions(const CommonFlags& flags) {
 void AddDeadline(CLI::App& app, double& seconds) {
   app.add_option("--deadline", seconds, "Give up after this time; 0: never")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 1e7))
+      ->check(Between(0, 1e7))
       ->capture_default_str();
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "client/aftctl/stream.h"
 
@@ -70,6 +71,9 @@ std::string Table(const ScoreResult& result) {
 }
 
 int RunScore(const CommonFlags& common, const ScoreFlags& flags) {
+  if (flags.logprobs && !flags.tokens && !flags.json) {
+    return UsageError(absl::InvalidArgumentError("--logprobs needs --tokens or --json"));
+  }
   v1::ScoreRequest request = flags.request;
   if (flags.logprobs) request.mutable_output()->set_top_logprobs(*flags.logprobs);
   const bool several = flags.lines || !flags.texts.empty();

@@ -70,12 +70,12 @@ void AddLoadFlags(CLI::App& app, Flags& flags) {
              "Default: closed loop, in which each stream sends when its last request has "
              "ended")
           ->delimiter(',')
-          ->check(CLI::Range(1e-3, 1e6));
+          ->check(Between(1e-3, 1e6));
   app.add_option(
          "--burstiness", load.arrivals.burstiness,
          "Shape of the gamma-distributed gaps between requests: below 1 bursts, above 1 more even")
       ->needs(rate)
-      ->check(CLI::Range(1e-3, 1e3))
+      ->check(Between(1e-3, 1e3))
       ->capture_default_str();
   app.add_option("--connections", load.connections,
                  "Number of TCP connections to each target, which the streams share")
@@ -87,13 +87,13 @@ void AddLoadFlags(CLI::App& app, Flags& flags) {
   app.add_option("--duration", flags.duration,
                  "Send no new request after this time; default 60, or 3600 with --requests")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.001, 86400.0));
+      ->check(Between(0.001, 86400));
   app.add_option(
          "--drain", flags.drain,
          "Time after that in which running requests may end before they are cut; default 0, or 60 "
          "with --rate")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(Between(0, 86400));
   app.add_option("--warmup", load.warmup, "Number of requests before the measurement")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
@@ -157,15 +157,15 @@ void AddWorkloadFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--cancel-share", workload.cancel_share,
                  "Share of the requests that are cancelled after a random number of their tokens")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Between(0, 1));
   app.add_option("--slow-share", workload.slow_share, "Share of the requests that are read slowly")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Between(0, 1));
   app.add_option("--slow-ms", flags.slow_ms, "Pause of these requests before each message")
       ->check(CLI::Range(1, 86'400'000))
       ->capture_default_str();
   app.add_option("--deadline-share", workload.deadline_share,
                  "Share of the requests that have a deadline")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Between(0, 1));
   app.add_option("--deadline-ms", flags.deadline_ms,
                  "Deadline of these requests, from the scheduled time")
       ->check(CLI::Range(1, 86'400'000))

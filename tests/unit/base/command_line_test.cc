@@ -51,6 +51,15 @@ TEST(CommandLineTest, AGoodCommandLineRuns) {
   EXPECT_EQ(tool.out + tool.err, "");
 }
 
+TEST(CommandLineTest, ARangeHasItsEndsAndNoNan) {
+  const CLI::Validator range = Between(0.5, 2);
+  for (const char* text : {"0.5", "1", "2"}) EXPECT_EQ(range(std::string(text)), "") << text;
+  for (const char* text : {"0.4", "2.1", "nan", "-NAN", "nan(1)", "inf", "x", ""}) {
+    EXPECT_NE(range(std::string(text)), "") << text;
+  }
+  EXPECT_EQ(range.get_description(), "FLOAT in [0.5 - 2]");
+}
+
 TEST(CommandLineTest, HelpIsPrintedWithExitCodeZero) {
   Tool tool;
   EXPECT_EQ(tool.Parse({"--help"}), 0);
