@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "client/lib/error_details.h"
 
 namespace aft::client {
 namespace {
@@ -76,7 +75,7 @@ absl::string_view PlainText(absl::string_view data) {
 }  // namespace
 
 std::string CompletionBody(const v1::GenerateRequest& request) {
-  Json body = {{"prompt", request.text()},
+  Json body = {{"prompt", request.has_raw() ? request.raw() : request.text()},
                {"max_tokens", request.stop().max_tokens()},
                {"ignore_eos", request.stop().ignore_eos()},
                {"seed", request.sampling().seed()},
@@ -86,11 +85,10 @@ std::string CompletionBody(const v1::GenerateRequest& request) {
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-absl::Status HttpStatus(int code, absl::string_view body,
-                        std::optional<std::chrono::milliseconds> retry_after) {
+absl::Status HttpStatus(int code, absl::string_view body, const ErrorDetails& details) {
   const Json json = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
   absl::Status status = StatusOf(code, Member(json, "error"));
-  SetErrorDetails({.retry_after = retry_after}, status);
+  SetErrorDetails(details, status);
   return status;
 }
 

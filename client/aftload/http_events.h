@@ -1,14 +1,13 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "aft/v1/inference.pb.h"
+#include "client/lib/error_details.h"
 
 namespace aft::client {
 
@@ -16,8 +15,8 @@ namespace aft::client {
 std::string CompletionBody(const v1::GenerateRequest& request);
 
 // Converts an answer with an error to a status. Its body should be an error in OpenAI's form.
-absl::Status HttpStatus(int code, absl::string_view body,
-                        std::optional<std::chrono::milliseconds> retry_after);
+// `details` are those that the headers have.
+absl::Status HttpStatus(int code, absl::string_view body, const ErrorDetails& details);
 
 // Reads the server-sent events of a completion. Thread-compatible.
 class EventReader {

@@ -194,16 +194,17 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
   absl::Status Result() const {
     const auto& answer = parser_->get();
     if (answer.result_int() == 200) return events_.End();
-    std::optional<milliseconds> retry_after;  // the exact one, if the answer has both headers
+    ErrorDetails details = {.may_retry = answer["x-should-retry"] != "false"};
+    // If the answer has both headers, the second one counts, because it is more exact.
     for (const auto& [name, unit] : {std::pair("Retry-After", milliseconds(1000)),
                                      std::pair("retry-after-ms", milliseconds(1))}) {
       const auto text = answer[name];
       int64_t count = 0;
       if (absl::SimpleAtoi(absl::string_view(text.data(), text.size()), &count) && count >= 0) {
-        retry_after = std::min<int64_t>(count, kLongestRetryAfter / unit) * unit;
+        details.retry_after = std::min<int64_t>(count, kLongestRetryAfter / unit) * unit;
       }
     }
-    return HttpStatus(static_cast<int>(answer.result_int()), answer.body(), retry_after);
+    return HttpStatus(static_cast<int>(answer.result_int()), answer.body(), details);
   }
 
   void Break(error_code error) {
@@ -267,7 +268,7 @@ absl::StatusOr<asio::ssl::context> MakeTls(const ClientTls& tls) {
     context.use_certificate_chain(asio::buffer(tls.certificate), error);
     if (!error) context.use_private_key(asio::buffer(tls.key), asio::ssl::context::pem, error);
   }
-  if (error) return absl::InvalidArgumentError(absl::StrCat("TLS: ", error.message()));
+  if (error) return CallerError(absl::StrCat("TLS: ", error.message()));
   return context;
 }
 
@@ -282,8 +283,7 @@ class HttpTransport final : public Transport {
     const std::string& address = target.address;
     const size_t colon = address.rfind(':');
     if (colon == std::string::npos || address.find_first_of("/,") != std::string::npos) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(address, " is not HOST:PORT, which --http needs"));
+      return CallerError(absl::StrCat(address, " is not HOST:PORT, which --http needs"));
     }
     loop_.head = absl::StrCat(
         "POST /v1/completions HTTP/1.1\r\nHost: ", address, "\r\n",

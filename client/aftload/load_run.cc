@@ -221,7 +221,9 @@ void LoadRun::ScheduleArrival() {
         waiting_.push_back(slot);
         return;
       }
-      max_running_ = std::max(max_running_, ++running_);
+      ++running_;
+      // A request that comes due after the end is not sent.
+      if (!over_) max_running_ = std::max(max_running_, running_);
     }
     Launch(slot);
   });

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "client/lib/error_details.h"
 
 namespace aft::client {
 namespace {
@@ -32,8 +33,8 @@ std::vector<absl::string_view> Endpoints(absl::string_view address) {
 }
 
 absl::Status Invalid(absl::string_view address, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("bad address \"", address, "\": ", why,
-                                                 "; expected HOST:PORT, e.g. ", kDefaultAddress));
+  return CallerError(absl::StrCat("bad address \"", address, "\": ", why,
+                                  "; expected HOST:PORT, e.g. ", kDefaultAddress));
 }
 
 // Returns null if nothing is wrong.

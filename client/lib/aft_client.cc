@@ -316,7 +316,7 @@ grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options) {
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
   AFT_RETURN_IF_ERROR(CheckAddress(options.address));
   if (!IsPrintable(options.token)) {
-    return absl::InvalidArgumentError("the token must be printable ASCII without spaces");
+    return CallerError("the token must be printable ASCII without spaces");
   }
   return absl::WrapUnique(new Client(std::move(options)));
 }

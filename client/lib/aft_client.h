@@ -133,8 +133,8 @@ class Client {
                                           const EventCallback<v1::GenerateResponse>& on_event = {},
                                           const CallOptions& call = {});
 
-  // As Generate, but returns at once, and no thread waits. `listener` must live until its OnEnd,
-  // which is called unless this returns an error.
+  // As Generate, but returns at once, and no thread waits. `listener` and this client must live
+  // until its OnEnd, which is called unless this returns an error.
   absl::Status StartGenerate(const v1::GenerateRequest& request, GenerateListener& listener,
                              const CallOptions& call = {});
 

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/status_macros.h"
 #include "client/lib/error_details.h"
 
 namespace aft::client {
 
 absl::Status CheckRequestId(absl::string_view id) {
   if (IsPrintable(id) && id.size() <= 128) return absl::OkStatus();
-  return absl::InvalidArgumentError(
+  return CallerError(
       "the request id must be at most 128 printable ASCII characters without spaces");
 }
 
@@ -24,7 +25,7 @@ absl::Status CheckTraceparent(absl::string_view traceparent) {
       traceparent[52] == '-' && fits(0, 2) && fits(3, 32) && fits(36, 16) && fits(53, 2)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
+  return CallerError(
       "the traceparent must be 00-<32>-<16>-<2 lower-case hexadecimal digits> (W3C Trace Context)");
 }
 
@@ -44,12 +45,8 @@ std::optional<std::chrono::system_clock::time_point> EndOf(std::chrono::millisec
 }
 
 absl::Status Call::Prepare(const ClientOptions& client, const CallOptions& options) {
-  absl::Status checked = CheckRequestId(options.request_id);
-  checked.Update(CheckTraceparent(options.traceparent));
-  if (!checked.ok()) {
-    SetErrorDetails({.origin = ErrorOrigin::kCaller}, checked);
-    return checked;
-  }
+  AFT_RETURN_IF_ERROR(CheckRequestId(options.request_id));
+  AFT_RETURN_IF_ERROR(CheckTraceparent(options.traceparent));
   if (!options.traceparent.empty()) context.AddMetadata("traceparent", options.traceparent);
   if (!options.request_id.empty()) context.AddMetadata("x-request-id", options.request_id);
   if (!client.token.empty()) context.AddMetadata("authorization", "Bearer " + client.token);

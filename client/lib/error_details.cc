@@ -3,7 +3,6 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 
 namespace aft::client {
 namespace {
@@ -45,6 +44,12 @@ void SetErrorDetails(const ErrorDetails& details, absl::Status& status) {
   if (!details.may_retry) set(kNoRetry, "");
   if (details.usage) set(kUsage, details.usage->SerializeAsString());
   if (details.timings) set(kTimings, details.timings->SerializeAsString());
+}
+
+absl::Status CallerError(absl::string_view message) {
+  absl::Status status = absl::InvalidArgumentError(message);
+  SetErrorDetails({.origin = ErrorOrigin::kCaller}, status);
+  return status;
 }
 
 ErrorDetails GetErrorDetails(const absl::Status& status) {

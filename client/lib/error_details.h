@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "aft/v1/inference.pb.h"
 
 namespace aft::client {
@@ -37,6 +38,9 @@ inline constexpr std::chrono::milliseconds kLongestRetryAfter = std::chrono::hou
 
 // `status` must not be OK: an OK absl::Status carries no payloads.
 void SetErrorDetails(const ErrorDetails& details, absl::Status& status);
+
+// INVALID_ARGUMENT, for what this client refuses before it asks a server.
+absl::Status CallerError(absl::string_view message);
 
 // The details of a status that Client returned; defaults for any other status.
 ErrorDetails GetErrorDetails(const absl::Status& status);

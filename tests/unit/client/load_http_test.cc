@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -267,6 +268,21 @@ TEST(HttpLoadTest, SendsRefusedRequestsAgainWhenTheAnswerSays) {
   }
 }
 
+TEST(HttpLoadTest, ARequestThatTheServerDoesNotWantAgainIsNoRefusal) {
+  int requests = 0;
+  {
+    ScriptedHttp server([&](int number, const std::string& /*request*/) {
+      requests = number;
+      return ScriptedHttp::Answer{Refused("x-should-retry: false")};
+    });
+    const auto report = RunHttpLoad(server.address(), {"--requests", "1"}, 1);
+    EXPECT_EQ(report["errors"], nlohmann::json({{"RESOURCE_EXHAUSTED", 1}}));
+    EXPECT_EQ(report["refused"], 0);
+    EXPECT_EQ(report["retried"], 0);
+  }
+  EXPECT_EQ(requests, 1);
+}
+
 TEST(HttpLoadTest, DeadlinesAndSlowReadersAreCountedApart) {
   ScriptedHttp stalled([](int /*number*/, const std::string& /*request*/) {
     return ScriptedHttp::Answer{Chunked(TextEvent("a"), /*last=*/false)};
@@ -385,12 +401,40 @@ TEST(HttpLoadTest, SpeaksTlsAndChecksTheServersName) {
   bad[5] = folder.File("ca");
   EXPECT_THAT(RunToEnd(bad).err, HasSubstr("certificate verify failed"));
   bad[5] = folder.File("key");
-  EXPECT_THAT(RunToEnd(bad).err, HasSubstr("TLS: "));
+  const Ended no_certificate = RunToEnd(bad);
+  EXPECT_EQ(no_certificate.code, 2);
+  EXPECT_THAT(no_certificate.err, HasSubstr("TLS: "));
   bad[5] = folder.File("ca");
   bad.erase(bad.begin() + 1);  // --http
   EXPECT_THAT(RunToEnd(bad).err, HasSubstr(kHttpPort));
   EXPECT_THAT(RunToEnd({AFTLOAD, "--address", server.address(), "--requests", "1"}).err,
               HasSubstr("does it expect TLS"));
+}
+
+// A port that reads the first bytes of a connection, and closes it.
+class HangUpPort : public BoundPort {
+ public:
+  // Returns what aftload sends first when it connects to this port of `host` with TLS.
+  std::string FirstBytes(const std::string& host) const {
+    AFT_CHECK(listen(socket_, 8) == 0);
+    Process aftload({AFTLOAD, "--http", "--tls", "--address",
+                     absl::StrCat(host, address_.substr(address_.rfind(':')))});
+    const int fd = accept(socket_, nullptr, nullptr);
+    std::string bytes(4096, '\0');
+    bytes.resize(static_cast<size_t>(std::max<ssize_t>(recv(fd, bytes.data(), 4096, 0), 0)));
+    close(fd);
+    EXPECT_EQ(aftload.Wait(), 3);
+    return bytes;
+  }
+};
+
+// A proxy chooses the certificate by this name, which is sent in the clear.
+TEST(HttpLoadTest, TlsAnnouncesANameAndNoAddress) {
+  const HangUpPort port;
+  EXPECT_THAT(port.FirstBytes("localhost"), HasSubstr("localhost"));
+  const std::string bytes = port.FirstBytes("127.0.0.1");
+  EXPECT_FALSE(bytes.empty());
+  EXPECT_THAT(bytes, testing::Not(HasSubstr("127.0.0.1")));
 }
 
 TEST(HttpLoadTest, AnInterruptCancelsRunningRequests) {
@@ -414,8 +458,9 @@ TEST(HttpLoadTest, RefusesFlagsAndAddressesThatHttpDoesNotSupport) {
     EXPECT_THAT(ended.err, HasSubstr(flags[0]));
   }
   for (const std::string address : {"unix:/run/aft.sock", "ipv4:127.0.0.1:1,127.0.0.1:2"}) {
-    EXPECT_THAT(RunToEnd({AFTLOAD, "--http", "--address", address}).err,
-                HasSubstr("is not HOST:PORT"));
+    const Ended ended = RunToEnd({AFTLOAD, "--http", "--address", address});
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_THAT(ended.err, HasSubstr("is not HOST:PORT"));
   }
   const ClosedPort port;
   const Ended unreachable = RunToEnd({AFTLOAD, "--http", "--address", port.address()});

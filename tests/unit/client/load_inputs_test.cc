@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "client/aftload/distribution.h"
+#include "client/aftload/http_events.h"
 #include "client/aftload/schedule.h"
 #include "client/aftload/workload.h"
 #include "tests/support/status_matchers.h"
@@ -259,6 +260,19 @@ TEST(WorkloadTest, PromptsOfAFileComeInTurnWithTheirOwnLengths) {
   EXPECT_EQ(Workload(options).Make(0).request.text(), "one\ntwo");
   EXPECT_EQ(Workload(options).Make(0).request.stop().max_tokens(), 3u);
   EXPECT_EQ(Workload(options).Make(1).request.stop().max_tokens(), 9u);
+}
+
+TEST(WorkloadTest, APromptThatIsNotUtf8IsSentAsRawBytes) {
+  const TempFolder folder;
+  std::ofstream(folder.File("p.txt")) << "caf\xE9\ncaf\xC3\xA9\n";
+  WorkloadOptions options;
+  options.prompts = *ReadPrompts(folder.File("p.txt"));
+  const v1::GenerateRequest latin = Workload(options).Make(0).request;
+  EXPECT_EQ(latin.raw(), "caf\xE9");
+  EXPECT_THAT(CompletionBody(latin), HasSubstr("\"prompt\":\"caf\xEF\xBF\xBD\""));
+  const v1::GenerateRequest text = Workload(options).Make(1).request;
+  EXPECT_EQ(text.text(), "caf\xC3\xA9");
+  EXPECT_THAT(CompletionBody(text), HasSubstr("\"prompt\":\"caf\xC3\xA9\""));
 }
 
 TEST(WorkloadTest, SaysWhichLineOfAPromptFileIsBad) {
