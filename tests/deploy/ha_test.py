@@ -33,10 +33,14 @@ class StatesTest(unittest.TestCase):
     return next(document["data"][name] for document in self.documents
                 if document["kind"] == "ConfigMap" and name in document["data"])
 
+  def container(self):
+    """The container of Redis."""
+    return next(document for document in self.documents
+                if document["kind"] == "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+
   def start_redis(self):
     """Starts Redis with the arguments of the container."""
-    container = next(document for document in self.documents
-                     if document["kind"] == "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    container = self.container()
     config = self.data("redis.conf")
     self.assertIn("dir /data\n", config)
     (self.folder / "redis.conf").write_text(config.replace("dir /data\n", f"dir {self.folder}\n"))
@@ -68,7 +72,10 @@ class StatesTest(unittest.TestCase):
   def test_redis_keeps_stored_values_and_requires_the_password(self):
     self.start_redis()
     self.assertEqual(self.redis("config", "get", "maxmemory-policy")[1], "noeviction")
-    self.assertGreater(int(self.redis("config", "get", "maxmemory")[1]), 0)
+    memory = int(self.redis("config", "get", "maxmemory")[1])
+    self.assertGreater(memory, 0)
+    limit = re.fullmatch(r"(\d+)Gi", self.container()["resources"]["limits"]["memory"]).group(1)
+    self.assertGreaterEqual(int(limit) << 30, 2 * memory)  # A copy of the process rewrites the file.
     self.assertEqual(self.redis("config", "get", "appendonly")[1], "yes")
     self.assertNotIn("PONG", self.redis("ping", password="another"))
 

@@ -109,11 +109,16 @@ def ports_in(config):
   return [int(port) for port in re.findall(r'address: "0\.0\.0\.0:(\d+)"', config)]
 
 
+def lame_duck(config):
+  """The time in seconds."""
+  return int(re.search(r"\blame_duck_ms: (\d+)", config).group(1)) / 1000
+
+
 def seconds_to_the_end(config):
   """The time from SIGTERM until the server ends itself by force."""
-  drain = [int(re.search(rf"\b{field}: (\d+)", config).group(1)) for field in ("lame_duck_ms", "grace_ms")]
+  grace = int(re.search(r"\bgrace_ms: (\d+)", config).group(1))
   margin = re.search(r"kHardLimitMargin\{([\d']+)\}", (ROOT / "server/app/main.cc").read_text()).group(1)
-  return (sum(drain) + int(margin.replace("'", ""))) / 1000
+  return lame_duck(config) + (grace + int(margin.replace("'", ""))) / 1000
 
 
 class RenderedTest(unittest.TestCase):
@@ -164,7 +169,11 @@ class RenderedTest(unittest.TestCase):
                     if selects(selector.get("matchLabels", selector), labels)}
           meant = "aft-redis" if document["metadata"]["name"] == "aft-redis" else "aft-serve"
           self.assertEqual([*chosen], [meant], kind)
-          ports = {port["name"] for container in containers(*chosen.values()) for port in container.get("ports", [])}
+          pod, = chosen.values()
+          # Before 1.33, Kubernetes finds no names of a sidecar's ports; some network plugins find none either.
+          named = containers(pod) if kind == "PodMonitor" else pod["containers"]
+          ports = {port["name"] for container in named for port in container.get("ports", [])}
+          ports |= {port["containerPort"] for container in containers(pod) for port in container.get("ports", [])}
           wanted = {port.get("targetPort", port["port"]) for port in spec.get("ports", [])}
           wanted |= {port["port"] for rule in spec.get("ingress", []) for port in rule["ports"]}
           wanted |= {endpoint["port"] for endpoint in spec.get("podMetricsEndpoints", [])}
@@ -223,7 +232,7 @@ class RenderedTest(unittest.TestCase):
         self.assertEqual({*policies}, {workload["metadata"]["name"] for workload in workloads(documents)})
         ingress = {("pods of the namespace", "grpc"), ("namespace monitoring", "metrics")}
         if "edge" in overlay:
-          ingress = {("anybody", "edge"), ("anybody", "edge-http"), ("namespace monitoring", "metrics"), ("namespace monitoring", "edge-status")}
+          ingress = {("anybody", 8443), ("anybody", 8444), ("namespace monitoring", "metrics"), ("namespace monitoring", 9902)}
         if of_kind(documents, "GRPCRoute"):
           ingress.add(("namespace gateway-system", "grpc"))
         egress = {("pods aft-redis", 6379), ("namespace kube-system", 53)} if "aft-redis" in policies else set()
@@ -302,9 +311,12 @@ class RenderedTest(unittest.TestCase):
           for probe, service, page in [("startup", "liveness", "/healthz"), ("readiness", None, "/readyz"),
                                        ("liveness", "liveness", "/healthz")]:
             asked = container[probe + "Probe"]
+            if probe == "liveness":  # A few slow answers restart no server.
+              self.assertTrue(asked["failureThreshold"] >= 3 and asked["timeoutSeconds"] >= 5, asked)
             if overlay == "e2e":  # Its cluster is too old for gRPC probes.
               self.assertEqual((asked.get("grpc"), asked["httpGet"]), (None, {"path": page, "port": "metrics"}))
               continue
+            self.assertEqual(asked, servers(render_all()["cpu"])[0][probe + "Probe"])  # KServe's are the same.
             self.assertEqual(asked["grpc"].get("service"), service, probe)
             self.assertEqual(str(asked["grpc"]["port"]), exposed[0], probe)
 
@@ -317,7 +329,16 @@ class RenderedTest(unittest.TestCase):
             continue
           hooks = [container.get("lifecycle", {}) for container in containers(pod)]
           self.assertEqual(hooks, [{}] * len(hooks))  # A hook would take additional time.
-          self.assertGreater(pod["terminationGracePeriodSeconds"], seconds_to_the_end(self.config(documents)))
+          drain = seconds_to_the_end(config := self.config(documents))
+          self.assertGreater(pod["terminationGracePeriodSeconds"], drain)
+          readiness = servers(documents)[0]["readinessProbe"]
+          self.assertLess(readiness["periodSeconds"] * readiness["failureThreshold"], lame_duck(config))
+          for scaled in of_kind(documents, "ScaledObject"):  # It removes a replica when the one before has drained.
+            behavior = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]
+            self.assertGreaterEqual(behavior["stabilizationWindowSeconds"], 300)
+            policy, = behavior["policies"]
+            self.assertEqual((policy["type"], policy["value"]), ("Pods", 1))
+            self.assertGreater(policy["periodSeconds"], drain)
         for service in of_kind(documents, "InferenceService"):
           self.assertGreater(service["spec"]["predictor"]["terminationGracePeriodSeconds"],
                              seconds_to_the_end(effective(f"--model={ROOT / 'model/zoo/austen-aft-local'}")))
@@ -372,6 +393,15 @@ class RenderedTest(unittest.TestCase):
                          {f"aft-serve:{version}-cuda" if "gpu" in overlay else f"aft-serve:{version}"})
         if "edge" in overlay:
           self.assertIn(f"envoyproxy/envoy:distroless-v{envoy}", images)  # The one that tests/edge runs.
+
+  def test_the_edge_has_the_image_of_its_server(self):
+    with tempfile.TemporaryDirectory() as folder:
+      (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump({
+          "resources": ["overlay"], "images": [{"name": "aft-serve", "newName": "site/aft-serve", "newTag": "1-pinned"}]}))
+      (Path(folder) / "overlay").symlink_to(DEPLOY / "k8s/cpu")
+      documents = render(Path(folder), DEPLOY / "envoy")
+    images = {one["name"]: one["image"] for one in objects(documents) if "image" in one}
+    self.assertEqual([images[name] for name in ("aft-server", "edge-descriptors")], ["site/aft-serve:1-pinned"] * 2)
 
   def test_only_the_autoscaler_sets_the_number_of_replicas(self):
     """If the Deployment had a number of replicas, every apply would reset it."""
@@ -445,6 +475,7 @@ class PagesTest(unittest.TestCase):
     self.assertEqual(targets, [metric["external"]["target"]["value"]
                                for metric in service["spec"]["predictor"]["autoScaling"]["metrics"]])
     self.assertEqual(targets, [metric["external"]["target"]["averageValue"] for metric in autoscaler["spec"]["metrics"]])
+    self.assertEqual(scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"], {"behavior": autoscaler["spec"]["behavior"]})
 
   def test_the_autoscaler_removes_no_replica_while_it_has_no_data(self):
     spec = of_kind(render_all()["ha"], "ScaledObject")[0]["spec"]

@@ -2,6 +2,7 @@
 packages of `fetch_kubernetes` (tests/commands.sh)."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ OVERLAYS = {
     "gpu, every component": [DEPLOY / "k8s/gpu", *COMPONENTS],
     "edge, every component but the gateway": [
         DEPLOY / "k8s/edge", *[component for component in COMPONENTS if component.name != "gateway"]],
+    "gpu, edge": [DEPLOY / "k8s/gpu", DEPLOY / "envoy"],
     "e2e": [ROOT / "tests/e2e"],
 }
 
@@ -52,8 +54,25 @@ def render(base, *components):
     return kustomize(folder)
 
 
+def render_changed(overlay, file, change):
+  """Renders the overlay in a copy of deploy/ in which `change` has changed the text of the file."""
+  with tempfile.TemporaryDirectory() as folder:
+    deploy = Path(folder).resolve() / "deploy"
+    shutil.copytree(DEPLOY, deploy)
+    text = (deploy / file).read_text()
+    assert change(text) != text, f"{file} is not changed"
+    (deploy / file).write_text(change(text))
+    return kustomize(deploy / overlay)
+
+
 def render_all():
-  return {name: render(*folders) for name, folders in OVERLAYS.items()}
+  return {
+      **{name: render(*folders) for name, folders in OVERLAYS.items()},
+      # The comment in its kustomization.yaml allows to remove these.
+      **{f"ha without {name}": render_changed("k8s/ha", "k8s/ha/kustomization.yaml",
+                                              lambda text, line=f"  - ../components/{name}\n": text.replace(line, ""))
+         for name in ("autoscaling", "monitoring")},
+  }
 
 
 def is_custom(document):

@@ -87,6 +87,9 @@ class Edge(Process):
         "tls": ("/etc/envoy/tls.yaml", str(tls)),
         "descriptors": ("/opt/aft/share/aft-serve/aft.pb", str(descriptors)),
         "replicas": ("- " + endpoint % 8500, f"\n{' ' * 14}".join("- " + endpoint % port for port in ports)),
+        # A test that takes long keeps its connections, unless it asks for shorter times.
+        "max_age": ("20s", "600s"),
+        "http_idle": ("10s", "600s"),
         "http_listen": ('"::", ipv4_compat: true, port_value: 8444', "127.0.0.1, port_value: 0"),
         **({"http_replicas": (f"{{{endpoint % 8080}}}", ", ".join(f"{{{endpoint % port}}}" for port in http_ports))}
            if http_ports else {}),

@@ -186,6 +186,23 @@ class BalancerTest(HttpTest):
     gone = self.ask(front, post(COMPLETIONS, ask(1)))
     self.assertEqual((gone.status, gone.headers["retry-after"], gone.json()["error"]["type"]), (503, "1", "edge_error"))
 
+  def test_a_sidecars_clients_leave_a_lame_server_before_it_refuses(self):
+    """deploy/k8s/edge: the lame duck is longer than the age of a connection and its idle time together."""
+    server, front = self.start_both(TRUSTED.replace("lame_duck_ms: 0", "lame_duck_ms: 600000"), max_age=("20s", "0.1s"))
+    other = self.start_edge(server, name="other", http_idle=("10s", "0.1s"))
+    server.terminate()
+    wait_until(lambda: front.stat("cluster.aft_http.membership_healthy") == 0, "the edge knows that it drains")
+    busy, idle = self.talk(front), self.talk(other)
+
+    def is_ended():
+      answer = busy.ask(post(COMPLETIONS, ask(1)))
+      self.assertEqual(answer.status, 200)
+      return answer.headers.get("connection") == "close"
+
+    wait_until(is_ended, "the edge ends the connection")
+    with self.assertRaises(ConnectionError):  # The edge closes it.
+      idle.answer()
+
 
 class AttackTest(HttpTest):
   """Each attack runs next to a client whose streams must complete, with the same text each time."""

@@ -58,7 +58,7 @@ class EdgeResumeTest(edge.EdgeTest):
       pass
 
   def test_an_old_connection_accepts_no_new_streams_and_keeps_its_own(self):
-    _, front, client = self.start(max_age=("60s", "0.1s"), drain=("30s", "0.1s"))
+    _, front, client = self.start(max_age=("20s", "0.1s"), drain=("30s", "0.1s"))
     generation = client.generate("It is a truth", max_tokens=1_000_000, ignore_eos=True)
     events = iter(generation)
     next(events)

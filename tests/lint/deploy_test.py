@@ -72,11 +72,42 @@ class EdgeTest(unittest.TestCase):
     beside = print_config(DEPLOY / "k8s/edge/server.textproto").stdout
     self.assertLess(number(r"max_connections: (\d+).*# site: http_connections\n", envoy),
                     number(r"\bmax_connections: (\d+)", beside) // 2)
-    # Clients that balance over servers look for new ones equally often, with the edge or without it.
-    cluster = (DEPLOY / "k8s/cpu/server.textproto").read_text()
-    self.assertEqual(number(r"max_connection_duration: (\d+)s", envoy) * 1000, number(r"max_age_ms: (\d+)", cluster))
     limits = re.findall(r"limits: {memory: (\d+)Mi}", (DEPLOY / "envoy/sidecar.yaml").read_text())
     self.assertEqual(number(r"max_heap_size_bytes: (\d+)", envoy), int(limits[-1]) * 2**20 * 3 // 4)
+
+  def test_no_connection_to_the_edge_lasts_longer_than_its_servers_lame_duck(self):
+    """Envoy as a sidecar does not tell its clients that its server drains."""
+    envoy, page = (DEPLOY / "envoy/envoy.yaml").read_text(), (ROOT / "SECURITY.md").read_text()
+    config = {overlay: print_config(DEPLOY / f"k8s/{overlay}/server.textproto").stdout for overlay in ("cpu", "edge")}
+    # The lame duck without the edge lasts until endpoints and DNS have forgotten the server.
+    forgotten, lame_duck = (number(r"lame_duck_ms: (\d+)", config[overlay]) for overlay in ("cpu", "edge"))
+    age, over_http = map(int, re.findall(r"max_connection_duration: (\d+)s  # site: max_age\n", envoy))
+    idle = number(r"idle_timeout: (\d+)s  # site: http_idle\n", envoy)
+    self.assertEqual(age, over_http)
+    self.assertGreaterEqual(lame_duck, forgotten + (age + idle) * 1000)
+    self.assertIn(f"take no new streams after {age} s,", page)
+    self.assertIn(f"{idle} s idle between requests", page)
+    # Clients that balance over servers look for new ones at least as often with the edge as without it.
+    self.assertLessEqual(age * 1000, number(r"max_age_ms: (\d+)", config["cpu"]))
+
+
+class MonitoringTest(unittest.TestCase):
+
+  def test_discovery_by_the_api_finds_the_job_of_the_rules(self):
+    config = (DEPLOY / "prometheus/prometheus-kubernetes.yml").read_text()
+    job = re.search(r'job=~"([^"]*)"', (DEPLOY / "prometheus/alerts.rules.yml").read_text()).group(1)
+    replacement = re.search(r"replacement: (\S+)\n +target_label: job\n", config).group(1)
+    self.assertRegex(replacement.replace("$1", "prod"), f"^{job}$")
+    kept = re.search(r"_port_name\]\n +regex: (\w+)\n +action: keep\n", config).group(1)
+    self.assertRegex((DEPLOY / "k8s/base/deployment.yaml").read_text(), rf"- name: {kept}\n +containerPort: 8501\n")
+
+  def test_the_runbook_says_how_a_server_without_a_model_ends(self):
+    addresses = ["--listen_address=127.0.0.1:0", "--metrics_address=127.0.0.1:0"]
+    result = subprocess.run([SERVER, "--model=/missing", *addresses], capture_output=True, text=True, timeout=60)
+    self.assertIn("no model could be loaded", result.stderr)
+    sections = re.split(r"(?m)^## (\w+)$", (DEPLOY / "runbook.md").read_text())
+    for alert in ("AftNoServer", "AftTargetDown", "AftModelFailed"):
+      self.assertRegex(sections[sections.index(alert) + 1], rf"(?i)exit code {result.returncode}\b", alert)
 
 
 class ImageTest(unittest.TestCase):
