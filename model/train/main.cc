@@ -98,7 +98,8 @@ int EvaluateTexts(const aft::TrainConfig& config, const aft::TrainNetwork& netwo
                                                 corpus->held_out_tokens(), /*bf16=*/false);
   std::printf("held-out bits per byte: %.4f from an empty state (segments of %ld), %.4f carried\n",
               all.fresh, static_cast<long>(config.segment), all.carried);
-  std::fflush(stdout);                                                // EndNow does not
+  // A signal ends the program without writing what is buffered.
+  std::fflush(stdout);
   if (aft::EmptyNetworkCarry(network.config(), 1).empty()) return 0;  // segments only
   double base = 0;
   for (const int64_t position : {256, 4096, 32768}) {
