@@ -282,7 +282,7 @@ class TryPageTest(unittest.TestCase):
   def test_the_keyboard_is_enough(self):
     page = self.ready()
     self.open(page)
-    page.until("models.length === 2")
+    page.until("models.length === 2 && document.activeElement === byId('prompt')")
     page.send("Input.insertText", text=PROMPT)  # into the focused field
     page.press("Enter", control=True)
     [text] = self.finish(page)
