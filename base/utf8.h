@@ -37,6 +37,9 @@ class Utf8Stream {
   uint8_t upper_ = 0;
 };
 
+// Whether the byte of UTF-8 continues a character.
+inline bool ContinuesUtf8(char byte) { return (static_cast<uint8_t>(byte) & 0xC0U) == 0x80U; }
+
 // Replaces everything in `bytes` that is not valid UTF-8 by U+FFFD.
 std::string ToValidUtf8(absl::string_view bytes);
 

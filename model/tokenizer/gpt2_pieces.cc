@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "model/tokenizer/utf8_character.h"
 
 namespace aft {
@@ -49,7 +50,7 @@ absl::string_view Gpt2Splitter::FirstPiece(absl::string_view text) const {
   if (spaces > 0) {
     if (spaces == text.size()) return text;
     size_t last = spaces - 1;  // where the run's last character starts
-    while ((static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) --last;
+    while (ContinuesUtf8(text[last])) --last;
     if (last > 0) return text.substr(0, last);
     if (text[0] != ' ') return text.substr(0, spaces);
   }

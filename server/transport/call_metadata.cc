@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 #include "grpc/support/time.h"
 #include "server/call/call_ids.h"
 
@@ -28,11 +29,8 @@ absl::string_view Traceparent(const grpc::ServerContextBase& context) {
 std::string Cut(absl::string_view message) {
   constexpr size_t kMost = 2000;
   if (message.size() <= kMost) return std::string(message);
-  const auto continues = [message](size_t i) {
-    return (static_cast<unsigned char>(message[i]) & 0xC0U) == 0x80U;
-  };
-  size_t size = kMost;
-  while (size > kMost - 3 && continues(size)) --size;  // no part of a character of UTF-8
+  size_t size = kMost;  // less if that would leave a part of a character
+  while (size > kMost - 3 && ContinuesUtf8(message[size])) --size;
   return absl::StrCat(message.substr(0, size), "... (", message.size() - size, " more bytes)");
 }
 

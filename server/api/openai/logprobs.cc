@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 #include "server/api/openai/json_text.h"
 #include "server/engine/token_bytes.h"
 
@@ -46,11 +47,8 @@ void OpenChatEntry(const Tokenizer& tokenizer, uint32_t id, float logprob, std::
   json += ']';
 }
 
-// Whether the byte of UTF-8 continues a character.
-bool Continues(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
-
 size_t Characters(absl::string_view text) {
-  return text.size() - static_cast<size_t>(std::count_if(text.begin(), text.end(), Continues));
+  return text.size() - static_cast<size_t>(std::count_if(text.begin(), text.end(), ContinuesUtf8));
 }
 
 }  // namespace
