@@ -54,6 +54,7 @@ struct RedisClient::Task : FairItem {
   Done done;
   RedisConnection::Deadline deadline;  // for its turn; later if other calls take longer
   bool again = false;                  // the connection broke during the call
+  steady_clock::time_point due;        // when the first attempt reached half of the timeout
 };
 
 RedisClient::RedisClient(const RedisConfig& config, std::string password, StateMetrics& metrics,
@@ -195,7 +196,9 @@ void RedisClient::DoNext() {
     if (over) {
       queue_.Leave(*task);
     } else {
-      due_ = began + config_.timeout / 2;  // a call that has waited longer than this went first
+      // A call that has waited longer than half of the timeout went first.
+      if (!task->again) task->due = began + config_.timeout / 2;
+      due_ = std::max(began, task->due);
     }
   }
   if (over) return Fail(*task, NotReached());

@@ -29,11 +29,13 @@ namespace aft::server {
 // with many bytes may take longer (RedisConnection::Call). So that it does not end the calls that
 // wait behind it, their time stops while a call takes longer than half of the timeout. (The look-up
 // of a host's name may take longer, see RedisConnection; Expire ends calls that wait meanwhile.)
-// A call during which Redis closes the connection is repeated once. If that happens again, the call
-// ends alone. After a failed attempt to connect, or an answer that does not come, all calls fail at
-// once until an attempt succeeds. The thread tries again after 50 ms, then after twice as long each
-// time, up to 2 s. The log has a line when Redis goes down, one when it is back, and one when a
-// call ends because Redis has closed the connection twice, each at most once a second. Thread-safe.
+// A call during which Redis closes the connection is repeated once. The time of the first attempt
+// counts for the second one, so the other calls lose half of the timeout at most once. If the
+// connection closes again, the call ends alone. After a failed attempt to connect, or an answer
+// that does not come, all calls fail at once until an attempt succeeds. The thread tries again
+// after 50 ms, then after twice as long each time, up to 2 s. The log has a line when Redis goes
+// down, one when it is back, and one when a call ends because Redis has closed the connection
+// twice, each at most once a second. Thread-safe.
 class RedisClient {
  public:
   using Replies = absl::StatusOr<std::vector<RedisReply>>;
@@ -75,7 +77,7 @@ class RedisClient {
   void DoNext();
   void SetDown(const absl::Status& why);
   void SetUp();
-  // The time by which the call under way has exceeded half of config_.timeout, or 0.
+  // The time for which the call under way has stopped the time of the others, or 0.
   std::chrono::steady_clock::duration Excess(std::chrono::steady_clock::time_point now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends a call that was not sent.
@@ -99,7 +101,7 @@ class RedisClient {
   CondVar changed_;
   Tasks tasks_ ABSL_GUARDED_BY(mutex_);  // waiting ones, each client's in order
   FairQueue queue_ ABSL_GUARDED_BY(mutex_);
-  // When the call under way reaches half of config_.timeout; max(): there is none.
+  // When the time of calls that wait stops; max(): no call is under way.
   std::chrono::steady_clock::time_point due_ ABSL_GUARDED_BY(mutex_) =
       std::chrono::steady_clock::time_point::max();
   bool down_ ABSL_GUARDED_BY(mutex_) = false;

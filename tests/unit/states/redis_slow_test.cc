@@ -54,17 +54,20 @@ TEST_F(SlowRedisTest, ACallThatEndsBecauseRedisHangsUpIsLogged) {
               testing::HasSubstr("level=error event=states.redis_hung_up error="));
 }
 
-// The large state is sent twice, because the connection breaks after the timeout.
+// The large state is sent twice, because the connection breaks after the timeout. Each time takes
+// longer than the timeout.
 TEST_F(SlowRedisTest, ALargeStateThatArrivesSteadilyEndsNoCall) {
-  constexpr size_t kLarge = 20'000'000;
-  constexpr milliseconds kTimeout{1500};
-  constexpr milliseconds kQuarter{550};
+  constexpr size_t kLarge = 10'000'000;
+  constexpr milliseconds kTimeout{1000};
+  constexpr milliseconds kQuarter{350};
   std::atomic<steady_clock::time_point> began = steady_clock::time_point();
   std::atomic<bool> broken = false;
   // Reads the last quarter when the timeout is over.
   FakeRedis redis(
       [&](const RedisCommand& command) -> std::string {
-        return command[0] == "SET" && !broken.exchange(true) ? FakeRedis::kHangUp : "+OK\r\n";
+        if (command[0] != "SET" || broken.exchange(true)) return "+OK\r\n";
+        began = steady_clock::now();
+        return FakeRedis::kHangUp;
       },
       /*login=*/true,
       [&](size_t read) {
