@@ -87,8 +87,9 @@ struct HttpOptions {
   bool keep_alive = false;  // false: each answer ends its connection
   size_t header_bytes = 8192;
   size_t body_bytes = 0;  // the largest body of a request
-  // The head of a request must arrive within `patience`, and the client must read each part of the
-  // answer within that time. The body must arrive within `body_patience`.
+  // The head of a request must arrive within `patience`. While an answer waits for its client, the
+  // client must take more of it within that time, again and again. The body must arrive within
+  // `body_patience`.
   std::chrono::milliseconds patience = std::chrono::seconds(10);
   std::chrono::milliseconds body_patience = std::chrono::seconds(60);
   std::chrono::milliseconds idle = std::chrono::seconds(75);  // between two requests

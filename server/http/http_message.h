@@ -37,6 +37,12 @@ struct HttpRequest {
     const size_t bracket = host.find(']');
     return host.substr(0, host.find(':', bracket == absl::string_view::npos ? 0 : bracket));
   }
+  // Whether a browser finds that host without asking DNS: it is localhost, an IP address or none. A
+  // page cannot make a browser send such a Host through a name of its own (DNS rebinding).
+  bool NeedsNoDns() const;
+  // The values of all headers of that name, joined by commas: a list may come in several headers
+  // (RFC 9110, 5.3).
+  std::string Joined(absl::string_view name) const;
   size_t Count(absl::string_view name) const {
     size_t count = 0;
     for (const auto& header : headers) count += absl::EqualsIgnoreCase(header.first, name);
@@ -52,5 +58,9 @@ struct HttpPage {
   // These are sent in addition to the headers of every answer. One with the same name replaces it.
   std::map<std::string, std::string> headers{};
 };
+
+// Returns the head of the answer. `length`: the header that says where its body ends, with its line
+// end, or "".
+std::string HeadOf(const HttpPage& page, bool keep_alive, absl::string_view length);
 
 }  // namespace aft::server

@@ -1,16 +1,11 @@
 #include "server/http/http_pages.h"
 
-#include <arpa/inet.h>
-
 #include <exception>
 #include <optional>
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "server/observability/gzip.h"
 #include "server/observability/log.h"
 
@@ -19,20 +14,10 @@ namespace {
 
 constexpr size_t kGzipFrom = 1024;  // bytes; less is a packet anyway
 
-// Whether a browser finds the host without asking DNS. `host`: HttpRequest::Host.
-bool NeedsNoDns(absl::string_view host) {
-  if (host.empty() || absl::EqualsIgnoreCase(host, "localhost")) return true;
-  in6_addr address = {};  // large enough for both versions
-  if (absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]")) {
-    return inet_pton(AF_INET6, std::string(host).c_str(), &address) == 1;
-  }
-  return inet_pton(AF_INET, std::string(host).c_str(), &address) == 1;
-}
-
 }  // namespace
 
 HttpPage HttpPages::Find(const HttpRequest& request) const {
-  if (request.at_loopback && !NeedsNoDns(request.Host())) {
+  if (request.at_loopback && !request.NeedsNoDns()) {
     return {.status = 403, .body = "Host: must be localhost or an IP address\n"};
   }
   const auto found = pages_.find(request.path);

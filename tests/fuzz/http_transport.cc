@@ -1,6 +1,6 @@
 // The bytes of a connection. For every input, each answer is complete HTTP/1.1, nothing follows an
 // answer that ends the connection, and the server serves the next client. The first byte says where
-// the others are cut into packets.
+// the others are cut into packets. The server reads the first packets one by one.
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +24,8 @@ namespace {
 using namespace aft::server;
 
 constexpr size_t kMostBody = 1000;
+// The number of packets that the server reads one by one. Each costs a request of its own.
+constexpr int kReadOneByOne = 32;
 
 // Answers with the body, in one part or in two.
 class Echo final : public HttpTask {
@@ -66,9 +68,16 @@ HttpServer& Server() {
 }
 
 std::string Ask(absl::string_view bytes, absl::string_view cut) {
-  const TcpConnection connection("127.0.0.1:" + std::to_string(Server().port()));
+  const std::string address = "127.0.0.1:" + std::to_string(Server().port());
+  const TcpConnection connection(address);
+  const TcpConnection other(address);
+  int packets = 0;
   for (const absl::string_view packet : absl::StrSplit(bytes, cut)) {
     connection.TrySend(std::string(packet));
+    if (++packets > kReadOneByOne) continue;
+    // One thread reads all connections, in the order in which their bytes arrive.
+    other.TrySend("HEAD /page HTTP/1.1\r\nHost: a\r\n\r\n");
+    other.ReadTo("\r\n\r\n");
   }
   connection.EndSending();
   return connection.ReadAll();

@@ -10,12 +10,12 @@
 namespace aft {
 namespace {
 
-std::shared_ptr<BIO> Read(const std::string& text) {
+std::shared_ptr<BIO> InMemory(const std::string& text) {
   return {BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), &BIO_free};
 }
 
 std::shared_ptr<X509> ReadCertificate(const std::string& text) {
-  return {PEM_read_bio_X509(Read(text).get(), nullptr, nullptr, nullptr), &X509_free};
+  return {PEM_read_bio_X509(InMemory(text).get(), nullptr, nullptr, nullptr), &X509_free};
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ TlsConnection::TlsConnection(const std::string& address, const Certificate& auth
                             ReadCertificate(authority.certificate).get());
         if (!own.key.empty()) {
           const std::shared_ptr<EVP_PKEY> key(
-              PEM_read_bio_PrivateKey(Read(own.key).get(), nullptr, nullptr, nullptr),
+              PEM_read_bio_PrivateKey(InMemory(own.key).get(), nullptr, nullptr, nullptr),
               &EVP_PKEY_free);
           SSL_CTX_use_certificate(context.get(), ReadCertificate(own.certificate).get());
           AFT_CHECK(SSL_CTX_use_PrivateKey(context.get(), key.get()) == 1);
@@ -49,8 +49,8 @@ TlsConnection::TlsConnection(const std::string& address, const Certificate& auth
 
 TlsConnection::~TlsConnection() = default;
 
-void TlsConnection::Send(const std::string& text) const {
-  SSL_write(tls_.get(), text.data(), static_cast<int>(text.size()));
+bool TlsConnection::TrySend(const std::string& text) const {
+  return SSL_write(tls_.get(), text.data(), static_cast<int>(text.size())) > 0;
 }
 
 void TlsConnection::UpdateKey() const {

@@ -21,7 +21,8 @@ class TlsConnection final : public TcpConnection {
                 int receive_buffer = 0);
   ~TlsConnection() override;
 
-  void Send(const std::string& text) const override;
+  void Send(const std::string& text) const override { TrySend(text); }
+  bool TrySend(const std::string& text) const override;
   // Sends a record without data: TLS 1.3's change of this side's key.
   void UpdateKey() const;
 

@@ -2,24 +2,16 @@
 #include "server/http/http_server.h"
 
 #include <chrono>
-#include <future>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string>
-#include <thread>
-#include <utility>
-#include <variant>
 #include <vector>
 
-#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/admission/tls_context.h"
-#include "tests/support/certificates.h"
 #include "tests/support/tcp.h"
-#include "tests/support/temp_files.h"
 #include "tests/support/tls.h"
+#include "tests/unit/http/http_server_fixture.h"
 
 namespace aft::server {
 namespace {
@@ -28,166 +20,6 @@ using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-constexpr size_t kMostBody = 1000;
-constexpr std::chrono::milliseconds kPatient = std::chrono::hours(1);
-
-// What happened to the requests, one letter each: started (s), part written (w), done (d), gone
-// (g), stuck (k), or refused by the server with 408 (l), 413 (m) or 400 (n). Heads that the server
-// refused: 408 (L), 431 (M), 400 (N).
-class Events {
- public:
-  void Add(char event) {
-    MutexLock lock(mutex_);
-    events_ += event;
-    changed_.NotifyAll();
-  }
-  // Waits until there are `count` events.
-  std::string WaitFor(size_t count) {
-    MutexLock lock(mutex_);
-    while (events_.size() < count) changed_.Wait(mutex_);
-    return events_;
-  }
-
-  std::promise<std::shared_ptr<HttpAnswer>> given;  // the begun answer to a request to /given
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  std::string events_ ABSL_GUARDED_BY(mutex_);
-};
-
-// Answers by the path: /echo with the body, /parts in two parts, /hold when it is told to, /large
-// with more than sockets hold, /given with what the test sends. /deny refuses a body of more than
-// ten bytes.
-class TestTask final : public HttpTask, public std::enable_shared_from_this<TestTask> {
- public:
-  // `held`: the threads that answer requests to /hold, once `go` is ready.
-  TestTask(std::string path, Events& events, std::shared_future<void> go,
-           std::vector<std::thread>& held)
-      : path_(std::move(path)), events_(events), go_(std::move(go)), held_(held) {}
-
-  std::optional<HttpPage> Expect(size_t bytes) override {
-    if (path_ == "/deny" && bytes > 10) return HttpPage{.status = 429, .body = "too much\n"};
-    return std::nullopt;
-  }
-  HttpPage Refused(int status) override {
-    events_.Add(status == 408 ? 'l' : status == 413 ? 'm' : 'n');
-    return {.body = "refused\n"};
-  }
-  void Start(std::string body, std::shared_ptr<HttpAnswer> answer) override {
-    events_.Add(path_ == "/order" ? body[0] : 's');
-    if (path_ == "/hold") {
-      held_.emplace_back([answer, go = go_] {
-        go.wait();
-        answer->Post([answer] { answer->Send({.body = "held\n"}); });
-      });
-      return;
-    }
-    if (path_ != "/parts" && path_ != "/large" && path_ != "/given") {
-      return answer->Send({.body = body});
-    }
-    answer->Begin({.content_type = "text/event-stream"});
-    if (path_ == "/given") return events_.given.set_value(answer);
-    answer_ = answer;
-    if (answer->Write(path_ == "/parts" ? body : std::string(size_t{8} << 20, 'x'))) Written();
-  }
-  void Written() override {
-    events_.Add('w');
-    answer_->End("end");
-  }
-  void Done() override { events_.Add('d'); }
-  void Gone(bool stuck) override { events_.Add(stuck ? 'k' : 'g'); }
-
- private:
-  const std::string path_;
-  Events& events_;
-  const std::shared_future<void> go_;
-  std::vector<std::thread>& held_;
-  std::shared_ptr<HttpAnswer> answer_;  // in parts
-};
-
-class TestHandler final : public HttpHandler {
- public:
-  std::variant<HttpPage, std::shared_ptr<HttpTask>> Handle(const HttpRequest& request) override {
-    if (request.path == "/page") return HttpPage{.body = "page\n"};
-    if (request.path == "/wait") {  // holds the server's thread
-      waiting.set_value();
-      may_go_.wait();
-      return HttpPage();
-    }
-    return std::make_shared<TestTask>(request.path, events, may_go_, held);
-  }
-
-  std::optional<HttpPage> HeadRefused(int status, const std::string& peer) override {
-    EXPECT_THAT(peer, StartsWith("ipv4:127.0.0.1:"));
-    events.Add(status == 408 ? 'L' : status == 431 ? 'M' : 'N');
-    return std::nullopt;
-  }
-
-  Events events;
-  std::promise<void> go;  // lets requests to /hold and /wait continue
-  std::promise<void> waiting;
-  std::vector<std::thread> held;
-
- private:
-  const std::shared_future<void> may_go_ = go.get_future().share();
-};
-
-// The parameter says whether the connection is under TLS.
-class HttpServerTest : public testing::TestWithParam<bool> {
- protected:
-  ~HttpServerTest() override {
-    for (std::thread& thread : handler_.held) thread.join();
-  }
-  void Start(HttpOptions options = {}) {
-    options.keep_alive = true;
-    options.gives_way = false;
-    if (options.body_bytes == 0) options.body_bytes = kMostBody;
-    if (GetParam()) {
-      options.tls = [context = MakeTls()] { return context; };
-    }
-    server_.reset();
-    auto created = HttpServer::Create("127.0.0.1:0", handler_, options);
-    ASSERT_TRUE(created.ok()) << created.status();
-    server_ = *std::move(created);
-    address_ = "127.0.0.1:" + std::to_string(server_->port());
-  }
-
-  std::unique_ptr<TcpConnection> Connect(int receive_buffer = 0) const {
-    if (!GetParam()) return std::make_unique<TcpConnection>(address_, receive_buffer);
-    return std::make_unique<TlsConnection>(address_, authority_, Certificate(), "http/1.1",
-                                           receive_buffer);
-  }
-
-  static std::string Post(const std::string& path, const std::string& body,
-                          const std::string& more = "") {
-    return "POST " + path + " HTTP/1.1\r\nHost: a\r\n" + more +
-           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
-  }
-
-  // Sends a request, and returns its answer in parts.
-  std::shared_ptr<HttpAnswer> AnswerTo(const TcpConnection& connection) {
-    connection.Send(Post("/given", "", "Connection: close\r\n"));
-    return handler_.events.given.get_future().get();
-  }
-
-  std::shared_ptr<SSL_CTX> MakeTls() const {
-    const TempFolder folder;
-    const Certificate own = MakeCertificate(authority_, "localhost");
-    TlsConfig files;
-    files.cert_file = folder.File("cert.pem");
-    files.key_file = folder.File("key.pem");
-    WriteBytes(files.cert_file, own.certificate);
-    WriteBytes(files.key_file, own.key);
-    return *MakeTlsContext(files);
-  }
-
-  TestHandler handler_;
-  std::unique_ptr<HttpServer> server_;
-  std::string address_;
-  const Certificate authority_ = MakeAuthority("test");
-};
 
 INSTANTIATE_TEST_SUITE_P(Transports, HttpServerTest, testing::Bool(),
                          [](const auto& transport) { return transport.param ? "Tls" : "Bare"; });
@@ -245,6 +77,25 @@ TEST_P(HttpServerTest, BodiesMayBeChunkedAndWaitForContinue) {
   EXPECT_EQ(connection->ReadTo("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   connection->Send("more");
   EXPECT_THAT(connection->ReadTo("more"), StartsWith("HTTP/1.1 200 "));
+}
+
+// The server takes each byte before the next one is sent.
+TEST_P(HttpServerTest, BodiesMayArriveByteByByte) {
+  Start();
+  size_t seen = 0;
+  for (const std::string body :
+       {"0\r\n\r\n", "00\r\n\r\n", "0;x=y\r\n\r\n", "0\r\nA: b\r\n\r\n",
+        "3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n", "3\r\n0\r\n\r\n0\r\nA: b\r\nC: d\r\n\r\n"}) {
+    const auto connection = Connect();
+    connection->Send("POST /pieces HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for (const char byte : body) {
+      handler_.events.WaitFor(++seen);
+      connection->Send(std::string(1, byte));
+    }
+    EXPECT_THAT(connection->ReadTo("\r\n\r\n"), StartsWith("HTTP/1.1 200 ")) << body;
+    seen += 3;  // the last byte was announced, the request was started and is done
+    EXPECT_THAT(handler_.events.WaitFor(seen), EndsWith("esd")) << body;
+  }
 }
 
 TEST_P(HttpServerTest, BodiesThatAreTooLargeAreNotRead) {
@@ -338,19 +189,27 @@ TEST_P(HttpServerTest, AClientThatIsTooSlowIsTold) {
   constexpr std::chrono::milliseconds kShort{50};
   // A TLS handshake has to fit in.
   Start({.patience = std::chrono::milliseconds(500), .body_patience = kPatient, .idle = kPatient});
+  // Reads up to `end`. On a slow machine the time of a connection may be over before it has sent
+  // anything. Then it gets no answer, and another one is tried.
+  std::unique_ptr<TcpConnection> connection;
+  const auto ask = [&](const std::string& text, const std::string& end) {
+    std::string answer;
+    while (answer.empty()) {
+      connection = Connect();
+      connection->TrySend(text);
+      answer = connection->ReadTo(end);
+    }
+    return answer;
+  };
   const auto silent = Connect();
-  const auto head = Connect();
-  head->Send("POST /echo HT");
+  const std::string never(1, '\0');
+  EXPECT_THAT(ask("POST /echo HT", never), StartsWith("HTTP/1.1 408 "));
   EXPECT_EQ(silent->ReadAll(), "");  // it has sent no part of a head
-  EXPECT_THAT(head->ReadAll(), StartsWith("HTTP/1.1 408 "));
-  const auto again = Connect();
-  again->Send(Post("/echo", "x"));
-  EXPECT_THAT(again->ReadTo("\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
-  again->Send("POST /echo HT");
-  EXPECT_THAT(again->ReadAll(), StartsWith("HTTP/1.1 408 "));
-  const auto both = Connect();
-  both->Send(Post("/echo", "x") + "POST /echo HT");
-  EXPECT_THAT(both->ReadAll(), AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("HTTP/1.1 408 ")));
+  EXPECT_THAT(ask(Post("/echo", "x"), "\r\n\r\nx"), StartsWith("HTTP/1.1 200 "));
+  connection->Send("POST /echo HT");
+  EXPECT_THAT(connection->ReadAll(), StartsWith("HTTP/1.1 408 "));
+  EXPECT_THAT(ask(Post("/echo", "x") + "POST /echo HT", never),
+              AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("HTTP/1.1 408 ")));
   EXPECT_EQ(handler_.events.WaitFor(7), "LsdLsdL");
   Start({.patience = kPatient, .body_patience = kShort, .idle = kPatient});
   const auto body = Connect();
@@ -396,9 +255,35 @@ TEST_P(HttpServerTest, NoticesThatAClientHasGone) {
 
 TEST_P(HttpServerTest, NoticesThatAClientDoesNotRead) {
   Start({.patience = std::chrono::seconds(1)});  // a TLS handshake has to fit in
-  const auto connection = Connect(/*receive_buffer=*/4096);
-  connection->Send(Post("/large", ""));
+  std::unique_ptr<TcpConnection> connection;
+  do {  // on a slow machine the time may be over before the request is sent
+    connection = Connect(/*receive_buffer=*/4096);
+    connection->TrySend(Post("/large", ""));
+  } while (connection->ReadTo("\r\n\r\n").empty());
   EXPECT_EQ(handler_.events.WaitFor(3), "skw");  // the callback of the part is called too
+}
+
+// Times of the same length end in the order in which they began. So the time of a client that reads
+// has begun again if it ends after the time of a head that began meanwhile.
+TEST_P(HttpServerTest, AClientThatReadsHasAllItsTimeAgain) {
+  // The sockets held less than this when the time of the head began, and they cannot hold the rest.
+  constexpr size_t kSome = size_t{3} << 20;
+  std::unique_ptr<TcpConnection> reads;
+  std::unique_ptr<TcpConnection> head;
+  size_t before = 0;  // events of earlier attempts
+  // Returns false if the time of a connection was over too soon, as on a slow machine.
+  const auto attempt = [&] {
+    Start({.patience = std::chrono::seconds(1)});  // a TLS handshake has to fit in
+    before = handler_.events.WaitFor(0).size();
+    reads = Connect(/*receive_buffer=*/65536);
+    reads->TrySend(Post("/large", ""));
+    if (reads->ReadTo("\r\n\r\n").empty()) return false;
+    head = Connect();
+    head->TrySend(Post("/echo", "x") + "POST /echo HT");
+    return !head->ReadTo("\r\n\r\nx").empty() && reads->Read(kSome).size() == kSome;
+  };
+  while (!attempt()) continue;
+  EXPECT_EQ(handler_.events.WaitFor(before + 6).substr(before), "ssdLkw");
 }
 
 TEST_P(HttpServerTest, ClosesConnectionsWhoseClientsDoNotRead) {
