@@ -31,6 +31,17 @@ absl::string_view Header(const grpc::ServerContextBase& context, const char* nam
   return {value.data(), value.size()};
 }
 
+// The values of a header, joined by commas: a list may come in several headers.
+std::string Joined(const grpc::ServerContextBase& context, const char* name) {
+  std::string all;
+  const auto [begin, end] = context.client_metadata().equal_range(name);
+  for (auto header = begin; header != end; ++header) {
+    const absl::string_view value(header->second.data(), header->second.size());
+    absl::StrAppend(&all, all.empty() ? "" : ",", value);
+  }
+  return all;
+}
+
 // Finds the client of a bearer token (RFC 6750).
 absl::StatusOr<std::shared_ptr<const Client>> FindToken(const ClientDirectory& directory,
                                                         absl::string_view authorization) {
@@ -49,7 +60,7 @@ absl::StatusOr<std::shared_ptr<const Client>> FindToken(const ClientDirectory& d
 CallerFacts FactsOf(const grpc::ServerContextBase& context) {
   CallerFacts facts = {.peer = context.peer(),
                        .authorization = std::string(Header(context, "authorization")),
-                       .forwarded_for = std::string(Header(context, "x-forwarded-for")),
+                       .forwarded_for = Joined(context, "x-forwarded-for"),
                        .cache_salt = std::string(Header(context, "aft-cache-salt"))};
   const auto auth = context.auth_context();
   if (auth == nullptr) return facts;

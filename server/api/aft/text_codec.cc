@@ -59,7 +59,8 @@ absl::StatusOr<std::vector<TokenId>> DecodeText(const TextSource& source, const 
   const std::string path = absl::StrCat(source.path, source.path.empty() ? "" : ".", field);
   if (source.tokens != nullptr) return DecodeIds(path + ".ids", *source.tokens, rules);
   const std::string& text = source.text != nullptr ? *source.text : *source.raw;
-  if (text.empty()) return Empty(path, rules);
+  // An empty text may have the tokens that stand around each text (MakeFramedTokenizer).
+  if (text.empty() && !rules.may_be_empty) return BadField(path, "must not be empty");
   AFT_RETURN_IF_ERROR(CheckBytes(path, text, rules.limits));
   absl::StatusOr<std::vector<TokenId>> tokens = rules.tokenizer.Encode(text);
   if (!tokens.ok()) return BadField(path, tokens.status().message());

@@ -122,13 +122,11 @@ HttpPage PlainError(int status, const absl::Status& error, const std::string& id
 }  // namespace
 
 absl::Status Door::CheckHost(const HttpRequest& request) const {
-  const absl::string_view host = request.Host();
-  for (const absl::string_view own : {"localhost", "127.0.0.1", "[::1]"}) {
-    if (absl::EqualsIgnoreCase(host, own)) return absl::OkStatus();
+  if (request.NeedsNoDns() || IsOneOf(config_.allowed_hosts, request.Host())) {
+    return absl::OkStatus();
   }
-  if (IsOneOf(config_.allowed_hosts, host)) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      "Host: is not this machine's own, nor one of http.allowed_hosts");
+      "Host: must be localhost, an IP address or one of http.allowed_hosts");
 }
 
 absl::Status Door::CheckOrigin(const HttpRequest& request, Headers& headers) const {
@@ -255,12 +253,11 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
 
   CallerFacts facts = {.peer = request.peer,
                        .authorization = std::string(request.Header("Authorization")),
-                       .forwarded_for = std::string(request.Header("X-Forwarded-For")),
+                       .forwarded_for = request.Joined("X-Forwarded-For"),
                        .cache_salt = std::string(request.Header("aft-cache-salt")),
                        .certificate_names = request.certificate_names};
-  if (request.Count("aft-cache-salt") > 1 || request.Count("X-Forwarded-For") > 1) {
-    return refuse(
-        absl::InvalidArgumentError("the header aft-cache-salt or X-Forwarded-For occurs twice"));
+  if (request.Count("aft-cache-salt") > 1) {
+    return refuse(absl::InvalidArgumentError("aft-cache-salt: occurs twice"));
   }
   if (draining_) return refuse(absl::UnavailableError("the server is draining"));
   if (request.path == kTryPath) {

@@ -21,8 +21,8 @@ namespace aft::server::openai {
 //   GET  / /v1/models /v1/models/NAME /v1/responses/ID /health /version
 //   DELETE /v1/responses/ID
 //
-// A page in a browser may call it only from one of `http.allow_origins`. The header Host must name
-// this machine (localhost) or one of `http.allowed_hosts`, so that a page cannot reach the server
+// A page in a browser may call it only from one of `http.allow_origins`. The header Host must be
+// localhost, an IP address or one of `http.allowed_hosts`, so that a page cannot reach the server
 // through a host name of its own (DNS rebinding). Only the server's thread calls it, except where a
 // comment says otherwise.
 class Door final : public HttpHandler {

@@ -104,7 +104,7 @@ HttpPage ErrorPage(const absl::Status& status, absl::string_view request_id,
   if (retry_after.has_value()) {
     page.headers["Retry-After"] = absl::StrCat((retry_after->count() + 999) / 1000);
     page.headers["retry-after-ms"] = absl::StrCat(retry_after->count());
-  } else if (page.status == 429) {
+  } else if (page.status == 429 || page.status == 504) {
     page.headers["x-should-retry"] = "false";  // a retry would fail in the same way
   }
   return page;

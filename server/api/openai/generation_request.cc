@@ -12,8 +12,11 @@
 namespace aft::server::openai {
 namespace {
 
-// Fields of OpenAI's API that a request may have only with a value that asks for nothing.
-constexpr const char* kUnsupported[] = {"audio",
+// Fields of OpenAI's API and of vLLM that a request may have only with a value that asks for
+// nothing.
+constexpr const char* kUnsupported[] = {"add_generation_prompt",
+                                        "add_special_tokens",
+                                        "audio",
                                         "background",
                                         "best_of",
                                         "continue_final_message",
@@ -30,7 +33,9 @@ constexpr const char* kUnsupported[] = {"audio",
                                         "reasoning",
                                         "parallel_tool_calls",
                                         "response_format",
+                                        "return_tokens_as_token_ids",
                                         "skip_special_tokens",
+                                        "spaces_between_special_tokens",
                                         "store",
                                         "suffix",
                                         "tool_choice",
@@ -71,8 +76,11 @@ bool HasOnly(const Json& object, const char* name, const Json& plain) {
 }
 
 bool AsksForNothing(const std::string& name, const Json& value) {
-  // The texts of special tokens are never sent, which is vLLM's default.
-  if (name == "skip_special_tokens") return value.is_null() || value == Json(true);
+  // vLLM's defaults: the texts of special tokens are never sent, and the prompt of a chat ends
+  // where the answer begins.
+  if (name == "skip_special_tokens" || name == "add_generation_prompt") {
+    return value.is_null() || value == Json(true);
+  }
   if (value.is_null() || value == Json(false) || value == Json("")) return true;
   if (value.is_structured() && value.empty()) return true;
   if (name == "tool_choice" || name == "function_call") return value == "none" || value == "auto";
@@ -80,7 +88,11 @@ bool AsksForNothing(const std::string& name, const Json& value) {
   if (name == "truncation") return value == "disabled";
   if (name == "reasoning") return HasOnly(value, "effort", "none");
   if (name == "modalities") return value == Json::array({"text"});
-  if (name == "parallel_tool_calls") return value.is_boolean();
+  // No text has special tokens, neither a prompt nor an answer.
+  if (name == "add_special_tokens" || name == "spaces_between_special_tokens" ||
+      name == "parallel_tool_calls") {
+    return value.is_boolean();
+  }
   if (name == "best_of" || name == "length_penalty") return value == 1;
   if (name == "reasoning_effort") return value == "none";
   return name == "metadata" && value.is_object();
@@ -99,9 +111,8 @@ absl::Status ReadStreamOptions(const Json& value, GenerationBody& body) {
   for (const auto& [name, option] : value.items()) {
     const std::string path = absl::StrCat("stream_options.", name);
     bool unused = false;
-    // vLLM's, for the usage in every event.
-    if (name == "continuous_usage_stats" && AsksForNothing(name, option)) continue;
-    if (name != "include_usage" && name != "include_obfuscation") {
+    if (name != "include_usage" && name != "include_obfuscation" &&
+        name != "continuous_usage_stats") {
       return BadField(path, "there is no such option");
     }
     AFT_RETURN_IF_ERROR(ReadFlag(path, option, name == "include_usage" ? body.usage : unused));
@@ -386,7 +397,10 @@ absl::StatusOr<GenerationBody> ParseGeneration(absl::string_view text, Endpoint 
     AFT_ASSIGN_OR_RETURN(body.instructions, StringField(object, "instructions"));
     AFT_ASSIGN_OR_RETURN(body.previous, StringField(object, "previous_response_id"));
   }
+  const auto n = object.find("n");
   for (const auto& [name, value] : object.items()) {
+    // With best_of = n, none of the texts is left out.
+    if (name == "best_of" && n != object.end() && value == *n) continue;
     AFT_RETURN_IF_ERROR(ReadField(name, value, endpoint, body));
   }
   const char* const needed = kText[static_cast<size_t>(endpoint)];

@@ -9,7 +9,6 @@
 #include "base/catching.h"
 #include "google/protobuf/wrappers.pb.h"
 #include "server/api/openai/error_page.h"
-#include "server/api/openai/open_calls.h"
 #include "server/call/call_report.h"
 #include "server/observability/log.h"
 #include "server/transport/active_calls.h"
@@ -43,6 +42,7 @@ HttpCall::HttpCall(InferenceEnvironment& environment, OpenCalls& calls,
                    Caller caller, CallerFacts facts, std::map<std::string, std::string> headers)
     : environment_(environment),
       calls_(calls),
+      place_(calls.Enter()),
       identity_(identity),
       arrival_(std::chrono::steady_clock::now()),
       exchange_(std::move(exchange)),
@@ -78,6 +78,7 @@ void HttpCall::Start(std::string body, std::shared_ptr<HttpAnswer> answer) {
     if (!calls_.Add(this, {call_, facts_, caller_.client->name}, identity_)) {
       return absl::UnavailableError("the server is shutting down");
     }
+    place_.reset();  // calls_ has the call
     call_->Start(caller_, absl::OkStatus(), std::make_unique<Body>(std::move(body)));
     return absl::OkStatus();
   });
@@ -155,7 +156,7 @@ void HttpCall::Pump(std::optional<Call::Next> taken) {
 bool HttpCall::SendPart() {
   if (gone_) return true;
   if (!std::exchange(begun_, true)) {
-    answer_->Begin(WithHeaders({.content_type = "text/event-stream"}));
+    answer_->Begin(StreamHead());
   }
   return answer_->Write(exchange().TakeText());
 }
@@ -171,13 +172,19 @@ void HttpCall::SendEnd() {
   const bool failed = !ending.status.ok();
   const std::string& id = caller_.ids.request;
   if (begun_ || (!failed && exchange().streams())) {
-    if (!begun_) answer_->Begin(WithHeaders({.content_type = "text/event-stream"}));
+    if (!begun_) answer_->Begin(StreamHead());
     return answer_->End(failed ? exchange().ErrorEvent(ErrorOf(ending.status, id, ending.path))
                                : exchange().TakeText());
   }
   answer_->Send(WithHeaders(
       failed ? ErrorPage(ending.status, id, ending.retry_after, ending.path)
              : HttpPage{.content_type = "application/json", .body = exchange().TakeText()}));
+}
+
+HttpPage HttpCall::StreamHead() const {
+  HttpPage page = WithHeaders({.content_type = "text/event-stream; charset=utf-8"});
+  page.headers.emplace("X-Accel-Buffering", "no");  // otherwise nginx would hold events back
+  return page;
 }
 
 HttpPage HttpCall::WithHeaders(HttpPage page) const {

@@ -10,6 +10,7 @@
 #include "server/admission/memory_ledger.h"
 #include "server/api/openai/error_page.h"
 #include "server/api/openai/json_exchange.h"
+#include "server/api/openai/open_calls.h"
 #include "server/call/call.h"
 #include "server/call/carrier.h"
 #include "server/http/http_handler.h"
@@ -17,8 +18,6 @@
 #include "server/transport/client_identity.h"
 
 namespace aft::server::openai {
-
-class OpenCalls;
 
 // An HTTP request that becomes a Call. Only the server's thread uses it, except for Wake and
 // WakeLast.
@@ -59,11 +58,16 @@ class HttpCall final : public HttpTask,
   Call::Next Take(Call& call);
   bool SendPart();
   void SendEnd();
+  // Returns the head of a stream.
+  HttpPage StreamHead() const;
   HttpPage WithHeaders(HttpPage page) const;
   void Close();
 
   InferenceEnvironment& environment_;
   OpenCalls& calls_;
+  // While the body arrives, and until Start's refusal is sent, a drain waits for this request. It
+  // is destroyed after `answer_`, which uses the server.
+  OpenCalls::Place place_;
   const ClientIdentity& identity_;
   const TimePoint arrival_;
   std::unique_ptr<JsonExchange> exchange_;  // until Start

@@ -19,8 +19,9 @@ absl::Status TokenExchange::CheckRequest() {
   const char* const field = detokenize_ ? "tokens" : "prompt";
   for (const auto& [name, value] : object.items()) {
     const bool special = !detokenize_ && name == "add_special_tokens";
-    const bool known =
-        name == "model" || name == field || value.is_null() || (special && value.is_boolean());
+    const bool strings = !detokenize_ && name == "return_token_strs" && value == Json(false);
+    const bool known = name == "model" || name == field || value.is_null() || strings ||
+                       (special && value.is_boolean());
     if (!known) return BadField(name, special ? "must be true or false" : "is not supported");
     if (special && !value.is_null()) special_tokens_ = value.get<bool>();
   }

@@ -1,6 +1,6 @@
 // Answers of HTTP that need no call: headers for pages of other origins, the codes of errors,
-// readiness, and the metrics and log lines of these requests. Also how connections are named,
-// limited and read.
+// readiness, coded bodies, and the metrics and log lines of these requests. Also how connections
+// are named, limited and read.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -93,6 +93,15 @@ TEST(HttpDoorTest, TheCodeSaysWhatWasNotFound) {
   EXPECT_EQ(code(server.Post("/v1/responses", {{"input", "a"}, {"previous_response_id", "x"}})),
             "previous_response_not_found");
   EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "ListModels", "")), 1);
+}
+
+TEST(HttpDoorTest, ACodedBodyIsRefusedByName) {
+  HttpApi server;
+  const Json ask = {{"prompt", "x"}, {"max_tokens", 2}, {"seed", 1}};
+  const HttpReply coded = server.Post("/v1/completions", ask, "Content-Encoding: gzip\r\n");
+  EXPECT_EQ(coded.status, 415);
+  EXPECT_EQ(coded.json()["error"]["param"], "Content-Encoding");
+  EXPECT_EQ(server.Post("/v1/completions", ask, "Content-Encoding: identity\r\n").status, 200);
 }
 
 TEST(HttpDoorTest, ABodyWhereNoneBelongsIsCountedAndLogged) {

@@ -1,14 +1,17 @@
-// How requests over HTTP end in a drain: those that wait for Redis, and those whose clients do not
-// read. Also how those that need Redis end when their token is revoked, or the state is too large.
+// How requests over HTTP end in a drain: those that wait for Redis, those whose body still arrives,
+// and those whose clients do not read. Also how those that need Redis end when their token is
+// revoked, or the state is too large.
 #include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/http/fixture.h"
 #include "tests/integration/known_clients.h"
@@ -112,6 +115,26 @@ TEST_F(HttpSlowRedisTest, AStoredResponseThatIsTooLargeForThisServerCanBeDeleted
   const HttpReply deleted = ParseReply(Ask("DELETE", stored).ReadAll());
   EXPECT_EQ(deleted.status, 200) << deleted.body;
   EXPECT_EQ(scripts_, 2);
+}
+
+TEST(HttpDrainTest, ARequestWhoseBodyStillArrivesIsToldToComeAgain) {
+  ServerConfig config = WithHttp();
+  config.drain.grace = std::chrono::minutes(1);
+  HttpApi server(config);
+  const std::string body = R"({"prompt": "x"})";
+  const std::string request = HttpPost("/v1/completions", body);
+  const TcpConnection sends(server.address());
+  sends.Send(request.substr(0, request.size() - body.size()));
+  server.WaitForMetric("aft_memory_used_bytes", kCall + 2 * static_cast<double>(body.size()));
+  auto drain = std::async(std::launch::async, [&server] { return server.server().Drain(); });
+  while (TcpConnection(server.address()).TrySend("x")) std::this_thread::yield();
+  // A server that did not wait for the body would have closed the connection by then.
+  EXPECT_EQ(drain.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  sends.TrySend(body);
+  const HttpReply reply = ParseReply(sends.ReadAll());
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_THAT(reply.head, testing::HasSubstr("Retry-After: 1\r\n"));
+  EXPECT_TRUE(drain.get());
 }
 
 TEST(HttpDrainTest, AReaderThatStopsDelaysTheDrainNoLongerThanTheGrace) {

@@ -66,7 +66,7 @@ TEST(HttpGenerationTest, CompletionsEqualThoseOfGrpc) {
     body["stream_options"] = {{"include_usage", true}};
     const HttpReply stream = server.Post("/v1/completions", body);
     ASSERT_EQ(stream.status, 200) << stream.body;
-    EXPECT_THAT(stream.head, HasSubstr("Content-Type: text/event-stream\r\n"));
+    EXPECT_THAT(stream.head, HasSubstr("Content-Type: text/event-stream; charset=utf-8\r\n"));
     const std::vector<std::string> events = stream.events();
     EXPECT_EQ(events.back(), "[DONE]");
     EXPECT_EQ(Json::parse(events[events.size() - 2])["usage"], json["usage"]);
@@ -312,7 +312,7 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
                        {"tool_calls", Json::array()},
                        {"function_call", nullptr}};
   const Json user = {{"role", "user"}, {"content", "x"}, {"name", "me"}, {"type", "text"}};
-  const Json stream = {{"include_obfuscation", true}, {"continuous_usage_stats", false}};
+  const Json stream = {{"include_obfuscation", true}, {"continuous_usage_stats", true}};
   Json body = Chat({user, answer}, 2);
   body.update({{"tools", Json::array()},
                {"response_format", {{"type", "text"}}},
@@ -321,8 +321,6 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
                {"store", false},
                {"parallel_tool_calls", true},
                {"service_tier", "auto"},
-               {"temperature", nullptr},
-               {"stop", nullptr},
                {"logit_bias", Json::object()},
                {"frequency_penalty", 0},
                {"top_k", -1},
@@ -339,10 +337,14 @@ TEST(HttpGenerationTest, FieldsThatAskForNothingAreAccepted) {
                {"reasoning_effort", "none"},
                {"best_of", 1},
                {"modalities", Json::array({"text"})},
-               {"truncation", "disabled"},
-               {"max_tokens", nullptr}});
+               {"truncation", "disabled"}});
+  for (const char* field :
+       {"audio", "background", "conversation", "functions", "include", "max_tokens",
+        "max_tool_calls", "prediction", "stop", "temperature", "verbosity", "web_search_options"}) {
+    body[field] = nullptr;
+  }
   for (const char* choice : {"none", "auto"}) {
-    body["tool_choice"] = choice;
+    body["function_call"] = body["tool_choice"] = choice;
     const HttpReply reply = server.Post("/v1/chat/completions", body);
     EXPECT_EQ(reply.status, 200) << choice;
     EXPECT_THAT(reply.body, Not(HasSubstr("usage")));

@@ -1,4 +1,4 @@
-// /v1/completions with several prompts, and prompts that are too long for the model.
+// /v1/completions with several prompts or answers, and prompts that are too long for the model.
 #include <atomic>
 #include <string>
 #include <vector>
@@ -95,6 +95,28 @@ TEST(HttpPromptsTest, BadWordsAreTokenisedOnceForAllPrompts) {
   encoded = 0;
   EXPECT_EQ(texts({"one", "two", "three"}), expected);
   EXPECT_EQ(encoded, 1);
+}
+
+// best_of = n leaves nothing out, and the others are vLLM's defaults.
+TEST(HttpPromptsTest, DefaultsOfOtherServersAreAccepted) {
+  HttpApi server;
+  Json body = Prompts({"a"}, 2);
+  body.update({{"best_of", 2},
+               {"add_special_tokens", true},
+               {"return_tokens_as_token_ids", false},
+               {"spaces_between_special_tokens", true}});
+  const HttpReply reply = server.Post("/v1/completions", body);
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.json()["choices"].size(), 2U);
+  body["best_of"] = 3;
+  EXPECT_EQ(server.Post("/v1/completions", body).json()["error"]["param"], "best_of");
+  body = {{"messages", {{{"role", "user"}, {"content", "a"}}}},
+          {"max_tokens", 1},
+          {"add_generation_prompt", true}};
+  EXPECT_EQ(server.Post("/v1/chat/completions", body).status, 200);
+  body["add_generation_prompt"] = false;
+  EXPECT_EQ(server.Post("/v1/chat/completions", body).json()["error"]["param"],
+            "add_generation_prompt");
 }
 
 TEST(HttpPromptsTest, AnErrorOfTheEngineNamesTheFieldOfTheText) {

@@ -16,6 +16,7 @@
 namespace aft::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -80,6 +81,16 @@ TEST(HttpResponsesTest, ATurnReadsOnlyNewText) {
                                   {{"role", "user"}, {"content", "b"}}});
   EXPECT_EQ(TextOf(server.Post(kResponses, Turn(whole)).json()),
             TextOf(server.Post(kResponses, Turn("b", first["id"])).json()));
+}
+
+// OpenAI's SDK gives this type to the texts of a user.
+TEST(HttpResponsesTest, TheInputMayHavePartsOfInputText) {
+  HttpApi server(WithHttp(), Letters());
+  Json message = {{"role", "user"}};
+  message["content"][0] = {{"type", "input_text"}, {"text", "a"}};
+  const HttpReply reply = server.Post(kResponses, Turn(Json::array({message})));
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(TextOf(reply.json()), TextOverGrpc(server, "a\n\n", 7));
 }
 
 // The instructions of a continuation are not read again, so they do not count for its length.
@@ -163,7 +174,8 @@ TEST(HttpResponsesTest, AStreamsEventsAreInOrder) {
   body["metadata"] = {{"key", "value"}};
   body["stream"] = true;
   const HttpReply reply = server.Post(kResponses, body);
-  EXPECT_THAT(reply.head, HasSubstr("Content-Type: text/event-stream\r\n"));
+  EXPECT_THAT(reply.head, AllOf(HasSubstr("Content-Type: text/event-stream; charset=utf-8\r\n"),
+                                HasSubstr("X-Accel-Buffering: no\r\n")));
   std::vector<std::string> types;
   int events = 0;
   std::string text;
@@ -289,6 +301,22 @@ TEST(HttpResponsesTest, NothingIsStoredIfUnwantedOrImpossible) {
   const HttpReply unavailable = kept.Post(kResponses, body);
   EXPECT_EQ(unavailable.status, 503);
   EXPECT_THAT(unavailable.head, HasSubstr("Retry-After: 1\r\n"));
+}
+
+// The room for a stored response is reserved before its text is known.
+TEST(HttpResponsesTest, ALongAnswerWithSeveralBytesATokenIsStored) {
+  FakeModelRunner::Options options;
+  options.next_token = [](uint64_t /*hash*/, int64_t /*count*/) {
+    return TokenId{0xFF};  // becomes U+FFFD, which has three bytes
+  };
+  HttpApi server(WithHttp(), options);
+  Json body = Turn("a");
+  body["max_output_tokens"] = 2000;
+  const Json response = server.Post(kResponses, body).json();
+  EXPECT_EQ(TextOf(response).size(), 3 * 2000U);
+  EXPECT_EQ(response["store"], true);
+  EXPECT_EQ(server.Get(absl::StrCat(kResponses, "/", response["id"].get<std::string>())).json(),
+            response);
 }
 
 TEST(HttpResponsesTest, AStateIsDeletedWhenItsClientLeavesBeforeItHasTheAnswer) {

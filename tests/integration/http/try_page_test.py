@@ -29,7 +29,8 @@ class TryPageTest(unittest.TestCase):
   def start(self, config="", **size):
     """Opens the page of a new server."""
     self.server = aft_server.Server(aft_server.new_folder(self), PROGRAM, MODEL, config=(
-        f'http_address: "127.0.0.1:0"\n{config}\nmodels {{ name: "languages" path: "{CLASSIFIER}" intra_op_threads: 1 }}'))
+        f'http_address: "127.0.0.1:0"\n{aft_server.SLOW_READERS}\n{config}\n'
+        f'models {{ name: "languages" path: "{CLASSIFIER}" intra_op_threads: 1 }}'))
     self.addCleanup(lambda: self.server.stop(hard=True))
     page = chromium.Page(self)
     self.open(page, **size)
@@ -72,12 +73,9 @@ class TryPageTest(unittest.TestCase):
     return self.post("completions",
                      {"model": "m", "prompt": prompt, "temperature": 0, "max_tokens": 40} | fields)["choices"]
 
-  def test_tokens_stream_and_are_counted(self):
+  def test_tokens_are_counted(self):
     page = self.ready()
-    page.run("lengths = new Set(); new MutationObserver(() => lengths.add(byId('answers').textContent.length))"
-             ".observe(byId('answers'), {childList: true, subtree: true})")
     self.assertEqual(self.ask(page), [self.api(PROMPT)[0]["text"]])
-    self.assertGreater(page.run("lengths.size"), 3)  # it arrived in pieces
     self.assertRegex(page.text("#status"), r"^40 tokens in [\d.]+ s · \d+ tokens/s · .* · 44 tokens read")
     self.assertEqual(page.run("[answers[0].note.textContent, answers[0].text.ariaBusy]"), ["reached its length", "false"])
 

@@ -116,6 +116,9 @@ TEST(HttpVectorsTest, TokensEqualTheModels) {
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", {97, 98}}}).json()["prompt"], "ab");
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", "x"}}).json()["error"]["param"], "tokens");
   EXPECT_EQ(server.Post("/detokenize", {{"tokens", {257}}}).json()["error"]["param"], "tokens[0]");
+  // The lower 32 bits are a token's id.
+  EXPECT_EQ(server.Post("/detokenize", {{"tokens", {4294967393}}}).json()["error"]["param"],
+            "tokens[0]");
   EXPECT_EQ(server.Post("/tokenize", {{"prompt", "x"}, {"y", 1}}).json()["error"]["param"], "y");
   EXPECT_EQ(server.Post("/tokenize", {{"prompt", "x"}, {"y", nullptr}}).status, 200);
   Json special = {{"prompt", "ab"}, {"add_special_tokens", true}};

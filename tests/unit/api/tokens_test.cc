@@ -1,4 +1,5 @@
 // Tests Tokenize and Detokenize, and special tokens in the answer of /tokenize.
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -54,6 +55,21 @@ TEST(TokenExchangeTest, SpecialTokensAreLeftOutIfTheRequestSaysSo) {
   body["add_special_tokens"] = false;
   EXPECT_THAT(TokensOverHttp(framed, body), ElementsAre('a', 'b'));
   EXPECT_THAT(TokensOverHttp(plain, body), ElementsAre('a', 'b'));
+  // An empty text has them too.
+  body["prompt"] = "";
+  EXPECT_THAT(TokensOverHttp(framed, body), ElementsAre());
+  body.erase("add_special_tokens");
+  EXPECT_THAT(TokensOverHttp(framed, body), ElementsAre(1, 2, 3));
+  EXPECT_THAT(TokensOverHttp(plain, body), ElementsAre());
+}
+
+TEST(TokenExchangeTest, AFieldMayHaveAValueThatAsksForNothing) {
+  for (const bool strings : {false, true}) {
+    openai::TokenExchange exchange(/*detokenize=*/false, "id");
+    const nlohmann::json body = {{"prompt", "ab"}, {"return_token_strs", strings}};
+    static_cast<google::protobuf::StringValue&>(exchange.request()).set_value(body.dump());
+    EXPECT_EQ(exchange.CheckRequest().ok(), !strings);
+  }
 }
 
 // Returns the answer of Tokenize or Detokenize.
@@ -104,6 +120,25 @@ TEST(TokenCodecTest, RefusalsNameTheField) {
                              Answer<DetokenizeCodec>("token_ids: 1", nullptr).status()}) {
     EXPECT_EQ(status, absl::FailedPreconditionError("model \"m\" has no tokenizer"));
   }
+}
+
+// The proto and docs/troubleshooting.md tell this number to clients whose gRPC has the default
+// limit of a received message. Each of these bytes becomes three, because it is not valid UTF-8.
+TEST(TokenCodecTest, AnswersForHalfAMillionTokensHaveAtMost4MiB) {
+  constexpr size_t kTokens = 500'000;
+  constexpr size_t kReceived = size_t{4} << 20;
+  const ServedModel model = ModelWith(std::make_shared<FakeTokenizer>());
+  v1::TokenizeRequest text;
+  text.set_raw(std::string(kTokens, '\xff'));
+  const auto ids = TokenizeCodec::Answer(text, {}, model);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_LE(ids->ByteSizeLong(), kReceived);
+  v1::DetokenizeRequest request;
+  *request.mutable_token_ids() = ids->token_ids();
+  const auto bytes = DetokenizeCodec::Answer(request, {}, model);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(bytes->raw(), text.raw());
+  EXPECT_LE(bytes->ByteSizeLong(), kReceived);
 }
 
 // The bytes of the ids differ from those of the text here.
