@@ -265,10 +265,11 @@ def idle_connections(connect, count=500):
 
 def idle_watches(connect, connections=23, streams=95, rate=180):
   """Health watches that stay open, with `rate` new ones a second."""
-  found, begun = [], time.monotonic()
-  for i in range(connections):
+  found, due = [], time.monotonic()
+  for _ in range(connections):
+    due = max(due, time.monotonic()) + streams / rate  # The edge's rate limit would refuse more, also after a pause.
     found += send(connect, WATCH, [message(b"")] * streams, begun=True)
-    while time.monotonic() < begun + (i + 1) * streams / rate:  # The edge's rate limit would refuse more.
+    while time.monotonic() < due:
       for connection in found:
         connection.turn(0.01)
   return found

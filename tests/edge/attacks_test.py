@@ -160,6 +160,7 @@ class AttackTest(unittest.TestCase):
   def test_attacks_through_the_edge(self):
     for name, numbers, ends in ATTACKS:
       with self.subTest(title(name, numbers)):
+        self.doCleanups()  # Ends the programs of the attack before it, if that one failed.
         folder = edge.new_folder(self)
         server = start_server(folder)
         self.addCleanup(server.stop, hard=True)
@@ -185,6 +186,7 @@ class IdleStreamsTest(unittest.TestCase):
   def beside(self, kind, name, **numbers):
     """Runs the attack while a neighbour has streams and opens more. Returns the number of streams of this kind that
     are open during the attack, the number that gave way, and the ends of the attacker's streams."""
+    self.doCleanups()  # Ends the programs of the attack before it.
     folder = edge.new_folder(self)
     server = start_server(folder)
     self.addCleanup(server.stop, hard=True)

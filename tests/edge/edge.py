@@ -14,7 +14,7 @@ import attacker
 from http2 import Connection
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from aft_server import PATIENCE, Process, Server, new_folder, wait_until  # noqa: E402
+from aft_server import PATIENCE, SLOW_READERS, Process, Server, new_folder, wait_until  # noqa: E402
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy/envoy"
 ENVOY = os.environ.get("AFT_ENVOY", "")
@@ -105,8 +105,7 @@ class Edge(Process):
     config.write_text(fill_in((DEPLOY / "envoy.yaml").read_text(), sites, uncommented))
     super().__init__(folder, name, [ENVOY, "-c", config, "--concurrency", "2", "-l", "warning",
                                     "--disable-hot-restart"])
-    wait_until(lambda: not self.alive() or self._listening(), "the edge listens")
-    assert self.alive(), self.log.read_text()
+    self.wait_for(self._listening, "the edge listens")
     listeners = {one["name"]: one["local_address"]["socket_address"]["port_value"]
                  for one in json.loads(self.admin("/listeners?format=json"))["listener_statuses"]}
     self.address = f"127.0.0.1:{listeners['edge']}"
@@ -114,8 +113,8 @@ class Edge(Process):
     self.status_address = f"127.0.0.1:{listeners['status']}"
     healthy = len(replicas) if healthy is None else healthy
     for cluster in ("aft", "aft_watches", *(["aft_http"] if http_replicas else [])):
-      wait_until(lambda name=f"cluster.{cluster}.membership_healthy": self.stat(name) == healthy,
-                 f"{healthy} replicas are healthy")
+      self.wait_for(lambda name=f"cluster.{cluster}.membership_healthy": self.stat(name) == healthy,
+                    f"{healthy} replicas are healthy")
 
   def install(self, certificate, key, secret="tls.yaml"):
     """Moves a certificate and its key to the folder in which the edge looks for those of the file `secret`."""
@@ -176,7 +175,7 @@ class EdgeTest(unittest.TestCase):
     return front
 
   def connect_to(self, address, tls, **how):
-    connection = Connection(address, tls, **how)
+    connection = Connection(address, tls, patience=PATIENCE, **how)
     self.addCleanup(connection.close)
     return connection
 

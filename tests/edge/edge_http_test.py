@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import signal
+import ssl
 import subprocess
 import threading
 
@@ -19,7 +20,7 @@ from edge import PATIENCE, wait_until
 from http1 import head, post
 
 COMPLETIONS = "/v1/completions"
-HTTP = 'http_address: "127.0.0.1:0" drain { lame_duck_ms: 0 grace_ms: 60000 }'
+HTTP = 'http_address: "127.0.0.1:0" drain { lame_duck_ms: 0 grace_ms: 600000 }'
 TRUSTED = HTTP + ' security { trusted_proxies: "127.0.0.1" }'
 LARGEST = 4 << 20  # max_message_bytes.
 ONE_READER = ["a folded line", "another folded line", "two hosts"]  # The edge itself joins each of these to one line.
@@ -57,7 +58,7 @@ class HttpTest(edge.EdgeTest):
     talk = self.talk(front)
     talk.send(post(COMPLETIONS, ask(tokens, stream=True, **more)))
     answer = talk.answer()
-    self.assertEqual((answer.status, answer.headers["content-type"]), (200, "text/event-stream"))
+    self.assertEqual((answer.status, answer.headers["content-type"]), (200, "text/event-stream; charset=utf-8"))
     events = answer.parts()
     self.assertTrue(next(events))
     return talk, answer, events
@@ -108,7 +109,7 @@ class ApiTest(HttpTest):
     self.assertEqual(server.metric(RUNNING), 0)
 
   def test_an_unread_answer_is_cancelled(self):
-    server, front = self.start_both(TRUSTED + " limits { write_stall_ms: 500 }")
+    server, front = self.start_both(TRUSTED + " limits { write_stall_ms: 500 max_stream_buffer_bytes: 1073741824 }")
     talks = [self.stream(front, 1_000_000, logprobs=20)[0] for _ in range(4)]  # Large events fill the buffers soon.
     wait_until(lambda: server.metric("aft_stuck_calls_total") == len(talks), "the server gives up all of them")
     wait_until(lambda: server.metric(RUNNING) == 0, "no request runs")
@@ -156,7 +157,14 @@ class BalancerTest(HttpTest):
     servers = [self.start_server(f"server{i}", TRUSTED) for i in range(2)]
     front = self.start_edge(*servers)
     streams = [self.stream(front, 1000) for _ in range(8)]
-    self.assertTrue(all(server.metric(RUNNING) for server in servers))
+
+    def all_work():
+      if all(server.metric(RUNNING) for server in servers):
+        return True
+      streams.append(self.stream(front, 1000))  # The first streams may have ended.
+      return False
+
+    wait_until(all_work, "every replica works")
     servers[0].terminate()
     talk = self.talk(front)
     while servers[0].alive():
@@ -188,20 +196,28 @@ class BalancerTest(HttpTest):
 
   def test_a_sidecars_clients_leave_a_lame_server_before_it_refuses(self):
     """deploy/k8s/edge: the lame duck is longer than the age of a connection and its idle time together."""
-    server, front = self.start_both(TRUSTED.replace("lame_duck_ms: 0", "lame_duck_ms: 600000"), max_age=("20s", "0.1s"))
+    server, front = self.start_both(TRUSTED.replace("lame_duck_ms: 0", "lame_duck_ms: 600000"), max_age=("20s", "0.5s"),
+                                    rate=RATE_OF_MANY)
     other = self.start_edge(server, name="other", http_idle=("10s", "0.1s"))
     server.terminate()
     wait_until(lambda: front.stat("cluster.aft_http.membership_healthy") == 0, "the edge knows that it drains")
-    busy, idle = self.talk(front), self.talk(other)
 
-    def is_ended():
-      answer = busy.ask(post(COMPLETIONS, ask(1)))
+    def ends_with_an_answer():
+      try:
+        busy = self.talk(front)
+        answer = busy.ask(post(COMPLETIONS, ask(1)))
+      except OSError:
+        return False  # A slow client's connection may be too old before its first request. Then the edge closes it.
+      while answer.headers.get("connection") != "close":
+        self.assertEqual(answer.status, 200)
+        answer = busy.ask(post(COMPLETIONS, ask(1)))
       self.assertEqual(answer.status, 200)
-      return answer.headers.get("connection") == "close"
+      return True
 
-    wait_until(is_ended, "the edge ends the connection")
-    with self.assertRaises(ConnectionError):  # The edge closes it.
-      idle.answer()
+    wait_until(ends_with_an_answer, "the edge ends the connection with an answer")
+    # The edge closes it, on a slow machine within the handshake. Python's version decides which error that is.
+    with self.assertRaises((ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+      self.talk(other).answer()
 
 
 class AttackTest(HttpTest):

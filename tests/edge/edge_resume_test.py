@@ -16,9 +16,9 @@ TOKENS = 8_000
 
 class EdgeResumeTest(edge.EdgeTest):
 
-  def start(self, draining="lame_duck_ms: 0 grace_ms: 20", **sites):
+  def start(self, config="drain { lame_duck_ms: 0 grace_ms: 20 }", **sites):
     """Starts two servers, the edge in front of them, and a client."""
-    servers = [self.start_server(name, f"drain {{ {draining} }}") for name in ("a", "b")]
+    servers = [self.start_server(name, config) for name in ("a", "b")]
     front = self.start_edge(*servers, **sites)
     return servers, front, self.client_of(front)
 
@@ -29,6 +29,8 @@ class EdgeResumeTest(edge.EdgeTest):
 
   def break_one(self, hard):
     """Stops the server of a stream, which must still be complete. Returns whether it had to be resumed."""
+    self.doCleanups()  # Ends the programs of an earlier try.
+    self.folder = edge.new_folder(self)
     servers, _, client = self.start()
     options = {"max_tokens": TOKENS, "ignore_eos": True, "sampling": Sampling(seed=7)}
     undisturbed = client.generate("It is a truth", **options)
@@ -58,7 +60,8 @@ class EdgeResumeTest(edge.EdgeTest):
       pass
 
   def test_an_old_connection_accepts_no_new_streams_and_keeps_its_own(self):
-    _, front, client = self.start(max_age=("20s", "0.1s"), drain=("30s", "0.1s"))
+    # Connections become old only after a slow client's handshake. The stream is read slowly meanwhile.
+    _, front, client = self.start(edge.SLOW_READERS, max_age=("20s", "2s"), drain=("30s", "0.1s"))
     generation = client.generate("It is a truth", max_tokens=1_000_000, ignore_eos=True)
     events = iter(generation)
     next(events)
@@ -70,7 +73,7 @@ class EdgeResumeTest(edge.EdgeTest):
     generation.close()
 
   def test_a_draining_replica_fails_no_client(self):
-    servers, front, _ = self.start(draining="lame_duck_ms: 600000")
+    servers, front, _ = self.start("drain { lame_duck_ms: 600000 }")
     # Each client has a connection of its own, so the Watch of some would reach that replica.
     clients = [self.client_of(front, max_attempts=1, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)]
     for client in clients:

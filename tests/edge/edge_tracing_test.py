@@ -49,7 +49,7 @@ class TracingTest(edge.EdgeTest):
     super().setUp()
     self.collector = Collector(self)
     self.server = self.start_server(config='http_address: "127.0.0.1:0"')
-    self.edge = self.start_edge(self.server, collector=self.collector.address)
+    self.edge = self.start_edge(self.server, collector=self.collector.address, sampling=("timeout: 1s", "timeout: 600s"))
 
   def generate(self, *headers):
     """Makes a call. Returns (trace, span, parent) of its log line; the client sees the same trace and span."""

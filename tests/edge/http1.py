@@ -3,7 +3,7 @@
 import json
 import socket
 
-PATIENCE = 60  # The seconds after which a necessary answer counts as missing.
+from edge import PATIENCE
 
 
 def head(line, *headers, host="localhost"):

@@ -51,13 +51,15 @@ class Stream:
 class Connection:
   """Not thread-safe. `window` is the number of bytes that the peer may send per stream, and `updates` whether the
   window is opened again when they have come. `acknowledge` is whether its SETTINGS are acknowledged. `token`
-  identifies the client, and `source` is the address of this machine from which it connects."""
+  identifies the client, and `source` is the address of this machine from which it connects. Sending gives up after
+  `patience` seconds without an event."""
 
-  def __init__(self, address, tls=None, window=65535, updates=True, acknowledge=True, token=None, source=None):
+  def __init__(self, address, tls=None, window=65535, updates=True, acknowledge=True, token=None, source=None,
+               patience=5):
     host, port = address.rsplit(":", 1)
     self.authority = address
     self.metadata = [("authorization", f"Bearer {token}")] if token else []
-    self.updates, self.acknowledge = updates, acknowledge
+    self.updates, self.acknowledge, self._patience = updates, acknowledge, patience
     self.streams, self.sent = {}, 0
     self.deaf = False  # If true, the socket is not read any more.
     self.closed, self.goaway = "", ""  # How the connection ended, and the error of a GOAWAY.
@@ -119,7 +121,7 @@ class Connection:
     while at < len(body) and not stream.ended and not self.closed:
       size = min(FRAME_BYTES, len(body) - at, stream.window, self._window)
       if size <= 0:
-        if not self.turn(5):
+        if not self.turn(self._patience):
           return  # The peer does not open the window any further.
         continue
       last = end and at + size == len(body)
@@ -130,8 +132,8 @@ class Connection:
       if len(self._out) > 1 << 18:
         self.turn(0)
 
-  def flush(self, patience=5):
-    while self._out and not self.closed and self.turn(patience):
+  def flush(self):
+    while self._out and not self.closed and self.turn(self._patience):
       pass
 
   # ---- Receiving ---------------------------------------------------------------------------------
