@@ -171,7 +171,7 @@ absl::Status Call::FindModel() {
   if (found != model_) reservation_.reset();  // the reservation was for another model
   model_ = found;
   SetModelName(name);  // after Acquire, because a model that is served has metrics
-  AFT_RETURN_IF_ERROR(model.status());
+  AFT_RETURN_IF_ERROR(WithPath(model.status(), "model", field));
   MutexLock lock(mutex_);
   found_ = true;
   return CheckModel();

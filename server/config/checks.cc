@@ -1,8 +1,10 @@
 #include "server/config/checks.h"
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/utf8.h"
 
 namespace aft::server {
@@ -12,6 +14,13 @@ absl::Status BadField(absl::string_view path, absl::string_view reason) {
   constexpr size_t kLongest = 200;
   return absl::InvalidArgumentError(absl::StrCat(
       path.size() > kLongest ? Shown(path, kLongest) : std::string(path), ": ", reason));
+}
+
+absl::Status WithPath(const absl::Status& error, absl::string_view from, absl::string_view to) {
+  absl::string_view rest = error.message();
+  if (!absl::ConsumePrefix(&rest, from) || rest.empty()) return error;
+  if (!absl::StrContains(":.[", rest.front())) return error;  // another path that begins like it
+  return absl::Status(error.code(), absl::StrCat(to, rest));
 }
 
 absl::Status CheckOneOf(absl::string_view path, const std::string& value,

@@ -76,7 +76,7 @@ absl::Status CheckScoring(const ScoringRequest& request, const ModelInfo& info,
   }
   if (info.max_seq_len == 0 || before + tokens <= info.max_seq_len) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("text: ", before, " tokens before and ", tokens,
+      absl::StrCat("text_to_score: ", before, " tokens before and ", tokens,
                    " exceed the model's max_seq_len=", info.max_seq_len));
 }
 

@@ -14,6 +14,7 @@
 #include "base/catching.h"  // OutOfMemory
 #include "base/status_macros.h"
 #include "model/api/snapshot_bytes.h"
+#include "server/config/checks.h"
 #include "server/engine/check_output.h"
 #include "server/engine/check_requests.h"
 #include "server/engine/generation_group.h"
@@ -152,9 +153,9 @@ absl::StatusOr<RequestHandle> GenerateEngine::ScoreTexts(
   std::vector<std::unique_ptr<Job>> jobs;
   for (size_t i = 0; i < requests.size(); ++i) {
     absl::Status status = CheckScoring(requests[i], info_, options_.model.name);
-    absl::string_view reason = status.message();
-    if (requests.size() > 1 && absl::ConsumePrefix(&reason, "text: ")) {
-      status = absl::Status(status.code(), absl::StrCat("texts[", i, "]: ", reason));
+    if (requests.size() > 1) {
+      const std::string path = absl::StrCat("texts[", i, "]");
+      status = WithPath(WithPath(status, "text", path), "text_to_score", path);
     }
     if (!status.ok()) return RefuseInvalid(status);
     std::unique_ptr<PrefixRead> prefix = prefixes_.Make(requests[i]);

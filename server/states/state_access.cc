@@ -127,7 +127,7 @@ absl::StatusOr<SequenceState> StateAccess::Open(const char* field, absl::string_
 
 absl::Status StateAccess::CheckRequestBytes(size_t bytes) {
   constexpr size_t kOtherFields = 256;  // that newer clients may send
-  return CheckLength("id", bytes, StateStore::kIdBytes + kOtherFields);
+  return CheckLength("request", bytes, StateStore::kIdBytes + kOtherFields);
 }
 
 absl::StatusOr<StateAccess::Place> StateAccess::Reserve(const Client& client,

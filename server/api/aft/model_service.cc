@@ -110,14 +110,18 @@ absl::Status ModelService::AnswerList(UnaryCall& call) const {
 absl::Status ModelService::AnswerGet(UnaryCall& call, const grpc::ByteBuffer& bytes) const {
   AFT_RETURN_IF_ERROR(call.Admit());
   constexpr size_t kOtherFields = 256;  // room for fields of newer clients
-  AFT_RETURN_IF_ERROR(CheckLength("name", bytes.Length(), kMaxModelNameBytes + kOtherFields));
+  AFT_RETURN_IF_ERROR(
+      CheckLength("request", bytes.Length(), 2 * kMaxModelNameBytes + kOtherFields));
   v1::GetRequest request;
   AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
   AFT_RETURN_IF_ERROR(CheckLength("name", request.name().size(), kMaxModelNameBytes));
-  AFT_ASSIGN_OR_RETURN(const ModelStatus status,
-                       registry_.Get(*call.client(), request.name(), request.version()));
+  AFT_RETURN_IF_ERROR(CheckLength("version", request.version().size(), kMaxModelNameBytes));
+  const auto status = registry_.Get(*call.client(), request.name(), request.version());
+  if (!status.ok()) {
+    return WithPath(WithPath(status.status(), "model", "name"), "model_version", "version");
+  }
   v1::GetResponse message;
-  *message.mutable_model() = EncodeModel(status);
+  *message.mutable_model() = EncodeModel(*status);
   return call.Answer(message);
 }
 

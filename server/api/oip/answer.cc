@@ -22,8 +22,8 @@ const char* ReasonName(const Outcome& outcome) {
 }
 constexpr char kNotFinished[] = "None";
 
-// Approximate sizes of a token and of an alternative, without the text of the token. As JSON, each
-// is an object with an id and a number of up to 22 characters.
+// Approximate sizes of a token and of an alternative, without their texts. As JSON, each is an
+// object with an id and a number of up to 22 characters.
 constexpr size_t kTokenBytes = 8;
 constexpr size_t kAlternativeBytes = 11;  // in memory: it is not in the response
 constexpr size_t kTokenJsonBytes = 72;
@@ -57,7 +57,6 @@ void GenerationAnswer::Add(const TokenDelta& delta, Part& part) {
   for (const SampledToken& token : delta.tokens) {
     part.ids.push_back(token.id);
     logprob_ += double{token.logprob};
-    if (form_.logprobs) AddLogprobs(token, part.logprobs);
   }
 }
 
@@ -77,6 +76,17 @@ void GenerationAnswer::AddLogprobs(const SampledToken& token, std::string& json)
   absl::StrAppend(
       &json, json.empty() ? "" : ", ",
       object.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace));
+}
+
+size_t GenerationAnswer::LogprobsBytes(const TokenDelta& delta) const {
+  size_t bytes = delta.text.size();  // each token has its text there, too
+  for (const SampledToken& token : delta.tokens) {
+    bytes += kTokenJsonBytes;
+    for (const TokenLogprob& other : token.top) {
+      bytes += kAlternativeJsonBytes + TokenBytes(*tokenizer_, other.id).size();
+    }
+  }
+  return bytes;
 }
 
 void GenerationAnswer::Write(const Part& part, const char* reason,
@@ -103,20 +113,23 @@ void GenerationAnswer::Write(const Part& part, const char* reason,
   }
 }
 
-void GenerationAnswer::Collect(TokenDelta delta) { Add(delta, kept_); }
+void GenerationAnswer::Collect(TokenDelta delta) {
+  Add(delta, kept_);
+  if (!form_.logprobs) return;
+  logprobs_bytes_ += LogprobsBytes(delta);
+  for (SampledToken& token : delta.tokens) sampled_.push_back(std::move(token));
+}
 
 size_t GenerationAnswer::held_bytes() const {
-  return kept_.text.size() + kept_.ids.size() * sizeof(int64_t) + kept_.logprobs.size();
+  return kept_.text.size() + kept_.ids.size() * sizeof(int64_t) + logprobs_bytes_;
 }
 
 size_t GenerationAnswer::WireBytes(const TokenDelta& delta) const {
   if (form_.ids && delta.tokens.empty()) return 0;  // text that was held back until the end
-  const size_t token_bytes = form_.logprobs ? kTokenJsonBytes : kTokenBytes;
-  const size_t alternative_bytes = form_.logprobs ? kAlternativeJsonBytes : kAlternativeBytes;
+  if (form_.logprobs) return delta.text.size() + LogprobsBytes(delta);
   size_t bytes = delta.text.size();
-  if (form_.logprobs) bytes *= 2;  // each token has its text there, too
   for (const SampledToken& token : delta.tokens) {
-    bytes += token_bytes + token.top.size() * alternative_bytes;
+    bytes += kTokenBytes + token.top.size() * kAlternativeBytes;
   }
   return bytes;
 }
@@ -125,6 +138,9 @@ void GenerationAnswer::WriteToken(const TokenDelta& delta,
                                   inference::ModelInferResponse& response) {
   Part part;
   Add(delta, part);
+  if (form_.logprobs) {
+    for (const SampledToken& token : delta.tokens) AddLogprobs(token, part.logprobs);
+  }
   Write(part, kNotFinished, response);
 }
 
@@ -132,6 +148,8 @@ void GenerationAnswer::WriteEnd(const Outcome& outcome, inference::ModelInferRes
   // The tokens have left already, so only the reason may be new.
   if (form_.streams && !(form_.finish_reason && form_.Wants("finish_reason"))) return;
   if (!form_.streams) kept_.text.insert(0, form_.prefix);
+  for (const SampledToken& token : sampled_) AddLogprobs(token, kept_.logprobs);
+  std::vector<SampledToken>().swap(sampled_);  // before the response takes as much memory
   Write(kept_, ReasonName(outcome), response);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
+#include "model/api/sampling_params.h"
 #include "model/api/tokenizer.h"
 #include "server/engine/request.h"
 
@@ -34,10 +35,11 @@ class Answer {
   virtual size_t most_bytes() const { return 0; }
   virtual void Prepare() {}
 
-  // Keeps a part of an answer that has a single response.
+  // Keeps a part of an answer that has a single response. Runs on an engine's thread, so it must
+  // be fast: other work waits for WriteEnd.
   virtual void Collect(TokenDelta /*delta*/) {}
   virtual void CollectRow(size_t /*row*/, std::vector<float> /*vectors*/) {}
-  // The number of bytes that it keeps, about.
+  // The size of what it keeps, about, as WriteEnd will write it.
   virtual size_t held_bytes() const { return 0; }
 
   // For an answer with a response per token: the size on the wire of the tensors that WriteToken
@@ -86,11 +88,15 @@ class GenerationAnswer final : public Answer {
 
   void Add(const TokenDelta& delta, Part& part);
   void AddLogprobs(const SampledToken& token, std::string& json) const;
+  // The size of the JSON that AddLogprobs makes of all tokens, about.
+  size_t LogprobsBytes(const TokenDelta& delta) const;
   void Write(const Part& part, const char* reason, inference::ModelInferResponse& response) const;
 
   const GenerationForm form_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
-  Part kept_;
+  Part kept_;                          // of a single response
+  std::vector<SampledToken> sampled_;  // the tokens of kept_, if their logprobs are wanted
+  size_t logprobs_bytes_ = 0;          // about the size of the JSON that they will become
   double logprob_ = 0;
 };
 

@@ -4,10 +4,11 @@
 #include <utility>
 #include <variant>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
+#include "server/api/oip/model_tensors.h"
 #include "server/api/oip/request.h"
 #include "server/config/checks.h"
 #include "server/transport/message_bytes.h"
@@ -60,10 +61,8 @@ size_t InferExchange::RequestCost(const RequestBytes& bytes) const {
 // Reads the id without parsing the message, so that a refusal can name the request.
 void InferExchange::Peek(const RequestBytes& bytes) {
   std::string id = bytes.PeekStrings(kIdField, kMaxIdBytes).back().value_or("");
-  const bool printable = std::all_of(id.begin(), id.end(), [](char c) {
-    return absl::ascii_isprint(static_cast<unsigned char>(c));
-  });
-  if (printable) id_ = std::move(id);
+  // Clients refuse an answer with a string that is not UTF-8.
+  if (ToValidUtf8(id) == id) id_ = std::move(id);
 }
 
 absl::Status InferExchange::CheckRequest() {
@@ -75,6 +74,7 @@ absl::Status InferExchange::CheckRequest() {
 
 absl::StatusOr<DecodedRequest> InferExchange::Decode(const ServedModel& model,
                                                      const LimitsConfig& limits) {
+  if (decoupled_ && IsDecoupled(model)) decoupled_();
   model_ = model.config.name;
   version_ = model.config.version;
   AFT_ASSIGN_OR_RETURN(
@@ -160,9 +160,11 @@ size_t InferExchange::held_bytes() const {
 }
 
 absl::string_view InferExchange::too_much() const {
-  return streams_ ? "slow client: it reads slower than the models write"
-                  : "the answer is longer than limits.max_stream_buffer_bytes; ask for a stream of "
-                    "tokens, which may be longer";
+  if (streams_) return "slow client: it reads slower than the models write";
+  return *text_ == '\0' ? "the answer is longer than limits.max_stream_buffer_bytes; Score of "
+                          "aft.v1 streams its scores"
+                        : "the answer is longer than limits.max_stream_buffer_bytes; ask for a "
+                          "stream of tokens, which may be longer";
 }
 
 inference::ModelInferResponse& InferExchange::Begin(bool final) {
@@ -194,7 +196,7 @@ bool InferExchange::Finish(const Outcome& outcome, const v1::State* /*stored*/) 
 }
 
 size_t InferExchange::last_message_bytes() const {
-  return answer_ != nullptr ? answer_->most_bytes() : 0;
+  return std::max(answer_->most_bytes(), answer_->held_bytes());
 }
 
 void InferExchange::SetError(const std::string& message) {

@@ -3,9 +3,11 @@
 #include <atomic>
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,6 +32,9 @@ class InferExchange final : public Exchange {
       : statistics_(statistics), unread_(std::move(unread)) {}
   ~InferExchange() override { Drop(); }
 
+  // `decoupled` is called, before the request is decoded, if its model is decoupled: Triton answers
+  // requests to all other models in their order. Only streams call this, before the call starts.
+  void OnDecoupled(std::function<void()> decoupled) { decoupled_ = std::move(decoupled); }
   // Makes outgoing() the response of a request that has failed. Only streams call this.
   void SetError(const std::string& message);
 
@@ -79,6 +84,7 @@ class InferExchange final : public Exchange {
 
   Statistics& statistics_;
   const std::shared_ptr<std::atomic<size_t>> unread_;  // null for ModelInfer
+  std::function<void()> decoupled_;                    // null for ModelInfer
   std::unique_ptr<inference::ModelInferRequest> request_ =
       std::make_unique<inference::ModelInferRequest>();
   std::string id_;  // the id that the request has

@@ -149,7 +149,7 @@ inference::ModelConfig ConfigOf(const ServedModel& model) {
     (*config.mutable_parameters())["labels"].set_string_value(
         nlohmann::json(model.info.labels).dump());
   }
-  config.mutable_model_transaction_policy()->set_decoupled(model.generate != nullptr);
+  config.mutable_model_transaction_policy()->set_decoupled(IsDecoupled(model));
   return config;
 }
 

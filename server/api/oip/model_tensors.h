@@ -37,6 +37,9 @@ inline bool IsBareMixer(const ServedModel& model) {
 // Whether the vectors of the model are logits.
 inline bool IsClassifier(const ServedModel& model) { return !model.info.labels.empty(); }
 
+// Whether a request may have any number of responses, as Triton calls it: a language model.
+inline bool IsDecoupled(const ServedModel& model) { return model.generate != nullptr; }
+
 ModelTensors TensorsOf(const ServedModel& model);
 
 inference::ModelMetadataResponse DescribeModel(const ServedModel& model);

@@ -80,7 +80,10 @@ grpc::ServerUnaryReactor* KserveService::Answer(
   Request parsed;
   if (status.ok()) status = ParseMessage(request, parsed);
   Response message;
-  if (status.ok()) status = answer(*call->client(), parsed, message);
+  if (status.ok()) {
+    status = answer(*call->client(), parsed, message);
+    status = WithPath(WithPath(status, "model", "name"), "model_version", "version");
+  }
   if (status.ok()) status = call->Answer(message);
   call->End(method, status);
   return call.get();
@@ -270,7 +273,12 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
         [call](const absl::Status& outcome) {
           if (const UnaryCall::Ending finish = call->TakeEnd()) finish(outcome);
         },
-        [call] { return call->waiting(); });
+        [call] {
+          // From here on, the error is that of the load. A client that repeated the call because of
+          // it would make the server read the weights again and again.
+          call->NeverRetry();
+          return call->waiting();
+        });
   }
   return call.get();
 }

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/api/aft/generate_codec.h"
@@ -63,7 +62,7 @@ absl::StatusOr<bool> TakeParameter(absl::string_view name, const InferParameter&
   } else if (name == "binary_data_output") {
     AFT_ASSIGN_OR_RETURN(const bool binary, ReadFlag(name, parameter));
     source.form.typed = !binary;
-  } else if (absl::StartsWith(name, "sequence_")) {
+  } else if (name == "sequence_id" || name == "sequence_start" || name == "sequence_end") {
     AFT_RETURN_IF_ERROR(CheckNoSequence(name, parameter));
   } else {
     return false;
@@ -111,7 +110,12 @@ absl::StatusOr<GenerationOptions> ReadOptions(const Source& source,
     AFT_RETURN_IF_ERROR(options.SetAll(kSamplingParameters, text));
   }
   for (const std::string& name : parameters) {
-    AFT_RETURN_IF_ERROR(options.Set(kParameters, name, AsJson(source.parameters.at(name))));
+    const InferParameter& parameter = source.parameters.at(name);
+    // Json takes null for an option that is not set. A newer kind of value arrives like this, too.
+    if (parameter.parameter_choice_case() == InferParameter::PARAMETER_CHOICE_NOT_SET) {
+      return BadField(ParameterPath(name), "must have a value");
+    }
+    AFT_RETURN_IF_ERROR(options.Set(kParameters, name, AsJson(parameter)));
   }
   for (const char* const name :
        {"max_tokens", "temperature", "top_k", "top_p", "seed", "ignore_eos"}) {

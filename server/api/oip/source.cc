@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "server/config/checks.h"
 
 namespace aft::server::kserve {
@@ -56,14 +55,7 @@ absl::Status AddIds(absl::Span<const int64_t> ids, absl::string_view path, int64
 }
 
 absl::Status RenameText(const absl::Status& error, absl::string_view text, absl::string_view ids) {
-  absl::string_view rest = error.message();
-  if (absl::ConsumePrefix(&rest, "raw:")) {
-    return absl::Status(error.code(), absl::StrCat(text, ":", rest));
-  }
-  if (absl::ConsumePrefix(&rest, "tokens.ids")) {
-    return absl::Status(error.code(), absl::StrCat(ids, rest));
-  }
-  return error;
+  return WithPath(WithPath(error, "raw", text), "tokens.ids", ids);
 }
 
 }  // namespace aft::server::kserve

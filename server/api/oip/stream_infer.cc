@@ -1,5 +1,6 @@
 #include "server/api/oip/stream_infer.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -77,8 +78,17 @@ void StreamInfer::OnReadDone(bool ok) {
     return WakeStream();
   }
   auto message = std::make_unique<GrpcRequestBytes>(std::exchange(incoming_, {}));
-  const auto call = std::make_shared<Call>(
-      inference_, std::make_unique<InferExchange>(statistics_, unread_), shared_from_this());
+  auto exchange = std::make_unique<InferExchange>(statistics_, unread_);
+  InferExchange& infer = *exchange;
+  const auto call = std::make_shared<Call>(inference_, std::move(exchange), shared_from_this());
+  infer.OnDecoupled([this, &decoupled = *call] {
+    {
+      MutexLock lock(mutex_);
+      if (!LeaveOrder(decoupled) || std::exchange(writing_, true)) return;
+    }
+    // Another thread makes the answer of the other call, and fails without failing this request.
+    transport_.sender.Post(shared_from_this());
+  });
   Caller caller = caller_;
   {
     MutexLock lock(mutex_);
@@ -86,6 +96,7 @@ void StreamInfer::OnReadDone(bool ok) {
     if (abort_.has_value() || finished_) return;  // the stream has ended in the meantime
     caller.client = client_;
     calls_.emplace(call.get(), Open{.call = call});
+    order_.push_back(call.get());
     transport_.infer_streams.SetIdle(this, false);
   }
   call->Start(std::move(caller), absl::OkStatus(), std::move(message));
@@ -104,9 +115,21 @@ bool StreamInfer::TakeTurn(Call& call) {
   MutexLock lock(mutex_);
   const auto found = calls_.find(&call);
   if (found == calls_.end()) return false;  // its last response is being sent
-  if (!found->second.waits) turns_.push_back(&call);
-  found->second.waits = true;
+  const bool waited = std::exchange(found->second.waits, true);
+  const auto place = std::find(order_.begin(), order_.end(), &call);
+  const bool may_send = place == order_.end() || place == order_.begin();
+  if (!waited && may_send) turns_.push_back(&call);
   return !std::exchange(writing_, true);
+}
+
+bool StreamInfer::LeaveOrder(Call& call) {
+  const auto place = std::find(order_.begin(), order_.end(), &call);
+  if (place == order_.end()) return false;
+  const bool first = place == order_.begin();
+  order_.erase(place);
+  if (!first || order_.empty() || !calls_.find(order_.front())->second.waits) return false;
+  turns_.push_back(order_.front());
+  return true;
 }
 
 void StreamInfer::WakeStream() {
@@ -163,6 +186,7 @@ bool StreamInfer::SendNext(const std::shared_ptr<Call>& call) {
     Open& open = calls_.find(call.get())->second;
     if (next == Call::Next::kEnd) {
       if (open.waits) turns_.erase(std::find(turns_.begin(), turns_.end(), call.get()));
+      LeaveOrder(*call);
       calls_.erase(call.get());
     } else if (!open.waits) {  // goes after the others, as it may have more
       turns_.push_back(call.get());

@@ -23,11 +23,12 @@ namespace aft::server::kserve {
 using BidiReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // ModelStreamInfer: one stream of requests, each of which is a Call. They run in parallel. The
-// responses of each request come in order, and requests take turns. There is a response for each
-// token, unless the client falls far behind. At most one read and one write are outstanding. The
-// stream is not read while kMostRequests are unanswered, including refused ones. This,
-// max_stream_buffer_bytes and the ledger bound what it holds. ActiveCalls owns it until gRPC is
-// done with it.
+// responses of each request come in order. Requests to decoupled models (language models) take
+// turns; all others are answered in the order in which they came, as Triton does it. There is a
+// response for each token, unless the client falls far behind. At most one read and one write are
+// outstanding. The stream is not read while kMostRequests are unanswered, including refused ones.
+// This, max_stream_buffer_bytes and the ledger bound what it holds. ActiveCalls owns it until gRPC
+// is done with it.
 class StreamInfer final : public BidiReactor,
                           public ActiveCall,
                           public Carrier,
@@ -65,6 +66,10 @@ class StreamInfer final : public BidiReactor,
   // Notes that `call` may have something to send. Returns whether the caller has to call Pump: it
   // has set `writing_`.
   bool TakeTurn(Call& call);
+  // Later requests need not wait for the answer to `call` any more: its model is decoupled, or it
+  // is answered. Returns whether another call has its turn because of that. REQUIRES: `call` has
+  // had no turn, or is the first in order_.
+  bool LeaveOrder(Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Send() override { Pump(); }
   void Fail(const absl::Status& why) override { Abort(why, why); }
   // Starts the next write or the end of the stream, or resets `writing_`. REQUIRES: the caller has
@@ -99,17 +104,20 @@ class StreamInfer final : public BidiReactor,
   mutable Mutex mutex_;
   std::shared_ptr<const Client> client_ ABSL_GUARDED_BY(mutex_);  // as last read
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = true;    // set until Start has sent the metadata
+  bool writing_ ABSL_GUARDED_BY(mutex_) = true;    // set until Start calls Pump
   bool read_all_ ABSL_GUARDED_BY(mutex_) = false;  // the client has half-closed
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_when_idle_ ABSL_GUARDED_BY(mutex_);
   struct Open {
     std::shared_ptr<Call> call;
-    bool waits = false;  // in turns_
+    bool waits = false;  // has something to send, perhaps; in turns_, if it may send now
   };
   std::unordered_map<Call*, Open> calls_ ABSL_GUARDED_BY(mutex_);  // calls that have not ended
-  std::deque<Call*> turns_ ABSL_GUARDED_BY(mutex_);  // calls that may have something to send
+  std::deque<Call*> turns_ ABSL_GUARDED_BY(mutex_);  // calls that may send, as their turns come
+  // Calls whose answers leave in this order. A call is here until its model is known to be
+  // decoupled, or until it ends.
+  std::deque<Call*> order_ ABSL_GUARDED_BY(mutex_);
   MemoryLedger::Charge charge_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -46,7 +46,7 @@ class Stream:
     client.start_stream(lambda result, error: self.answers.put((result, error)), **options)
 
   def next(self):
-    return self.answers.get(timeout=60)
+    return self.answers.get()
 
 
 class ClientTest(unittest.TestCase):
@@ -126,7 +126,7 @@ class ClientTest(unittest.TestCase):
     self.assertEqual((first.dtype, first.shape), (np.int64, (6,)))
     done = queue.Queue()
     self.client.async_infer("fake", self.ids(6), lambda result, error: done.put((result, error)))
-    result, error = done.get(timeout=60)
+    result, error = done.get()
     self.assertIsNone(error)
     np.testing.assert_array_equal(result.as_numpy("output_ids"), first)
 

@@ -7,11 +7,14 @@
 #include "gtest/gtest.h"
 #include "tests/integration/oip/fixture.h"
 #include "tests/support/fake_tokenizer.h"
+#include "tests/support/short_memory.h"
+#include "tests/support/status_matchers.h"
 
 namespace aft::server {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::StartsWith;
 
 constexpr size_t kWidth = 3;
 
@@ -228,6 +231,24 @@ TEST(KserveEncodeTest, ErrorsNameTheTensorOrTheParameter) {
           {"parameters.pooling: must be one of \"mean\", \"first\", \"last\"", pooling},
           {"parameters.max_tokens: there is no such parameter", unknown},
       });
+}
+
+TEST(KserveEncodeTest, AnAnswerWithoutMemoryIsCountedAsThatError) {
+  constexpr size_t kWide = 1 << 15;
+  FakeEncoderRunner::Options options;
+  options.width = kWide;
+  KserveServer server(TestConfigWithEncoder(), {}, options);
+  InferBuilder request = Encoder();
+  request.Text("text_input", "x").Output("last_hidden_state");
+  {
+    const ShortMemory none(kWide * sizeof(float) + 1);
+    const KserveServer::Answer answer = server.Infer(request.request());
+    EXPECT_THAT(answer.status,
+                StatusIs(absl::StatusCode::kResourceExhausted, StartsWith("memory: ")));
+    EXPECT_EQ(RetryHintOf(*answer.context), "1000");
+  }
+  EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "ModelInfer", "encoder")), 1);
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "ModelInfer", "encoder")), 0);
 }
 
 }  // namespace

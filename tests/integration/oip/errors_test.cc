@@ -153,6 +153,10 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
        })},
       {"parameters.unheard_of: there is no such option",
        Spoiled([](auto& b) { b.Parameter("unheard_of").set_bool_param(true); })},
+      {"parameters.temperature: must have a value",
+       Spoiled([](auto& b) { b.Parameter("temperature"); })},
+      {"parameters.unheard_of: must have a value",
+       Spoiled([](auto& b) { b.Parameter("unheard_of"); })},
       {"parameters: a name: must have at most 64 bytes, got 65",
        Spoiled([](auto& b) { b.Parameter(std::string(65, 'p')).set_bool_param(true); })},
       {"parameters.priority: must be an integer of at least 0",
@@ -161,8 +165,14 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
        Spoiled([](auto& b) { b.Parameter("timeout").set_string_param("1"); })},
       {"parameters.sequence_id: sequences of requests are not supported",
        Spoiled([](auto& b) { b.Parameter("sequence_id").set_int64_param(3); })},
+      {"parameters.sequence_id: sequences of requests are not supported",
+       Spoiled([](auto& b) { b.Parameter("sequence_id").set_uint64_param(3); })},
+      {"parameters.sequence_id: sequences of requests are not supported",
+       Spoiled([](auto& b) { b.Parameter("sequence_id").set_string_param("abc"); })},
       {"parameters.sequence_start: sequences of requests are not supported",
        Spoiled([](auto& b) { b.Parameter("sequence_start").set_bool_param(true); })},
+      {"parameters.sequence_length: there is no such option",
+       Spoiled([](auto& b) { b.Parameter("sequence_length").set_bool_param(false); })},
       {"parameters.binary_data_output: must be a boolean",
        Spoiled([](auto& b) { b.Parameter("binary_data_output").set_int64_param(0); })},
       {"max_tokens: is only for generations, but score is true",
@@ -189,6 +199,22 @@ TEST(KserveErrorsTest, APromptThatIsTooLongForTheModelNamesItsTensor) {
                           InferBuilder().Text("text_input", std::string(30, 'x'))},
                          {"input_ids: 30 tokens and at least one more exceed",
                           InferBuilder().Ids(std::vector<int64_t>(30, 1))}});
+}
+
+TEST(KserveErrorsTest, AStreamThatAsksForNoGrpcErrorContinuesAfterAnError) {
+  KserveServer server;
+  InferStream stream(server.kserve(), [](grpc::ClientContext& context) {
+    context.AddMetadata("triton_grpc_error", "false");
+  });
+  ModelStreamInferResponse response;
+  ASSERT_TRUE(stream.Send(InferBuilder().Text("text_input", "").request()));
+  ASSERT_TRUE(stream.Next(response));
+  EXPECT_THAT(response.error_message(), testing::StartsWith("text_input: must not be empty"));
+  ASSERT_TRUE(stream.Send(Prompt().Tokens(1).request()));
+  ASSERT_TRUE(stream.Next(response));
+  EXPECT_EQ(response.error_message(), "");
+  stream.ReadAll();
+  EXPECT_TRUE(stream.Finish().ok());
 }
 
 TEST(KserveErrorsTest, AnErrorOfARunningRequestNamesTheParameter) {

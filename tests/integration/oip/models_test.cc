@@ -179,7 +179,7 @@ TEST(KserveModelsTest, UnknownModelsAreNotFound) {
   request.set_name("fake");
   request.set_version("7");
   EXPECT_THAT(Call<&Stub::ModelMetadata>(server, request, response),
-              StatusIs(absl::StatusCode::kNotFound, StartsWith("model_version: ")));
+              StatusIs(absl::StatusCode::kNotFound, StartsWith("version: ")));
   request.set_name(std::string(129, 'm'));
   EXPECT_THAT(Call<&Stub::ModelMetadata>(server, request, response),
               StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("name: ")));
@@ -191,6 +191,30 @@ TEST(KserveModelsTest, UnknownModelsAreNotFound) {
   inference::ModelStatisticsResponse counted;
   EXPECT_THAT(Call<&Stub::ModelStatistics>(server, statistics, counted),
               StatusIs(absl::StatusCode::kNotFound, _));
+}
+
+// The field has another name in each of these requests.
+TEST(KserveModelsTest, AnErrorNamesTheFieldOfTheModelAsTheRequestDoes) {
+  KserveServer server(TestConfigWithEncoder());
+  const auto invalid = [](const char* error) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(error));
+  };
+  EXPECT_THAT(server.Infer(InferBuilder("").Text("text_input", "x").request()).status,
+              invalid("model_name: must be set to one of \"fake\", \"encoder\""));
+  inference::ModelMetadataResponse metadata;
+  EXPECT_THAT(Call<&Stub::ModelMetadata>(server, inference::ModelMetadataRequest(), metadata),
+              invalid("name: must be set to one of "));
+  inference::ModelConfigResponse config;
+  EXPECT_THAT(Call<&Stub::ModelConfig>(server, inference::ModelConfigRequest(), config),
+              invalid("name: must be set to one of "));
+  grpc::ClientContext context;
+  v1::GetResponse got;
+  EXPECT_THAT(server.models().Get(&context, v1::GetRequest(), &got),
+              invalid("name: must be set to one of "));
+  v1::GenerateRequest generate = Request("x", 1);
+  generate.clear_model();
+  EXPECT_THAT(GenerateStream(server.inference(), generate).Finish(),
+              invalid("model: must be set to one of "));
 }
 
 TEST(KserveModelsTest, StatisticsCountCallsOfThisProtocol) {

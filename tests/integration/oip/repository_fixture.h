@@ -14,7 +14,7 @@
 
 namespace aft::server {
 // A server whose repository has the model "m". The fingerprint of a version is its number. A
-// version with a file "bad" or "cut" does not load.
+// version with a file "bad", "cut" or "large" does not load.
 class KserveRepositoryTest : public testing::Test {
  protected:
   KserveRepositoryTest() : config_(TestConfigWithMetrics()) {
@@ -42,6 +42,9 @@ class KserveRepositoryTest : public testing::Test {
     const ModelLoader loader = [this](const LoadOptions& load) -> absl::StatusOr<LoadedModel> {
       const std::filesystem::path path = load.checkpoint_dir;
       if (std::filesystem::exists(path / "bad")) return absl::DataLossError("weights: are bad");
+      if (std::filesystem::exists(path / "large")) {
+        return absl::ResourceExhaustedError("not enough memory");
+      }
       if (std::filesystem::exists(path / "cut")) {
         return absl::DataLossError(absl::StrCat((path / "weights").string(), ": is cut"));
       }

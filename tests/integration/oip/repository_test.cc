@@ -111,6 +111,29 @@ TEST_F(KserveRepositoryTest, NothingIsUploaded) {
   EXPECT_THAT(Load("other"), StatusIs(absl::StatusCode::kNotFound, _));
 }
 
+// gRPC repeats a refusal for lack of space. A load that is repeated reads the weights again.
+TEST_F(KserveRepositoryTest, ALoadThatFailsForLackOfMemoryMustNotBeRetried) {
+  Start();
+  AddVersion("m/2/large");
+  grpc::ClientContext context;
+  inference::RepositoryModelLoadResponse response;
+  EXPECT_THAT(kserve().RepositoryModelLoad(
+                  &context, Order<inference::RepositoryModelLoadRequest>("m"), &response),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("not enough memory")));
+  EXPECT_EQ(RetryHintOf(context), "-1");
+  EXPECT_EQ(Infer(), "1");
+}
+
+TEST_F(KserveRepositoryTest, HealthListsAtMostAHundredServices) {
+  for (int i = 0; i < 100; ++i) AddVersion(absl::StrCat("other", i, "/1/bad"));
+  Start();
+  grpc::ClientContext context;
+  grpc::health::v1::HealthListResponse response;
+  EXPECT_THAT(server_->health().List(&context, {}, &response),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("more than 100 services")));
+  EXPECT_EQ(RetryHintOf(context), "-1");
+}
+
 TEST_F(KserveRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
   Start();
   const CapturedLog log;

@@ -171,7 +171,10 @@ TEST_F(StateTest, BadFieldsAreNamed) {
               invalid("store.ttl_ms: must be in [1, 86400000], got 86400001"));
   EXPECT_THAT(Get(""), invalid("id: must not be empty"));
   EXPECT_THAT(Get(std::string(33, 'a')), invalid("id: "));
-  EXPECT_THAT(Delete(std::string(100'000, 'a')), invalid("id: "));
+  EXPECT_THAT(Delete(std::string(100'000, 'a')), invalid("request: must have at most 288 bytes"));
+  v1::StateServiceListResponse listed;  // a request for a list has no field `id`
+  EXPECT_THAT(List(listed, {}, std::string(300, 'a')),
+              invalid("request: must have at most 288 bytes"));
   EXPECT_EQ(server_->control().step_count(), 0);
 }
 

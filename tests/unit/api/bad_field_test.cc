@@ -2,6 +2,7 @@
 // named_options_test.cc tests the numbers and lists of generation_options.proto.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -152,6 +153,19 @@ TEST(BadFieldTest, RulesForSingleTokens) {
       {{"text: 'x' resumable: true",
         "resumable: must not be set: only a client of Generate has the output with which another "
         "server can resume"}});
+}
+
+TEST(BadFieldTest, NamesInAResume) {
+  const auto with = [](const std::string& field, int bytes) {
+    return absl::StrCat("text: 'x' sampling { seed: 1 } resume { ", field, ": '",
+                        std::string(bytes, 'n'), "' }");
+  };
+  for (const auto& [field, most] : {std::pair("numerics", 128), std::pair("resume_id", 32)}) {
+    EXPECT_TRUE(Decode<GenerateCodec>(FromText<v1::GenerateRequest>(with(field, most))).ok());
+    ExpectRefused<GenerateCodec>(
+        {{with(field, most + 1),
+          absl::StrCat("resume.", field, ": must have at most ", most, " bytes, got ", most + 1)}});
+  }
 }
 
 TEST(BadFieldTest, TheSmallestLimitOfATextIsNamed) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,6 +69,19 @@ TEST(CompletionLogprobsTest, TheMostLikelyOfTokensWithTheSameBytesIsShown) {
   const OrderedJson json = Taken(logprobs);
   EXPECT_EQ(json["token_logprobs"][0], -3);
   EXPECT_EQ(json["top_logprobs"][0], (OrderedJson{{"a", -1}, {"b", -2}}));
+}
+
+// JSON has no infinity.
+TEST(CompletionLogprobsTest, ALogprobThatIsNotFiniteIsNull) {
+  const FakeTokenizer tokenizer;
+  v1::TokenLogprobs logprob;
+  logprob.set_logprob(-1);
+  v1::Alternative& other = *logprob.add_top();
+  other.set_token_id('b');
+  other.set_logprob(-std::numeric_limits<float>::infinity());
+  CompletionLogprobs logprobs;
+  logprobs.Add(tokenizer, 'a', &logprob);
+  EXPECT_EQ(Taken(logprobs)["top_logprobs"][0], (OrderedJson{{"b", nullptr}, {"a", -1}}));
 }
 
 TEST(CompletionLogprobsTest, OffsetsCountTheCharactersOfTheText) {

@@ -166,7 +166,7 @@ TEST_F(EngineStateTest, TheLengthOfTheModelCountsTheTextBefore) {
                        AllOf(HasSubstr("prompt: 7 tokens before, 3 tokens"), HasSubstr("=10"))));
   EXPECT_THAT(Refused(ScoreTurn(state, {4, 5, 6, 7})),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("text: 7 tokens before and 4 exceed the model's max_seq_len=10")));
+                       "text_to_score: 7 tokens before and 4 exceed the model's max_seq_len=10"));
   EXPECT_EQ(Run(ScoreTurn(state, {4, 5, 6}))->tokens, 10);
   const Accepted last = Submit(Turn(state, {4, 5}, 9));
   const Outcome outcome = last.sink->Wait();
