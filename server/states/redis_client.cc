@@ -58,11 +58,12 @@ struct RedisClient::Task : FairItem {
 };
 
 RedisClient::RedisClient(const RedisConfig& config, std::string password, StateMetrics& metrics,
-                         Open open)
+                         Open open, RedisConnection::Clock clock)
     : config_(config),
       password_(std::move(password)),
       metrics_(metrics),
       open_(std::move(open)),
+      clock_(std::move(clock)),
       next_attempt_(steady_clock::now()),
       // A call that has waited for half of its time goes first, however many clients there are.
       queue_(Duration(config.timeout) / (2 * FairQueue::kOverdueAges)),
@@ -87,7 +88,7 @@ void RedisClient::Call(const std::string& client, std::vector<RedisCommand> comm
   {
     MutexLock lock(mutex_);
     if (!down_) {
-      const auto now = steady_clock::now();
+      const auto now = clock_();
       task->deadline = std::min(now + config_.timeout, begin_by);
       queue_.Push(*task, now);
       if (tasks_.size() + queue_.account(*task)->waiting <= kPlaces) {
@@ -109,7 +110,7 @@ void RedisClient::Expire() {
   Tasks gone;
   {
     MutexLock lock(mutex_);
-    const auto now = steady_clock::now();
+    const auto now = clock_();
     const auto over = std::stable_partition(
         tasks_.begin(), tasks_.end(),
         [latest = now - Excess(now)](const auto& task) { return task->deadline > latest; });
@@ -170,7 +171,7 @@ bool RedisClient::Wait() {
 void RedisClient::Connect() {
   absl::StatusOr<std::unique_ptr<RedisConnection>> connection;
   const absl::Status status = Catching([&] {
-    connection = open_(config_, password_, steady_clock::now() + config_.timeout);
+    connection = open_(config_, password_, clock_() + config_.timeout, clock_);
     return connection.status();
   });
   if (!status.ok()) return SetDown(status);
@@ -179,7 +180,7 @@ void RedisClient::Connect() {
 }
 
 void RedisClient::DoNext() {
-  const auto began = steady_clock::now();
+  const auto began = clock_();
   std::unique_ptr<Task> task;
   bool over = false;
   {
@@ -210,7 +211,7 @@ void RedisClient::DoNext() {
   const bool again = absl::IsUnavailable(status) && !task->again;  // closed, perhaps while idle
   {
     MutexLock lock(mutex_);
-    const auto now = steady_clock::now();
+    const auto now = clock_();
     const auto excess = Excess(now);
     due_ = steady_clock::time_point::max();
     for (const auto& waiting : tasks_) {
@@ -223,7 +224,7 @@ void RedisClient::DoNext() {
       tasks_.push_front(std::move(task));
       metrics_.redis_waiting.Set(static_cast<double>(tasks_.size()));
     } else {
-      queue_.Charge(*task, Seconds(steady_clock::now() - began));
+      queue_.Charge(*task, Seconds(clock_() - began));
       queue_.Leave(*task);
     }
   }

@@ -42,11 +42,14 @@ class RedisClient {
   using Done = std::function<void(Replies)>;
 
   using Open = std::function<absl::StatusOr<std::unique_ptr<RedisConnection>>(
-      const RedisConfig&, const std::string& password, RedisConnection::Deadline)>;
+      const RedisConfig&, const std::string& password, RedisConnection::Deadline,
+      const RedisConnection::Clock&)>;
 
-  // Does not need Redis to be running yet. `metrics` must outlive the object.
+  // Does not need Redis to be running yet. `metrics` must outlive the object. `clock`: the time of
+  // the calls. The pauses between attempts to connect, and between lines of the log, are real.
   RedisClient(const RedisConfig& config, std::string password, StateMetrics& metrics,
-              Open open = RedisConnection::Open);
+              Open open = RedisConnection::Open,
+              RedisConnection::Clock clock = std::chrono::steady_clock::now);
   // Ends all calls, then returns.
   ~RedisClient();
   RedisClient(const RedisClient&) = delete;
@@ -88,6 +91,7 @@ class RedisClient {
   const std::string password_;
   StateMetrics& metrics_;
   const Open open_;
+  const RedisConnection::Clock clock_;
 
   // Only the thread uses these.
   std::unique_ptr<RedisConnection> connection_;

@@ -28,7 +28,6 @@ namespace aft::server {
 namespace {
 
 using std::chrono::microseconds;
-using std::chrono::steady_clock;
 
 constexpr size_t kReadBytes = size_t{64} << 10;
 // The most elements of an array. No command here asks for more.
@@ -115,20 +114,22 @@ absl::Status Closed(int error) {
 
 }  // namespace
 
-RedisConnection::RedisConnection(redisContext* context, std::chrono::milliseconds timeout)
-    : context_(context), timeout_(timeout) {}
+RedisConnection::RedisConnection(redisContext* context, std::chrono::milliseconds timeout,
+                                 Clock clock)
+    : context_(context), timeout_(timeout), clock_(std::move(clock)) {}
 
 RedisConnection::~RedisConnection() { redisFree(context_); }
 
 absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const RedisConfig& config,
                                                                        const std::string& password,
-                                                                       Deadline deadline) {
+                                                                       Deadline deadline,
+                                                                       Clock clock) {
   const auto failed = [&config](absl::string_view why) {
     return absl::UnavailableError(absl::StrCat("states.redis: ", config.address, ": ", why));
   };
-  const auto left = std::chrono::duration_cast<microseconds>(deadline - steady_clock::now());
+  const auto left = std::chrono::duration_cast<microseconds>(deadline - clock());
   auto connection = absl::WrapUnique(new RedisConnection(
-      Connect(config.address, std::max(left, microseconds(1))), config.timeout));
+      Connect(config.address, std::max(left, microseconds(1))), config.timeout, std::move(clock)));
   const redisContext* const context = connection->context_;
   if (context == nullptr) return failed("no memory");
   if (context->err != 0) return failed(context->errstr);
@@ -217,13 +218,13 @@ absl::Status RedisConnection::SendBytes(absl::string_view bytes, Deadline& deadl
 
 void RedisConnection::Extend(Deadline& deadline, size_t bytes) const {
   const Deadline later = deadline + kByteTime * static_cast<int64_t>(bytes);
-  deadline = std::max(deadline, std::min(later, steady_clock::now() + timeout_));
+  deadline = std::max(deadline, std::min(later, clock_() + timeout_));
 }
 
 absl::Status RedisConnection::Await(int16_t events, Deadline deadline) const {
   pollfd file = {.fd = context_->fd, .events = events, .revents = 0};
   while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock_());
     if (left.count() <= 0) return absl::DeadlineExceededError("no answer in time");
     const int ready = poll(&file, 1, static_cast<int>(left.count()));
     if (ready > 0) return absl::OkStatus();

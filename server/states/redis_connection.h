@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,13 +33,15 @@ using RedisCommand = std::vector<std::string>;
 class RedisConnection {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
+  // The time that deadlines are compared with.
+  using Clock = std::function<Deadline()>;
 
   // Connects, logs in with the password unless it is "", chooses the database, and waits until
   // Redis says that it serves. UNAVAILABLE names address and reason. The look-up of a host's name
   // may exceed `deadline`. REQUIRES: ValidateServerConfig has accepted the address.
-  static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisConfig& config,
-                                                               const std::string& password,
-                                                               Deadline deadline);
+  static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(
+      const RedisConfig& config, const std::string& password, Deadline deadline,
+      Clock clock = std::chrono::steady_clock::now);
   ~RedisConnection();
   RedisConnection(const RedisConnection&) = delete;
   RedisConnection& operator=(const RedisConnection&) = delete;
@@ -53,7 +56,7 @@ class RedisConnection {
                                                size_t max_bytes, Deadline deadline);
 
  private:
-  RedisConnection(redisContext* context, std::chrono::milliseconds timeout);
+  RedisConnection(redisContext* context, std::chrono::milliseconds timeout, Clock clock);
 
   absl::Status Send(const std::vector<RedisCommand>& commands, Deadline& deadline);
   absl::Status SendBytes(absl::string_view bytes, Deadline& deadline) const;
@@ -64,6 +67,7 @@ class RedisConnection {
 
   redisContext* const context_;  // null: no memory
   const std::chrono::milliseconds timeout_;
+  const Clock clock_;
 };
 
 }  // namespace aft::server

@@ -191,8 +191,11 @@ TEST_F(RedisClientTest, ARedisThatFallsSilentIsFoundAgainWhenItAnswers) {
   while (!Ask(*client).ok()) {
   }
   Answer("");
-  EXPECT_EQ(Ask(*client).status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(failed(RedisFailure::kBroken), 1);
+  const double before = failed(RedisFailure::kBroken);
+  while (failed(RedisFailure::kBroken) == before) {  // a slow machine may not send the first one
+    EXPECT_EQ(Ask(*client).status().code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_EQ(failed(RedisFailure::kBroken), before + 1);
   Answer("$2\r\nhi\r\n");
   while (!Ask(*client).ok()) {
   }
@@ -400,8 +403,11 @@ TEST_F(RedisClientTest, AListAsksForNothingAfterItsTimeout) {
   replica->states->Describe(ClientOf("bob"), "bob", Id('a'),
                             [&](const absl::StatusOr<StoredState>&) { described.set_value(); });
   while (!holds) std::this_thread::yield();
-  until = steady_clock::now();
-  EXPECT_EQ(List(*replica, "ada").status().code(), absl::StatusCode::kUnavailable);
+  std::promise<absl::StatusCode> listed;
+  replica->states->List(ClientOf("ada"), "ada", "", /*most=*/100,
+                        [&](const auto& page) { listed.set_value(page.status().code()); });
+  until = steady_clock::now();  // the list's time began before
+  EXPECT_EQ(listed.get_future().get(), absl::StatusCode::kUnavailable);
   described.get_future().wait();
   EXPECT_EQ(heads, 0);
 }
@@ -425,7 +431,7 @@ TEST_F(RedisClientTest, AStateIsCopiedOnceToBeWritten) {
 TEST_F(RedisClientTest, ACallThatWaitedTooLongEndsThoughTheThreadIsBlocked) {
   std::promise<void> found;
   std::atomic<bool> first = true;
-  const auto open = [&](const RedisConfig&, const std::string&, RedisConnection::Deadline) {
+  const auto open = [&](const auto&...) {
     if (first.exchange(false)) found.get_future().wait();  // like a slow look-up of a host's name
     return absl::UnavailableError("no such host");
   };
@@ -448,7 +454,7 @@ TEST_F(RedisClientTest, ACallThatWaitedTooLongEndsThoughTheThreadIsBlocked) {
 TEST_F(RedisClientTest, TheTimeBetweenAttemptsDoubles) {
   std::vector<std::chrono::steady_clock::time_point> attempts;
   std::promise<void> third;
-  const auto open = [&](const RedisConfig&, const std::string&, RedisConnection::Deadline) {
+  const auto open = [&](const auto&...) {
     attempts.push_back(std::chrono::steady_clock::now());
     if (attempts.size() == 3) third.set_value();
     return absl::UnavailableError("down");

@@ -7,12 +7,14 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "server/states/redis_client.h"
+#include "server/states/redis_connection.h"
 #include "server/states/redis_states.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/short_memory.h"
@@ -123,12 +125,14 @@ class RedisTest : public testing::Test {
   }
 
   // A client of Redis that no states use.
-  std::unique_ptr<RedisClient> Connect(const std::string& address,
-                                       std::chrono::milliseconds timeout) {
+  std::unique_ptr<RedisClient> Connect(
+      const std::string& address, std::chrono::milliseconds timeout,
+      RedisConnection::Clock clock = std::chrono::steady_clock::now) {
     RedisConfig config;
     config.address = address;
     config.timeout = timeout;
-    return std::make_unique<RedisClient>(config, "", metrics_);
+    return std::make_unique<RedisClient>(config, "", metrics_, RedisConnection::Open,
+                                         std::move(clock));
   }
 
   prometheus::Registry registry_;

@@ -1,6 +1,5 @@
 // Calls to a Redis that is slow, or that closes the connection or contradicts itself in a call.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +7,6 @@
 #include <memory>
 #include <new>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -16,18 +14,19 @@
 #include "server/observability/log.h"
 #include "server/states/redis_client.h"
 #include "server/states/redis_record.h"
+#include "tests/support/manual_clock.h"
 #include "tests/unit/states/redis_fixture.h"
 
 namespace aft::server {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
+// The time of the calls stands still unless the fake Redis moves it.
 class SlowRedisTest : public RedisTest {
  protected:
   std::unique_ptr<RedisClient> Connect(const FakeRedis& redis, milliseconds timeout) {
-    auto client = RedisTest::Connect(redis.address(), timeout);
+    auto client = RedisTest::Connect(redis.address(), timeout, [this] { return clock_.Now(); });
     WaitUntilUp(metrics_);
     return client;
   }
@@ -39,9 +38,8 @@ class SlowRedisTest : public RedisTest {
     });
     return done->get_future();
   }
-  static void WaitUntil(steady_clock::time_point time) {
-    while (steady_clock::now() < time) std::this_thread::yield();
-  }
+
+  ManualClock clock_;
 };
 
 TEST_F(SlowRedisTest, ACallThatEndsBecauseRedisHangsUpIsLogged) {
@@ -60,36 +58,36 @@ TEST_F(SlowRedisTest, ALargeStateThatArrivesSteadilyEndsNoCall) {
   constexpr size_t kLarge = 10'000'000;
   constexpr milliseconds kTimeout{1000};
   constexpr milliseconds kQuarter{350};
-  std::atomic<steady_clock::time_point> began = steady_clock::time_point();
-  std::atomic<bool> broken = false;
+  bool broken = false;
   // Reads the last quarter when the timeout is over.
   FakeRedis redis(
       [&](const RedisCommand& command) -> std::string {
-        if (command[0] != "SET" || broken.exchange(true)) return "+OK\r\n";
-        began = steady_clock::now();
+        if (command[0] != "SET" || std::exchange(broken, true)) return "+OK\r\n";
         return FakeRedis::kHangUp;
       },
       /*login=*/true,
-      [&](size_t read) {
-        const auto quarter = static_cast<int>(std::min<size_t>(read / (kLarge / 4), 3));
-        WaitUntil(began.load() + quarter * kQuarter);
+      [&, passed = size_t{0}](size_t read) mutable {
+        if (read == 0) passed = 0;  // a new connection
+        const size_t quarters = std::min<size_t>(read / (kLarge / 4), 3);
+        clock_.Advance(kQuarter * (quarters - passed));
+        passed = quarters;
       });
   const auto client = Connect(redis, kTimeout);
-  began = steady_clock::now();
+  const auto began = clock_.Now();
   auto large = Call(*client, "ada", {"SET", "x", std::string(kLarge, 'x')});
   auto small = Call(*client, "bob", {"GET", "y"});
   while (small.wait_for(milliseconds(0)) != std::future_status::ready) client->Expire();
   EXPECT_EQ(large.get(), absl::StatusCode::kOk);
   EXPECT_EQ(small.get(), absl::StatusCode::kOk);
-  EXPECT_GT(steady_clock::now() - began.load(), kTimeout);
+  EXPECT_GT(clock_.Now() - began, 2 * kTimeout);
   EXPECT_EQ(redis.connections(), 2);
 }
 
 TEST_F(SlowRedisTest, ATransferThatHardlyAdvancesEnds) {
   // 4 KiB in 3 ms are too slow, though some bytes are moved within each timeout.
   FakeRedis redis([](const RedisCommand&) { return "+OK\r\n"; }, /*login=*/true,
-                  [](size_t read) {
-                    if (read > 4096) WaitUntil(steady_clock::now() + milliseconds(3));
+                  [this](size_t read) {
+                    if (read > 4096) clock_.Advance(milliseconds(3));
                   });
   const auto client = Connect(redis, milliseconds(200));
   auto large = Call(*client, "ada", {"SET", "x", std::string(2'000'000, 'x')});
@@ -106,14 +104,14 @@ TEST_F(SlowRedisTest, ALongCallGivesNoTimeToACallThatComesAtItsEnd) {
       asked.set_value();
       go_on.get_future().wait();
     } else {
-      WaitUntil(steady_clock::now() + kTimeout * 2 / 5);
+      clock_.Advance(kTimeout * 2 / 5);
     }
     return "+OK\r\n";
   });
   const auto client = Connect(redis, kTimeout);
   Call(*client, "ada", {"GET", "long"});
   asked.get_future().wait();
-  WaitUntil(steady_clock::now() + kTimeout * 9 / 10);
+  clock_.Advance(kTimeout * 9 / 10);
   for (const std::string key : {"a", "b", "c"}) Call(*client, "ada", {"GET", key});
   auto late = Call(*client, "ada", {"GET", "d"});
   go_on.set_value();
@@ -160,9 +158,7 @@ TEST_F(SlowRedisTest, AnAttemptWithoutMemoryEndsTheCallsThatWaitAndIsRepeated) {
   std::promise<void> repeated;
   std::promise<absl::StatusCode> told;
   int attempts = 0;
-  const auto open =
-      [&](const RedisConfig&, const std::string&,
-          RedisConnection::Deadline) -> absl::StatusOr<std::unique_ptr<RedisConnection>> {
+  const auto open = [&](const auto&...) -> absl::StatusOr<std::unique_ptr<RedisConnection>> {
     if (++attempts == 2) repeated.set_value();
     if (attempts > 1) return absl::UnavailableError("down");
     waiting.get_future().wait();
