@@ -324,6 +324,7 @@ void ModelRegistry::BeginDrain() {
   if (!Drain()) return;
   thread_.Drain();
   for (const ModelHold& model : keeper_.Held()) model->engine().BeginDrain();
+  PublishAll();  // only now: where the metric says "draining", no further request begins
   on_change_();
 }
 

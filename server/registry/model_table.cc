@@ -457,9 +457,13 @@ bool ModelTable::Drain() {
     for (auto& [version, loaded] : entry->versions) {
       if (Rank(loaded.state) > Rank(ModelState::kFailed)) loaded.state = ModelState::kDraining;
     }
-    Publish(*entry);
   }
   return true;
+}
+
+void ModelTable::PublishAll() {
+  MutexLock lock(mutex_);
+  for (const auto& entry : entries_) Publish(*entry);
 }
 
 bool ModelTable::IsDraining() const {

@@ -165,8 +165,10 @@ class ModelTable {
   bool MayReload(const Entry& entry) const;
   // The name and the reason of each model if all of them failed to load; otherwise nothing.
   std::optional<std::vector<std::string>> LoadFailures() const;
-  // From now on Acquire refuses all models. Returns false if this was so before.
+  // From now on Acquire refuses all models. Returns false if this was so before. The metrics show
+  // it after PublishAll.
   bool Drain();
+  void PublishAll();
   bool IsDraining() const;
   // Releases all models.
   void LetGo();

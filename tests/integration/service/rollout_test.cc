@@ -58,7 +58,7 @@ TEST(RolloutTest, ADrainFailsNoRequestOfARetryingClientOfTwoServers) {
   staying.WaitForMetric(kWaiting, kStreams / 2);
   while (leaving.Metric(kWaiting) == kStreams / 2) leaving.control().AllowSteps(1);
   std::thread drain([&] { leaving.server().Drain(); });
-  leaving.WaitForMetric("aft_draining", 1);
+  leaving.WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
   leaving.control().Resume();
   staying.control().Resume();
   for (std::thread& stream : streams) stream.join();

@@ -106,6 +106,25 @@ TEST_F(VersionsTest, ALimitedNumberOfOrdersMayWait) {
   EXPECT_THAT(orders[63].Wait(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
 }
 
+TEST_F(VersionsTest, TheMetricShowsADrainOnlyWhenAllHaveBeenTold) {
+  Add("m/1");
+  Serve();
+  Add("m/2");
+  loads_.Hold();
+  Ordered load;
+  registry_->Load("m", load.Done());
+  loads_.WaitUntilBlocked();
+  double when_told = -1;
+  registry_->Load("m", [&](const absl::Status&) {  // it waits for the other one
+    when_told = Gauge("aft_model_state", "draining");
+  });
+  registry_->BeginDrain();
+  EXPECT_EQ(when_told, 0);
+  EXPECT_EQ(Gauge("aft_model_state", "draining"), 1);
+  loads_.Resume();
+  EXPECT_EQ(load.Wait().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(VersionsTest, NewRulesHoldAtOnceAndTheFolderIsReadHoweverManyOrdersWait) {
   Add("m/1");
   loads_.Hold();

@@ -156,11 +156,12 @@ class VersionsTest : public testing::Test {
     }
     return versions;
   }
-  // The gauge of all versions of "m" together, as on the metrics page.
-  double Gauge(const std::string& name) {
+  // The gauge of all versions of "m" together, as on the metrics page. `state`: its second label.
+  double Gauge(const std::string& name, const std::string& state = "") {
     for (const prometheus::MetricFamily& family : prometheus_.Collect()) {
       for (const prometheus::ClientMetric& metric : family.metric) {
-        if (family.name == name && metric.label.at(0).value == "m") return metric.gauge.value;
+        if (family.name != name || metric.label.at(0).value != "m") continue;
+        if (state.empty() || metric.label.at(1).value == state) return metric.gauge.value;
       }
     }
     return -1;
