@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/call/call_report.h"
 #include "server/call/outcome_messages.h"
@@ -114,8 +115,10 @@ grpc::Status CallCarrier::EndWith(const Call& call, bool unary) {
   if (ending.retry_after.has_value()) {
     context().AddTrailingMetadata(kRetryPushbackKey, absl::StrCat(ending.retry_after->count()));
   } else if (unary && absl::IsResourceExhausted(ending.status)) {
-    // The answer to a repeated request would fail in the same way, so clients must not retry.
-    context().AddTrailingMetadata(kRetryPushbackKey, kNeverRetry);
+    // An answer that is too large would be too large again, so clients must not retry. Memory may
+    // be free later.
+    const bool later = absl::StartsWith(ending.status.message(), "memory: ");
+    context().AddTrailingMetadata(kRetryPushbackKey, later ? kRetryAfterMs : kNeverRetry);
   }
   if (ending.begun) {
     context().AddTrailingMetadata(kUsageKey, EncodeUsage(ending.usage).SerializeAsString());

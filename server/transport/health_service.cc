@@ -1,9 +1,13 @@
 #include "server/transport/health_service.h"
 
+#include <cstddef>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
@@ -19,9 +23,17 @@ using grpc::health::v1::HealthCheckResponse;
 
 namespace {
 
+constexpr size_t kOtherFields = 256;  // room for fields of newer clients
+constexpr int kMostListed = 100;      // services in an answer of List, as in grpc-go
+
+// Whether the client, or a caller that is none (null), may know the service.
+bool MayKnow(const Client* client, absl::string_view service) {
+  if (!absl::ConsumePrefix(&service, kHealthOfModel)) return true;
+  return client != nullptr && client->MayUse(service);
+}
+
 // Returns the service that the request names. Checks the size before it parses.
 absl::StatusOr<std::string> ServiceName(const grpc::ByteBuffer& bytes) {
-  constexpr size_t kOtherFields = 256;  // room for fields of newer clients
   AFT_RETURN_IF_ERROR(CheckLength("service", bytes.Length(), kMaxServiceNameBytes + kOtherFields));
   HealthCheckRequest request;
   AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
@@ -144,12 +156,16 @@ HealthService::Status HealthService::Find(const std::string& service) const {
 
 HealthService::Status HealthService::FindFor(const grpc::CallbackServerContext& context,
                                              const std::string& service) const {
-  absl::string_view model = service;
-  if (environment_.identity.directory() != nullptr && absl::ConsumePrefix(&model, kHealthOfModel)) {
-    const auto client = environment_.identity.Find(FactsOf(context));
-    if (!client.ok() || !(*client)->MayUse(model)) return HealthCheckResponse::SERVICE_UNKNOWN;
-  }
-  return Find(service);
+  // Probes ask often, and most ask for no model: anyone may know the rest.
+  if (!absl::StartsWith(service, kHealthOfModel)) return Find(service);
+  const bool may_know = MayKnow(ClientOf(context).get(), service);
+  return may_know ? Find(service) : HealthCheckResponse::SERVICE_UNKNOWN;
+}
+
+std::shared_ptr<const Client> HealthService::ClientOf(
+    const grpc::CallbackServerContext& context) const {
+  auto client = environment_.identity.Find(FactsOf(context));
+  return client.ok() ? *std::move(client) : nullptr;
 }
 
 void HealthService::LookAgain() {
@@ -184,6 +200,33 @@ absl::Status HealthService::Answer(UnaryCall& call, const grpc::ByteBuffer& requ
   message.set_status(FindFor(call.context(), service));
   if (message.status() == HealthCheckResponse::SERVICE_UNKNOWN) {
     return absl::NotFoundError(absl::StrCat("no service is called \"", service, "\""));
+  }
+  return call.Answer(message);
+}
+
+grpc::ServerUnaryReactor* HealthService::List(grpc::CallbackServerContext* context,
+                                              const grpc::ByteBuffer* request,
+                                              grpc::ByteBuffer* response) {
+  const auto call = UnaryCall::Start(environment_, "List", *context, *request, *response);
+  call->Close(ToGrpcStatus(AnswerList(*call, *request)));
+  return call.get();
+}
+
+absl::Status HealthService::AnswerList(UnaryCall& call, const grpc::ByteBuffer& request) const {
+  AFT_RETURN_IF_ERROR(CheckLength("request", request.Length(), kOtherFields));
+  AFT_RETURN_IF_ERROR(call.ChargeTo(environment_.identity.AddressOf(FactsOf(call.context()))));
+  const std::shared_ptr<const Client> client = ClientOf(call.context());
+  grpc::health::v1::HealthListResponse message;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [service, status] : services_) {
+      if (!MayKnow(client.get(), service)) continue;
+      (*message.mutable_statuses())[service].set_status(status);
+      if (message.statuses_size() <= kMostListed) continue;
+      call.NeverRetry();
+      return absl::ResourceExhaustedError(
+          absl::StrCat("there are more than ", kMostListed, " services; ask for one with Check"));
+    }
   }
   return call.Answer(message);
 }

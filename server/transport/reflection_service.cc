@@ -72,14 +72,24 @@ void Answer(const Request& request, const std::vector<std::string>& services, Re
     case Request::kFileContainingSymbol:
       file = pool.FindFileContainingSymbol(request.file_containing_symbol());
       break;
-    case Request::kAllExtensionNumbersOfType: {  // this API has no extensions
-      const std::string& type = request.all_extension_numbers_of_type();
-      if (pool.FindMessageTypeByName(type) == nullptr) break;
-      response.mutable_all_extension_numbers_response()->set_base_type_name(type);
+    case Request::kAllExtensionNumbersOfType: {
+      const auto* const type = pool.FindMessageTypeByName(request.all_extension_numbers_of_type());
+      if (type == nullptr) break;
+      auto& numbers = *response.mutable_all_extension_numbers_response();
+      numbers.set_base_type_name(type->full_name());
+      std::vector<const google::protobuf::FieldDescriptor*> extensions;
+      pool.FindAllExtensions(type, &extensions);
+      for (const auto* extension : extensions) numbers.add_extension_number(extension->number());
       return;
     }
-    case Request::kFileContainingExtension:
+    case Request::kFileContainingExtension: {
+      const auto& asked = request.file_containing_extension();
+      const auto* const type = pool.FindMessageTypeByName(asked.containing_type());
+      if (type == nullptr) break;
+      const auto* const extension = pool.FindExtensionByNumber(type, asked.extension_number());
+      if (extension != nullptr) file = extension->file();
       break;
+    }
     case Request::MESSAGE_REQUEST_NOT_SET:
       return AnswerError(grpc::INVALID_ARGUMENT, "message_request: must be set", response);
   }

@@ -33,24 +33,30 @@ UnaryCall::UnaryCall(const TransportEnvironment& environment, const char* method
 
 absl::Status UnaryCall::Admit() {
   const absl::Status fits = environment_.CheckMessage(request_.Length());
-  too_large_ = !fits.ok();
+  if (!fits.ok()) NeverRetry();
   AFT_RETURN_IF_ERROR(fits);
-  AFT_ASSIGN_OR_RETURN(client_, Identify(environment_.identity));
+  AFT_ASSIGN_OR_RETURN(std::shared_ptr<const Client> client, Identify(environment_.identity));
+  return ChargeTo(std::move(client));
+}
+
+absl::Status UnaryCall::ChargeTo(std::shared_ptr<const Client> client) {
+  client_ = std::move(client);
   charge_ = MemoryLedger::Charge(environment_.ledger, *client_);
-  if (charge_.Resize(static_cast<int64_t>(kCallBytes + request_.Length()))) {
-    return absl::OkStatus();
-  }
-  return environment_.RefuseForMemory();
+  return Hold(request_.Length(), "the request");
+}
+
+absl::Status UnaryCall::Hold(size_t bytes, absl::string_view what) {
+  const auto held = static_cast<int64_t>(kCallBytes + bytes);
+  if (charge_.Resize(held)) return absl::OkStatus();
+  return environment_.RefuseForMemory({kCallBytes + bytes, charge_.MayEverHold(held)}, what);
 }
 
 absl::Status UnaryCall::Answer(const google::protobuf::MessageLite& message) {
   AFT_RETURN_IF_ERROR(SerializeMessage(message, response_));
   DropRequest();
-  if (charge_.Resize(static_cast<int64_t>(kCallBytes + response_.Length()))) {
-    return absl::OkStatus();
-  }
-  response_.Clear();
-  return environment_.RefuseForMemory();
+  absl::Status held = Hold(response_.Length(), "the answer");
+  if (!held.ok()) response_.Clear();
+  return held;
 }
 
 bool UnaryCall::Wait(Ending end) {
@@ -92,7 +98,7 @@ void UnaryCall::End(Method method, const absl::Status& status) {
 void UnaryCall::Close(const grpc::Status& status) {
   DropRequest();
   if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
-    context().AddTrailingMetadata(kRetryPushbackKey, too_large_ ? kNeverRetry : kRetryAfterMs);
+    context().AddTrailingMetadata(kRetryPushbackKey, never_retry_ ? kNeverRetry : kRetryAfterMs);
   }
   OperationBegins();
   Finish(status);

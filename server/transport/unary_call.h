@@ -1,9 +1,12 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/server_context.h"
@@ -27,18 +30,21 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
                                           const grpc::ByteBuffer& request,
                                           grpc::ByteBuffer& response);
 
-  // Identifies the caller, and charges for the request. UNAUTHENTICATED; RESOURCE_EXHAUSTED. The
-  // methods of the health service skip this: they need no client, and answer even if memory is
-  // full.
+  // Identifies the caller, and charges it for the request. UNAUTHENTICATED; RESOURCE_EXHAUSTED;
+  // INVALID_ARGUMENT if the request needs more memory than a client may ever hold. A call that
+  // needs no client, and that answers even if memory is full, leaves this out.
   absl::Status Admit();
+  // Charges `client` for the request of a call that needs no identity. Errors as Admit, but not
+  // UNAUTHENTICATED. REQUIRES: the size of the request was checked.
+  absl::Status ChargeTo(std::shared_ptr<const Client> client);
   const CallIds& ids() const { return ids_; }
   // INVALID_ARGUMENT if the client's `x-request-id` is not valid. The call then has a new id.
   const absl::Status& ids_status() const { return ids_status_; }
-  // Null unless Admit has found the client.
+  // Null unless Admit has found the client, or ChargeTo was called.
   const std::shared_ptr<const Client>& client() const { return client_; }
 
   // Makes `message` the answer, and frees the request. RESOURCE_EXHAUSTED if there is no room for
-  // it.
+  // it; INVALID_ARGUMENT if there can never be.
   absl::Status Answer(const google::protobuf::MessageLite& message);
 
   // For a call whose answer comes later: keeps the function that is to end it. If the client may
@@ -51,6 +57,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   Ending TakeEnd();
   // Whether the call still waits for an answer. Any thread may call it.
   bool waiting() const;
+
+  // If the call ends for lack of space, its client must not repeat it by itself. Any thread may
+  // call it before the end.
+  void NeverRetry() { never_retry_ = true; }
 
   // Exactly one of these ends the call, with a retry hint if it is refused for lack of space. End
   // also reports the call and sends its trace.
@@ -69,6 +79,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
             grpc::ByteBuffer& response);
 
  private:
+  // Charges for `bytes` in addition to the call itself; `what` has them. Errors as Admit.
+  absl::Status Hold(size_t bytes, absl::string_view what);
   void DropRequest();
   void OnStuck(Duration waited) override;
   void OnRevoked(const absl::Status& why) override;
@@ -82,7 +94,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ActiveCall {
   grpc::ByteBuffer& response_;
   std::shared_ptr<const Client> client_;
   MemoryLedger::Charge charge_;
-  bool too_large_ = false;  // the request
+  std::atomic<bool> never_retry_{false};
   mutable Mutex mutex_;
   Ending end_ ABSL_GUARDED_BY(mutex_);
   absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // the reason, once revoked

@@ -200,6 +200,12 @@ TestServer::Prepare From(const std::string& address) {
       [address](grpc::ClientContext& context) { context.AddMetadata("x-forwarded-for", address); };
 }
 
+std::string RetryHintOf(const grpc::ClientContext& context) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto found = trailers.find("grpc-retry-pushback-ms");
+  return found == trailers.end() ? "" : std::string(found->second.data(), found->second.size());
+}
+
 std::string RequestsTotal(const std::string& code, const std::string& method,
                           const std::string& model) {
   return absl::Substitute(R"(aft_requests_total{code="$0",method="$1",model="$2"})", code, method,

@@ -127,6 +127,9 @@ TestServer::Prepare From(const std::string& address);
 std::string RequestsTotal(const std::string& code, const std::string& method,
                           const std::string& model = "fake");
 
+// The trailer grpc-retry-pushback-ms of a call that has ended; "" if it has none.
+std::string RetryHintOf(const grpc::ClientContext& context);
+
 // One stream of InferenceService. It keeps all events, and the test fails if they break the
 // protocol. It can be moved.
 template <auto kMethod>

@@ -48,8 +48,14 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
 
   // From now on the call holds kCallBytes and `bytes` of memory.
   absl::Status Hold(size_t bytes) {
-    if (charge_.Resize(static_cast<int64_t>(kCallBytes + bytes))) return absl::OkStatus();
-    return environment_.RefuseForMemory();
+    const size_t held = kCallBytes + bytes;
+    return charge_.Resize(static_cast<int64_t>(held)) ? absl::OkStatus() : Refuse(held);
+  }
+
+  // The error if the call cannot hold `bytes` of memory now, or ever.
+  absl::Status Refuse(size_t bytes) const {
+    return environment_.RefuseForMemory({bytes, charge_.MayEverHold(static_cast<int64_t>(bytes))},
+                                        "the call");
   }
 
   // Runs `work` in the decode pool. The call ends if `work` fails or throws.
@@ -271,6 +277,9 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
                                    model_name_, "\" can be, got ", request.bytes()));
     }
     bytes_ = static_cast<size_t>(request.bytes());
+    // Open needs this memory. A state that can never fit is refused before it is sent.
+    const size_t opened = kCallBytes + 2 * bytes_;
+    if (!charge_.MayEverHold(static_cast<int64_t>(opened))) return Refuse(opened);
     AFT_ASSIGN_OR_RETURN(
         place_, environment_.states.Reserve(*caller_.client, request.store(),
                                             kStateObjectBytes + static_cast<int64_t>(bytes_)));

@@ -60,7 +60,7 @@ TEST(BadInputTest, BytesThatDoNotParseAreRefused) {
           RawCall(*channel, ("/aft.v1.InferenceService/" + method).c_str(), bytes).Finish(),
           StatusIs(absl::StatusCode::kInvalidArgument,
                    "request: is no aft.v1." + method +
-                       "Request; its strings must be valid UTF-8, its fields at most 1000"));
+                       "Request; its strings must be valid UTF-8, its fields at most 1200"));
     }
   }
   ExpectServes(server);

@@ -47,7 +47,7 @@ TEST(NoMemoryTest, AnAnswerThatCannotBeSentIsReportedAsThatError) {
     EXPECT_THAT(server.inference().Complete(&context, request, &response),
                 StatusIs(absl::StatusCode::kResourceExhausted, StartsWith("memory: ")));
   }
-  EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1U);
+  EXPECT_EQ(RetryHintOf(context), "1000");
   EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "Complete")), 1);
   EXPECT_EQ(server.Metric(RequestsTotal("OK", "Complete")), 0);
   EXPECT_EQ(server.Metric("aft_states_stored_total"), 1);

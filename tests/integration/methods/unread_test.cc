@@ -79,6 +79,7 @@ std::vector<Question> Free() {
   return {
       {"/grpc.health.v1.Health/Check",
        [] { return std::make_unique<grpc::health::v1::HealthCheckRequest>(); }},
+      {"/grpc.health.v1.Health/List", Of<grpc::health::v1::HealthListRequest>},
       {"/inference.GRPCInferenceService/ServerLive", Of<inference::ServerLiveRequest>},
       {"/inference.GRPCInferenceService/ServerReady", Of<inference::ServerReadyRequest>},
   };

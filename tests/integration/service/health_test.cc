@@ -1,5 +1,10 @@
+#include <chrono>
+#include <iterator>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "gmock/gmock.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/unknown_field_set.h"
 #include "gtest/gtest.h"
@@ -12,6 +17,13 @@ namespace aft::server {
 namespace {
 
 using grpc::health::v1::HealthCheckResponse;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAreArray;
 
 const char* const kServices[] = {"",
                                  "aft.v1.InferenceService",
@@ -76,6 +88,54 @@ TEST(HealthTest, AWatchOfAnUnknownServiceReportsItAndStaysOpen) {
   EXPECT_EQ(watch.Next(), HealthWatch::kEnd);
   EXPECT_EQ(watch.Finish().error_code(), grpc::StatusCode::CANCELLED);
   ExpectServes(server);
+}
+
+// Returns the services in the answer of List that have this status.
+std::vector<std::string> Listed(TestServer& server, HealthCheckResponse::ServingStatus status,
+                                const std::string& token = "") {
+  grpc::ClientContext context;
+  if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+  grpc::health::v1::HealthListResponse response;
+  EXPECT_TRUE(server.health().List(&context, {}, &response).ok());
+  std::vector<std::string> services;
+  for (const auto& [service, told] : response.statuses()) {
+    if (told.status() == status) services.push_back(service);
+  }
+  return services;
+}
+
+TEST(HealthTest, ListTellsTheStatusOfAllServices) {
+  const FakeModels fakes;
+  fakes.loads->Hold();
+  TestServer server(TestConfigWithMetrics(), FakeLoader(fakes));
+  EXPECT_THAT(Listed(server, HealthCheckResponse::SERVING), ElementsAre("liveness"));
+  EXPECT_THAT(Listed(server, HealthCheckResponse::NOT_SERVING),
+              UnorderedElementsAreArray(kServices));
+  HealthWatch watch(server);
+  EXPECT_EQ(watch.Next(), HealthCheckResponse::NOT_SERVING);
+  fakes.loads->Resume();
+  EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVING);
+  EXPECT_THAT(Listed(server, HealthCheckResponse::NOT_SERVING), IsEmpty());
+  EXPECT_THAT(Listed(server, HealthCheckResponse::SERVING), SizeIs(std::size(kServices) + 1));
+  watch.Cancel();
+  watch.Finish();
+  server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(HealthTest, ListNamesAModelOnlyToClientsThatMayUseIt) {
+  const TempFolder folder;
+  const std::string path = folder.File("clients.textproto");
+  WriteBytes(path,
+             ClientEntry("a", "a", "models: 'fake'") + ClientEntry("b", "b", "models: 'other'"));
+  ServerConfig config = TestConfig();
+  config.security.clients_file = path;
+  TestServer server(config);
+  const std::string model = "aft.v1.InferenceService/fake";
+  EXPECT_THAT(Listed(server, HealthCheckResponse::SERVING, "a"), Contains(model));
+  for (const char* const token : {"b", "unknown", ""}) {
+    const auto services = Listed(server, HealthCheckResponse::SERVING, token);
+    EXPECT_THAT(services, AllOf(Contains("liveness"), Not(Contains(model)))) << token;
+  }
 }
 
 TEST(HealthTest, ARequestMayHaveAFieldThatOnlyNewerClientsKnow) {

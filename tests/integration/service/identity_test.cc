@@ -24,6 +24,7 @@ namespace {
 
 using ::testing::_;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -401,16 +402,20 @@ TYPED_TEST_SUITE(ReflectionTest, Apis);
 
 TYPED_TEST(ReflectionTest, ListsTheServicesAndShowsTheirFiles) {
   TestServer server;
-  std::vector<typename TypeParam::Request> requests(7);
+  std::vector<typename TypeParam::Request> requests(9);
   requests[0].set_list_services("*");
   requests[1].set_file_containing_symbol("aft.v1.InferenceService");
   requests[2].set_file_by_filename("grpc/health/v1/health.proto");
   requests[3].set_file_containing_symbol("aft.v1.Nothing");
   requests[4].set_all_extension_numbers_of_type("aft.v1.Usage");
   requests[5].mutable_file_containing_extension()->set_containing_type("aft.v1.Usage");
+  requests[6].set_all_extension_numbers_of_type("google.protobuf.FileOptions");
+  auto& extension = *requests[7].mutable_file_containing_extension();
+  extension.set_containing_type("google.protobuf.FileOptions");
+  extension.set_extension_number(50101);
   ASSERT_TRUE(this->Ask(server, requests).ok());
   const auto& responses = this->responses_;
-  ASSERT_EQ(responses.size(), 7U);
+  ASSERT_EQ(responses.size(), 9U);
   std::vector<std::string> names;
   for (const auto& service : responses[0].list_services_response().service()) {
     names.push_back(service.name());
@@ -427,7 +432,11 @@ TYPED_TEST(ReflectionTest, ListsTheServicesAndShowsTheirFiles) {
   EXPECT_EQ(responses[3].error_response().error_code(), grpc::NOT_FOUND);
   EXPECT_EQ(responses[4].all_extension_numbers_response().base_type_name(), "aft.v1.Usage");
   EXPECT_EQ(responses[5].error_response().error_code(), grpc::NOT_FOUND);
-  EXPECT_EQ(responses[6].error_response().error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(responses[6].all_extension_numbers_response().extension_number(), Contains(50101));
+  ASSERT_GT(responses[7].file_descriptor_response().file_descriptor_proto_size(), 0);
+  EXPECT_THAT(responses[7].file_descriptor_response().file_descriptor_proto(0),
+              HasSubstr("aft/v1/generation_options.proto"));
+  EXPECT_EQ(responses[8].error_response().error_code(), grpc::INVALID_ARGUMENT);
 }
 
 TYPED_TEST(ReflectionTest, ALongNameEndsTheStream) {

@@ -200,7 +200,19 @@ TEST(NamesTest, LongOnesAreRefusedAndNotRepeated) {
     get.set_name(name);
     v1::GetResponse got;
     EXPECT_THAT(server.models().Get(&get_context, get, &got),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name: must have at most")));
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         size == 129 ? "name: must have at most 128 bytes, got 129"
+                                     : "request: must have at most 512 bytes, got 3000005"));
+  }
+  for (const size_t size : {size_t{129}, size_t{400}}) {
+    grpc::ClientContext context;
+    v1::GetRequest get;
+    get.set_name("fake");
+    get.set_version(std::string(size, 'v'));
+    v1::GetResponse got;
+    EXPECT_THAT(server.models().Get(&context, get, &got),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "version: must have at most 128 bytes, got " + std::to_string(size)));
   }
   v1::GenerateRequest request = Request("x", 1);
   request.set_model(std::string(128, 'm'));

@@ -1,6 +1,10 @@
 // Export and import of states as bytes, over real gRPC, between servers, and refused imports.
+#include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <deque>
 #include <filesystem>
+#include <future>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/states/state_fixture.h"
+#include "tests/support/redis_server.h"
 
 namespace aft::server {
 namespace {
@@ -101,6 +106,47 @@ TEST_F(StateTransferTest, TheClientLibraryExportsAndImports) {
   // An import of several chunks is refused as a whole.
   EXPECT_EQ((*client)->ImportState("fake", std::string(1'000'000, 'x')).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// The client does not learn the id of the state, so it could never delete it.
+TEST_F(StateTransferTest, AStateIsDeletedIfItsImportWasCancelledWhileItWasStored) {
+  UseStateKey(folder_, config_);
+  Start();
+  const std::string bytes = Export(Run(Turn("hello", 10)).finished.state().id());
+  std::promise<void> stores;
+  std::promise<void> stored;
+  std::atomic<int> lookups = 0;
+  FakeRedis redis([&](const RedisCommand& command) -> std::string {
+    if (command[0] != "EVAL") {
+      ++lookups;
+      return "$0\r\n\r\n";  // there is no such state
+    }
+    stores.set_value();
+    stored.get_future().wait();
+    return ":-1\r\n";
+  });
+  config_.states.redis.timeout = std::chrono::minutes(1);
+  config_.states.redis.address = redis.address();
+  Start();
+  server_->WaitForMetric("aft_states_redis_up", 1);
+
+  grpc::ClientContext context;
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest request;
+  request.set_bytes(bytes.size());
+  request.set_chunk(bytes);
+  request.mutable_store();
+  EXPECT_TRUE(writer->Write(request));
+  stores.get_future().wait();
+  context.TryCancel();
+  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  ExpectServes(*server_);  // the cancellation is before this request on the same connection
+  stored.set_value();
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
+  // A deletion looks up its state first. Redis gets the calls of a client in their order.
+  EXPECT_EQ(Get(std::string(32, 'a')).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(lookups, 2);
 }
 
 // Transfers end like every other call of a removed client.
@@ -336,25 +382,23 @@ TEST_F(StateTransferTest, ARefusalForLackOfSpaceHasARetryHint) {
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1u);
 }
 
-TEST_F(StateTransferTest, ACallThatIsTooLargeMustNotBeRetriedAndOneWithoutMemoryMay) {
-  config_.limits.max_message_bytes = 1 << 20;
-  config_.limits.max_tensor_message_bytes = 4 << 20;  // gRPC accepts messages up to this size
-  config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 100'000;
-  Start();
-  const auto hint = [](const grpc::ClientContext& context) {
-    const auto found = context.GetServerTrailingMetadata().find("grpc-retry-pushback-ms");
-    return found == context.GetServerTrailingMetadata().end()
-               ? ""
-               : std::string(found->second.data(), found->second.size());
-  };
-  for (const auto& [bytes, expected] : {std::pair(200'000, "1000"), std::pair(2'000'000, "-1")}) {
+// Messages of these sizes are sent to Get and to Import.
+class StateMessageTest : public StateTransferTest {
+ protected:
+  StateMessageTest() {
+    config_.limits.max_message_bytes = 1 << 20;
+    config_.limits.max_tensor_message_bytes = 4 << 20;  // gRPC accepts messages up to this size
+    config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 100'000;
+  }
+
+  void ExpectRefused(size_t bytes, absl::StatusCode code, const std::string& message,
+                     const std::string& hint) {
     grpc::ClientContext get_context;
     v1::StateServiceGetRequest get;
-    get.set_id(std::string(static_cast<size_t>(bytes), 'x'));
+    get.set_id(std::string(bytes, 'x'));
     v1::StateServiceGetResponse got;
-    EXPECT_EQ(server_->states().Get(&get_context, get, &got).error_code(),
-              grpc::StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_EQ(hint(get_context), expected);
+    EXPECT_THAT(server_->states().Get(&get_context, get, &got), StatusIs(code, HasSubstr(message)));
+    EXPECT_EQ(RetryHintOf(get_context), hint);
 
     grpc::ClientContext import_context;
     v1::StateServiceImportResponse imported;
@@ -362,9 +406,59 @@ TEST_F(StateTransferTest, ACallThatIsTooLargeMustNotBeRetriedAndOneWithoutMemory
     v1::StateServiceImportRequest request;
     request.set_chunk(get.id());
     writer->Write(request);
-    EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_EQ(hint(import_context), expected);
+    EXPECT_THAT(writer->Finish(), StatusIs(code, HasSubstr(message)));
+    EXPECT_EQ(RetryHintOf(import_context), hint);
   }
+};
+
+TEST_F(StateMessageTest, ACallThatIsTooLargeMustNotBeRetried) {
+  Start();
+  ExpectRefused(2'000'000, absl::StatusCode::kResourceExhausted, "larger than max", "-1");
+}
+
+TEST_F(StateMessageTest, ACallThatCanNeverHaveTheMemoryIsABadRequest) {
+  Start();
+  ExpectRefused(200'000, absl::StatusCode::kInvalidArgument, "more than max_client_memory_bytes",
+                "");
+  EXPECT_EQ(server_->Metric("aft_memory_refused_total"), 0);
+}
+
+// The watches hold all memory but that of one call without a message.
+TEST_F(StateMessageTest, ACallWithoutMemoryMayBeRetried) {
+  Start();
+  std::deque<HealthWatch> watches;
+  for (int i = 0; i < 5; ++i) ASSERT_NE(watches.emplace_back(*server_).Next(), HealthWatch::kEnd);
+  ExpectRefused(25'000, absl::StatusCode::kResourceExhausted, "memory: ", "1000");
+  for (HealthWatch& watch : watches) {
+    watch.Cancel();
+    watch.Finish();
+  }
+}
+
+// Such a state could be received, but not opened or sealed.
+TEST_F(StateTransferTest, AStateThatNeverFitsIntoTheMemoryIsRefusedBeforeItIsSent) {
+  options_.state_bytes = 1 << 20;
+  UseStateFolder(folder_, config_);
+  Start();
+  const std::string id = Run(Turn("hello", 10)).finished.state().id();
+  const std::string bytes = Export(id);
+  config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes =
+      static_cast<int64_t>(bytes.size()) + 100'000;
+  server_.reset();
+  Start();
+  const auto never = StatusIs(absl::StatusCode::kInvalidArgument,
+                              HasSubstr("bytes, more than max_client_memory_bytes"));
+  std::string exported;
+  EXPECT_THAT(Export(id, exported), never);
+  grpc::ClientContext context;
+  v1::StateServiceImportResponse response;
+  const auto writer = server_->states().Import(&context, &response);
+  v1::StateServiceImportRequest request;
+  request.set_bytes(bytes.size());
+  EXPECT_TRUE(writer->Write(request));  // only the announcement
+  EXPECT_THAT(writer->Finish(), never);
+  EXPECT_EQ(RetryHintOf(context), "");
+  EXPECT_EQ(server_->Metric("aft_memory_refused_total"), 0);
 }
 
 TEST_F(StateTransferTest, AnExportOfAnUnknownStateIsRefused) {
@@ -379,20 +473,20 @@ TEST_F(StateTransferTest, AnExportOfAnUnknownStateIsRefused) {
 }
 
 TEST_F(StateTransferTest, AnImportThatStallsIsCancelled) {
-  config_.limits.write_stall = std::chrono::milliseconds(100);
   Start();
   const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
-  const double kept = server_->Metric("aft_states_bytes");
+  config_.limits.write_stall = std::chrono::milliseconds(100);
+  Start();
   grpc::ClientContext context;
   v1::StateServiceImportResponse response;
   const auto writer = server_->states().Import(&context, &response);
   v1::StateServiceImportRequest request;
   request.set_bytes(good.size());
   request.set_chunk(good.substr(0, 10));
-  ASSERT_TRUE(writer->Write(request));
+  writer->Write(request);  // it fails if the server has cancelled the call before
   server_->WaitForMetric("aft_stuck_calls_total", 1);
   EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  server_->WaitForMetric("aft_states_bytes", kept);
+  server_->WaitForMetric("aft_states_bytes", 0);
 }
 
 }  // namespace

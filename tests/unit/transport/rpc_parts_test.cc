@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <thread>
@@ -14,11 +15,14 @@
 #include "absl/strings/str_cat.h"
 #include "aft/v1/inference.pb.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/grpc.h"
 #include "grpc/support/log.h"
 #include "gtest/gtest.h"
 #include "server/api/aft/model_service.h"
+#include "server/api/aft/option_rules.h"
 #include "server/app/grpc_server.h"
 #include "server/call/deadline.h"
 #include "server/call/retry_hint.h"
@@ -197,7 +201,7 @@ absl::StatusOr<std::string> Parsed(const std::string& bytes) {
   EXPECT_EQ(status, ParseMessage(grpc::ByteBuffer(&whole, 1), other));
   EXPECT_EQ(two.Length(), bytes.size());  // unchanged
   if (!status.ok()) return status;
-  EXPECT_EQ(message.SerializeAsString(), other.SerializeAsString());
+  EXPECT_EQ(message.ShortDebugString(), other.ShortDebugString());
   return message.ShortDebugString();
 }
 
@@ -216,25 +220,53 @@ std::string Field(char tag, const std::string& bytes) {
   return text + bytes;
 }
 
-TEST(MessageBytesTest, AMessageMayHaveAThousandFieldsApartFromListedNumbers) {
+TEST(MessageBytesTest, AMessageMayHave1200FieldsApartFromListedNumbers) {
   const std::string ids = "\x08\x01";                 // token ids, one by one
   const std::string wrong = "\x0d\1\1\1\1";           // a token id as fixed32
   const std::string name = "\x0a\x02hi";              // the model's name
   const std::string unknown = "\x78\x01";             // field 15
   const std::string stop = std::string("\x12\0", 2);  // an empty stop string
-  EXPECT_TRUE(Parsed(Repeated(1000, name)).ok());
-  EXPECT_FALSE(Parsed(Repeated(1001, name)).ok());
-  EXPECT_TRUE(Parsed(Repeated(1000, unknown)).ok());
-  EXPECT_FALSE(Parsed(Repeated(1001, unknown)).ok());
-  EXPECT_TRUE(Parsed(Field('\x32', Repeated(999, stop))).ok());
-  EXPECT_FALSE(Parsed(Field('\x32', Repeated(1000, stop))).ok());
+  EXPECT_TRUE(Parsed(Repeated(1200, name)).ok());
+  EXPECT_FALSE(Parsed(Repeated(1201, name)).ok());
+  EXPECT_TRUE(Parsed(Repeated(1200, unknown)).ok());
+  EXPECT_FALSE(Parsed(Repeated(1201, unknown)).ok());
+  EXPECT_TRUE(Parsed(Field('\x32', Repeated(1199, stop))).ok());
+  EXPECT_FALSE(Parsed(Field('\x32', Repeated(1200, stop))).ok());
   EXPECT_TRUE(Parsed(Field('\x22', Repeated(10'000, ids))).ok());
   EXPECT_TRUE(Parsed(Field('\x22', Field('\x0a', std::string(10'000, '\1')))).ok());
-  EXPECT_TRUE(Parsed(Field('\x22', Repeated(999, wrong))).ok());
-  EXPECT_FALSE(Parsed(Field('\x22', Repeated(1000, wrong))).ok());
+  EXPECT_TRUE(Parsed(Field('\x22', Repeated(1199, wrong))).ok());
+  EXPECT_FALSE(Parsed(Field('\x22', Repeated(1200, wrong))).ok());
   EXPECT_EQ(Parsed(Repeated(2000, unknown)).status(),
             absl::InvalidArgumentError("request: is no aft.v1.GenerateRequest; its strings must be "
-                                       "valid UTF-8, its fields at most 1000"));
+                                       "valid UTF-8, its fields at most 1200"));
+}
+
+// The limit of fields must not refuse a request whose options are all within their own limits.
+TEST(MessageBytesTest, EveryOptionMayHaveItsMostEntriesAtTheSameTime) {
+  v1::GenerateRequest request;
+  request.set_model("hi");
+  request.set_text("prompt");
+  int lists = 0;
+  for (const OptionRule& rule : OptionRules()) {
+    google::protobuf::Message& part = PartOf(rule, request);
+    const google::protobuf::Reflection& reflection = *part.GetReflection();
+    lists += rule.field->is_repeated() ? 1 : 0;
+    for (uint32_t i = 0; i < rule.about->max_entries(); ++i) {
+      if (rule.field->is_map()) {
+        google::protobuf::Message& entry = *reflection.AddMessage(&part, rule.field);
+        const google::protobuf::Descriptor& type = *entry.GetDescriptor();
+        entry.GetReflection()->SetUInt32(&entry, type.map_key(), i);
+        entry.GetReflection()->SetFloat(&entry, type.map_value(), 1);
+      } else if (rule.field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING) {
+        reflection.AddString(&part, rule.field, "x");
+      } else {
+        reflection.AddUInt32(&part, rule.field, i);
+      }
+    }
+  }
+  EXPECT_GE(lists, 6);
+  const absl::StatusOr<std::string> parsed = Parsed(request.SerializeAsString());
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
 }
 
 TEST(MessageBytesTest, BytesThatAreNoMessageAreRefused) {
@@ -379,14 +411,16 @@ TEST(ModelCodecTest, EveryStateAndFieldIsEncoded) {
                           .parameters = 3,
                           .max_seq_len = 4,
                           .state_bytes = 5,
+                          .state_bytes_per_token = 7,
                           .weight_bytes = 6,
                           .weight_format = "fp32",
                           .device = "cpu"};
   const std::string info =
       "architecture: 'aft_local' vocab_size: 257 parameters: 3 max_seq_len: 4 state_bytes: 5 "
-      "weight_bytes: 6 weight_format: 'fp32' device: 'cpu' ";
+      "state_bytes_per_token: 7 weight_bytes: 6 weight_format: 'fp32' device: 'cpu' ";
   const std::pair<ModelState, const char*> states[] = {{ModelState::kLoading, "LOADING"},
                                                        {ModelState::kReady, "READY"},
+                                                       {ModelState::kUnloaded, "UNLOADED"},
                                                        {ModelState::kDraining, "DRAINING"}};
   for (const auto& [state, name] : states) {
     status.state = state;
