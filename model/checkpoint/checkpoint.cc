@@ -16,6 +16,7 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/stored_weights.h"
+#include "model/checkpoint/tensor_file.h"
 #include "model/config/json_fields.h"
 
 namespace aft {
@@ -88,12 +89,13 @@ absl::StatusOr<std::vector<at::Tensor>> ReadStateFile(const std::string& path,
     const auto error = [&](const auto&... what) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": tensor '", name, "': ", what...));
     };
-    if (listed.count(name) == 0) return error("is missing");
-    AFT_ASSIGN_OR_RETURN(const at::Tensor read, file->Read(name));
-    if (read.sizes() != at::IntArrayRef(shape) || !read.is_floating_point()) {
+    const auto entry = listed.find(name);
+    if (entry == listed.end()) return error("is missing");
+    if (entry->second.shape != shape || !at::isFloatingType(SafetensorsType(entry->second.dtype))) {
       return error("must have floating-point numbers and the shape [", absl::StrJoin(shape, ", "),
                    "]");
     }
+    AFT_ASSIGN_OR_RETURN(const at::Tensor read, file->Read(name));
     const at::Tensor& table = tables.emplace_back(read.to(at::kFloat).contiguous());
     if (!at::isfinite(table).all().item<bool>()) return error("has a value that is not finite");
   }

@@ -82,9 +82,11 @@ absl::StatusOr<TensorSource> ExpandedTensors(std::shared_ptr<const SafetensorsRe
   for (const auto& [name, entry] : entries) {
     if (scales.count(name) == 0) names.push_back(name);
   }
-  return TensorSource(std::move(names), [file = std::move(file)](const std::string& name) {
-    return Read(*file, name);
-  });
+  const auto shape = [file](const std::string& name) {
+    return file->header().tensors.at(name).shape;
+  };
+  const auto read = [file](const std::string& name) { return Read(*file, name); };
+  return TensorSource(std::move(names), read, shape);
 }
 
 Number StoredFormat(const NetworkConfig& config, const SafetensorsHeader& header) {

@@ -6,7 +6,8 @@
 namespace aft {
 
 TensorSource::TensorSource(const TensorMap& tensors)
-    : read_([&tensors](const std::string& name) { return tensors.at(name); }) {
+    : read_([&tensors](const std::string& name) { return tensors.at(name); }),
+      shape_([&tensors](const std::string& name) { return tensors.at(name).sizes().vec(); }) {
   for (const auto& [name, tensor] : tensors) names_.push_back(name);
 }
 
@@ -22,13 +23,14 @@ absl::StatusOr<TensorMap> TensorSource::ReadAll(absl::string_view prefix) const 
 TensorSource WithProgress(TensorSource source, Progress* progress) {
   if (progress == nullptr) return source;
   std::vector<std::string> names = source.names();
+  const auto shape = [source](const std::string& name) { return source.Shape(name); };
   const auto read = [source = std::move(source),
                      progress](const std::string& name) -> absl::StatusOr<at::Tensor> {
     AFT_ASSIGN_OR_RETURN(at::Tensor tensor, source.Read(name));
     progress->Add(static_cast<int64_t>(tensor.nbytes()));
     return tensor;
   };
-  return TensorSource(std::move(names), read);
+  return TensorSource(std::move(names), read, shape);
 }
 
 }  // namespace aft

@@ -181,12 +181,15 @@ class Unpickler {
 
   // ("storage", type, key, device, size), which the file has outside its pickle.
   void PushStorage() {
+    // Each tensor of the storage gets a copy of the key, which torch.save makes of a number. So a
+    // long key of many tensors could fill the memory.
+    constexpr size_t kMaxKeyBytes = 64;
     const PickleValue& tuple = values_[Pop()];
     const auto part = [&](size_t i) -> const PickleValue& { return values_[tuple.items[i]]; };
     if (tuple.kind != ValueKind::kTuple || tuple.items.size() != 5 || part(0).text != "storage" ||
         part(1).kind != ValueKind::kName || part(1).number < kFirstStorage ||
-        part(2).kind != ValueKind::kString || part(4).kind != ValueKind::kInt ||
-        part(4).number < 0) {
+        part(2).kind != ValueKind::kString || part(2).text.size() > kMaxKeyBytes ||
+        part(4).kind != ValueKind::kInt || part(4).number < 0) {
       return Refuse("it refers to a storage in an unknown form");
     }
     Push({ValueKind::kStorage, part(4).number, part(2).text, {tuple.items[1]}});

@@ -12,7 +12,7 @@ namespace aft {
 
 // Checks a checkpoint's tensors against ExpectedTensors, one at a time: DATA_LOSS names the first
 // 16 missing, surplus, misshaped, wrongly typed and non-finite ones, and says how many more there
-// are. Other errors are the source's.
+// are. It reads no tensor of another shape. Other errors are the source's.
 //
 // Returns the network's fingerprint: a number that changes with the config and with any bit of any
 // tensor, the same on every machine. It says whether bytes of a sequence's state belong to this

@@ -7,8 +7,10 @@
 #include <string>
 
 #include "ATen/core/Tensor.h"
+#include "ATen/ops/zeros.h"
 #include "c10/core/CPUAllocator.h"
 #include "gtest/gtest.h"
+#include "model/network/check_tensors.h"
 #include "tests/unit/convert/harness.h"
 
 namespace aft {
@@ -62,6 +64,32 @@ TEST(ImportMemoryTest, IsThatOfTheLargestTensor) {
   const auto largest = static_cast<size_t>(3 * d * d) * sizeof(float);
   EXPECT_GT(counted.peak, largest);
   EXPECT_LT(counted.peak, 3 * largest);
+}
+
+// A bad folder must not cost the server, or inspect, more memory than a good one.
+TEST(ImportMemoryTest, ATensorOfAnotherShapeIsNotRead) {
+  const TempFolder folder;
+  const int64_t d = 128;
+  WriteBytes(folder.File("in.pth"), TorchFileOf(RandomRwkv7(d, 1)));
+  const std::string dir = folder.File("out");
+  ASSERT_EQ(WriteImport(dir, *ImportRwkv(folder.File("in.pth"), {})), absl::OkStatus());
+  const std::string path = dir + "/" + kWeightsFileName;
+  TensorMap tensors = ReadSafetensors(path)->tensors;
+  const at::Tensor large = at::zeros({1 << 16, d});
+  tensors["embed.weight"] = large;
+  ASSERT_EQ(WriteSafetensors(path, tensors), absl::OkStatus());
+  const std::string state = folder.File("state");
+  ASSERT_EQ(WriteSafetensors(state, {{"layers.0.mixer.initial_state", large}}), absl::OkStatus());
+  const auto file = OpenCheckpoint(dir);
+  ASSERT_TRUE(file.ok()) << file.status();
+
+  TensorBytes::peak = TensorBytes::now;
+  const TensorBytes counted;
+  EXPECT_THAT(CheckTensors(file->config, file->tensors),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       "embed.weight has shape [65536, 128], the config asks for [256, 128]"));
+  EXPECT_THAT(ReadStateFile(state, file->config), Refused("must have floating-point numbers and"));
+  EXPECT_LT(TensorBytes::peak - TensorBytes::now, large.nbytes());
 }
 
 }  // namespace

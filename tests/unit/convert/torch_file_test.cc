@@ -117,6 +117,15 @@ TEST_F(TorchFileTest, ParametersKeptValuesAndAttributesAreRead) {
   EXPECT_EQ(files->entries().at("w").shape, std::vector<int64_t>{2});
 }
 
+// torch.save gives its values numbers of four bytes from the 257th value on.
+TEST_F(TorchFileTest, PlacesBeyondAByteKeepValues) {
+  const std::string far = BytesOf<uint32_t>(70'000);
+  const std::string near = BytesOf<uint32_t>(70'000 - 65'536);
+  const auto files = Open(good_ + "r" + far + "N" + "r" + near + "\x86" + "j" + far);
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->entries().count("w"), 1U);
+}
+
 TEST_F(TorchFileTest, KeysLeadToTheStateDict) {
   const std::string value =
       Dict({{"epoch", "K\3"}, {"net", Dict({{"model", good_}, {"ema", Dict({{"e", "N"}})}})}});
@@ -197,7 +206,8 @@ TEST_F(TorchFileTest, OnlyTheNamesAndCallsOfAStateDictAreKnown) {
   refused(
       {"]Q", ")Q", Tuple({Text("module"), "N", "N", "N", "K\1"}) + "Q",
        Tuple({Text("storage"), Name("collections", "OrderedDict"), Text("0"), "N", "K\1"}) + "Q",
-       Tuple({Text("storage"), Name("torch", "FloatStorage"), Text("0"), "N", Int(-1)}) + "Q"},
+       Tuple({Text("storage"), Name("torch", "FloatStorage"), Text("0"), "N", Int(-1)}) + "Q",
+       Storage("Float", std::string(65, '0'), 4)},
       "it refers to a storage in an unknown form");
   // Each of these makes an object of a class, or runs code that another pickle has registered.
   for (const int code : {0x69, 0x6F, 0x50, 0x81, 0x82, 0x92, 0x93, 0x94, 0x95, 0xFF}) {
