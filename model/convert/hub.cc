@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -10,7 +11,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/in_file.h"
 #include "base/json_walk.h"
 #include "base/status_macros.h"
@@ -30,6 +30,7 @@ struct ActivationName {
   Activation activation;
 };
 constexpr ActivationName kActivations[] = {{"gelu_new", Activation::kGeluTanh},
+                                           {"gelu_fast", Activation::kGeluTanh},
                                            {"gelu_pytorch_tanh", Activation::kGeluTanh},
                                            {"gelu", Activation::kGelu},
                                            {"relu", Activation::kRelu}};
@@ -54,7 +55,9 @@ bool AddFrameId(const Json& id, int64_t vocab_size, std::vector<int32_t>* ids) {
 // RobertaProcessing and a template of tokens before and after the text. It leaves other processors
 // to the tokenizer, which refuses them.
 absl::Status MoveFrame(std::string* text, NetworkConfig* config) {
-  AFT_ASSIGN_OR_RETURN(Json json, ParseStrictJson(*text, text->size()));
+  // The parsed values take many times the memory of the text. Files of RoBERTa have at most 4 MB.
+  constexpr size_t kMaxBytes = size_t{16} << 20;
+  AFT_ASSIGN_OR_RETURN(Json json, ParseStrictJson(*text, kMaxBytes));
   if (!json.is_object() || !json.contains("post_processor")) return absl::OkStatus();
   const Json processor = json["post_processor"];
   if (!processor.is_object()) return absl::OkStatus();
@@ -109,8 +112,22 @@ absl::Status UseFrameOfConfig(const Json& json, NetworkConfig* config) {
   return absl::OkStatus();
 }
 
-// Reads 1_Pooling/config.json. Exactly one of its pooling modes must be true.
+// Reads 1_Pooling/config.json. It must have one pooling mode: versions from 5.4 on name it, older
+// ones have a flag for each.
 absl::Status ReadPooling(const Json& json, NetworkConfig* config) {
+  Json mode = Member(json, "pooling_mode");
+  if (mode.is_array() && mode.size() == 1) mode = Json(mode[0]);
+  if (!mode.is_null()) {
+    for (const auto& [name, pooling] : {std::pair("mean", Pooling::kMean),
+                                        {"cls", Pooling::kFirst},
+                                        {"lasttoken", Pooling::kLast}}) {
+      if (mode != Json(name)) continue;
+      config->pooling = pooling;
+      return absl::OkStatus();
+    }
+    return KeyError("pooling_mode",
+                    absl::StrCat("must be mean, cls or lasttoken, got ", ShownJson(mode)));
+  }
   int forms = 0;
   for (const auto& [key, value] : json.items()) {
     if (!absl::StartsWith(key, "pooling_mode_") || value != Json(true)) continue;
@@ -130,16 +147,58 @@ absl::Status ReadPooling(const Json& json, NetworkConfig* config) {
   return KeyError("pooling_mode_*", "one of mean_tokens, cls_token and lasttoken must be true");
 }
 
-// Reads what the module Transformer does to a text before the network reads it.
-absl::Status ReadTransformer(const Json& json, bool has_tokenizer, NetworkConfig* config) {
+// Reads the config of the module Transformer. *longest becomes its max_seq_length, if it has one.
+absl::Status ReadTransformer(const Json& json, bool has_tokenizer, int64_t* longest) {
   if (has_tokenizer && !Member(json, "do_lower_case").is_null()) {
     AFT_RETURN_IF_ERROR(CheckFlag(json, "do_lower_case", false));
   }
+  for (const char* key : {"query_length", "document_length", "query_expansion"}) {
+    if (!Member(json, key).is_null()) return KeyError(key, "must be null");
+  }
   if (Member(json, "max_seq_length").is_null()) return absl::OkStatus();
+  return ReadSize(json, "max_seq_length", longest);
+}
+
+// Reads what the module Transformer does to a text before the network reads it.
+absl::Status UseTransformer(const std::string& dir, bool has_tokenizer, NetworkConfig* config) {
+  std::error_code error;
   int64_t longest = 0;
-  AFT_RETURN_IF_ERROR(ReadSize(json, "max_seq_length", &longest));
-  config->max_seq_len = std::min(config->max_seq_len, longest);
+  // The package reads the first of these files. Its older versions write the second.
+  for (const char* file : {"sentence_bert_config.json", "sentence_roberta_config.json"}) {
+    const std::string path = absl::StrCat(dir, "/", file);
+    if (!std::filesystem::exists(path, error)) continue;
+    AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(path));
+    AFT_RETURN_IF_ERROR(InFile(path, ReadTransformer(json, has_tokenizer, &longest)));
+    break;
+  }
+  const std::string path = absl::StrCat(dir, "/", kTokenizerConfigFileName);
+  if (longest == 0 && std::filesystem::exists(path, error)) {
+    AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(path));
+    const Json length = Member(json, "model_max_length");
+    // A tokenizer without a limit has 1e30 here, which is above all integers.
+    if (length.is_number_unsigned()) {
+      longest = static_cast<int64_t>(
+          std::min<uint64_t>(length.get<uint64_t>(), std::numeric_limits<int32_t>::max()));
+    }
+  }
+  if (longest > 0) config->max_seq_len = std::min(config->max_seq_len, longest);
   return absl::OkStatus();
+}
+
+// Refuses a prompt that the package puts before every text.
+absl::Status RefuseDefaultPrompt(const std::string& dir) {
+  const std::string path = absl::StrCat(dir, "/config_sentence_transformers.json");
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return absl::OkStatus();
+  AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(path));
+  const Json name = Member(json, "default_prompt_name");
+  if (!name.is_string()) return absl::OkStatus();
+  const Json prompt = Member(Member(json, "prompts"), name.get<std::string>());
+  if (prompt.is_null() || prompt == Json("")) return absl::OkStatus();
+  return InFile(path, KeyError("default_prompt_name",
+                               absl::StrCat("names the prompt ", ShownJson(prompt),
+                                            ", which the package puts before every text: set it "
+                                            "to null, and let the clients write the prompt")));
 }
 
 // The content of the token with this id in the text of a tokenizer.json, if there is such a token.
@@ -161,20 +220,50 @@ std::optional<std::string> TokenWithId(const std::string& text, uint64_t id) {
   return WalkJson(text, take).ok() ? found : std::nullopt;
 }
 
-// Makes a tokenizer_config.json that names the end of text, of which config.json has the id. It
-// keeps the folder's own file when the vocabulary has no such token: the id in config.json is then
-// GPT-2's default, which does not depend on the vocabulary.
-absl::Status NameEndOfText(const Json& config, Import* import) {
-  Json id = config.value("eos_token_id", Json());
+// The token that ends a text by the id in config.json. Nothing if the vocabulary has no token with
+// this id: configs keep GPT-2's default, 50256, whatever their vocabulary is.
+absl::StatusOr<std::optional<std::string>> EndOfTextOfConfig(const Json& config,
+                                                             const std::string& dir,
+                                                             const std::string* tokenizer_json) {
+  Json id = Member(config, "eos_token_id");
   if (id.is_array() && id.size() == 1) id = Json(id[0]);
-  if (id.is_null()) return absl::OkStatus();
+  if (id.is_null()) return std::nullopt;
   if (!id.is_number_unsigned()) {
     return KeyError("eos_token_id", absl::StrCat("must be one token's id, got ", ShownJson(id)));
   }
-  const std::optional<std::string> token =
-      TokenWithId(import->files.at(kTokenizerFileName), id.get<uint64_t>());
-  if (token.has_value()) {
-    import->files[kTokenizerConfigFileName] = Json{{ "eos_token", *token }}.dump() + "\n";
+  if (tokenizer_json != nullptr) return TokenWithId(*tokenizer_json, id.get<uint64_t>());
+  AFT_ASSIGN_OR_RETURN(const std::vector<std::string> tokens,
+                       ReadTokenIds(absl::StrCat(dir, "/", kVocabFileName)));
+  if (id.get<uint64_t>() >= tokens.size()) return std::nullopt;
+  return tokens[id.get<size_t>()];
+}
+
+// Refuses what a folder without tokenizer.json says about the tokens of a text in other files than
+// vocab.json and merges.txt.
+absl::Status CheckVocabularyFolder(const std::string& dir) {
+  std::error_code error;
+  const std::string added_path = absl::StrCat(dir, "/added_tokens.json");
+  if (std::filesystem::exists(added_path, error)) {
+    AFT_ASSIGN_OR_RETURN(const Json added, ReadHubJson(added_path));
+    AFT_ASSIGN_OR_RETURN(const std::vector<std::string> tokens,
+                         ReadTokenIds(absl::StrCat(dir, "/", kVocabFileName)));
+    for (const auto& [token, id] : added.items()) {
+      if (id.is_number_unsigned() && id.get<uint64_t>() < tokens.size() &&
+          tokens[id.get<size_t>()] == token) {
+        continue;
+      }
+      return absl::InvalidArgumentError(
+          absl::StrCat(added_path, ": token ", ShownToken(token), " is not in ", kVocabFileName,
+                       ": save the tokenizer as ", kTokenizerFileName,
+                       " (AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR))"));
+    }
+  }
+  const std::string config_path = absl::StrCat(dir, "/", kTokenizerConfigFileName);
+  if (!std::filesystem::exists(config_path, error)) return absl::OkStatus();
+  AFT_ASSIGN_OR_RETURN(const Json config, ReadHubJson(config_path));
+  for (const char* key : {"add_prefix_space", "add_bos_token"}) {
+    if (Member(config, key) != Json(true)) continue;
+    return InFile(config_path, KeyError(key, "only false is supported"));
   }
   return absl::OkStatus();
 }
@@ -190,28 +279,33 @@ absl::Status UseSentenceModules(const std::string& dir, bool has_tokenizer, Netw
   const std::string modules_path = absl::StrCat(dir, "/modules.json");
   std::error_code error;
   if (!std::filesystem::exists(modules_path, error)) return absl::OkStatus();
+  if (has_tokenizer) AFT_RETURN_IF_ERROR(RefuseDefaultPrompt(dir));
   AFT_ASSIGN_OR_RETURN(const Json modules, ReadHubJson(modules_path));
   for (const Json& module : modules) {
     std::string type, folder;
     AFT_RETURN_IF_ERROR(InFile(modules_path, ReadString(module, "type", &type)));
     AFT_RETURN_IF_ERROR(InFile(modules_path, ReadString(module, "path", &folder)));
     const std::string module_dir = folder.empty() ? dir : absl::StrCat(dir, "/", folder);
-    const absl::string_view name = absl::StripPrefix(type, "sentence_transformers.models.");
+    // Versions from 5.4 on have more folders between the package and the class.
+    const bool known = absl::StartsWith(type, "sentence_transformers.");
+    const std::string name = known ? type.substr(type.rfind('.') + 1) : type;
     if (name == "Normalize") {
+      const std::string path = absl::StrCat(module_dir, "/", kConfigFileName);
+      // Without a folder of its own the module has no config: that of `dir` is the network's.
+      if (!folder.empty() && std::filesystem::exists(path, error)) {
+        AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(path));
+        if (json.value("module_input_name", Json("sentence_embedding")) !=
+            Json("sentence_embedding")) {
+          return InFile(path, KeyError("module_input_name", "must be sentence_embedding"));
+        }
+      }
       config->normalize = true;
     } else if (name == "Pooling") {
       const std::string path = absl::StrCat(module_dir, "/", kConfigFileName);
       AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(path));
       AFT_RETURN_IF_ERROR(InFile(path, ReadPooling(json, config)));
     } else if (name == "Transformer") {
-      // The package reads the first of these files. Its older versions write the second.
-      for (const char* file : {"sentence_bert_config.json", "sentence_roberta_config.json"}) {
-        const std::string path = absl::StrCat(module_dir, "/", file);
-        if (!std::filesystem::exists(path, error)) continue;
-        AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(path));
-        AFT_RETURN_IF_ERROR(InFile(path, ReadTransformer(json, has_tokenizer, config)));
-        break;
-      }
+      AFT_RETURN_IF_ERROR(UseTransformer(module_dir, has_tokenizer, config));
     } else {
       return InFile(modules_path,
                     KeyError("type", absl::StrCat("must be Transformer, Pooling or Normalize, got ",
@@ -272,8 +366,9 @@ absl::Status ReadActivation(const Json& json, const char* key, Activation* out) 
     *out = known.activation;
     return absl::OkStatus();
   }
-  return KeyError(key, absl::StrCat("must be gelu_new, gelu_pytorch_tanh, gelu or relu, got ",
-                                    ShownToken(name)));
+  return KeyError(key,
+                  absl::StrCat("must be gelu_new, gelu_fast, gelu_pytorch_tanh, gelu or relu, got ",
+                               ShownToken(name)));
 }
 
 MixerConfig HubAttention(const AttentionOptions& options, int64_t heads) {
@@ -299,27 +394,38 @@ absl::Status UseHubTokenizer(const std::string& dir, const Json& config, Import*
                     import);
   }
   const bool encoder = import->config.architecture == Architecture::kEncoder;
+  const bool one_file = has(kTokenizerFileName);
+  if (!one_file) AFT_RETURN_IF_ERROR(CheckVocabularyFolder(dir));
   import->config.tokenizer = "bpe";
-  if (!encoder) {
-    AFT_RETURN_IF_ERROR(LoadTokenizer("bpe", dir, import->config.vocab_size).status());
-  }
-  std::vector<const char*> names = {kVocabFileName, kMergesFileName};
-  if (has(kTokenizerFileName)) names = {kTokenizerFileName, kTokenizerConfigFileName};
+  std::vector<const char*> names = {kVocabFileName, kMergesFileName, kTokenizerConfigFileName};
+  if (one_file) names = {kTokenizerFileName, kTokenizerConfigFileName};
   for (const char* name : names) {
-    if (!has(name)) continue;  // tokenizer_config.json, which need not be there
+    if (!has(name)) continue;  // LoadBpeTokenizer needs all but tokenizer_config.json
     import->read.push_back(absl::StrCat(dir, "/", name));
     AFT_ASSIGN_OR_RETURN(import->files[name], ReadVocabularyText(import->read.back()));
   }
   const std::string config_path = absl::StrCat(dir, "/", kConfigFileName);
-  if (!has(kTokenizerFileName)) {
-    return encoder ? InFile(config_path, UseFrameOfConfig(config, &import->config))
-                   : absl::OkStatus();
+  const std::string path = absl::StrCat(dir, "/", kTokenizerFileName);
+  std::string* const json = one_file ? &import->files[kTokenizerFileName] : nullptr;
+  AFT_ASSIGN_OR_RETURN(std::optional<EndOfText> eos,
+                       ReadEndOfText(absl::StrCat(dir, "/", kTokenizerConfigFileName)));
+  if (encoder) {  // whose texts do not end with a token of their own
+    AFT_RETURN_IF_ERROR(one_file ? InFile(path, MoveFrame(json, &import->config))
+                                 : InFile(config_path, UseFrameOfConfig(config, &import->config)));
+  } else {
+    AFT_ASSIGN_OR_RETURN(const std::optional<std::string> token,
+                         InFile(config_path, EndOfTextOfConfig(config, dir, json)));
+    if (token.has_value()) {
+      eos = EndOfText{*token, absl::StrCat(config_path, ": eos_token_id")};
+      import->files[kTokenizerConfigFileName] = Json{{ "eos_token", *token }}.dump() + "\n";
+    }
   }
-  if (encoder) {
-    AFT_RETURN_IF_ERROR(InFile(absl::StrCat(dir, "/", kTokenizerFileName),
-                               MoveFrame(&import->files[kTokenizerFileName], &import->config)));
-  }
-  return InFile(config_path, NameEndOfText(config, import));
+  // Checked before the weights are written, and by the names that the user knows.
+  AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,
+                       one_file ? MakeJsonTokenizer(*json, path, eos)
+                                : LoadBpeTokenizer(absl::StrCat(dir, "/", kVocabFileName),
+                                                   absl::StrCat(dir, "/", kMergesFileName), eos));
+  return CheckVocabulary(*tokenizer, "bpe", dir, import->config.vocab_size);
 }
 
 }  // namespace aft

@@ -32,13 +32,15 @@ MixerConfig HubAttention(const AttentionOptions& options, int64_t heads);
 
 // Takes the files of a byte-level BPE from `dir`, and sets the tokenizer in the import's config.
 // `config` is the folder's config.json. An encoder's texts get the tokens around them that
-// tokenizer.json names or, without that file, config.json's bos_token_id and eos_token_id.
+// tokenizer.json names or, without that file, config.json's bos_token_id and eos_token_id. All
+// other texts end with config.json's eos_token_id (ImportGpt2). Errors name the file.
 absl::Status UseHubTokenizer(const std::string& dir, const nlohmann::json& config, Import* import);
 
 // Reads how a folder of sentence-transformers (modules.json and the configs of its modules) makes
-// one vector of a text. Its max_seq_length lowers config->max_seq_len, so that a longer text, which
-// the package cuts, is refused. If the model `has_tokenizer`, do_lower_case is refused, because no
-// tokenizer here changes letters. Other folders leave `config` as it is. Errors name the file.
+// one vector of a text. Its max_seq_length, or else its tokenizer's model_max_length, lowers
+// config->max_seq_len, so that a longer text, which the package cuts, is refused. If the model
+// `has_tokenizer`, do_lower_case and a default prompt are refused, because no tokenizer here
+// changes or adds letters. Other folders leave `config` as it is. Errors name the file.
 absl::Status UseSentenceModules(const std::string& dir, bool has_tokenizer, NetworkConfig* config);
 
 }  // namespace aft

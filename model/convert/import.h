@@ -49,8 +49,8 @@ absl::Status WriteImport(const std::string& dir, const Import& import,
 
 // The checkpoint of `dir`, tokenizer and tuned states included, with its matrices in `format`
 // (model/checkpoint/stored_weights.h): half or a quarter of the bytes. Errors: those of
-// ReadCheckpoint; INVALID_ARGUMENT or DATA_LOSS (CheckTensors). REQUIRES: `format` has
-// FormatSpec::is_converted_to. `progress` gets how much has been checked. It may be null.
+// ReadCheckpoint; INVALID_ARGUMENT (CheckFormat) or DATA_LOSS (CheckTensors). REQUIRES: `format`
+// has FormatSpec::is_converted_to. `progress` gets how much has been checked. It may be null.
 absl::StatusOr<Import> Quantized(const std::string& dir, Number format,
                                  Progress* progress = nullptr);
 
@@ -111,9 +111,10 @@ struct AttentionOptions {
 // A Hugging Face GPT-2 folder: config.json, weights (WeightFiles::OpenFolder; names with or without
 // "transformer."; linear weights are [in, out] there), and its tokenizer: tokenizer.json, otherwise
 // vocab.json and merges.txt, otherwise no files (bytes). A text ends with config.json's
-// eos_token_id if tokenizer.json has that token, otherwise with tokenizer_config.json's eos_token
-// (LoadTokenizerJson). `keys` are those of the weights (WeightFiles::OpenFolder). Errors start with
-// the file and name the key or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
+// eos_token_id if the vocabulary has that token, which must not be an ordinary one, otherwise with
+// tokenizer_config.json's eos_token (ReadEndOfText). `keys` are those of the weights
+// (WeightFiles::OpenFolder). Errors start with the file and name the key or tensor: NOT_FOUND,
+// INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
 absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options,
                                   const std::vector<std::string>& keys = {});
 
@@ -128,9 +129,9 @@ absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions
                                   const std::vector<std::string>& keys = {});
 
 struct RwkvOptions {
-  // "world", "bytes", or a folder with a byte-level BPE (UseHubTokenizer). Empty: that of the hub's
-  // folder; for a file, and for the usual sizes, world for a vocabulary of 65,536 and bytes for
-  // 256.
+  // "world", "bytes", or a folder with a byte-level BPE (UseHubTokenizer). Empty: the
+  // tokenizer.json of the hub's folder; without one, world for a vocabulary of 65,536, bytes for
+  // 256, and for other sizes that folder's vocab.json and merges.txt.
   std::string tokenizer = {};
   std::vector<std::string> keys = {};  // of a file of torch.save (ReadStateDict)
 };

@@ -65,7 +65,9 @@ std::string LengthText(const OrderedJson& inspection) {
   if (rows == 0) return limit;
   const std::string policy = inspection["length_policy"];
   if (policy == "error") {
-    return absl::StrCat(limit, "; longer texts are refused, generation ends there");
+    const bool generates = inspection["architecture"] == "decoder_lm";
+    return absl::StrCat(limit, "; longer texts are refused",
+                        generates ? ", generation ends there" : "");
   }
   return absl::StrCat(limit, "; beyond position ", Grouped(rows),
                       policy == "clamp" ? " the last position's biases hold" : " there is no bias");
@@ -151,12 +153,13 @@ absl::StatusOr<OrderedJson> Inspect(const std::string& dir, const SizingOptions&
                             {"parameters", CountParameters(config)},
                             {"weight_format", NumberName(checkpoint.weight_format)},
                             {"weight_bytes", checkpoint.weight_bytes}};
-  AFT_ASSIGN_OR_RETURN(const OrderedJson sizes, Size(checkpoint, options));
+  AFT_ASSIGN_OR_RETURN(const auto states, FindStateFiles(dir));
+  AFT_ASSIGN_OR_RETURN(const OrderedJson sizes,
+                       Size(checkpoint, options, static_cast<int64_t>(states.size())));
   inspection.update(sizes);
   inspection["max_seq_len"] =
       config.max_seq_len == 0 ? OrderedJson() : OrderedJson(config.max_seq_len);
   inspection["length_policy"] = stored.at("mixer").value("length_policy", "error");
-  AFT_ASSIGN_OR_RETURN(const auto states, FindStateFiles(dir));
   for (const auto& [name, path] : states) {
     AFT_RETURN_IF_ERROR(ReadStateFile(path, config).status());
     inspection["initial_states"].push_back(name);

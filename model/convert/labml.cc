@@ -143,6 +143,11 @@ absl::StatusOr<Import> ImportModule(Source& source, const LabmlOptions& options)
 absl::StatusOr<Import> ImportModel(Source& source, const LabmlOptions& options) {
   Import import;
   NetworkConfig& config = import.config;
+  if (source.Has("src_embed.weight")) {
+    return source.Error("src_embed.weight",
+                        "belongs to the embedding without positions (src_embed = 'no_pos'), which "
+                        "is not supported");
+  }
   AFT_ASSIGN_OR_RETURN(const std::vector<int64_t> embedding,
                        source.Shape("src_embed.linear.weight", {Source::kAny, Source::kAny}));
   config.vocab_size = embedding[0];

@@ -242,9 +242,10 @@ int Run(int argc, char** argv) {
   AddFiles(rwkv, flags, "IN",
            "BlinkDL's .pth or a .safetensors file, or a folder of Hugging Face: RwkvForCausalLM or "
            "flash-linear-attention's RWKV7ForCausalLM");
-  rwkv.add_option("--tokenizer", flags.rwkv.tokenizer,
-                  "world, bytes, or a folder with tokenizer.json; default: world for a vocabulary "
-                  "of 65,536, otherwise that of IN");
+  rwkv.add_option(
+      "--tokenizer", flags.rwkv.tokenizer,
+      "world, bytes, or a folder with tokenizer.json; default: the tokenizer.json of IN, "
+      "otherwise world for a vocabulary of 65,536 and bytes for 256");
   AddKeys(rwkv, flags);
   CLI::App& state = *app.add_subcommand(
       "rwkv-state",

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/in_file.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/stored_weights.h"
@@ -32,6 +33,8 @@ absl::StatusOr<Import> Quantized(const std::string& dir, Number format, Progress
   AFT_ASSIGN_OR_RETURN(CheckpointFile checkpoint, OpenCheckpoint(dir));
   Import import;
   import.config = std::move(checkpoint.config);
+  AFT_RETURN_IF_ERROR(
+      InFile(absl::StrCat(dir, "/", kConfigFileName), CheckFormat(import.config, format)));
   if (progress != nullptr) progress->Begin(Fp32Bytes(import.config));
   AFT_RETURN_IF_ERROR(
       CheckTensors(import.config, WithProgress(checkpoint.tensors, progress)).status());

@@ -270,7 +270,12 @@ absl::Status UseRwkvTokenizer(const std::string& asked, const std::string& hub_d
   const int64_t size = import->config.vocab_size;
   std::string tokenizer = asked;
   if (tokenizer.empty()) {
-    tokenizer = size == kWorldSize ? "world" : size == 256 ? "bytes" : hub_dir;
+    const std::string own = absl::StrCat(hub_dir, "/", kTokenizerFileName);
+    std::error_code ignored;
+    const bool has_own = !hub_dir.empty() && std::filesystem::exists(own, ignored);
+    tokenizer = !has_own && size == kWorldSize ? "world"
+                : !has_own && size == 256      ? "bytes"
+                                               : hub_dir;
   }
   if (tokenizer == "bytes") return UseBytes("bytes are 256", import);
   if (tokenizer == "world") {

@@ -9,12 +9,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "model/api/snapshot_bytes.h"
 #include "model/config/tensors.h"
 #include "model/mixers/families.h"
 #include "model/mixers/mixer.h"
+#include "model/network/check_tensors.h"
 #include "model/network/cpu_network.h"
 #include "model/network/weight_bytes.h"
 #include "model/runtime/cpu_model_runner.h"
+#include "model/state/slot_layout.h"
 #include "model/state/state_pool.h"
 
 namespace aft {
@@ -35,7 +38,6 @@ struct Mixers {
 
 absl::StatusOr<Mixers> MeasureMixers(const CheckpointFile& checkpoint, int64_t tokens_at_once) {
   const NetworkConfig& config = checkpoint.config;
-  const bool keeps_state = config.mixer.causal && config.architecture != Architecture::kEncoder;
   Mixers measured;
   for (int64_t i = 0; i < config.n_layers; ++i) {
     MixerTables tables;
@@ -45,7 +47,7 @@ absl::StatusOr<Mixers> MeasureMixers(const CheckpointFile& checkpoint, int64_t t
     }
     AFT_ASSIGN_OR_RETURN(const std::unique_ptr<Mixer> mixer,
                          MakeMixer(config.mixer, MixerWidth(config), tables, {config.max_seq_len}));
-    if (keeps_state) {
+    if (IsLanguageModel(config)) {
       measured.states.push_back(mixer->state_spec());
       for (StateSpec& spec : ShiftStateSpecs(config)) measured.states.push_back(std::move(spec));
     }
@@ -84,7 +86,8 @@ OrderedJson TokensPerSecond(const SizingOptions& options, int64_t step_bytes, in
 
 }  // namespace
 
-absl::StatusOr<OrderedJson> Size(const CheckpointFile& checkpoint, const SizingOptions& options) {
+absl::StatusOr<OrderedJson> Size(const CheckpointFile& checkpoint, const SizingOptions& options,
+                                 int64_t tuned_states) {
   constexpr int64_t kFloat = sizeof(float);
   const NetworkConfig& config = checkpoint.config;
   const bool language_model = IsLanguageModel(config);
@@ -111,18 +114,24 @@ absl::StatusOr<OrderedJson> Size(const CheckpointFile& checkpoint, const SizingO
     return absl::ResourceExhaustedError(absl::StrCat("slots: ", options.slots, " states of ", slot,
                                                      " bytes are too many to count"));
   }
+  int64_t tuned_bytes = 0;
+  if (language_model && tuned_states > 0) {  // the server keeps a snapshot of each
+    tuned_bytes =
+        tuned_states * (SlotLayout(mixers.states).UsedBytes(/*position=*/1) + kSnapshotFrameBytes);
+  }
 
   OrderedJson formats;
   for (const FormatSpec& spec : kFormats) {
-    if (!spec.on_cpu) continue;
+    if (!spec.on_cpu || !CheckFormat(config, spec.format).ok()) continue;
     const WeightBytes weights = CountWeightBytes(config, spec.format);
     const int64_t weight_bytes = weights.total() + mixers.table_bytes;
     const int64_t workspace = CpuNetwork::WorkspaceBytes(config, spec.format, mixers.scratch_floats,
                                                          tokens_at_once, options.threads);
-    OrderedJson size = {{"weight_bytes", weight_bytes},
-                        {"step_bytes", weights.products},
-                        {"workspace_bytes", workspace},
-                        {"memory_bytes", weight_bytes + workspace + slots * slot_bytes}};
+    OrderedJson size = {
+        {"weight_bytes", weight_bytes},
+        {"step_bytes", weights.products},
+        {"workspace_bytes", workspace},
+        {"memory_bytes", weight_bytes + workspace + slots * slot_bytes + tuned_bytes}};
     if (language_model && (options.bandwidth > 0 || options.flops > 0)) {
       size["tokens_per_second"] = TokensPerSecond(options, weights.products, moved * kFloat, flops);
     }

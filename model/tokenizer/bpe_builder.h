@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/api/tokenizer.h"
+#include "model/tokenizer/tokenizers.h"
 
 namespace aft {
 
@@ -22,6 +23,8 @@ struct AddedToken {
   bool special = false;
   // If true, the token is looked for before others ("normalized": false).
   bool before_others = false;
+  // If the token ends a text: what names it, for errors (EndOfText::named_by).
+  std::string named_by = {};
 };
 
 // The pairs of tokens that merges join to one token.
@@ -52,6 +55,9 @@ class BpeBuilder {
 
   // The id of a token in its spelling, or -1.
   int32_t Find(absl::string_view token) const;
+
+  // The id of the token that ends a text, which must be there.
+  absl::StatusOr<int32_t> FindEndOfText(const EndOfText& eos) const;
 
   // Adds a token that is among `tokens`. Must be called before the merges are added.
   absl::Status Add(AddedToken token);

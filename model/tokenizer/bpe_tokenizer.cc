@@ -247,6 +247,12 @@ class BpeTokenizer : public Tokenizer {
   const Gpt2Splitter splitter_;
 };
 
+// What an error about the token adds if the token ends a text.
+std::string NamedBy(const AddedToken& token) {
+  if (token.named_by.empty()) return "";
+  return absl::StrCat("; ", token.named_by, " names it as the end of text");
+}
+
 }  // namespace
 
 absl::StatusOr<BpeBuilder> BpeBuilder::Create(std::vector<std::string> tokens) {
@@ -276,12 +282,19 @@ int32_t BpeBuilder::Find(absl::string_view token) const {
   return found == ids_.end() ? -1 : found->second;
 }
 
+absl::StatusOr<int32_t> BpeBuilder::FindEndOfText(const EndOfText& eos) const {
+  const int32_t id = Find(eos.token);
+  if (id >= 0) return id;
+  return absl::InvalidArgumentError(absl::StrCat("has no token ", ShownToken(eos.token), ", which ",
+                                                 eos.named_by, " names as the end of text"));
+}
+
 absl::Status BpeBuilder::Add(AddedToken token) {
   AFT_CHECK(Find(token.content) == token.id);
   if (token.content.empty()) return absl::InvalidArgumentError("a token is empty");
   if (absl::c_linear_search(merges_.byte_ids, token.id)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("token ", ShownToken(token.content), ": is the token of a single byte"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token ", ShownToken(token.content), ": is the token of a single byte", NamedBy(token)));
   }
   added_[token.id] = std::move(token);
   return absl::OkStatus();
@@ -302,8 +315,9 @@ absl::Status BpeBuilder::AddMerge(absl::string_view left, absl::string_view righ
     const auto added = added_.find(found[i]);
     if (added != added_.end() &&
         (added->second.special || !absl::c_all_of(token, absl::ascii_isgraph))) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token ", ShownToken(token), " must not be a part or a result of a merge"));
+      return absl::InvalidArgumentError(absl::StrCat("token ", ShownToken(token),
+                                                     " must not be a part or a result of a merge",
+                                                     NamedBy(added->second)));
     }
     ++i;
   }

@@ -1,5 +1,6 @@
 
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -20,12 +21,12 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(absl::string_view kind,
   if (kind == "bytes") return MakeByteTokenizer();
   if (kind == "bpe") {
     const std::string path = absl::StrCat(dir, "/", kTokenizerFileName);
+    const std::string config_path = absl::StrCat(dir, "/", kTokenizerConfigFileName);
     std::error_code error;
-    if (std::filesystem::exists(path, error)) {
-      return LoadTokenizerJson(path, absl::StrCat(dir, "/", kTokenizerConfigFileName));
-    }
+    if (std::filesystem::exists(path, error)) return LoadTokenizerJson(path, config_path);
+    AFT_ASSIGN_OR_RETURN(const std::optional<EndOfText> eos, ReadEndOfText(config_path));
     return LoadBpeTokenizer(absl::StrCat(dir, "/", kVocabFileName),
-                            absl::StrCat(dir, "/", kMergesFileName));
+                            absl::StrCat(dir, "/", kMergesFileName), eos);
   }
   if (kind == "chars") {
     const std::string path = absl::StrCat(dir, "/", kCharsFileName);
@@ -78,12 +79,16 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(absl::string_view
                                                                const std::string& checkpoint_dir,
                                                                int64_t vocab_size) {
   AFT_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, Load(kind, checkpoint_dir));
-  if (tokenizer->vocab_size() > vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        checkpoint_dir, ": the tokenizer (\"", kind, "\") has ", tokenizer->vocab_size(),
-        " tokens, more than the network's vocab_size, ", vocab_size));
-  }
+  AFT_RETURN_IF_ERROR(CheckVocabulary(*tokenizer, kind, checkpoint_dir, vocab_size));
   return tokenizer;
+}
+
+absl::Status CheckVocabulary(const Tokenizer& tokenizer, absl::string_view kind,
+                             const std::string& dir, int64_t vocab_size) {
+  if (tokenizer.vocab_size() <= vocab_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(dir, ": the tokenizer (\"", kind, "\") has ", tokenizer.vocab_size(),
+                   " tokens, more than the network's vocab_size, ", vocab_size));
 }
 
 }  // namespace aft

@@ -1,8 +1,6 @@
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -209,34 +207,8 @@ absl::StatusOr<std::vector<AddedToken>> AddedTokensOf(const Fields& fields) {
   return added;
 }
 
-// The eos_token of tokenizer_config.json: a string, or an object with "content", as older versions
-// write it. Returns nothing if it is null or if there is no such file.
-absl::StatusOr<std::optional<std::string>> ReadEos(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::optional<std::string>();
-  AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(path));
-  std::optional<std::string> eos;
-  bool object = false;
-  const auto take = [&](const JsonPath& at, const Json& value) -> absl::Status {
-    if (at.empty() || at[0] != "eos_token") return absl::OkStatus();
-    if (at.size() == 1 && value.is_object()) object = true;
-    if (at.size() == 1 ? value.is_object() || value.is_null() : !object || at[1] != "content") {
-      return absl::OkStatus();
-    }
-    if (!value.is_string()) {
-      return FieldError("eos_token", absl::StrCat("must be a token, got ", ShownJson(value)));
-    }
-    if (eos.has_value()) return FieldError("eos_token", "given more than once");
-    eos = value.get<std::string>();
-    return absl::OkStatus();
-  };
-  AFT_RETURN_IF_ERROR(InFile(path, WalkJson(text, take)));
-  return eos;
-}
-
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(TokenizerJson json,
-                                                       const std::optional<std::string>& eos,
-                                                       const std::string& eos_path) {
+                                                       const std::optional<EndOfText>& eos) {
   AFT_RETURN_IF_ERROR(CheckRules(json.fields));
   AFT_ASSIGN_OR_RETURN(std::vector<AddedToken> added, AddedTokensOf(json.fields));
   const bool nfc = At(json.fields, "normalizer.type").is_string();
@@ -265,16 +237,13 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(TokenizerJson json,
                        InFile("model.vocab", BpeBuilder::Create(std::move(tokens))));
   int32_t eos_id = -1;
   if (eos.has_value()) {
-    eos_id = builder.Find(*eos);
-    if (eos_id < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("has no token ", ShownToken(*eos), ", the eos_token of ", eos_path));
-    }
+    AFT_ASSIGN_OR_RETURN(eos_id, builder.FindEndOfText(*eos));
     const auto same = absl::c_find_if(added, [&](const auto& one) { return one.id == eos_id; });
     added.push_back({.id = eos_id,
-                     .content = *eos,
+                     .content = eos->token,
                      .special = true,
-                     .before_others = same == added.end() || same->before_others});
+                     .before_others = same == added.end() || same->before_others,
+                     .named_by = eos->named_by});
   }
   for (AddedToken& token : added) {
     if (!eos.has_value() && token.special && token.content == kEndOfText) eos_id = token.id;
@@ -295,12 +264,17 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Build(TokenizerJson json,
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizerJson(const std::string& path,
                                                                    const std::string& config_path) {
   AFT_ASSIGN_OR_RETURN(const std::string text, ReadVocabularyText(path));
+  AFT_ASSIGN_OR_RETURN(const std::optional<EndOfText> eos, ReadEndOfText(config_path));
+  return MakeJsonTokenizer(text, path, eos);
+}
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> MakeJsonTokenizer(
+    absl::string_view text, const std::string& path, const std::optional<EndOfText>& eos) {
   TokenizerJson json;
   AFT_RETURN_IF_ERROR(InFile(path, WalkJson(text, [&json](const JsonPath& at, const Json& value) {
                                return json.Take(at, value);
                              })));
-  AFT_ASSIGN_OR_RETURN(const std::optional<std::string> eos, ReadEos(config_path));
-  return InFile(path, Build(std::move(json), eos, config_path));
+  return InFile(path, Build(std::move(json), eos));
 }
 
 }  // namespace aft

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/api/tokenizer.h"
@@ -31,6 +33,17 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> MakeCharTokenizer(
 // encoded like any others, so that a client cannot end a text by writing them.
 inline constexpr char kEndOfText[] = "<|endoftext|>";
 
+// Another token that ends a text.
+struct EndOfText {
+  std::string token;
+  std::string named_by;  // the file and the field that say so, for errors
+};
+
+// Reads the eos_token of a tokenizer_config.json: a string, or an object with "content", as older
+// versions write it. Returns nothing if it is null or if there is no such file. All other fields
+// are ignored. Errors start with the path: INVALID_ARGUMENT.
+absl::StatusOr<std::optional<EndOfText>> ReadEndOfText(const std::string& config_path);
+
 // Byte-level byte-pair encoding as in GPT-2 (openai/gpt-2, src/encoder.py). Text is cut into pieces
 // as GPT-2 does. Within each piece, of all neighbouring pairs that `merges_path` lists, the one
 // that is listed first becomes one token, the leftmost first, until no such pair is left. Any bytes
@@ -39,10 +52,12 @@ inline constexpr char kEndOfText[] = "<|endoftext|>";
 //
 // `vocab_path`: {"token": id}, with every byte that UTF-8 has among the tokens. `merges_path`:
 // "left right" lines, most preferred first, after an optional "#version" line. Both spell bytes as
-// GPT-2's printable characters. The files are not trusted. Errors start with the path (and line):
+// GPT-2's printable characters. A text ends with the token `eos` or, without it, with kEndOfText if
+// that is in the vocabulary. The files are not trusted. Errors start with the path (and line):
 // NOT_FOUND, INVALID_ARGUMENT.
-absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadBpeTokenizer(const std::string& vocab_path,
-                                                                  const std::string& merges_path);
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadBpeTokenizer(
+    const std::string& vocab_path, const std::string& merges_path,
+    const std::optional<EndOfText>& eos = {});
 
 // Loads this encoding from a tokenizer.json, as Hugging Face's tokenizers writes it for GPT-2:
 // model BPE, pre-tokenizer and decoder ByteLevel, no normalizer or NFC. If the file asks for
@@ -54,11 +69,14 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadBpeTokenizer(const std::str
 // nothing. As with tokenizers' encode_special_tokens, the characters of a special token are text,
 // in which no added token with the same "normalized" is found.
 //
-// `config_path`: a tokenizer_config.json. Only its "eos_token" is read: the token that ends a text.
-// Without the file or the field, that is kEndOfText if it is a special token. Errors as above, with
-// the field's name.
+// A text ends with the token that `config_path`, a tokenizer_config.json, names (ReadEndOfText).
+// Without it, that is kEndOfText if it is a special token. Errors as above, with the field's name.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizerJson(const std::string& path,
                                                                    const std::string& config_path);
+
+// Makes it from the content of the file. Errors start with `path`.
+absl::StatusOr<std::shared_ptr<const Tokenizer>> MakeJsonTokenizer(
+    absl::string_view text, const std::string& path, const std::optional<EndOfText>& eos);
 
 // RWKV's "World" encoding: the longest token with which the text begins, again and again. Any bytes
 // round-trip. Id 0 ends a text and stands for no bytes.
@@ -79,7 +97,7 @@ inline constexpr char kVocabFileName[] = "vocab.json";   // "bpe": {"token": id}
 inline constexpr char kMergesFileName[] = "merges.txt";  // "bpe": GPT-2's list of merges
 // "bpe": if this file exists, it is read in place of the two before.
 inline constexpr char kTokenizerFileName[] = "tokenizer.json";
-inline constexpr char kTokenizerConfigFileName[] = "tokenizer_config.json";  // optional, next to it
+inline constexpr char kTokenizerConfigFileName[] = "tokenizer_config.json";  // "bpe": optional
 inline constexpr char kWorldFileName[] = "rwkv_vocab_v20230424.txt";         // "world"
 inline constexpr const char* kTokenizerFileNames[] = {kCharsFileName,           kVocabFileName,
                                                       kMergesFileName,          kTokenizerFileName,
@@ -92,6 +110,11 @@ inline constexpr const char* kTokenizerFileNames[] = {kCharsFileName,           
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(absl::string_view kind,
                                                                const std::string& checkpoint_dir,
                                                                int64_t vocab_size);
+
+// INVALID_ARGUMENT, which begins with `dir`, if a tokenizer of this kind has more tokens than a
+// network with this vocab_size.
+absl::Status CheckVocabulary(const Tokenizer& tokenizer, absl::string_view kind,
+                             const std::string& dir, int64_t vocab_size);
 
 // A tokenizer that adds these ids before and after the ids of every text, even an empty one. These
 // ids stand for no bytes, even if the vocabulary has no special tokens.

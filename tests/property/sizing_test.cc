@@ -4,18 +4,24 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "base/memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/config/formats.h"
 #include "model/convert/inspect.h"
+#include "model/layers/mixer_layer.h"
+#include "model/mixers/mixer.h"
 #include "model/mixers/tables.h"
+#include "model/network/cpu_network.h"
 #include "model/network/weight_bytes.h"
 #include "tests/property/runner_fixture.h"
+#include "tests/support/mixer_of.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -58,7 +64,6 @@ TEST_P(EverySizeTest, EqualsWhatTheRunnerReports) {
       EXPECT_EQ(CountWeightBytes(config_, *NumberNamed(format)).total() + CountTableBytes(config_),
                 info.weight_bytes);
     }
-    if (model.runner == nullptr) continue;
     EXPECT_EQ(sizes.at("state_bytes_per_sequence"), info.state_bytes);
     EXPECT_EQ(sizes.at("state_bytes_per_token"), info.state_bytes_per_token);
   }
@@ -151,6 +156,20 @@ TEST_F(MemoryTest, EqualsWhatAnEncoderTakes) {
   options_.max_batch_tokens = 16384;
   options_.weight_format = "fp32";
   ExpectWhatLoadingTakes();
+}
+
+// Queries, keys and values that come one by one are packed in scratch memory.
+TEST(ScratchTest, ABareMixerHasRoomForTheRowsOfItsSources) {
+  NetworkConfig config;
+  config.architecture = Architecture::kMixer;
+  config.n_layers = 1;
+  config.d_model = 40;
+  config.mixer = MixerOf("aft_simple causal=false");
+  const absl::StatusOr<std::unique_ptr<Mixer>> mixer = MakeMixer(config.mixer, 40, {});
+  ASSERT_TRUE(mixer.ok()) << mixer.status();
+  const int64_t rows = MixerLayer::SourceScratchFloats(config);
+  EXPECT_LT((*mixer)->encode_scratch_floats(1), rows);
+  EXPECT_GE(CpuNetwork::ScratchFloats(config, **mixer, /*max_tokens=*/1), rows);
 }
 
 class RateTest : public SizingFixture {};

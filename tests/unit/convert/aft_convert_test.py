@@ -144,6 +144,7 @@ class AftConvertTest(unittest.TestCase):
     text = self.call("aft-pytorch", GOLDENS / "aft_pytorch_local_16.safetensors", self.out, "--window",
                      8)
     self.assertRegex(text, r"state +none: whole texts at once\n")
+    self.assertRegex(text, r"longer texts are refused\n")
     self.assertEqual(self.inspect()["mixer"], {"kind": "aft_local", "window": 8, "band_rows": 64,
                                                "causal": False, "hidden": 16})
     self.assertIsNone(self.inspect()["tokenizer"])
@@ -153,6 +154,11 @@ class AftConvertTest(unittest.TestCase):
               "--no-global-token", "--full-decode")
     self.assertEqual(self.inspect()["mixer"], {"kind": "block_local", "heads": 4, "block_size": 8,
                                                "global_token": False, "full_decode": True})
+
+  def test_imports_roberta(self):
+    self.call("bert", GOLDENS / "roberta", self.out, "--attention", "block_local", "--block-size", 8)
+    about = self.inspect()
+    self.assertEqual((about["architecture"], about["mixer"]["block_size"]), ("encoder", 8))
 
   def test_reports_what_it_read_mapped_and_left_out(self):
     text = self.call("gpt2", GOLDENS / "gpt2_hub", self.out)

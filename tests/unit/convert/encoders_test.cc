@@ -97,6 +97,9 @@ TEST_P(EncoderImportTest, ReportsTheTensorsThatItLeavesOut) {
   // A tensor that is neither imported nor known as superfluous is an error.
   TensorMap weights = ReadGoldens(absl::StrCat(GetParam(), "/model")).tensors;
   weights[absl::StrCat(GetParam(), ".pooler.dense.weight")] = at::zeros({32, 32});
+  for (const char* buffer : {"position_ids", "token_type_ids"}) {  // as in older packages' files
+    weights[absl::StrCat(GetParam(), ".embeddings.", buffer)] = at::zeros({1, 64}, at::kLong);
+  }
   ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
   EXPECT_TRUE(ImportBert(in_, {}).ok());
   weights["classifier.dense.weight"] = at::zeros({32, 32});
@@ -128,7 +131,7 @@ TEST_P(EncoderImportTest, FaultsOfTheConfigNameTheKey) {
       {"hidden_act", "silu"},        {"hidden_size", 0},
       {"layer_norm_eps", "x"},       {"type_vocab_size", Json(Json::value_t::discarded)},
       {"sparse_block_size", 128},    {"sparsity_type", "norm"},
-      {"num_attention_heads", 5}};
+      {"num_global_tokens", 1},      {"num_attention_heads", 5}};
   for (const auto& [key, value] : faults) {
     const std::string named = std::string(key) == "num_attention_heads" ? "mixer.heads" : key;
     EXPECT_THAT(WithConfig(key, value), Refused(absl::StrCat("/config.json: ", named, ": ")));
@@ -167,6 +170,20 @@ TEST_P(EncoderImportTest, ReadsHowSentenceTransformersPreparesTexts) {
   } else {
     EXPECT_TRUE(lower.ok()) << lower.status();
   }
+  EXPECT_THAT(import("0", file, R"({"query_length": 8})"), Refused("query_length: must be null"));
+  // A module without a length cuts a text where its tokenizer does.
+  const auto longest = [&](const char* of_tokenizer, const char* config) {
+    WriteBytes(in_ + "/0/tokenizer_config.json",
+               absl::StrCat(R"({"model_max_length": )", of_tokenizer, "}"));
+    const auto made = import("0", file, config);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return made.ok() ? made->config.max_seq_len : 0;
+  };
+  EXPECT_EQ(longest("16", "{}"), 16);
+  EXPECT_EQ(longest("16", R"({"max_seq_length": null})"), 16);
+  EXPECT_EQ(longest("16", R"({"max_seq_length": 32})"), 32);
+  EXPECT_EQ(longest("512", "{}"), 64);
+  EXPECT_EQ(longest("1000000000000000019884624838656", "{}"), 64);  // no limit
 }
 
 INSTANTIATE_TEST_SUITE_P(Packages, EncoderImportTest, testing::Values("roberta", "bert"),
@@ -187,14 +204,19 @@ TEST_P(RobertaTest, TextsGetTheirFirstAndLastToken) {
   EXPECT_EQ(model.tokenizer->TokenBytes(2), "");
 }
 
+// Without a tokenizer.json only the config has them.
+TEST_P(RobertaTest, TheConfigMustNameTheFirstAndTheLastToken) {
+  for (const char* key : {"bos_token_id", "eos_token_id"}) {
+    EXPECT_THAT(WithConfig(key, Json(Json::value_t::discarded)),
+                Refused(absl::StrCat("/config.json: ", key, ": must be the id of the token")));
+  }
+}
+
 // The post-processor of a tokenizer.json, as the library tokenizers writes it, defines the first
 // and the last token of a text.
 TEST_P(RobertaTest, ReadsThePostProcessor) {
   Json words = Json::parse(ReadBytes("tests/parity/goldens/gpt2_hub/tokenizer.json"));
   words["unused"] = std::string(2 << 20, 'x');  // the vocabulary of RoBERTa is as large
-  Json config = Json::parse(ReadBytes(in_ + "/config.json"));
-  config["eos_token_id"] = nullptr;  // the id is a byte in that vocabulary
-  WriteBytes(in_ + "/config.json", config.dump());
   const auto frame = [&](const Json& processor, const std::string& dir) -> absl::Status {
     words["post_processor"] = processor;
     WriteBytes(in_ + "/tokenizer.json", words.dump());
@@ -230,6 +252,18 @@ TEST_P(RobertaTest, ReadsThePostProcessor) {
     roberta["sep"] = {"</s>", id};
     EXPECT_THAT(frame(roberta, out_ + "5"), Refused("post_processor.sep: must be a token and its"));
   }
+}
+
+// Writing the weights takes minutes, and the folder that is written is removed with the error.
+TEST_P(RobertaTest, FaultsOfTheTokenizerAreFoundBeforeTheWeightsAreWritten) {
+  Json words = Json::parse(ReadBytes("tests/parity/goldens/gpt2_hub/tokenizer.json"));
+  const std::string path = in_ + "/tokenizer.json";
+  words["pre_tokenizer"]["add_prefix_space"] = true;
+  WriteBytes(path, words.dump());
+  EXPECT_THAT(ImportBert(in_, {}), Refused(path + ": pre_tokenizer.add_prefix_space: must be"));
+  words["post_processor"] = {{"unused", std::string(17 << 20, 'x')}};
+  WriteBytes(path, words.dump());
+  EXPECT_THAT(ImportBert(in_, {}), Refused(path + ": config is "));
 }
 
 // Reads modules.json and the config of the pooling, as sentence-transformers writes them.
@@ -279,6 +313,51 @@ TEST_P(RobertaTest, ReadsThePoolingOfSentenceTransformers) {
   const auto plain = ImportBert(in_, {});
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_TRUE(plain->config.pooling == Pooling::kMean && !plain->config.normalize);
+}
+
+// Versions from 5.4 on have other names of the classes, and one field for the pooling.
+TEST_P(RobertaTest, ReadsTheModulesOfLaterSentenceTransformers) {
+  WriteBytes(in_ + "/modules.json", R"([
+    {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+    {"path": "1_Pooling",
+     "type": "sentence_transformers.sentence_transformer.modules.pooling.Pooling"},
+    {"path": "2_Normalize", "type": "sentence_transformers.base.modules.normalize.Normalize"}])");
+  std::filesystem::create_directory(in_ + "/1_Pooling");
+  std::filesystem::create_directory(in_ + "/2_Normalize");
+  const auto import = [this](const Json& mode) {
+    WriteBytes(in_ + "/1_Pooling/config.json",
+               Json{{"embedding_dimension", 32}, {"pooling_mode", mode}}.dump());
+    return ImportBert(in_, {});
+  };
+  for (const auto& [mode, want] : {std::pair(Json("mean"), Pooling::kMean),
+                                   {Json::array({"cls"}), Pooling::kFirst},
+                                   {Json("lasttoken"), Pooling::kLast}}) {
+    const auto made = import(mode);
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_TRUE(made->config.pooling == want && made->config.normalize) << mode;
+  }
+  for (const Json& mode : {Json("max"), Json::array({"mean", "max"})}) {
+    EXPECT_THAT(import(mode),
+                Refused("/1_Pooling/config.json: pooling_mode: must be mean, cls or"));
+  }
+  const std::string normalize = in_ + "/2_Normalize/config.json";
+  WriteBytes(normalize, R"({"module_input_name": "sentence_embedding"})");
+  EXPECT_TRUE(import("mean").ok());
+  WriteBytes(normalize, R"({"module_input_name": "token_embeddings"})");
+  EXPECT_THAT(import("mean"), Refused(normalize + ": module_input_name: must be sentence_emb"));
+}
+
+TEST_P(RobertaTest, RefusesAPromptBeforeEveryText) {
+  WriteBytes(in_ + "/modules.json", "[]");
+  const std::string path = in_ + "/config_sentence_transformers.json";
+  const auto import = [&](const char* prompt, const char* name) {
+    WriteBytes(path, absl::StrCat(R"({"prompts": {"query": ")", prompt,
+                                  R"("}, "default_prompt_name": )", name, "}"));
+    return ImportBert(in_, {}).status();
+  };
+  EXPECT_EQ(import("query: ", "null"), absl::OkStatus());
+  EXPECT_EQ(import("", "\"query\""), absl::OkStatus());
+  EXPECT_THAT(import("query: ", "\"query\""), Refused(path + ": default_prompt_name: names the"));
 }
 
 TEST_P(RobertaTest, PositionsBeginAfterThePadding) {

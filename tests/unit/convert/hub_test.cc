@@ -200,12 +200,20 @@ TEST_F(HubTest, TheEndOfTextOfTheConfigIsUsed) {
 
 // The server would refuse this tokenizer, so no file is written.
 TEST_F(HubTest, WritesNothingThatCannotBeServed) {
-  const auto import = WithConfig("eos_token_id", 0);  // "!", a byte
+  auto import = ImportGpt2(in_, {});
   ASSERT_TRUE(import.ok()) << import.status();
+  import->files[kTokenizerConfigFileName] = R"({"eos_token": "!"})";
   EXPECT_THAT(WriteImport(out_, *import), Refused("token '!': is the token of a single byte"));
-  EXPECT_THAT(WriteImport(out_, *WithConfig("eos_token_id", 258)),  // " the", by merges
-              Refused("\u0120the' must not be a part or a result of a merge"));
   EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
+// GPT-2's default is such a token if a vocabulary of another language is as large as GPT-2's.
+TEST_F(HubTest, AnOrdinaryTokenThatTheConfigNamesIsRefusedBeforeAnythingIsWritten) {
+  const std::string named = "; " + in_ + "/config.json: eos_token_id names it as the end of text";
+  EXPECT_THAT(WithConfig("eos_token_id", 0),  // "!", a byte
+              Refused("token '!': is the token of a single byte" + named));
+  EXPECT_THAT(WithConfig("eos_token_id", 258),  // " the", by merges
+              Refused("\u0120the' must not be a part or a result of a merge" + named));
 }
 
 TEST_F(HubTest, TheTokenizersErrorsNameItsFileAndField) {

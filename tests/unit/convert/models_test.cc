@@ -103,6 +103,7 @@ TEST_P(LabmlModelTest, NamesTheFaultyTensor) {
   const std::string layer = "encoder.layers.0.";
   ExpectRefused(golden_.tensors, import,
                 {{"src_embed.linear.weight", {}, "is missing"},
+                 {"src_embed.weight", at::zeros({40, 32}), "belongs to the embedding without"},
                  {"src_embed.positional_encodings", {}, "is missing"},
                  {"src_embed.positional_encodings", at::zeros({63, 1, 32}),
                   "has 63 rows, but pos_bias has 64"},
@@ -249,6 +250,51 @@ TEST_F(Gpt2Test, CopiesTheTokenizer) {
   EXPECT_EQ(*(*tokenizer)->Encode(cases_.metadata.at("text")), Ids(Expected("tokens")));
 }
 
+// Without a tokenizer.json, config.json and then tokenizer_config.json say what ends a text.
+TEST_F(Gpt2Test, TheEndOfTextMayHaveAnyName) {
+  Json words = Json::parse(ReadBytes(in_ + "/vocab.json"));
+  words.erase("<|endoftext|>");
+  words["</s>"] = 259;
+  WriteBytes(in_ + "/vocab.json", words.dump());
+  int folders = 0;
+  const auto expect_end = [&](const absl::StatusOr<Import>& import) {
+    const std::string dir = absl::StrCat(out_, folders++);
+    WriteAndRead(import, dir);
+    const auto tokenizer = LoadTokenizer("bpe", dir, 260);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    EXPECT_EQ((*tokenizer)->eos_id(), 259);
+    EXPECT_EQ((*tokenizer)->TokenBytes(259), "");
+  };
+  expect_end(ImportGpt2(in_, {}));
+  WriteBytes(in_ + "/tokenizer_config.json", R"({"eos_token": "</s>"})");
+  expect_end(WithConfig("eos_token_id", nullptr));
+  expect_end(WithConfig("eos_token_id", 50256));  // GPT-2's default has no meaning here
+  EXPECT_THAT(WithConfig("eos_token_id", 258),
+              Refused("must not be a part or a result of a merge; " + in_ +
+                      "/config.json: eos_token_id names it as the end of text"));
+  EXPECT_THAT(WithConfig("eos_token_id", {1, 2}), Refused("eos_token_id: must be one token's id"));
+}
+
+// transformers' slow tokenizers read more than the two files.
+TEST_F(Gpt2Test, RefusesWhatOtherFilesSayAboutTheTokens) {
+  const std::string added = in_ + "/added_tokens.json";
+  WriteBytes(added, R"({"<|endoftext|>": 259})");
+  EXPECT_TRUE(ImportGpt2(in_, {}).ok());
+  for (const char* token : {R"({"<sp1>": 260})", R"({"<sp1>": 259})", R"({"<sp1>": "x"})"}) {
+    WriteBytes(added, token);
+    EXPECT_THAT(ImportGpt2(in_, {}),
+                Refused(added + ": token '<sp1>' is not in vocab.json: save the tokenizer as"));
+  }
+  std::filesystem::remove(added);
+  const std::string config = in_ + "/tokenizer_config.json";
+  for (const char* key : {"add_prefix_space", "add_bos_token"}) {
+    WriteBytes(config, Json{{key, false}}.dump());
+    EXPECT_TRUE(ImportGpt2(in_, {}).ok());
+    WriteBytes(config, Json{{key, true}}.dump());
+    EXPECT_THAT(ImportGpt2(in_, {}), Refused(absl::StrCat(config, ": ", key, ": only false")));
+  }
+}
+
 TEST_F(Gpt2Test, AcceptsNamesWithoutPrefixAndBuffersAndTheTiedHead) {
   TensorMap other;
   for (const auto& [name, tensor] : weights_) {
@@ -269,6 +315,7 @@ TEST_F(Gpt2Test, AcceptsNamesWithoutPrefixAndBuffersAndTheTiedHead) {
 
 TEST_F(Gpt2Test, TakesTheActivation) {
   for (const auto& [name, activation] : {std::pair("gelu_new", Activation::kGeluTanh),
+                                         {"gelu_fast", Activation::kGeluTanh},
                                          {"gelu_pytorch_tanh", Activation::kGeluTanh},
                                          {"gelu", Activation::kGelu},
                                          {"relu", Activation::kRelu}}) {

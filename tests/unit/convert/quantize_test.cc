@@ -7,6 +7,7 @@
 #include "ATen/ops/ones.h"
 #include "gtest/gtest.h"
 #include "model/config/tensors.h"
+#include "model/convert/inspect.h"
 #include "tests/support/collect.h"
 #include "tests/support/formats.h"
 #include "tests/support/shown_progress.h"
@@ -111,6 +112,27 @@ INSTANTIATE_TEST_SUITE_P(Formats, QuantizeTest,
                            return spec.is_converted_to;
                          })),
                          [](const auto& test) { return NumberName(test.param); });
+
+// int8 sums the products of at most 131,072 inputs.
+TEST(StoredWeightsTest, AFormatThatNoDeviceServesIsNeitherMadeNorShown) {
+  NetworkConfig config;
+  config.vocab_size = 256;
+  config.d_model = 2;
+  config.n_layers = 1;
+  config.d_ff = 131'073;
+  config.mixer.window = 4;
+  TensorMap tensors;
+  for (const TensorSpec& spec : ExpectedTensors(config)) tensors[spec.name] = at::ones(spec.shape);
+  const TempFolder folder;
+  ASSERT_EQ(WriteCheckpoint(folder.path(), config, tensors), absl::OkStatus());
+  EXPECT_TRUE(Quantized(folder.path(), Number::kBf16).ok());
+  EXPECT_THAT(Quantized(folder.path(), Number::kInt8),
+              Refused(folder.path() + "/config.json: d_ff: at most 131072 with int8 weights"));
+  const auto inspection = Inspect(folder.path());
+  ASSERT_TRUE(inspection.ok()) << inspection.status();
+  const auto& formats = inspection->at("sizing").at("formats");
+  EXPECT_TRUE(formats.contains("bf16") && !formats.contains("int8")) << formats;
+}
 
 TEST(StoredWeightsTest, IntegersWithoutTheirScalesAreRefusedByName) {
   const TempFolder folder;

@@ -1,5 +1,6 @@
 // Tests imports of RWKV. Random checkpoints in the forms of all packages become the same network.
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -223,6 +224,7 @@ TEST_F(RwkvTest, RefusalsNameTheTensor) {
   ExpectRefused(RandomRwkv4(16, 2), import,
                 {{layer + "att.ln_x.weight", one, "belongs to RWKV-5; only versions 4 and 7"},
                  {layer + "att.time_maa_k", one, "belongs to RWKV-6; only versions 4 and 7"},
+                 {layer + "att.time_maa_x", one, "belongs to RWKV-6; only versions 4 and 7"},
                  {layer + "ffn.s_emb.weight", one, "belongs to DeepEmbed"},
                  {layer + "att.time_mix_k", {}, "is missing"},
                  {layer + "att.time_decay", at::ones({15}), "has shape [15], expected [16]"},
@@ -267,8 +269,17 @@ TEST_F(RwkvTest, TunedStatesComeWithTheWeightsOrInAFileOfTheirOwn) {
     WriteBytes(folder_.File("state.pth"), TorchFileOf(tensors));
     return AddRwkvState(folder_.File("state.pth"), {}, model, name);
   };
+  const auto memory = [&] {
+    const auto sizing = (*Inspect(model))["sizing"];
+    return sizing["formats"]["fp32"]["memory_bytes"].get<int64_t>();
+  };
+  const int64_t without = memory();
   const auto added = add(states, "tuned");
   ASSERT_TRUE(added.ok()) << added.status();
+  const LoadedModel loaded = Load(model);
+  ASSERT_EQ(loaded.initial_states.size(), 1U);
+  const std::string& snapshot = loaded.initial_states.front().snapshot;
+  EXPECT_EQ(memory() - without, static_cast<int64_t>(snapshot.size()));
   EXPECT_EQ(*added, model + "/state-tuned.safetensors");
   const TensorMap stored = ReadSafetensors(*added)->tensors;
   ASSERT_EQ(stored.size(), 2U);
@@ -349,6 +360,13 @@ TEST_F(RwkvTest, TheVocabularyChoosesTheTokenizer) {
   EXPECT_EQ((*inspection)["tokenizer"]["kind"], "bpe");
   EXPECT_EQ((*inspection)["tokenizer"]["eos_id"], 259);
   EXPECT_THAT(ImportRwkv(hub, {.keys = {"x"}}), Refused("only a file of torch.save has keys"));
+
+  // A vocabulary of the usual size of World may have another tokenizer.
+  source["emb.weight"] = source["head.weight"] = at::zeros({65536, 16});
+  EXPECT_EQ(FromHub(AsTransformers(source), config)->config.tokenizer, "world");
+  std::filesystem::copy("tests/parity/goldens/gpt2_hub/tokenizer.json", hub);
+  EXPECT_EQ(ImportRwkv(hub, {})->config.tokenizer, "bpe");
+  EXPECT_EQ(ImportRwkv(hub, {.tokenizer = "world"})->config.tokenizer, "world");
 }
 
 }  // namespace

@@ -232,6 +232,26 @@ TEST_F(BpeFilesTest, DamagedFilesAreRefusedOrHarmless) {
   EXPECT_GT(refused, 100);
 }
 
+TEST_F(BpeFilesTest, TheConfigMayNameTheTokenThatEndsAText) {
+  Add("</s>");
+  Add("ab");
+  ASSERT_TRUE(Load("a b\n").ok());
+  const std::string config = folder_.File("tokenizer_config.json");
+  const auto with_end = [&](const std::string& token) {
+    WriteBytes(config, Json{{"eos_token", token}}.dump());
+    return LoadTokenizer("bpe", folder_.path(), 300);
+  };
+  const auto tokenizer = with_end("</s>");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->eos_id(), 256);
+  EXPECT_EQ((*tokenizer)->TokenBytes(256), "");
+  EXPECT_EQ((*tokenizer)->Encode("</s>")->size(), 4U);
+  const std::string named = config + ": eos_token names";
+  ExpectRefused(with_end("ab").status(), "merges.txt:1: token 'ab' must not be", "; " + named);
+  ExpectRefused(with_end("a").status(), "vocab.json: token 'a': is the token of", "; " + named);
+  ExpectRefused(with_end("<s>").status(), "vocab.json: has no token '<s>', which ", named);
+}
+
 TEST_F(BpeFilesTest, SaysWhichFileIsMissing) {
   const absl::Status status =
       LoadBpeTokenizer(folder_.File("vocab.json"), folder_.File("merges.txt")).status();

@@ -284,7 +284,8 @@ TEST_F(TokenizerJsonTest, TheConfigNamesTheEndOfText) {
   EXPECT_EQ(tool->eos_id(), 660);
   EXPECT_EQ(tool->TokenBytes(660), "");
   EXPECT_THAT(*tool->Encode("<tool>"), testing::Not(testing::Contains(660)));
-  ExpectRefused(eos(R"({"eos_token": "</s>"})"), "has no token '</s>', the eos_token of ");
+  ExpectRefused(eos(R"({"eos_token": "</s>"})"), "has no token '</s>', which " + config_path_ +
+                                                     ": eos_token names as the end of text");
   EXPECT_THAT(std::string(eos(R"({"eos_token": 7})").status().message()),
               HasSubstr("tokenizer_config.json: eos_token: must be a token, got 7"));
   EXPECT_THAT(std::string(eos(R"({"eos_token": "a", "eos_token": "b"})").status().message()),
