@@ -71,8 +71,6 @@ struct SamplingNumbers {
 
 // How the next token of a sequence is drawn from its logits.
 struct SamplingParams : SamplingNumbers {
-  // Which of several sequences of one request this is; part of the generator's counter.
-  uint32_t sequence = 0;
   std::shared_ptr<const LogitRules> rules{};  // null: none
   uint64_t ends_from = 0;                     // see LogitRule::ends
 };

@@ -91,7 +91,7 @@ HWY_INLINE void Philox(const GumbelDraw& draw, int64_t first, int64_t blocks, ui
     WordVec c3[kAtOnce];
     for (int i = 0; i < kAtOnce; ++i) {
       c0[i] = hn::Set(d, draw.output_index);
-      c1[i] = hn::Set(d, draw.sequence);
+      c1[i] = hn::Zero(d);
       c2[i] = hn::Iota(d, static_cast<uint64_t>(first + block + i * lanes));
       c3[i] = hn::Set(d, draw.output_index >> 32);
     }

@@ -18,7 +18,6 @@ int64_t NextAtLeast(const float* values, int64_t first, int64_t count, float lea
 struct GumbelDraw {
   uint64_t seed = 0;
   uint64_t output_index = 0;
-  uint32_t sequence = 0;
   float temperature = 1.0F;  // > 0
   float highest = 0.0F;      // of the logits
   float lowest = 0.0F;       // logit of a token that may be drawn
@@ -26,9 +25,10 @@ struct GumbelDraw {
 
 // Finds the tokens that can win, without computing their logarithms. bounds[i] is an upper bound of
 // (logits[i] - highest) / temperature + g_i. Where that value is above -100, rounding may put the
-// bound below it by at most 1e-4. Where g_i is above 2, the bound is at most 0.13 above it.
-// bounds[i] is -inf where logits[i] < lowest. Returns the largest bound. The bits may differ
-// between instruction sets. REQUIRES: count >= 1; no logit is NaN or above `highest`.
+// bound below it by at most 1e-4. Where g_i is above 2, the bound is at most 0.13 above it, except
+// for the two largest random words, whose bound is higher. bounds[i] is -inf where logits[i] <
+// lowest. Returns the largest bound. The bits may differ between instruction sets. REQUIRES: count
+// >= 1; no logit is NaN or above `highest`.
 float GumbelBounds(const GumbelDraw& draw, const float* logits, int64_t count, float* bounds);
 
 }  // namespace aft::kernels

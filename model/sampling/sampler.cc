@@ -162,8 +162,8 @@ TokenId Sampler::Draw(const SamplingParams& params, uint64_t output_index, Rank 
     const TokenId id = static_cast<TokenId>(index);
     if (RankedLogits::RankOf(logits[index], id) < lowest_kept) return;
     const std::array<uint32_t, 4> words =
-        Philox4x32({static_cast<uint32_t>(output_index), params.sequence,
-                    static_cast<uint32_t>(index / 4), static_cast<uint32_t>(output_index >> 32)},
+        Philox4x32({static_cast<uint32_t>(output_index), 0U, static_cast<uint32_t>(index / 4),
+                    static_cast<uint32_t>(output_index >> 32)},
                    {static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32)});
     const double score = logits[index] / temperature + Gumbel(words[index % 4]);
     if (score > winning_score || (score == winning_score && id < winner)) {
@@ -176,7 +176,6 @@ TokenId Sampler::Draw(const SamplingParams& params, uint64_t output_index, Rank 
   const float largest =
       kernels::GumbelBounds({.seed = params.seed,
                              .output_index = output_index,
-                             .sequence = params.sequence,
                              .temperature = params.temperature,
                              .highest = highest,
                              .lowest = lowest_kept == 0 ? std::numeric_limits<float>::lowest()

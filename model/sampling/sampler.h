@@ -15,11 +15,10 @@ namespace aft {
 //
 // The draw uses the logits after Ruled and then Penalised. It is Gumbel-max: among the tokens that
 // the limits of SamplingNumbers keep, the token with the highest logit / temperature + g wins, and
-// ties go to the lower id. g = -log(-log(u)) is a pure function of seed, sequence, output index and
-// token id: u = (word + 0.5) / 2^32 in double, where word is word (id mod 4) of Philox4x32-10 with
-// key = seed and counter = (low half of the output index, sequence, id / 4, high half of the output
-// index). So a draw does not depend on the batch, on the order of calls, or on what top-k and top-p
-// remove.
+// ties go to the lower id. g = -log(-log(u)) is a pure function of seed, output index and token
+// id: u = (word + 0.5) / 2^32 in double, where word is word (id mod 4) of Philox4x32-10 with key =
+// seed and counter = (low half of the output index, 0, id / 4, high half of the output index). So a
+// draw does not depend on the batch, on the order of calls, or on what top-k and top-p remove.
 //
 // A NaN logit counts as -inf (never drawn), and +inf as the largest float (RankedLogits).
 //

@@ -268,7 +268,6 @@ class CudaSamplerTest : public testing::Test {
     params.temperature_last = Pick(2) == 0;
     params.top_logprobs = static_cast<int32_t>(random_.Below(kMaxTopLogprobs + 2)) - 1;
     params.seed = static_cast<uint64_t>(random_.Below(std::numeric_limits<int64_t>::max()));
-    params.sequence = static_cast<uint32_t>(Pick(3));
     return params;
   }
 

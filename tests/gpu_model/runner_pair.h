@@ -85,7 +85,6 @@ class RunnerPairFixture : public RunnerCalls {
   SamplingParams AnyParams() {
     if (random_.Below(3) == 0) return Greedy();
     SamplingParams params = Warm(static_cast<uint64_t>(random_.Below(1000)));
-    params.sequence = static_cast<uint32_t>(random_.Below(3));
     params.top_logprobs = static_cast<int32_t>(random_.Below(6)) - 1;
     if (random_.Below(2) == 0) params.top_k = static_cast<int32_t>(1 + random_.Below(10));
     if (random_.Below(2) == 0) params.top_p = 0.8F;

@@ -27,8 +27,8 @@ AFT_EVERY_INSTRUCTION_SET(LogitsTest);
 
 double Gumbel(const kernels::GumbelDraw& draw, size_t id) {
   const std::array<uint32_t, 4> words =
-      Philox4x32({static_cast<uint32_t>(draw.output_index), draw.sequence,
-                  static_cast<uint32_t>(id / 4), static_cast<uint32_t>(draw.output_index >> 32)},
+      Philox4x32({static_cast<uint32_t>(draw.output_index), 0U, static_cast<uint32_t>(id / 4),
+                  static_cast<uint32_t>(draw.output_index >> 32)},
                  {static_cast<uint32_t>(draw.seed), static_cast<uint32_t>(draw.seed >> 32)});
   return -std::log(-std::log((words[id % 4] + 0.5) / 4294967296.0));
 }
@@ -81,7 +81,6 @@ TEST_P(LogitsTest, NoTokenScoresAboveItsBoundAndFewFarBelow) {
     kernels::GumbelDraw draw;
     draw.seed = uint64_t{0x9E3779B97F4A7C15} * count;
     draw.output_index = (uint64_t{3} << 32) + count;
-    draw.sequence = static_cast<uint32_t>(count % 3);
     draw.temperature = static_cast<float>(random_.Uniform(0.1, 3));
     draw.highest = *std::max_element(logits.begin(), logits.end());
     draw.lowest = logits[count / 2];

@@ -139,8 +139,8 @@ TokenId NaiveSample(const std::vector<float>& logits, const SamplingParams& para
   TokenId winner = -1;
   for (const TokenId id : order) {
     const std::array<uint32_t, 4> words =
-        Philox4x32({static_cast<uint32_t>(output_index), params.sequence,
-                    static_cast<uint32_t>(id) / 4, static_cast<uint32_t>(output_index >> 32)},
+        Philox4x32({static_cast<uint32_t>(output_index), 0U, static_cast<uint32_t>(id) / 4,
+                    static_cast<uint32_t>(output_index >> 32)},
                    {static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32)});
     const double uniform = (words[static_cast<size_t>(id) % 4] + 0.5) / 4294967296.0;
     const double score = logit_of(id) / params.temperature - std::log(-std::log(uniform));
@@ -203,7 +203,6 @@ TEST(SamplerTest, AgreesWithThePlainDefinition) {
       params.temperature_last = random() % 2 == 0;
       const History history = RandomHistory(random, vocab_size);
       params.seed = uint64_t{random()} << 32 | random();
-      params.sequence = static_cast<uint32_t>(random() % 3);
       const uint64_t output_index = uint64_t{random()} << (random() % 8);
       params.rules = RandomRules(random, vocab_size);
       params.ends_from = output_index + random() % 3;

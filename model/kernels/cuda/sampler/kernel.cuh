@@ -35,8 +35,8 @@ struct Words {
 };
 __device__ inline Words WordsOf(const SlotSampling& params, uint64_t output_index, int32_t id) {
   const std::array<uint32_t, 4> words =
-      Philox4x32({static_cast<uint32_t>(output_index), params.sequence,
-                  static_cast<uint32_t>(id) / 4U, static_cast<uint32_t>(output_index >> 32)},
+      Philox4x32({static_cast<uint32_t>(output_index), 0U, static_cast<uint32_t>(id) / 4U,
+                  static_cast<uint32_t>(output_index >> 32)},
                  {static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32)});
   return {{words[0], words[1], words[2], words[3]}};
 }

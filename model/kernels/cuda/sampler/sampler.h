@@ -17,17 +17,14 @@ namespace aft::kernels::cuda {
 // SamplingParams (model/api/sampling_params.h) of one slot in the form that the device reads.
 struct SlotSampling : SamplingNumbers {
   uint64_t ends_from = 0;
-  uint32_t sequence = 0;
   int32_t rules = -1;  // number of rules; -1: no logit is changed, not even by only_these
   uint32_t only_these = 0;
-  uint32_t unused = 0;
 };
-static_assert(sizeof(SlotSampling) == 72);  // on the host's compiler and on the device's
+static_assert(sizeof(SlotSampling) == 64);  // on the host's compiler and on the device's
 
 inline SlotSampling ForDevice(const SamplingParams& params) {
   SlotSampling sampling;
   static_cast<SamplingNumbers&>(sampling) = static_cast<const SamplingNumbers&>(params);
-  sampling.sequence = params.sequence;
   if (params.rules != nullptr) {
     sampling.ends_from = params.ends_from;
     sampling.rules = static_cast<int32_t>(params.rules->rules.size());
