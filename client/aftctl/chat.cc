@@ -15,11 +15,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
 #include "client/aftctl/commands.h"
 #include "client/aftctl/generation_flags.h"
 #include "client/aftctl/line_editor.h"
 #include "client/tool/exit_code.h"
+#include "client/tool/flag_values.h"
 #include "client/tool/interrupt.h"
 #include "client/tool/output.h"
 
@@ -182,11 +182,7 @@ bool Chat::Answer(std::string line, bool again) {
   }
   request.mutable_store();
   const std::string text = Prompt(last_->line);
-  if (ToValidUtf8(text) == text) {
-    request.set_text(text);
-  } else {
-    request.set_raw(text);
-  }
+  SetText(text, request);
   std::vector<Resumed> resumed;
   const auto result =
       client_.Generate(request,

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <CLI/App.hpp>
-#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -65,7 +64,6 @@ inline constexpr Subcommand kSubcommands[] = {
 
 // Adds --deadline. 0 means no deadline.
 void AddDeadline(CLI::App& app, double& seconds);
-std::chrono::milliseconds ToMilliseconds(double seconds);
 
 // Runs calls that each have `deadline` seconds, including connecting. Returns the result of `run`,
 // or kExitUsage after an error message on standard error if no client could be made.

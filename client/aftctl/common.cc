@@ -1,4 +1,3 @@
-#include <cmath>
 #include <cstdio>
 
 #include "absl/strings/ascii.h"
@@ -9,6 +8,7 @@
 #include "base/status_macros.h"
 #include "client/aftctl/commands.h"
 #include "client/tool/exit_code.h"
+#include "client/tool/flag_values.h"
 #include "client/tool/output.h"
 
 namespace aft::client {
@@ -35,10 +35,6 @@ void AddDeadline(CLI::App& app, double& seconds) {
       ->type_name("SECONDS")
       ->check(Between(0, 1e7))
       ->capture_default_str();
-}
-
-std::chrono::milliseconds ToMilliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
 }
 
 int RunUnary(const CommonFlags& flags, double deadline, absl::FunctionRef<int(Client&)> run) {

@@ -12,10 +12,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
 #include "client/aftctl/commands.h"
 #include "client/aftctl/json.h"
 #include "client/lib/aft_client.h"
+#include "client/tool/flag_values.h"
 #include "client/tool/output.h"
 
 // Functions that all commands use which stream the server's answer to a text.
@@ -62,16 +62,6 @@ CLI::Option* AddStream(CLI::App& app, const std::string& purpose, StreamFlags& f
 
 // Reads the text that the flags name, byte for byte. Errors as ReadFile's (base/read_file.h).
 absl::StatusOr<std::string> ReadText(const StreamFlags& flags);
-
-// Sets the text in the field for it: `raw` if it is not valid UTF-8.
-template <typename Request>
-void SetText(std::string text, Request& request) {
-  if (ToValidUtf8(text) == text) {
-    request.set_text(std::move(text));
-  } else {
-    request.set_raw(std::move(text));
-  }
-}
 
 // Sets the text or texts that the flags name. Errors: as ReadText.
 template <typename Request>

@@ -170,19 +170,16 @@ class HttpExchange final : public std::enable_shared_from_this<HttpExchange> {
   }
 
   void Deliver() {
-    GenerateListener::Next next;
+    milliseconds pause(0);
     std::string& body = parser_->get().body();
     if (parser_->is_header_done() && parser_->get().result_int() == 200) {
       events_.Feed({body.data(), body.size()}, [&](const v1::GenerateResponse& event) {
-        if (next.cancel) return;
-        const auto asked = listener_.OnEvent(event);
-        next = {.pause = next.pause + asked.pause, .cancel = asked.cancel};
+        pause += listener_.OnEvent(event).pause;  // it never cancels: see ConnectHttp
       });
       body.clear();
     }
-    if (next.cancel) return Cancel();
-    if (next.pause.count() == 0) return GoOn();
-    pause_.expires_after(next.pause);
+    if (pause.count() == 0) return GoOn();
+    pause_.expires_after(pause);
     pause_.async_wait([self = shared_from_this()](error_code error) {
       if (!error && !self->ended_) self->GoOn();
     });

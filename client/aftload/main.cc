@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -24,6 +23,7 @@
 #include "client/lib/address.h"
 #include "client/tool/connection_flags.h"
 #include "client/tool/exit_code.h"
+#include "client/tool/flag_values.h"
 #include "client/tool/interrupt.h"
 #include "client/tool/output.h"
 
@@ -200,15 +200,12 @@ void AddFlags(CLI::App& app, Flags& flags) {
 
 // Both bounds always hold. The default of one is so large that it does not limit the other.
 void SetBounds(Flags& flags) {
-  const auto milliseconds = [](double seconds) {
-    return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
-  };
   LoadOptions& load = flags.load;
   const bool open = !flags.rates.empty();
   load.arrivals.requests = flags.requests.value_or(flags.duration ? 1'000'000 : 64);
-  load.arrivals.duration = milliseconds(flags.duration.value_or(flags.requests ? 3600 : 60));
+  load.arrivals.duration = ToMilliseconds(flags.duration.value_or(flags.requests ? 3600 : 60));
   load.arrivals.seed = load.workload.seed;
-  load.drain = milliseconds(flags.drain.value_or(open ? 60 : 0));
+  load.drain = ToMilliseconds(flags.drain.value_or(open ? 60 : 0));
   load.streams = flags.streams.value_or(open ? kMaxStreams : 1);
 }
 

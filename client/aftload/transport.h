@@ -25,7 +25,8 @@ class Transport {
 // Connects to OpenAI's HTTP API: requests are sent to /v1/completions, and answers are read as
 // server-sent events. Each request has a connection to itself, under TLS if `target` says so, which
 // is kept for the next request. All of them run on one thread, so that a client with many streams
-// leaves the processor to the server. A delta has only text, because events do not count tokens.
+// leaves the processor to the server. A delta has only text, because events do not count tokens,
+// and for this reason no listener may cancel its request after some of them (Next::cancel).
 // Finished has the usage, including prompt tokens. Only address, token and tls of `target` are
 // used. Returns once there is a first connection. Errors and their details are those of Client;
 // INVALID_ARGUMENT if the address is not HOST:PORT.

@@ -8,7 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/utf8.h"
+#include "client/tool/flag_values.h"
 
 namespace aft::client {
 namespace {
@@ -100,11 +100,7 @@ PlannedRequest Workload::Make(uint64_t index) const {
   }
   v1::GenerateRequest& request = planned.request;
   request.set_model(options_.model);
-  if (ToValidUtf8(text) == text) {
-    request.set_text(std::move(text));
-  } else {
-    request.set_raw(std::move(text));
-  }
+  SetText(std::move(text), request);
   request.mutable_sampling()->set_seed(options_.seed + index);
   request.mutable_stop()->set_max_tokens(max_tokens);
   request.mutable_stop()->set_ignore_eos(true);

@@ -10,6 +10,7 @@
 #include <array>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 
 namespace aft {
@@ -68,6 +69,16 @@ std::string TcpConnection::ReadTo(const std::string& end) const {
   return text;
 }
 
+std::string TcpConnection::Read(size_t size) const {
+  std::string text(size, '\0');
+  size_t end = 0;
+  for (long bytes = 0; end < size && (bytes = Receive(&text[end], size - end)) > 0;) {
+    end += static_cast<size_t>(bytes);
+  }
+  text.resize(end);
+  return text;
+}
+
 std::string TcpConnection::ReadAll() const {
   std::string text;
   std::array<char, 65536> buffer;
@@ -76,6 +87,23 @@ std::string TcpConnection::ReadAll() const {
   }
   return text;
 }
+
+// With CLOEXEC, so that programs that this process starts do not keep connections open.
+BoundPort::BoundPort(int flags) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0)) {
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const any = reinterpret_cast<sockaddr*>(&name);
+  socklen_t size = sizeof(name);
+  AFT_CHECK(fd_ >= 0 && bind(fd_, any, size) == 0 && getsockname(fd_, any, &size) == 0);
+  port_ = ntohs(name.sin_port);
+}
+
+BoundPort::~BoundPort() { close(fd_); }
+
+std::string BoundPort::address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+SilentPort::SilentPort() { AFT_CHECK(listen(fd(), 8) == 0); }
 
 std::string HttpGet(const std::string& address, const std::string& path) {
   const TcpConnection connection(address);

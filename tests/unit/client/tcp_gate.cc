@@ -1,8 +1,6 @@
 #include "tests/unit/client/tcp_gate.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,30 +12,6 @@
 
 namespace aft::client {
 namespace {
-
-// Returns a socket that is bound to a free loopback port, and sets `address`.
-int BindLoopback(std::string& address) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in name = {};
-  name.sin_family = AF_INET;
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  auto* const generic = reinterpret_cast<sockaddr*>(&name);
-  socklen_t size = sizeof(name);
-  AFT_CHECK(fd >= 0 && bind(fd, generic, size) == 0 && getsockname(fd, generic, &size) == 0);
-  address = absl::StrCat("127.0.0.1:", ntohs(name.sin_port));
-  return fd;
-}
-
-// Connects to a loopback port. If nothing listens there, nothing can be read from the socket.
-int Connect(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in name = {};
-  name.sin_family = AF_INET;
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  name.sin_port = htons(static_cast<uint16_t>(port));
-  static_cast<void>(connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)));
-  return fd;
-}
 
 // Forwards the bytes that have arrived. Returns false if the connection has ended.
 bool Forward(int from, int to) {
@@ -57,9 +31,9 @@ bool Forward(int from, int to) {
 
 // All descriptors have CLOEXEC. Programs that this process starts in the meantime must not inherit
 // them, because they would keep a cut connection open.
-TcpGate::TcpGate(int target_port) : listener_(BindLoopback(address_)) {
+TcpGate::TcpGate(int target_port) {
   std::array<int, 2> wake;
-  AFT_CHECK(listen(listener_, 1) == 0 && pipe2(wake.data(), O_CLOEXEC) == 0);
+  AFT_CHECK(listen(listener_->fd(), 1) == 0 && pipe2(wake.data(), O_CLOEXEC) == 0);
   wake_read_ = wake[0];
   wake_write_ = wake[1];
   thread_ = std::thread([this, target_port] { Run(target_port); });
@@ -77,29 +51,23 @@ void TcpGate::Cut() {
 }
 
 void TcpGate::Run(int target_port) {
-  std::array<pollfd, 2> first = {pollfd{listener_, POLLIN, 0}, pollfd{wake_read_, POLLIN, 0}};
+  std::array<pollfd, 2> first = {pollfd{listener_->fd(), POLLIN, 0}, pollfd{wake_read_, POLLIN, 0}};
   poll(first.data(), first.size(), -1);
   if (first[1].revents == 0) {
-    const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    const int server = Connect(target_port);
-    std::array<pollfd, 3> fds = {pollfd{client, POLLIN, 0}, pollfd{server, POLLIN, 0},
+    const int client = accept4(listener_->fd(), nullptr, nullptr, SOCK_CLOEXEC);
+    const TcpConnection server(absl::StrCat("127.0.0.1:", target_port));
+    std::array<pollfd, 3> fds = {pollfd{client, POLLIN, 0}, pollfd{server.fd(), POLLIN, 0},
                                  pollfd{wake_read_, POLLIN, 0}};
-    bool open = true;
+    bool open = server.fd() >= 0;
     while (open) {
       poll(fds.data(), fds.size(), -1);
       open = fds[2].revents == 0;
-      if (open && fds[0].revents != 0) open = Forward(client, server);
-      if (open && fds[1].revents != 0) open = Forward(server, client);
+      if (open && fds[0].revents != 0) open = Forward(client, server.fd());
+      if (open && fds[1].revents != 0) open = Forward(server.fd(), client);
     }
     close(client);
-    close(server);
   }
-  close(listener_);
+  listener_.reset();
 }
-
-BoundPort::BoundPort() : socket_(BindLoopback(address_)) {}
-BoundPort::~BoundPort() { close(socket_); }
-
-SilentPort::SilentPort() { AFT_CHECK(listen(socket_, 8) == 0); }
 
 }  // namespace aft::client

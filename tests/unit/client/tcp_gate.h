@@ -1,8 +1,11 @@
 #pragma once
 
-#include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+
+#include "tests/support/tcp.h"
 
 namespace aft::client {
 
@@ -21,34 +24,11 @@ class TcpGate {
  private:
   void Run(int target_port);
 
-  std::string address_;
-  int listener_ = -1;
+  std::optional<BoundPort> listener_{std::in_place};
+  const std::string address_ = listener_->address();
   int wake_read_ = -1;
   int wake_write_ = -1;
   std::thread thread_;
-};
-
-// A loopback port that stays bound while the object lives, so that nothing else gets it.
-class BoundPort {
- public:
-  BoundPort();
-  ~BoundPort();
-  BoundPort(const BoundPort&) = delete;
-  BoundPort& operator=(const BoundPort&) = delete;
-  std::string address() const { return address_; }
-
- protected:
-  std::string address_;
-  int socket_ = -1;
-};
-
-// A port on which nothing listens.
-class ClosedPort : public BoundPort {};
-
-// A port that accepts connections (the kernel does, in its backlog) and never answers.
-class SilentPort : public BoundPort {
- public:
-  SilentPort();
 };
 
 }  // namespace aft::client

@@ -1,15 +1,11 @@
 #include "server/transport/accept_again.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <string>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/support/no_more_files.h"
 #include "tests/support/tcp.h"
@@ -21,23 +17,12 @@ namespace {
 class AcceptAgainTest : public testing::Test {
  protected:
   AcceptAgainTest() {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(bind(listener_, any, size), 0);
     EXPECT_EQ(listen(listener_, 1), 0);
-    EXPECT_EQ(getsockname(listener_, any, &size), 0);
-    address_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
     epoll_event event = {};
     event.events = EPOLLIN | EPOLLOUT | EPOLLET;
     EXPECT_EQ(epoll_ctl(epoll_, EPOLL_CTL_ADD, listener_, &event), 0);
   }
-  ~AcceptAgainTest() override {
-    close(epoll_);
-    close(listener_);
-  }
+  ~AcceptAgainTest() override { close(epoll_); }
 
   // Returns the number of events, and waits for one for at most `timeout_ms`; -1: for as long as it
   // takes.
@@ -46,13 +31,13 @@ class AcceptAgainTest : public testing::Test {
     return epoll_wait(epoll_, &event, 1, timeout_ms);
   }
 
-  const int listener_ = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  const BoundPort port_{SOCK_NONBLOCK};
+  const int listener_ = port_.fd();
   const int epoll_ = epoll_create1(0);
-  std::string address_;
 };
 
 TEST_F(AcceptAgainTest, AConnectionWithoutADescriptorIsReportedAgain) {
-  const TcpConnection first(address_);
+  const TcpConnection first(port_.address());
   ASSERT_EQ(Events(-1), 1);
   {
     const NoMoreFiles none;

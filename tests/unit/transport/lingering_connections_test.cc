@@ -1,6 +1,5 @@
 #include "server/transport/lingering_connections.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,30 +11,30 @@
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "tests/support/tcp.h"
 
 namespace aft::server {
 namespace {
 
+struct Listener {
+  Listener() { EXPECT_EQ(listen(listener_, 1), 0); }
+
+  const BoundPort bound_;
+  const int listener_ = bound_.fd();
+  const int port_ = bound_.port();
+};
+
 // A connection whose client has sent bytes that the server has not read, and reads nothing yet.
-class LingeringConnectionsTest : public testing::Test {
- protected:
-  LingeringConnectionsTest() {
-    const int listener = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(bind(listener, any, size), 0);
-    EXPECT_EQ(listen(listener, 1), 0);
-    EXPECT_EQ(getsockname(listener, any, &size), 0);
-    port_ = ntohs(address.sin_port);
-    client_ = socket(AF_INET, SOCK_STREAM, 0);
+struct FilledConnection {
+  explicit FilledConnection(int listener) {
     const int small = 4096;
     EXPECT_EQ(setsockopt(client_, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+    sockaddr_in address = {};
+    socklen_t size = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(getsockname(listener, any, &size), 0);
     EXPECT_EQ(connect(client_, any, size), 0);
     server_ = accept(listener, nullptr, nullptr);
-    close(listener);
     EXPECT_EQ(write(client_, "ping", 4), 4);
     // Sends more than can arrive before the client reads.
     const std::string answer(64 << 10, 'x');
@@ -44,7 +43,9 @@ class LingeringConnectionsTest : public testing::Test {
       if (sent > 0) sent_ += sent;
     }
   }
-  ~LingeringConnectionsTest() override { CloseClient(); }
+  ~FilledConnection() { CloseClient(); }
+  FilledConnection(const FilledConnection&) = delete;
+  FilledConnection& operator=(const FilledConnection&) = delete;
 
   void CloseClient() {
     if (client_ >= 0) close(client_);
@@ -71,10 +72,16 @@ class LingeringConnectionsTest : public testing::Test {
     }
   }
 
-  int port_ = 0;
-  int client_ = -1;
+  int client_ = socket(AF_INET, SOCK_STREAM, 0);
   int server_ = -1;
   int64_t sent_ = 0;
+};
+
+class LingeringConnectionsTest : public testing::Test,
+                                 protected Listener,
+                                 protected FilledConnection {
+ protected:
+  LingeringConnectionsTest() : FilledConnection(listener_) {}
 };
 
 TEST_F(LingeringConnectionsTest, WithoutLingeringTheClientLosesBytesThatItHasNotRead) {
@@ -151,6 +158,20 @@ TEST_F(LingeringConnectionsTest, BeyondTheLimitTheOldestConnectionIsReleased) {
   CloseServer();
   EXPECT_EQ(none.kept(), 0U);
   int end = 0;
+  EXPECT_LT(ReadAll(&end), sent_);
+  EXPECT_EQ(end, ECONNRESET);
+}
+
+TEST_F(LingeringConnectionsTest, TheNewerOfTwoConnectionsIsKept) {
+  const FilledConnection newer(listener_);
+  LingeringConnections one(1);
+  one.Keep(port_);
+  CloseServer();
+  newer.CloseServer();
+  EXPECT_EQ(one.kept(), 1U);
+  int end = -1;
+  EXPECT_EQ(newer.ReadAll(&end), newer.sent_);
+  EXPECT_EQ(end, 0);
   EXPECT_LT(ReadAll(&end), sent_);
   EXPECT_EQ(end, ECONNRESET);
 }
