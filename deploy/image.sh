@@ -102,7 +102,7 @@ image() {
   # --no-healthcheck: the probe is called below; podman's own timers need systemd.
   "${ENGINE[@]}" run -d --name "$name" --no-healthcheck --network none --read-only --cap-drop=all \
     --security-opt no-new-privileges "$tag" >/dev/null
-  ready=$(grep -m 1 '"server.ready"' < <(timeout 60 "${ENGINE[@]}" logs -f "$name" 2>&1)) || true
+  ready=$(grep -m 1 '"server.ready"' < <(timeout 600 "${ENGINE[@]}" logs -f "$name" 2>&1)) || true
   check() {
     local what=$1
     shift

@@ -4,8 +4,6 @@
 # run_tests PRESET [CTEST ARGUMENT...]: runs the tests of a preset, which must be built. Adds a failure to $failed.
 run_tests() {
   say "Tests ($1)${2:+: ${*:2}}"
-  # These variables make tests longer than the time limit of the preset.
-  if [[ -n ${AFT_CUDA_FULL:-}${AFT_CHAOS_SECONDS:-}${AFT_CONVERSATION_TURNS:-} ]]; then set -- "$@" --timeout 1800; fi
   ctest --preset "$1" -j "$JOBS" "${@:2}" || failed+=" $1"
 }
 

@@ -33,6 +33,7 @@ class RealServersTest(unittest.TestCase):
       pass
 
   def start(self):
+    self.doCleanups()  # Ends the servers of an earlier try.
     folder = aft_server.new_folder(self)
     servers = [aft_server.Server(folder, PROGRAM, MODEL, name) for name in ("a", "b")]
     for server in servers:

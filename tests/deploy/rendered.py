@@ -36,8 +36,7 @@ OVERLAYS = {
 
 
 def kustomize(folder):
-  rendered = subprocess.run([Path(TOOLS) / "kubectl", "kustomize", folder], capture_output=True, text=True,
-                            timeout=60)
+  rendered = subprocess.run([Path(TOOLS) / "kubectl", "kustomize", folder], capture_output=True, text=True)
   assert rendered.returncode == 0, f"{folder}: {rendered.stderr}"
   return [document for document in yaml.safe_load_all(rendered.stdout) if document]
 

@@ -36,7 +36,6 @@ sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "tests/bench/serving")]
 import aft_server  # noqa: E402
 from server import write_checkpoint, write_encoder  # noqa: E402
 
-PATIENCE = aft_server.PATIENCE = 600  # Seconds until a block counts as one that does not end.
 TOOLS = Path(sys.executable).parent  # ./dev's environment, with buf
 SHELL_MARK = "== the next command =="
 NUMBER = re.compile(r"\d+\.\d+")
@@ -151,8 +150,8 @@ class Page:
       self._server.stop()
 
   def _run(self, command, text="", environment=()):
-    return subprocess.run(command, input=text, capture_output=True, cwd=self._folder, text=True, timeout=PATIENCE,
-                          env={**self._environment, **dict(environment)})
+    return subprocess.run(command, input=text, capture_output=True, cwd=self._folder, text=True,
+                          timeout=aft_server.PATIENCE, env={**self._environment, **dict(environment)})
 
   def _placed(self, text):
     """With the addresses of the server that runs."""

@@ -28,7 +28,7 @@ PROGRAM = MODEL = ""
 def run(*command, **options):
   environment = {"PATH": os.environ["PATH"], "no_grpc_proxy": "127.0.0.1", "PYTHONDONTWRITEBYTECODE": "1",
                  **options.pop("env", {})}
-  done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, **options)
+  done = subprocess.run(command, capture_output=True, text=True, env=environment, **options)
   assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
   return done.stdout
 

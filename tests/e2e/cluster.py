@@ -13,7 +13,7 @@ from pathlib import Path
 BRIDGE = "172.17.0.1"  # docker0: the address of the node and of the DNS server.
 API = "https://127.0.0.1:6443"
 SERVICES = "10.96.0.0/16"
-PATIENCE = 300  # The seconds after which a wait fails.
+PATIENCE = 3600  # The seconds after which a wait fails.
 
 # The pause container asks for a lower OOM score, which runc may not set here. This wrapper of runc removes it.
 RUNTIME = """#!/bin/bash
@@ -82,7 +82,7 @@ class Cluster:
       if name == "dockerd" and process.poll() is None:
         self._remove_containers()  # The kubelet has ended, so it does not start them again.
       process.terminate()
-      process.wait(60)
+      process.wait(PATIENCE)
     self._processes.clear()
 
   def kubectl(self, *arguments, **options):

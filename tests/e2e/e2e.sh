@@ -14,7 +14,7 @@ build_kubernetes() {
 
 # Builds the images that the cluster runs, with a dockerd that does not change the machine's network.
 build_images() {
-  local version=$1 folder waited
+  local version=$1 folder end=$(( SECONDS + 3600 ))
   folder=$(mktemp -d)
   DOCKER_HOST="unix://$folder/docker.sock"
   export DOCKER_HOST PATH="/usr/bin:$PATH"  # Debian's docker client includes the builder.
@@ -22,8 +22,10 @@ build_images() {
     --pidfile="$folder/docker.pid" --host="$DOCKER_HOST" --bridge=none --iptables=false >"$LOGS/e2e-docker.log" 2>&1 &
   # shellcheck disable=SC2064
   trap "kill $!; wait $! || true; rm -rf '$folder'" EXIT
-  for (( waited = 0; waited < 600; ++waited )); do
-    if docker info >/dev/null 2>&1; then break; fi
+  until timeout 600 docker info >/dev/null 2>&1; do
+    if (( SECONDS > end )) || ! kill -0 $! 2>/dev/null; then
+      die "dockerd does not serve; its log is $LOGS/e2e-docker.log"
+    fi
     sleep 0.1
   done
   (image)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import unittest.mock
 import urllib.request
 from pathlib import Path
 
@@ -36,8 +35,7 @@ models {{ name: "cpu" path: "{model}" device: "cpu" }}
 models {{ name: "gpu" path: "{model}" device: "{device}" }}
 repository {{ folder: "models" control: "anyone" settings {{ device: "{device}" }} }}
 """)
-    with unittest.mock.patch.object(aft_server, "PATIENCE", 400):  # the first use of a device takes long
-      super().__init__(folder, "server", bin_folder / "aft-server", config)
+    super().__init__(folder, "server", bin_folder / "aft-server", config)
 
   def ask(self, *arguments, text=""):
     done = subprocess.run([self.aftctl, arguments[0], f"--address={self.address}", *arguments[1:]],
@@ -160,7 +158,7 @@ def http_as_grpc(server):
           "return_token_ids": True}
   request = urllib.request.Request(f"http://{server.http_address}/v1/completions", json.dumps(body).encode(),
                                    {"Content-Type": "application/json"})
-  with urllib.request.urlopen(request, timeout=60) as answer:
+  with urllib.request.urlopen(request, timeout=aft_server.PATIENCE) as answer:
     ids = json.load(answer)["choices"][0]["token_ids"]
   assert ids == server.tokens("gpu", PROMPT, *GREEDY, tokens=256)
 

@@ -27,7 +27,6 @@ except ModuleNotFoundError as missing:
   sys.exit(77)
 
 PROGRAM = MODEL = ""
-PATIENCE = 240  # The seconds for two scrapes, which is ample on a machine that is not busy.
 
 
 class Prometheus(aft_server.Process):
@@ -47,10 +46,9 @@ class Prometheus(aft_server.Process):
         f"{TOOLS}/prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
         "--web.listen-address=127.0.0.1:0"])
     listening = re.compile(r'msg="Listening on" address=(\S+)')
-    aft_server.wait_until(lambda: listening.search(self.log.read_text()) or not self.alive(), "Prometheus listens")
-    assert self.alive(), self.log.read_text()
+    self.wait_for(lambda: listening.search(self.log.read_text()), "Prometheus listens")
     self._address = listening.search(self.log.read_text()).group(1)
-    aft_server.wait_until(lambda: self._page("/-/ready")[0] == 200, "Prometheus is ready")
+    self.wait_for(lambda: self._page("/-/ready")[0] == 200, "Prometheus is ready")
 
   def _page(self, path):
     with contextlib.closing(http.client.HTTPConnection(self._address, timeout=aft_server.PATIENCE)) as connection:
@@ -104,7 +102,7 @@ class LiveTest(unittest.TestCase):
   def data_of(self, exprs):
     """Queries under traffic until each expression has finite samples. Returns the labels of these samples."""
     found = {}
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + aft_server.PATIENCE
     while left := [expr for expr in exprs if expr not in found]:
       if time.monotonic() > end:
         self.fail("no data for:\n" + "\n".join(left))

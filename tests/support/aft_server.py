@@ -7,7 +7,9 @@ import tempfile
 import time
 from pathlib import Path
 
-PATIENCE = 60  # Seconds until something that must happen counts as failed.
+PATIENCE = 600  # Seconds until something that must happen counts as failed.
+# Lines of a server's config with which it does not end a stream that is read slowly.
+SLOW_READERS = "limits { write_stall_ms: 600000 max_stream_buffer_bytes: 1073741824 }"
 
 
 def wait_until(true, what):
@@ -30,6 +32,15 @@ class Process:
 
   def alive(self):
     return self._process.poll() is None
+
+  def wait_for(self, true, what):
+    """Waits as wait_until() does. Ends the program if that fails, or if the program has ended by itself."""
+    try:
+      wait_until(lambda: not self.alive() or true(), what)
+      assert self.alive(), self.log.read_text()[-2000:]
+    except BaseException:
+      self.stop(hard=True)
+      raise
 
   def terminate(self):
     """Sends SIGTERM."""
@@ -60,8 +71,7 @@ class ServerProcess(Process):
     ready = folder / f"{name}.ready"
     super().__init__(folder, name, [program, f"--config={config}", f"--listen_address={listen}:0",
                                     "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
-    wait_until(lambda: ready.exists() or not self.alive(), "the server is ready")
-    assert ready.exists(), self.log.read_text()[-2000:]
+    self.wait_for(ready.exists, "the server is ready")
     self.address, self.metrics_address, *http_address = ready.read_text().split()
     self.http_address = http_address[0] if http_address else None
 
@@ -91,6 +101,6 @@ class Server(ServerProcess):
 
 def new_folder(test):
   """A folder for one unittest.TestCase."""
-  folder = tempfile.TemporaryDirectory()
+  folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # Chromium may still write to it.
   test.addCleanup(folder.cleanup)
   return Path(folder.name)

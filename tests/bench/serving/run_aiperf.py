@@ -10,6 +10,11 @@ from pathlib import Path
 from tables import table
 
 PROMPT, OUTPUT = 100, 512  # tokens, which are bytes
+# Seconds and attempts until aiperf gives up because its own processes are slow to start and to answer.
+PATIENCE = {
+    **{f"SERVICE_{name}": "1000" for name in ("REGISTRATION_TIMEOUT", "REGISTRATION_MAX_ATTEMPTS", "START_TIMEOUT",
+                                              "PROFILE_START_TIMEOUT", "COMMAND_RESPONSE_TIMEOUT")},
+    "SERVICE_HEARTBEAT_MISSED_THRESHOLD": "100", "TOKENIZER_PRELOAD_TIMEOUT": "1000"}
 
 
 def write_tokenizer(folder):
@@ -38,7 +43,8 @@ def profile(folder, address, model, endpoint, *arguments):
     # aiperf must not contact Hugging Face. HF_HUB_OFFLINE does not help, because it then accepts only names in a cache
     # and no folder. So HF_ENDPOINT is an address where no program listens. aiperf leaves its prompts in TMPDIR.
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ["AFT_AIPERF"], "PYTHONNOUSERSITE": "1",
-                   "HOME": scratch, "TMPDIR": scratch, "HF_ENDPOINT": "http://127.0.0.1:9", "no_proxy": "127.0.0.1"}
+                   "HOME": scratch, "TMPDIR": scratch, "HF_ENDPOINT": "http://127.0.0.1:9", "no_proxy": "127.0.0.1",
+                   **{f"AIPERF_{name}": value for name, value in PATIENCE.items()}}
     run = subprocess.run([str(part) for part in command], env=environment, stdin=subprocess.DEVNULL, check=False,
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
   if run.returncode != 0:

@@ -14,7 +14,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-PATIENCE = 120  # seconds
+PATIENCE = 600  # seconds
 
 
 class Program:

@@ -3,7 +3,6 @@
 
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include <atomic>
 #include <chrono>
@@ -24,7 +23,6 @@
 #include "tests/integration/server_fixture.h"
 #include "tests/support/tcp.h"
 #include "tests/support/temp_files.h"
-#include "tests/unit/client/tcp_gate.h"
 
 namespace aft::server {
 namespace {
@@ -142,6 +140,7 @@ TEST_F(ServerProcessTest, ServesAndExitsWithZeroAfterSigterm) {
 }
 
 TEST_F(ServerProcessTest, SigtermLetsARunningStreamFinish) {
+  WriteConfig("drain { lame_duck_ms: 0 grace_ms: 3600000 }");  // a slow machine needs long
   Process process(Command());
   auto stub = v1::InferenceService::NewStub(TestServer::Connect(WaitReady(process)));
   GenerateStream stream(*stub, TinyRequest(5000));
@@ -200,31 +199,37 @@ TEST_F(ServerProcessTest, SighupReadsConfigAndRepositoryAgain) {
   EXPECT_EQ(process.Wait(), 0) << process.err();
 }
 
-// Opening a pipe for writing waits until the server reads it.
 TEST_F(ServerProcessTest, AReloadThatBlocksTakesNoSignalAway) {
   Process process(Command());
   WaitReady(process);
   std::filesystem::remove(config_);
-  ASSERT_EQ(mkfifo(config_.c_str(), 0600), 0);
-  process.Signal(SIGHUP);
   {
-    std::ofstream first(config_);
+    const client::EndlessFile first(config_);
     process.Signal(SIGHUP);
-    first << "drain { lame_duck_ms: 0 }";
+    ASSERT_TRUE(first.WaitForReader(process)) << process.err();
+    process.Signal(SIGHUP);
+    first.Write("drain { lame_duck_ms: 0 }");
   }
   ASSERT_TRUE(process.WaitForError("event=config.reloaded")) << process.err();
-  const std::ofstream second(config_);
+  const client::EndlessFile second(config_);
+  ASSERT_TRUE(second.WaitForReader(process)) << process.err();
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0) << process.err();
 }
 
 TEST_F(ServerProcessTest, ASignalBeforeTheServerListensEndsIt) {
   std::filesystem::remove(config_);
-  ASSERT_EQ(mkfifo(config_.c_str(), 0600), 0);
+  const client::EndlessFile config(config_);
   Process process(Command());
-  const std::ofstream unwritten(config_);  // waits until the server reads it
+  ASSERT_TRUE(config.WaitForReader(process)) << process.err();
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 128 + SIGTERM) << process.err();
+}
+
+TEST_F(ServerProcessTest, AProgramThatEndsWithoutReadingIsNotWaitedFor) {
+  const client::EndlessFile file(folder_.File("pipe"));
+  Process program({"true"});
+  EXPECT_FALSE(file.WaitForReader(program));
 }
 
 TEST_F(ServerProcessTest, RaisesItsLimitOfFileDescriptorsAndWarnsIfThatIsTooLow) {
@@ -417,7 +422,7 @@ TEST_F(ServerProcessTest, TheEnvironmentLimitsTheInstructionSet) {
 }
 
 TEST_F(ServerProcessTest, APortInUseIsNamed) {
-  client::SilentPort taken;
+  SilentPort taken;
   ExpectExit(
       Command({"--listen_address=" + taken.address()}), 3,
       "listen_address: cannot listen on " + taken.address() +

@@ -25,7 +25,7 @@ class Holder(threading.Thread):
 
   def __init__(self, server, source, streams):
     super().__init__()
-    self.connection = http2.Connection(server.address, source=source)
+    self.connection = http2.Connection(server.address, source=source, patience=aft_server.PATIENCE)
     self._streams = streams
 
   def run(self):
@@ -35,8 +35,10 @@ class Holder(threading.Thread):
     self.connection.flush()
 
   def open_streams(self):
-    self.connection.settle(0.5)
-    return http2.outcomes([self.connection])
+    """Waits until the server has refused the streams beyond its limit. Returns the number of streams by outcome."""
+    outcomes = lambda: http2.outcomes([self.connection])
+    aft_server.wait_until(lambda: (self.connection.turn(0), outcomes()["open"] <= 24)[1], "others are refused")
+    return outcomes()
 
 
 class HalfMessagesTest(unittest.TestCase):

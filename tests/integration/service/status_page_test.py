@@ -58,7 +58,7 @@ class Replay(http.server.BaseHTTPRequestHandler):
 
 def browse(address, seconds=9):
   """Returns the page after some seconds of its own time, and the messages on the console."""
-  with tempfile.TemporaryDirectory() as profile:
+  with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:  # Chromium may still write to it.
     done = subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
          f"--virtual-time-budget={1000 * seconds}", "--enable-logging=stderr", "--dump-dom",

@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from aft_fake_server import Code, Server, response, started
+from aft_fake_server import ClosedPort, Code, Server, response, started
 import grpc
 import aft_client
 from aft.v1 import generation_options_pb2, inference_pb2, tokens_pb2
@@ -435,10 +435,8 @@ class CallsTest(ClientTest):
                      [(8, Timing(3, 40)), (9, Timing(0, 0))])
 
   def test_a_server_that_is_not_there(self):
-    server = self.server()
-    server.stop()
     with self.assertRaises(AftError) as caught:
-      self.client(server).generate("hello").text()
+      self.client(ClosedPort(self)).generate("hello").text()
     self.assertEqual(caught.exception.code, Code.UNAVAILABLE)
     self.assertEqual(caught.exception.message, "cannot reach the server: connection refused; is the server running?")
 

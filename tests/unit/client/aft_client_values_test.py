@@ -6,7 +6,7 @@ import copy
 import pickle
 import unittest
 
-from aft_fake_server import Code, Server, response, started
+from aft_fake_server import ClosedPort, Code, Server, response, started
 import aft_client
 from aft_client import AftError, Resumed, Sampling, Tensor, Tls
 
@@ -124,11 +124,10 @@ class ResultsTest(unittest.TestCase):
     self.assertIn(f"text={seen[-1]!r}", repr(generation.outputs))
 
   def test_an_asynchronous_error_of_the_connection_is_explained(self):
-    server = Server(self)
-    server.stop()
+    port = ClosedPort(self)
 
     async def run():
-      async with aft_client.AsyncClient(server.address, max_attempts=1) as client:
+      async with aft_client.AsyncClient(port.address, max_attempts=1) as client:
         await client.generate("hello").text()
 
     with self.assertRaisesRegex(AftError, "cannot reach the server: connection refused; is the server running"):

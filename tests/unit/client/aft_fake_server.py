@@ -5,6 +5,7 @@ Tests import this module first: if Python has no gRPC, it ends them with the sta
 
 import concurrent.futures
 import os
+import socket
 import sys
 import threading
 
@@ -28,6 +29,16 @@ def response(**event):
 
 def started(**more):
   return response(started={"model": "m", "seed": 7, "prompt_tokens": 5, **more})
+
+
+class ClosedPort:
+  """A port on which nothing listens, and which no other program gets during the test."""
+
+  def __init__(self, test):
+    bound = socket.socket()
+    test.addCleanup(bound.close)
+    bound.bind(("127.0.0.1", 0))
+    self.address = "127.0.0.1:%d" % bound.getsockname()[1]
 
 
 class OtherServices(grpc.GenericRpcHandler):

@@ -140,7 +140,7 @@ class BrowserTest(unittest.TestCase):
   def charts(self, *files):
     page = report(*files, chart_js=CHART_JS.read_text())
     page = page.replace("<title>", ERRORS + "<title>").replace("</body>", PROBE + "</body>")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Chromium may still write to it.
       (Path(folder) / "page.html").write_text(page)
       dom = subprocess.run(
           [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile",

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -94,6 +95,14 @@ bool Process::WaitFor(const std::string& text, const std::string& in) {
   return true;
 }
 
+bool Process::WaitForEvents(int fd, int16_t events) {
+  pollfd watched = {fd, events, 0};
+  while (watched.revents == 0) {
+    if (!ReadSome(&watched)) return false;
+  }
+  return true;
+}
+
 std::string Process::ReadLine() {
   size_t end;
   while ((end = out_.find('\n', read_)) == std::string::npos) {
@@ -109,13 +118,15 @@ void Process::Signal(int signal) {
   if (pid_ > 0) kill(pid_, signal);
 }
 
-bool Process::ReadSome() {
+bool Process::ReadSome(pollfd* other) {
   // poll() ignores negative descriptors.
-  std::array<pollfd, 2> fds = {pollfd{out_fd_, POLLIN, 0}, pollfd{err_fd_, POLLIN, 0}};
+  std::array<pollfd, 3> fds = {pollfd{out_fd_, POLLIN, 0}, pollfd{err_fd_, POLLIN, 0},
+                               other != nullptr ? *other : pollfd{-1, 0, 0}};
   if (out_fd_ < 0 && err_fd_ < 0) return false;
   if (poll(fds.data(), fds.size(), -1) < 0) return errno == EINTR;
   if (fds[0].revents != 0) ReadOnce(out_fd_, out_);
   if (fds[1].revents != 0) ReadOnce(err_fd_, err_);
+  if (other != nullptr) *other = fds[2];
   return true;
 }
 
@@ -133,6 +144,21 @@ int Process::WaitUnread() {
   }
   pid_ = -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+EndlessFile::EndlessFile(const std::string& path) {
+  AFT_CHECK(mkfifo(path.c_str(), 0600) == 0 || errno == EEXIST);
+  // The pipe is opened in both directions, because that does not wait for a program that reads it.
+  fd_ = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  // It is full, so that it can be written to only when a program has read from it.
+  const std::string spaces(static_cast<size_t>(fcntl(fd_, F_GETPIPE_SZ)), ' ');
+  AFT_CHECK(write(fd_, spaces.data(), spaces.size()) > 0);
+}
+
+EndlessFile::~EndlessFile() { close(fd_); }
+
+void EndlessFile::Write(const std::string& text) const {
+  AFT_CHECK(write(fd_, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
 }
 
 Ended RunToEnd(const std::vector<std::string>& argv, const std::string& input,

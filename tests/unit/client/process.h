@@ -1,8 +1,10 @@
 #pragma once
 
+#include <poll.h>
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,9 @@ class Process {
   bool WaitForOutput(const std::string& text) { return WaitFor(text, out_); }
   // Does the same as WaitForOutput, for standard error.
   bool WaitForError(const std::string& text) { return WaitFor(text, err_); }
+  // Blocks until poll() finds one of `events` on the descriptor. Returns false if both outputs have
+  // ended first, as they have when the program has ended.
+  bool WaitForEvents(int fd, int16_t events);
   // Returns the next line of standard output without its line break, or "" if there is no more
   // line.
   std::string ReadLine();
@@ -44,8 +49,9 @@ class Process {
 
  private:
   bool WaitFor(const std::string& text, const std::string& in);
-  // Reads once from each output that is ready. Returns false if both outputs have ended.
-  bool ReadSome();
+  // Reads once from each output that is ready. Returns false if both outputs have ended. `other` is
+  // polled as well.
+  bool ReadSome(pollfd* other = nullptr);
 
   pid_t pid_ = -1;
   int in_fd_ = -1;
@@ -54,6 +60,25 @@ class Process {
   std::string out_;
   size_t read_ = 0;  // bytes that ReadLine has returned
   std::string err_;
+};
+
+// A named pipe in the place of a file that a program reads. It contains only spaces, and it ends
+// when this object is destroyed.
+class EndlessFile {
+ public:
+  // If there is such a pipe already, the object uses that one.
+  explicit EndlessFile(const std::string& path);
+  ~EndlessFile();
+  EndlessFile(const EndlessFile&) = delete;
+  EndlessFile& operator=(const EndlessFile&) = delete;
+
+  // Blocks until the program reads the file. Returns false if the program has ended.
+  bool WaitForReader(Process& program) const { return program.WaitForEvents(fd_, POLLOUT); }
+  // Adds text after the spaces. REQUIRES: WaitForReader has returned true.
+  void Write(const std::string& text) const;
+
+ private:
+  int fd_ = -1;
 };
 
 // A program that has run to its end, with `input` as its standard input.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -307,17 +308,28 @@ void RunScenario(const Scenario& scenario, Way way) {
   const auto cut = [&] { places[static_cast<size_t>(model.asked()[0].server)]->gate->Cut(); };
   const Observed seen =
       IsPython(way) ? RunPython(scenario, way, address, cut) : RunCpp(scenario, way, address, cut);
-  ExpectSeen(scenario, way, seen);
-  ExpectAsked(scenario, seen, model);
+  // On a slow machine a deadline may pass before a server gets the call.
+  const int64_t deadline = scenario.options().deadline_ms();
+  const bool too_late = scenario.expect().calls() > 0 && model.asked().empty() &&
+                        seen.code() == DEADLINE_EXCEEDED && deadline > 0 && deadline < 60'000;
+  if (!too_late) {
+    ExpectSeen(scenario, way, seen);
+    ExpectAsked(scenario, seen, model);
+  }
   std::vector<std::string> ids;
   for (size_t i = 0; i < places.size(); ++i) {
     if (!cuts) ExpectRequestIds(scenario, way, seen, places[i]->server.request_ids());
     // The end of each call tells its server. The end of the client comes only later.
     places[i]->server.WaitForCancellations(model.stalls(static_cast<int>(i)));
   }
-  if (!IsPython(way)) return;
-  PythonClient()->Send("close\n");
-  EXPECT_EQ(PythonClient()->ReadLine(), "closed");
+  if (IsPython(way)) {
+    PythonClient()->Send("close\n");
+    EXPECT_EQ(PythonClient()->ReadLine(), "closed");
+  }
+  if (!too_late) return;
+  Scenario longer = scenario;
+  longer.mutable_options()->set_deadline_ms(2 * deadline);
+  RunScenario(longer, way);
 }
 
 class ContractTest : public testing::TestWithParam<Case> {
