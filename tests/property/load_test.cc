@@ -312,6 +312,20 @@ TEST_F(LoadTest, TheTensorsThatAreReadAtOnceMustFitToo) {
                 " of weights in bf16 and " + Mebibytes(CountReadBytes(config_)) + " of tensors");
 }
 
+// The tensors of one layer, or those of the head, are in memory at once.
+TEST(CountReadBytesTest, IsThatOfTheLargestGroup) {
+  NetworkConfig config;
+  config.d_model = 2;
+  config.n_layers = 3;
+  config.d_ff = 7;
+  config.mixer.window = 4;
+  config.vocab_size = 500;
+  EXPECT_EQ(CountReadBytes(config), 4 * (500 * 2 + 500));
+  config.vocab_size = 5;
+  const int64_t norms = 2 * (2 + 2), mixer = (6 * 2 + 6) + 4 + (2 * 2 + 2);
+  EXPECT_EQ(CountReadBytes(config), 4 * (norms + mixer + (7 * 2 + 7) + (2 * 7 + 2)));
+}
+
 // The counts for penalties are 8 bytes for each token of the vocabulary.
 TEST_F(LoadTest, SaysWhatNeedsHowMuchMemory) {
   config_.vocab_size = 1 << 16;

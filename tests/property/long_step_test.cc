@@ -1,11 +1,19 @@
-// Tests steps that have more tokens than run at once, on the CPU.
+// Tests steps that have more tokens than run at once, on the CPU, and positions behind the waves
+// that are computed in advance.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "model/config/config.h"
+#include "model/config/formats.h"
+#include "model/kernels/linear/packed_weight.h"
+#include "model/layers/embedding.h"
+#include "model/layers/weights.h"
 #include "model/runtime/cpu_model_runner.h"
 #include "tests/property/runner_fixture.h"
 
@@ -62,6 +70,25 @@ TEST_F(LongStepTest, ALongStepEqualsManyShortOnes) {
     } else {
       EXPECT_TRUE(Same(output.sampled[i / 2], alone[i].sampled.at(0))) << i;
     }
+  }
+}
+
+TEST(EmbeddingTest, WavesAreExactAtAnyPosition) {
+  NetworkConfig config;
+  config.d_model = 4;
+  config.position = PositionKind::kSinusoidal;
+  const int64_t advance = Embedding::PositionFloats(config);
+  auto arena = WeightArena::Create(4 * (advance + 16), Number::kFp32);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  const Embedding embedding(config, {}, kernels::PackedWeight(), *arena);
+  constexpr int64_t kTokens = 3;
+  const int64_t first = advance / config.d_model - 1;  // the others are not computed in advance
+  std::vector<float> x(kTokens * 4);
+  embedding.AddPositions(kTokens, first, x.data());
+  for (int64_t i = 0; i < kTokens; ++i) {
+    const auto position = static_cast<double>(first + i);
+    EXPECT_NEAR(x[4 * i], std::sin(position), 1e-6) << position;
+    EXPECT_NEAR(x[4 * i + 3], std::cos(position / 100), 1e-6) << position;
   }
 }
 

@@ -168,7 +168,8 @@ class CountedTensors {
   TensorSource Source() {
     std::vector<std::string> names;
     for (const auto& [name, tensor] : tensors_) names.push_back(name);
-    return {std::move(names), [this](const std::string& name) { return Read(name); }};
+    return {std::move(names), [this](const std::string& name) { return Read(name); },
+            [this](const std::string& name) { return tensors_.at(name).sizes().vec(); }};
   }
 
   int64_t fails_at = -1;  // the index of a read

@@ -136,6 +136,26 @@ TEST_F(EdgeSaltTest, SaltsSeparateContextsOfScoresLikePrompts) {
   EXPECT_EQ(Cached(server, {"ann"}), all);  // a prompt of the same user
 }
 
+TEST_F(EdgeSaltTest, AStreamOfInferencesHasTheSaltOfItsUserToo) {
+  KserveServer server(Config("127.0.0.0/8"));
+  const auto infer = [&](const std::string& salt) {
+    InferStream stream(server.kserve(), Salts({salt}));
+    stream.Send(InferBuilder().Text("text_input", system_).Tokens(4).request());
+    stream.ReadAll();
+    return stream.Finish();
+  };
+  const auto cached = [&] {
+    return server.Metric("aft_prefix_cache_hit_tokens_total{model=\"fake\"}");
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(infer("ann").ok());
+  const auto all = static_cast<double>(system_.size() - 1);
+  EXPECT_EQ(cached(), all);
+  EXPECT_TRUE(infer("bob").ok());
+  EXPECT_EQ(cached(), all);
+  EXPECT_THAT(infer(std::string(65, 's')), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                    testing::StartsWith("aft-cache-salt: ")));
+}
+
 TEST_F(EdgeSaltTest, IsIgnoredFromOtherPeers) {
   TestServer server(Config("10.0.0.0/8"));
   const auto all = static_cast<uint32_t>(system_.size() - 1);

@@ -297,11 +297,12 @@ TEST(ScoreTest, ADrainEndsOnlyResumableScorings) {
   const std::string text = Text(500);
   v1::ScoreRequest request = ScoreOf(text);
   ScoreStream waits(server.inference(), request);
+  ASSERT_TRUE(waits.Next());  // it has a slot
   request.set_resumable(true);
   ScoreStream leaves(server.inference(), request);
-  while (server.Metric("aft_requests_running{model=\"fake\"}") < 2) {
-    server.control().AllowSteps(1);
-  }
+  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
+  server.control().RunSteps(1);
+  EXPECT_EQ(server.Metric("aft_requests_running{model=\"fake\"}"), 2);
   std::thread drain([&] { EXPECT_TRUE(server.server().Drain()); });
   server.WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
   server.control().Resume();

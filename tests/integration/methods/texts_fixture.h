@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/casts.h"
@@ -147,10 +148,14 @@ class TextsTest : public testing::Test {
     config_.limits.max_texts = kMany;
     config_.limits.max_queued_requests = config_.scheduling.max_client_queued_requests = kMany;
   }
-  // Allows one step at a time until a call has ended with `code`.
+  // Allows one step at a time until a call has ended with `code`. The pauses become longer, so that
+  // a cancellation that the server learns of late does not find all texts read.
   void StepUntilCalls(const std::string& code) {
     const std::string calls = RequestsTotal(code, Method::kName, Method::kModel);
-    while (server_->Metric(calls) == 0) gate().AllowSteps(1);
+    for (std::chrono::milliseconds pause{0}; server_->Metric(calls) == 0; ++pause) {
+      std::this_thread::sleep_for(pause);
+      gate().AllowSteps(1);
+    }
     gate().Resume();
   }
 

@@ -185,10 +185,16 @@ TEST_F(StateRedisServerTest, CancelAndDeadlineEndACallThatWaitsForRedisOnce) {
   const v1::GenerateRequest request = Turn("x", 1, std::string(32, 'a'));
   GenerateStream cancelled(server_->inference(), request);
   asked.get_future().wait();
-  GenerateStream late(server_->inference(), request, [](grpc::ClientContext& context) {
-    context.set_deadline(std::chrono::system_clock::now() + milliseconds(50));
-  });
-  EXPECT_EQ(late.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  // If a call arrives too late, the server may never see it. Then a longer deadline is tried.
+  double calls = 1;
+  for (auto patience = milliseconds(50); server_->Metric("aft_states_redis_waiting") == 0;
+       patience *= 2) {
+    const auto deadline = std::chrono::system_clock::now() + patience;
+    GenerateStream late(server_->inference(), request,
+                        [&](grpc::ClientContext& context) { context.set_deadline(deadline); });
+    EXPECT_EQ(late.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    ++calls;
+  }
   cancelled.context().TryCancel();
   EXPECT_EQ(cancelled.Finish().error_code(), grpc::StatusCode::CANCELLED);
   go_on.set_value();
@@ -200,8 +206,8 @@ TEST_F(StateRedisServerTest, CancelAndDeadlineEndACallThatWaitsForRedisOnce) {
   };
   while (ended() < 2) std::this_thread::yield();
   ExpectServes(*server_);
-  EXPECT_EQ(ended(), 2);
   server_->WaitForMetric("aft_memory_used_bytes", 0);
+  EXPECT_LE(ended(), calls);
   EXPECT_EQ(server_->Metric("aft_requests_waiting{model=\"fake\"}"), 0);
 }
 

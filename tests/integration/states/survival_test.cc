@@ -246,13 +246,13 @@ TEST_F(SurvivalTest, ADrainHandsStreamsOverToTheirClients) {
   }
   std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
   server_->WaitForMetric("aft_model_state{model=\"fake\",state=\"draining\"}", 1);
-  server_->control().Resume();
+  // The drain is not over before the other stream ends.
+  while (server_->Metric("aft_streams_handed_over_total") == 0) server_->control().AllowSteps(1);
   const grpc::Status status = part.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(status.error_message(), HasSubstr("draining"));
   EXPECT_TRUE(part.event().has_hand_over());
   EXPECT_EQ(part.started.resume_id(), "");
-  server_->control().Hold();  // the drain is not over before the other stream ends
   EXPECT_EQ(server_->Metric("aft_streams_handed_over_total{to=\"client\"}"), 1);
   EXPECT_EQ(server_->Metric("aft_streams_handed_over_total"), 1);
   server_->control().Resume();
@@ -310,6 +310,9 @@ TEST_F(SurvivalTest, ADrainEndsAStreamWithoutAHandOver) {
   v1::GenerateRequest request = Resumable("hello", 500);
   GenerateStream part = Break(request, 5);
   std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
+  do {  // step by step, so that the stream is not faster than this client
+    server_->control().AllowSteps(1);
+  } while (part.Next());
   server_->control().Resume();
   // The drain may be over before a metric could have shown it.
   EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);

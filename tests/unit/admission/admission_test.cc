@@ -5,7 +5,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,10 +19,8 @@
 #include "server/admission/client_directory.h"
 #include "server/admission/memory_ledger.h"
 #include "server/admission/peer_address.h"
-#include "server/admission/tls_context.h"
 #include "server/config/clients_file.h"
 #include "server/observability/log.h"
-#include "tests/support/certificates.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -284,6 +281,8 @@ TEST(ClientsFileTest, EveryFaultIsNamed) {
       {"count: 0 " + Line("a", "t"), "f: count: the file must have 0 clients, but has 1"},
       {Line("a", "t") + Line("a", "u"), "f: clients[1].name: occurs twice in the file"},
       {Line("a", "t") + Line("b", "t"), "f: clients[1].token_sha256[0]: occurs twice in the file"},
+      {"clients { name: 'a' certificate: 'c' } clients { name: 'b' certificate: 'c' }",
+       "f: clients[1].certificate[0]: occurs twice in the file"},
   };
   for (const auto& [text, message] : faults) {
     EXPECT_THAT(ParseClientsFile(text, "f").status(),
@@ -371,6 +370,21 @@ TEST(ClientDirectoryTest, AFileThatDoesNotSayHowManyClientsItHasIsLogged) {
   }
 }
 
+// The hash of a token always has the same length.
+TEST(ClientDirectoryTest, AFileThatIsEditedInPlaceAndKeepsItsSizeIsReadAgain) {
+  const TempFolder folder;
+  const std::string path = folder.File("clients.textproto");
+  std::ofstream(path) << Line("a", "leaked");
+  std::filesystem::last_write_time(path,
+                                   std::filesystem::last_write_time(path) - std::chrono::hours(1));
+  const auto directory = ClientDirectory::Load(path, std::chrono::hours(1));
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  std::ofstream(path) << Line("a", "new");
+  (*directory)->Refresh();
+  EXPECT_EQ((*directory)->FindToken("leaked"), nullptr);
+  EXPECT_NE((*directory)->FindToken("new"), nullptr);
+}
+
 TEST(ClientDirectoryTest, AFileThatStillChangesIsLeftAlone) {
   const TempFolder folder;
   const std::string path = folder.File("clients.textproto");
@@ -431,66 +445,6 @@ TEST(ClientDirectoryTest, AFileThatIsReplacedWhileItIsReadCountsForNothing) {
 TEST(ClientDirectoryTest, AFileThatCannotBeReadIsNamed) {
   EXPECT_THAT(ClientDirectory::Load("no/such/file", std::chrono::hours(1)).status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no/such/file")));
-}
-
-TEST(TlsContextTest, SaysWhyAFileCannotBeUsed) {
-  const TempFolder folder;
-  std::ofstream(folder.File("junk")) << "junk";
-  for (const auto& [name, why] :
-       {std::pair("missing", "No such file"), std::pair("junk", "no start line")}) {
-    TlsConfig tls;
-    tls.cert_file = folder.File(name);
-    EXPECT_THAT(MakeTlsContext(tls).status(),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
-  }
-}
-
-class TlsFilesTest : public testing::Test {
- protected:
-  TlsFilesTest() {
-    config_.tls.cert_file = folder_.File("cert");
-    config_.tls.key_file = folder_.File("key");
-    config_.reload = std::chrono::hours(1);
-    std::ofstream(config_.tls.key_file) << own_.key;
-    Write(own_.certificate);
-    auto files = TlsFiles::Load(config_);
-    EXPECT_TRUE(files.ok()) << files.status();
-    files_ = *std::move(files);
-  }
-  void Write(const std::string& certificate) const {
-    std::ofstream(config_.tls.cert_file) << certificate;
-  }
-
-  const TempFolder folder_;
-  const Certificate own_ = MakeCertificate(MakeAuthority("authority"), "localhost");
-  SecurityConfig config_;
-  std::unique_ptr<TlsFiles> files_;
-};
-
-TEST_F(TlsFilesTest, ReadingThemAgainLeavesNoFileOpen) {
-  const auto open_files = [] {
-    const std::filesystem::directory_iterator files("/proc/self/fd");
-    return std::distance(begin(files), end(files));
-  };
-  const auto before = open_files();
-  for (int i = 0; i < 10; ++i) files_->Refresh();
-  EXPECT_EQ(open_files(), before);
-}
-
-TEST_F(TlsFilesTest, ABadFileIsLoggedOnceAndAgainAfterAGoodOne) {
-  const auto logs = [this] {
-    testing::internal::CaptureStderr();
-    files_->Refresh();
-    log::Flush(std::chrono::hours(1));
-    return absl::StrContains(testing::internal::GetCapturedStderr(), "event=tls.files_rejected");
-  };
-  for (int round = 0; round < 2; ++round) {
-    Write("junk");
-    EXPECT_TRUE(logs()) << round;
-    EXPECT_FALSE(logs()) << round;
-    Write(own_.certificate);
-    EXPECT_FALSE(logs()) << round;
-  }
 }
 
 }  // namespace

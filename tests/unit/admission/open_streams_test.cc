@@ -137,6 +137,15 @@ TEST_F(OpenStreamsTest, StreamsThatGaveWayOrWereRefusedAreNotCounted) {
   for (const auto& [name, stream] : streams_) EXPECT_EQ(stream.use_count(), 1) << name;
 }
 
+TEST_F(OpenStreamsTest, AClientMayHaveAsManyStreamsAsBeforeItsRefusals) {
+  for (const char* name : {"a1", "a2", "a3", "a4"}) ASSERT_TRUE(Add(name).ok());
+  for (const char* name : {"a1", "a2", "a3", "a4"}) SetIdle(name, false);
+  for (const char* name : {"a5", "a6", "a7"}) EXPECT_FALSE(Add(name).ok());
+  for (const char* name : {"a1", "a2", "a3", "a4"}) Remove(name);
+  for (const char* name : {"a1", "a2", "a3", "a4"}) EXPECT_TRUE(Add(name).ok());
+  EXPECT_THAT(ended_, IsEmpty());
+}
+
 TEST_F(OpenStreamsTest, OneClientKeepsItsStreamWhateverAnotherOneOpens) {
   ASSERT_TRUE(Add("b1").ok());
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(Add(absl::StrCat("a", i)).ok());

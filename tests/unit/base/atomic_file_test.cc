@@ -20,6 +20,7 @@ namespace {
 
 std::string synced;           // "file " or "folder " for each
 std::string refuses_to_sync;  // one of these
+int refusal = EIO;            // the error with which it refuses
 
 int64_t Entries(const TempFolder& folder) {
   return std::distance(std::filesystem::directory_iterator(folder.path()), {});
@@ -58,6 +59,19 @@ TEST(WriteFileAtomicallyTest, SyncsTheFileAndThenItsFolder) {
   EXPECT_EQ(Entries(folder), 1);
 }
 
+// Some network file systems give this error for every folder.
+TEST(WriteFileAtomicallyTest, AFolderThatCannotBeSyncedIsNoErrorButAFileIs) {
+  const TempFolder folder;
+  refusal = EINVAL;
+  refuses_to_sync = "folder ";
+  EXPECT_EQ(WriteFileAtomically(folder.File("a"), {"x"}), absl::OkStatus());
+  refuses_to_sync = "file ";
+  EXPECT_FALSE(WriteFileAtomically(folder.File("a"), {"y"}).ok());
+  refuses_to_sync.clear();
+  refusal = EIO;
+  EXPECT_EQ(ReadBytes(folder.File("a")), "x");
+}
+
 class WorkingFolderTest : public testing::Test {
  protected:
   WorkingFolderTest() { std::filesystem::current_path(folder_.path()); }
@@ -89,6 +103,6 @@ extern "C" int fsync(int fd) {
   const std::string kind = fstat(fd, &info) == 0 && S_ISDIR(info.st_mode) ? "folder " : "file ";
   aft::synced += kind;
   if (kind != aft::refuses_to_sync) return static_cast<int>(syscall(SYS_fsync, fd));
-  errno = EIO;
+  errno = aft::refusal;
   return -1;
 }

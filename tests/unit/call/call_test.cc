@@ -185,10 +185,13 @@ TEST_F(CallTest, SequencesThatEndBecauseAnotherOneHasFailedAreNotCancelled) {
 }
 
 TEST_F(CallTest, ACallEndsWhenItsClientLosesAccessToTheModel) {
+  fakes_.control->Hold();  // so that a slow machine does not fall behind the stream
   Open open = Start<Generate>(Prompt("abc", 1'000'000));
+  fakes_.control->RunSteps(20);
   open.carrier->WaitForMessages(2);
   open.call->OnClient(Named("ada", {"fake"}));
   open.call->OnClient(Named("ada", {"encoder"}));
+  fakes_.control->Resume();
   EXPECT_EQ(open.Join().status.code(), absl::StatusCode::kPermissionDenied);
   // The status is the same if the client loses access before the call knows its model.
   Open early = Make(*environment_, std::make_unique<Generate>());

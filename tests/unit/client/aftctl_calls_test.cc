@@ -122,6 +122,21 @@ TEST_F(AftctlCallsTest, AnErrorDoesNotControlTheTerminal) {
   EXPECT_THAT(Run("generate x", "", 4).err, HasSubstr("bad \xEF\xBF\xBD[2J \xEF\xBF\xBDm"));
 }
 
+TEST_F(AftctlCallsTest, ASummaryDoesNotControlTheTerminal) {
+  server_.SetAnswer([calls = 0](const v1::GenerateRequest&) mutable {
+    if (++calls == 1) {
+      return FailedScript({grpc::UNAVAILABLE, "bad \x1B[2J"},
+                          {StartedEvent(7, 1), DeltaEvent(0, "a")});
+    }
+    Script rest;
+    rest.events = {StartedEvent(7, 1), DeltaEvent(1, "b"), FinishedEvent(2)};
+    return rest;
+  });
+  const Ended ended = Run("generate --prompt x");
+  EXPECT_EQ(ended.out, "ab");
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("bad \xEF\xBF\xBD[2J"), Not(HasSubstr("\x1B"))));
+}
+
 TEST_F(AftctlCallsTest, AnOutputThatCannotBeWrittenIsNoSuccess) {
   server_.SetModels({FromText<v1::Model>("name: 'm' versions { version: '1' }")});
   for (const char* arguments :
@@ -161,6 +176,18 @@ TEST_F(AftctlCallsTest, ScoreAcceptsAContext) {
             "  INDEX   TOKEN    LOGPROB\n"
             "      2      99    -2.0000\n"
             "tokens           3, of them scored 1\n");
+  Run("score --prompt abc --context-tokens 2 --tokens --initial-state tuned");
+  EXPECT_EQ(server_.last<v1::ScoreRequest>().initial_state(), "tuned");
+}
+
+TEST_F(AftctlCallsTest, ScorePrintsTheStateThatItStored) {
+  server_.SetScript(StreamScript<v1::ScoreResponse>({
+      "started { tokens: 2 text_tokens: [2] }",
+      "finished { scored_tokens: 1 scored_bytes: 1 logprob: -2 perplexity: 7 state { id: 's1' } }",
+  }));
+  EXPECT_THAT(Run("score --prompt ab --store").out, HasSubstr("\nstate            s1\n"));
+  EXPECT_TRUE(server_.last<v1::ScoreRequest>().has_store());
+  EXPECT_THAT(Run("score --text ab --store").out, HasSubstr(" s1\n"));
 }
 
 TEST_F(AftctlCallsTest, ScoreAcceptsSeveralTextsAndPrintsALineForEach) {

@@ -15,10 +15,10 @@
 #include "aft/v1/generation_options.pb.h"
 #include "tests/support/certificates.h"
 #include "tests/support/proto_text.h"
+#include "tests/support/tcp.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/aftctl_fixture.h"
 #include "tests/unit/client/process.h"
-#include "tests/unit/client/tcp_gate.h"
 
 namespace aft::client {
 namespace {

@@ -404,7 +404,11 @@ TEST_F(ChatTest, OtherCommandsDoNotLetAServerControlTheTerminal) {
   complete.add_answers()->set_text(text);
   const auto infer = FromText<inference::ModelInferResponse>(
       "outputs { name: 'logits' contents { fp32_contents: 0 } }");
+  v1::DetokenizeResponse pieces;
+  pieces.set_text(text);
+  pieces.set_raw(text);
   script.other_events = {std::make_shared<v1::CompleteResponse>(complete),
+                         std::make_shared<v1::DetokenizeResponse>(pieces),
                          std::make_shared<inference::ModelInferResponse>(infer)};
   server_.SetScript(script);
   auto model = FromText<v1::Model>("name: 'm' versions { version: '1' }");
@@ -412,8 +416,8 @@ TEST_F(ChatTest, OtherCommandsDoNotLetAServerControlTheTerminal) {
   model.add_labels(text);
   model.mutable_versions(0)->set_error(text);
   server_.SetModels({model});
-  for (const char* arguments : {"generate x", "complete x", "models", "models m", "repository list",
-                                "infer --model m --text x"}) {
+  for (const char* arguments : {"generate x", "complete x", "detokenize 5", "models", "models m",
+                                "repository list", "infer --model m --text x"}) {
     std::vector<std::string> command = {AFTCTL, "--address", server_.address()};
     for (const absl::string_view one : absl::StrSplit(arguments, ' ')) command.emplace_back(one);
     TerminalProcess aftctl(command);

@@ -12,9 +12,11 @@
 #include "client/lib/aft_client.h"
 #include "client/lib/call.h"
 #include "client/lib/generation.h"
+#include "client/lib/resumable.h"
 #include "inference/grpc_service.pb.h"
 #include "tests/support/proto_text.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/tcp.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/tcp_gate.h"
 
@@ -373,6 +375,14 @@ TEST(ClientOptionsTest, RefusedCallsOfTheseMethodsAreSentAgain) {
   }
   EXPECT_THAT(config, testing::Not(HasSubstr("Import")));  // messages would get lost
   EXPECT_THAT(config, testing::Not(HasSubstr("Delete")));  // a repeated one is NOT_FOUND
+}
+
+TEST(BackOffTest, DoublesUpToFiveSecondsAndIsShortenedByChance) {
+  EXPECT_EQ(BackOff(0, 0), milliseconds(0));
+  EXPECT_EQ(BackOff(1, 0), milliseconds(100));
+  EXPECT_EQ(BackOff(2, 0), milliseconds(200));
+  EXPECT_EQ(BackOff(3, 0.5), milliseconds(300));
+  for (int tries = 7; tries < 100; ++tries) EXPECT_EQ(BackOff(tries, 0), milliseconds(5000));
 }
 
 }  // namespace

@@ -223,6 +223,36 @@ TEST(StreamRecorderTest, ABreakSplitsTheTimeBetweenTwoTokensIntoParts) {
        "until_sent_ms": 100, "until_started_ms": 20, "until_token_ms": 7}])"));
 }
 
+TEST(StreamRecorderTest, TokensThatOnlyTheUsageCountsAreSpreadEvenly) {
+  LoadStats stats(Clock::time_point(std::chrono::hours(1)));
+  const auto at = [&](int ms) { return stats.start + std::chrono::milliseconds(ms); };
+  StreamRecorder recorder(12, stats.start, Behaviour::kNormal, {}, "a:1");
+  recorder.OnTokens(stats, 1, at(500));
+  recorder.OnTokens(stats, 1, at(2700));
+  recorder.OnUsage(stats, 12, at(2800));
+  recorder.OnCompleted(stats, at(2800));
+  EXPECT_EQ(stats.tokens, 12u);
+  EXPECT_EQ(stats.messages, 2u);
+  EXPECT_EQ(stats.seconds[0].output_tokens, 4u);
+  EXPECT_EQ(stats.seconds[1].output_tokens, 3u);
+  EXPECT_NEAR(stats.tpot.Mean(), 0.2, 1e-6);
+  EXPECT_EQ(stats.early.tokens + stats.late.tokens, 0u);
+  StreamRecorder textless(2, stats.start, Behaviour::kNormal, {}, "a:1");
+  textless.OnUsage(stats, 2, at(2900));
+  EXPECT_EQ(stats.tokens, 14u);
+  EXPECT_EQ(stats.ttft.count(), 2u);
+}
+
+TEST(StreamRecorderTest, AStreamOfOneMessageHasNoGapWhateverItsUsage) {
+  LoadStats stats(Clock::time_point(std::chrono::hours(1)));
+  StreamRecorder recorder(5, stats.start, Behaviour::kNormal, {}, "a:1");
+  recorder.OnTokens(stats, 1, stats.start);
+  recorder.OnUsage(stats, 5, stats.start);
+  recorder.OnCompleted(stats, stats.start);
+  EXPECT_EQ(stats.tokens, 5u);
+  EXPECT_EQ(stats.gap.count(), 0u);
+}
+
 v1::Delta MakeDelta(uint32_t first, const std::vector<uint32_t>& ids, const std::string& text) {
   v1::Delta delta;
   delta.set_first_index(first);
@@ -243,6 +273,7 @@ TEST(StreamVerifierTest, CountsLostRepeatedAndChangedTokens) {
       {{MakeDelta(0, {1, 2}, "ab"), MakeDelta(3, {4}, "d")}, 1, 0, 0, 1},
       {{MakeDelta(0, {1, 2}, "ab"), MakeDelta(1, {2, 3, 4}, "bcd")}, 0, 1, 0, 1},
       {{MakeDelta(0, {1, 2, 3, 4, 5}, "abcde")}, 0, 0, 1, 1},
+      {{MakeDelta(0, {1, 2, 3, 4, 5}, "abcde"), MakeDelta(5, {6}, "f")}, 0, 0, 2, 1},
       {{MakeDelta(0, {1, 2, 3}, "abc")}, 1, 0, 0, 1},
       {{MakeDelta(0, {1, 2, 3, 4}, "abcx")}, 0, 0, 0, 1},
       {{}, 4, 0, 0, 1},

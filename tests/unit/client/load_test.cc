@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,6 +15,7 @@
 #include "base/mutex.h"
 #include "client/aftload/schedule.h"
 #include "tests/support/temp_files.h"
+#include "tests/unit/client/aftload_fixture.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/process.h"
 
@@ -23,25 +23,7 @@ namespace aft::client {
 namespace {
 
 using testing::AllOf;
-using testing::Contains;
 using testing::HasSubstr;
-
-class AftloadTest : public testing::Test {
- protected:
-  std::vector<std::string> Command(const std::vector<std::string>& arguments) const {
-    std::vector<std::string> command = {AFTLOAD, "--address", server_.address()};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    return command;
-  }
-  nlohmann::json RunJson(std::vector<std::string> arguments, int exit_code) {
-    arguments.push_back("--json");
-    const Ended ended = RunToEnd(Command(arguments));
-    EXPECT_EQ(ended.code, exit_code) << ended.err;
-    return nlohmann::json::parse(ended.out);
-  }
-
-  FakeServer server_;
-};
 
 TEST_F(AftloadTest, AClosedLoopSendsTheGivenLoadAndReports) {
   server_.SetScript(TextScript({"ab", "cd", "ef"}));
@@ -65,6 +47,7 @@ TEST_F(AftloadTest, AClosedLoopSendsTheGivenLoadAndReports) {
   EXPECT_EQ(request.text().size(), 33u);
   EXPECT_EQ(request.stop().max_tokens(), 6u);
   EXPECT_TRUE(request.stop().ignore_eos());
+  EXPECT_EQ(RunJson({"--streams", "4", "--requests", "2"}, 0)["max_concurrent_requests"], 2);
 }
 
 TEST_F(AftloadTest, PromptsDifferByRequestAndRepeatWithTheSeed) {
@@ -114,9 +97,11 @@ TEST_F(AftloadTest, AnOpenLoopSendsWhetherOrNotTheServerAnswers) {
 
 TEST_F(AftloadTest, RequestsThatNeverFoundAFreeStreamAreCounted) {
   server_.SetScript(StalledScript({StartedEvent()}));
-  const auto report = RunJson(
-      {"--rate", "1000", "--streams", "3", "--requests", "10", "--duration", "0.5", "--drain", "0"},
-      0);
+  Process aftload(Command({"--rate", "1000000", "--streams", "3", "--requests", "10", "--json"}));
+  server_.WaitForRequests(3);  // by now all ten are due: the last one after ten microseconds
+  aftload.Signal(SIGINT);
+  EXPECT_EQ(aftload.Wait(), 130);
+  const auto report = nlohmann::json::parse(aftload.out());
   EXPECT_EQ(report["cut"], 10);
   EXPECT_EQ(report["max_concurrent_requests"], 3);
   EXPECT_EQ(report["count_send_lag"], 3);
@@ -135,16 +120,21 @@ TEST_F(AftloadTest, NoScheduledRequestIsForgottenByAClientThatCannotKeepUp) {
       0);
   EXPECT_GT(report["cut"], 1000);
   EXPECT_EQ(report["num_prompts"], scheduled);
-  EXPECT_EQ(report["max_concurrent_requests"], 2);
+  EXPECT_LE(report["max_concurrent_requests"], 2);  // it may be too late for the first one already
 }
 
 TEST_F(AftloadTest, RequestsThatRunAtTheEndHaveTimeToDrain) {
   server_.SetScript(StalledScript({StartedEvent()}));
-  Process aftload(Command(
-      {"--rate", "1000", "--requests", "4", "--duration", "0.9", "--drain", "600", "--progress"}));
-  EXPECT_TRUE(aftload.WaitForError("0 done, 0 failed, 4 running, 0 waiting, 0 tokens"));
-  aftload.Signal(SIGINT);
-  EXPECT_EQ(aftload.Wait(), 130);
+  const std::vector<std::string> load = {"--rate",     "1000", "--requests", "4",
+                                         "--duration", "0.9",  "--progress"};
+  std::vector<std::string> longer = load;
+  longer.insert(longer.end(), {"--drain", "600"});
+  Process by_default(Command(load)), by_flag(Command(longer));
+  for (Process* const aftload : {&by_default, &by_flag}) {
+    EXPECT_TRUE(aftload->WaitForError("0 done, 0 failed, 4 running, 0 waiting, 0 tokens"));
+    aftload->Signal(SIGINT);
+    EXPECT_EQ(aftload->Wait(), 130);
+  }
 }
 
 TEST_F(AftloadTest, ARunForEachRate) {
@@ -206,6 +196,21 @@ TEST_F(AftloadTest, ADeadlineThatPassesIsNoError) {
       RunJson({"--deadline-share", "1", "--deadline-ms", "5", "--requests", "3"}, 0);
   EXPECT_EQ(report["others"]["deadline"]["expired"], 3);
   EXPECT_EQ(report["failed"], 0);
+}
+
+TEST_F(AftloadTest, ADeadlineThatPassedBeforeTheRequestWasSentHolds) {
+  server_.SetScript(StalledScript({StartedEvent()}));
+  const auto report =
+      RunJson({"--rate", "1000000", "--streams", "1", "--requests", "5", "--deadline-share", "1",
+               "--deadline-ms", "5", "--duration", "30", "--drain", "0"},
+              0);
+  EXPECT_EQ(report["others"]["deadline"]["expired"], 5);
+}
+
+TEST_F(AftloadTest, ADeadlineOfTheServerIsAnError) {
+  server_.SetScript(TextScript({"ab"}));
+  server_.RefuseNext(1, grpc::Status(grpc::DEADLINE_EXCEEDED, "limits.max_request_ms"));
+  EXPECT_EQ(RunJson({"--requests", "1"}, 1)["errors"], nlohmann::json({{"DEADLINE_EXCEEDED", 1}}));
 }
 
 TEST_F(AftloadTest, SlowReadersAreCountedApart) {
@@ -314,95 +319,6 @@ TEST_F(AftloadTest, SendsRefusedRequestsAgainAndCountsThem) {
               HasSubstr("refused                1 times, sent again 1 times"));
 }
 
-// Answers with "abcdef". Every other call breaks with `status`: after two more tokens or, if
-// `unbegun`, before it has begun.
-std::function<Script(const v1::GenerateRequest&)> Breaking(grpc::Status status, bool unbegun) {
-  return [calls = 0, status, unbegun](const v1::GenerateRequest& request) mutable {
-    const auto first = static_cast<uint32_t>(request.resume().token_ids_size());
-    v1::GenerateResponse started = StartedEvent(7, 1);
-    started.mutable_started()->set_exact(request.has_resume());
-    if (++calls % 2 == 0) {
-      if (unbegun) return Script{.status = status, .request_id = ""};
-      return FailedScript(status,
-                          {started, DeltaEvent(first, std::string("abcdef").substr(first, 2))});
-    }
-    Script script = TextScript({});
-    script.events = {started, DeltaEvent(first, std::string("abcdef").substr(first)),
-                     FinishedEvent(6)};
-    return script;
-  };
-}
-
-TEST_F(AftloadTest, BrokenStreamsAreResumedAndCompared) {
-  server_.SetAnswer(Breaking({grpc::UNAVAILABLE, "draining"}, /*unbegun=*/false));
-  const auto report = RunJson({"--resume", "--verify", "3", "--requests", "10"}, 0);
-  EXPECT_EQ(report["completed"], 10);
-  EXPECT_EQ(report["resumes"], 10);  // every stream but the first one, a reference, breaks once
-  EXPECT_EQ(report["most_resumes"], 1);
-  ASSERT_EQ(report["breaks"].size(), 10u);
-  EXPECT_EQ(report["breaks"][0]["tokens"], 2);
-  EXPECT_THAT(server_.request_ids(),
-              Contains(report["breaks"][0]["request_id"].get<std::string>()));
-  EXPECT_EQ(report["inexact_streams"], 0);
-  EXPECT_EQ(report["total_output_tokens"], 60);
-  for (const char* name : {"lost_tokens", "repeated_tokens", "changed_tokens", "changed_texts"}) {
-    EXPECT_EQ(report[name], 0) << name;
-  }
-  EXPECT_TRUE(server_.last<v1::GenerateRequest>().resumable());
-}
-
-TEST_F(AftloadTest, WithoutResumeABrokenStreamIsAnError) {
-  server_.SetAnswer(Breaking({grpc::UNAVAILABLE, "draining"}, /*unbegun=*/false));
-  const auto report = RunJson({"--requests", "2"}, 1);
-  EXPECT_EQ(report["errors"], nlohmann::json({{"UNAVAILABLE", 1}}));
-  EXPECT_EQ(report["completed"], 1);
-  EXPECT_FALSE(server_.last<v1::GenerateRequest>().resumable());
-}
-
-TEST_F(AftloadTest, AnotherAnswerThanTheReferenceFailsTheRun) {
-  server_.SetAnswer([calls = 0](const v1::GenerateRequest&) mutable {
-    return TextScript({++calls <= 2 ? "abcd" : "abxd"});
-  });
-  const auto report = RunJson({"--verify", "2", "--requests", "4"}, 1);
-  EXPECT_EQ(report["completed"], 4);
-  EXPECT_EQ(report["changed_tokens"], 4);
-  EXPECT_EQ(report["changed_texts"], 4);
-  EXPECT_EQ(report["lost_tokens"], 0);
-}
-
-TEST_F(AftloadTest, VerifiedRequestsAreThoseOfTheReferences) {
-  Mutex mutex;
-  std::vector<std::string> prompts;
-  server_.SetAnswer([&](const v1::GenerateRequest& request) {
-    MutexLock lock(mutex);
-    prompts.push_back(request.text());
-    return TextScript({request.text()});
-  });
-  RunJson({"--verify", "3", "--requests", "7", "--prompt-bytes", "50"}, 0);
-  MutexLock lock(mutex);
-  ASSERT_EQ(prompts.size(), 10u);
-  for (size_t i = 3; i < prompts.size(); ++i) EXPECT_EQ(prompts[i], prompts[i - 3]);
-  EXPECT_NE(prompts[0], prompts[1]);
-}
-
-TEST_F(AftloadTest, WithoutReferencesThereIsNoLoad) {
-  server_.SetAnswer([](const v1::GenerateRequest&) {
-    return FailedScript({grpc::NOT_FOUND, "no model"});
-  });
-  const Ended ended = RunToEnd(Command({"--verify", "3"}));
-  EXPECT_EQ(ended.code, 4);
-  EXPECT_THAT(ended.err, HasSubstr("no model"));
-  EXPECT_EQ(server_.requests(), 1);
-}
-
-TEST_F(AftloadTest, WithResumeACallThatBreaksBeforeItBeginsIsSentAgain) {
-  server_.SetAnswer(Breaking({grpc::UNAVAILABLE, "Connection reset by peer"}, /*unbegun=*/true));
-  const auto report = RunJson({"--resume", "--requests", "3"}, 0);
-  EXPECT_EQ(report["completed"], 3);
-  EXPECT_EQ(report["refused"], 2);
-  EXPECT_EQ(RunJson({"--requests", "2"}, 1)["errors"], nlohmann::json({{"UNAVAILABLE", 1}}));
-}
-
 TEST_F(AftloadTest, ACallThatTheServerDoesNotWantAgainIsNoRefusal) {
   server_.SetScript(TextScript({"ab"}));
   server_.RefuseNext(1, grpc::Status(grpc::RESOURCE_EXHAUSTED, "too large"),
@@ -445,13 +361,16 @@ TEST_F(AftloadTest, AFullDiskIsReported) {
 
 TEST_F(AftloadTest, WaitsAsLongAsARefusalSays) {
   server_.SetScript(TextScript({"ab"}));
-  server_.RefuseNext(1, grpc::Status(grpc::RESOURCE_EXHAUSTED, "full"),
+  server_.RefuseNext(1000, grpc::Status(grpc::RESOURCE_EXHAUSTED, "full"),
                      {{"grpc-retry-pushback-ms", "3600000"}});
-  const auto report =
-      RunJson({"--rate", "1000", "--requests", "1", "--duration", "0.5", "--drain", "0.5"}, 0);
-  EXPECT_EQ(report["cut"], 1);
+  nlohmann::json report;
+  do {  // on a slow machine the run may be over before the refusal comes
+    report =
+        RunJson({"--rate", "1000", "--requests", "1", "--duration", "0.5", "--drain", "0.5"}, 0);
+    EXPECT_EQ(report["cut"], 1);
+  } while (report["refused"] == 0);
+  EXPECT_EQ(report["refused"], 1);  // otherwise it was sent again at once
   EXPECT_EQ(report["retried"], 1);
-  EXPECT_EQ(server_.requests(), 1);
 }
 
 TEST_F(AftloadTest, PrintsATable) {

@@ -6,9 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "tests/support/tcp.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/process.h"
-#include "tests/unit/client/tcp_gate.h"
 
 namespace aft::client {
 namespace {
@@ -51,6 +52,14 @@ TEST(AftloadUsageTest, SaysThatTheServerCannotBeReached) {
   Process aftload({AFTLOAD, "--address", port.address()});
   EXPECT_EQ(aftload.Wait(), 3);
   EXPECT_THAT(aftload.err(), HasSubstr("connection refused"));
+}
+
+// 0.0.0.0 is no address of this machine, but a connection to it arrives here.
+TEST(AftloadUsageTest, ATargetOnAnotherMachineMustBeAllowed) {
+  const ClosedPort port;
+  const std::string address = absl::StrCat("0.0.0.0:", port.port());
+  EXPECT_EQ(RunToEnd({AFTLOAD, "--http", "--address", address}).code, 2);
+  EXPECT_EQ(RunToEnd({AFTLOAD, "--http", "--allow-remote", "--address", address}).code, 3);
 }
 
 TEST(AftloadUsageTest, ATokenThatCannotBeSentIsWrongUsage) {

@@ -11,7 +11,6 @@
 #include "inference/grpc_service.pb.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
-#include "tests/unit/client/tcp_gate.h"
 
 namespace aft::client {
 namespace {

@@ -316,6 +316,7 @@ TEST(ConfigValidationTest, EveryFieldOutOfRangeIsNamed) {
       {"listen_address: ", [](C& c) { c.listen_address = "h:-1"; }},
       {"listen_address: ", [](C& c) { c.listen_address = "::1:80"; }},
       {"metrics_address: ", [](C& c) { c.metrics_address = "h:x"; }},
+      {"http_address: ", [](C& c) { c.http_address = "h:x"; }},
       {"models: ", [](C& c) { c.models.clear(); }},
       {"models[0].path: ", [](C& c) { c.models[0].checkpoint_dir = ""; }},
       {"models[0].name: ", [](C& c) { c.models[0].name = ""; }},
@@ -480,7 +481,7 @@ TEST(ConfigValidationTest, EveryRangeHoldsItsEndsAndNothingBeyond) {
 
 TEST(ConfigValidationTest, AcceptsRedisAtAHostOrASocket) {
   for (const std::string& address : {std::string("redis.example:6379"), std::string("[::1]:6379"),
-                                     "unix:/" + std::string(106, 's')}) {
+                                     std::string("unix:/r@1"), "unix:/" + std::string(106, 's')}) {
     ServerConfig config = Valid();
     WithRedis(config, address);
     config.states.redis.prefix = std::string(128, 'p');

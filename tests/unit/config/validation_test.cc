@@ -35,6 +35,33 @@ TEST(ValidationTest, OriginsAndHostsHaveNothingButAHostAndAnOriginAPort) {
   }
 }
 
+TEST(ValidationTest, OriginsAndHostsHaveAllTheirParts) {
+  ServerConfig config;
+  config.models = {DefaultModelConfig("m")};
+  config.http.allowed_hosts = {""};
+  EXPECT_THAT(ValidateServerConfig(config),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("http.allowed_hosts[0]: ")));
+  for (const char* origin : {"", "chat.example", "://chat.example", "https://"}) {
+    config.http.allow_origins = {origin};
+    EXPECT_THAT(ValidateServerConfig(config),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("http.allow_origins[0]: ")))
+        << origin;
+  }
+}
+
+// Otherwise every request of a chat would fail with an error about strings that it does not have.
+TEST(ValidationTest, TheStopStringsOfAChatFormatAreAsLongAsThoseOfARequest) {
+  ServerConfig config;
+  config.models = {DefaultModelConfig("m")};
+  config.models[0].chat_template = "custom";
+  config.models[0].chat_format.stop = {std::string(256, 'x')};
+  EXPECT_EQ(ValidateServerConfig(config), absl::OkStatus());
+  config.models[0].chat_format.stop[0] += 'x';
+  EXPECT_THAT(ValidateServerConfig(config),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("models[0].chat_format.stop: must have strings of 1 to 256 ")));
+}
+
 TEST(ValidationTest, TheFolderOfTheConfigIsNoNameOfASocket) {
   const auto config =
       ParseServerConfig("models { path: 'm' } states { key_files: 'k' redis { address: 'unix:' } }",

@@ -4,6 +4,8 @@
 
 #include <time.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -427,7 +429,13 @@ TEST(ConfigTest, ALongListOfObjectsIsReadInLinearTime) {
     return static_cast<double>(end.tv_sec - begin.tv_sec) +
            1e-9 * static_cast<double>(end.tv_nsec - begin.tv_nsec);
   };
-  EXPECT_LT(seconds(1 << 20), 64 * seconds(1 << 16));
+  // Other programs make a reading longer, never shorter.
+  const auto least = [&](size_t bytes, int times) {
+    double found = seconds(bytes);
+    for (int i = 1; i < times; ++i) found = std::min(found, seconds(bytes));
+    return found;
+  };
+  EXPECT_LT(least(1 << 20, 3), 64 * least(1 << 16, 20));
 }
 
 TEST(ConfigTest, QuotationsInMessagesAreShortAndValidUtf8) {

@@ -3,11 +3,14 @@
 #include <fstream>
 #include <random>
 #include <string>
+#include <vector>
 
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/train_bpe.h"
+#include "model/train/train_config.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -46,6 +49,21 @@ TEST(CorpusTest, NamesAMissingFileAndATooShortOne) {
               StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr(folder.path())));
   EXPECT_THAT(ReadByteCorpus({WriteText("tiny.txt", 50)}, 10),
               StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("tiny.txt")));
+}
+
+TEST(CorpusTest, EachPartNeedsMoreTokensThanASegment) {
+  TrainConfig config;
+  config.texts = {WriteText("short.txt", 128)};
+  config.held_out = 0.25;  // 32 tokens
+  const auto read = [&](int64_t segment) {
+    config.segment = segment;
+    return ReadCorpus(config, [&](const std::vector<absl::string_view>&) {
+      return LoadTokenizer("bytes", "", 256);
+    });
+  };
+  EXPECT_TRUE(read(31).ok());
+  EXPECT_THAT(read(32), StatusIs(absl::StatusCode::kInvalidArgument,
+                                 testing::HasSubstr("short.txt: 128 tokens are too few")));
 }
 
 TEST(CorpusTest, CutsNoCharacterInTwo) {

@@ -1,23 +1,31 @@
-// Runs aft-train --evaluate as a process, with checkpoints and texts that do not fit together.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+// Tests the figures of held-out text, and runs aft-train --evaluate as a process, with checkpoints
+// and texts that do not fit together.
 
+#include "model/train/evaluate.h"
+
+#include <cmath>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "ATen/core/grad_mode.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/config.h"
+#include "model/tokenizer/tokenizers.h"
+#include "model/train/corpus.h"
+#include "model/train/start_values.h"
 #include "model/train/train_network.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/process.h"
+#include "tests/unit/train/tiny_network.h"
 
 namespace aft {
 namespace {
@@ -35,6 +43,39 @@ NetworkConfig NetworkWith(const std::string& mixer, int64_t max_seq_len = 0) {
   config.max_seq_len = max_seq_len;
   config.mixer = MixerOf(mixer);
   return config;
+}
+
+// A text of bytes; those from `train_tokens` on are held out.
+absl::StatusOr<Corpus> CorpusOf(const std::string& text, size_t train_tokens) {
+  const TextFile file{.path = "text", .bytes = text, .train_bytes = train_tokens};
+  return MakeCorpus({file}, *MakeByteTokenizer(), /*min_part_tokens=*/33);
+}
+
+TEST(HeldOutTest, TheCarriedFigureIsThatOfOneLongSegment) {
+  std::string text;
+  for (int i = 0; i < 10; ++i) text += absl::StrCat("line ", i % 7, ": the quick brown fox\n");
+  const auto corpus = CorpusOf(text, text.size() - 97);
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  const TrainNetwork network(TinyNetwork(), /*seed=*/1, /*spread=*/0.5);
+  const HeldOut pieces = EvaluateHeldOut(network, *corpus, 32, 97, /*bf16=*/false);
+  const HeldOut whole = EvaluateHeldOut(network, *corpus, 96, 97, /*bf16=*/false);
+  EXPECT_NEAR(pieces.carried, whole.fresh, 1e-4);
+  EXPECT_GT(std::abs(pieces.fresh - whole.fresh), 1e-3);
+}
+
+// The held-out part has two segments, and the token after the second one would be behind its end.
+// The network gives each of its 256 tokens the same probability.
+TEST(HeldOutTest, NothingBehindTheTextIsMeasured) {
+  const auto corpus = CorpusOf(std::string(256, 'a'), 192);
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  TrainNetwork network(TinyNetwork(), /*seed=*/1);
+  {
+    const at::NoGradGuard no_grad;
+    network.parameters().at("head.weight").zero_();
+  }
+  const HeldOut held_out = EvaluateHeldOut(network, *corpus, 32, 64, /*bf16=*/false);
+  EXPECT_NEAR(held_out.fresh, 8, 1e-3);
+  EXPECT_NEAR(held_out.carried, 8, 1e-3);
 }
 
 class EvaluateTest : public testing::Test {
@@ -93,6 +134,46 @@ TEST_F(EvaluateTest, TheMaskTokenMustFitTheCheckpoint) {
                                                     "vocab_size, 40, got 40"));
 }
 
+TEST_F(EvaluateTest, TheHeadMustBeThatOfTheConfig) {
+  const NetworkConfig language = NetworkWith("aft_local window=4");
+  NetworkConfig plain = NetworkWith("aft_local window=4 causal=false");
+  plain.architecture = Architecture::kEncoder;
+  NetworkConfig fills = plain, labels = plain, others = plain;
+  fills.vocabulary_head = true;
+  labels.labels = {"a", "b"};
+  others.labels = {"a", "c"};
+  const struct {
+    const NetworkConfig& have;
+    const NetworkConfig& want;
+    const char* data;
+  } cases[] = {
+      {fills, language, R"("texts": ["text.txt"])"},
+      {plain, fills, R"("texts": ["text.txt"])"},
+      {others, labels, R"("examples": ["labels.jsonl"])"},
+  };
+  for (const auto& [have, want, data] : cases) {
+    const std::vector<std::string> command = Command(have, 32);
+    std::ofstream(folder_.File("train.json"))
+        << "{" << data << R"(, "segment": 32, "network": )" << FormatNetworkConfig(want) << "}";
+    const client::Ended ended = client::RunToEnd(command);
+    EXPECT_EQ(ended.code, 1) << data;
+    EXPECT_THAT(ended.err, HasSubstr(folder_.path() + ": has another architecture or another head"))
+        << data;
+  }
+}
+
+TEST_F(EvaluateTest, ABareMixerIsNoNetwork) {
+  const std::vector<std::string> command = Command(NetworkWith("aft_local window=4"), 32);
+  NetworkConfig mixer = NetworkWith("aft_local window=4");
+  mixer.architecture = Architecture::kMixer;
+  mixer.vocab_size = mixer.d_ff = 0;
+  mixer.tokenizer.clear();
+  ASSERT_TRUE(WriteCheckpoint(folder_.path(), mixer, StartValues(mixer, {})).ok());
+  const client::Ended ended = client::RunToEnd(command);
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, HasSubstr(folder_.path() + ": is a bare mixer, not a network"));
+}
+
 // A fresh network gives each of its 256 tokens the same probability: 8 bits for two bytes.
 TEST_F(EvaluateTest, CountsTheBytesOfTheCheckpointsTokens) {
   NetworkConfig checkpoint = NetworkWith("aft_full band_rows=32 bias=full", 32);
@@ -142,17 +223,14 @@ TEST_F(EvaluateTest, TheNumberOfWindowsMustBePositiveAndPossible) {
   }
 }
 
-// The program waits for its text until the signal has been sent.
+// The program waits for the end of its text until the signal has been sent.
 TEST_F(EvaluateTest, ASignalEndsIt) {
-  const std::string text = folder_.File("text.txt");
-  ASSERT_EQ(mkfifo(text.c_str(), 0600), 0);
   const std::vector<std::string> command = Command(NetworkWith("aft_local window=4"), 32);
   for (const int signal : {SIGINT, SIGTERM}) {
+    const client::EndlessFile text(folder_.File("text.txt"));
     client::Process run(command);
-    const int fd = open(text.c_str(), O_WRONLY | O_CLOEXEC);  // waits for the reader
-    ASSERT_GE(fd, 0);
+    ASSERT_TRUE(text.WaitForReader(run)) << run.err();
     run.Signal(signal);
-    close(fd);
     EXPECT_EQ(run.Wait(), 130) << run.err();
   }
 }

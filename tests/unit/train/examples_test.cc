@@ -1,4 +1,5 @@
-// Tests which tokens a step of labels or pairs reads, the order of examples, and the loss of pairs.
+// Tests which tokens a step of labels or pairs reads, the order of examples, the mean of a text's
+// tokens, and the loss of pairs.
 
 #include "model/train/examples.h"
 
@@ -6,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <set>
 #include <string>
@@ -15,6 +17,7 @@
 #include "ATen/Parallel.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/tensor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
@@ -111,6 +114,17 @@ TEST_F(ExamplesTest, StretchesHaveRandomLengthsAndPlaces) {
   EXPECT_GT(firsts.size(), 4U);
 }
 
+TEST_F(ExamplesTest, LengthsAreEvenOnALogarithmicScale) {
+  config_.least_tokens = 2;  // up to 32: half of the lengths are below 8
+  const auto objective = MakeOfLongTexts(ObjectiveKind::kLabels);
+  ASSERT_NE(objective, nullptr);
+  int shorter = 0;
+  for (int64_t step = 0; step < 200; ++step) {
+    shorter += TokensOf(*objective, config_.network, step).size(1) < 8 ? 1 : 0;
+  }
+  EXPECT_NEAR(shorter, 100, 30);
+}
+
 TEST_F(ExamplesTest, ALongTextIsCutAndKeepsWhatTheTokenizerAddsAroundIt) {
   for (const bool framed : {false, true}) {
     if (framed) config_.network.text_prefix = {1};
@@ -150,6 +164,13 @@ TEST_F(ExamplesTest, PairsCompareTheVectorsOfTheNetworksPooling) {
 TEST_F(ExamplesTest, TheTemperatureDividesTheCosines) {
   config_.temperature = 1e6;
   EXPECT_NEAR(LossOfLetters("", ""), std::log(4.0), 1e-3);
+}
+
+TEST(MeanOfTokensTest, LeavesPaddingOut) {
+  constexpr float kHidden = -std::numeric_limits<float>::infinity();
+  const at::Tensor values = at::tensor({1.0F, 3.0F, 5.0F}).view({1, 3, 1});
+  EXPECT_EQ(MeanOfTokens(values, {}).item<float>(), 3);
+  EXPECT_EQ(MeanOfTokens(values, at::tensor({0.0F, 0.0F, kHidden}).view({1, 3})).item<float>(), 2);
 }
 
 TEST(EpochOrderTest, EveryExampleOnceAnEpochInANewOrder) {

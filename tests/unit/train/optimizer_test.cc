@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <utility>
 
 #include "ATen/ops/equal.h"
@@ -55,6 +56,24 @@ TEST(AdamWTest, GradientsBeyondTheNormAreScaledDown) {
                   (1 - config.beta2) * scale * scale, 1e-6)
           << name;
     }
+  }
+}
+
+// The first steps are corrected for moments that began at 0.
+TEST(AdamWTest, EqualGradientsMakeStepsOfTheRate) {
+  const NetworkConfig network = TinyNetwork();
+  TensorMap parameters = Ones(network, 1);
+  TrainConfig config;
+  config.learning_rate = 1e-2;
+  config.warmup_steps = 0;
+  config.clip_norm = 1e9;
+  AdamW optimizer(network, parameters);
+  double expected = 1;
+  for (int64_t step = 0; step < 3; ++step) {
+    for (auto& [name, tensor] : parameters) tensor.mutable_grad() = at::ones_like(tensor);
+    optimizer.Step(config, step, /*total_steps=*/1000, parameters);
+    expected -= AdamW::LearningRate(config, step, 1000);
+    EXPECT_NEAR(parameters.at("norm.bias").max().item<double>(), expected, 1e-5) << step;
   }
 }
 

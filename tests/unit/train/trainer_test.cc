@@ -2,6 +2,7 @@
 
 #include "model/train/trainer.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
@@ -11,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/Parallel.h"
 #include "ATen/ops/equal.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,11 +23,14 @@
 #include "model/train/corpus.h"
 #include "model/train/evaluate.h"
 #include "model/train/run_tokenizer.h"
+#include "model/train/start_values.h"
+#include "model/train/train_network.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/train/tiny_network.h"
+#include "tests/unit/train/trainer_fixture.h"
 
 namespace aft {
 namespace {
@@ -45,60 +49,6 @@ std::map<std::string, MixerConfig> CausalMixers() {
   }
   return mixers;
 }
-
-class TrainerTest : public testing::Test {
- protected:
-  TrainerTest() {
-    at::set_num_threads(1);  // tiny tensors: a second thread only waits
-    std::ofstream file(dir_ + "/text.txt");
-    for (int i = 0; i < 400; ++i) file << "line " << i % 7 << ": the quick brown fox\n";
-    config_.network = TinyNetwork();
-    config_.texts = {dir_ + "/text.txt"};
-    config_.batch = 4;
-    config_.segment = 32;
-    config_.total_tokens = 4 * 32 * 60;
-    config_.warmup_steps = 5;
-    config_.learning_rate = 1e-2;
-    config_.eval_every_steps = 20;
-    config_.eval_tokens = 256;
-    config_.dropout = 0;
-  }
-
-  // Trains in `out` until the run is complete or `steps` steps are done; returns all losses.
-  std::vector<double> Train(const std::string& out, int64_t steps = 1'000'000) {
-    auto trainer = Trainer::Create(config_, dir_ + out);
-    EXPECT_TRUE(trainer.ok()) << trainer.status();
-    std::vector<double> losses;
-    std::atomic<bool> stop = false;
-    const absl::Status status = trainer->Run(
-        stop,
-        [&](const Trainer::Progress& p) {
-          losses.push_back(p.train_loss);
-          stop = static_cast<int64_t>(losses.size()) >= steps;
-        },
-        [](const CurvePoint&, bool) {});
-    EXPECT_TRUE(status.ok()) << status;
-    return losses;
-  }
-
-  // Trains in `out` with a rate that makes the weights so large after one step that no loss is
-  // finite. With `stop_at_once` the run is stopped after that step.
-  absl::Status Ruin(const std::string& out, bool stop_at_once = false) {
-    config_.learning_rate = 1e30;
-    config_.warmup_steps = 0;
-    config_.clip_norm = 1e30;
-    auto trainer = Trainer::Create(config_, dir_ + out);
-    if (!trainer.ok()) return trainer.status();
-    std::atomic<bool> stop = false;
-    return trainer->Run(
-        stop, [&](const Trainer::Progress&) { stop = stop_at_once; },
-        [](const CurvePoint&, bool) {});
-  }
-
-  const TempFolder folder_;
-  const std::string dir_ = folder_.path();
-  TrainConfig config_;
-};
 
 TEST_F(TrainerTest, LearnsAndWritesALoadableCheckpoint) {
   const std::vector<double> losses = Train("/run");
@@ -408,6 +358,44 @@ TEST_F(TrainerTest, StartsFromGivenWeights) {
               StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr("initial: ")));
 }
 
+TEST_F(TrainerTest, TheNormsOfGivenWeightsMustFit) {
+  config_.initial = dir_ + "/given";
+  std::filesystem::create_directory(config_.initial);
+  ASSERT_TRUE(
+      WriteCheckpoint(config_.initial, config_.network, StartValues(config_.network, {})).ok());
+  const auto refused = [this](const std::string& why) {
+    return StatusIs(absl::StatusCode::kInvalidArgument,
+                    testing::HasSubstr("initial: " + config_.initial + why));
+  };
+  config_.network.embedding_norm = true;
+  EXPECT_THAT(Trainer::Create(config_, dir_ + "/run"), refused(" has no embed_norm."));
+  config_.network.embedding_norm = false;
+  config_.network.final_norm = false;
+  EXPECT_THAT(Trainer::Create(config_, dir_ + "/run"), refused(" has norm."));
+}
+
+// All vectors are the same number in every channel, so the norm before the head makes them 0 and
+// the loss is 8 bits. Its gradient is beyond all floats.
+TEST_F(TrainerTest, StopsOnAGradientThatIsNotFinite) {
+  TensorMap weights = StartValues(config_.network, {});
+  for (auto& [name, tensor] : weights) {
+    if (absl::StrContains(name, ".out.") || absl::StrContains(name, ".down.")) tensor.zero_();
+  }
+  weights.at("embed.weight").fill_(1);
+  weights.at("norm.weight").fill_(1e20);
+  weights.at("head.weight").mul_(1e25);
+  config_.initial = dir_ + "/given";
+  std::filesystem::create_directory(config_.initial);
+  ASSERT_TRUE(WriteCheckpoint(config_.initial, config_.network, weights).ok());
+  auto trainer = Trainer::Create(config_, dir_ + "/run");
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  std::atomic<bool> stop = false;
+  EXPECT_THAT(
+      trainer->Run(
+          stop, [&](const Trainer::Progress&) { stop = true; }, [](const CurvePoint&, bool) {}),
+      StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("not finite at step 0")));
+}
+
 TEST_F(TrainerTest, StopsOnALossThatIsNotFinite) {
   EXPECT_THAT(Ruin("/run"),
               StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("not finite at step ")));
@@ -456,6 +444,25 @@ TEST_F(TrainerTest, AResumeFileHasTheSecondsOfItsEvaluation) {
   EXPECT_GT(first, 0);
 }
 
+TEST_F(TrainerTest, RemembersTheFigureOfItsBestWeights) {
+  auto trainer = Trainer::Create(config_, dir_ + "/run");
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  const std::atomic<bool> stop = false;
+  double least = 1e9;
+  const auto on_progress = [](const Trainer::Progress&) {};
+  const auto on_eval = [&](const CurvePoint& point, bool kept) {
+    const double rank = trainer->objective().Rank(point.held_out).value();
+    EXPECT_EQ(kept, rank < least);
+    least = std::min(least, rank);
+  };
+  ASSERT_TRUE(trainer->Run(stop, on_progress, on_eval).ok());
+  const auto file = ReadSafetensors(dir_ + "/run/resume.safetensors");
+  ASSERT_TRUE(file.ok()) << file.status();
+  double best = 0;
+  ASSERT_TRUE(absl::SimpleAtod(file->metadata.at("best"), &best));
+  EXPECT_EQ(best, least);
+}
+
 TEST_F(TrainerTest, KeepsOnlyBetterWeights) {
   Train("/run", 21);
   const std::string path = dir_ + "/run/resume.safetensors";
@@ -484,15 +491,6 @@ TEST_F(TrainerTest, TheHeldOutTextMayHaveOnlyUnknownCharacters) {
   Train("/run", 25);
   EXPECT_TRUE(ReadCheckpoint(dir_ + "/run").ok());
   EXPECT_EQ(Train("/run").size(), 35U);
-}
-
-TEST_F(TrainerTest, EverySegmentWithoutACarriedStateIsAtANewPlace) {
-  config_.network.mixer = MixerOf("dot_product");
-  config_.network.max_seq_len = 32;
-  config_.restart_probability = 1e-9;
-  const std::vector<double> rarely = Train("/rarely");
-  config_.restart_probability = 1;
-  EXPECT_EQ(Train("/always"), rarely);
 }
 
 }  // namespace
