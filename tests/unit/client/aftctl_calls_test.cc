@@ -4,16 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "inference/grpc_service.pb.h"
 #include "tests/support/proto_text.h"
 #include "tests/unit/client/aftctl_fixture.h"
 #include "tests/unit/client/process.h"
 #include "tests/unit/client/tcp_gate.h"
+#include "tests/unit/client/terminal_process.h"
 
 namespace aft::client {
 namespace {
@@ -115,6 +118,32 @@ TEST_F(AftctlCallsTest, FailedUnaryCallsReportTheError) {
   server_.SetScript(FailedScript({grpc::INVALID_ARGUMENT, "token_ids[0]: must be below 3"}));
   EXPECT_THAT(Run("detokenize 5", "", 4).err, HasSubstr("token_ids[0]: must be below 3"));
   EXPECT_THAT(Run("complete --prompt x", "", 4).err, HasSubstr("token_ids[0]"));
+}
+
+TEST_F(AftctlCallsTest, NoAnswerControlsTheTerminal) {
+  const std::string text = "\x1B[2Jx\xC2\x9By";
+  Script script = TextScript({text});
+  v1::CompleteResponse complete;
+  complete.add_answers()->set_text(text);
+  const auto infer = FromText<inference::ModelInferResponse>(
+      "outputs { name: 'logits' contents { fp32_contents: 0 } }");
+  v1::DetokenizeResponse pieces;
+  pieces.set_text(text);
+  pieces.set_raw(text);
+  script.other_events = {std::make_shared<v1::CompleteResponse>(complete),
+                         std::make_shared<v1::DetokenizeResponse>(pieces),
+                         std::make_shared<inference::ModelInferResponse>(infer)};
+  server_.SetScript(script);
+  auto model = FromText<v1::Model>("name: 'm' versions { version: '1' }");
+  model.set_error(text);
+  model.add_labels(text);
+  model.mutable_versions(0)->set_error(text);
+  server_.SetModels({model});
+  for (const char* arguments : {"generate x", "complete x", "detokenize 5", "models", "models m",
+                                "repository list", "infer --model m --text x"}) {
+    TerminalProcess aftctl(Command(arguments));
+    EXPECT_TRUE(aftctl.WaitFor("\xEF\xBF\xBD[2Jx\xEF\xBF\xBDy")) << arguments;
+  }
 }
 
 TEST_F(AftctlCallsTest, AnErrorDoesNotControlTheTerminal) {

@@ -1,27 +1,19 @@
 // Runs aftctl chat as a process, with lines from a pipe and on a terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <cstdlib>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "base/check.h"
-#include "inference/grpc_service.pb.h"
-#include "tests/support/proto_text.h"
 #include "tests/support/temp_files.h"
 #include "tests/unit/client/fake_server.h"
 #include "tests/unit/client/process.h"
+#include "tests/unit/client/terminal_process.h"
 
 namespace aft::client {
 namespace {
@@ -34,57 +26,6 @@ std::vector<std::string> ChatCommand(const FakeServer& server,
   command.insert(command.end(), more.begin(), more.end());
   return command;
 }
-
-// A child process on a terminal of its own. The destructor kills it if it still runs.
-class TerminalProcess {
- public:
-  explicit TerminalProcess(std::vector<std::string> argv) {
-    std::vector<char*> pointers;
-    for (std::string& argument : argv) pointers.push_back(argument.data());
-    pointers.push_back(nullptr);
-    setenv("TERM", "xterm", 1);
-    pid_ = forkpty(&fd_, nullptr, nullptr, nullptr);
-    AFT_CHECK(pid_ >= 0);
-    if (pid_ > 0) return;
-    execv(pointers[0], pointers.data());
-    _exit(127);
-  }
-  ~TerminalProcess() {
-    if (pid_ > 0) kill(pid_, SIGKILL);
-    Wait();
-    close(fd_);
-  }
-
-  void Type(const std::string& keys) {
-    AFT_CHECK(write(fd_, keys.data(), keys.size()) == static_cast<ssize_t>(keys.size()));
-  }
-  // Blocks until the screen has shown `text` since the last call. Returns false if the child ends
-  // before.
-  bool WaitFor(const std::string& text) {
-    while (true) {
-      if (const size_t at = shown_.find(text); at != std::string::npos) {
-        shown_.erase(0, at + text.size());
-        return true;
-      }
-      std::array<char, 4096> buffer;
-      const ssize_t size = read(fd_, buffer.data(), buffer.size());
-      if (size <= 0) return false;
-      shown_.append(buffer.data(), static_cast<size_t>(size));
-    }
-  }
-  // Returns the status that waitpid gives.
-  int Wait() {
-    int status = -1;
-    if (pid_ > 0) waitpid(pid_, &status, 0);
-    pid_ = -1;
-    return status;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int fd_ = -1;
-  std::string shown_;
-};
 
 class ChatTest : public testing::Test {
  protected:
@@ -395,34 +336,6 @@ TEST_F(ChatTest, AnAnswerDoesNotControlTheTerminal) {
   ASSERT_TRUE(chat.WaitFor("> "));
   chat.Type("one\r");
   EXPECT_TRUE(chat.WaitFor("\xEF\xBF\xBD[2Jx\xEF\xBF\xBDy"));
-}
-
-TEST_F(ChatTest, OtherCommandsDoNotLetAServerControlTheTerminal) {
-  const std::string text = "\x1B[2Jx\xC2\x9By";
-  Script script = TextScript({text});
-  v1::CompleteResponse complete;
-  complete.add_answers()->set_text(text);
-  const auto infer = FromText<inference::ModelInferResponse>(
-      "outputs { name: 'logits' contents { fp32_contents: 0 } }");
-  v1::DetokenizeResponse pieces;
-  pieces.set_text(text);
-  pieces.set_raw(text);
-  script.other_events = {std::make_shared<v1::CompleteResponse>(complete),
-                         std::make_shared<v1::DetokenizeResponse>(pieces),
-                         std::make_shared<inference::ModelInferResponse>(infer)};
-  server_.SetScript(script);
-  auto model = FromText<v1::Model>("name: 'm' versions { version: '1' }");
-  model.set_error(text);
-  model.add_labels(text);
-  model.mutable_versions(0)->set_error(text);
-  server_.SetModels({model});
-  for (const char* arguments : {"generate x", "complete x", "detokenize 5", "models", "models m",
-                                "repository list", "infer --model m --text x"}) {
-    std::vector<std::string> command = {AFTCTL, "--address", server_.address()};
-    for (const absl::string_view one : absl::StrSplit(arguments, ' ')) command.emplace_back(one);
-    TerminalProcess aftctl(command);
-    EXPECT_TRUE(aftctl.WaitFor("\xEF\xBF\xBD[2Jx\xEF\xBF\xBDy")) << arguments;
-  }
 }
 
 TEST_F(ChatTest, LinesAreEditedOnATerminal) {

@@ -126,7 +126,7 @@ TEST(StoredWeightsTest, AFormatThatNoDeviceServesIsNeitherMadeNorShown) {
   const TempFolder folder;
   ASSERT_EQ(WriteCheckpoint(folder.path(), config, tensors), absl::OkStatus());
   EXPECT_TRUE(Quantized(folder.path(), Number::kBf16).ok());
-  EXPECT_THAT(Quantized(folder.path(), Number::kInt8),
+  EXPECT_THAT(Quantized(folder.path(), QuantizedFormats().at(0)),
               Refused(folder.path() + "/config.json: d_ff: at most 131072 with int8 weights"));
   const auto inspection = Inspect(folder.path());
   ASSERT_TRUE(inspection.ok()) << inspection.status();
