@@ -126,8 +126,12 @@ class PairCounts {
 
 OrderedJson FormatTokenizer(const std::vector<std::string>& tokens,
                             const std::vector<std::string>& merges) {
-  OrderedJson vocabulary = OrderedJson::object();
-  for (size_t id = 0; id < tokens.size(); ++id) vocabulary[tokens[id]] = id;
+  // A list of pairs. OrderedJson's operator[] would search the whole list for each token.
+  OrderedJson::object_t vocabulary;
+  vocabulary.reserve(tokens.size());
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    vocabulary.push_back({tokens[id], OrderedJson(id)});
+  }
   const OrderedJson byte_level = {{"type", "ByteLevel"},
                                   {"add_prefix_space", false},
                                   {"trim_offsets", true},
@@ -148,7 +152,7 @@ OrderedJson FormatTokenizer(const std::vector<std::string>& tokens,
             {"end_of_word_suffix", nullptr},
             {"fuse_unk", false},
             {"byte_fallback", false},
-            {"vocab", std::move(vocabulary)},
+            {"vocab", OrderedJson(std::move(vocabulary))},
             {"merges", merges}}}};
 }
 
