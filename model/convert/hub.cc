@@ -294,8 +294,8 @@ absl::Status UseSentenceModules(const std::string& dir, bool has_tokenizer, Netw
       // Without a folder of its own the module has no config: that of `dir` is the network's.
       if (!folder.empty() && std::filesystem::exists(path, error)) {
         AFT_ASSIGN_OR_RETURN(const Json json, ReadHubJson(path));
-        if (json.value("module_input_name", Json("sentence_embedding")) !=
-            Json("sentence_embedding")) {
+        const Json input = Member(json, "module_input_name");
+        if (!input.is_null() && input != Json("sentence_embedding")) {
           return InFile(path, KeyError("module_input_name", "must be sentence_embedding"));
         }
       }
