@@ -8,7 +8,7 @@
 
 #include "base/utf8.h"
 
-// What the values of flags become in calls.
+// Turns the values of flags into fields and times of calls.
 namespace aft::client {
 
 // Rounds up, because 0 often means that there is no limit.

@@ -247,7 +247,7 @@ class BpeTokenizer : public Tokenizer {
   const Gpt2Splitter splitter_;
 };
 
-// What an error about the token adds if the token ends a text.
+// Returns the words that an error about the token adds if the token ends a text, or "".
 std::string NamedBy(const AddedToken& token) {
   if (token.named_by.empty()) return "";
   return absl::StrCat("; ", token.named_by, " names it as the end of text");

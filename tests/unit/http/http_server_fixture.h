@@ -28,7 +28,7 @@ namespace aft::server {
 inline constexpr size_t kMostBody = 1000;
 inline constexpr std::chrono::milliseconds kPatient = std::chrono::hours(1);
 
-// What happened to the requests, one letter each: started (s), part written (w), done (d), gone
+// Has a letter for each event of a request: started (s), part written (w), done (d), gone
 // (g), stuck (k), or refused by the server with 408 (l), 413 (m) or 400 (n). Heads that the server
 // refused: 408 (L), 431 (M), 400 (N). For /pieces, each announcement of bytes of the body (e).
 class Events {
