@@ -8,6 +8,8 @@
 #include "ATen/ops/allclose.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/ones.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "model/gpu/device_tensor.h"
 #include "model/kernels/cuda/product/product.h"
@@ -33,6 +35,13 @@ class GpuLinearTest : public testing::TestWithParam<Number> {
     return tensor;
   }
 
+  // Runs `work` on the queue's stream and waits for its end. A copy to the host would not wait for
+  // it, because the test's thread copies on another stream.
+  absl::Status RunToEnd(absl::FunctionRef<absl::Status()> work) {
+    absl::Status status = queue_->Run(work);
+    return status.ok() ? queue_->Synchronize() : status;
+  }
+
   TestRandom random_;
   const std::unique_ptr<GpuQueue> queue_ = MakeTestQueue();
 };
@@ -48,7 +57,10 @@ TEST_P(GpuLinearTest, SumsAndBiasKeepTheDigitsOfFp32InEveryFormat) {
   const at::Tensor x = at::ones({kRows, linear->columns()}, at::kFloat);
   x.narrow(1, 0, kIn).copy_(Normals({kRows, kIn}).to(type));
   const at::Tensor y = at::empty({kRows, kOut}, at::TensorOptions(TestDevice()).dtype(at::kFloat));
-  ASSERT_TRUE(linear->Forward(x.to(type).to(TestDevice()), y, queue_->stream()).ok());
+  const at::Tensor input = x.to(type).to(TestDevice());
+  const absl::Status multiplied =
+      RunToEnd([&] { return linear->Forward(input, y, queue_->stream()); });
+  ASSERT_TRUE(multiplied.ok()) << multiplied;
 
   const at::Tensor got = y.cpu();
   for (int64_t row = 0; row < kRows; ++row) {
@@ -82,9 +94,10 @@ TEST_P(GpuLinearTest, TheActivationAppliesToTheSumInFp32) {
     for (const Activation activation : {Activation::kRelu, Activation::kGeluTanh}) {
       ASSERT_TRUE(GpuLinear::Activates(activation, GetParam(), TestDevice()));
       const at::Tensor y = at::empty({rows, kUp}, at::TensorOptions(TestDevice()).dtype(type));
-      const absl::Status activated =
-          linear->ForwardActivated(x.to(type).to(TestDevice()), bias.to(type).to(TestDevice()),
-                                   activation, y, queue_->stream());
+      const at::Tensor input = x.to(type).to(TestDevice());
+      const at::Tensor addend = bias.to(type).to(TestDevice());
+      const absl::Status activated = RunToEnd(
+          [&] { return linear->ForwardActivated(input, addend, activation, y, queue_->stream()); });
       ASSERT_TRUE(activated.ok()) << activated;
       const at::Tensor got = y.cpu().to(at::kFloat);
       for (int64_t row = 0; row < rows; ++row) {
@@ -115,9 +128,10 @@ TEST_P(GpuLinearTest, FewRowsOfBf16NeedNoLibrary) {
   const at::Tensor many = at::empty({kMost + 1, 24}, fp32);
   const at::Tensor few = at::empty({kMost, 24}, fp32);
   const ProductLog products;
-  ASSERT_TRUE(linear->Forward(x, many, queue_->stream()).ok());
+  ASSERT_TRUE(RunToEnd([&] { return linear->Forward(x, many, queue_->stream()); }).ok());
   EXPECT_EQ(products.rows().size(), 1U);
-  ASSERT_TRUE(linear->Forward(x.narrow(0, 0, kMost), few, queue_->stream()).ok());
+  const at::Tensor first = x.narrow(0, 0, kMost);
+  ASSERT_TRUE(RunToEnd([&] { return linear->Forward(first, few, queue_->stream()); }).ok());
   EXPECT_EQ(products.rows().size(), GetParam() == Number::kBf16 ? 1U : 2U);
   EXPECT_TRUE(
       at::allclose(few.cpu(), many.narrow(0, 0, kMost).cpu(), 0.0, tolerance::kReordered.each));
