@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json.h"
 #include "nlohmann/json.hpp"
 
 namespace aft {
@@ -94,7 +95,7 @@ JsonCheck CheckJson(absl::string_view text, int max_levels) {
     return check;
   }
   JsonChecker checker;
-  Json::sax_parse(text.begin(), text.end(), &checker);
+  ParseJson(text, checker);
   return checker.found;
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/utf8.h"
 
 namespace aft {
@@ -88,7 +89,7 @@ absl::Status WalkJson(absl::string_view text,
     return absl::InvalidArgumentError(absl::StrCat("not valid JSON: NUL at byte ", nul));
   }
   Walker walker(take);
-  Json::sax_parse(text.begin(), text.end(), &walker);
+  ParseJson(text, walker);
   return walker.status();
 }
 

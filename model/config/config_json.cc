@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "model/config/config.h"
 #include "model/config/json_fields.h"
@@ -354,7 +355,7 @@ std::string FormatNetworkConfig(const NetworkConfig& config) {
     json["pooling"] = NameOf(kPoolingNames, config.pooling);
   }
   if (config.normalize) json["normalize"] = true;
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return DumpJson(json, 2) + "\n";
 }
 
 bool StateGrows(const MixerConfig& mixer) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json.h"
 #include "base/json_check.h"
 #include "base/json_walk.h"
 #include "base/utf8.h"
@@ -50,7 +51,9 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text, size_t max_bytes) {
     const std::string path = absl::StrJoin(check.twice, ".");
     return KeyError(path.empty() ? "\"\"" : Shown(path), "given more than once");
   }
-  return Json::parse(text.begin(), text.end());
+  Json json;
+  ParseJson(text, json);  // CheckJson found no fault
+  return json;
 }
 
 JsonFields::JsonFields(const Json& object, absl::string_view path,

@@ -8,6 +8,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "model/config/json_fields.h"
 #include "model/config/kinds.h"
 
@@ -147,8 +148,8 @@ absl::Status CheckUnusedFields(const MixerConfig& mixer) {
     const nlohmann::ordered_json unused = ValueOf(defaults, field);
     if (value == unused) continue;
     return KeyError(absl::StrCat("mixer.", field.key),
-                    absl::StrCat("must be absent or ", unused.dump(), " for ",
-                                 MixerKindName(mixer.kind), ", got ", value.dump()));
+                    absl::StrCat("must be absent or ", DumpJson(unused), " for ",
+                                 MixerKindName(mixer.kind), ", got ", DumpJson(value)));
   }
   return absl::OkStatus();
 }

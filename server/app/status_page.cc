@@ -6,6 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "aft/v1/models.pb.h"
+#include "base/json.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
 #include "server/api/aft/model_service.h"
@@ -56,8 +57,7 @@ HttpPage StatusJson(const StatusReport& report) {
       {"config", report.config},
   };
   // Paths and errors may be bytes of any kind.
-  return {.content_type = "application/json",
-          .body = json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n"};
+  return {.content_type = "application/json", .body = DumpJson(json, 2) + "\n"};
 }
 
 HttpPage ReadyPage(const StatusReport& report) {

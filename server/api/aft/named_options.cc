@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/json.h"
 #include "base/json_check.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
@@ -201,8 +202,8 @@ absl::Status GenerationOptions::SetAll(absl::string_view place, absl::string_vie
     return BadField(place,
                     absl::StrCat("must not be nested deeper than ", kMaxJsonLevels, " levels"));
   }
-  Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-  if (check.wrong_byte != 0 || !object.is_object()) {
+  Json object;
+  if (check.wrong_byte != 0 || !ParseJson(json, object) || !object.is_object()) {
     return BadField(place, "must be the text of a JSON object");
   }
   if (!check.twice.empty()) {

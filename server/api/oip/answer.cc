@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json.h"
 #include "nlohmann/json.hpp"
 #include "server/api/oip/tensors.h"
 #include "server/engine/pooling.h"
@@ -73,9 +74,7 @@ void GenerationAnswer::AddLogprobs(const SampledToken& token, std::string& json)
   for (size_t i = 0; i < token.top.size(); ++i) {
     add(token.top[i].id, token.top[i].logprob)["rank"] = i + 1;
   }
-  absl::StrAppend(
-      &json, json.empty() ? "" : ", ",
-      object.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace));
+  absl::StrAppend(&json, json.empty() ? "" : ", ", DumpJson(object));
 }
 
 size_t GenerationAnswer::LogprobsBytes(const TokenDelta& delta) const {

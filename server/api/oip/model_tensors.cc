@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "nlohmann/json.hpp"
 
 namespace aft::server::kserve {
@@ -147,7 +148,7 @@ inference::ModelConfig ConfigOf(const ServedModel& model) {
   }
   if (IsClassifier(model)) {
     (*config.mutable_parameters())["labels"].set_string_value(
-        nlohmann::json(model.info.labels).dump());
+        DumpJson(nlohmann::json(model.info.labels)));
   }
   config.mutable_model_transaction_policy()->set_decoupled(IsDecoupled(model));
   return config;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/json.h"
 #include "server/api/openai/embeddings_exchange.h"
 #include "server/api/openai/error_page.h"
 #include "server/api/openai/generation_exchange.h"
@@ -58,7 +59,7 @@ bool IsOneOf(const std::vector<std::string>& list, absl::string_view value) {
 }
 
 HttpPage JsonPage(const OrderedJson& json) {
-  return {.content_type = "application/json", .body = absl::StrCat(Dump(json), "\n")};
+  return {.content_type = "application/json", .body = absl::StrCat(DumpJson(json), "\n")};
 }
 
 // The page on which people try the models. It holds no data and uses the API as any other client
@@ -229,12 +230,12 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
 
   if (post == std::end(kPosts) && !has_page) {
     const auto path = [](std::string* out, const Route& route) { out->append(route.path); };
-    return answer(PlainError(
-        404,
-        absl::NotFoundError(absl::StrCat("there is no ", Dump(Json(request.path.substr(0, 100))),
-                                         "; there are ", absl::StrJoin(kPosts, " ", path), " ",
-                                         absl::StrJoin(kGets, " "))),
-        caller.ids.request));
+    return answer(
+        PlainError(404,
+                   absl::NotFoundError(absl::StrCat(
+                       "there is no ", DumpJson(Json(request.path.substr(0, 100))), "; there are ",
+                       absl::StrJoin(kPosts, " ", path), " ", absl::StrJoin(kGets, " "))),
+                   caller.ids.request));
   }
   if (!deletes && (has_page != get || (!has_page && request.method != "POST"))) {
     const char* const allowed = one_response ? "GET, HEAD, DELETE"

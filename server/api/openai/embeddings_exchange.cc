@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "server/api/openai/generation_request.h"
 #include "server/config/checks.h"
@@ -112,7 +113,7 @@ bool EmbeddingsExchange::Finish(const Outcome& outcome, const v1::State* /*store
     if (classifies()) {
       OrderedJson item = {{"index", i}};
       item.update(Classification(vector));
-      text += Dump(item);
+      text += DumpJson(item);
     } else {
       absl::StrAppend(&text, "{\"object\":\"embedding\",\"index\":", i, ",\"embedding\":");
       AppendEmbedding(vector, text);
@@ -121,7 +122,7 @@ bool EmbeddingsExchange::Finish(const Outcome& outcome, const v1::State* /*store
   }
   const OrderedJson usage = {{"prompt_tokens", outcome.usage.prompt_tokens},
                              {"total_tokens", outcome.usage.prompt_tokens}};
-  absl::StrAppend(&text, "],\"model\":", Quoted(model_), ",\"usage\":", Dump(usage), "}");
+  absl::StrAppend(&text, "],\"model\":", Quoted(model_), ",\"usage\":", DumpJson(usage), "}");
   outgoing_.set_value(std::move(text));
   return true;
 }

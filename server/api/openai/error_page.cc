@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "server/api/openai/json_text.h"
 
 namespace aft::server::openai {
@@ -74,7 +75,7 @@ OrderedJson ErrorOf(const absl::Status& status, absl::string_view request_id,
 
 std::string ErrorText(const absl::Status& status, absl::string_view request_id,
                       absl::string_view path) {
-  return Dump(OrderedJson{{"error", ErrorOf(status, request_id, path)}});
+  return DumpJson(OrderedJson{{"error", ErrorOf(status, request_id, path)}});
 }
 
 absl::Status PartError(absl::string_view part, int http) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "server/api/aft/pending_sequences.h"
 #include "server/api/aft/text_codec.h"
@@ -131,7 +132,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
   tokenizer_ = model.tokenizer;
   model_ = model.config.name;
   if (body_read_.stream) {
-    event_head_ = absl::StrCat("data: ", Dump(Envelope(/*chunk=*/true)));
+    event_head_ = absl::StrCat("data: ", DumpJson(Envelope(/*chunk=*/true)));
     event_head_.back() = ',';  // instead of the closing brace
   }
   if (has_first_message()) {
@@ -142,7 +143,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
                          {"logprobs", nullptr},
                          {"finish_reason", nullptr}});
     }
-    outgoing_.set_value(absl::StrCat(event_head_, "\"choices\":", Dump(choices), EventEnd()));
+    outgoing_.set_value(absl::StrCat(event_head_, "\"choices\":", DumpJson(choices), EventEnd()));
   }
   return decoded;
 }
@@ -361,13 +362,14 @@ bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored)
     }
     if (body_read_.usage) {
       absl::StrAppend(&text, event_head_,
-                      "\"choices\":[],\"usage\":", Dump(UsageOf(outcome.usage, copies())), "}\n\n");
+                      "\"choices\":[],\"usage\":", DumpJson(UsageOf(outcome.usage, copies())),
+                      "}\n\n");
     }
     outgoing_.set_value(absl::StrCat(text, "data: [DONE]\n\n"));
     return true;
   }
   if (sequences_ == 1) AppendFinished(outcome, 0, stored);
-  std::string json = Dump(Envelope(/*chunk=*/false));
+  std::string json = DumpJson(Envelope(/*chunk=*/false));
   if (body_read_.logprobs) json.reserve(held_bytes());
   json.back() = ',';  // instead of the closing brace
   json += "\"choices\":[";
@@ -377,7 +379,7 @@ bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored)
     if (i > 0) json += ',';
     AppendChoice(i, response, json);
   }
-  absl::StrAppend(&json, "],\"usage\":", Dump(UsageOf(outcome.usage, copies())), "}");
+  absl::StrAppend(&json, "],\"usage\":", DumpJson(UsageOf(outcome.usage, copies())), "}");
   outgoing_.set_value(std::move(json));
   return true;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "google/protobuf/wrappers.pb.h"
 #include "server/api/openai/json_text.h"
 #include "server/call/exchange.h"
@@ -34,7 +35,7 @@ class JsonExchange : public Exchange {
   }
   // Returns the last event of a stream that has failed. `error` is the result of ErrorOf.
   virtual std::string ErrorEvent(const OrderedJson& error) {
-    return absl::StrCat("data: ", Dump(OrderedJson{{"error", error}}), "\n\n");
+    return absl::StrCat("data: ", DumpJson(OrderedJson{{"error", error}}), "\n\n");
   }
 
   Method method() const final { return method_; }

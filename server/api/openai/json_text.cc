@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/json_check.h"
 #include "server/api/aft/named_options.h"
 #include "server/config/checks.h"
@@ -47,10 +48,8 @@ absl::StatusOr<JsonPtr> ParseObject(absl::string_view text) {
     return BadField(key.empty() ? "\"\"" : key, "the key occurs twice");
   }
   JsonPtr object(new Json());
-  // If memory runs out, Json::parse would leave an unfinished value to its own destructor.
-  nlohmann::detail::json_sax_dom_parser<Json> into(*object, /*allow_exceptions=*/false);
-  const bool parsed = Json::sax_parse(text.begin(), text.end(), &into);
-  if (!parsed || !object->is_object()) return bad("must be a JSON object in UTF-8");
+  if (!ParseJson(text, *object) || !object->is_object())
+    return bad("must be a JSON object in UTF-8");
   MakeIntegers(*object);
   return object;
 }
@@ -59,7 +58,7 @@ std::string Quoted(const std::string& text) {
   const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
     return c >= ' ' && c < 0x7f && c != '"' && c != '\\';
   });
-  return plain ? absl::StrCat("\"", text, "\"") : Dump(OrderedJson(text));
+  return plain ? absl::StrCat("\"", text, "\"") : DumpJson(Json(text));
 }
 
 void AppendNumber(double number, std::string& json) {

@@ -29,13 +29,7 @@ using JsonPtr = std::unique_ptr<Json, FreeJson>;
 // object, is not UTF-8, has a key twice or is nested deeper than 32.
 absl::StatusOr<JsonPtr> ParseObject(absl::string_view text);
 
-// Writes JSON on one line. Bytes that are not valid UTF-8 become U+FFFD.
-template <typename J>
-std::string Dump(const J& json) {
-  return json.dump(-1, ' ', false, J::error_handler_t::replace);
-}
-
-// Writes a JSON string as Dump does. It is quick for text that needs no escapes.
+// Writes a JSON string as DumpJson does. It is quick for text that needs no escapes.
 std::string Quoted(const std::string& text);
 
 // Appends a number, always with a fraction or an exponent. What is not finite becomes null.

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "server/api/aft/option_rules.h"
 #include "server/config/checks.h"
@@ -94,7 +95,7 @@ absl::StatusOr<DecodedRequest> ResponsesExchange::Decode(const ServedModel& mode
   max_tokens_ = request.stop.max_tokens;
   temperature_ = request.sampling.temperature;
   top_p_ = request.sampling.top_p;
-  const size_t repeated = Dump(Response(nullptr, true)).size();
+  const size_t repeated = DumpJson(Response(nullptr, true)).size();
   note_bytes_ = repeated + kFurtherBytes + kBytesPerToken * static_cast<size_t>(max_tokens_);
   DecodedRequest decoded;
   // The first two events of a stream and its last one repeat the request's fields, each in a copy.
@@ -114,8 +115,12 @@ Continuation ResponsesExchange::continuation() const {
 
 absl::StatusOr<bool> ResponsesExchange::SetPrevious(const SequenceState& previous) {
   const absl::string_view text = ResponseOf(previous);
-  const Json before = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!before.is_object()) {
+  const absl::string_view head =
+      absl::string_view(previous.note).substr(0, previous.note.find('\n'));
+  Json before;
+  Json stop;
+  if (!ParseJson(text, before) || !before.is_object() || !ParseJson(head, stop) ||
+      !stop.is_string()) {
     return absl::NotFoundError("previous_response_id: there is no such response");
   }
   const Json& instructions = before.at("instructions");
@@ -125,7 +130,7 @@ absl::StatusOr<bool> ResponsesExchange::SetPrevious(const SequenceState& previou
                     "has read them");
   }
   request_.instructions = instructions.is_string() ? instructions.get<std::string>() : "";
-  stop_ = Json::parse(previous.note.substr(0, previous.note.find('\n'))).get<std::string>();
+  stop_ = stop.get<std::string>();
   continues_ = true;
   return true;
 }
@@ -205,7 +210,7 @@ OrderedJson ResponsesExchange::Response(const Outcome* outcome, bool stored) con
 void ResponsesExchange::AddEvent(const char* type, const OrderedJson& fields) {
   OrderedJson event = {{"type", type}, {"sequence_number", events_++}};
   event.update(fields);
-  absl::StrAppend(outgoing_.mutable_value(), "event: ", type, "\ndata: ", Dump(event), "\n\n");
+  absl::StrAppend(outgoing_.mutable_value(), "event: ", type, "\ndata: ", DumpJson(event), "\n\n");
 }
 
 // Clients that know only the other endpoints look for the member `error`.
@@ -262,13 +267,14 @@ absl::string_view ResponsesExchange::too_much() const {
 }
 
 std::string ResponsesExchange::Note(const Outcome& outcome) const {
-  return absl::StrCat(Dump(Json(outcome.stop_string)), "\n", Dump(Response(&outcome, true)));
+  return absl::StrCat(DumpJson(Json(outcome.stop_string)), "\n",
+                      DumpJson(Response(&outcome, true)));
 }
 
 bool ResponsesExchange::Finish(const Outcome& outcome, const v1::State* stored) {
   const OrderedJson response = Response(&outcome, stored != nullptr);
   if (!request_.stream) {
-    outgoing_.set_value(Dump(response));
+    outgoing_.set_value(DumpJson(response));
     return true;
   }
   const OrderedJson& item = response["output"][0];

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "server/api/openai/error_page.h"
 #include "server/api/openai/responses_exchange.h"
 #include "server/call/call_report.h"
@@ -94,7 +95,7 @@ void StoredResponse::OnFound(const absl::StatusOr<std::shared_ptr<const Sequence
         self->answer_->Post([self, status = deleted.status()] {
           if (!status.ok()) return self->Answer(status);
           self->Answer(
-              Dump(OrderedJson{{"id", self->id_}, {"object", "response"}, {"deleted", true}}));
+              DumpJson(OrderedJson{{"id", self->id_}, {"object", "response"}, {"deleted", true}}));
         });
       });
 }
@@ -103,7 +104,8 @@ void StoredResponse::Answer(absl::StatusOr<std::string> json) {
   absl::Status status = json.status();
   // FAILED_PRECONDITION: this server stores no states.
   if (absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) {
-    status = absl::NotFoundError(absl::StrCat("Response with id ", Dump(Json(id_)), " not found."));
+    status =
+        absl::NotFoundError(absl::StrCat("Response with id ", DumpJson(Json(id_)), " not found."));
   }
   ReportWithoutModel(environment_, caller_, method_, arrival_, status);
   std::optional<std::chrono::milliseconds> retry_after;

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/api/openai/json_text.h"
 #include "tests/integration/http/fixture.h"
 
 namespace aft::server {
@@ -39,7 +39,7 @@ std::string Streamed(const HttpReply& reply, uint32_t index, const char* place) 
   for (const std::string& event : reply.events()) {
     if (event == "[DONE]") continue;
     const Json chunk = Json::parse(event);
-    EXPECT_EQ(openai::Dump(nlohmann::ordered_json::parse(event)), event);
+    EXPECT_EQ(DumpJson(nlohmann::ordered_json::parse(event)), event);
     for (const Json& choice : chunk["choices"]) {
       if (choice["index"] != index) continue;
       text += std::string(place) == "text" ? choice["text"].get<std::string>()
