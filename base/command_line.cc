@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -59,6 +60,10 @@ std::string Mistake(const CLI::App& app, const CLI::Error& error,
 }
 
 }  // namespace
+
+std::unique_ptr<CLI::App> MakeApp(std::string about, std::string name) {
+  return std::make_unique<CLI::App>(std::move(about), std::move(name));
+}
 
 CLI::Validator Between(double least, double most) {
   const auto number = [](const std::string& text) {

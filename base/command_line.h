@@ -2,6 +2,7 @@
 
 #include <CLI/App.hpp>
 #include <CLI/Validators.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ struct ProgramInfo {
   std::vector<FlagHint> hints{};  // checked before similar spellings
   std::string libraries{};        // a line for --version, "LibTorch 2.11.0"
 };
+
+// A command line without flags. A file that constructs CLI::App itself takes 5 s longer to compile.
+std::unique_ptr<CLI::App> MakeApp(std::string about, std::string name);
 
 // Checks the range of a number with a fraction. CLI::Range alone accepts nan, because every
 // comparison with nan is false.

@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -346,10 +346,11 @@ int Main(int argc, char** argv) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread yet
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   QuietLibraries();
-  CLI::App app("Serves attention-free transformers over gRPC and OpenAI's HTTP API.", "aft-server");
+  const std::unique_ptr<CLI::App> app =
+      MakeApp("Serves attention-free transformers over gRPC and OpenAI's HTTP API.", "aft-server");
   Flags flags;
-  AddFlags(app, flags);
-  if (const auto code = ParseCommandLine(app, argc, argv, Info())) return *code;
+  AddFlags(*app, flags);
+  if (const auto code = ParseCommandLine(*app, argc, argv, Info())) return *code;
   // Reading the config and starting may take for as long as a file system or a pipe is silent.
   const auto signals = std::make_shared<SignalState>();
   HandleShutdownSignals([signals](int signal) { return OnShutdownSignal(*signals, signal); },
