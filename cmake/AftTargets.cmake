@@ -28,6 +28,9 @@ if(AFT_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
+# GCC 12 sees wrong bounds in std::string at -O1, and in precompiled headers, so these warnings are off there.
+set(AFT_WRONG_BOUNDS -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict)
+
 # aft_precompiled(NAME HEADERS ... DEPS ...): precompiles headers of other projects that many files share.
 # Libraries and tests of a folder that sets AFT_PRECOMPILED to NAME begin with them. Headers of ours must
 # not be among them, because a change of one would rebuild all. Files still include what they use: the
@@ -42,7 +45,8 @@ function(aft_precompiled name)
 endfunction()
 function(aft_use_precompiled target)
   if(AFT_PRECOMPILED)
-    target_compile_options(${target} PRIVATE -fpch-preprocess)  # for ccache
+    # The first is for ccache. The second is a flag of gRPC, with which the header is compiled.
+    target_compile_options(${target} PRIVATE -fpch-preprocess -pthread ${AFT_WRONG_BOUNDS})
     target_precompile_headers(${target} REUSE_FROM aft_precompiled_${AFT_PRECOMPILED})
   endif()
 endfunction()
@@ -96,8 +100,7 @@ function(aft_program name)
   aft_unity(${name})
 endfunction()
 
-# GCC 12 at -O1 sees wrong bounds in std::string, so some warnings are off.
-set(AFT_O1_OPTIONS -O1 -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict)
+set(AFT_O1_OPTIONS -O1 ${AFT_WRONG_BOUNDS})
 
 # aft_compile_quickly(TARGET): compiles at -O1, which takes a fifth less time. For code that runs once per start or
 # command. Do not use it in the server's libraries: the linker may take a template's code for all of them from there.
