@@ -40,12 +40,13 @@ function(aft_precompiled name)
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/precompiled/${name}.cc" CONTENT "")
   add_library(aft_precompiled_${name} OBJECT "${CMAKE_BINARY_DIR}/precompiled/${name}.cc")
   target_link_libraries(aft_precompiled_${name} PRIVATE ${ARG_DEPS} aft_warnings)
-  target_compile_options(aft_precompiled_${name} PRIVATE ${ARG_OPTIONS} -fpch-preprocess)
+  target_compile_options(aft_precompiled_${name} PRIVATE ${ARG_OPTIONS} -fpch-preprocess -pthread)
   target_precompile_headers(aft_precompiled_${name} PRIVATE ${ARG_HEADERS})
 endfunction()
 function(aft_use_precompiled target)
   if(AFT_PRECOMPILED)
-    # The first is for ccache. The second is a flag of gRPC, with which the header is compiled.
+    # The first is for ccache. The second is here because gRPC and re2 ask for it, and a precompiled header fits
+    # only if all files have it.
     target_compile_options(${target} PRIVATE -fpch-preprocess -pthread ${AFT_WRONG_BOUNDS})
     target_precompile_headers(${target} REUSE_FROM aft_precompiled_${AFT_PRECOMPILED})
   endif()
@@ -108,9 +109,7 @@ function(aft_compile_quickly target)
   target_compile_options(${target} PRIVATE "$<$<CONFIG:RelWithDebInfo>:${AFT_O1_OPTIONS}>")
 endfunction()
 
-# Options of tests. -pthread is here because gRPC and re2 ask for it, and a precompiled header fits only
-# if all files have it.
-set(AFT_TEST_OPTIONS ${AFT_O1_OPTIONS} -pthread)
+set(AFT_TEST_OPTIONS ${AFT_O1_OPTIONS})
 
 # aft_test(NAME SOURCES ... DEPS ... [LABELS ...] [SHARDS N]): adds a GoogleTest program. -O1 compiles a
 # third faster, and the code that must be fast is in the libraries. The program is one CTest entry, or N
