@@ -34,7 +34,7 @@ THIRD_PARTIES = {
                               "client/aftload/"]),
     "Boost": (r"boost/", ["server/http/", "client/aftload/"]),
     "hiredis": (r"hiredis/", ["server/states/"]),
-    "nlohmann-json": (r"nlohmann/", ["base/json_", "model/config/", "model/checkpoint/", "model/convert/",
+    "nlohmann-json": (r"nlohmann/", ["base/json", "model/config/", "model/checkpoint/", "model/convert/",
                       "model/tokenizer/", "model/train/", "server/api/", "server/app/", "client/"]),
 }
 
