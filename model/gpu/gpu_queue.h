@@ -65,10 +65,6 @@ class GpuQueue : public Device {
   // It is owned, because an implementation without graphs calls it again at each Launch. So it must
   // queue the same every time, and refer only to what outlives the graph.
   virtual absl::StatusOr<std::unique_ptr<GpuGraph>> Capture(std::function<absl::Status()> work) = 0;
-
-  // Device::Synchronize: waits for all work. After an error the device does not recover, and every
-  // later call fails too.
-  absl::Status Synchronize() override = 0;
 };
 
 }  // namespace aft

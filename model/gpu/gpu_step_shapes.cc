@@ -60,8 +60,11 @@ void GpuStepShapes::AddDecode(int64_t slots) {
 void GpuStepShapes::AddWithChunks(int64_t slots, int64_t max_step_tokens) {
   if (max_step_tokens < 2) return;  // a chunk has two tokens or more
   constexpr int64_t kFirst = 32;
-  std::vector<int64_t> decode = Doubling(kFirst, slots);
-  decode.insert(decode.begin(), 0);
+  std::vector<int64_t> decode = {0};
+  if (slots > 1) {  // a chunk has one of the slots
+    const std::vector<int64_t> sizes = Doubling(kFirst, slots - 1);
+    decode.insert(decode.end(), sizes.begin(), sizes.end());
+  }
   const std::vector<int64_t> tokens = Doubling(kFirst, max_step_tokens);
   std::vector<GpuStepShape> shapes;
   for (size_t d = 0; d < decode.size(); ++d) {

@@ -8,13 +8,19 @@
 namespace aft {
 
 // Converts the result of a function below model/kernels/cuda to a status. INTERNAL names the
-// operator and the error's number (cudaError_t; no CUDA header is needed for that).
+// operator, and says what the error means or which number it has (cudaError_t; no CUDA header is
+// needed for that).
 inline absl::Status KernelStatus(int error, absl::string_view name) {
+  constexpr int kInvalidValue = 1;
   constexpr int kInvalidConfiguration = 9;
   if (error == 0) return absl::OkStatus();
-  if (error == kInvalidConfiguration) {
+  if (error == kInvalidValue) {
     return absl::InternalError(absl::StrCat(
-        name, ": a block needs more shared memory, for this model, than the device has"));
+        name, ": CUDA error 1: the kernel does not support a size or number format of this model"));
+  }
+  if (error == kInvalidConfiguration) {
+    return absl::InternalError(
+        absl::StrCat(name, ": a block needs more shared memory, for this model, than it can have"));
   }
   return absl::InternalError(absl::StrCat(name, ": CUDA error ", error));
 }

@@ -49,7 +49,9 @@ class Device {
   // Queues a copy of host memory to the device. The caller may change `from` at once.
   virtual absl::Status CopyFromHost(void* to, const void* from, int64_t bytes) = 0;
 
-  virtual absl::Status Synchronize() = 0;  // waits for all queued work
+  // Waits for all queued work. After an error the device does not recover, and every later call
+  // fails too.
+  virtual absl::Status Synchronize() = 0;
 };
 
 // The host's memory. Thread-safe.

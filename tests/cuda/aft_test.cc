@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "model/config/formats.h"
 #include "tests/cuda/layer.h"
 #include "tests/support/same_bits.h"
 
@@ -33,7 +34,7 @@ class CudaAftTest : public testing::Test {
   TestRandom random_;
 };
 
-TEST_F(CudaAftTest, EveryWindowAndWidthInBf16) {
+TEST_F(CudaAftTest, EveryWindowAndWidthWithOutputsInBf16) {
   for (const int64_t window : {0, 1, 2, 31, 32, 33, 65, 200}) {
     ExpectAll(Aft(8, {.window = window}), 131, "n1", kBf16Storage);
   }
@@ -45,17 +46,14 @@ TEST_F(CudaAftTest, EveryWindowAndWidthInBf16) {
   ExpectAll(Aft(8, {.window = 20, .prefix_block = 64}), 220, "n1", kBf16Storage);
 }
 
-TEST_F(CudaAftTest, StepsHaveEveryPairOfStorages) {
-  for (const Number in : {Number::kFp32, Number::kBf16}) {
-    for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
-      for (const int64_t hid : {33, 36, 64}) {
-        const MixerCase shape = Aft(hid, {.window = 12});
-        for (const MixerCase& ring : {shape, WithBf16Ring(shape)}) {
-          const bool padded = random_.Below(2) == 0;
-          DeviceLayer(random_, ring, 1, {in, out, padded}).ExpectRuns(random_, 25, {0});
-        }
-        DeviceLayer(random_, Aft(hid, {}), 1, {in, out, true}).ExpectRuns(random_, 9, {0});
+TEST_F(CudaAftTest, StepsHaveEveryStorage) {
+  for (const Storage& storage : kStorages) {
+    for (const int64_t hid : {33, 36, 64}) {
+      const MixerCase shape = Aft(hid, {.window = 12});
+      for (const MixerCase& ring : {shape, WithBf16Ring(shape)}) {
+        DeviceLayer(random_, ring, 1, storage).ExpectRuns(random_, 25, {0});
       }
+      DeviceLayer(random_, Aft(hid, {}), 1, storage).ExpectRuns(random_, 9, {0});
     }
   }
 }
@@ -94,19 +92,34 @@ TEST_F(CudaAftTest, WholeRowsGiveTheSameBitsAsParallelTiles) {
 TEST_F(CudaAftTest, RefusesWhatItHasNoKernelFor) {
   namespace cuda = kernels::cuda;
   const DeviceArray<float> memory(64);
-  const cuda::Out out = {memory.get(), Number::kFp32, 8};
-  const auto prefill = [&](const cuda::AftModel& model, Number in) {
-    return cuda::AftPrefill(model, {}, {memory.get(), in, 24}, {}, out, nullptr, nullptr);
+  // Calls without rows have nothing to do, unless they are refused.
+  const auto step = [&](const cuda::AftModel& model, Number in, Number out) {
+    return cuda::AftStep(model, {}, {memory.get(), in, 24}, {}, {}, {memory.get(), out, 8},
+                         nullptr);
   };
-  EXPECT_EQ(prefill({.hid = 8}, Number::kFp32), 0);  // no rows: nothing to do
-  EXPECT_NE(prefill({.hid = 8}, Number::kBf16), 0);
-  EXPECT_NE(prefill({.hid = 8}, Number::kFp16), 0);
-  EXPECT_NE(prefill({.hid = 8, .causal = false}, Number::kFp32), 0);
-  EXPECT_NE(cuda::AftEncode({.hid = 8, .prefix_block = 4, .causal = false}, {},
-                            {memory.get(), Number::kFp32, 24}, out, nullptr, nullptr),
-            0);
-  EXPECT_EQ(cuda::AftStep({.hid = 8}, {}, {}, {}, {}, {}, nullptr), 0);
-  EXPECT_NE(cuda::AftStep({.hid = 8, .causal = false}, {}, {}, {}, {}, {}, nullptr), 0);
+  const auto prefill = [&](const cuda::AftModel& model, Number in, Number out) {
+    return cuda::AftPrefill(model, {}, {memory.get(), in, 24}, {}, {memory.get(), out, 8}, nullptr,
+                            nullptr);
+  };
+  const auto encode = [&](const cuda::AftModel& model, Number in, Number out) {
+    return cuda::AftEncode(model, {}, {memory.get(), in, 24}, {memory.get(), out, 8}, nullptr,
+                           nullptr);
+  };
+  for (const int64_t window : {0, 3}) {
+    const cuda::AftModel model = {.hid = 8, .window = window, .bias = memory.get()};
+    for (const FormatSpec& in : kFormats) {
+      for (const FormatSpec& out : kFormats) {
+        const bool refused = in.format != Number::kFp32 || IsQuantized(out.format);
+        EXPECT_EQ(step(model, in.format, out.format) != 0, refused);
+        EXPECT_EQ(prefill(model, in.format, out.format) != 0, refused);
+        EXPECT_EQ(encode(model, in.format, out.format) != 0, refused);
+      }
+    }
+  }
+  const Number fp32 = Number::kFp32;
+  EXPECT_NE(step({.hid = 8, .causal = false}, fp32, fp32), 0);
+  EXPECT_NE(prefill({.hid = 8, .causal = false}, fp32, fp32), 0);
+  EXPECT_NE(encode({.hid = 8, .prefix_block = 4, .causal = false}, fp32, fp32), 0);
 }
 
 // Tests all combinations of windows, blocks and lengths, each with two of the widths in turn.

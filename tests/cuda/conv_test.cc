@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "model/config/formats.h"
 #include "tests/cuda/layer.h"
 #include "tests/support/same_bits.h"
 
@@ -92,8 +93,12 @@ TEST_F(CudaConvTest, RefusesWhatItCannotDo) {
   };
   kernels::cuda::ConvModel model = good;
   EXPECT_EQ(step(model, Number::kFp32, Number::kFp32), 0);
-  EXPECT_NE(step(model, Number::kFp16, Number::kFp16), 0);
-  EXPECT_NE(step(model, Number::kBf16, Number::kFp32), 0);
+  for (const FormatSpec& type : kFormats) {
+    if (type.format == Number::kFp32) continue;
+    EXPECT_NE(step(model, type.format, type.format), 0);
+    EXPECT_NE(step(model, type.format, Number::kFp32), 0);
+    EXPECT_EQ(step(model, Number::kFp32, type.format) != 0, IsQuantized(type.format));
+  }
   model.heads = 3;
   EXPECT_NE(step(model, Number::kFp32, Number::kFp32), 0);
   model = good;

@@ -42,11 +42,6 @@ inline std::vector<float> DecodeNumbers(const std::vector<unsigned char>& bytes,
   return values;
 }
 
-// The values after they are stored as `type` and read again.
-inline std::vector<float> Rounded(const std::vector<float>& values, Number type) {
-  return DecodeNumbers(EncodeNumbers(values, type), type);
-}
-
 // A matrix on the device. Its memory ends after the last number of the last row. With a stride
 // above the width, the gaps between rows hold NaN, and Get checks that no kernel wrote there.
 class DeviceMatrix {

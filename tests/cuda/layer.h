@@ -13,8 +13,8 @@ namespace aft {
 
 using Matrix = std::vector<float>;  // row-major
 
-inline constexpr Storage kBf16Storage = {Number::kBf16, Number::kBf16};
-// Every pair of input and output type for which all families of mixers have kernels.
+inline constexpr Storage kBf16Storage = {Number::kBf16};
+// Every type of outputs.
 extern const std::vector<Storage> kStorages;
 
 // One mixer with the same tables on the GPU and on the CPU, and its formula to compare both with.
@@ -52,7 +52,7 @@ class DeviceLayer {
   // a length of 0 is one token by Step.
   Matrix Run(const Matrix& packed, const std::vector<int64_t>& lengths, int32_t slot = 0);
 
-  // Draws N(0, 1), and the keys of AFT from the named set (random_inputs.h). Rounds to the storage.
+  // Draws N(0, 1), and the keys of AFT from the named set (random_inputs.h).
   Matrix Input(TestRandom& random, int64_t tokens, const std::string& keys = "n1") const;
   // Returns tokens [begin, end) of an input as a chunk.
   MixerChunk Chunk(const Matrix& packed, int64_t begin, int64_t end, int32_t slot = 0) const;

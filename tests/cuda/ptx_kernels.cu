@@ -84,14 +84,16 @@ __global__ void ProductKernel(PtxProduct product, const float* a, const float* b
     for (int i = 0; i < 4; ++i) sums[i] = static_cast<float>(integers[i]);
   } else {
     for (unsigned i = threadIdx.x; i < 16 * 16; i += 32) shared_a[i] = FromFloat<Bf16>(a[i]).bits;
-    for (unsigned i = threadIdx.x; i < 16 * 8; i += 32) shared_b[i] = FromFloat<Bf16>(b[i]).bits;
+    for (unsigned i = threadIdx.x; i < 16 * 8; i += 32) {  // transposed
+      shared_b[i % 8 * 16 + i / 8] = FromFloat<Bf16>(b[i]).bits;
+    }
     __syncwarp();
     // The fragment of A has rows 0..7, rows 8..15, then the same rows of columns 8..15.
     const unsigned matrix = threadIdx.x / 8;
     const unsigned row = threadIdx.x % 8;
     LoadMatrices(fragment_a, shared_a + (row + matrix % 2 * 8) * 16 + matrix / 2 * 8);
     uint32_t halves[4];  // the two halves of B, twice
-    LoadMatricesTransposed(halves, shared_b + (row + matrix % 2 * 8) * 8);
+    LoadMatrices(halves, shared_b + row * 16 + matrix % 2 * 8);
     fragment_b[0] = halves[2];
     fragment_b[1] = halves[1];
     MmaBf16(sums, fragment_a, fragment_b);

@@ -27,7 +27,7 @@ int RunPtx(PtxFunction function, const uint32_t* x, int64_t count, uint32_t* y, 
 enum class PtxProduct {
   kTf32,
   kBf16,
-  kBf16Matrices,  // operands by LoadMatrices and LoadMatricesTransposed
+  kBf16Matrices,  // operands by LoadMatrices
   kIntegers,
 };
 int RunPtxProduct(PtxProduct product, const float* a, const float* b, float* c, Stream stream);

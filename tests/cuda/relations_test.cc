@@ -156,7 +156,7 @@ class LayerFixture : public testing::TestWithParam<LayerCase> {
     const KernelFamily family = SpecOf(shape.config.kind).family;
     const int64_t part = ChannelsOfAKey(shape);
     const Tolerance& rounding =
-        layer.storage().in == Number::kBf16 ? tolerance::kBf16 : tolerance::kFp32;
+        layer.storage().out == Number::kBf16 ? tolerance::kBf16 : tolerance::kFp32;
     const Matrix packed = layer.Input(random_, kTokens);
     const Matrix good = run(packed);
     bool late = false;
@@ -354,8 +354,8 @@ TEST_P(CudaTextTest, NeighboursChangeNoBit) {
   layer.ExpectNear(masked[2], texts[2], masks[2]);
 }
 
-// This tests bf16. mixer_test.cc tests the same in fp32. The masks hide parts of tiles and whole
-// tiles.
+// This tests outputs in bf16. mixer_test.cc tests the same in fp32. The masks hide parts of tiles
+// and whole tiles.
 TEST_P(CudaTextTest, MaskedTokensLeaveNoTraceWhateverTheyHold) {
   DeviceLayer layer = Make(1, kBf16Storage);
   for (const std::string kind : {"right", "left", "some", "all", "added"}) {

@@ -114,21 +114,24 @@ TEST_F(CudaWkvTest, RefusesWhatNoKernelCanRun) {
   rows.rows = rows.tokens = 1;
   rows.slot = slot.get();
   rows.position = position.get();
-  const auto seven = [&](int64_t hid, int64_t heads, Number in) {
+  const auto seven = [&](int64_t hid, int64_t heads, Number in, Number out = Number::kFp32) {
     kernels::Wkv7Params params;
     params.hid = hid;
     params.heads = heads;
-    const DeviceMatrix y(1, hid, Number::kFp32);
+    const DeviceMatrix y(1, hid, out);
     return cuda::Wkv7Forward(params, rows, {nullptr, in, 6 * hid}, {}, y.out(), nullptr);
   };
   EXPECT_EQ(seven(64, 1, Number::kFp32), 0);
   EXPECT_EQ(seven(64, 1, Number::kFp16), kInvalidValue);
+  EXPECT_EQ(seven(64, 1, Number::kBf16, Number::kBf16), kInvalidValue);
   EXPECT_EQ(seven(64, 3, Number::kFp32), kInvalidValue);
   EXPECT_EQ(seven(256, 1, Number::kFp32), kInvalidConfiguration);
   EXPECT_EQ(seven(512, 1, Number::kFp32), kInvalidConfiguration);
-  const DeviceMatrix y(1, 8, Number::kFp32);
-  EXPECT_EQ(cuda::Wkv4Forward({8}, rows, {nullptr, Number::kFp16, 24}, {}, y.out(), nullptr),
-            kInvalidValue);
+  for (const Number type : {Number::kBf16, Number::kFp16}) {
+    const DeviceMatrix y(1, 8, type);
+    EXPECT_EQ(cuda::Wkv4Forward({8}, rows, {nullptr, type, 24}, {}, y.out(), nullptr),
+              kInvalidValue);
+  }
 }
 
 // ---- Elementwise operations

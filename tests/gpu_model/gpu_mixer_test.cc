@@ -45,12 +45,14 @@ TEST(GpuMixerErrors, ACallThatAKernelRefusesIsInternalAndNamed) {
   for (const MixerCase& mixer_case : cases) {
     const TestMixer cpu(mixer_case, random, 1, CpuMixers());
     const GpuTestMixer gpu(mixer_case, cpu.tables());
-    // The kernels refuse this because queries, keys and values are never fp16.
+    // The kernels refuse this because queries, keys and values are always fp32.
     const absl::Status status = gpu.mixer().Prefill(
-        {1, nullptr, nullptr, nullptr, nullptr, 1, 1}, {nullptr, Number::kFp16, cpu.width()}, {},
+        {1, nullptr, nullptr, nullptr, nullptr, 1, 1}, {nullptr, Number::kBf16, cpu.width()}, {},
         {nullptr, Number::kFp32, cpu.hid()}, nullptr, nullptr);
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << mixer_case.name;
-    EXPECT_NE(status.message().find("Prefill: CUDA error 1"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("Prefill: CUDA error 1: the kernel does not support a size"),
+              std::string::npos)
+        << status;
   }
 }
 

@@ -4,8 +4,10 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "gtest/gtest.h"
+#include "model/config/formats.h"
 #include "model/config/tensors.h"
 #include "tests/gpu_model/test_queue.h"
 
@@ -23,10 +25,7 @@ int64_t Stride(int64_t width, bool padded) { return padded ? (width + 15) / 8 * 
 }  // namespace
 
 std::string Storage::Name() const {
-  const auto name = [](Number type) {
-    return std::string(type == Number::kFp32 ? "fp32" : type == Number::kBf16 ? "bf16" : "fp16");
-  };
-  return name(in) + " to " + name(out) + (padded ? ", gaps between rows" : "");
+  return absl::StrCat("fp32 to ", NumberName(out), padded ? ", gaps between rows" : "");
 }
 
 // A batch on the device, with its output and its workspace.
@@ -37,7 +36,7 @@ struct GpuTestMixer::Batch : MixerRows {
         position(positions),
         generated_row(generated),
         offset(offsets),
-        in(packed, on.width_, on.storage_.in, Stride(on.width_, on.storage_.padded)),
+        in(packed, on.width_, Number::kFp32, Stride(on.width_, on.storage_.padded)),
         out(tokens(), on.case_.hid, on.storage_.out, Stride(on.case_.hid, on.storage_.padded)),
         workspace(static_cast<size_t>(on.mixer_->workspace_floats({count(), tokens(), count()}))) {}
 

@@ -12,9 +12,8 @@
 
 namespace aft {
 
-// The number types of inputs and outputs, and whether matrices have gaps between their rows.
+// The number type of outputs (inputs are fp32), and whether matrices have gaps between their rows.
 struct Storage {
-  Number in = Number::kFp32;
   Number out = Number::kFp32;
   bool padded = false;
 

@@ -377,6 +377,17 @@ TEST(GpuStepShapesTest, StepsWithPromptsHaveAShapeThatFitsThem) {
   }
 }
 
+TEST(GpuStepShapesTest, AChunkLeavesOneSlotLessForSingleTokens) {
+  for (const int32_t slots : {1, 2, 33, 65}) {
+    const GpuStepShapes shapes(slots, 256);
+    int64_t most = 0;
+    for (const GpuStepShape& shape : shapes.all()) {
+      if (shape.chunks > 0) most = std::max(most, shape.decode);
+    }
+    EXPECT_EQ(most, slots - 1);
+  }
+}
+
 TEST(GpuStepShapesTest, ATextToScoreHasNoShape) {
   const GpuStepShapes shapes(64, 256);
   EXPECT_EQ(shapes.IndexFor({.chunks = 1, .tokens = 200, .outputs = 199}), -1);
@@ -396,7 +407,7 @@ TEST_F(GpuRunnerTest, PaddingTouchesNoSlot) {
   EXPECT_EQ(SnapshotOf(*gpu, 1), before[1]);
   EXPECT_EQ(SnapshotOf(*gpu, 3), before[3]);
   EXPECT_NE(SnapshotOf(*gpu, 0), before[0]);
-  // A row and a chunk run in a shape with five rows, four chunks and 24 tokens of chunks.
+  // A row and a chunk run in a shape with four rows, four chunks and 24 tokens of chunks.
   Step(*gpu, {{{4, 9, {1}, RowOutput::kLast}, {0, 9, {2, 3, 4}, RowOutput::kLast}}});
   EXPECT_TRUE(gpu->device_stats()->step_was_graph);
   EXPECT_EQ(SnapshotOf(*gpu, 1), before[1]);

@@ -198,13 +198,18 @@ __device__ inline void StoreOut(const Out& y, int64_t row, int64_t channel, cons
   ToOut(y, row * y.stride + channel, [&](auto* to) { StoreExisting<N, kVector>(c, to, count); });
 }
 
-// Host: calls fn(T{}, Y{}) with the types of In and Out that mixers have kernels for.
+// Host: whether mixers have kernels for these types.
+inline bool AreMixerTypes(Number in, Number out) {
+  return in == Number::kFp32 && !IsQuantized(out);
+}
+
+// Host: calls fn(Y{}) with the type of an output whose input is fp32.
 template <class Fn>
-int ForTypes(Number in, Number out, const Fn& fn) {
-  if (in == Number::kFp32 && out == Number::kFp32) return fn(float{}, float{});
-  if (in == Number::kFp32 && out == Number::kBf16) return fn(float{}, Bf16{});
-  if (in == Number::kFp32 && out == Number::kFp16) return fn(float{}, Fp16{});
-  if (in == Number::kBf16 && out == Number::kBf16) return fn(Bf16{}, Bf16{});
+int ForOutput(Number in, Number out, const Fn& fn) {
+  if (in != Number::kFp32) return cudaErrorInvalidValue;
+  if (out == Number::kFp32) return fn(float{});
+  if (out == Number::kBf16) return fn(Bf16{});
+  if (out == Number::kFp16) return fn(Fp16{});
   return cudaErrorInvalidValue;
 }
 

@@ -266,23 +266,17 @@ __device__ inline void MmaInt8(int (&c)[4], const uint32_t (&a)[4], const uint32
 #endif
 }
 
-// Load four 8 x 8 matrices of 16-bit numbers from shared memory as operands of MmaBf16, or of
-// MmaInt8, for which such a number is two neighbours. Lane l
-// passes the 16-byte row l % 8 of matrix l / 8. r[i] receives elements of matrix i, with g and t as
-// above:
-//   LoadMatrices             (g, 2t) and (g, 2t + 1), the lower column in the lower half
-//   LoadMatricesTransposed   (2t, g) and (2t + 1, g), the lower row in the lower half
-#ifdef AFT_CUDA_ON_CPU
-struct alignas(16) MatrixRow {
-  uint16_t at[8];
-};
-inline cuda_on_cpu::FromWarp<MatrixRow> MatrixRows(const void* row) {
-  return {0xFFFFFFFFU, *static_cast<const MatrixRow*>(row), cuda_on_cpu::Site::current()};
-}
-#endif
+// Loads four 8 x 8 matrices of 16-bit numbers from shared memory as operands of MmaBf16, or of
+// MmaInt8, for which such a number is two neighbours. Lane l passes the 16-byte row l % 8 of matrix
+// l / 8. With g and t as above, r[i] receives elements (g, 2t) and (g, 2t + 1) of matrix i, the
+// lower column in the lower half.
 __device__ inline void LoadMatrices(uint32_t (&r)[4], const void* row) {
 #ifdef AFT_CUDA_ON_CPU
-  const cuda_on_cpu::FromWarp<MatrixRow> rows = MatrixRows(row);
+  struct alignas(16) MatrixRow {
+    uint16_t at[8];
+  };
+  const cuda_on_cpu::FromWarp<MatrixRow> rows(0xFFFFFFFFU, *static_cast<const MatrixRow*>(row),
+                                              cuda_on_cpu::Site::current());
   const unsigned g = cuda_on_cpu::Lane() / 4;
   const unsigned t = cuda_on_cpu::Lane() % 4;
   for (unsigned i = 0; i < 4; ++i) {
@@ -291,21 +285,6 @@ __device__ inline void LoadMatrices(uint32_t (&r)[4], const void* row) {
   }
 #else
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row)))
-               : "memory");
-#endif
-}
-__device__ inline void LoadMatricesTransposed(uint32_t (&r)[4], const void* row) {
-#ifdef AFT_CUDA_ON_CPU
-  const cuda_on_cpu::FromWarp<MatrixRow> rows = MatrixRows(row);
-  const unsigned g = cuda_on_cpu::Lane() / 4;
-  const unsigned t = cuda_on_cpu::Lane() % 4;
-  for (unsigned i = 0; i < 4; ++i) {
-    r[i] = rows[i * 8 + 2 * t].at[g] | static_cast<uint32_t>(rows[i * 8 + 2 * t + 1].at[g]) << 16;
-  }
-#else
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row)))
                : "memory");

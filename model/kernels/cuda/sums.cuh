@@ -13,21 +13,13 @@ __device__ inline T WarpSum(T x) {
   return x;
 }
 
-// The sum over a block in two parts with a barrier between them, which several sums may share.
 // `warps`: a float of shared memory for each warp, which no other sum uses.
-__device__ inline void StoreWarpSum(float x, float* warps) {
+__device__ inline float BlockSum(float x, float* warps) {
   x = WarpSum(x);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
-}
-__device__ inline float SumOfWarps(const float* warps) {
+  __syncthreads();
   const unsigned lane = threadIdx.x % 32;
   return WarpSum(lane < blockDim.x / 32 ? warps[lane] : 0.0F);
-}
-
-__device__ inline float BlockSum(float x, float* warps) {
-  StoreWarpSum(x, warps);
-  __syncthreads();
-  return SumOfWarps(warps);
 }
 
 __device__ inline unsigned WarpMax(unsigned x) {
@@ -36,7 +28,7 @@ __device__ inline unsigned WarpMax(unsigned x) {
   return x;
 }
 
-// `warps` is as for StoreWarpSum.
+// `warps` is as for BlockSum.
 __device__ inline unsigned BlockMax(unsigned x, unsigned* warps) {
   x = WarpMax(x);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;

@@ -24,6 +24,9 @@ using Stream = CUstream_st*;  // cudaStream_t
 // may have any value, because weights are 0 there. The row's scale, an fp32, is kScaleBytes before
 // its first integer. So the rows of a dense matrix are QuantizedStride(width) bytes apart. Rows of
 // a usual width begin at a multiple of 32 bytes, which is what memory reads at least.
+//
+// Mixers (AFT, AFT-conv, attention, RWKV) read fp32 and write fp32, bf16 or fp16. Other types are
+// cudaErrorInvalidValue.
 struct In {
   const void* data = nullptr;
   Number type = Number::kFp32;

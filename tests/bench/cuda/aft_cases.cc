@@ -36,7 +36,7 @@ void AddAftStep(Bench& bench, int64_t rows, int64_t window, Number ring, bool lo
   const AftCase aft(bench.scale(), window, ring);
   const int64_t hid = aft.model.hid;
   const Decode decode(bench.scale().rows(rows), aft.model.layout().Floats(), position);
-  const Matrices matrices(decode.rows, 3 * hid, hid, /*bf16=*/false);
+  const Matrices matrices(decode.rows, 3 * hid, hid);
   const double held = static_cast<double>(std::min(position, aft.model.layout().ring_rows()));
   // A step reads and writes the prefix, reads the ring, and writes one token of the ring.
   double bytes = 24 + (window > 1 ? 2 * aft.ring_bytes() * (held + 1) : 0);
@@ -79,12 +79,12 @@ void AddAftStep(Bench& bench, int64_t rows, int64_t window, Number ring, bool lo
              .turns = static_cast<int>(cycle)});
 }
 
-void AddAftPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t window, bool bf16) {
+void AddAftPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t window) {
   const AftCase aft(bench.scale(), window, Number::kBf16);
   const int64_t hid = aft.model.hid;
   const Prompts prompts(bench.scale().rows(rows), bench.scale().tokens(tokens));
   const Decode pool(prompts.rows, aft.model.layout().Floats(), 0);
-  const Matrices matrices(prompts.tokens, 3 * hid, hid, bf16);
+  const Matrices matrices(prompts.tokens, 3 * hid, hid);
   const DeviceArray<float> workspace(
       static_cast<size_t>(AftPrefillWorkspaceFloats(aft.model, prompts.rows, prompts.tokens)));
   const double seen =

@@ -37,7 +37,7 @@ void AddAttentionStep(Bench& bench, int64_t rows, Score score, int64_t block_siz
   const int64_t seen = block_size > 0 ? block_size + block_size / 2 + 1 : context + 1;
   const Decode decode(bench.scale().rows(rows), layout.Floats(), position);
   const int64_t packed = params.StrengthColumn() + (score == Score::kCosine ? params.heads : 0);
-  const Matrices matrices(decode.rows, packed, params.hid(), /*bf16=*/false);
+  const Matrices matrices(decode.rows, packed, params.hid());
   const DeviceArray<float> workspace(
       static_cast<size_t>(AttentionStepWorkspaceFloats(params, decode.rows)));
   bench.Add({.name = "attention_step",
@@ -50,14 +50,13 @@ void AddAttentionStep(Bench& bench, int64_t rows, Score score, int64_t block_siz
              }});
 }
 
-void AddAttentionPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t block_size,
-                         bool bf16) {
+void AddAttentionPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t block_size) {
   const AttentionParams params =
       Attention(bench.scale(), Score::kDot, block_size, bench.scale().tokens(tokens));
   const AttentionStateLayout layout(params);
   const Prompts prompts(bench.scale().rows(rows), bench.scale().tokens(tokens));
   const Decode pool(prompts.rows, layout.Floats(), 0);
-  const Matrices matrices(prompts.tokens, params.StrengthColumn(), params.hid(), bf16);
+  const Matrices matrices(prompts.tokens, params.StrengthColumn(), params.hid());
   const DeviceArray<float> workspace(
       static_cast<size_t>(AttentionWorkspaceFloats(params, prompts.tokens)));
   const double seen = block_size > 0 ? 1.5 * static_cast<double>(block_size)

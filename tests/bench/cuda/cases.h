@@ -44,32 +44,23 @@ class Bench {
   nlohmann::ordered_json results_;
 };
 
-// Input and output matrices of one call: fp32 -> bf16, as a 16-bit model calls the mixers, or all
-// bf16.
+// Input and output matrices of one call, as a 16-bit model calls the mixers: fp32 -> bf16.
 struct Matrices {
-  Matrices(int64_t rows, int64_t packed, int64_t hid, bool bf16)
-      : in32(Filled(bf16 ? 1 : rows * packed, -2, 2)),
-        in16(FilledBf16(bf16 ? rows * packed : 1, -2, 2)),
+  Matrices(int64_t rows, int64_t packed, int64_t hid)
+      : from(Filled(rows * packed, -2, 2)),
         out(static_cast<size_t>(rows * hid)),
         packed_width(packed),
-        width(hid),
-        is_bf16(bf16) {}
-  In in() const {
-    return is_bf16 ? In{in16.get(), Number::kBf16, packed_width}
-                   : In{in32.get(), Number::kFp32, packed_width};
-  }
+        width(hid) {}
+  In in() const { return {from.get(), Number::kFp32, packed_width}; }
   Out y() const { return {out.get(), Number::kBf16, width}; }
   double bytes(int64_t rows) const {
-    return static_cast<double>(rows * (packed_width * (is_bf16 ? 2 : 4) + width * 2));
+    return static_cast<double>(rows * (packed_width * 4 + width * 2));
   }
-  const char* name() const { return is_bf16 ? "bf16 -> bf16" : "fp32 -> bf16"; }
 
-  DeviceArray<float> in32;
-  DeviceArray<uint16_t> in16;
+  DeviceArray<float> from;
   DeviceArray<uint16_t> out;
   int64_t packed_width;
   int64_t width;
-  bool is_bf16;
 };
 
 // A pool of slots and the rows of a decode step, one for each slot, at `position`.
@@ -90,7 +81,7 @@ struct Decode {
     return slots;
   }
   std::string Name(const Matrices& matrices) const {
-    return absl::StrCat("B=", rows, " d=", matrices.width, " ", matrices.name());
+    return absl::StrCat("B=", rows, " d=", matrices.width, " fp32 -> bf16");
   }
   StepRows step() const {
     StepRows step;
@@ -124,7 +115,7 @@ struct Prompts {
     return offsets;
   }
   std::string Name(const Matrices& matrices) const {
-    return absl::StrCat(rows, " x ", longest, " tokens, d=", matrices.width, " ", matrices.name());
+    return absl::StrCat(rows, " x ", longest, " tokens, d=", matrices.width, " fp32 -> bf16");
   }
   ChunkRows chunks() const {
     ChunkRows chunks;
@@ -148,10 +139,10 @@ struct Prompts {
 // The cases. AFT-full is a window as long as the text.
 void AddAftStep(Bench& bench, int64_t rows, int64_t window, Number ring, bool lookahead,
                 int64_t position);
-void AddAftPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t window, bool bf16);
+void AddAftPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t window);
 void AddConv(Bench& bench, int64_t heads, int64_t taps);  // step and prefill
 void AddAttentionStep(Bench& bench, int64_t rows, Score score, int64_t block_size, int64_t context);
-void AddAttentionPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t block_size, bool bf16);
+void AddAttentionPrefill(Bench& bench, int64_t rows, int64_t tokens, int64_t block_size);
 void AddWkv(Bench& bench);       // both recurrences, step and prefill
 void AddRows(Bench& bench);      // norm, activation
 void AddProducts(Bench& bench);  // those of our kernels

@@ -19,7 +19,7 @@ void AddConv(Bench& bench, int64_t heads, int64_t taps) {
   const auto keys = static_cast<double>(model.heads);
   {
     const Decode decode(bench.scale().rows(512), layout.Floats(), 1000);
-    const Matrices matrices(decode.rows, packed, model.hid, /*bf16=*/false);
+    const Matrices matrices(decode.rows, packed, model.hid);
     const double per_row = 8 * width + 16 * keys + 4 * static_cast<double>(taps) * (width + keys);
     bench.Add({.name = "conv_step",
                .shape = absl::StrCat("h=", model.heads, " s=", taps, " fp32 ring, ",
@@ -30,10 +30,10 @@ void AddConv(Bench& bench, int64_t heads, int64_t taps) {
                                  stream);
                }});
   }
-  for (const bool bf16 : {false, true}) {
+  {
     const Prompts prompts(bench.scale().rows(16), bench.scale().tokens(1024));
     const Decode pool(prompts.rows, layout.Floats(), 0);
-    const Matrices matrices(prompts.tokens, packed, model.hid, bf16);
+    const Matrices matrices(prompts.tokens, packed, model.hid);
     const DeviceArray<float> workspace(
         static_cast<size_t>(ConvWorkspaceFloats(model, prompts.rows, prompts.tokens)));
     bench.Add({.name = "conv_prefill",

@@ -61,27 +61,23 @@ void AddAll(Bench& bench) {
   // AFT-full: the ring is the whole context.
   const int64_t full = bench.scale().tokens(2048);
   AddAftStep(bench, 32, full, Number::kFp32, false, full - 1);
-  for (const bool bf16 : {false, true}) {
-    AddAftPrefill(bench, 16, 1024, 0, bf16);
-    AddAftPrefill(bench, 1, 8192, 0, bf16);
-    AddAftPrefill(bench, 16, 1024, 32, bf16);
-    AddAftPrefill(bench, 1, 8192, 32, bf16);
-    AddAftPrefill(bench, 16, 1024, 256, bf16);
-    for (const int64_t tokens : {1024, 4096, 16384}) AddAftPrefill(bench, 1, tokens, 32, bf16);
-    AddAftPrefill(bench, 1, 4096, bench.scale().tokens(4096), bf16);
-  }
+  AddAftPrefill(bench, 16, 1024, 0);
+  AddAftPrefill(bench, 1, 8192, 0);
+  AddAftPrefill(bench, 16, 1024, 32);
+  AddAftPrefill(bench, 1, 8192, 32);
+  AddAftPrefill(bench, 16, 1024, 256);
+  for (const int64_t tokens : {1024, 4096, 16384}) AddAftPrefill(bench, 1, tokens, 32);
+  AddAftPrefill(bench, 1, 4096, bench.scale().tokens(4096));
   AddConv(bench, 32, 31);
   AddConv(bench, 1024, 31);
   AddAttentionStep(bench, 256, Score::kDot, bench.scale().smoke ? 16 : 128, 0);
   AddAttentionStep(bench, 64, Score::kDot, 0, bench.scale().tokens(4096));
   AddAttentionStep(bench, 1, Score::kDot, 0, bench.scale().tokens(16384));
   AddAttentionStep(bench, 64, Score::kCosine, 0, bench.scale().tokens(4096));
-  for (const bool bf16 : {false, true}) {
-    AddAttentionPrefill(bench, 16, 1024, bench.scale().smoke ? 16 : 128, bf16);
-    for (const int64_t tokens : {1024, 4096, 16384}) {
-      AddAttentionPrefill(bench, 1, tokens, bench.scale().smoke ? 16 : 128, bf16);
-      AddAttentionPrefill(bench, 1, tokens, 0, bf16);
-    }
+  AddAttentionPrefill(bench, 16, 1024, bench.scale().smoke ? 16 : 128);
+  for (const int64_t tokens : {1024, 4096, 16384}) {
+    AddAttentionPrefill(bench, 1, tokens, bench.scale().smoke ? 16 : 128);
+    AddAttentionPrefill(bench, 1, tokens, 0);
   }
   AddWkv(bench);
   AddRows(bench);

@@ -14,7 +14,7 @@ void AddRecurrence(Bench& bench, const char* name, int64_t packed, int64_t state
   const int64_t hid = bench.scale().hid();
   for (const int64_t count : {1, 64, 1024}) {
     const Decode decode(bench.scale().rows(count), state, 1000);
-    const Matrices matrices(decode.rows, packed, hid, /*bf16=*/false);
+    const Matrices matrices(decode.rows, packed, hid);
     ChunkRows rows;
     rows.rows = rows.tokens = decode.rows;
     rows.slot = decode.slot.get();
@@ -30,7 +30,7 @@ void AddRecurrence(Bench& bench, const char* name, int64_t packed, int64_t state
   for (const int64_t count : {1, 16}) {
     const Prompts prompts(bench.scale().rows(count), bench.scale().tokens(1024));
     const Decode pool(prompts.rows, state, 0);
-    const Matrices matrices(prompts.tokens, packed, hid, /*bf16=*/false);
+    const Matrices matrices(prompts.tokens, packed, hid);
     bench.Add({.name = absl::StrCat(name, "_prefill"),
                .shape = prompts.Name(matrices),
                .bytes = matrices.bytes(prompts.tokens),

@@ -21,18 +21,18 @@ int WholeSimple(const AftArgs& args, int64_t tiles, Stream stream) {
   return error;
 }
 
-template <typename InT, bool kVector>
+template <bool kVector>
 cudaError_t WholeWindows(const AftArgs& args, int64_t tiles, Stream stream) {
   const AftWarps sums(args.model.hid);
   cudaError_t error =
-      Launch(AftSumsKernel<InT, kVector>, dim3(static_cast<unsigned>(tiles), sums.blocks),
+      Launch(AftSumsKernel<kVector>, dim3(static_cast<unsigned>(tiles), sums.blocks),
              dim3(sums.threads), 0, stream, args);
   if (error == cudaSuccess) {
     error = Launch(AftOutsideKernel, FoldGrid(args), dim3(kFoldThreads), 0, stream, args);
   }
   if (error != cudaSuccess) return error;
-  const AftWarps warps(args.model.hid, kAftTileWarps<InT, kVector, 2>);
-  return Launch(AftTileKernel<InT, kVector, 2, false, false>,
+  const AftWarps warps(args.model.hid, kAftTileWarps);
+  return Launch(AftTileKernel<kVector, 2, false, false>,
                 dim3(static_cast<unsigned>(tiles), warps.blocks), dim3(warps.threads),
                 warps.SharedBytes(2), stream, args);
 }
@@ -46,7 +46,8 @@ int64_t AftEncodeWorkspaceFloats(const AftModel& model, int64_t sequences, int64
 
 int AftEncode(const AftModel& model, const Texts& texts, In qkv, Out y, float* workspace,
               Stream stream) {
-  if (!AftTypes(qkv, y) || (!model.causal && model.prefix_block > 0)) return cudaErrorInvalidValue;
+  if (!AreMixerTypes(qkv.type, y.type) || (!model.causal && model.prefix_block > 0))
+    return cudaErrorInvalidValue;
   if (texts.sequences == 0 || texts.tokens == 0) return cudaSuccess;
   AftArgs args;
   args.model = model;
@@ -62,13 +63,8 @@ int AftEncode(const AftModel& model, const Texts& texts, In qkv, Out y, float* w
   if (model.window == 0) return WholeSimple(args, tiles, stream);
   args.triples = 3;
   args.model.ring = Number::kFp32;  // there is no ring, so nothing is rounded
-  const bool vector = AftAligned(args, 4);
-  if (qkv.type == Number::kBf16) {
-    return vector ? WholeWindows<Bf16, true>(args, tiles, stream)
-                  : WholeWindows<Bf16, false>(args, tiles, stream);
-  }
-  return vector ? WholeWindows<float, true>(args, tiles, stream)
-                : WholeWindows<float, false>(args, tiles, stream);
+  return AftAligned(args, 4) ? WholeWindows<true>(args, tiles, stream)
+                             : WholeWindows<false>(args, tiles, stream);
 }
 
 }  // namespace aft::kernels::cuda

@@ -63,10 +63,10 @@ class LookaheadShared {
 };
 
 // One summer's share of the sums of rows t, t + 1, ... t + R - 1 over all tokens before t.
-template <typename InT, typename RingT, bool kWide>
+template <typename RingT, bool kWide>
 class LookaheadSummer {
  public:
-  using Thread = StepThread<InT, RingT, kWidth>;
+  using Thread = StepThread<RingT, kWidth>;
   using Shared = LookaheadShared<kWide>;
 
   __device__ LookaheadSummer(const Thread& thread, const Shared& shared, int rows, int summer,
@@ -214,10 +214,10 @@ class LookaheadSummer {
 };
 
 // Grid: channel tiles, rows. Block: kLanes, 1 + summers. REQUIRES: no prefix blocks; R <= s.
-template <typename InT, typename RingT, bool kWide>
+template <typename RingT, bool kWide>
 __global__ void __launch_bounds__(kLanes*(1 + kMaxLookaheadSummers), kWide ? 2 : 3)
     AftLookaheadKernel(const StepTask task, const AftLookahead lookahead) {
-  using Thread = StepThread<InT, RingT, kWidth>;
+  using Thread = StepThread<RingT, kWidth>;
   const int row = static_cast<int>(blockIdx.y);
   const int channel = static_cast<int>(blockIdx.x * kLanes + threadIdx.x) * kWidth;
   const bool inside = channel < task.hid;
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kLanes*(1 + kMaxLookaheadSummers), kWide ? 2 :
   const LookaheadShared<kWide> shared(layout, summers, ahead);
   float* const slot_sums = lookahead.sums + slot * lookahead.slot_stride + channel;
   Thread thread(task, row, slot, t, channel);
-  const LookaheadSummer<InT, RingT, kWide> rows(thread, shared, ahead, summer, summers);
+  const LookaheadSummer<RingT, kWide> rows(thread, shared, ahead, summer, summers);
 
   const int tokens = age > 0 ? age : thread.InRing();
   const int parts = min(summers, (tokens + kGroup - 1) / kGroup);

@@ -19,29 +19,22 @@ constexpr int64_t kShort = 64;
 
 constexpr unsigned kScanThreads = 128;
 
-template <typename In, typename OutT, int N>
+template <typename OutT, int N>
 cudaError_t ScanAs(const AftArgs& args, AftScan scan, int64_t blocks, Stream stream) {
   const int64_t threads = Blocks(args.model.hid, N);
   const unsigned block = std::min(Blocks(threads, 32) * 32, kScanThreads);
   const dim3 grid(static_cast<unsigned>(blocks), Blocks(threads, block));
   switch (scan) {
     case AftScan::kSums:
-      return Launch(AftScanKernel<In, OutT, N, AftScan::kSums>, grid, dim3(block), 0, stream, args);
+      return Launch(AftScanKernel<OutT, N, AftScan::kSums>, grid, dim3(block), 0, stream, args);
     case AftScan::kTile:
-      return Launch(AftScanKernel<In, OutT, N, AftScan::kTile>, grid, dim3(block), 0, stream, args);
+      return Launch(AftScanKernel<OutT, N, AftScan::kTile>, grid, dim3(block), 0, stream, args);
     case AftScan::kRow:
-      return Launch(AftScanKernel<In, OutT, N, AftScan::kRow>, grid, dim3(block), 0, stream, args);
+      return Launch(AftScanKernel<OutT, N, AftScan::kRow>, grid, dim3(block), 0, stream, args);
     case AftScan::kGate:
-      return Launch(AftScanKernel<In, OutT, N, AftScan::kGate>, grid, dim3(block), 0, stream, args);
+      return Launch(AftScanKernel<OutT, N, AftScan::kGate>, grid, dim3(block), 0, stream, args);
   }
   return cudaErrorInvalidValue;
-}
-
-template <typename In, typename OutT>
-cudaError_t ScanChannels(const AftArgs& args, AftScan scan, int64_t blocks, bool vector,
-                         Stream stream) {
-  return vector ? ScanAs<In, OutT, kAftScanChannels<In>>(args, scan, blocks, stream)
-                : ScanAs<In, OutT, 1>(args, scan, blocks, stream);
 }
 
 // Computes the sums before every tile, in the workspace, and advances the prefix of the state.
@@ -52,39 +45,38 @@ cudaError_t Carry(const AftArgs& args, Stream stream) {
                            : Launch(AftCarryKernel<1>, grid, dim3(kThreads), 0, stream, args);
 }
 
-template <typename In, bool kVector, int kPrefixes, bool kWalks>
+template <bool kVector, int kPrefixes, bool kWalks>
 cudaError_t Tiles(const AftArgs& args, int64_t blocks, Stream stream) {
-  const AftWarps warps(args.model.hid, kAftTileWarps<In, kVector, kPrefixes>);
-  return Launch(AftTileKernel<In, kVector, kPrefixes, true, kWalks>,
+  const AftWarps warps(args.model.hid, kAftTileWarps);
+  return Launch(AftTileKernel<kVector, kPrefixes, true, kWalks>,
                 dim3(static_cast<unsigned>(blocks), warps.blocks), dim3(warps.threads),
                 warps.SharedBytes(kPrefixes), stream, args);
 }
 
-template <typename In, bool kVector>
+template <bool kVector>
 cudaError_t SumAndCarry(const AftArgs& args, int64_t tiles, Stream stream) {
   const AftWarps warps(args.model.hid);
   const cudaError_t error =
-      Launch(AftSumsKernel<In, kVector>, dim3(static_cast<unsigned>(tiles), warps.blocks),
+      Launch(AftSumsKernel<kVector>, dim3(static_cast<unsigned>(tiles), warps.blocks),
              dim3(warps.threads), 0, stream, args);
   return error != cudaSuccess ? error : Carry(args, stream);
 }
 
-template <typename In, typename Ring, int N>
+template <typename Ring, int N>
 cudaError_t WriteRing(const AftArgs& args, Stream stream) {
   const int64_t threads = Blocks(args.model.hid, N);
-  return Launch(AftRingKernel<In, Ring, N>,
+  return Launch(AftRingKernel<Ring, N>,
                 dim3(static_cast<unsigned>(args.rows.rows),
                      Blocks(std::min(args.rows.longest, args.model.window - 1), kAftRingTokens)),
                 dim3(std::min(Blocks(threads, 32) * 32, 256U)), 0, stream, args);
 }
 
-template <typename In, int N>
+template <int N>
 cudaError_t WriteRingOf(const AftArgs& args, Stream stream) {
-  return args.model.ring == Number::kBf16 ? WriteRing<In, Bf16, N>(args, stream)
-                                          : WriteRing<In, float, N>(args, stream);
+  return args.model.ring == Number::kBf16 ? WriteRing<Bf16, N>(args, stream)
+                                          : WriteRing<float, N>(args, stream);
 }
 
-template <typename InT>
 cudaError_t Windows(const AftArgs& args, Stream stream) {
   const ChunkRows& rows = args.rows;
   const bool vector = AftAligned(args, 4);
@@ -94,22 +86,21 @@ cudaError_t Windows(const AftArgs& args, Stream stream) {
                       rows.tokens * AftWarps(args.model.hid).blocks >= kTileBlocks * rows.longest);
   cudaError_t error = cudaSuccess;
   if (walks) {
-    error = Tiles<InT, true, 1, true>(args, rows.rows, stream);
+    error = Tiles<true, 1, true>(args, rows.rows, stream);
   } else {
-    error = vector ? SumAndCarry<InT, true>(args, tiles, stream)
-                   : SumAndCarry<InT, false>(args, tiles, stream);
+    error =
+        vector ? SumAndCarry<true>(args, tiles, stream) : SumAndCarry<false>(args, tiles, stream);
     if (error != cudaSuccess) return error;
     if (args.triples == 2) {
-      error = vector ? Tiles<InT, true, 2, false>(args, tiles, stream)
-                     : Tiles<InT, false, 2, false>(args, tiles, stream);
+      error = vector ? Tiles<true, 2, false>(args, tiles, stream)
+                     : Tiles<false, 2, false>(args, tiles, stream);
     } else {
-      error = vector ? Tiles<InT, true, 1, false>(args, tiles, stream)
-                     : Tiles<InT, false, 1, false>(args, tiles, stream);
+      error = vector ? Tiles<true, 1, false>(args, tiles, stream)
+                     : Tiles<false, 1, false>(args, tiles, stream);
     }
   }
   if (error != cudaSuccess || args.state.base == nullptr || args.model.window <= 1) return error;
-  return AftAligned(args, 2) ? WriteRingOf<InT, 2>(args, stream)
-                             : WriteRingOf<InT, 1>(args, stream);
+  return AftAligned(args, 2) ? WriteRingOf<2>(args, stream) : WriteRingOf<1>(args, stream);
 }
 
 int Simple(const AftArgs& args, Stream stream) {
@@ -145,21 +136,18 @@ bool AftAligned(const AftArgs& args, int64_t n) {
          Aligned(args.y.data, n * NumberBytes(args.y.type));
 }
 
-bool AftTypes(In qkv, Out y) {
-  return qkv.type == Number::kFp32 || (qkv.type == Number::kBf16 && y.type == Number::kBf16);
-}
-
 int AftScanOf(const AftArgs& args, AftScan scan, int64_t blocks, Stream stream) {
-  const bool vector = AftAligned(args, 8 / NumberBytes(args.qkv.type));
-  return ForTypes(args.qkv.type, args.y.type, [&](auto in, auto out) {
-    return ScanChannels<decltype(in), decltype(out)>(args, scan, blocks, vector, stream);
+  return ForOutput(args.qkv.type, args.y.type, [&](auto y) {
+    using OutT = decltype(y);
+    return AftAligned(args, kAftScanChannels)
+               ? ScanAs<OutT, kAftScanChannels>(args, scan, blocks, stream)
+               : ScanAs<OutT, 1>(args, scan, blocks, stream);
   });
 }
 
 int AftCausal(const AftArgs& args, Stream stream) {
   if (args.model.window == 0 && args.model.prefix_block == 0) return Simple(args, stream);
-  return args.qkv.type == Number::kBf16 ? Windows<Bf16>(args, stream)
-                                        : Windows<float>(args, stream);
+  return Windows(args, stream);
 }
 
 int64_t AftPrefillWorkspaceFloats(const AftModel& model, int64_t rows, int64_t tokens) {
@@ -168,7 +156,7 @@ int64_t AftPrefillWorkspaceFloats(const AftModel& model, int64_t rows, int64_t t
 
 int AftPrefill(const AftModel& model, const ChunkRows& chunks, In qkv, State state, Out y,
                float* workspace, Stream stream) {
-  if (!model.causal || !AftTypes(qkv, y)) return cudaErrorInvalidValue;
+  if (!model.causal || !AreMixerTypes(qkv.type, y.type)) return cudaErrorInvalidValue;
   if (chunks.rows == 0 || chunks.tokens == 0) return cudaSuccess;
   AftArgs args;
   args.model = model;

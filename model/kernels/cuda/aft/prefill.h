@@ -7,8 +7,6 @@ namespace aft::kernels::cuda {
 
 // Whether n neighbouring channels may be accessed as one vector everywhere.
 bool AftAligned(const AftArgs& args, int64_t n);
-// Whether the kernels support this pair of input and output types.
-bool AftTypes(In qkv, Out y);
 
 // The threads of a block, for warps of kAftWarpChannels channels, and the blocks for all channels.
 struct AftWarps {

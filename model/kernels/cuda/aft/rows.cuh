@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "model/kernels/cuda/aft/aft.h"
 #include "model/kernels/cuda/aft/math.cuh"
@@ -63,46 +62,21 @@ struct AftRow {
   int64_t first_tile;
 };
 
-// ---- Neighbouring channels as they are stored in memory, aligned for one access
-template <typename T, int N>
-struct alignas(sizeof(T) * N) AftPacked {
-  __device__ float operator[](int i) const { return ToFloat(x[i]); }
-  T x[N];
-};
-template <>
-struct alignas(4) AftPacked<Bf16, 2> {
-  __device__ float operator[](int i) const {
-    return __uint_as_float(i == 0 ? pair << 16 : pair & 0xFFFF0000U);
-  }
-  unsigned pair;
-};
-template <>
-struct alignas(8) AftPacked<Bf16, 4> {
-  __device__ float operator[](int i) const {
-    return __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xFFFF0000U);
-  }
-  unsigned pairs[2];
-};
-
 // N channels from `channel` on. Channels beyond `hid` read as other channels; without a branch many
 // loads can be in flight. With kVector either all exist or none, and they are aligned.
-template <typename T, int N, bool kVector>
-using AftRaw = std::conditional_t<kVector, AftPacked<T, N>, Channels<N>>;
-
-template <int N, bool kVector, typename T>
-__device__ inline AftRaw<T, N, kVector> AftRead(const T* row, int channel, int hid) {
+template <int N, bool kVector>
+__device__ inline Channels<N> AftRead(const float* row, int channel, int hid) {
   if constexpr (kVector) {
-    return *reinterpret_cast<const AftPacked<T, N>*>(row + (channel < hid ? channel : 0));
+    return Load<N>(row + (channel < hid ? channel : 0));
   } else {
     Channels<N> c;
 #pragma unroll
-    for (int i = 0; i < N; ++i) c[i] = ToFloat(row[min(channel + i, hid - 1)]);
+    for (int i = 0; i < N; ++i) c[i] = row[min(channel + i, hid - 1)];
     return c;
   }
 }
 
 // ---- Keys and values of one row's tokens in the form in which they are used: masked, rounded
-template <typename In>
 class AftTokens {
  public:
   __device__ AftTokens(const AftArgs& args, const AftRow& row) : args_(args), row_(row) {}
@@ -121,7 +95,7 @@ class AftTokens {
     k = Fill<N>(-INFINITY);
     v = Fill<N>(0.0F);
     if (!valid) return;
-    const In* key = Token(j) + args_.model.hid + channel;
+    const float* key = Token(j) + args_.model.hid + channel;
     k = LoadExisting<N, kVector>(key, count);
     v = LoadExisting<N, kVector>(key + args_.model.hid, count);
     Round(k, v);
@@ -133,31 +107,28 @@ class AftTokens {
 
   // These load many tokens at once: first call Read for all, with tokens that are in the chunk,
   // then Enter. Channels beyond `hid` get arbitrary numbers.
-  template <int N, bool kVector>
+  template <int N>
   struct Raw {
-    AftRaw<In, N, kVector> k;
-    AftRaw<In, N, kVector> v;
+    Channels<N> k;
+    Channels<N> v;
   };
   template <int N, bool kVector>
-  __device__ Raw<N, kVector> Read(const In* key, int channel) const {
+  __device__ Raw<N> Read(const float* key, int channel) const {
     const int hid = static_cast<int>(args_.model.hid);
     return {AftRead<N, kVector>(key, channel, hid), AftRead<N, kVector>(key + hid, channel, hid)};
   }
-  __device__ const In* Key(int j) const { return Token(j) + args_.model.hid; }
+  __device__ const float* Key(int j) const { return Token(j) + args_.model.hid; }
   __device__ int64_t stride() const { return args_.qkv.stride; }
   __device__ bool masked() const { return args_.mask != nullptr; }
   // For a valid token in a batch without a mask.
-  template <int N, bool kVector>
-  __device__ void Enter(const Raw<N, kVector>& raw, Channels<N>& k, Channels<N>& v) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      k[i] = raw.k[i];
-      v[i] = raw.v[i];
-    }
+  template <int N>
+  __device__ void Enter(const Raw<N>& raw, Channels<N>& k, Channels<N>& v) const {
+    k = raw.k;
+    v = raw.v;
     Round(k, v);
   }
-  template <int N, bool kVector>
-  __device__ void Enter(const Raw<N, kVector>& raw, int j, bool valid, Channels<N>& k,
+  template <int N>
+  __device__ void Enter(const Raw<N>& raw, int j, bool valid, Channels<N>& k,
                         Channels<N>& v) const {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -196,7 +167,7 @@ class AftTokens {
   }
 
   template <int N, bool kVector>
-  __device__ AftRaw<In, N, kVector> Query(int t, int channel) const {
+  __device__ Channels<N> Query(int t, int channel) const {
     return AftRead<N, kVector>(Token(t), channel, static_cast<int>(args_.model.hid));
   }
 
@@ -206,18 +177,16 @@ class AftTokens {
  private:
   template <int N>
   __device__ void Round(Channels<N>& k, Channels<N>& v) const {
-    if constexpr (sizeof(In) == 4) {
-      if (args_.model.ring != Number::kBf16 || args_.model.window <= 1) return;
+    if (args_.model.ring != Number::kBf16 || args_.model.window <= 1) return;
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        k[i] = RoundTo<Bf16>(k[i]);
-        v[i] = RoundTo<Bf16>(v[i]);
-      }
+    for (int i = 0; i < N; ++i) {
+      k[i] = RoundTo<Bf16>(k[i]);
+      v[i] = RoundTo<Bf16>(v[i]);
     }
   }
   // The query of token j.
-  __device__ const In* Token(int j) const {
-    return static_cast<const In*>(args_.qkv.data) +
+  __device__ const float* Token(int j) const {
+    return static_cast<const float*>(args_.qkv.data) +
            (row_.token + j - row_.begin) * args_.qkv.stride;
   }
 

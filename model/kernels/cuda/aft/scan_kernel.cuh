@@ -12,23 +12,22 @@
 namespace aft::kernels::cuda {
 
 // The number of channels of a thread that loads 8 bytes at a time.
-template <typename In>
-inline constexpr int kAftScanChannels = 8 / static_cast<int>(sizeof(In));
+inline constexpr int kAftScanChannels = 2;
 
 inline constexpr int kAftScanTokens = 4;  // in a batch; divides kAftTokens
 
-template <typename In, int N>
+template <int N>
 struct AftBatch {
-  AftPacked<In, N> q[kAftScanTokens];
-  AftPacked<In, N> k[kAftScanTokens];
-  AftPacked<In, N> v[kAftScanTokens];
+  Channels<N> q[kAftScanTokens];
+  Channels<N> k[kAftScanTokens];
+  Channels<N> v[kAftScanTokens];
 };
 
 // Processes tokens [from, to) of a row, N channels per thread. The next batch is loaded while the
 // current one is processed.
-template <typename In, typename OutT, int N, AftScan kScan>
+template <typename OutT, int N, AftScan kScan>
 struct AftScanner {
-  using Batch = AftBatch<In, N>;
+  using Batch = AftBatch<N>;
   static constexpr bool kQueries = kScan != AftScan::kSums;
   static constexpr bool kKeys = kScan != AftScan::kGate;
   static constexpr int kTokens = kAftScanTokens;
@@ -59,8 +58,8 @@ struct AftScanner {
 
   int from;
   int to;
-  int begin;     // position of the row's first token
-  const In* in;  // query of the row's first token, at the thread's first channel
+  int begin;        // position of the row's first token
+  const float* in;  // query of the row's first token, at the thread's first channel
   int64_t in_stride;
   int64_t hid;
   const float* mask;  // of the row's first token, or null
@@ -76,14 +75,14 @@ struct AftScanner {
   __device__ bool Has(int j) const { return j >= from && j < to; }
 
   __device__ void Fetch(int first, Batch& batch) const {
-    const In* at = in + (first - begin) * in_stride;
+    const float* at = in + (first - begin) * in_stride;
 #pragma unroll
     for (int u = 0; u < kTokens; ++u, at += in_stride) {
       if (!Has(first + u)) continue;
-      if constexpr (kQueries) batch.q[u] = *reinterpret_cast<const AftPacked<In, N>*>(at);
+      if constexpr (kQueries) batch.q[u] = Load<N>(at);
       if constexpr (kKeys) {
-        batch.k[u] = *reinterpret_cast<const AftPacked<In, N>*>(at + hid);
-        batch.v[u] = *reinterpret_cast<const AftPacked<In, N>*>(at + 2 * hid);
+        batch.k[u] = Load<N>(at + hid);
+        batch.v[u] = Load<N>(at + 2 * hid);
       }
     }
   }
@@ -167,7 +166,7 @@ struct AftScanner {
 };
 
 // blockIdx.y: blockDim.x * N channels.
-template <typename In, typename OutT, int N, AftScan kScan>
+template <typename OutT, int N, AftScan kScan>
 __global__ void __launch_bounds__(128) AftScanKernel(AftArgs args) {
   const int64_t hid = args.model.hid;
   const int64_t channel = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
@@ -183,11 +182,11 @@ __global__ void __launch_bounds__(128) AftScanKernel(AftArgs args) {
   }
   if (from >= to || channel >= hid) return;
 
-  AftScanner<In, OutT, N, kScan> scan;
+  AftScanner<OutT, N, kScan> scan;
   scan.from = from;
   scan.to = to;
   scan.begin = row.begin;
-  scan.in = static_cast<const In*>(args.qkv.data) + row.token * args.qkv.stride + channel;
+  scan.in = static_cast<const float*>(args.qkv.data) + row.token * args.qkv.stride + channel;
   scan.in_stride = args.qkv.stride;
   scan.hid = hid;
   scan.mask = args.mask == nullptr ? nullptr : args.mask + row.token;

@@ -32,7 +32,7 @@ dim3 Grid(const StepTask& task, int width, unsigned lanes) {
           static_cast<unsigned>(task.rows.rows)};
 }
 
-template <typename InT, typename RingT, int N>
+template <typename RingT, int N>
 cudaError_t LaunchStep(const StepTask& task, cudaStream_t stream) {
   dim3 block(kLanes, 1);
   SharedLayout shared;
@@ -43,39 +43,38 @@ cudaError_t LaunchStep(const StepTask& task, cudaStream_t stream) {
     block.y = static_cast<unsigned>(1 + summers);
     StepParts(shared, summers, N);
   }
-  return Launch(AftStepKernel<InT, RingT, N>, Grid(task, N, block.x), block, shared.bytes(), stream,
+  return Launch(AftStepKernel<RingT, N>, Grid(task, N, block.x), block, shared.bytes(), stream,
                 task);
 }
 
-template <typename InT, typename RingT, bool kWide>
+template <typename RingT, bool kWide>
 cudaError_t LaunchLookahead(const StepTask& task, const AftLookahead& lookahead,
                             cudaStream_t stream) {
-  const int summers = task.ring_rows < kLongRing ? 2 : kMaxLookaheadSummers;
-  SharedLayout shared;
-  LookaheadShared<kWide>(shared, summers, static_cast<int>(lookahead.rows));
-  return Launch(AftLookaheadKernel<InT, RingT, kWide>, Grid(task, kWidth, kLanes),
-                dim3(kLanes, static_cast<unsigned>(1 + summers)), shared.bytes(), stream, task,
-                lookahead);
+  const auto shared_bytes = [&lookahead](int summers) {
+    SharedLayout shared;
+    LookaheadShared<kWide>(shared, summers, static_cast<int>(lookahead.rows));
+    return shared.bytes();
+  };
+  int summers = task.ring_rows < kLongRing ? 2 : kMaxLookaheadSummers;
+  // Where a block has 99 KiB, four summers of wide biases need more. The device decides, not the
+  // batch, so a sum still has one order.
+  while (summers > 1 && shared_bytes(summers) > SharedLimit()) --summers;
+  return Launch(AftLookaheadKernel<RingT, kWide>, Grid(task, kWidth, kLanes),
+                dim3(kLanes, static_cast<unsigned>(1 + summers)), shared_bytes(summers), stream,
+                task, lookahead);
 }
 
-template <typename InT, typename RingT>
+template <typename RingT>
 cudaError_t LaunchAny(const StepTask& task, const AftLookahead& lookahead, bool wide,
                       cudaStream_t stream) {
   if constexpr (!std::is_same_v<RingT, NoRing>) {
     if (lookahead.rows > 0) {
-      return wide ? LaunchLookahead<InT, RingT, true>(task, lookahead, stream)
-                  : LaunchLookahead<InT, RingT, false>(task, lookahead, stream);
+      return wide ? LaunchLookahead<RingT, true>(task, lookahead, stream)
+                  : LaunchLookahead<RingT, false>(task, lookahead, stream);
     }
   }
-  return FourWide(task) ? LaunchStep<InT, RingT, kWidth>(task, stream)
-                        : LaunchStep<InT, RingT, 1>(task, stream);
-}
-template <typename InT>
-cudaError_t LaunchAny(const StepTask& task, const AftLookahead& lookahead, const AftModel& model,
-                      cudaStream_t stream) {
-  if (task.ring_rows == 0) return LaunchAny<InT, NoRing>(task, lookahead, model.wide, stream);
-  return model.ring == Number::kBf16 ? LaunchAny<InT, Bf16>(task, lookahead, model.wide, stream)
-                                     : LaunchAny<InT, float>(task, lookahead, model.wide, stream);
+  return FourWide(task) ? LaunchStep<RingT, kWidth>(task, stream)
+                        : LaunchStep<RingT, 1>(task, stream);
 }
 
 bool LookaheadPossible(const AftModel& model, const AftLookahead& lookahead, const StepTask& task) {
@@ -112,7 +111,7 @@ int64_t AftLookaheadRows(const AftModel& model) {
 int AftStep(const AftModel& model, const StepRows& rows, In qkv, State state,
             const AftLookahead& lookahead, Out y, Stream stream) {
   const AftStateLayout layout = model.layout();
-  if (!model.causal || model.hid <= 0 || model.window < 0 ||
+  if (!AreMixerTypes(qkv.type, y.type) || !model.causal || model.hid <= 0 || model.window < 0 ||
       layout.Floats() > std::numeric_limits<int>::max()) {  // offsets in a layer's state are int
     return cudaErrorInvalidValue;
   }
@@ -131,14 +130,12 @@ int AftStep(const AftModel& model, const StepRows& rows, In qkv, State state,
   if (lookahead.rows > 0 && !aft_step::LookaheadPossible(model, lookahead, task)) {
     return cudaErrorInvalidValue;
   }
-  switch (qkv.type) {
-    case Number::kFp32:
-      return aft_step::LaunchAny<float>(task, lookahead, model, stream);
-    case Number::kBf16:
-      return aft_step::LaunchAny<Bf16>(task, lookahead, model, stream);
-    default:
-      return cudaErrorInvalidValue;
+  if (task.ring_rows == 0) {
+    return aft_step::LaunchAny<aft_step::NoRing>(task, lookahead, model.wide, stream);
   }
+  return model.ring == Number::kBf16
+             ? aft_step::LaunchAny<Bf16>(task, lookahead, model.wide, stream)
+             : aft_step::LaunchAny<float>(task, lookahead, model.wide, stream);
 }
 
 }  // namespace aft::kernels::cuda

@@ -142,7 +142,7 @@ __device__ inline Channels<N> TakeKeys(Group<N>& group, Channels<N>& key) {
 }
 
 // One row, as one thread sees it. Threads beyond the last channels work on the last ones.
-template <typename InT, typename RingT, int N>
+template <typename RingT, int N>
 class StepThread {
  public:
   static constexpr bool kHasRing = !std::is_same_v<RingT, NoRing>;
@@ -222,8 +222,8 @@ class StepThread {
   // everything that does not need the ring's sums. `prefix` says whether seen() includes the prefix
   // sums; the sums of look-ahead already contain them.
   __device__ void Fetch(bool prefix = true) {
-    const InT* const token =
-        static_cast<const InT*>(task_.qkv.data) + row_ * task_.qkv.stride + channel_;
+    const float* const token =
+        static_cast<const float*>(task_.qkv.data) + row_ * task_.qkv.stride + channel_;
     q_ = Load<N>(token);
     k_ = Load<N>(token + task_.hid);
     v_ = Load<N>(token + 2 * task_.hid);
@@ -362,10 +362,10 @@ inline constexpr int kStepThreads<Bf16> = 320;
 template <typename RingT>
 inline constexpr int kStepBlocks = std::is_same_v<RingT, NoRing> ? 7 : 2;
 
-template <typename InT, typename RingT, int N>
+template <typename RingT, int N>
 __global__ void __launch_bounds__(kStepThreads<RingT>, kStepBlocks<RingT>)
     AftStepKernel(const StepTask task) {
-  using Thread = StepThread<InT, RingT, N>;
+  using Thread = StepThread<RingT, N>;
   const int row = static_cast<int>(blockIdx.y);
   const int channel = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * N;
   const bool inside = channel < task.hid;

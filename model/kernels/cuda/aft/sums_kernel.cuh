@@ -62,9 +62,9 @@ __device__ inline AftPart AftLeaving(const AftArgs& args, const AftRow& row, int
 // Sums of tokens [from, to) for the two channels of each lane. All lanes of a warp must call it;
 // lanes with equal g get the same sums. The order of additions depends on the distance from `from`
 // alone.
-template <typename In, bool kVector>
-__device__ inline void AftRangeSums(const AftTokens<In>& tokens, int from, int to,
-                                    const AftLane& lane, Prefix (&sums)[2]) {
+template <bool kVector>
+__device__ inline void AftRangeSums(const AftTokens& tokens, int from, int to, const AftLane& lane,
+                                    Prefix (&sums)[2]) {
   constexpr int kEach = 8;  // tokens of a lane at a time
   sums[0] = sums[1] = {};
 #pragma unroll 1
@@ -75,19 +75,19 @@ __device__ inline void AftRangeSums(const AftTokens<In>& tokens, int from, int t
 #pragma unroll
       for (int u = 0; u < kEach; ++u) {
         const int j = first + 4 * u + lane.t;
-        tokens.template GetAny<2, kVector>(j, j < to, lane.channel, lane.count, k[u], v[u]);
+        tokens.GetAny<2, kVector>(j, j < to, lane.channel, lane.count, k[u], v[u]);
       }
     } else {
-      typename AftTokens<In>::template Raw<2, kVector> raw[kEach];
+      AftTokens::Raw<2> raw[kEach];
 #pragma unroll
       for (int u = 0; u < kEach; ++u) {
         const int j = first + 4 * u + lane.t;
-        raw[u] = tokens.template Read<2, kVector>(tokens.Key(min(j, tokens.last())), lane.channel);
+        raw[u] = tokens.Read<2, kVector>(tokens.Key(min(j, tokens.last())), lane.channel);
       }
 #pragma unroll
       for (int u = 0; u < kEach; ++u) {
         const int j = first + 4 * u + lane.t;
-        tokens.template Enter<2, kVector>(raw[u], j, j < to, k[u], v[u]);
+        tokens.Enter(raw[u], j, j < to, k[u], v[u]);
       }
     }
 #pragma unroll
@@ -116,20 +116,20 @@ __device__ inline void AftRangeSums(const AftTokens<In>& tokens, int from, int t
 
 // blockIdx.x: tile; blockIdx.y: kAftWarpChannels channels per warp. Stores the tile's own sums.
 // When causal these are the sums of its leaving tokens; otherwise of its tokens, in triple 2.
-template <typename In, bool kVector>
+template <bool kVector>
 __global__ void __launch_bounds__(256, 2) AftSumsKernel(AftArgs args) {
   const AftRow row(args, RowOfTile(args.rows, blockIdx.x, kAftTokens));
   const int index = row.FirstIndex() + static_cast<int>(blockIdx.x - row.first_tile);
   const int64_t hid = args.model.hid;
   const AftLane lane(hid, AftWarpChannel());
   if (row.slot < 0 || row.empty() || index >= row.EndIndex()) return;
-  const AftTokens<In> tokens(args, row);
+  const AftTokens tokens(args, row);
   const int parts = args.model.causal ? args.triples : 1;
   for (int p = 0; p < parts; ++p) {
     AftPart part = {index * kAftTokens, min(row.end, (index + 1) * kAftTokens), false};
     if (args.model.causal) part = AftLeaving(args, row, index, p);
     Prefix sums[2];
-    AftRangeSums<In, kVector>(tokens, part.from, part.to, lane, sums);
+    AftRangeSums<kVector>(tokens, part.from, part.to, lane, sums);
     if (lane.t != 0) continue;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(128) AftCarryKernel(AftArgs args) {
 // row's last window - 1 tokens into the ring, after all reads of the old ones.
 inline constexpr int kAftRingTokens = 8;
 
-template <typename In, typename Ring, int N>
+template <typename Ring, int N>
 __global__ void __launch_bounds__(256) AftRingKernel(AftArgs args) {
   const AftRow row(args, blockIdx.x);
   if (row.slot < 0) return;
@@ -197,8 +197,8 @@ __global__ void __launch_bounds__(256) AftRingKernel(AftArgs args) {
   auto* k_ring = reinterpret_cast<Ring*>(slot + args.k_ring);
   auto* v_ring = reinterpret_cast<Ring*>(slot + args.v_ring);
   for (int j = from; j < to; ++j) {
-    const In* key =
-        static_cast<const In*>(args.qkv.data) + (row.token + j - row.begin) * args.qkv.stride + hid;
+    const float* key = static_cast<const float*>(args.qkv.data) +
+                       (row.token + j - row.begin) * args.qkv.stride + hid;
     const int64_t at = j % ring_rows * hid;
     for (int64_t c = static_cast<int64_t>(threadIdx.x) * N; c < hid; c += blockDim.x * N) {
       Store<N>(Load<N>(key + c), k_ring + at + c);

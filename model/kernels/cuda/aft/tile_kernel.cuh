@@ -15,7 +15,8 @@
 // elements of [e v | e] that they pass to the products, so each exponential is computed once, and
 // keys and values do not go through shared memory. The anchor a rises with the keys, and the sums
 // are rescaled. If it was too high for some token, or something was not finite, Exact computes the
-// channel again, row by row.
+// channel again, row by row. Each product is three products of TF32, which together have fp32's
+// accuracy.
 namespace aft::kernels::cuda {
 
 // [e v | e] of 8 tokens as operands of products: [channel of the pair][register].
@@ -25,16 +26,12 @@ struct AftOperands {
 };
 
 // The tokens of one tile for the 16 channels of a warp.
-template <typename In, bool kVector, int kPrefixes, bool kCausal>
+template <bool kVector, int kPrefixes, bool kCausal>
 class AftTile {
  public:
-  // With fp32 inputs each product is three products of TF32, which together have fp32's accuracy.
-  static constexpr bool kSplit = sizeof(In) == 4;
-  // If registers allow, keys and values are fetched while the previous columns are processed.
-  static constexpr bool kAhead = !kSplit && kPrefixes == 1 && kVector;
   static constexpr int kRowTiles = kAftTokens / 16;
-  static constexpr int kQueries = kAhead && kVector ? 4 : 2;  // of a lane, loaded at once
-  static constexpr int kEach = kAftColumns / 4;               // columns of a lane
+  static constexpr int kQueries = 2;             // of a lane, loaded at once
+  static constexpr int kEach = kAftColumns / 4;  // columns of a lane
 
   // `before`: the prefixes of the warp's channels, kAftWarpChannels each, in shared memory.
   __device__ AftTile(const AftArgs& args, const AftRow& row, const AftWindow<kPrefixes, kCausal>& w,
@@ -82,47 +79,29 @@ class AftTile {
     }
   }
 
-  // Loads the lane's keys and values of kAftColumns columns from `column` on, but none from a ring.
-  __device__ void Fetch(int column) {
-    if (column < tokens_.begin() || column >= w_.column_to) return;
-    if (column + kAftColumns <= w_.column_to) {
-      const In* key = tokens_.Key(column + lane_.t);
-#pragma unroll
-      for (int u = 0; u < kEach; ++u, key += 4 * tokens_.stride()) {
-        fetched_[u] = tokens_.template Read<2, kVector>(key, lane_.channel);
-      }
-    } else {
-#pragma unroll
-      for (int u = 0; u < kEach; ++u) {
-        const int j = min(column + 4 * u + lane_.t, w_.column_to - 1);
-        fetched_[u] = tokens_.template Read<2, kVector>(tokens_.Key(j), lane_.channel);
-      }
-    }
-  }
-  // Sets k_ and v_ to the keys and values of these columns, masked and rounded.
+  // Sets k_ and v_ to the lane's keys and values of kAftColumns columns from `column` on, masked
+  // and rounded.
   __device__ void Enter(int column) {
-    if (!kAhead) Fetch(column);
     if (column < tokens_.begin()) {
 #pragma unroll
       for (int u = 0; u < kEach; ++u) {
         const int j = column + 4 * u + lane_.t;
-        tokens_.template GetAny<2, kVector>(j, w_.HasColumn(j), lane_.channel, lane_.count, k_[u],
-                                            v_[u]);
+        tokens_.GetAny<2, kVector>(j, w_.HasColumn(j), lane_.channel, lane_.count, k_[u], v_[u]);
       }
-    } else if (!tokens_.masked() && column >= w_.column_from &&
-               column + kAftColumns <= w_.column_to) {
+      return;
+    }
+    AftTokens::Raw<2> read[kEach];
+    Read(column, read);
+    if (!tokens_.masked() && column >= w_.column_from && column + kAftColumns <= w_.column_to) {
 #pragma unroll
-      for (int u = 0; u < kEach; ++u) {
-        tokens_.template Enter<2, kVector>(fetched_[u], k_[u], v_[u]);
-      }
+      for (int u = 0; u < kEach; ++u) tokens_.Enter(read[u], k_[u], v_[u]);
     } else {
 #pragma unroll
       for (int u = 0; u < kEach; ++u) {
         const int j = column + 4 * u + lane_.t;
-        tokens_.template Enter<2, kVector>(fetched_[u], j, w_.HasColumn(j), k_[u], v_[u]);
+        tokens_.Enter(read[u], j, w_.HasColumn(j), k_[u], v_[u]);
       }
     }
-    if (kAhead) Fetch(column + kAftColumns);
   }
 
   // Adds the columns of the last Enter. `weights` are the AftWindow::Weights of these columns.
@@ -143,18 +122,16 @@ class AftTile {
         const float e[4] = {four.x, four.y, four.z, four.w};
         uint32_t a[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = kSplit ? ToTf32(e[i]) : __float_as_uint(e[i]);
-        if constexpr (kSplit) {
-          uint32_t a_low[4];
+        for (int i = 0; i < 4; ++i) a[i] = ToTf32(e[i]);
+        uint32_t a_low[4];
 #pragma unroll
-          for (int i = 0; i < 4; ++i) a_low[i] = ToTf32(e[i] - __uint_as_float(a[i]));
+        for (int i = 0; i < 4; ++i) a_low[i] = ToTf32(e[i] - __uint_as_float(a[i]));
 #pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            MmaTf32(num_[m][c], a_low, high.num[c]);
-            MmaTf32(den_[m][c], a_low, high.den[c]);
-            MmaTf32(num_[m][c], a, low.num[c]);
-            MmaTf32(den_[m][c], a, low.den[c]);
-          }
+        for (int c = 0; c < 2; ++c) {
+          MmaTf32(num_[m][c], a_low, high.num[c]);
+          MmaTf32(den_[m][c], a_low, high.den[c]);
+          MmaTf32(num_[m][c], a, low.num[c]);
+          MmaTf32(den_[m][c], a, low.den[c]);
         }
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
@@ -173,11 +150,11 @@ class AftTile {
     unsigned again = 0;
 #pragma unroll
     for (int rows = 0; rows < 2 * kRowTiles; rows += kQueries) {
-      AftRaw<In, 4, kVector> q[kQueries];
+      Channels<4> q[kQueries];
 #pragma unroll
       for (int i = 0; i < kQueries; ++i) {
         const int t = w_.first + 8 * (rows + i) + lane_.g;
-        q[i] = tokens_.template Query<4, kVector>(min(max(t, w_.row_from), w_.row_to - 1), channel);
+        q[i] = tokens_.Query<4, kVector>(min(max(t, w_.row_from), w_.row_to - 1), channel);
       }
 #pragma unroll
       for (int i = 0; i < kQueries; ++i) {
@@ -190,21 +167,15 @@ class AftTile {
         for (int o = 0; o < 4; ++o) {
           const float num = num_[m][o % 2][2 * half + o / 2];
           const float den = den_[m][o % 2][2 * half + o / 2];
-          const bool finite = !kSplit || (den <= kLargest && fabsf(num) <= kLargest);
+          const bool finite = den <= kLargest && fabsf(num) <= kLargest;
           if (!(den >= kLeastSum && finite)) again |= 1U << o;
           y[o] = Gated(num, den, q[i][o]);
         }
-        Store(y, row_.token + t - row_.begin, channel, count);
+        StoreOut<4, kVector>(args_.y, row_.token + t - row_.begin, channel, y, count);
       }
     }
     if (count < 4) again &= count <= 0 ? 0U : (1U << count) - 1;
     unsigned channels = again << (4 * lane_.t);
-    if constexpr (!kSplit) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        if (c < lane_.count && bad_[c] != 0.0F) channels |= 1U << (2 * lane_.g + c);
-      }
-    }
     if (__any_sync(0xFFFFFFFFU, channels != 0 ? 1 : 0) == 0) return;
 #pragma unroll
     for (int bit = 1; bit < 32; bit *= 2) {
@@ -221,13 +192,20 @@ class AftTile {
   // The anchor rises only when a key exceeds it by more than this, so e is at most exp(kSlack).
   static constexpr float kSlack = 16.0F;
 
-  // bf16 inputs have bf16 outputs.
-  __device__ void Store(const Channels<4>& y, int64_t row, int channel, int count) const {
-    if constexpr (kSplit) {
-      StoreOut<4, kVector>(args_.y, row, channel, y, count);
+  // Reads the columns of Enter, none of which are in a ring.
+  __device__ void Read(int column, AftTokens::Raw<2> (&read)[kEach]) const {
+    if (column + kAftColumns <= w_.column_to) {
+      const float* key = tokens_.Key(column + lane_.t);
+#pragma unroll
+      for (int u = 0; u < kEach; ++u, key += 4 * tokens_.stride()) {
+        read[u] = tokens_.Read<2, kVector>(key, lane_.channel);
+      }
     } else {
-      Bf16* const to = static_cast<Bf16*>(args_.y.data) + row * args_.y.stride + channel;
-      StoreExisting<4, kVector>(y, to, count);
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) {
+        const int j = min(column + 4 * u + lane_.t, w_.column_to - 1);
+        read[u] = tokens_.Read<2, kVector>(tokens_.Key(j), lane_.channel);
+      }
     }
   }
 
@@ -280,19 +258,10 @@ class AftTile {
       for (int i = 0; i < 2; ++i) {
         const float e = Exp(k_[2 * step + i][c] - anchor_[c]);
         const float v = v_[2 * step + i][c];
-        if constexpr (kSplit) {
-          high.den[c][i] = ToTf32(e);
-          high.num[c][i] = ToTf32(__fmul_rn(e, v));
-          low.den[c][i] = ToTf32(e - __uint_as_float(high.den[c][i]));
-          low.num[c][i] = ToTf32(fmaf(e, v, -__uint_as_float(high.num[c][i])));
-        } else {
-          // This rounds finite numbers as ToTf32 does, in a third of its instructions, because the
-          // product ignores the low bits. bad_ records numbers that are not finite.
-          high.den[c][i] = __float_as_uint(e) + 0x1000U;
-          const float weighted = __fmul_rn(e, v);
-          high.num[c][i] = __float_as_uint(weighted) + 0x1000U;
-          bad_[c] = fmaf(weighted, 0.0F, bad_[c]);
-        }
+        high.den[c][i] = ToTf32(e);
+        high.num[c][i] = ToTf32(__fmul_rn(e, v));
+        low.den[c][i] = ToTf32(e - __uint_as_float(high.den[c][i]));
+        low.num[c][i] = ToTf32(fmaf(e, v, -__uint_as_float(high.num[c][i])));
       }
     }
   }
@@ -326,7 +295,7 @@ class AftTile {
       sees = true;
     }
     for (int j = from; j < to; ++j) {
-      tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
+      tokens_.GetAny<1, false>(j, true, channel, 1, k, v);
       max_key = fmaxf(max_key, k[0]);
       sees = sees || k[0] != -INFINITY;
     }
@@ -337,7 +306,7 @@ class AftTile {
       largest = fmaxf(largest, before[p * kAftWarpChannels].max - max_key);
     }
     for (int j = from; j < to; ++j) {
-      tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
+      tokens_.GetAny<1, false>(j, true, channel, 1, k, v);
       largest = fmaxf(largest, k[0] - max_key + w_.Bias(t, j));
     }
     float num = 0.0F;
@@ -351,12 +320,12 @@ class AftTile {
       den = fmaf(e, prefix.den, den);
     }
     for (int j = from; j < to; ++j) {
-      tokens_.template GetAny<1, false>(j, true, channel, 1, k, v);
+      tokens_.GetAny<1, false>(j, true, channel, 1, k, v);
       const float e = Exp(k[0] - max_key + w_.Bias(t, j) - largest);
       num = fmaf(e, v[0], num);
       den += e;
     }
-    const float q = tokens_.template Query<1, false>(t, channel)[0];
+    const float q = tokens_.Query<1, false>(t, channel)[0];
     Channels<1> y;
     y[0] = sees ? Gated(num, den, q) : 0.0F;
     StoreOut<1, false>(args_.y, row_.token + t - row_.begin, channel, y, 1);
@@ -367,12 +336,10 @@ class AftTile {
   const AftWindow<kPrefixes, kCausal>& w_;
   const AftLane& lane_;
   const Prefix* before_;
-  const AftTokens<In> tokens_;
-  typename AftTokens<In>::template Raw<2, kVector> fetched_[kEach];
+  const AftTokens tokens_;
   Channels<2> k_[kEach];
   Channels<2> v_[kEach];
   float anchor_[2];
-  float bad_[2] = {0.0F, 0.0F};  // NaN if a product of the channel was not finite
   // [16 tokens][channel of the pair] as MmaTf32 has them: column n of channel c is channel 2n + c.
   float num_[kRowTiles][2][4];
   float den_[kRowTiles][2][4];
@@ -390,15 +357,13 @@ __device__ inline void AftZeros(const AftArgs& args, const AftRow& row, int from
 }
 
 // The most warps of a block that let two blocks run on a multiprocessor with enough registers.
-template <typename In, bool kVector, int kPrefixes>
-inline constexpr int kAftTileWarps = sizeof(In) == 2 && kVector&& kPrefixes == 1 ? 8 : 6;
+inline constexpr int kAftTileWarps = 6;
 
 // blockIdx.x: tile, or with kWalks a row. A block then goes from the row's first tile to the last
 // and computes the prefixes on the way. blockIdx.y: kAftWarpChannels channels per warp. Dynamic
 // shared memory: AftTileShared.
-template <typename In, bool kVector, int kPrefixes, bool kCausal, bool kWalks>
-__global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
-    AftTileKernel(AftArgs args) {
+template <bool kVector, int kPrefixes, bool kCausal, bool kWalks>
+__global__ void __launch_bounds__(32 * kAftTileWarps, 2) AftTileKernel(AftArgs args) {
   static_assert(!kWalks || (kCausal && kPrefixes == 1));
   SharedLayout layout(DynamicShared());
   const AftTileShared shared(layout,
@@ -438,12 +403,11 @@ __global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
   do {
     const AftWindow<kPrefixes, kCausal> window(args, row, index);
     if (args.model.wide) window.Lifts(shared.lifts);
-    AftTile<In, kVector, kPrefixes, kCausal> sums(args, row, window, lane, before);
+    AftTile<kVector, kPrefixes, kCausal> sums(args, row, window, lane, before);
     sums.Start(shared.lifts);
     int column = window.column_from / kAftColumns * kAftColumns;
-    sums.Fetch(column);
     for (; column < window.column_to; column += kAftColumns) {
-      window.template Weights<sizeof(In) == 2>(column, shared.lifts, weights);
+      window.Weights(column, shared.lifts, weights);
       sums.Enter(column);
       __syncthreads();
       if (active) sums.Add(column, weights);
@@ -454,7 +418,7 @@ __global__ void __launch_bounds__(32 * kAftTileWarps<In, kVector, kPrefixes>, 2)
     if constexpr (kWalks) {
       const AftPart leaving = AftLeaving(args, row, index, 0);
       Prefix own[2];
-      AftRangeSums<In, kVector>(AftTokens<In>(args, row), leaving.from, leaving.to, lane, own);
+      AftRangeSums<kVector>(AftTokens(args, row), leaving.from, leaving.to, lane, own);
       __syncwarp();
 #pragma unroll
       for (int c = 0; c < 2; ++c) {

@@ -83,9 +83,8 @@ struct AftWindow {
   }
 
   // Computes E of columns [column, column + kAftColumns) in the order of MmaTf32's operands: row
-  // tile m, step of 8 columns, lane, register. When wide, rows are multiplied by exp(-lift). With
-  // kRounds results are rounded as by ToTf32. All threads of the block must call it.
-  template <bool kRounds>
+  // tile m, step of 8 columns, lane, register. When wide, rows are multiplied by exp(-lift). All
+  // threads of the block must call it.
   __device__ void Weights(int column, const float* lifts, float* to) const {
     for (unsigned i = threadIdx.x; i < kAftWeights / 4; i += blockDim.x) {
       const unsigned step = i / 32 % (kAftColumns / 8);
@@ -100,7 +99,6 @@ struct AftWindow {
       for (int o = 0; o < 4; ++o) {
         if (model.wide) w[o] -= lifts[r + 8 * (o % 2)];
         w[o] = Sees(first + r + 8 * (o % 2), j + 4 * (o / 2)) ? Exp(w[o]) : 0.0F;
-        if (kRounds) w[o] = __uint_as_float(ToTf32(w[o]));
       }
       reinterpret_cast<float4*>(to)[i] = make_float4(w[0], w[1], w[2], w[3]);
     }

@@ -52,10 +52,11 @@ struct AttentionShape {
   __device__ bool stores_keys() const { return position_keys == nullptr; }
 };
 
-// Inputs are fp32 or bf16. Cosine attention cannot be block-local, because the state keeps token
-// 0's key as it is, without division by its length.
-inline bool Supported(const AttentionParams& params, const In& packed) {
-  return packed.type != Number::kFp16 && !(params.score == Score::kCosine && params.block_size > 0);
+// Cosine attention cannot be block-local, because the state keeps token 0's key as it is, without
+// division by its length.
+inline bool Supported(const AttentionParams& params, const In& packed, const Out& y) {
+  return AreMixerTypes(packed.type, y.type) &&
+         !(params.score == Score::kCosine && params.block_size > 0);
 }
 
 inline AttentionShape MakeShape(const AttentionParams& p) {
@@ -88,11 +89,10 @@ inline AttentionShape MakeShape(const AttentionParams& p) {
   return shape;
 }
 
-// Numbers of a matrix whose type is known only at launch (In: fp32 or bf16). Not for inner loops.
-__device__ inline float LoadNumber(const In& from, int64_t i) {
-  if (from.type == Number::kFp32) return static_cast<const float*>(from.data)[i];
-  return ToFloat(static_cast<const Bf16*>(from.data)[i]);
+__device__ inline float LoadNumber(const In& packed, int64_t i) {
+  return static_cast<const float*>(packed.data)[i];
 }
+// For a matrix whose type is known only at launch. Not for inner loops.
 __device__ inline void StoreNumber(const Out& to, int64_t i, float x) {
   ToOut(to, i, [&](auto* number) { Store(Channels<1>{{x}}, number); });
 }

@@ -10,97 +10,6 @@
 // in the layout that ptx.cuh describes.
 namespace aft::kernels::cuda {
 
-// How a warp multiplies numbers of one type.
-template <typename T, int kWidth>
-struct MmaOperandsOf;
-
-// In bf16, weights are rounded, also in the sum that the result is divided by, so that results stay
-// convex combinations.
-template <int kWidth>
-struct MmaOperandsOf<Bf16, kWidth> {
-  static constexpr int kKeys = 64;
-  // Rows are an odd multiple of 16 bytes apart, so ldmatrix accesses no bank twice.
-  static constexpr int kKeyStride = kWidth + 8;
-  static constexpr int kValueStride = kWidth + 8;
-
-  static constexpr int kQueryFloats = 0;  // in shared memory
-  uint32_t q[kWidth / 16][4];
-
-  template <typename Query>
-  __device__ void Start(const Query& query, float* /*queries*/) {
-    const int g = static_cast<int>(threadIdx.x % 32) / 4;
-    const int t = static_cast<int>(threadIdx.x % 32) % 4;
-#pragma unroll
-    for (int s = 0; s < kWidth / 16; ++s) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = 16 * s + 2 * t + i / 2 * 8;
-        q[s][i] = PackBf16(query(g + i % 2 * 8, column), query(g + i % 2 * 8, column + 1));
-      }
-    }
-  }
-
-  // This lane's part of the products of both halves with one key.
-  __device__ void Dot(const float* key, float (&sum)[2]) const {
-    const int t = static_cast<int>(threadIdx.x % 4);
-#pragma unroll
-    for (int s = 0; s < kWidth / 16; ++s) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = 16 * s + 2 * t + i / 2 * 8;
-        sum[i % 2] += __uint_as_float(q[s][i] << 16) * key[column] +
-                      __uint_as_float(q[s][i] & 0xFFFF0000U) * key[column + 1];
-      }
-    }
-  }
-
-  __device__ void Score(const Bf16* k, float (&score)[kKeys / 8][4]) const {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const Bf16* const row = k + (lane / 16 * 8 + lane % 8) * kKeyStride + lane / 8 % 2 * 8;
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) score[n][i] = 0.0F;
-    }
-#pragma unroll
-    for (int s = 0; s < kWidth / 16; ++s) {
-#pragma unroll
-      for (int n = 0; n < kKeys / 16; ++n) {
-        uint32_t r[4];
-        LoadMatrices(r, row + 16 * n * kKeyStride + 16 * s);
-        MmaBf16(score[2 * n], q[s], {r[0], r[1]});
-        MmaBf16(score[2 * n + 1], q[s], {r[2], r[3]});
-      }
-    }
-  }
-
-  // acc += weights * values. The weights are replaced by the rounded ones that were multiplied.
-  __device__ static void AddValues(const Bf16* v, float (&weight)[kKeys / 8][4],
-                                   float (&acc)[kWidth / 8][4]) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const Bf16* const row = v + (lane / 8 % 2 * 8 + lane % 8) * kValueStride + lane / 16 * 8;
-#pragma unroll
-    for (int s = 0; s < kKeys / 16; ++s) {
-      const uint32_t p[4] = {PackBf16(weight[2 * s][0], weight[2 * s][1]),
-                             PackBf16(weight[2 * s][2], weight[2 * s][3]),
-                             PackBf16(weight[2 * s + 1][0], weight[2 * s + 1][1]),
-                             PackBf16(weight[2 * s + 1][2], weight[2 * s + 1][3])};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        weight[2 * s + i / 2][i % 2 * 2] = __uint_as_float(p[i] << 16);
-        weight[2 * s + i / 2][i % 2 * 2 + 1] = __uint_as_float(p[i] & 0xFFFF0000U);
-      }
-#pragma unroll
-      for (int n = 0; n < kWidth / 16; ++n) {
-        uint32_t r[4];
-        LoadMatricesTransposed(r, row + 16 * s * kValueStride + 16 * n);
-        MmaBf16(acc[2 * n], p, {r[0], r[1]});
-        MmaBf16(acc[2 * n + 1], p, {r[2], r[3]});
-      }
-    }
-  }
-};
-
 // A number as the sum of two TF32 numbers, to 2^-22. A product is then three products; the product
 // of the low parts is left out.
 struct Split {
@@ -117,11 +26,11 @@ __device__ inline void MmaSplit(float (&c)[4], const Split (&a)[4], const Split 
   MmaTf32(c, {a[0].high, a[1].high, a[2].high, a[3].high}, {b[0].high, b[1].high});
 }
 
-// The terms of a product may be in any order. Here index t of a fragment is column (or key) 2t, and
-// index t + 4 is 2t + 1. So neighbours are read from memory together, and the scores can be used as
-// operands as they are.
+// The operands of a warp's products. The terms of a product may be in any order. Here index t of a
+// fragment is column (or key) 2t, and index t + 4 is 2t + 1. So neighbours are read from memory
+// together, and the scores can be used as operands as they are.
 template <int kWidth>
-struct MmaOperandsOf<float, kWidth> {
+struct WarpOperands {
   static constexpr int kKeys = 32;
   static constexpr int kKeyStride = kWidth + 8;    // pairs of 16 lanes: banks 8 g + 2 t
   static constexpr int kValueStride = kWidth + 4;  // 32 lanes: banks 8 t + g
@@ -199,10 +108,10 @@ struct MmaOperandsOf<float, kWidth> {
   }
 };
 
-template <typename T, int kWidth>
+template <int kWidth>
 class WarpProducts {
  public:
-  using Operands = MmaOperandsOf<T, kWidth>;
+  using Operands = WarpOperands<kWidth>;
   static constexpr int kKeys = Operands::kKeys;
   static constexpr int kKeyStride = Operands::kKeyStride;
   static constexpr int kValueStride = Operands::kValueStride;
@@ -224,13 +133,13 @@ class WarpProducts {
   __device__ int row(int half) const { return static_cast<int>(threadIdx.x % 32) / 4 + half * 8; }
 
   // Adds a first key that all queries see; k [kWidth] and v [kWidth] are in shared memory.
-  __device__ void AddOne(const float* k, const float* v, float scale, float bias) {
+  __device__ void AddOne(const float* k, const float* v, float bias) {
     float score[2] = {};
     operands_.Dot(k, score);
     const int t = static_cast<int>(threadIdx.x % 4);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float x = QuadSum(score[h]) * scale + bias;
+      const float x = QuadSum(score[h]) + bias;
       max_[h] = fmaxf(kNoMaximum, x);
       sum_[h] = t == 0 ? Exp(x - max_[h]) : 0.0F;
     }
@@ -241,15 +150,7 @@ class WarpProducts {
     }
   }
 
-  __device__ void Score(const T* k, float scale) {
-    operands_.Score(k, score_);
-    if (scale == 1.0F) return;
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) score_[n][i] *= scale;
-    }
-  }
+  __device__ void Score(const float* k) { operands_.Score(k, score_); }
 
   // This lane's scores are those of keys column() + offset, offset 0, 1, 8, 9, 16, ... Sets each
   // score to change(half, offset, score).
@@ -290,7 +191,7 @@ class WarpProducts {
     }
   }
 
-  __device__ void AddValues(const T* v) {
+  __device__ void AddValues(const float* v) {
     Operands::AddValues(v, score_, acc_);
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n) {

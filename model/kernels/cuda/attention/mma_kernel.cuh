@@ -17,44 +17,41 @@ inline constexpr int kMmaWarps = 4;
 inline constexpr int kMmaThreads = 32 * kMmaWarps;
 inline constexpr int kMmaQueries = 16 * kMmaWarps;
 
-template <typename T, int kWidth>
+template <int kWidth>
 struct MmaShared {
-  using Products = WarpProducts<T, kWidth>;
-  static constexpr int kBufferNumbers =
+  using Products = WarpProducts<kWidth>;
+  static constexpr int kBufferFloats =
       Products::kKeys * (Products::kKeyStride + Products::kValueStride);
-  static constexpr int kBufferFloats = 2 * kBufferNumbers * static_cast<int>(sizeof(T)) / 4;
 
   __host__ __device__ explicit MmaShared(SharedLayout& shared)
-      : buffers(shared.Take<float>(kBufferFloats > ScalarShared::kFloats ? kBufferFloats
-                                                                         : ScalarShared::kFloats)),
+      : buffers(shared.Take<float>(
+            2 * kBufferFloats > ScalarShared::kFloats ? 2 * kBufferFloats : ScalarShared::kFloats)),
         queries(shared.Take<float>(kMmaWarps * Products::kQueryFloats)),
         first(shared.Take<float>(2 * kWidth)),
         bias(shared.Take<float>(2 * Products::kKeys)),
         flags(shared.Take<float>(kMmaWarps)) {}
 
-  float* buffers;  // of T: two of keys and values, or ScalarTile's arrays
+  float* buffers;  // two of keys and values, or ScalarTile's arrays
   float* queries;
   float* first;  // token 0's key and value
   float* bias;   // of the keys in each buffer; written when there is a mask
   float* flags;
 };
 
-template <typename T, int kWidth>
+template <int kWidth>
 class MmaTile {
  public:
-  using Products = WarpProducts<T, kWidth>;
+  using Products = WarpProducts<kWidth>;
   static constexpr int kKeys = Products::kKeys;
 
-  static constexpr int kBufferNumbers = MmaShared<T, kWidth>::kBufferNumbers;
-
   __device__ MmaTile(const AttendArgs& args, const QueryTile& tile, int head,
-                     const MmaShared<T, kWidth>& arrays)
+                     const MmaShared<kWidth>& arrays)
       : args_(args),
         shape_(args.shape),
         tile_(tile),
         head_(head),
         vision_(args.shape, tile),
-        packed_(static_cast<const T*>(args.packed.data)),
+        packed_(static_cast<const float*>(args.packed.data)),
         arrays_(arrays),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
@@ -75,7 +72,7 @@ class MmaTile {
         v[c] = Value(keys, 0, c);
       }
       __syncthreads();
-      products.AddOne(k, v, ScoreScale(), keys.mask == nullptr ? 0.0F : keys.mask[0]);
+      products.AddOne(k, v, keys.mask == nullptr ? 0.0F : keys.mask[0]);
     }
     const int begin = max(first_, tile_.begin);
     const int end = min(first_ + 16, tile_.end);
@@ -97,7 +94,7 @@ class MmaTile {
       __syncthreads();
       const Sight seen = idle ? Sight::kNone : warp_sight.Of(j, j + kKeys);
       if (seen != Sight::kNone) {
-        products.Score(Keys(buffer), ScoreScale());
+        products.Score(Keys(buffer));
         if (seen == Sight::kSome || args_.mask != nullptr) Hide(row_sight, j, buffer, products);
         products.Weigh();
         products.AddValues(Values(buffer));
@@ -116,18 +113,10 @@ class MmaTile {
   }
 
  private:
-  static constexpr int kPer16 = 16 / static_cast<int>(sizeof(T));
-
-  __device__ T* Keys(int buffer) const {
-    return reinterpret_cast<T*>(arrays_.buffers) + buffer * kBufferNumbers;
+  __device__ float* Keys(int buffer) const {
+    return arrays_.buffers + buffer * MmaShared<kWidth>::kBufferFloats;
   }
-  __device__ T* Values(int buffer) const { return Keys(buffer) + kKeys * Products::kKeyStride; }
-
-  // bf16 queries stay exact, so their scale is applied to the scores.
-  static constexpr bool kScalesScores = sizeof(T) == 2;
-  __device__ float ScoreScale() const {
-    return kScalesScores && shape_.score == Score::kDot ? shape_.scale : 1.0F;
-  }
+  __device__ float* Values(int buffer) const { return Keys(buffer) + kKeys * Products::kKeyStride; }
 
   // Only rare tiles need these keys, so they are not kept in registers between them.
   __device__ HeadKeys RareKeys() const { return HeadKeys(args_, tile_, Opaque(head_)); }
@@ -137,24 +126,20 @@ class MmaTile {
 
   __device__ float Query(const HeadKeys& keys, int t, int column) const {
     if (t < tile_.begin || t >= tile_.end || column >= shape_.score_width) return 0.0F;
-    const float x = ToFloat(packed_[tile_.TokenOf(t) * args_.packed.stride +
-                                    int64_t{head_} * shape_.score_width + column]);
-    if (kScalesScores && shape_.score == Score::kDot) return x;
-    return x * keys.QueryFactor(t);
+    const int64_t at =
+        tile_.TokenOf(t) * args_.packed.stride + int64_t{head_} * shape_.score_width + column;
+    return packed_[at] * keys.QueryFactor(t);
   }
   __device__ float Key(const HeadKeys& keys, int j, int column) const {
     if (column >= shape_.score_width) return 0.0F;
-    if (j >= keys.stored_k) {
-      return ToFloat(packed_[keys.PackedKey(j) + column]) * keys.KeyFactor(j);
-    }
+    if (j >= keys.stored_k) return packed_[keys.PackedKey(j) + column] * keys.KeyFactor(j);
     int step = 0;
     const float* const key = keys.StoredKey(j, &step);
     return key[int64_t{column} * step];
   }
   __device__ float Value(const HeadKeys& keys, int j, int column) const {
     if (column >= shape_.value_width) return 0.0F;
-    return j < keys.stored ? keys.StoredValue(j)[column]
-                           : ToFloat(packed_[keys.PackedValue(j) + column]);
+    return j < keys.stored ? keys.StoredValue(j)[column] : packed_[keys.PackedValue(j) + column];
   }
 
   // Loads keys and values [j0, j0 + kKeys) into shared memory, and zeros for missing ones.
@@ -178,13 +163,13 @@ class MmaTile {
     const HeadKeys keys = RareKeys();
     // Each lane takes a key, as suits the layout of stored keys, and 16 bytes of it at a time.
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < kKeys * (kWidth / kPer16); i += kMmaThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < kKeys * (kWidth / 4); i += kMmaThreads) {
       const int row = i % kKeys;
       const int j = j0 + row;
-      const int column = i / kKeys * kPer16;
+      const int column = i / kKeys * 4;
       const bool exists = j < to && !keys.Masked(j);
-      auto k = Fill<kPer16>(0.0F);
-      auto v = Fill<kPer16>(0.0F);
+      auto k = Fill<4>(0.0F);
+      auto v = Fill<4>(0.0F);
       if (exists) {
         LoadKey(keys, j, column, k);
         LoadValue(keys, j, column, v);
@@ -196,13 +181,13 @@ class MmaTile {
 
   // Copies rows that begin at element `from` of packed.
   template <int kStride>
-  __device__ void Copy(int j0, int to, int64_t from, int width, T* shared) const {
-    constexpr int kPieces = kWidth / kPer16;  // of a row
+  __device__ void Copy(int j0, int to, int64_t from, int width, float* shared) const {
+    constexpr int kPieces = kWidth / 4;  // of a row
     constexpr int kRows = kMmaThreads / kPieces;
     const int row = static_cast<int>(threadIdx.x) / kPieces;
-    const int column = static_cast<int>(threadIdx.x) % kPieces * kPer16;
-    const T* source = packed_ + (from + row * args_.packed.stride + column);
-    T* shared_row = shared + row * kStride + column;
+    const int column = static_cast<int>(threadIdx.x) % kPieces * 4;
+    const float* source = packed_ + (from + row * args_.packed.stride + column);
+    float* shared_row = shared + row * kStride + column;
     for (int i = row; i < kKeys; i += kRows) {
       const bool exists = j0 + i < to && column < width && !Masked(j0 + i);
       CopyAsync16(shared_row, exists ? source : packed_, exists);
@@ -211,35 +196,29 @@ class MmaTile {
     }
   }
 
-  __device__ void LoadKey(const HeadKeys& keys, int j, int column, Channels<kPer16>& to) const {
+  __device__ void LoadKey(const HeadKeys& keys, int j, int column, Channels<4>& to) const {
     const bool stored = j < keys.stored_k;
     int step = 1;
     const float* const key = stored ? keys.StoredKey(j, &step) : nullptr;
     const float factor = stored ? 1.0F : keys.KeyFactor(j);
 #pragma unroll
-    for (int i = 0; i < kPer16; ++i) {
+    for (int i = 0; i < 4; ++i) {
       const int c = column + i;
       if (c >= shape_.score_width) continue;
-      to[i] = stored ? key[int64_t{c} * step] : ToFloat(packed_[keys.PackedKey(j) + c]) * factor;
+      to[i] = stored ? key[int64_t{c} * step] : packed_[keys.PackedKey(j) + c] * factor;
     }
   }
-  __device__ void LoadValue(const HeadKeys& keys, int j, int column, Channels<kPer16>& to) const {
+  __device__ void LoadValue(const HeadKeys& keys, int j, int column, Channels<4>& to) const {
     const float* const value = j < keys.stored ? keys.StoredValue(j) : nullptr;
     if (value != nullptr && args_.state_in_16_bytes) {
-#pragma unroll
-      for (int i = 0; i < kPer16; i += 4) {
-        if (column + i >= shape_.value_width) continue;
-        const auto four = cuda::Load<4>(value + column + i);
-#pragma unroll
-        for (int o = 0; o < 4; ++o) to[i + o] = four[o];
-      }
+      if (column < shape_.value_width) to = cuda::Load<4>(value + column);
       return;
     }
 #pragma unroll
-    for (int i = 0; i < kPer16; ++i) {
+    for (int i = 0; i < 4; ++i) {
       const int c = column + i;
       if (c >= shape_.value_width) continue;
-      to[i] = value != nullptr ? value[c] : ToFloat(packed_[keys.PackedValue(j) + c]);
+      to[i] = value != nullptr ? value[c] : packed_[keys.PackedValue(j) + c];
     }
   }
 
@@ -280,8 +259,8 @@ class MmaTile {
   const QueryTile& tile_;
   const int head_;
   const Vision vision_;
-  const T* const packed_;
-  const MmaShared<T, kWidth>& arrays_;
+  const float* const packed_;
+  const MmaShared<kWidth>& arrays_;
   const int warp_;
   const int lane_;
   const int first_;  // position of the warp's first query
@@ -289,7 +268,7 @@ class MmaTile {
 
 // Grid: tiles of 64 queries; heads. The tiles that see most come first: when causal the last ones,
 // and where token 0 may see everything the first.
-template <typename T, int kWidth>
+template <int kWidth>
 __global__ void __launch_bounds__(kMmaThreads, kWidth > 64 ? 2 : 3)
     AttentionMmaKernel(const AttendArgs args) {
   const int index = static_cast<int>(args.shape.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
@@ -301,14 +280,14 @@ __global__ void __launch_bounds__(kMmaThreads, kWidth > 64 ? 2 : 3)
     return;
   }
   SharedLayout layout(DynamicShared());
-  const MmaShared<T, kWidth> shared(layout);
-  if (MmaTile<T, kWidth>(args, tile, head, shared).Run()) {
+  const MmaShared<kWidth> shared(layout);
+  if (MmaTile<kWidth>(args, tile, head, shared).Run()) {
     return;
   }
   // The tile is found again, so that nothing has to stay in registers for this case.
   const QueryTile again = FindTile(args, Opaque(index), kMmaQueries);
   const ScalarShared scalar(shared.buffers);
-  ScalarTile<T>(args, again, Opaque(head), scalar).template Run<false>(0);
+  ScalarTile(args, again, Opaque(head), scalar).Run<false>(0);
 }
 
 }  // namespace aft::kernels::cuda

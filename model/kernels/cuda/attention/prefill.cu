@@ -10,13 +10,13 @@
 namespace aft::kernels::cuda {
 namespace {
 
-template <typename T, bool kAdditive>
+template <bool kAdditive>
 cudaError_t LaunchScalar(const AttendArgs& args, Stream stream) {
   SharedLayout shared;
   const ScalarShared layout(shared);
   const unsigned chunks = Blocks(args.shape.value_width, kScalarColumns);
   return Launch(
-      AttentionScalarKernel<T, kAdditive>,
+      AttentionScalarKernel<kAdditive>,
       dim3(static_cast<unsigned>(TilesBefore(kScalarQueries, args.rows.rows, args.rows.tokens)),
            static_cast<unsigned>(args.shape.heads) * chunks),
       dim3(kScalarWarps * 32), shared.bytes(), stream, args);
@@ -24,44 +24,42 @@ cudaError_t LaunchScalar(const AttendArgs& args, Stream stream) {
 
 constexpr int kMmaWidth = 128;
 
-template <typename T, int kWidth>
+template <int kWidth>
 cudaError_t LaunchMma(const AttendArgs& args, Stream stream) {
   SharedLayout shared;
-  const MmaShared<T, kWidth> layout(shared);
-  if (shared.bytes() > SharedLimit()) return LaunchScalar<T, false>(args, stream);
+  const MmaShared<kWidth> layout(shared);
+  if (shared.bytes() > SharedLimit()) return LaunchScalar<false>(args, stream);
   return Launch(
-      AttentionMmaKernel<T, kWidth>,
+      AttentionMmaKernel<kWidth>,
       dim3(static_cast<unsigned>(TilesBefore(kMmaQueries, args.rows.rows, args.rows.tokens)),
            static_cast<unsigned>(args.shape.heads)),
       dim3(kMmaThreads), shared.bytes(), stream, args);
 }
 
-template <typename T>
 cudaError_t LaunchAttend(const AttendArgs& args, Stream stream) {
-  if (args.shape.score == Score::kAdditive) return LaunchScalar<T, true>(args, stream);
+  if (args.shape.score == Score::kAdditive) return LaunchScalar<true>(args, stream);
   const int width = std::max(args.shape.score_width, args.shape.value_width);
   if (args.shape.position_keys != nullptr || width > kMmaWidth) {
-    return LaunchScalar<T, false>(args, stream);
+    return LaunchScalar<false>(args, stream);
   }
-  if (width <= 32) return LaunchMma<T, 32>(args, stream);
-  if (width <= 64) return LaunchMma<T, 64>(args, stream);
-  return LaunchMma<T, 128>(args, stream);
+  if (width <= 32) return LaunchMma<32>(args, stream);
+  if (width <= 64) return LaunchMma<64>(args, stream);
+  return LaunchMma<128>(args, stream);
 }
 
-template <typename T>
 cudaError_t LaunchStore(const AttendArgs& args, Stream stream) {
   SharedLayout shared;
   shared.Take<float>(32 * 33);
   return Launch(
-      AttentionStoreKernel<T>,
+      AttentionStoreKernel,
       dim3(static_cast<unsigned>(TilesBefore(kStoreTokens, args.rows.rows, args.rows.tokens)),
            static_cast<unsigned>(args.shape.heads)),
       dim3(kStoreWarps * 32), shared.bytes(), stream, args);
 }
 
-bool In16Bytes(const void* data, std::initializer_list<int64_t> counts, int64_t bytes) {
+bool In16Bytes(const void* data, std::initializer_list<int64_t> counts) {
   bool multiples = Aligned(data, 16);
-  for (const int64_t count : counts) multiples = multiples && count * bytes % 16 == 0;
+  for (const int64_t count : counts) multiples = multiples && count % 4 == 0;
   return multiples;
 }
 
@@ -69,11 +67,9 @@ void SetAlignment(AttendArgs& args) {
   const AttentionShape& shape = args.shape;
   args.packed_in_16_bytes =
       shape.score != Score::kCosine &&
-      In16Bytes(args.packed.data, {args.packed.stride, shape.score_width, shape.value_width},
-                NumberBytes(args.packed.type));
-  args.state_in_16_bytes =
-      In16Bytes(args.state.base,
-                {args.state.slot_stride, shape.first_value, shape.values, shape.value_width}, 4);
+      In16Bytes(args.packed.data, {args.packed.stride, shape.score_width, shape.value_width});
+  args.state_in_16_bytes = In16Bytes(args.state.base, {args.state.slot_stride, shape.first_value,
+                                                       shape.values, shape.value_width});
   args.y_in_pairs = Aligned(args.y.data, 8) && args.y.stride % 2 == 0 && shape.value_width % 2 == 0;
 }
 
@@ -89,11 +85,9 @@ cudaError_t Attend(AttendArgs args, float* workspace, Stream stream) {
                stream, args.shape, args.packed, tokens, workspace);
     if (error != cudaSuccess) return error;
   }
-  const bool fp32 = args.packed.type == Number::kFp32;
-  const cudaError_t error =
-      fp32 ? LaunchAttend<float>(args, stream) : LaunchAttend<Bf16>(args, stream);
+  const cudaError_t error = LaunchAttend(args, stream);
   if (error != cudaSuccess || args.state.base == nullptr) return error;
-  return fp32 ? LaunchStore<float>(args, stream) : LaunchStore<Bf16>(args, stream);
+  return LaunchStore(args, stream);
 }
 
 }  // namespace
@@ -104,7 +98,7 @@ int64_t AttentionWorkspaceFloats(const AttentionParams& params, int64_t tokens) 
 
 int AttentionPrefill(const AttentionParams& params, const ChunkRows& chunks, In packed, State state,
                      Out y, float* workspace, Stream stream) {
-  if (!params.causal || !Supported(params, packed)) return cudaErrorInvalidValue;
+  if (!params.causal || !Supported(params, packed, y)) return cudaErrorInvalidValue;
   if (chunks.tokens == 0) return cudaSuccess;
   AttendArgs args = {};
   args.shape = MakeShape(params);
@@ -117,7 +111,7 @@ int AttentionPrefill(const AttentionParams& params, const ChunkRows& chunks, In 
 
 int AttentionEncode(const AttentionParams& params, const Texts& texts, In packed, Out y,
                     float* workspace, Stream stream) {
-  if (!Supported(params, packed)) return cudaErrorInvalidValue;
+  if (!Supported(params, packed, y)) return cudaErrorInvalidValue;
   if (texts.tokens == 0) return cudaSuccess;
   AttendArgs args = {};
   args.shape = MakeShape(params);

@@ -32,7 +32,6 @@ struct ScalarShared {
   float* weights;  // [16, 32]
 };
 
-template <typename T>
 class ScalarTile {
  public:
   __device__ ScalarTile(const AttendArgs& args, const QueryTile& tile, int head,
@@ -43,7 +42,7 @@ class ScalarTile {
         head_(head),
         keys_(args, tile, head),
         vision_(args.shape, tile),
-        packed_(static_cast<const T*>(args.packed.data)),
+        packed_(static_cast<const float*>(args.packed.data)),
         shared_(shared),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32) {}
@@ -180,7 +179,7 @@ class ScalarTile {
       if (t < t1 && c < shape_.score_width) {
         const int64_t at =
             tile_.TokenOf(t) * args_.packed.stride + int64_t{head_} * shape_.score_width + c;
-        x = ToFloat(packed_[at]) * keys_.QueryFactor(t);
+        x = packed_[at] * keys_.QueryFactor(t);
       }
       shared_.q[r * 32 + lane_] = x;
     }
@@ -193,7 +192,7 @@ class ScalarTile {
       if (j < keys_.stored_k) continue;
       float x = 0.0F;
       if (j < j1 && c < shape_.score_width && !keys_.Masked(j)) {
-        x = ToFloat(packed_[keys_.PackedKey(j) + c]) * keys_.KeyFactor(j);
+        x = packed_[keys_.PackedKey(j) + c] * keys_.KeyFactor(j);
       }
       shared_.k[lane_ * 33 + i] = x;
     }
@@ -217,7 +216,7 @@ class ScalarTile {
         const int c = first_column + lane_ + 32 * g;
         float x = 0.0F;
         if (exists && c < shape_.value_width) {
-          x = from != nullptr ? from[c] : ToFloat(packed_[keys_.PackedValue(j) + c]);
+          x = from != nullptr ? from[c] : packed_[keys_.PackedValue(j) + c];
         }
         shared_.v[i * kScalarColumns + lane_ + 32 * g] = x;
       }
@@ -230,7 +229,7 @@ class ScalarTile {
   const int head_;
   const HeadKeys keys_;
   const Vision vision_;
-  const T* const packed_;
+  const float* const packed_;
   const ScalarShared& shared_;
   const int warp_;
   const int lane_;
@@ -250,7 +249,7 @@ __device__ inline void WriteZeros(const AttendArgs& args, const QueryTile& tile,
 }
 
 // Grid: tiles of 16 queries; heads times chunks of kScalarColumns.
-template <typename T, bool kAdditive>
+template <bool kAdditive>
 __global__ void __launch_bounds__(kScalarWarps * 32, 3)
     AttentionScalarKernel(const AttendArgs args) {
   const QueryTile tile = FindTile(args, blockIdx.x, kScalarQueries);
@@ -264,7 +263,7 @@ __global__ void __launch_bounds__(kScalarWarps * 32, 3)
   }
   SharedLayout layout(DynamicShared());
   const ScalarShared shared(layout);
-  ScalarTile<T>(args, tile, head, shared).template Run<kAdditive>(first_column);
+  ScalarTile(args, tile, head, shared).Run<kAdditive>(first_column);
 }
 
 }  // namespace aft::kernels::cuda

@@ -61,7 +61,7 @@ int64_t AttentionStepWorkspaceFloats(const AttentionParams& params, int64_t rows
 
 int AttentionStep(const AttentionParams& params, const StepRows& rows, In packed, State state,
                   Out y, float* workspace, Stream stream) {
-  if (!params.causal || !Supported(params, packed)) return cudaErrorInvalidValue;
+  if (!params.causal || !Supported(params, packed, y)) return cudaErrorInvalidValue;
   if (rows.rows == 0) return cudaSuccess;
   AttentionStepArgs args = {};
   args.shape = MakeShape(params);

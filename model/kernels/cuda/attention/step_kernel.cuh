@@ -210,13 +210,13 @@ __device__ inline void AddOneKey(StepSums<kVector, kGroups>& sums, const float* 
 // One warp stores the token's key, and its values for the columns of its block, in the state.
 __device__ inline void StoreToken(const AttentionStepArgs& args, const AttentionShape& shape,
                                   const SeenBlocks& seen, const StepColumns& columns, int64_t row,
-                                  int32_t slot, int head, int position, bool with_key) {
+                                  int32_t slot, int head, bool with_key) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int64_t k = row * args.packed.stride + shape.key_column + int64_t{head} * shape.score_width;
   const int64_t v =
       row * args.packed.stride + shape.value_column + int64_t{head} * shape.value_width;
   float* const state = args.state.base + slot * args.state.slot_stride;
-  const bool is_first = position == 0 && shape.first_key >= 0;
+  const bool is_first = seen.own == 0 && seen.own_seen == 0 && shape.first_key >= 0;
   float* const to_v = state + shape.values + head * shape.head_values +
                       SpanValues(shape, seen.own) + int64_t{seen.own_seen} * shape.value_width;
   for (int c = columns.first + lane; c < columns.end; c += 32) {
@@ -285,6 +285,7 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector == 1 || kGroups > 1 ?
         Softplus(LoadNumber(args.packed, row * args.packed.stride + shape.strength_column + head)) *
         InverseLength(args.packed, q, shape.score_width);
   }
+#pragma unroll 1  // unrolled, its loads would take registers that the loop below needs
   for (int c = tid; c < shape.score_width; c += threads) {
     shared.q[c] = LoadNumber(args.packed, q + c) * factor;
   }
@@ -308,7 +309,10 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector == 1 || kGroups > 1 ?
       float inverse = 1.0F;
       if (shape.score == Score::kCosine) inverse = InverseLength(args.packed, k, shape.score_width);
       const float* own = nullptr;
-      if (!shape.stores_keys()) own = shape.position_keys + KeyOffset(position, shape.score_width);
+      if (!shape.stores_keys()) {
+        own = shape.position_keys +
+              KeyOffset(seen.own * shape.span + seen.own_seen, shape.score_width);
+      }
       AddOneKey<kAdditive>(
           sums, shared.q, weight, shape.score_width, columns,
           [&](int c) {
@@ -386,7 +390,7 @@ __global__ void __launch_bounds__(kStepWarps * 32, kVector == 1 || kGroups > 1 ?
   }
   // This comes last, when no warp reads the block of keys that contains the token's place any more.
   if (warp == 0 && (seen.splits - 1 - first_split) % args.split_blocks == 0) {
-    StoreToken(args, shape, seen, columns, row, slot, head, position, chunk == 0);
+    StoreToken(args, shape, seen, columns, row, slot, head, chunk == 0);
   }
 }
 

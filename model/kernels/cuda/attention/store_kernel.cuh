@@ -30,7 +30,6 @@ __global__ void __launch_bounds__(kStoreWarps * 32)
 
 // Writes the chunks' keys and values into the states; into a ring only those that will remain in
 // it. It runs after all reads of the old states. Grid: tiles of kStoreTokens tokens; heads.
-template <typename T>
 __global__ void __launch_bounds__(kStoreWarps * 32) AttentionStoreKernel(const AttendArgs args) {
   const AttentionShape& shape = args.shape;
   const QueryTile tile = FindTile(args, blockIdx.x, kStoreTokens);
@@ -39,17 +38,17 @@ __global__ void __launch_bounds__(kStoreWarps * 32) AttentionStoreKernel(const A
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const HeadKeys keys(args, tile, head);
-  const T* const packed = static_cast<const T*>(args.packed.data);
+  const float* const packed = static_cast<const float*>(args.packed.data);
   float* const state = args.state.base + tile.slot * args.state.slot_stride;
 
   if (tile.begin == 0 && shape.first_key >= 0) {
     float* const first_k = state + shape.first_key + int64_t{head} * shape.score_width;
     float* const first_v = state + shape.first_value + int64_t{head} * shape.value_width;
     for (int c = static_cast<int>(threadIdx.x); c < shape.score_width; c += kStoreWarps * 32) {
-      first_k[c] = ToFloat(packed[keys.PackedKey(0) + c]);
+      first_k[c] = packed[keys.PackedKey(0) + c];
     }
     for (int c = static_cast<int>(threadIdx.x); c < shape.value_width; c += kStoreWarps * 32) {
-      first_v[c] = ToFloat(packed[keys.PackedValue(0) + c]);
+      first_v[c] = packed[keys.PackedValue(0) + c];
     }
   }
   // In a ring, only tokens whose place no later token of the chunk takes are stored. So the state
@@ -62,9 +61,7 @@ __global__ void __launch_bounds__(kStoreWarps * 32) AttentionStoreKernel(const A
   for (int j = begin + warp; j < tile.end; j += kStoreWarps) {
     float* const to =
         v + SpanValues(shape, j / shape.span) + int64_t{j % shape.span} * shape.value_width;
-    for (int c = lane; c < shape.value_width; c += 32) {
-      to[c] = ToFloat(packed[keys.PackedValue(j) + c]);
-    }
+    for (int c = lane; c < shape.value_width; c += 32) to[c] = packed[keys.PackedValue(j) + c];
   }
   if (!shape.stores_keys()) return;
 
@@ -78,7 +75,7 @@ __global__ void __launch_bounds__(kStoreWarps * 32) AttentionStoreKernel(const A
     for (int i = warp; i < tile.end - begin; i += kStoreWarps) {
       const int c = c0 + lane;
       if (c >= shape.score_width) continue;
-      k[lane * 33 + i] = ToFloat(packed[keys.PackedKey(begin + i) + c]) * keys.KeyFactor(begin + i);
+      k[lane * 33 + i] = packed[keys.PackedKey(begin + i) + c] * keys.KeyFactor(begin + i);
     }
     __syncthreads();
     for (int i = warp; i < min(32, shape.score_width - c0); i += kStoreWarps) {

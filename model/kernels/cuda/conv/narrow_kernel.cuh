@@ -7,7 +7,7 @@
 namespace aft::kernels::cuda {
 
 // Grid: places, channels / kConvNarrowChannels. REQUIRES: 1-D.
-template <typename T, typename Y>
+template <typename Y>
 __global__ void __launch_bounds__(kConvNarrowThreads, 3) ConvNarrowKernel(ConvTileArgs args) {
   const ConvDims& dims = args.dims;
   const int64_t place = blockIdx.x;
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kConvNarrowThreads, 3) ConvNarrowKernel(ConvTi
   SharedLayout layout(DynamicShared());
   const ConvNarrowShared shared(layout, dims);
   const int channel = static_cast<int>(blockIdx.y) * kConvNarrowChannels;
-  const ConvNarrowTile<T> tile(args, sequence, i, channel, shared);
+  const ConvNarrowTile tile(args, sequence, i, channel, shared);
   const int c = static_cast<int>(threadIdx.x) % kConvNarrowChannels;
   const int run = static_cast<int>(threadIdx.x) / kConvNarrowChannels;
   const bool mine = c < tile.channels();
@@ -30,13 +30,13 @@ __global__ void __launch_bounds__(kConvNarrowThreads, 3) ConvNarrowKernel(ConvTi
   }
 
   const bool exact = tile.Prepare();
-  const T* const q = tile.tokens().Packed(tile.first() + run * kConvRun) + channel + c;
+  const float* const q = tile.tokens().Packed(tile.first() + run * kConvRun) + channel + c;
   if (exact) {
     for (int r = 0; r < rows; ++r) {
       float num = 0.0F;
       float den = 0.0F;
       tile.Exactly(run * kConvRun + r, c, &num, &den);
-      y[r * args.y.stride] = FromFloat<Y>(Gated(num, den, ToFloat(q[r * args.packed.stride])));
+      y[r * args.y.stride] = FromFloat<Y>(Gated(num, den, q[r * args.packed.stride]));
     }
     return;
   }
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kConvNarrowThreads, 3) ConvNarrowKernel(ConvTi
   for (int r = 0; r < kConvRun; ++r) {
     if (r >= rows) break;
     const float den = shared.den[(run * kConvRun + r) * shared.heads + head];
-    const float gate = ToFloat(q[r * args.packed.stride]);
+    const float gate = q[r * args.packed.stride];
     y[r * args.y.stride] = FromFloat<Y>(Gated(num[r], den, gate));
   }
 }

@@ -69,7 +69,6 @@ struct ConvNarrowShared {
 };
 
 // One block's tile and channels.
-template <typename T>
 class ConvNarrowTile {
  public:
   __device__ ConvNarrowTile(const ConvTileArgs& args, const ConvSequence& sequence, int64_t i,
@@ -89,7 +88,7 @@ class ConvNarrowTile {
         begin_(static_cast<int>(sequence.Left(i) - first_) + lead_),
         end_(static_cast<int>(sequence.Right(i) - first_) + lead_) {}
 
-  __device__ const ConvTokens<T>& tokens() const { return tokens_; }
+  __device__ const ConvTokens& tokens() const { return tokens_; }
   __device__ int64_t first() const { return first_; }
   __device__ int rows() const { return rows_; }
   __device__ int channels() const { return channels_; }
@@ -293,13 +292,13 @@ class ConvNarrowTile {
     if (!(all - early <= kConvRise)) atomicMax(shared_.exact, 1);
   }
 
-  static constexpr auto kVec = static_cast<int>(16 / sizeof(T));
+  static constexpr int kVec = 4;  // numbers that are read at a time
   static constexpr int kVectors = kConvNarrowChannels / kVec;
   static constexpr int kFlight = 4;
-  using Flight = RingVector<T, kVec>[kFlight];
+  using Flight = RingVector<float, kVec>[kFlight];
 
   __device__ bool Direct() const {
-    return channels_ % kVec == 0 && tokens_.template Direct<kVec>(first_ - lead_ + begin_);
+    return channels_ % kVec == 0 && tokens_.Direct<kVec>(first_ - lead_ + begin_);
   }
   // Calls fn(j, column, channel) for this thread's vectors j, if their column and channel exist, in
   // the batch that starts at vector `from` of the block.
@@ -316,7 +315,7 @@ class ConvNarrowTile {
   __device__ void Fetch(int from, Flight& flight) const {
     if (!Direct()) return;
     EachVector(from, [&](int j, int u, int c) {
-      tokens_.template Read<kVec>(first_ - lead_ + u, channel_ + c, flight[j]);
+      tokens_.Read<kVec>(first_ - lead_ + u, channel_ + c, flight[j]);
     });
   }
   // `flight` holds the vectors that Fetch(0) loaded.
@@ -336,14 +335,14 @@ class ConvNarrowTile {
       if (u < begin_ || u >= end_ || c >= channels_) {
         shared_.value[at] = 0.0F;
       } else if (!Direct()) {
-        store(u, c, tokens_.template Value<1>(first_ - lead_ + u, channel_ + c));
+        store(u, c, tokens_.Value<1>(first_ - lead_ + u, channel_ + c));
       }
     }
     if (!Direct()) return;
     for (int from = 0; from < columns * kVectors; from += kFlight * kConvNarrowThreads) {
       if (from > 0) Fetch(from, flight);
       EachVector(from, [&](int j, int u, int c) {
-        store(u, c, tokens_.template Get<kVec>(flight[j], first_ - lead_ + u));
+        store(u, c, tokens_.Get<kVec>(flight[j], first_ - lead_ + u));
       });
     }
   }
@@ -386,7 +385,7 @@ class ConvNarrowTile {
 
   const ConvTileArgs& args_;
   const ConvDims& dims_;
-  const ConvTokens<T> tokens_;
+  const ConvTokens tokens_;
   const ConvNarrowShared& shared_;
   const int64_t place_;
   const int channel_;

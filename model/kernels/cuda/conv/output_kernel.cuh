@@ -10,10 +10,10 @@ namespace aft::kernels::cuda {
 
 // num += A V over all columns, den[half] += this thread's part of A's row sums. With kPrecise a
 // product is three products of TF32 halves, otherwise one.
-template <bool kExact, bool kPrecise, typename T, int kChannels, bool kGrid>
-__device__ inline void ConvMultiply(const ConvOutputTile<T, kChannels, kGrid>& tile,
+template <bool kExact, bool kPrecise, int kChannels, bool kGrid>
+__device__ inline void ConvMultiply(const ConvOutputTile<kChannels, kGrid>& tile,
                                     const ConvOutputShared<kChannels, kGrid>& shared, int channels,
-                                    typename ConvOutputTile<T, kChannels, kGrid>::Flight& flight,
+                                    typename ConvOutputTile<kChannels, kGrid>::Flight& flight,
                                     float (&num)[kChannels / 8][4], float (&den)[2]) {
   constexpr int kStride = ConvOutputShared<kChannels, kGrid>::kStride;
   // ptx.cuh describes the fragments.
@@ -51,10 +51,7 @@ __device__ inline void ConvMultiply(const ConvOutputTile<T, kChannels, kGrid>& t
         if (b * 8 >= channels) break;
         const float* const value = shared.value + (u + k) * kStride + b * 8 + g;
         const float v[2] = {value[0], value[4 * kStride]};
-        // bf16 numbers are TF32 numbers already.
-        constexpr bool kRounded = sizeof(T) == sizeof(Bf16);
-        const uint32_t high[2] = {kRounded ? __float_as_uint(v[0]) : ToTf32(v[0]),
-                                  kRounded ? __float_as_uint(v[1]) : ToTf32(v[1])};
+        const uint32_t high[2] = {ToTf32(v[0]), ToTf32(v[1])};
         if constexpr (kPrecise) {
           const uint32_t rest[2] = {ToTf32(v[0] - __uint_as_float(high[0])),
                                     ToTf32(v[1] - __uint_as_float(high[1]))};
@@ -69,7 +66,7 @@ __device__ inline void ConvMultiply(const ConvOutputTile<T, kChannels, kGrid>& t
 }
 
 // Grid: places, heads * chunks of kChannels of a head's channels.
-template <typename T, typename Y, int kChannels, bool kGrid>
+template <typename Y, int kChannels, bool kGrid>
 __global__ void __launch_bounds__(kConvOutputThreads, kGrid ? 3 : 4)
     ConvOutputKernel(ConvTileArgs args) {
   constexpr bool kPrecise = std::is_same_v<Y, float>;
@@ -98,8 +95,8 @@ __global__ void __launch_bounds__(kConvOutputThreads, kGrid ? 3 : 4)
 
   SharedLayout layout(DynamicShared());
   const Shared shared(layout, args);
-  ConvOutputTile<T, kChannels, kGrid> tile(args, sequence, i, head, channel, channels, shared);
-  typename ConvOutputTile<T, kChannels, kGrid>::Flight flight;
+  ConvOutputTile<kChannels, kGrid> tile(args, sequence, i, head, channel, channels, shared);
+  typename ConvOutputTile<kChannels, kGrid>::Flight flight;
   tile.Fetch(0, flight);
   float outside_max[2] = {kEmptyMax, kEmptyMax};
 #pragma unroll
@@ -118,7 +115,7 @@ __global__ void __launch_bounds__(kConvOutputThreads, kGrid ? 3 : 4)
   }
 
   const int k = thread % 4;
-  const T* const q = tile.tokens().Packed(tile.first()) + channel;
+  const float* const q = tile.tokens().Packed(tile.first()) + channel;
   const bool pairs = dims.width % 2 == 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -150,7 +147,7 @@ __global__ void __launch_bounds__(kConvOutputThreads, kGrid ? 3 : 4)
     for (int b = 0; b < kBlocks; ++b) {
       const int c = b * 8 + 2 * k;
       const float sums[2] = {num[b][2 * half], num[b][2 * half + 1]};
-      const T* const gates = q + row * args.packed.stride + c;
+      const float* const gates = q + row * args.packed.stride + c;
       Y* const to = y + row * args.y.stride + c;
       if (pairs && c < channels) {
         Channels<2> two = Load<2>(gates, args.packed_aligned);
@@ -159,7 +156,7 @@ __global__ void __launch_bounds__(kConvOutputThreads, kGrid ? 3 : 4)
         Store<2>(two, to, args.y_aligned);
       } else {
         for (int j = 0; j < 2; ++j) {
-          if (c + j < channels) to[j] = FromFloat<Y>(finish(c + j, sums[j], ToFloat(gates[j])));
+          if (c + j < channels) to[j] = FromFloat<Y>(finish(c + j, sums[j], gates[j]));
         }
       }
     }

@@ -65,14 +65,14 @@ struct ConvOutputShared {
 };
 
 // One block's tile and channels, of one head.
-template <typename T, int kChannels, bool kGrid>
+template <int kChannels, bool kGrid>
 class ConvOutputTile {
  public:
   using Shared = ConvOutputShared<kChannels, kGrid>;
-  static constexpr auto kVec = static_cast<int>(16 / sizeof(T));
+  static constexpr int kVec = 4;  // numbers that are read at a time
   static constexpr int kVectors = kChannels / kVec;
   static constexpr int kFlight = kConvColumns * kVectors / kConvOutputThreads;
-  using Flight = RingVector<T, kVec>[kFlight];
+  using Flight = RingVector<float, kVec>[kFlight];
   static_assert(kFlight * kConvOutputThreads == kConvColumns * kVectors);
 
   __device__ ConvOutputTile(const ConvTileArgs& args, const ConvSequence& sequence, int64_t i,
@@ -91,7 +91,7 @@ class ConvOutputTile {
 
   __device__ int rows() const { return rows_; }
   __device__ int columns() const { return columns_; }
-  __device__ const ConvTokens<T>& tokens() const { return tokens_; }
+  __device__ const ConvTokens& tokens() const { return tokens_; }
   __device__ int64_t first() const { return first_; }
   __device__ bool exact() const { return exact_; }
   // The number of columns that token `row` of the tile sees.
@@ -122,7 +122,7 @@ class ConvOutputTile {
     if (!Direct(u0)) return;
     EachVector(u0, [&](int j, int u, int c) {
       if (u < columns_ && c < channels_) {
-        tokens_.template Read<kVec>(left_ + u, channel_ + c, flight[j]);
+        tokens_.Read<kVec>(left_ + u, channel_ + c, flight[j]);
       }
     });
   }
@@ -131,7 +131,7 @@ class ConvOutputTile {
       EachVector(u0, [&](int j, int u, int c) {
         Channels<kVec> v = Fill<kVec>(0.0F);
         if (u < columns_ && c < channels_) {
-          v = tokens_.template Get<kVec>(flight[j], left_ + u);
+          v = tokens_.Get<kVec>(flight[j], left_ + u);
 #pragma unroll
           for (int i = 0; i < kVec; ++i) v[i] = Finite(v[i], u, c + i);
         }
@@ -145,7 +145,7 @@ class ConvOutputTile {
         const int c = at % kChannels;
         float v = 0.0F;
         if (u < columns_ && c < channels_) {
-          v = Finite(tokens_.template Value<1>(left_ + u, channel_ + c)[0], u, c);
+          v = Finite(tokens_.Value<1>(left_ + u, channel_ + c)[0], u, c);
         }
         shared_.value[(u - u0) * Shared::kStride + c] = v;
       }
@@ -199,7 +199,7 @@ class ConvOutputTile {
   }
 
   __device__ bool Direct(int u0) const {
-    return channels_ % kVec == 0 && tokens_.template Direct<kVec>(left_ + u0);
+    return channels_ % kVec == 0 && tokens_.Direct<kVec>(left_ + u0);
   }
   // Zero times NaN is NaN, so even values that a token does not see must be finite.
   __device__ float Finite(float v, int u, int c) const {
@@ -320,7 +320,7 @@ class ConvOutputTile {
   }
 
   const ConvTileArgs& args_;
-  const ConvTokens<T> tokens_;
+  const ConvTokens tokens_;
   const Shared& shared_;
   const int head_;
   const int channel_;

@@ -12,15 +12,15 @@ constexpr size_t kMostShared = size_t{160} << 10;
 // The most shared memory of a block that launches on the current device.
 size_t MostShared() { return std::min(kMostShared, SharedLimit()); }
 
-template <typename T, typename Y, int kChannels, bool kGrid>
+template <typename Y, int kChannels, bool kGrid>
 int StartMatrix(const ConvTileArgs& args, unsigned places, Stream stream) {
   SharedLayout layout;
   const ConvOutputShared<kChannels, kGrid> shared(layout, args);
-  if (layout.bytes() > kMostShared) return cudaErrorInvalidValue;
+  if (layout.bytes() > kMostShared) return cudaErrorInvalidConfiguration;
   const unsigned chunks = Blocks(args.dims.width, kChannels);
   const dim3 blocks(places, chunks * static_cast<unsigned>(args.dims.heads));
-  return Launch(ConvOutputKernel<T, Y, kChannels, kGrid>, blocks, kConvOutputThreads,
-                layout.bytes(), stream, args);
+  return Launch(ConvOutputKernel<Y, kChannels, kGrid>, blocks, kConvOutputThreads, layout.bytes(),
+                stream, args);
 }
 
 template <int kChannels>
@@ -33,23 +33,22 @@ bool GridFits(const ConvTileArgs& args, size_t most) {
 // Heads narrower than this use ConvNarrowKernel, if it has enough shared memory.
 constexpr int kMatrixWidth = 16;
 
-template <typename T, typename Y>
+template <typename Y>
 int StartOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
   if (args.dims.width < kMatrixWidth && !args.grid) {
     SharedLayout layout;
     const ConvNarrowShared shared(layout, args.dims);
     if (layout.bytes() <= MostShared()) {
       const dim3 blocks(places, Blocks(args.dims.hid, kConvNarrowChannels));
-      return Launch(ConvNarrowKernel<T, Y>, blocks, kConvNarrowThreads, layout.bytes(), stream,
-                    args);
+      return Launch(ConvNarrowKernel<Y>, blocks, kConvNarrowThreads, layout.bytes(), stream, args);
     }
   }
   if (args.dims.width <= 32) {
-    return args.grid ? StartMatrix<T, Y, 32, true>(args, places, stream)
-                     : StartMatrix<T, Y, 32, false>(args, places, stream);
+    return args.grid ? StartMatrix<Y, 32, true>(args, places, stream)
+                     : StartMatrix<Y, 32, false>(args, places, stream);
   }
-  return args.grid ? StartMatrix<T, Y, 64, true>(args, places, stream)
-                   : StartMatrix<T, Y, 64, false>(args, places, stream);
+  return args.grid ? StartMatrix<Y, 64, true>(args, places, stream)
+                   : StartMatrix<Y, 64, false>(args, places, stream);
 }
 
 }  // namespace
@@ -67,9 +66,8 @@ int64_t ConvMaxGridWidth(const ConvModel& model) {
 }
 
 int ConvOutputs(const ConvTileArgs& args, unsigned places, Stream stream) {
-  return ForTypes(args.packed.type, args.y.type, [&](auto t, auto y) {
-    return StartOutputs<decltype(t), decltype(y)>(args, places, stream);
-  });
+  return ForOutput(args.packed.type, args.y.type,
+                   [&](auto y) { return StartOutputs<decltype(y)>(args, places, stream); });
 }
 
 }  // namespace aft::kernels::cuda

@@ -10,7 +10,7 @@ constexpr int kMostLanes = kConvStepThreads / kGroups;
 constexpr int kThreads = 128;                 // fewest threads of a block
 constexpr size_t kShared = size_t{48} << 10;  // most bytes of a block, so that four blocks fit
 
-template <typename T, typename Ring, typename Y, int kVec>
+template <typename Ring, typename Y, int kVec>
 int Start(ConvStepArgs& args, Stream stream) {
   const ConvDims& dims = args.dims;
   // The heads of a block are as many as its lanes cover, and make a whole number of vectors. There
@@ -35,25 +35,24 @@ int Start(ConvStepArgs& args, Stream stream) {
     bytes = shape(units * unit);
   }
   const auto blocks = Blocks(dims.heads, args.heads);
-  return Launch(ConvStepKernel<T, Ring, Y, kVec>,
-                dim3(blocks, static_cast<unsigned>(args.rows.rows)), static_cast<unsigned>(threads),
-                bytes, stream, args);
+  return Launch(ConvStepKernel<Ring, Y, kVec>, dim3(blocks, static_cast<unsigned>(args.rows.rows)),
+                static_cast<unsigned>(threads), bytes, stream, args);
 }
 
-template <typename T, typename Ring, typename Y>
+template <typename Ring, typename Y>
 int Start(ConvStepArgs& args, Stream stream) {
   constexpr auto kVec = static_cast<int>(16 / sizeof(Ring));
   const ConvDims& dims = args.dims;
-  args.packed_aligned = Aligned16<T>(args.packed.data, args.packed.stride, 0) &&
-                        Aligned16<T>(args.packed.data, dims.hid, dims.values());
+  args.packed_aligned = Aligned16<float>(args.packed.data, args.packed.stride, 0) &&
+                        Aligned16<float>(args.packed.data, dims.hid, dims.values());
   args.state_aligned = Aligned16<float>(args.state.base, args.state.slot_stride, dims.hid);
   args.y_aligned = Aligned16<Y>(args.y.data, args.y.stride, dims.hid);
   // Rows of the ring start at the boundary of a vector, and so do all channels that begin a vector.
   const bool vectors = Aligned16<float>(args.state.base, args.state.slot_stride, args.v_ring) &&
                        dims.hid % kVec == 0;
-  if (vectors) return Start<T, Ring, Y, kVec>(args, stream);
+  if (vectors) return Start<Ring, Y, kVec>(args, stream);
   args.packed_aligned = args.state_aligned = args.y_aligned = true;  // always so for single numbers
-  return Start<T, Ring, Y, 1>(args, stream);
+  return Start<Ring, Y, 1>(args, stream);
 }
 
 }  // namespace
@@ -63,11 +62,10 @@ int ConvStep(const ConvModel& model, const StepRows& rows, In packed, State stat
   if (!IsValid(model) || !model.causal) return cudaErrorInvalidValue;
   const ConvStateLayout layout = model.layout();
   ConvStepArgs args = {ConvDims(model), rows, packed, state, layout.KRing(), layout.VRing(), y};
-  return ForTypes(packed.type, y.type, [&](auto in, auto out) {
-    using T = decltype(in);
+  return ForOutput(packed.type, y.type, [&](auto out) {
     using Y = decltype(out);
-    return model.ring == Number::kBf16 ? Start<T, Bf16, Y>(args, stream)
-                                       : Start<T, float, Y>(args, stream);
+    return model.ring == Number::kBf16 ? Start<Bf16, Y>(args, stream)
+                                       : Start<float, Y>(args, stream);
   });
 }
 

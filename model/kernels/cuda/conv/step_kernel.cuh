@@ -48,11 +48,11 @@ struct ConvStepShared {
 };
 
 // The weights of one block's heads.
-template <typename T, typename Ring>
+template <typename Ring>
 class ConvStepHeads {
  public:
   __device__ ConvStepHeads(const ConvStepArgs& args, const ConvStepShared& shared, int head,
-                           int heads, const T* in, float* state, int64_t t)
+                           int heads, const float* in, float* state, int64_t t)
       : args_(args), shared_(shared), head_(head), heads_(heads), t_(t) {
     const int rows = args.dims.rows();
     key_ = in + args.dims.keys() + head;
@@ -122,7 +122,7 @@ class ConvStepHeads {
 
   __device__ void ReadKeys() {
     for (int i = Mine(); i < heads_; i += columns_) {
-      const float key = Entering(ToFloat(key_[i]), args_.dims.bf16_ring);
+      const float key = Entering(key_[i], args_.dims.bf16_ring);
       const float old_max = t_ > 0 ? max_[i] : kEmptyMax;
       if (part_ == 0) {
         *At(ConvStepShared::kKey, i) = key;
@@ -204,7 +204,7 @@ class ConvStepHeads {
   const int head_;
   const int heads_;  // of this block
   const int64_t t_;
-  const T* key_;
+  const float* key_;
   float* den_;
   float* max_;
   Ring* ring_;
@@ -260,7 +260,7 @@ __device__ inline void AddProducts(const Channels<kVec>& a, const Channels<kVec>
   for (int i = 0; i < kVec; ++i) sum[i] = fmaf(a[i], b[i], sum[i]);
 }
 
-template <typename T, typename Ring, typename Y, int kVec>
+template <typename Ring, typename Y, int kVec>
 __global__ void __launch_bounds__(kConvStepThreads) ConvStepKernel(ConvStepArgs args) {
   const ConvDims& dims = args.dims;
   const int row = static_cast<int>(blockIdx.y);
@@ -276,12 +276,12 @@ __global__ void __launch_bounds__(kConvStepThreads) ConvStepKernel(ConvStepArgs 
     }
     return;
   }
-  const T* const in = static_cast<const T*>(args.packed.data) + row * args.packed.stride;
+  const float* const in = static_cast<const float*>(args.packed.data) + row * args.packed.stride;
   float* const state = args.state.base + slot * args.state.slot_stride;
   const int64_t t = args.rows.position[row];
   SharedLayout layout(DynamicShared());
   const ConvStepShared shared(layout, args, static_cast<int>(blockDim.x), kVec);
-  ConvStepHeads<T, Ring> weights(args, shared, head, heads, in, state, t);
+  ConvStepHeads<Ring> weights(args, shared, head, heads, in, state, t);
 
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
   const int group = static_cast<int>(threadIdx.x) / args.lanes;

@@ -47,8 +47,7 @@ struct ConvHeadThreads {
 
 // Finds the largest key of each head among the tokens [begin, end) into shared.max, and stores the
 // first kConvTokens keys in shared.weight. Ends with a barrier.
-template <typename T>
-__device__ inline void ConvReadKeys(const ConvTokens<T>& tokens, int64_t begin, int64_t end,
+__device__ inline void ConvReadKeys(const ConvTokens& tokens, int64_t begin, int64_t end,
                                     int first_head, int heads, const ConvHeadThreads& threads,
                                     const ConvSumsShared& shared) {
   const int i = threads.head;
@@ -82,10 +81,8 @@ __device__ inline void ConvReadKeys(const ConvTokens<T>& tokens, int64_t begin, 
 }
 
 // Grid: places, channels / kConvSumsChannels, sides.
-template <typename T, int kVec>
-__global__ void __launch_bounds__(kConvSumsThreads, kVec == 8   ? 5
-                                                    : kVec == 4 ? 4
-                                                                : 6)
+template <int kVec>
+__global__ void __launch_bounds__(kConvSumsThreads, kVec == 4 ? 4 : 6)
     ConvSumsKernel(ConvTileArgs args) {
   const ConvDims& dims = args.dims;
   const int64_t place = blockIdx.x;
@@ -100,7 +97,7 @@ __global__ void __launch_bounds__(kConvSumsThreads, kVec == 8   ? 5
 
   SharedLayout layout(DynamicShared());
   const ConvSumsShared shared(layout, kVec);
-  const ConvTokens<T> tokens(args, sequence);
+  const ConvTokens tokens(args, sequence);
   const int thread = static_cast<int>(threadIdx.x);
   const int first = static_cast<int>(blockIdx.y) * kConvSumsChannels;
   const int channels = min(kConvSumsChannels, dims.hid - first);
@@ -115,13 +112,13 @@ __global__ void __launch_bounds__(kConvSumsThreads, kVec == 8   ? 5
   const int group = thread / kLanes;
   const int channel = first + lane * kVec;
   const bool mine = lane * kVec < channels;
-  const bool direct = tokens.template Direct<kVec>(begin);
-  RingVector<T, kVec> flight[kFlight];
+  const bool direct = tokens.Direct<kVec>(begin);
+  RingVector<float, kVec> flight[kFlight];
   const auto fetch = [&](int64_t t0) {
 #pragma unroll
     for (int r = 0; r < kFlight; ++r) {
       const int64_t t = t0 + group + r * kGroups;
-      if (direct && mine && t < end) tokens.template Read<kVec>(t, channel, flight[r]);
+      if (direct && mine && t < end) tokens.Read<kVec>(t, channel, flight[r]);
     }
   };
   fetch(begin);
@@ -155,12 +152,12 @@ __global__ void __launch_bounds__(kConvSumsThreads, kVec == 8   ? 5
 #pragma unroll
       for (int r = 0; r < kFlight; ++r) {
         const int j = group + r * kGroups;
-        if (j < n && mine) add(j, tokens.template Get<kVec>(flight[r], t0 + j));
+        if (j < n && mine) add(j, tokens.Get<kVec>(flight[r], t0 + j));
       }
     } else {
 #pragma unroll 1
       for (int j = group; j < n && mine; j += kGroups) {
-        add(j, tokens.template Value<kVec>(t0 + j, channel));
+        add(j, tokens.Value<kVec>(t0 + j, channel));
       }
     }
     __syncthreads();
@@ -237,7 +234,6 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvCarryKernel(ConvTileArgs
 }
 
 // Grid: s, rows. Block 0 writes the prefix, and block i the token i before the row's end.
-template <typename T>
 __global__ void __launch_bounds__(kConvSumsThreads) ConvStoreKernel(ConvTileArgs args) {
   const ConvDims& dims = args.dims;
   const ConvSequence sequence(args, blockIdx.y);
@@ -250,7 +246,7 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvStoreKernel(ConvTileArgs
     for (int i = thread; i < dims.sums(); i += kConvSumsThreads) state[i] = carry[i];
     return;
   }
-  const ConvTokens<T> tokens(args, sequence);
+  const ConvTokens tokens(args, sequence);
   const int64_t row = t % dims.rows();
   const auto write = [&](float* ring, int64_t at, float x) {
     if (dims.bf16_ring) {
@@ -263,7 +259,7 @@ __global__ void __launch_bounds__(kConvSumsThreads) ConvStoreKernel(ConvTileArgs
     write(state + args.k_ring, row * dims.heads + i, tokens.Key(t, i));
   }
   for (int c = thread; c < dims.hid; c += kConvSumsThreads) {
-    write(state + args.v_ring, row * dims.hid + c, tokens.template Value<1>(t, c)[0]);
+    write(state + args.v_ring, row * dims.hid + c, tokens.Value<1>(t, c)[0]);
   }
 }
 

@@ -21,29 +21,29 @@ ConvTileArgs MakeArgs(const ConvModel& model, const ChunkRows& rows, In packed, 
   return args;
 }
 
-template <typename T, int kVec>
+template <int kVec>
 int StartSums(const ConvTileArgs& args, unsigned places, Stream stream) {
   SharedLayout layout;
   const ConvSumsShared shared(layout, kVec);
   const dim3 blocks(places, Blocks(args.dims.hid, kConvSumsChannels),
                     static_cast<unsigned>(args.sides()));
-  return Launch(ConvSumsKernel<T, kVec>, blocks, kConvSumsThreads, layout.bytes(), stream, args);
+  return Launch(ConvSumsKernel<kVec>, blocks, kConvSumsThreads, layout.bytes(), stream, args);
 }
 
-template <typename T, typename Y>
+template <typename Y>
 int StartAll(ConvTileArgs& args, Stream stream) {
-  constexpr auto kVec = static_cast<int>(16 / sizeof(T));
+  constexpr int kVec = 4;  // numbers that are read at a time
   const ConvDims& dims = args.dims;
-  args.packed_aligned = Aligned16<T>(args.packed.data, args.packed.stride, dims.hid) &&
-                        Aligned16<T>(args.packed.data, 0, dims.values());
+  args.packed_aligned = Aligned16<float>(args.packed.data, args.packed.stride, dims.hid) &&
+                        Aligned16<float>(args.packed.data, 0, dims.values());
   args.y_aligned = Aligned16<Y>(args.y.data, args.y.stride, dims.hid);
   const int64_t ring_row = dims.hid * (dims.bf16_ring ? 2 : 4);
   args.ring_aligned =
       Aligned16<float>(args.state.base, args.state.slot_stride, args.v_ring) && ring_row % 16 == 0;
 
   const auto places = static_cast<unsigned>(ConvPlaces(args.rows.rows, args.rows.tokens));
-  int error = args.packed_aligned && dims.hid % kVec == 0 ? StartSums<T, kVec>(args, places, stream)
-                                                          : StartSums<T, 1>(args, places, stream);
+  int error = args.packed_aligned && dims.hid % kVec == 0 ? StartSums<kVec>(args, places, stream)
+                                                          : StartSums<1>(args, places, stream);
   if (error != cudaSuccess) return error;
   const dim3 carry_blocks(Blocks(dims.hid + dims.heads, kConvSumsThreads),
                           static_cast<unsigned>(args.rows.rows),
@@ -53,12 +53,12 @@ int StartAll(ConvTileArgs& args, Stream stream) {
   error = ConvOutputs(args, places, stream);
   if (error != cudaSuccess || args.rows.slot == nullptr) return error;
   const dim3 store_blocks(static_cast<unsigned>(dims.taps), static_cast<unsigned>(args.rows.rows));
-  return Launch(ConvStoreKernel<T>, store_blocks, kConvSumsThreads, 0, stream, args);
+  return Launch(ConvStoreKernel, store_blocks, kConvSumsThreads, 0, stream, args);
 }
 
 int Start(ConvTileArgs& args, Stream stream) {
-  return ForTypes(args.packed.type, args.y.type,
-                  [&](auto t, auto y) { return StartAll<decltype(t), decltype(y)>(args, stream); });
+  return ForOutput(args.packed.type, args.y.type,
+                   [&](auto y) { return StartAll<decltype(y)>(args, stream); });
 }
 
 }  // namespace

@@ -110,20 +110,19 @@ __device__ inline int64_t ConvRowOf(const ConvTileArgs& args, int64_t place) {
 
 // A row's keys and values by position. They are read from packed, or before the row's first
 // position from the rings.
-template <typename T>
 class ConvTokens {
  public:
   __device__ ConvTokens(const ConvTileArgs& args, const ConvSequence& sequence)
       : args_(args),
         begin_(sequence.begin),
-        packed_(static_cast<const T*>(args.packed.data) + sequence.token * args.packed.stride),
+        packed_(static_cast<const float*>(args.packed.data) + sequence.token * args.packed.stride),
         mask_(args.mask == nullptr ? nullptr : args.mask + sequence.token),
         state_(args.rows.slot == nullptr
                    ? nullptr
                    : args.state.base + sequence.slot * args.state.slot_stride),
         place_(args.dims.rows() > 0 ? static_cast<int>(begin_ % args.dims.rows()) : 0) {}
 
-  __device__ const T* Packed(int64_t t) const {
+  __device__ const float* Packed(int64_t t) const {
     return packed_ + (t - begin_) * args_.packed.stride;
   }
 
@@ -136,14 +135,14 @@ class ConvTokens {
     }
     if (Masked(t)) return kEmptyMax;
     const float mask = mask_ == nullptr ? 0.0F : mask_[t - begin_];
-    return Entering(ToFloat(Packed(t)[dims.keys() + head]), dims.bf16_ring) + mask;
+    return Entering(Packed(t)[dims.keys() + head], dims.bf16_ring) + mask;
   }
 
   // Whether all tokens from t on have keys in packed and no mask. Their loads have no branches and
   // can be in flight together.
   __device__ bool Plain(int64_t t) const { return t >= begin_ && mask_ == nullptr; }
   __device__ float PlainKey(int64_t t, int head) const {
-    return Entering(ToFloat(Packed(t)[args_.dims.keys() + head]), args_.dims.bf16_ring);
+    return Entering(Packed(t)[args_.dims.keys() + head], args_.dims.bf16_ring);
   }
 
   // N channels, or zeros where the token is masked.
@@ -164,28 +163,24 @@ class ConvTokens {
   }
 
   // Values as they are in memory, for loads that are in flight together: kVec channels of tokens
-  // that are in packed, or in a ring of the same type.
+  // that are in packed, or in a ring of fp32.
   template <int kVec>
   __device__ bool Direct(int64_t t) const {
     if (kVec > 1 && !args_.packed_aligned) return false;
-    return t >= begin_ || (args_.dims.bf16_ring == (sizeof(T) == sizeof(Bf16)) &&
-                           (kVec == 1 || args_.ring_aligned));
+    return t >= begin_ || (!args_.dims.bf16_ring && (kVec == 1 || args_.ring_aligned));
   }
   template <int kVec>
-  __device__ void Read(int64_t t, int channel, RingVector<T, kVec>& raw) const {
+  __device__ void Read(int64_t t, int channel, RingVector<float, kVec>& raw) const {
     const ConvDims& dims = args_.dims;
-    raw.Read(t < begin_ ? reinterpret_cast<const T*>(state_ + args_.v_ring) +
-                              RingRow(t) * dims.hid + channel
+    raw.Read(t < begin_ ? state_ + args_.v_ring + RingRow(t) * dims.hid + channel
                         : Packed(t) + dims.values() + channel);
   }
   template <int kVec>
-  __device__ Channels<kVec> Get(const RingVector<T, kVec>& raw, int64_t t) const {
+  __device__ Channels<kVec> Get(const RingVector<float, kVec>& raw, int64_t t) const {
     if (t >= begin_ && Masked(t)) return Fill<kVec>(0.0F);
     Channels<kVec> v = raw.Get();
-    if constexpr (sizeof(T) > sizeof(Bf16)) {
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) v[i] = Entering(v[i], args_.dims.bf16_ring);
-    }
+    for (int i = 0; i < kVec; ++i) v[i] = Entering(v[i], args_.dims.bf16_ring);
     return v;
   }
 
@@ -201,7 +196,7 @@ class ConvTokens {
 
   const ConvTileArgs& args_;
   const int64_t begin_;
-  const T* packed_;
+  const float* packed_;
   const float* mask_;
   const float* state_;
   const int place_;  // row of the rings that token begin_ will have

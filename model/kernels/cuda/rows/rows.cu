@@ -28,7 +28,8 @@ bool InGroups(const float* vector, int64_t width, int columns) {
 template <class Fn>
 int WithTypes(Number in, Number out, const Fn& fn) {
   if (in == Number::kFp16 && out == Number::kFp16) return fn(Fp16{}, Fp16{});
-  return ForTypes(in, out, fn);
+  if (in == Number::kBf16 && out == Number::kBf16) return fn(Bf16{}, Bf16{});
+  return ForOutput(in, out, [&](auto y) { return fn(float{}, y); });
 }
 
 // ---- AddNorm. A row's threads and the order of its sums depend on the width alone.

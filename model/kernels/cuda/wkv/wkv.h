@@ -12,7 +12,6 @@ namespace aft::kernels::cuda {
 // row is one token.
 //   packed [N, 3 * hid]  r, k, v
 //   y [N, hid]
-// Types are those of ForTypes (channels.cuh); others are cudaErrorInvalidValue.
 int Wkv4Forward(const Wkv4Params& params, const ChunkRows& rows, In packed, State state, Out y,
                 Stream stream);
 

@@ -13,7 +13,7 @@ constexpr int kWkv4Block = 128;
 // A thread runs the tokens of row blockIdx.y through one channel. The sums are those of AFT, whose
 // maximum falls by the decay before each token. It loads the numbers of kTokens tokens before it
 // uses the first of them.
-template <int kTokens, typename T, typename Y>
+template <int kTokens, typename Y>
 __global__ void __launch_bounds__(kWkv4Block)
     Wkv4Kernel(Wkv4Params params, ChunkRows rows, In packed, State state, Out out) {
   const int64_t hid = params.hid;
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kWkv4Block)
   if (!row.is_new) sums = {kept[0], kept[hid], kept[2 * hid]};
   const float decay = params.decay[channel];
   const float bonus = params.bonus[channel];
-  const T* const in = static_cast<const T*>(packed.data) + channel;
+  const float* const in = static_cast<const float*>(packed.data) + channel;
   for (int64_t first = row.begin; first < row.end; first += kTokens) {
     float r[kTokens];
     float k[kTokens];
@@ -38,10 +38,10 @@ __global__ void __launch_bounds__(kWkv4Block)
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
       if (first + i >= row.end) break;
-      const T* const token = in + (first + i) * packed.stride;
-      r[i] = ToFloat(token[0]);
-      k[i] = ToFloat(token[hid]);
-      v[i] = ToFloat(token[2 * hid]);
+      const float* const token = in + (first + i) * packed.stride;
+      r[i] = token[0];
+      k[i] = token[hid];
+      v[i] = token[2 * hid];
     }
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {

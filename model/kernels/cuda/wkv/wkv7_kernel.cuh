@@ -137,12 +137,10 @@ class Wkv7Lane {
       : width_(width), params_(params), head_(head) {}
 
   // Reads r, w, k, v, a, g of a token.
-  template <typename T>
-  __device__ void Load(const T* token, int64_t hid) {
+  __device__ void Load(const float* token, int64_t hid) {
     ForEach([&](int i, int channel) {
-      const T* const in = token + channel;
-      next_[i] = {ToFloat(in[0]),       ToFloat(in[hid]),     ToFloat(in[2 * hid]),
-                  ToFloat(in[3 * hid]), ToFloat(in[4 * hid]), ToFloat(in[5 * hid])};
+      const float* const in = token + channel;
+      next_[i] = {in[0], in[hid], in[2 * hid], in[3 * hid], in[4 * hid], in[5 * hid]};
     });
   }
 
@@ -221,7 +219,7 @@ class Wkv7Lane {
 // A block runs the tokens of row blockIdx.y through head blockIdx.x, kTokens at a time. While the
 // first warps advance the state by some tokens, the others finish those before them and prepare
 // those after them.
-template <int kWidth, int kParts, typename T, typename Y>
+template <int kWidth, int kParts, typename Y>
 __global__ void __launch_bounds__(
     Wkv7Block<kWidth, kParts>::Threads(Wkv7Block<kWidth, kParts>::kMostWidth))
     Wkv7Kernel(Wkv7Params params, int head_width, ChunkRows rows, In packed, State state, Out out) {
@@ -319,7 +317,7 @@ __global__ void __launch_bounds__(
     if (exists) Store(sum, token.sums + part * shared.stride + column);
   };
 
-  const T* const in = static_cast<const T*>(packed.data) + head;
+  const float* const in = static_cast<const float*>(packed.data) + head;
   Wkv7Lane<kWidth, kParts> lane(width, params, head);
   const auto token_of = [&](int64_t group) { return row.begin + group * kTokens + helper; };
   const auto load = [&](int64_t t) {
