@@ -33,7 +33,8 @@ struct AftBand {
 // `tables` hold the tensors that ExpectedMixerTables lists. Differentiable in them.
 AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables);
 
-// FoldAftBand, checked. DATA_LOSS when a bias is not finite: a product of w.u and w.v may overflow.
+// Does what FoldAftBand does, for a mixer that serves: a product of w.u and w.v has the same bits
+// on every processor. DATA_LOSS when a bias is not finite: that product may overflow.
 absl::StatusOr<AftBand> CheckedAftBand(const MixerConfig& config, const MixerTables& tables);
 
 // The floats of the table that a kernel makes of that band (kernels::AftBias). 0: there is no band.

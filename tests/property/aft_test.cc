@@ -14,8 +14,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "model/mixers/tables.h"
 #include "tests/property/mixer_harness.h"
 #include "tests/support/close.h"
+#include "tests/support/same_bits.h"
 
 namespace aft {
 namespace {
@@ -340,6 +342,40 @@ TEST(AftBandTest, FactorsWhoseProductOverflowsAreRefused) {
   tables["w.v"][6].fill_(1e20);
   EXPECT_EQ(MakeMixer(local.config, 8, tables).status(),
             absl::DataLossError("w.u, w.v: a bias is not finite"));
+}
+
+// The sums have one order in double, so a mixer has the same biases on every processor.
+TEST(AftBandTest, ProductsOfFactorsHaveOneOrder) {
+  constexpr int64_t kRows = 300;
+  constexpr int64_t kRank = 37;
+  TestRandom random;
+  for (const int64_t window : {int64_t{17}, kRows}) {
+    for (const bool causal : {true, false}) {
+      MixerCase local = Local(8, window);
+      local.config.causal = causal;
+      local.config.band_rows = kRows;
+      local.config.bias = BiasForm::kFactors;
+      local.config.bias_rank = kRank;
+      const MixerTables tables = TestMixer(local, random).tables();
+      const float* const u = tables.at("w.u").const_data_ptr<float>();
+      const float* const v = tables.at("w.v").const_data_ptr<float>();
+      std::vector<float> expected;
+      for (int64_t t = 0; t < kRows; ++t) {
+        const int64_t last = causal ? t : t + window - 1;
+        for (int64_t key = t - window + 1; key <= last; ++key) {
+          double sum = 0;
+          for (int64_t k = 0; key >= 0 && key < kRows && k < kRank; ++k) {
+            sum += double{u[t * kRank + k]} * v[key * kRank + k];
+          }
+          expected.push_back(static_cast<float>(sum));
+        }
+      }
+      const auto band = CheckedAftBand(local.config, tables);
+      ASSERT_TRUE(band.ok()) << band.status();
+      const float* const w = band->w.const_data_ptr<float>();
+      EXPECT_TRUE(SameBits({w, w + band->w.numel()}, expected)) << window << " " << causal;
+    }
+  }
 }
 
 AFT_ON_TESTED_MIXERS(AftTest);

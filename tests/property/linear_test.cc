@@ -233,6 +233,14 @@ TEST_P(LinearTest, PanelsMayBeComputedApart) {
   }
 }
 
+TEST_P(LinearTest, ABatchWithoutRowsChangesNothing) {
+  ForEach(random_, [](const TestLinear& linear) {
+    const std::vector<float> y(static_cast<size_t>(linear.out), -7.0F);
+    const int64_t panels = kernels::LinearPanels(linear.out);
+    EXPECT_TRUE(SameBits(linear.Run({}, y, Activation::kNone, 0, panels), y));
+  });
+}
+
 TEST(LinearFormatTest, WeightsAreRoundedToTheNearestThatTheFormatHolds) {
   TestRandom random;
   for (const auto& shape : kShapes) {

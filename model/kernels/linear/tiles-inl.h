@@ -97,6 +97,7 @@ struct TileRows {
 template <class Product>
 void AllTiles(const LinearCall& call, const TileRows& inputs, int64_t begin, int64_t end) {
   const int64_t rows = call.rows.rows;
+  if (rows <= 0) return;
   // All blocks have as many rows, so that the tiles keep their shapes.
   const int64_t blocks = (rows + 2 * kTileRows - 1) / (2 * kTileRows);
   const int64_t block = (rows + blocks - 1) / blocks;
