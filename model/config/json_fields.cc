@@ -44,8 +44,8 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text, size_t max_bytes) {
   }
   const JsonCheck check = CheckJson(text, kMaxLevels);
   if (check.too_deep || check.wrong_byte != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "config is not valid JSON: ", check.too_deep ? "too many levels" : Shown(check.why)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("not valid JSON: ", check.too_deep ? "too many levels" : Shown(check.why)));
   }
   if (!check.twice.empty()) {
     const std::string path = absl::StrJoin(check.twice, ".");

@@ -41,8 +41,7 @@ std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config) {
   const KindSpec& kind = SpecOf(config.mixer.kind);
   const auto shifted_parts = [&](const std::string& mixer, bool first_layer) {
     std::vector<PackedPart> parts = kind.packed(config.mixer, hid);
-    specs.push_back(
-        {mixer + "shift", {static_cast<int64_t>(parts.size()), d}, TensorStart::kNormal, 0.5});
+    specs.push_back({mixer + "shift", {static_cast<int64_t>(parts.size()), d}});
     if (kind.value_gate != nullptr && !first_layer) {
       parts.push_back(kind.value_gate(config.mixer, hid));
     }
@@ -81,7 +80,7 @@ std::vector<TensorSpec> ExpectedTensors(const NetworkConfig& config) {
     const bool gated = config.feed_forward == FeedForwardKind::kGatedChannelMix;
     const bool bias = !ShiftsFeedForward(config);
     if (!bias) {
-      specs.push_back({layer + "ffn.shift", {gated ? 2 : 1, d}, TensorStart::kNormal, 0.5});
+      specs.push_back({layer + "ffn.shift", {gated ? 2 : 1, d}});
     }
     linear(layer + "ffn.up", config.d_ff, d, bias);
     if (gated) matrix(layer + "ffn.gate.weight", d, d);

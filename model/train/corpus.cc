@@ -98,7 +98,7 @@ absl::StatusOr<Corpus> ReadCorpus(const TrainConfig& config, TokenizerSource tok
   training_texts.reserve(files.size());
   for (const TextFile& file : files) training_texts.push_back(file.train());
   AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> made, tokenizer(training_texts));
-  return MakeCorpus(files, *made, config.segment + 1);
+  return MakeCorpus(files, made->unframed(), config.segment + 1);
 }
 
 bool TextStream::IsInCorpus() const {

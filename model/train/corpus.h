@@ -46,7 +46,8 @@ absl::StatusOr<std::vector<TextFile>> ReadTextFiles(const std::vector<std::strin
 absl::StatusOr<Corpus> MakeCorpus(const std::vector<TextFile>& files, const Tokenizer& tokenizer,
                                   int64_t min_part_tokens);
 
-// Reads the config's texts and encodes them. Each part must have more tokens than a segment.
+// Reads the config's texts and encodes them, without the tokens that the tokenizer adds around a
+// text: a file is cut into many texts. Each part must have more tokens than a segment.
 absl::StatusOr<Corpus> ReadCorpus(const TrainConfig& config, TokenizerSource tokenizer);
 
 // One reader that walks through the training text, segment by segment.

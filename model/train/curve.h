@@ -30,7 +30,7 @@ struct CurvePoint {
   double seconds = 0;            // of training, over all resumed runs
   double train = 0;              // the mean loss since the last point, or since the run (re)started
   std::vector<double> held_out;  // in the order of FigureNames::held_out
-  double learning_rate = 0;
+  double learning_rate = 0;      // of the step that follows
 };
 
 // Reads curve.csv. The result is empty if there is no file. DATA_LOSS: it is not a curve with these

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
 #include "base/status_macros.h"
+#include "model/config/json_fields.h"
 #include "model/train/objective.h"
 #include "nlohmann/json.hpp"
 
@@ -24,7 +25,7 @@ namespace {
 // The strings of one line, in the order of `keys`. The line must have these keys and no others.
 absl::StatusOr<std::vector<std::string>> ReadLine(const std::string& line,
                                                   const std::vector<const char*>& keys) {
-  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  AFT_ASSIGN_OR_RETURN(const nlohmann::json json, ParseStrictJson(line, line.size()));
   if (!json.is_object()) return absl::InvalidArgumentError("not a JSON object");
   std::vector<std::string> values;
   for (const char* key : keys) {

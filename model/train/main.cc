@@ -13,6 +13,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -96,11 +97,13 @@ int EvaluateTexts(const aft::TrainConfig& config, const aft::TrainNetwork& netwo
   if (!corpus.ok()) return Fail(corpus.status());
   const aft::HeldOut all = aft::EvaluateHeldOut(network, *corpus, config.segment,
                                                 corpus->held_out_tokens(), /*bf16=*/false);
-  std::printf("held-out bits per byte: %.4f from an empty state (segments of %ld), %.4f carried\n",
-              all.fresh, static_cast<long>(config.segment), all.carried);
+  const bool carries = !aft::EmptyNetworkCarry(network.config(), 1).empty();
+  std::printf("held-out bits per byte: %.4f from an empty state (segments of %ld), %.4f %s\n",
+              all.fresh, static_cast<long>(config.segment), all.carried,
+              carries ? "carried" : "in consecutive segments");
   // A signal ends the program without writing what is buffered.
   std::fflush(stdout);
-  if (aft::EmptyNetworkCarry(network.config(), 1).empty()) return 0;  // segments only
+  if (!carries) return 0;
   double base = 0;
   for (const int64_t position : {256, 4096, 32768}) {
     const auto figure = aft::EvaluateAtPosition(network, *corpus, position, windows, false);
@@ -150,9 +153,15 @@ void Announce(const aft::TrainConfig& config, const aft::Trainer& trainer) {
                static_cast<long>(aft::CountParameters(config.network)),
                trainer.objective().Describe().c_str(), steps,
                trainer.step() == 0 ? "from" : "resuming at", static_cast<long>(trainer.step()));
-  if (trainer.new_tensors().empty()) return;
-  std::fprintf(stderr, "aft-train: these tensors are new, because %s has none of that shape: %s\n",
-               config.initial.c_str(), absl::StrJoin(trainer.new_tensors(), ", ").c_str());
+  if (!trainer.new_tensors().empty()) {
+    std::fprintf(stderr,
+                 "aft-train: these tensors are new, because %s has none of that shape: %s\n",
+                 config.initial.c_str(), absl::StrJoin(trainer.new_tensors(), ", ").c_str());
+  }
+  if (!trainer.dropped_tensors().empty()) {
+    std::fprintf(stderr, "aft-train: these tensors of %s are not used: %s\n",
+                 config.initial.c_str(), absl::StrJoin(trainer.dropped_tensors(), ", ").c_str());
+  }
 }
 
 std::string Duration(double seconds) {
@@ -191,6 +200,12 @@ int Train(const aft::TrainConfig& config, const std::string& out) {
     std::fprintf(stderr, "\naft-train: stopped at step %ld, saved; the same command resumes it\n",
                  static_cast<long>(trainer->step()));
     return 130;
+  }
+  // There is none if the run was stopped before its first evaluation and then made shorter.
+  if (!std::filesystem::exists(out + "/" + aft::kWeightsFileName)) {
+    return Fail(absl::FailedPreconditionError(
+        absl::StrCat(out, ": has no checkpoint yet, because no evaluation was made; a run of more ",
+                     "than ", trainer->step(), " steps makes one at its end")));
   }
   std::fprintf(stderr, "aft-train: serve it: aft-server --model %s\n", out.c_str());
   return 0;

@@ -72,7 +72,14 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> RunTokenizer(
   std::error_code ignored;
   const bool gone = resumed && !fs::exists(folder, ignored);
   if (!folder.empty() && !bytes && !gone) {
-    AFT_RETURN_IF_ERROR(LoadTokenizer(network.tokenizer, folder, network.vocab_size).status());
+    const absl::Status loads =
+        LoadTokenizer(network.tokenizer, folder, network.vocab_size).status();
+    if (absl::IsNotFound(loads) && config.tokenizer.empty()) {
+      return absl::NotFoundError(
+          absl::StrCat("initial: ", folder, " has no tokenizer of the kind \"", network.tokenizer,
+                       "\" (", loads.message(), "); name the folder of one in `tokenizer`"));
+    }
+    AFT_RETURN_IF_ERROR(loads);
     AFT_ASSIGN_OR_RETURN(given, ReadFiles(folder));
   }
   if (resumed && !given.empty()) {

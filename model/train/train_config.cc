@@ -25,6 +25,7 @@ absl::Status Take(Json& object, const char* key, T& field) {
   const auto it = object.find(key);
   if (it == object.end()) return absl::OkStatus();
   const bool fits = std::is_same_v<T, bool>          ? it->is_boolean()
+                    : std::is_unsigned_v<T>          ? it->is_number_unsigned()
                     : std::is_integral_v<T>          ? it->is_number_integer()
                     : std::is_floating_point_v<T>    ? it->is_number()
                     : std::is_same_v<T, std::string> ? it->is_string()
@@ -65,9 +66,9 @@ constexpr Named<BiasStart> kBiasStartNames[] = {
 // Does the same as Take, for one of a few names.
 template <typename E, size_t kCount>
 absl::Status TakeName(Json& object, const char* key, const Named<E> (&names)[kCount], E& field) {
+  if (!object.contains(key)) return absl::OkStatus();
   std::string given;
   AFT_RETURN_IF_ERROR(Take(object, key, given));
-  if (given.empty()) return absl::OkStatus();
   std::vector<std::string> allowed;
   for (const Named<E>& name : names) {
     if (given == name.name) {
@@ -294,9 +295,7 @@ absl::Status CheckSegment(int64_t segment, const NetworkConfig& network) {
 
 absl::StatusOr<TrainConfig> ReadTrainConfig(const std::string& path) {
   AFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not valid JSON"));
+  AFT_ASSIGN_OR_RETURN(Json json, InFile(path, ParseStrictJson(text)));
   AFT_ASSIGN_OR_RETURN(TrainConfig config, InFile(path, Parse(std::move(json))));
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   const auto relative = [&folder](std::string& name) {

@@ -18,7 +18,6 @@
 #include "base/check.h"
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
-#include "model/train/start_values.h"
 #include "model/train/train_token_shift.h"
 
 namespace aft {
@@ -189,9 +188,6 @@ at::Tensor TrainPass::Head(const at::Tensor& x) const {
 }
 
 }  // namespace
-
-TrainNetwork::TrainNetwork(const NetworkConfig& config, uint64_t seed, double spread)
-    : TrainNetwork(config, StartValues(config, {.seed = seed, .spread = spread})) {}
 
 TrainNetwork::TrainNetwork(NetworkConfig config, TensorMap parameters)
     : config_(std::move(config)), parameters_(std::move(parameters)) {

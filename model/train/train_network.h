@@ -47,8 +47,6 @@ inline Dropouts DropoutsOf(const TrainConfig& config) {
 // names, as a checkpoint. Thread-compatible. REQUIRES: the architecture is not kMixer.
 class TrainNetwork {
  public:
-  // Makes new weights with StartValues.
-  TrainNetwork(const NetworkConfig& config, uint64_t seed, double spread = 0.02);
   TrainNetwork(NetworkConfig config, TensorMap parameters);
 
   struct Options {

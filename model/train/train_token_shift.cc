@@ -35,7 +35,11 @@ std::vector<at::Tensor> TrainTokenShift::Inputs(const at::Tensor& x, const std::
   const at::Tensor first = carried != nullptr ? carried->unsqueeze(1).to(x.scalar_type())
                                               : at::zeros({x.size(0), 1, x.size(2)}, x.options());
   const at::Tensor before = at::cat({first, x.slice(1, 0, x.size(1) - 1)}, 1);
-  if (carried != nullptr) *carried = x.select(1, x.size(1) - 1).detach().to(at::kFloat);
+  if (carried != nullptr) {
+    // A view would keep all of x alive until the next step.
+    const at::Tensor last = x.select(1, x.size(1) - 1).detach();
+    *carried = last.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  }
   const at::Tensor& rows = parameters_.at(shares);
   std::vector<at::Tensor> inputs;
   for (int64_t row = 0; row < rows.size(0); ++row) {

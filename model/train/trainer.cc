@@ -66,13 +66,19 @@ bool IsOfLayers(const std::string& name) {
 // The settings that decide what the held-out figures measure, by their keys in the config. Those
 // that the objective does not use have their defaults.
 std::map<std::string, std::string> FigureSettings(const TrainConfig& config) {
-  return {{"segment", absl::StrCat(config.segment)},
-          {"eval_tokens", absl::StrCat(config.eval_tokens)},
-          {"eval_examples", absl::StrCat(config.eval_examples)},
-          {"mask_probability", absl::StrCat(config.mask_probability)},
-          {"mask_token", absl::StrCat(config.mask_token)},
-          {"least_tokens", absl::StrCat(config.least_tokens)},
-          {"temperature", absl::StrCat(config.temperature)}};
+  std::map<std::string, std::string> settings = {
+      {"segment", absl::StrCat(config.segment)},
+      {"eval_tokens", absl::StrCat(config.eval_tokens)},
+      {"eval_examples", absl::StrCat(config.eval_examples)},
+      {"mask_probability", absl::StrCat(config.mask_probability)},
+      {"mask_token", absl::StrCat(config.mask_token)},
+      {"least_tokens", absl::StrCat(config.least_tokens)},
+      {"temperature", absl::StrCat(config.temperature)}};
+  // The held-out tokens that are masked, and the stretches of texts, are drawn with the seed.
+  if (config.objective == ObjectiveKind::kMaskedTokens || config.least_tokens > 0) {
+    settings["seed"] = absl::StrCat(config.seed);
+  }
+  return settings;
 }
 
 }  // namespace
@@ -95,6 +101,12 @@ absl::StatusOr<Trainer> Trainer::Create(TrainConfig config, std::string out_dir)
   for (const std::string& path : {ResumePath(out_dir), out_dir + "/" + kWeightsFileName}) {
     RemoveAbandoned(path + ".tmp.", "aft-train");
   }
+  // Otherwise the first evaluation would notice a folder that takes no files, and the work until
+  // then would be lost. If the process is killed here, the next run removes the file.
+  const std::string probe = ResumePath(out_dir) + ".tmp.probe";
+  AFT_RETURN_IF_ERROR(WriteFileAtomically(probe, {"probe"}));
+  std::filesystem::remove(probe, error);
+  if (error) return absl::ErrnoToStatus(error.value(), probe);
   const bool resumed = std::filesystem::exists(ResumePath(out_dir));
   AFT_ASSIGN_OR_RETURN(
       std::unique_ptr<Objective> objective,
@@ -123,7 +135,11 @@ absl::Status Trainer::TakeInitialWeights() {
     }
   }
   for (const auto& [name, tensor] : file->tensors) {
-    if (!IsOfLayers(name) || network_.parameters().contains(name)) continue;
+    if (network_.parameters().contains(name)) continue;
+    if (!IsOfLayers(name)) {
+      dropped_tensors_.push_back(name);
+      continue;
+    }
     return absl::InvalidArgumentError(
         absl::StrCat("initial: ", config_.initial, " has ", name,
                      ", for which the network has no place; only heads, embeddings and positions ",
@@ -138,6 +154,7 @@ absl::Status Trainer::TakeInitialWeights() {
 }
 
 double Trainer::TrainStep() {
+  saved_ = false;
   SeedDropout(config_.seed, step());
   const Objective::Loss loss = objective_->Next(network_, step());
   const double figure = loss.nats.item<double>() * loss.scale;
@@ -149,9 +166,11 @@ double Trainer::TrainStep() {
 }
 
 absl::Status Trainer::NotFinite() const {
-  return absl::InternalError(absl::StrFormat(
-      "the loss or its gradient is not finite at step %d; the last good state is in %s", step(),
-      out_dir_));
+  const bool saved = std::filesystem::exists(ResumePath(out_dir_));
+  return absl::InternalError(absl::StrCat(
+      "the loss or its gradient is not finite at step ", step(),
+      saved ? absl::StrCat("; the last good state is in ", out_dir_) : "; nothing was saved yet",
+      "; a lower learning_rate may help"));
 }
 
 absl::Status Trainer::Run(const std::atomic<bool>& stop, const ProgressFn& on_progress,
@@ -191,7 +210,7 @@ absl::Status Trainer::Run(const std::atomic<bool>& stop, const ProgressFn& on_pr
   // too long: `docker stop`, for example, kills the process after 10 s.
   if (loss_count > 0) AFT_RETURN_IF_ERROR(Measure(Objective::Extent::kOneBatch).status());
   seconds_ += SecondsSince(start);
-  return Save(seconds_);
+  return saved_ ? absl::OkStatus() : Save(seconds_);
 }
 
 absl::StatusOr<std::vector<double>> Trainer::Measure(Objective::Extent extent) const {
@@ -225,7 +244,7 @@ absl::Status Trainer::Evaluate(double train_loss, double seconds, const EvalFn& 
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Save(double seconds) const {
+absl::Status Trainer::Save(double seconds) {
   SafetensorsFile file;
   for (const auto& [name, tensor] : network_.parameters()) {
     file.tensors["weights/" + name] = tensor.detach();
@@ -241,7 +260,9 @@ absl::Status Trainer::Save(double seconds) const {
                    {"best", absl::StrFormat("%.17g", best_)}};
   file.metadata.merge(FigureSettings(config_));
   objective_->Save(file);
-  return WriteSafetensors(ResumePath(out_dir_), file.tensors, file.metadata);
+  AFT_RETURN_IF_ERROR(WriteSafetensors(ResumePath(out_dir_), file.tensors, file.metadata));
+  saved_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::Resume() {
@@ -282,6 +303,7 @@ absl::Status Trainer::Resume() {
   AFT_RETURN_IF_ERROR(InFile(path, objective_->Restore(file)));
   AFT_ASSIGN_OR_RETURN(curve_, ReadCurve(out_dir_ + "/curve.csv", objective_->names()));
   std::erase_if(curve_, [this](const CurvePoint& point) { return point.step > step(); });
+  saved_ = true;
   return absl::OkStatus();
 }
 

@@ -41,13 +41,14 @@ class Trainer {
   // belongs to another network, objective, batch, tokenizer or other texts, when a setting (the
   // error names it) has changed that decides what the held-out figures measure, or when another
   // Trainer works in `out_dir`; DATA_LOSS when the file is damaged; INVALID_ARGUMENT, naming
-  // `initial`, when the checkpoint in that folder does not fit.
+  // `initial`, when the checkpoint in that folder does not fit; the error of a file, when `out_dir`
+  // cannot be written.
   static absl::StatusOr<Trainer> Create(TrainConfig config, std::string out_dir);
 
-  // Trains until the last step, or until *stop becomes true; saves before it returns. After
-  // a stop between two evaluations it first measures one batch of the held-out data. INTERNAL when
-  // the loss, its gradient or a held-out figure is not finite; the folder then holds the last good
-  // state.
+  // Trains until the last step, or until *stop becomes true; before it returns it saves what is not
+  // saved yet. After a stop between two evaluations it first measures one batch of the held-out
+  // data. INTERNAL when the loss, its gradient or a held-out figure is not finite; the folder then
+  // holds the last good state, if one was saved.
   absl::Status Run(const std::atomic<bool>& stop, const ProgressFn& on_progress,
                    const EvalFn& on_eval);
 
@@ -56,6 +57,8 @@ class Trainer {
   const TrainNetwork& network() const { return network_; }
   // The tensors that are new, because TrainConfig::initial does not have them in this shape.
   const std::vector<std::string>& new_tensors() const { return new_tensors_; }
+  // The tensors of TrainConfig::initial for which the network has no place.
+  const std::vector<std::string>& dropped_tensors() const { return dropped_tensors_; }
 
  private:
   Trainer(TrainConfig config, std::string out_dir, std::shared_ptr<void> lock,
@@ -66,7 +69,7 @@ class Trainer {
   absl::StatusOr<std::vector<double>> Measure(Objective::Extent extent) const;
   absl::Status Evaluate(double train_loss, double seconds, const EvalFn& on_eval);
   absl::Status TakeInitialWeights();
-  absl::Status Save(double seconds) const;  // `seconds` of training, over all runs
+  absl::Status Save(double seconds);  // `seconds` of training, over all runs
   absl::Status NotFinite() const;
   absl::Status Resume();
 
@@ -77,7 +80,8 @@ class Trainer {
   std::string data_hash_;
   TrainNetwork network_;
   AdamW optimizer_;
-  std::vector<std::string> new_tensors_;
+  bool saved_ = false;  // whether resume.safetensors has the state of the last step
+  std::vector<std::string> new_tensors_, dropped_tensors_;
   std::vector<CurvePoint> curve_;
   double seconds_ = 0;  // of training before this run
   double best_ = 1e9;

@@ -15,6 +15,7 @@
 #include "model/api/load.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/train/images.h"
+#include "model/train/start_values.h"
 #include "model/train/train_network.h"
 #include "tests/support/tolerances.h"
 
@@ -94,7 +95,7 @@ TEST_F(DigitsTest, SmallerWeightsReadThemNearlyAsWell) {
 
 TEST_F(DigitsTest, ServesWhatWasTrained) {
   const at::NoGradGuard no_grad;
-  TrainNetwork network(checkpoint_.config, 0);
+  TrainNetwork network(checkpoint_.config, StartValues(checkpoint_.config, {.seed = 0}));
   for (auto& [name, tensor] : network.parameters()) tensor.copy_(checkpoint_.tensors.at(name));
   const at::Tensor trained =
       network.Forward(images_.pixels.flatten(1), nullptr, {.bf16 = false, .grid_width = 8})

@@ -16,6 +16,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/network/cpu_network.h"
 #include "model/runtime/parallel.h"
+#include "model/train/start_values.h"
 #include "model/train/train_network.h"
 #include "tests/support/tolerances.h"
 
@@ -140,7 +141,7 @@ TEST_F(ZooTest, SmallerWeightsPredictNearlyAsWell) {
 
 TEST_F(ZooTest, ServesWhatWasTrained) {
   const at::NoGradGuard no_grad;
-  TrainNetwork network(checkpoint_.config, 0);
+  TrainNetwork network(checkpoint_.config, StartValues(checkpoint_.config, {.seed = 0}));
   for (auto& [name, tensor] : network.parameters()) tensor.copy_(checkpoint_.tensors.at(name));
   const std::vector<int32_t> tokens = Tokens();
   const auto count = static_cast<int64_t>(tokens.size());

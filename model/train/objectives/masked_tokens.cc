@@ -1,5 +1,6 @@
 #include <numbers>
 #include <utility>
+#include <vector>
 
 #include "ATen/TensorOperators.h"
 #include "ATen/core/grad_mode.h"
@@ -20,16 +21,17 @@ struct MaskedBatch {
 };
 
 // Learns to find a share of the tokens, most of which are replaced in the input. They are at random
-// places; each segment has at least one of them.
+// places; each segment has at least one of them. A segment is a stretch of a text and, around it,
+// the tokens that the tokenizer adds to every text, because every text that is served has them.
+// These are never masked.
 class MaskedTokens : public RunningText {
  public:
   MaskedTokens(TrainConfig run, Corpus texts) : RunningText(std::move(run), std::move(texts)) {
     for (const Corpus::Text& text : corpus().texts) {
       const auto end = static_cast<int64_t>(text.tokens.size());
-      for (int64_t at = text.train_tokens; at + config().segment <= end; at += config().segment) {
-        held_out_.push_back(
-            absl::MakeConstSpan(text.tokens)
-                .subspan(static_cast<size_t>(at), static_cast<size_t>(config().segment)));
+      for (int64_t at = text.train_tokens; at + stretch() <= end; at += stretch()) {
+        held_out_.push_back(absl::MakeConstSpan(text.tokens)
+                                .subspan(static_cast<size_t>(at), static_cast<size_t>(stretch())));
       }
     }
   }
@@ -47,14 +49,14 @@ class MaskedTokens : public RunningText {
 
   Loss Next(const TrainNetwork& network, int64_t step) override {
     std::mt19937_64 random = SeededBy(config().seed, static_cast<uint64_t>(step));
-    std::vector<absl::Span<const int32_t>> segments;
+    std::vector<absl::Span<const int32_t>> stretches;
     for (int64_t row = 0; row < config().batch; ++row) {
       TextStream stream(&corpus());
       bool restarted = false;
-      segments.push_back(stream.Next(config().segment, /*restart=*/true, random, &restarted)
-                             .first(static_cast<size_t>(config().segment)));
+      stretches.push_back(stream.Next(stretch(), /*restart=*/true, random, &restarted)
+                              .first(static_cast<size_t>(stretch())));
     }
-    const MaskedBatch batch = Mask(segments, random);
+    const MaskedBatch batch = Mask(stretches, random);
     const at::Tensor logits = network.Forward(
         batch.input, nullptr, {.bf16 = config().bf16, .dropouts = DropoutsOf(config())});
     return {at::cross_entropy_loss(logits.flatten(0, 1), batch.target.flatten()),
@@ -89,18 +91,29 @@ class MaskedTokens : public RunningText {
   }
 
  private:
-  MaskedBatch Mask(const std::vector<absl::Span<const int32_t>>& segments,
+  // The tokens of a segment that are not added by the tokenizer.
+  int64_t stretch() const { return config().segment - FrameTokens(config().network); }
+
+  MaskedBatch Mask(const std::vector<absl::Span<const int32_t>>& stretches,
                    std::mt19937_64& random) const {
-    MaskedBatch batch{.input = MakeTextBatch(segments).ids};
+    const NetworkConfig& network = config().network;
+    std::vector<std::vector<int32_t>> segments;
+    for (const absl::Span<const int32_t> tokens : stretches) {
+      std::vector<int32_t>& segment = segments.emplace_back(network.text_prefix);
+      segment.insert(segment.end(), tokens.begin(), tokens.end());
+      segment.insert(segment.end(), network.text_suffix.begin(), network.text_suffix.end());
+    }
+    MaskedBatch batch{.input = MakeTextBatch({segments.begin(), segments.end()}).ids};
     batch.target = at::full_like(batch.input, kIgnored);
     std::uniform_real_distribution<double> share;
-    std::uniform_int_distribution<int64_t> any_token(0, config().network.vocab_size - 1);
-    std::uniform_int_distribution<int64_t> any_place(0, config().segment - 1);
+    std::uniform_int_distribution<int64_t> any_token(0, network.vocab_size - 1);
+    const auto first = static_cast<int64_t>(network.text_prefix.size());
+    std::uniform_int_distribution<int64_t> any_place(first, first + stretch() - 1);
     for (int64_t row = 0; row < batch.input.size(0); ++row) {
       auto* const input = batch.input.select(0, row).mutable_data_ptr<int64_t>();
       auto* const target = batch.target.select(0, row).mutable_data_ptr<int64_t>();
       const int64_t always = any_place(random);
-      for (int64_t t = 0; t < config().segment; ++t) {
+      for (int64_t t = first; t < first + stretch(); ++t) {
         if (share(random) >= config().mask_probability && t != always) continue;
         target[t] = input[t];
         const double kind = share(random);
@@ -114,7 +127,7 @@ class MaskedTokens : public RunningText {
     return batch;
   }
 
-  std::vector<absl::Span<const int32_t>> held_out_;  // segments, of corpus()
+  std::vector<absl::Span<const int32_t>> held_out_;  // stretches, of corpus()
 };
 
 }  // namespace

@@ -22,18 +22,17 @@ class NextTokens : public RunningText {
       : RunningText(std::move(run), std::move(texts)),
         carry_(EmptyNetworkCarry(config().network, config().batch)),
         streams_(static_cast<size_t>(config().batch), TextStream(&corpus())),
-        random_(config().seed) {}
+        random_(config().seed),
+        names_{
+            .amount = "tokens",
+            .unit = "bits per byte",
+            .train_column = "train_bpb",
+            .held_out = {{"held_out_fresh_bpb", "from an empty state"},
+                         {"held_out_carried_bpb",
+                          carry_.empty() ? "consecutive segments" : "one long state"}},
+        } {}
 
-  const FigureNames& names() const override {
-    static const FigureNames& names = *new FigureNames{
-        .amount = "tokens",
-        .unit = "bits per byte",
-        .train_column = "train_bpb",
-        .held_out = {{"held_out_fresh_bpb", "from an empty state"},
-                     {"held_out_carried_bpb", "one long state"}},
-    };
-    return names;
-  }
+  const FigureNames& names() const override { return names_; }
 
   Loss Next(const TrainNetwork& network, int64_t /*step*/) override {
     at::Tensor input = at::empty({config().batch, config().segment}, at::kLong);
@@ -117,6 +116,7 @@ class NextTokens : public RunningText {
   NetworkCarry carry_;
   std::vector<TextStream> streams_;
   std::mt19937_64 random_;
+  const FigureNames names_;
 };
 
 }  // namespace

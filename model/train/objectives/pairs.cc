@@ -126,10 +126,6 @@ class Pairs : public Objective {
 absl::StatusOr<std::unique_ptr<Objective>> MakePairs(const TrainConfig& config,
                                                      TokenizerSource tokenizer) {
   AFT_ASSIGN_OR_RETURN(ExampleSplit examples, ReadExamples(config, tokenizer));
-  if (examples.train.texts.size() < 4) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(config.examples.front(), ": needs at least two pairs to train on"));
-  }
   // A text that is sought among one is always found, so the first evaluation would stay the best.
   if (examples.held_out.texts.size() < 4) {
     return absl::InvalidArgumentError(

@@ -156,7 +156,7 @@ class Comparison:
     ends = {"segment": length, "eval_tokens": length, "held_out": self.budget.held_out}
     log = self.evaluate(name, length, config | ends, "--windows", "1")
     return {"bits": number(r"bits per byte: ([\d.]+) from", log),
-            "carried": number(r"([\d.]+) carried", log) if "at position" in log else None}
+            "carried": number(r"([\d.]+) carried", log)}
 
   def language_model(self, name, seed):
     kind = kinds.CAUSAL[name]

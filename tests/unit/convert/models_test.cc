@@ -381,7 +381,7 @@ TEST_F(Gpt2Test, NamesTheKeyThatItDoesNotSupport) {
   WriteBytes(in_ + "/config.json", "[]");
   EXPECT_THAT(ImportGpt2(in_, {}), Refused("config.json: must be an object"));
   WriteBytes(in_ + "/config.json", "{");
-  EXPECT_THAT(ImportGpt2(in_, {}), Refused("config.json: config is not valid JSON"));
+  EXPECT_THAT(ImportGpt2(in_, {}), Refused("config.json: not valid JSON"));
   EXPECT_THAT(WithConfig("n_head", 5), Refused("config.json: mixer.heads: must divide"));
   EXPECT_THAT(WithConfig("n_layer", 2'000'000'000), Refused("config.json: n_layers: must be"));
 }

@@ -408,11 +408,11 @@ TEST(ConfigTest, TextThatIsNotJsonIsRefused) {
         std::string("{\"a\xFF\": 1}"), "// note\n" + valid, std::string("{\"norm_eps\": 1e999}"),
         // A NUL would end the parser's input, and deep nesting would exhaust a stack.
         valid + std::string("\0{", 2), std::string(500'000, '[')}) {
-    EXPECT_THAT(Refusal(text), StartsWith("config is not valid JSON"));
+    EXPECT_THAT(Refusal(text), StartsWith("not valid JSON"));
   }
   EXPECT_THAT(Refusal(std::string(2 << 20, ' ')), HasSubstr("at most 1048576"));
   EXPECT_THAT(Refusal("{\"mixer\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}"),
-              HasSubstr("config is not valid JSON: too many levels"));
+              HasSubstr("not valid JSON: too many levels"));
 }
 
 // The long list has 16 times the objects of the short one. A parser that looks at all objects of

@@ -56,7 +56,7 @@ TEST(HeldOutTest, TheCarriedFigureIsThatOfOneLongSegment) {
   for (int i = 0; i < 10; ++i) text += absl::StrCat("line ", i % 7, ": the quick brown fox\n");
   const auto corpus = CorpusOf(text, text.size() - 97);
   ASSERT_TRUE(corpus.ok()) << corpus.status();
-  const TrainNetwork network(TinyNetwork(), /*seed=*/1, /*spread=*/0.5);
+  const TrainNetwork network(TinyNetwork(), StartValues(TinyNetwork(), {.seed = 1, .spread = 0.5}));
   const HeldOut pieces = EvaluateHeldOut(network, *corpus, 32, 97, /*bf16=*/false);
   const HeldOut whole = EvaluateHeldOut(network, *corpus, 96, 97, /*bf16=*/false);
   EXPECT_NEAR(pieces.carried, whole.fresh, 1e-4);
@@ -68,7 +68,7 @@ TEST(HeldOutTest, TheCarriedFigureIsThatOfOneLongSegment) {
 TEST(HeldOutTest, NothingBehindTheTextIsMeasured) {
   const auto corpus = CorpusOf(std::string(256, 'a'), 192);
   ASSERT_TRUE(corpus.ok()) << corpus.status();
-  TrainNetwork network(TinyNetwork(), /*seed=*/1);
+  TrainNetwork network(TinyNetwork(), StartValues(TinyNetwork(), {.seed = 1}));
   {
     const at::NoGradGuard no_grad;
     network.parameters().at("head.weight").zero_();
@@ -97,7 +97,7 @@ class EvaluateTest : public testing::Test {
     std::ofstream(folder_.File("train.json"))
         << R"({"texts": ["text.txt"], "held_out": 0.25, "threads": 1, "segment": )" << segment
         << R"(, "network": )" << FormatNetworkConfig(NetworkWith("aft_local window=4")) << "}";
-    const TrainNetwork network(checkpoint, /*seed=*/1);
+    const TrainNetwork network(checkpoint, StartValues(checkpoint, {.seed = 1}));
     EXPECT_TRUE(WriteCheckpoint(folder_.path(), checkpoint, network.parameters()).ok());
     return {AFT_TRAIN,   "--config", folder_.File("train.json"), "--evaluate", folder_.path(),
             "--windows", windows};
@@ -125,7 +125,7 @@ TEST_F(EvaluateTest, TheMaskTokenMustFitTheCheckpoint) {
       << R"({"texts": ["text.txt"], "segment": 32, "mask_token": 40, "network": )"
       << FormatNetworkConfig(network) << "}";
   network.vocab_size = 40;
-  const TrainNetwork made(network, /*seed=*/1);
+  const TrainNetwork made(network, StartValues(network, {.seed = 1}));
   ASSERT_TRUE(WriteCheckpoint(folder_.path(), network, made.parameters()).ok());
   const client::Ended ended = client::RunToEnd(
       {AFT_TRAIN, "--config", folder_.File("train.json"), "--evaluate", folder_.path()});
@@ -138,23 +138,27 @@ TEST_F(EvaluateTest, TheHeadMustBeThatOfTheConfig) {
   const NetworkConfig language = NetworkWith("aft_local window=4");
   NetworkConfig plain = NetworkWith("aft_local window=4 causal=false");
   plain.architecture = Architecture::kEncoder;
-  NetworkConfig fills = plain, labels = plain, others = plain;
+  NetworkConfig fills = plain, labels = plain, others = plain, images = plain;
   fills.vocabulary_head = true;
   labels.labels = {"a", "b"};
   others.labels = {"a", "c"};
+  images.labels = labels.labels;
+  images.tokenizer.clear();
+  images.mixer = MixerOf("aft_conv window=3 heads=2 grid=true causal=false");
   const struct {
     const NetworkConfig& have;
     const NetworkConfig& want;
     const char* data;
   } cases[] = {
-      {fills, language, R"("texts": ["text.txt"])"},
-      {plain, fills, R"("texts": ["text.txt"])"},
-      {others, labels, R"("examples": ["labels.jsonl"])"},
+      {fills, language, R"("segment": 32, "texts": ["text.txt"])"},
+      {plain, fills, R"("segment": 32, "texts": ["text.txt"])"},
+      {others, labels, R"("segment": 32, "examples": ["labels.jsonl"])"},
+      {labels, images, R"("images": "images.csv", "image_width": 4)"},
   };
   for (const auto& [have, want, data] : cases) {
     const std::vector<std::string> command = Command(have, 32);
     std::ofstream(folder_.File("train.json"))
-        << "{" << data << R"(, "segment": 32, "network": )" << FormatNetworkConfig(want) << "}";
+        << "{" << data << R"(, "network": )" << FormatNetworkConfig(want) << "}";
     const client::Ended ended = client::RunToEnd(command);
     EXPECT_EQ(ended.code, 1) << data;
     EXPECT_THAT(ended.err, HasSubstr(folder_.path() + ": has another architecture or another head"))
@@ -189,13 +193,14 @@ TEST_F(EvaluateTest, CountsTheBytesOfTheCheckpointsTokens) {
   double fresh = 0;
   ASSERT_EQ(std::sscanf(ended.out.c_str(), "held-out bits per byte: %lf from", &fresh), 1)
       << ended.out;
+  EXPECT_THAT(ended.out, testing::EndsWith(" in consecutive segments\n")) << "there is no state";
   EXPECT_NEAR(fresh, 4, 0.05);
 }
 
 TEST_F(EvaluateTest, FiguresBeforeTheEndOfTheTextArePrintedBeforeTheError) {
   const client::Ended ended = Evaluate(NetworkWith("aft_local window=4"), 32, 8000);
   EXPECT_EQ(ended.code, 1) << ended.err;
-  EXPECT_THAT(ended.out, HasSubstr("held-out bits per byte: "));
+  EXPECT_THAT(ended.out, ContainsRegex("held-out bits per byte: .*, [0-9.]+ carried\n"));
   EXPECT_THAT(ended.out, ContainsRegex("at position   4096: [0-9.]+ \\([+-]0.0[0-9]* %\\)"));
   EXPECT_THAT(ended.err,
               HasSubstr(folder_.File("text.txt") + ": too short for figures at position 32768"));

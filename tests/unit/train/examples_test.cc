@@ -25,6 +25,7 @@
 #include "model/config/config.h"
 #include "model/train/objective.h"
 #include "model/train/run_tokenizer.h"
+#include "model/train/start_values.h"
 #include "model/train/train_config.h"
 #include "model/train/train_network.h"
 #include "tests/support/mixer_of.h"
@@ -86,7 +87,7 @@ class ExamplesTest : public testing::Test {
       absl::StrAppend(&lines, R"({"a": ")", before, letter, after, R"(", "b": ")", letter, "\"}\n");
     }
     const std::unique_ptr<Objective> objective = Make(ObjectiveKind::kPairs, lines);
-    TrainNetwork network(config_.network, /*seed=*/1, /*spread=*/0.3);
+    TrainNetwork network(config_.network, StartValues(config_.network, {.seed = 1, .spread = 0.3}));
     {
       const at::NoGradGuard no_grad;
       network.parameters().at("layers.0.mixer.out.weight").zero_();

@@ -167,6 +167,20 @@ TEST_F(ImageLabelsTest, AShiftMovesThePixelsToEveryPlace) {
   EXPECT_EQ(sums.sum().item<int64_t>(), 20 * 8 * 2) << "no pixel leaves the frame";
 }
 
+TEST_F(ImageLabelsTest, NoiseChangesPixelsByUpToItsAmountBothWays) {
+  std::ofstream file(config_.images);
+  for (int i = 0; i < 12; ++i) file << "4,4,4,4,4,4,4,4,4,row\n";
+  file.close();
+  config_.network.vocab_size = 9;
+  config_.image_width = 3;
+  config_.noise = 2;
+  const auto objective = MakeImageLabels(config_);
+  ASSERT_TRUE(objective.ok()) << objective.status();
+  const at::Tensor pixels = TokensOf(**objective, config_.network, 0);
+  EXPECT_EQ(pixels.min().item<int64_t>(), 2);
+  EXPECT_EQ(pixels.max().item<int64_t>(), 6);
+}
+
 // All training images are of one class, so the class of the held-out images cannot be learned.
 TEST_F(ImageLabelsTest, TheLastImagesAreHeldOut) {
   std::ofstream file(config_.images);

@@ -12,6 +12,7 @@
 #include "model/config/kinds.h"
 #include "model/train/objective.h"
 #include "model/train/run_tokenizer.h"
+#include "model/train/start_values.h"
 #include "model/train/train_network.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
@@ -52,7 +53,8 @@ TEST_F(NextTokensTest, AStreamThatJumpsHasAnEmptyState) {
   WriteBytes(config_.texts[0], std::string(8000, 'a'));
   UseMixer(ExampleMixer(MixerKind::kWkv7, /*tokens=*/32), &config_.network);
   config_.bf16 = false;
-  const TrainNetwork network(config_.network, /*seed=*/1, /*spread=*/0.3);
+  const TrainNetwork network(config_.network,
+                             StartValues(config_.network, {.seed = 1, .spread = 0.3}));
   for (const double probability : {1e-9, 1.0}) {
     config_.restart_probability = probability;
     const auto objective = Make();
@@ -60,6 +62,17 @@ TEST_F(NextTokensTest, AStreamThatJumpsHasAnEmptyState) {
     const double first = (*objective)->Next(network, 0).nats.item<double>();
     EXPECT_EQ((*objective)->Next(network, 1).nats.item<double>() == first, probability == 1);
   }
+}
+
+TEST_F(NextTokensTest, OnlyAStateThatIsCarriedMakesOneLongState) {
+  const auto name = [this] {
+    const auto objective = Make();
+    EXPECT_TRUE(objective.ok()) << objective.status();
+    return objective.ok() ? (*objective)->names().held_out[1].name : "";
+  };
+  EXPECT_EQ(name(), "one long state");
+  config_.network.mixer = MixerOf("dot_product");
+  EXPECT_EQ(name(), "consecutive segments");
 }
 
 TEST_F(NextTokensTest, EverySegmentWithoutACarriedStateIsAtANewPlace) {

@@ -6,8 +6,10 @@
 #include "ATen/TensorOperators.h"
 #include "ATen/ops/abs.h"
 #include "gtest/gtest.h"
+#include "model/config/kinds.h"
 #include "model/config/tensors.h"
 #include "tests/support/mixer_of.h"
+#include "tests/support/mixer_reference.h"
 
 namespace aft {
 namespace {
@@ -65,6 +67,20 @@ TEST(StartValuesTest, EachRuleHasItsBoundsAndSpreads) {
     EXPECT_EQ(tensors->at("norm.weight").sum().item<double>(), 64);
     EXPECT_EQ(Largest(tensors->at("layers.1.norm2.bias")), 0);
     EXPECT_EQ(tensors->size(), ExpectedTensors(network).size());
+  }
+}
+
+TEST(StartValuesTest, OnlyTensorsThatStartAtZeroAreZero) {
+  for (const KindSpec& kind : AllKinds()) {
+    NetworkConfig network = Network("aft_simple");
+    network.architecture = Architecture::kDecoderLm;
+    network.labels.clear();
+    UseMixer(ExampleMixer(kind.kind, /*tokens=*/48), &network);
+    const TensorMap values = StartValues(network, {.seed = 1});
+    for (const TensorSpec& spec : ExpectedTensors(network)) {
+      EXPECT_EQ(Largest(values.at(spec.name)) == 0, spec.start == TensorStart::kZeros)
+          << kind.name << ": " << spec.name;
+    }
   }
 }
 

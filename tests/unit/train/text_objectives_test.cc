@@ -28,6 +28,7 @@
 #include "model/tokenizer/tokenizers.h"
 #include "model/train/examples.h"
 #include "model/train/objective.h"
+#include "model/train/start_values.h"
 #include "model/train/train_network.h"
 #include "model/train/trainer.h"
 #include "tests/property/random_inputs.h"
@@ -136,7 +137,8 @@ class TextObjectivesTest : public testing::Test {
   // all.
   static double Loss(TrainConfig config, int64_t examples, Extent extent = Extent::kEvaluation) {
     config.eval_examples = examples;
-    const TrainNetwork network(config.network, /*seed=*/1, /*spread=*/0.3);
+    const TrainNetwork network(config.network,
+                               StartValues(config.network, {.seed = 1, .spread = 0.3}));
     return Measure(config, network, extent)[0];
   }
 
@@ -322,18 +324,23 @@ TEST_F(TextObjectivesTest, ExamplesAreHeldOutEvenly) {
   EXPECT_EQ(split->train.classes, std::vector<int64_t>(8, 0));
 }
 
-// Held out are a, b, a, b. Two of the four examples are the first and the third.
+// The labels of the 200 that are held out are up, down, up, down and so on. An evaluation of 2 or
+// of 100 takes only those with "up". More than 64 are measured in several parts.
 TEST_F(TextObjectivesTest, AnEvaluationTakesItsExamplesFromAllThatAreHeldOut) {
   std::ofstream file(folder_.File("labels.jsonl"));
-  for (int i = 0; i < 20; ++i) {
-    file << R"({"label": "up", "text": ")" << (i % 10 == 4 ? "a" : "b") << "\"}\n";
+  for (int i = 0; i < 1000; ++i) {
+    file << R"({"text": "a", "label": ")" << (i % 10 == 4 ? "up" : "down") << "\"}\n";
   }
   file.close();
   const TrainConfig config =
       Config(Json(R"({"kind": "aft_simple", "causal": false})", R"(, "labels": ["up", "down"])",
                   R"("examples": ["labels.jsonl"])"));
   EXPECT_NEAR(Loss(config, 2), Loss(config, 1), 1e-6);
+  EXPECT_NEAR(Loss(config, 100), Loss(config, 1), 1e-5);
   EXPECT_GT(std::abs(Loss(config, 2) - Loss(config, 2, Extent::kAll)), 1e-5);
+  const TrainNetwork network(config.network,
+                             StartValues(config.network, {.seed = 1, .spread = 0.3}));
+  EXPECT_EQ(Measure(config, network, Extent::kAll)[1], 0.5) << "the same class for each text";
 }
 
 // Held out are four batches of two pairs. The third one is equal to the first, and the fourth to
@@ -362,7 +369,7 @@ TEST_F(TextObjectivesTest, AnEvaluationTakesItsSegmentsFromAllThatAreHeldOut) {
       Config(Json(R"({"kind": "aft_simple", "causal": false})",
                   R"(, "vocabulary_head": true, "tie_embeddings": false)",
                   R"("texts": ["text.txt"], "eval_tokens": 128, "mask_probability": 1e-9)"));
-  TrainNetwork network(config.network, /*seed=*/1, /*spread=*/1e-6);
+  TrainNetwork network(config.network, StartValues(config.network, {.seed = 1, .spread = 1e-6}));
   {
     const at::NoGradGuard no_grad;
     network.parameters().at("head.bias").select(0, 'a').fill_(1);
@@ -448,10 +455,12 @@ TEST_F(TextObjectivesTest, FaultsOfExamplesNameTheLine) {
       {"", "0 examples are too few to hold any out"},
       {"{}", "line 1: label: must be a string"},
       {"[]", "line 1: not a JSON object"},
+      {"{", "line 1: not valid JSON: "},
       {R"({"label": "up"})", "line 1: text: must be a string"},
       {R"({"label": 1, "text": "a"})", "line 1: label: must be a string"},
       {R"({"label": "up", "text": ""})", "line 1: a text has no tokens"},
       {R"({"label": "up", "text": "a", "b": 1})", "line 1: b: unknown key"},
+      {R"({"label": "up", "label": "up", "text": "a"})", "line 1: label: given more than once"},
       {"{\"label\": \"up\", \"text\": \"a\"}\n{\"label\": \"Up\", \"text\": \"a\"}",
        "line 2: network.labels has no \"Up\""},
       {R"({"label": "up", "text": "a"})", "1 examples are too few to hold any out"}};

@@ -6,18 +6,21 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/arange.h"
 #include "ATen/record_function.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "model/config/config.h"
 #include "model/train/objective.h"
+#include "model/train/start_values.h"
 #include "model/train/train_network.h"
 
 namespace aft {
 
-// The tokens [B, T] that a network reads in step `step` of an objective. The network has the id of
-// each token in the token's embedding, because builds without NDEBUG cannot record inputs.
-inline at::Tensor TokensOf(Objective& objective, const NetworkConfig& config, int64_t step) {
+// The tokens [B, T] that a network reads in the last forward pass of `use`. The network has the id
+// of each token in the token's embedding, because builds without NDEBUG cannot record inputs.
+inline at::Tensor TokensRead(const NetworkConfig& config,
+                             absl::FunctionRef<void(const TrainNetwork&)> use) {
   const at::NoGradGuard no_grad;
-  TrainNetwork network(config, /*seed=*/1);
+  TrainNetwork network(config, StartValues(config, {.seed = 1}));
   at::Tensor& embedding = network.parameters().at("embed.weight");
   embedding.copy_(at::arange(embedding.size(0)).unsqueeze(1).expand_as(embedding));
   static at::Tensor* seen;  // a callback can capture nothing
@@ -30,9 +33,14 @@ inline at::Tensor TokensOf(Objective& objective, const NetworkConfig& config, in
                                       }
                                     });
   const auto handle = at::addThreadLocalCallback(record.needsOutputs(true));
-  objective.Next(network, step);
+  use(network);
   at::removeCallback(handle);
   return vectors.select(2, 0).to(at::kLong);
+}
+
+// The tokens that it reads in step `step` of an objective.
+inline at::Tensor TokensOf(Objective& objective, const NetworkConfig& config, int64_t step) {
+  return TokensRead(config, [&](const TrainNetwork& network) { objective.Next(network, step); });
 }
 
 }  // namespace aft

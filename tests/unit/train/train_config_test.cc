@@ -57,6 +57,9 @@ TEST(TrainConfigTest, EveryFaultIsNamed) {
   constexpr char kTexts[] = R"("texts")";
   for (const Fault& fault :
        {Fault{kTexts, R"("colour": 1, "texts")", "colour: unknown key"},
+        {kTexts, R"("seed": 1, "seed": 2, "texts")", "seed: given more than once"},
+        {R"("n_layers")", R"("d_model": 8, "n_layers")", "network.d_model: given more than once"},
+        {kTexts, R"("seed": -1, "texts")", "seed: wrong type"},
         {kTexts, R"("held_out": 0.7, "texts")", "held_out: must be in"},
         {kTexts, R"("batch": 0, "texts")", "batch: must be"},
         {kTexts, R"("batch": "8", "texts")", "batch: wrong type"},
@@ -83,6 +86,9 @@ TEST(TrainConfigTest, EveryFaultIsNamed) {
          "network: an encoder needs labels or vocabulary_head, or the objective \"pairs\""},
         {kTexts, R"("objective": "pairs", "texts")", "objective: must be \"next_tokens\" for this"},
         {kTexts, R"("objective": "sums", "texts")", "objective: must be \"next_tokens\" or \"mas"},
+        {kTexts, R"("objective": "", "texts")", "objective: must be \"next_tokens\" or \"mas"},
+        {kTexts, R"("start": "", "texts")", "start: must be \"narrow\" or \"linear\" or"},
+        {kTexts, R"("bias_start": "", "texts")", "bias_start: must be \"slope\" or \"zeros\" or"},
         {kTexts, R"("mask_probability": 0.1, "texts")", "mask_probability: unknown key"},
         {kTexts, R"("epochs": 1, "texts")", "epochs: unknown key for the objective next_tokens"},
         {kTexts, R"("start": "ones", "texts")",
@@ -104,7 +110,14 @@ TEST(TrainConfigTest, EveryFaultIsNamed) {
 
 TEST(TrainConfigTest, MissingAndBrokenFilesAreErrors) {
   EXPECT_EQ(ReadTrainConfig("no/such.json").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(Read("{").status().message()), HasSubstr("not valid JSON"));
+  const std::string null_byte("\0 colour", 8);
+  for (const std::string& json : {std::string("{"), kConfig + null_byte}) {
+    EXPECT_THAT(std::string(Read(json).status().message()), HasSubstr("not valid JSON")) << json;
+  }
+  const std::string deep = absl::StrReplaceAll(
+      kConfig, {{R"({"kind": "bytes"})", std::string(3000, '[') + std::string(3000, ']')}});
+  EXPECT_THAT(Read(deep), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("not valid JSON: too many levels")));
 }
 
 constexpr char kClassifier[] = R"({

@@ -11,6 +11,7 @@
 #include "ATen/ops/zeros.h"
 #include "gtest/gtest.h"
 #include "model/config/kinds.h"
+#include "model/train/start_values.h"
 #include "tests/support/mixer_of.h"
 #include "tests/support/mixer_reference.h"
 #include "tests/unit/train/tiny_network.h"
@@ -25,7 +26,7 @@ TEST(TrainNetworkTest, EachDropoutActs) {
   NetworkConfig config = TinyNetwork();
   config.mixer = MixerOf("dot_product heads=2");
   config.max_seq_len = 64;
-  const TrainNetwork network(config, 1, 0.3);
+  const TrainNetwork network(config, StartValues(config, {.seed = 1, .spread = 0.3}));
   const at::Tensor tokens = at::arange(64, at::kLong).view({2, 32});
   const at::Tensor plain = network.Forward(tokens, nullptr, {.bf16 = false});
   const Dropouts each[] = {
@@ -53,7 +54,7 @@ TEST(TrainNetworkTest, MaskedTokensChangeNothing) {
     config.mixer.prefix_block = 0;
     if (kind.kind == MixerKind::kAftConv) config.mixer.window = 5;
     config.max_seq_len = kTextTokens;
-    const TrainNetwork network(config, 1, 0.3);
+    const TrainNetwork network(config, StartValues(config, {.seed = 1, .spread = 0.3}));
     const at::Tensor text = at::arange(20, at::kLong).unsqueeze(0);
     const at::Tensor padded = at::cat({text, at::full({1, 12}, 77, at::kLong)}, 1);
     at::Tensor mask = at::zeros({1, kTextTokens});
@@ -66,18 +67,35 @@ TEST(TrainNetworkTest, MaskedTokensChangeNothing) {
 }
 
 TEST(TrainNetworkTest, RestartingOneStreamLeavesTheOthersAlone) {
-  const NetworkConfig config = TinyNetwork();
-  const TrainNetwork network(config, 1);
-  const at::Tensor tokens = at::arange(64, at::kLong).view({2, 32});
+  for (const bool recurrence : {false, true}) {
+    NetworkConfig config = TinyNetwork();
+    if (recurrence) UseMixer(ExampleMixer(MixerKind::kWkv4, kTextTokens), &config);
+    const TrainNetwork network(config, StartValues(config, {.seed = 1}));
+    const at::Tensor tokens = at::arange(64, at::kLong).view({2, 32});
+    NetworkCarry carry = EmptyNetworkCarry(config, 2);
+    const TrainNetwork::Options options{.bf16 = false};
+    const at::Tensor fresh = network.Forward(tokens, &carry, options);
+    const at::Tensor carried = network.Forward(tokens, &carry, options);
+    EXPECT_FALSE(at::equal(fresh[0], carried[0]));
+    RestartStream(config, 0, carry);
+    const at::Tensor mixed = network.Forward(tokens, &carry, options);
+    EXPECT_TRUE(at::equal(mixed[0], fresh[0]));
+    EXPECT_FALSE(at::equal(mixed[1], fresh[1]));
+  }
+}
+
+// A view of the last tokens would keep the memory of all tokens.
+TEST(TrainNetworkTest, TheVectorsOfATokenShiftHaveMemoryOfTheirOwn) {
+  NetworkConfig config = TinyNetwork();
+  UseMixer(ExampleMixer(MixerKind::kWkv4, kTextTokens), &config);
+  const TrainNetwork network(config, StartValues(config, {.seed = 1}));
   NetworkCarry carry = EmptyNetworkCarry(config, 2);
-  const TrainNetwork::Options options{.bf16 = false};
-  const at::Tensor fresh = network.Forward(tokens, &carry, options);
-  const at::Tensor carried = network.Forward(tokens, &carry, options);
-  EXPECT_FALSE(at::equal(fresh[0], carried[0]));
-  RestartStream(config, 0, carry);
-  const at::Tensor mixed = network.Forward(tokens, &carry, options);
-  EXPECT_TRUE(at::equal(mixed[0], fresh[0]));
-  EXPECT_FALSE(at::equal(mixed[1], fresh[1]));
+  network.Forward(at::arange(64, at::kLong).view({2, 32}), &carry, {.bf16 = false});
+  for (const LayerCarry& layer : carry) {
+    for (const at::Tensor& vectors : {layer.shift, layer.feed_forward_shift}) {
+      EXPECT_EQ(vectors.storage().nbytes(), vectors.nbytes());
+    }
+  }
 }
 
 }  // namespace

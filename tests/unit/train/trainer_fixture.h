@@ -8,7 +8,9 @@
 
 #include "ATen/Parallel.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "model/config/config.h"
 #include "model/train/curve.h"
 #include "model/train/train_config.h"
 #include "model/train/trainer.h"
@@ -34,6 +36,17 @@ class TrainerTest : public testing::Test {
     config_.eval_every_steps = 20;
     config_.eval_tokens = 256;
     config_.dropout = 0;
+  }
+
+  // Writes a config file of aft-train, and returns its path. It has config_'s network and text,
+  // the sizes above, and `keys`.
+  std::string WriteConfig(const std::string& keys) const {
+    const std::string path = dir_ + "/train.json";
+    WriteBytes(path,
+               absl::StrCat(R"({"texts": ["text.txt"], "batch": 4, "segment": 32, "threads": 1,
+                   "eval_every_steps": 20, "eval_tokens": 256, "network": )",
+                            FormatNetworkConfig(config_.network), ", ", keys, "}"));
+    return path;
   }
 
   // Trains in `out` until the run is complete or `steps` steps are done; returns all losses.

@@ -237,7 +237,7 @@ TEST_F(TrainerTest, TrainsEveryCausalMixer) {
     EXPECT_LT(losses.back(), losses.front() - 1);
     const auto checkpoint = ReadCheckpoint(dir_ + "/" + name);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-    const TrainNetwork fresh(config_.network, config_.seed);
+    const TrainNetwork fresh(config_.network, StartValues(config_.network, {.seed = config_.seed}));
     for (const auto& [tensor, trained] : checkpoint->tensors) {
       EXPECT_FALSE(at::equal(trained, fresh.parameters().at(tensor))) << tensor << " stayed";
     }
@@ -319,61 +319,6 @@ TEST_F(TrainerTest, RefusesAResumeFileThatWasAltered) {
   EXPECT_TRUE(create_with("streams", "-1 0 0 0 -1 0 0 5").ok());
 }
 
-TEST_F(TrainerTest, StartsFromGivenWeights) {
-  const std::vector<double> before = Train("/first");
-  config_.initial = dir_ + "/first";
-  config_.seed = 2;
-  config_.warmup_steps = 50;
-  const std::vector<double> after = Train("/second", 3);
-  EXPECT_LT(after.front(), 0.9 * before.front());
-  EXPECT_NEAR(after.front(), before.back(), 0.5);
-  // An encoder takes all weights except those of its head, which is a new one.
-  config_.network.architecture = Architecture::kEncoder;
-  config_.network.mixer.prefix_block = 0;
-  config_.network.labels = {"a", "b"};
-  config_.objective = ObjectiveKind::kLabels;
-  config_.examples = {dir_ + "/examples.jsonl"};
-  std::ofstream examples(config_.examples[0]);
-  for (int i = 0; i < 40; ++i) examples << R"({"label": "a", "text": "fox"})" << '\n';
-  examples.close();
-  const auto encoder = Trainer::Create(config_, dir_ + "/encoder");
-  ASSERT_TRUE(encoder.ok()) << encoder.status();
-  EXPECT_EQ(encoder->new_tensors(), (std::vector<std::string>{"head.bias", "head.weight"}));
-  const auto given = ReadCheckpoint(dir_ + "/first");
-  ASSERT_TRUE(given.ok());
-  for (const auto& [name, tensor] : encoder->network().parameters()) {
-    if (name.starts_with("head.")) continue;
-    EXPECT_TRUE(at::equal(tensor, given->tensors.at(name))) << name;
-  }
-  config_.network.d_ff = 48;
-  EXPECT_THAT(Trainer::Create(config_, dir_ + "/other"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       testing::HasSubstr("initial: " + dir_ + "/first has no layers.0.ffn")));
-  config_.network.n_layers = 1;
-  EXPECT_THAT(Trainer::Create(config_, dir_ + "/other"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       testing::HasSubstr("initial: " + dir_ + "/first has layers.1.")));
-  config_.initial = dir_ + "/none";
-  EXPECT_THAT(Trainer::Create(config_, dir_ + "/other"),
-              StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr("initial: ")));
-}
-
-TEST_F(TrainerTest, TheNormsOfGivenWeightsMustFit) {
-  config_.initial = dir_ + "/given";
-  std::filesystem::create_directory(config_.initial);
-  ASSERT_TRUE(
-      WriteCheckpoint(config_.initial, config_.network, StartValues(config_.network, {})).ok());
-  const auto refused = [this](const std::string& why) {
-    return StatusIs(absl::StatusCode::kInvalidArgument,
-                    testing::HasSubstr("initial: " + config_.initial + why));
-  };
-  config_.network.embedding_norm = true;
-  EXPECT_THAT(Trainer::Create(config_, dir_ + "/run"), refused(" has no embed_norm."));
-  config_.network.embedding_norm = false;
-  config_.network.final_norm = false;
-  EXPECT_THAT(Trainer::Create(config_, dir_ + "/run"), refused(" has norm."));
-}
-
 // All vectors are the same number in every channel, so the norm before the head makes them 0 and
 // the loss is 8 bits. Its gradient is beyond all floats.
 TEST_F(TrainerTest, StopsOnAGradientThatIsNotFinite) {
@@ -397,8 +342,10 @@ TEST_F(TrainerTest, StopsOnAGradientThatIsNotFinite) {
 }
 
 TEST_F(TrainerTest, StopsOnALossThatIsNotFinite) {
-  EXPECT_THAT(Ruin("/run"),
-              StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("not finite at step ")));
+  EXPECT_THAT(
+      Ruin("/run"),
+      StatusIs(absl::StatusCode::kInternal,
+               testing::ContainsRegex("not finite at step [0-9]+; nothing was saved yet; ")));
 }
 
 // The loss of a step is measured before the step changes the weights.
