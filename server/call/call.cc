@@ -284,8 +284,8 @@ absl::Status Call::Enter() {
 absl::Status Call::Charge() {
   outbox_.ExpectSequences(sequences_);
   const size_t users = 2 * sequences_ * user_.size();  // in the job and the sequence of each
-  const size_t uses = UsesBytes(decoded_.work, model_->info.vocab_size);
-  if (outbox_.Hold(kCallBytes + decoded_.bytes + users + uses + states_.brought_bytes() +
+  const size_t engine = EngineBytes(decoded_.work, sequences_, model_->info);
+  if (outbox_.Hold(kCallBytes + decoded_.bytes + users + engine + states_.brought_bytes() +
                    states_.kept_bytes())) {
     return absl::OkStatus();
   }

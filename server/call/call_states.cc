@@ -126,10 +126,13 @@ void CallStates::Survive(const std::shared_ptr<const Client>& client, const Serv
   hands_to_client_ = !states_.shared() && !config.key_files.empty();
   if (!kept && !hands_to_client_) return;
 
-  // Twice the largest state: one is held while another one is written or sent.
+  // Twice the largest state: one is held while another one is written or sent. The ids of the
+  // output since the last state are in a vector, which may take twice their memory while it grows.
   const int64_t before = request.tokens_before() + static_cast<int64_t>(request.prompt.size());
   const int64_t most = MaxStateBytes(model.info, before + request.stop.max_tokens, /*added=*/0);
-  const auto bytes = static_cast<size_t>(2 * (most + 2 * model.info.vocab_size));
+  const int64_t outputs =
+      request.max_outputs(model.info.max_seq_len) * static_cast<int64_t>(sizeof(TokenId));
+  const auto bytes = static_cast<size_t>(2 * (most + 2 * model.info.vocab_size + outputs));
   if (!hold(bytes)) return;
   kept_bytes_ = bytes;
   keeper_ = std::make_shared<StreamKeeper>(

@@ -118,7 +118,8 @@ Outbox::SequenceEnd Outbox::EndSequence(const Outcome& outcome, uint32_t sequenc
     failed_path_ = exchange_.TextPath(sequence);
   }
   // The first error cancels all sequences. Their own ends are errors too, and cancel nothing again.
-  const bool cancels = !last && total_.status.ok() && !outcome.status.ok();
+  // If the client has cancelled the call, all of them are being cancelled already.
+  const bool cancels = !last && !cancelled_ && total_.status.ok() && !outcome.status.ok();
   AddOutcome(outcome, total_);
   if (outcome.status.ok() && !cancelled_ && !failed_) {
     exchange_.AppendFinished(outcome, sequence, stored.has_value() ? &*stored : nullptr);

@@ -37,6 +37,22 @@ class Filler {
   const std::string& proxy_salt_;
 };
 
+size_t MarkedBytes(const TurnRequest& request, size_t tokens) {
+  const bool tuned = request.previous != nullptr && request.previous->initial != 0;
+  return tuned ? sizeof(TokenId) * (tokens + 1) : 0;
+}
+
+// `answers`: the number of answers to one prompt, which share what comes before the output.
+size_t GenerationBytes(const GenerationRequest& request, uint32_t answers, const ModelInfo& info) {
+  size_t bytes = MarkedBytes(request, request.prompt.size());
+  if (!HasPenalties(request.sampling)) return bytes;
+  const size_t before = request.uses_before().size() + request.prompt.size();
+  bytes += sizeof(TokenUse) * std::min(before, static_cast<size_t>(info.vocab_size));
+  // A vector that grows may take twice the memory of its elements.
+  const auto outputs = static_cast<size_t>(request.max_outputs(info.max_seq_len));
+  return bytes + answers * 2 * sizeof(TokenId) * outputs;
+}
+
 }  // namespace
 
 void ForEachTurn(Work& work, absl::FunctionRef<void(TurnRequest&)> set) {
@@ -49,21 +65,19 @@ void ForEachTurn(Work& work, absl::FunctionRef<void(TurnRequest&)> set) {
   }
 }
 
-size_t UsesBytes(const Work& work, int64_t vocab_size) {
-  const auto bytes = [vocab_size](const GenerationRequest& request) {
-    if (!HasPenalties(request.sampling)) return size_t{0};
-    const size_t most = request.uses_before().size() + request.prompt.size();
-    return sizeof(TokenUse) * std::min(most, static_cast<size_t>(vocab_size));
-  };
+size_t EngineBytes(const Work& work, uint32_t sequences, const ModelInfo& info) {
   // Several answers to one prompt share the uses.
   if (const auto* const generation = std::get_if<GenerationRequest>(&work)) {
-    return bytes(*generation);
+    return GenerationBytes(*generation, sequences, info);
   }
   size_t sum = 0;
   if (const auto* const generations = std::get_if<Generations>(&work)) {
     for (const GenerationRequest& prompt : generations->prompts) {
-      sum += generations->answers * bytes(prompt);
+      sum += generations->answers * GenerationBytes(prompt, /*answers=*/1, info);
     }
+  }
+  if (const auto* const texts = std::get_if<std::vector<ScoringRequest>>(&work)) {
+    for (const ScoringRequest& text : *texts) sum += MarkedBytes(text, text.text.size());
   }
   return sum;
 }

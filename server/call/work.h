@@ -9,6 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "model/api/model_runner.h"
 #include "server/engine/request.h"
 #include "server/registry/served_model.h"
 
@@ -29,9 +30,11 @@ using Work = std::variant<std::monostate, GenerationRequest, Generations,
 // Calls `set` for each request in the work that can continue another text.
 void ForEachTurn(Work& work, absl::FunctionRef<void(TurnRequest&)> set);
 
-// The memory for the uses of tokens in the texts before the outputs (Resumption::had), at most. The
-// engine keeps them for every generation with penalties.
-size_t UsesBytes(const Work& work, int64_t vocab_size);
+// The most memory that the engine needs for the work, in addition to the work itself. For each
+// generation with penalties it keeps the uses of tokens before the output (Resumption::had) and the
+// ids of the output; for a text that begins from a tuned state, a copy of the text
+// (PrefixRead::marked). `sequences` is the number of answers to a single generation.
+size_t EngineBytes(const Work& work, uint32_t sequences, const ModelInfo& info);
 
 // Hands the work to an engine of `model`. Each of its requests gets `header`, but keeps its own
 // service class. `proxy_salt` is what a trusted proxy adds to the salt of the prefix cache.

@@ -48,7 +48,8 @@ absl::StatusOr<std::unique_ptr<EncodeEngine>> EncodeEngine::Create(
 
 EncodeEngine::EncodeEngine(const EngineOptions& options, std::unique_ptr<EncoderRunner> runner,
                            ModelMetrics& metrics)
-    : RequestLoop(options, static_cast<int32_t>(options.model.max_batch_rows), metrics),
+    : RequestLoop(options, static_cast<int32_t>(options.model.max_batch_rows),
+                  /*strict_client_slots=*/0, metrics),
       runner_(std::move(runner)),
       info_(runner_->info()),
       batcher_({.max_rows = options_.model.max_batch_rows,
@@ -104,7 +105,7 @@ void EncodeEngine::Add(Job& job, TimePoint /*now*/) {
 }
 
 void EncodeEngine::Remove(Job& job, Outcome& outcome) {
-  if (job.first_output_at) outcome.computed_tokens = static_cast<uint64_t>(job.tokens);
+  if (job.started_at) outcome.computed_tokens = static_cast<uint64_t>(job.tokens);
   batcher_.Remove(static_cast<Text&>(job));
 }
 

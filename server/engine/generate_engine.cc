@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,38 +12,16 @@
 #include "absl/strings/strip.h"
 #include "base/catching.h"  // OutOfMemory
 #include "base/status_macros.h"
-#include "model/api/snapshot_bytes.h"
 #include "server/config/checks.h"
 #include "server/engine/check_output.h"
 #include "server/engine/check_requests.h"
 #include "server/engine/generation_group.h"
+#include "server/engine/scheduler_options.h"
 #include "server/engine/token_bytes.h"
 #include "server/observability/log.h"
 #include "server/scheduling/sequence.h"
 
 namespace aft::server {
-namespace {
-
-ContinuousScheduler::Options SchedulerOptions(const EngineOptions& options,
-                                              const ModelRunner& runner) {
-  const SchedulingConfig& config = options.scheduling;
-  const int32_t slots = runner.slots();
-  const int32_t reserved = config.reserved_slots == 0 ? slots / 16 : config.reserved_slots;
-  const int64_t parked = options.model.parking_bytes / MaxSnapshotBytes(runner.info());
-  return {.slots = slots,
-          .max_step_tokens = options.model.max_step_tokens,
-          .max_in_flight = runner.max_steps_in_flight(),
-          .age = config.age,
-          .max_client_slots =
-              config.max_client_slots == 0 ? std::max(slots / 2, 1) : config.max_client_slots,
-          .reserved_slots = std::clamp(reserved, 0, slots - 1),
-          .strict_quotas = config.strict_quotas,
-          .max_parked =
-              static_cast<int32_t>(std::min<int64_t>(parked, std::numeric_limits<int32_t>::max())),
-          .itl_target = config.itl_target};
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<GenerateEngine>> GenerateEngine::Create(
     const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
@@ -66,7 +43,8 @@ absl::StatusOr<std::unique_ptr<GenerateEngine>> GenerateEngine::Create(
 
 GenerateEngine::GenerateEngine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
                                std::shared_ptr<const Tokenizer> tokenizer, ModelMetrics& metrics)
-    : RequestLoop(options, runner->slots(), metrics),
+    : RequestLoop(options, runner->slots(), StrictClientSlots(SchedulerOptions(options, *runner)),
+                  metrics),
       runner_(std::move(runner)),
       info_(runner_->info()),
       tokenizer_(std::move(tokenizer)),
@@ -99,6 +77,11 @@ absl::StatusOr<RequestHandle> GenerateEngine::GenerateTexts(
           absl::Status(stream.status().code(), absl::StrCat("texts[", i, "]: ", reason)));
     }
     if (!stream.ok()) return RefuseInvalid(stream.status());
+    // It joins the stream before it if that reads the same prompt.
+    if (i > 0 && (*stream)->prefix != nullptr &&
+        static_cast<const TokenStream&>(*jobs.back()).prompt() == (*stream)->prompt()) {
+      (*stream)->least_unread = 1;
+    }
     jobs.push_back(*std::move(stream));
   }
   return AcceptTexts(std::move(jobs));
@@ -212,7 +195,8 @@ void GenerateEngine::Leave(Job& job, TimePoint now) {
   auto& stream = static_cast<TokenStream&>(job);
   if (!stream.survival.resumable) return;
   Outcome outcome;
-  outcome.status = absl::UnavailableError("the server is draining: resume the stream elsewhere");
+  outcome.status = absl::UnavailableError(
+      absl::StrCat(DrainStatus().message(), ": resume the stream elsewhere"));
   if (stream.survival.sink != nullptr && stream.prompt_left() == 0 && stream.flights() > 0) {
     return ContinuousScheduler::Pause(stream);
   }

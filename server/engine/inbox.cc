@@ -137,10 +137,23 @@ void Inbox::CountWaiting(const Job& job, int change) {
   metrics_.waiting_tokens.Add(change * static_cast<double>(job.tokens));
 }
 
+int32_t Inbox::ClientQueue(const Client& client) const {
+  return client.max_queued_requests != 0 ? client.max_queued_requests : max_client_queued_requests_;
+}
+
+int32_t Inbox::ClientSlots(const Client& client) const {
+  if (strict_client_slots_ == 0) return limits_.slots;
+  return client.max_slots != 0 ? client.max_slots : strict_client_slots_;
+}
+
+int64_t Inbox::MaxRequests(const Client& client) const {
+  return int64_t{std::min(ClientSlots(client), limits_.slots)} +
+         std::min(ClientQueue(client), limits_.max_queued_requests);
+}
+
 std::optional<Rejection> Inbox::Enter(const Client& client, AdmissionBudget::Charge& charge) {
   if (pending_.closed) return Rejection::kDraining;
-  const int32_t own = client.max_queued_requests;
-  return Refusal(budget_.Enter(client.name, own != 0 ? own : max_client_queued_requests_, charge));
+  return Refusal(budget_.Enter(client.name, ClientQueue(client), ClientSlots(client), charge));
 }
 
 // Admits a job and its text. The job takes the place of the reservation, if that is of this inbox.
@@ -167,8 +180,11 @@ EngineLoad Inbox::load() const {
 }
 
 TimePoint Inbox::oldest() const {
+  TimePoint oldest = TimePoint::max();
   MutexLock lock(mutex_);
-  return pending_.added.empty() ? TimePoint::max() : pending_.added.front()->arrival;
+  // A request that waited for Redis arrived earlier than others that were added before it.
+  for (const auto& job : pending_.added) oldest = std::min(oldest, job->arrival);
+  return oldest;
 }
 
 }  // namespace aft::server

@@ -46,18 +46,21 @@ class Inbox {
   };
   // Everything that arrived since the last Take.
   struct Batch {
-    std::vector<std::unique_ptr<Job>> added;  // in arrival order
+    std::vector<std::unique_ptr<Job>> added;  // in the order of Add
     std::vector<Cancelled> cancelled;
     bool closed = false;               // Close was called; `added` then stays empty
     bool streams_leave = false;        // as in Close
     std::optional<TimePoint> stop_at;  // set once Stop was called
   };
 
-  // `max_client_queued_requests` applies to clients without a quota of their own. The inbox
-  // maintains the gauges of jobs that have not begun; `metrics` must outlive it.
+  // `max_client_queued_requests` and `strict_client_slots` apply to clients without quotas of their
+  // own. `strict_client_slots`: the slots that a client may use; 0: each client may use all slots.
+  // The inbox maintains the gauges of jobs that have not begun; `metrics` must outlive it.
   Inbox(const AdmissionBudget::Limits& limits, int32_t max_client_queued_requests,
-        ModelMetrics& metrics)
-      : max_client_queued_requests_(max_client_queued_requests),
+        int32_t strict_client_slots, ModelMetrics& metrics)
+      : limits_(limits),
+        max_client_queued_requests_(max_client_queued_requests),
+        strict_client_slots_(strict_client_slots),
         budget_(limits),
         metrics_(metrics) {}
 
@@ -100,6 +103,9 @@ class Inbox {
 
   EngineLoad load() const;
 
+  // The number of requests of that client that may run or wait at the same time.
+  int64_t MaxRequests(const Client& client) const;
+
   // The earliest arrival among the jobs that the engine thread has not taken; max() if there is
   // none.
   TimePoint oldest() const;
@@ -107,6 +113,8 @@ class Inbox {
  private:
   friend class Reservation;
 
+  int32_t ClientQueue(const Client& client) const;
+  int32_t ClientSlots(const Client& client) const;
   void GiveBack(AdmissionBudget::Charge& charge);
   // `change`: 1 or -1.
   void CountWaiting(const Job& job, int change);
@@ -115,7 +123,9 @@ class Inbox {
   std::optional<Rejection> Enter(Job& job, Reservation* reservation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const AdmissionBudget::Limits limits_;
   const int32_t max_client_queued_requests_;
+  const int32_t strict_client_slots_;
   mutable Mutex mutex_;
   CondVar arrived_;
   AdmissionBudget budget_ ABSL_GUARDED_BY(mutex_);

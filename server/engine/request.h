@@ -92,6 +92,14 @@ struct GenerationRequest : TurnRequest {
   // resumed stream that has output has received them already. Such a prompt does not use the prefix
   // cache.
   bool prompt_scores = false;
+
+  // The most tokens that its output can have, with those that it resumes. `max_seq_len`: as in
+  // ModelInfo.
+  int64_t max_outputs(int64_t max_seq_len) const {
+    if (max_seq_len == 0) return stop.max_tokens;
+    const int64_t before = tokens_before() + static_cast<int64_t>(prompt.size() - resumed);
+    return std::min<int64_t>(stop.max_tokens, std::max<int64_t>(max_seq_len - before, 0));
+  }
 };
 
 // A validated request for the log-probabilities of a text.

@@ -45,13 +45,14 @@ Ending EndingOf(const Outcome& outcome, bool started) {
 
 absl::Status Draining() { return absl::UnavailableError("the server is draining"); }
 
-RequestLoop::RequestLoop(const EngineOptions& options, int32_t slots, ModelMetrics& metrics)
+RequestLoop::RequestLoop(const EngineOptions& options, int32_t slots, int32_t strict_client_slots,
+                         ModelMetrics& metrics)
     : options_(options),
       metrics_(metrics),
       inbox_({.slots = slots,
               .max_queued_requests = options_.limits.max_queued_requests,
               .max_queued_tokens = options_.limits.max_queued_tokens},
-             max_client_queued_requests(), metrics),
+             max_client_queued_requests(), strict_client_slots, metrics),
       checked_at_(options_.clock()),
       last_step_(options_.clock()) {
   metrics_.slots_total.Set(slots);
@@ -132,14 +133,11 @@ absl::StatusOr<RequestHandle> RequestLoop::AcceptTexts(std::vector<std::unique_p
 
 absl::Status RequestLoop::CheckTexts(const Client& client, int64_t texts,
                                      absl::string_view field) const {
-  const int32_t own = client.max_queued_requests;
-  const int32_t queued =
-      std::min(options_.limits.max_queued_requests, own != 0 ? own : max_client_queued_requests());
-  const int64_t most = int64_t{inbox_.load().slots} + queued;
+  const int64_t most = inbox_.MaxRequests(client);
   if (texts <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": must have at most ", most,
-                   " entries, the model's slots and the client's part of its queue, got ", texts));
+  return absl::InvalidArgumentError(absl::StrCat(
+      field, ": needs ", texts, " places, one for each answer to each text; the client",
+      " may have ", most, " in the model's slots and queue"));
 }
 
 absl::Status RequestLoop::Refuse(Rejection reason) {
@@ -158,7 +156,7 @@ absl::Status RequestLoop::Refuse(Rejection reason) {
     case Rejection::kFailed:
       return HasFailed();
     default:
-      return Draining();
+      return DrainStatus();
   }
 }
 
@@ -254,7 +252,7 @@ void RequestLoop::Serve() {
     DropExpired(now);
     const bool stop = batch.stop_at && (jobs_.empty() || now >= *batch.stop_at);
     if (stop) {
-      DropAll(absl::UnavailableError("the server is shutting down"));
+      DropAll(retired_ ? DrainStatus() : absl::UnavailableError("the server is shutting down"));
       while (Advance() != TimePoint::max()) continue;  // until no step is in flight
     }
     DeliverFinished();
@@ -300,7 +298,7 @@ void RequestLoop::DropQueued() {
     if (!job->began()) queued.push_back(job.get());
   }
   const TimePoint now = Now();
-  for (Job* job : queued) Fail(*job, Draining(), now);
+  for (Job* job : queued) Fail(*job, DrainStatus(), now);
 }
 
 void RequestLoop::LeaveRunning() {

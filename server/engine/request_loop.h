@@ -76,8 +76,15 @@ class RequestLoop {
 
   // Refuses new requests with UNAVAILABLE. Requests that no step has held yet end with UNAVAILABLE,
   // and so do resumable streams, which leave their resume points. All others continue. Without
-  // `streams_leave` resumable streams continue too, until a drain with it or the shutdown.
-  void BeginDrain(bool streams_leave = true) { inbox_.Close(streams_leave); }
+  // `streams_leave` resumable streams continue too, until a drain with it or the shutdown. Such a
+  // drain is that of a version which was replaced or unloaded, and the errors say so from then on.
+  void BeginDrain(bool streams_leave = true) {
+    if (!streams_leave) retired_ = true;
+    inbox_.Close(streams_leave);
+  }
+
+  // Like Shutdown, but returns at once.
+  void EndBy(TimePoint deadline) { inbox_.Stop(deadline); }
 
   // Calls BeginDrain, then waits until all requests have ended or `deadline` has passed; the rest
   // ends with UNAVAILABLE. The thread is joined on return. Idempotent.
@@ -116,8 +123,11 @@ class RequestLoop {
   absl::StatusOr<std::shared_ptr<Reservation>> Reserve(const Client& client);
 
  protected:
-  // `slots` is the number of requests that can run at once. `metrics` must outlive the loop.
-  RequestLoop(const EngineOptions& options, int32_t slots, ModelMetrics& metrics);
+  // `slots` is the number of requests that can run at once. `strict_client_slots` is the number of
+  // them that one client can have, if it has no quota of its own; 0: the quotas of clients do not
+  // keep their requests waiting. `metrics` must outlive the loop.
+  RequestLoop(const EngineOptions& options, int32_t slots, int32_t strict_client_slots,
+              ModelMetrics& metrics);
 
   // Must be called at the end of the engine's construction, because the thread uses the whole
   // engine. For the same reason the engine's destructor must begin with Shutdown. `name`: at most
@@ -135,6 +145,12 @@ class RequestLoop {
   absl::Status RefuseInvalid(absl::Status status) {
     metrics_.rejected(Rejection::kInvalid).Increment();
     return status;
+  }
+  // The error of requests that the drain refuses or ends.
+  absl::Status DrainStatus() const {
+    if (!retired_) return Draining();
+    return absl::UnavailableError(
+        "this version of the model is draining: it was replaced or unloaded");
   }
 
   // All that follows is for the engine thread alone.
@@ -252,6 +268,7 @@ class RequestLoop {
   TimePoint checked_step_ = TimePoint::max();  // busy_since_ at that time
   Duration step_time_{};                       // of that step, as CheckProgress counts it
 
+  std::atomic<bool> retired_{false};  // BeginDrain(false) was called
   std::atomic<TimePoint> busy_since_{TimePoint::max()};
   std::atomic<TimePoint> last_step_;                         // when the last step was done
   std::atomic<TimePoint> oldest_waiting_{TimePoint::max()};  // first arrival of a waiting job

@@ -13,9 +13,9 @@
 namespace aft::server {
 
 // Decides whether one more request may enter. So the queue of waiting requests is bounded, and so
-// is each client's part of it. A request that finds a free slot does not wait and is always
-// admitted; the others need room in the queue. Whether there is room depends only on which requests
-// have entered, not on the progress of the engine thread. Thread-compatible.
+// is each client's part of it. A request that finds a free slot which its client may use does not
+// wait and is always admitted; the others need room in the queue. Whether there is room depends
+// only on which requests have entered, not on the progress of the engine thread. Thread-compatible.
 class AdmissionBudget {
  public:
   struct Limits {
@@ -38,6 +38,7 @@ class AdmissionBudget {
 
     struct Client {
       int32_t requests = 0;
+      int32_t slots = 0;  // the most that it may use, as of its last request
       int32_t queued_requests = 0;
       int64_t queued_tokens = 0;
       std::array<int32_t, kServiceClasses> queued_texts{};  // by class
@@ -52,19 +53,23 @@ class AdmissionBudget {
   explicit AdmissionBudget(const Limits& limits) : limits_(limits) {}
 
   // Reserves a place for a request that is not parsed yet. `client_quota` is the number of requests
-  // of its client that may wait. If the decision is kAdmitted, sets `charge`; otherwise nothing
-  // changes.
-  Decision Enter(const std::string& client, int32_t client_quota, Charge& charge) {
-    const bool queued = in_flight_ >= limits_.slots;
+  // of its client that may wait, `client_slots` the number that may run. If the decision is
+  // kAdmitted, sets `charge`; otherwise nothing changes.
+  Decision Enter(const std::string& client, int32_t client_quota, int32_t client_slots,
+                 Charge& charge) {
+    const auto found = clients_.find(client);
+    const bool known = found != clients_.end();
+    const Charge::Client before = known ? found->second : Charge::Client();
+    const bool queued = before.requests >= client_slots || may_run_ >= limits_.slots;
     if (queued && waiting() >= limits_.max_queued_requests) return Decision::kTooManyRequests;
-    auto entry = clients_.find(client);
-    const int32_t others = entry == clients_.end() ? 0 : entry->second.queued_requests;
-    if (queued && others >= client_quota) return Decision::kTooManyOfClient;
-    if (entry == clients_.end()) entry = clients_.try_emplace(client).first;
-    charge.client_ = entry;
+    if (queued && before.queued_requests >= client_quota) return Decision::kTooManyOfClient;
+    charge.client_ = known ? found : clients_.try_emplace(client).first;
     charge.queued_ = queued;
-    if (queued) ++entry->second.queued_requests;
-    ++entry->second.requests;
+    Charge::Client& entry = charge.client_->second;
+    may_run_ += std::min(entry.requests + 1, client_slots) - std::min(entry.requests, entry.slots);
+    entry.slots = client_slots;
+    if (queued) ++entry.queued_requests;
+    ++entry.requests;
     ++in_flight_;
     return Decision::kAdmitted;
   }
@@ -106,12 +111,14 @@ class AdmissionBudget {
   void Leave(Charge& charge) {
     LeaveQueue(charge);
     --in_flight_;
-    if (--charge.client_->second.requests == 0) clients_.erase(charge.client_);
+    Charge::Client& client = charge.client_->second;
+    if (--client.requests < client.slots) --may_run_;
+    if (client.requests == 0) clients_.erase(charge.client_);
   }
 
   int32_t slots() const { return limits_.slots; }
   int32_t in_flight() const { return in_flight_; }
-  int32_t running() const { return std::min(in_flight_, limits_.slots); }
+  int32_t running() const { return std::min(may_run_, limits_.slots); }
   int32_t waiting() const { return in_flight_ - running(); }
   int64_t queued_tokens() const { return queued_tokens_; }
   size_t clients() const { return clients_.size(); }
@@ -120,6 +127,8 @@ class AdmissionBudget {
   const Limits limits_;
   std::map<std::string, Charge::Client> clients_;  // clients that have requests
   int32_t in_flight_ = 0;
+  // The sum over all clients of their requests in flight, each counted up to the client's slots.
+  int32_t may_run_ = 0;
   int64_t queued_tokens_ = 0;
 };
 

@@ -83,6 +83,7 @@ void ContinuousScheduler::Remove(Sequence& sequence) {
     }
     sequence.slot_ = -1;
   }
+  ChargeKeptSlots(sequence);
   queue_.Leave(sequence);
   sequence.phase_ = Sequence::Phase::kIdle;
 }
@@ -107,7 +108,13 @@ const Placement& ContinuousScheduler::Place(TimePoint now, MayStart may_start) {
     if (next == nullptr) next = MakeRoom(now);
     if (next == nullptr) victims_.clear();
     if (next == nullptr && kept_for_ != nullptr) next = Borrower(now);
-    if (next == nullptr) break;
+    if (next == nullptr) {
+      // Free slots that no other client waits for cost the group nothing.
+      if (kept_for_ != nullptr && queue_.waiting_clients() > 1) {
+        kept_for_->kept_slots_ += slots_.free();
+      }
+      break;
+    }
     if (IsHeldBack(*next, may_start)) continue;
     for (Sequence* victim : victims_) Park(*victim, now);
     Give(*next, now);
@@ -118,6 +125,7 @@ const Placement& ContinuousScheduler::Place(TimePoint now, MayStart may_start) {
 // Whether the sequence may not start yet; if so, it does not wait in the queue any more.
 bool ContinuousScheduler::IsHeldBack(Sequence& sequence, MayStart may_start) {
   if (sequence.phase_ == Sequence::Phase::kParked || may_start(sequence)) return false;
+  ChargeKeptSlots(sequence);
   queue_.Leave(sequence);
   sequence.phase_ = Sequence::Phase::kHeldBack;
   return true;
@@ -125,24 +133,21 @@ bool ContinuousScheduler::IsHeldBack(Sequence& sequence, MayStart may_start) {
 
 // The sequence whose turn it is, if there are enough slots. Else null, and kept_for_ may be set.
 Sequence* ContinuousScheduler::NextForFreeSlots(TimePoint now) {
-  at_quota_.clear();
+  ++passes_;
   bool others_wait = false;
   while (true) {
     auto* const next = static_cast<Sequence*>(
         queue_.Next(now, [&](const FairItem& item) -> std::optional<ServiceClass> {
           const ServiceClass own = item.service_class();
-          const FairAccount* const account = queue_.account(item);
           if (others_wait && own != ServiceClass::kInteractive) return std::nullopt;
-          if (std::find(at_quota_.begin(), at_quota_.end(), account) != at_quota_.end()) {
-            return std::nullopt;
-          }
+          if (queue_.account(item)->at_quota == passes_) return std::nullopt;
           return quotas_.HasItsQuota(AsSequence(item)) ? ServiceClass::kBatch : own;
         }));
     if (next == nullptr) return nullptr;
     // It waits until its client, or all that are not interactive, own fewer slots. None of these
     // may overtake it.
     if (quotas_.BeyondQuota(*next) > 0) {
-      at_quota_.push_back(queue_.account(*next));
+      queue_.account(*next)->at_quota = passes_;
     } else if (quotas_.BeyondOpenSlots(*next) > 0) {
       others_wait = true;
     } else if (next->group_size() <= slots_.free()) {
@@ -281,11 +286,19 @@ void ContinuousScheduler::Give(Sequence& sequence, TimePoint now) {
     --waiting_followers_;
   }
   queue_.Serve(sequence, now);
+  ChargeKeptSlots(sequence);
   Occupy(sequence);
   for (Sequence* follower : sequence.followers_) Occupy(*follower);
   if (sequence.followers_.empty()) return;
   ++unforked_;
   if (sequence.readable() == 0) Fork(sequence);
+}
+
+// The group waits no longer, so its client pays for the slots that stayed free for it. If it paid
+// earlier, it could lose its turn, and with it the slots that were free already.
+void ContinuousScheduler::ChargeKeptSlots(Sequence& sequence) {
+  const int64_t kept = std::exchange(sequence.kept_slots_, 0);
+  if (kept > 0) queue_.Charge(sequence, static_cast<double>(kept));
 }
 
 void ContinuousScheduler::Occupy(Sequence& sequence) {

@@ -56,7 +56,8 @@ struct Placement {
 // kQuantum rows before it may be parked again.
 //
 // The members of a group (Sequence::Lead) wait as one item and get their slots at the same time.
-// "Several answers" in server/engine/README.md has the rule.
+// Slots that stay free for a group while another client waits are charged to its client. "Several
+// answers" in server/engine/README.md has the rules.
 //
 // Schedule plans a step and Retire ends it, in the same order; up to `max_in_flight` steps may be
 // between the two. With more than one, a step is planned before the results of the last step are
@@ -191,6 +192,7 @@ class ContinuousScheduler {
   void Park(Sequence& sequence, TimePoint now);
   void LeaveLive(Sequence& sequence);
   void Give(Sequence& sequence, TimePoint now);
+  void ChargeKeptSlots(Sequence& sequence);
   bool IsHeldBack(Sequence& sequence, MayStart may_start);
   void Occupy(Sequence& sequence);
 
@@ -219,6 +221,7 @@ class ContinuousScheduler {
   int32_t waiting_followers_ = 0;     // followers of waiting leaders
   int32_t unforked_ = 0;              // leaders with slots that are not forked yet
   std::vector<Sequence*> abandoned_;  // until the next Place
+  uint64_t passes_ = 0;               // calls of NextForFreeSlots; see FairAccount::at_quota
   Placement placement_;
   std::vector<std::unique_ptr<Flight>> in_flight_;  // oldest first
   std::unique_ptr<Flight> retired_;
@@ -226,8 +229,7 @@ class ContinuousScheduler {
   Step* step_ = nullptr;                        // while Schedule fills it
 
   // These are valid within Place.
-  const Sequence* kept_for_ = nullptr;        // a group that needs more slots
-  std::vector<const FairAccount*> at_quota_;  // clients whose turn must wait
+  Sequence* kept_for_ = nullptr;  // a group that needs more slots
   std::vector<Sequence*> victims_;
 
   // Scratch of Schedule, kept for its memory.

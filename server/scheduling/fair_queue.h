@@ -27,6 +27,7 @@ struct FairAccount : FairShare {
   double weight = 1;                 // the weight of the client's last item
   mutable size_t share = 0;          // the client's index in StepTurns, while a step is planned
   mutable uint64_t prompt_step = 0;  // for PromptShares: the last step with a prompt of the client
+  mutable uint64_t at_quota = 0;     // for ContinuousScheduler: the last pass with it at its quota
 };
 
 // Base of the items of a FairQueue. An item must live as long as it is in the queue.
@@ -132,6 +133,8 @@ class FairQueue {
   bool LessServed(const FairItem& a, const FairItem& b) const;
 
   size_t waiting() const { return waiting_; }
+  // The number of clients whose items wait.
+  size_t waiting_clients() const { return clients_.backlogged().size(); }
   // Whether it waits or is served here.
   static bool Contains(const FairItem& item) { return item.account_ != nullptr; }
   // The account of the item's client. REQUIRES: the item waits or is served here.

@@ -92,7 +92,6 @@ class PrefixCache {
   // Whether a state of this size could be kept at all.
   bool Fits(int64_t kept_bytes) const;
 
-  int64_t capacity() const { return capacity_; }
   int64_t bytes() const { return bytes_; }
   int64_t states() const { return static_cast<int64_t>(positions_.size()); }
   int64_t evictions() const { return evictions_; }

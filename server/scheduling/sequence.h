@@ -161,6 +161,9 @@ class Sequence : public FairItem {
   int pending_ = 0;          // number of tokens that steps in flight will sample
   TokenId next_token_ = -1;  // when pending_ == 0: the next token to consume
   std::vector<TokenId> banned_;
+  // While it waits with followers: the slots that stayed free for them while another client waited,
+  // added up over all steps.
+  int64_t kept_slots_ = 0;
 
   // These are valid while it owns a slot.
   int64_t rows_left_ = 0;  // rows that it must have before it may be parked

@@ -64,6 +64,23 @@ TEST(LoadReportTest, ReportsHowBusyALanguageModelIs) {
   ExpectGauges(server, "fake", 0, 0, 0);
 }
 
+TEST(LoadReportTest, ARequestBeyondTheStrictQuotaOfItsClientWaits) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.models[0].slots = 4;
+  config.scheduling.strict_quotas = true;
+  config.scheduling.max_client_slots = 1;
+  TestServer server(config);
+  ASSERT_TRUE(server.server().WaitReady().ok());
+  server.control().Hold();
+  GenerateStream first(server.inference(), Request("one", 20));
+  server.control().WaitUntilBlocked();
+  GenerateStream second(server.inference(), Request("two", 20));
+  server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
+  ExpectLoad(server, "fake", 1, 1, 0.25);
+  server.control().Resume();
+  for (GenerateStream* stream : {&first, &second}) EXPECT_TRUE(stream->Finish().ok());
+}
+
 TEST(LoadReportTest, ReportsHowFullAnEncodersBatchIs) {
   TestServer server(TestConfigWithEncoder());  // batches of 4
   ASSERT_TRUE(server.server().WaitReady().ok());

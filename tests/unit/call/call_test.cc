@@ -248,6 +248,39 @@ TEST_F(CallTest, TheStatesThatAStreamLeavesAreCharged) {
   }
 }
 
+TEST_F(CallTest, TheIdsOfOutputsThatPenaltiesNeedAreCharged) {
+  int64_t without = 0;
+  for (const bool penalties : {false, true}) {
+    v1::GenerateRequest request = Prompt("abc", 1'000'000);
+    if (penalties) request.mutable_sampling()->set_presence_penalty(1);
+    fakes_.control->Hold();
+    Open open = Start<Generate>(request);
+    fakes_.control->WaitUntilBlocked();
+    if (penalties) {
+      EXPECT_GE(ledger_.used(), without + 4'000'000);
+    } else {
+      without = ledger_.used();
+    }
+    open.call->Cancel(absl::CancelledError("gone"));
+    fakes_.control->Resume();
+    EXPECT_EQ(open.Join().status.code(), absl::StatusCode::kCancelled);
+  }
+}
+
+TEST_F(CallTest, AStateThatIsTooLargeForItsBudgetIsRefusedForGood) {
+  StatesConfig config;
+  config.max_bytes = 2000;
+  config.max_client_bytes = 1000;
+  const std::unique_ptr<StateAccess> states = OpenStates(config, metrics_.states);
+  const auto environment = EnvironmentWith(ledger_, limits_, *states);
+  v1::GenerateRequest request = Prompt("abc", 500);
+  request.mutable_store();
+  Open open = StartIn<Generate>(*environment, request);
+  EXPECT_THAT(open.Join().status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("states.max_client_bytes=1000")));
+  EXPECT_FALSE(open.call->ending().retry_after.has_value());
+}
+
 TEST_F(CallTest, AStreamThatNoClientCanResumeLeavesNoResumePoint) {
   StatesConfig config;
   config.checkpoint_tokens = 4;

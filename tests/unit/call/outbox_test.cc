@@ -19,19 +19,27 @@
 namespace aft::server {
 namespace {
 
-// Each cancellation is a message for every sequence, and every cancelled sequence ends in turn.
-TEST(OutboxTest, OnlyTheFirstErrorCancelsTheOtherSequences) {
+class OutboxTest : public testing::Test {
+ protected:
+  // The outbox of a call with four sequences. The handle of the first one is 7.
+  OutboxTest() {
+    outbox.ExpectSequences(4);
+    EXPECT_FALSE(outbox.Accepted(7));
+    outcome.status = absl::CancelledError("");
+  }
+
   prometheus::Registry registry;
-  ServerMetrics metrics(registry, {.version = "test"});
-  MemoryLedger ledger(1 << 20, 1 << 20, metrics);
-  RateLimit refusal_lines(1);
+  ServerMetrics metrics{registry, {.version = "test"}};
+  MemoryLedger ledger{1 << 20, 1 << 20, metrics};
+  RateLimit refusal_lines{1};
   const CallEnvironment environment = {metrics, ledger, refusal_lines, LimitsConfig()};
   Silent exchange;
-  Outbox outbox(environment, exchange);
-  outbox.ExpectSequences(4);
-  EXPECT_FALSE(outbox.Accepted(7));
+  Outbox outbox{environment, exchange};
   Outcome outcome;
-  outcome.status = absl::CancelledError("");
+};
+
+// Each cancellation is a message for every sequence, and every cancelled sequence ends in turn.
+TEST_F(OutboxTest, OnlyTheFirstErrorCancelsTheOtherSequences) {
   std::vector<RequestHandle> cancelled;
   for (uint32_t i = 0; i < 4; ++i) {
     const std::optional<RequestHandle> others =
@@ -39,6 +47,14 @@ TEST(OutboxTest, OnlyTheFirstErrorCancelsTheOtherSequences) {
     if (others.has_value()) cancelled.push_back(*others);
   }
   EXPECT_THAT(cancelled, testing::ElementsAre(7U));
+}
+
+// The call cancels all of its sequences, so none of them ends because another one has failed.
+TEST_F(OutboxTest, ASequenceThatItsClientCancelledCancelsNoOther) {
+  EXPECT_EQ(outbox.Cancel(absl::CancelledError("gone")), RequestHandle{7});
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(outbox.EndSequence(outcome, i, /*stored=*/std::nullopt).others, std::nullopt);
+  }
 }
 
 }  // namespace

@@ -194,6 +194,45 @@ TEST_F(EncodeEngineTest, ClientsHaveBatchesByTheirWeights) {
   EXPECT_THAT(order, ElementsAre(1, 10, 20, 21, 22, 11, 23, 12, 13));
 }
 
+TEST_F(EncodeEngineTest, ABatchTextThatHasWaitedGoesBeforeALaterUrgentOne) {
+  options.model.max_batch_rows = 1;
+  options.model.max_batch_delay = seconds(0);
+  options.scheduling.age = seconds(1);
+  StartHeld();
+  std::vector<EncodingRequest> texts = {Request(1), Request(std::vector<TokenId>{200})};
+  texts[1].service_class = ServiceClass::kBatch;
+  std::vector<Sink> sinks = SubmitAll(texts);
+  control->WaitUntilBlocked();
+  clock.Advance(seconds(2));
+  EncodingRequest urgent = Request(std::vector<TokenId>{201});
+  urgent.service_class = ServiceClass::kInteractive;
+  sinks.push_back(Submit(urgent).sink);
+  control->Resume();
+  for (const Sink& sink : sinks) EXPECT_TRUE(sink->Wait().status.ok());
+  EXPECT_EQ(control->batches().at(1).at(0).at(0), 200);
+}
+
+TEST_F(EncodeEngineTest, ADeadlineThatCannotBeMetIsRefusedOnceItIsKnown) {
+  options.model.max_batch_rows = 1;
+  options.model.max_batch_delay = seconds(0);
+  StartHeld();
+  const Sink first = Submit(Request(10)).sink;
+  control->WaitUntilBlocked();
+  clock.Advance(seconds(10));  // so a token takes a second
+  control->Resume();
+  EXPECT_TRUE(first->Wait().status.ok());
+  control->Hold();
+  const Sink running = Submit(Request(1)).sink;  // an idle engine refuses nothing
+  control->WaitUntilBlocked();
+  EncodingRequest late = Request(60);
+  late.deadline = clock.Now() + seconds(29);  // the estimate counts half of the 60 s
+  EXPECT_THAT(Refused(late), StatusIs(absl::StatusCode::kResourceExhausted,
+                                      HasSubstr("the deadline cannot be met")));
+  EXPECT_EQ(metrics.rejected(Rejection::kDeadline).Value(), 1);
+  control->Resume();
+  EXPECT_TRUE(running->Wait().status.ok());
+}
+
 TEST_F(EncodeEngineTest, PoolsAndNormalizes) {
   Start();
   std::vector<Sink> sinks;
@@ -364,6 +403,7 @@ TEST_F(EncodeEngineTest, AFailedStepEndsItsOwnBatchAndNothingElse) {
                 StatusIs(absl::StatusCode::kInternal,
                          AllOf(HasSubstr(texts[i].id), Not(HasSubstr("secret")))));
     EXPECT_TRUE(sinks[i]->vectors().empty());
+    EXPECT_EQ(sinks[i]->Wait().computed_tokens, 2U);  // as in a language model
   }
   for (size_t i = 4; i < 8; ++i) ExpectVectors(sinks[i], texts[i]);
   ExpectServes();
@@ -377,6 +417,7 @@ TEST_F(EncodeEngineTest, VectorsThatAreNotFiniteEndTheirOwnTextOnly) {
   const Sink good = Submit(request).sink;
   Advance(hours(1));
   EXPECT_EQ(bad->Wait().status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(bad->Wait().computed_tokens, 3U);
   ExpectVectors(good, request);
 }
 

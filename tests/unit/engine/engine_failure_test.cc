@@ -201,6 +201,21 @@ TEST_F(EngineFailureTest, AStepOfAProcessThatWasStoppedMayStillEnd) {
   ExpectServed(sink, request);
 }
 
+// A request that waited for Redis comes to the engine later than others that arrived after it.
+TEST_F(EngineFailureTest, AStuckEngineReportsItsOldestRequestInAnyOrder) {
+  StartHeld();
+  std::vector<Sink> sinks = {Submit(Request({1}, 1)).sink};
+  control->WaitUntilBlocked();
+  clock.Advance(std::chrono::seconds(10));
+  sinks.push_back(Submit(Request({1}, 1)).sink);
+  GenerationRequest older = Request({1}, 1);
+  older.arrival = clock.Now() - std::chrono::seconds(5);
+  sinks.push_back(Submit(older).sink);
+  EXPECT_EQ(engine->load().oldest_waiting, std::chrono::seconds(5));
+  control->Resume();
+  for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+}
+
 TEST_F(EngineFailureTest, NeitherManyStepsNorIdlenessCountAsAStuckStep) {
   StartHeld();
   const GenerationRequest request = Request({1}, 5);

@@ -209,6 +209,34 @@ TEST_F(EngineFairnessTest, AClientThatFillsAllSlotsWithEndlessStreamsKeepsNoOthe
   for (const Accepted& accepted : endless) EXPECT_FALSE(accepted.sink->finished());
 }
 
+// A request beyond the quota of its client waits, so it takes none of the free slots from others.
+TEST_F(EngineFairnessTest, WithStrictQuotasAClientWaitsInItsPartOfTheQueue) {
+  model.slots = 4;
+  options.scheduling.strict_quotas = true;
+  options.scheduling.max_client_slots = 1;
+  options.limits.max_queued_requests = 2;  // one client gets half of it
+  StartHeld();
+  std::vector<Sink> sinks;
+  for (int i = 0; i < 2; ++i) sinks.push_back(Submit(Request({1}, 2)).sink);
+  EXPECT_THAT(Refused(Request({1}, 2)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the client's part")));
+  for (const auto& client : {client_b, NamedClient("c"), NamedClient("d")}) {
+    GenerationRequest request = Request({1}, 2);
+    request.client = client;
+    sinks.push_back(Submit(request).sink);
+  }
+  EXPECT_EQ(engine->load().running, 4);
+  EXPECT_EQ(engine->load().waiting, 1);
+  Client larger = *AnonymousClient();
+  larger.name = "e";
+  larger.max_slots = 2;
+  EXPECT_EQ(engine->CheckTexts(larger, 3, "texts"), absl::OkStatus());
+  EXPECT_THAT(engine->CheckTexts(larger, 4, "texts"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the client may have 3")));
+  control->Resume();
+  for (const Sink& sink : sinks) EXPECT_EQ(sink->Wait().status, absl::OkStatus());
+}
+
 TEST_F(EngineFairnessTest, ARequestThatWaitsTooLongIsRefusedInTheEnd) {
   model.slots = 1;
   options.scheduling.max_queue = seconds(2);

@@ -295,6 +295,35 @@ TEST_F(EngineJoinTurnTest, APromptThatEndsWhileItIsJoinedDoesNotHideThatOthersWa
                                           ::testing::HasSubstr("the deadline cannot be met")));
 }
 
+TEST_F(EngineJoinTest, EqualPromptsOfACallCountOnceForItsDeadline) {
+  model.max_steps_in_flight = 1;  // the test counts steps
+  StartHeld();
+  const Sink first = Submit(Request(RandomText(10), 1)).sink;
+  control->WaitUntilBlocked();
+  clock.Advance(std::chrono::seconds(10));  // a second for each token
+  control->Resume();
+  EXPECT_EQ(first->Wait().status, absl::OkStatus());
+  control->Hold();
+  GenerationRequest other = Request({1}, 1);
+  other.client = client_b;
+  const Sink running = Submit(other).sink;
+  control->WaitUntilBlocked();
+  std::vector<GenerationRequest> equal(4, Request(RandomText(100), 2));
+  std::vector<GenerationRequest> different;
+  for (int i = 0; i < 4; ++i) different.push_back(Request(RandomText(100), 2));
+  for (auto* const requests : {&equal, &different}) {
+    for (GenerationRequest& one : *requests) one.deadline = clock.Now() + std::chrono::seconds(100);
+  }
+  // The estimate assumes half of the measured time: 200 s for four prompts, and 50 s for one.
+  const std::vector<Sink> sinks = Sinks(4);
+  EXPECT_EQ(engine->GenerateTexts(different, {sinks.begin(), sinks.end()}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine->GenerateTexts(equal, {sinks.begin(), sinks.end()}).status(), absl::OkStatus());
+  control->Resume();
+  for (const Sink& sink : sinks) ExpectServed(sink, equal.front());
+  EXPECT_EQ(running->Wait().status, absl::OkStatus());
+}
+
 class EngineGroupJoinTest : public EngineJoinTest {
  protected:
   // Returns the usage of the first.

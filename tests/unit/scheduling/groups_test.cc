@@ -198,6 +198,57 @@ TEST_F(GroupsTest, SingleSequencesDoNotOvertakeAGroupForEver) {
   EXPECT_GE(group.slot(), 0);
 }
 
+// Otherwise a client could keep slots from all others with groups that compute few tokens.
+TEST_F(GroupsTest, AClientPaysForTheSlotsThatStayFreeForItsGroup) {
+  for (const bool starts : {true, false}) {
+    Start({.slots = 4});
+    for (const char* name : {"c1", "c2", "c3", "c4"}) Add(name);
+    Started();
+    RunPrompts();
+    Add("a1", kNormal, 4);
+    Add("a2", kNormal, 4);
+    Add("c5");
+    for (const char* name : {"c1", "c2", "c3"}) Remove(name);
+    // Three slots stay free for 100 steps, in which the other client gets 100 tokens.
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_THAT(Started(), IsEmpty());
+      Run();
+    }
+    if (starts) {
+      Remove("c4");
+      EXPECT_THAT(Started(), ElementsAre("a1", "a1+1", "a1+2", "a1+3"));
+      RunPrompts();
+      for (const char* name : {"a1", "a1+1", "a1+2", "a1+3"}) Remove(name);
+    } else {
+      Remove("a1");
+      Remove("c4");
+    }
+    EXPECT_THAT(Started(), ElementsAre("c5"));
+    for (const NamedSequence& sequence : sequences_) Remove(sequence.name);
+    sequences_.clear();
+  }
+}
+
+TEST_F(GroupsTest, SlotsThatNoOtherClientWaitsForCostAGroupNothing) {
+  Start({.slots = 4});
+  for (const char* name : {"c1", "c2", "c3", "c4"}) Add(name);
+  Started();
+  RunPrompts();
+  Add("a1", kNormal, 4);
+  Add("a2", kNormal, 4);
+  for (const char* name : {"c1", "c2", "c3"}) Remove(name);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_THAT(Started(), IsEmpty());
+    Run();
+  }
+  Add("c5");
+  Remove("c4");
+  EXPECT_THAT(Started(), ElementsAre("a1", "a1+1", "a1+2", "a1+3"));
+  RunPrompts();
+  for (const char* name : {"a1", "a1+1", "a1+2", "a1+3"}) Remove(name);
+  EXPECT_THAT(Started(), ElementsAre("a2", "a2+1", "a2+2", "a2+3"));
+}
+
 TEST_F(GroupsTest, ParkingMakesRoomForAWholeGroupOrNotAtAll) {
   Start({.slots = 4, .max_parked = 4});
   for (const char* name : {"b1", "b2", "b3"}) Add(name, kBatch);

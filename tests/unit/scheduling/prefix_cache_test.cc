@@ -68,7 +68,8 @@ class PrefixCacheTest : public testing::Test {
     cache_.Use();
   }
 
-  PrefixCache cache_{1 << 20};
+  static constexpr int64_t kRoom = 1 << 20;
+  PrefixCache cache_{kRoom};
   int taken_ = 0;
 };
 
@@ -176,7 +177,7 @@ TEST_F(PrefixCacheTest, AUsedStateSurvivesAnyNumberOfUnusedOnes) {
     const std::string client = absl::StrCat("c", i % 3 == 0 ? i : 0);  // c0, or a new client
     Keep(i % 2 == 0 ? kAnn : PrefixCache::Key{.client = client, .salt = ""}, Text(1000 * i, 100),
          64, 50'000);
-    ASSERT_LE(cache_.bytes(), cache_.capacity());
+    ASSERT_LE(cache_.bytes(), kRoom);
   }
   EXPECT_GT(cache_.evictions(), 2000);
   EXPECT_EQ(PositionOf(kAnn, hot), 64);
@@ -190,7 +191,7 @@ TEST_F(PrefixCacheTest, LongTextsWithoutStatesEvictNoStates) {
     PrefixCache::Node* const held = cache_.Hold(kAnn, Text(100'000 * i, 25'000));
     ASSERT_NE(held, nullptr);
     cache_.LetGo(held);
-    ASSERT_LE(cache_.bytes(), cache_.capacity());
+    ASSERT_LE(cache_.bytes(), kRoom);
   }
   EXPECT_EQ(cache_.evictions(), 0);
   EXPECT_EQ(PositionOf(kAnn, hot), 64);
@@ -259,7 +260,7 @@ TEST_F(PrefixCacheTest, SaltsThatNeverRepeatLeaveNothingBehind) {
   for (int i = 0; i < 5'000; ++i) {
     const std::string salt = absl::StrCat("salt ", i);
     Keep({.client = "ann", .salt = salt}, Text(0, 40), 32, 100);
-    ASSERT_LE(cache_.bytes(), cache_.capacity());
+    ASSERT_LE(cache_.bytes(), kRoom);
   }
   EXPECT_LT(cache_.states(), 1200);
 }
@@ -294,7 +295,8 @@ TEST(PrefixCachePropertyTest, AgreesWithAListOfTexts) {
   for (int round = 0; round < 30; ++round) {
     SCOPED_TRACE(round);
     const bool roomy = round % 2 == 0;
-    PrefixCache cache(roomy ? int64_t{1} << 28 : 20'000 + random.Below(300'000));
+    const int64_t room = roomy ? int64_t{1} << 28 : 20'000 + random.Below(300'000);
+    PrefixCache cache(room);
     std::map<std::string, std::vector<Tokens>> texts;       // by partition
     std::map<std::string, std::map<Tokens, State>> states;  // all that were ever kept
     std::vector<std::pair<PrefixCache::Node*, std::pair<std::string, Tokens>>> held;
@@ -358,7 +360,7 @@ TEST(PrefixCachePropertyTest, AgreesWithAListOfTexts) {
           states[name][prefix] = Make(name, 2000);
           return states[name][prefix];
         });
-        ASSERT_LE(cache.bytes(), cache.capacity());
+        ASSERT_LE(cache.bytes(), room);
       }
       if (random.Below(2) == 0) {
         Tokens more;
@@ -379,7 +381,7 @@ TEST(PrefixCachePropertyTest, AgreesWithAListOfTexts) {
         cache.LetGo(gone->first);
         held.erase(gone);
       }
-      ASSERT_LE(cache.bytes(), cache.capacity());
+      ASSERT_LE(cache.bytes(), room);
     }
     for (const auto& [node, whose] : held) cache.LetGo(node);
     evictions += cache.evictions();
