@@ -159,8 +159,12 @@ void ModelKeeper::Do(Work& work, bool wait) {
     // This server could not resume the streams: it has only other versions.
     model->engine().BeginDrain(/*streams_leave=*/false);
   }
-  // Resumable streams are handed over once their steps in flight have ended.
-  for (const ModelHold& model : work.end) model->engine().TryShutdown(Now() + kHandOver);
+  // Resumable streams are handed over once their steps in flight have ended. The keeper does not
+  // wait for a long step: if it is stuck, CheckProgress fails the model.
+  for (const ModelHold& model : work.end) {
+    model->engine().BeginDrain(/*streams_leave=*/false);
+    model->engine().EndBy(Now() + kHandOver);
+  }
   work.drain.clear();
   work.end.clear();
   for (auto it = work.released.begin(); it != work.released.end();) {

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/engine/resume_point.h"
+#include "server/observability/metrics.h"
 #include "server/registry/model_keeper.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/registry/versions_fixture.h"
@@ -16,6 +17,7 @@
 namespace aft::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -218,7 +220,10 @@ TEST_F(VersionsTest, WhenItsTimeIsOverAnOldVersionEndsOnlyTheRequestsThatWait) {
   // The old version drains at once, and accepts nothing any more.
   while (old->generate->Reserve(Client()).ok()) std::this_thread::yield();
   control("m/1").Resume();
-  EXPECT_EQ(queued->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(queued->Wait().status,
+              StatusIs(absl::StatusCode::kUnavailable, StartsWith("this version of the model")));
+  EXPECT_THAT(old->generate->Reserve(Client()).status(),
+              StatusIs(absl::StatusCode::kUnavailable, StartsWith("this version of the model")));
   EXPECT_EQ(resumable->Wait().status, absl::OkStatus());
   EXPECT_EQ(plain->Wait().status, absl::OkStatus());
   old.reset();
@@ -247,12 +252,38 @@ TEST_F(VersionsTest, AfterItsGraceAnOldVersionEndsItsRequests) {
   resumable->WaitForParts(1);
   Add("m/2");
   ASSERT_EQ(Load(), absl::OkStatus());
-  EXPECT_EQ(endless->Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(endless->Wait().status,
+              StatusIs(absl::StatusCode::kUnavailable, StartsWith("this version of the model")));
   EXPECT_THAT(resumable->Wait().status,
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(StartsWith("this version of the model"), HasSubstr("resume"))));
   EXPECT_NE(resumable->Wait().hand_over, nullptr);
   EXPECT_EQ(Serving(), "2");
   EXPECT_EQ(destroyed(), 0U);  // the test still holds it
+}
+
+TEST_F(VersionsTest, TheKeeperDoesNotWaitForALongStepOfAnOldVersion) {
+  Add("m/1");
+  Add("n/1");
+  config_.repository.drain = config_.drain.grace = std::chrono::milliseconds(0);
+  Serve();
+  control("m/1").Hold();
+  ModelHold old = *registry_->Acquire(*AnonymousClient(), "m");
+  const auto running = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(old->generate->Generate(Tokens(1), running).ok());
+  control("m/1").WaitUntilBlocked();
+  Add("m/2");
+  ASSERT_EQ(Load(), absl::OkStatus());
+  while (old->generate->Reserve(Client()).ok()) std::this_thread::yield();
+  // The keeper's one thread destroys this model, after it has told the old version to end.
+  EXPECT_EQ(Unload("n"), absl::OkStatus());
+  EXPECT_EQ(destroyed(), 1U);
+  EXPECT_FALSE(running->finished());
+  EXPECT_EQ(registry_->FindMetrics("m")->failures(EngineFailure::kModel).Value(), 0);
+  control("m/1").Resume();
+  EXPECT_EQ(running->Wait().status, absl::OkStatus());
+  old.reset();
+  WaitDestroyed(2);
 }
 
 class StuckUnloadTest : public VersionsTest {
