@@ -82,8 +82,11 @@ void StreamKeeper::Work() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
+    // This is the last task. SealUnlessPut may copy its state, and the copy takes the room of last_.
+    if (task.done) last_.reset();
     const absl::Status made = Catching([&] {
       state = task.start ? absl::StatusOr<SequenceState>(*start_) : Make(std::move(task.point));
+      if (state.ok() && task.done && !task.seal) task.done = SealUnlessPut(*state, task.done);
       return state.status();
     });
     if (!made.ok()) state = made;
@@ -93,12 +96,7 @@ void StreamKeeper::Work() {
   if (!state.ok()) {
     Written(state.status(), task.done);
   } else if (task.seal) {
-    absl::StatusOr<std::string> sealed;
-    const absl::Status done = Catching([&] {
-      sealed = environment_.states.sealer().Seal(*state);
-      return absl::OkStatus();
-    });
-    task.done(done.ok() ? std::move(sealed) : done);
+    task.done(Seal(*state));
   } else if (task.done) {
     any_ = any_but_start_ = true;
     Write({*std::move(state), number, std::move(task.done)});
@@ -107,6 +105,32 @@ void StreamKeeper::Work() {
   }
   MutexLock lock(mutex_);
   busy_ = false;
+}
+
+absl::StatusOr<std::string> StreamKeeper::Seal(const SequenceState& state) const {
+  absl::StatusOr<std::string> sealed;
+  const absl::Status done = Catching([&] {
+    sealed = environment_.states.sealer().Seal(state);
+    return absl::OkStatus();
+  });
+  if (!done.ok()) return done;
+  return sealed;
+}
+
+StreamKeeper::HandedOver StreamKeeper::SealUnlessPut(const SequenceState& state,
+                                                     const HandedOver& done) {
+  if (environment_.states.config().key_files.empty()) return done;
+  return [self = shared_from_this(), copy = std::make_shared<const SequenceState>(state),
+          done](absl::StatusOr<std::string> put) {
+    if (put.ok()) return done(std::move(put));
+    // This may be the thread that talks to Redis for all clients, and sealing takes milliseconds.
+    const absl::Status added = Catching([&] {
+      self->environment_.decoders.Add(*self->client_, static_cast<size_t>(StateBytes(*copy)),
+                                      [self, copy, done] { done(self->Seal(*copy)); });
+      return absl::OkStatus();
+    });
+    if (!added.ok()) done(added);
+  };
 }
 
 absl::StatusOr<SequenceState> StreamKeeper::Make(ResumePoint point) {

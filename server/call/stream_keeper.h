@@ -53,7 +53,8 @@ class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this
   void OnResumePoint(ResumePoint point) override;
 
   // Takes the last resume point. Calls `done` once, on another thread. It gets the sealed state if
-  // `seal`; otherwise it gets "" when the state is written. An error means that the state is lost.
+  // `seal`; otherwise it gets "" when the state is written, or, with key_files, the sealed state if
+  // it cannot be written. An error means that the state is lost.
   using HandedOver = std::function<void(absl::StatusOr<std::string>)>;
   void HandOver(ResumePoint point, bool seal, HandedOver done);
 
@@ -77,6 +78,10 @@ class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this
 
   void Add(Task task);
   void Work();
+  absl::StatusOr<std::string> Seal(const SequenceState& state) const;
+  // Returns a callback for the write of the last state. If the write fails and there are key_files,
+  // so that other servers can open the state, the callback seals a copy and gives it to `done`.
+  HandedOver SealUnlessPut(const SequenceState& state, const HandedOver& done);
   absl::StatusOr<SequenceState> Make(ResumePoint point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(work_mutex_);
   // Returns the state to write now, if there is one.
   std::optional<SequenceState> Turn(SequenceState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(work_mutex_);

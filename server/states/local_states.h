@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/status_macros.h"
 #include "server/observability/rate_limit.h"
 #include "server/states/state_place.h"
 
@@ -22,15 +23,13 @@ class LocalStates final : public StatePlace {
                                                              StateMetrics& metrics);
 
   absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) override {
-    return store_.Reserve(client, folder_ == nullptr ? bytes : 2 * bytes);
+    const int64_t all = folder_ == nullptr ? bytes : 2 * bytes;
+    AFT_RETURN_IF_ERROR(store_.CheckFits(all));
+    return store_.Reserve(client, all);
   }
   void Put(StateFolder::File file, StateBudget::Room rest, Found put) override;
   void Find(const Client& client, const std::string& owner, const std::string& id,
             Found found) override;
-  void Describe(const Client& /*client*/, const std::string& owner, const std::string& id,
-                Found found) override {
-    found(store_.Find(owner, id));
-  }
   void List(const Client& /*client*/, const std::string& owner, const std::string& after,
             size_t most, Listed listed) override {
     listed(store_.List(owner, after, most));

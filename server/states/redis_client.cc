@@ -78,6 +78,15 @@ RedisClient::~RedisClient() {
   thread_.join();
 }
 
+absl::Status RedisClient::CheckUp() const {
+  {
+    MutexLock lock(mutex_);
+    if (!down_) return absl::OkStatus();
+  }
+  metrics_.redis_failed(RedisFailure::kUnsent).Increment();
+  return NotReached();
+}
+
 void RedisClient::Call(const std::string& client, std::vector<RedisCommand> commands,
                        size_t max_bytes, Done done, RedisConnection::Deadline begin_by) {
   auto task = std::make_unique<Task>(client);

@@ -55,6 +55,10 @@ class RedisClient {
   RedisClient(const RedisClient&) = delete;
   RedisClient& operator=(const RedisClient&) = delete;
 
+  // UNAVAILABLE if Redis is known to be down, so that a call would fail at once. The refusal counts
+  // as a call that was not sent.
+  absl::Status CheckUp() const;
+
   // `client` is the client whose turn the call uses. `done` is called once: on the thread of this
   // object, on the thread of Expire, or on the calling thread. Commands may be sent again if the
   // connection breaks, so it must be harmless to repeat them. UNAVAILABLE: no answer, or too many
@@ -101,7 +105,7 @@ class RedisClient {
   RateLimit ups_{1};
   RateLimit hang_ups_{1};
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   Tasks tasks_ ABSL_GUARDED_BY(mutex_);  // waiting ones, each client's in order
   FairQueue queue_ ABSL_GUARDED_BY(mutex_);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "server/observability/rate_limit.h"
 #include "server/scheduling/time.h"
 #include "server/states/redis_client.h"
@@ -44,7 +45,10 @@ class RedisStates final : public StatePlace {
       Executor executor, Clock clock = std::chrono::system_clock::now);
 
   absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) override {
-    return budget_.Reserve(client, 2 * bytes + static_cast<int64_t>(kMaxRecordHead));
+    const int64_t all = 2 * bytes + static_cast<int64_t>(kMaxRecordHead);
+    AFT_RETURN_IF_ERROR(budget_.CheckFits(all));
+    AFT_RETURN_IF_ERROR(client_.CheckUp());
+    return budget_.Reserve(client, all);
   }
   // Seals on the calling thread. `put` comes from the thread of RedisClient.
   void Put(StateFolder::File file, StateBudget::Room rest, Found put) override;

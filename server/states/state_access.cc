@@ -15,6 +15,12 @@ namespace {
 
 constexpr size_t kPage = 100;  // states in one answer
 
+// The longest time for which a resume point is kept after it was written. A client tries for about
+// 21 s to resume a broken stream (client/README.md), after up to 30 s in which it may not notice
+// the break. The server cannot tell a stream that its application has cancelled from a broken one.
+// So this time also limits how long the states of cancelled streams take their client's room.
+constexpr std::chrono::minutes kResumePointTtl{5};
+
 absl::Status CheckId(const char* field, const std::string& id) {
   return CheckLength(field, id.size(), StateStore::kIdBytes);
 }
@@ -79,7 +85,7 @@ StateAccess::StateAccess(const StatesConfig& config, bool known_clients, StateSe
 
 absl::Status StateAccess::CheckKept() const {
   if (place_ != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError("states: this server keeps none (states.max_bytes is 0)");
+  return absl::FailedPreconditionError("this server stores no states (states.max_bytes is 0)");
 }
 
 absl::Status StateAccess::CheckWanted(const char* field, const std::string& id) const {
@@ -188,6 +194,7 @@ void StateAccess::PutResumePoint(const Client& client, const std::string& model,
                                  StatePlace::Done done) {
   absl::StatusOr<Place> place = Reserve(client, v1::Store(), StateBytes(state));
   if (!place.ok()) return done(place.status());
+  place->ttl = std::min<std::chrono::milliseconds>(place->ttl, kResumePointTtl);
   Keep(*std::move(place), client, model, StateStore::ResumePointName(id), std::move(state),
        [done = std::move(done)](const absl::StatusOr<StoredState>& kept) { done(kept.status()); });
 }

@@ -56,7 +56,8 @@ class StateAccess {
     StateBudget::Room room;
     std::chrono::milliseconds ttl{};
   };
-  // INVALID_ARGUMENT; RESOURCE_EXHAUSTED; FAILED_PRECONDITION: this server stores no states.
+  // INVALID_ARGUMENT; RESOURCE_EXHAUSTED; FAILED_PRECONDITION: this server stores no states;
+  // UNAVAILABLE: the store is known to be down.
   absl::StatusOr<Place> Reserve(const Client& client, const v1::Store& store, int64_t bytes);
   // UNAVAILABLE: the state cannot be written.
   using Stored = std::function<void(absl::StatusOr<v1::State>)>;
@@ -83,8 +84,8 @@ class StateAccess {
   // another call can continue from there. Like a stored state it belongs to its client, and counts
   // against the client's budget. But only FindResumePoint finds it; requests of StateService do
   // not. Each resume point replaces the last one, and a concurrent read finds either the old or the
-  // new one as a whole. It is kept for states.default_ttl_ms after it was written, or until it is
-  // removed.
+  // new one as a whole. It is kept for 5 minutes after it was written (states.default_ttl_ms, if
+  // that is less), or until it is removed.
   static std::string NewResumeId() { return StateStore::NewId(); }
   // RESOURCE_EXHAUSTED, FAILED_PRECONDITION: as Reserve; UNAVAILABLE: as Put. After an error the
   // old resume point may stay. The caller must wait for `done` before it puts the next one.

@@ -82,6 +82,15 @@ StateBudget::StateBudget(const StatesConfig& config, StateMetrics& metrics)
   metrics.limit.Set(static_cast<double>(config.max_bytes));
 }
 
+absl::Status StateBudget::CheckFits(int64_t bytes) const {
+  const bool client_fits = bytes <= ledger_->per_client;
+  if (client_fits && bytes <= ledger_->total) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the state may need ", bytes, " bytes, which exceed ",
+                   client_fits ? "states.max_bytes=" : "states.max_client_bytes=",
+                   client_fits ? ledger_->total : ledger_->per_client));
+}
+
 absl::StatusOr<StateBudget::Room> StateBudget::Reserve(const Client& client, int64_t bytes) {
   // A negative number would give the client more than its part for as long as the process lives.
   if (bytes < 0) return absl::InternalError("a state of negative size");

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/config/client.h"
 #include "server/config/config.h"
@@ -46,6 +47,9 @@ class StateBudget {
 
   // `metrics` must outlive every state. REQUIRES: config.max_bytes > 0.
   StateBudget(const StatesConfig& config, StateMetrics& metrics);
+
+  // INVALID_ARGUMENT: a state of `bytes` exceeds the whole budget, or the part of one client.
+  absl::Status CheckFits(int64_t bytes) const;
 
   // Reserves a place for a state of the client with at most `bytes`. RESOURCE_EXHAUSTED: the
   // budget, or the client's part of it, is full; the message says which.

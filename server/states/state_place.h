@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +25,8 @@ class StatePlace {
   virtual ~StatePlace() = default;
 
   // As StateBudget::Reserve, with additional room for the sealed copy if this store seals states.
+  // INVALID_ARGUMENT: there can never be room for such a state. UNAVAILABLE: the store is known to
+  // be down, so the state could not be put.
   virtual absl::StatusOr<StateBudget::Room> Reserve(const Client& client, int64_t bytes) = 0;
 
   // Stores the state in place of the owner's state with that id, if there is one. After an error
@@ -37,7 +40,9 @@ class StatePlace {
 
   // Like Find, but the state may lack what only a model needs.
   virtual void Describe(const Client& client, const std::string& owner, const std::string& id,
-                        Found found) = 0;
+                        Found found) {
+    Find(client, owner, id, std::move(found));
+  }
 
   // Does the same as StateStore::List; the states are as those of Describe.
   virtual void List(const Client& client, const std::string& owner, const std::string& after,

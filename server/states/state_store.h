@@ -64,6 +64,8 @@ class StateStore {
   StateStore(const StatesConfig& config, StateMetrics& metrics,
              std::function<TimePoint()> clock = std::chrono::steady_clock::now);
 
+  // As StateBudget::CheckFits.
+  absl::Status CheckFits(int64_t bytes) const { return budget_.CheckFits(bytes); }
   // As StateBudget::Reserve, after releasing what has expired.
   absl::StatusOr<Room> Reserve(const Client& client, int64_t bytes);
 

@@ -74,6 +74,8 @@ class StatesTest(unittest.TestCase):
     self.assertEqual(self.redis("config", "get", "maxmemory-policy")[1], "noeviction")
     memory = int(self.redis("config", "get", "maxmemory")[1])
     self.assertGreater(memory, 0)
+    part = re.search(r"max_client_bytes: (\d+)", self.data("server.textproto")).group(1)
+    self.assertLessEqual(2 * int(part), memory)  # No client may fill Redis alone.
     limit = re.fullmatch(r"(\d+)Gi", self.container()["resources"]["limits"]["memory"]).group(1)
     self.assertGreaterEqual(int(limit) << 30, 2 * memory)  # A copy of the process rewrites the file.
     self.assertEqual(self.redis("config", "get", "appendonly")[1], "yes")

@@ -203,6 +203,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     OperationEnds();
     if (ok) return InPool(incoming_.Length(), [this] { return Take(); });
     InPool(0, [this] {
+      if (bytes_ == 0) return BadField("bytes", "must be at least 1, but no message has arrived");
       return BadField("chunk",
                       absl::StrCat("only ", sealed_.size(), " of bytes=", bytes_, " have arrived"));
     });

@@ -120,15 +120,18 @@ TEST_F(StateRedisServerTest, ARestartOfRedisFailsOnlyCallsDuringIt) {
   const std::vector<TokenId> expected = Run(Turn(" you", 5, id)).tokens;
   redis.Kill();
   const auto down = StatusIs(absl::StatusCode::kUnavailable, HasSubstr("states.redis"));
+  const auto generated = [this] {
+    return server_->Metric("aft_generated_tokens_total{model=\"fake\"}");
+  };
   for (int i = 0; i < 2; ++i) {
     Swap();
     EXPECT_THAT(Refused(Turn(" you", 5, id)), down);
     EXPECT_THAT(Get(id), down);
     EXPECT_THAT(Delete(id), down);
-    // The answer is generated, but its state cannot be stored and gets no id.
-    GenerateStream stores(server_->inference(), Turn("hello", 5));
-    EXPECT_THAT(stores.Finish(), down);
-    EXPECT_FALSE(stores.finished.has_state());
+    // A request whose state could not be stored is refused before any work.
+    const double before = generated();
+    EXPECT_THAT(Refused(Turn("hello", 5)), down);
+    EXPECT_EQ(generated(), before);
     ExpectServes(*server_);
     EXPECT_EQ(server_->Metric("aft_states_redis_up"), 0);
     server_->WaitForMetric("aft_states_bytes", 0);
@@ -256,6 +259,27 @@ TEST_F(StateRedisServerTest, ADrainLeavesAStreamsStateInRedisAndNotWithItsClient
   EXPECT_EQ(server_->Metric("aft_streams_handed_over_total"), 1);
   other.context().TryCancel();
   EXPECT_EQ(other.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  drain.join();
+  Swap();
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(part.tokens.size() + 10));
+  Run(Resumed(request, part));
+  EXPECT_EQ(server_->Metric("aft_streams_resumed_total{from=\"state\",model=\"fake\"}"), 1);
+}
+
+TEST_F(StateRedisServerTest, ADrainGivesAStreamsStateToItsClientWhileRedisIsDown) {
+  RedisServer redis;
+  config_.drain.grace = std::chrono::hours(1);
+  config_.limits.max_stream_buffer_bytes = 1 << 30;  // the stream is faster than this client
+  StartTwo(redis.address());
+  v1::GenerateRequest request = Request("hello", kEndless);
+  request.set_resumable(true);
+  GenerateStream part(server_->inference(), request);
+  while (part.tokens.size() < 5) ASSERT_TRUE(part.Next());
+  redis.Kill();
+  EXPECT_EQ(Get(std::string(32, 'a')).error_code(), grpc::StatusCode::UNAVAILABLE);
+  std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
+  EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(part.event().has_hand_over());
   drain.join();
   Swap();
   request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(part.tokens.size() + 10));

@@ -330,7 +330,7 @@ TEST_F(StateTransferTest, AnImportMustHaveTheAnnouncedSize) {
               invalid(absl::StrCat("chunk: more has arrived than bytes=", good.size() - 1)));
   EXPECT_THAT(Import(good, 100, good.size() + 1),
               invalid(absl::StrCat("only ", good.size(), " of bytes=", good.size() + 1)));
-  EXPECT_THAT(Import(""), invalid("chunk: only 0"));
+  EXPECT_THAT(Import(""), invalid("bytes: must be at least 1"));
   EXPECT_THAT(Import(good, 100, 100'000'000), invalid("bytes: must be in"));
   EXPECT_EQ(server_->Metric("aft_states"), 1);
   EXPECT_TRUE(Import(good).ok());

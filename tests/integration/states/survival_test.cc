@@ -283,6 +283,29 @@ TEST_F(SurvivalTest, ADrainHandsStreamsOverToTheirClients) {
   EXPECT_EQ(server_->Metric(kWritten), 0);
 }
 
+// A handed-over state contains the text before, but the request still names the state of that text.
+TEST_F(SurvivalTest, AStreamOfALaterTurnIsResumedOnlyWhereItsPreviousStateIs) {
+  UseStateKey(folder_, config_);
+  Start();
+  v1::GenerateRequest request = Resumable(" you", 500);
+  request.mutable_previous()->set_state_id(Run(Turn("hello", 3)).finished.state().id());
+  GenerateStream part = Break(request, 5);
+  std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
+  do {  // step by step, so that the stream is not faster than this client
+    server_->control().AllowSteps(1);
+  } while (part.Next());
+  server_->control().Resume();
+  EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(part.event().has_hand_over());
+  drain.join();
+  server_ = nullptr;
+  Start();
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(part.tokens.size() + 30));
+  EXPECT_THAT(
+      Refused(Resumed(request, part)),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("previous.state_id: no state of this id")));
+}
+
 TEST_F(SurvivalTest, AFolderAloneKeepsNoStateOfAStream) {
   UseStateFolder(folder_, config_);
   Start();

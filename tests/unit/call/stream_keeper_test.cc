@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <chrono>
 #include <future>
 #include <memory>
 #include <optional>
@@ -11,8 +12,10 @@
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "tests/support/kept_bytes.h"
+#include "tests/support/redis_server.h"
 #include "tests/support/states.h"
 #include "tests/support/temp_files.h"
+#include "tests/support/thread_name.h"
 
 namespace aft::server {
 namespace {
@@ -109,6 +112,32 @@ TEST_F(StreamKeeperTest, TheOldStateGoesWhenALaterOneIsWritten) {
     Finish();
     EXPECT_EQ(Kept(*old), fits ? -1 : 10);
   }
+}
+
+// The callback of a failed write may be on the thread that talks to Redis for all clients.
+TEST_F(StreamKeeperTest, ALastStateThatCannotBeWrittenIsSealedOnTheDecodePool) {
+  FakeRedis redis([](const RedisCommand&) { return "-OOM command not allowed\r\n"; });
+  const TempFolder folder;
+  WriteBytes(folder.File("key"), std::string(32, 'k'));
+  StatesConfig config;
+  config.max_bytes = 100'000;
+  config.key_files = {folder.File("key")};
+  config.redis.address = redis.address();
+  config.redis.timeout = std::chrono::minutes(1);
+  access_ = OpenStates(config, metrics_);
+  const auto keeper = Keeper(StateAfter(11, 0), StateAfter(10, 0));
+  std::promise<std::pair<absl::StatusOr<std::string>, std::string>> handed_over;
+  keeper->HandOver({.state = KeptBytes("s"), .outputs = {}}, /*seal=*/false,
+                   [&](const absl::StatusOr<std::string>& handed) {
+                     handed_over.set_value({handed, ThreadName()});
+                   });
+  const auto [sealed, thread] = handed_over.get_future().get();
+  EXPECT_EQ(thread, "aft-decode");
+  ASSERT_TRUE(sealed.ok()) << sealed.status();
+  const absl::StatusOr<SequenceState> state = access_->sealer().Open(*sealed);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(state->tokens, 11);
+  EXPECT_EQ(state->snapshot, "s");
 }
 
 // The resume point before the newest one is written.

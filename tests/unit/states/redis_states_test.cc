@@ -448,12 +448,14 @@ TEST_F(RedisStatesTest, WhileItIsDownCallsFailAtOnceAndItIsFoundAgain) {
     EXPECT_THAT(Describe(*replica_, "ada", Id('a')).status(), down);
     EXPECT_THAT(Remove(*replica_, "ada", Id('a')), down);
     EXPECT_THAT(List(*replica_, "ada").status(), down);
+    EXPECT_THAT(replica_->states->Reserve(ClientOf("ada"), 1).status(), down);
   }
-  EXPECT_GE(replica_->metrics.redis_failed(RedisFailure::kUnsent).Value(), 500);
+  EXPECT_GE(replica_->metrics.redis_failed(RedisFailure::kUnsent).Value(), 600);
   WaitForBytes(*replica_, 0);
   redis_.Start();
   WaitUntilUp(replica_->metrics);
   EXPECT_TRUE(Find(*replica_, "ada", Id('a')).ok());
+  EXPECT_TRUE(replica_->states->Reserve(ClientOf("ada"), 1).ok());
   EXPECT_EQ(Find(*replica_, "ada", Id('b')).status(), kNone);
 }
 

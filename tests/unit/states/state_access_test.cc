@@ -1,13 +1,19 @@
 // Resume points: states that are written again and again under one id.
 #include "server/states/state_access.h"
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
@@ -19,6 +25,7 @@
 namespace aft::server {
 namespace {
 
+using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
@@ -107,6 +114,32 @@ TEST_P(ResumePointTest, TheNewestReplacesTheLastOne) {
   }
 }
 
+// A stream that its application cancels leaves its resume point, which takes its client's room.
+TEST_P(ResumePointTest, ItIsKeptForFiveMinutesAtMost) {
+  if (GetParam() == Place::kMemory) return;  // its expiry cannot be seen
+  for (const milliseconds default_ttl : {milliseconds(60'000), milliseconds(3'600'000)}) {
+    config_.default_ttl = default_ttl;
+    Open();
+    const std::string id = StateAccess::NewResumeId();
+    ASSERT_TRUE(Put(id, StateAfter(10)).ok());
+    const std::string name = StateStore::ResumePointName(id);
+    milliseconds left{};
+    if (GetParam() == Place::kFolder) {
+      // The second line of its file is its expiry in ms since 1970.
+      const std::vector<std::string> lines = absl::StrSplit(
+          ReadBytes(config_.folder + "/" + name + ".state"), absl::MaxSplits('\n', 2));
+      int64_t expires = 0;
+      ASSERT_TRUE(absl::SimpleAtoi(lines[1], &expires));
+      left = milliseconds(expires) - std::chrono::duration_cast<milliseconds>(
+                                         std::chrono::system_clock::now().time_since_epoch());
+    } else {
+      left = milliseconds(redis_->Do({"PTTL", "aft:s:" + name}).integer);
+    }
+    EXPECT_LE(left, std::min(default_ttl, milliseconds(300'000)));
+    EXPECT_GT(left, milliseconds(0));
+  }
+}
+
 TEST_P(ResumePointTest, NoOtherClientAndNoOtherRequestFindsIt) {
   const std::string id = StateAccess::NewResumeId();
   ASSERT_TRUE(Put(id, StateAfter(10)).ok());
@@ -133,8 +166,11 @@ TEST_P(ResumePointTest, NoOtherClientAndNoOtherRequestFindsIt) {
 TEST_P(ResumePointTest, WithoutRoomTheLastOneStays) {
   const std::string id = StateAccess::NewResumeId();
   ASSERT_TRUE(Put(id, StateAfter(10, 2000)).ok());
+  // With a sealed copy there can never be room for it.
   EXPECT_THAT(Put(id, StateAfter(20, 9000)),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
+              StatusIs(GetParam() == Place::kMemory ? absl::StatusCode::kResourceExhausted
+                                                    : absl::StatusCode::kInvalidArgument,
+                       HasSubstr("max_client_bytes")));
   EXPECT_EQ((*Find(ada_, id))->tokens, 10);
   const double bytes =
       GetParam() != Place::kRedis ? static_cast<double>(StateBytes(StateAfter(10, 2000))) : 0;
@@ -151,7 +187,7 @@ TEST_P(ResumePointTest, ASealedCopyCountsInTheBudgetWhileItExists) {
     EXPECT_TRUE(large.ok()) << large;
     return;
   }
-  EXPECT_THAT(large, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_client_bytes")));
+  EXPECT_THAT(large, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_client_bytes")));
   ASSERT_TRUE(Put(id, StateAfter(20, 2000)).ok());
   const bool in_memory = GetParam() != Place::kRedis;
   const double bytes = in_memory ? static_cast<double>(StateBytes(StateAfter(20, 2000))) : 0;

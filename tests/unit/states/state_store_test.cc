@@ -176,6 +176,18 @@ TEST_F(StateStoreTest, RoomBeyondTheBudgetIsRefusedBeforeThereIsAState) {
   EXPECT_TRUE(store().Reserve(Named("a"), 60'000).ok());
 }
 
+TEST_F(StateStoreTest, AStateThatNoBudgetCouldHoldIsInvalid) {
+  EXPECT_TRUE(store().CheckFits(60'000).ok());
+  EXPECT_THAT(store().CheckFits(60'001), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                  HasSubstr("states.max_client_bytes=60000")));
+  store_.reset();
+  config_.max_client_bytes = 200'000;
+  EXPECT_TRUE(store().CheckFits(100'000).ok());
+  EXPECT_THAT(store().CheckFits(100'001),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("states.max_bytes=100000")));
+  EXPECT_EQ(metrics_.refused(StateRefusal::kFull).Value(), 0);
+}
+
 TEST_F(StateStoreTest, NoClientHasMoreThanHalfByDefault) {
   config_.max_client_bytes = 0;
   EXPECT_TRUE(store().Reserve(Named("a"), 50'000).ok());
