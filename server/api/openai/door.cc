@@ -247,7 +247,7 @@ std::variant<HttpPage, std::shared_ptr<HttpTask>> Door::Handle(const HttpRequest
     return answer(std::move(page));
   }
   if (request.path == "/health") {
-    if (ready_ && !draining_) return answer({.body = ""});
+    if (ready_) return answer({.body = ""});
     return refuse(absl::UnavailableError("not ready"));
   }
   if (request.path == "/version") return answer(JsonPage({{"version", version_}}));

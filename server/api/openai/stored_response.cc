@@ -103,11 +103,15 @@ void StoredResponse::OnFound(const absl::StatusOr<std::shared_ptr<const Sequence
 void StoredResponse::Answer(absl::StatusOr<std::string> json) {
   absl::Status status = json.status();
   // FAILED_PRECONDITION: this server stores no states.
-  if (absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) {
-    status =
-        absl::NotFoundError(absl::StrCat("Response with id ", DumpJson(Json(id_)), " not found."));
-  }
+  const bool unknown = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
+  // An id gives access to its state, so the log must not show it.
+  if (unknown) status = absl::NotFoundError("there is no such response");
   ReportWithoutModel(environment_, caller_, method_, arrival_, status);
+  if (unknown) {
+    constexpr size_t kMostShown = 100;
+    status = absl::NotFoundError(absl::StrCat(
+        "Response with id ", DumpJson(Json(id_.substr(0, kMostShown))), " not found."));
+  }
   std::optional<std::chrono::milliseconds> retry_after;
   if (absl::IsResourceExhausted(status)) {
     retry_after = environment_.retry_hint.After(EngineLoad());

@@ -22,6 +22,7 @@ namespace {
 using std::chrono::steady_clock;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(HttpDoorTest, PagesOfAllowedOriginsMayReadTheAnswer) {
@@ -183,6 +184,21 @@ TEST(HttpDoorTest, ManyUnknownResponsesGetAtMostTwentyLinesASecond) {
   EXPECT_GE(lines, 20U);
   EXPECT_LE(lines, 20 * (static_cast<size_t>(seconds.count()) + 1));
   EXPECT_EQ(server.Metric(RequestsTotal("NOT_FOUND", "GetState", "")), kLookups);
+}
+
+// An id gives access to its state, here or on another server.
+TEST(HttpDoorTest, TheLogDoesNotShowTheIdOfAnUnknownResponse) {
+  const CapturedLog log;
+  HttpApi server;
+  const std::string id = "resp_" + std::string(32, 'a');
+  const HttpReply reply = server.Get("/v1/responses/" + id);
+  EXPECT_EQ(reply.status, 404);
+  EXPECT_THAT(reply.body, HasSubstr("Response with id \\\"" + id + "\\\" not found."));
+  EXPECT_EQ(server.Get("/v1/responses/" + std::string(15'000, '"')).status, 404);
+  const std::vector<LogLine> lines = log.Lines("request.done");
+  EXPECT_EQ(lines.size(), 2U);
+  for (const LogLine& line : lines) EXPECT_EQ(line["reason"], "there is no such response");
+  EXPECT_THAT(log.Text(), Not(HasSubstr(id)));
 }
 
 }  // namespace
