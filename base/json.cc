@@ -70,7 +70,9 @@ std::string Dump(const J& value, int indent) {
 
 bool ParseJson(absl::string_view text, nlohmann::json& value) {
   JsonBuilder builder(value);
-  return ParseJson(text, builder);
+  if (ParseJson(text, builder)) return true;
+  value = nullptr;
+  return false;
 }
 
 bool ParseJson(absl::string_view text, nlohmann::json_sax<nlohmann::json>& take) {

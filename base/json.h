@@ -10,9 +10,9 @@ namespace aft {
 // Parsers and printers of JSON. A file that calls those of nlohmann_json itself takes 2 to 4 s
 // longer to compile, because they are templates.
 
-// Parses a whole text. Returns false if it is not JSON in UTF-8; `value` then has what was read
-// before the error. If memory runs out, std::bad_alloc leaves `value` to its owner. CheckJson finds
-// what this accepts although it should not.
+// Parses a whole text. Returns false, and null in `value`, if it is not JSON in UTF-8. If memory
+// runs out, std::bad_alloc leaves `value` to its owner. CheckJson finds what this accepts although
+// it should not.
 bool ParseJson(absl::string_view text, nlohmann::json& value);
 
 // The parts of a text, in order. Returns false after a parse_error, or if `take` stopped.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/json.h"
 
 namespace aft::client {
 namespace {
@@ -82,11 +83,12 @@ std::string CompletionBody(const v1::GenerateRequest& request) {
                {"stream", true},
                {"stream_options", {{"include_usage", true}}}};
   if (!request.model().empty()) body["model"] = request.model();
-  return body.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return DumpJson(body);
 }
 
 absl::Status HttpStatus(int code, absl::string_view body, const ErrorDetails& details) {
-  const Json json = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
+  Json json;
+  ParseJson(body, json);
   absl::Status status = StatusOf(code, Member(json, "error"));
   SetErrorDetails(details, status);
   return status;
@@ -121,8 +123,9 @@ void EventReader::OnData(absl::string_view data, const Take& take) {
   done_ |= data == "[DONE]";
   if (done_) return;
   if (const absl::string_view text = PlainText(data); !text.empty()) return OnText(text, take);
-  const Json event = Json::parse(data.begin(), data.end(), nullptr, /*allow_exceptions=*/false);
-  if (!event.is_object()) status_ = absl::DataLossError("an event is no JSON object");
+  Json event;
+  if (!ParseJson(data, event) || !event.is_object())
+    status_ = absl::DataLossError("an event is no JSON object");
   if (event.contains("error")) {
     status_ = StatusOf(0, event["error"]);
     SetErrorDetails({.received_tokens = texts_}, status_);

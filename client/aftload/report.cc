@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/json.h"
 
 namespace aft::client {
 namespace {
@@ -304,7 +305,7 @@ std::string JsonReport(const LoadOptions& options, const LoadReport& report) {
   for (const auto& [address, outcomes] : stats.targets) json["targets"][address] = ToJson(outcomes);
   json["quantiles"] = Quantiles(stats);
   json["timeline"] = Timeline(stats);
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return DumpJson(json) + "\n";
 }
 
 }  // namespace aft::client

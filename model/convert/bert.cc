@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/json_fields.h"
@@ -54,7 +55,7 @@ absl::StatusOr<BertConfig> ReadConfig(const Json& json) {
   }
   AFT_RETURN_IF_ERROR(CheckFlag(json, "is_decoder", false));
   AFT_RETURN_IF_ERROR(CheckFlag(json, "add_cross_attention", false));
-  if (const std::string kind = json.value("position_embedding_type", Json("absolute")).dump();
+  if (const std::string kind = DumpJson(json.value("position_embedding_type", Json("absolute")));
       kind != "\"absolute\"") {
     return KeyError("position_embedding_type", absl::StrCat("must be \"absolute\", got ", kind));
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
+#include "base/json.h"
 #include "base/json_walk.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
@@ -96,7 +97,7 @@ absl::Status MoveFrame(std::string* text, NetworkConfig* config) {
     return absl::OkStatus();
   }
   json["post_processor"] = nullptr;
-  *text = json.dump();
+  *text = DumpJson(json);
   return absl::OkStatus();
 }
 
@@ -417,7 +418,7 @@ absl::Status UseHubTokenizer(const std::string& dir, const Json& config, Import*
                          InFile(config_path, EndOfTextOfConfig(config, dir, json)));
     if (token.has_value()) {
       eos = EndOfText{*token, absl::StrCat(config_path, ": eos_token_id")};
-      import->files[kTokenizerConfigFileName] = Json{{ "eos_token", *token }}.dump() + "\n";
+      import->files[kTokenizerConfigFileName] = DumpJson(Json{{ "eos_token", *token }}) + "\n";
     }
   }
   // Checked before the weights are written, and by the names that the user knows.

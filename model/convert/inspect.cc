@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/in_file.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/tensors.h"
@@ -51,7 +52,7 @@ std::string Bytes(int64_t bytes) {
 std::string MixerText(const OrderedJson& mixer) {
   std::vector<std::string> parts;
   for (const auto& [key, value] : mixer.items()) {
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    const std::string text = value.is_string() ? value.get<std::string>() : DumpJson(value);
     parts.push_back(key == "kind" ? text : absl::StrCat(key, " ", text));
   }
   return absl::StrJoin(parts, ", ");
@@ -85,9 +86,9 @@ std::string StateText(const OrderedJson& inspection) {
 std::string TokenizerText(const OrderedJson& tokenizer) {
   if (tokenizer.is_null()) return "none";
   const OrderedJson& eos = tokenizer["eos_id"];
-  return absl::StrCat(tokenizer["kind"].get<std::string>(), ", ", Grouped(tokenizer["vocab_size"]),
-                      " tokens, ",
-                      eos.is_null() ? "no end of text" : absl::StrCat("end of text ", eos.dump()));
+  return absl::StrCat(
+      tokenizer["kind"].get<std::string>(), ", ", Grouped(tokenizer["vocab_size"]), " tokens, ",
+      eos.is_null() ? "no end of text" : absl::StrCat("end of text ", DumpJson(eos)));
 }
 
 // The resources that serving the model takes, with a column for each format of weights.
@@ -181,7 +182,7 @@ std::string InspectionText(const OrderedJson& inspection) {
   const auto line = [&text](const char* name, const std::string& value) {
     absl::StrAppendFormat(&text, "%-13s %s\n", name, value);
   };
-  const auto number = [&inspection](const char* key) { return inspection[key].dump(); };
+  const auto number = [&inspection](const char* key) { return DumpJson(inspection[key]); };
   line("architecture", inspection["architecture"]);
   line("layers", number("n_layers"));
   std::string widths = absl::StrCat("model ", number("d_model"), ", mixer ", number("mixer_width"));

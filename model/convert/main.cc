@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/command_line.h"
 #include "base/in_file.h"
+#include "base/json.h"
 #include "base/progress.h"
 #include "base/status_macros.h"
 #include "model/checkpoint/checkpoint.h"
@@ -57,7 +58,7 @@ void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), s
 
 absl::Status RunInspect(const std::string& dir, bool json, const SizingOptions& sizing = {}) {
   AFT_ASSIGN_OR_RETURN(const nlohmann::ordered_json inspection, Inspect(dir, sizing));
-  Print(json ? inspection.dump(2) + "\n" : InspectionText(inspection));
+  Print(json ? DumpJson(inspection, 2) + "\n" : InspectionText(inspection));
   return absl::OkStatus();
 }
 

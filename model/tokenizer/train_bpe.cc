@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/json.h"
 #include "model/tokenizer/gpt2_pieces.h"
 #include "model/tokenizer/tokenizers.h"
 #include "model/tokenizer/utf8_character.h"
@@ -188,7 +189,7 @@ std::string TrainBpe(const std::vector<absl::string_view>& texts, int64_t vocab_
     if (is_new) tokens.push_back(known->first);
     counts.Merge(pair, merged, pieces);
   }
-  return FormatTokenizer(tokens, merges).dump() + "\n";
+  return DumpJson(FormatTokenizer(tokens, merges)) + "\n";
 }
 
 std::string CollectCharacters(const std::vector<absl::string_view>& texts, int64_t vocab_size) {
@@ -208,7 +209,7 @@ std::string CollectCharacters(const std::vector<absl::string_view>& texts, int64
   order.resize(std::min(order.size(), static_cast<size_t>(vocab_size - 1)));
   OrderedJson characters = OrderedJson::array({kUnknownCharacter});
   for (const auto& [count, point] : order) characters.push_back(EncodeUtf8(point));
-  return characters.dump() + "\n";
+  return DumpJson(characters) + "\n";
 }
 
 }  // namespace aft

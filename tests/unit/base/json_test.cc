@@ -25,8 +25,9 @@ TEST(JsonTest, AValueIsThatOfTheLibrarysOwnParser) {
 TEST(JsonTest, TextThatIsNoJsonIsRefused) {
   for (const char* text : {"", " ", "[1", "[1,]", "{\"a\" 1}", "{\"a\": 1} 2", "nul", "1e999", "01",
                            "\"\xff\"", "\"\\ud83d\"", "\"a\nb\"", "'a'", "[1] x"}) {
-    Json value;
+    Json value = "replaced";
     EXPECT_FALSE(ParseJson(text, value)) << text;
+    EXPECT_TRUE(value.is_null()) << text;
   }
 }
 
