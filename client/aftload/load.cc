@@ -1,5 +1,8 @@
 #include "client/aftload/load.h"
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,6 +21,7 @@ using std::chrono::milliseconds;
 
 // Keeps warm-up requests different from the measured ones, also from those of other runs.
 constexpr uint64_t kFirstWarmup = kRunStride / 2;
+constexpr uint32_t kWarmupStreams = 16;
 
 absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options, bool resume,
                                                 CancelToken& cancel) {
@@ -76,6 +80,9 @@ absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options, CancelToken& canc
     LoadOptions warmup = options;
     warmup.arrivals.rate = 0;
     warmup.arrivals.requests = options.warmup;
+    warmup.arrivals.duration = std::chrono::hours(24);  // --duration limits only the measurement
+    // The streams of an open loop are only a limit. All of them at once may overload the server.
+    if (options.arrivals.rate > 0) warmup.streams = std::min(options.streams, kWarmupStreams);
     LoadRun(warmup, workload, options.first_index + kFirstWarmup, {}, transports, cancel).Run({});
   }
   return LoadRun(options, workload, options.first_index, references, transports, cancel)

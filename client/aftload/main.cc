@@ -94,7 +94,8 @@ void AddLoadFlags(CLI::App& app, Flags& flags) {
          "with --rate")
       ->type_name("SECONDS")
       ->check(Between(0, 86400));
-  app.add_option("--warmup", load.warmup, "Number of requests before the measurement")
+  app.add_option("--warmup", load.warmup,
+                 "Number of requests before the measurement; with --rate, 16 of them at once")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   app.add_option(
@@ -170,7 +171,9 @@ void AddWorkloadFlags(CLI::App& app, Flags& flags) {
                  "Deadline of these requests, from the scheduled time")
       ->check(CLI::Range(1, 86'400'000))
       ->capture_default_str();
-  app.add_option("--seed", workload.seed, "Seed of prompts, lengths, arrivals and sampling")
+  app.add_option(
+         "--seed", workload.seed,
+         "Seed of prompts, lengths, arrivals and sampling; another seed makes other prompts")
       ->capture_default_str();
 }
 
@@ -185,7 +188,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   CLI::Option* const http =
       app.add_flag("--http", flags.load.http,
                    absl::StrCat("Use OpenAI's HTTP API instead of gRPC, with streams of POST "
-                                "/v1/completions; --address is HOST:PORT, default ",
+                                "/v1/completions; --address or AFT_ADDRESS is HOST:PORT, default ",
                                 kHttpAddress, "; each stream has its own connection"));
   // HTTP/1.1 has no streams within a connection, and its events have neither token ids nor counts
   // of tokens.

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "client/tool/flag_values.h"
 
 namespace aft::client {
@@ -31,8 +32,10 @@ std::string RandomWords(size_t bytes, std::mt19937_64& random) {
 }
 
 bool ParsePrompt(const std::string& line, Prompt& prompt) {
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("prompt") || !json["prompt"].is_string()) return false;
+  Json json;
+  if (!ParseJson(line, json) || !json.is_object() || !json.contains("prompt") ||
+      !json["prompt"].is_string())
+    return false;
   prompt.text = json["prompt"];
   if (!json.contains("output_tokens")) return true;
   const Json& tokens = json["output_tokens"];
@@ -40,6 +43,10 @@ bool ParsePrompt(const std::string& line, Prompt& prompt) {
   prompt.max_tokens = tokens.get<uint32_t>();
   return true;
 }
+
+// Returns the seed of a request's prompt. Loads with neighbouring seeds share no prompt. Otherwise
+// the server would find the prompts of the second load in its prefix cache.
+uint64_t RequestSeed(uint64_t seed, uint64_t index) { return seed * 0x9E3779B97F4A7C15 + index; }
 
 Behaviour DrawBehaviour(const WorkloadOptions& options, std::mt19937_64& random) {
   const double drawn = std::uniform_real_distribution<double>()(random);
@@ -74,7 +81,7 @@ absl::StatusOr<std::vector<Prompt>> ReadPrompts(const std::string& path) {
 
 Workload::Workload(const WorkloadOptions& options) : options_(options) {
   if (options_.prefix_bytes == 0) return;
-  // Independent of the seeds of the requests, which count up from options.seed.
+  // This seed is none of those of the requests.
   std::mt19937_64 random(~options_.seed);
   for (uint32_t i = 0; i < options_.prefixes; ++i) {
     prefixes_.push_back(RandomWords(options_.prefix_bytes, random));
@@ -82,7 +89,7 @@ Workload::Workload(const WorkloadOptions& options) : options_(options) {
 }
 
 PlannedRequest Workload::Make(uint64_t index) const {
-  std::mt19937_64 random(options_.seed + index);
+  std::mt19937_64 random(RequestSeed(options_.seed, index));
   PlannedRequest planned;
   planned.behaviour = DrawBehaviour(options_, random);
   uint32_t max_tokens = options_.max_tokens.Draw(random);

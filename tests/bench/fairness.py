@@ -133,8 +133,7 @@ def measure(options, folder):
             (folder / what).mkdir()
             servers[what] = stack.enter_context(Server(
                 options, folder / what, f"{config}scheduling {{ itl_target_ms: {target} }}\n", "[::]"))
-        # A request's prompt depends on the sum of its seed and its index, so the seeds are far apart.
-        seeds = itertools.count(1, 1_000_000)
+        seeds = itertools.count(1)
         for _ in range(options.rounds):
             for streams, load in loads.items():
                 for what, server in servers.items():

@@ -65,17 +65,15 @@ class Bench:
   def __init__(self, name, options):
     self.name, self.options = name, options
     self.runs = []
-    # A request's prompt depends on the sum of its seed and its index, so the seeds of two loads are far apart.
-    self.seeds = itertools.count(1_000_001, 1_000_000)
+    self.seeds = itertools.count(1)
 
   def server(self, **settings):
     return Server(self.options.bin, **{"model": self.options.model, "slots": SLOTS} | settings)
 
   def start_load(self, address, *arguments, stderr=None):
-    """Without --seed, no other load has the same prompts, so none is in the prefix cache."""
-    if "--seed" not in arguments:
-      arguments += ("--seed", next(self.seeds))
-    command = [self.options.bin / "aftload", "--json", f"--address={address}", *map(str, arguments)]
+    """No other load has the same prompts, so none is in the prefix cache."""
+    command = [self.options.bin / "aftload", "--json", f"--address={address}", f"--seed={next(self.seeds)}",
+               *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
   def finish_load(self, process):
@@ -201,17 +199,14 @@ def batching(bench):
   lengths = ("--max-tokens", LENGTHS)
   with bench.server(slots=1) as server:
     bench.warm(server, 1)
-    [run] = bench.load(server.address, "--streams", 1, "--requests", 2 * batch, "--seed", 1, *lengths)
+    [run] = bench.load(server.address, "--streams", 1, "--requests", 2 * batch, *lengths)
     add("one by one", [run], run["output_throughput"])
   with bench.server(slots=batch) as server:
     bench.warm(server, batch)
     # A batch is over when its longest request is.
-    runs = [bench.load(server.address, "--streams", batch, "--requests", batch, "--seed", 1 + i * batch, *lengths)[0]
-            for i in range(rounds)]
+    runs = [bench.load(server.address, "--streams", batch, "--requests", batch, *lengths)[0] for _ in range(rounds)]
     add("static batches", runs, sum(run["total_output_tokens"] for run in runs) / sum(run["duration"] for run in runs))
-  with bench.server(slots=batch) as server:  # It has none of these prompts in its prefix cache.
-    bench.warm(server, batch)
-    [run] = bench.load(server.address, "--streams", batch, "--requests", rounds * batch, "--seed", 1, *lengths)
+    [run] = bench.load(server.address, "--streams", batch, "--requests", rounds * batch, *lengths)
     add("continuous", [run], run["output_throughput"])
   table((f"{batch} at once", "tokens/s", "TPOT p99, ms", "of static"),
         [[*row, row[1] / rows[1][1]] for row in rows])

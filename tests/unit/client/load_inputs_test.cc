@@ -188,19 +188,19 @@ TEST(WorkloadTest, TheSameSeedAndIndexMakeTheSameRequest) {
   options.cancel_share = 0.5;
   const Workload workload(options);
   WorkloadOptions later = options;
-  later.seed = options.seed + 4;
+  later.seed = options.seed + 1;
   std::set<std::string> texts;
   for (uint64_t i = 0; i < 20; ++i) {
     const PlannedRequest request = workload.Make(i);
     EXPECT_EQ(request.request.SerializeAsString(),
               Workload(options).Make(i).request.SerializeAsString());
-    EXPECT_EQ(workload.Make(i + 4).request.text(), Workload(later).Make(i).request.text());
     EXPECT_EQ(request.request.model(), "austen");
     EXPECT_TRUE(request.request.stop().ignore_eos());
     EXPECT_EQ(request.request.sampling().seed(), options.seed + i);
     texts.insert(request.request.text());
+    texts.insert(Workload(later).Make(i).request.text());
   }
-  EXPECT_EQ(texts.size(), 20u);
+  EXPECT_EQ(texts.size(), 40u);  // loads with neighbouring seeds have no prompt in common
 }
 
 TEST(WorkloadTest, SharesAreKeptAndCancellationsComeBeforeTheEnd) {
