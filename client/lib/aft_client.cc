@@ -1,21 +1,20 @@
 #include "client/lib/aft_client.h"
 
-#include <grpcpp/create_channel.h>
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <thread>
 #include <utility>
 #include <variant>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
-#include "absl/strings/substitute.h"
 #include "aft/v1/inference.grpc.pb.h"
 #include "aft/v1/models.grpc.pb.h"
 #include "aft/v1/states.grpc.pb.h"
 #include "base/status_macros.h"
 #include "client/lib/address.h"
 #include "client/lib/call.h"
+#include "client/lib/channel.h"
 #include "client/lib/event_relay.h"
 #include "client/lib/generate_stream.h"
 #include "client/lib/generation.h"
@@ -185,14 +184,25 @@ absl::StatusOr<GenerateResult> GenerateSeveral(const ClientOptions& client,
   Hearing<GenerateResult, v1::GenerateResponse> hearing(on_event);
   EventRelay relay;
   GenerateStream::Summary summary;
+  CancelToken stop;
+  const CancelScope cancel_scope(options.cancel, [&stop] { stop.Cancel(); });
   CallOptions relayed = options;
+  relayed.cancel = &stop;
   relayed.on_resuming = [&relay](const Resuming& resuming) { relay.OnResuming(resuming); };
   relayed.on_resumed = [&relay](const Resumed& resumed) { relay.OnResumed(resumed); };
   AFT_RETURN_IF_ERROR(
       GenerateStream::Start(client, std::move(stub), request, relay, relayed, &summary));
+  bool ended = false;
+  // The stream uses these variables until its end. If a callback of the application throws, they
+  // must still be there.
+  const absl::Cleanup end = [&] {
+    stop.Cancel();
+    while (!ended) ended = std::holds_alternative<absl::Status>(relay.Take());
+  };
   while (true) {
     const EventRelay::Item item = relay.Take();
     if (const auto* const status = std::get_if<absl::Status>(&item)) {
+      ended = true;
       AFT_RETURN_IF_ERROR(*status);
       return hearing.Take(summary.request_id, summary.resumes, summary.exact);
     }
@@ -233,98 +243,23 @@ absl::StatusOr<Response> Unary(const ClientOptions& client, const CallOptions& o
   });
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
-                                           const grpc::ChannelArguments& args) {
-  if (!options.tls) {
-    return grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), args);
-  }
-  grpc::SslCredentialsOptions tls;
-  tls.pem_root_certs = options.tls->authorities;
-  tls.pem_cert_chain = options.tls->certificate;
-  tls.pem_private_key = options.tls->key;
-  return grpc::CreateCustomChannel(options.address, grpc::SslCredentials(tls), args);
-}
-
-grpc::ChannelArguments WithoutHealthChecks(grpc::ChannelArguments args) {
-  args.SetInt(GRPC_ARG_INHIBIT_HEALTH_CHECKING, 1);
-  return args;
-}
-
 }  // namespace
-
-// CANCELLED is included because gRPC's core returns it if a call meets the GOAWAY of a draining
-// server. Two methods of StateService are missing on purpose. When gRPC repeats a stream of
-// messages such as Import, messages get lost or the call hangs (seen with gRPC 1.51 and 1.85). A
-// Delete whose answer was lost would end with NOT_FOUND.
-std::string MakeServiceConfig(const ClientOptions& options) {
-  constexpr absl::string_view kRetry = R"(,
-    "retryPolicy": {
-      "maxAttempts": $0, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
-      "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"]
-    })";
-  return absl::Substitute(
-      R"({
-  "loadBalancingConfig": [{"round_robin": {}}],
-  "healthCheckConfig": {"serviceName": ""},
-  "methodConfig": [{
-    "name": [
-      {"service": "aft.v1.InferenceService"}, {"service": "aft.v1.ModelService"},
-      {"service": "aft.v1.StateService", "method": "Export"},
-      {"service": "aft.v1.StateService", "method": "Get"},
-      {"service": "aft.v1.StateService", "method": "List"},
-      {"service": "inference.GRPCInferenceService", "method": "ModelInfer"},
-      {"service": "inference.GRPCInferenceService", "method": "ModelMetadata"},
-      {"service": "inference.GRPCInferenceService", "method": "ModelStatistics"},
-      {"service": "inference.GRPCInferenceService", "method": "RepositoryIndex"}
-    ]$0
-  }]
-})",
-      options.max_attempts > 1 ? absl::Substitute(kRetry, std::min(options.max_attempts, 5)) : "");
-}
-
-grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options) {
-  grpc::ChannelArguments args = options.channel_args;
-  const auto is_set = [&args](const char* key) {
-    const grpc_channel_args given = args.c_channel_args();
-    return std::any_of(given.args, given.args + given.num_args,
-                       [key](const grpc_arg& arg) { return absl::string_view(arg.key) == key; });
-  };
-  const auto set_default = [&](const char* key, int value) {
-    if (!is_set(key)) args.SetInt(key, value);
-  };
-  // Despite its name, this also limits one attempt to connect.
-  set_default(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
-              static_cast<int>(std::clamp<int64_t>(options.connect_timeout.count(), 100, 600'000)));
-  set_default(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // A restarted server is back within seconds; until then the other servers take its streams.
-  set_default(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // The default is 30 s, in which a drained node may replace all servers of a name.
-  set_default(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
-  set_default(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  set_default(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  set_default(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // also during long waits
-  // Calls are repeated from this buffer: prompts are larger than gRPC's default of 256 KiB.
-  set_default(GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE, 16 << 20);
-  // The answer of Infer can be far larger than gRPC's default of 4 MiB, so there is no limit.
-  set_default(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1);
-  if (!is_set(GRPC_ARG_SERVICE_CONFIG)) args.SetServiceConfigJSON(MakeServiceConfig(options));
-  // A proxy from the environment cannot reach this machine's loopback addresses.
-  if (IsLoopback(options.address)) set_default(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return args;
-}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
   AFT_RETURN_IF_ERROR(CheckAddress(options.address));
   if (!IsPrintable(options.token)) {
     return CallerError("the token must be printable ASCII without spaces");
   }
+  if (options.tls && options.tls->certificate.empty() != options.tls->key.empty()) {
+    return CallerError("the client's certificate and its key need each other");
+  }
   return absl::WrapUnique(new Client(std::move(options)));
 }
 
 Client::Client(ClientOptions options)
     : options_(std::move(options)),
-      channel_(MakeChannel(options_, MakeChannelArgs(options_))),
-      any_channel_(MakeChannel(options_, WithoutHealthChecks(MakeChannelArgs(options_)))) {}
+      channel_(MakeChannel(options_, /*watch_health=*/true)),
+      any_channel_(MakeChannel(options_, /*watch_health=*/false)) {}
 
 bool Client::WaitForServer(std::chrono::milliseconds timeout) {
   return channel_->WaitForConnected(std::chrono::system_clock::now() + timeout);

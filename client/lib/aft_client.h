@@ -1,7 +1,5 @@
 #pragma once
 
-#include <grpcpp/support/channel_arguments.h>
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -79,15 +77,9 @@ struct EncodeResult : CallResult, EncodeOutput {
   std::vector<EncodeOutput> others;
 };
 
-// The arguments of the channel: those in `options`, and defaults for the rest.
-grpc::ChannelArguments MakeChannelArgs(const ClientOptions& options);
-
-// gRPC's service config in JSON: balancing, watching health and retries.
-std::string MakeServiceConfig(const ClientOptions& options);
-
 // Is called for every event of a stream in order, on the thread that made the call. It should be
 // quick, because the server holds output back (or gives up) while it runs. Is not called any more
-// once the call's token is cancelled.
+// once the call's token is cancelled. If it throws, the call is cancelled and throws the exception.
 template <typename Response>
 using EventCallback = std::function<void(const Response&)>;
 
@@ -125,7 +117,8 @@ using HealthStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 // end, and may run in parallel.
 class Client {
  public:
-  // INVALID_ARGUMENT for a malformed address. Does not connect.
+  // INVALID_ARGUMENT for a malformed address or token, and for a certificate without its key or a
+  // key without its certificate. Does not connect.
   static absl::StatusOr<std::unique_ptr<Client>> Create(ClientOptions options);
 
   // Streams a generation to `on_event` (may be empty), and returns the complete result.

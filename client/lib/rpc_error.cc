@@ -15,6 +15,9 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
+// gRPC's message if it cannot make a connection object from the certificates and keys.
+constexpr char kNoSubchannel[] = "empty address list";
+
 bool ContainsAnyOf(absl::string_view text, std::initializer_list<absl::string_view> phrases) {
   return std::any_of(phrases.begin(), phrases.end(),
                      [text](absl::string_view phrase) { return absl::StrContains(text, phrase); });
@@ -70,8 +73,9 @@ ErrorOrigin FindOrigin(const grpc::Status& status, const ErrorDetails& details,
     return details.usage ? ErrorOrigin::kServer : ErrorOrigin::kConnectionLost;
   }
   if (!details.request_id.empty() || IsNotServing(status)) return ErrorOrigin::kServer;
-  if (ContainsAnyOf(status.error_message(), {"failed to connect", "DNS resolution", "C-ares",
-                                             "resolver", "connections to all backends"})) {
+  if (ContainsAnyOf(status.error_message(),
+                    {"failed to connect", "DNS resolution", "C-ares", "resolver",
+                     "connections to all backends", kNoSubchannel})) {
     return ErrorOrigin::kUnreachable;
   }
   if (ContainsAnyOf(status.error_message(),
@@ -85,6 +89,10 @@ ErrorOrigin FindOrigin(const grpc::Status& status, const ErrorDetails& details,
 // Extracts the reason from gRPC's "failed to connect to all addresses; last error: UNKNOWN:
 // ipv4:..: ..".
 std::string WhyUnreachable(const std::string& message, bool tls) {
+  if (tls && absl::StrContains(message, kNoSubchannel)) {
+    return "gRPC cannot use the certificates or the key; are they PEM, and does the key belong to "
+           "the certificate?";
+  }
   if (absl::StrContains(message, "Connection refused")) {
     return "connection refused; is the server running?";
   }

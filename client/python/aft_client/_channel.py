@@ -12,10 +12,24 @@ import grpc
 from ._types import Tls
 
 
+def _endpoints(target: str) -> List[str]:
+  """The "host:port" of a gRPC target; another text if this client does not know the form of the target."""
+  return re.sub(r"^(dns|ipv4|ipv6):(///?)?", "", target).split(",")
+
+
+def _lacks_port(target: str) -> bool:
+  is_host = not target.startswith(("unix:", "unix-abstract:"))
+  return is_host and not all("://" in one or re.search(r":[0-9]+$", one) for one in _endpoints(target))
+
+
 def target_of(addresses: Union[str, Sequence[str]]) -> str:
-  """The gRPC target for addresses: "host:port", any gRPC target, or several IP addresses such as "10.0.0.1:8500"."""
+  """The gRPC target for addresses: "host:port", any gRPC target, or several IP addresses such as "10.0.0.1:8500". The
+  port must be given, because gRPC's default, 443, is never the right one."""
   if isinstance(addresses, str):
-    return addresses
+    addresses = [addresses]
+  for address in addresses:
+    if _lacks_port(address):
+      raise ValueError(f"{address}: the port is missing")
   if len(addresses) == 1:
     return addresses[0]
   kinds = set()
@@ -34,8 +48,7 @@ def is_loopback(target: str) -> bool:
   """Whether all servers of a gRPC target are on this machine, as client/lib/address.cc has it."""
   if target.startswith(("unix:", "unix-abstract:")):
     return True
-  endpoints = re.sub(r"^(dns|ipv4|ipv6):(///?)?", "", target).split(",")
-  return all(re.fullmatch(r"(localhost|\[::1\]|127\.[0-9.]*)(:[^:]*)?", endpoint) for endpoint in endpoints)
+  return all(re.fullmatch(r"(localhost|\[::1\]|127\.[0-9.]*)(:[^:]*)?", one) for one in _endpoints(target))
 
 
 def service_config(max_attempts: int, watch_health: bool = True) -> str:

@@ -20,6 +20,7 @@ from ._types import (Completion, Pooling, Priority, Sampling, Scores, State, Tex
                      check_several)
 
 _CHUNK_BYTES = 256 << 10  # far below the limit of a message
+_LONGEST_TIMEOUT = 365 * 86_400.0  # gRPC's clock has no room for every longer time, nor for infinity
 
 _R = TypeVar("_R")
 _S = TypeVar("_S", bound=Resumable)
@@ -183,7 +184,8 @@ class Connection:
   def _options(self, timeout: Optional[float], request_id: str, traceparent: str) -> dict[str, Any]:
     check_ids(request_id, traceparent)
     named = (("x-request-id", request_id), ("traceparent", traceparent))
-    return {"timeout": self._timeout if timeout is None else timeout,
+    timeout = self._timeout if timeout is None else timeout
+    return {"timeout": None if timeout is None else min(timeout, _LONGEST_TIMEOUT),
             "metadata": self._metadata + tuple((key, value) for key, value in named if value)}
 
   def _one_request_options(self, *options: Any) -> dict[str, Any]:
@@ -205,8 +207,8 @@ class Client(Connection):
 
   `addresses`: "host:port"; any gRPC target, such as "dns:///aft:8500"; or several IP addresses with ports. `token`
   identifies this client to the servers; without TLS, the network must be trusted. `timeout`: in seconds, for every
-  call without its own; None: no limit. `max_resumes`: how often in a row, without new tokens in between, a stream is
-  resumed. `options`: options of the gRPC channel, which win over the client's own.
+  call without its own; None: no limit. More than a year counts as a year. `max_resumes`: how often in a row, without
+  new tokens in between, a stream is resumed. `options`: options of the gRPC channel, which win over the client's own.
 
   Errors of calls are AftError. A wrong argument is a ValueError or TypeError, also a `token`, `request_id` or
   `traceparent` that gRPC cannot send or servers would not understand. Any thread may call any method.

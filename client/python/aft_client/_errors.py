@@ -10,6 +10,9 @@ import grpc
 # A server's hint to wait longer than this counts as this, in ms, so that it can be added to any time.
 _LONGEST_RETRY_AFTER = 24 * 3_600_000
 
+# gRPC's message if it cannot make a connection object from the certificates and keys.
+_NO_SUBCHANNEL = "empty address list"
+
 
 class AftError(Exception):
   """A call that failed. The codes are those of inference.proto; DATA_LOSS means that the answer broke the protocol."""
@@ -62,13 +65,16 @@ def request_id_of(metadata: Any) -> str:
 
 def explained(message: str) -> str:
   """gRPC's error of a connection in the words of aftctl (client/lib/rpc_error.cc), or `message` if it is another error."""
-  if not any(part in message for part in ("ailed to connect", "connections to all backends", "DNS", "C-ares")):
+  if not any(part in message for part in ("ailed to connect", "connections to all backends", "DNS", "C-ares",
+                                          _NO_SUBCHANNEL)):
     return message
   for parts, why in (  # in the words of gRPC 1.51, and of later releases where they differ
       (("http1.x server", "no application protocol", "NO_APPLICATION_PROTOCOL"),
        "it is an HTTP port; use the address of gRPC, by default 127.0.0.1:8500"),
       (("Connection refused",), "connection refused; is the server running?"),
       (("DNS resolution", "C-ares", "resolver"), "the host name does not resolve; check the address"),
+      ((_NO_SUBCHANNEL,), "gRPC cannot use the certificates or the key; are they PEM, and does the key belong to the "
+       "certificate?"),
       (("wrong version number", "WRONG_VERSION_NUMBER"), "the server does not speak TLS; leave out tls"),
       (("certificate verify failed", "CERTIFICATE_VERIFY_FAILED"),
        "no authority that the client knows has signed the server's certificate, or it has expired; "

@@ -161,15 +161,21 @@ class Tensor:
   values: Union[Sequence[Any], bytes]
 
   def raw(self) -> bytes:
-    """The elements as they are sent. ValueError if this datatype can only be given as bytes."""
+    """The elements as they are sent. ValueError if this datatype can only be given as bytes, or does not have these
+    values; TypeError for a value of a BYTES tensor that is neither a text nor bytes."""
     if isinstance(self.values, bytes):
       return self.values
     if self.datatype == "BYTES":
-      texts: List[bytes] = [value.encode() if isinstance(value, str) else bytes(value) for value in self.values]
+      # bytes(5) would be five zeros; memoryview(5) is a TypeError.
+      texts: List[bytes] = [value.encode() if isinstance(value, str) else bytes(memoryview(value))
+                            for value in self.values]
       return b"".join(struct.pack("<I", len(text)) + text for text in texts)
     if self.datatype not in _FORMATS:
       raise ValueError(f"{self.name}: values of the datatype {self.datatype} must be given as bytes")
-    return struct.pack(f"<{len(self.values)}{_FORMATS[self.datatype]}", *self.values)
+    try:
+      return struct.pack(f"<{len(self.values)}{_FORMATS[self.datatype]}", *self.values)
+    except (struct.error, OverflowError) as error:
+      raise ValueError(f"{self.name}: {error}") from None
 
   @classmethod
   def of(cls, message: Any, raw: bytes) -> Tensor:
@@ -181,7 +187,10 @@ class Tensor:
         values.append(raw[at + 4:end])
         at = end
     elif message.datatype in _FORMATS:
-      values = [one for one, in struct.iter_unpack("<" + _FORMATS[message.datatype], raw)]
+      try:
+        values = [one for one, in struct.iter_unpack("<" + _FORMATS[message.datatype], raw)]
+      except struct.error as error:
+        raise protocol_error(f"{message.name}: {error}", 0) from None
     return cls(message.name, message.datatype, tuple(message.shape), values if values is raw else tuple(values))
 
 

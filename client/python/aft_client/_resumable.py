@@ -81,7 +81,8 @@ class Resumable:
 
     self._start = start
     self._metadata = tuple(metadata)
-    self._deadline = None if timeout is None else time.monotonic() + timeout
+    self._timeout = timeout
+    self._deadline: Optional[float] = None  # `timeout` after the first call was sent
     self._max_resumes = max_resumes
     self._on_resumed = on_resumed
     self._request = request
@@ -194,6 +195,8 @@ class Resumable:
     if self.request_id:
       metadata.append(("x-request-id", self.request_id))
     self._sent = time.monotonic()
+    if self._deadline is None and self._timeout is not None:
+      self._deadline = self._sent + self._timeout
     timeout = None if self._deadline is None else max(0.0, self._deadline - self._sent)
     with self._lock:
       try:

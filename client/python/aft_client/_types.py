@@ -70,6 +70,13 @@ class Tls:
   certificate: Optional[bytes] = None
   key: Optional[bytes] = field(default=None, repr=False)
 
+  def __post_init__(self) -> None:
+    # gRPC ends the process if one of a certificate and its key is missing or empty.
+    if b"" in (self.authorities, self.certificate, self.key):
+      raise ValueError("authorities, certificate and key must not be empty")
+    if (self.certificate is None) != (self.key is None):
+      raise ValueError("certificate and key need each other")
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -90,7 +97,7 @@ class Sampling:
   logit_bias: Optional[Mapping[int, float]] = None
   allowed_tokens: Optional[Sequence[int]] = None
   banned_tokens: Optional[Sequence[int]] = None
-  bad_words: Optional[Sequence[str]] = None  # texts that the output never has
+  bad_words: Optional[Sequence[str]] = None  # not written with the tokens that they are usually made of
 
   def __post_init__(self) -> None:
     check_several(self.bad_words, "bad_words")

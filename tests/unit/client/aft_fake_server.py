@@ -63,13 +63,38 @@ class OtherServices(grpc.GenericRpcHandler):
     return None if self.serves is None else grpc.unary_stream_rpc_method_handler(watch)
 
 
+class Keeper(grpc.ServerInterceptor):
+  """Keeps the metadata of each call, and the seconds until its deadline."""
+
+  def __init__(self):
+    self.metadata, self.seconds = [], []
+
+  def intercept_service(self, continuation, handler_call_details):
+    handler = continuation(handler_call_details)
+    if handler is None:
+      return None
+    kind = "_".join("stream" if streams else "unary" for streams in (handler.request_streaming,
+                                                                     handler.response_streaming))
+    answer = getattr(handler, kind)
+
+    def keep(request, context):
+      self.metadata.append(dict(context.invocation_metadata()))
+      self.seconds.append(context.time_remaining())
+      return answer(request, context)
+
+    return handler._replace(**{kind: keep})
+
+
 class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateServiceServicer):
   """Keeps the requests, and answers with `answer`, `answer_score` and `answer_encode`."""
 
   def __init__(self, test, credentials=None):
-    self.requests, self.metadata, self.seconds = [], [], []  # seconds: until the deadline of each generation
+    self.requests = []
     self.answer, self.answer_score, self.answer_encode = self.say, self.score, self.encode
-    self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
+    kept = Keeper()
+    self.metadata, self.seconds = kept.metadata, kept.seconds
+    self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8), interceptors=(kept,),
+                               options=[("grpc.so_reuseport", 0)])
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, self._server)
     states_pb2_grpc.add_StateServiceServicer_to_server(self, self._server)
     self.others = OtherServices()
@@ -87,8 +112,6 @@ class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateS
     copy = inference_pb2.GenerateRequest()
     copy.CopyFrom(request)
     self.requests.append(copy)
-    self.metadata.append(dict(context.invocation_metadata()))
-    self.seconds.append(context.time_remaining())
     yield from self.answer(request, context)
 
   def say(self, request, context):
@@ -98,8 +121,6 @@ class Server(inference_pb2_grpc.InferenceServiceServicer, states_pb2_grpc.StateS
 
   def Complete(self, request, context):  # pylint: disable=invalid-name
     self.requests.append(request)
-    self.metadata.append(dict(context.invocation_metadata()))
-    self.seconds.append(context.time_remaining())
     return inference_pb2.CompleteResponse(started={"seed": 7}, answers=[
         {"token_ids": [97, 98, 99], "text": "abc", "finished": {"reason": 3, "limit": "stop.max_tokens=3"}},
         {"token_ids": [100], "text": "d", "logprobs": [{"logprob": -1}],

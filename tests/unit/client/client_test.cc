@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/lib/aft_client.h"
 #include "client/lib/call.h"
+#include "client/lib/channel.h"
 #include "client/lib/generation.h"
 #include "client/lib/resumable.h"
 #include "inference/grpc_service.pb.h"
@@ -243,6 +245,34 @@ TEST_F(ClientTest, OneTokenCancelsManyCalls) {
                  HasSubstr("cancelled"));
   }
   server_.WaitForCancellations(kCalls);
+}
+
+TEST_F(ClientTest, ACancellationEndsAnEncodeThatRuns) {
+  server_.SetScript(StalledScript());
+  CancelToken cancel;
+  absl::Status status;
+  std::thread caller([&] {
+    status =
+        client_->Encode(FromText<v1::EncodeRequest>("text: 'x'"), {}, {.cancel = &cancel}).status();
+  });
+  server_.WaitForRequests(1);
+  cancel.Cancel();
+  caller.join();
+  ExpectFailed(status, absl::StatusCode::kCancelled, ErrorOrigin::kCaller, HasSubstr("cancelled"));
+  server_.WaitForCancellations(1);
+}
+
+TEST_F(ClientTest, AnExceptionOfTheCallbackEndsAGenerationOfSeveralSequences) {
+  server_.SetScript(EndlessScript());
+  v1::GenerateRequest request = Prompt("x");
+  request.set_n(2);
+  const auto generate = [&] {
+    return client_->Generate(request, [](const v1::GenerateResponse& event) {
+      if (event.has_delta()) throw std::runtime_error("the application's own error");
+    });
+  };
+  EXPECT_THROW(static_cast<void>(generate()), std::runtime_error);
+  server_.WaitForCancellations(1);
 }
 
 TEST_F(ClientTest, ReportsAConnectionThatBreaksMidStream) {

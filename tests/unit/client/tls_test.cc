@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/lib/aft_client.h"
+#include "client/lib/error_details.h"
 #include "tests/support/certificates.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
@@ -57,6 +58,27 @@ TEST_F(TlsTest, AClientWithoutACertificateCannotReachTheServer) {
   EXPECT_THAT(Generate({authority_.certificate, "", ""}),
               StatusIs(absl::StatusCode::kUnavailable, _));
   EXPECT_EQ(server_.requests(), 0);
+}
+
+TEST_F(TlsTest, CertificatesAndKeysThatGrpcCannotUseAreNamed) {
+  const ClientTls unusable[] = {{"garbage", "", ""},
+                                {authority_.certificate, "garbage", "garbage"},
+                                {authority_.certificate, of_client_.certificate, of_server_.key}};
+  for (const ClientTls& tls : unusable) {
+    const absl::Status status = Generate(tls);
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
+                                 HasSubstr("cannot use the certificates or the key")));
+    EXPECT_EQ(GetErrorDetails(status).origin, ErrorOrigin::kUnreachable);
+  }
+}
+
+TEST_F(TlsTest, ACertificateAndItsKeyNeedEachOther) {
+  const ClientTls halves[] = {{authority_.certificate, of_client_.certificate, ""},
+                              {authority_.certificate, "", of_client_.key}};
+  for (const ClientTls& tls : halves) {
+    EXPECT_THAT(Client::Create({.tls = tls}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("need each other")));
+  }
 }
 
 TEST(TokenTest, IsSentToTheServer) {

@@ -116,6 +116,7 @@ ScriptedModel::ScriptedModel(const Scenario& scenario)
     calls.insert(calls.end(), call.times(), call);
   }
   outputs_[0] = scenario.generate().resume();
+  scores_ = scenario.score().resume();
 }
 
 std::vector<ScriptedModel::Asked> ScriptedModel::asked() const {
