@@ -11,8 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "client/aftctl/commands.h"
@@ -40,6 +42,7 @@ constexpr char kHelp[] =
 struct ChatFlags {
   v1::GenerateRequest request;  // sent with every turn
   std::string previous;         // id of a state
+  std::string ended_by;         // the stop string that ended the answer in that state
   double deadline = 600;
   bool raw = false;  // lines are no messages
 };
@@ -47,7 +50,11 @@ struct ChatFlags {
 class Chat {
  public:
   Chat(Client& client, const ChatFlags& flags, Output& output)
-      : client_(client), flags_(flags), output_(output), state_(flags.previous) {}
+      : client_(client),
+        flags_(flags),
+        output_(output),
+        state_(flags.previous),
+        ended_by_(flags.ended_by) {}
 
   // Runs until there are no more lines. Returns the exit code.
   int Run(LineEditor& editor);
@@ -65,6 +72,7 @@ class Chat {
   bool Answer(std::string line, bool again);
   bool ReportFailedTurn(const absl::Status& error, const Interrupt& interrupt);
   bool GoOn(const Interrupt& interrupt);
+  void End();
   absl::Status FindFormat(CancelToken& cancel);
   std::string Prompt(const std::string& line) const;
   void TakeBack();
@@ -101,8 +109,28 @@ int Chat::Run(LineEditor& editor) {
       return code != kExitOk ? code : exit_code_;
     }
   }
-  if (!state_.empty()) PrintSummary(absl::StrCat("to continue: aftctl chat --previous ", state_));
+  End();
   return exit_code_;
+}
+
+// Says how to continue, and deletes the state before the last turn.
+void Chat::End() {
+  if (state_ != flags_.previous) {
+    std::string command = absl::StrCat("aftctl chat --previous ", state_);
+    if (!ended_by_.empty()) {
+      // Within the quotes of a shell, a quote needs another form than \'.
+      absl::StrAppend(&command, " --ended-by '",
+                      absl::StrReplaceAll(absl::Utf8SafeCEscape(ended_by_), {{"\\'", "\\047"}}),
+                      "'");
+    }
+    PrintSummary(absl::StrCat("to continue: ", command));
+  }
+  // After an interrupt the server may not answer.
+  if (!unneeded_.empty() || !last_ || last_->state == state_) return;
+  Forget(last_->state);
+  CancelToken cancel;
+  const Interrupt interrupt(cancel);
+  DeleteUnneeded(cancel);
 }
 
 bool Chat::Obey(const std::string& command) {
@@ -279,7 +307,19 @@ Command AddChat(CLI::App& app, const CommonFlags& common) {
   app.add_option_function<std::string>(
       "--model", [flags](const std::string& model) { flags->request.set_model(model); },
       "Model; may be left out when the server has only one");
-  app.add_option("--previous", flags->previous, "Continue from this state")->type_name("ID");
+  CLI::Option* const previous =
+      app.add_option("--previous", flags->previous, "Continue from this state")->type_name("ID");
+  app.add_option_function<std::string>(
+         "--ended-by",
+         [flags](const std::string& text) { absl::CUnescape(text, &flags->ended_by); },
+         "The stop string that ended the answer in this state, with \\n for a new line and the "
+         "like; the chat that stored the state prints it")
+      ->type_name("TEXT")
+      ->needs(previous)
+      ->check([](const std::string& text) {
+        std::string unescaped;
+        return absl::CUnescape(text, &unescaped) ? "" : absl::StrCat(text, ": a wrong escape");
+      });
   app.add_flag("--raw", flags->raw,
                "Add lines to the text as they are, whatever the model's format");
   AddGenerationFlags(app, flags->request);

@@ -31,7 +31,8 @@ absl::StatusOr<ClientOptions> MakeClientOptions(const CommonFlags& flags) {
 }
 
 void AddDeadline(CLI::App& app, double& seconds) {
-  app.add_option("--deadline", seconds, "Give up after this time; 0: never")
+  app.add_option("--deadline", seconds,
+                 "Give up each request to the server after this time; 0: never")
       ->type_name("SECONDS")
       ->check(Between(0, 1e7))
       ->capture_default_str();

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "aft/v1/generation_options.pb.h"
+#include "base/utf8.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 
@@ -31,7 +32,8 @@ bool Put(std::string text, const FieldDescriptor& field, Message& part) {
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
     text = absl::StrCat("\"", absl::CEscape(text), "\"");
   } else if (field.is_map()) {  // such as "50256:-100"
-    const std::pair<absl::string_view, absl::string_view> halves = absl::StrSplit(text, ':');
+    const std::pair<absl::string_view, absl::string_view> halves =
+        absl::StrSplit(text, absl::MaxSplits(':', 1));
     text = absl::StrCat("{ key: ", halves.first, " value: ", halves.second, " }");
   }
   Silence errors;
@@ -77,10 +79,14 @@ void AddFlag(CLI::App& app, const v1::GenerationOption& about, v1::GenerateReque
                 ->allow_extra_args(false)
           : app.add_option_function<std::string>(about.flag(), put, HelpOf(about));
   option->type_name(TypeOf(field))->check([&field](const std::string& text) {
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && ToValidUtf8(text) != text) {
+      return absl::StrCat(ToValidUtf8(text), " is not UTF-8");
+    }
     const std::unique_ptr<Message> scratch(google::protobuf::MessageFactory::generated_factory()
                                                ->GetPrototype(field.containing_type())
                                                ->New());
-    return Put(text, field, *scratch) ? "" : absl::StrCat(text, " is not ", TypeOf(field));
+    return Put(text, field, *scratch) ? std::string()
+                                      : absl::StrCat(text, " is not ", TypeOf(field));
   });
 }
 

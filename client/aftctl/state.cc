@@ -5,10 +5,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/read_file.h"
-#include "base/status_macros.h"
 #include "client/aftctl/commands.h"
 #include "client/aftctl/json.h"
+#include "client/lib/aft_client.h"
+#include "client/lib/error_details.h"
 #include "client/tool/exit_code.h"
 #include "client/tool/output.h"
 
@@ -22,11 +26,19 @@ struct StateFlags {
   double deadline = 10;
 };
 
+// Names the state or file in an error, unless there is only one.
+absl::Status About(const std::string& id, const StateFlags& flags, const absl::Status& status) {
+  if (status.ok() || flags.ids.size() == 1) return status;
+  absl::Status named(status.code(), absl::StrCat(id, ": ", status.message()));
+  SetErrorDetails(GetErrorDetails(status), named);
+  return named;
+}
+
 // Appends a line for each state with one of the ids, or for all states.
 absl::Status Show(Client& client, const StateFlags& flags, std::string& text) {
   for (const std::string& id : flags.ids) {
     const auto state = client.GetState(id);
-    if (!state.ok()) return state.status();
+    if (!state.ok()) return About(id, flags, state.status());
     text += JsonLine(*state);
   }
   if (flags.action == "get") return absl::OkStatus();
@@ -43,13 +55,17 @@ absl::Status Export(Client& client, const StateFlags& flags, std::string& bytes)
   return state.status();
 }
 
-// Stores the state in each file, and appends a line for each.
+// Stores the state in each file, and appends a line for each. Stores none if a file cannot be read.
 absl::Status Import(Client& client, const StateFlags& flags, std::string& text) {
+  std::vector<std::string> files;
   for (const std::string& path : flags.ids) {
-    AFT_ASSIGN_OR_RETURN(const std::string bytes,
-                         ReadFile(path, std::numeric_limits<size_t>::max()));
-    const auto state = client.ImportState(flags.model, bytes);
-    if (!state.ok()) return state.status();
+    absl::StatusOr<std::string> bytes = ReadFile(path, std::numeric_limits<size_t>::max());
+    if (!bytes.ok()) return CallerError(bytes.status().message());
+    files.push_back(*std::move(bytes));
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    const auto state = client.ImportState(flags.model, files[i]);
+    if (!state.ok()) return About(flags.ids[i], flags, state.status());
     text += JsonLine(*state);
   }
   return absl::OkStatus();
@@ -69,7 +85,7 @@ int RunState(Client& client, const StateFlags& flags) {
     status = Import(client, flags, text);
   } else if (flags.action == "delete") {
     for (const std::string& id : flags.ids) {
-      status = client.DeleteState(id);
+      status = About(id, flags, client.DeleteState(id));
       if (!status.ok()) break;
     }
   } else {

@@ -15,6 +15,13 @@ sigset_t Signals() {
   return signals;
 }
 
+// A shell starts a program in the background with SIGINT ignored, so that Ctrl-C ends only the one
+// in the foreground. Waiting for a signal receives it even if it is ignored.
+bool IsIgnored(int signal) {
+  struct sigaction action = {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 }  // namespace
 
 Interrupt::Interrupt(CancelToken& token) : token_(token) {
@@ -36,6 +43,7 @@ void Interrupt::Run() {
     int signal = 0;
     if (sigwait(&signals, &signal) != 0) continue;
     if (stopping_) return;
+    if (IsIgnored(signal)) continue;
     const int code = 128 + signal;
     if (exit_code_ != 0) _exit(code);
     exit_code_ = code;

@@ -8,7 +8,7 @@
 namespace aft::client {
 
 // While it exists, the first SIGINT or SIGTERM cancels `token`. A second one ends the process at
-// once with exit code 128 + signal.
+// once with exit code 128 + signal. A signal that the process ignores has no effect.
 //
 // Must be constructed before anything that starts threads, such as a Client. The signals must be
 // blocked in every thread except the one that waits for them here.

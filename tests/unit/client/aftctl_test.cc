@@ -364,10 +364,12 @@ TEST_F(AftctlTest, StatesAreShownListedAndDeleted) {
   EXPECT_EQ(all[1]["id"], "b");
   EXPECT_EQ(Run("state delete a b").out, "");
   EXPECT_EQ(server_.last<v1::StateServiceDeleteRequest>().id(), "b");
-  EXPECT_THAT(Fail("state delete c", 4).err, HasSubstr("no state of this id"));
+  EXPECT_THAT(Fail("state delete c", 4).err, StartsWith("aftctl: no state of this id"));
+  EXPECT_THAT(Fail("state delete a c", 4).err, StartsWith("aftctl: c: no state of this id"));
+  EXPECT_THAT(Fail("state get a c", 4).err, StartsWith("aftctl: c: "));
   EXPECT_THAT(Fail("state get", 2).err, HasSubstr("need ids"));
   EXPECT_THAT(Fail("state export a b", 2).err, HasSubstr("export one"));
-  EXPECT_THAT(Fail("state import no-such-file", 4).err, HasSubstr("cannot read no-such-file"));
+  EXPECT_THAT(Fail("state import no-such-file", 2).err, HasSubstr("cannot read no-such-file"));
   EXPECT_THAT(Fail("state list a", 2).err, HasSubstr("takes none"));
 }
 

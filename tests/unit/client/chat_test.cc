@@ -113,8 +113,11 @@ TEST_F(ChatTest, ALineIsAMessageInTheModelsFormat) {
   Run("one\ntwo\n/retry\n/save " + path + "\n", {"--model=austen"});
   EXPECT_EQ(last().text(), " two\n\nAssistant:");
   EXPECT_EQ(ReadBytes(path), "User: one\n\nAssistant:abc\n\nUser: two\n\nAssistant:abc\n\nUser:");
-  Run("one\n/retry\n", {"--model=austen"});
+  EXPECT_THAT(Run("one\n/retry\n", {"--model=austen"}).err,
+              HasSubstr(R"(aftctl chat --previous s1 --ended-by '\n\nUser:')"));
   EXPECT_EQ(last().text(), "User: one\n\nAssistant:");
+  Run("two\n", {"--model=austen", "--previous=s1", R"(--ended-by=\n\nUser:)"});
+  EXPECT_EQ(last().text(), " two\n\nAssistant:");
   script.events[1] = DeltaEvent(0, "abc\n\nUser:");
   server_.SetScript(script);
   Run("one\n/save " + path + "\n", {"--model=austen", "--include-stop"});
@@ -158,10 +161,13 @@ TEST_F(ChatTest, AStateThatNoCommandCanUseAnyMoreIsDeleted) {
   Say(chat, "two", "second", "s2");
   Say(chat, "three", "third", "s3");
   Say(chat, "four", "fourth", "s4");
+  chat.Send("/save /dev/null\n");
+  ASSERT_TRUE(chat.WaitForError("the state is s4"));
+  EXPECT_EQ(deleted(), "s2");  // s1 was deleted before
   chat.Send("/quit\n");
   EXPECT_EQ(chat.Wait(), 0);
   EXPECT_THAT(chat.err(), HasSubstr("to continue: aftctl chat --previous s4"));
-  EXPECT_EQ(deleted(), "s2");  // s1 was deleted before
+  EXPECT_EQ(deleted(), "s3");  // an ended chat takes no turn back
   EXPECT_EQ(last().previous().state_id(), "s3");
 }
 
@@ -173,8 +179,11 @@ TEST_F(ChatTest, AfterAFailedTurnTheStateThatTheChatContinuesFromStays) {
   chat.Send("three\n");
   ASSERT_TRUE(chat.WaitForError("gone"));
   Say(chat, "four", "fourth", "s4");
-  EXPECT_EQ(chat.Wait(), 0);
+  chat.Send("/save /dev/null\n");
+  ASSERT_TRUE(chat.WaitForError("the state is s4"));
   EXPECT_EQ(deleted(), "s1");
+  EXPECT_EQ(chat.Wait(), 0);
+  EXPECT_EQ(deleted(), "s2");
   EXPECT_EQ(last().previous().state_id(), "s2");
 }
 
@@ -223,8 +232,10 @@ TEST_F(ChatTest, AnErrorLeavesTheTextAsItWas) {
   Say(chat, "/retry", "def", "s2");
   EXPECT_EQ(last().text(), "two\n");
   EXPECT_EQ(last().previous().state_id(), "s1");
-  EXPECT_EQ(chat.Wait(), 0);
+  chat.Send("/save /dev/null\n");
+  ASSERT_TRUE(chat.WaitForError("the state is s2"));
   EXPECT_EQ(deleted(), "");
+  EXPECT_EQ(chat.Wait(), 0);
 
   server_.SetScript(FailedScript({grpc::INVALID_ARGUMENT, "bad"}));
   EXPECT_EQ(Run("one\n").code, 4);
@@ -232,6 +243,13 @@ TEST_F(ChatTest, AnErrorLeavesTheTextAsItWas) {
   const Ended without = Run("one\ntwo\n");
   EXPECT_EQ(without.code, 1);
   EXPECT_THAT(without.err, HasSubstr("without its state"));
+}
+
+TEST_F(ChatTest, AStateThatDoesNotExistIsNotOneToContinueFrom) {
+  server_.SetScript(FailedScript({grpc::NOT_FOUND, "no state of this id"}));
+  const Ended ended = Run("one\n", {"--previous=gone"});
+  EXPECT_EQ(ended.code, 4);
+  EXPECT_THAT(ended.err, testing::Not(HasSubstr("to continue")));
 }
 
 TEST_F(ChatTest, AnInterruptStopsTheAnswerAndNotTheChat) {
@@ -302,8 +320,11 @@ TEST_F(ChatTest, AnInterruptDoesNotWaitForTheDeletionOfStates) {
   ASSERT_TRUE(chat.WaitForError("the state is s2"));
   EXPECT_EQ(deleted(), "");
   Say(chat, "four", "fourth", "s4");
-  EXPECT_EQ(chat.Wait(), 0);
+  chat.Send("/save /dev/null\n");
+  ASSERT_TRUE(chat.WaitForError("the state is s4"));
   EXPECT_EQ(deleted(), "s1");
+  EXPECT_EQ(chat.Wait(), 0);
+  EXPECT_EQ(deleted(), "s2");
 }
 
 TEST_F(ChatTest, AnInterruptEndsTheDeletionOfAState) {

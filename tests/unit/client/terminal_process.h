@@ -25,6 +25,7 @@ class TerminalProcess {
     pid_ = forkpty(&fd_, nullptr, nullptr, nullptr);
     AFT_CHECK(pid_ >= 0);
     if (pid_ > 0) return;
+    signal(SIGINT, SIG_DFL);  // a test in the background of a shell ignores it
     execv(pointers[0], pointers.data());
     _exit(127);
   }
