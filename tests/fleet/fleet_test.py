@@ -2,6 +2,7 @@
 """Tests tools/fleet: it agrees with queueing theory, no request is lost, and the two grains agree. Exit code 77 without
 SimPy, which ./dev test fetches."""
 
+import itertools
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 sys.path[:0] = [str(TOOLS), os.environ.get("AFT_SIMPY", "")]
@@ -21,6 +23,7 @@ except ImportError:
   print("skipped: no SimPy; ./dev test fetches it")
   sys.exit(77)
 
+import fleet_sim
 from fleet import experiments, routing
 from fleet.costs import Costs
 from fleet.fleet import Fleet, Workload
@@ -297,6 +300,42 @@ class ExperimentTest(unittest.TestCase):
     self.assertLessEqual(rows[0]["slots_used"], 1)
     self.assertGreater(rows[0]["slots_used"], 0.9)
 
+  def test_only_requests_after_the_jump_count_as_late(self):
+    costs = Costs([[1, 0.002]], [[1, 0.002], [256, 0.030]], slots=1, step_target_seconds=0.020)
+    made, series = [], {}
+
+    def make(*arguments, **more):
+      made.append(Fleet(*arguments, **more))
+      return made[-1]
+
+    with mock.patch.object(experiments, "Fleet", make):
+      rows = list(itertools.islice(experiments.autoscaling(costs, 1, replicas=1, series=series), 3))
+    late = series["slots, 0.5"]["late"]
+    self.assertGreater(sum(late[:60]), 0)
+    self.assertEqual(rows[1]["seconds_with_late"], sum(count > 0 for count in late[60:]))
+    self.assertAlmostEqual(rows[1]["late_share"],
+                           sum(late[60:]) / sum(arrival >= 60 for arrival in made[1].arrivals_ended))
+    self.assertLess(rows[0]["late_share"], rows[2]["late_share"], "a replica that starts later")
+
+  def test_a_rollout_reports_gaps_and_lost_streams(self):
+    class Losing(Fleet):
+      def run(self, *arguments):
+        super().run(*arguments)
+        self.completed -= 2
+        return self
+
+    with mock.patch.object(experiments, "Fleet", Losing):
+      travel, again = itertools.islice(experiments.rollout(SERVER, 1, replicas=4, start_seconds=1), 2)
+    self.assertEqual((travel["lost"], again["lost"]), (2, 2))
+    self.assertEqual((travel["states"], again["states"]), ("travel", "are read again"))
+    self.assertLess(2 * travel["gap_p99"], again["gap_p99"])
+
+  def test_affinity_finds_prefixes_in_caches(self):
+    rows = itertools.islice(experiments.affinity(SERVER, 1, replicas=4, prefixes=40, tokens=64, kept=10), 2)
+    hits = {row["policy"]: row["hits"] for row in rows}
+    self.assertGreater(hits["affinity"], 0.9)
+    self.assertLess(hits["two choices"], 0.7)
+
 
 class ProgramTest(unittest.TestCase):
 
@@ -313,6 +352,18 @@ class ProgramTest(unittest.TestCase):
       self.assertEqual([row["load"] for row in rows], [0.3, 0.6, 0.8, 0.9])
       for row in rows:
         self.assertAlmostEqual(row["e2e_p50"], 1, delta=0.1)
+
+  def test_each_name_is_that_of_its_experiment(self):
+    self.assertEqual({name: run.__name__ for name, run in fleet_sim.NAMES.items()}, {
+        "grains": "grains", "policies": "policies", "slots": "slots_by_load", "autoscaling": "autoscaling",
+        "rollout": "rollout", "affinity": "affinity"})
+
+  def test_the_experiment_gets_the_options(self):
+    with tempfile.TemporaryDirectory() as folder:
+      self.run_program("policies", "--replicas", 2, "--seed", 3, "--out", folder)
+      rows = json.loads((Path(folder) / "policies.json").read_text())["rows"]
+    costs = Costs.load(TOOLS / "fleet" / "m-int8.json")
+    self.assertEqual(rows, list(experiments.policies(costs, 3, sizes=(2,), loads=())))
 
   def test_the_costs_that_are_shipped_make_sense(self):
     costs = {path.stem: Costs.load(path) for path in (TOOLS / "fleet").glob("*.json")}

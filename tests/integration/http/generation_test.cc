@@ -142,8 +142,8 @@ TEST(HttpGenerationTest, PromptsAreAcceptedAllOrNone) {
   EXPECT_EQ(post(3).status, 200);
   const HttpReply never = post(4);
   EXPECT_EQ(never.status, 400);
-  EXPECT_THAT(never.body, HasSubstr("prompt: must have at most 3 entries"));
-  EXPECT_THAT(post(5).body, HasSubstr("prompt: must have at most 3 entries"));
+  EXPECT_THAT(never.body, HasSubstr("prompt: needs 4 places"));
+  EXPECT_THAT(post(5).body, HasSubstr("prompt: needs 5 places"));
   EXPECT_THAT(post(6).body, HasSubstr("prompt: must have at most 5 entries (limits.max_texts)"));
   EXPECT_THAT(post(401).body, HasSubstr("prompt: must have at most 400 entries, got 401"));
   server.WaitForMetric("aft_memory_used_bytes", 0);
@@ -444,8 +444,7 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
   expect(kChat, R"({"prompt": "a"})", "prompt", "a field of /v1/completions");
   expect(kCompletions, R"({"prompt": "a", "logprobs": true})", "logprobs",
          "an integer from 0 to 20");
-  expect(kChat, R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": true})",
-         "top_logprobs", "an integer from 0 to 20");
+  expect(kChat, chat(R"("top_logprobs": true)"), "top_logprobs", "an integer from 0 to 20");
   expect(kCompletions, R"({"prompt": "a", "max_tokens": "5"})", "max_tokens", "must be an integer");
   expect(kCompletions, R"({"prompt": "a", "temperature": "1"})", "temperature", "must be a number");
   expect(kCompletions, R"({"prompt": "a", "ignore_eos": "true"})", "ignore_eos", "true or false");
@@ -466,16 +465,15 @@ TEST(HttpGenerationTest, ErrorsNameTheField) {
          "messages[0].tool_calls", "is not supported");
   expect(kCompletions, R"({"prompt": "a", "stream": true, "stream_options": {"usage": true}})",
          "stream_options.usage", "there is no such option");
-  expect(kChat,
-         R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})",
-         "messages[0].content[0]", "text");
-  expect(kChat, R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "f"}]})",
-         "tools", "is not supported");
-  expect(kChat, R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1})",
-         "top_logprobs", "needs logprobs");
-  expect(kChat, R"({"messages": [{"role": "user", "content": "a"}],
-                    "response_format": {"type": "json_object"}})",
-         "response_format", "is not supported");
+  for (const char* entry : {R"({"type": "image_url", "image_url": {}})", R"({"type": "text"})",
+                            R"({"type": "text", "text": 5})"}) {
+    expect(kChat, absl::StrCat(R"({"messages": [{"role": "user", "content": [)", entry, "]}]}"),
+           "messages[0].content[0]", "must be {\"type\": \"text\", \"text\": ...}");
+  }
+  expect(kChat, chat(R"("tools": [{"type": "f"}])"), "tools", "is not supported");
+  expect(kChat, chat(R"("top_logprobs": 1)"), "top_logprobs", "needs logprobs");
+  expect(kChat, chat(R"("response_format": {"type": "json_object"})"), "response_format",
+         "is not supported");
   for (const std::string& body :
        {std::string("[]"), std::string("{"), std::string("\"\xff\""), std::string("{\"a\": 1e999}"),
         std::string("{\"prompt\": \"\xff\"}"), std::string("{}\0", 3), std::string(3000, '['),

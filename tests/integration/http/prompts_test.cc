@@ -1,5 +1,7 @@
 // /v1/completions with several prompts or answers, and prompts that are too long for the model.
 #include <atomic>
+#include <cstdint>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,28 @@ TEST(HttpPromptsTest, TheLimitsOfAPromptHoldForAllTogether) {
   EXPECT_EQ(post(75, 75, 1).status, 200);
   EXPECT_EQ(post(25, 25, 4).status, 200);
   server.WaitForMetric("aft_memory_used_bytes", 0);
+}
+
+TEST(HttpPromptsTest, AnAnswerHasTheTimeOfItsCall) {
+  HttpApi server;
+  const std::time_t before = std::time(nullptr);
+  const Json json = server.Post("/v1/completions", Prompts({"a"}, 1)).json();
+  EXPECT_GE(json["created"].get<int64_t>(), before);
+  EXPECT_LE(json["created"].get<int64_t>(), std::time(nullptr));
+}
+
+// The error names the number of places, because the client may lower the number of prompts or n.
+TEST(HttpPromptsTest, EachAnswerToEachPromptNeedsAPlace) {
+  ServerConfig config = WithHttp();
+  config.models[0].slots = 4;
+  config.limits.max_queued_requests = 2;  // one client gets half of it
+  HttpApi server(config);
+  const HttpReply never = server.Post("/v1/completions", Prompts({"a", "b", "c"}, 2));
+  EXPECT_EQ(never.status, 400);
+  EXPECT_EQ(never.json()["error"]["message"],
+            "prompt: needs 6 places, one for each answer to each text; the client may have 5 in "
+            "the model's slots and queue");
+  EXPECT_EQ(server.Post("/v1/completions", Prompts({"a", "b"}, 2)).status, 200);
 }
 
 TEST(HttpPromptsTest, TheUsageIsThatOfAllPrompts) {

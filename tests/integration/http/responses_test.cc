@@ -1,5 +1,7 @@
 // /v1/responses: turns that continue from states, compared with Complete over gRPC, with a fake
 // model.
+#include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -51,11 +53,14 @@ TEST(HttpResponsesTest, ATurnReadsOnlyNewText) {
   HttpApi server(WithHttp(), Letters());
   Json body = Turn("a");
   body["instructions"] = "be brief";
+  const std::time_t before = std::time(nullptr);
   const Json first = server.Post(kResponses, body).json();
   const std::string text = "be brief\n\na\n\n";
   const std::string answer = TextOverGrpc(server, text, 7);
   EXPECT_EQ(TextOf(first), answer);
   EXPECT_EQ(first["object"], "response");
+  EXPECT_GE(first["created_at"].get<int64_t>(), before);
+  EXPECT_LE(first["created_at"].get<int64_t>(), std::time(nullptr));
   EXPECT_EQ(first["status"], "incomplete");
   EXPECT_EQ(first["incomplete_details"]["reason"], "max_output_tokens");
   EXPECT_EQ(first["instructions"], "be brief");
@@ -282,7 +287,9 @@ TEST(HttpResponsesTest, NothingIsStoredIfUnwantedOrImpossible) {
   EXPECT_FALSE(stored(none, nullptr));
   Json body = Turn("a");
   body["store"] = true;
-  EXPECT_EQ(none.Post(kResponses, body).status, 400);
+  const HttpReply refused = none.Post(kResponses, body);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.json()["error"]["param"], nullptr);  // no field is wrong
   config = WithHttp();
   config.states.max_bytes = 1024;  // too small for one state
   HttpApi full(config, Letters());
@@ -290,7 +297,9 @@ TEST(HttpResponsesTest, NothingIsStoredIfUnwantedOrImpossible) {
   Json streamed = Turn("a");
   streamed["stream"] = true;
   EXPECT_THAT(full.Post(kResponses, streamed).body, Not(HasSubstr("\"store\":true")));
-  EXPECT_EQ(full.Post(kResponses, body).status, 429);
+  const HttpReply too_large = full.Post(kResponses, body);
+  EXPECT_EQ(too_large.status, 400);
+  EXPECT_EQ(too_large.json()["error"]["param"], nullptr);
   config = WithHttp();
   const TempFolder folder;
   UseStateFolder(folder, config);
@@ -398,12 +407,16 @@ TEST(HttpResponsesTest, ErrorsNameTheField) {
   expect({{"input", "a"}, {"background", true}}, "background", "is not supported");
   expect({{"input", "a"}, {"truncation", "auto"}}, "truncation", "is not supported");
   expect({{"input", "a"}, {"n", 2}}, "n", "is not supported");
+  expect({{"input", "a"}, {"logprobs", 5}}, "logprobs", "is not supported");
+  expect({{"input", "a"}, {"top_logprobs", 5}}, "top_logprobs", "is not supported");
   expect({{"input", "a"}, {"metadata", {{"a", 1}}}}, "metadata", "16 strings");
   expect({{"input", "a"}, {"metadata", {{std::string(65, 'k'), "v"}}}}, "metadata", "keys");
   expect({{"input", "a"}, {"metadata", {{"k", std::string(513, 'v')}}}}, "metadata", "512 bytes");
   Json most = Turn("a");
   most["text"] = {{"format", {{"type", "text"}}}};
   most["n"] = 1;
+  most["top_logprobs"] = 0;  // as OpenAI's SDK sends it
+  most["logprobs"] = false;
   for (int i = 0; i < 16; ++i) {
     most["metadata"][std::string(63, 'k') + static_cast<char>('a' + i)] = std::string(512, 'v');
   }
@@ -428,12 +441,10 @@ TEST(HttpResponsesTest, ErrorsNameTheField) {
   const HttpReply streamed = server.Get(stored + "?stream=true");
   EXPECT_EQ(streamed.status, 400);
   EXPECT_EQ(streamed.json()["error"]["param"], "stream");
-  EXPECT_EQ(server
-                .Ask("PUT " + std::string(kResponses) +
-                     "/x HTTP/1.1\r\nHost: localhost\r\n"
-                     "Connection: close\r\n\r\n")
-                .status,
-            405);
+  const HttpReply put = server.Ask(absl::StrCat("PUT ", kResponses, "/x HTTP/1.1\r\n",
+                                                "Host: localhost\r\nConnection: close\r\n\r\n"));
+  EXPECT_EQ(put.status, 405);
+  EXPECT_THAT(put.head, HasSubstr("Allow: GET, HEAD, DELETE\r\n"));
 }
 
 }  // namespace

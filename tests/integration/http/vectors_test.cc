@@ -68,6 +68,16 @@ TEST(HttpVectorsTest, EmbeddingsOfALanguageModelAreItsLastHiddenVectors) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
+TEST(HttpVectorsTest, ATextThatFailsIsNamed) {
+  FakeEncoderRunner::Options options;
+  options.nan_token = 'Z';
+  HttpApi server(WithHttp(TestConfigWithEncoder()), {}, options);
+  const Json body = {{"model", "encoder"}, {"input", {"a", "Z"}}};
+  const HttpReply reply = server.Post("/v1/embeddings", body);
+  EXPECT_EQ(reply.status, 500) << reply.body;
+  EXPECT_THAT(reply.body, HasSubstr("input[1]: "));
+}
+
 TEST(HttpVectorsTest, ClassesFollowFromTheLogits) {
   FakeEncoderRunner::Options options;
   options.pooling = Pooling::kLast;

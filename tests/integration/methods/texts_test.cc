@@ -150,8 +150,7 @@ TYPED_TEST(TextsTest, AQueueWithSpaceForAPartAcceptsNone) {
   this->WaitUntilIdle();
   // A retry makes no sense for a call that can never fit.
   EXPECT_THAT(this->Refused(this->Several(9, 1)),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       StartsWith("texts: must have at most 8 entries")));
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("texts: needs 9 places")));
 }
 
 TYPED_TEST(TextsTest, ShareStepsWithOneAnotherAndWithOtherCalls) {

@@ -1,5 +1,6 @@
 // What inference.GRPCInferenceService reports about the server and its models, over real gRPC, with
 // fake models.
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,7 +18,6 @@ namespace aft::server {
 namespace {
 
 using ::testing::_;
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -95,7 +95,9 @@ TEST(KserveModelsTest, TheServerNamesItself) {
       Call<&Stub::ServerMetadata>(server, inference::ServerMetadataRequest(), response).ok());
   EXPECT_EQ(response.name(), "aft-serve");
   EXPECT_EQ(response.version(), "test");
-  EXPECT_THAT(response.extensions(), Contains("statistics"));
+  EXPECT_THAT(response.extensions(),
+              ElementsAre("classification", "model_configuration", "model_repository", "parameters",
+                          "schedule_policy", "statistics"));
 }
 
 struct Tensor {
@@ -130,7 +132,9 @@ std::map<std::string, Tensor> ByNameOfConfig(const Tensors& tensors, bool batch)
 }
 
 TEST(KserveModelsTest, MetadataAndConfigAgree) {
-  KserveServer server(TestConfigWithEncoder());
+  ServerConfig server_config = TestConfigWithEncoder();
+  server_config.models[1].max_batch_delay = std::chrono::microseconds(300);
+  KserveServer server(server_config);
   for (const bool encoder : {false, true}) {
     const std::string name = encoder ? "encoder" : "fake";
     inference::ModelMetadataRequest request;
@@ -139,7 +143,6 @@ TEST(KserveModelsTest, MetadataAndConfigAgree) {
     ASSERT_TRUE(Call<&Stub::ModelMetadata>(server, request, metadata).ok());
     EXPECT_EQ(metadata.name(), name);
     EXPECT_THAT(metadata.versions(), ElementsAre("1"));
-    EXPECT_NE(metadata.platform(), "");
     inference::ModelConfigRequest config_request;
     config_request.set_name(name);
     config_request.set_version("1");
@@ -150,9 +153,16 @@ TEST(KserveModelsTest, MetadataAndConfigAgree) {
     EXPECT_EQ(config.max_batch_size(), encoder ? 4 : 0);
     EXPECT_EQ(config.model_transaction_policy().decoupled(), !encoder);
     EXPECT_EQ(config.has_dynamic_batching(), encoder);
+    EXPECT_EQ(config.dynamic_batching().max_queue_delay_microseconds(), encoder ? 300U : 0U);
+    EXPECT_NE(metadata.platform(), "");
+    EXPECT_EQ(config.platform(), metadata.platform());
+    EXPECT_EQ(config.backend(), metadata.platform());
     EXPECT_EQ(ByNameOfConfig(config.input(), encoder), ByName(metadata.inputs()));
     EXPECT_EQ(ByNameOfConfig(config.output(), encoder), ByName(metadata.outputs()));
-    for (const auto& input : config.input()) EXPECT_TRUE(input.optional());
+    for (const auto& input : config.input()) {
+      EXPECT_TRUE(input.optional());
+      EXPECT_EQ(input.allow_ragged_batch(), encoder);
+    }
     const auto inputs = ByName(metadata.inputs());
     const auto outputs = ByName(metadata.outputs());
     if (encoder) {

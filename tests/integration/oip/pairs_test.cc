@@ -278,6 +278,12 @@ TEST(KservePairsTest, MetadataNamesAMixersInputs) {
   std::vector<std::string> names;
   for (const auto& input : response.inputs()) names.push_back(input.name());
   EXPECT_THAT(names, ElementsAre("inputs_embeds", "query", "key", "value", "attention_mask"));
+  inference::ModelConfigRequest config_request;
+  config_request.set_name("encoder");
+  inference::ModelConfigResponse config;
+  grpc::ClientContext config_context;
+  ASSERT_TRUE(server.kserve().ModelConfig(&config_context, config_request, &config).ok());
+  for (const auto& input : config.config().input()) EXPECT_TRUE(input.optional()) << input.name();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/server_fixture.h"
 
 namespace aft::server {
@@ -111,6 +112,12 @@ TEST(FailureTest, AStuckModelEndsItsRequestsAndTheServerStillStops) {
   EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(server.Health(kModel), HealthCheckResponse::NOT_SERVING);
   EXPECT_EQ(server.Health("liveness"), HealthCheckResponse::NOT_SERVING);
+  const auto kserve =
+      inference::GRPCInferenceService::NewStub(TestServer::Connect(server.server().address()));
+  grpc::ClientContext context;
+  inference::ServerLiveResponse live;
+  ASSERT_TRUE(kserve->ServerLive(&context, inference::ServerLiveRequest(), &live).ok());
+  EXPECT_FALSE(live.live());
   EXPECT_THAT(Describe(server, "fake").error(), HasSubstr("step_timeout_ms=200"));
   EXPECT_EQ(server.Metric("aft_model_state{model=\"fake\",state=\"failed\"}"), 1);
   EXPECT_EQ(server.Metric("aft_slots_used{model=\"fake\"}"), 0);

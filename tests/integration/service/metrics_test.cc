@@ -2,11 +2,11 @@
 // bounded, and that the page agrees with its documentation and Prometheus' conventions.
 #include <cstdlib>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -41,6 +41,8 @@ std::string Labels(const std::string& method, const std::string& model = "fake")
 
 class MetricsTest : public testing::Test {
  protected:
+  using Kserve = inference::GRPCInferenceService::Stub;
+
   void Start(const ServerConfig& config = Config()) {
     server_ = std::make_unique<KserveServer>(config);
   }
@@ -55,14 +57,24 @@ class MetricsTest : public testing::Test {
   }
   grpc::Status Infer(InferBuilder builder) { return server_->Infer(builder.request()).status; }
 
-  // Calls a method that does not belong to a model.
+  // Calls a method that does not belong to a model, and expects this code each time.
   template <typename Stub, typename Request, typename Response>
-  grpc::Status Call(Stub& stub,
-                    grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                    const Request& request = {}) {
-    grpc::ClientContext context;
-    Response response;
-    return (stub.*method)(&context, request, &response);
+  void Call(Stub& stub,
+            grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+            grpc::StatusCode code, int times, const Request& request = {}) {
+    for (int i = 0; i < times; ++i) {
+      grpc::ClientContext context;
+      Response response;
+      EXPECT_EQ((stub.*method)(&context, request, &response).error_code(), code);
+    }
+  }
+  // Calls one that belongs to a model which does not exist.
+  template <typename Request, typename Response>
+  void CallUnknown(grpc::Status (Kserve::*method)(grpc::ClientContext*, const Request&, Response*),
+                   grpc::StatusCode code, int times) {
+    Request request;
+    request.set_name("unknown_model");
+    Call(server_->kserve(), method, code, times, request);
   }
 
   // Calls every method, so that every metric has a sample.
@@ -72,18 +84,23 @@ class MetricsTest : public testing::Test {
       RawCall call(*channel, one.path, one.message(one.model, Ask::kShort, "id"));
       ASSERT_TRUE(call.Finish().ok()) << one.name;
     }
-    ASSERT_TRUE(Call(server_->models(), &v1::ModelService::Stub::List).ok());
     v1::GetRequest unknown_model;
     unknown_model.set_name("unknown_model");
-    EXPECT_EQ(Call(server_->models(), &v1::ModelService::Stub::Get, unknown_model).error_code(),
-              grpc::StatusCode::NOT_FOUND);
-    using Kserve = inference::GRPCInferenceService::Stub;
-    ASSERT_TRUE(Call(server_->kserve(), &Kserve::ServerLive).ok());
-    ASSERT_TRUE(Call(server_->kserve(), &Kserve::RepositoryIndex).ok());
-    EXPECT_EQ(Call(server_->kserve(), &Kserve::RepositoryModelLoad).error_code(),
-              grpc::StatusCode::PERMISSION_DENIED);
-    EXPECT_EQ(Call(server_->states(), &v1::StateService::Stub::List).error_code(),
-              grpc::StatusCode::FAILED_PRECONDITION);  // the server has no file of clients
+    // A method that is counted under another's name has another count.
+    Call(server_->models(), &v1::ModelService::Stub::List, grpc::OK, 1);
+    Call(server_->models(), &v1::ModelService::Stub::Get, grpc::NOT_FOUND, 2, unknown_model);
+    Call(server_->kserve(), &Kserve::ServerLive, grpc::OK, 3);
+    Call(server_->kserve(), &Kserve::ServerReady, grpc::OK, 4);
+    CallUnknown(&Kserve::ModelReady, grpc::OK, 5);
+    Call(server_->kserve(), &Kserve::ServerMetadata, grpc::OK, 6);
+    CallUnknown(&Kserve::ModelMetadata, grpc::NOT_FOUND, 7);
+    CallUnknown(&Kserve::ModelConfig, grpc::NOT_FOUND, 8);
+    CallUnknown(&Kserve::ModelStatistics, grpc::NOT_FOUND, 9);
+    Call(server_->kserve(), &Kserve::RepositoryIndex, grpc::OK, 10);
+    Call(server_->kserve(), &Kserve::RepositoryModelLoad, grpc::PERMISSION_DENIED, 11);
+    Call(server_->kserve(), &Kserve::RepositoryModelUnload, grpc::PERMISSION_DENIED, 12);
+    // The server has no file of clients.
+    Call(server_->states(), &v1::StateService::Stub::List, grpc::FAILED_PRECONDITION, 13);
   }
 
   std::unique_ptr<KserveServer> server_;
@@ -145,17 +162,24 @@ TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {
   EXPECT_EQ(Metric("aft_rejected_total"), 0);
   EXPECT_EQ(Metric("aft_engine_failures_total"), 0);
 
-  for (const auto& [method, code] :
-       std::map<std::string, std::string>{{"ListModels", "OK"},
-                                          {"GetModel", "NOT_FOUND"},
-                                          {"ServerLive", "OK"},
-                                          {"RepositoryIndex", "OK"},
-                                          {"RepositoryModelLoad", "PERMISSION_DENIED"},
-                                          {"ListStates", "FAILED_PRECONDITION"}}) {
-    EXPECT_EQ(Metric(RequestsTotal(code, method, "")), 1) << method;
-    EXPECT_EQ(Of("aft_e2e_seconds_count", method, ""), 1) << method;
+  int times = 0;
+  for (const auto& [method, code] : {std::pair("ListModels", "OK"),
+                                     {"GetModel", "NOT_FOUND"},
+                                     {"ServerLive", "OK"},
+                                     {"ServerReady", "OK"},
+                                     {"ModelReady", "OK"},
+                                     {"ServerMetadata", "OK"},
+                                     {"ModelMetadata", "NOT_FOUND"},
+                                     {"ModelConfig", "NOT_FOUND"},
+                                     {"ModelStatistics", "NOT_FOUND"},
+                                     {"RepositoryIndex", "OK"},
+                                     {"RepositoryModelLoad", "PERMISSION_DENIED"},
+                                     {"RepositoryModelUnload", "PERMISSION_DENIED"},
+                                     {"ListStates", "FAILED_PRECONDITION"}}) {
+    EXPECT_EQ(Metric(RequestsTotal(code, method, "")), ++times) << method;
+    EXPECT_EQ(Of("aft_e2e_seconds_count", method, ""), times) << method;
   }
-  EXPECT_EQ(Metric(R"(aft_requests_total{model=""})"), 6);
+  EXPECT_EQ(Metric(R"(aft_requests_total{model=""})"), times * (times + 1) / 2);
 }
 
 TEST_F(MetricsTest, ACallThatNeverFitsIntoTheMemoryIsCountedWithItsModel) {

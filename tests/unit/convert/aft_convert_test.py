@@ -81,6 +81,11 @@ class AftConvertTest(unittest.TestCase):
     self.assertAlmostEqual(size["tokens_per_second"]["1"], 1e9 / about["flops_per_token"], 1)
     self.assertEqual((about["context"], about["threads"], about["tokens_at_once"]), (7, 3, 100))
     self.assertEqual(sizing("--slots", 300)[0]["tokens_at_once"], 301)
+    about, size = sizing("--slots", 8, "--bandwidth", 40)
+    moved = size["step_bytes"] + 8 * about["state_traffic_per_token"]
+    self.assertAlmostEqual(size["tokens_per_second"]["8"], 8 * 40e9 / moved, 1)
+    about, size = sizing("--slots", 8, "--bandwidth", 40, "--gflops", 1)  # the smaller of both
+    self.assertAlmostEqual(size["tokens_per_second"]["8"], 1e9 / about["flops_per_token"], 1)
 
   def test_makes_a_bare_mixer_of_a_config(self):
     config = self.folder / "mixer.json"
@@ -124,12 +129,17 @@ class AftConvertTest(unittest.TestCase):
     chars.write_text(json.dumps(list(characters)), encoding="utf-8")
     text = self.call("labml", GOLDENS / "labml_lm.safetensors", self.out, "--chars", chars)
     self.assertRegex(text, r"mixer +aft_local, window 8, band_rows 64\n")
-    self.assertRegex(text, r"length +at most 64 tokens; longer texts are refused")
+    self.assertRegex(text, r"length +at most 64 tokens; longer texts are refused, generation ends there\n")
     self.assertRegex(text, r"tokenizer +chars, 40 tokens, no end of text\n")
     about = self.inspect()
     self.assertEqual((about["vocab_size"], about["max_seq_len"]), (40, 64))
     config = json.loads((self.out / "config.json").read_text())
     self.assertEqual(config["activation"], "relu")
+    for policy, beyond in (("clamp", "the last position's biases hold"), ("zero", "there is no bias")):
+      shutil.copytree(self.out, self.folder / policy)
+      (self.folder / policy / "config.json").write_text(
+          json.dumps({**config, "mixer": {**config["mixer"], "length_policy": policy}}))
+      self.assertRegex(self.call("inspect", self.folder / policy), f"length .*; beyond position 64 {beyond}\n")
     for activation in ("gelu", "gelu_tanh"):
       other = self.folder / activation
       self.call("labml", GOLDENS / "labml_lm.safetensors", other, "--chars", chars, "--activation", activation)
@@ -154,6 +164,38 @@ class AftConvertTest(unittest.TestCase):
               "--no-global-token", "--full-decode")
     self.assertEqual(self.inspect()["mixer"], {"kind": "block_local", "heads": 4, "block_size": 8,
                                                "global_token": False, "full_decode": True})
+    about = self.inspect()
+    self.assertIn(f": {about['state_bytes_per_token']} per token of context, for {about['max_seq_len']} tokens\n",
+                  self.call("inspect", self.out))
+
+  def test_adds_a_state_under_a_name(self):
+    def copy(golden, change):
+      """Copies a file of safetensors; `change` returns the new shape and bytes of a tensor, or None to leave it out."""
+      data = (GOLDENS / golden).read_bytes()
+      begin = 8 + int.from_bytes(data[:8], "little")
+      header, body = {}, b""
+      for name, tensor in json.loads(data[8:begin]).items():
+        first, last = tensor.get("data_offsets", (0, 0))
+        if changed := change(name, tensor.get("shape"), data[begin + first:begin + last]):
+          header[name] = {**tensor, "shape": changed[0], "data_offsets": [len(body), len(body) + len(changed[1])]}
+          body += changed[1]
+      text = json.dumps(header).encode()
+      (self.folder / golden).write_bytes(len(text).to_bytes(8, "little") + text + body)
+      return self.folder / golden
+
+    def widen(name, shape, data):  # a vocabulary of 256 needs no file of a tokenizer
+      if name == "__metadata__":
+        return None
+      if name in ("emb.weight", "head.weight"):
+        return [256, shape[1]], data.ljust(512 * shape[1], b"\0")
+      return shape, data
+
+    self.call("rwkv", copy("rwkv7.safetensors", widen), self.out)
+    states = copy("rwkv7_tuned.safetensors", lambda name, *rest: rest if "time_state" in name else None)
+    self.assertIn('the initial state "formal"', self.call("rwkv-state", states, self.out, "--name", "formal"))
+    self.assertIn('the initial state "rwkv7_tuned"', self.call("rwkv-state", states, self.out))
+    self.assertEqual(sorted(path.name for path in self.out.glob("state-*")),
+                     ["state-formal.safetensors", "state-rwkv7_tuned.safetensors"])
 
   def test_imports_roberta(self):
     self.call("bert", GOLDENS / "roberta", self.out, "--attention", "block_local", "--block-size", 8)
@@ -202,6 +244,10 @@ class AftConvertTest(unittest.TestCase):
     self.assertIn(f"aft-convert: {source}: the vocabulary has 40 tokens",
                   self.call("labml", source, self.out, code=1))
     self.assertIn("tensor 'to_q.weight': is missing", self.call("aft-pytorch", source, self.out, code=1))
+    self.assertIn("has a window of 8, but --window is 3",
+                  self.call("labml", GOLDENS / "labml_aft_local.safetensors", self.out, "--window", 3, code=1))
+    self.assertIn("the vocabulary has 40 tokens: bytes are 256",
+                  self.call("rwkv", GOLDENS / "rwkv7.safetensors", self.out, "--tokenizer", "bytes", code=1))
     self.assertIn("cannot open", self.call("labml", self.folder / "none", self.out, code=1))
     self.assertEqual(list(self.folder.iterdir()), [])
 

@@ -17,6 +17,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "model/convert/import.h"
 #include "nlohmann/json.hpp"
@@ -107,20 +109,26 @@ TEST_P(EncoderImportTest, ReportsTheTensorsThatItLeavesOut) {
   EXPECT_THAT(ImportBert(in_, {}), Refused("tensor 'classifier.dense.weight': has no place"));
 }
 
-// The norms of bert-base-uncased have these names.
-TEST_P(EncoderImportTest, NormsMayHaveGammaAndBeta) {
+// The norms of bert-base-uncased have these names. The tensors of a model without a head, as most
+// of sentence-transformers, have no prefix.
+TEST_P(EncoderImportTest, NormsMayHaveGammaAndBetaAndNamesNoPrefix) {
   const Checkpoint expected = WriteAndRead(ImportBert(in_, {}), out_);
   const TensorMap source = ReadGoldens(absl::StrCat(GetParam(), "/model")).tensors;
-  TensorMap weights;
-  for (const auto& [name, tensor] : source) {
-    weights[absl::StrReplaceAll(name, {{"LayerNorm.weight", "LayerNorm.gamma"},
-                                       {"LayerNorm.bias", "LayerNorm.beta"}})] = tensor;
-  }
-  ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
-  const Checkpoint got = WriteAndRead(ImportBert(in_, {}), out_ + "2");
-  ASSERT_EQ(got.tensors.size(), expected.tensors.size());
-  for (const auto& [name, tensor] : got.tensors) {
-    EXPECT_TRUE(at::equal(tensor, expected.tensors.at(name))) << name;
+  for (const std::string& prefix : {absl::StrCat(GetParam(), "."), std::string()}) {
+    TensorMap weights = {{prefix + "pooler.dense.weight", at::zeros({32, 32})}};
+    for (const auto& [name, tensor] : source) {
+      absl::string_view bare = name;
+      const bool of_head = !absl::ConsumePrefix(&bare, absl::StrCat(GetParam(), "."));
+      const std::string old = absl::StrReplaceAll(
+          bare, {{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}});
+      weights[of_head ? old : prefix + old] = tensor;
+    }
+    ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+    const Checkpoint got = WriteAndRead(ImportBert(in_, {}), out_ + "with" + prefix);
+    ASSERT_EQ(got.tensors.size(), expected.tensors.size());
+    for (const auto& [name, tensor] : got.tensors) {
+      EXPECT_TRUE(at::equal(tensor, expected.tensors.at(name))) << name;
+    }
   }
 }
 
@@ -170,7 +178,10 @@ TEST_P(EncoderImportTest, ReadsHowSentenceTransformersPreparesTexts) {
   } else {
     EXPECT_TRUE(lower.ok()) << lower.status();
   }
-  EXPECT_THAT(import("0", file, R"({"query_length": 8})"), Refused("query_length: must be null"));
+  for (const char* key : {"query_length", "document_length", "query_expansion"}) {
+    EXPECT_THAT(import("0", file, absl::StrCat("{\"", key, "\": 8}").c_str()),
+                Refused(absl::StrCat("config.json: ", key, ": must be null")));
+  }
   // A module without a length cuts a text where its tokenizer does.
   const auto longest = [&](const char* of_tokenizer, const char* config) {
     WriteBytes(in_ + "/0/tokenizer_config.json",

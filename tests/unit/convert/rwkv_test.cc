@@ -16,6 +16,7 @@
 #include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
 #include "model/convert/inspect.h"
+#include "model/tokenizer/tokenizers.h"
 #include "tests/parity/goldens.h"
 #include "tests/support/tolerances.h"
 #include "tests/unit/convert/harness.h"
@@ -336,6 +337,9 @@ TEST_F(RwkvTest, TheVocabularyChoosesTheTokenizer) {
   TensorMap source = RandomRwkv4(16, 2);
   source["emb.weight"] = source["head.weight"] = at::zeros({65536, 16});
   EXPECT_EQ(WriteAndRead(From(source), folder_.File("world")).config.tokenizer, "world");
+  const auto quantized = Quantized(folder_.File("world"), Number::kBf16);
+  ASSERT_TRUE(quantized.ok()) << quantized.status();
+  EXPECT_TRUE(quantized->files.at(kWorldFileName) == ShippedWorldVocabulary());
   source["emb.weight"] = source["head.weight"] = at::zeros({260, 16});
   EXPECT_THAT(From(source),
               Refused("the vocabulary has 260 tokens: --tokenizer must name a folder"));

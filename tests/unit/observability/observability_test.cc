@@ -8,8 +8,10 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
@@ -56,6 +58,62 @@ TEST(MetricsTest, ExactlyOneModelStateIsSet) {
   const std::string page = Page(registry);
   EXPECT_THAT(page, HasSubstr("aft_model_state{model=\"m\",state=\"ready\"} 1"));
   EXPECT_THAT(page, HasSubstr("aft_model_state{model=\"m\",state=\"loading\"} 0"));
+}
+
+TEST(MetricsTest, EveryReasonHasItsOwnLabel) {
+  prometheus::Registry registry;
+  ModelMetrics model(registry, "m");
+  const StateMetrics states(registry);
+  const auto expect = [&](prometheus::Counter& counter, const std::string& sample) {
+    counter.Increment(7);
+    EXPECT_THAT(Page(registry), HasSubstr(sample + "\"} 7\n"));
+  };
+  for (const auto& [reason, label] : {std::pair(Rejection::kQueuedRequests, "queued_requests"),
+                                      {Rejection::kQueuedTokens, "queued_tokens"},
+                                      {Rejection::kClientQueue, "client_queue"},
+                                      {Rejection::kDeadline, "deadline"},
+                                      {Rejection::kDraining, "draining"},
+                                      {Rejection::kInvalid, "invalid"},
+                                      {Rejection::kFailed, "failed"},
+                                      {Rejection::kNotReady, "not_ready"}}) {
+    expect(model.rejected(reason), absl::StrCat(R"(aft_rejected_total{model="m",reason=")", label));
+  }
+  for (const auto& [reason, label] : {std::pair(Ending::kEos, "eos"),
+                                      {Ending::kStop, "stop"},
+                                      {Ending::kLength, "length"},
+                                      {Ending::kDone, "done"},
+                                      {Ending::kCancelled, "cancelled"},
+                                      {Ending::kDeadline, "deadline"},
+                                      {Ending::kShutdown, "shutdown"},
+                                      {Ending::kSlowClient, "slow_client"},
+                                      {Ending::kQueueTimeout, "queue_timeout"},
+                                      {Ending::kError, "error"},
+                                      {Ending::kFailed, "failed"}}) {
+    expect(model.finished(reason),
+           absl::StrCat(R"(aft_request_finished_total{model="m",reason=")", label));
+  }
+  for (const auto& [reason, label] : {std::pair(EngineFailure::kStep, "step"),
+                                      {EngineFailure::kNotFinite, "not_finite"},
+                                      {EngineFailure::kStateLost, "state_lost"},
+                                      {EngineFailure::kModel, "model"}}) {
+    expect(model.failures(reason),
+           absl::StrCat(R"(aft_engine_failures_total{model="m",reason=")", label));
+  }
+  for (const auto& [reason, label] : {std::pair(StateRefusal::kFull, "full"),
+                                      {StateRefusal::kUnknown, "unknown"},
+                                      {StateRefusal::kExpired, "expired"},
+                                      {StateRefusal::kInvalid, "invalid"},
+                                      {StateRefusal::kUnwritten, "unwritten"}}) {
+    expect(states.refused(reason), absl::StrCat(R"(aft_states_refused_total{reason=")", label));
+  }
+  for (const auto& [reason, label] : {std::pair(RedisFailure::kUnsent, "unsent"),
+                                      {RedisFailure::kBroken, "broken"},
+                                      {RedisFailure::kRefused, "refused"}}) {
+    expect(states.redis_failed(reason),
+           absl::StrCat(R"(aft_states_redis_failed_total{reason=")", label));
+  }
+  expect(model.device_graph_steps, R"(aft_device_steps_total{launch="graph",model="m)");
+  expect(model.device_eager_steps, R"(aft_device_steps_total{launch="eager",model="m)");
 }
 
 TEST(MetricsTest, TheMetricsOfTheServerExistFromTheStart) {
