@@ -2,6 +2,7 @@
 // no turn reads the text again, and the last turn can be taken back.
 #include <signal.h>
 
+#include <chrono>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -38,6 +39,10 @@ constexpr char kHelp[] =
     "  /help       print this help\n"
     "  /quit       end the chat, like Ctrl-D\n"
     "A line that begins with // is text that begins with /.\n";
+
+// Deleting is a courtesy: a state that is not deleted expires. So a server that does not answer
+// does not hold up the next turn, or the end, for the time that an answer may take.
+constexpr std::chrono::seconds kDeleteDeadline{10};
 
 struct ChatFlags {
   v1::GenerateRequest request;  // sent with every turn
@@ -131,6 +136,7 @@ void Chat::End() {
   CancelToken cancel;
   const Interrupt interrupt(cancel);
   DeleteUnneeded(cancel);
+  GoOn(interrupt);  // for the exit code
 }
 
 bool Chat::Obey(const std::string& command) {
@@ -280,7 +286,8 @@ void Chat::Forget(const std::string& state) {
 // A state that is missing is no error. After an interrupt the states wait for the next turn.
 void Chat::DeleteUnneeded(CancelToken& cancel) {
   while (!unneeded_.empty() && !cancel.cancelled()) {
-    client_.DeleteState(unneeded_.back(), {.cancel = &cancel}).IgnoreError();
+    client_.DeleteState(unneeded_.back(), {.deadline = kDeleteDeadline, .cancel = &cancel})
+        .IgnoreError();
     if (!cancel.cancelled()) unneeded_.pop_back();
   }
 }

@@ -116,6 +116,11 @@ TEST_F(ChatTest, ALineIsAMessageInTheModelsFormat) {
   EXPECT_THAT(Run("one\n/retry\n", {"--model=austen"}).err,
               HasSubstr(R"(aftctl chat --previous s1 --ended-by '\n\nUser:')"));
   EXPECT_EQ(last().text(), "User: one\n\nAssistant:");
+  finished.set_stop_string("it's\n");
+  server_.SetScript(script);
+  EXPECT_THAT(Run("one\n", {"--model=austen"}).err, HasSubstr(R"(--ended-by 'it\047s\n')"));
+  finished.set_stop_string("\n\nUser:");
+  server_.SetScript(script);
   Run("two\n", {"--model=austen", "--previous=s1", R"(--ended-by=\n\nUser:)"});
   EXPECT_EQ(last().text(), " two\n\nAssistant:");
   script.events[1] = DeltaEvent(0, "abc\n\nUser:");
@@ -325,6 +330,25 @@ TEST_F(ChatTest, AnInterruptDoesNotWaitForTheDeletionOfStates) {
   EXPECT_EQ(deleted(), "s1");
   EXPECT_EQ(chat.Wait(), 0);
   EXPECT_EQ(deleted(), "s2");
+}
+
+TEST_F(ChatTest, AnInterruptEndsTheDeletionAtTheEnd) {
+  for (const auto& [signal, code] : {std::pair(SIGINT, 0), std::pair(SIGTERM, 143)}) {
+    FakeServer server;
+    Process chat(ChatCommand(server));
+    for (const char* state : {"s1", "s2"}) {
+      Script script = TextScript({state});
+      script.events.back().mutable_finished()->mutable_state()->set_id(state);
+      server.SetScript(script);
+      chat.Send("a\n");
+      ASSERT_TRUE(chat.WaitForOutput(state));
+    }
+    server.SetScript(StalledScript());
+    chat.Send("/quit\n");
+    server.WaitFor<v1::StateServiceDeleteRequest>();
+    chat.Signal(signal);
+    EXPECT_EQ(chat.Wait(), code);
+  }
 }
 
 TEST_F(ChatTest, AnInterruptEndsTheDeletionOfAState) {
