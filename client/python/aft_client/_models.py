@@ -186,6 +186,8 @@ class Tensor:
         end = at + 4 + int.from_bytes(raw[at:at + 4], "little")
         values.append(raw[at + 4:end])
         at = end
+      if at > len(raw):
+        raise protocol_error(f"{message.name}: a value is incomplete", 0)
     elif message.datatype in _FORMATS:
       try:
         values = [one for one, in struct.iter_unpack("<" + _FORMATS[message.datatype], raw)]

@@ -205,10 +205,11 @@ class ResultsTest(unittest.TestCase):
     self.assertIn(f"text={seen[-1]!r}", repr(generation.outputs))
 
   def test_a_tensor_that_is_incomplete_is_a_broken_answer(self):
-    [tensor] = wire.oip.ModelInferResponse(outputs=[{"name": "x", "datatype": "INT32", "shape": [1]}]).outputs
-    with self.assertRaises(AftError) as caught:
-      Tensor.of(tensor, b"abc")
-    self.assertEqual(caught.exception.code, Code.DATA_LOSS)
+    for datatype, raw in (("INT32", b"abc"), ("BYTES", b"\5\0\0\0ab"), ("BYTES", b"\1\0\0\0a\0\0")):
+      [tensor] = wire.oip.ModelInferResponse(outputs=[{"name": "x", "datatype": datatype, "shape": [1]}]).outputs
+      with self.assertRaises(AftError) as caught:
+        Tensor.of(tensor, raw)
+      self.assertEqual(caught.exception.code, Code.DATA_LOSS)
 
   def test_an_asynchronous_error_of_the_connection_is_explained(self):
     port = ClosedPort(self)
