@@ -124,8 +124,8 @@ void EventReader::OnData(absl::string_view data, const Take& take) {
   if (done_) return;
   if (const absl::string_view text = PlainText(data); !text.empty()) return OnText(text, take);
   Json event;
-  if (!ParseJson(data, event) || !event.is_object())
-    status_ = absl::DataLossError("an event is no JSON object");
+  ParseJson(data, event);  // null if it is no JSON, and so in HttpStatus
+  if (!event.is_object()) status_ = absl::DataLossError("an event is no JSON object");
   if (event.contains("error")) {
     status_ = StatusOf(0, event["error"]);
     SetErrorDetails({.received_tokens = texts_}, status_);

@@ -203,7 +203,8 @@ absl::Status GenerationOptions::SetAll(absl::string_view place, absl::string_vie
                     absl::StrCat("must not be nested deeper than ", kMaxJsonLevels, " levels"));
   }
   Json object;
-  if (check.wrong_byte != 0 || !ParseJson(json, object) || !object.is_object()) {
+  ParseJson(json, object);  // null if it is no JSON
+  if (check.wrong_byte != 0 || !object.is_object()) {
     return BadField(place, "must be the text of a JSON object");
   }
   if (!check.twice.empty()) {

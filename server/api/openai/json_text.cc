@@ -48,8 +48,8 @@ absl::StatusOr<JsonPtr> ParseObject(absl::string_view text) {
     return BadField(key.empty() ? "\"\"" : key, "the key occurs twice");
   }
   JsonPtr object(new Json());
-  if (!ParseJson(text, *object) || !object->is_object())
-    return bad("must be a JSON object in UTF-8");
+  ParseJson(text, *object);  // null if it is no JSON
+  if (!object->is_object()) return bad("must be a JSON object in UTF-8");
   MakeIntegers(*object);
   return object;
 }

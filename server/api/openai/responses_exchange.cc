@@ -119,8 +119,9 @@ absl::StatusOr<bool> ResponsesExchange::SetPrevious(const SequenceState& previou
       absl::string_view(previous.note).substr(0, previous.note.find('\n'));
   Json before;
   Json stop;
-  if (!ParseJson(text, before) || !before.is_object() || !ParseJson(head, stop) ||
-      !stop.is_string()) {
+  ParseJson(text, before);
+  ParseJson(head, stop);
+  if (!before.is_object() || !stop.is_string()) {  // a text that is no JSON is null
     return absl::NotFoundError("previous_response_id: there is no such response");
   }
   const Json& instructions = before.at("instructions");
