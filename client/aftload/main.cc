@@ -2,11 +2,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -94,8 +95,9 @@ void AddLoadFlags(CLI::App& app, Flags& flags) {
          "with --rate")
       ->type_name("SECONDS")
       ->check(Between(0, 86400));
-  app.add_option("--warmup", load.warmup,
-                 "Number of requests before the measurement; with --rate, 16 of them at once")
+  app.add_option(
+         "--warmup", load.warmup,
+         "Number of requests before the measurement; with --rate, at most 16 of them at once")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   app.add_option(
@@ -173,7 +175,7 @@ void AddWorkloadFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option(
          "--seed", workload.seed,
-         "Seed of prompts, lengths, arrivals and sampling; another seed makes other prompts")
+         "Seed of prompts, lengths, arrivals and sampling; another one makes other random prompts")
       ->capture_default_str();
 }
 
@@ -305,7 +307,8 @@ int Measure(Flags& flags, CancelToken& cancel, const Interrupt& interrupt) {
 }
 
 int Run(int argc, char** argv) {
-  CLI::App app("Measures an AFT server under load.", "aftload");
+  const std::unique_ptr<CLI::App> owner = MakeApp("Measures an AFT server under load.", "aftload");
+  CLI::App& app = *owner;
   app.footer(kExitCodeHelp);
   Flags flags;
   AddFlags(app, flags);

@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -219,7 +219,9 @@ int main(int argc, char** argv) {
   std::string out;
   std::string evaluate;
   int64_t windows = 64;
-  CLI::App app("Trains a language model or an encoder, or measures a checkpoint.", "aft-train");
+  const std::unique_ptr<CLI::App> owner =
+      aft::MakeApp("Trains a language model or an encoder, or measures a checkpoint.", "aft-train");
+  CLI::App& app = *owner;
   app.option_defaults()->take_last();
   app.add_option("--config", config_file,
                  "Training config (JSON); docs/models.md describes its fields")
