@@ -35,8 +35,8 @@ using Product = at::Tensor (*)(const at::Tensor& u, const at::Tensor& v);
 // This product is differentiable. The order of its sums depends on the processor.
 at::Tensor LibTorchProduct(const at::Tensor& u, const at::Tensor& v) { return u.matmul(v.t()); }
 
-// This product has the same bits on every processor. All sums have one order, and a product of two floats is
-// exact in double, so it makes no difference whether it is fused with the addition.
+// This product has the same bits on every processor. All sums have one order, and a product of two
+// floats is exact in double, so it makes no difference whether it is fused with the addition.
 at::Tensor OrderedProduct(const at::Tensor& u, const at::Tensor& v) {
   const at::Tensor by_rank = v.t().contiguous();  // [rank, columns]
   const int64_t rank = by_rank.size(0);
