@@ -181,6 +181,11 @@ void GenerateEngine::Add(Job& job, TimePoint now) {
 void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   auto& stream = static_cast<TokenStream&>(job);
   if (!stream.held.tokens.empty()) Give(*stream.sink, held_.Take(stream, {})).IgnoreError();
+  if (!outcome.status.ok()) {
+    for (Sequence* follower : stream.followers()) {
+      static_cast<TokenStream&>(*follower).leader_end = outcome.status;
+    }
+  }
   scheduler_.Remove(stream);
   prefixes_.Remove(stream);
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
@@ -232,8 +237,8 @@ void GenerateEngine::Place() {
     return prefixes_.MayStart(static_cast<TokenStream&>(sequence));
   });
   for (Sequence* sequence : placement.abandoned) {
-    Fail(static_cast<TokenStream&>(*sequence),
-         absl::CancelledError("the sequence that was to read its prompt has ended"), now);
+    auto& stream = static_cast<TokenStream&>(*sequence);
+    Fail(stream, stream.leader_end, now);
   }
   for (const auto& [sequence, slot] : placement.parked) {
     auto& stream = static_cast<TokenStream&>(*sequence);
