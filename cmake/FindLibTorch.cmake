@@ -30,10 +30,11 @@ find_package_handle_standard_args(LibTorch
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::cpu INTERFACE IMPORTED)
   # We use -idirafter and not -isystem, because the wheel has old copies of the headers of protobuf and fmt.
-  # In a file that includes both LibTorch and gRPC the headers of the system must be found first.
+  # In a file that includes both LibTorch and gRPC the headers of the system must be found first. SHELL: splits at
+  # blanks, so the paths are in quotes.
   target_compile_options(LibTorch::cpu INTERFACE
-    "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}"
-    "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
+    "SHELL:-idirafter \"${LibTorch_INCLUDE_DIR}\""
+    "SHELL:-idirafter \"${LibTorch_INCLUDE_DIR}/torch/csrc/api/include\"")
   # Operators are included one by one (ATen/ops/*.h), which saves seconds per file.
   target_compile_definitions(LibTorch::cpu INTERFACE AT_PER_OPERATOR_HEADERS)
   # --no-as-needed: operators register themselves in static initialisers that nothing references.

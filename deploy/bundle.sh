@@ -23,6 +23,7 @@ copy_needed() {
 bundle() {
   local program
   BUNDLE=build/gpu-bundle
+  apt_install bundle xz-utils
   build bundle "${BUNDLE_PROGRAMS[@]}"
   rm -rf "$BUNDLE" "$BUNDLE.tar.xz"
   mkdir -p "$BUNDLE/bin" "$BUNDLE/lib"

@@ -89,6 +89,8 @@ image() {
     cp -l "$CACHE/wheels/${wheel/==/-}"-*.whl build/wheels/ 2>/dev/null ||
       cp "$CACHE/wheels/${wheel/==/-}"-*.whl build/wheels/
   done
+  # COPY keeps modes and gives the files to root, but the programs run as uid 10001.
+  chmod -R a+rX deploy/config model/zoo
   # buildah caches only images that have a tag, so the build stage gets one.
   [[ ${ENGINE[0]} == docker ]] ||
     step image-build "Building the programs" "${BUILD[@]}" --target build -t "aft-serve-build:$version" .

@@ -16,7 +16,8 @@ test_command() {
   if [[ ${1:-} == --* ]]; then option=$1; shift; fi
   case $option in
     '') ;;
-    --arm64 | --asan | --full) ;;
+    --arm64 | --asan) ;;
+    --full) (( $# == 0 )) || die "usage: ./dev test --full (it runs every test and takes no names)" ;;
     --seeds)
       count=${1:-}
       [[ $count =~ ^[1-9][0-9]*$ ]] || die "usage: ./dev test --seeds N [NAME...]"
@@ -76,7 +77,7 @@ build_arm64() {
   libraries=$(printf '%s\n' "${BUILD_PACKAGES[@]}" | grep -e '-dev$' | paste -sd ,)
   sysroot=$(sha256sum <<<"$libraries")
   sysroot="$CACHE/arm64-${sysroot:0:12}"
-  apt_install arm64 g++-aarch64-linux-gnu qemu-user mmdebstrap
+  apt_install arm64 g++-aarch64-linux-gnu qemu-user mmdebstrap uidmap
   setup
   once "$sysroot" fetch "Fetching Debian's libraries for ARM (70 MB)" unpack_arm64 "$sysroot" "$libraries"
   configure arm64 "-DCMAKE_SYSROOT=$sysroot"
@@ -99,7 +100,7 @@ unpack_arm64() {
 }
 
 fetch_tools() {
-  if ! command -v chromium-headless-shell >/dev/null; then
+  if ! command -v chromium-headless-shell >/dev/null && ! command -v chromium >/dev/null; then
     say "No Chromium: status_page_test, try_page_test and load_report_page_test are skipped; --full installs it (153 MB) and runs them"
   fi
   if ! command -v zsh >/dev/null; then
@@ -258,16 +259,18 @@ fetch_matplotlib() {
 
 # hunt N [CTEST ARGUMENT...]: runs the random suites N times, each time with a fresh seed.
 hunt() {
-  local count=$1 run seed name
+  local count=$1 run seed name failures=build/default/Testing/Temporary/LastTestsFailed.log
   shift
   for (( run = 1; run <= count; ++run )); do
     seed=$(( RANDOM << 30 | RANDOM << 15 | RANDOM ))
     say "Run $run of $count: AFT_TEST_SEED=$seed"
+    rm -f "$failures"  # If no test matches, ctest leaves the file of an earlier run.
     AFT_TEST_SEED=$seed ctest --preset default -j "$JOBS" -L random "$@" && continue
+    [[ -e $failures ]] || die "no random test matches"
     failed+=" seed $seed"
     while IFS=: read -r _ name; do
       say "Repeat with: AFT_TEST_SEED=$seed ./dev test $name"
-    done <build/default/Testing/Temporary/LastTestsFailed.log
+    done <"$failures"
   done
 }
 

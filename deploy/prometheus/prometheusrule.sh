@@ -2,7 +2,7 @@
 # Prints prometheusrule.yaml, the rule files as resources of the Prometheus operator:
 #   deploy/prometheus/prometheusrule.sh > deploy/prometheus/prometheusrule.yaml
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
+CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")"
 
 echo "# Made by prometheusrule.sh from the rule files in this folder: change those."
 for name in slo alerts; do

@@ -13,7 +13,7 @@
 # LibTorch comes from the PyTorch of the machine's python3 (torch 2.11.0+cu130). A stage fails when nothing of it
 # could run. README.md says what to run first.
 set -euo pipefail
-HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+HERE=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
 BUNDLE=${AFT_BUNDLE:-$ROOT/build/gpu-bundle}
 OUT=${OUT:-$ROOT/build/gpu-results}
