@@ -4,7 +4,7 @@
   lint.py [FILE...]     checks every file of the repository (or these); one line per finding
   lint.py --self-test   proves that each rule fires on a bad sample and stays silent on good ones
 
-Only Python's standard library. Exit code 1 when something was found.
+Only Python's standard library. Exit code 1 when something was found, 77 if the folder is not a clone.
 """
 
 import functools
@@ -21,7 +21,7 @@ MAX_LINES = 500
 # Third parties that only some folders may include: name -> (header pattern, folders).
 THIRD_PARTIES = {
     "torch": (r"(ATen|torch|c10|caffe2)/", ["model/checkpoint/", "model/mixers/", "model/layers/", "model/network/",
-              "model/runtime/", "model/gpu/", "model/load/", "model/train/", "model/convert/"]),
+              "model/gpu/", "model/load/", "model/train/", "model/convert/"]),
     "CUDA": (r"(cuda|cublas|cudnn|cooperative_groups|cub/|thrust/)", ["model/kernels/cuda/", "model/gpu/"]),
     "Highway": (r"hwy/", ["model/kernels/"]),
     "RE2": (r"re2/", ["model/tokenizer/"]),
@@ -30,7 +30,7 @@ THIRD_PARTIES = {
     "protobuf": (r"google/protobuf/|.*\.pb\.h$",
                  ["server/states/", "server/call/", "server/transport/", "server/api/", "server/app/", "server/config/", "client/"]),
     "prometheus-cpp": (r"prometheus/", ["server/observability/"]),
-    "OpenSSL": (r"openssl/", ["server/admission/", "server/registry/", "server/states/", "server/http/", "server/app/",
+    "OpenSSL": (r"openssl/", ["server/admission/", "server/registry/", "server/states/", "server/http/",
                               "client/aftload/"]),
     "Boost": (r"boost/", ["server/http/", "client/aftload/"]),
     "hiredis": (r"hiredis/", ["server/states/"]),
@@ -56,17 +56,15 @@ FLOORS = {
     "model/network/": ["base/", "model/config/", "model/kernels/", "model/state/", "model/checkpoint/",
                        "model/mixers/", "model/layers/"],
     "model/runtime/": ["base/", "model/api/", "model/config/", "model/kernels/", "model/sampling/",
-                       "model/state/", "model/mixers/", "model/layers/", "model/network/"],
+                       "model/state/", "model/mixers/", "model/network/"],
     "model/gpu/": ["base/", "model/api/", "model/config/", "model/kernels/", "model/kernels/cuda/",
                    "model/sampling/", "model/state/", "model/mixers/", "model/layers/",
                    "model/network/", "model/runtime/"],
-    "model/load/": ["base/", "model/api/", "model/config/", "model/sampling/", "model/tokenizer/",
-                    "model/state/", "model/checkpoint/", "model/network/", "model/runtime/",
-                    "model/gpu/"],
+    "model/load/": ["base/", "model/api/", "model/config/", "model/tokenizer/", "model/state/",
+                    "model/checkpoint/", "model/network/", "model/runtime/", "model/gpu/"],
     "model/train/forms/": ["base/", "model/config/", "model/kernels/", "model/mixers/"],
-    "model/train/": ["base/", "model/api/", "model/config/", "model/sampling/", "model/tokenizer/",
-                     "model/state/", "model/checkpoint/", "model/mixers/", "model/network/",
-                     "model/train/forms/"],
+    "model/train/": ["base/", "model/api/", "model/config/", "model/tokenizer/", "model/state/",
+                     "model/checkpoint/", "model/network/", "model/train/forms/"],
     "model/convert/": ["base/", "model/api/", "model/config/", "model/tokenizer/", "model/state/",
                        "model/checkpoint/", "model/mixers/", "model/network/", "model/runtime/"],
     "server/scheduling/": ["base/", "model/api/"],
@@ -75,39 +73,40 @@ FLOORS = {
     "aft/config/": [],
     "aft/v1/": [],
     "server/config/": ["base/", "model/api/", "model/config/", "aft/config/"],
-    "server/admission/": ["base/", "model/api/", "server/observability/", "server/config/"],
+    "server/admission/": ["base/", "server/observability/", "server/config/"],
     "server/engine/": ["base/", "model/api/", "server/scheduling/", "server/observability/",
                        "server/config/"],
-    "server/states/": ["base/", "model/api/", "aft/v1/", "server/scheduling/", "server/observability/",
+    "server/states/": ["base/", "aft/v1/", "server/scheduling/", "server/observability/",
                        "server/config/", "server/engine/"],
     "server/registry/": ["base/", "model/api/", "server/scheduling/", "server/observability/",
                          "server/config/", "server/engine/"],
     "server/call/": ["base/", "model/api/", "aft/v1/", "server/observability/",
                      "server/scheduling/", "server/config/", "server/admission/", "server/engine/",
                      "server/states/", "server/registry/"],
-    "server/transport/": ["base/", "model/api/", "aft/v1/", "server/observability/",
-                          "server/scheduling/", "server/config/", "server/admission/",
-                          "server/engine/", "server/states/", "server/registry/", "server/call/"],
+    "server/transport/": ["base/", "server/observability/", "server/scheduling/", "server/config/",
+                          "server/admission/", "server/call/"],
     "server/api/aft/": ["base/", "model/api/", "aft/v1/", "server/observability/",
-                        "server/scheduling/", "server/config/", "server/admission/",
-                        "server/engine/", "server/states/", "server/registry/", "server/call/",
-                        "server/transport/"],
+                        "server/config/", "server/engine/", "server/states/", "server/registry/",
+                        "server/call/", "server/transport/"],
     "server/api/oip/": ["base/", "model/api/", "aft/v1/", "server/observability/",
-                        "server/scheduling/", "server/config/", "server/admission/",
-                        "server/engine/", "server/states/", "server/registry/", "server/call/",
+                        "server/config/", "server/engine/", "server/registry/", "server/call/",
                         "server/transport/", "server/api/aft/"],
     "server/api/openai/": ["base/", "model/api/", "aft/v1/", "server/observability/", "server/http/",
                            "server/scheduling/", "server/config/", "server/admission/",
                            "server/engine/", "server/states/", "server/registry/", "server/call/",
                            "server/transport/", "server/api/aft/"],
-    "server/app/": ["base/", "model/api/", "aft/config/", "aft/v1/", "server/observability/",
-                    "server/scheduling/", "server/config/", "server/admission/", "server/engine/", "server/states/",
+    "server/app/": ["base/", "model/api/", "aft/v1/", "server/observability/",
+                    "server/scheduling/", "server/config/", "server/admission/", "server/states/",
                     "server/registry/", "server/call/", "server/transport/", "server/api/aft/",
                     "server/api/oip/", "server/api/openai/", "server/http/"],
     "client/": ["base/", "aft/v1/"],
 }
 OWN = re.compile(r"(base|model|server|client|aft)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+def floor_of(path):
+  return max((f for f in FLOORS if path.startswith(f)), key=len, default=None)
 
 
 def check_includes(path, text):
@@ -124,7 +123,7 @@ def check_includes(path, text):
         if not path.startswith(tuple(folders)):
           yield line, f"{name} ({header}) is not for this folder"
     if OWN.match(header):
-      floor = max((f for f in FLOORS if path.startswith(f)), key=len, default=None)
+      floor = floor_of(path)
       if floor is None:
         yield line, "this folder is not among the floors of lint.py"
       elif not header.startswith((floor, *FLOORS[floor])):
@@ -136,6 +135,20 @@ def check_order(floors):
     for name in below:
       if name not in list(floors)[:i]:
         yield f"{floor} names {name}, which does not stand above it"
+
+
+def check_used(files, floors, third_parties):
+  """files: path -> text of the sources. A permission that no file uses is a finding."""
+  includes = [(path, header) for path, text in files.items() for header in INCLUDE.findall(text)]
+  for floor, below in floors.items():
+    headers = {header for path, header in includes if floor_of(path) == floor}
+    for name in below:
+      if not any(header.startswith(name) for header in headers):
+        yield f"{floor} may include {name}, but no file does: delete that permission"
+  for name, (pattern, folders) in third_parties.items():
+    for folder in folders:
+      if not any(path.startswith(folder) and re.match(pattern, header) for path, header in includes):
+        yield f"{folder} may include {name}, but no file does: delete that permission"
 
 
 def check_floors_page(path, text):
@@ -411,8 +424,11 @@ def repository_files():
 def main(arguments):
   if arguments == ["--self-test"]:
     import samples  # samples.py next to this file
-    return samples.self_test(check, check_circles, check_classes, check_declared, check_order,
+    return samples.self_test(check, check_circles, check_classes, check_declared, check_order, check_used,
                              [name for name, _, _ in RULES])
+  if not arguments and not (ROOT / ".git").exists():
+    print("skipped: git lists the files, and this folder is not a clone")
+    return 77
   paths = [str(Path(a).resolve().relative_to(ROOT)) for a in arguments] or repository_files()
   files = {path: (ROOT / path).read_text(errors="replace") for path in paths}
   findings = [f"{path}:{line}: [{rule}] {message}" for path, text in files.items()
@@ -420,6 +436,7 @@ def main(arguments):
   findings += [f"tests/lint/lint.py: [order] {message}" for message in check_order(FLOORS)]
   if not arguments:
     code = {path: text for path, text in files.items() if re.search(CODE, path)}
+    findings += [f"tests/lint/lint.py: [used] {unused}" for unused in check_used(code, FLOORS, THIRD_PARTIES)]
     findings += [f"[circles] {circle}" for circle in check_circles(code)]
     findings += [f"[classes] {torn}" for torn in check_classes(code)]
     findings += [f"[declared] {call}" for call in check_declared(code)]

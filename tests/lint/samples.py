@@ -103,6 +103,14 @@ ORDERS = [
 ]
 
 
+USED = [  # (whether a permission is unused, files, floors, third parties)
+    (False, {"model/api/a.h": '#include "base/a.h"\n#include "re2/re2.h"\n'},
+     {"model/api/": ["base/"]}, {"RE2": ("re2/", ["model/api/"])}),
+    (True, {"model/api/a.h": "", "model/config/a.h": '#include "base/a.h"\n'}, {"model/api/": ["base/"]}, {}),
+    (True, {"model/api/a.h": "", "base/a.h": '#include "re2/re2.h"\n'}, {}, {"RE2": ("re2/", ["model/api/"])}),
+]
+
+
 CLASSES = [  # (whether it is wrong, files)
     (True, {"server/a.cc": "int A::One() {\n}\n", "server/b.cc": "std::vector<int> A::Two() {\n}\n"}),
     (True, {"server/a.cc": "A::A(int a) {\n}\n", "server/b.cc": "A::~A() {\n}\n"}),
@@ -122,7 +130,7 @@ CALLS = [  # (whether a header is missing, files)
 ]
 
 
-def self_test(check, check_circles, check_classes, check_declared, check_order, rules):
+def self_test(check, check_circles, check_classes, check_declared, check_order, check_used, rules):
   failures = []
   for rule, path, text in BAD:
     found = {name for _, name, _ in check(path, text)}
@@ -144,6 +152,9 @@ def self_test(check, check_circles, check_classes, check_declared, check_order, 
   for wrong, floors in ORDERS:
     if bool(list(check_order(floors))) != wrong:
       failures.append(f"order of {floors}: expected {'a finding' if wrong else 'none'}")
+  for unused, *arguments in USED:
+    if bool(list(check_used(*arguments))) != unused:
+      failures.append(f"unused permission {'not found' if unused else 'found'} in {arguments}")
   for rule in set(rules) - {rule for rule, _, _ in BAD}:
     failures.append(f"rule {rule} has no bad sample")
   print("\n".join(failures) if failures else f"self-test: {len(BAD)} bad and {len(GOOD)} good samples, "
