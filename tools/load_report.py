@@ -7,7 +7,7 @@
 Chart.js draws the plots, and the page contains it. It comes from Debian's package libjs-chart.js, or from the
 file that the environment variable CHART_JS names. For a sweep of rates the page shows the knee: the highest rate
 up to which at least 99 % of the requests met the limits of --goodput. Each file is a sweep of its own. Exit code 1,
-without a page, if the input is not such JSON, or if Chart.js is missing.
+without a page, if the input is not such JSON, if Chart.js is missing, or if the page cannot be written.
 """
 
 import argparse
@@ -141,7 +141,10 @@ def main():
     if options.out is None:
       print(text)
     else:
-      options.out.write_text(text, encoding="utf-8")
+      try:
+        options.out.write_text(text, encoding="utf-8")
+      except OSError as error:
+        raise Refused(f"{options.out} cannot be written ({error.strerror})") from None
   except Refused as refused:
     sys.exit(f"load_report.py: {refused}")
 

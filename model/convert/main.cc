@@ -122,7 +122,8 @@ absl::Status RunQuantize(Flags& flags) {
 void AddFiles(CLI::App& command, Flags& flags, const char* in, const char* about) {
   command.add_option(in, flags.in, about)->required();
   command
-      .add_option("OUT_DIR", flags.out, "The checkpoint's folder; it must be empty or not exist")
+      .add_option("OUT_DIR", flags.out,
+                  "Folder of the new checkpoint; it must be empty or not exist")
       ->required();
 }
 
@@ -149,8 +150,9 @@ void AddHub(CLI::App& command, Flags& flags) {
   command.add_option("--block-size", flags.hub.block_size, "block_local: tokens of a block")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command.add_flag("!--no-global-token", flags.hub.global_token,
-                   "block_local: not every token sees the first one");
+  command.add_flag_callback(
+      "--no-global-token", [&flags] { flags.hub.global_token = false; },
+      "block_local: not every token sees the first one");
 }
 
 void AddSizingFlags(CLI::App& inspect, Flags& flags) {

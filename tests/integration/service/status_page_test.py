@@ -7,7 +7,6 @@ The exit code is 77 if Chromium is missing.
 import http.server
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,8 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 import aft_server  # noqa: E402
+from chromium import CHROMIUM  # noqa: E402
 
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 EVIL = "<img src=x onerror=\"document.body.dataset.evil=1\">"
 MEMORY = {"planned": 3 << 30, "limit": 4 << 30, "parts": [{"use": "states", "what": "states.max_bytes", "bytes": 3 << 30}]}
 

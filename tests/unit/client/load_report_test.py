@@ -37,7 +37,7 @@ def run(rate, good=None, **more):
   return figures | {"quantiles": quantiles, "timeline": timeline} | more
 
 
-def report(*files, chart_js="/* charts */", fails=False):
+def report(*files, chart_js="/* charts */", fails=False, options=()):
   """Returns the page for these files, each of which is a list of runs or a text."""
   with tempfile.TemporaryDirectory() as folder:
     paths = []
@@ -47,8 +47,8 @@ def report(*files, chart_js="/* charts */", fails=False):
     chart = Path(folder) / "chart.js"
     if chart_js is not None:
       chart.write_text(chart_js)
-    ended = subprocess.run([sys.executable, "-B", SCRIPT, *paths], env=os.environ | {"CHART_JS": str(chart)},
-                           capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-B", SCRIPT, *options, *paths],
+                           env=os.environ | {"CHART_JS": str(chart)}, capture_output=True, text=True, check=False)
   assert ended.returncode == (1 if fails else 0), ended.stderr
   return ended.stderr if fails else ended.stdout
 
@@ -107,6 +107,8 @@ class ReportTest(unittest.TestCase):
     self.assertIn("file0.json:2 is not what", report(json.dumps(run(4)) + "\n{}\n", fails=True))
     self.assertIn("file0.json:1 is not what", report("open loop, 4 requests/s\n", fails=True))
     self.assertIn("no run", report("\n", fails=True))
+    self.assertIn("/dev/null/page.html cannot be written (Not a directory)",
+                  report([run(4)], fails=True, options=["--out", "/dev/null/page.html"]))
 
 
 # This is added at the end of the page. It reports the data of every chart, and how many of its pixels have the colour

@@ -164,6 +164,7 @@ class AftConvertTest(unittest.TestCase):
               "--no-global-token", "--full-decode")
     self.assertEqual(self.inspect()["mixer"], {"kind": "block_local", "heads": 4, "block_size": 8,
                                                "global_token": False, "full_decode": True})
+    self.assertRegex(self.call("gpt2", "--help"), r"\n +--no-global-token +block_local: ")
     about = self.inspect()
     self.assertIn(f": {about['state_bytes_per_token']} per token of context, for {about['max_seq_len']} tokens\n",
                   self.call("inspect", self.out))
