@@ -89,6 +89,19 @@ class ApiTest(HttpTest):
     wait_until(lambda: '"request_id":"mine"' in front.log.read_text(), "the edge's line of the request")
     self.assertEqual(server.metric(r'aft_requests_total\{.*method="Completions".*\}'), 3)
 
+  def test_the_log_has_no_id_of_a_response(self):
+    _, front = self.start_both()
+    identifier = "resp_" + 32 * "a"
+    self.assertEqual(self.ask(front, head(f"GET /v1/responses/{identifier}", "X-Request-Id: over-http")).status, 404)
+    self.assertEqual(self.call(front, attacker.GENERATE, attacker.generate(1), [("x-request-id", "over-grpc")]).outcome, "OK")
+    lines = {}
+    for name in ("over-http", "over-grpc"):
+      wait_until(lambda: f'"request_id":"{name}"' in front.log.read_text(), f"the line of {name}")
+      lines[name] = json.loads(next(line for line in front.log.read_text().splitlines() if name in line))
+    self.assertEqual(lines["over-http"]["path"], "/v1/responses")
+    self.assertEqual({*lines["over-http"]}, {*lines["over-grpc"]})  # Both listeners log the same fields.
+    self.assertNotIn(identifier, front.log.read_text())
+
   def test_other_paths_are_not_found(self):
     server, front = self.start_both()
     for path, status in (("/", 404), ("/metrics", 404), ("/v1", 404), ("/v1/../metrics", 404), ("/v1/%2e%2e/metrics", 404),

@@ -11,6 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/http/fixture.h"
@@ -199,6 +202,28 @@ TEST(HttpDoorTest, TheLogDoesNotShowTheIdOfAnUnknownResponse) {
   EXPECT_EQ(lines.size(), 2U);
   for (const LogLine& line : lines) EXPECT_EQ(line["reason"], "there is no such response");
   EXPECT_THAT(log.Text(), Not(HasSubstr(id)));
+}
+
+// Each text is refused by its length, or cut. A quote takes four bytes in a quoted text of the log.
+TEST(HttpDoorTest, NoTextOfAClientMakesALongLineInTheLog) {
+  const CapturedLog log;
+  HttpApi server;
+  const std::string text(6'000, '"');
+  for (const char* header : {"x-request-id", "traceparent", "aft-cache-salt", "Authorization",
+                             "Host", "Origin", "User-Agent"}) {
+    server.Get("/v1/models", absl::StrCat(header, ": ", text, "\r\n"));
+  }
+  const std::vector<Json> bodies = {
+      {{"prompt", "x"}, {"model", text}},    {{"prompt", "x"}, {text, 1}},
+      {{"prompt", "x"}, {"stop", text}},     {{"prompt", "x"}, {"logit_bias", {{text, 1}}}},
+      {{"prompt", "x"}, {"priority", text}}, {{"prompt", "x"}, {"user", text}}};
+  for (const Json& body : bodies) server.Post("/v1/completions", body);
+  server.Post("/v1/chat/completions", {{"messages", {{{"role", text}, {"content", "x"}}}}});
+  server.Post("/v1/responses", {{"input", "x"}, {"previous_response_id", text}});
+  EXPECT_GE(log.Lines("request.done").size(), bodies.size() + 2);  // those of the posts and others
+  for (const absl::string_view line : absl::StrSplit(log.Text(), '\n')) {
+    EXPECT_LT(line.size(), 2'000U) << line.substr(0, 300);
+  }
 }
 
 }  // namespace
