@@ -74,9 +74,11 @@ class Edge(Process):
     self.certificates = Certificates(folder / f"{name}-authority")
     self._folder, self._name = folder, name
     self._admin = str(folder / f"{name}-admin.sock")
-    tls = self._secret("tls.yaml", "/etc/envoy-tls", self.certificates.make("localhost"))
+    self.install(*self.certificates.make("localhost"), self.certificates.authority)
+    secrets = self._secrets("/etc/envoy-tls", {"tls": "tls.yaml", "clients": "clients.yaml"} if mtls else {"tls": "tls.yaml"})
     if inner:
-      proxy = self._secret("replicas.yaml", "/etc/envoy-replicas", inner.make("edge"))
+      self.install(*inner.make("edge"), inner.authority, "/etc/envoy-replicas")
+      secrets |= self._secrets("/etc/envoy-replicas", {"proxy": "replicas.yaml", "authority": "authority.yaml"})
     endpoint = "endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}"
     ports, http_ports = ([address.rsplit(":", 1)[1] for address in addresses] for addresses in (replicas, http_replicas))
     admin = "{socket_address: {address: 127.0.0.1, port_value: 9901}}"
@@ -84,7 +86,7 @@ class Edge(Process):
         "admin": (admin, f"{{pipe: {{path: {self._admin}}}}}"),
         "listen": ('"::", ipv4_compat: true, port_value: 8443', "127.0.0.1, port_value: 0"),
         "status": ('"::", ipv4_compat: true, port_value: 9902', "127.0.0.1, port_value: 0"),
-        "tls": ("/etc/envoy/tls.yaml", str(tls)),
+        **secrets,
         "descriptors": ("/opt/aft/share/aft-serve/aft.pb", str(descriptors)),
         "replicas": ("- " + endpoint % 8500, f"\n{' ' * 14}".join("- " + endpoint % port for port in ports)),
         # A test that takes long keeps its connections, unless it asks for shorter times.
@@ -93,9 +95,6 @@ class Edge(Process):
         "http_listen": ('"::", ipv4_compat: true, port_value: 8444', "127.0.0.1, port_value: 0"),
         **({"http_replicas": (f"{{{endpoint % 8080}}}", ", ".join(f"{{{endpoint % port}}}" for port in http_ports))}
            if http_ports else {}),
-        **({"clients": ("/etc/envoy-tls/ca.crt", str(self.certificates.authority))} if mtls else {}),
-        **({"proxy": ("/etc/envoy/replicas.yaml", str(proxy)),
-            "authority": ("/etc/envoy-replicas/ca.crt", str(inner.authority))} if inner else {}),
         **({"collector": ("port_value: 4317", f"port_value: {collector.rsplit(':', 1)[1]}")} if collector else {}),
         **sites,
     }
@@ -116,15 +115,14 @@ class Edge(Process):
       self.wait_for(lambda name=f"cluster.{cluster}.membership_healthy": self.stat(name) == healthy,
                     f"{healthy} replicas are healthy")
 
-  def install(self, certificate, key, secret="tls.yaml"):
-    """Moves a certificate and its key to the folder in which the edge looks for those of the file `secret`."""
-    folder = self._folder / f"{self._name}-{secret}-files"
+  def install(self, certificate, key, authority, shipped="/etc/envoy-tls"):
+    """Moves a certificate, its key and an authority to the folder that stands for the folder `shipped`."""
+    folder = self._files(shipped)
     folder.mkdir(exist_ok=True)
-    for source, name in ((key, "tls.key"), (certificate, "tls.crt")):
+    for source, name in ((authority, "ca.crt"), (key, "tls.key"), (certificate, "tls.crt")):
       fresh = folder / f"{name}.new"
       fresh.write_bytes(Path(source).read_bytes())
       fresh.rename(folder / name)
-    return folder
 
   def client_tls(self, certificate=None, key=None):
     return attacker.client_tls(certificate, key, self.certificates.authority)
@@ -141,13 +139,20 @@ class Edge(Process):
     found = re.search(rf"(?m)^{re.escape(name)}: (\d+)$", self.admin(f"/stats?filter=^{re.escape(name)}$"))
     return int(found.group(1)) if found else None
 
-  def _secret(self, name, shipped, certificate):
-    """Writes this file of deploy/envoy, and a certificate into the folder that it names. Returns its path."""
-    folder = self.install(*certificate, secret=name)
-    path = self._folder / f"{self._name}-{name}"
-    path.write_text(fill_in((DEPLOY / name).read_text(), {
-        site: (shipped, str(folder)) for site in ("certificate", "key", "folder")}))
-    return path
+  def _files(self, shipped):
+    return self._folder / f"{self._name}-{Path(shipped).name}"
+
+  def _secrets(self, shipped, names):
+    """Writes these files of deploy/envoy (by the site of envoy.yaml that names each), with the folder that stands for
+    `shipped`. Returns what to fill in at these sites."""
+    sites = {}
+    for site, name in names.items():
+      text = (DEPLOY / name).read_text()
+      path = self._folder / f"{self._name}-{name}"
+      path.write_text(fill_in(text, {
+          found: (shipped, str(self._files(shipped))) for found in re.findall(r"# site: (\w+)", text)}))
+      sites[site] = (f"/etc/envoy/{name}", str(path))
+    return sites
 
   def _listening(self):
     try:

@@ -12,6 +12,7 @@ import ssl
 import struct
 import subprocess
 import threading
+import urllib.request
 
 import attacker
 import edge
@@ -258,6 +259,8 @@ class SidecarTest(EdgeTest):
                                "-w", "%{http_code}", f"http://{front.status_address}{path}"],
                               capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual(done.stdout, status)
+    with urllib.request.urlopen(f"http://{front.status_address}/stats/prometheus", timeout=PATIENCE) as page:
+      self.assertIn(b"# TYPE envoy_server_days_until_first_cert_expiring gauge\n", page.read())  # AftCertificateExpires
     self.assertTrue(front.alive())
 
   def test_http1_is_not_spoken(self):
@@ -347,19 +350,31 @@ class TlsTest(EdgeTest):
     with self.assertRaises(ssl.SSLCertVerificationError):
       Connection(front.address, attacker.client_tls(authority=stranger.authority))
 
+  def accepts(self, front, *certificate):
+    """Whether a client with this certificate and key may call."""
+    try:
+      with Connection(front.address, front.client_tls(*certificate)) as connection:
+        return self.call(front, GENERATE, attacker.generate(1), connection=connection).outcome == "OK"
+    except OSError:  # With TLS 1.3 the client sees the refusal at its first read.
+      return False
+
   def test_mtls_accepts_only_certificates_of_its_authority(self):
     front = self.start_edge(self.start_server(), mtls=True)
     known = front.certificates.make("client")
     stranger = edge.Certificates(self.folder / "other").make("client")
     for certificate, allowed in ((known, True), (stranger, False), ((None, None), False)):
       with self.subTest(allowed=allowed):
-        try:
-          with Connection(front.address, front.client_tls(*certificate)) as connection:
-            outcome = self.call(front, GENERATE, attacker.generate(1), connection=connection).outcome
-        except OSError as error:  # With TLS 1.3 the client sees the refusal at its first read.
-          outcome = type(error).__name__
-        self.assertEqual(outcome == "OK", allowed, outcome)
+        self.assertEqual(self.accepts(front, *certificate), allowed)
     wait_until(lambda: "CN=client" in front.log.read_text(), "the log names the certificate")
+
+  def test_a_new_authority_of_clients_needs_no_restart(self):
+    front = self.start_edge(self.start_server(), mtls=True)
+    other = edge.Certificates(self.folder / "other")
+    old, new = front.certificates.make("client"), other.make("client")
+    self.assertTrue(self.accepts(front, *old))
+    front.install(*front.certificates.make("localhost"), other.authority)
+    wait_until(lambda: self.accepts(front, *new), "the edge trusts the new authority")
+    self.assertFalse(self.accepts(front, *old))
 
   def test_a_new_certificate_needs_no_restart(self):
     front = self.start_edge(self.start_server())
@@ -371,7 +386,7 @@ class TlsTest(EdgeTest):
           return dict(part[0] for part in wrapped.getpeercert()["subject"])["commonName"]
 
     self.assertEqual(served(), "localhost")
-    front.install(*front.certificates.make("renewed"))
+    front.install(*front.certificates.make("renewed"), front.certificates.authority)
     wait_until(lambda: served() == "renewed", "the new certificate is served")
     self.assertEqual(self.call(front, GENERATE, attacker.generate(1), connection=open_one).outcome, "OK")
 

@@ -124,12 +124,23 @@ class ReplicaTlsTest(edge.EdgeTest):
         self.assertEqual(server.metric("aft_requests_total"), 0)
         self.assertGreater(front.stat(f"cluster.aft.ssl.{refusal}"), 0)
 
+  def install(self, front, authority):
+    front.install(*self.inner.make("renewed"), authority, "/etc/envoy-replicas")
+
+  def test_a_new_authority_of_the_replicas_needs_no_restart(self):
+    other = Certificates(self.folder / "other")
+    server = self.start_server(certificate=other.make("replica", "aft-serve"))
+    front = self.start_edge(server, healthy=0)
+    self.assertEqual(self.generate(self.connect(front)), "UNAVAILABLE")
+    self.install(front, other.authority)
+    wait_until(lambda: self.generate(self.connect(front)) == "OK", "the edge trusts the new authority")
+
   def test_a_new_certificate_for_the_replicas_needs_no_restart(self):
     server = self.start_server()
     front = self.start_edge(server)
     updates = "cluster.aft.client_ssl_socket_factory.ssl_context_update_by_sds"
     before = front.stat(updates)
-    front.install(*self.inner.make("renewed"), secret="replicas.yaml")
+    self.install(front, self.inner.authority)
     wait_until(lambda: front.stat(updates) > before, "the new certificate is read")
     self.assertEqual(self.generate(self.connect(front)), "OK")
 
