@@ -57,6 +57,7 @@ void ClientDirectory::Read(const std::string& version) {
   // If the version differs, the file is changing, and a later look reads the rest.
   if (VersionOf(path_) != version) return;
   version_ = version;
+  rejected_ = !file.ok();
   if (!file.ok()) {
     log::Error("clients.reload_failed", {{"error", file.status().message()}});
     return;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -39,6 +40,9 @@ class ClientDirectory {
   // The client with a certificate of that name, or null.
   std::shared_ptr<const Client> FindCertificate(absl::string_view name) const;
 
+  // Whether the file could not be used when it was read last.
+  bool rejected() const { return rejected_; }
+
   // The names of all clients, in the order of the file.
   std::vector<std::string> Names() const;
 
@@ -57,6 +61,7 @@ class ClientDirectory {
   Mutex read_mutex_;
   std::string version_ ABSL_GUARDED_BY(read_mutex_);  // of the file read last, good or bad
   std::string looked_at_;                             // version that Look saw last
+  std::atomic<bool> rejected_{false};
   mutable Mutex mutex_;
   std::shared_ptr<const Clients> clients_ ABSL_GUARDED_BY(mutex_);
   Mutex change_mutex_;  // held while on_change_ is called

@@ -2,9 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/asn1.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <iterator>
@@ -110,6 +113,7 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Load(const SecurityConfig& c
 void TlsFiles::Refresh() {
   MutexLock lock(read_mutex_);
   const absl::Status status = Read();
+  is_rejected_ = !status.ok();
   if (!status.ok() && status.message() != rejected_) {
     log::Warning("tls.files_rejected", {{"error", status.message()}});
   }
@@ -143,6 +147,13 @@ absl::Status TlsFiles::Read() {
   MutexLock lock(mutex_);
   context_ = std::move(context);
   return absl::OkStatus();
+}
+
+int64_t TlsFiles::expires() const {
+  const std::shared_ptr<SSL_CTX> used = context();
+  tm end = {};
+  ASN1_TIME_to_tm(X509_get0_notAfter(SSL_CTX_get0_certificate(used.get())), &end);
+  return timegm(&end);
 }
 
 std::shared_ptr<SSL_CTX> TlsFiles::context() const {

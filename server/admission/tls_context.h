@@ -1,6 +1,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -28,6 +30,11 @@ class TlsFiles {
   // Reads the files again. Files that cannot be used together are logged and change nothing.
   void Refresh();
 
+  // Whether the files could not be used when they were read last.
+  bool rejected() const { return is_rejected_; }
+  // When the certificate in use expires, in seconds of Unix time.
+  int64_t expires() const;
+
   // For HTTP: what the newest usable files say.
   std::shared_ptr<SSL_CTX> context() const;
 
@@ -47,6 +54,7 @@ class TlsFiles {
   // The copies' descriptors; -1 where there is no file.
   std::array<int, 3> descriptors_ ABSL_GUARDED_BY(read_mutex_) = {-1, -1, -1};
   std::string rejected_ ABSL_GUARDED_BY(read_mutex_);  // the error that was logged last
+  std::atomic<bool> is_rejected_{false};
   mutable Mutex mutex_;
   std::shared_ptr<SSL_CTX> context_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Periodic> watch_;  // last: its thread uses all of the above

@@ -240,6 +240,7 @@ void Reload(const Flags& flags, const std::weak_ptr<Server>& server) {
   const std::shared_ptr<Server> alive = server.lock();
   if (alive == nullptr) return;
   const absl::Status status = config.ok() ? alive->Reload(*config) : config.status();
+  alive->SetConfigRejected(!status.ok());
   if (status.ok()) {
     log::Info("config.reloaded");
   } else {

@@ -122,6 +122,13 @@ void ServerMetrics::SetPlannedMemory(const char* use, int64_t bytes) const {
       .Set(static_cast<double>(bytes));
 }
 
+void ServerMetrics::SetFilesRejected(const char* file, bool rejected) const {
+  AddGauge("aft_files_rejected",
+           "1 while the newest files cannot be used and the server continues with older ones.",
+           {{"file", file}})
+      .Set(rejected ? 1 : 0);
+}
+
 ClientMetrics::ClientMetrics(Registry& registry, const std::vector<std::string>& names) {
   const auto add = [&](const std::string& name) {
     const MetricMaker make(registry, {{"client", name}});

@@ -335,6 +335,12 @@ struct ServerMetrics : private MetricMaker {
   prometheus::Gauge& memory_there = AddGauge(
       "aft_memory_machine_bytes", "Memory of the machine or of its container, the lesser.");
 
+  // Set by server/app. `file`: what is read again while the server runs (tls, clients, config).
+  void SetFilesRejected(const char* file, bool rejected) const;
+  prometheus::Gauge& certificate_expires =
+      AddGauge("aft_tls_certificate_expires_seconds",
+               "When the server's certificate expires, in Unix time; 0 without TLS.");
+
   // Changed by calls.
   prometheus::Counter& memory_refusals =
       AddCounter("aft_memory_refused_total", "Calls refused because the memory budget was full.");

@@ -164,7 +164,7 @@ TEST_F(ServerProcessTest, SighupReadsConfigAndRepositoryAgain) {
   };
   add("1");
   WriteConfig(drain + repository);
-  Process process(Command());
+  Process process(Command({"--metrics_address=127.0.0.1:0"}));
   auto stub = v1::InferenceService::NewStub(TestServer::Connect(WaitReady(process)));
   const auto serving = [&] {
     v1::GenerateRequest request = TinyRequest(1);
@@ -187,6 +187,7 @@ TEST_F(ServerProcessTest, SighupReadsConfigAndRepositoryAgain) {
   WriteConfig(drain + "repository { fold");
   process.Signal(SIGHUP);
   ASSERT_TRUE(process.WaitForError("config.textproto:1:")) << process.err();
+  EXPECT_THAT(HttpGet(metrics_address_, "/metrics"), HasSubstr("{file=\"config\"} 1\n"));
 
   // The server must not serve a version whose file does not match its checksum.
   add("3");
@@ -195,6 +196,8 @@ TEST_F(ServerProcessTest, SighupReadsConfigAndRepositoryAgain) {
   process.Signal(SIGHUP);
   ASSERT_TRUE(process.WaitForError("/3/config.json: its SHA-256 is")) << process.err();
   EXPECT_EQ(serving(), "2");
+  const std::string accepted = "{file=\"config\"} 0\n";
+  while (HttpGet(metrics_address_, "/metrics").find(accepted) == std::string::npos) continue;
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0) << process.err();
 }

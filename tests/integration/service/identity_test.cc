@@ -157,6 +157,17 @@ TEST_F(TokenTest, MetricsNameTheFirstClientsAndSumUpTheRest) {
   EXPECT_THAT(server_->Metrics(), Not(HasSubstr("team-b")));
 }
 
+TEST_F(TokenTest, TheMetricsSayThatTheNewestFileOfClientsCannotBeUsed) {
+  const std::string metric = "aft_files_rejected{file=\"clients\"}";
+  EXPECT_THAT(server_->Metrics(), HasSubstr(metric + " 0\n"));
+  Replace(config_.security.clients_file, "clients {");
+  EXPECT_TRUE(server_->server().Reload(config_).ok());
+  EXPECT_EQ(server_->Metric(metric), 1);
+  Replace(config_.security.clients_file, ClientEntry("team-a", "token a"));
+  EXPECT_TRUE(server_->server().Reload(config_).ok());
+  EXPECT_EQ(server_->Metric(metric), 0);
+}
+
 class TlsTest : public testing::Test {
  protected:
   TlsTest() { Write("server", MakeCertificate(authority_, "localhost")); }
@@ -262,8 +273,10 @@ std::string Models(TestServer& server, const Certificate& authority, const Certi
 TEST_F(TlsTest, HttpHasTheSameCertificates) {
   ServerConfig config = Config();
   config.http_address = "localhost:0";
+  config.metrics_address = "127.0.0.1:0";
   config.security.reload = std::chrono::seconds(1);
   TestServer server(config);
+  EXPECT_GT(server.Metric("aft_tls_certificate_expires_seconds"), 0);
   EXPECT_THAT(Models(server, authority_), StartsWith("HTTP/1.1 200 OK"));
   EXPECT_THAT(Models(server, authority_, {}, /*protocol=*/""), StartsWith("HTTP/1.1 200 OK"));
   EXPECT_EQ(Models(server, authority_, {}, "h2"), "");
@@ -277,10 +290,12 @@ TEST_F(TlsTest, HttpHasTheSameCertificates) {
   while (log.Lines("tls.files_rejected").empty()) {
     EXPECT_THAT(Models(server, authority_), StartsWith("HTTP/1.1 200 OK"));
   }
+  EXPECT_EQ(server.Metric("aft_files_rejected{file=\"tls\"}"), 1);
   const Certificate next = MakeAuthority("next");
   Write("server", MakeCertificate(next, "localhost"));
   while (Models(server, next).empty()) {
   }
+  server.WaitForMetric("aft_files_rejected{file=\"tls\"}", 0);
   EXPECT_EQ(Models(server, authority_), "");
 }
 

@@ -344,14 +344,18 @@ TEST(ClientDirectoryTest, FindsByTokenAndCertificateAndReadsChanges) {
   EXPECT_EQ((*directory)->FindToken("secret"), nullptr);
   EXPECT_EQ((*directory)->FindToken("changed")->name, "a");
 
+  EXPECT_FALSE((*directory)->rejected());
   write("clients {");
   (*directory)->Refresh();
+  EXPECT_TRUE((*directory)->rejected());
   EXPECT_EQ((*directory)->FindToken("changed")->name, "a");
   std::remove(path.c_str());
   (*directory)->Refresh();
+  EXPECT_TRUE((*directory)->rejected());
   EXPECT_EQ((*directory)->FindToken("changed")->name, "a");
   write(Line("c", "late"));
   (*directory)->Refresh();
+  EXPECT_FALSE((*directory)->rejected());
   EXPECT_EQ((*directory)->FindToken("late")->name, "c");
 }
 

@@ -1,8 +1,13 @@
 // TLS contexts from the files of the config, also after these files have changed.
 #include "server/admission/tls_context.h"
 
+#include <openssl/asn1.h>
+#include <openssl/bio.h>
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <time.h>
 
 #include <chrono>
 #include <filesystem>
@@ -79,6 +84,18 @@ TEST_F(TlsFilesTest, ReadingThemAgainLeavesNoFileOpen) {
   EXPECT_EQ(open_files(), before);
 }
 
+TEST_F(TlsFilesTest, TheCertificateInUseSaysWhenItExpires) {
+  const std::unique_ptr<BIO, decltype(&BIO_free)> text(BIO_new_mem_buf(own_.certificate.data(), -1),
+                                                       &BIO_free);
+  const std::unique_ptr<X509, decltype(&X509_free)> certificate(
+      PEM_read_bio_X509(text.get(), nullptr, nullptr, nullptr), &X509_free);
+  const time_t expires = files_->expires();
+  EXPECT_EQ(ASN1_TIME_cmp_time_t(X509_get0_notAfter(certificate.get()), expires), 0);
+  Write("junk");
+  files_->Refresh();
+  EXPECT_EQ(files_->expires(), expires);
+}
+
 TEST_F(TlsFilesTest, ABadFileIsLoggedOnceAndAgainAfterAGoodOne) {
   const auto logs = [this] {
     testing::internal::CaptureStderr();
@@ -90,8 +107,10 @@ TEST_F(TlsFilesTest, ABadFileIsLoggedOnceAndAgainAfterAGoodOne) {
     Write("junk");
     EXPECT_TRUE(logs()) << round;
     EXPECT_FALSE(logs()) << round;
+    EXPECT_TRUE(files_->rejected()) << round;
     Write(own_.certificate);
     EXPECT_FALSE(logs()) << round;
+    EXPECT_FALSE(files_->rejected()) << round;
   }
 }
 
