@@ -36,7 +36,7 @@ class RulesTest(unittest.TestCase):
     # Debian's Prometheus does not support discovery by Kubernetes' API, so this part is removed.
     text = (PROMETHEUS / "prometheus-kubernetes.yml").read_text()
     text, count = re.subn(r"(?m)^    kubernetes_sd_configs:\n(      .*\n)+", "", text)
-    self.assertEqual(count, 1)
+    self.assertEqual(count, 2)
     with tempfile.TemporaryDirectory() as folder:
       config = Path(folder) / "prometheus.yml"
       config.write_text(text.replace("rule_files:\n  - ", f"rule_files:\n  - {PROMETHEUS}/").replace(
@@ -52,13 +52,15 @@ class RulesTest(unittest.TestCase):
     for line in ("  clusterIP: None", "  publishNotReadyAddresses: true", f"      port: {port}"):
       self.assertIn(f"\n{line}\n", service)
 
-  def test_the_servers_job_has_only_servers(self):
-    """If the job included an Envoy that answers, AftNoServer would not fire when no server does."""
+  def test_the_jobs_of_servers_and_edges_are_separate(self):
+    """If the servers' job included an Envoy that answers, AftNoServer would not fire when no server does."""
     monitors = (ROOT / "deploy/k8s/components/monitoring/podmonitor.yaml").read_text()
     ports = {re.search(r"\n  name: (\S+)", one).group(1): re.findall(r"- port: (\S+)", one)
              for one in monitors.split("\n---\n")}
-    job, = set(re.findall(r'job=~"([^"]*)"', "".join(path.read_text() for path in RULES)))
-    self.assertEqual([ports[name] for name in ports if re.fullmatch(job, f"prod/{name}")], [["metrics"]])
+    jobs = set(re.findall(r'job=~"([^"]*)"', "".join(path.read_text() for path in RULES)))
+    chosen = {job: [ports[name] for name in ports if re.fullmatch(job, f"prod/{name}")] for job in jobs}
+    self.assertEqual(chosen, {"(.+/)?aft-serve": [["metrics"]], "(.+/)?aft-edge": [["edge-status"]],
+                              "(.+/)?aft-(serve|edge)": [["metrics"], ["edge-status"]]})
 
   def test_rules_behave_as_in_the_yml_files(self):
     tests = sorted(HERE.glob("*_test.yml"))
