@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "base/memory.h"
 #include "base/status_macros.h"
+#include "server/admission/client_directory.h"
 #include "server/admission/tls_context.h"
 #include "server/config/loader.h"
 #include "server/config/memory_plan.h"
@@ -113,6 +114,7 @@ absl::Status Server::StartPages() {
       {"/metrics",
        [this] {
          SetMemoryMetrics();
+         SetFileMetrics();
          return HttpPage{.content_type = kMetricsContentType,
                          .body = MetricsText(prometheus_, ReportOf(registry_))};
        }},
@@ -183,6 +185,15 @@ void Server::SetMemoryMetrics() {
     metrics_.SetPlannedMemory(kMemoryUses[i], planned[i]);
   }
   metrics_.memory_there.Set(static_cast<double>(MemoryLimit()));
+}
+
+void Server::SetFileMetrics() {
+  const TlsFiles* const tls = grpc_->tls_files();
+  const ClientDirectory* const clients = grpc_->identity().directory();
+  metrics_.SetFilesRejected("tls", tls != nullptr && tls->rejected());
+  metrics_.SetFilesRejected("clients", clients != nullptr && clients->rejected());
+  metrics_.SetFilesRejected("config", config_rejected_);
+  if (tls != nullptr) metrics_.certificate_expires.Set(static_cast<double>(tls->expires()));
 }
 
 void Server::OnRegistryChange() {
@@ -267,6 +278,7 @@ bool Server::Stop(milliseconds grace) {
     lifecycle_ = Lifecycle::kDraining;
   }
   log::Info("server.draining", {{"lame_duck_ms", lame_duck.count()}, {"grace_ms", grace.count()}});
+  if (door_server_ != nullptr) door_server_->BeginLameDuck();
   metrics_.draining.Set(1);
   UpdateHealth();
   {

@@ -52,12 +52,16 @@ class Server {
   // models of the repository load in the background. After an error nothing has changed.
   absl::Status Reload(const ServerConfig& config);
 
+  // Says whether the newest config could not be put in force, for the metrics.
+  void SetConfigRejected(bool rejected) { config_rejected_ = rejected; }
+
   // Asks for the drain and returns at once. If `lame_duck` is false, the first stage is left out,
   // or ends now.
   void RequestDrain(bool lame_duck = true);
 
   // Waits until a drain is requested, carries it out and returns when the server has stopped:
-  //   1. health turns NOT_SERVING; requests are still accepted for drain.lame_duck;
+  //   1. health turns NOT_SERVING; requests are still accepted for drain.lame_duck, and over HTTP
+  //      each answer ends its connection;
   //   2. the gRPC port is closed and clients are told to go elsewhere; requests that are new, or
   //      wait for a slot, end with UNAVAILABLE, and so do resumable streams, which are handed over;
   //      other running ones have drain.grace to finish and to be read;
@@ -82,6 +86,7 @@ class Server {
   absl::Status StartHttp();
   StatusReport Report() const;
   void SetMemoryMetrics();
+  void SetFileMetrics();
   void OnRegistryChange();
   void UpdateHealth();
   bool Stop(std::chrono::milliseconds grace);
@@ -110,6 +115,7 @@ class Server {
   Readiness readiness_ ABSL_GUARDED_BY(health_mutex_);
   std::atomic<bool> ready_{false};  // the values of gRPC's health, for the pages
   std::atomic<bool> alive_{true};
+  std::atomic<bool> config_rejected_{false};
 
   RateLimit accept_failures_{1};  // of log lines
   // Looks for models that are stuck, measures for how long a model has failed, and lets gRPC accept

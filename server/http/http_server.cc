@@ -88,6 +88,7 @@ class HttpServer::Loop {
 
   void Stop() { connections_.context.stop(); }
   void Post(std::function<void()> work) { connections_.Post(std::move(work)); }
+  void BeginLameDuck() { connections_.last_answers = true; }
   void Drain();
   int port() const { return port_; }
 
@@ -149,7 +150,7 @@ void HttpServer::Loop::Accept() {
 }
 
 void HttpServer::Loop::Drain() {
-  connections_.draining = true;
+  connections_.last_answers = connections_.draining = true;
   error_code ignored;
   acceptor_.close(ignored);
   again_.cancel();
@@ -189,6 +190,10 @@ void HttpServer::Stop() {
 }
 
 int HttpServer::port() const { return loop_->port(); }
+
+void HttpServer::BeginLameDuck() {
+  loop_->Post([loop = loop_.get()] { loop->BeginLameDuck(); });
+}
 
 void HttpServer::BeginDrain() {
   loop_->Post([loop = loop_.get()] { loop->Drain(); });

@@ -33,6 +33,9 @@ class HttpServer {
   // The bound port.
   int port() const;
 
+  // From now on each answer says that its connection ends, so that its client makes a new one,
+  // perhaps to another server. New connections are still accepted.
+  void BeginLameDuck();
   // Accepts no more connections and closes those that wait for a request; the others end with their
   // answer, also if the body of the request is still arriving.
   void BeginDrain();

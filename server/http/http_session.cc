@@ -292,7 +292,7 @@ class Session final : public HttpSession,
     first_ = skipped_line_ = false;
     head_only_ = request.method == "HEAD";
     old_version_ = head.version() < 11;
-    keep_alive_ = loop_.options.keep_alive && head.keep_alive() && !loop_.draining;
+    keep_alive_ = loop_.options.keep_alive && head.keep_alive();
     // Two readers of such a request might not agree on where it ends, or for which host it is
     // (RFC 9112, sections 3.2 and 6.1).
     const bool chunked = absl::EqualsIgnoreCase(request.Header("Transfer-Encoding"), "chunked");
@@ -367,8 +367,9 @@ class Session final : public HttpSession,
 
   // ---- Answers.
 
-  std::string Head(const HttpPage& page, absl::string_view length) const {
-    return HeadOf(page, keep_alive_ && !loop_.draining, length);
+  std::string Head(const HttpPage& page, absl::string_view length) {
+    keep_alive_ = keep_alive_ && !loop_.last_answers;
+    return HeadOf(page, keep_alive_, length);
   }
 
   // Returns the head, unless it was sent, then the part and `end`.

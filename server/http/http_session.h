@@ -43,6 +43,7 @@ struct HttpConnections {
   const HttpOptions options;
   std::list<HttpSession*> sessions = {};     // the oldest first
   std::map<std::string, size_t> hosts = {};  // connections of each (HostOf)
+  bool last_answers = false;                 // each answer says that its connection ends
   bool draining = false;                     // each connection ends with its current answer
   bool at_loopback = false;                  // HttpRequest::at_loopback
 

@@ -1,6 +1,6 @@
 // How requests over HTTP end in a drain: those that wait for Redis, those whose body still arrives,
-// and those whose clients do not read. Also how those that need Redis end when their token is
-// revoked, or the state is too large.
+// those whose clients do not read, and those of a connection that is kept. Also how those that need
+// Redis end when their token is revoked, or the state is too large.
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -134,6 +134,27 @@ TEST(HttpDrainTest, ARequestWhoseBodyStillArrivesIsToldToComeAgain) {
   const HttpReply reply = ParseReply(sends.ReadAll());
   EXPECT_EQ(reply.status, 503);
   EXPECT_THAT(reply.head, testing::HasSubstr("Retry-After: 1\r\n"));
+  EXPECT_TRUE(drain.get());
+}
+
+TEST(HttpDrainTest, AConnectionEndsWithItsNextAnswerInTheLameDuck) {
+  ServerConfig config = WithHttp();
+  config.drain.lame_duck = std::chrono::hours(1);
+  HttpApi server(config);
+  const std::string request = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const TcpConnection kept(server.address());
+  kept.Send(request);
+  EXPECT_THAT(kept.ReadTo("}\n"), testing::HasSubstr("Connection: keep-alive\r\n"));
+  auto drain = std::async(std::launch::async, [&server] { return server.server().Drain(); });
+  server.WaitForMetric("aft_draining", 1);
+  const TcpConnection later(server.address());
+  for (const TcpConnection* const connection : {&kept, &later}) {
+    connection->Send(request);
+    const HttpReply reply = ParseReply(connection->ReadAll());
+    EXPECT_EQ(reply.status, 200);
+    EXPECT_THAT(reply.head, testing::HasSubstr("Connection: close\r\n"));
+  }
+  server.server().RequestDrain(/*lame_duck=*/false);
   EXPECT_TRUE(drain.get());
 }
 
