@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/catching.h"
+#include "base/status_macros.h"
 #include "server/observability/log.h"
 
 namespace aft::server {
@@ -57,10 +59,9 @@ struct RedisClient::Task : FairItem {
   steady_clock::time_point due;        // when the first attempt reached half of the timeout
 };
 
-RedisClient::RedisClient(const RedisConfig& config, std::string password, StateMetrics& metrics,
-                         Open open, RedisConnection::Clock clock)
+RedisClient::RedisClient(const RedisConfig& config, StateMetrics& metrics, Open open,
+                         RedisConnection::Clock clock)
     : config_(config),
-      password_(std::move(password)),
       metrics_(metrics),
       open_(std::move(open)),
       clock_(std::move(clock)),
@@ -179,8 +180,9 @@ bool RedisClient::Wait() {
 
 void RedisClient::Connect() {
   absl::StatusOr<std::unique_ptr<RedisConnection>> connection;
-  const absl::Status status = Catching([&] {
-    connection = open_(config_, password_, clock_() + config_.timeout, clock_);
+  const absl::Status status = Catching([&]() -> absl::Status {
+    AFT_ASSIGN_OR_RETURN(const std::string password, ReadRedisPassword(config_));
+    connection = open_(config_, password, clock_() + config_.timeout, clock_);
     return connection.status();
   });
   if (!status.ok()) return SetDown(status);

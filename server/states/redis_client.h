@@ -45,10 +45,10 @@ class RedisClient {
       const RedisConfig&, const std::string& password, RedisConnection::Deadline,
       const RedisConnection::Clock&)>;
 
-  // Does not need Redis to be running yet. `metrics` must outlive the object. `clock`: the time of
-  // the calls. The pauses between attempts to connect, and between lines of the log, are real.
-  RedisClient(const RedisConfig& config, std::string password, StateMetrics& metrics,
-              Open open = RedisConnection::Open,
+  // Does not need Redis to be running yet. The password is read for each attempt to connect,
+  // because it may have been changed. `metrics` must outlive the object. `clock`: the time of the
+  // calls. The pauses between attempts to connect, and between lines of the log, are real.
+  RedisClient(const RedisConfig& config, StateMetrics& metrics, Open open = RedisConnection::Open,
               RedisConnection::Clock clock = std::chrono::steady_clock::now);
   // Ends all calls, then returns.
   ~RedisClient();
@@ -92,7 +92,6 @@ class RedisClient {
   void FailAll(const Tasks& tasks, const absl::Status& why);
 
   const RedisConfig config_;
-  const std::string password_;
   StateMetrics& metrics_;
   const Open open_;
   const RedisConnection::Clock clock_;

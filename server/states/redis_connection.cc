@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,7 @@
 #include "base/catching.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "server/config/text_proto.h"  // ReadConfigFile
 
 namespace aft::server {
 namespace {
@@ -113,6 +115,13 @@ absl::Status Closed(int error) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> ReadRedisPassword(const RedisConfig& config) {
+  if (config.password_file.empty()) return "";
+  AFT_ASSIGN_OR_RETURN(std::string password, ReadConfigFile(config.password_file));
+  absl::StripTrailingAsciiWhitespace(&password);
+  return password;
+}
 
 RedisConnection::RedisConnection(redisContext* context, std::chrono::milliseconds timeout,
                                  Clock clock)

@@ -28,6 +28,10 @@ struct RedisReply {
 
 using RedisCommand = std::vector<std::string>;
 
+// The password in RedisConfig::password_file, "" if the config names none. Errors: those of
+// ReadConfigFile.
+absl::StatusOr<std::string> ReadRedisPassword(const RedisConfig& config);
+
 // One connection to a Redis server, which is not trusted: it may not answer in time, may send more
 // than was asked for, or may not speak Redis' protocol. Thread-compatible.
 class RedisConnection {

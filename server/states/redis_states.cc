@@ -5,13 +5,11 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/catching.h"
 #include "base/status_macros.h"
-#include "server/config/text_proto.h"  // ReadConfigFile
 #include "server/observability/log.h"
 
 namespace aft::server {
@@ -111,25 +109,20 @@ absl::StatusOr<std::unique_ptr<RedisStates>> RedisStates::Create(const StatesCon
                                                                  const StateSealer& sealer,
                                                                  StateMetrics& metrics,
                                                                  Executor executor, Clock clock) {
-  std::string password;
-  if (!config.redis.password_file.empty()) {
-    AFT_ASSIGN_OR_RETURN(password, ReadConfigFile(config.redis.password_file));
-    absl::StripTrailingAsciiWhitespace(&password);
-  }
-  return absl::WrapUnique(new RedisStates(config, std::move(password), sealer, metrics,
-                                          std::move(executor), std::move(clock)));
+  AFT_RETURN_IF_ERROR(ReadRedisPassword(config.redis).status());
+  return absl::WrapUnique(
+      new RedisStates(config, sealer, metrics, std::move(executor), std::move(clock)));
 }
 
-RedisStates::RedisStates(const StatesConfig& config, std::string password,
-                         const StateSealer& sealer, StateMetrics& metrics, Executor executor,
-                         Clock clock)
+RedisStates::RedisStates(const StatesConfig& config, const StateSealer& sealer,
+                         StateMetrics& metrics, Executor executor, Clock clock)
     : config_(config.redis),
       sealer_(sealer),
       metrics_(metrics),
       executor_(std::move(executor)),
       clock_(std::move(clock)),
       budget_(config, metrics),
-      client_(config_, std::move(password), metrics) {}
+      client_(config_, metrics) {}
 
 RedisCommand RedisStates::HeadOf(const std::string& id) const {
   return {"GETRANGE", KeyOf(id), "0", absl::StrCat(kMaxRecordHead - 1)};

@@ -64,8 +64,8 @@ class RedisStates final : public StatePlace {
   void Expire() override { client_.Expire(); }
 
  private:
-  RedisStates(const StatesConfig& config, std::string password, const StateSealer& sealer,
-              StateMetrics& metrics, Executor executor, Clock clock);
+  RedisStates(const StatesConfig& config, const StateSealer& sealer, StateMetrics& metrics,
+              Executor executor, Clock clock);
 
   std::string KeyOf(const std::string& id) const { return config_.prefix + "s:" + id; }
   // The command that reads the beginning of the state's record.

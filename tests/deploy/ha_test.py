@@ -38,13 +38,13 @@ class StatesTest(unittest.TestCase):
     return next(document for document in self.documents
                 if document["kind"] == "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
 
-  def start_redis(self):
+  def start_redis(self, password="of-this-test"):
     """Starts Redis with the arguments of the container."""
     container = self.container()
     config = self.data("redis.conf")
     self.assertIn("dir /data\n", config)
     (self.folder / "redis.conf").write_text(config.replace("dir /data\n", f"dir {self.folder}\n"))
-    arguments = [argument.replace("/etc/redis/", f"{self.folder}/").replace("$(REDISCLI_AUTH)", "of-this-test")
+    arguments = [argument.replace("/etc/redis/", f"{self.folder}/").replace("$(REDISCLI_AUTH)", password)
                  for argument in container["args"]]
     # Debian's redis-tools installs this program; the package redis-server would start a service.
     redis = Process(self.folder, "redis", [*arguments, "--port", "0", "--unixsocket", self.socket],
@@ -52,7 +52,8 @@ class StatesTest(unittest.TestCase):
     self.addCleanup(redis.stop, hard=True)
     probe = container["readinessProbe"]["exec"]["command"][-1].replace("redis-cli", f"redis-cli -s {self.socket}")
     wait_until(lambda: subprocess.run(probe, shell=True, capture_output=True, check=False, env={
-        **os.environ, "REDISCLI_AUTH": "of-this-test"}).returncode == 0, "Redis is ready")
+        **os.environ, "REDISCLI_AUTH": password}).returncode == 0, "Redis is ready")
+    return redis
 
   def redis(self, *command, password="of-this-test"):
     return subprocess.run(["redis-cli", "-s", self.socket, *command], capture_output=True, text=True, check=False,
@@ -81,15 +82,32 @@ class StatesTest(unittest.TestCase):
     self.assertEqual(self.redis("config", "get", "appendonly")[1], "yes")
     self.assertNotIn("PONG", self.redis("ping", password="another"))
 
+  def test_the_password_of_redis_can_be_changed(self):
+    """Follows docs/upgrading.md."""
+    redis = self.start_redis()
+    server = self.start_server_of_ha()
+    wait_until(lambda: server.metric("aft_states_redis_up") == 1, "the server has found Redis")
+    self.assertEqual(self.redis("acl", "setuser", "default", ">new")[0], "OK")
+    for password in ("of-this-test", "new"):
+      self.assertIn("PONG", self.redis("ping", password=password))
+    (self.folder / "redis.password").write_text("new")
+    redis.stop()
+    self.start_redis("new")
+    stored = self.aftctl(server.address, "generate", "--store", "--max-tokens=1", "--prompt=It is")
+    self.assertEqual(stored.returncode, 0, stored.stderr)
+
   def test_the_server_finds_redis_by_its_config(self):
     self.start_redis()
+    server = self.start_server_of_ha()
+    wait_until(lambda: server.metric("aft_states_redis_up") == 1, "the server has found Redis")
+
+  def start_server_of_ha(self):
     config = self.data("server.textproto")
     for old, new in [("/etc/aft-states/", f"{self.folder}/"), ("aft-redis:6379", f"unix:{self.socket}"),
                      ("/models/", f"{ROOT}/model/zoo/")]:
       self.assertIn(old, config)
       config = config.replace(old, new)
-    server = self.start_server("server", config)
-    wait_until(lambda: server.metric("aft_states_redis_up") == 1, "the server has found Redis")
+    return self.start_server("server", config)
 
   def test_servers_accept_each_others_states_while_a_key_is_replaced(self):
     """Follows docs/upgrading.md: during a rollout, servers of two consecutive steps run at the same time."""

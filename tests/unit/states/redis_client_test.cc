@@ -437,7 +437,7 @@ TEST_F(RedisClientTest, ACallThatWaitedTooLongEndsThoughTheThreadIsBlocked) {
   };
   RedisConfig config;
   config.timeout = milliseconds(20);
-  RedisClient client(config, "", metrics_, open);
+  RedisClient client(config, metrics_, open);
   std::atomic<int> ended = 0;
   for (const std::string name : {"ada", "bob", "ada"}) {
     client.Call(name, {{"GET", "x"}}, 100, [&](const RedisClient::Replies& replies) {
@@ -460,7 +460,7 @@ TEST_F(RedisClientTest, TheTimeBetweenAttemptsDoubles) {
     return absl::UnavailableError("down");
   };
   {
-    const RedisClient client(RedisConfig(), "", metrics_, open);
+    const RedisClient client(RedisConfig(), metrics_, open);
     third.get_future().wait();
   }
   EXPECT_GE(attempts.at(2) - attempts.at(1), milliseconds(100));

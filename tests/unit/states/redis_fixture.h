@@ -131,8 +131,7 @@ class RedisTest : public testing::Test {
     RedisConfig config;
     config.address = address;
     config.timeout = timeout;
-    return std::make_unique<RedisClient>(config, "", metrics_, RedisConnection::Open,
-                                         std::move(clock));
+    return std::make_unique<RedisClient>(config, metrics_, RedisConnection::Open, std::move(clock));
   }
 
   prometheus::Registry registry_;

@@ -166,7 +166,7 @@ TEST_F(SlowRedisTest, AnAttemptWithoutMemoryEndsTheCallsThatWaitAndIsRepeated) {
   };
   RedisConfig config;
   config.timeout = std::chrono::minutes(1);
-  RedisClient client(config, "", metrics_, open);
+  RedisClient client(config, metrics_, open);
   client.Call("ada", {{"GET", "x"}}, 100,
               [](const RedisClient::Replies&) { throw std::bad_alloc(); });
   client.Call("ada", {{"GET", "x"}}, 100, [&](const RedisClient::Replies& replies) {

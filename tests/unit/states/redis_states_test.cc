@@ -479,15 +479,17 @@ TEST_F(RedisStatesTest, CallsAreDoneBeforeTheObjectIsDestroyed) {
   EXPECT_EQ(List(*Open(), "ada")->size(), 10);
 }
 
-TEST_F(RedisTest, ThePasswordIsReadFromItsFile) {
+TEST_F(RedisTest, ThePasswordIsReadFromItsFileForEachConnection) {
   const RedisServer redis({"--requirepass", "sesame"});
   config_.redis.address = redis.address();
   EXPECT_EQ(Put(*Open(), File("ada", Id('a'))).status().code(), absl::StatusCode::kUnavailable);
   config_.redis.password_file = temp_.File("password");
   WriteBytes(temp_.File("password"), "open\n");
-  EXPECT_EQ(Put(*Open(), File("ada", Id('a'))).status().code(), absl::StatusCode::kUnavailable);
+  const auto replica = Open();
+  EXPECT_EQ(Put(*replica, File("ada", Id('a'))).status().code(), absl::StatusCode::kUnavailable);
   WriteBytes(temp_.File("password"), "sesame\n");
-  EXPECT_TRUE(Put(*Open(), File("ada", Id('a'))).ok());
+  WaitUntilUp(replica->metrics);
+  EXPECT_TRUE(Put(*replica, File("ada", Id('a'))).ok());
 }
 
 }  // namespace
