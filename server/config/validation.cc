@@ -29,9 +29,11 @@ absl::Status CheckAddress(absl::string_view path, absl::string_view address) {
   const absl::string_view host = address.substr(0, colon);
   const bool plain_host = host.find(':') == absl::string_view::npos;
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const absl::string_view digits = address.substr(colon + 1);
   uint32_t port = 0;
   if (colon == absl::string_view::npos || host.empty() || !(plain_host || bracketed) ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
+      digits.find_first_not_of("0123456789") != absl::string_view::npos ||
+      !absl::SimpleAtoi(digits, &port) || port > 65535) {
     return BadField(
         path, absl::StrCat("must be host:port with a port in [0, 65535], got \"", address, "\""));
   }
@@ -139,7 +141,12 @@ absl::Status CheckHttp(const HttpConfig& http) {
 absl::Status CheckRedis(const StatesConfig& states) {
   const RedisConfig& redis = states.redis;
   const absl::string_view path = "states.redis.address";
-  if (redis.address.empty()) return absl::OkStatus();
+  if (redis.address.empty()) {
+    // States would be kept in the memory of each server, although the config is made for Redis.
+    return redis.password_file.empty()
+               ? absl::OkStatus()
+               : BadField(path, "must be set together with states.redis.password_file");
+  }
   if (absl::StrContains(redis.address, '@') && !absl::StartsWith(redis.address, "unix:")) {
     // The message must not repeat the address, because it would put the password into the log.
     return BadField(path, "must have no user and password: use states.redis.password_file");

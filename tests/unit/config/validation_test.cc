@@ -62,6 +62,29 @@ TEST(ValidationTest, TheStopStringsOfAChatFormatAreAsLongAsThoseOfARequest) {
                        HasSubstr("models[0].chat_format.stop: must have strings of 1 to 256 ")));
 }
 
+TEST(ValidationTest, APortHasOnlyDigits) {
+  ServerConfig config;
+  config.models = {DefaultModelConfig("m")};
+  config.listen_address = "host:8500";
+  ASSERT_EQ(ValidateServerConfig(config), absl::OkStatus());
+  for (const char* port : {" 8500", "+8500", "8500 ", ""}) {
+    config.listen_address = absl::StrCat("host:", port);
+    EXPECT_THAT(ValidateServerConfig(config),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("listen_address: ")));
+  }
+}
+
+TEST(ValidationTest, ThePasswordOfRedisNeedsItsAddress) {
+  ServerConfig config;
+  config.models = {DefaultModelConfig("m")};
+  config.states.key_files = {"k"};
+  config.states.redis.password_file = "p";
+  EXPECT_THAT(ValidateServerConfig(config), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                     HasSubstr("states.redis.address: must be")));
+  config.states.redis.address = "redis:6379";
+  EXPECT_EQ(ValidateServerConfig(config), absl::OkStatus());
+}
+
 TEST(ValidationTest, TheFolderOfTheConfigIsNoNameOfASocket) {
   const auto config =
       ParseServerConfig("models { path: 'm' } states { key_files: 'k' redis { address: 'unix:' } }",
