@@ -11,7 +11,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from rendered import DEPLOY, ROOT, is_custom, kustomize, render, render_all, yaml
+from rendered import DEPLOY, ROOT, is_custom, kustomize, objects, of_kind, render, render_all, yaml
 
 import jsonschema  # from the folder AFT_KUBERNETES
 import kubernetes_validate
@@ -44,18 +44,6 @@ def refused(document, versions=VERSIONS[-1:]):
   except (jsonschema.ValidationError, kubernetes_validate.ValidationError) as error:
     return error.message
   return None
-
-
-def objects(value):
-  """All objects in a document."""
-  for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else []:
-    yield from objects(child)
-  if isinstance(value, dict):
-    yield value
-
-
-def of_kind(documents, *kinds):
-  return [document for document in documents if document["kind"] in kinds]
 
 
 def workloads(documents):
@@ -483,6 +471,12 @@ class PagesTest(unittest.TestCase):
     self.assertEqual(spec["fallback"]["replicas"], spec["minReplicaCount"])
     for trigger in spec["triggers"]:
       self.assertEqual(trigger["metadata"]["ignoreNullValues"], "false")
+
+  def test_containers_outside_a_cluster_get_enough_time_for_their_drain(self):
+    page = (DEPLOY / "README.md").read_text()
+    drain = seconds_to_the_end(effective(f"--config={DEPLOY / 'config/container.textproto'}"))
+    for option in ("--stop-timeout ", "stop_grace_period: "):
+      self.assertGreater(int(re.search(rf"{option}(\d+)", page).group(1)), drain, option)
 
   def test_manifests_on_pages_are_accepted_too(self):
     found = 0

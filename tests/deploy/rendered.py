@@ -74,6 +74,18 @@ def render_all():
   }
 
 
+def objects(value):
+  """All objects in a document."""
+  for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else []:
+    yield from objects(child)
+  if isinstance(value, dict):
+    yield value
+
+
+def of_kind(documents, *kinds):
+  return [document for document in documents if document["kind"] in kinds]
+
+
 def is_custom(document):
   """Whether the document's kind is not part of Kubernetes itself."""
   group = document["apiVersion"].rpartition("/")[0]
