@@ -337,7 +337,8 @@ class Session final : public HttpSession,
     reading_until_.cancel();
     std::string body = std::move(parser_->get().body());
     parser_.reset();
-    if (buffer_.size() < kReadBytes) Read();  // hears of a client that leaves
+    if (buffer_.size() == 0) buffer_ = Buffer();  // it has the size of a part of a body
+    if (buffer_.size() < kReadBytes) Read();      // hears of a client that leaves
     const std::shared_ptr<HttpTask> task = task_;
     task->Start(std::move(body), shared_from_this());
   }
@@ -412,7 +413,8 @@ class Session final : public HttpSession,
       writing_until_.expires_after(loop_.options.patience);
       writing_until_.async_wait([self = shared_from_this()](error_code error) {
         const bool over = self->writing_until_.expiry() <= std::chrono::steady_clock::now();
-        if (!error && over && !self->out_.empty()) self->Close(/*stuck=*/true);
+        // Another handler may have sent the rest, with Sent still to come.
+        if (!error && over && self->sent_ < self->out_.size()) self->Close(/*stuck=*/true);
       });
     }
     stream_.WaitToWrite([self = shared_from_this()](error_code error) {

@@ -30,6 +30,8 @@ absl::Status EmbeddingsExchange::CheckRequest() {
   request_.set_pooling(v1::POOLING_MODEL);
   for (const auto& [name, value] : object.items()) {
     if (name == "model" || name == "input" || name == "user" || value.is_null()) continue;
+    // vLLM's load tool always asks for a text that is too long to be cut. It is refused instead.
+    if (name == "truncate_prompt_tokens" && value == -1) continue;
     if (name != "encoding_format" || classifies()) return BadField(name, "is not supported");
     base64_ = value == "base64";
     if (!base64_ && value != "float") return BadField(name, "must be float or base64");

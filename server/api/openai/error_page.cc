@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/json.h"
@@ -27,7 +28,6 @@ constexpr Form kForms[] = {
     {StatusCode::kPermissionDenied, 403, "permission_error", "permission_denied"},
     {StatusCode::kNotFound, 404, "invalid_request_error", "model_not_found"},
     {StatusCode::kResourceExhausted, 429, "rate_limit_error", "rate_limit_exceeded"},
-    {StatusCode::kCancelled, 499, "server_error", "cancelled"},
     {StatusCode::kUnavailable, 503, "server_error", "unavailable"},
     {StatusCode::kDeadlineExceeded, 504, "server_error", "deadline_exceeded"},
     {StatusCode::kInternal, 500, "server_error", "internal_error"}};
@@ -50,8 +50,13 @@ std::string FieldOf(absl::string_view message) {
   return is_path ? std::string(field) : "";
 }
 
+// The payload of the errors that AsContextLength has marked.
+constexpr char kContextLength[] = "aft/context_length";
+
 // Returns the error's `code`. For NOT_FOUND it says what was not found.
-const char* CodeOf(const Form& form, const std::string& field, absl::string_view message) {
+const char* CodeOf(const absl::Status& status, const Form& form, const std::string& field,
+                   absl::string_view message) {
+  if (status.GetPayload(kContextLength).has_value()) return "context_length_exceeded";
   if (form.code != StatusCode::kNotFound) return form.name;
   if (field == "previous_response_id") return "previous_response_not_found";
   return field == "model" || absl::StartsWith(message, "no model") ? form.name : "not_found";
@@ -66,10 +71,17 @@ OrderedJson ErrorOf(const absl::Status& status, absl::string_view request_id,
   std::string message = internal ? absl::StrCat("internal error; request id ", request_id)
                                  : std::string(status.message());
   if (!path.empty()) message = absl::StrCat(path, ": ", message);
-  const std::string field = form.http == 400 || form.http == 404 ? FieldOf(message) : "";
+  std::string field = form.http == 400 || form.http == 404 ? FieldOf(message) : "";
+  const char* const code = CodeOf(status, form, field, message);
+  if (field.empty() && absl::string_view(code) == "model_not_found") field = "model";
   OrderedJson error = {{"message", message}, {"type", form.type}};
   error["param"] = field.empty() ? OrderedJson() : OrderedJson(field);
-  error["code"] = CodeOf(form, field, message);
+  error["code"] = code;
+  return error;
+}
+
+absl::Status AsContextLength(absl::Status error) {
+  error.SetPayload(kContextLength, absl::Cord());
   return error;
 }
 

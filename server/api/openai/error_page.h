@@ -12,10 +12,14 @@
 namespace aft::server::openai {
 
 // Returns an error in OpenAI's form, {"message", "type", "param", "code"}. `param` is the field
-// that the message begins with. For INTERNAL, the message contains only the request's id. `path`:
-// the path of the text that has failed, which is put in front of the message.
+// that the message begins with, or "model" for an unknown model. For INTERNAL, the message contains
+// only the request's id. `path`: the path of the text that has failed, which is put in front of the
+// message.
 OrderedJson ErrorOf(const absl::Status& status, absl::string_view request_id,
                     absl::string_view path = "");
+
+// Marks an error about the number of tokens of a prompt: its `code` is "context_length_exceeded".
+absl::Status AsContextLength(absl::Status error);
 
 // Returns {"error": ErrorOf} as text.
 std::string ErrorText(const absl::Status& status, absl::string_view request_id,

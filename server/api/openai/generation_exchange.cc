@@ -135,7 +135,7 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
     event_head_ = absl::StrCat("data: ", DumpJson(Envelope(/*chunk=*/true)));
     event_head_.back() = ',';  // instead of the closing brace
   }
-  if (has_first_message()) {
+  if (body_read_.stream && chat_) {
     OrderedJson choices = OrderedJson::array();
     for (uint32_t i = 0; i < sequences_; ++i) {
       choices.push_back({{"index", i},
@@ -143,24 +143,24 @@ absl::StatusOr<DecodedRequest> GenerationExchange::Decode(const ServedModel& mod
                          {"logprobs", nullptr},
                          {"finish_reason", nullptr}});
     }
-    outgoing_.set_value(absl::StrCat(event_head_, "\"choices\":", DumpJson(choices), EventEnd()));
+    first_event_ = absl::StrCat(event_head_, "\"choices\":", DumpJson(choices), EventEnd());
   }
   return decoded;
 }
 
 absl::Status GenerationExchange::InOwnNames(const absl::Status& status) const {
+  absl::Status own = status;
   absl::string_view rest = status.message();
   // For the engine each answer to one of several prompts is a text.
   if (uint32_t text = 0; is_read_ && absl::ConsumePrefix(&rest, "texts[") &&
                          absl::SimpleAtoi(rest.substr(0, rest.find(']')), &text)) {
     rest.remove_prefix(rest.find(']') + 1);
-    return absl::Status(status.code(), absl::StrCat(TextPath(text), rest));
+    own = absl::Status(status.code(), absl::StrCat(TextPath(text), rest));
+  } else if (chat_ && is_read_ && absl::ConsumePrefix(&rest, "prompt: ")) {
+    // An error of the body itself is about a field that it has.
+    own = absl::Status(status.code(), absl::StrCat("messages: ", rest));
   }
-  // An error of the body itself is about a field that it has.
-  if (chat_ && is_read_ && absl::ConsumePrefix(&rest, "prompt: ")) {
-    return absl::Status(status.code(), absl::StrCat("messages: ", rest));
-  }
-  return openai::InOwnNames(body_read_, status);
+  return openai::InOwnNames(body_read_, own);
 }
 
 void GenerationExchange::Prepare() {
@@ -313,7 +313,7 @@ bool GenerationExchange::Take(std::string& /*state*/) {
 
 const google::protobuf::MessageLite& GenerationExchange::outgoing() {
   if (taken_.has_value()) {
-    outgoing_.set_value(EventsOf(*taken_));
+    outgoing_.set_value(absl::StrCat(std::exchange(first_event_, ""), EventsOf(*taken_)));
     taken_.reset();
   }
   return outgoing_;
@@ -352,13 +352,13 @@ absl::string_view GenerationExchange::too_much() const {
 bool GenerationExchange::Finish(const Outcome& outcome, const v1::State* stored) {
   if (body_read_.stream) {
     taken_.reset();  // it is still there if the client is gone
-    std::string text;
+    std::string text = std::exchange(first_event_, "");
     if (sequences_ == 1) {
       Taken last;
       codec_.GenerateCodec::Finish(outcome, *last.part.mutable_finished());
       choices_[0].end = outcome.end_token;
       last.echo = TakeEcho(0);
-      text = EventsOf(last);
+      text += EventsOf(last);
     }
     if (body_read_.usage) {
       absl::StrAppend(&text, event_head_,

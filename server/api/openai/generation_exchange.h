@@ -36,7 +36,6 @@ class GenerationExchange final : public JsonExchange {
   std::string TextPath(uint32_t text) const override;
   absl::Status InOwnNames(const absl::Status& status) const override;
   void Prepare() override;
-  bool has_first_message() const override { return body_read_.stream && chat_; }
   using Exchange::Append;
   void Append(TokenDelta delta, uint32_t sequence) override {
     codec_.Append(std::move(delta), sequence);
@@ -123,6 +122,9 @@ class GenerationExchange final : public JsonExchange {
   std::vector<v1::Started> started_;  // one for each prompt
   std::string model_;
   std::string event_head_;  // the beginning of every event
+  // Chat's event with the role. It leaves together with the first token: until then a request that
+  // fails can have the HTTP status of its error, and load tools take the first event for a token.
+  std::string first_event_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   uint32_t sequences_ = 1;
   std::vector<Choice> choices_;  // one for each sequence

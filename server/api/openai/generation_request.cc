@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/api/openai/error_page.h"
 #include "server/config/checks.h"
 
 namespace aft::server::openai {
@@ -324,6 +326,16 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
   return body.options.Set("", name, value);
 }
 
+// Whether the error is about the number of tokens of a text, such as "prompt[1]: 30 tokens exceed".
+// No other reason to refuse a text has this word.
+bool IsAboutLength(const absl::Status& error) {
+  const absl::string_view message = error.message();
+  const size_t end = message.find(": ");
+  return absl::IsInvalidArgument(error) && end != absl::string_view::npos &&
+         IsOneOf(kText, std::string(message.substr(0, std::min(end, message.find('['))))) &&
+         absl::StrContains(message.substr(end), " tokens");
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> StringField(const Json& object, const char* name) {
@@ -369,8 +381,9 @@ absl::StatusOr<bool> SetTexts(const std::string& name, const Json& value, Texts&
 }
 
 absl::Status InOwnNames(const GenerationBody& body, const absl::Status& error) {
-  const absl::Status renamed = body.options.Rename(error);
+  absl::Status renamed = body.options.Rename(error);
   const absl::string_view message = renamed.message();
+  if (IsAboutLength(renamed)) return AsContextLength(std::move(renamed));
   const auto own = body.own_names.find(std::string(message.substr(0, message.find(':'))));
   if (own == body.own_names.end()) return renamed;
   return absl::Status(renamed.code(), absl::StrCat(own->second, message.substr(own->first.size())));

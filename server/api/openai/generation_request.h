@@ -55,7 +55,8 @@ absl::StatusOr<std::string> StringField(const Json& object, const char* name);
 absl::Status SetText(const std::string& name, const Json& value, v1::Text& message);
 // Fills the texts of a request: one, or a list of them. Returns whether it is a list.
 absl::StatusOr<bool> SetTexts(const std::string& name, const Json& value, Texts& texts);
-// Rewords an error about a field of GenerateRequest, so that it names the body's field.
+// Rewords an error about a field of GenerateRequest, so that it names the body's field. Marks an
+// error about the number of tokens of a text (AsContextLength), which names the field already.
 absl::Status InOwnNames(const GenerationBody& body, const absl::Status& error);
 // Rewords a codec's error about a text, so that it has `name` instead of the protobuf field's name.
 absl::Status RenameText(const absl::Status& error, absl::string_view name);

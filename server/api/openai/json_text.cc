@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/json.h"
 #include "base/json_check.h"
@@ -37,16 +38,16 @@ absl::StatusOr<JsonPtr> ParseObject(absl::string_view text) {
   };
   const JsonCheck check = CheckJson(text, kDeepest);
   if (check.too_deep) return bad(absl::StrCat("is nested deeper than ", kDeepest));
+  if (absl::StartsWith(check.why, "[json.exception.out_of_range")) {
+    return bad(absl::StrCat("has a number that is too large; it ends at byte ", check.wrong_byte));
+  }
   if (check.wrong_byte != 0) {
     return bad(absl::StrCat("must be a JSON object in UTF-8; ",
                             check.wrong_byte > text.size()
                                 ? "it ends too early"
                                 : absl::StrCat("byte ", check.wrong_byte, " is wrong")));
   }
-  if (!check.twice.empty()) {
-    const std::string& key = check.twice.back();
-    return BadField(key.empty() ? "\"\"" : key, "the key occurs twice");
-  }
+  if (!check.twice.empty()) return BadField(check.TwicePath(), "the key occurs twice");
   JsonPtr object(new Json());
   ParseJson(text, *object);  // null if it is no JSON
   if (!object->is_object()) return bad("must be a JSON object in UTF-8");

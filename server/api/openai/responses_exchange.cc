@@ -149,7 +149,7 @@ absl::Status ResponsesExchange::InOwnNames(const absl::Status& status) const {
        {std::pair("previous.state_id: ", "previous_response_id: "),
         std::pair("previous: ", "previous_response_id: "), std::pair("prompt: ", "input: ")}) {
     if (absl::ConsumePrefix(&rest, field)) {
-      return absl::Status(status.code(), absl::StrCat(own, rest));
+      return openai::InOwnNames(request_, absl::Status(status.code(), absl::StrCat(own, rest)));
     }
   }
   return openai::InOwnNames(request_, status);

@@ -4,7 +4,10 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/json.h"
 #include "server/api/openai/error_page.h"
 #include "server/api/openai/responses_exchange.h"
@@ -112,8 +115,15 @@ void StoredResponse::Answer(absl::StatusOr<std::string> json) {
     status = absl::NotFoundError(absl::StrCat(
         "Response with id ", DumpJson(Json(id_.substr(0, kMostShown))), " not found."));
   }
+  // The storage names the fields of gRPC's requests.
+  absl::string_view rest = status.message();
+  if (absl::ConsumePrefix(&rest, "previous.state_id: ") || absl::ConsumePrefix(&rest, "id: ")) {
+    status = absl::Status(status.code(), rest);
+  }
+  // A state for which there is no room while the client has no other one never fits.
+  const bool never = absl::StrContains(status.message(), " more than 0 of this client's ");
   std::optional<std::chrono::milliseconds> retry_after;
-  if (absl::IsResourceExhausted(status)) {
+  if (absl::IsResourceExhausted(status) && !never) {
     retry_after = environment_.retry_hint.After(EngineLoad());
   }
   answer_->Send(WithHeaders(

@@ -111,7 +111,11 @@ TEST_F(HttpSlowRedisTest, AStoredResponseThatIsTooLargeForThisServerCanBeDeleted
   server_.reset();
   server_ = std::make_unique<HttpApi>(config_);
   server_->WaitForMetric("aft_states_redis_up", 1);
-  EXPECT_EQ(ParseReply(Ask("GET", stored).ReadAll()).status, 429);
+  const HttpReply got = ParseReply(Ask("GET", stored).ReadAll());
+  EXPECT_EQ(got.status, 429);
+  EXPECT_THAT(got.json()["error"].value("message", ""), testing::StartsWith("states: "));
+  EXPECT_THAT(got.head, testing::Not(testing::HasSubstr("Retry-After")));
+  EXPECT_THAT(got.head, testing::HasSubstr("x-should-retry: false\r\n"));
   const HttpReply deleted = ParseReply(Ask("DELETE", stored).ReadAll());
   EXPECT_EQ(deleted.status, 200) << deleted.body;
   EXPECT_EQ(scripts_, 2);

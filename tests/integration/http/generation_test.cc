@@ -1,18 +1,27 @@
 // /v1/completions and /v1/chat/completions compared with Complete over gRPC, with a fake model.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/http/fixture.h"
+#include "tests/support/fake_model_runner.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/tcp.h"
 
 namespace aft::server {
 namespace {
 
-using ::testing::ElementsAre;
+using ::testing::Each;
+using ::testing::Eq;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -396,102 +405,75 @@ TEST(HttpGenerationTest, ThePriorityIsTheSignOfANumber) {
   EXPECT_EQ(served("batch"), 2);
 }
 
-TEST(HttpGenerationTest, ErrorsNameTheField) {
+// Returns what a chat's stream says about each of its answers: the role, and how it ended.
+std::vector<std::string> RolesAndEnds(const HttpReply& stream, size_t n) {
+  std::vector<std::string> of_choice(n);
+  for (const std::string& event : stream.events()) {
+    if (event == "[DONE]") continue;
+    const Json parsed = Json::parse(event);
+    for (const Json& choice : parsed["choices"]) {
+      std::string& facts = of_choice.at(choice["index"].get<size_t>());
+      const Json& end = choice["finish_reason"];
+      absl::StrAppend(&facts, choice["delta"].value("role", ""),
+                      end.is_null() ? "" : absl::StrCat(" ", end.get<std::string>()));
+    }
+  }
+  return of_choice;
+}
+
+// Load tools take the first event for the first token, whatever it contains.
+TEST(HttpGenerationTest, TheRoleLeavesTogetherWithTheFirstToken) {
+  HttpApi server(WithHttp(), Letters());
+  Json body = Chat({{{"role", "user"}, {"content", "x"}}}, 3);
+  body["stream"] = true;
+  const TcpConnection connection(server.address());
+  connection.Send(HttpPost("/v1/chat/completions", body.dump()));
+  const std::string reply = connection.ReadAll();
+  const absl::string_view chunks =
+      absl::string_view(reply).substr(reply.find("\r\n\r\n") + 4);  // each is one message
+  const size_t size = std::strtoul(chunks.data(), nullptr, 16);
+  HttpReply first;
+  first.body = std::string(chunks.substr(chunks.find("\r\n") + 2, size));
+  ASSERT_GE(first.events().size(), 2U) << reply;
+  EXPECT_EQ(Json::parse(first.events()[0])["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_NE(Json::parse(first.events()[1])["choices"][0]["delta"]["content"], "");
+}
+
+TEST(HttpGenerationTest, AChatThatFailsBeforeItsFirstTokenHasTheStatusOfItsError) {
   HttpApi server;
-  const auto expect = [&](const char* path, const std::string& body, const Json& param,
-                          const char* part, int status = 400) {
-    const HttpReply reply = server.Ask(HttpPost(path, body));
-    EXPECT_EQ(reply.status, status) << body << reply.body;
-    const Json error = reply.json()["error"];
-    EXPECT_EQ(error.value("param", Json()), param) << body << reply.body;
-    EXPECT_THAT(error.value("message", ""), HasSubstr(part)) << body;
-  };
-  const char* const kCompletions = "/v1/completions";
-  const char* const kChat = "/v1/chat/completions";
-  expect(kCompletions, R"({"prompt": "a", "temperature": -1})", "temperature", "[0, 100]");
-  expect(kCompletions, R"({"prompt": "a", "max_tokens": 0})", "max_tokens", "0 needs echo and");
-  expect(kCompletions, R"({"prompt": "a", "n": 17})", "n", "must be in [1, 16]");
-  expect(kChat, R"({"messages": [{"role": "user", "content": "a"}], "sampling_preset": "x"})",
-         "sampling_preset", "must be one of \"rwkv\"");
-  expect(kCompletions, R"({"prompt": "a", "n": 18446744073709551615})", "n", "must be in [1, 16]");
-  expect(kCompletions, R"({"prompt": "a", "n": "2"})", "n", "integer");
-  expect(kCompletions, R"({"prompt": "a", "max_tokens": 2.5})", "max_tokens", "an integer from 0");
-  expect(kCompletions, R"({"prompt": "a", "max_tokens": 1e30})", "max_tokens", "an integer from 0");
-  const auto chat = [](const char* fields) {
-    return absl::StrCat(R"({"messages": [{"role": "user", "content": "a"}], )", fields, "}");
-  };
-  const std::string texts = chat(R"("skip_special_tokens": false)");
-  expect(kChat, texts, "skip_special_tokens", "is not supported");
-  expect(kChat, chat(R"("logprobs": true, "top_logprobs": 21)"), "top_logprobs", "[0, 20], got 21");
-  expect(kChat, chat(R"("max_tokens": 2, "max_completion_tokens": 3)"), "max_tokens",
-         "is given as max_completion_tokens too");
-  expect(kChat, chat(R"("use_beam_search": true)"), "use_beam_search", "is not supported");
-  expect(kChat, chat(R"("max_tokens": 0, "max_completion_tokens": null)"), "max_tokens", "in [1, ");
-  expect(kCompletions, R"({"prompt": [1, 9999]})", "prompt[1]", "must be below");
-  expect(kCompletions, R"({"prompt": ["a", ""]})", "prompt[1]", "must not be empty");
-  expect(kCompletions, R"({"prompt": ["a", [1, 9999]]})", "prompt[1][1]", "must be below");
-  expect(kCompletions, R"({"prompt": ["a", 3]})", "prompt[1]", "must be a string");
-  expect(kCompletions, R"({"prompt": 1})", "prompt", "must be a string");
-  expect(kCompletions, R"({"prompt": ""})", "prompt", "must not be empty");
-  expect(kCompletions, R"({})", "prompt", "is missing");
-  expect(kCompletions, R"({"prompt": "a", "suffix": "b"})", "suffix", "is not supported");
-  expect(kCompletions, R"({"prompt": "a", "best_of": 2})", "best_of", "is not supported");
-  expect(kCompletions, R"({"prompt": "a", "frobnicate": 2})", "frobnicate", "no such option");
-  expect(kCompletions, R"({"prompt": "a", "max_token": 2})", "max_token",
-         "did you mean max_tokens?");
-  expect(kChat, R"({"message": []})", "message", "did you mean messages?");
-  expect(kCompletions, R"({"messages": []})", "messages", "a field of /v1/chat/completions");
-  expect(kChat, R"({"prompt": "a"})", "prompt", "a field of /v1/completions");
-  expect(kCompletions, R"({"prompt": "a", "logprobs": true})", "logprobs",
-         "an integer from 0 to 20");
-  expect(kChat, chat(R"("top_logprobs": true)"), "top_logprobs", "an integer from 0 to 20");
-  expect(kCompletions, R"({"prompt": "a", "max_tokens": "5"})", "max_tokens", "must be an integer");
-  expect(kCompletions, R"({"prompt": "a", "temperature": "1"})", "temperature", "must be a number");
-  expect(kCompletions, R"({"prompt": "a", "ignore_eos": "true"})", "ignore_eos", "true or false");
-  expect(kCompletions, R"({"prompt": "a", "stream": 1})", "stream", "true or false");
-  expect(kCompletions, R"({"prompt": "a", "service_tier": "gold"})", "service_tier",
-         "must be auto, default, flex or priority");
-  expect(kCompletions, R"({"prompt": "a", "priority": "1"})", "priority", "must be an integer");
-  expect(kCompletions, R"({"prompt": "a", "stream_options": {"include_usage": true}})",
-         "stream_options", "needs stream");
-  expect(kCompletions, R"({"prompt": "a", "model": 3})", "model", "must be a string");
-  expect(kCompletions, R"({"prompt": "a", "prompt": "b"})", "prompt", "twice");
-  expect("/v1/responses", R"({"input": "a", "metadata": {"": "x", "": "y"}})", nullptr, "twice");
-  expect(kCompletions, R"({"prompt": "a", "model": "other"})", nullptr, "no model", 404);
-  expect(kChat, R"({"messages": []})", "messages", "one message or more");
-  expect(kChat, R"({"messages": [{"role": "tool", "content": "a"}]})", "messages[0].role", "must");
-  expect(kChat, R"({"messages": [{"role": "user"}]})", "messages[0].content", "must be a string");
-  expect(kChat, R"({"messages": [{"role": "user", "content": "a", "tool_calls": [{"id": "b"}]}]})",
-         "messages[0].tool_calls", "is not supported");
-  expect(kCompletions, R"({"prompt": "a", "stream": true, "stream_options": {"usage": true}})",
-         "stream_options.usage", "there is no such option");
-  for (const char* entry : {R"({"type": "image_url", "image_url": {}})", R"({"type": "text"})",
-                            R"({"type": "text", "text": 5})"}) {
-    expect(kChat, absl::StrCat(R"({"messages": [{"role": "user", "content": [)", entry, "]}]}"),
-           "messages[0].content[0]", "must be {\"type\": \"text\", \"text\": ...}");
+  Json body = Chat({{{"role", "user"}, {"content", std::string(150, 'x')}}}, 3);  // three steps
+  body["stream"] = true;
+  server.control().Hold();
+  const TcpConnection connection(server.address());
+  connection.Send(HttpPost("/v1/chat/completions", body.dump()));
+  server.control().RunSteps(1);
+  server.control().FailNext(FakeCall::kCollect);
+  server.control().Resume();
+  EXPECT_EQ(ParseReply(connection.ReadAll()).status, 500);
+}
+
+TEST(HttpGenerationTest, EachAnswerOfAChatHasItsRoleOnceAndFirst) {
+  for (const bool ends_at_once : {false, true}) {
+    FakeModelRunner::Options model = Letters();
+    if (ends_at_once) {
+      model.next_token = [](uint64_t /*hash*/, int64_t /*count*/) { return FakeTokenizer::kEos; };
+    }
+    HttpApi server(WithHttp(), model);
+    for (const size_t n : {size_t{1}, size_t{3}}) {
+      for (const bool usage : {false, true}) {
+        Json body = Chat({{{"role", "user"}, {"content", "x"}}}, 3);
+        body.update({{"n", n}, {"stream", true}, {"stream_options", {{"include_usage", usage}}}});
+        const HttpReply stream = server.Post("/v1/chat/completions", body);
+        EXPECT_EQ(stream.status, 200) << stream.body;
+        EXPECT_THAT(RolesAndEnds(stream, n),
+                    Each(Eq(ends_at_once ? "assistant stop" : "assistant length")));
+        const Json first = Json::parse(stream.events().front());
+        ASSERT_EQ(first["choices"].size(), n) << first;
+        EXPECT_EQ(first.contains("usage"), usage);
+        EXPECT_EQ(Json::parse(stream.events().end()[-2])["choices"].empty(), usage);
+      }
+    }
   }
-  expect(kChat, chat(R"("tools": [{"type": "f"}])"), "tools", "is not supported");
-  expect(kChat, chat(R"("top_logprobs": 1)"), "top_logprobs", "needs logprobs");
-  expect(kChat, chat(R"("response_format": {"type": "json_object"})"), "response_format",
-         "is not supported");
-  for (const std::string& body :
-       {std::string("[]"), std::string("{"), std::string("\"\xff\""), std::string("{\"a\": 1e999}"),
-        std::string("{\"prompt\": \"\xff\"}"), std::string("{}\0", 3), std::string(3000, '['),
-        "{\"a\":" + std::string(40, '[') + std::string(40, ']') + "}",
-        R"({"a\"b": )" + std::string(32, '[') + std::string(32, ']') + "}"}) {
-    expect(kCompletions, body, nullptr, "the body ");
-  }
-  // An object in 31 lists is the deepest one. Brackets in a text do not count.
-  const std::string deep = absl::StrCat(R"({"prompt": "\"[[[[", "max_tokens": 1, "user": )",
-                                        std::string(31, '['), std::string(31, ']'), "}");
-  EXPECT_EQ(server.Ask(HttpPost(kCompletions, deep)).status, 200);
-  expect(kCompletions, "{\"prompt\": }", nullptr, "in UTF-8; byte 12 is wrong");
-  expect(kCompletions, "{\"prompt\"", nullptr, "in UTF-8; it ends too early");
-  // The parser must not read all objects again for each of them.
-  std::string objects = R"({"prompt": "a", "max_tokens": 1, "user": [{})";
-  for (int i = 0; i < 300'000; ++i) objects += ",{}";
-  EXPECT_EQ(server.Ask(HttpPost(kCompletions, objects + "]}")).status, 200);
-  EXPECT_EQ(server.Post("/v1/completions", Body("still here", 2)).status, 200);
 }
 
 }  // namespace

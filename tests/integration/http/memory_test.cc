@@ -1,6 +1,7 @@
 // The memory that requests over HTTP are charged for in addition to their bodies.
 #include <malloc.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 #include "tests/integration/http/fixture.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/short_memory.h"
+#include "tests/support/tcp.h"
 
 namespace aft::server {
 namespace {
@@ -68,6 +70,37 @@ TEST(HttpMemoryTest, CopiesAreCharged) {
   server.control().Resume();
   for (const TcpConnection& one : connections) EXPECT_EQ(ParseReply(one.ReadAll()).status, 200);
   server.WaitForMetric(kUsed, 0);
+}
+
+// The buffer for a part of a body is larger than the one for a head.
+TEST(HttpMemoryTest, ARunningRequestKeepsNoBufferForItsBody) {
+  constexpr size_t kRequests = 20;
+  HttpApi server;
+  const std::string body = R"({"prompt": "x", "max_tokens": 1})";
+  const std::string request = HttpPost("/v1/completions", body, "Expect: 100-continue\r\n");
+  const std::string head = request.substr(0, request.size() - body.size());
+  const auto held = [&](bool in_two_parts) {
+    server.control().Hold();
+    const double before = HeapBytes();
+    std::vector<TcpConnection> connections;
+    for (size_t i = 0; i < kRequests; ++i) {
+      const TcpConnection& connection = connections.emplace_back(server.address());
+      connection.Send(in_two_parts ? head : request);
+      if (in_two_parts) {
+        connection.ReadTo("\r\n\r\n");  // 100 Continue: the head was read
+        connection.Send(body);
+      }
+      if (i == 0) server.control().WaitUntilBlocked();  // the others wait
+    }
+    server.WaitForMetric("aft_requests_waiting{model=\"fake\"}", kRequests - 1);
+    const double bytes = HeapBytes() - before;
+    server.control().Resume();
+    for (const TcpConnection& one : connections) EXPECT_EQ(ParseReply(one.ReadAll()).status, 200);
+    server.WaitForMetric(kUsed, 0);
+    return bytes;
+  };
+  const double whole = held(/*in_two_parts=*/false);
+  EXPECT_LT(held(/*in_two_parts=*/true) - whole, kRequests * 16'000.0);
 }
 
 TEST(HttpMemoryTest, EachTextToEncodeIsCharged) {

@@ -152,6 +152,7 @@ TEST(HttpPromptsTest, AnErrorOfTheEngineNamesTheFieldOfTheText) {
     const HttpReply reply = server.Post(path, body);
     EXPECT_EQ(reply.status, 400) << reply.body;
     EXPECT_EQ(reply.json()["error"]["param"], param) << reply.body;
+    EXPECT_EQ(reply.json()["error"]["code"], "context_length_exceeded") << reply.body;
     EXPECT_THAT(reply.body, HasSubstr("exceed the model's max_seq_len=20"));
   };
   expect("/v1/completions", {{"prompt", longer}}, "prompt");

@@ -28,6 +28,8 @@ TEST(HttpVectorsTest, EmbeddingsEqualThoseOfEncode) {
   EXPECT_EQ(one["object"], "list");
   EXPECT_EQ(one["data"][0]["embedding"].get<std::vector<float>>(), last);
   EXPECT_EQ(one["usage"]["prompt_tokens"], 5);
+  body["truncate_prompt_tokens"] = -1;
+  EXPECT_EQ(server.Post("/v1/embeddings", body).json(), one);
   body["encoding_format"] = "base64";
   body["input"] = {"a", "hello", "b"};
   const Json several = server.Post("/v1/embeddings", body).json();
@@ -49,7 +51,9 @@ TEST(HttpVectorsTest, EmbeddingsEqualThoseOfEncode) {
   refused({{"model", "encoder"}, {"input", {"a", ""}}}, "input[1]");
   refused({{"model", "encoder"}, {"input", "a"}, {"dimensions", 2}}, "dimensions");
   refused({{"model", "encoder"}, {"input", "a"}, {"encoding_format", "hex"}}, "encoding_format");
-  EXPECT_EQ(server.Metric(RequestsTotal("OK", "Embeddings", "encoder")), 3);
+  refused({{"model", "encoder"}, {"input", "a"}, {"truncate_prompt_tokens", 5}},
+          "truncate_prompt_tokens");
+  EXPECT_EQ(server.Metric(RequestsTotal("OK", "Embeddings", "encoder")), 4);
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
