@@ -277,7 +277,7 @@ absl::Status Call::Enter() {
   exchange_->Prepare();
   const absl::StatusOr<RequestHandle> handle = Ask();
   AFT_RETURN_IF_ERROR(handle.status());
-  if (outbox_.Accepted(*handle)) CancelAll(*handle, /*by_client=*/!outbox_.CheckClient().ok());
+  if (outbox_.Accepted(*handle)) CancelAll(*handle);
   return absl::OkStatus();
 }
 
@@ -395,15 +395,15 @@ void Call::HandOver(const Outcome& outcome, uint32_t sequence) {
 
 void Call::EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored) {
   const auto [last, bytes, others] = outbox_.EndSequence(outcome, sequence, std::move(stored));
-  if (others.has_value()) CancelAll(*others, /*by_client=*/false);
+  if (others.has_value()) CancelAll(*others);
   if (!last && !exchange_->streams()) return;
   if (bytes < kLargeMessageBytes) return carrier_->WakeLater(*this);
   environment_.decoders.Add(*caller_.client, bytes,
                             [call = shared_from_this()] { call->carrier_->WakeLast(*call); });
 }
 
-void Call::CancelAll(RequestHandle first, bool by_client) {
-  for (uint32_t i = 0; i < sequences_; ++i) model_->engine().Cancel(first + i, by_client);
+void Call::CancelAll(RequestHandle first) {
+  model_->engine().Cancel(first, sequences_, outbox_.WhyCancelled(arrival_, deadline_));
 }
 
 void Call::Cancel(const absl::Status& why) {

@@ -164,8 +164,8 @@ class Call final : public std::enable_shared_from_this<Call> {
   void Stored(Ending& ending, absl::StatusOr<std::optional<v1::State>> state);
   void HandOver(const Outcome& outcome, uint32_t sequence);
   void EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored);
-  // `by_client`: otherwise a sequence of the call has failed.
-  void CancelAll(RequestHandle first, bool by_client = true);
+  // Cancels all sequences. `first`: as Outbox::Accepted knows it.
+  void CancelAll(RequestHandle first);
 
   // ---- The way out.
   // May throw. An error is that of the last message.

@@ -18,6 +18,11 @@ namespace aft::server {
 
 class Call;
 
+// The status of a call whose client does not read.
+inline absl::Status SlowClient() {
+  return absl::ResourceExhaustedError("slow client: it did not read for limits.write_stall_ms");
+}
+
 // The sender of a request, as the transport knows it.
 struct Caller {
   CallIds ids;

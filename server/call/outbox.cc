@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "server/call/carrier.h"
 #include "server/call/deadline.h"
 #include "server/call/outcome_sum.h"
 #include "server/states/state_access.h"
@@ -46,6 +47,11 @@ bool Outbox::Recharge() {
 
 std::optional<RequestHandle> Outbox::Cancel(const absl::Status& why) {
   MutexLock lock(mutex_);
+  // The client keeps an answer that it may have already, with its states. Only the transport knows
+  // whether the answer was lost.
+  if (taken_all_ && (absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why))) {
+    return std::nullopt;
+  }
   if (!cancelled_) {
     cancelled_with_ = why;
     cancelled_at_ = std::chrono::steady_clock::now();
@@ -55,6 +61,27 @@ std::optional<RequestHandle> Outbox::Cancel(const absl::Status& why) {
   if (!handle_.has_value() || taken_all_) return std::nullopt;
   DropPending();
   return handle_;
+}
+
+bool Outbox::IsDeadline(TimePoint arrival, TimePoint deadline) const {
+  return absl::IsCancelled(cancelled_with_) && EndedByDeadline(cancelled_at_, arrival, deadline);
+}
+
+Ending Outbox::WhyCancelled(TimePoint arrival, TimePoint deadline) const {
+  MutexLock lock(mutex_);
+  if (!cancelled_) return Ending::kError;
+  if (IsDeadline(arrival, deadline)) return Ending::kDeadline;
+  if (cancelled_with_ == SlowClient()) return Ending::kSlowClient;
+  switch (cancelled_with_.code()) {
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return Ending::kCancelled;
+    case absl::StatusCode::kUnavailable:
+      return Ending::kShutdown;
+    default:
+      return Ending::kError;
+  }
 }
 
 void Outbox::DropPending() {
@@ -172,11 +199,11 @@ bool Outbox::TakeHandOver() {
 absl::Status Outbox::FinalStatus(TimePoint arrival, TimePoint deadline) const {
   MutexLock lock(mutex_);
   const absl::Status& status = outcome_->status;
+  const bool only_cancelled = absl::IsCancelled(status) || absl::IsAborted(status);
   // Even a call that ended well has lost the parts that Cancel dropped.
-  if (!cancelled_ || !(status.ok() || absl::IsCancelled(status))) return status;
-  return absl::IsCancelled(cancelled_with_) && EndedByDeadline(cancelled_at_, arrival, deadline)
-             ? absl::DeadlineExceededError(cancelled_with_.message())
-             : cancelled_with_;
+  if (!cancelled_ || !(status.ok() || only_cancelled)) return status;
+  return IsDeadline(arrival, deadline) ? absl::DeadlineExceededError(cancelled_with_.message())
+                                       : cancelled_with_;
 }
 
 std::vector<std::string> Outbox::Close(bool told_all) {

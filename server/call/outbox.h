@@ -46,6 +46,9 @@ class Outbox {
   // The client is gone: drops what is pending, and accepts no more parts. The call ends with `why`;
   // the first `why` counts. Returns the request that the engine is to cancel.
   std::optional<RequestHandle> Cancel(const absl::Status& why);
+  // Why the engine is to cancel the requests: the reason of Cancel or, without one, that a sequence
+  // has failed (kError). A deadline is told from a cancel as in FinalStatus.
+  Ending WhyCancelled(TimePoint arrival, TimePoint deadline) const;
   // CANCELLED after a call of Cancel.
   absl::Status CheckClient() const;
   // Whether the client would not learn of a state that is stored now, because the call was
@@ -112,6 +115,9 @@ class Outbox {
   bool IsBehind() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Overflow(bool behind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether Cancel only tells of the deadline.
+  bool IsDeadline(TimePoint arrival, TimePoint deadline) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adjusts the charge and the metric to what is held. Returns false if there is no room.
   bool Recharge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakeHandOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

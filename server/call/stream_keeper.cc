@@ -42,18 +42,12 @@ void StreamKeeper::KeepStart() {
 
 bool StreamKeeper::Ready() {
   MutexLock lock(mutex_);
-  if (!busy_ && writing_ == 0) return true;
+  if (points_ == 0 && writing_ == 0) return true;
   environment_.metrics.checkpoints_skipped.Increment();
   return false;
 }
 
-void StreamKeeper::OnResumePoint(ResumePoint point) {
-  {
-    MutexLock lock(mutex_);
-    busy_ = true;
-  }
-  Add({.point = std::move(point)});
-}
+void StreamKeeper::OnResumePoint(ResumePoint point) { Add({.point = std::move(point)}); }
 
 void StreamKeeper::HandOver(ResumePoint point, bool seal, HandedOver done) {
   Add({.point = std::move(point), .seal = seal, .done = std::move(done)});
@@ -64,6 +58,7 @@ void StreamKeeper::Add(Task task) {
   const size_t bytes = kept != nullptr ? static_cast<size_t>(kept->bytes()) : 0;
   {
     MutexLock lock(mutex_);
+    if (task.is_resume_point()) ++points_;
     tasks_.push_back(std::move(task));
   }
   environment_.decoders.Add(*client_, bytes, [self = shared_from_this()] { self->Work(); });
@@ -74,6 +69,7 @@ void StreamKeeper::Work() {
   absl::StatusOr<SequenceState> state;
   std::optional<SequenceState> turn;
   uint64_t number = 0;
+  bool is_resume_point = false;
   {
     MutexLock work(work_mutex_);
     number = ++made_;
@@ -82,7 +78,9 @@ void StreamKeeper::Work() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    // This is the last task. SealUnlessPut may copy its state, and the copy takes the room of last_.
+    is_resume_point = task.is_resume_point();
+    // This is the last task. SealUnlessPut may copy its state, and the copy takes the room of
+    // last_.
     if (task.done) last_.reset();
     const absl::Status made = Catching([&] {
       state = task.start ? absl::StatusOr<SequenceState>(*start_) : Make(std::move(task.point));
@@ -104,7 +102,7 @@ void StreamKeeper::Work() {
     Write({*std::move(turn), number});
   }
   MutexLock lock(mutex_);
-  busy_ = false;
+  if (is_resume_point) --points_;
 }
 
 absl::StatusOr<std::string> StreamKeeper::Seal(const SequenceState& state) const {
@@ -184,7 +182,6 @@ void StreamKeeper::Put(const absl::Status& status, uint64_t number, const Handed
     MutexLock lock(mutex_);
     if (writing_ != number) return;
     writing_ = 0;
-    busy_ = false;
     next.swap(next_);
   }
   // Any client that has an output after the start knows the new id. The pool may be gone already.

@@ -68,6 +68,8 @@ class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this
     ResumePoint point{};
     bool seal = false;
     HandedOver done{};  // set only for the last resume point
+
+    bool is_resume_point() const { return !start && !done; }  // not the last one
   };
   // A state that is to be written. `number`: the position of its task in the order of tasks.
   struct Made {
@@ -115,7 +117,7 @@ class StreamKeeper : public ResumePointSink, public std::enable_shared_from_this
 
   Mutex mutex_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;         // a resume point waits or is being made
+  int points_ ABSL_GUARDED_BY(mutex_) = 0;            // resume points that wait or are being made
   uint64_t writing_ ABSL_GUARDED_BY(mutex_) = 0;      // number of the state being written, or 0
   uint64_t newest_ ABSL_GUARDED_BY(mutex_) = 0;       // number of the newest state given to Write
   std::optional<Made> next_ ABSL_GUARDED_BY(mutex_);  // waits until that state is written

@@ -181,11 +181,6 @@ void GenerateEngine::Add(Job& job, TimePoint now) {
 void GenerateEngine::Remove(Job& job, Outcome& outcome) {
   auto& stream = static_cast<TokenStream&>(job);
   if (!stream.held.tokens.empty()) Give(*stream.sink, held_.Take(stream, {})).IgnoreError();
-  if (!outcome.status.ok()) {
-    for (Sequence* follower : stream.followers()) {
-      static_cast<TokenStream&>(*follower).leader_end = outcome.status;
-    }
-  }
   scheduler_.Remove(stream);
   prefixes_.Remove(stream);
   if (stream.output) outcome.usage.generated_tokens = stream.output->tokens();
@@ -236,9 +231,9 @@ void GenerateEngine::Place() {
   const Placement& placement = scheduler_.Place(now, [this](Sequence& sequence) {
     return prefixes_.MayStart(static_cast<TokenStream&>(sequence));
   });
+  // A cancel and a deadline end a whole group at once. So the leader of these has failed.
   for (Sequence* sequence : placement.abandoned) {
-    auto& stream = static_cast<TokenStream&>(*sequence);
-    Fail(stream, stream.leader_end, now);
+    Fail(static_cast<TokenStream&>(*sequence), CallHasFailed(), now);
   }
   for (const auto& [sequence, slot] : placement.parked) {
     auto& stream = static_cast<TokenStream&>(*sequence);
@@ -272,7 +267,7 @@ void GenerateEngine::Place() {
   for (const auto& [leader, sequence] : placement.forked) {
     auto& stream = static_cast<TokenStream&>(*sequence);
     if (leader->slot() < 0) {
-      Fail(stream, absl::AbortedError("the state of the sequence that it follows was lost"), now);
+      Fail(stream, CallHasFailed(), now);  // the leader's state was lost
     } else {
       CheckState(stream, "engine.fork_failed",
                  slots_.Fork(static_cast<const TokenStream&>(*leader), stream));

@@ -59,7 +59,7 @@ class GenerateEngine final : public RequestLoop {
   // Generates several answers to one prompt, one for each sink, at most as many as CheckGroup
   // allows. The prompt is read once, and the i-th answer is the one that Generate gives with the
   // seed + i. All answers get slots at the same time, and each ends by itself. But if the first
-  // answer ends before the prompt is read, the others end with its status. Only the first answer
+  // answer fails before the prompt is read, the others end with ABORTED. Only the first answer
   // has Usage::prompt_tokens and the scores of the prompt. The handle is that of the first answer;
   // those of the others follow it. REQUIRES: stop.max_tokens >= 1.
   absl::StatusOr<RequestHandle> GenerateGroup(const GenerationRequest& request,

@@ -70,9 +70,9 @@ Inbox::AddResult Inbox::Add(std::vector<std::unique_ptr<Job>>&& jobs,
   return {.handle = first, .refused = std::nullopt};
 }
 
-void Inbox::Cancel(RequestHandle handle, bool by_client) {
+void Inbox::Cancel(const Cancelled& requests) {
   MutexLock lock(mutex_);
-  pending_.cancelled.push_back({handle, by_client});
+  pending_.cancelled.push_back(requests);
   arrived_.NotifyOne();
 }
 

@@ -40,9 +40,11 @@ class Reservation {
 // mutex protects both, and is only held for a moment. Thread-safe.
 class Inbox {
  public:
+  // Requests that are to end together, as in RequestLoop::Cancel.
   struct Cancelled {
-    RequestHandle handle;
-    bool by_client;  // as in RequestLoop::Cancel
+    RequestHandle first;
+    uint32_t count;
+    Ending why;
   };
   // Everything that arrived since the last Take.
   struct Batch {
@@ -81,7 +83,7 @@ class Inbox {
   AddResult Add(std::vector<std::unique_ptr<Job>>&& jobs,
                 absl::FunctionRef<bool(int32_t ahead)> in_time);
 
-  void Cancel(RequestHandle handle, bool by_client);
+  void Cancel(const Cancelled& requests);
 
   // From now on Add refuses all jobs. `streams_leave`: resumable streams are to end.
   void Close(bool streams_leave);

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "server/engine/request.h"
+#include "server/observability/metrics.h"
 #include "server/scheduling/admission_budget.h"
 
 namespace aft::server {
@@ -39,6 +40,7 @@ struct Job : RequestHeader {
   std::shared_ptr<bool> call_began;
   bool began() const { return started_at.has_value() || (call_began != nullptr && *call_began); }
   std::optional<TimePoint> first_output_at;  // when its first tokens came
+  std::optional<Ending> cancelled;           // why it ends, if RequestLoop::Cancel ends it
 };
 
 // Returns the error of a job whose time is over. It has passed its deadline, which is that of the

@@ -189,8 +189,8 @@ struct Phases {
 // The one terminal event of a request.
 struct Outcome {
   // OK: `reason` says why the request ended. Else CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
-  // (shutdown), RESOURCE_EXHAUSTED (slow client, or no memory), ABORTED (another request of its
-  // call has failed) or INTERNAL.
+  // (shutdown), RESOURCE_EXHAUSTED (slow client, or no memory), ABORTED (its call has failed, or
+  // another request of its call) or INTERNAL.
   absl::Status status;
   bool no_memory = false;  // RESOURCE_EXHAUSTED because the server has no memory for its state
   FinishReason reason = FinishReason::kLength;

@@ -22,20 +22,18 @@ constexpr std::chrono::seconds kLongestPause{1};
 
 static_assert(static_cast<int>(Ending::kDone) == static_cast<int>(FinishReason::kDone));
 
-// `started`: the request has had a slot.
-Ending EndingOf(const Outcome& outcome, bool started) {
+Ending EndingOf(const Job& job, const Outcome& outcome) {
+  if (job.cancelled) return *job.cancelled;
   switch (outcome.status.code()) {
     case absl::StatusCode::kOk:
       return static_cast<Ending>(outcome.reason);
-    case absl::StatusCode::kCancelled:
-      return Ending::kCancelled;
     case absl::StatusCode::kDeadlineExceeded:
       return Ending::kDeadline;
     case absl::StatusCode::kUnavailable:
       return Ending::kShutdown;
     case absl::StatusCode::kResourceExhausted:
       if (outcome.no_memory) return Ending::kError;
-      return started ? Ending::kSlowClient : Ending::kQueueTimeout;
+      return job.started_at ? Ending::kSlowClient : Ending::kQueueTimeout;
     default:
       return Ending::kError;
   }
@@ -44,6 +42,8 @@ Ending EndingOf(const Outcome& outcome, bool started) {
 }  // namespace
 
 absl::Status Draining() { return absl::UnavailableError("the server is draining"); }
+
+absl::Status CallHasFailed() { return absl::AbortedError("the call of this request has failed"); }
 
 RequestLoop::RequestLoop(const EngineOptions& options, int32_t slots, int32_t strict_client_slots,
                          ModelMetrics& metrics)
@@ -265,12 +265,15 @@ void RequestLoop::Serve() {
 }
 
 void RequestLoop::DropCancelled(const std::vector<Inbox::Cancelled>& cancelled) {
-  for (const auto& [handle, by_client] : cancelled) {
-    const auto it = jobs_.find(handle);
-    if (it == jobs_.end()) continue;  // it has finished meanwhile
-    absl::Status why = absl::CancelledError("the client cancelled the request");
-    if (!by_client) why = absl::AbortedError("another request of the call has failed");
-    Fail(*it->second, std::move(why), Now());
+  for (const auto& [first, count, why] : cancelled) {
+    for (RequestHandle handle = first; handle < first + count; ++handle) {
+      const auto it = jobs_.find(handle);
+      if (it == jobs_.end()) continue;  // it has finished meanwhile
+      it->second->cancelled = why;
+      Fail(*it->second,
+           why == Ending::kError ? CallHasFailed() : absl::CancelledError("the call was cancelled"),
+           Now());
+    }
   }
 }
 
@@ -440,8 +443,8 @@ void RequestLoop::DeliverFinished() {
   }
   for (size_t i = 0; i < finished_.size(); ++i) {
     if (finished_[i] == nullptr) continue;
-    const bool started = finished_[i]->started_at.has_value();
-    Finish(*finished_[i]->finish_sink, EndingOf(outcomes_[i], started), outcomes_[i]);
+    const Job& job = *finished_[i];
+    Finish(*job.finish_sink, EndingOf(job, outcomes_[i]), outcomes_[i]);
   }
   finished_.clear();
   outcomes_.clear();

@@ -29,6 +29,8 @@ namespace aft::server {
 
 // UNAVAILABLE: the server is draining and accepts nothing new.
 absl::Status Draining();
+// ABORTED: the request ends because its call has failed, or another request of its call.
+absl::Status CallHasFailed();
 
 struct EngineOptions {
   ModelConfig model;
@@ -69,10 +71,12 @@ class RequestLoop {
  public:
   virtual ~RequestLoop() = default;
 
-  // Ends the request before the next step, and frees its slot: with CANCELLED if its client has
-  // given up, otherwise with ABORTED, because another request of its call has failed. Unknown and
-  // finished handles are ignored.
-  void Cancel(RequestHandle handle, bool by_client = true) { inbox_.Cancel(handle, by_client); }
+  // Ends `count` requests, of which `first` is the first one, all before the same step, and frees
+  // their slots. `why` is the reason that the metrics give. With kError the requests end with
+  // ABORTED (CallHasFailed), otherwise with CANCELLED. Unknown and finished handles are ignored.
+  void Cancel(RequestHandle first, uint32_t count = 1, Ending why = Ending::kCancelled) {
+    inbox_.Cancel({first, count, why});
+  }
 
   // Refuses new requests with UNAVAILABLE. Requests that no step has held yet end with UNAVAILABLE,
   // and so do resumable streams, which leave their resume points. All others continue. Without

@@ -15,10 +15,13 @@ void Count(const CounterByMethod& counters, const std::array<int64_t, kCount>& t
 // True for a deadline, a client that gave up, or max_queue_ms, but not for a shutdown, a failure of
 // the server or a client that reads too slowly.
 bool IsOutOfTime(const TokenStream& stream, const Outcome& outcome) {
+  if (stream.cancelled) {
+    return *stream.cancelled == Ending::kCancelled || *stream.cancelled == Ending::kDeadline;
+  }
   const absl::Status& status = outcome.status;
   const bool queued_too_long =
       absl::IsResourceExhausted(status) && !stream.started_at && !outcome.no_memory;
-  return queued_too_long || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
+  return queued_too_long || absl::IsDeadlineExceeded(status);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "model/api/sampling_params.h"
 #include "server/engine/job.h"
 #include "server/engine/output_builder.h"
@@ -54,9 +53,6 @@ struct TokenStream final : Sequence, Job {
   std::vector<TokenId> unsaved;  // outputs since the last resume point
   int64_t next_point = 0;        // the first position at which there may be a resume point
   bool sits_out = false;         // the stream has no row, so that no step names it
-
-  // How its leader has ended, if that was before the fork.
-  absl::Status leader_end = absl::AbortedError("the sequence that it follows has ended");
 
   // Generation.
   // The outcome, if the request brings all of its output or all of its scores, or asks for no

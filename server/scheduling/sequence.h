@@ -99,8 +99,6 @@ class Sequence : public FairItem {
 
   // Whether it has a leader. False once it is forked, or once its leader was removed.
   bool follows() const { return leader_ != nullptr; }
-  // Those that were not forked from it yet.
-  const std::vector<Sequence*>& followers() const { return followers_; }
   // The number of sequences in its group: itself and its followers.
   int32_t group_size() const { return 1 + static_cast<int32_t>(followers_.size()); }
 

@@ -358,7 +358,7 @@ void RedisStates::Remove(const Client& client, const std::string& owner, const s
                        done = std::move(done)](const RedisClient::Replies& replies) {
     const absl::Status status = Check(replies);
     if (!status.ok()) return done(status);
-    if (IsNothing(replies->front())) return done(Unknown());
+    if (IsNothing(replies->front())) return done(None());
     // Where clients are not known, another client may have stored the state.
     const absl::StatusOr<RedisRecord> record =
         OpenRecordHead(sealer_, id, owner, replies->front().text, Now());

@@ -48,7 +48,8 @@ class StatePlace {
   virtual void List(const Client& client, const std::string& owner, const std::string& after,
                     size_t most, Listed listed) = 0;
 
-  // NOT_FOUND as Find. REQUIRES: no other owner has a state under that name.
+  // NOT_FOUND as Find, but not counted as refused. REQUIRES: no other owner has a state under that
+  // name.
   virtual void Remove(const Client& client, const std::string& owner, const std::string& id,
                       Done done) = 0;
 

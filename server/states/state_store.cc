@@ -9,9 +9,15 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
-#include "base/status_macros.h"
 
 namespace aft::server {
+namespace {
+
+absl::Status NotFound(bool expired) {
+  return absl::NotFoundError(expired ? "this state has expired" : "no state of this id");
+}
+
+}  // namespace
 
 std::string StateStore::NewId() {
   std::array<unsigned char, kIdBytes / 2> bytes{};
@@ -68,15 +74,21 @@ absl::StatusOr<StoredState> StateStore::Find(const std::string& owner, const std
   std::vector<StoredState> gone;
   MutexLock lock(mutex_);
   ExpireAt(clock_(), gone);
-  AFT_ASSIGN_OR_RETURN(const auto stored, Look({owner, id}));
-  return stored->second;
+  const Key key(owner, id);
+  const auto stored = states_.find(key);
+  if (stored != states_.end()) return stored->second;
+  const bool expired = HasExpired(key);
+  metrics_.refused(expired ? StateRefusal::kExpired : StateRefusal::kUnknown).Increment();
+  return NotFound(expired);
 }
 
 absl::Status StateStore::Delete(const std::string& owner, const std::string& id) {
   std::vector<StoredState> gone;
   MutexLock lock(mutex_);
   ExpireAt(clock_(), gone);
-  AFT_ASSIGN_OR_RETURN(const auto stored, Look({owner, id}));
+  const Key key(owner, id);
+  const auto stored = states_.find(key);
+  if (stored == states_.end()) return NotFound(HasExpired(key));
   gone.push_back(std::move(stored->second));
   expiries_.erase({gone.back().expires, stored->first});
   Remove(stored);
@@ -117,14 +129,6 @@ void StateStore::ExpireAt(TimePoint now, std::vector<StoredState>& gone) {
     Remove(stored);
     metrics_.expired.Increment();
   }
-}
-
-absl::StatusOr<StateStore::States::iterator> StateStore::Look(const Key& key) {
-  const auto stored = states_.find(key);
-  if (stored != states_.end()) return stored;
-  const bool expired = expired_.count(key) > 0;
-  metrics_.refused(expired ? StateRefusal::kExpired : StateRefusal::kUnknown).Increment();
-  return absl::NotFoundError(expired ? "this state has expired" : "no state of this id");
 }
 
 void StateStore::Remove(States::iterator stored) {

@@ -78,7 +78,8 @@ class StateStore {
   // a caller holds it.
   absl::StatusOr<StoredState> Find(const std::string& owner, const std::string& id);
 
-  // NOT_FOUND as Find.
+  // NOT_FOUND as Find, but not counted as refused: the server also removes states by itself, and
+  // they may be gone.
   absl::Status Delete(const std::string& owner, const std::string& id);
 
   // Returns at most `most` of the owner's states after `after`, in the order of ids.
@@ -95,7 +96,9 @@ class StateStore {
 
   void ExpireAt(TimePoint now, std::vector<StoredState>& gone)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<States::iterator> Look(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasExpired(const Key& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return expired_.count(key) > 0;
+  }
   void Remove(States::iterator stored) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   StateBudget budget_;

@@ -105,6 +105,10 @@ void ActiveCalls::CheckClients(const ClientIdentity& identity) {
   for (const auto& call : calls()) call->CheckClient(identity);
 }
 
+void ActiveCalls::EndAll(const absl::Status& why) {
+  for (const auto& call : calls()) call->OnRevoked(why);
+}
+
 void ActiveCalls::CancelStuck() {
   const TimePoint now = std::chrono::steady_clock::now();
   for (const auto& call : calls()) {

@@ -18,11 +18,6 @@
 
 namespace aft::server {
 
-// The status of a call whose client does not read.
-inline absl::Status SlowClient() {
-  return absl::ResourceExhaustedError("slow client: it did not read for limits.write_stall_ms");
-}
-
 // A call that gRPC has not finished sending. Its reactor reports when operations begin and end. If
 // an operation takes too long, because the client does not read, the call is cancelled.
 class ActiveCall {
@@ -50,7 +45,7 @@ class ActiveCall {
 
   // Finds the client of the call with `identity`; from then on the call belongs to that client.
   // Errors as ClientIdentity::Find. REQUIRES: context() still exists. A call that never identifies
-  // has no client, and gets no calls of OnRevoked and OnClient.
+  // has no client, gets no call of OnClient, and gets OnRevoked only when the server stops.
   absl::StatusOr<std::shared_ptr<const Client>> Identify(const ClientIdentity& identity);
 
   // Sets what the call needs of its client for as long as it runs. `needs` returns whether the
@@ -60,8 +55,9 @@ class ActiveCall {
   using Needs = std::function<absl::Status(const Client&)>;
   absl::Status Require(Needs needs);
 
-  // Is called when the client may not make this call any more. The call must end with `why`, which
-  // is UNAUTHENTICATED or the error of Needs. context() may be gone.
+  // Is called when the call must end with `why`, as far as it has not ended: the client may not
+  // make it any more (UNAUTHENTICATED or the error of Needs), or the server stops (UNAVAILABLE).
+  // context() may be gone.
   virtual void OnRevoked(const absl::Status& why) = 0;
   // Is called when the file of clients was read again and has `client` for this call. Calls with
   // several requests use it, because each request has its own needs.
@@ -111,6 +107,9 @@ class ActiveCalls {
 
   // Returns when there are no calls, or at `deadline`.
   void WaitForNone(TimePoint deadline);
+
+  // Ends all calls with `why`. They may still wait for their clients to read.
+  void EndAll(const absl::Status& why);
 
  private:
   void CancelStuck();

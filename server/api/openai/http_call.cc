@@ -10,8 +10,8 @@
 #include "google/protobuf/wrappers.pb.h"
 #include "server/api/openai/error_page.h"
 #include "server/call/call_report.h"
+#include "server/call/carrier.h"
 #include "server/observability/log.h"
-#include "server/transport/active_calls.h"
 
 namespace aft::server::openai {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -87,6 +88,7 @@ class ThreadCarrier final : public Carrier, public std::enable_shared_from_this<
     thread_.join();
     return call.ending();
   }
+  std::function<void()> before_close;  // set before the call begins
   // These two are for the time after Join.
   const std::vector<std::string>& messages() const { return messages_; }
   const std::vector<std::string>& wakers() const { return wakers_; }  // names of threads
@@ -107,6 +109,7 @@ class ThreadCarrier final : public Carrier, public std::enable_shared_from_this<
       if (next == Call::Next::kEnd) break;
     }
     if (call.ending().message) Keep(call);
+    if (before_close) before_close();
     call.Close();
   }
   void Keep(Call& call) {

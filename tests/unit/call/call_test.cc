@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "server/admission/memory_ledger.h"
 #include "server/api/aft/typed_exchange.h"
+#include "server/call/carrier.h"
 #include "server/config/client.h"
 #include "server/scheduling/time.h"
 #include "tests/property/random_inputs.h"
@@ -182,6 +183,43 @@ TEST_F(CallTest, SequencesThatEndBecauseAnotherOneHasFailedAreNotCancelled) {
   EXPECT_EQ(metrics.finished(Ending::kError).Value(), 3);
   const auto missed = metrics.ttft_missed_seconds[Method::kComplete].Collect();
   EXPECT_EQ(missed.histogram.sample_count, 0U);
+}
+
+// Only a client that gave up, and one without time, has missed its first token.
+TEST_F(CallTest, TheMetricsSayWhyACallWasCancelled) {
+  uint64_t missed = 0;
+  for (const auto& [why, ending] :
+       {std::pair(absl::CancelledError("gone"), Ending::kCancelled),
+        {absl::PermissionDeniedError("revoked"), Ending::kCancelled},
+        {SlowClient(), Ending::kSlowClient},
+        {absl::UnavailableError("the server is shutting down"), Ending::kShutdown},
+        {absl::ResourceExhaustedError("no memory for the message"), Ending::kError}}) {
+    fakes_.control->Hold();
+    Open open = Start<Generate>(Prompt(std::string(300, 'x'), 1));  // five steps
+    fakes_.control->WaitUntilBlocked();
+    ModelMetrics& metrics = *registry_->FindMetrics("fake");
+    const double before = metrics.finished(ending).Value();
+    open.call->Cancel(why);
+    fakes_.control->Resume();
+    EXPECT_EQ(open.Join().status, why);
+    EXPECT_EQ(metrics.finished(ending).Value(), before + 1) << why;
+    if (ending == Ending::kCancelled) ++missed;
+    const auto late = metrics.ttft_missed_seconds[Method::kGenerate].Collect();
+    EXPECT_EQ(late.histogram.sample_count, missed) << why;
+  }
+}
+
+TEST_F(CallTest, AStateThatTheClientWasToldOutlivesTheLossOfItsAccess) {
+  v1::GenerateRequest request = Prompt("abc", 5);
+  request.mutable_store();
+  Open open = Make(*environment_, std::make_unique<Generate>());
+  open.carrier->before_close = [&] { open.call->OnClient(Named("ada", {"encoder"})); };
+  Begin(*open.call, request);
+  EXPECT_EQ(open.Join().status, absl::OkStatus());
+  v1::GenerateRequest next = Prompt("d", 5);
+  next.mutable_previous()->set_state_id(
+      open.Messages<v1::GenerateResponse>().back().finished().state().id());
+  EXPECT_EQ(Start<Generate>(next).Join().status, absl::OkStatus());
 }
 
 TEST_F(CallTest, ACallEndsWhenItsClientLosesAccessToTheModel) {

@@ -1,5 +1,6 @@
 #include "server/call/outbox.h"
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "server/engine/request.h"
 #include "server/observability/metrics.h"
 #include "server/observability/rate_limit.h"
+#include "server/scheduling/time.h"
 #include "tests/unit/call/silent_exchanges.h"
 
 namespace aft::server {
@@ -55,6 +57,30 @@ TEST_F(OutboxTest, ASequenceThatItsClientCancelledCancelsNoOther) {
   for (uint32_t i = 0; i < 4; ++i) {
     EXPECT_EQ(outbox.EndSequence(outcome, i, /*stored=*/std::nullopt).others, std::nullopt);
   }
+}
+
+// Which thread notices first that the deadline has come, must not make a difference.
+TEST_F(OutboxTest, ACancelAtTheDeadlineCountsAsTheDeadline) {
+  outbox.EndCall(outcome);
+  const TimePoint now = std::chrono::steady_clock::now();
+  outbox.Cancel(absl::CancelledError("gone"));
+  const auto arrival = now - std::chrono::hours(1);
+  EXPECT_EQ(outbox.WhyCancelled(arrival, now), Ending::kDeadline);
+  EXPECT_EQ(outbox.FinalStatus(arrival, now).code(), absl::StatusCode::kDeadlineExceeded);
+  for (const TimePoint later : {now + std::chrono::hours(1000), TimePoint::max()}) {
+    EXPECT_EQ(outbox.WhyCancelled(arrival, later), Ending::kCancelled);
+    EXPECT_EQ(outbox.FinalStatus(arrival, later).code(), absl::StatusCode::kCancelled);
+  }
+}
+
+// The requests that a failed call ends are ABORTED, which is not the status of the call.
+TEST_F(OutboxTest, ACallThatIsCancelledEndsWithTheReasonAndNotWithAborted) {
+  EXPECT_EQ(outbox.WhyCancelled({}, TimePoint::max()), Ending::kError);  // a sequence has failed
+  outbox.Cancel(absl::InternalError("a defect"));
+  EXPECT_EQ(outbox.WhyCancelled({}, TimePoint::max()), Ending::kError);
+  outcome.status = absl::AbortedError("");
+  outbox.EndCall(outcome);
+  EXPECT_EQ(outbox.FinalStatus({}, TimePoint::max()).code(), absl::StatusCode::kInternal);
 }
 
 }  // namespace

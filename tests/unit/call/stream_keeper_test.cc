@@ -61,6 +61,18 @@ class StreamKeeperTest : public testing::Test {
     return tokens;
   }
 
+  // A task that holds one of the two threads of the pool.
+  struct Blocker {
+    std::promise<void> begun;
+    std::promise<void> released;
+  };
+  void Block(Blocker& blocker) {
+    pool_->Add(*client_, 0, [&blocker] {
+      blocker.begun.set_value();
+      blocker.released.get_future().wait();
+    });
+  }
+
   prometheus::Registry registry_;
   StateMetrics metrics_{registry_};
   std::unique_ptr<StateAccess> access_;
@@ -176,6 +188,41 @@ TEST_F(StreamKeeperTest, AWriteThatOutlivesThePoolRemovesTheOldState) {
   access_ = OpenStates(config, metrics_);
   EXPECT_EQ(Kept(*old), -1);
   EXPECT_EQ(Kept(*keeper), 11);
+}
+
+TEST_F(StreamKeeperTest, AResumePointThatWaitsBehindTheStartKeepsItBusy) {
+  const auto keeper = Keeper(StateAfter(11, 0), StateAfter(10, 0));
+  Blocker one;
+  Blocker other;
+  Blocker after_start;
+  Block(one);
+  Block(other);
+  one.begun.get_future().wait();
+  other.begun.get_future().wait();
+  keeper->KeepStart();
+  Block(after_start);
+  keeper->OnResumePoint({.state = KeptBytes("s"), .outputs = {}});
+  other.released.set_value();
+  after_start.begun.get_future().wait();  // the same thread has written the start before
+  EXPECT_EQ(Kept(*keeper), 10);
+  EXPECT_FALSE(keeper->Ready());
+  after_start.released.set_value();
+  one.released.set_value();
+  Finish();
+  EXPECT_TRUE(keeper->Ready());
+}
+
+// Only what a client asks for counts as refused.
+TEST_F(StreamKeeperTest, ARemovalOfAStateThatWasNeverWrittenRefusesNothing) {
+  StatesConfig config;
+  config.max_bytes = 1000;
+  access_ = OpenStates(config, metrics_);
+  const auto keeper = Keeper(StateAfter(11, 0), StateAfter(10, 200'000));
+  keeper->KeepStart();
+  Finish();
+  keeper->Forget(/*old=*/false);
+  Finish();
+  EXPECT_EQ(metrics_.refused(StateRefusal::kUnknown).Value(), 0);
 }
 
 // To free a state takes long, and a thread that sends for all clients calls Forget.

@@ -132,7 +132,8 @@ TEST_F(EngineGroupTest, BeforeTheForkTheEndOfTheFirstAnswerEndsAll) {
   control->RunSteps(2);
   engine->Cancel(group.handle);
   control->Resume();
-  EXPECT_THAT(group.Codes(), Each(absl::StatusCode::kCancelled));
+  EXPECT_THAT(group.Codes(), ElementsAre(absl::StatusCode::kCancelled, absl::StatusCode::kAborted,
+                                         absl::StatusCode::kAborted));
   for (const Sink& sink : group.sinks) EXPECT_THAT(sink->tokens(), IsEmpty());
   ExpectServes();
   EXPECT_EQ(engine->load().running, 0);
@@ -158,9 +159,10 @@ TEST_F(EngineGroupTest, AGroupMayBeCancelledWhileItWaits) {
   const Accepted endless = Submit(Request({1}, kManyOutputs));
   const GenerationRequest request = Request({3, 4}, 3);
   const Group group = SubmitGroup(request, 2);
-  engine->Cancel(group.handle);
+  engine->Cancel(group.handle, 2);
   control->RunSteps(3);
   EXPECT_THAT(group.Codes(), Each(absl::StatusCode::kCancelled));
+  EXPECT_EQ(metrics.finished(Ending::kCancelled).Value(), 2);
   engine->Cancel(endless.handle);
   control->Resume();
   ExpectServes();
@@ -174,7 +176,8 @@ TEST_F(EngineGroupTest, AFailedStepEndsTheGroupThatIsInIt) {
   control->RunSteps(1);
   control->FailNext(FakeCall::kCollect, absl::InternalError("a step"));
   control->Resume();
-  EXPECT_THAT(reading.Codes(), Each(absl::StatusCode::kInternal));
+  EXPECT_THAT(reading.Codes(), ElementsAre(absl::StatusCode::kInternal, absl::StatusCode::kAborted,
+                                           absl::StatusCode::kAborted));
   EXPECT_EQ(metrics.finished(Ending::kError).Value(), 3);
   const GenerationRequest request = Request({1, 2, 3}, kManyOutputs);
   control->Hold();
@@ -196,11 +199,38 @@ TEST_F(EngineGroupTest, ALostStateEndsTheGroupBeforeItHasBegun) {
     request.previous = state;
     control->FailNext(FakeCall::kRestore);
     const Group group = SubmitGroup(request, 3);
-    // Without a text to read, the others were to continue from the lost state at once.
-    const auto others = prompt.empty() ? absl::StatusCode::kAborted : absl::StatusCode::kInternal;
-    EXPECT_THAT(group.Codes(), ElementsAre(absl::StatusCode::kInternal, others, others));
+    EXPECT_THAT(group.Codes(), ElementsAre(absl::StatusCode::kInternal, absl::StatusCode::kAborted,
+                                           absl::StatusCode::kAborted));
   }
   ExpectServes();
+}
+
+// The other answers end because the first one has failed, for whatever reason.
+TEST_F(EngineGroupTest, OnlyTheAnswerThatIsNotReadEndsBecauseOfASlowClient) {
+  Start();
+  GenerationRequest request = Request({4, 5, 6}, 5);
+  request.prompt_scores = true;
+  std::vector<Sink> sinks = Sinks(3);
+  sinks[0] = std::make_shared<RecordingSink>(/*accept=*/0);
+  EXPECT_THAT(SubmitGroup(request, sinks).Codes(),
+              ElementsAre(absl::StatusCode::kResourceExhausted, absl::StatusCode::kAborted,
+                          absl::StatusCode::kAborted));
+  EXPECT_EQ(metrics.finished(Ending::kSlowClient).Value(), 1);
+  EXPECT_EQ(metrics.finished(Ending::kError).Value(), 2);
+}
+
+// None of their clients reads too slowly.
+TEST_F(EngineGroupTest, WithoutMemoryForItsStateAGroupEndsByAnErrorOfTheServer) {
+  Start();
+  GenerationRequest first = Request({1, 2, 3}, 3);
+  first.store = true;
+  GenerationRequest request = Request({4, 5, 6}, 5);
+  request.previous = StateOf(Submit(first).sink->Wait());
+  control->FailNext(FakeCall::kRestore, absl::ResourceExhaustedError("none"));
+  EXPECT_THAT(SubmitGroup(request, 3).Codes(),
+              ElementsAre(absl::StatusCode::kResourceExhausted, absl::StatusCode::kAborted,
+                          absl::StatusCode::kAborted));
+  EXPECT_EQ(metrics.finished(Ending::kError).Value(), 3);
 }
 
 // Followers of a prompt of one token begin and end in one placement. Each leaves the queue once.

@@ -388,7 +388,7 @@ TEST_F(EngineGroupJoinTest, AGroupThatWaitsMayBeCancelled) {
   const Group waits = SubmitGroup(Request(Joined(system, {3, 4}), 4), 3);
   control->RunSteps(3);
   EXPECT_EQ(metrics.prefix_joins.Value(), 1);
-  engine->Cancel(waits.handle);
+  engine->Cancel(waits.handle, 3);
   control->Resume();
   EXPECT_THAT(waits.Codes(), ::testing::Each(absl::StatusCode::kCancelled));
   ExpectGroup(leaders, first);

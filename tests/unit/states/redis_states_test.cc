@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tests/support/captured_log.h"
@@ -173,6 +174,7 @@ TEST_F(RedisStatesTest, ARemovedStateIsGone) {
   EXPECT_TRUE(Remove(*replica_, "ada", Id('a')).ok());
   EXPECT_EQ(Find(*replica_, "ada", Id('a')).status(), kNone);
   EXPECT_EQ(Remove(*replica_, "ada", Id('a')), kNone);
+  EXPECT_EQ(replica_->metrics.refused(StateRefusal::kUnknown).Value(), 1);  // that of Find
   EXPECT_THAT(*List(*replica_, "ada"), ElementsAre(Id('b')));
   EXPECT_EQ(BytesOf("ada"), StateBytes(*File("ada", Id('b')).state));
 }
@@ -470,13 +472,14 @@ TEST_F(RedisStatesTest, RedisMayStartAfterTheServer) {
 
 TEST_F(RedisStatesTest, CallsAreDoneBeforeTheObjectIsDestroyed) {
   std::atomic<int> done = 0;
-  for (const char digit : std::string("0123456789")) {
-    replica_->states->Put(File("ada", Id(digit)), {},
+  constexpr int kStates = 100;  // as many as a page of the list has
+  for (int i = 0; i < kStates; ++i) {
+    replica_->states->Put(File("ada", absl::StrFormat("%032x", i)), {},
                           [&](const absl::StatusOr<StoredState>& stored) { done += stored.ok(); });
   }
   replica_.reset();
-  EXPECT_EQ(done, 10);
-  EXPECT_EQ(List(*Open(), "ada")->size(), 10);
+  EXPECT_EQ(done, kStates);
+  EXPECT_EQ(List(*Open(), "ada")->size(), kStates);
 }
 
 TEST_F(RedisTest, ThePasswordIsReadFromItsFileForEachConnection) {
