@@ -264,13 +264,17 @@ void GrpcServer::BeginDrain(TimePoint deadline) {
   if (std::exchange(draining_, true)) return;
   watches_.EndAll();
   infer_streams_.EndAll();
-  drain_until_.set_value(std::chrono::system_clock::now() + LeftUntil(deadline));
+  // Shutdown ends the calls at the deadline, with a status that says why. gRPC cancels them later.
+  drain_until_.set_value(std::chrono::system_clock::now() + LeftUntil(deadline) + kLastCalls);
 }
 
 void GrpcServer::Shutdown(TimePoint deadline) {
   if (server_ == nullptr) return;
   BeginDrain(deadline);
   active_.WaitForNone(deadline);
+  // The first reason of an end counts. Without this one, the cancellation below would look as if
+  // the clients had cancelled.
+  active_.EndAll(absl::UnavailableError("the server is shutting down"));
   // A client closes a connection that got GOAWAY when it has read the last of its streams.
   std::future_status drained = drain_.wait_for(kLastCalls);
   // gRPC's shutdown would otherwise wait until its deadline for connections without a call. This is

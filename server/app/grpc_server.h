@@ -78,7 +78,7 @@ class GrpcServer {
   void OnClients(std::function<void()> on_clients);
 
   // Closes the port, ends idle streams and tells every client to use another server (GOAWAY). Calls
-  // that have begun continue until `deadline`, when they are cancelled. Returns at once.
+  // that have begun continue until `deadline`, when Shutdown ends them. Returns at once.
   void BeginDrain(TimePoint deadline);
 
   // Calls BeginDrain unless it was called before. Returns when every call has ended.

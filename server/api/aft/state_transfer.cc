@@ -62,13 +62,19 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   template <typename Work>
   void InPool(size_t bytes, Work work) {
     environment_.decoders.Add(*caller_.client, bytes, [this, self = shared_from_this(), work] {
-      const absl::Status status =
-          cancelled_ ? absl::CancelledError("the client cancelled the call") : Catching(work);
+      const absl::Status status = cancelled_ ? Gone() : Catching(work);
       if (!status.ok()) End(status);
     });
   }
 
   virtual void End(const absl::Status& status) = 0;
+
+  // The status of a call that is over for the client, because it has cancelled or stalled.
+  absl::Status Gone() const {
+    if (!stuck()) return absl::CancelledError("the client cancelled the call");
+    if (method_ == Method::kExportState) return SlowClient();
+    return absl::ResourceExhaustedError("slow client: it did not send for limits.write_stall_ms");
+  }
 
   // Is called before the first message.
   void Begin() {
@@ -83,7 +89,11 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
       MutexLock lock(mutex_);
       if (!revoked_.ok()) status = revoked_;
     }
-    ReportWithoutModel(environment_, caller_, method_, arrival_, status);
+    if (cut_) {
+      cut_with_ = status;
+    } else {
+      Report(status);
+    }
     if (!begun_) SendIds(context(), caller_.ids, Metadata::kTrailing);
     if (absl::IsResourceExhausted(status)) {
       context().AddTrailingMetadata(kRetryPushbackKey, too_large_ ? kNeverRetry : kRetryAfterMs);
@@ -94,8 +104,12 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   void Cancelled() { cancelled_ = true; }
   void Done() {
     ContextGoes();
+    if (cut_) Report(cancelled_ ? Gone() : cut_with_);
     charge_.Close();
     environment_.active.Remove(this);  // may delete this
+  }
+  void Report(const absl::Status& status) const {
+    ReportWithoutModel(environment_, caller_, method_, arrival_, status);
   }
   void OnStuck(Duration waited) override { LogStuck(caller_, method_, waited); }
 
@@ -106,6 +120,10 @@ class Transfer : public ActiveCall, public std::enable_shared_from_this<Transfer
   MemoryLedger::Charge charge_;
   bool begun_ = false;
   bool too_large_ = false;  // a message of the client
+  // The client's messages ended too early. Either the client has sent too little, or it is gone:
+  // then gRPC may call OnCancel after the end, but before OnDone. Therefore Done reports the call.
+  bool cut_ = false;
+  absl::Status cut_with_;  // the status of such a call if the client is not gone
   std::atomic<bool> cancelled_{false};
   Mutex mutex_;
   absl::Status revoked_ ABSL_GUARDED_BY(mutex_);  // the reason, once revoked
@@ -123,7 +141,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) return End(absl::CancelledError("the client cancelled the call"));
+    if (!ok) return End(Gone());
     WriteNext();
   }
   void OnCancel() override { Cancelled(); }
@@ -202,6 +220,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     }
     OperationEnds();
     if (ok) return InPool(incoming_.Length(), [this] { return Take(); });
+    cut_ = true;
     InPool(0, [this] {
       if (bytes_ == 0) return BadField("bytes", "must be at least 1, but no message has arrived");
       return BadField("chunk",

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/catching.h"
@@ -11,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "server/observability/log.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/no_more_threads.h"
 #include "tests/support/tcp.h"
 
@@ -103,8 +105,10 @@ TEST(DrainTest, AReaderMayBeSlowForAsLongAsTheGraceLasts) {
 }
 
 TEST(DrainTest, AReaderThatStopsDelaysTheDrainNoLongerThanTheGrace) {
+  const CapturedLog log;
   ServerConfig config = PatientConfig();
   config.drain.grace = milliseconds(10);
+  config.limits.write_stall = hours(1);
   TestServer server(config);
   const auto stub = server.StubWithASmallWindow();
   v1::GenerateRequest request = Request("long", 1000);
@@ -113,6 +117,9 @@ TEST(DrainTest, AReaderThatStopsDelaysTheDrainNoLongerThanTheGrace) {
   ASSERT_TRUE(stream.Next());
   server.WaitForMetric("aft_request_finished_total{model=\"fake\",reason=\"length\"}", 1);
   EXPECT_TRUE(server.server().Drain());
+  const std::vector<LogLine> lines = log.Lines("request.done");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["code"], "UNAVAILABLE");
 }
 
 // The request has passed the check for a drain with its head.

@@ -306,6 +306,27 @@ TEST_F(StateTest, CallsAreCountedByMethodAndStatus) {
   EXPECT_EQ(server_->Metric(RequestsTotal("OK", "ImportState", "")), 0);
 }
 
+// The server may learn that the client is gone after it has learned that no message comes any more.
+TEST_F(StateTest, AnImportThatItsClientCancelsIsNotReportedAsABadRequest) {
+  Start();
+  constexpr int kImports = 50;
+  for (int i = 0; i < kImports; ++i) {
+    grpc::ClientContext context;
+    v1::StateServiceImportResponse response;
+    const auto writer = server_->states().Import(&context, &response);
+    v1::StateServiceImportRequest request;
+    request.set_bytes(1000);
+    request.set_chunk("the rest never comes");
+    ASSERT_TRUE(writer->Write(request));
+    server_->WaitForMetric(kMemoryUsed,
+                           kCall + 1000 + 3 * static_cast<double>(request.ByteSizeLong()));
+    context.TryCancel();
+    EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    server_->WaitForMetric(kMemoryUsed, 0);
+  }
+  EXPECT_EQ(server_->Metric(RequestsTotal("CANCELLED", "ImportState", "")), kImports);
+}
+
 // The server knows its clients.
 class OwnedStateTest : public StateTest {
  protected:

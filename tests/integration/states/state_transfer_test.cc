@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/states/state_fixture.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/redis_server.h"
 
 namespace aft::server {
@@ -473,6 +474,7 @@ TEST_F(StateTransferTest, AnExportOfAnUnknownStateIsRefused) {
 }
 
 TEST_F(StateTransferTest, AnImportThatStallsIsCancelled) {
+  const CapturedLog log;
   Start();
   const std::string good = Export(Run(Turn("hello", 10)).finished.state().id());
   config_.limits.write_stall = std::chrono::milliseconds(100);
@@ -486,7 +488,10 @@ TEST_F(StateTransferTest, AnImportThatStallsIsCancelled) {
   writer->Write(request);  // it fails if the server has cancelled the call before
   server_->WaitForMetric("aft_stuck_calls_total", 1);
   EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  server_->WaitForMetric("aft_states_bytes", 0);
+  server_->WaitForMetric("aft_memory_used_bytes", 0);
+  EXPECT_EQ(server_->Metric("aft_states_bytes"), 0);
+  EXPECT_EQ(server_->Metric(RequestsTotal("RESOURCE_EXHAUSTED", "ImportState", "")), 1);
+  EXPECT_THAT(log.Lines("request.done").back()["reason"], HasSubstr("it did not send"));
 }
 
 }  // namespace
