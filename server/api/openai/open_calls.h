@@ -100,8 +100,10 @@ class OpenCalls {
  private:
   bool none() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty() && others_ == 0; }
 
-  // May be called before the call has started.
-  static void CheckClient(const Entry& entry, const ClientIdentity& identity) {
+  // May be called before the call has started. The lock keeps a thread that found an older record
+  // of the client from passing it on after the newer one.
+  void CheckClient(const Entry& entry, const ClientIdentity& identity) const {
+    MutexLock lock(check_mutex_);
     auto client = FindAgain(identity, entry.facts, entry.client);
     if (!client.ok()) {
       entry.call->Cancel(client.status());
@@ -117,6 +119,7 @@ class OpenCalls {
     return entries;
   }
 
+  mutable Mutex check_mutex_;  // not held together with mutex_
   mutable Mutex mutex_;
   mutable CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
