@@ -4,8 +4,6 @@
 
 #include "model/kernels/cuda/attention/attention.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -117,21 +115,6 @@ TEST_F(CudaAttentionTest, FiniteTilesComeFromTensorCores) {
         const Matrix row = Rows(y, width, t, t + 1);
         ASSERT_FALSE(SameBits(row, Rows(scalar, width, t, t + 1)))
             << device.Name() << " token " << t;
-      }
-    }
-  }
-}
-
-TEST_F(CudaAttentionTest, ExtremeInputsStayFinite) {
-  for (const MixerKind kind : kAttentions) {
-    for (const float scale : {1e2F, 1e4F}) {
-      DeviceLayer device(random_, Attention(kind, 2, 8, 70));
-      Matrix packed = device.Input(random_, 70);
-      for (float& x : packed) x *= scale;
-      float top = 0;
-      for (const float x : packed) top = std::max(top, std::abs(x));
-      for (const float y : device.Run(packed, {65, 0})) {
-        ASSERT_LE(std::abs(y), top * (1 + tolerance::kMean)) << device.Name();
       }
     }
   }

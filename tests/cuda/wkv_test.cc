@@ -3,7 +3,6 @@
 
 #include "model/kernels/cuda/wkv/wkv.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -95,16 +94,6 @@ TEST_F(CudaWkvTest, StatesMayBeginAtAnyAddress) {
   const DeviceArray<float> unaligned(shifted(1));
   params.initial = unaligned.get() + 1;
   EXPECT_TRUE(SameBits(run(0, 4, 0), expected));
-}
-
-// A key of length 0 has no unit vector, and removes nothing.
-TEST_F(CudaWkvTest, KeysOfLengthZeroOnlyDecayTheState) {
-  DeviceLayer layer(random_, Wkv7(2, 12));
-  Matrix packed = layer.Input(random_, 20);
-  for (int64_t t = 5; t < 20; t += 3) {
-    std::fill_n(packed.begin() + t * layer.packed_width() + 2 * layer.hid(), layer.hid(), 0.0F);
-  }
-  layer.ExpectNear(layer.Run(packed, {12, 0}), packed);
 }
 
 TEST_F(CudaWkvTest, RefusesWhatNoKernelCanRun) {

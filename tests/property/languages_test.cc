@@ -2,18 +2,13 @@
 // for this test.
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "ATen/core/grad_mode.h"
-#include "ATen/ops/tensor.h"
 #include "gtest/gtest.h"
 #include "model/api/load.h"
 #include "model/checkpoint/checkpoint.h"
-#include "model/train/train_network.h"
-#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
@@ -88,24 +83,6 @@ TEST_F(LanguagesTest, TellsTheLanguageOfEverySentence) {
       const auto best = std::max_element(logits[i].begin(), logits[i].end()) - logits[i].begin();
       EXPECT_EQ(checkpoint_.config.labels[static_cast<size_t>(best)], Sentences()[i].first)
           << format;
-    }
-  }
-}
-
-TEST_F(LanguagesTest, ServesWhatWasTrained) {
-  const at::NoGradGuard no_grad;
-  const TrainNetwork network(checkpoint_.config, checkpoint_.tensors);
-  const std::vector<std::vector<float>> served = Serve("fp32", labels());
-  for (size_t i = 0; i < served.size(); ++i) {
-    std::vector<int64_t> bytes;
-    for (const char byte : Sentences()[i].second) bytes.push_back(static_cast<uint8_t>(byte));
-    const at::Tensor trained =
-        network.Forward(at::tensor(bytes, at::kLong).unsqueeze(0), nullptr, {.bf16 = false})
-            .mean(1)
-            .contiguous();
-    for (size_t label = 0; label < labels(); ++label) {
-      EXPECT_NEAR(served[i][label], trained.const_data_ptr<float>()[label],
-                  tolerance::kLogits.each * std::max(1.0F, std::abs(served[i][label])));
     }
   }
 }

@@ -10,15 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "ATen/core/grad_mode.h"
-#include "ATen/ops/empty.h"
 #include "gtest/gtest.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/network/cpu_network.h"
 #include "model/runtime/parallel.h"
-#include "model/train/start_values.h"
-#include "model/train/train_network.h"
-#include "tests/support/tolerances.h"
 
 namespace aft {
 namespace {
@@ -137,25 +132,6 @@ TEST_F(ZooTest, SmallerWeightsPredictNearlyAsWell) {
     EXPECT_LE(divergence / count, allowed.divergence) << name;
     EXPECT_GE(static_cast<double>(agree) / count, allowed.agreement) << name;
   }
-}
-
-TEST_F(ZooTest, ServesWhatWasTrained) {
-  const at::NoGradGuard no_grad;
-  TrainNetwork network(checkpoint_.config, StartValues(checkpoint_.config, {.seed = 0}));
-  for (auto& [name, tensor] : network.parameters()) tensor.copy_(checkpoint_.tensors.at(name));
-  const std::vector<int32_t> tokens = Tokens();
-  const auto count = static_cast<int64_t>(tokens.size());
-  at::Tensor input = at::empty({1, count}, at::kLong);
-  std::copy(tokens.begin(), tokens.end(), input.mutable_data_ptr<int64_t>());
-  const at::Tensor trained = network.Forward(input, nullptr, {.bf16 = false}).contiguous();
-  const std::vector<float> served = Serve(tokens);
-  ASSERT_EQ(trained.numel(), static_cast<int64_t>(served.size()));
-  const float* expected = trained.const_data_ptr<float>();
-  float worst = 0;
-  for (size_t i = 0; i < served.size(); ++i) {
-    worst = std::max(worst, std::abs(served[i] - expected[i]));
-  }
-  EXPECT_LT(worst, tolerance::kLogits.each);
 }
 
 TEST_F(ZooTest, IsAsGoodAfterFortyThousandTokensAsAfterTwoThousand) {

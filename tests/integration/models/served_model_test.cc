@@ -4,12 +4,8 @@
 #include <thread>
 #include <vector>
 
-#include "ATen/core/Tensor.h"
-#include "ATen/ops/randn.h"
 #include "gtest/gtest.h"
 #include "model/api/load.h"
-#include "model/checkpoint/checkpoint.h"
-#include "model/config/tensors.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/temp_files.h"
 
@@ -50,16 +46,6 @@ std::vector<float> Score(TestServer& server, const std::vector<TokenId>& text) {
     }
   }
   return scores;
-}
-
-std::vector<float> Encode(TestServer& server, const std::string& text, v1::Pooling pooling) {
-  v1::EncodeRequest request;
-  request.set_text(text);
-  request.set_pooling(pooling);
-  EncodeStream stream(server.inference(), request);
-  const grpc::Status status = stream.Finish();
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return ValuesOf(stream);
 }
 
 struct Generated {
@@ -135,71 +121,6 @@ TEST(ServedModelTest, ScoresAreTheSameBitsUnderAnyLoad) {
           const Generated again = Generate(server, 3);
           EXPECT_EQ(again.text, generated.text);
           EXPECT_EQ(again.logprobs, generated.logprobs);
-        }
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
-TEST(ServedModelTest, ALanguageModelsVectorsAreTheSameBitsHoweverTheTextIsCut) {
-  const std::string text(200, 'e');
-  std::vector<std::vector<float>> answers[2];
-  for (const int64_t step_tokens : {int64_t{48}, int64_t{64}}) {
-    ServerConfig config = ConfigOf(kShippedModel);
-    config.models[0].max_step_tokens = step_tokens;
-    ServedModel server(config);
-    auto& answer = answers[step_tokens == 48 ? 0 : 1];
-    for (const v1::Pooling pooling :
-         {v1::POOLING_UNSPECIFIED, v1::POOLING_MEAN, v1::POOLING_LAST}) {
-      answer.push_back(Encode(server, text, pooling));
-    }
-    const size_t width = answer[2].size();
-    ASSERT_EQ(answer[0].size(), text.size() * width);
-    EXPECT_EQ(answer[1].size(), width);
-    EXPECT_EQ(answer[2], std::vector<float>(answer[0].end() - static_cast<std::ptrdiff_t>(width),
-                                            answer[0].end()));
-  }
-  EXPECT_EQ(answers[0], answers[1]);
-}
-
-TEST(ServedModelTest, AnEncodersVectorsDoNotDependOnTheirBatch) {
-  NetworkConfig network;
-  network.architecture = Architecture::kEncoder;
-  network.vocab_size = 256;
-  network.d_model = 16;
-  network.n_layers = 2;
-  network.d_ff = 32;
-  network.mixer.kind = MixerKind::kAftLocal;
-  network.mixer.window = 4;
-  network.mixer.causal = false;
-  TensorMap tensors;
-  for (const TensorSpec& spec : ExpectedTensors(network)) {
-    tensors[spec.name] = at::randn(spec.shape);
-  }
-  const TempFolder folder;
-  const absl::Status written = WriteCheckpoint(folder.File("encoder"), network, tensors);
-  ASSERT_TRUE(written.ok()) << written;
-  ServerConfig config = ConfigOf(folder.File("encoder"));
-  ServedModel server(config);
-
-  const auto encode = [&](const std::string& text, v1::Pooling pooling) {
-    return Encode(server, text, pooling);
-  };
-  const std::string text = "It is a truth";
-  const std::vector<float> alone = encode(text, v1::POOLING_UNSPECIFIED);
-  ASSERT_EQ(alone.size(), text.size() * 16);
-  const std::vector<float> last = encode(text, v1::POOLING_LAST);
-  EXPECT_EQ(last, std::vector<float>(alone.end() - 16, alone.end()));
-
-  std::vector<std::thread> threads;
-  for (size_t t = 0; t < 8; ++t) {
-    threads.emplace_back([&, t] {
-      for (int i = 0; i < 10; ++i) {
-        if (t % 2 == 0) {
-          EXPECT_EQ(encode(text, v1::POOLING_UNSPECIFIED), alone);
-        } else {
-          EXPECT_EQ(encode(std::string(1 + 17 * t, 'x'), v1::POOLING_MEAN).size(), 16U);
         }
       }
     });

@@ -5,50 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace aft::server {
 namespace {
-
-using ::testing::ElementsAre;
-
-// The text that each piece of a stream adds to the output.
-std::vector<std::string> Feed(StopMatcher& matcher, const std::vector<std::string>& pieces) {
-  std::vector<std::string> outs;
-  for (const std::string& piece : pieces) {
-    std::string& out = outs.emplace_back();
-    if (matcher.Append(piece, out)) break;
-  }
-  return outs;
-}
-
-TEST(StopMatcherTest, PassesEverythingThroughWithoutStopStrings) {
-  StopMatcher matcher({}, false);
-  EXPECT_THAT(Feed(matcher, {"a", "", "bc"}), ElementsAre("a", "", "bc"));
-}
-
-TEST(StopMatcherTest, HoldsBackAPossibleStartUntilItIsDecided) {
-  StopMatcher matcher({"\n\nUser:"}, false);
-  EXPECT_THAT(Feed(matcher, {"hi\n", "\nUs", "eful\n", "\n", "User", ":"}),
-              ElementsAre("hi", "", "\n\nUseful", "", "", ""));
-  EXPECT_EQ(matcher.match(), "\n\nUser:");
-}
-
-TEST(StopMatcherTest, MatchesThatDoNotCountPassAndOnesThatBeginInThemCount) {
-  StopMatcher matcher({"aba"}, false);
-  std::string out;
-  EXPECT_FALSE(matcher.Append("xaba", out, /*counts=*/false));
-  EXPECT_EQ(out, "xab") << "the last byte may begin another one";
-  EXPECT_TRUE(matcher.Append("ba", out));
-  EXPECT_EQ(out, "xab");
-  EXPECT_EQ(matcher.match(), "aba");
-}
-
-TEST(StopMatcherTest, IgnoresEmptyStopStrings) {
-  StopMatcher matcher({""}, false);
-  EXPECT_THAT(Feed(matcher, {"abc"}), ElementsAre("abc"));
-}
 
 bool EndsWith(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -75,7 +35,9 @@ TEST(StopMatcherTest, AnySplitGivesTheReferenceResultAndHoldsBackNoMoreThanNeede
   int matches = 0;
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::string> stops;
-    for (size_t n = 1 + random() % 4; n > 0; --n) stops.push_back(word(2 + random() % 6));
+    for (size_t n = random() % 5; n > 0; --n) {
+      stops.push_back(word(random() % 16 == 0 ? 0 : 1 + random() % 7));  // an empty one is ignored
+    }
     const std::string text = word(random() % 24);
     const bool include = random() % 2 == 0;
     const size_t ignored = round % 2 == 0 ? 0 : random() % 8;  // no match counts before
@@ -94,7 +56,7 @@ TEST(StopMatcherTest, AnySplitGivesTheReferenceResultAndHoldsBackNoMoreThanNeede
     std::string out;
     bool stopped = false;
     for (size_t i = 0; i < text.size() && !stopped;) {
-      size_t n = 1 + random() % 5;
+      size_t n = random() % 6;
       if (i < ignored) n = std::min(n, ignored - i);
       stopped = matcher.Append(absl::string_view(text).substr(i, n), out, i >= ignored);
       i = std::min(i + n, text.size());

@@ -223,37 +223,6 @@ std::shared_ptr<const LogitRules> Rules(std::vector<LogitRule> rules, bool only_
   return std::make_shared<LogitRules>(LogitRules{std::move(rules), only_these});
 }
 
-// The penalty divides a positive logit and multiplies a negative one, so the order matters.
-TEST(SamplerTest, BiasComesBeforePenalties) {
-  SamplingParams params = Params(0.0F);
-  params.repetition_penalty = 4.0F;
-  params.rules = Rules({{.id = 0, .bias = -3.0F}, {.id = 1, .bias = -3.0F}});
-  // (1 - 3) * 4 = -8; the other way round it would be 1 / 4 - 3 = -2.75, above -3 - 1.
-  EXPECT_EQ(SampleToken({1.0F, -1.0F}, params, 0, {WithSeen({}), {}}).id, 1);
-}
-
-TEST(SamplerTest, BiasMovesTheProbabilitiesByItsExponential) {
-  constexpr int kDraws = 40'000;
-  SamplingParams params = Params(1.0F, 0, 1.0F, 77);
-  params.rules = Rules({{.id = 1, .bias = 1.0F}, {.id = 2, .bias = kBannedBias}});
-  std::vector<int> drawn(4);
-  for (uint64_t i = 0; i < kDraws; ++i) {
-    ++drawn[static_cast<size_t>(SampleToken({0.0F, 0.0F, 5.0F, 0.0F}, params, i).id)];
-  }
-  const double e = std::exp(1.0);
-  EXPECT_EQ(drawn[2], 0);
-  EXPECT_NEAR(drawn[1], kDraws * e / (2.0 + e), 4 * std::sqrt(kDraws / 4.0));
-  EXPECT_NEAR(drawn[0], kDraws / (2.0 + e), 4 * std::sqrt(kDraws / 4.0));
-}
-
-TEST(SamplerTest, TokensThatEndTheOutputAreBannedBeforeTheirIndex) {
-  SamplingParams params = Params(0.0F);
-  params.rules = Rules({{.id = 1, .ends = 1}});
-  params.ends_from = 5;
-  EXPECT_EQ(SampleToken({1.0F, 2.0F}, params, 4).id, 0);
-  EXPECT_EQ(SampleToken({1.0F, 2.0F}, params, 5).id, 1);
-}
-
 TEST(SamplerTest, LogprobsIgnoreRules) {
   const std::vector<float> logits = {1.0F, 2.0F, 0.5F};
   SamplingParams params = Params(0.0F);
