@@ -165,7 +165,7 @@ absl::StatusOr<Import> ImportBert(const std::string& dir, const AttentionOptions
   AFT_RETURN_IF_ERROR(InFile(weights.path(), CopyTensors(weights, config, &import)));
   // BERT's WordPiece is not supported: such a model takes only ids.
   if (config.roberta) {
-    AFT_RETURN_IF_ERROR(UseHubTokenizer(dir, json, &import));
+    AFT_RETURN_IF_ERROR(UseHubTokenizer(dir, dir, json, &import));
     AFT_RETURN_IF_ERROR(ParseNetworkConfig(FormatNetworkConfig(import.config)).status());
   }
   return import;

@@ -110,7 +110,7 @@ absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions
   import.metadata["imported_from"] = "gpt2";
   AFT_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::OpenFolder(dir, keys));
   AFT_RETURN_IF_ERROR(InFile(weights.path(), CopyTensors(weights, &import)));
-  AFT_RETURN_IF_ERROR(UseHubTokenizer(dir, json, &import));
+  AFT_RETURN_IF_ERROR(UseHubTokenizer(dir, dir, json, &import));
   return import;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/in_file.h"
@@ -221,14 +222,9 @@ std::optional<std::string> TokenWithId(const std::string& text, uint64_t id) {
   return WalkJson(text, take).ok() ? found : std::nullopt;
 }
 
-// The token that ends a text by the id in config.json. Nothing if the vocabulary has no token with
-// this id: configs keep GPT-2's default, 50256, whatever their vocabulary is.
-absl::StatusOr<std::optional<std::string>> EndOfTextOfConfig(const Json& config,
-                                                             const std::string& dir,
-                                                             const std::string* tokenizer_json) {
-  Json id = Member(config, "eos_token_id");
-  if (id.is_array() && id.size() == 1) id = Json(id[0]);
-  if (id.is_null()) return std::nullopt;
+// The token with an id of a config of the model: nothing if the vocabulary has no such token.
+absl::StatusOr<std::optional<std::string>> TokenOfConfig(const Json& id, const std::string& dir,
+                                                         const std::string* tokenizer_json) {
   if (!id.is_number_unsigned()) {
     return KeyError("eos_token_id", absl::StrCat("must be one token's id, got ", ShownJson(id)));
   }
@@ -237,6 +233,41 @@ absl::StatusOr<std::optional<std::string>> EndOfTextOfConfig(const Json& config,
                        ReadTokenIds(absl::StrCat(dir, "/", kVocabFileName)));
   if (id.get<uint64_t>() >= tokens.size()) return std::nullopt;
   return tokens[id.get<size_t>()];
+}
+
+// The eos_token_id of a config, or null. A list of one id is that id.
+Json EndOfTextId(const Json& config) {
+  Json id = Member(config, "eos_token_id");
+  return id.is_array() && id.size() == 1 ? Json(id[0]) : id;
+}
+
+// The token that ends a text by the ids in the configs of the folder `model_dir`, of which `config`
+// is config.json. Nothing if the vocabulary has neither token: configs keep GPT-2's default, 50256,
+// whatever their vocabulary is.
+absl::StatusOr<std::optional<EndOfText>> EndOfTextOfConfigs(const std::string& model_dir,
+                                                            const Json& config,
+                                                            const std::string& dir,
+                                                            const std::string* tokenizer_json) {
+  const std::string config_path = absl::StrCat(model_dir, "/", kConfigFileName);
+  const std::string generation_path = absl::StrCat(model_dir, "/generation_config.json");
+  const Json id = EndOfTextId(config);
+  Json preferred;  // by the package's generate(), which reads config.json only without this file
+  std::error_code error;
+  if (!model_dir.empty() && std::filesystem::exists(generation_path, error)) {
+    AFT_ASSIGN_OR_RETURN(const Json generation, ReadHubJson(generation_path));
+    preferred = EndOfTextId(generation);
+    // The package's Trainer puts the new token of the texts before the old ones, and only the new
+    // one into config.json.
+    if (preferred.is_array() && absl::c_linear_search(preferred, id)) preferred = nullptr;
+  }
+  for (const auto& [one, path] :
+       {std::pair(preferred, generation_path), std::pair(id, config_path)}) {
+    if (one.is_null()) continue;
+    AFT_ASSIGN_OR_RETURN(const std::optional<std::string> token,
+                         InFile(path, TokenOfConfig(one, dir, tokenizer_json)));
+    if (token.has_value()) return EndOfText{*token, absl::StrCat(path, ": eos_token_id")};
+  }
+  return std::nullopt;
 }
 
 // Refuses what a folder without tokenizer.json says about the tokens of a text in other files than
@@ -384,7 +415,8 @@ MixerConfig HubAttention(const AttentionOptions& options, int64_t heads) {
   return mixer;
 }
 
-absl::Status UseHubTokenizer(const std::string& dir, const Json& config, Import* import) {
+absl::Status UseHubTokenizer(const std::string& dir, const std::string& model_dir,
+                             const Json& config, Import* import) {
   const auto has = [&dir](const char* name) {
     std::error_code error;
     return std::filesystem::exists(absl::StrCat(dir, "/", name), error);
@@ -405,20 +437,20 @@ absl::Status UseHubTokenizer(const std::string& dir, const Json& config, Import*
     import->read.push_back(absl::StrCat(dir, "/", name));
     AFT_ASSIGN_OR_RETURN(import->files[name], ReadVocabularyText(import->read.back()));
   }
-  const std::string config_path = absl::StrCat(dir, "/", kConfigFileName);
   const std::string path = absl::StrCat(dir, "/", kTokenizerFileName);
   std::string* const json = one_file ? &import->files[kTokenizerFileName] : nullptr;
   AFT_ASSIGN_OR_RETURN(std::optional<EndOfText> eos,
                        ReadEndOfText(absl::StrCat(dir, "/", kTokenizerConfigFileName)));
   if (encoder) {  // whose texts do not end with a token of their own
     AFT_RETURN_IF_ERROR(one_file ? InFile(path, MoveFrame(json, &import->config))
-                                 : InFile(config_path, UseFrameOfConfig(config, &import->config)));
+                                 : InFile(absl::StrCat(model_dir, "/", kConfigFileName),
+                                          UseFrameOfConfig(config, &import->config)));
   } else {
-    AFT_ASSIGN_OR_RETURN(const std::optional<std::string> token,
-                         InFile(config_path, EndOfTextOfConfig(config, dir, json)));
-    if (token.has_value()) {
-      eos = EndOfText{*token, absl::StrCat(config_path, ": eos_token_id")};
-      import->files[kTokenizerConfigFileName] = DumpJson(Json{{ "eos_token", *token }}) + "\n";
+    AFT_ASSIGN_OR_RETURN(const std::optional<EndOfText> named,
+                         EndOfTextOfConfigs(model_dir, config, dir, json));
+    if (named.has_value()) {
+      eos = named;
+      import->files[kTokenizerConfigFileName] = DumpJson(Json{{ "eos_token", eos->token }}) + "\n";
     }
   }
   // Checked before the weights are written, and by the names that the user knows.

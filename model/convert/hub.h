@@ -31,10 +31,12 @@ absl::Status ReadActivation(const nlohmann::json& json, const char* key, Activat
 MixerConfig HubAttention(const AttentionOptions& options, int64_t heads);
 
 // Takes the files of a byte-level BPE from `dir`, and sets the tokenizer in the import's config.
-// `config` is the folder's config.json. An encoder's texts get the tokens around them that
-// tokenizer.json names or, without that file, config.json's bos_token_id and eos_token_id. All
-// other texts end with config.json's eos_token_id (ImportGpt2). Errors name the file.
-absl::Status UseHubTokenizer(const std::string& dir, const nlohmann::json& config, Import* import);
+// `config` is config.json of the model's folder, `model_dir` ("": the model has none). An encoder's
+// texts get the tokens around them that tokenizer.json names or, without that file, config.json's
+// bos_token_id and eos_token_id. All other texts end with the eos_token_id of the model's configs
+// (ImportGpt2). Errors name the file.
+absl::Status UseHubTokenizer(const std::string& dir, const std::string& model_dir,
+                             const nlohmann::json& config, Import* import);
 
 // Reads how a folder of sentence-transformers (modules.json and the configs of its modules) makes
 // one vector of a text. Its max_seq_length, or else its tokenizer's model_max_length, lowers

@@ -110,11 +110,13 @@ struct AttentionOptions {
 
 // A Hugging Face GPT-2 folder: config.json, weights (WeightFiles::OpenFolder; names with or without
 // "transformer."; linear weights are [in, out] there), and its tokenizer: tokenizer.json, otherwise
-// vocab.json and merges.txt, otherwise no files (bytes). A text ends with config.json's
-// eos_token_id if the vocabulary has that token, which must not be an ordinary one, otherwise with
-// tokenizer_config.json's eos_token (ReadEndOfText). `keys` are those of the weights
-// (WeightFiles::OpenFolder). Errors start with the file and name the key or tensor: NOT_FOUND,
-// INVALID_ARGUMENT, DATA_LOSS, RESOURCE_EXHAUSTED.
+// vocab.json and merges.txt, otherwise no files (bytes). A text ends with the eos_token_id of
+// generation_config.json, otherwise with that of config.json, if the vocabulary has that token,
+// which must not be an ordinary one, and otherwise with tokenizer_config.json's eos_token
+// (ReadEndOfText). If generation_config.json lists several ids and config.json's is among them,
+// only that one ends a text. `keys` are those of the weights (WeightFiles::OpenFolder). Errors
+// start with the file and name the key or tensor: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS,
+// RESOURCE_EXHAUSTED.
 absl::StatusOr<Import> ImportGpt2(const std::string& dir, const AttentionOptions& options,
                                   const std::vector<std::string>& keys = {});
 

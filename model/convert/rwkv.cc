@@ -288,7 +288,7 @@ absl::Status UseRwkvTokenizer(const std::string& asked, const std::string& hub_d
         absl::StrCat("the vocabulary has ", size,
                      " tokens: --tokenizer must name a folder that has its ", kTokenizerFileName));
   }
-  return UseHubTokenizer(tokenizer, hub_config, import);
+  return UseHubTokenizer(tokenizer, hub_dir, hub_config, import);
 }
 
 }  // namespace

@@ -45,7 +45,29 @@ class HubTest : public testing::Test {
     WriteBytes(in_ + "/config.json", config.dump());
     return ImportGpt2(in_, {});
   }
+  // Gives the vocabulary a second special token, 260, and no generation_config.json, which comes
+  // before config.json.
+  void AddSpecialToken() {
+    std::filesystem::remove(in_ + "/generation_config.json");
+    Json words = Json::parse(ReadBytes(in_ + "/tokenizer.json"));
+    Json token = words["added_tokens"][0];
+    token["id"] = 260;
+    token["content"] = "<|im_end|>";
+    words["added_tokens"].push_back(token);
+    WriteBytes(in_ + "/tokenizer.json", words.dump());
+    TensorMap weights = OneFile(at::kFloat);
+    weights["transformer.wte.weight"] = at::zeros({261, 32});
+    ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
+    ASSERT_TRUE(WithConfig("vocab_size", 261).ok());
+  }
+  // The token that ends a text where config.json has this eos_token_id.
+  int32_t EosWith(const Json& id) {
+    const std::string dir = out_ + std::to_string(folders_++);
+    WriteAndRead(WithConfig("eos_token_id", id), dir);
+    return (*LoadTokenizer("bpe", dir, 261))->eos_id();
+  }
 
+  int folders_ = 0;
   const SafetensorsFile cases_ = ReadGoldens("gpt2_hub.cases");
   const TempFolder folder_;
   const std::string in_ = folder_.File("in");
@@ -167,35 +189,42 @@ TEST_F(HubTest, NamesTenTensorsThatHaveNoPlaceAndCountsTheRest) {
 }
 
 TEST_F(HubTest, TheEndOfTextOfTheConfigIsUsed) {
-  Json words = Json::parse(ReadBytes(in_ + "/tokenizer.json"));
-  Json token = words["added_tokens"][0];
-  token["id"] = 260;
-  token["content"] = "<|im_end|>";
-  words["added_tokens"].push_back(token);
-  WriteBytes(in_ + "/tokenizer.json", words.dump());
-  TensorMap weights = OneFile(at::kFloat);
-  weights["transformer.wte.weight"] = at::zeros({261, 32});
-  ASSERT_TRUE(WriteSafetensors(in_ + "/model.safetensors", weights).ok());
-  ASSERT_TRUE(WithConfig("vocab_size", 261).ok());
-  int folders = 0;
-  const auto eos = [&](const Json& id) {
-    const std::string dir = out_ + std::to_string(folders++);
-    WriteAndRead(WithConfig("eos_token_id", id), dir);
-    return (*LoadTokenizer("bpe", dir, 261))->eos_id();
-  };
-  EXPECT_EQ(eos(260), 260);
-  EXPECT_EQ(eos(259), 259);
-  EXPECT_EQ(eos({260}), 260);
-  EXPECT_EQ(eos(50256), 259);  // a meaningless default: the tokenizer's own counts
-  EXPECT_EQ(eos(nullptr), 259);
+  AddSpecialToken();
+  EXPECT_EQ(EosWith(260), 260);
+  EXPECT_EQ(EosWith(259), 259);
+  EXPECT_EQ(EosWith({260}), 260);
+  EXPECT_EQ(EosWith(50256), 259);  // a meaningless default: the tokenizer's own counts
+  EXPECT_EQ(EosWith(nullptr), 259);
   EXPECT_THAT(WithConfig("eos_token_id", {259, 260}),
               Refused("config.json: eos_token_id: must be one token's id, got an array"));
   EXPECT_THAT(WithConfig("eos_token_id", "x"), Refused("eos_token_id: must be one token's id"));
   ASSERT_TRUE(WithConfig("eos_token_id", nullptr).ok());
   WriteBytes(in_ + "/tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
-  EXPECT_EQ(eos(nullptr), 260);
+  EXPECT_EQ(EosWith(nullptr), 260);
   std::filesystem::remove(in_ + "/tokenizer_config.json");
-  EXPECT_EQ(eos(nullptr), 259);
+  EXPECT_EQ(EosWith(nullptr), 259);
+}
+
+// The package's generate() does not read config.json where there is this file.
+TEST_F(HubTest, TheEndOfTextOfTheGenerationConfigComesFirst) {
+  AddSpecialToken();
+  const auto generation = [this](const std::string& ids) {
+    WriteBytes(in_ + "/generation_config.json", "{\"eos_token_id\": " + ids + "}");
+  };
+  for (const char* ids : {"260", "[260]"}) {
+    generation(ids);
+    EXPECT_EQ(EosWith(259), 260);
+    EXPECT_EQ(EosWith(nullptr), 260);
+  }
+  for (const char* ids : {"null", "50256", "[259, 260]", "[260, 259]"}) {
+    generation(ids);
+    EXPECT_EQ(EosWith(260), 260) << ids;
+  }
+  EXPECT_THAT(WithConfig("eos_token_id", 50256),
+              Refused(in_ + "/generation_config.json: eos_token_id: must be one token's id"));
+  generation("258");
+  EXPECT_THAT(ImportGpt2(in_, {}),
+              Refused("; " + in_ + "/generation_config.json: eos_token_id names it"));
 }
 
 // The server would refuse this tokenizer, so no file is written.
@@ -209,6 +238,7 @@ TEST_F(HubTest, WritesNothingThatCannotBeServed) {
 
 // GPT-2's default is such a token if a vocabulary of another language is as large as GPT-2's.
 TEST_F(HubTest, AnOrdinaryTokenThatTheConfigNamesIsRefusedBeforeAnythingIsWritten) {
+  std::filesystem::remove(in_ + "/generation_config.json");
   const std::string named = "; " + in_ + "/config.json: eos_token_id names it as the end of text";
   EXPECT_THAT(WithConfig("eos_token_id", 0),  // "!", a byte
               Refused("token '!': is the token of a single byte" + named));
