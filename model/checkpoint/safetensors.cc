@@ -90,6 +90,11 @@ absl::Status SafetensorsReader::ReadHeader() {
     return absl::DataLossError(
         absl::StrCat("truncated: ", file_bytes, " bytes, less than the 8 of the header's length"));
   }
+  // A clone without Git LFS has such a text in the place of each large file.
+  if (file_->BeginsWith("version https://git-lfs")) {
+    return absl::DataLossError(
+        "a pointer of Git LFS instead of the file: fetch the file (git lfs pull)");
+  }
   uint64_t header_bytes = 0;
   AFT_RETURN_IF_ERROR(file_->Read(0, kLengthBytes, &header_bytes));
   if (header_bytes > uint64_t{kMaxSafetensorsHeaderBytes}) {

@@ -164,6 +164,14 @@ class Unpickler {
     stack_.push_back(found->second);
   }
 
+  void TakeProtocol() {
+    constexpr int kNewest = 3;  // those after it have other instructions for texts
+    const int protocol = Number<uint8_t>();
+    if (protocol <= kNewest) return;
+    Refuse(absl::StrCat("it has the pickle protocol ", protocol,
+                        ": save it without pickle_protocol, which then is 2"));
+  }
+
   // ---- The instructions that could run code elsewhere
   void PushName() {
     const absl::string_view module = Line();
@@ -229,7 +237,7 @@ class Unpickler {
     // The instructions of protocol 2, which torch.save uses, as far as a state_dict has them. The
     // module pickletools of Python explains them.
     static constexpr Instruction kInstructions[] = {
-        {0x80, [](Machine& m) { m.Take(1); }},  // the protocol
+        {0x80, [](Machine& m) { m.TakeProtocol(); }},
         {'(', [](Machine& m) { m.marks_.push_back(m.stack_.size()); }},
         {'N', [](Machine& m) { m.Push({}); }},
         {0x88, [](Machine& m) { m.Push({}); }},

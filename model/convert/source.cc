@@ -91,7 +91,16 @@ absl::Status Source::Error(const std::string& name, const std::string& problem) 
 absl::StatusOr<std::vector<int64_t>> Source::Shape(const std::string& name,
                                                    const std::vector<int64_t>& shape) const {
   const auto found = files_->entries().find(InFiles(name));
-  if (found == files_->entries().end()) return Error(name, "is missing");
+  if (found == files_->entries().end()) {
+    // A module around the one that was trained, as of DataParallel, gives all names a prefix.
+    const std::string suffix = absl::StrCat(".", InFiles(name));
+    const auto longer = absl::c_find_if(files_->entries(), [&suffix](const auto& entry) {
+      return absl::EndsWith(entry.first, suffix);
+    });
+    if (longer == files_->entries().end()) return Error(name, "is missing");
+    return Error(name, absl::StrCat("is missing, but '", ShownTensorName(longer->first),
+                                    "' is there: save the state_dict() of the module inside"));
+  }
   if (!Fits(found->second.shape, shape)) {
     return Error(name, absl::StrCat("has shape [", absl::StrJoin(found->second.shape, ", "),
                                     "], expected ", ShownShape(shape)));

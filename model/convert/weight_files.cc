@@ -121,12 +121,12 @@ absl::StatusOr<OneFile> OpenOne(const std::string& path, absl::Span<const std::s
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": torch before 1.6 wrote it: load it and save it again with a newer torch"));
   }
+  AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const SafetensorsReader> reader,
+                       SafetensorsReader::Open(path));
   if (!keys.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": only a file of torch.save has keys (--key)"));
   }
-  AFT_ASSIGN_OR_RETURN(const std::shared_ptr<const SafetensorsReader> reader,
-                       SafetensorsReader::Open(path));
   one.read = [reader](const std::string& name) { return reader->Read(name); };
   for (const auto& [name, entry] : reader->header().tensors) {
     one.entries[name] = {entry.dtype, entry.shape, "", entry.end - entry.begin};

@@ -296,6 +296,13 @@ TEST(AftPytorchRefusalTest, NamesTheTensor) {
        {"wbias", at::zeros({64, 60}), "has shape [64, 60], expected as many rows as columns"},
        {"extra", at::zeros({1}), "has no place"},
        {"wbias", {}, "is missing: an AFTSimple, which has no window"}});
+  TensorMap wrapped;  // as by DataParallel
+  for (const auto& [name, tensor] : ReadGoldens("aft_pytorch_local_16").tensors) {
+    wrapped["module." + name] = tensor;
+  }
+  EXPECT_THAT(ImportAftPytorch(wrapped, 8),
+              Refused("tensor 'to_q.weight': is missing, but 'module.to_q.weight' is there: save "
+                      "the state_dict() of the module inside"));
 }
 
 }  // namespace

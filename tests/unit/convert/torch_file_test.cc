@@ -14,6 +14,7 @@
 #include "model/checkpoint/safetensors_header.h"
 #include "model/convert/weight_files.h"
 #include "tests/parity/goldens.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/torch_archive.h"
 #include "tests/unit/convert/harness.h"
 
@@ -278,6 +279,11 @@ TEST_F(TorchFileTest, OtherFormatsAreNamed) {
   EXPECT_TRUE(Open(good_, {}, {{"a/byteorder", "little"}}).ok());
   EXPECT_TRUE(Open(good_, {}, {{"x/byteorder", "big"}}).ok());  // it is not about this pickle
   ExpectRefused(Open(good_, {}, {{"a/data/0", ""}}).status(), "a/data/0 is there more than once");
+  // Python writes this for {} with protocol 4, whose instructions are others.
+  ExpectRefused(OpenBytes(ZipOf({{"a/data.pkl", "\x80\x04}\x94."}})).status(),
+                "it has the pickle protocol 4: save it without pickle_protocol");
+  EXPECT_THAT(OpenBytes("version https://git-lfs.github.com/spec/v1\n", {"model"}),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("a pointer of Git LFS")));
   const std::string large((size_t{8} << 20) + 1, '.');
   EXPECT_EQ(OpenBytes(ZipOf({{"a/data.pkl", large}})).status().code(),
             absl::StatusCode::kResourceExhausted);

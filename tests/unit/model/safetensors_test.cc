@@ -159,6 +159,8 @@ TEST(SafetensorsTest, BrokenFilesAreRefusedWithTheirReason) {
       {Bytes(uint64_t{1} << 63) + header, "above the limit"},
       {Bytes(100'000'000) + header, "the header alone ends at 100000008"},
       {Bytes(0) + header, "does not start with '{'"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n",
+       "a pointer of Git LFS instead of the file"},
       {RawFile(header, data.substr(1)), "tensor 'x': data_offsets [0, 8] are not within"},
       {RawFile(header, data + "!"), "1 bytes after the data of the last tensor"},
       {RawFile(R"({"m":{"dtype":"BOOL","shape":[8],"data_offsets":[0,8]}})", bools),
