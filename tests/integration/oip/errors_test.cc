@@ -55,6 +55,15 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
          (*b.request().mutable_inputs(0)->mutable_parameters())["shared_memory_region"]
              .set_string_param("region");
        })},
+      {"text_input: shared_memory_byte_size: there is no shared memory", Spoiled([](auto& b) {
+         (*b.request().mutable_inputs(0)->mutable_parameters())["shared_memory_byte_size"]
+             .set_int64_param(8);
+       })},
+      {"text_output: shared_memory_region: there is no shared memory", Spoiled([](auto& b) {
+         b.Output("text_output");
+         (*b.request().mutable_outputs(0)->mutable_parameters())["shared_memory_region"]
+             .set_string_param("region");
+       })},
       {"raw_input_contents: must have an entry for each of 1 inputs, got 2",
        Spoiled([](auto& b) { b.request().add_raw_input_contents("x"); })},
       {"input_ids[1]: must be in [0, 257), the vocabulary, got 257", InferBuilder().Ids({1, 257})},
@@ -215,6 +224,24 @@ TEST(KserveErrorsTest, AStreamThatAsksForNoGrpcErrorContinuesAfterAnError) {
   EXPECT_EQ(response.error_message(), "");
   stream.ReadAll();
   EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST(KserveErrorsTest, AStreamIsChargedForItsMemory) {
+  ServerConfig config = TestConfigWithMetrics();
+  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 40 << 10;
+  KserveServer server(config);
+  InferStream first(server.kserve());
+  InferStream second(server.kserve());
+  server.WaitForMetric("aft_memory_used_bytes", 2 * (16 << 10));
+  InferStream third(server.kserve());
+  ModelStreamInferResponse response;
+  EXPECT_FALSE(third.Next(response));
+  EXPECT_THAT(third.Finish(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                       testing::HasSubstr("max_memory_bytes")));
+  for (InferStream* const stream : {&first, &second}) {
+    EXPECT_TRUE(stream->ReadAll().empty());
+    EXPECT_TRUE(stream->Finish().ok());
+  }
 }
 
 TEST(KserveErrorsTest, AnErrorOfARunningRequestNamesTheParameter) {

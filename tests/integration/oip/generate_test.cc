@@ -296,11 +296,15 @@ TEST(KserveGenerateTest, HarmlessParametersAreAccepted) {
   builder.Tokens(1);
   builder.Parameter("sequence_id").set_int64_param(0);
   builder.Parameter("sequence_start").set_bool_param(false);
+  builder.Parameter("sequence_end").set_bool_param(false);
   builder.Parameter("priority").set_uint64_param(1);
   builder.Parameter("timeout").set_int64_param(0);
   builder.request().set_model_version("1");
   EXPECT_TRUE(server.Infer(builder.request()).status.ok());
   builder.Parameter("timeout").set_int64_param(INT64_MAX);  // microseconds
+  builder.Parameter("sequence_id").set_uint64_param(0);
+  EXPECT_TRUE(server.Infer(builder.request()).status.ok());
+  builder.Parameter("sequence_id").set_string_param("");
   EXPECT_TRUE(server.Infer(builder.request()).status.ok());
 }
 
@@ -312,11 +316,14 @@ TEST(KserveGenerateTest, ThePriorityIsANumber) {
     builder.Tokens(1).Parameter("priority").set_uint64_param(priority);
     EXPECT_TRUE(server.Infer(builder.request()).status.ok());
   }
+  InferBuilder scored = OnePrompt().Flag("score");
+  scored.Parameter("priority").set_uint64_param(1);
+  EXPECT_TRUE(server.Infer(scored.request()).status.ok());
   const auto served = [&server](const char* priority) {
     return server.Metric(absl::StrCat(
         R"(aft_queue_seconds_count{method="ModelInfer",model="fake",priority=")", priority, "\"}"));
   };
-  EXPECT_EQ(served("interactive"), 2);
+  EXPECT_EQ(served("interactive"), 3);
   EXPECT_EQ(served("normal"), 2);
   EXPECT_EQ(served("batch"), 2);
 }

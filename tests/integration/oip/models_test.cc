@@ -174,7 +174,20 @@ TEST(KserveModelsTest, MetadataAndConfigAgree) {
       EXPECT_EQ(inputs.at("text_input"), (Tensor{"BYTES", {1}}));
       EXPECT_EQ(inputs.at("stream"), (Tensor{"BOOL", {1}}));
       EXPECT_EQ(inputs.at("input_ids"), (Tensor{"INT64", {-1}}));
+      EXPECT_EQ(inputs.at("sampling_parameters"), (Tensor{"BYTES", {1}}));
+      EXPECT_EQ(inputs.at("max_tokens"), (Tensor{"INT32", {1}}));
+      EXPECT_EQ(inputs.at("temperature"), (Tensor{"FP32", {1}}));
+      EXPECT_EQ(inputs.at("top_k"), (Tensor{"INT32", {1}}));
+      EXPECT_EQ(inputs.at("top_p"), (Tensor{"FP32", {1}}));
+      EXPECT_EQ(inputs.at("seed"), (Tensor{"UINT64", {1}}));
+      EXPECT_EQ(inputs.at("score"), (Tensor{"BOOL", {1}}));
       EXPECT_EQ(outputs.at("text_output"), (Tensor{"BYTES", {1}}));
+      EXPECT_EQ(outputs.at("cumulative_logprob"), (Tensor{"FP32", {1}}));
+      EXPECT_EQ(outputs.at("logprobs"), (Tensor{"BYTES", {1}}));
+      EXPECT_EQ(outputs.at("num_input_tokens"), (Tensor{"UINT32", {1}}));
+      EXPECT_EQ(outputs.at("num_output_tokens"), (Tensor{"UINT32", {1}}));
+      EXPECT_EQ(outputs.at("token_ids"), (Tensor{"INT64", {-1}}));
+      EXPECT_EQ(outputs.at("token_logprobs"), (Tensor{"FP32", {-1}}));
     }
   }
 }

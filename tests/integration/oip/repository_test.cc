@@ -252,6 +252,19 @@ TEST_F(KserveRepositoryTest, RequestsGetTheVersionThatTheyName) {
   EXPECT_EQ(got.model().versions(0).state(), v1::MODEL_STATE_READY);
 }
 
+TEST_F(KserveRepositoryTest, MetadataNamesOnlyVersionsThatServe) {
+  Start();
+  AddVersion("m/2/bad");
+  EXPECT_FALSE(Load().ok());
+  ASSERT_EQ(Index().size(), 2U);
+  grpc::ClientContext context;
+  inference::ModelMetadataRequest metadata;
+  metadata.set_name("m");
+  inference::ModelMetadataResponse described;
+  ASSERT_TRUE(kserve().ModelMetadata(&context, metadata, &described).ok());
+  EXPECT_THAT(described.versions(), ElementsAre("1"));
+}
+
 TEST_F(KserveRepositoryTest, StatisticsAreSeparateForEachVersion) {
   AddVersion("m/2");
   config_.repository.latest_versions = 2;
