@@ -20,6 +20,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/http/http_message.h"
 #include "server/http/http_server.h"
 #include "server/http/http_session.h"
 #include "tests/support/no_more_files.h"
@@ -276,6 +277,13 @@ TEST_F(HttpPagesTest, OutlivesALackOfFileDescriptors) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(200));
   none.reset();
   EXPECT_THAT(connection.ReadAll(), EndsWith("small page\n"));
+}
+
+TEST(HttpRequestTest, AHeaderThatComesTwiceHasNoValue) {
+  HttpRequest request;
+  request.headers = {{"Authorization", "a"}, {"Origin", "x"}, {"authorization", "b"}};
+  EXPECT_EQ(request.Header("Authorization"), "");
+  EXPECT_EQ(request.Header("origin"), "x");
 }
 
 TEST_F(HttpPagesTest, EndsAtOnceEvenIfClientsAreConnected) {

@@ -63,6 +63,10 @@ TEST_P(HttpServerTest, AnswersInPartsAreChunkedExceptForOldClients) {
   const auto old = Connect();
   old->Send("POST /parts HTTP/1.0\r\nContent-Length: 2\r\n\r\nab");
   EXPECT_THAT(old->ReadAll(), AllOf(HasSubstr("Connection: close\r\n"), EndsWith("\r\n\r\nabend")));
+  const auto kept = Connect();
+  kept->Send("POST /parts HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nab");
+  EXPECT_THAT(kept->ReadAll(),
+              AllOf(HasSubstr("Connection: close\r\n"), EndsWith("\r\n\r\nabend")));
 }
 
 TEST_P(HttpServerTest, BodiesMayBeChunkedAndWaitForContinue) {
@@ -77,6 +81,13 @@ TEST_P(HttpServerTest, BodiesMayBeChunkedAndWaitForContinue) {
   EXPECT_EQ(connection->ReadTo("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   connection->Send("more");
   EXPECT_THAT(connection->ReadTo("more"), StartsWith("HTTP/1.1 200 "));
+  // A client that sends the body with the head does not wait for it.
+  connection->Send(Post("/echo", "whole", "Expect: 100-continue\r\n"));
+  EXPECT_THAT(connection->ReadTo("whole"), StartsWith("HTTP/1.1 200 "));
+  const auto old = Connect();  // and HTTP/1.0 does not know it
+  old->Send("POST /echo HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  old->Send("more");
+  EXPECT_THAT(old->ReadAll(), StartsWith("HTTP/1.1 200 "));
 }
 
 // The server takes each byte before the next one is sent.
@@ -149,6 +160,9 @@ TEST_P(HttpServerTest, RequestsOfTwoLengthsAreRefusedAndEndTheConnection) {
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << headers;
     EXPECT_THAT(answer, testing::Not(HasSubstr("smuggled"))) << headers;
   }
+  const auto old = Connect();  // HTTP/1.0 has no chunks
+  old->Send("POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+  EXPECT_THAT(old->ReadAll(), StartsWith("HTTP/1.1 400 "));
 }
 
 TEST_P(HttpServerTest, OnlyRequestsOfHttp10NeedNoHost) {
