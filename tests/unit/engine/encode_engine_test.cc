@@ -304,6 +304,26 @@ TEST_F(EncodeEngineTest, RefusesVectorsThatWouldBreakTheBatch) {
   EXPECT_TRUE(SameBits(image->vectors(), FakeEncoderRunner::Vectors(model, ids)));
 }
 
+TEST_F(EncodeEngineTest, RefusesMoreKeysThanABatchOrASequenceHolds) {
+  model.forms = {.sources = true, .free_lengths = true};
+  const auto request = [this](size_t keys) {
+    EncodingRequest made = Request(std::vector<TokenId>());
+    made.vectors.resize(2 * 3);
+    made.keys.resize(keys * 3);
+    made.values.resize(keys * 3);
+    return made;
+  };
+  Start();
+  EXPECT_THAT(std::string(Refused(request(63)).message()),
+              HasSubstr("keys: must be at most 64, and with the queries 64"));
+  const Sink most = Submit(request(62)).sink;
+  Advance(hours(1));
+  EXPECT_TRUE(most->Wait().status.ok());
+  model.max_seq_len = 40;
+  Start();
+  EXPECT_THAT(std::string(Refused(request(41)).message()), HasSubstr("keys: must be at most 40"));
+}
+
 TEST_F(EncodeEngineTest, VectorsCountAsTokensAndNeedNotBeFinite) {
   StartHeld();
   EncodingRequest request = Request(std::vector<TokenId>());

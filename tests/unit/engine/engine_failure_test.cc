@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "server/engine/check_output.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace aft::server {
@@ -303,6 +305,34 @@ TEST_F(EngineFailureTest, EveryRequestEndsOnceWheneverItFails) {
   }
   EXPECT_EQ(ended, accepted);
   EXPECT_GT(metrics.finished(Ending::kFailed).Value(), 0);
+}
+
+TEST(CheckOutputTest, EveryRowHasItsWholeAnswer) {
+  Step step;
+  step.input.rows.resize(3);
+  step.input.rows[0].output = RowOutput::kLast;
+  step.input.rows[1].output = RowOutput::kScore;
+  step.input.rows[1].targets = {2, 3};
+  step.input.rows[2].output = RowOutput::kHidden;
+  step.input.rows[2].hidden = 2;
+  StepOutput good;
+  good.sampled.resize(1);
+  good.scored.resize(1);
+  good.scored[0].resize(2);
+  good.hidden.resize(1);
+  good.hidden[0].resize(6);
+  EXPECT_TRUE(CheckOutput(step, good, /*width=*/3).ok());
+  const auto refused = [&](const auto& spoil, const char* why) {
+    StepOutput bad = good;
+    spoil(bad);
+    EXPECT_THAT(CheckOutput(step, bad, 3), StatusIs(absl::StatusCode::kInternal, HasSubstr(why)));
+  };
+  constexpr char kRows[] = "rows instead of 1, 1 and 1";
+  refused([](StepOutput& output) { output.sampled.clear(); }, kRows);
+  refused([](StepOutput& output) { output.scored.clear(); }, kRows);
+  refused([](StepOutput& output) { output.hidden.clear(); }, kRows);
+  refused([](StepOutput& output) { output.scored[0].pop_back(); }, "left out tokens");
+  refused([](StepOutput& output) { output.hidden[0].pop_back(); }, "left out tokens");
 }
 
 }  // namespace

@@ -112,6 +112,11 @@ TEST(MetricsTest, EveryReasonHasItsOwnLabel) {
     expect(states.redis_failed(reason),
            absl::StrCat(R"(aft_states_redis_failed_total{reason=")", label));
   }
+  expect(model.loads(true), R"(aft_model_loads_total{model="m",result="ok)");
+  expect(model.loads(false), R"(aft_model_loads_total{model="m",result="failed)");
+  expect(states.handed_to_store, R"(aft_streams_handed_over_total{to="store)");
+  expect(states.handed_to_client, R"(aft_streams_handed_over_total{to="client)");
+  expect(states.handed_text_only, R"(aft_streams_handed_over_total{to="none)");
   expect(model.device_graph_steps, R"(aft_device_steps_total{launch="graph",model="m)");
   expect(model.device_eager_steps, R"(aft_device_steps_total{launch="eager",model="m)");
 }

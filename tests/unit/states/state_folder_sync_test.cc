@@ -1,4 +1,4 @@
-// A folder of states whose disk fails after a file has its name.
+// A folder of states whose disk fails after a file has its name, or has too little room.
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@
 #include "server/observability/metrics.h"
 #include "server/states/state_folder.h"
 #include "server/states/state_sealer.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/states.h"
 #include "tests/support/temp_files.h"
 
@@ -56,6 +58,23 @@ TEST(StateFolderSyncTest, AFileThatIsNotOnTheDiskIsRemovedUnlessItReplacedAnothe
   EXPECT_FALSE(writes());
   refuses_to_sync_folders = false;
   EXPECT_TRUE(std::filesystem::exists(path));
+}
+
+TEST(StateFolderSpaceTest, ADiskWithTooLittleRoomIsLogged) {
+  const TempFolder folder;
+  WriteBytes(folder.File("key"), std::string(32, 'k'));
+  const auto sealer = StateSealer::Create({folder.File("key")});
+  ASSERT_TRUE(sealer.ok()) << sealer.status();
+  prometheus::Registry registry;
+  StateMetrics metrics(registry);
+  const auto states = StateFolder::Open(folder.path(), *sealer, metrics);
+  ASSERT_TRUE(states.ok()) << states.status();
+  const CapturedLog log;
+  EXPECT_TRUE((*states)->CheckSpace(1).ok());
+  EXPECT_TRUE(log.Lines("states.folder_small").empty());
+  const auto all = static_cast<int64_t>(std::filesystem::space(folder.path()).capacity);
+  EXPECT_TRUE((*states)->CheckSpace(all).ok());
+  EXPECT_EQ(log.Lines("states.folder_small").size(), 1U);  // the disk has the key's file too
 }
 
 }  // namespace
