@@ -70,6 +70,26 @@ TEST_F(AftctlCallsTest, CompletePrintsTheWholeAnswer) {
              "text: 'hello' model: 'austen' n: 1 stop { max_tokens: 2 }");
   EXPECT_EQ(nlohmann::json::parse(Run("complete --prompt x --json").out)["answers"][0]["text"],
             " a truth");
+  Run("complete --prompt hello --priority batch");
+  EXPECT_EQ(server_.last<v1::GenerateRequest>().priority(), v1::PRIORITY_BATCH);
+}
+
+TEST_F(AftctlCallsTest, AFailedStreamIsReportedWithTheServersCount) {
+  Script script = FailedScript(grpc::Status(grpc::UNAVAILABLE, "draining"),
+                               {StartedEvent(), DeltaEvent(0, "a")});
+  v1::Usage usage;
+  usage.set_generated_tokens(2);
+  usage.set_scored_tokens(1);
+  v1::Timings timings;
+  timings.set_total_us(2500);
+  script.trailers = {{"aft-usage-bin", usage.SerializeAsString()},
+                     {"aft-timings-bin", timings.SerializeAsString()}};
+  server_.SetScript(script);
+  EXPECT_THAT(Run("generate --prompt hello", "", 5).err,
+              HasSubstr("[server's count: 3 tokens in 2.5 ms]"));
+  const std::string out = Run("generate --prompt hello --json", "", 5).out;
+  const auto line = nlohmann::json::parse(out.substr(out.rfind('\n', out.size() - 2) + 1));
+  EXPECT_EQ(line["error"]["timings"]["total_us"], "2500");
 }
 
 TEST_F(AftctlCallsTest, CompletePrintsSeveralAnswersOneAfterTheOther) {

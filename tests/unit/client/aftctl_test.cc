@@ -211,8 +211,12 @@ TEST_F(AftctlTest, GenerateNamesStopStringsAndEndOfText) {
   server_.SetScript(script);
   EXPECT_THAT(Run("generate --prompt x").err, HasSubstr("[stop string \"\\n\\n\" | 1 token |"));
 
+  finished.set_stop_token_id(5);
+  server_.SetScript(script);
+  EXPECT_THAT(Run("generate --prompt x").err, HasSubstr("[stop token 5 | 1 token |"));
+
   finished.set_reason(v1::FINISH_REASON_EOS);
-  finished.clear_stop_string();
+  finished.clear_stopped_by();
   server_.SetScript(script);
   EXPECT_THAT(Run("generate --prompt x").err, HasSubstr("[end of text | 1 token |"));
 }

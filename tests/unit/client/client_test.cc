@@ -370,6 +370,7 @@ TEST(ClientOptionsTest, TheChannelReconnectsSoonUnlessTheOptionsSayOtherwise) {
   EXPECT_EQ(value(GRPC_ARG_KEEPALIVE_TIME_MS), 20'000);
   EXPECT_EQ(value(GRPC_ARG_KEEPALIVE_TIMEOUT_MS), 10'000);
   EXPECT_EQ(value(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA), 0);
+  EXPECT_EQ(value(GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE), 16 << 20);
   EXPECT_EQ(value(GRPC_ARG_ENABLE_HTTP_PROXY), 0);  // the address is of this machine
   options.address = "aft.example:8500";
   EXPECT_EQ(value(GRPC_ARG_ENABLE_HTTP_PROXY), -1);

@@ -23,7 +23,9 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(HistogramTest, QuantilesAreRightToTwoPercentOverTheWholeRange) {
   for (const int64_t unit : {1L, 63L, 64L, 100L, 1'000'003L, 3'600'000'000'000L}) {
@@ -401,10 +403,16 @@ TEST(ReportTest, JsonHasTheNamesOfVllmsBenchmark) {
   EXPECT_EQ(json["targets"]["b:1"]["failed"], 1);
   EXPECT_EQ(json["timeline"]["output_tokens"], nlohmann::json({6, 1}));
   EXPECT_EQ(json["timeline"]["completed"], nlohmann::json({2, 1}));
+  EXPECT_EQ(json["timeline"]["failed"], nlohmann::json({1, 0}));
   EXPECT_THAT(TextReport(options, report),
               AllOf(HasSubstr("2 completed, 1 cut at the end, 1 UNAVAILABLE"),
                     HasSubstr("0.25 requests/s, 25.0 % of all"), HasSubstr("  slow "),
-                    HasSubstr("  b:1 "), HasSubstr("refused                2 times")));
+                    HasSubstr("  b:1 "), HasSubstr("refused                2 times"),
+                    ContainsRegex("in total, 6[5-8]\\.[0-9] in the median stream"),
+                    ContainsRegex("per token  [^\n]* 15\\.000 +15\\.000\n"),
+                    ContainsRegex("whole request  [^\n]* 51\\.000\n"),
+                    ContainsRegex("until refused  [^\n]* 5\\.000\n"),
+                    ContainsRegex("sent late by  [^\n]* 2\\.000\n")));
 }
 
 TEST(ReportTest, SaysThatAFileHasTheLengths) {
@@ -426,6 +434,7 @@ TEST(ReportTest, AClosedLoopWithoutLimitsHasNoGoodput) {
   EXPECT_EQ(json["loop"], "closed");
   EXPECT_FALSE(json.contains("request_goodput"));
   EXPECT_FALSE(json.contains("goodput_ratio"));
+  EXPECT_THAT(TextReport({}, {.seconds = 1}), Not(HasSubstr("sent late by")));
 }
 
 }  // namespace

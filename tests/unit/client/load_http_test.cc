@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -107,6 +108,16 @@ TEST(EventReaderTest, ErrorAnswersHaveACode) {
   EXPECT_EQ(code(400, R"({"error": {"code": null}})"), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code(503, "no JSON"), absl::StatusCode::kUnavailable);
   EXPECT_EQ(code(302, ""), absl::StatusCode::kUnknown);
+  for (const auto& [http, name, want] :
+       {std::tuple(401, "invalid_api_key", absl::StatusCode::kUnauthenticated),
+        {403, "permission_denied", absl::StatusCode::kPermissionDenied},
+        {404, "model_not_found", absl::StatusCode::kNotFound},
+        {499, "cancelled", absl::StatusCode::kCancelled},
+        {500, "internal_error", absl::StatusCode::kInternal},
+        {504, "deadline_exceeded", absl::StatusCode::kDeadlineExceeded}}) {
+    EXPECT_EQ(code(http, ""), want);
+    EXPECT_EQ(code(0, absl::StrCat(R"({"error": {"code": ")", name, "\"}}").c_str()), want);
+  }
 }
 
 // Answers requests, one connection after the other. Sends an answer a byte at a time, or at once if

@@ -106,6 +106,10 @@ TEST(TrainConfigTest, EveryFaultIsNamed) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(fault.message)))
         << fault.instead;
   }
+  EXPECT_THAT(
+      Read(absl::StrReplaceAll(kConfig, {{R"("kind": "bytes")", R"("kind": "bpe")"},
+                                         {R"("vocab_size": 256)", R"("vocab_size": 255)"}})),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs at least 256")));
 }
 
 TEST(TrainConfigTest, MissingAndBrokenFilesAreErrors) {
@@ -163,6 +167,10 @@ TEST(TrainConfigTest, EveryFaultOfAClassifierIsNamed) {
     "labels": ["no", "yes"])",
                                               ""}})),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("network: an encoder needs labels")));
+  EXPECT_THAT(Read(absl::StrReplaceAll(kClassifier,
+                                       {{",\n    \"labels\": [\"no\", \"yes\"]", ""},
+                                        {R"("images")", R"("objective": "pairs", "images")"}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("grid: images need labels")));
 }
 
 // The config of an encoder of texts, with `more` in its network and `keys` outside of the network.

@@ -95,7 +95,12 @@ TEST_F(TrainerTest, ALongRunIsEvaluatedAfter500Steps) {
   int64_t evaluated = 0;
   ASSERT_TRUE(trainer
                   ->Run(
-                      stop, [&](const Trainer::Progress& p) { stop = p.step > 500; },
+                      stop,
+                      [&](const Trainer::Progress& p) {
+                        EXPECT_NEAR(p.eta_seconds * p.amount_per_second,
+                                    static_cast<double>(config_.total_tokens - p.amount), 1e-3);
+                        stop = p.step > 500;
+                      },
                       [&](const CurvePoint& point, bool) {
                         evaluated = point.step;
                         stop = true;
