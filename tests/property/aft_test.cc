@@ -14,6 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "model/mixers/mixer.h"
+#include "model/mixers/pairs.h"
 #include "model/mixers/tables.h"
 #include "tests/property/mixer_harness.h"
 #include "tests/support/close.h"
@@ -326,6 +328,19 @@ TEST(ConvFilterTest, AFilterThatOverflowsIsRefused) {
   tables["conv.gamma"].fill_(3e38);
   tables["conv.beta"].fill_(3e38);
   EXPECT_EQ(MakeMixer(conv.config, 8, tables).status().code(), absl::StatusCode::kDataLoss);
+}
+
+// A text with a mask of pairs needs room for all of its keys, however little the kernel for plain
+// texts needs.
+TEST(MixerScratchTest, HoldsTheKeysOfALongTextWithAMaskOfPairs) {
+  constexpr int64_t kTokens = 1 << 20;
+  TestRandom random;
+  for (const MixerCase& one : CausalCases()) {
+    const MixerTables tables = TestMixer(one, random).tables();
+    const auto mixer = MakeMixer(one.config, one.hid, tables, {.max_seq_len = kMixerTokens});
+    ASSERT_TRUE(mixer.ok()) << mixer.status();
+    EXPECT_GE((*mixer)->encode_scratch_floats(kTokens), PairScratchFloats(kTokens)) << one.name;
+  }
 }
 
 // Only the products of pairs within the window count.

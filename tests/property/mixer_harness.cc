@@ -61,6 +61,7 @@ std::vector<MixerCase> SharedCases() {
           {"local_clamp", "aft_local window=8 band_rows=30 length_policy=clamp"},
           {"local_zero", "aft_local window=8 band_rows=30 length_policy=zero"},
           {"local_wider_than_rows", "aft_local window=40 band_rows=30 length_policy=clamp"},
+          {"local_wider_than_rows_zero", "aft_local window=40 band_rows=30 length_policy=zero"},
           {"local_of_full", "aft_local window=8 band_rows=64 bias=full"},
           {"local_of_full_clamp", "aft_local window=40 band_rows=30 bias=full length_policy=clamp"},
           {"local_of_factors", "aft_local window=8 band_rows=64 bias=factors bias_rank=3"},

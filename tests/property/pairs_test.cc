@@ -241,6 +241,18 @@ TEST_F(PairRulesTest, AMaskThatHidesNothingChangesNothing) {
   }
 }
 
+// A query or key of zeros has no length to divide by.
+TEST_F(PairRulesTest, CosinesOfZerosAreZero) {
+  config_.mixer = MixerOf("cosine heads=2 causal=false");
+  config_.qkv_bias = false;
+  const std::unique_ptr<EncoderRunner> mixer = LoadForms();
+  if (!forms_.pairs) return;
+  EncoderInput input = Vectors(9);
+  std::fill_n(input.vectors.begin() + 3 * config_.d_model, 2 * config_.d_model, 0.0F);
+  input.pairs = std::make_shared<const std::vector<float>>(9 * 9);
+  EXPECT_TRUE(Close(Run(*mixer, {input}), Want(input), device_.vectors));
+}
+
 TEST_F(PairRulesTest, InputsThatDoNotFitAreRefused) {
   const std::unique_ptr<EncoderRunner> mixer = LoadForms();
   EXPECT_EQ(forms_.pairs, device_.same_bits);  // same_bits is true on the CPU only

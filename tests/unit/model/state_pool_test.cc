@@ -236,7 +236,9 @@ TEST(XxHash64Test, EqualsThePublishedAlgorithm) {
   EXPECT_EQ(XxHash64("abc", 0), 0x44BC2CF5AD770999U);
   EXPECT_EQ(XxHash64("Nobody inspects the spammish repetition", 0),  // lint: allow
             0xFBCEA83C8A378BF1U);
-  EXPECT_NE(XxHash64("abc", 1), XxHash64("abc", 0));
+  EXPECT_EQ(XxHash64("abcdefghijklmnopqrstuvwxyz", 0), 0xCFE1F278FA89835CU);
+  EXPECT_EQ(XxHash64("Nobody inspects the spammish repetition", 1),  // lint: allow
+            0x43F425448D954DB6U);
 }
 
 TEST(XxHash64Test, EveryBitCounts) {
