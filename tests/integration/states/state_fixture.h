@@ -56,6 +56,18 @@ class StateTest : public testing::Test {
 
   void Start() { server_ = std::make_unique<TestServer>(config_, options_); }
 
+  // Begins an import of which only the first part comes. Returns when the server holds that part.
+  auto BeginImport(grpc::ClientContext& context, v1::StateServiceImportResponse& response) {
+    auto writer = server_->states().Import(&context, &response);
+    v1::StateServiceImportRequest first;
+    first.set_bytes(1000);
+    first.set_chunk("the rest never comes");
+    EXPECT_TRUE(writer->Write(first));
+    server_->WaitForMetric("aft_memory_used_bytes",
+                           kCall + 1000 + 3 * static_cast<double>(first.ByteSizeLong()));
+    return writer;
+  }
+
   // The server has two versions of the model "m": version 1 has options_, and version 2 `newest`.
   void StartWithTwoVersions(const FakeModelRunner::Options& newest) {
     config_.models.clear();

@@ -313,13 +313,7 @@ TEST_F(StateTest, AnImportThatItsClientCancelsIsNotReportedAsABadRequest) {
   for (int i = 0; i < kImports; ++i) {
     grpc::ClientContext context;
     v1::StateServiceImportResponse response;
-    const auto writer = server_->states().Import(&context, &response);
-    v1::StateServiceImportRequest request;
-    request.set_bytes(1000);
-    request.set_chunk("the rest never comes");
-    ASSERT_TRUE(writer->Write(request));
-    server_->WaitForMetric(kMemoryUsed,
-                           kCall + 1000 + 3 * static_cast<double>(request.ByteSizeLong()));
+    const auto writer = BeginImport(context, response);
     context.TryCancel();
     EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
     server_->WaitForMetric(kMemoryUsed, 0);

@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
@@ -27,17 +29,28 @@ namespace {
 
 std::atomic<bool> refuses_to_sync_folders = false;
 
+class StateFolderDiskTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    WriteBytes(folder_.File("key"), std::string(32, 'k'));
+    auto sealer = StateSealer::Create({folder_.File("key")});
+    ASSERT_TRUE(sealer.ok()) << sealer.status();
+    sealer_.emplace(*std::move(sealer));
+    auto states = StateFolder::Open(folder_.path(), *sealer_, metrics_);
+    ASSERT_TRUE(states.ok()) << states.status();
+    states_ = *std::move(states);
+  }
+
+  const TempFolder folder_;
+  prometheus::Registry registry_;
+  StateMetrics metrics_{registry_};
+  std::optional<StateSealer> sealer_;
+  std::unique_ptr<StateFolder> states_;
+};
+
 // The next start would load the file of a state whose id no client knows. For a resume point, the
 // new file will do as well as the one that it replaced.
-TEST(StateFolderSyncTest, AFileThatIsNotOnTheDiskIsRemovedUnlessItReplacedAnother) {
-  const TempFolder folder;
-  WriteBytes(folder.File("key"), std::string(32, 'k'));
-  const auto sealer = StateSealer::Create({folder.File("key")});
-  ASSERT_TRUE(sealer.ok()) << sealer.status();
-  prometheus::Registry registry;
-  StateMetrics metrics(registry);
-  const auto states = StateFolder::Open(folder.path(), *sealer, metrics);
-  ASSERT_TRUE(states.ok()) << states.status();
+TEST_F(StateFolderDiskTest, AFileThatIsNotOnTheDiskIsRemovedUnlessItReplacedAnother) {
   const std::string id(32, 'a');
   const auto writes = [&] {
     const StateFolder::File file = {.id = id,
@@ -46,9 +59,9 @@ TEST(StateFolderSyncTest, AFileThatIsNotOnTheDiskIsRemovedUnlessItReplacedAnothe
                                     .model = "austen",
                                     .ttl = std::chrono::hours(1),
                                     .state = std::make_shared<const SequenceState>(StateAfter(1))};
-    return Await<absl::Status>([&](const auto& done) { (*states)->Write(file, done); }).ok();
+    return Await<absl::Status>([&](const auto& done) { states_->Write(file, done); }).ok();
   };
-  const std::string path = folder.File(id + ".state");
+  const std::string path = folder_.File(id + ".state");
   refuses_to_sync_folders = true;
   EXPECT_FALSE(writes());
   EXPECT_FALSE(std::filesystem::exists(path));
@@ -60,20 +73,12 @@ TEST(StateFolderSyncTest, AFileThatIsNotOnTheDiskIsRemovedUnlessItReplacedAnothe
   EXPECT_TRUE(std::filesystem::exists(path));
 }
 
-TEST(StateFolderSpaceTest, ADiskWithTooLittleRoomIsLogged) {
-  const TempFolder folder;
-  WriteBytes(folder.File("key"), std::string(32, 'k'));
-  const auto sealer = StateSealer::Create({folder.File("key")});
-  ASSERT_TRUE(sealer.ok()) << sealer.status();
-  prometheus::Registry registry;
-  StateMetrics metrics(registry);
-  const auto states = StateFolder::Open(folder.path(), *sealer, metrics);
-  ASSERT_TRUE(states.ok()) << states.status();
+TEST_F(StateFolderDiskTest, ADiskWithTooLittleRoomIsLogged) {
   const CapturedLog log;
-  EXPECT_TRUE((*states)->CheckSpace(1).ok());
+  EXPECT_TRUE(states_->CheckSpace(1).ok());
   EXPECT_TRUE(log.Lines("states.folder_small").empty());
-  const auto all = static_cast<int64_t>(std::filesystem::space(folder.path()).capacity);
-  EXPECT_TRUE((*states)->CheckSpace(all).ok());
+  const auto all = static_cast<int64_t>(std::filesystem::space(folder_.path()).capacity);
+  EXPECT_TRUE(states_->CheckSpace(all).ok());
   EXPECT_EQ(log.Lines("states.folder_small").size(), 1U);  // the disk has the key's file too
 }
 
