@@ -44,6 +44,11 @@ int64_t FakeModelControl::step_count() const {
   return step_count_;
 }
 
+int64_t FakeModelControl::row_count() const {
+  MutexLock lock(mutex_);
+  return row_count_;
+}
+
 void FakeModelControl::DropInputs() {
   MutexLock lock(mutex_);
   record_inputs_ = false;
@@ -59,6 +64,7 @@ void FakeModelControl::EnterStep(const StepInput& input) {
   Enter();
   MutexLock lock(mutex_);
   ++step_count_;
+  row_count_ += static_cast<int64_t>(input.rows.size());
   if (record_inputs_) steps_.push_back(input);
 }
 

@@ -33,7 +33,9 @@ class FakeModelControl : public StepGate {
   // Every step that was submitted, refused ones included.
   std::vector<StepInput> steps() const;
   int64_t step_count() const;
-  // Stops recording the inputs, for long runs; step_count still counts.
+  // The rows of all steps together.
+  int64_t row_count() const;
+  // Stops recording the inputs, for long runs; steps and rows are still counted.
   void DropInputs();
 
   // Rules of model_runner.h that the caller broke; empty for a correct engine.
@@ -49,6 +51,7 @@ class FakeModelControl : public StepGate {
   mutable Mutex mutex_;
   bool record_inputs_ ABSL_GUARDED_BY(mutex_) = true;
   int64_t step_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t row_count_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<FakeCall, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
   std::vector<StepInput> steps_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> violations_ ABSL_GUARDED_BY(mutex_);

@@ -24,9 +24,7 @@ class EngineSharesTest : public EngineTest {
  protected:
   // The time of all steps: a millisecond for each, and another one for each of its rows.
   milliseconds TimeOfSteps() const {
-    size_t time = 0;
-    for (const StepInput& step : control->steps()) time += 1 + step.rows.size();
-    return milliseconds(time);
+    return milliseconds(control->step_count() + control->row_count());
   }
 
   // StartHeld with 24 slots, and with steps that take this time.
