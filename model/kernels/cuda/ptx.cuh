@@ -200,15 +200,16 @@ struct MmaOperands {
 
 // `product` multiplies a register of A by one of B: the one, two or four elements in them.
 template <typename Sum, typename Product>
-void MmaOnCpu(Sum (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Product product) {
+AFT_NOT_INSTRUMENTED void MmaOnCpu(Sum (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                   Product product) {
   const cuda_on_cpu::FromWarp<MmaOperands> all(
       0xFFFFFFFFU, {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, cuda_on_cpu::Site::current());
   const unsigned g = cuda_on_cpu::Lane() / 4;
   const unsigned t = cuda_on_cpu::Lane() % 4;
   for (unsigned quarter = 0; quarter < 4; ++quarter) {
-    const MmaOperands row = all[g * 4 + quarter];
+    const MmaOperands& row = all.At(g * 4 + quarter);
     for (unsigned i = 0; i < 2; ++i) {
-      const MmaOperands column = all[(2 * t + i) * 4 + quarter];
+      const MmaOperands& column = all.At((2 * t + i) * 4 + quarter);
       for (unsigned k = 0; k < 2; ++k) {
         c[i] += product(row.a[2 * k], column.b[k]);
         c[2 + i] += product(row.a[2 * k + 1], column.b[k]);
@@ -221,8 +222,9 @@ void MmaOnCpu(Sum (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Produ
 // c += A B with operands made by ToTf32. All 32 lanes must call it.
 __device__ inline void MmaTf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef AFT_CUDA_ON_CPU
-  const auto number = [](uint32_t bits) { return std::bit_cast<float>(bits & ~0x1FFFU); };
-  MmaOnCpu(c, a, b, [&](uint32_t x, uint32_t y) { return number(x) * number(y); });
+  MmaOnCpu(c, a, b, [](uint32_t x, uint32_t y) AFT_PART_OF_NOT_INSTRUMENTED {
+    return __builtin_bit_cast(float, x & ~0x1FFFU) * __builtin_bit_cast(float, y & ~0x1FFFU);
+  });
 #else
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -235,9 +237,10 @@ __device__ inline void MmaTf32(float (&c)[4], const uint32_t (&a)[4], const uint
 // c += A B with operands made by PackBf16. All 32 lanes must call it.
 __device__ inline void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef AFT_CUDA_ON_CPU
-  const auto low = [](uint32_t pair) { return std::bit_cast<float>(pair << 16); };
-  const auto high = [](uint32_t pair) { return std::bit_cast<float>(pair & 0xFFFF0000U); };
-  MmaOnCpu(c, a, b, [&](uint32_t x, uint32_t y) { return low(x) * low(y) + high(x) * high(y); });
+  MmaOnCpu(c, a, b, [](uint32_t x, uint32_t y) AFT_PART_OF_NOT_INSTRUMENTED {
+    return __builtin_bit_cast(float, x << 16) * __builtin_bit_cast(float, y << 16) +
+           __builtin_bit_cast(float, x & 0xFFFF0000U) * __builtin_bit_cast(float, y & 0xFFFF0000U);
+  });
 #else
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -250,7 +253,7 @@ __device__ inline void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint
 // c += A B for integers. All 32 lanes must call it.
 __device__ inline void MmaInt8(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef AFT_CUDA_ON_CPU
-  MmaOnCpu(c, a, b, [](uint32_t x, uint32_t y) {
+  MmaOnCpu(c, a, b, [](uint32_t x, uint32_t y) AFT_PART_OF_NOT_INSTRUMENTED {
     int sum = 0;
     for (int i = 0; i < 32; i += 8) {
       sum += static_cast<int8_t>(x >> i & 0xFFU) * static_cast<int8_t>(y >> i & 0xFFU);
