@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <limits>
 
@@ -36,12 +35,10 @@ struct Inputs {
   const std::vector<double>& table(const char* name) const { return tables.at(name); }
 };
 
-// S(t, t') of a group of channels; kUnseen when t does not see t'. In causal mixers it is called
-// only for t' <= t.
-using Score = std::function<double(int64_t t, int64_t key, int64_t group)>;
-
 // The weighted mean of the values in columns [value, value + hid), whose channels are in `groups`
-// groups of the same size.
+// groups of the same size. `score` is S(t, t') of a group; kUnseen when t does not see t'. In
+// causal mixers it is called only for t' <= t.
+template <typename Score>  // double(int64_t t, int64_t key, int64_t group)
 std::vector<double> Average(const Inputs& x, int64_t value, int64_t groups, const Score& score) {
   const int64_t tokens = x.tokens();
   const int64_t keys = x.key_tokens();
@@ -63,6 +60,7 @@ std::vector<double> Average(const Inputs& x, int64_t value, int64_t groups, cons
       if (max == kUnseen) continue;
       double sum = 0;
       for (int64_t j = 0; j < keys; ++j) {
+        if (scores[At(j)] == kUnseen) continue;
         const double weight = std::exp(scores[At(j)] - max);
         if (weight == 0) continue;
         sum += weight;
@@ -120,9 +118,15 @@ double PositionBias(const Inputs& x, int64_t t, int64_t key) {
 
 std::vector<double> Aft(const Inputs& x) {
   const int64_t block = x.config.prefix_block;
+  const int64_t keys = x.key_tokens();
+  std::vector<double> bias(At(x.tokens() * keys), kUnseen);
+  for (int64_t t = 0; t < x.tokens(); ++t) {
+    const int64_t first = block > 0 ? std::max<int64_t>(0, (t / block - 1) * block) : 0;
+    const int64_t end = x.config.causal ? std::min(keys, t + 1) : keys;
+    for (int64_t key = first; key < end; ++key) bias[At(t * keys + key)] = PositionBias(x, t, key);
+  }
   return Gate(x, Average(x, 2 * x.hid, x.hid, [&](int64_t t, int64_t key, int64_t c) {
-                if (block > 0 && key < (t / block - 1) * block) return kUnseen;
-                return x.key(key, x.hid + c) + PositionBias(x, t, key);
+                return x.key(key, x.hid + c) + bias[At(t * keys + key)];
               }));
 }
 
