@@ -113,10 +113,7 @@ absl::Status Server::StartPages() {
       {"/healthz", [this] { return AlivePage(Report()); }},
       {"/metrics",
        [this] {
-         SetMemoryMetrics();
-         SetFileMetrics();
-         return HttpPage{.content_type = kMetricsContentType,
-                         .body = MetricsText(prometheus_, ReportOf(registry_))};
+         return HttpPage{.content_type = kMetricsContentType, .body = MetricsText(Metrics())};
        }},
       {"/readyz", [this] { return ReadyPage(Report()); }},
       {"/status", [] { return StatusPage(); }},
@@ -174,6 +171,12 @@ StatusReport Server::Report() const {
   MutexLock lock(mutex_);
   report.config = config_text_;
   return report;
+}
+
+std::vector<prometheus::MetricFamily> Server::Metrics() {
+  SetMemoryMetrics();
+  SetFileMetrics();
+  return AllMetrics(prometheus_, ReportOf(registry_));
 }
 
 void Server::SetMemoryMetrics() {

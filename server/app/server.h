@@ -4,11 +4,13 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/periodic.h"
+#include "prometheus/metric_family.h"
 #include "server/api/openai/door.h"
 #include "server/app/grpc_server.h"
 #include "server/app/status_page.h"
@@ -73,6 +75,9 @@ class Server {
   bool Drain();
 
   Lifecycle lifecycle() const;
+
+  // What the metrics page shows.
+  std::vector<prometheus::MetricFamily> Metrics();
 
   // host:port as bound. The metrics and HTTP addresses are empty if the config does not set them.
   std::string address() const { return grpc_->address(); }

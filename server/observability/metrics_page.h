@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
 #include "server/observability/model_report.h"
 
@@ -11,9 +12,11 @@ namespace aft::server {
 
 inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charset=utf-8";
 
-// The metrics of the registry, the models, the log and the process, in Prometheus' text format.
-// Thread-safe.
-std::string MetricsText(const std::shared_ptr<prometheus::Registry>& registry,
-                        const std::vector<ModelReport>& models);
+// The metrics of the registry, the models, the log and the process. Thread-safe.
+std::vector<prometheus::MetricFamily> AllMetrics(
+    const std::shared_ptr<prometheus::Registry>& registry, const std::vector<ModelReport>& models);
+
+// In Prometheus' text format.
+std::string MetricsText(const std::vector<prometheus::MetricFamily>& families);
 
 }  // namespace aft::server

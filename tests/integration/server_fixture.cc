@@ -12,6 +12,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/substitute.h"
 #include "base/check.h"
+#include "prometheus/metric_family.h"
+#include "server/observability/metrics_page.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/tcp.h"
 
@@ -144,7 +146,10 @@ double TestServer::Metric(const std::string& name) {
   };
   const auto [wanted, labels] = parts(name);
   double sum = 0;
-  for (const absl::string_view line : absl::StrSplit(Metrics(), '\n')) {
+  std::vector<prometheus::MetricFamily> families = server_->Metrics();
+  std::erase_if(families,
+                [&](const auto& family) { return !absl::StartsWith(wanted, family.name); });
+  for (const absl::string_view line : absl::StrSplit(MetricsText(families), '\n')) {
     if (!absl::StartsWith(line, wanted)) continue;
     const size_t space = line.rfind(' ');
     const auto [found, has] = parts(line.substr(0, space));

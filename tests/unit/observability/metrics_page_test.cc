@@ -29,10 +29,10 @@ TEST(GzipTest, IsAcceptedOnlyByName) {
 TEST(MetricsPageTest, IsPrometheusTextFormatWithTheMetricsOfAllSources) {
   const auto registry = std::make_shared<prometheus::Registry>();
   prometheus::BuildGauge().Name("wide").Register(*registry).Add({{"a", "b\"\n"}}).Set(2);
-  const std::string page = MetricsText(registry, {{.model = "m",
-                                                   .oldest_waiting_seconds = 0.5,
-                                                   .device_memory_used = 600,
-                                                   .device_memory_total = 1000}});
+  const std::string page = MetricsText(AllMetrics(registry, {{.model = "m",
+                                                              .oldest_waiting_seconds = 0.5,
+                                                              .device_memory_used = 600,
+                                                              .device_memory_total = 1000}}));
   EXPECT_THAT(page, HasSubstr("# TYPE wide gauge\nwide{a=\"b\\\"\\n\"} 2\n"));
   EXPECT_THAT(page, HasSubstr("aft_log_lines_dropped_total 0\n"));
   EXPECT_THAT(page, HasSubstr("aft_oldest_waiting_seconds{model=\"m\"} 0.5\n"));
