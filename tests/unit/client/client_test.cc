@@ -96,6 +96,12 @@ TEST_F(ClientTest, RefusesARequestIdThatHttpCannotCarry) {
   }
 }
 
+TEST_F(ClientTest, SendsTheLongestRequestId) {
+  server_.SetScript(TextScript({"a"}));
+  const auto result = client_->Generate(Prompt("x"), {}, {.request_id = std::string(128, 'x')});
+  EXPECT_EQ(result.status(), absl::OkStatus());
+}
+
 constexpr char kTraceparent[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 TEST_F(ClientTest, SendsTheTraceThatTheCallIsPartOf) {

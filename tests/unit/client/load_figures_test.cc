@@ -415,6 +415,14 @@ TEST(ReportTest, JsonHasTheNamesOfVllmsBenchmark) {
                     ContainsRegex("sent late by  [^\n]* 2\\.000\n")));
 }
 
+TEST(ReportTest, TargetsAreCountedApartOnlyIfThereAreSeveral) {
+  LoadReport report = {.seconds = 1};
+  report.stats.targets["a:1"].completed = 3;
+  EXPECT_THAT(TextReport({}, report), Not(HasSubstr("a:1")));
+  report.stats.targets["b:1"].completed = 1;
+  EXPECT_THAT(TextReport({}, report), AllOf(HasSubstr("\n  a:1 "), HasSubstr("\n  b:1 ")));
+}
+
 TEST(ReportTest, SaysThatAFileHasTheLengths) {
   LoadOptions options;
   options.workload.prompts = {{.text = "four", .max_tokens = std::nullopt}};

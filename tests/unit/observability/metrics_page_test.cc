@@ -5,11 +5,13 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
 #include "server/observability/gzip.h"
+#include "server/observability/log.h"
 
 namespace aft::server {
 namespace {
@@ -34,7 +36,8 @@ TEST(MetricsPageTest, IsPrometheusTextFormatWithTheMetricsOfAllSources) {
                                                               .device_memory_used = 600,
                                                               .device_memory_total = 1000}}));
   EXPECT_THAT(page, HasSubstr("# TYPE wide gauge\nwide{a=\"b\\\"\\n\"} 2\n"));
-  EXPECT_THAT(page, HasSubstr("aft_log_lines_dropped_total 0\n"));
+  EXPECT_THAT(page,
+              HasSubstr(absl::StrCat("aft_log_lines_dropped_total ", log::dropped_lines(), "\n")));
   EXPECT_THAT(page, HasSubstr("aft_oldest_waiting_seconds{model=\"m\"} 0.5\n"));
   EXPECT_THAT(page, HasSubstr("aft_device_memory_used_bytes{model=\"m\"} 600\n"));
   EXPECT_THAT(page, HasSubstr("aft_device_memory_bytes{model=\"m\"} 1000\n"));

@@ -22,6 +22,7 @@
 #include "server/observability/model_report.h"
 #include "server/observability/process_metrics.h"
 #include "server/observability/slot_ratio.h"
+#include "tests/support/short_memory.h"
 
 namespace aft::server {
 namespace {
@@ -357,6 +358,19 @@ TEST(LogTest, DropsLinesBelowTheLevelAndWritesWholeLinesToStderr) {
   log::Init(log::Level::kInfo, log::Format::kLogfmt);
   EXPECT_THAT(text, Not(HasSubstr("quiet")));
   EXPECT_THAT(text, EndsWith("level=warning event=loud n=1\nas it is\n"));
+}
+
+TEST(LogTest, ALineForWhichThereIsNoMemoryIsCountedAsDropped) {
+  const std::string longer(100'000, 'x');
+  const uint64_t before = log::dropped_lines();
+  testing::internal::CaptureStderr();
+  {
+    const ShortMemory short_memory(10'000);
+    log::Info("long", {{"value", longer}});
+  }
+  ASSERT_TRUE(log::Flush(std::chrono::seconds(60)));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("xxx")));
+  EXPECT_EQ(log::dropped_lines(), before + 1);
 }
 
 TEST(LogTest, ParsesLevelsAndFormats) {
