@@ -37,7 +37,7 @@ class Application : public GenerateListener {
               const std::function<void()>& cut)
       : scenario_(scenario), cut_(cut), client_(*Client::Create(OptionsOf(scenario, address))) {
     call_.request_id = scenario.options().request_id();
-    call_.cancel = &cancel_;
+    if (scenario.then() == CANCEL || scenario.then() == CANCEL_WITHIN) call_.cancel = &cancel_;
     call_.on_resuming = [this](const Resuming& one) { Write(one); };
     call_.on_resumed = [this](const Resumed& one) { Write(one); };
   }
