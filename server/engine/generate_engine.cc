@@ -385,7 +385,8 @@ void GenerateEngine::PublishToken(TokenStream& stream, SampledToken token, TimeP
   if (stream.end != nullptr) {
     for (const SampledToken& output : delta.tokens) stream.end->outputs.push_back(output.id);
     // A stop token comes after all of the output, so the model has consumed all of the output.
-    stream.end->last_is_pending = !delta.tokens.empty();
+    stream.end->ended_by_token = delta.tokens.empty();
+    stream.end->last_is_pending = !stream.end->ended_by_token;
   }
   Deliver(stream, std::move(delta), ended, std::move(outcome), now);
 }

@@ -55,7 +55,7 @@ absl::StatusOr<SequenceState> MakeState(TurnEnd turn) {
     state.snapshot = *std::move(snapshot);
   }
   state.tokens = previous.tokens + static_cast<int64_t>(turn.text.size() + turn.outputs.size());
-  state.outputs = previous.outputs + turn.outputs.size();
+  state.outputs = previous.outputs + turn.outputs.size() + (turn.ended_by_token ? 1 : 0);
   state.history = HistoryOf(HistoryOf(previous.history, turn.text), turn.outputs);
   if (turn.last_is_pending) {
     state.pending = turn.outputs.empty() ? turn.text.back() : turn.outputs.back();

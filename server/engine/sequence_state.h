@@ -16,13 +16,16 @@
 // A sequence between two turns, as a plain value.
 namespace aft::server {
 
-// All that a model needs to continue a text. It depends on the text's token ids alone, and on which
-// of them were sampled: not on options, nor on how the text was cut into turns.
+// All that a model needs to continue a text. It depends on the text's token ids, on which of them
+// were sampled, and on how many outputs ended with a token that is no part of the text: not on
+// options, nor on how the text was otherwise cut into turns.
 struct SequenceState {
-  uint64_t model = 0;          // ModelInfo::fingerprint
-  std::string snapshot;        // KeptState::Snapshot
-  int64_t tokens = 0;          // the length of the text so far
-  uint64_t outputs = 0;        // the number of sampled tokens, which is the index of the next one
+  uint64_t model = 0;    // ModelInfo::fingerprint
+  std::string snapshot;  // KeptState::Snapshot
+  int64_t tokens = 0;    // the length of the text so far
+  // The number of sampled tokens, which is the index of the next one. It counts the stop and
+  // end-of-text tokens that ended outputs: the random numbers that drew one are not used again.
+  uint64_t outputs = 0;
   uint64_t history = 0;        // HistoryOf the text
   TokenId pending = kNoToken;  // the last token, if the model has yet to consume it
   std::vector<TokenUse> had;   // the uses of each token in the text, in the order of ids
@@ -54,6 +57,7 @@ struct TurnEnd {
   std::vector<TokenId> text;               // the prompt, or the text that was scored
   std::vector<TokenId> outputs;            // the output tokens that the client got
   bool last_is_pending = false;            // `state` is that before the last of these tokens
+  bool ended_by_token = false;  // a stop or end-of-text token was sampled after these tokens
 };
 
 // Takes time in proportion to the state, the turn's tokens and the number of different tokens in

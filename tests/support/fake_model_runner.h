@@ -101,6 +101,8 @@ class FakeModelRunner final : public ModelRunner {
                                 const std::vector<std::vector<TokenId>>& bad_words = {});
     // Begins a new turn: tokens sampled before belong to an earlier one.
     void BeginOutput();
+    // Leaves out an output index: its token ended the output and is no part of the text.
+    void SkipOutput() { ++outputs_; }
     // Reads these tokens as if they had been sampled.
     void Replay(const std::vector<TokenId>& output);
     // The score of `token` after the tokens that were read.

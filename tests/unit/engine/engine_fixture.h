@@ -205,6 +205,7 @@ class EngineTest : public AnyEngineTest<GenerateEngine, RecordingSink> {
     end->outputs.assign(first_output, text.end());
     end->text.assign(text.begin(), first_output);
     end->last_is_pending = pending;
+    end->ended_by_token = false;  // it is a state within a text
     return std::make_shared<const SequenceState>(MakeState(*end).value());
   }
 

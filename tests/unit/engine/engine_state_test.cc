@@ -75,7 +75,7 @@ TEST_F(EngineStateTest, AStopTokenIsNoPartOfTheText) {
     EXPECT_THAT(ended.sink->tokens(), ElementsAre('c', 'd', 'e'));
     EXPECT_EQ(state->pending, kNoToken);
     EXPECT_EQ(state->tokens, 5);
-    EXPECT_EQ(state->outputs, 3U);
+    EXPECT_EQ(state->outputs, 4U);
     EXPECT_EQ(state->history, HistoryOf(0, {1, 2, 'c', 'd', 'e'}));
     EXPECT_EQ(std::count_if(state->had.begin(), state->had.end(),
                             [](const TokenUse& use) { return use.id == FakeTokenizer::kEos; }),
@@ -90,6 +90,23 @@ TEST_F(EngineStateTest, AStopTokenIsNoPartOfTheText) {
     EXPECT_EQ(scored.sink->Wait().logprob, whole.Score(31).logprob);
     engine.reset();
   }
+}
+
+TEST_F(EngineStateTest, NoTurnDrawsWithTheNumbersThatDrewAnEnd) {
+  std::vector<uint64_t> drawn;
+  model.not_finite = [&](uint64_t, uint64_t index) {
+    drawn.push_back(index);
+    return false;
+  };
+  model.next_token = [](uint64_t, int64_t count) {
+    return count == 5 ? FakeTokenizer::kEos : static_cast<TokenId>('a' + count);
+  };
+  Start();
+  GenerationRequest request = Turn(nullptr, {1, 2}, 50);
+  request.stop.ignore_eos = false;
+  const State state = StateOf(Submit(request).sink->Wait());
+  Submit(Turn(state, {30}, 1)).sink->Wait();
+  EXPECT_THAT(drawn, ElementsAre(0, 1, 2, 3, 4));
 }
 
 TEST_F(EngineStateTest, NewTextFollowsAllTokensOfAStopString) {
@@ -321,6 +338,8 @@ class EngineTurnsTest : public EngineStateTest {
       const TokenId token = next.Sample(sampling, 1).front();
       if (std::find(stop.begin(), stop.end(), token) != stop.end()) {
         node.pending = false;
+        node.text.SkipOutput();
+        ++node.outputs;
         break;
       }
       node.text = next;
