@@ -1,6 +1,7 @@
 #include "server/registry/chat_template.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -37,9 +38,11 @@ absl::Status CheckChatTemplate(const ModelConfig& config, const ModelInfo& info,
                                const Tokenizer& tokenizer) {
   if (config.chat_template == "auto") return absl::OkStatus();
   const ChatTemplate format = ChatTemplateOf(config, info);
-  for (const std::string& text :
-       {format.system_prefix, format.system_suffix, format.user_prefix, format.user_suffix,
-        format.assistant_prefix, format.assistant_suffix, format.answer}) {
+  std::vector<std::string> texts = {
+      format.system_prefix,    format.system_suffix,    format.user_prefix, format.user_suffix,
+      format.assistant_prefix, format.assistant_suffix, format.answer};
+  texts.insert(texts.end(), format.stop.begin(), format.stop.end());
+  for (const std::string& text : texts) {
     const absl::string_view token = tokenizer.SpecialTokenIn(text);
     if (token.empty()) continue;
     return BadField(config.chat_template == "custom" ? "chat_format" : "chat_template",

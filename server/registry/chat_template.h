@@ -22,8 +22,9 @@ struct ChatTemplate : ChatFormat {
 ChatTemplate ChatTemplateOf(const ModelConfig& config, const ModelInfo& info);
 
 // Refuses a format that was chosen for the model (not "auto") if a special token is in the text
-// around messages. The model was trained with the token there, but it would read the token's
-// characters. INVALID_ARGUMENT names the field and the token. REQUIRES: the config is valid.
+// around messages or in a stop string. The model was trained with the token there, but it would
+// read the token's characters. INVALID_ARGUMENT names the field and the token. REQUIRES: the config
+// is valid.
 absl::Status CheckChatTemplate(const ModelConfig& config, const ModelInfo& info,
                                const Tokenizer& tokenizer);
 

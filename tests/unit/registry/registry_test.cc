@@ -294,8 +294,11 @@ class MarkerTokenizer final : public Tokenizer {
 };
 
 TEST_F(ModelRegistryTest, AChatTemplateWithASpecialTokenIsRefused) {
-  ServerConfig config = Config({"a", "b", "c"});
+  ServerConfig config = Config({"a", "b", "c", "d"});
   config.models[0].chat_template = "chatml";
+  config.models[3].chat_template = "custom";
+  config.models[3].chat_format.answer = "A:";
+  config.models[3].chat_format.stop = {std::string(kMarker)};
   config.models[1].chat_template = "custom";
   config.models[1].chat_format.answer = std::string(kMarker);
   MakeFrom(config, [this](const LoadOptions& options) -> absl::StatusOr<LoadedModel> {
@@ -308,6 +311,7 @@ TEST_F(ModelRegistryTest, AChatTemplateWithASpecialTokenIsRefused) {
             "chat_template: \"<|im_start|>\" is a special token of the tokenizer, which a text "
             "cannot contain");
   EXPECT_THAT(registry_->Get(*AnonymousClient(), "b")->error, HasSubstr("chat_format: \"<|im_st"));
+  EXPECT_THAT(registry_->Get(*AnonymousClient(), "d")->error, HasSubstr("chat_format: \"<|im_st"));
   EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "c").ok());
 }
 
