@@ -66,7 +66,6 @@ absl::string_view StopMatcher::Trie::Bytes(uint32_t node) const {
 
 StopMatcher::StopMatcher(std::vector<std::string> strings, bool include_match)
     : include_match_(include_match) {
-  std::erase_if(strings, [](const std::string& text) { return text.empty(); });
   if (!strings.empty()) trie_ = std::make_shared<const Trie>(std::move(strings));
 }
 

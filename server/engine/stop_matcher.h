@@ -21,8 +21,8 @@ namespace aft::server {
 // tables that were made of the strings. Thread-compatible.
 class StopMatcher {
  public:
-  // Empty strings are ignored. `include_match`: the output ends after the match instead of before
-  // it.
+  // `include_match`: the output ends after the match instead of before it. REQUIRES: no string is
+  // empty.
   StopMatcher(std::vector<std::string> strings, bool include_match);
 
   // Appends to `out` the bytes that are decided. Returns true when a stop string is complete. Then
