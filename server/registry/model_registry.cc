@@ -48,7 +48,9 @@ ModelRegistry::ModelRegistry(const ServerConfig& config, ModelLoader loader,
   }
   for (const std::string& name : *names) {
     const absl::Status found = FindOrAdd(name).status();
-    if (!found.ok()) LogSkipped(name, found);
+    if (found.ok()) continue;
+    LogSkipped(name, found);
+    skipped_.push_back(absl::StrCat("\"", name, "\": ", found.message()));
   }
 }
 
@@ -67,6 +69,7 @@ void ModelRegistry::LoadAll() {
     std::optional<std::vector<std::string>> failures = LoadFailures();
     if (!failures.has_value()) return absl::OkStatus();
     if (!scanned_.ok()) failures->push_back(absl::StrCat("repository: ", scanned_.message()));
+    failures->insert(failures->end(), skipped_.begin(), skipped_.end());
     if (failures->empty()) return absl::OkStatus();  // the repository has no model yet
     return absl::FailedPreconditionError(
         absl::StrCat("no model could be loaded: ", absl::StrJoin(*failures, "; ")));

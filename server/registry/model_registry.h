@@ -127,7 +127,9 @@ class ModelRegistry final : public ModelTable {
   const ModelLoader loader_;
   prometheus::Registry& prometheus_;
   const std::function<void()> on_change_;
-  absl::Status scanned_;  // whether the repository could be read at the start; constant
+  // Whether the repository could be read at the start, and why models in it could not; constant.
+  absl::Status scanned_;
+  std::vector<std::string> skipped_;
 
   mutable Mutex mutex_;
   RepositoryConfig repository_ ABSL_GUARDED_BY(mutex_);

@@ -111,9 +111,10 @@ absl::StatusOr<std::vector<ModelConfig>> FindVersions(const RepositoryConfig& re
     model.checkpoint_dir = entry.path().string();
   }
   if (found.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat(folder.string(), ": has no folder of a version",
-                     repository.versions.empty() ? "" : " that is one of repository.versions"));
+    return absl::NotFoundError(absl::StrCat(folder.string(), ": has no folder of a version",
+                                            repository.versions.empty()
+                                                ? ", such as 1, with a checkpoint"
+                                                : " that is one of repository.versions"));
   }
   std::sort(found.begin(), found.end(), [](const ModelConfig& a, const ModelConfig& b) {
     return NewestFirst()(a.version, b.version);

@@ -14,6 +14,7 @@
 namespace aft::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -51,6 +52,18 @@ TEST_F(VersionsTest, AnEmptyRepositoryIsReadyAndAMissingOneIsNot) {
                                      HasSubstr(config_.repository.folder)));
 }
 
+TEST_F(VersionsTest, ARepositoryInWhichNoModelCanBeReadIsNotReady) {
+  Add("m");  // a folder without a version
+  Start();
+  EXPECT_THAT(WaitLoaded(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     AllOf(HasSubstr("no model could be loaded: \"m\": "),
+                                           HasSubstr("has no folder of a version"))));
+  registry_.reset();
+  Add("n/1");
+  Start();
+  EXPECT_EQ(WaitLoaded(), absl::OkStatus());
+}
+
 TEST_F(VersionsTest, AVersionThatDoesNotLoadTakesNothingAway) {
   Add("m/1");
   Serve();
@@ -64,9 +77,9 @@ TEST_F(VersionsTest, AVersionThatDoesNotLoadTakesNothingAway) {
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "m", "2")->error, "weights: are bad");
   EXPECT_THAT(registry_->Acquire(*AnonymousClient(), "m", "2").status(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("failed to load")));
-  EXPECT_EQ(registry_->FindMetrics("m")->loads(true).Value(), 1);
-  EXPECT_EQ(registry_->FindMetrics("m")->loads(false).Value(), 1);
-  EXPECT_GT(registry_->FindMetrics("m")->load_seconds.Value(), 0);
+  EXPECT_EQ(registry_->FindMetrics(*AnonymousClient(), "m")->loads(true).Value(), 1);
+  EXPECT_EQ(registry_->FindMetrics(*AnonymousClient(), "m")->loads(false).Value(), 1);
+  EXPECT_GT(registry_->FindMetrics(*AnonymousClient(), "m")->load_seconds.Value(), 0);
   Add("m/2", "2");
   EXPECT_EQ(Load(), absl::OkStatus());
   EXPECT_THAT(Versions(), ElementsAre("2 ready"));
@@ -340,9 +353,9 @@ TEST_F(VersionsTest, AVersionThatShouldBeServedAndIsNotIsCounted) {
   EXPECT_EQ(Unload(), absl::OkStatus());
   EXPECT_EQ(Gauge(failed), 0);
   Remove("m");
-  const double before = registry_->FindMetrics("m")->loads(false).Value();
+  const double before = registry_->FindMetrics(*AnonymousClient(), "m")->loads(false).Value();
   EXPECT_FALSE(Load().ok());
-  EXPECT_EQ(registry_->FindMetrics("m")->loads(false).Value(), before + 1);
+  EXPECT_EQ(registry_->FindMetrics(*AnonymousClient(), "m")->loads(false).Value(), before + 1);
 }
 
 TEST_F(VersionsTest, AFailedVersionThatIsNotWantedAnyMoreIsForgotten) {
