@@ -12,6 +12,7 @@
 
 #include <CLI/App.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -130,6 +131,13 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Written when the server is ready: the addresses of gRPC, of the metrics and of "
                  "HTTP, one on each line. Removed when the server stops")
       ->type_name("FILE");
+  // A script's variable that is not set must not turn off what its flag asks for, such as TLS.
+  const CLI::Validator not_empty(
+      [](const std::string& text) { return text.empty() ? std::string("must not be empty") : ""; },
+      "");
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_items_expected_max() > 0) option->check(not_empty);
+  }
   app.add_flag("--print_config", flags.print_config, "Print the effective config and exit");
   app.footer(
       "A flag overrides the field of the config that it names.\n\n"
@@ -359,7 +367,11 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<ServerConfig> config = EffectiveConfig(flags);
   if (!config.ok()) return Fail(kExitConfig, config.status().message());
   if (flags.print_config) {
-    std::fputs(FormatEffectiveConfig(*config).c_str(), stdout);
+    if (std::fputs(FormatEffectiveConfig(*config).c_str(), stdout) < 0 ||
+        std::fflush(stdout) != 0) {
+      return Fail(kExitConfig,
+                  absl::StrCat("cannot write the config: ", std::system_category().message(errno)));
+    }
     return 0;
   }
   log::Text(absl::StrCat("# Config without defaults (--print_config shows every field)\n",

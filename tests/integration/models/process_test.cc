@@ -385,6 +385,8 @@ TEST_F(ServerProcessTest, PrintsVersionHelpAndEffectiveConfig) {
   }
   ExpectExit(Command({"--slots=0"}), 2, "models[0].slots: must be in [1, 65536], got 0");
   ExpectExit(Command({"--tls_cert_file=x"}), 2, "security.tls");
+  ExpectExit(Command({"--tls_cert_file", "", "--tls_key_file", ""}), 1,
+             "--tls_cert_file: must not be empty");
   ExpectExit(Command({"--weight_format=int4"}), 2, "models[0].weight_format: ");
   Process config(Command({"--print_config", "--weight_format=int8"}));
   EXPECT_EQ(config.Wait(), 0);
