@@ -22,6 +22,9 @@ struct CallIds {
   TraceContext trace;
 };
 
+// Makes the position of a call that it is given that of a child with a new span.
+void BeginChild(TraceContext& trace);
+
 // Fills `ids`, also when it fails. The ids come from the headers `x-request-id` (nullopt: absent)
 // and `traceparent`, or are new ones. An invalid `traceparent` is ignored. INVALID_ARGUMENT unless
 // the request id is 1 to 128 printable ASCII characters.

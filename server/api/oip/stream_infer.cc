@@ -1,13 +1,16 @@
 #include "server/api/oip/stream_infer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
 #include "base/catching.h"
 #include "base/status_macros.h"
 #include "server/api/oip/infer_exchange.h"
+#include "server/call/call_ids.h"
 #include "server/call/call_report.h"
+#include "server/scheduling/time.h"
 #include "server/transport/call_carrier.h"
 #include "server/transport/call_metadata.h"
 #include "server/transport/message_bytes.h"
@@ -22,11 +25,13 @@ constexpr char kGrpcErrorKey[] = "triton_grpc_error";
 
 BidiReactor* StreamInfer::Start(TransportEnvironment& transport, InferenceEnvironment& inference,
                                 Statistics& statistics, grpc::CallbackServerContext& context) {
+  const TimePoint arrival = std::chrono::steady_clock::now();
   const auto stream = std::make_shared<StreamInfer>(transport, inference, statistics, context);
   transport.active.Add(stream);
   const absl::Status status = stream->Admit();
   if (!status.ok()) {
-    transport.metrics.calls.Count(Method::kModelStreamInfer, status.code());
+    ReportRefusal(transport, inference.client_metrics, stream->caller_, Method::kModelStreamInfer,
+                  status, std::chrono::steady_clock::now() - arrival);
     SendIds(context, stream->caller_.ids, Metadata::kTrailing);
     stream->Abort(status, status);
   } else {
@@ -90,6 +95,8 @@ void StreamInfer::OnReadDone(bool ok) {
     transport_.sender.Post(shared_from_this());
   });
   Caller caller = caller_;
+  // The first request has the span that the stream's metadata name.
+  if (std::exchange(began_, true)) BeginChild(caller.ids.trace);
   {
     MutexLock lock(mutex_);
     reading_ = false;

@@ -95,6 +95,7 @@ class StreamInfer final : public BidiReactor,
   bool end_on_error_ = false;
 
   grpc::ByteBuffer incoming_;  // used by the read under way, and by the thread that ends it
+  bool began_ = false;         // a request has been read; used like incoming_
   // Only the thread that set `writing_` uses these: the response under way, and the call to which
   // it belongs and which is charged for it.
   grpc::ByteBuffer outgoing_;

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -105,9 +104,6 @@ class ContractTest : public testing::TestWithParam<Case> {
   std::unique_ptr<TestServer> server_;
   // Calls that the server may never have seen.
   std::set<std::string> unsure_;
-  // The calls without a log line and their codes: see the differences in
-  // call_contract_refusal_test.cc.
-  std::map<std::string, std::string> without_line_;
   // The server has been drained and answers no further call.
   bool drained_ = false;
   // The server's limits allow no further call.

@@ -50,7 +50,6 @@ TEST_P(AnyContractTest, AnInvalidIdIsRefusedUnderANewOne) {
     EXPECT_THAT(id, MatchesRegex("[0-9a-f]{32}"));
     Knows(id);
     IsRefusedAs(id);
-    if (GetParam().infer_stream()) without_line_[id] = "INVALID_ARGUMENT";
   }
   EXPECT_EQ(server_->Metric(RequestsTotal("INVALID_ARGUMENT", GetParam().method, "")), 2);
 }

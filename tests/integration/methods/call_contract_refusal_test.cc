@@ -6,8 +6,6 @@
 //                               model serves. The Open Inference Protocol has only tensors instead
 //                               of methods, so INVALID_ARGUMENT names a tensor that is missing or
 //                               that is no input of the model
-//   an unknown client, or an    aft.v1 writes a log line, ModelInfer does not. A ModelStreamInfer
-//   invalid id                  has no request yet
 //   the retry hint              comes with every RESOURCE_EXHAUSTED of a call that has not begun,
 //                               except for requests of a ModelStreamInfer, which have no metadata.
 //                               For a message that is too large it is -1: the client must not retry
@@ -223,7 +221,6 @@ TEST_P(AnyRefusalContractTest, AnUnknownClientIsUnauthenticated) {
   KnowTeamA("token a", "");
   Start();
   ContractCall call = Open();
-  if (GetParam().infer_stream()) without_line_[call.id()] = "UNAUTHENTICATED";
   IsRefused(call);
   ExpectEnd(call, absl::StatusCode::kUnauthenticated, StartsWith("authorization: "));
   EXPECT_EQ(call.Trailing("x-request-id"), call.id());

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/integration/oip/fixture.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/status_matchers.h"
 
@@ -309,6 +311,24 @@ TEST(KserveGenerateTest, HarmlessParametersAreAccepted) {
 }
 
 // Triton's numbers: lower ones are served sooner, and 0 means the default.
+TEST(KserveGenerateTest, EachRequestOfAStreamHasASpanOfItsOwn) {
+  const CapturedLog log;
+  {
+    KserveServer server;
+    InferStream stream(server.kserve());
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(stream.Send(InferBuilder().Text("text_input", "abc").Tokens(2).request()));
+    }
+    stream.ReadAll();
+    EXPECT_TRUE(stream.Finish().ok());
+  }
+  auto lines = log.Lines("request.done");
+  ASSERT_EQ(lines.size(), 2U);
+  if (lines[1]["parent_id"].empty()) std::swap(lines[0], lines[1]);  // they may end in any order
+  EXPECT_EQ(lines[1]["parent_id"], lines[0]["span_id"]);
+  EXPECT_NE(lines[1]["span_id"], lines[0]["span_id"]);
+}
+
 TEST(KserveGenerateTest, ThePriorityIsANumber) {
   KserveServer server(TestConfigWithMetrics());
   for (const uint64_t priority : {0, 1, 1, 2, 3, 1000}) {

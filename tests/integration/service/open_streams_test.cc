@@ -159,6 +159,7 @@ TEST(OpenStreamsTest, AnInferStreamWithARequestIsNeverEndedForAnother) {
   EXPECT_THAT(refused.Finish(), StatusIs(absl::StatusCode::kResourceExhausted,
                                          HasSubstr("limits.max_client_infer_streams")));
   EXPECT_EQ(server.Metric(RequestsTotal("RESOURCE_EXHAUSTED", "ModelStreamInfer", "")), 1);
+  EXPECT_EQ(server.Metric("aft_client_requests_total{client=\"other\",result=\"failed\"}"), 1);
   server.control().Resume();
   for (Stream* const stream : {&busy, &second}) {
     EXPECT_EQ(stream->ReadAll().size(), 10U);
