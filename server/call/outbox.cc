@@ -13,6 +13,7 @@ namespace aft::server {
 Outbox::Outbox(const CallEnvironment& environment, Exchange& exchange)
     : most_pending_(static_cast<size_t>(environment.limits.max_stream_buffer_bytes)),
       exchange_(exchange),
+      memory_refusals_(environment.metrics.memory_refusals),
       undelivered_(environment.metrics.undelivered_bytes) {}
 
 // ---- Memory -------------------------------------------------------------------------------------
@@ -121,8 +122,9 @@ absl::Status Outbox::Overflow(bool behind) {
   failed_ = true;
   exchange_.Drop();
   Recharge();
-  return absl::ResourceExhaustedError(behind ? exchange_.too_much()
-                                             : "memory: no room for an answer that is not read");
+  if (behind) return absl::ResourceExhaustedError(exchange_.too_much());
+  memory_refusals_.Increment();
+  return NoMemory("memory: no room for an answer that is not read");
 }
 
 void Outbox::SetHandOver(std::string sealed) {

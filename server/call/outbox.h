@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "aft/v1/inference.pb.h"
 #include "base/mutex.h"
+#include "prometheus/counter.h"
 #include "server/admission/memory_ledger.h"
 #include "server/call/call_environment.h"
 #include "server/call/exchange.h"
@@ -64,8 +65,8 @@ class Outbox {
   void ExpectSequences(uint32_t sequences) { sequences_ = sequences; }
   // The engine begins with a sequence. Only the first time counts.
   void Begin();
-  // Adds a part of the answer. RESOURCE_EXHAUSTED if too much is unread; what was pending is
-  // dropped.
+  // Adds a part of the answer. RESOURCE_EXHAUSTED if too much is unread, NoMemory if the client's
+  // memory has no room, which is counted; what was pending is dropped.
   template <typename Part>
   absl::Status Offer(Part part, uint32_t sequence) {
     MutexLock lock(mutex_);
@@ -124,6 +125,7 @@ class Outbox {
 
   const size_t most_pending_;  // bytes
   Exchange& exchange_;
+  prometheus::Counter& memory_refusals_;
   uint32_t sequences_ = 1;  // set before the engine has the request
 
   mutable Mutex mutex_;

@@ -285,13 +285,11 @@ bool GenerateEngine::CheckState(TokenStream& stream, const char* event,
                      {"error", status.ToString()},
                      {"trace_id", stream.trace_id}});
   if (absl::IsUnavailable(status)) FailStep({}, /*rows=*/0, status, Now());  // its device is lost
-  Outcome outcome;
-  outcome.no_memory = absl::IsResourceExhausted(status);
-  outcome.status =
-      outcome.no_memory
-          ? OutOfMemory()
-          : absl::InternalError(absl::StrCat("request ", stream.id, ": its state was lost"));
-  End(stream, std::move(outcome), Now());
+  Fail(stream,
+       absl::IsResourceExhausted(status)
+           ? NoMemory(OutOfMemory().message())
+           : absl::InternalError(absl::StrCat("request ", stream.id, ": its state was lost")),
+       Now());
   return false;
 }
 

@@ -11,6 +11,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "model/api/encoder_runner.h"
 #include "model/api/pooling.h"
@@ -186,13 +188,24 @@ struct Phases {
   Duration decode{};   // from its first tokens to its end
 };
 
+// RESOURCE_EXHAUSTED because the server has no memory for a state or an answer. Its payload tells
+// it from the other RESOURCE_EXHAUSTED ends: slow clients, and requests that waited too long.
+inline constexpr char kNoMemory[] = "aft/no_memory";
+inline absl::Status NoMemory(absl::string_view message) {
+  absl::Status status = absl::ResourceExhaustedError(message);
+  status.SetPayload(kNoMemory, absl::Cord());
+  return status;
+}
+inline bool IsNoMemory(const absl::Status& status) {
+  return status.GetPayload(kNoMemory).has_value();
+}
+
 // The one terminal event of a request.
 struct Outcome {
   // OK: `reason` says why the request ended. Else CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
-  // (shutdown), RESOURCE_EXHAUSTED (slow client, or no memory), ABORTED (its call has failed, or
+  // (shutdown), RESOURCE_EXHAUSTED (slow client, or NoMemory), ABORTED (its call has failed, or
   // another request of its call) or INTERNAL.
   absl::Status status;
-  bool no_memory = false;  // RESOURCE_EXHAUSTED because the server has no memory for its state
   FinishReason reason = FinishReason::kLength;
   std::string stop_string;     // set when reason is kStop by a string
   TokenId stop_token_id = -1;  // set when reason is kStop by a token
@@ -239,8 +252,8 @@ class FinishSink {
 template <typename Part>
 class Sink : public FinishSink {
  public:
-  // Takes the next part. If it returns an error because the reader is too slow, the request ends
-  // with that error at once.
+  // Takes the next part. If it returns an error because the reader is too slow, or NoMemory, the
+  // request ends with that error at once.
   virtual absl::Status OnPart(Part part) = 0;
 };
 

@@ -32,7 +32,7 @@ Ending EndingOf(const Job& job, const Outcome& outcome) {
     case absl::StatusCode::kUnavailable:
       return Ending::kShutdown;
     case absl::StatusCode::kResourceExhausted:
-      if (outcome.no_memory) return Ending::kError;
+      if (IsNoMemory(outcome.status)) return Ending::kError;
       return job.started_at ? Ending::kSlowClient : Ending::kQueueTimeout;
     default:
       return Ending::kError;
@@ -442,9 +442,8 @@ void RequestLoop::DeliverFinished() {
     }
   }
   for (size_t i = 0; i < finished_.size(); ++i) {
-    if (finished_[i] == nullptr) continue;
-    const Job& job = *finished_[i];
-    Finish(*job.finish_sink, EndingOf(job, outcomes_[i]), outcomes_[i]);
+    const Job* const job = finished_[i].get();
+    if (job != nullptr) Finish(*job->finish_sink, EndingOf(*job, outcomes_[i]), outcomes_[i]);
   }
   finished_.clear();
   outcomes_.clear();
@@ -491,6 +490,7 @@ void RequestLoop::ClearGauges() {
   metrics_.waiting_tokens.Set(0);
   metrics_.requests_parked.Set(0);
   metrics_.slots_used.Set(0);
+  metrics_.slots_total.Set(0);
 }
 
 absl::Status RequestLoop::HasFailed() const {

@@ -20,7 +20,7 @@ bool IsOutOfTime(const TokenStream& stream, const Outcome& outcome) {
   }
   const absl::Status& status = outcome.status;
   const bool queued_too_long =
-      absl::IsResourceExhausted(status) && !stream.started_at && !outcome.no_memory;
+      absl::IsResourceExhausted(status) && !stream.started_at && !IsNoMemory(status);
   return queued_too_long || absl::IsDeadlineExceeded(status);
 }
 
@@ -68,7 +68,8 @@ void TokenCounts::Sampled(TokenStream& stream, TimePoint now) {
 }
 
 void TokenCounts::Ended(const TokenStream& stream, const Outcome& outcome) {
-  if (stream.output && !stream.first_output_at && IsOutOfTime(stream, outcome)) {
+  const bool generates = stream.purpose() == Sequence::Purpose::kGenerate;
+  if (generates && !stream.first_output_at && IsOutOfTime(stream, outcome)) {
     metrics_.ttft_missed_seconds[stream.method].Observe(Seconds(outcome.timings.total));
   }
   if (stream.further_tokens == 0) return;

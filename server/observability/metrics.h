@@ -343,9 +343,11 @@ struct ServerMetrics : private MetricMaker {
 
   // Changed by calls.
   prometheus::Counter& memory_refusals =
-      AddCounter("aft_memory_refused_total", "Calls refused because the memory budget was full.");
+      AddCounter("aft_memory_refused_total",
+                 "Calls refused, or ended while they ran, because the memory budget was full.");
   prometheus::Counter& stuck_calls =
-      AddCounter("aft_stuck_calls_total", "Calls cancelled because their client did not read.");
+      AddCounter("aft_stuck_calls_total",
+                 "Calls cancelled because their client did not read, or did not send the rest.");
 
   prometheus::Gauge& undelivered_bytes =
       AddGauge("aft_undelivered_bytes", "What was computed and waits for clients to read.");

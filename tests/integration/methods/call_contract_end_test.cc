@@ -280,9 +280,10 @@ TEST_P(LongContractTest, ACallEndsWhenItsAnswerFillsTheMemory) {
   if (small) config_.limits.max_memory_bytes = config_.limits.max_client_memory_bytes = 500'000;
   Start();
   ContractCall call = OpenUnread(Ask::kLong);
-  const std::string ended = OfModel("aft_request_finished_total", ",reason=\"slow_client\"");
+  const std::string ended = OfModel("aft_request_finished_total", ",reason=\"error\"");
   WaitUntil([&] { return server_->Metric(ended) > 0; });
   server_->WaitForMetric(OfModel("aft_slots_used"), 0);
+  EXPECT_EQ(server_->Metric("aft_memory_refused_total"), 1);
   ExpectEnd(call, absl::StatusCode::kResourceExhausted,
             StartsWith("memory: no room for an answer that is not "));
 }

@@ -121,6 +121,8 @@ TEST(FailureTest, AStuckModelEndsItsRequestsAndTheServerStillStops) {
   EXPECT_THAT(Describe(server, "fake").error(), HasSubstr("step_timeout_ms=200"));
   EXPECT_EQ(server.Metric("aft_model_state{model=\"fake\",state=\"failed\"}"), 1);
   EXPECT_EQ(server.Metric("aft_slots_used{model=\"fake\"}"), 0);
+  EXPECT_EQ(server.Metric("aft_slots{model=\"fake\"}"), 0);
+  EXPECT_EQ(server.Metric("aft_slots_used_ratio{model=\"fake\"}"), 0);
   EXPECT_FALSE(server.server().Drain());
 }
 

@@ -1,6 +1,7 @@
 #include "server/call/outbox.h"
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "prometheus/registry.h"
 #include "server/admission/memory_ledger.h"
 #include "server/call/call_environment.h"
+#include "server/config/client.h"
 #include "server/config/config.h"
 #include "server/engine/request.h"
 #include "server/observability/metrics.h"
@@ -20,6 +22,17 @@
 
 namespace aft::server {
 namespace {
+
+// An exchange whose answer takes more memory than there is.
+class Unread final : public Silent {
+ public:
+  void Append(TokenDelta /*delta*/, uint32_t /*sequence*/) override { held_ = 2 << 20; }
+  void Drop() override { held_ = 0; }
+  size_t held_bytes() const override { return held_; }
+
+ private:
+  size_t held_ = 0;
+};
 
 class OutboxTest : public testing::Test {
  protected:
@@ -57,6 +70,16 @@ TEST_F(OutboxTest, ASequenceThatItsClientCancelledCancelsNoOther) {
   for (uint32_t i = 0; i < 4; ++i) {
     EXPECT_EQ(outbox.EndSequence(outcome, i, /*stored=*/std::nullopt).others, std::nullopt);
   }
+}
+
+// The end of such a call is no fault of its client, and counts as a refusal.
+TEST_F(OutboxTest, AnAnswerForWhichThereIsNoMemoryIsCounted) {
+  Unread unread;
+  Outbox full(environment, unread);
+  full.Open(MemoryLedger::Charge(ledger, Client()));
+  EXPECT_TRUE(IsNoMemory(full.Offer(TokenDelta(), 0)));
+  EXPECT_EQ(full.Offer(TokenDelta(), 1), absl::OkStatus());  // the call is ending already
+  EXPECT_EQ(metrics.memory_refusals.Value(), 1);
 }
 
 // Which thread notices first that the deadline has come, must not make a difference.

@@ -1,6 +1,7 @@
 // Log-probabilities of a generation's own prompt: they are those of Score, and cost no second pass.
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -222,12 +223,39 @@ TEST_F(EnginePromptScoresTest, AStreamIsResumedWithThemUnlessItHasOutput) {
   EXPECT_FALSE(Refused(broken).ok());
 }
 
+TEST_F(EnginePromptScoresTest, TheFirstTokenOfAnAnswerIsSampledAndThatOfATextIsScored) {
+  model.slots = 1;
+  model.max_step_tokens = 2;
+  model.max_steps_in_flight = 1;  // the clock counts submitted steps
+  options.clock = [this] { return clock.Now() + std::chrono::seconds(control->step_count()); };
+  Start();
+  const Outcome answer = Submit(Scored({1, 2, 3, 4, 5}, 2)).sink->Wait();
+  EXPECT_EQ(answer.timings.first_token, std::chrono::seconds(3));
+  const auto before = std::chrono::seconds(control->step_count());
+  const Outcome text = Submit(Score({1, 2, 3, 4, 5})).sink->Wait();
+  EXPECT_EQ(text.timings.first_token, before + std::chrono::seconds(1));
+}
+
 TEST_F(EnginePromptScoresTest, AClientThatIsTooSlowForTheScoresHasMissedNoFirstToken) {
   Start();
   const auto full = std::make_shared<RecordingSink>(/*accept=*/0);
   EXPECT_EQ(Submit(Scored({1, 2, 3}, 5), full).sink->Wait().status.code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(metrics.finished(Ending::kSlowClient).Value(), 1);
+  const auto missed = metrics.ttft_missed_seconds[Method::kGenerate].Collect();
+  EXPECT_EQ(missed.histogram.sample_count, 0U);
+}
+
+TEST_F(EnginePromptScoresTest, ARequestForScoresAloneHasNoFirstTokenToMiss) {
+  model.slots = 1;
+  StartHeld();
+  const Sink running = Submit(Scored({1, 2, 3}, 2)).sink;
+  control->WaitUntilBlocked();
+  const Accepted waiting = Submit(Scored({1, 2, 3}, 0));
+  engine->Cancel(waiting.handle);
+  control->Resume();
+  EXPECT_EQ(waiting.sink->Wait().status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(running->Wait().status, absl::OkStatus());
   const auto missed = metrics.ttft_missed_seconds[Method::kGenerate].Collect();
   EXPECT_EQ(missed.histogram.sample_count, 0U);
 }
