@@ -133,6 +133,7 @@ StreamKeeper::HandedOver StreamKeeper::SealUnlessPut(const SequenceState& state,
 
 absl::StatusOr<SequenceState> StreamKeeper::Make(ResumePoint point) {
   if (text_ == nullptr) return absl::InternalError("a part of the text is lost");
+  if (point.state == nullptr) return absl::InternalError("the state could not be read");
   SequenceState state = *text_;
   if (!point.outputs.empty()) {
     TurnEnd turn;

@@ -11,7 +11,8 @@ namespace aft::server {
 
 // The data that a running stream leaves, so that another stream can continue from there.
 struct ResumePoint {
-  std::shared_ptr<const KeptState> state;  // before the last of the stream's tokens
+  // Before the last of the stream's tokens. Null only in Outcome::hand_over: it could not be read.
+  std::shared_ptr<const KeptState> state;
   std::vector<TokenId> outputs;  // those since the last resume point, or since the stream began
 };
 

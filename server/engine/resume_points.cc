@@ -29,7 +29,6 @@ std::shared_ptr<ResumePoint> ResumePoints::TakeLast(TokenStream& stream) const {
   if (stream.survival.sink == nullptr || stream.prompt_left() > 0) return nullptr;
   std::shared_ptr<const KeptState> state = std::move(stream.parked);
   if (stream.slot() >= 0) state = slots_.Keep(stream.slot()).value_or(nullptr);
-  if (state == nullptr) return nullptr;
   return std::make_shared<ResumePoint>(ResumePoint{std::move(state), std::move(stream.unsaved)});
 }
 

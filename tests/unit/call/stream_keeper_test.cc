@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "tests/support/kept_bytes.h"
@@ -123,6 +125,18 @@ TEST_F(StreamKeeperTest, TheOldStateGoesWhenALaterOneIsWritten) {
                      });
     Finish();
     EXPECT_EQ(Kept(*old), fits ? -1 : 10);
+  }
+}
+
+TEST_F(StreamKeeperTest, AStateThatCouldNotBeReadIsAnError) {
+  for (const bool seal : {false, true}) {
+    absl::Status handed;
+    const auto keeper = Keeper(StateAfter(11, 0), StateAfter(10, 0));
+    keeper->HandOver({}, seal, [&handed](const absl::StatusOr<std::string>& sealed) {
+      handed = sealed.status();
+    });
+    Finish();
+    EXPECT_EQ(handed, absl::InternalError("the state could not be read"));
   }
 }
 

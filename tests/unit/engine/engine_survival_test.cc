@@ -317,7 +317,7 @@ TEST_F(EngineSurvivalTest, AStateForWhichThereIsNoMemoryEndsAtMostItsRequest) {
   // These are errors of the server, not of a client that reads too slowly.
   EXPECT_EQ(metrics.finished(Ending::kError).Value(), 2);
   EXPECT_EQ(metrics.finished(Ending::kSlowClient).Value(), 0);
-  // A resume point is left out, and no state is handed over.
+  // A resume point is left out, and what is handed over has no state.
   GenerationRequest survives = Request({5, 6}, 40);
   const auto recorder = std::make_shared<ResumePointRecorder>();
   survives.survival = {.resumable = true, .sink = recorder, .interval = 8};
@@ -329,7 +329,8 @@ TEST_F(EngineSurvivalTest, AStateForWhichThereIsNoMemoryEndsAtMostItsRequest) {
   engine->BeginDrain();
   const Outcome left = leaves.sink->Wait();
   EXPECT_EQ(left.status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(left.hand_over, nullptr);
+  ASSERT_NE(left.hand_over, nullptr);
+  EXPECT_EQ(left.hand_over->state, nullptr);
   EXPECT_THAT(recorder->points(), IsEmpty());
 }
 
