@@ -42,9 +42,9 @@ std::vector<ModelReport> ReportOf(const ModelRegistry& registry) {
     ModelReport& report = reports.emplace_back();
     report.model = model.name;
     report.oldest_waiting_seconds = Seconds(ages[model.name].oldest_waiting);
+    report.last_step_age_seconds = Seconds(ages[model.name].since_step);
     if (!model.info.has_value()) continue;
     report.version = model.version;
-    report.last_step_age_seconds = Seconds(ages[model.name].since_step);
     report.device_memory_used = static_cast<double>(model.device_memory_used);
     report.device_memory_total = static_cast<double>(model.device_memory_total);
     report.fingerprint = absl::StrFormat("%016x", model.info->fingerprint);

@@ -31,8 +31,10 @@ std::vector<MetricFamily> ReportMetrics(const std::vector<ModelReport>& reports)
     Add(waiting, report.oldest_waiting_seconds, {{"model", report.model}});
     Add(memory_used, report.device_memory_used, {{"model", report.model}});
     Add(memory, report.device_memory_total, {{"model", report.model}});
+    if (!report.version.empty() || report.last_step_age_seconds > 0) {
+      Add(step, report.last_step_age_seconds, {{"model", report.model}});
+    }
     if (report.version.empty()) continue;
-    Add(step, report.last_step_age_seconds, {{"model", report.model}});
     Add(info, 1,
         {{"model", report.model},
          {"version", report.version},

@@ -11,8 +11,9 @@ namespace aft::server {
 struct ModelReport {
   std::string model;
   double oldest_waiting_seconds = 0;  // of the request that has waited longest; 0: none waits
-  double last_step_age_seconds = 0;   // since its last step was done, or since it was loaded
-  double device_memory_used = 0;      // of its GPU, in bytes; 0: no step has run on a GPU
+  // Since its last step was done, or since it was loaded. 0 without `version`: nothing runs.
+  double last_step_age_seconds = 0;
+  double device_memory_used = 0;  // of its GPU, in bytes; 0: no step has run on a GPU
   double device_memory_total = 0;
   // The version that a request without a version gets. Empty: none is loaded.
   std::string version{};

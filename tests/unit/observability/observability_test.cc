@@ -227,6 +227,10 @@ TEST(ModelReportTest, TheMetricsShowOnlyTheCurrentReports) {
   EXPECT_THAT(text(), HasSubstr("aft_oldest_waiting_seconds{model=\"m\"} 1.5\n"));
   EXPECT_THAT(text(), Not(HasSubstr("aft_model_info{")));  // it is not loaded
   EXPECT_THAT(text(), Not(HasSubstr("aft_last_step_age_seconds{")));
+  served.last_step_age_seconds = 2;  // only retired versions run requests
+  reports = {served};
+  EXPECT_THAT(text(), HasSubstr("aft_last_step_age_seconds{model=\"m\"} 2\n"));
+  EXPECT_THAT(text(), Not(HasSubstr("aft_model_info{")));
   served.version = "2";
   served.last_step_age_seconds = 0.25;
   served.fingerprint = "42";
