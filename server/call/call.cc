@@ -108,7 +108,7 @@ absl::Status Call::Reserve(const std::string& model) {
 
 void Call::SetModelName(const std::string& model) {
   model_name_ = model_ != nullptr ? model_->config.name : model;
-  metrics_ = environment_.registry.FindMetrics(model_name_);
+  metrics_ = environment_.registry.FindMetrics(*caller_.client, model_name_);
 }
 
 void Call::Attempt(absl::FunctionRef<absl::Status()> part) {

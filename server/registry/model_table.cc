@@ -260,10 +260,9 @@ absl::StatusOr<ModelStatus> ModelTable::Get(const Client& client, absl::string_v
   return DescribeTo(client, *entry, named);
 }
 
-ModelMetrics* ModelTable::FindMetrics(absl::string_view name) const {
+ModelMetrics* ModelTable::FindMetrics(const Client& client, absl::string_view name) const {
   MutexLock lock(mutex_);
-  const bool only = name.empty() && entries_.size() == 1;
-  Entry* const entry = only ? entries_.front().get() : FindNamed(name);
+  Entry* const entry = name.empty() ? Find(client, name).value_or(nullptr) : FindNamed(name);
   return entry != nullptr ? &entry->metrics : nullptr;
 }
 

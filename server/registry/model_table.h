@@ -104,9 +104,10 @@ class ModelTable {
   absl::StatusOr<ModelStatus> Get(const Client& client, absl::string_view name,
                                   absl::string_view version = {}) const;
 
-  // The metrics of the model of that name, whatever its state; an empty name means the only model.
-  // Null if there is no such model. They live as long as the registry.
-  ModelMetrics* FindMetrics(absl::string_view name) const;
+  // The metrics of the model of that name, whatever its state. An empty name means the only model
+  // that the client may use, as for Acquire. Null if there is no such model. They live as long as
+  // the registry.
+  ModelMetrics* FindMetrics(const Client& client, absl::string_view name) const;
 
  protected:
   ~ModelTable() = default;

@@ -179,7 +179,7 @@ TEST_F(CallTest, SequencesThatEndBecauseAnotherOneHasFailedAreNotCancelled) {
   fakes_.control->FailNext(FakeCall::kCollect);
   fakes_.control->Resume();
   EXPECT_EQ(open.Join().status.code(), absl::StatusCode::kInternal);
-  ModelMetrics& metrics = *registry_->FindMetrics("fake");
+  ModelMetrics& metrics = *registry_->FindMetrics(*AnonymousClient(), "fake");
   EXPECT_EQ(metrics.finished(Ending::kError).Value(), 3);
   const auto missed = metrics.ttft_missed_seconds[Method::kComplete].Collect();
   EXPECT_EQ(missed.histogram.sample_count, 0U);
@@ -197,7 +197,7 @@ TEST_F(CallTest, TheMetricsSayWhyACallWasCancelled) {
     fakes_.control->Hold();
     Open open = Start<Generate>(Prompt(std::string(300, 'x'), 1));  // five steps
     fakes_.control->WaitUntilBlocked();
-    ModelMetrics& metrics = *registry_->FindMetrics("fake");
+    ModelMetrics& metrics = *registry_->FindMetrics(*AnonymousClient(), "fake");
     const double before = metrics.finished(ending).Value();
     open.call->Cancel(why);
     fakes_.control->Resume();

@@ -194,8 +194,8 @@ TEST_F(ModelRegistryTest, UnknownNamesAreNotFoundAndTheAnswerNamesTheModels) {
                                      registry_->Get(*AnonymousClient(), "c").status()}) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"a\", \"b\"")));
   }
-  EXPECT_EQ(registry_->FindMetrics("c"), nullptr);
-  EXPECT_NE(registry_->FindMetrics("b"), nullptr);
+  EXPECT_EQ(registry_->FindMetrics(*AnonymousClient(), "c"), nullptr);
+  EXPECT_NE(registry_->FindMetrics(*AnonymousClient(), "b"), nullptr);
 }
 
 TEST_F(ModelRegistryTest, AClientLearnsOnlyOfTheModelsThatItMayUse) {
@@ -211,6 +211,8 @@ TEST_F(ModelRegistryTest, AClientLearnsOnlyOfTheModelsThatItMayUse) {
   }
   EXPECT_EQ(registry_->Acquire(client, "missing").status(),
             absl::NotFoundError("no model is called \"missing\"; there is \"b\""));
+  // Its calls count for that model while it loads too.
+  EXPECT_EQ(registry_->FindMetrics(client, ""), registry_->FindMetrics(client, "b"));
   Load();
   EXPECT_EQ((*registry_->Acquire(client, ""))->config.name, "b");
   client.models = {"missing"};
@@ -222,11 +224,11 @@ TEST_F(ModelRegistryTest, AnEmptyNameMeansTheOnlyModel) {
   Make({"a", "b"});
   EXPECT_EQ(registry_->Acquire(*AnonymousClient(), "").status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(registry_->FindMetrics(""), nullptr);
+  EXPECT_EQ(registry_->FindMetrics(*AnonymousClient(), ""), nullptr);
   Make({"a"});
   Load();
   EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "").ok());
-  EXPECT_NE(registry_->FindMetrics(""), nullptr);
+  EXPECT_NE(registry_->FindMetrics(*AnonymousClient(), ""), nullptr);
 }
 
 TEST_F(ModelRegistryTest, AModelWhoseThreadCannotStartFailsAndTheOthersServe) {
@@ -331,7 +333,8 @@ TEST_F(ModelRegistryTest, DrainingModelsAreUnavailable) {
   registry_->BeginDrain();
   EXPECT_EQ(registry_->Acquire(*AnonymousClient(), "a").status().code(),
             absl::StatusCode::kUnavailable);
-  EXPECT_EQ(registry_->FindMetrics("a")->rejected(Rejection::kDraining).Value(), 1);
+  EXPECT_EQ(registry_->FindMetrics(*AnonymousClient(), "a")->rejected(Rejection::kDraining).Value(),
+            1);
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kDraining);
   registry_->Shutdown(TimePoint::max());  // returns, because nothing runs
 }
@@ -356,7 +359,8 @@ TEST_F(ModelRegistryTest, AModelThatFailsWhileItServesKeepsItsReasonAndTheOthers
   EXPECT_THAT(status.error, HasSubstr("INTERNAL: no luck"));
   EXPECT_TRUE(status.info.has_value());
   EXPECT_EQ(changes_, 4);  // two loads, their result, the failure
-  EXPECT_EQ(registry_->FindMetrics("a")->rejected(Rejection::kFailed).Value(), 1);
+  EXPECT_EQ(registry_->FindMetrics(*AnonymousClient(), "a")->rejected(Rejection::kFailed).Value(),
+            1);
 
   registry_->CheckProgress();
   EXPECT_TRUE(registry_->Acquire(*AnonymousClient(), "encoder").ok());

@@ -279,7 +279,8 @@ TEST_F(VersionsTest, TheKeeperDoesNotWaitForALongStepOfAnOldVersion) {
   EXPECT_EQ(Unload("n"), absl::OkStatus());
   EXPECT_EQ(destroyed(), 1U);
   EXPECT_FALSE(running->finished());
-  EXPECT_EQ(registry_->FindMetrics("m")->failures(EngineFailure::kModel).Value(), 0);
+  EXPECT_EQ(
+      registry_->FindMetrics(*AnonymousClient(), "m")->failures(EngineFailure::kModel).Value(), 0);
   control("m/1").Resume();
   EXPECT_EQ(running->Wait().status, absl::OkStatus());
   old.reset();
