@@ -146,8 +146,10 @@ aft_encoded_tokens_total{{model="e"}} {20000 * i}
 aft_ttft_seconds_bucket{{model="m",le="0.001"}} {50}
 aft_ttft_seconds_bucket{{model="m",le="0.002"}} {50 + 10 * i}
 aft_ttft_seconds_bucket{{model="m",le="+Inf"}} {50 + 10 * i}
-aft_e2e_seconds_bucket{{model="e",le="2"}} 0
-aft_e2e_seconds_bucket{{model="e",le="+Inf"}} {i}
+aft_e2e_seconds_bucket{{method="Encode",model="e",le="2"}} 0
+aft_e2e_seconds_bucket{{method="Encode",model="e",le="+Inf"}} {i}
+aft_e2e_seconds_bucket{{method="Tokenize",model="e",le="2"}} {9 * i}
+aft_e2e_seconds_bucket{{method="Tokenize",model="e",le="+Inf"}} {9 * i}
 """
 
     dom, console = self.replay(status, metrics)
